@@ -1,0 +1,62 @@
+"""What steptime refuses, and in which words.
+
+    SteptimeError             one clear sentence for the user, never a traceback
+    ├── UsageError            the command line cannot be followed (exit status 2)
+    ├── CommandError          the user's command cannot be started (exit status 1, or 126/127 as a shell has it)
+    ├── RecordingError        a recording is missing, damaged or of a newer format
+    ├── TraceError            a file is no Kineto trace, or too damaged or too large to read
+    ├── NothingMeasuredError  the job ran, but there was nothing to account for
+    ├── OutputError           a report cannot be written where it was asked for
+    └── ImbalanceError        a ledger does not sum to its wall clock: a bug of ours
+
+Every error carries a slug; each slug has a paragraph in docs/messages.md.
+The text says what was seen, what was expected, and what to run next.
+"""
+
+from __future__ import annotations
+
+
+class SteptimeError(Exception):
+    """Base of all errors that are shown as one sentence. `slug` names the paragraph in docs/messages.md."""
+
+    exit_status = 1
+
+    def __init__(self, slug: str, sentence: str, *, exit_status: int | None = None) -> None:
+        super().__init__(sentence)
+        self.slug = slug
+        self.sentence = sentence
+        if exit_status is not None:
+            self.exit_status = exit_status
+
+    def __str__(self) -> str:
+        return f"{self.sentence} ({self.slug})"
+
+
+class UsageError(SteptimeError):
+    """The command line cannot be followed."""
+
+    exit_status = 2
+
+
+class CommandError(SteptimeError):
+    """The user's command cannot be started."""
+
+
+class RecordingError(SteptimeError):
+    """A recording is missing, damaged or of a newer format."""
+
+
+class TraceError(SteptimeError):
+    """A file is no Kineto trace, or is too damaged or too large to read."""
+
+
+class NothingMeasuredError(SteptimeError):
+    """The job ran, but there was nothing to account for."""
+
+
+class OutputError(SteptimeError):
+    """A file cannot be written where it was asked for."""
+
+
+class ImbalanceError(SteptimeError):
+    """The accounts of a ledger do not sum to its wall clock; always a bug of ours."""

@@ -1,0 +1,245 @@
+"""A case: what a rule may look at, as plain numbers. Assembled by `diagnosis`, stored as JSON in the tests.
+
+One law: a rule sees only the signals it declared; a signal that was not measured is None (or empty), never zero.
+All times are nanoseconds per training step unless a name says otherwise.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import Enum
+
+from steptime.quantities import Estimate, SourceLine
+
+
+class Signal(Enum):
+    """Names of the fields of `Case` that a rule can declare."""
+
+    STEP = "step"
+    ACCOUNTS = "accounts"
+    PHASES = "phases"
+    LOADER = "loader"
+    LINES = "lines"
+    OPERATORS = "operators"
+    SETTINGS = "settings"
+    OPTIMIZERS = "optimizers"
+    COMPILATIONS = "compilations"
+    SITES = "sites"
+    GARBAGE = "garbage"
+    SEGMENTS = "segments"
+    CONTENTION = "contention"
+    MACHINE = "machine"
+    RECOMPUTE = "recompute"
+
+
+@dataclass(frozen=True, slots=True)
+class StepSummary:
+    """mode: "optimizer", "backward" or "forward" (what borders were found from). device: "cpu", "cuda", …"""
+
+    duration: Estimate
+    total: int
+    steady: int
+    warm_up: int
+    mode: str
+    device: str
+    micro_batches: float = 1.0
+
+
+@dataclass(frozen=True, slots=True)
+class AccountUse:
+    """An account's share of the step. recoverable: what a perfect fix of this account alone could save."""
+
+    name: str
+    duration: Estimate
+    recoverable: Estimate
+
+
+@dataclass(frozen=True, slots=True)
+class LoaderUse:
+    """The training loader as configured and as measured. item: ns per item (in whatever process reads it); collate: ns
+    per batch; ready: batches waiting when asked for (None without workers); start: ns per start of the workers.
+
+    demand: batches per step. starts: iterators begun during the measured steps; steps_per_start likewise.
+    """
+
+    dataset: str
+    batch_size: int | None
+    workers: int
+    wait: Estimate
+    item: Estimate | None = None
+    collate: Estimate | None = None
+    demand: float = 1.0
+    ready: float | None = None
+    in_memory_tensors: bool = False
+    batched_fetch: bool = False
+    iterable: bool = False
+    prefetch_factor: int | None = None
+    persistent_workers: bool = False
+    pin_memory: bool = False
+    collate_name: str = ""
+    start: Estimate | None = None
+    starts: int = 0
+    steps_per_start: float | None = None
+    usable_cpus: int = 1
+    site: SourceLine | None = None
+    item_site: SourceLine | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class LineUse:
+    """A line of the user's code. role: "input", "transfer", "forward", "backward", "optimizer", "evaluation" or "host".
+
+    duration: time of the line per step (lines inside it excluded when they are traced too); host: the part of it outside
+    operators, the loader and the phases; operators: operators dispatched per step; hits: executions per step.
+    collections: garbage collections per step inside it; checkpoint: ns in torch.save.
+    """
+
+    source: SourceLine
+    role: str
+    duration: Estimate
+    host: Estimate
+    hits: float
+    operators: float | None = None
+    garbage: float = 0.0
+    checkpoint: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class OperatorUse:
+    """A leaf operator, summed over the step. bound: "compute", "memory", "latency" or "unmodelled". phase: where most of
+    it lies. bytes and flops: per step, None when there is no model. line: the user's line that calls it most."""
+
+    name: str
+    calls: float
+    duration: float
+    bound: str
+    phase: str = ""
+    flops: float | None = None
+    bytes: float | None = None
+    source: SourceLine | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class SettingsUse:
+    """Process-wide switches as the job had them."""
+
+    intra_op_threads: int
+    usable_cpus: int
+    logical_cpus: int
+    detect_anomaly: bool = False
+    deterministic: bool = False
+    profiler: bool = False
+    omp_num_threads: str | None = None
+    trainers_on_host: int = 1
+
+
+@dataclass(frozen=True, slots=True)
+class OptimizerUse:
+    """An optimiser. duration: ns per step in its step(). dense_embedding_elements: elements of embedding weights whose
+    gradient is dense and mostly zero."""
+
+    type: str
+    duration: Estimate
+    parameters: int
+    elements: int
+    foreach: bool | None = None
+    fused: bool | None = None
+    operators: float | None = None
+    dense_embedding_elements: int = 0
+    site: SourceLine | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class CompilationUse:
+    """A compilation. after_warm_up: it fell into or between steps that should have been steady."""
+
+    source: SourceLine
+    duration: int
+    after_warm_up: bool
+    reason: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class SiteUse:
+    """A call that can make the host wait for the device. calls per step; idle: device-idle ns per step that it caused,
+    None when no device trace exists."""
+
+    name: str
+    device: str
+    calls: float
+    source: SourceLine
+    idle: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class GarbageUse:
+    """Python's garbage collector in the training thread."""
+
+    duration: Estimate
+    collections: float
+
+
+@dataclass(frozen=True, slots=True)
+class SegmentUse:
+    """What is no training step. kind: "evaluation", "checkpoint", "rollout", … duration: total ns; share: of the run after
+    warm-up."""
+
+    kind: str
+    count: int
+    duration: int
+    share: float
+
+
+@dataclass(frozen=True, slots=True)
+class Contention:
+    """The machine during the steady steps. other_cpu and job_cpu: in CPUs; pressure: percent of time that some task
+    waited for a CPU; involuntary: involuntary context switches per second of the training process, None if unknown.
+    spread: interquartile range of the step over its median."""
+
+    other_cpu: float
+    job_cpu: float
+    usable_cpus: int
+    pressure: float | None
+    spread: float
+    drift: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class MachineUse:
+    """Ceilings in force. measured: by steptime on this machine; else from a datasheet table."""
+
+    name: str
+    measured: bool
+    matrix_flops: float | None
+    copy_bytes: float | None
+    dispatch: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class RecomputeUse:
+    """Forward operators that run again inside backward (activation checkpointing). duration: ns per step."""
+
+    duration: Estimate
+    memory_share: float | None = None
+    source: SourceLine | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Case:
+    """Everything that rules may look at for one process."""
+
+    step: StepSummary
+    accounts: tuple[AccountUse, ...] = ()
+    phases: tuple[AccountUse, ...] = ()
+    loader: LoaderUse | None = None
+    lines: tuple[LineUse, ...] = ()
+    operators: tuple[OperatorUse, ...] = ()
+    settings: SettingsUse | None = None
+    optimizers: tuple[OptimizerUse, ...] = ()
+    compilations: tuple[CompilationUse, ...] = ()
+    sites: tuple[SiteUse, ...] = ()
+    garbage: GarbageUse | None = None
+    segments: tuple[SegmentUse, ...] = ()
+    contention: Contention | None = None
+    machine: MachineUse | None = None
+    recompute: RecomputeUse | None = None

@@ -1,0 +1,133 @@
+"""The journal: fixed records that the probe appends while the user's job runs.
+
+One law: standard library only, because the probe writes it inside the user's process. `steptime.recording`
+reads it. The layout is documented in docs/recording-format.md; a change of it raises FORMAT_VERSION.
+
+A record is an interval on the host's monotonic clock (`time.perf_counter_ns`, shared by all processes of a Linux
+host): kind, flags, thread number, identity, begin and end in nanoseconds. What an identity means depends on
+the kind: a root module, an optimiser, a loader's iterator, a source line (see the comments below).
+Intervals are appended when they end, so a child stands before its parent, and a job killed at
+any instant leaves whole records and at most one torn one at the end, which readers drop.
+"""
+
+from __future__ import annotations
+
+import os
+import struct
+from enum import IntEnum, IntFlag
+
+FORMAT_VERSION = 1
+RECORD = struct.Struct("<BBHIqq")
+"""kind, flags, thread, identity, begin ns, end ns: 24 bytes, little-endian."""
+FLUSH_NANOSECONDS = 250_000_000
+"""A killed job loses at most what it did in this time: below the second that users would notice."""
+
+
+class Kind(IntEnum):
+    """What an interval of the journal is. Values are part of the format: never reuse one."""
+
+    LOADER_NEXT = 1
+    """DataLoader iterator's __next__. identity: iterator; thread high byte unused; flags: see Flag.EXHAUSTED."""
+    LOADER_START = 2
+    """From the construction of a DataLoader iterator to its first __next__ (workers start). identity: iterator."""
+    FETCH = 3
+    """Reading the items of one batch (dataset.__getitem__…). In loader.bin: thread = worker id."""
+    COLLATE = 4
+    """Collating (and, in the main process, pinning) one batch. In loader.bin: thread = worker id."""
+    QUEUE = 5
+    """A worker's wait for an index (begin..end), or, in the main process, begin = time and end = batches ready."""
+    FORWARD = 6
+    """A root module's call. identity: root."""
+    BACKWARD = 7
+    """torch.autograd.backward, or torch.autograd.grad with Flag.PARTIAL."""
+    OPTIMIZER_STEP = 8
+    """Optimizer.step, outermost or nested. identity: optimizer."""
+    SCALER_STEP = 9
+    """GradScaler.step, which may or may not contain an OPTIMIZER_STEP. identity: optimizer."""
+    ZERO_GRAD = 10
+    """Optimizer.zero_grad. identity: 0."""
+    GARBAGE = 11
+    """A collection of Python's garbage collector. identity: generation."""
+    COMPILE = 12
+    """TorchDynamo tracing and compiling."""
+    CHECKPOINT = 13
+    """torch.save."""
+    LINE = 14
+    """A line of the user's code was the innermost traced line. identity: line (facts: `code`, base + line number)."""
+    MEMORY = 15
+    """A sample. begin: time. end: bytes. identity: 1 resident set, 2 device allocated, 3 device reserved,
+    4 allocator retries (a count), 5 device allocations by the driver (a count)."""
+    DEVICE_MARK = 16
+    """A CUDA event. begin: host time of its recording. end: device time, on the host's clock. identity: Mark."""
+    BORDER = 17
+    """The border of a step while the watch is off (begin = end)."""
+    UNWATCHED = 18
+    """The watch was off: only BORDER records inside."""
+    PROFILED = 19
+    """torch's profiler was recording. identity: trace number (facts: `trace`)."""
+    DISCOVERY = 20
+    """The Python profile function was on, to find root modules and call sites."""
+    LINES = 21
+    """The line timeline was on."""
+    PAUSE = 22
+    """The probe itself held the user's thread (profiler start, stop, export): belongs to no step."""
+    TRANSFER = 23
+    """A host-to-device copy that the probe saw in the discovery steps. identity: site."""
+
+
+class Flag(IntFlag):
+    """Properties of one interval."""
+
+    EXHAUSTED = 1
+    """LOADER_NEXT: ended with an exception (StopIteration as a rule)."""
+    GRADIENT = 1
+    """FORWARD: gradients were enabled at entry."""
+    TRAINING = 2
+    """FORWARD: the root was in training mode."""
+    PARTIAL = 1
+    """BACKWARD: torch.autograd.grad."""
+    ANOMALY = 4
+    """BACKWARD: anomaly detection was on."""
+    DETERMINISTIC = 8
+    """BACKWARD: deterministic algorithms were on."""
+    PROFILER = 16
+    """BACKWARD: somebody else's torch profiler was on."""
+    STACKS = 1
+    """PROFILED: with Python stacks (slower; not for timing)."""
+
+
+class Journal:
+    """Appends records to a file: in memory first, written out every quarter of a second of job time.
+
+    Raises OSError when the file cannot be opened or written (no room, not writable): the probe then
+    switches itself off.
+    """
+
+    def __init__(self, path: str) -> None:
+        self._file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o644)
+        self._buffer = bytearray()
+        self._flush_at = 0
+        self._pack = RECORD.pack
+
+    def append(self, kind: int, flags: int, thread: int, identity: int, begin: int, end: int) -> None:
+        """Appends one interval that has just ended; writes the buffer out when the last write is long ago."""
+        self._buffer += self._pack(kind, flags, thread, identity, begin, end)
+        if end > self._flush_at:
+            self._flush_at = end + FLUSH_NANOSECONDS
+            self.flush()
+
+    def sample(self, kind: int, identity: int, time: int, value: int) -> None:
+        """Appends one sample: MEMORY, QUEUE or DEVICE_MARK, whose second time is a value."""
+        self._buffer += self._pack(kind, 0, 0, identity, time, value)
+
+    def flush(self) -> None:
+        """Writes what is buffered; whole records stay whole as far as the file system takes them."""
+        buffer, self._buffer = self._buffer, bytearray()
+        view = memoryview(buffer)
+        while view:
+            view = view[os.write(self._file, view) :]
+
+    def close(self) -> None:
+        """Flushes and closes."""
+        self.flush()
+        os.close(self._file)

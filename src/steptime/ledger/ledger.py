@@ -1,0 +1,47 @@
+"""A ledger: every nanosecond of the steps posted to exactly one account. The room's central type."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import IntEnum
+
+import numpy as np
+import numpy.typing as npt
+
+from steptime.errors import ImbalanceError
+
+Int64 = npt.NDArray[np.int64]
+
+
+class Account(IntEnum):
+    """The accounts, in the order in which they claim an instant (ARCHITECTURE.md §3)."""
+
+    COMPUTE = 0
+    COMMUNICATION = 1
+    COPY = 2
+    INPUT = 3
+    SYNC = 4
+    COMPILE = 5
+    LAUNCH = 6
+    HOST = 7
+    UNEXPLAINED = 8
+
+
+@dataclass(frozen=True, slots=True)
+class Ledger:
+    """entries: (n steps, len(Account)) int64 ns; wall: (n,) int64 ns.
+
+    device: "cpu" or an accelerator's name: which of the two definitions was used.
+    Raises ImbalanceError unless every row of entries is non-negative and sums to its wall, to the nanosecond.
+    """
+
+    device: str
+    wall: Int64
+    entries: Int64
+
+    def __post_init__(self) -> None:
+        if self.entries.shape != (len(self.wall), len(Account)):
+            raise ImbalanceError("ledger-imbalance", f"A ledger of {len(self.wall)} steps has entries {self.entries.shape}.")
+        if np.any(self.entries < 0) or np.any(self.entries.sum(axis=1) != self.wall):
+            worst = int(np.abs(self.entries.sum(axis=1) - self.wall).max(initial=0))
+            raise ImbalanceError("ledger-imbalance", f"A step's accounts miss its wall clock by up to {worst} ns.")

@@ -1,0 +1,251 @@
+"""A recording: what was captured of one job, nothing derived. The room's central type."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+
+from steptime.quantities import SourceLine
+
+Int64 = npt.NDArray[np.int64]
+
+
+@dataclass(frozen=True, slots=True)
+class IntervalTable:
+    """Columns of a journal, sorted by (begin, -end): parents before their children. All arrays are read-only.
+
+    kind: uint8 (`journal.Kind`), flags: uint8, thread: uint16, identity: uint32, begin and end: int64 ns.
+    """
+
+    kind: npt.NDArray[np.uint8]
+    flags: npt.NDArray[np.uint8]
+    thread: npt.NDArray[np.uint16]
+    identity: npt.NDArray[np.uint32]
+    begin: Int64
+    end: Int64
+
+
+@dataclass(frozen=True, slots=True)
+class ProcessFacts:
+    """process.json: what a process is, written when it first trains. Times: ns; epoch and monotonic clock pairs."""
+
+    pid: int
+    parent_pid: int
+    argv: tuple[str, ...]
+    executable: str
+    python: str
+    torch: str
+    host: str
+    epoch_ns: int
+    monotonic_ns: int
+    process_started_epoch_ns: int
+    rank: int | None = None
+    local_rank: int | None = None
+    world_size: int | None = None
+    device: str = "cpu"
+    device_name: str = ""
+    changes: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class OptimizerFacts:
+    """One optimiser object. parameters: tensors; elements: numbers in them."""
+
+    identity: int
+    type: str
+    parameters: int
+    elements: int
+    foreach: bool | None = None
+    fused: bool | None = None
+    sparse_candidates: int = 0
+    site: SourceLine | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class RootFacts:
+    """A module that the user's code calls itself. parameter_bytes: of its own tree."""
+
+    identity: int
+    type: str
+    parameters: int
+    parameter_bytes: int
+    device: str = "cpu"
+    compiled: bool = False
+    site: SourceLine | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class LoaderFacts:
+    """One DataLoader iterator and the configuration in force. `loader` is equal for iterators of one DataLoader
+    configuration (construction site and settings). item_site: definition of the dataset's item function."""
+
+    identity: int
+    loader: int
+    dataset: str
+    dataset_length: int | None = None
+    iterable: bool = False
+    in_memory_tensors: bool = False
+    batched_fetch: bool = False
+    batch_size: int | None = None
+    workers: int = 0
+    prefetch_factor: int | None = None
+    persistent_workers: bool = False
+    pin_memory: bool = False
+    collate: str = ""
+    start_method: str = ""
+    site: SourceLine | None = None
+    item_site: SourceLine | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class CodeLine:
+    """A line of a traced function: the names that it binds and reads, and the names that it calls."""
+
+    line: int
+    text: str
+    stores: tuple[str, ...] = ()
+    loads: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class CodeFacts:
+    """A traced function. A LINE record's identity is `base` + (line - first_line)."""
+
+    base: int
+    file: str
+    function: str
+    first_line: int
+    loop: bool
+    lines: tuple[CodeLine, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class SiteFacts:
+    """A call of a tensor method seen in the discovery steps: item, cpu, to, tolist, numpy, nonzero, copy_ …
+    device: of the tensor. count: calls in `steps` steps."""
+
+    name: str
+    device: str
+    count: int
+    steps: int
+    site: SourceLine
+
+
+@dataclass(frozen=True, slots=True)
+class SettingsFacts:
+    """Process-wide settings of torch and of the machine as the job saw them at its first step."""
+
+    intra_op_threads: int
+    inter_op_threads: int
+    usable_cpus: int
+    logical_cpus: int
+    omp_num_threads: str | None = None
+    detect_anomaly: bool = False
+    deterministic: bool = False
+    cudnn_benchmark: bool | None = None
+    cudnn_deterministic: bool | None = None
+    float32_matmul_precision: str = "highest"
+    autocast: str | None = None
+    denormals_flushed: bool | None = None
+    distributed_backend: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class CompilationFacts:
+    """One compilation by TorchDynamo. begin: monotonic ns where known."""
+
+    function: str
+    file: str
+    line: int
+    duration_ns: int
+    begin: int | None = None
+    recompile_reason: str = ""
+    graph_breaks: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class TraceFacts:
+    """One window of torch's profiler. path: relative to the process folder. epoch_ns and monotonic_ns: one clock pair
+    read together, to lay the trace (epoch) beside the journal (monotonic)."""
+
+    number: int
+    path: str
+    begin: int
+    end: int
+    steps: int
+    stacks: bool
+    epoch_ns: int
+    monotonic_ns: int
+
+
+@dataclass(frozen=True, slots=True)
+class TelemetrySample:
+    """One look at the job's processes and the machine, by the supervisor, about once a second.
+
+    times: monotonic ns. cpu: seconds of CPU per second, of the job and of everything else on the machine.
+    pressure: /proc/pressure/cpu "some avg10", percent. bytes: resident set of the job.
+    """
+
+    monotonic_ns: int
+    job_cpu: float
+    other_cpu: float
+    resident_bytes: int
+    pressure: float | None = None
+    steal: float | None = None
+    gpu_utilization: float | None = None
+    gpu_memory_bytes: int | None = None
+    gpu_clock_mhz: int | None = None
+    gpu_max_clock_mhz: int | None = None
+    gpu_throttle_reasons: int | None = None
+    gpu_other_processes: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Manifest:
+    """manifest.json of a recording. exit_status: as a shell has it (128 + signal); None while the job runs or when the
+    supervisor was killed too."""
+
+    format_version: int
+    steptime: str
+    command: tuple[str, ...]
+    directory: str
+    host: str
+    started_epoch_ns: int
+    ended_epoch_ns: int | None = None
+    exit_status: int | None = None
+    ended_by_signal: int | None = None
+    torch_imported: bool | None = None
+    options: dict[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Process:
+    """One process that trained (or inferred)."""
+
+    folder: Path
+    facts: ProcessFacts
+    intervals: IntervalTable
+    workers: IntervalTable
+    settings: SettingsFacts | None
+    roots: tuple[RootFacts, ...]
+    optimizers: tuple[OptimizerFacts, ...]
+    loaders: tuple[LoaderFacts, ...]
+    codes: tuple[CodeFacts, ...]
+    sites: tuple[SiteFacts, ...]
+    compilations: tuple[CompilationFacts, ...]
+    traces: tuple[TraceFacts, ...]
+    notes: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Recording:
+    """A folder written by `steptime run`. `problems` says, a sentence each, what was damaged and left out."""
+
+    path: Path
+    manifest: Manifest
+    processes: tuple[Process, ...]
+    telemetry: tuple[TelemetrySample, ...]
+    problems: tuple[str, ...]

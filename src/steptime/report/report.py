@@ -1,0 +1,81 @@
+"""A report: all that a person or a program is shown, as plain versioned data. The room's central type."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from steptime.findings.case import AccountUse, Case, SegmentUse
+from steptime.findings.finding import Finding
+from steptime.quantities import Estimate
+
+SCHEMA_VERSION = 1
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """regime: name of the account with the largest recoverable time, "balanced" or "undecided". share: recoverable part
+    of the step, with its interval. sentence: for a person."""
+
+    regime: str
+    sentence: str
+    share: Estimate | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Cost:
+    """What steptime itself cost. watch: ns per step, on minus off, measured in this run (None: too few steps); computed: ns per step
+    from the number of records; profiled_steps, profile_ns and pause_ns: the windows' size and the time that the probe held the job."""
+
+    watch: Estimate | None
+    computed: float | None
+    profiled_steps: int
+    profile_ns: int
+    pause_ns: int
+    bytes_per_step: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class Environment:
+    """Where the job ran."""
+
+    command: str
+    host: str
+    device: str
+    python: str
+    torch: str
+    steptime: str
+    ranks: int = 1
+
+
+@dataclass(frozen=True, slots=True)
+class ProcessReport:
+    """One training process (rank). Times: ns per step. ledger_steps: steps behind the accounts."""
+
+    name: str
+    rank: int | None
+    case: Case
+    verdict: Verdict
+    findings: tuple[Finding, ...]
+    not_examined: tuple[tuple[str, str], ...]
+    failed: tuple[tuple[str, str], ...]
+    cost: Cost | None
+    step_ns: tuple[int, ...]
+    """Durations of all steps in order, for the step series."""
+    steady: tuple[bool, ...]
+    notes: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    """What a recording or a set of traces says. processes: the first is the one shown first (rank 0, or the slowest
+    trainer). next_command: ready to paste. problems: what was damaged or left out."""
+
+    schema_version: int
+    source: str
+    environment: Environment
+    processes: tuple[ProcessReport, ...]
+    next_command: str
+    problems: tuple[str, ...] = ()
+
+
+__all__ = ["SCHEMA_VERSION", "AccountUse", "Cost", "Environment", "Estimate", "ProcessReport", "Report", "SegmentUse", "Verdict"]
