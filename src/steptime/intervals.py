@@ -1,0 +1,146 @@
+"""Intervals: the algebra of half-open stretches of time, exact to the nanosecond.
+
+One law: a set of intervals is sorted, disjoint, without touching neighbours and without empty members. So two sets
+are equal as sets of instants exactly when their columns are equal, and every length is a plain sum.
+All times are int64 ns; [begin, end) holds its begin and not its end.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+Int64 = npt.NDArray[np.int64]
+Bool = npt.NDArray[np.bool_]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Intervals:
+    """A set of instants as sorted, disjoint, non-touching, non-empty [begin, end). Make one with `union` or `EMPTY`.
+
+    Raises ValueError when the columns break that.
+    """
+
+    begin: Int64
+    end: Int64
+
+    def __post_init__(self) -> None:
+        if self.begin.shape != self.end.shape or np.any(self.end <= self.begin):
+            raise ValueError("every interval of a set has a begin below its end")
+        if np.any(self.begin[1:] <= self.end[:-1]):
+            raise ValueError("the intervals of a set are sorted, disjoint and do not touch")
+        self.begin.flags.writeable = False
+        self.end.flags.writeable = False
+
+    def __len__(self) -> int:
+        return len(self.begin)
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, Intervals):
+            return NotImplemented
+        return np.array_equal(self.begin, other.begin) and np.array_equal(self.end, other.end)
+
+    __hash__ = None  # type: ignore[assignment]
+
+
+EMPTY = Intervals(np.empty(0, np.int64), np.empty(0, np.int64))
+
+
+def union(begin: npt.ArrayLike, end: npt.ArrayLike) -> Intervals:
+    """The instants in any of the given intervals, which may overlap, touch and come in any order.
+
+    Intervals that are empty or reversed hold no instant.
+    """
+    starts, stops = np.asarray(begin, np.int64), np.asarray(end, np.int64)
+    kept = stops > starts
+    starts, stops = starts[kept], stops[kept]
+    if not len(starts):
+        return EMPTY
+    order = np.argsort(starts, kind="stable")
+    starts, reach = starts[order], np.maximum.accumulate(stops[order])
+    heads = np.flatnonzero(np.concatenate(([True], starts[1:] > reach[:-1])))
+    return Intervals(starts[heads], reach[np.append(heads[1:], len(starts)) - 1])
+
+
+def join(*sets: Intervals) -> Intervals:
+    """The instants in any of the sets."""
+    if not sets:
+        return EMPTY
+    return union(np.concatenate([each.begin for each in sets]), np.concatenate([each.end for each in sets]))
+
+
+def intersect(first: Intervals, second: Intervals) -> Intervals:
+    """The instants in both sets."""
+    return _combine(first, second, keep_second=True)
+
+
+def subtract(first: Intervals, second: Intervals) -> Intervals:
+    """The instants in the first set and not in the second."""
+    return _combine(first, second, keep_second=False)
+
+
+def clip(intervals: Intervals, begin: int, end: int) -> Intervals:
+    """The instants of the set that lie in [begin, end)."""
+    return union(np.maximum(intervals.begin, begin), np.minimum(intervals.end, end))
+
+
+def contains(intervals: Intervals, times: npt.ArrayLike) -> Bool:
+    """Which of the times lie in the set."""
+    instants = np.asarray(times, np.int64)
+    if not len(intervals):
+        return np.zeros(instants.shape, np.bool_)
+    found = np.searchsorted(intervals.begin, instants, side="right") - 1
+    inside: Bool = (found >= 0) & (instants < intervals.end[np.maximum(found, 0)])
+    return inside
+
+
+def total(intervals: Intervals) -> int:
+    """The length of the set in ns."""
+    return int((intervals.end - intervals.begin).sum())
+
+
+def measure(intervals: Intervals, begin: npt.ArrayLike, end: npt.ArrayLike) -> Int64:
+    """How many ns of the set lie in each window [begin, end); 0 where a window is empty or reversed."""
+    starts, stops = np.asarray(begin, np.int64), np.asarray(end, np.int64)
+    inside = _length_before(intervals, np.maximum(starts, stops)) - _length_before(intervals, starts)
+    return inside
+
+
+def claim(begin: npt.ArrayLike, end: npt.ArrayLike, sets: Sequence[Intervals]) -> Int64:
+    """Gives each instant of each window to the first set that holds it.
+
+    begin, end: (n,) ns, end >= begin. Returns (n, len(sets) + 1) ns: a column per set, in their order, and last what
+    none of them claimed. Rows sum to end - begin exactly.
+    """
+    starts, stops = np.asarray(begin, np.int64), np.asarray(end, np.int64)
+    claimed, columns = EMPTY, [np.zeros(len(starts), np.int64)]
+    for each in sets:
+        claimed = join(claimed, each)
+        columns.append(measure(claimed, starts, stops))
+    columns.append(stops - starts)
+    reached = np.stack(columns, axis=1)
+    return reached[:, 1:] - reached[:, :-1]
+
+
+def _combine(first: Intervals, second: Intervals, *, keep_second: bool) -> Intervals:
+    """The elementary stretches between all borders, kept where they lie in the first and (not) in the second."""
+    if not len(first):
+        return EMPTY
+    borders = np.unique(np.concatenate((first.begin, first.end, second.begin, second.end)))
+    heads = borders[:-1]
+    kept = contains(first, heads) & (contains(second, heads) == keep_second)
+    return union(heads[kept], borders[1:][kept])
+
+
+def _length_before(intervals: Intervals, times: Int64) -> Int64:
+    """How many ns of the set lie before each time."""
+    if not len(intervals):
+        return np.zeros(times.shape, np.int64)
+    lengths = np.concatenate(([0], np.cumsum(intervals.end - intervals.begin)))
+    index = np.searchsorted(intervals.begin, times, side="right")
+    overshoot = np.where(index > 0, np.maximum(intervals.end[np.maximum(index - 1, 0)] - times, 0), 0)
+    before: Int64 = lengths[index] - overshoot
+    return before
