@@ -19,6 +19,8 @@ from enum import IntEnum, IntFlag
 FORMAT_VERSION = 1
 RECORD = struct.Struct("<BBHIqq")
 """kind, flags, thread, identity, begin ns, end ns: 24 bytes, little-endian."""
+UNOPENED_BYTES = 2048 * RECORD.size
+"""Kept before the first sign of training."""
 FLUSH_NANOSECONDS = 250_000_000
 """A killed job loses at most what it did in this time: below the second that users would notice."""
 
@@ -99,15 +101,20 @@ class Flag(IntFlag):
 class Journal:
     """Appends records to a file: in memory first, written out every quarter of a second of job time.
 
+    Until `open` it only keeps the newest records: a process that never trains leaves no file.
     Raises OSError when the file cannot be opened or written (no room, not writable): the probe then
     switches itself off.
     """
 
-    def __init__(self, path: str) -> None:
-        self._file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o644)
+    def __init__(self) -> None:
+        self._file = -1
         self._buffer = bytearray()
         self._flush_at = 0
         self._pack = RECORD.pack
+
+    def open(self, path: str) -> None:
+        """Opens the file; what was appended so far is written with the next flush."""
+        self._file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o644)
 
     def append(self, kind: int, flags: int, thread: int, identity: int, begin: int, end: int) -> None:
         """Appends one interval that has just ended; writes the buffer out when the last write is long ago."""
@@ -122,6 +129,9 @@ class Journal:
 
     def flush(self) -> None:
         """Writes what is buffered; whole records stay whole as far as the file system takes them."""
+        if self._file < 0:
+            del self._buffer[:-UNOPENED_BYTES]
+            return
         buffer, self._buffer = self._buffer, bytearray()
         view = memoryview(buffer)
         while view:
@@ -129,5 +139,11 @@ class Journal:
 
     def close(self) -> None:
         """Flushes and closes."""
-        self.flush()
-        os.close(self._file)
+        if self._file >= 0:
+            self.flush()
+            os.close(self._file)
+            self._file = -1
+
+    def forget(self) -> None:
+        """In a forked child: drops what belongs to the parent, whose file it shares."""
+        self._file, self._buffer = -1, bytearray()

@@ -1,0 +1,57 @@
+"""The probe: the part of steptime that lives in the user's process, from the moment torch is imported.
+
+One law: standard library, torch and `steptime.journal` only, and nothing of ours ever raises into the user's program.
+`start()` is called by capture/inject/sitecustomize.py right after `import torch` has run.
+"""
+
+from __future__ import annotations
+
+import atexit
+import json
+import multiprocessing
+import multiprocessing.util
+import os
+import sys
+
+PLAN = "STEPTIME_PROBE"
+"""Environment variable with the plan as JSON: recording, profile, profile_steps, max_profile_seconds."""
+
+
+def start() -> None:
+    """Begins the watch in this process. Raises nothing: a failure is one line on stderr."""
+    try:
+        _begin()
+    except Exception as error:  # the probe's border: nothing of ours may raise into the user's program
+        if os.environ.get("STEPTIME_DEBUG"):
+            raise
+        sys.stderr.write(f"steptime: switched off: {type(error).__name__}: {error}; the job goes on\n")
+
+
+def _begin() -> None:
+    from steptime.capture.probe import loader, sites
+    from steptime.capture.probe.session import Session
+
+    plan = json.loads(os.environ[PLAN])
+    current = [Session(plan)]
+
+    def finish() -> None:
+        current[0].finish()
+
+    def forked() -> None:
+        current[0].abandon()
+        current[0] = Session(plan)
+        current[0].install()
+        _finish_early(finish)
+
+    sites.install()
+    loader.install(current)
+    current[0].install()
+    atexit.register(finish)
+    _finish_early(finish)
+    os.register_at_fork(after_in_child=forked)
+
+
+def _finish_early(finish: object) -> None:
+    """Children of multiprocessing leave by os._exit: atexit never runs there, multiprocessing's own finalizers do."""
+    if multiprocessing.parent_process() is not None:
+        multiprocessing.util.Finalize(None, finish, exitpriority=100)  # type: ignore[arg-type]

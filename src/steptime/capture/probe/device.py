@@ -1,0 +1,101 @@
+"""The accelerator's side of the watch: events at the borders, read steps later without a synchronisation, and memory.
+
+Memory is read, never reset: the user's peak counters stay the user's.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections import deque
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from steptime.journal import Journal, Kind
+
+LAG = 24
+"""Events left in flight before the oldest is asked: about six steps at four events each, so that asking never waits."""
+RENEWAL = 1_000_000_000
+"""ns after which the reference event is renewed: elapsed_time is a float32 of milliseconds, exact to 0.1 us only below a second."""
+MEMORY_PERIOD = 100_000_000
+"""ns between two looks at memory: reading /proc costs 10 us, the allocator's statistics 30 us."""
+RESIDENT, ALLOCATED, RESERVED, RETRIES, DRIVER_ALLOCATIONS = 1, 2, 3, 4, 5
+DEVICE_MARK, MEMORY, BORDER = int(Kind.DEVICE_MARK), int(Kind.MEMORY), int(Kind.BORDER)
+
+
+class Marks:
+    """CUDA events on the current stream: what the device had reached when the host passed a border."""
+
+    def __init__(self, journal: Journal) -> None:
+        self._journal = journal
+        self._pool: list[Any] = []
+        self._flying: deque[tuple[int, int, Any]] = deque()
+        self._reference = torch.cuda.Event(enable_timing=True)
+        self._reference.record()
+        self._reference.synchronize()  # once, before the first watched step
+        self._reference_time = time.perf_counter_ns()
+
+    def mark(self, identity: int) -> None:
+        """Records one event; nothing while a graph is being captured (an event would become part of it)."""
+        if torch.cuda.is_current_stream_capturing():
+            return
+        event = self._pool.pop() if self._pool else torch.cuda.Event(enable_timing=True)
+        event.record()
+        self._flying.append((time.perf_counter_ns(), identity, event))
+
+    def border(self) -> None:
+        """Marks a step's border and reads what the device has passed by now."""
+        self.mark(BORDER)
+        while len(self._flying) > LAG and self._flying[0][2].query():
+            host, identity, event = self._flying.popleft()
+            elapsed = int(self._reference.elapsed_time(event) * 1e6)
+            self._journal.sample(DEVICE_MARK, identity, host, self._reference_time + elapsed)
+            if elapsed < RENEWAL:
+                self._pool.append(event)
+            else:
+                self._reference, self._reference_time = event, self._reference_time + elapsed
+
+
+def make_marks(journal: Journal) -> Marks | None:
+    """Marks when CUDA is in use already: asking never initialises it."""
+    if not torch.cuda.is_available() or not torch.cuda.is_initialized():
+        return None
+    return Marks(journal)
+
+
+def memory_sampler(journal: Journal) -> Callable[[], None]:
+    """A function to call at every border; it looks at most every MEMORY_PERIOD."""
+    page = os.sysconf("SC_PAGE_SIZE") if hasattr(os, "sysconf") else 4096
+    due = 0
+
+    def sample() -> None:
+        nonlocal due
+        now = time.perf_counter_ns()
+        if now < due:
+            return
+        due = now + MEMORY_PERIOD
+        resident = _resident(page)
+        if resident:
+            journal.sample(MEMORY, RESIDENT, now, resident)
+        if torch.cuda.is_available() and torch.cuda.is_initialized():
+            _sample_allocator(journal, now)
+
+    return sample
+
+
+def _resident(page: int) -> int:
+    try:
+        with open("/proc/self/statm", "rb") as statm:
+            return int(statm.read().split()[1]) * page
+    except (OSError, ValueError, IndexError):
+        return 0
+
+
+def _sample_allocator(journal: Journal, now: int) -> None:
+    statistics = torch.cuda.memory_stats_as_nested_dict()
+    journal.sample(MEMORY, ALLOCATED, now, statistics["allocated_bytes"]["all"]["current"])
+    journal.sample(MEMORY, RESERVED, now, statistics["reserved_bytes"]["all"]["current"])
+    journal.sample(MEMORY, RETRIES, now, statistics.get("num_alloc_retries", 0))
+    journal.sample(MEMORY, DRIVER_ALLOCATIONS, now, statistics.get("num_device_alloc", 0))

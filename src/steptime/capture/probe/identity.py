@@ -1,0 +1,171 @@
+"""What a process, its optimisers and its modules are, as facts. Standard library and torch only."""
+
+from __future__ import annotations
+
+import json
+import os
+import platform
+import socket
+import sys
+import time
+from typing import Any
+
+import torch
+
+from steptime.capture.probe import sites
+
+
+def clock_pair() -> tuple[int, int]:
+    """(epoch ns, monotonic ns) read together; the tightest of three readings."""
+    readings = []
+    for _ in range(3):
+        before = time.perf_counter_ns()
+        epoch = time.time_ns()
+        after = time.perf_counter_ns()
+        readings.append((after - before, epoch, (before + after) // 2))
+    _, epoch, monotonic = min(readings)
+    return epoch, monotonic
+
+
+def make_folder(recording: str, pid: int) -> str:
+    """A new folder for this process; a pid that the system has given out twice gets a number behind it."""
+    for attempt in range(1000):
+        folder = os.path.join(recording, f"process-{pid}" + (f"-{attempt}" if attempt else ""))
+        try:
+            os.mkdir(folder)
+        except FileExistsError:
+            continue
+        return folder
+    raise OSError(17, "a thousand processes of one number", recording)
+
+
+def _number(name: str) -> int | None:
+    value = os.environ.get(name, "")
+    return int(value) if value.isdigit() else None
+
+
+def _process_started() -> int:
+    """Start of this process, epoch ns; 0 where /proc does not tell (proc(5): field 22, in clock ticks since boot)."""
+    try:
+        with open("/proc/self/stat", "rb") as stat:
+            ticks = int(stat.read().rsplit(b")", 1)[1].split()[19])
+        seconds = ticks / os.sysconf("SC_CLK_TCK")
+        return time.time_ns() - (time.clock_gettime_ns(time.CLOCK_BOOTTIME) - int(seconds * 1e9))
+    except (OSError, ValueError, IndexError, AttributeError):
+        return 0
+
+
+def write_process(folder: str, device: str, device_name: str) -> None:
+    """Writes process.json (`ProcessFacts`) in one piece."""
+    epoch, monotonic = clock_pair()
+    facts = {
+        "pid": os.getpid(),
+        "parent_pid": os.getppid(),
+        "argv": list(getattr(sys, "orig_argv", sys.argv)),
+        "executable": sys.executable,
+        "python": platform.python_version(),
+        "torch": str(torch.__version__),
+        "host": socket.gethostname(),
+        "epoch_ns": epoch,
+        "monotonic_ns": monotonic,
+        "process_started_epoch_ns": _process_started(),
+        "rank": _number("RANK"),
+        "local_rank": _number("LOCAL_RANK"),
+        "world_size": _number("WORLD_SIZE"),
+        "device": device,
+        "device_name": device_name,
+        "changes": [],
+    }
+    path = os.path.join(folder, "process.json")
+    with open(path + ".partial", "w", encoding="utf-8") as file:
+        json.dump(facts, file)
+    os.replace(path + ".partial", path)
+
+
+def optimizer_facts(optimizer: Any, number: int) -> dict[str, Any]:
+    """`OptimizerFacts`; foreach and fused are those of the first group, None where torch chooses."""
+    groups = getattr(optimizer, "param_groups", [])
+    parameters = [parameter for group in groups for parameter in group["params"]]
+    first = groups[0] if groups else {}
+    return {
+        "identity": number,
+        "type": type(optimizer).__name__,
+        "parameters": len(parameters),
+        "elements": sum(parameter.numel() for parameter in parameters),
+        "foreach": first.get("foreach"),
+        "fused": first.get("fused"),
+        "site": sites.site_of(optimizer),
+    }
+
+
+def root_facts(module: torch.nn.Module, number: int) -> dict[str, Any]:
+    """`RootFacts`."""
+    parameters = list(module.parameters())
+    return {
+        "identity": number,
+        "type": type(module).__name__,
+        "parameters": len(parameters),
+        "parameter_bytes": sum(parameter.numel() * parameter.element_size() for parameter in parameters),
+        "device": parameters[0].device.type if parameters else "cpu",
+        "compiled": type(module).__name__ == "OptimizedModule" or module.__dict__.get("_compiled_call_impl") is not None,
+        "site": None,
+    }
+
+
+def settings_facts() -> dict[str, Any]:
+    """`SettingsFacts`: read only, nothing is initialised by asking."""
+    distributed = sys.modules.get("torch.distributed")
+    backend = None
+    if distributed is not None and distributed.is_available() and distributed.is_initialized():
+        backend = str(distributed.get_backend())
+    affinity = getattr(os, "sched_getaffinity", None)
+    return {
+        "intra_op_threads": torch.get_num_threads(),
+        "inter_op_threads": torch.get_num_interop_threads(),
+        "usable_cpus": len(affinity(0)) if affinity else os.cpu_count() or 1,
+        "logical_cpus": os.cpu_count() or 1,
+        "omp_num_threads": os.environ.get("OMP_NUM_THREADS"),
+        "detect_anomaly": torch.is_anomaly_enabled(),
+        "deterministic": torch.are_deterministic_algorithms_enabled(),
+        "cudnn_benchmark": bool(torch.backends.cudnn.benchmark),
+        "cudnn_deterministic": bool(torch.backends.cudnn.deterministic),
+        "float32_matmul_precision": _matmul_precision(),
+        "distributed_backend": backend,
+    }
+
+
+def _matmul_precision() -> str:
+    try:
+        return str(torch.get_float32_matmul_precision())
+    except RuntimeError:
+        return "mixed"  # torch refuses to say when the old and the new interface were both used
+
+
+def compilation_facts(seen: int) -> list[dict[str, Any]]:
+    """`CompilationFacts` of what TorchDynamo compiled since `seen` entries; empty while Dynamo is not loaded.
+
+    torch._dynamo.utils.get_compilation_metrics keeps the newest 64 (torch 2.4 to 2.13).
+    """
+    dynamo = sys.modules.get("torch._dynamo.utils")
+    if dynamo is None:
+        return []
+    metrics = dynamo.get_compilation_metrics()
+    return [
+        {
+            "function": str(getattr(metric, "co_name", "") or ""),
+            "file": str(getattr(metric, "co_filename", "") or ""),
+            "line": int(getattr(metric, "co_firstlineno", 0) or 0),
+            "duration_ns": int(getattr(metric, "duration_us", 0) or 0) * 1000,
+            "begin": _monotonic(int(getattr(metric, "start_time_us", 0) or 0) * 1000),
+            "recompile_reason": str(getattr(metric, "recompile_reason", "") or ""),
+            "graph_breaks": int(getattr(metric, "num_graph_breaks", 0) or 0),
+        }
+        for metric in metrics[seen:]
+    ]
+
+
+def _monotonic(epoch_ns: int) -> int | None:
+    if not epoch_ns:
+        return None
+    epoch, monotonic = clock_pair()
+    return epoch_ns - epoch + monotonic

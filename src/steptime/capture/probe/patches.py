@@ -1,0 +1,303 @@
+"""The few places where the probe listens to torch, and how it leaves them.
+
+One law: the user's program must not notice. Ranges that torch already opens (loader, optimiser) are read by a patch that
+leaves no frame on the stack; the two functions that must be wrapped (backward, a root's call) take their own
+frame out of every traceback.
+"""
+
+from __future__ import annotations
+
+import functools
+import sys
+import time
+import types
+import weakref
+from collections.abc import Callable
+from typing import Any, Protocol
+
+import torch
+
+from steptime.journal import Flag, Kind
+
+now = time.perf_counter_ns
+
+LOADER_RANGE = "enumerate(DataLoader)#"
+STEP_RANGE = "Optimizer.step#"
+ZERO_RANGE = "Optimizer.zero_grad#"
+RANGES = (
+    (LOADER_RANGE, int(Kind.LOADER_NEXT)),
+    (STEP_RANGE, int(Kind.OPTIMIZER_STEP)),
+    (ZERO_RANGE, int(Kind.ZERO_GRAD)),
+)
+ANOMALY, DETERMINISTIC, PROFILER = int(Flag.ANOMALY), int(Flag.DETERMINISTIC), int(Flag.PROFILER)
+GRADIENT, TRAINING, PARTIAL = int(Flag.GRADIENT), int(Flag.TRAINING), int(Flag.PARTIAL)
+SCALER_STEP = int(Kind.SCALER_STEP)
+KNOWN_NAMES = 4096
+"""Names of ranges remembered; a job that makes up new names for ever must not grow our table."""
+
+
+class Listener(Protocol):
+    """What the patches tell the session. Times: ns of the monotonic clock. No method may raise."""
+
+    def range_begins(self, kind: int, owner: Any, begin: int) -> None:
+        """A loader's next or an optimiser's step begins; `owner` is the iterator or the optimiser."""
+
+    def range_ends(self, kind: int, owner: Any, begin: int, end: int, failed: bool) -> None:
+        """The range has ended, outside of torch's own record."""
+
+    def backward_begins(self, begin: int) -> None:
+        """A backward pass begins."""
+
+    def backward_ends(self, begin: int, end: int, flags: int) -> None:
+        """A backward pass has ended."""
+
+    def forward_begins(self, begin: int) -> None:
+        """A root module's call begins."""
+
+    def forward_ends(self, root: int, begin: int, end: int, flags: int) -> None:
+        """A root module's call has ended."""
+
+    def interval(self, kind: int, identity: int, begin: int, end: int) -> None:
+        """Any other interval has ended."""
+
+
+def _kind_of(name: str, known: dict[str, int]) -> int:
+    kind = next((kind for prefix, kind in RANGES if name.startswith(prefix)), 0)
+    if len(known) < KNOWN_NAMES:
+        known[name] = kind
+    return kind
+
+
+class RangePatch:
+    """Reads the ranges that DataLoader and Optimizer open through torch.autograd.profiler.record_function.
+
+    They are entered whether a profiler runs or not (torch 2.4 to 2.13), so this costs no frame and no hook.
+    """
+
+    def __init__(self, listener: Listener) -> None:
+        self._target = torch.autograd.profiler.record_function
+        self._enter = self._target.__enter__
+        self._exit = self._target.__exit__
+        self._listener = listener
+
+    def install(self) -> None:
+        """Replaces the class's two methods."""
+        self._target.__enter__ = self._make_enter()  # type: ignore[method-assign]
+        self._target.__exit__ = self._make_exit()  # type: ignore[method-assign]
+
+    def remove(self) -> None:
+        """Puts the originals back."""
+        self._target.__enter__ = self._enter  # type: ignore[method-assign]
+        self._target.__exit__ = self._exit  # type: ignore[method-assign]
+
+    def _make_enter(self) -> Callable[..., Any]:
+        original, listener, known = self._enter, self._listener, dict[str, int]()
+        frame_of = sys._getframe
+
+        @functools.wraps(original)
+        def __enter__(self: Any) -> Any:
+            name = self.name
+            kind = known.get(name)
+            if kind is None:
+                kind = _kind_of(name, known)
+            if kind:
+                owner = frame_of(1).f_locals.get("self")
+                begin = now()
+                self._steptime = (kind, owner, begin)
+                listener.range_begins(kind, owner, begin)
+            return original(self)
+
+        return __enter__
+
+    def _make_exit(self) -> Callable[..., Any]:
+        original, listener = self._exit, self._listener
+
+        @functools.wraps(original)
+        def __exit__(self: Any, exc_type: Any, exc_value: Any, traceback: Any) -> Any:
+            result = original(self, exc_type, exc_value, traceback)
+            opened = self.__dict__.pop("_steptime", None)
+            if opened is not None:
+                kind, owner, begin = opened
+                listener.range_ends(kind, owner, begin, now(), exc_type is not None)
+            return result
+
+        return __exit__
+
+
+def _backward_flags() -> int:
+    # Plain integers: arithmetic on enum.IntFlag costs a microsecond each.
+    flags = ANOMALY if torch.is_anomaly_enabled() else 0
+    if torch.are_deterministic_algorithms_enabled():
+        flags |= DETERMINISTIC
+    if torch.autograd._profiler_enabled():
+        flags |= PROFILER
+    return flags
+
+
+class FunctionPatch:
+    """Wraps a function of a module by name; `remove` puts the original back unless somebody else has replaced it since."""
+
+    def __init__(self, module: Any, name: str, wrap: Callable[[Callable[..., Any]], Callable[..., Any]]) -> None:
+        self._module, self._name = module, name
+        self._original = getattr(module, name)
+        self._wrapper = wrap(self._original)
+
+    def install(self) -> None:
+        """Puts the wrapper in place."""
+        setattr(self._module, self._name, self._wrapper)
+
+    def remove(self) -> None:
+        """Puts the original back."""
+        if getattr(self._module, self._name) is self._wrapper:
+            setattr(self._module, self._name, self._original)
+
+
+def backward_wrapper(listener: Listener, partial: bool) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    """Wraps torch.autograd.backward, or torch.autograd.grad with `partial`."""
+
+    def wrap(inner: Callable[..., Any]) -> Callable[..., Any]:
+        @functools.wraps(inner)
+        def timed(*args: Any, **kwargs: Any) -> Any:
+            begin = now()
+            listener.backward_begins(begin)
+            flags = PARTIAL if partial else _backward_flags()
+            try:
+                return inner(*args, **kwargs)
+            except BaseException as error:
+                # A bare raise adds no frame of its own, so this takes ours out of the user's traceback (Python >= 3.11).
+                error.__traceback__ = error.__traceback__ and error.__traceback__.tb_next
+                raise
+            finally:
+                listener.backward_ends(begin, now(), flags)
+
+        timed._torchdynamo_disable = True  # type: ignore[attr-defined]  # what torch.compiler.disable sets
+        return timed
+
+    return wrap
+
+
+def interval_wrapper(listener: Listener, kind: int) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    """Wraps a function whose calls become plain intervals (torch.save)."""
+
+    def wrap(inner: Callable[..., Any]) -> Callable[..., Any]:
+        @functools.wraps(inner)
+        def timed(*args: Any, **kwargs: Any) -> Any:
+            begin = now()
+            try:
+                return inner(*args, **kwargs)
+            except BaseException as error:
+                error.__traceback__ = error.__traceback__ and error.__traceback__.tb_next
+                raise
+            finally:
+                listener.interval(kind, 0, begin, now())
+
+        timed._torchdynamo_disable = True  # type: ignore[attr-defined]
+        return timed
+
+    return wrap
+
+
+def scaler_wrapper(listener: Listener) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    """Wraps GradScaler.step(optimizer), which leaves the optimiser's own step out when gradients overflowed."""
+
+    def wrap(inner: Callable[..., Any]) -> Callable[..., Any]:
+        @functools.wraps(inner)
+        def step(self: Any, optimizer: Any, *args: Any, **kwargs: Any) -> Any:
+            begin = now()
+            listener.range_begins(SCALER_STEP, optimizer, begin)
+            try:
+                return inner(self, optimizer, *args, **kwargs)
+            except BaseException as error:
+                error.__traceback__ = error.__traceback__ and error.__traceback__.tb_next
+                raise
+            finally:
+                listener.range_ends(SCALER_STEP, optimizer, begin, now(), False)
+
+        return step
+
+    return wrap
+
+
+class RootPatch:
+    """Times one root module through its instance slot `_compiled_call_impl`.
+
+    nn.Module drops the slot when it is pickled or copied, Dynamo passes it by inside a compiled region, and it lies
+    outside of hooks and of a compiled module; other instances of the class are untouched (torch 2.4 to 2.13).
+    """
+
+    def __init__(self, listener: Listener, module: torch.nn.Module, identity: int) -> None:
+        # Weak throughout: a model that the user deletes must be freed at once, as without us.
+        self._module = weakref.ref(module)
+        self.identity, self._listener = identity, listener
+        self._before = module.__dict__.get("_compiled_call_impl")
+        self._wrapper = self._wrap(self._before, type(module)._call_impl)
+
+    def _wrap(self, compiled: Callable[..., Any] | None, call: Callable[..., Any]) -> Callable[..., Any]:
+        listener, identity, reference = self._listener, self.identity, self._module
+        gradients, compiling = torch.is_grad_enabled, torch.compiler.is_compiling
+
+        def timed_call(*args: Any, **kwargs: Any) -> Any:
+            module = reference()
+            if compiling():
+                return compiled(*args, **kwargs) if compiled else call(module, *args, **kwargs)
+            flags = (GRADIENT if gradients() else 0) | (TRAINING if module is not None and module.training else 0)
+            begin = now()
+            listener.forward_begins(begin)
+            try:
+                return compiled(*args, **kwargs) if compiled else call(module, *args, **kwargs)
+            except BaseException as error:
+                error.__traceback__ = error.__traceback__ and error.__traceback__.tb_next
+                raise
+            finally:
+                listener.forward_ends(identity, begin, now(), flags)
+
+        return timed_call
+
+    def install(self) -> None:
+        """Puts the timed call into the instance's slot."""
+        module = self._module()
+        if module is not None:
+            module.__dict__["_compiled_call_impl"] = self._wrapper
+
+    def remove(self) -> None:
+        """Restores the slot unless the user has compiled the module in the meantime."""
+        module = self._module()
+        if module is None or not self.alive:
+            return
+        if self._before is None:
+            del module.__dict__["_compiled_call_impl"]
+        else:
+            module.__dict__["_compiled_call_impl"] = self._before
+
+    @property
+    def alive(self) -> bool:
+        """False once the module is gone or somebody else has replaced the slot (module.compile(), for one)."""
+        module = self._module()
+        return module is not None and module.__dict__.get("_compiled_call_impl") is self._wrapper
+
+
+class ModuleCallWatch:
+    """Sees module calls before the first backward, to find jobs that only infer.
+
+    A descriptor in the place of nn.Module.__call__ is asked for the bound method at every call: no frame, and
+    the method that it hands out is the original (Dynamo checks that). It leaves at the first backward.
+    """
+
+    def __init__(self, called: Callable[[torch.nn.Module], None]) -> None:
+        self._original = torch.nn.Module.__dict__["__call__"]
+        self._called = called
+
+    def __get__(self, instance: Any, owner: Any = None) -> Any:
+        if instance is None:
+            return self._original
+        self._called(instance)
+        return types.MethodType(self._original, instance)
+
+    def install(self) -> None:
+        """Puts the descriptor in place."""
+        torch.nn.Module.__call__ = self  # type: ignore[method-assign,assignment]
+
+    def remove(self) -> None:
+        """Restores the method."""
+        if torch.nn.Module.__dict__["__call__"] is self:
+            torch.nn.Module.__call__ = self._original  # type: ignore[method-assign]

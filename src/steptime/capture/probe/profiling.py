@@ -1,0 +1,61 @@
+"""Windows of torch's own profiler: a few steady steps, started and stopped at step borders, written beside the journal."""
+
+from __future__ import annotations
+
+import os
+import time
+from typing import Any
+
+import torch
+
+from steptime.capture.probe.identity import clock_pair
+
+now = time.perf_counter_ns
+
+
+class Window:
+    """One recording of torch.profiler from `start` to `stop`. Both hold the user's thread and say for how long."""
+
+    def __init__(self, folder: str, number: int, stacks: bool) -> None:
+        self._folder, self.number, self.stacks = folder, number, stacks
+        self._profile: Any = None
+        self.begin = 0
+
+    def start(self) -> bool:
+        """False when somebody else's profiler is on: two of them spoil each other."""
+        if torch.autograd._profiler_enabled():
+            return False
+        activities = [torch.profiler.ProfilerActivity.CPU]
+        if torch.cuda.is_available() and torch.cuda.is_initialized():
+            activities.append(torch.profiler.ProfilerActivity.CUDA)
+        self._profile = torch.profiler.profile(activities=activities, record_shapes=True, with_stack=self.stacks)
+        self._profile.start()
+        self.begin = now()
+        return True
+
+    def stop(self, steps: int) -> dict[str, Any]:
+        """Ends the recording and writes the trace; returns its `TraceFacts`."""
+        end = now()
+        epoch, monotonic = clock_pair()
+        self._profile.stop()
+        path = f"trace-{self.number}.json"
+        target = os.path.join(self._folder, path)
+        self._profile.export_chrome_trace(target + ".partial")
+        os.replace(target + ".partial", target)
+        self._profile = None
+        return {
+            "number": self.number,
+            "path": path,
+            "begin": self.begin,
+            "end": end,
+            "steps": steps,
+            "stacks": self.stacks,
+            "epoch_ns": epoch,
+            "monotonic_ns": monotonic,
+        }
+
+    def abandon(self) -> None:
+        """Ends the recording without a trace (the job changes its ways in the middle of it)."""
+        if self._profile is not None:
+            self._profile.stop()
+            self._profile = None

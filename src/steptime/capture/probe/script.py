@@ -1,0 +1,286 @@
+"""The script: what the probe does at which step. One generator, resumed at every border, so that it reads from top to bottom.
+
+untouched → discovery → line timeline → plain watching → watch off and on in turns → profiler → profiler with stacks
+→ plain watching to the end, with further windows on demand and on long jobs.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+from collections.abc import Generator
+from typing import Any, Protocol
+
+import torch
+
+from steptime.capture.probe import device, identity
+from steptime.capture.probe.discovery import Discovery
+from steptime.capture.probe.lines import LineTimeline, LoopFrame
+from steptime.capture.probe.profiling import Window
+from steptime.journal import Kind
+
+SECOND = 1_000_000_000
+UNTOUCHED_STEPS = 1
+"""The first step compiles, allocates and autotunes: nothing of ours disturbs it."""
+DISCOVERY_STEPS = 2
+DISCOVERY_LIMIT = 30 * SECOND
+LINE_STEPS, LINE_LIMIT = 8, 4 * SECOND
+"""The line timeline slows a step by 1 to 19 % (Python <= 3.11): a few steps give an interval, more only cost."""
+PLAIN_STEPS, PLAIN_TIME, PLAIN_LIMIT = 10, SECOND // 2, 20 * SECOND
+"""Steady steps before anything heavier: statistics must come from before the profiler (CUPTI may stay attached)."""
+TURNS, TURN_TIME, TURN_STEPS, TURN_LIMIT = 6, SECOND // 10, 20, SECOND // 2
+"""Watch off and on in turns: six blocks each of about 0.1 s; not for steps over half a second, where the cost is far below the noise."""
+PROFILE_STEPS, PROFILE_TIME, PROFILE_LIMIT = 5, 2 * SECOND, 10 * SECOND
+"""Five steps give a spread; two seconds bound the trace at about 2 million operators (0.5 GB of JSON before compression)."""
+STACK_LIMIT = 10 * SECOND
+AGAIN_AFTER = 600 * SECOND
+"""A long job is profiled once more after ten minutes: what is steady at the start may have drifted."""
+REQUEST_PERIOD = SECOND
+REQUEST = "profile-request"
+"""A file of this name in the recording asks every process for one more window."""
+
+now = time.perf_counter_ns
+Stage = Generator[None, None, None]
+
+
+class Watched(Protocol):
+    """What the script uses of the session."""
+
+    plan: dict[str, Any]
+    folder: str
+    mode: int
+    steps: int
+    journal: Any
+    marks: device.Marks | None
+
+    def fact(self, kind: str, **fields: Any) -> None: ...
+    def note(self, text: str) -> None: ...
+    def pause(self, begin: int) -> None: ...
+    def interval(self, kind: int, identity_number: int, begin: int, end: int) -> None: ...
+    def add_root(self, module: torch.nn.Module) -> None: ...
+    def watch_on(self) -> None: ...
+    def watch_off(self) -> None: ...
+    def unwatched_update(self, *_: Any) -> None: ...
+
+
+def run(session: Watched) -> Stage:
+    """The whole script; every `yield` ends at the next border of a step. Closed early when the borders change their kind."""
+    housekeeping = Housekeeping(session)
+    yield  # resumed at the first border
+    stage = _stages(session, housekeeping)
+    try:
+        for _ in stage:
+            housekeeping.border()
+            yield
+        while True:
+            housekeeping.border()
+            yield
+    finally:
+        stage.close()
+        housekeeping.write_compilations()
+
+
+class Housekeeping:
+    """Cheap duties at every border: memory samples, the compiler's callbacks, new compilations."""
+
+    def __init__(self, session: Watched) -> None:
+        self._session = session
+        self._sample = device.memory_sampler(session.journal)
+        self._compiler_seen = False
+        self._compiled = 0
+        self._begin = 0
+        self._dirty = False
+
+    def border(self) -> None:
+        """Called at every border."""
+        self._sample()
+        if not self._compiler_seen and "torch._dynamo.callback" in sys.modules:
+            self._watch_compiler()
+        if self._dirty:
+            self.write_compilations()
+
+    def _watch_compiler(self) -> None:
+        self._compiler_seen = self._dirty = True
+        handler = sys.modules["torch._dynamo.callback"]
+        handler.on_compile_start(self._compile_begins)
+        handler.on_compile_end(self._compile_ends)
+
+    def _compile_begins(self, *_: Any) -> None:
+        self._begin = now()
+
+    def _compile_ends(self, *_: Any) -> None:
+        self._dirty = True
+        if self._begin:
+            self._session.interval(int(Kind.COMPILE), 0, self._begin, now())
+            self._begin = 0
+
+    def write_compilations(self) -> None:
+        """Writes what was compiled since the last look."""
+        self._dirty = False
+        facts = identity.compilation_facts(self._compiled)
+        self._compiled += len(facts)
+        for fact in facts:
+            self._session.fact("compilation", **fact)
+
+
+def _stages(session: Watched, housekeeping: Housekeeping) -> Stage:
+    frames = LoopFrame()
+    frames.mark(sys._getframe())
+    yield from _steps(UNTOUCHED_STEPS)
+    functions = yield from _discover(session, frames)
+    yield from _lines(session, frames, functions)
+    session.fact("settings", **identity.settings_facts())
+    session.marks = device.make_marks(session.journal)
+    begin, first = now(), session.steps
+    yield from _until(session, PLAIN_STEPS, PLAIN_TIME, PLAIN_LIMIT)
+    duration = (now() - begin) // max(1, session.steps - first)
+    if session.plan.get("profile", True):
+        yield from _turns(session, duration)
+        yield from _profiles(session, duration, 1)
+    yield from _keep_watching(session, duration)
+
+
+def _steps(count: int) -> Stage:
+    for _ in range(count):
+        yield
+
+
+def _until(session: Watched, steps: int, at_least: int, limit: int) -> Stage:
+    """Waits for `steps` steps and `at_least` ns, or for `limit` ns with three steps."""
+    begin, first = now(), session.steps
+    while True:
+        yield
+        done, elapsed = session.steps - first, now() - begin
+        if (done >= steps and elapsed >= at_least) or (done >= 3 and elapsed >= limit):
+            return
+
+
+def _discover(session: Watched, frames: LoopFrame) -> Generator[None, None, list[Any]]:
+    """Finds roots, call sites and hot functions under Python's profile function."""
+    begin = now()
+    discovery = Discovery()
+    if not discovery.start():
+        session.note("another profiler holds sys.setprofile: root modules and call sites were not looked for")
+        yield
+        return []
+    session.pause(begin)
+    begin, first = now(), session.steps
+    try:
+        while True:
+            yield
+            if session.steps - first >= DISCOVERY_STEPS or now() - begin > DISCOVERY_LIMIT:
+                break
+    finally:
+        end = now()
+        found = discovery.stop()
+        session.interval(int(Kind.DISCOVERY), 0, begin, end)
+    frames.look(sys._getframe())
+    for module in found.roots:
+        session.add_root(module)
+    for number, site in enumerate(found.sites):
+        session.fact("site", **{"identity": number, "steps": session.steps - first, **site})
+    kind, name = _device_of(found.roots)
+    identity.write_process(session.folder, kind, name)
+    session.pause(end)
+    return list(found.functions)
+
+
+def _device_of(roots: list[torch.nn.Module]) -> tuple[str, str]:
+    parameter = next((parameter for root in roots for parameter in root.parameters()), None)
+    if parameter is None or parameter.device.type == "cpu":
+        return "cpu", ""
+    kind = parameter.device.type
+    return kind, torch.cuda.get_device_name(parameter.device) if kind == "cuda" else ""
+
+
+def _lines(session: Watched, frames: LoopFrame, functions: list[Any]) -> Stage:
+    """Times the lines of the user's own loop and of its hot functions."""
+    begin = now()
+    timeline = LineTimeline(session.interval, session.fact, session.note)
+    started = timeline.start(frames.code, functions, sys._getframe())
+    session.pause(begin)
+    if not started:
+        return
+    begin, first = now(), session.steps
+    try:
+        while session.steps - first < LINE_STEPS and (now() - begin < LINE_LIMIT or session.steps - first < 2):
+            yield
+    finally:
+        end = now()
+        timeline.stop()
+        session.interval(int(Kind.LINES), 0, begin, end)
+        session.pause(end)
+
+
+def _turns(session: Watched, duration: int) -> Stage:
+    """Steps with the watch off and on in turns: what the watch costs, measured in this very run."""
+    if duration > TURN_LIMIT or session.mode != 1:
+        return
+    steps = max(2, min(TURN_STEPS, TURN_TIME // max(1, duration)))
+    for _ in range(TURNS):
+        hook = torch.optim.optimizer.register_optimizer_step_post_hook(session.unwatched_update)
+        begin = now()
+        session.watch_off()
+        try:
+            yield from _steps(steps)
+        finally:
+            session.watch_on()
+            hook.remove()
+            session.interval(int(Kind.UNWATCHED), 0, begin, now())
+        yield from _steps(steps)
+
+
+def _profiles(session: Watched, duration: int, number: int) -> Stage:
+    """A window of plain steps with shapes, then one step with stacks."""
+    wanted = session.plan.get("profile_steps") or max(1, min(PROFILE_STEPS, PROFILE_TIME // max(1, duration)))
+    yield from _profile(session, Window(session.folder, number, stacks=False), wanted)
+    if duration < STACK_LIMIT:
+        yield from _profile(session, Window(session.folder, number + 1, stacks=True), 1)
+
+
+def _profile(session: Watched, window: Window, wanted: int) -> Stage:
+    begin = now()
+    if not window.start():
+        session.note("another profiler was recording: ours stayed off")
+        return
+    session.pause(begin)
+    first, limit = session.steps, session.plan.get("max_profile_seconds", 0) * SECOND or PROFILE_LIMIT
+    try:
+        while True:
+            yield
+            if session.steps - first >= wanted or now() - window.begin > limit:
+                break
+    except GeneratorExit:
+        window.abandon()
+        raise
+    end = now()
+    facts = window.stop(session.steps - first)
+    session.interval(int(Kind.PROFILED), window.number, window.begin, end)
+    session.fact("trace", **facts)
+    session.pause(end)
+
+
+def _keep_watching(session: Watched, duration: int) -> Stage:
+    """To the end of the job: a further window after ten minutes, and whenever the request file appears."""
+    request = os.path.join(session.plan["recording"], REQUEST)
+    number, again, look = 3, now() + AGAIN_AFTER, 0
+    served = 0.0
+    while True:
+        yield
+        time_now = now()
+        if time_now < look:
+            continue
+        look = time_now + REQUEST_PERIOD
+        asked = _modified(request)
+        if asked > served or (time_now > again and session.plan.get("profile", True)):
+            served, again = asked, time_now + (1 << 62)
+            yield from _profiles(session, duration, number)
+            number += 2
+
+
+def _modified(path: str) -> float:
+    try:
+        return os.stat(path).st_mtime
+    except OSError:
+        return 0.0
