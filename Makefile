@@ -1,0 +1,49 @@
+# make demo   a diagnosis of a real training job, from nothing but Python
+# make test   the tests, in an environment of their own
+# make lint   ruff and mypy
+
+PYTHON ?= python3
+
+# The demo and the tests train on the CPU. Which torch is the CPU build depends on where pip looks: a configured folder
+# of wheels (pip's find-links) may hold it, and the public index has the CUDA build for Linux, gigabytes that nobody
+# needs here. So a local wheel is taken where there is one, and else PyTorch's own index of CPU builds, as its
+# installation page has it. `make demo TORCH_INDEX=https://…` takes a mirror instead.
+TORCH := torch==2.13.0
+TORCH_INDEX ?= https://download.pytorch.org/whl/cpu
+
+# $(call torch_into,ENVIRONMENT): nothing to do where torch can be imported already.
+define torch_into
+$(1)/bin/python -c 'import torch' 2>/dev/null \
+	|| { $(1)/bin/python -m pip install --quiet --no-index --no-deps '$(TORCH)' 2>/dev/null \
+	     && $(1)/bin/python -m pip install --quiet '$(TORCH)'; } \
+	|| $(1)/bin/python -m pip install --quiet '$(TORCH)' --index-url '$(TORCH_INDEX)'
+endef
+
+.PHONY: demo test lint clean
+
+demo: .demo/ready
+	.demo/bin/steptime run --force --recording runs/demo -o runs/demo/report.md -- .demo/bin/python examples/slow_input.py
+
+test: .test/ready
+	.test/bin/python -m pytest $(PYTEST_ARGS)
+
+lint: .test/ready
+	.test/bin/ruff check
+	.test/bin/mypy
+
+clean:
+	rm -rf .demo .test
+
+# The stamps make a second call start at once.
+.demo/ready: pyproject.toml
+	$(PYTHON) -m venv .demo
+	.demo/bin/python -m pip install --quiet --editable .
+	$(call torch_into,.demo)
+	touch $@
+
+.test/ready: pyproject.toml
+	$(PYTHON) -m venv .test
+	.test/bin/python -m pip install --quiet --upgrade 'pip>=25.1' # knows dependency groups
+	.test/bin/python -m pip install --quiet --editable . --group dev
+	$(call torch_into,.test)
+	touch $@
