@@ -8,8 +8,6 @@ from __future__ import annotations
 
 import atexit
 import json
-import multiprocessing
-import multiprocessing.util
 import os
 import sys
 
@@ -41,17 +39,9 @@ def _begin() -> None:
         current[0].abandon()
         current[0] = Session(plan)
         current[0].install()
-        _finish_early(finish)
 
     sites.install()
     loader.install(current)
     current[0].install()
     atexit.register(finish)
-    _finish_early(finish)
     os.register_at_fork(after_in_child=forked)
-
-
-def _finish_early(finish: object) -> None:
-    """Children of multiprocessing leave by os._exit: atexit never runs there, multiprocessing's own finalizers do."""
-    if multiprocessing.parent_process() is not None:
-        multiprocessing.util.Finalize(None, finish, exitpriority=100)  # type: ignore[arg-type]

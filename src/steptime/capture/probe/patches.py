@@ -61,6 +61,16 @@ class Listener(Protocol):
         """Any other interval has ended."""
 
 
+class Patch(Protocol):
+    """Something that can be put in place and taken away again."""
+
+    def install(self) -> None:
+        """Puts it in place."""
+
+    def remove(self) -> None:
+        """Restores what was there."""
+
+
 def _kind_of(name: str, known: dict[str, int]) -> int:
     kind = next((kind for prefix, kind in RANGES if name.startswith(prefix)), 0)
     if len(known) < KNOWN_NAMES:

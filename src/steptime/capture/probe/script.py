@@ -13,11 +13,14 @@ from collections.abc import Generator
 from typing import Any, Protocol
 
 import torch
+from torch.optim.optimizer import register_optimizer_step_post_hook
 
 from steptime.capture.probe import device, identity
 from steptime.capture.probe.discovery import Discovery
 from steptime.capture.probe.lines import LineTimeline, LoopFrame
 from steptime.capture.probe.profiling import Window
+from steptime.capture.probe.recorder import Recorder
+from steptime.capture.probe.steps import OPTIMIZER, StepCounter
 from steptime.journal import Kind
 
 SECOND = 1_000_000_000
@@ -27,7 +30,7 @@ DISCOVERY_STEPS = 2
 DISCOVERY_LIMIT = 30 * SECOND
 LINE_STEPS, LINE_LIMIT = 8, 4 * SECOND
 """The line timeline slows a step by 1 to 19 % (Python <= 3.11): a few steps give an interval, more only cost."""
-PLAIN_STEPS, PLAIN_TIME, PLAIN_LIMIT = 10, SECOND // 2, 20 * SECOND
+PLAIN_STEPS, PLAIN_TIME, PLAIN_LIMIT = 10, SECOND // 4, 20 * SECOND
 """Steady steps before anything heavier: statistics must come from before the profiler (CUPTI may stay attached)."""
 TURNS, TURN_TIME, TURN_STEPS, TURN_LIMIT = 6, SECOND // 10, 20, SECOND // 2
 """Watch off and on in turns: six blocks each of about 0.1 s; not for steps over half a second, where the cost is far below the noise."""
@@ -48,20 +51,25 @@ class Watched(Protocol):
     """What the script uses of the session."""
 
     plan: dict[str, Any]
-    folder: str
-    mode: int
+    recorder: Recorder
+    counter: StepCounter
     steps: int
-    journal: Any
     marks: device.Marks | None
 
-    def fact(self, kind: str, **fields: Any) -> None: ...
-    def note(self, text: str) -> None: ...
-    def pause(self, begin: int) -> None: ...
-    def interval(self, kind: int, identity_number: int, begin: int, end: int) -> None: ...
-    def add_root(self, module: torch.nn.Module) -> None: ...
-    def watch_on(self) -> None: ...
-    def watch_off(self) -> None: ...
-    def unwatched_update(self, *_: Any) -> None: ...
+    def add_root(self, module: torch.nn.Module) -> None:
+        """Times a root module."""
+
+    def watch_on(self) -> None:
+        """Puts the patches in place."""
+
+    def watch_off(self) -> None:
+        """Takes the patches away."""
+
+    def usual_step(self) -> int:
+        """ns."""
+
+    def unwatched_update(self, *_: Any) -> None:
+        """An optimiser's post hook."""
 
 
 def run(session: Watched) -> Stage:
@@ -86,7 +94,7 @@ class Housekeeping:
 
     def __init__(self, session: Watched) -> None:
         self._session = session
-        self._sample = device.memory_sampler(session.journal)
+        self._sample = device.memory_sampler(session.recorder.journal)
         self._compiler_seen = False
         self._compiled = 0
         self._begin = 0
@@ -112,7 +120,7 @@ class Housekeeping:
     def _compile_ends(self, *_: Any) -> None:
         self._dirty = True
         if self._begin:
-            self._session.interval(int(Kind.COMPILE), 0, self._begin, now())
+            self._session.recorder.interval(int(Kind.COMPILE), 0, self._begin, now())
             self._begin = 0
 
     def write_compilations(self) -> None:
@@ -121,7 +129,7 @@ class Housekeeping:
         facts = identity.compilation_facts(self._compiled)
         self._compiled += len(facts)
         for fact in facts:
-            self._session.fact("compilation", **fact)
+            self._session.recorder.fact("compilation", **fact)
 
 
 def _stages(session: Watched, housekeeping: Housekeeping) -> Stage:
@@ -130,11 +138,10 @@ def _stages(session: Watched, housekeeping: Housekeeping) -> Stage:
     yield from _steps(UNTOUCHED_STEPS)
     functions = yield from _discover(session, frames)
     yield from _lines(session, frames, functions)
-    session.fact("settings", **identity.settings_facts())
-    session.marks = device.make_marks(session.journal)
-    begin, first = now(), session.steps
+    session.recorder.fact("settings", **identity.settings_facts())
+    session.marks = device.make_marks(session.recorder.journal)
     yield from _until(session, PLAIN_STEPS, PLAIN_TIME, PLAIN_LIMIT)
-    duration = (now() - begin) // max(1, session.steps - first)
+    duration = session.usual_step()
     if session.plan.get("profile", True):
         yield from _turns(session, duration)
         yield from _profiles(session, duration, 1)
@@ -161,10 +168,10 @@ def _discover(session: Watched, frames: LoopFrame) -> Generator[None, None, list
     begin = now()
     discovery = Discovery()
     if not discovery.start():
-        session.note("another profiler holds sys.setprofile: root modules and call sites were not looked for")
+        session.recorder.note("another profiler holds sys.setprofile: root modules and call sites were not looked for")
         yield
         return []
-    session.pause(begin)
+    session.recorder.pause(begin)
     begin, first = now(), session.steps
     try:
         while True:
@@ -174,15 +181,15 @@ def _discover(session: Watched, frames: LoopFrame) -> Generator[None, None, list
     finally:
         end = now()
         found = discovery.stop()
-        session.interval(int(Kind.DISCOVERY), 0, begin, end)
+        session.recorder.interval(int(Kind.DISCOVERY), 0, begin, end)
     frames.look(sys._getframe())
     for module in found.roots:
         session.add_root(module)
     for number, site in enumerate(found.sites):
-        session.fact("site", **{"identity": number, "steps": session.steps - first, **site})
+        session.recorder.fact("site", **{"identity": number, "steps": session.steps - first, **site})
     kind, name = _device_of(found.roots)
-    identity.write_process(session.folder, kind, name)
-    session.pause(end)
+    identity.write_process(session.recorder.folder, kind, name)
+    session.recorder.pause(end)
     return list(found.functions)
 
 
@@ -197,9 +204,9 @@ def _device_of(roots: list[torch.nn.Module]) -> tuple[str, str]:
 def _lines(session: Watched, frames: LoopFrame, functions: list[Any]) -> Stage:
     """Times the lines of the user's own loop and of its hot functions."""
     begin = now()
-    timeline = LineTimeline(session.interval, session.fact, session.note)
+    timeline = LineTimeline(session.recorder.interval, session.recorder.fact, session.recorder.note)
     started = timeline.start(frames.code, functions, sys._getframe())
-    session.pause(begin)
+    session.recorder.pause(begin)
     if not started:
         return
     begin, first = now(), session.steps
@@ -209,42 +216,45 @@ def _lines(session: Watched, frames: LoopFrame, functions: list[Any]) -> Stage:
     finally:
         end = now()
         timeline.stop()
-        session.interval(int(Kind.LINES), 0, begin, end)
-        session.pause(end)
+        session.recorder.interval(int(Kind.LINES), 0, begin, end)
+        session.recorder.pause(end)
 
 
 def _turns(session: Watched, duration: int) -> Stage:
     """Steps with the watch off and on in turns: what the watch costs, measured in this very run."""
-    if duration > TURN_LIMIT or session.mode != 1:
+    if duration > TURN_LIMIT or session.counter.mode != OPTIMIZER:
         return
     steps = max(2, min(TURN_STEPS, TURN_TIME // max(1, duration)))
-    for _ in range(TURNS):
-        hook = torch.optim.optimizer.register_optimizer_step_post_hook(session.unwatched_update)
-        begin = now()
-        session.watch_off()
-        try:
+    # One hook for all turns: it must not be removed while torch iterates over the hooks, as it does in an unwatched border.
+    hook = register_optimizer_step_post_hook(session.unwatched_update)
+    try:
+        for _ in range(TURNS):
+            begin = now()
+            session.watch_off()
+            try:
+                yield from _steps(steps)
+            finally:
+                session.watch_on()
+                session.recorder.interval(int(Kind.UNWATCHED), 0, begin, now())
             yield from _steps(steps)
-        finally:
-            session.watch_on()
-            hook.remove()
-            session.interval(int(Kind.UNWATCHED), 0, begin, now())
-        yield from _steps(steps)
+    finally:
+        hook.remove()
 
 
 def _profiles(session: Watched, duration: int, number: int) -> Stage:
     """A window of plain steps with shapes, then one step with stacks."""
     wanted = session.plan.get("profile_steps") or max(1, min(PROFILE_STEPS, PROFILE_TIME // max(1, duration)))
-    yield from _profile(session, Window(session.folder, number, stacks=False), wanted)
+    yield from _profile(session, Window(session.recorder.folder, number, stacks=False), wanted)
     if duration < STACK_LIMIT:
-        yield from _profile(session, Window(session.folder, number + 1, stacks=True), 1)
+        yield from _profile(session, Window(session.recorder.folder, number + 1, stacks=True), 1)
 
 
 def _profile(session: Watched, window: Window, wanted: int) -> Stage:
     begin = now()
     if not window.start():
-        session.note("another profiler was recording: ours stayed off")
+        session.recorder.note("another profiler was recording: ours stayed off")
         return
-    session.pause(begin)
+    session.recorder.pause(begin)
     first, limit = session.steps, session.plan.get("max_profile_seconds", 0) * SECOND or PROFILE_LIMIT
     try:
         while True:
@@ -256,9 +266,9 @@ def _profile(session: Watched, window: Window, wanted: int) -> Stage:
         raise
     end = now()
     facts = window.stop(session.steps - first)
-    session.interval(int(Kind.PROFILED), window.number, window.begin, end)
-    session.fact("trace", **facts)
-    session.pause(end)
+    session.recorder.interval(int(Kind.PROFILED), window.number, window.begin, end)
+    session.recorder.fact("trace", **facts)
+    session.recorder.pause(end)
 
 
 def _keep_watching(session: Watched, duration: int) -> Stage:

@@ -1,0 +1,101 @@
+"""The recorder: this process's folder, its journal and its facts, opened at the first sign of training."""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+import weakref
+from collections.abc import Callable
+from typing import Any
+
+from steptime.capture.probe.facts import Facts
+from steptime.journal import Journal, Kind
+
+PAUSE = int(Kind.PAUSE)
+PENDING_FACTS = 256
+"""Facts kept before the first sign of training: loaders and optimisers are made before."""
+
+
+class Recorder:
+    """Writes what the probe sees. `failed` is called with a reason when the recording cannot be written."""
+
+    def __init__(self, failed: Callable[[str], None]) -> None:
+        self.folder = ""
+        self.journal = Journal()
+        self._facts: Facts | None = None
+        self._failed = failed
+        self._threads: dict[int, int] = {}
+        self._pending: list[tuple[str, dict[str, Any]]] = []
+
+    def open(self, folder: str) -> None:
+        """Begins to write into `folder`. Raises OSError."""
+        self.folder = folder
+        self._facts = Facts(os.path.join(folder, "facts.jsonl"))
+        self.journal.open(os.path.join(folder, "journal.bin"))
+        for kind, fields in self._pending:
+            self._facts.write(kind, **fields)
+        self._pending.clear()
+
+    def append(self, kind: int, flags: int, number: int, begin: int, end: int) -> None:
+        """Appends an interval of this thread."""
+        ident = threading.get_ident()
+        thread = self._threads.get(ident)
+        if thread is None:
+            thread = self._threads[ident] = min(len(self._threads), 65535)
+        try:
+            self.journal.append(kind, flags, thread, number, begin, end)
+        except OSError as error:
+            self._failed(f"the recording cannot be written ({error.strerror})")
+
+    def interval(self, kind: int, number: int, begin: int, end: int) -> None:
+        """Appends an interval without flags."""
+        self.append(kind, 0, number, begin, end)
+
+    def pause(self, begin: int) -> None:
+        """What happened since `begin` was ours: it belongs to no step."""
+        self.append(PAUSE, 0, 0, begin, time.perf_counter_ns())
+
+    def fact(self, kind: str, **fields: Any) -> None:
+        """Writes a fact, or keeps it until the folder is open. Raises OSError."""
+        if self._facts is not None:
+            self._facts.write(kind, **fields)
+        elif len(self._pending) < PENDING_FACTS:
+            self._pending.append((kind, fields))
+
+    def note(self, text: str) -> None:
+        """A sentence for the report; best effort."""
+        try:
+            self.fact("note", text=text)
+        except OSError:
+            return  # the disk is full: stderr has said it already
+
+    def close(self) -> None:
+        """Writes the rest."""
+        self.journal.close()
+
+    def forget(self) -> None:
+        """In a forked child: leaves the parent's files alone."""
+        self.journal.forget()
+        self._facts = None
+
+
+class Numbers:
+    """Small numbers for objects of the user, which are held weakly; a number is never given twice."""
+
+    def __init__(self) -> None:
+        self._known: dict[int, tuple[int, Any]] = {}
+        self._last = 0
+
+    def of(self, owner: Any) -> tuple[int, bool]:
+        """The object's number, and whether it is new."""
+        key = id(owner)
+        known = self._known.get(key)
+        if known is not None and known[1]() is owner:
+            return known[0], False
+        self._last += 1
+        try:
+            self._known[key] = (self._last, weakref.ref(owner))
+        except TypeError:  # no weak references to it: the next call gives it a new number
+            self._known.pop(key, None)
+        return self._last, True

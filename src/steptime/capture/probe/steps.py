@@ -1,0 +1,91 @@
+"""Counting steps while the job runs. Standard library only; the exact borders are found from the journal later.
+
+A step ends with the last optimiser of a cycle. How many updates a cycle has is learnt from the last one: an optimiser
+that steps again has begun the next cycle. Without optimisers the end of a backward counts, without backwards the end of
+a root's forward.
+"""
+
+from __future__ import annotations
+
+OPTIMIZER, BACKWARD, FORWARD = 1, 2, 3
+BACKWARDS_WITHOUT_UPDATE = 3
+"""So many backwards without an update make backward the border, until an update comes (accumulation over more micro-batches)."""
+
+
+class StepCounter:
+    """Told of updates, backwards and forwards of the training thread; answers True where a step has ended.
+
+    `mode` is what borders are taken from, 0 before the first one; `changed` is True at the first border of a new mode.
+    """
+
+    def __init__(self) -> None:
+        self.mode = 0
+        self.changed = False
+        self.updated = False
+        self.backwards = 0
+        self._depth = 0
+        self._backward_depth = 0
+        self._update_in_backward = False
+        self._cycle: set[int] = set()
+        self._updates = 0
+        self._cycle_length = 1
+
+    def update_begins(self, optimizer: int) -> None:
+        """An optimiser's step, or the scaler's around it, begins."""
+        if self._depth == 0:
+            if optimizer in self._cycle:
+                self._cycle_length, self._updates = max(1, self._updates), 0
+                self._cycle.clear()
+            self._cycle.add(optimizer)
+        self._depth += 1
+
+    def update_ends(self) -> bool:
+        """The step has ended, nested or not."""
+        self._depth -= 1
+        if self._depth:
+            return False
+        self.updated = True
+        if self._backward_depth:
+            self._update_in_backward = True
+            return False
+        self._updates += 1
+        return self._updates == self._cycle_length and self._border(OPTIMIZER)
+
+    def unwatched_update(self) -> bool:
+        """An update seen by the optimiser's hook only, while the watch is off."""
+        self._updates += 1
+        if self._updates < self._cycle_length:
+            return False
+        self._updates = 0
+        self._cycle.clear()
+        return True
+
+    def backward_begins(self) -> None:
+        """A backward pass begins."""
+        self._backward_depth += 1
+        self.backwards += 1
+
+    def backward_ends(self, partial: bool) -> bool:
+        """A backward pass, or a partial one (autograd.grad), has ended."""
+        self._backward_depth -= 1
+        if self._backward_depth or self._depth:
+            return False
+        if self._update_in_backward:
+            self._update_in_backward = False
+            return self._border(OPTIMIZER)
+        if self.updated or self.backwards < BACKWARDS_WITHOUT_UPDATE:
+            return False
+        return self._border(BACKWARD)
+
+    def forward_ends(self) -> bool:
+        """A root's forward has ended."""
+        return self.mode == FORWARD and not self.backwards
+
+    def infer(self) -> None:
+        """The job is taken for one that only infers, until a backward comes."""
+        self.mode = FORWARD
+
+    def _border(self, mode: int) -> bool:
+        self.changed = self.mode not in (0, mode)
+        self.mode = mode
+        return True
