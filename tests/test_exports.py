@@ -1,0 +1,39 @@
+"""`__all__` is what a module offers."""
+
+from __future__ import annotations
+
+import ast
+import importlib
+from pathlib import Path
+
+import pytest
+
+import steptime
+
+SOURCE = Path(steptime.__file__).parent
+IN_THE_USERS_PROCESS = ("capture/probe/", "capture/inject/", "hardware/ceilings_script.py")
+
+
+def modules_with_all() -> list[str]:
+    found = []
+    for path in sorted(SOURCE.rglob("*.py")):
+        relative = path.relative_to(SOURCE)
+        if not relative.as_posix().startswith(IN_THE_USERS_PROCESS) and "__all__" in path.read_text(encoding="utf-8"):
+            found.append(".".join(("steptime", *relative.with_suffix("").parts)).removesuffix(".__init__"))
+    return found
+
+
+@pytest.mark.parametrize("name", modules_with_all())
+def test_what_is_offered_exists_and_is_listed_once(name: str) -> None:
+    module = importlib.import_module(name)
+    offered = list(module.__all__)
+    assert [word for word in offered if not hasattr(module, word)] == []
+    assert len(set(offered)) == len(offered)
+
+
+def test_the_package_itself_imports_nothing_heavy() -> None:
+    tree = ast.parse((SOURCE / "__init__.py").read_text(encoding="utf-8"))
+    imported = {node.module for node in ast.walk(tree) if isinstance(node, ast.ImportFrom)}
+    assert imported == {"steptime._version"}
+    assert not any(isinstance(node, ast.Import) for node in ast.walk(tree))
+    assert steptime.__all__ == ["__version__"]
