@@ -18,7 +18,8 @@ from steptime.journal import Journal, Kind
 LAG = 24
 """Events left in flight before the oldest is asked: about six steps at four events each, so that asking never waits."""
 RENEWAL = 1_000_000_000
-"""ns after which the reference event is renewed: elapsed_time is a float32 of milliseconds, exact to 0.1 us only below a second."""
+"""ns after which the reference event is renewed: elapsed_time is a float32 of milliseconds, exact to 0.1 us only
+below a second."""
 MEMORY_PERIOD = 100_000_000
 """ns between two looks at memory: reading /proc costs 10 us, the allocator's statistics 30 us."""
 RESIDENT, ALLOCATED, RESERVED, RETRIES, DRIVER_ALLOCATIONS = 1, 2, 3, 4, 5

@@ -10,8 +10,9 @@ from typing import Any
 class Facts:
     """Appends one JSON object a line to facts.jsonl, each with one write: a killed job tears at most the last line.
 
-    `kind` names the type in `steptime.recording` without its ending Facts: "optimizer", "root", "loader", "code", "site",
-    "settings", "compilation", "trace"; and "note" with a `text`. A later fact of the same identity replaces the earlier one.
+    `kind` names the type in `steptime.recording` without its ending Facts: "optimizer", "root", "loader", "code",
+    "site", "settings", "compilation", "trace"; and "note" with a `text`. A later fact of the same identity replaces
+    the earlier one.
     """
 
     def __init__(self, path: str) -> None:

@@ -107,7 +107,7 @@ def root_facts(module: torch.nn.Module, number: int) -> dict[str, Any]:
         "parameters": len(parameters),
         "parameter_bytes": sum(parameter.numel() * parameter.element_size() for parameter in parameters),
         "device": parameters[0].device.type if parameters else "cpu",
-        "compiled": type(module).__name__ == "OptimizedModule" or module.__dict__.get("_compiled_call_impl") is not None,
+        "compiled": type(module).__name__ == "OptimizedModule" or "_compiled_call_impl" in module.__dict__,
         "site": None,
     }
 

@@ -1,6 +1,7 @@
 """The few places where the probe listens to torch, and how it leaves them.
 
-One law: the user's program must not notice. Ranges that torch already opens (loader, optimiser) are read by a patch that
+One law: the user's program must not notice. Ranges that torch already opens (loader, optimiser) are read by a patch
+that
 leaves no frame on the stack; the two functions that must be wrapped (backward, a root's call) take their own
 frame out of every traceback.
 """
@@ -92,13 +93,13 @@ class RangePatch:
 
     def install(self) -> None:
         """Replaces the class's two methods."""
-        self._target.__enter__ = self._make_enter()  # type: ignore[method-assign]
-        self._target.__exit__ = self._make_exit()  # type: ignore[method-assign]
+        self._target.__enter__ = self._make_enter()
+        self._target.__exit__ = self._make_exit()
 
     def remove(self) -> None:
         """Puts the originals back."""
-        self._target.__enter__ = self._enter  # type: ignore[method-assign]
-        self._target.__exit__ = self._exit  # type: ignore[method-assign]
+        self._target.__enter__ = self._enter
+        self._target.__exit__ = self._exit
 
     def _make_enter(self) -> Callable[..., Any]:
         original, listener, known = self._enter, self._listener, dict[str, int]()
@@ -145,7 +146,8 @@ def _backward_flags() -> int:
 
 
 class FunctionPatch:
-    """Wraps a function of a module by name; `remove` puts the original back unless somebody else has replaced it since."""
+    """Wraps a function of a module by name; `remove` puts the original back unless somebody else has replaced it
+    since."""
 
     def __init__(self, module: Any, name: str, wrap: Callable[[Callable[..., Any]], Callable[..., Any]]) -> None:
         self._module, self._name = module, name
@@ -174,13 +176,14 @@ def backward_wrapper(listener: Listener, partial: bool) -> Callable[[Callable[..
             try:
                 return inner(*args, **kwargs)
             except BaseException as error:
-                # A bare raise adds no frame of its own, so this takes ours out of the user's traceback (Python >= 3.11).
+                # A bare raise adds no frame, so this takes ours out of the user's traceback (Python >= 3.11).
                 error.__traceback__ = error.__traceback__ and error.__traceback__.tb_next
                 raise
             finally:
                 listener.backward_ends(begin, now(), flags)
 
-        timed._torchdynamo_disable = True  # type: ignore[attr-defined]  # what torch.compiler.disable sets
+        # What torch.compiler.disable sets, without importing torch._dynamo.
+        timed._torchdynamo_disable = True  # type: ignore[attr-defined]
         return timed
 
     return wrap
@@ -305,9 +308,9 @@ class ModuleCallWatch:
 
     def install(self) -> None:
         """Puts the descriptor in place."""
-        torch.nn.Module.__call__ = self  # type: ignore[method-assign,assignment]
+        torch.nn.Module.__call__ = self
 
     def remove(self) -> None:
         """Restores the method."""
         if torch.nn.Module.__dict__["__call__"] is self:
-            torch.nn.Module.__call__ = self._original  # type: ignore[method-assign]
+            torch.nn.Module.__call__ = self._original

@@ -1,4 +1,5 @@
-"""Windows of torch's own profiler: a few steady steps, started and stopped at step borders, written beside the journal."""
+"""Windows of torch's own profiler: a few steady steps, started and stopped at step borders, written beside the
+journal."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""The script: what the probe does at which step. One generator, resumed at every border, so that it reads from top to bottom.
+"""The script: what the probe does at which step. One generator, resumed at every border, so that it reads from top
+to bottom.
 
 untouched → discovery → line timeline → plain watching → watch off and on in turns → profiler → profiler with stacks
 → plain watching to the end, with further windows on demand and on long jobs.
@@ -33,9 +34,11 @@ LINE_STEPS, LINE_LIMIT = 8, 4 * SECOND
 PLAIN_STEPS, PLAIN_TIME, PLAIN_LIMIT = 10, SECOND // 4, 20 * SECOND
 """Steady steps before anything heavier: statistics must come from before the profiler (CUPTI may stay attached)."""
 TURNS, TURN_TIME, TURN_STEPS, TURN_LIMIT = 6, SECOND // 10, 20, SECOND // 2
-"""Watch off and on in turns: six blocks each of about 0.1 s; not for steps over half a second, where the cost is far below the noise."""
+"""Watch off and on in turns: six blocks each of about 0.1 s; not for steps over half a second, where the cost is far
+below the noise."""
 PROFILE_STEPS, PROFILE_TIME, PROFILE_LIMIT = 5, 2 * SECOND, 10 * SECOND
-"""Five steps give a spread; two seconds bound the trace at about 2 million operators (0.5 GB of JSON before compression)."""
+"""Five steps give a spread; two seconds bound the trace at about 2 million operators (0.5 GB of JSON before
+compression)."""
 STACK_LIMIT = 10 * SECOND
 AGAIN_AFTER = 600 * SECOND
 """A long job is profiled once more after ten minutes: what is steady at the start may have drifted."""
@@ -73,7 +76,8 @@ class Watched(Protocol):
 
 
 def run(session: Watched) -> Stage:
-    """The whole script; every `yield` ends at the next border of a step. Closed early when the borders change their kind."""
+    """The whole script; every `yield` ends at the next border of a step. Closed early when the borders change their
+    kind."""
     housekeeping = Housekeeping(session)
     yield  # resumed at the first border
     stage = _stages(session, housekeeping)
@@ -243,7 +247,7 @@ def _turns(session: Watched, duration: int) -> Stage:
 
 def _profiles(session: Watched, duration: int, number: int) -> Stage:
     """A window of plain steps with shapes, then one step with stacks."""
-    wanted = session.plan.get("profile_steps") or max(1, min(PROFILE_STEPS, PROFILE_TIME // max(1, duration)))
+    wanted = session.plan.get("profile_steps") or max(1, min(PROFILE_STEPS, PROFILE_TIME // (duration or 1)))
     yield from _profile(session, Window(session.recorder.folder, number, stacks=False), wanted)
     if duration < STACK_LIMIT:
         yield from _profile(session, Window(session.recorder.folder, number + 1, stacks=True), 1)

@@ -1,6 +1,7 @@
 """The session: what the probe knows of the job while it runs.
 
-One law: it listens, counts steps and writes the journal; whatever fails in it switches the whole probe off, says so once,
+One law: it listens, counts steps and writes the journal; whatever fails in it switches the whole probe off, says so
+once,
 and training goes on. What is done at which step stands in `script`.
 """
 
@@ -39,11 +40,13 @@ from steptime.journal import Flag, Kind
 LOADER_NEXT, OPTIMIZER_STEP, SCALER_STEP = int(Kind.LOADER_NEXT), int(Kind.OPTIMIZER_STEP), int(Kind.SCALER_STEP)
 FORWARD, BACKWARD, QUEUE = int(Kind.FORWARD), int(Kind.BACKWARD), int(Kind.QUEUE)
 GARBAGE, CHECKPOINT, BORDER = int(Kind.GARBAGE), int(Kind.CHECKPOINT), int(Kind.BORDER)
+UPDATES = (OPTIMIZER_STEP, SCALER_STEP)
 PARTIAL, EXHAUSTED = int(Flag.PARTIAL), int(Flag.EXHAUSTED)
 CALLS_WITHOUT_BACKWARD = 4
 """So many calls of the first module without a backward make the job an inference job, until a backward comes."""
 GARBAGE_LEAST = 20_000
-"""ns: collections of the youngest generation come by the hundred per step and cost microseconds; not worth a record each."""
+"""ns: collections of the youngest generation come by the hundred per step and cost microseconds; not worth a record
+each."""
 RECENT = 32
 """Borders remembered to know the usual step's duration."""
 
@@ -153,7 +156,7 @@ class Session:
 
     def range_begins(self, kind: int, owner: Any, begin: int) -> None:
         """See patches.Listener."""
-        if kind == OPTIMIZER_STEP or kind == SCALER_STEP:
+        if kind in UPDATES:
             if self._is_trainer():
                 self.counter.update_begins(self.numbers.of(_optimizer(owner))[0])
         elif kind == LOADER_NEXT:
@@ -162,7 +165,7 @@ class Session:
     def range_ends(self, kind: int, owner: Any, begin: int, end: int, failed: bool) -> None:
         """See patches.Listener."""
         flags = EXHAUSTED if failed else 0
-        if kind == OPTIMIZER_STEP or kind == SCALER_STEP:
+        if kind in UPDATES:
             self._update_ends(kind, owner, begin, end, flags)
         elif kind == LOADER_NEXT:
             loader.next_ended(end)
@@ -173,7 +176,8 @@ class Session:
     def _loader_next_begins(self, iterator: Any, begin: int) -> None:
         number, new = self.numbers.of(iterator)
         if new:
-            self.guarded(lambda: self.recorder.fact("loader", **{**loader.iterator_facts(iterator), "identity": number}))
+            self.guarded(lambda: self.recorder.fact("loader", **{**loader.iterator_facts(iterator), "identity":
+            number}))
         ready = loader.ready(iterator)
         if ready is not None:
             self.recorder.journal.sample(QUEUE, number, begin, ready)
@@ -298,7 +302,7 @@ class Session:
             if self._script is not None:
                 self._script.close()
             self.recorder.close()
-        except Exception:  # the probe's border: the interpreter is going down; what was written by now is what there is
+        except Exception:  # noqa: BLE001 - the probe's border: the interpreter is going down, nobody could be told
             return
 
     def abandon(self) -> None:

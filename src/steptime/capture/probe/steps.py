@@ -9,7 +9,7 @@ from __future__ import annotations
 
 OPTIMIZER, BACKWARD, FORWARD = 1, 2, 3
 BACKWARDS_WITHOUT_UPDATE = 3
-"""So many backwards without an update make backward the border, until an update comes (accumulation over more micro-batches)."""
+"""So many backwards without an update make backward the border, until an update comes (long accumulation)."""
 
 
 class StepCounter:
