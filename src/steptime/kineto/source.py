@@ -1,0 +1,108 @@
+"""The bytes of a trace file, plain or gzipped, never more than a stated number of them."""
+
+from __future__ import annotations
+
+import io
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+from isal import isal_zlib
+
+from steptime.errors import TraceError
+
+COMPRESSED_CHUNK = 1 << 16
+GZIP_MAGIC = b"\x1f\x8b"
+DeflateError: Any = isal_zlib.error
+GZIP_WINDOW = 31
+"""zlib's wbits for a gzip header and a 32 KiB window."""
+
+
+class Source:
+    """Reads a file front to back, inflating it when it starts as gzip does.
+
+    cut_short: the compressed data ends or breaks in the middle; what came before it was delivered.
+    size: bytes delivered so far. Raises TraceError (trace-unreadable, trace-empty, trace-too-large).
+    """
+
+    def __init__(self, path: Path, max_size: int) -> None:
+        self._path = path
+        self._max_size = max_size
+        self.size = 0
+        self.cut_short = False
+        try:
+            self._file: io.BufferedReader = path.open("rb")
+        except OSError as error:
+            raise self._unreadable(error) from error
+        try:
+            head = self._file.peek(2)[:2]
+        except OSError as error:
+            self._file.close()
+            raise self._unreadable(error) from error
+        if not head:
+            self._file.close()
+            raise TraceError("trace-empty", f"{path} is empty; a trace has at least one event.")
+        self._inflater = isal_zlib.decompressobj(GZIP_WINDOW) if head == GZIP_MAGIC else None
+        self._pending = b""
+
+    def __enter__(self) -> Source:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._file.close()
+
+    def fill(self, view: memoryview) -> int:
+        """Fills the view from its start; returns how many bytes it holds, all it can except at the file's end."""
+        filled = 0
+        while filled < len(view):
+            try:
+                count = self._file.readinto(view[filled:]) if self._inflater is None else self._inflate(view[filled:])
+            except OSError as error:
+                raise self._unreadable(error) from error
+            if not count:
+                break
+            filled += count
+            self.size += count
+            if self.size > self._max_size:
+                raise TraceError(
+                    "trace-too-large",
+                    f"{self._path} holds more than {self._max_size / 1e9:.3g} GB of JSON, which is the limit for one "
+                    "trace; record fewer steps.",
+                )
+        return filled
+
+    def _inflate(self, view: memoryview) -> int:
+        """Inflates at most len(view) bytes into the view; 0 at the end."""
+        while self._inflater is not None:
+            data = self._pending or self._file.read(COMPRESSED_CHUNK)
+            if not data:
+                self.cut_short = self.cut_short or not self._inflater.eof
+                return 0
+            try:
+                out: bytes = self._inflater.decompress(data, len(view))
+            except DeflateError:
+                self.cut_short, self._pending = True, b""
+                self._file.seek(0, io.SEEK_END)
+                return 0
+            self._pending = self._inflater.unconsumed_tail
+            if self._inflater.eof:
+                self._next_member(self._inflater.unused_data)
+            if out:
+                view[: len(out)] = out
+                return len(out)
+        return 0
+
+    def _next_member(self, rest: bytes) -> None:
+        """A gzip file may consist of several; anything else after the end is padding."""
+        rest = rest or self._file.read(COMPRESSED_CHUNK)
+        if rest.startswith(GZIP_MAGIC):
+            self._inflater, self._pending = isal_zlib.decompressobj(GZIP_WINDOW), rest
+        else:
+            self._pending = b""
+            self._file.seek(0, io.SEEK_END)
+
+    def _unreadable(self, error: OSError) -> TraceError:
+        reason = error.strerror or str(error)
+        return TraceError("trace-unreadable", f"{self._path} cannot be read: {reason}.")

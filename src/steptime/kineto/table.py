@@ -1,0 +1,173 @@
+"""A trace as columns: what Kineto wrote, nothing derived. The room's central types.
+
+One law: times are integer nanoseconds, exact to the last digit that the file holds.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import IntEnum
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+
+Int32 = npt.NDArray[np.int32]
+Int64 = npt.NDArray[np.int64]
+
+ABSENT = -(2**31)
+"""An integer that the event does not carry. No id, stream or size reaches it; -1 is a real stream (of syncs)."""
+
+
+class Category(IntEnum):
+    """What an event is, whatever the file's year calls it."""
+
+    OTHER = 0
+    OPERATOR = 1
+    """A dispatched operator. In files of 2021 also the annotations."""
+    ANNOTATION = 2
+    RUNTIME = 3
+    """A call of the CUDA or HIP runtime or driver, on the host."""
+    KERNEL = 4
+    MEMCPY = 5
+    MEMSET = 6
+    DEVICE_ANNOTATION = 7
+    PYTHON = 8
+    """A Python function (with_stack)."""
+    SYNC = 9
+    """A wait as the device's tracer reports it, beside the runtime call."""
+    OVERHEAD = 10
+    """The profiler's own work: flushing buffers, instrumenting."""
+    SPAN = 11
+    """The recording itself."""
+
+
+CATEGORY_NAMES: dict[str, Category] = {
+    "cpu_op": Category.OPERATOR,
+    "Operator": Category.OPERATOR,
+    "user_annotation": Category.ANNOTATION,
+    "cuda_runtime": Category.RUNTIME,
+    "cuda_driver": Category.RUNTIME,
+    "xpu_runtime": Category.RUNTIME,
+    "privateuse1_runtime": Category.RUNTIME,
+    "privateuse1_driver": Category.RUNTIME,
+    "Runtime": Category.RUNTIME,
+    "kernel": Category.KERNEL,
+    "Kernel": Category.KERNEL,
+    "gpu_memcpy": Category.MEMCPY,
+    "Memcpy": Category.MEMCPY,
+    "gpu_memset": Category.MEMSET,
+    "Memset": Category.MEMSET,
+    "gpu_user_annotation": Category.DEVICE_ANNOTATION,
+    "python_function": Category.PYTHON,
+    "cuda_sync": Category.SYNC,
+    "overhead": Category.OVERHEAD,
+    "Trace": Category.SPAN,
+}
+"""From libkineto's ActivityType.cpp and the capitalised names of 2021; what is not here is OTHER."""
+
+
+@dataclass(frozen=True, slots=True)
+class Lane:
+    """A row of the trace as the file names it: a process (or device) and a thread (or stream)."""
+
+    process: int | str | None
+    thread: int | str | None
+
+
+@dataclass(frozen=True, slots=True)
+class EventTable:
+    """Columns of the complete ("X") events in file order; all arrays have one length and are read-only.
+
+    name, shapes, dtypes, inputs: numbers of `Trace.symbols`, `Trace.shapes`… (ABSENT where the event has none).
+    lane: number in `Trace.lanes`. begin: ns, absolute where the file says since when. duration: ns, never negative.
+    bytes: of a copy or a memset. python and python_parent: ids of Python functions.
+    """
+
+    category: npt.NDArray[np.uint8]
+    name: Int32
+    lane: Int32
+    begin: Int64
+    duration: Int64
+    correlation: Int64
+    external: Int64
+    sequence: Int64
+    forward_thread: Int64
+    bytes: Int64
+    stream: Int32
+    device: Int32
+    shapes: Int32
+    dtypes: Int32
+    inputs: Int32
+    python: Int32
+    python_parent: Int32
+
+    def __len__(self) -> int:
+        return len(self.begin)
+
+    @property
+    def end(self) -> Int64:
+        """begin + duration, ns."""
+        end: Int64 = self.begin + self.duration
+        return end
+
+
+@dataclass(frozen=True, slots=True)
+class Device:
+    """An accelerator as the trace describes it. memory: bytes; 0 and "" where the file does not say."""
+
+    number: int
+    name: str = ""
+    memory: int = 0
+    compute_capability: tuple[int, int] = (0, 0)
+    multiprocessors: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Damage:
+    """What was lost. truncated: the file ends before its list of events does. damaged: stretches that are no JSON (each
+    costs an event or two). refused: events without a usable time or name. negative: durations below zero, read as 0.
+    """
+
+    truncated: bool = False
+    damaged: int = 0
+    refused: int = 0
+    negative: int = 0
+
+    @property
+    def sentences(self) -> tuple[str, ...]:
+        """What to tell the user, a sentence each."""
+        said = []
+        if self.truncated:
+            said.append("The trace ends in the middle, as of a job killed while writing it; whole events were kept.")
+        if self.damaged:
+            said.append(f"{self.damaged} stretches of the trace are damaged and were skipped.")
+        if self.refused:
+            said.append(f"{self.refused} events have no usable time or name and were skipped.")
+        if self.negative:
+            said.append(f"{self.negative} events have a negative duration, which was read as zero.")
+        return tuple(said)
+
+
+@dataclass(frozen=True, slots=True)
+class Trace:
+    """A file written by Kineto. size: bytes of JSON that were read.
+
+    symbols: names of events. shapes, dtypes, inputs: the raw JSON of "Input Dims", "Input type" and "Concrete Inputs".
+    base_ns: added to the file's times (baseTimeNanoseconds). rank, world_size: None where the file does not say.
+    """
+
+    path: Path
+    size: int
+    events: EventTable
+    symbols: tuple[str, ...]
+    lanes: tuple[Lane, ...]
+    shapes: tuple[str, ...]
+    dtypes: tuple[str, ...]
+    inputs: tuple[str, ...]
+    devices: tuple[Device, ...] = ()
+    rank: int | None = None
+    world_size: int | None = None
+    backend: str = ""
+    base_ns: int = 0
+    damage: Damage = Damage()
