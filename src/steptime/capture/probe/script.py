@@ -229,7 +229,7 @@ def _turns(session: Watched, duration: int) -> Stage:
     if duration > TURN_LIMIT or session.counter.mode != OPTIMIZER:
         return
     steps = max(2, min(TURN_STEPS, TURN_TIME // max(1, duration)))
-    # One hook for all turns: it must not be removed while torch iterates over the hooks, as it does in an unwatched border.
+    # One hook for all turns: it must not be removed while torch iterates over them, as it does at an unwatched border.
     hook = register_optimizer_step_post_hook(session.unwatched_update)
     try:
         for _ in range(TURNS):

@@ -53,6 +53,8 @@ class StepCounter:
 
     def unwatched_update(self) -> bool:
         """An update seen by the optimiser's hook only, while the watch is off."""
+        if self._updates >= self._cycle_length:
+            self._updates = 0
         self._updates += 1
         if self._updates < self._cycle_length:
             return False

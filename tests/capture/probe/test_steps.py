@@ -1,0 +1,100 @@
+"""The online step counter, told what torch would tell it, finds the borders that a person would draw."""
+
+from __future__ import annotations
+
+from steptime.capture.probe.steps import BACKWARD, FORWARD, OPTIMIZER, StepCounter
+
+
+def backward(counter: StepCounter, *updates: int, partial: bool = False) -> bool:
+    counter.backward_begins()
+    for optimizer in updates:
+        update(counter, optimizer)
+    return counter.backward_ends(partial)
+
+
+def update(counter: StepCounter, optimizer: int, *, nested: int = 0, backwards: int = 0) -> bool:
+    counter.update_begins(optimizer)
+    for _ in range(backwards):
+        backward(counter)
+    for _ in range(nested):
+        counter.update_begins(optimizer)
+        assert not counter.update_ends()
+    return counter.update_ends()
+
+
+def test_one_optimizer_ends_a_step_each_time() -> None:
+    counter = StepCounter()
+    borders = [(backward(counter), update(counter, 1)) for _ in range(5)]
+    assert borders == [(False, True)] * 5
+    assert counter.mode == OPTIMIZER
+
+
+def test_two_optimizers_of_a_gan_end_one_step_together() -> None:
+    counter = StepCounter()
+    borders = [(update(counter, 1), update(counter, 2)) for _ in range(4)]
+    assert borders[1:] == [(False, True)] * 3
+
+
+def test_accumulation_counts_no_backward_as_a_step() -> None:
+    counter = StepCounter()
+    borders = [[backward(counter) for _ in range(4)] + [update(counter, 1)] for _ in range(3)]
+    assert borders[1:] == [[False] * 4 + [True]] * 2
+
+
+def test_long_accumulation_changes_the_mode_once_and_says_so() -> None:
+    counter = StepCounter()
+    first = [backward(counter) for _ in range(8)]
+    assert first == [False, False] + [True] * 6
+    assert counter.mode == BACKWARD
+    assert update(counter, 1)
+    assert counter.changed
+    assert counter.mode == OPTIMIZER
+
+
+def test_a_closure_with_backwards_inside_is_one_step() -> None:
+    counter = StepCounter()
+    assert [update(counter, 1, backwards=5) for _ in range(3)] == [True] * 3
+
+
+def test_a_subclass_that_calls_its_parents_step_counts_once() -> None:
+    counter = StepCounter()
+    assert [update(counter, 1, nested=1) for _ in range(3)] == [True] * 3
+
+
+def test_optimizers_inside_backward_end_the_step_with_the_backward() -> None:
+    counter = StepCounter()
+    assert [backward(counter, 1, 2, 3, 4) for _ in range(3)] == [True] * 3
+    assert counter.mode == OPTIMIZER
+
+
+def test_backward_is_the_border_where_nothing_updates() -> None:
+    counter = StepCounter()
+    assert [backward(counter) for _ in range(5)] == [False, False, True, True, True]
+    assert counter.mode == BACKWARD
+
+
+def test_a_gradient_penalty_does_not_end_a_step() -> None:
+    counter = StepCounter()
+    update(counter, 1)
+    assert not backward(counter, partial=True)
+    assert not backward(counter)
+    assert update(counter, 1)
+
+
+def test_forwards_count_only_while_the_job_infers() -> None:
+    counter = StepCounter()
+    assert not counter.forward_ends()
+    counter.infer()
+    assert counter.forward_ends()
+    assert counter.mode == FORWARD
+    backward(counter)
+    assert not counter.forward_ends()
+
+
+def test_unwatched_updates_keep_the_length_of_the_cycle() -> None:
+    counter = StepCounter()
+    for _ in range(3):
+        update(counter, 1)
+        update(counter, 2)
+    assert [counter.unwatched_update() for _ in range(4)] == [False, True, False, True]
+    assert [update(counter, 1), update(counter, 2), update(counter, 1), update(counter, 2)] == [False, True] * 2
