@@ -1,0 +1,46 @@
+"""A machine: its ceilings, measured or from a datasheet, against which a step is judged. The room's central type."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from steptime.quantities import Estimate
+
+
+@dataclass(frozen=True, slots=True)
+class Rate:
+    """What one kind of work reaches at best. name: "float32", "tf32", "bfloat16", "float16".
+
+    rate: FLOP/s; from a datasheet, an interval of no width.
+    """
+
+    name: str
+    rate: Estimate
+
+
+@dataclass(frozen=True, slots=True)
+class Machine:
+    """A device and its ceilings.
+
+    device: "cpu", "cuda", …; name: as the driver calls it. matrix: rate of a matrix product by number format, FLOP/s,
+    multiply and add counted as two. copy: bytes read plus bytes written per second by a large copy on the device.
+    dispatch: ns that the host needs for one tiny operator. launch: ns from one kernel's start to the next one's when the
+    queue is never empty and the kernels do nothing (None on a CPU). measured: by steptime, on this machine; else the
+    rates are a datasheet's and `source` names it.
+    """
+
+    device: str
+    name: str
+    matrix: tuple[Rate, ...] = ()
+    copy: Estimate | None = None
+    dispatch: Estimate | None = None
+    launch: Estimate | None = None
+    measured: bool = False
+    source: str = ""
+    threads: int | None = None
+    torch: str = ""
+    python: str = ""
+
+    def matrix_rate(self, name: str = "float32") -> float | None:
+        """FLOP/s of a matrix product in a number format, None where it is unknown."""
+        return next((rate.rate.value for rate in self.matrix if rate.name == name), None)
