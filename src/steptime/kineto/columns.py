@@ -17,7 +17,7 @@ LONGEST = 2.0**50
 COLUMN_TYPES: dict[str, Any] = {
     "category": np.uint8, "name": np.int32, "lane": np.int32, "begin": np.int64, "duration": np.int64,
     "correlation": np.int64, "external": np.int64, "sequence": np.int64, "forward_thread": np.int64, "bytes": np.int64,
-    "stream": np.int32, "device": np.int32, "shapes": np.int32, "dtypes": np.int32, "inputs": np.int32,
+    "stream": np.int64, "device": np.int32, "shapes": np.int32, "dtypes": np.int32, "inputs": np.int32,
     "python": np.int32, "python_parent": np.int32,
 }  # fmt: skip
 WIDEST = {name: int(np.iinfo(kind).max) for name, kind in COLUMN_TYPES.items()}

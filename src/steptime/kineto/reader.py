@@ -80,7 +80,7 @@ class _Reading:
         facts: Facts = understand(self._header, self._trailer)
         events = columns.table(facts.base_ns)
         damage = Damage(self._truncated, self._damaged, self._refused + columns.refused, columns.negative)
-        if not len(events) and (damage.damaged or damage.refused):
+        if not len(events) and damage.sentences:
             raise self._not_a_trace("its list of events holds no event that can be read")
         return Trace(
             path=self._path, size=self._source.size, events=events,

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import re
-from dataclasses import dataclass, field
 
 from steptime.kineto.events import Event, decode_one, lenient
 
@@ -14,13 +13,13 @@ LONGEST_JOIN = 16
 """An event that holds objects in a list is split at them; so many pieces are put together again before giving up."""
 
 
-@dataclass(slots=True)
 class Salvaged:
     """events: kept. damaged: stretches given up. refused: JSON, but without a usable time or name."""
 
-    events: list[Event] = field(default_factory=list)
-    damaged: int = 0
-    refused: int = 0
+    def __init__(self) -> None:
+        self.events: list[Event] = []
+        self.damaged = 0
+        self.refused = 0
 
 
 def salvage(text: bytes, *, exactly: bool) -> Salvaged:

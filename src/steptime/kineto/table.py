@@ -94,7 +94,7 @@ class EventTable:
     sequence: Int64
     forward_thread: Int64
     bytes: Int64
-    stream: Int32
+    stream: Int64
     device: Int32
     shapes: Int32
     dtypes: Int32
