@@ -7,6 +7,7 @@ and training goes on. What is done at which step stands in `script`.
 
 from __future__ import annotations
 
+import functools
 import gc
 import itertools
 import multiprocessing
@@ -77,11 +78,14 @@ class Session:
     # -- patches ---------------------------------------------------------------------------------------------------
 
     def _make_patches(self) -> None:
+        # One wrapper in both places: pickle looks torch.save up where it was defined.
+        save = functools.lru_cache(interval_wrapper(self, CHECKPOINT))
         self._steady: tuple[Patch, ...] = (
             RangePatch(self),
             FunctionPatch(torch.autograd, "backward", backward_wrapper(self, partial=False)),
             FunctionPatch(torch.amp.GradScaler, "step", scaler_wrapper(self)),
-            FunctionPatch(torch, "save", interval_wrapper(self, CHECKPOINT)),
+            FunctionPatch(torch, "save", save),
+            FunctionPatch(torch.serialization, "save", save),
         )
         self._gradient = FunctionPatch(torch.autograd, "grad", backward_wrapper(self, partial=True))
         self._module_calls = ModuleCallWatch(self.module_called)

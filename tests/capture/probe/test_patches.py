@@ -1,0 +1,226 @@
+"""What the probe puts into torch must not be seen by the user's program."""
+
+from __future__ import annotations
+
+import copy
+import gc
+import io
+import pickle
+import traceback
+import weakref
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+from steptime.capture.probe.patches import (  # noqa: E402
+    FunctionPatch,
+    ModuleCallWatch,
+    RangePatch,
+    RootPatch,
+    backward_wrapper,
+    interval_wrapper,
+)
+from steptime.journal import Flag, Kind  # noqa: E402
+
+
+class Heard:
+    """A listener that keeps what it is told."""
+
+    def __init__(self) -> None:
+        self.ranges: list[tuple[int, Any, bool]] = []
+        self.forwards: list[tuple[int, int]] = []
+        self.backwards: list[int] = []
+        self.intervals: list[int] = []
+
+    def range_begins(self, kind: int, owner: Any, begin: int) -> None:
+        assert begin > 0
+
+    def range_ends(self, kind: int, owner: Any, begin: int, end: int, failed: bool) -> None:
+        assert begin <= end
+        self.ranges.append((kind, owner, failed))
+
+    def backward_begins(self, begin: int) -> None:
+        assert begin > 0
+
+    def backward_ends(self, begin: int, end: int, flags: int) -> None:
+        assert begin <= end
+        self.backwards.append(flags)
+
+    def forward_begins(self, begin: int) -> None:
+        assert begin > 0
+
+    def forward_ends(self, root: int, begin: int, end: int, flags: int) -> None:
+        assert begin <= end
+        self.forwards.append((root, flags))
+
+    def interval(self, kind: int, number: int, begin: int, end: int) -> None:
+        assert begin <= end
+        self.intervals.append(kind)
+
+
+@pytest.fixture
+def heard() -> Heard:
+    return Heard()
+
+
+@pytest.fixture
+def ranges(heard: Heard) -> Iterator[Heard]:
+    patch = RangePatch(heard)
+    patch.install()
+    yield heard
+    patch.remove()
+
+
+class Failing(torch.nn.Module):  # type: ignore[misc]
+    def __init__(self) -> None:
+        super().__init__()
+        self.weight = torch.nn.Parameter(torch.ones(1))
+
+    def forward(self, x: Any) -> Any:
+        raise ValueError("the user's own mistake")
+
+
+def frames_of(error: BaseException) -> list[str]:
+    return [frame.filename for frame in traceback.extract_tb(error.__traceback__)]
+
+
+def test_loader_and_optimizer_are_heard_with_their_objects(ranges: Heard) -> None:
+    parameter = torch.nn.Parameter(torch.ones(2))
+    optimizer = torch.optim.SGD([parameter], lr=0.1)
+    loader = torch.utils.data.DataLoader(torch.utils.data.TensorDataset(torch.ones(2, 2)))
+    for (batch,) in loader:
+        optimizer.zero_grad()
+        (parameter * batch).sum().backward()
+        optimizer.step()
+    kinds = [(kind, failed) for kind, _, failed in ranges.ranges]
+    step = [(Kind.LOADER_NEXT, False), (Kind.ZERO_GRAD, False), (Kind.OPTIMIZER_STEP, False)]
+    assert kinds == [*step, *step, (Kind.LOADER_NEXT, True)]
+    assert all(owner is optimizer for kind, owner, _ in ranges.ranges if kind == Kind.OPTIMIZER_STEP)
+
+
+def test_ranges_of_the_users_own_are_left_alone(ranges: Heard) -> None:
+    with torch.profiler.record_function("mine") as mine:
+        pass
+    assert ranges.ranges == []
+    assert "_steptime" not in vars(mine)
+
+
+def test_removing_the_range_patch_restores_the_class(heard: Heard) -> None:
+    target = torch.autograd.profiler.record_function
+    before = dict(vars(target))
+    patch = RangePatch(heard)
+    patch.install()
+    assert dict(vars(target)) != before
+    patch.remove()
+    assert dict(vars(target)) == before
+
+
+def test_an_error_in_forward_shows_no_frame_of_ours(heard: Heard) -> None:
+    model = Failing()
+    with pytest.raises(ValueError, match="own mistake") as bare:
+        model(1)
+    RootPatch(heard, model, 1).install()
+    with pytest.raises(ValueError, match="own mistake") as watched:
+        model(1)
+    assert frames_of(watched.value) == frames_of(bare.value)
+    assert heard.forwards == [(1, Flag.GRADIENT | Flag.TRAINING)]
+
+
+def test_an_error_in_backward_shows_no_frame_of_ours(heard: Heard) -> None:
+    loss = torch.ones(1)
+    with pytest.raises(RuntimeError) as bare:
+        loss.backward()
+    patch = FunctionPatch(torch.autograd, "backward", backward_wrapper(heard, partial=False))
+    patch.install()
+    try:
+        with pytest.raises(RuntimeError) as watched:
+            loss.backward()
+    finally:
+        patch.remove()
+    assert frames_of(watched.value) == frames_of(bare.value)
+    assert heard.backwards == [0]
+
+
+def test_anomaly_detection_is_seen_on_the_backward(heard: Heard) -> None:
+    backward = backward_wrapper(heard, partial=False)(torch.autograd.backward)
+    with torch.autograd.set_detect_anomaly(True):
+        backward(torch.ones(1, requires_grad=True).sum())
+    assert heard.backwards == [Flag.ANOMALY]
+
+
+def test_a_watched_root_pickles_and_copies_as_before(heard: Heard) -> None:
+    model = torch.nn.Linear(2, 2)
+    bare = pickle.dumps(model)
+    RootPatch(heard, model, 1).install()
+    assert pickle.dumps(model) == bare
+    assert "_compiled_call_impl" not in vars(copy.deepcopy(model))
+    file = io.BytesIO()
+    torch.save(model, file)
+    assert b"steptime" not in file.getvalue()
+
+
+def test_a_watched_root_is_freed_as_soon_as_the_user_lets_go(heard: Heard) -> None:
+    gc.disable()
+    try:
+        model = torch.nn.Linear(2, 2)
+        patch = RootPatch(heard, model, 1)
+        patch.install()
+        model(torch.ones(1, 2))
+        gone = weakref.ref(model)
+        del model
+        assert gone() is None
+        assert not patch.alive
+        patch.remove()
+    finally:
+        gc.enable()
+
+
+def test_a_root_that_the_user_compiles_afterwards_is_not_restored_over(heard: Heard) -> None:
+    model = torch.nn.Linear(2, 2)
+    patch = RootPatch(heard, model, 1)
+    patch.install()
+    model._compiled_call_impl = users = lambda x: x
+    assert not patch.alive
+    patch.remove()
+    assert model._compiled_call_impl is users
+
+
+def test_a_compiled_root_is_timed_from_outside(heard: Heard) -> None:
+    model = torch.nn.Linear(2, 2)
+    model._compiled_call_impl = users = lambda x: "compiled"
+    patch = RootPatch(heard, model, 7)
+    patch.install()
+    assert model(1) == "compiled"
+    assert [root for root, _ in heard.forwards] == [7]
+    patch.remove()
+    assert model._compiled_call_impl is users
+
+
+def test_wrapped_functions_keep_their_name_and_signature(heard: Heard) -> None:
+    import inspect
+
+    wrapped = interval_wrapper(heard, Kind.CHECKPOINT)(torch.save)
+    assert wrapped.__name__ == "save"
+    assert inspect.signature(wrapped) == inspect.signature(torch.save)
+
+
+def test_module_calls_are_seen_without_a_frame_and_the_method_stays_the_original() -> None:
+    called: list[Any] = []
+    original = torch.nn.Module.__call__
+    watch = ModuleCallWatch(called.append)
+    model = Failing()
+    with pytest.raises(ValueError, match="own mistake") as bare:
+        model(1)
+    watch.install()
+    try:
+        assert model.__call__.__func__ is original
+        with pytest.raises(ValueError, match="own mistake") as watched:
+            model(1)
+    finally:
+        watch.remove()
+    assert frames_of(watched.value) == frames_of(bare.value)
+    assert torch.nn.Module.__call__ is original
+    assert model in called
