@@ -169,7 +169,8 @@ class CompilationFacts:
 @dataclass(frozen=True, slots=True)
 class TraceFacts:
     """One window of torch's profiler. path: relative to the process folder. epoch_ns and monotonic_ns: one clock pair
-    read together, to lay the trace (epoch) beside the journal (monotonic)."""
+    read together, to lay the trace (epoch) beside the journal (monotonic). thread: the system's id of the training
+    thread, as the trace has it; 0 when unknown."""
 
     number: int
     path: str
@@ -179,6 +180,7 @@ class TraceFacts:
     stacks: bool
     epoch_ns: int
     monotonic_ns: int
+    thread: int = 0
 
 
 @dataclass(frozen=True, slots=True)

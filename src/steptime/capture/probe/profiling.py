@@ -4,6 +4,7 @@ journal."""
 from __future__ import annotations
 
 import os
+import threading
 import time
 from typing import Any
 
@@ -53,6 +54,7 @@ class Window:
             "stacks": self.stacks,
             "epoch_ns": epoch,
             "monotonic_ns": monotonic,
+            "thread": threading.get_native_id(),
         }
 
     def abandon(self) -> None:
