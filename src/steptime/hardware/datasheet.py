@@ -27,11 +27,12 @@ class Datasheet:
 
 # The first pattern that is found decides: the more special name stands first.
 DATASHEETS = (
-    Datasheet("b200", 75, 1125, 2250, True, 8000, "NVIDIA HGX B200 specifications, per GPU, dense"),
-    Datasheet("h200", 67, 494.5, 989.5, True, 4800, "NVIDIA H200 Tensor Core GPU datasheet, SXM, sparse rates halved"),
+    Datasheet("nvidia b200", 75, 1125, 2250, True, 8000, "NVIDIA HGX B200 specifications, per GPU, dense"),
+    Datasheet("nvidia h200", 67, 494.5, 989.5, True, 4800, "NVIDIA H200 datasheet, SXM, sparse rates halved"),
+    Datasheet("gh200 480gb", 67, 494.5, 989.5, True, 4000, "NVIDIA GH200 datasheet, HBM3, sparse rates halved"),
     Datasheet("h100 pcie", 51, 378, 756.5, True, 2000, "NVIDIA H100 PCIe 80GB datasheet, sparse rates halved"),
     Datasheet("h100 nvl", 60, 417.5, 835.5, True, 3900, "NVIDIA H100 NVL datasheet, sparse rates halved"),
-    Datasheet("h100", 67, 494.5, 989.5, True, 3350, "NVIDIA H100 Tensor Core GPU datasheet, SXM, sparse rates halved"),
+    Datasheet("nvidia h100", 67, 494.5, 989.5, True, 3350, "NVIDIA H100 datasheet, SXM, sparse rates halved"),
     Datasheet("a100-pcie-40gb", 19.5, 156, 312, True, 1555, "NVIDIA A100 Tensor Core GPU datasheet, 40GB"),
     Datasheet("a100-sxm4-40gb", 19.5, 156, 312, True, 1555, "NVIDIA A100 Tensor Core GPU datasheet, 40GB"),
     Datasheet("a100 80gb pcie", 19.5, 156, 312, True, 1935, "NVIDIA A100 Tensor Core GPU datasheet, 80GB PCIe"),
@@ -42,9 +43,9 @@ DATASHEETS = (
     Datasheet("nvidia a10", 31.2, 62.5, 125, True, 600, "NVIDIA A10 Tensor Core GPU datasheet"),
     Datasheet("v100-pcie", 14, None, 112, False, 900, "NVIDIA V100 Tensor Core GPU datasheet, PCIe"),
     Datasheet("v100", 15.7, None, 125, False, 900, "NVIDIA V100 Tensor Core GPU datasheet, SXM2"),
-    Datasheet("t4", 8.1, None, 65, False, 320, "NVIDIA T4 Tensor Core GPU datasheet"),
-    Datasheet("rtx 4090", 82.6, 82.6, 165.2, True, 1008, "NVIDIA Ada GPU architecture whitepaper, FP32 accumulate, dense"),
-    Datasheet("rtx 3090", 35.6, 35.6, 71, True, 936, "NVIDIA GA102 architecture whitepaper, FP32 accumulate, dense"),
+    Datasheet("tesla t4", 8.1, None, 65, False, 300, "NVIDIA T4 Tensor Core GPU datasheet"),
+    Datasheet("rtx 4090", 82.6, 82.6, 165.2, True, 1008, "NVIDIA Ada architecture whitepaper, FP32 accumulate"),
+    Datasheet("rtx 3090", 35.6, 35.6, 71, True, 936, "NVIDIA GA102 whitepaper, FP32 accumulate"),
     Datasheet("mi300x", 163.4, 653.7, 1307.4, True, 5300, "AMD Instinct MI300X data sheet, dense"),
     Datasheet("mi250x", 95.7, None, 383, True, 3277, "AMD Instinct MI250X data sheet, both dies"),
 )

@@ -1,0 +1,53 @@
+"""The report as JSON, for programs: every field of `Report`, versioned. Its JSON Schema is docs/report-schema.json."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+
+from steptime.errors import RecordingError
+from steptime.report.report import SCHEMA_VERSION, Report
+
+
+def render(report: Report) -> str:
+    """One indented JSON document and a line feed. Halves of surrogate pairs, which no JSON can hold, are escaped."""
+    try:
+        encoded = msgspec.json.encode(report)
+    except UnicodeEncodeError:
+        encoded = msgspec.json.encode(_encodable(msgspec.to_builtins(report)))
+    return msgspec.json.format(encoded, indent=2).decode() + "\n"
+
+
+def read(text: bytes, path: str) -> Report:
+    """The report that `render` wrote. Raises RecordingError where the text is none, or of a newer version."""
+    try:
+        version = msgspec.json.decode(text, type=_Version).schema_version
+        if version > SCHEMA_VERSION:
+            raise RecordingError(
+                "report-newer",
+                f"{path} is a report of schema version {version} and this steptime reads up to {SCHEMA_VERSION}; "
+                "a newer steptime can: pip install --upgrade steptime.",
+            )
+        return msgspec.json.decode(text, type=Report)
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        raise RecordingError("report-unreadable", f"{path} is no report of steptime: {error}.") from error
+
+
+def schema() -> dict[str, Any]:
+    """The JSON Schema (2020-12) of the report."""
+    return {"$schema": "https://json-schema.org/draft/2020-12/schema", **msgspec.json.schema(Report)}
+
+
+class _Version(msgspec.Struct):
+    schema_version: int
+
+
+def _encodable(value: Any) -> Any:
+    if isinstance(value, str):
+        return value.encode("utf-8", "backslashreplace").decode()
+    if isinstance(value, dict):
+        return {_encodable(key): _encodable(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [_encodable(item) for item in value]
+    return value

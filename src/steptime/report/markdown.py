@@ -1,0 +1,182 @@
+"""The report as Markdown: everything that is known, for an issue, a pull request or a wiki."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator
+
+from steptime.findings.case import AccountUse, Case
+from steptime.findings.finding import Finding, Weight
+from steptime.quantities import Estimate, format_bytes, format_duration, format_share
+from steptime.report.printable import one_line, printable
+from steptime.report.report import ProcessReport, Report
+from steptime.report.text import cost_text, source_text
+
+_SHOWN = 15
+"""Rows of the long tables: lines and operators."""
+
+
+def render(report: Report) -> str:
+    """The whole document."""
+    lines = [f"# Where the time of a training step goes: {_prose(report.environment.command or report.source)}", ""]
+    lines += _environment(report)
+    for process in report.processes:
+        lines += _process(process, several=len(report.processes) > 1)
+    lines += _list("Left out", report.problems)
+    lines += ["## Next", "", _fence(report.next_command), ""]
+    return printable("\n".join(lines))
+
+
+def _environment(report: Report) -> list[str]:
+    environment = report.environment
+    facts = (
+        ("Source", report.source),
+        ("Host", environment.host),
+        ("Device", environment.device),
+        ("Python", environment.python),
+        ("torch", environment.torch),
+        ("steptime", environment.steptime),
+        ("Ranks", str(environment.ranks)),
+    )
+    return [*_table(("", ""), ((name, value) for name, value in facts if value)), ""]
+
+
+def _process(process: ProcessReport, *, several: bool) -> Iterator[str]:
+    if several:
+        yield from (f"## {_prose(process.name)}", "")
+    yield from _step(process.case)
+    yield from (f"**{_prose(process.verdict.sentence)}**", "")
+    yield from _accounts("Account", process.case.accounts, process.case)
+    yield from _accounts("Phase", process.case.phases, process.case)
+    yield from _findings(process)
+    yield from _lines(process.case)
+    yield from _operators(process.case)
+    yield from _segments(process.case)
+    yield from _list("Notes", process.notes)
+    yield from _list("Not examined", (f"{code}: {reason}" for code, reason in process.not_examined))
+    yield from _list("Rules that failed (a bug of steptime)", (f"{code}: {why}" for code, why in process.failed))
+    if process.cost is not None:
+        yield from (_prose(cost_text(process.cost, process.case.step.duration.value)), "")
+
+
+def _step(case: Case) -> Iterator[str]:
+    step = case.step
+    yield from (
+        f"**{format_duration(step.duration.value)}** a step ({_interval(step.duration)}, median of {step.steady} steady "
+        f"steps; {step.total} in all, {step.warm_up} of them warm-up), borders from the {_prose(step.mode)}, "
+        f"device {_prose(step.device)}.",
+        "",
+    )
+
+
+def _interval(estimate: Estimate) -> str:
+    return f"{format_duration(estimate.low)} to {format_duration(estimate.high)}"
+
+
+def _accounts(title: str, accounts: tuple[AccountUse, ...], case: Case) -> list[str]:
+    if not accounts:
+        return []
+    step = case.step.duration.value
+    rows = (
+        (
+            account.name,
+            format_duration(account.duration.value),
+            format_share(account.duration.value / step),
+            _interval(account.duration),
+            format_duration(account.recoverable.value),
+        )
+        for account in accounts
+    )
+    return [*_table((title, "a step", "share", "95 % interval", "recoverable"), rows), ""]
+
+
+def _findings(process: ProcessReport) -> Iterator[str]:
+    if process.findings:
+        yield from ("## Findings", "")
+    for finding in process.findings:
+        yield from _finding(finding, process.case.step.duration.value)
+
+
+def _finding(finding: Finding, step: float) -> Iterator[str]:
+    word = "" if finding.weight is Weight.FINDING else f" ({finding.weight.value})"
+    yield from (f"### {_prose(finding.code)} {_prose(finding.name)}{word}", "", _prose(finding.summary), "")
+    if finding.at_stake is not None:
+        stake = finding.at_stake
+        share = format_share(stake.value / step)
+        yield from (f"At stake: {format_duration(stake.value)} a step ({share}; {_interval(stake)}).", "")
+    if finding.source is not None:
+        yield from (_code(source_text(finding.source)), "")
+    yield from (_prose(finding.advice), "")
+    yield from (f"- {_prose(sentence)}" for sentence in finding.evidence)
+    if finding.evidence:
+        yield ""
+
+
+def _lines(case: Case) -> list[str]:
+    if not case.lines:
+        return []
+    rows = (
+        (_code(source_text(line.source)), line.role, *map(format_duration, (line.duration.value, line.host.value)))
+        for line in sorted(case.lines, key=lambda line: -line.duration.value)[:_SHOWN]
+    )
+    return ["## Lines of the loop", "", *_table(("line", "role", "a step", "of it host"), rows, code=True), ""]
+
+
+def _operators(case: Case) -> list[str]:
+    if not case.operators:
+        return []
+    rows = (
+        (
+            operator.name,
+            f"{operator.calls:.4g}",
+            format_duration(operator.duration),
+            operator.bound,
+            f"{operator.flops:.3g}" if operator.flops is not None else "",
+            format_bytes(operator.bytes) if operator.bytes is not None else "",
+        )
+        for operator in sorted(case.operators, key=lambda operator: -operator.duration)[:_SHOWN]
+    )
+    header = ("operator", "calls a step", "a step", "bound by", "FLOP", "bytes")
+    return ["## Operators", "", *_table(header, rows), ""]
+
+
+def _segments(case: Case) -> list[str]:
+    if not case.segments:
+        return []
+    rows = (
+        (segment.kind, str(segment.count), format_duration(segment.duration), format_share(segment.share))
+        for segment in case.segments
+    )
+    return ["## Between the steps", "", *_table(("what", "times", "in all", "of the run"), rows), ""]
+
+
+def _list(title: str, sentences: Iterable[str]) -> list[str]:
+    items = [f"- {_prose(sentence)}" for sentence in sentences]
+    return [f"## {title}", "", *items, ""] if items else []
+
+
+def _table(header: tuple[str, ...], rows: Iterable[tuple[str, ...]], *, code: bool = False) -> Iterator[str]:
+    """A table; where `code` is set, the first column is Markdown already."""
+    yield "| " + " | ".join(header) + " |"
+    yield "|" + " --- |" * len(header)
+    for first, *others in rows:
+        cells = [first if code else _prose(first), *map(_prose, others)]
+        yield "| " + " | ".join(cells) + " |"
+
+
+def _prose(text: str) -> str:
+    """A stranger's string as plain Markdown text: nothing in it is markup."""
+    return re.sub(r"([\\`*_\[\]<>|#])", r"\\\1", one_line(text))
+
+
+def _code(text: str) -> str:
+    """A stranger's string as a code span that also stands in a table."""
+    line = one_line(text).replace("|", "\\|")
+    ticks = "`" * (max(map(len, re.findall("`+", line)), default=0) + 1)
+    space = " " if line.startswith("`") or line.endswith("`") else ""
+    return f"{ticks}{space}{line}{space}{ticks}"
+
+
+def _fence(command: str) -> str:
+    ticks = "`" * max(3, max(map(len, re.findall("`+", command)), default=0) + 1)
+    return f"{ticks}sh\n{one_line(command)}\n{ticks}"

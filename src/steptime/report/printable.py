@@ -1,0 +1,36 @@
+"""Strings of strangers (paths, names, source lines) made fit for a terminal.
+
+One law: no control character of theirs reaches the screen, where it could move the cursor, hide text or reorder it.
+"""
+
+from __future__ import annotations
+
+import re
+
+# C0 and C1 controls (but not the line feed, which the renderers write themselves), the marks that reorder text
+# (Unicode Standard Annex 9, table 4), separators that terminals break lines at, and halves of surrogate pairs.
+_UNPRINTABLE = re.compile("[\x00-\x09\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff]")
+_PLAIN = str.maketrans(
+    {"█": "#", "░": ".", "µ": "u", "±": "+-", "–": "-", "—": "-", "·": "-", "×": "x", "≤": "<=", "≥": ">=", "→": "->"}
+    | {"…": "...", "’": "'", "“": '"', "”": '"'}
+)
+
+
+def printable(text: str) -> str:
+    """The text with every unprintable character written as an escape ("\\x1b"). Line feeds stay."""
+    return _UNPRINTABLE.sub(lambda match: match.group().encode("unicode_escape").decode(), text)
+
+
+def one_line(text: str) -> str:
+    """The text as one printable line: white space folded."""
+    return printable(" ".join(text.split()))
+
+
+def shorten(text: str, width: int) -> str:
+    """The text cut to `width` columns, with an ellipsis where something is missing."""
+    return text if len(text) <= width else text[: max(width - 1, 0)].rstrip() + "…"
+
+
+def plain(text: str) -> str:
+    """The text in ASCII, for a terminal that cannot show more: our own signs have equivalents, the rest is escaped."""
+    return text.translate(_PLAIN).encode("ascii", "backslashreplace").decode()

@@ -1,0 +1,155 @@
+"""The report in a terminal: at most 25 lines of 80 columns, ending with the next command to paste.
+
+One law: what has the most time at stake is said first; what does not fit is in the report of the recording named.
+"""
+
+from __future__ import annotations
+
+import textwrap
+
+from steptime.findings.finding import Finding, Weight
+from steptime.quantities import SourceLine, format_bytes, format_duration, format_share, format_source
+from steptime.report.printable import one_line, printable, shorten
+from steptime.report.report import AccountUse, Cost, ProcessReport, Report
+
+LINES = 25
+COLUMNS = 80
+_BAR = 36
+_ACCOUNTS = 6
+_FINDINGS = 3
+_SMALLEST_SHARE = 0.005
+"""Accounts below half a percent of the step are summed up in one row."""
+
+
+def render(report: Report) -> str:
+    """The whole text, with a line feed at its end."""
+    shown = report.processes[0]
+    top = [_header(report), "", _step(shown), *_ledger(shown), "", *_regime(shown)]
+    bottom = [*_footnotes(report, shown), f"Next:  {one_line(report.next_command)}"]
+    middle = _findings(shown, LINES - len(top) - len(bottom))
+    return "".join(f"{printable(line)}\n" for line in (*top, *middle, *bottom))
+
+
+def _header(report: Report) -> str:
+    environment = report.environment
+    facts = [f"torch {environment.torch}" if environment.torch else "", environment.device]
+    if environment.ranks > 1:
+        facts.append(f"{environment.ranks} ranks, {report.processes[0].name} shown")
+    tail = " · ".join(one_line(fact) for fact in facts if fact)
+    head = f"steptime {environment.steptime} · {one_line(environment.command or report.source)}"
+    return f"{shorten(head, COLUMNS - len(tail) - 3)} · {shorten(tail, COLUMNS // 2)}"
+
+
+def _step(process: ProcessReport) -> str:
+    step = process.case.step
+    duration = step.duration
+    spread = (duration.high - duration.low) / 2
+    left_out = [f"{step.warm_up} warm-up" if step.warm_up else ""]
+    other = step.total - step.steady - step.warm_up
+    left_out.append(f"{other} disturbed" if other > 0 else "")
+    aside = "".join(f", {part}" for part in left_out if part)
+    return shorten(
+        f"Step {format_duration(duration.value)} ± {format_duration(spread)}"
+        f"  (median, 95 % interval; {step.steady} steady of {step.total} steps{aside})",
+        COLUMNS,
+    )
+
+
+def _ledger(process: ProcessReport) -> list[str]:
+    step = process.case.step.duration.value
+    ordered = sorted(process.case.accounts, key=lambda account: -account.duration.value)
+    large = [account for account in ordered if account.duration.value >= _SMALLEST_SHARE * step][:_ACCOUNTS]
+    rows = [_bar(account.name, account.duration.value, step) for account in large]
+    rest = sum(account.duration.value for account in ordered[len(large) :])
+    if rest >= _SMALLEST_SHARE * step:
+        rows.append(_bar("other", rest, step))
+    return rows
+
+
+def _bar(name: str, duration: float, step: float) -> str:
+    share = duration / step if step else 0.0
+    filled = min(_BAR, round(share * _BAR))
+    return f"  {name:<14}{'█' * filled}{'░' * (_BAR - filled)}{format_duration(duration):>10}{format_share(share):>8}"
+
+
+def _regime(process: ProcessReport) -> list[str]:
+    return textwrap.wrap(one_line(process.verdict.sentence), COLUMNS, max_lines=2, placeholder=" …")
+
+
+def _findings(process: ProcessReport, room: int) -> list[str]:
+    """The findings with the most at stake: three lines each, and what helps, as far as there is room."""
+    found = [finding for finding in process.findings if finding.weight is Weight.FINDING][:_FINDINGS]
+    blocks = [_finding(finding, process.case.step.duration.value) for finding in found]
+    while blocks and sum(map(len, blocks)) > room:
+        blocks.pop()
+    room -= sum(map(len, blocks))
+    for block, finding in zip(blocks, found, strict=False):
+        advice = _advice(finding)
+        if len(advice) <= room:
+            block.extend(advice)
+            room -= len(advice)
+    if blocks and room >= 2:
+        return ["", *(line for block in blocks for line in block), ""]
+    return [line for block in blocks for line in block]
+
+
+def _finding(finding: Finding, step: float) -> list[str]:
+    title = f"{finding.code} {finding.name}"
+    if finding.at_stake is not None:
+        stake = finding.at_stake.value
+        worth = f"up to {format_duration(stake)} a step ({format_share(stake / step)})"
+        title = f"{title:<{COLUMNS - len(worth) - 1}} {worth}"
+    lines = [title, f"  {shorten(one_line(finding.summary), COLUMNS - 2)}"]
+    if finding.source is not None:
+        lines.append(f"  {shorten(source_text(finding.source), COLUMNS - 2)}")
+    return lines
+
+
+def source_text(source: SourceLine) -> str:
+    """A source line for a reader: "train.py:12: loss.backward()"."""
+    return one_line(format_source(source) + (f": {source.text}" if source.text else ""))
+
+
+def _advice(finding: Finding) -> list[str]:
+    indents = {"initial_indent": "  → ", "subsequent_indent": "    "}
+    return textwrap.wrap(one_line(finding.advice), COLUMNS, max_lines=2, placeholder=" …", **indents)
+
+
+def _footnotes(report: Report, process: ProcessReport) -> list[str]:
+    lines = []
+    asides = [finding for finding in process.findings if finding.weight is not Weight.FINDING]
+    for weight, word in ((Weight.DOUBT, "Doubt"), (Weight.NOTE, "Note")):
+        texts = [f"{aside.code} {one_line(aside.summary)}" for aside in asides if aside.weight is weight]
+        if texts:
+            more = f" (and {len(texts) - 1} more)" if len(texts) > 1 else ""
+            lines.append(shorten(f"{word}:  {texts[0]}", COLUMNS - len(more)) + more)
+    if report.problems:
+        more = f" (and {len(report.problems) - 1} more)" if len(report.problems) > 1 else ""
+        lines.append(shorten(f"Left out: {one_line(report.problems[0])}", COLUMNS - len(more)) + more)
+    if process.cost is not None:
+        lines.append(shorten(cost_text(process.cost, process.case.step.duration.value), COLUMNS))
+    lines.append(f"From:  {one_line(report.source)}")
+    return lines
+
+
+def cost_text(cost: Cost, step: float) -> str:
+    """What steptime itself cost, in a sentence."""
+    parts = []
+    if cost.watch is not None:
+        share = format_share(abs(cost.watch.value) / step)
+        measured = f"{format_duration(cost.watch.value)} a step ({share}, measured"
+        if cost.watch.low <= 0 <= cost.watch.high:
+            measured += ", within noise"
+        parts.append(f"{measured})")
+    elif cost.computed is not None:
+        parts.append(f"{format_duration(cost.computed)} a step ({format_share(cost.computed / step)}, computed)")
+    if cost.bytes_per_step is not None:
+        parts.append(f"{format_bytes(cost.bytes_per_step)} a step")
+    if cost.profiled_steps:
+        parts.append(f"{cost.profiled_steps} steps profiled, {format_duration(cost.pause_ns)} pause")
+    return f"Cost:  {'; '.join(parts) or 'not measured'}"
+
+
+def summarize(account: AccountUse, step: float) -> str:
+    """An account in a phrase: "input 12.0 ms (45 %)"."""
+    return f"{account.name} {format_duration(account.duration.value)} ({format_share(account.duration.value / step)})"
