@@ -1,0 +1,143 @@
+"""The user's command, as a shell would understand it, and the folder that its recording goes to.
+
+Standard library only and few modules: all of this runs before the job starts.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import shutil
+import sys
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+from steptime.errors import CommandError, OutputError, UsageError
+
+NOT_FOUND, NOT_EXECUTABLE = 127, 126
+"""Exit statuses of a POSIX shell for a command that it cannot start."""
+ROOM = 1 << 20
+"""Bytes that must be free before a job is started: one that fills the disk in its first second is a mistake of ours."""
+
+
+def resolve(command: Sequence[str]) -> tuple[str, ...]:
+    """The words to execute. `train.py …` is short for `python train.py …`.
+
+    Raises UsageError for no command, CommandError (127 not found, 126 not executable) for one that cannot be started.
+    """
+    if not command:
+        raise UsageError("no-command", "There is no command: write it after --, as in: steptime run -- python train.py")
+    first = command[0]
+    if first.endswith(".py") and not _is_program(first):
+        return (_python(), *_script(command))
+    if shutil.which(first) is None:
+        raise _refusal(first)
+    return tuple(command)
+
+
+def _script(command: Sequence[str]) -> Sequence[str]:
+    if not Path(command[0]).is_file():
+        raise CommandError(
+            "script-not-found",
+            f"There is no file {command[0]} in {Path.cwd()}: give the path of the training script.",
+            exit_status=NOT_FOUND,
+        )
+    return command
+
+
+def _is_program(path: str) -> bool:
+    """Whether a .py is executed by itself: found on PATH, or named by a path, executable, with an interpreter line."""
+    if os.sep not in path:
+        return shutil.which(path) is not None
+    if not (Path(path).is_file() and os.access(path, os.X_OK)):
+        return False
+    with Path(path).open("rb") as script:
+        return script.read(2) == b"#!"
+
+
+def _python() -> str:
+    """The python that the user's shell would start; ours where PATH has none."""
+    return next((name for name in ("python", "python3") if shutil.which(name)), sys.executable)
+
+
+def _refusal(first: str) -> CommandError:
+    if os.sep in first and Path(first).exists():
+        what = "is a folder" if Path(first).is_dir() else "may not be executed"
+        return CommandError(
+            "command-not-executable",
+            f"{first} {what}: give a program, or put the interpreter of a script first, as in: bash {first}",
+            exit_status=NOT_EXECUTABLE,
+        )
+    return CommandError(
+        "command-not-found",
+        f"There is no command {first}: check its spelling, and that the environment it lives in is activated.",
+        exit_status=NOT_FOUND,
+    )
+
+
+def job_name(command: Sequence[str]) -> str:
+    """A short name for a job: its script, its module, or its first word."""
+    for position, word in enumerate(command):
+        if word.endswith((".py", ".sh")) and not word.startswith("-"):
+            return _clean(Path(word).stem)
+        if word in ("-m", "--module") and position + 1 < len(command) and not command[position +
+        1].startswith("torch."):
+            return _clean(command[position + 1].rpartition(".")[2])
+    return _clean(Path(command[0]).name)
+
+
+def _clean(name: str) -> str:
+    return "".join(letter if letter.isalnum() or letter in "-_." else "-" for letter in name).strip(".") or "job"
+
+
+def default_recording(command: Sequence[str], parent: Path = Path("runs")) -> Path:
+    """`runs/<name>-<YYYYmmdd-HHMMSS>`, with a number behind it where that is taken already."""
+    path = parent / f"{job_name(command)}-{time.strftime('%Y%m%d-%H%M%S')}"
+    taken, number = path, 1
+    while os.path.lexists(path):
+        number += 1
+        path = taken.with_name(f"{taken.name}-{number}")
+    return path
+
+
+def make_recording(path: Path) -> Path:
+    """Makes the folder and proves that it can be written to; returns its absolute path.
+
+    Raises OutputError where it cannot, or where it holds something: two jobs never share a recording.
+    """
+    folder = Path.cwd() / path
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        if any(folder.iterdir()):
+            raise OutputError(
+                "recording-exists", f"{path} is not empty: name another folder for the recording, or remove it first."
+            )
+        _prove_room(folder)
+    except OSError as error:
+        raise _cannot_record(path, error) from None
+    return folder
+
+
+def _prove_room(folder: Path) -> None:
+    proof = folder / "manifest.json.partial"
+    with proof.open("wb") as file:
+        file.write(bytes(4096))
+    state = os.statvfs(folder) if hasattr(os, "statvfs") else None
+    if state is not None and state.f_bavail * state.f_frsize < ROOM:
+        proof.unlink()
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+
+def _cannot_record(path: Path, error: OSError) -> OutputError:
+    if error.errno in (errno.ENOSPC, errno.EDQUOT):
+        return OutputError(
+            "no-room",
+            f"There is no room for a recording in {path}: free some, or name another folder with -o. "
+            "The job was not started.",
+        )
+    return OutputError(
+        "recording-not-writable",
+        f"The recording cannot be written to {path} ({os.strerror(error.errno or 0)}): name another folder with -o. "
+        "The job was not started.",
+    )

@@ -1,0 +1,127 @@
+"""Starts the user's job with the probe in its environment, and stays beside it until it ends. The room's main function.
+
+One law: nothing in the job depends on this process. Its input and output are the user's own, it finds the recording by
+itself, and it goes on undisturbed when we are killed. Few modules are imported before the job starts: its start must
+not wait.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, replace
+from pathlib import Path
+from typing import NoReturn
+
+from steptime.capture.command import NOT_EXECUTABLE, make_recording, resolve
+from steptime.capture.outcome import Outcome, ProbeOptions, Progress
+from steptime.capture.signals import Switchboard
+from steptime.capture.supervise import supervise
+from steptime.errors import CommandError
+from steptime.recording.manifest import begin_manifest, discard, end_manifest
+
+__all__ = ["Outcome", "ProbeOptions", "Progress", "exit_as", "launch", "probe_environment"]
+
+INJECT = Path(__file__).parent / "inject"
+PLAN = "STEPTIME_PROBE"
+QUIET = {"KINETO_LOG_LEVEL": "99", "TEARDOWN_CUPTI": "1"}
+"""Silences Kineto's lines on stderr (torch 2.13); takes CUPTI down after a profile, which else slows later steps by
+10-20 %."""
+
+
+def launch(
+    command: Sequence[str],
+    recording: Path,
+    options: ProbeOptions,
+    progress: Callable[[Progress], None] | None = None,
+) -> Outcome:
+    """Runs the user's command to its end and leaves a recording in a new folder. `progress` is called twice a second.
+
+    Raises, before anything is started: UsageError (no command), CommandError (not found, not executable), OutputError
+    (no recording can be written there).
+    """
+    words = resolve(command)
+    folder = make_recording(recording)
+    chosen = {name: str(value) for name, value in asdict(options).items()}
+    with Switchboard() as signals:
+        manifest = begin_manifest(folder, command, chosen)
+        begin = time.monotonic()
+        try:
+            job = _start(words, probe_environment(folder, options))
+        except CommandError:
+            discard(folder)
+            raise
+        problems = supervise(job, folder, signals, progress)
+        outcome = _outcome(job.returncode, folder, time.monotonic() - begin)
+        try:
+            end_manifest(
+                folder,
+                manifest,
+                ended_epoch_ns=time.time_ns(),
+                exit_status=outcome.status,
+                ended_by_signal=outcome.signal,
+                torch_imported=outcome.torch_seen,
+            )
+        except OSError as error:
+            problems.insert(0, _loss(folder, error))
+    return replace(outcome, problems=tuple(problems))
+
+
+def probe_environment(folder: Path, options: ProbeOptions) -> dict[str, str]:
+    """The environment of the job: the user's, and what lets the probe in. `folder`: absolute."""
+    plan = json.dumps({"recording": str(folder), **asdict(options), "changes": []}, ensure_ascii=False)
+    theirs = os.environ.get("PYTHONPATH")
+    path = os.pathsep.join([str(INJECT), theirs] if theirs else [str(INJECT)])
+    return {**QUIET, **os.environ, "PYTHONPATH": path, PLAN: plan}
+
+
+def exit_as(outcome: Outcome) -> NoReturn:
+    """Ends this process as the job ended: with its status, or by its signal, so that a shell sees what it knows."""
+    sys.stdout.flush()
+    sys.stderr.flush()
+    if outcome.signal is not None and outcome.signal != signal.SIGKILL:
+        import resource
+
+        _, most = resource.getrlimit(resource.RLIMIT_CORE)
+        resource.setrlimit(resource.RLIMIT_CORE, (0, most))  # the job has left its own core file
+        signal.signal(outcome.signal, signal.SIG_DFL)
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, {outcome.signal})
+    if outcome.signal is not None:
+        os.kill(os.getpid(), outcome.signal)
+    sys.exit(outcome.status)
+
+
+def _start(words: Sequence[str], environment: dict[str, str]) -> subprocess.Popen[bytes]:
+    try:
+        return subprocess.Popen(words, env=environment, close_fds=False)  # files that the user passes down must arrive
+    except OSError as error:
+        raise CommandError(
+            "command-not-executable",
+            f"{words[0]} cannot be executed ({os.strerror(error.errno or 0)}): put the interpreter of a script first, "
+            f"as in: bash {words[0]}",
+            exit_status=NOT_EXECUTABLE,
+        ) from None
+
+
+def _outcome(returncode: int, folder: Path, seconds: float) -> Outcome:
+    return Outcome(
+        recording=folder,
+        status=returncode if returncode >= 0 else 128 - returncode,
+        signal=-returncode if returncode < 0 else None,
+        seconds=seconds,
+        python_seen=(folder / "seen-python").exists(),
+        torch_seen=(folder / "seen-torch").exists(),
+        steps_seen=any(True for _ in folder.glob("process-*")),
+    )
+
+
+def _loss(folder: Path, error: OSError) -> str:
+    if not folder.exists():
+        return f"The recording {folder} was removed while the job ran: nothing of it is left to account for."
+    reason = os.strerror(error.errno or 0)
+    return f"How the job ended could not be written to {folder} ({reason}): free some room before the next run."

@@ -1,0 +1,44 @@
+"""What a launch is asked for, what it tells on the way, and how it ended."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+
+@dataclass(frozen=True, slots=True)
+class ProbeOptions:
+    """What the probe is asked for. profile_steps: None lets it choose from the step time. Limits of 0: the probe's
+    own."""
+
+    profile: bool = True
+    profile_steps: int | None = None
+    max_profile_seconds: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Progress:
+    """How far the job has come. steps: of the process that has most. processes: those that train."""
+
+    elapsed_seconds: float
+    steps: int
+    processes: int
+    stage: str
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """How the job ended. status: as a shell has it (128 + signal). signal: the one that ended it, or None.
+
+    The three `seen`: whether any process of it was a Python that took the probe in, imported torch, and trained.
+    `problems`: a sentence each for what was lost of the recording.
+    """
+
+    recording: Path
+    status: int
+    signal: int | None
+    seconds: float
+    python_seen: bool
+    torch_seen: bool
+    steps_seen: bool
+    problems: tuple[str, ...] = ()

@@ -1,0 +1,87 @@
+"""Stays beside a running job: passes on signals, takes telemetry, shows progress, and packs the traces at its end.
+
+What is heavy to import (psutil, numpy) comes in when the job has been running for a moment: a short job never waits
+for it.
+"""
+
+from __future__ import annotations
+
+import subprocess
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Protocol
+
+from steptime.capture.outcome import Progress
+from steptime.capture.signals import Switchboard
+
+HEAD_START = 0.3
+"""Seconds that the job has to itself: most of an interpreter's start."""
+PROGRESS_PERIOD = 0.5
+"""Seconds between two calls of the user's progress function."""
+NO_TELEMETRY = "Telemetry could not be written to the recording: the machine's load is known in part."
+
+
+class Timer(Protocol):
+    """Something to do at `due` (seconds of time.monotonic), which then names the next time."""
+
+    due: float
+    failed: bool
+
+    def look(self) -> None:
+        """Does it."""
+
+
+class Display:
+    """Calls the user's progress function."""
+
+    def __init__(self, folder: Path, show: Callable[[Progress], None], begin: float) -> None:
+        from steptime.capture.progress import Journals
+
+        self._journals = Journals(folder)
+        self._show = show
+        self._begin = begin
+        self.due = time.monotonic()
+        self.failed = False
+
+    def look(self) -> None:
+        """Reads what is new in the journals and shows it."""
+        self.due = time.monotonic() + PROGRESS_PERIOD
+        self._show(Progress(time.monotonic() - self._begin, *self._journals.look()))
+
+
+def supervise(
+    job: subprocess.Popen[bytes], folder: Path, signals: Switchboard, show: Callable[[Progress], None] | None
+) -> list[str]:
+    """Returns when the job has ended, whatever its children still do; a sentence for each thing that was lost."""
+    begin = time.monotonic()
+    timers: list[Timer] = []
+    while job.poll() is None:
+        due = min((timer.due for timer in timers), default=begin + HEAD_START)
+        signals.wait(due - time.monotonic(), job.send_signal)
+        if not timers and time.monotonic() >= begin + HEAD_START and job.poll() is None:
+            timers = _timers(job, folder, show, begin)
+        for timer in timers:
+            if time.monotonic() >= timer.due:
+                timer.look()
+    lost = [NO_TELEMETRY] if any(timer.failed for timer in timers) else []
+    return lost + _pack(folder)
+
+
+def _timers(
+    job: subprocess.Popen[bytes], folder: Path, show: Callable[[Progress], None] | None, begin: float
+) -> list[Timer]:
+    from steptime.capture.telemetry import Telemetry
+
+    timers: list[Timer] = [Telemetry(folder, job.pid)]
+    if show is not None:
+        timers.append(Display(folder, show, begin))
+    return timers
+
+
+def _pack(folder: Path) -> list[str]:
+    if not any(True for _ in folder.glob("process-*/trace-*.json")):
+        return []
+    from steptime.capture.compress import compress_traces
+
+    return compress_traces(folder)

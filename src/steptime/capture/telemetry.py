@@ -1,0 +1,217 @@
+"""Telemetry: what the job and the machine around it do, looked at about once a second from outside of the job."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import psutil
+
+from steptime.recording.recording import TelemetrySample
+
+NAME = "telemetry.jsonl"
+PERIOD = 1.0
+"""Seconds between two samples."""
+PRESSURE = Path("/proc/pressure/cpu")
+LARGEST_SHARE = 0.005
+"""Of one CPU: where a look is dear (thousands of processes), the looks become rarer."""
+
+
+class Telemetry:
+    """Appends a `TelemetrySample` a line to telemetry.jsonl. Once it cannot be written, `failed` is set and nothing
+    more is tried."""
+
+    def __init__(self, folder: Path, pid: int) -> None:
+        self._path = folder / NAME
+        self._load = Load(pid)
+        self._devices = find_devices()
+        self.due = time.monotonic() + PERIOD
+        self.failed = False
+
+    def look(self) -> None:
+        """Takes a sample, writes it, and sets `due` to the time of the next one."""
+        begin = time.monotonic()
+        load = self._load.look()
+        if load is not None and load["resident_bytes"] and not self.failed:  # no memory: only a dead process is left
+            self._append(TelemetrySample(**load, **self._devices.look(self._load.pids)))
+        cost = time.monotonic() - begin
+        self.due = begin + max(PERIOD, cost / LARGEST_SHARE)
+
+    def _append(self, sample: TelemetrySample) -> None:
+        line = msgspec.json.encode(sample) + b"\n"
+        try:
+            file = os.open(self._path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o644)
+            try:
+                self.failed = os.write(file, line) != len(line)
+            finally:
+                os.close(file)
+        except OSError:
+            self.failed = True  # no room, or the recording was removed: the job goes on
+
+
+class Load:
+    """CPU seconds per second since the last look, of the job's process tree and of everything else."""
+
+    def __init__(self, pid: int) -> None:
+        self._root = pid
+        self.pids: frozenset[int] = frozenset({pid})
+        self._time = time.perf_counter_ns()
+        self._used: dict[tuple[int, float], float] = {}
+        self._own = self._own_cpu()
+        self._machine, self._steal = _machine_cpu()
+
+    def look(self) -> dict[str, Any] | None:
+        """The fields of `TelemetrySample` that are not about accelerators; None when the job is gone."""
+        now = time.perf_counter_ns()
+        seconds = (now - self._time) / 1e9
+        found = self._processes()
+        if found is None or seconds <= 0:
+            return None
+        used = {key: cpu for key, (cpu, _) in found.items()}
+        job = sum(max(0.0, cpu - self._used.get(key, 0.0)) for key, cpu in used.items())
+        own, (machine, steal) = self._own_cpu(), _machine_cpu()
+        other = machine - self._machine - job - (own - self._own)
+        sample = {
+            "monotonic_ns": now,
+            "job_cpu": round(job / seconds, 4),
+            "other_cpu": round(max(0.0, other) / seconds, 4),
+            "resident_bytes": sum(resident for _, resident in found.values()),
+            "pressure": _pressure(),
+            "steal": None if steal is None else round((steal - (self._steal or 0.0)) / seconds, 4),
+        }
+        self._time, self._used, self._own, self._machine, self._steal = now, used, own, machine, steal
+        return sample
+
+    def _processes(self) -> dict[tuple[int, float], tuple[float, int]] | None:
+        """(pid, start) -> (CPU seconds, resident bytes) of the job's living processes; None when its root is gone."""
+        try:
+            root = psutil.Process(self._root)
+            family = [root, *root.children(recursive=True)]
+        except psutil.Error:
+            return None
+        found = {}
+        for process in family:
+            try:
+                times, resident = process.cpu_times(), process.memory_info().rss
+            except psutil.Error:
+                continue  # it ended between the two looks
+            found[process.pid, process.create_time()] = (times.user + times.system, resident)
+        self.pids = frozenset(pid for pid, _ in found)
+        return found
+
+    @staticmethod
+    def _own_cpu() -> float:
+        times = os.times()
+        return times.user + times.system
+
+
+def _machine_cpu() -> tuple[float, float | None]:
+    """(busy, stolen) CPU seconds of the whole machine since it started; stolen is None where the system does not
+    tell."""
+    times = psutil.cpu_times()
+    idle = times.idle + getattr(times, "iowait", 0.0)
+    # guests are counted in user and nice as well
+    guests = getattr(times, "guest", 0.0) + getattr(times, "guest_nice", 0.0)
+    steal: float | None = getattr(times, "steal", None)
+    return sum(times) - idle - guests - (steal or 0.0), steal
+
+
+def _pressure() -> float | None:
+    """Percent of the last ten seconds in which some task waited for a CPU (Linux's pressure stall information)."""
+    try:
+        with PRESSURE.open(encoding="ascii") as file:
+            return float(file.readline().split("avg10=")[1].split()[0])
+    except (OSError, IndexError, ValueError):
+        return None
+
+
+class NoDevices:
+    """A machine without NVML."""
+
+    def look(self, pids: frozenset[int]) -> dict[str, Any]:
+        """Nothing to tell."""
+        return {}
+
+
+class NvidiaDevices:
+    """The accelerators that the job may use, through NVML.
+
+    One figure for all of them: the mean utilisation, the sum of memory, the lowest clock, the union of the throttle
+    reasons.
+    """
+
+    def __init__(self, nvml: Any, handles: Sequence[Any]) -> None:
+        self._nvml = nvml
+        self._handles = tuple(handles)
+
+    def look(self, pids: frozenset[int]) -> dict[str, Any]:
+        """The gpu fields of `TelemetrySample`; {} where a device does not answer."""
+        nvml = self._nvml
+        try:
+            rows = [self._one(handle) for handle in self._handles]
+            users = [user.pid for handle in self._handles for user in nvml.nvmlDeviceGetComputeRunningProcesses(handle)]
+        except nvml.NVMLError:
+            return {}
+        return {
+            "gpu_utilization": sum(row[0] for row in rows) / len(rows),
+            "gpu_memory_bytes": sum(row[1] for row in rows),
+            "gpu_clock_mhz": min(row[2] for row in rows),
+            "gpu_max_clock_mhz": min(row[3] for row in rows),
+            "gpu_throttle_reasons": _union(row[4] for row in rows),
+            # in a container NVML gives the host's process numbers: strangers can be told only where ours are known
+            "gpu_other_processes": len(set(users) - pids) if pids & set(users) or not users else None,
+        }
+
+    def _one(self, handle: Any) -> tuple[int, int, int, int, int]:
+        nvml = self._nvml
+        return (
+            nvml.nvmlDeviceGetUtilizationRates(handle).gpu,
+            nvml.nvmlDeviceGetMemoryInfo(handle).used,
+            nvml.nvmlDeviceGetClockInfo(handle, nvml.NVML_CLOCK_SM),
+            nvml.nvmlDeviceGetMaxClockInfo(handle, nvml.NVML_CLOCK_SM),
+            nvml.nvmlDeviceGetCurrentClocksThrottleReasons(handle),
+        )
+
+
+def _union(reasons: Any) -> int:
+    result = 0
+    for reason in reasons:
+        result |= reason
+    return result
+
+
+def find_devices() -> NoDevices | NvidiaDevices:
+    """The devices that CUDA_VISIBLE_DEVICES leaves to the job, or none."""
+    try:
+        import pynvml
+
+        pynvml.nvmlInit()
+        names = _visible(os.environ.get("CUDA_VISIBLE_DEVICES"), pynvml.nvmlDeviceGetCount())
+        handles = [_handle(pynvml, name) for name in names]
+    except (ImportError, OSError, ValueError):
+        return NoDevices()
+    except pynvml.NVMLError:
+        return NoDevices()
+    return NvidiaDevices(pynvml, handles) if handles else NoDevices()
+
+
+def _visible(setting: str | None, count: int) -> list[str]:
+    """Names of devices as CUDA reads the setting: all without one, none after an empty or negative entry."""
+    if setting is None:
+        return [str(number) for number in range(count)]
+    names = []
+    for name in setting.split(","):
+        if not name.strip() or name.strip().startswith("-"):
+            break
+        names.append(name.strip())
+    return names
+
+
+def _handle(nvml: Any, name: str) -> Any:
+    if name.isdigit():
+        return nvml.nvmlDeviceGetHandleByIndex(int(name))
+    return nvml.nvmlDeviceGetHandleByUUID(name.encode())

@@ -1,0 +1,52 @@
+"""Writes manifest.json of a recording: at the start of a job and again at its end, each time in one piece.
+
+Standard library only, so that the job need not wait for numpy or msgspec. The fields are those of `recording.Manifest`.
+"""
+
+from __future__ import annotations
+
+import json
+import platform
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from steptime._version import __version__
+from steptime.journal import FORMAT_VERSION
+
+NAME = "manifest.json"
+
+
+def begin_manifest(folder: Path, command: Sequence[str], options: Mapping[str, str]) -> dict[str, Any]:
+    """Writes the manifest of a job that is about to start, and returns its fields. Raises OSError."""
+    fields: dict[str, Any] = {
+        "format_version": FORMAT_VERSION,
+        "steptime": __version__,
+        "command": list(command),
+        "directory": str(Path.cwd()),
+        "host": platform.node(),
+        "started_epoch_ns": time.time_ns(),
+        "options": dict(options),
+    }
+    _write(folder / NAME, fields)
+    return fields
+
+
+def end_manifest(folder: Path, fields: Mapping[str, Any], **end: Any) -> None:
+    """Replaces the manifest by one that also says how the job ended. Raises OSError; the first one then stays."""
+    _write(folder / NAME, {**fields, **end})
+
+
+def _write(path: Path, fields: Mapping[str, Any]) -> None:
+    partial = path.with_name(path.name + ".partial")
+    with partial.open("w", encoding="utf-8", errors="backslashreplace") as file:
+        json.dump(fields, file, indent=1)
+        file.write("\n")
+    partial.replace(path)
+
+
+def discard(folder: Path) -> None:
+    """Takes back what `begin_manifest` did, for a job that could not be started."""
+    (folder / NAME).unlink()
+    folder.rmdir()
