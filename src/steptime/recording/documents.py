@@ -1,0 +1,135 @@
+"""The JSON files of a recording: manifest, process, facts, telemetry. Untrusted: sizes are bounded, types are strict.
+
+One law: a line or file that cannot be read is one sentence among the problems, and the rest is kept.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, TypeVar
+
+import msgspec
+
+from steptime.errors import RecordingError
+from steptime.recording.recording import (
+    CodeFacts,
+    CompilationFacts,
+    LoaderFacts,
+    OptimizerFacts,
+    RootFacts,
+    SettingsFacts,
+    SiteFacts,
+    TraceFacts,
+)
+
+Numbered = OptimizerFacts | RootFacts | LoaderFacts | CodeFacts
+Fact = Numbered | SiteFacts | SettingsFacts | CompilationFacts | TraceFacts | str
+T = TypeVar("T")
+
+LARGEST_DOCUMENT = 16 << 20
+"""Bytes of manifest.json or process.json: thousands of times what is ever written."""
+LARGEST_LINES = 256 << 20
+"""Bytes of facts.jsonl or telemetry.jsonl: a sample a second for ten years."""
+LARGEST_NUMBER = 1 << 62
+"""No time, size or count of a recording reaches this; larger numbers would not fit the columns."""
+
+FACT_TYPES: dict[str, type[Any]] = {
+    "optimizer": OptimizerFacts,
+    "root": RootFacts,
+    "loader": LoaderFacts,
+    "code": CodeFacts,
+    "site": SiteFacts,
+    "settings": SettingsFacts,
+    "compilation": CompilationFacts,
+    "trace": TraceFacts,
+}
+"""By the `fact` of a line; "note" has a `text` besides."""
+
+
+class _Heading(msgspec.Struct):
+    fact: str
+    text: str = ""
+
+
+_heading = msgspec.json.Decoder(_Heading)
+_decoders = {name: msgspec.json.Decoder(kind) for name, kind in FACT_TYPES.items()}
+
+
+def read_bytes(path: Path, largest: int, problems: list[str]) -> bytes:
+    """A file's bytes, at most `largest`; empty when it is missing. Raises RecordingError when reading is forbidden."""
+    try:
+        if not path.is_file():  # a pipe by that name would hold us for ever
+            return b""
+        with path.open("rb") as file:
+            data = file.read(largest + 1)
+    except PermissionError:
+        raise RecordingError(
+            "recording-permission", f"{path} may not be read: ask for read access to the whole recording."
+        ) from None
+    except OSError as error:
+        problems.append(f"{_place(path)} cannot be read ({error.strerror}): left out.")
+        return b""
+    if len(data) > largest:
+        problems.append(f"{_place(path)} is larger than {largest >> 20} MiB: only its beginning was read.")
+    return data[:largest]
+
+
+def decode_document(data: bytes, kind: type[T]) -> T:
+    """One JSON document. Raises ValueError with the reason."""
+    try:
+        document = msgspec.json.decode(data, type=kind)
+    except (msgspec.MsgspecError, ValueError, RecursionError) as error:
+        raise ValueError(str(error)) from None
+    if not _bounded(document):
+        raise ValueError("a number is out of range")
+    return document
+
+
+def decode_lines(path: Path, data: bytes, decode: Callable[[bytes], T], problems: list[str]) -> list[T]:
+    """One value a line; what cannot be read is left out: a torn last line silently (a killed job), others counted."""
+    found, bad = [], 0
+    lines = data.split(b"\n")
+    for line in lines[:-1]:
+        if not line.strip():
+            continue
+        try:
+            found.append(decode(line))
+        except ValueError:
+            bad += 1
+    if bad:
+        problems.append(f"{_place(path)}: {bad} of {len(lines) - 1} lines cannot be read and were left out.")
+    if lines[-1].strip():
+        problems.append(f"{_place(path)}: the last line is torn and was left out.")
+    return found
+
+
+def decode_fact(line: bytes) -> Fact:
+    """One line of facts.jsonl. Raises ValueError."""
+    try:
+        heading = _heading.decode(line)
+        if heading.fact == "note":
+            return heading.text
+        fact: Fact = _decoders[heading.fact].decode(line)
+    except (msgspec.MsgspecError, KeyError, RecursionError) as error:
+        raise ValueError(str(error)) from None
+    if not _bounded(fact):
+        raise ValueError("a number is out of range")
+    return fact
+
+
+def _bounded(value: Any) -> bool:
+    """Whether all numbers inside fit: JSON knows no limits, columns do. Identities and counts are never negative."""
+    if isinstance(value, bool) or value is None or isinstance(value, str):
+        return True
+    if isinstance(value, int | float):
+        return -LARGEST_NUMBER < value < LARGEST_NUMBER
+    if isinstance(value, tuple):
+        return all(_bounded(each) for each in value)
+    if isinstance(value, dict):
+        return all(_bounded(each) for each in value.values())
+    return all(_bounded(getattr(value, name)) for name in value.__slots__)
+
+
+def _place(path: Path) -> str:
+    return f"{path.parent.name}/{path.name}"

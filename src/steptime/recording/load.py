@@ -1,0 +1,194 @@
+"""From a folder to a `Recording`.
+
+One law: a recording may be torn, cut or garbled anywhere. What can be read is kept, what cannot is a sentence among the
+problems, and only three things are refused: no recording at all, one of a newer format, one that may not be read.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import replace
+from pathlib import Path
+from typing import TypeVar
+
+import msgspec
+
+from steptime.errors import RecordingError
+from steptime.journal import FORMAT_VERSION
+from steptime.recording import documents
+from steptime.recording.documents import Fact, decode_document, decode_fact, decode_lines, read_bytes
+from steptime.recording.recording import (
+    CodeFacts,
+    CompilationFacts,
+    LoaderFacts,
+    Manifest,
+    OptimizerFacts,
+    Process,
+    ProcessFacts,
+    Recording,
+    RootFacts,
+    SettingsFacts,
+    SiteFacts,
+    TelemetrySample,
+    TraceFacts,
+)
+from steptime.recording.records import CLOCK_SLACK, LONGEST_LIFE, Decoded, Life, decode
+
+PROCESS_FOLDER = re.compile(r"process-(\d{1,10})(?:-(\d{1,4}))?")
+LARGEST_JOURNAL = 1 << 30
+"""Bytes of journal.bin that are read: 44 million records, weeks of a job; more would not fit a small machine."""
+MOST_PROCESSES = 4096
+
+F = TypeVar("F")
+
+
+class _Version(msgspec.Struct):
+    format_version: int
+
+
+def load(path: Path) -> Recording:
+    """Reads the recording in the folder `path`, whole or damaged.
+
+    Raises RecordingError when it is missing, no recording, of a newer format, or may not be read.
+    """
+    problems: list[str] = []
+    folders = _process_folders(path, problems)
+    manifest = _manifest(path, bool(folders), problems)
+    processes = [_process(folder, manifest, problems) for folder in folders]
+    processes.sort(key=lambda process: (process.facts.rank is None, process.facts.rank or 0, process.facts.pid))
+    file = path / "telemetry.jsonl"
+    samples = decode_lines(file, read_bytes(file, documents.LARGEST_LINES, problems), _decode_sample, problems)
+    samples.sort(key=lambda sample: sample.monotonic_ns)
+    return Recording(path, manifest, tuple(processes), tuple(samples), tuple(problems))
+
+
+def _process_folders(path: Path, problems: list[str]) -> list[Path]:
+    try:
+        if not path.is_dir():
+            raise _no_recording(path, "is a file" if path.exists() else "does not exist")
+        found = sorted(each for each in path.iterdir() if PROCESS_FOLDER.fullmatch(each.name) and each.is_dir())
+    except PermissionError:
+        raise RecordingError("recording-permission", f"{path} may not be read: ask for read access to it.") from None
+    except (OSError, ValueError) as error:
+        raise RecordingError("recording-unreadable", f"{path} cannot be read: {error}.") from None
+    if len(found) > MOST_PROCESSES:
+        problems.append(f"{len(found)} processes are recorded: only the first {MOST_PROCESSES} were read.")
+    return found[:MOST_PROCESSES]
+
+
+def _no_recording(path: Path, seen: str) -> RecordingError:
+    return RecordingError(
+        "no-recording",
+        f"{path} {seen}, where a recording was expected: a folder with a manifest.json, as `steptime run` writes it.",
+    )
+
+
+def _manifest(path: Path, has_processes: bool, problems: list[str]) -> Manifest:
+    data = read_bytes(path / "manifest.json", documents.LARGEST_DOCUMENT, problems)
+    if not data and not has_processes:
+        raise _no_recording(path, "holds no manifest.json")
+    try:
+        _check_version(path, decode_document(data, _Version).format_version)
+        return decode_document(data, Manifest)
+    except ValueError as error:
+        problems.append(f"manifest.json cannot be read ({_short(error)}): command and end of the job are unknown.")
+        return Manifest(FORMAT_VERSION, "", (), "", "", 0)
+
+
+def _check_version(path: Path, version: int) -> None:
+    if version > FORMAT_VERSION:
+        raise RecordingError(
+            "recording-newer",
+            f"{path} has recording format {version}, this steptime reads up to {FORMAT_VERSION}: "
+            "run `pip install --upgrade steptime`.",
+        )
+
+
+def _process(folder: Path, manifest: Manifest, problems: list[str]) -> Process:
+    known = _process_facts(folder, problems)
+    facts, life = known or _unknown_process(folder), _life(known, manifest)
+    lines = read_bytes(folder / "facts.jsonl", documents.LARGEST_LINES, problems)
+    found = decode_lines(folder / "facts.jsonl", lines, decode_fact, problems)
+    settings = _of(found, SettingsFacts)
+    return Process(
+        folder=folder,
+        facts=facts,
+        intervals=_journal(folder / "journal.bin", life, problems).table,
+        workers=_journal(folder / "loader.bin", life, problems).table,
+        settings=settings[-1] if settings else None,
+        roots=_newest(_of(found, RootFacts), "identity"),
+        optimizers=_newest(_of(found, OptimizerFacts), "identity"),
+        loaders=_newest(_of(found, LoaderFacts), "identity"),
+        codes=_newest(_of(found, CodeFacts), "base"),
+        sites=_newest(_of(found, SiteFacts), "name", "site", "device"),
+        compilations=tuple(_of(found, CompilationFacts)),
+        traces=_traces(folder, _of(found, TraceFacts), problems),
+        notes=tuple(fact for fact in found if isinstance(fact, str)),
+    )
+
+
+def _of(facts: list[Fact], kind: type[F]) -> list[F]:
+    return [fact for fact in facts if isinstance(fact, kind)]
+
+
+def _newest(facts: list[F], *identity: str) -> tuple[F, ...]:
+    """A later fact of the same identity replaces the earlier one."""
+    return tuple({tuple(getattr(fact, name) for name in identity): fact for fact in facts}.values())
+
+
+def _process_facts(folder: Path, problems: list[str]) -> ProcessFacts | None:
+    data = read_bytes(folder / "process.json", documents.LARGEST_DOCUMENT, problems)
+    try:
+        return decode_document(data, ProcessFacts)
+    except ValueError as error:
+        problems.append(f"{folder.name}/process.json cannot be read ({_short(error)}): its process is unknown.")
+        return None
+
+
+def _unknown_process(folder: Path) -> ProcessFacts:
+    match = PROCESS_FOLDER.fullmatch(folder.name)
+    return ProcessFacts(int(match[1]) if match else 0, 0, (), "", "", "", "", 0, 0, 0)
+
+
+def _life(facts: ProcessFacts | None, manifest: Manifest) -> Life | None:
+    """From the process's start to the job's end, with slack; None without the process's clocks."""
+    if facts is None:
+        return None
+    started = facts.process_started_epoch_ns or manifest.started_epoch_ns
+    begin = facts.monotonic_ns - (facts.epoch_ns - started) - CLOCK_SLACK if started else 0
+    end = facts.monotonic_ns + LONGEST_LIFE
+    if manifest.ended_epoch_ns:
+        end = min(end, facts.monotonic_ns + (manifest.ended_epoch_ns - facts.epoch_ns) + CLOCK_SLACK)
+    return Life(max(0, begin), end)
+
+
+def _journal(path: Path, life: Life | None, problems: list[str]) -> Decoded:
+    decoded = decode(read_bytes(path, LARGEST_JOURNAL, problems), life)
+    place = f"{path.parent.name}/{path.name}"
+    if decoded.torn:
+        problems.append(f"{place}: the last record is torn and was left out.")
+    if decoded.senseless:
+        total = decoded.senseless + len(decoded.table.begin)
+        problems.append(f"{place}: {decoded.senseless} of {total} records make no sense and were left out.")
+    return decoded
+
+
+def _traces(folder: Path, traces: list[TraceFacts], problems: list[str]) -> tuple[TraceFacts, ...]:
+    """Traces whose files are there, compressed since or not; a path that leads out of the folder is not followed."""
+    present = []
+    for trace in traces:
+        names = (trace.path, trace.path + ".gz") if Path(trace.path).name == trace.path else ()
+        name = next((name for name in names if "\0" not in name and (folder / name).is_file()), None)
+        if name is None:
+            problems.append(f"{folder.name}: the profiler's trace {trace.number} is missing and was left out.")
+        else:
+            present.append(replace(trace, path=name))
+    return tuple(present)
+
+
+def _decode_sample(line: bytes) -> TelemetrySample:
+    return decode_document(line, TelemetrySample)
+
+
+def _short(error: ValueError) -> str:
+    return str(error).splitlines()[0][:120] if str(error) else "empty"

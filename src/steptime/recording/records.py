@@ -1,0 +1,92 @@
+"""Columns from the bytes of a journal. One law: any bytes give a table; what makes no sense is counted and left out."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from steptime.journal import RECORD, Kind
+from steptime.recording.recording import Int64, IntervalTable
+
+LAYOUT = np.dtype(
+    [("kind", "u1"), ("flags", "u1"), ("thread", "<u2"), ("identity", "<u4"), ("begin", "<i8"), ("end", "<i8")]
+)
+"""`journal.RECORD` as a numpy type: the same 24 bytes."""
+VALUE_KINDS = (Kind.MEMORY, Kind.DEVICE_MARK)
+"""Their second time is a value. QUEUE is one too where it is shorter than a clock reading: see `_plausible`."""
+CLOCK_SLACK = 120_000_000_000
+"""ns by which a process's clocks may have been set against each other before a record counts as outside its life."""
+LONGEST_LIFE = 400 * 86_400 * 1_000_000_000
+"""ns: no job is expected to run for more than 400 days; a later time is garbage."""
+
+
+@dataclass(frozen=True, slots=True)
+class Life:
+    """When a process can have written records, monotonic ns."""
+
+    begin: int
+    end: int
+
+
+@dataclass(frozen=True, slots=True)
+class Decoded:
+    """A table and what was left out of it: torn bytes at the end, records that make no sense."""
+
+    table: IntervalTable
+    torn: int
+    senseless: int
+
+
+def decode(data: bytes, life: Life | None) -> Decoded:
+    """Reads records. Kinds that are unknown, ends before begins and times outside of `life` are left out."""
+    whole = len(data) // RECORD.size
+    records = np.frombuffer(data, LAYOUT, count=whole)
+    sound = records[_plausible(records, life)]
+    return Decoded(as_table(sound), len(data) - whole * RECORD.size, whole - len(sound))
+
+
+def as_table(records: npt.NDArray[np.void]) -> IntervalTable:
+    """Columns sorted by (begin, -end). Of equal intervals the one written later is the parent and comes first."""
+    last_first = records[::-1]
+    order = np.lexsort((-last_first["end"], last_first["begin"]))
+    return _frozen(last_first[order])
+
+
+def encode(table: IntervalTable) -> bytes:
+    """The bytes of a table: each record where a probe would have written it, at its end, children before parents."""
+    records = np.empty(len(table.begin), LAYOUT)
+    for name in LAYOUT.names or ():
+        records[name] = getattr(table, name)
+    return records[::-1].tobytes()
+
+
+def _plausible(records: npt.NDArray[np.void], life: Life | None) -> npt.NDArray[np.bool_]:
+    kind, begin, end = records["kind"], records["begin"], records["end"]
+    first, last = (life.begin, life.end) if life else (0, 2**62)
+    known = np.isin(kind, [int(each) for each in Kind])
+    in_life = known & (begin >= max(0, first)) & (begin <= last) & (end >= 0)
+    ordered = (end >= begin) & (end <= last)
+    valued = np.isin(kind, [int(each) for each in VALUE_KINDS])
+    ready = (kind == int(Kind.QUEUE)) & (end < 2**32)
+    plausible: npt.NDArray[np.bool_] = in_life & (ordered | valued | ready)
+    return plausible
+
+
+def _frozen(records: npt.NDArray[np.void]) -> IntervalTable:
+    def column(name: str, kind: type[np.generic]) -> npt.NDArray[np.generic]:
+        values = np.ascontiguousarray(records[name].astype(kind))
+        values.flags.writeable = False
+        return values
+
+    begin: Int64 = column("begin", np.int64)  # type: ignore[assignment]
+    end: Int64 = column("end", np.int64)  # type: ignore[assignment]
+    return IntervalTable(
+        column("kind", np.uint8),  # type: ignore[arg-type]
+        column("flags", np.uint8),  # type: ignore[arg-type]
+        column("thread", np.uint16),  # type: ignore[arg-type]
+        column("identity", np.uint32),  # type: ignore[arg-type]
+        begin,
+        end,
+    )
