@@ -24,8 +24,8 @@ class Machine:
 
     device: "cpu", "cuda", …; name: as the driver calls it. matrix: rate of a matrix product by number format, FLOP/s,
     multiply and add counted as two. copy: bytes read plus bytes written per second by a large copy on the device.
-    dispatch: ns that the host needs for one tiny operator on a CPU tensor. launch: ns that the host needs to dispatch and
-    launch one tiny operator on the device (None on a CPU). measured: by steptime, on this machine; else the rates are a
+    dispatch: ns of host time for one tiny operator on the CPU. launch: ns of host time for one tiny operator on the
+    device, its kernel's launch included (None on a CPU). measured: by steptime, on this machine; else the rates are a
     datasheet's and `source` names it.
     """
 

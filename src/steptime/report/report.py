@@ -23,9 +23,9 @@ class Verdict:
 
 @dataclass(frozen=True, slots=True)
 class Cost:
-    """What steptime itself cost. watch: ns per step, on minus off, measured in this run (None: too few steps); computed:
-    ns per step from the number of records; profiled_steps, profile_ns and pause_ns: the windows' size and the time that
-    the probe held the job."""
+    """What steptime itself cost. watch: ns per step, on minus off, measured in this run (None: too few steps).
+    computed: ns per step from the number of records; profiled_steps, profile_ns and pause_ns: the windows' size and the
+    time that the probe held the job."""
 
     watch: Estimate | None
     computed: float | None

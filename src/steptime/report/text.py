@@ -111,8 +111,9 @@ def source_text(source: SourceLine) -> str:
 
 
 def _advice(finding: Finding) -> list[str]:
-    indents = {"initial_indent": "  → ", "subsequent_indent": "    "}
-    return textwrap.wrap(one_line(finding.advice), COLUMNS, max_lines=2, placeholder=" …", **indents)
+    wrapper = textwrap.TextWrapper(COLUMNS, initial_indent="  → ", subsequent_indent="    ", max_lines=2)
+    wrapper.placeholder = " …"
+    return wrapper.wrap(one_line(finding.advice))
 
 
 def _footnotes(report: Report, process: ProcessReport) -> list[str]:

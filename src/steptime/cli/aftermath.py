@@ -1,0 +1,63 @@
+"""What `run` does between the end of a job and its diagnosis."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from steptime.capture.outcome import Outcome
+from steptime.cli.border import say
+from steptime.errors import NothingMeasuredError, SteptimeError
+from steptime.hardware.ceilings import FILE_NAME, ceilings, remembered, store
+from steptime.hardware.machine import Machine
+from steptime.recording.load import load
+from steptime.recording.recording import Process
+
+
+def nothing_measured(outcome: Outcome, folder: Path) -> NothingMeasuredError | None:
+    """Why there is nothing to account for; None when a process trained."""
+    ended = f"by signal {outcome.signal}" if outcome.signal else f"with status {outcome.status}"
+    if outcome.steps_seen:
+        return None
+    if not outcome.python_seen:
+        return NothingMeasuredError(
+            "no-python",
+            f"The job ended {ended} and no Python in it took the watch in: steptime measures Python programs that use "
+            "torch, started without -I, -E or -S and with PYTHONPATH left as it is.",
+        )
+    if not outcome.torch_seen:
+        return NothingMeasuredError(
+            "no-torch",
+            f"The job ended {ended} and never imported torch: give the command that trains, for example steptime run "
+            "-- python train.py.",
+        )
+    return NothingMeasuredError(
+        "no-steps",
+        f"The job ended {ended}, imported torch, and took no training step: let it run on into training, or check that "
+        f"it trains in this process; what was seen is in {folder}.",
+    )
+
+
+def measure_ceilings(folder: Path, *, quiet: bool) -> None:
+    """Puts this machine's ceilings beside the recording, measured with the job's own interpreter if they are not known
+    yet. A failure is said and costs the ceilings, not the diagnosis."""
+    trainer = next(iter(load(folder).processes), None)
+    if trainer is None:
+        return
+    try:
+        store(_machine(trainer, quiet=quiet), folder / FILE_NAME)
+    except SteptimeError as error:
+        say(str(error))
+    except OSError as error:
+        say(f"The ceilings of this machine could not be written to {folder} ({error.strerror}).")
+
+
+def _machine(trainer: Process, *, quiet: bool) -> Machine:
+    facts = trainer.facts
+    device = facts.device.partition(":")[0]
+    threads = trainer.settings.intra_op_threads if trainer.settings is not None and device == "cpu" else None
+    known = remembered(device, facts.torch, threads=threads, name=facts.device_name)
+    if known is not None:
+        return known
+    if not quiet:
+        say("measuring this machine's ceilings, once (some seconds; --no-ceilings skips it)")
+    return ceilings(facts.executable, device, facts.torch, threads=threads, name=facts.device_name)

@@ -1,0 +1,65 @@
+"""The border between steptime and its user: whatever goes wrong ends here, as one sentence and an exit status.
+
+Exit statuses: 0 fine; 1 refused; 2 the command line cannot be followed; 70 a bug of steptime (EX_SOFTWARE of
+sysexits.h); 130 interrupted. `run` ends as the job did.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import tempfile
+import traceback
+from collections.abc import Callable
+
+import click
+
+from steptime.errors import SteptimeError
+from steptime.report.printable import one_line, plain, printable
+
+BUG = 70
+INTERRUPTED = 130
+
+
+def shield(action: Callable[[], int]) -> int:
+    """Does it and returns its exit status; an error becomes a sentence on standard error, never a traceback."""
+    try:
+        return action()
+    except SteptimeError as error:
+        say(str(error))
+        return error.exit_status
+    except click.exceptions.Exit as ended:
+        return ended.exit_code
+    except click.UsageError as error:
+        say(f"{error.format_message()} See: {error.ctx.command_path if error.ctx else 'steptime'} --help (usage)")
+        return error.exit_code
+    except (KeyboardInterrupt, click.Abort):
+        return INTERRUPTED
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # else the interpreter's last flush complains
+        return 1
+    except Exception as error:  # noqa: BLE001 - the border: a bug of ours is told as one, with all that its finder needs
+        say(f"This is a bug of steptime: {type(error).__name__}: {error}. {_keep_traceback()} (bug)")
+        return BUG
+
+
+def say(sentence: str) -> None:
+    """One line on standard error, under our name."""
+    tell(f"steptime: {one_line(sentence)}\n", error=True)
+
+
+def tell(text: str, *, error: bool = False) -> None:
+    """Text on standard output or standard error, in what the stream can show."""
+    stream = sys.stderr if error else sys.stdout
+    fits = "utf" in (getattr(stream, "encoding", None) or "").lower()
+    stream.write(printable(text) if fits else plain(printable(text)))
+    stream.flush()
+
+
+def _keep_traceback() -> str:
+    try:
+        with tempfile.NamedTemporaryFile("w", prefix="steptime-bug-", suffix=".log", delete=False) as log:
+            log.write(traceback.format_exc())
+        return f"Please report it with {log.name}; recordings and files that were written are kept."
+    except OSError:
+        return f"Please report it with this: {traceback.format_exc()}"

@@ -1,0 +1,72 @@
+"""`steptime explain CODE`: the page of a rule or of a message."""
+
+from __future__ import annotations
+
+import re
+import sys
+from pathlib import Path
+
+import click
+
+from steptime.cli.border import tell
+from steptime.errors import UsageError
+
+MESSAGES = (Path(__file__).with_name("messages.md"), Path(__file__).parents[3] / "docs" / "messages.md")
+"""In an installed wheel, and in a working tree."""
+
+
+@click.command("explain", short_help="Explain a finding or a message.")
+@click.argument("code", required=False)
+def command(code: str | None) -> int:
+    """Explain a finding (by its code or name) or a message (by the word in parentheses at its end). Without CODE, list
+    the rules.
+
+    \b
+    steptime explain ST101
+    steptime explain no-torch
+    """
+    from steptime.findings.examine import all_rules
+    from steptime.findings.explain import find_rule, rule_page
+
+    if code is None:
+        rules = sorted(all_rules()[0], key=lambda rule: rule.code)
+        tell("".join(f"{rule.code}  {rule.name:<28} {rule.page.title}\n" for rule in rules))
+        return 0
+    rule = find_rule(code)
+    page = rule_page(rule) if rule is not None else message_page(code)
+    if page is None:
+        raise _unknown(code, [word for rule in all_rules()[0] for word in (rule.code, rule.name)])
+    _show(page)
+    return 0
+
+
+def message_pages() -> dict[str, str]:
+    """The paragraphs of docs/messages.md by their slugs, headings included."""
+    path = next((path for path in MESSAGES if path.is_file()), None)
+    text = path.read_text(encoding="utf-8") if path is not None else ""
+    parts = re.split(r"^## (\S+)\s*$", text, flags=re.MULTILINE)
+    return {slug: f"# {slug}\n\n{body.strip()}\n" for slug, body in zip(parts[1::2], parts[2::2], strict=True)}
+
+
+def message_page(slug: str) -> str | None:
+    """The paragraph of a message, None for a word that is no message's."""
+    return message_pages().get(slug.strip().strip("()").lower())
+
+
+def _unknown(code: str, words: list[str]) -> UsageError:
+    import difflib
+
+    near = difflib.get_close_matches(code.strip().lower(), [word.lower() for word in words] + [*message_pages()], n=1)
+    hint = f"did you mean {near[0].upper() if near[0].startswith('st') else near[0]}? " if near else ""
+    return UsageError("unknown-code", f"There is no rule or message {code!r}; {hint}steptime explain lists the rules.")
+
+
+def _show(page: str) -> None:
+    """As Markdown; on a terminal, set for reading."""
+    if not sys.stdout.isatty():
+        tell(page)
+        return
+    from rich.console import Console
+    from rich.markdown import Markdown
+
+    Console(width=min(Console().width, 88)).print(Markdown(page))

@@ -1,0 +1,56 @@
+"""The door: `steptime VERB …`. One module per verb.
+
+Modules of this room import no more than click at their top: a job must not wait for numpy, so the verbs import what
+they need inside their functions.
+"""
+
+from __future__ import annotations
+
+import importlib
+import sys
+from collections.abc import Sequence
+from typing import NoReturn
+
+import click
+
+from steptime._version import __version__
+from steptime.cli.border import shield
+
+VERBS = ("run", "diagnose", "explain", "report", "env")
+"""In the order of work."""
+
+
+class Verbs(click.Group):
+    """Imports the module of the verb that was asked for."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        """In the order of work, not of the alphabet."""
+        return list(VERBS)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        """The verb's command, from the module of its name."""
+        if cmd_name not in VERBS:
+            return None
+        command: click.Command = importlib.import_module(f"steptime.cli.{cmd_name}").command
+        return command
+
+
+@click.group(cls=Verbs, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
+@click.version_option(__version__, message="steptime %(version)s")
+def steptime() -> None:
+    """Tells where every millisecond of a PyTorch training step goes.
+
+    \b
+    steptime run -- python train.py --epochs 3
+    steptime diagnose runs/train-20260801-101500
+    """
+
+
+def main(argv: Sequence[str]) -> int:
+    """Follows a command line and returns the exit status."""
+    return shield(lambda: int(steptime.main(list(argv), prog_name="steptime", standalone_mode=False) or 0))
+
+
+def entry() -> NoReturn:
+    """The console script."""
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,59 @@
+"""Options that several verbs share, and what they mean."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import TypeVar
+
+import click
+
+from steptime.cli.border import say, tell
+from steptime.report.report import Report
+
+Function = TypeVar("Function", bound=Callable[..., object])
+
+STANDARD_OUTPUT = "-"
+
+
+def output_options(function: Function) -> Function:
+    """-o, --json and --force."""
+    function = click.option("--force", is_flag=True, help="Overwrite what exists.")(function)
+    function = click.option("--json", "as_json", is_flag=True, help="Print the report as JSON on standard output.")(
+        function
+    )
+    return click.option(
+        "-o",
+        "--output",
+        "outputs",
+        multiple=True,
+        metavar="FILE",
+        help="Write the report to FILE, in the format of its extension (.txt, .md, .json); - is standard output. "
+        "Can be given several times.",
+    )(function)
+
+
+def check_outputs(outputs: Sequence[str], *, force: bool) -> None:
+    """Refuses before the work what could not be written after it. Raises OutputError."""
+    from steptime.report.output import check
+
+    for output in outputs:
+        check(output, force=force)
+
+
+def deliver(report: Report, outputs: Sequence[str], *, as_json: bool, force: bool, text_to_stderr: bool | None) -> None:
+    """Writes the report wherever it was asked for, and says so. The text goes to standard error, standard output
+    (False) or nowhere (None); not at all where standard output gets the report in another way."""
+    from steptime.report import json, text
+    from steptime.report.output import write
+
+    on_standard_output = as_json or STANDARD_OUTPUT in outputs
+    if as_json:
+        tell(json.render(report))
+    elif STANDARD_OUTPUT in outputs:
+        tell(text.render(report))
+    if not on_standard_output and text_to_stderr is not None:
+        tell(text.render(report), error=text_to_stderr)
+    for output in outputs:
+        if output != STANDARD_OUTPUT:
+            write(report, output, force=force)
+            say(f"Wrote {output}")

@@ -1,0 +1,32 @@
+"""`steptime report PATH -o FILE`: the full report of a recording or a trace, in a file."""
+
+from __future__ import annotations
+
+import click
+
+from steptime.cli.options import check_outputs, deliver
+
+
+@click.command("report", short_help="Write the full report of a recording to a file.")
+@click.argument("paths", nargs=-1, required=True, metavar="PATH...")
+@click.option(
+    "-o",
+    "--output",
+    "outputs",
+    multiple=True,
+    required=True,
+    metavar="FILE",
+    help="The file, in the format of its extension (.txt, .md, .json); - is standard output. Can be given several times.",
+)
+@click.option("--force", is_flag=True, help="Overwrite what exists.")
+def command(paths: tuple[str, ...], outputs: tuple[str, ...], force: bool) -> int:
+    """Write the full report of a recording, a trace, or a report that was saved as JSON.
+
+    \b
+    steptime report runs/train-20260801-101500 -o report.md -o report.json
+    """
+    check_outputs(outputs, force=force)
+    from steptime.diagnosis import diagnose_paths
+
+    deliver(diagnose_paths(paths), outputs, as_json=False, force=force, text_to_stderr=None)
+    return 0

@@ -1,0 +1,121 @@
+"""`steptime run -- CMD…`: a job as it is, measured; its recording; its diagnosis.
+
+The job starts before anything heavy is imported, its own output is never touched, and this command ends as the job did.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+import click
+
+from steptime.capture.command import default_recording
+from steptime.capture.launch import exit_as, launch
+from steptime.capture.outcome import Outcome, ProbeOptions
+from steptime.cli.border import say, shield
+from steptime.cli.options import check_outputs, deliver, output_options
+from steptime.cli.progress import Announcer
+from steptime.errors import UsageError
+
+
+@dataclass(frozen=True, slots=True)
+class Wishes:
+    """What is to happen after the job."""
+
+    outputs: tuple[str, ...]
+    as_json: bool
+    force: bool
+    quiet: bool
+    ceilings: bool
+
+
+@click.command(
+    "run",
+    short_help="Run a training job as it is, and tell where its time goes.",
+    context_settings={"allow_interspersed_args": False},
+)
+@click.argument("job", nargs=-1, type=click.UNPROCESSED, metavar="[--] COMMAND [ARGUMENT]...")
+@output_options
+@click.option(
+    "--recording",
+    metavar="DIR",
+    type=click.Path(path_type=Path),
+    help="Folder of the recording. Default: runs/<job>-<time>.",
+)
+@click.option(
+    "--steps",
+    metavar="N",
+    type=click.IntRange(1, 1000),
+    help="Steady steps to profile. Default: chosen from the step time.",
+)
+@click.option(
+    "--max-profile-seconds", metavar="N", type=click.IntRange(1, 3600), default=0, help="Longest time in the profiler."
+)
+@click.option("--no-profile", is_flag=True, help="Watch only: no operators in the account.")
+@click.option("--no-ceilings", is_flag=True, help="Do not measure this machine's ceilings after the job.")
+@click.option("--no-progress", is_flag=True, help="Say nothing while the job runs.")
+@click.option("-q", "--quiet", is_flag=True, help="Say nothing but errors; with -o or --json, only those.")
+def command(
+    job: tuple[str, ...],
+    outputs: tuple[str, ...],
+    as_json: bool,
+    force: bool,
+    recording: Path | None,
+    steps: int | None,
+    max_profile_seconds: int,
+    no_profile: bool,
+    no_ceilings: bool,
+    no_progress: bool,
+    quiet: bool,
+) -> int:
+    """Run a training job as it is, find its steps, watch them, profile a few steady ones, and account for their time.
+    COMMAND is anything: python train.py, python -m package, torchrun, accelerate launch, a shell script; train.py alone
+    is short for python train.py. steptime ends with the job's exit status.
+
+    \b
+    steptime run -- python train.py --epochs 3
+    steptime run -o report.md -- torchrun --nproc-per-node 2 train.py
+    """
+    if no_profile and steps:
+        raise UsageError("usage", "--steps says how many steps to profile, and --no-profile to profile none: drop one.")
+    wishes = Wishes(outputs, as_json, force, quiet, not no_ceilings)
+    check_outputs(outputs, force=force)
+    folder = recording or default_recording(job or ("job",))
+    if force and recording is not None:
+        _remove_recording(folder)
+    options = ProbeOptions(not no_profile, steps, max_profile_seconds)
+    announcer = None if quiet or no_progress else Announcer(say)
+    outcome = launch(job, folder, options, announcer.show if announcer is not None else None)
+    status = shield(lambda: _account(outcome, folder, wishes))
+    if outcome.status == 0 and outcome.signal is None:
+        return status
+    exit_as(outcome)
+
+
+def _account(outcome: Outcome, folder: Path, wishes: Wishes) -> int:
+    """Everything after the job. Returns 1 where a report was asked for and there is none to give."""
+    from steptime.cli.aftermath import measure_ceilings, nothing_measured
+
+    for problem in outcome.problems:
+        say(problem)
+    reason = nothing_measured(outcome, folder)
+    if reason is not None:
+        say(str(reason))
+        return 1 if wishes.outputs or wishes.as_json else 0
+    if wishes.ceilings:
+        measure_ceilings(folder, quiet=wishes.quiet)
+    from steptime.diagnosis import diagnose_paths
+
+    report = diagnose_paths((str(folder),))
+    to_stderr = None if wishes.quiet else True
+    deliver(report, wishes.outputs, as_json=wishes.as_json, force=wishes.force, text_to_stderr=to_stderr)
+    return 0
+
+
+def _remove_recording(folder: Path) -> None:
+    """--force makes room for the new recording; what is no recording is not ours to remove."""
+    if (folder / "manifest.json").is_file() and not folder.is_symlink():
+        import shutil
+
+        shutil.rmtree(folder)

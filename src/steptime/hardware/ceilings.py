@@ -1,0 +1,147 @@
+"""Measured ceilings: a short run of the user's own torch, remembered in the user's cache folder.
+
+One law: a ceiling that could not be measured is a datasheet's or None, and says so; it never stops a diagnosis.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import subprocess
+from pathlib import Path
+
+import msgspec
+
+from steptime.errors import SteptimeError
+from steptime.hardware.identity import processor_name
+from steptime.hardware.machine import Machine, Rate
+from steptime.quantities import Estimate
+
+SCRIPT = Path(__file__).with_name("ceilings_script.py")
+PATIENCE_SECONDS = 120
+"""Importing torch takes seconds on a cold disk; the measuring itself takes about three."""
+FILE_NAME = "machine.json"
+
+
+class _Summary(msgspec.Struct, frozen=True):
+    best: float
+    median: float
+    blocks: int
+
+
+class _Answer(msgspec.Struct, frozen=True):
+    """What the script prints: seconds, and rates per second."""
+
+    device: str
+    name: str
+    threads: int
+    torch: str
+    python: str
+    matrix: dict[str, _Summary]
+    copy: _Summary
+    dispatch: _Summary
+    launch: _Summary | None
+
+
+def ceilings(executable: str, device: str, torch: str, *, threads: int | None = None, name: str = "") -> Machine:
+    """The ceilings of this machine for a Python with torch: from the cache, else measured now and remembered.
+
+    torch: its version; threads: of torch inside an operator (None: as many as it takes by itself); name: of the device,
+    for an accelerator. Raises SteptimeError where they cannot be measured.
+    """
+    path = cache_path(device, name, torch, threads)
+    machine = load(path)
+    if machine is None:
+        machine = measure(executable, device, threads=threads)
+        remember(machine, path)
+    return machine
+
+
+def remembered(device: str, torch: str, *, threads: int | None = None, name: str = "") -> Machine | None:
+    """What an earlier run has measured here, if any has."""
+    return load(cache_path(device, name, torch, threads))
+
+
+def measure(executable: str, device: str, *, threads: int | None = None) -> Machine:
+    """Runs the script with the user's interpreter. Raises SteptimeError (ceilings-failed)."""
+    command = [executable, str(SCRIPT), device, *([str(threads)] if threads else [])]
+    try:
+        run = subprocess.run(command, capture_output=True, timeout=PATIENCE_SECONDS, check=False)
+        answer = msgspec.json.decode(run.stdout.splitlines()[-1] if run.stdout else b"", type=_Answer)
+    except (OSError, subprocess.TimeoutExpired) as error:
+        raise _failure(executable, str(error)) from None
+    except msgspec.DecodeError:
+        last = run.stderr.decode(errors="backslashreplace").strip().splitlines()[-1:]
+        raise _failure(executable, last[0] if last else f"exit status {run.returncode}") from None
+    return _machine(answer)
+
+
+def cache_path(device: str, name: str, torch: str, threads: int | None) -> Path:
+    """Where a measurement is remembered: one file for a device, a version of torch and a number of threads."""
+    key = "\n".join((processor_name(), str(os.cpu_count()), device, name, torch, str(threads)))
+    digest = hashlib.sha256(key.encode(errors="backslashreplace")).hexdigest()[:16]
+    return cache_folder() / f"ceilings-{device}-{digest}.json"
+
+
+def cache_folder() -> Path:
+    """$XDG_CACHE_HOME/steptime, by the XDG base directory specification ~/.cache/steptime where that is unset."""
+    base = os.environ.get("XDG_CACHE_HOME", "")
+    return (Path(base) if Path(base).is_absolute() else Path.home() / ".cache") / "steptime"
+
+
+def load(path: Path) -> Machine | None:
+    """A machine from a file, None where there is none, or none that this version can read."""
+    try:
+        return msgspec.json.decode(path.read_bytes(), type=Machine)
+    except (OSError, msgspec.DecodeError, ValueError):
+        return None
+
+
+def store(machine: Machine, path: Path) -> None:
+    """Writes a machine to a file, whole. Raises OSError."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    partial = path.with_name(f"{path.name}.{os.getpid()}.partial")
+    partial.write_bytes(msgspec.json.format(msgspec.json.encode(machine), indent=1) + b"\n")
+    partial.replace(path)
+
+
+def remember(machine: Machine, path: Path) -> None:
+    """Stores a machine in the cache, where that can be written to; without a cache it is measured again next time."""
+    try:
+        store(machine, path)
+    except OSError:
+        return
+
+
+def _machine(answer: _Answer) -> Machine:
+    return Machine(
+        device=answer.device,
+        name=answer.name or processor_name(),
+        matrix=tuple(Rate(name, _ceiling(rates, "FLOP/s")) for name, rates in answer.matrix.items()),
+        copy=_ceiling(answer.copy, "B/s"),
+        dispatch=_floor(answer.dispatch),
+        launch=_floor(answer.launch) if answer.launch is not None else None,
+        measured=True,
+        source="measured",
+        threads=answer.threads,
+        torch=answer.torch,
+        python=answer.python,
+    )
+
+
+def _ceiling(summary: _Summary, unit: str) -> Estimate:
+    """The best block; down to the median one, which tells how disturbed the measurement was."""
+    return Estimate(summary.best, summary.median, summary.best, summary.blocks, unit)
+
+
+def _floor(summary: _Summary) -> Estimate:
+    """The quickest block, in ns; up to the median one."""
+    return Estimate(summary.best * 1e9, summary.best * 1e9, summary.median * 1e9, summary.blocks)
+
+
+def _failure(executable: str, reason: str) -> SteptimeError:
+    return SteptimeError(
+        "ceilings-failed",
+        f"The ceilings of this machine cannot be measured with {executable}: {reason}. Datasheets stand in where they "
+        "can; `steptime env --remeasure --python PATH` tries another interpreter.",
+    )

@@ -1,0 +1,148 @@
+"""Measures a machine's ceilings with the user's own torch. Run by path with the user's interpreter: no part of steptime
+is imported here. Answers with one JSON object on stdout.
+
+    python ceilings_script.py DEVICE [THREADS]
+
+Each ceiling is timed in blocks for a share of a second, after a warm-up. The best block is the ceiling, because what
+disturbs a block can only slow it; the median block tells how much this machine was disturbed.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import platform
+import statistics
+import sys
+import time
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+SECONDS = 0.4
+"""For one ceiling. All of a device's stay below three seconds or so."""
+FORMATS = {"float32": torch.float32, "tf32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
+CPU_ORDER = 1024
+"""Order of the square matrices: large enough to reach the ceiling, small enough for many blocks (2 GFLOP)."""
+CUDA_ORDER = 8192
+COPY_BYTES = {"cpu": 256 * 2**20, "cuda": 2**30}
+"""Larger than any cache."""
+TINY_OPERATORS = 1000
+BLOCK_SECONDS = 0.01
+"""The wait for a device costs some 20 µs: a fifth of a percent of this."""
+
+
+def main() -> None:
+    device = sys.argv[1]
+    if len(sys.argv) > 2:
+        torch.set_num_threads(int(sys.argv[2]))
+    with torch.inference_mode():
+        print(json.dumps(measure(device)))
+
+
+def measure(device: str) -> dict[str, Any]:
+    """All ceilings of one device, in seconds or per second. A product that torch refuses is left out."""
+    found: dict[str, Any] = {
+        "device": device,
+        "name": torch.cuda.get_device_name() if device == "cuda" else "",
+        "threads": torch.get_num_threads(),
+        "torch": torch.__version__,
+        "python": platform.python_version(),
+        "matrix": {},
+        "copy": copy_rate(device),
+        "dispatch": tiny_operator("cpu"),
+        "launch": tiny_operator(device) if device != "cpu" else None,
+    }
+    for name, dtype in FORMATS.items():
+        rates = matrix_rate(device, name, dtype)
+        if rates is not None:
+            found["matrix"][name] = rates
+    return found
+
+
+def matrix_rate(device: str, name: str, dtype: torch.dtype) -> dict[str, float] | None:
+    """FLOP/s of a square product, None where the device or this build of torch has no such product."""
+    if name == "tf32" and (device != "cuda" or not tf32_exists()):
+        return None
+    if device == "cuda":
+        torch.backends.cuda.matmul.allow_tf32 = name == "tf32"
+    try:
+        order = order_for(device, dtype)
+        times = time_blocks(device, product(device, dtype, order))
+    except RuntimeError:  # not implemented for this format on this device, or out of memory
+        return None
+    return summary([2 * order**3 / seconds for seconds in times], best=max)
+
+
+def product(device: str, dtype: torch.dtype, order: int) -> Callable[[], object]:
+    left, right = (torch.randn(order, order, device=device).to(dtype) for _ in range(2))
+    out = torch.empty_like(left)
+    return lambda: torch.mm(left, right, out=out)
+
+
+def order_for(device: str, dtype: torch.dtype) -> int:
+    """A smaller product where memory is short, or where a format is emulated and a large one would take seconds."""
+    if device == "cuda":
+        return CUDA_ORDER if torch.cuda.mem_get_info()[0] > 4 * 2**30 else CUDA_ORDER // 4
+    small = product(device, dtype, CPU_ORDER // 4)
+    small()
+    begin = time.perf_counter()
+    small()
+    return CPU_ORDER if (time.perf_counter() - begin) * 4**3 < SECONDS else CPU_ORDER // 4
+
+
+def tf32_exists() -> bool:
+    """NVIDIA's, from compute capability 8 on."""
+    return torch.version.hip is None and bool(torch.cuda.get_device_capability()[0] >= 8)
+
+
+def copy_rate(device: str) -> dict[str, float]:
+    """Bytes read plus bytes written per second."""
+    size = COPY_BYTES.get(device, 2**28)
+    if device == "cuda":
+        size = min(size, torch.cuda.mem_get_info()[0] // 8)
+    source = torch.ones(size, dtype=torch.uint8, device=device)
+    target = torch.zeros_like(source)
+    times = time_blocks(device, lambda: target.copy_(source))
+    return summary([2 * size / seconds for seconds in times], best=max)
+
+
+def tiny_operator(device: str) -> dict[str, float]:
+    """Seconds of host time that one addition of two numbers takes; on a device, its launch included."""
+    left, right = torch.ones(1, device=device), torch.ones(1, device=device)
+
+    def additions() -> None:
+        for _ in range(TINY_OPERATORS):
+            torch.add(left, right)
+
+    return summary([seconds / TINY_OPERATORS for seconds in time_blocks(device, additions)], best=min)
+
+
+def time_blocks(device: str, work: Callable[[], object]) -> list[float]:
+    """Seconds of one call of `work`, block by block. A block is long beside the wait for the device at its end."""
+    warm_up = timed(device, work, 1, SECONDS / 4)  # clocks rise, libraries choose their kernels
+    repeats = math.ceil(BLOCK_SECONDS / min(warm_up))
+    return timed(device, work, repeats, SECONDS)
+
+
+def timed(device: str, work: Callable[[], object], repeats: int, seconds: float) -> list[float]:
+    synchronize = torch.cuda.synchronize if device == "cuda" else lambda: None
+    times: list[float] = []
+    end = time.perf_counter() + seconds
+    while not times or time.perf_counter() < end:
+        synchronize()
+        begin = time.perf_counter()
+        for _ in range(repeats):
+            work()
+        synchronize()
+        times.append((time.perf_counter() - begin) / repeats)
+    return times
+
+
+def summary(values: list[float], *, best: Callable[[list[float]], float]) -> dict[str, float]:
+    return {"best": best(values), "median": statistics.median(values), "blocks": len(values)}
+
+
+if __name__ == "__main__":
+    main()
