@@ -41,7 +41,8 @@ class Ledger:
 
     def __post_init__(self) -> None:
         if self.entries.shape != (len(self.wall), len(Account)):
-            raise ImbalanceError("ledger-imbalance", f"A ledger of {len(self.wall)} steps has entries {self.entries.shape}.")
+            sentence = f"A ledger of {len(self.wall)} steps has entries of shape {self.entries.shape}."
+            raise ImbalanceError("ledger-imbalance", sentence)
         if np.any(self.entries < 0) or np.any(self.entries.sum(axis=1) != self.wall):
             worst = int(np.abs(self.entries.sum(axis=1) - self.wall).max(initial=0))
             raise ImbalanceError("ledger-imbalance", f"A step's accounts miss its wall clock by up to {worst} ns.")

@@ -1,0 +1,108 @@
+"""Accounting for a trace: every nanosecond of its steps to one account."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import numpy as np
+import numpy.typing as npt
+
+from steptime.hardware.machine import Machine
+from steptime.intervals import EMPTY, Intervals, claim, intersect, subtract, union
+from steptime.kineto.table import Category, Trace
+from steptime.ledger.accelerator import claims_on_accelerator
+from steptime.ledger.ledger import Account, Ledger
+from steptime.ledger.processor import Claims, claims_on_processor
+from steptime.ledger.threads import training_lane
+from steptime.ledger.trace_steps import reach
+from steptime.timeline.timeline import Phase
+
+Int64 = npt.NDArray[np.int64]
+USUAL_DISPATCH = 2_000
+"""ns of a tiny operator, where the machine was not measured: 1 to 3 microseconds on the processors of the last
+decade."""
+
+
+def account_for(
+    trace: Trace,
+    borders: Int64,
+    *,
+    input_ranges: Intervals = EMPTY,
+    compile_ranges: Intervals = EMPTY,
+    phase_ranges: Mapping[Phase, Intervals] | None = None,
+    training_thread: int | None = None,
+    machine: Machine | None = None,
+) -> Ledger:
+    """The ledger of the steps of a trace, by the accelerator's definition when it has kernels, else by the processor's.
+
+    borders: (n, 2) ns on the trace's clock (`Trace.events`), in time order without overlap, as the host sees the steps;
+    on an accelerator each is moved to where the device ends it (`reach`). input_ranges, compile_ranges, phase_ranges:
+    what the caller knows beside the trace, same clock. training_thread: the system's id. Raises ImbalanceError (a bug).
+    """
+    claims = claims_of(
+        trace,
+        input_ranges=input_ranges,
+        compile_ranges=compile_ranges,
+        phase_ranges=phase_ranges,
+        training_thread=training_thread,
+        machine=machine,
+    )
+    windows = reach(trace, borders) if has_kernels(trace) else borders
+    return Ledger(device_of(trace), windows[:, 1] - windows[:, 0], entries_of(windows, claims))
+
+
+def account_phases(claims: Claims, borders: Int64, phase_ranges: Mapping[Phase, Intervals]) -> Int64:
+    """(len(Phase), len(Account)) ns: the accounts of all steps together, phase by phase; REST is what no phase holds.
+
+    The whole table sums to the steps. Where phases overlap, the earlier one of `Phase` has the time.
+    """
+    left = union(borders[:, 0], borders[:, 1])
+    table = np.zeros((len(Phase), len(Account)), np.int64)
+    for phase in (*(phase for phase in Phase if phase is not Phase.REST), Phase.REST):
+        inside = left if phase is Phase.REST else intersect(left, phase_ranges.get(phase, EMPTY))
+        windows = np.stack((inside.begin, inside.end), axis=1)
+        table[phase] = entries_of(windows, claims).sum(axis=0)
+        left = subtract(left, inside)
+    return table
+
+
+def claims_of(
+    trace: Trace,
+    *,
+    input_ranges: Intervals = EMPTY,
+    compile_ranges: Intervals = EMPTY,
+    phase_ranges: Mapping[Phase, Intervals] | None = None,
+    training_thread: int | None = None,
+    machine: Machine | None = None,
+) -> Claims:
+    """Who claims which time of a trace, in the order of the claims; see `account_for`."""
+    lane = training_lane(trace, training_thread)
+    if has_kernels(trace):
+        return claims_on_accelerator(trace, lane, input_ranges, compile_ranges)
+    if lane is None:
+        return ()
+    dispatch = USUAL_DISPATCH if machine is None or machine.dispatch is None else round(machine.dispatch.value)
+    return claims_on_processor(trace, lane, dispatch, input_ranges, compile_ranges, phase_ranges or {})
+
+
+def entries_of(windows: Int64, claims: Claims) -> Int64:
+    """(n, len(Account)) ns: what each account gets of each window; UNEXPLAINED is what none claims."""
+    shares = claim(windows[:, 0], windows[:, 1], [held for _, held in claims])
+    entries = np.zeros((len(windows), len(Account)), np.int64)
+    for column, account in enumerate((*(account for account, _ in claims), Account.UNEXPLAINED)):
+        entries[:, account] += shares[:, column]
+    return entries
+
+
+def has_kernels(trace: Trace) -> bool:
+    """True when a device did something: the accelerator's definition of the accounts applies."""
+    return bool(np.any(trace.events.category == Category.KERNEL))
+
+
+def device_of(trace: Trace) -> str:
+    """ "cpu", or the name of the device that ran the kernels ("accelerator" where the trace does not name it)."""
+    if not has_kernels(trace):
+        return "cpu"
+    number = trace.events.device[trace.events.category == Category.KERNEL][0]
+    names = {device.number: device.name for device in trace.devices}
+    return names.get(int(number)) or "accelerator"

@@ -1,0 +1,86 @@
+"""Nesting by pointer jumping agrees with a plain stack."""
+
+from __future__ import annotations
+
+import numpy as np
+from hypothesis import given
+from hypothesis import strategies as st
+
+from steptime.ledger.nesting import ROOT, has_descendant, innermost_at, nearest_ancestor, nest, self_time, stretches
+
+PAIRS = st.lists(st.tuples(st.integers(0, 30), st.integers(0, 12)), max_size=25)
+Pairs = list[tuple[int, int]]
+
+
+def columns(pairs: Pairs) -> tuple[np.ndarray, np.ndarray]:
+    begin = np.array([begin for begin, _ in pairs], np.int64)
+    return begin, begin + np.array([length for _, length in pairs], np.int64)
+
+
+def stacked(pairs: Pairs) -> list[tuple[int, int, int]]:
+    """(parent, begin, end) with a stack; a child ends with its parent."""
+    made: list[tuple[int, int, int]] = []
+    stack: list[int] = []
+    for begin, end in sorted(((b, b + length) for b, length in pairs), key=lambda pair: (pair[0], -pair[1])):
+        while stack and made[stack[-1]][2] <= begin and _original_end(pairs, made, stack) <= begin:
+            stack.pop()
+        parent = stack[-1] if stack else ROOT
+        made.append((parent, begin, min(end, made[parent][2]) if stack else end))
+        stack.append(len(made) - 1)
+    return made
+
+
+def _original_end(pairs: Pairs, made: list[tuple[int, int, int]], stack: list[int]) -> int:
+    ordered = sorted(((b, b + length) for b, length in pairs), key=lambda pair: (pair[0], -pair[1]))
+    return ordered[stack[-1]][1]
+
+
+@given(PAIRS)
+def test_every_instant_has_one_innermost_owner_which_covers_it(pairs: Pairs) -> None:
+    made = nest(*columns(pairs))
+    found = stretches(made)
+    assert (found.begin[1:] >= found.end[:-1]).all()
+    covered = {t for b, e in zip(found.begin.tolist(), found.end.tolist(), strict=True) for t in range(b, e)}
+    assert covered == {t for b, e in zip(made.begin.tolist(), made.end.tolist(), strict=True) for t in range(b, e)}
+    assert (made.begin[found.owner] <= found.begin).all()
+    assert (found.end <= made.end[found.owner]).all()
+    assert self_time(made).sum() == len(covered)
+
+
+@given(PAIRS)
+def test_children_lie_inside_their_parents(pairs: Pairs) -> None:
+    made = nest(*columns(pairs))
+    child = np.flatnonzero(made.parent != ROOT)
+    assert (made.parent[child] < child).all()
+    assert (made.begin[made.parent[child]] <= made.begin[child]).all()
+    assert (made.end[child] <= np.maximum(made.end[made.parent[child]], made.begin[child])).all()
+
+
+@given(PAIRS)
+def test_the_parent_is_the_one_a_stack_finds(pairs: Pairs) -> None:
+    made = nest(*columns(pairs))
+    assert made.parent.tolist() == [parent for parent, _, _ in stacked(pairs)]
+
+
+@given(PAIRS, st.integers(0, 2**25))
+def test_descendants_and_ancestors_agree_with_walking_up(pairs: Pairs, bits: int) -> None:
+    made = nest(*columns(pairs))
+    marked = np.array([bool(bits >> i & 1) for i in range(len(made))], np.bool_)
+    above: list[set[int]] = []
+    for parent in made.parent.tolist():
+        above.append(set() if parent == ROOT else {parent} | above[parent])
+    expected = [any(marked[j] and i in above[j] for j in range(len(made))) for i in range(len(made))]
+    assert has_descendant(made, marked).tolist() == expected
+    nearest = [max([j for j in (*above[i], i) if marked[j]], default=ROOT) for i in range(len(made))]
+    assert nearest_ancestor(made, marked).tolist() == nearest
+
+
+@given(PAIRS, st.integers(-1, 45))
+def test_innermost_is_the_deepest_interval_that_is_open(pairs: Pairs, time: int) -> None:
+    made = nest(*columns(pairs))
+    open_now = [i for i in range(len(made)) if made.begin[i] <= time < made.end[i]]
+    depth = [0] * len(made)
+    for i, parent in enumerate(made.parent.tolist()):
+        depth[i] = 0 if parent == ROOT else depth[parent] + 1
+    expected = max(open_now, key=lambda i: depth[i], default=ROOT)
+    assert innermost_at(stretches(made), np.array([time], np.int64)).tolist() == [expected]
