@@ -33,7 +33,12 @@ def environment_text(environment: Environment) -> str:
 
 def _ceilings(machine: Machine) -> list[str]:
     threads = f", {machine.threads} threads" if machine.device == "cpu" and machine.threads else ""
-    origin = "measured" if machine.measured else f"from a datasheet ({machine.source}), not measured"
+    loaded = f" while other programs used {machine.other_cpus:.1f} CPUs: too low, not remembered"
+    origin = (
+        f"measured{loaded if machine.disturbed else ''}"
+        if machine.measured
+        else f"from a datasheet ({machine.source}), not measured"
+    )
     lines = [f"Ceilings of {machine.name}{threads}: {origin}"]
     lines += [_row(f"  {rate.name} product", _rate(rate.rate, "FLOP/s")) for rate in machine.matrix]
     if machine.copy is not None:

@@ -16,7 +16,8 @@ from steptime.cli.options import check_outputs, deliver
     multiple=True,
     required=True,
     metavar="FILE",
-    help="The file, in the format of its extension (.txt, .md, .json); - is standard output. Can be given several times.",
+    help="The file, in the format of its extension (.txt, .md, .json); - is standard output. "
+    "Can be given several times.",
 )
 @click.option("--force", is_flag=True, help="Overwrite what exists.")
 def command(paths: tuple[str, ...], outputs: tuple[str, ...], force: bool) -> int:

@@ -8,9 +8,11 @@ from __future__ import annotations
 import hashlib
 import os
 import subprocess
+import time
 from pathlib import Path
 
 import msgspec
+import psutil
 
 from steptime.errors import SteptimeError
 from steptime.hardware.identity import processor_name
@@ -65,6 +67,7 @@ def remembered(device: str, torch: str, *, threads: int | None = None, name: str
 def measure(executable: str, device: str, *, threads: int | None = None) -> Machine:
     """Runs the script with the user's interpreter. Raises SteptimeError (ceilings-failed)."""
     command = [executable, str(SCRIPT), device, *([str(threads)] if threads else [])]
+    busy = _BusyCpus()
     try:
         run = subprocess.run(command, capture_output=True, timeout=PATIENCE_SECONDS, check=False)
         answer = msgspec.json.decode(run.stdout.splitlines()[-1] if run.stdout else b"", type=_Answer)
@@ -73,7 +76,7 @@ def measure(executable: str, device: str, *, threads: int | None = None) -> Mach
     except msgspec.DecodeError:
         last = run.stderr.decode(errors="backslashreplace").strip().splitlines()[-1:]
         raise _failure(executable, last[0] if last else f"exit status {run.returncode}") from None
-    return _machine(answer)
+    return _machine(answer, other_cpus=busy.others())
 
 
 def cache_path(device: str, name: str, torch: str, threads: int | None) -> Path:
@@ -106,14 +109,43 @@ def store(machine: Machine, path: Path) -> None:
 
 
 def remember(machine: Machine, path: Path) -> None:
-    """Stores a machine in the cache, where that can be written to; without a cache it is measured again next time."""
+    """Stores a machine in the cache. Not when other programs disturbed it, nor where the cache cannot be written to: it
+    is then measured again next time."""
+    if machine.disturbed:
+        return
     try:
         store(machine, path)
     except OSError:
         return
 
 
-def _machine(answer: _Answer) -> Machine:
+class _BusyCpus:
+    """CPUs kept busy from now on by programs that are not children of this one."""
+
+    def __init__(self) -> None:
+        self._begin = time.monotonic()
+        self._machine, self._ours = self._seconds()
+
+    def others(self) -> float:
+        """On average since the beginning."""
+        machine, ours = self._seconds()
+        return max(0.0, machine - self._machine - (ours - self._ours)) / max(time.monotonic() - self._begin, 1e-9)
+
+    @staticmethod
+    def _seconds() -> tuple[float, float]:
+        """CPU seconds of the whole machine, and of this process with its children that have ended."""
+        machine = psutil.cpu_times()
+        ours = os.times()
+        idle = machine.idle + getattr(machine, "iowait", 0.0) + getattr(machine, "steal", 0.0)
+        return sum(machine) - idle - _counted_twice(machine), sum(ours[:4])
+
+
+def _counted_twice(machine: object) -> float:
+    """Linux counts guests in user time as well."""
+    return float(getattr(machine, "guest", 0.0) + getattr(machine, "guest_nice", 0.0))
+
+
+def _machine(answer: _Answer, *, other_cpus: float) -> Machine:
     return Machine(
         device=answer.device,
         name=answer.name or processor_name(),
@@ -126,6 +158,7 @@ def _machine(answer: _Answer) -> Machine:
         threads=answer.threads,
         torch=answer.torch,
         python=answer.python,
+        other_cpus=other_cpus,
     )
 
 

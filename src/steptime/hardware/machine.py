@@ -6,6 +6,9 @@ from dataclasses import dataclass
 
 from steptime.quantities import Estimate
 
+DISTURBING_CPUS = 0.2
+"""One busy program is a whole CPU; an idle desktop takes some hundredths."""
+
 
 @dataclass(frozen=True, slots=True)
 class Rate:
@@ -26,7 +29,7 @@ class Machine:
     multiply and add counted as two. copy: bytes read plus bytes written per second by a large copy on the device.
     dispatch: ns of host time for one tiny operator on the CPU. launch: ns of host time for one tiny operator on the
     device, its kernel's launch included (None on a CPU). measured: by steptime, on this machine; else the rates are a
-    datasheet's and `source` names it.
+    datasheet's and `source` names it. other_cpus: CPUs that other programs used meanwhile.
     """
 
     device: str
@@ -40,7 +43,13 @@ class Machine:
     threads: int | None = None
     torch: str = ""
     python: str = ""
+    other_cpus: float = 0.0
 
     def matrix_rate(self, name: str = "float32") -> float | None:
         """FLOP/s of a matrix product in a number format, None where it is unknown."""
         return next((rate.rate.value for rate in self.matrix if rate.name == name), None)
+
+    @property
+    def disturbed(self) -> bool:
+        """Whether other programs took so much of the machine that its ceilings are higher than what was measured."""
+        return self.other_cpus > DISTURBING_CPUS
