@@ -14,12 +14,13 @@ from __future__ import annotations
 
 import os
 import struct
+import threading
 from enum import IntEnum, IntFlag
 
 FORMAT_VERSION = 1
 RECORD = struct.Struct("<BBHIqq")
 """kind, flags, thread, identity, begin ns, end ns: 24 bytes, little-endian."""
-UNOPENED_BYTES = 2048 * RECORD.size
+UNOPENED_RECORDS = 2048
 """Kept before the first sign of training."""
 FLUSH_NANOSECONDS = 250_000_000
 """A killed job loses at most what it did in this time: below the second that users would notice."""
@@ -102,14 +103,17 @@ class Journal:
     """Appends records to a file: in memory first, written out every quarter of a second of job time.
 
     Until `open` it only keeps the newest records: a process that never trains leaves no file.
+    Any thread may append, and the garbage collector's callback may in the middle of an append: records are kept in one
+    list for ever, whose append, slice and cut are each one step of the interpreter.
     Raises OSError when the file cannot be opened or written (no room, not writable): the probe then
     switches itself off.
     """
 
     def __init__(self) -> None:
         self._file = -1
-        self._buffer = bytearray()
+        self._records: list[bytes] = []
         self._flush_at = 0
+        self._flushing = threading.Lock()
         self._pack = RECORD.pack
 
     def open(self, path: str) -> None:
@@ -117,25 +121,32 @@ class Journal:
         self._file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o644)
 
     def append(self, kind: int, flags: int, thread: int, identity: int, begin: int, end: int) -> None:
-        """Appends one interval that has just ended; writes the buffer out when the last write is long ago."""
-        self._buffer += self._pack(kind, flags, thread, identity, begin, end)
+        """Appends one interval that has just ended; writes the records out when the last write is long ago."""
+        self._records.append(self._pack(kind, flags, thread, identity, begin, end))
         if end > self._flush_at:
             self._flush_at = end + FLUSH_NANOSECONDS
             self.flush()
 
     def sample(self, kind: int, identity: int, time: int, value: int) -> None:
         """Appends one sample: MEMORY, QUEUE or DEVICE_MARK, whose second time is a value."""
-        self._buffer += self._pack(kind, 0, 0, identity, time, value)
+        self._records.append(self._pack(kind, 0, 0, identity, time, value))
 
     def flush(self) -> None:
-        """Writes what is buffered; whole records stay whole as far as the file system takes them."""
-        if self._file < 0:
-            del self._buffer[:-UNOPENED_BYTES]
+        """Writes what is kept; whole records stay whole as far as the file system takes them. Whoever comes while
+        somebody writes leaves it to the next flush."""
+        if not self._flushing.acquire(blocking=False):
             return
-        buffer, self._buffer = self._buffer, bytearray()
-        view = memoryview(buffer)
-        while view:
-            view = view[os.write(self._file, view) :]
+        try:
+            if self._file < 0:
+                del self._records[:-UNOPENED_RECORDS]
+                return
+            count = len(self._records)
+            view = memoryview(b"".join(self._records[:count]))
+            del self._records[:count]
+            while view:
+                view = view[os.write(self._file, view) :]
+        finally:
+            self._flushing.release()
 
     def close(self) -> None:
         """Flushes and closes."""
@@ -145,5 +156,5 @@ class Journal:
             self._file = -1
 
     def forget(self) -> None:
-        """In a forked child: drops what belongs to the parent, whose file it shares."""
-        self._file, self._buffer = -1, bytearray()
+        """In a forked child: drops what belongs to the parent, whose file it shares, and a lock it may have held."""
+        self._file, self._records, self._flushing = -1, [], threading.Lock()
