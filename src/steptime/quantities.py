@@ -40,7 +40,7 @@ class SourceLine:
 
 
 def format_duration(nanoseconds: float) -> str:
-    """A duration for a sentence, with three significant digits: "850 ns", "12.3 µs", "4.56 ms", "1.23 s", "2 min 05 s"."""
+    """A duration for a sentence, with three significant digits: "850 ns", "12.3 µs", "1.23 s", "2 min 05 s"."""
     if nanoseconds < 0:
         return f"-{format_duration(-nanoseconds)}"
     for size, unit in ((1.0, "ns"), (1e3, "µs"), (1e6, "ms"), (1e9, "s")):

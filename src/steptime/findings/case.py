@@ -89,8 +89,8 @@ class LoaderUse:
 class LineUse:
     """A line of the user's code. role: "input", "transfer", "forward", "backward", "optimizer", "evaluation" or "host".
 
-    duration: time of the line per step (lines inside it excluded when they are traced too); host: the part of it outside
-    operators, the loader and the phases; operators: operators dispatched per step; hits: executions per step.
+    duration: time of the line per step (lines inside it excluded when they are traced too); host: the part of it
+    outside operators, the loader and the phases; operators: operators dispatched per step; hits: executions per step.
     collections: garbage collections per step inside it; checkpoint: ns in torch.save.
     """
 
@@ -106,8 +106,8 @@ class LineUse:
 
 @dataclass(frozen=True, slots=True)
 class OperatorUse:
-    """A leaf operator, summed over the step. bound: "compute", "memory", "latency" or "unmodelled". phase: where most of
-    it lies. bytes and flops: per step, None when there is no model. line: the user's line that calls it most."""
+    """A leaf operator, summed over the step. bound: "compute", "memory", "latency" or "unmodelled". phase: where most
+    of it lies. bytes and flops: per step, None when there is no model. line: the user's line that calls it most."""
 
     name: str
     calls: float
@@ -181,8 +181,8 @@ class GarbageUse:
 
 @dataclass(frozen=True, slots=True)
 class SegmentUse:
-    """What is no training step. kind: "evaluation", "checkpoint", "rollout", … duration: total ns; share: of the run after
-    warm-up."""
+    """What is no training step. kind: "evaluation", "checkpoint", "rollout", … duration: total ns; share: of the run
+    after warm-up."""
 
     kind: str
     count: int

@@ -1,0 +1,76 @@
+"""All built-in rules, one file each, in the order of their codes."""
+
+from __future__ import annotations
+
+from steptime.findings.catalogue.background_load import background_load
+from steptime.findings.catalogue.batch_preparation import batch_preparation
+from steptime.findings.catalogue.checkpoint_in_step import checkpoint_in_step
+from steptime.findings.catalogue.copies_and_casts import copies_and_casts
+from steptime.findings.catalogue.dense_embedding_gradient import dense_embedding_gradient
+from steptime.findings.catalogue.detect_anomaly import detect_anomaly
+from steptime.findings.catalogue.deterministic_left_on import deterministic_left_on
+from steptime.findings.catalogue.dispatch_loop import dispatch_loop
+from steptime.findings.catalogue.few_steps import few_steps
+from steptime.findings.catalogue.garbage_collection import garbage_collection
+from steptime.findings.catalogue.host_sync import host_sync
+from steptime.findings.catalogue.host_time import host_time
+from steptime.findings.catalogue.input_wait import input_wait
+from steptime.findings.catalogue.launch_bound import launch_bound
+from steptime.findings.catalogue.list_conversion import list_conversion
+from steptime.findings.catalogue.logging_in_step import logging_in_step
+from steptime.findings.catalogue.memory_bound_pointwise import memory_bound_pointwise
+from steptime.findings.catalogue.metrics_in_step import metrics_in_step
+from steptime.findings.catalogue.optimizer_share import optimizer_share
+from steptime.findings.catalogue.per_sample_fetch import per_sample_fetch
+from steptime.findings.catalogue.profiler_left_on import profiler_left_on
+from steptime.findings.catalogue.recompilation import recompilation
+from steptime.findings.catalogue.recompute import recompute
+from steptime.findings.catalogue.rollout_share import rollout_share
+from steptime.findings.catalogue.single_tensor_optimizer import single_tensor_optimizer
+from steptime.findings.catalogue.slow_checkpoint import slow_checkpoint
+from steptime.findings.catalogue.slow_collate import slow_collate
+from steptime.findings.catalogue.slow_evaluation import slow_evaluation
+from steptime.findings.catalogue.slow_transfer import slow_transfer
+from steptime.findings.catalogue.thread_oversubscription import thread_oversubscription
+from steptime.findings.catalogue.too_few_workers import too_few_workers
+from steptime.findings.catalogue.too_many_workers import too_many_workers
+from steptime.findings.catalogue.unstable_steps import unstable_steps
+from steptime.findings.catalogue.workers_restarted import workers_restarted
+from steptime.findings.rule import Rule
+
+CATALOGUE: tuple[Rule, ...] = (
+    input_wait,
+    too_few_workers,
+    too_many_workers,
+    workers_restarted,
+    per_sample_fetch,
+    slow_collate,
+    slow_transfer,
+    batch_preparation,
+    host_time,
+    garbage_collection,
+    logging_in_step,
+    checkpoint_in_step,
+    metrics_in_step,
+    list_conversion,
+    dispatch_loop,
+    launch_bound,
+    host_sync,
+    recompilation,
+    memory_bound_pointwise,
+    copies_and_casts,
+    optimizer_share,
+    dense_embedding_gradient,
+    single_tensor_optimizer,
+    detect_anomaly,
+    profiler_left_on,
+    deterministic_left_on,
+    recompute,
+    thread_oversubscription,
+    background_load,
+    unstable_steps,
+    few_steps,
+    slow_evaluation,
+    slow_checkpoint,
+    rollout_share,
+)

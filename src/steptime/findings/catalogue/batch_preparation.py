@@ -1,0 +1,52 @@
+"""ST108: the user's own batch preparation."""
+
+from __future__ import annotations
+
+from steptime.findings.case import LineUse, Signal
+from steptime.findings.finding import Finding
+from steptime.findings.rule import rule
+from steptime.findings.signals import Signals
+from steptime.findings.stakes import ratio, total
+from steptime.quantities import format_duration, format_share
+
+
+@rule("ST108", "batch-preparation", needs={Signal.STEP, Signal.LINES}, uses={Signal.LOADER})
+def batch_preparation(signals: Signals) -> Finding | None:
+    """The training loop prepares its batches itself
+
+    What it means
+        Lines of the loop make the next batch (slicing, tokenising, augmenting, converting) while the model waits.
+
+    How we know
+        The lines of the loop that make what the model is then called with are timed one by one, in a few
+        steps. Their sum is at stake.
+
+    What helps
+        Do once, before the loop, what is the same in every step; prepare whole batches with one array operation; move
+        the work into a Dataset and let workers do it during the step; on a device, do it there.
+
+    When to ignore it
+        When the batch depends on the model's last output (reinforcement learning, self-play).
+    """
+    lines = sorted((line for line in signals.lines if line.role == "input"), key=_time, reverse=True)
+    if not lines or (signals.has(Signal.LOADER) and signals.loader.wait.value >= _time(lines[0])):
+        return None
+    stake = total(line.duration for line in lines)
+    share = format_share(ratio(stake.value, signals.step.duration.value))
+    summary = f"The loop's own batch preparation takes {format_duration(stake.value)} a step ({share})"
+    return batch_preparation.finding(
+        summary,
+        "Prepare batches ahead of the step (once, with whole-array operations, or in a worker process).",
+        stake,
+        account="input",
+        source=lines[0].source,
+        evidence=tuple(_evidence(line) for line in lines[:3]),
+    )
+
+
+def _time(line: LineUse) -> float:
+    return line.duration.value
+
+
+def _evidence(line: LineUse) -> str:
+    return f"{format_duration(line.duration.value)} a step: {line.source.text or line.source.line}"

@@ -1,0 +1,52 @@
+"""ST204: a checkpoint is written inside the step."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from steptime.findings.case import LineUse, Signal
+from steptime.findings.finding import Finding
+from steptime.findings.line_kinds import LineKind, line_kind
+from steptime.findings.rule import rule
+from steptime.findings.signals import Signals
+from steptime.findings.stakes import ratio
+from steptime.quantities import format_duration, format_share, format_source
+
+
+@rule(
+    "ST204",
+    "checkpoint-in-step",
+    needs={Signal.STEP, Signal.LINES},
+    instead_of=("host-time", "logging-in-step"),
+    by_line=True,
+)
+def checkpoint_in_step(signals: Signals) -> Iterator[Finding]:
+    """A checkpoint is written while the model waits
+
+    What it means
+        torch.save serialises parameters and optimiser state in the training thread and writes them to disk, in every
+        step or every few steps.
+
+    How we know
+        Each torch.save in the training thread is timed, and the line of the loop that it belongs to.
+
+    What helps
+        Save less often; copy the state to the host and write it from another thread or process
+        (torch.distributed.checkpoint.async_save does both); save the optimiser's state less often than the parameters.
+
+    When to ignore it
+        When the machine may vanish at any time and a step is expensive.
+    """
+    for line in signals.lines:
+        saves = line.checkpoint > 0 or line_kind(line.source.text) is LineKind.CHECKPOINT
+        if saves and line.role != "evaluation":
+            yield _line(signals, line)
+
+
+def _line(signals: Signals, line: LineUse) -> Finding:
+    share = format_share(ratio(line.duration.value, signals.step.duration.value))
+    summary = (
+        f"{format_source(line.source)} writes a checkpoint: {format_duration(line.duration.value)} a step ({share})"
+    )
+    advice = "Save every few hundred steps, or from another thread (torch.distributed.checkpoint.async_save)."
+    return checkpoint_in_step.finding(summary, advice, line.duration, source=line.source, evidence=(line.source.text,))

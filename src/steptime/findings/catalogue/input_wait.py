@@ -1,0 +1,70 @@
+"""ST101: the step waits for its loader."""
+
+from __future__ import annotations
+
+from steptime.findings.case import LoaderUse, Signal
+from steptime.findings.finding import Finding
+from steptime.findings.loader_model import production, supply
+from steptime.findings.rule import rule
+from steptime.findings.signals import Signals
+from steptime.findings.stakes import ratio
+from steptime.quantities import format_duration, format_share
+
+
+@rule(
+    "ST101",
+    "input-wait",
+    needs={Signal.STEP, Signal.LOADER},
+    uses={Signal.SETTINGS, Signal.CONTENTION},
+)
+def input_wait(signals: Signals) -> Finding:
+    """The training step waits for the next batch
+
+    What it means
+        The training thread stands in the loader's next() and does nothing else. No faster model, no lower precision
+        and no better device shortens this time.
+
+    How we know
+        The wait inside the training loader's next() is timed in every step; the time per item and per collated batch is
+        timed where it happens, in the workers if there are any. The time at stake is the whole wait.
+
+    What helps
+        First whatever is the largest part: the reading of an item (decode less, cache what never changes, store the
+        data in the form that training needs), the collating (stack once, not item by item), or the number of workers.
+        The summary tells these apart; rules ST102 to ST106 fire instead of this one where a particular cause is
+        certain.
+
+    When to ignore it
+        When the data really arrives at this pace (a stream, a simulator), or in a job that will run on a slower device.
+    """
+    step, loader = signals.step, signals.loader
+    share = format_share(ratio(loader.wait.value, step.duration.value))
+    summary = f"Each step waits {format_duration(loader.wait.value)} ({share}) for the loader{_parts(loader)}"
+    return input_wait.finding(
+        summary, _advice(signals), loader.wait, account="input", source=loader.item_site or loader.site
+    )
+
+
+def _parts(loader: LoaderUse) -> str:
+    if loader.item is None:
+        return ""
+    text = f": {format_duration(loader.item.value)} an item"
+    if loader.collate is not None:
+        text += f", {format_duration(loader.collate.value)} to collate"
+    return text
+
+
+def _advice(signals: Signals) -> str:
+    loader = signals.loader
+    settings = signals.settings if signals.has(Signal.SETTINGS) else None
+    contention = signals.contention if signals.has(Signal.CONTENTION) else None
+    model = supply(signals.step, loader, settings, contention)
+    if model is None:
+        return "Find out what next() waits for: the items of this dataset were not timed."
+    if loader.workers and (production(loader) or 0.0) / loader.workers < loader.wait.value / 2:
+        return "The workers make batches faster than that: look at what moves them (their size, pinning, the queue)."
+    if model.best <= loader.workers:
+        return (
+            f"More workers would not help here ({model.limit} usable CPUs): make an item cheaper to read, or cache it."
+        )
+    return f"Make an item cheaper to read, or read with {model.best} workers."

@@ -1,0 +1,58 @@
+"""ST302: dispatching costs more than computing."""
+
+from __future__ import annotations
+
+from steptime.findings.case import OperatorUse, Signal
+from steptime.findings.finding import Finding
+from steptime.findings.rule import rule
+from steptime.findings.signals import Signals
+from steptime.findings.stakes import named, ratio
+from steptime.quantities import format_duration, format_share
+
+LEAST_SHARE = 0.2
+"""Of the step: every eager model dispatches; from a fifth on it is worth the trouble of compiling or batching."""
+
+
+@rule("ST302", "launch-bound", needs={Signal.STEP, Signal.ACCOUNTS}, uses={Signal.OPERATORS, Signal.COMPILATIONS})
+def launch_bound(signals: Signals) -> Finding | None:
+    """The step is bound by dispatching its operators
+
+    What it means
+        The host cannot hand out the operators as fast as they are computed: Python, the dispatcher, autograd and (on
+        CUDA) the launches take the time. Such a step stays as long with a larger batch or a faster device.
+
+    How we know
+        The ledger's launch account: on a CPU the time of the training thread around and between small operators; on an
+        accelerator the time that it idles while the host is dispatching.
+
+    What helps
+        torch.compile; on CUDA its mode "reduce-overhead" (graphs); a larger batch, which carries more work per
+        dispatch; fused optimisers; fewer, larger operators.
+
+    When to ignore it
+        When the batch is small for a reason (online learning, reinforcement learning) and the step is fast enough.
+    """
+    launch, step = named(signals.accounts, "launch"), signals.step
+    if launch is None or ratio(launch.recoverable.value, step.duration.value) < LEAST_SHARE:
+        return None
+    calls = sum(operator.calls for operator in signals.operators)
+    busiest = max((use for use in signals.operators if use.source), key=_calls, default=None)
+    many = f" of {calls:.0f} operators" if calls else ""
+    share = format_share(ratio(launch.duration.value, step.duration.value))
+    summary = f"Dispatch{many} takes {format_duration(launch.duration.value)} a step ({share})"
+    return launch_bound.finding(
+        summary, _advice(signals), launch.recoverable, account="launch", source=busiest.source if busiest else None
+    )
+
+
+def _calls(operator: OperatorUse) -> float:
+    return operator.calls
+
+
+def _advice(signals: Signals) -> str:
+    graphs = ' (mode="reduce-overhead")' if signals.step.device != "cpu" else ""
+    if signals.has(Signal.COMPILATIONS):
+        return (
+            f"Part of the job is compiled: look for graph breaks and what is left eager{graphs}; or enlarge the batch."
+        )
+    return f"Compile the model{graphs}, or enlarge the batch so that each operator does more."

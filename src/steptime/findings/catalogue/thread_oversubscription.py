@@ -1,0 +1,96 @@
+"""ST801: the job runs more threads than it has CPUs."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from steptime.findings.case import Contention, LoaderUse, SettingsUse, Signal
+from steptime.findings.finding import Finding, Weight
+from steptime.findings.rule import rule
+from steptime.findings.signals import Signals
+from steptime.findings.stakes import modelled
+from steptime.quantities import format_share
+
+TOLERATED = 1.5
+"""Threads per CPU: up to here the scheduler copes (workers sleep part of the time)."""
+BUSY = 0.85
+"""Of the usable CPUs: below it, threads are more than CPUs but do not meet."""
+PRESSURE = 20.0
+"""Percent of time that some task waited for a CPU: what one thread too many causes on a busy machine."""
+UNSTABLE = 0.3
+"""Spread of the steps (interquartile range over median): beyond it figures of this run cannot be compared with
+another's."""
+
+
+@rule(
+    "ST801",
+    "thread-oversubscription",
+    needs={Signal.STEP, Signal.SETTINGS, Signal.CONTENTION},
+    uses={Signal.LOADER},
+)
+def thread_oversubscription(signals: Signals) -> Iterator[Finding]:
+    """The job itself runs more threads than it has CPUs
+
+    What it means
+        Each training process computes with its own threads, and the loader's workers come on top. When they are more
+        than the CPUs, threads of one operator wait for each other while others run: steps become slow and irregular.
+
+    How we know
+        intra-op threads x training processes on this host + workers, against the CPUs that the process may use
+        (affinity and container limits counted); and the CPUs were in fact busy, or tasks waited for them. The ceiling
+        is the share of the threads that have no CPU; how much of it is real only a trial tells, so the interval is
+        wide.
+
+    What helps
+        OMP_NUM_THREADS (or torch.set_num_threads) = CPUs / training processes, minus what the workers need; fewer
+        workers.
+
+    When to ignore it
+        When a device computes and the host's threads mostly sleep.
+    """
+    settings, contention = signals.settings, signals.contention
+    workers = signals.loader.workers if signals.has(Signal.LOADER) else 0
+    threads = max(1, settings.intra_op_threads) * max(1, settings.trainers_on_host)
+    demand = (threads + workers * max(1, settings.trainers_on_host)) / max(1, settings.usable_cpus)
+    if demand <= TOLERATED or not _crowded(contention):
+        return
+    yield _finding(signals, demand, workers)
+    if contention.spread > UNSTABLE:
+        text = f"The job's own threads exceed the CPUs and steps vary by {format_share(contention.spread)} (IQR)"
+        yield thread_oversubscription.finding(
+            text, "Lower the number of threads and measure again.", weight=Weight.DOUBT
+        )
+
+
+def _crowded(contention: Contention) -> bool:
+    busy = contention.job_cpu >= BUSY * contention.usable_cpus
+    return busy or (contention.pressure is not None and contention.pressure >= PRESSURE)
+
+
+def _finding(signals: Signals, demand: float, workers: int) -> Finding:
+    settings, step = signals.settings, signals.step.duration.value
+    parts = f"{settings.intra_op_threads} threads"
+    if settings.trainers_on_host > 1:
+        parts += f" x {settings.trainers_on_host} training processes"
+    if workers:
+        parts += f" + {workers} workers"
+    ceiling = step * (1 - 1 / demand)
+    stake = modelled(ceiling / 2, ceiling / 10, ceiling, signals.step.steady)
+    summary = f"{parts} on {settings.usable_cpus} usable CPUs: {demand:.1f} threads for each CPU"
+    return thread_oversubscription.finding(summary, _advice(settings, signals, workers), stake)
+
+
+def _advice(settings: SettingsUse, signals: Signals, workers: int) -> str:
+    best = max(1, settings.usable_cpus // max(1, settings.trainers_on_host) - (1 if workers else 0))
+    if best < settings.intra_op_threads:
+        set_by = f" (it is {settings.omp_num_threads})" if settings.omp_num_threads else ""
+        return f"Set OMP_NUM_THREADS={best}{set_by}."
+    return (
+        f"Use fewer workers than {_workers(signals.loader)}."
+        if workers
+        else "Run fewer training processes on this host."
+    )
+
+
+def _workers(loader: LoaderUse) -> int:
+    return loader.workers

@@ -1,0 +1,79 @@
+"""ST103: workers cost more than they bring."""
+
+from __future__ import annotations
+
+from steptime.findings.case import LoaderUse, Signal
+from steptime.findings.finding import Finding
+from steptime.findings.loader_model import Supply, supply
+from steptime.findings.rule import rule
+from steptime.findings.signals import Signals
+from steptime.findings.stakes import capped, ratio, scaled
+from steptime.quantities import format_duration
+
+LEAST_GAIN = 0.03
+"""Of the wait and the starts together: below this the prediction without workers is no better than noise."""
+
+
+@rule(
+    "ST103",
+    "too-many-workers",
+    needs={Signal.STEP, Signal.LOADER},
+    uses={Signal.SETTINGS, Signal.CONTENTION},
+    instead_of=("input-wait", "workers-restarted"),
+)
+def too_many_workers(signals: Signals) -> Finding | None:
+    """The loader's workers cost more than they bring
+
+    What it means
+        A batch from a worker has to be put into shared memory, announced through a queue and rebuilt; for cheap or
+        in-memory items that takes longer than making the batch on the spot. Or there are more workers than CPUs, and
+        they take turns with the training thread.
+
+    How we know
+        The time to make a step's batches is measured inside the workers. If it is shorter than the wait of the training
+        thread (plus the share of each epoch's start of workers), no workers at all would be faster. If the workers
+        outnumber the usable CPUs and the model of rule ST102 asks for fewer, the wait is at stake.
+
+    What helps
+        num_workers=0 for in-memory and cheap items, or the smaller number that the advice names.
+
+    When to ignore it
+        When the training device is so much faster elsewhere that the items become the bottleneck there.
+    """
+    step, loader = signals.step, signals.loader
+    settings = signals.settings if signals.has(Signal.SETTINGS) else None
+    contention = signals.contention if signals.has(Signal.CONTENTION) else None
+    model = supply(step, loader, settings, contention)
+    if model is None or loader.workers == 0:
+        return None
+    return _dearer_than_none(loader, model) or _more_than_processors(loader, model)
+
+
+def _dearer_than_none(loader: LoaderUse, model: Supply) -> Finding | None:
+    start = 0.0
+    if loader.start is not None and loader.steps_per_start and not loader.persistent_workers:
+        start = loader.start.value / loader.steps_per_start
+    spent = loader.wait.value + start
+    gain = spent - model.production
+    if gain < LEAST_GAIN * spent or loader.wait.low <= model.production * 0.5:
+        return None
+    summary = (
+        f"{loader.workers} worker{'s' * (loader.workers > 1)} cost a step {format_duration(spent)}; "
+        f"making its batches in the training process takes {format_duration(model.production)}"
+    )
+    stake = capped(
+        scaled(loader.wait, ratio(gain, loader.wait.value)), scaled(loader.wait, ratio(spent, loader.wait.value))
+    )
+    return too_many_workers.finding(summary, "Set num_workers=0.", stake, account="input", source=loader.site)
+
+
+def _more_than_processors(loader: LoaderUse, model: Supply) -> Finding | None:
+    if loader.workers < model.limit or model.best >= loader.workers:
+        return None
+    summary = (
+        f"{loader.workers} workers share {model.limit} usable CPUs with the training thread; "
+        f"by the model {model.best} would do"
+    )
+    return too_many_workers.finding(
+        summary, f"Set num_workers={model.best}.", loader.wait, account="input", source=loader.site
+    )

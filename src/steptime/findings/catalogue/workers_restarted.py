@@ -1,0 +1,40 @@
+"""ST104: workers are started again every epoch."""
+
+from __future__ import annotations
+
+from steptime.findings.case import Signal
+from steptime.findings.finding import Finding
+from steptime.findings.rule import rule
+from steptime.findings.signals import Signals
+from steptime.findings.stakes import scaled
+from steptime.quantities import format_duration
+
+
+@rule("ST104", "workers-restarted", needs={Signal.STEP, Signal.LOADER})
+def workers_restarted(signals: Signals) -> Finding | None:
+    """Workers are started again for every epoch
+
+    What it means
+        Each new iterator of the DataLoader starts all its workers, which import the program again or copy it, and the
+        first batches of the epoch come late. With short epochs that is a good part of the run.
+
+    How we know
+        The time from the making of an iterator to its first batch is measured each time, and the number of steps
+        between two such starts. The time at stake is the start divided by those steps; it lies between steps.
+
+    What helps
+        persistent_workers=True keeps the workers for the next epoch. The order of a shuffled dataset changes from
+        the second epoch on (one random number fewer is drawn), which is another seed, not another training.
+
+    When to ignore it
+        When an epoch takes minutes, or when the dataset must be made anew each epoch in the workers.
+    """
+    loader = signals.loader
+    if not loader.workers or loader.persistent_workers or loader.start is None or not loader.steps_per_start:
+        return None
+    if not loader.starts:
+        return None
+    each, steps = format_duration(loader.start.value), loader.steps_per_start
+    summary = f"Starting {loader.workers} workers takes {each}, again every {steps:.0f} steps"
+    stake = scaled(loader.start, 1 / steps)
+    return workers_restarted.finding(summary, "Set persistent_workers=True.", stake, source=loader.site)

@@ -1,0 +1,37 @@
+"""What an optimiser's step costs at best: a model from the size of its parameters and the machine's bandwidth."""
+
+from __future__ import annotations
+
+from steptime.findings.case import MachineUse, OptimizerUse
+
+BYTES_PER_ELEMENT = 4
+"""Parameters, gradients and state in single precision, which is the rule; lower precision would make the floor
+lower."""
+STREAMS = {
+    "SGD": 3,
+    "Adam": 7,
+    "AdamW": 7,
+    "NAdam": 7,
+    "RAdam": 7,
+    "Adamax": 7,
+    "RMSprop": 5,
+    "Adagrad": 5,
+    "Adadelta": 7,
+}
+"""Reads and writes of one number per element and update, by the update rules: SGD reads parameter and gradient and
+writes the parameter; Adam does so with two moments as well (4 reads, 3 writes)."""
+USUAL_STREAMS = 5
+"""For an optimiser that is not in STREAMS: one state besides parameter and gradient."""
+BYTES_PER_SECOND = 5e9
+"""Copy bandwidth assumed where the machine was not measured: a slow CPU's, so that the floor is high and the promise
+small."""
+FUSABLE = frozenset({"Adam", "AdamW", "SGD", "Adagrad"})
+"""Optimisers of torch with a fused implementation on CPU and CUDA (torch 2.4 to 2.13)."""
+FOREACH = frozenset({"Adadelta", "Adamax", "ASGD", "NAdam", "RAdam", "RMSprop", "Rprop"})
+"""Optimisers of torch with a foreach implementation but no fused one."""
+
+
+def floor(use: OptimizerUse, machine: MachineUse | None) -> float:
+    """ns that a single pass over parameters, gradients and state takes."""
+    bandwidth = machine.copy_bytes if machine is not None and machine.copy_bytes else BYTES_PER_SECOND
+    return use.elements * BYTES_PER_ELEMENT * STREAMS.get(use.type, USUAL_STREAMS) / bandwidth * 1e9

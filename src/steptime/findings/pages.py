@@ -1,0 +1,47 @@
+"""Writes docs/rules from the docstrings: `python -m steptime.findings.pages docs/rules`, or with --check compares."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+from steptime.findings.catalogue import CATALOGUE
+from steptime.findings.explain import rule_index, rule_page
+
+
+def wanted_pages() -> dict[str, str]:
+    """All pages by file name."""
+    pages = {f"{rule.name}.md": rule_page(rule) for rule in CATALOGUE}
+    pages["README.md"] = rule_index(CATALOGUE)
+    return pages
+
+
+def stale_pages(folder: Path) -> tuple[str, ...]:
+    """Names of pages that are missing, differ, or have no rule any more."""
+    wanted = wanted_pages()
+    there = {path.name: path.read_text(encoding="utf-8") for path in folder.glob("*.md")} if folder.is_dir() else {}
+    return tuple(sorted(name for name in wanted.keys() | there.keys() if wanted.get(name) != there.get(name)))
+
+
+def write_pages(folder: Path) -> None:
+    """Writes all pages and removes those of rules that are gone."""
+    folder.mkdir(parents=True, exist_ok=True)
+    for path in folder.glob("*.md"):
+        path.unlink()
+    for name, text in wanted_pages().items():
+        (folder / name).write_text(text, encoding="utf-8")
+
+
+def main(arguments: list[str]) -> int:
+    """Writes or, with --check, names what is not current (exit status 1)."""
+    folder = Path(next(argument for argument in arguments if not argument.startswith("-")))
+    if "--check" not in arguments:
+        write_pages(folder)
+        return 0
+    stale = stale_pages(folder)
+    sys.stderr.write("".join(f"{folder / name} is not current\n" for name in stale))
+    return 1 if stale else 0
+
+
+if __name__ == "__main__":
+    raise SystemExit(main(sys.argv[1:]))

@@ -1,0 +1,122 @@
+"""A rule: a pure function over the signals that it declares, with the page that explains it.
+
+One law: a rule without its four sections of explanation does not exist; the docstring is the page.
+"""
+
+from __future__ import annotations
+
+import inspect
+import re
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+
+from steptime.findings.case import Signal
+from steptime.findings.finding import Finding, Weight
+from steptime.findings.signals import Signals
+from steptime.quantities import Estimate, SourceLine
+
+Outcome = Iterable[Finding] | Finding | None
+Function = Callable[[Signals], Outcome]
+
+SECTIONS = ("What it means", "How we know", "What helps", "When to ignore it")
+"""The sections of a rule's docstring, in order, each heading on a line of its own."""
+
+_CODE = re.compile(r"ST[1-9]\d\d")
+_NAME = re.compile(r"[a-z]+(-[a-z]+)*")
+
+
+@dataclass(frozen=True, slots=True)
+class Page:
+    """A rule's explanation. sections: (heading, text), in the order of SECTIONS."""
+
+    title: str
+    sections: tuple[tuple[str, str], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Rule:
+    """needs: signals without which it is not examined. uses: signals that it reads where they exist.
+
+    instead_of: names of more general rules whose finding about the same account this one replaces. by_line: its
+    findings are about one line each, so that only a finding about the same line can replace them.
+    """
+
+    code: str
+    name: str
+    needs: frozenset[Signal]
+    uses: frozenset[Signal]
+    instead_of: frozenset[str]
+    weight: Weight
+    function: Function
+    page: Page
+    by_line: bool = False
+
+    def __call__(self, signals: Signals) -> tuple[Finding, ...]:
+        """The rule's findings; the function's None or single finding made a tuple."""
+        outcome = self.function(signals)
+        if outcome is None:
+            return ()
+        return (outcome,) if isinstance(outcome, Finding) else tuple(outcome)
+
+    def finding(
+        self,
+        summary: str,
+        advice: str,
+        at_stake: Estimate | None = None,
+        *,
+        account: str = "",
+        source: SourceLine | None = None,
+        evidence: tuple[str, ...] = (),
+        weight: Weight | None = None,
+    ) -> Finding:
+        """A finding of this rule."""
+        return Finding(
+            self.code, self.name, weight or self.weight, summary, advice, at_stake, account, source, evidence
+        )
+
+
+def rule(
+    code: str,
+    name: str,
+    *,
+    needs: set[Signal],
+    uses: frozenset[Signal] | set[Signal] = frozenset(),
+    instead_of: tuple[str, ...] = (),
+    weight: Weight = Weight.FINDING,
+    by_line: bool = False,
+) -> Callable[[Function], Rule]:
+    """Makes a rule of a function.
+
+    Raises ValueError for a code that is not STnnn, a name that is not in kebab case, no needs, or a docstring that
+    lacks one of the four sections.
+    """
+    if not _CODE.fullmatch(code) or not _NAME.fullmatch(name):
+        raise ValueError(f"a rule needs a code like ST101 and a name like input-wait, not {code!r} and {name!r}")
+    if not needs:
+        raise ValueError(f"rule {name} declares no signal that it needs")
+
+    def make(function: Function) -> Rule:
+        page = read_page(function, name)
+        general = frozenset(instead_of)
+        return Rule(code, name, frozenset(needs), frozenset(uses), general, weight, function, page, by_line)
+
+    return make
+
+
+def read_page(function: Function, name: str) -> Page:
+    """The page in a rule's docstring. Raises ValueError naming the sections that are missing or empty."""
+    lines = (inspect.getdoc(function) or "").splitlines()
+    places = {line.strip(): number for number, line in enumerate(lines) if line.strip() in SECTIONS}
+    ends = [*sorted(places.values())[1:], len(lines)]
+    spans = dict(zip(sorted(places.values()), ends, strict=False))
+    texts = {heading: _paragraph(lines[start + 1 : spans[start]]) for heading, start in places.items()}
+    missing = [heading for heading in SECTIONS if not texts.get(heading)]
+    title = lines[0].strip() if lines else ""
+    if missing or not title or title in SECTIONS:
+        raise ValueError(f"the docstring of rule {name} lacks: {', '.join(missing) or 'its first line'}")
+    return Page(title, tuple((heading, texts[heading]) for heading in SECTIONS))
+
+
+def _paragraph(lines: list[str]) -> str:
+    """The text under a heading, without its indentation."""
+    return inspect.cleandoc("\n".join(["", *lines])).strip()

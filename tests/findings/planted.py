@@ -1,0 +1,406 @@
+"""The planted case of each rule: `PLANTED[rule][name]`, names beginning with "fires" or "clean".
+
+Written out as JSON by `write_cases.py`; the clean ones hold the traps.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from steptime.findings.case import Case, CompilationUse, GarbageUse, RecomputeUse, SegmentUse, SettingsUse, SiteUse
+from steptime.quantities import SourceLine
+from tests.findings.healthy import (
+    HEALTHY,
+    MS,
+    SETTINGS,
+    SITE,
+    US,
+    about,
+    accounts,
+    contention,
+    line,
+    loader,
+    operator,
+    optimizer,
+    phases,
+    step,
+)
+
+BASE = replace(HEALTHY, contention=contention(job=0.9))
+
+
+def _waiting(wait: float, rest: float, **changes: object) -> Case:
+    """A CPU-bound job with a step of wait + rest ns."""
+    total = wait + rest
+    case = replace(BASE, step=step(total), accounts=accounts(total, input=wait, launch=0.05 * rest), contention=None)
+    return replace(case, **changes)  # type: ignore[arg-type]
+
+
+def _lines(*lines: object, base: Case = BASE) -> Case:
+    return replace(base, lines=(*base.lines, *lines))  # type: ignore[arg-type]
+
+
+_CUDA = replace(
+    BASE,
+    step=step(device="cuda"),
+    phases=phases(input=0.1 * MS, transfer=4 * MS, forward=6 * MS, backward=9 * MS, optimizer=1 * MS),
+    accounts=accounts(copy=3.5 * MS, sync=4 * MS),
+    operators=(),
+    loader=loader(0.1 * MS, 100 * US, workers=2, persistent_workers=True),
+)
+_TRANSFER = line("images = images.to(device)", 4 * MS, 0.01 * MS, role="transfer")
+_CELL = SourceLine("model.py", 31, "forward", "hidden = self.cell(x[:, t], hidden)")
+_COMPILED = CompilationUse(SourceLine("model.py", 10, "forward"), 2_000_000_000, True, "size mismatch at index 0")
+_LEFT_ON = SettingsUse(1, 8, 8)
+_ALONE = SettingsUse(1, 1, 8)
+
+PLANTED: dict[str, dict[str, Case]] = {
+    "input-wait": {
+        "fires": _waiting(30 * MS, 10 * MS, loader=loader(30 * MS, 0.93 * MS, usable_cpus=1), settings=_ALONE),
+        "fires-items-not-timed": _waiting(
+            30 * MS, 10 * MS, loader=replace(loader(30 * MS, 1.0), item=None, collate=None, workers=4)
+        ),
+        "fires-workers-keep-up-yet-it-waits": _waiting(
+            12 * MS, 10 * MS, loader=loader(12 * MS, 0.3 * MS, workers=8, usable_cpus=8, persistent_workers=True)
+        ),
+        "clean": BASE,
+        "clean-wait-within-noise": _waiting(
+            1 * MS, 19 * MS, loader=replace(loader(1 * MS, 20 * US, workers=1), wait=about(1 * MS, 1.2))
+        ),
+    },
+    "too-few-workers": {
+        "fires": _waiting(30 * MS, 10 * MS, loader=loader(30 * MS, 0.93 * MS)),
+        "fires-one-is-not-enough": _waiting(
+            20 * MS, 10 * MS, loader=loader(20 * MS, 0.93 * MS, workers=1, persistent_workers=True)
+        ),
+        "fires-sleeping-items-on-two-cpus": _waiting(
+            30 * MS,
+            10 * MS,
+            loader=loader(30 * MS, 0.93 * MS, usable_cpus=2),
+            contention=contention(job=0.3, cpus=2),
+            settings=SettingsUse(2, 2, 2),
+        ),
+        "fires-iterable": _waiting(30 * MS, 10 * MS, loader=loader(30 * MS, 0.93 * MS, iterable=True)),
+        "clean": BASE,
+        "clean-in-memory-tensors": _waiting(
+            8 * MS, 10 * MS, loader=loader(8 * MS, 0.2 * MS, in_memory_tensors=True, dataset="TensorDataset")
+        ),
+        "clean-no-cpu-left": _waiting(
+            30 * MS, 10 * MS, loader=loader(30 * MS, 0.93 * MS, usable_cpus=1), settings=_ALONE
+        ),
+        "clean-cheap-items": _waiting(0.9 * MS, 1 * MS, loader=loader(0.9 * MS, 18 * US)),
+        "clean-all-cpus-busy": _waiting(
+            20 * MS,
+            20 * MS,
+            loader=loader(20 * MS, 0.62 * MS, workers=1, usable_cpus=2),
+            contention=contention(job=2.0, cpus=2),
+        ),
+    },
+    "too-many-workers": {
+        "fires": _waiting(
+            4 * MS, 2 * MS, loader=loader(4 * MS, 5 * US, workers=2, persistent_workers=True), settings=SETTINGS
+        ),
+        "fires-more-than-cpus": _waiting(
+            6 * MS,
+            30 * MS,
+            loader=loader(6 * MS, 0.7 * MS, workers=16, usable_cpus=4, persistent_workers=True),
+        ),
+        "clean": BASE,
+        "clean-workers-needed": _waiting(
+            2 * MS, 10 * MS, loader=loader(2 * MS, 0.93 * MS, workers=3, persistent_workers=True)
+        ),
+        "clean-no-workers": _waiting(4 * MS, 10 * MS, loader=loader(4 * MS, 0.12 * MS)),
+    },
+    "workers-restarted": {
+        "fires": replace(
+            BASE,
+            loader=loader(0.2 * MS, 0.5 * MS, workers=2, start=about(120 * MS), starts=5, steps_per_start=20.0),
+        ),
+        "clean": replace(
+            BASE,
+            loader=loader(0.2 * MS, 0.5 * MS, workers=2, start=about(120 * MS), starts=1, steps_per_start=4000.0),
+        ),
+        "clean-persistent": replace(
+            BASE,
+            loader=loader(
+                0.2 * MS,
+                0.5 * MS,
+                workers=2,
+                start=about(120 * MS),
+                starts=5,
+                steps_per_start=20.0,
+                persistent_workers=True,
+            ),
+        ),
+    },
+    "per-sample-fetch": {
+        "fires": _waiting(
+            2 * MS,
+            4 * MS,
+            loader=loader(2 * MS, 6 * US, batch_size=256, in_memory_tensors=True, dataset="TensorDataset"),
+        ),
+        "fires-with-workers": _waiting(
+            5 * MS,
+            2 * MS,
+            loader=loader(
+                5 * MS,
+                3 * US,
+                workers=2,
+                batch_size=64,
+                in_memory_tensors=True,
+                dataset="TensorDataset",
+                collate=about(80 * US),
+            ),
+        ),
+        "clean": BASE,
+        "clean-batched": _waiting(
+            2 * MS,
+            4 * MS,
+            loader=loader(2 * MS, 6 * US, batch_size=256, in_memory_tensors=True, batched_fetch=True),
+        ),
+        "clean-large-samples-are-all-copying": _waiting(
+            2 * MS, 4 * MS, loader=loader(2 * MS, 2 * US, in_memory_tensors=True, collate=about(1.9 * MS))
+        ),
+    },
+    "slow-collate": {
+        "fires": _waiting(
+            10 * MS, 10 * MS, loader=loader(10 * MS, 30 * US, collate=about(9 * MS), collate_name="__main__.pad_batch")
+        ),
+        "fires-default": _waiting(10 * MS, 10 * MS, loader=loader(10 * MS, 30 * US, collate=about(9 * MS))),
+        "clean": _waiting(10 * MS, 10 * MS, loader=loader(10 * MS, 280 * US, collate=about(1 * MS))),
+        "clean-hidden-by-workers": replace(
+            BASE, loader=loader(0.1 * MS, 30 * US, workers=2, collate=about(9 * MS), collate_name="__main__.pad_batch")
+        ),
+    },
+    "slow-transfer": {
+        "fires": _lines(_TRANSFER, base=_CUDA),
+        "fires-pinned": replace(
+            _lines(_TRANSFER, base=_CUDA), loader=loader(0.1 * MS, 100 * US, workers=2, pin_memory=True)
+        ),
+        "clean": replace(_CUDA, accounts=accounts(copy=0.1 * MS)),
+        "clean-on-the-cpu": replace(BASE, phases=phases(transfer=4 * MS, forward=16 * MS)),
+    },
+    "batch-preparation": {
+        "fires": replace(
+            _lines(line("inputs, targets = next_batch(step)", 9 * MS, role="input")),
+            loader=None,
+            accounts=accounts(input=9 * MS, launch=0.5 * MS),
+        ),
+        "clean": replace(_lines(line("inputs, targets = next_batch(step)", 0.1 * MS, role="input")), loader=None),
+        "clean-loader-line": _waiting(
+            9 * MS,
+            11 * MS,
+            loader=loader(9 * MS, 0.27 * MS),
+            lines=(line("for images, labels in loader:", 9 * MS, 0.01 * MS, role="input"),),
+        ),
+    },
+    "host-time": {
+        "fires": replace(
+            _lines(line("weights = schedule(step, history)", 6 * MS)), accounts=accounts(host=6.2 * MS, launch=0.5 * MS)
+        ),
+        "fires-without-lines": replace(BASE, lines=(), accounts=accounts(host=6.2 * MS, launch=0.5 * MS)),
+        "clean": BASE,
+        "clean-time-is-in-operators": _lines(line("output = model(images)", 15 * MS, 0.1 * MS, role="forward")),
+    },
+    "garbage-collection": {
+        "fires": replace(
+            _lines(line("gc.collect()", 5 * MS, garbage=1.0)),
+            garbage=GarbageUse(about(4.9 * MS), 1.0),
+            accounts=accounts(host=5.2 * MS),
+        ),
+        "fires-hidden": replace(
+            BASE, garbage=GarbageUse(about(3 * MS), 0.2), accounts=accounts(host=3.2 * MS), lines=BASE.lines
+        ),
+        "clean": BASE,
+    },
+    "logging-in-step": {
+        "fires": replace(
+            _lines(line('log.write(json.dumps({"loss": loss.item()}) + "\\n")', 4 * MS)),
+            accounts=accounts(host=4.2 * MS),
+        ),
+        "clean": _lines(line("print(step, loss.item())", 0.01 * MS)),
+        "clean-not-logging": replace(_lines(line("catalog = login(update)", 4 * MS)), accounts=accounts(host=4.2 * MS)),
+    },
+    "checkpoint-in-step": {
+        "fires": replace(
+            _lines(line("save(model, path)", 7 * MS, checkpoint=6.8 * MS)), accounts=accounts(host=7.2 * MS)
+        ),
+        "clean": _lines(line("torch.save(model.state_dict(), path)", 0.01 * MS, checkpoint=0.01 * MS)),
+    },
+    "metrics-in-step": {
+        "fires": replace(_lines(line("correct += accuracy(output, labels)", 3 * MS)), accounts=accounts(host=3.2 * MS)),
+        "fires-item-loop": replace(
+            _lines(line("hits += sum(int(p.item() == t.item()) for p, t in pairs)", 5 * MS, 2 * MS, operators=400.0)),
+            accounts=accounts(host=2.2 * MS, launch=3 * MS),
+        ),
+        "clean": _lines(line("total += loss.item()", 0.01 * MS)),
+        "clean-evaluation": _lines(line("correct += accuracy(output, labels)", 3 * MS, role="evaluation")),
+    },
+    "list-conversion": {
+        "fires": replace(
+            _lines(line("images = torch.tensor(rows)", 8 * MS, role="input")),
+            loader=None,
+            accounts=accounts(input=8.2 * MS),
+        ),
+        "clean": _lines(line("scale = torch.tensor([0.5, 0.5])", 0.02 * MS)),
+        "clean-one-array": replace(
+            _lines(line("images = torch.tensor(np.stack(rows))", 8 * MS, role="input")),
+            loader=None,
+            accounts=accounts(input=8.2 * MS),
+        ),
+    },
+    "dispatch-loop": {
+        "fires": replace(
+            BASE,
+            accounts=accounts(launch=11 * MS),
+            operators=(
+                operator("addmm", 128, 1.2 * MS, "latency", source=_CELL),
+                operator("tanh", 64, 0.3 * MS, "latency", source=_CELL),
+                operator("mm", 128, 3 * MS, "latency", "backward"),
+            ),
+        ),
+        "fires-by-the-loop's-own-line": replace(
+            _lines(line("state = state * decay + inputs[t]", 6 * MS, 2 * MS, hits=128.0, operators=384.0)),
+            accounts=accounts(launch=9 * MS),
+            operators=(),
+        ),
+        "clean": BASE,
+        "clean-large-operators": replace(
+            BASE,
+            accounts=accounts(launch=3 * MS),
+            operators=(operator("mm", 150, 15 * MS, "compute", source=_CELL),),
+        ),
+        "clean-many-lines": replace(
+            BASE,
+            accounts=accounts(launch=11 * MS),
+            operators=tuple(
+                operator("mul", 20, 0.1 * MS, "latency", source=SourceLine("model.py", number)) for number in range(40)
+            ),
+        ),
+    },
+    "launch-bound": {
+        "fires": replace(BASE, accounts=accounts(launch=9 * MS)),
+        "clean": BASE,
+        "clean-dispatch-hidden": replace(
+            BASE, accounts=(*accounts(device=0.0)[:1], replace(accounts(launch=9 * MS)[1], recoverable=about(0.5 * MS)))
+        ),
+    },
+    "host-sync": {
+        "fires": replace(_CUDA, sites=(SITE,)),
+        "fires-without-a-trace": replace(_CUDA, sites=(replace(SITE, idle=None),)),
+        "clean": replace(_CUDA, sites=(replace(SITE, idle=0.01 * MS),)),
+        "clean-on-the-cpu": replace(BASE, sites=(SiteUse("item", "cpu", 1.0, SITE.source),)),
+        "clean-copies-to-the-device": replace(_CUDA, sites=(replace(SITE, name="to", idle=None),)),
+    },
+    "recompilation": {
+        "fires": replace(BASE, compilations=(_COMPILED, replace(_COMPILED, duration=1_500_000_000))),
+        "clean": replace(BASE, compilations=(replace(_COMPILED, after_warm_up=False),)),
+    },
+    "memory-bound-pointwise": {
+        "fires": replace(
+            BASE,
+            operators=(
+                operator("mul", 20, 5 * MS, "memory", bytes=60e6),
+                operator("add_", 20, 4 * MS, "memory", "backward", bytes=50e6),
+                operator("tanh", 4, 3 * MS, "memory", bytes=20e6),
+                operator("addmm", 4, 6 * MS, "compute"),
+            ),
+        ),
+        "fires-although-compiled": replace(
+            BASE,
+            operators=(operator("gelu", 8, 7 * MS, "memory", bytes=80e6),),
+            compilations=(replace(_COMPILED, after_warm_up=False),),
+        ),
+        "clean": BASE,
+        "clean-in-the-optimizer": replace(BASE, operators=(operator("addcdiv_", 20, 7 * MS, "memory", "optimizer"),)),
+        "clean-in-the-cache": replace(BASE, operators=(operator("mul", 400, 7 * MS, "latency"),)),
+    },
+    "copies-and-casts": {
+        "fires": replace(BASE, operators=(operator("copy_", 24, 5 * MS, "memory", bytes=60e6),)),
+        "clean": replace(BASE, operators=(operator("copy_", 4, 0.5 * MS, "memory", bytes=6e6),)),
+        "clean-in-the-optimizer": replace(BASE, operators=(operator("copy_", 24, 5 * MS, "memory", "optimizer"),)),
+    },
+    "optimizer-share": {
+        "fires": replace(BASE, optimizers=(optimizer(8 * MS, elements=1_000_000, fused=True),)),
+        "clean": BASE,
+        "clean-already-at-the-bandwidth": replace(
+            BASE, optimizers=(optimizer(8 * MS, elements=3_500_000, fused=True),)
+        ),
+    },
+    "dense-embedding-gradient": {
+        "fires": replace(
+            BASE, optimizers=(optimizer(9 * MS, elements=2_600_000, dense_embedding_elements=2_500_000, fused=True),)
+        ),
+        "clean": replace(
+            BASE, optimizers=(optimizer(9 * MS, elements=2_600_000, dense_embedding_elements=100_000, fused=True),)
+        ),
+    },
+    "single-tensor-optimizer": {
+        "fires": replace(BASE, optimizers=(optimizer(5 * MS, parameters=160, operators=2000.0),)),
+        "fires-on-cuda": replace(_CUDA, optimizers=(optimizer(5 * MS, parameters=160, foreach=False, type="RMSprop"),)),
+        "clean": replace(BASE, optimizers=(optimizer(5 * MS, parameters=160, fused=True),)),
+        "clean-foreach-by-default-on-cuda": replace(_CUDA, optimizers=(optimizer(5 * MS, parameters=160),)),
+        "clean-nothing-better-exists": replace(BASE, optimizers=(optimizer(5 * MS, parameters=160, type="LBFGS"),)),
+    },
+    "detect-anomaly": {
+        "fires": replace(BASE, settings=replace(_LEFT_ON, detect_anomaly=True)),
+        "clean": BASE,
+    },
+    "profiler-left-on": {
+        "fires": replace(BASE, settings=replace(_LEFT_ON, profiler=True), operators=()),
+        "clean": BASE,
+    },
+    "deterministic-left-on": {
+        "fires": replace(
+            BASE,
+            settings=replace(_LEFT_ON, deterministic=True),
+            operators=(operator("index_put_", 2, 4 * MS, "memory"), operator("fill_", 40, 1 * MS, "memory")),
+        ),
+        "fires-as-a-note": replace(BASE, settings=replace(_LEFT_ON, deterministic=True)),
+        "clean": BASE,
+    },
+    "recompute": {
+        "fires": replace(BASE, recompute=RecomputeUse(about(4 * MS), 0.3, SourceLine("model.py", 50, "forward"))),
+        "fires-memory-unknown": replace(BASE, recompute=RecomputeUse(about(4 * MS))),
+        "clean": replace(BASE, recompute=RecomputeUse(about(4 * MS), 0.92)),
+    },
+    "thread-oversubscription": {
+        "fires": replace(
+            BASE,
+            settings=SettingsUse(8, 2, 2, omp_num_threads="8"),
+            contention=contention(job=2.0, cpus=2, pressure=60.0, spread=0.2),
+        ),
+        "fires-with-doubt": replace(
+            BASE,
+            settings=SettingsUse(2, 2, 2, trainers_on_host=2),
+            contention=contention(job=1.9, cpus=2, pressure=60.0, spread=0.6),
+        ),
+        "clean": BASE,
+        "clean-threads-that-sleep": replace(
+            BASE, settings=SettingsUse(8, 2, 2), contention=contention(job=0.6, cpus=2, pressure=2.0)
+        ),
+    },
+    "background-load": {
+        "fires": replace(BASE, contention=contention(other=0.9, job=1.1, cpus=2, pressure=45.0, spread=0.4)),
+        "clean": BASE,
+        "clean-cpus-to-spare": replace(BASE, contention=contention(other=2.0, job=1.1, cpus=16, pressure=0.5)),
+    },
+    "unstable-steps": {
+        "fires": replace(BASE, contention=contention(spread=0.5)),
+        "fires-drift": replace(BASE, contention=contention(drift=0.4)),
+        "clean": BASE,
+    },
+    "few-steps": {"fires": replace(BASE, step=step(steady=5)), "clean": BASE},
+    "slow-evaluation": {
+        "fires": replace(BASE, segments=(SegmentUse("evaluation", 3, 4_000_000_000, 0.4),)),
+        "clean": replace(BASE, segments=(SegmentUse("evaluation", 3, 100_000_000, 0.01),)),
+    },
+    "slow-checkpoint": {
+        "fires": replace(BASE, segments=(SegmentUse("checkpoint", 4, 1_000_000_000, 0.1),)),
+        "clean": replace(BASE, segments=(SegmentUse("checkpoint", 1, 100_000_000, 0.01),)),
+    },
+    "rollout-share": {
+        "fires": replace(BASE, segments=(SegmentUse("rollout", 10, 9_000_000_000, 0.8),)),
+        "clean": replace(BASE, segments=(SegmentUse("rollout", 10, 900_000_000, 0.1),)),
+    },
+}

@@ -1,0 +1,80 @@
+"""Advice knows the configuration in force."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from steptime.findings.case import Case
+from steptime.findings.catalogue import CATALOGUE
+from steptime.findings.examine import examine
+from steptime.findings.finding import Finding
+
+CASES = Path(__file__).parent / "cases"
+
+
+def finding(rule: str, name: str) -> Finding:
+    case = msgspec.json.decode((CASES / rule / f"{name}.json").read_bytes(), type=Case)
+    return next(found for found in examine(case, CATALOGUE).findings if found.name == rule)
+
+
+@pytest.mark.parametrize(
+    ("rule", "name", "said"),
+    [
+        ("too-few-workers", "fires", "num_workers=3"),
+        ("too-few-workers", "fires-one-is-not-enough", "num_workers=3"),
+        ("too-few-workers", "fires-sleeping-items-on-two-cpus", "num_workers=2"),
+        ("too-few-workers", "fires-iterable", "get_worker_info"),
+        ("too-many-workers", "fires", "num_workers=0"),
+        ("too-many-workers", "fires-more-than-cpus", "num_workers=1"),
+        ("per-sample-fetch", "fires", "__getitems__"),
+        ("per-sample-fetch", "fires-with-workers", "num_workers=0"),
+        ("input-wait", "fires", "More workers would not help"),
+        ("slow-transfer", "fires", "pin_memory=True"),
+        ("slow-transfer", "fires-pinned", "add non_blocking=True"),
+        ("optimizer-share", "fires", "accumulate gradients"),
+        ("single-tensor-optimizer", "fires", "fused=True"),
+        ("single-tensor-optimizer", "fires-on-cuda", "foreach=True"),
+        ("thread-oversubscription", "fires", "OMP_NUM_THREADS=1"),  # two workers need the other CPU
+        ("thread-oversubscription", "fires-with-doubt", "OMP_NUM_THREADS=1"),
+        ("recompilation", "fires", "dynamic=True"),
+        ("garbage-collection", "fires", "Take gc.collect() out"),
+        ("garbage-collection", "fires-hidden", "gc.freeze()"),
+    ],
+)
+def test_advice_fits_the_job(rule: str, name: str, said: str) -> None:
+    assert said in finding(rule, name).advice
+
+
+@pytest.mark.parametrize(
+    ("rule", "name", "unsaid"),
+    [
+        ("per-sample-fetch", "fires", "num_workers"),
+        ("slow-transfer", "fires-pinned", "pin_memory"),
+        ("optimizer-share", "fires", "fused=True"),
+        ("memory-bound-pointwise", "fires-although-compiled", "Compile the model"),
+        ("too-few-workers", "fires-one-is-not-enough", "persistent_workers"),
+    ],
+)
+def test_nothing_is_advised_that_is_on_already_or_harms(rule: str, name: str, unsaid: str) -> None:
+    assert unsaid not in finding(rule, name).advice
+
+
+@pytest.mark.parametrize(
+    ("rule", "name", "line"),
+    [
+        ("host-time", "fires", "weights = schedule(step, history)"),
+        ("logging-in-step", "fires", "log.write("),
+        ("checkpoint-in-step", "fires", "save(model, path)"),
+        ("dispatch-loop", "fires", "self.cell"),
+        ("batch-preparation", "fires", "next_batch"),
+        ("host-sync", "fires", "loss.item()"),
+        ("input-wait", "fires", "__getitem__"),
+    ],
+)
+def test_a_finding_points_at_its_line(rule: str, name: str, line: str) -> None:
+    source = finding(rule, name).source
+    assert source is not None
+    assert line in source.text

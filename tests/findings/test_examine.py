@@ -1,0 +1,140 @@
+"""Examining: what is missing, what fails, what is immaterial, what is said better by another rule, and in which
+order."""
+
+from __future__ import annotations
+
+import pytest
+
+from steptime.findings.case import AccountUse, Case, Signal, StepSummary
+from steptime.findings.examine import examine
+from steptime.findings.finding import Finding, Weight
+from steptime.findings.rule import Function, Rule, rule
+from steptime.findings.signals import Signals
+from steptime.quantities import Estimate, SourceLine
+
+STEP = StepSummary(Estimate(1000.0, 990.0, 1010.0, 50), 60, 50, 5, "optimizer", "cpu")
+HOST = AccountUse("host", Estimate(300.0, 290.0, 310.0, 50), Estimate(300.0, 290.0, 310.0, 50))
+CASE = Case(step=STEP, accounts=(HOST,))
+HERE, THERE = SourceLine("train.py", 1), SourceLine("train.py", 2)
+PAGE = "A\n\nWhat it means\n  a\nHow we know\n  b\nWhat helps\n  c\nWhen to ignore it\n  d"
+
+
+def stake(value: float, spread: float = 0.1) -> Estimate:
+    return Estimate(value, value * (1 - spread), value * (1 + spread), 50)
+
+
+def made(code: str, name: str, *findings: Finding, **options: object) -> Rule:
+    def function(signals: Signals) -> tuple[Finding, ...]:
+        return findings
+
+    function.__doc__ = PAGE
+    return rule(code, name, needs={Signal.STEP}, **options)(function)  # type: ignore[arg-type]
+
+
+def found(code: str, name: str, at_stake: Estimate | None, **more: object) -> Finding:
+    weight = more.pop("weight", Weight.FINDING)
+    return Finding(code, name, weight, f"{name} costs", "Do not.", at_stake, **more)  # type: ignore[arg-type]
+
+
+def names(*rules: Rule, case: Case = CASE) -> list[str]:
+    return [finding.name for finding in examine(case, rules).findings]
+
+
+def test_a_missing_signal_is_named_and_the_rule_is_not_called() -> None:
+    def function(signals: Signals) -> None:
+        pytest.fail("called without its signal")
+
+    function.__doc__ = PAGE
+    needy = rule("ST901", "needy", needs={Signal.STEP, Signal.LOADER})(function)
+    examination = examine(CASE, [needy])
+    assert examination.not_examined == (("ST901", "no DataLoader fed the training steps"),)
+    assert not examination.failed
+
+
+@pytest.mark.parametrize("generator", [False, True])
+def test_a_rule_that_raises_costs_one_row(generator: bool) -> None:
+    def plain(signals: Signals) -> None:
+        raise ZeroDivisionError("oh")
+
+    def late(signals: Signals):  # type: ignore[no-untyped-def]
+        yield found("ST901", "broken", stake(100))
+        raise ZeroDivisionError("oh")
+
+    function: Function = late if generator else plain
+    function.__doc__ = PAGE
+    broken = rule("ST901", "broken", needs={Signal.STEP})(function)
+    fine = made("ST902", "fine", found("ST902", "fine", stake(100)))
+    examination = examine(CASE, [broken, fine])
+    assert examination.failed == (("ST901", "ZeroDivisionError: oh"),)
+    assert [finding.name for finding in examination.findings] == ["fine"]
+
+
+def test_a_rule_that_reads_what_it_did_not_declare_fails() -> None:
+    def curious(signals: Signals) -> None:
+        assert signals.accounts
+
+    curious.__doc__ = PAGE
+    examination = examine(CASE, [rule("ST901", "curious", needs={Signal.STEP})(curious)])
+    assert "without declaring Signal.ACCOUNTS" in examination.failed[0][1]
+
+
+def test_findings_come_by_time_at_stake_then_notes_then_doubts() -> None:
+    rules = (
+        made("ST901", "note", found("ST901", "note", None, weight=Weight.NOTE)),
+        made("ST902", "doubt", found("ST902", "doubt", None, weight=Weight.DOUBT)),
+        made("ST903", "small", found("ST903", "small", stake(30))),
+        made("ST904", "large", found("ST904", "large", stake(200))),
+    )
+    assert names(*rules) == ["large", "small", "note", "doubt"]
+
+
+def test_what_is_within_two_percent_or_within_its_own_noise_is_left_out() -> None:
+    rules = (
+        made("ST901", "tiny", found("ST901", "tiny", stake(19))),
+        made("ST902", "noise", found("ST902", "noise", stake(50, spread=1.1))),
+        made("ST903", "enough", found("ST903", "enough", stake(21))),
+    )
+    assert names(*rules) == ["enough"]
+
+
+def test_no_finding_promises_more_than_its_account_holds() -> None:
+    greedy = made("ST901", "greedy", found("ST901", "greedy", stake(900), account="host"))
+    (finding,) = examine(CASE, [greedy]).findings
+    assert finding.at_stake is not None
+    assert (finding.at_stake.value, finding.at_stake.high) == (300.0, 310.0)
+
+
+def test_a_particular_finding_replaces_the_general_one_and_keeps_its_words() -> None:
+    general = made("ST901", "general", found("ST901", "general", stake(200), account="host"))
+    special = made("ST902", "special", found("ST902", "special", stake(150), account="host"), instead_of=("general",))
+    examination = examine(CASE, [general, special])
+    assert [finding.name for finding in examination.findings] == ["special"]
+    assert examination.findings[0].evidence == ("general costs",)
+
+
+def test_a_particular_finding_that_explains_less_than_half_stands_beside_the_general_one() -> None:
+    general = made("ST901", "general", found("ST901", "general", stake(200), account="host"))
+    special = made("ST902", "special", found("ST902", "special", stake(90), account="host"), instead_of=("general",))
+    assert names(general, special) == ["general", "special"]
+
+
+def test_another_account_is_another_matter() -> None:
+    general = made("ST901", "general", found("ST901", "general", stake(200), account="host"))
+    special = made("ST902", "special", found("ST902", "special", stake(150), account="input"), instead_of=("general",))
+    assert set(names(general, special)) == {"general", "special"}
+
+
+def test_findings_about_lines_are_replaced_line_by_line() -> None:
+    general = made(
+        "ST901",
+        "general",
+        found("ST901", "general", stake(100), source=HERE),
+        found("ST901", "general", stake(90), source=THERE),
+        by_line=True,
+    )
+    special = made("ST902", "special", found("ST902", "special", stake(100), source=HERE), instead_of=("general",))
+    examination = examine(CASE, [general, special])
+    assert [(finding.name, finding.source) for finding in examination.findings] == [
+        ("special", HERE),
+        ("general", THERE),
+    ]

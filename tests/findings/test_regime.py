@@ -1,0 +1,64 @@
+"""The regime is said only as far as the numbers carry."""
+
+from __future__ import annotations
+
+from steptime.findings.case import AccountUse, Case, StepSummary
+from steptime.findings.finding import Finding, Weight
+from steptime.findings.regime import regime
+from steptime.quantities import Estimate
+
+STEP = StepSummary(Estimate(100.0, 99.0, 101.0, 50), 60, 50, 5, "optimizer", "cpu")
+
+
+def use(name: str, value: float, spread: float) -> AccountUse:
+    estimate = Estimate(value, value - spread, value + spread, 50)
+    return AccountUse(name, estimate, estimate)
+
+
+def case(*uses: AccountUse) -> Case:
+    return Case(step=STEP, accounts=uses)
+
+
+def test_the_account_with_the_most_to_recover_is_the_regime_with_its_interval() -> None:
+    found = regime(case(use("compute", 20, 2), use("input", 60, 3), use("host", 5, 1)))
+    assert found.name == "input"
+    assert found.share is not None
+    assert (found.share.value, found.share.low, found.share.high, found.share.unit) == (0.6, 0.57, 0.63, "1")
+    assert found.sentence == "Bound by waiting for input: without it a step would be 60 % (57 to 63 %) shorter."
+
+
+def test_what_counts_is_what_can_be_recovered_not_what_is_spent() -> None:
+    compute = AccountUse("compute", Estimate(80, 79, 81, 50), Estimate(10, 9, 11, 50))
+    assert regime(case(compute, use("launch", 15, 1))).name == "launch"
+
+
+def test_nothing_worth_a_tenth_is_balanced() -> None:
+    assert regime(case(use("input", 6, 1), use("host", 5, 1))).name == "balanced"
+
+
+def test_two_accounts_within_each_others_narrow_intervals_are_balanced() -> None:
+    found = regime(case(use("input", 32, 3), use("launch", 30, 3)))
+    assert found.name == "balanced"
+    assert "waiting for input" in found.sentence
+    assert "dispatching operators" in found.sentence
+
+
+def test_two_accounts_within_wide_intervals_are_undecided() -> None:
+    found = regime(case(use("input", 40, 25), use("launch", 30, 20)))
+    assert found.name == "undecided"
+    assert "measure more steps" in found.sentence
+
+
+def test_a_doubt_makes_it_undecided_and_is_named() -> None:
+    doubt = Finding("ST802", "background-load", Weight.DOUBT, "Other processes used 1.5 of 2 CPUs", "Wait.")
+    found = regime(case(use("input", 60, 3)), (doubt,))
+    assert found.name == "undecided"
+    assert found.sentence.startswith("Undecided: other processes used 1.5 of 2 CPUs.")
+    assert "waiting for input (60 %)" in found.sentence
+
+
+def test_without_a_ledger_it_is_undecided() -> None:
+    assert regime(case()).name == "undecided"
+    assert regime(Case(StepSummary(Estimate(0, 0, 0, 0), 0, 0, 0, "optimizer", "cpu"), (use("input", 1, 0),))).name == (
+        "undecided"
+    )

@@ -1,0 +1,98 @@
+"""No rule ever raises, promises more than there is, or advises workers that its own model does not want."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+import re
+from typing import Any
+
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+import steptime.findings.case as case_module
+from steptime.findings.case import AccountUse, Case, LineUse, LoaderUse, OperatorUse, SiteUse
+from steptime.findings.catalogue import CATALOGUE
+from steptime.findings.examine import examine
+from steptime.findings.finding import Weight
+from steptime.findings.loader_model import supply
+from steptime.findings.regime import regime
+from steptime.findings.stakes import named
+from steptime.quantities import Estimate, SourceLine
+
+numbers = st.one_of(st.just(0.0), st.floats(min_value=1e-3, max_value=1e12))
+shares = st.floats(min_value=0, max_value=1)
+counts = st.integers(min_value=0, max_value=500)
+words = st.sampled_from(
+    """|loss.backward()|print(loss.item())|gc.collect()|torch.save(state, path)|x = torch.tensor(rows)|ünïcode # µ
+x = x.to(device, non_blocking=True)|hits += accuracy(a, b)|input|transfer|host|forward|evaluation|default_collate
+cpu|cuda|aten::add_|aten::copy_|memory|latency|launch|AdamW|checkpoint|rollout""".replace("\n", "|").split("|")
+)
+
+
+@st.composite
+def estimates(draw: st.DrawFn) -> Estimate:
+    value = draw(numbers)
+    low = value * draw(shares)
+    return Estimate(value, low, value * (1 + draw(shares)), draw(counts))
+
+
+sources = st.builds(SourceLine, file=words, line=counts, function=words, text=words)
+
+
+def every(kind: type, **fields_of_its_own: object) -> st.SearchStrategy[Any]:
+    """Values of a dataclass with every field drawn, those with defaults too."""
+    drawn = {field.name: ... for field in dataclasses.fields(kind)}
+    return st.builds(kind, **{**drawn, **fields_of_its_own})  # type: ignore[arg-type]
+
+
+for leaf, strategy in ((Estimate, estimates()), (SourceLine, sources), (float, numbers), (int, counts), (str, words)):
+    st.register_type_strategy(leaf, strategy)
+SINGLE = (case_module.GarbageUse, case_module.Contention, case_module.MachineUse, case_module.RecomputeUse)
+REPEATED = (case_module.OptimizerUse, case_module.CompilationUse, case_module.SegmentUse, OperatorUse, SiteUse, LineUse)
+PARTS: tuple[type, ...] = (case_module.StepSummary, case_module.SettingsUse, LoaderUse, *SINGLE, *REPEATED)
+for part in PARTS:
+    st.register_type_strategy(part, every(part))
+
+accounts = st.builds(
+    AccountUse, name=st.sampled_from(["compute", "input", "host", "launch", "copy", "sync", "transfer"])
+)
+cases = every(
+    Case,
+    accounts=st.lists(accounts, max_size=5, unique_by=lambda use: use.name).map(tuple),
+    phases=st.lists(accounts, max_size=3, unique_by=lambda use: use.name).map(tuple),
+)
+many = settings(max_examples=150, deadline=None, suppress_health_check=list(HealthCheck))
+
+
+@many
+@given(cases)
+def test_no_case_makes_a_rule_raise_or_promise_what_is_not_there(case: Case) -> None:
+    examination = examine(case, CATALOGUE)
+    assert examination.failed == ()
+    for finding in examination.findings:
+        assert "\n" not in finding.summary
+        assert not re.search(r"\b(nan|inf)\b", finding.summary)
+        if finding.weight is Weight.FINDING:
+            assert finding.at_stake is not None
+            assert math.isfinite(finding.at_stake.value)
+            account = named(case.accounts, finding.account)
+            assert account is None or finding.at_stake.high <= account.duration.high
+    assert regime(case, examination.findings).sentence
+
+
+@many
+@given(cases, every(LoaderUse, usable_cpus=st.integers(min_value=1, max_value=64)))
+def test_workers_are_never_raised_beyond_what_the_model_wants(case: Case, loader: LoaderUse) -> None:
+    case = Case(case.step, loader=loader, settings=case.settings, contention=case.contention)
+    for finding in examine(case, CATALOGUE).findings:
+        for advised in re.findall(r"num_workers=(\d+)", finding.advice):
+            model = supply(case.step, loader, case.settings, case.contention)
+            assert model is not None
+            assert int(advised) in (0, model.best)
+            assert int(advised) <= loader.usable_cpus
+            if finding.name == "too-few-workers":
+                assert loader.workers < int(advised) <= model.best
+                assert model.step(int(advised)) < case.step.duration.value
+            else:
+                assert int(advised) < max(loader.workers, 1)
