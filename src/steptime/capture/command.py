@@ -133,11 +133,11 @@ def _cannot_record(path: Path, error: OSError) -> OutputError:
     if error.errno in (errno.ENOSPC, errno.EDQUOT):
         return OutputError(
             "no-room",
-            f"There is no room for a recording in {path}: free some, or name another folder with -o. "
+            f"There is no room for a recording in {path}: free some, or name another folder with --recording. "
             "The job was not started.",
         )
     return OutputError(
         "recording-not-writable",
-        f"The recording cannot be written to {path} ({os.strerror(error.errno or 0)}): name another folder with -o. "
+        f"The recording cannot be written to {path} ({os.strerror(error.errno or 0)}): name another folder with --recording. "
         "The job was not started.",
     )
