@@ -19,7 +19,7 @@ $(1)/bin/python -c 'import torch' 2>/dev/null \
 	|| $(1)/bin/python -m pip install --quiet '$(TORCH)' --index-url '$(TORCH_INDEX)'
 endef
 
-.PHONY: demo test lint clean
+.PHONY: demo test lint docs clean
 
 demo: .demo/ready
 	.demo/bin/steptime run --force --recording runs/demo -o runs/demo/report.md -- .demo/bin/python examples/slow_input.py
@@ -30,6 +30,11 @@ test: .test/ready
 lint: .test/ready
 	.test/bin/ruff check
 	.test/bin/mypy
+
+# What is generated from the code; the tests fail when it is not current.
+docs: .test/ready
+	.test/bin/python -m steptime.findings.pages docs/rules
+	.test/bin/python -c 'from steptime.report.json import schema_text; print(schema_text(), end="")' >docs/report-schema.json
 
 clean:
 	rm -rf .demo .test

@@ -49,9 +49,7 @@ class Wishes:
     type=click.IntRange(1, 1000),
     help="Steady steps to profile. Default: chosen from the step time.",
 )
-@click.option(
-    "--max-profile-seconds", metavar="N", type=click.IntRange(1, 3600), default=0, help="Longest time in the profiler."
-)
+@click.option("--max-profile-seconds", metavar="N", type=click.IntRange(1, 3600), help="Longest time in the profiler.")
 @click.option("--no-profile", is_flag=True, help="Watch only: no operators in the account.")
 @click.option("--no-ceilings", is_flag=True, help="Do not measure this machine's ceilings after the job.")
 @click.option("--no-progress", is_flag=True, help="Say nothing while the job runs.")
@@ -63,7 +61,7 @@ def command(
     force: bool,
     recording: Path | None,
     steps: int | None,
-    max_profile_seconds: int,
+    max_profile_seconds: int | None,
     no_profile: bool,
     no_ceilings: bool,
     no_progress: bool,
@@ -84,7 +82,7 @@ def command(
     folder = recording or default_recording(job or ("job",))
     if force and recording is not None:
         _remove_recording(folder)
-    options = ProbeOptions(not no_profile, steps, max_profile_seconds)
+    options = ProbeOptions(not no_profile, steps, max_profile_seconds or 0)
     announcer = None if quiet or no_progress else Announcer(say)
     outcome = launch(job, folder, options, announcer.show if announcer is not None else None)
     status = shield(lambda: _account(outcome, folder, wishes))

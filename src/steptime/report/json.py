@@ -39,6 +39,11 @@ def schema() -> dict[str, Any]:
     return {"$schema": "https://json-schema.org/draft/2020-12/schema", **msgspec.json.schema(Report)}
 
 
+def schema_text() -> str:
+    """The JSON Schema as docs/report-schema.json has it."""
+    return msgspec.json.format(msgspec.json.encode(schema()), indent=1).decode() + "\n"
+
+
 class _Version(msgspec.Struct):
     schema_version: int
 

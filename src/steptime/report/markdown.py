@@ -165,8 +165,8 @@ def _table(header: tuple[str, ...], rows: Iterable[tuple[str, ...]], *, code: bo
 
 
 def _prose(text: str) -> str:
-    """A stranger's string as plain Markdown text: nothing in it is markup."""
-    return re.sub(r"([\\`*_\[\]<>|#])", r"\\\1", one_line(text))
+    """A stranger's string as plain Markdown text: nothing in it is markup. Underscores inside words are none."""
+    return re.sub(r"([\\`*\[\]<>|#]|(?<![A-Za-z0-9])_|_(?![A-Za-z0-9]))", r"\\\1", one_line(text))
 
 
 def _code(text: str) -> str:

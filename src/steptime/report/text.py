@@ -34,25 +34,22 @@ def _header(report: Report) -> str:
     environment = report.environment
     facts = [f"torch {environment.torch}" if environment.torch else "", environment.device]
     if environment.ranks > 1:
-        facts.append(f"{environment.ranks} ranks, {report.processes[0].name} shown")
+        facts.append(f"{report.processes[0].name} of {environment.ranks}")
     tail = " · ".join(one_line(fact) for fact in facts if fact)
     head = f"steptime {environment.steptime} · {one_line(environment.command or report.source)}"
-    return f"{shorten(head, COLUMNS - len(tail) - 3)} · {shorten(tail, COLUMNS // 2)}"
+    tail = shorten(tail, COLUMNS - 24)
+    return f"{shorten(head, COLUMNS - len(tail) - 3)} · {tail}"
 
 
 def _step(process: ProcessReport) -> str:
     step = process.case.step
-    duration = step.duration
-    spread = (duration.high - duration.low) / 2
-    left_out = [f"{step.warm_up} warm-up" if step.warm_up else ""]
-    other = step.total - step.steady - step.warm_up
-    left_out.append(f"{other} disturbed" if other > 0 else "")
-    aside = "".join(f", {part}" for part in left_out if part)
-    return shorten(
-        f"Step {format_duration(duration.value)} ± {format_duration(spread)}"
-        f"  (median, 95 % interval; {step.steady} steady of {step.total} steps{aside})",
-        COLUMNS,
-    )
+    disturbed = step.total - step.steady - step.warm_up
+    counts = ((step.warm_up, "warm-up"), (disturbed, "disturbed"))
+    left_out = ", ".join(f"{count} {what}" for count, what in counts if count > 0)
+    aside = f" (left out: {left_out})" if left_out else ""
+    spread = (step.duration.high - step.duration.low) / 2
+    duration = f"{format_duration(step.duration.value)} ± {format_duration(spread)}"
+    return shorten(f"Step {duration}, median of {step.steady} steps{aside}", COLUMNS)
 
 
 def _ledger(process: ProcessReport) -> list[str]:

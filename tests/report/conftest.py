@@ -1,0 +1,73 @@
+"""A report as a diagnosis makes it, with every part filled."""
+
+from __future__ import annotations
+
+import pytest
+
+from steptime.findings.case import AccountUse, Case, LineUse, OperatorUse, SegmentUse, StepSummary
+from steptime.findings.finding import Finding, Weight
+from steptime.quantities import Estimate, SourceLine
+from steptime.report.report import SCHEMA_VERSION, Cost, Environment, ProcessReport, Report, Verdict
+
+LOOP = SourceLine("/home/ada/train.py", 88, "main", "for images, labels in loader:")
+
+
+def about(value: float, unit: str = "ns") -> Estimate:
+    return Estimate(value, 0.97 * value, 1.03 * value, 58, unit)
+
+
+def account(name: str, milliseconds: float, recoverable: float | None = None) -> AccountUse:
+    return AccountUse(name, about(milliseconds * 1e6), about((recoverable or 0.0) * 1e6))
+
+
+@pytest.fixture
+def findings() -> tuple[Finding, ...]:
+    """Three with time at stake, a note, a doubt: more than a terminal has room for in full."""
+    long = "a sentence that is longer than the terminal is wide, because findings carry all of their numbers with them"
+    return (
+        Finding(
+            "ST102", "too-few-workers", Weight.FINDING, long, f"Raise num_workers: {long}.", about(60e6), "input", LOOP
+        ),
+        Finding("ST201", "host-time", Weight.FINDING, "gc takes 5 ms", "Collect less often.", about(5e6), "host", LOOP),
+        Finding("ST501", "optimizer-share", Weight.FINDING, "1 ms", "Use foreach.", about(1e6), "compute", LOOP),
+        Finding("ST901", "slow-evaluation", Weight.NOTE, "evaluation takes 12 % of the run", "Evaluate less often."),
+        Finding("ST801", "background-load", Weight.DOUBT, "other programs use 1.1 of 2 CPUs", "Measure again."),
+    )
+
+
+@pytest.fixture
+def case() -> Case:
+    return Case(
+        step=StepSummary(about(96.2e6), total=80, steady=58, warm_up=3, mode="optimizer", device="cpu"),
+        accounts=(
+            account("compute", 22.0),
+            account("input", 68.0, 68.0),
+            account("launch", 3.0),
+            account("host", 2.0),
+            account("copy", 0.2),
+            account("unexplained", 1.0),
+        ),
+        phases=(account("input", 68.0), account("forward", 8.0), account("backward", 18.0), account("rest", 2.2)),
+        lines=(LineUse(LOOP, "input", about(68e6), about(0.0), 1.0),),
+        operators=(OperatorUse("aten::conv2d", 3.0, 12e6, "compute", flops=1e9, bytes=2e6),),
+        segments=(SegmentUse("evaluation", 3, 900_000_000, 0.12),),
+    )
+
+
+@pytest.fixture
+def report(case: Case, findings: tuple[Finding, ...]) -> Report:
+    process = ProcessReport(
+        name="pid 4242",
+        rank=None,
+        case=case,
+        verdict=Verdict("input", "Bound by waiting for input: without it a step would be 71 %, 69 to 72 % shorter."),
+        findings=findings,
+        not_examined=(("ST301", "no device trace"),),
+        failed=(),
+        cost=Cost(about(6e3), 5e3, 3, 400_000_000, 120_000_000, 612.0),
+        step_ns=(96_000_000,) * 80,
+        steady=(True,) * 80,
+        notes=("the first 3 steps are warm-up",),
+    )
+    environment = Environment("python train.py", "box", "cpu", "3.11.7", "2.13.0+cpu", "0.1.0")
+    return Report(SCHEMA_VERSION, "runs/train", environment, (process,), "steptime explain ST102", ("trace 2 is cut",))

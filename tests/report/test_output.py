@@ -1,0 +1,77 @@
+"""Reports on their way to a file."""
+
+from __future__ import annotations
+
+import stat
+from pathlib import Path
+
+import pytest
+
+from steptime.errors import OutputError
+from steptime.report import json, markdown, text
+from steptime.report.output import check, write
+from steptime.report.report import Report
+
+
+@pytest.mark.parametrize(
+    ("name", "render"), [("a.md", markdown.render), ("b.TXT", text.render), ("c.json", json.render)]
+)
+def test_the_format_follows_from_the_extension(report: Report, tmp_path: Path, name: str, render: object) -> None:
+    write(report, str(tmp_path / name), force=False)
+    assert (tmp_path / name).read_text(encoding="utf-8") == render(report)  # type: ignore[operator]
+
+
+def test_folders_on_the_way_are_made_and_the_file_is_as_open_as_any_other(report: Report, tmp_path: Path) -> None:
+    plain = tmp_path / "plain"
+    plain.touch()
+    write(report, str(tmp_path / "new" / "folder" / "r.md"), force=False)
+    made = tmp_path / "new" / "folder" / "r.md"
+    assert stat.S_IMODE(made.stat().st_mode) == stat.S_IMODE(plain.stat().st_mode)
+
+
+@pytest.mark.parametrize(
+    ("name", "slug", "words"),
+    [
+        ("r.html", "output-format", "no HTML page yet"),
+        ("r.pdf", "output-format", "must end in one of .txt, .md, .json"),
+        ("noextension", "output-format", "must end in one of"),
+        (".", "output-folder", "is a folder"),
+    ],
+)
+def test_what_cannot_be_written_is_refused_before_the_job(tmp_path: Path, name: str, slug: str, words: str) -> None:
+    if name == ".":
+        (tmp_path / "folder.md").mkdir()
+        name = "folder.md"
+    with pytest.raises(OutputError, match=words) as refused:
+        check(str(tmp_path / name), force=True)
+    assert refused.value.slug == slug
+
+
+def test_nothing_is_overwritten_unasked(report: Report, tmp_path: Path) -> None:
+    path = tmp_path / "r.md"
+    path.write_text("mine", encoding="utf-8")
+    with pytest.raises(OutputError, match=r"--force .*\(output-exists\)"):
+        write(report, str(path), force=False)
+    assert path.read_text(encoding="utf-8") == "mine"
+    write(report, str(path), force=True)
+    assert path.read_text(encoding="utf-8") == markdown.render(report)
+
+
+def test_a_failing_disk_leaves_no_half_file(report: Report, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "r.md"
+    path.write_text("old", encoding="utf-8")
+
+    def full(self: Path, target: Path) -> Path:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(Path, "replace", full)
+    with pytest.raises(OutputError, match=r"No space left on device.*\(output-unwritable\)"):
+        write(report, str(path), force=True)
+    assert [file.name for file in tmp_path.iterdir()] == ["r.md"]
+    assert path.read_text(encoding="utf-8") == "old"
+
+
+def test_standard_output_gets_the_text(report: Report, capsys: pytest.CaptureFixture[str]) -> None:
+    check("-", force=False)
+    write(report, "-", force=False)
+    assert capsys.readouterr().out == text.render(report)

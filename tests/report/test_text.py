@@ -1,0 +1,110 @@
+"""What a terminal shows."""
+
+from __future__ import annotations
+
+import unicodedata
+from dataclasses import replace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from steptime.findings.case import Case
+from steptime.findings.finding import Finding
+from steptime.quantities import SourceLine
+from steptime.report.printable import one_line, plain, printable
+from steptime.report.report import Report
+from steptime.report.text import COLUMNS, LINES, render
+
+
+def with_process(report: Report, **changes: object) -> Report:
+    return replace(report, processes=(replace(report.processes[0], **changes),))  # type: ignore[arg-type]
+
+
+def test_it_fits_a_terminal_and_ends_with_the_next_command(report: Report) -> None:
+    lines = render(report).splitlines()
+    assert len(lines) <= LINES
+    assert max(map(len, lines)) <= COLUMNS
+    assert lines[-1] == "Next:  steptime explain ST102"
+
+
+def test_it_says_step_regime_findings_source_lines_cost_and_the_recording(report: Report) -> None:
+    text = render(report)
+    for part in (
+        "Step 96.2 ms ± 2.89 ms",
+        "median of 58 steps (left out: 3 warm-up, 19 disturbed)",
+        "Bound by waiting for input: without it a step would be 71 %",
+        "ST102 too-few-workers",
+        "up to 60 ms a step (62 %)",
+        "train.py:88: for images, labels in loader:",
+        "Doubt:  ST801 other programs use 1.1 of 2 CPUs",
+        "Note:  ST901 evaluation takes 12 % of the run",
+        "Left out: trace 2 is cut",
+        "Cost:  6 µs a step (< 0.1 %, measured)",
+        "From:  runs/train",
+    ):
+        assert part in text
+
+
+def test_the_largest_account_has_the_longest_bar_and_the_first_row(report: Report) -> None:
+    rows = [line for line in render(report).splitlines() if "█" in line or "░" in line]
+    assert rows[0].split()[0] == "input"
+    assert [row.count("█") for row in rows] == sorted((row.count("█") for row in rows), reverse=True)
+    assert rows[0].rstrip().endswith("71 %")
+    assert not any(row.split()[0] == "copy" for row in rows), "0.2 % of the step is not worth a row"
+
+
+def test_the_shown_accounts_sum_to_the_step(report: Report, case: Case) -> None:
+    many = tuple(replace(case.accounts[0], name=f"account{number}") for number in range(9))
+    shown = render(with_process(report, case=replace(case, accounts=many)))
+    assert "other" in shown, "what has no row of its own is summed up"
+
+
+def test_what_has_most_at_stake_gets_its_advice_first(report: Report, findings: tuple[Finding, ...]) -> None:
+    assert "→ Raise num_workers" in render(with_process(report, findings=findings[:1]))
+
+
+def test_a_long_verdict_a_long_command_and_no_findings_fit_too(report: Report) -> None:
+    crowded = with_process(report, findings=(), verdict=replace(report.processes[0].verdict, sentence="long " * 60))
+    crowded = replace(crowded, environment=replace(report.environment, command="python train.py " * 20))
+    lines = render(crowded).splitlines()
+    assert len(lines) <= LINES
+    assert max(map(len, lines)) <= COLUMNS
+
+
+def test_a_hostile_name_cannot_steer_the_terminal(report: Report, findings: tuple[Finding, ...]) -> None:
+    hostile = SourceLine("/tmp/\x1b[2Jevil\u202e.py", 3, "f", "\x1b]0;owned\x07x = 1\r\x9b31m")
+    text = render(
+        replace(
+            with_process(report, findings=(replace(findings[0], source=hostile),)),
+            source="runs/\x1b[31mred\nST999 forged finding",
+            environment=replace(report.environment, command="python \x1b[2J.py \ud800"),
+        )
+    )
+    assert not [letter for letter in text if unicodedata.category(letter) in {"Cc", "Cs", "Cf"} and letter != "\n"]
+    assert "\\x1b[2Jevil\\u202e.py" in text
+    assert not any(line.startswith("ST999") for line in text.splitlines())
+
+
+@given(st.text())
+def test_printable_text_has_no_controls_whatever_came_in(text: str) -> None:
+    bad = {"Cc", "Cs", "Zl", "Zp"}
+    assert not [letter for letter in printable(text) if unicodedata.category(letter) in bad and letter != "\n"]
+    assert "\n" not in one_line(text)
+    assert plain(printable(text)).isascii()
+
+
+def test_a_terminal_without_unicode_gets_the_same_lines_in_ascii(report: Report) -> None:
+    text = render(report)
+    simple = plain(text)
+    assert simple.isascii()
+    assert len(simple.splitlines()) == len(text.splitlines())
+    assert "# " not in simple.splitlines()[0]
+    assert "####" in simple
+    assert "+-" in simple
+
+
+@pytest.mark.parametrize("ranks", [1, 8])
+def test_a_job_of_several_ranks_says_which_one_is_shown(report: Report, ranks: int) -> None:
+    shown = replace(report, environment=replace(report.environment, ranks=ranks))
+    assert ("pid 4242 of 8" in render(shown)) == (ranks == 8)
