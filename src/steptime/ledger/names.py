@@ -21,6 +21,25 @@ unsqueeze unsqueeze_ view view_as _local_scalar_dense _nested_tensor_size _resha
 """
 FREE_OPERATORS = frozenset(_FREE.split())
 """Operators that make or change a tensor's description, or allocate: they move no data of their own."""
+FILLING = frozenset(
+    [
+        "fill_",
+        "zero_",
+        "zeros",
+        "zeros_like",
+        "ones",
+        "ones_like",
+        "full",
+        "full_like",
+        "new_zeros",
+        "new_full",
+        "scalar_tensor",
+    ]
+)
+"""Operators that inside another one set up its output: aten::sum fills its result before it adds."""
+COPYING = frozenset(["copy_", "_to_copy", "clone"])
+WRAPPERS = FILLING - {"fill_"} | {"_to_copy", "clone", "repeat", "constant_pad_nd", "pad"}
+"""Operators that leave their work to the filling or copying inside them."""
 
 ENGINE = re.compile(r"^(autograd::engine::|(struct )?torch::(autograd|jit)::|[A-Za-z_]\w*Backward\d*$)")
 """Autograd's own frames around the operators of a backward function."""
@@ -52,6 +71,21 @@ def matching(trace: Trace, test: Callable[[str], object]) -> Bool:
 def is_free(name: str) -> bool:
     """True for an operator that moves no data, whatever its namespace."""
     return name.rsplit("::", 1)[-1] in FREE_OPERATORS
+
+
+def is_filling(name: str) -> bool:
+    """True for an operator that gives a tensor its first values."""
+    return name.rsplit("::", 1)[-1] in FILLING
+
+
+def is_copying(name: str) -> bool:
+    """True for an operator that copies a tensor."""
+    return name.rsplit("::", 1)[-1] in COPYING
+
+
+def is_wrapper(name: str) -> bool:
+    """True for an operator that does nothing but what the one inside it does."""
+    return name.rsplit("::", 1)[-1] in WRAPPERS
 
 
 def is_engine(name: str) -> bool:

@@ -1,0 +1,124 @@
+"""Operators summed over the steps: how often, how long, what bounds them, which line calls them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from steptime.hardware.machine import Machine
+from steptime.intervals import Intervals
+from steptime.kineto.table import ABSENT, Trace
+from steptime.ledger.operator_calls import OperatorCalls, operator_calls
+from steptime.ledger.work import Work, work_of
+from steptime.quantities import SourceLine
+from steptime.timeline.timeline import Phase
+
+Int64 = npt.NDArray[np.int64]
+COMPUTE, MEMORY, LATENCY, UNMODELLED = "compute", "memory", "latency", "unmodelled"
+
+
+@dataclass(frozen=True, slots=True)
+class OperatorTotal:
+    """An operator over all steps, per step. duration: ns (on an accelerator, of the kernels that it launched; on a CPU,
+    inside it, operators within it excluded). bound: "compute", "memory", "latency" (its work takes less time at the
+    machine's ceilings than dispatching it) or "unmodelled". flops, bytes: None where a call has no model."""
+
+    name: str
+    calls: float
+    duration: float
+    bound: str
+    phase: str = ""
+    flops: float | None = None
+    bytes: float | None = None
+    source: SourceLine | None = None
+
+
+def total(
+    trace: Trace,
+    borders: Int64,
+    machine: Machine | None = None,
+    *,
+    phase_ranges: Mapping[Phase, Intervals] | None = None,
+    training_thread: int | None = None,
+    sources: Mapping[str, SourceLine] | None = None,
+) -> tuple[OperatorTotal, ...]:
+    """The operators that did the work of the steps, the longest first.
+
+    borders: (n, 2) ns on the trace's clock, as the host sees the steps. machine: whose ceilings decide `bound`.
+    sources: lines by operator name, as `source_lines.sources_of` finds them in a trace with stacks.
+    """
+    if not len(borders):
+        return ()
+    calls = operator_calls(trace, borders, phase_ranges or {}, training_thread)
+    totals = [
+        _summed(trace, calls, rows, machine, len(borders), (sources or {}).get(trace.symbols[name]))
+        for name, rows in _grouped(trace.events.name[calls.rows])
+    ]
+    return tuple(sorted(totals, key=lambda each: (-each.duration, each.name)))
+
+
+def bound_of(work: Work | None, machine: Machine | None) -> str:
+    """What bounds a call by the roofline of the machine's ceilings (Williams, Waterman, Patterson 2009).
+
+    The slower of the two, arithmetic at the rate of a matrix product or bytes at the rate of a copy, binds; when both
+    would be done in less time than dispatching takes, the call is too small for either to matter.
+    """
+    if work is None or machine is None or machine.copy is None:
+        return UNMODELLED
+    rate = machine.matrix_rate(work.number_format) if work.flops else None
+    if work.flops and not rate:
+        return UNMODELLED
+    arithmetic = work.flops / rate * 1e9 if rate else 0.0
+    movement = work.bytes / machine.copy.value * 1e9
+    overhead = machine.launch or machine.dispatch
+    if overhead is not None and max(arithmetic, movement) < overhead.value:
+        return LATENCY
+    return COMPUTE if arithmetic >= movement else MEMORY
+
+
+def _summed(
+    trace: Trace, calls: OperatorCalls, chosen: Int64, machine: Machine | None, steps: int, source: SourceLine | None
+) -> OperatorTotal:
+    """One operator; `chosen`: positions in `calls`. Calls of equal arguments are modelled once."""
+    events, rows, duration = trace.events, calls.rows[chosen], calls.duration[chosen]
+    arguments = np.stack((events.shapes[rows], events.dtypes[rows], events.inputs[rows]), axis=1)
+    kinds, kind, counts = np.unique(arguments, axis=0, return_inverse=True, return_counts=True)
+    kind = kind.reshape(-1)
+    name = trace.symbols[events.name[rows[0]]]
+    works = [_work(trace, name, each) for each in kinds.tolist()]
+    spent = np.bincount(kind, duration, len(kinds))
+    known = all(work is not None for work in works)
+    return OperatorTotal(
+        name=name,
+        calls=len(rows) / steps,
+        duration=float(duration.sum()) / steps,
+        bound=_heaviest([bound_of(work, machine) for work in works], spent.tolist()),
+        phase=_heaviest([Phase(each).name.lower() for each in calls.phase[chosen].tolist()], duration.tolist()),
+        flops=sum(w.flops * n for w, n in zip(works, counts.tolist(), strict=True) if w) / steps if known else None,
+        bytes=sum(w.bytes * n for w, n in zip(works, counts.tolist(), strict=True) if w) / steps if known else None,
+        source=source,
+    )
+
+
+def _work(trace: Trace, name: str, arguments: list[int]) -> Work | None:
+    tables = (trace.shapes, trace.dtypes, trace.inputs)
+    texts = ["" if number == ABSENT else table[number] for table, number in zip(tables, arguments, strict=True)]
+    return work_of(name, *texts)
+
+
+def _heaviest(labels: list[str], weights: list[float]) -> str:
+    """The label with the largest sum of weights."""
+    sums: dict[str, float] = {}
+    for label, weight in zip(labels, weights, strict=True):
+        sums[label] = sums.get(label, 0.0) + weight
+    return max(sums, key=lambda label: sums[label])
+
+
+def _grouped(keys: npt.NDArray[np.int32]) -> list[tuple[int, Int64]]:
+    """(key, positions) for each distinct key."""
+    order = np.argsort(keys, kind="stable")
+    distinct, heads = np.unique(keys[order], return_index=True)
+    return list(zip(distinct.tolist(), np.split(order, heads[1:]), strict=True)) if len(keys) else []
