@@ -14,6 +14,7 @@ SOURCE = Path(__file__).resolve().parent.parent / "src" / "steptime"
 
 FLOORS = (  # from the ground up; a room imports itself and what lies on floors below its own
     ("_version", "errors", "quantities", "intervals", "journal"),
+    ("estimates",),
     ("recording", "kineto", "hardware"),
     ("capture",),
     ("timeline",),

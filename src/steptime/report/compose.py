@@ -1,0 +1,37 @@
+"""From what was found to a report: which process is shown first, and what the reader is to do next."""
+
+from __future__ import annotations
+
+import shlex
+
+from steptime.findings.finding import Weight
+from steptime.report.report import SCHEMA_VERSION, Environment, ProcessReport, Report
+
+
+def compose(
+    source: str, environment: Environment, processes: tuple[ProcessReport, ...], problems: tuple[str, ...] = ()
+) -> Report:
+    """The report of a recording or of traces. source: the path as the user gave it. processes: at least one.
+
+    The slowest training process comes first: the others wait for it wherever they meet.
+    """
+    ordered = sorted(processes, key=lambda process: (-process.case.step.duration.value, process.rank or 0))
+    if _alike(processes):
+        ordered = sorted(processes, key=lambda process: (process.rank is None, process.rank or 0))
+    return Report(SCHEMA_VERSION, source, environment, tuple(ordered), next_command(source, ordered[0]), problems)
+
+
+def next_command(source: str, process: ProcessReport) -> str:
+    """What helps most now, ready to paste: the page of the finding with the most at stake (or of what makes the
+    measurement doubtful), else the whole account."""
+    for weight in (Weight.DOUBT, Weight.FINDING):
+        for finding in process.findings:
+            if finding.weight is weight:
+                return f"steptime explain {finding.code}"
+    return f"steptime report {shlex.quote(source)} -o report.md"
+
+
+def _alike(processes: tuple[ProcessReport, ...]) -> bool:
+    """Whether the steps take equally long, as far as their intervals tell: then rank 0 is the one that people know."""
+    durations = [process.case.step.duration for process in processes]
+    return max(each.low for each in durations) <= min(each.high for each in durations)
