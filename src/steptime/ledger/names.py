@@ -21,21 +21,10 @@ unsqueeze unsqueeze_ view view_as _local_scalar_dense _nested_tensor_size _resha
 """
 FREE_OPERATORS = frozenset(_FREE.split())
 """Operators that make or change a tensor's description, or allocate: they move no data of their own."""
-FILLING = frozenset(
-    [
-        "fill_",
-        "zero_",
-        "zeros",
-        "zeros_like",
-        "ones",
-        "ones_like",
-        "full",
-        "full_like",
-        "new_zeros",
-        "new_full",
-        "scalar_tensor",
-    ]
-)
+_FILLING = """
+fill_ zero_ zeros zeros_like ones ones_like full full_like new_zeros new_full scalar_tensor
+"""
+FILLING = frozenset(_FILLING.split())
 """Operators that inside another one set up its output: aten::sum fills its result before it adds."""
 COPYING = frozenset(["copy_", "_to_copy", "clone"])
 WRAPPERS = FILLING - {"fill_"} | {"_to_copy", "clone", "repeat", "constant_pad_nd", "pad"}
