@@ -138,6 +138,6 @@ def _cannot_record(path: Path, error: OSError) -> OutputError:
         )
     return OutputError(
         "recording-not-writable",
-        f"The recording cannot be written to {path} ({os.strerror(error.errno or 0)}): name another folder with --recording. "
-        "The job was not started.",
+        f"The recording cannot be written to {path} ({os.strerror(error.errno or 0)}): name another folder with "
+        "--recording. The job was not started.",
     )

@@ -45,7 +45,12 @@ class TorchFinder(object):  # noqa: UP004 - must parse in Python 2 as a new-styl
 
         def exec_module(module):  # type: ignore[no-untyped-def]
             del loader.exec_module
-            execute(module)
+            try:
+                execute(module)
+            except BaseException as error:
+                # importlib.import_module shows its machinery: our frame leaves by hand (the raise adds none in >= 3.11)
+                error.__traceback__ = error.__traceback__ and error.__traceback__.tb_next
+                raise
             self.imported()
 
         exec_module.__code__ = exec_module.__code__.replace(co_filename=HIDDEN)
