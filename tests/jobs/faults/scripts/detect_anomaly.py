@@ -1,0 +1,24 @@
+"""Anomaly detection was left on; healthy: off."""
+
+import argparse
+
+import torch
+from torch import nn
+
+parser = argparse.ArgumentParser()
+parser.add_argument("--healthy", action="store_true")
+parser.add_argument("--steps", type=int, default=120)
+arguments = parser.parse_args()
+torch.manual_seed(0)
+
+torch.autograd.set_detect_anomaly(not arguments.healthy)  # fault
+batches = torch.randn(16, 128, 256)
+labels = torch.randint(10, (16, 128))
+layers = [nn.Sequential(nn.Linear(256, 256), nn.ReLU()) for _ in range(12)]
+model = nn.Sequential(*layers, nn.Linear(256, 10))
+optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+for step in range(arguments.steps):
+    loss = nn.functional.cross_entropy(model(batches[step % 16]), labels[step % 16])
+    optimizer.zero_grad()
+    loss.backward()
+    optimizer.step()
