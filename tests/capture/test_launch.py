@@ -78,7 +78,7 @@ class Launched:
 
     def job(self) -> psutil.Process:
         family = psutil.Process(self.process.pid).children()
-        return next(process for process in family if LISTENER in process.cmdline())
+        return next(process for process in family if process.cmdline()[2] == LISTENER)
 
 
 @pytest.fixture
