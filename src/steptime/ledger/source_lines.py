@@ -25,8 +25,8 @@ FRAME = re.compile(r"^(?P<file>[^<].*)\((?P<line>\d+)\): (?P<function>.*)$")
 FOREIGN = re.compile(r"(^|/)(site-packages|dist-packages|lib/python\d[\d.]*)/")
 _LIBRARIES = """
 torch torchvision torchaudio numpy pandas scipy sklearn PIL transformers accelerate datasets tokenizers lightning
-pytorch_lightning lightning_fabric keras timm peft trl diffusers ignite fastai deepspeed megatron tqdm wandb mlflow hydra
-click steptime
+pytorch_lightning lightning_fabric keras timm peft trl diffusers ignite fastai deepspeed megatron tqdm wandb mlflow
+hydra click steptime
 """
 LIBRARIES = frozenset(_LIBRARIES.split())
 """Kineto strips what is on sys.path from the file names, so packages are known by their first folder only."""
@@ -85,7 +85,7 @@ def _frames_at(trace: Trace, lane: int, times: Int64, user: npt.NDArray[np.bool_
 def _by_sequence(trace: Trace, forward: Operations, frames: Int64) -> dict[int, int]:
     """The user's function of the forward operator of each sequence number.
 
-    Operators that record nothing carry the number of the next one that does, so the last one with a number is its owner.
+    Operators that record nothing carry the number of the next one that does, so the last with a number owns it.
     """
     events = trace.events
     sequence = events.sequence[forward.rows]

@@ -1,0 +1,151 @@
+"""The account of a recorded process: its profiled steps explain what its steady steps spent their time on.
+
+One law: what was watched is what the user waits for, so the steady steps are accounted for, never the profiled ones.
+Journal and trace have different clocks; a pair read together when the profiler stopped lays one beside the other.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from steptime.errors import TraceError
+from steptime.hardware.machine import Machine
+from steptime.intervals import EMPTY, Intervals, join, subtract, union
+from steptime.journal import Kind
+from steptime.kineto.reader import read
+from steptime.kineto.table import Trace
+from steptime.ledger.account import account_phases, claims_of, device_of
+from steptime.ledger.calibrate import calibrate
+from steptime.ledger.ledger import Account, Ledger
+from steptime.ledger.operators import OperatorTotal, total
+from steptime.ledger.source_lines import sources_of
+from steptime.quantities import SourceLine
+from steptime.recording.recording import Process, TraceFacts
+from steptime.timeline.layout import Layout
+from steptime.timeline.timeline import Phase, Steps
+
+Int64 = npt.NDArray[np.int64]
+PART = 0.05
+"""Of a step: what may miss at the window's edges."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Window:
+    """One trace beside the journal. borders: (n, 2) of whole profiled steps, phases and compiling: on the trace's
+    clock, ns."""
+
+    trace: Trace
+    stacks: bool
+    borders: Int64
+    phases: dict[Phase, Intervals]
+    compiling: Intervals
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class RecordedAccount:
+    """ledger: of the steady steps. operators: of the profiled ones, per step. profiled_steps: those that the split
+    comes from; 0 leaves what no phase explains unexplained. windows: all traces that could be read."""
+
+    ledger: Ledger
+    operators: tuple[OperatorTotal, ...]
+    profiled_steps: int
+    windows: tuple[Window, ...]
+    problems: tuple[str, ...]
+
+
+def account_for_process(process: Process, layout: Layout, machine: Machine | None = None) -> RecordedAccount:
+    """The ledger and the operators of a process. A trace that cannot be read is a problem in words, not an error."""
+    steps = layout.timeline.steps
+    windows, problems = _windows(process, layout)
+    timed = [window for window in windows if not window.stacks and len(window.borders)]
+    spent = np.zeros((len(Phase), len(Account)), np.int64)
+    for window in timed:
+        claims = claims_of(
+            window.trace,
+            input_ranges=window.phases[Phase.INPUT],
+            compile_ranges=window.compiling,
+            phase_ranges=window.phases,
+            machine=machine,
+        )
+        spent += account_phases(claims, window.borders, window.phases)
+    device = device_of(timed[0].trace) if timed else process.facts.device
+    count = sum(len(window.borders) for window in timed)
+    ledger = calibrate(spent, count, steps.phases[steps.steady], device)
+    return RecordedAccount(ledger, _operators(windows, timed, machine), count, windows, problems)
+
+
+def _operators(windows: tuple[Window, ...], timed: list[Window], machine: Machine | None) -> tuple[OperatorTotal, ...]:
+    """Of the window with most steps, with the lines that a window with stacks knows."""
+    if not timed:
+        return ()
+    sources: dict[str, SourceLine] = {}
+    for window in windows:
+        sources |= sources_of(window.trace) if window.stacks else {}
+    window = max(timed, key=lambda window: len(window.borders))
+    return total(window.trace, window.borders, machine, phase_ranges=window.phases, sources=sources)
+
+
+def _windows(process: Process, layout: Layout) -> tuple[tuple[Window, ...], tuple[str, ...]]:
+    windows: list[Window] = []
+    problems: list[str] = []
+    for facts in process.traces:
+        trace = _read(process, facts, problems)
+        if trace is not None:
+            windows.append(_window(trace, facts, process, layout))
+    return tuple(windows), tuple(problems)
+
+
+def _read(process: Process, facts: TraceFacts, problems: list[str]) -> Trace | None:
+    """The trace, compressed or (of a job that was killed) not yet."""
+    path = process.folder / facts.path
+    packed = path.with_name(f"{path.name}.gz")
+    try:
+        trace = read(packed if packed.exists() else path)
+    except TraceError as error:
+        problems.append(error.sentence)
+        return None
+    problems.extend(trace.damage.sentences)
+    return trace
+
+
+def _window(trace: Trace, facts: TraceFacts, process: Process, layout: Layout) -> Window:
+    shift = facts.epoch_ns - facts.monotonic_ns if trace.base_ns else 0
+    compiling = process.intervals.kind == int(Kind.COMPILE)
+    return Window(
+        trace,
+        facts.stacks,
+        _borders(layout.timeline.steps, facts) + shift,
+        {phase: _moved(held, shift) for phase, held in _phases(layout).items()},
+        _moved(union(process.intervals.begin[compiling], process.intervals.end[compiling]), shift),
+    )
+
+
+def _borders(steps: Steps, facts: TraceFacts) -> Int64:
+    """Steps that lie in the window, without a segment in them. The profiler starts behind a border, so the first one
+    begins with the window."""
+    begin, end = np.maximum(steps.begin, facts.begin), np.minimum(steps.end, facts.end)
+    whole = steps.profiled & (np.abs(end - begin - steps.duration) <= PART * steps.duration)
+    return np.stack((begin[whole], end[whole]), axis=1)
+
+
+def _phases(layout: Layout) -> dict[Phase, Intervals]:
+    """The phases as disjoint sets of instants, in the order of claims that `Steps.phases` was made by."""
+    work = layout.work
+    loader = work.loader
+    inner = subtract(work.updates_in_backward, loader)
+    backward = subtract(work.backward, join(loader, inner))
+    forward = subtract(work.forward, join(loader, inner, backward))
+    updates = subtract(work.updates, join(loader, inner, backward, forward))
+    return {
+        Phase.INPUT: loader,
+        Phase.FORWARD: forward,
+        Phase.BACKWARD: backward,
+        Phase.OPTIMIZER: join(inner, updates),
+    }
+
+
+def _moved(held: Intervals, shift: int) -> Intervals:
+    return union(held.begin + shift, held.end + shift) if len(held) else EMPTY

@@ -1,0 +1,280 @@
+"""Accounts of a step, on traces where every microsecond is known. Dispatching an operator costs 2 µs there."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from steptime.intervals import union
+from steptime.kineto.reader import read
+from steptime.kineto.table import Trace
+from steptime.ledger.account import account_for, account_phases, claims_of
+from steptime.ledger.ledger import Account
+from steptime.ledger.trace_steps import reach, steps_of
+from steptime.timeline.timeline import Phase
+
+Event = dict[str, Any]
+Events = list[Event]
+Written = Callable[[Events], Trace]
+MAIN, ENGINE, GLOO, DEVICE, STREAM = 10, 11, 12, 0, 7
+
+
+def happened(category: str, name: str, begin: float, end: float, lane: tuple[int, int], **args: Any) -> Event:
+    """An event with begin and end in microseconds."""
+    place = {"pid": lane[0], "tid": lane[1], "ts": begin, "dur": end - begin}
+    return {"ph": "X", "cat": category, "name": name, **place, "args": args}
+
+
+def operator(name: str, begin: float, end: float, thread: int = MAIN, **args: Any) -> Event:
+    return happened("cpu_op", name, begin, end, (1, thread), **args)
+
+
+def annotation(name: str, begin: float, end: float, thread: int = MAIN) -> Event:
+    return happened("user_annotation", name, begin, end, (1, thread))
+
+
+def launch(correlation: int, begin: float, end: float, thread: int = MAIN) -> Event:
+    return called("cudaLaunchKernel", begin, end, correlation, thread)
+
+
+def called(name: str, begin: float, end: float, correlation: int = 0, thread: int = MAIN) -> Event:
+    return happened("cuda_runtime", name, begin, end, (1, thread), correlation=correlation)
+
+
+def kernel(correlation: int, begin: float, end: float, name: str = "gemm", stream: int = STREAM) -> Event:
+    return happened("kernel", name, begin, end, (DEVICE, stream), correlation=correlation, device=0, stream=stream)
+
+
+@pytest.fixture
+def written(tmp_path: Path) -> Callable[[Events], Trace]:
+    """Writes events and reads them back."""
+
+    def write(events: Events) -> Trace:
+        path = tmp_path / "made.json"
+        path.write_text(json.dumps({"traceEvents": events, "deviceProperties": [{"id": 0, "name": "Testcard"}]}))
+        return read(path)
+
+    return write
+
+
+def accounts(trace: Trace, **known: Any) -> dict[str, float]:
+    """Microseconds by account, summed over the steps; accounts without time left out."""
+    ledger = account_for(trace, steps_of(trace), **known)
+    spent = ledger.entries.sum(axis=0)
+    return {account.name.lower(): spent[account] / 1000 for account in Account if spent[account]}
+
+
+def step(begin: float, end: float, number: int = 3) -> dict[str, Any]:
+    return annotation(f"ProfilerStep#{number}", begin, end)
+
+
+def test_a_leaf_operator_computes_but_for_its_dispatch(written: Written) -> None:
+    trace = written([step(0, 100), operator("aten::mm", 0, 100)])
+    assert accounts(trace) == {"compute": 98, "launch": 2}
+
+
+def test_views_and_allocations_inside_do_not_make_an_operator_a_wrapper(written: Written) -> None:
+    inside = [operator("aten::empty", 10, 15), operator("aten::as_strided_", 90, 91)]
+    trace = written([step(0, 100), operator("aten::mkldnn_convolution", 0, 100), *inside])
+    assert accounts(trace) == {"compute": 92, "launch": 8}
+
+
+def test_an_operator_around_others_launches_unless_it_takes_long_itself(written: Written) -> None:
+    trace = written([step(0, 200), operator("aten::linear", 0, 200), operator("aten::addmm", 20, 100)])
+    assert accounts(trace) == {"launch": 22, "compute": 178}
+
+
+def test_short_gaps_between_operators_are_launch_and_long_ones_host(written: Written) -> None:
+    leaves = [operator("aten::add", 0, 10), operator("aten::add", 40, 50), operator("aten::add", 150, 160)]
+    assert accounts(written([step(0, 160), *leaves])) == {"compute": 24, "launch": 36, "host": 100}
+
+
+def test_gaps_outside_the_models_phases_are_host(written: Written) -> None:
+    leaves = [operator("aten::add", 0, 10), operator("aten::add", 40, 50), operator("aten::add", 70, 80)]
+    phases = {Phase.FORWARD: union([0], [55_000])}
+    assert accounts(written([step(0, 80), *leaves]), phase_ranges=phases) == {"compute": 24, "launch": 6 + 30 + 5, "host": 15}
+
+
+def test_the_loader_claims_what_its_operators_do(written: Written) -> None:
+    loader = annotation("enumerate(DataLoader)#_SingleProcessDataLoaderIter.__next__", 0, 60)
+    trace = written([step(0, 100), loader, operator("aten::stack", 10, 50), operator("aten::mm", 60, 100)])
+    assert accounts(trace) == {"input": 60, "compute": 38, "launch": 2}
+
+
+def test_batch_preparation_that_the_caller_knows_is_input(written: Written) -> None:
+    trace = written([step(0, 100), operator("aten::randn", 0, 50), operator("aten::mm", 50, 100)])
+    assert accounts(trace, input_ranges=union([0], [50_000])) == {"input": 50, "compute": 48, "launch": 2}
+
+
+def test_compiling_is_an_account_of_its_own(written: Written) -> None:
+    trace = written([step(0, 100), annotation("compile_inner (dynamo_timed)", 0, 70), operator("aten::mm", 70, 100)])
+    assert accounts(trace) == {"compile": 70, "compute": 28, "launch": 2}
+
+
+def test_backward_on_another_thread_counts_while_the_training_thread_waits(written: Written) -> None:
+    frame = "autograd::engine::evaluate_function: MmBackward0"
+    backward = [operator(frame, 100, 200, ENGINE), operator("aten::mm", 110, 195, ENGINE)]
+    overlapped = operator("aten::mm", 180, 230)
+    trace = written([step(0, 230), operator("aten::mm", 0, 90), *backward, overlapped])
+    assert accounts(trace) == {"compute": 88 + 68 + 48, "launch": 2 + 10 + 10 + 2 + 2}
+
+
+def test_python_in_a_hook_of_backward_is_host(written: Written) -> None:
+    frame = "autograd::engine::evaluate_function: MyFunctionBackward"
+    trace = written([step(0, 100), operator(frame, 0, 100), operator("aten::mul", 80, 90)])
+    assert accounts(trace) == {"host": 80, "compute": 8, "launch": 12}
+
+
+def test_waiting_for_gloo_is_communication_only_while_nothing_else_runs(written: Written) -> None:
+    reduce = happened("user_annotation", "gloo:all_reduce", 40, 160, (1, GLOO))
+    trace = written([step(0, 200), operator("aten::mm", 0, 80), reduce, operator("aten::mm", 160, 200)])
+    assert accounts(trace) == {"communication": 80, "compute": 116, "launch": 4}
+
+
+def test_code_of_torch_compile_computes(written: Written) -> None:
+    region = annotation("Torch-Compiled Region: 0/0", 0, 500)
+    trace = written([step(0, 500), region, operator("CompiledFunction", 20, 490)])
+    assert accounts(trace) == {"compute": 468, "launch": 32}
+
+
+def test_what_the_recording_does_not_cover_is_unexplained(written: Written) -> None:
+    trace = written([operator("aten::mm", 100, 200)])
+    ledger = account_for(trace, np.array([[0, 250_000]]))
+    assert ledger.entries[0, Account.UNEXPLAINED] == 150_000
+
+
+def test_a_trace_without_anything_of_the_host_explains_nothing(written: Written) -> None:
+    ledger = account_for(written([]), np.array([[0, 1000]]))
+    assert ledger.entries[0].tolist() == [0] * 8 + [1000]
+
+
+def test_steps_come_from_optimisers_where_the_profiler_marked_none(written: Written) -> None:
+    updates = [annotation("Optimizer.step#SGD.step", begin, begin + 10) for begin in (90, 190, 290)]
+    assert steps_of(written([operator("aten::mm", 0, 50), *updates])).tolist() == [
+        [100_000, 200_000],
+        [200_000, 300_000],
+    ]
+
+
+def test_without_any_mark_the_recording_is_one_step(written: Written) -> None:
+    assert steps_of(written([operator("aten::mm", 5, 50)])).tolist() == [[5_000, 50_000]]
+    assert steps_of(written([])).shape == (0, 2)
+
+
+def test_overlapping_step_marks_never_count_time_twice(written: Written) -> None:
+    trace = written([step(0, 100, 1), step(90, 200, 2), operator("aten::mm", 0, 200)])
+    assert steps_of(trace).tolist() == [[0, 100_000], [100_000, 200_000]]
+
+
+def test_phases_partition_the_accounts(written: Written) -> None:
+    trace = written([step(0, 200), operator("aten::mm", 0, 100), operator("aten::add_", 130, 190)])
+    phases = {Phase.FORWARD: union([0], [110_000]), Phase.OPTIMIZER: union([105_000], [195_000])}
+    borders = steps_of(trace)
+    table = account_phases(claims_of(trace, phase_ranges=phases), borders, phases)
+    assert table.sum() == 200_000
+    assert table[Phase.FORWARD, Account.COMPUTE] == 98_000
+    assert table[Phase.FORWARD].sum() == 110_000
+    assert table[Phase.OPTIMIZER, Account.COMPUTE] == 58_000
+    assert table[Phase.REST].sum() == 5_000
+
+
+@pytest.mark.parametrize("thread", [None, 0, 10, 999])
+def test_the_training_thread_is_found_with_and_without_its_number(written: Written, thread: int | None) -> None:
+    busier = [operator("aten::copy_", begin, begin + 1, 55) for begin in range(50)]
+    trace = written([*busier, step(0, 100), operator("aten::mm", 0, 100)])
+    assert accounts(trace, training_thread=thread) == {"compute": 98, "launch": 2}
+
+
+def training(*events: Event) -> Events:
+    """A step of 1 ms with a first kernel at once and a last one at its end; in between the device idles."""
+    first = [launch(1, 0, 5), kernel(1, 10, 100)]
+    last = [launch(2, 880, 885), kernel(2, 890, 1000)]
+    return [step(0, 1000), *first, *last, *events]
+
+
+def test_device_time_is_compute_then_exposed_communication_then_exposed_copies(written: Written) -> None:
+    busy = [kernel(3, 100, 400, "ncclDevKernel_AllReduce", 20), kernel(4, 50, 200), launch(3, 1, 2), launch(4, 2, 3)]
+    copy = [
+        happened("gpu_memcpy", "Memcpy HtoD", 300, 600, (DEVICE, 9), correlation=5),
+        called("cudaMemcpyAsync", 3, 4, 5),
+    ]
+    found = accounts(written([*training(*busy, *copy), operator("aten::x", 600, 1000)]))
+    assert found == {"compute": 190 + 110, "communication": 200, "copy": 200, "launch": 10 + 290}
+
+
+def test_idle_time_in_the_loader_of_the_launching_thread_is_input(written: Written) -> None:
+    loader = annotation("enumerate(DataLoader)#_MultiProcessingDataLoaderIter.__next__", 150, 800)
+    elsewhere = annotation("enumerate(DataLoader)#_MultiProcessingDataLoaderIter.__next__", 100, 1000, 77)
+    found = accounts(written([*training(loader, elsewhere), operator("aten::x", 800, 890)]))
+    assert found == {"compute": 200, "input": 650, "launch": 10 + 90, "host": 50}
+
+
+def test_a_wait_that_drained_the_device_is_charged_up_to_the_next_launch(written: Written) -> None:
+    wait = called("cudaStreamSynchronize", 20, 120)
+    found = accounts(written(training(wait)))
+    assert found == {"compute": 200, "sync": 780, "launch": 10 + 10}
+
+
+def test_a_wait_that_ended_before_the_device_ran_dry_is_not_charged(written: Written) -> None:
+    found = accounts(written(training(called("cudaStreamSynchronize", 20, 90))))
+    assert found == {"compute": 200, "host": 780, "launch": 20}
+
+
+def test_input_after_a_drain_is_input_not_sync(written: Written) -> None:
+    loader = annotation("enumerate(DataLoader)#_SingleProcessDataLoaderIter.__next__", 200, 700)
+    found = accounts(written(training(called("cudaDeviceSynchronize", 20, 120), loader)))
+    assert found == {"compute": 200, "input": 500, "sync": 280, "launch": 20}
+
+
+def test_idle_time_inside_operators_and_between_them_is_launch(written: Written) -> None:
+    operators = [operator("aten::linear", 100, 500), operator("aten::linear", 540, 880)]
+    assert accounts(written(training(*operators))) == {"compute": 200, "launch": 800}
+
+
+def test_python_before_the_next_launch_is_host(written: Written) -> None:
+    assert accounts(written(training())) == {"compute": 200, "host": 780, "launch": 20}
+
+
+def test_the_thread_that_launches_the_next_kernel_explains_the_gap(written: Written) -> None:
+    engine = [launch(5, 390, 395, ENGINE), kernel(5, 400, 500), operator("autograd::engine::x", 110, 400, ENGINE)]
+    found = accounts(written(training(*engine)))
+    assert found == {"compute": 300, "launch": 10 + 290 + 10, "host": 10 + 380}
+
+
+def test_kernels_that_nothing_launched_leave_the_gap_to_the_training_thread(written: Written) -> None:
+    events = [step(0, 100), operator("aten::x", 0, 40), kernel(9, 40, 100)]
+    assert accounts(written(events)) == {"compute": 60, "launch": 40}
+
+
+def test_steps_on_the_device_reach_to_their_last_kernel_and_do_not_overlap(written: Written) -> None:
+    first = [step(0, 100, 1), launch(1, 50, 55), kernel(1, 60, 180)]
+    second = [step(100, 200, 2), launch(2, 150, 155), kernel(2, 180, 190)]
+    trace = written([*first, *second])
+    assert reach(trace, steps_of(trace)).tolist() == [[0, 180_000], [180_000, 200_000]]
+    ledger = account_for(trace, steps_of(trace))
+    assert ledger.device == "Testcard"
+    assert ledger.wall.tolist() == [180_000, 20_000]
+    assert ledger.entries[:, Account.COMPUTE].tolist() == [120_000, 10_000]
+
+
+def test_the_clock_of_the_trace_may_be_any(written: Written) -> None:
+    early = written(training())
+    late = written([{**event, "ts": event["ts"] + 1.7e15} for event in training()])
+    assert accounts(early) == accounts(late)
+
+
+def test_real_traces_of_many_makers_balance(shared_data: Path) -> None:
+    found = sorted(
+        path for path in shared_data.rglob("*.json*") if "_et" not in str(path) and "expected" not in path.name
+    )
+    for path in found:
+        trace = read(path)
+        borders = steps_of(trace)
+        ledger = account_for(trace, borders)
+        assert len(ledger.wall) == len(borders) > 0
+        assert ledger.entries.sum() == ledger.wall.sum()
