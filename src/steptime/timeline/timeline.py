@@ -60,7 +60,8 @@ class Segment:
 class Steps:
     """All steps of a process; arrays of length n, read-only, in time order; times: monotonic ns.
 
-    begin, end: borders. duration: end - begin minus the segments inside. phases: (n, len(Phase)) ns, rows sum to duration.
+    begin, end: borders. duration: end - begin minus the segments inside. phases: (n, len(Phase)) ns, rows sum to
+    duration.
     micro_batches: backwards (forwards when inferring) in the step. warm_up: left out at the start.
     disturbed: the probe slowed it (discovery, profiler, lines, a pause) or a segment lies in it.
     watched: False for steps taken with the watch off (their phases are all REST).
