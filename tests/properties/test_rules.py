@@ -20,9 +20,10 @@ from steptime.findings.regime import regime
 from steptime.findings.stakes import named
 from steptime.quantities import Estimate, SourceLine
 
-numbers = st.one_of(st.just(0.0), st.floats(min_value=1e-3, max_value=1e12))
+likely = st.sampled_from([0.0, 0.3, 2.0, 64.0, 300.0, 2e4, 3e5, 1e6, 4e6, 2e7, 2.5e7, 4e7])
+numbers = st.one_of(likely, likely, st.floats(min_value=1e-3, max_value=1e12))
 shares = st.floats(min_value=0, max_value=1)
-counts = st.integers(min_value=0, max_value=500)
+counts = st.one_of(st.sampled_from([0, 1, 2, 8, 40, 128]), st.integers(min_value=0, max_value=500))
 words = st.sampled_from(
     """|loss.backward()|print(loss.item())|gc.collect()|torch.save(state, path)|x = torch.tensor(rows)|ünïcode # µ
 x = x.to(device, non_blocking=True)|hits += accuracy(a, b)|input|transfer|host|forward|evaluation|default_collate

@@ -1,0 +1,90 @@
+"""The model of supply and demand behind every word about workers."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from steptime.findings.case import Contention, LoaderUse, SettingsUse, StepSummary
+from steptime.findings.loader_model import HANDOVER, production, supply
+from steptime.quantities import Estimate
+
+MS = 1e6
+
+
+def sure(value: float) -> Estimate:
+    return Estimate(value, value, value, 50)
+
+
+def step(duration: float, device: str = "cpu") -> StepSummary:
+    return StepSummary(sure(duration), 100, 80, 5, "optimizer", device)
+
+
+def loader(wait: float, item: float, workers: int, cpus: int = 16, **more: float) -> LoaderUse:
+    collate, demand = sure(more.get("collate", 0.0)), more.get("demand", 1.0)
+    return LoaderUse(
+        "Images", 10, workers, sure(wait), item=sure(item), collate=collate, usable_cpus=cpus, demand=demand
+    )
+
+
+def test_production_counts_items_collating_and_all_batches_of_a_step() -> None:
+    assert production(loader(0, 2 * MS, 0, collate=5 * MS, demand=4.0)) == 100 * MS
+
+
+def test_workers_needed_is_production_over_the_step_without_its_wait() -> None:
+    model = supply(step(50 * MS), loader(40 * MS, 4 * MS, 0), None, None)
+    assert model is not None
+    assert (model.production, model.consumption, model.needed) == (40 * MS, 10 * MS, 4)
+    assert model.best == 4
+    assert model.step(0) == 50 * MS
+    assert model.step(2) == 20 * MS
+    assert model.step(8) == 10 * MS + HANDOVER
+
+
+def test_what_was_not_timed_gives_no_model() -> None:
+    use = LoaderUse("Images", 10, 0, sure(40 * MS))
+    assert supply(step(50 * MS), use, None, None) is None
+
+
+def test_workers_are_bounded_by_the_usable_cpus() -> None:
+    model = supply(step(50 * MS), loader(40 * MS, 4 * MS, 0, cpus=3), None, None)
+    assert model is not None
+    assert model.needed == 4
+    assert model.best == 3
+
+
+def test_on_one_cpu_that_is_busy_no_worker_helps_but_a_sleeping_item_is_hidden() -> None:
+    busy = supply(step(50 * MS), loader(40 * MS, 4 * MS, 0, cpus=1), None, Contention(0.0, 1.0, 1, None, 0.0))
+    assert busy is not None
+    assert busy.best == 0
+    asleep = supply(step(50 * MS), loader(40 * MS, 4 * MS, 0, cpus=1), None, Contention(0.0, 0.2, 1, None, 0.0))
+    assert asleep is not None
+    assert asleep.best == 1
+
+
+def test_threads_of_the_training_process_count_against_the_cpus_where_it_computes_itself() -> None:
+    settings = SettingsUse(intra_op_threads=2, usable_cpus=2, logical_cpus=2)
+    use = loader(20 * MS, 2 * MS, 0, cpus=2)
+    on_cpu = supply(step(40 * MS), use, settings, None)
+    on_device = supply(step(40 * MS, "cuda"), use, settings, None)
+    assert on_cpu is not None
+    assert on_device is not None
+    assert on_cpu.step(1) == pytest.approx(30 * MS)
+    assert on_device.step(1) == pytest.approx(20 * MS + HANDOVER)
+
+
+@given(
+    st.floats(0, 1e9), st.floats(0, 1e8), st.integers(0, 32), st.integers(1, 64), st.floats(0, 64), st.floats(0, 1e9)
+)
+def test_the_best_number_is_the_smallest_that_is_nearly_as_good_as_any(
+    wait: float, item: float, workers: int, cpus: int, job_cpu: float, rest: float
+) -> None:
+    model = supply(
+        step(wait + rest), loader(wait, item, workers, cpus), None, Contention(0.0, job_cpu, cpus, None, 0.0)
+    )
+    assert model is not None
+    predicted = [model.step(number) for number in range(cpus + 1)]
+    assert 0 <= model.best <= cpus
+    assert predicted[model.best] <= 1.03 * min(predicted)
+    assert all(each > 1.03 * min(predicted) for each in predicted[: model.best])

@@ -1,0 +1,49 @@
+"""Intervals survive arithmetic."""
+
+from __future__ import annotations
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from steptime.findings.case import MachineUse, OptimizerUse
+from steptime.findings.optimizer_model import floor
+from steptime.findings.stakes import capped, modelled, ratio, scaled, total
+from steptime.quantities import Estimate
+
+values = st.floats(0, 1e12)
+estimates = st.tuples(values, values, values).map(sorted).map(lambda v: Estimate(v[1], v[0], v[2], 9))
+
+
+@given(estimates, estimates)
+def test_a_capped_estimate_is_nowhere_above_its_ceiling(estimate: Estimate, ceiling: Estimate) -> None:
+    cut = capped(estimate, ceiling)
+    assert cut.value <= ceiling.value
+    assert cut.low <= ceiling.low
+    assert cut.high <= max(ceiling.high, cut.value)
+
+
+@given(estimates, st.floats(-1, 10))
+def test_scaling_keeps_the_order_and_never_turns_negative(estimate: Estimate, factor: float) -> None:
+    assert 0 <= scaled(estimate, factor).low <= scaled(estimate, factor).value
+
+
+@given(st.lists(estimates, max_size=5))
+def test_a_sum_is_as_wide_as_its_parts_together(parts: list[Estimate]) -> None:
+    summed = total(parts)
+    assert summed.high - summed.low >= sum(part.high - part.low for part in parts) * (1 - 1e-9)
+
+
+@given(st.floats(-1e9, 1e12), st.floats(-1e9, 1e12), st.floats(-1e9, 1e12))
+def test_a_model_may_give_anything_and_is_still_an_estimate(value: float, low: float, high: float) -> None:
+    assert modelled(value, low, high).low >= 0
+
+
+def test_nothing_of_nothing_is_nothing() -> None:
+    assert ratio(5.0, 0.0) == 0.0
+
+
+def test_the_floor_of_an_optimizer_is_its_traffic_at_the_machine_s_bandwidth() -> None:
+    adam = OptimizerUse("AdamW", Estimate(1, 1, 1, 1), 10, 1_000_000)
+    machine = MachineUse("cpu", True, None, 14e9, None)
+    assert floor(adam, machine) == 1_000_000 * 4 * 7 / 14e9 * 1e9
+    assert floor(adam, None) > floor(adam, machine)

@@ -1,0 +1,105 @@
+"""End to end: each job has one planted fault, which is found first and on its line; its healthy twin is let off."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pytest.importorskip("torch")
+
+SCRIPTS = Path(__file__).parent / "faults" / "scripts"
+MARK = "# fault"
+
+
+@dataclass(frozen=True)
+class Planted:
+    """A job. rule: what must be found first. also: rules that say the same in other words on some machines.
+    with_line: the finding must point at the marked line. note: it is a note, charged to no step."""
+
+    script: str
+    rule: str
+    also: tuple[str, ...] = ()
+    with_line: bool = True
+    note: bool = False
+
+
+QUICK = (
+    Planted("slow_items", "too-few-workers"),
+    Planted("per_sample_fetch", "per-sample-fetch"),
+    Planted("host_time", "host-time"),
+    Planted("checkpoint_in_step", "checkpoint-in-step"),
+    Planted("dispatch_loop", "dispatch-loop"),
+    Planted("single_tensor_optimizer", "single-tensor-optimizer"),
+    Planted("detect_anomaly", "detect-anomaly", with_line=False),
+)
+LONG = (
+    Planted("heavy_items", "input-wait", also=("too-many-workers",)),
+    Planted("too_many_workers", "too-many-workers"),
+    Planted("workers_restarted", "workers-restarted"),
+    Planted("slow_collate", "slow-collate"),
+    Planted("batch_preparation", "batch-preparation"),
+    Planted("garbage_collection", "garbage-collection"),
+    Planted("logging_in_step", "logging-in-step"),
+    Planted("metrics_in_step", "metrics-in-step"),
+    Planted("list_conversion", "list-conversion"),
+    Planted("pointwise_chain", "memory-bound-pointwise"),
+    Planted("optimizer_share", "optimizer-share"),
+    Planted("dense_embedding", "dense-embedding-gradient"),
+    Planted("profiler_left_on", "profiler-left-on", with_line=False),
+    Planted("deterministic_left_on", "deterministic-left-on", with_line=False),
+    Planted("recompute", "recompute"),
+    Planted("recompilation", "recompilation", with_line=False),
+    Planted("too_many_threads", "thread-oversubscription", with_line=False),
+    Planted("slow_evaluation", "slow-evaluation", with_line=False, note=True),
+    Planted("copies_and_casts", "copies-and-casts"),
+)
+
+
+def marked_line(script: str) -> int:
+    """Number of the line with the mark."""
+    text = (SCRIPTS / f"{script}.py").read_text(encoding="utf-8").splitlines()
+    return next(number for number, line in enumerate(text, 1) if MARK in line)
+
+
+def run(script: str, folder: Path, *arguments: str) -> dict[str, Any]:
+    """The report of a job. One thread of torch's own: the faults are not about threads, and CI has few CPUs."""
+    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+    command = [sys.executable, "-m", "steptime.cli.main", "run", "--json", "--no-progress", "--recording", str(folder)]
+    job = [sys.executable, str(SCRIPTS / f"{script}.py"), *arguments]
+    done = subprocess.run(
+        [*command, "--", *job], capture_output=True, text=True, check=False, env=environment, timeout=300
+    )
+    assert done.returncode == 0, done.stderr[-2000:]
+    report: dict[str, Any] = json.loads(done.stdout)
+    return report
+
+
+def findings(report: dict[str, Any], *weights: str) -> list[dict[str, Any]]:
+    process = report["processes"][0]
+    assert process["failed"] == []
+    return [finding for finding in process["findings"] if finding["weight"] in weights]
+
+
+@pytest.mark.parametrize(
+    "job",
+    [*QUICK, *(pytest.param(job, marks=pytest.mark.slow) for job in LONG)],
+    ids=lambda job: job.script,
+)
+def test_a_planted_fault_comes_first_on_its_line_and_its_twin_is_let_off(job: Planted, tmp_path: Path) -> None:
+    found = findings(run(job.script, tmp_path / "fault"), "note" if job.note else "finding")
+    assert found, "nothing was found"
+    assert found[0]["name"] in (job.rule, *job.also), [finding["summary"] for finding in found]
+    if job.with_line:
+        source = found[0]["source"]
+        assert source is not None, found[0]["summary"]
+        assert Path(source["file"]).name == f"{job.script}.py"
+        assert source["line"] == marked_line(job.script), found[0]["summary"]
+    twin = findings(run(job.script, tmp_path / "twin", "--healthy"), "finding", "note")
+    assert job.rule not in {finding["name"] for finding in twin}, [finding["summary"] for finding in twin]
