@@ -21,6 +21,7 @@ from steptime.ledger.account import account_phases, claims_of, device_of
 from steptime.ledger.calibrate import calibrate
 from steptime.ledger.ledger import Account, Ledger
 from steptime.ledger.operators import OperatorTotal, total
+from steptime.ledger.recompute import recomputed
 from steptime.ledger.source_lines import sources_of
 from steptime.quantities import SourceLine
 from steptime.recording.recording import Process, TraceFacts
@@ -35,10 +36,11 @@ PART = 0.05
 @dataclass(frozen=True, slots=True, eq=False)
 class Window:
     """One trace beside the journal. borders: (n, 2) of whole profiled steps, phases and compiling: on the trace's
-    clock, ns."""
+    clock, ns. thread: the system's id of the training thread, 0 if unknown."""
 
     trace: Trace
     stacks: bool
+    thread: int
     borders: Int64
     phases: dict[Phase, Intervals]
     compiling: Intervals
@@ -46,11 +48,13 @@ class Window:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class RecordedAccount:
-    """ledger: of the steady steps. operators: of the profiled ones, per step. profiled_steps: those that the split
-    comes from; 0 leaves what no phase explains unexplained. windows: all traces that could be read."""
+    """ledger: of the steady steps. operators: of the profiled ones, per step. recompute: (n,) ns of the profiled steps,
+    forward again inside backward. profiled_steps: those that the split comes from; 0 leaves what no phase explains
+    unexplained. windows: all traces that could be read."""
 
     ledger: Ledger
     operators: tuple[OperatorTotal, ...]
+    recompute: Int64
     profiled_steps: int
     windows: tuple[Window, ...]
     problems: tuple[str, ...]
@@ -68,13 +72,16 @@ def account_for_process(process: Process, layout: Layout, machine: Machine | Non
             input_ranges=window.phases[Phase.INPUT],
             compile_ranges=window.compiling,
             phase_ranges=window.phases,
+            training_thread=window.thread,
             machine=machine,
         )
         spent += account_phases(claims, window.borders, window.phases)
     device = device_of(timed[0].trace) if timed else process.facts.device
     count = sum(len(window.borders) for window in timed)
     ledger = calibrate(spent, count, steps.phases[steps.steady], device)
-    return RecordedAccount(ledger, _operators(windows, timed, machine), count, windows, problems)
+    again = [recomputed(window.trace, window.borders, training_thread=window.thread) for window in timed]
+    recompute = np.concatenate(again) if again else np.zeros(0, np.int64)
+    return RecordedAccount(ledger, _operators(windows, timed, machine), recompute, count, windows, problems)
 
 
 def _operators(windows: tuple[Window, ...], timed: list[Window], machine: Machine | None) -> tuple[OperatorTotal, ...]:
@@ -83,9 +90,16 @@ def _operators(windows: tuple[Window, ...], timed: list[Window], machine: Machin
         return ()
     sources: dict[str, SourceLine] = {}
     for window in windows:
-        sources |= sources_of(window.trace) if window.stacks else {}
+        sources |= sources_of(window.trace, training_thread=window.thread) if window.stacks else {}
     window = max(timed, key=lambda window: len(window.borders))
-    return total(window.trace, window.borders, machine, phase_ranges=window.phases, sources=sources)
+    return total(
+        window.trace,
+        window.borders,
+        machine,
+        phase_ranges=window.phases,
+        training_thread=window.thread,
+        sources=sources,
+    )
 
 
 def _windows(process: Process, layout: Layout) -> tuple[tuple[Window, ...], tuple[str, ...]]:
@@ -117,6 +131,7 @@ def _window(trace: Trace, facts: TraceFacts, process: Process, layout: Layout) -
     return Window(
         trace,
         facts.stacks,
+        facts.thread,
         _borders(layout.timeline.steps, facts) + shift,
         {phase: _moved(held, shift) for phase, held in _phases(layout).items()},
         _moved(union(process.intervals.begin[compiling], process.intervals.end[compiling]), shift),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -32,6 +33,15 @@ def read(text: bytes, path: str) -> Report:
         return msgspec.json.decode(text, type=Report)
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
         raise RecordingError("report-unreadable", f"{path} is no report of steptime: {error}.") from error
+
+
+def is_report(path: Path) -> bool:
+    """Whether a file begins as a report does: a trace is a JSON object too. False where it cannot be read."""
+    try:
+        with path.open("rb") as file:
+            return b'"schema_version"' in file.read(64)
+    except OSError:
+        return False
 
 
 def schema() -> dict[str, Any]:

@@ -1,0 +1,156 @@
+"""The spine: from a path to a report. Load, lay out, account, examine, compose."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Sequence
+from pathlib import Path
+
+from steptime._version import __version__
+from steptime.errors import NothingMeasuredError, UsageError
+from steptime.estimates import median_of
+from steptime.findings.case import Case, StepSummary
+from steptime.findings.examine import examine
+from steptime.findings.regime import regime
+from steptime.findings.trace_case import accounts_of, case_of_trace, machine_use, operator_use
+from steptime.hardware.ceilings import FILE_NAME
+from steptime.hardware.ceilings import load as load_machine
+from steptime.hardware.datasheet import look_up
+from steptime.hardware.machine import Machine
+from steptime.kineto.reader import read
+from steptime.kineto.table import Trace
+from steptime.ledger.account import device_of
+from steptime.ledger.recorded import RecordedAccount, account_for_process
+from steptime.ledger.trace_steps import steps_of
+from steptime.recording.load import load
+from steptime.recording.recording import Process, Recording
+from steptime.report import json
+from steptime.report.compose import compose
+from steptime.report.cost import cost_of
+from steptime.report.report import Cost, Environment, ProcessReport, Report, Verdict
+from steptime.timeline.layout import Layout, lay_out_whole
+
+LEAST_STEPS = 3
+"""Steady steps without which nothing is said."""
+
+
+def diagnose_paths(paths: Sequence[str]) -> Report:
+    """The report of a recording, of traces (one for each rank), or of a report that was saved as JSON."""
+    if len(paths) == 1 and (Path(paths[0]).is_dir() or not Path(paths[0]).exists()):
+        return diagnose(load(Path(paths[0])), paths[0])
+    if len(paths) == 1 and json.is_report(Path(paths[0])):
+        return json.read(Path(paths[0]).read_bytes(), paths[0])
+    folder = next((path for path in paths if Path(path).is_dir()), None)
+    if folder is not None:
+        raise UsageError("several-recordings", f"{folder} is a folder among several paths: give one recording alone.")
+    return diagnose_traces([read(Path(path)) for path in paths], " ".join(map(shlex.quote, paths)))
+
+
+def diagnose(recording: Recording, source: str) -> Report:
+    """The report of a recording. Raises NothingMeasuredError when no process took enough steps."""
+    machine = machine_of(recording)
+    reports: list[ProcessReport] = []
+    problems = list(recording.problems)
+    seen = 0
+    for process in recording.processes:
+        layout = lay_out_whole(process)
+        steps = layout.timeline.steps
+        seen = max(seen, len(steps.begin))
+        if steps.steady.sum() < LEAST_STEPS:
+            continue
+        account = account_for_process(process, layout, machine)
+        problems += account.problems
+        case = _case(recording, process, layout, account, machine)
+        cost = cost_of(process, steps)
+        durations, steady = tuple(steps.duration.tolist()), tuple(steps.steady.tolist())
+        notes = (*process.notes, f"Warm-up: {layout.timeline.warm_up_reason}.")
+        reports.append(_judge(_name(process), process.facts.rank, case, cost, durations, steady, notes))
+    if not reports:
+        raise _too_few(recording, seen)
+    return compose(source, _environment(recording), tuple(reports), tuple(problems))
+
+
+def diagnose_traces(traces: Sequence[Trace], source: str) -> Report:
+    """The report of traces, one for each rank."""
+    reports: list[ProcessReport] = []
+    for number, trace in enumerate(traces):
+        borders = steps_of(trace)
+        if not len(borders):
+            raise NothingMeasuredError("trace-without-steps", f"{trace.path} holds no event that took time: no step.")
+        case = case_of_trace(trace, borders, look_up(device_of(trace)))
+        rank = trace.rank if trace.rank is not None else number
+        walls = tuple((borders[:, 1] - borders[:, 0]).tolist())
+        late = tuple(index >= case.step.warm_up for index in range(len(walls)))
+        reports.append(_judge(f"rank {rank}", rank, case, None, walls, late, trace.damage.sentences))
+    environment = Environment("", "", device_of(traces[0]), "", "", __version__, len(traces))
+    return compose(source, environment, tuple(reports))
+
+
+def machine_of(recording: Recording) -> Machine | None:
+    """The ceilings that were measured beside the recording, else the datasheet's, else none."""
+    name = recording.processes[0].facts.device_name if recording.processes else ""
+    return load_machine(recording.path / FILE_NAME) or look_up(name)
+
+
+def _judge(
+    name: str,
+    rank: int | None,
+    case: Case,
+    cost: Cost | None,
+    durations: tuple[int, ...],
+    steady: tuple[bool, ...],
+    notes: tuple[str, ...],
+) -> ProcessReport:
+    examination = examine(case)
+    found = regime(case, examination.findings)
+    verdict = Verdict(found.name, found.sentence, found.share)
+    absent, failed = examination.not_examined, examination.failed
+    return ProcessReport(
+        name, rank, case, verdict, examination.findings, absent, failed, cost, durations, steady, notes
+    )
+
+
+def _case(
+    recording: Recording, process: Process, layout: Layout, account: RecordedAccount, machine: Machine | None
+) -> Case:
+    timeline = layout.timeline
+    steady = timeline.steps.steady
+    return Case(
+        StepSummary(
+            median_of(timeline.steps.duration[steady]),
+            len(steady),
+            int(steady.sum()),
+            int(timeline.steps.warm_up.sum()),
+            timeline.mode.name.lower(),
+            process.facts.device,
+        ),
+        accounts_of(account.ledger),
+        operators=tuple(map(operator_use, account.operators)),
+        machine=machine_use(machine),
+    )
+
+
+def _name(process: Process) -> str:
+    facts = process.facts
+    return f"rank {facts.rank}" if facts.rank is not None else f"process {facts.pid}"
+
+
+def _environment(recording: Recording) -> Environment:
+    facts, manifest = recording.processes[0].facts, recording.manifest
+    return Environment(
+        command=shlex.join(manifest.command),
+        host=manifest.host,
+        device=facts.device_name or facts.device,
+        python=facts.python,
+        torch=facts.torch,
+        steptime=manifest.steptime,
+        ranks=len(recording.processes),
+    )
+
+
+def _too_few(recording: Recording, seen: int) -> NothingMeasuredError:
+    return NothingMeasuredError(
+        "too-few-steps",
+        f"{seen} training steps were seen, and an account needs {LEAST_STEPS} behind the warm-up: let it run longer. "
+        f"What was recorded is in {recording.path}.",
+    )

@@ -1,0 +1,37 @@
+"""What steptime itself cost: measured where the watch was off for some steps, else computed from its records."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from steptime.estimates import difference_of_medians
+from steptime.journal import RECORD, Kind
+from steptime.recording.recording import Process
+from steptime.report.report import Cost
+from steptime.timeline.timeline import Steps
+
+RECORD_COST = 750.0
+"""ns that one record costs the job: 6.2 µs for the eight of a small model's step, hooks and clock readings included
+(benchmarks/watch.py measures it)."""
+LEAST_STEPS = 5
+"""On either side, for a difference that means something."""
+
+
+def cost_of(process: Process, steps: Steps) -> Cost:
+    """The cost of the watch and of the profiler in one process."""
+    steady = np.flatnonzero(steps.steady)
+    unwatched = ~(steps.watched | steps.warm_up | steps.disturbed | steps.profiled | steps.lined)
+    on, off = steps.duration[steady], steps.duration[unwatched]
+    measured = len(on) >= LEAST_STEPS and len(off) >= LEAST_STEPS
+    begins = np.sort(process.intervals.begin)
+    inside = np.searchsorted(begins, steps.end[steady]) - np.searchsorted(begins, steps.begin[steady])
+    records = float(inside.mean()) if len(steady) else None
+    pauses = process.intervals.kind == int(Kind.PAUSE)
+    return Cost(
+        watch=difference_of_medians(on, off) if measured else None,
+        computed=records * RECORD_COST if records is not None else None,
+        profiled_steps=int(steps.profiled.sum()),
+        profile_ns=sum(trace.end - trace.begin for trace in process.traces),
+        pause_ns=int((process.intervals.end[pauses] - process.intervals.begin[pauses]).sum()),
+        bytes_per_step=records * RECORD.size if records is not None else None,
+    )

@@ -1,0 +1,35 @@
+"""Runs the command as a user does: in a process of its own, in a folder of its own."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+ENTRY = "from steptime.cli.main import entry; entry()"
+Steptime = Callable[..., "subprocess.CompletedProcess[str]"]
+
+
+@pytest.fixture
+def steptime(tmp_path: Path) -> Steptime:
+    """steptime(*arguments): what it printed and its exit status. It works in an empty folder, with an empty cache."""
+
+    def call(*arguments: str | Path, timeout: float = 240.0) -> subprocess.CompletedProcess[str]:
+        environment = {**os.environ, "XDG_CACHE_HOME": str(tmp_path / "cache"), "OMP_NUM_THREADS": "1"}
+        folder = tmp_path / "work"
+        folder.mkdir(exist_ok=True)
+        return subprocess.run(
+            [sys.executable, "-c", ENTRY, *map(str, arguments)],
+            cwd=folder,
+            env=environment,
+            capture_output=True,
+            text=True,
+            timeout=timeout,
+            check=False,
+        )
+
+    return call

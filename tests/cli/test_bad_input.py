@@ -1,0 +1,151 @@
+"""What cannot work is told in one sentence, with what to do about it and the right status; what was measured stays."""
+
+from __future__ import annotations
+
+import json
+import re
+import signal
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+Steptime = Callable[..., "subprocess.CompletedProcess[str]"]
+
+TRAINING = """
+import sys, os, signal, torch
+model = torch.nn.Linear(8, 1)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+for step in range(int(sys.argv[1])):
+    optimizer.zero_grad()
+    model(torch.ones(4, 8)).sum().backward()
+    optimizer.step()
+    if step == 2 and sys.argv[2] == "fail":
+        raise RuntimeError("the job's own error")
+    if step == 400 and sys.argv[2] == "kill":
+        os.kill(os.getpid(), signal.SIGKILL)
+print("trained")
+"""
+
+
+def sentence(run: subprocess.CompletedProcess[str], slug: str) -> str:
+    """The one line of ours that ends in the slug; nothing of ours is a traceback."""
+    lines = [line for line in run.stderr.splitlines() if line.endswith(f"({slug})")]
+    assert len(lines) == 1, run.stderr
+    assert lines[0].startswith("steptime: ")
+    assert "File " not in run.stderr or "the job's own error" in run.stderr, run.stderr
+    return lines[0]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "status", "slug"),
+    [
+        (("run",), 2, "no-command"),
+        (("run", "--"), 2, "no-command"),
+        (("run", "--", "no-such-program"), 127, "command-not-found"),
+        (("run", "no_such_script.py"), 127, "script-not-found"),
+        (("run", "--", "/"), 126, "command-not-executable"),
+        (("run", "--no-such-option", "--", "true"), 2, "usage"),
+        (("run", "--no-profile", "--steps", "3", "--", "true"), 2, "usage"),
+        (("run", "--recording", "/dev/null/x", "--", "true"), 1, "recording-not-writable"),
+        (("run", "-o", "page.html", "--", "true"), 1, "output-format"),
+        (("run", "-o", "/dev/null/x.md", "--", "true"), 1, "output-unwritable"),
+        (("diagnose",), 2, "usage"),
+        (("diagnose", "nowhere"), 1, "no-recording"),
+        (("diagnose", "."), 1, "no-recording"),
+        (("report", "nowhere"), 2, "usage"),
+        (("explain", "ST000"), 2, "unknown-code"),
+        (("env", "--python", "/bin/false"), 1, "python-without-torch"),
+        (("no-such-verb",), 2, "usage"),
+    ],
+    ids=lambda value: " ".join(value) if isinstance(value, tuple) else None,
+)
+def test_a_command_line_that_cannot_work_is_refused(
+    steptime: Steptime, arguments: tuple[str, ...], status: int, slug: str
+) -> None:
+    run = steptime(*arguments)
+    assert run.returncode == status
+    sentence(run, slug)
+    assert run.stdout == ""
+
+
+@pytest.mark.parametrize(("script", "status"), [("exit 0", 0), ("exit 7", 7)])
+def test_a_job_that_is_no_python_ends_as_it_would_have(steptime: Steptime, script: str, status: int) -> None:
+    run = steptime("run", "--", "sh", "-c", f"echo hello; {script}")
+    assert run.returncode == status
+    assert run.stdout == "hello\n"
+    assert f"status {status}" in sentence(run, "no-python")
+
+
+def test_a_job_without_torch_is_told_so(steptime: Steptime, tmp_path: Path) -> None:
+    run = steptime("run", "--recording", tmp_path / "r", "--", sys.executable, "-c", "print('hello')")
+    assert run.returncode == 0
+    assert run.stdout == "hello\n"
+    assert "python train.py" in sentence(run, "no-torch")
+    assert (tmp_path / "r" / "manifest.json").is_file()
+
+
+def test_a_report_that_was_asked_for_and_cannot_be_given_is_a_failure(steptime: Steptime, tmp_path: Path) -> None:
+    run = steptime("run", "-o", tmp_path / "r.md", "--", sys.executable, "-c", "pass")
+    assert run.returncode == 1
+    assert not (tmp_path / "r.md").exists()
+
+
+def test_a_job_that_takes_no_step_is_told_so(steptime: Steptime) -> None:
+    pytest.importorskip("torch")
+    run = steptime("run", "--", sys.executable, "-c", "import torch; print(torch.ones(2).sum().item())")
+    assert run.returncode == 0
+    assert run.stdout == "2.0\n"
+    sentence(run, "no-steps")
+
+
+@pytest.fixture
+def train(tmp_path: Path) -> Path:
+    pytest.importorskip("torch")
+    script = tmp_path / "train.py"
+    script.write_text(TRAINING, encoding="utf-8")
+    return script
+
+
+def test_a_job_that_fails_in_its_third_step_fails_as_without_us(
+    steptime: Steptime, train: Path, tmp_path: Path
+) -> None:
+    run = steptime("run", "--recording", tmp_path / "r", "--", sys.executable, train, "9", "fail")
+    bare = subprocess.run([sys.executable, train, "9", "fail"], capture_output=True, text=True, check=False)
+    assert run.returncode == bare.returncode == 1
+    assert bare.stderr.strip() in run.stderr, "the traceback is the job's own, without a frame of ours"
+    sentence(run, "too-few-steps")
+    assert json.loads((tmp_path / "r" / "manifest.json").read_text(encoding="utf-8"))["exit_status"] == 1
+
+
+def test_a_job_that_is_killed_is_reported_and_its_recording_diagnosed(
+    steptime: Steptime, train: Path, tmp_path: Path
+) -> None:
+    run = steptime("run", "--no-ceilings", "--recording", tmp_path / "r", "--", sys.executable, train, "9000", "kill")
+    assert run.returncode == -signal.SIGKILL
+    assert re.search(r"^Step .* median of \d+ steps", run.stderr, re.MULTILINE)
+    again = steptime("diagnose", tmp_path / "r")
+    assert again.returncode == 0
+    assert "Step " in again.stdout
+
+
+def test_a_recording_of_a_newer_version_is_refused_by_name(steptime: Steptime, train: Path, tmp_path: Path) -> None:
+    steptime("run", "--no-ceilings", "--quiet", "--recording", tmp_path / "r", "--", sys.executable, train, "40", "end")
+    manifest = tmp_path / "r" / "manifest.json"
+    fields = json.loads(manifest.read_text(encoding="utf-8"))
+    manifest.write_text(json.dumps({**fields, "format_version": 99}), encoding="utf-8")
+    run = steptime("diagnose", tmp_path / "r")
+    assert run.returncode == 1
+    assert "pip install --upgrade steptime" in sentence(run, "recording-newer")
+
+
+def test_a_folder_that_is_no_recording_is_not_removed_by_force(steptime: Steptime, tmp_path: Path) -> None:
+    precious = tmp_path / "precious"
+    precious.mkdir()
+    (precious / "thesis.tex").write_text("mine", encoding="utf-8")
+    run = steptime("run", "--force", "--recording", precious, "--", "true")
+    assert run.returncode == 1
+    sentence(run, "recording-exists")
+    assert (precious / "thesis.tex").read_text(encoding="utf-8") == "mine"
