@@ -97,7 +97,11 @@ def test_short_gaps_between_operators_are_launch_and_long_ones_host(written: Wri
 def test_gaps_outside_the_models_phases_are_host(written: Written) -> None:
     leaves = [operator("aten::add", 0, 10), operator("aten::add", 40, 50), operator("aten::add", 70, 80)]
     phases = {Phase.FORWARD: union([0], [55_000])}
-    assert accounts(written([step(0, 80), *leaves]), phase_ranges=phases) == {"compute": 24, "launch": 6 + 30 + 5, "host": 15}
+    assert accounts(written([step(0, 80), *leaves]), phase_ranges=phases) == {
+        "compute": 24,
+        "launch": 6 + 30 + 5,
+        "host": 15,
+    }
 
 
 def test_the_loader_claims_what_its_operators_do(written: Written) -> None:

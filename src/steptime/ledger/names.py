@@ -21,13 +21,13 @@ unsqueeze unsqueeze_ view view_as _local_scalar_dense _nested_tensor_size _resha
 """
 FREE_OPERATORS = frozenset(_FREE.split())
 """Operators that make or change a tensor's description, or allocate: they move no data of their own."""
-_FILLING = """
-fill_ zero_ zeros zeros_like ones ones_like full full_like new_zeros new_full scalar_tensor
+_PREPARING = """
+fill_ zero_ zeros zeros_like ones ones_like full full_like new_zeros new_full scalar_tensor copy_ _to_copy clone
 """
-FILLING = frozenset(_FILLING.split())
-"""Operators that inside another one set up its output: aten::sum fills its result before it adds."""
-COPYING = frozenset(["copy_", "_to_copy", "clone"])
-WRAPPERS = FILLING - {"fill_"} | {"_to_copy", "clone", "repeat", "constant_pad_nd", "pad"}
+PREPARING = frozenset(_PREPARING.split())
+"""Operators that inside another one set up its output: aten::sum fills its result, aten::addmm copies its bias
+there."""
+WRAPPERS = PREPARING - {"fill_", "copy_"} | {"repeat", "constant_pad_nd", "pad"}
 """Operators that leave their work to the filling or copying inside them."""
 
 ENGINE = re.compile(r"^(autograd::engine::|(struct )?torch::(autograd|jit)::|[A-Za-z_]\w*Backward\d*$)")
@@ -62,14 +62,9 @@ def is_free(name: str) -> bool:
     return name.rsplit("::", 1)[-1] in FREE_OPERATORS
 
 
-def is_filling(name: str) -> bool:
+def is_preparing(name: str) -> bool:
     """True for an operator that gives a tensor its first values."""
-    return name.rsplit("::", 1)[-1] in FILLING
-
-
-def is_copying(name: str) -> bool:
-    """True for an operator that copies a tensor."""
-    return name.rsplit("::", 1)[-1] in COPYING
+    return name.rsplit("::", 1)[-1] in PREPARING
 
 
 def is_wrapper(name: str) -> bool:

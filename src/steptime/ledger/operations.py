@@ -8,14 +8,13 @@ import numpy as np
 import numpy.typing as npt
 
 from steptime.intervals import EMPTY, Intervals, subtract, union
-from steptime.kineto.table import ABSENT, Category, Trace
+from steptime.kineto.table import Category, Trace
 from steptime.ledger.names import (
     ANNOTATION,
     is_compiled,
-    is_copying,
     is_engine,
-    is_filling,
     is_free,
+    is_preparing,
     is_wrapper,
     matching,
 )
@@ -33,7 +32,8 @@ class Operations:
     """Operators of one thread. rows: positions in the event table, in the nest's order; the masks follow it too.
 
     computing: moves data, and no operator inside it does: what "leaf operator" means here, where allocations, views and
-    the filling of an output inside do not count. engine: a frame of autograd. free: a view or an allocation.
+    the preparing of an output (filling it, copying a bias into it) inside do not count. engine: a frame of autograd.
+    free: a view or an allocation.
     """
 
     rows: Int64
@@ -64,18 +64,9 @@ def operations_on(trace: Trace, lane: int, chosen: Bool) -> Operations:
     rows = rows[made.order]
     free, engine = matching(trace, is_free)[rows], matching(trace, is_engine)[rows]
     moving = ~free & ~engine
-    preparing, wrapping = _preparing(trace, rows), matching(trace, is_wrapper)[rows]
+    preparing, wrapping = matching(trace, is_preparing)[rows], matching(trace, is_wrapper)[rows]
     computing = moving & ~has_descendant(made, moving & ~preparing) & ~(wrapping & has_descendant(made, moving))
     return Operations(rows, made, stretches(made), computing, engine, free)
-
-
-def _preparing(trace: Trace, rows: Int64) -> Bool:
-    """Which operators only prepare another's output: filling it, or copying a single number."""
-    single = np.fromiter((shape.startswith("[[],") for shape in trace.shapes), np.bool_, len(trace.shapes))
-    shapes = trace.events.shapes[rows]
-    of_one = (shapes != ABSENT) & single[np.maximum(shapes, 0)] if len(single) else np.zeros(len(rows), np.bool_)
-    prepares: Bool = matching(trace, is_filling)[rows] | (of_one & matching(trace, is_copying)[rows])
-    return prepares
 
 
 def compute_time(operations: Operations, dispatch: int) -> Intervals:

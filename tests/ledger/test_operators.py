@@ -1,0 +1,271 @@
+"""Operators of real CPU training, profiled in the test: their work, what bounds them, recomputation and lines."""
+
+from __future__ import annotations
+
+import importlib.util
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from steptime.hardware.machine import Machine, Rate
+from steptime.intervals import contains, union
+from steptime.kineto.reader import read
+from steptime.kineto.table import Category, Trace
+from steptime.ledger.account import account_for
+from steptime.ledger.ledger import Account
+from steptime.ledger.names import LOADER, matching
+from steptime.ledger.operators import OperatorTotal, bound_of, total
+from steptime.ledger.recompute import recomputed
+from steptime.ledger.source_lines import is_user_file, sources_of
+from steptime.ledger.trace_steps import reach, steps_of
+from steptime.ledger.work import Work, work_of
+from steptime.quantities import Estimate
+
+torch = pytest.importorskip("torch")
+
+STEPS = 3
+Profiled = Callable[..., Trace]
+
+SCRIPT = """
+import torch
+from torch import nn
+from torch.utils.checkpoint import checkpoint
+
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.first = nn.Conv2d(3, 8, 3, padding=1)
+        self.second = nn.Conv2d(8, 6, 3, stride=2)
+        self.inner = nn.Sequential(nn.Linear(6, 32), nn.GELU(), nn.Linear(32, 6))
+        self.last = nn.Linear(6 * 49, 5)
+
+    def forward(self, images, mode):
+        hidden = self.second(torch.relu(self.first(images))).flatten(2).transpose(1, 2)
+        hidden = hidden + attend(hidden)
+        if mode in ("plain", "penalty"):
+            hidden = self.inner(hidden)
+        else:
+            hidden = checkpoint(self.inner, hidden, use_reentrant=mode == "reentrant")
+        return self.last(hidden.flatten(1))
+
+def attend(hidden):
+    weights = torch.bmm(hidden, hidden.transpose(1, 2)).softmax(-1)
+    return torch.bmm(weights, hidden)
+
+def step(net, images, targets, mode="plain"):
+    loss = nn.functional.cross_entropy(net(images, mode), targets)
+    if mode == "penalty":
+        gradients = torch.autograd.grad(loss, list(net.parameters()), create_graph=True)
+        loss = loss + sum(gradient.square().sum() for gradient in gradients)
+    loss.backward()
+"""
+
+
+@pytest.fixture(scope="module")
+def job(tmp_path_factory: pytest.TempPathFactory) -> Any:
+    """A training script as a user has it: a file of its own."""
+    path = tmp_path_factory.mktemp("job") / "train_small.py"
+    path.write_text(SCRIPT)
+    specification = importlib.util.spec_from_file_location("train_small", path)
+    assert specification is not None
+    assert specification.loader is not None
+    module = importlib.util.module_from_spec(specification)
+    specification.loader.exec_module(module)
+    return module
+
+
+@pytest.fixture
+def profiled(job: Any, tmp_path: Path) -> Profiled:
+    """Profiles three steps, each with a loader, and reads the trace."""
+
+    def run(mode: str = "plain", **options: Any) -> Trace:
+        torch.manual_seed(0)
+        net = job.Net()
+        optimizer = torch.optim.SGD(net.parameters(), lr=0.01, momentum=0.9)
+        data = torch.utils.data.TensorDataset(torch.randn(40, 3, 16, 16), torch.randint(0, 5, (40,)))
+        batches = iter(torch.utils.data.DataLoader(data, batch_size=8))
+        schedule = torch.profiler.schedule(wait=0, warmup=1, active=STEPS, repeat=1)
+        activities = [torch.profiler.ProfilerActivity.CPU]
+        with torch.profiler.profile(
+            activities=activities, record_shapes=True, schedule=schedule, **options
+        ) as profiler:
+            for images, targets in batches:
+                optimizer.zero_grad()
+                job.step(net, images, targets, mode)
+                optimizer.step()
+                profiler.step()
+                if profiler.step_num > STEPS:
+                    break
+        path = tmp_path / "trace.json.gz"
+        profiler.export_chrome_trace(str(path))
+        return read(path)
+
+    return run
+
+
+def machine(matrix: float = 1e11, copy: float = 1e10, dispatch: float = 2000.0) -> Machine:
+    def exactly(value: float, unit: str) -> Estimate:
+        return Estimate(value, value, value, 1, unit)
+
+    rates = (Rate("float32", exactly(matrix, "FLOP/s")),)
+    return Machine("cpu", "test", matrix=rates, copy=exactly(copy, "B/s"), dispatch=exactly(dispatch, "ns"))
+
+
+def by_name(totals: tuple[OperatorTotal, ...]) -> dict[str, OperatorTotal]:
+    return {each.name: each for each in totals}
+
+
+def test_flops_of_a_step_are_those_of_torchs_flop_counter(job: Any, profiled: Profiled) -> None:
+    from torch.utils.flop_counter import FlopCounterMode
+
+    with FlopCounterMode(display=False) as counter:
+        job.step(job.Net(), torch.randn(8, 3, 16, 16), torch.randint(0, 5, (8,)))
+    trace = profiled()
+    totals = total(trace, steps_of(trace), machine())
+    assert sum(each.flops or 0 for each in totals) == counter.get_total_flops()
+
+
+def test_flops_do_not_depend_on_when_a_gradient_is_wanted(profiled: Profiled) -> None:
+    trace = profiled()
+    found = by_name(total(trace, steps_of(trace), machine()))
+    backward, forward = found["aten::convolution_backward"], found["aten::mkldnn_convolution"]
+    first, second = 2 * 8 * 16 * 16 * 8 * 3 * 9, 2 * 8 * 7 * 7 * 6 * 8 * 9
+    assert forward.flops == first + second
+    assert backward.flops == first + 2 * second
+    assert (forward.phase, backward.phase) == ("forward", "backward")
+    assert forward.calls == backward.calls == 2
+
+
+def test_the_ledger_of_a_real_step_holds_loader_compute_and_launch(profiled: Profiled) -> None:
+    trace = profiled()
+    borders = steps_of(trace)
+    ledger = account_for(trace, borders, machine=machine())
+    loader = matching(trace, LOADER.match) & contains(union(borders[:, 0], borders[:, 1]), trace.events.begin)
+    assert len(ledger.wall) == STEPS
+    assert ledger.entries[:, Account.INPUT].sum() == trace.events.duration[loader].sum()
+    assert (ledger.entries[:, [Account.COMPUTE, Account.LAUNCH]] > 0).all()
+    assert not ledger.entries[:, [Account.COMMUNICATION, Account.SYNC, Account.COMPILE, Account.UNEXPLAINED]].any()
+
+
+def test_time_of_operators_is_within_the_time_of_computing_and_launching(profiled: Profiled) -> None:
+    trace = profiled()
+    borders = steps_of(trace)
+    ledger = account_for(trace, borders, machine=machine())
+    spent = sum(each.duration for each in total(trace, borders, machine())) * STEPS
+    inside = ledger.entries[:, [Account.COMPUTE, Account.LAUNCH, Account.INPUT]].sum()
+    assert ledger.entries[:, Account.COMPUTE].sum() <= spent <= inside
+
+
+@pytest.mark.parametrize("mode", ["reentrant", "not reentrant"])
+def test_checkpointing_is_seen_as_forward_operators_in_backward(profiled: Profiled, mode: str) -> None:
+    trace = profiled(mode)
+    again = recomputed(trace, steps_of(trace))
+    linear = matching(trace, lambda name: name == "aten::linear")
+    assert len(again) == STEPS
+    assert (again > 0).all()
+    assert again.sum() < trace.events.duration[linear].sum() * 2
+
+
+@pytest.mark.parametrize("mode", ["plain", "penalty"])
+def test_a_backward_that_recomputes_nothing_is_not_blamed(profiled: Profiled, mode: str) -> None:
+    trace = profiled(mode)
+    assert not recomputed(trace, steps_of(trace)).any()
+
+
+def test_operators_lead_to_the_users_function_also_from_backward(profiled: Profiled) -> None:
+    found = sources_of(profiled(with_stack=True))
+    assert found["aten::mkldnn_convolution"].function == "forward"
+    assert found["aten::convolution_backward"].function == "forward"
+    assert found["aten::bmm"].function == "attend"
+    assert found["aten::nll_loss_backward"].function == "step"
+    assert {source.file.rsplit("/", 1)[-1] for source in found.values()} <= {"train_small.py", Path(__file__).name}
+
+
+def test_without_stacks_no_line_is_guessed(profiled: Profiled) -> None:
+    assert sources_of(profiled()) == {}
+
+
+def test_totals_carry_the_lines_that_a_trace_with_stacks_gave(profiled: Profiled) -> None:
+    trace = profiled(with_stack=True)
+    found = by_name(total(trace, steps_of(trace), machine(), sources=sources_of(trace)))
+    source = found["aten::bmm"].source
+    assert source is not None
+    assert source.line == SCRIPT.splitlines().index("def attend(hidden):") + 1
+
+
+@pytest.mark.parametrize(
+    ("file", "theirs"),
+    [
+        ("train.py", True),
+        ("/home/ann/project/model.py", True),
+        ("my_models/net.py", True),
+        ("torch/nn/modules/linear.py", False),
+        ("/usr/lib/python3.11/site-packages/foo/bar.py", False),
+        ("threading.py", False),
+        ("<frozen os>", False),
+        ("", False),
+    ],
+)
+def test_files_of_libraries_are_not_the_users(file: str, theirs: bool) -> None:
+    assert is_user_file(file) is theirs
+
+
+@pytest.mark.parametrize(
+    ("work", "bound"),
+    [
+        (Work(1e9, 1e6), "compute"),
+        (Work(1e6, 1e8), "memory"),
+        (Work(0.0, 1e8), "memory"),
+        (Work(1e4, 1e3), "latency"),
+        (Work(1e9, 1e6, "bfloat16"), "unmodelled"),
+        (None, "unmodelled"),
+    ],
+)
+def test_the_ceilings_decide_what_binds(work: Work | None, bound: str) -> None:
+    assert bound_of(work, machine()) == bound
+    assert bound_of(work, None) == "unmodelled"
+
+
+@pytest.mark.parametrize(
+    ("name", "shapes", "types", "inputs", "flops", "moved"),
+    [
+        ("aten::mm", "[[4,5],[5,6]]", '["float","float"]', "", 240, 4 * (20 + 30 + 24)),
+        ("aten::addmm", "[[6],[4,5],[5,6]]", '["c10::Half","c10::Half","c10::Half"]', "", 240, 2 * (6 + 20 + 30 + 24)),
+        ("aten::linear", "[[2,4,5],[6,5],[6]]", '["float","float","float"]', "", 480, 4 * (40 + 30 + 6 + 48)),
+        ("aten::mul_", "[[10,10],[]]", '["float","Scalar"]', "", 0, 800),
+        ("aten::copy_", "[[100],[100],[]]", '["float","c10::Half","Scalar"]', "", 0, 600),
+        ("aten::zero_", "[[100]]", '["double"]', "", 0, 800),
+        ("aten::_foreach_add_", "[[[5],[3]],[[5],[3]],[]]", '["TensorList","TensorList","Scalar"]', "", 0, 96),
+        ("aten::_fused_sgd_", "[[[8]],[[8]],[[8]]]", '["TensorList","TensorList","TensorList"]', "", 0, 160),
+        ("aten::embedding_dense_backward", "[[3,8],[3],[]]", '["float","long int","Scalar"]', '["","","50"]', 0, 1912),
+        ("aten::cudnn_convolution", "[[2,3,8,8],[4,3,3,3],[],[],[]]", '["float","float","ScalarList","ScalarList",""]',
+         '["","","[1, 1]","[2, 2]","[1, 1]"]', 2 * 2 * 16 * 4 * 27, 4 * (384 + 108 + 128)),
+    ],
+)  # fmt: skip
+def test_work_of_a_call_follows_its_shapes(
+    name: str, shapes: str, types: str, inputs: str, flops: int, moved: int
+) -> None:
+    found = work_of(name, shapes, types, inputs)
+    assert found is not None
+    assert (found.flops, found.bytes) == (flops, moved)
+
+
+@pytest.mark.parametrize("shapes", ["", "[]", "[[]]", '[["x"]]', "[[3]]", "nonsense", "{}"])
+def test_arguments_that_do_not_fit_a_model_give_none(shapes: str) -> None:
+    assert work_of("aten::mm", shapes, '["float", "float"]', "") is None
+    assert work_of("my::operator", shapes, "", "") is None
+
+
+def test_on_an_accelerator_time_is_that_of_the_kernels(shared_data: Path) -> None:
+    trace = read(shared_data / "kineto/resnet50_workers0.pt.trace.json.gz")
+    borders = steps_of(trace)
+    found = by_name(total(trace, borders, None))
+    device = np.isin(trace.events.category, (Category.KERNEL, Category.MEMCPY, Category.MEMSET))
+    within = device & contains(union(*reach(trace, borders).T), trace.events.begin)
+    spent = sum(each.duration for each in found.values()) * len(borders)
+    assert spent == pytest.approx(trace.events.duration[within].sum(), rel=1e-9)
+    assert found["aten::cudnn_convolution"].calls == 53
+    assert found["aten::mm"].flops == 2 * (32 * 1000 * 2048) * 2
