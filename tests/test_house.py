@@ -28,7 +28,7 @@ FLOOR = {room: number for number, rooms in enumerate(FLOORS) for room in rooms}
 APART = {("timeline", "capture"), ("capture", "timeline")}
 """Neither the layout nor the probe knows the other; the recording is all that they share."""
 IN_THE_USERS_PROCESS = ("capture/probe/", "capture/inject/", "hardware/ceilings_script.py")
-BROAD_EXCEPTS = ("capture/probe/", "capture/inject/", "findings/examine.py", "cli/main.py")
+BROAD_EXCEPTS = ("capture/probe/", "capture/inject/", "findings/examine.py", "cli/border.py")
 PRINTS = ("cli/", "report/text.py", "hardware/ceilings_script.py")
 EMPTY_NAMES = {"utils", "util", "common", "helpers", "helper", "manager", "managers", "misc", "tools"}
 

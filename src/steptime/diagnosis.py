@@ -36,14 +36,23 @@ LEAST_STEPS = 3
 
 def diagnose_paths(paths: Sequence[str]) -> Report:
     """The report of a recording, of traces (one for each rank), or of a report that was saved as JSON."""
-    if len(paths) == 1 and (Path(paths[0]).is_dir() or not Path(paths[0]).exists()):
-        return diagnose(load(Path(paths[0])), paths[0])
-    if len(paths) == 1 and json.is_report(Path(paths[0])):
-        return json.read(Path(paths[0]).read_bytes(), paths[0])
-    folder = next((path for path in paths if Path(path).is_dir()), None)
+    first = Path(paths[0])
+    if len(paths) == 1 and json.is_report(first):
+        return json.read(first.read_bytes(), paths[0])
+    if len(paths) == 1 and not first.is_file() and not traces_in(first):
+        return diagnose(load(first), paths[0])
+    folder = next((path for path in paths if len(paths) > 1 and Path(path).is_dir()), None)
     if folder is not None:
-        raise UsageError("several-recordings", f"{folder} is a folder among several paths: give one recording alone.")
-    return diagnose_traces([read(Path(path)) for path in paths], " ".join(map(shlex.quote, paths)))
+        raise UsageError("several-recordings", f"{folder} is a folder among several paths: give one folder alone.")
+    files = traces_in(first) or [Path(path) for path in paths]
+    return diagnose_traces([read(file) for file in files], " ".join(map(shlex.quote, paths)))
+
+
+def traces_in(folder: Path) -> list[Path]:
+    """The traces in a folder that is no recording: one for each rank, as torch.profiler's handlers write them."""
+    if not folder.is_dir() or (folder / "manifest.json").exists():
+        return []
+    return sorted([*folder.glob("*.json"), *folder.glob("*.json.gz")])
 
 
 def diagnose(recording: Recording, source: str) -> Report:

@@ -34,7 +34,8 @@ class Signal(Enum):
 
 @dataclass(frozen=True, slots=True)
 class StepSummary:
-    """mode: "optimizer", "backward" or "forward" (what borders were found from). device: "cpu", "cuda", …"""
+    """mode: "optimizer", "backward" or "forward" (what borders were found from), "trace" without a recording.
+    device: "cpu", "cuda", …"""
 
     duration: Estimate
     total: int

@@ -82,9 +82,8 @@ def _replace(path: Path, content: str) -> None:
             file.write(content)
         Path(temporary).chmod(0o666 & ~_umask())  # as open() would have made it; mkstemp makes it private
         Path(temporary).replace(path)
-    except BaseException:
-        Path(temporary).unlink(missing_ok=True)
-        raise
+    finally:
+        Path(temporary).unlink(missing_ok=True)  # there only if something failed
 
 
 def _umask() -> int:

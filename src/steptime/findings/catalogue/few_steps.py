@@ -10,6 +10,8 @@ from steptime.findings.signals import Signals
 FEWEST = 8
 """Steady steps: the interval of a median from fewer spans nearly their whole range (binomial 95 % needs six at
 least)."""
+FEWEST_IN_TRACE = 3
+"""In a bare trace: somebody chose its steps, a few of a job that ran steadily, and there are no more to come."""
 
 
 @rule("ST804", "few-steps", needs={Signal.STEP}, weight=Weight.DOUBT)
@@ -30,7 +32,7 @@ def few_steps(signals: Signals) -> Finding | None:
         Never; but the findings with a source line may still be worth a look.
     """
     step = signals.step
-    if step.steady >= FEWEST:
+    if step.steady >= (FEWEST_IN_TRACE if step.mode == "trace" else FEWEST):
         return None
     summary = f"Only {step.steady} of {step.total} steps were steady ({step.warm_up} warm-up): too few to decide"
     return few_steps.finding(summary, "Let the job run for at least 30 steps after the warm-up.")
