@@ -1,0 +1,69 @@
+"""Intervals of series whose neighbours are alike."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+import numpy.typing as npt
+import pytest
+
+from steptime.estimates import Numbers, autocorrelation_time, mean_of_series, median_of_series, student
+from steptime.quantities import Estimate
+
+SERIES = 400
+STEP = 50e6
+
+
+def correlated(generator: np.random.Generator, length: int, coefficient: float) -> npt.NDArray[np.float64]:
+    """A first-order autoregressive series around STEP with a deviation of a tenth of it."""
+    noise = generator.normal(size=length + 100)
+    values = np.empty(length + 100)
+    values[0] = noise[0]
+    for index in range(1, len(values)):
+        values[index] = coefficient * values[index - 1] + (1 - coefficient**2) ** 0.5 * noise[index]
+    return STEP + 0.1 * STEP * values[100:]
+
+
+@pytest.mark.parametrize("estimate", [mean_of_series, median_of_series])
+@pytest.mark.parametrize(("coefficient", "length"), [(0.0, 30), (0.0, 200), (0.5, 200), (0.8, 400)])
+def test_intervals_cover_the_truth_as_often_as_they_say(
+    estimate: Callable[[Numbers], Estimate], coefficient: float, length: int
+) -> None:
+    generator = np.random.default_rng(7)
+    held = 0
+    for _ in range(SERIES):
+        found = estimate(correlated(generator, length, coefficient))
+        held += found.low <= STEP <= found.high
+    assert 0.90 <= held / SERIES <= 0.99
+
+
+def test_the_plain_interval_would_be_too_narrow() -> None:
+    generator = np.random.default_rng(1)
+    times = [autocorrelation_time(correlated(generator, 400, 0.8)) for _ in range(50)]
+    assert np.median(times) == pytest.approx(9, rel=0.25)  # 1 + 2 * 0.8 / (1 - 0.8) in theory
+    assert np.median([autocorrelation_time(generator.normal(size=400)) for _ in range(50)]) < 1.2
+
+
+def test_one_value_says_nothing_of_its_spread() -> None:
+    for estimate in (mean_of_series, median_of_series):
+        assert estimate(np.array([10])) == Estimate(10.0, 0.0, 20.0, 1)
+        assert estimate(np.array([0])) == Estimate(0.0, 0.0, 0.0, 1)
+        with pytest.raises(ValueError, match="needs values"):
+            estimate(np.array([], np.int64))
+
+
+def test_a_constant_series_is_known_exactly() -> None:
+    for estimate in (mean_of_series, median_of_series):
+        assert estimate(np.full(40, 7)) == Estimate(7.0, 7.0, 7.0, 40)
+
+
+def test_rare_events_have_a_mean_and_no_negative_time() -> None:
+    found = mean_of_series(np.array([0] * 49 + [1000]))
+    assert found.value == 20
+    assert found.low == 0
+
+
+@pytest.mark.parametrize(("freedom", "quantile"), [(1, 12.706), (4, 2.776), (9, 2.262), (20, 2.086), (1e6, 1.960)])
+def test_students_quantile(freedom: float, quantile: float) -> None:
+    assert student(freedom) == pytest.approx(quantile, rel=0.002)
