@@ -29,11 +29,34 @@ def test_the_account_with_the_most_to_recover_is_the_regime_with_its_interval() 
 
 def test_what_counts_is_what_can_be_recovered_not_what_is_spent() -> None:
     compute = AccountUse("compute", Estimate(80, 79, 81, 50), Estimate(10, 9, 11, 50))
-    assert regime(case(compute, use("launch", 15, 1))).name == "launch"
+    assert regime(case(compute, use("launch", 16, 1))).name == "launch"
 
 
 def test_nothing_worth_a_tenth_is_balanced() -> None:
     assert regime(case(use("input", 6, 1), use("host", 5, 1))).name == "balanced"
+
+
+def test_a_step_that_computes_and_could_hardly_do_without_the_rest_is_bound_by_computing() -> None:
+    compute = AccountUse("compute", Estimate(80, 79, 81, 50), Estimate(0, 0, 0, 50))
+    found = regime(case(compute, use("launch", 12, 1)))
+    assert found.name == "compute"
+    assert (
+        found.sentence == "Bound by computing, 80 % (79 to 81 %) of a step: no account could give back more than 12 %."
+    )
+
+
+def test_what_computing_could_give_back_is_what_a_finding_says() -> None:
+    compute = AccountUse("compute", Estimate(80, 79, 81, 50), Estimate(0, 0, 0, 50))
+    fusion = Finding("ST401", "chain", Weight.FINDING, "x", "y.", Estimate(30, 25, 40, 50), account="compute")
+    found = regime(case(compute, use("launch", 17, 1)), (fusion,))
+    assert found.name == "compute"
+    assert found.share is not None
+    assert found.share.value == 0.3
+
+
+def test_a_doubt_counts_more_than_a_clear_account() -> None:
+    doubt = Finding("ST804", "few-steps", Weight.DOUBT, "Only 3 steps", "Wait.")
+    assert regime(case(use("input", 90, 1)), (doubt,)).name == "undecided"
 
 
 def test_two_accounts_within_each_others_narrow_intervals_are_balanced() -> None:
@@ -54,7 +77,7 @@ def test_a_doubt_makes_it_undecided_and_is_named() -> None:
     found = regime(case(use("input", 60, 3)), (doubt,))
     assert found.name == "undecided"
     assert found.sentence.startswith("Undecided: other processes used 1.5 of 2 CPUs.")
-    assert "waiting for input (60 %)" in found.sentence
+    assert "Most of a step was waiting for input (60 %)" in found.sentence
 
 
 def test_without_a_ledger_it_is_undecided() -> None:

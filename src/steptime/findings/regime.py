@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from steptime.findings.case import AccountUse, Case
 from steptime.findings.finding import Finding, Weight
-from steptime.findings.stakes import ratio
+from steptime.findings.stakes import named, ratio
 from steptime.quantities import Estimate, format_share
 
 BALANCED = "balanced"
 UNDECIDED = "undecided"
-LEAST_SHARE = 0.1
-"""Of the step: when no account can give a tenth, no account is what the step is bound by."""
+LEAST_SHARE = 0.15
+"""Of the step: when no account can give back more, the step is not bound by any of them."""
+MOST_OF_IT = 0.5
+"""Of the step: when computing takes this much and nothing else can give back LEAST_SHARE, computing is the regime."""
+COMPUTE = "compute"
 WIDEST = 0.3
 """Of the step: an interval wider than this decides nothing when another account's interval overlaps it."""
 
@@ -44,29 +47,49 @@ class Regime:
 def regime(case: Case, findings: Iterable[Finding] = ()) -> Regime:
     """The account with the largest recoverable time.
 
-    Undecided with a doubt among the findings, without a ledger, and when intervals are too wide to tell two accounts
-    apart; balanced when no account can give much or two give the same within narrow intervals.
+    What computing could give back, no ledger knows: there it is the largest stake that a finding has in it. Undecided
+    with a doubt among the findings, without a ledger, and when intervals are too wide to tell two accounts apart;
+    balanced when no account can give much or two give the same within narrow intervals.
     """
-    doubts = [finding for finding in findings if finding.weight is Weight.DOUBT]
+    findings = tuple(findings)
     if not case.accounts or case.step.duration.value <= 0:
         return Regime(UNDECIDED, "Undecided: the steps could not be split into accounts.")
-    ranked = sorted(case.accounts, key=lambda use: use.recoverable.value, reverse=True)
-    first = _share(ranked[0], case)
-    if doubts:
-        likely = (
-            f" The largest account is {_words(ranked[0])} ({format_share(first.value)})." if first.value > 0 else ""
-        )
-        return Regime(UNDECIDED, f"Undecided: {doubts[0].summary[:1].lower()}{doubts[0].summary[1:]}.{likely}", first)
+    uses = [_with_stakes(use, findings) for use in case.accounts]
+    ranked = sorted(uses, key=lambda use: use.recoverable.value, reverse=True)
+    first = _share(ranked[0].recoverable, case)
+    doubt = next((finding for finding in findings if finding.weight is Weight.DOUBT), None)
+    if doubt is not None:
+        largest = max(uses, key=lambda use: use.duration.value)
+        share = format_share(_share(largest.duration, case).value)
+        because = f"{doubt.summary[:1].lower()}{doubt.summary[1:]}"
+        return Regime(UNDECIDED, f"Undecided: {because}. Most of a step was {_words(largest)} ({share}).", first)
     if first.value < LEAST_SHARE:
-        return Regime(
-            BALANCED, f"Balanced: no account alone could give back more than {format_share(first.value)}.", first
-        )
+        return _nothing_to_recover(uses, first, case)
     return _between(ranked, first, case)
+
+
+def _with_stakes(use: AccountUse, findings: tuple[Finding, ...]) -> AccountUse:
+    """Computing with the largest stake that a finding has in it; other accounts as they are."""
+    stakes = [finding.at_stake for finding in findings if finding.at_stake and finding.account == use.name]
+    best = max(stakes, key=lambda stake: stake.value, default=None)
+    if use.name != COMPUTE or best is None or best.value <= use.recoverable.value:
+        return use
+    return replace(use, recoverable=best)
+
+
+def _nothing_to_recover(uses: list[AccountUse], first: Estimate, case: Case) -> Regime:
+    """Computing, when it is most of the step; else nothing in particular."""
+    least = f"no account could give back more than {format_share(first.value)}"
+    compute = named(tuple(uses), COMPUTE)
+    share = _share(compute.duration, case) if compute is not None else None
+    if share is None or share.low < MOST_OF_IT:
+        return Regime(BALANCED, f"Balanced: {least}.", first)
+    return Regime(COMPUTE, f"Bound by computing, {_interval(share)} of a step: {least}.", first)
 
 
 def _between(ranked: list[AccountUse], first: Estimate, case: Case) -> Regime:
     """The first account, unless the second cannot be told from it."""
-    second = _share(ranked[1], case) if len(ranked) > 1 else None
+    second = _share(ranked[1].recoverable, case) if len(ranked) > 1 else None
     if second is not None and second.high >= first.low and second.value > 0:
         pair = f"{_words(ranked[0])}, {_interval(first)}, and {_words(ranked[1])}, {_interval(second)},"
         if max(first.high - first.low, second.high - second.low) > WIDEST:
@@ -76,14 +99,11 @@ def _between(ranked: list[AccountUse], first: Estimate, case: Case) -> Regime:
     return Regime(ranked[0].name, f"Bound by {words}: without it a step would be {_interval(first)} shorter.", first)
 
 
-def _share(use: AccountUse, case: Case) -> Estimate:
-    """Recoverable part of the step, with its interval. The step is taken as known: both were measured in the same
-    steps."""
+def _share(part: Estimate, case: Case) -> Estimate:
+    """A part of the step, with its interval. The step is taken as known: both were measured in the same steps."""
     step = case.step.duration.value
-    value, low, high = (
-        ratio(part, step) for part in (use.recoverable.value, use.recoverable.low, use.recoverable.high)
-    )
-    return Estimate(min(value, 1.0), min(low, 1.0), min(high, 1.0), use.recoverable.samples, "1")
+    value, low, high = (min(ratio(each, step), 1.0) for each in (part.value, part.low, part.high))
+    return Estimate(value, low, high, part.samples, "1")
 
 
 def _words(use: AccountUse) -> str:
