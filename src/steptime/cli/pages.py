@@ -1,0 +1,37 @@
+"""Writes docs/commands.md, the help of every verb: `python -m steptime.cli.pages >docs/commands.md`."""
+
+from __future__ import annotations
+
+import click
+
+from steptime.cli.border import tell
+from steptime.cli.main import VERBS, steptime
+
+_HEAD = """# Commands
+
+What `steptime VERB --help` prints, verb by verb. Exit status: 0 fine, 1 refused, 2 the command line cannot be
+followed, 70 a bug of steptime; `run` ends as the job did, with 1 instead of 0 when a report was asked for with `-o` or
+`--json` and there is none to give.
+
+"""
+
+
+def page() -> str:
+    """The whole page, as Markdown."""
+    parts = [_HEAD, _block("steptime", steptime)]
+    top = click.Context(steptime, info_name="steptime", **steptime.context_settings)
+    for verb in VERBS:
+        command = steptime.get_command(top, verb)
+        if command is not None:
+            parts.append(f"\n## {verb}\n\n{_block(verb, command, top)}")
+    return "".join(parts)
+
+
+def _block(name: str, command: click.Command, parent: click.Context | None = None) -> str:
+    settings = {**command.context_settings, "terminal_width": 100}
+    with click.Context(command, info_name=name, parent=parent, **settings) as context:
+        return f"```text\n{command.get_help(context)}\n```\n"
+
+
+if __name__ == "__main__":
+    tell(page())

@@ -1,0 +1,133 @@
+"""The documentation is complete and true: every rule, message, verb and option has its words, every command parses,
+every link leads somewhere."""
+
+from __future__ import annotations
+
+import ast
+import re
+import shlex
+from collections.abc import Iterator
+from pathlib import Path
+
+import click
+import pytest
+
+from steptime import errors
+from steptime.cli.explain import message_pages
+from steptime.cli.main import VERBS, steptime
+from steptime.cli.pages import page
+from steptime.findings.examine import all_rules
+from steptime.findings.pages import stale_pages
+
+ROOT = Path(__file__).resolve().parent.parent
+SOURCE = ROOT / "src" / "steptime"
+DOCUMENTS = sorted(
+    [
+        *ROOT.glob("*.md"),
+        *(ROOT / "docs").rglob("*.md"),
+        *(ROOT / "news").glob("*.md"),
+        *ROOT.glob("benchmarks/**/*.md"),
+    ]
+)
+    name for name, kind in vars(errors).items() if isinstance(kind, type) and issubclass(kind, errors.SteptimeError)
+}
+
+
+ERRORS = {name for name, kind in vars(errors).items() if isinstance(kind, type) and issubclass(kind, Exception)}
+
+
+def raised_slugs() -> set[str]:
+    """The first argument of every error of ours that is made anywhere."""
+    found: set[str] = set()
+    for path in SOURCE.rglob("*.py"):
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            if not isinstance(node, ast.Call) or ast.unparse(node.func).split(".")[-1] not in ERRORS:
+                continue
+            if node.args and isinstance(node.args[0], ast.Constant):
+                found.add(str(node.args[0].value))
+    return found
+
+
+def commands(text: str) -> Iterator[str]:
+    """Lines of sh blocks, comments and continuations taken away."""
+    for block in re.findall(r"^```sh\n(.*?)^```", text, re.MULTILINE | re.DOTALL):
+        for line in block.splitlines():
+            if line.strip():
+                yield line.split("  #")[0].split(" # ")[0].strip()
+
+
+def test_every_message_has_its_paragraph() -> None:
+    assert raised_slugs() <= set(message_pages())
+
+
+def test_every_paragraph_belongs_to_a_message() -> None:
+    source = "\n".join(path.read_text(encoding="utf-8") for path in SOURCE.rglob("*.py"))
+    forgotten = [slug for slug in message_pages() if slug not in source and slug.replace("-", " ") not in source]
+    assert forgotten == []
+
+
+def test_every_rule_has_its_current_page() -> None:
+    assert stale_pages(ROOT / "docs" / "rules") == (), "make docs writes them anew"
+
+
+def test_every_verb_and_option_has_its_words() -> None:
+    assert (ROOT / "docs" / "commands.md").read_text(encoding="utf-8") == page(), "make docs writes it anew"
+    readme = (ROOT / "README.md").read_text(encoding="utf-8")
+    for verb in VERBS:
+        command = steptime.get_command(click.Context(steptime), verb)
+        assert command is not None
+        assert f"steptime {verb}" in readme
+        assert command.help
+        assert [option.name for option in command.params if isinstance(option, click.Option) and not option.help] == []
+
+
+@pytest.mark.parametrize("path", DOCUMENTS, ids=lambda path: path.relative_to(ROOT).as_posix())
+def test_every_link_leads_somewhere(path: Path) -> None:
+    text = re.sub(r"^```.*?^```", "", path.read_text(encoding="utf-8"), flags=re.MULTILINE | re.DOTALL)
+    for target in re.findall(r"\]\(([^)\s]+)\)", text):
+        if not target.startswith(("http://", "https://", "#")):
+            assert (path.parent / target.partition("#")[0]).exists(), target
+
+
+@pytest.mark.parametrize("path", DOCUMENTS, ids=lambda path: path.relative_to(ROOT).as_posix())
+def test_every_command_in_the_docs_can_be_followed(path: Path) -> None:
+    targets = set(re.findall(r"^([a-z]+):", (ROOT / "Makefile").read_text(encoding="utf-8"), re.MULTILINE))
+    for line in commands(path.read_text(encoding="utf-8")):
+        words = shlex.split(line)
+        if words[0] == "make":
+            assert set(words[1:]) <= targets, line
+        elif words[0] == "steptime":
+            follow(words[1:])
+        else:
+            assert words[:2] == ["pip", "install"], f"{line}: not a command that this test knows how to check"
+
+
+def follow(words: list[str]) -> None:
+    """Parses a command line as the command would, without doing it. Raises click.UsageError."""
+    top = steptime.make_context("steptime", list(words))
+    name, command, rest = steptime.resolve_command(top, [*getattr(top, "_protected_args", ()), *top.args])
+    assert command is not None
+    assert name in VERBS
+    command.make_context(name, rest, parent=top)
+
+
+def test_a_wrong_command_would_be_noticed() -> None:
+    with pytest.raises(click.UsageError):
+        follow(["diagnose", "--no-such-option", "x"])
+    with pytest.raises(click.UsageError):
+        follow(["lab", "x"])
+
+
+def test_rules_and_messages_share_no_name() -> None:
+    rules = {word for rule in all_rules()[0] for word in (rule.code.lower(), rule.name)}
+    assert not rules & set(message_pages())
+
+
+def test_the_readme_is_short() -> None:
+    assert len((ROOT / "README.md").read_text(encoding="utf-8").splitlines()) <= 150
+
+
+def test_news_fragments_say_their_kind() -> None:
+    for path in (ROOT / "news").iterdir():
+        assert path.name == "README.md" or re.fullmatch(r"[a-z0-9-]+\.(feature|fix|change|removal)\.md", path.name)
+        assert path.read_text(encoding="utf-8").strip()
