@@ -141,9 +141,10 @@ def test_waiting_for_gloo_is_communication_only_while_nothing_else_runs(written:
 
 
 def test_code_of_torch_compile_computes(written: Written) -> None:
-    region = annotation("Torch-Compiled Region: 0/0", 0, 500)
-    trace = written([step(0, 500), region, operator("CompiledFunction", 20, 490)])
-    assert accounts(trace) == {"compute": 468, "launch": 32}
+    region = annotation("Torch-Compiled Region: 0/0", 70, 500)
+    guards = operator("TorchDynamo Cache Lookup", 0, 60)
+    trace = written([step(0, 500), guards, region, operator("CompiledFunction", 90, 490)])
+    assert accounts(trace) == {"compute": 398, "launch": 102}
 
 
 def test_what_the_recording_does_not_cover_is_unexplained(written: Written) -> None:

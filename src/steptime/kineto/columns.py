@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from typing import Any, TypeVar
 
+import msgspec
 import numpy as np
 import numpy.typing as npt
 
-from steptime.kineto.events import Arguments, Event, Number, begins, integer, nanoseconds
+from steptime.kineto.events import NOTHING, Arguments, Event, Number, begins, integer, nanoseconds
 from steptime.kineto.table import ABSENT, CATEGORY_NAMES, Category, EventTable, Lane
 
 Key = TypeVar("Key")
@@ -100,10 +101,13 @@ class Columns:
         self._integers("device", [args.device for args in every])
         self._integers("python", [args.python for args in every])
         self._integers("python_parent", [args.python_parent for args in every])
-        shapes, dtypes, inputs = self.shapes, self.dtypes, self.inputs
-        self._append("shapes", [shapes[bytes(args.shapes)] for args in every])
-        self._append("dtypes", [dtypes[bytes(args.dtypes)] for args in every])
-        self._append("inputs", [inputs[bytes(args.inputs)] for args in every])
+        self._texts("shapes", self.shapes, [args.shapes for args in every])
+        self._texts("dtypes", self.dtypes, [args.dtypes for args in every])
+        self._texts("inputs", self.inputs, [args.inputs for args in every])
+
+    def _texts(self, column: str, numbers: Texts, raw: list[msgspec.Raw]) -> None:
+        """Raw JSON; most events have none, and then it is the one default object."""
+        self._append(column, [ABSENT if text is NOTHING else numbers[bytes(text)] for text in raw])
 
     def _integers(self, column: str, values: list[Number]) -> None:
         """Optional ids: almost always integers or nothing; text and what exceeds the column takes the slow way."""

@@ -32,6 +32,8 @@ WRAPPERS = PREPARING - {"fill_", "copy_"} | {"repeat", "constant_pad_nd", "pad"}
 
 ENGINE = re.compile(r"^(autograd::engine::|(struct )?torch::(autograd|jit)::|[A-Za-z_]\w*Backward\d*$)")
 """Autograd's own frames around the operators of a backward function."""
+GUARDS = re.compile(r"^(TorchDynamo Cache Lookup|Pregraph bytecode|AOTDispatcher Runtime Wrapper)")
+"""What torch.compile does before and after its code at each call: checks, no work."""
 COMPILED = re.compile(r"^(Compiled\w*$|## Call CompiledFxGraph|(graph_\d+_)?cpp_fused_)|Torch-Compiled Region")
 """Code that torch.compile generated: it computes, although no operator shows inside."""
 ANNOTATION = re.compile(
@@ -59,7 +61,7 @@ def matching(trace: Trace, test: Callable[[str], object]) -> Bool:
 
 def is_free(name: str) -> bool:
     """True for an operator that moves no data, whatever its namespace."""
-    return name.rsplit("::", 1)[-1] in FREE_OPERATORS
+    return name.rsplit("::", 1)[-1] in FREE_OPERATORS or GUARDS.match(name) is not None
 
 
 def is_preparing(name: str) -> bool:
