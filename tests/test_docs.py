@@ -29,8 +29,6 @@ DOCUMENTS = sorted(
         *ROOT.glob("benchmarks/**/*.md"),
     ]
 )
-    name for name, kind in vars(errors).items() if isinstance(kind, type) and issubclass(kind, errors.SteptimeError)
-}
 
 
 ERRORS = {name for name, kind in vars(errors).items() if isinstance(kind, type) and issubclass(kind, Exception)}
