@@ -17,7 +17,7 @@ LATEST = 2.0**52
 LONGEST = 2.0**50
 COLUMN_TYPES: dict[str, Any] = {
     "category": np.uint8, "name": np.int32, "lane": np.int32, "begin": np.int64, "duration": np.int64,
-    "correlation": np.int64, "external": np.int64, "sequence": np.int64, "forward_thread": np.int64, "bytes": np.int64,
+    "correlation": np.int64, "external": np.int64, "sequence": np.int64, "bytes": np.int64,
     "stream": np.int64, "device": np.int32, "shapes": np.int32, "dtypes": np.int32, "inputs": np.int32,
     "python": np.int32, "python_parent": np.int32,
 }  # fmt: skip
@@ -95,7 +95,6 @@ class Columns:
         external = [args.external_of_2021 if args.external is None else args.external for args in every]
         self._integers("external", external)
         self._integers("sequence", [args.sequence for args in every])
-        self._integers("forward_thread", [args.forward_thread for args in every])
         self._integers("bytes", [args.bytes for args in every])
         self._integers("stream", [args.stream for args in every])
         self._integers("device", [args.device for args in every])

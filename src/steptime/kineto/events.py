@@ -36,7 +36,6 @@ class Arguments(msgspec.Struct, gc=False, frozen=True):
     external: Number = msgspec.field(default=None, name="External id")
     external_of_2021: Number = msgspec.field(default=None, name="external id")
     sequence: Number = msgspec.field(default=None, name="Sequence number")
-    forward_thread: Number = msgspec.field(default=None, name="Fwd thread id")
     stream: Number = None
     device: Number = None
     bytes: Number = None

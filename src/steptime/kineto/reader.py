@@ -45,7 +45,7 @@ class Outcome(Enum):
 def read(path: Path, *, max_size: int = DEFAULT_MAX_SIZE) -> Trace:
     """Reads a chrome trace as Kineto writes it, plain or gzipped, whole or cut short.
 
-    max_size: bytes of JSON that are accepted, after decompression. Peak memory: about 0.3 bytes per byte of JSON.
+    max_size: bytes of JSON that are accepted, after decompression. Peak memory: 0.3 to 0.5 bytes per byte of JSON.
     Raises TraceError: trace-unreadable, trace-empty, trace-not-a-trace, trace-too-large.
     """
     with Source(path, max_size) as source:

@@ -92,7 +92,6 @@ class EventTable:
     correlation: Int64
     external: Int64
     sequence: Int64
-    forward_thread: Int64
     bytes: Int64
     stream: Int64
     device: Int32
