@@ -26,7 +26,7 @@ def start() -> None:
 
 
 def _begin() -> None:
-    from steptime.capture.probe import loader, sites
+    from steptime.capture.probe import compiler, loader, sites
     from steptime.capture.probe.session import Session
 
     plan = json.loads(os.environ[PLAN])
@@ -40,8 +40,13 @@ def _begin() -> None:
         current[0] = Session(plan)
         current[0].install()
 
+    compiler.hide_from_dynamo()
     sites.install()
-    loader.install(current)
+    loader.install(
+        plan["recording"],
+        lambda *record: current[0].recorder.append(*record),
+        lambda iterator: current[0].numbers.of(iterator)[0],
+    )
     current[0].install()
     atexit.register(finish)
     os.register_at_fork(after_in_child=forked)

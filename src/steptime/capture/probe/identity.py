@@ -146,10 +146,11 @@ def compilation_facts(seen: int) -> list[dict[str, Any]]:
 
     torch._dynamo.utils.get_compilation_metrics keeps the newest 64 (torch 2.4 to 2.13).
     """
-    dynamo = sys.modules.get("torch._dynamo.utils")
-    if dynamo is None:
+    # Another thread may be in the middle of importing it.
+    metrics_of = getattr(sys.modules.get("torch._dynamo.utils"), "get_compilation_metrics", None)
+    if metrics_of is None:
         return []
-    metrics = dynamo.get_compilation_metrics()
+    metrics = metrics_of()
     return [
         {
             "function": str(getattr(metric, "co_name", "") or ""),

@@ -108,13 +108,14 @@ class Housekeeping:
         """Called at every border."""
         self._sample()
         if not self._compiler_seen and "torch._dynamo.callback" in sys.modules:
-            self._watch_compiler()
+            self._watch_compiler(sys.modules["torch._dynamo.callback"])
         if self._dirty:
             self.write_compilations()
 
-    def _watch_compiler(self) -> None:
+    def _watch_compiler(self, handler: Any) -> None:
+        if not hasattr(handler, "on_compile_end"):
+            return  # another thread is in the middle of importing it
         self._compiler_seen = self._dirty = True
-        handler = sys.modules["torch._dynamo.callback"]
         handler.on_compile_start(self._compile_begins)
         handler.on_compile_end(self._compile_ends)
 

@@ -172,16 +172,18 @@ class Session:
         if kind in UPDATES:
             self._update_ends(kind, owner, begin, end, flags)
         elif kind == LOADER_NEXT:
-            loader.next_ended(end)
-            self.recorder.append(kind, flags, self.numbers.of(owner)[0], begin, end)
+            number, _ = self.numbers.of(owner)
+            loader.next_ended(number, end)
+            self.recorder.append(kind, flags, number, begin, end)
         else:
             self.recorder.append(kind, flags, 0, begin, end)
 
     def _loader_next_begins(self, iterator: Any, begin: int) -> None:
-        number, new = self.numbers.of(iterator)
-        if new:
-            self.guarded(lambda: self.recorder.fact("loader", **{**loader.iterator_facts(iterator), "identity":
-            number}))
+        number, _ = self.numbers.of(iterator)
+        if number not in self._described:
+            self._described.add(number)
+            self.guarded(lambda: self.recorder.fact("loader", **loader.iterator_facts(iterator, number)))
+        loader.next_begins(number, begin)
         ready = loader.ready(iterator)
         if ready is not None:
             self.recorder.journal.sample(QUEUE, number, begin, ready)
@@ -206,7 +208,9 @@ class Session:
     def backward_begins(self, begin: int) -> None:
         """See patches.Listener."""
         if not self._is_trainer():
-            return
+            if self.counter.backwards or self.counter.updated:
+                return
+            self._trainer = threading.get_ident()  # a thread that only infers was there first
         if not self.counter.backwards:
             self.guarded(self._first_backward)
         self.counter.backward_begins()
