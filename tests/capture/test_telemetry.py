@@ -1,0 +1,221 @@
+"""Telemetry, progress and the packing of traces, on what the system and a driver may answer."""
+
+from __future__ import annotations
+
+import gzip
+import os
+import subprocess
+import sys
+import time
+from collections import namedtuple
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import psutil
+import pytest
+
+from steptime.capture import telemetry
+from steptime.capture.compress import compress_traces
+from steptime.capture.progress import Journals
+from steptime.capture.telemetry import Load, NoDevices, NvidiaDevices, Telemetry, find_devices
+from steptime.journal import Journal, Kind
+
+Times = namedtuple("Times", "user nice system idle iowait irq softirq steal guest guest_nice")
+
+
+class Driver:
+    """NVML with two devices, as `pynvml` gives it."""
+
+    NVML_CLOCK_SM = 1
+
+    class NVMLError(Exception):
+        """As in pynvml."""
+
+    def __init__(self, users: tuple[tuple[int, ...], ...] = ((), ()), broken: bool = False) -> None:
+        self.users, self.broken = users, broken
+
+    def nvmlInit(self) -> None:
+        if self.broken:
+            raise self.NVMLError("driver not loaded")
+
+    def nvmlDeviceGetCount(self) -> int:
+        return 2
+
+    def nvmlDeviceGetHandleByIndex(self, index: int) -> int:
+        if index >= 2:
+            raise self.NVMLError("no such device")
+        return index
+
+    def nvmlDeviceGetHandleByUUID(self, name: bytes) -> int:
+        return {b"GPU-abc": 1}[name]
+
+    def nvmlDeviceGetUtilizationRates(self, handle: int) -> Any:
+        return SimpleNamespace(gpu=(40, 80)[handle])
+
+    def nvmlDeviceGetMemoryInfo(self, handle: int) -> Any:
+        return SimpleNamespace(used=(1000, 3000)[handle])
+
+    def nvmlDeviceGetClockInfo(self, handle: int, clock: int) -> int:
+        return (1500, 1980)[handle]
+
+    def nvmlDeviceGetMaxClockInfo(self, handle: int, clock: int) -> int:
+        return 1980
+
+    def nvmlDeviceGetCurrentClocksThrottleReasons(self, handle: int) -> int:
+        return (4, 1)[handle]
+
+    def nvmlDeviceGetComputeRunningProcesses(self, handle: int) -> list[Any]:
+        if self.broken:
+            raise self.NVMLError("lost")
+        return [SimpleNamespace(pid=pid) for pid in self.users[handle]]
+
+
+def test_devices_are_summed_up() -> None:
+    seen = NvidiaDevices(Driver(((7, 9), (7,))), (0, 1)).look(frozenset({7, 8}))
+    assert seen == {
+        "gpu_utilization": 60.0,
+        "gpu_memory_bytes": 4000,
+        "gpu_clock_mhz": 1500,
+        "gpu_max_clock_mhz": 1980,
+        "gpu_throttle_reasons": 5,
+        "gpu_other_processes": 1,
+    }
+
+
+def test_strangers_are_not_counted_where_the_driver_numbers_processes_otherwise() -> None:
+    assert NvidiaDevices(Driver(((70001,), ())), (0, 1)).look(frozenset({7}))["gpu_other_processes"] is None
+    assert NvidiaDevices(Driver(), (0, 1)).look(frozenset({7}))["gpu_other_processes"] == 0
+
+
+def test_a_device_that_is_lost_under_way_is_left_out() -> None:
+    assert NvidiaDevices(Driver(broken=True), (0,)).look(frozenset()) == {}
+
+
+@pytest.mark.parametrize(
+    ("visible", "utilization"),
+    [(None, 60), ("0", 40), ("1,0", 60), ("GPU-abc", 80), ("1,-1,0", 80), ("", None), ("-1", None), ("7", None)],
+)
+def test_only_devices_that_the_job_may_use_are_looked_at(
+    monkeypatch: pytest.MonkeyPatch, visible: str | None, utilization: float | None
+) -> None:
+    monkeypatch.setitem(sys.modules, "pynvml", Driver())
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    if visible is not None:
+        monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
+    assert find_devices().look(frozenset()).get("gpu_utilization") == utilization
+
+
+def test_a_machine_without_a_driver_has_no_devices(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "pynvml", Driver(broken=True))
+    assert isinstance(find_devices(), NoDevices)
+    monkeypatch.setitem(sys.modules, "pynvml", None)
+    assert isinstance(find_devices(), NoDevices)
+
+
+def test_the_load_of_others_is_what_the_machine_does_beyond_the_job(monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = [10_000_000_000]
+    machine = [Times(100, 0, 50, 1000, 10, 1, 1, 5, 7, 0)]
+    job: dict[tuple[int, float], tuple[float, int]] = {(1, 0.0): (4.0, 100)}
+    monkeypatch.setattr(time, "perf_counter_ns", lambda: clock[0])
+    monkeypatch.setattr(psutil, "cpu_times", lambda: machine[0])
+    monkeypatch.setattr(Load, "_own_cpu", staticmethod(lambda: 0.25 * (clock[0] / 1e9)))
+    monkeypatch.setattr(Load, "_processes", lambda self: job)
+    load = Load(1)
+    clock[0] += 1_000_000_000
+    load.look()
+    clock[0] += 2_000_000_000
+    # in two seconds: 6 busy CPU seconds, 1 stolen; 3 of them the job's (a new process and an old one), 0.5 our own
+    machine[0] = Times(104, 0, 52, 1001, 11, 1, 1, 6, 7, 0)
+    job = {(1, 0.0): (6.0, 100), (2, 5.0): (1.0, 50)}
+    sample = load.look()
+    assert sample is not None
+    assert (sample["job_cpu"], sample["other_cpu"], sample["steal"]) == (1.5, 1.25, 0.5)
+    assert (sample["monotonic_ns"], sample["resident_bytes"]) == (13_000_000_000, 150)
+
+
+def test_looks_become_rarer_where_they_are_dear(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = [100.0]
+    taken = Telemetry(tmp_path, os.getpid())
+    monkeypatch.setattr(time, "monotonic", lambda: clock[0])
+
+    def dear(self: Load) -> None:
+        clock[0] += 0.1
+
+    monkeypatch.setattr(Load, "look", dear)
+    taken.look()
+    assert taken.due == pytest.approx(100.0 + 0.1 / telemetry.LARGEST_SHARE)
+
+
+def test_telemetry_that_cannot_be_written_ends_without_a_word(tmp_path: Path) -> None:
+    taken = Telemetry(tmp_path / "gone", os.getpid())
+    taken.look()
+    assert taken.failed
+    taken.look()
+    assert not (tmp_path / "gone").exists()
+
+
+def test_the_load_of_a_job_that_is_gone_is_none() -> None:
+    job = subprocess.Popen(["true"])
+    job.wait()
+    assert Load(job.pid).look() is None
+
+
+def journal(folder: Path, *records: tuple[int, int]) -> None:
+    written = Journal()
+    folder.mkdir(exist_ok=True)
+    written.open(str(folder / "journal.bin"))
+    for kind, identity in records:
+        written.append(kind, 0, 0, identity, 1, 2)
+    written.close()
+
+
+def test_progress_counts_the_busiest_optimizer_and_unwatched_steps(tmp_path: Path) -> None:
+    step, backward = Kind.OPTIMIZER_STEP, Kind.BACKWARD
+    journals = Journals(tmp_path)
+    assert journals.look() == (0, 0, "waiting for the first training step")
+    journal(tmp_path / "process-1", (backward, 0), (step, 1), (backward, 0), (step, 2), (backward, 0), (step, 1))
+    assert journals.look() == (2, 1, "watching")
+    journal(tmp_path / "process-1", (Kind.BORDER, 0), (step, 1))
+    journal(tmp_path / "process-2", (backward, 0))
+    (tmp_path / "process-1" / "trace-1.json.gz").write_bytes(b"")
+    assert journals.look() == (4, 2, "watching, profile taken")
+
+
+def test_progress_counts_backward_passes_without_an_optimizer(tmp_path: Path) -> None:
+    journal(tmp_path / "process-1", (Kind.FORWARD, 1), (Kind.FORWARD, 1), (Kind.BACKWARD, 0))
+    assert Journals(tmp_path).look()[0] == 1
+
+
+def test_a_torn_record_is_read_when_it_is_whole(tmp_path: Path) -> None:
+    journal(tmp_path / "process-1", (Kind.OPTIMIZER_STEP, 1), (Kind.OPTIMIZER_STEP, 1))
+    file = tmp_path / "process-1" / "journal.bin"
+    whole = file.read_bytes()
+    journals = Journals(tmp_path)
+    file.write_bytes(whole[:30])
+    assert journals.look()[0] == 1
+    file.write_bytes(whole)
+    assert journals.look()[0] == 2
+
+
+def test_traces_are_packed_and_the_plain_ones_removed(tmp_path: Path) -> None:
+    text = b'{"traceEvents": []}' * 100_000
+    for process in ("process-1", "process-2"):
+        (tmp_path / process).mkdir()
+        (tmp_path / process / "trace-1.json").write_bytes(text)
+    (tmp_path / "process-1" / "trace-2.json.partial").write_bytes(b"{")
+    assert compress_traces(tmp_path) == []
+    names = sorted(path.name for path in (tmp_path / "process-1").iterdir())
+    assert names == ["trace-1.json.gz", "trace-2.json.partial"]
+    assert gzip.decompress((tmp_path / "process-2" / "trace-1.json.gz").read_bytes()) == text
+
+
+def test_a_trace_that_cannot_be_packed_stays_readable(tmp_path: Path) -> None:
+    (tmp_path / "process-1").mkdir()
+    trace = tmp_path / "process-1" / "trace-1.json"
+    trace.write_bytes(b"{}")
+    (tmp_path / "process-1" / "trace-1.json.gz").mkdir()  # the place is taken
+    (problem,) = compress_traces(tmp_path)
+    assert "process-1/trace-1.json was left uncompressed" in problem
+    assert trace.read_bytes() == b"{}"
+    assert [path.name for path in trace.parent.glob("*.partial")] == []
