@@ -1,4 +1,4 @@
-"""The step times and splits that tb_plugin's authors published for their ResNet-50 traces."""
+"""Step times and splits that others published for their traces: tb_plugin for ResNet-50, TraceLens for several."""
 
 from __future__ import annotations
 
@@ -13,9 +13,10 @@ from steptime import intervals
 from steptime.intervals import Intervals, union
 from steptime.kineto.reader import read
 from steptime.kineto.table import Category, Trace
+from steptime.ledger.accelerator import UNKNOWN, device_activities
 from steptime.ledger.account import account_for
 from steptime.ledger.ledger import Account
-from steptime.ledger.names import LOADER, STEP, matching
+from steptime.ledger.names import COMMUNICATION_KERNEL, LOADER, STEP, matching
 from steptime.ledger.trace_steps import reach, steps_of
 
 FILES = ("kineto/resnet50_workers0.pt.trace.json.gz", "kineto/resnet50_workers4.pt.trace.json.gz")
@@ -75,3 +76,32 @@ def test_the_slow_loader_is_the_largest_recoverable_account_without_workers_only
     others = [account for account in Account if account not in (Account.COMPUTE, Account.INPUT)]
     assert (alone.entries[:, Account.INPUT] > alone.entries[:, others].sum(axis=1)).all()
     assert (helped.entries[:, Account.INPUT] < helped.entries[:, others].sum(axis=1)).all()
+
+
+def published_timelines(folder: Path) -> dict[str, dict[str, float]]:
+    rows = json.loads((folder / "expected.json").read_text())["expected"]
+    found = {row["file"]: row["value"] for row in rows if row["metric"].startswith("GPU timeline (ms)")}
+    return {file: value for file, value in found.items() if (folder / file).exists()}
+
+
+def test_device_time_is_that_of_the_published_timelines(shared_data: Path) -> None:
+    """TraceLens counts what has a launch in the trace, and memsets as computation.
+
+    It adds begin and duration as float64 microseconds, which at these traces' times hold a nanosecond only just: each
+    of its events may be off by one, where ours are exact.
+    """
+    timelines = published_timelines(shared_data)
+    assert len(timelines) >= 5
+    for file, expected in timelines.items():
+        trace = read(shared_data / file)
+        activities = device_activities(trace)
+        rows = activities.rows[activities.launch != UNKNOWN]
+        begin, end, category = trace.events.begin[rows], trace.events.end[rows], trace.events.category[rows]
+        collective = matching(trace, COMMUNICATION_KERNEL.search)[rows] & (category == Category.KERNEL)
+        copied = category == Category.MEMCPY
+        sets = [union(begin[chosen], end[chosen]) for chosen in (~collective & ~copied, collective, copied)]
+        shares = intervals.claim([begin.min()], [end.max()], sets)[0] / 1e6
+        names = ("computation_time", "exposed_comm_time", "exposed_memcpy_time", "idle_time")
+        rounding = len(rows) * 1e-6
+        assert shares.tolist() == pytest.approx([expected[name] for name in names], abs=rounding), file
+        assert shares.sum() == pytest.approx(expected["total_time"], abs=1e-6)
