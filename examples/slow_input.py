@@ -18,7 +18,7 @@ import torch
 from torch import nn
 from torch.utils.data import DataLoader, Dataset
 
-SIDE = 72
+SIDE = 96
 CLASSES = 4
 
 
@@ -78,7 +78,7 @@ class Images(Dataset):
 
     def __getitem__(self, index: int) -> tuple[torch.Tensor, int]:
         image = decode_png(self.files[index])
-        top, left = random.randrange(9), random.randrange(9)
+        top, left = random.randrange(SIDE - 64), random.randrange(SIDE - 64)
         image = image[:, top : top + 64, left : left + 64]
         if random.random() < 0.5:
             image = image.flip(2)
@@ -91,14 +91,14 @@ def make_model() -> nn.Module:
         convolution = nn.Conv2d(inputs, outputs, 3, padding=1)
         return nn.Sequential(convolution, nn.BatchNorm2d(outputs), nn.ReLU(), nn.MaxPool2d(2))
 
-    head = nn.Sequential(nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(64, CLASSES))
-    return nn.Sequential(block(3, 16), block(16, 32), block(32, 64), head)
+    head = nn.Sequential(nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(32, CLASSES))
+    return nn.Sequential(block(3, 8), block(8, 16), block(16, 32), head)
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--epochs", type=int, default=3)
-    parser.add_argument("--images", type=int, default=640)
+    parser.add_argument("--images", type=int, default=800)
     parser.add_argument("--workers", type=int, default=0)
     arguments = parser.parse_args()
     random.seed(0)

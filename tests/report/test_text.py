@@ -11,10 +11,10 @@ from hypothesis import strategies as st
 
 from steptime.findings.case import Case
 from steptime.findings.finding import Finding
-from steptime.quantities import SourceLine
+from steptime.quantities import Estimate, SourceLine
 from steptime.report.printable import one_line, plain, printable
 from steptime.report.report import Report
-from steptime.report.text import COLUMNS, LINES, render
+from steptime.report.text import COLUMNS, LINES, cost_text, render
 
 
 def with_process(report: Report, **changes: object) -> Report:
@@ -108,3 +108,21 @@ def test_a_terminal_without_unicode_gets_the_same_lines_in_ascii(report: Report)
 def test_a_job_of_several_ranks_says_which_one_is_shown(report: Report, ranks: int) -> None:
     shown = replace(report, environment=replace(report.environment, ranks=ranks))
     assert ("pid 4242 of 8" in render(shown)) == (ranks == 8)
+
+
+@pytest.mark.parametrize(
+    ("watch", "text"),
+    [
+        (Estimate(6e3, 2e3, 9e3, 200), "6 µs a step (< 0.1 %, measured)"),
+        (Estimate(-1e6, -3e6, 2e6, 60), "about 5 µs a step (< 0.1 %; measured: below 2 ms)"),
+        (None, "about 5 µs a step (< 0.1 %)"),
+    ],
+)
+def test_a_cost_that_noise_hides_is_a_bound_and_never_negative(
+    report: Report, watch: Estimate | None, text: str
+) -> None:
+    cost = report.processes[0].cost
+    assert cost is not None
+    line = cost_text(replace(cost, watch=watch), 96e6)
+    assert text in line
+    assert "-" not in line

@@ -133,14 +133,12 @@ def _footnotes(report: Report, process: ProcessReport) -> list[str]:
 def cost_text(cost: Cost, step: float) -> str:
     """What steptime itself cost, in a sentence."""
     parts = []
-    if cost.watch is not None:
-        share = format_share(abs(cost.watch.value) / step)
-        measured = f"{format_duration(cost.watch.value)} a step ({share}, measured"
-        if cost.watch.low <= 0 <= cost.watch.high:
-            measured += ", within noise"
-        parts.append(f"{measured})")
+    if cost.watch is not None and cost.watch.low > 0:
+        share = format_share(cost.watch.value / step)
+        parts.append(f"{format_duration(cost.watch.value)} a step ({share}, measured)")
     elif cost.computed is not None:
-        parts.append(f"{format_duration(cost.computed)} a step ({format_share(cost.computed / step)}, computed)")
+        bound = f"; measured: below {format_duration(max(cost.watch.high, 0.0))}" if cost.watch is not None else ""
+        parts.append(f"about {format_duration(cost.computed)} a step ({format_share(cost.computed / step)}{bound})")
     if cost.bytes_per_step is not None:
         parts.append(f"{format_bytes(cost.bytes_per_step)} a step")
     if cost.profiled_steps:

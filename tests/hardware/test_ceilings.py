@@ -1,0 +1,148 @@
+"""Ceilings: measured once with the user's interpreter, remembered, and never fatal."""
+
+from __future__ import annotations
+
+import json
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from steptime.errors import SteptimeError
+from steptime.hardware import ceilings
+from steptime.hardware.environment import describe
+from steptime.hardware.machine import Machine, Rate
+from steptime.quantities import Estimate
+
+SUMMARY = {"best": 2.0, "median": 1.5, "blocks": 9}
+COST = {"best": 1e-6, "median": 2e-6, "blocks": 9}
+ANSWER = {
+    "device": "cpu",
+    "name": "",
+    "threads": 2,
+    "torch": "9.9",
+    "python": "3.11.7",
+    "matrix": {"float32": SUMMARY},
+    "copy": SUMMARY,
+    "dispatch": COST,
+    "launch": None,
+}
+QUIET = Machine("cpu", "a", (Rate("float32", Estimate(2.0, 1.0, 2.0, 9, "FLOP/s")),), measured=True, torch="9.9")
+
+
+@pytest.fixture(autouse=True)
+def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    return tmp_path / "cache" / "steptime"
+
+
+def interpreter(folder: Path, body: str) -> str:
+    """A program that stands for the user's Python."""
+    path = folder / "python"
+    path.write_text(f"#!/bin/sh\n{body}\n", encoding="utf-8")
+    path.chmod(0o755)
+    return str(path)
+
+
+def test_the_best_block_is_the_ceiling_and_the_median_one_its_spread(tmp_path: Path) -> None:
+    machine = ceilings.measure(interpreter(tmp_path, f"echo noise\necho '{json.dumps(ANSWER)}'"), "cpu")
+    assert machine.matrix_rate() == 2.0
+    assert machine.copy == Estimate(2.0, 1.5, 2.0, 9, "B/s")
+    assert machine.dispatch == Estimate(1e-6 * 1e9, 1e-6 * 1e9, 2e-6 * 1e9, 9)
+    assert machine.measured
+    assert machine.launch is None
+
+
+@pytest.mark.parametrize(
+    ("body", "words"),
+    [
+        ("echo 'ModuleNotFoundError: No module named torch' >&2; exit 1", "No module named torch"),
+        ("exit 3", "exit status 3"),
+        ("echo '{}'", "exit status 0"),
+    ],
+)
+def test_a_measurement_that_fails_says_what_the_interpreter_said(tmp_path: Path, body: str, words: str) -> None:
+    with pytest.raises(SteptimeError, match=words) as failed:
+        ceilings.measure(interpreter(tmp_path, body), "cpu")
+    assert failed.value.slug == "ceilings-failed"
+
+
+def test_an_interpreter_that_is_gone_is_a_sentence(tmp_path: Path) -> None:
+    with pytest.raises(SteptimeError, match="No such file"):
+        ceilings.measure(str(tmp_path / "gone"), "cpu")
+
+
+def test_what_was_measured_is_remembered_for_this_torch_and_these_threads(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    calls: list[int | None] = []
+
+    def measure(executable: str, device: str, *, threads: int | None = None) -> Machine:
+        calls.append(threads)
+        return QUIET
+
+    monkeypatch.setattr(ceilings, "measure", measure)
+    for torch, threads in (("9.9", 2), ("9.9", 2), ("9.9", 1), ("10.0", 2), ("9.9", 2)):
+        assert ceilings.ceilings("python", "cpu", torch, threads=threads) == QUIET
+    assert calls == [2, 1, 2]
+    assert ceilings.remembered("cpu", "9.9", threads=2) == QUIET
+    assert ceilings.remembered("cuda", "9.9", threads=2) is None
+
+
+def test_what_other_programs_disturbed_is_used_but_not_remembered(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    disturbed = replace(QUIET, other_cpus=1.3)
+    monkeypatch.setattr(ceilings, "measure", lambda *_, **__: disturbed)
+    assert ceilings.ceilings("python", "cpu", "9.9") == disturbed
+    assert not cache.exists()
+
+
+@pytest.mark.parametrize("content", [b"", b"{", b'{"device": 3}', b"\xff\xfe"])
+def test_a_damaged_cache_is_no_cache(cache: Path, content: bytes) -> None:
+    path = ceilings.cache_path("cpu", "", "9.9", None)
+    path.parent.mkdir(parents=True)
+    path.write_bytes(content)
+    assert ceilings.remembered("cpu", "9.9") is None
+
+
+def test_a_cache_that_cannot_be_written_costs_only_the_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", "/dev/null")
+    monkeypatch.setattr(ceilings, "measure", lambda *_, **__: QUIET)
+    assert ceilings.ceilings("python", "cpu", "9.9") == QUIET
+
+
+def test_without_torch_the_environment_is_described_all_the_same(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sys, "executable", interpreter(tmp_path, "exit 1"))
+    monkeypatch.setenv("PATH", str(tmp_path))
+    environment = describe(None, remeasure=False, tell=lambda _: None)
+    assert environment.torch == ""
+    assert environment.identity.usable_cpus >= 1
+    assert "--python" in environment.problems[0]
+
+
+def test_real_ceilings_are_plausible() -> None:
+    pytest.importorskip("torch")
+    machine = ceilings.measure(sys.executable, "cpu", threads=1)
+    rate, copy, dispatch = machine.matrix_rate(), machine.copy, machine.dispatch
+    assert rate is not None
+    assert copy is not None
+    assert dispatch is not None
+    assert 1e8 < rate < 1e15, "FLOP/s of one thread"
+    assert 1e8 < copy.value < 1e13, "bytes per second"
+    assert 100 < dispatch.value < 1e6, "ns of a tiny operator"
+    assert machine.threads == 1
+
+
+@pytest.mark.gpu
+def test_real_ceilings_of_a_device_are_plausible() -> None:
+    machine = ceilings.measure(sys.executable, "cuda")
+    half, single, copy, launch = machine.matrix_rate("float16"), machine.matrix_rate(), machine.copy, machine.launch
+    assert half is not None
+    assert single is not None
+    assert half > 1.5 * single
+    assert copy is not None
+    assert copy.value > 5e10
+    assert launch is not None
+    assert 500 < launch.value < 1e6
