@@ -77,7 +77,7 @@ def mean_of_series(values: Numbers, unit: str = "ns") -> Estimate:
 
 
 def autocorrelation_time(values: npt.NDArray[np.float64]) -> float:
-    """How many values of a series are worth one independent value, at least 1: the sum of its autocorrelations over both
+    """How many values of a series are worth one independent value, at least 1: the sum of its autocorrelations in both
     directions, up to the first lag that is 2.5 times it (Sokal, Monte Carlo Methods in Statistical Mechanics, 1997,
     section 3: five times his tau, which is half of this), by Fourier transform."""
     count = len(values)
@@ -93,8 +93,8 @@ def autocorrelation_time(values: npt.NDArray[np.float64]) -> float:
 
 
 def student(freedom: float) -> float:
-    """The 97.5 % quantile of Student's t for `freedom` >= 1: exact for whole numbers up to 9, on a line between them, and
-    beyond the expansion of Cornish and Fisher (Abramowitz and Stegun 26.7.5), whose error is below 0.2 % there."""
+    """The 97.5 % quantile of Student's t for `freedom` >= 1: exact for whole numbers up to 9, on a line between them,
+    beyond them the expansion of Cornish and Fisher (Abramowitz and Stegun 26.7.5), whose error is below 0.2 % there."""
     if freedom < len(_STUDENT):
         below = int(freedom)
         return _STUDENT[below - 1] * (below + 1 - freedom) + _STUDENT[below] * (freedom - below)

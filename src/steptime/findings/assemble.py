@@ -1,0 +1,160 @@
+"""From a process's recording, its layout and its ledger to the case that rules look at.
+
+One law: what was not measured is absent from the case, never zero.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from steptime.estimates import mean_of_series
+from steptime.findings.case import (
+    Case,
+    CompilationUse,
+    GarbageUse,
+    OptimizerUse,
+    RecomputeUse,
+    SettingsUse,
+    SiteUse,
+)
+from steptime.findings.line_uses import line_uses
+from steptime.findings.loader_use import loader_use
+from steptime.findings.step_uses import account_uses, contention_use, phase_uses, segment_uses, step_summary
+from steptime.findings.trace_case import machine_use, operator_use
+from steptime.findings.usual_steps import per_step, usual_steps
+from steptime.hardware.machine import Machine
+from steptime.intervals import measure, subtract
+from steptime.journal import Flag, Kind
+from steptime.ledger.ledger import Ledger
+from steptime.ledger.operators import OperatorTotal
+from steptime.quantities import SourceLine
+from steptime.recording.recording import OptimizerFacts, Process, TelemetrySample
+from steptime.timeline.borders import UPDATES
+from steptime.timeline.lane import Int64, Lane
+from steptime.timeline.layout import Layout
+from steptime.timeline.timeline import Steps
+
+
+def assemble(
+    process: Process,
+    layout: Layout,
+    *,
+    ledger: Ledger | None = None,
+    operators: Sequence[OperatorTotal] = (),
+    recompute: Int64 | None = None,
+    telemetry: Sequence[TelemetrySample] = (),
+    machine: Machine | None = None,
+    trainers_on_host: int = 1,
+) -> Case:
+    """The case of a process. ledger: of its steady steps, in their order. recompute: ns of each profiled step that runs
+    forward operators again inside backward. Raises ValueError when no step is steady.
+    """
+    steps = layout.timeline.steps
+    usual = usual_steps(steps)
+    if not len(usual):
+        raise ValueError("a case needs a steady step")
+    return Case(
+        step=step_summary(process, layout.timeline, usual),
+        accounts=account_uses(ledger, steps, usual, operators, machine),
+        phases=phase_uses(steps, usual),
+        loader=loader_use(process, layout, usual),
+        lines=line_uses(process, layout),
+        operators=tuple(map(operator_use, operators)),
+        settings=_settings(process, layout, usual, trainers_on_host),
+        optimizers=_optimizers(process, layout, usual, operators),
+        compilations=_compilations(process, steps),
+        sites=_sites(process),
+        garbage=_garbage(layout.lane, steps, usual),
+        segments=segment_uses(layout.timeline),
+        contention=contention_use(process, steps, usual, telemetry),
+        machine=machine_use(machine),
+        recompute=RecomputeUse(mean_of_series(recompute)) if recompute is not None and recompute.any() else None,
+    )
+
+
+def _settings(process: Process, layout: Layout, usual: Int64, trainers: int) -> SettingsUse | None:
+    """Switches as they were when read, or as any backward of the steady steps saw them."""
+    settings, steps = process.settings, layout.timeline.steps
+    if settings is None:
+        return None
+    backwards = layout.lane.of(Kind.BACKWARD)
+    number = np.minimum(np.searchsorted(steps.end, backwards.begin, side="right"), len(steps.end) - 1)
+    backwards = backwards.where(np.isin(number, usual) & ~backwards.flagged(Flag.PARTIAL))
+    return SettingsUse(
+        intra_op_threads=settings.intra_op_threads,
+        usable_cpus=settings.usable_cpus,
+        logical_cpus=settings.logical_cpus,
+        detect_anomaly=settings.detect_anomaly or bool(backwards.flagged(Flag.ANOMALY).any()),
+        deterministic=settings.deterministic or bool(backwards.flagged(Flag.DETERMINISTIC).any()),
+        profiler=bool(backwards.flagged(Flag.PROFILER).any()),
+        omp_num_threads=settings.omp_num_threads,
+        trainers_on_host=trainers,
+    )
+
+
+def _optimizers(
+    process: Process, layout: Layout, usual: Int64, operators: Sequence[OperatorTotal]
+) -> tuple[OptimizerUse, ...]:
+    """The optimisers that stepped, the longest first."""
+    updates = layout.lane.of(*UPDATES)
+    known = {fact.identity: fact for fact in process.optimizers}
+    numbers = np.unique(updates.identity).tolist()
+    calls = sum(operator.calls for operator in operators if operator.phase == "optimizer") if operators else None
+    uses = [
+        _optimizer(
+            known.get(number) or OptimizerFacts(number, "", 0, 0),
+            updates.where(updates.identity == number),
+            layout,
+            usual,
+            calls if len(numbers) == 1 else None,
+        )
+        for number in numbers
+    ]
+    return tuple(sorted(uses, key=lambda use: -use.duration.value))
+
+
+def _optimizer(
+    facts: OptimizerFacts, updates: Lane, layout: Layout, usual: Int64, operators: float | None
+) -> OptimizerUse:
+    steps, work = layout.timeline.steps, layout.work
+    own = subtract(updates.intervals, work.forward)
+    if not len(work.updates_in_backward):
+        own = subtract(own, work.backward)  # a closure's
+    return OptimizerUse(
+        type=facts.type,
+        duration=per_step(measure(own, steps.begin, steps.end)[usual]),
+        parameters=facts.parameters,
+        elements=facts.elements,
+        foreach=facts.foreach,
+        fused=facts.fused,
+        operators=operators,
+        dense_embedding_elements=facts.sparse_candidates,
+        site=facts.site,
+    )
+
+
+def _compilations(process: Process, steps: Steps) -> tuple[CompilationUse, ...]:
+    """A compilation whose time is not known counts as one of the warm-up."""
+    warm_until = int(steps.end[steps.warm_up][-1]) if steps.warm_up.any() else 0
+    return tuple(
+        CompilationUse(
+            SourceLine(fact.file, fact.line, fact.function),
+            fact.duration_ns,
+            fact.begin is not None and fact.begin > warm_until,
+            fact.recompile_reason,
+        )
+        for fact in process.compilations
+    )
+
+
+def _sites(process: Process) -> tuple[SiteUse, ...]:
+    return tuple(SiteUse(fact.name, fact.device, fact.count / max(1, fact.steps), fact.site) for fact in process.sites)
+
+
+def _garbage(lane: Lane, steps: Steps, usual: Int64) -> GarbageUse:
+    collections = lane.of(Kind.GARBAGE)
+    counts = np.searchsorted(collections.begin, steps.end) - np.searchsorted(collections.begin, steps.begin)
+    spent = measure(collections.intervals, steps.begin, steps.end)
+    return GarbageUse(per_step(spent[usual]), float(counts[usual].mean()))

@@ -1,0 +1,140 @@
+"""The training loader as it was configured and as it was measured."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import numpy as np
+
+from steptime.estimates import mean_of_series
+from steptime.findings.case import LoaderUse
+from steptime.findings.stakes import scaled
+from steptime.findings.usual_steps import per_step
+from steptime.intervals import measure, union
+from steptime.journal import Flag, Kind
+from steptime.quantities import Estimate
+from steptime.recording.recording import LoaderFacts, Process
+from steptime.timeline.lane import Int64, Lane, lane_of, merge
+from steptime.timeline.layout import Layout
+from steptime.timeline.timeline import Steps
+
+
+def loader_use(process: Process, layout: Layout, usual: Int64) -> LoaderUse | None:
+    """The training loader that the steps wait for most, all its iterators together; None without one.
+
+    wait leaves out what an iterator's first batch takes longer than others: that belongs to `start`, the time from the
+    making of an iterator to its first batch.
+    """
+    groups = _groups(process, layout)
+    if not groups:
+        return None
+    asked = layout.lane.of(Kind.LOADER_NEXT)
+    lanes = {key: _of(asked, (fact.identity for fact in facts)) for key, facts in groups.items()}
+    key = max(groups, key=lambda key: int((lanes[key].end - lanes[key].begin).sum()))
+    facts, asked = groups[key][-1], lanes[key]
+    iterators = {fact.identity for fact in groups[key]}
+    steps = layout.timeline.steps
+    excess = _first_excess(asked) if facts.workers else np.zeros(len(asked), np.int64)
+    starts, per_start, start = _starts(layout, asked, excess, iterators)
+    made = _made(process, layout.lane, iterators, steps, usual)
+    items = max(1, facts.batch_size or 1)
+    item, collate = _mean(made.of(Kind.FETCH)), _mean(made.of(Kind.COLLATE))
+    return LoaderUse(
+        dataset=facts.dataset,
+        batch_size=facts.batch_size,
+        workers=facts.workers,
+        wait=_wait(asked, excess, steps, usual),
+        item=scaled(item, 1 / items) if item else None,
+        collate=collate,
+        demand=_demand(asked, steps, usual),
+        ready=_ready(process, iterators, steps, usual) if facts.workers else None,
+        in_memory_tensors=facts.in_memory_tensors,
+        batched_fetch=facts.batched_fetch,
+        iterable=facts.iterable,
+        prefetch_factor=facts.prefetch_factor,
+        persistent_workers=facts.persistent_workers,
+        pin_memory=facts.pin_memory,
+        collate_name=facts.collate,
+        start=start,
+        starts=starts,
+        steps_per_start=per_start,
+        usable_cpus=process.settings.usable_cpus if process.settings else 1,
+        site=facts.site,
+        item_site=facts.item_site,
+    )
+
+
+def _groups(process: Process, layout: Layout) -> dict[int, list[LoaderFacts]]:
+    """Facts of the training iterators by the loader that made them; an iterator without facts is its own loader."""
+    known = {fact.identity: fact for fact in process.loaders}
+    groups: dict[int, list[LoaderFacts]] = {}
+    for iterator in layout.timeline.training_loaders:
+        fact = known.get(iterator) or LoaderFacts(iterator, -1 - iterator, "")
+        groups.setdefault(fact.loader, []).append(fact)
+    return groups
+
+
+def _of(lane: Lane, iterators: Iterable[int]) -> Lane:
+    return lane.where(np.isin(lane.identity, list(iterators)))
+
+
+def _first_excess(asked: Lane) -> Int64:
+    """By how much each iterator's first wait exceeds the median of the others; 0 for the others."""
+    excess = np.zeros(len(asked), np.int64)
+    _, first = np.unique(asked.identity, return_index=True)
+    wait = asked.end - asked.begin
+    others = np.delete(wait, first)
+    usual = int(np.median(others)) if len(others) else 0
+    excess[first] = np.maximum(0, wait[first] - usual)
+    return excess
+
+
+def _wait(asked: Lane, excess: Int64, steps: Steps, usual: Int64) -> Estimate:
+    """The wait per step, without segments that a loader's next holds (a pause of ours never lies in one)."""
+    spent = measure(union(asked.begin, asked.end - excess), steps.begin, steps.end)
+    return per_step(spent[usual])
+
+
+def _demand(asked: Lane, steps: Steps, usual: Int64) -> float:
+    """Batches per step."""
+    given = asked.where(~asked.flagged(Flag.EXHAUSTED)).begin
+    counts = np.searchsorted(given, steps.end) - np.searchsorted(given, steps.begin)
+    return float(counts[usual].mean())
+
+
+def _made(process: Process, lane: Lane, iterators: set[int], steps: Steps, usual: Int64) -> Lane:
+    """Batches made while the steady steps ran, in the workers or in the training thread; else all there are."""
+    made = merge(_of(lane.of(Kind.FETCH, Kind.COLLATE), iterators), _of(lane_of(process.workers), iterators))
+    steady = made.where((made.begin >= steps.begin[usual[0]]) & (made.end <= steps.end[usual[-1]]))
+    return steady if len(steady.of(Kind.FETCH)) > 1 else made
+
+
+def _mean(made: Lane) -> Estimate | None:
+    return mean_of_series(made.end - made.begin) if len(made) else None
+
+
+def _ready(process: Process, iterators: set[int], steps: Steps, usual: Int64) -> float | None:
+    """Mean number of batches that were waiting when the training thread asked for one."""
+    samples = _of(lane_of(process.intervals).of(Kind.QUEUE), iterators)
+    begin, end = steps.begin[usual[0]], steps.end[usual[-1]]
+    values = samples.end[(samples.begin >= begin) & (samples.begin <= end)]
+    return float(values.mean()) if len(values) else None
+
+
+def _starts(
+    layout: Layout, asked: Lane, excess: Int64, iterators: set[int]
+) -> tuple[int, float | None, Estimate | None]:
+    """(starts after the first, steps between two, time of one). The first is left out where there are others: it also
+    imports and caches."""
+    began = _of(layout.lane.of(Kind.LOADER_START), iterators)
+    if not len(began):
+        return 0, None, None
+    late = {int(each): int(more) for each, more in zip(asked.identity, excess, strict=True) if more}
+    extra = np.array([late.get(int(each), 0) for each in began.identity], np.int64)
+    length = began.end - began.begin + extra
+    if len(began) == 1:
+        return 0, None, mean_of_series(length)
+    ends = layout.timeline.steps.end
+    between = int(np.searchsorted(ends, began.end[-1]) - np.searchsorted(ends, began.end[0]))
+    again = len(began) - 1
+    return again, between / again or None, mean_of_series(length[1:])

@@ -1,0 +1,154 @@
+"""The step as rules see it: its duration, phases and accounts, what lies between steps, and the machine around it."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+
+import numpy as np
+
+from steptime.estimates import difference_of_medians
+from steptime.findings.case import AccountUse, Contention, SegmentUse, StepSummary
+from steptime.findings.stakes import NOTHING, ratio, scaled
+from steptime.findings.usual_steps import per_step
+from steptime.hardware.machine import Machine
+from steptime.ledger.ledger import Account, Ledger
+from steptime.ledger.operators import OperatorTotal
+from steptime.quantities import Estimate
+from steptime.recording.recording import Process, TelemetrySample
+from steptime.timeline.lane import Int64
+from steptime.timeline.timeline import Phase, Steps, Timeline
+
+LEAST_FOR_DRIFT = 15
+"""Steps: a third of fewer has no median to speak of."""
+WASTE = (Phase.INPUT, Phase.TRANSFER, Phase.REST)
+"""Phases in which the model does nothing; how much of the others could be saved, no phase tells."""
+UNSPLIT = {Phase.INPUT: Account.INPUT, Phase.TRANSFER: Account.COPY, Phase.REST: Account.HOST}
+"""Accounts of the phases where no profile splits them; the model's own phases stay unexplained then."""
+
+
+def step_summary(process: Process, timeline: Timeline, usual: Int64) -> StepSummary:
+    """The step; `usual` has at least one index."""
+    steps = timeline.steps
+    return StepSummary(
+        duration=per_step(steps.duration[usual]),
+        total=len(steps.begin),
+        steady=int(steps.steady.sum()),
+        warm_up=int(steps.warm_up.sum()),
+        mode=timeline.mode.name.lower(),
+        device=process.facts.device,
+        micro_batches=float(steps.micro_batches[usual].mean()),
+    )
+
+
+def phase_uses(steps: Steps, usual: Int64) -> tuple[AccountUse, ...]:
+    """The phases; they sum to the step."""
+    uses = []
+    for phase in Phase:
+        duration = per_step(steps.phases[usual, phase])
+        uses.append(AccountUse(phase.name.lower(), duration, duration if phase in WASTE else NOTHING))
+    return tuple(use for use in uses if use.duration.value > 0)
+
+
+def account_uses(
+    ledger: Ledger | None,
+    steps: Steps,
+    usual: Int64,
+    operators: Sequence[OperatorTotal],
+    machine: Machine | None,
+) -> tuple[AccountUse, ...]:
+    """The accounts; they sum to the step. Of computing, what lies above the roofline could be saved, of unexplained
+    time nothing, of the others all."""
+    entries = _entries(ledger, steps, usual)
+    uses = []
+    for account in Account:
+        duration = per_step(entries[:, account])
+        recoverable = duration
+        if account is Account.COMPUTE:
+            recoverable = scaled(duration, waste(operators, machine))
+        elif account is Account.UNEXPLAINED:
+            recoverable = NOTHING
+        uses.append(AccountUse(account.name.lower(), duration, recoverable))
+    return tuple(use for use in uses if use.duration.value > 0)
+
+
+def _entries(ledger: Ledger | None, steps: Steps, usual: Int64) -> Int64:
+    if ledger is None:
+        entries = np.zeros((len(usual), len(Account)), np.int64)
+        for phase in Phase:
+            entries[:, UNSPLIT.get(phase, Account.UNEXPLAINED)] += steps.phases[usual, phase]
+        return entries
+    steady = np.flatnonzero(steps.steady)
+    return ledger.entries[np.isin(steady, usual)] if len(steady) == len(ledger.wall) else ledger.entries
+
+
+def waste(operators: Sequence[OperatorTotal], machine: Machine | None) -> float:
+    """Share of the operators' time above the roofline: beyond their arithmetic at the rate of a matrix product,
+    or their bytes at that of a copy, whichever is longer. Operators without a model count as needed."""
+    spent = sum(operator.duration for operator in operators)
+    if machine is None or machine.copy is None or not spent:
+        return 0.0
+    rate = machine.matrix_rate()
+    above = 0.0
+    for operator in operators:
+        if operator.bytes is None or (operator.flops and not rate):
+            continue
+        arithmetic = operator.flops / rate * 1e9 if operator.flops and rate else 0.0
+        above += max(0.0, operator.duration - max(arithmetic, operator.bytes / machine.copy.value * 1e9))
+    return above / spent
+
+
+def segment_uses(timeline: Timeline) -> tuple[SegmentUse, ...]:
+    """What is no training step, the longest kind first. The share is of the run from the end of the warm-up."""
+    steps, segments = timeline.steps, timeline.segments
+    if not len(steps.begin):
+        return ()
+    begin = int(steps.end[steps.warm_up][-1]) if steps.warm_up.any() else int(steps.begin[0])
+    end = max([int(steps.end[-1]), *(segment.end for segment in segments)])
+    lengths: Counter[str] = Counter()
+    counts: Counter[str] = Counter()
+    for segment in segments:
+        if segment.end > begin:
+            kind = segment.kind.name.lower()
+            lengths[kind] += segment.end - max(begin, segment.begin)
+            counts[kind] += 1
+    return tuple(
+        SegmentUse(kind, counts[kind], length, ratio(length, end - begin)) for kind, length in lengths.most_common()
+    )
+
+
+def contention_use(
+    process: Process, steps: Steps, usual: Int64, telemetry: Sequence[TelemetrySample]
+) -> Contention | None:
+    """The machine while the steady steps ran; None where nobody looked."""
+    begin, end = int(steps.begin[usual[0]]), int(steps.end[usual[-1]])
+    samples = _during(telemetry, begin, end)
+    if not samples:
+        return None
+    pressures = [sample.pressure for sample in samples if sample.pressure is not None]
+    lower, middle, upper = np.percentile(steps.duration[steps.steady], (25, 50, 75))
+    return Contention(
+        other_cpu=float(np.mean([sample.other_cpu for sample in samples])),
+        job_cpu=float(np.mean([sample.job_cpu for sample in samples])),
+        usable_cpus=process.settings.usable_cpus if process.settings else 1,
+        pressure=float(np.mean(pressures)) if pressures else None,
+        spread=ratio(float(upper - lower), float(middle)),
+        drift=_drift(steps.duration[usual]),
+    )
+
+
+def _during(telemetry: Sequence[TelemetrySample], begin: int, end: int) -> list[TelemetrySample]:
+    """A sample tells of the time since the one before it: those that tell mostly of the given time, else the first one
+    that tells of any of it."""
+    inside = [sample for sample in telemetry if begin < sample.monotonic_ns <= end]
+    after = [sample for sample in telemetry if sample.monotonic_ns > end]
+    return inside[1:] or inside or after[:1]
+
+
+def _drift(duration: Int64) -> float:
+    """Growth from the first third of the steps to the last, of the median; 0 where the interval holds no growth."""
+    third = len(duration) // 3
+    if len(duration) < LEAST_FOR_DRIFT:
+        return 0.0
+    growth: Estimate = difference_of_medians(duration[-third:], duration[:third])
+    return ratio(growth.value, float(np.median(duration[:third]))) if growth.low > 0 else 0.0
