@@ -49,7 +49,7 @@ _CUDA = replace(
     loader=loader(0.1 * MS, 100 * US, workers=2, persistent_workers=True),
 )
 _TRANSFER = line("images = images.to(device)", 4 * MS, 0.01 * MS, role="transfer")
-_CELL = SourceLine("model.py", 31, "forward", "hidden = self.cell(x[:, t], hidden)")
+_CELL = SourceLine("model.py", 31, "forward")
 _COMPILED = CompilationUse(SourceLine("model.py", 10, "forward"), 2_000_000_000, True, "size mismatch at index 0")
 _LEFT_ON = SettingsUse(1, 8, 8)
 _ALONE = SettingsUse(1, 1, 8)
@@ -270,11 +270,21 @@ PLANTED: dict[str, dict[str, Case]] = {
             accounts=accounts(launch=3 * MS),
             operators=(operator("mm", 150, 15 * MS, "compute", source=_CELL),),
         ),
-        "clean-many-lines": replace(
+        "clean-one-call-of-a-deep-model": replace(
+            _lines(line("output = model(images)", 15 * MS, 0.1 * MS, role="forward", operators=900.0)),
+            accounts=accounts(launch=11 * MS),
+            operators=(
+                operator("addmm", 400, 2 * MS, "latency", source=SourceLine("train.py", 30, "main")),
+                operator("relu", 400, 1 * MS, "latency", source=SourceLine("flat.py", 1, "<module>")),
+                operator("mul", 400, 1 * MS, "latency", "optimizer", source=SourceLine("optim.py", 5, "update")),
+            ),
+        ),
+        "clean-many-functions": replace(
             BASE,
             accounts=accounts(launch=11 * MS),
             operators=tuple(
-                operator("mul", 20, 0.1 * MS, "latency", source=SourceLine("model.py", number)) for number in range(40)
+                operator("mul", 20, 0.1 * MS, "latency", source=SourceLine("model.py", number, "forward"))
+                for number in range(40)
             ),
         ),
     },

@@ -68,7 +68,7 @@ def test_nothing_is_advised_that_is_on_already_or_harms(rule: str, name: str, un
         ("host-time", "fires", "weights = schedule(step, history)"),
         ("logging-in-step", "fires", "log.write("),
         ("checkpoint-in-step", "fires", "save(model, path)"),
-        ("dispatch-loop", "fires", "self.cell"),
+        ("dispatch-loop", "fires-by-the-loops-own-line", "state = state * decay"),
         ("batch-preparation", "fires", "next_batch"),
         ("host-sync", "fires", "loss.item()"),
         ("input-wait", "fires", "__getitem__"),

@@ -5,6 +5,7 @@ from __future__ import annotations
 from steptime.findings.case import OperatorUse, Signal
 from steptime.findings.catalogue.memory_bound_pointwise import plain_name
 from steptime.findings.finding import Finding
+from steptime.findings.operator_time import profile_scale
 from steptime.findings.rule import rule
 from steptime.findings.signals import Signals
 from steptime.findings.stakes import modelled, ratio
@@ -12,14 +13,14 @@ from steptime.quantities import format_bytes, format_duration, format_share
 
 LEAST_SHARE = 0.1
 """Of the step: some copies are part of every model (layouts, gradients); from a tenth on one of them can go."""
-COPIES = frozenset({"copy", "_to_copy", "to", "clone", "contiguous", "cat", "stack", "repeat", "index", "index_select"})
-"""Operators of ATen that move data unchanged, or only change its type. cat, stack, repeat and index count only where
-they are memory-bound."""
+COPIES = frozenset({"copy", "_to_copy", "to", "clone", "contiguous"})
+"""Operators of ATen that only move data to another layout or type. Joins and gathers (cat, index) are left out: models
+need them."""
 AVOIDABLE = 0.5
 """Of their time: which copies are needed is not seen from here, so half is promised and a fifth is the lower bound."""
 
 
-@rule("ST402", "copies-and-casts", needs={Signal.STEP, Signal.OPERATORS})
+@rule("ST402", "copies-and-casts", needs={Signal.STEP, Signal.OPERATORS}, uses={Signal.ACCOUNTS})
 def copies_and_casts(signals: Signals) -> Finding | None:
     """Copies and type conversions take part of the step
 
@@ -38,7 +39,7 @@ def copies_and_casts(signals: Signals) -> Finding | None:
         When they belong to autocast on large matrix products: the products gain more than the copies cost.
     """
     copies = [use for use in signals.operators if plain_name(use.name) in COPIES and _counts(use)]
-    spent = sum(use.duration for use in copies)
+    spent = sum(use.duration for use in copies) * profile_scale(signals.operators, signals.accounts)
     share = ratio(spent, signals.step.duration.value)
     if share < LEAST_SHARE:
         return None

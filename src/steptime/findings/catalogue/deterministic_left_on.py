@@ -5,6 +5,7 @@ from __future__ import annotations
 from steptime.findings.case import OperatorUse, Signal
 from steptime.findings.catalogue.memory_bound_pointwise import plain_name
 from steptime.findings.finding import Finding, Weight
+from steptime.findings.operator_time import profile_scale
 from steptime.findings.rule import rule
 from steptime.findings.signals import Signals
 from steptime.findings.stakes import modelled, ratio
@@ -22,7 +23,7 @@ LEAST_SHARE = 0.02
 """Of the step: less is not worth a finding, only a note."""
 
 
-@rule("ST603", "deterministic-left-on", needs={Signal.STEP, Signal.SETTINGS}, uses={Signal.OPERATORS})
+@rule("ST603", "deterministic-left-on", needs={Signal.STEP, Signal.SETTINGS}, uses={Signal.OPERATORS, Signal.ACCOUNTS})
 def deterministic_left_on(signals: Signals) -> Finding | None:
     """Deterministic algorithms were left on
 
@@ -44,7 +45,7 @@ def deterministic_left_on(signals: Signals) -> Finding | None:
     if not signals.settings.deterministic:
         return None
     changed = [use for use in signals.operators if plain_name(use.name) in SLOWER]
-    spent = sum(use.duration for use in changed)
+    spent = sum(use.duration for use in changed) * profile_scale(signals.operators, signals.accounts)
     share = ratio(spent, signals.step.duration.value)
     if share < LEAST_SHARE:
         summary = "Deterministic algorithms are on; what they cost here is small or was not measured"

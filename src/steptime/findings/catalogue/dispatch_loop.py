@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from steptime.findings.case import Signal
+from steptime.findings.case import OperatorUse, Signal
 from steptime.findings.finding import Finding
 from steptime.findings.rule import rule
 from steptime.findings.signals import Signals
@@ -13,18 +13,20 @@ from steptime.findings.stakes import capped, named, ratio, scaled
 from steptime.quantities import SourceLine, format_duration, format_share, format_source
 
 FEWEST_OPERATORS = 100
-"""On one line per step: below it a line is no loop over elements."""
-LARGEST_OPERATOR = 30_000.0
-"""ns: a leaf operator that takes longer on a CPU does enough work to be worth its dispatch (3-10 µs)."""
+"""From one line or function per step: below it, it is no loop over elements."""
+LARGEST_OPERATOR = 15_000.0
+"""ns: an operator that takes longer on a CPU does enough work to be worth its dispatch (3 to 10 µs in eager mode)."""
 LEAST_PART = 0.25
 """Of all operators of the step: one line that calls fewer is not why the step is bound by dispatch."""
+FEWEST_ROUNDS = 2
+"""Executions of a line per step: a line that runs once is no loop, however many operators it calls."""
 MOST_SITES = 3
 """A fourth line would not be read."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Site:
-    """Operators that one line calls in a step. each: mean ns of one."""
+    """Operators that one line or function calls in a step. each: mean ns of one."""
 
     source: SourceLine
     calls: float
@@ -46,7 +48,8 @@ def dispatch_loop(signals: Signals) -> Iterator[Finding]:
         heads), each too small to be worth the microseconds that its dispatch costs, forward and again in backward.
 
     How we know
-        The profile counts the operators of each line and their mean duration. The line's part of all operators, of
+        The profile counts the operators of each line of the loop that runs several times a step, and of each function
+        that the loop calls, and their mean duration. The part of the line or function of all operators, of
         the ledger's launch account, is at stake; the operators' own work is not.
 
     What helps
@@ -67,7 +70,7 @@ def dispatch_loop(signals: Signals) -> Iterator[Finding]:
             stake = capped(scaled(launch.recoverable, part), launch.recoverable)
             share = format_share(ratio(stake.value, signals.step.duration.value))
             summary = (
-                f"{format_source(site.source)} calls {site.calls:.0f} operators a step, "
+                f"{_place(site.source)} calls {site.calls:.0f} operators a step, "
                 f"{format_duration(site.each)} each: {format_duration(stake.value)} ({share}) of dispatch"
             )
             evidence = (site.source.text,) if site.source.text else ()
@@ -76,29 +79,34 @@ def dispatch_loop(signals: Signals) -> Iterator[Finding]:
             )
 
 
+def _place(source: SourceLine) -> str:
+    function = f" ({source.function})" if source.function and not source.text else ""
+    return f"{format_source(source)}{function}"
+
+
 def _calls(site: _Site) -> float:
     return site.calls
 
 
 def _sites(signals: Signals) -> Iterator[_Site]:
-    """Lines with many operators: from the operators' own lines, and from lines of the loop that run several times."""
-    seen = set()
-    by_line: dict[tuple[str, int], list[float]] = {}
-    sources: dict[tuple[str, int], SourceLine] = {}
-    for operator in signals.operators:
-        if operator.source is not None:
-            key = (operator.source.file, operator.source.line)
-            calls, duration = by_line.get(key, [0.0, 0.0])
-            by_line[key] = [calls + operator.calls, duration + operator.duration]
-            sources[key] = operator.source
-    for key, (calls, duration) in by_line.items():
-        if calls >= FEWEST_OPERATORS:
-            seen.add(key)
-            yield _Site(sources[key], calls, ratio(duration, calls))
+    """Lines of the loop that run several times a step, and functions below the loop (the profile knows no lines)."""
+    traced = {(line.source.file, line.source.function) for line in signals.lines}
     for line in signals.lines:
-        repeated = line.operators is not None and line.hits >= 2 and line.operators >= FEWEST_OPERATORS
-        if repeated and line.operators and (line.source.file, line.source.line) not in seen:
+        if line.operators is not None and line.hits >= FEWEST_ROUNDS and line.operators >= FEWEST_OPERATORS:
             yield _Site(line.source, line.operators, ratio(line.duration.value - line.host.value, line.operators))
+    for source, uses in _by_function(signals.operators).items():
+        calls = sum(use.calls for use in uses)
+        if calls >= FEWEST_OPERATORS and (source.file, source.function) not in traced:
+            yield _Site(source, calls, ratio(sum(use.duration for use in uses), calls))
+
+
+def _by_function(operators: tuple[OperatorUse, ...]) -> dict[SourceLine, list[OperatorUse]]:
+    """Operators by the function that calls them; not the optimiser's, and not those of the script as a whole."""
+    found: dict[SourceLine, list[OperatorUse]] = {}
+    for use in operators:
+        if use.source is not None and use.phase != "optimizer" and use.source.function != "<module>":
+            found.setdefault(use.source, []).append(use)
+    return found
 
 
 def _advice(signals: Signals) -> str:

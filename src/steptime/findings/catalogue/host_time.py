@@ -13,8 +13,8 @@ from steptime.quantities import format_duration, format_share, format_source
 
 MOST_LINES = 3
 """A fourth line would not be read."""
-LEAST_SHARE = 0.05
-"""Of the step: an account of Python below this is what every loop has."""
+LEAST_SHARE = 0.1
+"""Of the step, for the account as a whole: below it is what every loop has, and a profile with stacks adds some."""
 LOOP_ROLES = ("host", "forward", "backward", "optimizer")
 """Roles whose Python is examined here; input, transfer and evaluation have rules of their own."""
 

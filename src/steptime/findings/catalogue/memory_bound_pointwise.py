@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from steptime.findings.case import MachineUse, OperatorUse, Signal
 from steptime.findings.finding import Finding
+from steptime.findings.operator_time import profile_scale
 from steptime.findings.rule import rule
 from steptime.findings.signals import Signals
 from steptime.findings.stakes import modelled, ratio
 from steptime.quantities import format_bytes, format_duration, format_share
 
-LEAST_SHARE = 0.15
-"""Of the step: every model has activations and norms; below this fusing them is not noticed."""
+LEAST_SHARE = 0.25
+"""Of the step: plain activations beside small matrix products reach a sixth on a CPU, and there is little to fuse."""
 FEWEST_CALLS = 4.0
 """Fewer pointwise operators a step are no chain."""
 FUSION_SAVES = 0.5
@@ -37,7 +38,7 @@ element."""
     "ST401",
     "memory-bound-pointwise",
     needs={Signal.STEP, Signal.OPERATORS},
-    uses={Signal.COMPILATIONS, Signal.MACHINE},
+    uses={Signal.COMPILATIONS, Signal.MACHINE, Signal.ACCOUNTS},
 )
 def memory_bound_pointwise(signals: Signals) -> Finding | None:
     """Chains of pointwise operators move bytes and compute nothing
@@ -61,7 +62,8 @@ def memory_bound_pointwise(signals: Signals) -> Finding | None:
         When the tensors are small enough to stay in the cache: then dispatch is the price, see ST301 and ST302.
     """
     chain = [use for use in signals.operators if _counts(use)]
-    spent = sum(use.duration for use in chain)
+    profiled = sum(use.duration for use in chain)
+    spent = profiled * profile_scale(signals.operators, signals.accounts)
     calls = sum(use.calls for use in chain)
     step = signals.step.duration.value
     if ratio(spent, step) < LEAST_SHARE or calls < FEWEST_CALLS:
@@ -69,7 +71,7 @@ def memory_bound_pointwise(signals: Signals) -> Finding | None:
     top = max(chain, key=_duration)
     summary = (
         f"{calls:.0f} pointwise operators take {format_duration(spent)} a step ({format_share(ratio(spent, step))})"
-        f"{_traffic(chain, spent, signals.machine if signals.has(Signal.MACHINE) else None)}"
+        f"{_traffic(chain, profiled, signals.machine if signals.has(Signal.MACHINE) else None)}"
     )
     stake = modelled(FUSION_SAVES * spent, FUSION_SAVES_AT_LEAST * spent, spent, signals.step.steady)
     evidence = tuple(f"{use.name}: {format_duration(use.duration)} in {use.calls:.3g} calls" for use in _largest(chain))
@@ -96,11 +98,11 @@ def _largest(chain: list[OperatorUse]) -> list[OperatorUse]:
     return sorted(chain, key=_duration, reverse=True)[:3]
 
 
-def _traffic(chain: list[OperatorUse], spent: float, machine: MachineUse | None) -> str:
+def _traffic(chain: list[OperatorUse], profiled: float, machine: MachineUse | None) -> str:
     moved = sum(use.bytes or 0.0 for use in chain)
     if not moved:
         return ""
-    rate = f" at {format_bytes(ratio(moved, spent) * 1e9)}/s" if machine is not None and machine.copy_bytes else ""
+    rate = f" at {format_bytes(ratio(moved, profiled) * 1e9)}/s" if machine is not None and machine.copy_bytes else ""
     return f", moving {format_bytes(moved)}{rate}"
 
 

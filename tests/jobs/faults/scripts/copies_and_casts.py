@@ -15,17 +15,17 @@ torch.manual_seed(0)
 class Layer(nn.Module):
     def __init__(self):
         super().__init__()
-        self.linear = nn.Linear(64, 64)
+        self.linear = nn.Linear(256, 256)
 
-    def forward(self, x):
+    def forward(self, x):  # fault
         if not arguments.healthy:
-            x = x.double().transpose(1, 2).contiguous().transpose(1, 2).contiguous().float()  # fault
+            x = x.double().transpose(1, 2).contiguous().transpose(1, 2).contiguous().float()
         return torch.relu(self.linear(x))
 
 
 model = nn.Sequential(*(Layer() for _ in range(4)))
 optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
-batches = torch.randn(4, 32, 256, 64)
+batches = torch.randn(4, 16, 128, 256)
 for step in range(arguments.steps):
     loss = model(batches[step % 4]).square().mean()
     optimizer.zero_grad()

@@ -1,4 +1,4 @@
-"""A recurrence runs as a Python loop over 100 time steps; healthy: one GRU."""
+"""A recurrence runs as a Python loop over 100 time steps; healthy: one convolution over all of them."""
 
 import argparse
 
@@ -16,22 +16,22 @@ class Tagger(nn.Module):
     def __init__(self):
         super().__init__()
         self.cell = nn.GRUCell(32, 64)
-        self.recurrent = nn.GRU(32, 64, batch_first=True)
-        self.wide = nn.Linear(64, 1024)
-        self.output = nn.Linear(1024, 10)
+        self.convolution = nn.Conv1d(32, 64, 9)
+        self.wide = nn.Linear(64, 2048)
+        self.output = nn.Linear(2048, 10)
 
-    def forward(self, series):
+    def forward(self, series):  # fault
         if arguments.healthy:
-            hidden = self.recurrent(series)[1][0]
+            hidden = self.convolution(series.transpose(1, 2)).mean(2)
         else:
             hidden = torch.zeros(len(series), 64)
             for moment in range(series.shape[1]):
-                hidden = self.cell(series[:, moment], hidden)  # fault
+                hidden = self.cell(series[:, moment], hidden)
         return self.output(torch.relu(self.wide(hidden)))
 
 
-series = torch.randn(16, 16, 100, 32)
-labels = torch.randint(10, (16, 16))
+series = torch.randn(16, 32, 100, 32)
+labels = torch.randint(10, (16, 32))
 model = Tagger()
 optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
 for step in range(arguments.steps):
