@@ -7,21 +7,19 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 
 from steptime.hardware.machine import Machine, Rate
 from steptime.intervals import contains, union
 from steptime.kineto.reader import read
-from steptime.kineto.table import Category, Trace
+from steptime.kineto.table import Trace
 from steptime.ledger.account import account_for
 from steptime.ledger.ledger import Account
 from steptime.ledger.names import LOADER, matching
-from steptime.ledger.operators import OperatorTotal, bound_of, total
+from steptime.ledger.operators import OperatorTotal, total
 from steptime.ledger.recompute import recomputed
-from steptime.ledger.source_lines import is_user_file, sources_of
-from steptime.ledger.trace_steps import reach, steps_of
-from steptime.ledger.work import Work, work_of
+from steptime.ledger.source_lines import sources_of
+from steptime.ledger.trace_steps import steps_of
 from steptime.quantities import Estimate
 
 torch = pytest.importorskip("torch")
@@ -194,78 +192,3 @@ def test_totals_carry_the_lines_that_a_trace_with_stacks_gave(profiled: Profiled
     source = found["aten::bmm"].source
     assert source is not None
     assert source.line == SCRIPT.splitlines().index("def attend(hidden):") + 1
-
-
-@pytest.mark.parametrize(
-    ("file", "theirs"),
-    [
-        ("train.py", True),
-        ("/home/ann/project/model.py", True),
-        ("my_models/net.py", True),
-        ("torch/nn/modules/linear.py", False),
-        ("/usr/lib/python3.11/site-packages/foo/bar.py", False),
-        ("threading.py", False),
-        ("<frozen os>", False),
-        ("", False),
-    ],
-)
-def test_files_of_libraries_are_not_the_users(file: str, theirs: bool) -> None:
-    assert is_user_file(file) is theirs
-
-
-@pytest.mark.parametrize(
-    ("work", "bound"),
-    [
-        (Work(1e9, 1e6), "compute"),
-        (Work(1e6, 1e8), "memory"),
-        (Work(0.0, 1e8), "memory"),
-        (Work(1e4, 1e3), "latency"),
-        (Work(1e9, 1e6, "bfloat16"), "unmodelled"),
-        (None, "unmodelled"),
-    ],
-)
-def test_the_ceilings_decide_what_binds(work: Work | None, bound: str) -> None:
-    assert bound_of(work, machine()) == bound
-    assert bound_of(work, None) == "unmodelled"
-
-
-@pytest.mark.parametrize(
-    ("name", "shapes", "types", "inputs", "flops", "moved"),
-    [
-        ("aten::mm", "[[4,5],[5,6]]", '["float","float"]', "", 240, 4 * (20 + 30 + 24)),
-        ("aten::addmm", "[[6],[4,5],[5,6]]", '["c10::Half","c10::Half","c10::Half"]', "", 240, 2 * (6 + 20 + 30 + 24)),
-        ("aten::linear", "[[2,4,5],[6,5],[6]]", '["float","float","float"]', "", 480, 4 * (40 + 30 + 6 + 48)),
-        ("aten::mul_", "[[10,10],[]]", '["float","Scalar"]', "", 0, 800),
-        ("aten::copy_", "[[100],[100],[]]", '["float","c10::Half","Scalar"]', "", 0, 600),
-        ("aten::zero_", "[[100]]", '["double"]', "", 0, 800),
-        ("aten::_foreach_add_", "[[[5],[3]],[[5],[3]],[]]", '["TensorList","TensorList","Scalar"]', "", 0, 96),
-        ("aten::_fused_sgd_", "[[[8]],[[8]],[[8]]]", '["TensorList","TensorList","TensorList"]', "", 0, 160),
-        ("aten::embedding_dense_backward", "[[3,8],[3],[]]", '["float","long int","Scalar"]', '["","","50"]', 0, 1912),
-        ("aten::cudnn_convolution", "[[2,3,8,8],[4,3,3,3],[],[],[]]", '["float","float","ScalarList","ScalarList",""]',
-         '["","","[1, 1]","[2, 2]","[1, 1]"]', 2 * 2 * 16 * 4 * 27, 4 * (384 + 108 + 128)),
-    ],
-)  # fmt: skip
-def test_work_of_a_call_follows_its_shapes(
-    name: str, shapes: str, types: str, inputs: str, flops: int, moved: int
-) -> None:
-    found = work_of(name, shapes, types, inputs)
-    assert found is not None
-    assert (found.flops, found.bytes) == (flops, moved)
-
-
-@pytest.mark.parametrize("shapes", ["", "[]", "[[]]", '[["x"]]', "[[3]]", "nonsense", "{}"])
-def test_arguments_that_do_not_fit_a_model_give_none(shapes: str) -> None:
-    assert work_of("aten::mm", shapes, '["float", "float"]', "") is None
-    assert work_of("my::operator", shapes, "", "") is None
-
-
-def test_on_an_accelerator_time_is_that_of_the_kernels(shared_data: Path) -> None:
-    trace = read(shared_data / "kineto/resnet50_workers0.pt.trace.json.gz")
-    borders = steps_of(trace)
-    found = by_name(total(trace, borders, None))
-    device = np.isin(trace.events.category, (Category.KERNEL, Category.MEMCPY, Category.MEMSET))
-    within = device & contains(union(*reach(trace, borders).T), trace.events.begin)
-    spent = sum(each.duration for each in found.values()) * len(borders)
-    assert spent == pytest.approx(trace.events.duration[within].sum(), rel=1e-9)
-    assert found["aten::cudnn_convolution"].calls == 53
-    assert found["aten::mm"].flops == 2 * (32 * 1000 * 2048) * 2

@@ -1,0 +1,69 @@
+"""Whatever a trace holds, its ledger balances: no event, however odd, makes time appear or vanish."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from steptime.kineto.reader import read
+from steptime.ledger.account import account_for, account_phases, claims_of
+from steptime.ledger.operators import total
+from steptime.ledger.recompute import recomputed
+from steptime.ledger.trace_steps import reach, steps_of
+from steptime.timeline.timeline import Phase
+
+NAMES = {
+    "cpu_op": ("aten::mm", "aten::linear", "aten::empty", "aten::copy_", "autograd::engine::evaluate_function: X",
+               "CompiledFunction", "c10d::barrier"),
+    "user_annotation": ("ProfilerStep#1", "ProfilerStep#2", "Optimizer.step#SGD.step", "gloo:all_reduce",
+                        "enumerate(DataLoader)#_SingleProcessDataLoaderIter.__next__", "compile (dynamo_timed)"),
+    "cuda_runtime": ("cudaLaunchKernel", "cudaStreamSynchronize", "cudaMemcpyAsync"),
+    "kernel": ("gemm", "ncclDevKernel_AllReduce"),
+    "gpu_memcpy": ("Memcpy HtoD",),
+    "python_function": ("train.py(3): main", "torch/x.py(1): f"),
+}  # fmt: skip
+
+
+@st.composite
+def events(draw: st.DrawFn) -> dict[str, Any]:
+    category = draw(st.sampled_from(sorted(NAMES)))
+    args = {"correlation": draw(st.integers(0, 4)), "Sequence number": draw(st.integers(0, 3))}
+    return {
+        "ph": "X",
+        "cat": category,
+        "name": draw(st.sampled_from(NAMES[category])),
+        "pid": draw(st.sampled_from([0, 1, "Spans"])),
+        "tid": draw(st.integers(0, 2)),
+        "ts": draw(st.integers(0, 300)) / 2,
+        "dur": draw(st.integers(0, 200)) / 4,
+        "args": args,
+    }
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("traces")
+
+
+@settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@given(listed=st.lists(events(), max_size=25), thread=st.sampled_from([None, 0, 1, 7]))
+def test_any_mixture_of_events_balances(folder: Path, listed: list[dict[str, Any]], thread: int | None) -> None:
+    path = folder / "trace.json"
+    path.write_text(json.dumps(listed))
+    trace = read(path)
+    borders = steps_of(trace)
+    assert (borders[1:, 0] >= borders[:-1, 1]).all()
+    ledger = account_for(trace, borders, training_thread=thread)
+    assert ledger.entries.sum() == ledger.wall.sum()
+    moved = reach(trace, borders)
+    assert (moved[1:, 0] >= moved[:-1, 1]).all()
+    assert (moved[:, 1] >= moved[:, 0]).all()
+    phases = account_phases(claims_of(trace, training_thread=thread), borders, {})
+    assert phases[Phase.REST].sum() == (borders[:, 1] - borders[:, 0]).sum()
+    assert all(each.duration > 0 for each in total(trace, borders, training_thread=thread))
+    assert (recomputed(trace, borders) <= borders[:, 1] - borders[:, 0]).all()
