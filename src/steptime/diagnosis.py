@@ -8,11 +8,11 @@ from pathlib import Path
 
 from steptime._version import __version__
 from steptime.errors import NothingMeasuredError, UsageError
-from steptime.estimates import median_of
-from steptime.findings.case import Case, StepSummary
+from steptime.findings.assemble import assemble
+from steptime.findings.case import Case
 from steptime.findings.examine import examine
 from steptime.findings.regime import regime
-from steptime.findings.trace_case import accounts_of, case_of_trace, machine_use, operator_use
+from steptime.findings.trace_case import case_of_trace
 from steptime.hardware.ceilings import FILE_NAME
 from steptime.hardware.ceilings import load as load_machine
 from steptime.hardware.datasheet import look_up
@@ -122,20 +122,16 @@ def _judge(
 def _case(
     recording: Recording, process: Process, layout: Layout, account: RecordedAccount, machine: Machine | None
 ) -> Case:
-    timeline = layout.timeline
-    steady = timeline.steps.steady
-    return Case(
-        StepSummary(
-            median_of(timeline.steps.duration[steady]),
-            len(steady),
-            int(steady.sum()),
-            int(timeline.steps.warm_up.sum()),
-            timeline.mode.name.lower(),
-            process.facts.device,
-        ),
-        accounts_of(account.ledger),
-        operators=tuple(map(operator_use, account.operators)),
-        machine=machine_use(machine),
+    neighbours = [other for other in recording.processes if other.facts.host == process.facts.host]
+    return assemble(
+        process,
+        layout,
+        ledger=account.ledger,
+        operators=account.operators,
+        recompute=account.recompute,
+        telemetry=recording.telemetry,
+        machine=machine,
+        trainers_on_host=len(neighbours),
     )
 
 
