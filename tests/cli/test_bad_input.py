@@ -125,7 +125,7 @@ def test_a_job_that_is_killed_is_reported_and_its_recording_diagnosed(
 ) -> None:
     run = steptime("run", "--no-ceilings", "--recording", tmp_path / "r", "--", sys.executable, train, "9000", "kill")
     assert run.returncode == -signal.SIGKILL
-    assert re.search(r"^Step .* median of \d+ steps", run.stderr, re.MULTILINE)
+    assert re.search(r"^Step .* mean of \d+ steps", run.stderr, re.MULTILINE)
     again = steptime("diagnose", tmp_path / "r")
     assert again.returncode == 0
     assert "Step " in again.stdout

@@ -32,7 +32,7 @@ def test_it_says_step_regime_findings_source_lines_cost_and_the_recording(report
     text = render(report)
     for part in (
         "Step 96.2 ms ± 2.89 ms",
-        "median of 58 steps (left out: 3 warm-up, 19 disturbed)",
+        "mean of 58 steps (left out: 3 warm-up, 19 disturbed)",
         "Bound by waiting for input: without it a step would be 71 %",
         "ST102 too-few-workers",
         "up to 60 ms a step (62 %)",

@@ -8,8 +8,10 @@ from __future__ import annotations
 
 import numpy as np
 
-from steptime.estimates import median_of
+from steptime.estimates import mean_of_series
 from steptime.findings.case import AccountUse, Case, MachineUse, OperatorUse, RecomputeUse, StepSummary
+from steptime.findings.stakes import scaled
+from steptime.findings.step_uses import waste
 from steptime.hardware.machine import Machine
 from steptime.kineto.table import Trace
 from steptime.ledger.account import account_for, device_of
@@ -17,7 +19,6 @@ from steptime.ledger.ledger import Account, Int64, Ledger
 from steptime.ledger.operators import OperatorTotal, total
 from steptime.ledger.recompute import recomputed
 from steptime.ledger.source_lines import sources_of
-from steptime.quantities import Estimate
 
 WARM_UP = 1.5
 """A first step this much longer than the median of the others is the profiler's or the job's start."""
@@ -29,32 +30,25 @@ def case_of_trace(trace: Trace, borders: Int64, machine: Machine | None = None) 
     steady = borders[warm_up:]
     ledger = account_for(trace, steady, machine=machine)
     operators = total(trace, steady, machine, sources=sources_of(trace))
-    duration = median_of(ledger.wall)
+    duration = mean_of_series(ledger.wall)
     again = recomputed(trace, steady)
     return Case(
         step=StepSummary(duration, len(borders), len(steady), warm_up, "trace", _kind(trace)),
-        accounts=accounts_of(ledger),
+        accounts=accounts_of(ledger, waste(operators, machine)),
         operators=tuple(map(operator_use, operators)),
         machine=machine_use(machine),
-        recompute=RecomputeUse(median_of(again)) if again.any() else None,
+        recompute=RecomputeUse(mean_of_series(again)) if again.any() else None,
     )
 
 
-def accounts_of(ledger: Ledger) -> tuple[AccountUse, ...]:
-    """The accounts per step; they sum to the median step. Each has the median step's part by its share of all steps,
-    with the interval of its shares. What computing could give back, no trace tells: it is nothing here."""
-    step = median_of(ledger.wall).value
-    whole = float(ledger.wall.sum())
+def accounts_of(ledger: Ledger, recoverable_compute: float) -> tuple[AccountUse, ...]:
+    """The accounts per step; they sum to the step. recoverable_compute: share of computing above the roofline; of
+    unexplained time nothing can be given back, of the other accounts all."""
     uses = []
     for account in Account:
-        spent = ledger.entries[:, account]
-        share = float(spent.sum()) / whole if whole else 0.0
-        middle = median_of(spent / np.maximum(ledger.wall, 1), "1")
-        low, high = min(middle.low, share), max(middle.high, share)
-        duration = Estimate(share * step, low * step, high * step, len(ledger.wall))
-        nothing = Estimate(0.0, 0.0, 0.0, len(ledger.wall))
-        kept = account in (Account.COMPUTE, Account.UNEXPLAINED)
-        uses.append(AccountUse(account.name.lower(), duration, nothing if kept else duration))
+        duration = mean_of_series(ledger.entries[:, account])
+        part = {Account.COMPUTE: recoverable_compute, Account.UNEXPLAINED: 0.0}.get(account, 1.0)
+        uses.append(AccountUse(account.name.lower(), duration, scaled(duration, part)))
     return tuple(use for use in uses if use.duration.value > 0)
 
 

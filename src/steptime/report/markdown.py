@@ -62,7 +62,7 @@ def _process(process: ProcessReport, *, several: bool) -> Iterator[str]:
 def _step(case: Case) -> Iterator[str]:
     step = case.step
     yield from (
-        f"**{format_duration(step.duration.value)}** a step ({_interval(step.duration)}, median of {step.steady} "
+        f"**{format_duration(step.duration.value)}** a step ({_interval(step.duration)}, mean of {step.steady} "
         f"steady steps; {step.total} in all, {step.warm_up} of them warm-up), borders from the {_prose(step.mode)}, "
         f"device {_prose(step.device)}.",
         "",

@@ -49,7 +49,7 @@ def _step(process: ProcessReport) -> str:
     aside = f" (left out: {left_out})" if left_out else ""
     spread = (step.duration.high - step.duration.low) / 2
     duration = f"{format_duration(step.duration.value)} ± {format_duration(spread)}"
-    return shorten(f"Step {duration}, median of {step.steady} steps{aside}", COLUMNS)
+    return shorten(f"Step {duration}, mean of {step.steady} steps{aside}", COLUMNS)
 
 
 def _ledger(process: ProcessReport) -> list[str]:
