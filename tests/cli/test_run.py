@@ -1,0 +1,115 @@
+"""`steptime run` on a real, small training job."""
+
+from __future__ import annotations
+
+import json
+import re
+import shlex
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("torch")
+
+Steptime = Callable[..., "subprocess.CompletedProcess[str]"]
+
+JOB = """
+import sys
+import torch
+from torch.utils.data import DataLoader, Dataset
+
+class Slow(Dataset):
+    def __len__(self):
+        return 8 * int(sys.argv[1])
+    def __getitem__(self, index):
+        total = 0
+        for number in range(20000):
+            total += number % 7
+        return torch.full((16,), float(total % 5)), torch.tensor(1.0)
+
+torch.manual_seed(0)
+model = torch.nn.Linear(16, 1)
+optimizer = torch.optim.SGD(model.parameters(), lr=1e-4)
+for values, wanted in DataLoader(Slow(), batch_size=8):
+    optimizer.zero_grad()
+    loss = (model(values).squeeze(1) - wanted).square().mean()
+    loss.backward()
+    optimizer.step()
+print(f"loss {loss.item():.9f}")
+print("to stderr", file=sys.stderr)
+"""
+
+
+@pytest.fixture(scope="module")
+def job(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    script = tmp_path_factory.mktemp("job") / "train job.py"
+    script.write_text(JOB, encoding="utf-8")
+    return script
+
+
+def bare(job: Path, steps: int) -> subprocess.CompletedProcess[str]:
+    return subprocess.run([sys.executable, job, str(steps)], capture_output=True, text=True, check=True)
+
+
+def test_a_job_is_measured_and_its_output_is_its_own(steptime: Steptime, job: Path, tmp_path: Path) -> None:
+    run = steptime("run", "--recording", tmp_path / "r", "-o", tmp_path / "r.json", "--", sys.executable, job, "150")
+    assert run.returncode == 0, run.stderr
+    assert run.stdout == bare(job, 150).stdout, "the same losses, to the last bit that is printed"
+    lines = run.stderr.splitlines()
+    start = next(number for number, line in enumerate(lines) if line.startswith("steptime 0"))
+    text = [line for line in lines[start:] if not line.startswith("steptime: ")]
+    assert len(text) <= 25
+    assert re.match(r"Step \S+ \S+ ± .* mean of \d+ steps", text[2])
+    assert any("Bound by waiting for input" in line for line in text)
+    assert any(re.search(r"train job\.py:\d+", line) for line in text), "a finding has its source line"
+    report = json.loads((tmp_path / "r.json").read_text(encoding="utf-8"))
+    step = report["processes"][0]["case"]["step"]
+    assert step["total"] in (149, 150)
+    assert step["mode"] == "optimizer"
+    after = steptime(*shlex.split(text[-1].removeprefix("Next:  steptime ")))
+    assert after.returncode == 0, after.stderr
+
+
+def test_json_goes_to_standard_output_behind_the_jobs_own(steptime: Steptime, job: Path, tmp_path: Path) -> None:
+    run = steptime(
+        "run", "--quiet", "--json", "--no-ceilings", "--recording", tmp_path / "r", "--", sys.executable, job, "60"
+    )
+    assert run.returncode == 0
+    own, brace, rest = run.stdout.partition("{")
+    assert own == bare(job, 60).stdout
+    assert json.loads(brace + rest)["environment"]["torch"]
+    assert run.stderr == "to stderr\n", "quiet is quiet"
+
+
+def test_a_job_is_named_by_its_script_and_never_overwrites_another(
+    steptime: Steptime, job: Path, tmp_path: Path
+) -> None:
+    for _ in range(2):
+        steptime("run", "--quiet", "--no-ceilings", "--no-profile", "--", sys.executable, job, "4")
+    recordings = list((tmp_path / "work" / "runs").iterdir())
+    assert len(recordings) == 2
+    assert all(path.name.startswith("train-job-") for path in recordings)
+
+
+def test_force_replaces_a_recording(steptime: Steptime, job: Path, tmp_path: Path) -> None:
+    words = ("--quiet", "--no-ceilings", "--no-profile", "--recording", tmp_path / "r", "--", sys.executable, job, "4")
+    steptime("run", *words)
+    first = json.loads((tmp_path / "r" / "manifest.json").read_text(encoding="utf-8"))
+    assert "recording-exists" in steptime("run", *words).stderr
+    steptime("run", "--force", *words)
+    second = json.loads((tmp_path / "r" / "manifest.json").read_text(encoding="utf-8"))
+    assert second["started_epoch_ns"] > first["started_epoch_ns"]
+
+
+def test_the_job_starts_before_anything_heavy_is_imported() -> None:
+    code = (
+        "import sys\n"
+        "import steptime.cli.main as main, steptime.cli.run, steptime.cli.border\n"
+        "heavy = {'numpy', 'msgspec', 'rich', 'psutil', 'pynvml', 'isal', 'torch'} & set(sys.modules)\n"
+        "sys.exit(f'imported: {heavy}' if heavy else 0)"
+    )
+    run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert run.returncode == 0, run.stderr
