@@ -84,17 +84,18 @@ def _steps(
     end = borders.ends
     begin = np.concatenate(([borders.begin], end[:-1])) if len(end) else end
     duration, phases = split(begin, end, claims, work)
-    lined = _touched(windows.lines, begin, end)
+    lined = measure(windows.lines, begin, end) >= (1 - PART) * (end - begin)
+    traced = _touched(windows.lines, begin, end)
     _name_gaps(phases, begin, end, lined, claims.all, work, lines)
     profiled = _touched(windows.profiled, begin, end)
     looked = _touched(windows.discovery, begin, end) | _before_roots(activity.forwards, end)
     disturbed = profiled | looked | (measure(claims.disturbing, begin, end) > 0)
     watched = ~(measure(windows.unwatched.intervals, begin, end) * 2 > end - begin)
     known = _last(looked | (measure(lane.of(Kind.COMPILE).intervals, begin, end) > 0), len(end) // 3)
-    warm, reason = find_warm_up(duration, ~(disturbed | lined) & watched, known)
+    warm, reason = find_warm_up(duration, ~(disturbed | traced) & watched, known)
     warm_up = np.arange(len(end)) < warm
-    if (~(warm_up | disturbed | lined) & watched).sum() >= LEAST_STEADY:
-        disturbed = disturbed | lined
+    if (~(warm_up | disturbed | traced) & watched).sum() >= LEAST_STEADY:
+        disturbed = disturbed | traced
     batches = _micro_batches(borders, lane, activity, begin, end)
     columns = (begin, end, duration, phases, batches, warm_up, disturbed, watched, profiled, lined)
     for column in columns:

@@ -1,0 +1,273 @@
+"""From a hand-built recording to the case that rules look at."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+from journals import MS, US, JournalBuilder
+
+from steptime.findings.assemble import assemble
+from steptime.findings.case import Case, LineUse
+from steptime.findings.step_uses import waste
+from steptime.findings.usual_steps import usual_steps
+from steptime.hardware.machine import Machine, Rate
+from steptime.journal import Flag, Kind
+from steptime.ledger.ledger import Account, Ledger
+from steptime.ledger.operators import OperatorTotal
+from steptime.quantities import Estimate
+from steptime.recording.recording import Process, TelemetrySample
+from steptime.timeline.layout import lay_out_whole
+
+WORKERS = {"workers": 2, "batch_size": 4, "dataset": "Pictures", "collate": "default_collate"}
+SETTINGS = {"intra_op_threads": 2, "inter_op_threads": 1, "usable_cpus": 2, "logical_cpus": 8}
+
+
+def case_of(process: Process, **more: object) -> Case:
+    return assemble(process, lay_out_whole(process), **more)  # type: ignore[arg-type]
+
+
+def epochs(job: JournalBuilder, count: int = 3, steps: int = 20) -> JournalBuilder:
+    for epoch in range(count):
+        iterator = 10 + epoch
+        job.fact("loader", identity=iterator, loader=1, **WORKERS).start(30 * MS, iterator)
+        for number in range(steps):
+            job.record(Kind.QUEUE, job.now, 2, iterator)
+            begin = job.now
+            job.next((12 if number == 0 else 2) * MS, iterator)
+            for worker in range(2):
+                job.worker(Kind.FETCH, begin, begin + 8 * MS, iterator, worker)
+                job.worker(Kind.COLLATE, begin + 8 * MS, begin + 9 * MS, iterator, worker)
+            job.forward(5 * MS).backward(8 * MS).step(2 * MS).wait(3 * MS)
+        job.next(1 * MS, iterator, exhausted=True)
+    return job
+
+
+def test_the_loader_as_configured_and_as_measured(tmp_path: Path) -> None:
+    job = epochs(JournalBuilder()).fact("settings", **SETTINGS)
+    loader = case_of(job.process(tmp_path / "recording")).loader
+    assert loader is not None
+    assert (loader.dataset, loader.workers, loader.batch_size, loader.usable_cpus) == ("Pictures", 2, 4, 2)
+    assert loader.item is not None
+    assert loader.item.value == 2 * MS
+    assert loader.collate is not None
+    assert loader.collate.value == 1 * MS
+    assert loader.ready == 2
+    assert loader.demand == 1
+    # What an epoch's first batch takes longer belongs to the start, not to the wait: 2 ms, and 1 ms at an epoch's end.
+    assert loader.start is not None
+    assert loader.start.value == (30 + 10) * MS
+    assert (loader.starts, loader.steps_per_start) == (2, 20.0)
+    assert loader.wait.value == pytest.approx((2 + 2 / 59) * MS)
+
+
+def test_items_read_in_the_training_process_count_too(tmp_path: Path) -> None:
+    job = JournalBuilder().fact("loader", identity=1, loader=1, batch_size=8, dataset="Numbers", workers=0)
+    for _ in range(12):
+        with job.within(Kind.LOADER_NEXT, 1):
+            job.span(Kind.FETCH, 16 * MS, 1).span(Kind.COLLATE, 4 * MS, 1)
+        job.forward(5 * MS).backward(8 * MS).step(2 * MS)
+    loader = case_of(job.process(tmp_path / "recording")).loader
+    assert loader is not None
+    assert loader.item is not None
+    assert (loader.item.value, loader.wait.value, loader.ready) == (2 * MS, 20 * MS, None)
+
+
+def test_phases_and_accounts_sum_to_the_step(tmp_path: Path) -> None:
+    process = epochs(JournalBuilder()).process(tmp_path / "recording")
+    case = case_of(process)
+    assert sum(use.duration.value for use in case.phases) == pytest.approx(case.step.duration.value)
+    assert sum(use.duration.value for use in case.accounts) == pytest.approx(case.step.duration.value)
+    steps = lay_out_whole(process).timeline.steps
+    wall = steps.duration[steps.steady]
+    entries = np.zeros((len(wall), len(Account)), np.int64)
+    entries[:, Account.COMPUTE], entries[:, Account.INPUT] = wall - 2 * MS, 2 * MS
+    uses = {use.name: use for use in case_of(process, ledger=Ledger("cpu", wall, entries)).accounts}
+    assert set(uses) == {"compute", "input"}
+    assert uses["input"].recoverable == uses["input"].duration
+    assert uses["compute"].recoverable.value == 0  # no ceilings, no waste
+
+
+def test_waste_is_what_lies_above_the_roofline() -> None:
+    def known(value: float) -> Estimate:
+        return Estimate(value, value, value, 3)
+
+    machine = Machine("cpu", "box", (Rate("float32", known(1e12)),), known(1e10))
+    operators = (
+        OperatorTotal("mm", 1, 4e6, "compute", flops=1e9, bytes=1e6),  # 1 ms of arithmetic
+        OperatorTotal("relu", 1, 4e6, "memory", bytes=3e7),  # 3 ms of bytes
+        OperatorTotal("custom", 1, 2e6, "unmodelled"),
+    )
+    assert waste(operators, machine) == pytest.approx((3e6 + 1e6) / 10e6)
+    assert waste(operators, None) == 0
+
+
+def test_a_lone_stall_of_the_machine_does_not_speak_for_the_job(tmp_path: Path) -> None:
+    job = JournalBuilder()
+    for number in range(101):
+        job.next(MS).forward((900 if number == 50 else 5) * MS).backward(8 * MS).step(2 * MS)
+    process = job.process(tmp_path / "recording")
+    steps = lay_out_whole(process).timeline.steps
+    assert steps.steady[50]
+    assert 50 not in usual_steps(steps)
+    assert case_of(process).step.duration.value == 16 * MS
+
+
+def test_a_late_batch_now_and_then_speaks_for_the_job(tmp_path: Path) -> None:
+    job = JournalBuilder()
+    for number in range(101):
+        job.next((101 if number % 10 == 5 else 1) * MS).forward(5 * MS).backward(8 * MS).step(2 * MS)
+    assert case_of(job.process(tmp_path / "recording")).step.duration.value == 26 * MS
+
+
+def test_settings_see_switches_that_a_backward_saw(tmp_path: Path) -> None:
+    job = JournalBuilder().fact("settings", **SETTINGS)
+    for number in range(10):
+        job.forward(MS).backward(MS, Flag.ANOMALY if number > 4 else 0).step(MS)
+    settings = case_of(job.process(tmp_path / "recording"), trainers_on_host=2).settings
+    assert settings is not None
+    assert (settings.detect_anomaly, settings.deterministic, settings.profiler) == (True, False, False)
+    assert settings.trainers_on_host == 2
+
+
+def test_optimizers_by_their_own_time(tmp_path: Path) -> None:
+    job = JournalBuilder()
+    job.fact("optimizer", identity=1, type="Adam", parameters=3, elements=100, sparse_candidates=7)
+    for _ in range(10):
+        job.forward(MS).backward(MS).step(4 * MS, 1)
+        with job.within(Kind.OPTIMIZER_STEP, 2):
+            job.wait(MS).forward(MS).backward(MS)
+    first, second = case_of(job.process(tmp_path / "recording")).optimizers
+    assert (first.type, first.duration.value, first.dense_embedding_elements) == ("Adam", 4 * MS, 7)
+    assert (second.type, second.duration.value) == ("", 1 * MS)
+
+
+def test_segments_garbage_and_compilations(tmp_path: Path) -> None:
+    job = JournalBuilder()
+    for number in range(40):
+        if number == 20:
+            job.span(Kind.CHECKPOINT, 90 * MS)
+        job.forward(MS)
+        if number % 4 == 0:
+            job.span(Kind.GARBAGE, 2 * MS, 2)
+        job.backward(MS).step(MS)
+    for begin, reason in ((job.now, "size mismatch"), (None, "")):
+        job.fact("compilation", function="f", file="m.py", line=3, duration_ns=5, begin=begin, recompile_reason=reason)
+    case = case_of(job.process(tmp_path / "recording"))
+    assert [(use.kind, use.count, use.duration) for use in case.segments] == [("checkpoint", 1, 90 * MS)]
+    assert case.segments[0].share == pytest.approx(90 / (39 * 3 + 9 * 2 + 90), rel=0.01)
+    assert case.garbage is not None
+    assert case.garbage.collections == pytest.approx(8 / 38)  # the 20th, too, but it was disturbed
+    assert [use.after_warm_up for use in case.compilations] == [True, False]
+
+
+def test_contention_is_that_of_the_steady_steps(tmp_path: Path) -> None:
+    job = JournalBuilder().fact("settings", **SETTINGS)
+    first = job.now
+    for number in range(60):
+        job.forward((10 + number // 20) * MS).backward(10 * MS).step(MS)
+    looks = [(first - MS, 9.0), (first + 300 * MS, 0.5), (first + 600 * MS, 0.7), (first + 99_000 * MS, 9.0)]
+    samples = [TelemetrySample(time, 1.2, other, 0, 30.0) for time, other in looks]
+    contention = case_of(job.process(tmp_path / "recording"), telemetry=samples).contention
+    assert contention is not None
+    assert contention.other_cpu == pytest.approx(0.7)
+    assert contention.usable_cpus == 2
+    assert contention.drift == pytest.approx(2 / 21)
+    assert case_of(job.process(tmp_path / "again")).contention is None
+
+
+def test_no_steady_step_makes_no_case(tmp_path: Path) -> None:
+    process = JournalBuilder().forward(MS).backward(MS).step(MS).process(tmp_path / "recording")
+    with pytest.raises(ValueError, match="steady"):
+        case_of(process)
+
+
+LOOP = (
+    (10, "for step in range(100):", ["step"], ["range"]),
+    (11, "    picked = rng.integers(0, n, 64)", ["picked"], ["rng", "n"]),
+    (12, "    x, y = make_batch(picked)", ["x", "y"], ["make_batch", "picked"]),
+    (13, "    x = x.to(device)", ["x"], ["x", "device", "to"]),
+    (14, "    out = model(x)", ["out"], ["model", "x"]),
+    (15, "    loss = loss_of(out, y)", ["loss"], ["loss_of", "out", "y"]),
+    (16, "    loss.backward()", [], ["loss", "backward"]),
+    (17, "    optimizer.step()", [], ["optimizer", "step"]),
+    (18, "    log.append(loss.item())", [], ["log", "loss", "item"]),
+)
+
+
+def custom_loop(job: JournalBuilder, lined: bool) -> None:
+    def line(number: int, duration: int) -> None:
+        begin = job.now
+        job.wait(duration)
+        if lined:
+            job.record(Kind.LINE, begin, job.now, 100 + number - 10)
+
+    def around(number: int, kind: Kind, duration: int, flags: int = 0) -> None:
+        begin = job.now
+        job.wait(10 * US).span(kind, duration, 1, flags).wait(10 * US)
+        if lined:
+            job.record(Kind.LINE, begin, job.now, 100 + number - 10)
+
+    line(10, 10 * US)
+    line(11, 1 * MS)
+    begin = job.now
+    line_12 = 6 * MS
+    job.wait(line_12)
+    if lined:  # make_batch's own line lies inside
+        job.record(Kind.LINE, begin + 1 * MS, begin + 5 * MS, 201)
+        job.record(Kind.LINE, begin, job.now, 102)
+    line(13, 500 * US)
+    around(14, Kind.FORWARD, 4 * MS, Flag.GRADIENT | Flag.TRAINING)
+    line(15, 2 * MS)
+    around(16, Kind.BACKWARD, 8 * MS)
+    around(17, Kind.OPTIMIZER_STEP, 2 * MS)
+    line(18, 3 * MS)
+
+
+def job_with_lines(device: str) -> JournalBuilder:
+    job = JournalBuilder()
+    job.process_facts["device"] = device
+    code = {"base": 100, "file": "train.py", "function": "main", "first_line": 10, "loop": True}
+    names = ("line", "text", "stores", "loads")
+    job.fact("code", **code, lines=[dict(zip(names, line, strict=True)) for line in LOOP])
+    made = {"line": 31, "text": "pixels = decode(picked)", "stores": ["pixels"], "loads": ["decode", "picked"]}
+    begin = job.now
+    job.fact("code", base=200, file="train.py", function="make_batch", first_line=30, loop=False, lines=[made])
+    for number in range(40):
+        begin = job.now if number == 4 else begin
+        custom_loop(job, lined=4 <= number < 9)
+        if number == 8:
+            job.record(Kind.LINES, begin, job.now)
+    return job
+
+
+@pytest.mark.parametrize(("device", "moving"), [("cpu", "input"), ("cuda", "transfer")])
+def test_roles_of_lines_by_clock_and_by_names(tmp_path: Path, device: str, moving: str) -> None:
+    process = job_with_lines(device).process(tmp_path / "recording")
+    lines: dict[int, LineUse] = {use.source.line: use for use in case_of(process).lines}
+    roles = {number: use.role for number, use in lines.items()}
+    assert roles == {
+        10: "host",
+        11: "input",
+        12: "input",
+        13: moving,
+        14: "forward",
+        15: "host",
+        16: "backward",
+        17: "optimizer",
+        18: "host",
+        31: "input",
+    }
+    assert lines[12].duration.value == 2 * MS  # without the line inside of it
+    assert lines[31].duration.value == 4 * MS
+    assert lines[16].host.value == pytest.approx(20 * US)
+    assert lines[18].hits == 1
+
+
+def test_own_batch_preparation_is_input_in_steps_without_lines(tmp_path: Path) -> None:
+    process = job_with_lines("cuda").process(tmp_path / "recording")
+    phases = {use.name: use.duration.value for use in case_of(process).phases}
+    assert phases["input"] == pytest.approx(7 * MS, rel=0.01)
+    assert phases["transfer"] == pytest.approx(0.5 * MS, rel=0.02)
+    assert phases["rest"] == pytest.approx((0.01 + 2 + 3 + 0.06) * MS, rel=0.03)
