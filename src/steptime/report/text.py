@@ -17,6 +17,8 @@ COLUMNS = 80
 _BAR = 36
 _ACCOUNTS = 6
 _FINDINGS = 3
+_MARGINS = 2
+"""Empty lines around the findings."""
 _SMALLEST_SHARE = 0.005
 """Accounts below half a percent of the step are summed up in one row."""
 
@@ -36,9 +38,17 @@ def _header(report: Report) -> str:
     if environment.ranks > 1:
         facts.append(f"{report.processes[0].name} of {environment.ranks}")
     tail = " · ".join(one_line(fact) for fact in facts if fact)
-    head = f"steptime {environment.steptime} · {one_line(environment.command or report.source)}"
     tail = shorten(tail, COLUMNS - 24)
-    return f"{shorten(head, COLUMNS - len(tail) - 3)} · {tail}"
+    head = f"steptime {environment.steptime} · "
+    room = COLUMNS - len(head) - len(tail) - 3
+    return f"{head}{shorten(_without_folders(one_line(environment.command or report.source), room), room)} · {tail}"
+
+
+def _without_folders(command: str, room: int) -> str:
+    """A command that is too long for its place, with the names of its files only."""
+    if len(command) <= room:
+        return command
+    return " ".join(word.rstrip("/").rpartition("/")[2] for word in command.split())
 
 
 def _step(process: ProcessReport) -> str:
@@ -70,47 +80,45 @@ def _bar(name: str, duration: float, step: float) -> str:
 
 
 def _regime(process: ProcessReport) -> list[str]:
-    return textwrap.wrap(one_line(process.verdict.sentence), COLUMNS, max_lines=2, placeholder=" …")
+    return _wrapped(process.verdict.sentence, "", 3)
 
 
 def _findings(process: ProcessReport, room: int) -> list[str]:
-    """The findings with the most at stake: three lines each, and what helps, as far as there is room."""
+    """The findings with the most at stake: each in short, and in full, the first one first, as far as there is room."""
     found = [finding for finding in process.findings if finding.weight is Weight.FINDING][:_FINDINGS]
-    blocks = [_finding(finding, process.case.step.duration.value) for finding in found]
-    while blocks and sum(map(len, blocks)) > room:
+    step = process.case.step.duration.value
+    blocks = [_finding(finding, step, full=False) for finding in found]
+    while blocks and sum(map(len, blocks)) > room - _MARGINS:
         blocks.pop()
-    room -= sum(map(len, blocks))
-    for block, finding in zip(blocks, found, strict=False):
-        advice = _advice(finding)
-        if len(advice) <= room:
-            block.extend(advice)
-            room -= len(advice)
-    if blocks and room >= 2:
-        return ["", *(line for block in blocks for line in block), ""]
-    return [line for block in blocks for line in block]
+    for number, finding in enumerate(found[: len(blocks)]):
+        full = _finding(finding, step, full=True)
+        if sum(map(len, blocks)) - len(blocks[number]) + len(full) <= room - _MARGINS:
+            blocks[number] = full
+    return ["", *(line for block in blocks for line in block), *([""] if blocks else [])]
 
 
-def _finding(finding: Finding, step: float) -> list[str]:
+def _finding(finding: Finding, step: float, *, full: bool) -> list[str]:
     title = f"{finding.code} {finding.name}"
     if finding.at_stake is not None:
         stake = finding.at_stake.value
         worth = f"up to {format_duration(stake)} a step ({format_share(stake / step)})"
         title = f"{title:<{COLUMNS - len(worth) - 1}} {worth}"
-    lines = [title, f"  {shorten(one_line(finding.summary), COLUMNS - 2)}"]
+    lines = [title, *_wrapped(finding.summary, "  ", 3 if full else 1)]
     if finding.source is not None:
         lines.append(f"  {shorten(source_text(finding.source), COLUMNS - 2)}")
-    return lines
+    return [*lines, *(_wrapped(finding.advice, "  → ", 3) if full else ())]
+
+
+def _wrapped(text: str, indent: str, lines: int) -> list[str]:
+    """The text in at most so many lines, the first with its indent, the others behind it."""
+    wrapper = textwrap.TextWrapper(COLUMNS, initial_indent=indent, subsequent_indent=" " * len(indent), max_lines=lines)
+    wrapper.placeholder = " …"
+    return wrapper.wrap(one_line(text))
 
 
 def source_text(source: SourceLine) -> str:
     """A source line for a reader: "train.py:12: loss.backward()"."""
     return one_line(format_source(source) + (f": {source.text}" if source.text else ""))
-
-
-def _advice(finding: Finding) -> list[str]:
-    wrapper = textwrap.TextWrapper(COLUMNS, initial_indent="  → ", subsequent_indent="    ", max_lines=2)
-    wrapper.placeholder = " …"
-    return wrapper.wrap(one_line(finding.advice))
 
 
 def _footnotes(report: Report, process: ProcessReport) -> list[str]:
