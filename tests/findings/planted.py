@@ -270,6 +270,19 @@ PLANTED: dict[str, dict[str, Case]] = {
             accounts=accounts(launch=3 * MS),
             operators=(operator("mm", 150, 15 * MS, "compute", source=_CELL),),
         ),
+        "fires-by-a-timed-line-of-the-function": replace(
+            BASE,
+            lines=(
+                line("hidden = self.cell(series[:, moment], hidden)", 9 * MS, 1 * MS, role="forward", hits=100.0),
+                line("return self.output(hidden)", 0.5 * MS, 0.1 * MS, role="forward"),
+                line("loss.backward()", 9 * MS, 0.1 * MS, role="backward"),
+            ),
+            accounts=accounts(launch=9 * MS),
+            operators=(
+                operator("addmm", 200, 1.2 * MS, "latency", source=SourceLine("/home/me/train.py", 1, "main")),
+                operator("tanh", 200, 0.6 * MS, "latency", source=SourceLine("/home/me/train.py", 1, "main")),
+            ),
+        ),
         "clean-one-call-of-a-deep-model": replace(
             _lines(line("output = model(images)", 15 * MS, 0.1 * MS, role="forward", operators=900.0)),
             accounts=accounts(launch=11 * MS),

@@ -69,6 +69,7 @@ def test_nothing_is_advised_that_is_on_already_or_harms(rule: str, name: str, un
         ("logging-in-step", "fires", "log.write("),
         ("checkpoint-in-step", "fires", "save(model, path)"),
         ("dispatch-loop", "fires-by-the-loops-own-line", "state = state * decay"),
+        ("dispatch-loop", "fires-by-a-timed-line-of-the-function", "self.cell"),
         ("batch-preparation", "fires", "next_batch"),
         ("host-sync", "fires", "loss.item()"),
         ("input-wait", "fires", "__getitem__"),

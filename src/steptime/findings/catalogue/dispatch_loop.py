@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from steptime.findings.case import OperatorUse, Signal
+from steptime.findings.case import LineUse, OperatorUse, Signal
 from steptime.findings.finding import Finding
 from steptime.findings.rule import rule
 from steptime.findings.signals import Signals
@@ -18,8 +18,8 @@ LARGEST_OPERATOR = 15_000.0
 """ns: an operator that takes longer on a CPU does enough work to be worth its dispatch (3 to 10 µs in eager mode)."""
 LEAST_PART = 0.25
 """Of all operators of the step: one line that calls fewer is not why the step is bound by dispatch."""
-FEWEST_ROUNDS = 2
-"""Executions of a line per step: a line that runs once is no loop, however many operators it calls."""
+FEWEST_ROUNDS = 8
+"""Executions of a line per step: a line that runs once, or once per block of a model, is no loop over elements."""
 MOST_SITES = 3
 """A fourth line would not be read."""
 
@@ -89,22 +89,46 @@ def _calls(site: _Site) -> float:
 
 
 def _sites(signals: Signals) -> Iterator[_Site]:
-    """Lines of the loop that run several times a step, and functions below the loop (the profile knows no lines)."""
-    traced = {(line.source.file, line.source.function) for line in signals.lines}
+    """Lines that run in a loop within the step, and functions whose lines were not timed."""
+    lines: dict[tuple[str, str], list[LineUse]] = {}
     for line in signals.lines:
+        lines.setdefault(_function(line.source), []).append(line)
         if line.operators is not None and line.hits >= FEWEST_ROUNDS and line.operators >= FEWEST_OPERATORS:
             yield _Site(line.source, line.operators, ratio(line.duration.value - line.host.value, line.operators))
     for source, uses in _by_function(signals.operators).items():
         calls = sum(use.calls for use in uses)
-        if calls >= FEWEST_OPERATORS and (source.file, source.function) not in traced:
-            yield _Site(source, calls, ratio(sum(use.duration for use in uses), calls))
+        each = ratio(sum(use.duration for use in uses), calls)
+        timed = lines.get(_function(source))
+        if timed is not None:
+            yield from _looping(timed, calls, each)
+        elif calls >= FEWEST_OPERATORS and source.function != "<module>":
+            yield _Site(source, calls, each)
+
+
+def _looping(lines: list[LineUse], calls: float, each: float) -> Iterator[_Site]:
+    """The longest line of a function that runs in a loop, with the part of the function's operators that loops take.
+
+    Operators, those of backward with them, are shared out by the time of the lines that can call them: the profile
+    knows their function only.
+    """
+    lines = [line for line in lines if line.role in ("forward", "host")]
+    rounds = [line for line in lines if line.hits >= FEWEST_ROUNDS and line.operators is None]
+    part = ratio(sum(line.duration.value for line in rounds), sum(line.duration.value for line in lines))
+    if rounds and calls * part >= FEWEST_OPERATORS:
+        longest = max(rounds, key=lambda line: line.duration.value)
+        yield _Site(longest.source, calls * part, each)
+
+
+def _function(source: SourceLine) -> tuple[str, str]:
+    """A function by the names of its file and its own: traces shorten paths and leave classes out."""
+    return source.file.replace("\\", "/").rsplit("/", 1)[-1], source.function.rsplit(".", 1)[-1]
 
 
 def _by_function(operators: tuple[OperatorUse, ...]) -> dict[SourceLine, list[OperatorUse]]:
-    """Operators by the function that calls them; not the optimiser's, and not those of the script as a whole."""
+    """Operators by the function that calls them; not the optimiser's."""
     found: dict[SourceLine, list[OperatorUse]] = {}
     for use in operators:
-        if use.source is not None and use.phase != "optimizer" and use.source.function != "<module>":
+        if use.source is not None and use.phase != "optimizer":
             found.setdefault(use.source, []).append(use)
     return found
 

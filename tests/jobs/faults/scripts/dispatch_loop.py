@@ -20,13 +20,13 @@ class Tagger(nn.Module):
         self.wide = nn.Linear(64, 2048)
         self.output = nn.Linear(2048, 10)
 
-    def forward(self, series):  # fault
+    def forward(self, series):
         if arguments.healthy:
             hidden = self.convolution(series.transpose(1, 2)).mean(2)
         else:
             hidden = torch.zeros(len(series), 64)
             for moment in range(series.shape[1]):
-                hidden = self.cell(series[:, moment], hidden)
+                hidden = self.cell(series[:, moment], hidden)  # fault
         return self.output(torch.relu(self.wide(hidden)))
 
 
