@@ -1,0 +1,153 @@
+"""A watched job is the same job: what it sees of itself, what it computes, how it ends. No difference is allowed.
+
+Every test runs the same command twice, bare and through `launch`, and compares. What is ours by design and left out
+of the comparison is named in observed_job.py: our environment variables, the finder that waits for torch (gone as
+soon as torch is there), our files in the recording, modules called steptime.*, and our entry in gc.callbacks. A function of
+torch that we have to wrap keeps its name, signature, documentation and source, but not its code object.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+OBSERVED = Path(__file__).parent / "observed"
+LAUNCHER = """
+import sys
+from pathlib import Path
+from steptime.capture.launch import ProbeOptions, exit_as, launch
+exit_as(launch(sys.argv[2:], Path(sys.argv[1]), ProbeOptions()))
+"""
+HAS_TORCH = importlib.util.find_spec("torch") is not None
+MODES = ("plain", pytest.param("torch", marks=pytest.mark.skipif(not HAS_TORCH, reason="torch is not installed")))
+FEWEST_PROPERTIES = 29
+ENDINGS = ("0", "3", "raise", "chain", "words", "hard", "SIGINT", "SIGTERM", "SIGKILL", "SIGUSR1")
+TORCH_ENDINGS = ("0", "3", "forward", "backward", "chain", "hard", "SIGINT", "SIGTERM")
+
+
+def run(words: Sequence[str], folder: Path, **settings: Any) -> subprocess.CompletedProcess[bytes]:
+    environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(folder / "users"), **settings}
+    return subprocess.run(words, input=b"two\nlines", capture_output=True, cwd=folder, env=environment, check=False)
+
+
+def bare(words: Sequence[str], folder: Path, **settings: Any) -> subprocess.CompletedProcess[bytes]:
+    return run(words, folder, **settings)
+
+
+def watched(words: Sequence[str], folder: Path, **settings: Any) -> subprocess.CompletedProcess[bytes]:
+    return run([sys.executable, "-I", "-c", LAUNCHER, str(folder / "recording"), *words], folder, **settings)
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    shutil.copytree(OBSERVED, tmp_path / "job", ignore=shutil.ignore_patterns("__pycache__"))
+    (tmp_path / "users").mkdir()
+    return tmp_path / "job"
+
+
+def other_pythons() -> list[str]:
+    """Interpreters of other versions than ours, as PATH has them."""
+    found = []
+    for version in ("3.10", "3.11", "3.12", "3.13", "3.14"):
+        path = shutil.which(f"python{version}")
+        if path is None or f"{sys.version_info.major}.{sys.version_info.minor}" == version:
+            continue
+        ask = [path, "-c", "import sys; print(sys.executable)"]
+        asked = subprocess.run(ask, capture_output=True, text=True, check=False)
+        if asked.returncode == 0:
+            found.append(asked.stdout.strip())
+    return found
+
+
+def properties(finished: subprocess.CompletedProcess[bytes]) -> dict[str, Any]:
+    assert finished.returncode == 0, finished.stderr.decode()
+    first, *rest = finished.stdout.decode().splitlines()
+    return {**json.loads(first), "after the end": rest, "stderr": finished.stderr.decode()}
+
+
+def differences(one: dict[str, Any], other: dict[str, Any]) -> dict[str, Any]:
+    return {name: (one.get(name), other.get(name)) for name in one | other if one.get(name) != other.get(name)}
+
+
+@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize("how", ["script", "module"])
+def test_a_job_cannot_tell_that_it_is_watched(folder: Path, mode: str, how: str) -> None:
+    job = ["observed_job.py"] if how == "script" else ["-m", "observed_job"]
+    words = [sys.executable, *job, mode]
+    alone, together = properties(bare(words, folder)), properties(watched(words, folder))
+    assert differences(alone, together) == {}
+    assert len(alone) >= FEWEST_PROPERTIES
+    assert (folder / "recording" / "seen-torch").exists() == (mode == "torch")
+
+
+def test_the_comparison_sees_a_tool_that_runs_the_script_itself(folder: Path) -> None:
+    words = [sys.executable, "observed_job.py", "plain"]
+    runpy = "import runpy, sys; sys.argv.pop(0); runpy.run_path(sys.argv[0], run_name='__main__')"
+    through = bare([sys.executable, "-c", runpy, *words[1:]], folder)
+    first = json.loads(through.stdout.decode().splitlines()[0]) if through.stdout else {}
+    assert len(differences(properties(bare(words, folder)), first)) > 5
+
+
+@pytest.mark.parametrize("python", other_pythons())
+@pytest.mark.parametrize("how", ["script", "module"])
+def test_other_pythons_than_ours_are_left_alone_as_well(folder: Path, python: str, how: str) -> None:
+    job = ["observed_job.py"] if how == "script" else ["-m", "observed_job"]
+    words = [python, *job, "plain"]
+    assert differences(properties(bare(words, folder)), properties(watched(words, folder))) == {}
+
+
+@pytest.mark.parametrize("how", ENDINGS)
+def test_a_job_ends_as_it_would_have_ended(folder: Path, how: str) -> None:
+    compare_endings(folder, [sys.executable, "endings.py", how, "plain"])
+
+
+@pytest.mark.skipif(not HAS_TORCH, reason="torch is not installed")
+@pytest.mark.parametrize("how", TORCH_ENDINGS)
+def test_a_training_job_ends_as_it_would_have_ended(folder: Path, how: str) -> None:
+    compare_endings(folder, [sys.executable, "endings.py", how, "torch"])
+
+
+def compare_endings(folder: Path, words: Sequence[str]) -> None:
+    alone, together = bare(words, folder), watched(words, folder)
+    assert together.returncode == alone.returncode
+    assert together.stdout.decode() == alone.stdout.decode()
+    assert together.stderr.decode() == alone.stderr.decode()
+    manifest = json.loads((folder / "recording" / "manifest.json").read_text())
+    assert manifest["exit_status"] == (alone.returncode if alone.returncode >= 0 else 128 - alone.returncode)
+    assert manifest["ended_by_signal"] == (-alone.returncode if alone.returncode < 0 else None)
+
+
+def test_an_interrupt_is_minus_two_and_a_termination_minus_fifteen(folder: Path) -> None:
+    words = [sys.executable, "endings.py"]
+    assert watched([*words, "SIGINT", "plain"], folder).returncode == -signal.SIGINT
+    shutil.rmtree(folder / "recording")
+    assert watched([*words, "SIGTERM", "plain"], folder).returncode == -signal.SIGTERM
+
+
+def test_a_sitecustomize_that_ours_hides_runs_as_it_would(folder: Path) -> None:
+    users = folder / "users"
+    (folder / "users").mkdir()
+    (users / "sitecustomize.py").write_text("import sys\nLOADED = sorted(sys.modules)\nprint('theirs', __file__)\n")
+    words = [sys.executable, "-c", "import sitecustomize as it; print(it.LOADED, it.__spec__.origin)"]
+    alone, together = bare(words, folder), watched(words, folder)
+    assert (alone.stdout, alone.stderr) == (together.stdout, together.stderr)
+    assert b"theirs" in alone.stdout
+
+
+def test_a_sitecustomize_that_fails_fails_as_it_would(folder: Path) -> None:
+    (folder / "users").mkdir()
+    (folder / "users" / "sitecustomize.py").write_text("import no_such_module\n")
+    words = [sys.executable, "-c", "import sys; print('sitecustomize' in sys.modules)"]
+    alone, together = bare(words, folder), watched(words, folder)
+    assert (alone.stdout, alone.stderr) == (together.stdout, together.stderr)
+    assert b"no_such_module" in alone.stderr
