@@ -384,6 +384,13 @@ PLANTED: dict[str, dict[str, Case]] = {
     },
     "recompute": {
         "fires": replace(BASE, recompute=RecomputeUse(about(4 * MS), 0.3, SourceLine("model.py", 50, "forward"))),
+        "fires-by-the-line": replace(
+            _lines(
+                line("x = x + checkpoint(block, x)", 9 * MS, 0.1 * MS, role="forward"),
+                line("load_checkpoint(path)", 10 * MS, 0.1 * MS, role="forward"),
+            ),
+            recompute=RecomputeUse(about(4 * MS)),
+        ),
         "fires-memory-unknown": replace(BASE, recompute=RecomputeUse(about(4 * MS))),
         "clean": replace(BASE, recompute=RecomputeUse(about(4 * MS), 0.92)),
     },

@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
+import re
+
 from steptime.findings.case import Signal
 from steptime.findings.finding import Finding
 from steptime.findings.rule import rule
 from steptime.findings.signals import Signals
 from steptime.findings.stakes import ratio
-from steptime.quantities import format_duration, format_share
+from steptime.quantities import SourceLine, format_duration, format_share
 
 SPARE_MEMORY = 0.7
 """Of the device's memory at the peak: below it there is room to keep some of what is computed twice."""
 
+CALL = re.compile(r"(?<!save_)(?<!load_)\bcheckpoint(_sequential)?\(")
+"""A call of torch.utils.checkpoint by its usual name."""
 
-@rule("ST701", "recompute", needs={Signal.STEP, Signal.RECOMPUTE})
+
+@rule("ST701", "recompute", needs={Signal.STEP, Signal.RECOMPUTE}, uses={Signal.LINES})
 def recompute(signals: Signals) -> Finding | None:
     """Activation checkpointing computes the forward twice though memory is to spare
 
@@ -39,4 +44,10 @@ def recompute(signals: Signals) -> Finding | None:
     spare = "" if use.memory_share is None else f" while {format_share(1 - use.memory_share)} of the memory is free"
     summary = f"Backward computes {format_duration(use.duration.value)} of forward again ({share}){spare}"
     advice = "Checkpoint fewer blocks, or none, as far as the memory allows."
-    return recompute.finding(summary, advice, use.duration, account="compute", source=use.source)
+    return recompute.finding(summary, advice, use.duration, account="compute", source=use.source or _call(signals))
+
+
+def _call(signals: Signals) -> SourceLine | None:
+    """The line that asks for it, where the lines of that function were timed."""
+    calls = [line for line in signals.lines if CALL.search(line.source.text)]
+    return max(calls, key=lambda line: line.duration.value).source if calls else None
