@@ -163,7 +163,10 @@ def _life(facts: ProcessFacts | None, manifest: Manifest) -> Life | None:
 
 
 def _journal(path: Path, life: Life | None, problems: list[str]) -> Decoded:
-    decoded = decode(read_bytes(path, LARGEST_JOURNAL, problems), life)
+    data = read_bytes(path, LARGEST_JOURNAL, problems)
+    decoded = decode(data, life)
+    if decoded.senseless > len(decoded.table.begin):
+        decoded = decode(data, None)  # the machine's clock was set while the process ran: its life is not known
     place = f"{path.parent.name}/{path.name}"
     if decoded.torn:
         problems.append(f"{place}: the last record is torn and was left out.")

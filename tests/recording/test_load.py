@@ -1,0 +1,271 @@
+"""Loading recordings: whole, damaged, refused."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from journals import EPOCH, MS, START, JournalBuilder
+
+from steptime.errors import RecordingError
+from steptime.journal import FORMAT_VERSION, RECORD, Kind
+from steptime.recording.load import load
+from steptime.recording.recording import IntervalTable, LoaderFacts
+from steptime.recording.records import decode, encode
+from steptime.timeline.layout import lay_out
+
+
+def built() -> JournalBuilder:
+    job = JournalBuilder()
+    job.fact("optimizer", identity=1, type="SGD", parameters=2, elements=10)
+    job.fact("note", text="another profiler was recording: ours stayed off")
+    job.fact("settings", intra_op_threads=2, inter_op_threads=2, usable_cpus=2, logical_cpus=2)
+    job.samples.append({"monotonic_ns": START + MS, "job_cpu": 1, "other_cpu": 0.5, "resident_bytes": 7})
+    for _ in range(5):
+        job.next(MS).forward(MS).backward(MS).step(MS)
+    return job
+
+
+def process_folder(recording: Path) -> Path:
+    return recording / "process-17"
+
+
+def test_a_whole_recording(tmp_path: Path) -> None:
+    recording = built().recording(tmp_path / "recording")
+    process = recording.processes[0]
+    assert recording.manifest.command == ("python", "train.py")
+    assert len(process.intervals.begin) == 20
+    assert process.optimizers[0].type == "SGD"
+    assert process.settings is not None
+    assert process.notes == ("another profiler was recording: ours stayed off",)
+    assert recording.telemetry[0].job_cpu == 1.0
+
+
+def test_columns_are_read_only_and_parents_come_first(tmp_path: Path) -> None:
+    job = JournalBuilder()
+    with job.within(Kind.OPTIMIZER_STEP, 1):
+        job.step(MS, 2)
+    table = job.process(tmp_path / "recording").intervals
+    assert table.identity.tolist() == [1, 2]  # both begin and end at the same time; the parent was written last
+    with pytest.raises(ValueError, match="read-only"):
+        table.begin[0] = 0
+
+
+def test_a_later_fact_of_the_same_identity_replaces_the_earlier_one(tmp_path: Path) -> None:
+    job = built().fact("loader", identity=3, loader=1, dataset="A").fact("loader", identity=3, loader=1, dataset="B")
+    assert job.process(tmp_path / "recording").loaders == (LoaderFacts(3, 1, "B"),)
+
+
+def test_a_torn_end_is_dropped_and_said(tmp_path: Path) -> None:
+    path = built().write(tmp_path / "recording")
+    journal, facts = process_folder(path) / "journal.bin", process_folder(path) / "facts.jsonl"
+    journal.write_bytes(journal.read_bytes()[:-5])
+    facts.write_bytes(facts.read_bytes()[:-9])
+    recording = load(path)
+    assert len(recording.processes[0].intervals.begin) == 19
+    assert recording.processes[0].settings is None
+    assert recording.problems == (
+        "process-17/facts.jsonl: the last line is torn and was left out.",
+        "process-17/journal.bin: the last record is torn and was left out.",
+    )
+
+
+def test_records_that_make_no_sense_are_left_out_and_counted(tmp_path: Path) -> None:
+    job = built()
+    job.records += [
+        RECORD.pack(99, 0, 0, 1, START, START + 1),  # a kind of the future
+        RECORD.pack(Kind.FORWARD, 0, 0, 1, START + 5, START),  # ends before it begins
+        RECORD.pack(Kind.FORWARD, 0, 0, 1, 7, START),  # long before the process
+        RECORD.pack(Kind.FORWARD, 0, 0, 1, START, 2**62),  # never
+        RECORD.pack(Kind.FORWARD, 0, 0, 1, -5, START),
+        RECORD.pack(Kind.MEMORY, 0, 0, 1, START, 4096),  # a value, not a time: good
+        RECORD.pack(Kind.QUEUE, 0, 0, 1, START, 2),  # likewise
+    ]
+    recording = load(job.write(tmp_path / "recording"))
+    assert recording.problems == ("process-17/journal.bin: 5 of 27 records make no sense and were left out.",)
+    assert len(recording.processes[0].intervals.begin) == 22
+
+
+def test_facts_that_cannot_be_read_are_left_out_and_counted(tmp_path: Path) -> None:
+    path = built().write(tmp_path / "recording")
+    with (process_folder(path) / "facts.jsonl").open("ab") as facts:
+        facts.write(b"not json\n")
+        facts.write(b'{"fact": "optimizer", "identity": "one", "type": "SGD", "parameters": 1, "elements": 1}\n')
+        facts.write(b'{"fact": "prophecy"}\n')
+        facts.write(b'{"fact": "root", "identity": 1e300, "type": "Net", "parameters": 1, "parameter_bytes": 1}\n')
+        facts.write(b'{"fact": "root", "identity": 99999999999999999999, "type": "N", "parameters": 1}\n')
+        facts.write(b"[" * 100_000 + b"\n")
+        facts.write(b"\xff\xfe\n\n")
+    recording = load(path)
+    assert recording.problems == ("process-17/facts.jsonl: 7 of 11 lines cannot be read and were left out.",)
+    assert recording.processes[0].roots == ()
+    assert recording.processes[0].settings is not None
+
+
+@pytest.mark.parametrize("name", ["journal.bin", "loader.bin", "facts.jsonl"])
+@pytest.mark.parametrize("remove", [True, False])
+def test_missing_and_empty_files_are_no_problem(tmp_path: Path, name: str, remove: bool) -> None:
+    path = built().write(tmp_path / "recording")
+    if remove:
+        (process_folder(path) / name).unlink()
+    else:
+        (process_folder(path) / name).write_bytes(b"")
+    recording = load(path)
+    assert recording.problems == ()
+    lay_out(recording.processes[0])
+
+
+def test_a_manifest_or_process_that_cannot_be_read_is_said_and_the_steps_are_kept(tmp_path: Path) -> None:
+    path = built().write(tmp_path / "recording")
+    (path / "manifest.json").write_text('{"format_version": 1, "steptime":')
+    (process_folder(path) / "process.json").write_text("[]")
+    recording = load(path)
+    assert len(recording.problems) == 2
+    assert recording.problems[0].startswith("manifest.json cannot be read")
+    assert recording.processes[0].facts.pid == 17
+    assert len(lay_out(recording.processes[0]).steps.end) == 5
+
+
+def test_a_trace_is_found_compressed_and_never_outside_of_its_folder(tmp_path: Path) -> None:
+    times = {"begin": 1, "end": 2, "steps": 1, "stacks": False, "epoch_ns": 1, "monotonic_ns": 1}
+    job = built()
+    for number, name in enumerate(("trace-1.json", "trace-2.json", "../../manifest.json", "/etc/passwd", "a\0b")):
+        job.fact("trace", number=number, path=name, **times)
+    path = job.write(tmp_path / "recording")
+    (process_folder(path) / "trace-1.json.gz").write_bytes(b"")
+    recording = load(path)
+    assert [trace.path for trace in recording.processes[0].traces] == ["trace-1.json.gz"]
+    assert len(recording.problems) == 4
+
+
+def test_processes_are_sorted_by_rank(tmp_path: Path) -> None:
+    for pid, rank in ((17, 1), (18, 0), (19, None)):
+        job = built()
+        job.process_facts.update(pid=pid, rank=rank)
+        job.write(tmp_path / str(pid))
+    for pid in (18, 19):
+        (tmp_path / str(pid) / "process-17").rename(tmp_path / "17" / f"process-{pid}")
+    assert [process.facts.pid for process in load(tmp_path / "17").processes] == [18, 17, 19]
+
+
+def refused(path: Path) -> str:
+    with pytest.raises(RecordingError) as caught:
+        load(path)
+    assert "\n" not in caught.value.sentence
+    return caught.value.slug
+
+
+def test_what_is_no_recording_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("x")
+    (tmp_path / "empty").mkdir()
+    for path in (tmp_path / "absent", tmp_path / "file", tmp_path / "empty"):
+        assert refused(path) == "no-recording"
+    assert refused(Path("a\0b")) in ("no-recording", "recording-unreadable")
+
+
+def test_a_newer_format_is_refused(tmp_path: Path) -> None:
+    path = built().write(tmp_path / "recording")
+    manifest = json.loads((path / "manifest.json").read_text())
+    (path / "manifest.json").write_text(json.dumps({**manifest, "format_version": FORMAT_VERSION + 1, "steptime": []}))
+    assert refused(path) == "recording-newer"
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="root may read everything")
+def test_what_may_not_be_read_is_refused(tmp_path: Path) -> None:
+    path = built().write(tmp_path / "recording")
+    (process_folder(path) / "journal.bin").chmod(0)
+    assert refused(path) == "recording-permission"
+
+
+OF_A_PROCESS = ("process.json", "journal.bin", "facts.jsonl")
+FILES = ("manifest.json", "telemetry.jsonl", *(f"process-17/{name}" for name in OF_A_PROCESS))
+quick = settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+
+
+@quick
+@given(name=st.sampled_from(FILES), data=st.binary(max_size=400), at=st.floats(0, 1), replace=st.booleans())
+def test_garbage_anywhere_is_refused_in_words_or_read(
+    tmp_path_factory: pytest.TempPathFactory, name: str, data: bytes, at: float, replace: bool
+) -> None:
+    path = built().write(tmp_path_factory.mktemp("garbage") / "recording")
+    whole = (path / name).read_bytes()
+    cut = int(at * len(whole))
+    (path / name).write_bytes(data if replace else whole[:cut] + data + whole[cut + len(data) :])
+    try:
+        recording = load(path)
+    except RecordingError:
+        return
+    for process in recording.processes:
+        timeline = lay_out(process)
+        assert np.array_equal(timeline.steps.phases.sum(axis=1), timeline.steps.duration)
+        assert (timeline.steps.phases >= 0).all()
+
+
+records = st.lists(
+    st.tuples(
+        st.sampled_from([int(kind) for kind in Kind if kind not in (Kind.MEMORY, Kind.DEVICE_MARK, Kind.QUEUE)]),
+        st.integers(0, 255),
+        st.integers(0, 3),
+        st.integers(0, 4),
+        st.integers(0, 50),
+        st.integers(0, 50),
+    ),
+    max_size=60,
+)
+
+
+@quick
+@given(records)
+def test_what_is_written_is_what_is_loaded(drawn: list[tuple[int, int, int, int, int, int]]) -> None:
+    data = b"".join(
+        RECORD.pack(kind, flags, thread, identity, START + begin, START + begin + length)
+        for kind, flags, thread, identity, begin, length in drawn
+    )
+    decoded = decode(data, None)
+    assert (decoded.torn, decoded.senseless) == (0, 0)
+    again = decode(encode(decoded.table), None)
+    for name in IntervalTable.__slots__:
+        assert np.array_equal(getattr(again.table, name), getattr(decoded.table, name))
+    chunks = sorted(data[at : at + RECORD.size] for at in range(0, len(data), RECORD.size))
+    written = encode(decoded.table)
+    assert sorted(written[at : at + RECORD.size] for at in range(0, len(written), RECORD.size)) == chunks
+
+
+@quick
+@given(records)
+def test_any_records_are_laid_out(tmp_path_factory: pytest.TempPathFactory, drawn: list[tuple[int, ...]]) -> None:
+    job = JournalBuilder()
+    for kind, flags, thread, identity, begin, length in drawn:
+        job.thread = thread
+        job.record(Kind(kind), START + begin * MS, START + (begin + length) * MS, identity, flags)
+    process = job.process(tmp_path_factory.mktemp("any") / "recording")
+    steps = lay_out(process).steps
+    assert np.array_equal(steps.phases.sum(axis=1), steps.duration)
+    assert (steps.phases >= 0).all()
+    assert (steps.end >= steps.begin).all()
+
+
+def test_a_journal_of_a_million_records_is_laid_out_in_seconds(tmp_path: Path) -> None:
+    step = JournalBuilder()
+    step.next(MS, 3).forward(MS).backward(MS).step(MS)
+    table = decode(b"".join(step.records), None).table
+    count = 250_000
+    shift = np.repeat(np.arange(count) * 4 * MS, 4)
+    columns = [np.tile(getattr(table, name), count) for name in ("kind", "flags", "thread", "identity")]
+    whole = IntervalTable(*columns, np.tile(table.begin, count) + shift, np.tile(table.end, count) + shift)
+    path = step.write(tmp_path / "recording")
+    (process_folder(path) / "journal.bin").write_bytes(encode(whole))
+    steps = lay_out(load(path).processes[0]).steps
+    assert len(steps.end) == count
+    assert steps.duration[7] == 4 * MS
+
+
+def test_a_clock_that_was_set_back_costs_no_records(tmp_path: Path) -> None:
+    job = built()
+    job.process_facts["process_started_epoch_ns"] = EPOCH + 3600 * 1000 * MS
+    assert len(job.process(tmp_path / "recording").intervals.begin) == 20
