@@ -1,0 +1,112 @@
+"""A recording and its trace together: the profiled steps explain what the watched ones spent their time on."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from journals import EPOCH, MS, START, JournalBuilder
+
+from steptime.journal import Kind
+from steptime.ledger.ledger import Account
+from steptime.ledger.recorded import RecordedAccount, account_for_process
+from steptime.recording.load import load
+from steptime.recording.recording import Process
+from steptime.timeline.layout import lay_out_whole
+
+SHIFT = EPOCH - START
+THREAD = 4711
+SLOWER = 2
+"""How much longer a step's dispatching takes while it is profiled."""
+
+
+def job(folder: Path, *, damage: bytes | None = None, trace: bool = True) -> Process:
+    """Thirty steps of 20 ms: 10 waiting, 6 forward (4 of them in one operator), 3 backward, 1 updating. Steps 20 to 22
+    are profiled, which doubles the part of the forward that is no operator."""
+    built = JournalBuilder()
+    events: list[dict[str, Any]] = []
+    window = (0, 0)
+    for step in range(30):
+        profiled = 20 <= step < 23
+        if step == 20:
+            built.span(Kind.PAUSE, 5 * MS)
+            window = (built.now, 0)
+        built.next(10 * MS)
+        begin = built.now
+        built.forward((4 + 2 * (SLOWER if profiled else 1)) * MS)
+        if profiled:
+            events += [
+                event("aten::mm", begin + MS, 4 * MS),
+                event("autograd::engine::evaluate_function: MmBackward0", built.now, 3 * MS),
+                event("aten::mm", built.now, 3 * MS),
+            ]
+        built.backward(3 * MS).step(1 * MS)
+        if step == 22:
+            window = (window[0], built.now)
+            built.record(Kind.PROFILED, *window, 1)
+            built.span(Kind.PAUSE, 5 * MS)
+    clock = {"epoch_ns": window[1] + SHIFT, "monotonic_ns": window[1], "thread": THREAD}
+    facts = {"number": 1, "path": "trace-1.json", "begin": window[0], "end": window[1], "steps": 3, "stacks": False}
+    if trace:
+        built.fact("trace", **facts, **clock)
+    text = json.dumps({"schemaVersion": 1, "baseTimeNanoseconds": EPOCH, "traceEvents": events}).encode()
+    (built.write(folder) / "process-17" / "trace-1.json").write_bytes(text if damage is None else damage)
+    return load(folder).processes[0]
+
+
+def event(name: str, begin: int, duration: int) -> dict[str, Any]:
+    """A complete event of Kineto: microseconds since the file's base time."""
+    since = (begin + SHIFT - EPOCH) / 1000
+    shapes = {"Input Dims": [[64, 64], [64, 64]], "Input type": ["float", "float"]} if name == "aten::mm" else {}
+    return {
+        "ph": "X", "cat": "cpu_op", "name": name, "pid": 17, "tid": THREAD, "ts": since, "dur": duration / 1000,
+        "args": shapes,
+    }  # fmt: skip
+
+
+def account(process: Process) -> RecordedAccount:
+    return account_for_process(process, lay_out_whole(process))
+
+
+def per_step(account: RecordedAccount) -> dict[str, float]:
+    """Milliseconds of each account in the mean steady step."""
+    means = account.ledger.entries.mean(axis=0) / MS
+    return {each.name.lower(): round(float(means[each]), 3) for each in Account if means[each] > 0}
+
+
+def test_phases_are_as_watched_and_split_as_profiled(tmp_path: Path) -> None:
+    found = account(job(tmp_path / "r"))
+    assert found.profiled_steps == 3
+    assert found.problems == ()
+    spent = per_step(found)
+    assert spent["input"] == 10.0, "what was measured is not estimated"
+    assert spent["compute"] == pytest.approx(4 + 3, abs=0.1), "the profiler slowed dispatching, not the operators"
+    assert spent["launch"] == pytest.approx(2, abs=0.1)
+    assert (found.ledger.wall == found.ledger.entries.sum(axis=1)).all()
+    assert sum(spent.values()) == pytest.approx(20, abs=0.01)
+
+
+def test_operators_are_those_of_the_profiled_steps(tmp_path: Path) -> None:
+    operators = {operator.name: operator for operator in account(job(tmp_path / "r")).operators}
+    assert operators["aten::mm"].calls == 2
+    assert operators["aten::mm"].duration == pytest.approx(7 * MS)
+    assert operators["aten::mm"].flops == pytest.approx(2 * 2 * 64**3)
+
+
+def test_without_a_trace_the_phases_are_the_account(tmp_path: Path) -> None:
+    found = account(job(tmp_path / "r", trace=False))
+    spent = per_step(found)
+    assert found.profiled_steps == 0
+    assert found.operators == ()
+    assert spent["input"] == 10.0
+    assert spent["unexplained"] == pytest.approx(10, abs=0.01)
+
+
+@pytest.mark.parametrize("damage", [b"", b"no trace", b'{"traceEvents": 7}'])
+def test_a_trace_that_cannot_be_read_costs_the_split_not_the_account(tmp_path: Path, damage: bytes) -> None:
+    found = account(job(tmp_path / "r", damage=damage))
+    assert len(found.problems) == 1
+    assert "trace-1.json" in found.problems[0]
+    assert per_step(found)["input"] == 10.0
