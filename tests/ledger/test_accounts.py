@@ -230,6 +230,13 @@ def test_a_wait_that_ended_before_the_device_ran_dry_is_not_charged(written: Wri
     assert found == {"compute": 200, "host": 780, "launch": 20}
 
 
+def test_a_copy_that_holds_the_host_while_it_is_staged_is_sync(written: Written) -> None:
+    staged = [called("cudaMemcpyAsync", 200, 700, 3), happened("gpu_memcpy", "HtoD", 690, 700, (0, 7), correlation=3)]
+    quick = [called("cudaMemcpyAsync", 750, 760, 4), happened("gpu_memcpy", "HtoD", 770, 780, (0, 7), correlation=4)]
+    found = accounts(written(training(*staged, *quick)))
+    assert found == {"compute": 200, "copy": 20, "sync": 490, "host": 100 + 100, "launch": 10 + 50 + 20 + 10}
+
+
 def test_input_after_a_drain_is_input_not_sync(written: Written) -> None:
     loader = annotation("enumerate(DataLoader)#_SingleProcessDataLoaderIter.__next__", 200, 700)
     found = accounts(written(training(called("cudaDeviceSynchronize", 20, 120), loader)))

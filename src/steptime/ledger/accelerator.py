@@ -3,10 +3,10 @@
 An idle stretch ends with a device activity, which a thread of the host launched; what that thread was doing explains
 the stretch: *input* (in the loader's next(), or batch preparation that the caller knows of), *sync* (the device ran
 dry inside a call that waits for it: all of the idle time up to the launch, because without the wait the queue would
-not have been empty), *compile*, *launch* (inside operators and runtime calls, in gaps at the cadence of dispatching,
-and from the launch to the start of the activity), *host* (everything else of that thread). What nothing in the trace
-launched, and the idle time at the very end, is explained by the training thread. Streams and devices of one process
-count as one: idle means that all of them are.
+not have been empty; or a copy from pageable memory holds the host while it is staged), *compile*, *launch* (inside
+operators and runtime calls, in gaps at the cadence of dispatching, and from the launch to the start of the activity),
+*host* (everything else of that thread). What nothing in the trace launched, and the idle time at the very end, is
+explained by the training thread. Streams and devices of one process count as one: idle means that all of them are.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ import numpy.typing as npt
 from steptime.intervals import EMPTY, Intervals, contains, intersect, join, subtract, union
 from steptime.kineto.table import ABSENT, Category, Trace
 from steptime.ledger.ledger import Account
-from steptime.ledger.names import COMMUNICATION_KERNEL, SYNCHRONISATION, matching
+from steptime.ledger.names import COMMUNICATION_KERNEL, COPY_CALL, SYNCHRONISATION, matching
 from steptime.ledger.operations import DISPATCH_GAP, operator_events, short_gaps
 from steptime.ledger.processor import Claims
 from steptime.ledger.threads import compile_time, input_time, recorded_time
@@ -84,12 +84,14 @@ def _idle_claims(
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Gaps:
-    """Idle stretches in time order. lane: of the thread that ends it. launched: when the call that ends it began."""
+    """Idle stretches in time order. lane: of the thread that ends it. launched: when the call that ends it began.
+    staged: that call is a copy which held the host for longer than launching takes."""
 
     begin: Int64
     end: Int64
     lane: Int64
     launched: Int64
+    staged: Bool
 
 
 def _gaps(trace: Trace, busy: Intervals, lane: int | None) -> _Gaps:
@@ -104,7 +106,8 @@ def _gaps(trace: Trace, busy: Intervals, lane: int | None) -> _Gaps:
     usual = _usual_launcher(trace, activities, lane)
     lanes = np.where(called, trace.events.lane[launch], usual)
     launched = np.where(called, trace.events.begin[launch], idle.end)
-    return _Gaps(idle.begin, idle.end, lanes, np.clip(launched, idle.begin, idle.end))
+    staged = called & matching(trace, COPY_CALL.search)[launch] & (trace.events.duration[launch] > DISPATCH_GAP)
+    return _Gaps(idle.begin, idle.end, lanes, np.clip(launched, idle.begin, idle.end), staged)
 
 
 def _usual_launcher(trace: Trace, activities: Activities, lane: int | None) -> int:
@@ -123,10 +126,12 @@ def _explain(
     idle = union(begin, end)
     drained = contains(_waiting(trace, lane), begin)
     calls = _calls(trace, lane)
-    dispatching = join(calls, short_gaps(calls, DISPATCH_GAP), union(launched, end))
+    dispatching = join(calls, short_gaps(calls), union(launched, end))
+    staged = gaps.staged[mine]
+    waiting = join(union(begin[drained], launched[drained]), union(launched[staged], end[staged]))
     return {
         Account.INPUT: intersect(idle, join(input_time(trace, lane), input_ranges)),
-        Account.SYNC: union(begin[drained], launched[drained]),
+        Account.SYNC: waiting,
         Account.COMPILE: intersect(idle, join(compile_time(trace, lane), compile_ranges)),
         Account.LAUNCH: intersect(idle, dispatching),
         Account.HOST: idle,

@@ -50,7 +50,7 @@ BLOCKED_IN_COLLECTIVE = re.compile(r"^(c10d::(barrier|monitored_barrier)|_c10d_f
 COMMUNICATION_KERNEL = re.compile(r"nccl|rccl|oneccl|nvshmem|cross_device_reduce|ccl_kernel", re.IGNORECASE)
 SYNCHRONISATION = re.compile(r"(Synchronize(_ptsz)?|^(cuda|hip)Memcpy(WithStream|2D|DtoH|HtoD)?)$")
 """Runtime calls that return only when the device is done: *Synchronize and the copies without Async."""
-LAUNCHED_CALL = re.compile(r"Launch|Memcpy|Memset|GraphLaunch")
+COPY_CALL = re.compile(r"Memcpy")
 
 
 def matching(trace: Trace, test: Callable[[str], object]) -> Bool:
