@@ -1,0 +1,57 @@
+"""docs/recording-format.md names everything that a recording holds."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import fields
+from pathlib import Path
+
+import pytest
+
+from steptime.journal import FORMAT_VERSION, RECORD, Flag, Kind
+from steptime.quantities import SourceLine
+from steptime.recording import recording
+from steptime.recording.documents import FACT_TYPES
+from steptime.recording.records import LAYOUT
+
+PAGE = (Path(__file__).parents[2] / "docs" / "recording-format.md").read_text(encoding="utf-8")
+TYPES = (
+    *FACT_TYPES.values(),
+    recording.Manifest,
+    recording.ProcessFacts,
+    recording.TelemetrySample,
+    recording.CodeLine,
+    SourceLine,
+)
+
+
+def test_the_version() -> None:
+    assert f"Version **{FORMAT_VERSION}**" in PAGE
+
+
+def test_the_record() -> None:
+    rows = re.findall(r"^\| \d[\d–]* \| (u?int\d+) \| (\w+) \|", PAGE, re.MULTILINE)
+    assert [name for _, name in rows] == list(LAYOUT.names or ())
+    assert [kind for kind, _ in rows] == [str(LAYOUT[name]) for name in LAYOUT.names or ()]
+    assert LAYOUT.itemsize == RECORD.size == 24
+
+
+def test_every_kind_with_its_number() -> None:
+    rows = re.findall(r"^\| (\d+) \| `(\w+)` \|", PAGE, re.MULTILINE)
+    assert {(int(number), name) for number, name in rows} == {(kind.value, kind.name) for kind in Kind}
+
+
+def test_every_flag_with_its_bit() -> None:
+    rows = re.findall(r"^\| `\w+` \| (\d+) \| `(\w+)` \|", PAGE, re.MULTILINE)
+    assert {(name, int(bit)) for bit, name in rows} == {(name, flag.value) for name, flag in Flag.__members__.items()}
+
+
+@pytest.mark.parametrize("name", [*FACT_TYPES, "note"])
+def test_every_fact(name: str) -> None:
+    assert f"\n| `{name}` |" in PAGE
+
+
+@pytest.mark.parametrize("kind", TYPES, ids=lambda kind: kind.__name__)
+def test_every_field(kind: type) -> None:
+    missing = [each.name for each in fields(kind) if f"`{each.name}`" not in PAGE]
+    assert missing == []
