@@ -7,9 +7,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from steptime.findings.case import Case, CompilationUse, GarbageUse, RecomputeUse, SegmentUse, SettingsUse, SiteUse
-from steptime.quantities import SourceLine
-from tests.findings.healthy import (
+from findings.healthy import (
     HEALTHY,
     MS,
     SETTINGS,
@@ -25,6 +23,9 @@ from tests.findings.healthy import (
     phases,
     step,
 )
+
+from steptime.findings.case import Case, CompilationUse, GarbageUse, RecomputeUse, SegmentUse, SettingsUse, SiteUse
+from steptime.quantities import SourceLine
 
 BASE = replace(HEALTHY, contention=contention(job=0.9))
 

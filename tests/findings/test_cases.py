@@ -46,8 +46,8 @@ def test_every_rule_has_a_firing_and_a_clean_case_and_no_case_lacks_its_rule() -
 
 
 def test_the_cases_are_what_their_script_writes() -> None:
-    command = [sys.executable, "-m", "tests.findings.write_cases", "--check"]
-    done = subprocess.run(command, cwd=HERE.parent.parent, capture_output=True, text=True, check=False)
+    command = [sys.executable, "-m", "findings.write_cases", "--check"]
+    done = subprocess.run(command, cwd=HERE.parent, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
 
 

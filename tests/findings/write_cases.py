@@ -1,4 +1,4 @@
-"""Writes the planted cases as JSON: `python -m tests.findings.write_cases`; with --check it names those that differ."""
+"""Writes the planted cases as JSON, from tests/: `python -m findings.write_cases`; --check names those that differ."""
 
 from __future__ import annotations
 
@@ -6,8 +6,7 @@ import sys
 from pathlib import Path
 
 import msgspec
-
-from tests.findings.planted import PLANTED
+from findings.planted import PLANTED
 
 CASES = Path(__file__).parent / "cases"
 

@@ -21,7 +21,7 @@ THREAD = 4711
 
 
 def job(folder: Path, *, damage: bytes | None = None, trace: bool = True) -> Process:
-    """Thirty steps of 20 ms: 10 waiting, 6 forward (4 of them in one operator), 3 backward (all of it in one operator), 1
+    """Thirty steps of 20 ms: 10 waiting, 6 forward (4 of them in one operator), 3 backward (all in one operator), 1
     updating. Steps 20 to 22 are profiled."""
     built = JournalBuilder()
     events: list[dict[str, Any]] = []
