@@ -13,7 +13,7 @@ import pytest
 from steptime.intervals import union
 from steptime.kineto.reader import read
 from steptime.kineto.table import Trace
-from steptime.ledger.account import account_for, account_phases, claims_of
+from steptime.ledger.account import account_for, account_phases, claims_of, count_events
 from steptime.ledger.ledger import Account
 from steptime.ledger.trace_steps import reach, steps_of
 from steptime.timeline.timeline import Phase
@@ -138,6 +138,13 @@ def test_waiting_for_gloo_is_communication_only_while_nothing_else_runs(written:
     reduce = happened("user_annotation", "gloo:all_reduce", 40, 160, (1, GLOO))
     trace = written([step(0, 200), operator("aten::mm", 0, 80), reduce, operator("aten::mm", 160, 200)])
     assert accounts(trace) == {"communication": 80, "compute": 116, "launch": 4}
+
+
+def test_events_are_counted_by_the_phase_in_which_they_begin(written: Written) -> None:
+    trace = written([operator("aten::mm", begin, begin + 5) for begin in (0, 10, 20, 30, 200)])
+    phases = {Phase.FORWARD: union([0], [15_000]), Phase.BACKWARD: union([12_000], [25_000])}
+    counts = count_events(trace, np.array([[0, 100_000]]), phases)
+    assert [counts[each] for each in (Phase.FORWARD, Phase.BACKWARD, Phase.REST)] == [2, 1, 1]
 
 
 def test_code_of_torch_compile_computes(written: Written) -> None:

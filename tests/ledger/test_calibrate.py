@@ -59,6 +59,13 @@ def test_the_profilers_own_time_comes_off_launch_first() -> None:
     assert ledger.entries[0, [Account.COMPUTE, Account.LAUNCH]].tolist() == [300, 50]
 
 
+def test_launch_gives_no_more_than_the_profiler_can_have_cost() -> None:
+    table = profiled(forward={Account.COMPUTE: 600_000, Account.LAUNCH: 400_000})
+    events = np.array([0, 0, 100, 0, 0, 0])
+    ledger = calibrate(table, 1, watched({Phase.FORWARD: 450_000}), events=events)
+    assert ledger.entries[0, [Account.COMPUTE, Account.LAUNCH]].tolist() == [300_000, 150_000]
+
+
 def test_when_launch_is_not_enough_the_rest_gives_in_proportion() -> None:
     table = profiled(backward={Account.COMPUTE: 600, Account.HOST: 300, Account.LAUNCH: 100})
     ledger = calibrate(table, 1, watched({Phase.BACKWARD: 300}))

@@ -8,12 +8,12 @@ import numpy as np
 import numpy.typing as npt
 
 from steptime.hardware.machine import Machine
-from steptime.intervals import EMPTY, Intervals, claim, intersect, subtract, union
+from steptime.intervals import EMPTY, Intervals, claim, contains, intersect, subtract, union
 from steptime.kineto.table import Category, Trace
 from steptime.ledger.accelerator import claims_on_accelerator
 from steptime.ledger.ledger import Account, Ledger
 from steptime.ledger.processor import Claims, claims_on_processor
-from steptime.ledger.threads import training_lane
+from steptime.ledger.threads import host_events, training_lane
 from steptime.ledger.trace_steps import reach
 from steptime.timeline.timeline import Phase
 
@@ -64,6 +64,20 @@ def account_phases(claims: Claims, borders: Int64, phase_ranges: Mapping[Phase, 
         table[phase] = entries_of(windows, claims).sum(axis=0)
         left = subtract(left, inside)
     return table
+
+
+def count_events(trace: Trace, borders: Int64, phase_ranges: Mapping[Phase, Intervals]) -> Int64:
+    """(len(Phase),) events of the host that began in each phase of the steps: what the profiler spent time on."""
+    host = host_events(trace)
+    begin = trace.events.begin[host]
+    left = contains(union(borders[:, 0], borders[:, 1]), begin)
+    counts = np.zeros(len(Phase), np.int64)
+    for phase in Phase:
+        inside = left & contains(phase_ranges.get(phase, EMPTY), begin)
+        counts[phase] = inside.sum()
+        left &= ~inside
+    counts[Phase.REST] += left.sum()
+    return counts
 
 
 def claims_of(

@@ -17,7 +17,7 @@ from steptime.intervals import EMPTY, Intervals, join, subtract, union
 from steptime.journal import Kind
 from steptime.kineto.reader import read
 from steptime.kineto.table import Trace
-from steptime.ledger.account import account_phases, claims_of, device_of
+from steptime.ledger.account import account_phases, claims_of, count_events, device_of
 from steptime.ledger.calibrate import calibrate
 from steptime.ledger.ledger import Account, Ledger
 from steptime.ledger.operators import OperatorTotal, total
@@ -66,6 +66,7 @@ def account_for_process(process: Process, layout: Layout, machine: Machine | Non
     windows, problems = _windows(process, layout)
     timed = [window for window in windows if not window.stacks and len(window.borders)]
     spent = np.zeros((len(Phase), len(Account)), np.int64)
+    events = np.zeros(len(Phase), np.int64)
     for window in timed:
         claims = claims_of(
             window.trace,
@@ -76,9 +77,10 @@ def account_for_process(process: Process, layout: Layout, machine: Machine | Non
             machine=machine,
         )
         spent += account_phases(claims, window.borders, window.phases)
+        events += count_events(window.trace, window.borders, window.phases)
     device = device_of(timed[0].trace) if timed else process.facts.device
     count = sum(len(window.borders) for window in timed)
-    ledger = calibrate(spent, count, steps.phases[steps.steady], device)
+    ledger = calibrate(spent, count, steps.phases[steps.steady], device, events=events)
     again = [recomputed(window.trace, window.borders, training_thread=window.thread) for window in timed]
     recompute = np.concatenate(again) if again else np.zeros(0, np.int64)
     return RecordedAccount(ledger, _operators(windows, timed, machine), recompute, count, windows, problems)
