@@ -24,7 +24,17 @@ from findings.healthy import (
     step,
 )
 
-from steptime.findings.case import Case, CompilationUse, GarbageUse, RecomputeUse, SegmentUse, SettingsUse, SiteUse
+from steptime.findings.case import (
+    AccountUse,
+    Case,
+    CompilationUse,
+    GarbageUse,
+    LineUse,
+    RecomputeUse,
+    SegmentUse,
+    SettingsUse,
+    SiteUse,
+)
 from steptime.quantities import SourceLine
 
 BASE = replace(HEALTHY, contention=contention(job=0.9))
@@ -37,8 +47,15 @@ def _waiting(wait: float, rest: float, **changes: object) -> Case:
     return replace(case, **changes)  # type: ignore[arg-type]
 
 
-def _lines(*lines: object, base: Case = BASE) -> Case:
-    return replace(base, lines=(*base.lines, *lines))  # type: ignore[arg-type]
+def _lines(*lines: LineUse, base: Case = BASE) -> Case:
+    """More lines, and the phases that they make up."""
+    spent = {role: sum(each.duration.value for each in lines if each.role == role) for role in ("input", "host")}
+    grown = {"input": spent["input"], "rest": spent["host"]}
+    uses = (
+        AccountUse(use.name, about(use.duration.value + grown.get(use.name, 0.0)), about(use.recoverable.value))
+        for use in base.phases
+    )
+    return replace(base, lines=(*base.lines, *lines), phases=tuple(uses))
 
 
 _CUDA = replace(

@@ -114,6 +114,20 @@ def test_a_lone_stall_of_the_machine_does_not_speak_for_the_job(tmp_path: Path) 
     assert case_of(process).step.duration.value == 16 * MS
 
 
+def test_stalls_of_the_model_are_the_machines(tmp_path: Path) -> None:
+    job = JournalBuilder()
+    for number in range(101):
+        job.next(MS).forward((40 if number % 5 == 4 else 5) * MS).backward(8 * MS).step(2 * MS)
+    assert case_of(job.process(tmp_path / "recording")).step.duration.value == 16 * MS
+
+
+def test_shapes_that_vary_are_the_jobs(tmp_path: Path) -> None:
+    job = JournalBuilder()
+    for number in range(101):
+        job.next(MS).forward((1 + number % 10) ** 2 * MS).backward(8 * MS).step(2 * MS)
+    assert case_of(job.process(tmp_path / "recording")).step.duration.value == pytest.approx((11 + 38.5) * MS)
+
+
 def test_a_late_batch_now_and_then_speaks_for_the_job(tmp_path: Path) -> None:
     job = JournalBuilder()
     for number in range(101):

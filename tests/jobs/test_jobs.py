@@ -62,10 +62,10 @@ LONG = (
 )
 
 
-def marked_line(script: str) -> int:
-    """Number of the line with the mark."""
+def marked_lines(script: str) -> set[int]:
+    """Numbers of the lines with the mark: a fault may be a call or what it calls."""
     text = (SCRIPTS / f"{script}.py").read_text(encoding="utf-8").splitlines()
-    return next(number for number, line in enumerate(text, 1) if MARK in line)
+    return {number for number, line in enumerate(text, 1) if MARK in line}
 
 
 def run(script: str, folder: Path, *arguments: str) -> dict[str, Any]:
@@ -100,6 +100,6 @@ def test_a_planted_fault_comes_first_on_its_line_and_its_twin_is_let_off(job: Pl
         source = found[0]["source"]
         assert source is not None, found[0]["summary"]
         assert Path(source["file"]).name == f"{job.script}.py"
-        assert source["line"] == marked_line(job.script), found[0]["summary"]
+        assert source["line"] in marked_lines(job.script), found[0]["summary"]
     twin = findings(run(job.script, tmp_path / "twin", "--healthy"), "finding", "note")
     assert job.rule not in {finding["name"] for finding in twin}, [finding["summary"] for finding in twin]

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from steptime.findings.case import LineUse, Signal
+from steptime.findings.case import Signal
 from steptime.findings.finding import Finding
+from steptime.findings.line_time import LineTime, line_times
 from steptime.findings.rule import rule
 from steptime.findings.signals import Signals
 from steptime.findings.stakes import ratio, total
 from steptime.quantities import format_duration, format_share
 
 
-@rule("ST108", "batch-preparation", needs={Signal.STEP, Signal.LINES}, uses={Signal.LOADER})
+@rule("ST108", "batch-preparation", needs={Signal.STEP, Signal.LINES}, uses={Signal.LOADER, Signal.PHASES})
 def batch_preparation(signals: Signals) -> Finding | None:
     """The training loop prepares its batches itself
 
@@ -28,10 +29,11 @@ def batch_preparation(signals: Signals) -> Finding | None:
     When to ignore it
         When the batch depends on the model's last output (reinforcement learning, self-play).
     """
-    lines = sorted((line for line in signals.lines if line.role == "input"), key=_time, reverse=True)
-    if not lines or (signals.has(Signal.LOADER) and signals.loader.wait.value >= _time(lines[0])):
+    times = line_times(signals.lines, signals.phases)
+    lines = sorted((time for time in times if time.line.role == "input"), key=_spent, reverse=True)
+    if not lines or (signals.has(Signal.LOADER) and signals.loader.wait.value >= _spent(lines[0])):
         return None
-    stake = total(line.duration for line in lines)
+    stake = total(time.duration for time in lines)
     share = format_share(ratio(stake.value, signals.step.duration.value))
     summary = f"The loop's own batch preparation takes {format_duration(stake.value)} a step ({share})"
     return batch_preparation.finding(
@@ -39,14 +41,14 @@ def batch_preparation(signals: Signals) -> Finding | None:
         "Prepare batches ahead of the step (once, with whole-array operations, or in a worker process).",
         stake,
         account="input",
-        source=lines[0].source,
-        evidence=tuple(_evidence(line) for line in lines[:3]),
+        source=lines[0].line.source,
+        evidence=tuple(_evidence(time) for time in lines[:3]),
     )
 
 
-def _time(line: LineUse) -> float:
-    return line.duration.value
+def _spent(time: LineTime) -> float:
+    return time.duration.value
 
 
-def _evidence(line: LineUse) -> str:
-    return f"{format_duration(line.duration.value)} a step: {line.source.text or line.source.line}"
+def _evidence(time: LineTime) -> str:
+    return f"{format_duration(time.duration.value)} a step: {time.line.source.text or time.line.source.line}"

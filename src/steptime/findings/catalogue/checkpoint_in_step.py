@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from steptime.findings.case import LineUse, Signal
+from steptime.findings.case import Signal
 from steptime.findings.finding import Finding
 from steptime.findings.line_kinds import LineKind, line_kind
+from steptime.findings.line_time import LineTime, line_times
 from steptime.findings.rule import rule
 from steptime.findings.signals import Signals
 from steptime.findings.stakes import ratio
@@ -17,6 +18,7 @@ from steptime.quantities import format_duration, format_share, format_source
     "ST204",
     "checkpoint-in-step",
     needs={Signal.STEP, Signal.LINES},
+    uses={Signal.PHASES},
     instead_of=("host-time", "logging-in-step"),
     by_line=True,
 )
@@ -37,16 +39,16 @@ def checkpoint_in_step(signals: Signals) -> Iterator[Finding]:
     When to ignore it
         When the machine may vanish at any time and a step is expensive.
     """
-    for line in signals.lines:
+    for time in line_times(signals.lines, signals.phases):
+        line = time.line
         saves = line.checkpoint > 0 or line_kind(line.source.text) is LineKind.CHECKPOINT
         if saves and line.role != "evaluation":
-            yield _line(signals, line)
+            yield _line(signals, time)
 
 
-def _line(signals: Signals, line: LineUse) -> Finding:
-    share = format_share(ratio(line.duration.value, signals.step.duration.value))
-    summary = (
-        f"{format_source(line.source)} writes a checkpoint: {format_duration(line.duration.value)} a step ({share})"
-    )
+def _line(signals: Signals, time: LineTime) -> Finding:
+    line, stake = time.line, time.duration
+    share = format_share(ratio(stake.value, signals.step.duration.value))
+    summary = f"{format_source(line.source)} writes a checkpoint: {format_duration(stake.value)} a step ({share})"
     advice = "Save every few hundred steps, or from another thread (torch.distributed.checkpoint.async_save)."
-    return checkpoint_in_step.finding(summary, advice, line.duration, source=line.source, evidence=(line.source.text,))
+    return checkpoint_in_step.finding(summary, advice, stake, source=line.source, evidence=(line.source.text,))

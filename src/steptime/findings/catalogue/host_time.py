@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from steptime.findings.case import LineUse, Signal
+from steptime.findings.case import Signal
 from steptime.findings.finding import Finding
+from steptime.findings.line_time import LineTime, line_times, loop_functions
 from steptime.findings.rule import rule
 from steptime.findings.signals import Signals
-from steptime.findings.stakes import named, ratio
+from steptime.findings.stakes import named, ratio, total
 from steptime.quantities import format_duration, format_share, format_source
 
 MOST_LINES = 3
@@ -19,7 +20,7 @@ LOOP_ROLES = ("host", "forward", "backward", "optimizer")
 """Roles whose Python is examined here; input, transfer and evaluation have rules of their own."""
 
 
-@rule("ST201", "host-time", needs={Signal.STEP}, uses={Signal.ACCOUNTS, Signal.LINES}, by_line=True)
+@rule("ST201", "host-time", needs={Signal.STEP}, uses={Signal.ACCOUNTS, Signal.LINES, Signal.PHASES}, by_line=True)
 def host_time(signals: Signals) -> Iterator[Finding]:
     """Python code in the step keeps the model waiting
 
@@ -38,23 +39,36 @@ def host_time(signals: Signals) -> Iterator[Finding]:
     When to ignore it
         When the device is still busy meanwhile: then the ledger has no host time and the rule does not fire.
     """
-    lines = sorted((line for line in signals.lines if line.role in LOOP_ROLES), key=_host, reverse=True)
-    for line in lines[:MOST_LINES]:
-        yield _line(signals, line)
-    if not lines and signals.has(Signal.ACCOUNTS):
+    times = [time for time in line_times(signals.lines, signals.phases) if time.line.role in LOOP_ROLES]
+    for group in _by_function(times)[:MOST_LINES]:
+        yield _finding(signals, group)
+    if not times and signals.has(Signal.ACCOUNTS):
         yield from _whole_account(signals)
 
 
-def _host(line: LineUse) -> float:
-    return line.host.value
+def _by_function(times: list[LineTime]) -> list[list[LineTime]]:
+    """Lines of the loop one by one, lines of a function that it calls together; the longest group and line first."""
+    loops = loop_functions(time.line for time in times)
+    groups: dict[tuple[str, str, int], list[LineTime]] = {}
+    for time in sorted(times, key=_host, reverse=True):
+        source = time.line.source
+        alone = (source.file, source.function) in loops
+        groups.setdefault((source.file, source.function, source.line if alone else 0), []).append(time)
+    return sorted(groups.values(), key=lambda group: -sum(map(_host, group)))
 
 
-def _line(signals: Signals, line: LineUse) -> Finding:
-    share = format_share(ratio(line.host.value, signals.step.duration.value))
-    summary = f"{format_source(line.source)} spends {format_duration(line.host.value)} a step ({share}) in Python"
+def _host(time: LineTime) -> float:
+    return time.host.value
+
+
+def _finding(signals: Signals, group: list[LineTime]) -> Finding:
+    stake, source = total(time.host for time in group), group[0].line.source
+    share = format_share(ratio(stake.value, signals.step.duration.value))
+    where = f"{format_source(source)} and {len(group) - 1} more lines of {source.function}" if len(group) > 1 else ""
+    summary = f"{where or format_source(source)}: {format_duration(stake.value)} a step ({share}) in Python"
     advice = "Move this out of the step, do it less often, or do it on whole arrays."
-    evidence = (line.source.text,) if line.source.text else ()
-    return host_time.finding(summary, advice, line.host, account="host", source=line.source, evidence=evidence)
+    evidence = tuple(time.line.source.text for time in group[:3] if time.line.source.text)
+    return host_time.finding(summary, advice, stake, account="host", source=source, evidence=evidence)
 
 
 def _whole_account(signals: Signals) -> Iterator[Finding]:

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from steptime.findings.case import LineUse, Signal
+from steptime.findings.case import Signal
 from steptime.findings.finding import Finding
 from steptime.findings.line_kinds import converts_lists
+from steptime.findings.line_time import LineTime, line_times
 from steptime.findings.rule import rule
 from steptime.findings.signals import Signals
 from steptime.findings.stakes import ratio
@@ -20,6 +21,7 @@ LEAST_DURATION = 200_000.0
     "ST206",
     "list-conversion",
     needs={Signal.STEP, Signal.LINES},
+    uses={Signal.PHASES},
     instead_of=("host-time", "batch-preparation", "metrics-in-step"),
     by_line=True,
 )
@@ -40,22 +42,24 @@ def list_conversion(signals: Signals) -> Iterator[Finding]:
     When to ignore it
         When the argument is one large array and the time is that of its copy: then torch.from_numpy saves the copy.
     """
-    for line in signals.lines:
-        slow = line.duration.value >= LEAST_DURATION * max(line.hits, 1.0)
+    for time in line_times(signals.lines, signals.phases):
+        line = time.line
+        slow = time.duration.value >= LEAST_DURATION * max(line.hits, 1.0)
         if slow and line.role != "evaluation" and converts_lists(line.source.text):
-            yield _line(signals, line)
+            yield _line(signals, time)
 
 
-def _line(signals: Signals, line: LineUse) -> Finding:
-    share = format_share(ratio(line.duration.value, signals.step.duration.value))
+def _line(signals: Signals, time: LineTime) -> Finding:
+    line = time.line
+    share = format_share(ratio(time.duration.value, signals.step.duration.value))
     summary = (
-        f"{format_source(line.source)} makes a tensor of lists: {format_duration(line.duration.value)} a step ({share})"
+        f"{format_source(line.source)} makes a tensor of lists: {format_duration(time.duration.value)} a step ({share})"
     )
     account = "input" if line.role == "input" else ""
     return list_conversion.finding(
         summary,
         "Use torch.from_numpy(np.stack(arrays)), or keep the data as one array.",
-        line.duration,
+        time.duration,
         account=account,
         source=line.source,
         evidence=(line.source.text,),

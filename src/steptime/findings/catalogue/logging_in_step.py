@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from steptime.findings.case import LineUse, Signal
+from steptime.findings.case import Signal
 from steptime.findings.finding import Finding
 from steptime.findings.line_kinds import LineKind, line_kind
+from steptime.findings.line_time import LineTime, line_times
 from steptime.findings.rule import rule
 from steptime.findings.signals import Signals
 from steptime.findings.stakes import ratio
@@ -17,6 +18,7 @@ from steptime.quantities import format_duration, format_share, format_source
     "ST203",
     "logging-in-step",
     needs={Signal.STEP, Signal.LINES},
+    uses={Signal.PHASES},
     instead_of=("host-time", "metrics-in-step"),
     by_line=True,
 )
@@ -37,13 +39,14 @@ def logging_in_step(signals: Signals) -> Iterator[Finding]:
     When to ignore it
         When steps are so rare that each of them is worth a line.
     """
-    for line in signals.lines:
+    for time in line_times(signals.lines, signals.phases):
+        line = time.line
         if line.role != "evaluation" and line_kind(line.source.text) is LineKind.LOGGING:
-            yield _line(signals, line)
+            yield _line(signals, time)
 
 
-def _line(signals: Signals, line: LineUse) -> Finding:
-    stake = line.duration if signals.step.device == "cpu" else line.host
+def _line(signals: Signals, time: LineTime) -> Finding:
+    line, stake = time.line, time.duration if signals.step.device == "cpu" else time.host
     share = format_share(ratio(stake.value, signals.step.duration.value))
     summary = f"{format_source(line.source)} logs for {format_duration(stake.value)} a step ({share})"
     return logging_in_step.finding(

@@ -4,16 +4,24 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from steptime.findings.case import LineUse, Signal
+from steptime.findings.case import Signal
 from steptime.findings.finding import Finding
 from steptime.findings.line_kinds import LineKind, line_kind
+from steptime.findings.line_time import LineTime, line_times
 from steptime.findings.rule import rule
 from steptime.findings.signals import Signals
 from steptime.findings.stakes import ratio
 from steptime.quantities import format_duration, format_share, format_source
 
 
-@rule("ST205", "metrics-in-step", needs={Signal.STEP, Signal.LINES}, instead_of=("host-time",), by_line=True)
+@rule(
+    "ST205",
+    "metrics-in-step",
+    needs={Signal.STEP, Signal.LINES},
+    uses={Signal.PHASES},
+    instead_of=("host-time",),
+    by_line=True,
+)
 def metrics_in_step(signals: Signals) -> Iterator[Finding]:
     """Metrics are computed in every step
 
@@ -33,13 +41,14 @@ def metrics_in_step(signals: Signals) -> Iterator[Finding]:
     When to ignore it
         When the training itself depends on the value (early stopping within an epoch, curriculum).
     """
-    for line in signals.lines:
+    for time in line_times(signals.lines, signals.phases):
+        line = time.line
         if line.role == "host" and line_kind(line.source.text) is LineKind.METRICS:
-            yield _line(signals, line)
+            yield _line(signals, time)
 
 
-def _line(signals: Signals, line: LineUse) -> Finding:
-    stake = line.duration if signals.step.device == "cpu" else line.host
+def _line(signals: Signals, time: LineTime) -> Finding:
+    line, stake = time.line, time.duration if signals.step.device == "cpu" else time.host
     share = format_share(ratio(stake.value, signals.step.duration.value))
     summary = f"{format_source(line.source)} takes {format_duration(stake.value)} a step ({share}) for a metric"
     advice = "Compute it every n-th step, with whole-tensor operations, and read the value only when it is shown."

@@ -22,7 +22,7 @@ history = [1.0] * 40_000
 def reweigh(losses):
     total = 0.0
     for number, value in enumerate(losses):
-        total += value / (1 + number)
+        total += value / (1 + number)  # fault
     return total
 
 
