@@ -9,26 +9,37 @@ import numpy as np
 
 from steptime.estimates import mean_of_series
 from steptime.quantities import Estimate
-from steptime.timeline.lane import Int64
-from steptime.timeline.timeline import Steps
+from steptime.timeline.lane import Bool, Int64
+from steptime.timeline.timeline import Phase, Steps
 
 FAR = 10.0
 """Interquartile ranges above the upper quartile …"""
-TIMES = 3.0
+TIMES = 2.0
 """… and times the median from which a step is an outlier …"""
 MOST_OUTLIERS = 0.02
 """… unless more than this share of the steps are such: then they are how the job runs (a late batch now and then)."""
+MOST_STALLS = 0.25
+"""Share for outliers of the model's own phases: the same operators on the same shapes take the same time, unless the
+machine was busy with something else. (Shapes that vary widen the interquartile range.)"""
+MODEL = (Phase.FORWARD, Phase.BACKWARD, Phase.OPTIMIZER)
 
 
 def usual_steps(steps: Steps) -> Int64:
-    """Indices of the steady steps without lone outliers: in a mean, one stall of the machine would outweigh the job."""
-    steady = np.flatnonzero(steps.steady)
-    duration = steps.duration[steady]
-    if not len(steady):
-        return steady
-    lower, middle, upper = np.percentile(duration, (25, 50, 75))
-    far = duration > max(upper + FAR * (upper - lower), TIMES * middle)
-    return steady[~far] if far.sum() <= MOST_OUTLIERS * len(steady) else steady
+    """Indices of the steady steps without stalls of the machine, which in a mean would outweigh the job."""
+    usual = np.flatnonzero(steps.steady)
+    for values, most in ((steps.phases[:, MODEL].sum(axis=1), MOST_STALLS), (steps.duration, MOST_OUTLIERS)):
+        far = _far(values[usual])
+        if far.sum() <= most * len(usual):
+            usual = usual[~far]
+    return usual
+
+
+def _far(values: Int64) -> Bool:
+    if not len(values):
+        return np.zeros(0, np.bool_)
+    lower, middle, upper = np.percentile(values, (25, 50, 75))
+    far: Bool = values > max(upper + FAR * (upper - lower), TIMES * middle)
+    return far
 
 
 def per_step(values: Int64, unit: str = "ns") -> Estimate:

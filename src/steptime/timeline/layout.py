@@ -84,7 +84,7 @@ def _steps(
     end = borders.ends
     begin = np.concatenate(([borders.begin], end[:-1])) if len(end) else end
     duration, phases = split(begin, end, claims, work)
-    lined = measure(windows.lines, begin, end) >= (1 - PART) * (end - begin)
+    lined = _lined(windows.lines, lines.times.end, begin, end)
     traced = _touched(windows.lines, begin, end)
     _name_gaps(phases, begin, end, lined, claims.all, work, lines)
     profiled = _touched(windows.profiled, begin, end)
@@ -106,6 +106,14 @@ def _steps(
 def _touched(window: Intervals, begin: Int64, end: Int64) -> Bool:
     touched: Bool = measure(window, begin, end) > PART * (end - begin)
     return touched
+
+
+def _lined(window: Intervals, recorded: Int64, begin: Int64, end: Int64) -> Bool:
+    """Steps that the line timeline covers, which may have given up before its window ended (too many lines)."""
+    last = recorded.max(initial=0)
+    slack = PART * (end - begin)
+    covered: Bool = (measure(window, begin, end) >= end - begin - slack) & (end - slack <= last)
+    return covered
 
 
 def _before_roots(forwards: Lane, end: Int64) -> Bool:

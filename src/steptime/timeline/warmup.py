@@ -33,7 +33,8 @@ def find_warm_up(duration: Int64, usable: Bool, known_until: int) -> tuple[int, 
     if slow > max(1, known_until):
         return slow, f"the first {slow} steps were slower than the rest"
     if known_until > 1:
-        return min(known_until, most), "the first steps compile and are looked into"
+        known = min(known_until, most)
+        return known, f"in the first {known} steps code was compiled or the model was looked for"
     return 1, "the first step always counts as warm-up"
 
 
