@@ -40,7 +40,7 @@ def test_it_says_step_regime_findings_source_lines_cost_and_the_recording(report
         "Doubt:  ST801 other programs use 1.1 of 2 CPUs",
         "Note:  ST901 evaluation takes 12 % of the run",
         "Left out: trace 2 is cut",
-        "Cost:  6 µs a step (< 0.1 %, measured)",
+        "Cost:  6 µs (< 0.1 %, measured) and 612 B a step; held 120 ms",
         "From:  runs/train",
     ):
         assert part in text
@@ -113,9 +113,9 @@ def test_a_job_of_several_ranks_says_which_one_is_shown(report: Report, ranks: i
 @pytest.mark.parametrize(
     ("watch", "text"),
     [
-        (Estimate(6e3, 2e3, 9e3, 200), "6 µs a step (< 0.1 %, measured)"),
-        (Estimate(-1e6, -3e6, 2e6, 60), "about 5 µs a step (< 0.1 %; measured: below 2 ms)"),
-        (None, "about 5 µs a step (< 0.1 %)"),
+        (Estimate(6e3, 2e3, 9e3, 200), "6 µs (< 0.1 %, measured)"),
+        (Estimate(-1e6, -3e6, 2e6, 60), "about 5 µs (< 0.1 %; measured < 2 ms)"),
+        (None, "about 5 µs (< 0.1 %)"),
     ],
 )
 def test_a_cost_that_noise_hides_is_a_bound_and_never_negative(

@@ -56,7 +56,8 @@ def _process(process: ProcessReport, *, several: bool) -> Iterator[str]:
     yield from _list("Not examined", (f"{code}: {reason}" for code, reason in process.not_examined))
     yield from _list("Rules that failed (a bug of steptime)", (f"{code}: {why}" for code, why in process.failed))
     if process.cost is not None:
-        yield from (_prose(cost_text(process.cost, process.case.step.duration.value)), "")
+        profiled = f"{process.cost.profiled_steps} steps profiled in {format_duration(process.cost.profile_ns)}"
+        yield from (f"{_prose(cost_text(process.cost, process.case.step.duration.value))}; {profiled}.", "")
 
 
 def _step(case: Case) -> Iterator[str]:

@@ -10,7 +10,7 @@ import textwrap
 from steptime.findings.finding import Finding, Weight
 from steptime.quantities import SourceLine, format_bytes, format_duration, format_share, format_source
 from steptime.report.printable import one_line, printable, shorten
-from steptime.report.report import AccountUse, Cost, ProcessReport, Report
+from steptime.report.report import Cost, ProcessReport, Report
 
 LINES = 25
 COLUMNS = 80
@@ -139,21 +139,12 @@ def _footnotes(report: Report, process: ProcessReport) -> list[str]:
 
 
 def cost_text(cost: Cost, step: float) -> str:
-    """What steptime itself cost, in a sentence."""
-    parts = []
+    """What the watch cost, and how long steptime held the job in all (starting and stopping the profiler, mostly)."""
+    watch = "not measured"
     if cost.watch is not None and cost.watch.low > 0:
-        share = format_share(cost.watch.value / step)
-        parts.append(f"{format_duration(cost.watch.value)} a step ({share}, measured)")
+        watch = f"{format_duration(cost.watch.value)} ({format_share(cost.watch.value / step)}, measured)"
     elif cost.computed is not None:
-        bound = f"; measured: below {format_duration(max(cost.watch.high, 0.0))}" if cost.watch is not None else ""
-        parts.append(f"about {format_duration(cost.computed)} a step ({format_share(cost.computed / step)}{bound})")
-    if cost.bytes_per_step is not None:
-        parts.append(f"{format_bytes(cost.bytes_per_step)} a step")
-    if cost.profiled_steps:
-        parts.append(f"{cost.profiled_steps} steps profiled, {format_duration(cost.pause_ns)} pause")
-    return f"Cost:  {'; '.join(parts) or 'not measured'}"
-
-
-def summarize(account: AccountUse, step: float) -> str:
-    """An account in a phrase: "input 12.0 ms (45 %)"."""
-    return f"{account.name} {format_duration(account.duration.value)} ({format_share(account.duration.value / step)})"
+        bound = f"; measured < {format_duration(max(cost.watch.high, 0.0))}" if cost.watch is not None else ""
+        watch = f"about {format_duration(cost.computed)} ({format_share(cost.computed / step)}{bound})"
+    size = f" and {format_bytes(cost.bytes_per_step)}" if cost.bytes_per_step is not None else ""
+    return f"Cost:  {watch}{size} a step; held {format_duration(cost.pause_ns)}"

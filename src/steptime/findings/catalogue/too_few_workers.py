@@ -62,7 +62,7 @@ def _summary(loader: LoaderUse, model: Supply) -> str:
     have = "no worker" if loader.workers == 0 else f"{loader.workers} worker{'s' * (loader.workers > 1)}"
     return (
         f"With {have}, a step waits {format_duration(loader.wait.value)}: its batches take "
-        f"{format_duration(model.production)} to make, {model.needed} workers would do"
+        f"{format_duration(model.production)} to make, {model.needed} {'worker' if model.needed == 1 else 'workers'} would do"
     )
 
 
