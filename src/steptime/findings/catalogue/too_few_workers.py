@@ -60,9 +60,10 @@ def too_few_workers(signals: Signals) -> Finding | None:
 
 def _summary(loader: LoaderUse, model: Supply) -> str:
     have = "no worker" if loader.workers == 0 else f"{loader.workers} worker{'s' * (loader.workers > 1)}"
+    needed = f"{model.needed} {'worker' if model.needed == 1 else 'workers'}"
     return (
         f"With {have}, a step waits {format_duration(loader.wait.value)}: its batches take "
-        f"{format_duration(model.production)} to make, {model.needed} {'worker' if model.needed == 1 else 'workers'} would do"
+        f"{format_duration(model.production)} to make, {needed} would do"
     )
 
 
