@@ -2,8 +2,8 @@
 
 Every test runs the same command twice, bare and through `launch`, and compares. What is ours by design and left out
 of the comparison is named in observed_job.py: our environment variables, the finder that waits for torch (gone as
-soon as torch is there), our files in the recording, modules called steptime.*, and our entry in gc.callbacks. A function of
-torch that we have to wrap keeps its name, signature, documentation and source, but not its code object.
+soon as torch is there), our files in the recording, modules called steptime.*, and our entry in gc.callbacks. A
+function of torch that we have to wrap keeps its name, signature, documentation and source, but not its code object.
 """
 
 from __future__ import annotations

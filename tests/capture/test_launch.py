@@ -135,7 +135,7 @@ def test_signals_before_and_after_a_group_signal_are_not_mixed_up(launched: Laun
 
 
 def test_control_c_on_a_terminal_interrupts_the_job_once(tmp_path: Path) -> None:
-    listener = LISTENER.replace("for line in sys.stdin:", "for line in open('/dev/tty'):")
+    listener = LISTENER.replace("sys.stdin", "open('/dev/tty')").replace("line.strip()", "'heard ' + line.strip()")
     child, terminal = pty.fork()
     if child == 0:
         os.execv(sys.executable, [sys.executable, "-c", LAUNCHER, str(tmp_path / "recording"), *python(listener)])
@@ -143,7 +143,7 @@ def test_control_c_on_a_terminal_interrupts_the_job_once(tmp_path: Path) -> None
     os.write(terminal, b"\x03")
     text = read_until(terminal, text, b"SIGINT")
     os.write(terminal, b"words\n")
-    text = read_until(terminal, text, b"words\r\nwords")
+    text = read_until(terminal, text, b"heard words")
     os.write(terminal, b"\x1c")
     text = read_until(terminal, text, b"SIGQUIT")
     os.write(terminal, b"\x04")
@@ -276,6 +276,23 @@ def test_progress_is_told_while_the_job_runs(tmp_path: Path) -> None:
     assert [progress.steps for progress in seen[:3]] == [0, 0, 0]
     assert seen[0].elapsed_seconds < seen[1].elapsed_seconds < seen[2].elapsed_seconds
     assert seen[0].stage == "waiting for the first training step"
+
+
+def test_a_progress_function_that_fails_does_not_leave_the_job_alone(tmp_path: Path) -> None:
+    done = tmp_path / "done"
+    job = python(f"import time; time.sleep(1.2); open({str(done)!r}, 'w')")
+
+    def closed(progress: Progress) -> None:
+        raise BrokenPipeError
+
+    def wrong(progress: Progress) -> None:
+        raise ZeroDivisionError
+
+    assert launch(job, tmp_path / "first", ProbeOptions(), closed).status == 0
+    done.unlink()
+    with pytest.raises(ZeroDivisionError):
+        launch(job, tmp_path / "second", ProbeOptions(), wrong)
+    assert done.exists()
 
 
 def test_telemetry_sees_the_jobs_work_and_memory(tmp_path: Path) -> None:

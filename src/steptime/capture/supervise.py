@@ -6,6 +6,7 @@ for it.
 
 from __future__ import annotations
 
+import contextlib
 import subprocess
 import time
 from collections.abc import Callable
@@ -19,6 +20,8 @@ HEAD_START = 0.3
 """Seconds that the job has to itself: most of an interpreter's start."""
 PROGRESS_PERIOD = 0.5
 """Seconds between two calls of the user's progress function."""
+PATIENCE = 3600.0
+"""Seconds of one wait for a signal or the end of the job."""
 NO_TELEMETRY = "Telemetry could not be written to the recording: the machine's load is known in part."
 
 
@@ -47,13 +50,25 @@ class Display:
     def look(self) -> None:
         """Reads what is new in the journals and shows it."""
         self.due = time.monotonic() + PROGRESS_PERIOD
-        self._show(Progress(time.monotonic() - self._begin, *self._journals.look()))
+        with contextlib.suppress(OSError):  # the terminal was closed: the job goes on, and so do we
+            self._show(Progress(time.monotonic() - self._begin, *self._journals.look()))
 
 
 def supervise(
     job: subprocess.Popen[bytes], folder: Path, signals: Switchboard, show: Callable[[Progress], None] | None
 ) -> list[str]:
     """Returns when the job has ended, whatever its children still do; a sentence for each thing that was lost."""
+    try:
+        lost = _stay(job, folder, signals, show)
+    finally:  # whatever fails in us, nobody else would pass on the signals
+        while job.poll() is None:
+            signals.wait(PATIENCE, job.send_signal)
+    return lost + _pack(folder)
+
+
+def _stay(
+    job: subprocess.Popen[bytes], folder: Path, signals: Switchboard, show: Callable[[Progress], None] | None
+) -> list[str]:
     begin = time.monotonic()
     timers: list[Timer] = []
     while job.poll() is None:
@@ -64,8 +79,7 @@ def supervise(
         for timer in timers:
             if time.monotonic() >= timer.due:
                 timer.look()
-    lost = [NO_TELEMETRY] if any(timer.failed for timer in timers) else []
-    return lost + _pack(folder)
+    return [NO_TELEMETRY] if any(timer.failed for timer in timers) else []
 
 
 def _timers(

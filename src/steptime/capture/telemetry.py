@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import time
 from collections.abc import Sequence
@@ -35,7 +36,9 @@ class Telemetry:
     def look(self) -> None:
         """Takes a sample, writes it, and sets `due` to the time of the next one."""
         begin = time.monotonic()
-        load = self._load.look()
+        load = None
+        with contextlib.suppress(OSError, psutil.Error):  # a system that hides /proc from us
+            load = self._load.look()
         if load is not None and load["resident_bytes"] and not self.failed:  # no memory: only a dead process is left
             self._append(TelemetrySample(**load, **self._devices.look(self._load.pids)))
         cost = time.monotonic() - begin
