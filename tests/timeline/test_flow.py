@@ -1,0 +1,78 @@
+"""Which lines prepare the batch, told by names."""
+
+from __future__ import annotations
+
+from steptime.recording.recording import CodeFacts, CodeLine
+from steptime.timeline.flow import find_preparing
+
+Line = tuple[int, str, str]
+
+
+def code(base: int, function: str, *lines: Line, loop: bool = True) -> CodeFacts:
+    """Lines as (number, names bound, names read)."""
+    made = tuple(CodeLine(number, "", tuple(stores.split()), tuple(loads.split())) for number, stores, loads in lines)
+    return CodeFacts(base, "train.py", function, lines[0][0], loop, made)
+
+
+def preparing(
+    codes: tuple[CodeFacts, ...], *forwards: int, evaluating: tuple[int, ...] = (), known: str = ""
+) -> set[int]:
+    told = {*forwards, *evaluating, *map(int, known.split())}
+    return find_preparing(codes, set(forwards), set(evaluating), told)
+
+
+def test_what_is_fetched_between_forward_and_backward() -> None:
+    loop = code(
+        100,
+        "<module>",
+        (50, "lr", "get_lr step"),
+        (51, "logits loss", "model X Y"),
+        (52, "X Y", "get_batch"),
+        (53, "", "loss backward"),
+        (54, "lossf", "loss item"),
+    )
+    assert preparing((loop,), 101, known="103") == {102}
+
+
+def test_a_loss_that_reaches_the_next_forward_is_no_preparation() -> None:
+    loop = code(1, "main", (1, "x", "source"), (2, "out hidden", "model x hidden"), (3, "hidden", "hidden detach"))
+    assert preparing((loop,), 2) == {1}
+
+
+def test_through_a_method_that_trains() -> None:
+    fit = code(
+        1,
+        "Trainer.fit",
+        (10, "x y", "self .loader"),
+        (11, "x", "x augment"),
+        (12, "loss", "self train_step x y"),
+        (13, "", "self .log loss append"),
+    )
+    step = code(10, "Trainer.train_step", (30, "out", "self net x"), (31, "loss", "criterion out y"), loop=False)
+    assert preparing((fit, step), 10, known="1") == {2}
+
+
+def test_into_generators_and_functions_that_only_preparing_lines_call() -> None:
+    loop = code(1, "main", (10, "x", "batches"), (11, "out", "model x"), (12, "", "show out"))
+    batches = code(10, "batches", (30, "picked", "rng"), (31, "", "decode picked"), loop=False)
+    decode = code(20, "decode", (40, "raw", "picked"), loop=False)
+    show = code(30, "show", (50, "", "out print"), loop=False)
+    assert preparing((loop, batches, decode, show), 2) == {1, 10, 11, 20}
+
+
+def test_a_function_that_others_call_too_is_not_told() -> None:
+    loop = code(1, "main", (10, "x", "scale"), (11, "out", "model x"), (12, "shown", "scale out"))
+    scale = code(10, "scale", (30, "y", "x"), loop=False)
+    assert preparing((loop, scale), 2) == {1}
+
+
+def test_evaluation_may_call_it_as_well() -> None:
+    loop = code(1, "main", (10, "x", "get_batch"), (11, "out", "model x"))
+    evaluate = code(5, "evaluate", (20, "x", "get_batch"), loop=False)
+    made = code(10, "get_batch", (30, "y", "data"), loop=False)
+    assert preparing((loop, evaluate, made), 2, evaluating=(5,)) == {1, 10}
+
+
+def test_self_carries_nothing() -> None:
+    loop = code(1, "main", (10, "self", "self"), (11, ".count", "self .count"), (12, "out", "self net x"))
+    assert preparing((loop,), 3) == set()
