@@ -147,6 +147,12 @@ def test_events_are_counted_by_the_phase_in_which_they_begin(written: Written) -
     assert [counts[each] for each in (Phase.FORWARD, Phase.BACKWARD, Phase.REST)] == [2, 1, 1]
 
 
+def test_the_call_of_a_collective_is_communication_not_compute(written: Written) -> None:
+    frame = operator("autograd::engine::evaluate_function: AccumulateGrad", 100, 200)
+    trace = written([step(0, 200), operator("aten::mm", 0, 100), frame, operator("c10d::allreduce_", 110, 190)])
+    assert accounts(trace) == {"compute": 98, "communication": 80, "launch": 22}
+
+
 def test_code_of_torch_compile_computes(written: Written) -> None:
     region = annotation("Torch-Compiled Region: 0/0", 70, 500)
     guards = operator("TorchDynamo Cache Lookup", 0, 60)

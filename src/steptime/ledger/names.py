@@ -45,8 +45,7 @@ STEP = re.compile(r"^ProfilerStep[#*]\d*$")
 OPTIMIZER_STEP = re.compile(r"^Optimizer\.step(#|$)")
 COMPILING = re.compile(r"\(dynamo_timed\)|^(compile_fx|compile_inner|_compile|TorchDynamo compile)", re.IGNORECASE)
 """Annotations of TorchDynamo's dynamo_timed, which wraps every part of a compilation."""
-COLLECTIVE = re.compile(r"^(c10d::|_c10d_functional::(?!wait)|(gloo|nccl|mpi|ucc|xccl|hccl)::?|record_param_comms)")
-BLOCKED_IN_COLLECTIVE = re.compile(r"^(c10d::(barrier|monitored_barrier)|_c10d_functional::wait_tensor)")
+COLLECTIVE = re.compile(r"^(c10d::|_c10d_functional::|(gloo|nccl|mpi|ucc|xccl|hccl)::?|record_param_comms)")
 COMMUNICATION_KERNEL = re.compile(r"nccl|rccl|oneccl|nvshmem|cross_device_reduce|ccl_kernel", re.IGNORECASE)
 SYNCHRONISATION = re.compile(r"(Synchronize(_ptsz)?|^(cuda|hip)Memcpy(WithStream|2D|DtoH|HtoD)?)$")
 """Runtime calls that return only when the device is done: *Synchronize and the copies without Async."""
@@ -60,8 +59,9 @@ def matching(trace: Trace, test: Callable[[str], object]) -> Bool:
 
 
 def is_free(name: str) -> bool:
-    """True for an operator that moves no data, whatever its namespace."""
-    return name.rsplit("::", 1)[-1] in FREE_OPERATORS or GUARDS.match(name) is not None
+    """True for an operator that does no work of its own, whatever its namespace. A collective has its own account."""
+    passing = GUARDS.match(name) or COLLECTIVE.match(name)
+    return name.rsplit("::", 1)[-1] in FREE_OPERATORS or passing is not None
 
 
 def is_preparing(name: str) -> bool:

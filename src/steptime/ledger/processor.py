@@ -11,10 +11,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 from functools import reduce
 
+import numpy as np
+
 from steptime.intervals import EMPTY, Intervals, intersect, join, subtract, union
-from steptime.kineto.table import Trace
+from steptime.kineto.table import Category, Trace
 from steptime.ledger.ledger import Account
-from steptime.ledger.names import BLOCKED_IN_COLLECTIVE, COLLECTIVE, matching
+from steptime.ledger.names import COLLECTIVE, matching
 from steptime.ledger.operations import (
     Operations,
     compute_time,
@@ -73,9 +75,11 @@ def _covered(training: Operations, engine: list[Operations]) -> Intervals:
 
 
 def _communication(trace: Trace, lane: int, busy: Intervals) -> Intervals:
-    """In a blocking collective of the training thread, or while a collective runs anywhere and no operator runs."""
+    """Inside a collective's call on the training thread or autograd's, or while one runs anywhere and no operator
+    does."""
     events = trace.events
-    here = matching(trace, BLOCKED_IN_COLLECTIVE.match) & (events.lane == lane)
+    calling = np.isin(events.lane, (lane, *autograd_lanes(trace, lane)))
     anywhere = matching(trace, COLLECTIVE.match)
+    here = anywhere & calling & (events.category == Category.OPERATOR)
     running = subtract(union(events.begin[anywhere], events.end[anywhere]), busy)
     return join(union(events.begin[here], events.end[here]), running)
