@@ -183,7 +183,7 @@ class Session:
         if number not in self._described:
             self._described.add(number)
             self.guarded(lambda: self.recorder.fact("loader", **loader.iterator_facts(iterator, number)))
-        loader.next_begins(number, begin)
+        loader.next_begins(iterator, number, begin)
         ready = loader.ready(iterator)
         if ready is not None:
             self.recorder.journal.sample(QUEUE, number, begin, ready)

@@ -1,0 +1,243 @@
+"""Inside the DataLoader: time per item, collate and queue, in the trainer and in its workers, without a frame of ours.
+
+torch asks for `fetcher.fetch`, then (when the items are read) for `fetcher.collate_fn`, and a worker then for
+`data_queue.put`: descriptors in these places stamp the clock and hand out the original, so the user's stack and
+tracebacks stay as they are (torch 2.4 to 2.13; accelerate and torchdata's StatefulDataLoader use the same fetchers).
+
+A worker appends to loader.bin in the folder of the process that it was started by: forked ones know the iterator's
+number; spawned ones give SPAWNED + the loader's random base seed instead, which `LoaderFacts.seed` resolves.
+"""
+
+from __future__ import annotations
+
+import multiprocessing
+import multiprocessing.queues
+import os
+import queue
+import sys
+import threading
+import time
+import types
+from collections.abc import Callable
+from typing import Any
+
+from torch.utils.data import dataloader as torch_dataloader
+from torch.utils.data._utils import fetch as torch_fetch
+from torch.utils.data._utils import worker as torch_worker
+
+from steptime.capture.probe import datasets, sites
+from steptime.journal import RECORD, Kind
+
+FETCH, COLLATE, QUEUE, LOADER_START = int(Kind.FETCH), int(Kind.COLLATE), int(Kind.QUEUE), int(Kind.LOADER_START)
+SPAWNED = 1 << 31
+KEPT_BYTES = 3 * 1024 * RECORD.size
+"""What a worker keeps while the trainer has no folder yet (nothing has been trained): its newest 1024 batches."""
+LARGEST_NUMBER = 65535
+START = "_steptime_start"
+"""Attribute of an iterator (of torch's, never pickled) from its construction to its first batch: [begin, end]."""
+
+now = time.perf_counter_ns
+pack = RECORD.pack
+
+
+class _Stamps(threading.local):
+    """When the batch that this thread makes began, and when its items were there. 0: not so far."""
+
+    fetch = 0
+    collate = 0
+
+
+class _State:
+    """Of this process; a forked worker inherits it."""
+
+    recording = ""
+    append: Callable[[int, int, int, int, int], None] | None = None
+    number_of: Callable[[Any], int] | None = None
+    constructed = 0
+    worker: _Worker | None = None
+    failed = False
+    sites: dict[int, dict[str, Any]] = {}  # noqa: RUF012 - one per process
+
+
+stamps = _Stamps()
+
+
+class _Worker:
+    """A worker's side: three records a batch, appended to the trainer's loader.bin with one write."""
+
+    def __init__(self, recording: str, information: Any, iterator: int) -> None:
+        parent = multiprocessing.parent_process()
+        self._folder = os.path.join(recording, f"process-{parent.pid if parent else os.getppid()}")
+        self._thread = min(int(information.id), LARGEST_NUMBER)
+        self._iterator = iterator or SPAWNED | (int(information.seed) - int(information.id)) % SPAWNED
+        self._file = -1
+        self._kept = bytearray()
+        self._last = 0
+
+    def batch(self, fetch: int, collate: int, end: int) -> None:
+        """Raises OSError when the file cannot be written."""
+        thread, iterator = self._thread, self._iterator
+        if self._last:
+            self._kept += pack(QUEUE, 0, thread, iterator, self._last, fetch)
+        self._kept += pack(FETCH, 0, thread, iterator, fetch, collate)
+        self._kept += pack(COLLATE, 0, thread, iterator, collate, end)
+        self._last = end
+        if self._file >= 0 or self._open():
+            os.write(self._file, self._kept)
+            self._kept.clear()
+        else:
+            del self._kept[:-KEPT_BYTES]
+
+    def _open(self) -> bool:
+        folder, newest = self._folder, 0
+        while os.path.isdir(f"{self._folder}-{newest + 1}"):  # the pid had been given out before
+            newest += 1
+            folder = f"{self._folder}-{newest}"
+        try:
+            path = os.path.join(folder, "loader.bin")
+            self._file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o644)
+        except FileNotFoundError:
+            return False
+        return True
+
+
+class _Method:
+    """Stands for a method in its class: stamps when the method is asked for, and hands out the original, bound."""
+
+    def __init__(self, original: Any, stamp: Callable[[Any], None]) -> None:
+        self._original, self._stamp = original, stamp
+
+    def __get__(self, instance: Any, owner: Any = None) -> Any:
+        if instance is None:
+            return self._original
+        if not _State.failed:
+            try:
+                self._stamp(instance)
+            except Exception:  # noqa: BLE001 - the probe's border: the loader goes on unmeasured
+                _State.failed = True
+        return types.MethodType(self._original, instance)
+
+    @classmethod
+    def place(cls, owner: Any, name: str, stamp: Callable[[Any], None]) -> None:
+        """Replaces the method in the class that defines it."""
+        setattr(owner, name, cls(owner.__dict__[name], stamp))
+
+
+class _Collate:
+    """The fetcher's `collate_fn`, kept where it always was, in the instance; asking for it stamps."""
+
+    def __get__(self, instance: Any, owner: Any = None) -> Any:
+        if instance is None:
+            raise AttributeError("collate_fn")
+        stamps.collate = now()
+        try:
+            return instance.__dict__["collate_fn"]
+        except KeyError:
+            raise AttributeError("collate_fn") from None
+
+    def __set__(self, instance: Any, value: Any) -> None:
+        instance.__dict__["collate_fn"] = value
+
+
+def install(recording: str, append: Callable[[int, int, int, int, int], None], number_of: Callable[[Any], int]) -> None:
+    """Puts the descriptors in place, once per process.
+
+    `append(kind, flags, identity, begin, end)` writes into the journal, `number_of(iterator)` numbers iterators.
+    Raises AttributeError or KeyError where torch's layout is another.
+    """
+    _State.recording, _State.append, _State.number_of = recording, append, number_of
+    for fetcher in (torch_fetch._MapDatasetFetcher, torch_fetch._IterableDatasetFetcher):
+        _Method.place(fetcher, "fetch", _fetch_begins)
+    torch_fetch._BaseDatasetFetcher.collate_fn = _Collate()
+    _Method.place(torch_dataloader._BaseDataLoaderIter, "__init__", _constructed)
+    _Method.place(torch_dataloader._MultiProcessingDataLoaderIter, "_reset", _reset)
+    _Method.place(torch_dataloader._MultiProcessingDataLoaderIter, "_try_put_index", _index_put)
+
+
+# -- stamps ------------------------------------------------------------------------------------------------------------
+
+
+def _constructed(iterator: Any) -> None:
+    """An iterator asks for its base's __init__: first of all, and before its workers are started."""
+    begin = now()
+    if _State.number_of is None:
+        return
+    number = _State.number_of(iterator)
+    _State.constructed = number
+    iterator.__dict__[START] = [begin, 0]
+    frame = sys._getframe(2)  # the iterator's own __init__, whose argument the loader is
+    loader = frame.f_locals.get("loader")
+    place = sites.user_frame(frame) or sites.user_frame(frame, sites.LIBRARY)
+    site = sites.site_of(loader) or (sites.line_at(place) if place else None)
+    if site is not None:
+        _State.sites[number] = site
+
+
+def _reset(iterator: Any) -> None:
+    """A further epoch of persistent workers begins (in the construction, which also asks, a start has begun)."""
+    iterator.__dict__.setdefault(START, [now(), 0])
+
+
+def _index_put(iterator: Any) -> None:
+    """The last of these before the first batch is the end of the start."""
+    start = iterator.__dict__.get(START)
+    if start is not None:
+        start[1] = now()
+
+
+def _fetch_begins(fetcher: Any) -> None:
+    if torch_worker._worker_info is not None and _State.worker is None:
+        _become_worker(torch_worker._worker_info)
+    stamps.collate = 0
+    stamps.fetch = now()
+
+
+def _become_worker(information: Any) -> None:
+    """In a worker process, at its first batch: its queue's `put`, asked for by the worker's loop, ends the collate."""
+    worker = _State.worker = _Worker(_State.recording, information, _State.constructed)
+
+    def put(_: Any) -> None:
+        if stamps.collate and sys._getframe(2).f_code.co_name == "_worker_loop":
+            fetch, collate = stamps.fetch, stamps.collate
+            stamps.fetch = stamps.collate = 0
+            worker.batch(fetch, collate, now())
+
+    _Method.place(multiprocessing.queues.Queue, "put", put)
+
+
+# -- what the session asks ---------------------------------------------------------------------------------------------
+
+
+def next_begins(iterator: Any, number: int, begin: int) -> None:
+    """The trainer asks for a batch: an iterator that has just started has done so by now."""
+    start = iterator.__dict__.pop(START, None)
+    if start is not None and _State.append is not None:
+        _State.append(LOADER_START, 0, number, start[0], start[1] or begin)
+
+
+def next_ended(number: int, end: int) -> None:
+    """The trainer has its batch. Without workers the stamps lie in this very call."""
+    fetch, collate = stamps.fetch, stamps.collate
+    if not fetch:
+        return
+    stamps.fetch = stamps.collate = 0
+    if collate and _State.worker is None and _State.append is not None:
+        _State.append(FETCH, 0, number, fetch, collate)
+        _State.append(COLLATE, 0, number, collate, end)
+
+
+def ready(iterator: Any) -> int | None:
+    """Batches that wait to be taken; None without workers or where the queue does not tell. Takes no lock."""
+    waiting = getattr(iterator, "_data_queue", None)
+    if waiting is None:
+        return None
+    try:
+        arrived = len(waiting.queue) if isinstance(waiting, queue.Queue) else waiting.qsize()
+        return int(arrived) + len(iterator._task_info) - int(iterator._tasks_outstanding)
+    except Exception:  # noqa: BLE001 - the probe's border: macOS has no qsize, other queues may lack anything
+        return None
+
+
+def iterator_facts(iterator: Any, number: int) -> dict[str, Any]:
+    """`LoaderFacts` of an iterator."""
+    return datasets.iterator_facts(iterator, number, _State.sites.pop(number, None))
