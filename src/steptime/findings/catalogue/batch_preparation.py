@@ -10,8 +10,11 @@ from steptime.findings.signals import Signals
 from steptime.findings.stakes import ratio, total
 from steptime.quantities import format_duration, format_share
 
+OWN = 0.5
+"""Of a line's time outside of the loader: what reads less waits for a DataLoader, or runs inside one."""
 
-@rule("ST108", "batch-preparation", needs={Signal.STEP, Signal.LINES}, uses={Signal.LOADER, Signal.PHASES})
+
+@rule("ST108", "batch-preparation", needs={Signal.STEP, Signal.LINES}, uses={Signal.PHASES})
 def batch_preparation(signals: Signals) -> Finding | None:
     """The training loop prepares its batches itself
 
@@ -30,10 +33,10 @@ def batch_preparation(signals: Signals) -> Finding | None:
         When the batch depends on the model's last output (reinforcement learning, self-play).
     """
     times = line_times(signals.lines, signals.phases)
-    lines = sorted((time for time in times if time.line.role == "input"), key=_spent, reverse=True)
-    if not lines or (signals.has(Signal.LOADER) and signals.loader.wait.value >= _spent(lines[0])):
+    lines = sorted((time for time in times if time.line.role == "input" and _is_own(time)), key=_spent, reverse=True)
+    if not lines:
         return None
-    stake = total(time.duration for time in lines)
+    stake = total(time.host for time in lines)
     share = format_share(ratio(stake.value, signals.step.duration.value))
     summary = f"The loop's own batch preparation takes {format_duration(stake.value)} a step ({share})"
     return batch_preparation.finding(
@@ -46,9 +49,13 @@ def batch_preparation(signals: Signals) -> Finding | None:
     )
 
 
+def _is_own(time: LineTime) -> bool:
+    return time.line.host.value >= OWN * time.line.duration.value
+
+
 def _spent(time: LineTime) -> float:
-    return time.duration.value
+    return time.host.value
 
 
 def _evidence(time: LineTime) -> str:
-    return f"{format_duration(time.duration.value)} a step: {time.line.source.text or time.line.source.line}"
+    return f"{format_duration(time.host.value)} a step: {time.line.source.text or time.line.source.line}"
