@@ -1,0 +1,139 @@
+"""Real jobs of many shapes through the real launcher: steps are found right, and nothing in the job changes."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import subprocess
+import sys
+from collections import Counter
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from steptime.recording.load import load
+from steptime.timeline.layout import lay_out
+from steptime.timeline.timeline import Mode, Phase, SegmentKind, Timeline
+
+pytest.importorskip("torch")
+
+ZOO = Path(__file__).parent / "zoo"
+LAUNCHER = "from steptime.cli.main import entry; entry()"
+TORCHRUN = ("-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2")
+
+
+@dataclass(frozen=True)
+class Job:
+    """A script and what is to be found in it. steps: of each training process. micro_batches: backwards (or forwards when
+    nothing is trained) in each step, None where steps differ. evaluations: at least so many segments between steps."""
+
+    name: str
+    steps: tuple[int, ...]
+    mode: Mode = Mode.OPTIMIZER
+    micro_batches: int | None = 1
+    evaluations: int = 0
+    rollouts: int = 0
+    arguments: tuple[str, ...] = ()
+    launcher: tuple[str, ...] = ()
+    needs: str = ""
+
+
+JOBS = (
+    Job("loader_schedule_eval", (30,), evaluations=2),
+    Job("gan", (24,), micro_batches=3),
+    Job("wgan", (30,), micro_batches=None),
+    Job("accumulation_scaler", (10,), micro_batches=4),
+    Job("numpy_batches", (40,), evaluations=2, needs="numpy"),
+    Job("lbfgs", (10,), micro_batches=5),
+    Job("nested_optimizers", (25,)),
+    Job("optimizer_in_backward", (25,)),
+    Job("rollouts", (25,), rollouts=4),
+    Job("manual_update", (30,), mode=Mode.BACKWARD),
+    Job("functional", (30,), mode=Mode.BACKWARD),
+    Job("compiled_model", (20,), arguments=("eager",)),
+    Job("compiled_step", (20,), mode=Mode.BACKWARD, arguments=("eager",)),
+    Job("distributed", (40, 40), launcher=TORCHRUN),
+    Job("spawned", (30, 30)),
+    Job("threads", (30,)),
+)
+
+
+def environment() -> dict[str, str]:
+    """One thread, so that a job repeats itself bit for bit; nothing of an outer launch."""
+    kept = {name: value for name, value in os.environ.items() if not name.startswith("STEPTIME")}
+    return {**kept, "OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": ""}
+
+
+def run(words: tuple[str, ...]) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(words, cwd=ZOO, env=environment(), capture_output=True, text=True, timeout=300, check=False)
+
+
+def command(job: Job) -> tuple[str, ...]:
+    return (sys.executable, *job.launcher, f"{job.name}.py", *job.arguments)
+
+
+def watch(words: tuple[str, ...], recording: Path) -> subprocess.CompletedProcess[str]:
+    launch = (sys.executable, "-c", LAUNCHER, "run", "--quiet", "--no-ceilings", "--recording", str(recording), "--")
+    return run((*launch, *words))
+
+
+def lay_out_all(recording: Path) -> list[Timeline]:
+    loaded = load(recording)
+    assert loaded.problems == ()
+    return [lay_out(process) for process in loaded.processes]
+
+
+def segments(timeline: Timeline, kind: SegmentKind) -> int:
+    return Counter(segment.kind for segment in timeline.segments)[kind]
+
+
+@pytest.mark.parametrize("job", JOBS, ids=lambda job: job.name)
+def test_steps_are_found_and_the_job_is_the_same(job: Job, tmp_path: Path) -> None:
+    if job.needs and importlib.util.find_spec(job.needs) is None:
+        pytest.skip(f"{job.needs} is not installed")
+    bare = run(command(job))
+    assert bare.returncode == 0, bare.stderr
+    watched = watch(command(job), tmp_path / "recording")
+    assert (watched.stdout, watched.returncode) == (bare.stdout, 0), watched.stderr
+    assert "steptime" not in watched.stderr
+    timelines = lay_out_all(tmp_path / "recording")
+    assert tuple(len(timeline.steps.begin) for timeline in timelines) == job.steps
+    for timeline in timelines:
+        check(timeline, job)
+
+
+def check(timeline: Timeline, job: Job) -> None:
+    """One process's timeline against what its script does."""
+    steps = timeline.steps
+    assert timeline.mode is job.mode
+    if job.micro_batches is not None:
+        assert set(steps.micro_batches[1:-1].tolist()) == {job.micro_batches}
+    assert (steps.phases.sum(axis=1) == steps.duration).all()
+    assert (steps.phases >= 0).all()
+    assert (steps.begin[1:] >= steps.end[:-1]).all()
+    assert segments(timeline, SegmentKind.EVALUATION) >= job.evaluations
+    assert segments(timeline, SegmentKind.ROLLOUT) >= job.rollouts
+    assert steps.steady.any()
+    assert steps.phases[steps.steady][:, Phase.BACKWARD].min() > 0
+
+
+def test_a_job_that_only_infers_is_laid_out_by_its_forwards(tmp_path: Path) -> None:
+    job = Job("inference", (), mode=Mode.FORWARD)
+    bare, watched = run(command(job)), watch(command(job), tmp_path / "recording")
+    assert watched.stdout == bare.stdout
+    (timeline,) = lay_out_all(tmp_path / "recording")
+    # The calls that make it an inference job are over before its root is timed.
+    assert 15 <= len(timeline.steps.begin) <= 20
+    assert timeline.mode is Mode.FORWARD
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["compiled_model", "compiled_step"])
+def test_what_inductor_compiles_is_not_changed(name: str, tmp_path: Path) -> None:
+    job = Job(name, (20,), arguments=("inductor",))
+    bare, watched = run(command(job)), watch(command(job), tmp_path / "recording")
+    assert bare.returncode == 0, bare.stderr
+    assert watched.stdout == bare.stdout
+    (timeline,) = lay_out_all(tmp_path / "recording")
+    assert len(timeline.steps.begin) == 20
