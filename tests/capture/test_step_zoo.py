@@ -25,8 +25,8 @@ TORCHRUN = ("-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "
 
 @dataclass(frozen=True)
 class Job:
-    """A script and what is to be found in it. steps: of each training process. micro_batches: backwards in each step, None
-    where steps differ. evaluations, rollouts: at least so many segments between steps."""
+    """A script and what is to be found in it. steps: of each training process. micro_batches: backwards in each
+    step, None where steps differ. evaluations, rollouts: at least so many segments between steps."""
 
     name: str
     steps: tuple[int, ...]
