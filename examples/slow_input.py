@@ -52,7 +52,7 @@ def decode_png(file: bytes) -> torch.Tensor:
     row, rows = bytes(stride), []
     for line in range(height):
         start = line * (stride + 1) + 1
-        row = bytes((byte + above) & 255 for byte, above in zip(filtered[start : start + stride], row, strict=True))
+        row = bytes([(byte + above) & 255 for byte, above in zip(filtered[start : start + stride], row, strict=True)])
         rows.append(row)
     pixels = torch.frombuffer(bytearray(b"".join(rows)), dtype=torch.uint8)
     return pixels.reshape(height, width, 3).permute(2, 0, 1).float() / 255

@@ -125,7 +125,9 @@ def _footnotes(report: Report, process: ProcessReport) -> list[str]:
     lines = []
     asides = [finding for finding in process.findings if finding.weight is not Weight.FINDING]
     for weight, word in ((Weight.DOUBT, "Doubt"), (Weight.NOTE, "Note")):
-        texts = [f"{aside.code} {one_line(aside.summary)}" for aside in asides if aside.weight is weight]
+        told = process.verdict.sentence.lower()  # an undecided verdict names its doubt
+        shown = [aside for aside in asides if aside.weight is weight and aside.summary.lower() not in told]
+        texts = [f"{aside.code} {one_line(aside.summary)}" for aside in shown]
         if texts:
             more = f" (and {len(texts) - 1} more)" if len(texts) > 1 else ""
             lines.append(shorten(f"{word}:  {texts[0]}", COLUMNS - len(more)) + more)
