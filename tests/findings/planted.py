@@ -209,7 +209,7 @@ PLANTED: dict[str, dict[str, Case]] = {
             9 * MS,
             11 * MS,
             loader=loader(9 * MS, 0.27 * MS),
-            lines=(line("for images, labels in loader:", 9 * MS, 0.01 * MS, role="input"),),
+            lines=(line("for images, labels in loader:", 9 * MS, 0.0, role="input"),),
         ),
     },
     "host-time": {
@@ -241,9 +241,14 @@ PLANTED: dict[str, dict[str, Case]] = {
     },
     "checkpoint-in-step": {
         "fires": replace(
-            _lines(line("save(model, path)", 7 * MS, checkpoint=6.8 * MS)), accounts=accounts(host=7.2 * MS)
+            _lines(line("save(model, path)", 14 * MS, checkpoint=13.8 * MS)),
+            segments=(SegmentUse("checkpoint", 30, 420_000_000, 0.25),),
         ),
-        "clean": _lines(line("torch.save(model.state_dict(), path)", 0.01 * MS, checkpoint=0.01 * MS)),
+        "clean": replace(
+            _lines(line("torch.save(model.state_dict(), path)", 0.01 * MS)),
+            step=replace(step(), total=5000),
+            segments=(SegmentUse("checkpoint", 3, 420_000_000, 0.25),),
+        ),
     },
     "metrics-in-step": {
         "fires": replace(_lines(line("correct += accuracy(output, labels)", 3 * MS)), accounts=accounts(host=3.2 * MS)),
@@ -444,8 +449,12 @@ PLANTED: dict[str, dict[str, Case]] = {
         "clean": replace(BASE, segments=(SegmentUse("evaluation", 3, 100_000_000, 0.01),)),
     },
     "slow-checkpoint": {
-        "fires": replace(BASE, segments=(SegmentUse("checkpoint", 4, 1_000_000_000, 0.1),)),
-        "clean": replace(BASE, segments=(SegmentUse("checkpoint", 1, 100_000_000, 0.01),)),
+        "fires": replace(
+            BASE, step=replace(step(), total=5000), segments=(SegmentUse("checkpoint", 4, 1_000_000_000, 0.1),)
+        ),
+        "clean": replace(
+            BASE, step=replace(step(), total=5000), segments=(SegmentUse("checkpoint", 1, 100_000_000, 0.01),)
+        ),
     },
     "rollout-share": {
         "fires": replace(BASE, segments=(SegmentUse("rollout", 10, 9_000_000_000, 0.8),)),

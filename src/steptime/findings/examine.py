@@ -105,7 +105,7 @@ def _replaces(finding: Finding, general: Finding, rules: dict[str, Rule]) -> boo
         return False
     if finding.account and general.account and finding.account != general.account:
         return False
-    if rules[general.name].by_line and not _same_line(finding, general):
+    if rules[general.name].by_line and general.source is not None and not _same_line(finding, general):
         return False
     return _stake(finding) >= REPLACES_FROM * _stake(general)
 

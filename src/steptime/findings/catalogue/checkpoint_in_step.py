@@ -1,36 +1,30 @@
-"""ST204: a checkpoint is written inside the step."""
+"""ST204: checkpoints are written every few steps."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
-from steptime.findings.case import Signal
+from steptime.findings.case import LineUse, Signal
 from steptime.findings.finding import Finding
 from steptime.findings.line_kinds import LineKind, line_kind
-from steptime.findings.line_time import LineTime, line_times
 from steptime.findings.rule import rule
 from steptime.findings.signals import Signals
-from steptime.findings.stakes import ratio
-from steptime.quantities import format_duration, format_share, format_source
+from steptime.findings.stakes import modelled, ratio
+from steptime.quantities import format_duration, format_share
+
+OFTEN = 50
+"""Steps between two checkpoints: when more lie between, saving is an event between steps (ST902), not part of them."""
 
 
-@rule(
-    "ST204",
-    "checkpoint-in-step",
-    needs={Signal.STEP, Signal.LINES},
-    uses={Signal.PHASES},
-    instead_of=("host-time", "logging-in-step"),
-    by_line=True,
-)
-def checkpoint_in_step(signals: Signals) -> Iterator[Finding]:
-    """A checkpoint is written while the model waits
+@rule("ST204", "checkpoint-in-step", needs={Signal.STEP, Signal.SEGMENTS}, uses={Signal.LINES})
+def checkpoint_in_step(signals: Signals) -> Finding | None:
+    """A checkpoint is written every few steps
 
     What it means
-        torch.save serialises parameters and optimiser state in the training thread and writes them to disk, in every
-        step or every few steps.
+        torch.save serialises parameters and optimiser state in the training thread and writes them to disk, so often
+        that every step pays for it.
 
     How we know
-        Each torch.save in the training thread is timed, and the line of the loop that it belongs to.
+        Each torch.save in the training thread is timed as a segment of its own; their total, spread over the steps, is
+        at stake. The line is the one of the loop that holds the call.
 
     What helps
         Save less often; copy the state to the host and write it from another thread or process
@@ -39,16 +33,25 @@ def checkpoint_in_step(signals: Signals) -> Iterator[Finding]:
     When to ignore it
         When the machine may vanish at any time and a step is expensive.
     """
-    for time in line_times(signals.lines, signals.phases):
-        line = time.line
-        saves = line.checkpoint > 0 or line_kind(line.source.text) is LineKind.CHECKPOINT
-        if saves and line.role != "evaluation":
-            yield _line(signals, time)
-
-
-def _line(signals: Signals, time: LineTime) -> Finding:
-    line, stake = time.line, time.duration
-    share = format_share(ratio(stake.value, signals.step.duration.value))
-    summary = f"{format_source(line.source)} writes a checkpoint: {format_duration(stake.value)} a step ({share})"
+    use = next((use for use in signals.segments if use.kind == "checkpoint"), None)
+    steps = max(1, signals.step.total - signals.step.warm_up)
+    if use is None or use.count * OFTEN < steps:
+        return None
+    each, spread = use.duration / max(1, use.count), use.duration / steps
+    line = max(signals.lines, key=_saving, default=None)
+    source = line.source if line is not None and _saving(line) > 0 else None
+    share = format_share(ratio(spread, signals.step.duration.value))
+    summary = (
+        f"A checkpoint every {steps / max(1, use.count):.0f} steps takes {format_duration(each)}: "
+        f"{format_duration(spread)} for each step ({share} of it)"
+    )
     advice = "Save every few hundred steps, or from another thread (torch.distributed.checkpoint.async_save)."
-    return checkpoint_in_step.finding(summary, advice, stake, source=line.source, evidence=(line.source.text,))
+    stake = modelled(spread, 0.8 * spread, 1.2 * spread, use.count)
+    return checkpoint_in_step.finding(summary, advice, stake, source=source)
+
+
+def _saving(line: LineUse) -> float:
+    """Time in torch.save; a line that was timed in steps without one is told from its text."""
+    if line.role == "evaluation":
+        return 0.0
+    return line.checkpoint or float(line_kind(line.source.text) is LineKind.CHECKPOINT)

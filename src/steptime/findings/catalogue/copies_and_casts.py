@@ -16,6 +16,8 @@ LEAST_SHARE = 0.1
 COPIES = frozenset({"copy", "_to_copy", "to", "clone", "contiguous"})
 """Operators of ATen that only move data to another layout or type. Joins and gathers (cat, index) are left out: models
 need them."""
+SHORTEST = 10_000.0
+"""ns of a copy: a shorter one costs its dispatch, which is the matter of ST301 and ST302."""
 AVOIDABLE = 0.5
 """Of their time: which copies are needed is not seen from here, so half is promised and a fifth is the lower bound."""
 
@@ -56,4 +58,5 @@ def copies_and_casts(signals: Signals) -> Finding | None:
 
 
 def _counts(use: OperatorUse) -> bool:
-    return use.phase in ("", "forward", "backward") and use.bound in ("memory", "latency", "unmodelled")
+    """In the model, and long enough on average that the bytes are the price, not the dispatch."""
+    return use.phase in ("", "forward", "backward") and ratio(use.duration, use.calls) >= SHORTEST

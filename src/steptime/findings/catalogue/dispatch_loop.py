@@ -39,6 +39,7 @@ class _Site:
     needs={Signal.STEP, Signal.ACCOUNTS},
     uses={Signal.LINES, Signal.OPERATORS, Signal.COMPILATIONS},
     instead_of=("launch-bound", "host-time", "memory-bound-pointwise"),
+    by_line=True,
 )
 def dispatch_loop(signals: Signals) -> Iterator[Finding]:
     """A Python loop calls many tiny operators

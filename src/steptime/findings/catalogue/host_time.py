@@ -10,12 +10,16 @@ from steptime.findings.line_time import LineTime, line_times, loop_functions
 from steptime.findings.rule import rule
 from steptime.findings.signals import Signals
 from steptime.findings.stakes import named, ratio, total
-from steptime.quantities import format_duration, format_share, format_source
+from steptime.quantities import Estimate, format_duration, format_share, format_source
 
 MOST_LINES = 3
 """A fourth line would not be read."""
 LEAST_SHARE = 0.1
 """Of the step, for the account as a whole: below it is what every loop has, and a profile with stacks adds some."""
+LEAST_LINE = 0.05
+"""Of the step, for a line: below it is what zero_grad, a schedule or a loss cost in any loop."""
+EXPLAINED = 0.5
+"""Of the host account: when lines explain less (there were too many to time), the account speaks for itself."""
 LOOP_ROLES = ("host", "forward", "backward", "optimizer")
 """Roles whose Python is examined here; input, transfer and evaluation have rules of their own."""
 
@@ -40,10 +44,12 @@ def host_time(signals: Signals) -> Iterator[Finding]:
         When the device is still busy meanwhile: then the ledger has no host time and the rule does not fire.
     """
     times = [time for time in line_times(signals.lines, signals.phases) if time.line.role in LOOP_ROLES]
-    for group in _by_function(times)[:MOST_LINES]:
-        yield _finding(signals, group)
-    if not times and signals.has(Signal.ACCOUNTS):
-        yield from _whole_account(signals)
+    groups = [(total(time.host for time in group), group) for group in _by_function(times)]
+    for stake, group in groups[:MOST_LINES]:
+        if ratio(stake.value, signals.step.duration.value) >= LEAST_LINE:
+            yield _finding(signals, group, stake)
+    if signals.has(Signal.ACCOUNTS):
+        yield from _whole_account(signals, sum(stake.value for stake, _ in groups))
 
 
 def _by_function(times: list[LineTime]) -> list[list[LineTime]]:
@@ -61,8 +67,8 @@ def _host(time: LineTime) -> float:
     return time.host.value
 
 
-def _finding(signals: Signals, group: list[LineTime]) -> Finding:
-    stake, source = total(time.host for time in group), group[0].line.source
+def _finding(signals: Signals, group: list[LineTime], stake: Estimate) -> Finding:
+    source = group[0].line.source
     share = format_share(ratio(stake.value, signals.step.duration.value))
     where = f"{format_source(source)} and {len(group) - 1} more lines of {source.function}" if len(group) > 1 else ""
     summary = f"{where or format_source(source)}: {format_duration(stake.value)} a step ({share}) in Python"
@@ -71,9 +77,12 @@ def _finding(signals: Signals, group: list[LineTime]) -> Finding:
     return host_time.finding(summary, advice, stake, account="host", source=source, evidence=evidence)
 
 
-def _whole_account(signals: Signals) -> Iterator[Finding]:
+def _whole_account(signals: Signals, explained: float) -> Iterator[Finding]:
+    """The account as a whole, when the lines that were timed explain less than half of it."""
     host = named(signals.accounts, "host")
-    if host is None or ratio(host.duration.value, signals.step.duration.value) < LEAST_SHARE:
+    if host is None or explained >= EXPLAINED * host.duration.value:
+        return
+    if ratio(host.duration.value, signals.step.duration.value) < LEAST_SHARE:
         return
     share = format_share(ratio(host.duration.value, signals.step.duration.value))
     summary = f"Python outside torch takes {format_duration(host.duration.value)} a step ({share})"

@@ -19,7 +19,7 @@ from steptime.quantities import format_duration, format_share, format_source
     "metrics-in-step",
     needs={Signal.STEP, Signal.LINES},
     uses={Signal.PHASES},
-    instead_of=("host-time",),
+    instead_of=("host-time", "dispatch-loop"),
     by_line=True,
 )
 def metrics_in_step(signals: Signals) -> Iterator[Finding]:

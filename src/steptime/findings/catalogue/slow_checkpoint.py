@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from steptime.findings.case import Signal
+from steptime.findings.catalogue.checkpoint_in_step import OFTEN
 from steptime.findings.finding import Finding, Weight
 from steptime.findings.rule import rule
 from steptime.findings.signals import Signals
@@ -30,7 +31,8 @@ def slow_checkpoint(signals: Signals) -> Finding | None:
         When this run is short and the interval between checkpoints will be longer in production.
     """
     use = next((use for use in signals.segments if use.kind == "checkpoint"), None)
-    if use is None or use.share < LEAST_SHARE:
+    steps = max(1, signals.step.total - signals.step.warm_up)
+    if use is None or use.share < LEAST_SHARE or use.count * OFTEN >= steps:
         return None
     times = "once" if use.count == 1 else f"{use.count} times"
     summary = (

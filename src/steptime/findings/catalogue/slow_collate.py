@@ -7,7 +7,7 @@ from steptime.findings.finding import Finding
 from steptime.findings.loader_model import production
 from steptime.findings.rule import rule
 from steptime.findings.signals import Signals
-from steptime.findings.stakes import ratio, scaled
+from steptime.findings.stakes import capped, ratio, scaled
 from steptime.quantities import format_duration, format_share
 
 COLLATE_SHARE = 0.5
@@ -24,7 +24,7 @@ def slow_collate(signals: Signals) -> Finding | None:
 
     How we know
         Reading and collating are timed apart, in the process that does them. The rule fires when collating is at
-        least half of the two; the time at stake is its share of the wait.
+        least half of the two; the time at stake is its share of the wait, and at most the collating of a step.
 
     What helps
         Make one array or tensor for the whole batch (torch.nn.utils.rnn.pad_sequence, np.stack, one torch.from_numpy)
@@ -41,7 +41,8 @@ def slow_collate(signals: Signals) -> Finding | None:
     share = ratio(loader.collate.value * loader.demand, produced)
     if share < COLLATE_SHARE:
         return None
-    stake = scaled(loader.wait, min(1.0, share))
+    collating = scaled(loader.collate, loader.demand)
+    stake = capped(scaled(loader.wait, min(1.0, share)), collating)
     return slow_collate.finding(_summary(loader, share), _advice(loader), stake, account="input", source=loader.site)
 
 

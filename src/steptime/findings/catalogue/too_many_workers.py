@@ -19,7 +19,7 @@ LEAST_GAIN = 0.03
     "too-many-workers",
     needs={Signal.STEP, Signal.LOADER},
     uses={Signal.SETTINGS, Signal.CONTENTION},
-    instead_of=("input-wait", "workers-restarted"),
+    instead_of=("input-wait", "workers-restarted", "slow-collate"),
 )
 def too_many_workers(signals: Signals) -> Finding | None:
     """The loader's workers cost more than they bring
