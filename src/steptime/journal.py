@@ -20,6 +20,9 @@ from enum import IntEnum, IntFlag
 FORMAT_VERSION = 1
 RECORD = struct.Struct("<BBHIqq")
 """kind, flags, thread, identity, begin ns, end ns: 24 bytes, little-endian."""
+SPAWNED = 1 << 31
+"""In loader.bin: an identity with this bit is the loader's random base seed (`LoaderFacts.seed`), not its number, as
+a spawned worker is not told the number."""
 UNOPENED_RECORDS = 2048
 """Kept before the first sign of training."""
 FLUSH_NANOSECONDS = 250_000_000
@@ -34,7 +37,7 @@ class Kind(IntEnum):
     LOADER_START = 2
     """From the construction of a DataLoader iterator to its first __next__ (workers start). identity: iterator."""
     FETCH = 3
-    """Reading the items of one batch (dataset.__getitem__…). In loader.bin: thread = worker id."""
+    """Reading the items of one batch (dataset.__getitem__…). In loader.bin: thread = worker id, see SPAWNED."""
     COLLATE = 4
     """Collating (and, in the main process, pinning) one batch. In loader.bin: thread = worker id."""
     QUEUE = 5

@@ -14,12 +14,13 @@ from typing import TypeVar
 import msgspec
 
 from steptime.errors import RecordingError
-from steptime.journal import FORMAT_VERSION
+from steptime.journal import FORMAT_VERSION, SPAWNED
 from steptime.recording import documents
 from steptime.recording.documents import Fact, decode_document, decode_fact, decode_lines, read_bytes
 from steptime.recording.recording import (
     CodeFacts,
     CompilationFacts,
+    IntervalTable,
     LoaderFacts,
     Manifest,
     OptimizerFacts,
@@ -110,21 +111,32 @@ def _process(folder: Path, manifest: Manifest, problems: list[str]) -> Process:
     lines = read_bytes(folder / "facts.jsonl", documents.LARGEST_LINES, problems)
     found = decode_lines(folder / "facts.jsonl", lines, decode_fact, problems)
     settings = _of(found, SettingsFacts)
+    loaders = _newest(_of(found, LoaderFacts), "identity")
     return Process(
         folder=folder,
         facts=facts,
         intervals=_journal(folder / "journal.bin", life, problems).table,
-        workers=_journal(folder / "loader.bin", life, problems).table,
+        workers=_named(_journal(folder / "loader.bin", life, problems).table, loaders),
         settings=settings[-1] if settings else None,
         roots=_newest(_of(found, RootFacts), "identity"),
         optimizers=_newest(_of(found, OptimizerFacts), "identity"),
-        loaders=_newest(_of(found, LoaderFacts), "identity"),
+        loaders=loaders,
         codes=_newest(_of(found, CodeFacts), "base"),
         sites=_newest(_of(found, SiteFacts), "name", "site", "device"),
         compilations=tuple(_of(found, CompilationFacts)),
         traces=_traces(folder, _of(found, TraceFacts), problems),
         notes=tuple(fact for fact in found if isinstance(fact, str)),
     )
+
+
+def _named(workers: IntervalTable, loaders: tuple[LoaderFacts, ...]) -> IntervalTable:
+    """The workers' records with the numbers of their iterators: spawned workers only know the loader's seed."""
+    identity = workers.identity.copy()
+    for loader in loaders:
+        if loader.seed is not None:
+            identity[workers.identity == SPAWNED | loader.seed] = loader.identity
+    identity.flags.writeable = False
+    return replace(workers, identity=identity)
 
 
 def _of(facts: list[Fact], kind: type[F]) -> list[F]:

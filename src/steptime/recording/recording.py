@@ -80,7 +80,8 @@ class RootFacts:
 @dataclass(frozen=True, slots=True)
 class LoaderFacts:
     """One DataLoader iterator and the configuration in force. `loader` is equal for iterators of one DataLoader
-    configuration (construction site and settings). item_site: definition of the dataset's item function."""
+    configuration (construction site and settings). item_site: definition of the dataset's item function. seed: the
+    iterator's random base seed modulo 2**31; what spawned workers, who know no identity, are known by."""
 
     identity: int
     loader: int
@@ -98,11 +99,13 @@ class LoaderFacts:
     start_method: str = ""
     site: SourceLine | None = None
     item_site: SourceLine | None = None
+    seed: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class CodeLine:
-    """A line of a traced function: the names that it binds and reads, and the names that it calls."""
+    """A line of a traced function: the names that it binds and reads, and the names that it calls. Attributes that are
+    not called have a dot before them (".grad"), so that they are not taken for variables."""
 
     line: int
     text: str

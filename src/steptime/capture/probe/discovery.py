@@ -69,7 +69,7 @@ class _Use:
 class _Reads:
     """Sees `if loss:`, `float(loss)`, `int(loss)`: descriptors on torch.Tensor that hand out the original method.
 
-    Left out while TorchDynamo is loaded: it looks such methods up itself when it compiles.
+    Left out once TorchDynamo has compiled something: it looks such methods up itself.
     """
 
     def __init__(self, seen: Callable[[str, Any, FrameType], None]) -> None:
@@ -78,7 +78,7 @@ class _Reads:
 
     def install(self) -> None:
         """Places a descriptor where torch.Tensor inherits the method."""
-        if "torch._dynamo" in sys.modules:
+        if getattr(sys.modules.get("torch._dynamo.utils"), "counters", None):
             return
         for name in OPERATORS:
             if name not in torch.Tensor.__dict__ and hasattr(torch.Tensor, name):

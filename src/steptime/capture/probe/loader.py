@@ -26,10 +26,9 @@ from torch.utils.data._utils import fetch as torch_fetch
 from torch.utils.data._utils import worker as torch_worker
 
 from steptime.capture.probe import datasets, sites
-from steptime.journal import RECORD, Kind
+from steptime.journal import RECORD, SPAWNED, Kind
 
 FETCH, COLLATE, QUEUE, LOADER_START = int(Kind.FETCH), int(Kind.COLLATE), int(Kind.QUEUE), int(Kind.LOADER_START)
-SPAWNED = 1 << 31
 KEPT_BYTES = 3 * 1024 * RECORD.size
 """What a worker keeps while the trainer has no folder yet (nothing has been trained): its newest 1024 batches."""
 LARGEST_NUMBER = 65535
