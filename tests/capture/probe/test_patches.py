@@ -208,19 +208,34 @@ def test_wrapped_functions_keep_their_name_and_signature(heard: Heard) -> None:
 
 
 def test_module_calls_are_seen_without_a_frame_and_the_method_stays_the_original() -> None:
-    called: list[Any] = []
+    found: list[Any] = []
     original = torch.nn.Module.__call__
-    watch = ModuleCallWatch(called.append)
+    watch = ModuleCallWatch(found.append)
     model = Failing()
     with pytest.raises(ValueError, match="own mistake") as bare:
         model(1)
     watch.install()
     try:
         assert model.__call__.__func__ is original
-        with pytest.raises(ValueError, match="own mistake") as watched:
-            model(1)
+        for _ in range(3):
+            with pytest.raises(ValueError, match="own mistake") as watched:
+                model(1)
     finally:
         watch.remove()
     assert frames_of(watched.value) == frames_of(bare.value)
     assert torch.nn.Module.__call__ is original
-    assert model in called
+    assert found == [model]
+
+
+def test_what_fails_in_the_watch_never_reaches_the_user(capsys: pytest.CaptureFixture[str]) -> None:
+    from steptime.capture.probe.session import Session
+
+    session = Session({"recording": "missing-folder/run"})
+    session.install()
+    try:
+        torch.nn.Linear(1, 1)(torch.ones(1)).sum().backward()  # no folder can be made
+    finally:
+        session.stop_listening()
+    assert capsys.readouterr().err.count("switched off") == 1
+    assert torch.autograd.backward.__module__ == "torch.autograd"
+    assert not hasattr(torch.autograd.backward, "__wrapped__")

@@ -9,6 +9,7 @@ frame out of every traceback.
 from __future__ import annotations
 
 import functools
+import gc
 import sys
 import time
 import types
@@ -32,13 +33,17 @@ RANGES = (
 )
 ANOMALY, DETERMINISTIC, PROFILER = int(Flag.ANOMALY), int(Flag.DETERMINISTIC), int(Flag.PROFILER)
 GRADIENT, TRAINING, PARTIAL = int(Flag.GRADIENT), int(Flag.TRAINING), int(Flag.PARTIAL)
-SCALER_STEP = int(Kind.SCALER_STEP)
+SCALER_STEP, GARBAGE = int(Kind.SCALER_STEP), int(Kind.GARBAGE)
+CALLS_WITHOUT_BACKWARD = 4
+"""So many calls of the first module without a backward make the job an inference job, until a backward comes."""
+GARBAGE_LEAST = 20_000
+"""ns: collections of the youngest generation come by the hundred a step and cost microseconds; not worth a record."""
 KNOWN_NAMES = 4096
 """Names of ranges remembered; a job that makes up new names for ever must not grow our table."""
 
 
 class Listener(Protocol):
-    """What the patches tell the session. Times: ns of the monotonic clock. No method may raise."""
+    """What the patches tell the session. Times: ns of the monotonic clock. No method raises."""
 
     def range_begins(self, kind: int, owner: Any, begin: int) -> None:
         """A loader's next or an optimiser's step begins; `owner` is the iterator or the optimiser."""
@@ -290,20 +295,29 @@ class RootPatch:
 
 
 class ModuleCallWatch:
-    """Sees module calls before the first backward, to find jobs that only infer.
+    """Sees module calls before the first backward, to find jobs that only infer: `inferring` is told the first
+    module with
+    parameters when it is called for the fourth time.
 
     A descriptor in the place of nn.Module.__call__ is asked for the bound method at every call: no frame, and
     the method that it hands out is the original (Dynamo checks that). It leaves at the first backward.
     """
 
-    def __init__(self, called: Callable[[torch.nn.Module], None]) -> None:
+    def __init__(self, inferring: Callable[[torch.nn.Module], None]) -> None:
         self._original = torch.nn.Module.__dict__["__call__"]
-        self._called = called
+        self._inferring = inferring
+        self._first: weakref.ref[torch.nn.Module] | None = None
+        self._calls = 0
 
     def __get__(self, instance: Any, owner: Any = None) -> Any:
         if instance is None:
             return self._original
-        self._called(instance)
+        if self._first is None and next(instance.parameters(), None) is not None:
+            self._first = weakref.ref(instance)
+        if self._first is not None and self._first() is instance:
+            self._calls += 1
+            if self._calls == CALLS_WITHOUT_BACKWARD:
+                self._inferring(instance)
         return types.MethodType(self._original, instance)
 
     def install(self) -> None:
@@ -314,3 +328,30 @@ class ModuleCallWatch:
         """Restores the method."""
         if torch.nn.Module.__dict__["__call__"] is self:
             torch.nn.Module.__call__ = self._original
+
+
+class GarbageWatch:
+    """Times Python's garbage collections; `interval(kind, generation, begin, end)` takes them."""
+
+    def __init__(self, interval: Callable[[int, int, int, int], None]) -> None:
+        self._interval = interval
+        self._begin = 0
+
+    def install(self) -> None:
+        """Joins gc.callbacks."""
+        gc.callbacks.append(self.collection)
+
+    def remove(self) -> None:
+        """Leaves gc.callbacks."""
+        if self.collection in gc.callbacks:
+            gc.callbacks.remove(self.collection)
+
+    def collection(self, phase: str, information: dict[str, int]) -> None:
+        """Called by the collector at its start and stop, in whatever thread it runs; what raises here is only
+        printed."""
+        if phase == "start":
+            self._begin = now()
+            return
+        end = now()
+        if self._begin and end - self._begin >= GARBAGE_LEAST:
+            self._interval(GARBAGE, information.get("generation", 0), self._begin, end)

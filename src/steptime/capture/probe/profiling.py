@@ -4,6 +4,7 @@ journal."""
 from __future__ import annotations
 
 import os
+import sys
 import threading
 import time
 from typing import Any
@@ -23,17 +24,25 @@ class Window:
         self._profile: Any = None
         self.begin = 0
 
-    def start(self) -> bool:
-        """False when somebody else's profiler is on: two of them spoil each other."""
+    def obstacle(self) -> str:
+        """Why torch's profiler must not be started now, or an empty text."""
         if torch.autograd._profiler_enabled():
-            return False
+            return "another one was recording, and two spoil each other"
+        if threading.current_thread() is not threading.main_thread():
+            return "the training thread is not the main one, which Kineto wants"
+        specification = getattr(sys.modules.get("torch._dynamo"), "__spec__", None)
+        if getattr(specification, "_initializing", False):
+            return "another thread was importing torch._dynamo, which it imports too"
+        return ""
+
+    def start(self) -> None:
+        """Begins to record."""
         activities = [torch.profiler.ProfilerActivity.CPU]
         if torch.cuda.is_available() and torch.cuda.is_initialized():
             activities.append(torch.profiler.ProfilerActivity.CUDA)
         self._profile = torch.profiler.profile(activities=activities, record_shapes=True, with_stack=self.stacks)
         self._profile.start()
         self.begin = now()
-        return True
 
     def stop(self, steps: int) -> dict[str, Any]:
         """Ends the recording and writes the trace; returns its `TraceFacts`."""

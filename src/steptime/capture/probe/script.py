@@ -1,7 +1,7 @@
 """The script: what the probe does at which step. One generator, resumed at every border, so that it reads from top
 to bottom.
 
-untouched → discovery → line timeline → plain watching → watch off and on in turns → profiler → profiler with stacks
+untouched → discovery → line timeline → plain watching → profiler → profiler with stacks → watch off and on in turns
 → plain watching to the end, with further windows on demand and on long jobs.
 """
 
@@ -75,30 +75,12 @@ class Watched(Protocol):
         """An optimiser's post hook."""
 
 
-def run(session: Watched) -> Stage:
-    """The whole script; every `yield` ends at the next border of a step. Closed early when the borders change their
-    kind."""
-    housekeeping = Housekeeping(session)
-    yield  # resumed at the first border
-    stage = _stages(session, housekeeping)
-    try:
-        for _ in stage:
-            housekeeping.border()
-            yield
-        while True:
-            housekeeping.border()
-            yield
-    finally:
-        stage.close()
-        housekeeping.write_compilations()
-
-
 class Housekeeping:
     """Cheap duties at every border: memory samples, the compiler's callbacks, new compilations."""
 
-    def __init__(self, session: Watched) -> None:
-        self._session = session
-        self._sample = device.memory_sampler(session.recorder.journal)
+    def __init__(self, recorder: Recorder) -> None:
+        self._recorder = recorder
+        self._sample = device.memory_sampler(recorder.journal)
         self._compiler_seen = False
         self._compiled = 0
         self._begin = 0
@@ -125,7 +107,7 @@ class Housekeeping:
     def _compile_ends(self, *_: Any) -> None:
         self._dirty = True
         if self._begin:
-            self._session.recorder.interval(int(Kind.COMPILE), 0, self._begin, now())
+            self._recorder.interval(int(Kind.COMPILE), 0, self._begin, now())
             self._begin = 0
 
     def write_compilations(self) -> None:
@@ -134,10 +116,27 @@ class Housekeeping:
         facts = identity.compilation_facts(self._compiled)
         self._compiled += len(facts)
         for fact in facts:
-            self._session.recorder.fact("compilation", **fact)
+            self._recorder.fact("compilation", **fact)
 
 
-def _stages(session: Watched, housekeeping: Housekeeping) -> Stage:
+def run(session: Watched, housekeeping: Housekeeping) -> Stage:
+    """The whole script; every `yield` ends at the next border of a step. Closed early when the borders change their
+    kind."""
+    yield  # resumed at the first border
+    stage = _stages(session)
+    try:
+        for _ in stage:
+            housekeeping.border()
+            yield
+        while True:
+            housekeeping.border()
+            yield
+    finally:
+        stage.close()
+        housekeeping.write_compilations()
+
+
+def _stages(session: Watched) -> Stage:
     frames = LoopFrame()
     frames.mark(sys._getframe())
     yield from _steps(UNTOUCHED_STEPS)
@@ -148,8 +147,8 @@ def _stages(session: Watched, housekeeping: Housekeeping) -> Stage:
     yield from _until(session, PLAIN_STEPS, PLAIN_TIME, PLAIN_LIMIT)
     duration = session.usual_step()
     if session.plan.get("profile", True):
-        yield from _turns(session, duration)
         yield from _profiles(session, duration, 1)
+        yield from _turns(session, duration)
     yield from _keep_watching(session, duration)
 
 
@@ -256,9 +255,10 @@ def _profiles(session: Watched, duration: int, number: int) -> Stage:
 
 def _profile(session: Watched, window: Window, wanted: int) -> Stage:
     begin = now()
-    if not window.start():
-        session.recorder.note("another profiler was recording: ours stayed off")
+    if obstacle := window.obstacle():
+        session.recorder.note(f"the profiler stayed off: {obstacle}")
         return
+    window.start()
     session.recorder.pause(begin)
     first, limit = session.steps, session.plan.get("max_profile_seconds", 0) * SECOND or PROFILE_LIMIT
     try:

@@ -1,14 +1,12 @@
 """The session: what the probe knows of the job while it runs.
 
 One law: it listens, counts steps and writes the journal; whatever fails in it switches the whole probe off, says so
-once,
-and training goes on. What is done at which step stands in `script`.
+once, and training goes on. What is done at which step stands in `script`.
 """
 
 from __future__ import annotations
 
 import functools
-import gc
 import itertools
 import multiprocessing
 import multiprocessing.util
@@ -16,7 +14,6 @@ import os
 import sys
 import threading
 import time
-import weakref
 from collections import deque
 from collections.abc import Callable
 from typing import Any
@@ -26,6 +23,7 @@ import torch
 from steptime.capture.probe import device, identity, loader, script
 from steptime.capture.probe.patches import (
     FunctionPatch,
+    GarbageWatch,
     ModuleCallWatch,
     Patch,
     RangePatch,
@@ -40,16 +38,24 @@ from steptime.journal import Flag, Kind
 
 LOADER_NEXT, OPTIMIZER_STEP, SCALER_STEP = int(Kind.LOADER_NEXT), int(Kind.OPTIMIZER_STEP), int(Kind.SCALER_STEP)
 FORWARD, BACKWARD, QUEUE = int(Kind.FORWARD), int(Kind.BACKWARD), int(Kind.QUEUE)
-GARBAGE, CHECKPOINT, BORDER = int(Kind.GARBAGE), int(Kind.CHECKPOINT), int(Kind.BORDER)
+CHECKPOINT, BORDER = int(Kind.CHECKPOINT), int(Kind.BORDER)
 UPDATES = (OPTIMIZER_STEP, SCALER_STEP)
 PARTIAL, EXHAUSTED = int(Flag.PARTIAL), int(Flag.EXHAUSTED)
-CALLS_WITHOUT_BACKWARD = 4
-"""So many calls of the first module without a backward make the job an inference job, until a backward comes."""
-GARBAGE_LEAST = 20_000
-"""ns: collections of the youngest generation come by the hundred per step and cost microseconds; not worth a record
-each."""
 RECENT = 32
 """Borders remembered to know the usual step's duration."""
+
+
+def guarding(method: Callable[..., None]) -> Callable[..., None]:
+    """What torch calls of the session: an error in it ends the watch and never reaches the user's program."""
+
+    @functools.wraps(method)
+    def guarded(self: Session, *arguments: Any) -> None:
+        try:
+            method(self, *arguments)
+        except Exception as error:  # noqa: BLE001 - the probe's border: nothing of ours may raise into the user's program
+            self.failed(error)
+
+    return guarded
 
 
 class Session:
@@ -68,11 +74,9 @@ class Session:
         self._pid = os.getpid()
         self._trainer = 0
         self._borders: deque[int] = deque(maxlen=RECENT)
-        self._first_called: Any = None
-        self._calls = 0
-        self._garbage_begin = 0
         self._described: set[int] = set()
         self._script: script.Stage | None = None
+        self._housekeeping = script.Housekeeping(self.recorder)
         self._make_patches()
 
     # -- patches ---------------------------------------------------------------------------------------------------
@@ -88,14 +92,15 @@ class Session:
             FunctionPatch(torch.serialization, "save", save),
         )
         self._gradient = FunctionPatch(torch.autograd, "grad", backward_wrapper(self, partial=True))
-        self._module_calls = ModuleCallWatch(self.module_called)
+        self._garbage = GarbageWatch(self.recorder.interval)
+        self._module_calls = ModuleCallWatch(self.inferring)
 
     def install(self) -> None:
         """Starts listening. Raises whatever torch's layout makes fail; the caller switches off."""
         self._gradient.install()
         self._module_calls.install()
         self.watch_on()
-        gc.callbacks.append(self.garbage)
+        self._garbage.install()
 
     def watch_on(self) -> None:
         """Puts every steady patch in place."""
@@ -123,19 +128,13 @@ class Session:
         self.watch_off()
         self._gradient.remove()
         self._module_calls.remove()
-        if self.garbage in gc.callbacks:
-            gc.callbacks.remove(self.garbage)
+        self._garbage.remove()
 
-    def guarded(self, work: Callable[[], None]) -> None:
-        """Runs work of ours inside the user's thread; a failure switches us off instead of reaching the user."""
-        if not self._active:
-            return
-        try:
-            work()
-        except Exception as error:  # the probe's border: nothing of ours may raise into the user's program
-            if os.environ.get("STEPTIME_DEBUG"):
-                raise
-            self.switch_off(f"{type(error).__name__}: {error}")
+    def failed(self, error: Exception) -> None:
+        """Something of ours has raised in the user's thread: it never reaches the user."""
+        if os.environ.get("STEPTIME_DEBUG"):
+            raise error
+        self.switch_off(f"{type(error).__name__}: {error}")
 
     def _open(self) -> None:
         """At the first sign of training: the process gets its folder, its thread and its script."""
@@ -153,11 +152,12 @@ class Session:
     def _start_script(self) -> None:
         if self._script is not None:
             self._script.close()
-        self._script = script.run(self)
+        self._script = script.run(self, self._housekeeping)
         next(self._script)
 
     # -- what the patches tell -------------------------------------------------------------------------------------
 
+    @guarding
     def range_begins(self, kind: int, owner: Any, begin: int) -> None:
         """See patches.Listener."""
         if kind in UPDATES:
@@ -166,6 +166,7 @@ class Session:
         elif kind == LOADER_NEXT:
             self._loader_next_begins(owner, begin)
 
+    @guarding
     def range_ends(self, kind: int, owner: Any, begin: int, end: int, failed: bool) -> None:
         """See patches.Listener."""
         flags = EXHAUSTED if failed else 0
@@ -182,7 +183,7 @@ class Session:
         number, _ = self.numbers.of(iterator)
         if number not in self._described:
             self._described.add(number)
-            self.guarded(lambda: self.recorder.fact("loader", **loader.iterator_facts(iterator, number)))
+            self.recorder.fact("loader", **loader.iterator_facts(iterator, number))
         loader.next_begins(iterator, number, begin)
         ready = loader.ready(iterator)
         if ready is not None:
@@ -193,10 +194,10 @@ class Session:
         number, _ = self.numbers.of(optimizer)
         if number not in self._described:
             self._described.add(number)
-            self.guarded(lambda: self._describe_optimizer(optimizer, number))
+            self._describe_optimizer(optimizer, number)
         self.recorder.append(kind, flags, number, begin, end)
         if self._is_trainer() and self.counter.update_ends():
-            self.guarded(lambda: self._border(end))
+            self._border(end)
 
     def _describe_optimizer(self, optimizer: Any, number: int) -> None:
         self._open()
@@ -205,6 +206,7 @@ class Session:
     def _is_trainer(self) -> bool:
         return not self._trainer or threading.get_ident() == self._trainer
 
+    @guarding
     def backward_begins(self, begin: int) -> None:
         """See patches.Listener."""
         if not self._is_trainer():
@@ -212,7 +214,7 @@ class Session:
                 return
             self._trainer = threading.get_ident()  # a thread that only infers was there first
         if not self.counter.backwards:
-            self.guarded(self._first_backward)
+            self._first_backward()
         self.counter.backward_begins()
         if self.marks is not None:
             self.marks.mark(BACKWARD)
@@ -221,50 +223,37 @@ class Session:
         self._module_calls.remove()
         self._open()
 
+    @guarding
     def backward_ends(self, begin: int, end: int, flags: int) -> None:
         """See patches.Listener."""
         self.recorder.append(BACKWARD, flags, 0, begin, end)
         if self._is_trainer() and self.counter.backward_ends(bool(flags & PARTIAL)):
-            self.guarded(lambda: self._border(end))
+            self._border(end)
 
+    @guarding
     def forward_begins(self, begin: int) -> None:
         """See patches.Listener."""
         if self.marks is not None and self._is_trainer():
             self.marks.mark(FORWARD)
 
+    @guarding
     def forward_ends(self, root: int, begin: int, end: int, flags: int) -> None:
         """See patches.Listener."""
         self.recorder.append(FORWARD, flags, root, begin, end)
         if self._is_trainer() and self.counter.forward_ends():
-            self.guarded(lambda: self._border(end))
+            self._border(end)
 
     def interval(self, kind: int, number: int, begin: int, end: int) -> None:
         """See patches.Listener."""
         self.recorder.append(kind, 0, number, begin, end)
 
-    def module_called(self, module: torch.nn.Module) -> None:
-        """A module is called and no backward has been seen: the fourth call of the first one makes an inference job."""
-        if self._first_called is None and next(module.parameters(), None) is not None:
-            self._first_called = weakref.ref(module)
-        if self._first_called is not None and self._first_called() is module:
-            self._calls += 1
-            if self._calls == CALLS_WITHOUT_BACKWARD:
-                self.guarded(lambda: self._infer(module))
-
-    def _infer(self, module: torch.nn.Module) -> None:
+    @guarding
+    def inferring(self, module: torch.nn.Module) -> None:
+        """See patches.ModuleCallWatch: a module is called again and again, and nothing learns."""
         self._module_calls.remove()
         self._open()
         self.add_root(module)
         self.counter.infer()
-
-    def garbage(self, phase: str, info: dict[str, int]) -> None:
-        """gc.callbacks."""
-        if phase == "start":
-            self._garbage_begin = time.perf_counter_ns()
-            return
-        end = time.perf_counter_ns()
-        if self._garbage_begin and end - self._garbage_begin >= GARBAGE_LEAST:
-            self.recorder.append(GARBAGE, 0, info.get("generation", 0), self._garbage_begin, end)
 
     # -- steps -----------------------------------------------------------------------------------------------------
 
@@ -287,10 +276,11 @@ class Session:
         durations = sorted(after - before for before, after in itertools.pairwise(self._borders))
         return durations[len(durations) // 2] if durations else 0
 
+    @guarding
     def unwatched_update(self, *_: Any) -> None:
         """The optimiser's post hook while the watch is off: only the border is stamped."""
         if not self.watching and self._is_trainer() and self.counter.unwatched_update():
-            self.guarded(lambda: self._border(time.perf_counter_ns()))
+            self._border(time.perf_counter_ns())
 
     def add_root(self, module: torch.nn.Module) -> None:
         """Times a root module from now on."""
