@@ -29,6 +29,7 @@ from steptime.report.compose import compose
 from steptime.report.cost import cost_of
 from steptime.report.report import Cost, Environment, ProcessReport, Report, Verdict
 from steptime.timeline.layout import Layout, lay_out_whole
+from steptime.timeline.timeline import Mode
 
 LEAST_STEPS = 3
 """Steady steps without which nothing is said."""
@@ -61,8 +62,7 @@ def diagnose(recording: Recording, source: str) -> Report:
     reports: list[ProcessReport] = []
     problems = list(recording.problems)
     seen = 0
-    for process in recording.processes:
-        layout = lay_out_whole(process)
+    for process, layout in _trainers(recording):
         steps = layout.timeline.steps
         seen = max(seen, len(steps.begin))
         if steps.steady.sum() < LEAST_STEPS:
@@ -77,6 +77,13 @@ def diagnose(recording: Recording, source: str) -> Report:
     if not reports:
         raise _too_few(recording, seen)
     return compose(source, _environment(recording), tuple(reports), tuple(problems))
+
+
+def _trainers(recording: Recording) -> list[tuple[Process, Layout]]:
+    """The processes with their layouts; those that only infer are left out where others train."""
+    laid_out = [(process, lay_out_whole(process)) for process in recording.processes]
+    trainers = [(process, layout) for process, layout in laid_out if layout.timeline.mode != Mode.FORWARD]
+    return trainers or laid_out
 
 
 def diagnose_traces(traces: Sequence[Trace], source: str) -> Report:

@@ -74,7 +74,7 @@ def ranges(heard: Heard) -> Iterator[Heard]:
     patch.remove()
 
 
-class Failing(torch.nn.Module):  # type: ignore[misc]
+class Failing(torch.nn.Module):  # type: ignore[misc,name-defined]
     def __init__(self) -> None:
         super().__init__()
         self.weight = torch.nn.Parameter(torch.ones(1))
