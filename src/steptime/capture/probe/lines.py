@@ -329,6 +329,8 @@ class LineTimeline:
 
     def _give_up(self) -> None:
         """From inside an event: ends the timeline; what there is is kept."""
+        if self._clock is not None:
+            self._clock.close()  # what runs from here on is no line's that was open
         self._end(sys._getframe(1))
         self._ended = self._ended or now()
 
