@@ -15,16 +15,17 @@ import pytest
 Steptime = Callable[..., "subprocess.CompletedProcess[str]"]
 
 TRAINING = """
-import sys, os, signal, torch
+import sys, os, signal, time, torch
 model = torch.nn.Linear(8, 1)
 optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+end = time.monotonic() + 4
 for step in range(int(sys.argv[1])):
     optimizer.zero_grad()
     model(torch.ones(4, 8)).sum().backward()
     optimizer.step()
     if step == 2 and sys.argv[2] == "fail":
         raise RuntimeError("the job's own error")
-    if step == 400 and sys.argv[2] == "kill":
+    if time.monotonic() > end and sys.argv[2] == "kill":
         os.kill(os.getpid(), signal.SIGKILL)
 print("trained")
 """
@@ -123,7 +124,9 @@ def test_a_job_that_fails_in_its_third_step_fails_as_without_us(
 def test_a_job_that_is_killed_is_reported_and_its_recording_diagnosed(
     steptime: Steptime, train: Path, tmp_path: Path
 ) -> None:
-    run = steptime("run", "--no-ceilings", "--recording", tmp_path / "r", "--", sys.executable, train, "9000", "kill")
+    run = steptime(
+        "run", "--no-ceilings", "--recording", tmp_path / "r", "--", sys.executable, train, "10000000", "kill"
+    )
     assert run.returncode == -signal.SIGKILL
     assert re.search(r"^Step .* mean of \d+ steps", run.stderr, re.MULTILINE)
     again = steptime("diagnose", tmp_path / "r")
