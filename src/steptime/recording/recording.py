@@ -191,7 +191,8 @@ class TelemetrySample:
     """One look at the job's processes and the machine, by the supervisor, about once a second.
 
     times: monotonic ns. cpu: seconds of CPU per second, of the job and of everything else on the machine.
-    pressure: /proc/pressure/cpu "some avg10", percent. bytes: resident set of the job.
+    pressure: /proc/pressure/cpu "some avg10", percent. bytes: resident set of the job. steal: CPU seconds per second.
+    gpu: of all devices that the job may use: mean utilization in percent, summed memory, lowest clock, union of reasons.
     """
 
     monotonic_ns: int
