@@ -20,7 +20,7 @@ from steptime.hardware.machine import Machine
 from steptime.kineto.reader import read
 from steptime.kineto.table import Trace
 from steptime.ledger.account import device_of
-from steptime.ledger.recorded import RecordedAccount, account_for_process
+from steptime.ledger.recorded import RecordedAccount, account_for_process, operator_time
 from steptime.ledger.trace_steps import steps_of
 from steptime.recording.load import load
 from steptime.recording.recording import Process, Recording
@@ -139,6 +139,7 @@ def _case(
         telemetry=recording.telemetry,
         machine=machine,
         trainers_on_host=len(neighbours),
+        in_operators=operator_time(account),
     )
 
 

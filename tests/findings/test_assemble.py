@@ -13,6 +13,7 @@ from steptime.findings.case import Case, LineUse
 from steptime.findings.step_uses import waste
 from steptime.findings.usual_steps import usual_steps
 from steptime.hardware.machine import Machine, Rate
+from steptime.intervals import union
 from steptime.journal import Flag, Kind
 from steptime.ledger.ledger import Account, Ledger
 from steptime.ledger.operators import OperatorTotal
@@ -277,6 +278,24 @@ def test_roles_of_lines_by_clock_and_by_names(tmp_path: Path, device: str, movin
     assert lines[31].duration.value == 4 * MS
     assert lines[16].host.value == pytest.approx(20 * US)
     assert lines[18].hits == 1
+
+
+def test_operators_of_a_line_are_not_the_hosts(tmp_path: Path) -> None:
+    """The profiled step spends all of the loss, which lies between forward and backward, in operators."""
+    job = job_with_lines("cpu")
+    begin = job.now
+    custom_loop(job, lined=False)
+    job.record(Kind.PROFILED, begin, job.now, 1)
+    process = job.process(tmp_path / "recording")
+    layout = lay_out_whole(process)
+    forward, backward = layout.work.forward.end[-1], layout.work.backward.begin[-1]
+    first, last = layout.timeline.steps.begin[-1], layout.timeline.steps.end[-1]
+    busy = union([first, forward, last - 1], [first + 1, backward, last])
+    lines = {use.source.line: use for use in case_of(process, in_operators=busy).lines}
+    assert lines[15].duration.value == 2 * MS
+    assert lines[15].host.value < 0.01 * MS
+    assert lines[18].host.value == pytest.approx(3 * MS, rel=0.01)
+    assert lines[12].host.value == 2 * MS
 
 
 def test_own_batch_preparation_is_input_in_steps_without_lines(tmp_path: Path) -> None:

@@ -25,7 +25,7 @@ from steptime.findings.step_uses import account_uses, contention_use, phase_uses
 from steptime.findings.trace_case import machine_use, operator_use
 from steptime.findings.usual_steps import per_step, usual_steps
 from steptime.hardware.machine import Machine
-from steptime.intervals import measure, subtract
+from steptime.intervals import EMPTY, Intervals, measure, subtract
 from steptime.journal import Flag, Kind
 from steptime.ledger.ledger import Ledger
 from steptime.ledger.operators import OperatorTotal
@@ -47,9 +47,11 @@ def assemble(
     telemetry: Sequence[TelemetrySample] = (),
     machine: Machine | None = None,
     trainers_on_host: int = 1,
+    in_operators: Intervals = EMPTY,
 ) -> Case:
     """The case of a process. ledger: of its steady steps, in their order. recompute: ns of each profiled step that runs
-    forward operators again inside backward. Raises ValueError when no step is steady.
+    forward operators again inside backward. in_operators: when the training thread was inside operators in the profiled
+    steps. Raises ValueError when no step is steady.
     """
     steps = layout.timeline.steps
     usual = usual_steps(steps)
@@ -60,7 +62,7 @@ def assemble(
         accounts=account_uses(ledger, steps, usual, operators, machine),
         phases=phase_uses(steps, usual),
         loader=loader_use(process, layout, usual),
-        lines=line_uses(process, layout),
+        lines=line_uses(process, layout, in_operators),
         operators=tuple(map(operator_use, operators)),
         settings=_settings(process, layout, usual, trainers_on_host),
         optimizers=_optimizers(process, layout, usual, operators),

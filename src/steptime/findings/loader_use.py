@@ -34,6 +34,9 @@ def loader_use(process: Process, layout: Layout, usual: Int64) -> LoaderUse | No
     facts, asked = groups[key][-1], lanes[key]
     iterators = {fact.identity for fact in groups[key]}
     steps = layout.timeline.steps
+    demand = _demand(asked, steps, usual)
+    if not demand:
+        return None  # it was read before the steps
     excess = _first_excess(asked) if facts.workers else np.zeros(len(asked), np.int64)
     starts, per_start, start = _starts(layout, asked, excess, iterators)
     made = _made(process, layout.lane, iterators, steps, usual)
@@ -46,7 +49,7 @@ def loader_use(process: Process, layout: Layout, usual: Int64) -> LoaderUse | No
         wait=_wait(asked, excess, steps, usual),
         item=scaled(item, 1 / items) if item else None,
         collate=collate,
-        demand=_demand(asked, steps, usual),
+        demand=demand,
         ready=_ready(process, iterators, steps, usual) if facts.workers else None,
         in_memory_tensors=facts.in_memory_tensors,
         batched_fetch=facts.batched_fetch,

@@ -20,9 +20,11 @@ from steptime.kineto.table import Trace
 from steptime.ledger.account import account_phases, claims_of, count_events, device_of
 from steptime.ledger.calibrate import calibrate
 from steptime.ledger.ledger import Account, Ledger
+from steptime.ledger.operations import operator_events
 from steptime.ledger.operators import OperatorTotal, total
 from steptime.ledger.recompute import recomputed
 from steptime.ledger.source_lines import sources_of
+from steptime.ledger.threads import training_lane
 from steptime.quantities import SourceLine
 from steptime.recording.recording import Process, TraceFacts
 from steptime.timeline.layout import Layout
@@ -36,7 +38,8 @@ PART = 0.05
 @dataclass(frozen=True, slots=True, eq=False)
 class Window:
     """One trace beside the journal. borders: (n, 2) of whole profiled steps, phases and compiling: on the trace's
-    clock, ns. thread: the system's id of the training thread, 0 if unknown."""
+    clock, ns. thread: the system's id of the training thread, 0 if unknown. shift: from the journal's clock to the
+    trace's, ns."""
 
     trace: Trace
     stacks: bool
@@ -44,6 +47,7 @@ class Window:
     borders: Int64
     phases: dict[Phase, Intervals]
     compiling: Intervals
+    shift: int = 0
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -137,7 +141,21 @@ def _window(trace: Trace, facts: TraceFacts, process: Process, layout: Layout) -
         _borders(layout.timeline.steps, facts) + shift,
         {phase: _moved(held, shift) for phase, held in _phases(layout).items()},
         _moved(union(process.intervals.begin[compiling], process.intervals.end[compiling]), shift),
+        shift,
     )
+
+
+def operator_time(account: RecordedAccount) -> Intervals:
+    """When the training thread was inside operators in the steps profiled without stacks, on the journal's clock."""
+    found = []
+    for window in account.windows:
+        lane = training_lane(window.trace, window.thread)
+        if window.stacks or lane is None:
+            continue
+        events = window.trace.events
+        inside = operator_events(window.trace) & (events.lane == lane)
+        found.append(_moved(union(events.begin[inside], events.end[inside]), -window.shift))
+    return join(*found)
 
 
 def _borders(steps: Steps, facts: TraceFacts) -> Int64:
