@@ -192,7 +192,7 @@ class TelemetrySample:
 
     times: monotonic ns. cpu: seconds of CPU per second, of the job and of everything else on the machine.
     pressure: /proc/pressure/cpu "some avg10", percent. bytes: resident set of the job. steal: CPU seconds per second.
-    gpu: of all devices that the job may use: mean utilization in percent, summed memory, lowest clock, union of reasons.
+    gpu: of all devices that the job may use: mean utilization (percent), summed memory, lowest clock, all reasons.
     """
 
     monotonic_ns: int
