@@ -18,7 +18,7 @@ import torch
 from torch import nn
 from torch.utils.data import DataLoader, Dataset
 
-SIDE = 96
+SIDE, CROP = 96, 48
 CLASSES = 4
 
 
@@ -78,8 +78,8 @@ class Images(Dataset):
 
     def __getitem__(self, index: int) -> tuple[torch.Tensor, int]:
         image = decode_png(self.files[index])
-        top, left = random.randrange(SIDE - 64), random.randrange(SIDE - 64)
-        image = image[:, top : top + 64, left : left + 64]
+        top, left = random.randrange(SIDE - CROP), random.randrange(SIDE - CROP)
+        image = image[:, top : top + CROP, left : left + CROP]
         if random.random() < 0.5:
             image = image.flip(2)
         image = image * random.uniform(0.8, 1.2) + random.uniform(-0.1, 0.1)
