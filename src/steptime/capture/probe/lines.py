@@ -62,7 +62,7 @@ class LoopFrame:
         if sys.gettrace() is not None:
             return
         for each in _frames(frame):
-            if each.f_trace is None:
+            if each.f_trace is None or isinstance(each.f_trace, _Mark):  # one of a script that was begun anew
                 each.f_trace = self._mark
 
     def look(self, frame: FrameType | None) -> None:
@@ -100,10 +100,9 @@ class Clock:
         """Whether the code is timed."""
         return id(code) in self._bases
 
-    def enter(self, code: CodeType, line: int) -> None:
-        """A traced function begins, or a generator goes on. The line of the `def` itself takes no time."""
-        inside = line != code.co_firstlineno or code.co_name == "<module>"
-        self._stack.append(_Open(code, self._bases[id(code)] + line if inside else 0, now()))
+    def enter(self, code: CodeType, line: int = 0) -> None:
+        """A traced function begins, or a generator goes on; with `line`, it runs already and is in the middle of it."""
+        self._stack.append(_Open(code, self._bases[id(code)] + line if line else 0, now()))
 
     def at(self, code: CodeType, line: int) -> None:
         """The function reaches a line; what was entered after it and is still open has been left unseen."""
@@ -180,7 +179,7 @@ class _Tracer:
             code = frame.f_code
             if id(code) not in bases:
                 return None
-            clock.enter(code, frame.f_lineno)
+            clock.enter(code)
             return local
 
         return trace, local
@@ -257,7 +256,7 @@ class _Monitor:
             self._failed()
 
     def _entered(self, code: CodeType, offset: int) -> None:
-        self._clock.enter(code, sys._getframe(2).f_lineno or code.co_firstlineno)
+        self._clock.enter(code)
 
     def _left(self, code: CodeType, offset: int) -> None:
         self._clock.leave(code)
