@@ -14,7 +14,7 @@ from steptime.quantities import Estimate, format_duration, format_share
 SLOWER = frozenset(
     {
         "fill", "index_add", "index_copy", "index_put", "_index_put_impl", "scatter", "scatter_add", "scatter_reduce",
-        "gather", "put", "embedding_dense_backward", "cumsum", "histc", "sort", "index", "_unsafe_index_put",
+        "put", "embedding_dense_backward", "cumsum", "histc", "_unsafe_index_put",
     }
 )  # fmt: skip
 """Operators that take another, slower way under torch.use_deterministic_algorithms (its documentation lists them),

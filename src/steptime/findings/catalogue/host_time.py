@@ -9,7 +9,7 @@ from steptime.findings.finding import Finding
 from steptime.findings.line_time import LineTime, line_times, loop_functions
 from steptime.findings.rule import rule
 from steptime.findings.signals import Signals
-from steptime.findings.stakes import named, ratio, total
+from steptime.findings.stakes import named, ratio, scaled, total
 from steptime.quantities import Estimate, format_duration, format_share, format_source
 
 MOST_LINES = 3
@@ -44,12 +44,19 @@ def host_time(signals: Signals) -> Iterator[Finding]:
         When the device is still busy meanwhile: then the ledger has no host time and the rule does not fire.
     """
     times = [time for time in line_times(signals.lines, signals.phases) if time.line.role in LOOP_ROLES]
-    groups = [(total(time.host for time in group), group) for group in _by_function(times)]
+    part = _python_part(signals, sum(map(_host, times)))
+    groups = [(scaled(total(time.host for time in group), part), group) for group in _by_function(times)]
     for stake, group in groups[:MOST_LINES]:
         if ratio(stake.value, signals.step.duration.value) >= LEAST_LINE:
             yield _finding(signals, group, stake)
     if signals.has(Signal.ACCOUNTS):
         yield from _whole_account(signals, sum(stake.value for stake, _ in groups))
+
+
+def _python_part(signals: Signals, spent: float) -> float:
+    """Lines hold operators outside the model too (a loss, an index): the ledger knows how much of it all is Python."""
+    host = named(signals.accounts, "host") if signals.has(Signal.ACCOUNTS) else None
+    return min(1.0, ratio(host.duration.value, spent)) if host is not None and spent > 0 else 1.0
 
 
 def _by_function(times: list[LineTime]) -> list[list[LineTime]]:

@@ -7,13 +7,13 @@ from steptime.findings.finding import Finding
 from steptime.findings.loader_model import production
 from steptime.findings.rule import rule
 from steptime.findings.signals import Signals
-from steptime.findings.stakes import capped, ratio, scaled
+from steptime.findings.stakes import capped, modelled
 from steptime.quantities import format_duration
 
-REMAINING_COLLATES = 2.0
-"""Indexing a whole batch still copies its bytes, at the price of up to two collates: on a CPU with torch 2.13, 0.03
-of the time per sample and collating was left for 16 numbers a sample, 0.6 for 3 x 32 x 32, and nothing was gained for
-3 x 64 x 64."""
+BYTES_DOMINATE = 0.9
+"""Collating over reading: from here on a sample is so large that copying it is the price, and one indexing copies as
+much. On a CPU with torch 2.13 indexing whole batches left 0.03 to 0.2 of reading and collating where this ratio was
+0.3 to 0.4, 0.6 at 0.5, and gained nothing at 0.95."""
 FEWEST_SAMPLES = 4
 """Below this batch size a batched read has nothing to gain."""
 
@@ -33,8 +33,8 @@ def per_sample_fetch(signals: Signals) -> Finding | None:
 
     How we know
         The dataset holds its data as tensors and has no __getitems__; the time per item and per collated batch
-        is measured. Indexing a whole batch at once still copies its bytes, which is taken for twice the collating;
-        the rest of the wait is at stake.
+        is measured. Indexing a whole batch at once still copies its bytes, which is taken for the collating (twice that
+        for the lower bound); the rest of the wait is at stake.
 
     What helps
         Index whole batches: give the dataset a __getitems__(indices) with a collate_fn that takes the batch as it is,
@@ -46,13 +46,16 @@ def per_sample_fetch(signals: Signals) -> Finding | None:
     """
     loader = signals.loader
     produced = production(loader)
-    if produced is None or not loader.in_memory_tensors or loader.batched_fetch:
+    if produced is None or loader.item is None or not loader.in_memory_tensors or loader.batched_fetch:
         return None
     if (loader.batch_size or 1) < FEWEST_SAMPLES:
         return None
     collate = loader.collate.value if loader.collate is not None else 0.0
-    gain = loader.wait.value - REMAINING_COLLATES * collate * loader.demand
-    stake = capped(scaled(loader.wait, ratio(gain, loader.wait.value)), loader.wait)
+    if collate >= BYTES_DOMINATE * loader.item.value * (loader.batch_size or 1):
+        return None
+    wait, copying = loader.wait, collate * loader.demand
+    gain = wait.value - copying
+    stake = capped(modelled(gain, max(0.1 * gain, wait.low - 2 * copying), wait.high, wait.samples), wait)
     return per_sample_fetch.finding(
         _summary(loader, produced), _advice(loader), stake, account="input", source=loader.site
     )

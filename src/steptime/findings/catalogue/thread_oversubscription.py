@@ -83,8 +83,9 @@ def _finding(signals: Signals, demand: float, workers: int) -> Finding:
 def _advice(settings: SettingsUse, signals: Signals, workers: int) -> str:
     best = max(1, settings.usable_cpus // max(1, settings.trainers_on_host) - (1 if workers else 0))
     if best < settings.intra_op_threads:
-        set_by = f" (it is {settings.omp_num_threads})" if settings.omp_num_threads else ""
-        return f"Set OMP_NUM_THREADS={best}{set_by}."
+        if settings.omp_num_threads not in (None, str(settings.intra_op_threads)):
+            return f"The job sets its threads itself: torch.set_num_threads({best})."
+        return f"Set OMP_NUM_THREADS={best}."
     return (
         f"Use fewer workers than {_workers(signals.loader)}."
         if workers

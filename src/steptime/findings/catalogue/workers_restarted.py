@@ -10,7 +10,7 @@ from steptime.findings.stakes import scaled
 from steptime.quantities import format_duration
 
 
-@rule("ST104", "workers-restarted", needs={Signal.STEP, Signal.LOADER})
+@rule("ST104", "workers-restarted", needs={Signal.STEP, Signal.LOADER}, instead_of=("input-wait",))
 def workers_restarted(signals: Signals) -> Finding | None:
     """Workers are started again for every epoch
 

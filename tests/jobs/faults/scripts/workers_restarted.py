@@ -18,7 +18,7 @@ class Images(Dataset):
     """Compressed rows, 1024 of them: eight batches an epoch."""
 
     def __init__(self):
-        pixels = torch.randint(256, (1024, 512), dtype=torch.uint8)
+        pixels = torch.randint(256, (1024, 128), dtype=torch.uint8)
         self.rows = [zlib.compress(bytes(row.tolist())) for row in pixels]
 
     def __len__(self):
@@ -28,7 +28,7 @@ class Images(Dataset):
         return torch.tensor([value / 255 for value in zlib.decompress(self.rows[index])]), index % 10
 
 
-model = nn.Sequential(nn.Linear(512, 1024), nn.ReLU(), nn.Linear(1024, 1024), nn.ReLU(), nn.Linear(1024, 10))
+model = nn.Sequential(nn.Linear(128, 1024), nn.ReLU(), nn.Linear(1024, 1024), nn.ReLU(), nn.Linear(1024, 10))
 optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
 criterion = nn.CrossEntropyLoss()
 loader = DataLoader(  # fault
