@@ -198,7 +198,7 @@ def test_no_steady_step_makes_no_case(tmp_path: Path) -> None:
         case_of(process)
 
 
-LOOP = (
+LOOP: tuple[tuple[int, str, list[str], list[str]], ...] = (
     (10, "for step in range(100):", ["step"], ["range"]),
     (11, "    picked = rng.integers(0, n, 64)", ["picked"], ["rng", "n"]),
     (12, "    x, y = make_batch(picked)", ["x", "y"], ["make_batch", "picked"]),

@@ -256,8 +256,14 @@ def test_a_journal_of_a_million_records_is_laid_out_in_seconds(tmp_path: Path) -
     table = decode(b"".join(step.records), None).table
     count = 250_000
     shift = np.repeat(np.arange(count) * 4 * MS, 4)
-    columns = [np.tile(getattr(table, name), count) for name in ("kind", "flags", "thread", "identity")]
-    whole = IntervalTable(*columns, np.tile(table.begin, count) + shift, np.tile(table.end, count) + shift)
+    whole = IntervalTable(
+        kind=np.tile(table.kind, count),
+        flags=np.tile(table.flags, count),
+        thread=np.tile(table.thread, count),
+        identity=np.tile(table.identity, count),
+        begin=np.tile(table.begin, count) + shift,
+        end=np.tile(table.end, count) + shift,
+    )
     path = step.write(tmp_path / "recording")
     (process_folder(path) / "journal.bin").write_bytes(encode(whole))
     steps = lay_out(load(path).processes[0]).steps
