@@ -61,6 +61,13 @@ def test_a_later_fact_of_the_same_identity_replaces_the_earlier_one(tmp_path: Pa
     assert job.process(tmp_path / "recording").loaders == (LoaderFacts(3, 1, "B"),)
 
 
+@pytest.mark.parametrize("identity", [-1, 2**40])
+def test_an_impossible_identity_of_a_spawned_loader_does_no_harm(tmp_path: Path, identity: int) -> None:
+    job = built().fact("loader", identity=identity, loader=1, dataset="A", seed=2**50)
+    job.worker(Kind.FETCH, START, START + MS)
+    assert job.process(tmp_path / "recording").workers.identity.tolist() == [1]
+
+
 def test_a_torn_end_is_dropped_and_said(tmp_path: Path) -> None:
     path = built().write(tmp_path / "recording")
     journal, facts = process_folder(path) / "journal.bin", process_folder(path) / "facts.jsonl"

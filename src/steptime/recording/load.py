@@ -39,6 +39,7 @@ PROCESS_FOLDER = re.compile(r"process-(\d{1,10})(?:-(\d{1,4}))?")
 LARGEST_JOURNAL = 1 << 30
 """Bytes of journal.bin that are read: 44 million records, weeks of a job; more would not fit a small machine."""
 MOST_PROCESSES = 4096
+LARGEST_IDENTITY = 2**32 - 1
 
 F = TypeVar("F")
 
@@ -133,7 +134,7 @@ def _named(workers: IntervalTable, loaders: tuple[LoaderFacts, ...]) -> Interval
     """The workers' records with the numbers of their iterators: spawned workers only know the loader's seed."""
     identity = workers.identity.copy()
     for loader in loaders:
-        if loader.seed is not None:
+        if loader.seed is not None and 0 <= loader.identity <= LARGEST_IDENTITY:
             identity[workers.identity == SPAWNED | loader.seed] = loader.identity
     identity.flags.writeable = False
     return replace(workers, identity=identity)
