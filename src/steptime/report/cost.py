@@ -12,7 +12,7 @@ from steptime.timeline.timeline import Steps
 
 RECORD_COST = 750.0
 """ns that one record costs the job: 6.2 µs for the eight of a small model's step, hooks and clock readings included
-(benchmarks/watch.py measures it)."""
+(benchmarks/overhead.py measures it)."""
 LEAST_STEPS = 5
 """On either side, for a difference that means something."""
 

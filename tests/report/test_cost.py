@@ -1,0 +1,54 @@
+"""What steptime itself cost in a run."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from journals import MS, US, JournalBuilder
+
+from steptime.journal import RECORD, Kind
+from steptime.report.cost import cost_of
+from steptime.report.report import Cost
+from steptime.timeline.layout import lay_out_whole
+
+WATCH = 40 * US
+"""What each watched step of the built job takes longer."""
+
+
+def cost(folder: Path, *, turns: int) -> Cost:
+    """Steps of 10 ms, every eleventh one a little longer; `turns` blocks of ten with the watch off. One profile."""
+    job = JournalBuilder()
+    for block in range(2 * turns + 3):
+        begin = job.now
+        watched = block < 3 or block % 2 == 0
+        for step in range(10):
+            extra = 100 * US if (10 * block + step) % 11 == 0 else 0
+            if watched:
+                job.next(2 * MS).forward(3 * MS + extra).backward(4 * MS).step(1 * MS + WATCH)
+            else:
+                job.wait(10 * MS + extra).record(Kind.BORDER, job.now, job.now)
+        if not watched:
+            job.record(Kind.UNWATCHED, begin, job.now)
+    job.span(Kind.PAUSE, 7 * MS)
+    process = job.process(folder)
+    return cost_of(process, lay_out_whole(process).timeline.steps)
+
+
+def test_the_watch_is_measured_against_steps_without_it(tmp_path: Path) -> None:
+    found = cost(tmp_path / "r", turns=4)
+    assert found.watch is not None
+    assert found.watch.value == pytest.approx(WATCH, rel=0.1)
+    assert found.watch.low <= WATCH <= found.watch.high
+
+
+def test_without_such_steps_the_cost_is_computed_and_not_called_measured(tmp_path: Path) -> None:
+    found = cost(tmp_path / "r", turns=0)
+    assert found.watch is None
+    assert found.bytes_per_step == pytest.approx(4 * RECORD.size, rel=0.1)
+    assert found.computed is not None
+    assert 1 * US < found.computed < 10 * US
+
+
+def test_the_time_that_the_job_was_held_is_summed(tmp_path: Path) -> None:
+    assert cost(tmp_path / "r", turns=0).pause_ns == 7 * MS
