@@ -80,6 +80,7 @@ def test_phases_and_accounts_sum_to_the_step(tmp_path: Path) -> None:
     case = case_of(process)
     assert sum(use.duration.value for use in case.phases) == pytest.approx(case.step.duration.value)
     assert sum(use.duration.value for use in case.accounts) == pytest.approx(case.step.duration.value)
+    assert {use.name for use in case.accounts} >= {"input", "forward", "backward", "optimizer"}  # nothing was profiled
     steps = lay_out_whole(process).timeline.steps
     wall = steps.duration[steps.steady]
     entries = np.zeros((len(wall), len(Account)), np.int64)

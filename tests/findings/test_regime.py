@@ -85,3 +85,11 @@ def test_without_a_ledger_it_is_undecided() -> None:
     assert regime(Case(StepSummary(Estimate(0, 0, 0, 0), 0, 0, 0, "optimizer", "cpu"), (use("input", 1, 0),))).name == (
         "undecided"
     )
+
+
+def test_without_a_profile_it_says_so_and_names_the_longest_phase() -> None:
+    phases = [AccountUse(name, Estimate(40, 39, 41, 9), Estimate(0, 0, 0, 9)) for name in ("forward", "backward")]
+    found = regime(case(*phases, use("input", 5, 1)))
+    assert found.name == "undecided"
+    assert "no step was profiled" in found.sentence
+    assert "pass took 40 %" in found.sentence

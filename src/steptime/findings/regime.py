@@ -17,6 +17,8 @@ LEAST_SHARE = 0.15
 MOST_OF_IT = 0.5
 """Of the step: when computing takes this much and nothing else can give back LEAST_SHARE, computing is the regime."""
 COMPUTE = "compute"
+UNSPLIT = ("forward", "backward", "optimizer")
+"""Phases of the model that stand for accounts where no step was profiled."""
 WIDEST = 0.3
 """Of the step: an interval wider than this decides nothing when another account's interval overlaps it."""
 
@@ -30,6 +32,9 @@ WORDS = {
     "launch": "dispatching operators",
     "host": "Python on the host",
     "unexplained": "time that nothing explains",
+    "forward": "the forward pass",
+    "backward": "the backward pass",
+    "optimizer": "the optimiser",
 }
 """What an account is called in a sentence."""
 
@@ -78,7 +83,13 @@ def _with_stakes(use: AccountUse, findings: tuple[Finding, ...]) -> AccountUse:
 
 
 def _nothing_to_recover(uses: list[AccountUse], first: Estimate, case: Case) -> Regime:
-    """Computing, when it is most of the step; else nothing in particular."""
+    """Computing, when it is most of the step; else nothing in particular. Without a profile, only that is known."""
+    unsplit = [use for use in uses if use.name in UNSPLIT]
+    if unsplit:
+        largest = max(unsplit, key=lambda use: use.duration.value)
+        most = f"{_words(largest)} took {_interval(_share(largest.duration, case))} of a step"
+        sentence = f"Undecided: no step was profiled, let the job run longer. {most.capitalize()}."
+        return Regime(UNDECIDED, sentence, first)
     least = f"no account could give back more than {format_share(first.value)}"
     compute = named(tuple(uses), COMPUTE)
     share = _share(compute.duration, case) if compute is not None else None

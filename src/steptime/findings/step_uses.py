@@ -26,6 +26,9 @@ WASTE = (Phase.INPUT, Phase.TRANSFER, Phase.REST)
 UNSPLIT = {Phase.INPUT: Account.INPUT, Phase.TRANSFER: Account.COPY, Phase.REST: Account.HOST}
 """Accounts of the phases where no profile splits them; the model's own phases stay unexplained then."""
 
+MODEL_PHASES = ("forward", "backward", "optimizer")
+"""Names of the phases that only a profile can split into accounts."""
+
 
 def step_summary(process: Process, timeline: Timeline, usual: Int64) -> StepSummary:
     """The step; `usual` has at least one index."""
@@ -58,10 +61,13 @@ def account_uses(
     machine: Machine | None,
 ) -> tuple[AccountUse, ...]:
     """The accounts; they sum to the step. Of computing, what lies above the roofline could be saved, of unexplained
-    time nothing, of the others all."""
+    time nothing, of the others all. Where no step was profiled, the model's phases stand for their accounts."""
     entries = _entries(ledger, steps, usual)
-    uses = []
+    profiled = bool(operators) or entries[:, (Account.COMPUTE, Account.LAUNCH)].any()
+    uses = [] if profiled else [use for use in phase_uses(steps, usual) if use.name in MODEL_PHASES]
     for account in Account:
+        if account is Account.UNEXPLAINED and not profiled:
+            continue
         duration = per_step(entries[:, account])
         recoverable = duration
         if account is Account.COMPUTE:

@@ -29,9 +29,9 @@ UNTOUCHED_STEPS = 1
 """The first step compiles, allocates and autotunes: nothing of ours disturbs it."""
 DISCOVERY_STEPS = 2
 DISCOVERY_LIMIT = 30 * SECOND
-LINE_STEPS, LINE_LIMIT = 8, 4 * SECOND
+LINE_STEPS, LINE_LIMIT = 8, 2 * SECOND
 """The line timeline slows a step by 1 to 19 % (Python <= 3.11): a few steps give an interval, more only cost."""
-PLAIN_STEPS, PLAIN_TIME, PLAIN_LIMIT = 10, SECOND // 4, 20 * SECOND
+PLAIN_STEPS, PLAIN_TIME, PLAIN_LIMIT = 10, SECOND // 4, 5 * SECOND
 """Steady steps before anything heavier: statistics must come from before the profiler (CUPTI may stay attached)."""
 TURNS, TURN_TIME, TURN_STEPS, TURN_LIMIT = 6, SECOND // 10, 20, SECOND // 2
 """Watch off and on in turns: six blocks each of about 0.1 s; not for steps over half a second, where the cost is far
