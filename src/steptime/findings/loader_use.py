@@ -106,8 +106,14 @@ def _demand(asked: Lane, steps: Steps, usual: Int64) -> float:
 
 
 def _made(process: Process, lane: Lane, iterators: set[int], steps: Steps, usual: Int64) -> Lane:
-    """Batches made while the steady steps ran, in the workers or in the training thread; else all there are."""
-    made = merge(_of(lane.of(Kind.FETCH, Kind.COLLATE), iterators), _of(lane_of(process.workers), iterators))
+    """Batches made while the steady steps ran, in the workers or in the training thread; else all there are.
+
+    In the training thread only those of the usual steps count: a profiler or a timeline slows its items many times.
+    """
+    own = _of(lane.of(Kind.FETCH, Kind.COLLATE), iterators)
+    number = np.minimum(np.searchsorted(steps.end, own.begin, side="right"), len(steps.end) - 1)
+    undisturbed = own.where(np.isin(number, usual) & (own.begin >= steps.begin[number]))
+    made = merge(undisturbed if len(undisturbed) else own, _of(lane_of(process.workers), iterators))
     steady = made.where((made.begin >= steps.begin[usual[0]]) & (made.end <= steps.end[usual[-1]]))
     return steady if len(steady.of(Kind.FETCH)) > 1 else made
 
