@@ -16,7 +16,7 @@ WATCH = 40 * US
 """What each watched step of the built job takes longer."""
 
 
-def cost(folder: Path, *, turns: int) -> Cost:
+def cost(folder: Path, *, turns: int, slow_start: int = 0) -> Cost:
     """Steps of 10 ms, every eleventh one a little longer; `turns` blocks of ten with the watch off. One profile."""
     job = JournalBuilder()
     for block in range(2 * turns + 3):
@@ -24,6 +24,7 @@ def cost(folder: Path, *, turns: int) -> Cost:
         watched = block < 3 or block % 2 == 0
         for step in range(10):
             extra = 100 * US if (10 * block + step) % 11 == 0 else 0
+            extra += slow_start if block < 2 else 0
             if watched:
                 job.next(2 * MS).forward(3 * MS + extra).backward(4 * MS).step(1 * MS + WATCH)
             else:
@@ -40,6 +41,12 @@ def test_the_watch_is_measured_against_steps_without_it(tmp_path: Path) -> None:
     assert found.watch is not None
     assert found.watch.value == pytest.approx(WATCH, rel=0.1)
     assert found.watch.low <= WATCH <= found.watch.high
+
+
+def test_steps_far_from_the_turns_do_not_count(tmp_path: Path) -> None:
+    found = cost(tmp_path / "r", turns=2, slow_start=4 * MS)
+    assert found.watch is not None
+    assert found.watch.value == pytest.approx(WATCH, rel=0.1)
 
 
 def test_without_such_steps_the_cost_is_computed_and_not_called_measured(tmp_path: Path) -> None:

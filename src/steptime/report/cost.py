@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import numpy as np
+import numpy.typing as npt
 
 from steptime.estimates import difference_of_medians
 from steptime.journal import RECORD, Kind
@@ -21,7 +22,7 @@ def cost_of(process: Process, steps: Steps) -> Cost:
     """The cost of the watch and of the profiler in one process."""
     steady = np.flatnonzero(steps.steady)
     unwatched = ~(steps.watched | steps.warm_up | steps.disturbed | steps.profiled | steps.lined)
-    on, off = steps.duration[steady], steps.duration[unwatched]
+    on, off = steps.duration[_neighbours(steps, unwatched)], steps.duration[unwatched]
     measured = len(on) >= LEAST_STEPS and len(off) >= LEAST_STEPS
     begins = np.sort(process.intervals.begin)
     inside = np.searchsorted(begins, steps.end[steady]) - np.searchsorted(begins, steps.begin[steady])
@@ -35,3 +36,15 @@ def cost_of(process: Process, steps: Steps) -> Cost:
         pause_ns=int((process.intervals.end[pauses] - process.intervals.begin[pauses]).sum()),
         bytes_per_step=records * RECORD.size if records is not None else None,
     )
+
+
+def _neighbours(steps: Steps, unwatched: npt.NDArray[np.bool_]) -> npt.NDArray[np.bool_]:
+    """The steady steps taken in turns with the unwatched ones: a machine that drifts must not pass for our cost."""
+    if not unwatched.any():
+        return unwatched
+    off = np.flatnonzero(unwatched)
+    blocks = np.split(off, np.flatnonzero(np.diff(off) > 1) + 1)
+    turn = max(map(len, blocks))
+    near = np.zeros(len(unwatched), np.bool_)
+    near[max(0, off[0] - turn) : off[-1] + turn + 1] = True
+    return near & steps.steady

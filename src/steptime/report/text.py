@@ -146,7 +146,9 @@ def cost_text(cost: Cost, step: float) -> str:
     if cost.watch is not None and cost.watch.low > 0:
         watch = f"{format_duration(cost.watch.value)} ({format_share(cost.watch.value / step)}, measured)"
     elif cost.computed is not None:
-        bound = f"; measured < {format_duration(max(cost.watch.high, 0.0))}" if cost.watch is not None else ""
+        bound = ""
+        if cost.watch is not None:
+            bound = f"; measured < {format_duration(cost.watch.high)}" if cost.watch.high > 0 else "; measured: none"
         watch = f"about {format_duration(cost.computed)} ({format_share(cost.computed / step)}{bound})"
     size = f" and {format_bytes(cost.bytes_per_step)}" if cost.bytes_per_step is not None else ""
     return f"Cost:  {watch}{size} a step; held {format_duration(cost.pause_ns)}"
