@@ -16,15 +16,15 @@ WATCH = 40 * US
 """What each watched step of the built job takes longer."""
 
 
-def cost(folder: Path, *, turns: int, slow_start: int = 0) -> Cost:
+def cost(folder: Path, *, turns: int, slow_end: int = 0) -> Cost:
     """Steps of 10 ms, every eleventh one a little longer; `turns` blocks of ten with the watch off. One profile."""
     job = JournalBuilder()
-    for block in range(2 * turns + 3):
+    for block in range(2 * turns + 3 + (10 if slow_end else 0)):
         begin = job.now
-        watched = block < 3 or block % 2 == 0
+        watched = block < 3 or block % 2 == 0 or block > 2 * turns + 2
         for step in range(10):
             extra = 100 * US if (10 * block + step) % 11 == 0 else 0
-            extra += slow_start if block < 2 else 0
+            extra += slow_end if block > 2 * turns + 2 else 0
             if watched:
                 job.next(2 * MS).forward(3 * MS + extra).backward(4 * MS).step(1 * MS + WATCH)
             else:
@@ -44,7 +44,7 @@ def test_the_watch_is_measured_against_steps_without_it(tmp_path: Path) -> None:
 
 
 def test_steps_far_from_the_turns_do_not_count(tmp_path: Path) -> None:
-    found = cost(tmp_path / "r", turns=2, slow_start=4 * MS)
+    found = cost(tmp_path / "r", turns=2, slow_end=4 * MS)
     assert found.watch is not None
     assert found.watch.value == pytest.approx(WATCH, rel=0.1)
 
