@@ -1,0 +1,151 @@
+"""What two steps under the profile function find, and that nothing of it stays."""
+
+from __future__ import annotations
+
+import gc
+import sys
+import weakref
+from typing import Any
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+from steptime.capture.probe.discovery import OPERATORS, Discovery, Found  # noqa: E402
+
+
+class Net(torch.nn.Module):  # type: ignore[misc,name-defined]
+    def __init__(self) -> None:
+        super().__init__()
+        self.inner = torch.nn.Linear(4, 4)
+
+    def forward(self, x: Any) -> Any:
+        return self.inner(x)
+
+
+class Data(torch.utils.data.Dataset):  # type: ignore[misc,name-defined]
+    def __init__(self) -> None:
+        self.scale = torch.nn.Linear(4, 4)
+        self.normalize = torch.nn.ReLU()
+
+    def __len__(self) -> int:
+        return 8
+
+    def __getitem__(self, index: int) -> Any:
+        return self.normalize(self.scale(torch.ones(4))).detach().cpu()
+
+
+def train_step(net: Any, optimizer: Any, batch: Any) -> float:
+    loss = net(batch).sum()
+    optimizer.zero_grad()
+    loss.backward()
+    optimizer.step()
+    if loss > 1e9:
+        return 0.0
+    return float(loss.detach()) + float(loss.item())
+
+
+def helper(value: Any) -> Any:
+    return value
+
+
+def discover(net: Any) -> Found:
+    optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+    discovery = Discovery()
+    assert discovery.start()
+    try:
+        for batch in torch.utils.data.DataLoader(Data(), batch_size=4):
+            train_step(net, optimizer, torch.nn.ReLU()(batch))
+            for _ in range(100):
+                helper(batch)
+    finally:
+        found = discovery.stop()
+    return found
+
+
+pytestmark = pytest.mark.skipif(
+    sys.getprofile() is not None or sys.gettrace() is not None, reason="a profiler or tracer is on"
+)
+
+
+def test_a_root_is_the_outermost_called_module_with_parameters_outside_of_the_loader() -> None:
+    net = Net()
+    found = discover(net)
+    assert found.roots == [net]
+
+
+def test_reads_of_tensors_are_found_by_line_and_counted() -> None:
+    found = discover(Net())
+    first = train_step.__code__.co_firstlineno
+    sites = {
+        (site["name"], site["site"]["line"] - first): site for site in found.sites if site["site"]["file"] == __file__
+    }
+    assert sites["item", 7]["count"] == 2
+    assert sites["item", 7]["device"] == "cpu"
+    assert sites["__bool__", 5]["count"] == 2
+    assert sites["__float__", 7]["count"] == 2
+    assert not [name for name, _ in sites if name == "cpu"], "inside the loader"
+
+
+def test_functions_that_hold_forwards_and_updates_are_worth_timing_and_frequent_ones_are_not() -> None:
+    found = discover(Net())
+    codes = {code.co_name for code in found.functions}
+    assert "train_step" in codes
+    assert "helper" not in codes
+
+
+def test_everything_is_as_before_afterwards() -> None:
+    tensor = torch.ones(1)
+    before = {name: getattr(torch.Tensor, name) for name in OPERATORS}
+    discover(Net())
+    assert sys.getprofile() is None
+    assert not set(OPERATORS) & set(torch.Tensor.__dict__)
+    assert {name: getattr(torch.Tensor, name) for name in OPERATORS} == before
+    assert bool(tensor)
+    assert float(tensor) == 1.0
+
+
+def test_no_module_of_the_users_is_kept() -> None:
+    net = Net()
+    reference = weakref.ref(net)
+    found = discover(net)
+    found.roots.clear()
+    del net
+    gc.collect()
+    assert reference() is None
+
+
+def test_a_profiler_of_the_users_stays_and_ours_does_not_start() -> None:
+    def theirs(*_: Any) -> None:
+        return None
+
+    sys.setprofile(theirs)
+    try:
+        assert not Discovery().start()
+        assert sys.getprofile() is theirs
+    finally:
+        sys.setprofile(None)
+
+
+def test_a_profiler_that_the_user_starts_in_between_is_left_alone() -> None:
+    def theirs(*_: Any) -> None:
+        return None
+
+    discovery = Discovery()
+    assert discovery.start()
+    sys.setprofile(theirs)
+    try:
+        discovery.stop()
+        assert sys.getprofile() is theirs
+    finally:
+        sys.setprofile(None)
+
+
+def test_errors_of_the_users_pass_through_unchanged() -> None:
+    discovery = Discovery()
+    assert discovery.start()
+    try:
+        with pytest.raises(RuntimeError, match="Boolean value of Tensor"):
+            bool(torch.ones(2))
+    finally:
+        discovery.stop()
