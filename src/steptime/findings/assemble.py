@@ -6,6 +6,7 @@ One law: what was not measured is absent from the case, never zero.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 import numpy as np
 
@@ -102,6 +103,14 @@ def _optimizers(
     """The optimisers that stepped, the longest first."""
     updates = layout.lane.of(*UPDATES)
     known = {fact.identity: fact for fact in process.optimizers}
+    embeddings = sum(root.dense_embedding_elements for root in process.roots)
+    largest = max((fact.elements for fact in known.values()), default=0)
+    known = {
+        number: replace(fact, sparse_candidates=min(embeddings, largest))
+        if fact.elements == largest and not fact.sparse_candidates
+        else fact
+        for number, fact in known.items()
+    }
     numbers = np.unique(updates.identity).tolist()
     calls = sum(operator.calls for operator in operators if operator.phase == "optimizer") if operators else None
     uses = [

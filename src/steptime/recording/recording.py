@@ -66,7 +66,8 @@ class OptimizerFacts:
 
 @dataclass(frozen=True, slots=True)
 class RootFacts:
-    """A module that the user's code calls itself. parameter_bytes: of its own tree."""
+    """A module that the user's code calls itself. parameter_bytes: of its own tree. dense_embedding_elements: of the
+    embeddings in it whose gradient is dense and whose table no other module shares."""
 
     identity: int
     type: str
@@ -75,6 +76,7 @@ class RootFacts:
     device: str = "cpu"
     compiled: bool = False
     site: SourceLine | None = None
+    dense_embedding_elements: int = 0
 
 
 @dataclass(frozen=True, slots=True)
