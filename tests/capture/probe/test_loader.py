@@ -51,6 +51,17 @@ class Held(Dataset):
         return self.x[index], self.y[index]
 
 
+class Embedded(Dataset):
+    def __init__(self):
+        self.net = nn.Linear(4, 4)
+
+    def __len__(self):
+        return 40
+
+    def __getitem__(self, index):
+        return self.net(torch.full((4,), float(index))).detach(), 0.5
+
+
 class Stream(IterableDataset):
     def __iter__(self):
         for index in range(20):
@@ -71,6 +82,8 @@ def make():
         return DataLoader(Items(), batch_size=None, num_workers=workers)
     if mode.startswith("held"):
         return DataLoader(Subset(Held(), range(40)), batch_size=4, num_workers=workers)
+    if mode.startswith("embedded"):
+        return DataLoader(Embedded(), batch_size=4, num_workers=workers)
     if mode.startswith("tensors"):
         return DataLoader(TensorDataset(torch.rand(40, 4), torch.rand(40)), batch_size=4)
     return DataLoader(
@@ -167,10 +180,10 @@ def test_without_workers_items_and_collate_lie_inside_of_next(tmp_path: Path) ->
     assert loader["item_site"]["text"].startswith("def __getitem__")
 
 
-@pytest.mark.parametrize("mode", ["fork2", "persistent2", "single2", "held2", "stream2"])
+@pytest.mark.parametrize("mode", ["fork2", "persistent2", "single2", "held2", "embedded2", "stream2"])
 def test_forked_workers_write_every_batch_beside_the_trainers_journal(tmp_path: Path, mode: str) -> None:
     _, seen = both(tmp_path, mode)
-    batches = {"fork2": 24, "persistent2": 24, "single2": 96, "held2": 20, "stream2": 20}[mode]
+    batches = {"fork2": 24, "persistent2": 24, "single2": 96, "held2": 20, "embedded2": 20, "stream2": 20}[mode]
     fetches, collates, waits = (seen.workers[kind] for kind in (Kind.FETCH, Kind.COLLATE, Kind.QUEUE))
     assert len(fetches) == len(collates) == batches
     assert {record[2] for record in fetches} == {0, 1}, "the worker's number"
