@@ -19,6 +19,7 @@ import torch
 from torch.utils.data.dataloader import _BaseDataLoaderIter
 
 from steptime.capture.probe import sites
+from steptime.capture.probe.parameters import parameters_of
 
 READS = frozenset(
     {"item", "tolist", "numpy", "cpu", "nonzero", "__bool__", "__float__", "__int__", "__index__", "is_nonzero"}
@@ -217,7 +218,7 @@ class Discovery:
     def _module(self, frame: FrameType) -> None:
         if not self._module_depth and not self._loader_depth:
             module = frame.f_locals["self"]
-            if id(module) not in self._roots and next(module.parameters(), None) is not None:
+            if id(module) not in self._roots and next(parameters_of(module), None) is not None:
                 self._roots[id(module)] = weakref.ref(module)
             self._holds()
         self._module_depth += 1

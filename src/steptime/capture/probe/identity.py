@@ -13,6 +13,7 @@ from typing import Any
 import torch
 
 from steptime.capture.probe import sites
+from steptime.capture.probe.parameters import parameters_of
 
 
 def clock_pair() -> tuple[int, int]:
@@ -100,7 +101,7 @@ def optimizer_facts(optimizer: Any, number: int) -> dict[str, Any]:
 
 def root_facts(module: torch.nn.Module, number: int) -> dict[str, Any]:
     """`RootFacts`."""
-    parameters = list(module.parameters())
+    parameters = list(parameters_of(module))
     return {
         "identity": number,
         "type": type(module).__name__,
@@ -109,7 +110,19 @@ def root_facts(module: torch.nn.Module, number: int) -> dict[str, Any]:
         "device": parameters[0].device.type if parameters else "cpu",
         "compiled": type(module).__name__ == "OptimizedModule" or "_compiled_call_impl" in module.__dict__,
         "site": None,
+        "dense_embedding_elements": _dense_embedding_elements(module),
     }
+
+
+def _dense_embedding_elements(module: torch.nn.Module) -> int:
+    """Numbers in embeddings that train with a dense gradient; a table that an output layer shares has one anyway."""
+    tables = [each for each in module.modules() if isinstance(each, torch.nn.Embedding)]
+    shared = {id(each.weight) for each in module.modules() if isinstance(each, torch.nn.Linear)}
+    return sum(
+        each.weight.numel()
+        for each in tables
+        if not each.sparse and each.weight.requires_grad and id(each.weight) not in shared
+    )
 
 
 def settings_facts() -> dict[str, Any]:

@@ -19,6 +19,7 @@ from typing import Any, Protocol
 
 import torch
 
+from steptime.capture.probe.parameters import parameters_of
 from steptime.journal import Flag, Kind
 
 now = time.perf_counter_ns
@@ -312,7 +313,7 @@ class ModuleCallWatch:
     def __get__(self, instance: Any, owner: Any = None) -> Any:
         if instance is None:
             return self._original
-        if self._first is None and next(instance.parameters(), None) is not None:
+        if self._first is None and next(parameters_of(instance), None) is not None:
             self._first = weakref.ref(instance)
         if self._first is not None and self._first() is instance:
             self._calls += 1

@@ -19,6 +19,7 @@ from torch.optim.optimizer import register_optimizer_step_post_hook
 from steptime.capture.probe import device, identity
 from steptime.capture.probe.discovery import Discovery
 from steptime.capture.probe.lines import LineTimeline, LoopFrame
+from steptime.capture.probe.parameters import parameters_of
 from steptime.capture.probe.profiling import Window
 from steptime.capture.probe.recorder import Recorder
 from steptime.capture.probe.steps import OPTIMIZER, StepCounter
@@ -198,7 +199,7 @@ def _discover(session: Watched, frames: LoopFrame) -> Generator[None, None, list
 
 
 def _device_of(roots: list[torch.nn.Module]) -> tuple[str, str]:
-    parameter = next((parameter for root in roots for parameter in root.parameters()), None)
+    parameter = next((parameter for root in roots for parameter in parameters_of(root)), None)
     if parameter is None or parameter.device.type == "cpu":
         return "cpu", ""
     kind = parameter.device.type
