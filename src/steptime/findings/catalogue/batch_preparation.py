@@ -7,14 +7,14 @@ from steptime.findings.finding import Finding
 from steptime.findings.line_time import LineTime, line_times
 from steptime.findings.rule import rule
 from steptime.findings.signals import Signals
-from steptime.findings.stakes import ratio, total
+from steptime.findings.stakes import named, ratio, total
 from steptime.quantities import format_duration, format_share
 
 OWN = 0.5
 """Of a line's time outside of the loader: what reads less waits for a DataLoader, or runs inside one."""
 
 
-@rule("ST108", "batch-preparation", needs={Signal.STEP, Signal.LINES}, uses={Signal.PHASES})
+@rule("ST108", "batch-preparation", needs={Signal.STEP, Signal.PHASES}, uses={Signal.LINES, Signal.LOADER})
 def batch_preparation(signals: Signals) -> Finding | None:
     """The training loop prepares its batches itself
 
@@ -23,7 +23,7 @@ def batch_preparation(signals: Signals) -> Finding | None:
 
     How we know
         The lines of the loop that make what the model is then called with are timed one by one, in a few
-        steps. Their sum is at stake.
+        steps. Their sum is at stake; where the lines were too many to time, the step's input phase is.
 
     What helps
         Do once, before the loop, what is the same in every step; prepare whole batches with one array operation; move
@@ -34,9 +34,10 @@ def batch_preparation(signals: Signals) -> Finding | None:
     """
     times = line_times(signals.lines, signals.phases)
     lines = sorted((time for time in times if time.line.role == "input" and _is_own(time)), key=_spent, reverse=True)
-    if not lines:
+    phase = named(signals.phases, "input")
+    if not lines and (phase is None or signals.has(Signal.LOADER)):
         return None
-    stake = total(time.host for time in lines)
+    stake = total(time.host for time in lines) if lines or phase is None else phase.duration
     share = format_share(ratio(stake.value, signals.step.duration.value))
     summary = f"The loop's own batch preparation takes {format_duration(stake.value)} a step ({share})"
     return batch_preparation.finding(
@@ -44,7 +45,7 @@ def batch_preparation(signals: Signals) -> Finding | None:
         "Prepare batches ahead of the step (once, with whole-array operations, or in a worker process).",
         stake,
         account="input",
-        source=lines[0].line.source,
+        source=lines[0].line.source if lines else None,
         evidence=tuple(_evidence(time) for time in lines[:3]),
     )
 

@@ -7,11 +7,11 @@ from steptime.findings.finding import Finding
 from steptime.findings.loader_model import Supply, supply
 from steptime.findings.rule import rule
 from steptime.findings.signals import Signals
-from steptime.findings.stakes import capped, ratio, scaled
+from steptime.findings.stakes import ratio, scaled
 from steptime.quantities import format_duration
 
 LEAST_GAIN = 0.03
-"""Of the wait and the starts together: below this the prediction without workers is no better than noise."""
+"""Of the wait: below this the prediction without workers is no better than noise."""
 
 
 @rule(
@@ -19,7 +19,7 @@ LEAST_GAIN = 0.03
     "too-many-workers",
     needs={Signal.STEP, Signal.LOADER},
     uses={Signal.SETTINGS, Signal.CONTENTION},
-    instead_of=("input-wait", "workers-restarted", "slow-collate"),
+    instead_of=("input-wait", "slow-collate"),
 )
 def too_many_workers(signals: Signals) -> Finding | None:
     """The loader's workers cost more than they bring
@@ -31,7 +31,7 @@ def too_many_workers(signals: Signals) -> Finding | None:
 
     How we know
         The time to make a step's batches is measured inside the workers. If it is shorter than the wait of the training
-        thread (plus the share of each epoch's start of workers), no workers at all would be faster. If the workers
+        thread, no workers at all would be faster. If the workers
         outnumber the usable CPUs and the model of rule ST102 asks for fewer, the wait is at stake.
 
     What helps
@@ -50,10 +50,7 @@ def too_many_workers(signals: Signals) -> Finding | None:
 
 
 def _dearer_than_none(loader: LoaderUse, model: Supply) -> Finding | None:
-    start = 0.0
-    if loader.start is not None and loader.steps_per_start and not loader.persistent_workers:
-        start = loader.start.value / loader.steps_per_start
-    spent = loader.wait.value + start
+    spent = loader.wait.value
     gain = spent - model.production
     if gain < LEAST_GAIN * spent or loader.wait.low <= model.production * 0.5:
         return None
@@ -61,9 +58,7 @@ def _dearer_than_none(loader: LoaderUse, model: Supply) -> Finding | None:
         f"{loader.workers} worker{'s' * (loader.workers > 1)} cost a step {format_duration(spent)}; "
         f"making its batches in the training process takes {format_duration(model.production)}"
     )
-    stake = capped(
-        scaled(loader.wait, ratio(gain, loader.wait.value)), scaled(loader.wait, ratio(spent, loader.wait.value))
-    )
+    stake = scaled(loader.wait, ratio(gain, spent))
     return too_many_workers.finding(summary, "Set num_workers=0.", stake, account="input", source=loader.site)
 
 
