@@ -317,7 +317,8 @@ class ModuleCallWatch:
             self._first = weakref.ref(instance)
         if self._first is not None and self._first() is instance:
             self._calls += 1
-            if self._calls == CALLS_WITHOUT_BACKWARD:
+            # A dataset's own model in a loader's worker is no job of its own.
+            if self._calls == CALLS_WITHOUT_BACKWARD and torch.utils.data.get_worker_info() is None:
                 self._inferring(instance)
         return types.MethodType(self._original, instance)
 

@@ -251,8 +251,6 @@ class Session:
     def inferring(self, module: torch.nn.Module) -> None:
         """See patches.ModuleCallWatch: a module is called again and again, and nothing learns."""
         self._module_calls.remove()
-        if torch.utils.data.get_worker_info() is not None:
-            return  # a dataset's own model, in a loader's worker: no job of its own
         self._open()
         self.add_root(module)
         self.counter.infer()
