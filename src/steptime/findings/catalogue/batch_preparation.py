@@ -34,10 +34,12 @@ def batch_preparation(signals: Signals) -> Finding | None:
     """
     times = line_times(signals.lines, signals.phases)
     lines = sorted((time for time in times if time.line.role == "input" and _is_own(time)), key=_spent, reverse=True)
+    stake = total(time.host for time in lines)
     phase = named(signals.phases, "input")
-    if not lines and (phase is None or signals.has(Signal.LOADER)):
+    if phase is not None and not signals.has(Signal.LOADER) and stake.value < OWN * phase.duration.value:
+        stake = phase.duration
+    if not stake.value:
         return None
-    stake = total(time.host for time in lines) if lines or phase is None else phase.duration
     share = format_share(ratio(stake.value, signals.step.duration.value))
     summary = f"The loop's own batch preparation takes {format_duration(stake.value)} a step ({share})"
     return batch_preparation.finding(

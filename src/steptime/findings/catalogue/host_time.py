@@ -18,8 +18,6 @@ LEAST_SHARE = 0.1
 """Of the step, for the account as a whole: below it is what every loop has, and a profile with stacks adds some."""
 LEAST_LINE = 0.05
 """Of the step, for a line: below it is what zero_grad, a schedule or a loss cost in any loop."""
-EXPLAINED = 0.5
-"""Of the host account: when lines explain less (there were too many to time), the account speaks for itself."""
 LOOP_ROLES = ("host", "forward", "backward", "optimizer")
 """Roles whose Python is examined here; input, transfer and evaluation have rules of their own."""
 
@@ -49,8 +47,8 @@ def host_time(signals: Signals) -> Iterator[Finding]:
     for stake, group in groups[:MOST_LINES]:
         if ratio(stake.value, signals.step.duration.value) >= LEAST_LINE:
             yield _finding(signals, group, stake)
-    if signals.has(Signal.ACCOUNTS):
-        yield from _whole_account(signals, sum(stake.value for stake, _ in groups))
+    if not times and signals.has(Signal.ACCOUNTS):
+        yield from _whole_account(signals)
 
 
 def _python_part(signals: Signals, spent: float) -> float:
@@ -84,12 +82,9 @@ def _finding(signals: Signals, group: list[LineTime], stake: Estimate) -> Findin
     return host_time.finding(summary, advice, stake, account="host", source=source, evidence=evidence)
 
 
-def _whole_account(signals: Signals, explained: float) -> Iterator[Finding]:
-    """The account as a whole, when the lines that were timed explain less than half of it."""
+def _whole_account(signals: Signals) -> Iterator[Finding]:
     host = named(signals.accounts, "host")
-    if host is None or explained >= EXPLAINED * host.duration.value:
-        return
-    if ratio(host.duration.value, signals.step.duration.value) < LEAST_SHARE:
+    if host is None or ratio(host.duration.value, signals.step.duration.value) < LEAST_SHARE:
         return
     share = format_share(ratio(host.duration.value, signals.step.duration.value))
     summary = f"Python outside torch takes {format_duration(host.duration.value)} a step ({share})"
