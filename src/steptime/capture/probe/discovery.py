@@ -42,11 +42,13 @@ now = time.perf_counter_ns
 @dataclass
 class Found:
     """roots: modules called from outside of other modules and of the loader, owning parameters. sites: `SiteFacts`
-    without `steps`. functions: code of user functions whose lines are worth timing, the most expensive first."""
+    without `steps`. functions: code of user functions whose lines are worth timing, the most expensive first. calls: of
+    Python and C functions, all that a trace with stacks would hold."""
 
     roots: list[torch.nn.Module] = field(default_factory=list)
     sites: list[dict[str, Any]] = field(default_factory=list)
     functions: tuple[CodeType, ...] = ()
+    calls: int = 0
 
 
 OTHER, USER, MODULE, LOADER, UPDATE = range(5)
@@ -120,6 +122,7 @@ class Discovery:
         self._sites: dict[tuple[str, str, str, int], list[Any]] = {}
         self._module_depth = self._loader_depth = 0
         self._begin = 0
+        self._calls = 0
         self._profile = self._make()
         self._reads = _Reads(self._read)
 
@@ -139,7 +142,8 @@ class Discovery:
         self._reads.remove()
         window = now() - self._begin
         roots = [module for module in (reference() for reference in self._roots.values()) if module is not None]
-        found = Found(roots, [_site(key, value) for key, value in self._sites.items()], self._functions(window))
+        called = [_site(key, value) for key, value in self._sites.items()]
+        found = Found(roots, called, self._functions(window), self._calls)
         self._stack.clear()
         self._uses.clear()
         return found
@@ -150,8 +154,10 @@ class Discovery:
         def profile(frame: FrameType, event: str, argument: Any) -> None:
             try:
                 if event == "c_call":
+                    self._calls += 1
                     self._builtin(frame, argument)
                 elif event == "call":
+                    self._calls += 1
                     self._call(frame)
                 elif event == "return":
                     self._return(frame.f_code)

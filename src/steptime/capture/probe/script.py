@@ -17,7 +17,7 @@ import torch
 from torch.optim.optimizer import register_optimizer_step_post_hook
 
 from steptime.capture.probe import device, identity
-from steptime.capture.probe.discovery import Discovery
+from steptime.capture.probe.discovery import Discovery, Found
 from steptime.capture.probe.lines import LineTimeline, LoopFrame
 from steptime.capture.probe.parameters import parameters_of
 from steptime.capture.probe.profiling import Window
@@ -40,7 +40,10 @@ below the noise."""
 PROFILE_STEPS, PROFILE_TIME, PROFILE_LIMIT = 5, 2 * SECOND, 10 * SECOND
 """Five steps give a spread; two seconds bound the trace at about 2 million operators (0.5 GB of JSON before
 compression)."""
-STACK_LIMIT = 10 * SECOND
+STACK_LIMIT, STACK_CALLS = 10 * SECOND, 100_000
+"""No stacks for longer steps, or for steps with more calls: each becomes an event of 250 bytes, that is 25 MB and a
+second to
+write."""
 AGAIN_AFTER = 600 * SECOND
 """A long job is profiled once more after ten minutes: what is steady at the start may have drifted."""
 REQUEST_PERIOD = SECOND
@@ -141,16 +144,17 @@ def _stages(session: Watched) -> Stage:
     frames = LoopFrame()
     frames.mark(sys._getframe())
     yield from _steps(UNTOUCHED_STEPS)
-    functions = yield from _discover(session, frames)
-    yield from _lines(session, frames, functions)
+    found = yield from _discover(session, frames)
+    yield from _lines(session, frames, list(found.functions))
     session.recorder.fact("settings", **identity.settings_facts())
     session.marks = device.make_marks(session.recorder.journal)
     yield from _until(session, PLAIN_STEPS, PLAIN_TIME, PLAIN_LIMIT)
     duration = session.usual_step()
+    stacks = duration < STACK_LIMIT and found.calls < STACK_CALLS * DISCOVERY_STEPS
     if session.plan.get("profile", True):
-        yield from _profiles(session, duration, 1)
+        yield from _profiles(session, duration, 1, stacks)
         yield from _turns(session, duration)
-    yield from _keep_watching(session, duration)
+    yield from _keep_watching(session, duration, stacks)
 
 
 def _steps(count: int) -> Stage:
@@ -168,14 +172,14 @@ def _until(session: Watched, steps: int, at_least: int, limit: int) -> Stage:
             return
 
 
-def _discover(session: Watched, frames: LoopFrame) -> Generator[None, None, list[Any]]:
+def _discover(session: Watched, frames: LoopFrame) -> Generator[None, None, Found]:
     """Finds roots, call sites and hot functions under Python's profile function."""
     begin = now()
     discovery = Discovery()
     if not discovery.start():
         session.recorder.note("another profiler holds sys.setprofile: root modules and call sites were not looked for")
         yield
-        return []
+        return Found()
     session.recorder.pause(begin)
     begin, first = now(), session.steps
     try:
@@ -195,7 +199,7 @@ def _discover(session: Watched, frames: LoopFrame) -> Generator[None, None, list
     kind, name = _device_of(found.roots)
     identity.write_process(session.recorder.folder, kind, name)
     session.recorder.pause(end)
-    return list(found.functions)
+    return found
 
 
 def _device_of(roots: list[torch.nn.Module]) -> tuple[str, str]:
@@ -246,11 +250,11 @@ def _turns(session: Watched, duration: int) -> Stage:
         hook.remove()
 
 
-def _profiles(session: Watched, duration: int, number: int) -> Stage:
+def _profiles(session: Watched, duration: int, number: int, stacks: bool) -> Stage:
     """A window of plain steps with shapes, then one step with stacks."""
     wanted = session.plan.get("profile_steps") or max(1, min(PROFILE_STEPS, PROFILE_TIME // (duration or 1)))
     yield from _profile(session, Window(session.recorder.folder, number, stacks=False), wanted)
-    if duration < STACK_LIMIT:
+    if stacks:
         yield from _profile(session, Window(session.recorder.folder, number + 1, stacks=True), 1)
 
 
@@ -277,7 +281,7 @@ def _profile(session: Watched, window: Window, wanted: int) -> Stage:
     session.recorder.pause(end)
 
 
-def _keep_watching(session: Watched, duration: int) -> Stage:
+def _keep_watching(session: Watched, duration: int, stacks: bool) -> Stage:
     """To the end of the job: a further window after ten minutes, and whenever the request file appears."""
     request = os.path.join(session.plan["recording"], REQUEST)
     number, again, look = 3, now() + AGAIN_AFTER, 0
@@ -291,7 +295,7 @@ def _keep_watching(session: Watched, duration: int) -> Stage:
         asked = _modified(request)
         if asked > served or (time_now > again and session.plan.get("profile", True)):
             served, again = asked, time_now + (1 << 62)
-            yield from _profiles(session, duration, number)
+            yield from _profiles(session, duration, number, stacks)
             number += 2
 
 
