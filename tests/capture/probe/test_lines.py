@@ -184,12 +184,33 @@ def test_a_loop_of_too_many_lines_ends_the_timeline_and_says_so() -> None:
             total += i
         return total
 
-    assert timeline.start(None, [long.__code__], None)
+    assert timeline.start(long.__code__, [], None)
     assert long() == sum(range(30_000))
     assert sys.gettrace() is None
     timeline.stop()
     assert 20_000 < len(records) < 20_010
     assert "20000" in notes[0]
+
+
+@pytest.mark.skipif(sys.gettrace() is not None, reason="a tracer is on")
+def test_a_busy_function_counts_for_the_line_that_calls_it() -> None:
+    timeline, records, notes = make()
+
+    def busy() -> int:
+        total = 0
+        for i in range(9_000):
+            total += i
+        return total
+
+    def loop() -> int:
+        first = busy()
+        return first + busy()
+
+    assert timeline.start(loop.__code__, [busy.__code__], None)
+    assert loop() == 2 * sum(range(9_000))
+    timeline.stop()
+    assert len(records) == 2  # one for each line of the loop's function, none of the busy one's
+    assert notes == ["busy runs too many lines to be timed: they count for the line that calls it"]
 
 
 @pytest.mark.skipif(sys.gettrace() is not None, reason="a tracer is on")

@@ -23,6 +23,8 @@ MOST_RECORDS = 20_000
 fewer."""
 MOST_CALLS = 1_000
 """Calls of one function other than the loop; beyond, it is timed as a part of the line that calls it."""
+MOST_HITS = 4_000
+"""Lines run of one function other than the loop, likewise: one busy function must not use up the window of all."""
 MOST_LINES = 4_000
 """Lines of one function; identities of lines are numbers in a row."""
 FREE_TOOLS = (3, 4)
@@ -92,6 +94,8 @@ class Clock:
         self.records: list[tuple[int, int, int]] = []
         self.full = False
         self.dropped: list[CodeType] = []
+        self._dropped_identities: list[range] = []
+        self._hits: dict[int, int] = {}
         self._bases, self._loop = bases, loop
         self._stack: list[_Open] = []
         self._counts: dict[int, int] = {}
@@ -114,8 +118,10 @@ class Clock:
         if top.identity:
             self.records.append((top.identity, top.begin, time_now))
         top.identity, top.begin = self._bases[id(code)] + line, time_now
-        if len(self.records) > MOST_RECORDS:
-            self.full = True
+        if code is self._loop:
+            self.full = len(self.records) > MOST_RECORDS
+        else:
+            self._hit(code)
 
     def _unwind(self, code: CodeType, time_now: int) -> None:
         if any(each.code is code for each in self._stack):
@@ -140,8 +146,28 @@ class Clock:
         """Gives up a function that is called too often for its lines to be timed one by one."""
         calls = self._counts.get(id(code), 0) + 1
         self._counts[id(code)] = calls
-        if code is not self._loop and calls > MOST_CALLS and self._bases.pop(id(code), None) is not None:
+        if code is not self._loop and calls > MOST_CALLS:
+            self._drop(code)
+
+    def _hit(self, code: CodeType) -> None:
+        """Gives up a function that runs too many lines."""
+        hits = self._hits.get(id(code), 0) + 1
+        self._hits[id(code)] = hits
+        if hits > MOST_HITS:
+            self._drop(code)
+        self.full = len(self.records) > MOST_RECORDS or not self._bases
+
+    def _drop(self, code: CodeType) -> None:
+        base = self._bases.pop(id(code), None)
+        if base is not None:
             self.dropped.append(code)
+            first = base + code.co_firstlineno
+            self._dropped_identities.append(range(first, first + _span(code)))
+
+    def kept(self) -> list[tuple[int, int, int]]:
+        """The records without those of functions that were given up: their time is the calling lines'."""
+        dropped = self._dropped_identities
+        return [record for record in self.records if not any(record[0] in each for each in dropped)]
 
     def close(self) -> None:
         """Ends all lines that are open."""
@@ -345,12 +371,12 @@ class LineTimeline:
         if clock is None:
             return
         clock.close()
-        for identity, begin, end in clock.records:
+        for identity, begin, end in clock.kept():
             self._interval(LINE, identity, begin, end)
         if clock.full:
             self._note(f"the loop runs too many lines: the line timeline ended after {MOST_RECORDS} of them")
         for code in clock.dropped:
-            self._note(f"{code.co_name} is called too often for its lines to be timed to the end")
+            self._note(f"{code.co_name} runs too many lines to be timed: they count for the line that calls it")
 
 
 def _traceable(code: CodeType) -> bool:
