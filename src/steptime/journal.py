@@ -53,7 +53,7 @@ class Kind(IntEnum):
     ZERO_GRAD = 10
     """Optimizer.zero_grad. identity: 0."""
     GARBAGE = 11
-    """A collection of Python's garbage collector. identity: generation."""
+    """A collection of Python's garbage collector, in whatever thread. identity: 0."""
     COMPILE = 12
     """TorchDynamo tracing and compiling."""
     CHECKPOINT = 13

@@ -71,7 +71,8 @@ def marked_lines(script: str) -> set[int]:
 def run(script: str, folder: Path, *arguments: str) -> dict[str, Any]:
     """The report of a job. One thread of torch's own: the faults are not about threads, and CI has few CPUs."""
     environment = {**os.environ, "OMP_NUM_THREADS": "1"}
-    command = [sys.executable, "-m", "steptime.cli.main", "run", "--json", "--no-progress", "--recording", str(folder)]
+    steptime = [sys.executable, "-c", "from steptime.cli.main import entry; entry()"]
+    command = [*steptime, "run", "--json", "--no-progress", "--recording", str(folder)]
     job = [sys.executable, str(SCRIPTS / f"{script}.py"), *arguments]
     done = subprocess.run(
         [*command, "--", *job], capture_output=True, text=True, check=False, env=environment, timeout=300

@@ -9,7 +9,7 @@ torch = pytest.importorskip("torch")
 from steptime.capture.probe.parameters import parameters_of  # noqa: E402
 
 
-class Building(torch.nn.Linear):
+class Building(torch.nn.Linear):  # type: ignore[misc,name-defined]
     """Makes something when it is asked for its parameters, as layers of Keras do."""
 
     asked = 0

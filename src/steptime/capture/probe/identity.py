@@ -154,28 +154,35 @@ def _matmul_precision() -> str:
         return "mixed"  # torch refuses to say when the old and the new interface were both used
 
 
-def compilation_facts(seen: int) -> list[dict[str, Any]]:
-    """`CompilationFacts` of what TorchDynamo compiled since `seen` entries; empty while Dynamo is not loaded.
+def compilation_facts(after_us: int) -> tuple[list[dict[str, Any]], int]:
+    """`CompilationFacts` of what TorchDynamo began to compile after `after_us` (epoch, microseconds), and when the
+    last of
+    them began; none while Dynamo is not loaded.
 
     torch._dynamo.utils.get_compilation_metrics keeps the newest 64 (torch 2.4 to 2.13).
     """
     # Another thread may be in the middle of importing it.
     metrics_of = getattr(sys.modules.get("torch._dynamo.utils"), "get_compilation_metrics", None)
     if metrics_of is None:
-        return []
-    metrics = metrics_of()
-    return [
+        return [], after_us
+    metrics = [metric for metric in metrics_of() if _started(metric) > after_us]
+    facts = [
         {
             "function": str(getattr(metric, "co_name", "") or ""),
             "file": str(getattr(metric, "co_filename", "") or ""),
             "line": int(getattr(metric, "co_firstlineno", 0) or 0),
             "duration_ns": int(getattr(metric, "duration_us", 0) or 0) * 1000,
-            "begin": _monotonic(int(getattr(metric, "start_time_us", 0) or 0) * 1000),
+            "begin": _monotonic(_started(metric) * 1000),
             "recompile_reason": str(getattr(metric, "recompile_reason", "") or ""),
             "graph_breaks": int(getattr(metric, "num_graph_breaks", 0) or 0),
         }
-        for metric in metrics[seen:]
+        for metric in metrics
     ]
+    return facts, max(map(_started, metrics), default=after_us)
+
+
+def _started(metric: Any) -> int:
+    return int(getattr(metric, "start_time_us", 0) or 0)
 
 
 def _monotonic(epoch_ns: int) -> int | None:

@@ -9,7 +9,6 @@ frame out of every traceback.
 from __future__ import annotations
 
 import functools
-import gc
 import sys
 import time
 import types
@@ -34,11 +33,9 @@ RANGES = (
 )
 ANOMALY, DETERMINISTIC, PROFILER = int(Flag.ANOMALY), int(Flag.DETERMINISTIC), int(Flag.PROFILER)
 GRADIENT, TRAINING, PARTIAL = int(Flag.GRADIENT), int(Flag.TRAINING), int(Flag.PARTIAL)
-SCALER_STEP, GARBAGE = int(Kind.SCALER_STEP), int(Kind.GARBAGE)
+SCALER_STEP = int(Kind.SCALER_STEP)
 CALLS_WITHOUT_BACKWARD = 4
 """So many calls of the first module without a backward make the job an inference job, until a backward comes."""
-GARBAGE_LEAST = 20_000
-"""ns: collections of the youngest generation come by the hundred a step and cost microseconds; not worth a record."""
 KNOWN_NAMES = 4096
 """Names of ranges remembered; a job that makes up new names for ever must not grow our table."""
 
@@ -330,30 +327,3 @@ class ModuleCallWatch:
         """Restores the method."""
         if torch.nn.Module.__dict__["__call__"] is self:
             torch.nn.Module.__call__ = self._original
-
-
-class GarbageWatch:
-    """Times Python's garbage collections; `interval(kind, generation, begin, end)` takes them."""
-
-    def __init__(self, interval: Callable[[int, int, int, int], None]) -> None:
-        self._interval = interval
-        self._begin = 0
-
-    def install(self) -> None:
-        """Joins gc.callbacks."""
-        gc.callbacks.append(self.collection)
-
-    def remove(self) -> None:
-        """Leaves gc.callbacks."""
-        if self.collection in gc.callbacks:
-            gc.callbacks.remove(self.collection)
-
-    def collection(self, phase: str, information: dict[str, int]) -> None:
-        """Called by the collector at its start and stop, in whatever thread it runs; what raises here is only
-        printed."""
-        if phase == "start":
-            self._begin = now()
-            return
-        end = now()
-        if self._begin and end - self._begin >= GARBAGE_LEAST:
-            self._interval(GARBAGE, information.get("generation", 0), self._begin, end)

@@ -86,7 +86,7 @@ class Housekeeping:
         self._recorder = recorder
         self._sample = device.memory_sampler(recorder.journal)
         self._compiler_seen = False
-        self._compiled = 0
+        self._compiled_us = 0
         self._begin = 0
         self._dirty = False
 
@@ -117,8 +117,7 @@ class Housekeeping:
     def write_compilations(self) -> None:
         """Writes what was compiled since the last look."""
         self._dirty = False
-        facts = identity.compilation_facts(self._compiled)
-        self._compiled += len(facts)
+        facts, self._compiled_us = identity.compilation_facts(self._compiled_us)
         for fact in facts:
             self._recorder.fact("compilation", **fact)
 

@@ -21,9 +21,9 @@ from typing import Any
 import torch
 
 from steptime.capture.probe import device, identity, loader, script
+from steptime.capture.probe.garbage import GarbageWatch
 from steptime.capture.probe.patches import (
     FunctionPatch,
-    GarbageWatch,
     ModuleCallWatch,
     Patch,
     RangePatch,
@@ -261,6 +261,7 @@ class Session:
         """A step has ended (online view; the exact borders are found from the journal later)."""
         self.steps += 1
         self._borders.append(time_ns)
+        self._garbage.write()
         if not self.watching:
             self.recorder.append(BORDER, 0, 0, time_ns, time_ns)
         if self.marks is not None:
