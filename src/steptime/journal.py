@@ -12,6 +12,7 @@ any instant leaves whole records and at most one torn one at the end, which read
 
 from __future__ import annotations
 
+import itertools
 import os
 import struct
 import threading
@@ -114,10 +115,9 @@ class Journal:
 
     def __init__(self) -> None:
         self._file = -1
-        self._records: list[bytes] = []
-        self._flush_at = 0
+        self.records: list[tuple[int, int, int, int, int, int]] = []
+        self.flush_at = 0
         self._flushing = threading.Lock()
-        self._pack = RECORD.pack
 
     def open(self, path: str) -> None:
         """Opens the file; what was appended so far is written with the next flush."""
@@ -125,14 +125,14 @@ class Journal:
 
     def append(self, kind: int, flags: int, thread: int, identity: int, begin: int, end: int) -> None:
         """Appends one interval that has just ended; writes the records out when the last write is long ago."""
-        self._records.append(self._pack(kind, flags, thread, identity, begin, end))
-        if end > self._flush_at:
-            self._flush_at = end + FLUSH_NANOSECONDS
+        self.records.append((kind, flags, thread, identity, begin, end))
+        if end > self.flush_at:
+            self.flush_at = end + FLUSH_NANOSECONDS
             self.flush()
 
     def sample(self, kind: int, identity: int, time: int, value: int) -> None:
         """Appends one sample: MEMORY, QUEUE or DEVICE_MARK, whose second time is a value."""
-        self._records.append(self._pack(kind, 0, 0, identity, time, value))
+        self.records.append((kind, 0, 0, identity, time, value))
 
     def flush(self) -> None:
         """Writes what is kept; whole records stay whole as far as the file system takes them. Whoever comes while
@@ -141,11 +141,11 @@ class Journal:
             return
         try:
             if self._file < 0:
-                del self._records[:-UNOPENED_RECORDS]
+                del self.records[:-UNOPENED_RECORDS]
                 return
-            count = len(self._records)
-            view = memoryview(b"".join(self._records[:count]))
-            del self._records[:count]
+            count = len(self.records)
+            view = memoryview(b"".join(itertools.starmap(RECORD.pack, self.records[:count])))
+            del self.records[:count]
             while view:
                 view = view[os.write(self._file, view) :]
         finally:
@@ -160,4 +160,4 @@ class Journal:
 
     def forget(self) -> None:
         """In a forked child: drops what belongs to the parent, whose file it shares, and a lock it may have held."""
-        self._file, self._records, self._flushing = -1, [], threading.Lock()
+        self._file, self.records, self._flushing = -1, [], threading.Lock()

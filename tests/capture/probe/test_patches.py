@@ -30,17 +30,24 @@ class Heard:
     """A listener that keeps what it is told."""
 
     def __init__(self) -> None:
+        self.marks = None
+        self.owners: list[Any] = []
         self.ranges: list[tuple[int, Any, bool]] = []
         self.forwards: list[tuple[int, int]] = []
         self.backwards: list[int] = []
         self.intervals: list[int] = []
 
-    def range_begins(self, kind: int, owner: Any, begin: int) -> None:
+    def range_begins(self, kind: int, owner: Any, begin: int) -> int:
         assert begin > 0
+        self.owners.append(owner)
+        return len(self.owners)
 
-    def range_ends(self, kind: int, owner: Any, begin: int, end: int, failed: bool) -> None:
+    def range_ends(self, kind: int, number: int, begin: int, end: int, failed: bool) -> None:
         assert begin <= end
-        self.ranges.append((kind, owner, failed))
+        self.ranges.append((kind, self.owners[number - 1] if number else None, failed))
+
+    def failed(self, error: Exception) -> None:
+        raise error
 
     def backward_begins(self, begin: int) -> None:
         assert begin > 0
@@ -105,7 +112,7 @@ def test_ranges_of_the_users_own_are_left_alone(ranges: Heard) -> None:
     with torch.profiler.record_function("mine") as mine:
         pass
     assert ranges.ranges == []
-    assert "_steptime" not in vars(mine)
+    assert "_steptime" not in vars(mine)  # the class says None
 
 
 def test_removing_the_range_patch_restores_the_class(heard: Heard) -> None:

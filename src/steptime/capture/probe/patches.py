@@ -36,18 +36,27 @@ GRADIENT, TRAINING, PARTIAL = int(Flag.GRADIENT), int(Flag.TRAINING), int(Flag.P
 SCALER_STEP = int(Kind.SCALER_STEP)
 CALLS_WITHOUT_BACKWARD = 4
 """So many calls of the first module without a backward make the job an inference job, until a backward comes."""
+ZERO_GRAD = int(Kind.ZERO_GRAD)
+READ_EACH, READ_EVERY = 64, 16
+"""The flags of the first backwards are all read, of later ones every sixteenth: switches of a job stay as they are."""
 KNOWN_NAMES = 4096
 """Names of ranges remembered; a job that makes up new names for ever must not grow our table."""
 
 
 class Listener(Protocol):
-    """What the patches tell the session. Times: ns of the monotonic clock. No method raises."""
+    """What the patches tell the session. Times: ns of the monotonic clock. What raises in it is handed to `failed`."""
 
-    def range_begins(self, kind: int, owner: Any, begin: int) -> None:
-        """A loader's next or an optimiser's step begins; `owner` is the iterator or the optimiser."""
+    marks: Any
+    """None where no device is in use: then `forward_begins` is not called."""
 
-    def range_ends(self, kind: int, owner: Any, begin: int, end: int, failed: bool) -> None:
+    def range_begins(self, kind: int, owner: Any, begin: int) -> int:
+        """A loader's next or an optimiser's step begins; `owner`: iterator or optimiser. Returns its number."""
+
+    def range_ends(self, kind: int, number: int, begin: int, end: int, failed: bool) -> None:
         """The range has ended, outside of torch's own record."""
+
+    def failed(self, error: Exception) -> None:
+        """Something of ours has raised: the watch ends. Raises nothing itself."""
 
     def backward_begins(self, begin: int) -> None:
         """A backward pass begins."""
@@ -63,6 +72,15 @@ class Listener(Protocol):
 
     def interval(self, kind: int, identity: int, begin: int, end: int) -> None:
         """Any other interval has ended."""
+
+
+def _told(listener: Listener, method: Callable[..., Any], *arguments: Any) -> Any:
+    """Calls a method of the listener where a few more hundred nanoseconds do not matter."""
+    try:
+        return method(*arguments)
+    except Exception as error:  # noqa: BLE001 - the probe's border: nothing of ours reaches the user
+        listener.failed(error)
+        return None
 
 
 class Patch(Protocol):
@@ -85,7 +103,8 @@ def _kind_of(name: str, known: dict[str, int]) -> int:
 class RangePatch:
     """Reads the ranges that DataLoader and Optimizer open through torch.autograd.profiler.record_function.
 
-    They are entered whether a profiler runs or not (torch 2.4 to 2.13), so this costs no frame and no hook.
+    They are entered whether a profiler runs or not (torch 2.4 to 2.13), so this costs no frame and no hook. Every call
+    here is paid for by each step of the job, out of a cold cache: hence so few of them.
     """
 
     def __init__(self, listener: Listener) -> None:
@@ -95,7 +114,8 @@ class RangePatch:
         self._listener = listener
 
     def install(self) -> None:
-        """Replaces the class's two methods."""
+        """Replaces the class's two methods. `_steptime` of an instance: (kind, number, begin) of a range of ours."""
+        self._target._steptime = None
         self._target.__enter__ = self._make_enter()
         self._target.__exit__ = self._make_exit()
 
@@ -103,6 +123,8 @@ class RangePatch:
         """Puts the originals back."""
         self._target.__enter__ = self._enter
         self._target.__exit__ = self._exit
+        if "_steptime" in vars(self._target):
+            del self._target._steptime
 
     def _make_enter(self) -> Callable[..., Any]:
         original, listener, known = self._enter, self._listener, dict[str, int]()
@@ -115,10 +137,13 @@ class RangePatch:
             if kind is None:
                 kind = _kind_of(name, known)
             if kind:
-                owner = frame_of(1).f_locals.get("self")
                 begin = now()
-                self._steptime = (kind, owner, begin)
-                listener.range_begins(kind, owner, begin)
+                try:
+                    owner = None if kind == ZERO_GRAD else frame_of(1).f_locals["self"]
+                    number = 0 if owner is None else listener.range_begins(kind, owner, begin)
+                    self._steptime = (kind, number, begin)
+                except Exception as error:  # noqa: BLE001 - the probe's border: nothing of ours reaches the user
+                    listener.failed(error)
             return original(self)
 
         return __enter__
@@ -129,10 +154,13 @@ class RangePatch:
         @functools.wraps(original)
         def __exit__(self: Any, exc_type: Any, exc_value: Any, traceback: Any) -> Any:
             result = original(self, exc_type, exc_value, traceback)
-            opened = self.__dict__.pop("_steptime", None)
+            opened = getattr(self, "_steptime", None)
             if opened is not None:
-                kind, owner, begin = opened
-                listener.range_ends(kind, owner, begin, now(), exc_type is not None)
+                kind, number, begin = opened
+                try:
+                    listener.range_ends(kind, number, begin, now(), exc_type is not None)
+                except Exception as error:  # noqa: BLE001 - the probe's border: nothing of ours reaches the user
+                    listener.failed(error)
             return result
 
         return __exit__
@@ -170,12 +198,20 @@ class FunctionPatch:
 def backward_wrapper(listener: Listener, partial: bool) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
     """Wraps torch.autograd.backward, or torch.autograd.grad with `partial`."""
 
+    calls = flags = 0
+
     def wrap(inner: Callable[..., Any]) -> Callable[..., Any]:
         @functools.wraps(inner)
         def timed(*args: Any, **kwargs: Any) -> Any:
             begin = now()
-            listener.backward_begins(begin)
-            flags = PARTIAL if partial else _backward_flags()
+            nonlocal calls, flags
+            calls += 1
+            try:
+                listener.backward_begins(begin)
+                if calls < READ_EACH or not calls % READ_EVERY:
+                    flags = PARTIAL if partial else _backward_flags()
+            except Exception as error:  # noqa: BLE001 - the probe's border: nothing of ours reaches the user
+                listener.failed(error)
             try:
                 return inner(*args, **kwargs)
             except BaseException as error:
@@ -183,7 +219,10 @@ def backward_wrapper(listener: Listener, partial: bool) -> Callable[[Callable[..
                 error.__traceback__ = error.__traceback__ and error.__traceback__.tb_next
                 raise
             finally:
-                listener.backward_ends(begin, now(), flags)
+                try:
+                    listener.backward_ends(begin, now(), flags)
+                except Exception as error:  # noqa: BLE001 - the probe's border: nothing of ours reaches the user
+                    listener.failed(error)
 
         # What torch.compiler.disable sets, without importing torch._dynamo.
         timed._torchdynamo_disable = True  # type: ignore[attr-defined]
@@ -205,7 +244,7 @@ def interval_wrapper(listener: Listener, kind: int) -> Callable[[Callable[..., A
                 error.__traceback__ = error.__traceback__ and error.__traceback__.tb_next
                 raise
             finally:
-                listener.interval(kind, 0, begin, now())
+                _told(listener, listener.interval, kind, 0, begin, now())
 
         timed._torchdynamo_disable = True  # type: ignore[attr-defined]
         return timed
@@ -220,14 +259,14 @@ def scaler_wrapper(listener: Listener) -> Callable[[Callable[..., Any]], Callabl
         @functools.wraps(inner)
         def step(self: Any, optimizer: Any, *args: Any, **kwargs: Any) -> Any:
             begin = now()
-            listener.range_begins(SCALER_STEP, optimizer, begin)
+            number = _told(listener, listener.range_begins, SCALER_STEP, optimizer, begin) or 0
             try:
                 return inner(self, optimizer, *args, **kwargs)
             except BaseException as error:
                 error.__traceback__ = error.__traceback__ and error.__traceback__.tb_next
                 raise
             finally:
-                listener.range_ends(SCALER_STEP, optimizer, begin, now(), False)
+                _told(listener, listener.range_ends, SCALER_STEP, number, begin, now(), False)
 
         return step
 
@@ -258,14 +297,18 @@ class RootPatch:
                 return compiled(*args, **kwargs) if compiled else call(module, *args, **kwargs)
             flags = (GRADIENT if gradients() else 0) | (TRAINING if module is not None and module.training else 0)
             begin = now()
-            listener.forward_begins(begin)
+            if listener.marks is not None:
+                _told(listener, listener.forward_begins, begin)
             try:
                 return compiled(*args, **kwargs) if compiled else call(module, *args, **kwargs)
             except BaseException as error:
                 error.__traceback__ = error.__traceback__ and error.__traceback__.tb_next
                 raise
             finally:
-                listener.forward_ends(identity, begin, now(), flags)
+                try:
+                    listener.forward_ends(identity, begin, now(), flags)
+                except Exception as error:  # noqa: BLE001 - the probe's border: nothing of ours reaches the user
+                    listener.failed(error)
 
         return timed_call
 

@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import os
-import threading
 import time
 import weakref
 from collections.abc import Callable
+from threading import get_ident
 from typing import Any
 
 from steptime.capture.probe.facts import Facts
-from steptime.journal import Journal, Kind
+from steptime.journal import FLUSH_NANOSECONDS, Journal, Kind
 
 PAUSE = int(Kind.PAUSE)
+MOST_THREADS = 65535
 PENDING_FACTS = 256
 """Facts kept before the first sign of training: loaders and optimisers are made before."""
 
@@ -39,14 +40,22 @@ class Recorder:
 
     def append(self, kind: int, flags: int, number: int, begin: int, end: int) -> None:
         """Appends an interval of this thread."""
-        ident = threading.get_ident()
-        thread = self._threads.get(ident)
-        if thread is None:
-            thread = self._threads[ident] = min(len(self._threads), 65535)
+        thread = self._threads.get(get_ident()) or self._new_thread()
+        journal = self.journal
+        journal.records.append((kind, flags, thread, number, begin, end))  # Journal.append, without a call
+        if end > journal.flush_at:
+            journal.flush_at = end + FLUSH_NANOSECONDS
+            self._flush()
+
+    def _flush(self) -> None:
         try:
-            self.journal.append(kind, flags, thread, number, begin, end)
+            self.journal.flush()
         except OSError as error:
             self._failed(f"the recording cannot be written ({error.strerror})")
+
+    def _new_thread(self) -> int:
+        thread = self._threads[get_ident()] = min(len(self._threads) + 1, MOST_THREADS)
+        return thread
 
     def interval(self, kind: int, number: int, begin: int, end: int) -> None:
         """Appends an interval without flags."""

@@ -47,6 +47,10 @@ write."""
 AGAIN_AFTER = 600 * SECOND
 """A long job is profiled once more after ten minutes: what is steady at the start may have drifted."""
 REQUEST_PERIOD = SECOND
+QUIET = SECOND // 10
+"""While there is nothing to do but watch, the script and its housekeeping come only so often: a resumption costs 5
+us out of a
+cold cache."""
 REQUEST = "profile-request"
 """A file of this name in the recording asks every process for one more window."""
 
@@ -62,6 +66,8 @@ class Watched(Protocol):
     counter: StepCounter
     steps: int
     marks: device.Marks | None
+    quiet_until: int
+    """ns: until then no border resumes the script."""
 
     def add_root(self, module: torch.nn.Module) -> None:
         """Times a root module."""
@@ -286,10 +292,12 @@ def _keep_watching(session: Watched, duration: int, stacks: bool) -> Stage:
     number, again, look = 3, now() + AGAIN_AFTER, 0
     served = 0.0
     while True:
-        yield
         time_now = now()
+        session.quiet_until = time_now + QUIET
+        yield
         if time_now < look:
             continue
+        session.quiet_until = 0
         look = time_now + REQUEST_PERIOD
         asked = _modified(request)
         if asked > served or (time_now > again and session.plan.get("profile", True)):

@@ -12,10 +12,10 @@ import multiprocessing
 import multiprocessing.util
 import os
 import sys
-import threading
 import time
 from collections import deque
 from collections.abc import Callable
+from threading import get_ident
 from typing import Any
 
 import torch
@@ -69,6 +69,7 @@ class Session:
         self.steps = 0
         self.roots: list[RootPatch] = []
         self.watching = False
+        self.quiet_until = 0
         self.marks: device.Marks | None = None
         self._active = True
         self._pid = os.getpid()
@@ -140,7 +141,7 @@ class Session:
         """At the first sign of training: the process gets its folder, its thread and its script."""
         if self.recorder.folder:
             return
-        self._trainer = threading.get_ident()
+        self._trainer = get_ident()
         folder = identity.make_folder(self.plan["recording"], self._pid)
         identity.write_process(folder, device="cpu", device_name="")
         self.recorder.open(folder)
@@ -152,34 +153,35 @@ class Session:
     def _start_script(self) -> None:
         if self._script is not None:
             self._script.close()
+        self.quiet_until = 0
         self._script = script.run(self, self._housekeeping)
         next(self._script)
 
     # -- what the patches tell -------------------------------------------------------------------------------------
 
-    @guarding
-    def range_begins(self, kind: int, owner: Any, begin: int) -> None:
+    def range_begins(self, kind: int, owner: Any, begin: int) -> int:
         """See patches.Listener."""
-        if kind in UPDATES:
-            if self._is_trainer():
-                self.counter.update_begins(self.numbers.of(_optimizer(owner))[0])
-        elif kind == LOADER_NEXT:
-            self._loader_next_begins(owner, begin)
+        if kind == LOADER_NEXT:
+            return self._loader_next_begins(owner, begin)
+        optimizer = _optimizer(owner) if kind == SCALER_STEP else owner
+        number, _ = self.numbers.of(optimizer)
+        if number not in self._described:
+            self._described.add(number)
+            self._open()
+            self.recorder.fact("optimizer", **identity.optimizer_facts(optimizer, number))
+        if get_ident() == self._trainer:
+            self.counter.update_begins(number)
+        return number
 
-    @guarding
-    def range_ends(self, kind: int, owner: Any, begin: int, end: int, failed: bool) -> None:
+    def range_ends(self, kind: int, number: int, begin: int, end: int, failed: bool) -> None:
         """See patches.Listener."""
-        flags = EXHAUSTED if failed else 0
-        if kind in UPDATES:
-            self._update_ends(kind, owner, begin, end, flags)
-        elif kind == LOADER_NEXT:
-            number, _ = self.numbers.of(owner)
+        if kind == LOADER_NEXT:
             loader.next_ended(number, end)
-            self.recorder.append(kind, flags, number, begin, end)
-        else:
-            self.recorder.append(kind, flags, 0, begin, end)
+        self.recorder.append(kind, EXHAUSTED if failed else 0, number, begin, end)
+        if kind in UPDATES and get_ident() == self._trainer and self.counter.update_ends():
+            self._border(end)
 
-    def _loader_next_begins(self, iterator: Any, begin: int) -> None:
+    def _loader_next_begins(self, iterator: Any, begin: int) -> int:
         number, _ = self.numbers.of(iterator)
         if number not in self._described:
             self._described.add(number)
@@ -188,31 +190,14 @@ class Session:
         ready = loader.ready(iterator)
         if ready is not None:
             self.recorder.journal.sample(QUEUE, number, begin, ready)
+        return number
 
-    def _update_ends(self, kind: int, owner: Any, begin: int, end: int, flags: int) -> None:
-        optimizer = _optimizer(owner)
-        number, _ = self.numbers.of(optimizer)
-        if number not in self._described:
-            self._described.add(number)
-            self._describe_optimizer(optimizer, number)
-        self.recorder.append(kind, flags, number, begin, end)
-        if self._is_trainer() and self.counter.update_ends():
-            self._border(end)
-
-    def _describe_optimizer(self, optimizer: Any, number: int) -> None:
-        self._open()
-        self.recorder.fact("optimizer", **identity.optimizer_facts(optimizer, number))
-
-    def _is_trainer(self) -> bool:
-        return not self._trainer or threading.get_ident() == self._trainer
-
-    @guarding
     def backward_begins(self, begin: int) -> None:
         """See patches.Listener."""
-        if not self._is_trainer():
+        if get_ident() != self._trainer and self._trainer:
             if self.counter.backwards or self.counter.updated:
                 return
-            self._trainer = threading.get_ident()  # a thread that only infers was there first
+            self._trainer = get_ident()  # a thread that only infers was there first
         if not self.counter.backwards:
             self._first_backward()
         self.counter.backward_begins()
@@ -223,24 +208,21 @@ class Session:
         self._module_calls.remove()
         self._open()
 
-    @guarding
     def backward_ends(self, begin: int, end: int, flags: int) -> None:
         """See patches.Listener."""
         self.recorder.append(BACKWARD, flags, 0, begin, end)
-        if self._is_trainer() and self.counter.backward_ends(bool(flags & PARTIAL)):
+        if get_ident() == self._trainer and self.counter.backward_ends(bool(flags & PARTIAL)):
             self._border(end)
 
-    @guarding
     def forward_begins(self, begin: int) -> None:
         """See patches.Listener."""
-        if self.marks is not None and self._is_trainer():
+        if self.marks is not None and get_ident() == self._trainer:
             self.marks.mark(FORWARD)
 
-    @guarding
     def forward_ends(self, root: int, begin: int, end: int, flags: int) -> None:
         """See patches.Listener."""
         self.recorder.append(FORWARD, flags, root, begin, end)
-        if self._is_trainer() and self.counter.forward_ends():
+        if get_ident() == self._trainer and self.counter.forward_ends():
             self._border(end)
 
     def interval(self, kind: int, number: int, begin: int, end: int) -> None:
@@ -261,7 +243,6 @@ class Session:
         """A step has ended (online view; the exact borders are found from the journal later)."""
         self.steps += 1
         self._borders.append(time_ns)
-        self._garbage.write()
         if not self.watching:
             self.recorder.append(BORDER, 0, 0, time_ns, time_ns)
         if self.marks is not None:
@@ -269,7 +250,8 @@ class Session:
         if self.counter.changed:
             self.counter.changed = False
             self._start_script()  # what was learnt at the old kind of border starts again
-        elif self._script is not None:
+        elif time_ns >= self.quiet_until and self._script is not None:
+            self._garbage.write()
             next(self._script, None)
 
     def usual_step(self) -> int:
@@ -280,7 +262,7 @@ class Session:
     @guarding
     def unwatched_update(self, *_: Any) -> None:
         """The optimiser's post hook while the watch is off: only the border is stamped."""
-        if not self.watching and self._is_trainer() and self.counter.unwatched_update():
+        if not self.watching and get_ident() == self._trainer and self.counter.unwatched_update():
             self._border(time.perf_counter_ns())
 
     def add_root(self, module: torch.nn.Module) -> None:
@@ -300,6 +282,7 @@ class Session:
         try:
             if self._script is not None:
                 self._script.close()
+            self._garbage.write()
             self.recorder.close()
         except Exception:  # noqa: BLE001 - the probe's border: the interpreter is going down, nobody could be told
             return
