@@ -1,5 +1,6 @@
 # make demo   a diagnosis of a real training job, from nothing but Python
-# make test   the tests, in an environment of their own
+# make test   the tests, in an environment of their own; all but the slow ones
+# make test-all   the slow ones, too: every planted fault, the compiler
 # make lint   ruff and mypy
 
 PYTHON ?= python3
@@ -19,12 +20,15 @@ $(1)/bin/python -c 'import torch' 2>/dev/null \
 	|| $(1)/bin/python -m pip install --quiet '$(TORCH)' --index-url '$(TORCH_INDEX)'
 endef
 
-.PHONY: demo test lint docs clean
+.PHONY: demo test test-all lint docs clean
 
 demo: .demo/ready
 	.demo/bin/steptime run --force --recording runs/demo -o runs/demo/report.md -- .demo/bin/python examples/slow_input.py
 
 test: .test/ready
+	.test/bin/python -m pytest -m "not slow" $(PYTEST_ARGS)
+
+test-all: .test/ready
 	.test/bin/python -m pytest $(PYTEST_ARGS)
 
 lint: .test/ready
