@@ -12,6 +12,7 @@ import atexit  # noqa: E402
 import copy  # noqa: E402
 import dataclasses  # noqa: E402
 import faulthandler  # noqa: E402
+import functools  # noqa: E402
 import gc  # noqa: E402
 import hashlib  # noqa: E402
 import importlib  # noqa: E402
@@ -122,6 +123,9 @@ def interpreter() -> dict[str, Any]:
 
 
 def _module_of(callback: Any) -> str:
+    """Where it comes from; of a partial call (ours is one of getattr, all in C), where its argument comes from."""
+    if isinstance(callback, functools.partial):
+        callback = type(callback.args[0])
     return str(getattr(callback, "__module__", type(callback).__module__))
 
 

@@ -21,7 +21,7 @@ LEAST_SHARE = 0.05
     "single-tensor-optimizer",
     needs={Signal.STEP, Signal.OPTIMIZERS},
     uses={Signal.MACHINE},
-    instead_of=("optimizer-share",),
+    instead_of=("optimizer-share", "launch-bound"),
 )
 def single_tensor_optimizer(signals: Signals) -> Finding | None:
     """The optimiser updates its parameters one tensor at a time
