@@ -31,6 +31,8 @@ class Heard:
 
     def __init__(self) -> None:
         self.marks = None
+        self.quiet_until = 0
+        self.recorded: list[tuple[int, ...]] = []
         self.owners: list[Any] = []
         self.ranges: list[tuple[int, Any, bool]] = []
         self.forwards: list[tuple[int, int]] = []
@@ -45,6 +47,10 @@ class Heard:
     def range_ends(self, kind: int, number: int, begin: int, end: int, failed: bool) -> None:
         assert begin <= end
         self.ranges.append((kind, self.owners[number - 1] if number else None, failed))
+
+    def record(self, kind: int, flags: int, number: int, begin: int, end: int) -> None:
+        assert begin <= end
+        self.recorded.append((kind, flags, number))
 
     def failed(self, error: Exception) -> None:
         raise error
@@ -106,6 +112,23 @@ def test_loader_and_optimizer_are_heard_with_their_objects(ranges: Heard) -> Non
     step = [(Kind.LOADER_NEXT, False), (Kind.ZERO_GRAD, False), (Kind.OPTIMIZER_STEP, False)]
     assert kinds == [*step, *step, (Kind.LOADER_NEXT, True)]
     assert all(owner is optimizer for kind, owner, _ in ranges.ranges if kind == Kind.OPTIMIZER_STEP)
+
+
+def test_while_nothing_is_to_be_done_intervals_are_only_recorded(ranges: Heard) -> None:
+    ranges.quiet_until = 1 << 62
+    model = torch.nn.Linear(2, 2)
+    root = RootPatch(ranges, model, 9)
+    root.install()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    backward = backward_wrapper(ranges, partial=False)(torch.autograd.backward)
+    for (batch,) in torch.utils.data.DataLoader(torch.utils.data.TensorDataset(torch.ones(1, 2))):
+        backward(model(batch).sum())
+        optimizer.step()
+    flags = Flag.GRADIENT | Flag.TRAINING
+    assert ranges.recorded == [(Kind.FORWARD, flags, 9), (Kind.BACKWARD, 0, 0), (Kind.OPTIMIZER_STEP, 0, 2)]
+    assert [kind for kind, *_ in ranges.ranges] == [Kind.LOADER_NEXT] * 2  # the loader is always told
+    assert not ranges.forwards
+    assert not ranges.backwards
 
 
 def test_ranges_of_the_users_own_are_left_alone(ranges: Heard) -> None:

@@ -98,3 +98,11 @@ def test_unwatched_updates_keep_the_length_of_the_cycle() -> None:
         update(counter, 2)
     assert [counter.unwatched_update() for _ in range(4)] == [False, True, False, True]
     assert [update(counter, 1), update(counter, 2), update(counter, 1), update(counter, 2)] == [False, True] * 2
+
+
+def test_ends_whose_begin_was_not_told_are_passed_over() -> None:
+    counter = StepCounter()
+    update(counter, 1)
+    assert not counter.update_ends()
+    assert not counter.backward_ends(partial=False)
+    assert update(counter, 1)

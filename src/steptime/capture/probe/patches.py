@@ -36,7 +36,8 @@ GRADIENT, TRAINING, PARTIAL = int(Flag.GRADIENT), int(Flag.TRAINING), int(Flag.P
 SCALER_STEP = int(Kind.SCALER_STEP)
 CALLS_WITHOUT_BACKWARD = 4
 """So many calls of the first module without a backward make the job an inference job, until a backward comes."""
-ZERO_GRAD = int(Kind.ZERO_GRAD)
+ZERO_GRAD, LOADER_NEXT = int(Kind.ZERO_GRAD), int(Kind.LOADER_NEXT)
+FORWARD, BACKWARD, EXHAUSTED = int(Kind.FORWARD), int(Kind.BACKWARD), int(Flag.EXHAUSTED)
 READ_EACH, READ_EVERY = 64, 16
 """The flags of the first backwards are all read, of later ones every sixteenth: switches of a job stay as they are."""
 KNOWN_NAMES = 4096
@@ -48,12 +49,18 @@ class Listener(Protocol):
 
     marks: Any
     """None where no device is in use: then `forward_begins` is not called."""
+    quiet_until: int
+    """ns: what ends before is only recorded. Nobody waits for a step's border then, and a call costs a step of the job
+    most of a microsecond out of a cold cache."""
 
     def range_begins(self, kind: int, owner: Any, begin: int) -> int:
         """A loader's next or an optimiser's step begins; `owner`: iterator or optimiser. Returns its number."""
 
     def range_ends(self, kind: int, number: int, begin: int, end: int, failed: bool) -> None:
         """The range has ended, outside of torch's own record."""
+
+    def record(self, kind: int, flags: int, number: int, begin: int, end: int, /) -> None:
+        """Writes an interval and does nothing else."""
 
     def failed(self, error: Exception) -> None:
         """Something of ours has raised: the watch ends. Raises nothing itself."""
@@ -157,8 +164,12 @@ class RangePatch:
             opened = getattr(self, "_steptime", None)
             if opened is not None:
                 kind, number, begin = opened
+                end = now()
                 try:
-                    listener.range_ends(kind, number, begin, now(), exc_type is not None)
+                    if end < listener.quiet_until and kind != LOADER_NEXT:
+                        listener.record(kind, EXHAUSTED if exc_type is not None else 0, number, begin, end)
+                    else:
+                        listener.range_ends(kind, number, begin, end, exc_type is not None)
                 except Exception as error:  # noqa: BLE001 - the probe's border: nothing of ours reaches the user
                     listener.failed(error)
             return result
@@ -207,7 +218,8 @@ def backward_wrapper(listener: Listener, partial: bool) -> Callable[[Callable[..
             nonlocal calls, flags
             calls += 1
             try:
-                listener.backward_begins(begin)
+                if begin >= listener.quiet_until:
+                    listener.backward_begins(begin)
                 if calls < READ_EACH or not calls % READ_EVERY:
                     flags = PARTIAL if partial else _backward_flags()
             except Exception as error:  # noqa: BLE001 - the probe's border: nothing of ours reaches the user
@@ -219,8 +231,12 @@ def backward_wrapper(listener: Listener, partial: bool) -> Callable[[Callable[..
                 error.__traceback__ = error.__traceback__ and error.__traceback__.tb_next
                 raise
             finally:
+                end = now()
                 try:
-                    listener.backward_ends(begin, now(), flags)
+                    if end < listener.quiet_until:
+                        listener.record(BACKWARD, flags, 0, begin, end)
+                    else:
+                        listener.backward_ends(begin, end, flags)
                 except Exception as error:  # noqa: BLE001 - the probe's border: nothing of ours reaches the user
                     listener.failed(error)
 
@@ -289,12 +305,10 @@ class RootPatch:
 
     def _wrap(self, compiled: Callable[..., Any] | None, call: Callable[..., Any]) -> Callable[..., Any]:
         listener, identity, reference = self._listener, self.identity, self._module
-        gradients, compiling = torch.is_grad_enabled, torch.compiler.is_compiling
+        gradients = torch.is_grad_enabled
 
         def timed_call(*args: Any, **kwargs: Any) -> Any:
             module = reference()
-            if compiling():
-                return compiled(*args, **kwargs) if compiled else call(module, *args, **kwargs)
             flags = (GRADIENT if gradients() else 0) | (TRAINING if module is not None and module.training else 0)
             begin = now()
             if listener.marks is not None:
@@ -305,8 +319,12 @@ class RootPatch:
                 error.__traceback__ = error.__traceback__ and error.__traceback__.tb_next
                 raise
             finally:
+                end = now()
                 try:
-                    listener.forward_ends(identity, begin, now(), flags)
+                    if end < listener.quiet_until:
+                        listener.record(FORWARD, flags, identity, begin, end)
+                    else:
+                        listener.forward_ends(identity, begin, end, flags)
                 except Exception as error:  # noqa: BLE001 - the probe's border: nothing of ours reaches the user
                     listener.failed(error)
 

@@ -93,18 +93,18 @@ class Numbers:
     """Small numbers for objects of the user, which are held weakly; a number is never given twice."""
 
     def __init__(self) -> None:
-        self._known: dict[int, tuple[int, Any]] = {}
+        self.known: dict[int, tuple[int, Any]] = {}
         self._last = 0
 
     def of(self, owner: Any) -> tuple[int, bool]:
         """The object's number, and whether it is new."""
         key = id(owner)
-        known = self._known.get(key)
+        known = self.known.get(key)
         if known is not None and known[1]() is owner:
             return known[0], False
         self._last += 1
         try:
-            self._known[key] = (self._last, weakref.ref(owner))
+            self.known[key] = (self._last, weakref.ref(owner))
         except TypeError:  # no weak references to it: the next call gives it a new number
-            self._known.pop(key, None)
+            self.known.pop(key, None)
         return self._last, True

@@ -64,6 +64,7 @@ class Session:
     def __init__(self, plan: dict[str, Any]) -> None:
         self.plan = plan
         self.recorder = Recorder(self.switch_off)
+        self.record = self.recorder.append
         self.counter = StepCounter()
         self.numbers = Numbers()
         self.steps = 0
@@ -164,12 +165,16 @@ class Session:
         if kind == LOADER_NEXT:
             return self._loader_next_begins(owner, begin)
         optimizer = _optimizer(owner) if kind == SCALER_STEP else owner
+        if begin < self.quiet_until:
+            known = self.numbers.known.get(id(optimizer))
+            if known is not None and known[1]() is optimizer:
+                return int(known[0])
         number, _ = self.numbers.of(optimizer)
         if number not in self._described:
             self._described.add(number)
             self._open()
             self.recorder.fact("optimizer", **identity.optimizer_facts(optimizer, number))
-        if get_ident() == self._trainer:
+        if begin >= self.quiet_until and get_ident() == self._trainer:
             self.counter.update_begins(number)
         return number
 

@@ -40,7 +40,9 @@ class StepCounter:
         self._depth += 1
 
     def update_ends(self) -> bool:
-        """The step has ended, nested or not."""
+        """The step has ended, nested or not. One whose begin was not told is passed over."""
+        if not self._depth:
+            return False
         self._depth -= 1
         if self._depth:
             return False
@@ -68,7 +70,9 @@ class StepCounter:
         self.backwards += 1
 
     def backward_ends(self, partial: bool) -> bool:
-        """A backward pass, or a partial one (autograd.grad), has ended."""
+        """A backward pass, or a partial one (autograd.grad), has ended. One whose begin was not told is passed over."""
+        if not self._backward_depth:
+            return False
         self._backward_depth -= 1
         if self._backward_depth or self._depth:
             return False
