@@ -18,6 +18,8 @@ from torch.utils.data._utils import fetch
 BLOCK_SECONDS = 0.06
 SETTLED_STEPS = 60
 """Discovery and the line timeline are over, and the allocator has what it needs."""
+SETTLED_SECONDS = 1
+"""The script of the probe has come to plain watching, where a long job spends its time."""
 
 
 def make_step(width, use_loader):
@@ -95,6 +97,7 @@ def main():
     torch.set_num_threads(1)
     width, step = wide_enough(target, use_loader)
     usual = duration(step, SETTLED_STEPS)
+    duration(step, int(SETTLED_SECONDS * 1e9 / usual))
     watch, count = Watch(), max(5, int(BLOCK_SECONDS * 1e9 / usual))
     real, idle = [], []
     gc.collect()

@@ -11,9 +11,9 @@ from steptime.recording.recording import Process
 from steptime.report.report import Cost
 from steptime.timeline.timeline import Steps
 
-RECORD_COST = 750.0
-"""ns that one record costs the job: 6.2 µs for the eight of a small model's step, hooks and clock readings included
-(benchmarks/overhead.py measures it)."""
+RECORD_COST = 4200.0
+"""ns that one record costs the job, patches and clock readings included: 16.9 µs for the four of a small model's step,
+29.1 µs for the seven with a loader (benchmarks/results/overhead-epyc-2cpu.md)."""
 LEAST_STEPS = 5
 """On either side, for a difference that means something."""
 
