@@ -13,12 +13,14 @@ import pytest
 SOURCE = Path(__file__).resolve().parent.parent / "src" / "steptime"
 
 FLOORS = (  # from the ground up; a room imports itself and what lies on floors below its own
-    ("_version", "errors", "quantities", "intervals", "journal"),
+    ("_version", "errors", "quantities", "intervals", "nesting", "journal"),
     ("estimates",),
     ("recording", "kineto", "hardware"),
     ("capture",),
-    ("timeline",),
+    ("timeline", "work"),
+    ("links",),
     ("ledger",),
+    ("roofline", "replay"),
     ("findings",),
     ("report",),
     ("diagnosis",),

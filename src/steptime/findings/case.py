@@ -30,6 +30,12 @@ class Signal(Enum):
     CONTENTION = "contention"
     MACHINE = "machine"
     RECOMPUTE = "recompute"
+    KERNELS = "kernels"
+    GAPS = "gaps"
+    COPIES = "copies"
+    COLLECTIVES = "collectives"
+    ALLOCATIONS = "allocations"
+    REPLAY = "replay"
 
 
 @dataclass(frozen=True, slots=True)
@@ -226,6 +232,109 @@ class RecomputeUse:
 
 
 @dataclass(frozen=True, slots=True)
+class KernelUse:
+    """Kernels of one name that one operator launched with arguments of one kind. calls and duration: per step, ns.
+
+    bound: "compute", "memory", "latency", "communication" or "unmodelled". flops, bytes: per step, None without
+    a model. at_roofline: ns per step at the machine's ceilings, None without a model or ceilings. matrix_unit: whether
+    it ran on tensor cores or their like, None where the name does not say. dimensions: of a matrix product that miss
+    the matrix units' tile ("k = 1003"). shapes: the arguments' shapes, raw.
+    """
+
+    name: str
+    operator: str
+    calls: float
+    duration: float
+    bound: str
+    shapes: str = ""
+    number_format: str = ""
+    flops: float | None = None
+    bytes: float | None = None
+    at_roofline: float | None = None
+    matrix_unit: bool | None = None
+    dimensions: tuple[str, ...] = ()
+    source: SourceLine | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class GapUse:
+    """Device-idle time of one account with one cause. duration: ns per step; count: gaps per step; longest: ns.
+
+    cause: the operator, runtime call or annotation that held the launching thread for most of it ("" for none).
+    """
+
+    account: str
+    cause: str
+    duration: Estimate
+    count: float
+    longest: int
+    source: SourceLine | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class CopyUse:
+    """Copies of one kind. kind: "HtoD", "DtoH", "DtoD", "PtoP" or "memset"; memory: "pageable", "pinned" or "".
+
+    duration, exposed (nothing else ran): ns per step; bytes per step; calls per step.
+    """
+
+    kind: str
+    memory: str
+    calls: float
+    duration: Estimate
+    exposed: Estimate
+    bytes: float
+    operator: str = ""
+    source: SourceLine | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class CollectiveUse:
+    """Collectives of one kind and process group. bytes per step (None: not in the trace); exposed: ns per step in which
+    nothing but communication ran."""
+
+    name: str
+    group: str
+    calls: float
+    duration: Estimate
+    exposed: Estimate
+    bytes: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class AllocationUse:
+    """Calls in steps that make the device's allocator go to the driver (cudaMalloc, cudaFree, hipMalloc, …). duration:
+    ns per step of the host; idle: device-idle ns per step meanwhile."""
+
+    name: str
+    calls: float
+    duration: Estimate
+    idle: Estimate
+    source: SourceLine | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class PredictionUse:
+    """What a change would save by the replay. change: "input free", "syncs free", "one launch", "roofline: <kernel>",
+    "communication overlapped". saved: ns per step, never above cap, the share of the account that it relieves."""
+
+    change: str
+    saved: Estimate
+    cap: float
+
+
+@dataclass(frozen=True, slots=True)
+class ReplayUse:
+    """The step's dependency graph, run again. error: of the unchanged replay against the measured steps, median of
+    |replayed / measured - 1|. critical_path: ns per step by kind of edge, longest first; sums to the replayed step."""
+
+    error: float
+    steps: int
+    critical_path: tuple[tuple[str, float], ...]
+    predictions: tuple[PredictionUse, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
 class Case:
     """Everything that rules may look at for one process."""
 
@@ -244,3 +353,9 @@ class Case:
     contention: Contention | None = None
     machine: MachineUse | None = None
     recompute: RecomputeUse | None = None
+    kernels: tuple[KernelUse, ...] = ()
+    gaps: tuple[GapUse, ...] = ()
+    copies: tuple[CopyUse, ...] = ()
+    collectives: tuple[CollectiveUse, ...] = ()
+    allocations: tuple[AllocationUse, ...] = ()
+    replay: ReplayUse | None = None

@@ -9,16 +9,22 @@ from typing import Any
 
 from steptime.findings.case import (
     AccountUse,
+    AllocationUse,
     Case,
+    CollectiveUse,
     CompilationUse,
     Contention,
+    CopyUse,
+    GapUse,
     GarbageUse,
+    KernelUse,
     LineUse,
     LoaderUse,
     MachineUse,
     OperatorUse,
     OptimizerUse,
     RecomputeUse,
+    ReplayUse,
     SegmentUse,
     SettingsUse,
     Signal,
@@ -42,6 +48,12 @@ ABSENCE: dict[Signal, str] = {
     Signal.CONTENTION: "no telemetry of the machine",
     Signal.MACHINE: "no ceilings of the machine (steptime env measures them)",
     Signal.RECOMPUTE: "no forward operator ran again inside backward, as far as was recorded",
+    Signal.KERNELS: "no kernels on a device",
+    Signal.GAPS: "the device was not traced, or never idle",
+    Signal.COPIES: "no copy to or from a device was traced",
+    Signal.COLLECTIVES: "no collective was traced",
+    Signal.ALLOCATIONS: "no call to the driver's allocator fell into a step",
+    Signal.REPLAY: "the step could not be replayed (no trace of a device)",
 }
 """Why a rule was not examined, by the signal that is missing."""
 
@@ -174,3 +186,39 @@ class Signals:
         """Activation checkpointing."""
         recompute: RecomputeUse = self._read(Signal.RECOMPUTE)
         return recompute
+
+    @property
+    def kernels(self) -> tuple[KernelUse, ...]:
+        """The kernels of a step, grouped."""
+        kernels: tuple[KernelUse, ...] = self._read(Signal.KERNELS)
+        return kernels
+
+    @property
+    def gaps(self) -> tuple[GapUse, ...]:
+        """Why the device idled."""
+        gaps: tuple[GapUse, ...] = self._read(Signal.GAPS)
+        return gaps
+
+    @property
+    def copies(self) -> tuple[CopyUse, ...]:
+        """Copies of the device."""
+        copies: tuple[CopyUse, ...] = self._read(Signal.COPIES)
+        return copies
+
+    @property
+    def collectives(self) -> tuple[CollectiveUse, ...]:
+        """Collectives, by kind and group."""
+        collectives: tuple[CollectiveUse, ...] = self._read(Signal.COLLECTIVES)
+        return collectives
+
+    @property
+    def allocations(self) -> tuple[AllocationUse, ...]:
+        """Calls to the driver's allocator."""
+        allocations: tuple[AllocationUse, ...] = self._read(Signal.ALLOCATIONS)
+        return allocations
+
+    @property
+    def replay(self) -> ReplayUse:
+        """The dependency graph, run again."""
+        replay: ReplayUse = self._read(Signal.REPLAY)
+        return replay

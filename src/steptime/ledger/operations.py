@@ -18,7 +18,7 @@ from steptime.ledger.names import (
     is_wrapper,
     matching,
 )
-from steptime.ledger.nesting import Nest, Stretches, has_descendant, nest, stretches
+from steptime.nesting import Nest, Stretches, has_descendant, nest, stretches
 
 Int64 = npt.NDArray[np.int64]
 Bool = npt.NDArray[np.bool_]

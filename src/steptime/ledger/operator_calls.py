@@ -12,9 +12,9 @@ from steptime.intervals import Intervals, contains, union
 from steptime.kineto.table import Category, Trace
 from steptime.ledger.accelerator import UNKNOWN, device_activities
 from steptime.ledger.names import OPTIMIZER_STEP, matching
-from steptime.ledger.nesting import ROOT, innermost_at, nearest_ancestor, self_time
 from steptime.ledger.operations import DISPATCH_GAP, Operations, operations_on, operator_events
 from steptime.ledger.threads import autograd_lanes, input_time, training_lane
+from steptime.nesting import ROOT, innermost_at, nearest_ancestor, self_time
 from steptime.timeline.timeline import Phase
 
 Int64 = npt.NDArray[np.int64]

@@ -12,9 +12,9 @@ from steptime.hardware.machine import Machine
 from steptime.intervals import Intervals
 from steptime.kineto.table import ABSENT, Trace
 from steptime.ledger.operator_calls import OperatorCalls, operator_calls
-from steptime.ledger.work import Work, work_of
 from steptime.quantities import SourceLine
 from steptime.timeline.timeline import Phase
+from steptime.work.work import Work, work_of
 
 Int64 = npt.NDArray[np.int64]
 COMPUTE, MEMORY, LATENCY, UNMODELLED = "compute", "memory", "latency", "unmodelled"

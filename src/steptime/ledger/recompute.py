@@ -9,9 +9,9 @@ from steptime.intervals import EMPTY, Intervals, join, measure, union
 from steptime.kineto.table import ABSENT, Category, Trace
 from steptime.ledger.accelerator import UNKNOWN, device_activities
 from steptime.ledger.names import matching
-from steptime.ledger.nesting import ROOT, nearest_ancestor
 from steptime.ledger.operations import Operations, operations_on, operator_events
 from steptime.ledger.threads import autograd_lanes, training_lane
+from steptime.nesting import ROOT, nearest_ancestor
 
 Int64 = npt.NDArray[np.int64]
 Bool = npt.NDArray[np.bool_]

@@ -15,9 +15,9 @@ import numpy as np
 import numpy.typing as npt
 
 from steptime.kineto.table import ABSENT, Category, Trace
-from steptime.ledger.nesting import ROOT, innermost_at, nearest_ancestor, nest, stretches
 from steptime.ledger.operations import Operations, operations_on, operator_events
 from steptime.ledger.threads import autograd_lanes, training_lane
+from steptime.nesting import ROOT, innermost_at, nearest_ancestor, nest, stretches
 from steptime.quantities import SourceLine
 
 Int64 = npt.NDArray[np.int64]

@@ -14,8 +14,8 @@ from steptime.kineto.table import Category
 from steptime.ledger.operators import bound_of, total
 from steptime.ledger.source_lines import is_user_file
 from steptime.ledger.trace_steps import reach, steps_of
-from steptime.ledger.work import Work, work_of
 from steptime.quantities import Estimate
+from steptime.work.work import Work, work_of
 
 
 def machine(matrix: float = 1e11, copy: float = 1e10, dispatch: float = 2000.0) -> Machine:
