@@ -36,12 +36,15 @@ class Signal(Enum):
     COLLECTIVES = "collectives"
     ALLOCATIONS = "allocations"
     REPLAY = "replay"
+    ROOFLINE = "roofline"
+    CHAINS = "chains"
+    RANKS = "ranks"
 
 
 @dataclass(frozen=True, slots=True)
 class StepSummary:
     """mode: "optimizer", "backward" or "forward" (what borders were found from), "trace" without a recording.
-    device: "cpu", "cuda", …"""
+    device: "cpu", "cuda", … how: what the steps of a bare trace were found by, in words ("" for a recording)."""
 
     duration: Estimate
     total: int
@@ -50,6 +53,7 @@ class StepSummary:
     mode: str
     device: str
     micro_batches: float = 1.0
+    how: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,7 +147,8 @@ class SettingsUse:
 @dataclass(frozen=True, slots=True)
 class OptimizerUse:
     """An optimiser. duration: ns per step in its step(). dense_embedding_elements: elements of embedding weights whose
-    gradient is dense and mostly zero."""
+    gradient is dense and mostly zero. kernels: that it launches per step, None without a device trace; the duration is
+    then the device's, from its first kernel to the end of its last. parameters, elements: 0 where not known."""
 
     type: str
     duration: Estimate
@@ -154,6 +159,7 @@ class OptimizerUse:
     operators: float | None = None
     dense_embedding_elements: int = 0
     site: SourceLine | None = None
+    kernels: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -213,13 +219,16 @@ class Contention:
 
 @dataclass(frozen=True, slots=True)
 class MachineUse:
-    """Ceilings in force. measured: by steptime on this machine; else from a datasheet table."""
+    """Ceilings in force. measured: by steptime on this machine; else from a datasheet table, source. rates: of a matrix
+    product by number format, FLOP/s; matrix_flops: the one of float32. copy_bytes: B/s. dispatch: ns."""
 
     name: str
     measured: bool
     matrix_flops: float | None
     copy_bytes: float | None
     dispatch: float | None
+    rates: tuple[tuple[str, float], ...] = ()
+    source: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -335,6 +344,56 @@ class ReplayUse:
 
 
 @dataclass(frozen=True, slots=True)
+class RooflineUse:
+    """The compute account by what bounds its kernels. compute, memory, latency, unmodelled: ns per step.
+
+    flops and bytes: per step, of what has a model. number_format: the one with most of the FLOPs; peak: the ceiling of
+    a matrix product in it, FLOP/s (None: unknown). matrix_unit: share of the matrix products' time on matrix units,
+    None where names do not say.
+    """
+
+    compute: float
+    memory: float
+    latency: float
+    unmodelled: float
+    flops: float
+    bytes: float
+    number_format: str = ""
+    peak: float | None = None
+    matrix_unit: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class ChainUse:
+    """Pointwise kernels that follow one another on tensors of one size, so that one kernel could do them all.
+
+    calls: such chains per step; kernels: in all of them, per step; duration: ns per step; bytes: that they move per
+    step; saved: bytes of them that are tensors in between, written and read again. operators: in their order.
+    """
+
+    operators: tuple[str, ...]
+    calls: float
+    kernels: float
+    duration: float
+    bytes: float
+    saved: float
+    source: SourceLine | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class RankUse:
+    """One rank among several. step: ns. communication: ns per step in collectives; waiting: the part of it before the
+    last rank arrived. last: share of the collectives at which this rank arrived last. compute: ns per step."""
+
+    rank: int
+    step: float
+    communication: float
+    waiting: float
+    last: float
+    compute: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
 class Case:
     """Everything that rules may look at for one process."""
 
@@ -359,3 +418,7 @@ class Case:
     collectives: tuple[CollectiveUse, ...] = ()
     allocations: tuple[AllocationUse, ...] = ()
     replay: ReplayUse | None = None
+    roofline: RooflineUse | None = None
+    chains: tuple[ChainUse, ...] = ()
+    ranks: tuple[RankUse, ...] = ()
+    rank: int | None = None

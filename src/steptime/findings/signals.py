@@ -11,6 +11,7 @@ from steptime.findings.case import (
     AccountUse,
     AllocationUse,
     Case,
+    ChainUse,
     CollectiveUse,
     CompilationUse,
     Contention,
@@ -23,8 +24,10 @@ from steptime.findings.case import (
     MachineUse,
     OperatorUse,
     OptimizerUse,
+    RankUse,
     RecomputeUse,
     ReplayUse,
+    RooflineUse,
     SegmentUse,
     SettingsUse,
     Signal,
@@ -54,6 +57,9 @@ ABSENCE: dict[Signal, str] = {
     Signal.COLLECTIVES: "no collective was traced",
     Signal.ALLOCATIONS: "no call to the driver's allocator fell into a step",
     Signal.REPLAY: "the step could not be replayed (no trace of a device)",
+    Signal.ROOFLINE: "no kernels on a device whose ceilings are known",
+    Signal.CHAINS: "no chain of pointwise kernels was seen (shapes must be recorded)",
+    Signal.RANKS: "one rank alone, or no collectives that the ranks have in common",
 }
 """Why a rule was not examined, by the signal that is missing."""
 
@@ -222,3 +228,21 @@ class Signals:
         """The dependency graph, run again."""
         replay: ReplayUse = self._read(Signal.REPLAY)
         return replay
+
+    @property
+    def roofline(self) -> RooflineUse:
+        """What bounds the kernels."""
+        roofline: RooflineUse = self._read(Signal.ROOFLINE)
+        return roofline
+
+    @property
+    def chains(self) -> tuple[ChainUse, ...]:
+        """Pointwise kernels in a row."""
+        chains: tuple[ChainUse, ...] = self._read(Signal.CHAINS)
+        return chains
+
+    @property
+    def ranks(self) -> tuple[RankUse, ...]:
+        """All ranks of the job, in order."""
+        ranks: tuple[RankUse, ...] = self._read(Signal.RANKS)
+        return ranks
