@@ -160,4 +160,5 @@ class Journal:
 
     def forget(self) -> None:
         """In a forked child: drops what belongs to the parent, whose file it shares, and a lock it may have held."""
-        self._file, self.records, self._flushing = -1, [], threading.Lock()
+        self._file, self._flushing = -1, threading.Lock()
+        self.records.clear()

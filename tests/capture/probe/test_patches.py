@@ -18,11 +18,12 @@ torch = pytest.importorskip("torch")
 from steptime.capture.probe.patches import (  # noqa: E402
     FunctionPatch,
     ModuleCallWatch,
-    RangePatch,
     RootPatch,
     backward_wrapper,
     interval_wrapper,
 )
+from steptime.capture.probe.ranges import RangePatch  # noqa: E402
+from steptime.capture.probe.recorder import Threads  # noqa: E402
 from steptime.journal import Flag, Kind  # noqa: E402
 
 
@@ -32,7 +33,10 @@ class Heard:
     def __init__(self) -> None:
         self.marks = None
         self.quiet_until = 0
-        self.recorded: list[tuple[int, ...]] = []
+        self.kept: list[tuple[int, int, int, int, int, int]] = []
+        self.keep = self.kept.append
+        self.threads: dict[int, int] = Threads()
+        self.alone = True
         self.owners: list[Any] = []
         self.ranges: list[tuple[int, Any, bool]] = []
         self.forwards: list[tuple[int, int]] = []
@@ -48,9 +52,8 @@ class Heard:
         assert begin <= end
         self.ranges.append((kind, self.owners[number - 1] if number else None, failed))
 
-    def record(self, kind: int, flags: int, number: int, begin: int, end: int) -> None:
-        assert begin <= end
-        self.recorded.append((kind, flags, number))
+    def only(self, kind: int, owner: Any) -> bool:
+        return self.alone
 
     def failed(self, error: Exception) -> None:
         raise error
@@ -114,21 +117,47 @@ def test_loader_and_optimizer_are_heard_with_their_objects(ranges: Heard) -> Non
     assert all(owner is optimizer for kind, owner, _ in ranges.ranges if kind == Kind.OPTIMIZER_STEP)
 
 
-def test_while_nothing_is_to_be_done_intervals_are_only_recorded(ranges: Heard) -> None:
+def test_while_nobody_waits_for_a_border_intervals_are_only_kept(ranges: Heard) -> None:
     ranges.quiet_until = 1 << 62
     model = torch.nn.Linear(2, 2)
     root = RootPatch(ranges, model, 9)
     root.install()
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     backward = backward_wrapper(ranges, partial=False)(torch.autograd.backward)
-    for (batch,) in torch.utils.data.DataLoader(torch.utils.data.TensorDataset(torch.ones(1, 2))):
+    for (batch,) in torch.utils.data.DataLoader(torch.utils.data.TensorDataset(torch.ones(2, 2))):
+        optimizer.zero_grad()
         backward(model(batch).sum())
         optimizer.step()
-    flags = Flag.GRADIENT | Flag.TRAINING
-    assert ranges.recorded == [(Kind.FORWARD, flags, 9), (Kind.BACKWARD, 0, 0), (Kind.OPTIMIZER_STEP, 0, 2)]
-    assert [kind for kind, *_ in ranges.ranges] == [Kind.LOADER_NEXT] * 2  # the loader is always told
+    step = [
+        (Kind.ZERO_GRAD, 0, 0),
+        (Kind.FORWARD, Flag.GRADIENT | Flag.TRAINING, 9),
+        (Kind.BACKWARD, 0, 0),
+        (Kind.OPTIMIZER_STEP, 0, 2),
+    ]
+    batch_came, no_more = (Kind.LOADER_NEXT, 0, 1), (Kind.LOADER_NEXT, Flag.EXHAUSTED, 1)
+    heard = [(kind, flags, number) for kind, flags, _, number, _, _ in ranges.kept]
+    assert heard == [batch_came, *step, batch_came, *step, no_more]
+    assert {record[2] for record in ranges.kept} == {1}
+    assert all(begin <= end for *_, begin, end in ranges.kept)
     assert not ranges.forwards
     assert not ranges.backwards
+    assert not ranges.ranges
+
+
+def test_a_range_with_one_possible_owner_is_known_by_its_name(ranges: Heard) -> None:
+    ranges.quiet_until = 1 << 62
+    parameter = torch.nn.Parameter(torch.ones(2))
+    parameter.grad = torch.ones(2)
+    optimizer = torch.optim.SGD([parameter], lr=0.1)
+    for _ in range(3):
+        optimizer.step()
+    assert len(ranges.owners) == 1  # asked once
+    ranges.alone = False
+    ranges_of_two = [torch.optim.Adam([parameter]), torch.optim.Adam([parameter])]
+    for _ in range(2):
+        for each in ranges_of_two:
+            each.step()
+    assert [owner is each for owner, each in zip(ranges.owners[1:], ranges_of_two * 2, strict=True)] == [True] * 4
 
 
 def test_ranges_of_the_users_own_are_left_alone(ranges: Heard) -> None:

@@ -45,7 +45,7 @@ def _begin() -> None:
     loader.install(
         plan["recording"],
         lambda *record: current[0].recorder.append(*record),
-        lambda iterator: current[0].numbers.of(iterator)[0],
+        lambda iterator: current[0].iterator_made(iterator),
     )
     current[0].install()
     atexit.register(finish)

@@ -17,8 +17,8 @@ import queue
 import sys
 import threading
 import time
-import types
 from collections.abc import Callable
+from types import MethodType
 from typing import Any
 
 from torch.utils.data import dataloader as torch_dataloader
@@ -40,7 +40,7 @@ pack = RECORD.pack
 
 
 class _Stamps(threading.local):
-    """When the batch that this thread makes began, and when its items were there. 0: not so far."""
+    """When the latest batch that this thread makes began, and when its items were there. 0: never so far."""
 
     fetch = 0
     collate = 0
@@ -114,12 +114,27 @@ class _Method:
                 self._stamp(instance)
             except Exception:  # noqa: BLE001 - the probe's border: the loader goes on unmeasured
                 _State.failed = True
-        return types.MethodType(self._original, instance)
+        return MethodType(self._original, instance)
 
     @classmethod
     def place(cls, owner: Any, name: str, stamp: Callable[[Any], None]) -> None:
         """Replaces the method in the class that defines it."""
         setattr(owner, name, cls(owner.__dict__[name], stamp))
+
+
+class _Fetch(_Method):
+    """The same for the fetcher's `fetch`, in one call: it is asked for at every batch."""
+
+    def __get__(self, instance: Any, owner: Any = None) -> Any:
+        if instance is None:
+            return self._original
+        if torch_worker._worker_info is not None and _State.worker is None and not _State.failed:
+            try:
+                _become_worker(torch_worker._worker_info)
+            except Exception:  # noqa: BLE001 - the probe's border: the loader goes on unmeasured
+                _State.failed = True
+        stamps.fetch = now()
+        return MethodType(self._original, instance)
 
 
 class _Collate:
@@ -141,12 +156,12 @@ class _Collate:
 def install(recording: str, append: Callable[[int, int, int, int, int], None], number_of: Callable[[Any], int]) -> None:
     """Puts the descriptors in place, once per process.
 
-    `append(kind, flags, identity, begin, end)` writes into the journal, `number_of(iterator)` numbers iterators.
+    `append(kind, flags, identity, begin, end)` writes into the journal, `number_of(iterator)` numbers a new iterator.
     Raises AttributeError or KeyError where torch's layout is another.
     """
     _State.recording, _State.append, _State.number_of = recording, append, number_of
     for fetcher in (torch_fetch._MapDatasetFetcher, torch_fetch._IterableDatasetFetcher):
-        _Method.place(fetcher, "fetch", _fetch_begins)
+        _Fetch.place(fetcher, "fetch", _become_worker)
     torch_fetch._BaseDatasetFetcher.collate_fn = _Collate()
     _Method.place(torch_dataloader._BaseDataLoaderIter, "__init__", _constructed)
     _Method.place(torch_dataloader._MultiProcessingDataLoaderIter, "_reset", _reset)
@@ -184,13 +199,6 @@ def _index_put(iterator: Any) -> None:
         start[1] = now()
 
 
-def _fetch_begins(fetcher: Any) -> None:
-    if torch_worker._worker_info is not None and _State.worker is None:
-        _become_worker(torch_worker._worker_info)
-    stamps.collate = 0
-    stamps.fetch = now()
-
-
 def _become_worker(information: Any) -> None:
     """In a worker process, at its first batch: its queue's `put`, asked for by the worker's loop, ends the collate."""
     worker = _State.worker = _Worker(_State.recording, information, _State.constructed)
@@ -214,15 +222,11 @@ def next_begins(iterator: Any, number: int, begin: int) -> None:
         _State.append(LOADER_START, 0, number, start[0], start[1] or begin)
 
 
-def next_ended(number: int, end: int) -> None:
+def next_ended(number: int, begin: int, end: int) -> None:
     """The trainer has its batch. Without workers the stamps lie in this very call."""
-    fetch, collate = stamps.fetch, stamps.collate
-    if not fetch:
-        return
-    stamps.fetch = stamps.collate = 0
-    if collate and _State.worker is None and _State.append is not None:
-        _State.append(FETCH, 0, number, fetch, collate)
-        _State.append(COLLATE, 0, number, collate, end)
+    if begin < stamps.fetch < stamps.collate and _State.append is not None:
+        _State.append(FETCH, 0, number, stamps.fetch, stamps.collate)
+        _State.append(COLLATE, 0, number, stamps.collate, end)
 
 
 def ready(iterator: Any) -> int | None:

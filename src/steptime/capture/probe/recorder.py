@@ -10,12 +10,20 @@ from threading import get_ident
 from typing import Any
 
 from steptime.capture.probe.facts import Facts
-from steptime.journal import FLUSH_NANOSECONDS, Journal, Kind
+from steptime.journal import Journal, Kind
 
 PAUSE = int(Kind.PAUSE)
 MOST_THREADS = 65535
 PENDING_FACTS = 256
 """Facts kept before the first sign of training: loaders and optimisers are made before."""
+
+
+class Threads(dict[int, int]):
+    """Small numbers, from 1, of the threads of this process by the system's identifiers."""
+
+    def __missing__(self, identifier: int) -> int:
+        number = self[identifier] = min(len(self) + 1, MOST_THREADS)
+        return number
 
 
 class Recorder:
@@ -26,7 +34,7 @@ class Recorder:
         self.journal = Journal()
         self._facts: Facts | None = None
         self._failed = failed
-        self._threads: dict[int, int] = {}
+        self.threads = Threads()
         self._pending: list[tuple[str, dict[str, Any]]] = []
 
     def open(self, folder: str) -> None:
@@ -40,22 +48,10 @@ class Recorder:
 
     def append(self, kind: int, flags: int, number: int, begin: int, end: int) -> None:
         """Appends an interval of this thread."""
-        thread = self._threads.get(get_ident()) or self._new_thread()
-        journal = self.journal
-        journal.records.append((kind, flags, thread, number, begin, end))  # Journal.append, without a call
-        if end > journal.flush_at:
-            journal.flush_at = end + FLUSH_NANOSECONDS
-            self._flush()
-
-    def _flush(self) -> None:
         try:
-            self.journal.flush()
+            self.journal.append(kind, flags, self.threads[get_ident()], number, begin, end)
         except OSError as error:
             self._failed(f"the recording cannot be written ({error.strerror})")
-
-    def _new_thread(self) -> int:
-        thread = self._threads[get_ident()] = min(len(self._threads) + 1, MOST_THREADS)
-        return thread
 
     def interval(self, kind: int, number: int, begin: int, end: int) -> None:
         """Appends an interval without flags."""

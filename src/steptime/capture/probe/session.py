@@ -22,16 +22,17 @@ import torch
 
 from steptime.capture.probe import device, identity, loader, script
 from steptime.capture.probe.garbage import GarbageWatch
+from steptime.capture.probe.listener import Patch
+from steptime.capture.probe.owners import ConstructionWatch, Owners
 from steptime.capture.probe.patches import (
     FunctionPatch,
     ModuleCallWatch,
-    Patch,
-    RangePatch,
     RootPatch,
     backward_wrapper,
     interval_wrapper,
     scaler_wrapper,
 )
+from steptime.capture.probe.ranges import RangePatch
 from steptime.capture.probe.recorder import Numbers, Recorder
 from steptime.capture.probe.steps import StepCounter
 from steptime.journal import Flag, Kind
@@ -59,12 +60,13 @@ def guarding(method: Callable[..., None]) -> Callable[..., None]:
 
 
 class Session:
-    """One process's watch. It implements `patches.Listener`; the script resumes at its borders."""
+    """One process's watch. It implements `listener.Listener`; the script resumes at its borders."""
 
     def __init__(self, plan: dict[str, Any]) -> None:
         self.plan = plan
         self.recorder = Recorder(self.switch_off)
-        self.record = self.recorder.append
+        self.keep = self.recorder.journal.records.append
+        self.threads: dict[int, int] = self.recorder.threads
         self.counter = StepCounter()
         self.numbers = Numbers()
         self.steps = 0
@@ -86,8 +88,12 @@ class Session:
     def _make_patches(self) -> None:
         # One wrapper in both places: pickle looks torch.save up where it was defined.
         save = functools.lru_cache(interval_wrapper(self, CHECKPOINT))
+        ranges = RangePatch(self)
+        self._iterators = Owners(ranges.forget)
+        self._optimizers = Owners(ranges.forget)
+        self._constructions = ConstructionWatch(self._optimizers.add)
         self._steady: tuple[Patch, ...] = (
-            RangePatch(self),
+            ranges,
             FunctionPatch(torch.autograd, "backward", backward_wrapper(self, partial=False)),
             FunctionPatch(torch.amp.GradScaler, "step", scaler_wrapper(self)),
             FunctionPatch(torch, "save", save),
@@ -101,6 +107,7 @@ class Session:
         """Starts listening. Raises whatever torch's layout makes fail; the caller switches off."""
         self._gradient.install()
         self._module_calls.install()
+        self._constructions.install()
         self.watch_on()
         self._garbage.install()
 
@@ -130,6 +137,7 @@ class Session:
         self.watch_off()
         self._gradient.remove()
         self._module_calls.remove()
+        self._constructions.remove()
         self._garbage.remove()
 
     def failed(self, error: Exception) -> None:
@@ -161,14 +169,10 @@ class Session:
     # -- what the patches tell -------------------------------------------------------------------------------------
 
     def range_begins(self, kind: int, owner: Any, begin: int) -> int:
-        """See patches.Listener."""
+        """See listener.Listener."""
         if kind == LOADER_NEXT:
             return self._loader_next_begins(owner, begin)
         optimizer = _optimizer(owner) if kind == SCALER_STEP else owner
-        if begin < self.quiet_until:
-            known = self.numbers.known.get(id(optimizer))
-            if known is not None and known[1]() is optimizer:
-                return int(known[0])
         number, _ = self.numbers.of(optimizer)
         if number not in self._described:
             self._described.add(number)
@@ -179,12 +183,21 @@ class Session:
         return number
 
     def range_ends(self, kind: int, number: int, begin: int, end: int, failed: bool) -> None:
-        """See patches.Listener."""
+        """See listener.Listener."""
         if kind == LOADER_NEXT:
-            loader.next_ended(number, end)
+            loader.next_ended(number, begin, end)
         self.recorder.append(kind, EXHAUSTED if failed else 0, number, begin, end)
         if kind in UPDATES and get_ident() == self._trainer and self.counter.update_ends():
             self._border(end)
+
+    def only(self, kind: int, owner: Any) -> bool:
+        """See listener.Listener."""
+        return (self._iterators if kind == LOADER_NEXT else self._optimizers).only(owner)
+
+    def iterator_made(self, iterator: Any) -> int:
+        """A loader's iterator is being constructed. Returns its number."""
+        self._iterators.add(iterator)
+        return self.numbers.of(iterator)[0]
 
     def _loader_next_begins(self, iterator: Any, begin: int) -> int:
         number, _ = self.numbers.of(iterator)
@@ -198,7 +211,7 @@ class Session:
         return number
 
     def backward_begins(self, begin: int) -> None:
-        """See patches.Listener."""
+        """See listener.Listener."""
         if get_ident() != self._trainer and self._trainer:
             if self.counter.backwards or self.counter.updated:
                 return
@@ -214,24 +227,24 @@ class Session:
         self._open()
 
     def backward_ends(self, begin: int, end: int, flags: int) -> None:
-        """See patches.Listener."""
+        """See listener.Listener."""
         self.recorder.append(BACKWARD, flags, 0, begin, end)
         if get_ident() == self._trainer and self.counter.backward_ends(bool(flags & PARTIAL)):
             self._border(end)
 
     def forward_begins(self, begin: int) -> None:
-        """See patches.Listener."""
+        """See listener.Listener."""
         if self.marks is not None and get_ident() == self._trainer:
             self.marks.mark(FORWARD)
 
     def forward_ends(self, root: int, begin: int, end: int, flags: int) -> None:
-        """See patches.Listener."""
+        """See listener.Listener."""
         self.recorder.append(FORWARD, flags, root, begin, end)
         if get_ident() == self._trainer and self.counter.forward_ends():
             self._border(end)
 
     def interval(self, kind: int, number: int, begin: int, end: int) -> None:
-        """See patches.Listener."""
+        """See listener.Listener."""
         self.recorder.append(kind, 0, number, begin, end)
 
     @guarding

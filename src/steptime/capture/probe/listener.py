@@ -1,0 +1,69 @@
+"""What the patches tell the session, and how they are put in place."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import Any, Protocol
+
+now = time.perf_counter_ns
+
+
+class Listener(Protocol):
+    """What the patches tell the session. Times: ns of the monotonic clock. What raises in it is handed to `failed`."""
+
+    marks: Any
+    """None where no device is in use: then `forward_begins` is not called."""
+    quiet_until: int
+    """ns: what ends before is only kept. Nobody waits for a step's border then, and a call costs a step of the job
+    most of a microsecond out of a cold cache."""
+    keep: Callable[[tuple[int, int, int, int, int, int]], None]
+    """Takes a record of the journal (kind, flags, thread, number, begin, end) and does nothing else: a C function."""
+    threads: dict[int, int]
+    """This process's small number of each thread, by the system's identifier."""
+
+    def range_begins(self, kind: int, owner: Any, begin: int) -> int:
+        """A loader's next or an optimiser's step begins; `owner`: iterator or optimiser. Returns its number."""
+
+    def range_ends(self, kind: int, number: int, begin: int, end: int, failed: bool) -> None:
+        """The range has ended, outside of torch's own record."""
+
+    def only(self, kind: int, owner: Any) -> bool:
+        """Whether nobody else can open a range of this name, until `RangePatch.forget` is called."""
+
+    def failed(self, error: Exception) -> None:
+        """Something of ours has raised: the watch ends. Raises nothing itself."""
+
+    def backward_begins(self, begin: int) -> None:
+        """A backward pass begins."""
+
+    def backward_ends(self, begin: int, end: int, flags: int) -> None:
+        """A backward pass has ended."""
+
+    def forward_begins(self, begin: int) -> None:
+        """A root module's call begins."""
+
+    def forward_ends(self, root: int, begin: int, end: int, flags: int) -> None:
+        """A root module's call has ended."""
+
+    def interval(self, kind: int, identity: int, begin: int, end: int) -> None:
+        """Any other interval has ended."""
+
+
+class Patch(Protocol):
+    """Something that can be put in place and taken away again."""
+
+    def install(self) -> None:
+        """Puts it in place."""
+
+    def remove(self) -> None:
+        """Restores what was there."""
+
+
+def told(listener: Listener, method: Callable[..., Any], *arguments: Any) -> Any:
+    """Calls a method of the listener where a few more hundred nanoseconds do not matter."""
+    try:
+        return method(*arguments)
+    except Exception as error:  # noqa: BLE001 - the probe's border: nothing of ours reaches the user
+        listener.failed(error)
+        return None
