@@ -91,8 +91,8 @@ def _steps(
     looked = _touched(windows.discovery, begin, end) | _before_roots(activity.forwards, end)
     disturbed = profiled | looked | (measure(claims.disturbing, begin, end) > 0)
     watched = ~(measure(windows.unwatched.intervals, begin, end) * 2 > end - begin)
-    known = _last(looked | (measure(lane.of(Kind.COMPILE).intervals, begin, end) > 0), len(end) // 3)
-    warm, reason = find_warm_up(duration, ~(disturbed | traced) & watched, known)
+    compiled = measure(lane.of(Kind.COMPILE).intervals, begin, end) > 0
+    warm, reason = find_warm_up(duration - phases[:, Phase.INPUT], ~(disturbed | traced) & watched, compiled)
     warm_up = np.arange(len(end)) < warm
     if (~(warm_up | disturbed | traced) & watched).sum() >= LEAST_STEADY:
         disturbed = disturbed | traced
@@ -121,12 +121,6 @@ def _before_roots(forwards: Lane, end: Int64) -> Bool:
     first = forwards.begin[0] if len(forwards) else np.iinfo(np.int64).min
     before: Bool = end <= first
     return before
-
-
-def _last(mask: Bool, most: int) -> int:
-    """One more than the index of the last step of the mask among the first `most`."""
-    found = np.flatnonzero(mask[: max(1, most)])
-    return int(found[-1]) + 1 if len(found) else 0
 
 
 def _name_gaps(
