@@ -14,10 +14,10 @@ from steptime.kineto.table import ABSENT, Trace
 from steptime.ledger.operator_calls import OperatorCalls, operator_calls
 from steptime.quantities import SourceLine
 from steptime.timeline.timeline import Phase
+from steptime.work.bounds import bound_of
 from steptime.work.work import Work, work_of
 
 Int64 = npt.NDArray[np.int64]
-COMPUTE, MEMORY, LATENCY, UNMODELLED = "compute", "memory", "latency", "unmodelled"
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,25 +60,6 @@ def total(
     return tuple(sorted(totals, key=lambda each: (-each.duration, each.name)))
 
 
-def bound_of(work: Work | None, machine: Machine | None) -> str:
-    """What bounds a call by the roofline of the machine's ceilings (Williams, Waterman, Patterson 2009).
-
-    The slower of the two, arithmetic at the rate of a matrix product or bytes at the rate of a copy, binds; when both
-    would be done in less time than dispatching takes, the call is too small for either to matter.
-    """
-    if work is None or machine is None or machine.copy is None:
-        return UNMODELLED
-    rate = machine.matrix_rate(work.number_format) if work.flops else None
-    if work.flops and not rate:
-        return UNMODELLED
-    arithmetic = work.flops / rate * 1e9 if rate else 0.0
-    movement = work.bytes / machine.copy.value * 1e9
-    overhead = machine.launch or machine.dispatch
-    if overhead is not None and max(arithmetic, movement) < overhead.value:
-        return LATENCY
-    return COMPUTE if arithmetic >= movement else MEMORY
-
-
 def _summed(
     trace: Trace, calls: OperatorCalls, chosen: Int64, machine: Machine | None, steps: int, source: SourceLine | None
 ) -> OperatorTotal:
@@ -90,15 +71,14 @@ def _summed(
     name = trace.symbols[events.name[rows[0]]]
     works = [_work(trace, name, each) for each in kinds.tolist()]
     spent = np.bincount(kind, duration, len(kinds))
-    known = all(work is not None for work in works)
     return OperatorTotal(
         name=name,
         calls=len(rows) / steps,
         duration=float(duration.sum()) / steps,
         bound=_heaviest([bound_of(work, machine) for work in works], spent.tolist()),
         phase=_heaviest([Phase(each).name.lower() for each in calls.phase[chosen].tolist()], duration.tolist()),
-        flops=sum(w.flops * n for w, n in zip(works, counts.tolist(), strict=True) if w) / steps if known else None,
-        bytes=sum(w.bytes * n for w, n in zip(works, counts.tolist(), strict=True) if w) / steps if known else None,
+        flops=_per_step([work.flops if work else None for work in works], counts.tolist(), steps),
+        bytes=_per_step([work.bytes if work else None for work in works], counts.tolist(), steps),
         source=source,
     )
 
@@ -107,6 +87,12 @@ def _work(trace: Trace, name: str, arguments: list[int]) -> Work | None:
     tables = (trace.shapes, trace.dtypes, trace.inputs)
     texts = ["" if number == ABSENT else table[number] for table, number in zip(tables, arguments, strict=True)]
     return work_of(name, *texts)
+
+
+def _per_step(amounts: list[float | None], counts: list[int], steps: int) -> float | None:
+    """The sum over all calls; None when one of them is not known."""
+    known = [amount * count for amount, count in zip(amounts, counts, strict=True) if amount is not None]
+    return sum(known) / steps if len(known) == len(amounts) else None
 
 
 def _heaviest(labels: list[str], weights: list[float]) -> str:

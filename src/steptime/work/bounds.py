@@ -1,0 +1,38 @@
+"""What bounds a piece of work on a machine: the roofline of its ceilings (Williams, Waterman, Patterson 2009)."""
+
+from __future__ import annotations
+
+from steptime.hardware.machine import Machine
+from steptime.work.model import Work
+
+COMPUTE, MEMORY, LATENCY, UNMODELLED = "compute", "memory", "latency", "unmodelled"
+
+
+def time_at_ceilings(work: Work | None, machine: Machine | None) -> tuple[float, float] | None:
+    """ns of the arithmetic at the rate of a matrix product, and of the bytes at the rate of a copy. None without a
+    model or without the ceilings that it needs."""
+    if work is None or work.flops is None or machine is None or machine.copy is None:
+        return None
+    rate = machine.matrix_rate(work.number_format) if work.flops else None
+    if work.flops and not rate:
+        return None
+    arithmetic = work.flops / rate * 1e9 if rate else 0.0
+    return arithmetic, work.bytes / machine.copy.value * 1e9
+
+
+def time_at_roofline(work: Work | None, machine: Machine | None) -> float | None:
+    """ns that the work takes at least: the slower of arithmetic and movement binds, the other hides behind it."""
+    found = time_at_ceilings(work, machine)
+    return max(found) if found is not None else None
+
+
+def bound_of(work: Work | None, machine: Machine | None) -> str:
+    """What bounds a call: the slower of arithmetic and movement; when both would be done in less time than dispatching
+    takes, the call is too small for either to matter."""
+    found = time_at_ceilings(work, machine)
+    if found is None or machine is None:
+        return UNMODELLED
+    overhead = machine.launch or machine.dispatch
+    if overhead is not None and max(found) < overhead.value:
+        return LATENCY
+    return COMPUTE if found[0] >= found[1] else MEMORY

@@ -1,0 +1,143 @@
+"""Convolutions of one to three dimensions, with strides, dilation, groups, transposed, and their gradients.
+
+FLOPs: every number of the output meets weight.elements / (channels out) numbers of the weight; of a transposed one
+every number of the input does. Each gradient costs as much as the forward. A fast algorithm (Winograd, FFT) does less:
+its rate is then that of the direct one, and may exceed the peak.
+"""
+
+from __future__ import annotations
+
+import json
+from math import prod
+
+from steptime.work.arguments import Call, Tensor
+from steptime.work.model import Model, Work, named
+
+
+def _windows(size: int, kernel: int, stride: int, padding: int, dilation: int) -> int:
+    return (size + 2 * padding - dilation * (kernel - 1) - 1) // stride + 1
+
+
+def _spread(size: int, kernel: int, stride: int, padding: int, dilation: int, extra: int) -> int:
+    """The output's side of a transposed convolution."""
+    return (size - 1) * stride - 2 * padding + dilation * (kernel - 1) + 1 + extra
+
+
+def _setting(call: Call, position: int | None, spatial: int, default: int) -> tuple[int, ...]:
+    if position is None:
+        return (default,) * spatial
+    found = call.numbers(position)
+    return found * spatial if len(found) == 1 else found
+
+
+def _channels(weight: Tensor, groups: int, *, transposed: bool = False) -> tuple[tuple[str, int], ...]:
+    """Of one group: what a matrix unit sees as its sides."""
+    first, second = weight.shape[0] // groups, weight.shape[1]
+    return (("channels in", first if transposed else second), ("channels out", second if transposed else first))
+
+
+def _convolved(call: Call, stride: int, padding: int, dilation: int | None, read: tuple[int, ...] = ()) -> Work:
+    """Argument 0 with argument 1. The numbers are positions of the settings; read: of inputs beside these two."""
+    image, weight = call.tensor(0), call.tensor(1)
+    spatial = len(weight.shape) - 2
+    sides = zip(
+        image.shape[-spatial:],
+        weight.shape[2:],
+        _setting(call, stride, spatial, 1),
+        _setting(call, padding, spatial, 0),
+        _setting(call, dilation, spatial, 1),
+        strict=True,
+    )
+    out = prod(_windows(*side) for side in sides) * prod(image.shape[: -spatial - 1])
+    written = out * weight.shape[0] * image.item
+    groups = image.shape[-spatial - 1] // weight.shape[1]
+    moved = call.size(0, 1, *read) + written
+    return Work(2 * out * weight.elements, moved, image.number_format, _channels(weight, groups))
+
+
+def _convolution(call: Call) -> Work:
+    """(input, weight, bias, stride, padding, dilation, transposed, output padding, groups)"""
+    if call.number(6):
+        return _transposed(call, (3, 4, 7, 5), 8, 2)
+    return _convolved(call, 3, 4, 5, (2,))
+
+
+def _functional(call: Call) -> Work:
+    """conv2d and its like (input, weight, bias, stride, padding, dilation, groups)"""
+    return _convolved(call, 3, 4, 5, (2,))
+
+
+def _padding_first(call: Call) -> Work:
+    """mkldnn, miopen (input, weight, bias, padding, stride, dilation, groups)"""
+    return _convolved(call, 4, 3, 5, (2,))
+
+
+def _cudnn(call: Call) -> Work:
+    """(input, weight, padding, stride, dilation, groups)"""
+    return _convolved(call, 3, 2, 4)
+
+
+def _cudnn_added(call: Call) -> Work:
+    """(input, weight, z, alpha, bias, stride, padding, dilation, groups)"""
+    return _convolved(call, 5, 6, 7, (2, 4))
+
+
+def _kernel_size_third(call: Call) -> Work:
+    """(input, weight, kernel size, bias, stride, padding, dilation)"""
+    return _convolved(call, 4, 5, 6, (3,))
+
+
+def _undilated(call: Call) -> Work:
+    """(input, weight, kernel size, bias, stride, padding)"""
+    return _convolved(call, 4, 5, None, (3,))
+
+
+def _transposed(call: Call, positions: tuple[int, int, int, int], groups: int | None, bias: int | None) -> Work:
+    """positions: of stride, padding, output padding and dilation."""
+    image, weight = call.tensor(0), call.tensor(1)
+    spatial = len(weight.shape) - 2
+    stride, padding, extra, dilation = (_setting(call, each, spatial, 0) for each in positions)
+    sides = zip(image.shape[-spatial:], weight.shape[2:], stride, padding, dilation, extra, strict=True)
+    parts = call.number(groups) if groups is not None else 1
+    written = prod(_spread(*side) for side in sides) * prod(image.shape[: -spatial - 1]) * weight.shape[1] * parts
+    moved = call.size(0, 1, *(() if bias is None else (bias,))) + written * image.item
+    flops = 2 * image.elements * prod(weight.shape[1:])
+    return Work(flops, moved, image.number_format, _channels(weight, parts, transposed=True))
+
+
+def _backward(call: Call) -> Work:
+    """(grad, input, weight, bias sizes, stride, padding, dilation, transposed, …, groups, mask): a product each for the
+    gradients of input and weight, as far as the mask asks for them."""
+    gradient, image, weight = call.tensor(0), call.tensor(1), call.tensor(2)
+    wanted = json.loads(call.text(10).lower())
+    transposed = bool(call.number(7))
+    meeting = image if transposed else gradient
+    flops = 2 * meeting.elements * weight.elements // weight.shape[0] * sum(map(bool, wanted[:2]))
+    written = sum(each.bytes for each, asked in zip((image, weight), wanted, strict=False) if asked)
+    moved = gradient.bytes + wanted[0] * weight.bytes + wanted[1] * image.bytes + written
+    parts = call.number(9)
+    return Work(flops, moved, gradient.number_format, _channels(weight, parts, transposed=transposed))
+
+
+def _input_gradient(call: Call) -> Work:
+    """cudnn_convolution_backward_input(sizes, grad, weight, …) of torch before 1.11."""
+    gradient, weight = call.tensor(1), call.tensor(2)
+    flops = 2 * gradient.elements * weight.elements // weight.shape[0]
+    return Work(flops, call.size(1, 2), gradient.number_format)
+
+
+MODELS: dict[str, Model] = {
+    **named(_convolution, "convolution _convolution convolution_overrideable"),
+    **named(_functional, "conv1d conv2d conv3d"),
+    **named(_padding_first, "mkldnn_convolution miopen_convolution miopen_depthwise_convolution"),
+    **named(_cudnn, "cudnn_convolution"),
+    **named(_functional, "cudnn_convolution_relu miopen_convolution_relu _convolution_pointwise"),
+    **named(_cudnn_added, "cudnn_convolution_add_relu miopen_convolution_add_relu"),
+    **named(_kernel_size_third, "_conv_depthwise2d conv_depthwise3d slow_conv_dilated2d slow_conv_dilated3d"),
+    **named(_undilated, "_slow_conv2d_forward thnn_conv2d slow_conv3d_forward slow_conv3d"),
+    **named(lambda call: _transposed(call, (4, 5, 6, 7), None, 3), "slow_conv_transpose2d slow_conv_transpose3d"),
+    **named(lambda call: _transposed(call, (4, 2, 3, 5), 6, None), "cudnn_convolution_transpose"),
+    **named(lambda call: _transposed(call, (5, 3, 4, 6), 7, 2), "miopen_convolution_transpose"),
+    **named(_backward, "convolution_backward"),
+    **named(_input_gradient, "cudnn_convolution_backward_input"),
+}
