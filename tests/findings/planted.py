@@ -23,6 +23,7 @@ from findings.healthy import (
     phases,
     step,
 )
+from findings.planted_traces import PLANTED_TRACES
 
 from steptime.findings.case import (
     AccountUse,
@@ -461,3 +462,6 @@ PLANTED: dict[str, dict[str, Case]] = {
         "clean": replace(BASE, segments=(SegmentUse("rollout", 10, 900_000_000, 0.1),)),
     },
 }
+
+for _rule, _cases in PLANTED_TRACES.items():
+    PLANTED.setdefault(_rule, {}).update(_cases)

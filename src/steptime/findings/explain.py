@@ -15,7 +15,7 @@ FAMILIES = {
     "5": "Optimiser",
     "6": "Debugging switches",
     "7": "Recomputation and memory",
-    "8": "The machine",
+    "8": "The machine and the network",
     "9": "Notes",
 }
 """What the first digit of a code stands for."""

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from steptime.findings.catalogue.allocator_stalls import allocator_stalls
+from steptime.findings.catalogue.awkward_dimensions import awkward_dimensions
 from steptime.findings.catalogue.background_load import background_load
 from steptime.findings.catalogue.batch_preparation import batch_preparation
 from steptime.findings.catalogue.checkpoint_in_step import checkpoint_in_step
@@ -10,11 +12,16 @@ from steptime.findings.catalogue.dense_embedding_gradient import dense_embedding
 from steptime.findings.catalogue.detect_anomaly import detect_anomaly
 from steptime.findings.catalogue.deterministic_left_on import deterministic_left_on
 from steptime.findings.catalogue.dispatch_loop import dispatch_loop
+from steptime.findings.catalogue.dominant_operator import dominant_operator
+from steptime.findings.catalogue.exposed_communication import exposed_communication
+from steptime.findings.catalogue.exposed_copies import exposed_copies
 from steptime.findings.catalogue.few_steps import few_steps
 from steptime.findings.catalogue.garbage_collection import garbage_collection
 from steptime.findings.catalogue.host_sync import host_sync
 from steptime.findings.catalogue.host_time import host_time
+from steptime.findings.catalogue.idle_matrix_units import idle_matrix_units
 from steptime.findings.catalogue.input_wait import input_wait
+from steptime.findings.catalogue.late_rank import late_rank
 from steptime.findings.catalogue.launch_bound import launch_bound
 from steptime.findings.catalogue.list_conversion import list_conversion
 from steptime.findings.catalogue.logging_in_step import logging_in_step
@@ -32,8 +39,10 @@ from steptime.findings.catalogue.slow_collate import slow_collate
 from steptime.findings.catalogue.slow_evaluation import slow_evaluation
 from steptime.findings.catalogue.slow_transfer import slow_transfer
 from steptime.findings.catalogue.thread_oversubscription import thread_oversubscription
+from steptime.findings.catalogue.tiny_kernels import tiny_kernels
 from steptime.findings.catalogue.too_few_workers import too_few_workers
 from steptime.findings.catalogue.too_many_workers import too_many_workers
+from steptime.findings.catalogue.unflashed_attention import unflashed_attention
 from steptime.findings.catalogue.unstable_steps import unstable_steps
 from steptime.findings.catalogue.workers_restarted import workers_restarted
 from steptime.findings.rule import Rule
@@ -57,8 +66,15 @@ CATALOGUE: tuple[Rule, ...] = (
     launch_bound,
     host_sync,
     recompilation,
+    tiny_kernels,
+    allocator_stalls,
     memory_bound_pointwise,
     copies_and_casts,
+    idle_matrix_units,
+    awkward_dimensions,
+    unflashed_attention,
+    exposed_copies,
+    dominant_operator,
     optimizer_share,
     dense_embedding_gradient,
     single_tensor_optimizer,
@@ -70,6 +86,8 @@ CATALOGUE: tuple[Rule, ...] = (
     background_load,
     unstable_steps,
     few_steps,
+    exposed_communication,
+    late_rank,
     slow_evaluation,
     slow_checkpoint,
     rollout_share,

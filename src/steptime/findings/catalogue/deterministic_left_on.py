@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from steptime.findings.case import OperatorUse, Signal
-from steptime.findings.catalogue.memory_bound_pointwise import plain_name
 from steptime.findings.finding import Finding, Weight
+from steptime.findings.kernel_kinds import plain_name
 from steptime.findings.operator_time import profile_scale
 from steptime.findings.rule import rule
 from steptime.findings.signals import Signals

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from steptime.findings.case import Signal, SiteUse
+from steptime.findings.case import GapUse, Signal, SiteUse
 from steptime.findings.finding import Finding
+from steptime.findings.kernel_kinds import plain_name
 from steptime.findings.rule import rule
 from steptime.findings.signals import Signals
 from steptime.findings.stakes import modelled, named, ratio
@@ -18,7 +19,16 @@ HARMLESS = frozenset({"to", "cuda", "copy_"})
 time."""
 
 
-@rule("ST303", "host-sync", needs={Signal.STEP, Signal.SITES}, uses={Signal.ACCOUNTS})
+READS = {"_local_scalar_dense": "item", "is_nonzero": "item", "_to_copy": "to", "masked_select": "masked_select"}
+"""Operators of ATen, and the call in Python that runs them."""
+
+
+@rule(
+    "ST303",
+    "host-sync",
+    needs={Signal.STEP, Signal.ACCOUNTS},
+    uses={Signal.SITES, Signal.GAPS, Signal.COPIES},
+)
 def host_sync(signals: Signals) -> Iterator[Finding]:
     """The host waits for the device, and then the device for the host
 
@@ -27,9 +37,10 @@ def host_sync(signals: Signals) -> Iterator[Finding]:
         the queue is empty, and the device idles until the next operators arrive.
 
     How we know
-        The calls on device tensors are recorded with their lines in a few steps. Their price is not the duration of
-        the call but the device's idle time from the moment it ran dry to the next launch; where the trace has that,
-        it is at stake, else the ledger's sync account is the ceiling of all sites together.
+        The price is not the duration of the call but the device's idle time from the moment it ran dry to the next
+        launch. A trace has that for each gap, with the operator that held the thread; the calls on device tensors are
+        recorded with their lines in a few steps. Without a trace the ledger's sync account is the ceiling of all of
+        them together.
 
     What helps
         Read values every n-th step; keep running sums on the device (loss.detach()); use where and masks of fixed size
@@ -38,6 +49,11 @@ def host_sync(signals: Signals) -> Iterator[Finding]:
     When to ignore it
         When the device has enough work queued: then no idle time follows and the rule does not fire.
     """
+    gaps = [gap for gap in signals.gaps if gap.account == "sync" and gap.cause and not _brings_batch(signals, gap)]
+    for gap in sorted(gaps, key=_gap_idle, reverse=True)[:MOST_SITES]:
+        yield _gap(signals, gap)
+    if gaps:
+        return
     sites = [site for site in signals.sites if site.device != "cpu" and site.calls > 0]
     ceiling = _ceiling(signals)
     known = sorted((site for site in sites if site.idle), key=_idle, reverse=True)
@@ -47,6 +63,36 @@ def host_sync(signals: Signals) -> Iterator[Finding]:
     suspects = [site for site in sites if site.idle is None and site.name not in HARMLESS]
     if suspects and not known and ceiling is not None:
         yield _site(signals, max(suspects, key=_calls), ceiling)
+
+
+def _gap_idle(gap: GapUse) -> float:
+    return gap.duration.value
+
+
+def _brings_batch(signals: Signals, gap: GapUse) -> bool:
+    """Whether the host stood while it copied pageable memory to the device: the matter of ST107."""
+    return any(copy.kind == "HtoD" and copy.operator == gap.cause for copy in signals.copies)
+
+
+def _gap(signals: Signals, gap: GapUse) -> Finding:
+    """Idle time after a wait, with the line that waits where one call of that name was recorded."""
+    call = READS.get(plain_name(gap.cause), plain_name(gap.cause))
+    sites = [site for site in signals.sites if site.device != "cpu" and site.name == call]
+    source = gap.source or (max(sites, key=_calls).source if sites else None)
+    share = format_share(ratio(gap.duration.value, signals.step.duration.value))
+    where = f" at {format_source(source)}" if source else ""
+    idle = format_duration(gap.duration.value)
+    summary = f"The device idles {idle} a step ({share}) after {gap.cause}{where} waited for it"
+    evidence = (f"{gap.count:.3g} gaps a step, the longest {format_duration(gap.longest)}",)
+    return host_sync.finding(summary, _advice(call), gap.duration, account="sync", source=source, evidence=evidence)
+
+
+def _advice(call: str) -> str:
+    if call in {"nonzero", "masked_select", "index", "unique"}:
+        return "Its result has a size that only the device knows: use where(), or masks of fixed size."
+    if "Synchronize" in call:
+        return "Leave synchronize() to measurements; a stream or an event waits without the host."
+    return "Keep the value on the device and read it every n-th step."
 
 
 def _idle(site: SiteUse) -> float:

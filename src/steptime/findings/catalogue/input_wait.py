@@ -2,22 +2,22 @@
 
 from __future__ import annotations
 
-from steptime.findings.case import LoaderUse, Signal
+from steptime.findings.case import GapUse, LoaderUse, Signal
 from steptime.findings.finding import Finding
 from steptime.findings.loader_model import production, supply
 from steptime.findings.rule import rule
 from steptime.findings.signals import Signals
-from steptime.findings.stakes import ratio
+from steptime.findings.stakes import named, ratio
 from steptime.quantities import format_duration, format_share
 
 
 @rule(
     "ST101",
     "input-wait",
-    needs={Signal.STEP, Signal.LOADER},
-    uses={Signal.SETTINGS, Signal.CONTENTION},
+    needs={Signal.STEP, Signal.ACCOUNTS},
+    uses={Signal.LOADER, Signal.PHASES, Signal.GAPS, Signal.SETTINGS, Signal.CONTENTION},
 )
-def input_wait(signals: Signals) -> Finding:
+def input_wait(signals: Signals) -> Finding | None:
     """The training step waits for the next batch
 
     What it means
@@ -26,7 +26,9 @@ def input_wait(signals: Signals) -> Finding:
 
     How we know
         The wait inside the training loader's next() is timed in every step; the time per item and per collated batch is
-        timed where it happens, in the workers if there are any. The time at stake is the whole wait.
+        timed where it happens, in the workers if there are any. The time at stake is the whole wait. A bare trace
+        shows the loader's next() as an annotation: there the ledger's input account is at stake, on an accelerator the
+        time that it idled meanwhile.
 
     What helps
         First whatever is the largest part: the reading of an item (decode less, cache what never changes, store the
@@ -37,12 +39,38 @@ def input_wait(signals: Signals) -> Finding:
     When to ignore it
         When the data really arrives at this pace (a stream, a simulator), or in a job that will run on a slower device.
     """
+    if not signals.has(Signal.LOADER):
+        return None if signals.has(Signal.PHASES) else _from_trace(signals)
     step, loader = signals.step, signals.loader
     share = format_share(ratio(loader.wait.value, step.duration.value))
     summary = f"Each step waits {format_duration(loader.wait.value)} ({share}) for the loader{_parts(loader)}"
     return input_wait.finding(
         summary, _advice(signals), loader.wait, account="input", source=loader.item_site or loader.site
     )
+
+
+def _from_trace(signals: Signals) -> Finding | None:
+    """What a trace alone can tell: the account, and the annotation of the loader."""
+    account = named(signals.accounts, "input")
+    if account is None:
+        return None
+    gap = max((gap for gap in signals.gaps if gap.account == "input"), key=_idle, default=None)
+    share = format_share(ratio(account.duration.value, signals.step.duration.value))
+    what = "The device idles" if signals.step.device != "cpu" else "Each step waits"
+    summary = f"{what} {format_duration(account.duration.value)} a step ({share}) for the next batch"
+    evidence = (f"{gap.cause}: {gap.count:.3g} gaps a step, the longest {format_duration(gap.longest)}",) if gap else ()
+    return input_wait.finding(
+        summary,
+        "Watch the job with steptime run, which times the loader's parts; or try more workers and cheaper items.",
+        account.recoverable,
+        account="input",
+        source=gap.source if gap else None,
+        evidence=evidence,
+    )
+
+
+def _idle(gap: GapUse) -> float:
+    return gap.duration.value
 
 
 def _parts(loader: LoaderUse) -> str:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from steptime.findings.case import OperatorUse, Signal
+from steptime.findings.case import GapUse, OperatorUse, Signal
 from steptime.findings.finding import Finding
 from steptime.findings.rule import rule
 from steptime.findings.signals import Signals
@@ -13,7 +13,12 @@ LEAST_SHARE = 0.2
 """Of the step: every eager model dispatches; from a fifth on it is worth the trouble of compiling or batching."""
 
 
-@rule("ST302", "launch-bound", needs={Signal.STEP, Signal.ACCOUNTS}, uses={Signal.OPERATORS, Signal.COMPILATIONS})
+@rule(
+    "ST302",
+    "launch-bound",
+    needs={Signal.STEP, Signal.ACCOUNTS},
+    uses={Signal.OPERATORS, Signal.COMPILATIONS, Signal.KERNELS, Signal.GAPS},
+)
 def launch_bound(signals: Signals) -> Finding | None:
     """The step is bound by dispatching its operators
 
@@ -23,7 +28,8 @@ def launch_bound(signals: Signals) -> Finding | None:
 
     How we know
         The ledger's launch account: on a CPU the time of the training thread around and between small operators; on an
-        accelerator the time that it idles while the host is dispatching.
+        accelerator the time that it idles while the host is dispatching, with the operators and modules that it was
+        dispatching in the largest gaps.
 
     What helps
         torch.compile; on CUDA its mode "reduce-overhead" (graphs); a larger batch, which carries more work per
@@ -35,14 +41,32 @@ def launch_bound(signals: Signals) -> Finding | None:
     launch, step = named(signals.accounts, "launch"), signals.step
     if launch is None or ratio(launch.recoverable.value, step.duration.value) < LEAST_SHARE:
         return None
+    kernels = sum(use.calls for use in signals.kernels)
     calls = sum(operator.calls for operator in signals.operators)
+    gaps = sorted((gap for gap in signals.gaps if gap.account == "launch"), key=_idle, reverse=True)
     busiest = max((use for use in signals.operators if use.source), key=_calls, default=None)
-    many = f" of {calls:.0f} operators" if calls else ""
     share = format_share(ratio(launch.duration.value, step.duration.value))
+    many = f" of {calls:.0f} operators" if calls else ""
     summary = f"Dispatch{many} takes {format_duration(launch.duration.value)} a step ({share})"
+    if kernels:
+        each = ratio(sum(use.duration for use in signals.kernels), kernels)
+        summary = (
+            f"The device idles {format_duration(launch.duration.value)} a step ({share}) while the host launches "
+            f"{kernels:.0f} kernels of {format_duration(each)}"
+        )
+    source = next((gap.source for gap in gaps if gap.source), busiest.source if busiest else None)
+    evidence = tuple(f"{gap.cause or 'between operators'}: {_told(gap)}" for gap in gaps[:5])
     return launch_bound.finding(
-        summary, _advice(signals), launch.recoverable, account="launch", source=busiest.source if busiest else None
+        summary, _advice(signals), launch.recoverable, account="launch", source=source, evidence=evidence
     )
+
+
+def _told(gap: GapUse) -> str:
+    return f"{format_duration(gap.duration.value)} idle a step in {gap.count:.3g} gaps"
+
+
+def _idle(gap: GapUse) -> float:
+    return gap.duration.value
 
 
 def _calls(operator: OperatorUse) -> float:

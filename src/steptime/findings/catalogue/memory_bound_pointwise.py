@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from steptime.findings.case import MachineUse, OperatorUse, Signal
+from steptime.findings.case import ChainUse, MachineUse, OperatorUse, Signal
 from steptime.findings.finding import Finding
+from steptime.findings.kernel_kinds import POINTWISE, plain_name
 from steptime.findings.operator_time import profile_scale
 from steptime.findings.rule import rule
 from steptime.findings.signals import Signals
@@ -19,26 +20,13 @@ FUSION_SAVES = 0.5
 more: (k - 1) / k."""
 FUSION_SAVES_AT_LEAST = 0.3
 """Lower bound: operators with two inputs and values that backward needs have to be read or written all the same."""
-POINTWISE = frozenset(
-    {
-        "_fused_dropout", "abs", "add", "addcdiv", "addcmul", "bernoulli", "bitwise_and", "clamp", "clamp_min", "cos",
-        "div", "dropout", "elu", "eq", "erf", "exp", "fill", "ge", "gelu", "gelu_backward", "gt", "hardswish",
-        "hardswish_backward", "hardtanh", "hardtanh_backward", "le", "leaky_relu", "leaky_relu_backward", "lerp",
-        "log", "log1p", "logical_and", "lt", "masked_fill", "maximum", "minimum", "mish", "mul", "native_dropout",
-        "ne", "neg", "pow", "reciprocal", "relu", "rsqrt", "rsub", "sigmoid", "sigmoid_backward", "sign", "silu",
-        "silu_backward", "sin", "softplus", "softplus_backward", "sqrt", "square", "sub", "tanh", "tanh_backward",
-        "threshold_backward", "where", "zero",
-    }
-)  # fmt: skip
-"""Operators of ATen (without namespace, overload and the in-place underscore) that read and write element by
-element."""
 
 
 @rule(
     "ST401",
     "memory-bound-pointwise",
     needs={Signal.STEP, Signal.OPERATORS},
-    uses={Signal.COMPILATIONS, Signal.MACHINE, Signal.ACCOUNTS},
+    uses={Signal.COMPILATIONS, Signal.MACHINE, Signal.ACCOUNTS, Signal.CHAINS},
 )
 def memory_bound_pointwise(signals: Signals) -> Finding | None:
     """Chains of pointwise operators move bytes and compute nothing
@@ -51,7 +39,8 @@ def memory_bound_pointwise(signals: Signals) -> Finding | None:
         Each operator's floating-point operations and bytes are computed from its shapes and set against the ceilings
         of this machine. Those that are pointwise and below the machine's balance are added up, without the optimiser.
         Fusing a chain of k keeps one of k passes over memory; half of the time is the promise, 30 % to all of it the
-        interval.
+        interval. A device's trace shows the chains themselves: kernels in a row on tensors of one size. There the bytes
+        of the tensors in between, which a fused kernel neither writes nor reads, are at stake.
 
     What helps
         torch.compile fuses such chains; so do ready-made operators (scaled_dot_product_attention, layer_norm, a gelu
@@ -61,6 +50,8 @@ def memory_bound_pointwise(signals: Signals) -> Finding | None:
     When to ignore it
         When the tensors are small enough to stay in the cache: then dispatch is the price, see ST301 and ST302.
     """
+    if signals.has(Signal.CHAINS):
+        return _from_chains(signals)
     chain = [use for use in signals.operators if _counts(use)]
     profiled = sum(use.duration for use in chain)
     spent = profiled * profile_scale(signals.operators, signals.accounts)
@@ -80,10 +71,34 @@ def memory_bound_pointwise(signals: Signals) -> Finding | None:
     )
 
 
-def plain_name(name: str) -> str:
-    """An operator's name without namespace, overload and in-place underscore: "aten::add_.Tensor" is "add"."""
-    plain = name.rsplit("::", 1)[-1].split(".", 1)[0]
-    return plain[:-1] if plain.endswith("_") and not plain.endswith("__") else plain
+def _from_chains(signals: Signals) -> Finding | None:
+    """By the kernels that follow one another: what the tensors in between cost."""
+    duration = sum(chain.duration for chain in signals.chains)
+    wasted = sum(_wasted(chain) for chain in signals.chains)
+    moved, saved = sum(chain.bytes for chain in signals.chains), sum(chain.saved for chain in signals.chains)
+    kernels = sum(chain.kernels for chain in signals.chains)
+    share = format_share(ratio(duration, signals.step.duration.value))
+    summary = (
+        f"{kernels:.0f} pointwise kernels in chains take {format_duration(duration)} a step ({share}); "
+        f"fused, they move {format_bytes(moved - saved)}, not {format_bytes(moved)}"
+    )
+    stake = modelled(wasted, FUSION_SAVES_AT_LEAST * wasted, min(duration, 1.2 * wasted), signals.step.steady)
+    top = sorted(signals.chains, key=_wasted, reverse=True)
+    evidence = tuple(f"{' → '.join(map(plain_name, chain.operators[:6]))}: {_told(chain)}" for chain in top[:3])
+    source = next((chain.source for chain in top if chain.source is not None), None)
+    return memory_bound_pointwise.finding(
+        summary, _advice(signals), stake, account="compute", source=source, evidence=evidence
+    )
+
+
+def _wasted(chain: ChainUse) -> float:
+    return chain.duration * ratio(chain.saved, chain.bytes)
+
+
+def _told(chain: ChainUse) -> str:
+    return (
+        f"{format_duration(chain.duration)} in {chain.calls:.3g} chains a step, {format_bytes(chain.saved)} in between"
+    )
 
 
 def _counts(use: OperatorUse) -> bool:

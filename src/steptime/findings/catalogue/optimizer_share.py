@@ -35,7 +35,7 @@ def optimizer_share(signals: Signals) -> Finding | None:
     """
     duration = total(use.duration for use in signals.optimizers)
     share = ratio(duration.value, signals.step.duration.value)
-    if share < LEAST_SHARE:
+    if share < LEAST_SHARE or not all(use.elements for use in signals.optimizers):
         return None
     best = sum(floor(use, signals.machine if signals.has(Signal.MACHINE) else None) for use in signals.optimizers)
     stake = scaled(duration, 1 - min(1.0, ratio(best, duration.value)))

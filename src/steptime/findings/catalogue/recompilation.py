@@ -8,11 +8,11 @@ from steptime.findings.case import Signal
 from steptime.findings.finding import Finding
 from steptime.findings.rule import rule
 from steptime.findings.signals import Signals
-from steptime.findings.stakes import modelled
-from steptime.quantities import format_duration, format_source
+from steptime.findings.stakes import modelled, named, ratio
+from steptime.quantities import format_duration, format_share, format_source
 
 
-@rule("ST304", "recompilation", needs={Signal.STEP, Signal.COMPILATIONS})
+@rule("ST304", "recompilation", needs={Signal.STEP}, uses={Signal.COMPILATIONS, Signal.ACCOUNTS})
 def recompilation(signals: Signals) -> Finding | None:
     """torch.compile compiles again in the middle of training
 
@@ -22,7 +22,8 @@ def recompilation(signals: Signals) -> Finding | None:
 
     How we know
         TorchDynamo records each compilation with its time and the guard that failed. Those after the warm-up count,
-        spread over the steps of the run; the time lies between or inside steps that statistics leave out.
+        spread over the steps of the run; the time lies between or inside steps that statistics leave out. A bare trace
+        shows the parts of a compilation as annotations: there the ledger's compile account is at stake.
 
     What helps
         Pad or bucket to a few shapes; torch._dynamo.mark_dynamic or dynamic=True for a dimension that varies; keep
@@ -31,6 +32,8 @@ def recompilation(signals: Signals) -> Finding | None:
     When to ignore it
         When it happens once per stage (first evaluation, last batch of an epoch) in a long run.
     """
+    if not signals.has(Signal.COMPILATIONS):
+        return _from_trace(signals) if signals.step.mode == "trace" else None
     again = [compilation for compilation in signals.compilations if compilation.after_warm_up]
     steps = max(1, signals.step.total - signals.step.warm_up)
     if not again:
@@ -45,6 +48,18 @@ def recompilation(signals: Signals) -> Finding | None:
     stake = modelled(spent / steps, 0.5 * spent / steps, spent / steps, steps)
     evidence = tuple(f"{count} x: {reason}" for reason, count in reasons.most_common(3))
     return recompilation.finding(summary, _advice(reasons), stake, source=worst.source, evidence=evidence)
+
+
+def _from_trace(signals: Signals) -> Finding | None:
+    account = named(signals.accounts, "compile")
+    if account is None:
+        return None
+    share = format_share(ratio(account.duration.value, signals.step.duration.value))
+    summary = (
+        f"Compiling takes {format_duration(account.duration.value)} of a step ({share}), in steps that were traced"
+    )
+    advice = "If these are no first steps, look at the reasons: TORCH_LOGS=recompiles names the guard that failed."
+    return recompilation.finding(summary, advice, account.recoverable, account="compile")
 
 
 def _advice(reasons: Counter[str]) -> str:

@@ -33,7 +33,8 @@ def single_tensor_optimizer(signals: Signals) -> Finding | None:
     How we know
         The optimiser was made with foreach=False, or on a CPU, where torch does not choose foreach by itself, and
         without fused. Its step() is timed; one pass over parameters, gradients and state at the machine's bandwidth
-        is what would remain.
+        is what would remain. A trace shows it by the operators inside the optimiser's annotation (none of foreach, none
+        fused); there its time is the device's, from its first kernel to the end of its last.
 
     What helps
         fused=True where the optimiser has it (Adam, AdamW, SGD, Adagrad), else foreach=True on CUDA. The numbers
@@ -52,6 +53,7 @@ def single_tensor_optimizer(signals: Signals) -> Finding | None:
     best = floor(use, signals.machine if signals.has(Signal.MACHINE) else None)
     stake = scaled(use.duration, 1 - min(1.0, ratio(best, use.duration.value)))
     operators = f" with {use.operators:.0f} operators" if use.operators else ""
+    operators = f" with {use.kernels:.0f} kernels" if use.kernels else operators
     summary = (
         f"{use.type} updates {use.parameters} tensors one by one{operators}: "
         f"{format_duration(use.duration.value)} a step ({format_share(share)})"
@@ -64,6 +66,8 @@ def _single_tensor(use: OptimizerUse, device: str) -> bool:
     """Whether it works tensor by tensor though torch offers something better for this device."""
     if use.fused or use.foreach or use.parameters < FEWEST_TENSORS:
         return False
+    if use.kernels is not None and use.foreach is None:
+        return False  # a trace that does not show how it works
     if device == "cpu":
         return use.type in FUSABLE
     return use.foreach is False and use.type in FUSABLE | FOREACH

@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
-from steptime.findings.case import LineUse, Signal
+from steptime.findings.case import CopyUse, LineUse, Signal
 from steptime.findings.finding import Finding
 from steptime.findings.rule import rule
 from steptime.findings.signals import Signals
-from steptime.findings.stakes import capped, named, ratio
-from steptime.quantities import Estimate, format_duration, format_share
+from steptime.findings.stakes import capped, named, ratio, total
+from steptime.quantities import Estimate, format_bytes, format_duration, format_share
 
 
 @rule(
     "ST107",
     "slow-transfer",
-    needs={Signal.STEP, Signal.PHASES},
-    uses={Signal.LOADER, Signal.LINES, Signal.ACCOUNTS},
+    needs={Signal.STEP, Signal.ACCOUNTS},
+    uses={Signal.LOADER, Signal.LINES, Signal.PHASES, Signal.COPIES, Signal.GAPS},
 )
 def slow_transfer(signals: Signals) -> Finding | None:
     """Moving the batch to the device takes time
@@ -25,7 +25,8 @@ def slow_transfer(signals: Signals) -> Finding | None:
 
     How we know
         The lines that move the batch are timed in the steps; where a device trace exists, the copies that no kernel
-        hides are the ceiling. Not examined on a CPU: there is nothing to move.
+        hides are at stake, and the time that the device idles while the host stages pageable memory for it. On a CPU
+        there is nothing to move.
 
     What helps
         Pinned memory in the loader together with non_blocking=True; sending bytes (uint8 pixels, int32 tokens) and
@@ -34,6 +35,9 @@ def slow_transfer(signals: Signals) -> Finding | None:
     When to ignore it
         When the copy overlaps with kernels of the step before: then its duration is long and nothing is at stake.
     """
+    copies = [copy for copy in signals.copies if copy.kind == "HtoD"]
+    if signals.step.device != "cpu" and copies:
+        return _from_copies(signals, copies)
     phase = named(signals.phases, "transfer")
     if signals.step.device == "cpu" or phase is None:
         return None
@@ -43,6 +47,47 @@ def slow_transfer(signals: Signals) -> Finding | None:
     summary = f"Moving the batch to the device costs {format_duration(stake.value)} a step ({share})"
     return slow_transfer.finding(
         summary, _advice(signals, line), stake, account="copy", source=line.source if line else None
+    )
+
+
+def _from_copies(signals: Signals, copies: list[CopyUse]) -> Finding | None:
+    """By the copies of a trace: what they leave exposed, and what staging pageable memory keeps the device from."""
+    staging = [gap.duration for gap in signals.gaps if gap.account == "sync" and gap.cause in _operators(copies)]
+    stake = total([*(copy.exposed for copy in copies), *staging])
+    if not stake.value:
+        return None
+    line = max((use for use in signals.lines if use.role == "transfer"), key=_time, default=None)
+    top = max(copies, key=lambda copy: copy.exposed.value)
+    pageable = any(copy.memory == "pageable" for copy in copies)
+    share = format_share(ratio(stake.value, signals.step.duration.value))
+    kind = "pageable " if pageable else "pinned " if top.memory == "pinned" else ""
+    summary = (
+        f"Copying {format_bytes(sum(copy.bytes for copy in copies))} from {kind}memory to the device costs "
+        f"{format_duration(stake.value)} a step ({share})"
+    )
+    advice = _advice(signals, line) if pageable or top.memory != "pinned" else _PINNED
+    source = line.source if line else top.source
+    evidence = tuple(map(_told, sorted(copies, key=lambda copy: -copy.duration.value)[:3]))
+    return slow_transfer.finding(
+        summary, advice, stake, account="" if staging else "copy", source=source, evidence=evidence
+    )
+
+
+_PINNED = (
+    "The memory is pinned: copy the next batch on a stream of its own while this one computes, or send fewer bytes."
+)
+
+
+def _operators(copies: list[CopyUse]) -> frozenset[str]:
+    """Of copies from pageable memory, which hold the host; and of no others' copies."""
+    return frozenset(copy.operator for copy in copies if copy.operator and copy.memory != "pinned")
+
+
+def _told(copy: CopyUse) -> str:
+    rate = f" at {format_bytes(ratio(copy.bytes, copy.duration.value) * 1e9)}/s" if copy.bytes else ""
+    return (
+        f"{copy.calls:.3g} {copy.memory} copies a step by {copy.operator or 'no operator'}: "
+        f"{format_duration(copy.duration.value)}{rate}, {format_duration(copy.exposed.value)} exposed"
     )
 
 

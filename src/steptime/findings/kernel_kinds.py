@@ -1,0 +1,90 @@
+"""What kernels are about, told by the operator that launched them: the same words for every rule over kernels.
+
+One law: an operator that is in none of these sets is of no kind, and nothing is concluded about it.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Iterable
+
+from steptime.findings.case import KernelUse
+from steptime.quantities import SourceLine, format_duration
+
+POINTWISE = frozenset(
+    {
+        "_fused_dropout", "abs", "add", "addcdiv", "addcmul", "bernoulli", "bitwise_and", "clamp", "clamp_min", "cos",
+        "div", "dropout", "elu", "eq", "erf", "exp", "fill", "ge", "gelu", "gelu_backward", "gt", "hardswish",
+        "hardswish_backward", "hardtanh", "hardtanh_backward", "le", "leaky_relu", "leaky_relu_backward", "lerp",
+        "log", "log1p", "logical_and", "lt", "masked_fill", "maximum", "minimum", "mish", "mul", "native_dropout",
+        "ne", "neg", "pow", "reciprocal", "relu", "rsqrt", "rsub", "sigmoid", "sigmoid_backward", "sign", "silu",
+        "silu_backward", "sin", "softplus", "softplus_backward", "sqrt", "square", "sub", "tanh", "tanh_backward",
+        "threshold_backward", "where", "zero",
+    }
+)  # fmt: skip
+"""Operators of ATen (without namespace, overload and the in-place underscore) that read and write element by
+element."""
+MATRIX = frozenset(
+    {
+        "mm", "addmm", "bmm", "baddbmm", "addbmm", "matmul", "linear", "einsum", "_scaled_mm", "_addmm_activation",
+        "convolution", "_convolution", "convolution_overrideable", "cudnn_convolution", "miopen_convolution",
+        "convolution_backward", "cudnn_convolution_backward", "cudnn_convolution_backward_input",
+        "cudnn_convolution_backward_weight", "miopen_convolution_backward", "conv1d", "conv2d", "conv3d",
+        "cudnn_convolution_add_relu", "cudnn_convolution_relu",
+    }
+)  # fmt: skip
+"""Operators that multiply matrices, convolutions among them."""
+COPIES = frozenset({"copy", "_to_copy", "to", "clone", "contiguous"})
+"""Operators of ATen that only move data to another layout or type. Joins and gathers (cat, index) are left out: models
+need them."""
+_ROW = re.compile(r"\[([\d, ]*)\]")
+
+
+def plain_name(name: str) -> str:
+    """An operator's name without namespace, overload and in-place underscore: "aten::add_.Tensor" is "add"."""
+    plain = name.rsplit("::", 1)[-1].split(".", 1)[0]
+    return plain[:-1] if plain.endswith("_") and not plain.endswith("__") else plain
+
+
+def is_matrix_product(use: KernelUse) -> bool:
+    """Whether an operator that multiplies matrices launched it, or is named in it (a compiled region's own)."""
+    return plain_name(use.operator) in MATRIX
+
+
+def shapes_of(text: str) -> tuple[tuple[int, ...], ...]:
+    """The shapes in the raw text of a trace's "Input Dims", scalars as (); nested lists are read as their rows."""
+    return tuple(tuple(int(part) for part in row.split(",") if part.strip()) for row in _ROW.findall(text))
+
+
+def elements(shape: tuple[int, ...]) -> int:
+    """How many numbers a tensor of this shape holds."""
+    return math.prod(shape)
+
+
+def spent(uses: Iterable[KernelUse]) -> float:
+    """ns per step in all of them."""
+    return sum(use.duration for use in uses)
+
+
+def longest(uses: Iterable[KernelUse], count: int = 3) -> list[KernelUse]:
+    """Those with the most time."""
+    return sorted(uses, key=lambda use: -use.duration)[:count]
+
+
+def first_source(uses: Iterable[KernelUse]) -> SourceLine | None:
+    """The line behind the longest kernel that has one."""
+    return next((use.source for use in longest(uses, 1000) if use.source is not None), None)
+
+
+def told(use: KernelUse) -> str:
+    """A kernel group as evidence: "aten::mm [[64, 100], [100, 64]]: 1.20 ms in 24 calls, sgemm_128x64"."""
+    shapes = f" {use.shapes}" if use.shapes else ""
+    name = f", {short_kernel(use.name)}" if use.name else ""
+    return f"{use.operator or 'no operator'}{shapes}: {format_duration(use.duration)} in {use.calls:.4g} calls{name}"
+
+
+def short_kernel(name: str) -> str:
+    """A kernel's name without its template arguments, return type and parameters."""
+    plain = name.replace("(anonymous namespace)::", "").removeprefix("void ").split("<", 1)[0].split("(", 1)[0]
+    return plain.rsplit("::", 1)[-1][:60] or name[:60]
