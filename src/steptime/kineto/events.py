@@ -10,6 +10,7 @@ import functools
 import math
 import operator
 import re
+from collections.abc import Sequence
 from decimal import Decimal, InvalidOperation
 from typing import Any, TypeAlias, cast
 
@@ -17,7 +18,10 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
+from steptime.kineto.table import ABSENT
+
 Int64 = npt.NDArray[np.int64]
+Bool = npt.NDArray[np.bool_]
 Number: TypeAlias = int | str | None
 NOTHING = msgspec.Raw()
 RAW_FIELDS = ("shapes", "dtypes", "inputs")
@@ -25,6 +29,13 @@ FLOAT_HOLDS_NANOSECONDS = 2.0**43
 """Below this many microseconds a float64 lies within half a nanosecond of what was written; above, it may not."""
 PRECISE_TIME = re.compile(rb'"ts"\s*:\s*\d{13,}\.\d')
 """A time too long for a float64: Kineto of spring 2024 wrote epoch microseconds with three more digits."""
+PRECISE_LAYOUT = "dddddddddddddddd.ddd"
+"""Such a time, digit by digit."""
+IS_DIGIT = np.array([letter == "d" for letter in PRECISE_LAYOUT])
+POWERS = 10 ** np.arange(IS_DIGIT.sum() - 1, -1, -1, dtype=np.int64)
+POINT = (ord(".") - ord("0")) % 256
+LATEST = 2.0**52
+"""Microseconds: 142 years. A time beyond is garbage, and its ns would leave int64."""
 PHASES_PASSED_OVER = (*"iIfstCBEbenNODPRcavV(),=", "")
 """Phases of the Trace Event Format that hold no measured interval; arrows alone are up to 40 % of the events."""
 
@@ -32,18 +43,18 @@ PHASES_PASSED_OVER = (*"iIfstCBEbenNODPRcavV(),=", "")
 class Arguments(msgspec.Struct, gc=False, frozen=True):
     """The `args` that the analyses read. Raw fields point into the parser's buffer."""
 
-    correlation: Number = None
-    external: Number = msgspec.field(default=None, name="External id")
-    external_of_2021: Number = msgspec.field(default=None, name="external id")
-    sequence: Number = msgspec.field(default=None, name="Sequence number")
-    stream: Number = None
-    device: Number = None
-    bytes: Number = None
+    correlation: Number = ABSENT
+    external: Number = msgspec.field(default=ABSENT, name="External id")
+    external_of_2021: Number = msgspec.field(default=ABSENT, name="external id")
+    sequence: Number = msgspec.field(default=ABSENT, name="Sequence number")
+    stream: Number = ABSENT
+    device: Number = ABSENT
+    bytes: Number = ABSENT
     shapes: msgspec.Raw = msgspec.field(default=NOTHING, name="Input Dims")
     dtypes: msgspec.Raw = msgspec.field(default=NOTHING, name="Input type")
     inputs: msgspec.Raw = msgspec.field(default=NOTHING, name="Concrete Inputs")
-    python: Number = msgspec.field(default=None, name="Python id")
-    python_parent: Number = msgspec.field(default=None, name="Python parent id")
+    python: Number = msgspec.field(default=ABSENT, name="Python id")
+    python_parent: Number = msgspec.field(default=ABSENT, name="Python parent id")
 
 
 NO_ARGUMENTS = Arguments()
@@ -62,10 +73,10 @@ class Complete(msgspec.Struct, tag="X", tag_field="ph", gc=False):
 
 
 class CompleteExactly(msgspec.Struct, tag="X", tag_field="ph", gc=False):
-    """The same, where a float cannot hold the time."""
+    """The same, where a float cannot hold the time: its digits."""
 
     name: str
-    ts: Decimal
+    ts: msgspec.Raw
     dur: float = 0.0
     cat: str = ""
     pid: Number = None
@@ -109,7 +120,7 @@ def decode_one(text: bytes, *, exactly: bool) -> Event | None:
 
 def needs_exactness(events: list[Event], block: memoryview | bytes) -> bool:
     """True when the floats of a block have lost digits that the file holds."""
-    late = any(event.ts >= FLOAT_HOLDS_NANOSECONDS for event in events[:1] + events[-1:])
+    late = any(float(event.ts) >= FLOAT_HOLDS_NANOSECONDS for event in (events[0], events[-1]))
     return late and PRECISE_TIME.search(block) is not None
 
 
@@ -119,11 +130,34 @@ def nanoseconds(microseconds: npt.NDArray[np.float64]) -> Int64:
     return whole.astype(np.int64) * 1000 + np.rint((microseconds - whole) * 1000).astype(np.int64)
 
 
-def begins(events: list[Event], *, exactly: bool) -> Int64:
-    """The begins of events in ns, as the file has them."""
+def begins(events: Sequence[Event], *, exactly: bool) -> tuple[Int64, Bool]:
+    """The begins of events in ns, as the file has them, and which of them are times at all."""
     if exactly:
-        return np.fromiter((int((event.ts * 1000).to_integral_value()) for event in events), np.int64, len(events))  # type: ignore[union-attr]
-    return nanoseconds(np.fromiter([float(event.ts) for event in events], np.float64, len(events)))
+        return _exact_begins([event.ts for event in events])
+    times = np.fromiter([event.ts for event in events], np.float64, len(events))
+    sound = np.abs(times) < LATEST
+    return nanoseconds(times if sound.all() else np.where(sound, times, 0)), sound
+
+
+def _exact_begins(texts: list[Any]) -> tuple[Int64, Bool]:
+    """Of times as they are written, all at once where all are written as Kineto of 2024 did."""
+    joined, count = b"".join(texts), len(texts)
+    if len(joined) == count * len(PRECISE_LAYOUT):
+        digits = np.frombuffer(joined, np.uint8).reshape(count, len(PRECISE_LAYOUT)) - np.uint8(ord("0"))
+        if (digits[:, ~IS_DIGIT] == POINT).all() and (digits[:, IS_DIGIT] <= 9).all():
+            times: Int64 = digits[:, IS_DIGIT] @ POWERS
+            return times, np.abs(times) < LATEST * 1000
+    found = [_in_nanoseconds(bytes(text)) for text in texts]
+    return np.array([time or 0 for time in found], np.int64), np.array([time is not None for time in found])
+
+
+def _in_nanoseconds(text: bytes) -> int | None:
+    """A time as it is written, in microseconds; None when it is none. Halves go to the even nanosecond."""
+    try:
+        time = Decimal(text.decode("ascii", "replace").strip('"'))
+    except InvalidOperation:
+        return None
+    return int((time * 1000).to_integral_value()) if time.is_finite() and abs(time) < LATEST else None
 
 
 def lenient(event: dict[str, object], *, exactly: bool) -> Event | None:
@@ -134,7 +168,9 @@ def lenient(event: dict[str, object], *, exactly: bool) -> Event | None:
         return None
     category, lane = event.get("cat"), (_lane(event.get("pid")), _lane(event.get("tid")))
     rest = (duration, category if isinstance(category, str) else "", *lane, _arguments(event.get("args")))
-    return CompleteExactly(name, Decimal(str(time)), *rest) if exactly else Complete(name, float(str(time)), *rest)
+    if exactly:
+        return CompleteExactly(name, msgspec.Raw(str(time).encode()), *rest)
+    return Complete(name, float(str(time)), *rest)
 
 
 def integer(value: Number, absent: int) -> int:
@@ -172,9 +208,9 @@ def _number(value: object) -> float | None:
 
 
 def _integer(value: object) -> Number:
-    if isinstance(value, float) and value.is_integer():
-        return int(value)
-    return value if isinstance(value, (int, str)) else None
+    if isinstance(value, (float, Decimal)):
+        return int(value) if value == value // 1 else ABSENT
+    return value if isinstance(value, (int, str)) else ABSENT
 
 
 def _lane(value: object) -> Number:

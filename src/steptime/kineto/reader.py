@@ -84,7 +84,7 @@ class _Reading:
             raise self._not_a_trace("its list of events holds no event that can be read")
         return Trace(
             path=self._path, size=self._source.size, events=events,
-            symbols=tuple(columns.names), lanes=tuple(columns.lanes),
+            symbols=tuple(columns.names), lanes=columns.lanes,
             shapes=columns.shapes.decoded(), dtypes=columns.dtypes.decoded(), inputs=columns.inputs.decoded(),
             devices=facts.devices, rank=facts.rank, world_size=facts.world_size, backend=facts.backend,
             base_ns=facts.base_ns, damage=damage,

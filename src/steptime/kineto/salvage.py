@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from decimal import Decimal
 
 from steptime.kineto.events import Event, decode_one, lenient
 
@@ -53,7 +54,7 @@ def _take(text: bytes, starts: list[int], stops: list[int], piece: int, found: S
 def _take_leniently(part: bytes, joined: int, found: Salvaged, *, exactly: bool) -> int:
     """JSON that the typed parser refused (NaN, an odd type, invalid UTF-8), or no JSON at all."""
     try:
-        value = json.loads(part.decode("utf-8", "replace"))
+        value = json.loads(part.decode("utf-8", "replace"), parse_float=Decimal)
     except (ValueError, RecursionError):
         found.damaged += 1
         return joined

@@ -8,12 +8,14 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import IntEnum
 from pathlib import Path
+from typing import TypeAlias
 
 import numpy as np
 import numpy.typing as npt
 
 Int32 = npt.NDArray[np.int32]
 Int64 = npt.NDArray[np.int64]
+Ids: TypeAlias = npt.NDArray[np.int64]
 
 ABSENT = -(2**31)
 """An integer that the event does not carry. No id, stream or size reaches it; -1 is a real stream (of syncs)."""
@@ -51,6 +53,8 @@ CATEGORY_NAMES: dict[str, Category] = {
     "xpu_runtime": Category.RUNTIME,
     "privateuse1_runtime": Category.RUNTIME,
     "privateuse1_driver": Category.RUNTIME,
+    "mtia_runtime": Category.RUNTIME,
+    "glow_runtime": Category.RUNTIME,
     "Runtime": Category.RUNTIME,
     "kernel": Category.KERNEL,
     "Kernel": Category.KERNEL,
@@ -64,7 +68,12 @@ CATEGORY_NAMES: dict[str, Category] = {
     "overhead": Category.OVERHEAD,
     "Trace": Category.SPAN,
 }
-"""From libkineto's ActivityType.cpp and the capitalised names of 2021; what is not here is OTHER."""
+"""From libkineto's ActivityType.cpp and the capitalised names of 2021; for others see `kineto.categories`."""
+MARKER_NAMES = (
+    "", "cuda_event", "cuda_profiler_range", "external_correlation", "cpu_instant_event", "collective_comm",
+    "mtia_insight", "mtia_counters", "ac2g", "fwdbwd", "async_cpu_to_gpu", "async_gpu",
+)  # fmt: skip
+"""From there, too: OTHER, though some name a stream."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,6 +91,9 @@ class EventTable:
     name, shapes, dtypes, inputs: numbers of `Trace.symbols`, `Trace.shapes`… (ABSENT where the event has none).
     lane: number in `Trace.lanes`. begin: ns, absolute where the file says since when. duration: ns, never negative.
     bytes: of a copy or a memset. python and python_parent: ids of Python functions.
+
+    Ids and sizes (correlation to device, python, python_parent) are 32 bits wide where all of them fit and 64 where one
+    does not: widen them before arithmetic. A column that no event fills is one broadcast ABSENT.
     """
 
     category: npt.NDArray[np.uint8]
@@ -89,17 +101,17 @@ class EventTable:
     lane: Int32
     begin: Int64
     duration: Int64
-    correlation: Int64
-    external: Int64
-    sequence: Int64
-    bytes: Int64
-    stream: Int64
-    device: Int32
+    correlation: Ids
+    external: Ids
+    sequence: Ids
+    bytes: Ids
+    stream: Ids
+    device: Ids
     shapes: Int32
     dtypes: Int32
     inputs: Int32
-    python: Int32
-    python_parent: Int32
+    python: Ids
+    python_parent: Ids
 
     def __len__(self) -> int:
         return len(self.begin)
