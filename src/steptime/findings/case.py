@@ -383,7 +383,8 @@ class ChainUse:
 @dataclass(frozen=True, slots=True)
 class RankUse:
     """One rank among several. step: ns. communication: ns per step in collectives; waiting: the part of it before the
-    last rank arrived. last: share of the collectives at which this rank arrived last. compute: ns per step."""
+    last rank arrived. last: share of the waiting (of the first rank for the last one) at collectives where this rank
+    was the last one. compute: ns per step."""
 
     rank: int
     step: float
