@@ -71,12 +71,17 @@ def self_time(made: Nest) -> Int64:
 
 def has_descendant(made: Nest, marked: npt.NDArray[np.bool_]) -> npt.NDArray[np.bool_]:
     """Which intervals enclose, at any depth, one that is marked."""
-    found = np.zeros(len(made), np.bool_)
-    current = np.unique(made.parent[marked])
+    return ancestors(made.parent, marked)
+
+
+def ancestors(parent: Int64, marked: npt.NDArray[np.bool_]) -> npt.NDArray[np.bool_]:
+    """Which members of a forest, given each one's parent or ROOT, have a marked one below them."""
+    found = np.zeros(len(parent), np.bool_)
+    current = np.unique(parent[marked])
     while len(current):
         current = current[(current != ROOT) & ~found[current]]
         found[current] = True
-        current = np.unique(made.parent[current])
+        current = np.unique(parent[current])
     return found
 
 

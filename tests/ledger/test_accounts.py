@@ -179,6 +179,12 @@ def test_steps_come_from_optimisers_where_the_profiler_marked_none(written: Writ
     ]
 
 
+def test_updates_inside_each_other_are_one(written: Written) -> None:
+    updates = [(10, 20), (12, 15), (12, 12), (30, 40)]
+    trace = written([annotation("Optimizer.step#SGD.step", *update) for update in updates])
+    assert steps_of(trace).tolist() == [[20_000, 40_000]]
+
+
 def test_without_any_mark_the_recording_is_one_step(written: Written) -> None:
     assert steps_of(written([operator("aten::mm", 5, 50)])).tolist() == [[5_000, 50_000]]
     assert steps_of(written([])).shape == (0, 2)

@@ -14,7 +14,7 @@ from steptime.ledger.accelerator import UNKNOWN, device_activities
 from steptime.ledger.names import OPTIMIZER_STEP, matching
 from steptime.ledger.operations import DISPATCH_GAP, Operations, operations_on, operator_events
 from steptime.ledger.threads import autograd_lanes, input_time, training_lane
-from steptime.nesting import ROOT, innermost_at, nearest_ancestor, self_time
+from steptime.nesting import ROOT, Nest, innermost_at, nearest_ancestor, self_time
 from steptime.timeline.timeline import Phase
 
 Int64 = npt.NDArray[np.int64]
@@ -23,11 +23,16 @@ Bool = npt.NDArray[np.bool_]
 
 @dataclass(frozen=True, slots=True, eq=False)
 class OperatorCalls:
-    """rows: positions in the event table. duration: ns, on the device where there is one. phase: `Phase` of each."""
+    """rows: positions in the event table. duration: ns, on the device where there is one. phase: `Phase` of each.
+
+    parent: position in these columns of the innermost call around each, ROOT for none. What a call with others inside
+    spends itself may be no more than an interruption of its thread, so its arguments need not tell work of its own.
+    """
 
     rows: Int64
     duration: Int64
     phase: Int64
+    parent: Int64
 
 
 def operator_calls(
@@ -37,17 +42,28 @@ def operator_calls(
     compute."""
     lane = training_lane(trace, training_thread)
     if lane is None:
-        return OperatorCalls(*(np.empty(0, np.int64) for _ in range(3)))
+        return OperatorCalls(*(np.empty(0, np.int64) for _ in range(4)))
     on_device = bool(np.any(trace.events.category == Category.KERNEL))
     chosen = operator_events(trace)
-    parts = []
+    parts, known = [], 0
     for each in (lane, *autograd_lanes(trace, lane)):
         operations = operations_on(trace, each, chosen)
         duration = _device_time(trace, operations, each) if on_device else _processor_time(operations)
         kept = (duration > 0) & contains(union(borders[:, 0], borders[:, 1]), operations.nest.begin)
         phase = _phases(trace, operations, lane, phases)
-        parts.append((operations.rows[kept], duration[kept], phase[kept]))
+        parent = _parents(operations.nest, kept, known)
+        parts.append((operations.rows[kept], duration[kept], phase[kept], parent))
+        known += len(parent)
     return OperatorCalls(*(np.concatenate(column) for column in zip(*parts, strict=True)))
+
+
+def _parents(made: Nest, kept: Bool, offset: int) -> Int64:
+    """Of the kept intervals: where the kept one around it lies, counted from `offset`."""
+    position = np.append(np.cumsum(kept) - 1 + offset, ROOT)  # ROOT is the last
+    above = made.parent[kept]
+    known = above != ROOT
+    above[known] = nearest_ancestor(made, kept)[above[known]]
+    return position[above]
 
 
 def _processor_time(operations: Operations) -> Int64:

@@ -24,9 +24,9 @@ def steps_of(trace: Trace) -> Int64:
     marked = _ranges(trace, STEP.match)
     if len(marked):
         return _apart(marked)
-    updates = _ranges(trace, OPTIMIZER_STEP.match)
-    if len(updates) > 1:
-        return np.stack((updates[:-1, 1], updates[1:, 1]), axis=1)
+    ends = np.unique(np.maximum.accumulate(_ranges(trace, OPTIMIZER_STEP.match)[:, 1]))  # an update may hold another
+    if len(ends) > 1:
+        return np.stack((ends[:-1], ends[1:]), axis=1)
     events = trace.events
     if not len(events):
         return np.empty((0, 2), np.int64)

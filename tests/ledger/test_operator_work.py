@@ -1,0 +1,64 @@
+"""The work of operators around others, in traces where every microsecond is known."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from steptime.kineto.reader import read
+from steptime.ledger.operators import OperatorTotal, total
+from steptime.ledger.trace_steps import steps_of
+
+PRODUCT: dict[str, Any] = {"Input Dims": [[4, 8], [8, 16]], "Input type": ["float", "float"]}
+FLOPS, BYTES = 2 * 4 * 8 * 16, 4 * (4 * 8 + 8 * 16 + 4 * 16)
+VECTOR: dict[str, Any] = {"Input Dims": [[100]], "Input type": ["float"]}
+
+
+def event(name: str, begin: float, end: float, category: str = "cpu_op", **args: Any) -> dict[str, Any]:
+    """Times in microseconds."""
+    return {"ph": "X", "cat": category, "name": name, "pid": 1, "tid": 1, "ts": begin, "dur": end - begin, "args": args}
+
+
+def totals(path: Path, *operators: dict[str, Any]) -> dict[str, OperatorTotal]:
+    """Of one step of a millisecond."""
+    border = event("ProfilerStep#3", 0, 1000, "user_annotation")
+    path.write_text(json.dumps({"traceEvents": [border, *operators]}))
+    trace = read(path)
+    return {each.name: each for each in total(trace, steps_of(trace))}
+
+
+@pytest.mark.parametrize("interruption", [0, 40, 60, 500])
+def test_an_interrupted_wrapper_does_not_count_the_work_inside_again(tmp_path: Path, interruption: float) -> None:
+    """The thread loses its processor between the call of the outer operator and that of the inner one."""
+    inner = event("aten::mm", 10 + interruption, 100 + interruption, **PRODUCT)
+    outer = event("aten::matmul", 0, 105 + interruption, **PRODUCT)
+    found = totals(tmp_path / "trace.json", outer, inner)
+    assert found["aten::mm"].flops == FLOPS
+    assert sum(each.flops or 0 for each in found.values()) == FLOPS
+    assert sum(each.bytes or 0 for each in found.values()) == BYTES
+    assert ("aten::matmul" in found) == (interruption > 40)  # its time is accounted for all the same
+
+
+def test_work_of_an_operator_that_only_sums_inside_is_its_own(tmp_path: Path) -> None:
+    inner = event("aten::sum", 300, 320, **VECTOR)
+    found = totals(tmp_path / "trace.json", event("aten::mm", 0, 400, **PRODUCT), inner)
+    assert found["aten::mm"].flops == FLOPS
+    assert found["aten::sum"].bytes
+
+
+def test_of_three_nested_only_the_innermost_product_counts(tmp_path: Path) -> None:
+    nested = [event("aten::bmm", 200, 300, **{**PRODUCT, "Input Dims": [[1, 4, 8], [1, 8, 16]]})]
+    nested += [event("aten::matmul", 100, 400, **PRODUCT), event("aten::mm", 0, 600, **PRODUCT)]
+    found = totals(tmp_path / "trace.json", *nested)
+    assert {name: each.flops for name, each in found.items()} == {"aten::bmm": FLOPS, "aten::matmul": 0, "aten::mm": 0}
+
+
+def test_bytes_of_an_operator_made_of_others_are_theirs(tmp_path: Path) -> None:
+    parts = [event("aten::mul", 100, 120, **VECTOR), event("aten::add", 200, 220, **VECTOR)]
+    alone = totals(tmp_path / "alone.json", *parts)
+    found = totals(tmp_path / "trace.json", event("aten::gelu", 0, 300, **VECTOR), *parts)
+    assert found["aten::gelu"].bytes == 0
+    assert {name: found[name].bytes for name in alone} == {name: each.bytes for name, each in alone.items()}
