@@ -345,11 +345,13 @@ class ReplayUse:
 
 @dataclass(frozen=True, slots=True)
 class RooflineUse:
-    """The compute account by what bounds its kernels. compute, memory, latency, unmodelled: ns per step.
+    """The compute account by what bounds its kernels. compute, memory, latency, unmodelled: ns per step; they sum to
+    the account.
 
     flops and bytes: per step, of what has a model. number_format: the one with most of the FLOPs; peak: the ceiling of
     a matrix product in it, FLOP/s (None: unknown). matrix_unit: share of the matrix products' time on matrix units,
-    None where names do not say.
+    None where names do not say. utilization: of the step, what the FLOPs would take at the peaks of their formats
+    (model FLOP utilisation), None where a ceiling is unknown. modelled: share of the kernels' time that has a model.
     """
 
     compute: float
@@ -361,6 +363,8 @@ class RooflineUse:
     number_format: str = ""
     peak: float | None = None
     matrix_unit: float | None = None
+    utilization: float | None = None
+    modelled: float = 1.0
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,6 +8,7 @@ from collections.abc import Iterable, Iterator
 from steptime.findings.case import AccountUse, Case
 from steptime.findings.finding import Finding, Weight
 from steptime.quantities import Estimate, format_bytes, format_duration, format_share
+from steptime.report.device import MOST_RANKS, Table, device_tables, rank_table, roofline_sentences
 from steptime.report.printable import one_line, printable
 from steptime.report.report import ProcessReport, Report
 from steptime.report.text import cost_text, source_text
@@ -20,8 +21,11 @@ def render(report: Report) -> str:
     """The whole document."""
     lines = [f"# Where the time of a training step goes: {_prose(report.environment.command or report.source)}", ""]
     lines += _environment(report)
-    for process in report.processes:
-        lines += _process(process, several=len(report.processes) > 1)
+    several = len(report.processes) > 1
+    if several:
+        lines += _titled(rank_table(report))
+    for process in report.processes[:MOST_RANKS]:
+        lines += _process(process, several=several)
     lines += _list("Left out", report.problems)
     lines += ["## Next", "", _fence(report.next_command), ""]
     return printable("\n".join(lines))
@@ -48,7 +52,10 @@ def _process(process: ProcessReport, *, several: bool) -> Iterator[str]:
     yield from (f"**{_prose(process.verdict.sentence)}**", "")
     yield from _accounts("Account", process.case.accounts, process.case)
     yield from _accounts("Phase", process.case.phases, process.case)
+    yield from _paragraph(roofline_sentences(process.case))
     yield from _findings(process)
+    for table in device_tables(process.case):
+        yield from _titled(table)
     yield from _lines(process.case)
     yield from _operators(process.case)
     yield from _segments(process.case)
@@ -62,15 +69,26 @@ def _process(process: ProcessReport, *, several: bool) -> Iterator[str]:
 
 def _step(case: Case) -> Iterator[str]:
     step = case.step
+    steps = f"mean of {step.steady} steady steps" if step.steady > 1 else "one step: its spread is not known"
     yield from (
-        f"**{format_duration(step.duration.value)}** a step ({_interval(step.duration)}, mean of {step.steady} "
-        f"steady steps; {step.total} in all, {step.warm_up} of them warm-up), borders from the {_prose(step.mode)}, "
+        f"**{format_duration(step.duration.value)}** a step ({_interval(step.duration)}, {steps}; {step.total} in all, "
+        f"{step.warm_up} of them warm-up), borders from the {_prose(step.how or step.mode)}, "
         f"device {_prose(step.device)}.",
         "",
     )
 
 
+def _titled(table: Table) -> list[str]:
+    return [f"## {_prose(table.title)}", "", *_table(table.header, table.rows), ""]
+
+
+def _paragraph(sentences: list[str]) -> tuple[str, ...]:
+    return (" ".join(map(_prose, sentences)), "") if sentences else ()
+
+
 def _interval(estimate: Estimate) -> str:
+    if estimate.samples == 1:
+        return "one value"
     return f"{format_duration(estimate.low)} to {format_duration(estimate.high)}"
 
 

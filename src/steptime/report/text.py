@@ -11,6 +11,7 @@ from steptime.findings.finding import Finding, Weight
 from steptime.quantities import SourceLine, format_bytes, format_duration, format_share, format_source
 from steptime.report.printable import one_line, printable, shorten
 from steptime.report.report import Cost, ProcessReport, Report
+from steptime.report.roofline import bounds_text, prediction_text, predictions, reached_text
 
 LINES = 25
 COLUMNS = 80
@@ -19,6 +20,8 @@ _ACCOUNTS = 6
 _FINDINGS = 3
 _MARGINS = 2
 """Empty lines around the findings."""
+_LEAST_COMPUTE = 0.2
+"""Of the step: where the device computes less, its roofline is not what to look at."""
 _SMALLEST_SHARE = 0.005
 """Accounts below half a percent of the step are summed up in one row."""
 
@@ -26,9 +29,11 @@ _SMALLEST_SHARE = 0.005
 def render(report: Report) -> str:
     """The whole text, with a line feed at its end."""
     shown = report.processes[0]
-    top = [_header(report), "", _step(shown), *_ledger(shown), "", *_regime(shown)]
+    top = [_header(report), "", _step(shown), *_ledger(shown), *_roofline(shown), "", *_regime(shown)]
     bottom = [*_footnotes(report, shown), f"Next:  {one_line(report.next_command)}"]
     middle = _findings(shown, LINES - len(top) - len(bottom))
+    if len(top) + len(middle) + len(bottom) < LINES:
+        bottom = [*_what_if(shown), *bottom]
     return "".join(f"{printable(line)}\n" for line in (*top, *middle, *bottom))
 
 
@@ -57,9 +62,12 @@ def _step(process: ProcessReport) -> str:
     counts = ((step.warm_up, "warm-up"), (disturbed, "disturbed"))
     left_out = ", ".join(f"{count} {what}" for count, what in counts if count > 0)
     aside = f" (left out: {left_out})" if left_out else ""
-    spread = (step.duration.high - step.duration.low) / 2
-    duration = f"{format_duration(step.duration.value)} ± {format_duration(spread)}"
-    return shorten(f"Step {duration}, mean of {step.steady} steps{aside}", COLUMNS)
+    how = f", found by {one_line(step.how)}" if step.how else ""
+    duration = format_duration(step.duration.value)
+    if step.steady == 1:
+        return shorten(f"Step {duration}, one step{aside}{how}: no spread is known", COLUMNS)
+    spread = format_duration((step.duration.high - step.duration.low) / 2)
+    return shorten(f"Step {duration} ± {spread}, mean of {step.steady} steps{aside}{how}", COLUMNS)
 
 
 def _ledger(process: ProcessReport) -> list[str]:
@@ -77,6 +85,29 @@ def _bar(name: str, duration: float, step: float) -> str:
     share = duration / step if step else 0.0
     filled = min(_BAR, round(share * _BAR))
     return f"  {name:<14}{'█' * filled}{'░' * (_BAR - filled)}{format_duration(duration):>10}{format_share(share):>8}"
+
+
+def _roofline(process: ProcessReport) -> list[str]:
+    """What the device's computing is bound by and what it reached, where that is a considerable part of the step."""
+    roofline = process.case.roofline
+    compute = next((use.duration.value for use in process.case.accounts if use.name == "compute"), 0.0)
+    if roofline is None or compute < _LEAST_COMPUTE * process.case.step.duration.value:
+        return []
+    texts = (f"compute is {bounds_text(roofline)}", reached_text(process.case))
+    return [f"  {shorten(one_line(text), COLUMNS - 2)}" for text in texts if text]
+
+
+def _what_if(process: ProcessReport) -> list[str]:
+    """The predictions of the replay, as many as one line holds."""
+    step, line = process.case.step.duration.value, ""
+    for prediction in predictions(process.case.replay, step):
+        longer = (
+            f"{line}; {prediction_text(prediction, step)}" if line else f"If:    {prediction_text(prediction, step)}"
+        )
+        if len(longer) > COLUMNS:
+            break
+        line = longer
+    return [line] if line else []
 
 
 def _regime(process: ProcessReport) -> list[str]:

@@ -1,0 +1,214 @@
+"""The tables of what a device did, for Markdown: kernels, idle time, copies, collectives, what-if, ranks."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from steptime.findings.case import Case
+from steptime.quantities import Estimate, SourceLine, format_bytes, format_duration, format_share, format_source
+from steptime.report.report import Report
+from steptime.report.roofline import bounds_text, origin, predictions, reached_text
+
+SHOWN = 15
+"""Rows of kernels and gaps: what is behind them is in the JSON."""
+MOST_RANKS = 16
+"""Rows of ranks: the slowest of a large job; all are in the JSON."""
+
+
+@dataclass(frozen=True, slots=True)
+class Table:
+    """A table of words, with its title."""
+
+    title: str
+    header: tuple[str, ...]
+    rows: Sequence[tuple[str, ...]]
+
+
+def device_tables(case: Case) -> Iterator[Table]:
+    """All tables that have rows, in the order of the ledger: what ran, why nothing ran, what a change would save."""
+    for table in (_kernels(case), _gaps(case), _copies(case), _collectives(case), _allocations(case), _chains(case)):
+        if table.rows:
+            yield table
+    yield from _replay(case)
+
+
+def roofline_sentences(case: Case) -> list[str]:
+    """What the computing is bound by, what it reached, and whose ceilings these are."""
+    roofline = case.roofline
+    if roofline is None:
+        return []
+    said = [f"Computing is {bounds_text(roofline)}.", f"Reached: {reached_text(case)}." if reached_text(case) else ""]
+    if roofline.matrix_unit is not None:
+        said.append(f"Matrix units did {format_share(roofline.matrix_unit)} of the matrix products' time.")
+    if roofline.modelled < 1:
+        said.append(f"{format_share(1 - roofline.modelled)} of the kernels' time has no model of its work.")
+    if case.machine is not None:
+        source = f" ({case.machine.source})" if case.machine.source else ""
+        said.append(f"Ceilings of {case.machine.name}: {origin(case.machine)}{source}.")
+    return [sentence for sentence in said if sentence]
+
+
+def rank_table(report: Report) -> Table:
+    """The ranks with the longest steps, and the late one among them."""
+    waits = {rank.rank: rank for process in report.processes for rank in process.case.ranks}
+    ordered = sorted(report.processes, key=lambda process: -process.case.step.duration.value)
+    late = max(waits.values(), key=lambda rank: rank.last, default=None)
+    shown = [process for process in ordered if late is not None and process.rank == late.rank][:1]
+    shown = (shown + [process for process in ordered if process not in shown])[:MOST_RANKS]
+    rows = []
+    for process in shown:
+        accounts = {use.name: use.duration.value for use in process.case.accounts}
+        rank = waits.get(process.rank) if process.rank is not None else None
+        rows.append(
+            (
+                process.name,
+                format_duration(process.case.step.duration.value),
+                format_duration(accounts.get("compute", 0.0)),
+                format_duration(accounts.get("communication", 0.0)),
+                format_duration(rank.waiting) if rank else "",
+                format_share(rank.last) if rank else "",
+                process.verdict.regime,
+            )
+        )
+    title = "Ranks" if len(rows) == len(report.processes) else f"Ranks ({len(rows)} of {len(report.processes)})"
+    header = ("rank", "step", "computes", "communicates", "waits for others", "of the waiting for it", "bound by")
+    return Table(title, header, rows)
+
+
+def _kernels(case: Case) -> Table:
+    rows = [
+        (
+            use.name[:80],
+            use.operator,
+            f"{use.calls:.4g}",
+            format_duration(use.duration),
+            use.bound,
+            format_duration(use.at_roofline) if use.at_roofline is not None else "",
+            use.number_format,
+            {True: "yes", False: "no", None: ""}[use.matrix_unit],
+            _place(use.source),
+        )
+        for use in sorted(case.kernels, key=lambda use: -use.duration)[:SHOWN]
+    ]
+    header = (
+        "kernel",
+        "operator",
+        "calls a step",
+        "a step",
+        "bound by",
+        "at the roofline",
+        "format",
+        "matrix unit",
+        "",
+    )
+    return Table("Kernels", header, rows)
+
+
+def _gaps(case: Case) -> Table:
+    rows = [
+        (
+            use.account,
+            use.cause or "(between operators)",
+            format_duration(use.duration.value),
+            _interval(use.duration),
+            f"{use.count:.4g}",
+            format_duration(use.longest),
+            _place(use.source),
+        )
+        for use in sorted(case.gaps, key=lambda use: -use.duration.value)[:SHOWN]
+    ]
+    return Table(
+        "Why the device idled", ("account", "behind it", "a step", "95 % interval", "gaps", "longest", ""), rows
+    )
+
+
+def _copies(case: Case) -> Table:
+    rows = [
+        (
+            f"{use.kind} {use.memory}".strip(),
+            use.operator,
+            f"{use.calls:.4g}",
+            format_bytes(use.bytes),
+            format_duration(use.duration.value),
+            format_duration(use.exposed.value),
+            _place(use.source),
+        )
+        for use in sorted(case.copies, key=lambda use: -use.duration.value)[:SHOWN]
+    ]
+    return Table("Copies", ("copy", "operator", "calls a step", "bytes", "a step", "of it exposed", ""), rows)
+
+
+def _collectives(case: Case) -> Table:
+    rows = [
+        (
+            use.name,
+            use.group,
+            f"{use.calls:.4g}",
+            format_bytes(use.bytes) if use.bytes is not None else "",
+            format_duration(use.duration.value),
+            format_duration(use.exposed.value),
+        )
+        for use in sorted(case.collectives, key=lambda use: -use.duration.value)[:SHOWN]
+    ]
+    return Table("Collectives", ("collective", "group", "calls a step", "bytes", "a step", "of it exposed"), rows)
+
+
+def _allocations(case: Case) -> Table:
+    rows = [
+        (
+            use.name,
+            f"{use.calls:.4g}",
+            format_duration(use.duration.value),
+            format_duration(use.idle.value),
+            _place(use.source),
+        )
+        for use in case.allocations[:SHOWN]
+    ]
+    return Table("Calls to the driver's allocator", ("call", "a step", "host", "device idle", ""), rows)
+
+
+def _chains(case: Case) -> Table:
+    rows = [
+        (
+            " → ".join(use.operators[:8]),
+            f"{use.calls:.4g}",
+            format_duration(use.duration),
+            format_bytes(use.bytes),
+            format_bytes(use.saved),
+            _place(use.source),
+        )
+        for use in sorted(case.chains, key=lambda use: -use.duration)[:SHOWN]
+    ]
+    return Table(
+        "Chains of pointwise kernels", ("chain", "times a step", "a step", "bytes", "of them in between", ""), rows
+    )
+
+
+def _replay(case: Case) -> Iterator[Table]:
+    replay, step = case.replay, case.step.duration.value
+    if replay is None:
+        return
+    error = f"the unchanged replay misses the measured steps by {format_share(replay.error)}"
+    rows = [
+        (each.change, format_share(each.saved.value / step), _interval(each.saved), format_duration(each.cap))
+        for each in predictions(replay, step)
+    ]
+    if rows:
+        yield Table(f"What a change would save ({error})", ("change", "of the step", "interval", "at most"), rows)
+    whole = sum(spent for _, spent in replay.critical_path)
+    path = [
+        (kind, format_duration(spent), format_share(spent / whole)) for kind, spent in replay.critical_path if whole
+    ]
+    if path:
+        yield Table("The critical path", ("kind", "a step", "share"), path)
+
+
+def _place(source: SourceLine | None) -> str:
+    return format_source(source) if source is not None else ""
+
+
+def _interval(estimate: Estimate) -> str:
+    if estimate.samples < 2:
+        return "one step"
+    return f"{format_duration(estimate.low)} to {format_duration(estimate.high)}"
