@@ -50,8 +50,8 @@ class Tensor:
 
     @property
     def number_format(self) -> str:
-        """As in `Machine.matrix`; the type's own name where that has none."""
-        return FORMATS.get(self.type, self.type)
+        """As in `Machine.matrix`; the type's own name where that has none, "" for the tensors of a list."""
+        return "" if self.type == LIST else FORMATS.get(self.type, self.type)
 
 
 @dataclass(frozen=True, slots=True)

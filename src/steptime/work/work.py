@@ -13,7 +13,7 @@ from steptime.work.arguments import parse
 from steptime.work.compiled import compiled
 from steptime.work.model import Model, Work
 
-__all__ = ["MODELS", "Work", "has_model", "work_of"]
+__all__ = ["MODELS", "Work", "depends_on_values", "work_of"]
 
 MODELS: dict[str, Model] = {
     **elementwise.MODELS,
@@ -26,6 +26,10 @@ MODELS: dict[str, Model] = {
     **recurrent.MODELS,
 }
 """By the operator's name without namespace, overload and in-place mark."""
+
+VALUED = frozenset().union(
+    reduction.MODELS, movement.MODELS, convolution.MODELS, attention.MODELS, ("_scaled_mm", "_scaled_grouped_mm")
+)
 
 
 def work_of(name: str, shapes: str, types: str, inputs: str, *, list_item: int = 4) -> Work | None:
@@ -43,9 +47,12 @@ def work_of(name: str, shapes: str, types: str, inputs: str, *, list_item: int =
         return None
 
 
-def has_model(name: str) -> bool:
-    """Whether an operator of this name can have work."""
-    return _model(name) is not None
+def depends_on_values(name: str) -> bool:
+    """Whether an operator's work depends on more than shapes and types: strides, masks, dimensions to sum over.
+
+    What changes from call to call without changing the work (a learning rate, a seed) need not be looked at.
+    """
+    return _base(name).rstrip("_") in VALUED or _base(name) in VALUED
 
 
 def _model(name: str) -> Model | None:

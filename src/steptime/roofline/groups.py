@@ -1,0 +1,210 @@
+"""Groups of kernels: one name, one operator, arguments of one kind; their sums, and what bounds them."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from steptime.hardware.machine import Machine
+from steptime.kineto.table import ABSENT, Trace
+from steptime.roofline.dimensions import missed
+from steptime.roofline.kernel_names import matrix_unit, number_format
+from steptime.roofline.roofline import COMMUNICATION, KernelGroup, Roofline
+from steptime.work.bounds import COMPUTE, LATENCY, MEMORY, UNMODELLED, time_at_ceilings
+from steptime.work.calls import Modelled, distinct
+from steptime.work.model import Work
+
+Int64 = npt.NDArray[np.int64]
+Int8 = npt.NDArray[np.int8]
+Float64 = npt.NDArray[np.float64]
+BOUNDS = (COMPUTE, MEMORY, LATENCY, UNMODELLED)
+"""In the order in which they claim time that kernels share."""
+SHORTEST_KERNEL = 2_000
+"""ns from the first block of the smallest kernel to the end of its last: 1.1 to 1.6 microseconds on H100 and V100, 2.0
+on B200, 1.6 to 1.9 on MI300X and MI210 (the shortest kernels of published traces that have nanoseconds). A kernel whose
+work would be done in less, at the ceilings, is too small for either to bind."""
+NEAR_SHORTEST = 2
+"""A kernel without a model that lasts no longer than this many times the shortest is bound by latency all the same."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Members:
+    """All kernels, one by one. rows: of the event table; operator: rows of their operators, -1 for none. share: of the
+    call's work, 0 to 1. counted: those of the steps; the others, of other steps, run into their time."""
+
+    rows: Int64
+    operator: Int64
+    modelled: Modelled
+    share: Float64
+    counted: npt.NDArray[np.bool_]
+    communicates: npt.NDArray[np.bool_]
+
+
+def group(trace: Trace, members: Members, machine: Machine | None, steps: int) -> tuple[tuple[KernelGroup, ...], Int8]:
+    """The groups, the longest first; and for each kernel the number of its bound in BOUNDS."""
+    events, rows, operator = trace.events, members.rows, members.operator
+    if not len(rows):
+        return (), np.empty(0, np.int8)
+    at = np.maximum(operator, 0)
+    called = np.where(operator < 0, -1, events.name[at])
+    shapes, types = (np.where(operator < 0, ABSENT, column[at]) for column in (events.shapes, events.dtypes))
+    _, kind = distinct(events.name[rows], called, shapes, types)
+    sums = _Sums.of(trace, members, kind, members.counted)
+    whole = _Sums.of(trace, members, kind, np.ones(len(rows), np.bool_))
+    longest = _longest(events.duration[rows], kind)
+    made = [_Group.of(trace, members, whole, number, int(one), machine) for number, one in enumerate(longest)]
+    bounds = np.array([BOUNDS.index(each.bound) if each.bound in BOUNDS else 0 for each in made], np.int8)[kind]
+    groups = [_group(trace, each, sums, number, steps) for number, each in enumerate(made) if sums.calls[number]]
+    return tuple(sorted(groups, key=lambda each: (-each.duration, each.name, each.example))), bounds
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Sums:
+    """Of each group: kernels, ns, FLOPs and bytes (nan where a kernel has no model)."""
+
+    calls: Float64
+    duration: Float64
+    flops: Float64
+    bytes: Float64
+
+    @staticmethod
+    def of(trace: Trace, members: Members, kind: Int64, chosen: npt.NDArray[np.bool_]) -> _Sums:
+        count = int(kind.max()) + 1
+        working = np.where(members.share > 0, members.share, np.nan)
+
+        def total(values: Float64 | Int64) -> Float64:
+            return np.bincount(kind[chosen], values[chosen], count).astype(np.float64)
+
+        modelled = members.modelled
+        return _Sums(
+            total(np.ones(len(kind))),
+            total(trace.events.duration[members.rows]),
+            total(modelled.flops * working),
+            total(modelled.bytes * working),
+        )
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Group:
+    """A group as its average kernel is. example: its longest kernel; operator: that one's, -1 for none.
+
+    times: ns of arithmetic and of movement at the ceilings, None without a model or ceilings.
+    """
+
+    example: int
+    operator: int
+    number_format: str
+    dimensions: tuple[str, ...]
+    times: tuple[float, float] | None
+    bound: str
+
+    @staticmethod
+    def of(trace: Trace, members: Members, sums: _Sums, number: int, longest: int, machine: Machine | None) -> _Group:
+        calls, name = sums.calls[number], trace.symbols[trace.events.name[members.rows[longest]]]
+        work = members.modelled.works[members.modelled.kind[longest]] if not np.isnan(sums.bytes[number]) else None
+        format_ = number_format(name, work.number_format) if work is not None else ""
+        flops = _known(sums.flops[number] / calls)
+        one = Work(flops, sums.bytes[number] / calls, format_) if work is not None else None
+        times = time_at_ceilings(one, machine)
+        bound = bound_of_kernel(times, sums.duration[number] / calls)
+        return _Group(
+            example=int(members.rows[longest]),
+            operator=int(members.operator[longest]),
+            number_format=format_,
+            dimensions=missed(work.dimensions, format_) if work is not None and flops else (),
+            times=times,
+            bound=COMMUNICATION if members.communicates[longest] else bound,
+        )
+
+
+def _group(trace: Trace, made: _Group, sums: _Sums, number: int, steps: int) -> KernelGroup:
+    events, operator = trace.events, made.operator
+    name, flops = trace.symbols[events.name[made.example]], _known(sums.flops[number])
+    duration, calls = float(sums.duration[number]), float(sums.calls[number])
+    moved = _known(sums.bytes[number])
+    return KernelGroup(
+        name=name,
+        operator=trace.symbols[events.name[operator]] if operator >= 0 else "",
+        shapes=_text(trace.shapes, events.shapes[operator]) if operator >= 0 else "",
+        types=_text(trace.dtypes, events.dtypes[operator]) if operator >= 0 else "",
+        number_format=made.number_format,
+        calls=calls / steps,
+        duration=duration / steps,
+        bound=made.bound,
+        flops=flops / steps if flops is not None else None,
+        bytes=moved / steps if moved is not None else None,
+        at_roofline=min(max(made.times) * calls, duration) / steps if made.times is not None else None,
+        matrix_unit=matrix_unit(name) if flops else None,
+        dimensions=made.dimensions,
+        example=made.example,
+    )
+
+
+def bound_of_kernel(times: tuple[float, float] | None, duration: float) -> str:
+    """By the ns that its arithmetic and its bytes take at the ceilings, and the ns that it took."""
+    if times is None:
+        return LATENCY if duration <= NEAR_SHORTEST * SHORTEST_KERNEL else UNMODELLED
+    if max(times) < SHORTEST_KERNEL:
+        return LATENCY
+    return COMPUTE if times[0] >= times[1] else MEMORY
+
+
+def totals(groups: tuple[KernelGroup, ...], split: Int64, windows: Int64, machine: Machine | None) -> Roofline:
+    """What the groups add up to."""
+    steps = max(len(windows), 1)
+    wall = float((windows[:, 1] - windows[:, 0]).sum()) / steps
+    formats = _formats(groups)
+    most = max(formats, key=lambda each: formats[each], default="")
+    computing = [each for each in groups if each.bound != COMMUNICATION]
+    spent = sum(each.duration for each in computing)
+    modelled = sum(each.duration for each in computing if each.bytes is not None)
+    return Roofline(
+        machine=machine,
+        groups=groups,
+        bounds=BOUNDS,
+        split=split,
+        wall=wall,
+        busy=float(split.sum()) / steps,
+        flops=sum(formats.values()),
+        bytes=sum(each.bytes or 0.0 for each in groups),
+        number_format=most,
+        peak=machine.matrix_rate(most) if machine is not None and most else None,
+        utilization=_utilization(formats, wall, machine),
+        modelled=modelled / spent if spent else 0.0,
+    )
+
+
+def _formats(groups: tuple[KernelGroup, ...]) -> dict[str, float]:
+    """FLOPs per step by number format."""
+    found: dict[str, float] = {}
+    for each in groups:
+        if each.flops:
+            found[each.number_format] = found.get(each.number_format, 0.0) + each.flops
+    return found
+
+
+def _utilization(formats: dict[str, float], wall: float, machine: Machine | None) -> float | None:
+    """The time of the FLOPs at the peaks of their formats, over the wall clock."""
+    rates = {each: machine.matrix_rate(each) if machine is not None else None for each in formats}
+    if not formats or not wall or not all(rates.values()):
+        return None
+    return sum(flops / (rates[each] or 1.0) for each, flops in formats.items()) * 1e9 / wall
+
+
+def _longest(spent: Int64, kind: Int64) -> Int64:
+    """The position of the longest member of each kind."""
+    order = np.lexsort((spent, kind))
+    last: Int64 = order[np.append(np.diff(kind[order]) != 0, True)]
+    return last
+
+
+def _known(value: float) -> float | None:
+    return None if np.isnan(value) else float(value)
+
+
+def _text(table: tuple[str, ...], number: int) -> str:
+    """Without the line breaks that some writers of traces put between numbers."""
+    return "" if number == ABSENT else re.sub(r"\s*\n\s*", "", table[number])

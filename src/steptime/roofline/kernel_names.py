@@ -1,0 +1,62 @@
+"""What the name of a kernel says of how it computes. Vendors' names follow habits, not a grammar: what is not sure is
+None."""
+
+from __future__ import annotations
+
+import re
+
+MATRIX_UNIT = re.compile(
+    r"tensorop|[shid](884|1688|16816|161616|16832|8816|32816)(gemm|cudnn|fprop|dgrad|wgrad|_|$)"
+    r"|hmma|imma|wgmma|tcgen05|TmaGmma|xmma_.*(tf32|bf16|f16|i8|e4m3|e5m2)|nvjet_|flash_(fwd|bwd|attn)|FlashAttn"
+    r"|fmha_cutlass[FB]_(f16|bf16)|fmha_v\d|sdpa_sm\d+_flash|native_sdpa"
+    r"|Cijk_.*_MI(4|16|32)x|mfma|xdl|igemm_\w*gtcx|wmma|ck_tile.*Fmha"
+)
+"""NVIDIA: instructions of tensor cores (s1688, h16816 …) and libraries that have nothing else (nvjet, flash attention).
+AMD: Tensile's matrix instruction (MI16x16), composable kernel's "xdl", MIOpen's "gtcx" (x: with xdlops)."""
+VECTOR_UNIT = re.compile(
+    r"simt|(maxwell|volta|turing|ampere)_(sgemm|dgemm|scudnn|dcudnn)|xmma_.*f32f32_f32f32_f32"
+    r"|convolve_sgemm|sgemm_largek|gem[mv]SN_|gemvNSP|gemv2|gemmk1_|\bdot_kernel|winograd|Winograd|fft[12]d|FFT"
+    r"|wgrad_alg0_engine|dgrad_engine|dgrad2d|conv_depthwise|DepthwiseConv|depthwise|Cijk_|miopenSp3|_gtc_|sgemm_32x32"
+)
+"""Of the same families, those that compute on the ordinary units."""
+MATRIX_WORK = re.compile(
+    r"gemm|gemv|xmma|nvjet|cutlass|fprop|wgrad|dgrad|conv(olve|olution|2d|3d|_|\d)|Conv|scudnn|winograd|flash|fmha|sdpa"
+    r"|attn|attention|Cijk_|mfma|xdl|miopenSp3|dot_kernel|^bmm|matmul|triton_tem|RNN|LSTM|elemWiseRNN|depthwise",
+)
+HELPING = re.compile(
+    r"[Rr]educ|[Ss]plit[Kk]\w*[Rr]educe|compute\w*Offsets|ToN[hc][wh]|n[ch][hw][wc]To|im2col|col2im|[Tt]ranspos"
+    r"|winograd(Forward|Wgrad)(Data|Filter|Output|Delta)|generateWinograd|scalePackedTensor|SubTensorOp|convert_dq"
+    r"|dot_do_o|elementwise|epilogue::|memset|fillBuffer|convert_"
+)
+"""Kernels of such operators that lay out, gather or add up, while another one multiplies."""
+TF32 = re.compile(r"tf32", re.IGNORECASE)
+AMD = re.compile(r"Cijk_|xdl|gtcx|mfma|ck_tile|miopen")
+ELEMENT = re.compile(r"OpaqueType<(\d+)|\b(c10::)?(BFloat16|Half|double|float|__nv_bfloat16|__half|bool|long|int)\b")
+ITEMS = {"BFloat16": 2, "Half": 2, "__nv_bfloat16": 2, "__half": 2, "double": 8, "float": 4, "bool": 1, "long": 8}
+
+
+def matrix_unit(name: str) -> bool | None:
+    """Whether a kernel multiplies on tensor cores or matrix cores; None where its name does not say."""
+    if MATRIX_UNIT.search(name):
+        return True
+    return False if VECTOR_UNIT.search(name) else None
+
+
+def multiplies(name: str) -> bool:
+    """Whether a kernel is the one that does the FLOPs of a matrix product, a convolution or attention."""
+    return MATRIX_WORK.search(name) is not None and HELPING.search(name) is None
+
+
+def number_format(name: str, of_inputs: str) -> str:
+    """The format in which a kernel multiplies: float32 inputs on NVIDIA's matrix units are rounded to TF32."""
+    if of_inputs != "float32" or AMD.search(name):
+        return of_inputs
+    return "tf32" if TF32.search(name) or matrix_unit(name) else of_inputs
+
+
+def list_item(name: str) -> int:
+    """Bytes of an element of the tensors that a kernel over lists works on; four where its name does not say."""
+    found = ELEMENT.search(name)
+    if found is None:
+        return 4
+    return int(found[1]) if found[1] else ITEMS.get(found[3], 4)
