@@ -424,6 +424,11 @@ PLANTED: dict[str, dict[str, Case]] = {
             settings=SettingsUse(8, 2, 2, omp_num_threads="8"),
             contention=contention(job=2.0, cpus=2, pressure=60.0, spread=0.2),
         ),
+        "fires-on-what-others-leave": replace(
+            BASE,
+            settings=SettingsUse(8, 2, 2),
+            contention=contention(other=0.9, job=1.0, cpus=2, pressure=8.0),
+        ),
         "fires-with-doubt": replace(
             BASE,
             settings=SettingsUse(2, 2, 2, trainers_on_host=2),

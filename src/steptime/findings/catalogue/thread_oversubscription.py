@@ -14,7 +14,7 @@ from steptime.quantities import format_share
 TOLERATED = 1.5
 """Threads per CPU: up to here the scheduler copes (workers sleep part of the time)."""
 BUSY = 0.85
-"""Of the usable CPUs: below it, threads are more than CPUs but do not meet."""
+"""Of the usable CPUs that other processes leave: below it, threads are more than CPUs but do not meet."""
 PRESSURE = 20.0
 """Percent of time that some task waited for a CPU: what one thread too many causes on a busy machine."""
 UNSTABLE = 0.3
@@ -63,7 +63,8 @@ def thread_oversubscription(signals: Signals) -> Iterator[Finding]:
 
 
 def _crowded(contention: Contention) -> bool:
-    busy = contention.job_cpu >= BUSY * contention.usable_cpus
+    left = max(1.0, contention.usable_cpus - contention.other_cpu)
+    busy = contention.job_cpu >= BUSY * left
     return busy or (contention.pressure is not None and contention.pressure >= PRESSURE)
 
 

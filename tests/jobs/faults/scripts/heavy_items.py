@@ -1,4 +1,5 @@
-"""Items are so expensive that no number of workers helps on this machine; healthy: they were made once."""
+"""Items are so expensive that no number of workers helps on this machine; healthy: they were made once, for a larger
+model beside which collating them is nothing."""
 
 import argparse
 import os
@@ -35,7 +36,8 @@ class Signals(Dataset):
         return self.smooth(self.rows[index]), index % 10
 
 
-model = nn.Sequential(nn.Linear(512, 1024), nn.ReLU(), nn.Linear(1024, 1024), nn.ReLU(), nn.Linear(1024, 10))
+width = 2048 if arguments.healthy else 1024
+model = nn.Sequential(nn.Linear(512, width), nn.ReLU(), nn.Linear(width, width), nn.ReLU(), nn.Linear(width, 10))
 optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
 criterion = nn.CrossEntropyLoss()
 workers = 0 if arguments.healthy else len(os.sched_getaffinity(0))
