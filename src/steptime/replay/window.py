@@ -1,0 +1,54 @@
+"""Which steps are replayed, and the part of the trace that they need."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields, replace
+
+import numpy as np
+
+from steptime.kineto.table import EventTable, Trace
+from steptime.replay.graph import NONE, Int64
+from steptime.replay.scope import DEVICE
+
+MOST_STEPS = 5
+MOST_EVENTS = 1_500_000
+"""Of all replayed steps together: a second or two of work. One step is replayed, however long it is."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Window:
+    """trace: the rows that the steps need, and no others. rows: where each is in the whole trace. launch: of each row,
+    as in `Links`, in the part's rows. steps: indices of the borders."""
+
+    trace: Trace
+    rows: Int64
+    launch: Int64
+    steps: Int64
+
+
+def window_of(trace: Trace, borders: Int64, launch: Int64) -> Window:
+    """The steps in the middle, at most `MOST_STEPS` of them."""
+    begin, end = trace.events.begin, trace.events.end
+    count = min(len(borders), MOST_STEPS)
+    while True:
+        first = (len(borders) - count) // 2
+        steps = np.arange(first, first + count)
+        chosen = (end > borders[first, 0]) & (begin < borders[first + count - 1, 1])
+        if chosen.sum() <= MOST_EVENTS or count == 1:
+            return _part(trace, launch, steps, chosen, int(borders[first + count - 1, 1]))
+        count -= 1
+
+
+def _part(trace: Trace, launch: Int64, steps: Int64, chosen: Int64, until: int) -> Window:
+    """The chosen rows, what the host launched among them and what launched them."""
+    events = trace.events
+    device = np.isin(events.category, DEVICE)
+    called = launch != NONE
+    chosen = chosen | (device & called & chosen[launch] & (events.begin[launch] < until))
+    needed = launch[device & called & chosen]
+    chosen[needed] = True
+    rows = np.flatnonzero(chosen)
+    place = np.full(len(events) + 1, NONE)
+    place[rows] = np.arange(len(rows))
+    columns = {field.name: getattr(events, field.name)[rows] for field in fields(EventTable)}
+    return Window(replace(trace, events=EventTable(**columns)), rows, place[launch[rows]], steps)
