@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import gzip
+import re
+from pathlib import Path
+
 import pytest
 
 from steptime.hardware.datasheet import DATASHEETS, look_up
@@ -22,6 +26,25 @@ from steptime.hardware.datasheet import DATASHEETS, look_up
         ("NVIDIA L40S", 362e12, 0.864e12),
         ("NVIDIA GeForce RTX 4090", 165.2e12, 1.008e12),
         ("AMD Instinct MI300X", 1307.4e12, 5.3e12),
+        ("AMD Instinct MI325X", 1307.4e12, 6e12),
+        ("AMD Instinct MI350X", 2306.9e12, 8e12),
+        ("AMD Instinct MI210", 181e12, 1.6384e12),
+        ("AMD Instinct MI250X", 191.5e12, 1.6384e12),
+        ("AMD Instinct MI250X / MI250", 191.5e12, 1.6384e12),
+        ("NVIDIA A100-PG509-200", 312e12, 1.555e12),
+        ("A100-SXM4-80GB", 312e12, 2.039e12),
+        ("NVIDIA A100 80GB PCIe", 312e12, 1.935e12),
+        ("NVIDIA H100 NVL", 835.5e12, 3.9e12),
+        ("NVIDIA GB200", 2500e12, 8e12),
+        ("NVIDIA B200", 2250e12, 8e12),
+        ("NVIDIA L40", 181.05e12, 0.864e12),
+        ("NVIDIA A10", 125e12, 0.6e12),
+        ("NVIDIA A10G", 70e12, 0.6e12),
+        ("NVIDIA RTX A6000", 154.8e12, 0.768e12),
+        ("NVIDIA GeForce RTX 3090", 71e12, 0.936e12),
+        ("NVIDIA GeForce RTX 5090", 209.5e12, 1.792e12),
+        ("Tesla V100-DGXS-32GB", None, 0.9e12),
+        ("Tesla V100S-PCIE-32GB", None, 1.134e12),
     ],
 )
 def test_a_device_is_found_by_the_name_that_its_driver_gives(name: str, bfloat16: float | None, copy: float) -> None:
@@ -34,9 +57,40 @@ def test_a_device_is_found_by_the_name_that_its_driver_gives(name: str, bfloat16
     assert "datasheet" in machine.source.lower() or "data" in machine.source.lower() or "paper" in machine.source
 
 
-@pytest.mark.parametrize("name", ["", "cpu", "NVIDIA T400 4GB", "NVIDIA GeForce GTX 1080", "AMD Radeon Graphics"])
+@pytest.mark.parametrize(
+    "name",
+    [
+        "",
+        "cpu",
+        "NVIDIA T400 4GB",
+        "NVIDIA GeForce GTX 1080",
+        "AMD Radeon Graphics",
+        "NVIDIA GeForce RTX 4090 Laptop GPU",
+        "NVIDIA GeForce RTX 5090 D",
+        "NVIDIA GeForce RTX 3090 Ti",
+        "NVIDIA A100-SXM4-40GB MIG 1g.5gb",
+        "NVIDIA A10-24Q",
+        "cc9.4",
+    ],
+)
 def test_a_device_that_the_table_does_not_have_is_not_guessed(name: str) -> None:
     assert look_up(name) is None
+
+
+def test_the_devices_of_the_published_traces_are_known_or_said_to_be_unknown(shared_data: Path) -> None:
+    unknown = set()
+    for path in sorted(shared_data.rglob("*.json*")):
+        with gzip.open(path, "rb") if path.suffix == ".gz" else path.open("rb") as stream:
+            names = re.findall(rb'"name": *"([^"]*)", *"totalGlobalMem"', stream.read(20_000))
+        unknown |= {name.decode() for name in names if look_up(name.decode()) is None}
+    assert unknown == {"AMD Radeon Graphics", ""}
+
+
+def test_a_matrix_unit_is_at_least_as_fast_in_narrower_formats() -> None:
+    for sheet in DATASHEETS:
+        rates = [rate for rate in (sheet.float32, sheet.tf32, sheet.half, sheet.eight) if rate is not None]
+        assert rates == sorted(rates), sheet.pattern
+        assert sheet.eight is None or sheet.half is None or sheet.eight / sheet.half == pytest.approx(2, rel=0.05)
 
 
 def test_no_figure_is_the_sparse_one() -> None:
@@ -44,5 +98,5 @@ def test_no_figure_is_the_sparse_one() -> None:
     for sheet in DATASHEETS:
         assert sheet.title
         if sheet.half is not None:
-            assert sheet.half / sheet.float32 <= 30
+            assert sheet.half / sheet.float32 <= 32
             assert sheet.tf32 is None or sheet.half / sheet.tf32 == pytest.approx(2, rel=0.02)
