@@ -125,11 +125,9 @@ def test_while_nobody_waits_for_a_border_intervals_are_only_kept(ranges: Heard) 
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     backward = backward_wrapper(ranges, partial=False)(torch.autograd.backward)
     for (batch,) in torch.utils.data.DataLoader(torch.utils.data.TensorDataset(torch.ones(2, 2))):
-        optimizer.zero_grad()
         backward(model(batch).sum())
         optimizer.step()
     step = [
-        (Kind.ZERO_GRAD, 0, 0),
         (Kind.FORWARD, Flag.GRADIENT | Flag.TRAINING, 9),
         (Kind.BACKWARD, 0, 0),
         (Kind.OPTIMIZER_STEP, 0, 2),
@@ -158,6 +156,32 @@ def test_a_range_with_one_possible_owner_is_known_by_its_name(ranges: Heard) -> 
         for each in ranges_of_two:
             each.step()
     assert [owner is each for owner, each in zip(ranges.owners[1:], ranges_of_two * 2, strict=True)] == [True] * 4
+
+
+def test_a_short_zero_grad_is_timed_once_while_nobody_waits_for_a_border(
+    heard: Heard, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    patch = RangePatch(heard)
+    patch.install()
+    try:
+        heard.quiet_until = 1 << 62
+        optimizer = torch.optim.SGD([torch.nn.Parameter(torch.ones(2))], lr=0.1)
+        for short in (1 << 62, 0):
+            monkeypatch.setattr("steptime.capture.probe.ranges.SHORT", short)
+            heard.kept.clear()
+            patch.forget()
+            for _ in range(3):
+                optimizer.zero_grad()
+            assert [kind for kind, *_ in heard.kept] == [Kind.ZERO_GRAD] * (1 if short else 3)
+    finally:
+        patch.remove()
+
+
+def test_a_range_of_the_users_that_is_named_like_torchs_is_left_alone(ranges: Heard) -> None:
+    with torch.profiler.record_function("Optimizer.step#mine"):
+        pass
+    assert not ranges.owners
+    assert not ranges.ranges
 
 
 def test_ranges_of_the_users_own_are_left_alone(ranges: Heard) -> None:

@@ -15,9 +15,9 @@ import multiprocessing.queues
 import os
 import queue
 import sys
-import threading
 import time
 from collections.abc import Callable
+from threading import get_ident
 from types import MethodType
 from typing import Any
 
@@ -39,13 +39,6 @@ now = time.perf_counter_ns
 pack = RECORD.pack
 
 
-class _Stamps(threading.local):
-    """When the latest batch that this thread makes began, and when its items were there. 0: never so far."""
-
-    fetch = 0
-    collate = 0
-
-
 class _State:
     """Of this process; a forked worker inherits it."""
 
@@ -58,7 +51,10 @@ class _State:
     sites: dict[int, dict[str, Any]] = {}  # noqa: RUF012 - one per process
 
 
-stamps = _Stamps()
+fetched: dict[int, int] = {}
+"""When the latest batch that a thread made began, by the thread's identifier: cheaper than a threading.local."""
+collated: dict[int, int] = {}
+"""When its items were there."""
 
 
 class _Worker:
@@ -133,7 +129,7 @@ class _Fetch(_Method):
                 _become_worker(torch_worker._worker_info)
             except Exception:  # noqa: BLE001 - the probe's border: the loader goes on unmeasured
                 _State.failed = True
-        stamps.fetch = now()
+        fetched[get_ident()] = now()
         return MethodType(self._original, instance)
 
 
@@ -143,7 +139,7 @@ class _Collate:
     def __get__(self, instance: Any, owner: Any = None) -> Any:
         if instance is None:
             raise AttributeError("collate_fn")
-        stamps.collate = now()
+        collated[get_ident()] = now()
         try:
             return instance.__dict__["collate_fn"]
         except KeyError:
@@ -204,10 +200,9 @@ def _become_worker(information: Any) -> None:
     worker = _State.worker = _Worker(_State.recording, information, _State.constructed)
 
     def put(_: Any) -> None:
-        if stamps.collate and sys._getframe(2).f_code.co_name == "_worker_loop":
-            fetch, collate = stamps.fetch, stamps.collate
-            stamps.fetch = stamps.collate = 0
-            worker.batch(fetch, collate, now())
+        thread = get_ident()
+        if thread in collated and sys._getframe(2).f_code.co_name == "_worker_loop":
+            worker.batch(fetched.pop(thread), collated.pop(thread), now())
 
     _Method.place(multiprocessing.queues.Queue, "put", put)
 
@@ -224,9 +219,11 @@ def next_begins(iterator: Any, number: int, begin: int) -> None:
 
 def next_ended(number: int, begin: int, end: int) -> None:
     """The trainer has its batch. Without workers the stamps lie in this very call."""
-    if begin < stamps.fetch < stamps.collate and _State.append is not None:
-        _State.append(FETCH, 0, number, stamps.fetch, stamps.collate)
-        _State.append(COLLATE, 0, number, stamps.collate, end)
+    thread = get_ident()
+    fetch, collate = fetched.get(thread, 0), collated.get(thread, 0)
+    if begin < fetch < collate and _State.append is not None:
+        _State.append(FETCH, 0, number, fetch, collate)
+        _State.append(COLLATE, 0, number, collate, end)
 
 
 def ready(iterator: Any) -> int | None:

@@ -16,7 +16,7 @@ from typing import Any
 import torch
 
 from steptime.capture.probe.listener import Listener, now
-from steptime.capture.probe.loader import stamps
+from steptime.capture.probe.loader import collated, fetched
 from steptime.journal import Flag, Kind
 
 RANGES = (
@@ -29,6 +29,9 @@ FETCH, COLLATE = int(Kind.FETCH), int(Kind.COLLATE)
 KNOWN_NAMES = 4096
 """Names of ranges remembered; a job that makes up new names for ever must not grow our table."""
 NOT_OURS = (0, 0)
+SHORT = 20_000
+"""ns: a shorter zero_grad counts as the rest of the step while nobody waits for a border; to time it costs 2.5 us, as
+the clock's own code and page are out of the cache by then."""
 
 
 class RangePatch:
@@ -59,7 +62,8 @@ class RangePatch:
             del self._target._steptime
 
     def forget(self) -> None:
-        """There is a new loader's iterator or optimiser: a name may mean another one from now on."""
+        """A name may mean another one from now on: there is a new loader's iterator or optimiser. Also called at times,
+        so that a zero_grad that was short is timed again."""
         self._known.clear()
 
     def _make_enter(self) -> Callable[..., Any]:
@@ -106,7 +110,7 @@ class RangePatch:
             self._known[name] = opened
 
     def _make_exit(self) -> Callable[..., Any]:
-        original, listener = self._exit, self._listener
+        original, listener, known = self._exit, self._listener, self._known
         keep, threads = listener.keep, listener.threads
 
         @functools.wraps(original)
@@ -120,10 +124,15 @@ class RangePatch:
                     if end >= listener.quiet_until:
                         listener.range_ends(kind, number, begin, end, exc_type is not None)
                         return result
-                    thread = threads[get_ident()]
-                    if kind == LOADER_NEXT and begin < stamps.fetch < stamps.collate:
-                        keep((FETCH, 0, thread, number, stamps.fetch, stamps.collate))
-                        keep((COLLATE, 0, thread, number, stamps.collate, end))
+                    if kind == ZERO_GRAD and end - begin < SHORT:
+                        known[self.name] = NOT_OURS
+                    identifier = get_ident()
+                    thread = threads[identifier]
+                    if kind == LOADER_NEXT and begin < (fetch := fetched.get(identifier, 0)):
+                        collate = collated.get(identifier, 0)
+                        if fetch < collate:
+                            keep((FETCH, 0, thread, number, fetch, collate))
+                            keep((COLLATE, 0, thread, number, collate, end))
                     keep((kind, 0 if exc_type is None else EXHAUSTED, thread, number, begin, end))
                 except Exception as error:  # noqa: BLE001 - the probe's border: nothing of ours reaches the user
                     listener.failed(error)

@@ -88,12 +88,12 @@ class Session:
     def _make_patches(self) -> None:
         # One wrapper in both places: pickle looks torch.save up where it was defined.
         save = functools.lru_cache(interval_wrapper(self, CHECKPOINT))
-        ranges = RangePatch(self)
-        self._iterators = Owners(ranges.forget)
-        self._optimizers = Owners(ranges.forget)
+        self._ranges = RangePatch(self)
+        self._iterators = Owners(self._ranges.forget)
+        self._optimizers = Owners(self._ranges.forget)
         self._constructions = ConstructionWatch(self._optimizers.add)
         self._steady: tuple[Patch, ...] = (
-            ranges,
+            self._ranges,
             FunctionPatch(torch.autograd, "backward", backward_wrapper(self, partial=False)),
             FunctionPatch(torch.amp.GradScaler, "step", scaler_wrapper(self)),
             FunctionPatch(torch, "save", save),
@@ -270,6 +270,7 @@ class Session:
             self._start_script()  # what was learnt at the old kind of border starts again
         elif time_ns >= self.quiet_until and self._script is not None:
             self._garbage.write()
+            self._ranges.forget()
             next(self._script, None)
 
     def usual_step(self) -> int:

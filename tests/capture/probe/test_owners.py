@@ -1,0 +1,70 @@
+"""Who can have opened a range, without asking."""
+
+from __future__ import annotations
+
+import copy
+import gc
+import pickle
+from typing import Any
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+from steptime.capture.probe.owners import ConstructionWatch, Owners  # noqa: E402
+
+
+class Named:
+    pass
+
+
+class Nameless:
+    __slots__ = ()
+
+
+def test_one_of_a_name_is_the_only_one_until_there_is_another() -> None:
+    told: list[int] = []
+    owners = Owners(lambda: told.append(1))
+    first, second = Named(), Named()
+    owners.add(first)
+    assert owners.only(first)
+    owners.add(second)
+    assert not owners.only(first)
+    assert not owners.only(second)
+    assert len(told) == 2
+
+
+def test_what_is_gone_does_not_count() -> None:
+    owners = Owners(lambda: None)
+    first, second = Named(), Named()
+    owners.add(first)
+    owners.add(second)
+    del second
+    gc.collect()
+    assert owners.only(first)
+
+
+def test_what_was_made_before_us_is_never_taken_for_the_only_one() -> None:
+    assert not Owners(lambda: None).only(Named())
+
+
+def test_what_cannot_be_counted_makes_nobody_the_only_one() -> None:
+    owners = Owners(lambda: None)
+    first = Named()
+    owners.add(first)
+    owners.add(Nameless())
+    assert not owners.only(first)
+
+
+def test_every_optimizer_is_told_of_and_the_class_is_restored() -> None:
+    before = dict(vars(torch.optim.Optimizer))
+    made: list[Any] = []
+    watch = ConstructionWatch(made.append)
+    watch.install()
+    try:
+        optimizer = torch.optim.Adam([torch.nn.Parameter(torch.ones(2))])
+        others = [copy.deepcopy(optimizer), pickle.loads(pickle.dumps(optimizer))]
+    finally:
+        watch.remove()
+    assert [any(each is one for one in made) for each in (optimizer, *others)] == [True] * 3
+    assert dict(vars(torch.optim.Optimizer)) == before
