@@ -10,13 +10,13 @@ import numpy.typing as npt
 
 from steptime.hardware.machine import Machine
 from steptime.intervals import Intervals
-from steptime.kineto.table import ABSENT, Trace
+from steptime.kineto.table import Trace
 from steptime.ledger.operator_calls import OperatorCalls, operator_calls
-from steptime.nesting import ancestors
+from steptime.ledger.operator_work import worked
 from steptime.quantities import SourceLine
 from steptime.timeline.timeline import Phase
 from steptime.work.bounds import bound_of
-from steptime.work.work import Work, work_of
+from steptime.work.calls import Modelled
 
 Int64 = npt.NDArray[np.int64]
 
@@ -54,39 +54,18 @@ def total(
     if not len(borders):
         return ()
     calls = operator_calls(trace, borders, phase_ranges or {}, training_thread)
-    worked = _worked(trace, calls)
+    modelled = worked(trace, calls)
     totals = [
-        _summed(trace, calls, worked, rows, machine, len(borders), (sources or {}).get(trace.symbols[name]))
+        _summed(trace, calls, modelled, rows, machine, len(borders), (sources or {}).get(trace.symbols[name]))
         for name, rows in _grouped(trace.events.name[calls.rows])
     ]
     return tuple(sorted(totals, key=lambda each: (-each.duration, each.name)))
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class _Worked:
-    """The work of each call: works[kind[call]]."""
-
-    works: tuple[Work | None, ...]
-    kind: Int64
-
-
-def _worked(trace: Trace, calls: OperatorCalls) -> _Worked:
-    """Calls of equal arguments are modelled once. A call around others has work of its own only where it multiplies
-    matrices and none of those inside does: else theirs would count twice."""
-    events, rows = trace.events, calls.rows
-    arguments = np.stack((events.name[rows], events.shapes[rows], events.dtypes[rows], events.inputs[rows]), axis=1)
-    kinds, kind = np.unique(arguments, axis=0, return_inverse=True)
-    works = [_work(trace, trace.symbols[each[0]], each[1:]) for each in kinds.tolist()]
-    multiplies = np.array([bool(work and work.flops) for work in works], np.bool_)[kind.reshape(-1)]
-    outer, repeated = ancestors(calls.parent, np.ones(len(rows), np.bool_)), ancestors(calls.parent, multiplies)
-    nothing = outer & ~(multiplies & ~repeated)
-    return _Worked((*works, Work(0.0, 0.0)), np.where(nothing, len(works), kind.reshape(-1)))
-
-
 def _summed(
     trace: Trace,
     calls: OperatorCalls,
-    worked: _Worked,
+    modelled: Modelled,
     chosen: Int64,
     machine: Machine | None,
     steps: int,
@@ -94,25 +73,19 @@ def _summed(
 ) -> OperatorTotal:
     """One operator; `chosen`: positions in `calls`."""
     rows, duration = calls.rows[chosen], calls.duration[chosen]
-    kinds, kind, counts = np.unique(worked.kind[chosen], return_inverse=True, return_counts=True)
-    works = [worked.works[each] for each in kinds.tolist()]
+    kinds, kind, counts = np.unique(modelled.kind[chosen], return_inverse=True, return_counts=True)
+    works = [modelled.works[each] for each in kinds.tolist()]
     spent = np.bincount(kind.reshape(-1), duration, len(kinds))
     return OperatorTotal(
         name=trace.symbols[trace.events.name[rows[0]]],
         calls=len(rows) / steps,
         duration=float(duration.sum()) / steps,
         bound=_heaviest([bound_of(work, machine) for work in works], spent.tolist()),
-        phase=_heaviest([Phase(each).name.lower() for each in calls.phase[chosen].tolist()], duration.tolist()),
+        phase=Phase(int(np.bincount(calls.phase[chosen], duration).argmax())).name.lower(),
         flops=_per_step([work.flops if work else None for work in works], counts.tolist(), steps),
         bytes=_per_step([work.bytes if work else None for work in works], counts.tolist(), steps),
         source=source,
     )
-
-
-def _work(trace: Trace, name: str, arguments: list[int]) -> Work | None:
-    tables = (trace.shapes, trace.dtypes, trace.inputs)
-    texts = ["" if number == ABSENT else table[number] for table, number in zip(tables, arguments, strict=True)]
-    return work_of(name, *texts)
 
 
 def _per_step(amounts: list[float | None], counts: list[int], steps: int) -> float | None:

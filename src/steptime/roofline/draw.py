@@ -15,8 +15,9 @@ from steptime.intervals import claim, contains, union
 from steptime.kineto.table import Category, Trace
 from steptime.ledger.names import COMMUNICATION_KERNEL, matching
 from steptime.links.links import UNKNOWN, Links
-from steptime.roofline.groups import BOUNDS, Members, group, totals
+from steptime.roofline.groups import BOUNDS, Members, bound_of_kernel, group, totals
 from steptime.roofline.kernel_names import list_item, multiplies
+from steptime.roofline.processor import draw_on_processor
 from steptime.roofline.roofline import Roofline
 from steptime.work.calls import Modelled, model
 
@@ -28,9 +29,12 @@ Bool = npt.NDArray[np.bool_]
 def draw(trace: Trace, links: Links, windows: Int64, machine: Machine | None) -> Roofline:
     """The roofline of the steps. windows: (n, 2) ns, the steps as the ledger has them (on an accelerator where the
     device ends each). Groups hold the kernels that the steps launched, and those without a launch in the trace that
-    begin in a window; the split is about time, as the ledger is: whatever ran in a window."""
+    begin in a window; the split is about time, as the ledger is: whatever ran in a window. Without a device, groups
+    hold operators."""
+    if not (trace.events.category == Category.KERNEL).any():
+        return draw_on_processor(trace, windows, machine)
     members = _members(trace, links, windows)
-    groups, bounds = group(trace, members, machine, max(len(windows), 1))
+    groups, bounds = group(trace, members, machine, max(len(windows), 1), bound_of_kernel)
     split = _split(trace, windows, members, bounds)
     return totals(groups, split, windows, machine)
 
@@ -45,7 +49,8 @@ def _members(trace: Trace, links: Links, windows: Int64) -> Members:
     share = _shares(trace, rows, operator, modelled)
     inside = contains(union(windows[:, 0], windows[:, 1]), trace.events.begin[rows])
     counted = (links.step[rows] != UNKNOWN) | ((links.launch[rows] == UNKNOWN) & inside)
-    return Members(rows, operator, modelled, share, counted, matching(trace, COMMUNICATION_KERNEL.search)[rows])
+    communicates = matching(trace, COMMUNICATION_KERNEL.search)[rows]
+    return Members(rows, operator, trace.events.duration[rows], modelled, share, counted, communicates)
 
 
 def _shares(trace: Trace, rows: Int64, operator: Int64, modelled: Modelled) -> Float64:

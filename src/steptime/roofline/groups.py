@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
@@ -13,7 +14,7 @@ from steptime.kineto.table import ABSENT, Trace
 from steptime.roofline.dimensions import missed
 from steptime.roofline.kernel_names import matrix_unit, number_format
 from steptime.roofline.roofline import COMMUNICATION, KernelGroup, Roofline
-from steptime.work.bounds import COMPUTE, LATENCY, MEMORY, UNMODELLED, time_at_ceilings
+from steptime.work.bounds import COMPUTE, LATENCY, MEMORY, UNMODELLED, bound_of_times, time_at_ceilings
 from steptime.work.calls import Modelled, distinct
 from steptime.work.model import Work
 
@@ -32,19 +33,31 @@ NEAR_SHORTEST = 2
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Members:
-    """All kernels, one by one. rows: of the event table; operator: rows of their operators, -1 for none. share: of the
-    call's work, 0 to 1. counted: those of the steps; the others, of other steps, run into their time."""
+    """All kernels, one by one. rows: of the event table; operator: rows of their operators, -1 for none. duration: ns.
+    share: of the call's work, 0 to 1. counted: those of the steps; the others, of other steps, run into their time."""
 
     rows: Int64
     operator: Int64
+    duration: Int64
     modelled: Modelled
     share: Float64
     counted: npt.NDArray[np.bool_]
     communicates: npt.NDArray[np.bool_]
 
 
-def group(trace: Trace, members: Members, machine: Machine | None, steps: int) -> tuple[tuple[KernelGroup, ...], Int8]:
-    """The groups, the longest first; and for each kernel the number of its bound in BOUNDS."""
+Times = tuple[float, float] | None
+"""ns of arithmetic and of movement at the ceilings, None without a model or ceilings."""
+
+
+def group(
+    trace: Trace,
+    members: Members,
+    machine: Machine | None,
+    steps: int,
+    bound_by: Callable[[Times, float], str],
+) -> tuple[tuple[KernelGroup, ...], Int8]:
+    """The groups, the longest first; and for each kernel the number of its bound in BOUNDS. bound_by: tells the bound
+    from a kernel's `Times` and its duration, ns."""
     events, rows, operator = trace.events, members.rows, members.operator
     if not len(rows):
         return (), np.empty(0, np.int8)
@@ -52,10 +65,10 @@ def group(trace: Trace, members: Members, machine: Machine | None, steps: int) -
     called = np.where(operator < 0, -1, events.name[at])
     shapes, types = (np.where(operator < 0, ABSENT, column[at]) for column in (events.shapes, events.dtypes))
     _, kind = distinct(events.name[rows], called, shapes, types)
-    sums = _Sums.of(trace, members, kind, members.counted)
-    whole = _Sums.of(trace, members, kind, np.ones(len(rows), np.bool_))
-    longest = _longest(events.duration[rows], kind)
-    made = [_Group.of(trace, members, whole, number, int(one), machine) for number, one in enumerate(longest)]
+    sums = _Sums.of(members, kind, members.counted)
+    whole = _Sums.of(members, kind, np.ones(len(rows), np.bool_))
+    longest = _longest(members.duration, kind)
+    made = [_Group.of(trace, members, whole, number, int(one), machine, bound_by) for number, one in enumerate(longest)]
     bounds = np.array([BOUNDS.index(each.bound) if each.bound in BOUNDS else 0 for each in made], np.int8)[kind]
     groups = [_group(trace, each, sums, number, steps) for number, each in enumerate(made) if sums.calls[number]]
     return tuple(sorted(groups, key=lambda each: (-each.duration, each.name, each.example))), bounds
@@ -71,7 +84,7 @@ class _Sums:
     bytes: Float64
 
     @staticmethod
-    def of(trace: Trace, members: Members, kind: Int64, chosen: npt.NDArray[np.bool_]) -> _Sums:
+    def of(members: Members, kind: Int64, chosen: npt.NDArray[np.bool_]) -> _Sums:
         count = int(kind.max()) + 1
         working = np.where(members.share > 0, members.share, np.nan)
 
@@ -81,7 +94,7 @@ class _Sums:
         modelled = members.modelled
         return _Sums(
             total(np.ones(len(kind))),
-            total(trace.events.duration[members.rows]),
+            total(members.duration),
             total(modelled.flops * working),
             total(modelled.bytes * working),
         )
@@ -89,27 +102,32 @@ class _Sums:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Group:
-    """A group as its average kernel is. example: its longest kernel; operator: that one's, -1 for none.
-
-    times: ns of arithmetic and of movement at the ceilings, None without a model or ceilings.
-    """
+    """A group as its average kernel is. example: its longest kernel; operator: that one's, -1 for none."""
 
     example: int
     operator: int
     number_format: str
     dimensions: tuple[str, ...]
-    times: tuple[float, float] | None
+    times: Times
     bound: str
 
     @staticmethod
-    def of(trace: Trace, members: Members, sums: _Sums, number: int, longest: int, machine: Machine | None) -> _Group:
+    def of(
+        trace: Trace,
+        members: Members,
+        sums: _Sums,
+        number: int,
+        longest: int,
+        machine: Machine | None,
+        bound_by: Callable[[Times, float], str],
+    ) -> _Group:
         calls, name = sums.calls[number], trace.symbols[trace.events.name[members.rows[longest]]]
         work = members.modelled.works[members.modelled.kind[longest]] if not np.isnan(sums.bytes[number]) else None
         format_ = number_format(name, work.number_format) if work is not None else ""
         flops = _known(sums.flops[number] / calls)
         one = Work(flops, sums.bytes[number] / calls, format_) if work is not None else None
         times = time_at_ceilings(one, machine)
-        bound = bound_of_kernel(times, sums.duration[number] / calls)
+        bound = bound_by(times, sums.duration[number] / calls)
         return _Group(
             example=int(members.rows[longest]),
             operator=int(members.operator[longest]),
@@ -143,13 +161,22 @@ def _group(trace: Trace, made: _Group, sums: _Sums, number: int, steps: int) -> 
     )
 
 
-def bound_of_kernel(times: tuple[float, float] | None, duration: float) -> str:
+def bound_of_kernel(times: Times, duration: float) -> str:
     """By the ns that its arithmetic and its bytes take at the ceilings, and the ns that it took."""
     if times is None:
         return LATENCY if duration <= NEAR_SHORTEST * SHORTEST_KERNEL else UNMODELLED
     if max(times) < SHORTEST_KERNEL:
         return LATENCY
     return COMPUTE if times[0] >= times[1] else MEMORY
+
+
+def bounds_of_operator(machine: Machine | None) -> Callable[[Times, float], str]:
+    """On a processor a call whose work takes less time than dispatching it is bound by latency."""
+
+    def bound_by(times: Times, duration: float) -> str:
+        return bound_of_times(times, machine.dispatch if machine is not None else None)
+
+    return bound_by
 
 
 def totals(groups: tuple[KernelGroup, ...], split: Int64, windows: Int64, machine: Machine | None) -> Roofline:

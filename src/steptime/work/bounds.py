@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from steptime.hardware.machine import Machine
+from steptime.quantities import Estimate
 from steptime.work.model import Work
 
 COMPUTE, MEMORY, LATENCY, UNMODELLED = "compute", "memory", "latency", "unmodelled"
@@ -29,10 +30,14 @@ def time_at_roofline(work: Work | None, machine: Machine | None) -> float | None
 def bound_of(work: Work | None, machine: Machine | None) -> str:
     """What bounds a call: the slower of arithmetic and movement; when both would be done in less time than dispatching
     takes, the call is too small for either to matter."""
-    found = time_at_ceilings(work, machine)
-    if found is None or machine is None:
+    overhead = (machine.launch or machine.dispatch) if machine is not None else None
+    return bound_of_times(time_at_ceilings(work, machine), overhead)
+
+
+def bound_of_times(times: tuple[float, float] | None, overhead: Estimate | None) -> str:
+    """From the ns of arithmetic and of movement at the ceilings, and the ns of dispatching, None where unknown."""
+    if times is None:
         return UNMODELLED
-    overhead = machine.launch or machine.dispatch
-    if overhead is not None and max(found) < overhead.value:
+    if overhead is not None and max(times) < overhead.value:
         return LATENCY
-    return COMPUTE if found[0] >= found[1] else MEMORY
+    return COMPUTE if times[0] >= times[1] else MEMORY

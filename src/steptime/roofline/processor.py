@@ -1,0 +1,68 @@
+"""The roofline of a trace without a device: groups of operators, against what the processor can."""
+
+from __future__ import annotations
+
+from functools import reduce
+
+import numpy as np
+import numpy.typing as npt
+
+from steptime.hardware.machine import Machine
+from steptime.intervals import EMPTY, Intervals, claim, intersect, join, subtract, union
+from steptime.kineto.table import Trace
+from steptime.ledger.account import claims_of
+from steptime.ledger.ledger import Account
+from steptime.ledger.operator_calls import OperatorCalls, operator_calls
+from steptime.ledger.operator_work import worked
+from steptime.roofline.groups import BOUNDS, Members, bounds_of_operator, group, totals
+from steptime.roofline.roofline import Roofline
+
+Int64 = npt.NDArray[np.int64]
+
+
+def draw_on_processor(trace: Trace, windows: Int64, machine: Machine | None) -> Roofline:
+    """A group holds the calls of an operator with arguments of one kind; what the caller knows beside the trace (batch
+    preparation, phases) is not in it, as in the ledger of a bare trace."""
+    calls = operator_calls(trace, windows, {}, None)
+    members = _members(trace, calls)
+    groups, bounds = group(trace, members, machine, max(len(windows), 1), bounds_of_operator(machine))
+    return totals(groups, _split(trace, calls, bounds, windows, machine), windows, machine)
+
+
+def _members(trace: Trace, calls: OperatorCalls) -> Members:
+    """Each call is its own kernel."""
+    every = np.ones(len(calls.rows), np.bool_)
+    return Members(
+        rows=calls.rows,
+        operator=calls.rows,
+        duration=calls.duration,
+        modelled=worked(trace, calls),
+        share=np.ones(len(calls.rows)),
+        counted=every,
+        communicates=~every,
+    )
+
+
+def _split(
+    trace: Trace, calls: OperatorCalls, bounds: npt.NDArray[np.int8], windows: Int64, machine: Machine | None
+) -> Int64:
+    """(n, len(BOUNDS)) ns: the compute account by what bounds the operators that it is time of. In an operator around
+    others only what lies outside those is its own."""
+    begin, end = trace.events.begin[calls.rows], trace.events.end[calls.rows]
+    outer = np.isin(np.arange(len(calls.rows)), calls.parent)
+    chosen = [(bounds == number) & ~outer for number in range(len(BOUNDS) - 1)]
+    sets = [union(begin[each], end[each]) for each in chosen]
+    sets.append(union(windows[:, 0], windows[:, 1]))  # unmodelled: whatever is left
+    earlier, compute = _compute(trace, machine)
+    return claim(windows[:, 0], windows[:, 1], [earlier, *(intersect(compute, each) for each in sets)])[:, 1:-1]
+
+
+def _compute(trace: Trace, machine: Machine | None) -> tuple[Intervals, Intervals]:
+    """What the accounts before the compute account claim, and what that one does."""
+    claims = claims_of(trace, machine=machine)
+    accounts = [account for account, _ in claims]
+    if Account.COMPUTE not in accounts:
+        return EMPTY, EMPTY
+    at = accounts.index(Account.COMPUTE)
+    earlier = reduce(join, (held for _, held in claims[:at]), EMPTY)
+    return earlier, subtract(claims[at][1], earlier)
