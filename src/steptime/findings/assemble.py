@@ -20,10 +20,11 @@ from steptime.findings.case import (
     SettingsUse,
     SiteUse,
 )
+from steptime.findings.device_uses import machine_use
 from steptime.findings.line_uses import line_uses
 from steptime.findings.loader_use import loader_use
 from steptime.findings.step_uses import account_uses, contention_use, phase_uses, segment_uses, step_summary
-from steptime.findings.trace_case import machine_use, operator_use
+from steptime.findings.trace_case import operator_use
 from steptime.findings.usual_steps import per_step, usual_steps
 from steptime.hardware.machine import Machine
 from steptime.intervals import EMPTY, Intervals, measure, subtract

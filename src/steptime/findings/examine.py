@@ -20,6 +20,9 @@ from steptime.quantities import Estimate
 
 LEAST_SHARE = 0.02
 """Of the step: a finding worth less is not worth an edit, and is within what two runs of one job differ by."""
+FEWEST_FOR_NOTHING = 6
+"""Values: an interval of fewer often reaches down to nothing although each of them is large; that says more about their
+number than about the fault, so that a finding is kept, and said to rest on so few."""
 REPLACES_FROM = 0.5
 """A particular finding replaces the general one about the same account when it explains at least half of it."""
 _ORDER = {Weight.FINDING: 0, Weight.NOTE: 1, Weight.DOUBT: 2}
@@ -66,9 +69,21 @@ def _bounded(finding: Finding, case: Case) -> Finding | None:
         return finding
     stake = capped(finding.at_stake, _ceiling(finding, case))
     step = case.step.duration.value
-    if finding.weight is Weight.FINDING and (stake.value < LEAST_SHARE * step or stake.low <= 0):
+    if finding.weight is not Weight.FINDING:
+        return replace(finding, at_stake=stake)
+    if stake.value < LEAST_SHARE * step or (stake.low <= 0 and not _rests_on_few(case)):
         return None
-    return replace(finding, at_stake=stake)
+    few = (f"This rests on {_steps(case)}: no interval excludes that it is nothing.",) if stake.low <= 0 else ()
+    return replace(finding, at_stake=stake, evidence=finding.evidence + few)
+
+
+def _rests_on_few(case: Case) -> bool:
+    """In a bare trace, where nobody can let the job run longer."""
+    return case.step.mode == "trace" and case.step.steady < FEWEST_FOR_NOTHING
+
+
+def _steps(case: Case) -> str:
+    return "one step" if case.step.steady == 1 else f"{case.step.steady} steps"
 
 
 def _ceiling(finding: Finding, case: Case) -> Estimate:

@@ -6,38 +6,88 @@ settings, other load) is not in the case, and the rules that need it say so.
 
 from __future__ import annotations
 
+from dataclasses import dataclass, replace
+
 import numpy as np
 
 from steptime.estimates import mean_of_series
-from steptime.findings.case import AccountUse, Case, MachineUse, OperatorUse, RecomputeUse, StepSummary
+from steptime.findings.case import AccountUse, Case, GarbageUse, OperatorUse, RecomputeUse, StepSummary
+from steptime.findings.device_uses import at_roofline, kernel_uses, machine_use, replay_use, roofline_use
+from steptime.findings.pointwise_chains import chain_uses
 from steptime.findings.stakes import scaled
 from steptime.findings.step_uses import waste
+from steptime.findings.trace_optimizers import optimizer_uses
 from steptime.hardware.machine import Machine
-from steptime.kineto.table import Trace
-from steptime.ledger.account import account_for, device_of
+from steptime.intervals import measure, union
+from steptime.kineto.table import Category, Trace
+from steptime.ledger.account import account_for, has_kernels
 from steptime.ledger.ledger import Account, Int64, Ledger
+from steptime.ledger.names import matching
 from steptime.ledger.operators import OperatorTotal, total
 from steptime.ledger.recompute import recomputed
 from steptime.ledger.source_lines import sources_of
+from steptime.ledger.trace_steps import reach
+from steptime.links.link import link
+from steptime.replay.rerun import rerun
+from steptime.roofline.draw import draw
 
 WARM_UP = 1.5
 """A first step this much longer than the median of the others is the profiler's or the job's start."""
+GARBAGE = "Python GC"
+"""So torch's profiler names a collection (record_python_gc_info)."""
 
 
-def case_of_trace(trace: Trace, borders: Int64, machine: Machine | None = None) -> Case:
-    """The case of the steps of a trace. borders: (n, 2) ns, n at least 1."""
-    warm_up = _warm_up(borders[:, 1] - borders[:, 0])
-    steady = borders[warm_up:]
-    ledger = account_for(trace, steady, machine=machine)
+@dataclass(frozen=True, slots=True, eq=False)
+class TraceCase:
+    """A case with what comparing ranks needs. windows: (n, 2) ns, the steady steps as the ledger has them."""
+
+    case: Case
+    windows: Int64
+    ledger: Ledger
+
+
+def case_of_trace(trace: Trace, borders: Int64, machine: Machine | None = None, *, how: str = "") -> Case:
+    """The case of the steps of a trace. borders: (n, 2) ns, n at least 1; how: what they were found by, in words."""
+    return look_at_trace(trace, borders, machine, how=how).case
+
+
+def look_at_trace(trace: Trace, borders: Int64, machine: Machine | None = None, *, how: str = "") -> TraceCase:
+    """As `case_of_trace`, with what comparing ranks needs."""
+    windows = reach(trace, borders) if has_kernels(trace) else borders
+    warm_up = _warm_up(windows[:, 1] - windows[:, 0])
+    steady, windows = borders[warm_up:], windows[warm_up:]
+    ledger = account_for(trace, borders, machine=machine)
+    ledger = Ledger(ledger.device, ledger.wall[warm_up:], ledger.entries[warm_up:])
     operators = total(trace, steady, machine, sources=sources_of(trace))
-    duration = mean_of_series(ledger.wall)
+    step = StepSummary(mean_of_series(ledger.wall), len(borders), len(steady), warm_up, "trace", _kind(trace), how=how)
     again = recomputed(trace, steady)
-    return Case(
-        step=StepSummary(duration, len(borders), len(steady), warm_up, "trace", _kind(trace)),
+    case = Case(
+        step=step,
         accounts=accounts_of(ledger, waste(operators, machine)),
         operators=tuple(map(operator_use, operators)),
         machine=machine_use(machine),
         recompute=RecomputeUse(mean_of_series(again)) if again.any() else None,
+        garbage=_garbage(trace, windows),
+    )
+    if has_kernels(trace):
+        case = with_device(case, trace, steady, windows, ledger, machine)
+    return TraceCase(case, windows, ledger)
+
+
+def with_device(
+    case: Case, trace: Trace, borders: Int64, windows: Int64, ledger: Ledger, machine: Machine | None
+) -> Case:
+    """The case with what the device did. borders, windows: (n, 2) ns, the steps as host and ledger have them."""
+    links = link(trace, borders)
+    roofline = draw(trace, links, windows, machine)
+    replay = rerun(trace, borders, links, ledger, at_roofline=at_roofline(trace, links, roofline))
+    return replace(
+        case,
+        kernels=kernel_uses(trace, links, roofline),
+        roofline=roofline_use(roofline),
+        chains=chain_uses(trace, links, len(borders)),
+        optimizers=case.optimizers or optimizer_uses(trace, links, windows),
+        replay=replay_use(replay, case.accounts),
     )
 
 
@@ -52,18 +102,14 @@ def accounts_of(ledger: Ledger, recoverable_compute: float) -> tuple[AccountUse,
     return tuple(use for use in uses if use.duration.value > 0)
 
 
-def machine_use(machine: Machine | None) -> MachineUse | None:
-    """The ceilings as rules see them."""
-    if machine is None:
+def _garbage(trace: Trace, windows: Int64) -> GarbageUse | None:
+    """Collections that the profiler recorded; None where it recorded none, which may mean that it did not look."""
+    events = trace.events
+    rows = np.flatnonzero((events.category == Category.PYTHON) & matching(trace, GARBAGE.__eq__))
+    if not len(rows):
         return None
-    dispatch = machine.launch or machine.dispatch
-    return MachineUse(
-        machine.name,
-        machine.measured,
-        machine.matrix_rate(),
-        machine.copy.value if machine.copy is not None else None,
-        dispatch.value if dispatch is not None else None,
-    )
+    spent = measure(union(events.begin[rows], events.end[rows]), windows[:, 0], windows[:, 1])
+    return GarbageUse(mean_of_series(spent), len(rows) / len(windows))
 
 
 def _warm_up(durations: Int64) -> int:
@@ -71,7 +117,7 @@ def _warm_up(durations: Int64) -> int:
 
 
 def _kind(trace: Trace) -> str:
-    return "cpu" if device_of(trace) == "cpu" else "cuda"
+    return "cuda" if has_kernels(trace) else "cpu"
 
 
 def operator_use(operator: OperatorTotal) -> OperatorUse:

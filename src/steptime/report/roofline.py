@@ -8,11 +8,13 @@ from steptime.quantities import format_share
 BOUNDS = (
     ("memory", "memory-bound"),
     ("compute", "compute-bound"),
-    ("latency", "too small to fill the device"),
+    ("latency", "latency-bound"),
     ("unmodelled", "unmodelled"),
 )
 """Fields of `RooflineUse` and what they are called."""
 UNITS = ((1e15, "P"), (1e12, "T"), (1e9, "G"), (1e6, "M"))
+NEARLY_ALL = 0.95
+"""Of the kernels' time: where less has a model, the sum of what has one is a lower bound only."""
 SMALLEST = 0.005
 """Half a percent, in predictions and shares: less is not shown."""
 
@@ -31,7 +33,8 @@ def reached_text(case: Case) -> str:
     roofline, step = case.roofline, case.step.duration.value
     if roofline is None or not roofline.flops or not step:
         return ""
-    rate = f"{format_rate(roofline.flops / step * 1e9)}FLOP/s"
+    least = "at least " if roofline.modelled < NEARLY_ALL else ""
+    rate = f"{least}{format_rate(roofline.flops / step * 1e9)}FLOP/s"
     if roofline.peak is None or not roofline.number_format:
         return f"{rate} over the whole step; no ceiling of this device is known"
     peak = f"{format_rate(roofline.peak)}FLOP/s, {origin(case.machine)}"
@@ -54,11 +57,18 @@ def format_rate(rate: float) -> str:
 def prediction_text(prediction: PredictionUse, step: float) -> str:
     """ "input free: 12 % shorter (10 to 14 %)"."""
     saved = prediction.saved
+    if saved.samples < 2:
+        return f"{prediction.change}: {format_share(saved.value / step)} shorter (one step)"
     low, high = (f"{100 * each / step:.0f}" for each in (saved.low, saved.high))
     return f"{prediction.change}: {format_share(saved.value / step)} shorter ({low} to {high} %)"
 
 
 def predictions(replay: ReplayUse | None, step: float) -> list[PredictionUse]:
-    """Those that matter, the largest first."""
+    """Those that matter, the largest first; one whose interval reaches down to nothing is none."""
     found = replay.predictions if replay is not None else ()
-    return sorted((each for each in found if each.saved.value >= SMALLEST * step), key=lambda each: -each.saved.value)
+    sure = [each for each in found if each.saved.value >= SMALLEST * step and _is_sure(each)]
+    return sorted(sure, key=lambda each: -each.saved.value)
+
+
+def _is_sure(prediction: PredictionUse) -> bool:
+    return prediction.saved.samples < 2 or prediction.saved.low > 0

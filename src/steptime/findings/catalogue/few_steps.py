@@ -10,8 +10,9 @@ from steptime.findings.signals import Signals
 FEWEST = 8
 """Steady steps: the interval of a median from fewer spans nearly their whole range (binomial 95 % needs six at
 least)."""
-FEWEST_IN_TRACE = 3
-"""In a bare trace: somebody chose its steps, a few of a job that ran steadily, and there are no more to come."""
+FEWEST_IN_TRACE = 2
+"""In a bare trace: somebody chose its steps, a few of a job that ran steadily, and there are no more to come; two have
+an interval, as wide as two steps deserve (12.7 standard errors)."""
 
 
 @rule("ST804", "few-steps", needs={Signal.STEP}, weight=Weight.DOUBT)
@@ -34,5 +35,10 @@ def few_steps(signals: Signals) -> Finding | None:
     step = signals.step
     if step.steady >= (FEWEST_IN_TRACE if step.mode == "trace" else FEWEST):
         return None
+    if step.mode == "trace":
+        return few_steps.finding(
+            "The trace holds one step: how much steps differ is not known",
+            "Trace more steps: torch.profiler.schedule(wait=5, warmup=2, active=5), and step() after each.",
+        )
     summary = f"Only {step.steady} of {step.total} steps were steady ({step.warm_up} warm-up): too few to decide"
     return few_steps.finding(summary, "Let the job run for at least 30 steps after the warm-up.")

@@ -10,8 +10,8 @@ from steptime.findings.stakes import modelled, ratio
 from steptime.quantities import format_duration, format_share
 
 OFTEN = 0.5
-"""Of the collectives: a rank that is last at half of them, or more, is not last by chance (with two ranks, chance alone
-makes a half: there it takes OFTEN_OF_TWO)."""
+"""Of the waiting: a rank that the others wait for half of the time, or more, is not last by chance (with two ranks,
+chance alone makes a half: there it takes OFTEN_OF_TWO)."""
 OFTEN_OF_TWO = 0.75
 RATHER_LATE = 2.0
 """Times the late rank's own waiting: how much longer the others wait on average. Ranks that are late in turns wait
@@ -47,8 +47,8 @@ def late_rank(signals: Signals) -> Finding | None:
     waiting = sum(rank.waiting for rank in others) / len(others)
     share = format_share(ratio(waiting, signals.step.duration.value))
     summary = (
-        f"Rank {late.rank} is last at {format_share(late.last)} of the collectives: the others wait "
-        f"{format_duration(waiting)} a step ({share})"
+        f"The other ranks wait {format_duration(waiting)} a step ({share}) in collectives, {format_share(late.last)} "
+        f"of it for rank {late.rank}"
     )
     stake = modelled(waiting, SURE * waiting, max(rank.waiting for rank in others), signals.step.steady)
     evidence = tuple(

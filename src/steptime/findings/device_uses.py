@@ -1,0 +1,139 @@
+"""What a device did, as rules see it: the kernels, the roofline and the replay of a trace.
+
+One law: nothing is computed here; what the rooms below found is named as the case names it.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from steptime.findings.case import AccountUse, KernelUse, MachineUse, PredictionUse, ReplayUse, RooflineUse
+from steptime.findings.kernel_kinds import short_kernel
+from steptime.findings.stakes import capped, named
+from steptime.hardware.machine import Machine
+from steptime.kineto.table import Category, Trace
+from steptime.links.frames import source_line
+from steptime.links.links import UNKNOWN, Links
+from steptime.quantities import SourceLine
+from steptime.replay.replay import Prediction, Replay
+from steptime.roofline.roofline import COMMUNICATION, KernelGroup, Roofline
+
+MOST_REPLAYED = 3
+"""Groups of kernels that the replay speeds up: each is a replay of its own, and a fourth would not be read."""
+MOST_KERNELS = 400
+"""Groups that are kept: those with the most time. What is left is less than a tenth of a percent each."""
+LONGEST_TEXT = 300
+"""Characters of a kernel's name or of its arguments' shapes: templates and lists of tensors run to thousands."""
+
+
+def source_of(trace: Trace, links: Links, row: int) -> SourceLine | None:
+    """The user's function behind an event; None without stacks."""
+    function = int(links.function[row]) if 0 <= row < len(links.function) else UNKNOWN
+    return source_line(trace.symbols[int(trace.events.name[function])]) if function != UNKNOWN else None
+
+
+def kernel_uses(trace: Trace, links: Links, roofline: Roofline) -> tuple[KernelUse, ...]:
+    """The groups of kernels, the longest first."""
+    return tuple(_kernel(trace, links, each) for each in roofline.groups[:MOST_KERNELS])
+
+
+def _kernel(trace: Trace, links: Links, group: KernelGroup) -> KernelUse:
+    return KernelUse(
+        name=group.name[:LONGEST_TEXT],
+        operator=group.operator,
+        calls=group.calls,
+        duration=group.duration,
+        bound=group.bound,
+        shapes=group.shapes if len(group.shapes) <= LONGEST_TEXT else "",
+        number_format=group.number_format,
+        flops=group.flops,
+        bytes=group.bytes,
+        at_roofline=group.at_roofline,
+        matrix_unit=group.matrix_unit,
+        dimensions=group.dimensions,
+        source=source_of(trace, links, group.example),
+    )
+
+
+def roofline_use(roofline: Roofline) -> RooflineUse | None:
+    """The compute account by its bounds; None where nothing computed."""
+    if not len(roofline.split) or not roofline.split.any():
+        return None
+    means = dict(zip(roofline.bounds, roofline.split.mean(axis=0).tolist(), strict=True))
+    return RooflineUse(
+        compute=means.get("compute", 0.0),
+        memory=means.get("memory", 0.0),
+        latency=means.get("latency", 0.0),
+        unmodelled=means.get("unmodelled", 0.0),
+        flops=roofline.flops,
+        bytes=roofline.bytes,
+        number_format=roofline.number_format,
+        peak=roofline.peak,
+        matrix_unit=roofline.matrix_unit,
+        utilization=roofline.utilization,
+        modelled=roofline.modelled,
+    )
+
+
+RELIEVED = {
+    "input free": "input",
+    "syncs free": "sync",
+    "one launch": "launch",
+    "communication overlapped": "communication",
+}
+"""Changes of the replay and the account that each relieves."""
+
+
+def replay_use(replay: Replay | None, accounts: tuple[AccountUse, ...]) -> ReplayUse | None:
+    """The replay's error, critical path and predictions; none saves more than its account has in all steady steps (the
+    replay is of some of them)."""
+    if replay is None or not len(replay.replayed):
+        return None
+    predictions = tuple(_prediction(each, accounts) for each in replay.predictions)
+    return ReplayUse(replay.error, len(replay.replayed), replay.critical_path, predictions)
+
+
+def _prediction(prediction: Prediction, accounts: tuple[AccountUse, ...]) -> PredictionUse:
+    account = named(accounts, RELIEVED.get(prediction.change, ""))
+    saved = capped(prediction.saved, account.duration) if account is not None else prediction.saved
+    return PredictionUse(
+        prediction.change, saved, min(prediction.cap, account.duration.value if account else prediction.cap)
+    )
+
+
+def at_roofline(trace: Trace, links: Links, roofline: Roofline) -> dict[str, dict[int, int]]:
+    """What the kernels that lose most would last at the machine's ceilings, for the replay: by "operator (kernel)", ns
+    by row of the event table."""
+    lost: dict[tuple[str, str], tuple[float, float]] = {}
+    for group in roofline.groups:
+        if group.at_roofline is not None and group.bound != COMMUNICATION:
+            spent, best = lost.get((group.name, group.operator), (0.0, 0.0))
+            lost[group.name, group.operator] = (spent + group.duration, best + group.at_roofline)
+    most = sorted(lost.items(), key=lambda item: item[1][1] - item[1][0])[:MOST_REPLAYED]
+    names = {symbol: number for number, symbol in enumerate(trace.symbols)}
+    found = {}
+    for (name, operator), (spent, best) in most:
+        rows = np.flatnonzero((trace.events.name == names[name]) & (trace.events.category == Category.KERNEL))
+        behind = links.operator[rows]
+        called = np.where(behind == UNKNOWN, -1, trace.events.name[np.maximum(behind, 0)])
+        rows = rows[called == names.get(operator, -1)]
+        lengths = np.rint(trace.events.duration[rows] * (best / spent if spent else 1.0)).astype(np.int64)
+        label = f"{operator} ({short_kernel(name)})" if operator else short_kernel(name)
+        found[label] = dict(zip(rows.tolist(), lengths.tolist(), strict=True))
+    return found
+
+
+def machine_use(machine: Machine | None) -> MachineUse | None:
+    """The ceilings as rules see them."""
+    if machine is None:
+        return None
+    dispatch = machine.launch or machine.dispatch
+    return MachineUse(
+        machine.name,
+        machine.measured,
+        machine.matrix_rate(),
+        machine.copy.value if machine.copy is not None else None,
+        dispatch.value if dispatch is not None else None,
+        tuple((rate.name, rate.rate.value) for rate in machine.matrix),
+        machine.source,
+    )
