@@ -2,13 +2,27 @@
 
 from __future__ import annotations
 
-import json
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from traces import (
+    DEVICE,
+    ENGINE,
+    GLOO,
+    Event,
+    Events,
+    Written,
+    annotation,
+    called,
+    happened,
+    kernel,
+    launch,
+    operator,
+    step,
+    write,
+)
 
 from steptime.intervals import union
 from steptime.kineto.reader import read
@@ -18,48 +32,11 @@ from steptime.ledger.ledger import Account
 from steptime.ledger.trace_steps import reach, steps_of
 from steptime.timeline.timeline import Phase
 
-Event = dict[str, Any]
-Events = list[Event]
-Written = Callable[[Events], Trace]
-MAIN, ENGINE, GLOO, DEVICE, STREAM = 10, 11, 12, 0, 7
-
-
-def happened(category: str, name: str, begin: float, end: float, lane: tuple[int, int], **args: Any) -> Event:
-    """An event with begin and end in microseconds."""
-    place = {"pid": lane[0], "tid": lane[1], "ts": begin, "dur": end - begin}
-    return {"ph": "X", "cat": category, "name": name, **place, "args": args}
-
-
-def operator(name: str, begin: float, end: float, thread: int = MAIN, **args: Any) -> Event:
-    return happened("cpu_op", name, begin, end, (1, thread), **args)
-
-
-def annotation(name: str, begin: float, end: float, thread: int = MAIN) -> Event:
-    return happened("user_annotation", name, begin, end, (1, thread))
-
-
-def launch(correlation: int, begin: float, end: float, thread: int = MAIN) -> Event:
-    return called("cudaLaunchKernel", begin, end, correlation, thread)
-
-
-def called(name: str, begin: float, end: float, correlation: int = 0, thread: int = MAIN) -> Event:
-    return happened("cuda_runtime", name, begin, end, (1, thread), correlation=correlation)
-
-
-def kernel(correlation: int, begin: float, end: float, name: str = "gemm", stream: int = STREAM) -> Event:
-    return happened("kernel", name, begin, end, (DEVICE, stream), correlation=correlation, device=0, stream=stream)
-
 
 @pytest.fixture
-def written(tmp_path: Path) -> Callable[[Events], Trace]:
+def written(tmp_path: Path) -> Written:
     """Writes events and reads them back."""
-
-    def write(events: Events) -> Trace:
-        path = tmp_path / "made.json"
-        path.write_text(json.dumps({"traceEvents": events, "deviceProperties": [{"id": 0, "name": "Testcard"}]}))
-        return read(path)
-
-    return write
+    return lambda events: write(events, tmp_path)
 
 
 def accounts(trace: Trace, **known: Any) -> dict[str, float]:
@@ -67,10 +44,6 @@ def accounts(trace: Trace, **known: Any) -> dict[str, float]:
     ledger = account_for(trace, steps_of(trace), **known)
     spent = ledger.entries.sum(axis=0)
     return {account.name.lower(): spent[account] / 1000 for account in Account if spent[account]}
-
-
-def step(begin: float, end: float, number: int = 3) -> dict[str, Any]:
-    return annotation(f"ProfilerStep#{number}", begin, end)
 
 
 def test_a_leaf_operator_computes_but_for_its_dispatch(written: Written) -> None:

@@ -1,0 +1,294 @@
+"""Links: on traces made by hand, and against plain loops on every real trace."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from traces import ENGINE, Written, annotation, called, happened, kernel, launch, operator, python, step, write
+
+from steptime.kineto.reader import read
+from steptime.kineto.table import ABSENT, Category, Trace
+from steptime.ledger.trace_steps import steps_of
+from steptime.links.forest import forest_of
+from steptime.links.link import DEVICE, HOST, link, roles_of
+from steptime.links.links import UNKNOWN, Links
+from steptime.links.partners import latest_before
+
+NOWHERE = np.empty((0, 2), np.int64)
+BACKWARD = "autograd::engine::evaluate_function: AddmmBackward0"
+
+
+@pytest.fixture
+def written(tmp_path: Path) -> Written:
+    """Writes events and reads them back."""
+    return lambda events: write(events, tmp_path)
+
+
+def name(trace: Trace, row: int) -> str:
+    return "" if row == UNKNOWN else trace.symbols[trace.events.name[row]]
+
+
+def row_of(trace: Trace, wanted: str) -> int:
+    (found,) = np.flatnonzero(trace.events.name == trace.symbols.index(wanted))
+    return int(found)
+
+
+def test_a_kernel_belongs_to_its_launch_operator_module_line_and_step(written: Written) -> None:
+    trace = written(
+        [
+            step(0, 1000),
+            python("train.py(12): train", 10, 900),
+            python("torch/nn/modules/module.py(1): _call_impl", 15, 205),
+            python("nn.Module: Linear_0", 20, 200),
+            operator("aten::linear", 30, 190),
+            operator("aten::addmm", 40, 180),
+            launch(7, 50, 60),
+            kernel(7, 1500, 1600),
+        ]
+    )
+    links, it = link(trace, steps_of(trace)), row_of(trace, "gemm")
+    found = (links.launch[it], links.operator[it], links.annotation[it], links.function[it])
+    assert [name(trace, row) for row in found] == [
+        "cudaLaunchKernel",
+        "aten::addmm",
+        "nn.Module: Linear_0",
+        "train.py(12): train",
+    ]
+    assert links.step[it] == 0
+    assert name(trace, links.parent[links.launch[it]]) == "aten::addmm"
+    assert name(trace, links.parent[row_of(trace, "aten::linear")]) == "ProfilerStep#3"
+
+
+def test_one_launch_of_a_graph_owns_all_its_kernels(written: Written) -> None:
+    kernels = [kernel(7, 100 + 10 * each, 105 + 10 * each, f"k{each}") for each in range(5)]
+    trace = written([operator("vllm::forward", 0, 90), called("cudaGraphLaunch", 10, 20, 7), *kernels])
+    links = link(trace, NOWHERE)
+    rows = [row_of(trace, f"k{each}") for each in range(5)]
+    assert {name(trace, links.launch[row]) for row in rows} == {"cudaGraphLaunch"}
+    assert {name(trace, links.operator[row]) for row in rows} == {"vllm::forward"}
+
+
+def test_kernels_queued_before_the_trace_have_no_launch(written: Written) -> None:
+    trace = written([step(0, 100), launch(2, 10, 15), kernel(1, 0, 5, "early"), kernel(2, 20, 30)])
+    links, early = link(trace, steps_of(trace)), row_of(trace, "early")
+    assert (links.launch[early], links.operator[early], links.step[early]) == (UNKNOWN, UNKNOWN, UNKNOWN)
+
+
+def test_without_its_launch_a_kernel_is_known_by_its_external_id(written: Written) -> None:
+    place = {"device": 0, "stream": 7, "External id": 5}
+    lost = happened("kernel", "gemm", 500, 600, (0, 7), correlation=9, **place)
+    trace = written([step(0, 100), operator("aten::mm", 10, 50, **{"External id": 5}), lost])
+    links, it = link(trace, steps_of(trace)), row_of(trace, "gemm")
+    assert (links.launch[it], name(trace, links.operator[it]), links.step[it]) == (UNKNOWN, "aten::mm", 0)
+
+
+def test_a_repeated_correlation_goes_to_the_latest_launch_before_the_kernel(written: Written) -> None:
+    first, second = called("hipLaunchKernel", 0, 10, 5), called("hipExtLaunchKernel", 100, 110, 5)
+    trace = written([first, kernel(5, 50, 60, "a"), second, kernel(5, 150, 160, "b")])
+    links = link(trace, NOWHERE)
+    assert name(trace, links.launch[row_of(trace, "a")]) == "hipLaunchKernel"
+    assert name(trace, links.launch[row_of(trace, "b")]) == "hipExtLaunchKernel"
+
+
+def test_what_launches_by_its_name_comes_before_other_calls_with_the_number(written: Written) -> None:
+    trace = written([called("hipMemsetAsync", 0, 10, 5), called("hipArray3DCreate", 1, 9, 5), kernel(5, 50, 60)])
+    assert name(trace, link(trace, NOWHERE).launch[row_of(trace, "gemm")]) == "hipMemsetAsync"
+
+
+def test_backward_is_linked_to_its_forward_and_the_line_that_called_that(written: Written) -> None:
+    number = {"Sequence number": 4}
+    trace = written(
+        [
+            python("train.py(1): train", 0, 900),
+            python("model.py(5): forward", 10, 100),
+            operator("aten::t", 20, 25, **number),
+            operator("aten::addmm", 30, 60, **number),
+            operator(BACKWARD, 200, 300, ENGINE, **number),
+            operator("aten::mm", 220, 290, ENGINE),
+        ]
+    )
+    links, it = link(trace, NOWHERE), row_of(trace, "aten::mm")
+    assert name(trace, links.forward[it]) == "aten::addmm"
+    assert name(trace, links.function[it]) == "model.py(5): forward"
+    assert links.forward[row_of(trace, "aten::addmm")] == UNKNOWN
+
+
+def test_a_function_inside_backward_owns_what_it_calls(written: Written) -> None:
+    """On a CPU, backward runs below the line that called it; a hook is the user's own."""
+    number = {"Sequence number": 4}
+    trace = written(
+        [
+            python("train.py(1): train", 0, 900),
+            python("model.py(5): forward", 10, 100),
+            operator("aten::addmm", 30, 60, **number),
+            operator(BACKWARD, 200, 300, **number),
+            operator("aten::mm", 210, 220),
+            python("hooks.py(3): clip", 230, 290),
+            operator("aten::mul", 240, 250),
+        ]
+    )
+    links = link(trace, NOWHERE)
+    assert name(trace, links.function[row_of(trace, "aten::mm")]) == "model.py(5): forward"
+    assert name(trace, links.function[row_of(trace, "aten::mul")]) == "hooks.py(3): clip"
+
+
+def test_what_checkpointing_runs_again_is_the_forward_of_its_own_backward(written: Written) -> None:
+    trace = written(
+        [
+            operator("CheckpointFunction", 0, 50, **{"Sequence number": 1}),
+            operator("CheckpointFunctionBackward", 100, 400, **{"Sequence number": 1}),
+            operator("aten::addmm", 120, 150, **{"Sequence number": 2}),
+            operator(BACKWARD, 200, 300, **{"Sequence number": 2}),
+            operator("aten::mm", 210, 220),
+        ]
+    )
+    links = link(trace, NOWHERE)
+    assert name(trace, links.forward[row_of(trace, "aten::mm")]) == "aten::addmm"
+    assert name(trace, links.forward[row_of(trace, "aten::addmm")]) == "CheckpointFunction"
+
+
+def test_a_sequence_number_used_again_later_is_not_the_forward(written: Written) -> None:
+    """Numbers are counted in each thread for itself."""
+    trace = written(
+        [
+            operator("aten::mul", 0, 50, **{"Sequence number": 1}),
+            operator(BACKWARD, 100, 200, ENGINE, **{"Sequence number": 1}),
+            operator("aten::add", 300, 310, 12, **{"Sequence number": 1}),
+        ]
+    )
+    assert name(trace, link(trace, NOWHERE).forward[row_of(trace, BACKWARD)]) == "aten::mul"
+
+
+def test_the_profilers_own_annotation_of_a_step_is_none(written: Written) -> None:
+    trace = written([step(0, 100), annotation("Optimizer.step#SGD.step", 10, 50), operator("aten::add", 20, 30)])
+    links = link(trace, steps_of(trace))
+    assert name(trace, links.annotation[row_of(trace, "aten::add")]) == "Optimizer.step#SGD.step"
+    assert links.annotation[row_of(trace, "ProfilerStep#3")] == UNKNOWN
+
+
+def test_a_trace_of_a_device_alone_puts_work_into_the_step_in_which_it_began(written: Written) -> None:
+    trace = written([kernel(1, 10, 20, "a"), kernel(2, 120, 130, "b")])
+    links = link(trace, np.array([[0, 100_000], [100_000, 200_000]]))
+    assert links.step.tolist() == [0, 1]
+
+
+def test_nothing_is_linked_in_a_trace_without_events_of_the_host(written: Written) -> None:
+    trace = written([kernel(1, 10, 20)])
+    links = link(trace, NOWHERE)
+    assert all(getattr(links, column).tolist() == [UNKNOWN] for column in Links.__slots__)
+
+
+@given(st.lists(st.tuples(st.integers(0, 2), st.integers(0, 40), st.integers(0, 20)), max_size=30))
+def test_a_parent_is_the_latest_begun_that_is_still_open(events: list[tuple[int, int, int]]) -> None:
+    lane, begin, duration = (
+        (np.array(column, np.int64) for column in zip(*events, strict=True)) if events else [NOWHERE[:, 0]] * 3
+    )
+    made = forest_of(lane.astype(np.int32), begin, begin + duration, np.arange(len(begin), dtype=np.int32))
+    found = made.enclosing(np.ones(len(begin), np.bool_)).tolist()
+    assert found == list(parents_by_loop(lane.tolist(), begin.tolist(), (begin + duration).tolist()))
+
+
+def parents_by_loop(lane: list[int], begin: list[int], end: list[int]) -> list[int]:
+    """By a stack of open events for each lane."""
+    order = sorted(range(len(lane)), key=lambda row: (lane[row], begin[row], -end[row], row))
+    found, stacks = [UNKNOWN] * len(lane), defaultdict[int, list[int]](list)
+    for row in order:
+        stack = stacks[lane[row]]
+        while stack and end[stack[-1]] <= begin[row]:
+            stack.pop()
+        found[row] = stack[-1] if stack else UNKNOWN
+        stack.append(row)
+    return found
+
+
+NUMBERED = st.lists(st.tuples(st.integers(0, 5) | st.just(10**12), st.integers(0, 30)), max_size=20)
+
+
+@given(NUMBERED, NUMBERED, st.booleans())
+def test_a_partner_is_the_latest_before_the_moment(
+    candidates: list[tuple[int, int]], wanted: list[tuple[int, int]], later: bool
+) -> None:
+    def chosen(number: int, moment: int) -> tuple[int, int] | None:
+        alike = [each for each in candidates if each[0] == number]
+        before = [each for each in alike if each[1] <= moment]
+        return max(before) if before else min(alike) if alike and later else None
+
+    keys, times = (np.array([each[part] for each in candidates], np.int64) for part in (0, 1))
+    numbers, moments = (np.array([each[part] for each in wanted], np.int64) for part in (0, 1))
+    at = latest_before(keys, times, numbers, moments, later=later)
+    assert [None if each == UNKNOWN else candidates[each] for each in at.tolist()] == [chosen(*each) for each in wanted]
+
+
+def real_traces(folder: Path, largest: int) -> Iterator[Trace]:
+    for path in sorted(folder.rglob("*.json*")):
+        if "_et" not in str(path) and "expected" not in path.name:
+            trace = read(path)
+            if len(trace.events) <= largest:
+                yield trace
+
+
+def test_on_real_traces_parents_launches_and_operators_are_those_of_plain_loops(shared_data: Path) -> None:
+    seen = 0
+    for trace in real_traces(shared_data, 30_000):
+        links, events, roles = link(trace, steps_of(trace)), trace.events, roles_of(trace)
+        hosts = np.flatnonzero(np.isin(events.category, HOST))
+        columns = (events.lane[hosts].tolist(), events.begin[hosts].tolist(), events.end[hosts].tolist())
+        every = np.append(hosts, UNKNOWN)[parents_by_loop(*columns)]
+        above = dict(zip(hosts.tolist(), every.tolist(), strict=True))
+        wanted = {
+            "parent": lambda row: events.category[row] != Category.PYTHON,
+            "operator": lambda row: roles.operator[row],
+            "annotation": lambda row: roles.annotation[row],
+        }
+        for column, test in wanted.items():
+            for row in hosts.tolist():
+                at = above[row] if column == "parent" else row
+                while at != UNKNOWN and not test(at):
+                    at = above[at]
+                assert getattr(links, column)[row] == at, (trace.path, column, row)
+        seen += len(hosts)
+        check_launches(trace, links)
+    assert seen > 100_000
+
+
+def check_launches(trace: Trace, links: Links) -> None:
+    events = trace.events
+    calls = defaultdict[int, set[int]](set)
+    for row in np.flatnonzero((events.category == Category.RUNTIME) & (events.correlation != ABSENT)).tolist():
+        calls[int(events.correlation[row])].add(row)
+    on_device = np.isin(events.category, DEVICE)
+    for row in np.flatnonzero(on_device).tolist():
+        choices = calls[int(events.correlation[row])]
+        assert links.launch[row] in choices if choices else links.launch[row] == UNKNOWN
+    assert (links.launch[~on_device] == UNKNOWN).all()
+
+
+def test_backward_kernels_of_a_real_network_know_their_forward_and_line(shared_data: Path) -> None:
+    trace = read(shared_data / "tracelens/mi300/ddp_resnet18_no_pool/train_resnet18.json.gz")
+    links = link(trace, steps_of(trace))
+    for backward, forward in (
+        ("Convolution", "convolution"),
+        ("NativeBatchNorm", "native_batch_norm"),
+        ("Add", "add_"),
+    ):
+        frames = np.flatnonzero(
+            trace.events.name == trace.symbols.index(f"autograd::engine::evaluate_function: {backward}Backward0")
+        )
+        assert {name(trace, row) for row in links.forward[frames]} == {f"aten::{forward}"}
+    kernels = np.isin(trace.events.category, DEVICE)
+    assert {name(trace, row) for row in links.function[kernels]} == {"train_single_gpu.py(41): main"}
+
+
+def test_launches_of_real_graphs_and_lost_launches_are_counted_right(shared_data: Path) -> None:
+    graph = read(shared_data / "tracelens/inference/vllm_decode_full/graph_execution.json.gz")
+    launched = link(graph, NOWHERE).launch
+    assert max(np.bincount(launched[launched != UNKNOWN])) > 300
+    queued = read(shared_data / "tracelens/h100/Qwen_Qwen1.5-0.5B-Chat__1016005.json.gz")
+    activities = np.isin(queued.events.category, DEVICE)
+    assert (link(queued, NOWHERE).launch[activities] == UNKNOWN).sum() == 509

@@ -1,0 +1,67 @@
+"""Builds traces by hand, in microseconds: events as Kineto writes them."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from steptime.kineto.reader import read
+from steptime.kineto.table import Trace
+
+Event = dict[str, Any]
+Events = list[Event]
+Written = Callable[[Events], Trace]
+MAIN, ENGINE, GLOO, DEVICE, STREAM = 10, 11, 12, 0, 7
+
+
+def happened(category: str, name: str, begin: float, end: float, lane: tuple[int, int], **args: Any) -> Event:
+    """An event of any category."""
+    place = {"pid": lane[0], "tid": lane[1], "ts": begin, "dur": end - begin}
+    return {"ph": "X", "cat": category, "name": name, **place, "args": args}
+
+
+def operator(name: str, begin: float, end: float, thread: int = MAIN, **args: Any) -> Event:
+    return happened("cpu_op", name, begin, end, (1, thread), **args)
+
+
+def annotation(name: str, begin: float, end: float, thread: int = MAIN) -> Event:
+    return happened("user_annotation", name, begin, end, (1, thread))
+
+
+def python(name: str, begin: float, end: float, thread: int = MAIN) -> Event:
+    return happened("python_function", name, begin, end, (1, thread))
+
+
+def launch(correlation: int, begin: float, end: float, thread: int = MAIN) -> Event:
+    return called("cudaLaunchKernel", begin, end, correlation, thread)
+
+
+def called(name: str, begin: float, end: float, correlation: int = 0, thread: int = MAIN) -> Event:
+    return happened("cuda_runtime", name, begin, end, (1, thread), correlation=correlation)
+
+
+def kernel(
+    correlation: int, begin: float, end: float, name: str = "gemm", stream: int = STREAM, device: int = DEVICE
+) -> Event:
+    place = {"device": device, "stream": stream}
+    return happened("kernel", name, begin, end, (device, stream), correlation=correlation, **place)
+
+
+def copy(
+    correlation: int, begin: float, end: float, name: str = "Memcpy HtoD (Pageable -> Device)", size: int = 4096
+) -> Event:
+    place = {"device": DEVICE, "stream": STREAM, "bytes": size}
+    return happened("gpu_memcpy", name, begin, end, (DEVICE, STREAM), correlation=correlation, **place)
+
+
+def step(begin: float, end: float, number: int = 3) -> Event:
+    return annotation(f"ProfilerStep#{number}", begin, end)
+
+
+def write(events: Events, folder: Path) -> Trace:
+    """Writes a trace of one device, "Testcard", and reads it back."""
+    path = folder / "made.json"
+    path.write_text(json.dumps({"traceEvents": events, "deviceProperties": [{"id": 0, "name": "Testcard"}]}))
+    return read(path)
