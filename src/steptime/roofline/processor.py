@@ -14,6 +14,7 @@ from steptime.ledger.account import claims_of
 from steptime.ledger.ledger import Account
 from steptime.ledger.operator_calls import OperatorCalls, operator_calls
 from steptime.ledger.operator_work import worked
+from steptime.nesting import nest, stretches
 from steptime.roofline.groups import BOUNDS, Members, bounds_of_operator, group, totals
 from steptime.roofline.roofline import Roofline
 
@@ -46,15 +47,22 @@ def _members(trace: Trace, calls: OperatorCalls) -> Members:
 def _split(
     trace: Trace, calls: OperatorCalls, bounds: npt.NDArray[np.int8], windows: Int64, machine: Machine | None
 ) -> Int64:
-    """(n, len(BOUNDS)) ns: the compute account by what bounds the operators that it is time of. In an operator around
-    others only what lies outside those is its own."""
-    begin, end = trace.events.begin[calls.rows], trace.events.end[calls.rows]
-    outer = np.isin(np.arange(len(calls.rows)), calls.parent)
-    chosen = [(bounds == number) & ~outer for number in range(len(BOUNDS) - 1)]
-    sets = [union(begin[each], end[each]) for each in chosen]
+    """(n, len(BOUNDS)) ns: the compute account by what bounds the innermost operator; of an operator around others only
+    what lies outside those is its own."""
+    pieces = [_pieces(trace, calls, bounds, lane) for lane in np.unique(trace.events.lane[calls.rows])]
+    sets = [join(*(each[number] for each in pieces)) for number in range(len(BOUNDS) - 1)]
     sets.append(union(windows[:, 0], windows[:, 1]))  # unmodelled: whatever is left
     earlier, compute = _compute(trace, machine)
     return claim(windows[:, 0], windows[:, 1], [earlier, *(intersect(compute, each) for each in sets)])[:, 1:-1]
+
+
+def _pieces(trace: Trace, calls: OperatorCalls, bounds: npt.NDArray[np.int8], lane: int) -> list[Intervals]:
+    """On one thread, the time of the calls outside each other, by bound."""
+    mine = np.flatnonzero(trace.events.lane[calls.rows] == lane)
+    made = nest(trace.events.begin[calls.rows[mine]], trace.events.end[calls.rows[mine]])
+    found = stretches(made)
+    bound = bounds[mine[made.order]][found.owner]
+    return [union(found.begin[bound == number], found.end[bound == number]) for number in range(len(BOUNDS))]
 
 
 def _compute(trace: Trace, machine: Machine | None) -> tuple[Intervals, Intervals]:

@@ -38,6 +38,6 @@ def bound_of_times(times: tuple[float, float] | None, overhead: Estimate | None)
     """From the ns of arithmetic and of movement at the ceilings, and the ns of dispatching, None where unknown."""
     if times is None:
         return UNMODELLED
-    if overhead is not None and max(times) < overhead.value:
+    if max(times) < overhead.value if overhead is not None else max(times) <= 0:
         return LATENCY
     return COMPUTE if times[0] >= times[1] else MEMORY

@@ -1,0 +1,79 @@
+"""The roofline of training on a CPU, profiled in the test."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from steptime.hardware.machine import Machine, Rate
+from steptime.kineto.reader import read
+from steptime.kineto.table import Trace
+from steptime.ledger.account import account_for
+from steptime.ledger.ledger import Account
+from steptime.ledger.trace_steps import steps_of
+from steptime.links.link import link
+from steptime.quantities import Estimate
+from steptime.roofline.draw import draw
+
+torch = pytest.importorskip("torch")
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory: pytest.TempPathFactory) -> Trace:
+    """Three steps of a small network."""
+    torch.manual_seed(0)
+    net = torch.nn.Sequential(torch.nn.Conv2d(3, 16, 3), torch.nn.ReLU(), torch.nn.Flatten(), torch.nn.Linear(3136, 10))
+    optimizer = torch.optim.SGD(net.parameters(), lr=0.01)
+    images, targets = torch.randn(8, 3, 16, 16), torch.randint(0, 10, (8,))
+    schedule = torch.profiler.schedule(wait=0, warmup=1, active=3, repeat=1)
+    activities = [torch.profiler.ProfilerActivity.CPU]
+    with torch.profiler.profile(activities=activities, record_shapes=True, schedule=schedule) as profiler:
+        for _ in range(4):
+            optimizer.zero_grad()
+            torch.nn.functional.cross_entropy(net(images), targets).backward()
+            optimizer.step()
+            profiler.step()
+    path = tmp_path_factory.mktemp("trace") / "trace.json.gz"
+    profiler.export_chrome_trace(str(path))
+    return read(path)
+
+
+def machine(matrix: float = 1e11) -> Machine:
+    def exactly(value: float, unit: str) -> Estimate:
+        return Estimate(value, value, value, 1, unit)
+
+    rates = (Rate("float32", exactly(matrix, "FLOP/s")),)
+    return Machine("cpu", "test", rates, exactly(1e10, "B/s"), exactly(1000.0, "ns"), measured=True)
+
+
+def test_operators_stand_in_for_kernels(trained: Trace) -> None:
+    borders = steps_of(trained)
+    roofline = draw(trained, link(trained, borders), borders, machine())
+    convolution = 2 * 8 * 14 * 14 * 16 * 3 * 9
+    linear = 2 * 8 * 3136 * 10
+    assert roofline.flops == 2 * convolution + 3 * linear  # no gradient of the images is wanted
+    assert roofline.number_format == "float32"
+    assert roofline.modelled > 0.99
+    found = {group.operator: group for group in roofline.groups}
+    assert found["aten::mkldnn_convolution"].flops == convolution
+    assert found["aten::mkldnn_convolution"].name == "aten::mkldnn_convolution"
+    assert found["aten::mkldnn_convolution"].matrix_unit is None
+
+
+def test_the_split_is_the_ledgers_compute_account_to_the_nanosecond(trained: Trace) -> None:
+    borders = steps_of(trained)
+    for ceilings in (machine(), machine(1e6), None):
+        roofline = draw(trained, link(trained, borders), borders, ceilings)
+        ledger = account_for(trained, borders, machine=ceilings)
+        np.testing.assert_array_equal(roofline.split.sum(axis=1), ledger.entries[:, Account.COMPUTE])
+
+
+def test_a_slow_matrix_unit_makes_products_bound_by_arithmetic(trained: Trace) -> None:
+    borders = steps_of(trained)
+    links = link(trained, borders)
+    slow, quick = (draw(trained, links, borders, machine(rate)) for rate in (1e6, 1e15))
+    assert {group.bound for group in slow.groups if group.flops} == {"compute"}
+    assert "compute" not in {group.bound for group in quick.groups}
+    assert slow.split[:, slow.bounds.index("compute")].min() > 0
+    assert not quick.split[:, quick.bounds.index("compute")].any()
+    assert slow.utilization == pytest.approx(slow.flops / 1e6 / (slow.wall / 1e9))
