@@ -55,8 +55,9 @@ def _kernel(trace: Trace, links: Links, group: KernelGroup) -> KernelUse:
     )
 
 
-def roofline_use(roofline: Roofline) -> RooflineUse | None:
-    """The compute account by its bounds; None where nothing computed."""
+def roofline_use(roofline: Roofline, step: float) -> RooflineUse | None:
+    """The compute account by its bounds; None where nothing computed. step: ns of the step that the report is about,
+    which a profiled one may be longer than."""
     if not len(roofline.split) or not roofline.split.any():
         return None
     means = dict(zip(roofline.bounds, roofline.split.mean(axis=0).tolist(), strict=True))
@@ -70,7 +71,7 @@ def roofline_use(roofline: Roofline) -> RooflineUse | None:
         number_format=roofline.number_format,
         peak=roofline.peak,
         matrix_unit=roofline.matrix_unit,
-        utilization=roofline.utilization,
+        utilization=roofline.utilization * roofline.wall / step if roofline.utilization is not None and step else None,
         modelled=roofline.modelled,
     )
 

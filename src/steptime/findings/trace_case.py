@@ -6,17 +6,16 @@ settings, other load) is not in the case, and the rules that need it say so.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import numpy as np
 
 from steptime.estimates import mean_of_series
 from steptime.findings.case import AccountUse, Case, GarbageUse, OperatorUse, RecomputeUse, StepSummary
-from steptime.findings.device_uses import at_roofline, kernel_uses, machine_use, replay_use, roofline_use
-from steptime.findings.pointwise_chains import chain_uses
+from steptime.findings.device_case import with_device, with_processor
+from steptime.findings.device_uses import machine_use
 from steptime.findings.stakes import scaled
 from steptime.findings.step_uses import waste
-from steptime.findings.trace_optimizers import optimizer_uses
 from steptime.hardware.machine import Machine
 from steptime.intervals import measure, union
 from steptime.kineto.table import Category, Trace
@@ -27,9 +26,6 @@ from steptime.ledger.operators import OperatorTotal, total
 from steptime.ledger.recompute import recomputed
 from steptime.ledger.source_lines import sources_of
 from steptime.ledger.trace_steps import reach
-from steptime.links.link import link
-from steptime.replay.rerun import rerun
-from steptime.roofline.draw import draw
 
 WARM_UP = 1.5
 """A first step this much longer than the median of the others is the profiler's or the job's start."""
@@ -71,24 +67,9 @@ def look_at_trace(trace: Trace, borders: Int64, machine: Machine | None = None, 
     )
     if has_kernels(trace):
         case = with_device(case, trace, steady, windows, ledger, machine)
+    else:
+        case = with_processor(case, trace, steady, machine)
     return TraceCase(case, windows, ledger)
-
-
-def with_device(
-    case: Case, trace: Trace, borders: Int64, windows: Int64, ledger: Ledger, machine: Machine | None
-) -> Case:
-    """The case with what the device did. borders, windows: (n, 2) ns, the steps as host and ledger have them."""
-    links = link(trace, borders)
-    roofline = draw(trace, links, windows, machine)
-    replay = rerun(trace, borders, links, ledger, at_roofline=at_roofline(trace, links, roofline))
-    return replace(
-        case,
-        kernels=kernel_uses(trace, links, roofline),
-        roofline=roofline_use(roofline),
-        chains=chain_uses(trace, links, len(borders)),
-        optimizers=case.optimizers or optimizer_uses(trace, links, windows),
-        replay=replay_use(replay, case.accounts),
-    )
 
 
 def accounts_of(ledger: Ledger, recoverable_compute: float) -> tuple[AccountUse, ...]:

@@ -38,7 +38,11 @@ def roofline_sentences(case: Case) -> list[str]:
     roofline = case.roofline
     if roofline is None:
         return []
-    said = [f"Computing is {bounds_text(roofline)}.", f"Reached: {reached_text(case)}." if reached_text(case) else ""]
+    bounds = bounds_text(roofline, case.machine)
+    said = [
+        f"{bounds[:1].upper()}{bounds[1:]}." if bounds else "",
+        f"Reached: {reached_text(case)}." if reached_text(case) else "",
+    ]
     if roofline.matrix_unit is not None:
         said.append(f"Matrix units did {format_share(roofline.matrix_unit)} of the matrix products' time.")
     if roofline.modelled < 1:

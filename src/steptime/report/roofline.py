@@ -19,12 +19,17 @@ SMALLEST = 0.005
 """Half a percent, in predictions and shares: less is not shown."""
 
 
-def bounds_text(roofline: RooflineUse) -> str:
-    """The compute account by what bounds it: "memory-bound 61 %, compute-bound 30 %, unmodelled 9 %"."""
+def bounds_text(roofline: RooflineUse, machine: MachineUse | None) -> str:
+    """The compute account by what bounds it: "compute is memory-bound 61 %, compute-bound 30 %, unmodelled 9 %"; ""
+    where no ceilings are known."""
+    if not roofline.flops and not roofline.bytes:
+        return "what the kernels compute is not known: no shapes in the trace (record_shapes=True)"
+    if machine is None:
+        return ""
     parts = [(getattr(roofline, field), words) for field, words in BOUNDS]
     whole = sum(part for part, _ in parts)
     shown = sorted(((part, words) for part, words in parts if whole and part / whole >= SMALLEST), reverse=True)
-    return ", ".join(f"{words} {format_share(part / whole)}" for part, words in shown)
+    return "compute is " + ", ".join(f"{words} {format_share(part / whole)}" for part, words in shown)
 
 
 def reached_text(case: Case) -> str:

@@ -93,7 +93,7 @@ def _roofline(process: ProcessReport) -> list[str]:
     compute = next((use.duration.value for use in process.case.accounts if use.name == "compute"), 0.0)
     if roofline is None or compute < _LEAST_COMPUTE * process.case.step.duration.value:
         return []
-    texts = (f"compute is {bounds_text(roofline)}", reached_text(process.case))
+    texts = (bounds_text(roofline, process.case.machine), reached_text(process.case))
     return [f"  {shorten(one_line(text), COLUMNS - 2)}" for text in texts if text]
 
 
