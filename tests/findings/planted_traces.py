@@ -266,6 +266,7 @@ PLANTED_TRACES: dict[str, dict[str, Case]] = {
         ),
     },
     "exposed-communication": {
+        "fires-on-a-cpu": replace(_NETWORK, collectives=()),
         "fires": _NETWORK,
         "clean": replace(_NETWORK, accounts=accounts(communication=0.1 * MS, launch=1 * MS)),
     },

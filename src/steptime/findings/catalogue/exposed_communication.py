@@ -10,7 +10,7 @@ from steptime.findings.stakes import named, ratio
 from steptime.quantities import format_bytes, format_duration, format_share
 
 
-@rule("ST805", "exposed-communication", needs={Signal.STEP, Signal.COLLECTIVES}, uses={Signal.ACCOUNTS, Signal.RANKS})
+@rule("ST805", "exposed-communication", needs={Signal.STEP, Signal.ACCOUNTS}, uses={Signal.COLLECTIVES, Signal.RANKS})
 def exposed_communication(signals: Signals) -> Finding | None:
     """Collectives run while nothing hides them
 
@@ -20,7 +20,8 @@ def exposed_communication(signals: Signals) -> Finding | None:
         together; traces of all ranks tell them apart (ST806).
 
     How we know
-        The kernels of the collectives are in the trace; exposed is the time in which nothing but communication ran.
+        On a device the kernels of the collectives are in the trace, and exposed is the time in which nothing but
+        communication ran; on a CPU it is the time that the training thread was blocked in a collective.
 
     What helps
         Exchange less often (no_sync() under gradient accumulation) or less (bfloat16 gradients through a
@@ -30,15 +31,17 @@ def exposed_communication(signals: Signals) -> Finding | None:
     When to ignore it
         When the ranks share one machine for a test that will run elsewhere.
     """
-    account = named(signals.accounts, "communication") if signals.has(Signal.ACCOUNTS) else None
-    top = max(signals.collectives, key=_exposed)
-    stake = account.duration if account is not None else top.exposed
-    if not stake.value:
+    account = named(signals.accounts, "communication")
+    if account is None:
         return None
-    share = format_share(ratio(stake.value, signals.step.duration.value))
-    summary = f"Communication that nothing hides takes {format_duration(stake.value)} a step ({share}), most {top.name}"
+    top = max(signals.collectives, key=_exposed, default=None)
+    most = f", most in {top.name}" if top is not None else ""
+    share = format_share(ratio(account.duration.value, signals.step.duration.value))
+    summary = f"Communication that nothing hides takes {format_duration(account.duration.value)} a step ({share}){most}"
     evidence = tuple(map(_told, sorted(signals.collectives, key=_exposed, reverse=True)[:3]))
-    return exposed_communication.finding(summary, _advice(signals), stake, account="communication", evidence=evidence)
+    return exposed_communication.finding(
+        summary, _advice(signals), account.recoverable, account="communication", evidence=evidence
+    )
 
 
 def _exposed(use: CollectiveUse) -> float:
