@@ -14,7 +14,7 @@ from steptime.replay.graph import NONE, Bool, EdgeKind, Edges, Graph, Int64, Nod
 from steptime.replay.order import in_order, with_unexplained
 from steptime.replay.scope import PAGEABLE, Scope, Waits, host_time, waits_of
 from steptime.replay.threads import Bursts, Point, Points, bursts_of, points_of
-from steptime.replay.ties import AT_ONCE, Tie, event_ties, wait_ties
+from steptime.replay.ties import AT_ONCE, Tie, behind_a_wait, event_ties, wait_ties
 
 UNLAUNCHED = 50_000
 """ns. An activity without a launch in the trace that starts this long after the one before it was not waiting in the
@@ -37,7 +37,8 @@ def build(scope: Scope) -> Graph:
     """The graph of a scope."""
     waits, bursts, streams = waits_of(scope), bursts_of(scope), streams_of(scope)
     points = points_of(scope, waits, bursts)
-    parts = Parts(scope, waits, bursts, points, streams, delays_of(scope, streams, waits))
+    behind = np.logical_or(*behind_a_wait(scope, streams))
+    parts = Parts(scope, waits, bursts, points, streams, delays_of(scope, streams, waits, behind))
     ties = wait_ties(scope, waits), event_ties(scope, streams)
     edges = joined([_programs(parts, ties[0]), _hand_overs(parts), _launches(parts), _streams(parts),
                      *_ties(parts, *ties)])  # fmt: skip

@@ -25,6 +25,8 @@ USUAL_RETURN = 10_000
 """ns from the end of an activity to the return of the call that waited for it, where none waited."""
 LONGEST_GAP = 50_000
 """ns between activities that follow each other from a full queue; they take 0 to 10 µs."""
+LONGEST_DELAY = 100_000
+"""ns from a launch to its activity, or from the end of an activity to the return of a wait; they take 2 to 20 µs."""
 SURE = 5_000
 """ns by which a queue must have been full, or a stream empty, to take a case for a clear one."""
 
@@ -69,16 +71,16 @@ def streams_of(scope: Scope) -> Streams:
     return Streams(before, ended, first)
 
 
-def delays_of(scope: Scope, streams: Streams, waits: Waits) -> Delays:
-    """From the clear cases in the scope."""
+def delays_of(scope: Scope, streams: Streams, waits: Waits, behind: Bool) -> Delays:
+    """From the clear cases in the scope. behind: activities that may have waited for another stream."""
     activities, events = scope.activities, scope.trace.events
     category = events.category[activities.row]
     called = activities.call != NONE
     begin, end = events.begin[activities.call], events.end[activities.call]
     holding = np.isin(activities.call, waits.row[waits.copies != NONE]) & called
     holding |= matching(scope.trace, PAGEABLE.search)[activities.row]
-    empty = called & streams.first & (streams.ended + SURE < begin) & ~holding
-    full = called & (end + SURE < streams.ended) & (streams.ended <= activities.begin)
+    empty = called & streams.first & (streams.ended + SURE < begin) & ~holding & ~behind
+    full = called & ~behind & (end + SURE < streams.ended) & (streams.ended <= activities.begin)
     launch, gap = {}, {}
     for kind in (Category.KERNEL, Category.MEMCPY, Category.MEMSET):
         of_kind = category == kind
@@ -108,4 +110,6 @@ def _mean(values: Int64, usual: int) -> int:
 
 
 def _median(values: Int64, usual: int) -> int:
-    return int(np.median(values)) if len(values) else usual
+    """Without what no machine takes: a wait for something else."""
+    possible = values[values <= LONGEST_DELAY]
+    return int(np.median(possible)) if len(possible) else usual

@@ -63,7 +63,7 @@ def event_ties(scope: Scope, streams: Streams) -> Tie:
     thread launches next is believed only if the activity started at once after one that it can have waited for.
     """
     activities = scope.activities
-    next_, later = _behind_a_wait(scope, streams)
+    next_, later = behind_a_wait(scope, streams)
     asking = np.flatnonzero(next_ | later | _inside_a_graph(scope))
     behind = (next_ | later)[asking]
     before = np.where(behind, scope.trace.events.begin[activities.call[asking]], activities.begin[asking])
@@ -119,7 +119,7 @@ def _within(scope: Scope, begin: Int64, end: Int64, asked: Int64) -> tuple[Int64
     return order[at[known]], asked[known]
 
 
-def _behind_a_wait(scope: Scope, streams: Streams) -> tuple[Bool, Bool]:
+def behind_a_wait(scope: Scope, streams: Streams) -> tuple[Bool, Bool]:
     """Activities whose launching call is the first of its thread after a call that makes a stream wait; and those that
     are the first on their stream after it."""
     events, activities = scope.trace.events, scope.activities

@@ -1,0 +1,70 @@
+"""Traces made by hand, for tests: events with begins and ends in microseconds."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from steptime.kineto.reader import read
+from steptime.kineto.table import Trace
+from steptime.ledger.account import account_for
+from steptime.ledger.trace_steps import steps_of
+from steptime.links.link import link
+from steptime.replay.replay import Replay
+from steptime.replay.rerun import rerun
+
+Event = dict[str, Any]
+MAIN, ENGINE, DEVICE, STREAM = 10, 11, 0, 7
+
+
+def happened(category: str, name: str, begin: float, end: float, lane: tuple[int, int], **args: Any) -> Event:
+    """An event of a process and a thread."""
+    place = {"pid": lane[0], "tid": lane[1], "ts": begin, "dur": end - begin}
+    return {"ph": "X", "cat": category, "name": name, **place, "args": args}
+
+
+def operator(name: str, begin: float, end: float, thread: int = MAIN, **args: Any) -> Event:
+    """A dispatched operator."""
+    return happened("cpu_op", name, begin, end, (1, thread), **args)
+
+
+def annotation(name: str, begin: float, end: float, thread: int = MAIN) -> Event:
+    """A range that the user or torch named."""
+    return happened("user_annotation", name, begin, end, (1, thread))
+
+
+def step(begin: float, end: float, number: int = 3) -> Event:
+    """A step, as the profiler's schedule names it."""
+    return annotation(f"ProfilerStep#{number}", begin, end)
+
+
+def called(name: str, begin: float, end: float, correlation: int = 0, thread: int = MAIN) -> Event:
+    """A call of the CUDA runtime."""
+    return happened("cuda_runtime", name, begin, end, (1, thread), correlation=correlation)
+
+
+def kernel(correlation: int, begin: float, end: float, name: str = "gemm", stream: int = STREAM) -> Event:
+    """A kernel that the call with the same correlation launched."""
+    return happened("kernel", name, begin, end, (DEVICE, stream), correlation=correlation, device=0, stream=stream)
+
+
+def copy(correlation: int, begin: float, end: float, name: str, stream: int = STREAM) -> Event:
+    """A copy of the device, alike."""
+    return happened("gpu_memcpy", name, begin, end, (DEVICE, stream), correlation=correlation, device=0, stream=stream)
+
+
+def written(path: Path, events: list[Event]) -> Trace:
+    """Writes events and reads them back."""
+    path.write_text(json.dumps({"traceEvents": events, "deviceProperties": [{"id": 0, "name": "Testcard"}]}))
+    return read(path)
+
+
+def replayed(trace: Trace, **known: Any) -> Replay:
+    """The replay of the steps of a trace that are found without help."""
+    borders = steps_of(trace)
+    made = rerun(trace, np.asarray(borders), link(trace, borders), account_for(trace, borders), **known)
+    assert made is not None
+    return made
