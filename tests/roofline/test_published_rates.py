@@ -1,0 +1,62 @@
+"""Rates of real kernels that others publish: TraceLens's perf reports of the same traces (see tests/work)."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from steptime.hardware.datasheet import look_up
+from steptime.kineto.reader import read
+from steptime.ledger.trace_steps import reach, steps_of
+from steptime.links.link import link
+from steptime.roofline.draw import draw
+from steptime.roofline.roofline import KernelGroup, Roofline
+
+
+def drawn(path: Path, device: str) -> Roofline:
+    trace = read(path)
+    borders = steps_of(trace)
+    return draw(trace, link(trace, borders), reach(trace, borders), look_up(device))
+
+
+def rate(group: KernelGroup) -> float:
+    """TFLOP/s while the kernel ran."""
+    assert group.flops is not None
+    return group.flops / group.duration / 1e3
+
+
+def test_products_and_attention_on_mi300x(shared_data: Path) -> None:
+    roofline = drawn(shared_data / "tracelens/torch_compile_triton/trace.json.gz", "AMD Instinct MI300X")
+    found = {(each.operator, each.shapes): each for each in roofline.groups}
+    single = found["aten::mm", "[[32768, 8192], [8192, 2048], [32768, 2048]]"]
+    attention = found["aten::_flash_attention_forward", "[[8, 4096, 16, 128], [8, 4096, 16, 128], "
+                      "[8, 4096, 16, 128], [], [], [], [], [], [], [], [], [], [], [], []]"]  # fmt: skip
+    assert rate(single) == pytest.approx(540.6461176508788, rel=1e-4)
+    assert rate(attention) == pytest.approx(298.4957253368845, rel=1e-4)
+    assert (single.bound, single.matrix_unit, attention.bound) == ("compute", True, "compute")
+    assert single.at_roofline == pytest.approx(1099511627776 / 1307.4e12 * 1e9)
+    assert {each.bound for each in roofline.groups if each.operator.startswith("triton_")} == {"memory"}
+    assert roofline.modelled == 1
+
+
+def test_products_and_attention_on_h100(shared_data: Path) -> None:
+    """Its rates include the memset that cuBLAS issues before a product (0.8 us each), ours are the kernel's."""
+    name = "tracelens/h100/Qwen_Qwen1.5-0.5B-Chat__1016005.json.gz"
+    roofline = drawn(shared_data / name, "NVIDIA H100 80GB HBM3")
+    found = {each.operator: each for each in reversed(roofline.groups)}
+    product, attention = found["aten::mm"], found["aten::_flash_attention_forward"]
+    assert product.duration == pytest.approx(4_015_501)
+    with_memset = (product.flops or 0) / (product.duration + 39_750) / 1e3
+    assert with_memset == pytest.approx(610.6657102342793, rel=1e-3)
+    assert rate(attention) * 559 / 560 == pytest.approx(90.28922364189224, rel=1e-3)
+    assert (product.bound, attention.bound) == ("compute", "memory")
+    assert product.matrix_unit
+
+
+def test_odd_sequence_lengths_are_named_as_what_misses_the_tile(shared_data: Path) -> None:
+    name = "tracelens/h100/google_owlv2-large-patch14-ensemble__1016001.json.gz"
+    roofline = drawn(shared_data / name, "NVIDIA H100 80GB HBM3")
+    products = [each for each in roofline.groups if each.operator == "aten::bmm"][:2]
+    assert [each.dimensions for each in products] == [("m = 5185", "n = 5185"), ("m = 5185", "k = 5185")]
+    assert roofline.modelled > 0.99
