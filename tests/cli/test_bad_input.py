@@ -121,6 +121,16 @@ def test_a_job_that_fails_in_its_third_step_fails_as_without_us(
     assert json.loads((tmp_path / "r" / "manifest.json").read_text(encoding="utf-8"))["exit_status"] == 1
 
 
+def test_a_job_too_short_for_an_account_has_not_failed(steptime: Steptime, train: Path, tmp_path: Path) -> None:
+    run = steptime("run", "--recording", tmp_path / "r", "--", sys.executable, train, "2", "end")
+    assert (run.returncode, run.stdout) == (0, "trained\n")
+    sentence(run, "too-few-steps")
+    asked = steptime(
+        "run", "-o", tmp_path / "r.md", "--recording", tmp_path / "s", "--", sys.executable, train, "2", "end"
+    )
+    assert asked.returncode == 1
+
+
 def test_a_job_that_is_killed_is_reported_and_its_recording_diagnosed(
     steptime: Steptime, train: Path, tmp_path: Path
 ) -> None:

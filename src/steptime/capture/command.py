@@ -81,8 +81,11 @@ def job_name(command: Sequence[str]) -> str:
     for position, word in enumerate(command):
         if word.endswith((".py", ".sh")) and not word.startswith("-"):
             return _clean(Path(word).stem)
-        if word in ("-m", "--module") and position + 1 < len(command) and not command[position +
-        1].startswith("torch."):
+        if (
+            word in ("-m", "--module")
+            and position + 1 < len(command)
+            and not command[position + 1].startswith("torch.")
+        ):
             return _clean(command[position + 1].rpartition(".")[2])
     return _clean(Path(command[0]).name)
 

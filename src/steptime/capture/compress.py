@@ -18,14 +18,18 @@ def compress_traces(recording: Path) -> list[str]:
     """Turns every process-*/trace-*.json into .json.gz, each in one piece; the plain one goes when the other is
     complete.
 
-    Returns a sentence for each that stayed as it was (no room): it remains readable.
+    Returns a sentence about those that stayed as they were (no room), or none: they remain readable.
     """
-    problems = []
+    left = {}
     for trace in sorted(recording.glob("process-*/trace-*.json")):
         problem = _compress(trace)
         if problem:
-            problems.append(f"{trace.parent.name}/{trace.name} was left uncompressed ({problem}).")
-    return problems
+            left[f"{trace.parent.name}/{trace.name}"] = problem
+    if not left:
+        return []
+    more = f" and {len(left) - 1} more" if len(left) > 1 else ""
+    name, reason = next(iter(left.items()))
+    return [f"{name}{more} {'were' if more else 'was'} left uncompressed ({reason})."]
 
 
 def _compress(trace: Path) -> str:

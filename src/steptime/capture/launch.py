@@ -7,6 +7,7 @@ not wait.
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import signal
@@ -32,6 +33,7 @@ PLAN = "STEPTIME_PROBE"
 QUIET = {"KINETO_LOG_LEVEL": "99", "TEARDOWN_CUPTI": "1"}
 """Silences Kineto's lines on stderr (torch 2.13); takes CUPTI down after a profile, which else slows later steps by
 10-20 %."""
+NO_ROOM = (errno.ENOSPC, errno.EDQUOT)
 
 
 def launch(
@@ -68,7 +70,8 @@ def launch(
                 torch_imported=outcome.torch_seen,
             )
         except OSError as error:
-            problems.insert(0, _loss(folder, error))
+            loss = _loss(folder, error)
+            return replace(outcome, problems=(loss, *problems) if folder.exists() else (loss,), whole=False)
     return replace(outcome, problems=tuple(problems))
 
 
@@ -122,6 +125,13 @@ def _outcome(returncode: int, folder: Path, seconds: float) -> Outcome:
 
 def _loss(folder: Path, error: OSError) -> str:
     if not folder.exists():
-        return f"The recording {folder} was removed while the job ran: nothing of it is left to account for."
+        return (
+            f"The recording {folder} was removed while the job ran: nothing of it is left to account for. "
+            "(recording-cut-short)"
+        )
     reason = os.strerror(error.errno or 0)
-    return f"How the job ended could not be written to {folder} ({reason}): free some room before the next run."
+    advice = "free some room before the next run" if error.errno in NO_ROOM else "name another folder with --recording"
+    return (
+        f"The recording {folder} could not be written to its end ({reason}): {advice}. What it holds is kept. "
+        "(recording-cut-short)"
+    )

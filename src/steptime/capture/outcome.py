@@ -31,7 +31,8 @@ class Outcome:
     """How the job ended. status: as a shell has it (128 + signal). signal: the one that ended it, or None.
 
     The three `seen`: whether any process of it was a Python that took the probe in, imported torch, and trained.
-    `problems`: a sentence each for what was lost of the recording.
+    `problems`: a sentence each for what was lost of the recording. whole: False where it could not be written to its
+    end (no room, removed): then little or nothing in it is no sign of how the job trained.
     """
 
     recording: Path
@@ -42,3 +43,4 @@ class Outcome:
     torch_seen: bool
     steps_seen: bool
     problems: tuple[str, ...] = ()
+    whole: bool = True

@@ -16,7 +16,7 @@ from steptime.capture.outcome import Outcome, ProbeOptions
 from steptime.cli.border import say, shield
 from steptime.cli.options import check_outputs, deliver, output_options
 from steptime.cli.progress import Announcer
-from steptime.errors import UsageError
+from steptime.errors import NothingMeasuredError, UsageError
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,15 +92,25 @@ def command(
 
 
 def _account(outcome: Outcome, folder: Path, wishes: Wishes) -> int:
-    """Everything after the job. Returns 1 where a report was asked for and there is none to give."""
-    from steptime.cli.aftermath import measure_ceilings, nothing_measured
-
+    """Everything after the job. Nothing to account for is said, and fails only where a report was asked for: the job
+    itself went well."""
     for problem in outcome.problems:
         say(problem)
+    try:
+        _tell(outcome, folder, wishes)
+    except NothingMeasuredError as reason:
+        if outcome.whole:
+            say(str(reason))
+        return 1 if wishes.outputs or wishes.as_json else 0
+    return 0
+
+
+def _tell(outcome: Outcome, folder: Path, wishes: Wishes) -> None:
+    from steptime.cli.aftermath import measure_ceilings, nothing_measured
+
     reason = nothing_measured(outcome, folder)
     if reason is not None:
-        say(str(reason))
-        return 1 if wishes.outputs or wishes.as_json else 0
+        raise reason
     if wishes.ceilings:
         measure_ceilings(folder, quiet=wishes.quiet)
     from steptime.diagnosis import diagnose_paths
@@ -108,7 +118,6 @@ def _account(outcome: Outcome, folder: Path, wishes: Wishes) -> int:
     report = diagnose_paths((str(folder),))
     to_stderr = None if wishes.quiet else True
     deliver(report, wishes.outputs, as_json=wishes.as_json, force=wishes.force, text_to_stderr=to_stderr)
-    return 0
 
 
 def _remove_recording(folder: Path) -> None:

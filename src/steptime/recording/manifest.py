@@ -5,6 +5,7 @@ Standard library only, so that the job need not wait for numpy or msgspec. The f
 
 from __future__ import annotations
 
+import contextlib
 import json
 import platform
 import time
@@ -40,10 +41,15 @@ def end_manifest(folder: Path, fields: Mapping[str, Any], **end: Any) -> None:
 
 def _write(path: Path, fields: Mapping[str, Any]) -> None:
     partial = path.with_name(path.name + ".partial")
-    with partial.open("w", encoding="utf-8", errors="backslashreplace") as file:
-        json.dump(fields, file, indent=1)
-        file.write("\n")
-    partial.replace(path)
+    try:
+        with partial.open("w", encoding="utf-8", errors="backslashreplace") as file:
+            json.dump(fields, file, indent=1)
+            file.write("\n")
+        partial.replace(path)
+    except OSError:
+        with contextlib.suppress(OSError):
+            partial.unlink()
+        raise
 
 
 def discard(folder: Path) -> None:

@@ -45,10 +45,11 @@ class Window:
         self.begin = now()
 
     def stop(self, steps: int) -> dict[str, Any]:
-        """Ends the recording and writes the trace; returns its `TraceFacts`."""
+        """Ends the recording and writes the trace; returns its `TraceFacts`. Raises OSError."""
         end = now()
         epoch, monotonic = clock_pair()
         self._profile.stop()
+        os.stat(self._folder)  # where it was removed, Kineto would complain on the user's stderr and go on
         path = f"trace-{self.number}.json"
         target = os.path.join(self._folder, path)
         self._profile.export_chrome_trace(target + ".partial")

@@ -1,0 +1,155 @@
+"""The disk fills up, or the recording goes, while a job trains: the job ends as it would have, one sentence tells it,
+and what was measured before is kept.
+
+Each test has a file system of three megabytes to itself, in a mount namespace that ends with it.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import shlex
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from steptime.recording.load import load
+
+pytest.importorskip("torch")
+
+JOB = """
+import os, shutil, sys, torch
+harm, at, workers, folder = sys.argv[1], int(sys.argv[2]), int(sys.argv[3]), sys.argv[4]
+
+def do_harm():
+    if harm == "removed":
+        shutil.rmtree(os.path.join(folder, "recording"))
+    if harm == "full":
+        with open(os.path.join(folder, "filler"), "wb", buffering=0) as file:
+            try:
+                while True:
+                    file.write(bytes(1024))
+            except OSError:
+                pass
+    if harm == "read-only":
+        os.system("mount -o remount,ro " + folder)
+
+torch.manual_seed(0)
+torch.set_num_threads(1)
+model = torch.nn.Linear(64, 8)
+optimizer = torch.optim.Adam(model.parameters())
+data = torch.utils.data.TensorDataset(torch.randn(400, 64), torch.randint(8, (400,)))
+loader = torch.utils.data.DataLoader(data, batch_size=4, num_workers=workers)
+if at < 0:
+    do_harm()
+for step in range(8 * 100):
+    if step % 100 == 0:
+        batches = iter(loader)
+    if step == at:
+        do_harm()
+    batch, labels = next(batches)
+    optimizer.zero_grad()
+    loss = torch.nn.functional.cross_entropy(model(batch), labels)
+    loss.backward()
+    optimizer.step()
+print("loss", loss.item().hex())
+sys.exit(7)
+"""
+MOUNT = """
+mount -t tmpfs -o size=3m none {small}
+{command}
+status=$?
+cp -r {small}/recording {kept} 2>/dev/null
+exit $status
+"""
+STEPTIME = "from steptime.cli.main import entry; entry()"
+
+
+@pytest.fixture(scope="module", autouse=True)
+def namespaces() -> None:
+    try:
+        subprocess.run(["unshare", "-rm", "mount", "-t", "tmpfs", "none", "/mnt"], check=True, capture_output=True)
+    except (OSError, subprocess.CalledProcessError):
+        pytest.skip("mounting in a namespace of one's own is not allowed here")
+
+
+@pytest.fixture(scope="module")
+def job(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("job") / "train.py"
+    path.write_text(JOB)
+    return path
+
+
+@pytest.fixture(scope="module")
+def bare(job: Path) -> str:
+    """What the job prints by itself."""
+    return subprocess.run([sys.executable, job, "", "0", "0", ""], capture_output=True, text=True, check=False).stdout
+
+
+def watched(job: Path, tmp_path: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
+    """The job under steptime, its recording in the small file system, copied to `kept` at the end."""
+    small = tmp_path / "small"
+    small.mkdir()
+    ours = [sys.executable, "-c", STEPTIME, "run", "--no-progress", "--no-ceilings", "--recording", small / "recording"]
+    command = shlex.join(map(str, [*ours, "--", sys.executable, job, *arguments, small]))
+    script = MOUNT.format(small=shlex.quote(str(small)), kept=shlex.quote(str(tmp_path / "kept")), command=command)
+    return subprocess.run(["unshare", "-rm", "sh", "-c", script], capture_output=True, text=True, check=False)
+
+
+def sentences(run: subprocess.CompletedProcess[str]) -> list[str]:
+    """Ours, without the report's lines."""
+    assert "Traceback" not in run.stderr, run.stderr
+    return [line for line in run.stderr.splitlines() if line.startswith("steptime: ")]
+
+
+@pytest.mark.parametrize(
+    ("at", "workers"),
+    [(210, 0), *(pytest.param(at, workers, marks=pytest.mark.slow) for at, workers in ((-1, 0), (0, 0), (210, 2)))],
+)
+def test_a_disk_that_fills_up_early_costs_the_recording_only(
+    job: Path, bare: str, tmp_path: Path, at: int, workers: int
+) -> None:
+    run = watched(job, tmp_path, "full", str(at), str(workers))
+    assert (run.returncode, run.stdout) == (7, bare)
+    off, end, *more = sentences(run)
+    assert re.search(r"switched off: .*(No space left|no room).*; the job goes on$", off)
+    assert re.search(r"could not be written to its end \(No space left on device\): free some room", end)
+    assert all("uncompressed" in line for line in more), more
+    load(tmp_path / "kept")
+
+
+@pytest.mark.parametrize("workers", [0, pytest.param(2, marks=pytest.mark.slow)])
+def test_what_was_measured_before_is_kept_and_accounted_for(job: Path, bare: str, tmp_path: Path, workers: int) -> None:
+    run = watched(job, tmp_path, "full", "799", str(workers))
+    assert (run.returncode, run.stdout) == (7, bare)
+    assert "could not be written to its end (No space left on device)" in "".join(sentences(run))
+    assert re.search(r"^Step .* mean of \d+ steps", run.stderr, re.MULTILINE), run.stderr
+    assert not list((tmp_path / "kept").glob("*.partial"))
+    assert json.loads((tmp_path / "kept" / "manifest.json").read_text())["command"][1] == str(job)
+    (process,) = load(tmp_path / "kept").processes
+    assert len(process.intervals.kind) > 200
+
+
+@pytest.mark.parametrize(
+    "at", [pytest.param(-1, marks=pytest.mark.slow), 100, pytest.param(799, marks=pytest.mark.slow)]
+)
+def test_a_recording_that_is_removed_is_missed_by_us_alone(job: Path, bare: str, tmp_path: Path, at: int) -> None:
+    run = watched(job, tmp_path, "removed", str(at), "0")
+    assert (run.returncode, run.stdout) == (7, bare)
+    *off, end = sentences(run)
+    assert re.search(r"was removed while the job ran: nothing of it is left", end)
+    assert [re.sub(r"switched off: .*; the job", "switched off; the job", line) for line in off] in (
+        [],
+        ["steptime: switched off; the job goes on"],
+    )
+    assert run.stderr.splitlines() == [*off, end], "nothing of anybody else's either"
+
+
+@pytest.mark.slow
+def test_a_file_system_that_becomes_read_only_is_said(job: Path, bare: str, tmp_path: Path) -> None:
+    run = watched(job, tmp_path, "read-only", "-1", "0")
+    assert (run.returncode, run.stdout) == (7, bare)
+    end = next(line for line in sentences(run) if "to its end" in line)
+    assert "(Read-only file system): name another folder with --recording" in end
