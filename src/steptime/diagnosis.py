@@ -17,8 +17,10 @@ from steptime.hardware.ceilings import FILE_NAME
 from steptime.hardware.ceilings import load as load_machine
 from steptime.hardware.datasheet import look_up
 from steptime.hardware.machine import Machine
-from steptime.kineto.reader import read
+from steptime.kineto.gather import gather, is_traces
+from steptime.kineto.reader import DEFAULT_MAX_SIZE
 from steptime.kineto.table import Trace
+from steptime.kineto.windows import read_rank
 from steptime.ledger.account import device_of
 from steptime.ledger.recorded import RecordedAccount, account_for_process, operator_time
 from steptime.ledger.trace_steps import steps_of
@@ -35,25 +37,22 @@ LEAST_STEPS = 3
 """Steady steps without which nothing is said."""
 
 
-def diagnose_paths(paths: Sequence[str]) -> Report:
-    """The report of a recording, of traces (one for each rank), or of a report that was saved as JSON."""
+def diagnose_paths(paths: Sequence[str], *, max_size: int = DEFAULT_MAX_SIZE, cache: bool = True) -> Report:
+    """The report of a recording, of traces (of one job), or of a report that was saved as JSON.
+
+    max_size: bytes of JSON that are read of a rank's traces. cache: whether large ones are remembered.
+    """
     first = Path(paths[0])
     if len(paths) == 1 and json.is_report(first):
         return json.read(first.read_bytes(), paths[0])
-    if len(paths) == 1 and not first.is_file() and not traces_in(first):
+    if len(paths) == 1 and not is_traces(paths[0]):
         return diagnose(load(first), paths[0])
-    folder = next((path for path in paths if len(paths) > 1 and Path(path).is_dir()), None)
+    folder = next((path for path in paths if Path(path).is_dir() and not is_traces(path)), None)
     if folder is not None:
-        raise UsageError("several-recordings", f"{folder} is a folder among several paths: give one folder alone.")
-    files = traces_in(first) or [Path(path) for path in paths]
-    return diagnose_traces([read(file) for file in files], " ".join(map(shlex.quote, paths)))
-
-
-def traces_in(folder: Path) -> list[Path]:
-    """The traces in a folder that is no recording: one for each rank, as torch.profiler's handlers write them."""
-    if not folder.is_dir() or (folder / "manifest.json").exists():
-        return []
-    return sorted([*folder.glob("*.json"), *folder.glob("*.json.gz")])
+        raise UsageError("several-recordings", f"{folder} is a recording among several paths: give one alone.")
+    found = gather(paths, max_size=max_size)
+    traces = [read_rank(rank, max_size=max_size, cache=cache) for rank in found.ranks]
+    return diagnose_traces(traces, " ".join(map(shlex.quote, paths)), found.problems)
 
 
 def diagnose(recording: Recording, source: str) -> Report:
@@ -86,8 +85,8 @@ def _trainers(recording: Recording) -> list[tuple[Process, Layout]]:
     return trainers or laid_out
 
 
-def diagnose_traces(traces: Sequence[Trace], source: str) -> Report:
-    """The report of traces, one for each rank."""
+def diagnose_traces(traces: Sequence[Trace], source: str, problems: tuple[str, ...] = ()) -> Report:
+    """The report of traces, one for each rank. problems: what was said while they were looked for."""
     reports: list[ProcessReport] = []
     for number, trace in enumerate(traces):
         borders = steps_of(trace)
@@ -99,7 +98,7 @@ def diagnose_traces(traces: Sequence[Trace], source: str) -> Report:
         late = tuple(index >= case.step.warm_up for index in range(len(walls)))
         reports.append(_judge(f"rank {rank}", rank, case, None, walls, late, trace.damage.sentences))
     environment = Environment("", "", device_of(traces[0]), "", "", __version__, len(traces))
-    return compose(source, environment, tuple(reports))
+    return compose(source, environment, tuple(reports), problems)
 
 
 def machine_of(recording: Recording) -> Machine | None:

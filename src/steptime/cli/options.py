@@ -8,6 +8,7 @@ from typing import TypeVar
 import click
 
 from steptime.cli.border import say, tell
+from steptime.cli.size import size
 from steptime.report.report import Report
 
 Function = TypeVar("Function", bound=Callable[..., object])
@@ -29,6 +30,26 @@ def output_options(function: Function) -> Function:
         metavar="FILE",
         help="Write the report to FILE, in the format of its extension (.txt, .md, .json); - is standard output. "
         "Can be given several times.",
+    )(function)
+
+
+def trace_options(function: Function) -> Function:
+    """--max-size and --no-cache: max_size and cache."""
+    function = click.option(
+        "--no-cache",
+        "cache",
+        is_flag=True,
+        default=True,
+        flag_value=False,
+        help="Read traces anew, and remember nothing of them.",
+    )(function)
+    return click.option(
+        "--max-size",
+        callback=size,
+        metavar="SIZE",
+        default="8GB",
+        show_default=True,
+        help="JSON that is read of one rank's traces at most, after decompression: 500MB, 20GB, 4GiB.",
     )(function)
 
 

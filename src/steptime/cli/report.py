@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import click
 
-from steptime.cli.options import check_outputs, deliver
+from steptime.cli.options import check_outputs, deliver, trace_options
 
 
 @click.command("report", short_help="Write the full report of a recording to a file.")
@@ -20,7 +20,8 @@ from steptime.cli.options import check_outputs, deliver
     "Can be given several times.",
 )
 @click.option("--force", is_flag=True, help="Overwrite what exists.")
-def command(paths: tuple[str, ...], outputs: tuple[str, ...], force: bool) -> int:
+@trace_options
+def command(paths: tuple[str, ...], outputs: tuple[str, ...], force: bool, max_size: int, cache: bool) -> int:
     """Write the full report of a recording, a trace, or a report that was saved as JSON.
 
     \b
@@ -29,5 +30,6 @@ def command(paths: tuple[str, ...], outputs: tuple[str, ...], force: bool) -> in
     check_outputs(outputs, force=force)
     from steptime.diagnosis import diagnose_paths
 
-    deliver(diagnose_paths(paths), outputs, as_json=False, force=force, text_to_stderr=None)
+    report = diagnose_paths(paths, max_size=max_size, cache=cache)
+    deliver(report, outputs, as_json=False, force=force, text_to_stderr=None)
     return 0

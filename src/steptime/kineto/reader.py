@@ -54,6 +54,14 @@ def read(path: Path, *, max_size: int = DEFAULT_MAX_SIZE) -> Trace:
     return reading.trace()
 
 
+def peek(path: Path, *, max_size: int = DEFAULT_MAX_SIZE) -> Trace:
+    """The same of the file's first events only: what its header says, and who wrote it. Raises TraceError."""
+    with Source(path, max_size) as source:
+        reading = _Reading(path, source)
+        reading.begin()
+    return reading.trace()
+
+
 class _Reading:
     """One pass over one file. The buffer's first `filled` bytes are unread text."""
 
@@ -72,6 +80,12 @@ class _Reading:
         """Header, blocks, trailer."""
         self._find_events()
         while self._take_block():
+            pass
+
+    def begin(self) -> None:
+        """Header and the first block that holds an event."""
+        self._find_events()
+        while not self._columns.names and self._take_block():
             pass
 
     def trace(self) -> Trace:

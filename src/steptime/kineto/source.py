@@ -69,7 +69,7 @@ class Source:
                 raise TraceError(
                     "trace-too-large",
                     f"{self._path} holds more than {self._max_size / 1e9:.3g} GB of JSON, which is the limit for one "
-                    "trace; record fewer steps.",
+                    "trace; record fewer steps, or raise it with --max-size (100 GB: --max-size 100GB).",
                 )
         return filled
 

@@ -44,6 +44,8 @@ class Category(IntEnum):
     """The recording itself."""
 
 
+HOST_CATEGORIES = (Category.OPERATOR, Category.ANNOTATION, Category.RUNTIME, Category.PYTHON)
+"""What a thread of the host did itself."""
 CATEGORY_NAMES: dict[str, Category] = {
     "cpu_op": Category.OPERATOR,
     "Operator": Category.OPERATOR,
@@ -166,6 +168,7 @@ class Trace:
 
     symbols: names of events. shapes, dtypes, inputs: the raw JSON of "Input Dims", "Input type" and "Concrete Inputs".
     base_ns: added to the file's times (baseTimeNanoseconds). rank, world_size: None where the file does not say.
+    windows: begins and ends in ns of the recordings that it was put together from, in time order; none for one file.
     """
 
     path: Path
@@ -182,3 +185,4 @@ class Trace:
     backend: str = ""
     base_ns: int = 0
     damage: Damage = Damage()
+    windows: tuple[tuple[int, int], ...] = ()

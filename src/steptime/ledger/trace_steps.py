@@ -8,7 +8,7 @@ import numpy as np
 import numpy.typing as npt
 
 from steptime.kineto.table import Category, Trace
-from steptime.ledger.accelerator import UNKNOWN, device_activities
+from steptime.ledger.activities import UNKNOWN, device_activities
 from steptime.ledger.names import OPTIMIZER_STEP, STEP, matching
 from steptime.ledger.threads import training_lane
 
@@ -19,14 +19,18 @@ Bool = npt.NDArray[np.bool_]
 def steps_of(trace: Trace) -> Int64:
     """(n, 2) begins and ends in ns, in time order, without overlap: the ranges ProfilerStep#; without them from the
     end of one Optimizer.step to the end of the next; without two of those the whole recording as one step; none
-    without events.
+    without events. A trace that was put together from several recordings has no step across two of them.
     """
     marked = _ranges(trace, STEP.match)
     if len(marked):
         return _apart(marked)
     ends = np.unique(np.maximum.accumulate(_ranges(trace, OPTIMIZER_STEP.match)[:, 1]))  # an update may hold another
     if len(ends) > 1:
-        return np.stack((ends[:-1], ends[1:]), axis=1)
+        pairs = np.stack((ends[:-1], ends[1:]), axis=1)
+        cuts = np.array([begin for begin, _ in trace.windows[1:]], np.int64)
+        return pairs[np.searchsorted(cuts, pairs[:, 0], "right") == np.searchsorted(cuts, pairs[:, 1], "right")]
+    if trace.windows:
+        return np.array(trace.windows, np.int64)
     events = trace.events
     if not len(events):
         return np.empty((0, 2), np.int64)
