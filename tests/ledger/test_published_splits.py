@@ -13,7 +13,7 @@ from steptime import intervals
 from steptime.intervals import Intervals, union
 from steptime.kineto.reader import read
 from steptime.kineto.table import Category, Trace
-from steptime.ledger.accelerator import UNKNOWN, device_activities
+from steptime.ledger.activities import UNKNOWN, device_activities
 from steptime.ledger.account import account_for
 from steptime.ledger.ledger import Account
 from steptime.ledger.names import COMMUNICATION_KERNEL, LOADER, STEP, matching

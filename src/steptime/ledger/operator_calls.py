@@ -10,7 +10,7 @@ import numpy.typing as npt
 
 from steptime.intervals import Intervals, contains, union
 from steptime.kineto.table import Category, Trace
-from steptime.ledger.accelerator import UNKNOWN, device_activities
+from steptime.ledger.activities import UNKNOWN, device_activities
 from steptime.ledger.names import OPTIMIZER_STEP, matching
 from steptime.ledger.operations import DISPATCH_GAP, Operations, operations_on, operator_events
 from steptime.ledger.threads import autograd_lanes, input_time, training_lane

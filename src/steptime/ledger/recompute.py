@@ -7,7 +7,7 @@ import numpy.typing as npt
 
 from steptime.intervals import EMPTY, Intervals, join, measure, union
 from steptime.kineto.table import ABSENT, Category, Trace
-from steptime.ledger.accelerator import UNKNOWN, device_activities
+from steptime.ledger.activities import UNKNOWN, device_activities
 from steptime.ledger.names import matching
 from steptime.ledger.operations import Operations, operations_on, operator_events
 from steptime.ledger.threads import autograd_lanes, training_lane

@@ -46,7 +46,7 @@ def link(trace: Trace, borders: Int64, *, is_user: Callable[[str], bool] = is_us
     roles = roles_of(trace, is_user)
     hosts = np.flatnonzero(np.isin(trace.events.category, HOST)).astype(np.int32)
     made = forest_of(trace.events.lane, trace.events.begin, trace.events.end, hosts)
-    launch = _launches(trace)
+    launch = launches_of(trace)
     origin = _origins(trace, launch)
     forward, frame = _forwards(trace, made, roles)
     return Links(
@@ -75,7 +75,7 @@ def roles_of(trace: Trace, is_user: Callable[[str], bool] = is_user_file) -> Rol
     return Roles(operator, engine, annotation, python & user_functions(trace, is_user)[name])
 
 
-def _launches(trace: Trace) -> Int32:
+def launches_of(trace: Trace) -> Int32:
     """Of each activity of a device, the runtime call with its correlation: one that launches by its name, before others
     (HIP gives the calls around a launch its number too)."""
     events = trace.events
