@@ -57,13 +57,16 @@ def model(trace: Trace, rows: Int64, items: Int64 | None = None) -> Modelled:
 
 
 def distinct(*columns: npt.NDArray[np.integer]) -> tuple[Int64, Int64]:
-    """Rows that are equal in all columns: the first position of each kind, and the kind of each row."""
-    key = np.zeros(len(columns[0]), np.int64)
+    """Rows that are equal in all columns: the first position of each kind, and the kind of each row. Numbers below zero
+    are one and the same: none."""
+    key, size = np.zeros(len(columns[0]), np.int64), 1
     for column in columns:
-        _, codes = np.unique(column, return_inverse=True)
-        if len(key) and (int(key.max()) + 1) * (int(codes.max()) + 1) >= 2**62:
+        codes = np.maximum(column, -1).astype(np.int64) + 1
+        width = int(codes.max(initial=0)) + 1
+        if size * width >= 2**62:
             key = np.unique(key, return_inverse=True)[1].astype(np.int64)
-        key = key * (int(codes.max(initial=0)) + 1) + codes
+            size = int(key.max(initial=0)) + 1
+        key, size = key * width + codes, size * width
     _, first, kind = np.unique(key, return_index=True, return_inverse=True)
     return first.astype(np.int64), kind.astype(np.int64)
 
