@@ -177,6 +177,13 @@ PLANTED_TRACES: dict[str, dict[str, Case]] = {
             kernels=(kernel("add_", 1800, 3 * MS, "latency"), kernel("mm", 300, 2 * MS, "latency")),
             gaps=(gap("launch", "aten::add_", 8 * MS, 1500.0, source=LINE), gap("launch", "", 3 * MS, 200.0)),
         ),
+        "fires-on-one-stall": replace(
+            HEALTHY,
+            step=replace(HEALTHY.step, duration=about(400 * MS)),
+            accounts=accounts(400 * MS, launch=380 * MS),
+            gaps=(gap("launch", "cudaMalloc", 375 * MS),),
+        ),
+        "clean-a-few-kernels": replace(HEALTHY, accounts=accounts(launch=11 * MS), kernels=(_FULL,), machine=None),
         "clean-on-a-device": HEALTHY,
     },
     "recompilation": {

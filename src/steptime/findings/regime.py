@@ -67,7 +67,8 @@ def regime(case: Case, findings: Iterable[Finding] = ()) -> Regime:
         largest = max(uses, key=lambda use: use.duration.value)
         share = format_share(_share(largest.duration, case).value)
         because = f"{doubt.summary[:1].lower()}{doubt.summary[1:]}"
-        return Regime(UNDECIDED, f"Undecided: {because}. Most of a step was {_words(largest)} ({share}).", first)
+        what = "it" if case.step.steady == 1 else "a step"
+        return Regime(UNDECIDED, f"Undecided: {because}. Most of {what} was {_words(largest)} ({share}).", first)
     if first.value < LEAST_SHARE:
         return _nothing_to_recover(uses, first, case)
     return _between(ranked, first, case)
@@ -107,6 +108,9 @@ def _between(ranked: list[AccountUse], first: Estimate, case: Case) -> Regime:
             return Regime(UNDECIDED, f"Undecided: {pair} cannot be told apart; measure more steps.", first)
         return Regime(BALANCED, f"Balanced between {pair[:-1]}.", first)
     words = _words(ranked[0])
+    if ranked[0].name == COMPUTE:
+        sentence = f"Bound by computing: faster kernels could make a step {_interval(first)} shorter."
+        return Regime(COMPUTE, sentence, first)
     return Regime(ranked[0].name, f"Bound by {words}: without it a step would be {_interval(first)} shorter.", first)
 
 

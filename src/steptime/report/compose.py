@@ -24,7 +24,8 @@ def compose(
 def next_command(source: str, process: ProcessReport) -> str:
     """What helps most now, ready to paste: the page of the finding with the most at stake (or of what makes the
     measurement doubtful), else the whole account."""
-    for weight in (Weight.DOUBT, Weight.FINDING):
+    doubts_first = process.case.step.mode != "trace"  # a trace is what it is: nobody can measure it again
+    for weight in (Weight.DOUBT, Weight.FINDING) if doubts_first else (Weight.FINDING,):
         for finding in process.findings:
             if finding.weight is weight:
                 return f"steptime explain {finding.code}"

@@ -6,9 +6,9 @@ from steptime.findings.case import Case, MachineUse, PredictionUse, ReplayUse, R
 from steptime.quantities import format_share
 
 BOUNDS = (
-    ("memory", "memory-bound"),
-    ("compute", "compute-bound"),
-    ("latency", "latency-bound"),
+    ("memory", "memory"),
+    ("compute", "arithmetic"),
+    ("latency", "latency"),
     ("unmodelled", "unmodelled"),
 )
 """Fields of `RooflineUse` and what they are called."""
@@ -20,16 +20,16 @@ SMALLEST = 0.005
 
 
 def bounds_text(roofline: RooflineUse, machine: MachineUse | None) -> str:
-    """The compute account by what bounds it: "compute is memory-bound 61 %, compute-bound 30 %, unmodelled 9 %"; ""
+    """The compute account by what bounds it: "compute bound by memory 61 %, arithmetic 30 %, unmodelled 9 %"; ""
     where no ceilings are known."""
     if not roofline.flops and not roofline.bytes:
-        return "what the kernels compute is not known: no shapes in the trace (record_shapes=True)"
+        return "kernels without a known work: no shapes in the trace (record_shapes=True)"
     if machine is None:
         return ""
     parts = [(getattr(roofline, field), words) for field, words in BOUNDS]
     whole = sum(part for part, _ in parts)
     shown = sorted(((part, words) for part, words in parts if whole and part / whole >= SMALLEST), reverse=True)
-    return "compute is " + ", ".join(f"{words} {format_share(part / whole)}" for part, words in shown)
+    return "compute bound by " + ", ".join(f"{words} {format_share(part / whole)}" for part, words in shown)
 
 
 def reached_text(case: Case) -> str:

@@ -10,7 +10,7 @@ from steptime.findings.stakes import ratio, total
 from steptime.quantities import format_duration, format_share
 
 
-@rule("ST306", "allocator-stalls", needs={Signal.STEP, Signal.ALLOCATIONS})
+@rule("ST306", "allocator-stalls", needs={Signal.STEP, Signal.ALLOCATIONS}, instead_of=("launch-bound", "host-sync"))
 def allocator_stalls(signals: Signals) -> Finding:
     """The device's memory is asked for and given back in the middle of steps
 

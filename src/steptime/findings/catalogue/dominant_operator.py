@@ -48,7 +48,7 @@ def dominant_operator(signals: Signals) -> Finding | None:
     part, share = ratio(time, spent(signals.kernels)), ratio(time, signals.step.duration.value)
     if part < LEAST_PART or share < LEAST_STEP:
         return None
-    summary = f"{name} takes {format_duration(time)} a step ({format_share(share)}), most of what the device does"
+    summary = f"{name} takes {format_duration(time)} a step ({format_share(share)}), more than any other operator"
     evidence = tuple(map(told, longest(uses)))
     source = first_source(uses)
     if any(use.at_roofline is None for use in uses):

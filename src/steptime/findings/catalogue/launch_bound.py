@@ -6,11 +6,19 @@ from steptime.findings.case import GapUse, OperatorUse, Signal
 from steptime.findings.finding import Finding
 from steptime.findings.rule import rule
 from steptime.findings.signals import Signals
-from steptime.findings.stakes import named, ratio
-from steptime.quantities import format_duration, format_share
+from steptime.findings.stakes import capped, named, ratio
+from steptime.quantities import Estimate, format_duration, format_share
 
 LEAST_SHARE = 0.2
 """Of the step: every eager model dispatches; from a fifth on it is worth the trouble of compiling or batching."""
+
+
+FEWEST_KERNELS = 50.0
+"""A step on a device: fewer launches cost a millisecond at most, so that idle time beside them has another cause."""
+ONE_GAP = 0.5
+"""Of the idle time: a single gap that is half of it is no dispatch but one stall."""
+STALL = 20e6
+"""ns of that gap: loading a library, allocating, tuning an algorithm take tens of milliseconds, launches do not."""
 
 
 @rule(
@@ -41,15 +49,20 @@ def launch_bound(signals: Signals) -> Finding | None:
     launch, step = named(signals.accounts, "launch"), signals.step
     if launch is None or ratio(launch.recoverable.value, step.duration.value) < LEAST_SHARE:
         return None
-    kernels = sum(use.calls for use in signals.kernels)
+    kernels = sum(use.calls for use in signals.kernels if use.bound != "communication")
     calls = sum(operator.calls for operator in signals.operators)
     gaps = sorted((gap for gap in signals.gaps if gap.account == "launch"), key=_idle, reverse=True)
     busiest = max((use for use in signals.operators if use.source), key=_calls, default=None)
     share = format_share(ratio(launch.duration.value, step.duration.value))
     many = f" of {calls:.0f} operators" if calls else ""
     summary = f"Dispatch{many} takes {format_duration(launch.duration.value)} a step ({share})"
+    if signals.has(Signal.KERNELS) and kernels < FEWEST_KERNELS:
+        return None
+    if gaps and gaps[0].longest >= max(STALL, ONE_GAP * launch.duration.value):
+        return _stall(signals, gaps[0], launch.recoverable)
     if kernels:
-        each = ratio(sum(use.duration for use in signals.kernels), kernels)
+        spent = sum(use.duration for use in signals.kernels if use.bound != "communication")
+        each = ratio(spent, kernels)
         summary = (
             f"The device idles {format_duration(launch.duration.value)} a step ({share}) while the host launches "
             f"{kernels:.0f} kernels of {format_duration(each)}"
@@ -59,6 +72,16 @@ def launch_bound(signals: Signals) -> Finding | None:
     return launch_bound.finding(
         summary, _advice(signals), launch.recoverable, account="launch", source=source, evidence=evidence
     )
+
+
+def _stall(signals: Signals, gap: GapUse, launch: Estimate) -> Finding:
+    """One long gap: compiling would not shorten it."""
+    share = format_share(ratio(gap.duration.value, signals.step.duration.value))
+    longest = format_duration(gap.longest)
+    summary = f"The device idles {longest} at once ({share} of a step) while {gap.cause or 'the host'} runs"
+    advice = "If that is the job's start (libraries, tuning, first allocations), trace later steps; else look at it."
+    stake = capped(gap.duration, launch)
+    return launch_bound.finding(summary, advice, stake, account="launch", source=gap.source)
 
 
 def _told(gap: GapUse) -> str:

@@ -33,7 +33,12 @@ SURE, MOST = 0.5, 1.3
 the two products no longer write and read them either."""
 
 
-@rule("ST405", "unflashed-attention", needs={Signal.STEP, Signal.KERNELS}, instead_of=("memory-bound-pointwise",))
+@rule(
+    "ST405",
+    "unflashed-attention",
+    needs={Signal.STEP, Signal.KERNELS},
+    instead_of=("memory-bound-pointwise", "dominant-operator"),
+)
 def unflashed_attention(signals: Signals) -> Finding | None:
     """Attention writes its weights to memory and reads them back
 
