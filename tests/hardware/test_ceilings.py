@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import sys
 from dataclasses import replace
 from pathlib import Path
@@ -95,6 +96,22 @@ def test_what_other_programs_disturbed_is_used_but_not_remembered(cache: Path, m
     monkeypatch.setattr(ceilings, "measure", lambda *_, **__: disturbed)
     assert ceilings.ceilings("python", "cpu", "9.9") == disturbed
     assert not cache.exists()
+
+
+def test_a_device_of_a_trace_has_the_ceilings_measured_here_else_a_datasheets(cache: Path) -> None:
+    name = "NVIDIA H100 80GB HBM3"
+    sheet = ceilings.known(name)
+    assert sheet is not None
+    assert not sheet.measured
+    for number, (device, rate) in enumerate((("cuda", 1.0), ("cuda", 3.0), ("cpu", 4.0))):
+        machine = replace(QUIET, device=device, name=name, matrix=(Rate("float32", Estimate(rate, rate, rate, 1)),))
+        ceilings.remember(machine, ceilings.cache_path(device, name, f"torch {number}", None))
+        os.utime(ceilings.cache_path(device, name, f"torch {number}", None), (number, number))
+    measured = ceilings.known(name)
+    assert measured is not None
+    assert (measured.measured, measured.matrix_rate()) == (True, 3.0)
+    assert ceilings.known("AMD Radeon Graphics") is None
+    assert ceilings.known("") is None
 
 
 @pytest.mark.parametrize("content", [b"", b"{", b'{"device": 3}', b"\xff\xfe"])

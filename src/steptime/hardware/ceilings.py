@@ -15,6 +15,8 @@ import msgspec
 import psutil
 
 from steptime.errors import SteptimeError
+from steptime.folders import cache_folder
+from steptime.hardware.datasheet import look_up
 from steptime.hardware.identity import processor_name
 from steptime.hardware.machine import Machine, Rate
 from steptime.quantities import Estimate
@@ -64,6 +66,18 @@ def remembered(device: str, torch: str, *, threads: int | None = None, name: str
     return load(cache_path(device, name, torch, threads))
 
 
+def known(name: str) -> Machine | None:
+    """The ceilings of an accelerator by the driver's name of it: measured on this machine (the newest, whatever torch
+    did it), else a datasheet's, else none. A trace says no more of where it was made than this name."""
+    try:
+        files = sorted(cache_folder().glob("ceilings-*.json"), key=lambda path: path.stat().st_mtime, reverse=True)
+    except OSError:
+        files = []
+    machines = (load(path) for path in files)
+    measured = (each for each in machines if each is not None and each.name == name and each.device != "cpu")
+    return next(measured, None) or look_up(name)
+
+
 def measure(executable: str, device: str, *, threads: int | None = None) -> Machine:
     """Runs the script with the user's interpreter. Raises SteptimeError (ceilings-failed)."""
     command = [executable, str(SCRIPT), device, *([str(threads)] if threads else [])]
@@ -84,12 +98,6 @@ def cache_path(device: str, name: str, torch: str, threads: int | None) -> Path:
     key = "\n".join((processor_name(), str(os.cpu_count()), device, name, torch, str(threads)))
     digest = hashlib.sha256(key.encode(errors="backslashreplace")).hexdigest()[:16]
     return cache_folder() / f"ceilings-{device}-{digest}.json"
-
-
-def cache_folder() -> Path:
-    """$XDG_CACHE_HOME/steptime, by the XDG base directory specification ~/.cache/steptime where that is unset."""
-    base = os.environ.get("XDG_CACHE_HOME", "")
-    return (Path(base) if Path(base).is_absolute() else Path.home() / ".cache") / "steptime"
 
 
 def load(path: Path) -> Machine | None:
