@@ -28,7 +28,7 @@ DEFAULT_MAX_SIZE = 8 * 10**9
 """Bytes of JSON: about 28 million events, 2.5 GB of columns."""
 EVENTS_BEGIN = re.compile(rb'"traceEvents"\s*:\s*(\[)')
 BARE_ARRAY = re.compile(rb"(?:\xef\xbb\xbf)?\s*(\[)\s*[\{\]]")
-EVENTS_END = re.compile(rb'[\}\[]\s*(\])\s*(,\s*"|\}|$)')
+EVENTS_END = re.compile(rb'[\}\[]\s*(\])\s*(,\s*("|$)|\}|$)')
 OPEN, CLOSE = b"[]"
 
 
@@ -187,7 +187,7 @@ class _Reading:
             self._grow("after its list of events")
             self._fill()
         self._trailer = bytes(self._buffer[: self._filled])
-        self._truncated = self._source.cut_short
+        self._truncated = self._source.cut_short or not closes(self._header, self._trailer)
 
     def _salvage_rest(self) -> bool:
         """The last stretch does not parse: it is damaged, or the file was cut short."""
@@ -203,7 +203,7 @@ class _Reading:
         whole, torn = (text[: borders[-1]], text[borders[-1] + 1 :]) if borders else (b"", text)
         if whole:
             self._salvage(whole)
-        kept = salvage(torn, exactly=bool(self._exactly))
+        kept = salvage(torn.rstrip().removesuffix(b","), exactly=bool(self._exactly))
         self._columns.add(kept.events, exactly=bool(self._exactly))
         return False
 
