@@ -119,4 +119,5 @@ def device_of(trace: Trace) -> str:
         return "cpu"
     number = trace.events.device[trace.events.category == Category.KERNEL][0]
     names = {device.number: device.name for device in trace.devices}
-    return names.get(int(number)) or "accelerator"
+    alike = set(names.values())  # a process that sees some of a host's devices numbers them anew
+    return names.get(int(number)) or (alike.pop() if len(alike) == 1 else "") or "accelerator"

@@ -46,9 +46,14 @@ OPTIMIZER_STEP = re.compile(r"^Optimizer\.step(#|$)")
 COMPILING = re.compile(r"\(dynamo_timed\)|^(compile_fx|compile_inner|_compile|TorchDynamo compile)", re.IGNORECASE)
 """Annotations of TorchDynamo's dynamo_timed, which wraps every part of a compilation."""
 COLLECTIVE = re.compile(r"^(c10d::|_c10d_functional::|(gloo|nccl|mpi|ucc|xccl|hccl)::?|record_param_comms)")
-COMMUNICATION_KERNEL = re.compile(r"nccl|rccl|oneccl|nvshmem|cross_device_reduce|ccl_kernel", re.IGNORECASE)
+COMMUNICATION_KERNEL = re.compile(
+    r"nccl|rccl|oneccl|nvshmem|cross_device_reduce|ccl_kernel|multimem|(one|two)_shot_all_reduce", re.IGNORECASE
+)
 SYNCHRONISATION = re.compile(r"(Synchronize(_ptsz)?|^(cuda|hip)Memcpy(WithStream|2D|DtoH|HtoD)?)$")
 """Runtime calls that return only when the device is done: *Synchronize and the copies without Async."""
+_ALLOCATING = "Malloc|Free|HostAlloc|HostRegister|HostUnregister|MemAlloc|MemFree|MemCreate|MemMap|MemUnmap|MemRelease"
+ALLOCATION = re.compile(rf"^(cuda|hip|cu|mu|mc|xpu)({_ALLOCATING})(?!.*Async)")
+"""Runtime calls that go to the driver for memory. They may make the device idle: freeing waits for it."""
 COPY_CALL = re.compile(r"Memcpy")
 
 
