@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from steptime._version import __version__
 from steptime.errors import NothingMeasuredError, UsageError
 from steptime.findings.assemble import assemble
 from steptime.findings.case import Case
+from steptime.findings.device_case import with_recorded_device
 from steptime.findings.examine import examine
+from steptime.findings.rank_uses import Arrivals, arrivals_of, rank_uses
 from steptime.findings.regime import regime
-from steptime.findings.trace_case import case_of_trace
+from steptime.findings.trace_case import look_at_trace
 from steptime.hardware.ceilings import FILE_NAME
 from steptime.hardware.ceilings import load as load_machine
 from steptime.hardware.datasheet import look_up
@@ -22,6 +25,7 @@ from steptime.kineto.reader import DEFAULT_MAX_SIZE
 from steptime.kineto.table import Trace
 from steptime.kineto.windows import read_rank
 from steptime.ledger.account import device_of
+from steptime.ledger.ledger import Int64
 from steptime.ledger.recorded import RecordedAccount, account_for_process, operator_time
 from steptime.ledger.trace_steps import steps_of
 from steptime.recording.load import load
@@ -51,7 +55,7 @@ def diagnose_paths(paths: Sequence[str], *, max_size: int = DEFAULT_MAX_SIZE, ca
     if folder is not None:
         raise UsageError("several-recordings", f"{folder} is a recording among several paths: give one alone.")
     found = gather(paths, max_size=max_size)
-    traces = [read_rank(rank, max_size=max_size, cache=cache) for rank in found.ranks]
+    traces = (read_rank(rank, max_size=max_size, cache=cache) for rank in found.ranks)
     return diagnose_traces(traces, " ".join(map(shlex.quote, paths)), found.problems)
 
 
@@ -85,20 +89,57 @@ def _trainers(recording: Recording) -> list[tuple[Process, Layout]]:
     return trainers or laid_out
 
 
-def diagnose_traces(traces: Sequence[Trace], source: str, problems: tuple[str, ...] = ()) -> Report:
-    """The report of traces, one for each rank. problems: what was said while they were looked for."""
-    reports: list[ProcessReport] = []
+@dataclass(frozen=True, slots=True, eq=False)
+class _Seen:
+    """What is kept of a rank's trace, which itself is large, as the next one may be. walls: ns of all steps."""
+
+    name: str
+    rank: int
+    case: Case
+    arrivals: Arrivals
+    walls: tuple[int, ...]
+    device: str
+    damage: tuple[str, ...]
+
+
+def diagnose_traces(traces: Iterable[Trace], source: str, problems: tuple[str, ...] = ()) -> Report:
+    """The report of traces, one for each rank, looked at one by one. problems: what was said while they were looked
+    for. Raises NothingMeasuredError where none of them has a step."""
+    seen: list[_Seen] = []
+    empty: list[str] = []
     for number, trace in enumerate(traces):
         borders = steps_of(trace)
-        if not len(borders):
-            raise NothingMeasuredError("trace-without-steps", f"{trace.path} holds no event that took time: no step.")
-        case = case_of_trace(trace, borders, look_up(device_of(trace)))
-        rank = trace.rank if trace.rank is not None else number
-        walls = tuple((borders[:, 1] - borders[:, 0]).tolist())
-        late = tuple(index >= case.step.warm_up for index in range(len(walls)))
-        reports.append(_judge(f"rank {rank}", rank, case, None, walls, late, trace.damage.sentences))
-    environment = Environment("", "", device_of(traces[0]), "", "", __version__, len(traces))
-    return compose(source, environment, tuple(reports), problems)
+        if len(borders):
+            seen.append(_look(trace, borders, number))
+        else:
+            empty.append(f"{trace.path} holds no event that took time: no step.")
+    if not seen:
+        raise NothingMeasuredError("trace-without-steps", empty[0] if empty else "There is no trace: no step.")
+    ranks = rank_uses([each.arrivals for each in seen])
+    reports = tuple(_judge_trace(each, replace(each.case, ranks=ranks, rank=each.rank)) for each in seen)
+    told = (f"{each.name}: {said}" if len(seen) > 1 else said for each in seen for said in each.damage)
+    environment = Environment("", "", seen[0].device, "", "", __version__, len(seen))
+    return compose(source, environment, reports, (*problems, *empty, *told))
+
+
+def _look(trace: Trace, borders: Int64, number: int) -> _Seen:
+    device = device_of(trace)
+    looked = look_at_trace(trace, borders, look_up(device))
+    rank = trace.rank if trace.rank is not None else number
+    return _Seen(
+        name=f"rank {rank}",
+        rank=rank,
+        case=looked.case,
+        arrivals=arrivals_of(trace, looked.windows, looked.ledger, rank),
+        walls=tuple((borders[:, 1] - borders[:, 0]).tolist()),
+        device=device,
+        damage=trace.damage.sentences,
+    )
+
+
+def _judge_trace(seen: _Seen, case: Case) -> ProcessReport:
+    late = tuple(index >= case.step.warm_up for index in range(len(seen.walls)))
+    return _judge(seen.name, seen.rank, case, None, seen.walls, late, seen.damage)
 
 
 def machine_of(recording: Recording) -> Machine | None:
@@ -129,7 +170,7 @@ def _case(
     recording: Recording, process: Process, layout: Layout, account: RecordedAccount, machine: Machine | None
 ) -> Case:
     neighbours = [other for other in recording.processes if other.facts.host == process.facts.host]
-    return assemble(
+    case = assemble(
         process,
         layout,
         ledger=account.ledger,
@@ -140,6 +181,7 @@ def _case(
         trainers_on_host=len(neighbours),
         in_operators=operator_time(account),
     )
+    return with_recorded_device(case, account, machine)
 
 
 def _name(process: Process) -> str:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from steptime.findings.case import AccountUse, Case, StepSummary
+from dataclasses import replace
+
+from steptime.findings.case import AccountUse, Case, RankUse, StepSummary
 from steptime.findings.finding import Finding, Weight
 from steptime.findings.regime import regime
 from steptime.quantities import Estimate
@@ -93,3 +95,13 @@ def test_without_a_profile_it_says_so_and_names_the_longest_phase() -> None:
     assert found.name == "undecided"
     assert "no step was profiled" in found.sentence
     assert "pass took 40 %" in found.sentence
+
+
+def test_a_rank_that_waits_for_another_says_so_and_the_late_one_says_that_it_is_late() -> None:
+    ranks = tuple(RankUse(number, 100, 60, wait, last) for number, wait, last in ((0, 50, 0), (1, 1, 1), (2, 49, 0)))
+    late = replace(case(use("communication", 60, 3), use("input", 5, 1)), ranks=ranks, rank=0)
+    early = regime(late)
+    assert early.name == "communication"
+    assert "waiting for rank 1" in early.sentence
+    assert regime(replace(late, rank=1)).sentence.startswith("The other ranks wait for rank 1.")
+    assert "rank" not in regime(replace(late, ranks=())).sentence

@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 
 from steptime.findings.case import AccountUse, Case
 from steptime.findings.finding import Finding, Weight
+from steptime.findings.lateness import late_of
 from steptime.findings.stakes import named, ratio
 from steptime.quantities import Estimate, format_share
 
@@ -17,6 +18,7 @@ LEAST_SHARE = 0.15
 MOST_OF_IT = 0.5
 """Of the step: when computing takes this much and nothing else can give back LEAST_SHARE, computing is the regime."""
 COMPUTE = "compute"
+COMMUNICATION = "communication"
 UNSPLIT = ("forward", "backward", "optimizer")
 """Phases of the model that stand for accounts where no step was profiled."""
 WIDEST = 0.3
@@ -50,6 +52,15 @@ class Regime:
 
 
 def regime(case: Case, findings: Iterable[Finding] = ()) -> Regime:
+    """The account with the largest recoverable time; for a rank that the others wait for, that is said first."""
+    found = _regime(case, findings)
+    late = late_of(case.ranks)
+    if late is None or late.rank != case.rank:
+        return found
+    return replace(found, sentence=f"The other ranks wait for rank {late.rank}. {found.sentence}")
+
+
+def _regime(case: Case, findings: Iterable[Finding]) -> Regime:
     """The account with the largest recoverable time.
 
     What computing could give back, no ledger knows: there it is the largest stake that a finding has in it. Undecided
@@ -68,7 +79,7 @@ def regime(case: Case, findings: Iterable[Finding] = ()) -> Regime:
         share = format_share(_share(largest.duration, case).value)
         because = f"{doubt.summary[:1].lower()}{doubt.summary[1:]}"
         what = "it" if case.step.steady == 1 else "a step"
-        return Regime(UNDECIDED, f"Undecided: {because}. Most of {what} was {_words(largest)} ({share}).", first)
+        return Regime(UNDECIDED, f"Undecided: {because}. Most of {what} was {_words(largest, case)} ({share}).", first)
     if first.value < LEAST_SHARE:
         return _nothing_to_recover(uses, first, case)
     return _between(ranked, first, case)
@@ -88,7 +99,7 @@ def _nothing_to_recover(uses: list[AccountUse], first: Estimate, case: Case) -> 
     unsplit = [use for use in uses if use.name in UNSPLIT]
     if unsplit:
         largest = max(unsplit, key=lambda use: use.duration.value)
-        most = f"{_words(largest)} took {_interval(_share(largest.duration, case))} of a step"
+        most = f"{_words(largest, case)} took {_interval(_share(largest.duration, case))} of a step"
         sentence = f"Undecided: no step was profiled, let the job run longer. {most.capitalize()}."
         return Regime(UNDECIDED, sentence, first)
     least = f"no account could give back more than {format_share(first.value)}"
@@ -103,11 +114,11 @@ def _between(ranked: list[AccountUse], first: Estimate, case: Case) -> Regime:
     """The first account, unless the second cannot be told from it."""
     second = _share(ranked[1].recoverable, case) if len(ranked) > 1 else None
     if second is not None and second.high >= first.low and second.value > 0:
-        pair = f"{_words(ranked[0])}, {_interval(first)}, and {_words(ranked[1])}, {_interval(second)},"
+        pair = f"{_words(ranked[0], case)}, {_interval(first)}, and {_words(ranked[1], case)}, {_interval(second)},"
         if max(first.high - first.low, second.high - second.low) > WIDEST:
             return Regime(UNDECIDED, f"Undecided: {pair} cannot be told apart; measure more steps.", first)
         return Regime(BALANCED, f"Balanced between {pair[:-1]}.", first)
-    words = _words(ranked[0])
+    words = _words(ranked[0], case)
     if ranked[0].name == COMPUTE:
         sentence = f"Bound by computing: faster kernels could make a step {_interval(first)} shorter."
         return Regime(COMPUTE, sentence, first)
@@ -121,7 +132,11 @@ def _share(part: Estimate, case: Case) -> Estimate:
     return Estimate(value, low, high, part.samples, "1")
 
 
-def _words(use: AccountUse) -> str:
+def _words(use: AccountUse, case: Case) -> str:
+    """What an account is called; communication of a rank that mostly waits for a late one is that waiting."""
+    late = late_of(case.ranks) if use.name == COMMUNICATION else None
+    if late is not None and late.rank != case.rank:
+        return f"waiting for rank {late.rank}"
     return WORDS.get(use.name, use.name)
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import shlex
 
 from steptime.findings.finding import Weight
+from steptime.findings.lateness import late_of
 from steptime.report.report import SCHEMA_VERSION, Environment, ProcessReport, Report
 
 
@@ -13,11 +14,14 @@ def compose(
 ) -> Report:
     """The report of a recording or of traces. source: the path as the user gave it. processes: at least one.
 
-    The slowest training process comes first: the others wait for it wherever they meet.
+    The rank that the others wait for comes first, else the slowest training process.
     """
     ordered = sorted(processes, key=lambda process: (-process.case.step.duration.value, process.rank or 0))
     if _alike(processes):
         ordered = sorted(processes, key=lambda process: (process.rank is None, process.rank or 0))
+    late = late_of(ordered[0].case.ranks)
+    if late is not None:
+        ordered = sorted(ordered, key=lambda process: process.rank != late.rank)
     return Report(SCHEMA_VERSION, source, environment, tuple(ordered), next_command(source, ordered[0]), problems)
 
 

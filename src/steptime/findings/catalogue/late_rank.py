@@ -4,18 +4,14 @@ from __future__ import annotations
 
 from steptime.findings.case import RankUse, Signal
 from steptime.findings.finding import Finding
+from steptime.findings.lateness import late_of
 from steptime.findings.rule import rule
 from steptime.findings.signals import Signals
 from steptime.findings.stakes import modelled, ratio
 from steptime.quantities import format_duration, format_share
 
-OFTEN = 0.5
-"""Of the waiting: a rank that the others wait for half of the time, or more, is not last by chance (with two ranks,
-chance alone makes a half: there it takes OFTEN_OF_TWO)."""
-OFTEN_OF_TWO = 0.75
-RATHER_LATE = 2.0
-"""Times the late rank's own waiting: how much longer the others wait on average. Ranks that are late in turns wait
-about equally."""
+MORE_WORK = 1.1
+"""Times the computing of the others on average: a tenth more is beyond what equal devices differ by."""
 SURE = 0.5
 """Of the waiting: other ranks may be the next late ones when this one is in time."""
 
@@ -40,7 +36,7 @@ def late_rank(signals: Signals) -> Finding | None:
     When to ignore it
         When the work is uneven by design (pipeline stages) and balanced elsewhere.
     """
-    late = _late(signals.ranks)
+    late = late_of(signals.ranks)
     if late is None:
         return None
     others = [rank for rank in signals.ranks if rank.rank != late.rank]
@@ -55,14 +51,12 @@ def late_rank(signals: Signals) -> Finding | None:
         f"rank {rank.rank}: waits {format_duration(rank.waiting)}, computes {format_duration(rank.compute)}"
         for rank in sorted(signals.ranks, key=lambda rank: rank.waiting)[:4]
     )
-    return late_rank.finding(
-        summary, f"Diagnose the trace of rank {late.rank} by itself for what takes it longer.", stake, evidence=evidence
-    )
+    return late_rank.finding(summary, _advice(signals, late), stake, evidence=evidence)
 
 
-def _late(ranks: tuple[RankUse, ...]) -> RankUse | None:
-    late = max(ranks, key=lambda rank: rank.last)
-    others = [rank.waiting for rank in ranks if rank.rank != late.rank]
-    if not others or late.last < (OFTEN_OF_TWO if len(ranks) == 2 else OFTEN):
-        return None
-    return late if sum(others) / len(others) >= RATHER_LATE * late.waiting else None
+def _advice(signals: Signals, late: RankUse) -> str:
+    """What most differs: more computing than the others' is more work, else its host is late."""
+    others = [rank.compute for rank in signals.ranks if rank.rank != late.rank]
+    if others and late.compute > MORE_WORK * sum(others) / len(others):
+        return f"Rank {late.rank} computes longer than the others: balance the work, or look at its device."
+    return f"Rank {late.rank} computes no longer than the others: look at its input and its host."
