@@ -109,7 +109,7 @@ def test_a_shell_script_with_two_trainings(folder: Path) -> None:
 def test_trainers_that_multiprocessing_spawns(folder: Path) -> None:
     (folder / "many.py").write_text(
         "import torch.multiprocessing as mp\nfrom library import train\n"
-        "def work(rank):\n    print(rank, train(seed=rank), flush=True)\n"
+        "import os\ndef work(rank):\n    os.write(1, f'{rank} {train(seed=rank)}\\n'.encode())\n"
         "if __name__ == '__main__':\n    mp.spawn(work, nprocs=2)\n"
     )
     assert len(trained(folder, [sys.executable, "many.py"])) == 2
@@ -118,7 +118,7 @@ def test_trainers_that_multiprocessing_spawns(folder: Path) -> None:
 def test_trainers_that_are_forked(folder: Path) -> None:
     (folder / "many.py").write_text(
         "import multiprocessing as mp\nfrom library import train\n"
-        "def work(rank):\n    print(rank, train(seed=rank), flush=True)\n"
+        "import os\ndef work(rank):\n    os.write(1, f'{rank} {train(seed=rank)}\\n'.encode())\n"
         "if __name__ == '__main__':\n"
         "    many = [mp.get_context('fork').Process(target=work, args=(rank,)) for rank in range(2)]\n"
         "    [one.start() for one in many]; [one.join() for one in many]\n"

@@ -93,9 +93,9 @@ def test_steps_are_found_and_the_job_is_the_same(job: Job, tmp_path: Path) -> No
     if job.needs and importlib.util.find_spec(job.needs) is None:
         pytest.skip(f"{job.needs} is not installed")
     bare = run(command(job))
-    assert bare.returncode == 0, bare.stderr
+    assert bare.returncode == 0, f"the bare job: {bare.stderr}"
     watched = watch(command(job), tmp_path / "recording")
-    assert (watched.stdout, watched.returncode) == (bare.stdout, 0), watched.stderr
+    assert (watched.stdout, watched.returncode) == (bare.stdout, 0), f"the watched job: {watched.stderr}"
     assert "steptime" not in watched.stderr
     timelines = lay_out_all(tmp_path / "recording")
     assert tuple(len(timeline.steps.begin) for timeline in timelines) == job.steps
@@ -133,7 +133,7 @@ def test_a_job_that_only_infers_is_laid_out_by_its_forwards(tmp_path: Path) -> N
 def test_what_inductor_compiles_is_not_changed(name: str, tmp_path: Path) -> None:
     job = Job(name, (20,), arguments=("inductor",))
     bare, watched = run(command(job)), watch(command(job), tmp_path / "recording")
-    assert bare.returncode == 0, bare.stderr
+    assert bare.returncode == 0, f"the bare job: {bare.stderr}"
     assert watched.stdout == bare.stdout
     (timeline,) = lay_out_all(tmp_path / "recording")
     assert len(timeline.steps.begin) == 20
