@@ -15,9 +15,10 @@ from steptime.recording.recording import Process
 
 def nothing_measured(outcome: Outcome, folder: Path) -> NothingMeasuredError | None:
     """Why there is nothing to account for; None when a process trained."""
-    ended = f"by signal {outcome.signal}" if outcome.signal else f"with status {outcome.status}"
     if outcome.steps_seen:
         return None
+    failed = outcome.signal is not None or outcome.status != 0
+    ended = f"by signal {outcome.signal}" if outcome.signal else f"with status {outcome.status}"
     if not outcome.python_seen:
         return NothingMeasuredError(
             "no-python",
@@ -25,15 +26,12 @@ def nothing_measured(outcome: Outcome, folder: Path) -> NothingMeasuredError | N
             "torch, started without -I, -E or -S and with PYTHONPATH left as it is.",
         )
     if not outcome.torch_seen:
-        return NothingMeasuredError(
-            "no-torch",
-            f"The job ended {ended} and never imported torch: give the command that trains, for example steptime run "
-            "-- python train.py.",
-        )
+        advice = "its own output may say why" if failed else "give the command that trains, as python train.py"
+        return NothingMeasuredError("no-torch", f"The job ended {ended} and never imported torch: {advice}.")
+    advice = "its own output may say why" if failed else "let it run on into training, or check that it trains here"
     return NothingMeasuredError(
         "no-steps",
-        f"The job ended {ended}, imported torch, and took no training step: let it run on into training, or check that "
-        f"it trains in this process; what was seen is in {folder}.",
+        f"The job ended {ended}, imported torch, and took no training step: {advice}; what was seen is in {folder}.",
     )
 
 
