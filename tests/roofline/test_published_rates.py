@@ -60,3 +60,15 @@ def test_odd_sequence_lengths_are_named_as_what_misses_the_tile(shared_data: Pat
     products = [each for each in roofline.groups if each.operator == "aten::bmm"][:2]
     assert [each.dimensions for each in products] == [("m = 5185", "n = 5185"), ("m = 5185", "k = 5185")]
     assert roofline.modelled > 0.99
+
+
+@pytest.mark.parametrize("workers", [0, 4])
+def test_flops_of_a_training_step_of_resnet50(shared_data: Path, workers: int) -> None:
+    """torchvision documents 4.09 billion multiply-adds of an image of 224 by 224. A step on 32 of them does these three
+    times, but for the gradient of the images themselves. The trace is of 2021: shapes without strides."""
+    roofline = drawn(shared_data / f"kineto/resnet50_workers{workers}.pt.trace.json.gz", "Tesla V100-DGXS-32GB")
+    first = 2 * 32 * 64 * 112 * 112 * 3 * 7 * 7
+    assert roofline.flops == pytest.approx(3 * 32 * 2 * 4.09e9 - first, rel=1e-3)
+    assert roofline.modelled > 0.94
+    assert roofline.matrix_unit == 0
+    assert roofline.number_format == "float32"

@@ -15,6 +15,7 @@ from steptime.intervals import claim, contains, union
 from steptime.kineto.table import Category, Trace
 from steptime.ledger.names import COMMUNICATION_KERNEL, matching
 from steptime.links.links import UNKNOWN, Links
+from steptime.roofline.convolutions import complete
 from steptime.roofline.groups import BOUNDS, Members, bound_of_kernel, group, totals
 from steptime.roofline.kernel_names import list_item, multiplies
 from steptime.roofline.processor import draw_on_processor
@@ -45,7 +46,7 @@ def _members(trace: Trace, links: Links, windows: Int64) -> Members:
     operator = links.operator[rows].astype(np.int64)
     names = trace.events.name[rows]
     items = np.fromiter(map(list_item, trace.symbols), np.int64, len(trace.symbols))[names]
-    modelled = model(trace, operator, items)
+    modelled = complete(trace, links, operator, model(trace, operator, items))
     share = _shares(trace, rows, operator, modelled)
     inside = contains(union(windows[:, 0], windows[:, 1]), trace.events.begin[rows])
     counted = (links.step[rows] != UNKNOWN) | ((links.launch[rows] == UNKNOWN) & inside)

@@ -105,6 +105,20 @@ def _transposed(call: Call, positions: tuple[int, int, int, int], groups: int | 
     return Work(flops, moved, image.number_format, _channels(weight, parts, transposed=True))
 
 
+def from_output(image: Tensor, weight: Tensor, output: Tensor) -> Work:
+    """A convolution of which the sides of all three are known and no setting is: forward or the weight's gradient.
+
+    Raises ValueError where the channels are those of no ordinary convolution, or may be those of a transposed one.
+    """
+    groups = image.shape[1] // weight.shape[1]
+    ordinary = output.shape[1] == weight.shape[0] and groups * weight.shape[1] == image.shape[1]
+    if not ordinary or prod(output.shape[2:]) > prod(image.shape[2:]):
+        raise ValueError("no ordinary convolution")
+    flops = 2 * output.elements * weight.elements // weight.shape[0]
+    moved = image.bytes + weight.bytes + output.bytes
+    return Work(flops, moved, image.number_format, _channels(weight, groups))
+
+
 def _backward(call: Call) -> Work:
     """(grad, input, weight, bias sizes, stride, padding, dilation, transposed, …, groups, mask): a product each for the
     gradients of input and weight, as far as the mask asks for them."""
