@@ -14,6 +14,7 @@ from steptime.errors import TraceError
 COMPRESSED_CHUNK = 1 << 16
 GZIP_MAGIC = b"\x1f\x8b"
 DeflateError: Any = isal_zlib.error
+UNITS = ((10**9, "GB"), (10**6, "MB"), (10**3, "kB"), (1, "bytes"))
 GZIP_WINDOW = 31
 """zlib's wbits for a gzip header and a 32 KiB window."""
 
@@ -66,11 +67,7 @@ class Source:
             filled += count
             self.size += count
             if self.size > self._max_size:
-                raise TraceError(
-                    "trace-too-large",
-                    f"{self._path} holds more than {self._max_size / 1e9:.3g} GB of JSON, which is the limit for one "
-                    "trace; record fewer steps, or raise it with --max-size (100 GB: --max-size 100GB).",
-                )
+                raise too_large(f"{self._path} holds", self._max_size)
         return filled
 
     def _inflate(self, view: memoryview) -> int:
@@ -106,3 +103,13 @@ class Source:
     def _unreadable(self, error: OSError) -> TraceError:
         reason = error.strerror or str(error)
         return TraceError("trace-unreadable", f"{self._path} cannot be read: {reason}.")
+
+
+def too_large(what_holds: str, limit: int) -> TraceError:
+    """The refusal of more JSON than `limit` bytes."""
+    unit, name = next((unit, name) for unit, name in UNITS if limit >= unit)
+    return TraceError(
+        "trace-too-large",
+        f"{what_holds} more than {limit / unit:.3g} {name} of JSON, which is the limit for the traces of one rank: "
+        "record fewer steps, or raise it with --max-size (for instance --max-size 20GB).",
+    )

@@ -20,6 +20,7 @@ from steptime.kineto.columns import IDS, WHOLE, Numbering
 from steptime.kineto.gather import RankFiles, host_process
 from steptime.kineto.growing import Growing
 from steptime.kineto.reader import DEFAULT_MAX_SIZE
+from steptime.kineto.source import too_large
 from steptime.kineto.table import ABSENT, Damage, EventTable, Trace
 
 LINKING = {"correlation": (1, ("correlation",)), "external": (1, ("external",)), "sequence": (0, ("sequence",)),
@@ -42,7 +43,12 @@ def read_rank(found: RankFiles, *, max_size: int = DEFAULT_MAX_SIZE, cache: bool
     joined = _Joined()
     left = max_size
     for file in found.files:
-        trace = read_remembered(file, max_size=left, cache=cache)
+        try:
+            trace = read_remembered(file, max_size=left, cache=cache)
+        except TraceError as error:
+            if error.slug != "trace-too-large":
+                raise
+            raise too_large(f"{found.files[0]} and {len(found.files) - 1} more of its process hold", max_size) from None
         left -= trace.size
         joined.add(trace)
     return _ranked(joined.trace(), found.rank)
