@@ -1,11 +1,12 @@
 """Accounts of training on an accelerator: what the device did and, while it idled, why.
 
 What a thread was doing that ends an idle stretch explains it: *input* (in the loader's next(), or batch preparation
-that the caller knows of), *sync* (the device ran dry inside a call that waits for it: all of the idle time up to the
-launch, because without the wait the queue would not have been empty; or a copy from pageable memory holds the host
-while it is staged), *compile*, *launch* (inside operators and runtime calls, in gaps at the cadence of dispatching, and
-from the launch to the start of the activity), *host* (everything else of that thread). Streams and devices of one
-process count as one: idle means that all of them are.
+that the caller knows of), *sync* (the device ran dry inside a call that waits for it, a blocking copy among them: all
+of the idle time up to the launch, because without the wait the queue would not have been empty; or the host is in such
+a call, or in a copy that is staged, for longer than launching takes while the device is idle), *compile*, *launch*
+(inside operators and runtime calls, in gaps at the cadence of dispatching, and from the launch to the start of the
+activity), *host* (everything else of that thread). Streams and devices of one process count as one: idle means that all
+of them are.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Idle stretches of the device and what the threads that end them were doing.
 
 An idle stretch ends with a device activity, which a thread of the host launched; what that thread was doing explains
-the stretch. Autograd's engine works for the training thread, which waits meanwhile: what it ends is explained by both.
+the stretch. Autograd's engine works for the training thread, which waits meanwhile: what one ends, both explain.
 What nothing in the trace launched, and the idle time at the very end, is explained by the training thread.
 """
 
@@ -30,7 +30,7 @@ ACCOUNTS = (Account.INPUT, Account.SYNC, Account.COMPILE, Account.LAUNCH, Accoun
 class Idle:
     """Idle stretches in time order, ns. launch: row of the call that ends each, UNKNOWN for none; launched: when it
     began. lane: of the thread that ends it. staged: that call is a copy which held the host for longer than launching
-    takes. threads: by lane, the lanes that explain what it ends.
+    takes. threads: by lane, the lanes that explain what it ends, those whose word counts first first.
     """
 
     begin: Int64
@@ -54,9 +54,9 @@ def idle_of(trace: Trace, busy: Intervals, lane: int | None) -> Idle:
     lanes = np.where(called, trace.events.lane[launch], _usual_launcher(trace, activities, lane))
     launched = np.clip(np.where(called, trace.events.begin[launch], idle.end), idle.begin, idle.end)
     staged = called & matching(trace, COPY_CALL.search)[launch] & (trace.events.duration[launch] > DISPATCH_GAP)
-    engines = autograd_lanes(trace, lane) if lane is not None else []
-    threads = {each: (each, lane) if each in engines else (each,) for each in np.unique(lanes).tolist()}
-    return Idle(idle.begin, idle.end, launch, launched, lanes, staged, threads)  # type: ignore[arg-type]
+    family = (*autograd_lanes(trace, lane), lane) if lane is not None else ()
+    threads = {each: family if each in family else (each,) for each in np.unique(lanes).tolist()}
+    return Idle(idle.begin, idle.end, launch, launched, lanes, staged, threads)
 
 
 def idle_claims(trace: Trace, idle: Idle, input_ranges: Intervals, compile_ranges: Intervals) -> Claims:
@@ -66,10 +66,12 @@ def idle_claims(trace: Trace, idle: Idle, input_ranges: Intervals, compile_range
 
 
 def waiting_calls(trace: Trace, lane: int) -> Int64:
-    """Rows of the runtime calls of a lane that return when the device is done, by begin."""
+    """Rows of the runtime calls of a lane that return when the device is done, by begin: those that do by their name,
+    and copies that held the host for longer than launching takes."""
     events = trace.events
-    chosen = (events.category == Category.RUNTIME) & (events.lane == lane) & matching(trace, SYNCHRONISATION.search)
-    rows = np.flatnonzero(chosen)
+    blocking = matching(trace, COPY_CALL.search) & (events.duration > DISPATCH_GAP)
+    waiting = matching(trace, SYNCHRONISATION.search) | blocking
+    rows = np.flatnonzero((events.category == Category.RUNTIME) & (events.lane == lane) & waiting)
     return rows[np.argsort(events.begin[rows], kind="stable")]
 
 
@@ -91,7 +93,11 @@ def _explain(
     calls = join(*(_calls(trace, each) for each in threads))
     dispatching = join(calls, short_gaps(calls), union(launched, end))
     staged = idle.staged[mine]
-    waiting = join(union(begin[drained], launched[drained]), union(launched[staged], end[staged]))
+    waiting = join(
+        union(begin[drained], launched[drained]),
+        union(launched[staged], end[staged]),
+        intersect(inside, join(*(_waiting(trace, each, longer_than=DISPATCH_GAP) for each in threads))),
+    )
     return {
         Account.INPUT: intersect(inside, join(*(input_time(trace, each) for each in threads), input_ranges)),
         Account.SYNC: waiting,
@@ -101,8 +107,9 @@ def _explain(
     }
 
 
-def _waiting(trace: Trace, lane: int) -> Intervals:
+def _waiting(trace: Trace, lane: int, *, longer_than: int = 0) -> Intervals:
     rows = waiting_calls(trace, lane)
+    rows = rows[trace.events.duration[rows] > longer_than]
     return union(trace.events.begin[rows], trace.events.end[rows])
 
 

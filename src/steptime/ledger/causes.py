@@ -1,0 +1,121 @@
+"""What a thread was doing in a piece of time, as one event: the one that held it for most of it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from steptime.kineto.table import Category, Trace
+from steptime.ledger.threads import host_events
+from steptime.links.forest import forest_of
+from steptime.links.links import UNKNOWN, Int32, Links
+from steptime.links.names import ALLOCATION, LOADER, STEP, is_engine, matching
+
+Int64 = npt.NDArray[np.int64]
+Bool = npt.NDArray[np.bool_]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Thread:
+    """The events of one thread, parents before children. rows: of the table. parent: position in these columns, UNKNOWN
+    for none. begin, end: ns."""
+
+    rows: Int32
+    parent: Int32
+    begin: Int64
+    end: Int64
+
+    def innermost_at(self, times: Int64) -> Int64:
+        """The row of the innermost event at each time, UNKNOWN where none is open."""
+        at = np.searchsorted(self.begin, times, side="right") - 1
+        walking = np.flatnonzero(at != UNKNOWN)
+        while len(walking):
+            walking = walking[self.end[at[walking]] <= times[walking]]
+            at[walking] = self.parent[at[walking]]
+            walking = walking[at[walking] != UNKNOWN]
+        return np.where(at == UNKNOWN, UNKNOWN, self.rows[at]) if len(self.rows) else at
+
+
+def thread_on(trace: Trace, lane: int) -> Thread:
+    """What happened on a lane of the host, the profiler's own ranges of steps left out."""
+    events = trace.events
+    rows = np.flatnonzero(host_events(trace) & (events.lane == lane) & ~matching(trace, STEP.match)).astype(np.int32)
+    made = forest_of(events.lane, events.begin, events.end, rows)
+    return Thread(made.rows, made.parent, events.begin[made.rows], events.end[made.rows])
+
+
+def dominant(begin: Int64, end: Int64, threads: tuple[Thread, ...], standing_for: Int32) -> Int64:
+    """For each piece of time the event that held the thread for most of it, UNKNOWN where none did.
+
+    begin, end: ns, disjoint and in time order. threads: that explain the pieces; a later one counts where the earlier
+    ones did nothing. standing_for: by row, the event that a row counts for.
+    """
+    if not len(begin):
+        return np.empty(0, np.int64)
+    times = np.concatenate([column for each in threads for column in (each.begin, each.end)])
+    times = times[_piece_at(begin, end, times) != UNKNOWN]
+    heads = np.unique(np.concatenate((begin, times)))
+    piece = _piece_at(begin, end, heads)
+    tails = np.minimum(np.append(heads[1:], end[-1]), end[piece])
+    owner = np.full(len(heads), UNKNOWN, np.int64)
+    for each in threads:
+        free = np.flatnonzero(owner == UNKNOWN)
+        owner[free] = each.innermost_at(heads[free])
+    known = owner != UNKNOWN
+    return _heaviest(piece[known], standing_for[owner[known]].astype(np.int64), (tails - heads)[known], len(begin))
+
+
+def _piece_at(begin: Int64, end: Int64, times: Int64) -> Int64:
+    """The piece in which each time lies, UNKNOWN outside all."""
+    piece = np.searchsorted(begin, times, side="right") - 1
+    return np.where((piece >= 0) & (times < end[piece]), piece, UNKNOWN)
+
+
+def causes_while_launching(trace: Trace, links: Links) -> Int32:
+    """By row, what a thread that launches is said to be at: a call that allocates, else the innermost operator, else
+    the runtime call, annotation or Python function itself."""
+    events = trace.events
+    itself = np.arange(len(events), dtype=np.int32)
+    calls = events.category == Category.RUNTIME
+    alone = (calls & matching(trace, ALLOCATION.search)) | (links.operator == UNKNOWN)
+    outside = np.where(links.annotation != UNKNOWN, links.annotation, links.function)
+    found = np.where(alone, np.where(calls | (outside == UNKNOWN), itself, outside), links.operator)
+    return found.astype(np.int32)
+
+
+def causes_of_input(trace: Trace, links: Links) -> Int32:
+    """By row, what holds up the input: the loader, else the user's function, else the event itself."""
+    loader = matching(trace, LOADER.match)
+    found = np.where(links.function != UNKNOWN, links.function, np.arange(len(loader), dtype=np.int32))
+    above = links.annotation.copy()
+    above[above != UNKNOWN] = np.where(loader[above[above != UNKNOWN]], above[above != UNKNOWN], UNKNOWN)
+    return np.where(above != UNKNOWN, above, found).astype(np.int32)
+
+
+def outermost_operator(trace: Trace, links: Links, rows: Int64) -> Int64:
+    """The outermost operator around each row (aten::to, not the aten::copy_ inside it) below autograd's frames and the
+    user's ranges; the row itself without one."""
+    rooted = matching(trace, lambda name: name.startswith("aten::") and not is_engine(name))
+    found = np.where(links.operator[rows] == UNKNOWN, rows, links.operator[rows])
+    while True:
+        above = links.parent[found]
+        climbing = (above != UNKNOWN) & rooted[above]
+        if not climbing.any():
+            return found.astype(np.int64)
+        found = np.where(climbing, above, found)
+
+
+def _heaviest(piece: Int64, cause: Int64, weight: Int64, count: int) -> Int64:
+    """For each piece the cause with the largest sum of weights."""
+    found = np.full(count, UNKNOWN, np.int64)
+    if not len(piece):
+        return found
+    order = np.lexsort((cause, piece))
+    piece, cause, weight = piece[order], cause[order], weight[order]
+    heads = np.flatnonzero(np.append(True, (np.diff(piece) != 0) | (np.diff(cause) != 0)))
+    sums = np.add.reduceat(weight, heads)
+    lightest_first = np.argsort(sums, kind="stable")
+    found[piece[heads][lightest_first]] = cause[heads][lightest_first]
+    return found

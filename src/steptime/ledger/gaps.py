@@ -1,0 +1,132 @@
+"""Device-idle time, piece by piece: when, in which step, to which account it is posted, and what caused it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from steptime.intervals import EMPTY, Intervals, contains, subtract, union
+from steptime.kineto.table import Trace
+from steptime.ledger.activities import device_time
+from steptime.ledger.causes import causes_of_input, causes_while_launching, dominant, outermost_operator, thread_on
+from steptime.ledger.idle import Idle, idle_claims, idle_of, waiting_calls
+from steptime.ledger.ledger import Account
+from steptime.ledger.processor import Claims
+from steptime.ledger.threads import training_lane
+from steptime.links.links import UNKNOWN, Links
+
+Int64 = npt.NDArray[np.int64]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Gaps:
+    """Pieces of device-idle time of one account each, in time order; all columns int64 of one length, read-only.
+
+    begin, end: ns. gap: number of the idle stretch that the piece is of. step: index of the window. account: an
+    `Account` from INPUT on. launch: row of the call that ends the stretch. lane: of the thread that made it. wait: of
+    a piece of SYNC, row of the call that waited. cause: row of the event that held that thread for most of the piece:
+    an operator, a runtime call, an annotation or a Python function. Rows are UNKNOWN where there is none.
+    """
+
+    begin: Int64
+    end: Int64
+    gap: Int64
+    step: Int64
+    account: Int64
+    launch: Int64
+    lane: Int64
+    wait: Int64
+    cause: Int64
+
+    def __len__(self) -> int:
+        return len(self.begin)
+
+    @property
+    def duration(self) -> Int64:
+        """end - begin, ns."""
+        return self.end - self.begin
+
+
+def gaps_of(
+    trace: Trace,
+    links: Links,
+    windows: Int64,
+    *,
+    input_ranges: Intervals = EMPTY,
+    compile_ranges: Intervals = EMPTY,
+    training_thread: int | None = None,
+) -> Gaps:
+    """The idle time of the steps. windows: (n, 2) ns, the steps as the ledger has them (`trace_steps.reach`); the rest
+    as for `account.account_for`, whose entries from INPUT on these pieces sum to, step by step and to the nanosecond.
+    """
+    busy = device_time(trace).busy
+    idle = idle_of(trace, busy, training_lane(trace, training_thread))
+    claims = idle_claims(trace, idle, input_ranges, compile_ranges)
+    begin, end, step, account = _pieces(windows, busy, claims)
+    gap = np.searchsorted(idle.begin, begin, side="right") - 1
+    gap[(gap < 0) | (begin >= np.append(idle.end, 0)[gap])] = UNKNOWN
+    lane, launch = (np.append(column, UNKNOWN)[gap] for column in (idle.lane, idle.launch))
+    wait = _waits(trace, idle, np.append(idle.begin, 0)[gap], begin, lane)
+    wait = np.where((wait == UNKNOWN) & np.append(idle.staged, False)[gap], launch, wait)
+    wait = np.where(account == Account.SYNC, wait, UNKNOWN)
+    found = Gaps(begin, end, gap, step, account, launch, lane, wait, np.full(len(gap), UNKNOWN))
+    found.cause[:] = _causes(trace, links, idle, found)
+    for column in Gaps.__slots__:
+        getattr(found, column).flags.writeable = False
+    return found
+
+
+def _pieces(windows: Int64, busy: Intervals, claims: Claims) -> tuple[Int64, Int64, Int64, Int64]:
+    """begin, end, step and account of the idle time of the windows: each instant to the first claim that holds it."""
+    idle = subtract(union(windows[:, 0], windows[:, 1]), busy)
+    sides = [side for each in (idle, *(held for _, held in claims)) for side in (each.begin, each.end)]
+    borders = np.unique(np.concatenate((windows.ravel(), *sides)))
+    heads, tails = borders[:-1], borders[1:]
+    inside = contains(idle, heads)
+    heads, tails = heads[inside], tails[inside]
+    account = np.full(len(heads), Account.UNEXPLAINED, np.int64)
+    for name, each in reversed(claims):
+        account[contains(each, heads)] = name
+    step = np.searchsorted(windows[:, 0], heads, side="right") - 1
+    whole = np.append(True, (heads[1:] != tails[:-1]) | (np.diff(account) != 0) | (np.diff(step) != 0))[: len(heads)]
+    first = np.flatnonzero(whole)
+    last = np.append(first[1:], len(heads)) - 1
+    return heads[first], tails[last], step[first], account[first]
+
+
+def _waits(trace: Trace, idle: Idle, drained: Int64, begin: Int64, lane: Int64) -> Int64:
+    """By piece: the call in which the host waited when the device ran dry, else when the piece begins; UNKNOWN where it
+    did not. drained: when the stretch of each piece began, ns."""
+    events = trace.events
+    found = np.full(len(begin), UNKNOWN)
+    for ending, threads in idle.threads.items():
+        for thread in threads if ending != UNKNOWN else ():
+            calls = waiting_calls(trace, thread)
+            for times in (begin, drained):
+                call = np.append(calls, UNKNOWN)[np.searchsorted(events.begin[calls], times, side="right") - 1]
+                waited = (lane == ending) & (call != UNKNOWN) & (times < events.end[call])
+                found = np.where(waited, call, found)
+    return found
+
+
+def _causes(trace: Trace, links: Links, idle: Idle, pieces: Gaps) -> Int64:
+    """The event behind each piece; what it is looked for among depends on the account."""
+    cause = np.full(len(pieces), UNKNOWN)
+    waited = pieces.wait != UNKNOWN
+    cause[waited] = outermost_operator(trace, links, pieces.wait[waited])
+    itself = np.arange(len(trace.events), dtype=np.int32)
+    kinds = {
+        Account.INPUT: causes_of_input(trace, links),
+        Account.COMPILE: np.where(links.annotation == UNKNOWN, itself, links.annotation).astype(np.int32),
+        Account.LAUNCH: causes_while_launching(trace, links),
+        Account.HOST: itself,
+    }
+    for lane, lanes in idle.threads.items():
+        threads = tuple(thread_on(trace, each) for each in lanes if each != UNKNOWN)
+        for account, standing_for in kinds.items():
+            chosen = np.flatnonzero((pieces.lane == lane) & (pieces.account == account))
+            if len(chosen) and threads:
+                cause[chosen] = dominant(pieces.begin[chosen], pieces.end[chosen], threads, standing_for)
+    return cause

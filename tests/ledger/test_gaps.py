@@ -1,0 +1,175 @@
+"""Idle time of the device by its reason and its cause."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+from traces import (
+    ENGINE,
+    Event,
+    Events,
+    Written,
+    annotation,
+    called,
+    copy,
+    kernel,
+    launch,
+    operator,
+    python,
+    step,
+    write,
+)
+
+from steptime.kineto.reader import read
+from steptime.kineto.table import Trace
+from steptime.ledger.account import account_for, has_kernels
+from steptime.ledger.gap_totals import GapTotal, WaitTotal, gap_totals, wait_totals
+from steptime.ledger.gaps import Gaps, gaps_of
+from steptime.ledger.ledger import Account
+from steptime.ledger.trace_steps import reach, steps_of
+from steptime.links.link import link
+
+LOADER = "enumerate(DataLoader)#_SingleProcessDataLoaderIter.__next__"
+
+
+@pytest.fixture
+def written(tmp_path: Path) -> Written:
+    """Writes events and reads them back."""
+    return lambda events: write(events, tmp_path)
+
+
+def looked_at(trace: Trace) -> tuple[Gaps, tuple[GapTotal, ...], tuple[WaitTotal, ...]]:
+    borders = steps_of(trace)
+    links = link(trace, borders)
+    gaps = gaps_of(trace, links, reach(trace, borders))
+    return gaps, gap_totals(trace, links, gaps, len(borders)), wait_totals(trace, links, gaps, len(borders))
+
+
+def causes(trace: Trace) -> dict[tuple[str, str], float]:
+    """Microseconds by account and cause."""
+    return {(each.account.name, each.cause): each.duration.sum() / 1000 for each in looked_at(trace)[1]}
+
+
+def training(*events: Event) -> Events:
+    """A step of 1 ms with a first kernel at once and a last one at its end; in between the device idles."""
+    first = [launch(1, 0, 5), kernel(1, 10, 100)]
+    last = [launch(2, 880, 885), kernel(2, 890, 1000)]
+    return [step(0, 1000), *first, *last, *events]
+
+
+def test_the_loader_is_the_cause_of_input(written: Written) -> None:
+    inside = [operator("aten::stack", 300, 500), python("data.py(7): __getitem__", 250, 700)]
+    found = causes(written(training(annotation(LOADER, 120, 800), *inside)))
+    assert found[("INPUT", LOADER)] == 680
+
+
+def test_a_drain_is_caused_by_the_outermost_operator_around_the_wait(written: Written) -> None:
+    around = [operator("aten::item", 60, 130), operator("aten::_local_scalar_dense", 61, 129)]
+    trace = written(training(python("train.py(3): train", 0, 990), *around, called("cudaStreamSynchronize", 70, 120)))
+    _, totals, (wait,) = looked_at(trace)
+    (sync,) = (each for each in totals if each.account is Account.SYNC)
+    assert (sync.cause, sync.duration.tolist(), sync.count.tolist()) == ("aten::item", [780_000], [1])
+    assert (wait.call, wait.operator, wait.calls.tolist()) == ("cudaStreamSynchronize", "aten::item", [1])
+    assert wait.idle.tolist() == [780_000]
+    assert wait.source is not None
+    assert (wait.source.file, wait.source.line) == ("train.py", 3)
+
+
+def test_a_wait_that_costs_the_device_nothing_is_listed_without_idle_time(written: Written) -> None:
+    _, _, (wait,) = looked_at(written(training(called("cudaStreamSynchronize", 20, 90))))
+    assert (wait.call, wait.operator, wait.calls.tolist(), wait.idle.tolist()) == (
+        "cudaStreamSynchronize",
+        "",
+        [1],
+        [0],
+    )
+
+
+def test_a_blocking_copy_that_outlasts_the_queue_is_a_wait(written: Written) -> None:
+    """The device runs dry while the copy holds the host; the activity that ends the stretch was queued before."""
+    blocking = [operator("aten::to", 50, 720), called("cudaMemcpyAsync", 60, 700, 3), copy(3, 690, 700)]
+    gaps, totals, (wait,) = looked_at(written(training(*blocking)))
+    (sync,) = (each for each in totals if each.account is Account.SYNC)
+    assert (sync.cause, sync.duration.tolist()) == ("aten::to", [590_000])
+    assert wait.call == "cudaMemcpyAsync"
+    assert gaps.duration.sum() == 1_000_000 - 200_000 - 10_000
+
+
+def test_launching_is_caused_by_the_operator_that_took_most_of_it(written: Written) -> None:
+    operators = [
+        operator("aten::linear", 100, 600),
+        operator("aten::add", 600, 880),
+        called("cudaEventQuery", 700, 710),
+    ]
+    found = causes(written(training(*operators)))
+    assert found == {("LAUNCH", "aten::linear"): 790, ("LAUNCH", "cudaLaunchKernel"): 10}
+
+
+def test_a_call_that_allocates_is_a_cause_of_its_own(written: Written) -> None:
+    found = causes(written(training(operator("aten::empty", 100, 880), called("hipFree", 110, 870))))
+    assert found[("LAUNCH", "hipFree")] == 790
+
+
+def test_python_is_the_cause_of_host_time_with_its_line(written: Written) -> None:
+    stack = [python("train.py(3): log", 100, 870), python("<built-in method sleep>", 150, 860)]
+    _, totals, _ = looked_at(written(training(*stack)))
+    (host,) = (each for each in totals if each.account is Account.HOST)
+    assert host.cause == "<built-in method sleep>"
+    assert host.source is not None
+    assert host.source.function == "log"
+
+
+def test_autograd_explains_what_the_training_thread_ends(written: Written) -> None:
+    stack = python("torch/autograd/graph.py(1): _engine_run_backward", 50, 870)
+    found = causes(
+        written(training(stack, operator("aten::mm", 90, 860, ENGINE), operator("XBackward0", 89, 861, ENGINE)))
+    )
+    assert found == {("LAUNCH", "aten::mm"): 790, ("LAUNCH", "cudaLaunchKernel"): 10}
+
+
+def test_pieces_are_numbered_by_step_and_by_the_stretch_that_they_are_of(written: Written) -> None:
+    first = [step(0, 100, 1), launch(1, 0, 5), kernel(1, 5, 50)]
+    second = [step(100, 200, 2), annotation(LOADER, 100, 150), launch(2, 180, 185), kernel(2, 185, 200)]
+    gaps, _, _ = looked_at(written([*first, *second]))
+    assert gaps.step.tolist() == [0, 0, 1, 1, 1]
+    assert [Account(each).name for each in gaps.account] == ["LAUNCH", "HOST", "INPUT", "HOST", "LAUNCH"]
+    assert gaps.gap.tolist() == [0, 1, 1, 1, 1]
+    assert not gaps.cause.flags.writeable
+
+
+def test_gaps_of_real_traces_sum_to_the_ledger_of_each_step(shared_data: Path) -> None:
+    seen = 0
+    for path in sorted(shared_data.rglob("*.json*")):
+        if "_et" in str(path) or "expected" in path.name or path.stat().st_size > 3_000_000:
+            continue
+        trace = read(path)
+        if not has_kernels(trace):
+            continue
+        borders = steps_of(trace)
+        ledger, (gaps, totals, waits) = account_for(trace, borders), looked_at(trace)
+        found = np.zeros_like(ledger.entries)
+        np.add.at(found, (gaps.step, gaps.account), gaps.duration)
+        assert (found[:, Account.INPUT :] == ledger.entries[:, Account.INPUT :]).all(), path
+        summed = np.zeros_like(ledger.entries)
+        for each in totals:
+            summed[:, each.account] += each.duration
+        assert (summed == found).all(), path
+        assert sum(int(each.idle.sum()) for each in waits) == ledger.entries[:, Account.SYNC].sum(), path
+        seen += 1
+    assert seen >= 20
+
+
+def test_a_job_without_a_memory_pool_idles_in_the_drivers_allocator(shared_data: Path) -> None:
+    """TraceLens' classifier of idle time must find MEMORY_ALLOC there; expected.json."""
+    totals = looked_at(read(shared_data / "tracelens/mi300/ddp_resnet18_no_pool/train_resnet18.json.gz"))[1]
+    idle = sum(int(each.duration.sum()) for each in totals)
+    assert totals[0].cause == "hipFree"
+    assert int(totals[0].duration.sum()) > 0.9 * idle
+
+
+def test_the_copies_to_the_device_of_a_real_job_hold_its_host(shared_data: Path) -> None:
+    waits = looked_at(read(shared_data / "hta/negative_queue_length_values_check/rank0.json.gz"))[2]
+    assert (waits[0].call, waits[0].operator) == ("cudaMemcpyAsync", "aten::to")
+    assert (waits[0].idle[:4] > 80_000_000).all()
