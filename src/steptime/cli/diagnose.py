@@ -2,17 +2,33 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import click
 
+from steptime.cli.border import say
 from steptime.cli.options import check_outputs, deliver, output_options, trace_options
+from steptime.errors import UsageError
 
 
 @click.command("diagnose", short_help="Diagnose a recording, or a trace of torch's profiler.")
 @click.argument("paths", nargs=-1, required=True, metavar="PATH...")
+@click.option(
+    "--annotate",
+    metavar="FILE",
+    help="Write the trace again to FILE (.json, .json.gz) with tracks of the ledger, of why the device idled and of "
+    "the critical path, to open in Perfetto. Of one trace only.",
+)
 @trace_options
 @output_options
 def command(
-    paths: tuple[str, ...], outputs: tuple[str, ...], as_json: bool, force: bool, max_size: int, cache: bool
+    paths: tuple[str, ...],
+    annotate: str | None,
+    outputs: tuple[str, ...],
+    as_json: bool,
+    force: bool,
+    max_size: int,
+    cache: bool,
 ) -> int:
     """Diagnose a recording (a folder written by steptime run), traces of torch's profiler of one job (.json, .json.gz;
     files, a folder, or a quoted pattern), or a report that was saved as JSON. Needs no torch.
@@ -21,10 +37,35 @@ def command(
     steptime diagnose runs/train-20260801-101500
     steptime diagnose trace.json.gz -o report.md
     steptime diagnose "traces/rank*.json.gz" --max-size 20GB
+    steptime diagnose trace.json.gz --annotate annotated.json.gz
     """
     check_outputs(outputs, force=force)
+    if annotate is not None:
+        _check_annotation(paths, annotate, force=force)
     from steptime.diagnosis import diagnose_paths
 
     report = diagnose_paths(paths, max_size=max_size, cache=cache)
     deliver(report, outputs, as_json=as_json, force=force, text_to_stderr=False)
+    if annotate is not None:
+        _write_annotation(Path(paths[0]), Path(annotate), force=force, max_size=max_size, cache=cache)
     return 0
+
+
+def _check_annotation(paths: tuple[str, ...], destination: str, *, force: bool) -> None:
+    """Refuses before the work what could not be written after it. Raises UsageError and OutputError."""
+    from steptime.replay.annotate import check_destination
+
+    if len(paths) != 1 or not Path(paths[0]).is_file():
+        raise UsageError(
+            "annotate-one-trace",
+            "--annotate writes one trace again, so PATH must be one file of torch's profiler. Those of a recording are "
+            "its trace-*.json.gz.",
+        )
+    check_destination(Path(paths[0]), Path(destination), force=force)
+
+
+def _write_annotation(path: Path, destination: Path, *, force: bool, max_size: int, cache: bool) -> None:
+    from steptime.replay.annotate import annotate
+
+    annotate(path, destination, force=force, max_size=max_size, cache=cache)
+    say(f"Wrote {destination}")

@@ -8,7 +8,7 @@ import numpy as np
 
 from steptime.intervals import measure
 from steptime.kineto.table import Category
-from steptime.ledger.names import matching
+from steptime.links.names import matching
 from steptime.replay.delays import Delays, Streams, delays_of, streams_of
 from steptime.replay.graph import NONE, Bool, EdgeKind, Edges, Graph, Int64, NodeKind, Nodes, edges_of, joined
 from steptime.replay.order import in_order, with_unexplained

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from steptime.kineto.table import Category
-from steptime.ledger.names import matching
+from steptime.links.names import matching
 from steptime.replay.graph import NONE, Bool, Int64
 from steptime.replay.scope import PAGEABLE, Scope, Waits
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from steptime.intervals import contains
-from steptime.kineto.table import Category
+from steptime.kineto.table import Category, Trace
 from steptime.ledger.operations import operator_events
 from steptime.nesting import ROOT, innermost_at, nearest_ancestor, nest, stretches
 from steptime.replay.critical_path import Path, PathKind
@@ -64,7 +64,7 @@ def _cut(scope: Scope, graph: Graph, found: Run, path: Path, pieces: Int64, lane
     shift = graph.nodes.observed[node] - found.finish[node]
     begin, end = path.begin[pieces] + shift, path.end[pieces] + shift
     times = host_time(scope, lane)
-    operators, callers = _names_on(scope, lane)
+    operators, callers = _names_on(scope.trace, lane)
     borders = [operators.borders, callers.borders, *(each.begin for each in times), *(each.end for each in times)]
     cuts = np.unique(np.concatenate([begin, end, *borders]))
     low, high = np.searchsorted(cuts, begin), np.searchsorted(cuts, end)
@@ -96,21 +96,40 @@ class _Names:
         return np.where(index >= 0, self.names[np.maximum(index, 0)], NONE)
 
 
-def _names_on(scope: Scope, lane: int) -> tuple[_Names, _Names]:
+def names_at(trace: Trace, lane: int, begin: Int64, end: Int64) -> list[str]:
+    """What a lane was in for most of each stretch of time: an operator or a runtime call, else a Python function or an
+    annotation, "" for nothing. The stretches are in time order, without overlap; ns."""
+    operators, callers = _names_on(trace, lane)
+    borders = np.concatenate((operators.borders, callers.borders))
+    cuts = np.unique(np.concatenate((begin, end, borders)))
+    owner = np.searchsorted(begin, cuts[:-1], side="right") - 1
+    inside = (owner >= 0) & (cuts[:-1] < end[np.maximum(owner, 0)])
+    head, length, owner = cuts[:-1][inside], np.diff(cuts)[inside], owner[inside]
+    operator, caller = operators.at(head), callers.at(head)
+    keys = np.stack((owner, np.where(operator != NONE, operator, caller)), axis=1)
+    pairs, pair = np.unique(keys, axis=0, return_inverse=True)
+    spent = np.bincount(pair.reshape(-1), length, len(pairs))
+    heaviest = np.full(len(begin), NONE)
+    order = np.argsort(spent, kind="stable")
+    heaviest[pairs[order, 0]] = pairs[order, 1]  # the last assignment wins: the heaviest
+    return [trace.symbols[name] if name != NONE else "" for name in heaviest.tolist()]
+
+
+def _names_on(trace: Trace, lane: int) -> tuple[_Names, _Names]:
     """By time: the innermost operator (else the runtime call), and the innermost Python function or annotation."""
-    events = scope.trace.events
+    events = trace.events
     on_lane = events.lane == lane
-    operator = operator_events(scope.trace)
+    operator = operator_events(trace)
     runtime = events.category == Category.RUNTIME
     caller = np.isin(events.category, (Category.PYTHON, Category.ANNOTATION)) & ~operator
     return (
-        _innermost(scope, np.flatnonzero(on_lane & (operator | runtime)), operator),
-        _innermost(scope, np.flatnonzero(on_lane & caller), caller),
+        _innermost(trace, np.flatnonzero(on_lane & (operator | runtime)), operator),
+        _innermost(trace, np.flatnonzero(on_lane & caller), caller),
     )
 
 
-def _innermost(scope: Scope, rows: Int64, preferred: Bool) -> _Names:
-    events = scope.trace.events
+def _innermost(trace: Trace, rows: Int64, preferred: Bool) -> _Names:
+    events = trace.events
     made = nest(events.begin[rows], events.end[rows])
     rows = rows[made.order]
     better = nearest_ancestor(made, preferred[rows])

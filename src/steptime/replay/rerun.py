@@ -12,10 +12,10 @@ from steptime.estimates import mean_of_series
 from steptime.intervals import EMPTY, Intervals, contains, measure, union
 from steptime.kineto.table import Category, Trace
 from steptime.ledger.ledger import Account, Ledger
-from steptime.ledger.names import OPTIMIZER_STEP, matching
 from steptime.ledger.threads import training_lane
 from steptime.ledger.trace_steps import reach
 from steptime.links.links import Links
+from steptime.links.names import OPTIMIZER_STEP, matching
 from steptime.quantities import Estimate
 from steptime.replay import changes
 from steptime.replay.build import build

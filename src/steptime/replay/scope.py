@@ -9,9 +9,9 @@ import numpy as np
 
 from steptime.intervals import Intervals, join, subtract, union
 from steptime.kineto.table import Category, Trace
-from steptime.ledger.names import COMMUNICATION_KERNEL, SYNCHRONISATION, matching
 from steptime.ledger.operations import operator_events, short_gaps
 from steptime.ledger.threads import autograd_lanes, input_time
+from steptime.links.names import COMMUNICATION_KERNEL, SYNCHRONISATION, matching
 from steptime.replay.graph import NONE, Bool, Int64
 
 DEVICE = (Category.KERNEL, Category.MEMCPY, Category.MEMSET)

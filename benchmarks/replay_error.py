@@ -1,0 +1,148 @@
+"""How near the replay of unchanged steps lands to the measured ones, over a folder of real traces.
+
+    python benchmarks/replay_error.py FOLDER [-o benchmarks/results/replay.md]
+
+Every trace below FOLDER that steptime reads is replayed as `steptime diagnose` replays it: up to five steps from the
+middle. The host's own work between two launches is a duration of the trace and comes out right by itself, so the error
+alone flatters traces that the host binds. Two columns say what was put to the test: the share of the critical path
+that lies on the device, and how far device activities end from where they were observed, relative to the window
+(median, and 95th percentile), for which launch delays, gaps, waits and the ties between streams must all be right.
+"""
+
+from __future__ import annotations
+
+import argparse
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from steptime.errors import SteptimeError
+from steptime.intervals import EMPTY
+from steptime.kineto.reader import read
+from steptime.kineto.table import Trace
+from steptime.ledger.account import account_for, has_kernels
+from steptime.ledger.threads import training_lane
+from steptime.ledger.trace_steps import steps_of
+from steptime.links.link import link
+from steptime.links.names import STEP, matching
+from steptime.replay.build import build
+from steptime.replay.critical_path import PathKind
+from steptime.replay.graph import NodeKind
+from steptime.replay.rerun import rerun
+from steptime.replay.run import run
+from steptime.replay.scope import scope_of
+from steptime.replay.window import window_of
+
+DEVICE = (PathKind.KERNEL, PathKind.COMMUNICATION, PathKind.COPY, PathKind.LAUNCH_DELAY, PathKind.KERNEL_GAP)
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """One trace. marked: it holds ranges ProfilerStep#. error, unexplained, on_device, median, high: fractions."""
+
+    name: str
+    marked: bool
+    steps: int
+    measured: float
+    error: float
+    unexplained: float
+    on_device: float
+    median: float
+    high: float
+    seconds: float
+
+
+def main() -> None:
+    """Replays, prints the table, writes it where asked."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("folder", type=Path)
+    parser.add_argument("-o", "--output", type=Path)
+    options = parser.parse_args()
+    found = [row for path in sorted(options.folder.rglob("*.json*")) if (row := row_of(path, options.folder))]
+    text = table(found)
+    print(text, end="")
+    if options.output:
+        options.output.write_text(text, encoding="utf-8")
+
+
+def row_of(path: Path, folder: Path) -> Row | None:
+    """The row of a trace; None for what is no trace, or ran on no device, or not on a host."""
+    try:
+        trace = read(path)
+    except SteptimeError:
+        return None
+    borders = steps_of(trace)
+    if not len(borders) or not has_kernels(trace):
+        return None
+    begun = time.process_time()
+    replay = rerun(trace, borders, link(trace, borders), account_for(trace, borders))
+    if replay is None:
+        return None
+    median, high = misplaced(trace)
+    share = replay.entries[:, DEVICE].sum() / replay.replayed.sum()
+    return Row(
+        path.relative_to(folder).as_posix(),
+        bool(matching(trace, STEP.match).any()),
+        len(replay.measured),
+        float(replay.measured.mean()) / 1e6,
+        replay.error,
+        replay.unexplained,
+        float(share),
+        median,
+        high,
+        time.process_time() - begun,
+    )
+
+
+def misplaced(trace: Trace) -> tuple[float, float]:
+    """How far from where it was observed an activity ends in the replay without what it cannot explain."""
+    borders = steps_of(trace)
+    window = window_of(trace, borders, link(trace, borders).launch.astype(np.int64))
+    lane = training_lane(trace)
+    assert lane is not None
+    scope = scope_of(window.trace, borders[window.steps], window.launch, lane, EMPTY)
+    graph = build(scope)
+    found = run(graph, weight=graph.edges.weight - graph.edges.unexplained)
+    device = graph.nodes.kind != NodeKind.HOST
+    if not device.any():
+        return 0.0, 0.0
+    away = np.abs(found.finish - (graph.nodes.observed - scope.begin))[device] / (scope.end - scope.begin)
+    return float(np.median(away)), float(np.percentile(away, 95))
+
+
+def table(rows: list[Row]) -> str:
+    """The rows as Markdown: first those whose steps the profiler marked, which the medians are of."""
+    marked = [row for row in rows if row.marked]
+    lines = [
+        "# Replay error",
+        "",
+        "By `python benchmarks/replay_error.py ../shared/data -o benchmarks/results/replay.md`; what the columns mean "
+        "stands at the top of that script.",
+        "",
+        f"Traces with marked steps: {len(marked)}; median error {_percent(np.median([row.error for row in marked]))}, "
+        f"largest {_percent(max(row.error for row in marked))}; median misplacement of an activity "
+        f"{_percent(np.median([row.median for row in marked]))} of the window.",
+        "",
+        "| trace | steps | step, ms | error | unexplained | on the device | misplaced, median | 95 % | CPU s |",
+        "| --- | ---: | ---: | ---: | ---: | ---: | ---: | ---: | ---: |",
+    ]
+    for row in sorted(rows, key=lambda row: (not row.marked, row.name)):
+        steps = str(row.steps) if row.marked else f"({row.steps})"
+        shares = (row.error, row.unexplained, row.on_device, row.median, row.high)
+        cells = [row.name, steps, f"{row.measured:.4g}", *map(_percent, shares), f"{row.seconds:.2f}"]
+        lines.append(f"| {' | '.join(cells)} |")
+    lines += [
+        "",
+        "Steps in parentheses were not marked by the profiler: found from optimisers, or the whole trace as one.",
+    ]
+    return "\n".join(lines) + "\n"
+
+
+def _percent(fraction: float) -> str:
+    return f"{100 * fraction:.2f} %"
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,178 @@
+"""Tracks to lay beside a trace: the ledger of its steps, why the device idled, and the critical path.
+
+They are begin and end events ("B", "E"), where Kineto writes complete ones ("X"): a reader that looks for kernels,
+operators or steps, ours among them, passes them over, and viewers draw both alike.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from steptime.intervals import EMPTY, Intervals, intersect, join, subtract, union
+from steptime.kineto.table import Trace
+from steptime.ledger.ledger import Account
+from steptime.ledger.processor import Claims
+from steptime.quantities import format_duration
+from steptime.replay.critical_path import PathKind
+from steptime.replay.graph import NONE, Int64
+from steptime.replay.path_names import names_at
+from steptime.replay.replay import Replay
+
+CATEGORY = "steptime"
+FIRST_PROCESS = 1_000_000_007
+"""The process of our tracks: no system gives a process such a number."""
+LEDGER, IDLE, PATH_HOST, PATH_DEVICE = 1, 2, 3, 4
+TITLES = {
+    LEDGER: "ledger",
+    IDLE: "why the device idles",
+    PATH_HOST: "critical path, host",
+    PATH_DEVICE: "critical path, device",
+}
+BUSY = (Account.COMPUTE, Account.COMMUNICATION, Account.COPY)
+
+
+@dataclass(frozen=True, slots=True)
+class Slice:
+    """A stretch of a track. begin, end: ns on the trace's clock. arrow: the number of an arrow that leads from here to
+    the next slice of the critical path, and arrived: the one that ends here; NONE for none."""
+
+    track: int
+    name: str
+    begin: int
+    end: int
+    about: dict[str, object] = field(default_factory=dict)
+    arrow: int = NONE
+    arrived: int = NONE
+
+
+def slices_of(trace: Trace, windows: Int64, claims: Claims, lane: int | None, replay: Replay | None) -> Iterator[Slice]:
+    """All slices, track by track, in time order on each; slices that enclose others come before them.
+
+    windows: (n, 2) ns, the steps as the ledger has them. lane: the training thread.
+    """
+    account, begin, end = stretches_of(windows, claims)
+    yield from _ledger(windows, account, begin, end)
+    idle = ~np.isin(account, BUSY)
+    if not idle.all():
+        yield from _idle(trace, lane, account[idle], begin[idle], end[idle])
+    if replay is not None:
+        yield from _path(replay)
+
+
+def stretches_of(windows: Int64, claims: Claims) -> tuple[Int64, Int64, Int64]:
+    """The steps cut into stretches of one account each: account, begin, end; in time order, without gap or overlap
+    inside a step. Summed by step and account they are the ledger."""
+    steps = union(windows[:, 0], windows[:, 1])
+    claimed, parts = EMPTY, []
+    for account, held in (*claims, (Account.UNEXPLAINED, steps)):
+        mine = subtract(intersect(steps, held), claimed)
+        claimed = join(claimed, mine)
+        parts.append((account, *_cut(mine, windows)))
+    accounts = np.concatenate([np.full(len(begin), account) for account, begin, _ in parts])
+    begins, ends = (np.concatenate([part[column] for part in parts]) for column in (1, 2))
+    order = np.argsort(begins, kind="stable")
+    return accounts[order], begins[order], ends[order]
+
+
+def _cut(intervals: Intervals, windows: Int64) -> tuple[Int64, Int64]:
+    """The intervals, cut where one step ends and the next begins."""
+    borders = windows[:, 0]
+    inside = np.searchsorted(intervals.begin, borders, side="right") - 1
+    cutting = (inside >= 0) & (len(intervals) > 0)
+    cutting[cutting] &= borders[cutting] < intervals.end[inside[cutting]]
+    cutting[cutting] &= borders[cutting] > intervals.begin[inside[cutting]]
+    at = borders[cutting]
+    return np.sort(np.concatenate((intervals.begin, at))), np.sort(np.concatenate((intervals.end, at)))
+
+
+def _ledger(windows: Int64, account: Int64, begin: Int64, end: Int64) -> Iterator[Slice]:
+    first = np.searchsorted(begin, windows[:, 0], side="left").tolist()
+    last = np.searchsorted(begin, windows[:, 1], side="left").tolist()
+    for step, (start, stop) in enumerate(windows.tolist()):
+        inside = slice(first[step], last[step])
+        spent = np.bincount(account[inside], (end - begin)[inside], len(Account)).astype(np.int64).tolist()
+        about = {each.name.lower(): spent[each] for each in Account if spent[each]}
+        yield Slice(LEDGER, f"step {step}: {format_duration(stop - start)}", start, stop, {"ns": about})
+        rows = zip(account[inside].tolist(), begin[inside].tolist(), end[inside].tolist(), strict=True)
+        for each, start_, stop_ in rows:
+            yield Slice(LEDGER, Account(each).name.lower(), start_, stop_)
+
+
+def _idle(trace: Trace, lane: int | None, account: Int64, begin: Int64, end: Int64) -> Iterator[Slice]:
+    """Stretches without device work, each with what the training thread was in for most of it."""
+    causes = names_at(trace, lane, begin, end) if lane is not None else [""] * len(begin)
+    for each, start, stop, cause in zip(account.tolist(), begin.tolist(), end.tolist(), causes, strict=True):
+        reason = Account(each).name.lower()
+        yield Slice(IDLE, f"{reason}: {cause}" if cause else reason, start, stop, {"account": reason, "cause": cause})
+
+
+def _path(replay: Replay) -> Iterator[Slice]:
+    """The pieces of the critical path on two tracks; an arrow leads over wherever the track changes."""
+    path, symbols = replay.path, replay.symbols
+    track = np.where(path.on_device > 0, PATH_DEVICE, PATH_HOST)
+    changes = np.flatnonzero((track[1:] != track[:-1]) & (path.step[1:] == path.step[:-1]))
+    leaving, arriving = np.full(len(path), NONE), np.full(len(path), NONE)
+    leaving[changes], arriving[changes + 1] = np.arange(len(changes)), np.arange(len(changes))
+    begin, end = path.begin + replay.origin, path.end + replay.origin
+    for number in (PATH_HOST, PATH_DEVICE):
+        for at in np.flatnonzero(track == number).tolist():
+            kind = PathKind(int(path.kind[at])).title
+            name = symbols[path.name[at]] if path.name[at] != NONE else ""
+            about: dict[str, object] = {"kind": kind, "step": int(replay.steps[path.step[at]])}
+            title = name if kind == "kernel" and name else f"{kind}: {name}" if name else kind
+            yield Slice(number, title, int(begin[at]), int(end[at]), about, int(leaving[at]), int(arriving[at]))
+
+
+def process_beside(trace: Trace) -> int:
+    """A process number that the trace does not use."""
+    taken = {lane.process for lane in trace.lanes}
+    return next(number for number in range(FIRST_PROCESS, FIRST_PROCESS + len(taken) + 1) if number not in taken)
+
+
+def events_of(slices: Iterable[Slice], process: int, base_ns: int) -> Iterator[str]:
+    """The JSON of the events, one text each, the tracks' names first. base_ns: what the file counts its times from."""
+    yield _titled("process_name", process, 0, {"name": "steptime"})
+    yield _titled("process_sort_index", process, 0, {"sort_index": -1})
+    for track, title in TITLES.items():
+        yield _titled("thread_name", process, track, {"name": title})
+        yield _titled("thread_sort_index", process, track, {"sort_index": track})
+    pending: list[Slice] = []
+    for each in slices:
+        while pending and (pending[-1].end <= each.begin or pending[-1].track != each.track):
+            yield _ended(pending.pop(), process, base_ns)
+        yield from _begun(each, process, base_ns)
+        pending.append(each)
+    while pending:
+        yield _ended(pending.pop(), process, base_ns)
+
+
+def _titled(name: str, process: int, track: int, arguments: dict[str, object]) -> str:
+    return json.dumps({"ph": "M", "cat": CATEGORY, "name": name, "pid": process, "tid": track, "args": arguments})
+
+
+def _begun(each: Slice, process: int, base_ns: int) -> Iterator[str]:
+    place = f'"pid": {process}, "tid": {each.track}'
+    about = f', "args": {json.dumps(each.about)}' if each.about else ""
+    time = _microseconds(each.begin - base_ns)
+    yield f'{{"ph": "B", "cat": "{CATEGORY}", "name": {json.dumps(each.name)}, {place}, "ts": {time}{about}}}'
+    arrow = f'"cat": "{CATEGORY}", "name": "critical path", {place}'
+    if each.arrived != NONE:
+        yield f'{{"ph": "f", "bp": "e", "id": {each.arrived}, {arrow}, "ts": {time}}}'
+    if each.arrow != NONE:
+        late = _microseconds(max(each.begin, each.end - 1) - base_ns)
+        yield f'{{"ph": "s", "id": {each.arrow}, {arrow}, "ts": {late}}}'
+
+
+def _ended(each: Slice, process: int, base_ns: int) -> str:
+    place = f'"pid": {process}, "tid": {each.track}'
+    return f'{{"ph": "E", "cat": "{CATEGORY}", {place}, "ts": {_microseconds(each.end - base_ns)}}}'
+
+
+def _microseconds(nanoseconds: int) -> str:
+    """Exactly, as decimal text: a float would lose the last digits."""
+    sign, whole = "-" if nanoseconds < 0 else "", abs(nanoseconds)
+    return f"{sign}{whole // 1000}.{whole % 1000:03d}" if whole % 1000 else f"{sign}{whole // 1000}"
