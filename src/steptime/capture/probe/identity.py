@@ -155,9 +155,8 @@ def _matmul_precision() -> str:
 
 
 def compilation_facts(after_us: int) -> tuple[list[dict[str, Any]], int]:
-    """`CompilationFacts` of what TorchDynamo began to compile after `after_us` (epoch, microseconds), and when the
-    last of
-    them began; none while Dynamo is not loaded.
+    """`CompilationFacts` of what TorchDynamo began to compile after `after_us` (epoch, microseconds), and when the last
+    of them began; none while Dynamo is not loaded.
 
     torch._dynamo.utils.get_compilation_metrics keeps the newest 64 (torch 2.4 to 2.13).
     """

@@ -202,9 +202,8 @@ class RootPatch:
 
 
 class ModuleCallWatch:
-    """Sees module calls before the first backward, to find jobs that only infer: `inferring` is told the first
-    module with
-    parameters when it is called for the fourth time.
+    """Sees module calls before the first backward, to find jobs that only infer: `inferring` is told the first module
+    with parameters when it is called for the fourth time.
 
     A descriptor in the place of nn.Module.__call__ is asked for the bound method at every call: no frame, and
     the method that it hands out is the original (Dynamo checks that). It leaves at the first backward.

@@ -42,15 +42,13 @@ PROFILE_STEPS, PROFILE_TIME, PROFILE_LIMIT = 5, 2 * SECOND, 10 * SECOND
 compression)."""
 STACK_LIMIT, STACK_CALLS = 10 * SECOND, 100_000
 """No stacks for longer steps, or for steps with more calls: each becomes an event of 250 bytes, that is 25 MB and a
-second to
-write."""
+second to write."""
 AGAIN_AFTER = 600 * SECOND
 """A long job is profiled once more after ten minutes: what is steady at the start may have drifted."""
 REQUEST_PERIOD = SECOND
 QUIET = SECOND // 10
-"""While there is nothing to do but watch, the script and its housekeeping come only so often: a resumption costs 5
-us out of a
-cold cache."""
+"""While there is nothing to do but watch, the script and its housekeeping come only so often: a resumption costs 5 us
+out of a cold cache."""
 REQUEST = "profile-request"
 """A file of this name in the recording asks every process for one more window."""
 
@@ -293,7 +291,8 @@ def _keep_watching(session: Watched, duration: int, stacks: bool) -> Stage:
     served = 0.0
     while True:
         time_now = now()
-        session.quiet_until = time_now + QUIET
+        # A device's events are recorded and read at every border, so somebody always waits for it there.
+        session.quiet_until = time_now + QUIET if session.marks is None else 0
         yield
         if time_now < look:
             continue
