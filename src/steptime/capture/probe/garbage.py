@@ -3,7 +3,8 @@
 A signal that arrives while the collector runs is handled at the first bytecode that follows. If that lies in a
 callback, the user's KeyboardInterrupt is raised there, where the collector can only print and drop it. So the callback
 is made of C functions alone: `getattr(stamps, "start", info)` reads a property whose getter is `next`, which takes a
-reading of the clock and appends it. """
+reading of the clock and appends it.
+"""
 
 from __future__ import annotations
 

@@ -217,14 +217,11 @@ class Session:
                 return
             self._trainer = get_ident()  # a thread that only infers was there first
         if not self.counter.backwards:
-            self._first_backward()
+            self._module_calls.remove()
+            self._open()
         self.counter.backward_begins()
         if self.marks is not None:
             self.marks.mark(BACKWARD)
-
-    def _first_backward(self) -> None:
-        self._module_calls.remove()
-        self._open()
 
     def backward_ends(self, begin: int, end: int, flags: int) -> None:
         """See listener.Listener."""
