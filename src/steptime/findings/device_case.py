@@ -10,14 +10,15 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import TypeVar
 
-from steptime.findings.case import Case, ChainUse, KernelUse
-from steptime.findings.device_uses import at_roofline, kernel_uses, replay_use, roofline_use
+from steptime.findings.case import Case, ChainUse, GapUse, KernelUse
+from steptime.findings.device_uses import at_roofline, gap_uses, kernel_uses, replay_use, roofline_use
 from steptime.findings.pointwise_chains import chain_uses
 from steptime.findings.trace_optimizers import optimizer_uses
 from steptime.hardware.machine import Machine
 from steptime.intervals import EMPTY, Intervals
 from steptime.kineto.table import Trace
 from steptime.ledger.account import account_for, has_kernels
+from steptime.ledger.gaps import gaps_of
 from steptime.ledger.ledger import Int64, Ledger
 from steptime.ledger.recorded import RecordedAccount
 from steptime.ledger.source_lines import sources_of
@@ -28,7 +29,7 @@ from steptime.replay.rerun import rerun
 from steptime.roofline.draw import draw
 from steptime.timeline.timeline import Phase
 
-Use = TypeVar("Use", KernelUse, ChainUse)
+Use = TypeVar("Use", KernelUse, ChainUse, GapUse)
 
 
 def with_device(
@@ -40,13 +41,14 @@ def with_device(
     machine: Machine | None,
     *,
     input_ranges: Intervals = EMPTY,
+    compile_ranges: Intervals = EMPTY,
     training_thread: int | None = None,
     sources: Mapping[str, SourceLine] | None = None,
 ) -> Case:
     """The case with kernels, roofline, chains, optimisers and replay.
 
-    borders, windows: (n, 2) ns, the steps as host and ledger have them. input_ranges, training_thread: as for
-    `account_for`. sources: lines by operator name, where the trace itself has no stacks.
+    borders, windows: (n, 2) ns, the steps as host and ledger have them. input_ranges to training_thread: as
+    for `account_for`. sources: lines by operator name, where the trace itself has no stacks.
     """
     links = link(trace, borders)
     roofline = draw(trace, links, windows, machine)
@@ -60,8 +62,17 @@ def with_device(
         at_roofline=at_roofline(trace, links, roofline),
     )
     known = sources or {}
+    gaps = gaps_of(
+        trace,
+        links,
+        windows,
+        input_ranges=input_ranges,
+        compile_ranges=compile_ranges,
+        training_thread=training_thread,
+    )
     return replace(
         case,
+        gaps=tuple(_placed(use, use.cause, known) for use in gap_uses(trace, links, gaps, len(windows))),
         kernels=tuple(_placed(use, use.operator, known) for use in kernel_uses(trace, links, roofline)),
         roofline=roofline_use(roofline, case.step.duration.value),
         chains=tuple(_placed(use, use.operators[0], known) for use in chain_uses(trace, links, len(borders))),
@@ -109,6 +120,7 @@ def with_recorded_device(case: Case, account: RecordedAccount, machine: Machine 
         ledger,
         machine,
         input_ranges=window.phases[Phase.INPUT],
+        compile_ranges=window.compiling,
         training_thread=window.thread,
         sources=sources,
     )

@@ -7,11 +7,14 @@ from __future__ import annotations
 
 import numpy as np
 
-from steptime.findings.case import AccountUse, KernelUse, MachineUse, PredictionUse, ReplayUse, RooflineUse
+from steptime.estimates import mean_of_series
+from steptime.findings.case import AccountUse, GapUse, KernelUse, MachineUse, PredictionUse, ReplayUse, RooflineUse
 from steptime.findings.kernel_kinds import short_kernel
 from steptime.findings.stakes import capped, named
 from steptime.hardware.machine import Machine
 from steptime.kineto.table import Category, Trace
+from steptime.ledger.gap_totals import gap_totals
+from steptime.ledger.gaps import Gaps
 from steptime.links.frames import source_line
 from steptime.links.links import UNKNOWN, Links
 from steptime.quantities import SourceLine
@@ -22,6 +25,8 @@ MOST_REPLAYED = 3
 """Groups of kernels that the replay speeds up: each is a replay of its own, and a fourth would not be read."""
 MOST_KERNELS = 400
 """Groups that are kept: those with the most time. What is left is less than a tenth of a percent each."""
+MOST_GAPS = 100
+"""Causes of idle time that are kept, likewise."""
 LONGEST_TEXT = 300
 """Characters of a kernel's name or of its arguments' shapes: templates and lists of tensors run to thousands."""
 
@@ -52,6 +57,21 @@ def _kernel(trace: Trace, links: Links, group: KernelGroup) -> KernelUse:
         matrix_unit=group.matrix_unit,
         dimensions=group.dimensions,
         source=source_of(trace, links, group.example),
+    )
+
+
+def gap_uses(trace: Trace, links: Links, gaps: Gaps, steps: int) -> tuple[GapUse, ...]:
+    """Why the device idled, the longest first. steps: how many the gaps are of."""
+    return tuple(
+        GapUse(
+            account=each.account.name.lower(),
+            cause=each.cause,
+            duration=mean_of_series(each.duration),
+            count=float(each.count.mean()),
+            longest=each.longest,
+            source=each.source,
+        )
+        for each in gap_totals(trace, links, gaps, steps)[:MOST_GAPS]
     )
 
 
