@@ -110,6 +110,11 @@ def test_the_track_of_the_ledger_sums_to_the_ledger(shared_data: Path, tmp_path:
         if depth:
             entries[np.searchsorted(ends, end), Account[name.upper()]] += end - begin
     assert entries.tolist() == ledger.entries.tolist()
+    idle = slices(exact(out)["traceEvents"], IDLE)
+    if ledger.device != "cpu":
+        assert sum(end - begin for _, begin, end, _ in idle) == ledger.entries[:, Account.INPUT :].sum()
+    else:
+        assert idle == []
 
 
 @pytest.mark.parametrize("file", FILES)

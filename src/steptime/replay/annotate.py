@@ -24,7 +24,7 @@ from steptime.kineto.salvage import SEPARATOR
 from steptime.kineto.source import Source
 from steptime.kineto.table import Trace
 from steptime.ledger.account import account_for, claims_of, device_of, has_kernels
-from steptime.ledger.threads import training_lane
+from steptime.ledger.gaps import gaps_of
 from steptime.ledger.trace_steps import reach, steps_of
 from steptime.links.link import link
 from steptime.replay.rerun import rerun
@@ -70,10 +70,11 @@ def _slices(trace: Trace) -> Iterator[Slice]:
     if not len(borders):
         raise NothingMeasuredError("trace-without-steps", f"{trace.path} holds no event that took time: no step.")
     machine = look_up(device_of(trace))
-    ledger = account_for(trace, borders, machine=machine)
-    replay = rerun(trace, borders, link(trace, borders), ledger)
+    links, ledger = link(trace, borders), account_for(trace, borders, machine=machine)
     windows = reach(trace, borders) if has_kernels(trace) else borders
-    return slices_of(trace, windows, claims_of(trace, machine=machine), training_lane(trace), replay)
+    gaps = gaps_of(trace, links, windows) if has_kernels(trace) else None
+    replay = rerun(trace, borders, links, ledger)
+    return slices_of(trace, windows, claims_of(trace, machine=machine), gaps, replay)
 
 
 def _splice(source: Source, output: IO[bytes], events: Iterator[str], path: Path, *, truncated: bool) -> None:

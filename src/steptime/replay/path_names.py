@@ -96,25 +96,6 @@ class _Names:
         return np.where(index >= 0, self.names[np.maximum(index, 0)], NONE)
 
 
-def names_at(trace: Trace, lane: int, begin: Int64, end: Int64) -> list[str]:
-    """What a lane was in for most of each stretch of time: an operator or a runtime call, else a Python function or an
-    annotation, "" for nothing. The stretches are in time order, without overlap; ns."""
-    operators, callers = _names_on(trace, lane)
-    borders = np.concatenate((operators.borders, callers.borders))
-    cuts = np.unique(np.concatenate((begin, end, borders)))
-    owner = np.searchsorted(begin, cuts[:-1], side="right") - 1
-    inside = (owner >= 0) & (cuts[:-1] < end[np.maximum(owner, 0)])
-    head, length, owner = cuts[:-1][inside], np.diff(cuts)[inside], owner[inside]
-    operator, caller = operators.at(head), callers.at(head)
-    keys = np.stack((owner, np.where(operator != NONE, operator, caller)), axis=1)
-    pairs, pair = np.unique(keys, axis=0, return_inverse=True)
-    spent = np.bincount(pair.reshape(-1), length, len(pairs))
-    heaviest = np.full(len(begin), NONE)
-    order = np.argsort(spent, kind="stable")
-    heaviest[pairs[order, 0]] = pairs[order, 1]  # the last assignment wins: the heaviest
-    return [trace.symbols[name] if name != NONE else "" for name in heaviest.tolist()]
-
-
 def _names_on(trace: Trace, lane: int) -> tuple[_Names, _Names]:
     """By time: the innermost operator (else the runtime call), and the innermost Python function or annotation."""
     events = trace.events

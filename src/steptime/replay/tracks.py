@@ -14,12 +14,13 @@ import numpy as np
 
 from steptime.intervals import EMPTY, Intervals, intersect, join, subtract, union
 from steptime.kineto.table import Trace
+from steptime.ledger.gaps import Gaps
 from steptime.ledger.ledger import Account
 from steptime.ledger.processor import Claims
+from steptime.links.links import UNKNOWN
 from steptime.quantities import format_duration
 from steptime.replay.critical_path import PathKind
 from steptime.replay.graph import NONE, Int64
-from steptime.replay.path_names import names_at
 from steptime.replay.replay import Replay
 
 CATEGORY = "steptime"
@@ -32,7 +33,6 @@ TITLES = {
     PATH_HOST: "critical path, host",
     PATH_DEVICE: "critical path, device",
 }
-BUSY = (Account.COMPUTE, Account.COMMUNICATION, Account.COPY)
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,16 +49,16 @@ class Slice:
     arrived: int = NONE
 
 
-def slices_of(trace: Trace, windows: Int64, claims: Claims, lane: int | None, replay: Replay | None) -> Iterator[Slice]:
+def slices_of(
+    trace: Trace, windows: Int64, claims: Claims, gaps: Gaps | None, replay: Replay | None
+) -> Iterator[Slice]:
     """All slices, track by track, in time order on each; slices that enclose others come before them.
 
-    windows: (n, 2) ns, the steps as the ledger has them. lane: the training thread.
+    windows: (n, 2) ns, the steps as the ledger has them. gaps: their idle time, None without a device.
     """
-    account, begin, end = stretches_of(windows, claims)
-    yield from _ledger(windows, account, begin, end)
-    idle = ~np.isin(account, BUSY)
-    if not idle.all():
-        yield from _idle(trace, lane, account[idle], begin[idle], end[idle])
+    yield from _ledger(windows, *stretches_of(windows, claims))
+    if gaps is not None:
+        yield from _idle(trace, gaps)
     if replay is not None:
         yield from _path(replay)
 
@@ -102,12 +102,15 @@ def _ledger(windows: Int64, account: Int64, begin: Int64, end: Int64) -> Iterato
             yield Slice(LEDGER, Account(each).name.lower(), start_, stop_)
 
 
-def _idle(trace: Trace, lane: int | None, account: Int64, begin: Int64, end: Int64) -> Iterator[Slice]:
-    """Stretches without device work, each with what the training thread was in for most of it."""
-    causes = names_at(trace, lane, begin, end) if lane is not None else [""] * len(begin)
-    for each, start, stop, cause in zip(account.tolist(), begin.tolist(), end.tolist(), causes, strict=True):
-        reason = Account(each).name.lower()
-        yield Slice(IDLE, f"{reason}: {cause}" if cause else reason, start, stop, {"account": reason, "cause": cause})
+def _idle(trace: Trace, gaps: Gaps) -> Iterator[Slice]:
+    """Stretches without device work, each with its account and with what held the thread that ended it."""
+    names = trace.events.name
+    rows = zip(*(column.tolist() for column in (gaps.begin, gaps.end, gaps.account, gaps.cause)), strict=True)
+    for begin, end, account, cause in rows:
+        reason = Account(account).name.lower()
+        held = trace.symbols[names[cause]] if cause != UNKNOWN else ""
+        about: dict[str, object] = {"account": reason, "cause": held}
+        yield Slice(IDLE, f"{reason}: {held}" if held else reason, begin, end, about)
 
 
 def _path(replay: Replay) -> Iterator[Slice]:
