@@ -149,17 +149,21 @@ class Damage:
 
     @property
     def sentences(self) -> tuple[str, ...]:
-        """What to tell the user, a sentence each."""
+        """What to tell the user: nothing, or one sentence with all counts."""
         said = []
         if self.truncated:
-            said.append("The trace ends in the middle, as of a job killed while writing it; whole events were kept.")
+            said.append("it ends in the middle, as of a job killed while writing it")
         if self.damaged:
-            said.append(f"{self.damaged} stretches of the trace are damaged and were skipped.")
+            said.append(f"{_counted(self.damaged, 'stretch', 'stretches')} could not be understood")
         if self.refused:
-            said.append(f"{self.refused} events have no usable time or name and were skipped.")
+            said.append(f"{_counted(self.refused, 'event', 'events')} had no usable time or name")
         if self.negative:
-            said.append(f"{self.negative} events have a negative duration, which was read as zero.")
-        return tuple(said)
+            said.append(f"{_counted(self.negative, 'negative duration', 'negative durations')} became zero")
+        return (f"The trace is damaged, and what is whole in it was kept: {'; '.join(said)}.",) if said else ()
+
+
+def _counted(count: int, one: str, many: str) -> str:
+    return f"{count} {one if count == 1 else many}"
 
 
 @dataclass(frozen=True, slots=True)
