@@ -1,0 +1,112 @@
+"""Jobs on a CUDA device: they stay as they are, their account sums up, and planted faults are found on their lines."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+pytest.importorskip("torch")
+
+from steptime.journal import Kind
+from steptime.recording.load import load
+
+pytestmark = pytest.mark.gpu
+SCRIPTS = Path(__file__).parent / "scripts"
+MARK = "# fault"
+STEPTIME = (sys.executable, "-c", "from steptime.cli.main import entry; entry()")
+AHEAD = 50_000
+"""ns by which the device's clock, read through events, may seem to be ahead of the host's."""
+
+
+def job(script: str, *arguments: str) -> list[str]:
+    return [sys.executable, str(SCRIPTS / f"{script}.py"), *arguments]
+
+
+def run(words: list[str]) -> subprocess.CompletedProcess[str]:
+    environment = {**os.environ, "CUBLAS_WORKSPACE_CONFIG": ":4096:8"}
+    done = subprocess.run(words, capture_output=True, text=True, check=False, env=environment, timeout=300)
+    assert done.returncode == 0, done.stderr[-3000:]
+    return done
+
+
+def watched(recording: Path, words: list[str]) -> subprocess.CompletedProcess[str]:
+    return run([*STEPTIME, "run", "--no-progress", "--recording", str(recording), "--", *words])
+
+
+def report_of(recording: Path) -> dict[str, Any]:
+    report: dict[str, Any] = json.loads(run([*STEPTIME, "diagnose", str(recording), "--json"]).stdout)
+    return report
+
+
+def found_in(report: dict[str, Any]) -> list[dict[str, Any]]:
+    process = report["processes"][0]
+    assert process["failed"] == []
+    return [finding for finding in process["findings"] if finding["weight"] == "finding"]
+
+
+def marked_lines(script: str) -> set[int]:
+    text = (SCRIPTS / f"{script}.py").read_text(encoding="utf-8").splitlines()
+    return {number for number, line in enumerate(text, 1) if MARK in line}
+
+
+@pytest.fixture(scope="module")
+def convolutions(tmp_path_factory: pytest.TempPathFactory) -> tuple[str, str, Path]:
+    """(the bare job's output, the watched job's, the recording)."""
+    recording = tmp_path_factory.mktemp("runs") / "convolutions"
+    bare = run(job("convolutions")).stdout
+    return bare, watched(recording, job("convolutions")).stdout, recording
+
+
+def test_losses_and_memory_counters_are_those_of_the_bare_job(convolutions: tuple[str, str, Path]) -> None:
+    bare, with_steptime, _ = convolutions
+    assert with_steptime == bare
+
+
+def test_every_step_is_seen_and_its_account_is_the_devices(convolutions: tuple[str, str, Path]) -> None:
+    report = report_of(convolutions[2])
+    process = report["processes"][0]
+    assert len(process["step_ns"]) == 60
+    assert report["environment"]["device"]
+    accounts = {use["name"]: use["duration"]["value"] for use in process["case"]["accounts"]}
+    assert accounts["compute"] > 0
+    assert process["case"]["step"]["device"] == "cuda"
+    assert process["case"]["kernels"], "the kernels were not traced"
+    assert sum(accounts.values()) == pytest.approx(process["case"]["step"]["duration"]["value"], rel=0.2)
+
+
+def test_the_devices_time_at_the_borders_is_read_without_waiting(convolutions: tuple[str, str, Path]) -> None:
+    (process,) = load(convolutions[2]).processes
+    marks = process.intervals.kind == Kind.DEVICE_MARK
+    host, device = process.intervals.begin[marks], process.intervals.end[marks]
+    assert marks.sum() > 60
+    assert (device >= host - AHEAD).all()
+    borders = device[process.intervals.identity[marks] == Kind.BORDER]
+    assert (np.diff(borders) > 0).all()
+
+
+@pytest.mark.parametrize(
+    ("script", "rule", "with_line"),
+    [
+        ("sync", "host-sync", True),
+        ("small_kernels", "launch-bound", False),
+        ("pageable", "slow-transfer", True),
+        ("single_precision", "idle-matrix-units", False),
+    ],
+)
+def test_a_planted_fault_comes_first_and_its_twin_is_let_off(
+    script: str, rule: str, with_line: bool, tmp_path: Path
+) -> None:
+    watched(tmp_path / "fault", job(script))
+    found = found_in(report_of(tmp_path / "fault"))
+    assert [finding["name"] for finding in found][:1] == [rule], [finding["summary"] for finding in found]
+    if with_line:
+        assert found[0]["source"]["line"] in marked_lines(script)
+    watched(tmp_path / "twin", job(script, "--healthy"))
+    assert rule not in {finding["name"] for finding in found_in(report_of(tmp_path / "twin"))}
