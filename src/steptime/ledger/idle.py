@@ -52,7 +52,8 @@ def idle_of(trace: Trace, busy: Intervals, lane: int | None) -> Idle:
     launch = np.where(known, activities.launch[np.minimum(after, len(begins) - 1)], UNKNOWN)
     called = launch != UNKNOWN
     lanes = np.where(called, trace.events.lane[launch], _usual_launcher(trace, activities, lane))
-    launched = np.clip(np.where(called, trace.events.begin[launch], idle.end), idle.begin, idle.end)
+    before = np.where(idle.end - idle.begin <= DISPATCH_GAP, idle.begin, idle.end)  # a lost launch: queued, or not
+    launched = np.clip(np.where(called, trace.events.begin[launch], before), idle.begin, idle.end)
     staged = called & matching(trace, COPY_CALL.search)[launch] & (trace.events.duration[launch] > DISPATCH_GAP)
     family = (*autograd_lanes(trace, lane), lane) if lane is not None else ()
     threads = {each: family if each in family else (each,) for each in np.unique(lanes).tolist()}
@@ -93,10 +94,11 @@ def _explain(
     calls = join(*(_calls(trace, each) for each in threads))
     dispatching = join(calls, short_gaps(calls), union(launched, end))
     staged = idle.staged[mine]
+    queued = (launched <= begin) & (end - begin <= DISPATCH_GAP) & ~staged  # the device's own pause between kernels
     waiting = join(
         union(begin[drained], launched[drained]),
         union(launched[staged], end[staged]),
-        intersect(inside, join(*(_waiting(trace, each, longer_than=DISPATCH_GAP) for each in threads))),
+        intersect(union(begin[~queued], end[~queued]), join(*(_long_waits(trace, each) for each in threads))),
     )
     return {
         Account.INPUT: intersect(inside, join(*(input_time(trace, each) for each in threads), input_ranges)),
@@ -107,9 +109,14 @@ def _explain(
     }
 
 
-def _waiting(trace: Trace, lane: int, *, longer_than: int = 0) -> Intervals:
+def _waiting(trace: Trace, lane: int) -> Intervals:
     rows = waiting_calls(trace, lane)
-    rows = rows[trace.events.duration[rows] > longer_than]
+    return union(trace.events.begin[rows], trace.events.end[rows])
+
+
+def _long_waits(trace: Trace, lane: int) -> Intervals:
+    rows = waiting_calls(trace, lane)
+    rows = rows[trace.events.duration[rows] > DISPATCH_GAP]
     return union(trace.events.begin[rows], trace.events.end[rows])
 
 
