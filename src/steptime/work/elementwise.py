@@ -54,7 +54,7 @@ UNARY = """
 neg abs sign sgn exp exp2 expm1 log log2 log10 log1p sqrt rsqrt square reciprocal sin cos tan asin acos atan sinh cosh
 tanh asinh acosh atanh erf erfc erfinv sigmoid silu gelu relu relu6 leaky_relu elu selu celu hardtanh hardswish
 hardsigmoid hardshrink softshrink softplus mish log_sigmoid log_sigmoid_forward clamp clamp_min clamp_max floor ceil
-round trunc frac threshold nan_to_num logit lgamma digamma i0 sinc deg2rad rad2deg logical_not bitwise_not tril triu
+round trunc frac threshold nan_to_num logit lgamma digamma i0 sinc deg2rad rad2deg bitwise_not tril triu
 cumsum cumprod logcumsumexp _softmax _log_softmax positive fake_quantize_per_tensor_affine
 """
 BINARY = """
@@ -67,7 +67,7 @@ hardshrink_backward softshrink_backward log_sigmoid_backward native_dropout_back
 _log_softmax_backward_data masked_scale
 """
 TERNARY = "addcmul addcdiv where lerp _addcmul _addcdiv mse_loss_backward l1_loss_backward smooth_l1_loss_backward"
-TRUTH_UNARY = "isnan isinf isfinite isposinf isneginf signbit"
+TRUTH_UNARY = "logical_not isnan isinf isfinite isposinf isneginf signbit"
 TRUTH_BINARY = "eq ne lt le gt ge logical_and logical_or logical_xor isclose"
 FILLING = """
 fill zero normal uniform bernoulli random exponential geometric cauchy log_normal arange linspace full ones zeros

@@ -62,7 +62,8 @@ def _packed_linear(call: Call) -> Work:
 def _vector_product(call: Call) -> Work:
     """Matrix by vector, vector by vector, with or without a vector that is added first."""
     largest = max(call.all_tensors, key=lambda tensor: tensor.elements)
-    return Work(2 * largest.elements, call.read, largest.number_format)
+    written = largest.elements // max(largest.shape[-1], 1) * largest.item
+    return Work(2 * largest.elements, call.read + written, largest.number_format)
 
 
 def _outer(call: Call) -> Work:

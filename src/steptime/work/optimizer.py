@@ -9,8 +9,7 @@ from steptime.work.arguments import Call
 from steptime.work.model import Model, Work, named
 
 FOREACH = "_foreach_"
-FIRST_ONLY = ("_foreach_zero", "_foreach_norm", "_foreach_max")
-"""Write, or read, their first list once."""
+REDUCING = ("_foreach_norm", "_foreach_max")
 REPLACING = ("_foreach_copy",)
 
 
@@ -18,8 +17,10 @@ def foreach(name: str) -> Model | None:
     """The model of a _foreach_ operator, by its name without namespace; None for another operator."""
     if not name.startswith(FOREACH):
         return None
-    if name.rstrip("_") in FIRST_ONLY:
+    if name.rstrip("_") == "_foreach_zero":
         return lambda call: Work(0.0, call.size(0))
+    if name in REDUCING:
+        return lambda call: Work(0.0, call.size(0) + sum(tensor.item for tensor in call.tensors[0]))
     if name.rstrip("_") in REPLACING:
         return lambda call: Work(0.0, call.size(0, 1))
     return _updated

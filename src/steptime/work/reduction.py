@@ -80,7 +80,7 @@ def _loss(call: Call) -> Work:
     """(input, target, reduction) to one number, or to one each."""
     image, target = call.tensor(0), call.tensor(1)
     kept = len(call.texts) > 2 and call.texts[-1] == "0"
-    written = output_bytes(call, (image, target)) if kept else 0
+    written = output_bytes(call, (image, target)) if kept else image.item
     return Work(0.0, call.size(0, 1) + written, image.number_format)
 
 
