@@ -173,6 +173,7 @@ class Trace:
     symbols: names of events. shapes, dtypes, inputs: the raw JSON of "Input Dims", "Input type" and "Concrete Inputs".
     base_ns: added to the file's times (baseTimeNanoseconds). rank, world_size: None where the file does not say.
     windows: begins and ends in ns of the recordings that it was put together from, in time order; none for one file.
+    parts: their files with the number of events of each, likewise.
     """
 
     path: Path
@@ -190,3 +191,4 @@ class Trace:
     base_ns: int = 0
     damage: Damage = Damage()
     windows: tuple[tuple[int, int], ...] = ()
+    parts: tuple[tuple[Path, int], ...] = ()

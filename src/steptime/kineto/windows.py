@@ -77,6 +77,7 @@ class _Joined:
         self._first: Trace | None = None
         self._process: int | str | None = None
         self._windows: list[tuple[int, int]] = []
+        self._parts: list[tuple[Path, int]] = []
         self._damage: list[Damage] = []
         self._size = 0
 
@@ -90,6 +91,7 @@ class _Joined:
         for name, (least, together) in LINKING.items():
             self._move(events, name, least, together)
         self._damage.append(trace.damage)
+        self._parts.append((trace.path, len(events)))
         self._size += trace.size
 
     def _check(self, trace: Trace) -> None:
@@ -150,6 +152,7 @@ class _Joined:
             dtypes=tuple(numbers["dtypes"]),
             inputs=tuple(numbers["inputs"]),
             windows=tuple(self._windows),
+            parts=tuple(self._parts),
             damage=_sum(self._damage),
         )
 
