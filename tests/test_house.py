@@ -22,6 +22,8 @@ FLOORS = (  # from the ground up; a room imports itself and what lies on floors 
     ("ledger",),
     ("roofline", "replay"),
     ("findings",),
+    ("remedies",),
+    ("trials",),
     ("report",),
     ("diagnosis",),
     ("cli",),

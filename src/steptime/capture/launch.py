@@ -77,7 +77,7 @@ def launch(
 
 def probe_environment(folder: Path, options: ProbeOptions) -> dict[str, str]:
     """The environment of the job: the user's, and what lets the probe in. `folder`: absolute."""
-    plan = json.dumps({"recording": str(folder), **asdict(options), "changes": []}, ensure_ascii=False)
+    plan = json.dumps({"recording": str(folder), **asdict(options)}, ensure_ascii=False)
     theirs = os.environ.get("PYTHONPATH")
     path = os.pathsep.join([str(INJECT), theirs] if theirs else [str(INJECT)])
     return {**QUIET, **os.environ, "PYTHONPATH": path, PLAN: plan}

@@ -5,15 +5,19 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
+from steptime.changes import ArmOptions, Change
+
 
 @dataclass(frozen=True, slots=True)
 class ProbeOptions:
     """What the probe is asked for. profile_steps: None lets it choose from the step time. Limits of 0: the probe's
-    own."""
+    own. changes: what is changed about the job. arm: None for a job that runs to its own end."""
 
     profile: bool = True
     profile_steps: int | None = None
     max_profile_seconds: int = 0
+    changes: tuple[Change, ...] = ()
+    arm: ArmOptions | None = None
 
 
 @dataclass(frozen=True, slots=True)

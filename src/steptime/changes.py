@@ -1,0 +1,46 @@
+"""What is changed about a job that stays unedited, as data: written into the plan, resolved by name by the probe.
+
+Standard library only: the probe's side reads the same fields from JSON.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+Scalar = bool | int | float | str | None
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """One change. kind: names its applier in `capture/probe/changes/` ("loader", "autocast", "compile", …). target: what
+    it is for where a job has several ("" for all that apply). arguments: the applier's own, JSON scalars.
+
+    "environment" and "preload" are applied by the launch, before the interpreter starts.
+    """
+
+    kind: str
+    target: str = ""
+    arguments: tuple[tuple[str, Scalar], ...] = ()
+
+    def argument(self, name: str, default: Scalar = None) -> Scalar:
+        """The argument of that name, or `default`."""
+        return dict(self.arguments).get(name, default)
+
+
+@dataclass(frozen=True, slots=True)
+class ArmOptions:
+    """How a process of a trial runs. steps: steady steps after which it ends at a border, with status 0 and without the
+    job's own end (no final save); limit_seconds: the most that these may take. warm_up: steps before them.
+
+    seed: what every generator starts from at the import of torch; seed_offset: added to every seed that the job sets
+    itself. dropout: False makes every dropout the identity. fingerprint_steps: of so many first steps the gradient norm
+    of every parameter is written, after the last backward of the step.
+    """
+
+    steps: int
+    warm_up: int = 5
+    limit_seconds: float = 60.0
+    seed: int = 0
+    seed_offset: int = 0
+    dropout: bool = True
+    fingerprint_steps: int = 0
