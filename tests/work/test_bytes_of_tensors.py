@@ -20,7 +20,7 @@ INTENDED = {
     "rows that are taken, not the whole table": "embedding gather index_select nll_loss_forward",
     "a whole table is zeroed before rows are added to it": "embedding_dense_backward",
     "rows of the target that are written, or read and written, not all of it": "index_add_ scatter_",
-    "what is overwritten is not read": "bernoulli_ copy_ fill_ normal_ uniform_ zero_ _foreach_zero_ _foreach_copy_",
+    "what is overwritten is not read": "bernoulli_ copy_ fill_ normal_ uniform_ zero_",
     "the input's sides matter, its numbers do not": """_adaptive_avg_pool2d_backward avg_pool2d_backward
         max_pool2d_with_indices_backward nll_loss_backward""",
     "statistics of a norm or of attention are left out": """native_batch_norm native_group_norm native_layer_norm
