@@ -286,6 +286,13 @@ PLANTED_TRACES: dict[str, dict[str, Case]] = {
             HEALTHY, ranks=(rank(0, 40 * US, 0.02), rank(1, 1 * US, 0.95), rank(2, 40 * US, 0.03))
         ),
     },
+    "device-not-traced": {
+        "fires": Case(
+            step=StepSummary(about(STEP), 5, 5, 0, "trace", "cpu", untraced=821.0), accounts=accounts(launch=6 * MS)
+        ),
+        "clean": HEALTHY,
+        "clean-cpu": Case(step=StepSummary(about(STEP), 5, 5, 0, "trace", "cpu"), accounts=accounts(launch=1 * MS)),
+    },
     "few-steps": {
         "fires-one-step-of-a-trace": replace(
             HEALTHY, step=replace(HEALTHY.step, steady=1, total=1), accounts=accounts(launch=1 * MS)

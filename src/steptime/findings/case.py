@@ -85,7 +85,8 @@ class Signal(Enum):
 @dataclass(frozen=True, slots=True)
 class StepSummary:
     """mode: "optimizer", "backward" or "forward" (what borders were found from), "trace" without a recording.
-    device: "cpu", "cuda", … how: what the steps of a bare trace were found by, in words ("" for a recording)."""
+    device: "cpu", "cuda", … how: what the steps of a bare trace were found by, in words ("" for a recording).
+    untraced: calls per step that launch work on a device, where the trace holds nothing that a device did."""
 
     duration: Estimate
     total: int
@@ -95,6 +96,7 @@ class StepSummary:
     device: str
     micro_batches: float = 1.0
     how: str = ""
+    untraced: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)

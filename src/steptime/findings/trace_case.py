@@ -6,6 +6,7 @@ settings, other load) is not in the case, and the rules that need it say so.
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 
 import numpy as np
@@ -17,7 +18,7 @@ from steptime.findings.device_uses import machine_use
 from steptime.findings.stakes import scaled
 from steptime.findings.step_uses import waste
 from steptime.hardware.machine import Machine
-from steptime.intervals import measure, union
+from steptime.intervals import contains, measure, union
 from steptime.kineto.table import Category, Trace
 from steptime.ledger.account import account_for, has_kernels
 from steptime.ledger.ledger import Account, Int64, Ledger
@@ -29,6 +30,8 @@ from steptime.ledger.trace_steps import reach
 
 WARM_UP = 1.5
 """A first step this much longer than the median of the others is the profiler's or the job's start."""
+LAUNCH = re.compile(r"Launch(Cooperative)?(Kernel|Graph|HostFunc)?|GraphLaunch")
+"""Runtime calls that put work on a device."""
 GARBAGE = "Python GC"
 """So torch's profiler names a collection (record_python_gc_info)."""
 
@@ -55,7 +58,16 @@ def look_at_trace(trace: Trace, borders: Int64, machine: Machine | None = None, 
     ledger = account_for(trace, borders, machine=machine)
     ledger = Ledger(ledger.device, ledger.wall[warm_up:], ledger.entries[warm_up:])
     operators = total(trace, steady, machine, sources=sources_of(trace))
-    step = StepSummary(mean_of_series(ledger.wall), len(borders), len(steady), warm_up, "trace", _kind(trace), how=how)
+    step = StepSummary(
+        mean_of_series(ledger.wall),
+        len(borders),
+        len(steady),
+        warm_up,
+        "trace",
+        _kind(trace),
+        how=how,
+        untraced=_untraced(trace, windows),
+    )
     again = recomputed(trace, steady)
     case = Case(
         step=step,
@@ -91,6 +103,16 @@ def _garbage(trace: Trace, windows: Int64) -> GarbageUse | None:
         return None
     spent = measure(union(events.begin[rows], events.end[rows]), windows[:, 0], windows[:, 1])
     return GarbageUse(mean_of_series(spent), len(rows) / len(windows))
+
+
+def _untraced(trace: Trace, windows: Int64) -> float:
+    """Launches per step where the trace holds nothing that a device did."""
+    events = trace.events
+    if np.isin(events.category, (Category.KERNEL, Category.MEMCPY, Category.MEMSET)).any():
+        return 0.0
+    launches = (events.category == Category.RUNTIME) & matching(trace, LAUNCH.search)
+    launches &= contains(union(windows[:, 0], windows[:, 1]), events.begin)
+    return float(launches.sum()) / len(windows)
 
 
 def _warm_up(durations: Int64) -> int:

@@ -11,6 +11,7 @@ from steptime.findings.catalogue.copies_and_casts import copies_and_casts
 from steptime.findings.catalogue.dense_embedding_gradient import dense_embedding_gradient
 from steptime.findings.catalogue.detect_anomaly import detect_anomaly
 from steptime.findings.catalogue.deterministic_left_on import deterministic_left_on
+from steptime.findings.catalogue.device_not_traced import device_not_traced
 from steptime.findings.catalogue.dispatch_loop import dispatch_loop
 from steptime.findings.catalogue.dominant_operator import dominant_operator
 from steptime.findings.catalogue.exposed_communication import exposed_communication
@@ -88,6 +89,7 @@ CATALOGUE: tuple[Rule, ...] = (
     few_steps,
     exposed_communication,
     late_rank,
+    device_not_traced,
     slow_evaluation,
     slow_checkpoint,
     rollout_share,
