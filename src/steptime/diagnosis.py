@@ -16,7 +16,7 @@ from steptime.findings.examine import examine
 from steptime.findings.rank_uses import Arrivals, arrivals_of, rank_uses
 from steptime.findings.regime import regime
 from steptime.findings.trace_case import look_at_trace
-from steptime.hardware.ceilings import FILE_NAME
+from steptime.hardware.ceilings import FILE_NAME, known
 from steptime.hardware.ceilings import load as load_machine
 from steptime.hardware.datasheet import look_up
 from steptime.hardware.machine import Machine
@@ -124,7 +124,7 @@ def diagnose_traces(traces: Iterable[Trace], source: str, problems: tuple[str, .
 
 def _look(trace: Trace, borders: Int64, number: int) -> _Seen:
     device = device_of(trace)
-    looked = look_at_trace(trace, borders, look_up(device))
+    looked = look_at_trace(trace, borders, known(device))
     rank = trace.rank if trace.rank is not None else number
     return _Seen(
         name=f"rank {rank}",
