@@ -1,74 +1,154 @@
-"""How fast and in how much memory `steptime.kineto` reads a large trace, beside the json module.
+"""How fast and in how much memory traces are read, beside Holistic Trace Analysis.
 
-    python benchmarks/trace_loading.py TRACE [--megabytes 100] [--rounds 3]
+    python benchmarks/trace_loading.py --trace ../shared/data/hta/ns_resolution_trace/<file> \\
+        [--megabytes 100,1000,3000] [--rounds 5] [--hta-python PATH]... [--hta-up-to 100] [--name MACHINE]
 
-TRACE is a real trace, plain or gzipped; its events are repeated until the file has the wanted size. Each reading is a
-process of its own, the two readers take turns, CPU seconds are what counts on a shared machine; the peak is of the
-whole process, less that of one which only imports.
+The real trace's events are repeated with jitter (large_trace.py) until the file has the wanted size. Each measurement
+is a process of its own; all take turns within a round. Python's start and imports do not count, for nobody. Ratios are
+of the same round; figures are medians with the lowest and highest round. The peak is VmHWM of the whole process.
+--hta-python is an interpreter with HolisticTraceAnalysis or traceinsight, which are not installed for this.
+Writes results/trace-loading-<machine>.json and .md.
 """
 
 from __future__ import annotations
 
 import argparse
-import gzip
 import json
 import os
 import platform
+import resource
 import statistics
 import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
-READERS = ("steptime", "json")
+HERE = Path(__file__).parent
+OURS = ("nothing", "read", "diagnose", "second look", "diagnose again")
+THEIRS = ("parser", "TraceAnalysis()")
+RANK_FILE = "rank-0.json"
+"""HTA finds the rank in the name."""
 
 
 def main() -> None:
-    """Writes the trace, measures, prints a table and a line of JSON."""
+    """Makes the traces, measures, writes the results."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("trace", type=Path)
-    parser.add_argument("--megabytes", type=int, default=100)
-    parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--read", choices=(*READERS, "nothing"), help=argparse.SUPPRESS)
+    parser.add_argument("--trace", type=Path)
+    parser.add_argument("--megabytes", default="100")
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--hta-python", action="append", default=[])
+    parser.add_argument("--hta-up-to", type=int, default=100, metavar="MB")
+    parser.add_argument("--name", default=platform.machine() + f"-{os.cpu_count()}cpu")
+    parser.add_argument("--measure", nargs=2, help=argparse.SUPPRESS)
     options = parser.parse_args()
-    if options.read:
-        print(json.dumps(measure(options.read, options.trace)))
+    if options.measure:
+        print("\n" + json.dumps(measure(options.measure[0], Path(options.measure[1]))))
         return
-    with tempfile.TemporaryDirectory() as folder:
-        large = Path(folder) / "large.json"
-        repeat(options.trace, large, options.megabytes * 10**6)
-        report(large, options.rounds)
+    results: dict[str, Any] = {"machine": machine(), "trace": options.trace.name, "rounds": options.rounds, "sizes": []}
+    target = HERE / "results" / f"trace-loading-{options.name}"
+    for megabytes in map(int, options.megabytes.split(",")):
+        others = options.hta_python if megabytes <= options.hta_up_to else []
+        results["sizes"].append(of_size(options.trace, megabytes, options.rounds, others))
+        target.with_suffix(".json").write_text(json.dumps(results, indent=1) + "\n")
+        target.with_suffix(".md").write_text(show(results))
+    print(show(results))
 
 
-def repeat(source: Path, target: Path, size: int) -> None:
-    """Repeats the events of a trace, as text, until the file has `size` bytes."""
-    raw = source.read_bytes()
-    text = (gzip.decompress(raw) if raw[:2] == b"\x1f\x8b" else raw).decode()
-    begin = text.index("[", text.index('"traceEvents"')) + 1
-    _, after = json.JSONDecoder().raw_decode(text, begin - 1)
-    end = after - 1
-    events = text[begin:end].strip()
-    with target.open("w") as file:
-        file.write(text[:begin])
-        while file.tell() + len(events) < size:
-            file.write(events + ",\n  ")
-        file.write(events + text[end:])
+def of_size(trace: Path, megabytes: int, rounds: int, others: list[str]) -> dict[str, Any]:
+    """All measurements of a trace of one size."""
+    from large_trace import repeat
+
+    with tempfile.TemporaryDirectory(dir=os.environ.get("TMPDIR")) as folder:
+        path = Path(folder) / RANK_FILE
+        repeat(trace, path, megabytes * 10**6)
+        hours_ago = time.time() - 7200  # as traces are; a file that was written just now is not remembered
+        os.utime(path, (hours_ago, hours_ago))
+        os.environ["STEPTIME_CACHE_DIR"] = str(Path(folder) / "cache")
+        time.sleep(2.5)  # the change's own time cannot be set: the cache waits two seconds
+        runs = [one_round(path, others) for _ in range(rounds)]
+        return {"bytes": path.stat().st_size, "events": runs[0]["read"]["events"], "rounds": runs}
 
 
-def measure(reader: str, path: Path) -> dict[str, float]:
-    """CPU seconds, events and peak memory of one reading in this process."""
+def one_round(path: Path, others: list[str]) -> dict[str, Any]:
+    """Each measurement once."""
+    found = {what: in_a_process(sys.executable, what, path) for what in OURS}
+    for python in others:
+        for what in THEIRS:
+            result = in_a_process(python, what, path)
+            found[f"{result['version']} {what}"] = result
+    return found
+
+
+def in_a_process(python: str, what: str, path: Path) -> dict[str, Any]:
+    """The measurement of a fresh interpreter."""
+    run = subprocess.run([python, __file__, "--measure", what, str(path)], check=True, capture_output=True, text=True)
+    result: dict[str, Any] = json.loads(run.stdout.splitlines()[-1])
+    return result
+
+
+def measure(what: str, path: Path) -> dict[str, Any]:
+    """CPU and wall seconds, and peak memory, of one action in this process."""
+    action, version = prepared(what, path)
+    wall, cpu = time.perf_counter(), cpu_seconds()
+    events = action()
+    spent = {"wall": time.perf_counter() - wall, "cpu": cpu_seconds() - cpu}
+    return {**spent, "events": events, "peak": peak_memory(), "version": version}
+
+
+def prepared(what: str, path: Path) -> tuple[Callable[[], int], str]:
+    """What to measure, its imports done, and whose version it is."""
+    if what in THEIRS:
+        return prepared_theirs(what, path)
+    from steptime import __version__
+    from steptime.kineto.cache import read_remembered
     from steptime.kineto.reader import read
 
-    events = 0
-    begin = time.process_time()
-    if reader == "steptime":
-        events = len(read(path).events)
-    elif reader == "json":
-        with path.open() as file:
-            events = sum(event.get("ph") == "X" for event in json.load(file)["traceEvents"])
-    spent = time.process_time() - begin
-    return {"cpu": spent, "events": events, "peak": peak_memory()}
+    version, limit = f"steptime {__version__}", 10**11
+    actions: dict[str, Callable[[], int]] = {
+        "nothing": lambda: 0,
+        "read": lambda: len(read(path, max_size=limit).events),
+        "second look": lambda: len(read_remembered(path, max_size=limit).events),
+    }
+    if what in actions:
+        return actions[what], version
+    from steptime.diagnosis import diagnose_paths
+
+    if what == "diagnose":  # the first look, which remembers
+        forget()
+    return lambda: len(diagnose_paths([str(path)], max_size=limit).processes), version
+
+
+def forget() -> None:
+    """Empties the benchmark's own cache."""
+    for entry in (Path(os.environ["STEPTIME_CACHE_DIR"]) / "traces").glob("*"):
+        entry.unlink()
+
+
+def prepared_theirs(what: str, path: Path) -> tuple[Callable[[], int], str]:
+    """HTA's and traceinsight's functions have the same names."""
+    import importlib.metadata
+    import logging
+
+    logging.disable(logging.CRITICAL)
+    from hta.common.trace_parser import parse_trace_dataframe
+    from hta.configs.parser_config import ParserConfig
+    from hta.trace_analysis import TraceAnalysis
+
+    versions = {each.metadata["Name"]: each.version for each in importlib.metadata.distributions()}
+    name = next(name for name in ("traceinsight", "HolisticTraceAnalysis") if name in versions)
+    settings = ParserConfig.get_default_cfg()
+    if what == "parser":
+        return lambda: len(parse_trace_dataframe(str(path), settings)[1]), f"{name} {versions[name]}"
+    return lambda: len(TraceAnalysis(trace_dir=str(path.parent)).t.traces[0]), f"{name} {versions[name]}"
+
+
+def cpu_seconds() -> float:
+    """Of this process and its children that have ended."""
+    each = [resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)]
+    return sum(usage.ru_utime + usage.ru_stime for usage in each)
 
 
 def peak_memory() -> int:
@@ -77,32 +157,69 @@ def peak_memory() -> int:
     return int(status.split("VmHWM:")[1].split()[0]) * 1024
 
 
-def report(path: Path, rounds: int) -> None:
-    """Takes turns, prints medians."""
-    megabytes = path.stat().st_size / 1e6
-    idle = in_a_process("nothing", path)["peak"]
-    runs = [(reader, in_a_process(reader, path)) for _ in range(rounds) for reader in READERS]
-    found: dict[str, object] = {
-        "python": platform.python_version(),
+def machine() -> dict[str, Any]:
+    """Where this was measured."""
+    import isal
+    import msgspec
+    import numpy
+
+    lines = Path("/proc/cpuinfo").read_text().splitlines()
+    names = [line.split(":", 1)[1].strip() for line in lines if "model name" in line]
+    return {
+        "cpu": names[0] if names else platform.processor(),
         "cpus": os.cpu_count(),
-        "machine": platform.machine(),
+        "python": platform.python_version(),
+        "numpy": numpy.__version__,
+        "msgspec": msgspec.__version__,
+        "isal": isal.__version__,
+        "load_before": os.getloadavg()[0],
+        "date": time.strftime("%Y-%m-%d"),
     }
-    found |= {"megabytes": round(megabytes, 1), "rounds": rounds}
-    for reader in READERS:
-        mine = [result for name, result in runs if name == reader]
-        speeds = sorted(round(megabytes / each["cpu"], 1) for each in mine)
-        peak = (statistics.median(each["peak"] for each in mine) - idle) / 1e6
-        found[reader] = {"MB per CPU-second": speeds, "events": mine[0]["events"], "peak MB": round(peak, 1)}
-        speed = statistics.median(speeds)
-        print(f"{reader:10} {speed:7.1f} MB per CPU-second, peak {peak / megabytes:5.2f} MB per MB")
-    print(json.dumps(found))
 
 
-def in_a_process(reader: str, path: Path) -> dict[str, float]:
-    """The measurement of a fresh interpreter."""
-    command = [sys.executable, __file__, str(path), "--read", reader]
-    result: dict[str, float] = json.loads(subprocess.run(command, check=True, capture_output=True, text=True).stdout)
-    return result
+def show(results: dict[str, Any]) -> str:
+    """The Markdown beside the JSON."""
+    about = results["machine"]
+    lines = [
+        "# Reading traces\n",
+        f"{about['cpu']}, {about['cpus']} CPUs, Python {about['python']}, numpy {about['numpy']}, msgspec "
+        f"{about['msgspec']}, {about['date']}, load {about['load_before']:.1f}; {results['rounds']} rounds. Medians, "
+        f"with the lowest and highest round; made by `python benchmarks/trace_loading.py` from `{results['trace']}`.\n",
+    ]
+    for size in results["sizes"]:
+        lines += ["\n".join(table(size)), ""]
+    return "\n".join(lines)
+
+
+def table(size: dict[str, Any]) -> list[str]:
+    """One size: what everything took, beside reading."""
+    megabytes, rounds = size["bytes"] / 1e6, size["rounds"]
+    idle = statistics.median(each["nothing"]["peak"] for each in rounds) / 1e6
+    read = [each["read"] for each in rounds]
+    lines = [
+        f"## {megabytes:.0f} MB of JSON, {size['events']:,} events with a duration\n",
+        f"A process that has only imported the reader holds {idle:.0f} MB; it is part of the peaks.\n",
+        "| | CPU s | wall s | MB per CPU s | CPU, × our read | peak MB | peak, MB per MB |",
+        "|---|---|---|---|---|---|---|",
+    ]
+    for what in rounds[0]:
+        if what == "nothing":
+            continue
+        mine = [each[what] for each in rounds]
+        ratio = span([one["cpu"] / other["cpu"] for one, other in zip(mine, read, strict=True)], 3)
+        cpu, peak = statistics.median(one["cpu"] for one in mine), statistics.median(one["peak"] for one in mine) / 1e6
+        seconds = [span([one[kind] for one in mine], 3) for kind in ("cpu", "wall")]
+        name = what if what not in OURS else f"steptime: {what}"
+        lines.append(
+            f"| {name} | {seconds[0]} | {seconds[1]} | {megabytes / cpu:.0f} | {ratio} | {peak:.0f} | {peak / megabytes:.2f} |"
+        )
+    return lines
+
+
+def span(values: list[float], digits: int) -> str:
+    """Median (lowest to highest), with so many significant digits."""
+    low, middle, high = (f"{value:.{digits}g}" for value in (min(values), statistics.median(values), max(values)))
+    return f"{middle} ({low} to {high})"
 
 
 if __name__ == "__main__":
