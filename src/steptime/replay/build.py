@@ -9,7 +9,7 @@ import numpy as np
 from steptime.intervals import measure
 from steptime.kineto.table import Category
 from steptime.links.names import matching
-from steptime.replay.delays import Delays, Streams, delays_of, streams_of
+from steptime.replay.delays import SURE, Delays, Streams, delays_of, streams_of
 from steptime.replay.graph import NONE, Bool, EdgeKind, Edges, Graph, Int64, NodeKind, Nodes, edges_of, joined
 from steptime.replay.order import in_order, with_unexplained
 from steptime.replay.scope import PAGEABLE, Scope, Waits, host_time, waits_of
@@ -188,10 +188,13 @@ def _ties(parts: Parts, waited: Tie, events: Tie) -> tuple[Edges, Edges]:
 
 
 def _event_delay(parts: Parts, events: Tie) -> int:
-    """From the end of an activity to the start of one that waited for it on another stream."""
-    activities = parts.scope.activities
-    apart = activities.begin[events.target] - activities.end[events.source]
-    clear = (apart >= 0) & (apart <= AT_ONCE) & (parts.streams.ended[events.target] < activities.end[events.source])
+    """From the end of an activity to the start of one that waited for it on another stream: the median where that one
+    had long been launched, and its own stream was free."""
+    activities, trace = parts.scope.activities, parts.scope.trace
+    call, ended = activities.call[events.target], activities.end[events.source]
+    apart = activities.begin[events.target] - ended
+    clear = (call != NONE) & (trace.events.end[call] + SURE < ended) & (parts.streams.ended[events.target] < ended)
+    clear &= (apart >= 0) & (apart <= AT_ONCE)
     return int(np.median(apart[clear])) if clear.any() else parts.delays.gap[int(Category.KERNEL)]
 
 

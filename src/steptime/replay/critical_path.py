@@ -61,51 +61,53 @@ class Path:
 
 def path_of(graph: Graph, found: Run) -> Path:
     """The paths of all steps; each one's pieces reach from the step's begin to its end."""
-    walked = [_walk(graph, found, step) for step in range(len(found.end))]
-    pieces = np.array([piece for step in walked for piece in reversed(step)], np.int64).reshape(-1, 6)
-    return Path(*pieces.T)
+    source = np.where(found.through == NONE, NONE, graph.edges.source[found.through])
+    walked = [_walk(source, found, step) for step in range(len(found.end))]
+    node = np.concatenate([np.empty(0, np.int64), *walked])
+    step = np.repeat(np.arange(len(walked)), [len(each) for each in walked])
+    return _pieces(graph, found, node, source[node], found.begin[step], step)
 
 
-def _walk(graph: Graph, found: Run, step: int) -> list[tuple[int, ...]]:
-    """Pieces of one step, last first."""
-    nodes, edges = graph.nodes, graph.edges
-    lowest, node = int(found.begin[step]), int(found.last[step])
-    pieces: list[tuple[int, ...]] = []
-    until = int(found.finish[node])
-
-    def add(kind: int, begin: int, edge: int) -> int:
-        begin = max(begin, lowest)
-        if begin < until:
-            pieces.append((kind, begin, until, step, edge, node))
-        return min(begin, until)
-
-    while until > lowest:
-        edge = int(found.through[node])
-        source = int(edges.source[edge]) if edge != NONE else NONE
-        ready = int(found.finish[source]) if edge != NONE else lowest
-        if nodes.kind[node] != NodeKind.HOST:
-            start = int(found.finish[node] - nodes.duration[node])
-            until = add(_OF_NODE[int(nodes.kind[node])], max(start, ready), NONE)
-        if edge != NONE:
-            waited = int(edges.unexplained[edge])
-            until = add(PathKind.UNEXPLAINED, until - waited, edge) if waited else until
-            until = add(_kind_of(graph, edge), ready, edge)
-        elif until > lowest:
-            until = add(PathKind.HOST, lowest, NONE)
-        node = source if edge != NONE else node
-    return pieces
+def _walk(source: Int64, found: Run, step: int) -> Int64:
+    """The nodes of a step's path in time order: back from its last to the first that was reached after its begin."""
+    lowest, node, nodes = int(found.begin[step]), int(found.last[step]), []
+    while node != NONE and found.finish[node] > lowest:
+        nodes.append(node)
+        node = int(source[node])
+    return np.array(nodes[::-1], np.int64)
 
 
-def _kind_of(graph: Graph, edge: int) -> int:
+def _pieces(graph: Graph, found: Run, node: Int64, source: Int64, lowest: Int64, step: Int64) -> Path:
+    """Of each node: the edge that led there, what of it is unexplained, and the node's own time."""
+    through = found.through[node]
+    known = through != NONE
+    end = found.finish[node]
+    ready = np.where(known, np.maximum(found.finish[source], lowest), lowest)
+    on_host = graph.nodes.kind[node] == NodeKind.HOST
+    start = np.where(on_host, end, np.maximum(end - graph.nodes.duration[node], ready))
+    explained = np.where(known, np.maximum(start - graph.edges.unexplained[through], ready), start)
+    kinds = np.where(known, _edge_kinds(graph)[through], PathKind.HOST)
+    none = np.full(len(node), NONE)
+    own = np.array([_OF_NODE.get(kind, PathKind.HOST) for kind in NodeKind])[graph.nodes.kind[node]]
+    begins = np.stack((ready, explained, start), axis=1)
+    ends = np.stack((explained, start, end), axis=1)
+    kind = np.stack((kinds, np.full(len(node), PathKind.UNEXPLAINED), own), axis=1)
+    edge = np.stack((through, through, none), axis=1)
+    lasting = ends > begins
+    whole = np.repeat(node[:, None], 3, axis=1), np.repeat(step[:, None], 3, axis=1)
+    return Path(kind[lasting], begins[lasting], ends[lasting], whole[1][lasting], edge[lasting], whole[0][lasting])
+
+
+def _edge_kinds(graph: Graph) -> Int64:
+    """What a piece is, by the edge that it passes along."""
     edges = graph.edges
-    kind = int(edges.kind[edge])
-    if kind == EdgeKind.PROGRAM and edges.blocking[edge]:
-        return PathKind.ALLOCATION if edges.allocation[edge] else PathKind.SYNC
-    if kind == EdgeKind.WAIT and edges.blocking[edge]:
-        return PathKind.ALLOCATION
-    if kind == EdgeKind.LAUNCH and edges.weight[edge] > STAGING:
-        return PathKind.COPY if graph.nodes.kind[edges.target[edge]] == NodeKind.COPY else PathKind.LAUNCH_DELAY
-    return _OF_EDGE[kind]
+    kind = np.array([_OF_EDGE[kind] for kind in EdgeKind])[edges.kind]
+    of_call = (edges.kind == EdgeKind.PROGRAM) & edges.blocking
+    kind[of_call] = np.where(edges.allocation[of_call] > 0, PathKind.ALLOCATION, PathKind.SYNC)
+    kind[(edges.kind == EdgeKind.WAIT) & edges.blocking] = PathKind.ALLOCATION
+    copied = graph.nodes.kind[edges.target] == NodeKind.COPY
+    kind[(edges.kind == EdgeKind.LAUNCH) & copied & (edges.weight > STAGING)] = PathKind.COPY
+    return kind.astype(np.int64)
 
 
 _OF_NODE: dict[int, PathKind] = {
