@@ -210,9 +210,8 @@ def table(size: dict[str, Any]) -> list[str]:
         cpu, peak = statistics.median(one["cpu"] for one in mine), statistics.median(one["peak"] for one in mine) / 1e6
         seconds = [span([one[kind] for one in mine], 3) for kind in ("cpu", "wall")]
         name = what if what not in OURS else f"steptime: {what}"
-        lines.append(
-            f"| {name} | {seconds[0]} | {seconds[1]} | {megabytes / cpu:.0f} | {ratio} | {peak:.0f} | {peak / megabytes:.2f} |"
-        )
+        cells = (name, *seconds, f"{megabytes / cpu:.0f}", ratio, f"{peak:.0f}", f"{peak / megabytes:.2f}")
+        lines.append(f"| {' | '.join(cells)} |")
     return lines
 
 
