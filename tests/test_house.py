@@ -13,7 +13,7 @@ import pytest
 SOURCE = Path(__file__).resolve().parent.parent / "src" / "steptime"
 
 FLOORS = (  # from the ground up; a room imports itself and what lies on floors below its own
-    ("_version", "errors", "quantities", "intervals", "nesting", "journal", "folders"),
+    ("_version", "errors", "quantities", "intervals", "nesting", "journal", "folders", "changes"),
     ("estimates",),
     ("recording", "kineto", "hardware"),
     ("capture",),

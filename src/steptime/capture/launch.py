@@ -49,7 +49,7 @@ def launch(
     """
     words = resolve(command)
     folder = make_recording(recording)
-    chosen = {name: str(value) for name, value in asdict(options).items()}
+    chosen = {name: str(getattr(options, name)) for name in ("profile", "profile_steps", "max_profile_seconds")}
     with Switchboard() as signals:
         manifest = begin_manifest(folder, command, chosen)
         begin = time.monotonic()
