@@ -17,6 +17,9 @@ ON_MATRIX_UNITS = [
     "volta_fp16_s884gemm_fp16_128x128_ldg8_f2f_nn",
     "turing_h1688gemm_128x128_ldg8_stages_32x1_nn",
     "nvjet_tst_192x8_64x8_4x1_v_bz_TNT",
+    "void cutlass::device_kernel<cutlass::gemm::kernel::GemmUniversal<cute::tuple<int>, cutlass::gemm::collective::"
+    "CollectiveMma<cutlass::gemm::MainloopSm90TmaGmmaWarpSpecialized<4>>, cutlass::epilogue::Elementwise>>()",
+    "fmhaSm100aKernel_QkvE4m3OBfloat16H64PagedKvCausalP16VarSeqQ128Kv128PersistentContext",
     "void pytorch_flash::flash_fwd_kernel<pytorch_flash::Flash_fwd_kernel_traits<64, 128, 128, 4>>(Flash_fwd_params)",
     "Cijk_Alik_Bljk_BBS_BH_Bias_HAS_SAV_UserArgs_MT16x16x256_MI16x16x1_SN_LDSB1_AFC1",
     "igemm_fwd_gtcx3_nhwc_bf16_bx0_ex1_bt128x64x32_wt32x32x8",
@@ -31,6 +34,8 @@ ON_ORDINARY_UNITS = [
     "void implicit_convolve_sgemm<float, float, 128, 6, 7, 3, 3, 5, 1, false, true, true>(int, int)",
     "void cudnn::winograd_nonfused::winogradForwardData4x4<float, float>(Params)",
     "void gemv2T_kernel_val<int, int, __nv_bfloat16, __nv_bfloat16, __nv_bfloat16, float, 128, 16, 4, 4>(Params)",
+    "std::enable_if<!(false), void>::type internal::gemvx::kernel<int, int, float, float, float, float, false>(Params)",
+    "ampere_gcgemm_64x64_nt",
     "void gemvNSP_kernel<float, float, float, float, 1, 16, 4, 1024>(Params)",
 ]
 SAYING_NOTHING = ["attn_fwd", "my_fused_kernel", "triton_tem_fused_mm_3", "fused_moe_kernel"]
@@ -42,6 +47,9 @@ HELPING = [
     "batched_transpose_32x32_half",
     "void cudnn::ops::scalePackedTensor_kernel<float, float>(cudnnTensor4dStruct, float*, float)",
     "SubTensorOpWithScalar1d",
+    "void (anonymous namespace)::elementwise_kernel_with_index<int, convolve>(int)",
+    "void fbgemm_gpu::_offsets_range_cuda_kernel<int>(long, long, int const*, int*)",
+    "std::enable_if<((8)>(0))&&vllm::_typeConvert<c10::BFloat16>::exists, void>::type vllm::fused_add_rms_norm_kernel",
     "void cutlass_cudnn_train::Kernel<cutlass_cudnn_train::reduction::kernel::ReduceSplitK<Matrix>>",
     "void pytorch_flash::flash_bwd_dot_do_o_kernel<true, pytorch_flash::Flash_bwd_kernel_traits<64>>(Params)",
     "void at::native::vectorized_elementwise_kernel<4, at::native::AddFunctor<float>, Array<char*, 3> >(int)",

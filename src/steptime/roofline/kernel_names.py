@@ -7,28 +7,30 @@ import re
 
 MATRIX_UNIT = re.compile(
     r"tensorop|[shid](884|1688|16816|161616|16832|8816|32816)(gemm|cudnn|fprop|dgrad|wgrad|_|$)"
-    r"|hmma|imma|wgmma|tcgen05|TmaGmma|xmma_.*(tf32|bf16|f16|i8|e4m3|e5m2)|nvjet_|flash_(fwd|bwd|attn)|FlashAttn"
-    r"|fmha_cutlass[FB]_(f16|bf16)|fmha_v\d|sdpa_sm\d+_flash|native_sdpa"
+    r"|hmma|imma|wgmma|tcgen05|TmaGmma|MmaTensorOp|xmma_.*(tf32|bf16|f16|i8|e4m3|e5m2)|nvjet_|flash_(fwd|bwd|attn)|FlashAttn"
+    r"|fmha_cutlass[FB]_(f16|bf16)|fmha_v\d|fmhaSm\d|sdpa_sm\d+_flash|native_sdpa"
     r"|Cijk_.*_MI(4|16|32)x|mfma|xdl|igemm_\w*gtcx|wmma|ck_tile.*Fmha"
 )
 """NVIDIA: instructions of tensor cores (s1688, h16816 …) and libraries that have nothing else (nvjet, flash attention).
 AMD: Tensile's matrix instruction (MI16x16), composable kernel's "xdl", MIOpen's "gtcx" (x: with xdlops)."""
 VECTOR_UNIT = re.compile(
-    r"simt|(maxwell|volta|turing|ampere)_(sgemm|dgemm|scudnn|dcudnn)|xmma_.*f32f32_f32f32_f32"
-    r"|convolve_sgemm|sgemm_largek|gem[mv]SN_|gemvNSP|gemv2|gemmk1_|\bdot_kernel|winograd|Winograd|fft[12]d|FFT"
+    r"simt|(maxwell|volta|turing|ampere)_(sgemm|dgemm|cgemm|gcgemm|scudnn|dcudnn)|xmma_.*f32f32_f32f32_f32"
+    r"|convolve_sgemm|sgemm_largek|gem[mv]SN_|gemvNSP|gemv2|gemvx|gemmk1_|\bdot_kernel|winograd|Winograd|fft[12]d|FFT"
     r"|wgrad_alg0_engine|dgrad_engine|dgrad2d|conv_depthwise|DepthwiseConv|depthwise|Cijk_|miopenSp3|_gtc_|sgemm_32x32"
 )
 """Of the same families, those that compute on the ordinary units."""
 MATRIX_WORK = re.compile(
-    r"gemm|gemv|xmma|nvjet|cutlass|fprop|wgrad|dgrad|conv(olve|olution|2d|3d|_|\d)|Conv|scudnn|winograd|flash|fmha|sdpa"
+    r"(?<!fb)gemm|gemv|xmma|nvjet|cutlass(?!::(bfloat|half))|fprop|wgrad|dgrad|conv(olve|olution|2d|3d|_|\d)|Conv(?!ert)|scudnn|winograd|flash|fmha|sdpa"
     r"|attn|attention|Cijk_|mfma|xdl|miopenSp3|dot_kernel|^bmm|matmul|triton_tem|RNN|LSTM|elemWiseRNN|depthwise",
 )
 HELPING = re.compile(
     r"[Rr]educ|[Ss]plit[Kk]\w*[Rr]educe|compute\w*Offsets|ToN[hc][wh]|n[ch][hw][wc]To|im2col|col2im|[Tt]ranspos"
     r"|winograd(Forward|Wgrad)(Data|Filter|Output|Delta)|generateWinograd|scalePackedTensor|SubTensorOp|convert_dq"
-    r"|dot_do_o|elementwise|epilogue::|memset|fillBuffer|convert_"
+    r"|dot_do_o|elementwise|epilogue::impl|memset|fillBuffer|convert_|ReduceSplitK"
 )
-"""Kernels of such operators that lay out, gather or add up, while another one multiplies."""
+"""Kernels of such operators that lay out, gather or add up, while another one multiplies; in the name of the function
+itself, because the templates of those that multiply have layouts and epilogues among their parameters."""
+FUNCTION = re.compile(r"[^<(]*(<[^<]*ReduceSplitK)?")
 TF32 = re.compile(r"tf32", re.IGNORECASE)
 AMD = re.compile(r"Cijk_|xdl|gtcx|mfma|ck_tile|miopen")
 ELEMENT = re.compile(r"OpaqueType<(\d+)|\b(c10::)?(BFloat16|Half|double|float|__nv_bfloat16|__half|bool|long|int)\b")
@@ -44,7 +46,8 @@ def matrix_unit(name: str) -> bool | None:
 
 def multiplies(name: str) -> bool:
     """Whether a kernel is the one that does the FLOPs of a matrix product, a convolution or attention."""
-    return MATRIX_WORK.search(name) is not None and HELPING.search(name) is None
+    function = FUNCTION.match(name.replace("(anonymous namespace)", ""))
+    return MATRIX_WORK.search(name) is not None and HELPING.search(function[0] if function else name) is None
 
 
 def number_format(name: str, of_inputs: str) -> str:
