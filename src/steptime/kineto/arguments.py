@@ -83,7 +83,7 @@ class _Wanted:
         self.lane = trace.lanes[events.lane[row]]
         # Ids of a trace that was put together are not those of its files.
         self.correlation = ABSENT if trace.parts else int(events.correlation[row])
-        self.marker = re.compile(rb'"ts"\s*:\s*"?' + str(self.time // 1000).encode())
+        self.marker = str(self.time // 1000).encode()
 
     def is_it(self, event: Arguments) -> bool:
         """Whether an event of the file is this one; events that agree in all of this are one to us."""
@@ -132,13 +132,13 @@ def _take(text: bytes, start: int, stop: int, wanted: Sequence[_Wanted], at: int
 
 def _find(text: bytes, start: int, stop: int, wanted: _Wanted) -> tuple[int, Arguments] | None:
     """The position behind the event's time and its arguments."""
-    for match in wanted.marker.finditer(text, start, min(stop + len(wanted.marker.pattern), len(text))):
-        if match.start() >= stop:
-            return None
-        event = _event_around(text, match.start())
+    at = text.find(wanted.marker, start, stop + len(wanted.marker))
+    while 0 <= at < stop:
+        event = _event_around(text, at)
         if event is not None and wanted.is_it(event):
             arguments = event.get("args")
-            return match.end(), arguments if isinstance(arguments, dict) else {}
+            return at + 1, arguments if isinstance(arguments, dict) else {}
+        at = text.find(wanted.marker, at + 1, stop + len(wanted.marker))
     return None
 
 

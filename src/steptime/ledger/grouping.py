@@ -33,6 +33,31 @@ def per_step(step: Int64, amount: Int64, steps: int) -> Int64:
     return found
 
 
+def step_at(windows: Int64, times: Int64) -> Int64:
+    """The step in which each time lies, UNKNOWN outside all."""
+    step = np.searchsorted(windows[:, 0], times, side="right") - 1
+    inside = (step >= 0) & (times < np.append(windows[:, 1], 0)[step])
+    return np.where(inside, step, UNKNOWN)
+
+
+def time_inside(begin: Int64, end: Int64, windows: Int64) -> Int64:
+    """(n,) ns of the intervals, each counted for itself, that lie in each window. begin <= end; windows: (n, 2) ns."""
+    if not len(begin):
+        return np.zeros(len(windows), np.int64)
+    origin = begin.min()  # sums of absolute times would not fit
+    found = _capped(end - origin, windows - origin) - _capped(begin - origin, windows - origin)
+    spent: Int64 = found[:, 1] - found[:, 0]
+    return spent
+
+
+def _capped(sides: Int64, times: Int64) -> Int64:
+    """For each time the sum of all sides, none counted beyond it."""
+    ordered = np.sort(sides)
+    at = np.searchsorted(ordered, times)
+    found: Int64 = np.append(0, np.cumsum(ordered))[at] + times * (len(ordered) - at)
+    return found
+
+
 def source_of(trace: Trace, links: Links, rows: Int64, weight: Int64) -> SourceLine | None:
     """The user's function with most of the weight of these rows (UNKNOWN among them has none); None without one."""
     known = rows != UNKNOWN

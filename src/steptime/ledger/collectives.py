@@ -1,0 +1,160 @@
+"""Collectives by kind and process group: how long, how much, and what of it no computing hid.
+
+A collective's kernel knows the host's "record_param_comms" around its launch, whose arguments say what is sent in which
+group. They are fetched from the file again; without them the annotation (nccl:all_reduce) and the kernel's own name
+tell the kind alone.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from steptime.intervals import claim, union
+from steptime.kineto.arguments import arguments_of
+from steptime.kineto.table import ABSENT, Category, Trace
+from steptime.ledger.activities import device_time
+from steptime.ledger.grouping import grouped, per_step, step_at, time_inside
+from steptime.links.links import UNKNOWN, Links
+from steptime.links.names import COMMUNICATION_KERNEL, matching, of_symbols
+
+Int64 = npt.NDArray[np.int64]
+RECORD = "record_param_comms"
+"""The operator under which torch's process groups note the parameters of a collective."""
+ANNOTATED = re.compile(r"^(nccl|rccl|xccl|hccl|gloo|mpi|ucc):")
+KERNEL_KIND = re.compile(
+    r"ccl(?:Dev)?Kernel_?(AllReduce|AllGather|ReduceScatter|Broadcast|Reduce|SendRecv|AllToAll)", re.IGNORECASE
+)
+FUNCTION = re.compile(r"(\w+)(?=[<(]|$)")
+"""The name of a kernel without its namespaces, template arguments and parameters."""
+ELEMENT = {
+    "double": 8, "long": 8, "long int": 8, "float": 4, "int": 4, "half": 2, "bfloat16": 2, "short": 2, "byte": 1,
+    "char": 1, "bool": 1, "float8_e4m3fn": 1, "float8_e5m2": 1, "float8_e4m3fnuz": 1, "float8_e5m2fnuz": 1,
+    "complexfloat": 8, "complexdouble": 16,
+}  # fmt: skip
+"""Bytes of an element by torch's name of its type, in lower case without c10::."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class CollectiveTotal:
+    """Collectives of one kind in one group. name: torch's ("allreduce", "_allgather_base", "all_to_all"), else the
+    kernel's kind. group: the description of the process group, else its name, "" where the trace does not say; size: of
+    its ranks, 0 likewise.
+
+    All columns (n,), by step: kernels begun in it, ns of device time, exposed ns in which only communication ran, bytes
+    of the larger of what is given in and got out (None: the trace does not say). Exposed time of all collectives
+    together is the ledger's account COMMUNICATION to the nanosecond; where two overlap, the longer kind has it.
+    """
+
+    name: str
+    group: str
+    size: int
+    calls: Int64
+    duration: Int64
+    exposed: Int64
+    bytes: Int64 | None
+
+
+@dataclass(frozen=True, slots=True)
+class Parameters:
+    """What one collective was called with. bytes: None where the trace does not say."""
+
+    name: str
+    group: str = ""
+    size: int = 0
+    bytes: int | None = None
+
+
+def collectives_of(trace: Trace, links: Links, windows: Int64) -> tuple[CollectiveTotal, ...]:
+    """The collectives of the steps, those first that took longest. windows: (n, 2) ns, as the ledger has the steps."""
+    events = trace.events
+    begin, end = windows[:1, 0].max(initial=0), windows[-1:, 1].max(initial=0)
+    rows = np.flatnonzero((events.category == Category.KERNEL) & matching(trace, COMMUNICATION_KERNEL.search))
+    rows = rows[(events.begin[rows] < end) & (events.end[rows] > begin)]
+    known = parameters_of(trace, links, rows)
+    keys = [(each.name, each.group, each.size) for each in known]
+    numbers = {key: number for number, key in enumerate(sorted(set(keys)))}
+    groups = grouped(np.array([numbers[key] for key in keys], np.int64))
+    groups = sorted(groups, key=lambda chosen: -int(events.duration[rows[chosen]].sum()))
+    sets = [union(events.begin[rows[chosen]], events.end[rows[chosen]]) for chosen in groups]
+    exposed = claim(windows[:, 0], windows[:, 1], [device_time(trace).compute, *sets])[:, 1:-1]
+    totals = []
+    for number, chosen in enumerate(groups):
+        mine, first = rows[chosen], known[chosen[0]]
+        step = step_at(windows, events.begin[mine])
+        sizes = [known[at].bytes for at in chosen.tolist()]
+        total = CollectiveTotal(
+            name=first.name,
+            group=first.group,
+            size=first.size,
+            calls=per_step(step, np.ones(len(mine), np.int64), len(windows)),
+            duration=time_inside(events.begin[mine], events.end[mine], windows),
+            exposed=exposed[:, number],
+            bytes=None if None in sizes else per_step(step, np.array(sizes, np.int64), len(windows)),
+        )
+        totals.append(total)
+    return tuple(each for each in totals if each.calls.any() or each.duration.any())
+
+
+def parameters_of(trace: Trace, links: Links, kernels: Int64) -> tuple[Parameters, ...]:
+    """What the collective of each kernel was called with."""
+    events = trace.events
+    noted = of_symbols(trace, RECORD.__eq__)
+    record = np.where(links.operator[kernels] == UNKNOWN, UNKNOWN, links.operator[kernels])
+    record[~np.append(noted[events.name], False)[record]] = UNKNOWN
+    sources = np.where(record == UNKNOWN, kernels, record)  # newer files repeat the parameters at the kernel
+    wanted, position = np.unique(sources, return_inverse=True)
+    arguments = arguments_of(trace, wanted)
+    annotated = np.append(matching(trace, ANNOTATED.match), False)
+    above = np.where(annotated[links.annotation[kernels]], links.annotation[kernels], UNKNOWN)
+    return tuple(
+        _parameters(trace, kernel, annotation, arguments[at] or {})
+        for kernel, annotation, at in zip(kernels.tolist(), above.tolist(), position.reshape(-1).tolist(), strict=True)
+    )
+
+
+def _parameters(trace: Trace, kernel: int, annotation: int, arguments: Mapping[str, Any]) -> Parameters:
+    name = arguments.get("Collective name")
+    if not isinstance(name, str) or not name:
+        return _without_arguments(trace, kernel, annotation)
+    described = str(arguments.get("Process Group Description") or "")
+    group = described if described not in ("", "undefined") else str(arguments.get("Process Group Name") or "")
+    size, item = arguments.get("Group size"), _item(str(arguments.get("dtype") or ""))
+    given = [arguments.get(key) for key in ("In msg nelems", "Out msg nelems")]
+    elements = max((int(each) for each in given if isinstance(each, int)), default=None)
+    total = None if elements is None or item is None else elements * item
+    return Parameters(name, group, size if isinstance(size, int) else 0, total)
+
+
+def _without_arguments(trace: Trace, kernel: int, annotation: int) -> Parameters:
+    """From the annotation around the launch, whose shapes are those of what is sent, or from the kernel's name."""
+    events = trace.events
+    if annotation != UNKNOWN:
+        name = ANNOTATED.sub("", trace.symbols[events.name[annotation]])
+        shapes, types = int(events.shapes[annotation]), int(events.dtypes[annotation])
+        known = shapes != ABSENT and types != ABSENT
+        return Parameters(name, bytes=_size(trace.shapes[shapes], trace.dtypes[types]) if known else None)
+    symbol = trace.symbols[events.name[kernel]].replace("(anonymous namespace)::", "")
+    found = KERNEL_KIND.search(symbol) or FUNCTION.search(symbol)
+    return Parameters(found[1] if found else symbol)
+
+
+def _size(shapes: str, types: str) -> int | None:
+    """Bytes of the tensors of a call; None when one of them is not known."""
+    total = 0
+    for shape, kind in zip(json.loads(shapes), json.loads(types), strict=False):
+        item = _item(kind)
+        if not isinstance(shape, list) or item is None or not all(isinstance(each, int) for each in shape):
+            return None
+        total += int(np.prod(shape, dtype=np.int64)) * item
+    return total or None
+
+
+def _item(kind: str) -> int | None:
+    return ELEMENT.get(kind.removeprefix("c10::").lower())
