@@ -53,7 +53,7 @@ def _kernel(trace: Trace, links: Links, group: KernelGroup) -> KernelUse:
         number_format=group.number_format,
         flops=group.flops,
         bytes=group.bytes,
-        at_roofline=group.at_roofline,
+        at_roofline=float(group.at_roofline) if group.at_roofline is not None else None,
         matrix_unit=group.matrix_unit,
         dimensions=group.dimensions,
         source=source_of(trace, links, group.example),
