@@ -285,6 +285,24 @@ def test_overlapped_communication_hides_behind_compute_until_the_update(tmp_path
     assert path(replay)["communication"] == 300
 
 
+def test_overlapped_communication_leaves_the_compute_of_its_stream_in_order(tmp_path: Path) -> None:
+    """a, an all-reduce and b on one stream: without the all-reduce, b still follows a."""
+    events = []
+    for index in range(4):
+        begin, number = index * 1000, index * 10
+        events += [step(begin, begin + 1000, index), operator("aten::mm", begin, begin + 40)]
+        for at, (name, start, length) in enumerate(
+            (("a", 30, 200), ("ncclDevKernel_AllReduce", 231, 300), ("b", 532, 250))
+        ):
+            events.append(called("cudaLaunchKernel", begin + 10 * at + 5, begin + 10 * at + 9, number + at + 1))
+            events.append(kernel(number + at + 1, begin + start, begin + start + length, name))
+        events.append(called("cudaDeviceSynchronize", begin + 50, begin + 792))
+    replay = replayed(written(tmp_path / "made.json", events))
+    assert replay.error < 0.02
+    # a 200, then the all-reduce of 300 beside b of 250: 250 and a gap are saved, not the 450 of b beside a.
+    assert saved(replay, "communication overlapped") == pytest.approx(250, abs=5)
+
+
 def allocating() -> list[Event]:
     """Per step: an allocation of 150 µs, a launch, and a free that waits for the kernel (100 µs) and takes 40 more."""
     events = []

@@ -11,7 +11,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from steptime.replay.graph import NONE, EdgeKind, Graph, Int64, NodeKind, chosen, edges_of, joined
+from steptime.replay.graph import NONE, Bool, EdgeKind, Graph, Int64, NodeKind, chosen, edges_of, joined
 from steptime.replay.run import Run, run
 
 
@@ -46,16 +46,44 @@ def at_durations(graph: Graph, durations: Mapping[int, int]) -> Run:
 
 
 def with_overlap(graph: Graph, updates: Int64) -> Run:
-    """Computing never waits for communication, but what updates the parameters does.
+    """Computing never waits for communication, but what updates the parameters does. Computing on the stream of a
+    collective stays in its order, around it.
 
     updates: (n,) the node that first updates in each step, NONE where none is known: then nothing waits.
     """
     nodes, edges = graph.nodes, graph.edges
-    from_ = nodes.kind[edges.source] == NodeKind.COMMUNICATION
-    to_other = (nodes.kind[edges.target] != NodeKind.COMMUNICATION) & (nodes.kind[edges.target] != NodeKind.HOST)
+    collective = nodes.kind == NodeKind.COMMUNICATION
+    dropped = collective[edges.source] & ~collective[edges.target] & (nodes.kind[edges.target] != NodeKind.HOST)
+    around = chosen(edges, dropped & (edges.kind == EdgeKind.STREAM))
+    around = replace(around, source=_before_collectives(graph, collective, around.source))
+    held = chosen(edges, edges.kind == EdgeKind.WAIT)
+    held = replace(held, source=_last_collective(graph, collective)[held.source])
     source, target = _before_updates(graph, updates)
-    together = joined((chosen(edges, ~(from_ & to_other)), edges_of(EdgeKind.EVENT, source, target, 0)))
+    parts = [chosen(edges, ~dropped), *(chosen(each, each.source != NONE) for each in (around, held))]
+    together = joined((*parts, edges_of(EdgeKind.EVENT, source, target, 0)))
     return run(replace(graph, edges=chosen(together, np.argsort(together.target, kind="stable"))))
+
+
+def _before_collectives(graph: Graph, collective: Bool, nodes: Int64) -> Int64:
+    """What precedes collectives on their streams and is none, NONE where nothing does."""
+    before = np.full(len(collective) + 1, NONE)
+    ordered = graph.edges.kind == EdgeKind.STREAM
+    before[graph.edges.target[ordered]] = graph.edges.source[ordered]
+    passing = np.append(collective, False)
+    while passing[nodes].any():
+        nodes = np.where(passing[nodes], before[nodes], nodes)
+    return nodes
+
+
+def _last_collective(graph: Graph, collective: Bool) -> Int64:
+    """Of each node the last collective before it on its stream, NONE without one: who waits for the node waits for it
+    too, beside which it now runs."""
+    last = [NONE] * len(collective)
+    is_one, ordered = collective.tolist(), graph.edges.kind == EdgeKind.STREAM
+    pairs = zip(graph.edges.source[ordered].tolist(), graph.edges.target[ordered].tolist(), strict=True)
+    for source, target in pairs:  # by target: the source's own is known
+        last[target] = source if is_one[source] else last[source]
+    return np.array(last, np.int64)
 
 
 def without_allocation(graph: Graph) -> Run:
