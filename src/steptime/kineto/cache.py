@@ -22,7 +22,7 @@ from steptime.kineto.container import ContainerError, Stamp, load, store
 from steptime.kineto.reader import DEFAULT_MAX_SIZE, read
 from steptime.kineto.table import Trace
 
-READER = f"{__version__}/1"
+READER = f"{__version__}/2"
 """Grows when the same file would be read into other columns."""
 LEAST_SIZE = 16 * 10**6
 """Bytes of JSON that are read in 50 ms. Below, opening an entry gains nothing that could be felt."""

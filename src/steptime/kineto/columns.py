@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import struct
 from collections.abc import Sequence
 from typing import TypeVar
@@ -11,19 +12,21 @@ import numpy as np
 import numpy.typing as npt
 
 from steptime.kineto.categories import CategoryCodes
-from steptime.kineto.events import NOTHING, Event, Number, begins, integer, nanoseconds
+from steptime.kineto.events import NOTHING, Arguments, Event, Number, begins, integer, nanoseconds
 from steptime.kineto.growing import Growing
 from steptime.kineto.table import ABSENT, EventTable, Lane
 
 Int64 = npt.NDArray[np.int64]
 Key = TypeVar("Key")
 LONGEST = 2.0**50
+MOST_THREADS = 1024
+"""Of a block, on all devices of NVIDIA and AMD."""
 WHOLE: dict[str, type[np.generic]] = {
     "category": np.uint8, "name": np.int32, "lane": np.int32, "begin": np.int64, "duration": np.int64,
     "shapes": np.int32, "dtypes": np.int32, "inputs": np.int32,
 }  # fmt: skip
 """Columns of one type always: times are 64 bits wide, whatever they hold."""
-IDS = ("correlation", "external", "sequence", "bytes", "stream", "device", "python", "python_parent")
+IDS = ("correlation", "external", "sequence", "bytes", "stream", "device", "python", "python_parent", "blocks")
 """Columns of integers that the file gives: as narrow as they are."""
 
 
@@ -50,6 +53,14 @@ class Texts(dict[bytes, int]):
         return tuple(key.decode("utf-8", "replace") for key in self if key)
 
 
+class Grids(dict[tuple[bytes, bytes], int]):
+    """The blocks of a grid, by the JSON of grid and block; each pair is looked at once."""
+
+    def __missing__(self, key: tuple[bytes, bytes]) -> int:
+        blocks = self[key] = _blocks(*key)
+        return blocks
+
+
 class Columns:
     """Grows the columns of an `EventTable`. refused, negative: see `Damage`."""
 
@@ -60,6 +71,7 @@ class Columns:
         self.names: Numbering[str] = Numbering()
         self._lanes: Numbering[tuple[Number, Number]] = Numbering()
         self.shapes, self.dtypes, self.inputs = Texts(), Texts(), Texts()
+        self._grids = Grids()
         self.refused = self.negative = 0
 
     @property
@@ -106,6 +118,7 @@ class Columns:
         self._add_texts("dtypes", self.dtypes, [args.dtypes for args in every])
         self._add_texts("inputs", self.inputs, [args.inputs for args in every])
         streams = self._add_ids("stream", [args.stream for args in every])
+        self._add_blocks(every, streams)
         devices = self._add_ids("device", [args.device for args in every])
         self._columns["category"].extend(self._categories.of(events, streams, devices))
 
@@ -116,6 +129,18 @@ class Columns:
             return
         values = [ABSENT if text is NOTHING else numbers[bytes(text)] for text in raw]
         self._columns[column].extend(_integers(values))
+
+    def _add_blocks(self, every: list[Arguments], streams: Int64 | None) -> None:
+        """Only what runs on a stream can have a grid, and that is a small part of all events."""
+        if streams is None:
+            self._columns["blocks"].skip(len(every))
+            return
+        blocks = np.full(len(every), ABSENT, np.int64)
+        for at in np.flatnonzero(streams != ABSENT).tolist():
+            arguments = every[at]
+            if arguments.grid is not NOTHING:
+                blocks[at] = self._grids[bytes(arguments.grid), bytes(arguments.block)]
+        self._columns["blocks"].extend(blocks)
 
     def _add_ids(self, column: str, values: list[Number]) -> Int64 | None:
         """Optional ids: integers or ABSENT, with rare exceptions. Returns them, None where no event has one."""
@@ -137,6 +162,17 @@ class Columns:
         for column in joined.values():
             column.flags.writeable = False
         return EventTable(**joined)
+
+
+def _blocks(grid: bytes, block: bytes) -> int:
+    """Of a grid [x, y, z] of blocks [x, y, z]; ABSENT where it is none. Some versions of ROCm swap the two: no block
+    has more than 1,024 threads, so the larger is then the whole grid in threads."""
+    try:
+        blocks, threads = (math.prod(msgspec.json.decode(text, type=list[int])) for text in (grid, block or b"[1]"))
+    except msgspec.DecodeError:
+        return ABSENT
+    found = threads // max(blocks, 1) if threads > MOST_THREADS else blocks
+    return found if 0 <= found < 2**62 else ABSENT
 
 
 def _integers(values: Sequence[Number]) -> Int64:

@@ -24,7 +24,7 @@ Int64 = npt.NDArray[np.int64]
 Bool = npt.NDArray[np.bool_]
 Number: TypeAlias = int | str | None
 NOTHING = msgspec.Raw()
-RAW_FIELDS = ("shapes", "dtypes", "inputs")
+RAW_FIELDS = ("shapes", "dtypes", "inputs", "grid", "block")
 FLOAT_HOLDS_NANOSECONDS = 2.0**43
 """Below this many microseconds a float64 lies within half a nanosecond of what was written; above, it may not."""
 PRECISE_TIME = re.compile(rb'"ts"\s*:\s*\d{13,}\.\d')
@@ -55,6 +55,8 @@ class Arguments(msgspec.Struct, gc=False, frozen=True):
     inputs: msgspec.Raw = msgspec.field(default=NOTHING, name="Concrete Inputs")
     python: Number = msgspec.field(default=ABSENT, name="Python id")
     python_parent: Number = msgspec.field(default=ABSENT, name="Python parent id")
+    grid: msgspec.Raw = NOTHING
+    block: msgspec.Raw = NOTHING
 
 
 NO_ARGUMENTS = Arguments()

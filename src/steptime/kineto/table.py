@@ -92,7 +92,8 @@ class EventTable:
 
     name, shapes, dtypes, inputs: numbers of `Trace.symbols`, `Trace.shapes`… (ABSENT where the event has none).
     lane: number in `Trace.lanes`. begin: ns, absolute where the file says since when. duration: ns, never negative.
-    bytes: of a copy or a memset. python and python_parent: ids of Python functions.
+    bytes: of a copy or a memset. python and python_parent: ids of Python functions. blocks: of a kernel's grid (some
+    calls of HIP give its threads instead, which are more).
 
     Ids and sizes (correlation to device, python, python_parent) are 32 bits wide where all of them fit and 64 where one
     does not: widen them before arithmetic. A column that no event fills is one broadcast ABSENT.
@@ -114,6 +115,7 @@ class EventTable:
     inputs: Int32
     python: Ids
     python_parent: Ids
+    blocks: Ids
 
     def __len__(self) -> int:
         return len(self.begin)
@@ -166,8 +168,14 @@ def _counted(count: int, one: str, many: str) -> str:
     return f"{count} {one if count == 1 else many}"
 
 
+class _Referable:
+    """With slots, only a base can make weak references possible before Python 3.11."""
+
+    __slots__ = ("__weakref__",)
+
+
 @dataclass(frozen=True, slots=True)
-class Trace:
+class Trace(_Referable):
     """A file written by Kineto. size: bytes of JSON that were read.
 
     symbols: names of events. shapes, dtypes, inputs: the raw JSON of "Input Dims", "Input type" and "Concrete Inputs".
