@@ -15,7 +15,7 @@ from steptime.intervals import EMPTY
 from steptime.kineto.reader import read
 from steptime.kineto.table import Trace
 from steptime.ledger.account import account_for
-from steptime.ledger.ledger import Account
+from steptime.ledger.ledger import Account, Ledger
 from steptime.ledger.threads import training_lane
 from steptime.ledger.trace_steps import steps_of
 from steptime.links.link import link
@@ -24,6 +24,7 @@ from steptime.replay.build import build
 from steptime.replay.critical_path import PathKind
 from steptime.replay.delays import streams_of
 from steptime.replay.graph import EdgeKind, Graph, NodeKind
+from steptime.replay.rerun import rerun
 from steptime.replay.scope import Scope, scope_of, waits_of
 from steptime.replay.ties import event_ties, wait_ties
 
@@ -53,6 +54,18 @@ def test_the_unchanged_replay_lands_near_the_measured_steps(shared_data: Path, f
     assert replay.error <= error
     assert (replay.entries.sum(axis=1) == replay.replayed).all()
     assert (replay.path.end > replay.path.begin).all()
+
+
+@pytest.mark.parametrize("first", [1, 2])
+def test_a_replay_may_begin_with_any_step(shared_data: Path, first: int) -> None:
+    """The device is two steps behind the host here: a later step begins with a full queue."""
+    trace = read(shared_data / "tracelens/mi300/resnet_act_checkpoint.json.gz")
+    borders, whole = steps_of(trace), account_for(trace, steps_of(trace))
+    ledger = Ledger(whole.device, whole.wall[first:], whole.entries[first:])
+    replay = rerun(trace, borders[first:], link(trace, borders), ledger)
+    assert replay is not None
+    assert replay.measured.tolist() == whole.wall[first:].tolist()
+    assert replay.error < 0.02
 
 
 def test_what_the_trace_does_not_hold_is_an_error_and_not_a_delay_of_the_model(shared_data: Path) -> None:

@@ -43,7 +43,16 @@ def build(scope: Scope) -> Graph:
     edges = joined([_programs(parts, ties[0]), _hand_overs(parts), _launches(parts), _streams(parts),
                      *_ties(parts, *ties)])  # fmt: skip
     begin, end = _borders(parts, Point.STEP_BEGIN), _borders(parts, Point.STEP_END)
-    return with_unexplained(in_order(_nodes(parts), edges, begin, end, scope.borders))
+    return with_unexplained(in_order(_nodes(parts), edges, begin, end, scope.borders, _before(parts)))
+
+
+def _before(parts: Parts) -> int:
+    """The activity that ended the step before the first one."""
+    scope = parts.scope
+    if scope.started <= scope.begin:
+        return NONE
+    ending = np.flatnonzero(scope.activities.end == scope.started)
+    return len(parts.points) + int(ending[0]) if len(ending) else NONE
 
 
 def _nodes(parts: Parts) -> Nodes:

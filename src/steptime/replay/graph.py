@@ -102,7 +102,8 @@ class Edges:
 class Graph:
     """Nodes and edges of the steps borders[0] to borders[-1].
 
-    begin, end: (n,) nodes at which the host begins and ends each step. borders: (n, 2) ns as the host saw them.
+    begin, end: (n,) nodes at which the host begins and ends each step. borders: (n, 2) ns as the host saw them. before:
+    the activity that ended the step before the first one, which begins no earlier; NONE where the host begins it.
     """
 
     nodes: Nodes
@@ -110,6 +111,7 @@ class Graph:
     begin: Int64
     end: Int64
     borders: Int64
+    before: int = NONE
 
 
 def chosen(edges: Edges, which: Int64 | Bool) -> Edges:

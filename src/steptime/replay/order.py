@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from steptime.replay.graph import Edges, Graph, Int64, NodeKind, Nodes, chosen
+from steptime.replay.graph import NONE, Edges, Graph, Int64, NodeKind, Nodes, chosen
 
 UNEXPLAINED = 1_000_000
 """ns. No launch and no event takes as long; what a device waits beyond is none of its delays."""
@@ -14,7 +14,7 @@ ROUNDS = 200
 """Of untying nodes of one time; longer chains at one instant do not occur."""
 
 
-def in_order(nodes: Nodes, edges: Edges, begin: Int64, end: Int64, borders: Int64) -> Graph:
+def in_order(nodes: Nodes, edges: Edges, begin: Int64, end: Int64, borders: Int64, before: int) -> Graph:
     """The graph with its nodes sorted by time, and at one time by their edges. Edges that point back in time (clocks of
     host and device that disagree) say nothing and are left out, as are those that close a circle at one instant."""
     edges = chosen(edges, nodes.time[edges.source] <= nodes.time[edges.target])
@@ -26,7 +26,8 @@ def in_order(nodes: Nodes, edges: Edges, begin: Int64, end: Int64, borders: Int6
     edges = replace(edges, source=place[edges.source], target=place[edges.target])
     columns = {name: getattr(nodes, name)[order] for name in Nodes.__slots__}
     edges = chosen(edges, np.argsort(edges.target, kind="stable"))
-    return Graph(Nodes(**columns), edges, place[begin], place[end], borders)
+    first = int(place[before]) if before != NONE else NONE
+    return Graph(Nodes(**columns), edges, place[begin], place[end], borders, first)
 
 
 def _levels(nodes: Nodes, edges: Edges) -> Int64:

@@ -13,7 +13,6 @@ from steptime.intervals import EMPTY, Intervals, contains, measure, union
 from steptime.kineto.table import Category, Trace
 from steptime.ledger.ledger import Account, Ledger
 from steptime.ledger.threads import training_lane
-from steptime.ledger.trace_steps import reach
 from steptime.links.links import Links
 from steptime.links.names import OPTIMIZER_STEP, matching
 from steptime.quantities import Estimate
@@ -48,10 +47,10 @@ def rerun(
     if lane is None or not len(borders):
         return None
     window = window_of(trace, borders, links.launch.astype(np.int64))
-    scope = scope_of(window.trace, borders[window.steps], window.launch, lane, input_ranges)
+    measured = ledger.wall[window.steps]
+    scope = scope_of(window.trace, borders[window.steps], window.launch, lane, input_ranges, wall=int(measured[0]))
     graph = build(scope)
     found = run(graph)
-    measured = _measured(scope)
     path = named(scope, graph, found, path_of(graph, found))
     base = Replay(
         steps=window.steps,
@@ -63,12 +62,6 @@ def rerun(
         symbols=trace.symbols,
     )
     return _with_predictions(base, scope, graph, found, ledger, _groups(window, at_roofline or {}))
-
-
-def _measured(scope: Scope) -> Int64:
-    windows = reach(scope.trace, scope.borders) if len(scope.activities) else scope.borders
-    length: Int64 = windows[:, 1] - windows[:, 0]
-    return length
 
 
 def _groups(window: Window, given: Mapping[str, Mapping[int, int]]) -> dict[str, dict[int, int]]:

@@ -72,5 +72,6 @@ def _steps(graph: Graph, finish: Int64, through: Int64) -> Run:
         if finish[last[index]] < finish[last[index - 1]]:
             last[index] = last[index - 1]
     end = finish[last]
-    begin = np.maximum(finish[graph.begin], np.concatenate((finish[graph.begin[:1]], end[:-1])))
+    before = finish[graph.before] if graph.before != NONE else finish[graph.begin[0]]
+    begin = np.maximum(finish[graph.begin], np.concatenate(([before], end[:-1])))
     return Run(finish, through, begin, end, last)

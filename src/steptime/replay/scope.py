@@ -45,7 +45,8 @@ class Activities:
 @dataclass(frozen=True, slots=True, eq=False)
 class Scope:
     """The steps and all that belongs to them. training: lane; lanes: the training lane and those that launch; engines:
-    those of them on which autograd runs. borders: (n, 2) ns."""
+    those of them on which autograd runs. borders: (n, 2) ns. started: when the first step begins as the ledger has
+    it, ns: when the host begins it, or when the device has ended the step before."""
 
     trace: Trace
     borders: Int64
@@ -54,6 +55,7 @@ class Scope:
     engines: tuple[int, ...]
     activities: Activities
     input_ranges: Intervals
+    started: int
 
     @property
     def begin(self) -> int:
@@ -66,15 +68,22 @@ class Scope:
         return int(self.borders[-1, 1])
 
 
-def scope_of(trace: Trace, borders: Int64, launch: Int64, training: int, input_ranges: Intervals) -> Scope:
-    """All that the steps launched or that still ran when they began. launch: `Links.launch`."""
+def scope_of(
+    trace: Trace, borders: Int64, launch: Int64, training: int, input_ranges: Intervals, wall: int | None = None
+) -> Scope:
+    """All that the steps launched or that still ran when they began. launch: `Links.launch`. wall: ns that the first
+    step takes in the ledger; None: from where the host begins it."""
     activities = _activities(trace, borders, launch)
     calls = activities.call[activities.call != NONE]
     inside = calls[trace.events.begin[calls] >= borders[0, 0]]
     engines = autograd_lanes(trace, training)
     launching = np.unique(trace.events.lane[inside]).tolist()
     lanes = (training, *(lane for lane in launching if lane != training))
-    return Scope(trace, borders, training, lanes, tuple(set(engines) & set(lanes)), activities, input_ranges)
+    own = activities.end[activities.step == 0]
+    ended = max(int(borders[0, 1]), int(own.max())) if len(own) else int(borders[0, 1])
+    started = int(borders[0, 0]) if wall is None else ended - wall
+    known = tuple(set(engines) & set(lanes))
+    return Scope(trace, borders, training, lanes, known, activities, input_ranges, started)
 
 
 def _activities(trace: Trace, borders: Int64, launch: Int64) -> Activities:

@@ -57,14 +57,15 @@ def wait_ties(scope: Scope, waits: Waits) -> Tie:
 
 def event_ties(scope: Scope, streams: Streams) -> Tie:
     """The activities of other streams that an activity waited for: behind a call that makes a stream wait, inside a
-    graph that was launched as one, and of what was queued before the trace.
+    graph that was launched as one, and of what was queued before the first step.
 
     The call does not say which stream waits: mostly that of the thread's next launch; any other stream on which the
     thread launches next is believed only if the activity started at once after one that it can have waited for.
     """
     activities = scope.activities
     next_, later = behind_a_wait(scope, streams)
-    asking = np.flatnonzero(next_ | later | _inside_a_graph(scope) | (activities.call == NONE))
+    queued = (activities.call == NONE) | (scope.trace.events.begin[activities.call] < scope.begin)
+    asking = np.flatnonzero(next_ | later | _inside_a_graph(scope) | queued)
     behind = (next_ | later)[asking]
     before = np.where(behind, scope.trace.events.begin[activities.call[asking]], activities.begin[asking])
     begin, ended = activities.begin[asking], streams.ended[asking]

@@ -7,7 +7,7 @@ from dataclasses import dataclass, fields, replace
 import numpy as np
 
 from steptime.kineto.table import EventTable, Trace
-from steptime.replay.graph import NONE, Int64
+from steptime.replay.graph import NONE, Bool, Int64
 from steptime.replay.scope import DEVICE
 
 MOST_STEPS = 5
@@ -33,18 +33,19 @@ def window_of(trace: Trace, borders: Int64, launch: Int64) -> Window:
     while True:
         first = (len(borders) - count) // 2
         steps = np.arange(first, first + count)
-        chosen = (end > borders[first, 0]) & (begin < borders[first + count - 1, 1])
+        since, until = int(borders[first, 0]), int(borders[first + count - 1, 1])
+        chosen = (end > since) & (begin < until)
         if chosen.sum() <= MOST_EVENTS or count == 1:
-            return _part(trace, launch, steps, chosen, int(borders[first + count - 1, 1]))
+            return _part(trace, launch, steps, chosen, since, until)
         count -= 1
 
 
-def _part(trace: Trace, launch: Int64, steps: Int64, chosen: Int64, until: int) -> Window:
-    """The chosen rows, what the host launched among them and what launched them."""
+def _part(trace: Trace, launch: Int64, steps: Int64, chosen: Bool, since: int, until: int) -> Window:
+    """The chosen rows, what of the device was launched before the end and ended after the begin, and the launches."""
     events = trace.events
     device = np.isin(events.category, DEVICE)
     called = launch != NONE
-    chosen = chosen | (device & called & chosen[launch] & (events.begin[launch] < until))
+    chosen = chosen | (device & called & (events.begin[launch] < until) & (events.end > since))
     needed = launch[device & called & chosen]
     chosen[needed] = True
     rows = np.flatnonzero(chosen)
