@@ -183,7 +183,9 @@ PLANTED_TRACES: dict[str, dict[str, Case]] = {
             accounts=accounts(400 * MS, launch=380 * MS),
             gaps=(gap("launch", "cudaMalloc", 375 * MS),),
         ),
-        "clean-a-few-kernels": replace(HEALTHY, accounts=accounts(launch=11 * MS), kernels=(_FULL,), machine=None),
+        "clean-a-few-kernels": replace(
+            HEALTHY, accounts=accounts(launch=11 * MS), kernels=(replace(_FULL, calls=4.0),), machine=None
+        ),
         "clean-on-a-device": HEALTHY,
     },
     "recompilation": {

@@ -11,7 +11,16 @@ from dataclasses import replace
 from typing import TypeVar
 
 from steptime.findings.case import Case, ChainUse, GapUse, KernelUse
-from steptime.findings.device_uses import at_roofline, gap_uses, kernel_uses, replay_use, roofline_use
+from steptime.findings.device_uses import (
+    allocation_uses,
+    at_roofline,
+    collective_uses,
+    copy_uses,
+    gap_uses,
+    kernel_uses,
+    replay_use,
+    roofline_use,
+)
 from steptime.findings.pointwise_chains import chain_uses
 from steptime.findings.trace_optimizers import optimizer_uses
 from steptime.hardware.machine import Machine
@@ -73,6 +82,9 @@ def with_device(
     return replace(
         case,
         gaps=tuple(_placed(use, use.cause, known) for use in gap_uses(trace, links, gaps, len(windows))),
+        copies=copy_uses(trace, links, windows),
+        collectives=collective_uses(trace, links, windows),
+        allocations=allocation_uses(trace, links, windows),
         kernels=tuple(_placed(use, use.operator, known) for use in kernel_uses(trace, links, roofline)),
         roofline=roofline_use(roofline, case.step.duration.value),
         chains=tuple(_placed(use, use.operators[0], known) for use in chain_uses(trace, links, len(borders))),

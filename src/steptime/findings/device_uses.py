@@ -8,13 +8,28 @@ from __future__ import annotations
 import numpy as np
 
 from steptime.estimates import mean_of_series
-from steptime.findings.case import AccountUse, GapUse, KernelUse, MachineUse, PredictionUse, ReplayUse, RooflineUse
+from steptime.findings.case import (
+    AccountUse,
+    AllocationUse,
+    CollectiveUse,
+    CopyUse,
+    GapUse,
+    KernelUse,
+    MachineUse,
+    PredictionUse,
+    ReplayUse,
+    RooflineUse,
+)
 from steptime.findings.kernel_kinds import short_kernel
 from steptime.findings.stakes import capped, named
 from steptime.hardware.machine import Machine
 from steptime.kineto.table import Category, Trace
+from steptime.ledger.allocations import allocations_of
+from steptime.ledger.collectives import collectives_of
+from steptime.ledger.copies import copies_of
 from steptime.ledger.gap_totals import gap_totals
 from steptime.ledger.gaps import Gaps
+from steptime.ledger.ledger import Int64
 from steptime.links.frames import source_line
 from steptime.links.links import UNKNOWN, Links
 from steptime.quantities import SourceLine
@@ -72,6 +87,52 @@ def gap_uses(trace: Trace, links: Links, gaps: Gaps, steps: int) -> tuple[GapUse
             source=each.source,
         )
         for each in gap_totals(trace, links, gaps, steps)[:MOST_GAPS]
+    )
+
+
+def copy_uses(trace: Trace, links: Links, windows: Int64) -> tuple[CopyUse, ...]:
+    """The copies of the steps, (n, 2) ns, the most exposed first."""
+    return tuple(
+        CopyUse(
+            kind=each.kind,
+            memory=each.memory,
+            calls=float(each.calls.mean()),
+            duration=mean_of_series(each.duration),
+            exposed=mean_of_series(each.exposed),
+            bytes=float(each.bytes.mean()) if each.bytes is not None else 0.0,
+            operator=each.operator,
+            source=each.source,
+        )
+        for each in copies_of(trace, links, windows)[:MOST_GAPS]
+    )
+
+
+def collective_uses(trace: Trace, links: Links, windows: Int64) -> tuple[CollectiveUse, ...]:
+    """The collectives of the steps, (n, 2) ns, the longest first."""
+    return tuple(
+        CollectiveUse(
+            name=each.name,
+            group=each.group,
+            calls=float(each.calls.mean()),
+            duration=mean_of_series(each.duration),
+            exposed=mean_of_series(each.exposed),
+            bytes=float(each.bytes.mean()) if each.bytes is not None else None,
+        )
+        for each in collectives_of(trace, links, windows)[:MOST_GAPS]
+    )
+
+
+def allocation_uses(trace: Trace, links: Links, windows: Int64) -> tuple[AllocationUse, ...]:
+    """The calls to the driver's allocator in the steps, (n, 2) ns, those first that cost the device most."""
+    return tuple(
+        AllocationUse(
+            name=each.name,
+            calls=float(each.calls.mean()),
+            duration=mean_of_series(each.duration),
+            idle=mean_of_series(each.idle),
+            source=each.source,
+        )
+        for each in allocations_of(trace, links, windows)[:MOST_GAPS]
     )
 
 

@@ -72,8 +72,8 @@ def _step(case: Case) -> Iterator[str]:
     steps = f"mean of {step.steady} steady steps" if step.steady > 1 else "one step: its spread is not known"
     yield from (
         f"**{format_duration(step.duration.value)}** a step ({_interval(step.duration)}, {steps}; {step.total} in all, "
-        f"{step.warm_up} of them warm-up), borders from the {_prose(step.how or step.mode)}, "
-        f"device {_prose(step.device)}.",
+        f"{step.warm_up} of them warm-up), device {_prose(step.device)}. "
+        + (f"Steps: {_prose(step.how)}." if step.how else f"Borders from the {_prose(step.mode)}."),
         "",
     )
 

@@ -18,6 +18,8 @@ COLUMNS = 80
 _BAR = 36
 _ACCOUNTS = 6
 _FINDINGS = 3
+PROFILER = "ProfilerStep"
+"""In words on how steps were found: nothing that needs to be said."""
 _MARGINS = 2
 """Empty lines around the findings."""
 _LEAST_COMPUTE = 0.2
@@ -29,7 +31,7 @@ _SMALLEST_SHARE = 0.005
 def render(report: Report) -> str:
     """The whole text, with a line feed at its end."""
     shown = report.processes[0]
-    top = [_header(report), "", _step(shown), *_ledger(shown), *_roofline(shown), "", *_regime(shown)]
+    top = [_header(report), "", *_step(shown), *_ledger(shown), *_roofline(shown), "", *_regime(shown)]
     bottom = [*_footnotes(report, shown), f"Next:  {one_line(report.next_command)}"]
     middle = _findings(shown, LINES - len(top) - len(bottom))
     if len(top) + len(middle) + len(bottom) < LINES:
@@ -56,18 +58,19 @@ def _without_folders(command: str, room: int) -> str:
     return " ".join(word.rstrip("/").rpartition("/")[2] for word in command.split())
 
 
-def _step(process: ProcessReport) -> str:
+def _step(process: ProcessReport) -> list[str]:
+    """The step, and what the steps of a trace were found by, where it does not mark them."""
     step = process.case.step
     disturbed = step.total - step.steady - step.warm_up
     counts = ((step.warm_up, "warm-up"), (disturbed, "disturbed"))
     left_out = ", ".join(f"{count} {what}" for count, what in counts if count > 0)
     aside = f" (left out: {left_out})" if left_out else ""
-    how = f", found by {one_line(step.how)}" if step.how else ""
+    how = [shorten(f"Steps: {one_line(step.how)}", COLUMNS)] if step.how and PROFILER not in step.how else []
     duration = format_duration(step.duration.value)
     if step.steady == 1:
-        return shorten(f"Step {duration}, one step{aside}{how}: no spread is known", COLUMNS)
+        return [shorten(f"Step {duration}, one step: no spread is known{aside}", COLUMNS), *how]
     spread = format_duration((step.duration.high - step.duration.low) / 2)
-    return shorten(f"Step {duration} ± {spread}, mean of {step.steady} steps{aside}{how}", COLUMNS)
+    return [shorten(f"Step {duration} ± {spread}, mean of {step.steady} steps{aside}", COLUMNS), *how]
 
 
 def _ledger(process: ProcessReport) -> list[str]:

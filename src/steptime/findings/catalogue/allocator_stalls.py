@@ -9,6 +9,9 @@ from steptime.findings.signals import Signals
 from steptime.findings.stakes import ratio, total
 from steptime.quantities import format_duration, format_share
 
+UNCACHED = 100.0
+"""Calls a step: the caching allocator asks for large blocks, a few at a time; this many are one for each tensor."""
+
 
 @rule("ST306", "allocator-stalls", needs={Signal.STEP, Signal.ALLOCATIONS}, instead_of=("launch-bound", "host-sync"))
 def allocator_stalls(signals: Signals) -> Finding:
@@ -53,6 +56,10 @@ def _told(use: AllocationUse) -> str:
 
 
 def _advice(calls: tuple[AllocationUse, ...]) -> str:
+    if sum(use.calls for use in calls) >= UNCACHED:
+        return (
+            "So many mean that nothing is kept: look for PYTORCH_NO_CUDA_MEMORY_CACHING, or empty_cache() in the loop."
+        )
     if any("Free" in use.name for use in calls):
         return "Take empty_cache() out of the loop; if there is none, memory is nearly full or fragmented: use less."
     return "Keep to a few shapes, or set PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True."

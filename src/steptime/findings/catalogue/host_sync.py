@@ -9,6 +9,7 @@ from steptime.findings.finding import Finding
 from steptime.findings.kernel_kinds import plain_name
 from steptime.findings.rule import rule
 from steptime.findings.signals import Signals
+from steptime.findings.staging import staging_operators
 from steptime.findings.stakes import modelled, named, ratio
 from steptime.quantities import Estimate, format_duration, format_share, format_source
 
@@ -49,7 +50,8 @@ def host_sync(signals: Signals) -> Iterator[Finding]:
     When to ignore it
         When the device has enough work queued: then no idle time follows and the rule does not fire.
     """
-    gaps = [gap for gap in signals.gaps if gap.account == "sync" and gap.cause and not _brings_batch(signals, gap)]
+    staging = staging_operators(signals.copies)  # the matter of ST107
+    gaps = [gap for gap in signals.gaps if gap.account == "sync" and gap.cause and gap.cause not in staging]
     for gap in sorted(gaps, key=_gap_idle, reverse=True)[:MOST_SITES]:
         yield _gap(signals, gap)
     if gaps:
@@ -69,11 +71,6 @@ def _gap_idle(gap: GapUse) -> float:
     return gap.duration.value
 
 
-def _brings_batch(signals: Signals, gap: GapUse) -> bool:
-    """Whether the host stood while it copied pageable memory to the device: the matter of ST107."""
-    return any(copy.kind == "HtoD" and copy.operator == gap.cause for copy in signals.copies)
-
-
 def _gap(signals: Signals, gap: GapUse) -> Finding:
     """Idle time after a wait, with the line that waits where one call of that name was recorded."""
     call = READS.get(plain_name(gap.cause), plain_name(gap.cause))
@@ -90,6 +87,8 @@ def _gap(signals: Signals, gap: GapUse) -> Finding:
 def _advice(call: str) -> str:
     if call in {"nonzero", "masked_select", "index", "unique"}:
         return "Its result has a size that only the device knows: use where(), or masks of fixed size."
+    if call in HARMLESS or "emcpy" in call:
+        return "To the device: pinned memory and non_blocking=True. From it: less often, or all values in one copy."
     if "Synchronize" in call:
         return "Leave synchronize() to measurements; a stream or an event waits without the host."
     return "Keep the value on the device and read it every n-th step."

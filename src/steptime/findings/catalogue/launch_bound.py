@@ -13,8 +13,8 @@ LEAST_SHARE = 0.2
 """Of the step: every eager model dispatches; from a fifth on it is worth the trouble of compiling or batching."""
 
 
-FEWEST_KERNELS = 50.0
-"""A step on a device: fewer launches cost a millisecond at most, so that idle time beside them has another cause."""
+FEWEST_KERNELS = 10.0
+"""A step on a device: beside fewer launches idle time has another cause, and compiling has little to fuse."""
 ONE_GAP = 0.5
 """Of the idle time: a single gap that is half of it is no dispatch but one stall."""
 STALL = 20e6

@@ -6,6 +6,7 @@ from steptime.findings.case import CopyUse, LineUse, Signal
 from steptime.findings.finding import Finding
 from steptime.findings.rule import rule
 from steptime.findings.signals import Signals
+from steptime.findings.staging import staging_operators
 from steptime.findings.stakes import capped, named, ratio, total
 from steptime.quantities import Estimate, format_bytes, format_duration, format_share
 
@@ -52,13 +53,14 @@ def slow_transfer(signals: Signals) -> Finding | None:
 
 def _from_copies(signals: Signals, copies: list[CopyUse]) -> Finding | None:
     """By the copies of a trace: what they leave exposed, and what staging pageable memory keeps the device from."""
-    staging = [gap.duration for gap in signals.gaps if gap.account == "sync" and gap.cause in _operators(copies)]
+    operators = staging_operators(signals.copies)
+    staging = [gap.duration for gap in signals.gaps if gap.account == "sync" and gap.cause in operators]
     stake = total([*(copy.exposed for copy in copies), *staging])
     if not stake.value:
         return None
     line = max((use for use in signals.lines if use.role == "transfer"), key=_time, default=None)
     top = max(copies, key=lambda copy: copy.exposed.value)
-    pageable = any(copy.memory == "pageable" for copy in copies)
+    pageable = sum(copy.bytes for copy in copies if copy.memory == "pageable") > sum(copy.bytes for copy in copies) / 2
     share = format_share(ratio(stake.value, signals.step.duration.value))
     kind = "pageable " if pageable else "pinned " if top.memory == "pinned" else ""
     summary = (
@@ -76,11 +78,6 @@ def _from_copies(signals: Signals, copies: list[CopyUse]) -> Finding | None:
 _PINNED = (
     "The memory is pinned: copy the next batch on a stream of its own while this one computes, or send fewer bytes."
 )
-
-
-def _operators(copies: list[CopyUse]) -> frozenset[str]:
-    """Of copies from pageable memory, which hold the host; and of no others' copies."""
-    return frozenset(copy.operator for copy in copies if copy.operator and copy.memory != "pinned")
 
 
 def _told(copy: CopyUse) -> str:
