@@ -82,6 +82,15 @@ def subtract(first: Intervals, second: Intervals) -> Intervals:
     return _combine(first, second, keep_second=False)
 
 
+def instants(*columns: npt.ArrayLike) -> Int64:
+    """All the times in the columns, each once, in order. For columns in order many times as fast as np.unique."""
+    times = np.concatenate([np.asarray(column, np.int64) for column in columns])
+    times.sort(kind="stable")
+    first = np.ones(len(times), np.bool_)
+    np.not_equal(times[1:], times[:-1], out=first[1:])
+    return times[first]
+
+
 def clip(intervals: Intervals, begin: int, end: int) -> Intervals:
     """The instants of the set that lie in [begin, end)."""
     return union(np.maximum(intervals.begin, begin), np.minimum(intervals.end, end))

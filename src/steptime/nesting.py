@@ -77,12 +77,18 @@ def has_descendant(made: Nest, marked: npt.NDArray[np.bool_]) -> npt.NDArray[np.
 def ancestors(parent: Int64, marked: npt.NDArray[np.bool_]) -> npt.NDArray[np.bool_]:
     """Which members of a forest, given each one's parent or ROOT, have a marked one below them."""
     found = np.zeros(len(parent), np.bool_)
-    current = np.unique(parent[marked])
+    current = _distinct(parent[marked])
     while len(current):
         current = current[(current != ROOT) & ~found[current]]
         found[current] = True
-        current = np.unique(parent[current])
+        current = _distinct(parent[current])
     return found
+
+
+def _distinct(members: Int64) -> Int64:
+    """Each once. Sorting what is almost sorted is many times as fast as np.unique."""
+    ordered = np.sort(members, kind="stable")
+    return np.concatenate((ordered[:1], ordered[1:][ordered[1:] != ordered[:-1]]))
 
 
 def nearest_ancestor(made: Nest, marked: npt.NDArray[np.bool_]) -> Int64:

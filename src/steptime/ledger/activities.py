@@ -8,6 +8,7 @@ import numpy as np
 import numpy.typing as npt
 
 from steptime.intervals import Intervals, union
+from steptime.kineto.once import once
 from steptime.kineto.table import Category, Trace
 from steptime.links.link import DEVICE, launches_of
 from steptime.links.links import UNKNOWN
@@ -37,6 +38,7 @@ class DeviceTime:
     busy: Intervals
 
 
+@once
 def device_activities(trace: Trace) -> Activities:
     """Kernels, copies and memsets with the calls that launched them."""
     rows = np.flatnonzero(np.isin(trace.events.category, DEVICE))
@@ -44,6 +46,7 @@ def device_activities(trace: Trace) -> Activities:
     return Activities(rows, launches_of(trace)[rows].astype(np.int64))
 
 
+@once
 def device_time(trace: Trace) -> DeviceTime:
     """Of all devices and streams together."""
     events = trace.events

@@ -7,6 +7,8 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
+from steptime.intervals import instants
+from steptime.kineto.once import once
 from steptime.kineto.table import Category, Trace
 from steptime.ledger.threads import host_events
 from steptime.links.forest import forest_of
@@ -38,6 +40,7 @@ class Thread:
         return np.where(at == UNKNOWN, UNKNOWN, self.rows[at]) if len(self.rows) else at
 
 
+@once
 def thread_on(trace: Trace, lane: int) -> Thread:
     """What happened on a lane of the host, the profiler's own ranges of steps left out."""
     events = trace.events
@@ -56,7 +59,7 @@ def dominant(begin: Int64, end: Int64, threads: tuple[Thread, ...], standing_for
         return np.empty(0, np.int64)
     times = np.concatenate([column for each in threads for column in (each.begin, each.end)])
     times = times[_piece_at(begin, end, times) != UNKNOWN]
-    heads = np.unique(np.concatenate((begin, times)))
+    heads = instants(begin, times)
     piece = _piece_at(begin, end, heads)
     tails = np.minimum(np.append(heads[1:], end[-1]), end[piece])
     owner = np.full(len(heads), UNKNOWN, np.int64)

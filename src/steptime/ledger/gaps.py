@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from steptime.intervals import EMPTY, Intervals, contains, subtract, union
+from steptime.intervals import EMPTY, Intervals, contains, instants, subtract, union
 from steptime.kineto.table import Trace
 from steptime.ledger.activities import device_time
 from steptime.ledger.causes import causes_of_input, causes_while_launching, dominant, outermost_operator, thread_on
@@ -82,7 +82,7 @@ def _pieces(windows: Int64, busy: Intervals, claims: Claims) -> tuple[Int64, Int
     """begin, end, step and account of the idle time of the windows: each instant to the first claim that holds it."""
     idle = subtract(union(windows[:, 0], windows[:, 1]), busy)
     sides = [side for each in (idle, *(held for _, held in claims)) for side in (each.begin, each.end)]
-    borders = np.unique(np.concatenate((windows.ravel(), *sides)))
+    borders = instants(windows.ravel(), *sides)
     heads, tails = borders[:-1], borders[1:]
     inside = contains(idle, heads)
     heads, tails = heads[inside], tails[inside]

@@ -13,6 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from steptime.intervals import Intervals, contains, intersect, join, subtract, union
+from steptime.kineto.once import once
 from steptime.kineto.table import Category, Trace
 from steptime.ledger.activities import UNKNOWN, Activities, device_activities
 from steptime.ledger.ledger import Account
@@ -42,6 +43,7 @@ class Idle:
     threads: dict[int, tuple[int, ...]]
 
 
+@once
 def idle_of(trace: Trace, busy: Intervals, lane: int | None) -> Idle:
     """All idle time of the recording. lane: the training thread's."""
     activities = device_activities(trace)
@@ -60,12 +62,14 @@ def idle_of(trace: Trace, busy: Intervals, lane: int | None) -> Idle:
     return Idle(idle.begin, idle.end, launch, launched, lanes, staged, threads)
 
 
+@once
 def idle_claims(trace: Trace, idle: Idle, input_ranges: Intervals, compile_ranges: Intervals) -> Claims:
     """Who claims the idle time. The accounts may overlap: their order decides."""
     explained = [_explain(trace, idle, lane, input_ranges, compile_ranges) for lane in idle.threads if lane != UNKNOWN]
     return tuple((account, join(*(each[account] for each in explained))) for account in ACCOUNTS)
 
 
+@once
 def waiting_calls(trace: Trace, lane: int) -> Int64:
     """Rows of the runtime calls of a lane that return when the device is done, by begin: those that do by their name,
     and copies that held the host for longer than launching takes."""

@@ -8,6 +8,7 @@ import numpy as np
 import numpy.typing as npt
 
 from steptime.intervals import EMPTY, Intervals, subtract, union
+from steptime.kineto.once import once
 from steptime.kineto.table import Category, Trace
 from steptime.ledger.names import (
     ANNOTATION,
@@ -49,6 +50,7 @@ class Operations:
         return union(self.nest.begin, self.nest.end)
 
 
+@once
 def operator_events(trace: Trace) -> Bool:
     """Which events are operators; files of 2021 list annotations among them, and compiled code is only annotated."""
     listed: Bool = (trace.events.category == Category.OPERATOR) & ~matching(trace, ANNOTATION.match)
@@ -57,6 +59,7 @@ def operator_events(trace: Trace) -> Bool:
     return operators
 
 
+@once
 def operations_on(trace: Trace, lane: int, chosen: Bool) -> Operations:
     """The operators among `chosen` on one lane, nested."""
     rows = np.flatnonzero(chosen & (trace.events.lane == lane))

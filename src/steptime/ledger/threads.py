@@ -8,6 +8,7 @@ import numpy as np
 import numpy.typing as npt
 
 from steptime.intervals import Intervals, union
+from steptime.kineto.once import once
 from steptime.kineto.table import Category, Trace
 from steptime.ledger.names import COMPILING, LOADER, OPTIMIZER_STEP, STEP, is_engine, matching
 
@@ -16,6 +17,7 @@ Bool = npt.NDArray[np.bool_]
 HOST_CATEGORIES = (Category.OPERATOR, Category.ANNOTATION, Category.RUNTIME, Category.PYTHON)
 
 
+@once
 def training_lane(trace: Trace, thread: int | None = None) -> int | None:
     """The lane that takes the steps. thread: the system's id, when the caller knows it (0 and None: it does not).
 

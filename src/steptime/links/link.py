@@ -13,6 +13,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
+from steptime.kineto.once import once
 from steptime.kineto.table import ABSENT, Category, Trace
 from steptime.links.forest import Forest, forest_of
 from steptime.links.frames import is_user_file, user_functions
@@ -75,6 +76,7 @@ def roles_of(trace: Trace, is_user: Callable[[str], bool] = is_user_file) -> Rol
     return Roles(operator, engine, annotation, python & user_functions(trace, is_user)[name])
 
 
+@once
 def launches_of(trace: Trace) -> Int32:
     """Of each activity of a device, the runtime call with its correlation: one that launches by its name, before others
     (HIP gives the calls around a launch its number too)."""
