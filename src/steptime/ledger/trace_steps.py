@@ -2,39 +2,55 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
 
 from steptime.kineto.table import Category, Trace
 from steptime.ledger.activities import UNKNOWN, device_activities
-from steptime.ledger.names import OPTIMIZER_STEP, STEP, matching
+from steptime.ledger.repetition import Repeated, marks, repeated
 from steptime.ledger.threads import training_lane
+from steptime.links.forest import forest_of
+from steptime.links.link import HOST, Roles, launches_of, roles_of
+from steptime.links.names import LOADER, OPTIMIZER_STEP, STEP, ZERO_GRAD, matching
 
 Int64 = npt.NDArray[np.int64]
 Bool = npt.NDArray[np.bool_]
+Rows: TypeAlias = npt.NDArray[Any]
+LONGEST_NAME = 60
+Search: TypeAlias = Callable[[Int64, Int64, int], Repeated | None]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class FoundSteps:
+    """borders: (n, 2) begins and ends in ns, in time order, without overlap. how: what they were found by, in words."""
+
+    borders: Int64
+    how: str
 
 
 def steps_of(trace: Trace) -> Int64:
-    """(n, 2) begins and ends in ns, in time order, without overlap: the ranges ProfilerStep#; without them from the
-    end of one Optimizer.step to the end of the next; without two of those the whole recording as one step; none
-    without events. A trace that was put together from several recordings has no step across two of them.
+    """(n, 2) begins and ends in ns; see `find_steps`."""
+    return find_steps(trace).borders
+
+
+def find_steps(trace: Trace) -> FoundSteps:
+    """The steps, by the first of these that the trace has: the profiler's own marks, the ends of optimiser updates, the
+    calls of zero_grad, the loader's batches, a range, the operators or the kernels that repeat at an even pace; else
+    the whole trace as one step. None without events. A trace that was put together from several recordings has no step
+    across two of them.
     """
-    marked = _ranges(trace, STEP.match)
-    if len(marked):
-        return _apart(marked)
-    ends = np.unique(np.maximum.accumulate(_ranges(trace, OPTIMIZER_STEP.match)[:, 1]))  # an update may hold another
-    if len(ends) > 1:
-        pairs = np.stack((ends[:-1], ends[1:]), axis=1)
-        cuts = np.array([begin for begin, _ in trace.windows[1:]], np.int64)
-        return pairs[np.searchsorted(cuts, pairs[:, 0], "right") == np.searchsorted(cuts, pairs[:, 1], "right")]
-    if trace.windows:
-        return np.array(trace.windows, np.int64)
-    events = trace.events
-    if not len(events):
-        return np.empty((0, 2), np.int64)
-    return np.array([[events.begin.min(), events.end.max()]], np.int64)
+    if not len(trace.events):
+        return FoundSteps(np.empty((0, 2), np.int64), "there is no event")
+    for found in _ways(trace):
+        if found is not None and len(found.borders):
+            return found
+    windows = trace.windows or ((int(trace.events.begin.min()), int(trace.events.end.max())),)
+    whole = "each recording counts as one step" if trace.windows else "the whole trace counts as one step"
+    return FoundSteps(np.array(windows, np.int64), f"{whole}, because nothing in it marks steps or repeats evenly")
 
 
 def reach(trace: Trace, borders: Int64) -> Int64:
@@ -57,8 +73,95 @@ def reach(trace: Trace, borders: Int64) -> Int64:
     return np.stack((begins, ends), axis=1)
 
 
-def _ranges(trace: Trace, test: Callable[[str], object]) -> Int64:
-    """Named annotations of the host, of the training thread where it has some."""
+def _ways(trace: Trace) -> Iterator[FoundSteps | None]:
+    yield FoundSteps(_apart(_ranges(trace, STEP.match)[0]), "the profiler's own marks (ProfilerStep#)")
+    yield FoundSteps(_between(trace, _updates(trace)), "from the end of one optimiser update to the end of the next")
+    cleared = _ranges(trace, ZERO_GRAD.match)[0]
+    yield FoundSteps(_between(trace, cleared[:, 0]), "from one Optimizer.zero_grad to the next")
+    batches = _ranges(trace, LOADER.match)[0]
+    yield FoundSteps(_between(trace, batches[:, 0]), "from one batch of the DataLoader to the next")
+    yield from _repetitions(trace)
+
+
+def _updates(trace: Trace) -> Int64:
+    """The end of each step's last update. Several optimisers that take turns belong to one step: it ends where the
+    longest way to the next update begins. An update may hold another."""
+    ranges, names = _ranges(trace, OPTIMIZER_STEP.match)
+    reached = np.maximum.accumulate(ranges[:, 1])
+    outer = np.append(True, np.diff(reached) > 0)[: len(reached)]
+    ranges, names = ranges[outer], names[outer]
+    ends: Int64 = reached[outer]
+    turns = len(np.unique(names))
+    if turns < 2 or len(names) < 2 * turns or (names[turns:] != names[:-turns]).any():
+        return ends
+    pauses = np.append(ranges[1:, 0] - ends[:-1], 0)
+    mean = [pauses[: len(pauses) - 1][turn::turns].mean() for turn in range(turns)]
+    last: Int64 = ends[int(np.argmax(mean)) :: turns]
+    return last
+
+
+def _repetitions(trace: Trace) -> Iterator[FoundSteps | None]:
+    """By ranges, operators and kernels that come again at an even pace."""
+    events, roles, launch = trace.events, roles_of(trace), launches_of(trace)
+    span = int(events.end.max() - events.begin.min())
+    for kind, search, rows in _repeating(trace, roles):
+        found = search(events.name[rows].astype(np.int64), events.begin[rows], span)
+        if found is None:
+            continue
+        first = rows[found.places]
+        hosts = launch[first] if kind == "kernel" else first
+        if _one_by_one(trace, roles, hosts):
+            name = _short(trace.symbols[events.name[first[0]]])
+            how = f'by repetition at an even pace, each time from the {kind} "{name}" on'
+            # Steps are told as the host sees them, so by launches where the trace holds them.
+            yield FoundSteps(_between(trace, events.begin[first if (hosts == UNKNOWN).any() else hosts]), how)
+
+
+def _short(name: str) -> str:
+    return name if len(name) <= LONGEST_NAME else f"{name[: LONGEST_NAME - 1]}…"
+
+
+def _repeating(trace: Trace, roles: Roles) -> Iterator[tuple[str, Search, Rows]]:
+    """Rows in order of time among which steps may show, and how to look."""
+    lane = training_lane(trace)
+    if lane is not None:
+        yield "range", marks, _outermost(trace, lane, roles.annotation)
+        yield "operator", repeated, _outermost(trace, lane, roles.operator & ~roles.engine)
+    kernels = np.flatnonzero(trace.events.category == Category.KERNEL)
+    yield "kernel", repeated, kernels[np.argsort(trace.events.begin[kernels], kind="stable")]
+
+
+def _one_by_one(trace: Trace, roles: Roles, rows: Rows) -> bool:
+    """Whether no launch and no range of the host holds two of these events: else they repeat within one step, as layers
+    do."""
+    known = rows[rows != UNKNOWN]
+    events = trace.events
+    hosts = np.flatnonzero(np.isin(events.category, HOST)).astype(np.int32)
+    around = forest_of(events.lane, events.begin, events.end, hosts).enclosing(roles.annotation)[known]
+    around = around[around != UNKNOWN]
+    return len(np.unique(known)) == len(known) and len(np.unique(around)) == len(around)
+
+
+def _outermost(trace: Trace, lane: int, chosen: Bool) -> Rows:
+    """Rows of the chosen events of a lane that no other of them encloses, in time order."""
+    events = trace.events
+    rows = np.flatnonzero(chosen & (events.lane == lane) & np.isin(events.category, HOST)).astype(np.int32)
+    made = forest_of(events.lane, events.begin, events.end, rows)
+    outermost: Rows = made.rows[made.parent == UNKNOWN]
+    return outermost
+
+
+def _between(trace: Trace, times: Int64) -> Int64:
+    """(n, 2): from one time to the next, but not across two recordings."""
+    times = np.unique(times)
+    pairs = np.stack((times[:-1], times[1:]), axis=1)
+    cuts = np.array([begin for begin, _ in trace.windows[1:]], np.int64)
+    together: Int64 = pairs[np.searchsorted(cuts, pairs[:, 0], "right") == np.searchsorted(cuts, pairs[:, 1], "right")]
+    return together
+
+
+def _ranges(trace: Trace, test: Callable[[str], object]) -> tuple[Int64, Int64]:
+    """Named annotations of the host, of the training thread where it has some: (n, 2) ns and their names."""
     events = trace.events
     chosen: Bool = matching(trace, test) & np.isin(events.category, (Category.ANNOTATION, Category.OPERATOR))
     lane = training_lane(trace)
@@ -66,7 +169,7 @@ def _ranges(trace: Trace, test: Callable[[str], object]) -> Int64:
         chosen &= events.lane == lane
     rows = np.flatnonzero(chosen)
     rows = rows[np.argsort(events.begin[rows], kind="stable")]
-    return np.stack((events.begin[rows], events.end[rows]), axis=1)
+    return np.stack((events.begin[rows], events.end[rows]), axis=1), events.name[rows].astype(np.int64)
 
 
 def _apart(ranges: Int64) -> Int64:

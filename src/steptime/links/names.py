@@ -43,6 +43,7 @@ ANNOTATION = re.compile(
 LOADER = re.compile(r"^enumerate\((DataLoader|DataPipe)\)#")
 STEP = re.compile(r"^ProfilerStep[#*]\d*$")
 OPTIMIZER_STEP = re.compile(r"^Optimizer\.step(#|$)")
+ZERO_GRAD = re.compile(r"^Optimizer\.zero_grad(#|$)")
 COMPILING = re.compile(r"\(dynamo_timed\)|^(compile_fx|compile_inner|_compile|TorchDynamo compile)", re.IGNORECASE)
 """Annotations of TorchDynamo's dynamo_timed, which wraps every part of a compilation."""
 COLLECTIVE = re.compile(r"^(c10d::|_c10d_functional::|(gloo|nccl|mpi|ucc|xccl|hccl)::?|record_param_comms)")
