@@ -25,9 +25,8 @@ from steptime.kineto.reader import DEFAULT_MAX_SIZE
 from steptime.kineto.table import Trace
 from steptime.kineto.windows import read_rank
 from steptime.ledger.account import device_of
-from steptime.ledger.ledger import Int64
 from steptime.ledger.recorded import RecordedAccount, account_for_process, operator_time
-from steptime.ledger.trace_steps import steps_of
+from steptime.ledger.trace_steps import FoundSteps, find_steps
 from steptime.recording.load import load
 from steptime.recording.recording import Process, Recording
 from steptime.report import json
@@ -99,6 +98,7 @@ class _Seen:
     arrivals: Arrivals
     walls: tuple[int, ...]
     device: str
+    world: int | None
     damage: tuple[str, ...]
 
 
@@ -108,9 +108,9 @@ def diagnose_traces(traces: Iterable[Trace], source: str, problems: tuple[str, .
     seen: list[_Seen] = []
     empty: list[str] = []
     for number, trace in enumerate(traces):
-        borders = steps_of(trace)
-        if len(borders):
-            seen.append(_look(trace, borders, number))
+        steps = find_steps(trace)
+        if len(steps.borders):
+            seen.append(_look(trace, steps, number))
         else:
             empty.append(f"{trace.path} holds no event that took time: no step.")
     if not seen:
@@ -119,20 +119,29 @@ def diagnose_traces(traces: Iterable[Trace], source: str, problems: tuple[str, .
     reports = tuple(_judge_trace(each, replace(each.case, ranks=ranks, rank=each.rank)) for each in seen)
     told = (f"{each.name}: {said}" if len(seen) > 1 else said for each in seen for said in each.damage)
     environment = Environment("", "", seen[0].device, "", "", __version__, len(seen))
-    return compose(source, environment, reports, (*problems, *empty, *told))
+    return compose(source, environment, reports, (*problems, *empty, *told, *_missing(seen)))
 
 
-def _look(trace: Trace, borders: Int64, number: int) -> _Seen:
+def _missing(seen: Sequence[_Seen]) -> tuple[str, ...]:
+    """What traces of some ranks of a larger job leave open."""
+    world = max((each.world or 0 for each in seen), default=0)
+    if len(seen) < 2 or world <= len(seen):
+        return ()
+    return (f"These are {len(seen)} of the job's {world} ranks: one that is not among them may be later.",)
+
+
+def _look(trace: Trace, steps: FoundSteps, number: int) -> _Seen:
     device = device_of(trace)
-    looked = look_at_trace(trace, borders, known(device))
+    looked = look_at_trace(trace, steps.borders, known(device), how=steps.how)
     rank = trace.rank if trace.rank is not None else number
     return _Seen(
         name=f"rank {rank}",
         rank=rank,
         case=looked.case,
         arrivals=arrivals_of(trace, looked.windows, looked.ledger, rank),
-        walls=tuple((borders[:, 1] - borders[:, 0]).tolist()),
+        walls=tuple((steps.borders[:, 1] - steps.borders[:, 0]).tolist()),
         device=device,
+        world=trace.world_size,
         damage=trace.damage.sentences,
     )
 
