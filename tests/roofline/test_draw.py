@@ -41,6 +41,7 @@ class Writer:
     def __init__(self, steps: int, length: float) -> None:
         self.events: list[dict[str, Any]] = []
         self.launches = 0
+        self.grid: list[int] | None = [100_000, 1, 1]
         for number in range(steps):
             self._add("ProfilerStep#" + str(number), "user_annotation", number * length, length, 1)
 
@@ -53,7 +54,8 @@ class Writer:
             self.launches += 1
             number_of = {"correlation": self.launches}
             self._add("cudaLaunchKernel", "cuda_runtime", begin + 1 + number, 0.5, 1, number_of)
-            self._add(kernel, "kernel", at, duration, 7, {**number_of, "device": 0, "stream": 7})
+            placed = {"device": 0, "stream": 7, **({"grid": self.grid} if self.grid is not None else {})}
+            self._add(kernel, "kernel", at, duration, 7, {**number_of, **placed})
 
     def alone(self, kernel: str, begin: float, duration: float, **more: Any) -> None:
         """A kernel without a launch in the trace."""
@@ -65,7 +67,8 @@ class Writer:
 
     def trace(self, folder: Path) -> Trace:
         path = folder / "trace.json"
-        path.write_text(json.dumps({"traceEvents": self.events}))
+        device = {"id": 0, "name": "test", "numSms": 100}
+        path.write_text(json.dumps({"deviceProperties": [device], "traceEvents": self.events}))
         return read(path)
 
 
@@ -147,6 +150,19 @@ def test_what_has_no_model_is_not_guessed(tmp_path: Path) -> None:
     assert {(each.flops, each.bytes, each.at_roofline) for each in found.values()} == {(None, None, None)}
     assert (found["mine"].bound, found[GEMM].bound) == ("unmodelled", "unmodelled")
     assert found["other"].bound == "latency"  # whatever it does, no kernel takes less
+
+
+@pytest.mark.parametrize(("grid", "bound"), [([7, 7, 1], "latency"), ([10, 5, 1], "compute"), (None, "compute")])
+def test_a_kernel_of_few_blocks_leaves_most_of_the_device_idle(
+    tmp_path: Path, grid: list[int] | None, bound: str
+) -> None:
+    """Of a hundred multiprocessors half have a block."""
+    writer = Writer(1, 1000)
+    writer.grid = grid
+    writer.operator("aten::mm", 10, MATRICES, TYPES, (GEMM, 100, 200))
+    roofline = drawn(writer.trace(tmp_path), machine())
+    assert by_name(roofline)[GEMM].bound == bound
+    assert roofline.split[0, roofline.bounds.index(bound)] == 200_000
 
 
 def test_without_ceilings_work_is_counted_and_nothing_is_bound(tmp_path: Path) -> None:

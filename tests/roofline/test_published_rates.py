@@ -62,6 +62,20 @@ def test_odd_sequence_lengths_are_named_as_what_misses_the_tile(shared_data: Pat
     assert roofline.modelled > 0.99
 
 
+def test_batch_norm_with_a_block_for_each_channel_does_not_fill_a_large_device(shared_data: Path) -> None:
+    """64 channels on 304 compute units: 5 % of the bandwidth, and no faster memory would help."""
+    name = "tracelens/mi300/ddp_resnet18_no_pool/train_resnet18.json.gz"
+    roofline = drawn(shared_data / name, "AMD Instinct MI300X")
+    slow = max(
+        (each for each in roofline.groups if each.operator == "aten::native_batch_norm_backward"),
+        key=lambda each: each.duration,
+    )
+    assert slow.shapes.startswith("[[512, 64, 56, 56]")
+    assert slow.at_roofline is not None
+    assert slow.at_roofline / slow.duration < 0.06
+    assert slow.bound == "latency"
+
+
 @pytest.mark.parametrize("workers", [0, 4])
 def test_flops_of_a_training_step_of_resnet50(shared_data: Path, workers: int) -> None:
     """torchvision documents 4.09 billion multiply-adds of an image of 224 by 224. A step on 32 of them does these three

@@ -51,7 +51,19 @@ def _members(trace: Trace, links: Links, windows: Int64) -> Members:
     inside = contains(union(windows[:, 0], windows[:, 1]), trace.events.begin[rows])
     counted = (links.step[rows] != UNKNOWN) | ((links.launch[rows] == UNKNOWN) & inside)
     communicates = matching(trace, COMMUNICATION_KERNEL.search)[rows]
-    return Members(rows, operator, trace.events.duration[rows], modelled, share, counted, communicates)
+    filling = _filling(trace, rows)
+    return Members(rows, operator, trace.events.duration[rows], modelled, share, filling, counted, communicates)
+
+
+def _filling(trace: Trace, rows: Int64) -> Float64:
+    """Blocks of each kernel's grid for each multiprocessor of its device; nan where the trace does not say."""
+    sizes = {device.number: device.multiprocessors for device in trace.devices if device.multiprocessors}
+    alike = next(iter(sizes.values())) if len(set(sizes.values())) == 1 else 0
+    numbers, which = np.unique(trace.events.device[rows], return_inverse=True)
+    held = np.array([sizes.get(number, alike) for number in numbers.tolist()], np.float64)[which]
+    blocks = trace.events.blocks[rows].astype(np.float64)
+    known = (held > 0) & (blocks > 0)
+    return np.where(known, blocks / np.maximum(held, 1), np.nan)
 
 
 def _shares(trace: Trace, rows: Int64, operator: Int64, modelled: Modelled) -> Float64:

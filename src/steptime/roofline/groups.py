@@ -31,22 +31,32 @@ NEAR_SHORTEST = 2
 """A kernel without a model that lasts no longer than this many times the shortest is bound by latency all the same."""
 
 
+LEAST_FILLING = 0.5
+"""Blocks for each multiprocessor. With fewer, most of the device has nothing to do: neither its arithmetic nor its
+bandwidth binds. Between a half and one a good product still reaches most of its ceiling (the published H100 traces have
+them at 0.85 and 53 to 68 % of the peak)."""
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class Members:
     """All kernels, one by one. rows: of the event table; operator: rows of their operators, -1 for none. duration: ns.
-    share: of the call's work, 0 to 1. counted: those of the steps; the others, of other steps, run into their time."""
+    share: of the call's work, 0 to 1. filling: blocks of the grid for each multiprocessor of the device, nan where
+    unknown. counted: those of the steps; the others, of other steps, run into their time."""
 
     rows: Int64
     operator: Int64
     duration: Int64
     modelled: Modelled
     share: Float64
+    filling: Float64
     counted: npt.NDArray[np.bool_]
     communicates: npt.NDArray[np.bool_]
 
 
 Times = tuple[float, float] | None
 """ns of arithmetic and of movement at the ceilings, None without a model or ceilings."""
+BoundBy = Callable[[Times, float, float], str]
+"""Tells the bound from a kernel's times, its duration in ns, and its filling (nan: unknown)."""
 
 
 def group(
@@ -54,10 +64,9 @@ def group(
     members: Members,
     machine: Machine | None,
     steps: int,
-    bound_by: Callable[[Times, float], str],
+    bound_by: BoundBy,
 ) -> tuple[tuple[KernelGroup, ...], Int8]:
-    """The groups, the longest first; and for each kernel the number of its bound in BOUNDS. bound_by: tells the bound
-    from a kernel's `Times` and its duration, ns."""
+    """The groups, the longest first; and for each kernel the number of its bound in BOUNDS."""
     events, rows, operator = trace.events, members.rows, members.operator
     if not len(rows):
         return (), np.empty(0, np.int8)
@@ -76,12 +85,13 @@ def group(
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Sums:
-    """Of each group: kernels, ns, FLOPs and bytes (nan where a kernel has no model)."""
+    """Of each group: kernels, ns, FLOPs and bytes (nan where a kernel has no model), filling (nan where unknown)."""
 
     calls: Float64
     duration: Float64
     flops: Float64
     bytes: Float64
+    filling: Float64
 
     @staticmethod
     def of(members: Members, kind: Int64, chosen: npt.NDArray[np.bool_]) -> _Sums:
@@ -97,6 +107,7 @@ class _Sums:
             total(members.duration),
             total(modelled.flops * working),
             total(modelled.bytes * working),
+            total(members.filling),
         )
 
 
@@ -119,7 +130,7 @@ class _Group:
         number: int,
         longest: int,
         machine: Machine | None,
-        bound_by: Callable[[Times, float], str],
+        bound_by: BoundBy,
     ) -> _Group:
         calls, name = sums.calls[number], trace.symbols[trace.events.name[members.rows[longest]]]
         work = members.modelled.works[members.modelled.kind[longest]] if not np.isnan(sums.bytes[number]) else None
@@ -127,7 +138,7 @@ class _Group:
         flops = _known(sums.flops[number] / calls)
         one = Work(flops, sums.bytes[number] / calls, format_) if work is not None else None
         times = time_at_ceilings(one, machine)
-        bound = bound_by(times, sums.duration[number] / calls)
+        bound = bound_by(times, sums.duration[number] / calls, sums.filling[number] / calls)
         return _Group(
             example=int(members.rows[longest]),
             operator=int(members.operator[longest]),
@@ -161,8 +172,11 @@ def _group(trace: Trace, made: _Group, sums: _Sums, number: int, steps: int) -> 
     )
 
 
-def bound_of_kernel(times: Times, duration: float) -> str:
-    """By the ns that its arithmetic and its bytes take at the ceilings, and the ns that it took."""
+def bound_of_kernel(times: Times, duration: float, filling: float) -> str:
+    """By the ns that its arithmetic and its bytes take at the ceilings, the ns that it took, and how far its blocks
+    fill the device."""
+    if filling < LEAST_FILLING:
+        return LATENCY
     if times is None:
         return LATENCY if duration <= NEAR_SHORTEST * SHORTEST_KERNEL else UNMODELLED
     if max(times) < SHORTEST_KERNEL:
@@ -170,10 +184,10 @@ def bound_of_kernel(times: Times, duration: float) -> str:
     return COMPUTE if times[0] >= times[1] else MEMORY
 
 
-def bounds_of_operator(machine: Machine | None) -> Callable[[Times, float], str]:
+def bounds_of_operator(machine: Machine | None) -> BoundBy:
     """On a processor a call whose work takes less time than dispatching it is bound by latency."""
 
-    def bound_by(times: Times, duration: float) -> str:
+    def bound_by(times: Times, duration: float, filling: float) -> str:
         return bound_of_times(times, machine.dispatch if machine is not None else None)
 
     return bound_by

@@ -39,6 +39,7 @@ def _members(trace: Trace, calls: OperatorCalls) -> Members:
         duration=calls.duration,
         modelled=worked(trace, calls),
         share=np.ones(len(calls.rows)),
+        filling=np.full(len(calls.rows), np.nan),
         counted=every,
         communicates=~every,
     )
