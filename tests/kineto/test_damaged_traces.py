@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gzip
+import io
 import json
 import random
 import zlib
@@ -248,6 +249,42 @@ def test_a_missing_file_and_a_folder_are_refused_in_one_sentence(tmp_path: Path)
         with pytest.raises(TraceError, match="cannot be read") as refused:
             read(path)
         assert refused.value.slug == "trace-unreadable"
+
+
+def test_a_file_without_permission_is_refused_in_one_sentence(write: Write, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Root may read anything, so the system's refusal is played."""
+    path = write(text(events(3)))
+
+    def refuse(*_: object) -> None:
+        raise PermissionError(13, "Permission denied")
+
+    monkeypatch.setattr(Path, "open", refuse)
+    with pytest.raises(TraceError, match=r"trace\.json cannot be read: Permission denied") as refused:
+        read(path)
+    assert refused.value.slug == "trace-unreadable"
+
+
+def test_a_disk_that_fails_while_it_is_read_is_refused_in_one_sentence(
+    write: Write, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = write(text(events(9000)))
+
+    class Failing(io.FileIO):
+        def readinto(self, view: Any) -> int:
+            if self.tell() > 100_000:
+                raise OSError(5, "Input/output error")
+            return super().readinto(view) or 0
+
+    monkeypatch.setattr(Path, "open", lambda self, _: io.BufferedReader(Failing(str(self))))
+    with pytest.raises(TraceError, match="cannot be read: Input/output error"):
+        read(path)
+
+
+def test_one_early_time_does_not_cost_the_others_their_digits(write: Write) -> None:
+    stamps = ["0.5", *(f"17121954955051{number:02d}.{number:03d}" for number in range(50)), "1.5"]
+    listed = ",".join(f'{{"ph": "X", "name": "k", "ts": {stamp}, "dur": 0.001}}' for stamp in stamps)
+    trace = read(write('{"traceEvents": [' + listed + "]}"))
+    assert trace.events.begin.tolist()[1:-1] == [int(stamp.replace(".", "")) for stamp in stamps[1:-1]]
 
 
 def test_a_gzip_bomb_of_events_stops_at_the_limit(write: Write) -> None:

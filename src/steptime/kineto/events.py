@@ -122,7 +122,7 @@ def decode_one(text: bytes, *, exactly: bool) -> Event | None:
 
 def needs_exactness(events: list[Event], block: memoryview | bytes) -> bool:
     """True when the floats of a block have lost digits that the file holds."""
-    late = any(float(event.ts) >= FLOAT_HOLDS_NANOSECONDS for event in (events[0], events[-1]))
+    late = any(float(event.ts) >= FLOAT_HOLDS_NANOSECONDS for event in events)
     return late and PRECISE_TIME.search(block) is not None
 
 
