@@ -326,6 +326,34 @@ def test_without_allocation_neither_the_calls_nor_the_wait_of_freeing_remain(tmp
     assert saved(replay, "allocation free") == pytest.approx(150 + 136, abs=1)
 
 
+def full_queue() -> list[Event]:
+    """Per step 700 launches of 4 µs, their kernels of 20 µs; then a launch that is held back for 1.4 ms, until a kernel
+    has ended; then Python, for longer than what the device still has to do."""
+    events = []
+    for index in range(3):
+        begin = index * 24_000
+        for at in range(700):
+            events.append(called("cudaLaunchKernel", begin + at * 4, begin + at * 4 + 4, index * 1000 + at + 1))
+            start = begin + 10 + at * 21
+            events.append(kernel(index * 1000 + at + 1, start, start + 20))
+        released = begin + 10 + 200 * 21 - 1  # the kernel before has just ended
+        events += [
+            called("cudaLaunchKernel", begin + 2800, released + 4, index * 1000 + 701),
+            kernel(index * 1000 + 701, begin + 10 + 700 * 21, begin + 10 + 700 * 21 + 20),
+            step(begin, begin + 24_000, index),
+        ]
+    return events
+
+
+def test_a_launch_that_finds_the_queue_full_waits_for_the_device_and_not_by_itself(tmp_path: Path) -> None:
+    trace = written(tmp_path / "made.json", full_queue())
+    kernels = [row for row, name in enumerate(trace.events.name) if trace.symbols[name] == "gemm"]
+    replay = replayed(trace, at_roofline={"gemm": dict.fromkeys(kernels, 5_000)})
+    assert replay.error < 1e-3
+    # Kernels of 5 µs leave the queue faster than the host fills it: nothing holds the launch back.
+    assert saved(replay, "roofline: gemm") == pytest.approx(200 * 21 + 13 - 2800, abs=20)
+
+
 def test_pageable_copies_hold_the_host(tmp_path: Path) -> None:
     events = []
     for index in range(3):

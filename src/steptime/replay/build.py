@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -151,6 +151,8 @@ def _launches(parts: Parts) -> Edges:
     holding = np.isin(call, parts.waits.row[parts.waits.copies != NONE])
     holding |= matching(parts.scope.trace, PAGEABLE.search)[activities.row[called]]
     staged = np.maximum(activities.begin[called] - events.begin[call], 0)
+    held_back = np.isin(call, parts.waits.row[parts.waits.full])
+    weight = np.where(held_back, np.maximum(parts.delays.call + delay, 0), weight)
     queued = streams.ended[called] > events.begin[call]
     weight = np.where(holding, np.where(queued, np.minimum(staged, parts.delays.copy), staged), weight)
     source, target = begun[call], len(parts.points) + called
@@ -193,6 +195,8 @@ def _ties(parts: Parts, waited: Tie, events: Tie) -> tuple[Edges, Edges]:
     own, _ = _own_cost(parts, waited, parts.waits.row[waited.target])
     weight = np.where(frees, np.maximum(own, 0), parts.delays.wait)
     waits = edges_of(EdgeKind.WAIT, points + waited.source, returned, weight, blocking=frees.astype(np.int64))
+    full = parts.waits.full[waited.target]
+    waits = replace(waits, kind=np.where(full, int(EdgeKind.QUEUE), waits.kind))
     return waits, edges_of(EdgeKind.EVENT, points + events.source, points + events.target, _event_delay(parts, events))
 
 

@@ -122,4 +122,5 @@ _OF_EDGE: dict[int, PathKind] = {
     EdgeKind.STREAM: PathKind.KERNEL_GAP,
     EdgeKind.EVENT: PathKind.KERNEL_GAP,
     EdgeKind.WAIT: PathKind.SYNC,
+    EdgeKind.QUEUE: PathKind.SYNC,
 }

@@ -98,9 +98,9 @@ def _waiting(scope: Scope, waits: Waits) -> tuple[int, int]:
     index = np.searchsorted(ends, end, side="right") - 1
     last = np.where(index >= 0, ends[np.maximum(index, 0)], begin) if len(ends) else begin
     waited = last > begin + SURE
-    pure = (waits.copies == NONE) & ~waits.frees
-    call = _median((end - begin)[~waited & pure], USUAL_RETURN)
-    return _median((end - last)[waited & ~waits.frees], USUAL_RETURN), call
+    pure = ~waits.frees & ~waits.full
+    call = _median((end - begin)[~waited & pure & (waits.copies == NONE)], USUAL_RETURN)
+    return _median((end - last)[waited & pure], USUAL_RETURN), call
 
 
 def _mean(values: Int64, usual: int) -> int:

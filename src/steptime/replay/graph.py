@@ -47,6 +47,8 @@ class EdgeKind(IntEnum):
     """A stream waits for an event that another stream recorded."""
     WAIT = 5
     """The host waits for the device."""
+    QUEUE = 6
+    """A launch waits for room in the driver's queue."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)

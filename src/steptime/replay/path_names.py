@@ -55,7 +55,7 @@ def named(scope: Scope, graph: Graph, found: Run, path: Path) -> NamedPath:
     return NamedPath(*(column[order] for column in columns))
 
 
-_ON_HOST = (EdgeKind.PROGRAM, EdgeKind.HAND_OVER, EdgeKind.WAIT)
+_ON_HOST = (EdgeKind.PROGRAM, EdgeKind.HAND_OVER, EdgeKind.WAIT, EdgeKind.QUEUE)
 
 
 def _cut(scope: Scope, graph: Graph, found: Run, path: Path, pieces: Int64, lane: int) -> tuple[Int64, ...]:

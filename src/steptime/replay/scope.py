@@ -21,6 +21,11 @@ PAGEABLE = re.compile(r"Pageable")
 WAITED = 20_000
 """ns. A copy or a cudaFree that lasts longer, and until an activity has ended, waited for it: they take 2 to 15 µs by
 themselves. Of calls that exist to wait, any duration counts."""
+FULL = 512
+"""Activities launched and not done. CUDA holds a launch back when about 1024 are in its queue (1022 in the traces at
+hand); below half of that a long launch has other reasons (a module that is loaded)."""
+HELD_BACK = 100_000
+"""ns. A launch takes 3 to 10 µs."""
 ROUNDING = 1_000
 """ns: files before 2023 hold whole microseconds."""
 
@@ -111,15 +116,17 @@ def _steps(trace: Trace, borders: Int64, call: Int64) -> Int64:
 @dataclass(frozen=True, slots=True, eq=False)
 class Waits:
     """Calls that may hold the host until the device has done something, by begin. row: the runtime call. copies: the
-    activity (index) that the call itself made, NONE for a call that only waits. frees: it gives memory back."""
+    activity (index) that the call itself made, NONE for a call that only waits. frees: it gives memory back. full: it
+    launches, and the driver's queue has no room."""
 
     row: Int64
     copies: Int64
     frees: Bool
+    full: Bool
 
 
 def waits_of(scope: Scope) -> Waits:
-    """Synchronising calls, frees and copies that held the host, on the lanes of the scope."""
+    """Synchronising calls, frees, copies that held the host and launches that were held back, on the scope's lanes."""
     events, activities = scope.trace.events, scope.activities
     inside = (events.begin >= scope.begin) & (events.end <= scope.end) & np.isin(events.lane, scope.lanes)
     chosen = (events.category == Category.RUNTIME) & inside
@@ -129,9 +136,23 @@ def waits_of(scope: Scope) -> Waits:
     copies = np.full(len(events), NONE)
     of_copies = np.flatnonzero(_holding(scope, activities))
     copies[activities.call[of_copies]] = of_copies
-    rows = np.flatnonzero((waits | frees | (copies != NONE)) & inside)
+    full = np.zeros(len(events), np.bool_)
+    full[_held_back(scope, activities)] = True
+    rows = np.flatnonzero((waits | frees | full | (copies != NONE)) & inside)
     rows = rows[np.argsort(events.begin[rows], kind="stable")]
-    return Waits(rows, copies[rows], frees[rows])
+    return Waits(rows, copies[rows], frees[rows], full[rows])
+
+
+def _held_back(scope: Scope, activities: Activities) -> Int64:
+    """Rows of the calls that launched one kernel, took long, and found a long queue."""
+    events = scope.trace.events
+    calls, count = np.unique(activities.call[activities.call != NONE], return_counts=True)
+    long = calls[(count == 1) & (events.duration[calls] > HELD_BACK)]
+    begins = np.sort(events.begin[activities.call[activities.call != NONE]])
+    ends = np.sort(activities.end[activities.call != NONE])
+    queued = np.searchsorted(begins, events.begin[long]) - np.searchsorted(ends, events.begin[long])
+    full: Int64 = long[queued >= FULL]
+    return full
 
 
 def _holding(scope: Scope, activities: Activities) -> Bool:

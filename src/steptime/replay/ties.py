@@ -39,7 +39,7 @@ def wait_ties(scope: Scope, waits: Waits) -> Tie:
     events = scope.trace.events
     begin, end = events.begin[waits.row], events.end[waits.row]
     of_stream = matching(scope.trace, OF_A_STREAM.search)[waits.row]
-    of_event = matching(scope.trace, OF_AN_EVENT.search)[waits.row]
+    of_event = matching(scope.trace, OF_AN_EVENT.search)[waits.row] | waits.full
     own = waits.copies != NONE
     target = np.flatnonzero(own)
     pairs = [(waits.copies[target], target), _within(scope, begin, end, np.flatnonzero(of_event & ~own))]
