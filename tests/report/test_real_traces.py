@@ -89,3 +89,9 @@ def _is_readable(report: Report) -> None:
     assert all(len(line) <= text.COLUMNS for line in shown if not line.startswith(("From:", "Next:")))
     assert json.read(json.render(report).encode(), "report.json") == report
     assert "Traceback" not in markdown.render(report)
+
+
+def test_some_ranks_of_a_larger_job_leave_the_others_open(shared_data: Path) -> None:
+    folder = shared_data / "param/dlrm_kineto"
+    report = diagnose_paths([str(folder / name.name) for name in sorted(folder.iterdir())[:2]], cache=False)
+    assert "These are 2 of the job's 8 ranks: one that is not among them may be later." in report.problems

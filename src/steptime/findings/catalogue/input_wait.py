@@ -61,12 +61,22 @@ def _from_trace(signals: Signals) -> Finding | None:
     evidence = (f"{gap.cause}: {gap.count:.3g} gaps a step, the longest {format_duration(gap.longest)}",) if gap else ()
     return input_wait.finding(
         summary,
-        "Watch the job with steptime run, which times the loader's parts; or try more workers and cheaper items.",
+        _advice_from_trace(gap.cause if gap is not None else ""),
         account.recoverable,
         account="input",
         source=gap.source if gap else None,
         evidence=evidence,
     )
+
+
+def _advice_from_trace(cause: str) -> str:
+    """By the class of the loader's iterator, which names whether there are workers."""
+    watch = "steptime run times the loader's parts"
+    if "SingleProcess" in cause:
+        return f"The loader has no workers: try two, unless its items are cheap or in memory; {watch}."
+    if "MultiProcessing" in cause:
+        return f"Its workers do not keep up: try more of them, or cheaper items; {watch}."
+    return f"{watch[0].upper()}{watch[1:]}: reading, collating, and how many workers would keep up."
 
 
 def _idle(gap: GapUse) -> float:
