@@ -116,3 +116,39 @@ def test_a_replay_does_not_know_the_time_of_day(program: Program, shift: int) ->
     assert one.replayed.tolist() == other.replayed.tolist()
     assert one.critical_path == other.critical_path
     assert one.predictions == other.predictions
+
+
+times = some.integers(0, 400)
+lengths = some.integers(0, 120)
+NAMES = (
+    "cudaLaunchKernel",
+    "cudaMemcpyAsync",
+    "cudaStreamSynchronize",
+    "cudaStreamWaitEvent",
+    "cudaFree",
+    "cudaMalloc",
+)
+calls = some.builds(
+    lambda name, begin, length, number, thread: called(name, begin, begin + length, number, thread),
+    some.sampled_from(NAMES), times, lengths, some.integers(1, 12), some.sampled_from([10, 11]),
+)  # fmt: skip
+activities = some.builds(
+    lambda number, begin, length, stream, name: kernel(number, begin, begin + length, name, stream=stream),
+    some.integers(1, 14), times, lengths, some.sampled_from([7, 20, 24]), some.sampled_from(["gemm", "ncclKernel"]),
+)  # fmt: skip
+operators = some.builds(
+    lambda begin, length, name, thread: operator(name, begin, begin + length, thread),
+    times, lengths, some.sampled_from(["aten::mm", "MmBackward0"]), some.sampled_from([10, 11]),
+)  # fmt: skip
+
+
+@settings(max_examples=60, deadline=None)
+@given(some.lists(some.one_of(calls, activities, operators), max_size=40))
+def test_nonsense_is_replayed_without_a_miscount(events: list[Event]) -> None:
+    """Overlap on one stream, kernels before their launch, broken nesting, repeated correlations, no launch at all."""
+    marked = [step(0, 100, 0), step(100, 250, 1), step(260, 400, 2), *events]
+    replay = replay_of(Machine(events=marked))
+    assert (replay.entries.sum(axis=1) == replay.replayed).all()
+    assert (replay.entries >= 0).all()
+    for made in replay.predictions:
+        assert 0 <= made.saved.low <= made.saved.value <= made.saved.high <= made.cap
