@@ -105,12 +105,14 @@ class PredictionUse:
 @dataclass(frozen=True, slots=True)
 class ReplayUse:
     """The step's dependency graph, run again. error: of the unchanged replay against the measured steps, median of
-    |replayed / measured - 1|. critical_path: ns per step by kind of edge, longest first; sums to the replayed step."""
+    |replayed / measured - 1|. critical_path: ns per step by kind of edge, longest first; sums to the replayed step.
+    longest: (kind, name of the kernel, operator or function, ns per step) of what takes most of it."""
 
     error: float
     steps: int
     critical_path: tuple[tuple[str, float], ...]
     predictions: tuple[PredictionUse, ...] = ()
+    longest: tuple[tuple[str, str, float], ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -172,7 +172,7 @@ def replay_use(replay: Replay | None, accounts: tuple[AccountUse, ...]) -> Repla
     if replay is None or not len(replay.replayed):
         return None
     predictions = tuple(_prediction(each, accounts) for each in replay.predictions)
-    return ReplayUse(replay.error, len(replay.replayed), replay.critical_path, predictions)
+    return ReplayUse(replay.error, len(replay.replayed), replay.critical_path, predictions, replay.longest())
 
 
 def _prediction(prediction: Prediction, accounts: tuple[AccountUse, ...]) -> PredictionUse:

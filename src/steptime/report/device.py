@@ -206,6 +206,13 @@ def _replay(case: Case) -> Iterator[Table]:
     ]
     if path:
         yield Table("The critical path", ("kind", "a step", "share"), path)
+    longest = [
+        (name[:80] or "–", kind, format_duration(spent), format_share(spent / whole))
+        for kind, name, spent in replay.longest
+        if whole
+    ]
+    if longest:
+        yield Table("Longest on the critical path", ("what", "kind", "a step", "share"), longest)
 
 
 def _place(source: SourceLine | None) -> str:

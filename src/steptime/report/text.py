@@ -65,7 +65,8 @@ def _step(process: ProcessReport) -> list[str]:
     counts = ((step.warm_up, "warm-up"), (disturbed, "disturbed"))
     left_out = ", ".join(f"{count} {what}" for count, what in counts if count > 0)
     aside = f" (left out: {left_out})" if left_out else ""
-    how = [shorten(f"Steps: {one_line(step.how)}", COLUMNS)] if step.how and PROFILER not in step.how else []
+    found = one_line(step.how).partition(", because")[0]
+    how = [shorten(f"Steps: {found}", COLUMNS)] if found and PROFILER not in found else []
     duration = format_duration(step.duration.value)
     if step.steady == 1:
         return [shorten(f"Step {duration}, one step: no spread is known{aside}", COLUMNS), *how]

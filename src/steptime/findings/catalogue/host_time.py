@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from steptime.findings.case import Signal
+from steptime.findings.case import GapUse, Signal
 from steptime.findings.finding import Finding
 from steptime.findings.line_time import LineTime, line_times, loop_functions
 from steptime.findings.rule import rule
@@ -22,7 +22,13 @@ LOOP_ROLES = ("host", "forward", "backward", "optimizer")
 """Roles whose Python is examined here; input, transfer and evaluation have rules of their own."""
 
 
-@rule("ST201", "host-time", needs={Signal.STEP}, uses={Signal.ACCOUNTS, Signal.LINES, Signal.PHASES}, by_line=True)
+@rule(
+    "ST201",
+    "host-time",
+    needs={Signal.STEP},
+    uses={Signal.ACCOUNTS, Signal.LINES, Signal.PHASES, Signal.GAPS},
+    by_line=True,
+)
 def host_time(signals: Signals) -> Iterator[Finding]:
     """Python code in the step keeps the model waiting
 
@@ -32,7 +38,7 @@ def host_time(signals: Signals) -> Iterator[Finding]:
     How we know
         The lines of the training loop are timed exactly in a few steps; what lies outside torch's operators,
         the loader and the phases of the step is the line's host time. Where lines could not be timed, the ledger's host
-        account stands for all of them.
+        account stands for all of them; a trace with stacks names the functions that ran while the device idled.
 
     What helps
         Move it out of the loop, do it every n-th step, do it on whole arrays instead of item by item, or hand it to
@@ -87,7 +93,16 @@ def _whole_account(signals: Signals) -> Iterator[Finding]:
     if host is None or ratio(host.duration.value, signals.step.duration.value) < LEAST_SHARE:
         return
     share = format_share(ratio(host.duration.value, signals.step.duration.value))
-    summary = f"Python outside torch takes {format_duration(host.duration.value)} a step ({share})"
+    gaps = sorted((gap for gap in signals.gaps if gap.account == "host" and gap.cause), key=_idle, reverse=True)
     yield host_time.finding(
-        summary, "Look for loops, logging and conversions in the step.", host.recoverable, account="host"
+        f"Python outside torch takes {format_duration(host.duration.value)} a step ({share})",
+        "Look for loops, logging and conversions in the step.",
+        host.recoverable,
+        account="host",
+        source=next((gap.source for gap in gaps if gap.source is not None), None),
+        evidence=tuple(f"{format_duration(_idle(gap))} idle a step behind {gap.cause}" for gap in gaps[:MOST_LINES]),
     )
+
+
+def _idle(gap: GapUse) -> float:
+    return gap.duration.value

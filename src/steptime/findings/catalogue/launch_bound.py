@@ -17,8 +17,8 @@ FEWEST_KERNELS = 10.0
 """A step on a device: beside fewer launches idle time has another cause, and compiling has little to fuse."""
 ONE_GAP = 0.5
 """Of the idle time: a single gap that is half of it is no dispatch but one stall."""
-STALL = 20e6
-"""ns of that gap: loading a library, allocating, tuning an algorithm take tens of milliseconds, launches do not."""
+STALL = 5e6
+"""ns of that gap: loading a library, allocating, tuning take milliseconds and more, launches never do."""
 
 
 @rule(
