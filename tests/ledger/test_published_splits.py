@@ -11,13 +11,14 @@ import pytest
 
 from steptime import intervals
 from steptime.intervals import Intervals, union
+from steptime.kineto.arguments import arguments_of
 from steptime.kineto.reader import read
 from steptime.kineto.table import Category, Trace
-from steptime.ledger.activities import UNKNOWN, device_activities
 from steptime.ledger.account import account_for
+from steptime.ledger.activities import UNKNOWN, device_activities
 from steptime.ledger.ledger import Account
-from steptime.ledger.names import COMMUNICATION_KERNEL, LOADER, STEP, matching
 from steptime.ledger.trace_steps import reach, steps_of
+from steptime.links.names import COMMUNICATION_KERNEL, LOADER, STEP, matching
 
 FILES = ("kineto/resnet50_workers0.pt.trace.json.gz", "kineto/resnet50_workers4.pt.trace.json.gz")
 MICROSECOND = 1000
@@ -84,24 +85,93 @@ def published_timelines(folder: Path) -> dict[str, dict[str, float]]:
     return {file: value for file, value in found.items() if (folder / file).exists()}
 
 
-def test_device_time_is_that_of_the_published_timelines(shared_data: Path) -> None:
-    """TraceLens counts what has a launch in the trace, and memsets as computation.
+def device_rows(trace: Trace) -> np.ndarray:
+    """What TraceLens counts: activities with a launch in the trace."""
+    activities = device_activities(trace)
+    return activities.rows[activities.launch != UNKNOWN]
 
-    It adds begin and duration as float64 microseconds, which at these traces' times hold a nanosecond only just: each
-    of its events may be off by one, where ours are exact.
-    """
+
+def kinds_of(trace: Trace, rows: np.ndarray) -> list[np.ndarray]:
+    """TraceLens' kinds: computing (memsets among it), communication, copies."""
+    copied = trace.events.category[rows] == Category.MEMCPY
+    kernel = trace.events.category[rows] == Category.KERNEL
+    collective = kernel & matching(trace, COMMUNICATION_KERNEL.search)[rows]
+    return [~collective & ~copied, collective, copied]
+
+
+def test_device_time_is_that_of_the_published_timelines(shared_data: Path) -> None:
+    """Ours is exact; TraceLens adds begin and duration as float64 microseconds, which at these traces' times hold a
+    nanosecond only just: each of its events may be off by one. The next test does as it does."""
     timelines = published_timelines(shared_data)
     assert len(timelines) >= 5
     for file, expected in timelines.items():
         trace = read(shared_data / file)
-        activities = device_activities(trace)
-        rows = activities.rows[activities.launch != UNKNOWN]
-        begin, end, category = trace.events.begin[rows], trace.events.end[rows], trace.events.category[rows]
-        collective = matching(trace, COMMUNICATION_KERNEL.search)[rows] & (category == Category.KERNEL)
-        copied = category == Category.MEMCPY
-        sets = [union(begin[chosen], end[chosen]) for chosen in (~collective & ~copied, collective, copied)]
+        rows = device_rows(trace)
+        begin, end = trace.events.begin[rows], trace.events.end[rows]
+        sets = [union(begin[chosen], end[chosen]) for chosen in kinds_of(trace, rows)]
         shares = intervals.claim([begin.min()], [end.max()], sets)[0] / 1e6
         names = ("computation_time", "exposed_comm_time", "exposed_memcpy_time", "idle_time")
         rounding = len(rows) * 1e-6
         assert shares.tolist() == pytest.approx([expected[name] for name in names], abs=rounding), file
         assert shares.sum() == pytest.approx(expected["total_time"], abs=1e-6)
+
+
+def test_published_timelines_are_met_to_the_last_digit_in_their_arithmetic(shared_data: Path) -> None:
+    for file, expected in published_timelines(shared_data).items():
+        trace = read(shared_data / file)
+        rows = device_rows(trace)
+        begin = (trace.events.begin[rows] - trace.base_ns) / 1000
+        end = begin + trace.events.duration[rows] / 1000
+        chosen = kinds_of(trace, rows)
+        compute, communication, copies = (covered(begin[each], end[each]) for each in chosen)
+        all_busy = covered(begin, end)
+        total = end.max() - begin.min()
+        without_copies = covered(begin[~chosen[2]], end[~chosen[2]])
+        found = {
+            "computation_time": compute,
+            "exposed_comm_time": without_copies - compute,
+            "exposed_memcpy_time": all_busy - without_copies,
+            "busy_time": all_busy,
+            "idle_time": total - all_busy,
+            "total_time": total,
+            "total_comm_time": communication,
+            "total_memcpy_time": copies,
+        }
+        milliseconds = {name: value / 1000 for name, value in found.items()}
+        assert milliseconds == pytest.approx(expected, rel=1e-6, abs=1e-6), file
+
+
+def covered(begin: np.ndarray, end: np.ndarray) -> float:
+    """The length of the union of intervals, in floating point."""
+    if not len(begin):
+        return 0.0
+    order = np.argsort(begin, kind="stable")
+    starts, reach_so_far = begin[order], np.maximum.accumulate(end[order])
+    heads = np.flatnonzero(np.append(True, starts[1:] > reach_so_far[:-1]))
+    lasts = np.append(heads[1:], len(starts)) - 1
+    return float((reach_so_far[lasts] - starts[heads]).sum())
+
+
+@pytest.mark.parametrize("file", FILES)
+def test_input_wait_is_the_published_time_in_the_loader(shared_data: Path, file: str) -> None:
+    """Their column is the time in the loader in which neither the device nor a runtime call was busy; ours the device's
+    idle time while the launching thread was there. In the loader nothing launches, so the two agree."""
+    ledger = account_for(trace := read(shared_data / file), steps_of(trace))
+    assert (ledger.entries[:, Account.INPUT] // MICROSECOND).tolist() == per_step(shared_data, file)[:, 4].tolist()
+
+
+@pytest.mark.parametrize("file", FILES)
+def test_occupancy_and_utilisation_are_the_published_percentages(shared_data: Path, file: str) -> None:
+    trace = read(shared_data / file)
+    summary = published(shared_data, file, "GPU summary")
+    windows = reach(trace, steps_of(trace))
+    begin, end = windows[0, 0], windows[-1, 1]
+    busy = intervals.measure(of_category(trace, Category.KERNEL), [begin], [end])[0] / (end - begin)
+    assert f"{100 * busy:.2f} %" == summary["GPU Utilization"]
+    kernels = np.flatnonzero(trace.events.category == Category.KERNEL)
+    duration = trace.events.duration[kernels]
+    occupied = [float((each or {})["est. achieved occupancy %"]) for each in arguments_of(trace, kernels)]
+    assert f"{(occupied * duration).sum() / duration.sum():.2f} %" == summary["Est. Achieved Occupancy"]
+    assert trace.devices[0].name == summary["Name"]
+    assert f"{trace.devices[0].memory / 2**30:.2f} GB" == summary["Memory"]
+    assert ".".join(map(str, trace.devices[0].compute_capability)) == summary["Compute Capability"]
