@@ -15,9 +15,10 @@ from steptime.kineto.arguments import arguments_of
 from steptime.kineto.reader import read
 from steptime.kineto.table import Category, Trace
 from steptime.ledger.account import account_for
-from steptime.ledger.activities import UNKNOWN, device_activities
+from steptime.ledger.activities import UNKNOWN, device_activities, device_time
 from steptime.ledger.ledger import Account
 from steptime.ledger.trace_steps import reach, steps_of
+from steptime.links.link import link
 from steptime.links.names import COMMUNICATION_KERNEL, LOADER, STEP, matching
 
 FILES = ("kineto/resnet50_workers0.pt.trace.json.gz", "kineto/resnet50_workers4.pt.trace.json.gz")
@@ -175,3 +176,24 @@ def test_occupancy_and_utilisation_are_the_published_percentages(shared_data: Pa
     assert trace.devices[0].name == summary["Name"]
     assert f"{trace.devices[0].memory / 2**30:.2f} GB" == summary["Memory"]
     assert ".".join(map(str, trace.devices[0].compute_capability)) == summary["Compute Capability"]
+
+
+def test_idle_time_is_not_inflated_by_rounding(shared_data: Path) -> None:
+    """HTA rounds every begin up and every end down to whole microseconds, and publishes 10,113 µs for four steps."""
+    trace = read(shared_data / "hta/ns_resolution_trace/rank-0.Apr_03_18_51_38.1102.pt.trace.json.gz")
+    borders = steps_of(trace)
+    rows = device_rows(trace)
+    rows = rows[link(trace, borders).step[rows] < len(borders) - 1]
+    begin, end = trace.events.begin[rows], trace.events.end[rows]
+    assert round((end.max() - begin.min() - intervals.total(union(begin, end))) / MICROSECOND) == 6453
+    inwards = union(-(-begin // MICROSECOND), end // MICROSECOND)
+    assert end.max() // MICROSECOND + -begin.min() // MICROSECOND - intervals.total(inwards) > 10_000
+
+
+def test_what_was_queued_before_the_recording_ran_in_it_all_the_same(shared_data: Path) -> None:
+    trace = read(shared_data / "tracelens/h100/Qwen_Qwen1.5-0.5B-Chat__1016005.json.gz")
+    busy = device_time(trace).busy
+    assert intervals.total(busy) / 1e6 == pytest.approx(45.65, abs=0.005)
+    known = device_rows(trace)
+    begin, end = trace.events.begin[known], trace.events.end[known]
+    assert intervals.total(union(begin, end)) / 1e6 == pytest.approx(31.91, abs=0.005)
