@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from steptime.findings.case import Case
 from steptime.quantities import Estimate, SourceLine, format_bytes, format_duration, format_share, format_source
 from steptime.report.report import Report
-from steptime.report.roofline import bounds_text, origin, predictions, reached_text
+from steptime.report.roofline import NEARLY_ALL, bounds_text, origin, predictions, reached_text
 
 SHOWN = 15
 """Rows of kernels and gaps: what is behind them is in the JSON."""
@@ -45,8 +45,8 @@ def roofline_sentences(case: Case) -> list[str]:
     ]
     if roofline.matrix_unit is not None:
         said.append(f"Matrix units did {format_share(roofline.matrix_unit)} of the matrix products' time.")
-    if roofline.modelled < 1:
-        said.append(f"{format_share(1 - roofline.modelled)} of the kernels' time has no model of its work.")
+    if roofline.modelled < NEARLY_ALL:
+        said.append(f"{format_share(1 - roofline.modelled)} of the time has no model of its work.")
     if case.machine is not None:
         source = f" ({case.machine.source})" if case.machine.source else ""
         said.append(f"Ceilings of {case.machine.name}: {origin(case.machine)}{source}.")

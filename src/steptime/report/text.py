@@ -20,6 +20,8 @@ _ACCOUNTS = 6
 _FINDINGS = 3
 PROFILER = "ProfilerStep"
 """In words on how steps were found: nothing that needs to be said."""
+_ROOM = 8
+"""Lines that findings are left, so that the first can be told in full."""
 _MARGINS = 2
 """Empty lines around the findings."""
 _LEAST_COMPUTE = 0.2
@@ -31,8 +33,11 @@ _SMALLEST_SHARE = 0.005
 def render(report: Report) -> str:
     """The whole text, with a line feed at its end."""
     shown = report.processes[0]
-    top = [_header(report), "", *_step(shown), *_ledger(shown), *_roofline(shown), "", *_regime(shown)]
+    account, verdict = [_header(report), "", *_step(shown), *_ledger(shown)], ["", *_regime(shown)]
     bottom = [*_footnotes(report, shown), f"Next:  {one_line(report.next_command)}"]
+    room = LINES - len(account) - len(verdict) - len(bottom)
+    roofline = _roofline(shown)
+    top = [*account, *(roofline if room - len(roofline) >= _ROOM or not shown.findings else ()), *verdict]
     middle = _findings(shown, LINES - len(top) - len(bottom))
     if len(top) + len(middle) + len(bottom) < LINES:
         bottom = [*_what_if(shown), *bottom]
