@@ -27,7 +27,9 @@ counts = st.one_of(st.sampled_from([0, 1, 2, 8, 40, 128]), st.integers(min_value
 words = st.sampled_from(
     """|loss.backward()|print(loss.item())|gc.collect()|torch.save(state, path)|x = torch.tensor(rows)|ünïcode # µ
 x = x.to(device, non_blocking=True)|hits += accuracy(a, b)|input|transfer|host|forward|evaluation|default_collate
-cpu|cuda|aten::add_|aten::copy_|memory|latency|launch|AdamW|checkpoint|rollout""".replace("\n", "|").split("|")
+cpu|cuda|aten::add_|aten::copy_|memory|latency|launch|AdamW|checkpoint|rollout
+aten::mm|aten::bmm|aten::_softmax|[[8, 64, 64], [8, 64, 64]]|[[]]|float32|tf32|bfloat16|HtoD|DtoH|pageable|sync
+cudaFree|trace|compute|communication|aten::to""".replace("\n", "|").split("|")
 )
 
 
@@ -49,8 +51,33 @@ def every(kind: type, **fields_of_its_own: object) -> st.SearchStrategy[Any]:
 
 for leaf, strategy in ((Estimate, estimates()), (SourceLine, sources), (float, numbers), (int, counts), (str, words)):
     st.register_type_strategy(leaf, strategy)
-SINGLE = (case_module.GarbageUse, case_module.Contention, case_module.MachineUse, case_module.RecomputeUse)
-REPEATED = (case_module.OptimizerUse, case_module.CompilationUse, case_module.SegmentUse, OperatorUse, SiteUse, LineUse)
+SINGLE = (
+    case_module.GarbageUse,
+    case_module.Contention,
+    case_module.MachineUse,
+    case_module.RecomputeUse,
+    case_module.RooflineUse,
+    case_module.PredictionUse,
+    case_module.ReplayUse,
+)
+DEVICE = (
+    case_module.KernelUse,
+    case_module.GapUse,
+    case_module.CopyUse,
+    case_module.CollectiveUse,
+    case_module.AllocationUse,
+    case_module.ChainUse,
+    case_module.RankUse,
+)
+REPEATED = (
+    *DEVICE,
+    case_module.OptimizerUse,
+    case_module.CompilationUse,
+    case_module.SegmentUse,
+    OperatorUse,
+    SiteUse,
+    LineUse,
+)
 PARTS: tuple[type, ...] = (case_module.StepSummary, case_module.SettingsUse, LoaderUse, *SINGLE, *REPEATED)
 for part in PARTS:
     st.register_type_strategy(part, every(part))
