@@ -1,0 +1,106 @@
+"""A recording of a job on a device: what its profiled steps show is added to the case of its steady ones."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from traces import MAIN, Events, Written, called, kernel, launch, operator, python, write
+
+from steptime.findings.case import AccountUse, Case, StepSummary
+from steptime.findings.device_case import with_recorded_device
+from steptime.hardware.datasheet import look_up
+from steptime.intervals import EMPTY, union
+from steptime.kineto.table import Trace
+from steptime.ledger.ledger import Ledger
+from steptime.ledger.recorded import RecordedAccount, Window
+from steptime.quantities import Estimate
+from steptime.timeline.timeline import Phase
+
+A100 = look_up("NVIDIA A100-SXM4-80GB")
+SHAPES: dict[str, Any] = {"Input Dims": [[1024, 1024], []], "Input type": ["float", "Scalar"]}
+STEADY = Estimate(80_000.0, 79_000.0, 81_000.0, 60)
+CASE = Case(
+    step=StepSummary(STEADY, 75, 60, 5, "optimizer", "cuda"),
+    accounts=(AccountUse("compute", STEADY, STEADY), AccountUse("sync", Estimate(5e3, 4e3, 6e3, 60), STEADY)),
+)
+
+
+@pytest.fixture
+def written(tmp_path: Path) -> Written:
+    return lambda events: write(events, tmp_path)
+
+
+def events() -> Events:
+    """A step of 100 µs: the loader for 20, a kernel for 40, a wait of the host, a kernel for 10."""
+    return [
+        python("torch/utils/data/dataloader.py(9): next", 0, 20),
+        operator("aten::tanh", 20, 30, **SHAPES),
+        launch(1, 21, 23),
+        kernel(1, 25, 65, "tanh_kernel"),
+        operator("aten::item", 35, 75),
+        called("cudaStreamSynchronize", 36, 74),
+        operator("aten::add", 75, 85, **SHAPES),
+        launch(2, 76, 78),
+        kernel(2, 85, 95, "add_kernel"),
+    ]
+
+
+def window(trace: Trace, *, stacks: bool = False) -> Window:
+    phases = dict.fromkeys(Phase, EMPTY) | {Phase.INPUT: union([0], [20_000])}
+    return Window(trace, stacks, MAIN, np.array([[0, 100_000]], np.int64), phases, EMPTY)
+
+
+def account(*windows: Window) -> RecordedAccount:
+    ledger = Ledger("Testcard", np.zeros(0, np.int64), np.zeros((0, 9), np.int64))
+    return RecordedAccount(ledger, (), np.zeros(0, np.int64), 1, windows, ())
+
+
+def test_kernels_and_gaps_of_the_profiled_steps_are_in_the_case(written: Written) -> None:
+    case = with_recorded_device(CASE, account(window(written(events()))), A100)
+    assert [(use.operator, use.duration) for use in case.kernels] == [("aten::tanh", 40_000), ("aten::add", 10_000)]
+    gaps = {use.account: use for use in case.gaps}
+    assert gaps["input"].duration.value == 20_000
+    assert gaps["sync"].cause == "aten::item"
+    assert gaps["sync"].duration.value == 11_000  # from the end of the kernel at 65 µs to the next launch at 76
+    assert case.step == CASE.step
+    assert case.accounts == CASE.accounts
+
+
+def test_lines_come_from_the_window_with_stacks(written: Written) -> None:
+    timed = written(events())
+    stacked = written([python("train.py(12): main", 0, 100), *events()])
+    case = with_recorded_device(CASE, account(window(timed), window(stacked, stacks=True)), A100)
+    assert [use.source.line for use in case.kernels if use.source is not None] == [12, 12]
+    assert any(use.source is not None and use.source.file == "train.py" for use in case.gaps)
+
+
+def test_utilisation_is_of_the_steady_step_not_of_the_slower_profiled_one(written: Written) -> None:
+    trace = written([operator("aten::mm", 0, 10, **_product()), launch(1, 1, 3), kernel(1, 5, 85, "sgemm_128x64")])
+    slow = with_recorded_device(CASE, account(window(trace)), A100).roofline
+    fast = replace(CASE, step=replace(CASE.step, duration=Estimate(40_000.0, 4e4, 4e4, 60)))
+    twice = with_recorded_device(fast, account(window(trace)), A100).roofline
+    assert slow is not None
+    assert twice is not None
+    assert slow.utilization is not None
+    assert twice.utilization == pytest.approx(2 * slow.utilization)
+
+
+def _product() -> dict[str, Any]:
+    sides = [[1024, 1024], [1024, 1024]]
+    return {"Input Dims": sides, "Input type": ["float", "float"]}
+
+
+def test_without_kernels_there_is_the_roofline_of_the_processor_alone(written: Written) -> None:
+    trace = written([operator("aten::mm", 0, 80, **_product())])
+    case = with_recorded_device(CASE, account(window(trace)), look_up("cpu"))
+    assert (case.kernels, case.gaps) == ((), ())
+    assert case.roofline is not None
+    assert case.roofline.flops == 2 * 1024**3
+
+
+def test_without_a_profile_the_case_stays_as_it_was() -> None:
+    assert with_recorded_device(CASE, account(), A100) is CASE
