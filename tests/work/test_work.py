@@ -12,8 +12,8 @@ from steptime.intervals import contains, union
 from steptime.kineto.reader import read
 from steptime.kineto.table import Category
 from steptime.ledger.operators import total
-from steptime.ledger.source_lines import is_user_file
 from steptime.ledger.trace_steps import reach, steps_of
+from steptime.links.frames import is_user_file
 from steptime.quantities import Estimate
 from steptime.work.bounds import bound_of
 from steptime.work.work import Work, work_of

@@ -49,14 +49,25 @@ def thread_on(trace: Trace, lane: int) -> Thread:
     return Thread(made.rows, made.parent, events.begin[made.rows], events.end[made.rows])
 
 
-def dominant(begin: Int64, end: Int64, threads: tuple[Thread, ...], standing_for: Int32) -> Int64:
-    """For each piece of time the event that held the thread for most of it, UNKNOWN where none did.
+@dataclass(frozen=True, slots=True, eq=False)
+class Held:
+    """Stretches of time in which one event held a thread. piece: number of the piece of time that each is of; owner:
+    row of the event; duration: ns."""
+
+    piece: Int64
+    owner: Int64
+    duration: Int64
+
+
+def held_by(begin: Int64, end: Int64, threads: tuple[Thread, ...]) -> Held:
+    """What held the threads in pieces of time, stretch by stretch; stretches in which nothing did are left out.
 
     begin, end: ns, disjoint and in time order. threads: that explain the pieces; a later one counts where the earlier
-    ones did nothing. standing_for: by row, the event that a row counts for.
+    ones did nothing.
     """
     if not len(begin):
-        return np.empty(0, np.int64)
+        nothing = np.empty(0, np.int64)
+        return Held(nothing, nothing, nothing)
     times = np.concatenate([column for each in threads for column in (each.begin, each.end)])
     times = times[_piece_at(begin, end, times) != UNKNOWN]
     heads = instants(begin, times)
@@ -67,7 +78,7 @@ def dominant(begin: Int64, end: Int64, threads: tuple[Thread, ...], standing_for
         free = np.flatnonzero(owner == UNKNOWN)
         owner[free] = each.innermost_at(heads[free])
     known = owner != UNKNOWN
-    return _heaviest(piece[known], standing_for[owner[known]].astype(np.int64), (tails - heads)[known], len(begin))
+    return Held(piece[known], owner[known], (tails - heads)[known])
 
 
 def _piece_at(begin: Int64, end: Int64, times: Int64) -> Int64:
@@ -110,8 +121,8 @@ def outermost_operator(trace: Trace, links: Links, rows: Int64) -> Int64:
         found = np.where(climbing, above, found)
 
 
-def _heaviest(piece: Int64, cause: Int64, weight: Int64, count: int) -> Int64:
-    """For each piece the cause with the largest sum of weights."""
+def heaviest(piece: Int64, cause: Int64, weight: Int64, count: int) -> Int64:
+    """For each of `count` pieces the cause with the largest sum of weights, UNKNOWN for none."""
     found = np.full(count, UNKNOWN, np.int64)
     if not len(piece):
         return found

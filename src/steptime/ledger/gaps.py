@@ -10,7 +10,14 @@ import numpy.typing as npt
 from steptime.intervals import EMPTY, Intervals, contains, instants, subtract, union
 from steptime.kineto.table import Trace
 from steptime.ledger.activities import device_time
-from steptime.ledger.causes import causes_of_input, causes_while_launching, dominant, outermost_operator, thread_on
+from steptime.ledger.causes import (
+    causes_of_input,
+    causes_while_launching,
+    heaviest,
+    held_by,
+    outermost_operator,
+    thread_on,
+)
 from steptime.ledger.idle import Idle, idle_claims, idle_of, waiting_calls
 from steptime.ledger.ledger import Account
 from steptime.ledger.processor import Claims
@@ -123,10 +130,15 @@ def _causes(trace: Trace, links: Links, idle: Idle, pieces: Gaps) -> Int64:
         Account.LAUNCH: causes_while_launching(trace, links),
         Account.HOST: itself,
     }
-    for lane, lanes in idle.threads.items():
-        threads = tuple(thread_on(trace, each) for each in lanes if each != UNKNOWN)
-        for account, standing_for in kinds.items():
-            chosen = np.flatnonzero((pieces.lane == lane) & (pieces.account == account))
-            if len(chosen) and threads:
-                cause[chosen] = dominant(pieces.begin[chosen], pieces.end[chosen], threads, standing_for)
+    looked_for = np.isin(pieces.account, list(kinds))
+    for lanes in sorted(set(idle.threads.values())):
+        ending = [lane for lane, explaining in idle.threads.items() if explaining == lanes and lane != UNKNOWN]
+        chosen = np.flatnonzero(looked_for & np.isin(pieces.lane, ending))
+        if not len(chosen):
+            continue
+        held = held_by(pieces.begin[chosen], pieces.end[chosen], tuple(thread_on(trace, each) for each in lanes))
+        account, behind = pieces.account[chosen][held.piece], np.empty(len(held.piece), np.int64)
+        for each, standing_for in kinds.items():
+            behind[account == each] = standing_for[held.owner[account == each]]
+        cause[chosen] = heaviest(held.piece, behind, held.duration, len(chosen))
     return cause
