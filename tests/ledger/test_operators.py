@@ -15,11 +15,11 @@ from steptime.kineto.reader import read
 from steptime.kineto.table import Trace
 from steptime.ledger.account import account_for
 from steptime.ledger.ledger import Account
-from steptime.ledger.names import LOADER, matching
 from steptime.ledger.operators import OperatorTotal, total
 from steptime.ledger.recompute import recomputed
 from steptime.ledger.source_lines import sources_of
 from steptime.ledger.trace_steps import steps_of
+from steptime.links.names import LOADER, matching
 from steptime.quantities import Estimate
 
 torch = pytest.importorskip("torch")

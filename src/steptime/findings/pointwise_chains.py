@@ -19,8 +19,8 @@ from steptime.findings.device_uses import source_of
 from steptime.findings.kernel_kinds import POINTWISE, elements, plain_name, shapes_of
 from steptime.intervals import contains, union
 from steptime.kineto.table import ABSENT, Category, Trace
-from steptime.ledger.names import OPTIMIZER_STEP, matching
 from steptime.links.links import UNKNOWN, Links
+from steptime.links.names import OPTIMIZER_STEP, matching
 from steptime.work.arguments import ELEMENT_BYTES
 
 Int64 = npt.NDArray[np.int64]

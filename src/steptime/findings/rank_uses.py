@@ -17,7 +17,7 @@ from steptime.findings.case import RankUse
 from steptime.intervals import contains, union
 from steptime.kineto.table import Category, Trace
 from steptime.ledger.ledger import Account, Ledger
-from steptime.ledger.names import COMMUNICATION_KERNEL, matching
+from steptime.links.names import COMMUNICATION_KERNEL, matching
 
 Int64 = npt.NDArray[np.int64]
 KIND = re.compile(r"AllReduce|AllGather|ReduceScatter|Broadcast|Reduce|SendRecv|AllToAll|Generic|\w+")

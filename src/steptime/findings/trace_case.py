@@ -22,11 +22,11 @@ from steptime.intervals import contains, measure, union
 from steptime.kineto.table import Category, Trace
 from steptime.ledger.account import account_for, has_kernels
 from steptime.ledger.ledger import Account, Int64, Ledger
-from steptime.ledger.names import matching
 from steptime.ledger.operators import OperatorTotal, total
 from steptime.ledger.recompute import recomputed
 from steptime.ledger.source_lines import sources_of
 from steptime.ledger.trace_steps import reach
+from steptime.links.names import matching
 
 WARM_UP = 1.5
 """A first step this much longer than the median of the others is the profiler's or the job's start."""

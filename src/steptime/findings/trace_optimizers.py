@@ -13,8 +13,8 @@ from steptime.findings.case import OptimizerUse
 from steptime.findings.kernel_kinds import elements, shapes_of
 from steptime.intervals import Intervals, contains, measure, union
 from steptime.kineto.table import ABSENT, Category, Trace
-from steptime.ledger.names import OPTIMIZER_STEP, matching
 from steptime.links.links import UNKNOWN, Links
+from steptime.links.names import OPTIMIZER_STEP, matching
 
 Int64 = npt.NDArray[np.int64]
 ONE_BY_ONE = 20

@@ -10,7 +10,7 @@ import numpy.typing as npt
 from steptime.intervals import EMPTY, Intervals, subtract, union
 from steptime.kineto.once import once
 from steptime.kineto.table import Category, Trace
-from steptime.ledger.names import (
+from steptime.links.names import (
     ANNOTATION,
     is_compiled,
     is_engine,

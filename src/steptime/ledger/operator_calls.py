@@ -11,9 +11,9 @@ import numpy.typing as npt
 from steptime.intervals import Intervals, contains, union
 from steptime.kineto.table import Category, Trace
 from steptime.ledger.activities import UNKNOWN, device_activities
-from steptime.ledger.names import OPTIMIZER_STEP, matching
 from steptime.ledger.operations import DISPATCH_GAP, Operations, operations_on, operator_events
 from steptime.ledger.threads import autograd_lanes, input_time, training_lane
+from steptime.links.names import OPTIMIZER_STEP, matching
 from steptime.nesting import ROOT, Nest, innermost_at, nearest_ancestor, self_time
 from steptime.timeline.timeline import Phase
 

@@ -16,7 +16,6 @@ import numpy as np
 from steptime.intervals import EMPTY, Intervals, intersect, join, subtract, union
 from steptime.kineto.table import Category, Trace
 from steptime.ledger.ledger import Account
-from steptime.ledger.names import COLLECTIVE, matching
 from steptime.ledger.operations import (
     Operations,
     compute_time,
@@ -26,6 +25,7 @@ from steptime.ledger.operations import (
     short_gaps,
 )
 from steptime.ledger.threads import autograd_lanes, compile_time, input_time, recorded_time
+from steptime.links.names import COLLECTIVE, matching
 from steptime.timeline.timeline import Phase
 
 Claims = tuple[tuple[Account, Intervals], ...]

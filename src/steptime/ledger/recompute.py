@@ -8,9 +8,9 @@ import numpy.typing as npt
 from steptime.intervals import EMPTY, Intervals, join, measure, union
 from steptime.kineto.table import ABSENT, Category, Trace
 from steptime.ledger.activities import UNKNOWN, device_activities
-from steptime.ledger.names import matching
 from steptime.ledger.operations import Operations, operations_on, operator_events
 from steptime.ledger.threads import autograd_lanes, training_lane
+from steptime.links.names import matching
 from steptime.nesting import ROOT, nearest_ancestor
 
 Int64 = npt.NDArray[np.int64]

@@ -10,7 +10,7 @@ import numpy.typing as npt
 from steptime.intervals import Intervals, union
 from steptime.kineto.once import once
 from steptime.kineto.table import Category, Trace
-from steptime.ledger.names import COMPILING, LOADER, OPTIMIZER_STEP, STEP, is_engine, matching
+from steptime.links.names import COMPILING, LOADER, OPTIMIZER_STEP, STEP, is_engine, matching
 
 Int64 = npt.NDArray[np.int64]
 Bool = npt.NDArray[np.bool_]

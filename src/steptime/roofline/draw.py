@@ -13,8 +13,8 @@ import numpy.typing as npt
 from steptime.hardware.machine import Machine
 from steptime.intervals import claim, contains, union
 from steptime.kineto.table import Category, Trace
-from steptime.ledger.names import COMMUNICATION_KERNEL, matching
 from steptime.links.links import UNKNOWN, Links
+from steptime.links.names import COMMUNICATION_KERNEL, matching
 from steptime.roofline.convolutions import complete
 from steptime.roofline.groups import BOUNDS, Members, bound_of_kernel, group, totals
 from steptime.roofline.kernel_names import list_item, multiplies
