@@ -36,6 +36,9 @@ from steptime.report.report import Cost, Environment, ProcessReport, Report, Ver
 from steptime.timeline.layout import Layout, lay_out_whole
 from steptime.timeline.timeline import Mode
 
+DETAILED_RANKS = 32
+MOST_ROWS = 100
+"""Kernels, gaps, operators and chains that are kept of each further rank: the longest."""
 LEAST_STEPS = 3
 """Steady steps without which nothing is said."""
 
@@ -130,6 +133,17 @@ def _missing(seen: Sequence[_Seen]) -> tuple[str, ...]:
     return (f"These are {len(seen)} of the job's {world} ranks: one that is not among them may be later.",)
 
 
+def _trimmed(case: Case) -> Case:
+    """A case with what has nearly all of the time: a thousand ranks are kept at once."""
+    return replace(
+        case,
+        operators=case.operators[:MOST_ROWS],
+        kernels=case.kernels[:MOST_ROWS],
+        gaps=case.gaps[:MOST_ROWS],
+        chains=case.chains[:MOST_ROWS],
+    )
+
+
 def _look(trace: Trace, steps: FoundSteps, number: int) -> _Seen:
     device = device_of(trace)
     looked = look_at_trace(trace, steps.borders, known(device), how=steps.how)
@@ -137,7 +151,7 @@ def _look(trace: Trace, steps: FoundSteps, number: int) -> _Seen:
     return _Seen(
         name=f"rank {rank}",
         rank=rank,
-        case=looked.case,
+        case=looked.case if number < DETAILED_RANKS else _trimmed(looked.case),
         arrivals=arrivals_of(trace, looked.windows, looked.ledger, rank),
         walls=tuple((steps.borders[:, 1] - steps.borders[:, 0]).tolist()),
         device=device,

@@ -44,6 +44,39 @@ def test_a_published_file_is_diagnosed_or_refused_in_a_sentence(path: Path) -> N
     _is_readable(report)
 
 
+VERDICTS = {
+    "kineto/resnet50_workers0.pt.trace.json.gz": ("input", ["input-wait", "idle-matrix-units"]),
+    "kineto/resnet50_workers4.pt.trace.json.gz": ("balanced", ["idle-matrix-units", "slow-transfer"]),
+    "hta/ns_resolution_trace/rank-0.Apr_03_18_51_38.1102.pt.trace.json.gz": ("compute", []),
+    "hta/negative_queue_length_values_check/rank0.json.gz": ("sync", ["host-sync", "launch-bound"]),
+    "hta/nccl_parser_config/nccl_data.json.gz": ("launch", ["launch-bound", "exposed-communication"]),
+    "tracelens/mi300/resnet_act_checkpoint.json.gz": ("communication", ["exposed-communication", "recompute"]),
+    "tracelens/mi300/ddp_resnet18_no_pool/train_resnet18.json.gz": ("undecided", ["allocator-stalls"]),
+    "tracelens/h100/google_owlv2-large-patch14-ensemble__1016001.json.gz": (
+        "undecided",
+        ["input-wait", "unflashed-attention"],
+    ),
+}
+"""The account that binds, and the first findings, as a person reads them. The loader is an operator in the files
+of 2021 and an annotation in the one of 2025; without a memory pool each tensor is a hipMalloc and a hipFree."""
+
+
+@pytest.mark.parametrize("file", VERDICTS)
+def test_the_verdict_on_a_published_trace_is_the_one_that_a_person_finds(shared_data: Path, file: str) -> None:
+    regime, first = VERDICTS[file]
+    (process,) = diagnosed(shared_data / file).processes
+    found = [finding.name for finding in process.findings if finding.weight is Weight.FINDING]
+    assert process.verdict.regime == regime
+    assert found[: len(first)] == first
+
+
+def test_a_trace_without_its_device_is_in_doubt(shared_data: Path) -> None:
+    folder = shared_data / "hta/cupti_profiler"
+    (process,) = diagnosed(next(folder.iterdir())).processes
+    assert "device-not-traced" in [finding.name for finding in process.findings]
+    assert process.verdict.regime == "undecided"
+
+
 def test_all_published_files_are_looked_at(shared_data: Path) -> None:
     assert len(FILES) >= 50, shared_data
 
