@@ -6,15 +6,23 @@ import json
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from steptime.kineto.reader import read
 from steptime.ledger.account import account_for, account_phases, claims_of
+from steptime.ledger.allocations import allocations_of
+from steptime.ledger.collectives import collectives_of
+from steptime.ledger.copies import copies_of
+from steptime.ledger.gap_totals import wait_totals
+from steptime.ledger.gaps import gaps_of
+from steptime.ledger.ledger import Account
 from steptime.ledger.operators import total
 from steptime.ledger.recompute import recomputed
 from steptime.ledger.trace_steps import reach, steps_of
+from steptime.links.link import link
 from steptime.timeline.timeline import Phase
 
 NAMES = {
@@ -22,9 +30,10 @@ NAMES = {
                "CompiledFunction", "c10d::barrier"),
     "user_annotation": ("ProfilerStep#1", "ProfilerStep#2", "Optimizer.step#SGD.step", "gloo:all_reduce",
                         "enumerate(DataLoader)#_SingleProcessDataLoaderIter.__next__", "compile (dynamo_timed)"),
-    "cuda_runtime": ("cudaLaunchKernel", "cudaStreamSynchronize", "cudaMemcpyAsync"),
+    "cuda_runtime": ("cudaLaunchKernel", "cudaStreamSynchronize", "cudaMemcpyAsync", "hipFree", "hipMemcpyWithStream"),
     "kernel": ("gemm", "ncclDevKernel_AllReduce"),
-    "gpu_memcpy": ("Memcpy HtoD",),
+    "gpu_memcpy": ("Memcpy HtoD (Pageable -> Device)",),
+    "gpu_memset": ("Memset (Device)",),
     "python_function": ("train.py(3): main", "torch/x.py(1): f"),
 }  # fmt: skip
 
@@ -67,3 +76,32 @@ def test_any_mixture_of_events_balances(folder: Path, listed: list[dict[str, Any
     assert phases[Phase.REST].sum() == (borders[:, 1] - borders[:, 0]).sum()
     assert all(each.duration > 0 for each in total(trace, borders, training_thread=thread))
     assert (recomputed(trace, borders) <= borders[:, 1] - borders[:, 0]).all()
+
+
+@settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@given(listed=st.lists(events(), max_size=25), thread=st.sampled_from([None, 0, 1]))
+def test_gaps_and_traffic_of_any_mixture_sum_to_the_ledger(
+    folder: Path, listed: list[dict[str, Any]], thread: int | None
+) -> None:
+    path = folder / "device.json"
+    path.write_text(
+        json.dumps([*listed, {"ph": "X", "cat": "kernel", "name": "gemm", "pid": 0, "tid": 7, "ts": 5, "dur": 2}])
+    )
+    trace = read(path)
+    borders = steps_of(trace)
+    links, windows = link(trace, borders), reach(trace, borders)
+    ledger = account_for(trace, borders, training_thread=thread)
+    gaps = gaps_of(trace, links, windows, training_thread=thread)
+    assert (gaps.duration > 0).all()
+    assert (gaps.begin[1:] >= gaps.end[:-1]).all()
+    found = np.zeros_like(ledger.entries)
+    np.add.at(found, (gaps.step, gaps.account), gaps.duration)
+    for copies in copies_of(trace, links, windows):
+        found[:, Account.COPY] += copies.exposed
+    for collectives in collectives_of(trace, links, windows):
+        found[:, Account.COMMUNICATION] += collectives.exposed
+    assert (found[:, Account.COMMUNICATION :] == ledger.entries[:, Account.COMMUNICATION :]).all()
+    waits = wait_totals(trace, links, gaps, len(windows))
+    assert sum(int(each.idle.sum()) for each in waits) == ledger.entries[:, Account.SYNC].sum()
+    for allocated in allocations_of(trace, links, windows):
+        assert (allocated.idle <= allocated.duration).all()

@@ -99,7 +99,7 @@ def _pieces(windows: Int64, busy: Intervals, claims: Claims) -> tuple[Int64, Int
     step = np.searchsorted(windows[:, 0], heads, side="right") - 1
     whole = np.append(True, (heads[1:] != tails[:-1]) | (np.diff(account) != 0) | (np.diff(step) != 0))[: len(heads)]
     first = np.flatnonzero(whole)
-    last = np.append(first[1:], len(heads)) - 1
+    last = np.flatnonzero(np.append(whole[1:], len(whole) > 0))
     return heads[first], tails[last], step[first], account[first]
 
 
