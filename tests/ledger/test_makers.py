@@ -1,0 +1,105 @@
+"""The same accounts on devices of other makers, on several devices and on several streams."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+from traces import MAIN, Event, Written, called, happened, kernel, launch, operator, step, write
+
+from steptime.kineto.table import Trace
+from steptime.ledger.account import account_for
+from steptime.ledger.gap_totals import wait_totals
+from steptime.ledger.gaps import gaps_of
+from steptime.ledger.ledger import Account
+from steptime.ledger.trace_steps import reach, steps_of
+from steptime.links.link import link
+
+
+@pytest.fixture
+def written(tmp_path: Path) -> Written:
+    """Writes events and reads them back."""
+    return lambda events: write(events, tmp_path)
+
+
+def accounts(trace: Trace) -> dict[str, float]:
+    """Microseconds by account; accounts without time left out."""
+    spent = account_for(trace, steps_of(trace)).entries.sum(axis=0)
+    return {account.name.lower(): spent[account] / 1000 for account in Account if spent[account]}
+
+
+def waits(trace: Trace) -> list[tuple[str, str, float]]:
+    borders = steps_of(trace)
+    links = link(trace, borders)
+    gaps = gaps_of(trace, links, reach(trace, borders))
+    return [
+        (each.call, each.operator, each.idle.sum() / 1000) for each in wait_totals(trace, links, gaps, len(borders))
+    ]
+
+
+def test_hips_names_for_launches_copies_and_waits(written: Written) -> None:
+    """A synchronous copy drains the device, a launch by another call follows, streams are written as text."""
+    place = {"device": 0, "stream": "0x0"}
+    events = [
+        step(0, 1000),
+        called("hipExtModuleLaunchKernel", 0, 5, 1),
+        happened("kernel", "Cijk_Ailk", 10, 100, (0, 0), correlation=1, **place),
+        operator("aten::_local_scalar_dense", 40, 210),
+        called("hipMemcpyWithStream", 50, 200, 2),
+        happened("gpu_memcpy", "Memcpy DtoH (Device -> Host)", 110, 120, (0, 0), correlation=2, bytes="8", **place),
+        called("hipLaunchKernel", 880, 885, 3),
+        happened("kernel", "igemm_fwd", 890, 1000, (0, 0), correlation=3, **place),
+    ]
+    trace = written(events)
+    assert accounts(trace) == {"compute": 200, "copy": 10, "sync": 10 + 760, "launch": 10 + 10}
+    assert waits(trace) == [("hipMemcpyWithStream", "aten::_local_scalar_dense", 770)]
+
+
+def test_devices_that_name_their_own_runtime(written: Written) -> None:
+    """MTIA-like: mtia_runtime calls; what its device executed says so by where it ran."""
+    place = {"device": 0, "stream": 3}
+    events = [
+        step(0, 1000),
+        happened("mtia_runtime", "mtiaLaunchKernel", 0, 5, (1, MAIN), correlation=1),
+        happened("mtia_ccp_events", "fused_linear", 10, 400, (0, 3), correlation=1, **place),
+        happened("mtia_runtime", "mtiaStreamSynchronize", 20, 410, (1, MAIN), correlation=9),
+        happened("mtia_runtime", "mtiaLaunchKernel", 700, 705, (1, MAIN), correlation=2),
+        happened("mtia_ccp_events", "memcpy_to_device", 710, 800, (0, 3), correlation=2, **place),
+        happened("mtia_runtime", "mtiaLaunchKernel", 800, 805, (1, MAIN), correlation=3),
+        happened("mtia_ccp_events", "fused_relu", 810, 1000, (0, 3), correlation=3, **place),
+    ]
+    trace = written(events)
+    assert accounts(trace) == {"compute": 580, "copy": 90, "sync": 300, "launch": 10 + 10 + 10}
+    assert waits(trace)[0] == ("mtiaStreamSynchronize", "", 300)
+
+
+def test_several_devices_of_a_process_idle_only_together(written: Written) -> None:
+    kernels = [launch(1, 0, 5), kernel(1, 5, 400, device=0), launch(2, 10, 15), kernel(2, 300, 600, device=1)]
+    late = [operator("aten::mm", 600, 800), launch(3, 700, 705), kernel(3, 705, 1000, stream=9)]
+    assert accounts(written([step(0, 1000), *kernels, *late])) == {"compute": 595 + 295, "launch": 5 + 105}
+
+
+def test_overlapping_streams_count_once(written: Written) -> None:
+    both = [launch(1, 0, 5), kernel(1, 5, 600, stream=7), launch(2, 10, 15), kernel(2, 100, 1000, stream=20)]
+    assert accounts(written([step(0, 1000), *both])) == {"compute": 995, "launch": 5}
+
+
+def test_two_threads_that_launch_explain_their_own_gaps(written: Written) -> None:
+    """Another trainer of the process: its operators say nothing of the gaps that the first one ends."""
+    first = [launch(1, 0, 5), kernel(1, 10, 100), operator("aten::mm", 100, 300), launch(2, 290, 295)]
+    second: list[Event] = [operator("aten::add", 400, 700, 77), launch(3, 690, 695, 77)]
+    trace = written([step(0, 1000), *first, *second, kernel(2, 300, 400), kernel(3, 700, 1000)])
+    found = account_for(trace, steps_of(trace)).entries.sum(axis=0)
+    assert found[Account.COMPUTE] == (90 + 100 + 300) * 1000
+    assert found[Account.LAUNCH] == (10 + 200 + 300) * 1000
+    assert found.sum() == 1_000_000
+
+
+def test_copies_alone_are_no_device_that_computes(written: Written) -> None:
+    """Without a kernel the accounts are the processor's."""
+    place = {"device": 0, "stream": 7, "bytes": 5}
+    moved = happened("gpu_memcpy", "Memcpy HtoD", 10, 20, (0, 7), correlation=1, **place)
+    ledger = account_for(trace := written([step(0, 100), moved, operator("aten::mm", 0, 100)]), steps_of(trace))
+    assert ledger.device == "cpu"
+    assert np.array_equal(ledger.entries.sum(axis=1), ledger.wall)
