@@ -91,6 +91,27 @@ def test_adversarial_training_with_two_optimizers(tmp_path: Path, critic_steps: 
     assert phases(timeline, 0)[Phase.FORWARD] == (4 if critic_steps > 1 else 7) * MS
 
 
+@pytest.mark.parametrize(
+    ("order", "expected"),
+    [
+        ("111222333", 9),  # layers, one trained to its end before the next
+        ("111222111222", 12),
+        ("1212123434", 5),  # two optimisers hand over to two others
+        ("12121", 2),  # the job was ended between two: the torn step is none
+        ("1112111211", 10 - 2),  # a second optimiser every third step
+        ("11221122", 4),  # two each: who belongs to whom cannot be told
+        ("1123112311", 6),
+    ],
+)
+def test_optimizers_that_take_turns(tmp_path: Path, order: str, expected: int) -> None:
+    job = JournalBuilder()
+    for number in map(int, order):
+        job.forward(MS, root=number).backward(MS).step(MS, optimizer=number)
+    timeline = laid_out(job, tmp_path)
+    assert len(timeline.steps.end) == expected
+    assert (timeline.steps.duration > 0).all()
+
+
 def test_gradient_penalty_is_backward_but_no_micro_batch(tmp_path: Path) -> None:
     job = JournalBuilder()
     for _ in range(10):

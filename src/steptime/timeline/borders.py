@@ -62,30 +62,59 @@ def _reaches(updates: Lane, backwards: Lane) -> Int64:
     return np.where((found >= 0) & (around >= updates.end), around, updates.end)
 
 
+@dataclass(frozen=True, slots=True)
+class _Cycle:
+    """Updates of one step: the optimisers in their order, and the end of each update. whole: an update of the next
+    cycle ended it, and neither the run nor a window without watch."""
+
+    optimizers: tuple[int, ...]
+    ends: tuple[int, ...]
+    whole: bool
+
+    @property
+    def members(self) -> frozenset[int]:
+        """The optimisers, in whatever order."""
+        return frozenset(self.optimizers)
+
+
 def _cycle_ends(updates: Lane, reaches: Int64, unwatched: Lane) -> Int64:
     """The cyclic-set rule, run anew after each window without watch: what stepped in there is not known.
 
     The last cycle of a run may be torn (the job was ended between two optimisers): it counts if it updated the same
     optimisers as some whole cycle.
     """
+    cycles = _handed_over(_cycles(updates, reaches, unwatched))
+    known = {cycle.members for cycle in cycles if cycle.whole}
+    ends = [cycle.ends[-1] for cycle in cycles if cycle.whole or not known or cycle.members in known]
+    return np.array(ends, np.int64)
+
+
+def _cycles(updates: Lane, reaches: Int64, unwatched: Lane) -> list[_Cycle]:
     turns = np.searchsorted(unwatched.begin, updates.begin).tolist()
-    ends: list[int] = []
-    lasts: list[tuple[frozenset[int], int]] = []
-    whole: set[frozenset[int]] = set()
-    seen: set[int] = set()
-    turn, last = -1, 0
+    cycles: list[_Cycle] = []
+    seen: dict[int, int] = {}
+    turn = -1
     for each, reach, number in zip(updates.identity.tolist(), reaches.tolist(), turns, strict=True):
-        if number != turn and seen:
-            lasts.append((frozenset(seen), last))
-            seen.clear()
-        elif each in seen:
-            whole.add(frozenset(seen))
-            ends.append(last)
-            seen.clear()
-        seen.add(each)
-        turn, last = number, reach
-    lasts.append((frozenset(seen), last))
-    return np.array(ends + [end for cycle, end in lasts if not whole or cycle in whole], np.int64)
+        if seen and (number != turn or each in seen):
+            cycles.append(_Cycle(tuple(seen), tuple(seen.values()), number == turn))
+            seen = {}
+        seen[each], turn = reach, number
+    return [*cycles, _Cycle(tuple(seen), tuple(seen.values()), False)]
+
+
+def _handed_over(cycles: list[_Cycle]) -> list[_Cycle]:
+    """Cuts a cycle that holds the last step of some optimisers and the first of others: those before it stepped alone,
+    these step alone after it (layers trained one after the other)."""
+    found = cycles[:1]
+    for before, cycle, after in zip(cycles, cycles[1:], cycles[2:], strict=False):
+        cut = len(before.optimizers)
+        parts = frozenset(cycle.optimizers[:cut]), frozenset(cycle.optimizers[cut:])
+        if before.whole and cycle.whole and parts == (before.members, after.members):
+            found.append(_Cycle(cycle.optimizers[:cut], cycle.ends[:cut], True))
+            found.append(_Cycle(cycle.optimizers[cut:], cycle.ends[cut:], True))
+        else:
+            found.append(cycle)
+    return found + cycles[1:][-1:]
 
 
 def _forward_ends(lane: Lane) -> Int64:
