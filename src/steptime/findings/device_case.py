@@ -32,6 +32,7 @@ from steptime.ledger.ledger import Int64, Ledger
 from steptime.ledger.recorded import RecordedAccount
 from steptime.ledger.source_lines import sources_of
 from steptime.ledger.trace_steps import reach
+from steptime.links.compiled import compiled_kernels
 from steptime.links.link import link
 from steptime.quantities import SourceLine
 from steptime.replay.rerun import rerun
@@ -70,7 +71,8 @@ def with_device(
         training_thread=training_thread,
         at_roofline=at_roofline(trace, links, roofline),
     )
-    known = sources or {}
+    generated = {name: each.source for name, each in compiled_kernels(trace, links).items()}
+    known = {**generated, **(sources or {})}
     gaps = gaps_of(
         trace,
         links,
