@@ -12,6 +12,7 @@ from traces import Event, Events, Written, annotation, happened, kernel, launch,
 
 from steptime.findings.case import Case
 from steptime.findings.examine import examine
+from steptime.findings.kernel_kinds import shapes_of
 from steptime.findings.rank_uses import Arrivals, arrivals_of, rank_uses
 from steptime.findings.trace_case import case_of_trace, look_at_trace
 from steptime.hardware.datasheet import look_up
@@ -66,6 +67,12 @@ def test_a_chain_is_pointwise_kernels_in_a_row_on_one_size(written: Written, lau
     assert (chain.calls, chain.kernels, chain.duration) == (1, 3, 30_000)
     assert chain.bytes == 6 * MEGABYTES  # each reads one tensor and writes one
     assert chain.saved == 4 * MEGABYTES  # two tensors in between, written and read
+
+
+def test_shapes_are_read_however_they_are_laid_out() -> None:
+    assert shapes_of("[[16, 559], [], [8]]") == ((16, 559), (), (8,))
+    assert shapes_of("[\n  [\n    16,\n    559\n  ],\n  []\n]") == ((16, 559), ())
+    assert shapes_of("[[[2,3],[4]],[]]") == ((2, 3), (4,), ())
 
 
 def test_a_row_of_one_operator_is_no_chain(written: Written, launched: Launch) -> None:

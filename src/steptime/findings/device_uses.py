@@ -5,7 +5,10 @@ One law: nothing is computed here; what the rooms below found is named as the ca
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
+import numpy.typing as npt
 
 from steptime.estimates import mean_of_series
 from steptime.findings.case import (
@@ -29,7 +32,8 @@ from steptime.ledger.collectives import collectives_of
 from steptime.ledger.copies import copies_of
 from steptime.ledger.gap_totals import gap_totals
 from steptime.ledger.gaps import Gaps
-from steptime.ledger.ledger import Int64
+from steptime.ledger.ledger import Account, Int64
+from steptime.ledger.operations import DISPATCH_GAP
 from steptime.links.frames import source_line
 from steptime.links.links import UNKNOWN, Links
 from steptime.quantities import SourceLine
@@ -40,6 +44,7 @@ MOST_REPLAYED = 3
 """Groups of kernels that the replay speeds up: each is a replay of its own, and a fourth would not be read."""
 MOST_KERNELS = 400
 """Groups that are kept: those with the most time. What is left is less than a tenth of a percent each."""
+PAUSE = "(the device's own pause between queued kernels)"
 MOST_GAPS = 100
 """Causes of idle time that are kept, likewise."""
 LONGEST_TEXT = 300
@@ -76,18 +81,31 @@ def _kernel(trace: Trace, links: Links, group: KernelGroup) -> KernelUse:
 
 
 def gap_uses(trace: Trace, links: Links, gaps: Gaps, steps: int) -> tuple[GapUse, ...]:
-    """Why the device idled, the longest first. steps: how many the gaps are of."""
+    """Why the device idled, the longest first. steps: how many the gaps are of. The device's own pauses between kernels
+    that were launched before are nobody's on the host: their cause is PAUSE.
+    """
+    own = _own_pauses(trace, gaps)
+    named_gaps = replace(gaps, cause=np.where(own, UNKNOWN, gaps.cause))
     return tuple(
         GapUse(
             account=each.account.name.lower(),
-            cause=each.cause,
+            cause=each.cause or (PAUSE if each.account is Account.LAUNCH and own.any() else ""),
             duration=mean_of_series(each.duration),
             count=float(each.count.mean()),
             longest=each.longest,
             source=each.source,
         )
-        for each in gap_totals(trace, links, gaps, steps)[:MOST_GAPS]
+        for each in gap_totals(trace, links, named_gaps, steps)[:MOST_GAPS]
     )
+
+
+def _own_pauses(trace: Trace, gaps: Gaps) -> npt.NDArray[np.bool_]:
+    """Pieces of LAUNCH in which the next kernel was queued already, or which end with one that no call launched (it was
+    queued before the trace began)."""
+    launched = np.where(gaps.launch == UNKNOWN, gaps.begin, trace.events.begin[gaps.launch])
+    short = gaps.duration <= DISPATCH_GAP
+    own: npt.NDArray[np.bool_] = (gaps.account == Account.LAUNCH) & (launched <= gaps.begin) & short
+    return own
 
 
 def copy_uses(trace: Trace, links: Links, windows: Int64) -> tuple[CopyUse, ...]:

@@ -38,7 +38,7 @@ MATRIX = frozenset(
 COPIES = frozenset({"copy", "_to_copy", "to", "clone", "contiguous"})
 """Operators of ATen that only move data to another layout or type. Joins and gathers (cat, index) are left out: models
 need them."""
-_ROW = re.compile(r"\[([\d, ]*)\]")
+_ROW = re.compile(r"\[([\d,\s]*)\]")
 
 
 def plain_name(name: str) -> str:

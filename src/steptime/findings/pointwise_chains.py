@@ -16,7 +16,7 @@ import numpy.typing as npt
 
 from steptime.findings.case import ChainUse
 from steptime.findings.device_uses import source_of
-from steptime.findings.kernel_kinds import POINTWISE, elements, plain_name, shapes_of
+from steptime.findings.kernel_kinds import COPIES, POINTWISE, elements, plain_name, shapes_of
 from steptime.intervals import contains, union
 from steptime.kineto.table import ABSENT, Category, Trace
 from steptime.links.links import UNKNOWN, Links
@@ -24,6 +24,8 @@ from steptime.links.names import OPTIMIZER_STEP, matching
 from steptime.work.arguments import ELEMENT_BYTES
 
 Int64 = npt.NDArray[np.int64]
+FUSIBLE = POINTWISE | COPIES
+"""A cast or a change of layout is part of the next kernel once they are fused."""
 MOST_CHAINS = 50
 """Kinds of chains that are kept: those with the most time."""
 
@@ -37,18 +39,19 @@ def chain_uses(trace: Trace, links: Links, steps: int) -> tuple[ChainUse, ...]:
     rows, size, item = rows[size > 0], size[size > 0], item[size > 0]
     runs = _runs(trace, links, rows, size)
     found: dict[tuple[int, ...], list[Int64]] = defaultdict(list)
+    names = trace.events.name[links.operator[rows]]
     for run in runs:
-        found[(int(size[run[0]]), *trace.events.name[links.operator[rows[run]]].tolist())].append(run)
+        found[(int(size[run[0]]), *names[run].tolist(), *item[run].tolist())].append(run)
     uses = [
-        _use(trace, links, _Chain(rows[members[0]], rows[np.concatenate(members)], len(members), tensor), steps)
-        for members, tensor in ((each, float((size * item)[each[0][0]])) for each in found.values())
-        if len(set(trace.events.name[links.operator[rows[members[0]]]].tolist())) > 1
+        _use(trace, links, _Chain(rows[each[0]], rows[np.concatenate(each)], size[each[0]] * item[each[0]]), steps)
+        for each in found.values()
+        if len(set(names[each[0]].tolist())) > 1
     ]
     return tuple(sorted(uses, key=lambda use: -use.duration)[:MOST_CHAINS])
 
 
 def _pointwise(trace: Trace, links: Links) -> Int64:
-    """Rows of all kernels of steps, by stream and time; those of other operators stay in, to end a chain, as -1."""
+    """Rows of the kernels of steps that an operator launched, the optimiser's left out, by stream and time."""
     events = trace.events
     rows = np.flatnonzero((events.category == Category.KERNEL) & (links.step != UNKNOWN) & (links.operator != UNKNOWN))
     if not len(rows):
@@ -66,7 +69,7 @@ def _sizes(trace: Trace, operators: npt.NDArray[np.int32]) -> tuple[Int64, Int64
     """(elements of the largest tensor, bytes of one of its elements) for each operator; 0 elements unless pointwise."""
     shapes = np.array([_largest(text) for text in trace.shapes] or [0], np.int64)
     items = np.array([_item(text) for text in trace.dtypes] or [4], np.int64)
-    kinds = np.array([plain_name(symbol) in POINTWISE for symbol in trace.symbols] or [False])
+    kinds = np.array([plain_name(symbol) in FUSIBLE for symbol in trace.symbols] or [False])
     events = trace.events
     shape, dtype = events.shapes[operators], events.dtypes[operators]
     known = (shape != ABSENT) & kinds[events.name[operators]]
@@ -107,26 +110,28 @@ def _between(trace: Trace, rows: Int64) -> Int64:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Chain:
-    """Chains of one kind. first: kernels of one of them; everyone: of all; tensor: bytes of one tensor."""
+    """Chains of one kind. first: kernels of one of them; everyone: of all. tensor: bytes of the tensor that each kernel
+    of one takes (a cast's result is what the next one takes)."""
 
     first: Int64
     everyone: Int64
-    count: int
-    tensor: float
+    tensor: Int64
 
 
 def _use(trace: Trace, links: Links, chain: _Chain, steps: int) -> ChainUse:
     operators = links.operator[chain.first]
-    inputs = sum(_inputs(trace, row) for row in operators.tolist())
-    passes, between = inputs + len(chain.first), 2 * (len(chain.first) - 1)
+    inputs = np.array([_inputs(trace, row) for row in operators.tolist()])
+    between = int(chain.tensor[1:].sum())  # each written once and read once
+    whole = int((inputs * chain.tensor).sum()) + between + int(chain.tensor[-1])
+    count = len(chain.everyone) / len(chain.first) / steps
     known = (source_of(trace, links, row) for row in chain.first.tolist())
     return ChainUse(
         operators=tuple(trace.symbols[number] for number in trace.events.name[operators].tolist()),
-        calls=chain.count / steps,
+        calls=count,
         kernels=len(chain.everyone) / steps,
         duration=float(trace.events.duration[chain.everyone].sum()) / steps,
-        bytes=chain.count * chain.tensor * passes / steps,
-        saved=chain.count * chain.tensor * between / steps,
+        bytes=count * whole,
+        saved=count * 2 * between,
         source=next((line for line in known if line is not None), None),
     )
 

@@ -6,12 +6,15 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from steptime.findings.case import Case
+from steptime.findings.kernel_kinds import short_kernel
 from steptime.quantities import Estimate, SourceLine, format_bytes, format_duration, format_share, format_source
 from steptime.report.report import Report
 from steptime.report.roofline import NEARLY_ALL, bounds_text, origin, predictions, reached_text
 
 SHOWN = 15
 """Rows of kernels and gaps: what is behind them is in the JSON."""
+MENTIONED = 0.05
+"""Of the kernels' time: what is left out of the models for one reason is said from a twentieth on."""
 MOST_RANKS = 16
 """Rows of ranks: the slowest of a large job; all are in the JSON."""
 
@@ -47,6 +50,10 @@ def roofline_sentences(case: Case) -> list[str]:
         said.append(f"Matrix units did {format_share(roofline.matrix_unit)} of the matrix products' time.")
     if roofline.modelled < NEARLY_ALL:
         said.append(f"{format_share(1 - roofline.modelled)} of the time has no model of its work.")
+    whole = sum(use.duration for use in case.kernels)
+    alone = sum(use.duration for use in case.kernels if not use.operator and use.bound != "communication")
+    if alone > MENTIONED * whole:
+        said.append(f"{format_share(alone / whole)} of it belongs to no operator (launched before the trace began?).")
     if case.machine is not None:
         source = f" ({case.machine.source})" if case.machine.source else ""
         said.append(f"Ceilings of {case.machine.name}: {origin(case.machine)}{source}.")
@@ -83,7 +90,7 @@ def rank_table(report: Report) -> Table:
 def _kernels(case: Case) -> Table:
     rows = [
         (
-            use.name[:80],
+            short_kernel(use.name),
             use.operator,
             f"{use.calls:.4g}",
             format_duration(use.duration),
@@ -207,12 +214,16 @@ def _replay(case: Case) -> Iterator[Table]:
     if path:
         yield Table("The critical path", ("kind", "a step", "share"), path)
     longest = [
-        (name[:80] or "–", kind, format_duration(spent), format_share(spent / whole))
+        (_what(kind, name), kind, format_duration(spent), format_share(spent / whole))
         for kind, name, spent in replay.longest
         if whole
     ]
     if longest:
         yield Table("Longest on the critical path", ("what", "kind", "a step", "share"), longest)
+
+
+def _what(kind: str, name: str) -> str:
+    return short_kernel(name) if kind == "kernel" and name else name[:80] or "–"
 
 
 def _place(source: SourceLine | None) -> str:

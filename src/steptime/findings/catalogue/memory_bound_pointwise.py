@@ -22,6 +22,11 @@ FUSION_SAVES_AT_LEAST = 0.3
 """Lower bound: operators with two inputs and values that backward needs have to be read or written all the same."""
 
 
+NOT_FOR_BACKWARD = 0.75
+"""Of what tensors in between cost: every other one is kept for backward, where a fused kernel still writes it once and
+only saves the reading."""
+
+
 @rule(
     "ST401",
     "memory-bound-pointwise",
@@ -82,7 +87,7 @@ def _from_chains(signals: Signals) -> Finding | None:
         f"{kernels:.0f} pointwise kernels in chains take {format_duration(duration)} a step ({share}); "
         f"fused, they move {format_bytes(moved - saved)}, not {format_bytes(moved)}"
     )
-    stake = modelled(wasted, FUSION_SAVES_AT_LEAST * wasted, min(duration, 1.2 * wasted), signals.step.steady)
+    stake = modelled(NOT_FOR_BACKWARD * wasted, FUSION_SAVES_AT_LEAST * wasted, wasted, signals.step.steady)
     top = sorted(signals.chains, key=_wasted, reverse=True)
     evidence = tuple(f"{' → '.join(map(plain_name, chain.operators[:6]))}: {_told(chain)}" for chain in top[:3])
     source = next((chain.source for chain in top if chain.source is not None), None)
