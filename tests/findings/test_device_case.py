@@ -67,7 +67,15 @@ def test_kernels_and_gaps_of_the_profiled_steps_are_in_the_case(written: Written
     assert gaps["sync"].cause == "aten::item"
     assert gaps["sync"].duration.value == 11_000  # from the end of the kernel at 65 µs to the next launch at 76
     assert case.step == CASE.step
-    assert case.accounts == CASE.accounts
+    assert [use.duration for use in case.accounts] == [use.duration for use in CASE.accounts]
+
+
+def test_of_computing_good_kernels_save_what_lies_above_four_fifths_of_the_ceilings(written: Written) -> None:
+    case = with_recorded_device(CASE, account(window(written(events()))), A100)
+    best = [(use.duration, use.at_roofline) for use in case.kernels]
+    part = sum(duration - (ceiling or 0) / 0.8 for duration, ceiling in best) / 50_000
+    assert case.accounts[0].recoverable.value == pytest.approx(part * 80_000)
+    assert case.accounts[1] == CASE.accounts[1]
 
 
 def test_lines_come_from_the_window_with_stacks(written: Written) -> None:

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import TypeVar
 
-from steptime.findings.case import Case, ChainUse, GapUse, KernelUse
+from steptime.findings.case import AccountUse, Case, ChainUse, GapUse, KernelUse
 from steptime.findings.device_uses import (
     allocation_uses,
     at_roofline,
@@ -21,7 +21,9 @@ from steptime.findings.device_uses import (
     replay_use,
     roofline_use,
 )
+from steptime.findings.kernel_kinds import above_ceilings, spent
 from steptime.findings.pointwise_chains import chain_uses
+from steptime.findings.stakes import ratio, scaled
 from steptime.findings.trace_optimizers import optimizer_uses
 from steptime.hardware.machine import Machine
 from steptime.intervals import EMPTY, Intervals
@@ -37,6 +39,7 @@ from steptime.links.link import link
 from steptime.quantities import SourceLine
 from steptime.replay.rerun import rerun
 from steptime.roofline.draw import draw
+from steptime.roofline.roofline import COMMUNICATION
 from steptime.timeline.timeline import Phase
 
 Use = TypeVar("Use", KernelUse, ChainUse, GapUse)
@@ -81,13 +84,16 @@ def with_device(
         compile_ranges=compile_ranges,
         training_thread=training_thread,
     )
+    kernels = tuple(_placed(use, use.operator, known) for use in kernel_uses(trace, links, roofline))
+    computing = [use for use in kernels if use.bound != COMMUNICATION]
     return replace(
         case,
+        accounts=with_recoverable(case.accounts, ratio(above_ceilings(computing), spent(computing))),
         gaps=tuple(_placed(use, use.cause, known) for use in gap_uses(trace, links, gaps, len(windows))),
         copies=copy_uses(trace, links, windows),
         collectives=collective_uses(trace, links, windows),
         allocations=allocation_uses(trace, links, windows),
-        kernels=tuple(_placed(use, use.operator, known) for use in kernel_uses(trace, links, roofline)),
+        kernels=kernels,
         roofline=roofline_use(roofline, case.step.duration.value),
         chains=tuple(_placed(use, use.operators[0], known) for use in chain_uses(trace, links, len(borders))),
         optimizers=case.optimizers or optimizer_uses(trace, links, windows),
@@ -137,6 +143,13 @@ def with_recorded_device(case: Case, account: RecordedAccount, machine: Machine 
         compile_ranges=window.compiling,
         training_thread=window.thread,
         sources=sources,
+    )
+
+
+def with_recoverable(accounts: tuple[AccountUse, ...], part: float) -> tuple[AccountUse, ...]:
+    """The accounts with the part of computing that good kernels would save."""
+    return tuple(
+        replace(use, recoverable=scaled(use.duration, part)) if use.name == "compute" else use for use in accounts
     )
 
 

@@ -38,6 +38,8 @@ MATRIX = frozenset(
 COPIES = frozenset({"copy", "_to_copy", "to", "clone", "contiguous"})
 """Operators of ATen that only move data to another layout or type. Joins and gathers (cat, index) are left out: models
 need them."""
+REACHABLE = 0.8
+"""Of a ceiling: what a good kernel reaches of it (a large matrix product of a vendor's library, 75 to 85 %)."""
 _ROW = re.compile(r"\[([\d,\s]*)\]")
 
 
@@ -65,6 +67,12 @@ def elements(shape: tuple[int, ...]) -> int:
 def spent(uses: Iterable[KernelUse]) -> float:
     """ns per step in all of them."""
     return sum(use.duration for use in uses)
+
+
+def above_ceilings(uses: Iterable[KernelUse]) -> float:
+    """ns per step above what good kernels would take for the same work; those without a model count as good."""
+    modelled = ((use.duration, use.at_roofline) for use in uses if use.at_roofline is not None)
+    return sum(max(0.0, duration - best / REACHABLE) for duration, best in modelled)
 
 
 def longest(uses: Iterable[KernelUse], count: int = 3) -> list[KernelUse]:

@@ -26,6 +26,7 @@ from steptime.ledger.operators import OperatorTotal, total
 from steptime.ledger.recompute import recomputed
 from steptime.ledger.source_lines import sources_of
 from steptime.ledger.trace_steps import reach
+from steptime.links.link import link
 from steptime.links.names import matching
 
 WARM_UP = 1.5
@@ -57,7 +58,7 @@ def look_at_trace(trace: Trace, borders: Int64, machine: Machine | None = None, 
     steady, windows = borders[warm_up:], windows[warm_up:]
     ledger = account_for(trace, borders, machine=machine)
     ledger = Ledger(ledger.device, ledger.wall[warm_up:], ledger.entries[warm_up:])
-    operators = total(trace, steady, machine, sources=sources_of(trace))
+    operators = total(trace, steady, machine, sources=sources_of(trace, link(trace, steady)))
     step = StepSummary(
         mean_of_series(ledger.wall),
         len(borders),

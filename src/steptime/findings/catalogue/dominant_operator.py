@@ -6,7 +6,7 @@ from collections import defaultdict
 
 from steptime.findings.case import KernelUse, Signal
 from steptime.findings.finding import Finding, Weight
-from steptime.findings.kernel_kinds import first_source, longest, spent, told
+from steptime.findings.kernel_kinds import REACHABLE, above_ceilings, first_source, longest, spent, told
 from steptime.findings.rule import rule
 from steptime.findings.signals import Signals
 from steptime.findings.stakes import modelled, ratio
@@ -16,8 +16,6 @@ LEAST_PART = 0.4
 """Of the kernels' time: below it no single operator decides how long the step is."""
 LEAST_STEP = 0.2
 """Of the step: a device that idles has other troubles."""
-REACHABLE = 0.8
-"""Of a ceiling: what a good kernel reaches of it (a large matrix product of a vendor's library, 75 to 85 %)."""
 
 
 @rule("ST407", "dominant-operator", needs={Signal.STEP, Signal.KERNELS}, weight=Weight.NOTE)
@@ -53,7 +51,7 @@ def dominant_operator(signals: Signals) -> Finding | None:
     source = first_source(uses)
     if any(use.at_roofline is None for use in uses):
         return dominant_operator.finding(summary, "Look at this operator first.", source=source, evidence=evidence)
-    lost = sum(max(0.0, use.duration - (use.at_roofline or 0.0) / REACHABLE) for use in uses)
+    lost = above_ceilings(uses)
     if ratio(lost, time) < 1 - REACHABLE:
         advice = "It runs near its ceiling: only less work, or a cheaper number format, makes it faster."
         return dominant_operator.finding(summary, advice, source=source, evidence=evidence)
