@@ -45,12 +45,12 @@ def sources_of(
 
 def _heaviest(trace: Trace, rows: Int64, functions: npt.NDArray[np.int32]) -> dict[str, SourceLine]:
     """For each operator the function with the most of its time."""
-    both = np.stack((trace.events.name[rows], functions), axis=1)
-    pairs, pair = np.unique(both, axis=0, return_inverse=True)
-    spent = np.bincount(pair.reshape(-1), trace.events.duration[rows], len(pairs))
+    symbols = len(trace.symbols)
+    pairs, pair = np.unique(trace.events.name[rows].astype(np.int64) * symbols + functions, return_inverse=True)
+    spent = np.bincount(pair, trace.events.duration[rows], len(pairs))
     found: dict[str, SourceLine] = {}
     for index in np.argsort(spent, kind="stable").tolist():
-        name, function = pairs[index].tolist()
+        name, function = divmod(int(pairs[index]), symbols)
         source = source_line(trace.symbols[function])
         if source is not None:
             found[trace.symbols[name]] = source

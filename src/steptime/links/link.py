@@ -40,6 +40,7 @@ class Roles:
     function: Bool
 
 
+@once
 def link(trace: Trace, borders: Int64, *, is_user: Callable[[str], bool] = is_user_file) -> Links:
     """Links all events of a trace. borders: (n, 2) ns, the steps on the host in time order, without overlap; may be
     empty. is_user: tells files of the user's, as the trace spells them, from libraries'.
