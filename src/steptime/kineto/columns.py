@@ -17,6 +17,7 @@ from steptime.kineto.growing import Growing
 from steptime.kineto.table import ABSENT, EventTable, Lane
 
 Int64 = npt.NDArray[np.int64]
+Int32 = npt.NDArray[np.int32]
 Key = TypeVar("Key")
 LONGEST = 2.0**50
 MOST_THREADS = 1024
@@ -99,8 +100,19 @@ class Columns:
     def _add_identities(self, events: list[Event]) -> None:
         names = _integers(list(map(self.names.__getitem__, [event.name for event in events])))
         self._columns["name"].extend(names)
-        keys = zip([event.pid for event in events], [event.tid for event in events], strict=True)
-        self._columns["lane"].extend(np.fromiter(map(self._lanes.__getitem__, keys), np.int32, len(events)))
+        self._columns["lane"].extend(self._lanes_of([event.pid for event in events], [event.tid for event in events]))
+
+    def _lanes_of(self, processes: list[Number], threads: list[Number]) -> Int32:
+        """The number of each event's lane. Lanes come in runs, and only the first of each is looked up."""
+        try:
+            pids, tids = _integers(processes), _integers(threads)
+        except struct.error:  # a name, or none
+            keys = zip(processes, threads, strict=True)
+            return np.fromiter(map(self._lanes.__getitem__, keys), np.int32, len(threads))
+        starts = np.flatnonzero((pids[1:] != pids[:-1]) | (tids[1:] != tids[:-1])) + 1
+        firsts = [0, *starts.tolist()]
+        lanes = [self._lanes[processes[first], threads[first]] for first in firsts]
+        return np.repeat(np.array(lanes, np.int32), np.diff([*firsts, len(threads)]))
 
     def _add_arguments(self, events: list[Event]) -> None:
         every = [event.args for event in events]

@@ -1,8 +1,8 @@
-"""One column that grows block by block without ever being held twice.
+"""One column that grows block by block and is hardly ever held twice.
 
-A reallocation moves large arrays by their pages, not by copying, so growing costs no second copy and the peak is the
-column itself with at most a sixteenth more. Ids are held in 32 bits until one does not fit; a column that no event
-fills takes no memory at all.
+It grows in pieces that are large enough for the system to take each back at once when it is freed, so joining them
+costs a piece more than the column. Ids are held in 32 bits until one does not fit; a column that no event fills takes
+no memory at all.
 """
 
 from __future__ import annotations
@@ -13,10 +13,8 @@ import numpy as np
 import numpy.typing as npt
 
 Array = npt.NDArray[Any]
-LEAST_ROOM = 1 << 14
-"""Rows; below that growing step by step would be felt."""
-GROWTH = 16
-"""A column grows by one part in so many, which is the most that is reserved in vain."""
+PIECE = 1 << 17
+"""Rows: half a megabyte and more. Smaller pieces would leave holes in the heap, which stay with the process."""
 NARROW = np.iinfo(np.int32)
 
 
@@ -28,40 +26,61 @@ class Growing:
         self._kind: np.dtype[Any] = np.dtype(np.int32 if narrow else kind)
         self._absent = absent
         self._narrow = narrow
-        self._array: Array | None = None
-        self._length = 0
+        self._pieces: list[Array] = []
+        self._used = 0
+        self._skipped = 0
 
     def skip(self, count: int) -> None:
         """Appends `count` rows without a value."""
-        if self._array is not None:
-            self._room(count)[:] = self._absent
-        self._length += count
+        if not self._pieces:
+            self._skipped += count
+            return
+        while count:
+            room = self._room(count)
+            room[:] = self._absent
+            count -= len(room)
 
     def extend(self, values: Array) -> None:
         """Appends values, of any integer type that the column's type can hold."""
-        if self._array is None:
-            self._array = np.empty(0, self._kind)
-            before, self._length = self._length, 0
-            self._room(before)[:] = self._absent
-            self._length = before
         if self._narrow and len(values) and not (NARROW.min <= values.min() and values.max() <= NARROW.max):
-            self._array, self._narrow = self._array.astype(np.int64), False
-        self._room(len(values))[:] = values
-        self._length += len(values)
-
-    def _room(self, count: int) -> Array:
-        """A view of the next `count` rows, whatever they hold."""
-        assert self._array is not None
-        needed = self._length + count
-        if needed > len(self._array):
-            # No other reference exists: views of the array never outlive the line that made them.
-            self._array.resize(max(needed, needed + needed // GROWTH, LEAST_ROOM), refcheck=False)
-        return self._array[self._length : needed]
+            self._widen()
+        if not self._pieces:
+            self._begin()
+        done = 0
+        while done < len(values):
+            room = self._room(len(values) - done)
+            room[:] = values[done : done + len(room)]
+            done += len(room)
 
     def finished(self) -> Array:
-        """The column, writable where it has values; a constant of no size where it has none."""
-        if self._array is None:
-            return np.broadcast_to(np.asarray(self._absent, self._kind), (self._length,))
-        array, self._array = self._array, None
-        array.resize(self._length, refcheck=False)
-        return array
+        """The column, writable where it has values; a constant of no size where it has none. It is given away."""
+        if not self._pieces:
+            return np.broadcast_to(np.asarray(self._absent, self._kind), (self._skipped,))
+        rows = PIECE * (len(self._pieces) - 1) + self._used
+        column, filled = np.empty(rows, self._kind), 0
+        self._pieces.reverse()
+        while self._pieces:
+            piece = self._pieces.pop()[: rows - filled]
+            column[filled : filled + len(piece)] = piece
+            filled += len(piece)
+        return column
+
+    def _begin(self) -> None:
+        """The first value: what was skipped before it gets its place."""
+        skipped, self._skipped = self._skipped, 0
+        self._pieces.append(np.empty(PIECE, self._kind))
+        self.skip(skipped)
+
+    def _widen(self) -> None:
+        """From here on with 64 bits; the pieces before follow when they are joined."""
+        self._kind, self._narrow = np.dtype(np.int64), False
+        if self._pieces:
+            self._pieces[-1] = self._pieces[-1].astype(np.int64)
+
+    def _room(self, count: int) -> Array:
+        """A view of at most `count` rows that follow, whatever they hold; at least one."""
+        if self._used == PIECE:
+            self._pieces.append(np.empty(PIECE, self._kind))
+            self._used = 0
+        begin, self._used = self._used, min(PIECE, self._used + count)
+        return self._pieces[-1][begin : self._used]

@@ -1,0 +1,58 @@
+"""A column grows to what was put into it, whatever the order of values and gaps."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from steptime.kineto import growing
+from steptime.kineto.growing import Growing
+from steptime.kineto.table import ABSENT
+
+numbers = st.lists(st.integers(-(2**31), 2**31 - 1) | st.integers(-(2**63), 2**63 - 1), max_size=9)
+
+
+@given(parts=st.lists(st.integers(0, 9) | numbers, max_size=12))
+@settings(max_examples=300)
+def test_values_and_gaps_stay_in_their_order(parts: list[int | list[int]]) -> None:
+    column, expected = Growing(np.int64, ABSENT, narrow=True), []
+    piece, growing.PIECE = growing.PIECE, 8
+    try:
+        for part in parts:
+            if isinstance(part, int):
+                column.skip(part)
+                expected += [ABSENT] * part
+            else:
+                column.extend(np.array(part, np.int64))
+                expected += part
+        found = column.finished()
+    finally:
+        growing.PIECE = piece
+    assert found.tolist() == expected
+    fits = all(-(2**31) <= value < 2**31 for value in expected)
+    assert found.dtype == (np.int32 if fits else np.int64)
+
+
+@pytest.mark.parametrize("count", [0, 1, growing.PIECE - 1, growing.PIECE, growing.PIECE + 1, 3 * growing.PIECE])
+def test_pieces_are_joined_without_a_seam(count: int) -> None:
+    column = Growing(np.int64, 0)
+    column.extend(np.arange(count))
+    column.skip(2)
+    assert np.array_equal(column.finished(), [*range(count), 0, 0])
+
+
+def test_a_column_without_a_value_takes_no_memory() -> None:
+    column = Growing(np.int64, ABSENT, narrow=True)
+    column.skip(10**12)
+    found = column.finished()
+    assert len(found) == 10**12
+    assert found[10**11] == ABSENT
+    assert found.strides == (0,)
+
+
+def test_a_type_that_is_never_narrowed_stays() -> None:
+    column = Growing(np.uint8, 0)
+    column.extend(np.array([3, 4], np.uint8))
+    assert column.finished().dtype == np.uint8
