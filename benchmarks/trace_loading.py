@@ -16,17 +16,16 @@ import argparse
 import json
 import os
 import platform
-import resource
 import statistics
 import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 HERE = Path(__file__).parent
+JOB = HERE / "trace_loading_job.py"
 OURS = ("nothing", "read", "diagnose", "second look", "diagnose again")
 THEIRS = ("parser", "TraceAnalysis()")
 RANK_FILE = "rank-0.json"
@@ -42,11 +41,7 @@ def main() -> None:
     parser.add_argument("--hta-python", action="append", default=[])
     parser.add_argument("--hta-up-to", type=int, default=100, metavar="MB")
     parser.add_argument("--name", default=platform.machine() + f"-{os.cpu_count()}cpu")
-    parser.add_argument("--measure", nargs=2, help=argparse.SUPPRESS)
     options = parser.parse_args()
-    if options.measure:
-        print("\n" + json.dumps(measure(options.measure[0], Path(options.measure[1]))))
-        return
     results: dict[str, Any] = {"machine": machine(), "trace": options.trace.name, "rounds": options.rounds, "sizes": []}
     target = HERE / "results" / f"trace-loading-{options.name}"
     for megabytes in map(int, options.megabytes.split(",")):
@@ -84,77 +79,9 @@ def one_round(path: Path, others: list[str]) -> dict[str, Any]:
 
 def in_a_process(python: str, what: str, path: Path) -> dict[str, Any]:
     """The measurement of a fresh interpreter."""
-    run = subprocess.run([python, __file__, "--measure", what, str(path)], check=True, capture_output=True, text=True)
+    run = subprocess.run([python, str(JOB), what, str(path)], check=True, capture_output=True, text=True)
     result: dict[str, Any] = json.loads(run.stdout.splitlines()[-1])
     return result
-
-
-def measure(what: str, path: Path) -> dict[str, Any]:
-    """CPU and wall seconds, and peak memory, of one action in this process."""
-    action, version = prepared(what, path)
-    wall, cpu = time.perf_counter(), cpu_seconds()
-    events = action()
-    spent = {"wall": time.perf_counter() - wall, "cpu": cpu_seconds() - cpu}
-    return {**spent, "events": events, "peak": peak_memory(), "version": version}
-
-
-def prepared(what: str, path: Path) -> tuple[Callable[[], int], str]:
-    """What to measure, its imports done, and whose version it is."""
-    if what in THEIRS:
-        return prepared_theirs(what, path)
-    from steptime import __version__
-    from steptime.kineto.cache import read_remembered
-    from steptime.kineto.reader import read
-
-    version, limit = f"steptime {__version__}", 10**11
-    actions: dict[str, Callable[[], int]] = {
-        "nothing": lambda: 0,
-        "read": lambda: len(read(path, max_size=limit).events),
-        "second look": lambda: len(read_remembered(path, max_size=limit).events),
-    }
-    if what in actions:
-        return actions[what], version
-    from steptime.diagnosis import diagnose_paths
-
-    if what == "diagnose":  # the first look, which remembers
-        forget()
-    return lambda: len(diagnose_paths([str(path)], max_size=limit).processes), version
-
-
-def forget() -> None:
-    """Empties the benchmark's own cache."""
-    for entry in (Path(os.environ["STEPTIME_CACHE_DIR"]) / "traces").glob("*"):
-        entry.unlink()
-
-
-def prepared_theirs(what: str, path: Path) -> tuple[Callable[[], int], str]:
-    """HTA's and traceinsight's functions have the same names."""
-    import importlib.metadata
-    import logging
-
-    logging.disable(logging.CRITICAL)
-    from hta.common.trace_parser import parse_trace_dataframe
-    from hta.configs.parser_config import ParserConfig
-    from hta.trace_analysis import TraceAnalysis
-
-    versions = {each.metadata["Name"]: each.version for each in importlib.metadata.distributions()}
-    name = next(name for name in ("traceinsight", "HolisticTraceAnalysis") if name in versions)
-    settings = ParserConfig.get_default_cfg()
-    if what == "parser":
-        return lambda: len(parse_trace_dataframe(str(path), settings)[1]), f"{name} {versions[name]}"
-    return lambda: len(TraceAnalysis(trace_dir=str(path.parent)).t.traces[0]), f"{name} {versions[name]}"
-
-
-def cpu_seconds() -> float:
-    """Of this process and its children that have ended."""
-    each = [resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)]
-    return sum(usage.ru_utime + usage.ru_stime for usage in each)
-
-
-def peak_memory() -> int:
-    """Bytes. Not getrusage's figure: a process inherits that of the one that started it."""
-    status = Path("/proc/self/status").read_text()
-    return int(status.split("VmHWM:")[1].split()[0]) * 1024
 
 
 def machine() -> dict[str, Any]:
