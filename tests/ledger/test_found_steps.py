@@ -48,6 +48,20 @@ def test_optimisers_that_take_turns_belong_to_one_step(written: Written) -> None
     assert found(written([*generator, *discriminator, operator("aten::mm", 580, 600)])) == [[150, 350], [350, 550]]
 
 
+def test_two_optimisers_of_one_name_are_told_by_the_work_between_them(written: Written) -> None:
+    def work(counts: tuple[int, ...]) -> Trace:
+        events = []
+        for turn, count in enumerate(counts):
+            begin = 100 * turn + (20 if turn % 2 == 0 else 0)  # a longer way to each second update
+            events += [operator("aten::mm", begin + each, begin + each + 1) for each in range(count)]
+            events += updates(begin + 60)
+        return written(events)
+
+    assert found(work((20, 40, 20, 40, 20, 40, 20))) == [[160, 360], [360, 560]]
+    assert len(found(work((20, 21, 20, 21, 20, 21, 20)))) == 6, "a little more now and then is the same work"
+    assert len(found(work((20, 40, 30, 50, 20, 10, 25)))) == 6
+
+
 def test_zero_grad_and_the_loader_begin_steps(written: Written) -> None:
     cleared = [annotation("Optimizer.zero_grad#SGD.zero_grad", begin, begin + 5) for begin in (0, 100, 210)]
     loader = "enumerate(DataLoader)#_SingleProcessDataLoaderIter.__next__"

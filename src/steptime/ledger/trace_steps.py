@@ -21,6 +21,10 @@ Int64 = npt.NDArray[np.int64]
 Bool = npt.NDArray[np.bool_]
 Rows: TypeAlias = npt.NDArray[Any]
 LONGEST_NAME = 60
+MOST_TURNS = 4
+OTHER_WORK = 0.2
+"""Steps of one kind that log or clip now and then differ by less."""
+SAME_WORK = 0.02
 Search: TypeAlias = Callable[[Int64, Int64, int], Repeated | None]
 
 
@@ -91,13 +95,34 @@ def _updates(trace: Trace) -> Int64:
     outer = np.append(True, np.diff(reached) > 0)[: len(reached)]
     ranges, names = ranges[outer], names[outer]
     ends: Int64 = reached[outer]
-    turns = len(np.unique(names))
-    if turns < 2 or len(names) < 2 * turns or (names[turns:] != names[:-turns]).any():
+    turns = _turns(names, _operators_between(trace, ends))
+    if turns < 2:
         return ends
-    pauses = np.append(ranges[1:, 0] - ends[:-1], 0)
-    mean = [pauses[: len(pauses) - 1][turn::turns].mean() for turn in range(turns)]
+    pauses = ranges[1:, 0] - ends[:-1]
+    mean = [pauses[turn::turns].mean() for turn in range(turns)]
     last: Int64 = ends[int(np.argmax(mean)) :: turns]
     return last
+
+
+def _turns(names: Int64, operators: Int64) -> int:
+    """How many updates make a step: the period of their names or, of optimisers of one name, of the numbers of
+    operators between them (a network and its adversary). operators: one less than names."""
+    distinct = len(np.unique(names))
+    if distinct > 1:
+        return distinct if len(names) >= 2 * distinct and (names[distinct:] == names[:-distinct]).all() else 1
+    for turns in range(1, MOST_TURNS + 1):
+        if len(operators) < 3 * turns:
+            return 1
+        differ = np.abs(operators[turns:] - operators[:-turns]) / np.maximum(operators[:-turns], 1)
+        if differ.max(initial=0) <= (OTHER_WORK if turns == 1 else SAME_WORK):
+            return turns
+    return 1
+
+
+def _operators_between(trace: Trace, times: Int64) -> Int64:
+    """How many operators begin from each time to the next, on whatever thread."""
+    begins = np.sort(trace.events.begin[trace.events.category == Category.OPERATOR])
+    return np.diff(np.searchsorted(begins, times)).astype(np.int64)
 
 
 def _repetitions(trace: Trace) -> Iterator[FoundSteps | None]:
