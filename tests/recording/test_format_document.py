@@ -21,6 +21,7 @@ TYPES = (
     recording.ProcessFacts,
     recording.TelemetrySample,
     recording.CodeLine,
+    recording.Parity,
     SourceLine,
 )
 

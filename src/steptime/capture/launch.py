@@ -19,6 +19,7 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import NoReturn
 
+from steptime.capture.before_start import changed_variables
 from steptime.capture.command import NOT_EXECUTABLE, make_recording, resolve
 from steptime.capture.outcome import Outcome, ProbeOptions, Progress
 from steptime.capture.signals import Switchboard
@@ -80,7 +81,8 @@ def probe_environment(folder: Path, options: ProbeOptions) -> dict[str, str]:
     plan = json.dumps({"recording": str(folder), **asdict(options)}, ensure_ascii=False)
     theirs = os.environ.get("PYTHONPATH")
     path = os.pathsep.join([str(INJECT), theirs] if theirs else [str(INJECT)])
-    return {**QUIET, **os.environ, "PYTHONPATH": path, PLAN: plan}
+    repeatable = {"PYTHONHASHSEED": "0"} if options.arm is not None else {}
+    return {**QUIET, **repeatable, **os.environ, **changed_variables(options.changes), "PYTHONPATH": path, PLAN: plan}
 
 
 def exit_as(outcome: Outcome) -> NoReturn:

@@ -13,6 +13,7 @@ import msgspec
 
 from steptime.errors import RecordingError
 from steptime.recording.recording import (
+    ChangeFacts,
     CodeFacts,
     CompilationFacts,
     LoaderFacts,
@@ -23,7 +24,7 @@ from steptime.recording.recording import (
     TraceFacts,
 )
 
-Numbered = OptimizerFacts | RootFacts | LoaderFacts | CodeFacts
+Numbered = OptimizerFacts | RootFacts | LoaderFacts | CodeFacts | ChangeFacts
 Fact = Numbered | SiteFacts | SettingsFacts | CompilationFacts | TraceFacts | str
 T = TypeVar("T")
 
@@ -43,6 +44,7 @@ FACT_TYPES: dict[str, type[Any]] = {
     "settings": SettingsFacts,
     "compilation": CompilationFacts,
     "trace": TraceFacts,
+    "change": ChangeFacts,
 }
 """By the `fact` of a line; "note" has a `text` besides."""
 

@@ -17,7 +17,9 @@ from steptime.errors import RecordingError
 from steptime.journal import FORMAT_VERSION, SPAWNED
 from steptime.recording import documents
 from steptime.recording.documents import Fact, decode_document, decode_fact, decode_lines, read_bytes
+from steptime.recording.parity import read_parity
 from steptime.recording.recording import (
+    ChangeFacts,
     CodeFacts,
     CompilationFacts,
     IntervalTable,
@@ -127,6 +129,8 @@ def _process(folder: Path, manifest: Manifest, problems: list[str]) -> Process:
         compilations=tuple(_of(found, CompilationFacts)),
         traces=_traces(folder, _of(found, TraceFacts), problems),
         notes=tuple(fact for fact in found if isinstance(fact, str)),
+        changes=_newest(_of(found, ChangeFacts), "identity"),
+        parity=read_parity(folder / "parity.jsonl", problems),
     )
 
 

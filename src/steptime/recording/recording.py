@@ -11,6 +11,8 @@ import numpy.typing as npt
 from steptime.quantities import SourceLine
 
 Int64 = npt.NDArray[np.int64]
+Float64 = npt.NDArray[np.float64]
+Bool = npt.NDArray[np.bool_]
 
 
 @dataclass(frozen=True, slots=True)
@@ -189,6 +191,42 @@ class TraceFacts:
 
 
 @dataclass(frozen=True, slots=True)
+class ChangeFacts:
+    """What became of one change of a trial in this process. identity: its place in the plan. applied: it was put in
+    force; exercised: a training step ran under it. detail: one sentence: how much, or why not. seconds: what it took to
+    prepare (compilation)."""
+
+    identity: int
+    kind: str
+    target: str = ""
+    applied: bool = False
+    exercised: bool = False
+    detail: str = ""
+    seconds: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class Parity:
+    """What an arm of a trial computed, by step, in order. All arrays are read-only and of one length.
+
+    step: int64, from 1. loss: float64, the mean over the step's backwards as they were called (before a scaler). norm:
+    float64, the 2-norm of all gradients at the optimiser's step. Both may be infinite or not a number because the job's
+    were; where none was seen or taken, `backwards` is 0 and `normed` is False. peak_bytes: int64, of the step on a
+    device, of the process so far on a CPU.
+
+    gradients: of each of the first steps the 2-norm of every parameter's gradient by name, None where it has none.
+    """
+
+    step: Int64
+    loss: Float64
+    norm: Float64
+    normed: Bool
+    backwards: Int64
+    peak_bytes: Int64
+    gradients: tuple[tuple[tuple[str, float | None], ...], ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
 class TelemetrySample:
     """One look at the job's processes and the machine, by the supervisor, about once a second.
 
@@ -246,6 +284,8 @@ class Process:
     compilations: tuple[CompilationFacts, ...]
     traces: tuple[TraceFacts, ...]
     notes: tuple[str, ...]
+    changes: tuple[ChangeFacts, ...] = ()
+    parity: Parity | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,7 +12,7 @@ import os
 import sys
 
 PLAN = "STEPTIME_PROBE"
-"""Environment variable with the plan as JSON: recording, profile, profile_steps, max_profile_seconds."""
+"""Environment variable with the plan as JSON: recording, profile, profile_steps, max_profile_seconds, changes, arm."""
 
 
 def start() -> None:
@@ -30,7 +30,14 @@ def _begin() -> None:
     from steptime.capture.probe.session import Session
 
     plan = json.loads(os.environ[PLAN])
+    trial = None
+    if plan.get("changes") or plan.get("arm"):
+        from steptime.capture.probe.changes.trial import begin
+
+        trial = begin(plan)
     current = [Session(plan)]
+    if trial is not None:
+        trial.attach(current[0])
 
     def finish() -> None:
         current[0].finish()
@@ -38,6 +45,8 @@ def _begin() -> None:
     def forked() -> None:
         current[0].abandon()
         current[0] = Session(plan)
+        if trial is not None:
+            trial.attach(current[0])
         current[0].install()
 
     compiler.hide_from_dynamo()

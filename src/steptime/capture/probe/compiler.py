@@ -15,6 +15,8 @@ from typing import Any
 import torch
 
 OURS = ("steptime.capture.probe", "steptime.journal")
+TRACED = "steptime.capture.probe.changes.traceable"
+"""The one module of ours that runs inside compiled regions, and is to be compiled with them."""
 
 
 def hide_from_dynamo() -> None:
@@ -26,7 +28,7 @@ def hide_from_dynamo() -> None:
     if mark is None:
         return
     for name, module in list(sys.modules.items()):
-        if name.startswith(OURS):
+        if name.startswith(OURS) and name != TRACED:
             for code in _codes(module):
                 mark(code)
 

@@ -18,7 +18,7 @@ class Facts:
     def __init__(self, path: str) -> None:
         self._file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o644)
 
-    def write(self, kind: str, **fields: Any) -> None:
+    def write(self, kind: str, /, **fields: Any) -> None:
         """Raises OSError when the line cannot be written whole."""
         line = json.dumps({"fact": kind, **fields}, default=str).encode() + b"\n"
         if os.write(self._file, line) != len(line):

@@ -56,7 +56,7 @@ def _process_started() -> int:
         return 0
 
 
-def write_process(folder: str, device: str, device_name: str) -> None:
+def write_process(folder: str, device: str, device_name: str, changes: list[str] | None = None) -> None:
     """Writes process.json (`ProcessFacts`) in one piece."""
     epoch, monotonic = clock_pair()
     facts = {
@@ -75,7 +75,7 @@ def write_process(folder: str, device: str, device_name: str) -> None:
         "world_size": _number("WORLD_SIZE"),
         "device": device,
         "device_name": device_name,
-        "changes": [],
+        "changes": changes or [],
     }
     path = os.path.join(folder, "process.json")
     with open(path + ".partial", "w", encoding="utf-8") as file:

@@ -50,6 +50,16 @@ class Listener(Protocol):
         """Any other interval has ended."""
 
 
+class Follower:
+    """Told of every step's end; of a plain run nobody is. See `changes.trial.Trial`."""
+
+    def border(self, steps: int) -> None:
+        """A step has ended; `steps`: how many there were."""
+
+    def finish(self) -> None:
+        """The process ends: the last chance to write."""
+
+
 class Patch(Protocol):
     """Something that can be put in place and taken away again."""
 

@@ -7,7 +7,7 @@ every traceback; ranges that torch opens itself are listened to without a frame 
 from __future__ import annotations
 
 import functools
-import types
+import sys
 import weakref
 from collections.abc import Callable
 from threading import get_ident
@@ -34,6 +34,12 @@ def _backward_flags() -> int:
     if torch.autograd._profiler_enabled():
         flags |= PROFILER
     return flags
+
+
+def _tracing() -> bool:
+    """Whether a graph is being made: the backward of an operator that is traced is none of the job's."""
+    context = getattr(sys.modules.get("torch._guards"), "TracingContext", None)
+    return context is not None and context.try_get() is not None
 
 
 class FunctionPatch:
@@ -65,6 +71,8 @@ def backward_wrapper(listener: Listener, partial: bool) -> Callable[[Callable[..
         @functools.wraps(inner)
         def timed(*args: Any, **kwargs: Any) -> Any:
             nonlocal flags
+            if partial and _tracing():
+                return inner(*args, **kwargs)
             begin = now()
             try:
                 if begin >= listener.quiet_until:
@@ -225,7 +233,7 @@ class ModuleCallWatch:
             # A dataset's own model in a loader's worker is no job of its own.
             if self._calls == CALLS_WITHOUT_BACKWARD and torch.utils.data.get_worker_info() is None:
                 self._inferring(instance)
-        return types.MethodType(self._original, instance)
+        return self._original.__get__(instance, owner)  # a trial may have its own descriptor beneath
 
     def install(self) -> None:
         """Puts the descriptor in place."""

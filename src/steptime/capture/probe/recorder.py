@@ -61,7 +61,7 @@ class Recorder:
         """What happened since `begin` was ours: it belongs to no step."""
         self.append(PAUSE, 0, 0, begin, time.perf_counter_ns())
 
-    def fact(self, kind: str, **fields: Any) -> None:
+    def fact(self, kind: str, /, **fields: Any) -> None:
         """Writes a fact, or keeps it until the folder is open. Raises OSError."""
         if self._facts is not None:
             self._facts.write(kind, **fields)

@@ -147,6 +147,8 @@ def _stages(session: Watched) -> Stage:
     frames = LoopFrame()
     frames.mark(sys._getframe())
     yield from _steps(UNTOUCHED_STEPS)
+    if session.plan.get("arm"):
+        yield from _arm(session)
     found = yield from _discover(session, frames)
     yield from _lines(session, frames, list(found.functions))
     session.recorder.fact("settings", **identity.settings_facts())
@@ -158,6 +160,15 @@ def _stages(session: Watched) -> Stage:
         yield from _profiles(session, duration, 1, stacks)
         yield from _turns(session, duration)
     yield from _keep_watching(session, duration, stacks)
+
+
+def _arm(session: Watched) -> Stage:
+    """A process of a trial is watched at every border to its end, and nothing else: no window may slow its steps."""
+    yield
+    session.recorder.fact("settings", **identity.settings_facts())
+    session.marks = device.make_marks(session.recorder.journal)
+    while True:
+        yield
 
 
 def _steps(count: int) -> Stage:

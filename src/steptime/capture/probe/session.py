@@ -22,7 +22,7 @@ import torch
 
 from steptime.capture.probe import device, identity, loader, script
 from steptime.capture.probe.garbage import GarbageWatch
-from steptime.capture.probe.listener import Patch
+from steptime.capture.probe.listener import Follower, Patch
 from steptime.capture.probe.owners import ConstructionWatch, Owners
 from steptime.capture.probe.patches import (
     FunctionPatch,
@@ -74,6 +74,7 @@ class Session:
         self.watching = False
         self.quiet_until = 0
         self.marks: device.Marks | None = None
+        self.trial: Follower = Follower()
         self._active = True
         self._pid = os.getpid()
         self._trainer = 0
@@ -173,8 +174,7 @@ class Session:
         if kind == LOADER_NEXT:
             return self._loader_next_begins(owner, begin)
         optimizer = _optimizer(owner) if kind == SCALER_STEP else owner
-        number, _ = self.numbers.of(optimizer)
-        if number not in self._described:
+        if (number := self.numbers.of(optimizer)[0]) not in self._described:
             self._described.add(number)
             self._open()
             self.recorder.fact("optimizer", **identity.optimizer_facts(optimizer, number))
@@ -205,8 +205,7 @@ class Session:
             self._described.add(number)
             self.recorder.fact("loader", **loader.iterator_facts(iterator, number))
         loader.next_begins(iterator, number, begin)
-        ready = loader.ready(iterator)
-        if ready is not None:
+        if (ready := loader.ready(iterator)) is not None:
             self.recorder.journal.sample(QUEUE, number, begin, ready)
         return number
 
@@ -269,6 +268,7 @@ class Session:
             self._garbage.write()
             self._ranges.forget()
             next(self._script, None)
+        self.trial.border(self.steps)
 
     def usual_step(self) -> int:
         """Median duration of the recent steps, ns."""
@@ -299,6 +299,7 @@ class Session:
             if self._script is not None:
                 self._script.close()
             self._garbage.write()
+            self.trial.finish()
             self.recorder.close()
         except Exception:  # noqa: BLE001 - the probe's border: the interpreter is going down, nobody could be told
             return

@@ -1,0 +1,113 @@
+"""The arm: a process of a trial, which ends the job at a step's border with status 0 and without the job's own end.
+
+Ranks of one job on one host end at the same step: the first whose time is up names a step a little later in a file.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import multiprocessing
+import os
+import sys
+import threading
+import time
+from collections.abc import Callable
+
+SECOND = 1_000_000_000
+LATER = 3
+"""Steps from the one at which time is up to the one at which all ranks end: a rank may be a step or two ahead."""
+GRACE_SECONDS = 10.0
+"""After the end of one rank the others end wherever they are: they would wait for it for ever."""
+POLL_SECONDS = 0.5
+
+
+class Arm:
+    """How this process runs: `changes.ArmOptions`."""
+
+    def __init__(
+        self,
+        steps: int,
+        warm_up: int = 5,
+        limit_seconds: float = 60.0,
+        seed: int = 0,
+        seed_offset: int = 0,
+        dropout: bool = True,
+        fingerprint_steps: int = 0,
+    ) -> None:
+        self.steps, self.warm_up, self.limit_seconds = steps, warm_up, limit_seconds
+        self.seed, self.seed_offset, self.dropout = seed, seed_offset, dropout
+        self.fingerprint_steps = fingerprint_steps
+        self.finish: Callable[[], None] = lambda: None
+        self._begin = 0
+        self._file = ""
+
+    def over(self, steps: int, recording: str) -> bool:
+        """Whether the job ends after its step number `steps`."""
+        now = time.perf_counter_ns()
+        if not self._begin:
+            if steps < self.warm_up:
+                return False
+            self._begin = now
+            self._begin_together(recording)
+        done = steps >= self.warm_up + self.steps
+        late = now - self._begin >= self.limit_seconds * SECOND
+        if not self._file:
+            return done or late
+        if late and not done:
+            self._name_end(steps + LATER)
+        return done or steps >= self._named_end()
+
+    def end(self) -> None:
+        """Ends the process here, when `finish` has written what we have."""
+        self.finish()
+        if self._file:
+            self._name_end(0)
+        _leave()
+
+    def _begin_together(self, recording: str) -> None:
+        if _ranks() > 1:
+            self._file = os.path.join(recording, f"arm-end-{os.getppid()}")
+            threading.Thread(target=self._follow, name="steptime-arm", daemon=True).start()
+
+    def _name_end(self, steps: int) -> None:
+        with contextlib.suppress(FileExistsError):
+            file = os.open(self._file, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o644)
+            os.write(file, str(steps).encode())
+            os.close(file)
+
+    def _named_end(self) -> float:
+        try:
+            with open(self._file, encoding="ascii") as file:
+                return int(file.read() or 0) or float("inf")
+        except (OSError, ValueError):
+            return float("inf")
+
+    def _follow(self) -> None:
+        """Another rank may have ended while this one waits for it in a collective."""
+        while not os.path.exists(self._file):
+            time.sleep(POLL_SECONDS)
+        time.sleep(GRACE_SECONDS)
+        self.finish()
+        _leave()
+
+
+def _ranks() -> int:
+    distributed = sys.modules.get("torch.distributed")
+    if distributed is None or not distributed.is_available() or not distributed.is_initialized():
+        return 1
+    return int(distributed.get_world_size())
+
+
+def _leave() -> None:
+    """Status 0, at once: no handler at exit, no final save. Loader workers would outlive us by seconds."""
+    for child in multiprocessing.active_children():
+        if child.daemon:
+            child.kill()
+    with contextlib.suppress(Exception):  # a stream that is closed or broken loses what it held
+        sys.stdout.flush()
+    with contextlib.suppress(Exception):  # the same
+        sys.stderr.flush()
+    with contextlib.suppress(Exception):  # no C library to ask: what C code has printed may be lost
+        ctypes.CDLL(None).fflush(None)
+    os._exit(0)

@@ -1,0 +1,94 @@
+"""The change "autocast": lower precision from the root's training forward to the backward, so around the loss too."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch.utils._pytree import tree_map_only
+
+from steptime.capture.probe.changes.applier import Applier, count, wrap_root
+from steptime.capture.probe.parameters import parameters_of
+
+PRECISIONS = {"bfloat16": torch.bfloat16, "float16": torch.float16}
+
+
+class Autocast(Applier):
+    """arguments: dtype ("bfloat16" or "float16").
+
+    It stays on behind the forward until backward is entered, as in `with autocast: loss = criterion(model(x), y)`.
+    A forward without gradients has it inside only, and gives float32: numpy knows no bfloat16.
+    """
+
+    order = 2
+
+    def __init__(self, target: str, arguments: dict[str, Any]) -> None:
+        super().__init__(target, arguments)
+        self._dtype = PRECISIONS[str(arguments.get("dtype", "bfloat16"))]
+        self._open: Any = None
+        self._roots: set[int] = set()
+        self._refused = False
+        self.detail = "no model has been trained"
+
+    def root(self, module: torch.nn.Module) -> None:
+        """Wraps its calls, unless the job has autocast or lower precision of its own."""
+        parameters = list(parameters_of(module))
+        device = parameters[0].device.type
+        if torch.is_autocast_enabled(device) and self._open is None:
+            self.refused("the job has autocast on")
+            self._refused = True
+        elif all(each.dtype in (torch.float16, torch.bfloat16) for each in parameters if each.is_floating_point()):
+            if not self.applied:
+                self.refused("the parameters have a lower precision already")
+        elif not self._refused:
+            self.applied = True
+            wrap_root(module, functools.partial(self._around, device, id(module), module))
+
+    def _around(self, device: str, key: int, module: torch.nn.Module, inner: Callable[..., Any]) -> Callable[..., Any]:
+        @functools.wraps(inner)
+        def call(*args: Any, **kwargs: Any) -> Any:
+            if self._open is not None:
+                return inner(*args, **kwargs)
+            if torch.is_autocast_enabled(device):
+                self._refused, self.exercised = True, False
+                self.refused("the job has autocast on")
+                return inner(*args, **kwargs)
+            if torch.is_grad_enabled() and module.training:
+                self._enter(device)
+                self._roots.add(key)
+                return inner(*args, **kwargs)
+            with torch.autocast(device, self._dtype):
+                return tree_map_only(torch.Tensor, self._as_before, inner(*args, **kwargs))
+
+        return call
+
+    def _enter(self, device: str) -> None:
+        context = torch.autocast(device, self._dtype)
+        context.__enter__()
+        self._open = context
+
+    def _leave(self) -> None:
+        context, self._open = self._open, None
+        if context is not None:
+            context.__exit__(None, None, None)
+
+    def _as_before(self, tensor: torch.Tensor) -> torch.Tensor:
+        return tensor.float() if tensor.dtype is self._dtype else tensor
+
+    def before_backward(self, tensors: Any) -> Any:
+        """The loss is there."""
+        self._leave()
+        return tensors
+
+    def before_update(self, optimizer: torch.optim.Optimizer) -> None:
+        """A forward whose backward never came."""
+        self._leave()
+
+    def border(self, steps: int) -> None:
+        """The same; and says what was seen."""
+        self._leave()
+        if self.applied and not self._refused:
+            self.exercised = bool(self._roots)
+            self.detail = f"{str(self._dtype).removeprefix('torch.')} in {count(len(self._roots), 'root module')}"

@@ -1,0 +1,56 @@
+"""The change "loader": num_workers, persistent_workers, prefetch_factor, pin_memory and non_blocking copies."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch.utils.data import IterableDataset
+
+from steptime.capture.probe.changes.loaders import Arguments, LoaderChange, holds_device_tensors
+
+WITH_WORKERS = ("prefetch_factor", "persistent_workers", "timeout", "multiprocessing_context")
+"""Arguments that torch refuses without workers, with what stands for none of them."""
+NONE = {"prefetch_factor": None, "persistent_workers": False, "timeout": 0, "multiprocessing_context": None}
+SETTINGS = ("num_workers", "persistent_workers", "prefetch_factor", "pin_memory")
+
+
+class LoaderSettings(LoaderChange):
+    """arguments: any of SETTINGS, and non_blocking (copies from pinned memory do not wait)."""
+
+    def install(self) -> None:
+        """Also makes the copies non-blocking where that is asked for."""
+        super().install()
+        if self.arguments.get("non_blocking") and torch.cuda.is_available():
+            for name in ("to", "cuda"):
+                setattr(torch.Tensor, name, _without_waiting(getattr(torch.Tensor, name)))
+
+    def decide(self, arguments: Arguments) -> str:
+        """See LoaderChange."""
+        wanted = {name: self.arguments[name] for name in SETTINGS if name in self.arguments}
+        workers = wanted.get("num_workers", arguments["num_workers"])
+        if workers and not arguments["num_workers"]:
+            if isinstance(arguments["dataset"], IterableDataset):
+                return "an IterableDataset without workers: each worker would yield all of it"
+            if holds_device_tensors(arguments["dataset"]):
+                return "the dataset holds tensors on a device, which a forked worker cannot use"
+        if wanted.get("pin_memory") and not torch.accelerator.is_available():
+            if len(wanted) == 1:
+                return "memory is pinned for an accelerator, and there is none"
+            del wanted["pin_memory"]
+        if not workers:
+            wanted.update({name: NONE[name] for name in WITH_WORKERS})
+        if all(arguments[name] == value for name, value in wanted.items()):
+            return "the loader is set so already"
+        arguments.update(wanted)
+        return ""
+
+
+def _without_waiting(original: Any) -> Any:
+    def copy(tensor: Any, *args: Any, **kwargs: Any) -> Any:
+        # Only out of pinned memory: a copy to the host that does not wait would be read too early.
+        if tensor.device.type == "cpu" and "non_blocking" not in kwargs and tensor.is_pinned():
+            kwargs["non_blocking"] = True
+        return original(tensor, *args, **kwargs)
+
+    return copy

@@ -1,0 +1,168 @@
+"""What an arm computes: losses, gradient norms and peak memory by step, for a comparison with the baseline's.
+
+Nothing waits for the device between steps: losses stay where they are, as copies, and are read together. Reading, and
+norms of gradients, lie in a PAUSE of the journal: the step that holds one is no step to time.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import resource
+import sys
+import time
+from typing import Any
+
+import torch
+
+from steptime.capture.probe.changes.arm import Arm
+from steptime.capture.probe.recorder import Recorder
+
+NORM_PERIOD = 16
+"""Of every so manieth step behind the warm-up the gradient norm is taken, and what was kept is written: each look at
+the gradients costs a step that is then not timed."""
+SCALED = "_steptime_unscaled"
+"""Attribute of a tensor that GradScaler.scale has returned: the loss before it."""
+
+
+class ParityRecorder:
+    """Writes parity.jsonl in the process's folder: see docs/recording-format.md."""
+
+    def __init__(self, arm: Arm) -> None:
+        self._every = max(arm.warm_up, arm.fingerprint_steps, 1)
+        self._fingerprints = arm.fingerprint_steps
+        self._recorder: Recorder | None = None
+        self._steps = 0
+        self._losses: list[Any] = []
+        self._norms: dict[int, tuple[list[Any], list[Any]]] = {}
+        self._rows: list[dict[str, Any]] = []
+        self._names: dict[int, str] = {}
+        self._file: Any = None
+
+    def install(self) -> None:
+        """GradScaler.scale remembers the loss that it scales."""
+        original = torch.amp.GradScaler.scale
+
+        def scale(scaler: Any, outputs: Any) -> Any:
+            scaled = original(scaler, outputs)
+            if isinstance(outputs, torch.Tensor) and scaled is not outputs:
+                setattr(scaled, SCALED, outputs.detach())
+            return scaled
+
+        torch.amp.GradScaler.scale = scale
+
+    def attach(self, recorder: Recorder) -> None:
+        """The recorder of this process; after a fork, the child's, which has done no step."""
+        self._recorder, self._file, self._steps = recorder, None, 0
+        self._losses, self._rows = [], []
+        self._norms.clear()
+
+    # -- what is told ----------------------------------------------------------------------------------------------
+
+    def root(self, module: torch.nn.Module) -> None:
+        """Names of a root's parameters, as its state dict has them."""
+        for name, parameter in _named_parameters(module):
+            self._names.setdefault(id(parameter), name)
+
+    def backward(self, tensors: Any) -> None:
+        """An outermost backward begins on these."""
+        found = [tensors] if isinstance(tensors, torch.Tensor) else list(tensors)
+        for tensor in found:
+            if isinstance(tensor, torch.Tensor):
+                loss = getattr(tensor, SCALED, tensor).detach()
+                # A copy: a captured graph, or the user, may write over the original before it is read.
+                self._losses.append(loss.clone() if loss.dim() == 0 else loss.float().mean())
+
+    def updated(self, optimizer: torch.optim.Optimizer) -> None:
+        """An optimiser's step is done, its gradients are still there."""
+        step = self._steps + 1
+        if step <= self._every or step % NORM_PERIOD == 0:
+            self._look([parameter for group in optimizer.param_groups for parameter in group["params"]], id(optimizer))
+
+    def border(self, steps: int, roots: list[torch.nn.Module]) -> None:
+        """A step has ended."""
+        if not self._norms and steps <= self._every:  # no optimiser: the gradients are those of the roots
+            self._look([parameter for root in roots for _, parameter in _named_parameters(root)], 0)
+        self._steps = steps
+        row: dict[str, Any] = {"step": steps, "losses": self._losses, "norms": self._norms, "peak": _peak_bytes()}
+        self._losses, self._norms = [], {}
+        self._rows.append(row)
+
+    def close(self) -> None:
+        """Writes the rest."""
+        self._write()
+
+    # -- reading and writing ---------------------------------------------------------------------------------------
+
+    def _look(self, parameters: list[Any], owner: int) -> None:
+        begin = time.perf_counter_ns()
+        with torch.no_grad():
+            self._norms[owner] = (parameters, [_norm(parameter.grad) for parameter in parameters])
+            self._write()
+        if self._recorder is not None and self._recorder.folder:
+            self._recorder.pause(begin)
+
+    def _write(self) -> None:
+        rows, self._rows = self._rows, []
+        if not rows or self._recorder is None or not self._recorder.folder:
+            return
+        if self._file is None:
+            path = os.path.join(self._recorder.folder, "parity.jsonl")
+            self._file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o644)
+        lines = "".join(json.dumps(self._line(row)) + "\n" for row in rows).encode()
+        os.write(self._file, lines)
+
+    def _line(self, row: dict[str, Any]) -> dict[str, Any]:
+        losses = [float(loss) for loss in row["losses"]]
+        held = [(parameter, norm) for owner in row["norms"].values() for parameter, norm in zip(*owner, strict=True)]
+        values = [(parameter, None if norm is None else float(norm)) for parameter, norm in held]
+        known = [value for _, value in values if value is not None]
+        line: dict[str, Any] = {
+            "step": row["step"],
+            "loss": _number(math.fsum(losses) / len(losses)) if losses and all(map(math.isfinite, losses)) else None,
+            "backwards": len(losses),
+            "gradient_norm": _number(math.sqrt(math.fsum(value * value for value in known))) if known else None,
+            "peak_bytes": row["peak"],
+        }
+        if losses and line["loss"] is None:
+            line["loss"] = _number(sum(losses))
+        if row["step"] <= self._fingerprints and values:
+            names = (self._names.get(id(parameter), f"#{index}") for index, (parameter, _) in enumerate(values))
+            line["gradients"] = [[name, _number(value)] for name, (_, value) in zip(names, values, strict=True)]
+        return line
+
+
+def _number(value: float | None) -> float | str | None:
+    """JSON has no infinities: "inf", "-inf" and "nan" stand for them."""
+    return value if value is None or math.isfinite(value) else str(value)
+
+
+def _norm(gradient: Any) -> Any:
+    """The 2-norm as a tensor without dimensions where the gradient lives; None where there is no gradient."""
+    if gradient is None:
+        return None
+    if hasattr(gradient, "to_local"):  # of a sharded parameter: this rank's part
+        gradient = gradient.to_local()
+    if gradient.is_sparse:
+        gradient = gradient.coalesce().values()
+    return torch.linalg.vector_norm(gradient, dtype=torch.float32 if gradient.element_size() < 4 else None)
+
+
+def _named_parameters(module: torch.nn.Module) -> list[tuple[str, Any]]:
+    return [(_plain(name), parameter) for name, parameter in module.named_parameters()]
+
+
+def _plain(name: str) -> str:
+    """Without what wrappers put before a name (DistributedDataParallel, torch.compile)."""
+    return name.removeprefix("module.").replace("_orig_mod.", "")
+
+
+def _peak_bytes() -> int:
+    """Of this step where a device counts (its counter starts again), else of the process so far."""
+    if torch.cuda.is_available() and torch.cuda.is_initialized():
+        peak = torch.cuda.max_memory_allocated()
+        torch.cuda.reset_peak_memory_stats()
+        return int(peak)
+    most = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    return int(most if sys.platform == "darwin" else most * 1024)

@@ -1,0 +1,230 @@
+"""A trial's side in the user's process: its appliers and its arm, told what happens, telling the recording.
+
+One law: nothing in here reaches the user's program. An applier that fails is not exercised; an arm that fails lets the
+job go on to its own end.
+"""
+
+from __future__ import annotations
+
+import functools
+import os
+import threading
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
+
+from steptime.capture.probe import identity
+from steptime.capture.probe.changes import dropout, seeds
+from steptime.capture.probe.changes.applier import Applier
+from steptime.capture.probe.changes.arm import Arm
+from steptime.capture.probe.changes.parity import ParityRecorder
+from steptime.capture.probe.changes.roots import RootWatch
+from steptime.capture.probe.changes.table import APPLIERS
+from steptime.capture.probe.listener import Follower
+from steptime.capture.probe.parameters import parameters_of
+
+ROOT_STEPS = 2
+"""Steps in which roots are looked for: the second optimiser of a pair may come late in the first one."""
+
+
+class Trial(Follower):
+    """What the plan changes in this process, from the import of torch to the end of the job or of the arm."""
+
+    def __init__(self, plan: dict[str, Any]) -> None:
+        self.plan = plan
+        self.appliers = [_make(number, change) for number, change in enumerate(plan.get("changes") or ())]
+        self.arm = Arm(**plan["arm"]) if plan.get("arm") else None
+        self.parity = ParityRecorder(self.arm) if self.arm else None
+        self.roots: list[torch.nn.Module] = []
+        self._watch = RootWatch(self._root_found)
+        self._thread = threading.main_thread().ident
+        self._depth = 0
+        self._written: dict[int, dict[str, Any]] = {}
+        self._said: set[str] = set()
+        self._session: Any = None
+
+    def install(self) -> None:
+        """Before the session's own patches: the session's lie outside."""
+        if self.arm is not None:
+            seeds.install(self.arm.seed, self.arm.seed_offset)
+            if not self.arm.dropout:
+                dropout.switch_off()
+        for _, applier in self.appliers:
+            self._ask(applier, applier.install)
+        self._watch.install()
+        torch.autograd.backward = self._gate(torch.autograd.backward)
+        if self.parity is not None:
+            self.parity.install()
+        register_optimizer_step_pre_hook(self._before_update)
+        register_optimizer_step_post_hook(self._after_update)
+
+    def attach(self, session: Any) -> None:
+        """The session of this process; after a fork, the child's."""
+        self._session = session
+        self._written = {}
+        session.trial = self
+        if self.arm is not None:
+            self.arm.finish = session.finish
+        if self.parity is not None:
+            self.parity.attach(session.recorder)
+
+    # -- what is told ----------------------------------------------------------------------------------------------
+
+    def _gate(self, inner: Callable[..., Any]) -> Callable[..., Any]:
+        @functools.wraps(inner)
+        def backward(*given: Any, **kwargs: Any) -> Any:
+            args = given
+            if self._depth or threading.get_ident() != self._thread:
+                return inner(*args, **kwargs)
+            if "tensors" in kwargs:
+                kwargs["tensors"] = self._before_backward(kwargs["tensors"])
+            else:
+                args = (self._before_backward(args[0]), *args[1:]) if args else ()
+            self._depth += 1
+            try:
+                return inner(*args, **kwargs)
+            finally:
+                self._depth -= 1
+                for _, applier in self.appliers:
+                    self._ask(applier, applier.after_backward)
+
+        # What torch.compiler.disable sets, without importing torch._dynamo.
+        backward._torchdynamo_disable = True  # type: ignore[attr-defined]
+        return backward
+
+    def _before_backward(self, tensors: Any) -> Any:
+        if self.parity is not None:
+            self._guard(self.parity.backward, tensors)
+        for _, applier in self.appliers:
+            changed = self._ask(applier, applier.before_backward, tensors)
+            tensors = tensors if changed is None else changed
+        return tensors
+
+    def _before_update(self, optimizer: torch.optim.Optimizer, *_: Any) -> None:
+        if torch.compiler.is_compiling():
+            return
+        for _number, applier in self.appliers:
+            self._ask(applier, applier.before_update, optimizer)
+
+    def _after_update(self, optimizer: torch.optim.Optimizer, *_: Any) -> None:
+        if self.parity is not None and not torch.compiler.is_compiling():
+            self._guard(self.parity.updated, optimizer)
+
+    def _root_found(self, module: torch.nn.Module) -> None:
+        self.roots.append(module)
+        for applier in sorted((applier for _, applier in self.appliers), key=lambda each: each.order):
+            self._ask(applier, applier.root, module)
+        if self.arm is not None and not self.arm.dropout:
+            self._guard(dropout.switch_off_in, module)
+        self._guard(self._session.add_root, module)
+        if self.parity is not None:
+            self._guard(self.parity.root, module)
+
+    def border(self, steps: int) -> None:
+        """A step has ended. Does not return where the arm ends here."""
+        if steps == 1:
+            self._guard(self._describe)
+        if steps == ROOT_STEPS:
+            self._watch.remove()
+        for _, applier in self.appliers:
+            self._ask(applier, applier.border, steps)
+        self._guard(self._write_facts)
+        if self.parity is not None:
+            self._guard(self.parity.border, steps, self.roots)
+        if self.arm is not None and self.arm.over(steps, self.plan["recording"]):
+            self.arm.end()
+
+    def finish(self) -> None:
+        """At the end of the process: what is known of the changes, and the rest of the losses."""
+        for _, applier in self.appliers:
+            self._ask(applier, applier.finish)
+        self._guard(self._write_facts)
+        if self.parity is not None:
+            self._guard(self.parity.close)
+
+    # -- the recording ---------------------------------------------------------------------------------------------
+
+    def _describe(self) -> None:
+        parameter = next((each for root in self.roots for each in parameters_of(root)), None)
+        kind = parameter.device.type if parameter is not None else "cpu"
+        name = torch.cuda.get_device_name(parameter.device) if parameter is not None and kind == "cuda" else ""
+        kinds = [str(change["kind"]) for change in self.plan.get("changes") or ()]
+        identity.write_process(self._session.recorder.folder, kind, name, kinds)
+
+    def _write_facts(self) -> None:
+        for number, applier in self.appliers:
+            change = self.plan["changes"][number]
+            fields = {
+                "identity": number,
+                "kind": change["kind"],
+                "target": applier.target,
+                "applied": applier.applied,
+                "exercised": applier.applied and applier.exercised,
+                "detail": applier.detail,
+                "seconds": applier.seconds,
+            }
+            if self._written.get(number) != fields:
+                self._written[number] = fields
+                self._session.recorder.fact("change", **fields)
+
+    def _ask(self, applier: Applier, method: Callable[..., Any], *arguments: Any) -> Any:
+        try:
+            return method(*arguments)
+        except Exception as error:  # noqa: BLE001 - the probe's border: the change is not exercised, the job goes on
+            applier.failed(error)
+            return None
+
+    def _guard(self, method: Callable[..., Any], *arguments: Any) -> None:
+        try:
+            method(*arguments)
+        except Exception as error:  # noqa: BLE001 - the probe's border: the recording is poorer, the job goes on
+            text = f"the arm of a trial: {type(error).__name__}: {error}"
+            if text not in self._said:
+                self._said.add(text)
+                self._session.recorder.note(text)
+
+
+class _Unknown(Applier):
+    """Stands for a kind that has no applier here."""
+
+    def install(self) -> None:
+        self.refused("this steptime has no applier of that name")
+
+
+class _BeforeStart(Applier):
+    """Stands for a change that the launch has made before the interpreter started."""
+
+    def install(self) -> None:
+        self.applied = self.exercised = True
+        self.detail = "in force since the process started"
+        for name, value in self.arguments.items():
+            if os.environ.get(name) != str(value):
+                self.applied = False
+                self.refused(f"{name} is {os.environ.get(name, 'not set')}: a script on the way has set it")
+
+
+class _Preload(Applier):
+    """Stands for a library that the launch has asked the dynamic loader for."""
+
+    def install(self) -> None:
+        if not self.target:
+            self.refused("no library is named")
+            return
+        with open("/proc/self/maps", encoding="utf-8", errors="replace") as maps:
+            self.applied = self.exercised = os.path.basename(self.target) in maps.read()
+        self.detail = "loaded" if self.applied else f"no library {self.target} was found, or it was not loaded"
+
+
+def _make(number: int, change: dict[str, Any]) -> tuple[int, Applier]:
+    kind = change["kind"]
+    make = {"environment": _BeforeStart, "preload": _Preload}.get(kind) or APPLIERS.get(kind, _Unknown)
+    return number, make(change.get("target", ""), dict(change.get("arguments") or ()))
+
+
+def begin(plan: dict[str, Any]) -> Trial:
+    """The trial of a plan that has changes or an arm, in force."""
+    trial = Trial(plan)
+    trial.install()
+    return trial

@@ -1,0 +1,78 @@
+"""parity.jsonl, which an arm of a trial writes: losses, gradient norms, peak memory. Untrusted, as all files are."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import numpy as np
+
+from steptime.recording import documents
+from steptime.recording.documents import decode_lines, read_bytes
+from steptime.recording.recording import Parity
+
+NOT_FINITE = {"inf": math.inf, "-inf": -math.inf, "nan": math.nan}
+"""JSON has no such numbers."""
+LARGEST_STEP = 1 << 62
+"""A larger step or size would not fit the columns."""
+
+
+class _Line(msgspec.Struct):
+    step: int
+    loss: float | str | None = None
+    backwards: int = 0
+    gradient_norm: float | str | None = None
+    peak_bytes: int = 0
+    gradients: tuple[tuple[str, float | str | None], ...] = ()
+
+
+_decoder = msgspec.json.Decoder(_Line)
+
+
+def read_parity(path: Path, problems: list[str]) -> Parity | None:
+    """None where the process belongs to no trial, or took no step."""
+    lines = decode_lines(path, read_bytes(path, documents.LARGEST_LINES, problems), _decode, problems)
+    rows = sorted({line.step: line for line in lines}.values(), key=lambda line: line.step)
+    if not rows:
+        return None
+    return Parity(
+        step=_column([row.step for row in rows], np.int64),
+        loss=_column([_value(row.loss) for row in rows], np.float64),
+        norm=_column([_value(row.gradient_norm) for row in rows], np.float64),
+        normed=_column([row.gradient_norm is not None for row in rows], np.bool_),
+        backwards=_column([row.backwards for row in rows], np.int64),
+        peak_bytes=_column([row.peak_bytes for row in rows], np.int64),
+        gradients=tuple(
+            tuple((name, None if norm is None else _value(norm)) for name, norm in row.gradients)
+            for row in rows
+            if row.gradients
+        ),
+    )
+
+
+def _decode(data: bytes) -> _Line:
+    """Raises ValueError."""
+    try:
+        line = _decoder.decode(data)
+    except (msgspec.MsgspecError, RecursionError) as error:
+        raise ValueError(str(error)) from None
+    texts = [line.loss, line.gradient_norm, *(norm for _, norm in line.gradients)]
+    if any(isinstance(text, str) and text not in NOT_FINITE for text in texts):
+        raise ValueError("a number is neither finite nor one of inf, -inf, nan")
+    if not all(0 <= number < LARGEST_STEP for number in (line.step, line.backwards, line.peak_bytes)):
+        raise ValueError("a number is out of range")
+    return line
+
+
+def _value(number: float | str | None) -> float:
+    if number is None:
+        return math.nan
+    return NOT_FINITE[number] if isinstance(number, str) else number
+
+
+def _column(values: list[Any], kind: type[Any]) -> Any:
+    column = np.array(values, kind)
+    column.flags.writeable = False
+    return column
