@@ -95,6 +95,18 @@ def test_an_optimizer_that_works_tensor_by_tensor_shows_in_its_operators(written
     assert use.duration.value == 580_000 + 10_000  # from the first kernel at 5 µs to the end of the last at 595
 
 
+def test_the_number_of_tensors_is_what_most_operators_of_an_update_share(written: Written, launched: Launch) -> None:
+    names = ["aten::lerp_", "aten::addcmul_", "aten::addcdiv_", "aten::copy_", "aten::copy_"]
+    calls = [
+        event
+        for at, name in enumerate(name for _ in range(25) for name in names)
+        for event in launched(name, 20 * at, shape=[8, 8])
+    ]
+    trace = written([step(0, 3000), annotation("Optimizer.step#Adam.step", 0, 2600), *calls])
+    (use,) = case_of(trace).optimizers
+    assert (use.type, use.parameters, use.elements) == ("Adam", 25, 25 * 64)
+
+
 @pytest.mark.parametrize("name", ["aten::_foreach_add_", "aten::_fused_adamw_"])
 def test_an_optimizer_with_lists_of_tensors_is_told_from_one_without(
     written: Written, launched: Launch, name: str

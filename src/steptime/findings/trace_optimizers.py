@@ -3,7 +3,7 @@ for them."""
 
 from __future__ import annotations
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 
 import numpy as np
 import numpy.typing as npt
@@ -53,16 +53,19 @@ def _use(trace: Trace, links: Links, updates: Int64, windows: Int64) -> Optimize
 
 
 def _tensors(trace: Trace, rows: Int64, updates: int) -> tuple[int, int, bool]:
-    """(tensors, numbers in them, whether they are updated one by one), by the in-place operator that is called most
-    often; zeros where nothing is repeated or no shapes are recorded."""
+    """(tensors, numbers in them, whether they are updated one by one); zeros where nothing is repeated or no shapes are
+    recorded. Each tensor has its own call of most of the in-place operators, some are called twice for each (the step
+    counts, casts): the number of calls that most of them share is the number of tensors."""
     events = trace.events
     calls: dict[int, list[int]] = defaultdict(list)
     for row, name in zip(rows.tolist(), events.name[rows].tolist(), strict=True):
         if trace.symbols[name].endswith("_") and "_foreach_" not in trace.symbols[name]:
             calls[name].append(row)
-    most = max(calls.values(), key=len, default=[])
-    if len(most) < ONE_BY_ONE * updates:
+    shared = Counter(map(len, calls.values()))
+    usual = min(shared, key=lambda count: (-shared[count], count), default=0)
+    if usual < ONE_BY_ONE * updates:
         return 0, 0, False
+    most = next(rows for rows in calls.values() if len(rows) == usual)
     shapes = [int(events.shapes[row]) for row in most]
     known = {shape: next(iter(shapes_of(trace.shapes[shape])), ()) for shape in set(shapes) if shape != ABSENT}
     return len(most) // updates, sum(elements(known[each]) for each in shapes if each in known) // updates, True

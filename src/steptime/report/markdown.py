@@ -149,7 +149,7 @@ def _operators(case: Case) -> list[str]:
             operator.name,
             f"{operator.calls:.4g}",
             format_duration(operator.duration),
-            operator.bound,
+            operator.bound if case.machine is not None else "",
             f"{operator.flops:.3g}" if operator.flops is not None else "",
             format_bytes(operator.bytes) if operator.bytes is not None else "",
         )

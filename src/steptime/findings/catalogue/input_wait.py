@@ -56,8 +56,10 @@ def _from_trace(signals: Signals) -> Finding | None:
         return None
     gap = max((gap for gap in signals.gaps if gap.account == "input"), key=_idle, default=None)
     share = format_share(ratio(account.duration.value, signals.step.duration.value))
-    what = "The device idles" if signals.step.device != "cpu" else "Each step waits"
-    summary = f"{what} {format_duration(account.duration.value)} a step ({share}) for the next batch"
+    wait = format_duration(account.duration.value)
+    on_device = signals.step.device != "cpu"
+    what = f"The device idles {wait} a step" if on_device else f"Each step waits {wait}"
+    summary = f"{what} ({share}) for the next batch"
     evidence = (f"{gap.cause}: {gap.count:.3g} gaps a step, the longest {format_duration(gap.longest)}",) if gap else ()
     return input_wait.finding(
         summary,
@@ -76,7 +78,7 @@ def _advice_from_trace(cause: str) -> str:
         return f"The loader has no workers: try two, unless its items are cheap or in memory; {watch}."
     if "MultiProcessing" in cause:
         return f"Its workers do not keep up: try more of them, or cheaper items; {watch}."
-    return f"{watch[0].upper()}{watch[1:]}: reading, collating, and how many workers would keep up."
+    return f"Measure the job too: {watch}, and says how many workers would keep up."
 
 
 def _idle(gap: GapUse) -> float:
