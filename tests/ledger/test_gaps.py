@@ -77,6 +77,21 @@ def test_a_drain_is_caused_by_the_outermost_operator_around_the_wait(written: Wr
     assert (wait.source.file, wait.source.line) == ("train.py", 3)
 
 
+def test_waits_of_one_operator_are_told_apart_by_their_lines(written: Written) -> None:
+    def read_back(begin: float, line: str, number: int) -> Events:
+        stack = [python(line, begin, begin + 150), operator("aten::item", begin + 1, begin + 140)]
+        wait = called("cudaStreamSynchronize", begin + 2, begin + 110)
+        return [*stack, wait, launch(number, begin + 160, begin + 165), kernel(number, begin + 170, begin + 300)]
+
+    first, second = read_back(10, "train.py(3): loss", 2), read_back(310, "metrics.py(9): accuracy", 3)
+    trace = written([step(0, 700), launch(1, 0, 5), kernel(1, 5, 100), *first, *second])
+    syncs = [each for each in looked_at(trace)[1] if each.account is Account.SYNC]
+    assert {(each.cause, each.source.function if each.source else "") for each in syncs} == {
+        ("aten::item", "loss"),
+        ("aten::item", "accuracy"),
+    }
+
+
 def test_a_wait_that_costs_the_device_nothing_is_listed_without_idle_time(written: Written) -> None:
     _, _, (wait,) = looked_at(written(training(called("cudaStreamSynchronize", 20, 90))))
     assert (wait.call, wait.operator, wait.calls.tolist(), wait.idle.tolist()) == (

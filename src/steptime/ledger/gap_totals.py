@@ -17,6 +17,7 @@ from steptime.links.names import SYNCHRONISATION, matching
 from steptime.quantities import SourceLine
 
 Int64 = npt.NDArray[np.int64]
+BY_LINE = (Account.SYNC, Account.HOST)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -45,10 +46,15 @@ class WaitTotal:
 
 
 def gap_totals(trace: Trace, links: Links, gaps: Gaps, steps: int) -> tuple[GapTotal, ...]:
-    """The longest first. By account they sum to the ledger's entries of each step. steps: how many there are."""
+    """The longest first. By account they sum to the ledger's entries of each step. steps: how many there are.
+
+    Waits and Python of one name are told apart by the user's functions around them, because each is a line to change.
+    """
     names = np.where(gaps.cause == UNKNOWN, UNKNOWN, trace.events.name[gaps.cause])
+    function = np.where(gaps.cause == UNKNOWN, UNKNOWN, links.function[gaps.cause])
+    line = np.where(function == UNKNOWN, UNKNOWN, trace.events.name[function])
     totals = []
-    for chosen in grouped(gaps.account, names):
+    for chosen in grouped(gaps.account, names, np.where(np.isin(gaps.account, BY_LINE), line, UNKNOWN)):
         first, step, duration = chosen[0], gaps.step[chosen], gaps.duration[chosen]
         totals.append(
             GapTotal(
