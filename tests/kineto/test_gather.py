@@ -81,8 +81,6 @@ def test_a_packed_copy_beside_a_trace_is_not_another_trace(tmp_path: Path) -> No
         ("trace_rank_12.json", 12),
         ("Rank7.json", 7),
         ("worker3_step_12.1694128201545.pt.trace.json.gz", 3),
-        ("rank5/trace.json", 5),
-        ("rank5/rank6.json", 6),
         ("resnet50_workers0.pt.trace.json", None),
         ("frank2.json", None),
         ("rank_not_found_v0.json", None),
@@ -90,7 +88,21 @@ def test_a_packed_copy_beside_a_trace_is_not_another_trace(tmp_path: Path) -> No
     ],
 )
 def test_the_rank_in_a_name(path: str, rank: int | None) -> None:
-    assert rank_in_name(Path("/traces") / path) == rank
+    assert rank_in_name(path) == rank
+
+
+def test_a_folders_name_says_the_rank_where_nothing_else_does(tmp_path: Path) -> None:
+    for path, pid in (("rank5/trace.json", 1), ("rank5x/rank6.json", 2), ("rank7/trace.json", 3)):
+        of_rank(tmp_path / path, None, pid=pid)
+    assert [rank for rank, _ in names(gather([str(tmp_path)]))] == [5, 6, 7]
+
+
+def test_a_folder_of_several_processes_is_not_one_rank_whatever_its_name(tmp_path: Path) -> None:
+    of_rank(tmp_path / "lora_rank8" / "a.json", None, pid=1)
+    of_rank(tmp_path / "lora_rank8" / "b.json", None, pid=2, begin=1)
+    of_rank(tmp_path / "lora_rank8" / "c.json", 3, pid=3, begin=2)
+    found = gather([str(tmp_path / "lora_rank8")])
+    assert names(found) == [(3, ["c.json"]), (None, ["a.json"]), (None, ["b.json"])]
 
 
 def test_the_file_knows_its_rank_better_than_its_name(tmp_path: Path) -> None:

@@ -36,4 +36,4 @@ def test_a_pause_of_a_day_is_a_day() -> None:
 def test_its_names_of_ranks_are_understood() -> None:
     (listed,) = re.findall(r"what its name says \((.*?)\)", " ".join(TEXT.split()))
     names = re.findall(r"`(.*?)`", listed)
-    assert [rank_in_name(Path(name)) for name in names] == [34, 0, 0, 3]
+    assert [rank_in_name(name) for name in names] == [34, 0, 0, 3]

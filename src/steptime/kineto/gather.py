@@ -11,7 +11,7 @@ import glob
 import re
 from collections import Counter
 from collections.abc import Hashable, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -47,10 +47,12 @@ class Gathered:
 
 @dataclass(frozen=True, slots=True)
 class _Head:
-    """What the begin of a file says. process: the id of the process that made most of the first events of a host."""
+    """What the begin of a file says. process: the id of the process that made most of the first events of a host.
+    guessed: the rank is that of the folder's name."""
 
     path: Path
     rank: int | None
+    guessed: bool
     world_size: int | None
     process: int | str | None
     begin: int
@@ -79,6 +81,7 @@ def gather(paths: Sequence[str], *, max_size: int = DEFAULT_MAX_SIZE) -> Gathere
             heads.append(head)
     if not heads:
         raise TraceError("no-traces", _nothing(paths, passed_over))
+    heads = _doubted(heads)
     _check_one_job(heads)
     ranks = _by_rank(heads)
     unknown = sum(rank.rank is None for rank in ranks)
@@ -123,9 +126,10 @@ def _without_copies(files: Iterable[Path]) -> list[Path]:
 def _head(path: Path, max_size: int) -> _Head:
     trace = peek(path, max_size=max_size)
     events = trace.events
-    rank = trace.rank if trace.rank is not None else rank_in_name(path)
+    said = trace.rank if trace.rank is not None else rank_in_name(path.name)
+    rank = said if said is not None else rank_in_name(path.parent.name)
     begin = int(events.begin.min()) if len(events) else 0
-    return _Head(path, rank, trace.world_size, host_process(trace), begin)
+    return _Head(path, rank, said is None, trace.world_size, host_process(trace), begin)
 
 
 def _head_if_trace(path: Path, max_size: int) -> _Head | None:
@@ -137,13 +141,19 @@ def _head_if_trace(path: Path, max_size: int) -> _Head | None:
         return None
 
 
-def rank_in_name(path: Path) -> int | None:
-    """The rank that the file's name holds, else its folder's."""
-    for name in (path.name, path.parent.name):
-        found = RANK_IN_NAME.search(name)
-        if found:
-            return int(found.group(1))
-    return None
+def rank_in_name(name: str) -> int | None:
+    """The rank that the name of a file or a folder holds."""
+    found = RANK_IN_NAME.search(name)
+    return int(found.group(1)) if found else None
+
+
+def _doubted(heads: Sequence[_Head]) -> list[_Head]:
+    """The same without the ranks of folders' names where several processes lie in one: "lora_rank8" means no rank."""
+    processes: dict[int | None, set[int | str | None]] = {}
+    for head in heads:
+        processes.setdefault(head.rank, set()).add(head.process)
+    unclear = {rank for rank, found in processes.items() if len(found) > 1}
+    return [replace(head, rank=None) if head.guessed and head.rank in unclear else head for head in heads]
 
 
 def host_process(trace: Trace) -> int | str | None:
