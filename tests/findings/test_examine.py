@@ -3,6 +3,8 @@ order."""
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from steptime.findings.case import AccountUse, Case, Signal, StepSummary
@@ -49,6 +51,8 @@ def test_a_missing_signal_is_named_and_the_rule_is_not_called() -> None:
     examination = examine(CASE, [needy])
     assert examination.not_examined == (("ST901", "no DataLoader fed the training steps"),)
     assert not examination.failed
+    traced = examine(replace(CASE, step=replace(STEP, mode="trace")), [needy])
+    assert "a trace does not show" in traced.not_examined[0][1]
 
 
 @pytest.mark.parametrize("generator", [False, True])
@@ -95,6 +99,15 @@ def test_what_is_within_two_percent_or_within_its_own_noise_is_left_out() -> Non
         made("ST903", "enough", found("ST903", "enough", stake(21))),
     )
     assert names(*rules) == ["enough"]
+
+
+def test_what_a_few_traced_steps_show_is_told_with_their_number() -> None:
+    noisy = made("ST902", "noise", found("ST902", "noise", stake(50, spread=1.1)))
+    few = replace(CASE, step=replace(STEP, mode="trace", steady=3))
+    assert names(noisy, case=few) == ["noise"]
+    assert "rests on 3 steps" in examine(few, [noisy]).findings[0].evidence[-1]
+    assert names(noisy, case=replace(few, step=replace(few.step, steady=6))) == []
+    assert names(noisy, case=replace(few, step=replace(few.step, mode="optimizer"))) == []
 
 
 def test_no_finding_promises_more_than_its_account_holds() -> None:

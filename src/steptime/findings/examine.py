@@ -14,7 +14,7 @@ from steptime.findings.catalogue import CATALOGUE
 from steptime.findings.finding import Examination, Finding, Weight
 from steptime.findings.plugins import plugin_rules
 from steptime.findings.rule import Rule
-from steptime.findings.signals import ABSENCE, Signals, measured
+from steptime.findings.signals import ABSENCE, NOT_IN_TRACES, Signals, measured
 from steptime.findings.stakes import capped, named
 from steptime.quantities import Estimate
 
@@ -44,10 +44,11 @@ def examine(case: Case, rules: Iterable[Rule] | None = None) -> Examination:
     findings: list[Finding] = []
     absent: list[tuple[str, str]] = []
     failed = list(problems)
+    reasons = ABSENCE | NOT_IN_TRACES if case.step.mode == "trace" else ABSENCE
     for rule in chosen:
         missing = [signal for signal in rule.needs if not measured(case, signal)]
         if missing:
-            absent.append((rule.code, "; ".join(sorted(ABSENCE[signal] for signal in missing))))
+            absent.append((rule.code, "; ".join(sorted(reasons[signal] for signal in missing))))
             continue
         try:
             findings += rule(Signals(case, rule.needs | rule.uses))

@@ -63,6 +63,19 @@ ABSENCE: dict[Signal, str] = {
 }
 """Why a rule was not examined, by the signal that is missing."""
 
+NOT_IN_TRACES: dict[Signal, str] = {
+    Signal.LOADER: "a trace does not show the parts of the loader (steptime run times them)",
+    Signal.PHASES: "a trace does not show the phases of the steps (steptime run times them)",
+    Signal.LINES: "a trace does not time the lines of the training loop (steptime run does)",
+    Signal.SETTINGS: "a trace does not hold the settings of torch (steptime run reads them)",
+    Signal.CONTENTION: "a trace holds no telemetry of the machine (steptime run takes it)",
+    Signal.SEGMENTS: "a trace does not tell what lies between the steps",
+    Signal.GARBAGE: "the trace holds no collections (torch.profiler records them with record_python_gc_info)",
+    Signal.OPTIMIZERS: "the trace marks no optimiser",
+    Signal.COMPILATIONS: "a trace does not hold the reasons of compilations (steptime run keeps them)",
+}
+"""The same for a bare trace, where nobody watched the job."""
+
 
 class UndeclaredSignalError(LookupError):
     """A rule read a signal that it had not declared: a fault of the rule."""

@@ -41,7 +41,7 @@ def late_rank(signals: Signals) -> Finding | None:
         return None
     others = [rank for rank in signals.ranks if rank.rank != late.rank]
     waiting = sum(rank.waiting for rank in others) / len(others)
-    share = format_share(ratio(waiting, signals.step.duration.value))
+    share = format_share(ratio(waiting, sum(rank.step for rank in others) / len(others)))
     summary = (
         f"The other ranks wait {format_duration(waiting)} a step ({share}) in collectives, {format_share(late.last)} "
         f"of it for rank {late.rank}"
