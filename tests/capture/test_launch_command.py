@@ -6,6 +6,7 @@ import errno
 import os
 import sys
 import time
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -42,6 +43,26 @@ def test_an_executable_script_without_one_is_run_by_python(folder: Path) -> None
     script.write_text("print()\n")
     script.chmod(0o755)
     assert resolve(["./train.py"])[1:] == ("./train.py",)
+
+
+@pytest.fixture
+def nobody() -> Iterator[None]:
+    """A user whom permissions hold."""
+    if os.geteuid():
+        yield
+        return
+    os.seteuid(65534)
+    yield
+    os.seteuid(0)
+
+
+@pytest.mark.parametrize("name", ["train.py", "train"])
+def test_a_command_in_a_folder_that_is_closed_to_us_is_refused(folder: Path, nobody: None, name: str) -> None:
+    if os.access(folder, os.W_OK, effective_ids=True):
+        (folder / "closed").mkdir(0o000)
+    with pytest.raises(CommandError, match="permissions of its folders") as refusal:
+        resolve([str(folder / "closed" / name)])
+    assert (refusal.value.slug, refusal.value.exit_status) == ("command-not-executable", 126)
 
 
 def test_any_other_command_stays_as_it_is() -> None:

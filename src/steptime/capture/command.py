@@ -29,10 +29,17 @@ def resolve(command: Sequence[str]) -> tuple[str, ...]:
     if not command:
         raise UsageError("no-command", "There is no command: write it after --, as in: steptime run -- python train.py")
     first = command[0]
-    if first.endswith(".py") and not _is_program(first):
-        return (_python(), *_script(command))
-    if shutil.which(first) is None:
-        raise _refusal(first)
+    try:
+        if first.endswith(".py") and not _is_program(first):
+            return (_python(), *_script(command))
+        if shutil.which(first) is None:
+            raise _refusal(first)
+    except PermissionError:
+        raise CommandError(
+            "command-not-executable",
+            f"{first} lies, or leads, where you may not look: see the permissions of its folders.",
+            exit_status=NOT_EXECUTABLE,
+        ) from None
     return tuple(command)
 
 
