@@ -61,8 +61,14 @@ def training(*events: Event) -> Events:
 
 def test_the_loader_is_the_cause_of_input(written: Written) -> None:
     inside = [operator("aten::stack", 300, 500), python("data.py(7): __getitem__", 250, 700)]
-    found = causes(written(training(annotation(LOADER, 120, 800), *inside)))
-    assert found[("INPUT", LOADER)] == 680
+    trace = written(training(python("train.py(2): main", 0, 990), annotation(LOADER, 120, 800), *inside))
+    assert causes(trace)[("INPUT", LOADER)] == 680
+    gaps, totals, _ = looked_at(trace)
+    (waited,) = (each for each in totals if each.account is Account.INPUT)
+    assert waited.source is not None
+    assert waited.source.function == "__getitem__", "what to change is what the loader was at, not the loop around it"
+    (row,) = gaps.inside[gaps.account == Account.INPUT]
+    assert trace.symbols[trace.events.name[row]] == "data.py(7): __getitem__"
 
 
 def test_a_drain_is_caused_by_the_outermost_operator_around_the_wait(written: Written) -> None:

@@ -23,7 +23,8 @@ BY_LINE = (Account.SYNC, Account.HOST)
 @dataclass(frozen=True, slots=True, eq=False)
 class GapTotal:
     """Idle time of one account with one cause ("" where the trace shows none). duration: (n,) ns of each step; count:
-    (n,) pieces; longest: ns. source: the user's function with most of it, where it begins."""
+    (n,) pieces; longest: ns. source: where the user's function begins that has most of it; of input, the one in the
+    loader, if the trace shows one there."""
 
     account: Account
     cause: str
@@ -53,6 +54,7 @@ def gap_totals(trace: Trace, links: Links, gaps: Gaps, steps: int) -> tuple[GapT
     names = np.where(gaps.cause == UNKNOWN, UNKNOWN, trace.events.name[gaps.cause])
     function = np.where(gaps.cause == UNKNOWN, UNKNOWN, links.function[gaps.cause])
     line = np.where(function == UNKNOWN, UNKNOWN, trace.events.name[function])
+    behind = np.where(gaps.account == Account.INPUT, gaps.inside, gaps.cause)
     totals = []
     for chosen in grouped(gaps.account, names, np.where(np.isin(gaps.account, BY_LINE), line, UNKNOWN)):
         first, step, duration = chosen[0], gaps.step[chosen], gaps.duration[chosen]
@@ -63,7 +65,7 @@ def gap_totals(trace: Trace, links: Links, gaps: Gaps, steps: int) -> tuple[GapT
                 duration=per_step(step, duration, steps),
                 count=per_step(step, np.ones(len(step), np.int64), steps),
                 longest=int(duration.max()),
-                source=source_of(trace, links, gaps.cause[chosen], duration),
+                source=source_of(trace, links, behind[chosen], duration),
             )
         )
     return tuple(sorted(totals, key=lambda each: (-int(each.duration.sum()), each.account, each.cause)))

@@ -34,7 +34,8 @@ class Gaps:
     begin, end: ns. gap: number of the idle stretch that the piece is of. step: index of the window. account: an
     `Account` from INPUT on. launch: row of the call that ends the stretch. lane: of the thread that made it. wait: of
     a piece of SYNC, row of the call that waited. cause: row of the event that held that thread for most of the piece:
-    an operator, a runtime call, an annotation or a Python function. Rows are UNKNOWN where there is none.
+    an operator, a runtime call, an annotation or a Python function. inside: row of the innermost event alike, whatever
+    the account: what the loader was at. Rows are UNKNOWN where there is none.
     """
 
     begin: Int64
@@ -46,6 +47,7 @@ class Gaps:
     lane: Int64
     wait: Int64
     cause: Int64
+    inside: Int64
 
     def __len__(self) -> int:
         return len(self.begin)
@@ -78,8 +80,9 @@ def gaps_of(
     wait = _waits(trace, idle, np.append(idle.begin, 0)[gap], begin, lane)
     wait = np.where((wait == UNKNOWN) & np.append(idle.staged, False)[gap], launch, wait)
     wait = np.where(account == Account.SYNC, wait, UNKNOWN)
-    found = Gaps(begin, end, gap, step, account, launch, lane, wait, np.full(len(gap), UNKNOWN))
-    found.cause[:] = _causes(trace, links, idle, found)
+    nothing = np.full(len(gap), UNKNOWN)
+    found = Gaps(begin, end, gap, step, account, launch, lane, wait, nothing, nothing.copy())
+    _find_causes(trace, links, idle, found)
     for column in Gaps.__slots__:
         getattr(found, column).flags.writeable = False
     return found
@@ -118,11 +121,10 @@ def _waits(trace: Trace, idle: Idle, drained: Int64, begin: Int64, lane: Int64) 
     return found
 
 
-def _causes(trace: Trace, links: Links, idle: Idle, pieces: Gaps) -> Int64:
-    """The event behind each piece; what it is looked for among depends on the account."""
-    cause = np.full(len(pieces), UNKNOWN)
+def _find_causes(trace: Trace, links: Links, idle: Idle, pieces: Gaps) -> None:
+    """Writes the event behind each piece; what the cause is looked for among depends on the account."""
     waited = pieces.wait != UNKNOWN
-    cause[waited] = outermost_operator(trace, links, pieces.wait[waited])
+    pieces.cause[waited] = outermost_operator(trace, links, pieces.wait[waited])
     itself = np.arange(len(trace.events), dtype=np.int32)
     kinds = {
         Account.INPUT: causes_of_input(trace, links),
@@ -140,5 +142,5 @@ def _causes(trace: Trace, links: Links, idle: Idle, pieces: Gaps) -> Int64:
         account, behind = pieces.account[chosen][held.piece], np.empty(len(held.piece), np.int64)
         for each, standing_for in kinds.items():
             behind[account == each] = standing_for[held.owner[account == each]]
-        cause[chosen] = heaviest(held.piece, behind, held.duration, len(chosen))
-    return cause
+        pieces.cause[chosen] = heaviest(held.piece, behind, held.duration, len(chosen))
+        pieces.inside[chosen] = heaviest(held.piece, held.owner, held.duration, len(chosen))
