@@ -29,6 +29,7 @@ from steptime.findings.case import (
     AccountUse,
     Case,
     CompilationUse,
+    GapUse,
     GarbageUse,
     LineUse,
     RecomputeUse,
@@ -334,6 +335,11 @@ PLANTED: dict[str, dict[str, Case]] = {
     },
     "host-sync": {
         "fires": replace(_CUDA, sites=(SITE,)),
+        "fires-with-the-gap-and-the-line": replace(
+            _CUDA,
+            sites=(replace(SITE, idle=None), replace(SITE, name="cpu", idle=None)),
+            gaps=(GapUse("sync", "aten::item", about(3.5 * MS), 1.0, 3_600_000),),
+        ),
         "fires-without-a-trace": replace(_CUDA, sites=(replace(SITE, idle=None),)),
         "clean": replace(_CUDA, sites=(replace(SITE, idle=0.01 * MS),)),
         "clean-on-the-cpu": replace(BASE, sites=(SiteUse("item", "cpu", 1.0, SITE.source),)),

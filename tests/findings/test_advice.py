@@ -82,6 +82,7 @@ def test_nothing_is_advised_that_is_on_already_or_harms(rule: str, name: str, un
         ("recompute", "fires-by-the-line", "checkpoint(block, x)"),
         ("batch-preparation", "fires", "next_batch"),
         ("host-sync", "fires", "loss.item()"),
+        ("host-sync", "fires-with-the-gap-and-the-line", "loss.item()"),
         ("input-wait", "fires", "__getitem__"),
     ],
 )
