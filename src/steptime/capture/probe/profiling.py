@@ -49,7 +49,8 @@ class Window:
         end = now()
         epoch, monotonic = clock_pair()
         self._profile.stop()
-        os.stat(self._folder)  # where it was removed, Kineto would complain on the user's stderr and go on
+        if not os.access(self._folder, os.W_OK | os.X_OK):  # Kineto would complain on the user's stderr and go on
+            raise OSError(f"nothing can be written to {self._folder} any more")
         path = f"trace-{self.number}.json"
         target = os.path.join(self._folder, path)
         self._profile.export_chrome_trace(target + ".partial")
