@@ -338,7 +338,7 @@ PLANTED: dict[str, dict[str, Case]] = {
         "fires-with-the-gap-and-the-line": replace(
             _CUDA,
             sites=(replace(SITE, idle=None), replace(SITE, name="cpu", idle=None)),
-            gaps=(GapUse("sync", "aten::item", about(3.5 * MS), 1.0, 3_600_000),),
+            gaps=(GapUse("sync", "aten::item", about(3.9 * MS), 1.0, 3_950_000),),
         ),
         "fires-without-a-trace": replace(_CUDA, sites=(replace(SITE, idle=None),)),
         "clean": replace(_CUDA, sites=(replace(SITE, idle=0.01 * MS),)),
