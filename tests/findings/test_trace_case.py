@@ -131,6 +131,16 @@ def test_garbage_is_known_only_where_the_profiler_recorded_some(written: Written
     assert (garbage.duration.value, garbage.collections) == (40_000, 2)
 
 
+def test_waiting_for_input_says_what_the_loader_was_at(written: Written, launched: Launch) -> None:
+    loader = annotation("enumerate(DataLoader)#_SingleProcessDataLoaderIter.__next__", 20, 500)
+    inside = [python("<built-in function zoom_shift>", 60, 450), python("<built-in function cat>", 450, 490)]
+    case = case_of(written([step(0, 600), *launched("aten::mm", 0), loader, *inside, *launched("aten::mm", 500, 90)]))
+    (waited,) = (gap for gap in case.gaps if gap.account == "input")
+    assert waited.inside == "zoom_shift"
+    (finding,) = (each for each in examine(case).findings if each.code == "ST101")
+    assert "mostly in zoom_shift" in finding.summary
+
+
 def test_kernels_carry_the_users_function_and_what_they_would_take_at_the_roofline(
     written: Written, launched: Launch
 ) -> None:

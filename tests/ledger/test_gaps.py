@@ -68,7 +68,7 @@ def test_the_loader_is_the_cause_of_input(written: Written) -> None:
     assert waited.source is not None
     assert waited.source.function == "__getitem__", "what to change is what the loader was at, not the loop around it"
     (row,) = gaps.inside[gaps.account == Account.INPUT]
-    assert trace.symbols[trace.events.name[row]] == "data.py(7): __getitem__"
+    assert trace.symbols[trace.events.name[row]] == waited.inside == "data.py(7): __getitem__"
 
 
 def test_a_drain_is_caused_by_the_outermost_operator_around_the_wait(written: Written) -> None:

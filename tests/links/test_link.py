@@ -17,6 +17,7 @@ from steptime.kineto.reader import read
 from steptime.kineto.table import ABSENT, Category, Trace
 from steptime.ledger.trace_steps import steps_of
 from steptime.links.forest import forest_of
+from steptime.links.frames import function_name
 from steptime.links.link import DEVICE, HOST, link, roles_of
 from steptime.links.links import UNKNOWN, Links
 from steptime.links.partners import latest_before
@@ -179,6 +180,19 @@ def test_a_trace_of_a_device_alone_puts_work_into_the_step_in_which_it_began(wri
     trace = written([kernel(1, 10, 20, "a"), kernel(2, 120, 130, "b")])
     links = link(trace, np.array([[0, 100_000], [100_000, 200_000]]))
     assert links.step.tolist() == [0, 1]
+
+
+@pytest.mark.parametrize(
+    ("symbol", "name"),
+    [
+        ("<built-in function zoom_shift>", "zoom_shift"),
+        ("<built-in method item of Tensor object at 0x7f>", "item"),
+        ("train.py(12): forward", "forward"),
+        ("aten::stack", "aten::stack"),
+    ],
+)
+def test_a_python_function_has_a_name_without_its_place(symbol: str, name: str) -> None:
+    assert function_name(symbol) == name
 
 
 def test_nothing_is_linked_in_a_trace_without_events_of_the_host(written: Written) -> None:

@@ -34,7 +34,7 @@ from steptime.ledger.gap_totals import gap_totals
 from steptime.ledger.gaps import Gaps
 from steptime.ledger.ledger import Account, Int64
 from steptime.ledger.operations import DISPATCH_GAP
-from steptime.links.frames import source_line
+from steptime.links.frames import function_name, source_line
 from steptime.links.links import UNKNOWN, Links
 from steptime.quantities import SourceLine
 from steptime.replay.replay import Prediction, Replay
@@ -94,6 +94,7 @@ def gap_uses(trace: Trace, links: Links, gaps: Gaps, steps: int) -> tuple[GapUse
             count=float(each.count.mean()),
             longest=each.longest,
             source=each.source,
+            inside=function_name(each.inside)[:LONGEST_TEXT],
         )
         for each in gap_totals(trace, links, named_gaps, steps)[:MOST_GAPS]
     )

@@ -24,7 +24,7 @@ BY_LINE = (Account.SYNC, Account.HOST)
 class GapTotal:
     """Idle time of one account with one cause ("" where the trace shows none). duration: (n,) ns of each step; count:
     (n,) pieces; longest: ns. source: where the user's function begins that has most of it; of input, the one in the
-    loader, if the trace shows one there."""
+    loader, if the trace shows one there. inside: of input, what the loader was at for most of it ("" if not known)."""
 
     account: Account
     cause: str
@@ -32,6 +32,7 @@ class GapTotal:
     count: Int64
     longest: int
     source: SourceLine | None
+    inside: str = ""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -66,6 +67,7 @@ def gap_totals(trace: Trace, links: Links, gaps: Gaps, steps: int) -> tuple[GapT
                 count=per_step(step, np.ones(len(step), np.int64), steps),
                 longest=int(duration.max()),
                 source=source_of(trace, links, behind[chosen], duration),
+                inside=_inside(trace, gaps, chosen) if gaps.account[first] == Account.INPUT else "",
             )
         )
     return tuple(sorted(totals, key=lambda each: (-int(each.duration.sum()), each.account, each.cause)))
@@ -95,3 +97,13 @@ def wait_totals(trace: Trace, links: Links, gaps: Gaps, steps: int) -> tuple[Wai
             )
         )
     return tuple(sorted(totals, key=lambda each: (-int(each.idle.sum()), -int(each.calls.sum()), each.call)))
+
+
+def _inside(trace: Trace, gaps: Gaps, chosen: Int64) -> str:
+    """The name of the event that held most of these pieces, "" where it is what they are called after anyway."""
+    known = chosen[(gaps.inside[chosen] != UNKNOWN) & (gaps.inside[chosen] != gaps.cause[chosen])]
+    if not len(known):
+        return ""
+    names = trace.events.name[gaps.inside[known]]
+    spent = np.bincount(names, gaps.duration[known])
+    return trace.symbols[int(spent.argmax())] if spent.max() > gaps.duration[chosen].sum() / 2 else ""

@@ -18,6 +18,7 @@ from steptime.kineto.table import Trace
 from steptime.quantities import SourceLine
 
 FRAME = re.compile(r"^(?P<file>[^<].*)\((?P<line>\d+)\): (?P<function>.*)$")
+BUILT_IN = re.compile(r"^<built-in (?:function|method) (?P<function>\w+)(?: of .*)?>$")
 FOREIGN = re.compile(r"(^|/)(site-packages|dist-packages|lib/python\d[\d.]*)/")
 _LIBRARIES = """
 torch torchvision torchaudio numpy pandas scipy sklearn PIL transformers accelerate datasets tokenizers lightning
@@ -48,3 +49,10 @@ def source_line(symbol: str) -> SourceLine | None:
     """Where the function of a frame begins; None for what is no Python function in a file."""
     found = FRAME.match(symbol)
     return SourceLine(found["file"], int(found["line"]), found["function"]) if found else None
+
+
+def function_name(symbol: str) -> str:
+    """The name of a Python function alone: "zoom_shift" of "<built-in function zoom_shift>", "forward" of
+    "train.py(12): forward"; anything else as it is."""
+    found = FRAME.match(symbol) or BUILT_IN.match(symbol)
+    return found["function"] if found else symbol

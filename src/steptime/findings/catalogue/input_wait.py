@@ -59,7 +59,8 @@ def _from_trace(signals: Signals) -> Finding | None:
     wait = format_duration(account.duration.value)
     on_device = signals.step.device != "cpu"
     what = f"The device idles {wait} a step" if on_device else f"Each step waits {wait}"
-    summary = f"{what} ({share}) for the next batch"
+    inside = f", mostly in {gap.inside}" if gap and gap.inside else ""
+    summary = f"{what} ({share}) for the next batch{inside}"
     evidence = (f"{gap.cause}: {gap.count:.3g} gaps a step, the longest {format_duration(gap.longest)}",) if gap else ()
     return input_wait.finding(
         summary,
