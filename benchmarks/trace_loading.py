@@ -1,7 +1,7 @@
 """How fast and in how much memory traces are read, beside Holistic Trace Analysis.
 
     python benchmarks/trace_loading.py --trace ../shared/data/hta/ns_resolution_trace/<file> \\
-        [--megabytes 100,1000,3000] [--rounds 5] [--hta-python PATH]... [--hta-up-to 100] [--name MACHINE]
+        [--megabytes 100,1000,3000] [--rounds 5,3,1] [--hta-python PATH]... [--hta-up-to 100] [--name MACHINE]
 
 The real trace's events are repeated with jitter (large_trace.py) until the file has the wanted size. Each measurement
 is a process of its own; all take turns within a round. Python's start and imports do not count, for nobody. Ratios are
@@ -37,16 +37,18 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--trace", type=Path)
     parser.add_argument("--megabytes", default="100")
-    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--rounds", default="5", help="of each size, or one number for all")
     parser.add_argument("--hta-python", action="append", default=[])
     parser.add_argument("--hta-up-to", type=int, default=100, metavar="MB")
     parser.add_argument("--name", default=platform.machine() + f"-{os.cpu_count()}cpu")
     options = parser.parse_args()
-    results: dict[str, Any] = {"machine": machine(), "trace": options.trace.name, "rounds": options.rounds, "sizes": []}
+    results: dict[str, Any] = {"machine": machine(), "trace": options.trace.name, "sizes": []}
     target = HERE / "results" / f"trace-loading-{options.name}"
-    for megabytes in map(int, options.megabytes.split(",")):
+    sizes = [int(size) for size in options.megabytes.split(",")]
+    rounds = [int(count) for count in options.rounds.split(",")]
+    for megabytes, count in zip(sizes, rounds * (len(sizes) if len(rounds) == 1 else 1), strict=True):
         others = options.hta_python if megabytes <= options.hta_up_to else []
-        results["sizes"].append(of_size(options.trace, megabytes, options.rounds, others))
+        results["sizes"].append(of_size(options.trace, megabytes, count, others))
         target.with_suffix(".json").write_text(json.dumps(results, indent=1) + "\n")
         target.with_suffix(".md").write_text(show(results))
     print(show(results))
@@ -79,7 +81,10 @@ def one_round(path: Path, others: list[str]) -> dict[str, Any]:
 
 def in_a_process(python: str, what: str, path: Path) -> dict[str, Any]:
     """The measurement of a fresh interpreter."""
-    run = subprocess.run([python, str(JOB), what, str(path)], check=True, capture_output=True, text=True)
+    # BLAS starts threads that spin for a while, whether needed or not: none of it, for nobody.
+    environment = {**os.environ, "OPENBLAS_NUM_THREADS": "1"}
+    command = [python, str(JOB), what, str(path)]
+    run = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True, env=environment)
     result: dict[str, Any] = json.loads(run.stdout.splitlines()[-1])
     return result
 
@@ -110,7 +115,7 @@ def show(results: dict[str, Any]) -> str:
     lines = [
         "# Reading traces\n",
         f"{about['cpu']}, {about['cpus']} CPUs, Python {about['python']}, numpy {about['numpy']}, msgspec "
-        f"{about['msgspec']}, {about['date']}, load {about['load_before']:.1f}; {results['rounds']} rounds. Medians, "
+        f"{about['msgspec']}, {about['date']}, load {about['load_before']:.1f}. Medians, "
         f"with the lowest and highest round; made by `python benchmarks/trace_loading.py` from `{results['trace']}`.\n",
     ]
     for size in results["sizes"]:
@@ -124,7 +129,7 @@ def table(size: dict[str, Any]) -> list[str]:
     idle = statistics.median(each["nothing"]["peak"] for each in rounds) / 1e6
     read = [each["read"] for each in rounds]
     lines = [
-        f"## {megabytes:.0f} MB of JSON, {size['events']:,} events with a duration\n",
+        f"## {megabytes:.0f} MB of JSON, {size['events']:,} events with a duration, {len(rounds)} rounds\n",
         f"A process that has only imported the reader holds {idle:.0f} MB; it is part of the peaks.\n",
         "| | CPU s | wall s | MB per CPU s | CPU, × our read | peak MB | peak, MB per MB |",
         "|---|---|---|---|---|---|---|",
