@@ -10,6 +10,7 @@ import torch
 from torch.utils._pytree import tree_map_only
 
 from steptime.capture.probe.changes.applier import Applier, count, wrap_root
+from steptime.capture.probe.changes.loss_scale import LossScale
 from steptime.capture.probe.parameters import parameters_of
 
 PRECISIONS = {"bfloat16": torch.bfloat16, "float16": torch.float16}
@@ -27,6 +28,7 @@ class Autocast(Applier):
     def __init__(self, target: str, arguments: dict[str, Any]) -> None:
         super().__init__(target, arguments)
         self._dtype = PRECISIONS[str(arguments.get("dtype", "bfloat16"))]
+        self._scale = LossScale() if self._dtype is torch.float16 else None
         self._open: Any = None
         self._roots: set[int] = set()
         self._refused = False
@@ -44,6 +46,8 @@ class Autocast(Applier):
                 self.refused("the parameters have a lower precision already")
         elif not self._refused:
             self.applied = True
+            if self._scale is not None:
+                self._scale.parameters.extend(parameters)
             wrap_root(module, functools.partial(self._around, device, id(module), module))
 
     def _around(self, device: str, key: int, module: torch.nn.Module, inner: Callable[..., Any]) -> Callable[..., Any]:
@@ -79,8 +83,15 @@ class Autocast(Applier):
 
     def before_backward(self, tensors: Any) -> Any:
         """The loss is there."""
+        if self._open is None:
+            return tensors
         self._leave()
-        return tensors
+        return tensors if self._scale is None else self._scale.scaled(tensors)
+
+    def after_backward(self) -> None:
+        """The gradients are there."""
+        if self._scale is not None:
+            self._scale.restore()
 
     def before_update(self, optimizer: torch.optim.Optimizer) -> None:
         """A forward whose backward never came."""
@@ -91,4 +102,7 @@ class Autocast(Applier):
         self._leave()
         if self.applied and not self._refused:
             self.exercised = bool(self._roots)
-            self.detail = f"{str(self._dtype).removeprefix('torch.')} in {count(len(self._roots), 'root module')}"
+            skipped = f", {self._scale.overflows} overflows" if self._scale is not None else ""
+            self.detail = (
+                f"{str(self._dtype).removeprefix('torch.')} in {count(len(self._roots), 'root module')}{skipped}"
+            )

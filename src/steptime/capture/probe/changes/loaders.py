@@ -6,6 +6,7 @@ import inspect
 import os
 import sys
 import weakref
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -35,6 +36,10 @@ class LoaderChange(Applier):
         """Edits the arguments of one construction. Returns why it was left as it is, or ""."""
         raise NotImplementedError
 
+    def iterator(self, loader: Any, original: Callable[[Any], Any]) -> Any:
+        """The iterator of a changed loader, which `original` makes."""
+        return original(loader)
+
     def install(self) -> None:
         """Wraps DataLoader.__init__, and listens to the iterators that are made."""
         signature = inspect.signature(DataLoader.__init__)
@@ -52,9 +57,10 @@ class LoaderChange(Applier):
         original = DataLoader._get_iterator
 
         def _get_iterator(loader: Any) -> Any:
-            if loader in self._changed:
-                self._used.add(id(loader))
-            return original(loader)
+            if loader not in self._changed:
+                return original(loader)
+            self._used.add(id(loader))
+            return self.iterator(loader, original)
 
         DataLoader._get_iterator = _get_iterator
 

@@ -17,11 +17,14 @@ from typing import Any
 import torch
 
 from steptime.capture.probe.changes.arm import Arm
+from steptime.capture.probe.parameters import parameters_of
 from steptime.capture.probe.recorder import Recorder
 
 NORM_PERIOD = 16
 """Of every so manieth step behind the warm-up the gradient norm is taken, and what was kept is written: each look at
 the gradients costs a step that is then not timed."""
+ROOTS = 0
+"""Owner of norms that were taken of the root modules' parameters; others are an optimiser's id."""
 SCALED = "_steptime_unscaled"
 """Attribute of a tensor that GradScaler.scale has returned: the loss before it."""
 
@@ -35,7 +38,9 @@ class ParityRecorder:
         self._recorder: Recorder | None = None
         self._steps = 0
         self._losses: list[Any] = []
-        self._norms: dict[int, tuple[list[Any], list[Any]]] = {}
+        self._norms: dict[int, tuple[list[Any], list[Any], float]] = {}
+        self._scaler: Any = None
+        self._scaled = False
         self._rows: list[dict[str, Any]] = []
         self._names: dict[int, str] = {}
         self._file: Any = None
@@ -48,6 +53,7 @@ class ParityRecorder:
             scaled = original(scaler, outputs)
             if isinstance(outputs, torch.Tensor) and scaled is not outputs:
                 setattr(scaled, SCALED, outputs.detach())
+                self._scaler = scaler
             return scaled
 
         torch.amp.GradScaler.scale = scale
@@ -68,22 +74,33 @@ class ParityRecorder:
     def backward(self, tensors: Any) -> None:
         """An outermost backward begins on these."""
         found = [tensors] if isinstance(tensors, torch.Tensor) else list(tensors)
+        self._scaled = False
         for tensor in found:
             if isinstance(tensor, torch.Tensor):
+                self._scaled = self._scaled or hasattr(tensor, SCALED)
                 loss = getattr(tensor, SCALED, tensor).detach()
                 # A copy: a captured graph, or the user, may write over the original before it is read.
                 self._losses.append(loss.clone() if loss.dim() == 0 else loss.float().mean())
 
+    def after_backward(self, roots: list[torch.nn.Module]) -> None:
+        """An outermost backward has ended. The last one of a step counts: gradients are whole, and nothing is clipped."""
+        if self._is_due():
+            parameters = list({id(each): each for root in roots for each in parameters_of(root)}.values())
+            if any(parameter.grad is not None for parameter in parameters):
+                scale = float(self._scaler.get_scale()) if self._scaled and self._scaler is not None else 1.0
+                self._look(parameters, ROOTS, scale)
+
     def updated(self, optimizer: torch.optim.Optimizer) -> None:
-        """An optimiser's step is done, its gradients are still there."""
-        step = self._steps + 1
-        if step <= self._every or step % NORM_PERIOD == 0:
+        """An optimiser's step is done; where it was made inside the backward, its gradients are only here."""
+        if self._is_due() and ROOTS not in self._norms:
             self._look([parameter for group in optimizer.param_groups for parameter in group["params"]], id(optimizer))
 
-    def border(self, steps: int, roots: list[torch.nn.Module]) -> None:
+    def _is_due(self) -> bool:
+        step = self._steps + 1
+        return step <= self._every or step % NORM_PERIOD == 0
+
+    def border(self, steps: int) -> None:
         """A step has ended."""
-        if not self._norms and steps <= self._every:  # no optimiser: the gradients are those of the roots
-            self._look([parameter for root in roots for _, parameter in _named_parameters(root)], 0)
         self._steps = steps
         row: dict[str, Any] = {"step": steps, "losses": self._losses, "norms": self._norms, "peak": _peak_bytes()}
         self._losses, self._norms = [], {}
@@ -95,10 +112,10 @@ class ParityRecorder:
 
     # -- reading and writing ---------------------------------------------------------------------------------------
 
-    def _look(self, parameters: list[Any], owner: int) -> None:
+    def _look(self, parameters: list[Any], owner: int, scale: float = 1.0) -> None:
         begin = time.perf_counter_ns()
         with torch.no_grad():
-            self._norms[owner] = (parameters, [_norm(parameter.grad) for parameter in parameters])
+            self._norms[owner] = (parameters, [_norm(parameter.grad) for parameter in parameters], scale)
             self._write()
         if self._recorder is not None and self._recorder.folder:
             self._recorder.pause(begin)
@@ -115,8 +132,11 @@ class ParityRecorder:
 
     def _line(self, row: dict[str, Any]) -> dict[str, Any]:
         losses = [float(loss) for loss in row["losses"]]
-        held = [(parameter, norm) for owner in row["norms"].values() for parameter, norm in zip(*owner, strict=True)]
-        values = [(parameter, None if norm is None else float(norm)) for parameter, norm in held]
+        values = [
+            (parameter, None if norm is None else float(norm) / scale)
+            for parameters, norms, scale in row["norms"].values()
+            for parameter, norm in zip(parameters, norms, strict=True)
+        ]
         known = [value for _, value in values if value is not None]
         line: dict[str, Any] = {
             "step": row["step"],

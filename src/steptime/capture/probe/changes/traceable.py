@@ -10,6 +10,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.utils.checkpoint import checkpoint
 
 
 def caller_of(module: torch.nn.Module) -> Callable[..., Any]:
@@ -25,6 +26,28 @@ def caller_of(module: torch.nn.Module) -> Callable[..., Any]:
 def dropout(input: Tensor, p: float = 0.5, training: bool = True, inplace: bool = False) -> Tensor:
     """torch.nn.functional.dropout and its kin without any effect."""
     return input
+
+
+def recomputed(forward: Callable[..., Any]) -> Callable[..., Any]:
+    """A forward whose activations are computed again in the backward instead of being kept."""
+
+    def checkpointed(*args: Any, **kwargs: Any) -> Any:
+        if not torch.is_grad_enabled():
+            return forward(*args, **kwargs)
+        return checkpoint(forward, *args, use_reentrant=False, **kwargs)
+
+    return checkpointed
+
+
+def counted_attention(attention: Callable[..., Any], calls: list[int]) -> Callable[..., Any]:
+    """scaled_dot_product_attention that notes its calls; inside a compiled region there is nobody to note them."""
+
+    def scaled_dot_product_attention(*args: Any, **kwargs: Any) -> Any:
+        if not torch.compiler.is_compiling():
+            calls.append(1)
+        return attention(*args, **kwargs)
+
+    return scaled_dot_product_attention
 
 
 def attention_without_dropout(attention: Callable[..., Any]) -> Callable[..., Any]:

@@ -7,7 +7,6 @@ job go on to its own end.
 from __future__ import annotations
 
 import functools
-import os
 import threading
 from collections.abc import Callable
 from typing import Any
@@ -25,6 +24,7 @@ from steptime.capture.probe.changes.table import APPLIERS
 from steptime.capture.probe.listener import Follower
 from steptime.capture.probe.parameters import parameters_of
 
+NEWS = ("applied", "exercised")
 ROOT_STEPS = 2
 """Steps in which roots are looked for: the second optimiser of a pair may come late in the first one."""
 
@@ -89,6 +89,8 @@ class Trial(Follower):
                 self._depth -= 1
                 for _, applier in self.appliers:
                     self._ask(applier, applier.after_backward)
+                if self.parity is not None:
+                    self._guard(self.parity.after_backward, self.roots)
 
         # What torch.compiler.disable sets, without importing torch._dynamo.
         backward._torchdynamo_disable = True  # type: ignore[attr-defined]
@@ -130,9 +132,9 @@ class Trial(Follower):
             self._watch.remove()
         for _, applier in self.appliers:
             self._ask(applier, applier.border, steps)
-        self._guard(self._write_facts)
+        self._guard(self._write_facts, False)
         if self.parity is not None:
-            self._guard(self.parity.border, steps, self.roots)
+            self._guard(self.parity.border, steps)
         if self.arm is not None and self.arm.over(steps, self.plan["recording"]):
             self.arm.end()
 
@@ -140,7 +142,7 @@ class Trial(Follower):
         """At the end of the process: what is known of the changes, and the rest of the losses."""
         for _, applier in self.appliers:
             self._ask(applier, applier.finish)
-        self._guard(self._write_facts)
+        self._guard(self._write_facts, True)
         if self.parity is not None:
             self._guard(self.parity.close)
 
@@ -153,7 +155,8 @@ class Trial(Follower):
         kinds = [str(change["kind"]) for change in self.plan.get("changes") or ()]
         identity.write_process(self._session.recorder.folder, kind, name, kinds)
 
-    def _write_facts(self) -> None:
+    def _write_facts(self, final: bool) -> None:
+        """Counts in the sentences grow with every step: on the way only what is in force is news."""
         for number, applier in self.appliers:
             change = self.plan["changes"][number]
             fields = {
@@ -165,7 +168,8 @@ class Trial(Follower):
                 "detail": applier.detail,
                 "seconds": applier.seconds,
             }
-            if self._written.get(number) != fields:
+            known = self._written.get(number, {})
+            if known != fields and (final or any(known.get(name) != fields[name] for name in NEWS)):
                 self._written[number] = fields
                 self._session.recorder.fact("change", **fields)
 
@@ -193,33 +197,9 @@ class _Unknown(Applier):
         self.refused("this steptime has no applier of that name")
 
 
-class _BeforeStart(Applier):
-    """Stands for a change that the launch has made before the interpreter started."""
-
-    def install(self) -> None:
-        self.applied = self.exercised = True
-        self.detail = "in force since the process started"
-        for name, value in self.arguments.items():
-            if os.environ.get(name) != str(value):
-                self.applied = False
-                self.refused(f"{name} is {os.environ.get(name, 'not set')}: a script on the way has set it")
-
-
-class _Preload(Applier):
-    """Stands for a library that the launch has asked the dynamic loader for."""
-
-    def install(self) -> None:
-        if not self.target:
-            self.refused("no library is named")
-            return
-        with open("/proc/self/maps", encoding="utf-8", errors="replace") as maps:
-            self.applied = self.exercised = os.path.basename(self.target) in maps.read()
-        self.detail = "loaded" if self.applied else f"no library {self.target} was found, or it was not loaded"
-
-
 def _make(number: int, change: dict[str, Any]) -> tuple[int, Applier]:
     kind = change["kind"]
-    make = {"environment": _BeforeStart, "preload": _Preload}.get(kind) or APPLIERS.get(kind, _Unknown)
+    make = APPLIERS.get(kind, _Unknown)
     return number, make(change.get("target", ""), dict(change.get("arguments") or ()))
 
 
