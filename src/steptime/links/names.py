@@ -8,6 +8,7 @@ from collections.abc import Callable
 import numpy as np
 import numpy.typing as npt
 
+from steptime.kineto.once import once
 from steptime.kineto.table import Trace
 
 Bool = npt.NDArray[np.bool_]
@@ -58,12 +59,14 @@ ALLOCATION = re.compile(rf"^(cuda|hip|cu|mu|mc|xpu)({_ALLOCATING})(?!.*Async)")
 COPY_CALL = re.compile(r"Memcpy")
 
 
+@once
 def matching(trace: Trace, test: Callable[[str], object]) -> Bool:
     """Which events have a name that passes the test; each name is tested once."""
     passed = of_symbols(trace, test)
     return passed[trace.events.name] if len(passed) else np.zeros(len(trace.events), np.bool_)
 
 
+@once
 def of_symbols(trace: Trace, test: Callable[[str], object]) -> Bool:
     """Which of the names in a trace pass the test."""
     return np.fromiter((bool(test(symbol)) for symbol in trace.symbols), np.bool_, len(trace.symbols))
