@@ -51,7 +51,7 @@ def sentence(run: subprocess.CompletedProcess[str], slug: str) -> str:
         (("run", "--no-such-option", "--", "true"), 2, "usage"),
         (("run", "--no-profile", "--steps", "3", "--", "true"), 2, "usage"),
         (("run", "--recording", "/dev/null/x", "--", "true"), 1, "recording-not-writable"),
-        (("run", "-o", "page.html", "--", "true"), 1, "output-format"),
+        (("run", "-o", "page.pdf", "--", "true"), 1, "output-format"),
         (("run", "-o", "/dev/null/x.md", "--", "true"), 1, "output-unwritable"),
         (("diagnose",), 2, "usage"),
         (("diagnose", "nowhere"), 1, "no-recording"),

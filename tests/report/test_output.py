@@ -10,11 +10,13 @@ import pytest
 from steptime.errors import OutputError
 from steptime.report import json, markdown, text
 from steptime.report.output import check, write
+from steptime.report.page import page
 from steptime.report.report import Report
 
 
 @pytest.mark.parametrize(
-    ("name", "render"), [("a.md", markdown.render), ("b.TXT", text.render), ("c.json", json.render)]
+    ("name", "render"),
+    [("a.md", markdown.render), ("b.TXT", text.render), ("c.json", json.render), ("d.html", page.render)],
 )
 def test_the_format_follows_from_the_extension(report: Report, tmp_path: Path, name: str, render: object) -> None:
     write(report, str(tmp_path / name), force=False)
@@ -32,8 +34,7 @@ def test_folders_on_the_way_are_made_and_the_file_is_as_open_as_any_other(report
 @pytest.mark.parametrize(
     ("name", "slug", "words"),
     [
-        ("r.html", "output-format", "no HTML page yet"),
-        ("r.pdf", "output-format", "must end in one of .txt, .md, .json"),
+        ("r.pdf", "output-format", "must end in one of .txt, .md, .json, .html"),
         ("noextension", "output-format", "must end in one of"),
         (".", "output-folder", "is a folder"),
     ],

@@ -16,7 +16,7 @@ from steptime.cli.options import check_outputs, deliver, trace_options
     multiple=True,
     required=True,
     metavar="FILE",
-    help="The file, in the format of its extension (.txt, .md, .json); - is standard output. "
+    help="The file, in the format of its extension (.txt, .md, .json, .html); - is standard output. "
     "Can be given several times.",
 )
 @click.option("--force", is_flag=True, help="Overwrite what exists.")
@@ -25,7 +25,7 @@ def command(paths: tuple[str, ...], outputs: tuple[str, ...], force: bool, max_s
     """Write the full report of a recording, a trace, or a report that was saved as JSON.
 
     \b
-    steptime report runs/train-20260801-101500 -o report.md -o report.json
+    steptime report runs/train-20260801-101500 -o report.html -o report.md
     """
     check_outputs(outputs, force=force)
     from steptime.diagnosis import diagnose_paths

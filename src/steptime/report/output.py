@@ -24,10 +24,17 @@ class Renderer:
     render: Callable[[Report], str]
 
 
+def _page(report: Report) -> str:
+    from steptime.report.page import page  # templates take a while to import, and names are checked before a job starts
+
+    return page.render(report)
+
+
 RENDERERS = (
     Renderer(".txt", text.render),
     Renderer(".md", markdown.render),
     Renderer(".json", json.render),
+    Renderer(".html", _page),
 )
 
 
@@ -53,11 +60,9 @@ def renderer_for(destination: str) -> Renderer:
         if renderer.file_extension == extension:
             return renderer
     known = ", ".join(renderer.file_extension for renderer in RENDERERS)
-    if extension in {".html", ".htm"}:
-        sentence = f"This version writes no HTML page yet; {destination} can be one of {known}."
-    else:
-        sentence = f"No report format belongs to {destination!r}; its name must end in one of {known}."
-    raise OutputError("output-format", sentence)
+    raise OutputError(
+        "output-format", f"No report format belongs to {destination!r}; its name must end in one of {known}."
+    )
 
 
 def write(report: Report, destination: str, *, force: bool) -> None:

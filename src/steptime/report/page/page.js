@@ -1,0 +1,192 @@
+"use strict";
+// What the page does beyond showing itself: everything is readable without it. Text is only ever set as text.
+(() => {
+  const root = document.documentElement;
+  const find = (selector, inside = document) => Array.from(inside.querySelectorAll(selector));
+  const byId = (name) => document.getElementById(name);
+  root.classList.add("script");
+
+  // Dark and light: the system's choice until the reader makes one.
+  const dark = window.matchMedia("(prefers-color-scheme: dark)");
+  const isDark = () => (root.dataset.theme ? root.dataset.theme === "dark" : dark.matches);
+  const nameTheme = () => { byId("theme").textContent = isDark() ? "Light" : "Dark"; };
+  byId("theme").addEventListener("click", () => { root.dataset.theme = isDark() ? "light" : "dark"; nameTheme(); });
+  dark.addEventListener("change", nameTheme);
+  nameTheme();
+
+  // Copying; a page from a file may have no clipboard of its own.
+  const copyText = async (text) => {
+    try {
+      await navigator.clipboard.writeText(text);
+      return true;
+    } catch {
+      const area = document.createElement("textarea");
+      area.value = text;
+      area.className = "unseen";
+      document.body.append(area);
+      area.select();
+      const copied = document.execCommand("copy");
+      area.remove();
+      return copied;
+    }
+  };
+  const answer = (button, copied) => {
+    const before = button.dataset.words || (button.dataset.words = button.textContent);
+    button.textContent = copied ? "Copied" : "Not copied";
+    window.setTimeout(() => { button.textContent = before; }, 1500);
+  };
+  find("[data-copy]").forEach((button) =>
+    button.addEventListener("click", async () => answer(button, await copyText(button.dataset.copy))));
+
+  // Tables: sorted by raw values, filtered by words, copied as they are shown.
+  const compare = (left, right, number) => {
+    if (left === right) return 0;
+    if (left === "") return 1;
+    if (right === "") return -1;
+    return number ? right - left : left.localeCompare(right);
+  };
+  const sortBy = (table, head, column) => {
+    const number = head.classList.contains("number");
+    const again = head.hasAttribute("aria-sort");
+    const turned = again && head.dataset.turned !== "yes";
+    find("th", table.tHead).forEach((other) => { other.removeAttribute("aria-sort"); delete other.dataset.turned; });
+    if (turned) head.dataset.turned = "yes";
+    head.setAttribute("aria-sort", number === turned ? "ascending" : "descending");
+    const value = (row) => row.cells[column].dataset.v;
+    const empty = (row) => value(row) === "";
+    const rows = find("tr", table.tBodies[0]).sort((a, b) => {
+      const order = compare(value(a), value(b), number);
+      return turned && !empty(a) && !empty(b) ? -order : order;
+    });
+    rows.forEach((row, index) => row.classList.toggle("more", index >= 12));
+    table.tBodies[0].append(...rows);
+  };
+  find("section.table table").forEach((table) => {
+    table.classList.add("short");
+    find("th", table.tHead).forEach((head, column) =>
+      head.querySelector("button").addEventListener("click", () => sortBy(table, head, column)));
+  });
+  find("[data-all]").forEach((button) => button.addEventListener("click", () => {
+    const short = byId(button.dataset.all).classList.toggle("short");
+    button.setAttribute("aria-expanded", String(!short));
+    const before = button.dataset.words || (button.dataset.words = button.textContent);
+    button.textContent = short ? before : "Show fewer rows";
+  }));
+  find("[data-filter]").forEach((field) => field.addEventListener("input", () => {
+    const words = field.value.toLowerCase().split(/\s+/).filter(Boolean);
+    const table = byId(field.dataset.filter);
+    const all = document.querySelector(`[data-all="${field.dataset.filter}"]`);
+    table.classList.toggle("short", !words.length && !(all && all.getAttribute("aria-expanded") === "true"));
+    find("tr", table.tBodies[0]).forEach((row) => {
+      const text = row.textContent.toLowerCase();
+      row.hidden = !words.every((word) => text.includes(word));
+    });
+  }));
+  // A name that begins like a formula must not become one in a spreadsheet.
+  const field = (text, number) => {
+    const safe = !number && /^[=+\-@\t\r]/.test(text) ? `'${text}` : text;
+    return /[",\n\r]/.test(safe) ? `"${safe.replaceAll('"', '""')}"` : safe;
+  };
+  const asCsv = (table) => {
+    const heads = find("th", table.tHead);
+    const rows = find("tr", table.tBodies[0]).filter((row) => !row.hidden);
+    const lines = rows.map((row) =>
+      Array.from(row.cells, (cell, column) => field(cell.dataset.v, heads[column].classList.contains("number"))).join(","));
+    return [heads.map((head) => head.dataset.raw).join(","), ...lines].join("\n") + "\n";
+  };
+  find("[data-csv]").forEach((button) =>
+    button.addEventListener("click", async () => answer(button, await copyText(asCsv(byId(button.dataset.csv))))));
+
+  // The data in the page, as it was written.
+  const written = byId("report").textContent;
+  byId("save").addEventListener("click", () => {
+    const link = document.createElement("a");
+    link.href = URL.createObjectURL(new Blob([written], { type: "application/json" }));
+    link.download = "report.json";
+    link.click();
+    window.setTimeout(() => URL.revokeObjectURL(link.href), 1000);
+  });
+
+  // Steps: a click or the arrow keys choose one.
+  const duration = (ns) => {
+    const [size, unit] = ns < 1e3 ? [1, "ns"] : ns < 1e6 ? [1e3, "µs"] : ns < 1e9 ? [1e6, "ms"] : [1e9, "s"];
+    return `${Number((ns / size).toPrecision(4))} ${unit}`;
+  };
+  const chart = byId("series");
+  if (chart) {
+    const process = JSON.parse(written).processes[0];
+    const usual = process.case.step.duration;
+    const ordered = process.step_ns.filter((_, step) => process.steady[step]).sort((a, b) => a - b);
+    const bars = find(".step", chart);
+    let chosen = -1;
+    const tell = (bar) => {
+      const step = Number(bar.dataset.slowest);
+      const spent = process.step_ns[step];
+      const change = usual.value ? (100 * (spent - usual.value)) / usual.value : 0;
+      const many = bar.dataset.first !== bar.dataset.last;
+      const kind = ["steady", "warm-up"].find((name) => bar.classList.contains(name)) || "set aside";
+      const faster = ordered.filter((other) => other < spent).length;
+      const place = process.steady[step] && ordered.length > 1 ? `, longer than ${faster} of ${ordered.length} steady steps` : "";
+      const which = many ? `Steps ${bar.dataset.first} to ${bar.dataset.last}; the slowest, ` : "";
+      return `${which}${many ? "s" : "S"}tep ${step}: ${duration(spent)}, ${kind}${place}; ` +
+        `${change >= 0 ? "+" : "−"}${Math.abs(change).toFixed(1)} % of the usual ${duration(usual.value)}.`;
+    };
+    const choose = (index) => {
+      if (bars[chosen]) bars[chosen].classList.remove("on");
+      chosen = Math.min(Math.max(index, 0), bars.length - 1);
+      bars[chosen].classList.add("on");
+      const words = tell(bars[chosen]);
+      byId("chosen").textContent = words;
+      chart.setAttribute("aria-valuenow", String(chosen));
+      chart.setAttribute("aria-valuetext", words);
+    };
+    chart.addEventListener("click", (event) => {
+      const box = chart.getBoundingClientRect();
+      const across = (100 * (event.clientX - box.left)) / box.width;
+      const begin = (bar) => parseFloat(bar.querySelector("rect").getAttribute("x"));
+      choose(bars.filter((bar) => begin(bar) <= across).length - 1);
+    });
+    chart.addEventListener("keydown", (event) => {
+      const moves = { ArrowRight: 1, ArrowUp: 1, ArrowLeft: -1, ArrowDown: -1, PageUp: 10, PageDown: -10 };
+      if (event.key === "Home") choose(0);
+      else if (event.key === "End") choose(bars.length - 1);
+      else if (event.key in moves) choose(chosen + moves[event.key]);
+      else return;
+      event.preventDefault();
+    });
+  }
+
+  // Words beside the pointer, for what has a title inside a picture.
+  const tip = byId("tip");
+  const showTip = (words, x, y) => {
+    tip.textContent = words;
+    tip.hidden = false;
+    const box = tip.getBoundingClientRect();
+    tip.style.left = `${Math.max(6, Math.min(x + 14, window.innerWidth - box.width - 6))}px`;
+    tip.style.top = `${y + 18 + box.height > window.innerHeight ? Math.max(6, y - box.height - 12) : y + 18}px`;
+  };
+  find(".point, .step, .stack rect, .row svg, .floor rect").forEach((mark) => {
+    const title = Array.from(mark.children).find((child) => child.localName === "title");
+    if (!title) return;
+    const words = title.textContent.trim();
+    title.remove();
+    mark.addEventListener("pointermove", (event) => showTip(words, event.clientX, event.clientY));
+    mark.addEventListener("pointerleave", () => { tip.hidden = true; });
+    mark.addEventListener("focus", () => {
+      const box = mark.getBoundingClientRect();
+      showTip(words, box.left, box.bottom);
+    });
+    mark.addEventListener("blur", () => { tip.hidden = true; });
+  });
+  document.addEventListener("keydown", (event) => { if (event.key === "Escape") tip.hidden = true; });
+
+  // Paper shows everything.
+  window.addEventListener("beforeprint", () => find("details:not([open])").forEach((fold) => {
+    fold.open = true;
+    fold.dataset.printed = "yes";
+  }));
+  window.addEventListener("afterprint", () => find("details[data-printed]").forEach((fold) => {
+    fold.open = false;
+    delete fold.dataset.printed;
+  }));
+})();
