@@ -24,7 +24,8 @@ def written(tmp_path: Path) -> Written:
 
 def found(trace: Trace) -> list[list[float]]:
     """Microseconds."""
-    return (find_steps(trace).borders / 1000).tolist()
+    borders: list[list[float]] = (find_steps(trace).borders / 1000).tolist()
+    return borders
 
 
 def updates(*ends: float, name: str = "SGD") -> Events:

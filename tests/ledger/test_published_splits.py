@@ -89,7 +89,8 @@ def published_timelines(folder: Path) -> dict[str, dict[str, float]]:
 def device_rows(trace: Trace) -> np.ndarray:
     """What TraceLens counts: activities with a launch in the trace."""
     activities = device_activities(trace)
-    return activities.rows[activities.launch != UNKNOWN]
+    rows: np.ndarray = activities.rows[activities.launch != UNKNOWN]
+    return rows
 
 
 def kinds_of(trace: Trace, rows: np.ndarray) -> list[np.ndarray]:
@@ -171,7 +172,7 @@ def test_occupancy_and_utilisation_are_the_published_percentages(shared_data: Pa
     assert f"{100 * busy:.2f} %" == summary["GPU Utilization"]
     kernels = np.flatnonzero(trace.events.category == Category.KERNEL)
     duration = trace.events.duration[kernels]
-    occupied = [float((each or {})["est. achieved occupancy %"]) for each in arguments_of(trace, kernels)]
+    occupied = np.array([float((each or {})["est. achieved occupancy %"]) for each in arguments_of(trace, kernels)])
     assert f"{(occupied * duration).sum() / duration.sum():.2f} %" == summary["Est. Achieved Occupancy"]
     assert trace.devices[0].name == summary["Name"]
     assert f"{trace.devices[0].memory / 2**30:.2f} GB" == summary["Memory"]

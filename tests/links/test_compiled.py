@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from traces import kernel, launch, operator, write
@@ -16,7 +17,7 @@ NOWHERE = np.empty((0, 2), np.int64)
 
 
 def test_a_generated_kernel_has_its_file_and_what_the_compiler_counted(tmp_path: Path) -> None:
-    said = {
+    said: dict[str, Any] = {
         "kernel_file": "/cache/ab/cab.py", "kernel_hash": "cab", "kernel_backend": "triton", "num_warps": 8,
         "kernel_kwargs": "XBLOCK=2", "kernel_num_gb": 0.25, "kernel_flop": 1000,
     }  # fmt: skip
