@@ -38,6 +38,7 @@ lint: .test/ready
 # What is generated from the code; the tests fail when it is not current.
 docs: .test/ready
 	.test/bin/python -m steptime.findings.pages docs/rules
+	.test/bin/python -m steptime.remedies.pages docs/remedies
 	.test/bin/python -m steptime.cli.pages >docs/commands.md
 	.test/bin/python -c 'from steptime.report.json import schema_text; print(schema_text(), end="")' >docs/report-schema.json
 

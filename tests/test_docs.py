@@ -18,6 +18,8 @@ from steptime.cli.main import VERBS, steptime
 from steptime.cli.pages import page
 from steptime.findings.examine import all_rules
 from steptime.findings.pages import stale_pages
+from steptime.remedies.catalogue import CATALOGUE
+from steptime.remedies.pages import stale_pages as stale_remedy_pages
 
 ROOT = Path(__file__).resolve().parent.parent
 SOURCE = ROOT / "src" / "steptime"
@@ -66,6 +68,10 @@ def test_every_paragraph_belongs_to_a_message() -> None:
 
 def test_every_rule_has_its_current_page() -> None:
     assert stale_pages(ROOT / "docs" / "rules") == (), "make docs writes them anew"
+
+
+def test_every_remedy_has_its_current_page() -> None:
+    assert stale_remedy_pages(ROOT / "docs" / "remedies") == (), "make docs writes them anew"
 
 
 def test_every_verb_and_option_has_its_words() -> None:
@@ -119,6 +125,8 @@ def test_a_wrong_command_would_be_noticed() -> None:
 def test_rules_and_messages_share_no_name() -> None:
     rules = {word for rule in all_rules()[0] for word in (rule.code.lower(), rule.name)}
     assert not rules & set(message_pages())
+    remedies = {word for remedy in CATALOGUE for word in (remedy.code.lower(), remedy.name)}
+    assert not remedies & (rules | set(message_pages()))
 
 
 def test_the_readme_is_short() -> None:

@@ -14,7 +14,6 @@ from pathlib import Path
 from typing import Protocol
 
 from steptime.capture.outcome import Progress
-from steptime.capture.signals import Switchboard
 
 HEAD_START = 0.3
 """Seconds that the job has to itself: most of an interpreter's start."""
@@ -33,6 +32,13 @@ class Timer(Protocol):
 
     def look(self) -> None:
         """Does it."""
+
+
+class Signals(Protocol):
+    """How the time until the next look is spent: `signals.Switchboard`, or `arm.Deadline`."""
+
+    def wait(self, seconds: float, send: Callable[[int], None]) -> None:
+        """Returns after `seconds`, or as soon as the job ends; passes on to `send` what is to reach it."""
 
 
 class Display:
@@ -55,7 +61,7 @@ class Display:
 
 
 def supervise(
-    job: subprocess.Popen[bytes], folder: Path, signals: Switchboard, show: Callable[[Progress], None] | None
+    job: subprocess.Popen[bytes], folder: Path, signals: Signals, show: Callable[[Progress], None] | None
 ) -> list[str]:
     """Returns when the job has ended, whatever its children still do; a sentence for each thing that was lost."""
     try:
@@ -67,7 +73,7 @@ def supervise(
 
 
 def _stay(
-    job: subprocess.Popen[bytes], folder: Path, signals: Switchboard, show: Callable[[Progress], None] | None
+    job: subprocess.Popen[bytes], folder: Path, signals: Signals, show: Callable[[Progress], None] | None
 ) -> list[str]:
     begin = time.monotonic()
     timers: list[Timer] = []

@@ -1,4 +1,4 @@
-"""`steptime explain CODE`: the page of a rule or of a message."""
+"""`steptime explain CODE`: the page of a rule, of a remedy or of a message."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ MESSAGES = (Path(__file__).with_name("messages.md"), Path(__file__).parents[3] /
 """In an installed wheel, and in a working tree."""
 
 
-@click.command("explain", short_help="Explain a finding or a message.")
+@click.command("explain", short_help="Explain a finding, a remedy or a message.")
 @click.argument("code", required=False)
 def command(code: str | None) -> int:
-    """Explain a finding (by its code or name) or a message (by the word in parentheses at its end). Without CODE, list
-    the rules.
+    """Explain a finding or a remedy (by its code or name), or a message (by the word in parentheses at its end).
+    Without CODE, list the rules and the remedies.
 
     \b
     steptime explain ST101
@@ -27,15 +27,19 @@ def command(code: str | None) -> int:
     """
     from steptime.findings.examine import all_rules
     from steptime.findings.explain import find_rule, rule_page
+    from steptime.remedies.catalogue import CATALOGUE
+    from steptime.remedies.pages import find_remedy, remedy_page
 
+    rules = sorted(all_rules()[0], key=lambda rule: rule.code)
+    known = [(each.code, each.name, each.page.title) for each in rules]
+    known += [(each.code, each.name, each.page.title) for each in CATALOGUE]
     if code is None:
-        rules = sorted(all_rules()[0], key=lambda rule: rule.code)
-        tell("".join(f"{rule.code}  {rule.name:<28} {rule.page.title}\n" for rule in rules))
+        tell("".join(f"{number}  {name:<28} {title}\n" for number, name, title in known))
         return 0
-    rule = find_rule(code)
-    page = rule_page(rule) if rule is not None else message_page(code)
+    rule, remedy = find_rule(code), find_remedy(code)
+    page = rule_page(rule) if rule is not None else remedy_page(remedy) if remedy is not None else message_page(code)
     if page is None:
-        raise _unknown(code, [word for rule in all_rules()[0] for word in (rule.code, rule.name)])
+        raise _unknown(code, [word for each in known for word in each[:2]])
     _show(page)
     return 0
 

@@ -16,8 +16,10 @@ import click
 from steptime._version import __version__
 from steptime.cli.border import shield
 
-VERBS = ("run", "diagnose", "explain", "report", "env")
+VERBS = ("run", "diagnose", "try", "explain", "report", "env")
 """In the order of work."""
+MODULES = {"try": "trial"}
+"""Of verbs that are keywords of Python."""
 
 
 class Verbs(click.Group):
@@ -31,7 +33,7 @@ class Verbs(click.Group):
         """The verb's command, from the module of its name."""
         if cmd_name not in VERBS:
             return None
-        command: click.Command = importlib.import_module(f"steptime.cli.{cmd_name}").command
+        command: click.Command = importlib.import_module(f"steptime.cli.{MODULES.get(cmd_name, cmd_name)}").command
         return command
 
 

@@ -1,0 +1,18 @@
+"""Times on the command line: 90s, 10m, 1.5h, or seconds."""
+
+from __future__ import annotations
+
+import re
+
+import click
+
+DURATION = re.compile(r"\s*(\d+(?:\.\d+)?)\s*(s|m|min|h)?\s*", re.IGNORECASE)
+UNITS = {"": 1.0, "s": 1.0, "m": 60.0, "min": 60.0, "h": 3600.0}
+
+
+def seconds(context: click.Context, option: click.Parameter, value: str) -> float:
+    """An option's callback: seconds, from a number with a unit or without any. Raises click.BadParameter."""
+    found = DURATION.fullmatch(value)
+    if found is None or not float(found[1]):
+        raise click.BadParameter(f"{value} is no time. Expected a number with a unit, such as 90s, 10m or 2h.")
+    return float(found[1]) * UNITS[(found[2] or "").lower()]

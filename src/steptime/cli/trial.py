@@ -1,0 +1,82 @@
+"""`steptime try RECORDING` or `steptime try -- CMD…`: the remedies for what was found, tried on the job itself."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+from steptime.cli.border import say, tell
+from steptime.cli.duration import seconds
+from steptime.errors import UsageError
+
+
+@click.command(
+    "try",
+    short_help="Try the remedies for what was found, and prove which of them pay.",
+    context_settings={"allow_interspersed_args": False},
+)
+@click.option(
+    "--budget",
+    callback=seconds,
+    metavar="TIME",
+    default="10m",
+    show_default=True,
+    help="Time for all of it: 90s, 10m, 2h.",
+)
+@click.option(
+    "--max-trials",
+    metavar="N",
+    type=click.IntRange(1, 50),
+    default=6,
+    show_default=True,
+    help="Remedies to try at most.",
+)
+@click.option(
+    "--min-gain",
+    metavar="PERCENT",
+    type=click.FloatRange(0, 100),
+    default=3.0,
+    show_default=True,
+    help="Least gain that is worth a change.",
+)
+@click.option("--in-place", is_flag=True, help="Let arms write where the job does, not into private copies.")
+@click.option("--resume", metavar="DIR", type=click.Path(path_type=Path), help="Go on with an interrupted trial.")
+@click.option("--write", is_flag=True, help="Apply the patch to the job's own files when it was run and adopted.")
+@click.option("--keep", is_flag=True, help="Keep the recordings of all arms.")
+@click.option("--json", "as_json", is_flag=True, help="Print the results as JSON lines on standard output.")
+@click.option("-q", "--quiet", is_flag=True, help="Say nothing while the arms run.")
+@click.argument("target", nargs=-1, type=click.UNPROCESSED, metavar="RECORDING | [--] COMMAND [ARGUMENT]...")
+def command(
+    budget: float,
+    max_trials: int,
+    min_gain: float,
+    in_place: bool,
+    resume: Path | None,
+    write: bool,
+    keep: bool,
+    as_json: bool,
+    quiet: bool,
+    target: tuple[str, ...],
+) -> int:
+    """Try the remedies for what was found in a recording, each in a fresh process of the same unmodified command, in
+    turns with the job as it is. A remedy is adopted when its speed beats noise and the least gain, and its losses and
+    gradients are what it promises. Options come before RECORDING or the command.
+
+    \b
+    steptime try runs/train-20260801-101500
+    steptime try --budget 5m -- python train.py
+    steptime try --resume runs/train-try-20260801-102000
+    """
+    from steptime.cli.trying import Wishes, begin, go_on
+
+    if bool(target) == (resume is not None):
+        raise UsageError("usage", "Give a recording, or a command behind --, or --resume with the folder of a trial.")
+    wishes = Wishes(budget, max_trials, min_gain / 100, in_place, write, keep, quiet)
+    folder, text = go_on(resume, wishes) if resume is not None else begin(target, wishes)
+    if as_json and folder is not None:
+        tell((folder / "results.jsonl").read_text(encoding="utf-8"))
+    tell(text, error=as_json)
+    if folder is not None:
+        say(f"Wrote {folder / 'results.jsonl'}")
+    return 0

@@ -1,0 +1,185 @@
+"""What `steptime try` does: measure where that was not done yet, propose, run the arms, combine, patch, tell."""
+
+from __future__ import annotations
+
+import shlex
+import signal
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from types import FrameType
+
+from steptime.capture.command import default_recording, job_name
+from steptime.cli.border import say
+from steptime.cli.progress import Announcer
+from steptime.errors import RecordingError
+from steptime.findings.case import Case
+from steptime.findings.finding import Finding
+from steptime.quantities import format_duration, format_source
+from steptime.recording.load import load
+from steptime.remedies.propose import propose
+from steptime.remedies.remedy import Proposal, Snippet
+from steptime.report.trial_text import render
+from steptime.trials.conduct import Bench, Notice, combine
+from steptime.trials.patch import make_patch
+from steptime.trials.plan import edits_of, plan_arms, prove, script_of, stand_for
+from steptime.trials.results import PatchResult, Plan, ResultsFile, read_results
+from steptime.trials.trial import Arm, Judgement, Verdict
+from steptime.trials.working_copy import NOT_CONTAINED
+from steptime.trials.write import write_patch
+
+
+@dataclass(frozen=True, slots=True)
+class Wishes:
+    """What the command line asks for. budget: seconds. min_gain: a fraction."""
+
+    budget: float
+    max_trials: int
+    min_gain: float
+    in_place: bool
+    write: bool
+    keep: bool
+    quiet: bool
+
+
+def begin(target: Sequence[str], wishes: Wishes) -> tuple[Path | None, str]:
+    """A new trial: (its folder, the text to print). No folder where there is nothing to try."""
+    recording = _recording(target, wishes)
+    case, findings = _diagnosed(recording)
+    proposals = propose(case, findings)
+    arms = plan_arms(proposals, wishes.max_trials, case.step.duration.value)
+    if not arms:
+        return None, _nothing_to_try(proposals, recording)
+    manifest = load(recording).manifest
+    folder = default_recording((f"{job_name(manifest.command)}-try",), recording.absolute().parent)
+    plan = Plan(
+        tuple(manifest.command), manifest.directory, str(recording.absolute()), arms, 0, 5, wishes.min_gain,
+        wishes.in_place,
+    )  # fmt: skip
+    folder.mkdir(parents=True)
+    ResultsFile(folder).plan(plan)
+    return folder, _conduct(folder, proposals, wishes)
+
+
+def go_on(folder: Path, wishes: Wishes) -> tuple[Path, str]:
+    """A trial that was interrupted: (its folder, the text to print)."""
+    plan = read_results(folder).plan
+    return folder, _conduct(folder, propose(*_diagnosed(Path(plan.recording))), wishes)
+
+
+def _recording(target: Sequence[str], wishes: Wishes) -> Path:
+    """The recording that was named, or one that is made now of the command."""
+    if len(target) == 1 and (Path(target[0]) / "manifest.json").is_file():
+        return Path(target[0])
+    if len(target) == 1 and Path(target[0]).is_dir():
+        raise RecordingError(
+            "no-recording", f"{target[0]} is no recording: name a folder that steptime run wrote, or give a command."
+        )
+    from steptime.capture.launch import launch
+    from steptime.capture.outcome import ProbeOptions
+    from steptime.cli.aftermath import measure_ceilings, nothing_measured
+
+    folder = default_recording(target)
+    if not wishes.quiet:
+        say("measuring the job as it is")
+    announcer = None if wishes.quiet else Announcer(say)
+    outcome = launch(target, folder, ProbeOptions(), announcer.show if announcer is not None else None)
+    reason = nothing_measured(outcome, folder)
+    if reason is not None:
+        raise reason
+    measure_ceilings(folder, quiet=wishes.quiet)
+    return folder
+
+
+def _diagnosed(recording: Path) -> tuple[Case, tuple[Finding, ...]]:
+    from steptime.diagnosis import diagnose_paths
+
+    shown = diagnose_paths((str(recording),)).processes[0]
+    return shown.case, shown.findings
+
+
+def _nothing_to_try(proposals: Sequence[Proposal], recording: Path) -> str:
+    lines = ["Nothing that was found has a remedy that steptime can apply by itself."]
+    lines += [f"Yours to do: {each}" for each in advice_of(proposals)]
+    return "\n".join([*lines, f"Next:  steptime report {recording} -o report.md"]) + "\n"
+
+
+def advice_of(proposals: Sequence[Proposal]) -> tuple[str, ...]:
+    """What only the user can do, a sentence each, with the line."""
+    told = []
+    for proposal in proposals:
+        if proposal.advice_only:
+            edit = proposal.option.edit
+            place = f"{format_source(edit.site)}: " if isinstance(edit, Snippet) and edit.site is not None else ""
+            told.append(f"{place}{proposal.option.advice} (steptime explain {proposal.remedy.code})")
+    return tuple(told)
+
+
+def _conduct(folder: Path, proposals: Sequence[Proposal], wishes: Wishes) -> str:
+    known = read_results(folder)
+    plan, recording = known.plan, Path(known.plan.recording)
+    stand = stand_for(load(recording).manifest, recording, folder, in_place=plan.in_place, keep=wishes.keep)
+    if not wishes.quiet:
+        where = "in the job's own folder" if stand.outputs is None else f"in private copies ({NOT_CONTAINED})"
+        say(f"{len(plan.arms)} to try, {where}; Ctrl-C keeps what is done")
+    tell = (lambda _: None) if wishes.quiet else announce
+    bench = Bench(stand, plan, known.runs, budget=wishes.budget, tell=tell)
+    next_command = f"steptime try --resume {shlex.quote(str(folder))}"
+    try:
+        with _interruptible():
+            judgements = bench.conduct(0, plan.arms)
+            taken, _ = combine(bench, judgements)
+            if taken is not None:
+                _patch(bench, taken, proposals, wishes)
+            next_command = _next(judgements, proposals)
+    except KeyboardInterrupt:
+        say("interrupted: what was run is kept")
+        bench.settle(0, plan.arms)
+    return render(read_results(folder), advice_of(proposals), next_command)
+
+
+def _patch(bench: Bench, taken: Arm, proposals: Sequence[Proposal], wishes: Wishes) -> None:
+    """Writes what was adopted as a diff, runs that without any change of ours, and keeps both."""
+    stand = bench.stand
+    patch = make_patch(edits_of(taken, bench.plan.arms, proposals), stand.directory, script_of(stand))
+    proved = prove(bench, taken, patch)
+    folder = stand.folder
+    ResultsFile(folder).patch(PatchResult(patch.diff, patch.environment, patch.snippets, proved))
+    if patch.diff:
+        (folder / "patch.diff").write_text(patch.diff, encoding="utf-8")
+        say(f"Wrote {folder / 'patch.diff'}")
+    if wishes.write and proved is not None and proved.verdict is Verdict.ADOPT:
+        for path in write_patch(patch, stand.directory):
+            say(f"Wrote {path}")
+    elif wishes.write:
+        say("The patch is not written into your files: run by itself, its gain was not beyond doubt")
+
+
+def _next(judgements: Sequence[Judgement], proposals: Sequence[Proposal]) -> str:
+    """The page of what was adopted, else of what was tried first."""
+    best = next((each.arm.proposal for each in judgements if each.verdict is Verdict.ADOPT), proposals[0].remedy.code)
+    return f"steptime explain {best}"
+
+
+def announce(notice: Notice) -> None:
+    """A line for each process that starts."""
+    what = "rehearsal" if notice.rehearsal else f"round {notice.round + 1}, {notice.steps} steps"
+    eta = f"; about {format_duration(notice.eta * 1e9)} to go" if notice.eta else ""
+    label = f" {notice.arm.label}" if notice.arm.label else ""
+    say(f"{notice.arm.name}{label}: {what}{eta}")
+
+
+@contextmanager
+def _interruptible() -> Iterator[None]:
+    """SIGTERM and SIGHUP end a trial as Ctrl-C does: its processes are in sessions of their own, and would go on."""
+
+    def interrupt(number: int, frame: FrameType | None) -> None:
+        raise KeyboardInterrupt
+
+    before = {number: signal.signal(number, interrupt) for number in (signal.SIGTERM, signal.SIGHUP)}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)

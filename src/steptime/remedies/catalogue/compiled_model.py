@@ -1,0 +1,46 @@
+"""RM303: the model compiled."""
+
+from __future__ import annotations
+
+from steptime.changes import Change
+from steptime.findings.case import Case
+from steptime.findings.stakes import modelled, named
+from steptime.remedies.remedy import Option, Promise, Snippet, remedy
+
+LIKELY, SURE = 0.5, 0.0
+"""Of the dispatching: fused code still launches, and a graph break leaves all of it."""
+
+
+@remedy(
+    "RM303",
+    "compiled-model",
+    addresses={"ST206", "ST301", "ST305", "ST401", "ST402"},
+    promise=Promise.SAME_CURVE,
+    risk=4,
+)
+def compiled_model(case: Case) -> Option | None:
+    """The model compiled by torch.compile
+
+    What it changes
+        The module that your loop calls is compiled (TorchInductor, default mode). The first steps take seconds to
+        minutes; they are kept apart and reported.
+
+    What it promises
+        A curve as another seed would give: dropout masks come from another generator. The gradients of the first step
+        are compared parameter by parameter, with dropout off, because compilers have returned zero gradients beside a
+        right loss.
+
+    What it should gain
+        Half of the time that goes into dispatching small operators; how much fusion saves beyond that is not
+        predicted. Often nothing, where shapes change from step to step.
+
+    When to leave it
+        When shapes change all the time, or runs are shorter than the compilation.
+    """
+    if case.compilations:
+        return None
+    launch = named(case.accounts, "launch")
+    gain = launch.duration.value if launch is not None else None
+    saving = modelled(LIKELY * gain, SURE * gain, gain, case.step.steady) if gain is not None else None
+    snippet = Snippet("model = torch.compile(model)  # before the optimiser is made from its parameters")
+    return Option("torch.compile(model)", (Change("compile"),), saving, snippet, "dropout masks")

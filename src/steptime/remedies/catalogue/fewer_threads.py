@@ -1,0 +1,35 @@
+"""RM401: as many threads as there are CPUs for them."""
+
+from __future__ import annotations
+
+from steptime.changes import Change
+from steptime.findings.case import Case
+from steptime.remedies.remedy import EnvironmentEdit, Option, Promise, remedy
+
+
+@remedy("RM401", "fewer-threads", addresses={"ST801"}, promise=Promise.SAME_CURVE, risk=1)
+def fewer_threads(case: Case) -> Option | None:
+    """As many threads as there are CPUs for them
+
+    What it changes
+        The number of threads of one operator on the CPU, so that those of all training processes and a loader's
+        workers find a CPU each.
+
+    What it promises
+        A curve as another seed would give: sums over several threads are taken in another order.
+
+    What it should gain
+        No model predicts it; threads that wait for each other on a crowded CPU have made steps ten times as long.
+
+    When to leave it
+        When the other load on the machine is the reason, and goes away.
+    """
+    settings = case.settings
+    if settings is None:
+        return None
+    with_workers = 1 if case.loader is not None and case.loader.workers else 0
+    best = max(1, settings.usable_cpus // max(1, settings.trainers_on_host) - with_workers)
+    if best >= settings.intra_op_threads:
+        return None
+    change = Change("threads", arguments=(("intra_op", best),))
+    return Option(f"{best} threads", (change,), None, EnvironmentEdit((("OMP_NUM_THREADS", str(best)),)))

@@ -1,0 +1,78 @@
+"""RM101: as many workers as the model of supply and demand asks for."""
+
+from __future__ import annotations
+
+from steptime.changes import Change, Scalar
+from steptime.findings.case import Case, LoaderUse
+from steptime.findings.loader_model import Supply, supply
+from steptime.findings.stakes import modelled
+from steptime.remedies.remedy import CallEdit, Option, Promise, Snippet, remedy
+
+SURE = 0.6
+"""Of the predicted saving: what is left of it where items vary and the CPUs are not idle (the lower bound)."""
+STREAMS = "the workers' random numbers (augmentation), and the order from the second epoch on"
+
+
+@remedy("RM101", "fitting-workers", addresses={"ST101", "ST102", "ST103"}, promise=Promise.SAME_BITS, risk=2)
+def fitting_workers(case: Case) -> tuple[Option, ...]:
+    """As many loader workers as the items need
+
+    What it changes
+        num_workers of the training DataLoader, up or down, and persistent_workers=True where there are any. An iterable
+        dataset without workers is left alone: each worker would yield all of it.
+
+    What it promises
+        Equal losses: indices are drawn in the training process, whatever the number of workers. Where the dataset draws
+        random numbers (augmentation), each worker draws its own, and persistent workers leave out one draw an epoch:
+        then another random stream is in force, and losses are compared with the band that other seeds span.
+
+    What it should gain
+        The step without its wait, or the making of its batches divided by the workers, or the CPU time of the whole job
+        divided by the usable CPUs, whichever is longest, against the step as it is. All three are measured. The number
+        tried is the smallest that comes within 3 % of the best prediction, with its neighbour.
+
+    When to leave it
+        When memory is short (each worker holds its own copy of what the dataset touches), or when making the item
+        itself cheaper is easy.
+    """
+    loader = case.loader
+    if loader is None:
+        return ()
+    model = supply(case.step, loader, case.settings, case.contention)
+    if model is None or model.best == loader.workers or (loader.iterable and not loader.workers):
+        return ()
+    if model.best > loader.workers and loader.in_memory_tensors:
+        return ()
+    return tuple(_option(case, loader, model, workers) for workers in _worth_trying(loader, model))
+
+
+def _worth_trying(loader: LoaderUse, model: Supply) -> tuple[int, ...]:
+    """The model's best and, where it asks for more, the number above or below it: the model errs by a worker."""
+    if model.best < loader.workers:
+        return (model.best,)
+    near = model.best + 1 if model.best < model.limit else model.best - 1
+    return (model.best, near) if near > loader.workers else (model.best,)
+
+
+def _option(case: Case, loader: LoaderUse, model: Supply, workers: int) -> Option:
+    arguments: tuple[tuple[str, Scalar], ...] = (("num_workers", workers),)
+    if workers:
+        arguments += (("persistent_workers", True),)
+    gain = min(case.step.duration.value - model.step(workers), loader.wait.value)
+    edit = CallEdit("DataLoader", _keywords(loader, workers), loader.site) if loader.site is not None else None
+    label = ", ".join(f"{name}={value}" for name, value in arguments)
+    return Option(
+        label,
+        (Change("loader", arguments=arguments),),
+        modelled(gain, SURE * gain, gain, case.step.steady),
+        edit or Snippet(f"DataLoader(…, {label})"),
+        STREAMS if workers and (not loader.workers or not loader.persistent_workers) else "the workers' random numbers",
+        other_data=True,
+    )
+
+
+def _keywords(loader: LoaderUse, workers: int) -> tuple[tuple[str, str], ...]:
+    """As source; without workers the options that need some are taken back."""
+    if workers:
+        return (("num_workers", str(workers)), ("persistent_workers", "True"))
+    return (("num_workers", "0"), ("persistent_workers", "False"), ("prefetch_factor", "None"))

@@ -1,0 +1,40 @@
+"""RM104: batches in pinned memory, copied while the device computes."""
+
+from __future__ import annotations
+
+from steptime.changes import Change
+from steptime.findings.case import Case
+from steptime.findings.stakes import modelled, named
+from steptime.remedies.remedy import CallEdit, Option, Promise, Snippet, remedy
+
+LIKELY = 0.7
+"""Of the exposed copies: the first one of a step cannot be hidden behind anything."""
+
+
+@remedy("RM104", "pinned-memory", addresses={"ST107", "ST406"}, promise=Promise.SAME_BITS, risk=1)
+def pinned_memory(case: Case) -> Option | None:
+    """Batches in pinned memory, copied while the device computes
+
+    What it changes
+        pin_memory=True of the training DataLoader, and copies of pinned tensors to the device do not wait for their
+        end (non_blocking=True). Only with an accelerator.
+
+    What it promises
+        Equal losses: the same numbers arrive, in the order of the stream.
+
+    What it should gain
+        Up to the exposed time of copies, and of the host that waits for them while they are staged.
+
+    When to leave it
+        When the host's memory is short: pinned memory is never swapped out.
+    """
+    loader = case.loader
+    if loader is None or loader.pin_memory or case.step.device == "cpu":
+        return None
+    copies = named(case.accounts, "copy")
+    exposed = copies.recoverable.value if copies is not None else 0.0
+    saving = modelled(LIKELY * exposed, 0.0, exposed, case.step.steady) if exposed else None
+    change = Change("loader", arguments=(("pin_memory", True), ("non_blocking", True)))
+    edit = CallEdit("DataLoader", (("pin_memory", "True"),), loader.site) if loader.site else None
+    label = "pin_memory=True, non_blocking=True"
+    return Option(label, (change,), saving, edit or Snippet("DataLoader(…, pin_memory=True)"))

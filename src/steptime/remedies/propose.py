@@ -1,0 +1,51 @@
+"""What to try for a case: the remedies that answer its findings, in the order of predicted gain per risk."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from steptime.findings.case import Case
+from steptime.findings.finding import Finding, Weight
+from steptime.quantities import Estimate
+from steptime.remedies.catalogue import CATALOGUE
+from steptime.remedies.remedy import Option, Proposal, Remedy
+
+UNKNOWN = 0.25
+"""Of the time at stake: what a remedy without a model is taken to gain when they are put in order; nobody is told."""
+
+
+def propose(case: Case, findings: Sequence[Finding], remedies: Sequence[Remedy] = CATALOGUE) -> tuple[Proposal, ...]:
+    """The proposals for a case, best first; those that only the user can apply come last.
+
+    No saving is predicted beyond the time at stake of the findings that a remedy answers (Amdahl's ceiling), nor one
+    beyond the step.
+    """
+    found = [finding for finding in findings if finding.weight is Weight.FINDING]
+    made = [each for remedy in remedies for each in _proposals(remedy, case, found)]
+    return tuple(sorted(made, key=lambda each: (each.advice_only, -_worth(each))))
+
+
+def _proposals(remedy: Remedy, case: Case, findings: Sequence[Finding]) -> list[Proposal]:
+    answered = [finding for finding in findings if finding.code in remedy.addresses]
+    if not answered:
+        return []
+    first = max(answered, key=lambda finding: finding.at_stake.value if finding.at_stake is not None else 0.0)
+    ceiling = first.at_stake.high if first.at_stake is not None else None
+    limit = min(case.step.duration.value, ceiling if ceiling is not None else case.step.duration.value)
+    return [Proposal(remedy, _capped(option, limit), first.code, ceiling) for option in remedy(case)]
+
+
+def _capped(option: Option, limit: float) -> Option:
+    saving = option.saving
+    if saving is None:
+        return option
+    low, value, high = (min(each, limit) for each in (saving.low, saving.value, saving.high))
+    return replace(option, saving=Estimate(value, low, high, saving.samples, saving.unit))
+
+
+def _worth(proposal: Proposal) -> float:
+    """Predicted ns per step over the risk, for the order only."""
+    saving = proposal.option.saving
+    gain = saving.value if saving is not None else UNKNOWN * (proposal.ceiling or 0.0)
+    return gain / proposal.remedy.risk

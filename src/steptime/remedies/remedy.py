@@ -1,0 +1,179 @@
+"""A remedy: what to change about a job, what that promises about its numbers, what it should gain. The central types.
+
+One law: a remedy without its four sections of explanation does not exist; the docstring is the page.
+"""
+
+from __future__ import annotations
+
+import inspect
+import re
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from enum import Enum
+
+from steptime.changes import Change
+from steptime.findings.case import Case
+from steptime.quantities import Estimate, SourceLine
+
+SECTIONS = ("What it changes", "What it promises", "What it should gain", "When to leave it")
+"""The sections of a remedy's docstring, in order, each heading on a line of its own."""
+
+_CODE = re.compile(r"RM[1-9]\d\d")
+_NAME = re.compile(r"[a-z]+(-[a-z]+)*")
+
+
+class Promise(Enum):
+    """What a remedy promises about the numbers of the training."""
+
+    SAME_BITS = "the same losses, bit by bit"
+    SAME_CURVE = "a loss curve as another seed would give"
+    NEW_TRAINING = "another training"
+    """Never adopted for the user: batch size, accumulation."""
+
+
+@dataclass(frozen=True, slots=True)
+class CallEdit:
+    """Keywords of a call in the user's source, set where the call stands at `site`. callee: the last name of what is
+    called ("DataLoader", "AdamW"). keywords: (name, expression as source)."""
+
+    callee: str
+    keywords: tuple[tuple[str, str], ...]
+    site: SourceLine
+
+
+@dataclass(frozen=True, slots=True)
+class StatementEdit:
+    """A statement put behind the last import at the top of the script that was started. module: what it needs to be
+    imported ("torch")."""
+
+    statement: str
+    module: str
+
+
+@dataclass(frozen=True, slots=True)
+class EnvironmentEdit:
+    """Variables for the job's environment: no source is edited."""
+
+    variables: tuple[tuple[str, str], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Snippet:
+    """What we do not dare to write: an example, and the line that it is about."""
+
+    text: str
+    site: SourceLine | None = None
+
+
+Edit = CallEdit | StatementEdit | EnvironmentEdit | Snippet
+
+
+@dataclass(frozen=True, slots=True)
+class Option:
+    """One way to apply a remedy to a case. label: what is changed, as the user would write it. changes: none where only
+    the user can do it (advice). saving: predicted ns per step, never more than a perfect fix could save; None where
+    there is no model. streams: random numbers that are drawn in another order, in words; other_data: the batches are
+    among what they decide (augmentation, shuffling). advice: for what cannot be applied, one or two sentences."""
+
+    label: str
+    changes: tuple[Change, ...] = ()
+    saving: Estimate | None = None
+    edit: Edit | None = None
+    streams: str = ""
+    other_data: bool = False
+    advice: str = ""
+
+
+Outcome = Iterable[Option] | Option | None
+Function = Callable[[Case], Outcome]
+
+
+@dataclass(frozen=True, slots=True)
+class Page:
+    """A remedy's explanation. sections: (heading, text), in the order of SECTIONS."""
+
+    title: str
+    sections: tuple[tuple[str, str], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Remedy:
+    """addresses: codes of the rules whose findings it is an answer to. promise: about the numbers. risk: from 1 (cannot
+    hurt) to 5. low_precision: gradients are rounded to a low format."""
+
+    code: str
+    name: str
+    addresses: frozenset[str]
+    promise: Promise
+    risk: int
+    function: Function
+    page: Page
+    low_precision: bool = False
+
+    def __call__(self, case: Case) -> tuple[Option, ...]:
+        """The ways to apply it to this case; none where it does not fit what is in force."""
+        outcome = self.function(case)
+        if outcome is None:
+            return ()
+        return (outcome,) if isinstance(outcome, Option) else tuple(outcome)
+
+
+@dataclass(frozen=True, slots=True)
+class Proposal:
+    """A remedy as it fits a case. finding: code of the finding that it answers ("" where it is worth a try without
+    one). ceiling: ns per step that a perfect fix could save."""
+
+    remedy: Remedy
+    option: Option
+    finding: str
+    ceiling: float | None = None
+
+    @property
+    def advice_only(self) -> bool:
+        """Whether only the user can apply it."""
+        return not self.option.changes
+
+
+def remedy(
+    code: str,
+    name: str,
+    *,
+    addresses: Iterable[str],
+    promise: Promise,
+    risk: int,
+    low_precision: bool = False,
+) -> Callable[[Function], Remedy]:
+    """Makes a remedy of a function from a case to the ways to apply it.
+
+    Raises ValueError for a code that is not RMnnn, a name that is not in kebab case, a risk outside of 1 to 5, or a
+    docstring that lacks one of the four sections.
+    """
+    if not _CODE.fullmatch(code) or not _NAME.fullmatch(name):
+        raise ValueError(f"a remedy needs a code like RM101 and a name like more-workers, not {code!r} and {name!r}")
+    if not 1 <= risk <= 5:
+        raise ValueError(f"the risk of remedy {name} must be 1 to 5, not {risk}")
+
+    def make(function: Function) -> Remedy:
+        page = read_page(function, name)
+        return Remedy(code, name, frozenset(addresses), promise, risk, function, page, low_precision)
+
+    return make
+
+
+def read_page(function: Function, name: str) -> Page:
+    """The page in a remedy's docstring. Raises ValueError naming the sections that are missing or empty."""
+    lines = (inspect.getdoc(function) or "").splitlines()
+    places = {line.strip(): number for number, line in enumerate(lines) if line.strip() in SECTIONS}
+    ends = [*sorted(places.values())[1:], len(lines)]
+    spans = dict(zip(sorted(places.values()), ends, strict=False))
+    texts = {heading: _paragraph(lines[start + 1 : spans[start]]) for heading, start in places.items()}
+    missing = [heading for heading in SECTIONS if not texts.get(heading)]
+    title = lines[0].strip() if lines else ""
+    if missing or not title or title in SECTIONS:
+        raise ValueError(f"the docstring of remedy {name} lacks: {', '.join(missing) or 'its first line'}")
+    return Page(title, tuple((heading, texts[heading]) for heading in SECTIONS))
+
+
+def _paragraph(lines: list[str]) -> str:
+    """The text under a heading, without its indentation."""
+    return inspect.cleandoc("\n".join(["", *lines])).strip()

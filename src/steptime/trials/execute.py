@@ -1,0 +1,230 @@
+"""One process of an arm: it is run, and its recording is read back as a `Run`."""
+
+from __future__ import annotations
+
+import shutil
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from statistics import fmean
+
+import numpy as np
+
+from steptime.capture.arm import OUTPUT, Place, run_arm
+from steptime.capture.outcome import Outcome, ProbeOptions
+from steptime.changes import ArmOptions
+from steptime.errors import SteptimeError
+from steptime.intervals import measure, union
+from steptime.recording.load import load
+from steptime.recording.recording import Process, Recording, TelemetrySample
+from steptime.timeline.layout import lay_out
+from steptime.timeline.timeline import SegmentKind, Steps, Timeline
+from steptime.trials.trial import AppliedChange, Arm, Load, Run
+from steptime.trials.working_copy import Outputs, make_copy, offline_environment
+
+LAST_LINES = 3
+"""Of a failed job's output that are told."""
+LAST_BYTES = 4000
+FEWEST_STEPS = 5
+"""Steady steps without which a timed run is a failure."""
+THROTTLED = 0xE8
+"""Bits of NVML's throttle reasons that mean heat or power beyond the usual power cap: hardware slowdown (0x8), software
+thermal (0x20), hardware thermal (0x40), hardware power brake (0x80); nvml.h, nvmlClocksEventReason."""
+
+
+@dataclass(frozen=True, slots=True)
+class Stand:
+    """Where arms are run. folder: of the trial; directory: the job's own working folder. outputs: None runs the arms in
+    the job's own folder (--in-place)."""
+
+    command: tuple[str, ...]
+    folder: Path
+    directory: Path
+    outputs: Outputs | None
+    without: tuple[Path, ...] = ()
+    keep: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Turn:
+    """Which process it is: see `Run`."""
+
+    arm: Arm
+    stage: int
+    round: int
+    position: int
+    options: ArmOptions
+    rehearsal: bool = False
+    deadline: float = 600.0
+
+
+def execute(stand: Stand, turn: Turn, patched: Sequence[tuple[Path, str]] = ()) -> Run:
+    """Runs a turn and reads what it left. patched: source files (relative) with other text in this run's copy.
+
+    Nothing that the job does raises: it is the run's `failure`. Raises KeyboardInterrupt, and SteptimeError for what
+    stops every run (no room, too large a copy).
+    """
+    name = f"{turn.stage}-{turn.position:03d}-{turn.arm.name}{'-rehearsal' * turn.rehearsal}"
+    recording, copy = stand.folder / "arms" / name, stand.folder / "copies" / name
+    shutil.rmtree(recording, ignore_errors=True)  # of a run that was cut short
+    shutil.rmtree(copy, ignore_errors=True)
+    begin = time.monotonic()
+    try:
+        directory, environment = _place(stand, copy, patched)
+        options = ProbeOptions(profile=False, changes=turn.arm.changes, arm=turn.options)
+        place = Place(directory, environment, turn.deadline)
+        outcome = run_arm(_inside(stand, directory), recording, options, place)
+    finally:
+        shutil.rmtree(copy, ignore_errors=True)
+    run = _read(turn, outcome, time.monotonic() - begin)
+    if not stand.keep and not run.failure:
+        shutil.rmtree(recording, ignore_errors=True)
+    return run
+
+
+def _place(stand: Stand, copy: Path, patched: Sequence[tuple[Path, str]]) -> tuple[Path, tuple[tuple[str, str], ...]]:
+    if stand.outputs is None and not patched:
+        return stand.directory, offline_environment(stand.folder)
+    outputs = stand.outputs or Outputs(frozenset(), frozenset())
+    make_copy(stand.directory, copy, outputs, (stand.folder, *stand.without))
+    for path, text in patched:
+        (copy / path).unlink(missing_ok=True)
+        (copy / path).write_text(text, encoding="utf-8")
+    return copy, offline_environment(copy)
+
+
+def _inside(stand: Stand, directory: Path) -> tuple[str, ...]:
+    """The command, with its absolute paths of source files in the job's folder moved into the copy."""
+    own = f"{stand.directory}/"
+    return tuple(
+        str(directory / word.removeprefix(own)) if word.startswith(own) and word.endswith(".py") else word
+        for word in stand.command
+    )
+
+
+def _read(turn: Turn, outcome: Outcome, seconds: float) -> Run:
+    failure = _failure(outcome)
+    base = Run(
+        turn.arm.name,
+        turn.stage,
+        turn.round,
+        turn.position,
+        turn.options.seed,
+        turn.rehearsal,
+        failure,
+        seconds,
+        folder=outcome.recording.name,
+    )
+    if failure:
+        return base
+    try:
+        return _with_numbers(base, turn, load(outcome.recording))
+    except SteptimeError as error:
+        return _failed(base, str(error))
+
+
+def _with_numbers(base: Run, turn: Turn, recording: Recording) -> Run:
+    laid_out = [(process, lay_out(process)) for process in recording.processes]
+    if not laid_out:
+        return _failed(base, "No training step was recorded")
+    process, timeline = max(laid_out, key=lambda each: len(each[1].steps.begin))
+    times = step_times(timeline, turn.options.warm_up)
+    if len(times) < FEWEST_STEPS and not turn.rehearsal:
+        return _failed(base, f"Only {len(times)} steady steps were taken before its time was up")
+    parity = process.parity
+    losses: tuple[float | None, ...] = ()
+    if parity is not None:
+        seen = zip(parity.loss.tolist(), parity.backwards.tolist(), strict=True)
+        losses = tuple(loss if count and np.isfinite(loss) else None for loss, count in seen)
+    return Run(
+        base.arm,
+        base.stage,
+        base.round,
+        base.position,
+        base.seed,
+        base.rehearsal,
+        "",
+        base.seconds,
+        step_ns=tuple(times),
+        losses=losses,
+        norms=parity.gradients if parity is not None else (),
+        peak_bytes=int(parity.peak_bytes.max()) if parity is not None and len(parity.peak_bytes) else None,
+        start_seconds=_start_seconds(process, timeline.steps),
+        compile_seconds=sum(fact.duration_ns for fact in process.compilations) / 1e9,
+        changes=tuple(AppliedChange(fact.kind, fact.applied, fact.exercised, fact.detail) for fact in process.changes),
+        load=load_of(recording.telemetry),
+        folder=base.folder,
+    )
+
+
+def step_times(timeline: Timeline, warm_up: int) -> list[int]:
+    """Steady steps behind the warm-up, ns. The start of loader workers, which a recording keeps apart from its steps,
+    counts here: it is paid for every epoch."""
+    steps = timeline.steps
+    chosen = ~steps.disturbed & steps.watched & (np.arange(len(steps.begin)) >= warm_up)
+    starts = [segment for segment in timeline.segments if segment.kind is SegmentKind.LOADER_START]
+    begin = np.array([segment.begin for segment in starts], np.int64)
+    end = np.array([segment.end for segment in starts], np.int64)
+    added = measure(union(begin, end), steps.begin, steps.end)
+    times: list[int] = (steps.duration + added)[chosen].tolist()
+    return times
+
+
+def load_of(telemetry: Sequence[TelemetrySample]) -> Load:
+    """Means over the samples; nothing is known without any."""
+    if not telemetry:
+        return Load()
+    pressures = [sample.pressure for sample in telemetry if sample.pressure is not None]
+    steals = [sample.steal for sample in telemetry if sample.steal is not None]
+    return Load(
+        other_cpu=fmean(sample.other_cpu for sample in telemetry),
+        pressure=fmean(pressures) if pressures else None,
+        steal=fmean(steals) if steals else None,
+        device_throttled=any(_throttled(sample) for sample in telemetry),
+        other_device_users=any((sample.gpu_other_processes or 0) > 0 for sample in telemetry),
+    )
+
+
+def _throttled(sample: TelemetrySample) -> bool:
+    return bool((sample.gpu_throttle_reasons or 0) & THROTTLED)
+
+
+def _start_seconds(process: Process, steps: Steps) -> float:
+    """Seconds from the start of the process to the end of its first step."""
+    if not len(steps.end):
+        return 0.0
+    facts = process.facts
+    end_epoch = facts.epoch_ns + int(steps.end[0]) - facts.monotonic_ns
+    return max(0.0, (end_epoch - facts.process_started_epoch_ns) / 1e9)
+
+
+def _failed(run: Run, failure: str) -> Run:
+    return replace(run, failure=failure)
+
+
+def _failure(outcome: Outcome) -> str:
+    """In words, with the last lines of what the job said; "" where the arm ended as it should."""
+    if outcome.status == 0 and outcome.signal is None and outcome.steps_seen:
+        return ""
+    said = last_lines(outcome.recording / OUTPUT)
+    if outcome.problems and outcome.problems[0].startswith("It was ended"):
+        what = outcome.problems[0]
+    elif not outcome.steps_seen and outcome.status == 0:
+        what = "It ended without a training step"
+    else:
+        what = f"It ended by signal {outcome.signal}" if outcome.signal else f"It ended with status {outcome.status}"
+    return f"{what}: {said}" if said else what
+
+
+def last_lines(path: Path) -> str:
+    """The last lines of a log, in one."""
+    try:
+        with path.open("rb") as file:
+            file.seek(0, 2)
+            file.seek(max(0, file.tell() - LAST_BYTES))
+            text = file.read().decode("utf-8", "replace")
+    except OSError:
+        return ""
+    lines = [line.strip() for line in text.splitlines() if line.strip()]
+    return " | ".join(lines[-LAST_LINES:])

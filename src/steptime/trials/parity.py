@@ -1,0 +1,120 @@
+"""Whether an arm trains as the baseline does: its losses, and the gradients of its first steps.
+
+Pure functions on arrays. The tolerances were measured on twelve scripts (docs/trials.md has the table).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from math import isfinite
+
+import numpy as np
+import numpy.typing as npt
+
+Float64 = npt.NDArray[np.float64]
+Losses = Sequence[float | None]
+Norms = Mapping[str, float | None]
+
+LEAST_LOSSES = 8
+"""Steps with a loss below which there is no curve to compare."""
+TAIL = 0.25
+"""Share of the steps, the last ones, whose mean loss is compared."""
+LEAST_SEEDS = 2
+"""Baselines with other seeds than the arm's, without which there is no band."""
+FULL_PRECISION = (1e-2, 1e-3)
+"""(Largest, median) relative difference of gradient norms where arithmetic stays in float32. Seen: up to 3e-3 for
+channels_last and the compiler on networks with batch normalisation, 1e-6 elsewhere; 1.0 to 1.3 miscompiled."""
+LOW_PRECISION = (0.3, 0.05)
+"""The same where products are rounded to bfloat16 or float16. Seen: up to 0.15 on networks with batch normalisation,
+2e-2 elsewhere; another seed 0.2 to 0.64."""
+NEGLIGIBLE = 1e-6
+"""Of the whole gradient's norm: a parameter with less is rounding itself (a bias before a batch normalisation has a
+gradient of exactly zero in exact arithmetic)."""
+
+
+@dataclass(frozen=True, slots=True)
+class Gradients:
+    """How gradient norms compare. dead: parameters whose gradient was there and is zero, gone or not finite now.
+    largest, median: of the relative differences of the others."""
+
+    dead: tuple[str, ...]
+    largest: float
+    median: float
+    compared: int
+
+    def within(self, tolerance: tuple[float, float]) -> bool:
+        """Whether no difference is beyond a (largest, median) tolerance."""
+        return self.largest <= tolerance[0] and self.median <= tolerance[1]
+
+
+def compare_gradients(baseline: Norms, arm: Norms) -> Gradients:
+    """Parameters that only one of the two knows are left out: a wrapper renames them."""
+    floor = NEGLIGIBLE * _whole(baseline)
+    dead, differences = [], []
+    for name in baseline.keys() & arm.keys():
+        before, after = baseline[name], arm[name]
+        if before is None or not isfinite(before) or before <= floor:
+            continue
+        if after is None or not isfinite(after) or after <= floor * NEGLIGIBLE:
+            dead.append(name)
+        else:
+            differences.append(abs(after - before) / before)
+    largest = max(differences, default=0.0)
+    median = float(np.median(differences)) if differences else 0.0
+    return Gradients(tuple(sorted(dead)), largest, median, len(dead) + len(differences))
+
+
+def _whole(norms: Norms) -> float:
+    known = [value for value in norms.values() if value is not None and isfinite(value)]
+    return float(np.sqrt(np.sum(np.square(known)))) if known else 0.0
+
+
+def equal_bits(one: Losses, other: Losses) -> bool:
+    """Whether all steps that both took have the very same losses (a NaN equals a NaN)."""
+    first, second = _array(one), _array(other)
+    count = min(len(first), len(second))
+    return count >= LEAST_LOSSES and bool(np.array_equal(first[:count], second[:count], equal_nan=True))
+
+
+def first_difference(one: Losses, other: Losses) -> int | None:
+    """Index of the first step whose losses differ; None where they are equal as far as both go."""
+    first, second = _array(one), _array(other)
+    count = min(len(first), len(second))
+    apart = np.flatnonzero(~((first[:count] == second[:count]) | (np.isnan(first[:count]) & np.isnan(second[:count]))))
+    return int(apart[0]) if len(apart) else None
+
+
+def seen(losses: Losses) -> bool:
+    """Whether there are losses enough to compare: LEAST_LOSSES, whatever their values."""
+    return sum(loss is not None for loss in losses) >= LEAST_LOSSES
+
+
+def within_band(arm: Losses, baselines: Sequence[Losses]) -> bool:
+    """Whether the arm's mean loss over the last quarter lies in the band that the baselines' span, extended by its own
+    width on both sides; the same steps of each are compared.
+
+    baselines: with several seeds, the arm's own among them. Two equal ones make a band without width, in which only
+    their value lies. A loss that is not finite is outside unless a baseline's is not, either. Raises ValueError for
+    fewer than LEAST_SEEDS baselines.
+    """
+    if len(baselines) < LEAST_SEEDS:
+        raise ValueError(f"a band needs {LEAST_SEEDS} baselines, not {len(baselines)}")
+    count = min(len(each) for each in (arm, *baselines))
+    value, *others = (_tail(each, count) for each in (arm, *baselines))
+    if not isfinite(value):
+        return not all(isfinite(other) for other in others)
+    known = [other for other in others if isfinite(other)]
+    low, high = min(known, default=value), max(known, default=value)
+    width = high - low
+    return low - width <= value <= high + width
+
+
+def _tail(losses: Losses, count: int) -> float:
+    values = _array(losses[:count])
+    last = values[count - max(1, round(count * TAIL)) :]
+    return float(np.mean(last)) if len(last) else float("nan")
+
+
+def _array(losses: Losses) -> Float64:
+    return np.array([float("nan") if loss is None else loss for loss in losses], np.float64)

@@ -1,0 +1,259 @@
+"""Edits of the user's own source, with its formatting kept: what was proven by a change is written where it belongs.
+
+One law: only what is certainly right is written: the call must be found at its recorded line, and nowhere else on it.
+Everything else is a snippet for the user.
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import libcst
+from libcst import metadata
+
+from steptime.remedies.remedy import CallEdit, Edit, EnvironmentEdit, Snippet, StatementEdit
+
+MOST_POSITIONAL = 5
+"""Arguments without a name: the sixth of DataLoader is num_workers, optimisers take theirs by name only from about
+there on."""
+_NONE = libcst.SimpleWhitespace("")
+
+
+@dataclass(frozen=True, slots=True)
+class Patch:
+    """files: (path relative to the job's folder, old text, new text). environment: variables that go with it. snippets:
+    what could not be written, in words with file and line."""
+
+    files: tuple[tuple[Path, str, str], ...] = ()
+    environment: tuple[tuple[str, str], ...] = ()
+    snippets: tuple[str, ...] = ()
+
+    @property
+    def diff(self) -> str:
+        """Unified, as `git apply` takes it from the job's folder."""
+        return "".join(unified_diff(path, old, new) for path, old, new in self.files)
+
+
+def make_patch(edits: Sequence[Edit], folder: Path, script: Path | None) -> Patch:
+    """Writes edits into the sources in `folder` (the job's working folder). script: the file that was started, where
+    statements go; None where it is not known. Reads files, writes none."""
+    texts: dict[Path, str] = {}
+    environment: list[tuple[str, str]] = []
+    snippets: list[str] = []
+    for edit in edits:
+        if isinstance(edit, EnvironmentEdit):
+            environment += edit.variables
+            continue
+        path = _file(edit, folder, script)
+        old = texts.get(path) if path is not None else None
+        if path is not None and old is None:
+            old = _read(folder / path)
+        new = apply_edit(edit, old) if old is not None else None
+        if path is None or new is None:
+            snippets.append(described(edit))
+        else:
+            texts[path] = new
+    files = tuple((path, _read(folder / path) or "", text) for path, text in sorted(texts.items()))
+    return Patch(files, tuple(environment), tuple(snippets))
+
+
+def apply_edit(edit: Edit, source: str) -> str | None:
+    """The source with the edit in it; None where that cannot be written safely."""
+    if not isinstance(edit, CallEdit | StatementEdit):
+        return None
+    try:
+        module = libcst.parse_module(source)
+    except libcst.ParserSyntaxError:
+        return None
+    changed = _with_statement(module, edit) if isinstance(edit, StatementEdit) else _with_keywords(module, edit)
+    if changed is None or changed.code == source:
+        return None
+    return changed.code
+
+
+def described(edit: Edit) -> str:
+    """What is to be written, in words, with file and line where they are known."""
+    if isinstance(edit, Snippet):
+        place = f"{edit.site.file}:{edit.site.line}: " if edit.site is not None else ""
+        return f"{place}{edit.text}"
+    if isinstance(edit, CallEdit):
+        arguments = ", ".join(f"{name}={value}" for name, value in edit.keywords)
+        return f"{edit.site.file}:{edit.site.line}: {edit.callee}(…, {arguments})"
+    if isinstance(edit, StatementEdit):
+        return edit.statement
+    return " ".join(f"{name}={value}" for name, value in edit.variables)
+
+
+def unified_diff(path: Path, old: str, new: str) -> str:
+    """Of one file, with the names that git gives; "" where they are equal."""
+    lines = difflib.unified_diff(
+        old.splitlines(keepends=True), new.splitlines(keepends=True), f"a/{path.as_posix()}", f"b/{path.as_posix()}"
+    )
+    return "".join(line if line.endswith("\n") else f"{line}\n\\ No newline at end of file\n" for line in lines)
+
+
+def _file(edit: Edit, folder: Path, script: Path | None) -> Path | None:
+    """The file to edit, relative to the job's folder; None for one outside of it, or none."""
+    if isinstance(edit, CallEdit):
+        place: Path | None = Path(edit.site.file)
+    else:
+        place = script if isinstance(edit, StatementEdit) else None
+    if place is None:
+        return None
+    absolute = folder / place
+    return absolute.relative_to(folder) if absolute.is_relative_to(folder) else None
+
+
+def _read(path: Path) -> str | None:
+    """The text with its line ends as they are; None for what is no text of ours to edit."""
+    try:
+        with path.open(encoding="utf-8", newline="") as file:
+            return file.read()
+    except (OSError, UnicodeDecodeError):
+        return None
+
+
+# -- calls ------------------------------------------------------------------------------------------------------------
+
+
+class _CallFinder(libcst.CSTVisitor):
+    """Calls of a name that stand, at least in part, on a line."""
+
+    METADATA_DEPENDENCIES = (metadata.PositionProvider,)
+
+    def __init__(self, callee: str, line: int) -> None:
+        super().__init__()
+        self._callee = callee
+        self._line = line
+        self.found: list[libcst.Call] = []
+
+    def visit_Call(self, node: libcst.Call) -> None:
+        position = self.get_metadata(metadata.PositionProvider, node)
+        if position.start.line <= self._line <= position.end.line and _last_name(node.func) == self._callee:
+            self.found.append(node)
+
+
+def _last_name(function: libcst.BaseExpression) -> str:
+    if isinstance(function, libcst.Attribute):
+        return function.attr.value
+    return function.value if isinstance(function, libcst.Name) else ""
+
+
+def _with_keywords(module: libcst.Module, edit: CallEdit) -> libcst.Module | None:
+    wrapper = metadata.MetadataWrapper(module, unsafe_skip_copy=True)
+    finder = _CallFinder(edit.callee, edit.site.line)
+    wrapper.visit(finder)
+    if len(finder.found) != 1:
+        return None
+    call = finder.found[0]
+    positional = sum(argument.keyword is None for argument in call.args)
+    if positional > MOST_POSITIONAL or any(argument.star for argument in call.args):
+        return None  # what is given without a name may be what is to be set
+    changed = _call_with(call, edit.keywords)
+    replaced = module.deep_replace(call, changed) if changed is not None else None
+    return replaced if isinstance(replaced, libcst.Module) else None
+
+
+def _call_with(call: libcst.Call, keywords: Sequence[tuple[str, str]]) -> libcst.Call | None:
+    """Existing keywords get the new value in their place; others are added at the end, in the call's own style. A value
+    that only takes an option back (False, None, 0) is not added where nothing was. None where a comment is in the
+    way."""
+    arguments: list[libcst.Arg] | None = list(call.args)
+    for name, value in keywords:
+        if arguments is None:
+            return None
+        expression = libcst.parse_expression(value)
+        places = [number for number, each in enumerate(arguments) if each.keyword and each.keyword.value == name]
+        if places:
+            arguments[places[0]] = arguments[places[0]].with_changes(value=expression)
+        elif value not in ("False", "None", "0"):
+            arguments = _appended(arguments, name, expression)
+    return call.with_changes(args=arguments) if arguments is not None else None
+
+
+def _appended(arguments: list[libcst.Arg], name: str, value: libcst.BaseExpression) -> list[libcst.Arg] | None:
+    """The arguments with one more. The comma between the last two is the model of the new one; comments stay where
+    they are."""
+    new = libcst.Arg(value, libcst.Name(name), equal=libcst.AssignEqual(_NONE, _NONE))
+    if not arguments:
+        return [new]
+    last = arguments[-1]
+    trailing = last.comma if isinstance(last.comma, libcst.Comma) else None
+    comment = _first_line(trailing)
+    comma = _model(arguments[:-1])
+    if comment is not None and comment.comment is not None:
+        if not isinstance(comma.whitespace_after, libcst.ParenthesizedWhitespace):
+            return None
+        comma = comma.with_changes(whitespace_after=comma.whitespace_after.with_changes(first_line=comment))
+    if trailing is not None:
+        new = new.with_changes(comma=_without_comment(trailing))
+    else:
+        new = new.with_changes(whitespace_after_arg=last.whitespace_after_arg)
+        aside = _first_line_of(last.whitespace_after_arg)
+        if aside is not None and aside.comment is not None:
+            return None
+        last = last.with_changes(whitespace_after_arg=_NONE)
+    return [*arguments[:-1], last.with_changes(comma=comma), new]
+
+
+def _model(arguments: Sequence[libcst.Arg]) -> libcst.Comma:
+    """The comma behind the last of them, without a comment; ", " where there is none."""
+    found = arguments[-1].comma if arguments else None
+    if isinstance(found, libcst.Comma):
+        return _without_comment(found)
+    return libcst.Comma(whitespace_after=libcst.SimpleWhitespace(" "))
+
+
+def _without_comment(comma: libcst.Comma) -> libcst.Comma:
+    space = comma.whitespace_after
+    if not isinstance(space, libcst.ParenthesizedWhitespace):
+        return comma
+    first = space.first_line.with_changes(comment=None, whitespace=_NONE)
+    return comma.with_changes(whitespace_after=space.with_changes(first_line=first, empty_lines=[]))
+
+
+def _first_line(comma: libcst.Comma | None) -> libcst.TrailingWhitespace | None:
+    return _first_line_of(comma.whitespace_after) if comma is not None else None
+
+
+def _first_line_of(space: libcst.BaseParenthesizableWhitespace) -> libcst.TrailingWhitespace | None:
+    return space.first_line if isinstance(space, libcst.ParenthesizedWhitespace) else None
+
+
+# -- statements -------------------------------------------------------------------------------------------------------
+
+
+def _with_statement(module: libcst.Module, edit: StatementEdit) -> libcst.Module | None:
+    """The statement behind the imports at the top; None where the module that it needs is not imported there under its
+    own name, or the statement is there already."""
+    if edit.statement in module.code:
+        return None
+    last, imported = -1, False
+    for number, statement in enumerate(module.body):
+        if not _is_import(statement):
+            continue
+        last = number
+        imported = imported or _imports(statement, edit.module)
+    if not imported:
+        return None
+    added = libcst.parse_statement(edit.statement + module.default_newline)
+    blank = libcst.EmptyLine(indent=False)
+    added = added.with_changes(leading_lines=[blank])
+    return module.with_changes(body=[*module.body[: last + 1], added, *module.body[last + 1 :]])
+
+
+def _is_import(statement: libcst.CSTNode) -> bool:
+    return isinstance(statement, libcst.SimpleStatementLine) and any(
+        isinstance(each, libcst.Import | libcst.ImportFrom) for each in statement.body
+    )
+
+
+def _imports(statement: libcst.CSTNode, name: str) -> bool:
+    """Whether it binds the module under its own name."""
+    if not isinstance(statement, libcst.SimpleStatementLine):
+        return False
+    aliases = (alias for each in statement.body if isinstance(each, libcst.Import) for alias in each.names)
+    return any(alias.asname is None and alias.evaluated_name.split(".")[0] == name for alias in aliases)

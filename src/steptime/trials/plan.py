@@ -1,0 +1,117 @@
+"""From a diagnosis to what is tried: arms from proposals, and the place where they run."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+
+from steptime.changes import Change
+from steptime.errors import UsageError
+from steptime.quantities import Estimate
+from steptime.recording.recording import Manifest
+from steptime.remedies.remedy import Edit, Proposal
+from steptime.trials.conduct import Bench
+from steptime.trials.execute import Stand
+from steptime.trials.patch import Patch
+from steptime.trials.results import NAME
+from steptime.trials.trial import Arm, Judgement
+from steptime.trials.working_copy import Outputs, find_outputs
+
+PATCH = "patch"
+"""Name of the arm that runs the patch by itself."""
+MARGIN = 3_000_000_000
+"""ns after the end of a job in which its last files may still be written."""
+
+
+def plan_arms(proposals: Sequence[Proposal], most: int, step: float) -> tuple[Arm, ...]:
+    """The first `most` proposals that can be applied, as arms in the same order. step: ns, of the recording."""
+    possible = [each for each in proposals if not each.advice_only][:most]
+    several = Counter(each.remedy.code for each in possible)
+    names: Counter[str] = Counter()
+    arms = []
+    for proposal in possible:
+        code = proposal.remedy.code
+        names[code] += 1
+        arms.append(_arm(proposal, f"{code}.{names[code]}" if several[code] > 1 else code, step))
+    return tuple(arms)
+
+
+def _arm(proposal: Proposal, name: str, step: float) -> Arm:
+    remedy, option = proposal.remedy, proposal.option
+    return Arm(
+        name=name,
+        changes=option.changes,
+        proposal=remedy.code,
+        label=option.label,
+        promise=remedy.promise,
+        streams=option.streams,
+        other_data=option.other_data,
+        low_precision=remedy.low_precision,
+        predicted=_speed(option.saving, step),
+    )
+
+
+def _speed(saving: Estimate | None, step: float) -> Estimate | None:
+    """What a saving of ns per step makes of a step: before over after. None without a saving, or where all of the step
+    would be saved."""
+    if saving is None or saving.high >= step:
+        return None
+    value, low, high = (step / (step - each) for each in (saving.value, saving.low, saving.high))
+    return Estimate(value, low, high, saving.samples, "1")
+
+
+def edits_of(taken: Arm, arms: Sequence[Arm], proposals: Sequence[Proposal]) -> tuple[Edit, ...]:
+    """The source edits of an arm, which may be several put together (`conduct.together` joins their names)."""
+    parts = [arm for arm in arms if arm.name in taken.name.split("+")]
+    known = {(each.remedy.code, each.option.label): each.option.edit for each in proposals}
+    found = [known.get((arm.proposal, arm.label)) for arm in parts]
+    return tuple(edit for edit in found if edit is not None)
+
+
+def script_of(stand: Stand) -> Path | None:
+    """The script in the command; None for a module or a program."""
+    return next((Path(word) for word in stand.command if word.endswith(".py")), None)
+
+
+def prove(bench: Bench, taken: Arm, patch: Patch) -> Judgement | None:
+    """Runs the patch by itself, none of our changes in force, against the job as it is; None where it is empty, or no
+    time is left."""
+    if not (patch.files or patch.environment) or bench.left() <= 0:
+        return None
+    variables = (Change("environment", arguments=patch.environment),) if patch.environment else ()
+    arm = replace(taken, name=PATCH, label="patch", changes=variables, predicted=None)
+    stage = 1 + max((run.stage for run in bench.runs if run.arm != PATCH), default=0)
+    (judgement,) = bench.conduct(stage, (arm,), patches={PATCH: [(path, new) for path, _, new in patch.files]})
+    return judgement
+
+
+def stand_for(manifest: Manifest, recording: Path, folder: Path, *, in_place: bool, keep: bool = False) -> Stand:
+    """Where the job of a recording is tried. folder: of the trial. Raises UsageError where the job's own folder is gone
+    or too large to look at."""
+    directory = Path(manifest.directory)
+    if not directory.is_dir():
+        raise UsageError(
+            "folder-gone",
+            f"The job was recorded in {directory}, which is not there: give the command itself, as in: steptime try -- "
+            "python train.py",
+        )
+    ours = ours_in(recording.absolute().parent) + ours_in(folder.absolute().parent)
+    outputs = None if in_place else _outputs(manifest, directory, ours)
+    return Stand(tuple(manifest.command), folder.absolute(), directory, outputs, ours, keep)
+
+
+def _outputs(manifest: Manifest, directory: Path, ours: tuple[Path, ...]) -> Outputs:
+    end = manifest.ended_epoch_ns
+    if end is None:  # the launcher was killed: nobody knows what the job still wrote
+        return find_outputs(directory, manifest.started_epoch_ns, 1 << 62, ours)
+    return find_outputs(directory, manifest.started_epoch_ns, end + MARGIN, ours)
+
+
+def ours_in(folder: Path) -> tuple[Path, ...]:
+    """Recordings and trials that lie in a folder: no arm needs them, and TensorBoard may write beside them."""
+    if not folder.is_dir():
+        return ()
+    children = [path for path in folder.iterdir() if path.is_dir()]
+    return tuple(path for path in children if (path / "manifest.json").is_file() or (path / NAME).is_file())

@@ -1,0 +1,135 @@
+"""The results of a trial on disk: one JSON document a line, appended after every run and never rewritten.
+
+Lines: one "plan", then "run" lines as they end, "judgement" lines of each stage, "patch" at most once. A line that was
+cut short by a crash is the last one, and is left out when the file is read.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from steptime.errors import RecordingError
+from steptime.trials.trial import Arm, Judgement, Run
+
+NAME = "results.jsonl"
+FORMAT = 1
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """What is to be tried. steps, warm_up: of a timed process. recording: the one whose findings are answered."""
+
+    command: tuple[str, ...]
+    directory: str
+    recording: str
+    arms: tuple[Arm, ...]
+    steps: int
+    warm_up: int
+    min_gain: float
+    in_place: bool = False
+    format: int = FORMAT
+
+
+@dataclass(frozen=True, slots=True)
+class PatchResult:
+    """A patch that was run. diff: unified, against the job's folder. environment: variables that go with it."""
+
+    diff: str
+    environment: tuple[tuple[str, str], ...]
+    snippets: tuple[str, ...]
+    judgement: Judgement | None
+
+
+@dataclass(frozen=True, slots=True)
+class Results:
+    """Everything that a results file holds. judgements: the newest one of each arm and stage."""
+
+    plan: Plan
+    runs: tuple[Run, ...]
+    judgements: tuple[tuple[int, Judgement], ...]
+    patch: PatchResult | None
+
+
+class ResultsFile:
+    """Appends to a results file. Raises OSError where there is no room."""
+
+    def __init__(self, folder: Path) -> None:
+        self._path = folder / NAME
+
+    def plan(self, plan: Plan) -> None:
+        """The first line."""
+        self._append({"plan": plan})
+
+    def run(self, run: Run) -> None:
+        """A run that has ended."""
+        self._append({"run": run})
+
+    def judgements(self, stage: int, judgements: Iterable[Judgement]) -> None:
+        """What a stage proved."""
+        for judgement in judgements:
+            self._append({"judgement": judgement, "stage": stage})
+
+    def patch(self, patch: PatchResult) -> None:
+        """What the patch did."""
+        self._append({"patch": patch})
+
+    def _append(self, document: dict[str, Any]) -> None:
+        line = msgspec.json.encode(document) + b"\n"
+        self._path.parent.mkdir(parents=True, exist_ok=True)
+        file = os.open(self._path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o644)
+        try:
+            os.write(file, line)
+            os.fsync(file)
+        finally:
+            os.close(file)
+
+
+def read_results(folder: Path) -> Results:
+    """The results in a trial's folder. Raises RecordingError where there are none, or none that can be read."""
+    path = folder / NAME
+    try:
+        lines = path.read_bytes().split(b"\n")
+    except OSError:
+        raise RecordingError(
+            "no-results", f"There are no results of a trial in {folder}: name the folder that steptime try wrote."
+        ) from None
+    found = [_decode(line) for line in lines if line]
+    plans = [each["plan"] for each in found if each is not None and "plan" in each]
+    if not plans:
+        raise RecordingError("no-results", f"{path} holds no plan of a trial: start the trial again.")
+    known = [each for each in found if each is not None]
+    try:
+        return Results(
+            plan=msgspec.convert(plans[0], Plan),
+            runs=tuple(msgspec.convert(each["run"], Run) for each in known if "run" in each),
+            judgements=_newest(
+                (int(each["stage"]), msgspec.convert(each["judgement"], Judgement))
+                for each in known
+                if "judgement" in each
+            ),
+            patch=next((msgspec.convert(each["patch"], PatchResult) for each in known[::-1] if "patch" in each), None),
+        )
+    except msgspec.ValidationError as error:
+        raise RecordingError(
+            "results-damaged", f"{path} is of another version of steptime or damaged ({error}): start the trial again."
+        ) from None
+
+
+def _newest(judgements: Iterable[tuple[int, Judgement]]) -> tuple[tuple[int, Judgement], ...]:
+    """The last one of each arm and stage: a trial that went on has judged again."""
+    return tuple({(stage, each.arm.name): (stage, each) for stage, each in judgements}.values())
+
+
+def _decode(line: bytes) -> dict[str, Any] | None:
+    """None for a line that was cut short."""
+    try:
+        document = msgspec.json.decode(line)
+    except msgspec.DecodeError:
+        return None
+    return document if isinstance(document, dict) else None

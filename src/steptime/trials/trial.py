@@ -1,0 +1,140 @@
+"""A trial: arms that were run in turns, and what they prove. The room's central types.
+
+All of it is plain data that is written to the results file line by line and read back from there.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import Enum
+
+from steptime.changes import Change
+from steptime.quantities import Estimate
+from steptime.remedies.remedy import Promise
+
+BASELINE, CONTROL = "baseline", "control"
+"""Names of the arms that change nothing. The control is another baseline, there to show the noise."""
+
+
+class Verdict(Enum):
+    """What an arm proved."""
+
+    ADOPT = "adopt"
+    """Faster beyond noise and the least gain, and its promise about the numbers was kept."""
+    NO_EFFECT = "no effect"
+    SLOWER = "slower"
+    BROKE_PROMISE = "broke its promise"
+    """The numbers are not what the remedy promises, whatever the speed."""
+    NOT_EXERCISED = "not exercised"
+    """There was nothing in the job that the change could act on."""
+    FAILED = "failed"
+    UNDECIDED = "undecided"
+
+
+class Agreement(Enum):
+    """How an arm's numbers compare with the baseline's."""
+
+    SAME_BITS = "equal losses"
+    SAME_CURVE = "losses within the band of other seeds"
+    OTHER_STREAM = "another random stream, losses within the band of other seeds"
+    APART = "losses outside the band of other seeds"
+    DEAD_GRADIENTS = "gradients that are zero or gone"
+    WILD_GRADIENTS = "gradients beyond tolerance"
+    NOT_SEEN = "no losses seen"
+    NOT_JUDGED = "another training: losses are not compared"
+
+
+@dataclass(frozen=True, slots=True)
+class Arm:
+    """What is tried. proposal: code of the remedy ("" for a baseline). streams: words for the random numbers that the
+    change may draw in another order ("" for none); other_data: the batches are among what they decide. low_precision:
+    gradients may differ by a low format's rounding. predicted: speed-up, unit "1"."""
+
+    name: str
+    changes: tuple[Change, ...] = ()
+    proposal: str = ""
+    label: str = ""
+    promise: Promise = Promise.SAME_BITS
+    streams: str = ""
+    other_data: bool = False
+    low_precision: bool = False
+    predicted: Estimate | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class AppliedChange:
+    """What became of a change in a process: applied, and exercised (it acted on something); detail in words."""
+
+    kind: str
+    applied: bool
+    exercised: bool
+    detail: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Load:
+    """The machine while a run's steps were taken: means over the telemetry. other_cpu: CPUs' worth of work that was
+    not the job's; pressure: percent of time that a task waited for a CPU; steal: CPUs that the host took away."""
+
+    other_cpu: float = 0.0
+    pressure: float | None = None
+    steal: float | None = None
+    device_throttled: bool = False
+    other_device_users: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """One process of an arm. stage: 0 for the arms one by one, then one for each combination and for the patch.
+    position: its place in the order of the stage. rehearsal: with dropout off and gradient norms written, not timed.
+
+    step_ns: steady steps in order, with the starts of loader workers in them and evaluations left out. losses: per
+    step from the first one on, None where no backward was seen. norms: gradient norm of each parameter, a tuple for
+    each of the first steps. failure: in words, with the job's last lines; "" where it went well.
+    """
+
+    arm: str
+    stage: int
+    round: int
+    position: int
+    seed: int
+    rehearsal: bool
+    failure: str
+    seconds: float
+    step_ns: tuple[int, ...] = ()
+    losses: tuple[float | None, ...] = ()
+    norms: tuple[tuple[tuple[str, float | None], ...], ...] = ()
+    peak_bytes: int | None = None
+    start_seconds: float = 0.0
+    compile_seconds: float = 0.0
+    changes: tuple[AppliedChange, ...] = ()
+    load: Load = Load()
+    folder: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Judgement:
+    """What an arm proved. speed: baseline's time over the arm's, with a 95 % interval; noise: what the control
+    deviates from 1 at most, in the same unit. sentence: why, for a person."""
+
+    arm: Arm
+    verdict: Verdict
+    agreement: Agreement
+    sentence: str
+    speed: Estimate | None = None
+    noise: float | None = None
+    step_ns: float | None = None
+    rounds: int = 0
+    peak_bytes: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Trial:
+    """Everything that was tried of one job. runs: in the order that they were run."""
+
+    command: tuple[str, ...]
+    directory: str
+    recording: str
+    arms: tuple[Arm, ...]
+    runs: tuple[Run, ...]
+    judgements: tuple[Judgement, ...]

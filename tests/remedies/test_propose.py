@@ -1,0 +1,105 @@
+"""Proposals: they fit what is in force, and promise no more than is there."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from findings.healthy import HEALTHY, MS, loader, optimizer
+from findings.planted import PLANTED
+
+from steptime.findings.case import Case
+from steptime.findings.examine import examine
+from steptime.remedies.catalogue import CATALOGUE
+from steptime.remedies.pages import find_remedy, stale_pages
+from steptime.remedies.propose import propose
+from steptime.remedies.remedy import Promise, Proposal, remedy
+
+CASES = [(rule, name) for rule, cases in PLANTED.items() for name in cases]
+
+
+def proposals(case: Case) -> tuple[Proposal, ...]:
+    return propose(case, examine(case).findings)
+
+
+@pytest.mark.parametrize(("rule", "name"), CASES)
+def test_no_saving_is_beyond_the_time_at_stake(rule: str, name: str) -> None:
+    case = PLANTED[rule][name]
+    for proposal in proposals(case):
+        saving = proposal.option.saving
+        if saving is not None:
+            assert saving.high <= case.step.duration.value
+            assert proposal.ceiling is None or saving.high <= proposal.ceiling
+
+
+@pytest.mark.parametrize(("rule", "name"), CASES)
+def test_never_more_workers_than_the_model_asks_for(rule: str, name: str) -> None:
+    case = PLANTED[rule][name]
+    findings = {finding.code for finding in examine(case).findings}
+    for proposal in proposals(case):
+        for change in proposal.option.changes:
+            workers = change.argument("num_workers")
+            if isinstance(workers, int) and case.loader is not None:
+                assert workers <= case.loader.usable_cpus
+                if "ST103" in findings:
+                    assert workers < case.loader.workers
+                if case.loader.in_memory_tensors:
+                    assert workers <= case.loader.workers
+
+
+def test_every_answer_is_to_a_finding_that_is_there() -> None:
+    case = PLANTED["too-few-workers"]["fires"]
+    found = proposals(case)
+    assert found[0].remedy.code == "RM101"
+    assert found[0].finding in {"ST101", "ST102"}
+    assert propose(case, ()) == ()
+
+
+def test_an_iterable_dataset_gets_no_workers() -> None:
+    case = PLANTED["too-few-workers"]["fires"]
+    assert case.loader is not None
+    iterable = replace(case, loader=replace(case.loader, iterable=True))
+    assert "RM101" not in {proposal.remedy.code for proposal in proposals(iterable)}
+
+
+def test_a_fused_optimiser_is_not_fused_again() -> None:
+    uses = optimizer(8 * MS, 200)
+    plain = replace(HEALTHY, optimizers=(uses,))
+    fused = replace(HEALTHY, optimizers=(replace(uses, fused=True),))
+    remedy_ = find_remedy("RM201")
+    assert remedy_ is not None
+    assert [option.changes[0].argument("fused") for option in remedy_(plain)] == [True]
+    assert remedy_(fused) == ()
+
+
+def test_advice_comes_last() -> None:
+    for rule, name in CASES:
+        advice = [proposal.advice_only for proposal in proposals(PLANTED[rule][name])]
+        assert advice == sorted(advice)
+
+
+def test_codes_and_names_are_unique() -> None:
+    assert len({each.code for each in CATALOGUE}) == len({each.name for each in CATALOGUE}) == len(CATALOGUE)
+
+
+def test_a_remedy_needs_its_sections_and_a_proper_code() -> None:
+    with pytest.raises(ValueError, match="lacks"):
+
+        @remedy("RM999", "no-page", addresses=(), promise=Promise.SAME_BITS, risk=1)
+        def without_a_page(case: Case) -> None:
+            """Only a title."""
+
+    with pytest.raises(ValueError, match="RM101"):
+        remedy("XX1", "x", addresses=(), promise=Promise.SAME_BITS, risk=1)
+
+
+def test_stale_pages_are_noticed(tmp_path: Path) -> None:
+    assert "fitting-workers.md" in stale_pages(tmp_path)
+
+
+def test_a_loader_that_waits_gets_the_models_number() -> None:
+    waiting = loader(30 * MS, 0.93 * MS, usable_cpus=4)
+    case = replace(PLANTED["too-few-workers"]["fires"], loader=waiting)
+    option = next(each.option for each in proposals(case) if each.remedy.code == "RM101")
+    assert option.changes[0].argument("persistent_workers") is True

@@ -1,0 +1,146 @@
+"""Verdicts: what is adopted, what never is, and what is not known."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+from trials.shared_machine import LOSSES, SharedMachine, run, trial
+
+from steptime.changes import Change
+from steptime.remedies.remedy import Promise
+from steptime.trials.judge import cannot_win, judge
+from steptime.trials.trial import BASELINE, CONTROL, Agreement, AppliedChange, Arm, Load, Run, Verdict
+
+ARM = Arm("RM101", (Change("loader", arguments=(("num_workers", 2),)),), "RM101", "num_workers=2")
+NORMS = ((("conv.weight", 1.0), ("fc.weight", 2.0)),)
+
+
+def quiet(seed: int = 0) -> SharedMachine:
+    return SharedMachine(seed, change=0.0, stalls=0.0)
+
+
+def rehearsals(arm: Arm, own: tuple[tuple[tuple[str, float | None], ...], ...]) -> tuple[Run, ...]:
+    first = run(BASELINE, -2, (), rehearsal=True, norms=NORMS)
+    return first, run(arm.name, -1, (), rehearsal=True, norms=own)
+
+
+def test_a_faster_arm_with_equal_losses_is_adopted() -> None:
+    judgement = judge(ARM, trial(quiet(), ARM, speed=1.5))
+    assert judgement.verdict is Verdict.ADOPT
+    assert judgement.agreement is Agreement.SAME_BITS
+    assert judgement.speed is not None
+    assert judgement.speed.low < 1.5 < judgement.speed.high
+
+
+def test_of_forty_comparisons_of_a_job_with_itself_at_most_two_are_adopted() -> None:
+    verdicts = [judge(ARM, trial(SharedMachine(seed), ARM)).verdict for seed in range(40)]
+    assert verdicts.count(Verdict.ADOPT) <= 2
+
+
+def test_three_times_as_fast_is_adopted_even_on_a_shared_machine_mostly() -> None:
+    machines = (SharedMachine(seed, change=0.2, spread=0.2, stalls=0.01) for seed in range(20))
+    verdicts = [judge(ARM, trial(machine, ARM, speed=3.0)).verdict for machine in machines]
+    assert verdicts.count(Verdict.ADOPT) >= 14
+    assert Verdict.SLOWER not in verdicts
+
+
+def test_a_slower_arm_is_called_slower() -> None:
+    assert judge(ARM, trial(quiet(), ARM, speed=0.6)).verdict is Verdict.SLOWER
+
+
+def test_a_gain_below_the_least_one_is_no_effect() -> None:
+    assert judge(ARM, trial(quiet(), ARM, rounds=5, speed=1.0), min_gain=0.2).verdict is Verdict.NO_EFFECT
+
+
+def test_one_round_decides_nothing() -> None:
+    judgement = judge(ARM, trial(quiet(), ARM, rounds=1, speed=5.0))
+    assert judgement.verdict is Verdict.UNDECIDED
+    assert judgement.speed is None
+
+
+def test_without_losses_nothing_is_adopted() -> None:
+    runs = [replace(each, losses=()) for each in trial(quiet(), ARM, speed=3.0)]
+    judgement = judge(ARM, runs)
+    assert (judgement.verdict, judgement.agreement) == (Verdict.UNDECIDED, Agreement.NOT_SEEN)
+
+
+def test_another_training_is_never_adopted() -> None:
+    arm = replace(ARM, promise=Promise.NEW_TRAINING)
+    assert judge(arm, trial(quiet(), arm, speed=3.0)).verdict is Verdict.UNDECIDED
+
+
+def test_losses_that_should_be_equal_and_differ_break_the_promise() -> None:
+    off = tuple(loss + 1e-6 for loss in LOSSES)
+    judgement = judge(ARM, trial(quiet(), ARM, speed=2.0, losses=off))
+    assert (judgement.verdict, judgement.agreement) == (Verdict.BROKE_PROMISE, Agreement.APART)
+
+
+def test_another_random_stream_is_named_and_judged_by_the_band() -> None:
+    arm = replace(ARM, streams="the workers' random numbers")
+    inside = tuple(loss + 0.01 for loss in LOSSES)
+    judgement = judge(arm, trial(quiet(), arm, speed=2.0, losses=inside))
+    assert (judgement.verdict, judgement.agreement) == (Verdict.ADOPT, Agreement.OTHER_STREAM)
+    assert arm.streams in judgement.sentence
+    outside = tuple(loss + 0.5 for loss in LOSSES)
+    assert judge(arm, trial(quiet(), arm, speed=2.0, losses=outside)).verdict is Verdict.BROKE_PROMISE
+
+
+def test_a_curve_is_not_judged_by_too_few_seeds() -> None:
+    arm = replace(ARM, promise=Promise.SAME_CURVE)
+    near = tuple(loss + 0.01 for loss in LOSSES)
+    runs = [each for each in trial(quiet(), arm, rounds=2, speed=2.0, losses=near) if each.seed != 2]
+    assert judge(arm, runs).agreement is Agreement.NOT_SEEN
+
+
+@pytest.mark.parametrize("promise", [Promise.SAME_BITS, Promise.SAME_CURVE])
+def test_dead_gradients_break_any_promise_whatever_the_loss_says(promise: Promise) -> None:
+    arm = replace(ARM, promise=promise)
+    dead = ((("conv.weight", 0.0), ("fc.weight", 2.0)),)
+    judgement = judge(arm, (*rehearsals(arm, dead), *trial(quiet(), arm, speed=3.0)))
+    assert (judgement.verdict, judgement.agreement) == (Verdict.BROKE_PROMISE, Agreement.DEAD_GRADIENTS)
+    assert "conv.weight" in judgement.sentence
+
+
+def test_wild_gradients_count_unless_the_batches_are_others() -> None:
+    wild = ((("conv.weight", 1.5), ("fc.weight", 2.0)),)
+    runs = trial(quiet(), ARM, speed=3.0)
+    assert judge(ARM, (*rehearsals(ARM, wild), *runs)).agreement is Agreement.WILD_GRADIENTS
+    other = replace(ARM, other_data=True)
+    assert judge(other, (*rehearsals(other, wild), *runs)).verdict is Verdict.ADOPT
+
+
+def test_what_changed_nothing_is_not_exercised_however_fast() -> None:
+    idle = (AppliedChange("loader", False, False, "no DataLoader was made"),)
+    judgement = judge(ARM, trial(quiet(), ARM, speed=3.0, changes=idle))
+    assert judgement.verdict is Verdict.NOT_EXERCISED
+    assert judgement.sentence == "no DataLoader was made"
+    assert judge(ARM, trial(quiet(), ARM, speed=3.0, changes=())).verdict is Verdict.NOT_EXERCISED
+
+
+def test_a_failure_is_told_with_its_last_words() -> None:
+    runs = (*trial(quiet(), ARM), run("RM101", 99, (), failure="It ended with status 1: MemoryError"))
+    judgement = judge(ARM, runs)
+    assert judgement.verdict is Verdict.FAILED
+    assert "MemoryError" in judgement.sentence
+
+
+def test_disturbed_comparisons_are_left_out_where_enough_others_are_there() -> None:
+    runs = list(trial(quiet(), ARM, rounds=4, speed=1.5))
+    first = next(number for number, each in enumerate(runs) if each.arm == ARM.name)
+    slow = tuple(20 * step for step in runs[first].step_ns)
+    runs[first] = replace(runs[first], step_ns=slow, load=Load(1.5))
+    judgement = judge(ARM, runs)
+    assert judgement.rounds == 3
+    assert judgement.verdict is Verdict.ADOPT
+
+
+def test_arms_that_cannot_win_are_known_early() -> None:
+    assert cannot_win(ARM, trial(quiet(), ARM, speed=0.5))
+    assert not cannot_win(ARM, trial(quiet(), ARM, speed=1.5))
+    assert not cannot_win(ARM, trial(quiet(), ARM, rounds=1, speed=0.5))
+
+
+def test_without_a_control_nothing_is_adopted() -> None:
+    runs = [each for each in trial(quiet(), ARM, speed=3.0) if each.arm != CONTROL]
+    assert judge(ARM, runs).verdict is Verdict.UNDECIDED

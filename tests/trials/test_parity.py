@@ -1,0 +1,75 @@
+"""Losses and gradients: what counts as the same training."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from steptime.trials import parity
+
+norms = st.dictionaries(st.text("abc.", min_size=1, max_size=6), st.floats(1e-2, 1e2), min_size=1, max_size=20)
+curve = st.lists(st.floats(-1e6, 1e6), min_size=8, max_size=60)
+
+
+@given(norms)
+def test_equal_gradients_are_alive_and_do_not_differ(baseline: dict[str, float]) -> None:
+    found = parity.compare_gradients(baseline, baseline)
+    assert found.dead == ()
+    assert found.within((0.0, 0.0))
+    assert found.compared == len(baseline)
+
+
+@pytest.mark.parametrize("dead", [None, 0.0, float("nan"), float("inf")])
+@given(baseline=norms)
+def test_a_gradient_that_dies_is_named(baseline: dict[str, float], dead: float | None) -> None:
+    name = max(baseline, key=lambda each: baseline[each])
+    assert parity.compare_gradients(baseline, {**baseline, name: dead}).dead == (name,)
+
+
+def test_what_was_rounding_before_is_not_compared() -> None:
+    before = {"weight": 10.0, "bias": 1e-8}
+    assert parity.compare_gradients(before, {"weight": 10.0, "bias": 0.0}).dead == ()
+    assert parity.compare_gradients(before, {"weight": 10.0, "bias": 7e-7}).largest == 0.0
+
+
+def test_the_tolerances_tell_rounding_from_a_miscompiled_network() -> None:
+    before = {f"layer{number}": 1.0 for number in range(10)}
+    rounded = {name: 1.0 + 3e-3 * (name == "layer0") for name in before}
+    assert parity.compare_gradients(before, rounded).within(parity.FULL_PRECISION)
+    wild = {name: 2.2 if name == "layer0" else 1.0 for name in before}
+    assert not parity.compare_gradients(before, wild).within(parity.LOW_PRECISION)
+
+
+@given(curve)
+def test_a_curve_equals_itself_and_lies_in_its_own_band(losses: list[float]) -> None:
+    assert parity.equal_bits(losses, losses)
+    assert parity.first_difference(losses, losses) is None
+    assert parity.within_band(losses, [losses, losses])
+
+
+@given(curve, st.floats(0.1, 10))
+def test_the_band_ends_one_width_beyond_the_seeds(losses: list[float], width: float) -> None:
+    other = [loss + width for loss in losses]
+    span = max(abs(loss) for loss in losses) + width
+    slack = 1e-9 * span + 1e-6
+    assert parity.within_band([loss + 1.9 * width - slack for loss in losses], [losses, other])
+    assert not parity.within_band([loss + 2.1 * width + slack for loss in losses], [losses, other])
+
+
+def test_one_bit_is_a_difference() -> None:
+    losses = [1.0] * 10
+    assert not parity.equal_bits(losses, [*losses[:9], 1.0 + 2**-52])
+    assert parity.first_difference(losses, [*losses[:9], 1.0 + 2**-52]) == 9
+
+
+def test_a_curve_that_is_not_finite_any_more_is_outside() -> None:
+    fine = [1.0] * 10
+    assert not parity.within_band([*fine[:9], None], [fine, [1.1] * 10])
+
+
+def test_too_few_losses_prove_nothing() -> None:
+    assert not parity.equal_bits([1.0] * 3, [1.0] * 3)
+    assert not parity.seen([1.0] * 3)
+    with pytest.raises(ValueError, match="a band needs"):
+        parity.within_band([1.0] * 10, [[1.0] * 10])
