@@ -124,23 +124,29 @@ class Columns:
         self._add_ids("external", external)
         self._add_ids("sequence", [args.sequence for args in every])
         self._add_ids("bytes", [args.bytes for args in every])
-        self._add_ids("python", [args.python for args in every])
-        self._add_ids("python_parent", [args.python_parent for args in every])
-        self._add_texts("shapes", self.shapes, [args.shapes for args in every])
-        self._add_texts("dtypes", self.dtypes, [args.dtypes for args in every])
-        self._add_texts("inputs", self.inputs, [args.inputs for args in every])
+        if self._add_ids("python", [args.python for args in every]) is None:
+            self._columns["python_parent"].skip(len(every))
+        else:
+            self._add_ids("python_parent", [args.python_parent for args in every])
+        with_inputs = self._add_texts("inputs", self.inputs, [args.inputs for args in every])
+        with_shapes = self._add_texts("shapes", self.shapes, [args.shapes for args in every])
+        if with_inputs or with_shapes:
+            self._add_texts("dtypes", self.dtypes, [args.dtypes for args in every])
+        else:  # Kineto writes types with shapes only
+            self._columns["dtypes"].skip(len(every))
         streams = self._add_ids("stream", [args.stream for args in every])
         self._add_blocks(every, streams)
         devices = self._add_ids("device", [args.device for args in every])
         self._columns["category"].extend(self._categories.of(events, streams, devices))
 
-    def _add_texts(self, column: str, numbers: Texts, raw: list[msgspec.Raw]) -> None:
-        """Raw JSON; most events have none, and then it is the one default object."""
+    def _add_texts(self, column: str, numbers: Texts, raw: list[msgspec.Raw]) -> bool:
+        """Raw JSON; most events have none, and then it is the one default object. True where some event has one."""
         if raw.count(NOTHING) == len(raw):
             self._columns[column].skip(len(raw))
-            return
+            return False
         values = [ABSENT if text is NOTHING else numbers[bytes(text)] for text in raw]
         self._columns[column].extend(_integers(values))
+        return True
 
     def _add_blocks(self, every: list[Arguments], streams: Int64 | None) -> None:
         """Only what runs on a stream can have a grid, and that is a small part of all events."""

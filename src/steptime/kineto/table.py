@@ -86,8 +86,15 @@ class Lane:
     thread: int | str | None
 
 
+class _WithEnd:
+    """A place for what is computed once; no field of the table."""
+
+    __slots__ = ("_end",)
+    _end: Int64
+
+
 @dataclass(frozen=True, slots=True)
-class EventTable:
+class EventTable(_WithEnd):
     """Columns of the complete ("X") events in file order; all arrays have one length and are read-only.
 
     name, shapes, dtypes, inputs: numbers of `Trace.symbols`, `Trace.shapes`… (ABSENT where the event has none).
@@ -122,9 +129,14 @@ class EventTable:
 
     @property
     def end(self) -> Int64:
-        """begin + duration, ns."""
-        end: Int64 = self.begin + self.duration
-        return end
+        """begin + duration, ns; computed once."""
+        try:
+            return self._end
+        except AttributeError:
+            end = self.begin + self.duration
+            end.flags.writeable = False
+            object.__setattr__(self, "_end", end)
+            return end
 
 
 @dataclass(frozen=True, slots=True)
