@@ -27,6 +27,7 @@ def command(
     outputs: tuple[str, ...],
     as_json: bool,
     force: bool,
+    no_source: bool,
     max_size: int,
     cache: bool,
 ) -> int:
@@ -45,7 +46,7 @@ def command(
     from steptime.diagnosis import diagnose_paths
 
     report = diagnose_paths(paths, max_size=max_size, cache=cache)
-    deliver(report, outputs, as_json=as_json, force=force, text_to_stderr=False)
+    deliver(report, outputs, as_json=as_json, force=force, text_to_stderr=False, no_source=no_source)
     if annotate is not None:
         _write_annotation(Path(paths[0]), Path(annotate), force=force, max_size=max_size, cache=cache)
     return 0

@@ -17,7 +17,8 @@ STANDARD_OUTPUT = "-"
 
 
 def output_options(function: Function) -> Function:
-    """-o, --json and --force."""
+    """-o, --json, --no-source and --force."""
+    function = no_source_option(function)
     function = click.option("--force", is_flag=True, help="Overwrite what exists.")(function)
     function = click.option("--json", "as_json", is_flag=True, help="Print the report as JSON on standard output.")(
         function
@@ -31,6 +32,11 @@ def output_options(function: Function) -> Function:
         help="Write the report to FILE, in the format of its extension (.txt, .md, .json, .html); - is standard "
         "output. Can be given several times.",
     )(function)
+
+
+def no_source_option(function: Function) -> Function:
+    """--no-source: no_source."""
+    return click.option("--no-source", is_flag=True, help="Leave source lines and paths out of the report.")(function)
 
 
 def trace_options(function: Function) -> Function:
@@ -61,11 +67,23 @@ def check_outputs(outputs: Sequence[str], *, force: bool) -> None:
         check(output, force=force)
 
 
-def deliver(report: Report, outputs: Sequence[str], *, as_json: bool, force: bool, text_to_stderr: bool | None) -> None:
+def deliver(
+    report: Report,
+    outputs: Sequence[str],
+    *,
+    as_json: bool,
+    force: bool,
+    text_to_stderr: bool | None,
+    no_source: bool = False,
+) -> None:
     """Writes the report wherever it was asked for, and says so. The text goes to standard error, standard output
     (False) or nowhere (None); not at all where standard output gets the report in another way."""
     from steptime.report import json, text
     from steptime.report.output import write
+    from steptime.report.redact import without_sources
+
+    if no_source:
+        report = without_sources(report)
 
     on_standard_output = as_json or STANDARD_OUTPUT in outputs
     if as_json:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import click
 
-from steptime.cli.options import check_outputs, deliver, trace_options
+from steptime.cli.options import check_outputs, deliver, no_source_option, trace_options
 
 
 @click.command("report", short_help="Write the full report of a recording to a file.")
@@ -20,8 +20,11 @@ from steptime.cli.options import check_outputs, deliver, trace_options
     "Can be given several times.",
 )
 @click.option("--force", is_flag=True, help="Overwrite what exists.")
+@no_source_option
 @trace_options
-def command(paths: tuple[str, ...], outputs: tuple[str, ...], force: bool, max_size: int, cache: bool) -> int:
+def command(
+    paths: tuple[str, ...], outputs: tuple[str, ...], force: bool, max_size: int, cache: bool, no_source: bool
+) -> int:
     """Write the full report of a recording, a trace, or a report that was saved as JSON.
 
     \b
@@ -31,5 +34,5 @@ def command(paths: tuple[str, ...], outputs: tuple[str, ...], force: bool, max_s
     from steptime.diagnosis import diagnose_paths
 
     report = diagnose_paths(paths, max_size=max_size, cache=cache)
-    deliver(report, outputs, as_json=False, force=force, text_to_stderr=None)
+    deliver(report, outputs, as_json=False, force=force, text_to_stderr=None, no_source=no_source)
     return 0

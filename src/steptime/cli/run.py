@@ -28,6 +28,7 @@ class Wishes:
     force: bool
     quiet: bool
     ceilings: bool
+    no_source: bool
 
 
 @click.command(
@@ -59,6 +60,7 @@ def command(
     outputs: tuple[str, ...],
     as_json: bool,
     force: bool,
+    no_source: bool,
     recording: Path | None,
     steps: int | None,
     max_profile_seconds: int | None,
@@ -77,7 +79,7 @@ def command(
     """
     if no_profile and steps:
         raise UsageError("usage", "--steps says how many steps to profile, and --no-profile to profile none: drop one.")
-    wishes = Wishes(outputs, as_json, force, quiet, not no_ceilings)
+    wishes = Wishes(outputs, as_json, force, quiet, not no_ceilings, no_source)
     check_outputs(outputs, force=force)
     folder = recording or default_recording(job or ("job",))
     if force and recording is not None:
@@ -117,7 +119,14 @@ def _tell(outcome: Outcome, folder: Path, wishes: Wishes) -> None:
 
     report = diagnose_paths((str(folder),))
     to_stderr = None if wishes.quiet else True
-    deliver(report, wishes.outputs, as_json=wishes.as_json, force=wishes.force, text_to_stderr=to_stderr)
+    deliver(
+        report,
+        wishes.outputs,
+        as_json=wishes.as_json,
+        force=wishes.force,
+        text_to_stderr=to_stderr,
+        no_source=wishes.no_source,
+    )
 
 
 def _remove_recording(folder: Path) -> None:

@@ -132,8 +132,8 @@ def _facts(report: Report) -> list[tuple[str, str]]:
     """Machine, versions and what the tool cost."""
     environment, process = report.environment, report.processes[0]
     step = process.case.step
-    steps = f"{step.total} in all, {step.steady} steady, {step.warm_up} warm-up"
-    disturbed = step.total - step.steady - step.warm_up
+    aside = step.total - step.steady - step.warm_up
+    counts = ((step.total, "in all"), (step.steady, "steady"), (step.warm_up, "warm-up"), (aside, "set aside"))
     cost = process.cost
     spent = cost_text(cost, step.duration.value).removeprefix("Cost:").strip() if cost is not None else ""
     named = (
@@ -143,7 +143,7 @@ def _facts(report: Report) -> list[tuple[str, str]]:
         ("Python", environment.python),
         ("steptime", environment.steptime),
         ("Ranks", str(environment.ranks) if environment.ranks > 1 else ""),
-        ("Steps", f"{steps}, {disturbed} set aside" if disturbed > 0 else steps),
+        ("Steps", ", ".join(f"{count} {what}" for count, what in counts if count > 0)),
         ("Steps found by", step.how),
         ("Cost of the tool", spent or "none: it read a trace that existed"),
         ("Source", report.source),
@@ -207,6 +207,7 @@ def _environment() -> jinja2.Environment:
         lstrip_blocks=True,
         finalize=lambda value: printable(value) if type(value) is str else value,
     )
+    environment.filters["raw"] = lambda value: value if isinstance(value, str) else f"{value:.10g}"
     environment.filters["percent"] = lambda value: f"{value:.2f}%"
     environment.filters["tone"] = lambda name: f"tone-{name}" if name in _TONES else "tone-other"
     environment.filters["bound"] = lambda name: name if name in _BOUNDS else "other"

@@ -25,7 +25,7 @@ class Heat:
 
 @dataclass(frozen=True, slots=True)
 class RankRow:
-    """One process. late: the others wait for it."""
+    """One process. late: the others wait for it. finding: the one with the most at stake."""
 
     name: str
     step: Heat
@@ -34,6 +34,7 @@ class RankRow:
     last: str
     regime: str
     late: bool
+    finding: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,7 +73,16 @@ def _row(report: Report, process: ProcessReport, names: tuple[str, ...], longest
         last=format_share(rank.last) if rank is not None else "",
         regime=process.verdict.regime,
         late=late is not None and rank is not None and late.rank == rank.rank,
+        finding=_most_at_stake(process),
     )
+
+
+def _most_at_stake(process: ProcessReport) -> str:
+    """ "ST101 input-wait, 12.3 ms"; findings are in the order of what is at stake."""
+    found = next(((each, each.at_stake) for each in process.findings if each.at_stake is not None), None)
+    if found is None or found[1] is None:
+        return ""
+    return f"{found[0].code} {found[0].name}, {format_duration(found[1].value)}"
 
 
 def _heat(value: float, longest: float) -> Heat:

@@ -17,6 +17,8 @@ _LARGEST = 22.0
 _SMALLEST = 3.0
 """Radii in pixels."""
 _TITLE = 120
+_CLEARLY = 1.05
+"""Times the ceiling: a boosted clock alone explains a few percent."""
 _ADVICE = {
     "memory": "Bound by memory: move fewer bytes (fuse it with its neighbours, use a narrower number format).",
     "compute": "Bound by arithmetic: a narrower number format, matrix units, or less work.",
@@ -53,7 +55,8 @@ class Ceiling:
 
 @dataclass(frozen=True, slots=True)
 class RooflineChart:
-    """what: "kernel" or "operator"; share: of their time that the points have, as words."""
+    """what: "kernel group" or "operator"; share: of their time that the points have, as words; above: points that are
+    faster than the ceiling of their format."""
 
     points: tuple[Point, ...]
     ceilings: tuple[Ceiling, ...]
@@ -64,6 +67,7 @@ class RooflineChart:
     left_out: int
     source: str
     bounds: tuple[str, ...]
+    above: int
 
 
 def roofline_chart(case: Case) -> RooflineChart | None:
@@ -89,7 +93,17 @@ def roofline_chart(case: Case) -> RooflineChart | None:
         left_out=len(placed) - len(shown),
         source=f"{origin(machine)}, {machine.name}" if machine is not None else "",
         bounds=tuple(dict.fromkeys(use.bound for use in shown)),
+        above=sum(_is_above(use, machine) for use in shown),
     )
+
+
+def _is_above(use: KernelUse | OperatorUse, machine: MachineUse | None) -> bool:
+    """Whether it is clearly faster than a matrix product in its format can be."""
+    if machine is None:
+        return False
+    named = dict(machine.rates).get(use.number_format if isinstance(use, KernelUse) else "float32")
+    peak = named or machine.matrix_flops
+    return peak is not None and _rate(use) > _CLEARLY * peak
 
 
 def _has_place(use: KernelUse | OperatorUse) -> bool:

@@ -13,6 +13,8 @@ MOST_BARS = 400
 """More would be narrower than a pixel: neighbours then share a bar, which shows their median and their slowest."""
 ROOM = 1.25
 """Height of the plot over the highest steady step: what is longer (a compilation) is cut, and marked so."""
+MARGIN = 1.08
+"""Height of the plot over the highest step of all, where that is less."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,14 +58,17 @@ def series(process: ProcessReport) -> Series | None:
         return None
     kinds = step_kinds(process)
     steady = [spent for spent, kind in zip(steps, kinds, strict=True) if kind == "steady"] or list(steps)
-    top = max(*steady, step.duration.high, 1) * ROOM
-    top = min(top, max(max(steps), step.duration.high) * 1.08)
+    low, high = step.duration.low, step.duration.high
+    if step.duration.samples < 2:  # the interval of a single step is a formality
+        low = high = step.duration.value
+    top = max(*steady, high, 1) * ROOM
+    top = min(top, max(max(steps), high) * MARGIN)
     bars = _bars(steps, kinds, top)
     return Series(
         bars=bars,
         mean=100 * step.duration.value / top,
-        low=100 * step.duration.low / top,
-        high=100 * step.duration.high / top,
+        low=100 * low / top,
+        high=100 * high / top,
         mean_words=f"{format_duration(step.duration.value)} ({interval_text(step.duration)})",
         ticks=even_ticks(top, 4),
         numbers=_numbers(len(steps)),

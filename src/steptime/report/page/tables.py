@@ -97,7 +97,7 @@ def replay_grids(case: Case) -> tuple[Grid, ...]:
     )  # fmt: skip
     longest = _grid(
         "longest", "Longest on the critical path", "", replay.longest,
-        _word("what", "name", lambda use: use[1] or "–"),
+        _word("what", "name", lambda use: use[1].removeprefix("void ") or "–"),
         _word("kind", "kind", lambda use: use[0]),
         _duration("a step", "duration_ns", lambda use: use[2], barred=True),
         _share("share", "share", lambda use: use[2] / whole if whole else 0.0),
@@ -136,7 +136,7 @@ def _kernels(case: Case) -> Grid:
     return _grid(
         "kernels", "Kernels", "Groups of one name, operator and shape.",
         sorted(case.kernels, key=lambda use: -use.duration),
-        _word("kernel", "kernel", lambda use: use.name, kind="code"),
+        _word("kernel", "kernel", lambda use: use.name.removeprefix("void "), kind="code"),
         _word("operator", "operator", lambda use: use.operator),
         _count("calls", "calls", lambda use: use.calls),
         _duration("a step", "duration_ns", lambda use: use.duration, barred=True),

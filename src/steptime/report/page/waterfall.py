@@ -42,7 +42,8 @@ class Segment:
 
 @dataclass(frozen=True, slots=True)
 class Waterfall:
-    """measured: width of the measured step; low, high: its interval. floor: what is left of every account."""
+    """measured: width of the measured step; low, high: its interval, empty where one step has none. floor: what is left
+    of every account."""
 
     measured: float
     low: float
@@ -63,12 +64,13 @@ def waterfall(case: Case) -> Waterfall | None:
         return None
     step = case.step.duration
     whole = sum(use.duration.value for use in accounts)
-    scale = 100 / max(step.high, whole)
+    known = step.samples > 1  # the interval of a single step is a formality
+    scale = 100 / max(step.high if known else step.value, whole)
     left = [use.duration.value - _saved(use) for use in accounts]
     return Waterfall(
         measured=step.value * scale,
-        low=step.low * scale,
-        high=step.high * scale,
+        low=(step.low if known else step.value) * scale,
+        high=(step.high if known else step.value) * scale,
         duration=format_duration(step.value),
         interval=interval_text(step),
         falls=tuple(_falls(accounts, whole, step.value, scale)),

@@ -1,0 +1,70 @@
+"""Reports without source lines and paths."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from steptime.findings.case import KernelUse
+from steptime.quantities import SourceLine
+from steptime.report import json, markdown, text
+from steptime.report.page import page
+from steptime.report.redact import without_sources
+from steptime.report.report import Report
+
+SECRET = SourceLine("/home/ada/secret project/models.py", 7, "forward", "x = self.secret_layer(x)")
+
+
+@pytest.fixture
+def leaky(report: Report) -> Report:
+    """A report with a secret in every place that a source line or a path can reach."""
+    process = report.processes[0]
+    kernel = KernelUse("ampere_sgemm_64x32_nn", "aten::mm", 1.0, 1e6, "compute", "[[8, 8], [8, 8]]", source=SECRET)
+    findings = tuple(
+        replace(
+            finding,
+            summary=f"{finding.summary} in models.py:7 ({SECRET.text})",
+            evidence=(f"called at {SECRET.file}:7", "torch/nn/modules/secret.py(1773): _call_impl"),
+            source=SECRET,
+        )
+        for finding in process.findings
+    )
+    lines = tuple(replace(line, source=SECRET) for line in process.case.lines)
+    case = replace(process.case, kernels=(kernel,), lines=lines)
+    process = replace(process, case=case, findings=findings, notes=("read /data/secret/set.bin",))
+    environment = replace(report.environment, command="/opt/secret/bin/python /home/ada/train.py --epochs 3")
+    return replace(
+        report,
+        processes=(process,),
+        environment=environment,
+        source="/scratch/secret/runs/train",
+        next_command="steptime report /scratch/secret/runs/train -o report.md",
+        problems=(r"C:\Users\secret\trace.json is cut",),
+    )
+
+
+@pytest.mark.parametrize("render", [page.render, markdown.render, json.render, text.render])
+def test_no_format_shows_a_source_line_or_a_path(leaky: Report, render: object) -> None:
+    shown = render(without_sources(leaky))  # type: ignore[operator]
+    for word in ("secret", "/home", "/ada", "/scratch", "models.py", "C:"):
+        assert word not in shown, word
+
+
+def test_what_is_no_source_stays_as_it_was(leaky: Report) -> None:
+    kept = without_sources(leaky)
+    process = kept.processes[0]
+    assert process.case.kernels[0].name == "ampere_sgemm_64x32_nn"
+    assert process.case.kernels[0].shapes == "[[8, 8], [8, 8]]"
+    assert process.case.accounts == leaky.processes[0].case.accounts
+    assert process.verdict == leaky.processes[0].verdict
+    assert kept.environment.command == "python train.py --epochs 3"
+    assert kept.source == "train"
+    assert kept.next_command == "steptime report train -o report.md"
+    assert [each.code for each in process.findings] == [each.code for each in leaky.processes[0].findings]
+    assert json.read(json.render(kept).encode(), "r.json") == kept
+
+
+@pytest.mark.parametrize("sentence", ["12 TFLOP/s and 3 GB/s", "img/s or tokens/s", "a 50/50 chance", "n/a"])
+def test_a_slash_makes_no_path(report: Report, sentence: str) -> None:
+    assert without_sources(replace(report, problems=(sentence,))).problems == (sentence,)
