@@ -211,8 +211,8 @@ class Parity:
 
     step: int64, from 1. loss: float64, the mean over the step's backwards as they were called (before a scaler). norm:
     float64, the 2-norm of all gradients behind the last backward, before clipping. Both may be infinite or not a number
-    because the job's were; where none was seen or taken, `backwards` is 0 and `normed` is False. peak_bytes: int64, of the step on a
-    device, of the process so far on a CPU.
+    because the job's were; where none was seen or taken, `backwards` is 0 and `normed` is False. peak_bytes: int64, of
+    the step on a device, of the process so far on a CPU.
 
     gradients: of each of the first steps the 2-norm of every parameter's gradient by name, None where it has none.
     """

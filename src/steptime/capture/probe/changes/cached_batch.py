@@ -7,6 +7,8 @@ import copy
 from collections.abc import Callable
 from typing import Any
 
+import torch
+
 from steptime.capture.probe.changes.applier import count
 from steptime.capture.probe.changes.loaders import Arguments, LoaderChange
 
@@ -27,8 +29,15 @@ class CachedBatch(LoaderChange):
         """See LoaderChange: the construction stays as it is."""
         return ""
 
+    def is_for(self, settings: Arguments) -> bool:
+        """See LoaderChange. Evaluations may get repeated batches too: they are in no step."""
+        return True
+
     def iterator(self, loader: Any, original: Callable[[Any], Any]) -> Any:
-        """See LoaderChange. One cache for each loader, also over epochs."""
+        """See LoaderChange. One cache for each loader, also over epochs. Where nothing learns, nothing is repeated: an
+        evaluation over a loader without a length would never end."""
+        if not torch.is_grad_enabled():
+            return original(loader)
         _, cache = self._caches.setdefault(id(loader), (loader, []))
         return _Repeating(self, loader, original(loader) if len(cache) < self._real else None, cache, self._real)
 

@@ -79,6 +79,10 @@ class LoaderChange(Applier):
         if self.target:
             place = sites.user_frame(sys._getframe(3))
             return place is not None and _names(self.target, place)
+        return self.is_for(settings)
+
+    def is_for(self, settings: Arguments) -> bool:
+        """Whether a loader of these arguments is meant where no target is named."""
         return trains(settings)
 
     def border(self, steps: int) -> None:

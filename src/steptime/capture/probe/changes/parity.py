@@ -83,7 +83,7 @@ class ParityRecorder:
                 self._losses.append(loss.clone() if loss.dim() == 0 else loss.float().mean())
 
     def after_backward(self, roots: list[torch.nn.Module]) -> None:
-        """An outermost backward has ended. The last one of a step counts: gradients are whole, and nothing is clipped."""
+        """An outermost backward has ended. The last one of a step counts: gradients are whole, nothing is clipped."""
         if self._is_due():
             parameters = list({id(each): each for root in roots for each in parameters_of(root)}.values())
             if any(parameter.grad is not None for parameter in parameters):
@@ -105,6 +105,12 @@ class ParityRecorder:
         row: dict[str, Any] = {"step": steps, "losses": self._losses, "norms": self._norms, "peak": _peak_bytes()}
         self._losses, self._norms = [], {}
         self._rows.append(row)
+
+    def restart(self) -> None:
+        """What was written so far were no steps: step 1 comes again."""
+        self._steps, self._rows = 0, []
+        if self._file is not None:
+            os.ftruncate(self._file, 0)
 
     def close(self) -> None:
         """Writes the rest."""

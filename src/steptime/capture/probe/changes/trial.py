@@ -23,7 +23,10 @@ from steptime.capture.probe.changes.roots import RootWatch
 from steptime.capture.probe.changes.table import APPLIERS
 from steptime.capture.probe.listener import Follower
 from steptime.capture.probe.parameters import parameters_of
+from steptime.capture.probe.steps import BACKWARD, OPTIMIZER
 
+MOST_BACKWARDS = 64
+"""Backwards that are waited for before the first update; an optimiser inside a compiled step is never seen."""
 NEWS = ("applied", "exercised")
 ROOT_STEPS = 2
 """Steps in which roots are looked for: the second optimiser of a pair may come late in the first one."""
@@ -41,6 +44,8 @@ class Trial(Follower):
         self._watch = RootWatch(self._root_found)
         self._thread = threading.main_thread().ident
         self._depth = 0
+        self._steps = self._mode = 0
+        self._optimizers = False
         self._written: dict[int, dict[str, Any]] = {}
         self._said: set[str] = set()
         self._session: Any = None
@@ -57,18 +62,29 @@ class Trial(Follower):
         torch.autograd.backward = self._gate(torch.autograd.backward)
         if self.parity is not None:
             self.parity.install()
+        self._watch_constructions()
         register_optimizer_step_pre_hook(self._before_update)
         register_optimizer_step_post_hook(self._after_update)
 
     def attach(self, session: Any) -> None:
         """The session of this process; after a fork, the child's."""
         self._session = session
+        self._steps = 0
         self._written = {}
         session.trial = self
         if self.arm is not None:
             self.arm.finish = session.finish
         if self.parity is not None:
             self.parity.attach(session.recorder)
+
+    def _watch_constructions(self) -> None:
+        original = torch.optim.Optimizer._patch_step_function
+
+        def made(optimizer: Any) -> None:
+            self._optimizers = True
+            original(optimizer)
+
+        torch.optim.Optimizer._patch_step_function = made
 
     # -- what is told ----------------------------------------------------------------------------------------------
 
@@ -126,6 +142,24 @@ class Trial(Follower):
 
     def border(self, steps: int) -> None:
         """A step has ended. Does not return where the arm ends here."""
+        if self._is_step():
+            self._steps += 1
+            self._stepped(self._steps)
+
+    def _is_step(self) -> bool:
+        """Whether a border that the session sees ends a step. Before the first update every backward may look like one
+        (long accumulation); where there is an optimiser, an update is waited for."""
+        counter = self._session.counter
+        if counter.mode == BACKWARD and self._optimizers and counter.backwards < MOST_BACKWARDS:
+            return False
+        if self._mode == BACKWARD and counter.mode == OPTIMIZER and self._steps:
+            self._steps = 0  # what was counted were no steps
+            if self.parity is not None:
+                self._guard(self.parity.restart)
+        self._mode = counter.mode
+        return True
+
+    def _stepped(self, steps: int) -> None:
         if steps == 1:
             self._guard(self._describe)
         if steps == ROOT_STEPS:
@@ -190,17 +224,17 @@ class Trial(Follower):
                 self._session.recorder.note(text)
 
 
-class _Unknown(Applier):
-    """Stands for a kind that has no applier here."""
-
-    def install(self) -> None:
-        self.refused("this steptime has no applier of that name")
-
-
 def _make(number: int, change: dict[str, Any]) -> tuple[int, Applier]:
-    kind = change["kind"]
-    make = APPLIERS.get(kind, _Unknown)
-    return number, make(change.get("target", ""), dict(change.get("arguments") or ()))
+    kind, target, arguments = change["kind"], change.get("target", ""), dict(change.get("arguments") or ())
+    none = Applier(target, arguments)
+    if kind not in APPLIERS:
+        none.refused("this steptime has no applier of that name")
+        return number, none
+    try:
+        return number, APPLIERS[kind](target, arguments)
+    except Exception as error:  # noqa: BLE001 - the probe's border: arguments that make no sense change nothing
+        none.failed(error)
+        return number, none
 
 
 def begin(plan: dict[str, Any]) -> Trial:

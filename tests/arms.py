@@ -1,0 +1,83 @@
+"""Runs jobs as arms of a trial, and reads what they leave and what they print."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from steptime.capture.launch import ProbeOptions, probe_environment
+from steptime.changes import ArmOptions, Change
+from steptime.recording.load import load
+from steptime.recording.recording import ChangeFacts, Process, Recording
+
+JOBS = Path(__file__).parent / "capture" / "changes" / "jobs"
+ZOO = Path(__file__).parent / "capture" / "zoo"
+STEPS = ArmOptions(steps=6, warm_up=2, fingerprint_steps=2)
+
+
+@dataclass(frozen=True)
+class Arm:
+    """An arm that has run."""
+
+    status: int
+    output: str
+    recording: Recording
+
+    @property
+    def process(self) -> Process:
+        (process,) = self.recording.processes
+        return process
+
+    @property
+    def seen(self) -> list[dict[str, Any]]:
+        """What the job saw, step by step."""
+        return [json.loads(line[5:]) for line in self.output.splitlines() if line.startswith("SEEN ")]
+
+    @property
+    def losses(self) -> list[float]:
+        parity = self.process.parity
+        assert parity is not None
+        found: list[float] = parity.loss.tolist()
+        return found
+
+    def change(self, kind: str) -> ChangeFacts:
+        (found,) = (each for each in self.process.changes if each.kind == kind)
+        return found
+
+
+def run(folder: Path, script: Path, *changes: Change, arm: ArmOptions | None = STEPS, words: Any = ()) -> Arm:
+    """Runs `python script` with the changes, as an arm unless `arm` is None."""
+    recording = folder / f"arm-{len(list(folder.iterdir()))}"
+    recording.mkdir()
+    options = ProbeOptions(profile=False, changes=changes, arm=arm)
+    (recording / "manifest.json").write_text(json.dumps(MANIFEST))
+    environment = {**probe_environment(recording, options), "OMP_NUM_THREADS": "1"}
+    ended = subprocess.run(
+        [sys.executable, *words, str(script)],
+        env=environment,
+        cwd=script.parent,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        timeout=240,
+        check=False,
+    )
+    return Arm(ended.returncode, ended.stdout, load(recording))
+
+
+def change(kind: str, target: str = "", **arguments: Any) -> Change:
+    return Change(kind, target, tuple(arguments.items()))
+
+
+MANIFEST = {
+    "format_version": 1,
+    "steptime": "",
+    "command": ["python"],
+    "directory": "",
+    "host": "",
+    "started_epoch_ns": 0,
+}
