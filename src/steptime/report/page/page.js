@@ -58,7 +58,7 @@
       const order = compare(value(a), value(b), number);
       return turned && !empty(a) && !empty(b) ? -order : order;
     });
-    rows.forEach((row, index) => row.classList.toggle("more", index >= 12));
+    rows.forEach((row, index) => row.classList.toggle("more", index >= 12 && table.hasAttribute("data-short")));
     table.tBodies[0].append(...rows);
   };
   find("section.table table").forEach((table) => {

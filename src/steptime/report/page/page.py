@@ -30,6 +30,7 @@ from steptime.report.page.tables import Grid, account_grids, grids, replay_grids
 from steptime.report.page.waterfall import Segment, Waterfall, interval_text, stacked, waterfall
 from steptime.report.printable import one_line, printable
 from steptime.report.report import ProcessReport, Report
+from steptime.report.roofline import origin
 from steptime.report.text import cost_text
 
 FIRST = 3
@@ -132,6 +133,7 @@ def _facts(report: Report) -> list[tuple[str, str]]:
     """Machine, versions and what the tool cost."""
     environment, process = report.environment, report.processes[0]
     step = process.case.step
+    machine = process.case.machine
     aside = step.total - step.steady - step.warm_up
     counts = ((step.total, "in all"), (step.steady, "steady"), (step.warm_up, "warm-up"), (aside, "set aside"))
     cost = process.cost
@@ -139,6 +141,7 @@ def _facts(report: Report) -> list[tuple[str, str]]:
     named = (
         ("Device", environment.device or step.device),
         ("Host", environment.host),
+        ("Ceilings", f"{machine.name}, {origin(machine)}" if machine is not None else ""),
         ("torch", environment.torch),
         ("Python", environment.python),
         ("steptime", environment.steptime),

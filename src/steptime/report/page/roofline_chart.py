@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from steptime.findings.case import Case, KernelUse, MachineUse, OperatorUse
 from steptime.quantities import format_bytes, format_duration, format_share, format_source
 from steptime.report.page.scale import Decades, Tick, decades
+from steptime.report.printable import shorten
 from steptime.report.roofline import format_rate, origin
 
 MOST_POINTS = 150
@@ -169,7 +170,7 @@ def _point(use: KernelUse | OperatorUse, longest: float, case: Case, horizontal:
         y=100 - vertical.place(_rate(use)),
         radius=max(_SMALLEST, _LARGEST * math.sqrt(use.duration / longest)),
         bound=use.bound,
-        name=use.name[:_TITLE],
+        name=shorten(use.name, _TITLE),
         lines=tuple(_words(use, case.step.duration.value)),
     )
 
@@ -180,13 +181,15 @@ def _words(use: KernelUse | OperatorUse, step: float) -> Iterable[str]:
     yield f"{format_rate(_rate(use))}FLOP/s, {_intensity(use):.3g} FLOP a byte, {format_bytes(use.bytes or 0.0)} a step"
     if isinstance(use, KernelUse):
         if use.operator:
-            yield f"launched by {use.operator[:_TITLE]}" + (f" in {use.number_format}" if use.number_format else "")
+            yield f"launched by {shorten(use.operator, _TITLE)}" + (
+                f" in {use.number_format}" if use.number_format else ""
+            )
         if use.shapes:
-            yield f"shapes {use.shapes[:_TITLE]}"
+            yield f"shapes {shorten(use.shapes, _TITLE)}"
         if use.at_roofline is not None:
             yield f"at the ceilings: {format_duration(use.at_roofline)}"
         if use.dimensions:
-            yield f"misses the tiles of the matrix units: {', '.join(use.dimensions)[:_TITLE]}"
+            yield f"misses the tiles of the matrix units: {shorten(', '.join(use.dimensions), _TITLE)}"
     if use.source is not None:
         yield format_source(use.source)
     if use.bound in _ADVICE:
