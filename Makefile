@@ -23,7 +23,7 @@ endef
 .PHONY: demo test test-all lint docs clean
 
 demo: .demo/ready
-	.demo/bin/steptime run --force --recording runs/demo -o runs/demo/report.md -- .demo/bin/python examples/slow_input.py
+	.demo/bin/steptime run --force --recording runs/demo -o runs/demo/report.html -- .demo/bin/python examples/slow_input.py
 
 test: .test/ready
 	.test/bin/python -m pytest -m "not slow" $(PYTEST_ARGS)

@@ -15,6 +15,8 @@ HOSTILE = (
     '"><svg onload="document.title=\'taken\'">',
     "{{ 7 * 7 }}{% raw %}",
     "a\u2028b\u202ec\x1b[31m",
+    "\u05d0\u05d1\u05d2 (\u05d3) 12",
+    "x" * 10_000,
 )
 
 
