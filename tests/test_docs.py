@@ -119,7 +119,7 @@ def test_a_wrong_command_would_be_noticed() -> None:
     with pytest.raises(click.UsageError):
         follow(["diagnose", "--no-such-option", "x"])
     with pytest.raises(click.UsageError):
-        follow(["lab", "x"])
+        follow(["no-such-verb", "x"])
 
 
 def test_rules_and_messages_share_no_name() -> None:

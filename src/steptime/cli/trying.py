@@ -20,6 +20,7 @@ from steptime.quantities import format_duration, format_source
 from steptime.recording.load import load
 from steptime.remedies.propose import propose
 from steptime.remedies.remedy import Proposal, Snippet
+from steptime.report.lab_text import render as render_lab
 from steptime.report.trial_text import render
 from steptime.trials.conduct import Bench, Notice, combine
 from steptime.trials.patch import make_patch
@@ -45,21 +46,51 @@ class Wishes:
 
 def begin(target: Sequence[str], wishes: Wishes) -> tuple[Path | None, str]:
     """A new trial: (its folder, the text to print). No folder where there is nothing to try."""
-    recording = _recording(target, wishes)
+    recording = recording_of(target, wishes)
     case, findings = _diagnosed(recording)
     proposals = propose(case, findings)
     arms = plan_arms(proposals, wishes.max_trials, case.step.duration.value)
     if not arms:
         return None, _nothing_to_try(proposals, recording)
+    folder = _new_trial(recording, "try", arms, wishes)
+    return folder, _conduct(folder, proposals, wishes)
+
+
+def _new_trial(recording: Path, kind: str, arms: tuple[Arm, ...], wishes: Wishes) -> Path:
+    """The folder of a trial, with its plan in it."""
     manifest = load(recording).manifest
-    folder = default_recording((f"{job_name(manifest.command)}-try",), recording.absolute().parent)
-    plan = Plan(
-        tuple(manifest.command), manifest.directory, str(recording.absolute()), arms, 0, 5, wishes.min_gain,
-        wishes.in_place,
-    )  # fmt: skip
+    folder = default_recording((f"{job_name(manifest.command)}-{kind}",), recording.absolute().parent)
+    where = str(recording.absolute())
+    plan = Plan(tuple(manifest.command), manifest.directory, where, arms, wishes.min_gain, wishes.in_place)
     folder.mkdir(parents=True)
     ResultsFile(folder).plan(plan)
-    return folder, _conduct(folder, proposals, wishes)
+    return folder
+
+
+def run_lab(recording: Path, arms: tuple[Arm, ...], next_command: str, wishes: Wishes) -> tuple[Path, str]:
+    """The arms of a lab: (the folder of the trial, the text to print)."""
+    case, _ = _diagnosed(recording)
+    folder = _new_trial(recording, "lab", arms, wishes)
+    bench = _bench(folder, wishes)
+    try:
+        with _interruptible():
+            bench.conduct(0, arms)
+    except KeyboardInterrupt:
+        say("interrupted: what was run is kept")
+        bench.settle(0, arms)
+    return folder, render_lab(read_results(folder), case.loader.batch_size if case.loader else None, next_command)
+
+
+def _bench(folder: Path, wishes: Wishes) -> Bench:
+    """What is in a trial's folder, ready to go on."""
+    known = read_results(folder)
+    plan, recording = known.plan, Path(known.plan.recording)
+    stand = stand_for(load(recording).manifest, recording, folder, in_place=plan.in_place, keep=wishes.keep)
+    if not wishes.quiet:
+        where = "in the job's own folder" if stand.outputs is None else f"in private copies ({NOT_CONTAINED})"
+        say(f"{len(plan.arms)} to try, {where}; Ctrl-C keeps what is done")
+    tell = (lambda _: None) if wishes.quiet else announce
+    return Bench(stand, plan, known.runs, budget=wishes.budget, tell=tell)
 
 
 def go_on(folder: Path, wishes: Wishes) -> tuple[Path, str]:
@@ -68,7 +99,7 @@ def go_on(folder: Path, wishes: Wishes) -> tuple[Path, str]:
     return folder, _conduct(folder, propose(*_diagnosed(Path(plan.recording))), wishes)
 
 
-def _recording(target: Sequence[str], wishes: Wishes) -> Path:
+def recording_of(target: Sequence[str], wishes: Wishes) -> Path:
     """The recording that was named, or one that is made now of the command."""
     if len(target) == 1 and (Path(target[0]) / "manifest.json").is_file():
         return Path(target[0])
@@ -117,14 +148,8 @@ def advice_of(proposals: Sequence[Proposal]) -> tuple[str, ...]:
 
 
 def _conduct(folder: Path, proposals: Sequence[Proposal], wishes: Wishes) -> str:
-    known = read_results(folder)
-    plan, recording = known.plan, Path(known.plan.recording)
-    stand = stand_for(load(recording).manifest, recording, folder, in_place=plan.in_place, keep=wishes.keep)
-    if not wishes.quiet:
-        where = "in the job's own folder" if stand.outputs is None else f"in private copies ({NOT_CONTAINED})"
-        say(f"{len(plan.arms)} to try, {where}; Ctrl-C keeps what is done")
-    tell = (lambda _: None) if wishes.quiet else announce
-    bench = Bench(stand, plan, known.runs, budget=wishes.budget, tell=tell)
+    bench = _bench(folder, wishes)
+    plan = bench.plan
     next_command = f"steptime try --resume {shlex.quote(str(folder))}"
     try:
         with _interruptible():

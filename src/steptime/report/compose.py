@@ -6,6 +6,7 @@ import shlex
 
 from steptime.findings.finding import Weight
 from steptime.findings.lateness import late_of
+from steptime.remedies.propose import propose
 from steptime.report.report import SCHEMA_VERSION, Environment, ProcessReport, Report
 
 
@@ -26,14 +27,23 @@ def compose(
 
 
 def next_command(source: str, process: ProcessReport) -> str:
-    """What helps most now, ready to paste: the page of the finding with the most at stake (or of what makes the
-    measurement doubtful), else the whole account."""
+    """What helps most now, ready to paste: trials of the remedies for what was found, or the page of the finding with
+    the most at stake (or of what makes the measurement doubtful), else the whole account."""
     doubts_first = process.case.step.mode != "trace"  # a trace is what it is: nobody can measure it again
     for weight in (Weight.DOUBT, Weight.FINDING) if doubts_first else (Weight.FINDING,):
         for finding in process.findings:
             if finding.weight is weight:
+                if weight is Weight.FINDING and _can_be_tried(process):
+                    return f"steptime try {shlex.quote(source)}"
                 return f"steptime explain {finding.code}"
     return f"steptime report {shlex.quote(source)} -o report.md"
+
+
+def _can_be_tried(process: ProcessReport) -> bool:
+    """Whether there is a job to run again and a remedy that steptime can apply to it by itself."""
+    if process.case.step.mode == "trace":
+        return False
+    return any(not proposal.advice_only for proposal in propose(process.case, process.findings))
 
 
 def _alike(processes: tuple[ProcessReport, ...]) -> bool:

@@ -63,15 +63,15 @@ def _seconds(runs: Sequence[Run]) -> str:
 def _row(judgement: Judgement) -> list[str]:
     """What was tried, what came out; and why, on a line of its own."""
     arm = judgement.arm
-    label = shorten(f"{arm.proposal} {arm.label}".strip(), 40)
+    label = shorten(f"{arm.proposal} {arm.label}".strip(), 41)
     speed = speed_text(judgement.speed) if judgement.speed is not None else "–"
-    line = f"{label:<40} {speed:<22} {judgement.verdict.value}"
-    return [shorten(line, COLUMNS), shorten(f"    {one_line(judgement.sentence)}{_extra(judgement)}", COLUMNS)]
+    line = f"{label:<41} {speed:<19} {judgement.verdict.value}"
+    return [shorten(line, COLUMNS), shorten(f"    {_extra(judgement)}{one_line(judgement.sentence)}", COLUMNS)]
 
 
 def _extra(judgement: Judgement) -> str:
     predicted = judgement.arm.predicted
-    return f" (predicted {predicted.value:.2f}×)" if predicted is not None and judgement.speed is not None else ""
+    return f"predicted {predicted.value:.2f}×; " if predicted is not None and judgement.speed is not None else ""
 
 
 def speed_text(speed: Estimate) -> str:
@@ -101,7 +101,7 @@ def _patch(results: Results) -> list[str]:
         ran = (
             f"ran at {speed_text(proved.speed)}" if proved is not None and proved.speed is not None else "was not timed"
         )
-        lines.append(f"Patch: this diff {ran}; it is patch.diff in the folder of the trial")
+        lines.append(f"Patch: this diff {ran}: patch.diff beside the results")
     if patch.environment:
         lines.append("Environment: " + " ".join(f"{name}={value}" for name, value in patch.environment))
     if patch.snippets:

@@ -17,14 +17,15 @@ from steptime.remedies.remedy import Promise
 from steptime.trials.execute import Stand, Turn, execute
 from steptime.trials.judge import cannot_win, judge
 from steptime.trials.results import Plan, ResultsFile
+from steptime.trials.speed import LEAST_ROUNDS
 from steptime.trials.trial import BASELINE, CONTROL, Arm, Judgement, Run, Verdict
 
 MIN_ROUNDS, MAX_ROUNDS = 3, 6
 """Rounds before an arm can be decided, and at most: more would not make a machine quieter."""
 TOGETHER = 3
 """Arms between two baselines: the further apart these are, the more a drift between them is a guess."""
-SEEDS = (0, 1, 2)
-"""Of the first baselines, which so span the band of losses; later ones have the arms' seed, the first of these."""
+SEEDS = tuple(range(8))
+"""Of the baselines in order, which so span the band of losses; the arms and the control have the first of these."""
 REHEARSED_STEPS = 5
 FINGERPRINTS = 2
 """Steps of a rehearsal, and those of them whose gradients are written."""
@@ -113,13 +114,13 @@ class Bench:
             earlier = sum(run.arm == BASELINE and not run.rehearsal for run in self.of(stage))
             seed = SEEDS[earlier] if earlier < len(SEEDS) else SEEDS[0]
         options = ArmOptions(
-            steps=self.plan.steps or self._steps(stage), warm_up=WARM_UP, limit_seconds=LIMIT, seed=seed,
+            steps=self._steps(), warm_up=WARM_UP, limit_seconds=LIMIT, seed=seed,
             seed_offset=seed,
         )  # fmt: skip
         turn = Turn(arm, stage, round_, len(self.of(stage)), options, deadline=self._deadline())
         return self._run(turn, eta, patches)
 
-    def _steps(self, stage: int) -> int:
+    def _steps(self) -> int:
         """Enough for SECONDS of training, by the rehearsal of the baseline."""
         rehearsed = [run for run in self.runs if run.arm == BASELINE and run.rehearsal and run.step_ns]
         if not rehearsed:
@@ -149,7 +150,8 @@ class Bench:
             tried.append(arm)
         for round_ in range(self._rounds_done(stage), MAX_ROUNDS):
             going = [arm for arm in tried if not self._settled(stage, arm)]
-            if not going or not self._affordable(stage, round_, len(going)):
+            going = going[: self._affordable(stage, round_, len(going))]
+            if not going:
                 break
             self._round(stage, round_, going, baseline, patches)
         return self.settle(stage, arms)
@@ -189,17 +191,25 @@ class Bench:
         return sum(run.arm == CONTROL and not run.rehearsal for run in self.of(stage))
 
     def _cost(self, stage: int) -> float:
-        """Seconds of a process, by those that were run."""
-        timed = [run.seconds for run in self.runs if not run.rehearsal] or [run.seconds for run in self.runs]
-        return fmean(timed) if timed else 0.0
+        """Seconds of a timed process, by those of the stage that were run, else by what is known besides."""
+        for runs in (self.of(stage), self.runs):
+            timed = [run.seconds for run in runs if not run.rehearsal]
+            if timed:
+                return fmean(timed)
+        return fmean(run.seconds for run in self.runs) + SECONDS if self.runs else 0.0
 
     def _processes(self, arms: int) -> int:
         """Of a round: the arms, the control, and a baseline behind each group."""
         return arms + 1 + -(-(arms + 1) // TOGETHER)
 
-    def _affordable(self, stage: int, round_: int, arms: int) -> bool:
-        """The first two rounds are run whatever is left, where the first could be begun: one alone says nothing."""
-        return self.left() > 0 and (round_ == 1 or self.left() >= self._cost(stage) * self._processes(arms))
+    def _affordable(self, stage: int, round_: int, arms: int) -> int:
+        """How many of the arms, the first ones, the budget pays for. One round alone says nothing: arms are begun only
+        where a second one can follow, and the first arm is then taken through both."""
+        rounds = max(1, LEAST_ROUNDS - round_)
+        for count in range(arms, 0, -1):
+            if self.left() >= self._cost(stage) * self._processes(count) * rounds:
+                return count
+        return 1 if round_ < LEAST_ROUNDS and (round_ or self.left() > 0) else 0
 
     def _eta(self, stage: int, round_: int, arms: int) -> float:
         rounds = max(1, MIN_ROUNDS - round_)

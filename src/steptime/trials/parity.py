@@ -7,10 +7,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from math import isfinite
+from math import isfinite, sqrt
 
 import numpy as np
 import numpy.typing as npt
+
+from steptime.estimates import student
 
 Float64 = npt.NDArray[np.float64]
 Losses = Sequence[float | None]
@@ -31,6 +33,8 @@ LOW_PRECISION = (0.3, 0.05)
 NEGLIGIBLE = 1e-6
 """Of the whole gradient's norm: a parameter with less is rounding itself (a bias before a batch normalisation has a
 gradient of exactly zero in exact arithmetic)."""
+ROUNDING = 1e-12
+"""Of a mean: what adding up the same losses may differ by."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,23 +95,26 @@ def seen(losses: Losses) -> bool:
 
 
 def within_band(arm: Losses, baselines: Sequence[Losses]) -> bool:
-    """Whether the arm's mean loss over the last quarter lies in the band that the baselines' span, extended by its own
-    width on both sides; the same steps of each are compared.
+    """Whether the arm's mean loss over the last quarter is one that another seed would give, by the baselines' means
+    over the same steps: it lies in their 95 % prediction interval (mean ± Student's quantile times the standard
+    deviation times sqrt(1 + 1/n)), which is as wide as so few seeds leave it.
 
-    baselines: with several seeds, the arm's own among them. Two equal ones make a band without width, in which only
-    their value lies. A loss that is not finite is outside unless a baseline's is not, either. Raises ValueError for
-    fewer than LEAST_SEEDS baselines.
+    baselines: with several seeds, the arm's own among them. Equal ones make a band without width, in which only their
+    value lies. A loss that is not finite is outside unless a baseline's is not, either. Raises ValueError for fewer
+    than LEAST_SEEDS baselines.
     """
     if len(baselines) < LEAST_SEEDS:
         raise ValueError(f"a band needs {LEAST_SEEDS} baselines, not {len(baselines)}")
     count = min(len(each) for each in (arm, *baselines))
     value, *others = (_tail(each, count) for each in (arm, *baselines))
-    if not isfinite(value):
-        return not all(isfinite(other) for other in others)
     known = [other for other in others if isfinite(other)]
-    low, high = min(known, default=value), max(known, default=value)
-    width = high - low
-    return low - width <= value <= high + width
+    if not isfinite(value):
+        return len(known) < len(others)
+    if len(known) < LEAST_SEEDS:
+        return False
+    middle, deviation = float(np.mean(known)), float(np.std(known, ddof=1))
+    reach = student(len(known) - 1) * deviation * sqrt(1 + 1 / len(known))
+    return abs(value - middle) <= reach + abs(middle) * ROUNDING
 
 
 def _tail(losses: Losses, count: int) -> float:

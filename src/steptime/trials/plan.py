@@ -81,7 +81,7 @@ def prove(bench: Bench, taken: Arm, patch: Patch) -> Judgement | None:
     if not (patch.files or patch.environment) or bench.left() <= 0:
         return None
     variables = (Change("environment", arguments=patch.environment),) if patch.environment else ()
-    arm = replace(taken, name=PATCH, label="patch", changes=variables, predicted=None)
+    arm = replace(taken, name=PATCH, label="alone", changes=variables, predicted=None)
     stage = 1 + max((run.stage for run in bench.runs if run.arm != PATCH), default=0)
     (judgement,) = bench.conduct(stage, (arm,), patches={PATCH: [(path, new) for path, _, new in patch.files]})
     return judgement

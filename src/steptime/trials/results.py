@@ -23,14 +23,12 @@ FORMAT = 1
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """What is to be tried. steps, warm_up: of a timed process. recording: the one whose findings are answered."""
+    """What is to be tried. recording: the one whose findings are answered."""
 
     command: tuple[str, ...]
     directory: str
     recording: str
     arms: tuple[Arm, ...]
-    steps: int
-    warm_up: int
     min_gain: float
     in_place: bool = False
     format: int = FORMAT

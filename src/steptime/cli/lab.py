@@ -1,0 +1,73 @@
+"""`steptime lab RECORDING` or `steptime lab -- CMD…`: precision, compilation, no input, batch sizes, as one table."""
+
+from __future__ import annotations
+
+import shlex
+from pathlib import Path
+
+import click
+
+from steptime.cli.border import say, tell
+from steptime.cli.duration import seconds
+from steptime.errors import UsageError
+
+
+@click.command(
+    "lab",
+    short_help="Run a job in bfloat16, compiled, without input: what would pay, as one table.",
+    context_settings={"allow_interspersed_args": False},
+)
+@click.option(
+    "--budget", callback=seconds, metavar="TIME", default="15m", show_default=True, help="Time for all: 90s, 10m, 2h."
+)
+@click.option("--compile-modes", is_flag=True, help="Also every mode of torch.compile, in the job's own precision.")
+@click.option("--batch-sizes", metavar="N,N,...", default="", help="Also these batch sizes: items per second of each.")
+@click.option("--in-place", is_flag=True, help="Let arms write where the job does, not into private copies.")
+@click.option("--json", "as_json", is_flag=True, help="Print the results as JSON lines on standard output.")
+@click.option("-q", "--quiet", is_flag=True, help="Say nothing while the arms run.")
+@click.argument("target", nargs=-1, type=click.UNPROCESSED, metavar="RECORDING | [--] COMMAND [ARGUMENT]...")
+def command(
+    budget: float,
+    compile_modes: bool,
+    batch_sizes: str,
+    in_place: bool,
+    as_json: bool,
+    quiet: bool,
+    target: tuple[str, ...],
+) -> int:
+    """Run a job as it is, in bfloat16, in bfloat16 and compiled, and with no input (one batch over and over), in turns,
+    and show what each would bring. Options come before RECORDING or the command.
+
+    \b
+    steptime lab runs/train-20260801-101500
+    steptime lab --compile-modes -- python train.py
+    steptime lab --batch-sizes 16,32,64 -- python train.py
+    """
+    if not target:
+        raise UsageError("usage", "Give a recording, or a command behind --, as in: steptime lab -- python train.py")
+    sizes = _sizes(batch_sizes)
+    from steptime.cli.trying import Wishes, recording_of, run_lab
+
+    wishes = Wishes(budget, 0, 0.03, in_place, False, False, quiet)
+    recording = recording_of(target, wishes)
+    from steptime.trials.lab import lab_arms
+
+    folder, text = run_lab(
+        recording, lab_arms(compile_modes, sizes), f"steptime try {shlex.quote(str(recording))}", wishes
+    )
+    results = Path(folder) / "results.jsonl"
+    if as_json:
+        tell(results.read_text(encoding="utf-8"))
+    tell(text, error=as_json)
+    say(f"Wrote {results}")
+    return 0
+
+
+def _sizes(text: str) -> tuple[int, ...]:
+    try:
+        sizes = tuple(int(word) for word in text.split(",") if word.strip())
+    except ValueError:
+        sizes = (0,)
+    if any(size < 1 for size in sizes):
+        raise UsageError("usage", f"--batch-sizes takes whole numbers above zero, as in 16,32,64, not {text!r}.")
+    return sizes

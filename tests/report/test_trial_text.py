@@ -1,0 +1,78 @@
+"""What is told of a trial: at most 25 lines of 80 columns, whatever was tried, each figure with its interval."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from steptime.quantities import Estimate
+from steptime.remedies.remedy import Promise
+from steptime.report import lab_text, trial_text
+from steptime.trials.lab import lab_arms
+from steptime.trials.results import PatchResult, Plan, Results
+from steptime.trials.trial import BASELINE, Agreement, Arm, Judgement, Run, Verdict
+
+ARM = Arm("RM101", (), "RM101", "num_workers=2, persistent_workers=True", Promise.SAME_BITS)
+FASTER = Judgement(
+    ARM, Verdict.ADOPT, Agreement.SAME_BITS, "Losses are equal", Estimate(2.9, 2.7, 3.1, 4, "1"), 1.02, 35e6, 4
+)
+
+
+def run(arm: str, step: int) -> Run:
+    return Run(arm, 0, 0, 0, 0, False, "", 4.0, step_ns=(step,) * 20, peak_bytes=375 << 20, compile_seconds=3.0)
+
+
+def results(*judgements: Judgement, patch: PatchResult | None = None) -> Results:
+    arms = tuple(each.arm for each in judgements)
+    runs = (run(BASELINE, 100_000_000), *(run(arm.name, 35_000_000) for arm in arms))
+    plan = Plan(("python", "train.py"), "/job", "runs/a", arms, 0.03)
+    return Results(plan, runs, tuple((0, each) for each in judgements), patch)
+
+
+@pytest.mark.parametrize("count", [1, 5, 9, 40])
+def test_it_fits_a_terminal_and_ends_with_the_next_command(count: int) -> None:
+    many = [replace(FASTER, arm=replace(ARM, name=f"RM{number}")) for number in range(count)]
+    patch = PatchResult("diff", (("OMP_NUM_THREADS", "1"),), ("model = torch.compile(model)",), FASTER)
+    text = trial_text.render(
+        results(*many, patch=patch), ["Give the dataset a __getitems__"] * 9, "steptime explain RM101"
+    )
+    lines = text.splitlines()
+    assert len(lines) <= 25
+    assert max(map(len, lines)) <= 80
+    assert lines[-1] == "Next:  steptime explain RM101"
+
+
+def test_a_speed_has_its_interval_and_the_patch_its_own() -> None:
+    proved = replace(FASTER, speed=Estimate(2.8, 2.6, 3.0, 3, "1"))
+    text = trial_text.render(results(FASTER, patch=PatchResult("diff", (), (), proved)))
+    assert "2.90× (2.70–3.10)" in text
+    assert "this diff ran at 2.80× (2.60–3.00)" in text
+
+
+def test_what_came_to_nothing_says_why() -> None:
+    idle = replace(FASTER, verdict=Verdict.NOT_EXERCISED, sentence="no DataLoader was made", speed=None)
+    text = trial_text.render(results(idle))
+    assert "not exercised" in text
+    assert "no DataLoader was made" in text
+
+
+def test_a_lab_fits_and_reads_its_ceiling() -> None:
+    arms = lab_arms(compile_modes=True, batch_sizes=(16, 64))
+    judged = [replace(FASTER, arm=arm, verdict=Verdict.UNDECIDED) for arm in arms]
+    judged[-1] = replace(judged[-1], verdict=Verdict.FAILED, sentence="MemoryError", speed=None, step_ns=None)
+    lines = lab_text.render(results(*judged), 32, "steptime try runs/a").splitlines()
+    assert len(lines) <= 25
+    assert max(map(len, lines)) <= 80
+    text = "\n".join(lines)
+    assert "perfect input would make steps 2.90×" in text
+    assert "64: failed" in text
+    assert "no precision or compilation tried here is faster beyond doubt" in text.replace("\n", " ")
+
+
+def test_compiling_that_is_not_known_to_pay_has_no_break_even() -> None:
+    compiled = lab_arms()[1]
+    unsure = replace(FASTER, arm=compiled, verdict=Verdict.UNDECIDED, speed=Estimate(1.1, 0.8, 1.5, 3, "1"))
+    assert "not known ever" in lab_text.render(results(unsure), None, "x")
+    sure = replace(unsure, speed=Estimate(2.0, 1.8, 2.2, 3, "1"))
+    assert "paid back after 60 steps" in lab_text.render(results(sure), None, "x")

@@ -1,0 +1,237 @@
+"""Trials of real jobs on this machine. Its speed is nobody's to promise: asserted is what was run, and what is kept."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import textwrap
+import time
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from trials.shared_machine import SharedMachine, run
+
+from steptime.changes import Change
+from steptime.errors import NothingMeasuredError
+from steptime.remedies.remedy import Promise
+from steptime.trials.conduct import Bench, Patches, combine
+from steptime.trials.execute import Stand, Turn
+from steptime.trials.plan import stand_for
+from steptime.trials.results import Plan, ResultsFile, read_results
+from steptime.trials.trial import BASELINE, CONTROL, AppliedChange, Arm, Run, Verdict
+from steptime.trials.working_copy import Outputs
+
+pytest.importorskip("torch")
+
+WORKERS = Arm("RM101", (Change("loader", arguments=(("num_workers", 1),)),), "RM101", "num_workers=1", other_data=True)
+PLAIN = """
+    import torch
+
+    torch.manual_seed(0)
+    model = torch.nn.Linear(8, 1)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+    for step in range(400):
+        loss = model(torch.randn(4, 8)).square().mean()
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+    torch.save(model.state_dict(), "last.pt")
+"""
+LOADED = """
+    import torch
+    from torch.utils.data import DataLoader, TensorDataset
+
+    if __name__ == "__main__":
+        torch.manual_seed(0)
+        data = TensorDataset(torch.randn(6400, 8), torch.randn(6400, 1))
+        loader = DataLoader(data, batch_size=16, shuffle=True)
+        model = torch.nn.Linear(8, 1)
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+        for inputs, targets in loader:
+            loss = (model(inputs) - targets).square().mean()
+            optimizer.zero_grad()
+            loss.backward()
+            optimizer.step()
+"""
+
+
+def bench(tmp_path: Path, script: str, *arms: Arm, in_place: bool = False) -> Bench:
+    """A trial of a script in a folder of its own."""
+    job = tmp_path / "job"
+    job.mkdir()
+    (job / "train.py").write_text(textwrap.dedent(script))
+    command = (sys.executable, "train.py")
+    outputs = None if in_place else Outputs(frozenset({Path("last.pt")}), frozenset())
+    plan = Plan(command, str(job), "", arms, 0.03)
+    ResultsFile(tmp_path / "trial").plan(plan)
+    return Bench(Stand(command, tmp_path / "trial", job, outputs), plan)
+
+
+@pytest.fixture(autouse=True)
+def _one_thread(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("OMP_NUM_THREADS", "1")
+
+
+def test_without_a_loader_nothing_is_exercised_and_nothing_of_the_users_is_touched(tmp_path: Path) -> None:
+    trial = bench(tmp_path, PLAIN, WORKERS)
+    mine = tmp_path / "job" / "last.pt"
+    mine.write_bytes(b"my checkpoint")
+    (judgement,) = trial.conduct(0, (WORKERS,))
+    assert judgement.verdict is Verdict.NOT_EXERCISED
+    assert [run.rehearsal for run in trial.runs] == [True, True]
+    assert mine.read_bytes() == b"my checkpoint"
+    assert sorted(path.name for path in (tmp_path / "job").iterdir()) == ["last.pt", "train.py"]
+    assert not list((tmp_path / "trial" / "copies").iterdir())
+
+
+def test_a_job_that_dies_is_told_with_its_last_words(tmp_path: Path) -> None:
+    trial = bench(tmp_path, "raise SystemExit('no data at all')", WORKERS)
+    with pytest.raises(NothingMeasuredError, match="no data at all"):
+        trial.conduct(0, (WORKERS,))
+    assert len(read_results(tmp_path / "trial").runs) == 1
+
+
+def test_an_arm_that_dies_has_failed_and_costs_no_round(tmp_path: Path) -> None:
+    dying = Arm("env", (Change("environment", arguments=(("STOP", "1"),)),), "RM999")
+    script = "import os\nif os.environ.get('STOP'): raise MemoryError('too large')\n" + textwrap.dedent(PLAIN)
+    trial = bench(tmp_path, script, dying)
+    (judgement,) = trial.conduct(0, (dying,))
+    assert judgement.verdict is Verdict.FAILED
+    assert "MemoryError: too large" in judgement.sentence
+    assert len(trial.runs) == 2
+
+
+@pytest.mark.slow
+def test_more_workers_on_tensors_in_memory_are_never_adopted(tmp_path: Path) -> None:
+    trial = bench(tmp_path, LOADED, WORKERS)
+    (judgement,) = trial.conduct(0, (WORKERS,))
+    assert judgement.verdict in {Verdict.SLOWER, Verdict.NO_EFFECT, Verdict.UNDECIDED}
+    timed = [run for run in trial.runs if not run.rehearsal]
+    assert {run.arm for run in timed} == {BASELINE, CONTROL, "RM101"}
+    assert timed[0].arm == timed[-1].arm == BASELINE
+    assert all(len(run.step_ns) >= 5 for run in timed)
+    kept = read_results(tmp_path / "trial")
+    assert kept.runs == tuple(trial.runs)
+    assert kept.judgements == ((0, judgement),)
+    seeded = [run.losses for run in timed if run.seed == 0]
+    assert all(losses[:20] == seeded[0][:20] for losses in seeded)
+    again = Bench(trial.stand, kept.plan, kept.runs)
+    assert again.conduct(0, (WORKERS,))[0].verdict is judgement.verdict
+    assert len(again.runs) <= len(trial.runs) + 3 * 4
+
+
+@pytest.mark.slow
+def test_a_trial_that_is_interrupted_leaves_no_process_and_keeps_what_was_run(tmp_path: Path) -> None:
+    script = f"import os\nopen({str(tmp_path / 'pids')!r}, 'a').write(f'{{os.getpid()}}\\n')\n" + textwrap.dedent(PLAIN)
+    trial = bench(tmp_path, script.replace("range(400)", "range(10**9)"), WORKERS)
+    trial.rehearse(0, Arm(BASELINE))
+    slow = Arm("env", (Change("environment", arguments=(("X", "1"),)),))
+
+    def interrupt(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    before = signal.signal(signal.SIGALRM, interrupt)
+    signal.setitimer(signal.ITIMER_REAL, 4.0)
+    try:
+        with pytest.raises(KeyboardInterrupt):
+            time_for_ever(trial, slow)
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)
+    assert read_results(tmp_path / "trial").runs == tuple(trial.runs)
+    for pid in map(int, (tmp_path / "pids").read_text().split()):
+        assert _ends(pid)
+
+
+def time_for_ever(trial: Bench, arm: Arm) -> None:
+    for number in range(100):
+        trial.time(0, arm, number, None)
+
+
+def _ends(pid: int) -> bool:
+    for _ in range(200):
+        try:
+            os.kill(pid, 0)
+        except ProcessLookupError:
+            return True
+        time.sleep(0.05)
+    return False
+
+
+def test_a_job_recorded_in_a_folder_that_is_gone_cannot_be_tried(tmp_path: Path) -> None:
+    from steptime.errors import UsageError
+    from steptime.recording.recording import Manifest
+
+    manifest = Manifest(1, "0", ("python",), str(tmp_path / "gone"), "host", 0)
+    with pytest.raises(UsageError, match="folder-gone"):
+        stand_for(manifest, tmp_path / "runs" / "a", tmp_path / "runs" / "b", in_place=False)
+
+
+def test_what_trains_something_else_is_never_promised_to_be_the_same() -> None:
+    from steptime.trials.lab import batch_of, lab_arms
+
+    arms = lab_arms(compile_modes=True, batch_sizes=(16, 32))
+    assert [batch_of(arm) for arm in arms if batch_of(arm)] == [16, 32]
+    assert all(arm.promise is Promise.NEW_TRAINING for arm in arms if arm.name == "no-input" or batch_of(arm))
+    assert len({arm.name for arm in arms}) == len(arms)
+
+
+class Clock(Bench):
+    """A bench on which every process takes ten seconds of a budget, and none is started."""
+
+    def __init__(self, *words: object, budget: float, **more: object) -> None:
+        super().__init__(*words, **more)  # type: ignore[arg-type]
+        self._rest = budget
+        self._machine = SharedMachine(0, change=0.0, stalls=0.0)
+
+    def left(self) -> float:
+        return self._rest
+
+    def _run(self, turn: Turn, eta: float | None, patches: Patches) -> Run:
+        self._rest -= 10
+        steps = () if turn.rehearsal else self._machine.process(2.0 if turn.arm.name.endswith("2") else 1.0)
+        changes = (AppliedChange("loader", True, True),) if turn.arm.changes else ()
+        made = run(turn.arm.name, turn.position, steps, rehearsal=turn.rehearsal, seconds=10.0, changes=changes)
+        made = replace(made, stage=turn.stage, round=turn.round, seed=turn.options.seed)
+        self.runs.append(made)
+        self._file.run(made)
+        return made
+
+
+def clock(tmp_path: Path, budget: float, arms: int) -> tuple[Clock, tuple[Arm, ...]]:
+    tried = tuple(replace(WORKERS, name=f"RM{number}") for number in range(1, arms + 1))
+    plan = Plan(("python",), str(tmp_path), "", tried, 0.03)
+    return Clock(Stand(("python",), tmp_path, tmp_path, None), plan, budget=budget), tried
+
+
+@pytest.mark.parametrize("budget", [60, 150, 300, 1000])
+def test_a_budget_is_kept_but_for_a_round_of_one_arm(tmp_path: Path, budget: float) -> None:
+    trial, arms = clock(tmp_path, budget, 6)
+    judgements = trial.conduct(0, arms)
+    assert trial.left() >= -60
+    assert len(judgements) == 6
+    untried = [each for each in judgements if "budget" in each.sentence]
+    assert all(each.verdict is Verdict.UNDECIDED for each in untried)
+
+
+def test_every_arm_stands_between_baselines_and_the_order_turns(tmp_path: Path) -> None:
+    trial, arms = clock(tmp_path, 1000, 2)
+    judgements = trial.conduct(0, arms)
+    timed = [run.arm for run in trial.runs if not run.rehearsal]
+    assert timed[:9] == [BASELINE, "RM1", CONTROL, "RM2", BASELINE, "RM2", CONTROL, "RM1", BASELINE]
+    assert timed[-1] == BASELINE
+    assert [each.verdict for each in judgements] == [Verdict.NO_EFFECT, Verdict.ADOPT]
+
+
+def test_what_adds_nothing_is_left_out_of_the_combination(tmp_path: Path) -> None:
+    trial, arms = clock(tmp_path, 10_000, 2)
+    other = replace(arms[0], changes=(Change("threads"),))
+    judgements = trial.conduct(0, arms)
+    best = judgements[1]
+    also = replace(judgements[0], arm=other, verdict=Verdict.ADOPT, speed=best.speed)
+    taken, proved = combine(trial, (best, also))
+    assert taken == best.arm
+    assert proved == best
+    assert {run.stage for run in trial.runs} == {0, 1}

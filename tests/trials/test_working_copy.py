@@ -1,0 +1,77 @@
+"""Working copies: what the job writes is private, what it only reads is shared."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from steptime.errors import UsageError
+from steptime.trials import working_copy
+from steptime.trials.working_copy import Outputs, find_outputs, make_copy, touched
+
+BEFORE, DURING = 1_000_000_000_000_000_000, 1_500_000_000_000_000_000
+AFTER = 2_000_000_000_000_000_000
+
+
+@pytest.fixture
+def job(tmp_path: Path) -> Path:
+    folder = tmp_path / "job"
+    for name in ("train.py", "data/a.bin", "data/b.bin", "package/__init__.py", "out/last.pt", "out/old.pt", "log.txt"):
+        path = folder / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(name)
+    (folder / "out" / "mine").mkdir(parents=True)
+    for path in (*folder.rglob("*"), folder):
+        os.utime(path, ns=(BEFORE, BEFORE))
+    for name in ("out/last.pt", "log.txt"):
+        os.utime(folder / name, ns=(DURING, DURING))
+    os.utime(folder / "out", ns=(DURING, DURING))
+    return folder
+
+
+def outputs_of(job: Path) -> Outputs:
+    return find_outputs(job, BEFORE + 1, AFTER, (job / "out" / "mine",))
+
+
+def test_outputs_are_what_changed_while_the_job_ran(job: Path) -> None:
+    found = outputs_of(job)
+    assert found.files == {Path("out/last.pt"), Path("log.txt")}
+    assert found.folders == {Path("out")}
+
+
+def test_writes_in_the_copy_do_not_reach_the_job(job: Path, tmp_path: Path) -> None:
+    copy = make_copy(job, tmp_path / "copy", outputs_of(job), (job / "out" / "mine",))
+    for name in ("out/last.pt", "out/old.pt", "out/new.pt", "log.txt", "train.py", "package/__init__.py", "fresh.txt"):
+        (copy / name).write_text("from the arm")
+    assert (job / "out/last.pt").read_text() == "out/last.pt"
+    assert (job / "out/old.pt").read_text() == "out/old.pt"
+    assert (job / "train.py").read_text() == "train.py"
+    assert (job / "package/__init__.py").read_text() == "package/__init__.py"
+    assert not (job / "out/new.pt").exists()
+    assert not (job / "fresh.txt").exists()
+    assert not (copy / "out" / "mine").exists()
+
+
+def test_what_is_only_read_is_linked(job: Path, tmp_path: Path) -> None:
+    copy = make_copy(job, tmp_path / "copy", outputs_of(job))
+    assert (copy / "data").is_symlink()
+    assert (copy / "data/a.bin").read_text() == "data/a.bin"
+
+
+def test_too_much_to_copy_is_refused(job: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(working_copy, "MOST_BYTES", 4)
+    with pytest.raises(UsageError, match="copy-too-large"):
+        make_copy(job, tmp_path / "copy", outputs_of(job))
+    monkeypatch.setattr(working_copy, "MOST_ENTRIES", 3)
+    with pytest.raises(UsageError, match="folder-too-large"):
+        outputs_of(job)
+
+
+def test_an_output_that_an_arm_reached_is_noticed(job: Path) -> None:
+    found = outputs_of(job)
+    assert touched(job, found, AFTER) == ()
+    (job / "log.txt").write_text("again")
+    os.utime(job / "log.txt", ns=(AFTER + 1, AFTER + 1))
+    assert touched(job, found, AFTER) == (Path("log.txt"),)
