@@ -79,6 +79,23 @@ def test_steps_of_other_shapes(tmp_path: Path, name: str, backwards: int) -> Non
     assert torch.isfinite(torch.tensor(parity.loss.tolist())).all()
 
 
+@pytest.mark.parametrize("name", ["threads", "rollouts"])
+def test_a_loop_outside_of_the_main_thread_and_rollouts_before_the_first_training(tmp_path: Path, name: str) -> None:
+    arm = run(tmp_path, ZOO / f"{name}.py", change("autocast"))
+    parity = arm.process.parity
+    assert arm.status == 0
+    assert parity is not None
+    assert set(parity.backwards.tolist()) == {1}
+    assert arm.change("autocast").exercised
+
+
+def test_a_parent_that_waits_for_its_trainers_results_ends_with_them(tmp_path: Path) -> None:
+    arm = run(tmp_path, ZOO / "spawned.py")
+    assert arm.status == 0
+    steps = [process.parity.step.tolist() for process in arm.recording.processes if process.parity is not None]
+    assert steps == [list(range(1, 9))] * 2
+
+
 def test_ranks_end_together_and_their_parent_sees_success(tmp_path: Path) -> None:
     arm = run(tmp_path, ZOO / "distributed.py", change("ddp", bucket_cap_mb=1), words=TORCHRUN)
     assert arm.status == 0, arm.output

@@ -8,6 +8,7 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import multiprocessing
+import multiprocessing.process
 import os
 import sys
 import threading
@@ -40,7 +41,8 @@ class Arm:
         self.fingerprint_steps = fingerprint_steps
         self.finish: Callable[[], None] = lambda: None
         self._begin = 0
-        self._file = ""
+        self._file = self._ended = ""
+        self._waiting = False
 
     def over(self, steps: int, recording: str) -> bool:
         """Whether the job ends after its step number `steps`."""
@@ -58,9 +60,33 @@ class Arm:
             self._name_end(steps + LATER)
         return done or steps >= self._named_end()
 
+    def install(self, recording: str) -> None:
+        """A process that starts trainers, and waits for what they never send, ends when they have."""
+        self._ended = os.path.join(recording, "arm-ended-")
+        original = multiprocessing.process.BaseProcess.start
+
+        def start(process: multiprocessing.process.BaseProcess) -> None:
+            original(process)
+            if not process.daemon and not self._waiting:
+                self._waiting = True
+                threading.Thread(target=self._follow_children, name="steptime-arm", daemon=True).start()
+
+        multiprocessing.process.BaseProcess.start = start  # type: ignore[method-assign,assignment]
+
+    def _follow_children(self) -> None:
+        ended = self._ended + str(os.getpid())
+        while not os.path.exists(ended) or any(not child.daemon for child in multiprocessing.active_children()):
+            time.sleep(POLL_SECONDS)
+        time.sleep(POLL_SECONDS)
+        self.finish()
+        _leave()
+
     def end(self) -> None:
         """Ends the process here, when `finish` has written what we have."""
         self.finish()
+        if multiprocessing.parent_process() is not None:
+            with contextlib.suppress(OSError):  # the recording is gone: the parent waits for itself
+                os.close(os.open(self._ended + str(os.getppid()), os.O_CREAT | os.O_WRONLY, 0o644))
         if self._file:
             self._name_end(0)
         _leave()

@@ -5,7 +5,6 @@ A descriptor in the place of nn.Module.__call__, only for the first steps: after
 
 from __future__ import annotations
 
-import threading
 import types
 from collections.abc import Callable
 from typing import Any
@@ -17,12 +16,11 @@ from steptime.capture.probe.parameters import parameters_of
 
 class RootWatch:
     """Tells `found` of each outermost called module with parameters to learn, right before it is called with gradients
-    for the first time, in the main thread and in no loader's worker."""
+    for the first time, in no loader's worker."""
 
     def __init__(self, found: Callable[[torch.nn.Module], None]) -> None:
         self._original = torch.nn.Module.__dict__["__call__"]
         self._found = found
-        self._thread = threading.main_thread().ident
         self._seen: dict[int, torch.nn.Module] = {}
         self._over = False
         self._call = self._make_call()
@@ -30,7 +28,7 @@ class RootWatch:
     def __get__(self, instance: Any, owner: Any = None) -> Any:
         if instance is None:
             return self._original
-        if self._over or threading.get_ident() != self._thread or _in_worker():
+        if self._over or _in_worker():
             return types.MethodType(self._original, instance)
         return types.MethodType(self._call, instance)
 

@@ -7,7 +7,6 @@ job go on to its own end.
 from __future__ import annotations
 
 import functools
-import threading
 from collections.abc import Callable
 from typing import Any
 
@@ -23,13 +22,13 @@ from steptime.capture.probe.changes.roots import RootWatch
 from steptime.capture.probe.changes.table import APPLIERS
 from steptime.capture.probe.listener import Follower
 from steptime.capture.probe.parameters import parameters_of
-from steptime.capture.probe.steps import BACKWARD, OPTIMIZER
+from steptime.capture.probe.steps import BACKWARD, FORWARD, OPTIMIZER
 
 MOST_BACKWARDS = 64
 """Backwards that are waited for before the first update; an optimiser inside a compiled step is never seen."""
 NEWS = ("applied", "exercised")
 ROOT_STEPS = 2
-"""Steps in which roots are looked for: the second optimiser of a pair may come late in the first one."""
+"""Steps in which roots are looked for, at least; in an arm all of the warm-up: a generator may learn at every fifth."""
 
 
 class Trial(Follower):
@@ -42,7 +41,6 @@ class Trial(Follower):
         self.parity = ParityRecorder(self.arm) if self.arm else None
         self.roots: list[torch.nn.Module] = []
         self._watch = RootWatch(self._root_found)
-        self._thread = threading.main_thread().ident
         self._depth = 0
         self._steps = self._mode = 0
         self._optimizers = False
@@ -53,6 +51,7 @@ class Trial(Follower):
     def install(self) -> None:
         """Before the session's own patches: the session's lie outside."""
         if self.arm is not None:
+            self.arm.install(self.plan["recording"])
             seeds.install(self.arm.seed, self.arm.seed_offset)
             if not self.arm.dropout:
                 dropout.switch_off()
@@ -92,7 +91,7 @@ class Trial(Follower):
         @functools.wraps(inner)
         def backward(*given: Any, **kwargs: Any) -> Any:
             args = given
-            if self._depth or threading.get_ident() != self._thread:
+            if self._depth:  # in a backward: checkpointing, or an engine's thread
                 return inner(*args, **kwargs)
             if "tensors" in kwargs:
                 kwargs["tensors"] = self._before_backward(kwargs["tensors"])
@@ -152,6 +151,8 @@ class Trial(Follower):
         counter = self._session.counter
         if counter.mode == BACKWARD and self._optimizers and counter.backwards < MOST_BACKWARDS:
             return False
+        if counter.mode == FORWARD and self._optimizers:
+            return False  # a rollout before the first training
         if self._mode == BACKWARD and counter.mode == OPTIMIZER and self._steps:
             self._steps = 0  # what was counted were no steps
             if self.parity is not None:
@@ -162,7 +163,7 @@ class Trial(Follower):
     def _stepped(self, steps: int) -> None:
         if steps == 1:
             self._guard(self._describe)
-        if steps == ROOT_STEPS:
+        if steps == max(ROOT_STEPS, self.arm.warm_up if self.arm is not None else 0):
             self._watch.remove()
         for _, applier in self.appliers:
             self._ask(applier, applier.border, steps)
