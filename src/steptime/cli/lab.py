@@ -23,6 +23,10 @@ from steptime.errors import UsageError
 @click.option("--compile-modes", is_flag=True, help="Also every mode of torch.compile, in the job's own precision.")
 @click.option("--batch-sizes", metavar="N,N,...", default="", help="Also these batch sizes: items per second of each.")
 @click.option("--in-place", is_flag=True, help="Let arms write where the job does, not into private copies.")
+@click.option(
+    "-o", "--output", metavar="FILE", help="Also write FILE: what is printed (.txt), or all results (.jsonl)."
+)
+@click.option("--force", is_flag=True, help="Overwrite what exists.")
 @click.option("--json", "as_json", is_flag=True, help="Print the results as JSON lines on standard output.")
 @click.option("-q", "--quiet", is_flag=True, help="Say nothing while the arms run.")
 @click.argument("target", nargs=-1, type=click.UNPROCESSED, metavar="RECORDING | [--] COMMAND [ARGUMENT]...")
@@ -31,6 +35,8 @@ def command(
     compile_modes: bool,
     batch_sizes: str,
     in_place: bool,
+    output: str | None,
+    force: bool,
     as_json: bool,
     quiet: bool,
     target: tuple[str, ...],
@@ -46,8 +52,9 @@ def command(
     if not target:
         raise UsageError("usage", "Give a recording, or a command behind --, as in: steptime lab -- python train.py")
     sizes = _sizes(batch_sizes)
-    from steptime.cli.trying import Wishes, recording_of, run_lab
+    from steptime.cli.trying import Wishes, check_output, recording_of, run_lab, write_output
 
+    check_output(output, force=force)
     wishes = Wishes(budget, 0, 0.03, in_place, False, False, quiet)
     recording = recording_of(target, wishes)
     from steptime.trials.lab import lab_arms
@@ -59,6 +66,7 @@ def command(
     if as_json:
         tell(results.read_text(encoding="utf-8"))
     tell(text, error=as_json)
+    write_output(output, text, folder)
     say(f"Wrote {results}")
     return 0
 

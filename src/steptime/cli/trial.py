@@ -43,6 +43,10 @@ from steptime.errors import UsageError
 @click.option("--in-place", is_flag=True, help="Let arms write where the job does, not into private copies.")
 @click.option("--resume", metavar="DIR", type=click.Path(path_type=Path), help="Go on with an interrupted trial.")
 @click.option("--write", is_flag=True, help="Apply the patch to the job's own files when it was run and adopted.")
+@click.option(
+    "-o", "--output", metavar="FILE", help="Also write FILE: what is printed (.txt), or all results (.jsonl)."
+)
+@click.option("--force", is_flag=True, help="Overwrite what exists.")
 @click.option("--keep", is_flag=True, help="Keep the recordings of all arms.")
 @click.option("--json", "as_json", is_flag=True, help="Print the results as JSON lines on standard output.")
 @click.option("-q", "--quiet", is_flag=True, help="Say nothing while the arms run.")
@@ -55,6 +59,8 @@ def command(
     resume: Path | None,
     write: bool,
     keep: bool,
+    output: str | None,
+    force: bool,
     as_json: bool,
     quiet: bool,
     target: tuple[str, ...],
@@ -68,15 +74,17 @@ def command(
     steptime try --budget 5m -- python train.py
     steptime try --resume runs/train-try-20260801-102000
     """
-    from steptime.cli.trying import Wishes, begin, go_on
+    from steptime.cli.trying import Wishes, begin, check_output, go_on, write_output
 
     if bool(target) == (resume is not None):
         raise UsageError("usage", "Give a recording, or a command behind --, or --resume with the folder of a trial.")
+    check_output(output, force=force)
     wishes = Wishes(budget, max_trials, min_gain / 100, in_place, write, keep, quiet)
     folder, text = go_on(resume, wishes) if resume is not None else begin(target, wishes)
     if as_json and folder is not None:
         tell((folder / "results.jsonl").read_text(encoding="utf-8"))
     tell(text, error=as_json)
+    write_output(output, text, folder)
     if folder is not None:
         say(f"Wrote {folder / 'results.jsonl'}")
     return 0

@@ -13,7 +13,7 @@ from types import FrameType
 from steptime.capture.command import default_recording, job_name
 from steptime.cli.border import say
 from steptime.cli.progress import Announcer
-from steptime.errors import RecordingError
+from steptime.errors import OutputError, RecordingError
 from steptime.findings.case import Case
 from steptime.findings.finding import Finding
 from steptime.quantities import format_duration, format_source
@@ -25,9 +25,9 @@ from steptime.report.trial_text import render
 from steptime.trials.conduct import Bench, Notice, combine
 from steptime.trials.patch import make_patch
 from steptime.trials.plan import edits_of, plan_arms, prove, script_of, stand_for
-from steptime.trials.results import PatchResult, Plan, ResultsFile, read_results
+from steptime.trials.results import NAME, PatchResult, Plan, ResultsFile, read_results
 from steptime.trials.trial import Arm, Judgement, Verdict
-from steptime.trials.working_copy import NOT_CONTAINED
+from steptime.trials.working_copy import NOT_CONTAINED, touched
 from steptime.trials.write import write_patch
 
 
@@ -161,7 +161,19 @@ def _conduct(folder: Path, proposals: Sequence[Proposal], wishes: Wishes) -> str
     except KeyboardInterrupt:
         say("interrupted: what was run is kept")
         bench.settle(0, plan.arms)
+    _not_contained(bench)
     return render(read_results(folder), advice_of(proposals), next_command)
+
+
+def _not_contained(bench: Bench) -> None:
+    """Says which of the user's own files the arms have written to all the same."""
+    stand = bench.stand
+    if stand.outputs is None:
+        return
+    reached = touched(stand.directory, stand.outputs, bench.began_epoch_ns)
+    if reached:
+        more = f" and {len(reached) - 1} more" if len(reached) > 1 else ""
+        say(f"Not contained: the arms wrote to your own {reached[0]}{more}; the job names it by an absolute path")
 
 
 def _patch(bench: Bench, taken: Arm, proposals: Sequence[Proposal], wishes: Wishes) -> None:
@@ -193,6 +205,31 @@ def announce(notice: Notice) -> None:
     eta = f"; about {format_duration(notice.eta * 1e9)} to go" if notice.eta else ""
     label = f" {notice.arm.label}" if notice.arm.label else ""
     say(f"{notice.arm.name}{label}: {what}{eta}")
+
+
+def check_output(output: str | None, *, force: bool) -> None:
+    """Refuses before the work what could not be written after it. Raises OutputError."""
+    if output is None:
+        return
+    if Path(output).suffix not in (".txt", ".jsonl"):
+        raise OutputError("output-format", f"{output} must end in .txt, or in .jsonl for all results.")
+    if Path(output).exists() and not force:
+        raise OutputError("output-exists", f"{output} exists and is not overwritten; add --force or name another.")
+    if not Path(output).absolute().parent.is_dir():
+        raise OutputError("output-unwritable", f"{output} cannot be written: there is no such folder.")
+
+
+def write_output(output: str | None, text: str, folder: Path | None) -> None:
+    """The text, or all results, into the file that was asked for. Raises OutputError."""
+    if output is None:
+        return
+    results = folder is not None and Path(output).suffix == ".jsonl"
+    content = (folder / NAME).read_text(encoding="utf-8") if folder is not None and results else text
+    try:
+        Path(output).write_text(content, encoding="utf-8")
+    except OSError as error:
+        raise OutputError("output-unwritable", f"{output} cannot be written ({error.strerror}).") from None
+    say(f"Wrote {output}")
 
 
 @contextmanager

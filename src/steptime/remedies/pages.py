@@ -9,7 +9,13 @@ from pathlib import Path
 from steptime.remedies.catalogue import CATALOGUE
 from steptime.remedies.remedy import Remedy
 
-FAMILIES = {"1": "Input and host", "2": "Optimiser", "3": "Precision, layout, compilation", "4": "The machine"}
+FAMILIES = {
+    "1": "Input and host",
+    "2": "Optimiser",
+    "3": "Precision, layout, compilation",
+    "4": "The machine",
+    "5": "Switches",
+}
 """What the first digit of a code stands for."""
 RISKS = ("", "cannot hurt", "low", "medium", "considerable", "high")
 

@@ -71,6 +71,7 @@ class Bench:
     ) -> None:
         self.stand, self.plan = stand, plan
         self.runs = list(runs)
+        self.began_epoch_ns = time.time_ns()
         self._file = ResultsFile(stand.folder)
         self._end = time.monotonic() + budget
         self._tell = tell
