@@ -20,7 +20,7 @@ from steptime.trials.conduct import Bench, Patches, combine
 from steptime.trials.execute import Stand, Turn
 from steptime.trials.plan import stand_for
 from steptime.trials.results import Plan, ResultsFile, read_results
-from steptime.trials.trial import BASELINE, CONTROL, AppliedChange, Arm, Run, Verdict
+from steptime.trials.trial import BASELINE, CONTROL, Agreement, AppliedChange, Arm, Run, Verdict
 from steptime.trials.working_copy import Outputs
 
 pytest.importorskip("torch")
@@ -100,6 +100,31 @@ def test_an_arm_that_dies_has_failed_and_costs_no_round(tmp_path: Path) -> None:
     (judgement,) = trial.conduct(0, (dying,))
     assert judgement.verdict is Verdict.FAILED
     assert "MemoryError: too large" in judgement.sentence
+    assert len(trial.runs) == 2
+
+
+def test_gradients_that_die_in_an_arm_break_its_promise_before_anything_is_timed(tmp_path: Path) -> None:
+    deadly = Arm("env", (Change("environment", arguments=(("DEAD", "1"),)),), "RM999", promise=Promise.SAME_CURVE)
+    script = """
+        import os
+        import torch
+
+        torch.manual_seed(0)
+        first, second = torch.nn.Linear(8, 8), torch.nn.Linear(8, 1)
+        model = torch.nn.Sequential(first, second)
+        if os.environ.get("DEAD"):
+            first.weight.register_hook(torch.zeros_like)
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+        for step in range(400):
+            loss = model(torch.randn(4, 8)).square().mean()
+            optimizer.zero_grad()
+            loss.backward()
+            optimizer.step()
+    """
+    trial = bench(tmp_path, script, deadly)
+    (judgement,) = trial.conduct(0, (deadly,))
+    assert (judgement.verdict, judgement.agreement) == (Verdict.BROKE_PROMISE, Agreement.DEAD_GRADIENTS)
+    assert "0.weight" in judgement.sentence
     assert len(trial.runs) == 2
 
 
