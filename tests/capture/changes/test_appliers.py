@@ -182,6 +182,31 @@ def test_an_iterable_dataset_gets_no_workers(tmp_path: Path) -> None:
     assert not arm.change("loader").applied
 
 
+def test_a_loader_that_a_framework_makes_anew_counts_as_changed(tmp_path: Path) -> None:
+    script = tmp_path / "job.py"
+    script.write_text(ANEW)
+    arm = run(tmp_path, script, change("loader", num_workers=1), change("batch-size", factor=2))
+    assert arm.change("loader").exercised, arm.change("loader")
+    assert arm.change("batch-size").exercised
+    assert [each.workers for each in arm.process.loaders] == [1]
+    assert [each.batch_size for each in arm.process.loaders] == [8]
+
+
+ANEW = """
+import torch
+from torch.utils.data import DataLoader, TensorDataset
+
+if __name__ == "__main__":
+    given = DataLoader(TensorDataset(torch.randn(400, 4)), batch_size=4, shuffle=True)
+    again = DataLoader(given.dataset, batch_sampler=given.batch_sampler, num_workers=given.num_workers)
+    model = torch.nn.Linear(4, 1)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    for (batch,) in again:
+        optimizer.zero_grad()
+        model(batch).square().mean().backward()
+        optimizer.step()
+"""
+
 ITERABLE = """
 import torch
 from torch.utils.data import DataLoader, IterableDataset

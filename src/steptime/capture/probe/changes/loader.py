@@ -18,6 +18,10 @@ SETTINGS = ("num_workers", "persistent_workers", "prefetch_factor", "pin_memory"
 class LoaderSettings(LoaderChange):
     """arguments: any of SETTINGS, and non_blocking (copies from pinned memory do not wait)."""
 
+    def __init__(self, target: str, arguments: dict[str, Any]) -> None:
+        super().__init__(target, arguments)
+        self._datasets: dict[int, Any] = {}
+
     def install(self) -> None:
         """Also makes the copies non-blocking where that is asked for."""
         super().install()
@@ -40,8 +44,11 @@ class LoaderSettings(LoaderChange):
             del wanted["pin_memory"]
         if not workers:
             wanted.update({name: NONE[name] for name in WITH_WORKERS})
+        dataset = arguments["dataset"]
         if all(arguments[name] == value for name, value in wanted.items()):
-            return "the loader is set so already"
+            # Accelerate and Lightning make a loader anew from the one that was changed.
+            return "" if self._datasets.get(id(dataset)) is dataset else "the loader is set so already"
+        self._datasets[id(dataset)] = dataset
         arguments.update(wanted)
         return ""
 
