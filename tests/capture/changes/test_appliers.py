@@ -116,6 +116,7 @@ def test_blocks_are_computed_again_and_switches_are_off(tmp_path: Path, blocks: 
         BLOCKS,
         change("checkpointing"),
         change("zero-grad"),
+        change("gc-freeze"),
         change("anomaly-off"),
         change("deterministic-off"),
     )
@@ -129,6 +130,7 @@ def test_blocks_are_computed_again_and_switches_are_off(tmp_path: Path, blocks: 
     assert arm.losses == blocks.losses
     assert all(each.exercised for each in arm.process.changes), arm.process.changes
     assert arm.change("checkpointing").detail == "3 blocks"
+    assert len(arm.process.roots) == 1  # what is computed again in the backward is none
 
 
 def test_accumulation_makes_every_third_step_an_update(tmp_path: Path, blocks: Arm) -> None:

@@ -23,12 +23,14 @@ class RootWatch:
         self._found = found
         self._seen: dict[int, torch.nn.Module] = {}
         self._over = False
+        self.in_backward = False
+        """What is called in a backward is computed again (checkpointing), and no root."""
         self._call = self._make_call()
 
     def __get__(self, instance: Any, owner: Any = None) -> Any:
         if instance is None:
             return self._original
-        if self._over or _in_worker():
+        if self._over or self.in_backward or _in_worker():
             return types.MethodType(self._original, instance)
         return types.MethodType(self._call, instance)
 

@@ -98,10 +98,12 @@ class Trial(Follower):
             else:
                 args = (self._before_backward(args[0]), *args[1:]) if args else ()
             self._depth += 1
+            self._watch.in_backward = True
             try:
                 return inner(*args, **kwargs)
             finally:
                 self._depth -= 1
+                self._watch.in_backward = False
                 for _, applier in self.appliers:
                     self._ask(applier, applier.after_backward)
                 if self.parity is not None:
