@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import shlex
-from pathlib import Path
 
 import click
 
-from steptime.cli.border import say, tell
 from steptime.cli.duration import seconds
 from steptime.errors import UsageError
 
@@ -52,23 +50,16 @@ def command(
     if not target:
         raise UsageError("usage", "Give a recording, or a command behind --, as in: steptime lab -- python train.py")
     sizes = _sizes(batch_sizes)
-    from steptime.cli.trying import Wishes, check_output, recording_of, run_lab, write_output
+    from steptime.cli.trying import Wishes, check_output, recording_of, run_lab, tell_trial
 
     check_output(output, force=force)
     wishes = Wishes(budget, 0, 0.03, in_place, False, False, quiet)
     recording = recording_of(target, wishes)
     from steptime.trials.lab import lab_arms
 
-    folder, text = run_lab(
-        recording, lab_arms(compile_modes, sizes), f"steptime try {shlex.quote(str(recording))}", wishes
-    )
-    results = Path(folder) / "results.jsonl"
-    if as_json:
-        tell(results.read_text(encoding="utf-8"))
-    tell(text, error=as_json)
-    write_output(output, text, folder)
-    say(f"Wrote {results}")
-    return 0
+    following = f"steptime try {shlex.quote(str(recording))}"
+    told = run_lab(recording, lab_arms(compile_modes, sizes), following, wishes)
+    return tell_trial(told, output, as_json=as_json)
 
 
 def _sizes(text: str) -> tuple[int, ...]:

@@ -6,7 +6,6 @@ from pathlib import Path
 
 import click
 
-from steptime.cli.border import say, tell
 from steptime.cli.duration import seconds
 from steptime.errors import UsageError
 
@@ -74,17 +73,11 @@ def command(
     steptime try --budget 5m -- python train.py
     steptime try --resume runs/train-try-20260801-102000
     """
-    from steptime.cli.trying import Wishes, begin, check_output, go_on, write_output
+    from steptime.cli.trying import Wishes, begin, check_output, go_on, tell_trial
 
     if bool(target) == (resume is not None):
         raise UsageError("usage", "Give a recording, or a command behind --, or --resume with the folder of a trial.")
     check_output(output, force=force)
     wishes = Wishes(budget, max_trials, min_gain / 100, in_place, write, keep, quiet)
-    folder, text = go_on(resume, wishes) if resume is not None else begin(target, wishes)
-    if as_json and folder is not None:
-        tell((folder / "results.jsonl").read_text(encoding="utf-8"))
-    tell(text, error=as_json)
-    write_output(output, text, folder)
-    if folder is not None:
-        say(f"Wrote {folder / 'results.jsonl'}")
-    return 0
+    told = go_on(resume, wishes) if resume is not None else begin(target, wishes)
+    return tell_trial(told, output, as_json=as_json)

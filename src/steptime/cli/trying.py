@@ -11,7 +11,7 @@ from pathlib import Path
 from types import FrameType
 
 from steptime.capture.command import default_recording, job_name
-from steptime.cli.border import say
+from steptime.cli.border import INTERRUPTED, say, tell
 from steptime.cli.progress import Announcer
 from steptime.errors import OutputError, RecordingError
 from steptime.findings.case import Case
@@ -44,16 +44,25 @@ class Wishes:
     quiet: bool
 
 
-def begin(target: Sequence[str], wishes: Wishes) -> tuple[Path | None, str]:
-    """A new trial: (its folder, the text to print). No folder where there is nothing to try."""
+@dataclass(frozen=True, slots=True)
+class Told:
+    """What a trial came to. folder: None where there was nothing to try. text: to print."""
+
+    folder: Path | None
+    text: str
+    interrupted: bool = False
+
+
+def begin(target: Sequence[str], wishes: Wishes) -> Told:
+    """A new trial."""
     recording = recording_of(target, wishes)
     case, findings = _diagnosed(recording)
     proposals = propose(case, findings)
     arms = plan_arms(proposals, wishes.max_trials, case.step.duration.value)
     if not arms:
-        return None, _nothing_to_try(proposals, recording)
+        return Told(None, _nothing_to_try(proposals, recording))
     folder = _new_trial(recording, "try", arms, wishes)
-    return folder, _conduct(folder, proposals, wishes)
+    return _conduct(folder, proposals, wishes)
 
 
 def _new_trial(recording: Path, kind: str, arms: tuple[Arm, ...], wishes: Wishes) -> Path:
@@ -67,18 +76,21 @@ def _new_trial(recording: Path, kind: str, arms: tuple[Arm, ...], wishes: Wishes
     return folder
 
 
-def run_lab(recording: Path, arms: tuple[Arm, ...], next_command: str, wishes: Wishes) -> tuple[Path, str]:
-    """The arms of a lab: (the folder of the trial, the text to print)."""
+def run_lab(recording: Path, arms: tuple[Arm, ...], next_command: str, wishes: Wishes) -> Told:
+    """The arms of a lab."""
     case, _ = _diagnosed(recording)
     folder = _new_trial(recording, "lab", arms, wishes)
     bench = _bench(folder, wishes)
+    interrupted = False
     try:
         with _interruptible():
             bench.conduct(0, arms)
     except KeyboardInterrupt:
+        interrupted = True
         say("interrupted: what was run is kept")
         bench.settle(0, arms)
-    return folder, render_lab(read_results(folder), case.loader.batch_size if case.loader else None, next_command)
+    size = case.loader.batch_size if case.loader else None
+    return Told(folder, render_lab(read_results(folder), size, next_command), interrupted)
 
 
 def _bench(folder: Path, wishes: Wishes) -> Bench:
@@ -89,14 +101,14 @@ def _bench(folder: Path, wishes: Wishes) -> Bench:
     if not wishes.quiet:
         where = "in the job's own folder" if stand.outputs is None else f"in private copies ({NOT_CONTAINED})"
         say(f"{len(plan.arms)} to try, {where}; Ctrl-C keeps what is done")
-    tell = (lambda _: None) if wishes.quiet else announce
-    return Bench(stand, plan, known.runs, budget=wishes.budget, tell=tell)
+    notify = (lambda _: None) if wishes.quiet else announce
+    return Bench(stand, plan, known.runs, budget=wishes.budget, tell=notify)
 
 
-def go_on(folder: Path, wishes: Wishes) -> tuple[Path, str]:
-    """A trial that was interrupted: (its folder, the text to print)."""
+def go_on(folder: Path, wishes: Wishes) -> Told:
+    """A trial that was interrupted, or whose budget was too small."""
     plan = read_results(folder).plan
-    return folder, _conduct(folder, propose(*_diagnosed(Path(plan.recording))), wishes)
+    return _conduct(folder, propose(*_diagnosed(Path(plan.recording))), wishes)
 
 
 def recording_of(target: Sequence[str], wishes: Wishes) -> Path:
@@ -147,10 +159,11 @@ def advice_of(proposals: Sequence[Proposal]) -> tuple[str, ...]:
     return tuple(told)
 
 
-def _conduct(folder: Path, proposals: Sequence[Proposal], wishes: Wishes) -> str:
+def _conduct(folder: Path, proposals: Sequence[Proposal], wishes: Wishes) -> Told:
     bench = _bench(folder, wishes)
     plan = bench.plan
     next_command = f"steptime try --resume {shlex.quote(str(folder))}"
+    interrupted = False
     try:
         with _interruptible():
             judgements = bench.conduct(0, plan.arms)
@@ -159,10 +172,11 @@ def _conduct(folder: Path, proposals: Sequence[Proposal], wishes: Wishes) -> str
                 _patch(bench, taken, proposals, wishes)
             next_command = _next(judgements, proposals)
     except KeyboardInterrupt:
+        interrupted = True
         say("interrupted: what was run is kept")
         bench.settle(0, plan.arms)
     _not_contained(bench)
-    return render(read_results(folder), advice_of(proposals), next_command)
+    return Told(folder, render(read_results(folder), advice_of(proposals), next_command), interrupted)
 
 
 def _not_contained(bench: Bench) -> None:
@@ -217,6 +231,18 @@ def check_output(output: str | None, *, force: bool) -> None:
         raise OutputError("output-exists", f"{output} exists and is not overwritten; add --force or name another.")
     if not Path(output).absolute().parent.is_dir():
         raise OutputError("output-unwritable", f"{output} cannot be written: there is no such folder.")
+
+
+def tell_trial(told: Told, output: str | None, *, as_json: bool) -> int:
+    """Prints what a trial came to, and writes it where that was asked for. Returns the exit status."""
+    results = told.folder / NAME if told.folder is not None else None
+    if as_json and results is not None:
+        tell(results.read_text(encoding="utf-8"))
+    tell(told.text, error=as_json)
+    write_output(output, told.text, told.folder)
+    if results is not None:
+        say(f"Wrote {results}")
+    return INTERRUPTED if told.interrupted else 0
 
 
 def write_output(output: str | None, text: str, folder: Path | None) -> None:
