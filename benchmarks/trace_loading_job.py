@@ -33,17 +33,17 @@ def prepared(what: str, path: Path) -> tuple[Callable[[], int], str]:
     if what in THEIRS:
         return prepared_theirs(what, path)
     from steptime import __version__
-    from steptime.kineto.cache import read_remembered
     from steptime.kineto.reader import read
 
     version, limit = f"steptime {__version__}", 10**11
-    actions: dict[str, Callable[[], int]] = {
-        "nothing": lambda: 0,
-        "read": lambda: len(read(path, max_size=limit).events),
-        "second look": lambda: len(read_remembered(path, max_size=limit).events),
-    }
-    if what in actions:
-        return actions[what], version
+    if what == "nothing":
+        return lambda: 0, version
+    if what == "read":
+        return lambda: len(read(path, max_size=limit).events), version
+    from steptime.kineto.cache import read_remembered
+
+    if what == "second look":
+        return lambda: len(read_remembered(path, max_size=limit).events), version
     from steptime.diagnosis import diagnose_paths
 
     if what == "diagnose":  # the first look, which remembers
