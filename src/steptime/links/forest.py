@@ -40,10 +40,12 @@ class Forest:
         pointer = np.where(marked, np.arange(len(self.rows), dtype=np.int32), self.parent)
         walking = np.flatnonzero(~marked & (pointer != UNKNOWN))
         walking = walking[~marked[pointer[walking]]]
+        reached = pointer[walking]
         while len(walking):
-            reached = pointer[pointer[walking]]
+            reached = pointer[reached]
             pointer[walking] = reached
-            walking = walking[(reached != UNKNOWN) & ~marked[reached]]
+            passing = (reached != UNKNOWN) & ~marked[reached]
+            walking, reached = walking[passing], reached[passing]
         return pointer
 
     def _by_row(self, positions: Int32) -> Int32:
@@ -86,10 +88,10 @@ def _parents(lane: Int32, begin: Int64, end: Int64) -> Int32:
     candidate[np.flatnonzero(np.diff(lane)) + 1] = UNKNOWN
     walking = np.flatnonzero(candidate != UNKNOWN)
     walking = walking[end[candidate[walking]] <= begin[walking]]
+    reached, begins = candidate[walking], begin[walking]
     while len(walking):
-        reached = candidate[candidate[walking]]
+        reached = candidate[reached]
         candidate[walking] = reached
-        open_ended = reached != UNKNOWN
-        open_ended[open_ended] = end[reached[open_ended]] <= begin[walking[open_ended]]
-        walking = walking[open_ended]
+        closed = (reached != UNKNOWN) & (end[reached] <= begins)
+        walking, reached, begins = walking[closed], reached[closed], begins[closed]
     return candidate
