@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from steptime.findings.case import AccountUse, Case, SegmentUse
 from steptime.findings.finding import Finding
 from steptime.quantities import Estimate
+from steptime.ranks.comparison import RankComparison
 
 SCHEMA_VERSION = 1
 
@@ -37,7 +38,9 @@ class Cost:
 
 @dataclass(frozen=True, slots=True)
 class Environment:
-    """Where the job ran."""
+    """Where the job ran, and what it was. commit: of the job's working tree, "" outside of one; dirty: whether tracked
+    files differed from it, None where that is not known. facts: what else may differ between two runs, (name, value),
+    for comparisons."""
 
     command: str
     host: str
@@ -46,6 +49,9 @@ class Environment:
     torch: str
     steptime: str
     ranks: int = 1
+    commit: str = ""
+    dirty: bool | None = None
+    facts: tuple[tuple[str, str], ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,12 +70,15 @@ class ProcessReport:
     """Durations of all steps in order, for the step series."""
     steady: tuple[bool, ...]
     notes: tuple[str, ...] = ()
+    peak_bytes: int | None = None
+    """The most memory that was seen: allocated on its device, else resident; None where nobody looked."""
 
 
 @dataclass(frozen=True, slots=True)
 class Report:
     """What a recording or a set of traces says. processes: the first is the one shown first (rank 0, or the slowest
-    trainer). next_command: ready to paste. problems: what was damaged or left out."""
+    trainer); of a large job those that tell most. next_command: ready to paste. problems: what was damaged or left out.
+    ranks: all ranks of the job beside one another, None for a single one."""
 
     schema_version: int
     source: str
@@ -77,6 +86,7 @@ class Report:
     processes: tuple[ProcessReport, ...]
     next_command: str
     problems: tuple[str, ...] = ()
+    ranks: RankComparison | None = None
 
 
 __all__ = [

@@ -1,0 +1,124 @@
+"""Many ranks beside one another: rows by rank, rows by collective, and the late one. The room's central type.
+
+One law: durations decide, never times of day, because clocks of different hosts differ. A collective ends on all ranks
+together, so the rank that is in it the shortest arrived last, and the others waited the difference.
+All times are nanoseconds per training step unless a name says otherwise.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from steptime.quantities import Estimate, SourceLine
+
+
+@dataclass(frozen=True, slots=True)
+class RankRow:
+    """One rank. accounts: ns per step, in the order of `RankComparison.accounts`. waiting: in collectives, before the
+    last rank arrived; last: share of all waiting that was for this rank. host: "" where nothing says it."""
+
+    rank: int
+    name: str
+    host: str
+    steps: int
+    step: float
+    accounts: tuple[float, ...]
+    waiting: float
+    last: float
+
+
+@dataclass(frozen=True, slots=True)
+class CollectiveRow:
+    """Collectives of one kind in one process group over all ranks that were compared. ranks: how many those are; size:
+    of the group, 0 where the trace does not say.
+
+    calls: per step of a rank. bytes: of one call, median, None where not known. transfer: ns per step and rank in which
+    all were there; waiting: ns per step and rank before the last one was; exposed: the part of both in which nothing
+    else ran. algorithm_bandwidth, bus_bandwidth: B/s of the median call behind the last arrival, the second as
+    NCCL-tests defines it. late: the rank that was waited for most; late_share: of the waiting.
+    """
+
+    name: str
+    group: str
+    size: int
+    ranks: int
+    calls: float
+    bytes: float | None
+    transfer: float
+    waiting: float
+    exposed: float
+    algorithm_bandwidth: float | None
+    bus_bandwidth: float | None
+    late: int | None
+    late_share: float
+
+
+@dataclass(frozen=True, slots=True)
+class Clock:
+    """A host's clock against the first host's: offset to add, and its uncertainty (half of a 95 % interval), ns; from
+    the ends of `samples` collectives."""
+
+    host: str
+    offset: int
+    uncertainty: int
+    samples: int
+
+
+@dataclass(frozen=True, slots=True)
+class LateRank:
+    """Who the others wait for. ranks: one, or all of a slow node; host: where, "" where nothing says it.
+
+    waiting: what the others wait on average; share: of all waiting that is for it. account: where its excess over the
+    median of the others is largest, excess: how much that is; excesses: all accounts with an excess. arithmetic: its
+    FLOPs over the median of the others, None where not known. gain: what a step of the job would be shorter with it at
+    the others' median, by replay. since: number of the first step from which on it is late (0: from the start), None
+    where there is no series; steadiness: share of the steps since then in which it was the last. source: the line behind
+    the excess.
+    """
+
+    ranks: tuple[int, ...]
+    host: str
+    waiting: float
+    share: float
+    account: str
+    excess: float
+    excesses: tuple[tuple[str, float], ...]
+    gain: Estimate
+    arithmetic: float | None = None
+    since: int | None = None
+    steadiness: float | None = None
+    source: SourceLine | None = None
+
+    @property
+    def node(self) -> bool:
+        """Whether it is a whole node."""
+        return len(self.ranks) > 1
+
+
+@dataclass(frozen=True, slots=True)
+class LateSeries:
+    """How late each rank came, step by step. steps: number of the first step of each column; width: steps in one.
+
+    ranks: the rows' ranks, those that vary most first, at most a few dozen. late: ns per step behind the first rank to
+    arrive, a row for each rank.
+    """
+
+    width: int
+    steps: tuple[int, ...]
+    ranks: tuple[int, ...]
+    late: tuple[tuple[float, ...], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class RankComparison:
+    """accounts: names of the heat map's columns; rows: by rank; collectives: those with most time first. clocks: of
+    further hosts. notes: sentences on what could not be compared. world: ranks of the whole job, where known."""
+
+    accounts: tuple[str, ...]
+    rows: tuple[RankRow, ...]
+    collectives: tuple[CollectiveRow, ...] = ()
+    late: LateRank | None = None
+    series: LateSeries | None = None
+    clocks: tuple[Clock, ...] = ()
+    notes: tuple[str, ...] = ()
+    world: int | None = None
