@@ -20,13 +20,13 @@ FLOORS = (  # from the ground up; a room imports itself and what lies on floors 
     ("timeline", "work"),
     ("links",),
     ("ledger",),
-    ("roofline", "replay", "ranks"),
+    ("roofline", "replay", "ranks", "excerpt"),
     ("findings",),
     ("remedies",),
     ("trials",),
     ("report",),
-    ("diagnosis",),
-    ("cli",),
+    ("diagnosis", "comparison", "history"),
+    ("cli", "notebook"),
 )
 FLOOR = {room: number for number, rooms in enumerate(FLOORS) for room in rooms}
 APART = {("timeline", "capture"), ("capture", "timeline")}

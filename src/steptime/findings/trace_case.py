@@ -39,11 +39,14 @@ GARBAGE = "Python GC"
 
 @dataclass(frozen=True, slots=True, eq=False)
 class TraceCase:
-    """A case with what comparing ranks needs. windows: (n, 2) ns, the steady steps as the ledger has them."""
+    """A case with what comparing ranks and looking at single steps needs. windows: (n, 2) ns, the steady steps as the
+    ledger has them; borders: as the host has them. whole: the ledger of all steps, the warm-up's too."""
 
     case: Case
     windows: Int64
     ledger: Ledger
+    borders: Int64
+    whole: Ledger
 
 
 def case_of_trace(trace: Trace, borders: Int64, machine: Machine | None = None, *, how: str = "") -> Case:
@@ -56,8 +59,8 @@ def look_at_trace(trace: Trace, borders: Int64, machine: Machine | None = None, 
     windows = reach(trace, borders) if has_kernels(trace) else borders
     warm_up = _warm_up(windows[:, 1] - windows[:, 0])
     steady, windows = borders[warm_up:], windows[warm_up:]
-    ledger = account_for(trace, borders, machine=machine)
-    ledger = Ledger(ledger.device, ledger.wall[warm_up:], ledger.entries[warm_up:])
+    whole = account_for(trace, borders, machine=machine)
+    ledger = Ledger(whole.device, whole.wall[warm_up:], whole.entries[warm_up:])
     operators = total(trace, steady, machine, sources=sources_of(trace, link(trace, steady)))
     step = StepSummary(
         mean_of_series(ledger.wall),
@@ -82,7 +85,7 @@ def look_at_trace(trace: Trace, borders: Int64, machine: Machine | None = None, 
         case = with_device(case, trace, steady, windows, ledger, machine)
     else:
         case = with_processor(case, trace, steady, machine)
-    return TraceCase(case, windows, ledger)
+    return TraceCase(case, windows, ledger, steady, whole)
 
 
 def accounts_of(ledger: Ledger, recoverable_compute: float) -> tuple[AccountUse, ...]:

@@ -73,7 +73,7 @@ def gaps_of(
     busy = device_time(trace).busy
     idle = idle_of(trace, busy, training_lane(trace, training_thread))
     claims = idle_claims(trace, idle, input_ranges, compile_ranges)
-    begin, end, step, account = _pieces(windows, busy, claims)
+    begin, end, step, account = pieces_of(windows, busy, claims)
     gap = np.searchsorted(idle.begin, begin, side="right") - 1
     gap[(gap < 0) | (begin >= np.append(idle.end, 0)[gap])] = UNKNOWN
     lane, launch = (np.append(column, UNKNOWN)[gap] for column in (idle.lane, idle.launch))
@@ -88,8 +88,9 @@ def gaps_of(
     return found
 
 
-def _pieces(windows: Int64, busy: Intervals, claims: Claims) -> tuple[Int64, Int64, Int64, Int64]:
-    """begin, end, step and account of the idle time of the windows: each instant to the first claim that holds it."""
+def pieces_of(windows: Int64, busy: Intervals, claims: Claims) -> tuple[Int64, Int64, Int64, Int64]:
+    """begin, end, step and account of the windows' time outside `busy`: each instant to the first claim that holds it.
+    windows: (n, 2) ns, disjoint."""
     idle = subtract(union(windows[:, 0], windows[:, 1]), busy)
     sides = [side for each in (idle, *(held for _, held in claims)) for side in (each.begin, each.end)]
     borders = instants(windows.ravel(), *sides)

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from steptime.excerpt.excerpt import Excerpt
 from steptime.findings.case import AccountUse, Case, SegmentUse
 from steptime.findings.finding import Finding
 from steptime.quantities import Estimate
 from steptime.ranks.comparison import RankComparison
+from steptime.report.steps import StepSeries
+from steptime.report.trials import TrialReport
 
 SCHEMA_VERSION = 1
 
@@ -72,13 +75,17 @@ class ProcessReport:
     notes: tuple[str, ...] = ()
     peak_bytes: int | None = None
     """The most memory that was seen: allocated on its device, else resident; None where nobody looked."""
+    series: StepSeries | None = None
+    """Kinds and accounts of the steps of `step_ns`."""
+    excerpt: Excerpt | None = None
+    """One step as a timeline; of a job of several processes the one in front has it."""
 
 
 @dataclass(frozen=True, slots=True)
 class Report:
     """What a recording or a set of traces says. processes: the first is the one shown first (rank 0, or the slowest
     trainer); of a large job those that tell most. next_command: ready to paste. problems: what was damaged or left out.
-    ranks: all ranks of the job beside one another, None for a single one."""
+    ranks: all ranks of the job beside one another, None for a single one. trials: the newest one of the recording."""
 
     schema_version: int
     source: str
@@ -87,6 +94,7 @@ class Report:
     next_command: str
     problems: tuple[str, ...] = ()
     ranks: RankComparison | None = None
+    trials: TrialReport | None = None
 
 
 __all__ = [

@@ -1,21 +1,14 @@
 """The report as a page: one file that opens offline anywhere, and shows where the time goes and what to do.
 
-One law: what strangers wrote (names of kernels, paths, lines of source) is text. The template escapes everything, and
-the page's own policy lets nothing run but our one script and asks no network for anything.
+It only displays: every figure on it is the report's. What is around it, and what keeps it safe, is `frame`.
 """
 
 from __future__ import annotations
 
-import base64
-import hashlib
 import re
 from dataclasses import dataclass, replace
-from functools import cache
-from importlib.resources import files
 
-import jinja2
 import msgspec
-from markupsafe import Markup
 
 from steptime.findings.case import Case
 from steptime.findings.explain import find_rule
@@ -23,12 +16,13 @@ from steptime.findings.finding import Finding, Weight
 from steptime.quantities import format_duration, format_share, format_source
 from steptime.report import json
 from steptime.report.device import roofline_sentences
+from steptime.report.page.frame import whole
 from steptime.report.page.ranks import HeatMap, heat_map
 from steptime.report.page.roofline_chart import RooflineChart, roofline_chart
 from steptime.report.page.series import Series, series
 from steptime.report.page.tables import Grid, account_grids, grids, replay_grids
 from steptime.report.page.waterfall import Segment, Waterfall, interval_text, stacked, waterfall
-from steptime.report.printable import one_line, printable
+from steptime.report.printable import one_line
 from steptime.report.report import ProcessReport, Report
 from steptime.report.roofline import origin
 from steptime.report.text import cost_text
@@ -37,11 +31,6 @@ FIRST = 3
 """Findings on the first screen; the others are below, with all else."""
 WHOLE = 1_200_000
 """Bytes of data in the page: of a job of many ranks, the first one keeps its figures and the others their accounts."""
-_TONES = {"compute", "communication", "copy", "input", "sync", "compile", "launch", "host", "unexplained"}
-_BOUNDS = {"memory", "compute", "latency"}
-"""Accounts and bounds that have a colour of their own; whatever else a report may name shares one."""
-_DANGEROUS = {ord(sign): f"\\u{ord(sign):04x}" for sign in "<>&\u2028\u2029"}
-"""What could end a script element, or a line of script: JSON may spell it otherwise."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,20 +68,19 @@ class View:
     grids: tuple[Grid, ...]
     heat: HeatMap | None
     facts: tuple[tuple[str, str], ...]
-    title: str
 
 
 def render(report: Report) -> str:
     """The whole page."""
-    style, script = _asset("style.css"), _asset("page.js")
-    policy = (
-        f"default-src 'none'; script-src {_hash(script)}; style-src {_hash(style)}; img-src data:; "
-        "base-uri 'none'; form-action 'none'"
+    process = report.processes[0]
+    return whole(
+        "page.html",
+        title=_job(report),
+        data=_data(report),
+        view=view_of(report),
+        process=process,
+        step=process.case.step,
     )
-    page = _environment().get_template("page.html").render(
-        view=view_of(report), policy=policy, style=Markup(style), script=Markup(script), data=Markup(_data(report))
-    )  # fmt: skip
-    return page.encode("utf-8", "backslashreplace").decode()
 
 
 def view_of(report: Report) -> View:
@@ -115,7 +103,6 @@ def view_of(report: Report) -> View:
         grids=grids(case),
         heat=heat_map(report),
         facts=tuple(_facts(report)),
-        title=_job(report),
     )
 
 
@@ -184,11 +171,11 @@ def _paragraphs(text: str) -> tuple[tuple[tuple[str, str], ...], ...]:
 
 
 def _data(report: Report) -> str:
-    """The report as JSON for a script element: nothing in it can end that element."""
+    """The report as JSON, within the page's budget."""
     text = _compact(report)
     if len(text) > WHOLE:
         text = _compact(replace(report, processes=(report.processes[0], *map(_outline, report.processes[1:]))))
-    return text.translate(_DANGEROUS)
+    return text
 
 
 def _compact(report: Report) -> str:
@@ -198,30 +185,3 @@ def _compact(report: Report) -> str:
 def _outline(process: ProcessReport) -> ProcessReport:
     case = Case(process.case.step, process.case.accounts, rank=process.case.rank)
     return replace(process, case=case, step_ns=(), steady=())
-
-
-@cache
-def _environment() -> jinja2.Environment:
-    environment = jinja2.Environment(
-        loader=jinja2.FunctionLoader(_asset),
-        autoescape=True,
-        undefined=jinja2.StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-        finalize=lambda value: printable(value) if type(value) is str else value,
-    )
-    environment.filters["raw"] = lambda value: value if isinstance(value, str) else f"{value:.10g}"
-    environment.filters["percent"] = lambda value: f"{value:.2f}%"
-    environment.filters["tone"] = lambda name: f"tone-{name}" if name in _TONES else "tone-other"
-    environment.filters["bound"] = lambda name: name if name in _BOUNDS else "other"
-    return environment
-
-
-@cache
-def _asset(name: str) -> str:
-    return files(__package__).joinpath(name).read_text(encoding="utf-8")
-
-
-def _hash(text: str) -> str:
-    """How a policy names a piece of script or style that may stand in the page."""
-    return f"'sha256-{base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()}'"

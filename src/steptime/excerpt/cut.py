@@ -1,0 +1,224 @@
+"""Cutting a step out of a trace: its threads, its streams, and what its time is posted to."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+import numpy.typing as npt
+
+from steptime.excerpt.excerpt import Detail, Excerpt, Label
+from steptime.excerpt.strips import Strip, assemble, text
+from steptime.intervals import EMPTY, Intervals, clip
+from steptime.kineto.once import once
+from steptime.kineto.table import ABSENT, HOST_CATEGORIES, Category, Trace
+from steptime.ledger.account import claims_of, has_kernels
+from steptime.ledger.gaps import Gaps, gaps_of, pieces_of
+from steptime.ledger.ledger import Account
+from steptime.ledger.processor import Claims
+from steptime.ledger.threads import autograd_lanes, training_lane
+from steptime.links.frames import function_name, source_line
+from steptime.links.links import UNKNOWN, Links
+from steptime.links.names import COMMUNICATION_KERNEL, LOADER, SYNCHRONISATION, matching
+from steptime.quantities import SourceLine
+
+Int64 = npt.NDArray[np.int64]
+Rows = npt.NDArray[np.int64]
+DEVICE = (Category.KERNEL, Category.MEMCPY, Category.MEMSET)
+KINDS = ("operator", "range", "call", "python", "compute", "communication", "copy", "input", "sync", "other")
+MOST_PIECES = 12_000
+"""Of the account: a step on a CPU alternates between computing and dispatching at every operator."""
+_CATEGORIES = {
+    Category.OPERATOR: "operator",
+    Category.ANNOTATION: "range",
+    Category.RUNTIME: "call",
+    Category.PYTHON: "python",
+    Category.KERNEL: "compute",
+    Category.MEMCPY: "copy",
+    Category.MEMSET: "copy",
+}
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Beside:
+    """What the caller knows beside the trace; times in ns on the trace's clock. phases: by name. thread: the system's
+    id of the training thread. sources: lines by operator name. strips: further tracks (a loader's workers)."""
+
+    input_ranges: Intervals = field(default_factory=lambda: EMPTY)
+    compile_ranges: Intervals = field(default_factory=lambda: EMPTY)
+    claims: Claims | None = None
+    phases: Mapping[str, Intervals] = field(default_factory=dict)
+    thread: int | None = None
+    sources: Mapping[str, SourceLine] = field(default_factory=dict)
+    strips: Sequence[Strip] = ()
+
+
+def cut(
+    trace: Trace, links: Links, host: tuple[int, int], device: tuple[int, int], number: int, how: str, beside: Beside
+) -> Excerpt:
+    """The step between two borders. host, device: (begin, end) ns of the step as the host and as the ledger have it;
+    number, how: as in `Excerpt`."""
+    shown = (min(host[0], device[0]), max(host[1], device[1]))
+    strips = [
+        _account(trace, links, device, beside),
+        *_phases(shown, beside),
+        *_tracks(trace, links, shown, beside),
+        *beside.strips,
+    ]
+    return assemble(strips, shown, device, number, how)
+
+
+def usual(durations: Int64) -> int:
+    """Which of some steps is the usual one: the one next to the median."""
+    return int(np.abs(durations - np.median(durations)).argmin())
+
+
+def _account(trace: Trace, links: Links, window: tuple[int, int], beside: Beside) -> Strip:
+    """What each instant of the step is posted to, idle time with its cause."""
+    windows = np.array([window], np.int64)
+    claims = beside.claims or claims_of(
+        trace, input_ranges=beside.input_ranges, compile_ranges=beside.compile_ranges, training_thread=beside.thread
+    )
+    begin, end, _, account = pieces_of(windows, EMPTY, claims)
+    if len(begin) > MOST_PIECES:
+        kept = np.sort(np.argsort(begin - end, kind="stable")[:MOST_PIECES])
+        begin, end, account = begin[kept], end[kept], account[kept]
+    labels = tuple(Label(each.name.lower(), each.name.lower()) for each in Account)
+    details, detail = _causes(trace, links, windows, begin, beside) if has_kernels(trace) else ((Detail(),), begin * 0)
+    return Strip("Where the time goes", "account", begin, end, account, labels, detail, details)
+
+
+def _causes(
+    trace: Trace, links: Links, windows: Int64, begin: Int64, beside: Beside
+) -> tuple[tuple[Detail, ...], Int64]:
+    """What is behind the pieces that begin at these times."""
+    gaps = gaps_of(
+        trace, links, windows, input_ranges=beside.input_ranges, compile_ranges=beside.compile_ranges,
+        training_thread=beside.thread,
+    )  # fmt: skip
+    details: dict[Detail, int] = {Detail(): 0}
+    known = {gaps.begin[at].item(): details.setdefault(_cause(trace, links, gaps, at, beside), len(details))
+             for at in range(len(gaps))}  # fmt: skip
+    return tuple(details), np.array([known.get(time, 0) for time in begin.tolist()], np.int64)
+
+
+def _cause(trace: Trace, links: Links, gaps: Gaps, at: int, beside: Beside) -> Detail:
+    cause, inside = int(gaps.cause[at]), int(gaps.inside[at])
+    if cause == UNKNOWN:
+        return Detail()
+    name = trace.symbols[trace.events.name[cause]]
+    function = int(links.function[cause])
+    source = source_line(trace.symbols[trace.events.name[function]]) if function != UNKNOWN else None
+    within = trace.symbols[trace.events.name[inside]] if inside not in (UNKNOWN, cause) else ""
+    note = f"behind it: {text(function_name(name))}"
+    if within and within != name:
+        note += f", in it {text(function_name(within))}"
+    return Detail(source=source or beside.sources.get(name), note=note)
+
+
+def _phases(shown: tuple[int, int], beside: Beside) -> list[Strip]:
+    labels: list[Label] = []
+    begins, ends, numbers = [], [], []
+    for name, held in beside.phases.items():
+        inside = clip(held, *shown)
+        if len(inside):
+            begins.append(inside.begin)
+            ends.append(inside.end)
+            numbers.append(np.full(len(inside), len(labels), np.int64))
+            labels.append(Label(name, "input" if name == "input" else "phase"))
+    if not labels:
+        return []
+    begin, end, label = (np.concatenate(each) for each in (begins, ends, numbers))
+    return [Strip("Phases, as watched", "phase", begin, end, label, tuple(labels), label * 0, (Detail(),))]
+
+
+def _tracks(trace: Trace, links: Links, shown: tuple[int, int], beside: Beside) -> list[Strip]:
+    """Streams by the time they were busy, the training thread, autograd's, then the others by theirs."""
+    events = trace.events
+    inside = (events.begin < shown[1]) & ((events.end > shown[0]) | (events.begin >= shown[0]))
+    chosen = inside & np.isin(events.category, (*HOST_CATEGORIES, *DEVICE))
+    rows = np.flatnonzero(chosen)
+    device = np.isin(events.category[rows], DEVICE)
+    training = training_lane(trace, beside.thread)
+    engine = autograd_lanes(trace, training) if training is not None else []
+    found = []
+    for on_device in (True, False):
+        own = rows[device == on_device]
+        spent = np.bincount(events.lane[own], events.duration[own], len(trace.lanes))
+        for lane in np.argsort(-spent, kind="stable").tolist():
+            mine = own[events.lane[own] == lane]
+            rank = 0 if on_device else 1 if lane == training else 2 if lane in engine else 3
+            if len(mine):
+                found.append((rank, _strip(trace, links, mine, _name(trace, lane, rank), rank, beside)))
+    return [strip for _, strip in sorted(found, key=lambda each: each[0])]
+
+
+def _name(trace: Trace, lane: int, rank: int) -> str:
+    place = trace.lanes[lane]
+    if rank == 0:
+        stream = str(place.thread)
+        stream = stream if stream.startswith("stream") else f"stream {stream}"
+        return f"{stream}, device {place.process}" if len(trace.devices) > 1 else stream
+    words = {1: "Training thread", 2: "Autograd's thread"}.get(rank, "Thread")
+    return f"{words} {place.thread}"
+
+
+def _strip(trace: Trace, links: Links, rows: Rows, name: str, rank: int, beside: Beside) -> Strip:
+    events = trace.events
+    symbols = np.stack((events.name[rows].astype(np.int64), _kinds(trace)[rows]), axis=1)
+    distinct, label = np.unique(symbols, axis=0, return_inverse=True)
+    labels = tuple(Label(text(trace.symbols[symbol].removeprefix("void ")), KINDS[kind])
+                   for symbol, kind in distinct.tolist())  # fmt: skip
+    details, detail = _details(trace, links, rows, beside)
+    kind = "stream" if rank == 0 else "thread"
+    begin, end = events.begin[rows], events.end[rows]
+    return Strip(name, kind, begin, end, label.ravel(), labels, detail, details, first=rank == 0)
+
+
+@once
+def _kinds(trace: Trace) -> Int64:
+    """By row, a number in KINDS."""
+    events = trace.events
+    kinds = np.full(len(events), KINDS.index("other"), np.int64)
+    for category, name in _CATEGORIES.items():
+        kinds[events.category == category] = KINDS.index(name)
+    kernel = events.category == Category.KERNEL
+    kinds[kernel & matching(trace, COMMUNICATION_KERNEL.search)] = KINDS.index("communication")
+    kinds[(events.category == Category.RUNTIME) & matching(trace, SYNCHRONISATION.search)] = KINDS.index("sync")
+    annotated = np.isin(events.category, (Category.ANNOTATION, Category.OPERATOR))
+    kinds[annotated & matching(trace, LOADER.match)] = KINDS.index("input")
+    return kinds
+
+
+def _details(trace: Trace, links: Links, rows: Rows, beside: Beside) -> tuple[tuple[Detail, ...], Int64]:
+    """Shapes, operator and line of each row; what says nothing is detail 0."""
+    events = trace.events
+    operator = links.operator[rows].astype(np.int64)
+    known = operator != UNKNOWN
+    at = np.where(known, operator, 0)
+    function = links.function[rows].astype(np.int64)
+    within = np.where(known & (operator != rows), events.name[at], ABSENT)
+    own = np.where(known, events.name[at], ABSENT)
+    shapes = np.where(known, events.shapes[at], ABSENT)
+    formats = np.where(known, events.dtypes[at], ABSENT)
+    source = np.where(function != UNKNOWN, events.name[np.where(function != UNKNOWN, function, 0)], ABSENT)
+    moved = events.bytes[rows].astype(np.int64)
+    table = np.stack((within, own, shapes, formats, source, moved), axis=1).astype(np.int64)
+    table[np.isin(events.category[rows], (Category.PYTHON,))] = ABSENT
+    distinct, detail = np.unique(table, axis=0, return_inverse=True)
+    return tuple(_detail(trace, row, beside) for row in distinct.tolist()), detail.ravel()
+
+
+def _detail(trace: Trace, row: list[int], beside: Beside) -> Detail:
+    within, own, shapes, formats, source, moved = row
+    line = source_line(trace.symbols[source]) if source != ABSENT else None
+    if line is None and own != ABSENT:
+        line = beside.sources.get(trace.symbols[own])
+    return Detail(
+        operator=text(trace.symbols[within]) if within != ABSENT else "",
+        shapes=text(trace.shapes[shapes]) if shapes != ABSENT else "",
+        formats=text(trace.dtypes[formats]) if formats != ABSENT else "",
+        source=line,
+        note=f"{moved:,} bytes" if moved != ABSENT else "",
+    )

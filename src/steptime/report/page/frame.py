@@ -1,0 +1,78 @@
+"""What every page has around its content: one file, a style, our one script, and a policy that lets nothing else run.
+
+One law: what strangers wrote (names of kernels, paths, lines of source) is text. The templates escape everything, and
+the page's own policy lets nothing run but our one script and asks no network for anything.
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+from functools import cache
+from importlib.resources import files
+
+import jinja2
+from markupsafe import Markup
+
+from steptime._version import __version__
+from steptime.report.printable import printable
+
+SCRIPTS = ("page.js", "steps.js", "timeline.js")
+"""Parts of the one script, in the order in which they run."""
+_STYLES = ("style.css", "parts.css")
+_TONES = {"compute", "communication", "copy", "input", "sync", "compile", "launch", "host", "unexplained"}
+_BOUNDS = {"memory", "compute", "latency"}
+"""Accounts and bounds that have a colour of their own; whatever else a report may name shares one."""
+_DANGEROUS = {ord(sign): f"\\u{ord(sign):04x}" for sign in "<>&\u2028\u2029"}
+"""What could end a script element, or a line of script: JSON may spell it otherwise."""
+
+
+def whole(template: str, *, title: str, data: str, **names: object) -> str:
+    """A page. template: it extends frame.html. data: JSON that the page carries. names: what the template uses."""
+    style, script = "\n".join(map(_asset, _STYLES)), "\n".join(map(_asset, SCRIPTS))
+    policy = (
+        f"default-src 'none'; script-src {_hash(script)}; style-src {_hash(style)}; img-src data:; "
+        "base-uri 'none'; form-action 'none'"
+    )
+    page = _environment().get_template(template).render(
+        title=title, policy=policy, style=Markup(style), script=Markup(script), version=__version__,
+        data=Markup(data.translate(_DANGEROUS)), **names,
+    )  # fmt: skip
+    return page.encode("utf-8", "backslashreplace").decode()
+
+
+def document(title: str, body: Markup, data: str = "{}") -> str:
+    """A page of what others have drawn. body: markup made by `part`. data: JSON, offered for saving."""
+    return whole("frame.html", title=title, body=body, data=data)
+
+
+def part(template: str, **names: object) -> Markup:
+    """A piece of a page, from a template of this folder."""
+    return Markup(_environment().get_template(template).render(**names))
+
+
+@cache
+def _environment() -> jinja2.Environment:
+    environment = jinja2.Environment(
+        loader=jinja2.FunctionLoader(_asset),
+        autoescape=True,
+        undefined=jinja2.StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        finalize=lambda value: printable(value) if type(value) is str else value,
+    )
+    environment.filters["raw"] = lambda value: value if isinstance(value, str) else f"{value:.10g}"
+    environment.filters["percent"] = lambda value: f"{value:.2f}%"
+    environment.filters["tone"] = lambda name: f"tone-{name}" if name in _TONES else "tone-other"
+    environment.filters["bound"] = lambda name: name if name in _BOUNDS else "other"
+    return environment
+
+
+@cache
+def _asset(name: str) -> str:
+    return files(__package__).joinpath(name).read_text(encoding="utf-8")
+
+
+def _hash(text: str) -> str:
+    """How a policy names a piece of script or style that may stand in the page."""
+    return f"'sha256-{base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()}'"

@@ -1,0 +1,129 @@
+"""What a report says of each step: what kind it was, and what its time was posted to.
+
+One law: accounts stand only beside steps whose accounts are known; of the others the duration is all that is told.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from steptime.ledger.ledger import Account, Ledger
+from steptime.timeline.timeline import SegmentKind, Steps, Timeline
+
+Int64 = npt.NDArray[np.int64]
+KINDS = (
+    "steady", "outlier", "warm-up", "profiled", "with evaluation", "with checkpoint", "with compilation",
+    "with rollout", "with loader start", "paused", "not watched", "looked at closely",
+)  # fmt: skip
+"""Of steps. An outlier is a steady step and counts as one: it is marked, not left out. "looked at closely": while the
+probe looked for modules and lines."""
+_OF_SEGMENT = {
+    SegmentKind.EVALUATION: "with evaluation",
+    SegmentKind.CHECKPOINT: "with checkpoint",
+    SegmentKind.COMPILATION: "with compilation",
+    SegmentKind.ROLLOUT: "with rollout",
+    SegmentKind.LOADER_START: "with loader start",
+    SegmentKind.PAUSE: "paused",
+}
+FAR_OUT = 3.0
+"""Interquartile ranges above the third quartile: Tukey's "far out" (Exploratory Data Analysis, 1977)."""
+LEAST_EXCESS = 1.25
+"""Times the median: on an even machine a quartile's distance is next to nothing, and a few percent are no event."""
+MOST_ROWS = 1000
+"""With accounts of their own; of a longer job several neighbours share one."""
+MOST_MARKS = 500
+
+
+@dataclass(frozen=True, slots=True)
+class StepMark:
+    """What lay in a step, or before it, and is charged to none: "evaluation", "checkpoint", … duration: ns."""
+
+    step: int
+    kind: str
+    duration: int
+
+
+@dataclass(frozen=True, slots=True)
+class StepSeries:
+    """kinds: of every step of the process, numbers in `names`. accounts: names of the columns of `spent`; its rows are
+    ns by account, one for each `stride` steps, as a mean over those of them whose accounts are known; empty where none
+    are. marks: the longest ones. excerpt of the process is of one of these steps."""
+
+    names: tuple[str, ...]
+    kinds: tuple[int, ...]
+    accounts: tuple[str, ...]
+    stride: int
+    spent: tuple[tuple[int, ...], ...]
+    marks: tuple[StepMark, ...] = ()
+
+
+def series_of_process(timeline: Timeline, ledger: Ledger) -> StepSeries:
+    """Of a recording. ledger: of its steady steps."""
+    steps = timeline.steps
+    kinds = np.full(len(steps.begin), KINDS.index("steady"), np.int64)
+    kinds[steps.disturbed] = KINDS.index("looked at closely")
+    marks = _marks(timeline)
+    for mark in marks:
+        if steps.disturbed[mark.step]:
+            kinds[mark.step] = KINDS.index(_OF_SEGMENT[SegmentKind[mark.kind.replace(" ", "_").upper()]])
+    kinds[~steps.watched] = KINDS.index("not watched")
+    kinds[steps.profiled] = KINDS.index("profiled")
+    kinds[steps.warm_up] = KINDS.index("warm-up")
+    kinds[_outliers(steps.duration, steps.steady)] = KINDS.index("outlier")
+    return _series(kinds, np.flatnonzero(steps.steady), ledger, marks)
+
+
+def series_of_trace(ledger: Ledger, warm_up: int) -> StepSeries:
+    """Of the steps of a trace. ledger: of all of them; warm_up: how many are left out of statistics at its begin."""
+    kinds = np.full(len(ledger.wall), KINDS.index("steady"), np.int64)
+    kinds[:warm_up] = KINDS.index("warm-up")
+    kinds[_outliers(ledger.wall, np.arange(len(ledger.wall)) >= warm_up)] = KINDS.index("outlier")
+    return _series(kinds, np.arange(len(ledger.wall)), ledger, ())
+
+
+def _outliers(duration: Int64, steady: npt.NDArray[np.bool_]) -> npt.NDArray[np.bool_]:
+    if steady.sum() < 4:
+        return np.zeros(len(duration), np.bool_)
+    low, median, high = np.percentile(duration[steady], (25, 50, 75))
+    limit = max(high + FAR_OUT * (high - low), LEAST_EXCESS * median)
+    far: npt.NDArray[np.bool_] = steady & (duration > limit)
+    return far
+
+
+def _series(kinds: Int64, known: Int64, ledger: Ledger, marks: tuple[StepMark, ...]) -> StepSeries:
+    """known: the steps that the ledger's rows are of."""
+    stride = max(-(-len(kinds) // MOST_ROWS), 1)
+    columns = np.flatnonzero(ledger.entries.sum(axis=0)) if len(known) else np.zeros(0, np.int64)
+    rows = known // stride
+    count = -(-len(kinds) // stride)
+    sums = np.zeros((count, len(columns)), np.int64)
+    np.add.at(sums, rows, ledger.entries[:, columns])
+    members = np.bincount(rows, minlength=count)
+    spent = tuple(
+        tuple((row // many).tolist()) if many else () for row, many in zip(sums, members.tolist(), strict=True)
+    )
+    used = np.unique(kinds).tolist()
+    return StepSeries(
+        names=tuple(KINDS[kind] for kind in used),
+        kinds=tuple(np.searchsorted(used, kinds).tolist()),
+        accounts=tuple(Account(column).name.lower() for column in columns.tolist()),
+        stride=stride,
+        spent=spent if len(columns) else (),
+        marks=marks,
+    )
+
+
+def _marks(timeline: Timeline) -> tuple[StepMark, ...]:
+    """Segments by the step in which they end, the longest MOST_MARKS; what is behind the last step is in none."""
+    steps: Steps = timeline.steps
+    longest = sorted(timeline.segments, key=lambda segment: segment.begin - segment.end)
+    found = []
+    for segment in longest[:MOST_MARKS]:
+        step = int(np.searchsorted(steps.end, segment.begin, side="right"))
+        if step < len(steps.end) and segment.end > steps.begin[step]:
+            kind = segment.kind.name.lower().replace("_", " ")
+            found.append(StepMark(step, kind, segment.end - segment.begin))
+    return tuple(sorted(found, key=lambda mark: (mark.step, -mark.duration)))

@@ -1,0 +1,130 @@
+"""What a report holds of trials: every arm with its speed, its promise and its losses, as plain data."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from statistics import fmean
+
+from steptime.quantities import Estimate
+from steptime.trials.judge import BROKEN, KEPT
+from steptime.trials.results import Results
+from steptime.trials.trial import BASELINE, CONTROL, Arm, Judgement, Run
+
+MOST_LOSSES = 300
+"""Points of a curve: of a longer one every so many steps' mean is kept."""
+
+
+@dataclass(frozen=True, slots=True)
+class Curve:
+    """Losses of one process. stride: steps behind each point, their mean; None where no loss was seen."""
+
+    name: str
+    seed: int
+    stride: int
+    losses: tuple[float | None, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Tried:
+    """An arm and what it proved. speed: baseline's time over the arm's; predicted: the same, from before; noise: what
+    the control deviates from 1 at most. kept: whether the promise about the numbers was kept, None where that is not
+    known. stage: 0 for remedies one by one, then for what was taken together, and for the patch."""
+
+    name: str
+    label: str
+    proposal: str
+    stage: int
+    verdict: str
+    sentence: str
+    promise: str
+    kept: bool | None
+    agreement: str
+    speed: Estimate | None
+    predicted: Estimate | None
+    noise: float | None
+    step_ns: float | None
+    peak_bytes: int | None
+    rounds: int
+
+
+@dataclass(frozen=True, slots=True)
+class TrialReport:
+    """A trial of a recording. step_ns, peak_bytes: of the job as it is. curves: the baselines' first, then one of each
+    arm. diff: the patch that was run, "" for none."""
+
+    folder: str
+    command: str
+    processes: int
+    seconds: float
+    step_ns: float | None
+    peak_bytes: int | None
+    arms: tuple[Tried, ...]
+    curves: tuple[Curve, ...]
+    diff: str = ""
+
+
+def trial_report(results: Results, folder: str) -> TrialReport:
+    """The trial as a report holds it. folder: as the user gave it."""
+    timed = [run for run in results.runs if not run.rehearsal and not run.failure]
+    base = [run for run in timed if run.stage == 0 and run.arm in (BASELINE, CONTROL)]
+    means = [fmean(run.step_ns) for run in base if run.step_ns]
+    judged = list(results.judgements)
+    if results.patch is not None and results.patch.judgement is not None:
+        judged.append((max((stage for stage, _ in judged), default=0) + 1, results.patch.judgement))
+    return TrialReport(
+        folder=folder,
+        command=" ".join(results.plan.command),
+        processes=len(results.runs),
+        seconds=sum(run.seconds for run in results.runs),
+        step_ns=fmean(means) if means else None,
+        peak_bytes=max((run.peak_bytes for run in base if run.peak_bytes is not None), default=None),
+        arms=_distinct(_tried(stage, judgement) for stage, judgement in judged),
+        curves=tuple(_curves(timed)),
+        diff=results.patch.diff if results.patch is not None else "",
+    )
+
+
+def _distinct(arms: Iterable[Tried]) -> tuple[Tried, ...]:
+    """Each once: the patch's judgement stands among the others', too."""
+    return tuple({(each.name, each.name != "patch" and each.stage): each for each in arms}.values())
+
+
+def _tried(stage: int, judgement: Judgement) -> Tried:
+    arm: Arm = judgement.arm
+    return Tried(
+        name=arm.name,
+        label=arm.label or arm.name,
+        proposal=arm.proposal,
+        stage=stage,
+        verdict=judgement.verdict.value,
+        sentence=judgement.sentence,
+        promise=arm.promise.value,
+        kept=True if judgement.agreement in KEPT else False if judgement.agreement in BROKEN else None,
+        agreement=judgement.agreement.value,
+        speed=judgement.speed,
+        predicted=arm.predicted,
+        noise=judgement.noise,
+        step_ns=judgement.step_ns,
+        peak_bytes=judgement.peak_bytes,
+        rounds=judgement.rounds,
+    )
+
+
+def _curves(runs: Sequence[Run]) -> list[Curve]:
+    """Of each baseline seed the first run, and of each arm its first."""
+    found: dict[tuple[str, int], Curve] = {}
+    for run in runs:
+        if run.stage or not any(loss is not None for loss in run.losses):
+            continue
+        key = (run.arm, run.seed if run.arm == BASELINE else 0)
+        if key not in found and run.arm != CONTROL:
+            found[key] = _curve(run)
+    return sorted(found.values(), key=lambda curve: curve.name != BASELINE)
+
+
+def _curve(run: Run) -> Curve:
+    stride = max(-(-len(run.losses) // MOST_LOSSES), 1)
+    parts = [run.losses[at : at + stride] for at in range(0, len(run.losses), stride)]
+    seen = [[loss for loss in part if loss is not None] for part in parts]
+    return Curve(run.arm, run.seed, stride, tuple(fmean(each) if each else None for each in seen))
