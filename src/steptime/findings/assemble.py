@@ -17,6 +17,7 @@ from steptime.findings.case import (
     GarbageUse,
     OptimizerUse,
     RecomputeUse,
+    RootUse,
     SettingsUse,
     SiteUse,
 )
@@ -74,6 +75,10 @@ def assemble(
         segments=segment_uses(layout.timeline),
         contention=contention_use(process, steps, usual, telemetry),
         machine=machine_use(machine),
+        roots=tuple(
+            RootUse(root.type, root.parameters, root.parameter_bytes, root.device, root.compiled, root.own)
+            for root in process.roots
+        ),
         recompute=RecomputeUse(mean_of_series(recompute)) if recompute is not None and recompute.any() else None,
     )
 
@@ -95,6 +100,11 @@ def _settings(process: Process, layout: Layout, usual: Int64, trainers: int) -> 
         profiler=bool(backwards.flagged(Flag.PROFILER).any()),
         omp_num_threads=settings.omp_num_threads,
         trainers_on_host=trainers,
+        cudnn_benchmark=settings.cudnn_benchmark,
+        matmul_precision=settings.float32_matmul_precision,
+        distributed_backend=settings.distributed_backend,
+        packages=settings.packages,
+        allocator=settings.allocator,
     )
 
 

@@ -44,6 +44,7 @@ __all__ = [
     "RankUse",
     "RecomputeUse",
     "ReplayUse",
+    "RootUse",
     "RooflineUse",
     "SegmentUse",
     "SettingsUse",
@@ -175,7 +176,8 @@ class OperatorUse:
 
 @dataclass(frozen=True, slots=True)
 class SettingsUse:
-    """Process-wide switches as the job had them."""
+    """Process-wide switches as the job had them. packages: installed ones that a remedy could use. allocator: what
+    PYTORCH_CUDA_ALLOC_CONF says. matmul_precision: of float32 products."""
 
     intra_op_threads: int
     usable_cpus: int
@@ -185,6 +187,24 @@ class SettingsUse:
     profiler: bool = False
     omp_num_threads: str | None = None
     trainers_on_host: int = 1
+    cudnn_benchmark: bool | None = None
+    matmul_precision: str = "highest"
+    distributed_backend: str | None = None
+    packages: tuple[str, ...] = ()
+    allocator: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class RootUse:
+    """A module that the job calls itself. type: its class; own: the class is torch's (Sequential, …). device: of its
+    parameters."""
+
+    type: str
+    parameters: int
+    parameter_bytes: int
+    device: str = "cpu"
+    compiled: bool = False
+    own: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -312,3 +332,4 @@ class Case:
     chains: tuple[ChainUse, ...] = ()
     ranks: tuple[RankUse, ...] = ()
     rank: int | None = None
+    roots: tuple[RootUse, ...] = ()

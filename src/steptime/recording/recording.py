@@ -69,7 +69,7 @@ class OptimizerFacts:
 @dataclass(frozen=True, slots=True)
 class RootFacts:
     """A module that the user's code calls itself. parameter_bytes: of its own tree. dense_embedding_elements: of the
-    embeddings in it whose gradient is dense and whose table no other module shares."""
+    embeddings in it whose gradient is dense and whose table no other module shares. own: its class is torch's."""
 
     identity: int
     type: str
@@ -79,6 +79,7 @@ class RootFacts:
     compiled: bool = False
     site: SourceLine | None = None
     dense_embedding_elements: int = 0
+    own: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,7 +144,8 @@ class SiteFacts:
 
 @dataclass(frozen=True, slots=True)
 class SettingsFacts:
-    """Process-wide settings of torch and of the machine as the job saw them at its first step."""
+    """Process-wide settings of torch and of the machine as the job saw them at its first step. packages: of those that
+    a remedy could use, which are installed. allocator: PYTORCH_CUDA_ALLOC_CONF (or PYTORCH_ALLOC_CONF)."""
 
     intra_op_threads: int
     inter_op_threads: int
@@ -158,6 +160,8 @@ class SettingsFacts:
     autocast: str | None = None
     denormals_flushed: bool | None = None
     distributed_backend: str | None = None
+    packages: tuple[str, ...] = ()
+    allocator: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -252,7 +256,8 @@ class TelemetrySample:
 @dataclass(frozen=True, slots=True)
 class Manifest:
     """manifest.json of a recording. exit_status: as a shell has it (128 + signal); None while the job runs or when the
-    supervisor was killed too."""
+    supervisor was killed too. commit: that the directory's working tree had checked out when the job started, "" outside
+    of one; dirty: whether tracked files differed from it, None where that is not known."""
 
     format_version: int
     steptime: str
@@ -265,6 +270,8 @@ class Manifest:
     ended_by_signal: int | None = None
     torch_imported: bool | None = None
     options: dict[str, str] = field(default_factory=dict)
+    commit: str = ""
+    dirty: bool | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,6 +15,8 @@ FAMILIES = {
     "3": "Precision, layout, compilation",
     "4": "The machine",
     "5": "Switches",
+    "6": "Memory",
+    "7": "Several ranks",
 }
 """What the first digit of a code stands for."""
 RISKS = ("", "cannot hurt", "low", "medium", "considerable", "high")

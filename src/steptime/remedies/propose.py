@@ -7,9 +7,9 @@ from dataclasses import replace
 
 from steptime.findings.case import Case
 from steptime.findings.finding import Finding, Weight
-from steptime.quantities import Estimate
+from steptime.quantities import Estimate, format_duration
 from steptime.remedies.catalogue import CATALOGUE
-from steptime.remedies.remedy import Option, Proposal, Remedy
+from steptime.remedies.remedy import Option, Proposal, Remedy, Snippet
 
 UNKNOWN = 0.25
 """Of the time at stake: what a remedy without a model is taken to gain when they are put in order; nobody is told."""
@@ -33,7 +33,24 @@ def _proposals(remedy: Remedy, case: Case, findings: Sequence[Finding]) -> list[
     first = max(answered, key=lambda finding: finding.at_stake.value if finding.at_stake is not None else 0.0)
     ceiling = first.at_stake.high if first.at_stake is not None else None
     limit = min(case.step.duration.value, ceiling if ceiling is not None else case.step.duration.value)
-    return [Proposal(remedy, _capped(option, limit), first.code, ceiling) for option in remedy(case)]
+    step = case.step.duration.value
+    return [
+        Proposal(remedy, _capped(_placed(option, first, step), limit), first.code, ceiling) for option in remedy(case)
+    ]
+
+
+def _placed(option: Option, finding: Finding, step: float) -> Option:
+    """Advice gets the finding's line where it has none of its own, and says what a perfect fix could bring."""
+    if option.changes or not option.advice:
+        return option
+    edit = option.edit
+    if isinstance(edit, Snippet) and edit.site is None and finding.source is not None:
+        edit = replace(edit, site=finding.source)
+    at_stake = finding.at_stake.value if finding.at_stake is not None else 0.0
+    if not 0 < at_stake < step:
+        return replace(option, edit=edit)
+    most = f"At most {step / (step - at_stake):.2f}×: {format_duration(at_stake)} of a step are at stake."
+    return replace(option, edit=edit, advice=f"{option.advice} {most}")
 
 
 def _capped(option: Option, limit: float) -> Option:

@@ -33,12 +33,65 @@ class Promise(Enum):
 
 @dataclass(frozen=True, slots=True)
 class CallEdit:
-    """Keywords of a call in the user's source, set where the call stands at `site`. callee: the last name of what is
-    called ("DataLoader", "AdamW"). keywords: (name, expression as source)."""
+    """Keywords of a call in the user's source, set where the call stands at `site`; without one, at the only call of
+    that name in the script that was started. callee: the last name of what is called ("DataLoader", "AdamW").
+    keywords: (name, expression as source)."""
 
     callee: str
     keywords: tuple[tuple[str, str], ...]
-    site: SourceLine
+    site: SourceLine | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class SwitchEdit:
+    """A switch that the script turns on by a call with a literal True, turned off. callee: last name of what is called
+    ("set_detect_anomaly"). example: what to write where no such call is found."""
+
+    callee: str
+    example: str
+
+
+@dataclass(frozen=True, slots=True)
+class AutocastEdit:
+    """Forward and loss inside of `with torch.autocast(…)`: the statements from the one at `forward` to the one before
+    `backward`, which stand in one block. example: what to write where they do not."""
+
+    forward: SourceLine
+    backward: SourceLine
+    device: str
+    dtype: str
+    example: str
+
+
+@dataclass(frozen=True, slots=True)
+class ModelEdit:
+    """A statement about the model, behind its construction: before the optimiser is made of its parameters, or before
+    the training loop. forward: where the loop calls it, which tells its name; optimizer: where that is made.
+
+    statement: with {model} for the name, and {torch} for that of torch. batch: a statement before the forward, with
+    {batch} for what the model is called on ("" for none). prefixed: the statement puts a prefix before the names of the
+    parameters; where the file saves the model, `in_place` is written instead ("": nothing is). example: what to write
+    where that is not certain.
+    """
+
+    statement: str
+    forward: SourceLine
+    optimizer: SourceLine | None
+    example: str
+    batch: str = ""
+    prefixed: bool = False
+    in_place: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class LoopEdit:
+    """Statements before the loop in which the model is trained. forward: a line in it. module: that they need, which
+    is imported where it is not yet. example: what to write where the loop is not found."""
+
+    statements: tuple[str, ...]
+    module: str
+    forward: SourceLine
+    example: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,7 +118,8 @@ class Snippet:
     site: SourceLine | None = None
 
 
-Edit = CallEdit | StatementEdit | EnvironmentEdit | Snippet
+Edit = CallEdit | StatementEdit | EnvironmentEdit | Snippet | SwitchEdit | AutocastEdit | ModelEdit | LoopEdit
+"""What is written into the user's source. A `Snippet` is what nobody writes for the user."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,18 +7,33 @@ Everything else is a snippet for the user.
 from __future__ import annotations
 
 import difflib
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 import libcst
-from libcst import metadata
 
-from steptime.remedies.remedy import CallEdit, Edit, EnvironmentEdit, Snippet, StatementEdit
+from steptime.quantities import SourceLine
+from steptime.remedies.remedy import (
+    AutocastEdit,
+    CallEdit,
+    Edit,
+    EnvironmentEdit,
+    LoopEdit,
+    ModelEdit,
+    Snippet,
+    StatementEdit,
+    SwitchEdit,
+)
+from steptime.trials.source import Source
+from steptime.trials.training_edits import with_autocast, with_loop, with_model, with_switch
 
-MOST_POSITIONAL = 5
+USUAL_POSITIONAL = 5
 """Arguments without a name: the sixth of DataLoader is num_workers, optimisers take theirs by name only from about
 there on."""
+MOST_POSITIONAL = {"zero_grad": 0, "torch.compile": 1}
+"""Of calls whose next argument is the one to be set."""
 _NONE = libcst.SimpleWhitespace("")
 
 
@@ -62,45 +77,68 @@ def make_patch(edits: Sequence[Edit], folder: Path, script: Path | None) -> Patc
 
 def apply_edit(edit: Edit, source: str) -> str | None:
     """The source with the edit in it; None where that cannot be written safely."""
-    if not isinstance(edit, CallEdit | StatementEdit):
-        return None
     try:
         module = libcst.parse_module(source)
     except libcst.ParserSyntaxError:
         return None
-    changed = _with_statement(module, edit) if isinstance(edit, StatementEdit) else _with_keywords(module, edit)
+    changed = _changed(module, edit)
     if changed is None or changed.code == source:
         return None
     return changed.code
 
 
+def _changed(module: libcst.Module, edit: Edit) -> libcst.Module | None:
+    if isinstance(edit, CallEdit):
+        return _with_keywords(module, edit)
+    if isinstance(edit, StatementEdit):
+        return _with_statement(module, edit)
+    if isinstance(edit, SwitchEdit):
+        return with_switch(module, edit)
+    if isinstance(edit, AutocastEdit):
+        return with_autocast(module, edit)
+    if isinstance(edit, ModelEdit):
+        return with_model(module, edit)
+    return with_loop(module, edit) if isinstance(edit, LoopEdit) else None
+
+
 def described(edit: Edit) -> str:
     """What is to be written, in words, with file and line where they are known."""
     if isinstance(edit, Snippet):
-        place = f"{edit.site.file}:{edit.site.line}: " if edit.site is not None else ""
-        return f"{place}{edit.text}"
+        return f"{_told(edit.site)}{edit.text}"
     if isinstance(edit, CallEdit):
         arguments = ", ".join(f"{name}={value}" for name, value in edit.keywords)
-        return f"{edit.site.file}:{edit.site.line}: {edit.callee}(…, {arguments})"
+        return f"{_told(edit.site)}{edit.callee}(…, {arguments})"
+    if isinstance(edit, AutocastEdit | ModelEdit | LoopEdit):
+        return f"{_told(edit.forward)}{edit.example}"
+    if isinstance(edit, SwitchEdit):
+        return edit.example
     if isinstance(edit, StatementEdit):
         return edit.statement
     return " ".join(f"{name}={value}" for name, value in edit.variables)
 
 
+def _told(site: SourceLine | None) -> str:
+    return f"{site.file}:{site.line}: " if site is not None else ""
+
+
 def unified_diff(path: Path, old: str, new: str) -> str:
     """Of one file, with the names that git gives; "" where they are equal."""
-    lines = difflib.unified_diff(
-        old.splitlines(keepends=True), new.splitlines(keepends=True), f"a/{path.as_posix()}", f"b/{path.as_posix()}"
-    )
+    lines = difflib.unified_diff(_lines(old), _lines(new), f"a/{path.as_posix()}", f"b/{path.as_posix()}")
     return "".join(line if line.endswith("\n") else f"{line}\n\\ No newline at end of file\n" for line in lines)
+
+
+def _lines(text: str) -> list[str]:
+    """As git has them: only a line feed ends one, not the form feed that str.splitlines takes for an end, too."""
+    return [line for line in re.split(r"(?<=\n)", text) if line]
 
 
 def _file(edit: Edit, folder: Path, script: Path | None) -> Path | None:
     """The file to edit, relative to the job's folder; None for one outside of it, or none."""
-    if isinstance(edit, CallEdit):
-        place: Path | None = Path(edit.site.file)
-    else:
-        place = script if isinstance(edit, StatementEdit) else None
+    if isinstance(edit, Snippet):
+        return None
+    site = edit.site if isinstance(edit, CallEdit) else None
+    site = edit.forward if isinstance(edit, AutocastEdit | ModelEdit | LoopEdit) else site
+    place = Path(site.file) if site is not None else script
     if place is None:
         return None
     absolute = folder / place
@@ -119,38 +157,16 @@ def _read(path: Path) -> str | None:
 # -- calls ------------------------------------------------------------------------------------------------------------
 
 
-class _CallFinder(libcst.CSTVisitor):
-    """Calls of a name that stand, at least in part, on a line."""
-
-    METADATA_DEPENDENCIES = (metadata.PositionProvider,)
-
-    def __init__(self, callee: str, line: int) -> None:
-        super().__init__()
-        self._callee = callee
-        self._line = line
-        self.found: list[libcst.Call] = []
-
-    def visit_Call(self, node: libcst.Call) -> None:
-        position = self.get_metadata(metadata.PositionProvider, node)
-        if position.start.line <= self._line <= position.end.line and _last_name(node.func) == self._callee:
-            self.found.append(node)
-
-
-def _last_name(function: libcst.BaseExpression) -> str:
-    if isinstance(function, libcst.Attribute):
-        return function.attr.value
-    return function.value if isinstance(function, libcst.Name) else ""
-
-
 def _with_keywords(module: libcst.Module, edit: CallEdit) -> libcst.Module | None:
-    wrapper = metadata.MetadataWrapper(module, unsafe_skip_copy=True)
-    finder = _CallFinder(edit.callee, edit.site.line)
-    wrapper.visit(finder)
-    if len(finder.found) != 1:
+    def is_meant(name: str) -> bool:
+        return f".{name}".endswith(f".{edit.callee}")
+
+    found = Source(module).calls(is_meant, edit.site.line if edit.site is not None else None)
+    if len(found) != 1:
         return None
-    call = finder.found[0]
+    call = found[0]
     positional = sum(argument.keyword is None for argument in call.args)
-    if positional > MOST_POSITIONAL or any(argument.star for argument in call.args):
+    if positional > MOST_POSITIONAL.get(edit.callee, USUAL_POSITIONAL) or any(argument.star for argument in call.args):
         return None  # what is given without a name may be what is to be set
     changed = _call_with(call, edit.keywords)
     replaced = module.deep_replace(call, changed) if changed is not None else None

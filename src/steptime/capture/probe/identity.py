@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import json
 import os
 import platform
@@ -14,6 +15,9 @@ import torch
 
 from steptime.capture.probe import sites
 from steptime.capture.probe.parameters import parameters_of
+
+PACKAGES = ("bitsandbytes", "torchao")
+"""That a remedy could use; looked for, not imported."""
 
 
 def clock_pair() -> tuple[int, int]:
@@ -111,6 +115,7 @@ def root_facts(module: torch.nn.Module, number: int) -> dict[str, Any]:
         "compiled": type(module).__name__ == "OptimizedModule" or "_compiled_call_impl" in module.__dict__,
         "site": None,
         "dense_embedding_elements": _dense_embedding_elements(module),
+        "own": type(module).__module__.startswith("torch.nn."),
     }
 
 
@@ -144,7 +149,16 @@ def settings_facts() -> dict[str, Any]:
         "cudnn_deterministic": bool(torch.backends.cudnn.deterministic),
         "float32_matmul_precision": _matmul_precision(),
         "distributed_backend": backend,
+        "packages": [name for name in PACKAGES if _is_installed(name)],
+        "allocator": os.environ.get("PYTORCH_CUDA_ALLOC_CONF") or os.environ.get("PYTORCH_ALLOC_CONF") or "",
     }
+
+
+def _is_installed(name: str) -> bool:
+    try:
+        return importlib.util.find_spec(name) is not None
+    except (ImportError, ValueError):  # half removed, or replaced by an object of the job's own
+        return False
 
 
 def _matmul_precision() -> str:

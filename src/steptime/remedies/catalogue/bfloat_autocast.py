@@ -5,7 +5,8 @@ from __future__ import annotations
 from steptime.changes import Change
 from steptime.findings.case import Case
 from steptime.findings.stakes import modelled, named
-from steptime.remedies.remedy import Option, Promise, Snippet, remedy
+from steptime.remedies.remedy import AutocastEdit, Option, Promise, Snippet, remedy
+from steptime.remedies.training_lines import training_lines
 
 LIKELY, SURE = 0.5, 0.1
 """Of the saving by the ratio of the ceilings: small products reach less of a higher ceiling, and casts cost."""
@@ -47,5 +48,13 @@ def bfloat_autocast(case: Case) -> Option | None:
         return None
     gain = compute.duration.value * (1 - full / low) if compute and low and full and low > full else None
     saving = modelled(LIKELY * gain, SURE * gain, gain, case.step.steady) if gain is not None else None
-    snippet = Snippet(EXAMPLE.format(device=case.step.device.partition(":")[0]))
-    return Option("bfloat16 autocast", (Change("autocast", arguments=(("dtype", "bfloat16"),)),), saving, snippet)
+    change = Change("autocast", arguments=(("dtype", "bfloat16"),))
+    return Option("bfloat16 autocast", (change,), saving, _edit(case))
+
+
+def _edit(case: Case) -> AutocastEdit | Snippet:
+    device = case.step.device.partition(":")[0]
+    example, lines = EXAMPLE.format(device=device), training_lines(case)
+    if lines is None or lines.forward == lines.backward:
+        return Snippet(example)
+    return AutocastEdit(lines.forward, lines.backward, device, "bfloat16", example)

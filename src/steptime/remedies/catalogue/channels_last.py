@@ -5,12 +5,17 @@ from __future__ import annotations
 from steptime.changes import Change
 from steptime.findings.case import Case
 from steptime.findings.stakes import modelled
-from steptime.remedies.remedy import Option, Promise, Snippet, remedy
+from steptime.remedies.remedy import Option, Promise, remedy
+from steptime.remedies.training_lines import model_edit
 
 LIKELY = 0.2
 """Of the convolutions' time: 14 to 25 % were measured on networks of images on CPUs."""
 LEAST_SHARE = 0.2
 """Of the step: with fewer convolutions the layout does not matter."""
+STATEMENT = "{model} = {model}.to(memory_format={torch}.channels_last)"
+BATCH = "{batch} = {batch}.to(memory_format={torch}.channels_last)"
+EXAMPLE = "model = model.to(memory_format=torch.channels_last)"
+IMAGES = "images = images.to(memory_format=torch.channels_last)"
 
 
 @remedy("RM304", "channels-last", addresses={"ST402", "ST403", "ST407"}, promise=Promise.SAME_CURVE, risk=2)
@@ -34,7 +39,5 @@ def channels_last(case: Case) -> Option | None:
     if spent < LEAST_SHARE * case.step.duration.value:
         return None
     saving = modelled(LIKELY * spent, 0.0, 2 * LIKELY * spent, case.step.steady)
-    snippet = Snippet(
-        "model = model.to(memory_format=torch.channels_last)\nimages = images.to(memory_format=torch.channels_last)"
-    )
-    return Option("channels_last", (Change("channels-last"),), saving, snippet, "where dropout masks land")
+    edit = model_edit(case, STATEMENT, f"{EXAMPLE}\n{IMAGES}", BATCH)
+    return Option("channels_last", (Change("channels-last"),), saving, edit, "where dropout masks land")

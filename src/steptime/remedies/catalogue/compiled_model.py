@@ -5,16 +5,19 @@ from __future__ import annotations
 from steptime.changes import Change
 from steptime.findings.case import Case
 from steptime.findings.stakes import modelled, named
-from steptime.remedies.remedy import Option, Promise, Snippet, remedy
+from steptime.remedies.remedy import Option, Promise, remedy
+from steptime.remedies.training_lines import model_edit
 
 LIKELY, SURE = 0.5, 0.0
 """Of the dispatching: fused code still launches, and a graph break leaves all of it."""
+STATEMENT = "{model} = {torch}.compile({model})"
+EXAMPLE = "model = torch.compile(model)  # before the optimiser is made from its parameters"
 
 
 @remedy(
     "RM303",
     "compiled-model",
-    addresses={"ST206", "ST301", "ST305", "ST401", "ST402"},
+    addresses={"ST301", "ST302", "ST305", "ST401", "ST402"},
     promise=Promise.SAME_CURVE,
     risk=4,
 )
@@ -37,10 +40,10 @@ def compiled_model(case: Case) -> Option | None:
     When to leave it
         When shapes change all the time, or runs are shorter than the compilation.
     """
-    if case.compilations:
+    if case.compilations or any(root.compiled for root in case.roots):
         return None
     launch = named(case.accounts, "launch")
     gain = launch.duration.value if launch is not None else None
     saving = modelled(LIKELY * gain, SURE * gain, gain, case.step.steady) if gain is not None else None
-    snippet = Snippet("model = torch.compile(model)  # before the optimiser is made from its parameters")
-    return Option("torch.compile(model)", (Change("compile"),), saving, snippet, "dropout masks")
+    edit = model_edit(case, STATEMENT, EXAMPLE, in_place="{model}.compile()")
+    return Option("torch.compile(model)", (Change("compile"),), saving, edit, "dropout masks")

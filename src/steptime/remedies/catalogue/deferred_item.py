@@ -14,7 +14,7 @@ for step, (images, labels) in enumerate(loader):
         total.zero_()"""
 
 
-@remedy("RM106", "deferred-item", addresses={"ST302"}, promise=Promise.SAME_BITS, risk=2)
+@remedy("RM106", "deferred-item", addresses={"ST303"}, promise=Promise.SAME_BITS, risk=2)
 def deferred_item(case: Case) -> Option | None:
     """Values read from the device less often
 

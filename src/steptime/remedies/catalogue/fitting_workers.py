@@ -13,7 +13,7 @@ SURE = 0.6
 STREAMS = "the workers' random numbers (augmentation), and the order from the second epoch on"
 
 
-@remedy("RM101", "fitting-workers", addresses={"ST101", "ST102", "ST103"}, promise=Promise.SAME_BITS, risk=2)
+@remedy("RM101", "fitting-workers", addresses={"ST101", "ST102", "ST103", "ST106"}, promise=Promise.SAME_BITS, risk=2)
 def fitting_workers(case: Case) -> tuple[Option, ...]:
     """As many loader workers as the items need
 

@@ -5,14 +5,14 @@ from __future__ import annotations
 from steptime.changes import Change
 from steptime.findings.case import Case
 from steptime.findings.stakes import modelled
-from steptime.remedies.remedy import Option, Promise, Snippet, remedy
+from steptime.remedies.remedy import LoopEdit, Option, Promise, Snippet, remedy
+from steptime.remedies.training_lines import training_lines
 
 LIKELY, SURE = 0.7, 0.2
 """Of the collector's time: what is made in the steps is still collected."""
-EXAMPLE = """import gc
-
-gc.collect()
-gc.freeze()  # before the training loop"""
+STATEMENTS = ("gc.collect()", "gc.freeze()", "gc.set_threshold(50_000)")
+"""As the change does it, which waits for the first steps."""
+EXAMPLE = "\n".join(("import gc", "", *STATEMENTS)) + "  # before the training loop"
 
 
 @remedy("RM107", "frozen-objects", addresses={"ST202"}, promise=Promise.SAME_BITS, risk=1)
@@ -37,4 +37,6 @@ def frozen_objects(case: Case) -> Option | None:
         return None
     spent = garbage.duration.value
     saving = modelled(LIKELY * spent, SURE * spent, spent, case.step.steady)
-    return Option("gc.freeze()", (Change("gc-freeze"),), saving, Snippet(EXAMPLE))
+    lines = training_lines(case)
+    edit = LoopEdit(STATEMENTS, "gc", lines.forward, EXAMPLE) if lines is not None else Snippet(EXAMPLE)
+    return Option("gc.freeze()", (Change("gc-freeze"),), saving, edit)

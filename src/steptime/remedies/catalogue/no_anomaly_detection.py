@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from steptime.changes import Change
 from steptime.findings.case import Case
-from steptime.remedies.remedy import Option, Promise, Snippet, remedy
+from steptime.remedies.remedy import Option, Promise, SwitchEdit, remedy
 
 
 @remedy("RM501", "no-anomaly-detection", addresses={"ST601"}, promise=Promise.SAME_BITS, risk=1)
@@ -26,5 +26,5 @@ def no_anomaly_detection(case: Case) -> Option | None:
     """
     if case.settings is None or not case.settings.detect_anomaly:
         return None
-    snippet = Snippet("torch.autograd.set_detect_anomaly(False)")
-    return Option("no anomaly detection", (Change("anomaly-off"),), None, snippet)
+    edit = SwitchEdit("set_detect_anomaly", "torch.autograd.set_detect_anomaly(False)")
+    return Option("no anomaly detection", (Change("anomaly-off"),), None, edit)

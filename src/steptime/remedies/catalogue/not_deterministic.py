@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from steptime.changes import Change
 from steptime.findings.case import Case
-from steptime.remedies.remedy import Option, Promise, Snippet, remedy
+from steptime.remedies.remedy import Option, Promise, SwitchEdit, remedy
 
 
 @remedy("RM502", "not-deterministic", addresses={"ST603"}, promise=Promise.SAME_CURVE, risk=2)
@@ -25,5 +25,5 @@ def not_deterministic(case: Case) -> Option | None:
     """
     if case.settings is None or not case.settings.deterministic:
         return None
-    snippet = Snippet("torch.use_deterministic_algorithms(False)")
-    return Option("not deterministic", (Change("deterministic-off"),), None, snippet)
+    edit = SwitchEdit("use_deterministic_algorithms", "torch.use_deterministic_algorithms(False)")
+    return Option("not deterministic", (Change("deterministic-off"),), None, edit)

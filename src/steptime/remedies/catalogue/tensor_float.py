@@ -30,6 +30,8 @@ def tensor_float(case: Case) -> Option | None:
     """
     if not case.step.device.startswith("cuda"):
         return None
+    if case.settings is not None and case.settings.matmul_precision != "highest":
+        return None
     rates = dict(case.machine.rates) if case.machine is not None else {}
     fast, full = rates.get("tf32"), rates.get("float32")
     compute = named(case.accounts, "compute")

@@ -60,6 +60,11 @@ class Arm:
             self._name_end(steps + LATER)
         return done or steps >= self._named_end()
 
+    def end_all(self, steps: int) -> None:
+        """The other ranks end behind this step, too."""
+        if self._file:
+            self._name_end(steps)
+
     def install(self, recording: str) -> None:
         """A process that starts trainers, and waits for what they never send, ends when they have."""
         self._ended = os.path.join(recording, "arm-ended-")

@@ -17,7 +17,7 @@ PRECISIONS = {"bfloat16": torch.bfloat16, "float16": torch.float16}
 
 
 class Autocast(Applier):
-    """arguments: dtype ("bfloat16" or "float16").
+    """arguments: dtype ("bfloat16" or "float16"); device (the only one on which it is wanted).
 
     It stays on behind the forward until backward is entered, as in `with autocast: loss = criterion(model(x), y)`.
     A forward without gradients has it inside only, and gives float32: numpy knows no bfloat16.
@@ -38,7 +38,10 @@ class Autocast(Applier):
         """Wraps its calls, unless the job has autocast or lower precision of its own."""
         parameters = list(parameters_of(module))
         device = parameters[0].device.type
-        if torch.is_autocast_enabled(device) and self._open is None:
+        if self.arguments.get("device") not in (None, device):
+            if not self.applied:
+                self.refused(f"the model is on {device}, not on {self.arguments['device']}")
+        elif torch.is_autocast_enabled(device) and self._open is None:
             self.refused("the job has autocast on")
             self._refused = True
         elif all(each.dtype in (torch.float16, torch.bfloat16) for each in parameters if each.is_floating_point()):

@@ -14,11 +14,14 @@ from steptime.capture.probe.changes.checkpointing import Checkpointing
 from steptime.capture.probe.changes.compiling import Compile
 from steptime.capture.probe.changes.debug_switches import AnomalyOff, DeterministicOff
 from steptime.capture.probe.changes.distributed import DistributedSettings
+from steptime.capture.probe.changes.dynamic_shapes import DynamicShapes
+from steptime.capture.probe.changes.exchanges import FewerExchanges
 from steptime.capture.probe.changes.garbage_freeze import GarbageFreeze
 from steptime.capture.probe.changes.loader import LoaderSettings
 from steptime.capture.probe.changes.matmul_precision import MatmulPrecision
 from steptime.capture.probe.changes.optimizer import OptimizerVariant
 from steptime.capture.probe.changes.optimizer_8bit import Optimizer8Bit
+from steptime.capture.probe.changes.profiler_off import ProfilerOff
 from steptime.capture.probe.changes.threads import Threads
 from steptime.capture.probe.changes.zero_grad import ZeroGrad
 
@@ -34,13 +37,16 @@ APPLIERS: dict[str, type[Applier]] = {
     "cudnn-benchmark": CudnnBenchmark,
     "ddp": DistributedSettings,
     "deterministic-off": DeterministicOff,
+    "dynamic-shapes": DynamicShapes,
     "environment": EnvironmentVariables,
     "gc-freeze": GarbageFreeze,
     "loader": LoaderSettings,
     "matmul-precision": MatmulPrecision,
+    "no-sync": FewerExchanges,
     "optimizer": OptimizerVariant,
     "optimizer-8bit": Optimizer8Bit,
     "preload": Preloaded,
+    "profiler-off": ProfilerOff,
     "sdpa-backend": AttentionBackend,
     "threads": Threads,
     "zero-grad": ZeroGrad,
