@@ -22,8 +22,9 @@ from typing import NoReturn
 from steptime.capture.before_start import changed_variables
 from steptime.capture.command import NOT_EXECUTABLE, make_recording, resolve
 from steptime.capture.outcome import Outcome, ProbeOptions, Progress
+from steptime.capture.revision import Inspection, commit_of, find
 from steptime.capture.signals import Switchboard
-from steptime.capture.supervise import supervise
+from steptime.capture.supervise import HEAD_START, supervise
 from steptime.errors import CommandError
 from steptime.recording.manifest import begin_manifest, discard, end_manifest
 
@@ -51,14 +52,16 @@ def launch(
     words = resolve(command)
     folder = make_recording(recording)
     chosen = {name: str(getattr(options, name)) for name in ("profile", "profile_steps", "max_profile_seconds")}
+    repository = find(Path.cwd())
     with Switchboard() as signals:
-        manifest = begin_manifest(folder, command, chosen)
+        manifest = begin_manifest(folder, command, chosen, commit_of(repository) if repository is not None else "")
         begin = time.monotonic()
         try:
             job = _start(words, probe_environment(folder, options))
         except CommandError:
             discard(folder)
             raise
+        inspection = Inspection(repository, HEAD_START) if repository is not None else None
         problems = supervise(job, folder, signals, progress)
         outcome = _outcome(job.returncode, folder, time.monotonic() - begin)
         try:
@@ -69,6 +72,7 @@ def launch(
                 exit_status=outcome.status,
                 ended_by_signal=outcome.signal,
                 torch_imported=outcome.torch_seen,
+                dirty=inspection.result() if inspection is not None else None,
             )
         except OSError as error:
             loss = _loss(folder, error)

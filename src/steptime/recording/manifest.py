@@ -19,7 +19,9 @@ from steptime.journal import FORMAT_VERSION
 NAME = "manifest.json"
 
 
-def begin_manifest(folder: Path, command: Sequence[str], options: Mapping[str, str]) -> dict[str, Any]:
+def begin_manifest(
+    folder: Path, command: Sequence[str], options: Mapping[str, str], commit: str = ""
+) -> dict[str, Any]:
     """Writes the manifest of a job that is about to start, and returns its fields. Raises OSError."""
     fields: dict[str, Any] = {
         "format_version": FORMAT_VERSION,
@@ -29,6 +31,7 @@ def begin_manifest(folder: Path, command: Sequence[str], options: Mapping[str, s
         "host": platform.node(),
         "started_epoch_ns": time.time_ns(),
         "options": dict(options),
+        "commit": commit,
     }
     _write(folder / NAME, fields)
     return fields
