@@ -5,6 +5,8 @@ Step times are skewed and have outliers, so nothing here takes them for normal.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from math import ceil, floor, sqrt
 
 import numpy as np
@@ -15,6 +17,15 @@ from steptime.quantities import Estimate
 Numbers = npt.NDArray[np.int64] | npt.NDArray[np.float64]
 NORMAL = 1.959964
 """The 97.5 % quantile of the normal distribution: for 95 % intervals."""
+BLOCKS = 10
+"""Stretches that a series is cut into: enough for the ranks of an interval, few enough that each averages over what
+neighbours share."""
+CONFIRMING = 2
+"""Values after the first one of a new level that must agree with it."""
+LEVEL_SPREADS = 3.0
+"""Spreads of a level that its own values may lie away from it."""
+LEAST_FOR_SPREAD = 4
+"""Values that have a spread to speak of."""
 
 
 def median_of(values: Numbers, unit: str = "ns") -> Estimate:
@@ -33,13 +44,9 @@ def median_of(values: Numbers, unit: str = "ns") -> Estimate:
 
 
 def difference_of_medians(values: Numbers, base: Numbers, unit: str = "ns") -> Estimate:
-    """median(values) - median(base). The interval adds the two variances, each median's standard error taken from its
-    own interval: right for independent samples. Raises ValueError where one is empty."""
-    one, other = median_of(values, unit), median_of(base, unit)
-    difference = one.value - other.value
-    low = sqrt((one.value - one.low) ** 2 + (other.high - other.value) ** 2)
-    high = sqrt((one.high - one.value) ** 2 + (other.value - other.low) ** 2)
-    return Estimate(difference, difference - low, difference + high, one.samples + other.samples, unit)
+    """median(values) - median(base), as `difference_of`: right for independent samples. Raises ValueError where one is
+    empty."""
+    return difference_of(median_of(values, unit), median_of(base, unit))
 
 
 def median_of_series(values: Numbers, unit: str = "ns") -> Estimate:
@@ -74,6 +81,90 @@ def mean_of_series(values: Numbers, unit: str = "ns") -> Estimate:
     error = float(np.std(values, ddof=1)) / sqrt(worth)
     reach = student(worth - 1) * error
     return Estimate(mean, min(mean, max(0.0, mean - reach)), mean + reach, len(values), unit)
+
+
+def difference_of_series(values: Numbers, base: Numbers, unit: str = "ns") -> Estimate:
+    """mean(values) - mean(base) of two series in time order, with an interval that assumes no distribution: that of
+    Moses for a shift (Hollander and Wolfe, Nonparametric Statistical Methods, 4.3), over the means of blocks of
+    neighbours, so that what drifts slowly widens it. With fewer than four blocks on each side it is all of the pairs'
+    differences, which is less than 95 %. Where one series is a single value, its interval is that of `mean_of_series`.
+    Raises ValueError where one is empty.
+    """
+    difference = float(np.mean(values)) - float(np.mean(base))
+    samples = len(values) + len(base)
+    if min(len(values), len(base)) < 2:
+        return difference_of(mean_of_series(values, unit), mean_of_series(base, unit))
+    one, other = block_means(values), block_means(base)
+    pairs = np.sort(np.subtract.outer(one, other), axis=None)
+    count = len(pairs)
+    rank = floor(count / 2 - NORMAL * sqrt(count * (len(one) + len(other) + 1) / 12))
+    low, high = float(pairs[max(0, rank - 1)]), float(pairs[min(count - 1, count - rank)])
+    centre = float(np.median(pairs))
+    return Estimate(difference, difference - (centre - low), difference + (high - centre), samples, unit)
+
+
+def difference_of(one: Estimate, other: Estimate) -> Estimate:
+    """one - other, of independent estimates: their intervals' halves added as variances are, each side by itself
+    (Zou and Donner, Statistics in Medicine 27, 2008: MOVER)."""
+    difference = one.value - other.value
+    low = sqrt((one.value - one.low) ** 2 + (other.high - other.value) ** 2)
+    high = sqrt((one.high - one.value) ** 2 + (other.value - other.low) ** 2)
+    return Estimate(difference, difference - low, difference + high, one.samples + other.samples, one.unit)
+
+
+def block_means(values: Numbers) -> npt.NDArray[np.float64]:
+    """The means of up to BLOCKS stretches of neighbours of nearly one length, in order."""
+    means = [float(np.mean(block)) for block in np.array_split(values, min(BLOCKS, len(values)))]
+    return np.array(means, np.float64)
+
+
+@dataclass(frozen=True, slots=True)
+class Jump:
+    """A change of level in a series. at: index of the first value of the new level; before, after: medians of the
+    levels on its two sides. confirmed: the values behind it agree."""
+
+    at: int
+    before: float
+    after: float
+    confirmed: bool
+
+
+def jumps(values: npt.NDArray[np.float64], least: float, spreads: Sequence[float] = ()) -> tuple[Jump, ...]:
+    """Where the level of a series changes, beyond noise, by a rule that a person can follow by hand.
+
+    A level is the median of its values so far. Its noise is the largest of `least` (relative to it), LEVEL_SPREADS
+    times the median distance of its values from it (by 1.4826, that of a normal distribution's standard deviation) and
+    `spreads`, half of each value's own interval. A value further away than that opens a new level when the median of it
+    and the next CONFIRMING values is so far away, too, on the same side; where there are no next ones it stands alone.
+    """
+    found: list[Jump] = []
+    begin = 0
+    for index in range(1, len(values)):
+        level = float(np.median(values[begin:index]))
+        distance = np.median(np.abs(values[begin:index] - level)) if index - begin >= LEAST_FOR_SPREAD else 0.0
+        own = spreads[index] if len(spreads) else 0.0
+        noise = max(least * level, LEVEL_SPREADS * 1.4826 * float(distance), own)
+        ahead = values[index : index + 1 + CONFIRMING]
+        now = float(np.median(ahead))
+        away, together = float(values[index]) - level, now - level
+        if abs(away) > noise and abs(together) > noise and (away > 0) == (together > 0):
+            found.append(Jump(index, level, now, len(ahead) > 1))
+            begin = index
+    ends = [*(jump.at for jump in found[1:]), len(values)]
+    return tuple(replace(jump, after=float(np.median(values[jump.at : end]))) for jump, end in
+                 zip(found, ends, strict=True))  # fmt: skip
+
+
+def slope_of(values: npt.NDArray[np.float64]) -> Estimate:
+    """The trend of a series per value, relative to its first one: the median slope of all pairs with Sen's interval
+    (Sen, Journal of the American Statistical Association 63, 1968), without ties. At least four values."""
+    count = len(values)
+    later, earlier = np.tril_indices(count, -1)
+    slopes = np.sort((values[later] - values[earlier]) / (later - earlier)) / values[0]
+    reach = NORMAL * sqrt(count * (count - 1) * (2 * count + 5) / 18)
+    low = max(0, floor((len(slopes) - reach) / 2) - 1)
+    high = min(len(slopes) - 1, ceil((len(slopes) + reach) / 2))
+    return Estimate(float(np.median(slopes)), float(slopes[low]), float(slopes[high]), count, "1")
 
 
 def autocorrelation_time(values: npt.NDArray[np.float64]) -> float:
