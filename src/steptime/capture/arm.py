@@ -18,7 +18,7 @@ from pathlib import Path
 
 from steptime.capture.command import NOT_EXECUTABLE, make_recording, resolve
 from steptime.capture.launch import probe_environment
-from steptime.capture.outcome import Outcome, ProbeOptions
+from steptime.capture.outcome import Outcome, ProbeOptions, Progress
 from steptime.capture.supervise import supervise
 from steptime.errors import CommandError
 from steptime.recording.manifest import begin_manifest, discard, end_manifest
@@ -27,6 +27,8 @@ OUTPUT = "output.log"
 """In the recording's folder: what the job wrote to its standard output and standard error."""
 PATIENCE = 0.1
 """Seconds between two looks at whether the job has ended."""
+DEADLINE_PASSED = "It was ended after"
+"""How the first problem of an outcome begins where the job had to be ended."""
 GRACE = 5.0
 """Seconds between asking a job to end and ending it."""
 
@@ -42,12 +44,18 @@ class Place:
 
 
 class Deadline:
-    """Waits for a job until its time is up, then ends it with everything that it started."""
+    """Waits for a job until its time is up, or it is told to end it, then ends it with everything that it started."""
 
     def __init__(self, job: subprocess.Popen[bytes], seconds: float) -> None:
         self._job = job
         self._end = time.monotonic() + seconds
         self.passed = False
+        self.ended = False
+
+    def end(self) -> None:
+        """The job has been seen enough of."""
+        self.ended = True
+        end_session(self._job)
 
     def wait(self, seconds: float, send: Callable[[int], None]) -> None:
         """See supervise.Signals: nothing is passed on, the job is in a session of its own."""
@@ -63,13 +71,20 @@ class Deadline:
             end_session(self._job)
 
 
-def run_arm(command: Sequence[str], recording: Path, options: ProbeOptions, place: Place) -> Outcome:
+def run_arm(
+    command: Sequence[str],
+    recording: Path,
+    options: ProbeOptions,
+    place: Place,
+    progress: Callable[[Progress], bool | None] | None = None,
+) -> Outcome:
     """Runs the command to the end of its arm, and leaves a recording with its output beside it.
 
-    A deadline that passed is a problem in the outcome, whose status is then 128 + the signal. Raises what `launch`
+    `progress` is called twice a second; where it returns True, the job is ended, which then counts as an end of its
+    own. A deadline that passed is a problem in the outcome, whose status is then 128 + the signal. Raises what `launch`
     raises, and KeyboardInterrupt after the job has been ended.
     """
-    words = resolve(command)
+    words = resolve(command, place.directory)
     folder = make_recording(recording)
     chosen = {"changes": json.dumps([asdict(change) for change in options.changes])}
     manifest = begin_manifest(folder, command, chosen)
@@ -80,8 +95,13 @@ def run_arm(command: Sequence[str], recording: Path, options: ProbeOptions, plac
         discard(folder)
         raise
     deadline = Deadline(job, place.deadline)
+
+    def show(now: Progress) -> None:
+        if progress is not None and progress(now):
+            deadline.end()
+
     try:
-        problems = supervise(job, folder, deadline, None)
+        problems = supervise(job, folder, deadline, show if progress is not None else None)
     finally:
         end_session(job)
         with contextlib.suppress(OSError):  # no room: the arm is lost, and its reading will say so
@@ -89,16 +109,16 @@ def run_arm(command: Sequence[str], recording: Path, options: ProbeOptions, plac
                 folder,
                 manifest,
                 ended_epoch_ns=time.time_ns(),
-                exit_status=_status(job.returncode),
-                ended_by_signal=_signal(job.returncode),
+                exit_status=0 if deadline.ended else _status(job.returncode),
+                ended_by_signal=None if deadline.ended else _signal(job.returncode),
                 torch_imported=(folder / "seen-torch").exists(),
             )
     if deadline.passed:
-        problems = [f"It was ended after {place.deadline:.0f} s", *problems]
+        problems = [f"{DEADLINE_PASSED} {place.deadline:.0f} s", *problems]
     return Outcome(
         recording=folder,
-        status=_status(job.returncode),
-        signal=_signal(job.returncode),
+        status=0 if deadline.ended else _status(job.returncode),
+        signal=None if deadline.ended else _signal(job.returncode),
         seconds=time.monotonic() - begin,
         python_seen=(folder / "seen-python").exists(),
         torch_seen=(folder / "seen-torch").exists(),

@@ -21,8 +21,8 @@ ROOM = 1 << 20
 """Bytes that must be free before a job is started: one that fills the disk in its first second is a mistake of ours."""
 
 
-def resolve(command: Sequence[str]) -> tuple[str, ...]:
-    """The words to execute. `train.py …` is short for `python train.py …`.
+def resolve(command: Sequence[str], directory: Path = Path()) -> tuple[str, ...]:
+    """The words to execute in `directory`. `train.py …` is short for `python train.py …`.
 
     Raises UsageError for no command, CommandError (127 not found, 126 not executable) for one that cannot be started.
     """
@@ -30,10 +30,10 @@ def resolve(command: Sequence[str]) -> tuple[str, ...]:
         raise UsageError("no-command", "There is no command: write it after --, as in: steptime run -- python train.py")
     first = command[0]
     try:
-        if first.endswith(".py") and not _is_program(first):
-            return (_python(), *_script(command))
-        if shutil.which(first) is None:
-            raise _refusal(first)
+        if first.endswith(".py") and not _is_program(first, directory):
+            return (_python(), *_script(command, directory))
+        if shutil.which(str(directory.absolute() / first) if os.sep in first else first) is None:
+            raise _refusal(first, directory)
     except PermissionError:
         raise CommandError(
             "command-not-executable",
@@ -43,23 +43,24 @@ def resolve(command: Sequence[str]) -> tuple[str, ...]:
     return tuple(command)
 
 
-def _script(command: Sequence[str]) -> Sequence[str]:
-    if not Path(command[0]).is_file():
+def _script(command: Sequence[str], directory: Path) -> Sequence[str]:
+    if not (directory / command[0]).is_file():
         raise CommandError(
             "script-not-found",
-            f"There is no file {command[0]} in {Path.cwd()}: give the path of the training script.",
+            f"There is no file {command[0]} in {directory.absolute()}: give the path of the training script.",
             exit_status=NOT_FOUND,
         )
     return command
 
 
-def _is_program(path: str) -> bool:
+def _is_program(name: str, directory: Path) -> bool:
     """Whether a .py is executed by itself: found on PATH, or named by a path, executable, with an interpreter line."""
-    if os.sep not in path:
-        return shutil.which(path) is not None
-    if not (Path(path).is_file() and os.access(path, os.X_OK)):
+    if os.sep not in name:
+        return shutil.which(name) is not None
+    path = directory / name
+    if not (path.is_file() and os.access(path, os.X_OK)):
         return False
-    with Path(path).open("rb") as script:
+    with path.open("rb") as script:
         return script.read(2) == b"#!"
 
 
@@ -68,9 +69,9 @@ def _python() -> str:
     return next((name for name in ("python", "python3") if shutil.which(name)), sys.executable)
 
 
-def _refusal(first: str) -> CommandError:
-    if os.sep in first and Path(first).exists():
-        what = "is a folder" if Path(first).is_dir() else "may not be executed"
+def _refusal(first: str, directory: Path) -> CommandError:
+    if os.sep in first and (directory / first).exists():
+        what = "is a folder" if (directory / first).is_dir() else "may not be executed"
         return CommandError(
             "command-not-executable",
             f"{first} {what}: give a program, or put the interpreter of a script first, as in: bash {first}",

@@ -26,6 +26,13 @@ from steptime.errors import UsageError
 )
 @click.option("--force", is_flag=True, help="Overwrite what exists.")
 @click.option("--json", "as_json", is_flag=True, help="Print the results as JSON lines on standard output.")
+@click.option(
+    "--executor",
+    type=click.Choice(["local", "ray"]),
+    default="local",
+    show_default=True,
+    help="Where arms run: one at a time on this machine, or on a Ray cluster, one on each device.",
+)
 @click.option("-q", "--quiet", is_flag=True, help="Say nothing while the arms run.")
 @click.argument("target", nargs=-1, type=click.UNPROCESSED, metavar="RECORDING | [--] COMMAND [ARGUMENT]...")
 def command(
@@ -36,6 +43,7 @@ def command(
     output: str | None,
     force: bool,
     as_json: bool,
+    executor: str,
     quiet: bool,
     target: tuple[str, ...],
 ) -> int:
@@ -51,9 +59,11 @@ def command(
         raise UsageError("usage", "Give a recording, or a command behind --, as in: steptime lab -- python train.py")
     sizes = _sizes(batch_sizes)
     from steptime.cli.trying import Wishes, check_output, recording_of, run_lab, tell_trial
+    from steptime.trials.budget import Budget
+    from steptime.trials.judge import MIN_GAIN
 
     check_output(output, force=force)
-    wishes = Wishes(budget, 0, 0.03, in_place, False, False, quiet)
+    wishes = Wishes(Budget(budget), 0, MIN_GAIN, in_place, False, False, quiet, executor)
     recording = recording_of(target, wishes)
     from steptime.trials.lab import lab_arms
 

@@ -48,6 +48,13 @@ from steptime.errors import UsageError
 @click.option("--force", is_flag=True, help="Overwrite what exists.")
 @click.option("--keep", is_flag=True, help="Keep the recordings of all arms.")
 @click.option("--json", "as_json", is_flag=True, help="Print the results as JSON lines on standard output.")
+@click.option(
+    "--executor",
+    type=click.Choice(["local", "ray"]),
+    default="local",
+    show_default=True,
+    help="Where arms run: one at a time on this machine, or on a Ray cluster, one on each device.",
+)
 @click.option("-q", "--quiet", is_flag=True, help="Say nothing while the arms run.")
 @click.argument("target", nargs=-1, type=click.UNPROCESSED, metavar="RECORDING | [--] COMMAND [ARGUMENT]...")
 def command(
@@ -61,6 +68,7 @@ def command(
     output: str | None,
     force: bool,
     as_json: bool,
+    executor: str,
     quiet: bool,
     target: tuple[str, ...],
 ) -> int:
@@ -74,10 +82,11 @@ def command(
     steptime try --resume runs/train-try-20260801-102000
     """
     from steptime.cli.trying import Wishes, begin, check_output, go_on, tell_trial
+    from steptime.trials.budget import Budget
 
     if bool(target) == (resume is not None):
         raise UsageError("usage", "Give a recording, or a command behind --, or --resume with the folder of a trial.")
     check_output(output, force=force)
-    wishes = Wishes(budget, max_trials, min_gain / 100, in_place, write, keep, quiet)
+    wishes = Wishes(Budget(budget), max_trials, min_gain / 100, in_place, write, keep, quiet, executor)
     told = go_on(resume, wishes) if resume is not None else begin(target, wishes)
     return tell_trial(told, output, as_json=as_json)

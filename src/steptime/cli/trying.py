@@ -5,27 +5,33 @@ from __future__ import annotations
 import shlex
 import signal
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import dataclass
+from math import ceil
 from pathlib import Path
 from types import FrameType
 
 from steptime.capture.command import default_recording, job_name
 from steptime.cli.border import INTERRUPTED, say, tell
-from steptime.cli.progress import Announcer
+from steptime.cli.trial_progress import TrialAnnouncer
 from steptime.errors import OutputError, RecordingError
 from steptime.findings.case import Case
 from steptime.findings.finding import Finding
-from steptime.quantities import format_duration, format_source
+from steptime.quantities import format_source
 from steptime.recording.load import load
 from steptime.remedies.propose import propose
 from steptime.remedies.remedy import Proposal, Snippet
 from steptime.report.lab_text import render as render_lab
 from steptime.report.trial_text import render
-from steptime.trials.conduct import Bench, Notice, combine
+from steptime.trials.budget import Budget
+from steptime.trials.combine import combine
+from steptime.trials.conduct import PROOF, Bench
+from steptime.trials.execute import seconds_to_first_step
+from steptime.trials.executor import Executor, LocalExecutor
 from steptime.trials.patch import make_patch
 from steptime.trials.plan import edits_of, plan_arms, prove, script_of, stand_for
 from steptime.trials.results import NAME, PatchResult, Plan, ResultsFile, read_results
+from steptime.trials.speed import LEAST_ROUNDS
 from steptime.trials.trial import Arm, Judgement, Verdict
 from steptime.trials.working_copy import NOT_CONTAINED, touched
 from steptime.trials.write import write_patch
@@ -33,15 +39,16 @@ from steptime.trials.write import write_patch
 
 @dataclass(frozen=True, slots=True)
 class Wishes:
-    """What the command line asks for. budget: seconds. min_gain: a fraction."""
+    """What the command line asks for. min_gain: a fraction. executor: "local" or "ray"."""
 
-    budget: float
+    budget: Budget
     max_trials: int
     min_gain: float
     in_place: bool
     write: bool
     keep: bool
     quiet: bool
+    executor: str = "local"
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,16 +68,25 @@ def begin(target: Sequence[str], wishes: Wishes) -> Told:
     arms = plan_arms(proposals, wishes.max_trials, case.step.duration.value)
     if not arms:
         return Told(None, _nothing_to_try(proposals, recording))
-    folder = _new_trial(recording, "try", arms, wishes)
+    folder = _new_trial(recording, "try", arms, case, wishes)
     return _conduct(folder, proposals, wishes)
 
 
-def _new_trial(recording: Path, kind: str, arms: tuple[Arm, ...], wishes: Wishes) -> Path:
+def _new_trial(recording: Path, kind: str, arms: tuple[Arm, ...], case: Case, wishes: Wishes) -> Path:
     """The folder of a trial, with its plan in it."""
-    manifest = load(recording).manifest
+    known = load(recording)
+    manifest = known.manifest
     folder = default_recording((f"{job_name(manifest.command)}-{kind}",), recording.absolute().parent)
-    where = str(recording.absolute())
-    plan = Plan(tuple(manifest.command), manifest.directory, where, arms, wishes.min_gain, wishes.in_place)
+    plan = Plan(
+        tuple(manifest.command),
+        manifest.directory,
+        str(recording.absolute()),
+        arms,
+        wishes.min_gain,
+        wishes.in_place,
+        step_seconds=case.step.duration.value / 1e9,
+        start_seconds=max((seconds_to_first_step(process) for process in known.processes), default=0.0),
+    )
     folder.mkdir(parents=True)
     ResultsFile(folder).plan(plan)
     return folder
@@ -79,21 +95,38 @@ def _new_trial(recording: Path, kind: str, arms: tuple[Arm, ...], wishes: Wishes
 def run_lab(recording: Path, arms: tuple[Arm, ...], next_command: str, wishes: Wishes) -> Told:
     """The arms of a lab."""
     case, _ = _diagnosed(recording)
-    folder = _new_trial(recording, "lab", arms, wishes)
-    bench = _bench(folder, wishes)
+    folder = _new_trial(recording, "lab", arms, case, wishes)
     interrupted = False
-    try:
-        with _interruptible():
-            bench.conduct(0, arms)
-    except KeyboardInterrupt:
-        interrupted = True
-        say("interrupted: what was run is kept")
-        bench.settle(0, arms)
+    with _executor(recording, wishes) as executor:
+        bench = _bench(folder, wishes, executor)
+        try:
+            with _interruptible():
+                bench.conduct(0, arms)
+        except KeyboardInterrupt:
+            interrupted = True
+            say("interrupted: what was run is kept")
+            bench.settle(0, arms)
     size = case.loader.batch_size if case.loader else None
     return Told(folder, render_lab(read_results(folder), size, next_command), interrupted)
 
 
-def _bench(folder: Path, wishes: Wishes) -> Bench:
+@contextmanager
+def _executor(recording: Path, wishes: Wishes) -> Iterator[Executor]:
+    """Where the arms run."""
+    if wishes.executor == "ray":
+        from steptime.trials.cluster import RayExecutor
+
+        devices = [process.facts.device for process in load(recording).processes]
+        executor: Executor = RayExecutor(sum(device not in ("", "cpu") for device in devices))
+        if not wishes.quiet:
+            say(f"on a Ray cluster: {executor.width} at the same time, each on a device of its own")
+    else:
+        executor = LocalExecutor()
+    with closing(executor):
+        yield executor
+
+
+def _bench(folder: Path, wishes: Wishes, executor: Executor) -> Bench:
     """What is in a trial's folder, ready to go on."""
     known = read_results(folder)
     plan, recording = known.plan, Path(known.plan.recording)
@@ -101,8 +134,8 @@ def _bench(folder: Path, wishes: Wishes) -> Bench:
     if not wishes.quiet:
         where = "in the job's own folder" if stand.outputs is None else f"in private copies ({NOT_CONTAINED})"
         say(f"{len(plan.arms)} to try, {where}; Ctrl-C keeps what is done")
-    notify = (lambda _: None) if wishes.quiet else announce
-    return Bench(stand, plan, known.runs, budget=wishes.budget, tell=notify)
+    tell = (lambda _: None) if wishes.quiet else TrialAnnouncer(say).show
+    return Bench(stand, plan, known.runs, budget=wishes.budget, executor=executor, tell=tell)
 
 
 def go_on(folder: Path, wishes: Wishes) -> Told:
@@ -119,20 +152,9 @@ def recording_of(target: Sequence[str], wishes: Wishes) -> Path:
         raise RecordingError(
             "no-recording", f"{target[0]} is no recording: name a folder that steptime run wrote, or give a command."
         )
-    from steptime.capture.launch import launch
-    from steptime.capture.outcome import ProbeOptions
-    from steptime.cli.aftermath import measure_ceilings, nothing_measured
+    from steptime.cli.measuring import measure
 
-    folder = default_recording(target)
-    if not wishes.quiet:
-        say("measuring the job as it is")
-    announcer = None if wishes.quiet else Announcer(say)
-    outcome = launch(target, folder, ProbeOptions(), announcer.show if announcer is not None else None)
-    reason = nothing_measured(outcome, folder)
-    if reason is not None:
-        raise reason
-    measure_ceilings(folder, quiet=wishes.quiet)
-    return folder
+    return measure(target, wishes.budget.seconds, quiet=wishes.quiet)
 
 
 def _diagnosed(recording: Path) -> tuple[Case, tuple[Finding, ...]]:
@@ -160,21 +182,22 @@ def advice_of(proposals: Sequence[Proposal]) -> tuple[str, ...]:
 
 
 def _conduct(folder: Path, proposals: Sequence[Proposal], wishes: Wishes) -> Told:
-    bench = _bench(folder, wishes)
-    plan = bench.plan
+    plan = read_results(folder).plan
     next_command = f"steptime try --resume {shlex.quote(str(folder))}"
     interrupted = False
-    try:
-        with _interruptible():
-            judgements = bench.conduct(0, plan.arms)
-            taken, _ = combine(bench, judgements)
-            if taken is not None:
-                _patch(bench, taken, proposals, wishes)
-            next_command = _next(judgements, proposals)
-    except KeyboardInterrupt:
-        interrupted = True
-        say("interrupted: what was run is kept")
-        bench.settle(0, plan.arms)
+    with _executor(Path(plan.recording), wishes) as executor:
+        bench = _bench(folder, wishes, executor)
+        try:
+            with _interruptible():
+                judgements = bench.conduct(0, plan.arms, later=PROOF)
+                taken, _ = combine(bench, judgements)
+                if taken is not None:
+                    _patch(bench, taken, proposals, wishes)
+                next_command = _next(judgements, proposals, folder, wishes)
+        except KeyboardInterrupt:
+            interrupted = True
+            say("interrupted: what was run is kept")
+            bench.settle(0, plan.arms)
     _not_contained(bench)
     return Told(folder, render(read_results(folder), advice_of(proposals), next_command), interrupted)
 
@@ -207,18 +230,16 @@ def _patch(bench: Bench, taken: Arm, proposals: Sequence[Proposal], wishes: Wish
         say("The patch is not written into your files: run by itself, its gain was not beyond doubt")
 
 
-def _next(judgements: Sequence[Judgement], proposals: Sequence[Proposal]) -> str:
-    """The page of what was adopted, else of what was tried first."""
-    best = next((each.arm.proposal for each in judgements if each.verdict is Verdict.ADOPT), proposals[0].remedy.code)
-    return f"steptime explain {best}"
-
-
-def announce(notice: Notice) -> None:
-    """A line for each process that starts."""
-    what = "rehearsal" if notice.rehearsal else f"round {notice.round + 1}, {notice.steps} steps"
-    eta = f"; about {format_duration(notice.eta * 1e9)} to go" if notice.eta else ""
-    label = f" {notice.arm.label}" if notice.arm.label else ""
-    say(f"{notice.arm.name}{label}: {what}{eta}")
+def _next(judgements: Sequence[Judgement], proposals: Sequence[Proposal], folder: Path, wishes: Wishes) -> str:
+    """The page of what was adopted; the rest of the trial where the budget was too small; else the page of what was
+    tried first."""
+    adopted = next((each.arm.proposal for each in judgements if each.verdict is Verdict.ADOPT), None)
+    if adopted is not None:
+        return f"steptime explain {adopted}"
+    if any(each.rounds < LEAST_ROUNDS and each.verdict is Verdict.UNDECIDED for each in judgements):
+        minutes = ceil(2 * wishes.budget.seconds / 60)
+        return f"steptime try --budget {minutes}m --resume {shlex.quote(str(folder))}"
+    return f"steptime explain {proposals[0].remedy.code}"
 
 
 def check_output(output: str | None, *, force: bool) -> None:

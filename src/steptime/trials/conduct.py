@@ -1,29 +1,31 @@
 """Runs the arms of a trial in turns with baselines, within a budget, and keeps every result at once.
 
-One law: what has been run is on disk before the next process starts; a trial that is interrupted goes on from there.
+One law: what has been run is on disk before anything else is begun; a trial that is interrupted goes on from there.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Sequence
+from contextlib import closing
 from dataclasses import dataclass, replace
-from pathlib import Path
+from math import isfinite
 from statistics import fmean
 
+from steptime.capture.outcome import Progress
 from steptime.changes import ArmOptions
 from steptime.errors import NothingMeasuredError
-from steptime.remedies.remedy import Promise
-from steptime.trials.execute import Stand, Turn, execute
+from steptime.trials.budget import Budget, Spent
+from steptime.trials.execute import FEWEST_STEPS, Stand, Turn
+from steptime.trials.executor import Block, Executor, LocalExecutor
 from steptime.trials.judge import cannot_win, judge
 from steptime.trials.results import Plan, ResultsFile
+from steptime.trials.rounds import arrange, processes_of
 from steptime.trials.speed import LEAST_ROUNDS
 from steptime.trials.trial import BASELINE, CONTROL, Arm, Judgement, Run, Verdict
 
 MIN_ROUNDS, MAX_ROUNDS = 3, 6
 """Rounds before an arm can be decided, and at most: more would not make a machine quieter."""
-TOGETHER = 3
-"""Arms between two baselines: the further apart these are, the more a drift between them is a guess."""
 SEEDS = tuple(range(8))
 """Of the baselines in order, which so span the band of losses; the arms and the control have the first of these."""
 REHEARSED_STEPS = 5
@@ -35,26 +37,28 @@ FEWEST, MOST = 24, 120
 """Steady steps of a timed process: enough for a loss curve, and no more than a curve needs."""
 WARM_UP = 5
 LIMIT = 60.0
-"""Seconds after which a process ends with the steps that it has."""
+"""Seconds after which a process ends with the steps that it has, where these are FEWEST_STEPS at least."""
 DEADLINE = 300.0
 """Seconds, or DEADLINE_FACTOR times what a baseline takes, after which a process is ended: compilers take minutes."""
 DEADLINE_FACTOR = 10.0
 DECIDED = frozenset({Verdict.ADOPT, Verdict.NO_EFFECT, Verdict.SLOWER})
 PROBE = Arm(BASELINE)
+PROOF = 9
+"""Processes that the patch is proved with, at least: two rehearsals and two rounds."""
 
-Patches = Mapping[str, Sequence[tuple[Path, str]]]
-NOTHING: Patches = {}
+Patched = tuple[tuple[str, str], ...]
 
 
 @dataclass(frozen=True, slots=True)
 class Notice:
-    """What is about to run. eta: seconds until the end of the stage, as far as is known."""
+    """What is about to run, or runs: steps of `steps` are done. eta: seconds until the end of the stage, as far as is
+    known."""
 
-    arm: Arm
-    rehearsal: bool
-    round: int
+    turn: Turn
     steps: int
+    done: int
     eta: float | None
+    begins: bool
 
 
 class Bench:
@@ -66,95 +70,42 @@ class Bench:
         plan: Plan,
         runs: Sequence[Run] = (),
         *,
-        budget: float = float("inf"),
+        budget: Budget | None = None,
+        executor: Executor | None = None,
         tell: Callable[[Notice], None] = lambda _: None,
     ) -> None:
         self.stand, self.plan = stand, plan
         self.runs = list(runs)
         self.began_epoch_ns = time.time_ns()
+        self.budget = budget or Budget()
+        self._executor: Executor = executor or LocalExecutor()
         self._file = ResultsFile(stand.folder)
-        self._end = time.monotonic() + budget
         self._tell = tell
-
-    def left(self) -> float:
-        """Seconds of the budget that are left."""
-        return self._end - time.monotonic()
 
     def of(self, stage: int) -> tuple[Run, ...]:
         """The runs of a stage, in order."""
         return tuple(run for run in self.runs if run.stage == stage)
 
-    # -- one process -----------------------------------------------------------------------------------------------
-
-    def _run(self, turn: Turn, eta: float | None, patches: Patches) -> Run:
-        self._tell(Notice(turn.arm, turn.rehearsal, turn.round, turn.options.steps, eta))
-        run = execute(self.stand, turn, patches.get(turn.arm.name, ()))
-        self.runs.append(run)
-        self._file.run(run)
-        return run
-
-    def rehearse(self, stage: int, arm: Arm, patches: Patches = NOTHING) -> Run:
-        """A short process with dropout off, whose gradients are written; one that was done already is not repeated."""
-        done = next((run for run in self.of(stage) if run.arm == arm.name and run.rehearsal), None)
-        if done is not None:
-            return done
-        options = ArmOptions(
-            steps=REHEARSED_STEPS,
-            warm_up=FINGERPRINTS,
-            limit_seconds=LIMIT,
-            dropout=False,
-            fingerprint_steps=FINGERPRINTS,
-        )
-        turn = Turn(arm, stage, 0, len(self.of(stage)), options, rehearsal=True, deadline=self._deadline())
-        return self._run(turn, None, patches)
-
-    def time(self, stage: int, arm: Arm, round_: int, eta: float | None, patches: Patches = NOTHING) -> Run:
-        """A timed process."""
-        seed = SEEDS[0]
-        if arm.name == BASELINE:
-            earlier = sum(run.arm == BASELINE and not run.rehearsal for run in self.of(stage))
-            seed = SEEDS[earlier] if earlier < len(SEEDS) else SEEDS[0]
-        options = ArmOptions(
-            steps=self._steps(), warm_up=WARM_UP, limit_seconds=LIMIT, seed=seed,
-            seed_offset=seed,
-        )  # fmt: skip
-        turn = Turn(arm, stage, round_, len(self.of(stage)), options, deadline=self._deadline())
-        return self._run(turn, eta, patches)
-
-    def _steps(self) -> int:
-        """Enough for SECONDS of training, by the rehearsal of the baseline."""
-        rehearsed = [run for run in self.runs if run.arm == BASELINE and run.rehearsal and run.step_ns]
-        if not rehearsed:
-            return FEWEST
-        return max(FEWEST, min(MOST, round(SECONDS * 1e9 / fmean(rehearsed[0].step_ns))))
-
-    def _deadline(self) -> float:
-        took = max((run.seconds for run in self.runs if run.arm == BASELINE), default=0.0)
-        return max(DEADLINE, DEADLINE_FACTOR * took)
+    def stages(self, arm: str) -> tuple[int, ...]:
+        """The stages that an arm was run in."""
+        return tuple(sorted({run.stage for run in self.runs if run.arm == arm}))
 
     # -- a stage ---------------------------------------------------------------------------------------------------
 
     def conduct(
-        self, stage: int, arms: Sequence[Arm], baseline: Arm = PROBE, patches: Patches = NOTHING
+        self, stage: int, arms: Sequence[Arm], baseline: Arm = PROBE, patched: Patched = (), later: int = 0
     ) -> tuple[Judgement, ...]:
-        """Tries arms against a baseline, and judges them.
+        """Tries arms against a baseline, and judges them. patched: sources with other text, in the arms only. later:
+        processes that the budget must still pay for after this.
 
         Arms that broke, changed nothing or cannot win drop out; the others are run in turns until they are decided, or
         the budget or MAX_ROUNDS is spent. Raises NothingMeasuredError where the baseline itself cannot be run.
         """
-        self._check(self.rehearse(stage, baseline))
-        tried: list[Arm] = []
-        for arm in arms:
-            if self.left() < self._cost(stage) * (1 + MIN_ROUNDS) and tried:
-                break
-            self.rehearse(stage, arm, patches)
-            tried.append(arm)
-        for round_ in range(self._rounds_done(stage), MAX_ROUNDS):
-            going = [arm for arm in tried if not self._settled(stage, arm)]
-            going = going[: self._affordable(stage, round_, len(going))]
-            if not going:
-                break
-            self._round(stage, round_, going, baseline, patches)
+        try:
+            tried = self._rehearsed(stage, arms, baseline, patched, later)
+            self._rounds(stage, tried, baseline, patched, later)
+        except Spent:
+            pass  # what was run until then is judged
         return self.settle(stage, arms)
 
     def settle(self, stage: int, arms: Sequence[Arm]) -> tuple[Judgement, ...]:
@@ -163,16 +114,122 @@ class Bench:
         self._file.judgements(stage, judgements)
         return judgements
 
-    def _round(self, stage: int, round_: int, going: Sequence[Arm], baseline: Arm, patches: Patches) -> None:
-        last = next((run for run in reversed(self.of(stage)) if not run.rehearsal), None)
-        if last is None or last.arm != BASELINE or last.failure:
-            self._check(self.time(stage, baseline, round_, self._eta(stage, round_, len(going)), patches))
+    def _rehearsed(
+        self, stage: int, arms: Sequence[Arm], baseline: Arm, patched: Patched, later: int
+    ) -> tuple[Arm, ...]:
+        """The arms that the budget pays a rehearsal and rounds for. One after the other where one at a time is run: the
+        first dear one may be the last."""
+        if not self._known(stage, BASELINE):
+            self._go([[self._rehearsal(stage, baseline, 0, ())]])
+        tried: list[Arm] = []
+        for begin in range(0, len(arms), self._executor.width):
+            alive = sum(not self._settled(stage, arm) for arm in tried)
+            needed = self._cost(stage) * (1 + processes_of(alive + 1) * LEAST_ROUNDS) if tried else 0.0
+            if self._left(stage, later if tried else 0) <= needed / self._executor.width:
+                break
+            several = arms[begin : begin + self._executor.width]
+            new = [arm for arm in several if not self._known(stage, arm.name)]
+            self._go([[self._rehearsal(stage, arm, number, patched)] for number, arm in enumerate(new)])
+            tried += several
+        return tuple(tried)
+
+    def _rounds(self, stage: int, tried: Sequence[Arm], baseline: Arm, patched: Patched, later: int) -> None:
+        while (round_ := self._rounds_done(stage)) < MAX_ROUNDS:
+            going = [arm for arm in tried if not self._settled(stage, arm)]
+            going = going[: self._affordable(stage, round_, len(going), later)]
+            if not going:
+                return
+            self._round(stage, round_, going, baseline, patched)
+
+    def _round(self, stage: int, round_: int, going: Sequence[Arm], baseline: Arm, patched: Patched) -> None:
+        """One round, or as many at once as the executor has room for."""
+        apart = self._executor.width > 1
         control = replace(baseline, name=CONTROL)
-        order = [*going[: len(going) // 2], control, *going[len(going) // 2 :]]
-        for group in _groups(order[::-1] if round_ % 2 else order):
-            for arm in group:
-                self.time(stage, arm, round_, self._eta(stage, round_, len(going)), patches)
-            self._check(self.time(stage, baseline, round_, self._eta(stage, round_, len(going)), patches))
+        last = next((run for run in reversed(self.of(stage)) if not run.rehearsal), None)
+        leads = apart or last is None or last.arm != BASELINE or bool(last.failure)
+        rounds = range(round_, min(MAX_ROUNDS, round_ + self._at_once(round_, len(going))))
+        blocks: list[list[Turn]] = []
+        planned: list[Turn] = []
+        for number in rounds:
+            for block in arrange(going, baseline, control, reverse=bool(number % 2), leads=leads, apart=apart):
+                first = len(planned)
+                for arm in block:
+                    planned.append(self._turn(stage, number, arm, patched, planned))
+                blocks.append(planned[first:])
+        self._go(blocks)
+
+    def _at_once(self, round_: int, arms: int) -> int:
+        """Rounds that are run at the same time: none beyond those that every arm needs before it can be decided."""
+        blocks = -(-arms // 2) or 1
+        return max(1, min(self._executor.width // blocks, MIN_ROUNDS - round_))
+
+    # -- turns -----------------------------------------------------------------------------------------------------
+
+    def _go(self, blocks: Sequence[Block]) -> None:
+        """Runs blocks, and keeps each run. Raises Spent, and NothingMeasuredError for a baseline that failed."""
+        with closing(self._executor.run(self.stand, blocks, self._told)) as runs:
+            for run in runs:
+                self.runs.append(run)
+                self._file.run(run)
+                self._check(run)
+
+    def _told(self, turn: Turn, progress: Progress | None) -> None:
+        steps = turn.options.steps + turn.options.warm_up
+        done = min(progress.steps, steps) if progress is not None else 0
+        self._tell(Notice(turn, steps, done, self._eta(turn), progress is None))
+
+    def _turn(self, stage: int, round_: int, arm: Arm, patched: Patched, planned: Sequence[Turn]) -> Turn:
+        """A timed process. planned: those before it that were not run yet."""
+        earlier = [run.arm for run in self.of(stage) if not run.rehearsal] + [turn.arm.name for turn in planned]
+        before = earlier.count(BASELINE)
+        seed = SEEDS[before] if arm.name == BASELINE and before < len(SEEDS) else SEEDS[0]
+        options = ArmOptions(self._steps(), WARM_UP, self._limit(), seed=seed, seed_offset=seed)
+        position = self._next(stage) + len(planned)
+        own = patched if arm.name not in (BASELINE, CONTROL) else ()
+        return Turn(arm, stage, round_, position, options, False, self._deadline(), self._until(), own)
+
+    def _rehearsal(self, stage: int, arm: Arm, ahead: int, patched: Patched) -> Turn:
+        """A short process with dropout off, whose gradients are written."""
+        options = ArmOptions(
+            steps=REHEARSED_STEPS,
+            warm_up=FINGERPRINTS,
+            limit_seconds=self._limit(),
+            dropout=False,
+            fingerprint_steps=FINGERPRINTS,
+        )
+        position = self._next(stage) + ahead
+        return Turn(arm, stage, 0, position, options, True, self._deadline(), self._until(), patched)
+
+    def _known(self, stage: int, arm: str) -> bool:
+        """Whether its rehearsal is over; a baseline that failed may go well the next time."""
+        rehearsed = [run for run in self.of(stage) if run.arm == arm and run.rehearsal]
+        return any(arm != BASELINE or not run.failure for run in rehearsed)
+
+    def _next(self, stage: int) -> int:
+        return 1 + max((run.position for run in self.of(stage)), default=-1)
+
+    def _usual(self) -> float:
+        """Seconds of a step of the baseline; of the recording's before that is known."""
+        rehearsed = [run for run in self.runs if run.arm == BASELINE and run.rehearsal and run.step_ns]
+        return fmean(rehearsed[0].step_ns) / 1e9 if rehearsed else self.plan.step_seconds
+
+    def _steps(self) -> int:
+        """Enough for SECONDS of training."""
+        usual = self._usual()
+        return max(FEWEST, min(MOST, round(SECONDS / usual))) if usual else FEWEST
+
+    def _limit(self) -> float:
+        return max(LIMIT, 2 * FEWEST_STEPS * self._usual())
+
+    def _deadline(self) -> float:
+        took = max((run.seconds for run in self.runs if run.arm == BASELINE), default=0.0)
+        return max(DEADLINE, DEADLINE_FACTOR * took, DEADLINE_FACTOR * self.plan.start_seconds) + self._limit()
+
+    def _until(self) -> float | None:
+        left = self.budget.left()
+        return time.time() + left if isfinite(left) else None
+
+    # -- what is known, and what can be paid for -------------------------------------------------------------------
 
     def _settled(self, stage: int, arm: Arm) -> bool:
         runs = self.of(stage)
@@ -189,7 +246,7 @@ class Bench:
         return replace(judgement, verdict=Verdict.UNDECIDED, sentence="The budget was spent before it was tried")
 
     def _rounds_done(self, stage: int) -> int:
-        return sum(run.arm == CONTROL and not run.rehearsal for run in self.of(stage))
+        return len({run.round for run in self.of(stage) if run.arm == CONTROL and not run.rehearsal})
 
     def _cost(self, stage: int) -> float:
         """Seconds of a timed process, by those of the stage that were run, else by what is known besides."""
@@ -197,75 +254,38 @@ class Bench:
             timed = [run.seconds for run in runs if not run.rehearsal]
             if timed:
                 return fmean(timed)
-        return fmean(run.seconds for run in self.runs) + SECONDS if self.runs else 0.0
+        if not self.runs:
+            return self.plan.start_seconds
+        more = (self._steps() - REHEARSED_STEPS + WARM_UP - FINGERPRINTS) * self._usual()
+        return fmean(run.seconds for run in self.runs) + max(0.0, more)
 
-    def _processes(self, arms: int) -> int:
-        """Of a round: the arms, the control, and a baseline behind each group."""
-        return arms + 1 + -(-(arms + 1) // TOGETHER)
+    def _left(self, stage: int, later: int) -> float:
+        return self.budget.left() - self.budget.reserve(later * self._cost(stage))
 
-    def _affordable(self, stage: int, round_: int, arms: int) -> int:
+    def _affordable(self, stage: int, round_: int, arms: int, later: int) -> int:
         """How many of the arms, the first ones, the budget pays for. One round alone says nothing: arms are begun only
-        where a second one can follow, and the first arm is then taken through both."""
+        where a second one can follow. The first arm may use what later stages would need."""
         rounds = max(1, LEAST_ROUNDS - round_)
+        a_round = self._cost(stage) / self._executor.width
         for count in range(arms, 0, -1):
-            if self.left() >= self._cost(stage) * self._processes(count) * rounds:
+            left = self._left(stage, later if count > 1 or round_ >= LEAST_ROUNDS else 0)
+            if left >= a_round * processes_of(count) * rounds:
                 return count
-        return 1 if round_ < LEAST_ROUNDS and (round_ or self.left() > 0) else 0
+        return 0
 
-    def _eta(self, stage: int, round_: int, arms: int) -> float:
-        rounds = max(1, MIN_ROUNDS - round_)
-        return min(max(0.0, self.left()), self._cost(stage) * self._processes(arms) * rounds)
+    def _eta(self, turn: Turn) -> float | None:
+        """Seconds until the arms of this round have been through the rounds that they need."""
+        if turn.rehearsal:
+            return None
+        going = {run.arm for run in self.of(turn.stage) if not run.rehearsal} - {BASELINE, CONTROL}
+        rounds = max(1, MIN_ROUNDS - turn.round)
+        a_round = self._cost(turn.stage) * processes_of(max(1, len(going))) / self._executor.width
+        return min(max(0.0, self.budget.left()), a_round * rounds)
 
     def _check(self, run: Run) -> None:
-        if run.failure:
+        if run.arm == BASELINE and run.failure:
             raise NothingMeasuredError(
                 "trial-baseline-failed",
                 f"The job as it is could not be run for a trial: {run.failure}. Its output is in "
                 f"{self.stand.folder / 'arms' / run.folder}; results so far are kept in {self.stand.folder}.",
             )
-
-
-def _groups(order: Sequence[Arm]) -> Iterator[Sequence[Arm]]:
-    for begin in range(0, len(order), TOGETHER):
-        yield order[begin : begin + TOGETHER]
-
-
-def combine(bench: Bench, judgements: Sequence[Judgement], first_stage: int = 1) -> tuple[Arm | None, Judgement | None]:
-    """The adopted arms together, the best first, leaving out what adds nothing: (the arm, what it proved).
-
-    Each further one is tried on top of those already taken; the last stage is all of them against the job as it is.
-    """
-    adopted = [each for each in judgements if each.verdict is Verdict.ADOPT and each.speed is not None]
-    adopted.sort(key=lambda each: -(each.speed.value if each.speed is not None else 0.0))
-    if not adopted:
-        return None, None
-    taken, stage = adopted[0].arm, first_stage
-    for other in adopted[1:]:
-        if {change.kind for change in other.arm.changes} & {change.kind for change in taken.changes}:
-            continue  # another setting of the same thing
-        if bench.left() <= 0:
-            break
-        both = together(taken, other.arm)
-        (proved,) = bench.conduct(stage, (both,), baseline=replace(PROBE, changes=taken.changes))
-        stage += 1
-        if proved.verdict is Verdict.ADOPT:
-            taken = both
-    if taken is adopted[0].arm or bench.left() <= 0:
-        return taken, adopted[0] if taken is adopted[0].arm else None
-    (proved,) = bench.conduct(stage, (taken,))
-    return taken, proved
-
-
-def together(one: Arm, other: Arm) -> Arm:
-    """Both arms' changes at once, promising what the weaker one does."""
-    order = (Promise.SAME_BITS, Promise.SAME_CURVE, Promise.NEW_TRAINING)
-    return Arm(
-        name=f"{one.name}+{other.name}",
-        changes=(*one.changes, *other.changes),
-        proposal=f"{one.proposal} {other.proposal}",
-        label=f"{one.label}; {other.label}",
-        promise=max(one.promise, other.promise, key=order.index),
-        streams=", ".join(filter(None, (one.streams, other.streams))),
-        other_data=one.other_data or other.other_data,
-        low_precision=one.low_precision or other.low_precision,
-    )

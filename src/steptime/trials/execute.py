@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import shutil
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from statistics import fmean
 
 import numpy as np
 
-from steptime.capture.arm import OUTPUT, Place, run_arm
-from steptime.capture.outcome import Outcome, ProbeOptions
+from steptime.capture.arm import DEADLINE_PASSED, OUTPUT, Place, run_arm
+from steptime.capture.outcome import Outcome, ProbeOptions, Progress
 from steptime.changes import ArmOptions
 from steptime.errors import SteptimeError
 from steptime.intervals import measure, union
@@ -20,6 +20,7 @@ from steptime.recording.load import load
 from steptime.recording.recording import Process, Recording, TelemetrySample
 from steptime.timeline.layout import lay_out
 from steptime.timeline.timeline import SegmentKind, Steps, Timeline
+from steptime.trials.budget import Spent
 from steptime.trials.trial import AppliedChange, Arm, Load, Run
 from steptime.trials.working_copy import Outputs, make_copy, offline_environment
 
@@ -48,7 +49,9 @@ class Stand:
 
 @dataclass(frozen=True, slots=True)
 class Turn:
-    """Which process it is: see `Run`."""
+    """Which process it is: see `Run`. deadline: seconds after which it is taken to hang. until_epoch: seconds of
+    time.time at which the budget is spent, None for no end. patched: source files (relative paths) with other text in
+    this run's copy."""
 
     arm: Arm
     stage: int
@@ -57,13 +60,15 @@ class Turn:
     options: ArmOptions
     rehearsal: bool = False
     deadline: float = 600.0
+    until_epoch: float | None = None
+    patched: tuple[tuple[str, str], ...] = ()
 
 
-def execute(stand: Stand, turn: Turn, patched: Sequence[tuple[Path, str]] = ()) -> Run:
-    """Runs a turn and reads what it left. patched: source files (relative) with other text in this run's copy.
+def execute(stand: Stand, turn: Turn, show: Callable[[Progress], None] | None = None) -> Run:
+    """Runs a turn and reads what it left. `show` is called twice a second.
 
-    Nothing that the job does raises: it is the run's `failure`. Raises KeyboardInterrupt, and SteptimeError for what
-    stops every run (no room, too large a copy).
+    Nothing that the job does raises: it is the run's `failure`. Raises Spent where it had to be ended because the
+    budget was spent, KeyboardInterrupt, and SteptimeError for what stops every run (no room, too large a copy).
     """
     name = f"{turn.stage}-{turn.position:03d}-{turn.arm.name}{'-rehearsal' * turn.rehearsal}"
     recording, copy = stand.folder / "arms" / name, stand.folder / "copies" / name
@@ -71,19 +76,22 @@ def execute(stand: Stand, turn: Turn, patched: Sequence[tuple[Path, str]] = ()) 
     shutil.rmtree(copy, ignore_errors=True)
     begin = time.monotonic()
     try:
-        directory, environment = _place(stand, copy, patched)
+        directory, environment = _place(stand, copy, turn.patched)
         options = ProbeOptions(profile=False, changes=turn.arm.changes, arm=turn.options)
-        place = Place(directory, environment, turn.deadline)
-        outcome = run_arm(_inside(stand, directory), recording, options, place)
+        left = turn.until_epoch - time.time() if turn.until_epoch is not None else turn.deadline
+        place = Place(directory, environment, max(0.0, min(left, turn.deadline)))
+        outcome = run_arm(_inside(stand, directory), recording, options, place, show)
     finally:
         shutil.rmtree(copy, ignore_errors=True)
+    if left < turn.deadline and outcome.problems and outcome.problems[0].startswith(DEADLINE_PASSED):
+        raise Spent
     run = _read(turn, outcome, time.monotonic() - begin)
     if not stand.keep and not run.failure:
         shutil.rmtree(recording, ignore_errors=True)
     return run
 
 
-def _place(stand: Stand, copy: Path, patched: Sequence[tuple[Path, str]]) -> tuple[Path, tuple[tuple[str, str], ...]]:
+def _place(stand: Stand, copy: Path, patched: Sequence[tuple[str, str]]) -> tuple[Path, tuple[tuple[str, str], ...]]:
     if stand.outputs is None and not patched:
         return stand.directory, offline_environment(stand.folder)
     outputs = stand.outputs or Outputs(frozenset(), frozenset())
@@ -190,6 +198,11 @@ def _throttled(sample: TelemetrySample) -> bool:
     return bool((sample.gpu_throttle_reasons or 0) & THROTTLED)
 
 
+def seconds_to_first_step(process: Process) -> float:
+    """Seconds from the start of a recorded process to the end of its first step; 0 where it took none."""
+    return _start_seconds(process, lay_out(process).steps)
+
+
 def _start_seconds(process: Process, steps: Steps) -> float:
     """Seconds from the start of the process to the end of its first step."""
     if not len(steps.end):
@@ -208,7 +221,7 @@ def _failure(outcome: Outcome) -> str:
     if outcome.status == 0 and outcome.signal is None and outcome.steps_seen:
         return ""
     said = last_lines(outcome.recording / OUTPUT)
-    if outcome.problems and outcome.problems[0].startswith("It was ended"):
+    if outcome.problems and outcome.problems[0].startswith(DEADLINE_PASSED):
         what = outcome.problems[0]
     elif not outcome.steps_seen and outcome.status == 0:
         what = "It ended without a training step"

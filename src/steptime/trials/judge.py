@@ -85,18 +85,19 @@ def comparisons_of(name: str, runs: Sequence[Run]) -> tuple[Comparison, ...]:
     """An arm's runs, each between the baselines that enclose it. Disturbed ones are left out where enough others are
     there."""
     baselines = [run for run in runs if run.arm == BASELINE and _timed(run)]
-    quietest = min((run.load.other_cpu for run in runs if _timed(run)), default=0.0)
     calm, all_of_them = [], []
     for run in runs:
         if run.arm != name or not _timed(run):
             continue
-        before = max((each for each in baselines if each.position < run.position), key=_position, default=None)
-        after = min((each for each in baselines if each.position > run.position), key=_position, default=None)
+        here = [each for each in baselines if each.place == run.place]
+        before = max((each for each in here if each.position < run.position), key=_position, default=None)
+        after = min((each for each in here if each.position > run.position), key=_position, default=None)
         if before is None or after is None:
             continue
         place = (run.position - before.position) / (after.position - before.position)
         comparison = compared(before.step_ns, run.step_ns, after.step_ns, place)
         all_of_them.append(comparison)
+        quietest = min(each.load.other_cpu for each in runs if each.place == run.place and _timed(each))
         if not any(disturbed(each, quietest) for each in (before, run, after)):
             calm.append(comparison)
     return tuple(calm if len(calm) >= LEAST_ROUNDS else all_of_them)
@@ -104,9 +105,10 @@ def comparisons_of(name: str, runs: Sequence[Run]) -> tuple[Comparison, ...]:
 
 def disturbed(run: Run, quietest: float) -> bool:
     """Whether somebody else used the machine while the run's steps were taken. quietest: the least foreign load, in
-    CPUs, that any run of the trial had."""
+    CPUs, that any run of the trial had there."""
     load = run.load
-    return load.other_cpu > quietest + OTHER_CPU or load.other_device_users or load.device_throttled
+    crowded = load.other_cpu > quietest + OTHER_CPU or (load.steal or 0.0) > OTHER_CPU
+    return crowded or load.other_device_users or load.device_throttled
 
 
 def control_noise(runs: Sequence[Run]) -> float:

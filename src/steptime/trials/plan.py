@@ -78,12 +78,13 @@ def script_of(stand: Stand) -> Path | None:
 def prove(bench: Bench, taken: Arm, patch: Patch) -> Judgement | None:
     """Runs the patch by itself, none of our changes in force, against the job as it is; None where it is empty, or no
     time is left."""
-    if not (patch.files or patch.environment) or bench.left() <= 0:
+    if not (patch.files or patch.environment) or bench.budget.left() <= 0:
         return None
     variables = (Change("environment", arguments=patch.environment),) if patch.environment else ()
     arm = replace(taken, name=PATCH, label="alone", changes=variables, predicted=None)
-    stage = 1 + max((run.stage for run in bench.runs if run.arm != PATCH), default=0)
-    (judgement,) = bench.conduct(stage, (arm,), patches={PATCH: [(path, new) for path, _, new in patch.files]})
+    going_on = bench.runs[-1].stage in bench.stages(PATCH)  # it was interrupted while it was proved
+    stage = max(run.stage for run in bench.runs) + (not going_on)
+    (judgement,) = bench.conduct(stage, (arm,), patched=tuple((str(path), new) for path, _, new in patch.files))
     return judgement
 
 

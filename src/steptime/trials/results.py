@@ -23,7 +23,8 @@ FORMAT = 1
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """What is to be tried. recording: the one whose findings are answered."""
+    """What is to be tried. recording: the one whose findings are answered. step_seconds, start_seconds: a step of it,
+    and the time to the end of its first one; 0 where that is not known."""
 
     command: tuple[str, ...]
     directory: str
@@ -32,6 +33,8 @@ class Plan:
     min_gain: float
     in_place: bool = False
     format: int = FORMAT
+    step_seconds: float = 0.0
+    start_seconds: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)

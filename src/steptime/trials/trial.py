@@ -90,7 +90,8 @@ class Run:
 
     step_ns: steady steps in order, with the starts of loader workers in them and evaluations left out. losses: per
     step from the first one on, None where no backward was seen. norms: gradient norm of each parameter, a tuple for
-    each of the first steps. failure: in words, with the job's last lines; "" where it went well.
+    each of the first steps. failure: in words, with the job's last lines; "" where it went well. place: the device it
+    ran on where a trial uses several ("" for this machine): only runs of one place are compared in their speed.
     """
 
     arm: str
@@ -110,6 +111,7 @@ class Run:
     changes: tuple[AppliedChange, ...] = ()
     load: Load = Load()
     folder: str = ""
+    place: str = ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,0 +1,75 @@
+"""What `try -- CMD…` and `lab -- CMD…` begin with: the job as it is, measured, for no longer than that takes."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from steptime.capture.arm import DEADLINE_PASSED, OUTPUT, Place, run_arm
+from steptime.capture.command import default_recording
+from steptime.capture.outcome import Outcome, ProbeOptions, Progress
+from steptime.capture.progress import PROFILED
+from steptime.cli.aftermath import measure_ceilings, nothing_measured
+from steptime.cli.border import say
+from steptime.cli.progress import Announcer
+from steptime.errors import NothingMeasuredError
+from steptime.trials.execute import last_lines
+from steptime.trials.working_copy import offline_environment
+
+STEPS, SECONDS = 20, 8.0
+"""After the profile: steps without it, and the time in which the watch measures its own cost."""
+SHARE = 0.5
+"""Of the budget: a job that has not come to its steady steps then leaves no time to try anything."""
+
+
+class Enough:
+    """Whether the job has been seen enough of."""
+
+    def __init__(self, announcer: Announcer | None) -> None:
+        self._announcer = announcer
+        self._since: Progress | None = None
+
+    def __call__(self, progress: Progress) -> bool:
+        """Called twice a second."""
+        if self._announcer is not None:
+            self._announcer.show(progress)
+        if progress.stage != PROFILED:
+            return False
+        if self._since is None:
+            self._since = progress
+        seconds = progress.elapsed_seconds - self._since.elapsed_seconds
+        return seconds >= SECONDS and progress.steps - self._since.steps >= STEPS
+
+
+def measure(command: Sequence[str], budget: float, *, quiet: bool) -> Path:
+    """Runs the command in its own folder until it has been measured, and returns the recording. budget: seconds.
+
+    Its input is empty and its output goes beside the recording. Raises what `capture.arm.run_arm` raises, and
+    NothingMeasuredError.
+    """
+    folder = default_recording(command)
+    if not quiet:
+        say("measuring the job as it is, until its steps are known")
+    enough = Enough(None if quiet else Announcer(say))
+    place = Place(Path.cwd(), offline_environment(folder.absolute()), SHARE * budget)
+    outcome = run_arm(command, folder, ProbeOptions(), place, enough)
+    if not outcome.steps_seen:
+        raise _reason(outcome, folder, SHARE * budget)
+    measure_ceilings(folder, quiet=quiet)
+    return folder
+
+
+def _reason(outcome: Outcome, folder: Path, seconds: float) -> NothingMeasuredError:
+    """Why there is nothing to try."""
+    if any(problem.startswith(DEADLINE_PASSED) for problem in outcome.problems):
+        return NothingMeasuredError(
+            "no-steps",
+            f"The job took no training step in {seconds:.0f} s, half of the budget: give it more with --budget, or "
+            f"check that it trains here; its output is in {folder / OUTPUT}.",
+        )
+    reason = nothing_measured(outcome, folder)
+    said = last_lines(folder / OUTPUT)
+    if reason is None or not said:
+        return reason or NothingMeasuredError("no-steps", "The job took no training step.")
+    hint = " (in a trial a job's input is empty: give what it asks for in its options)" if "EOFError" in said else ""
+    return NothingMeasuredError(reason.slug, f"{reason.sentence} It said: {said}{hint}")

@@ -1,0 +1,49 @@
+"""What is said while the arms of a trial run: a line for each process that begins, and in a terminal the step it is at.
+
+Their own output goes to files, so that line can be drawn in place.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+
+from steptime.quantities import format_duration
+from steptime.trials.conduct import Notice
+
+
+class TrialAnnouncer:
+    """Tells each process that begins, and, in a terminal, the step that it is at."""
+
+    def __init__(self, say: Callable[[str], None]) -> None:
+        self._say = say
+        self._live = sys.stderr.isatty()
+        self._drawn = 0
+
+    def show(self, notice: Notice) -> None:
+        """Called when a process begins, and twice a second."""
+        if notice.begins:
+            self.clear()
+            self._say(_line(notice))
+        elif self._live:
+            text = f"  step {notice.done} of {notice.steps}{_to_go(notice)}"
+            sys.stderr.write(f"\r{text:<{self._drawn}}")
+            sys.stderr.flush()
+            self._drawn = len(text)
+
+    def clear(self) -> None:
+        """Takes the drawn line away."""
+        if self._drawn:
+            sys.stderr.write(f"\r{'':<{self._drawn}}\r")
+            self._drawn = 0
+
+
+def _line(notice: Notice) -> str:
+    turn = notice.turn
+    what = "rehearsal" if turn.rehearsal else f"round {turn.round + 1}, {notice.steps} steps"
+    label = f" {turn.arm.label}" if turn.arm.label else ""
+    return f"{turn.arm.name}{label}: {what}{_to_go(notice)}"
+
+
+def _to_go(notice: Notice) -> str:
+    return f"; about {format_duration(notice.eta * 1e9)} to go" if notice.eta else ""
