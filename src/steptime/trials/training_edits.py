@@ -30,11 +30,14 @@ def with_autocast(module: libcst.Module, edit: AutocastEdit) -> libcst.Module | 
     if forward is None or backward is None or forward.block is not backward.block or forward.index >= backward.index:
         return None
     statements = statements_of(forward.block)
-    moved = statements[forward.index : backward.index]
+    end = backward.index
+    while end > forward.index + 1 and _clears_gradients(statements[end - 1]):
+        end -= 1
+    moved = statements[forward.index : end]
     context = libcst.parse_expression(f'{torch}.autocast("{edit.device}", dtype={torch}.{edit.dtype})')
     inside = libcst.IndentedBlock([moved[0].with_changes(leading_lines=()), *moved[1:]])
     wrapped = libcst.With([libcst.WithItem(context)], inside, leading_lines=moved[0].leading_lines)
-    body = [*statements[: forward.index], wrapped, *statements[backward.index :]]
+    body = [*statements[: forward.index], wrapped, *statements[end:]]
     changed = forward.block.with_changes(body=body)
     if isinstance(changed, libcst.Module):
         return changed
@@ -90,14 +93,25 @@ def with_switch(module: libcst.Module, edit: SwitchEdit) -> libcst.Module | None
 
 
 def with_import(module: libcst.Module, name: str) -> libcst.Module | None:
-    """`import name` before the first import at the top that is no `from __future__`; None where there is none."""
-    for index, statement in enumerate(module.body):
-        if not isinstance(statement, libcst.SimpleStatementLine):
-            continue
-        imports = [each for each in statement.body if isinstance(each, libcst.Import | libcst.ImportFrom)]
-        if imports and not _is_future(imports[0]):
-            return _inserted(module, {(id(module), index): [f"import {name}"]})
-    return None
+    """`import name` among the imports at the top, in the order of the alphabet where those are in it; None where there
+    is none."""
+    plain = [index for index, statement in enumerate(module.body) if _imported(statement)]
+    if not plain:
+        return None
+    later = next((index for index in plain if _imported(module.body[index]) > name), plain[0])
+    return _inserted(module, {(id(module), later): [f"import {name}"]})
+
+
+def _imported(statement: libcst.CSTNode) -> str:
+    """The first name of a plain import, "" for everything else."""
+    first = statement.body[0] if isinstance(statement, libcst.SimpleStatementLine) else None
+    return first.names[0].evaluated_name if isinstance(first, libcst.Import) else ""
+
+
+def _clears_gradients(statement: Statement) -> bool:
+    """`optimizer.zero_grad()` between loss and backward is none of autocast's business."""
+    calls = [node for node in nodes_in(statement) if isinstance(node, libcst.Call)]
+    return len(calls) == 1 and isinstance(calls[0].func, libcst.Attribute) and calls[0].func.attr.value == "zero_grad"
 
 
 # -- where ------------------------------------------------------------------------------------------------------------
@@ -168,14 +182,6 @@ def _is_saved(source: Source, model: str) -> bool:
 
 def _key(place: Place) -> tuple[int, int]:
     return id(place.block), place.index
-
-
-def _is_future(statement: libcst.Import | libcst.ImportFrom) -> bool:
-    return (
-        isinstance(statement, libcst.ImportFrom)
-        and isinstance(statement.module, libcst.Name)
-        and statement.module.value == "__future__"
-    )
 
 
 class _SwitchedOff(libcst.CSTTransformer):
