@@ -9,7 +9,7 @@ from steptime.findings.stakes import modelled
 from steptime.quantities import SourceLine
 from steptime.remedies.remedy import CallEdit, Option, Promise, Snippet, remedy
 
-ZEROING = frozenset({"zero_", "_foreach_zero_"})
+ZEROING = frozenset({"zero", "_foreach_zero"})
 ELSEWHERE = frozenset({"forward", "backward"})
 """Phases whose zeros are the model's own, or autograd's."""
 LEAST_SHARE = 0.005

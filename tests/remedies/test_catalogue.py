@@ -1,0 +1,317 @@
+"""Each remedy proposes itself where the case holds the evidence for it, and not where it is in force already."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+from findings.healthy import HEALTHY, MS, about, accounts, line, loader, operator, optimizer, step
+from findings.planted import PLANTED
+
+from steptime.changes import Change
+from steptime.findings.case import (
+    AllocationUse,
+    Case,
+    CollectiveUse,
+    CompilationUse,
+    KernelUse,
+    MachineUse,
+    OperatorUse,
+    PredictionUse,
+    ReplayUse,
+    RootUse,
+    SettingsUse,
+)
+from steptime.findings.catalogue import CATALOGUE as RULES
+from steptime.findings.examine import examine
+from steptime.quantities import SourceLine
+from steptime.remedies.catalogue import CATALOGUE
+from steptime.remedies.pages import find_remedy
+from steptime.remedies.propose import propose
+from steptime.remedies.remedy import (
+    AutocastEdit,
+    CallEdit,
+    EnvironmentEdit,
+    LoopEdit,
+    ModelEdit,
+    Option,
+    Snippet,
+    StatementEdit,
+    SwitchEdit,
+)
+
+SETTINGS = SettingsUse(intra_op_threads=1, usable_cpus=8, logical_cpus=8, cudnn_benchmark=False)
+CUDA = replace(HEALTHY, step=step(device="cuda"), settings=SETTINGS)
+FAST = MachineUse("H", True, 50e12, 3e12, 5e3, (("float32", 50e12), ("bfloat16", 800e12), ("float16", 800e12)))
+DDP = RootUse("DistributedDataParallel", 12, 100_000_000, "cuda")
+
+
+def options(code: str, case: Case) -> tuple[Option, ...]:
+    remedy = find_remedy(code)
+    assert remedy is not None
+    return remedy(case)
+
+
+def only(code: str, case: Case) -> Option:
+    (option,) = options(code, case)
+    return option
+
+
+def change(option: Option) -> Change:
+    (found,) = option.changes
+    return found
+
+
+def test_every_remedy_answers_rules_that_there_are() -> None:
+    known = {rule.code for rule in RULES}
+    for remedy in CATALOGUE:
+        assert remedy.addresses
+        assert remedy.addresses <= known, remedy.code
+
+
+ANSWERS = {
+    "too-few-workers": "RM101",
+    "workers-restarted": "RM102",
+    "host-sync": "RM106",
+    "garbage-collection": "RM107",
+    "dispatch-loop": "RM108",
+    "list-conversion": "RM108",
+    "single-tensor-optimizer": "RM201",
+    "memory-bound-pointwise": "RM303",
+    "launch-bound": "RM303",
+    "recompute": "RM305",
+    "recompilation": "RM309",
+    "thread-oversubscription": "RM401",
+    "detect-anomaly": "RM501",
+    "deterministic-left-on": "RM502",
+    "profiler-left-on": "RM503",
+}
+
+
+@pytest.mark.parametrize(("rule", "code"), ANSWERS.items())
+def test_a_planted_fault_gets_its_remedy(rule: str, code: str) -> None:
+    case = PLANTED[rule]["fires"]
+    assert code in {proposal.remedy.code for proposal in propose(case, examine(case).findings)}
+
+
+def test_a_healthy_job_gets_none() -> None:
+    assert propose(HEALTHY, examine(HEALTHY).findings) == ()
+
+
+# -- input -----------------------------------------------------------------------------------------------------------
+
+
+def test_more_batches_in_store_are_for_items_that_vary_not_for_too_few_workers() -> None:
+    keeps_up = replace(
+        HEALTHY, loader=loader(3 * MS, 0.3 * MS, workers=2, prefetch_factor=2, persistent_workers=True), contention=None
+    )
+    option = only("RM103", keeps_up)
+    assert change(option).argument("prefetch_factor") == 8
+    assert option.saving is not None
+    assert option.saving.high <= 3.1 * MS
+    assert isinstance(option.edit, CallEdit)
+    too_few = replace(keeps_up, loader=loader(3 * MS, 3 * MS, workers=2, prefetch_factor=2))
+    deep = replace(keeps_up, loader=loader(3 * MS, 0.3 * MS, workers=2, prefetch_factor=16))
+    none = replace(keeps_up, loader=loader(3 * MS, 0.3 * MS, workers=0))
+    assert [options("RM103", case) for case in (too_few, deep, none)] == [(), (), ()]
+
+
+def test_advice_has_the_line_of_the_finding_and_its_ceiling() -> None:
+    case = PLANTED["dispatch-loop"]["fires"]
+    findings = examine(case).findings
+    proposal = next(each for each in propose(case, findings) if each.remedy.code == "RM108")
+    finding = next(each for each in findings if each.code == proposal.finding)
+    assert proposal.advice_only
+    assert isinstance(proposal.option.edit, Snippet)
+    assert proposal.option.edit.site == finding.source
+    assert finding.at_stake is not None
+    most = case.step.duration.value / (case.step.duration.value - finding.at_stake.value)
+    assert f"At most {most:.2f}×" in proposal.option.advice
+
+
+# -- optimiser -------------------------------------------------------------------------------------------------------
+
+
+def test_an_optimiser_in_8_bits_needs_its_package_and_a_device() -> None:
+    large = optimizer(8 * MS, elements=50_000_000)
+    case = replace(CUDA, optimizers=(large,), settings=replace(SETTINGS, packages=("torchao",)))
+    option = only("RM202", case)
+    assert change(option) == Change("optimizer-8bit", arguments=(("package", "torchao"),))
+    without = replace(case, settings=SETTINGS)
+    on_cpu = replace(case, step=step())
+    sgd = replace(case, optimizers=(optimizer(8 * MS, elements=50_000_000, type="SGD"),))
+    assert [options("RM202", each) for each in (without, on_cpu, sgd)] == [(), (), ()]
+
+
+def test_gradients_are_dropped_where_zeroing_them_is_seen() -> None:
+    zeroing = operator("zero_", 12, 1 * MS, "memory", "rest")
+    asked = line("optimizer.zero_grad(set_to_none=False)", 1 * MS)
+    option = only("RM203", replace(HEALTHY, operators=(zeroing,), lines=(asked,)))
+    assert option.edit == CallEdit("zero_grad", (("set_to_none", "True"),), asked.source)
+    assert option.saving is not None
+    assert (option.saving.low, option.saving.high) == (1 * MS, 2 * MS)
+    of_the_model = replace(HEALTHY, operators=(operator("zero_", 12, 1 * MS, "memory", "forward"),))
+    assert options("RM203", HEALTHY) == options("RM203", of_the_model) == ()
+
+
+# -- precision, layout, compilation ----------------------------------------------------------------------------------
+
+
+def test_float16_is_for_devices_that_are_slower_in_bfloat16() -> None:
+    turing = replace(FAST, rates=(("float32", 8e12), ("float16", 60e12)))
+    option = only("RM306", replace(CUDA, machine=turing))
+    assert change(option) == Change("autocast", arguments=(("dtype", "float16"), ("device", "cuda")))
+    assert option.saving is not None
+    assert option.saving.high == pytest.approx(CUDA.accounts[0].duration.value * (1 - 8 / 60))
+    assert options("RM306", replace(CUDA, machine=FAST)) == ()
+    assert options("RM306", replace(HEALTHY, machine=turing)) == ()
+
+
+def test_autocast_and_compilation_are_written_where_the_loop_is_known() -> None:
+    fast = replace(HEALTHY.machine or FAST, rates=(("float32", 1e11), ("bfloat16", 3e11)))
+    case = replace(HEALTHY, machine=fast, roots=(RootUse("Net", 12, 800_000),))
+    forward, backward = case.lines[0].source, case.lines[1].source
+    source = SourceLine("train.py", forward.line + 1, "main", "loss.backward()")
+    case = replace(case, lines=(case.lines[0], replace(case.lines[1], source=source)))
+    edit = only("RM301", case).edit
+    assert isinstance(edit, AutocastEdit)
+    assert (edit.forward, edit.backward, edit.device, edit.dtype) == (forward, source, "cpu", "bfloat16")
+    compiled = only("RM303", case).edit
+    assert isinstance(compiled, ModelEdit)
+    assert (compiled.prefixed, compiled.in_place) == (True, "{model}.compile()")
+    assert compiled.optimizer == case.optimizers[0].site
+    own = replace(case, roots=(RootUse("Sequential", 12, 800_000, own=True),))
+    edit = only("RM303", own).edit
+    assert isinstance(edit, ModelEdit)
+    assert edit.in_place == ""  # torch passes over a Sequential that is compiled in place
+    twice = replace(case, lines=(*case.lines, replace(case.lines[1], source=backward)))
+    assert isinstance(only("RM301", twice).edit, Snippet)
+    assert isinstance(only("RM303", twice).edit, Snippet)
+
+
+def test_what_is_compiled_is_not_compiled_again() -> None:
+    compiled = replace(CUDA, roots=(RootUse("OptimizedModule", 12, 800_000, "cuda", compiled=True),))
+    for code in ("RM303", "RM307"):
+        assert options(code, CUDA)
+        assert options(code, compiled) == ()
+    assert options("RM307", HEALTHY) == ()  # graphs are CUDA's
+
+
+def test_graphs_save_what_the_replay_as_one_launch_says() -> None:
+    saved = PredictionUse("one launch", about(4 * MS), 5 * MS)
+    case = replace(CUDA, replay=ReplayUse(0.02, 4, (), (saved,)))
+    option = only("RM307", case)
+    assert option.saving is not None
+    assert option.saving.value == pytest.approx(0.6 * 4 * MS)
+    assert change(option).argument("mode") == "reduce-overhead"
+
+
+def test_attention_tries_flash_only_in_half_precision() -> None:
+    kernel = KernelUse("softmax", "aten::_softmax", 12, 4 * MS, "memory", number_format="float32")
+    single = options("RM308", replace(CUDA, kernels=(kernel,)))
+    half = options("RM308", replace(CUDA, kernels=(replace(kernel, number_format="bfloat16"),)))
+    assert [[each.argument("backend") for each in option.changes] for option in single] == [["efficient"], []]
+    assert [[each.argument("backend") for each in option.changes] for option in half] == [["efficient"], ["flash"], []]
+    assert options("RM308", HEALTHY) == ()
+
+
+def test_sizes_become_symbols_only_where_they_are_compiled_again_late() -> None:
+    late = CompilationUse(SourceLine("train.py", 3), 2_000_000_000, True)
+    early = replace(late, after_warm_up=False)
+    option = only("RM309", replace(HEALTHY, compilations=(late, late, early)))
+    assert option.saving is not None
+    assert option.saving.high == pytest.approx(4e9 / HEALTHY.step.steady)
+    assert option.edit == CallEdit("torch.compile", (("dynamic", "True"),))
+    assert options("RM309", replace(HEALTHY, compilations=(early,))) == ()
+
+
+def test_tensor_float_is_not_proposed_where_it_is_in_force() -> None:
+    assert isinstance(only("RM302", CUDA).edit, StatementEdit)
+    assert options("RM302", replace(CUDA, settings=replace(SETTINGS, matmul_precision="high"))) == ()
+
+
+# -- the machine -----------------------------------------------------------------------------------------------------
+
+STALLS = (AllocationUse("cudaMalloc", 3, about(1 * MS), about(2 * MS)),)
+
+
+def test_segments_that_grow_are_added_to_what_is_set_already() -> None:
+    case = replace(CUDA, allocations=STALLS, settings=replace(SETTINGS, allocator="max_split_size_mb:128"))
+    option = only("RM403", case)
+    value = "max_split_size_mb:128,expandable_segments:True"
+    assert change(option) == Change("environment", arguments=(("PYTORCH_CUDA_ALLOC_CONF", value),))
+    assert option.edit == EnvironmentEdit((("PYTORCH_CUDA_ALLOC_CONF", value),))
+    on = replace(case, settings=replace(SETTINGS, allocator="expandable_segments:True"))
+    uncached = replace(case, allocations=(replace(STALLS[0], calls=400),))
+    assert options("RM403", on) == options("RM403", uncached) == options("RM403", replace(HEALTHY)) == ()
+
+
+def test_cudnn_chooses_by_trying_where_convolutions_matter() -> None:
+    convolutions = (OperatorUse("aten::cudnn_convolution", 20, 9 * MS, "compute"),)
+    case = replace(CUDA, operators=convolutions)
+    assert change(only("RM404", case)) == Change("cudnn-benchmark")
+    on = replace(case, settings=replace(SETTINGS, cudnn_benchmark=True))
+    repeatable = replace(case, settings=replace(SETTINGS, deterministic=True))
+    few = replace(case, operators=(replace(convolutions[0], duration=1 * MS),))
+    assert [options("RM404", each) for each in (on, repeatable, few, replace(case, step=step()))] == [()] * 4
+
+
+# -- switches, memory ------------------------------------------------------------------------------------------------
+
+
+def test_switches_that_are_off_are_left_alone() -> None:
+    on = replace(HEALTHY, settings=replace(SETTINGS, detect_anomaly=True, deterministic=True, profiler=True))
+    assert isinstance(only("RM501", on).edit, SwitchEdit)
+    assert isinstance(only("RM502", on).edit, SwitchEdit)
+    assert change(only("RM503", on)) == Change("profiler-off")
+    assert [options(code, HEALTHY) for code in ("RM501", "RM502", "RM503")] == [(), (), ()]
+
+
+def test_objects_are_frozen_before_the_loop_that_is_known() -> None:
+    known = replace(HEALTHY, lines=(HEALTHY.lines[0], replace(HEALTHY.lines[1], source=_below(HEALTHY))))
+    assert isinstance(only("RM107", replace(HEALTHY, lines=())).edit, Snippet)
+    assert isinstance(only("RM107", known).edit, LoopEdit)
+
+
+def _below(case: Case) -> SourceLine:
+    first = case.lines[0].source
+    return SourceLine(first.file, first.line + 1, first.function, "loss.backward()")
+
+
+def test_activations_are_computed_again_only_where_memory_stalls() -> None:
+    full = replace(CUDA, allocations=(replace(STALLS[0], name="cudaFree"),))
+    assert change(only("RM601", full)) == Change("checkpointing")
+    assert options("RM601", replace(CUDA, allocations=STALLS)) == options("RM601", CUDA) == ()
+
+
+# -- several ranks ---------------------------------------------------------------------------------------------------
+
+EXCHANGE = CollectiveUse("allreduce", "0", 8, about(6 * MS), about(5 * MS), bytes=400e6)
+RANKS = replace(
+    CUDA, roots=(DDP,), collectives=(EXCHANGE,), accounts=accounts(communication=5 * MS), step=step(device="cuda")
+)
+
+
+def test_buckets_grow_where_there_are_many_collectives() -> None:
+    views, buckets = options("RM701", RANKS)
+    assert dict(change(views).arguments) == {"static_graph": True, "gradient_as_bucket_view": True}
+    assert change(buckets).argument("bucket_cap_mb") == 100
+    few = replace(RANKS, collectives=(replace(EXCHANGE, calls=1),))
+    assert change(options("RM701", few)[1]).argument("bucket_cap_mb") == 5
+    assert options("RM701", replace(RANKS, roots=())) == ()
+
+
+def test_gradients_are_exchanged_once_an_update() -> None:
+    accumulating = replace(RANKS, step=replace(RANKS.step, micro_batches=4.0))
+    option = only("RM702", accumulating)
+    assert change(option) == Change("no-sync")
+    assert option.saving is not None
+    assert option.saving.value == pytest.approx(0.75 * 5 * MS)
+    assert option.label == "no_sync() in 3 of 4 backwards"
+    once = replace(accumulating, collectives=(replace(EXCHANGE, bytes=100e6),))
+    assert options("RM702", once) == options("RM702", RANKS) == ()
+
+
+def test_accumulating_is_advice_and_never_tried() -> None:
+    assert only("RM703", RANKS).changes == ()
+    assert options("RM703", replace(RANKS, step=replace(RANKS.step, micro_batches=4.0))) == ()
