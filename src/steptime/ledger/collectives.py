@@ -63,12 +63,14 @@ class CollectiveTotal:
 
 @dataclass(frozen=True, slots=True)
 class Parameters:
-    """What one collective was called with. bytes: None where the trace does not say."""
+    """What one collective was called with. bytes: None where the trace does not say. members: ranks of the group as the
+    file spells them, "" where it does not."""
 
     name: str
     group: str = ""
     size: int = 0
     bytes: int | None = None
+    members: str = ""
 
 
 def collectives_of(trace: Trace, links: Links, windows: Int64) -> tuple[CollectiveTotal, ...]:
@@ -129,7 +131,8 @@ def _parameters(trace: Trace, kernel: int, annotation: int, arguments: Mapping[s
     given = [arguments.get(key) for key in ("In msg nelems", "Out msg nelems")]
     elements = max((int(each) for each in given if isinstance(each, int)), default=None)
     total = None if elements is None or item is None else elements * item
-    return Parameters(name, group, size if isinstance(size, int) else 0, total)
+    members = str(arguments.get("Process Group Ranks") or "")
+    return Parameters(name, group, size if isinstance(size, int) else 0, total, members)
 
 
 def _without_arguments(trace: Trace, kernel: int, annotation: int) -> Parameters:
@@ -139,13 +142,13 @@ def _without_arguments(trace: Trace, kernel: int, annotation: int) -> Parameters
         name = ANNOTATED.sub("", trace.symbols[events.name[annotation]])
         shapes, types = int(events.shapes[annotation]), int(events.dtypes[annotation])
         known = shapes != ABSENT and types != ABSENT
-        return Parameters(name, bytes=_size(trace.shapes[shapes], trace.dtypes[types]) if known else None)
+        return Parameters(name, bytes=tensor_bytes(trace.shapes[shapes], trace.dtypes[types]) if known else None)
     symbol = trace.symbols[events.name[kernel]].replace("(anonymous namespace)::", "")
     found = KERNEL_KIND.search(symbol) or FUNCTION.search(symbol)
     return Parameters(found[1] if found else symbol)
 
 
-def _size(shapes: str, types: str) -> int | None:
+def tensor_bytes(shapes: str, types: str) -> int | None:
     """Bytes of the tensors of a call; None when one of them is not known."""
     total = 0
     for shape, kind in zip(json.loads(shapes), json.loads(types), strict=False):

@@ -72,8 +72,8 @@ class LateRank:
     median of the others is largest, excess: how much that is; excesses: all accounts with an excess. arithmetic: its
     FLOPs over the median of the others, None where not known. gain: what a step of the job would be shorter with it at
     the others' median, by replay. since: number of the first step from which on it is late (0: from the start), None
-    where there is no series; steadiness: share of the steps since then in which it was the last. source: the line behind
-    the excess.
+    where there is no series; steadiness: share of the steps since then in which it is late. source: the line behind the
+    excess.
     """
 
     ranks: tuple[int, ...]

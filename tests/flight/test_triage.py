@@ -1,0 +1,241 @@
+"""Planted hangs are named: which collective, which ranks, and what differs; a job that is well is let off."""
+
+from __future__ import annotations
+
+import os
+import pickle
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from flight.dumps import WORLD, entry, healthy, open_entry, write
+
+from steptime.errors import TraceError
+from steptime.flight.read import is_dump, read_dump, read_dumps
+from steptime.flight.stall import Fault, Stall, counted_ranks
+from steptime.flight.tell import as_text, to_json
+from steptime.flight.triage import Triage, triage
+
+TP = ("1", "tp")
+
+
+def examine(folder: Path) -> Triage:
+    return triage(read_dumps((str(folder),))[0])
+
+
+def cause(folder: Path) -> Stall:
+    found = examine(folder)
+    assert found.stalls
+    return found.stalls[0]
+
+
+@pytest.mark.parametrize("as_json", [False, True])
+def test_a_rank_that_never_came_is_named_with_its_last_line(tmp_path: Path, as_json: bool) -> None:
+    entries = healthy()
+    for rank in (0, 1, 3):
+        entries[rank].append(open_entry(3, 4, "all_gather"))
+    stall = cause(write(tmp_path / "dumps", entries, as_json=as_json))
+    assert (stall.fault, stall.culprits, stall.waiting) == (Fault.MISSING, (2,), (0, 1, 3))
+    assert (stall.operation, stall.sequence) == ("all_gather", 4)
+    assert stall.source is not None
+    assert (stall.source.file, stall.source.line) == ("/home/someone/train.py", 40)
+    assert "ranks 0, 1 and 3 wait in all_gather #4" in stall.sentence
+    assert "rank 2 never called it" in stall.sentence
+
+
+def test_another_size_is_laid_to_the_odd_rank(tmp_path: Path) -> None:
+    entries = healthy()
+    for rank in range(WORLD):
+        entries[rank].append(open_entry(3, 4, sizes=[[512]] if rank == 1 else [[1024]]))
+    stall = cause(write(tmp_path / "dumps", entries))
+    assert (stall.fault, stall.culprits) == (Fault.SIZE, (1,))
+    assert any("[512]" in each for each in stall.evidence)
+
+
+def test_another_element_type_is_laid_to_the_odd_rank(tmp_path: Path) -> None:
+    entries = healthy()
+    for rank in range(WORLD):
+        odd: dict[str, Any] = {"input_dtypes": ["Float"], "output_dtypes": ["Float"]} if rank == 3 else {}
+        entries[rank].append(open_entry(3, 4, **odd))
+    stall = cause(write(tmp_path / "dumps", entries))
+    assert (stall.fault, stall.culprits) == (Fault.ELEMENT_TYPE, (3,))
+
+
+def test_another_operation_and_another_order_are_told_apart(tmp_path: Path) -> None:
+    other = healthy()
+    for rank in range(WORLD):
+        other[rank].append(open_entry(3, 4, "broadcast" if rank == 2 else "all_reduce"))
+    stall = cause(write(tmp_path / "type", other))
+    assert (stall.fault, stall.culprits) == (Fault.TYPE, (2,))
+    swapped = healthy()
+    for rank in range(WORLD):
+        names = ("all_reduce", "all_gather")[:: -1 if rank == 2 else 1]
+        swapped[rank] += [open_entry(3, 4, names[0]), open_entry(4, 5, names[1])]
+    stall = cause(write(tmp_path / "order", swapped))
+    assert (stall.fault, stall.culprits) == (Fault.ORDER, (2,))
+
+
+def test_uneven_operations_may_differ_in_size(tmp_path: Path) -> None:
+    entries = healthy()
+    for rank in range(WORLD):
+        entries[rank].append(open_entry(3, 4, "all_to_all", sizes=[[rank + 1]]))
+    assert cause(write(tmp_path / "dumps", entries)).fault is Fault.NOT_DONE
+
+
+def test_ranks_that_wait_for_one_another_in_two_groups_are_called_a_circle(tmp_path: Path) -> None:
+    entries = healthy()
+    for rank in (0, 1, 2):
+        entries[rank].append(open_entry(3, 4))  # the whole job's all-reduce waits for rank 3 …
+    entries[3].append(open_entry(3, 1, "all_gather", process_group=TP))  # … which waits in its own group for rank 2
+    found = examine(write(tmp_path / "dumps", entries, {"1": [2, 3]}))
+    assert {stall.group for stall in found.stalls} == {"group tp", "group default_pg"}
+    assert not any(stall.consequence for stall in found.stalls)
+    assert all("a circle" in stall.evidence[-1] for stall in found.stalls)
+
+
+def test_a_chain_ends_at_the_rank_that_waits_nowhere(tmp_path: Path) -> None:
+    entries = healthy()
+    for rank in (0, 1):
+        entries[rank].append(open_entry(3, 4))
+    entries[3].append(open_entry(5, 1, "all_gather", process_group=TP))  # so rank 3 has not come to the all-reduce
+    found = examine(write(tmp_path / "dumps", entries, {"1": [2, 3]}))
+    assert {stall.culprits for stall in found.stalls} == {(2,)}
+
+
+def test_what_only_ends_late_on_some_ranks_is_passed_over_for_what_is_missing(tmp_path: Path) -> None:
+    entries = healthy()
+    entries[1][-1] |= {"state": "scheduled", "retired": False}
+    entries[0].append(open_entry(3, 4))
+    assert cause(write(tmp_path / "dumps", entries)).fault is Fault.MISSING
+
+
+def test_a_send_without_its_receive_is_found(tmp_path: Path) -> None:
+    entries = healthy()
+    send: dict[str, Any] = {"is_p2p": True, "p2p_seq_id": 7}
+    entries[0].append(open_entry(3, 3, "send 0->1", **send))
+    stall = cause(write(tmp_path / "dumps", entries))
+    assert (stall.fault, stall.waiting, stall.culprits) == (Fault.UNMATCHED, (0,), (1,))
+    entries[1].append(open_entry(3, 3, "recv 1<-0", sizes=[[99]], **send))
+    stall = cause(write(tmp_path / "sizes", entries))
+    assert stall.fault is Fault.SIZE
+
+
+def test_a_rank_without_a_dump_is_said_to_be_unknown(tmp_path: Path) -> None:
+    entries = healthy()
+    del entries[1]
+    for rank in entries:
+        entries[rank].append(open_entry(3, 4))
+    found = examine(write(tmp_path / "dumps", entries))
+    assert found.absent == (1,)
+    assert (found.stalls[0].fault, found.stalls[0].culprits) == (Fault.NO_DUMP, (1,))
+
+
+def test_a_ring_that_has_forgotten_the_beginning_still_agrees(tmp_path: Path) -> None:
+    entries = {rank: [entry(number, number + 1) for number in range(rank, 9)] for rank in range(WORLD)}
+    found = examine(write(tmp_path / "dumps", entries))
+    assert found.stalls == ()
+    assert found.checked == 6
+    assert "No rank waits" in as_text(found)
+
+
+def test_the_json_holds_every_stall_with_its_sentence(tmp_path: Path) -> None:
+    entries = healthy()
+    entries[0].append(open_entry(3, 4))
+    text = to_json(examine(write(tmp_path / "dumps", entries)))
+    assert '"sentence"' in text
+    assert '"fault": "missing"' in text
+
+
+class Evil:
+    """What a hostile pickle would have made."""
+
+    def __reduce__(self) -> tuple[Any, tuple[str]]:
+        return os.system, ("touch pwned",)
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        pickle.dumps(Evil()),
+        pickle.dumps({"entries": [], "pg_config": Evil()}),
+        b"",
+        b"\x80\x02}q\x00(",
+        b"not a dump",
+        b"[" * 100_000,
+        b"{}",
+        pickle.dumps([1, 2]),
+    ],
+)
+def test_what_is_no_dump_is_refused_and_nothing_in_it_runs(
+    data: bytes, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    path = tmp_path / "rank_0"
+    path.write_bytes(data)
+    with pytest.raises(TraceError, match="no dump of torch's flight recorder"):
+        read_dump(path)
+    assert not is_dump(path)
+    assert not (tmp_path / "pwned").exists()
+
+
+def test_two_dumps_of_one_rank_and_none_at_all_are_refused(tmp_path: Path) -> None:
+    folder = write(tmp_path / "dumps", healthy())
+    (folder / "copy_0").write_bytes((folder / "nccl_trace_rank_0").read_bytes())
+    with pytest.raises(TraceError, match="both of rank 0"):
+        read_dumps((str(folder),))
+    with pytest.raises(TraceError, match="No dump"):
+        read_dumps((str(tmp_path),))
+
+
+@pytest.mark.parametrize(
+    ("ranks", "text"),
+    [
+        ((), "no rank"),
+        ((3,), "rank 3"),
+        ((0, 2), "ranks 0 and 2"),
+        (range(64), "ranks 0 to 63"),
+        (range(0, 40, 2), "ranks 0, 2, 4 and 17 more"),
+    ],
+)
+def test_ranks_are_counted_where_they_are_many(ranks: Any, text: str) -> None:
+    assert counted_ranks(ranks) == text
+
+
+JOB = """
+import os, sys, time
+import torch, torch.distributed as distributed
+import torch._C._distributed_c10d as c10d
+rank, folder = int(sys.argv[1]), sys.argv[2]
+distributed.init_process_group("gloo", init_method=f"file://{folder}/../store", rank=rank, world_size=2)
+for _ in range(3):
+    distributed.all_reduce(torch.ones(10))
+if rank == 0:
+    work = distributed.all_reduce(torch.ones(20), async_op=True)  # rank 1 never calls it
+with open(os.path.join(folder, f"rank_{rank}"), "wb") as file:
+    file.write(c10d._dump_fr_trace())
+store = distributed.distributed_c10d._get_default_store()
+store.set(f"done{rank}", "1")
+store.wait(["done0", "done1"])
+os._exit(0)
+"""
+
+
+def test_a_real_hang_of_two_gloo_ranks_is_named(tmp_path: Path) -> None:
+    pytest.importorskip("torch")
+    folder = tmp_path / "dumps"
+    folder.mkdir()
+    environment = {**os.environ, "TORCH_FR_BUFFER_SIZE": "100", "OMP_NUM_THREADS": "1"}
+    command = [sys.executable, "-c", JOB]
+    ranks = [
+        subprocess.Popen([*command, str(rank), str(folder)], env=environment, stderr=subprocess.PIPE, text=True)
+        for rank in range(2)
+    ]
+    for errors in [rank.communicate(timeout=120)[1] for rank in ranks]:
+        if "has no attribute '_dump_fr_trace'" in errors:
+            pytest.skip("this torch has no flight recorder on the CPU")
+    assert [rank.returncode for rank in ranks] == [0, 0]
+    stall = cause(folder)
+    assert (stall.fault, stall.culprits, stall.waiting) == (Fault.MISSING, (1,), (0,))
+    assert (stall.operation, stall.sequence) == ("all_reduce", 4)
