@@ -9,6 +9,9 @@ from pathlib import Path
 
 from steptime._version import __version__
 from steptime.errors import NothingMeasuredError, UsageError
+from steptime.excerpt.excerpt import Excerpt
+from steptime.excerpt.recorded import excerpt_of_process
+from steptime.excerpt.traced import excerpt_of_trace
 from steptime.findings.assemble import assemble
 from steptime.findings.case import Case
 from steptime.findings.device_case import with_recorded_device
@@ -32,7 +35,9 @@ from steptime.recording.recording import Process, Recording
 from steptime.report import json
 from steptime.report.compose import compose
 from steptime.report.cost import cost_of
+from steptime.report.facts import Facts, facts_of_process, facts_of_trace, peak_bytes
 from steptime.report.report import Cost, Environment, ProcessReport, Report, Verdict
+from steptime.report.steps import StepSeries, series_of_process, series_of_trace
 from steptime.timeline.layout import Layout, lay_out_whole
 from steptime.timeline.timeline import Mode
 
@@ -78,7 +83,15 @@ def diagnose(recording: Recording, source: str) -> Report:
         cost = cost_of(process, steps)
         durations, steady = tuple(steps.duration.tolist()), tuple(steps.steady.tolist())
         notes = (*process.notes, f"Warm-up: {layout.timeline.warm_up_reason}.")
-        reports.append(_judge(_name(process), process.facts.rank, case, cost, durations, steady, notes))
+        judged = _judge(_name(process), process.facts.rank, case, cost, durations, steady, notes)
+        reports.append(
+            replace(
+                judged,
+                peak_bytes=peak_bytes(process),
+                series=series_of_process(layout.timeline, account.ledger),
+                excerpt=excerpt_of_process(process, steps, account, machine) if len(reports) < DETAILED_RANKS else None,
+            )
+        )
     if not reports:
         raise _too_few(recording, seen)
     return compose(source, _environment(recording), tuple(reports), tuple(problems))
@@ -103,6 +116,9 @@ class _Seen:
     device: str
     world: int | None
     damage: tuple[str, ...]
+    facts: Facts
+    series: StepSeries
+    excerpt: Excerpt | None
 
 
 def diagnose_traces(traces: Iterable[Trace], source: str, problems: tuple[str, ...] = ()) -> Report:
@@ -121,7 +137,7 @@ def diagnose_traces(traces: Iterable[Trace], source: str, problems: tuple[str, .
     ranks = rank_uses([each.arrivals for each in seen])
     reports = tuple(_judge_trace(each, replace(each.case, ranks=ranks, rank=each.rank)) for each in seen)
     told = (f"{each.name}: {said}" if len(seen) > 1 else said for each in seen for said in each.damage)
-    environment = Environment("", "", seen[0].device, "", "", __version__, len(seen))
+    environment = Environment("", "", seen[0].device, "", "", __version__, len(seen), facts=seen[0].facts)
     return compose(source, environment, reports, (*problems, *empty, *told, *_missing(seen)))
 
 
@@ -148,21 +164,26 @@ def _look(trace: Trace, steps: FoundSteps, number: int) -> _Seen:
     device = device_of(trace)
     looked = look_at_trace(trace, steps.borders, known(device), how=steps.how)
     rank = trace.rank if trace.rank is not None else number
+    warm_up = looked.case.step.warm_up
     return _Seen(
         name=f"rank {rank}",
         rank=rank,
         case=looked.case if number < DETAILED_RANKS else _trimmed(looked.case),
         arrivals=arrivals_of(trace, looked.windows, looked.ledger, rank),
-        walls=tuple((steps.borders[:, 1] - steps.borders[:, 0]).tolist()),
+        walls=tuple(looked.whole.wall.tolist()),
         device=device,
         world=trace.world_size,
         damage=trace.damage.sentences,
+        facts=facts_of_trace(trace),
+        series=series_of_trace(looked.whole, warm_up),
+        excerpt=excerpt_of_trace(trace, looked.borders, looked.windows, warm_up) if number < DETAILED_RANKS else None,
     )
 
 
 def _judge_trace(seen: _Seen, case: Case) -> ProcessReport:
     late = tuple(index >= case.step.warm_up for index in range(len(seen.walls)))
-    return _judge(seen.name, seen.rank, case, None, seen.walls, late, seen.damage)
+    judged = _judge(seen.name, seen.rank, case, None, seen.walls, late, seen.damage)
+    return replace(judged, series=seen.series, excerpt=seen.excerpt)
 
 
 def machine_of(recording: Recording) -> Machine | None:
@@ -222,6 +243,9 @@ def _environment(recording: Recording) -> Environment:
         torch=facts.torch,
         steptime=manifest.steptime,
         ranks=len(recording.processes),
+        commit=manifest.commit,
+        dirty=manifest.dirty,
+        facts=facts_of_process(recording.processes[0]),
     )
 
 

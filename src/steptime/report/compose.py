@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shlex
+from dataclasses import replace
 
 from steptime.findings.finding import Weight
 from steptime.findings.lateness import late_of
@@ -15,7 +16,7 @@ def compose(
 ) -> Report:
     """The report of a recording or of traces. source: the path as the user gave it. processes: at least one.
 
-    The rank that the others wait for comes first, else the slowest training process.
+    The rank that the others wait for comes first, else the slowest training process; it alone keeps its excerpt.
     """
     ordered = sorted(processes, key=lambda process: (-process.case.step.duration.value, process.rank or 0))
     if _alike(processes):
@@ -23,7 +24,8 @@ def compose(
     late = late_of(ordered[0].case.ranks)
     if late is not None:
         ordered = sorted(ordered, key=lambda process: process.rank != late.rank)
-    return Report(SCHEMA_VERSION, source, environment, tuple(ordered), next_command(source, ordered[0]), problems)
+    shown = (ordered[0], *(replace(process, excerpt=None) for process in ordered[1:]))
+    return Report(SCHEMA_VERSION, source, environment, shown, next_command(source, ordered[0]), problems)
 
 
 def next_command(source: str, process: ProcessReport) -> str:

@@ -1,6 +1,7 @@
 "use strict";
-// What the page does beyond showing itself: everything is readable without it. Text is only ever set as text.
-(() => {
+// What the page does beyond showing itself: everything but the timeline is readable without it. Text is only ever set
+// as text. What the other parts of the script share is what this one returns.
+const sheet = (() => {
   const root = document.documentElement;
   const find = (selector, inside = document) => Array.from(inside.querySelectorAll(selector));
   const byId = (name) => document.getElementById(name);
@@ -97,65 +98,28 @@
   find("[data-csv]").forEach((button) =>
     button.addEventListener("click", async () => answer(button, await copyText(asCsv(byId(button.dataset.csv))))));
 
-  // The data in the page, as it was written.
+  // The data in the page, as it was written; read when it is first asked for.
   const written = byId("report").textContent;
-  byId("save").addEventListener("click", () => {
+  let parsed = null;
+  const data = () => parsed || (parsed = JSON.parse(written));
+  const download = (content, type, name) => {
     const link = document.createElement("a");
-    link.href = URL.createObjectURL(new Blob([written], { type: "application/json" }));
-    link.download = "report.json";
+    link.href = URL.createObjectURL(new Blob([content], { type }));
+    link.download = name;
     link.click();
     window.setTimeout(() => URL.revokeObjectURL(link.href), 1000);
-  });
+  };
+  const save = byId("save");
+  if (save) save.addEventListener("click", () => download(written, "application/json", "report.json"));
 
-  // Steps: a click or the arrow keys choose one.
+  // What a terminal could not print, a reader is not to be fooled by either: marks that reorder text, controls.
+  const unprintable = /[\u0000-\u0009\u000b-\u001f\u007f-\u009f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069]/g;
+  const printable = (text) =>
+    text.replace(unprintable, (sign) => `\\u${sign.charCodeAt(0).toString(16).padStart(4, "0")}`);
   const duration = (ns) => {
     const [size, unit] = ns < 1e3 ? [1, "ns"] : ns < 1e6 ? [1e3, "µs"] : ns < 1e9 ? [1e6, "ms"] : [1e9, "s"];
     return `${Number((ns / size).toPrecision(4))} ${unit}`;
   };
-  const chart = byId("series");
-  if (chart) {
-    const process = JSON.parse(written).processes[0];
-    const usual = process.case.step.duration;
-    const ordered = process.step_ns.filter((_, step) => process.steady[step]).sort((a, b) => a - b);
-    const bars = find(".step", chart);
-    let chosen = -1;
-    const tell = (bar) => {
-      const step = Number(bar.dataset.slowest);
-      const spent = process.step_ns[step];
-      const change = usual.value ? (100 * (spent - usual.value)) / usual.value : 0;
-      const many = bar.dataset.first !== bar.dataset.last;
-      const kind = ["steady", "warm-up"].find((name) => bar.classList.contains(name)) || "set aside";
-      const faster = ordered.filter((other) => other < spent).length;
-      const place = process.steady[step] && ordered.length > 1 ? `, longer than ${faster} of ${ordered.length} steady steps` : "";
-      const which = many ? `Steps ${bar.dataset.first} to ${bar.dataset.last}; the slowest, ` : "";
-      return `${which}${many ? "s" : "S"}tep ${step}: ${duration(spent)}, ${kind}${place}; ` +
-        `${change >= 0 ? "+" : "−"}${Math.abs(change).toFixed(1)} % of the usual ${duration(usual.value)}.`;
-    };
-    const choose = (index) => {
-      if (bars[chosen]) bars[chosen].classList.remove("on");
-      chosen = Math.min(Math.max(index, 0), bars.length - 1);
-      bars[chosen].classList.add("on");
-      const words = tell(bars[chosen]);
-      byId("chosen").textContent = words;
-      chart.setAttribute("aria-valuenow", String(chosen));
-      chart.setAttribute("aria-valuetext", words);
-    };
-    chart.addEventListener("click", (event) => {
-      const box = chart.getBoundingClientRect();
-      const across = (100 * (event.clientX - box.left)) / box.width;
-      const begin = (bar) => parseFloat(bar.querySelector("rect").getAttribute("x"));
-      choose(bars.filter((bar) => begin(bar) <= across).length - 1);
-    });
-    chart.addEventListener("keydown", (event) => {
-      const moves = { ArrowRight: 1, ArrowUp: 1, ArrowLeft: -1, ArrowDown: -1, PageUp: 10, PageDown: -10 };
-      if (event.key === "Home") choose(0);
-      else if (event.key === "End") choose(bars.length - 1);
-      else if (event.key in moves) choose(chosen + moves[event.key]);
-      else return;
-      event.preventDefault();
-    });
-  }
-
   // Words beside the pointer, for what has a title inside a picture.
   const tip = byId("tip");
   const showTip = (words, x, y) => {
@@ -165,20 +129,21 @@
     tip.style.left = `${Math.max(6, Math.min(x + 14, window.innerWidth - box.width - 6))}px`;
     tip.style.top = `${y + 18 + box.height > window.innerHeight ? Math.max(6, y - box.height - 12) : y + 18}px`;
   };
-  find(".point, .step, .stack rect, .row svg, .floor rect").forEach((mark) => {
+  const hideTip = () => { tip.hidden = true; };
+  find(".point, .step, .stack rect, .row svg, .floor rect, .forest svg, .mark-of-step").forEach((mark) => {
     const title = Array.from(mark.children).find((child) => child.localName === "title");
     if (!title) return;
     const words = title.textContent.trim();
     title.remove();
     mark.addEventListener("pointermove", (event) => showTip(words, event.clientX, event.clientY));
-    mark.addEventListener("pointerleave", () => { tip.hidden = true; });
+    mark.addEventListener("pointerleave", hideTip);
     mark.addEventListener("focus", () => {
       const box = mark.getBoundingClientRect();
       showTip(words, box.left, box.bottom);
     });
-    mark.addEventListener("blur", () => { tip.hidden = true; });
+    mark.addEventListener("blur", hideTip);
   });
-  document.addEventListener("keydown", (event) => { if (event.key === "Escape") tip.hidden = true; });
+  document.addEventListener("keydown", (event) => { if (event.key === "Escape") hideTip(); });
 
   // Paper shows everything.
   window.addEventListener("beforeprint", () => find("details:not([open])").forEach((fold) => {
@@ -189,4 +154,7 @@
     fold.open = false;
     delete fold.dataset.printed;
   }));
+  // What may wait until the page has been seen.
+  const later = (work) => window.requestAnimationFrame(() => window.setTimeout(work, 0));
+  return { answer, byId, copyText, data, download, duration, find, hideTip, later, printable, root, showTip };
 })();

@@ -10,9 +10,11 @@ from dataclasses import dataclass, replace
 
 import msgspec
 
+from steptime.excerpt.excerpt import Excerpt
 from steptime.findings.case import Case
 from steptime.findings.explain import find_rule
 from steptime.findings.finding import Finding, Weight
+from steptime.ledger.ledger import Account
 from steptime.quantities import format_duration, format_share, format_source
 from steptime.report import json
 from steptime.report.device import roofline_sentences
@@ -51,6 +53,17 @@ class Told:
 
 
 @dataclass(frozen=True, slots=True)
+class Shown:
+    """What is said beside the timeline. accounts: that the step's time is posted to."""
+
+    step: int
+    how: str
+    events: int
+    left_out: int
+    accounts: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class View:
     """Everything that the template shows of the process in front."""
 
@@ -61,6 +74,7 @@ class View:
     waterfall: Waterfall | None
     phases: tuple[Segment, ...]
     series: Series | None
+    timeline: Shown | None
     roofline: RooflineChart | None
     roofline_sentences: tuple[str, ...]
     accounts: tuple[Grid, ...]
@@ -96,6 +110,7 @@ def view_of(report: Report) -> View:
         waterfall=waterfall(case),
         phases=_phases(case),
         series=series(process),
+        timeline=_shown(process.excerpt) if process.excerpt is not None and process.excerpt.events else None,
         roofline=roofline_chart(case),
         roofline_sentences=tuple(roofline_sentences(case)),
         accounts=account_grids(case),
@@ -114,6 +129,12 @@ def _phases(case: Case) -> tuple[Segment, ...]:
     parts = [(use.name, use.duration.value) for use in case.phases if use.duration.value > 0]
     whole = sum(spent for _, spent in parts)
     return stacked(parts, 100 / whole) if whole else ()
+
+
+def _shown(excerpt: Excerpt) -> Shown:
+    present = {label.name for label in excerpt.labels}
+    accounts = tuple(name for name in (account.name.lower() for account in Account) if name in present)
+    return Shown(excerpt.step, excerpt.how, excerpt.events, excerpt.left_out, accounts)
 
 
 def _facts(report: Report) -> list[tuple[str, str]]:

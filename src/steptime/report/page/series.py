@@ -2,17 +2,28 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
 
 from steptime.quantities import format_duration
 from steptime.report.page.scale import Tick, even_ticks
 from steptime.report.page.waterfall import interval_text
 from steptime.report.report import ProcessReport
+from steptime.report.steps import StepSeries
 
 MOST_BARS = 400
 """More would be narrower than a pixel: neighbours then share a bar, which shows their median and their slowest."""
 ROOM = 1.25
 """Height of the plot over the highest steady step: what is longer (a compilation) is cut, and marked so."""
+MOST_SIGNS = 80
+"""Letters under the bars; more would lie on one another, and are then lines."""
+BOX = 1000
+"""Side of the square that the stacks are drawn in, which is stretched to the plot."""
+SIGNS = {
+    "outlier": "▲", "evaluation": "E", "checkpoint": "C", "compilation": "J", "rollout": "R", "loader start": "L",
+    "pause": "P",
+}  # fmt: skip
+"""Letters of what is marked under the bars; J as in just-in-time."""
 MARGIN = 1.08
 """Height of the plot over the highest step of all, where that is less."""
 
@@ -20,7 +31,8 @@ MARGIN = 1.08
 @dataclass(frozen=True, slots=True)
 class Bar:
     """One step, or several in a row. x, width: percent from the left; height: of the median step, percent; peak: of the
-    slowest. first, last, slowest: steps by their numbers, from 0. kind: "warm-up", "steady" or "aside"."""
+    slowest. first, last, slowest: steps by their numbers, from 0. kind: "warm-up", "steady" or "aside". layered: its
+    accounts are drawn in it."""
 
     x: float
     width: float
@@ -32,11 +44,31 @@ class Bar:
     slowest: int
     cut: bool
     words: str
+    layered: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Layer:
+    """An account in all bars that have it, as one path in a square of BOX."""
+
+    name: str
+    path: str
+
+
+@dataclass(frozen=True, slots=True)
+class Sign:
+    """A mark under the bars. x: percent; letter: "" where there are too many for letters."""
+
+    x: float
+    kind: str
+    letter: str
+    words: str
 
 
 @dataclass(frozen=True, slots=True)
 class Series:
-    """mean, low, high: of the usual step, percent from the bottom."""
+    """mean, low, high: of the usual step, percent from the bottom. kinds: how many steps are of which, in words.
+    stride: steps that share the accounts of a row. legend: letters of the signs and what they mean."""
 
     bars: tuple[Bar, ...]
     mean: float
@@ -49,6 +81,11 @@ class Series:
     aside: int
     steady: int
     cut: int
+    kinds: tuple[tuple[str, str, int], ...] = ()
+    layers: tuple[Layer, ...] = ()
+    signs: tuple[Sign, ...] = ()
+    legend: tuple[tuple[str, str], ...] = ()
+    stride: int = 1
 
 
 def series(process: ProcessReport) -> Series | None:
@@ -64,6 +101,10 @@ def series(process: ProcessReport) -> Series | None:
     top = max(*steady, high, 1) * ROOM
     top = min(top, max(max(steps), high) * MARGIN)
     bars = _bars(steps, kinds, top)
+    known = process.series
+    bars, layers = _layered(bars, known) if known is not None else (bars, ())
+    signs = _signs(bars, known) if known is not None else ()
+    present = {sign.kind for sign in signs}
     return Series(
         bars=bars,
         mean=100 * step.duration.value / top,
@@ -76,6 +117,11 @@ def series(process: ProcessReport) -> Series | None:
         aside=kinds.count("aside"),
         steady=kinds.count("steady"),
         cut=sum(spent > top for spent in steps),
+        kinds=tuple(_counts(kinds, known)),
+        layers=layers,
+        signs=signs,
+        legend=tuple((letter, kind) for kind, letter in SIGNS.items() if kind in present),
+        stride=known.stride if known is not None else 1,
     )
 
 
@@ -114,6 +160,58 @@ def _bar(steps: tuple[int, ...], kinds: list[str], number: int, size: int, pitch
         cut=steps[slowest] > top,
         words=words,
     )
+
+
+def _counts(kinds: list[str], known: StepSeries | None) -> Iterator[tuple[str, str, int]]:
+    """(class of the colour, words, count) of each kind; as finely as the report has them."""
+    fine = [known.names[kind] for kind in known.kinds] if known is not None else kinds
+    for name in dict.fromkeys(fine):
+        places = [coarse for coarse, each in zip(kinds, fine, strict=False) if each == name]
+        colour = "steady" if name == "outlier" else max(set(places), key=places.count) if places else "aside"
+        yield colour, "set aside (disturbed or profiled)" if name == "aside" else name, len(places)
+
+
+def _layered(bars: tuple[Bar, ...], known: StepSeries) -> tuple[tuple[Bar, ...], tuple[Layer, ...]]:
+    """The bars with their accounts: those of the rows of their steps, to the height of the bar."""
+    if not known.spent:
+        return bars, ()
+    paths: list[list[str]] = [[] for _ in known.accounts]
+    drawn = []
+    for bar in bars:
+        rows = [row for row in known.spent[bar.first // known.stride : bar.last // known.stride + 1] if row]
+        sums = [sum(column) for column in zip(*rows, strict=True)]
+        whole = sum(sums)
+        drawn.append(replace(bar, layered=whole > 0))
+        at = 0.0
+        for path, spent in zip(paths, sums, strict=False):
+            if whole and spent:
+                high = bar.height * spent / whole
+                path.append(_block(bar.x, bar.width, at, high))
+                at += high
+    layers = tuple(Layer(name, "".join(path)) for name, path in zip(known.accounts, paths, strict=True) if path)
+    return tuple(drawn), layers
+
+
+def _block(x: float, width: float, bottom: float, high: float) -> str:
+    """A rectangle as a path; all in percent, bottom from below."""
+    scale = BOX / 100
+    across, top = f"{x * scale:.1f}", f"{(100 - bottom - high) * scale:.1f}"
+    return f"M{across} {top}h{width * scale:.1f}v{high * scale:.1f}h-{width * scale:.1f}z"
+
+
+def _signs(bars: tuple[Bar, ...], known: StepSeries) -> tuple[Sign, ...]:
+    """Outliers and what lay between or in steps, under the bars."""
+    size = bars[0].last - bars[0].first + 1
+    outlier = known.names.index("outlier") if "outlier" in known.names else -1
+    told = [(step, "outlier", f"step {step}: outlier") for step, kind in enumerate(known.kinds) if kind == outlier]
+    told += [(mark.step, mark.kind, f"{mark.kind} of {format_duration(mark.duration)} in step {mark.step}")
+             for mark in known.marks]  # fmt: skip
+    lettered = len(told) <= MOST_SIGNS
+    found = []
+    for step, kind, words in sorted(told):
+        bar = bars[min(step // size, len(bars) - 1)]
+        found.append(Sign(bar.x + bar.width / 2, kind, SIGNS.get(kind, "?") if lettered else "", words))
+    return tuple(found)
 
 
 def _numbers(count: int) -> tuple[Tick, ...]:

@@ -1,0 +1,101 @@
+// Steps: a click or the arrow keys choose one; its figures are told below.
+(() => {
+  const { byId, data, duration, find } = sheet;
+  const chart = byId("series");
+  if (!chart) return;
+  const bars = find(".step", chart);
+  const panel = byId("chosen");
+  let known = null;
+  const facts = () => {
+    if (known) return known;
+    const process = data().processes[0];
+    const steady = process.step_ns.filter((_, step) => process.steady[step]).sort((a, b) => a - b);
+    known = { process, series: process.series, steady, usual: process.case.step.duration.value };
+    return known;
+  };
+  const kindOf = (step) => {
+    const { process, series } = facts();
+    if (series) return series.names[series.kinds[step]];
+    return process.steady[step] ? "steady" : step < process.case.step.warm_up ? "warm-up" : "set aside";
+  };
+  const change = (spent, usual) => {
+    const percent = usual ? (100 * (spent - usual)) / usual : 0;
+    return `${percent >= 0 ? "+" : "−"}${Math.abs(percent).toFixed(1)} % of the usual ${duration(usual)}`;
+  };
+  const tell = (bar) => {
+    const { process, steady, usual } = facts();
+    const step = Number(bar.dataset.slowest);
+    const spent = process.step_ns[step];
+    const faster = steady.filter((other) => other < spent).length;
+    const place = process.steady[step] && steady.length > 1 ? `, longer than ${faster} of ${steady.length} steady steps` : "";
+    const many = bar.dataset.first !== bar.dataset.last;
+    const which = many ? `Steps ${bar.dataset.first} to ${bar.dataset.last}; the slowest, s` : "S";
+    return `${which}tep ${step}: ${duration(spent)}, ${kindOf(step)}${place}; ${change(spent, usual)}.`;
+  };
+
+  const make = (name, text, className) => {
+    const made = document.createElement(name);
+    if (text !== undefined) made.textContent = text;
+    if (className) made.className = className;
+    return made;
+  };
+  const accountRow = (name, spent, usual, longest) => {
+    const row = make("tr");
+    const head = make("th");
+    head.scope = "row";
+    const kinds = ["compute", "communication", "copy", "input", "sync", "compile", "launch", "host", "unexplained"];
+    head.append(make("i", "", `key tone-${kinds.includes(name) ? name : "other"}`), name);
+    const meter = document.createElement("meter");
+    meter.max = longest;
+    meter.value = spent;
+    meter.setAttribute("aria-hidden", "true");
+    const bar = make("td");
+    bar.append(meter);
+    const more = spent - usual;
+    const words = Math.abs(more) < 1 ? "as usual" : `${more > 0 ? "+" : "−"}${duration(Math.abs(more))}`;
+    row.append(head, bar, make("td", duration(spent), "number"), make("td", words, "number"));
+    return row;
+  };
+  const accountsOf = (step) => {
+    const { process, series } = facts();
+    const spent = series && series.spent.length ? series.spent[Math.floor(step / series.stride)] : [];
+    const usual = new Map(process.case.accounts.map((use) => [use.name, use.duration.value]));
+    const table = byId("chosen-accounts");
+    table.tBodies[0].replaceChildren(...spent.map((value, index) =>
+      accountRow(series.accounts[index], value, usual.get(series.accounts[index]) || 0, Math.max(...spent))));
+    table.hidden = !spent.length;
+    const marks = series ? series.marks.filter((mark) => mark.step === step) : [];
+    const notes = marks.map((mark) => `${mark.kind} of ${duration(mark.duration)} in it, charged to no step`);
+    if (spent.length && series.stride > 1) notes.push(`accounts: mean of ${series.stride} steps`);
+    if (!spent.length && series && series.spent.length) notes.push("its accounts are not known: it is no steady step");
+    byId("chosen-notes").textContent = notes.join("; ");
+    const closer = byId("closer");
+    if (closer) closer.hidden = !(process.excerpt && process.excerpt.step === step);
+  };
+
+  let chosen = -1;
+  const choose = (index) => {
+    if (bars[chosen]) bars[chosen].classList.remove("on");
+    chosen = Math.min(Math.max(index, 0), bars.length - 1);
+    bars[chosen].classList.add("on");
+    const words = tell(bars[chosen]);
+    panel.textContent = words;
+    accountsOf(Number(bars[chosen].dataset.slowest));
+    chart.setAttribute("aria-valuenow", String(chosen));
+    chart.setAttribute("aria-valuetext", words);
+  };
+  chart.addEventListener("click", (event) => {
+    const box = chart.getBoundingClientRect();
+    const across = (100 * (event.clientX - box.left)) / box.width;
+    const begin = (bar) => parseFloat(bar.querySelector("rect").getAttribute("x"));
+    choose(bars.filter((bar) => begin(bar) <= across).length - 1);
+  });
+  chart.addEventListener("keydown", (event) => {
+    const moves = { ArrowRight: 1, ArrowUp: 1, ArrowLeft: -1, ArrowDown: -1, PageUp: 10, PageDown: -10 };
+    if (event.key === "Home") choose(0);
+    else if (event.key === "End") choose(bars.length - 1);
+    else if (event.key in moves) choose(chosen + moves[event.key]);
+    else return;
+    event.preventDefault();
+  });
+})();

@@ -1,0 +1,470 @@
+// One step as a timeline: rows of events that do not overlap, drawn on a canvas. Only what is in view is looked at, and
+// of what shares a pixel only one event is drawn, so that fifty thousand stay fluid. Names are drawn or set as text.
+sheet.later(() => {
+  const { byId, data, duration, hideTip, printable, root, showTip } = sheet;
+  const box = byId("lanes");
+  if (!box) return;
+  const canvas = byId("lanes-canvas");
+  const inner = byId("lanes-inner");
+  const strip = byId("lanes-overview");
+  const pen = canvas.getContext("2d");
+  const AXIS = 22, HEAD = 21, ROW = 17, TALL = 24, CROWD = 40;
+  const ACCOUNTS = ["compute", "communication", "copy", "input", "sync", "compile", "launch", "host", "unexplained"];
+  const TONES = { operator: "--steady", range: "--rule", call: "--muted", python: "--soft", phase: "--rule", other: "--unexplained" };
+  ACCOUNTS.forEach((name) => { TONES[name] = `--${name}`; });
+
+  // The columns: gaps and durations, row after row.
+  const numbers = (text) => (text ? Float64Array.from(text.split(" "), Number) : new Float64Array(0));
+  const firstAfter = (sorted, value) => {
+    let low = 0, high = sorted.length;
+    while (low < high) {
+      const middle = (low + high) >> 1;
+      if (sorted[middle] > value) high = middle; else low = middle + 1;
+    }
+    return low;
+  };
+  const rowsOf = (excerpt) => {
+    const columns = [excerpt.gap_column, excerpt.duration_column, excerpt.label_column, excerpt.detail_column].map(numbers);
+    const rows = [];
+    let at = 0;
+    excerpt.tracks.forEach((track, number) => track.rows.forEach((count, index) => {
+      const [gaps, lengths, label, detail] = columns.map((column) => column.subarray(at, at + count));
+      const begin = new Float64Array(count), end = new Float64Array(count);
+      let time = 0;
+      for (let event = 0; event < count; event += 1) {
+        begin[event] = time + gaps[event];
+        time = end[event] = begin[event] + lengths[event];
+      }
+      rows.push({ number, track, index, begin, end, label, detail, found: null, y: 0 });
+      at += count;
+    }));
+    return rows;
+  };
+
+  const excerpt = data().processes[0].excerpt;
+  const rows = rowsOf(excerpt);
+  const names = excerpt.labels.map((label) => printable(label.name));
+  const whole = { begin: Math.min(0, excerpt.begin), end: Math.max(excerpt.length, excerpt.end, 1) };
+  let view = { ...whole }, width = 0, height = 0, total = 0, chosen = null, waiting = false;
+  let shown = [], tones = {}, inks = {}, colours = {};
+  const closed = new Set();
+
+  // Colours are the page's, light, dark or on paper.
+  const readColours = () => {
+    const style = getComputedStyle(root);
+    const value = (name) => style.getPropertyValue(name).trim();
+    colours = Object.fromEntries(["ink", "muted", "rule", "paper", "card", "soft"].map((name) => [name, value(`--${name}`)]));
+    Object.entries(TONES).forEach(([kind, name]) => {
+      pen.fillStyle = tones[kind] = value(name);
+      const [r, g, b] = [1, 3, 5].map((place) => parseInt(String(pen.fillStyle).slice(place, place + 2), 16));
+      inks[kind] = 0.299 * r + 0.587 * g + 0.114 * b > 140 ? "#000000" : "#ffffff";
+    });
+  };
+
+  // Rows that are shown, and where. A track that is closed shows its first row.
+  const heightOf = (row) => (row.track.kind === "account" ? TALL : ROW);
+  const place = () => {
+    let y = AXIS, last = -1;
+    shown = [];
+    heads.forEach((head) => { head.hidden = true; });
+    rows.forEach((row) => {
+      if (row.number !== last) {
+        last = row.number;
+        heads[last].hidden = false;
+        heads[last].style.top = `${y + 2}px`;
+        heads[last].setAttribute("aria-expanded", String(!closed.has(last)));
+        y += HEAD;
+      } else if (closed.has(row.number)) {
+        row.y = -1;
+        return;
+      }
+      row.y = y;
+      y += heightOf(row) + 1;
+      shown.push(row);
+    });
+    total = y + 6;
+    inner.style.height = `${total}px`;
+    height = Math.min(total, box.clientHeight || total);
+  };
+  const heads = excerpt.tracks.map((track, number) => {
+    const head = document.createElement("button");
+    head.type = "button";
+    head.className = "track-name";
+    head.textContent = printable(track.name);
+    head.disabled = track.rows.length < 2;
+    head.addEventListener("click", () => {
+      if (!closed.delete(number)) closed.add(number);
+      place();
+      draw();
+    });
+    inner.append(head);
+    return head;
+  });
+
+  const toX = (time) => ((time - view.begin) / (view.end - view.begin)) * width;
+  const toTime = (x) => view.begin + (x / width) * (view.end - view.begin);
+  const exact = (time, step) => {
+    const size = Math.max(Math.abs(time), step);
+    const [unit, name] = size < 1e3 ? [1, "ns"] : size < 1e6 ? [1e3, "µs"] : size < 1e9 ? [1e6, "ms"] : [1e9, "s"];
+    const decimals = Math.max(0, Math.ceil(-Math.log10(step / unit) - 1e-9));
+    return `${(time / unit).toFixed(decimals).replace("-", "−")} ${name}`;
+  };
+
+  const drawAxis = () => {
+    const rough = (110 / width) * (view.end - view.begin);
+    const power = 10 ** Math.floor(Math.log10(Math.max(rough, 1)));
+    const step = [1, 2, 5, 10].map((factor) => factor * power).find((size) => size >= rough) || power * 10;
+    pen.fillStyle = colours.paper;
+    pen.fillRect(0, 0, width, AXIS);
+    pen.textAlign = "left";
+    for (let time = Math.ceil((view.begin - excerpt.begin) / step) * step; time < view.end - excerpt.begin; time += step) {
+      const x = Math.round(toX(time + excerpt.begin)) + 0.5;
+      pen.fillStyle = colours.rule;
+      pen.fillRect(x, 0, 1, height);
+      pen.fillStyle = colours.muted;
+      pen.fillText(time ? exact(time, step) : "0", x + 4, 14);
+    }
+  };
+  const drawBorders = () => {
+    pen.fillStyle = colours.ink;
+    [excerpt.begin, excerpt.end].forEach((time) => { pen.fillRect(Math.round(toX(time)) - 0.5, 0, 1.5, height); });
+    pen.globalAlpha = 0.06;
+    const left = toX(excerpt.begin), right = toX(excerpt.end);
+    if (left > 0) pen.fillRect(0, AXIS, Math.min(left, width), height);
+    if (right < width) pen.fillRect(Math.max(right, 0), AXIS, width, height);
+    pen.globalAlpha = 1;
+  };
+  const within = (row, from, to) => !row.found || row.found[to] > row.found[from];
+  const drawEvent = (row, event, y, tall, left, right, lit) => {
+    const kind = excerpt.labels[row.label[event]].kind;
+    const tone = kind in tones ? kind : "other";
+    pen.globalAlpha = lit ? 1 : 0.16;
+    pen.fillStyle = tones[tone];
+    const from = Math.max(left, -2), size = Math.max(Math.min(right, width + 2) - from, 1);
+    pen.fillRect(from, y, size > 3 ? size - 0.6 : size, tall);
+    if (size < 26) return;
+    pen.fillStyle = inks[tone];
+    const room = size - 8 - Math.max(0, -from), letters = Math.floor(room / 5.6), name = names[row.label[event]];
+    if (letters < 2) return;
+    const text = name.length <= letters ? name : `${name.slice(0, letters - 1)}…`;
+    pen.fillText(text, Math.max(from, 0) + 4, y + tall / 2 + 4, room);
+  };
+  const drawRow = (row, y) => {
+    const tall = heightOf(row), count = row.begin.length;
+    let event = firstAfter(row.end, view.begin);
+    if (event && row.begin[event - 1] >= view.begin) event -= 1; // of no length, at the very edge
+    while (event < count && row.begin[event] < view.end) {
+      const left = toX(row.begin[event]), right = toX(row.end[event]);
+      let next = event + 1;
+      if (right - left < 1) next = Math.max(next, firstAfter(row.end, toTime(Math.floor(left) + 1)));
+      drawEvent(row, event, y, tall, left, right, within(row, event, Math.min(next, count)));
+      event = next;
+    }
+    pen.globalAlpha = 1;
+  };
+  const drawChosen = (scrolled) => {
+    if (!chosen || chosen.row.y < 0) return;
+    const { row, event } = chosen;
+    const left = toX(row.begin[event]), right = toX(row.end[event]);
+    if (right < 0 || left > width) return;
+    const from = Math.max(left, -3), size = Math.max(Math.min(right, width + 3) - from, 2);
+    pen.strokeStyle = colours.ink;
+    pen.lineWidth = 2;
+    pen.strokeRect(from - 1, row.y - scrolled - 1, size + 2, heightOf(row) + 2);
+  };
+  const drawOverview = () => {
+    const brush = strip.getContext("2d"), tall = strip.clientHeight, ratio = window.devicePixelRatio || 1;
+    strip.width = width * ratio;
+    strip.height = tall * ratio;
+    brush.scale(ratio, ratio);
+    const across = (time) => ((time - whole.begin) / (whole.end - whole.begin)) * width;
+    const row = rows[0];
+    for (let event = 0; event < row.begin.length;) {
+      const left = across(row.begin[event]), right = across(row.end[event]);
+      brush.fillStyle = tones[excerpt.labels[row.label[event]].kind] || tones.other;
+      brush.fillRect(left, 3, Math.max(right - left, 1), tall - 6);
+      const past = whole.begin + ((Math.floor(left) + 1) / width) * (whole.end - whole.begin);
+      event = right - left < 1 ? Math.max(event + 1, firstAfter(row.end, past)) : event + 1;
+    }
+    const left = across(view.begin), right = across(view.end);
+    brush.fillStyle = colours.paper;
+    brush.globalAlpha = 0.7;
+    brush.fillRect(0, 0, left, tall);
+    brush.fillRect(right, 0, width - right, tall);
+    brush.globalAlpha = 1;
+    brush.strokeStyle = colours.ink;
+    brush.strokeRect(left + 0.5, 0.5, Math.max(right - left - 1, 2), tall - 1);
+  };
+  const paint = () => {
+    waiting = false;
+    const ratio = window.devicePixelRatio || 1, scrolled = box.scrollTop;
+    width = inner.clientWidth;
+    if (!width) return;
+    if (canvas.width !== Math.round(width * ratio) || canvas.height !== Math.round(height * ratio)) {
+      canvas.width = Math.round(width * ratio);
+      canvas.height = Math.round(height * ratio);
+      canvas.style.height = `${height}px`;
+    }
+    pen.setTransform(ratio, 0, 0, ratio, 0, 0);
+    pen.direction = "ltr";
+    pen.font = `11px ${getComputedStyle(document.body).fontFamily}`;
+    pen.fillStyle = colours.paper;
+    pen.fillRect(0, 0, width, height);
+    drawAxis();
+    shown.forEach((row) => {
+      const y = row.y - scrolled;
+      if (y > AXIS - TALL && y < height) drawRow(row, y);
+    });
+    drawBorders();
+    drawChosen(scrolled);
+    if (scrolled) { // rows that went up behind the axis
+      drawAxis();
+    }
+    heads.forEach((head) => { head.classList.toggle("gone", head.offsetTop - scrolled < AXIS - 4); });
+    drawOverview();
+    canvas.dataset.begin = String(Math.round(view.begin));
+    canvas.dataset.end = String(Math.round(view.end));
+    byId("lanes-range").textContent =
+      `${duration(view.end - view.begin)} in view, from ${exact(view.begin - excerpt.begin, (view.end - view.begin) / 100)}`;
+  };
+  const draw = () => {
+    if (!waiting) window.requestAnimationFrame(paint);
+    waiting = true;
+  };
+
+  // Zooming and moving.
+  const look = (begin, end) => {
+    const span = Math.min(Math.max(end - begin, 20), whole.end - whole.begin);
+    const middle = (begin + end) / 2;
+    const from = Math.min(Math.max(middle - span / 2, whole.begin), whole.end - span);
+    view = { begin: from, end: from + span };
+    draw();
+  };
+  const zoom = (factor, x = width / 2) => {
+    const time = toTime(x);
+    look(time - (time - view.begin) * factor, time + (view.end - time) * factor);
+  };
+  const pan = (share) => {
+    const by = share * (view.end - view.begin);
+    look(view.begin + by, view.end + by);
+  };
+  const reveal = (row, event) => {
+    const begin = row.begin[event], end = row.end[event], span = view.end - view.begin;
+    if (closed.delete(row.number)) place();
+    if (end - begin > span || end - begin < span / 400) {
+      const room = Math.max(3 * (end - begin), 200);
+      look(begin - room, end + room);
+    } else if (begin < view.begin || end > view.end) look((begin + end - span) / 2, (begin + end + span) / 2);
+    if (row.y - box.scrollTop < AXIS + HEAD) box.scrollTop = row.y - AXIS - HEAD;
+    else if (row.y + TALL > box.scrollTop + box.clientHeight) box.scrollTop = row.y + 2 * TALL - box.clientHeight;
+    draw();
+  };
+
+  // What is under the pointer, and what it says.
+  const at = (clientX, clientY) => {
+    const frame = canvas.getBoundingClientRect();
+    const x = clientX - frame.left, y = clientY - frame.top + box.scrollTop;
+    if (clientY - frame.top < AXIS) return null;
+    const row = shown.find((each) => y >= each.y && y <= each.y + heightOf(each));
+    if (!row) return null;
+    const event = firstAfter(row.end, toTime(x - 2));
+    return event < row.begin.length && row.begin[event] <= toTime(x + 2) ? { row, event } : null;
+  };
+  const sourceWords = (source) =>
+    `${source.file}:${source.line}${source.function ? ` in ${source.function}` : ""}${source.text ? `: ${source.text}` : ""}`;
+  const factsOf = ({ row, event }) => {
+    const label = excerpt.labels[row.label[event]], detail = excerpt.details[row.detail[event]];
+    const facts = [["takes", duration(row.end[event] - row.begin[event])],
+      ["begins", `${exact(row.begin[event] - excerpt.begin, 10)} into the step`]];
+    if (row.track.kind === "account") facts.push(["", detail.note || "what this time is posted to"]);
+    else if (label.kind !== "other") facts.push(["kind", label.kind]);
+    if (detail.operator) facts.push(["operator", detail.operator]);
+    if (detail.shapes && !/^[[\], ]*$/.test(detail.shapes)) facts.push(["shapes", detail.shapes]);
+    if (detail.formats && /\w/.test(detail.formats)) facts.push(["formats", detail.formats]);
+    if (row.track.kind !== "account" && detail.note) facts.push(["", detail.note]);
+    if (detail.source) facts.push(["line", sourceWords(detail.source)]);
+    facts.push(["on", row.track.name]);
+    return facts.map(([name, value]) => [name, printable(value)]);
+  };
+  const sumOf = (label) => {
+    let count = 0, sum = 0;
+    rows.forEach((row) => row.label.forEach((each, event) => {
+      if (each === label) { count += 1; sum += row.end[event] - row.begin[event]; }
+    }));
+    return `${count === 1 ? "once" : `${count} times`} in this step, ${duration(sum)} in all`;
+  };
+  const choose = (hit) => {
+    chosen = hit;
+    const panel = byId("lanes-event");
+    if (!hit) {
+      panel.replaceChildren();
+      draw();
+      return;
+    }
+    const title = document.createElement("b");
+    title.textContent = names[hit.row.label[hit.event]];
+    const list = document.createElement("dl");
+    [...factsOf(hit), ["alike", sumOf(hit.row.label[hit.event])]].forEach(([name, value]) => {
+      const pair = document.createElement("div"), term = document.createElement("dt"), words = document.createElement("dd");
+      term.textContent = name || "\u00a0";
+      words.textContent = value;
+      pair.append(term, words);
+      list.append(pair);
+    });
+    panel.replaceChildren(title, list);
+    draw();
+  };
+  const step = (by) => {
+    if (!chosen) {
+      const row = shown.find((each) => each.begin.length);
+      const event = row ? Math.min(firstAfter(row.end, view.begin), row.begin.length - 1) : 0;
+      if (row) choose({ row, event });
+    } else {
+      const event = Math.min(Math.max(chosen.event + by, 0), chosen.row.begin.length - 1);
+      choose({ row: chosen.row, event });
+    }
+    if (chosen) reveal(chosen.row, chosen.event);
+  };
+  const climb = (by) => {
+    if (!chosen) return step(0);
+    const { row, event } = chosen;
+    const next = shown[shown.indexOf(row) + by];
+    if (!next) return undefined;
+    const middle = (Math.max(row.begin[event], view.begin) + Math.min(row.end[event], view.end)) / 2;
+    choose({ row: next, event: Math.min(firstAfter(next.end, middle), next.begin.length - 1) });
+    return reveal(next, chosen.event);
+  };
+
+  // Searching: in names, operators, shapes and lines.
+  const field = byId("lanes-search");
+  const search = () => {
+    const words = field.value.toLowerCase().split(/\s+/).filter(Boolean);
+    const searching = words.length > 0;
+    const told = excerpt.details.map((detail) =>
+      `${detail.operator} ${detail.shapes} ${detail.note} ${detail.source ? sourceWords(detail.source) : ""}`.toLowerCase());
+    const lower = names.map((name) => name.toLowerCase());
+    let count = 0, sum = 0;
+    rows.forEach((row) => {
+      row.found = null;
+      if (!searching) return;
+      row.found = new Int32Array(row.begin.length + 1);
+      for (let event = 0; event < row.begin.length; event += 1) {
+        const name = lower[row.label[event]], more = told[row.detail[event]];
+        const hit = words.every((word) => name.includes(word) || more.includes(word));
+        row.found[event + 1] = row.found[event] + (hit ? 1 : 0);
+        if (hit) { count += 1; sum += row.end[event] - row.begin[event]; }
+      }
+    });
+    byId("lanes-found").textContent = searching ? `${count} found, ${duration(sum)}` : "";
+    draw();
+  };
+  const go = (by) => {
+    const hits = [];
+    rows.forEach((row) => {
+      for (let event = 0; row.found && event < row.begin.length; event += 1)
+        if (row.found[event + 1] > row.found[event]) hits.push({ row, event });
+    });
+    if (!hits.length) return;
+    hits.sort((one, other) => one.row.begin[one.event] - other.row.begin[other.event]);
+    const now = chosen ? hits.findIndex((hit) => hit.row === chosen.row && hit.event === chosen.event) : -1;
+    const next = hits[(now + by + hits.length + (now < 0 && by < 0 ? 1 : 0)) % hits.length];
+    choose(next);
+    reveal(next.row, next.event);
+  };
+  field.addEventListener("input", search);
+  field.addEventListener("keydown", (event) => {
+    if (event.key !== "Enter") return;
+    go(event.shiftKey ? -1 : 1);
+    event.preventDefault();
+  });
+
+  // Pointer, wheel and keys.
+  let drag = null;
+  canvas.addEventListener("pointerdown", (event) => {
+    drag = { x: event.clientX, begin: view.begin, end: view.end, moved: false };
+    canvas.setPointerCapture(event.pointerId);
+  });
+  canvas.addEventListener("pointermove", (event) => {
+    if (drag && (drag.moved || Math.abs(event.clientX - drag.x) > 4)) {
+      const by = ((event.clientX - drag.x) / width) * (drag.end - drag.begin);
+      drag.moved = true;
+      hideTip();
+      look(drag.begin - by, drag.end - by);
+      return;
+    }
+    const hit = at(event.clientX, event.clientY);
+    canvas.classList.toggle("hit", hit !== null);
+    if (!hit) return hideTip();
+    const lines = factsOf(hit).map(([name, value]) => (name ? `${name} ${value}` : value));
+    return showTip([names[hit.row.label[hit.event]], ...lines].join("\n"), event.clientX, event.clientY);
+  });
+  canvas.addEventListener("pointerleave", hideTip);
+  canvas.addEventListener("pointercancel", () => { drag = null; });
+  canvas.addEventListener("pointerup", (event) => {
+    const moved = drag && drag.moved;
+    drag = null;
+    if (!moved) choose(at(event.clientX, event.clientY));
+  });
+  canvas.addEventListener("dblclick", (event) => {
+    const hit = at(event.clientX, event.clientY);
+    if (hit) focusOn(hit);
+  });
+  const focusOn = ({ row, event }) => {
+    const room = Math.max((row.end[event] - row.begin[event]) * 0.1, 10);
+    look(row.begin[event] - room, row.end[event] + room);
+  };
+  canvas.addEventListener("wheel", (event) => {
+    if (event.ctrlKey || event.metaKey) zoom(1.0022 ** event.deltaY, event.clientX - canvas.getBoundingClientRect().left);
+    else if (event.shiftKey || Math.abs(event.deltaX) > Math.abs(event.deltaY)) pan((event.deltaX || event.deltaY) / width);
+    else return;
+    hideTip();
+    event.preventDefault();
+  }, { passive: false });
+  const keys = {
+    "+": () => zoom(0.5), "=": () => zoom(0.5), w: () => zoom(0.5), "-": () => zoom(2), s: () => zoom(2),
+    a: () => pan(-0.2), d: () => pan(0.2), 0: () => look(whole.begin, whole.end), Home: () => look(whole.begin, whole.end),
+    ArrowRight: () => step(1), ArrowLeft: () => step(-1), ArrowDown: () => climb(1), ArrowUp: () => climb(-1),
+    Enter: () => chosen && focusOn(chosen), Escape: () => choose(null), n: () => go(1), N: () => go(-1),
+    "/": () => field.focus(),
+  };
+  canvas.addEventListener("keydown", (event) => {
+    if (!(event.key in keys) || event.ctrlKey || event.metaKey || event.altKey) return;
+    keys[event.key]();
+    event.preventDefault();
+  });
+  const buttons = { "lanes-in": () => zoom(0.5), "lanes-out": () => zoom(2), "lanes-all": keys.Home,
+    "lanes-left": () => pan(-0.3), "lanes-right": () => pan(0.3), "lanes-next": () => go(1) };
+  Object.entries(buttons).forEach(([name, act]) => byId(name).addEventListener("click", act));
+  const seek = (event) => {
+    if (!event.buttons && event.type === "pointermove") return;
+    const frame = strip.getBoundingClientRect();
+    const time = whole.begin + ((event.clientX - frame.left) / frame.width) * (whole.end - whole.begin);
+    look(time - (view.end - view.begin) / 2, time + (view.end - view.begin) / 2);
+  };
+  strip.addEventListener("pointerdown", seek);
+  strip.addEventListener("pointermove", seek);
+  box.addEventListener("scroll", draw);
+
+  const restyle = () => { readColours(); draw(); };
+  new MutationObserver(restyle).observe(root, { attributes: true, attributeFilter: ["data-theme"] });
+  window.matchMedia("(prefers-color-scheme: dark)").addEventListener("change", restyle);
+  new ResizeObserver(() => { place(); draw(); }).observe(box);
+  let theme;
+  window.addEventListener("beforeprint", () => { // ink on paper, whatever the screen shows
+    theme = root.dataset.theme;
+    root.dataset.theme = "light";
+    readColours();
+    paint();
+  });
+  window.addEventListener("afterprint", () => {
+    if (theme === undefined) delete root.dataset.theme; else root.dataset.theme = theme;
+    restyle();
+  });
+  if (rows.length > CROWD) excerpt.tracks.forEach((track, number) => {
+    if (track.kind === "worker" || (track.kind === "thread" && /^Thread /.test(track.name))) closed.add(number);
+  });
+  readColours();
+  place();
+  draw();
+  sheet.handOver(excerpt, rows);
+});
