@@ -21,7 +21,7 @@ from steptime.errors import CommandError, SteptimeError, UsageError
 from steptime.trials.budget import Spent
 from steptime.trials.execute import Stand, Turn
 from steptime.trials.executor import Block, Tell
-from steptime.trials.lane import Answer, Order, decode_answer, encode
+from steptime.trials.lane import DETACHED, Answer, Order, decode_answer, encode
 from steptime.trials.trial import Run
 
 LOOPBACK = "127.0.0.1"
@@ -40,11 +40,12 @@ class Lane:
         given = {name: os.environ[name] for name in VISIBLE if name in os.environ} if on_device else {}
         self._devices = ",".join(given.values())
         self._process = subprocess.Popen(
-            [sys.executable, "-m", "steptime.trials.lane"],
+            [sys.executable, "-m", "steptime.trials.lane", DETACHED],
             env={**environment, **given},
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
         )
+        self._process.wait()  # what it has left behind answers
 
     def place(self) -> str:
         """The node and its devices, which no two lanes share."""
@@ -165,7 +166,28 @@ def _connect(ray: Any) -> None:
                 f"The Ray cluster at {os.environ['RAY_ADDRESS']} (RAY_ADDRESS) cannot be reached ({error}): start it, "
                 "or unset the variable.",
             ) from None
-        ray.init(address="local", include_dashboard=False, _node_ip_address=LOOPBACK, **common)
+        _start_own(ray, common)
+
+
+def _start_own(ray: Any, common: dict[str, Any]) -> None:
+    """A Ray of our own, for this process, which nobody else can reach.
+
+    It takes the loopback address only where it believes that it cannot be a cluster (ray._private.services,
+    get_node_ip_address, of Ray 2.9 to 2.60); so that is looked at when it runs.
+    """
+    os.environ["RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER"] = "0"
+    constants = getattr(ray._private, "ray_constants", None)
+    if hasattr(constants, "ENABLE_RAY_CLUSTER"):
+        constants.ENABLE_RAY_CLUSTER = False
+    ray.init(address="local", include_dashboard=False, _node_ip_address=LOOPBACK, **common)
+    addresses = {node["NodeManagerAddress"] for node in ray.nodes()}
+    if addresses != {LOOPBACK}:
+        ray.shutdown()
+        raise CommandError(
+            "ray-not-private",
+            f"This Ray would listen on {', '.join(sorted(addresses))}, where others can reach it: start a cluster "
+            "as you see fit, and name it in RAY_ADDRESS.",
+        )
 
 
 def _make_lanes(ray: Any, devices: int) -> dict[str, Any]:

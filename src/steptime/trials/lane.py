@@ -1,6 +1,6 @@
 """The far end of an executor: a process on the device's machine that runs the turns it is sent, one after the other.
 
-    python -m steptime.trials.lane
+    python -m steptime.trials.lane [--detached]
 
 A line of JSON on standard input is an `Order`, one on standard output an `Answer`. One law: when standard input ends,
 for whatever reason, what is running is ended with everything that it started, and so is this process.
@@ -9,9 +9,11 @@ for whatever reason, what is running is ended with everything that it started, a
 from __future__ import annotations
 
 import _thread
+import os
 import queue
 import sys
 import threading
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -24,6 +26,7 @@ from steptime.trials.execute import Stand, Turn, execute
 from steptime.trials.trial import Run
 
 INTERRUPTED = 130
+DETACHED = "--detached"
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,8 +104,11 @@ def _listen(source: BinaryIO, orders: queue.SimpleQueue[bytes]) -> None:
     _thread.interrupt_main()
 
 
-def main() -> int:
-    """Answers orders until there are none."""
+def main(arguments: Sequence[str] = ()) -> int:
+    """Answers orders until there are none. Detached, it is nobody's child: Ray kills those of its actors before they
+    can end what they have started."""
+    if DETACHED in arguments and os.fork():
+        os._exit(0)
     orders: queue.SimpleQueue[bytes] = queue.SimpleQueue()
     threading.Thread(target=_listen, args=(sys.stdin.buffer, orders), daemon=True).start()
     try:
@@ -115,4 +121,4 @@ def main() -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(main(sys.argv))

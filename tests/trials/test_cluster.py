@@ -1,0 +1,219 @@
+"""Arms on a Ray cluster, and in the lanes that run them there."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import textwrap
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from steptime.changes import ArmOptions, Change
+from steptime.errors import SteptimeError, UsageError
+from steptime.remedies.remedy import Promise
+from steptime.trials import conduct
+from steptime.trials.conduct import Bench
+from steptime.trials.execute import Stand, Turn
+from steptime.trials.lane import Answer, Order, answer, decode_answer, encode
+from steptime.trials.results import Plan, ResultsFile, read_results
+from steptime.trials.trial import BASELINE, CONTROL, Arm, Verdict
+from steptime.trials.working_copy import Outputs
+
+pytest.importorskip("torch")
+
+JOB = """
+    import os
+    import torch
+
+    torch.manual_seed(0)
+    with open({note!r}, "a") as note:
+        note.write(f"{{os.getpid()}} {{os.environ.get('CUDA_VISIBLE_DEVICES')}} {{os.environ.get('MINE')}}\\n")
+    model = torch.nn.Linear(8, 1)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+    for step in range({steps}):
+        loss = model(torch.randn(4, 8)).square().mean()
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+"""
+NOTHING = Outputs(frozenset(), frozenset())
+
+
+def stand(tmp_path: Path, steps: int = 10**9) -> Stand:
+    job, folder = tmp_path / "job", tmp_path / "trial"
+    job.mkdir()
+    folder.mkdir()
+    (job / "train.py").write_text(textwrap.dedent(JOB).format(note=str(tmp_path / "note"), steps=steps))
+    return Stand((sys.executable, "train.py"), folder, job, NOTHING)
+
+
+def notes(tmp_path: Path) -> list[list[str]]:
+    """(pid, devices, MINE) of the processes of the job."""
+    path = tmp_path / "note"
+    return [line.split() for line in path.read_text().splitlines()] if path.exists() else []
+
+
+def gone(pid: int) -> bool:
+    for _ in range(300):
+        try:
+            os.kill(pid, 0)
+        except ProcessLookupError:
+            return True
+        time.sleep(0.05)
+    return False
+
+
+def test_an_order_and_its_answer_survive_the_pipe(tmp_path: Path) -> None:
+    arm = Arm("RM101", (Change("loader", arguments=(("num_workers", 2),)),), promise=Promise.SAME_CURVE)
+    order = Order(
+        Stand(("python",), tmp_path, tmp_path, Outputs(frozenset({Path("a")}), frozenset()), (tmp_path / "runs",)),
+        Turn(arm, 1, 2, 3, ArmOptions(5), until_epoch=7.0, patched=(("train.py", "pass"),)),
+    )
+    from steptime.trials.lane import decode_order
+
+    assert decode_order(encode(order)) == order
+    told = Answer(refusal=("no-room", "none"))
+    assert decode_answer(encode(told)) == told
+
+
+def test_a_folder_that_a_machine_of_the_cluster_does_not_have_is_said(tmp_path: Path) -> None:
+    here = Stand(("python",), tmp_path / "trial", tmp_path / "gone", None)
+    told = answer(Order(here, Turn(Arm(BASELINE), 0, 0, 0, ArmOptions(5))))
+    assert told.refusal is not None
+    assert told.refusal[0] == "folder-gone"
+    assert "share" in told.refusal[1]
+
+
+def test_a_lane_whose_pipe_ends_takes_its_job_with_it(tmp_path: Path) -> None:
+    order = Order(stand(tmp_path), Turn(Arm(BASELINE), 0, 0, 0, ArmOptions(10**9)))
+    lane = subprocess.Popen(
+        [sys.executable, "-m", "steptime.trials.lane"], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+    )
+    assert lane.stdin is not None
+    lane.stdin.write(encode(order))
+    lane.stdin.flush()
+    for _ in range(1200):
+        if notes(tmp_path):
+            break
+        time.sleep(0.05)
+    lane.stdin.close()
+    assert lane.wait(30) in (0, 130)
+    assert lane.stdout is not None
+    lane.stdout.close()
+    assert gone(int(notes(tmp_path)[0][0]))
+    assert not list((tmp_path / "trial" / "copies").iterdir())
+
+
+def test_without_ray_the_option_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+    from steptime.trials.cluster import RayExecutor
+
+    monkeypatch.setitem(sys.modules, "ray", None)
+    with pytest.raises(UsageError, match=r"pip install 'steptime\[ray\]'.*\(ray-missing\)"):
+        RayExecutor(0)
+
+
+@pytest.fixture
+def ray() -> Iterator[Any]:
+    """A real Ray on this machine that believes in two accelerators."""
+    module = pytest.importorskip("ray", reason="Ray is not installed")
+    from steptime.trials.cluster import _start_own
+
+    _start_own(module, {"num_cpus": 2, "num_gpus": 2, "log_to_driver": False, "logging_level": "ERROR"})
+    yield module
+    module.shutdown()
+
+
+def listening() -> set[str]:
+    """Addresses, other than loopback, at which a process of this user's Ray listens."""
+    import psutil
+
+    ours = {process.pid for process in psutil.Process().children(recursive=True)}
+    found = [each for each in psutil.net_connections("inet") if each.pid in ours and each.status == psutil.CONN_LISTEN]
+    return {each.laddr.ip for each in found} - {"127.0.0.1", "::1", "::ffff:127.0.0.1"}
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore")
+def test_a_real_ray_runs_every_arm_on_a_device_of_its_own(
+    ray: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from steptime.trials.cluster import RayExecutor
+
+    monkeypatch.setenv("MINE", "yes")
+    monkeypatch.setenv("OMP_NUM_THREADS", "1")
+    monkeypatch.setattr(conduct, "MAX_ROUNDS", 2)
+    monkeypatch.setattr(conduct, "SECONDS", 0.1)
+    arm = Arm("env", (Change("environment", arguments=(("NOTHING", "1"),)),), "RM999")
+    plan = Plan((sys.executable, "train.py"), str(tmp_path / "job"), "", (arm,), 0.03)
+    where = stand(tmp_path)
+    ResultsFile(where.folder).plan(plan)
+    executor = RayExecutor(1)
+    try:
+        assert executor.width == 2
+        assert not listening()
+        trial = Bench(where, plan, executor=executor)
+        (judgement,) = trial.conduct(0, (arm,))
+    finally:
+        executor.close()
+    assert judgement.verdict in {Verdict.NO_EFFECT, Verdict.UNDECIDED, Verdict.SLOWER}
+    timed = [run for run in trial.runs if not run.rehearsal]
+    assert len({run.place for run in timed}) == 2
+    for run in timed:
+        here = sorted((each.position, each.arm) for each in timed if (each.place, each.round) == (run.place, run.round))
+        assert [name for _, name in here] in (
+            [BASELINE, "env", CONTROL, BASELINE],
+            [BASELINE, CONTROL, "env", BASELINE],
+        )
+    assert {(devices, mine) for _, devices, mine in notes(tmp_path)} == {("0", "yes"), ("1", "yes")}
+    assert read_results(where.folder).runs == tuple(trial.runs)
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore")
+def test_an_interrupted_trial_leaves_no_job_on_the_cluster(ray: Any, tmp_path: Path) -> None:
+    from steptime.trials.cluster import RayExecutor
+
+    executor = RayExecutor(1)
+
+    def interrupt(number: int, frame: object) -> None:
+        raise KeyboardInterrupt
+
+    before = signal.signal(signal.SIGALRM, interrupt)
+    turn = Turn(Arm(BASELINE), 0, 0, 0, ArmOptions(10**9, limit_seconds=10**6))
+    signal.setitimer(signal.ITIMER_REAL, 15.0)
+    try:
+        with pytest.raises(KeyboardInterrupt):
+            list(executor.run(stand(tmp_path), [[turn]], lambda *_: None))
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)
+        executor.close()
+    assert gone(int(notes(tmp_path)[0][0]))
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore")
+def test_a_lane_that_is_lost_ends_the_trial_with_a_sentence(ray: Any, tmp_path: Path) -> None:
+    from steptime.trials.cluster import RayExecutor
+
+    executor = RayExecutor(1)
+    turn = Turn(Arm(BASELINE), 0, 0, 0, ArmOptions(10**9, limit_seconds=10**6))
+    lanes = dict(executor._lanes)
+
+    def lose(*_: object) -> None:
+        for lane in lanes.values():
+            ray.kill(lane)
+
+    try:
+        with pytest.raises(SteptimeError, match="lane-lost"):
+            list(executor.run(stand(tmp_path), [[turn]], lose))
+    finally:
+        executor.close()
+    assert json.dumps(notes(tmp_path)) == "[]"
