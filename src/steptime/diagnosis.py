@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 from steptime._version import __version__
-from steptime.errors import NothingMeasuredError, UsageError
+from steptime.errors import NothingMeasuredError, RecordingError, UsageError
 from steptime.excerpt.excerpt import Excerpt
 from steptime.excerpt.recorded import excerpt_of_process
 from steptime.excerpt.traced import excerpt_of_trace
@@ -16,7 +16,7 @@ from steptime.findings.assemble import assemble
 from steptime.findings.case import Case
 from steptime.findings.device_case import with_recorded_device
 from steptime.findings.examine import examine
-from steptime.findings.rank_uses import Arrivals, arrivals_of, rank_uses
+from steptime.findings.rank_uses import beside, located
 from steptime.findings.regime import regime
 from steptime.findings.trace_case import look_at_trace
 from steptime.hardware.ceilings import FILE_NAME, known
@@ -30,6 +30,11 @@ from steptime.kineto.windows import read_rank
 from steptime.ledger.account import device_of
 from steptime.ledger.recorded import RecordedAccount, account_for_process, operator_time
 from steptime.ledger.trace_steps import FoundSteps, find_steps
+from steptime.ranks.compare import compare
+from steptime.ranks.comparison import RankComparison
+from steptime.ranks.recorded import summarise_process
+from steptime.ranks.summarise import summarise
+from steptime.ranks.summary import RankSummary
 from steptime.recording.load import load
 from steptime.recording.recording import Process, Recording
 from steptime.report import json
@@ -38,8 +43,11 @@ from steptime.report.cost import cost_of
 from steptime.report.facts import Facts, facts_of_process, facts_of_trace, peak_bytes
 from steptime.report.report import Cost, Environment, ProcessReport, Report, Verdict
 from steptime.report.steps import StepSeries, series_of_process, series_of_trace
+from steptime.report.trials import trial_report
 from steptime.timeline.layout import Layout, lay_out_whole
 from steptime.timeline.timeline import Mode
+from steptime.trials.lookup import is_trial, newest_trial
+from steptime.trials.results import read_results
 
 DETAILED_RANKS = 32
 MOST_ROWS = 100
@@ -56,8 +64,11 @@ def diagnose_paths(paths: Sequence[str], *, max_size: int = DEFAULT_MAX_SIZE, ca
     first = Path(paths[0])
     if len(paths) == 1 and json.is_report(first):
         return json.read(first.read_bytes(), paths[0])
+    if len(paths) == 1 and is_trial(first):
+        recording = read_results(first).plan.recording
+        return _with_trials(diagnose(load(Path(recording)), recording), first)
     if len(paths) == 1 and not is_traces(paths[0]):
-        return diagnose(load(first), paths[0])
+        return _with_trials(diagnose(load(first), paths[0]), newest_trial(first))
     folder = next((path for path in paths if Path(path).is_dir() and not is_traces(path)), None)
     if folder is not None:
         raise UsageError("several-recordings", f"{folder} is a recording among several paths: give one alone.")
@@ -66,10 +77,20 @@ def diagnose_paths(paths: Sequence[str], *, max_size: int = DEFAULT_MAX_SIZE, ca
     return diagnose_traces(traces, " ".join(map(shlex.quote, paths)), found.problems)
 
 
+def _with_trials(report: Report, folder: Path | None) -> Report:
+    """The report with what a trial proved; a trial that cannot be read is a problem in words."""
+    if folder is None:
+        return report
+    try:
+        return replace(report, trials=trial_report(read_results(folder), str(folder)))
+    except RecordingError as error:
+        return replace(report, problems=(*report.problems, error.sentence))
+
+
 def diagnose(recording: Recording, source: str) -> Report:
     """The report of a recording. Raises NothingMeasuredError when no process took enough steps."""
     machine = machine_of(recording)
-    reports: list[ProcessReport] = []
+    found: list[_Found] = []
     problems = list(recording.problems)
     seen = 0
     for process, layout in _trainers(recording):
@@ -79,22 +100,69 @@ def diagnose(recording: Recording, source: str) -> Report:
             continue
         account = account_for_process(process, layout, machine)
         problems += account.problems
-        case = _case(recording, process, layout, account, machine)
-        cost = cost_of(process, steps)
-        durations, steady = tuple(steps.duration.tolist()), tuple(steps.steady.tolist())
-        notes = (*process.notes, f"Warm-up: {layout.timeline.warm_up_reason}.")
-        judged = _judge(_name(process), process.facts.rank, case, cost, durations, steady, notes)
-        reports.append(
-            replace(
-                judged,
-                peak_bytes=peak_bytes(process),
-                series=series_of_process(layout.timeline, account.ledger),
-                excerpt=excerpt_of_process(process, steps, account, machine) if len(reports) < DETAILED_RANKS else None,
-            )
-        )
-    if not reports:
+        found.append(_find(recording, process, layout, account, machine, detailed=len(found) < DETAILED_RANKS))
+    if not found:
         raise _too_few(recording, seen)
-    return compose(source, _environment(recording), tuple(reports), tuple(problems))
+    ranks = _compared({each.rank: each.summary for each in found}, {each.rank: each.case for each in found})
+    reports = tuple(_judge_found(each, ranks) for each in found)
+    return compose(source, _environment(recording), reports, tuple(problems), ranks)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Found:
+    """What is kept of a recorded process. rank: None where nothing says it. report: all but its findings."""
+
+    rank: int | None
+    case: Case
+    summary: RankSummary
+    cost: Cost
+    notes: tuple[str, ...]
+    durations: tuple[int, ...]
+    steady: tuple[bool, ...]
+    name: str
+    peak_bytes: int | None
+    series: StepSeries
+    excerpt: Excerpt | None
+
+
+def _find(
+    recording: Recording,
+    process: Process,
+    layout: Layout,
+    account: RecordedAccount,
+    machine: Machine | None,
+    *,
+    detailed: bool,
+) -> _Found:
+    steps = layout.timeline.steps
+    return _Found(
+        rank=process.facts.rank,
+        case=_case(recording, process, layout, account, machine),
+        summary=summarise_process(process, layout, account),
+        cost=cost_of(process, steps),
+        notes=(*process.notes, f"Warm-up: {layout.timeline.warm_up_reason}."),
+        durations=tuple(steps.duration.tolist()),
+        steady=tuple(steps.steady.tolist()),
+        name=_name(process),
+        peak_bytes=peak_bytes(process),
+        series=series_of_process(layout.timeline, account.ledger),
+        excerpt=excerpt_of_process(process, steps, account, machine) if detailed else None,
+    )
+
+
+def _judge_found(found: _Found, ranks: RankComparison | None) -> ProcessReport:
+    case = found.case if found.rank is None else beside(found.case, found.rank, ranks)
+    judged = _judge(found.name, found.rank, case, found.cost, found.durations, found.steady, found.notes)
+    return replace(judged, peak_bytes=found.peak_bytes, series=found.series, excerpt=found.excerpt)
+
+
+def _compared(
+    summaries: Mapping[int | None, RankSummary], cases: Mapping[int | None, Case]
+) -> RankComparison | None:
+    """The ranks beside one another; processes that say no rank belong to nobody's job."""
+    known = {rank: case for rank, case in cases.items() if rank is not None}
+    comparison = compare([summary for rank, summary in summaries.items() if rank is not None])
+    return located(comparison, known)
 
 
 def _trainers(recording: Recording) -> list[tuple[Process, Layout]]:
@@ -111,7 +179,7 @@ class _Seen:
     name: str
     rank: int
     case: Case
-    arrivals: Arrivals
+    summary: RankSummary
     walls: tuple[int, ...]
     device: str
     world: int | None
@@ -134,11 +202,12 @@ def diagnose_traces(traces: Iterable[Trace], source: str, problems: tuple[str, .
             empty.append(f"{trace.path} holds no event that took time: no step.")
     if not seen:
         raise NothingMeasuredError("trace-without-steps", empty[0] if empty else "There is no trace: no step.")
-    ranks = rank_uses([each.arrivals for each in seen])
-    reports = tuple(_judge_trace(each, replace(each.case, ranks=ranks, rank=each.rank)) for each in seen)
+    ranks = _compared({each.rank: each.summary for each in seen}, {each.rank: each.case for each in seen})
+    reports = tuple(_judge_trace(each, beside(each.case, each.rank, ranks)) for each in seen)
     told = (f"{each.name}: {said}" if len(seen) > 1 else said for each in seen for said in each.damage)
     environment = Environment("", "", seen[0].device, "", "", __version__, len(seen), facts=seen[0].facts)
-    return compose(source, environment, reports, (*problems, *empty, *told, *_missing(seen)))
+    notes = ranks.notes if ranks is not None else ()
+    return compose(source, environment, reports, (*problems, *empty, *told, *notes, *_missing(seen)), ranks)
 
 
 def _missing(seen: Sequence[_Seen]) -> tuple[str, ...]:
@@ -169,7 +238,7 @@ def _look(trace: Trace, steps: FoundSteps, number: int) -> _Seen:
         name=f"rank {rank}",
         rank=rank,
         case=looked.case if number < DETAILED_RANKS else _trimmed(looked.case),
-        arrivals=arrivals_of(trace, looked.windows, looked.ledger, rank),
+        summary=summarise(trace, looked.borders, looked.windows, looked.ledger, rank=rank),
         walls=tuple(looked.whole.wall.tolist()),
         device=device,
         world=trace.world_size,

@@ -26,6 +26,7 @@ from steptime.findings.case import (
     StepSummary,
 )
 from steptime.quantities import SourceLine
+from steptime.ranks.comparison import LateRank
 
 STEP = 20 * MS
 LINE = SourceLine("model.py", 31, "forward")
@@ -133,6 +134,21 @@ _CRUMBS = tuple(kernel(name, 600, 2.4 * MS, "latency") for name in ("add_", "mul
 _CHAIN = ChainUse(("aten::mul", "aten::add", "aten::tanh", "aten::mul"), 24, 96, 5 * MS, 8e9, 6e9, LINE)
 _ADAM = OptimizerUse("Adam", about(4 * MS), 160, 25_000_000, False, False, 1900.0, kernels=1900.0)
 _RANKS = (rank(0, 4 * MS, 0.0), rank(1, 0.2 * MS, 0.9), rank(2, 3.8 * MS, 0.05), rank(3, 4.1 * MS, 0.05))
+_LATE = LateRank(
+    ranks=(1,),
+    host="node7",
+    waiting=4 * MS,
+    share=0.9,
+    account="input",
+    excess=3.8 * MS,
+    excesses=(("input", 3.8 * MS), ("host", 0.1 * MS)),
+    gain=about(3.6 * MS),
+    since=120,
+    steadiness=0.98,
+    source=SourceLine("train.py", 20, "__getitem__"),
+)
+_NODE = replace(_LATE, ranks=(1, 2), account="compute", excess=3.5 * MS, arithmetic=1.0, source=None)
+_UNEVEN = replace(_LATE, account="compute", arithmetic=2.0)
 _EXPOSED = CollectiveUse("all_reduce", "0", 12, about(7 * MS), about(5 * MS), 100e6)
 _NETWORK = replace(HEALTHY, accounts=accounts(communication=5 * MS, launch=1 * MS), collectives=(_EXPOSED,))
 _STALL = AllocationUse("cudaFree", 3.0, about(4 * MS), about(3 * MS), LINE)
@@ -281,6 +297,9 @@ PLANTED_TRACES: dict[str, dict[str, Case]] = {
     },
     "late-rank": {
         "fires": replace(_NETWORK, ranks=_RANKS, rank=0),
+        "fires-with-its-line": replace(_NETWORK, ranks=_RANKS, rank=0, lateness=_LATE),
+        "fires-for-a-node": replace(_NETWORK, ranks=_RANKS, rank=0, lateness=_NODE),
+        "fires-for-an-uneven-batch": replace(_NETWORK, ranks=_RANKS, rank=1, lateness=_UNEVEN),
         "clean": replace(HEALTHY, ranks=tuple(rank(number, 0.3 * MS, 0.25) for number in range(4))),
         "clean-late-in-turns": replace(HEALTHY, ranks=tuple(rank(number, 4 * MS, 0.25) for number in range(4))),
         "clean-one-of-two-by-chance": replace(HEALTHY, ranks=(rank(0, 3 * MS, 0.4), rank(1, 1 * MS, 0.6))),

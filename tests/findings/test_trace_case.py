@@ -13,11 +13,14 @@ from traces import Event, Events, Written, annotation, happened, kernel, launch,
 from steptime.findings.case import Case
 from steptime.findings.examine import examine
 from steptime.findings.kernel_kinds import shapes_of
-from steptime.findings.rank_uses import Arrivals, arrivals_of, rank_uses
+from steptime.findings.rank_uses import rank_uses
 from steptime.findings.trace_case import case_of_trace, look_at_trace
 from steptime.hardware.datasheet import look_up
 from steptime.kineto.table import Trace
 from steptime.ledger.trace_steps import steps_of
+from steptime.ranks.compare import compare
+from steptime.ranks.summarise import summarise_trace
+from steptime.ranks.summary import RankSummary
 
 A100 = look_up("NVIDIA A100-SXM4-80GB")
 LARGE = [1024, 1024]
@@ -174,18 +177,21 @@ def collective(begin: float, lasts: float, kind: str = "AllReduce") -> Event:
     return happened("kernel", name, begin, begin + lasts, (0, 9), device=0, stream=9)
 
 
-def arrivals(trace: Trace, rank: int) -> Arrivals:
-    seen = look_at_trace(trace, steps_of(trace), A100)
-    return arrivals_of(trace, seen.windows, seen.ledger, rank)
+def summary(trace: Trace, rank: int) -> RankSummary:
+    found = summarise_trace(trace, rank)
+    assert found is not None
+    return found
 
 
 def test_the_rank_with_the_shortest_collectives_is_the_late_one(written: Written) -> None:
     lengths = {0: (500, 400, 30), 1: (20, 30, 35), 2: (510, 390, 25)}
     ranks = rank_uses(
-        [
-            arrivals(written([step(0, 3000), *(collective(800 * k, each) for k, each in enumerate(lasts))]), rank)
-            for rank, lasts in lengths.items()
-        ]
+        compare(
+            [
+                summary(written([step(0, 3000), *(collective(800 * k, each) for k, each in enumerate(lasts))]), rank)
+                for rank, lasts in lengths.items()
+            ]
+        )
     )
     assert [rank.waiting for rank in ranks] == [855_000, 10_000, 850_000]
     assert ranks[1].last == pytest.approx(1.0, abs=0.02)
@@ -196,21 +202,27 @@ def test_the_rank_with_the_shortest_collectives_is_the_late_one(written: Written
 
 
 def test_ranks_that_arrive_together_have_no_late_one(written: Written) -> None:
-    ranks = rank_uses([arrivals(written([step(0, 900), collective(0, 300 + rank)]), rank) for rank in range(4)])
+    traces = [written([step(0, 900), collective(0, 300 + rank)]) for rank in range(4)]
+    ranks = rank_uses(compare([summary(trace, rank) for rank, trace in enumerate(traces)]))
     assert all(rank.last == 0 for rank in ranks)
 
 
 def test_collectives_that_some_rank_has_more_of_are_not_compared(written: Written) -> None:
-    one = arrivals(written([step(0, 900), collective(0, 300)]), 0)
-    two = arrivals(written([step(0, 900), collective(0, 300), collective(400, 300)]), 1)
-    assert rank_uses([one, two]) == ()
+    one = summary(written([step(0, 900), collective(0, 300)]), 0)
+    two = summary(written([step(0, 900), collective(0, 300), collective(400, 300)]), 1)
+    uneven = compare([one, two])
+    assert rank_uses(uneven) == ()
+    assert uneven is not None
+    assert "AllReduce" in uneven.notes[0]
     gather = [step(0, 900), collective(500, 90, "AllGather")]
-    both = rank_uses([arrivals(written([*gather, collective(0, 300)]), 0), arrivals(written(gather), 1)])
-    assert [rank.waiting for rank in both] == [0, 0]
+    both = compare([summary(written([*gather, collective(0, 300)]), 0), summary(written(gather), 1)])
+    assert both is not None
+    assert [row.waiting for row in both.rows] == [0, 0]
 
 
 def test_one_rank_alone_has_nobody_to_wait_for(written: Written) -> None:
-    assert rank_uses([arrivals(written([step(0, 900), collective(0, 300)]), 0)]) == ()
+    assert compare([summary(written([step(0, 900), collective(0, 300)]), 0)]) is None
+    assert rank_uses(None) == ()
 
 
 def test_a_first_step_that_takes_longer_than_the_others_is_left_out(written: Written, launched: Launch) -> None:

@@ -86,7 +86,7 @@ def test_the_ranks_of_a_published_job_name_the_late_one(shared_data: Path) -> No
     report = diagnose_paths([str(shared_data / "param/dlrm_kineto")], cache=False)
     assert len(report.processes) == 8
     assert report.processes[0].rank == 7
-    assert report.processes[0].verdict.sentence.startswith("The other ranks wait for rank 7.")
+    assert report.processes[0].verdict.sentence.startswith("The other ranks wait for rank 7. ")
     assert all(any(found.name == "late-rank" for found in each.findings) for each in report.processes)
     assert "waiting for rank 7" in " ".join(each.verdict.sentence for each in report.processes[1:])
 

@@ -22,6 +22,7 @@ from steptime.findings.device_signals import (
     RooflineUse,
 )
 from steptime.quantities import Estimate, SourceLine
+from steptime.ranks.comparison import LateRank
 
 __all__ = [
     "AccountUse",
@@ -44,8 +45,8 @@ __all__ = [
     "RankUse",
     "RecomputeUse",
     "ReplayUse",
-    "RootUse",
     "RooflineUse",
+    "RootUse",
     "SegmentUse",
     "SettingsUse",
     "Signal",
@@ -81,6 +82,7 @@ class Signal(Enum):
     ROOFLINE = "roofline"
     CHAINS = "chains"
     RANKS = "ranks"
+    LATENESS = "lateness"
 
 
 @dataclass(frozen=True, slots=True)
@@ -332,4 +334,5 @@ class Case:
     chains: tuple[ChainUse, ...] = ()
     ranks: tuple[RankUse, ...] = ()
     rank: int | None = None
+    lateness: LateRank | None = None
     roots: tuple[RootUse, ...] = ()

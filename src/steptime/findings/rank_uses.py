@@ -1,88 +1,108 @@
-"""Several ranks beside one another: which of them the others wait for.
+"""The ranks of a job in the case of each of them: who waits for whom, and the line behind the late one's excess.
 
-One law: durations only are compared, never times of day, because clocks of different hosts differ. A collective ends on
-all ranks together, so the rank whose kernel is the shortest arrived last, and the others waited the difference.
+One law: nothing is compared here; what the room `ranks` found is named as the case names it.
 """
 
 from __future__ import annotations
 
-import re
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import replace
 
-import numpy as np
-import numpy.typing as npt
+from steptime.findings.case import Case, LineUse, RankUse
+from steptime.findings.examine import examine
+from steptime.quantities import SourceLine
+from steptime.ranks.comparison import LateRank, RankComparison, RankRow
 
-from steptime.findings.case import RankUse
-from steptime.intervals import contains, union
-from steptime.kineto.table import Category, Trace
-from steptime.ledger.ledger import Account, Ledger
-from steptime.links.names import COMMUNICATION_KERNEL, matching
-
-Int64 = npt.NDArray[np.int64]
-KIND = re.compile(r"AllReduce|AllGather|ReduceScatter|Broadcast|Reduce|SendRecv|AllToAll|Generic|\w+")
-"""What a collective does, in the names of the kernels of NCCL and RCCL; else the name itself."""
-NOTICEABLE = 10_000
-"""ns: ranks that arrive within ten microseconds of one another arrive together (a network's round trip)."""
+ROLES = {"input": "input", "host": "host", "copy": "transfer"}
+"""Of the lines that make up an account."""
+MOST_OF_IT = 0.5
+MOST_RANKS = 64
+"""Ranks that a case holds: of a larger job the late one, and others at even distances."""
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Arrivals:
-    """What is kept of a rank's trace to compare it with others'. collectives: durations by kind, ns, in time order."""
-
-    rank: int
-    steps: int
-    step: float
-    communication: float
-    compute: float
-    collectives: dict[str, Int64]
-
-
-def arrivals_of(trace: Trace, windows: Int64, ledger: Ledger, rank: int) -> Arrivals:
-    """The collectives of a trace that begin in its steady steps. windows: (n, 2) ns, those of the ledger, n >= 1."""
-    events = trace.events
-    chosen = (events.category == Category.KERNEL) & matching(trace, COMMUNICATION_KERNEL.search)
-    chosen &= contains(union(windows[:, 0], windows[:, 1]), events.begin)
-    rows = np.flatnonzero(chosen)
-    rows = rows[np.argsort(events.begin[rows], kind="stable")]
-    kinds: dict[str, list[int]] = {}
-    for duration, name in zip(events.duration[rows].tolist(), events.name[rows].tolist(), strict=True):
-        kinds.setdefault(_kind(trace.symbols[name]), []).append(duration)
-    spent = ledger.entries.mean(axis=0)
-    return Arrivals(
-        rank=rank,
-        steps=len(windows),
-        step=float(ledger.wall.mean()),
-        communication=float(spent[Account.COMMUNICATION]),
-        compute=float(spent[Account.COMPUTE]),
-        collectives={kind: np.array(members, np.int64) for kind, members in kinds.items()},
-    )
-
-
-def rank_uses(arrivals: Sequence[Arrivals]) -> tuple[RankUse, ...]:
-    """The ranks in the order given; empty where there is only one, or where they have no collectives in common.
-
-    The k-th collective of a kind is the same one on all ranks; a kind that some rank has more of is left out.
-    """
-    if len(arrivals) < 2:
+def rank_uses(comparison: RankComparison | None) -> tuple[RankUse, ...]:
+    """The ranks in their order; empty where nobody waits for anybody, as far as is known."""
+    if comparison is None or not any(row.waiting > 0 or row.last > 0 for row in comparison.rows):
         return ()
-    found = [each.collectives for each in arrivals]
-    common = [kind for kind in found[0] if all(len(each.get(kind, ())) == len(found[0][kind]) for each in found)]
-    if not common:
-        return ()
-    durations = np.concatenate([np.stack([each[kind] for each in found]) for kind in common], axis=1)
-    waits = durations - durations.min(axis=0)
-    longest = np.where(waits.max(axis=0) >= NOTICEABLE, waits.max(axis=0), 0)
-    last = np.bincount(durations.argmin(axis=0), longest, len(arrivals)) / max(1, int(longest.sum()))
-    waiting = waits.sum(axis=1)
-    return tuple(
-        RankUse(
-            each.rank, each.step, each.communication, float(waiting[at]) / each.steps, float(last[at]), each.compute
-        )
-        for at, each in enumerate(arrivals)
+    names = comparison.accounts
+    return tuple(_use(row, names) for row in _sample(comparison))
+
+
+def beside(case: Case, rank: int, comparison: RankComparison | None) -> Case:
+    """The case of one rank with the others beside it."""
+    uses = rank_uses(comparison)
+    late = comparison.late if comparison is not None else None
+    return replace(case, ranks=uses, rank=rank, lateness=late) if uses else replace(case, rank=rank)
+
+
+def located(comparison: RankComparison | None, cases: Mapping[int, Case]) -> RankComparison | None:
+    """The comparison with the line behind the late rank's excess, where its case (by rank) knows it."""
+    late = comparison.late if comparison is not None else None
+    if comparison is None or late is None or late.ranks[0] not in cases:
+        return comparison
+    own = cases[late.ranks[0]]
+    others = [case for rank, case in cases.items() if rank not in late.ranks]
+    source = (
+        _of_items(late, own)
+        or _of_finding(late, own)
+        or _of_lines(late, own, others)
+        or _of_operators(late, own, others)
     )
+    return replace(comparison, late=replace(late, source=source))
 
 
-def _kind(name: str) -> str:
-    found = KIND.search(re.sub(r"^.*?n?ccl(Dev)?Kernel_?", "", name))
-    return found.group() if found else name
+def _use(row: RankRow, names: tuple[str, ...]) -> RankUse:
+    accounts = dict(zip(names, row.accounts, strict=True))
+    communication, compute = accounts.get("communication", 0.0), accounts.get("compute", 0.0)
+    return RankUse(row.rank, row.step, communication, row.waiting, row.last, compute)
+
+
+def _sample(comparison: RankComparison) -> tuple[RankRow, ...]:
+    rows = comparison.rows
+    if len(rows) <= MOST_RANKS:
+        return rows
+    late = comparison.late.ranks if comparison.late is not None else ()
+    stride = -(-len(rows) // MOST_RANKS)
+    return tuple(row for index, row in enumerate(rows) if index % stride == 0 or row.rank in late)
+
+
+def _of_items(late: LateRank, own: Case) -> SourceLine | None:
+    """Where the dataset's items are made, when making them is most of the excess in input."""
+    loader = own.loader
+    if late.account != "input" or loader is None or loader.item is None or loader.item_site is None:
+        return None
+    made = loader.item.value * (loader.batch_size or 1) * loader.demand
+    return loader.item_site if made >= MOST_OF_IT * late.excess else None
+
+
+def _of_finding(late: LateRank, own: Case) -> SourceLine | None:
+    """What the rank's own findings say about that account: a rule knows best which line it is."""
+    found = [each for each in examine(own).findings if each.account == late.account and each.source is not None]
+    return found[0].source if found else None
+
+
+def _of_lines(late: LateRank, own: Case, others: list[Case]) -> SourceLine | None:
+    """The line of the account's role that takes most longer than on the other ranks."""
+    lines = [line for line in own.lines if line.role == ROLES.get(late.account)]
+    if not lines:
+        return None
+    return max(lines, key=lambda line: line.duration.value - _usual(line, others)).source
+
+
+def _usual(line: LineUse, others: list[Case]) -> float:
+    place = (line.source.file, line.source.line)
+    found = [
+        each.duration.value for case in others for each in case.lines if (each.source.file, each.source.line) == place
+    ]
+    return sum(found) / len(others) if others else 0.0
+
+
+def _of_operators(late: LateRank, own: Case, others: list[Case]) -> SourceLine | None:
+    """The line of the operator that takes most longer, for an excess in computing or dispatching."""
+    if late.account not in ("compute", "launch"):
+        return None
+    usual = {(each.name, each.phase): each.duration for case in others[:1] for each in case.operators}
+    grown = [(use.duration - usual.get((use.name, use.phase), 0.0), use) for use in own.operators if use.source]
+    if not grown:
+        return None
+    return max(grown, key=lambda each: each[0])[1].source

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 
 from steptime.findings.case import AccountUse, Case
 from steptime.findings.finding import Finding, Weight
-from steptime.findings.lateness import late_of
+from steptime.findings.lateness import late_name, late_of, late_reason
 from steptime.findings.stakes import named, ratio
 from steptime.quantities import Estimate, format_share
 
@@ -54,7 +54,11 @@ class Regime:
 def regime(case: Case, findings: Iterable[Finding] = ()) -> Regime:
     """The account with the largest recoverable time; for a rank that the others wait for, that is said first."""
     found = _regime(case, findings)
-    late = late_of(case.ranks)
+    known, late = case.lateness, late_of(case.ranks)
+    if known is not None and case.rank in known.ranks:
+        reason = late_reason(known)
+        told = f"The other ranks wait for {late_name(known)}" + (f": {reason}." if reason else ".")
+        return replace(found, sentence=f"{told} {found.sentence}")
     if late is None or late.rank != case.rank:
         return found
     return replace(found, sentence=f"The other ranks wait for rank {late.rank}. {found.sentence}")
@@ -134,6 +138,8 @@ def _share(part: Estimate, case: Case) -> Estimate:
 
 def _words(use: AccountUse, case: Case) -> str:
     """What an account is called; communication of a rank that mostly waits for a late one is that waiting."""
+    if use.name == COMMUNICATION and case.lateness is not None and case.rank not in case.lateness.ranks:
+        return f"waiting for {late_name(case.lateness)}"
     late = late_of(case.ranks) if use.name == COMMUNICATION else None
     if late is not None and late.rank != case.rank:
         return f"waiting for rank {late.rank}"

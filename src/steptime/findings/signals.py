@@ -34,6 +34,7 @@ from steptime.findings.case import (
     SiteUse,
     StepSummary,
 )
+from steptime.ranks.comparison import LateRank
 
 ABSENCE: dict[Signal, str] = {
     Signal.STEP: "no training step was measured",
@@ -59,6 +60,7 @@ ABSENCE: dict[Signal, str] = {
     Signal.REPLAY: "the step could not be replayed (no trace of a device)",
     Signal.ROOFLINE: "no kernels on a device whose ceilings are known",
     Signal.CHAINS: "no chain of pointwise kernels was seen (shapes must be recorded)",
+    Signal.LATENESS: "no rank that the others wait for",
     Signal.RANKS: "one rank alone, or no collectives that the ranks have in common",
 }
 """Why a rule was not examined, by the signal that is missing."""
@@ -259,3 +261,9 @@ class Signals:
         """All ranks of the job, in order."""
         ranks: tuple[RankUse, ...] = self._read(Signal.RANKS)
         return ranks
+
+    @property
+    def lateness(self) -> LateRank:
+        """The late rank, with the reason."""
+        lateness: LateRank = self._read(Signal.LATENESS)
+        return lateness

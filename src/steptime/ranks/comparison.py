@@ -69,11 +69,11 @@ class LateRank:
     """Who the others wait for. ranks: one, or all of a slow node; host: where, "" where nothing says it.
 
     waiting: what the others wait on average; share: of all waiting that is for it. account: where its excess over the
-    median of the others is largest, excess: how much that is; excesses: all accounts with an excess. arithmetic: its
-    FLOPs over the median of the others, None where not known. gain: what a step of the job would be shorter with it at
-    the others' median, by replay. since: number of the first step from which on it is late (0: from the start), None
-    where there is no series; steadiness: share of the steps since then in which it is late. source: the line behind the
-    excess.
+    median of the others is largest, "" where none explains the waiting; excess: how much that is; excesses: of all
+    accounts that have one. arithmetic: its FLOPs over the median of the others, None where not known. gain: what a step
+    of the job would be shorter with it at the others' median, by replay. since: number of the first step from which on
+    it is late (0: from the start), None where there is no series; steadiness: share of the steps since then in which it
+    is. source: the line behind the excess.
     """
 
     ranks: tuple[int, ...]

@@ -26,6 +26,8 @@ RATHER_LATE = 2.0
 about equally."""
 LEAST_WAITING = 0.01
 """Of the step: what the others wait less is within what equal ranks differ by."""
+EXPLAINS = 0.25
+"""Of the waiting: a smaller excess is not why the others wait (a short trace may begin with the ranks apart)."""
 WAITING_ACCOUNTS = (Account.COMMUNICATION,)
 """Where waiting itself lies: never the excess of a late rank."""
 LATE_STEP = 0.5
@@ -56,6 +58,7 @@ def find_late(
     if waited < LEAST_WAITING * step:
         return None
     excesses = _excesses(summaries, late, others)
+    explained = bool(excesses) and excesses[0][1] >= EXPLAINS * waited
     since, steadiness = _since(summaries, late, series)
     first = summaries[int(late[0])]
     return LateRank(
@@ -63,8 +66,8 @@ def find_late(
         host=first.host,
         waiting=waited,
         share=float(waiting.last[late].sum()),
-        account=excesses[0][0] if excesses else "",
-        excess=excesses[0][1] if excesses else 0.0,
+        account=excesses[0][0] if explained else "",
+        excess=excesses[0][1] if explained else 0.0,
         excesses=excesses,
         gain=_gain(summaries, links, late, others, series, waited),
         arithmetic=_arithmetic(summaries, late, others),

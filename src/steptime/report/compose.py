@@ -7,12 +7,17 @@ from dataclasses import replace
 
 from steptime.findings.finding import Weight
 from steptime.findings.lateness import late_of
+from steptime.ranks.comparison import RankComparison
 from steptime.remedies.propose import propose
 from steptime.report.report import SCHEMA_VERSION, Environment, ProcessReport, Report
 
 
 def compose(
-    source: str, environment: Environment, processes: tuple[ProcessReport, ...], problems: tuple[str, ...] = ()
+    source: str,
+    environment: Environment,
+    processes: tuple[ProcessReport, ...],
+    problems: tuple[str, ...] = (),
+    ranks: RankComparison | None = None,
 ) -> Report:
     """The report of a recording or of traces. source: the path as the user gave it. processes: at least one.
 
@@ -22,10 +27,10 @@ def compose(
     if _alike(processes):
         ordered = sorted(processes, key=lambda process: (process.rank is None, process.rank or 0))
     late = late_of(ordered[0].case.ranks)
-    if late is not None:
-        ordered = sorted(ordered, key=lambda process: process.rank != late.rank)
+    first = ranks.late.ranks if ranks is not None and ranks.late is not None else (late.rank,) if late else ()
+    ordered = sorted(ordered, key=lambda process: process.rank not in first) if first else ordered
     shown = (ordered[0], *(replace(process, excerpt=None) for process in ordered[1:]))
-    return Report(SCHEMA_VERSION, source, environment, shown, next_command(source, ordered[0]), problems)
+    return Report(SCHEMA_VERSION, source, environment, shown, next_command(source, ordered[0]), problems, ranks)
 
 
 def next_command(source: str, process: ProcessReport) -> str:
