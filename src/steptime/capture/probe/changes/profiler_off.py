@@ -48,7 +48,7 @@ class ProfilerOff(Applier):
             if not profiler.enabled:
                 return original(profiler)
             self._seen()
-            profiler.function_events = EventList([])
+            profiler.__dict__["_function_events" if _computes_events() else "function_events"] = _nothing()
             return profiler
 
         return __enter__
@@ -67,7 +67,7 @@ def _of_nothing(original: Callable[..., Any], is_result: bool) -> Callable[..., 
     def method(profiler: Any, *args: Any, **kwargs: Any) -> Any:
         if profiler.profiler is not None:
             return original(profiler, *args, **kwargs)
-        return EventList([]) if is_result else None
+        return _nothing() if is_result else None
 
     return method
 
@@ -78,3 +78,15 @@ def _left(original: Callable[..., Any]) -> Callable[..., Any]:
         return False if profiler.enabled else original(profiler, *args)
 
     return __exit__
+
+
+def _computes_events() -> bool:
+    """Whether events are made when they are asked for, behind a property (torch 2.6 and later)."""
+    return isinstance(getattr(autograd_profiler.profile, "function_events", None), property)
+
+
+def _nothing() -> EventList:
+    """What a profiler has recorded that has seen no operator."""
+    events = EventList([])
+    events._build_tree()
+    return events

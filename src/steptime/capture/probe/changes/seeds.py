@@ -40,6 +40,23 @@ def install(seed: int, offset: int) -> None:
             _wrap(torch.cuda, name, offset, chances)
 
 
+def install_chance(seed: int) -> None:
+    """What the job leaves to chance, and nothing else, is made from `seed`: two runs of it then draw the same numbers.
+
+    A generator that starts from a seed of its own (torch's, on a CPU), and a seed that the job sets, stay as they are.
+    """
+    chances = itertools.count(seed % LARGEST_SEED + 1)
+    random.seed(seed)
+    _wrap(random, "seed", 0, chances)
+    numpy_random = getattr(sys.modules.get("numpy"), "random", None)
+    if numpy_random is not None:
+        numpy_random.seed(seed % LARGEST_SEED)
+        _wrap(numpy_random, "seed", 0, chances)
+        _wrap(numpy_random, "default_rng", 0, chances)
+    torch.seed = torch.random.seed = functools.partial(_chance, torch.manual_seed, chances)
+    torch.cuda.manual_seed_all(seed)  # waits until a device is used
+
+
 def _chance(manual_seed: Callable[[int], Any], chances: Any) -> int:
     seed: int = next(chances)
     manual_seed(seed)
