@@ -1,0 +1,70 @@
+"""What steptime says of a job, in the terms that the clinic scores."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import tempfile
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from benchmarks.clinic.cases import Case
+from benchmarks.clinic.truth import TIMEOUT, JobFailed, command, environment
+
+ENTRY = "from steptime.cli.main import entry; entry()"
+
+
+@dataclass(frozen=True)
+class Said:
+    """regime: what the step is bound by. causes: names of the findings that are charged to steps, the largest first.
+    shares: of a step at stake in each, (value, low, high). lines: (file, line) of each, None without. step_ns: the
+    step time that the tool reports."""
+
+    regime: str
+    causes: tuple[str, ...] = ()
+    shares: tuple[tuple[float, float, float], ...] = ()
+    lines: tuple[tuple[str, int] | None, ...] = ()
+    notes: tuple[str, ...] = ()
+    step_ns: float = 0.0
+    problems: tuple[str, ...] = field(default=())
+
+
+def steptime_says(case: Case, amount: int) -> Said:
+    """Runs the job under steptime, unmodified. Raises JobFailed."""
+    with tempfile.TemporaryDirectory() as folder:
+        options = ["run", "--json", "--no-progress", "--recording", str(Path(folder) / "recording")]
+        words = [sys.executable, "-c", ENTRY, *options, "--", *command(case, amount)]
+        done = subprocess.run(
+            words, env=environment(), cwd=folder, capture_output=True, text=True, timeout=2 * TIMEOUT, check=False
+        )
+        if done.returncode:
+            raise JobFailed((done.stderr.strip().splitlines() or [f"exit status {done.returncode}"])[-1])
+        report: dict[str, Any] = json.loads(done.stdout[done.stdout.index("{") :])
+    return _said(report)
+
+
+def _said(report: dict[str, Any]) -> Said:
+    process = report["processes"][0]
+    charged = [finding for finding in process["findings"] if finding["weight"] == "finding"]
+    step = process["case"]["step"]["duration"]["value"]
+    return Said(
+        regime=process["verdict"]["regime"],
+        causes=tuple(finding["name"] for finding in charged),
+        shares=tuple(_share(finding["at_stake"], step) for finding in charged),
+        lines=tuple(_line(finding["source"]) for finding in charged),
+        notes=tuple(finding["name"] for finding in process["findings"] if finding["weight"] != "finding"),
+        step_ns=step,
+        problems=tuple(name for name, _ in process["failed"]),
+    )
+
+
+def _share(at_stake: dict[str, float] | None, step: float) -> tuple[float, float, float]:
+    if at_stake is None or not step:
+        return 0.0, 0.0, 0.0
+    return at_stake["value"] / step, at_stake["low"] / step, at_stake["high"] / step
+
+
+def _line(source: dict[str, Any] | None) -> tuple[str, int] | None:
+    return (Path(source["file"]).name, source["line"]) if source else None

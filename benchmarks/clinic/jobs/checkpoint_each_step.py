@@ -1,0 +1,23 @@
+"""The model is saved after each step; healthy: at the end. No loader at all."""
+
+import tempfile
+from pathlib import Path
+
+import torch
+from stopwatch import amount, lap, steps
+from torch import nn
+
+torch.manual_seed(0)
+folder = Path(tempfile.mkdtemp())
+model = nn.Sequential(nn.Linear(512, 1024), nn.ReLU(), nn.Linear(1024, 1024), nn.ReLU(), nn.Linear(1024, 10))
+optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+data, labels = torch.randn(16, 64, 512), torch.randint(10, (16, 64))
+for step in range(steps):
+    loss = nn.functional.cross_entropy(model(data[step % 16]), labels[step % 16])
+    optimizer.zero_grad()
+    loss.backward()
+    optimizer.step()
+    for number in range(amount):
+        torch.save(model.state_dict(), folder / f"last-{number}.pt")  # fault
+    lap()
+torch.save(model.state_dict(), folder / "final.pt")

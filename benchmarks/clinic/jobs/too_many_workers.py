@@ -1,0 +1,24 @@
+"""Many workers for tensors that lie in memory, on two CPUs; healthy: none."""
+
+import torch
+from stopwatch import amount, lap, steps
+from torch import nn
+from torch.utils.data import DataLoader, TensorDataset
+
+torch.manual_seed(0)
+if __name__ == "__main__":
+    data = TensorDataset(torch.randn(8192, 1024), torch.randint(10, (8192,)))
+    loader = DataLoader(data, batch_size=64, shuffle=True, num_workers=amount, persistent_workers=amount > 0)  # fault
+    model = nn.Sequential(nn.Linear(1024, 256), nn.ReLU(), nn.Linear(256, 256), nn.ReLU(), nn.Linear(256, 10))
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+    done = 0
+    while done < steps:
+        for features, labels in loader:
+            optimizer.zero_grad()
+            loss = nn.functional.cross_entropy(model(features), labels)
+            loss.backward()
+            optimizer.step()
+            lap()
+            done += 1
+            if done == steps:
+                break

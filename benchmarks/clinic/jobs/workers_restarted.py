@@ -1,0 +1,34 @@
+"""Short epochs, whose workers are started anew for each; healthy: persistent_workers."""
+
+import torch
+from stopwatch import amount, lap, steps
+from torch import nn
+from torch.utils.data import DataLoader, Dataset
+
+torch.manual_seed(0)
+
+
+class Few(Dataset):
+    """A small data set: an epoch is a few steps."""
+
+    def __len__(self):
+        return 64 * max(16 // max(amount, 1), 2)
+
+    def __getitem__(self, index):
+        generator = torch.Generator().manual_seed(index)
+        return torch.randn(512, generator=generator), index % 10
+
+
+if __name__ == "__main__":
+    loader = DataLoader(Few(), batch_size=64, num_workers=2, persistent_workers=not amount)  # fault
+    model = nn.Sequential(nn.Linear(512, 1024), nn.ReLU(), nn.Linear(1024, 1024), nn.ReLU(), nn.Linear(1024, 10))
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+    done = 0
+    while done < steps:
+        for features, labels in loader:
+            optimizer.zero_grad()
+            loss = nn.functional.cross_entropy(model(features), labels)
+            loss.backward()
+            optimizer.step()
+            lap()
+            done += 1

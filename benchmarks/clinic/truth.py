@@ -1,0 +1,84 @@
+"""The truth of a case: what its steps take without any tool, by the job's own stopwatch."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import os
+import statistics
+import subprocess
+import sys
+import tempfile
+from dataclasses import dataclass
+from pathlib import Path
+
+from benchmarks.clinic.cases import Case
+
+PROBING = 4
+"""The amount of the fault that a first look is taken at."""
+TIMEOUT = 300
+STEADY = 1 / 3
+"""Of the steps: what comes before is warm-up."""
+
+
+class JobFailed(Exception):
+    """The job itself does not run here."""
+
+
+@dataclass(frozen=True)
+class Dose:
+    """An amount of the fault. share: of a step that it takes, as it was measured; wanted: as it was asked for.
+    healthy_ns, step_ns: mean step without and with it."""
+
+    amount: int
+    wanted: float
+    share: float
+    healthy_ns: float
+    step_ns: float
+
+
+def environment() -> dict[str, str]:
+    """One thread of torch's own: the faults are not about threads, but for the case that sets them itself."""
+    return {**os.environ, "OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": ""}
+
+
+def command(case: Case, amount: int, *further: str) -> list[str]:
+    """How a user would start the job."""
+    words = [str(case.script), "--amount", str(amount), *further]
+    if case.ranks == 1:
+        return [sys.executable, *words]
+    return [sys.executable, "-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={case.ranks}", *words]
+
+
+def step_time(case: Case, amount: int) -> float:
+    """Mean of the steady steps of a bare run, ns. Raises JobFailed."""
+    with tempfile.TemporaryDirectory() as folder:
+        times = Path(folder) / "times.json"
+        words = command(case, amount, "--times", str(times))
+        try:
+            done = subprocess.run(
+                words, env=environment(), capture_output=True, text=True, timeout=TIMEOUT, check=False
+            )
+        except subprocess.TimeoutExpired:
+            raise JobFailed(f"took more than {TIMEOUT} s") from None
+        if done.returncode or not times.exists():
+            raise JobFailed((done.stderr.strip().splitlines() or ["no steps"])[-1])
+        ends = json.loads(times.read_text())
+    laps = [later - earlier for earlier, later in itertools.pairwise(ends)]
+    return statistics.fmean(laps[int(len(laps) * STEADY) :])
+
+
+def doses(case: Case, wanted: list[float]) -> list[Dose]:
+    """The twin, and the amounts that come nearest to the wanted shares; amounts that occur twice are given once."""
+    healthy = statistics.fmean(step_time(case, 0) for _ in range(2))
+    found = [Dose(0, 0.0, 0.0, healthy, healthy)]
+    if case.most == 0:
+        return found
+    probed = min(PROBING, case.most)
+    slope = max((step_time(case, probed) - healthy) / probed, healthy * 1e-4)
+    for share in wanted:
+        amount = min(max(round(healthy * share / (1 - share) / slope), 1), case.most)
+        if share and all(amount != dose.amount for dose in found):
+            step = step_time(case, amount)
+            found.append(Dose(amount, share, 1 - healthy / step, healthy, step))
+    return found
