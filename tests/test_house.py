@@ -15,11 +15,11 @@ SOURCE = Path(__file__).resolve().parent.parent / "src" / "steptime"
 FLOORS = (  # from the ground up; a room imports itself and what lies on floors below its own
     ("_version", "errors", "quantities", "intervals", "nesting", "journal", "folders", "changes"),
     ("estimates",),
-    ("recording", "kineto", "hardware", "flight"),
+    ("recording", "kineto", "hardware", "flight", "snapshots"),
     ("capture",),
     ("timeline", "work"),
     ("links",),
-    ("ledger",),
+    ("ledger", "memory"),
     ("roofline", "replay", "ranks", "excerpt"),
     ("findings",),
     ("remedies",),

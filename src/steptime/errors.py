@@ -5,6 +5,7 @@
     ├── CommandError          the user's command cannot be started (exit status 1, or 126/127 as a shell has it)
     ├── RecordingError        a recording is missing, damaged or of a newer format
     ├── TraceError            a file is no Kineto trace, or too damaged or too large to read
+    ├── SnapshotError        a file is no snapshot of an allocator, or asks for what no data asks for
     ├── NothingMeasuredError  the job ran, but there was nothing to account for
     ├── OutputError           a report cannot be written where it was asked for
     └── ImbalanceError        a ledger does not sum to its wall clock: a bug of ours
@@ -48,6 +49,10 @@ class RecordingError(SteptimeError):
 
 class TraceError(SteptimeError):
     """A file is no Kineto trace, or is too damaged or too large to read."""
+
+
+class SnapshotError(SteptimeError):
+    """A file is no snapshot of an allocator, or asks for what plain data never asks for."""
 
 
 class NothingMeasuredError(SteptimeError):

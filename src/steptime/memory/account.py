@@ -1,0 +1,98 @@
+"""The account of one instant: every byte that the process had reserved, by owner and by line."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from steptime.errors import ImbalanceError
+from steptime.memory.extents import extents_at, free_pieces
+from steptime.memory.history import Bool, History, alive_at
+from steptime.memory.owners import Codes, Owner
+from steptime.memory.signs import Signs
+from steptime.quantities import SourceLine
+
+
+@dataclass(frozen=True, slots=True)
+class Line:
+    """What one line of the code held. source: None where no frame of Python was recorded. blocks: allocations."""
+
+    owner: Owner
+    source: SourceLine | None
+    bytes: int
+    blocks: int
+
+
+@dataclass(frozen=True, slots=True)
+class Account:
+    """event: index in the history; BEFORE is its start. entries: bytes by owner, those without any left out; they sum
+    to `reserved`. lines: by owner and line, the largest first.
+
+    Raises ImbalanceError unless no entry is negative and they sum to what was reserved, to the byte.
+    """
+
+    event: int
+    reserved: int
+    entries: tuple[tuple[Owner, int], ...]
+    lines: tuple[Line, ...] = ()
+
+    def __post_init__(self) -> None:
+        total = sum(size for _, size in self.entries)
+        if total != self.reserved or any(size < 0 for _, size in self.entries):
+            raise ImbalanceError(
+                "memory-imbalance", f"The account of {self.reserved} bytes sums to {total}: a bug of steptime."
+            )
+
+    def of(self, owner: Owner) -> int:
+        """The bytes of one owner."""
+        return sum(size for found, size in self.entries if found is owner)
+
+    @property
+    def live(self) -> int:
+        """Bytes of tensors."""
+        return sum(size for owner, size in self.entries if owner < Owner.AWAITING)
+
+
+def account_at(history: History, signs: Signs, owners: Codes, event: int) -> Account:
+    """The account right after an event. Where a damaged history has more alive than reserved, what lives counts."""
+    lives = history.lives
+    alive = alive_at(history, event)
+    awaiting = (lives.died <= event) & (lives.released > event)
+    sizes = {owner: int(lives.size[alive & (owners == owner)].sum()) for owner in Owner if owner < Owner.AWAITING}
+    sizes[Owner.AWAITING] = int(lives.taken[awaiting].sum())
+    sizes[Owner.ROUNDING] = int((lives.taken - lives.size)[alive].sum())
+    taken = sum(sizes.values())
+    reserved = max(int(history.reserved[event + 1]), taken)
+    free = reserved - taken
+    fragments = min(free, _in_used_segments(history, alive | awaiting, event))
+    sizes[Owner.FRAGMENTS], sizes[Owner.CACHED] = fragments, free - fragments
+    entries = tuple((owner, size) for owner, size in sorted(sizes.items()) if size)
+    return Account(event, reserved, entries, lines_of(history, signs, owners, alive))
+
+
+def _in_used_segments(history: History, used: Bool, event: int) -> int:
+    """Free bytes of the segments in which something lives."""
+    extents = extents_at(history, event)
+    if extents is None:
+        return 0
+    pieces = free_pieces(extents, history.lives.address[used], history.lives.taken[used])
+    return int(pieces.size[~pieces.whole].sum())
+
+
+def lines_of(history: History, signs: Signs, owners: Codes, chosen: Bool) -> tuple[Line, ...]:
+    """The chosen lives by owner and line, the largest first."""
+    lives = history.lives
+    rows = np.flatnonzero(chosen)
+    key = owners[rows].astype(np.int64) << 32 | (lives.stack[rows].astype(np.int64) + 1)
+    values, inverse, counts = np.unique(key, return_inverse=True, return_counts=True)
+    sums = np.zeros(len(values), np.int64)
+    np.add.at(sums, inverse, lives.size[rows])
+    found: dict[tuple[Owner, SourceLine | None], list[int]] = {}
+    for value, size, count in zip(values.tolist(), sums.tolist(), counts.tolist(), strict=True):
+        stack = (value & 0xFFFFFFFF) - 1
+        entry = found.setdefault((Owner(value >> 32), signs.line[stack] if stack >= 0 else None), [0, 0])
+        entry[0] += size
+        entry[1] += count
+    lines = (Line(owner, source, size, count) for (owner, source), (size, count) in found.items())
+    return tuple(sorted(lines, key=lambda line: (-line.bytes, line.owner)))

@@ -1,0 +1,146 @@
+"""The lives in an allocator's snapshot: its history matched with what it holds at the end."""
+
+from __future__ import annotations
+
+import numpy as np
+import numpy.typing as npt
+
+from steptime.memory.history import BEFORE, Extents, Failure, History, Int64, Lives, SegmentEvents
+from steptime.snapshots.snapshot import NO_STACK, Action, Snapshot, State
+
+ROUNDING = 512
+"""Bytes: the CUDA caching allocator hands out multiples of it (kMinBlockSize, c10/cuda/CUDACachingAllocator.h)."""
+Rows = npt.NDArray[np.int64]
+
+
+def histories(snapshot: Snapshot) -> tuple[History, ...]:
+    """One history for each device that holds memory or did anything, those with most memory first."""
+    devices = {*snapshot.segments.device.tolist(), *np.unique(snapshot.events.device).tolist()}
+    found = [_history(snapshot, device) for device in sorted(devices)]
+    return tuple(sorted(found, key=lambda history: -int(history.reserved.max())))
+
+
+def _history(snapshot: Snapshot, device: int) -> History:
+    events = snapshot.events
+    rows = np.flatnonzero(events.device == device)
+    action = events.action[rows]
+    segments = np.flatnonzero(snapshot.segments.device == device)
+    extents = Extents(
+        snapshot.segments.address[segments],
+        snapshot.segments.size[segments],
+        snapshot.segments.large[segments].astype(bool),
+    )
+    lives, disagreements = _lives(snapshot, rows, segments)
+    problems = list(snapshot.problems)
+    if disagreements and not snapshot.truncated:
+        problems.append(
+            f"{disagreements} blocks of the history and of the segments disagree, as when the history was stopped "
+            "before the snapshot was taken."
+        )
+    return History(
+        device=f"GPU {device}",
+        kind="snapshot",
+        lives=lives,
+        stacks=snapshot.stacks,
+        time=events.time[rows],
+        stack=events.stack[rows],
+        reserved=_reserved(action, events.size[rows], int(extents.size.sum())),
+        complete=True,
+        failures=_failures(snapshot, rows, action),
+        extents=extents,
+        segment_events=_segment_events(snapshot, rows, action),
+        settings=snapshot.settings,
+        problems=tuple(problems),
+    )
+
+
+def _reserved(action: npt.NDArray[np.int8], size: Int64, at_end: int) -> Int64:
+    """Backwards from the end, where it is known."""
+    grows = (action == Action.SEGMENT_ALLOC) | (action == Action.SEGMENT_MAP)
+    shrinks = (action == Action.SEGMENT_FREE) | (action == Action.SEGMENT_UNMAP)
+    change = np.where(grows, size, 0) - np.where(shrinks, size, 0)
+    after = at_end - (change.sum() - np.cumsum(change))
+    return np.concatenate(([at_end - change.sum()], after)).astype(np.int64)
+
+
+def _segment_events(snapshot: Snapshot, rows: Rows, action: npt.NDArray[np.int8]) -> SegmentEvents:
+    index = np.flatnonzero((action >= Action.SEGMENT_ALLOC) & (action <= Action.SEGMENT_UNMAP))
+    mine = rows[index]
+    return SegmentEvents(index, action[index], snapshot.events.address[mine], snapshot.events.size[mine])
+
+
+def _failures(snapshot: Snapshot, rows: Rows, action: npt.NDArray[np.int8]) -> tuple[Failure, ...]:
+    events, failed = snapshot.events, np.flatnonzero(action == Action.OUT_OF_MEMORY)
+    columns = (failed, events.size[rows[failed]], events.address[rows[failed]], events.stack[rows[failed]])
+    return tuple(Failure(*values) for values in zip(*(column.tolist() for column in columns), strict=True))
+
+
+def _lives(snapshot: Snapshot, rows: Rows, segments: Rows) -> tuple[Lives, int]:
+    """The lives on one device, and how many blocks the history and the segments tell differently.
+
+    Events of one address follow each other as alloc, free requested, free completed; sorted by address and time, each
+    life is up to three neighbours.
+    """
+    events, count = snapshot.events, len(rows)
+    action = events.action[rows]
+    mine = np.flatnonzero((action >= Action.ALLOC) & (action <= Action.FREE_COMPLETED))
+    order = mine[np.lexsort((mine, events.address[rows[mine]]))]
+    address, kind = events.address[rows[order]], action[order]
+    first = np.ones(len(order), bool)  # the first event of a life
+    first[1:] = (address[1:] != address[:-1]) | (kind[1:] <= kind[:-1])
+    starts = np.flatnonzero(first)
+    life = np.cumsum(first) - 1
+    begun = kind[starts] == Action.ALLOC
+    born = np.where(begun, order[starts], BEFORE)
+    freed = np.flatnonzero(kind != Action.ALLOC)
+    died = np.full(len(starts), count, np.int64)
+    np.minimum.at(died, life[freed], order[freed])
+    completed = np.flatnonzero(kind == Action.FREE_COMPLETED)
+    released = np.full(len(starts), count, np.int64)
+    released[life[completed]] = order[completed]
+    ended = died < count
+    stack, ended_by = events.stack[rows], np.full(len(starts), NO_STACK, np.int32)
+    ended_by[ended] = stack[died[ended]]
+    at_start = order[starts]
+    size = events.size[rows][at_start]
+    lives = Lives(
+        born=born,
+        died=died,
+        released=np.maximum(released, died),
+        size=size,
+        taken=-(-size // ROUNDING) * ROUNDING,
+        address=events.address[rows][at_start],
+        stack=np.where(begun, stack[at_start], NO_STACK).astype(np.int32),
+        ended_by=ended_by,
+    )
+    return _with_blocks(snapshot, lives, segments, count)
+
+
+def _with_blocks(snapshot: Snapshot, lives: Lives, segments: Rows, count: int) -> tuple[Lives, int]:
+    """Adds what lived all the time, which no event tells, and takes sizes and stacks from what is there at the end."""
+    blocks = snapshot.blocks
+    there = np.flatnonzero((blocks.state != State.INACTIVE) & np.isin(blocks.segment, segments))
+    block_at = dict(zip(blocks.address[there].tolist(), there.tolist(), strict=True))
+    alive = np.flatnonzero(lives.released == count)
+    matched = [block_at.pop(address, -1) for address in lives.address[alive].tolist()]
+    rows = np.array(matched, np.int64)
+    known = rows >= 0
+    taken = lives.taken.copy()
+    taken[alive[known]] = blocks.size[rows[known]]
+    rest = np.array(sorted(block_at.values()), np.int64)
+    held = blocks.state[rest] == State.ALLOCATED
+    joined = Lives(
+        born=_joined(lives.born, np.full(len(rest), BEFORE)),
+        died=_joined(lives.died, np.where(held, count, BEFORE)),
+        released=_joined(lives.released, np.full(len(rest), count)),
+        size=_joined(lives.size, blocks.requested[rest]),
+        taken=_joined(taken, blocks.size[rest]),
+        address=_joined(lives.address, blocks.address[rest]),
+        stack=np.concatenate((lives.stack, blocks.stack[rest])).astype(np.int32),
+        ended_by=np.concatenate((lives.ended_by, np.full(len(rest), NO_STACK))).astype(np.int32),
+    )
+    return joined, int((~known).sum())
+
+
+def _joined(one: Int64, other: npt.NDArray[np.int64]) -> Int64:
+    return np.concatenate((one, other)).astype(np.int64)

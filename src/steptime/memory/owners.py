@@ -1,0 +1,190 @@
+"""Who owned each allocation: from its call stack, and from when it was born and freed."""
+
+from __future__ import annotations
+
+from enum import IntEnum
+
+import numpy as np
+import numpy.typing as npt
+
+from steptime.memory.history import BEFORE, Bool, History, Int64
+from steptime.memory.signs import Signs
+
+Codes = npt.NDArray[np.int8]
+
+
+class Owner(IntEnum):
+    """Whose the bytes are. The last four are nobody's tensors."""
+
+    PARAMETERS = 0
+    """Weights and buffers of modules."""
+    GRADIENTS = 1
+    OPTIMIZER_STATE = 2
+    ACTIVATIONS = 3
+    """What the forward made and backward needs."""
+    INPUTS = 4
+    """Batches, made or moved outside of the model."""
+    TEMPORARIES = 5
+    """Freed in the part of the step that made it."""
+    KEPT = 6
+    """Made in one step, still there a whole step later, and neither a parameter nor the optimiser's."""
+    EARLIER = 7
+    """There before anybody recorded, and not told apart."""
+    AWAITING = 8
+    """Freed, but another stream may still use it."""
+    ROUNDING = 9
+    """The allocator's rounding of sizes, and remainders too small to split off."""
+    FRAGMENTS = 10
+    """Free, in segments that something alive holds."""
+    CACHED = 11
+    """Free, in segments that could go back to the driver."""
+
+
+MOST_SLOTS = 3
+"""Tensors of a parameter's size that an optimiser keeps for it: Adam two, with amsgrad three."""
+LABELS = {
+    Owner.PARAMETERS: "parameters",
+    Owner.GRADIENTS: "gradients",
+    Owner.OPTIMIZER_STATE: "optimiser state",
+    Owner.ACTIVATIONS: "activations",
+    Owner.INPUTS: "inputs",
+    Owner.TEMPORARIES: "temporaries",
+    Owner.KEPT: "kept across steps",
+    Owner.EARLIER: "from before the recording",
+    Owner.AWAITING: "awaiting other streams",
+    Owner.ROUNDING: "rounding",
+    Owner.FRAGMENTS: "free, in used segments",
+    Owner.CACHED: "free, in whole segments",
+}
+
+
+def owners_of(history: History, signs: Signs, borders: tuple[int, ...]) -> Codes:
+    """The owner of each life."""
+    lives = history.lives
+    look = _Looks(history, signs, borders)
+    owner = np.full(len(lives), Owner.TEMPORARIES, np.int8)
+    crosses = look.crosses_backward
+    outside = ~(look.module | look.optimizer | look.backward | look.build)
+    late = look.after_forward
+    owner[(look.module | late) & crosses] = Owner.ACTIVATIONS
+    owner[outside & ~late & crosses] = Owner.INPUTS
+    owner[look.backward & look.meets_optimizer] = Owner.GRADIENTS
+    owner[look.backward & look.module & ~look.meets_optimizer] = Owner.ACTIVATIONS  # computed again
+    owner[look.optimizer] = np.where(look.outlives_step, Owner.OPTIMIZER_STATE, Owner.TEMPORARIES)[look.optimizer]
+    owner[look.build] = Owner.PARAMETERS
+    owner[look.survives & ~look.build & ~look.optimizer] = Owner.KEPT
+    earlier = (lives.born == BEFORE) & (lives.stack < 0)
+    owner[earlier] = Owner.EARLIER
+    owner[earlier & look.ended_in_backward] = Owner.ACTIVATIONS
+    owner[earlier & look.ended_in_zero_grad] = Owner.GRADIENTS
+    owner[earlier & look.ended_in_optimizer & ~look.ended_in_zero_grad] = Owner.OPTIMIZER_STATE
+    _tell_earlier(history, owner, look)
+    return owner
+
+
+class _Looks:
+    """What is known of each life, as masks."""
+
+    def __init__(self, history: History, signs: Signs, borders: tuple[int, ...]) -> None:
+        lives, count = history.lives, history.events
+        at = signs.at
+        self.count = count
+        self.optimizer = at(signs.optimizer, lives.stack)
+        self.module = at(signs.module, lives.stack)
+        self.build = at(signs.build, lives.stack) & ~self.module & ~self.optimizer
+        named = at(signs.python, lives.stack)
+        silent = (lives.born > BEFORE) & ~named & bool(signs.python.any())
+        # On a device, backward runs in a thread of autograd's own, which has no frames of Python.
+        self.backward = (at(signs.backward, lives.stack) | silent) & ~self.optimizer
+        event_backward = at(signs.backward, history.stack)
+        if signs.python.any():
+            event_backward |= ~at(signs.python, history.stack) & (history.stack >= -1)
+        self.event_backward = event_backward & ~at(signs.optimizer, history.stack)
+        self.event_optimizer = at(signs.optimizer, history.stack)
+        self.event_module = at(signs.module, history.stack) & ~self.event_backward
+        self.crosses_backward = self._between(self.event_backward, lives.born, lives.died)
+        self.meets_optimizer = self._between(self.event_optimizer, lives.born, lives.died)
+        if not self.event_optimizer.any():
+            self.meets_optimizer = self.backward & (lives.died >= count)
+        if not self.event_backward.any():
+            self.crosses_backward = np.ones(len(lives), bool) & self.module
+        ends = np.array([*borders, count], np.int64)
+        step_of_birth = np.searchsorted(ends, np.maximum(lives.born, 0))
+        step_of_death = np.searchsorted(ends, lives.died)
+        self.outlives_step = step_of_death > step_of_birth
+        self.survives = (step_of_death > step_of_birth + 1) & (lives.born > BEFORE) & (len(borders) > 0)
+        starts = np.concatenate(([0], ends[:-1] + 1))
+        self.after_forward = (
+            (lives.born > BEFORE)
+            & ~self.module
+            & ~self.optimizer
+            & ~self.backward
+            & self._between(self.event_module, starts[np.minimum(step_of_birth, len(starts) - 1)] - 1, lives.born)
+        )
+        ended = lives.died < count
+        self.ended_in_optimizer = at(signs.optimizer, lives.ended_by) & ended
+        self.ended_in_zero_grad = at(signs.zero_grad, lives.ended_by) & ended
+        self.ended_in_backward = (
+            ended & ~self.ended_in_optimizer & self.event_backward[np.minimum(lives.died, count - 1)]
+        )
+
+    def _between(self, marked: Bool, after: Int64, until: Int64) -> Bool:
+        """Whether a marked event lies in (after, until]."""
+        total = np.concatenate(([0], np.cumsum(marked)))
+        upper = np.minimum(until, self.count - 1) + 1
+        found: Bool = total[np.maximum(upper, 0)] > total[np.minimum(after + 1, self.count)]
+        return found
+
+
+def _tell_earlier(history: History, owner: Codes, look: _Looks) -> None:
+    """What was there before the recording, told apart by sizes: a model's parameters, its gradients and each slot of
+    the optimiser's state are as many blocks of the same sizes.
+
+    The sizes of one such set are those of the gradients, else of a slot of the optimiser's state. The first of what
+    was there before that fits is the parameters', the second the gradients' (where none were seen to be made), the
+    others the optimiser's.
+    """
+    lives = history.lives
+    unit = _unit(history, owner)
+    if not unit:
+        return
+    left = np.flatnonzero((owner == Owner.EARLIER) & (lives.died >= history.events))
+    made = (Owner.GRADIENTS in owner, bool((owner[lives.born > BEFORE] == Owner.OPTIMIZER_STATE).any()))
+    ranks = [Owner.PARAMETERS]
+    ranks += [] if made[0] else [Owner.GRADIENTS]
+    ranks += [] if made[1] else [Owner.OPTIMIZER_STATE] * MOST_SLOTS
+    taken: dict[int, int] = {}
+    for row in left.tolist():
+        size = int(lives.size[row])
+        each = unit.get(size, 0)
+        if not each:
+            continue
+        place = taken[size] = taken.get(size, 0) + 1
+        rank = (place - 1) // each
+        if rank < len(ranks):
+            owner[row] = ranks[rank]
+
+
+def _unit(history: History, owner: Codes) -> dict[int, int]:
+    """How many blocks of each size a set of the parameters' sizes has; empty where nothing tells."""
+    lives = history.lives
+    for wanted in (Owner.OPTIMIZER_STATE, Owner.GRADIENTS):
+        rows = np.flatnonzero((owner == wanted) & (lives.born > BEFORE))
+        if not len(rows):
+            continue
+        at_once = rows[_together(lives.born[rows], lives.died[rows])]
+        _, inverse = np.unique(lives.stack[at_once], return_inverse=True)
+        totals = np.bincount(inverse, lives.size[at_once])
+        chosen = at_once[inverse == int(np.argmax(totals))] if wanted is Owner.OPTIMIZER_STATE else at_once
+        sizes, counts = np.unique(lives.size[chosen], return_counts=True)
+        return dict(zip(sizes.tolist(), counts.tolist(), strict=True))
+    return {}
+
+
+def _together(born: Int64, died: Int64) -> Bool:
+    """Those that live at the instant at which most of them do."""
+    times = np.unique(born)
+    alive = np.searchsorted(np.sort(born), times, side="right") - np.searchsorted(np.sort(died), times, side="right")
+    instant = times[int(np.argmax(alive))]
+    together: Bool = (born <= instant) & (died > instant)
+    return together

@@ -1,0 +1,77 @@
+"""Where steps begin in a history: optimiser's steps, else what repeats."""
+
+from __future__ import annotations
+
+import numpy as np
+import numpy.typing as npt
+
+from steptime.memory.history import BEFORE, Bool, History, Int64
+from steptime.memory.signs import Signs
+
+LEAST_PERIOD, MOST_EVENTS = 8, 1 << 20
+REPEATS = 0.98
+"""Of the requests, as many must be the same a period later for the history to repeat."""
+
+
+def borders_of(history: History, signs: Signs) -> tuple[tuple[int, ...], str]:
+    """The events at which steps end, and what they were found from."""
+    if history.borders:
+        return history.borders, history.border_source
+    inside = signs.at(signs.optimizer, history.stack)
+    if inside.any():
+        return _ends_of_bursts(inside, _working(history, signs)), "the optimiser's steps"
+    period = [] if signs.python.any() else _period(history)  # layers repeat, too: only where nothing better is known
+    return tuple(period), "requests that repeat" if period else ""
+
+
+def _working(history: History, signs: Signs) -> Bool:
+    """Events of a forward or a backward: they part one optimiser's step from the next."""
+    working: Bool = signs.at(signs.module, history.stack) | signs.at(signs.backward, history.stack)
+    return working & ~signs.at(signs.optimizer, history.stack)
+
+
+def _ends_of_bursts(inside: Bool, working: Bool) -> tuple[int, ...]:
+    """Last events of the optimiser before other work: an optimiser's bursts without work between them are one step."""
+    marks = np.flatnonzero(inside | working)
+    kind = inside[marks]
+    last = marks[:-1][kind[:-1] & ~kind[1:]].tolist()
+    if len(marks) and kind[-1]:
+        last.append(int(marks[-1]))
+    return tuple(last)
+
+
+def _period(history: History) -> list[int]:
+    """Events at which a sequence of requests begins again, by the sizes asked for; none where it never does.
+
+    The largest request that is made at least twice and rarely marks the period: its distances, if they are equal.
+    """
+    lives = history.lives
+    asked = np.flatnonzero(lives.born > BEFORE)
+    asked = asked[np.argsort(lives.born[asked], kind="stable")][:MOST_EVENTS]
+    sizes = lives.size[asked]
+    if len(sizes) < 2 * LEAST_PERIOD:
+        return []
+    period = _repeat(sizes)
+    if not period:
+        return []
+    return [int(lives.born[asked[index]]) - 1 for index in range(period, len(asked), period)]
+
+
+def _repeat(sizes: Int64) -> int:
+    """The shortest period of a sequence, 0 if it has none: candidates are the distances between equal rare values."""
+    values, counts = np.unique(sizes, return_counts=True)
+    rare = values[(counts >= 2)][np.argsort(counts[counts >= 2], kind="stable")][:8]
+    candidates: set[int] = set()
+    for value in rare:
+        places = np.flatnonzero(sizes == value)
+        candidates.update(np.unique(np.diff(places))[:8].tolist())
+        candidates.update((places[len(places) // 2 :][:4] - places[0]).tolist())
+    for period in sorted(each for each in candidates if LEAST_PERIOD <= each <= len(sizes) // 2):
+        if _agreement(sizes, period) >= REPEATS:
+            return period
+    return 0
+
+
+def _agreement(sizes: Int64, period: int) -> float:
+    same: npt.NDArray[np.bool_] = sizes[period:] == sizes[:-period]
+    return float(same.mean())

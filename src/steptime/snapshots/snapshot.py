@@ -1,0 +1,163 @@
+"""A snapshot as columns: what the allocator wrote, nothing derived. The room's central type."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import IntEnum
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+
+from steptime.quantities import SourceLine
+
+Int64 = npt.NDArray[np.int64]
+Int32 = npt.NDArray[np.int32]
+Int8 = npt.NDArray[np.int8]
+
+NO_STACK = -1
+"""No frames were recorded."""
+
+
+class Action(IntEnum):
+    """What an event of the history is: `action` of c10::cuda::CUDACachingAllocator::TraceEntry (torch 2.1 to 2.13)."""
+
+    OTHER = 0
+    ALLOC = 1
+    """A tensor's memory was handed out. size: as it was asked for."""
+    FREE_REQUESTED = 2
+    """The tensor is gone; other streams may still use its memory."""
+    FREE_COMPLETED = 3
+    """The memory can be handed out again."""
+    SEGMENT_ALLOC = 4
+    """The driver gave a segment."""
+    SEGMENT_FREE = 5
+    SEGMENT_MAP = 6
+    """An expandable segment grew."""
+    SEGMENT_UNMAP = 7
+    OUT_OF_MEMORY = 8
+    """A request failed. size: what was asked for; address: what the driver had free, in bytes."""
+    SNAPSHOT = 9
+
+
+ACTIONS = {
+    "alloc": Action.ALLOC,
+    "free_requested": Action.FREE_REQUESTED,
+    "free_completed": Action.FREE_COMPLETED,
+    "free": Action.FREE_REQUESTED,
+    "segment_alloc": Action.SEGMENT_ALLOC,
+    "segment_free": Action.SEGMENT_FREE,
+    "segment_map": Action.SEGMENT_MAP,
+    "segment_unmap": Action.SEGMENT_UNMAP,
+    "oom": Action.OUT_OF_MEMORY,
+    "snapshot": Action.SNAPSHOT,
+}
+
+
+class State(IntEnum):
+    """What a block of a segment is."""
+
+    INACTIVE = 0
+    """Free: in the cache."""
+    ALLOCATED = 1
+    AWAITING_FREE = 2
+    """Freed by its owner; another stream may still use it."""
+
+
+STATES = {
+    "inactive": State.INACTIVE,
+    "active_allocated": State.ALLOCATED,
+    "active_awaiting_free": State.AWAITING_FREE,
+    "active_pending_free": State.AWAITING_FREE,
+}
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Stacks:
+    """Call stacks, each once. Stack i is frames[member[begin[i]:begin[i + 1]]], the innermost first.
+
+    frames: as torch wrote them; a C++ frame has no line (0).
+    """
+
+    frames: tuple[SourceLine, ...]
+    begin: Int64
+    member: Int32
+
+    def __len__(self) -> int:
+        return len(self.begin) - 1
+
+    def of(self, stack: int) -> tuple[SourceLine, ...]:
+        """The frames of a stack, the innermost first; none for NO_STACK."""
+        if stack < 0:
+            return ()
+        return tuple(self.frames[frame] for frame in self.member[self.begin[stack] : self.begin[stack + 1]])
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Segments:
+    """What the driver gave and the process holds at the end. Bytes; large: of the pool of large blocks."""
+
+    device: Int32
+    address: Int64
+    size: Int64
+    stream: Int64
+    large: Int8
+    expandable: Int8
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Blocks:
+    """The pieces of the segments at the end. segment: row of Segments. size: bytes taken; requested: bytes asked for
+    (equal where the snapshot does not say). state: `State`. stack: that of the allocation."""
+
+    segment: Int32
+    address: Int64
+    size: Int64
+    requested: Int64
+    state: Int8
+    stack: Int32
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Events:
+    """The history, by device and in order. action: `Action`. time: ns since the epoch, 0 where it was not recorded."""
+
+    device: Int32
+    action: Int8
+    address: Int64
+    size: Int64
+    stream: Int64
+    time: Int64
+    stack: Int32
+
+    def __len__(self) -> int:
+        return len(self.action)
+
+
+@dataclass(frozen=True, slots=True)
+class Annotation:
+    """A range that the profiler's annotations marked (torch >= 2.8): of an optimiser's step, of a user's own."""
+
+    name: str
+    stage: str
+    device: int
+    time: int
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Snapshot:
+    """A file of `torch.cuda.memory._dump_snapshot`. size: bytes that were read. truncated: it ends in the middle.
+
+    settings: of the allocator, by name. problems: a sentence for each thing that was left out.
+    """
+
+    path: Path
+    size: int
+    segments: Segments
+    blocks: Blocks
+    events: Events
+    stacks: Stacks
+    settings: tuple[tuple[str, str], ...] = ()
+    annotations: tuple[Annotation, ...] = ()
+    truncated: bool = False
+    problems: tuple[str, ...] = ()
