@@ -85,7 +85,7 @@ def probe_environment(folder: Path, options: ProbeOptions) -> dict[str, str]:
     plan = json.dumps({"recording": str(folder), **asdict(options)}, ensure_ascii=False)
     theirs = os.environ.get("PYTHONPATH")
     path = os.pathsep.join([str(INJECT), theirs] if theirs else [str(INJECT)])
-    repeatable = {"PYTHONHASHSEED": "0"} if options.arm is not None else {}
+    repeatable = {"PYTHONHASHSEED": "0"} if options.arm is not None or options.numerics is not None else {}
     return {**QUIET, **repeatable, **os.environ, **changed_variables(options.changes), "PYTHONPATH": path, PLAN: plan}
 
 

@@ -9,15 +9,30 @@ from steptime.changes import ArmOptions, Change
 
 
 @dataclass(frozen=True, slots=True)
+class NumericsOptions:
+    """How `steptime nan` looks at a job. mode: "watch", or "instrument" from first_step to last_step, for what the
+    watch has seen (kind). seed: what all that the job leaves to chance is made from. go_on: do not end the job."""
+
+    mode: str
+    seed: int
+    go_on: bool = False
+    first_step: int = 1
+    last_step: int = 1
+    kind: str = ""
+
+
+@dataclass(frozen=True, slots=True)
 class ProbeOptions:
     """What the probe is asked for. profile_steps: None lets it choose from the step time. Limits of 0: the probe's
-    own. changes: what is changed about the job. arm: None for a job that runs to its own end."""
+    own. changes: what is changed about the job. arm: None for a job that runs to its own end. numerics: looked for
+    instead of time."""
 
     profile: bool = True
     profile_steps: int | None = None
     max_profile_seconds: int = 0
     changes: tuple[Change, ...] = ()
     arm: ArmOptions | None = None
+    numerics: NumericsOptions | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,7 +12,8 @@ import os
 import sys
 
 PLAN = "STEPTIME_PROBE"
-"""Environment variable with the plan as JSON: recording, profile, profile_steps, max_profile_seconds, changes, arm."""
+"""Environment variable with the plan as JSON: recording, profile, profile_steps, max_profile_seconds, changes, arm,
+numerics."""
 
 
 def start() -> None:
@@ -30,6 +31,11 @@ def _begin() -> None:
     from steptime.capture.probe.session import Session
 
     plan = json.loads(os.environ[PLAN])
+    if plan.get("numerics"):
+        from steptime.capture.probe.numerics.begin import begin as begin_numerics
+
+        begin_numerics(plan)
+        return
     trial = None
     if plan.get("changes") or plan.get("arm"):
         from steptime.capture.probe.changes.trial import begin
