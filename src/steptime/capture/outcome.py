@@ -25,7 +25,7 @@ class NumericsOptions:
 class ProbeOptions:
     """What the probe is asked for. profile_steps: None lets it choose from the step time. Limits of 0: the probe's
     own. changes: what is changed about the job. arm: None for a job that runs to its own end. numerics: looked for
-    instead of time."""
+    instead of time. trace_ranks: numbers of the ranks that trace, "auto" for a sample of a large job, "all"."""
 
     profile: bool = True
     profile_steps: int | None = None
@@ -33,6 +33,7 @@ class ProbeOptions:
     changes: tuple[Change, ...] = ()
     arm: ArmOptions | None = None
     numerics: NumericsOptions | None = None
+    trace_ranks: tuple[str, ...] = ("auto",)
 
 
 @dataclass(frozen=True, slots=True)

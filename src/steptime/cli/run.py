@@ -17,6 +17,7 @@ from steptime.capture.outcome import Outcome, ProbeOptions, Progress
 from steptime.cli.border import say, shield
 from steptime.cli.options import check_outputs, deliver, output_options
 from steptime.cli.progress import Announcer
+from steptime.cli.ranks import ranks
 from steptime.errors import NothingMeasuredError, UsageError
 
 
@@ -52,6 +53,15 @@ class Wishes:
     help="Steady steps to profile. Default: chosen from the step time.",
 )
 @click.option("--max-profile-seconds", metavar="N", type=click.IntRange(1, 3600), help="Longest time in the profiler.")
+@click.option(
+    "--trace-ranks",
+    metavar="RANKS",
+    callback=ranks,
+    default="auto",
+    show_default=True,
+    help="Ranks of a distributed job that record traces: numbers and commas, all, or auto for all of up to 16 and a "
+    "sample of more. The others write the table of their steps only.",
+)
 @click.option("--no-profile", is_flag=True, help="Watch only: no operators in the account.")
 @click.option("--no-ceilings", is_flag=True, help="Do not measure this machine's ceilings after the job.")
 @click.option("--no-progress", is_flag=True, help="Say nothing while the job runs.")
@@ -65,6 +75,7 @@ def command(
     recording: Path | None,
     steps: int | None,
     max_profile_seconds: int | None,
+    trace_ranks: tuple[str, ...],
     no_profile: bool,
     no_ceilings: bool,
     no_progress: bool,
@@ -85,7 +96,7 @@ def command(
     folder = recording or default_recording(job or ("job",))
     if force and recording is not None:
         _remove_recording(folder)
-    options = ProbeOptions(not no_profile, steps, max_profile_seconds or 0)
+    options = ProbeOptions(not no_profile, steps, max_profile_seconds or 0, trace_ranks=trace_ranks)
     announcer = None if quiet or no_progress else Announcer(say)
     outcome = launch(job, folder, options, _meanwhile(announcer))
     status = shield(lambda: _account(outcome, folder, wishes))

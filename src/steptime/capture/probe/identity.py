@@ -15,6 +15,7 @@ import torch
 
 from steptime.capture.probe import sites
 from steptime.capture.probe.parameters import parameters_of
+from steptime.capture.probe.ranks import place
 
 PACKAGES = ("bitsandbytes", "torchao")
 """That a remedy could use; looked for, not imported."""
@@ -44,11 +45,6 @@ def make_folder(recording: str, pid: int) -> str:
     raise OSError(17, "a thousand processes of one number", recording)
 
 
-def _number(name: str) -> int | None:
-    value = os.environ.get(name, "")
-    return int(value) if value.isdigit() else None
-
-
 def _process_started() -> int:
     """Start of this process, epoch ns; 0 where /proc does not tell (proc(5): field 22, in clock ticks since boot)."""
     try:
@@ -63,6 +59,7 @@ def _process_started() -> int:
 def write_process(folder: str, device: str, device_name: str, changes: list[str] | None = None) -> None:
     """Writes process.json (`ProcessFacts`) in one piece."""
     epoch, monotonic = clock_pair()
+    here = place()
     facts = {
         "pid": os.getpid(),
         "parent_pid": os.getppid(),
@@ -74,9 +71,9 @@ def write_process(folder: str, device: str, device_name: str, changes: list[str]
         "epoch_ns": epoch,
         "monotonic_ns": monotonic,
         "process_started_epoch_ns": _process_started(),
-        "rank": _number("RANK"),
-        "local_rank": _number("LOCAL_RANK"),
-        "world_size": _number("WORLD_SIZE"),
+        "rank": here.rank,
+        "local_rank": here.local_rank,
+        "world_size": here.world_size,
         "device": device,
         "device_name": device_name,
         "changes": changes or [],

@@ -17,10 +17,12 @@ import torch
 from torch.optim.optimizer import register_optimizer_step_post_hook
 
 from steptime.capture.probe import device, identity
+from steptime.capture.probe.agreement import agree
 from steptime.capture.probe.discovery import Discovery, Found
 from steptime.capture.probe.lines import LineTimeline, LoopFrame
 from steptime.capture.probe.parameters import parameters_of
 from steptime.capture.probe.profiling import Window
+from steptime.capture.probe.ranks import place, traces
 from steptime.capture.probe.recorder import Recorder
 from steptime.capture.probe.steps import OPTIMIZER, StepCounter
 from steptime.journal import Kind
@@ -265,8 +267,19 @@ def _turns(session: Watched, duration: int) -> Stage:
 
 
 def _profiles(session: Watched, duration: int, number: int, stacks: bool) -> Stage:
-    """A window of plain steps with shapes, then one step with stacks."""
+    """A window of plain steps with shapes, then one step with stacks; on all ranks that trace in the same steps."""
     wanted = session.plan.get("profile_steps") or max(1, min(PROFILE_STEPS, PROFILE_TIME // (duration or 1)))
+    here = place()
+    if not traces(here, session.plan.get("trace_ranks") or ()):
+        return
+    if not here.alone:
+        agreed = agree(session.plan["recording"], number, session.steps, duration, wanted, stacks)
+        late = session.steps - agreed.step
+        while session.steps < agreed.step:
+            yield
+        if late > 0:
+            session.recorder.note(f"profiled {late} steps after the other ranks, which had agreed before it was ready")
+        wanted, stacks = agreed.steps, agreed.stacks
     yield from _profile(session, Window(session.recorder.folder, number, stacks=False), wanted)
     if stacks:
         yield from _profile(session, Window(session.recorder.folder, number + 1, stacks=True), 1)
