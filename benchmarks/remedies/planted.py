@@ -1,0 +1,48 @@
+"""The planted jobs: what is the right remedy of each, and what must never be adopted."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+HERE = Path(__file__).parent
+FAULTS = HERE.parent.parent / "tests" / "jobs" / "faults" / "scripts"
+
+
+@dataclass(frozen=True)
+class Planted:
+    """A job. right: codes of the remedies that cure its fault, any one of them; none where nothing may be adopted.
+    harmful: codes that must not be adopted. arguments: of the script."""
+
+    name: str
+    right: tuple[str, ...]
+    harmful: tuple[str, ...] = ()
+    arguments: tuple[str, ...] = ()
+
+    @property
+    def script(self) -> Path:
+        """Its own file, or that of the jobs of the tests."""
+        own = HERE / "jobs" / f"{self.name}.py"
+        return own if own.exists() else FAULTS / f"{self.name}.py"
+
+
+PLANTED = (
+    Planted("slow_items", ("RM101",)),
+    Planted("too_many_workers", ("RM101",)),
+    Planted("workers_restarted", ("RM102",)),
+    Planted("slow_collate", ("RM101",)),
+    Planted("single_tensor_optimizer", ("RM201",)),
+    Planted("adam_share", ("RM201",)),
+    Planted("zeroed_gradients", ("RM203",)),
+    Planted("pointwise_chain", ("RM303",)),
+    Planted("small_operators", ("RM303",)),
+    Planted("anomaly_literal", ("RM501",)),
+    Planted("deterministic_left_on", ("RM502",)),
+    Planted("profiler_left_on", ("RM503",)),
+    Planted("recompute", ("RM305",)),
+    Planted("too_many_threads", ("RM401",)),
+    Planted("garbage_collection", ("RM107",)),
+    Planted("recompilation", ("RM309",)),
+    Planted("per_sample_fetch", (), harmful=("RM101",)),
+    Planted("changing_lengths", (), harmful=("RM303",)),
+)

@@ -1,0 +1,281 @@
+"""Planted jobs through `steptime run` and `steptime try`: is the right remedy adopted, a harmful one never, and how far
+are predicted speed-ups from measured ones?
+
+    python benchmarks/remedies/run.py FOLDER [--only NAME,…] [--budget 2m]
+    python benchmarks/remedies/run.py FOLDER --report benchmarks/results/remedies-<machine>
+
+Recordings, trials and a line of results for each job go into FOLDER; jobs that are in it already are not run again.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import platform
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+from planted import PLANTED, Planted
+
+from steptime.diagnosis import diagnose_paths
+from steptime.remedies.propose import propose
+from steptime.trials.results import NAME, Results, read_results
+from steptime.trials.trial import Judgement, Verdict
+
+LAUNCHER = [sys.executable, "-c", "from steptime.cli.main import entry; entry()"]
+LINES = "jobs.jsonl"
+
+
+def steptime(*words: str) -> str:
+    """The standard output of a command of steptime; its errors are ours."""
+    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+    done = subprocess.run([*LAUNCHER, *words], capture_output=True, text=True, check=False, env=environment)
+    if done.returncode:
+        raise RuntimeError(f"steptime {words[0]}: {done.stderr[-1500:]}")
+    return done.stdout
+
+
+def measure(job: Planted, folder: Path, budget: str) -> dict[str, Any]:
+    """One job: recorded, tried, judged."""
+    began = time.monotonic()
+    recording = record(job, folder)
+    recorded = time.monotonic()
+    told = steptime("try", "--quiet", "--json", "--max-trials", "3", "--budget", budget, str(recording))
+    result = {
+        "job": job.name,
+        "right": job.right,
+        "harmful": job.harmful,
+        "findings": findings_of(recording),
+        "record_seconds": round(recorded - began, 1),
+        "try_seconds": round(time.monotonic() - recorded, 1),
+        "arms": [],
+    }
+    if told.lstrip().startswith("{"):
+        result |= judged(read(told), ceilings_of(recording))
+    return result
+
+
+def record(job: Planted, folder: Path) -> Path:
+    """The recording of a job; one that is there is used again."""
+    recording = folder / job.name / "recording"
+    recording.parent.mkdir(parents=True, exist_ok=True)
+    if not (recording / "manifest.json").exists():
+        command = [sys.executable, str(job.script), *job.arguments]
+        steptime("run", "--quiet", "--recording", str(recording), "--", *command)
+    return recording
+
+
+def record_all(folder: Path) -> None:
+    """Recordings of all jobs, and what would be tried."""
+    for job in PLANTED:
+        recording = record(job, folder)
+        (process, *_) = diagnose_paths((str(recording),)).processes
+        step = process.case.step.duration.value
+        print(f"{job.name}: step {step / 1e6:.1f} ms, {findings_of(recording)}", flush=True)
+        for each in propose(process.case, process.findings):
+            saving = each.option.saving
+            speed = f"{step / (step - saving.value):.2f}x" if saving is not None and saving.value < step else "-"
+            print(f"    {each.remedy.code} {each.option.label} {each.finding} {speed} {each.option.advice}", flush=True)
+
+
+def findings_of(recording: Path) -> list[str]:
+    (process, *_) = diagnose_paths((str(recording),)).processes
+    return [finding.name for finding in process.findings if finding.weight.value == "finding"]
+
+
+def ceilings_of(recording: Path) -> dict[tuple[str, str], float]:
+    """The largest speed-up by Amdahl's law, by remedy and option."""
+    (process, *_) = diagnose_paths((str(recording),)).processes
+    step = process.case.step.duration.value
+    return {
+        (each.remedy.code, each.option.label): step / (step - each.ceiling)
+        for each in propose(process.case, process.findings)
+        if each.ceiling is not None and each.ceiling < step
+    }
+
+
+def read(lines: str) -> Results:
+    with tempfile.TemporaryDirectory() as folder:
+        (Path(folder) / NAME).write_text(lines, encoding="utf-8")
+        return read_results(Path(folder))
+
+
+def judged(results: Results, ceilings: dict[tuple[str, str], float]) -> dict[str, Any]:
+    """The remedies one by one, and the patch."""
+    patch = results.patch
+    proved = patch.judgement if patch is not None else None
+    return {
+        "arms": [row(judgement, ceilings) for stage, judgement in results.judgements if stage == 0],
+        "processes": len(results.runs),
+        "other_cpu": max((run.load.other_cpu for run in results.runs), default=0.0),
+        "patch_lines": patch.diff.count("\n") if patch is not None else 0,
+        "patch_environment": list(patch.environment) if patch is not None else [],
+        "patch_speed": speed_of(proved) if proved is not None else None,
+        "patch_verdict": proved.verdict.value if proved is not None else "",
+    }
+
+
+def row(judgement: Judgement, ceilings: dict[tuple[str, str], float]) -> dict[str, Any]:
+    arm = judgement.arm
+    predicted = arm.predicted
+    return {
+        "code": arm.proposal,
+        "label": arm.label,
+        "verdict": judgement.verdict.value,
+        "agreement": judgement.agreement.value,
+        "sentence": judgement.sentence,
+        "rounds": judgement.rounds,
+        "speed": speed_of(judgement),
+        "predicted": [predicted.value, predicted.low, predicted.high] if predicted is not None else None,
+        "ceiling": ceilings.get((arm.proposal, arm.label)),
+    }
+
+
+def speed_of(judgement: Judgement) -> list[float] | None:
+    speed = judgement.speed
+    return [speed.value, speed.low, speed.high] if speed is not None else None
+
+
+# -- the report -------------------------------------------------------------------------------------------------------
+
+
+def outcome(result: dict[str, Any]) -> str:
+    """In a word: what the trial made of the planted fault."""
+    adopted = {arm["code"] for arm in result["arms"] if arm["verdict"] == Verdict.ADOPT.value}
+    if adopted & set(result["harmful"]):
+        return "HARMFUL ADOPTED"
+    if not result["right"]:
+        return "nothing harmful" if not adopted else "another one adopted: " + " ".join(sorted(adopted))
+    if adopted & set(result["right"]):
+        return "right"
+    tried = {arm["code"]: arm["verdict"] for arm in result["arms"] if arm["code"] in result["right"]}
+    return next(iter(tried.values()), "not proposed")
+
+
+def errors(results: list[dict[str, Any]]) -> list[tuple[str, dict[str, Any], float]]:
+    """(job, arm, error of the predicted step time) of arms with a prediction and a measured speed-up."""
+    arms = [(result["job"], arm) for result in results for arm in result["arms"] if arm["predicted"] and arm["speed"]]
+    return [(job, arm, arm["speed"][0] / arm["predicted"][0] - 1) for job, arm in arms]
+
+
+def report(results: list[dict[str, Any]], environment: dict[str, str]) -> str:
+    """Markdown."""
+    lines = [
+        "# Remedies on planted jobs",
+        "",
+        f"{environment['machine']}, {environment['cpus']} CPUs (shared), Python {environment['python']}, torch "
+        f"{environment['torch']}, {environment['date']}; `python benchmarks/remedies/run.py`, a budget of "
+        f"{environment['budget']} a job, at most three remedies each, OMP_NUM_THREADS=1.",
+        "",
+        "| job | found first | tried | predicted | measured | verdict | the planted fault |",
+        "| --- | --- | --- | --- | --- | --- | --- |",
+    ]
+    for result in results:
+        first = result["findings"][0] if result["findings"] else "–"
+        arms = result["arms"] or [None]
+        for number, arm in enumerate(arms):
+            head = f"| {result['job']} | {first} |" if number == 0 else "| | |"
+            cells = cells_of(arm)
+            lines.append(f"{head} {cells} | {outcome(result) if number == 0 else ''} |")
+    return "\n".join([*lines, "", *summary(results)]) + "\n"
+
+
+def cells_of(arm: dict[str, Any] | None) -> str:
+    if arm is None:
+        return "nothing | | | "
+    predicted = f"{arm['predicted'][0]:.2f}× ≤ {arm['predicted'][2]:.2f}" if arm["predicted"] else "–"
+    speed = "{:.2f}× ({:.2f}–{:.2f})".format(*arm["speed"]) if arm["speed"] else "–"
+    return f"{arm['code']} {arm['label']} | {predicted} | {speed} | {arm['verdict']}"
+
+
+def summary(results: list[dict[str, Any]]) -> list[str]:
+    outcomes = [(result, outcome(result)) for result in results]
+    planted = [told for result, told in outcomes if result["right"]]
+    right = planted.count("right")
+    harmful = sum(told == "HARMFUL ADOPTED" for _, told in outcomes)
+    found = errors(results)
+    above = [
+        arm for result in results for arm in result["arms"]
+        if arm["predicted"] and arm["ceiling"] and arm["predicted"][2] > 1.0001 * arm["ceiling"]
+    ]  # fmt: skip
+    patches = [result for result in results if result.get("patch_speed")]
+    lines = [
+        f"- Right remedy adopted: {right} of {len(planted)}; others: "
+        + (", ".join(sorted(told for told in planted if told != "right")) or "none")
+        + ".",
+        f"- Harmful remedies adopted: {harmful}.",
+        f"- Predictions above Amdahl's ceiling: {len(above)}.",
+    ]
+    if found:
+        lines.append(
+            f"- Error of the predicted step time: median {statistics.median(abs(each) for *_, each in found):.1%} over "
+            f"{len(found)} arms; "
+            + ", ".join(f"{job} {arm['code']} {each:+.0%}" for job, arm, each in found)
+            + " (positive: faster than predicted)."
+        )
+    if patches:
+        told = ", ".join(f"{each['job']} {each['patch_speed'][0]:.2f}× ({each['patch_verdict']})" for each in patches)
+        lines.append(f"- Patches that were run by themselves: {told}.")
+    return lines
+
+
+def environment_of(budget: str) -> dict[str, str]:
+    import torch
+
+    known = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
+    model = next((line.split(":")[1].strip() for line in known if line.startswith("model name")), "")
+    return {
+        "machine": model or platform.processor(),
+        "cpus": str(os.cpu_count()),
+        "python": platform.python_version(),
+        "torch": torch.__version__,
+        "date": time.strftime("%Y-%m-%d"),
+        "budget": budget,
+    }
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("folder", type=Path)
+    parser.add_argument("--only", default="")
+    parser.add_argument("--budget", default="2m")
+    parser.add_argument("--record", action="store_true", help="recordings and proposals only")
+    parser.add_argument("--report", type=Path)
+    arguments = parser.parse_args()
+    arguments.folder.mkdir(parents=True, exist_ok=True)
+    path = arguments.folder / LINES
+    done = [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
+    if arguments.report is not None:
+        environment = environment_of(arguments.budget)
+        text = report(done, environment)
+        arguments.report.with_suffix(".md").write_text(text, encoding="utf-8")
+        arguments.report.with_suffix(".json").write_text(
+            json.dumps({"environment": environment, "jobs": done}, indent=1) + "\n", encoding="utf-8"
+        )
+        print(text)
+        return
+    if arguments.record:
+        record_all(arguments.folder)
+        return
+    wanted = arguments.only.split(",") if arguments.only else [job.name for job in PLANTED]
+    known = {result["job"] for result in done}
+    for job in PLANTED:
+        if job.name in wanted and job.name not in known:
+            try:
+                result = measure(job, arguments.folder, arguments.budget)
+            except RuntimeError as error:
+                print(f"{job.name}: {error}", file=sys.stderr, flush=True)
+                continue
+            with path.open("a", encoding="utf-8") as file:
+                file.write(json.dumps(result) + "\n")
+            print(f"{job.name}: {outcome(result)}", flush=True)
+
+
+if __name__ == "__main__":
+    main()
