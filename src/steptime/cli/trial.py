@@ -43,7 +43,10 @@ from steptime.errors import UsageError
 @click.option("--resume", metavar="DIR", type=click.Path(path_type=Path), help="Go on with an interrupted trial.")
 @click.option("--write", is_flag=True, help="Apply the patch to the job's own files when it was run and adopted.")
 @click.option(
-    "-o", "--output", metavar="FILE", help="Also write FILE: what is printed (.txt), or all results (.jsonl)."
+    "-o",
+    "--output",
+    metavar="FILE",
+    help="Also write FILE: what is printed (.txt), the page (.html), or all results (.jsonl).",
 )
 @click.option("--force", is_flag=True, help="Overwrite what exists.")
 @click.option("--keep", is_flag=True, help="Keep the recordings of all arms.")

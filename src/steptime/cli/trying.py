@@ -167,7 +167,8 @@ def _diagnosed(recording: Path) -> tuple[Case, tuple[Finding, ...]]:
 def _nothing_to_try(proposals: Sequence[Proposal], recording: Path) -> str:
     lines = ["Nothing that was found has a remedy that steptime can apply by itself."]
     lines += [f"Yours to do: {each}" for each in advice_of(proposals)]
-    return "\n".join([*lines, f"Next:  steptime report {recording} -o report.md"]) + "\n"
+    lines.append("Precision and compilation can be tried all the same:")
+    return "\n".join([*lines, f"Next:  steptime lab {shlex.quote(str(recording))}"]) + "\n"
 
 
 def advice_of(proposals: Sequence[Proposal]) -> tuple[str, ...]:
@@ -246,8 +247,8 @@ def check_output(output: str | None, *, force: bool) -> None:
     """Refuses before the work what could not be written after it. Raises OutputError."""
     if output is None:
         return
-    if Path(output).suffix not in (".txt", ".jsonl"):
-        raise OutputError("output-format", f"{output} must end in .txt, or in .jsonl for all results.")
+    if Path(output).suffix not in (".txt", ".jsonl", ".html"):
+        raise OutputError("output-format", f"{output} must end in .txt, .html, or in .jsonl for all results.")
     if Path(output).exists() and not force:
         raise OutputError("output-exists", f"{output} exists and is not overwritten; add --force or name another.")
     if not Path(output).absolute().parent.is_dir():
@@ -270,13 +271,30 @@ def write_output(output: str | None, text: str, folder: Path | None) -> None:
     """The text, or all results, into the file that was asked for. Raises OutputError."""
     if output is None:
         return
-    results = folder is not None and Path(output).suffix == ".jsonl"
-    content = (folder / NAME).read_text(encoding="utf-8") if folder is not None and results else text
+    content = text
+    if folder is not None and Path(output).suffix == ".jsonl":
+        content = (folder / NAME).read_text(encoding="utf-8")
+    elif Path(output).suffix == ".html":
+        content = _page(folder) if folder is not None else _no_page(output)
     try:
         Path(output).write_text(content, encoding="utf-8")
     except OSError as error:
         raise OutputError("output-unwritable", f"{output} cannot be written ({error.strerror}).") from None
     say(f"Wrote {output}")
+
+
+def _page(folder: Path) -> str:
+    """The recording's page with the trial in it."""
+    from steptime.diagnosis import diagnose_paths
+    from steptime.report.page import page
+
+    return page.render(diagnose_paths((str(folder),)))
+
+
+def _no_page(output: str) -> str:
+    raise OutputError(
+        "output-nothing-tried", f"{output} was not written: nothing was tried. steptime report writes the page without."
+    )
 
 
 @contextmanager

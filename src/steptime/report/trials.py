@@ -103,7 +103,7 @@ def _tried(stage: int, judgement: Judgement) -> Tried:
         kept=True if judgement.agreement in KEPT else False if judgement.agreement in BROKEN else None,
         agreement=judgement.agreement.value,
         speed=judgement.speed,
-        predicted=arm.predicted,
+        predicted=arm.predicted if arm.predicted is not None and arm.predicted.unit == "1" else None,
         noise=judgement.noise,
         step_ns=judgement.step_ns,
         peak_bytes=judgement.peak_bytes,

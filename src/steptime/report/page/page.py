@@ -18,6 +18,7 @@ from steptime.ledger.ledger import Account
 from steptime.quantities import format_duration, format_share, format_source
 from steptime.report import json
 from steptime.report.device import roofline_sentences
+from steptime.report.page.forest import Forest, forest
 from steptime.report.page.frame import whole
 from steptime.report.page.ranks import HeatMap, heat_map
 from steptime.report.page.roofline_chart import RooflineChart, roofline_chart
@@ -54,13 +55,15 @@ class Told:
 
 @dataclass(frozen=True, slots=True)
 class Shown:
-    """What is said beside the timeline. accounts: that the step's time is posted to."""
+    """What is said beside the timeline. accounts: that the step's time is posted to. device: whether something ran on
+    one."""
 
     step: int
     how: str
     events: int
     left_out: int
     accounts: tuple[str, ...]
+    device: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,6 +78,7 @@ class View:
     phases: tuple[Segment, ...]
     series: Series | None
     timeline: Shown | None
+    forest: Forest | None
     roofline: RooflineChart | None
     roofline_sentences: tuple[str, ...]
     accounts: tuple[Grid, ...]
@@ -111,6 +115,7 @@ def view_of(report: Report) -> View:
         phases=_phases(case),
         series=series(process),
         timeline=_shown(process.excerpt) if process.excerpt is not None and process.excerpt.events else None,
+        forest=forest(report.trials),
         roofline=roofline_chart(case),
         roofline_sentences=tuple(roofline_sentences(case)),
         accounts=account_grids(case),
@@ -134,7 +139,8 @@ def _phases(case: Case) -> tuple[Segment, ...]:
 def _shown(excerpt: Excerpt) -> Shown:
     present = {label.name for label in excerpt.labels}
     accounts = tuple(name for name in (account.name.lower() for account in Account) if name in present)
-    return Shown(excerpt.step, excerpt.how, excerpt.events, excerpt.left_out, accounts)
+    device = any(track.kind == "stream" for track in excerpt.tracks)
+    return Shown(excerpt.step, excerpt.how, excerpt.events, excerpt.left_out, accounts, device)
 
 
 def _facts(report: Report) -> list[tuple[str, str]]:

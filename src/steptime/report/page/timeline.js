@@ -45,7 +45,7 @@ sheet.later(() => {
   const rows = rowsOf(excerpt);
   const names = excerpt.labels.map((label) => printable(label.name));
   const whole = { begin: Math.min(0, excerpt.begin), end: Math.max(excerpt.length, excerpt.end, 1) };
-  let view = { ...whole }, width = 0, height = 0, total = 0, chosen = null, waiting = false;
+  let view = { ...whole }, width = 0, height = 0, total = 0, letter = 6, chosen = null, waiting = false;
   let shown = [], tones = {}, inks = {}, colours = {};
   const closed = new Set();
 
@@ -144,10 +144,10 @@ sheet.later(() => {
     pen.fillRect(from, y, size > 3 ? size - 0.6 : size, tall);
     if (size < 26) return;
     pen.fillStyle = inks[tone];
-    const room = size - 8 - Math.max(0, -from), letters = Math.floor(room / 5.6), name = names[row.label[event]];
+    const room = size - 8 - Math.max(0, -from), letters = Math.floor(room / letter), name = names[row.label[event]];
     if (letters < 2) return;
     const text = name.length <= letters ? name : `${name.slice(0, letters - 1)}…`;
-    pen.fillText(text, Math.max(from, 0) + 4, y + tall / 2 + 4, room);
+    pen.fillText(text, Math.max(from, 0) + 4, y + tall / 2 + 4);
   };
   const drawRow = (row, y) => {
     const tall = heightOf(row), count = row.begin.length;
@@ -208,6 +208,7 @@ sheet.later(() => {
     pen.setTransform(ratio, 0, 0, ratio, 0, 0);
     pen.direction = "ltr";
     pen.font = `11px ${getComputedStyle(document.body).fontFamily}`;
+    letter = pen.measureText("aten::convolution").width / 17;
     pen.fillStyle = colours.paper;
     pen.fillRect(0, 0, width, height);
     drawAxis();

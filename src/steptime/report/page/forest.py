@@ -1,0 +1,212 @@
+"""Trials as a forest plot (speed-up with its interval, promise, memory), with the loss curves laid over each other."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from steptime.quantities import format_bytes, format_duration
+from steptime.report.page.scale import Tick
+from steptime.report.trials import Curve, TrialReport, Tried
+from steptime.trials.trial import BASELINE
+
+MOST_ROWS = 60
+MOST_CURVES = 8
+"""Of arms; the band of the baselines comes beside them."""
+BOX = 1000
+"""Side of the square that curves are drawn in, which is stretched to the plot."""
+_RATIOS = (0.05, 0.1, 0.2, 0.5, 0.7, 0.8, 0.9, 1.0, 1.1, 1.25, 1.5, 2.0, 3.0, 5.0, 10.0, 20.0, 50.0, 100.0)
+_ROOM = 8.0
+"""Percent between ticks."""
+_KEPT = {True: "kept", False: "broken", None: "not known"}
+
+
+@dataclass(frozen=True, slots=True)
+class ForestRow:
+    """An arm. point, low, high, predicted: percent of the plot, None where not known. outcome: class of its colour:
+    "adopted", "worse" or "open". noise_low, noise_high: what the job against itself may come to, percent."""
+
+    label: str
+    code: str
+    stage: str
+    verdict: str
+    sentence: str
+    outcome: str
+    speed: str
+    point: float | None
+    low: float
+    high: float
+    predicted: float | None
+    predicted_words: str
+    promise: str
+    kept: str
+    memory: str
+    step: str
+    words: str
+    noise_low: float
+    noise_high: float
+
+
+@dataclass(frozen=True, slots=True)
+class CurveLine:
+    """The losses of an arm as points of a polyline in a square of BOX."""
+
+    name: str
+    points: str
+
+
+@dataclass(frozen=True, slots=True)
+class Curves:
+    """band: outline of the baselines' losses from the lowest to the highest, "" for a single one."""
+
+    band: str
+    base: str
+    lines: tuple[CurveLine, ...]
+    ticks: tuple[Tick, ...]
+    steps: int
+    hidden: int
+
+
+@dataclass(frozen=True, slots=True)
+class Forest:
+    """one: where the ratio 1 lies."""
+
+    rows: tuple[ForestRow, ...]
+    ticks: tuple[Tick, ...]
+    one: float
+    curves: Curves | None
+    summary: str
+    diff: str
+    hidden: int
+
+
+def forest(trials: TrialReport | None) -> Forest | None:
+    """The picture; None without trials."""
+    if trials is None or not trials.arms:
+        return None
+    axis = _Axis(trials.arms)
+    shown = trials.arms[:MOST_ROWS]
+    step = trials.step_ns
+    base = f"Step as it is: {format_duration(step)}" if step is not None else "No baseline was timed"
+    peak = f", peak memory {format_bytes(trials.peak_bytes)}" if trials.peak_bytes else ""
+    return Forest(
+        rows=tuple(_row(arm, trials, axis) for arm in shown),
+        ticks=axis.ticks,
+        one=axis.place(1.0),
+        curves=_curves(trials.curves),
+        summary=f"{base}{peak} ({trials.processes} processes, {format_duration(trials.seconds * 1e9)}).",
+        diff=trials.diff,
+        hidden=len(trials.arms) - len(shown),
+    )
+
+
+class _Axis:
+    """Speed-ups on a logarithmic axis: twice as fast is as far from 1 as twice as slow."""
+
+    def __init__(self, arms: Sequence[Tried]) -> None:
+        known = [arm.speed for arm in arms if arm.speed is not None]
+        ratios = [1.0, *(each for speed in known for each in (speed.low, speed.high))]
+        ratios += [arm.predicted.value for arm in arms if arm.predicted is not None]
+        ratios = [ratio for ratio in ratios if ratio > 0]
+        self._low = math.log(min(*ratios, 0.9) * 0.97)
+        self._high = math.log(max(*ratios, 1.1) * 1.03)
+        inside = [ratio for ratio in _RATIOS if self._low <= math.log(ratio) <= self._high]
+        self.ticks = tuple(self._apart(inside))
+
+    def _apart(self, ratios: Sequence[float]) -> Iterator[Tick]:
+        """Those that leave each other room; 1 always does."""
+        taken = [self.place(1.0)]
+        for ratio in sorted(ratios, key=lambda ratio: abs(math.log(ratio)), reverse=True):
+            place = self.place(ratio)
+            if ratio == 1 or all(abs(place - other) >= _ROOM for other in taken):
+                taken.append(place)
+                yield Tick(place, f"{ratio:g}×")
+
+    def place(self, ratio: float) -> float:
+        """Percent from the left."""
+        at = 100 * (math.log(max(ratio, 1e-3)) - self._low) / (self._high - self._low)
+        return min(max(at, 0.0), 100.0)
+
+
+def _row(arm: Tried, trials: TrialReport, axis: _Axis) -> ForestRow:
+    speed, predicted = arm.speed, arm.predicted
+    told = f"{speed.value:.2f}× ({speed.low:.2f}–{speed.high:.2f})" if speed is not None else "–"
+    memory = format_bytes(arm.peak_bytes) if arm.peak_bytes else ""
+    if arm.peak_bytes and trials.peak_bytes:
+        memory += f" ({100 * (arm.peak_bytes / trials.peak_bytes - 1):+.0f} %)".replace("-", "−")
+    beyond = speed is not None and (speed.low > 1 or speed.high < 1)
+    worse = arm.kept is False or (beyond and speed is not None and speed.high < 1) or arm.verdict == "failed"
+    return ForestRow(
+        label=arm.label,
+        code=arm.proposal,
+        stage={0: "", 1: "together"}.get(arm.stage, "together") if arm.name != "patch" else "the patch",
+        verdict=arm.verdict,
+        sentence=f"{arm.sentence.rstrip('. ')}." if arm.sentence else "",
+        outcome="adopted" if arm.verdict == "adopt" else "worse" if worse else "open",
+        speed=told,
+        point=axis.place(speed.value) if speed is not None else None,
+        low=axis.place(speed.low) if speed is not None else 0.0,
+        high=axis.place(speed.high) if speed is not None else 0.0,
+        predicted=axis.place(predicted.value) if predicted is not None else None,
+        predicted_words=f"{predicted.value:.2f}×" if predicted is not None else "",
+        promise=arm.promise,
+        kept=_KEPT[arm.kept],
+        memory=memory,
+        step=format_duration(arm.step_ns) if arm.step_ns is not None else "",
+        words=f"{arm.label}: {told}, {arm.verdict}, {arm.rounds} rounds. {arm.sentence}",
+        noise_low=axis.place(1 / (1 + (arm.noise or 0.0))),
+        noise_high=axis.place(1 + (arm.noise or 0.0)),
+    )
+
+
+def _curves(curves: Sequence[Curve]) -> Curves | None:
+    base = [curve for curve in curves if curve.name == BASELINE]
+    arms = [curve for curve in curves if curve.name != BASELINE]
+    values = [loss for curve in curves for loss in curve.losses if loss is not None and math.isfinite(loss)]
+    steps = max((len(curve.losses) * curve.stride for curve in curves), default=0)
+    if not values or steps < 2:
+        return None
+    plane = _Plane(min(values), max(values), steps)
+    low = min(values)
+    return Curves(
+        band=_band(base, plane) if len(base) > 1 else "",
+        base=plane.points(base[0]) if base else "",
+        lines=tuple(CurveLine(curve.name, plane.points(curve)) for curve in arms[:MOST_CURVES]),
+        ticks=tuple(Tick(plane.up(value), f"{value:.3g}") for value in (low, (low + max(values)) / 2, max(values))),
+        steps=steps,
+        hidden=max(len(arms) - MOST_CURVES, 0),
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class _Plane:
+    low: float
+    high: float
+    steps: int
+
+    def up(self, loss: float) -> float:
+        """Percent from the bottom; all losses lie between 4 and 96."""
+        return 4 + 92 * (loss - self.low) / ((self.high - self.low) or 1.0)
+
+    def point(self, step: float, loss: float) -> str:
+        return f"{BOX * step / (self.steps - 1):.1f},{BOX * (1 - self.up(loss) / 100):.1f}"
+
+    def points(self, curve: Curve) -> str:
+        """Those with a finite loss."""
+        return " ".join(
+            self.point(min(at * curve.stride, self.steps - 1), loss)
+            for at, loss in enumerate(curve.losses)
+            if loss is not None and math.isfinite(loss)
+        )
+
+
+def _band(base: Sequence[Curve], plane: _Plane) -> str:
+    """There along the lowest, back along the highest."""
+    columns = list(zip(*(curve.losses for curve in base), strict=False))
+    ends = [(at * base[0].stride, [loss for loss in column if loss is not None and math.isfinite(loss)])
+            for at, column in enumerate(columns)]  # fmt: skip
+    known = [(step, min(losses), max(losses)) for step, losses in ends if losses]
+    there = [plane.point(step, low) for step, low, _ in known]
+    back = [plane.point(step, high) for step, _, high in reversed(known)]
+    return " ".join([*there, *back])
