@@ -136,7 +136,7 @@ def listening() -> set[str]:
 
     ours = {process.pid for process in psutil.Process().children(recursive=True)}
     found = [each for each in psutil.net_connections("inet") if each.pid in ours and each.status == psutil.CONN_LISTEN]
-    return {each.laddr.ip for each in found} - {"127.0.0.1", "::1", "::ffff:127.0.0.1"}
+    return {each.laddr.ip for each in found} - {"127.0.0.1", "::1", "::ffff:127.0.0.1"}  # type: ignore[union-attr]
 
 
 @pytest.mark.slow

@@ -60,6 +60,29 @@ def test_what_is_only_read_is_linked(job: Path, tmp_path: Path) -> None:
     assert (copy / "data/a.bin").read_text() == "data/a.bin"
 
 
+def test_paths_that_lead_out_of_the_folder_mean_what_they_meant(tmp_path: Path) -> None:
+    job = tmp_path / "project" / "jobs" / "mnist"
+    for name in ("project/jobs/data/images", "project/shared.txt", "project/jobs/mnist/train.py"):
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text(name)
+    copy = make_copy(job, tmp_path / "runs" / "copy", Outputs(frozenset(), frozenset()))
+    assert (copy / "../data/images").read_text() == "project/jobs/data/images"
+    assert (copy / "../../shared.txt").read_text() == "project/shared.txt"
+    assert (copy / "../mnist/train.py").read_text() == "project/jobs/mnist/train.py"
+    assert copy.name == "mnist"
+
+
+def test_a_crowded_folder_above_the_job_is_left_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    job = tmp_path / "project" / "jobs" / "mnist"
+    for name in ("project/jobs/mnist/train.py", "project/jobs/data", "project/a", "project/b", "project/c"):
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text(name)
+    monkeypatch.setattr(working_copy, "MOST_SIBLINGS", 2)
+    copy = make_copy(job, tmp_path / "runs" / "copy", Outputs(frozenset(), frozenset()))
+    assert (copy / "../data").read_text() == "project/jobs/data"
+    assert not (copy / "../../a").exists()
+
+
 def test_too_much_to_copy_is_refused(job: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(working_copy, "MOST_BYTES", 4)
     with pytest.raises(UsageError, match="copy-too-large"):

@@ -176,7 +176,7 @@ def _start_own(ray: Any, common: dict[str, Any]) -> None:
     get_node_ip_address, of Ray 2.9 to 2.60); so that is looked at when it runs.
     """
     os.environ["RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER"] = "0"
-    constants = getattr(ray._private, "ray_constants", None)
+    constants: Any = getattr(ray._private, "ray_constants", None)
     if hasattr(constants, "ENABLE_RAY_CLUSTER"):
         constants.ENABLE_RAY_CLUSTER = False
     ray.init(address="local", include_dashboard=False, _node_ip_address=LOOPBACK, **common)

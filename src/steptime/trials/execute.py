@@ -95,11 +95,11 @@ def _place(stand: Stand, copy: Path, patched: Sequence[tuple[str, str]]) -> tupl
     if stand.outputs is None and not patched:
         return stand.directory, offline_environment(stand.folder)
     outputs = stand.outputs or Outputs(frozenset(), frozenset())
-    make_copy(stand.directory, copy, outputs, (stand.folder, *stand.without))
+    place = make_copy(stand.directory, copy, outputs, (stand.folder, *stand.without))
     for path, text in patched:
-        (copy / path).unlink(missing_ok=True)
-        (copy / path).write_text(text, encoding="utf-8")
-    return copy, offline_environment(copy)
+        (place / path).unlink(missing_ok=True)
+        (place / path).write_text(text, encoding="utf-8")
+    return place, offline_environment(place)
 
 
 def _inside(stand: Stand, directory: Path) -> tuple[str, ...]:

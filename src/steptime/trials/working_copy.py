@@ -26,6 +26,8 @@ MOST_BYTES = 2 << 30
 """That are copied for an arm. A job that writes more into its folder is run with --in-place, or elsewhere."""
 MOST_ENTRIES = 50_000
 """Files and folders that are looked at."""
+LEVELS, MOST_SIBLINGS = 2, 2000
+"""Folders above the job's whose other entries are linked, where they are not too many."""
 DATA_FILES = 5000
 """A folder with more of them is a data set: its files are not looked at one by one."""
 LINKED = frozenset({".git", ".hg", ".svn", "__pycache__", "node_modules", ".venv", "venv", ".tox", ".mypy_cache"})
@@ -67,14 +69,41 @@ def find_outputs(folder: Path, begin_epoch_ns: int, end_epoch_ns: int, without: 
 
 
 def make_copy(folder: Path, copy: Path, outputs: Outputs, without: tuple[Path, ...] = ()) -> Path:
-    """Makes `copy`, a new folder, stand for `folder`; returns it.
+    """Makes a folder below `copy`, a new one, that stands for `folder`; returns it. What lies beside `folder` and
+    beside its parent is linked beside it, so that `../data` means what it meant.
 
     Raises UsageError where that would copy more than MOST_BYTES, and OSError.
     """
     copy.mkdir(parents=True)
+    place = _surround(folder.absolute(), copy)
     left = [MOST_BYTES]
-    _fill(folder, copy, Path(), outputs, {path.absolute() for path in without}, left)
-    return copy
+    _fill(folder, place, Path(), outputs, {path.absolute() for path in without}, left)
+    return place
+
+
+def _surround(folder: Path, copy: Path) -> Path:
+    """Makes the place of the folder in the copy of its surroundings."""
+    chain = [folder, *folder.parents[:LEVELS]]
+    while len(chain) > 1 and _entries(chain[-1]) is None:
+        chain.pop()
+    place = copy
+    for inner, outer in zip(chain[-2::-1], chain[:0:-1], strict=True):
+        for name in _entries(outer) or ():
+            if name != inner.name:
+                (place / name).symlink_to(outer / name)
+        place = place / inner.name
+        place.mkdir()
+    return place
+
+
+def _entries(folder: Path) -> list[str] | None:
+    """Names in a folder; None for one that may not be looked at, or holds too many to link."""
+    try:
+        with os.scandir(folder) as entries:
+            names = [entry.name for entry in itertools.islice(entries, MOST_SIBLINGS + 1)]
+    except OSError:
+        return None
+    return names if len(names) <= MOST_SIBLINGS else None
 
 
 def offline_environment(copy: Path) -> tuple[tuple[str, str], ...]:
@@ -151,7 +180,8 @@ def _is_private(folder: Path, inside: Path, outputs: Outputs) -> bool:
     """Whether a folder must be a real one in the copy: outputs or source files lie in it."""
     if any(inside == path or inside in path.parents for path in (*outputs.files, *outputs.folders)):
         return True
-    entries = list(itertools.islice(os.scandir(folder), DATA_FILES))
+    with os.scandir(folder) as every:
+        entries = list(itertools.islice(every, DATA_FILES))
     if any(entry.name.endswith(".py") for entry in entries):
         return True
     inner = [entry.path for entry in entries if entry.is_dir(follow_symlinks=False)]
