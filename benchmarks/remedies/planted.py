@@ -35,6 +35,7 @@ PLANTED = (
     Planted("adam_share", ("RM201",)),
     Planted("zeroed_gradients", ("RM203",)),
     Planted("pointwise_chain", ("RM303",)),
+    Planted("large_tensors", ("RM402", "RM303")),
     Planted("small_operators", ("RM303",)),
     Planted("anomaly_literal", ("RM501",)),
     Planted("deterministic_left_on", ("RM502",)),

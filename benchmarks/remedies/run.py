@@ -46,7 +46,7 @@ def measure(job: Planted, folder: Path, budget: str) -> dict[str, Any]:
     began = time.monotonic()
     recording = record(job, folder)
     recorded = time.monotonic()
-    told = steptime("try", "--quiet", "--json", "--max-trials", "3", "--budget", budget, str(recording))
+    told = steptime("try", "--quiet", "--json", "--max-trials", "2", "--budget", budget, str(recording))
     result = {
         "job": job.name,
         "right": job.right,
@@ -171,7 +171,7 @@ def report(results: list[dict[str, Any]], environment: dict[str, str]) -> str:
         "",
         f"{environment['machine']}, {environment['cpus']} CPUs (shared), Python {environment['python']}, torch "
         f"{environment['torch']}, {environment['date']}; `python benchmarks/remedies/run.py`, a budget of "
-        f"{environment['budget']} a job, at most three remedies each, OMP_NUM_THREADS=1.",
+        f"{environment['budget']} a job, at most two remedies each, OMP_NUM_THREADS=1.",
         "",
         "| job | found first | tried | predicted | measured | verdict | the planted fault |",
         "| --- | --- | --- | --- | --- | --- | --- |",

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import platform
+import sys
 from dataclasses import replace
 
 import pytest
@@ -244,6 +246,25 @@ def test_segments_that_grow_are_added_to_what_is_set_already() -> None:
     on = replace(case, settings=replace(SETTINGS, allocator="expandable_segments:True"))
     uncached = replace(case, allocations=(replace(STALLS[0], calls=400),))
     assert options("RM403", on) == options("RM403", uncached) == options("RM403", replace(HEALTHY)) == ()
+
+
+LARGE = operator("mul", 4, 9 * MS, "memory", bytes=4 * 3 * (48 << 20))
+
+
+@pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="for glibc's allocator only")
+def test_large_tensors_keep_their_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    module = sys.modules["steptime.remedies.catalogue.kept_memory"]
+    monkeypatch.setattr(module, "find_library", {"jemalloc": "/lib/j.so"}.get)
+    case = replace(HEALTHY, operators=(LARGE,))
+    kept, preloaded = options("RM402", case)
+    assert change(kept).argument("MALLOC_MMAP_MAX_") == "0"
+    assert change(preloaded) == Change("preload", "jemalloc")
+    assert preloaded.edit == EnvironmentEdit((("LD_PRELOAD", "/lib/j.so"),))
+    small = replace(case, operators=(replace(LARGE, bytes=4 * 3 * (16 << 20)),))
+    rare = replace(case, operators=(replace(LARGE, duration=1 * MS),))
+    assert [options("RM402", each) for each in (small, rare, HEALTHY, replace(case, step=step(device="cuda")))] == [
+        ()
+    ] * 4
 
 
 def test_cudnn_chooses_by_trying_where_convolutions_matter() -> None:

@@ -24,6 +24,7 @@ from steptime.remedies.catalogue.fitting_workers import fitting_workers
 from steptime.remedies.catalogue.frozen_objects import frozen_objects
 from steptime.remedies.catalogue.fused_optimizer import fused_optimizer
 from steptime.remedies.catalogue.half_autocast import half_autocast
+from steptime.remedies.catalogue.kept_memory import kept_memory
 from steptime.remedies.catalogue.no_anomaly_detection import no_anomaly_detection
 from steptime.remedies.catalogue.no_checkpointing import no_checkpointing
 from steptime.remedies.catalogue.no_profiler import no_profiler
@@ -56,6 +57,7 @@ CATALOGUE: tuple[Remedy, ...] = (
     attention_backend,
     dynamic_shapes,
     fewer_threads,
+    kept_memory,
     expandable_segments,
     cudnn_benchmark,
     no_anomaly_detection,
