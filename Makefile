@@ -41,6 +41,7 @@ docs: .test/ready
 	.test/bin/python -m steptime.remedies.pages docs/remedies
 	.test/bin/python -m steptime.cli.pages >docs/commands.md
 	.test/bin/python -c 'from steptime.report.json import schema_text; print(schema_text(), end="")' >docs/report-schema.json
+	.test/bin/python -c 'from steptime.comparison.json import schema_text; print(schema_text(), end="")' >docs/comparison-schema.json
 
 clean:
 	rm -rf .demo .test

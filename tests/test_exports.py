@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import ast
 import importlib
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -33,7 +35,21 @@ def test_what_is_offered_exists_and_is_listed_once(name: str) -> None:
 
 def test_the_package_itself_imports_nothing_heavy() -> None:
     tree = ast.parse((SOURCE / "__init__.py").read_text(encoding="utf-8"))
-    imported = {node.module for node in ast.walk(tree) if isinstance(node, ast.ImportFrom)}
+    imported = {node.module for node in tree.body if isinstance(node, ast.ImportFrom)}
     assert imported == {"steptime._version"}
     assert not any(isinstance(node, ast.Import) for node in ast.walk(tree))
-    assert steptime.__all__ == ["__version__"]
+    assert steptime.__all__ == ["__version__", "load"]
+
+
+def test_what_the_package_offers_is_imported_when_it_is_asked_for() -> None:
+    program = """
+import sys, steptime
+heavy = {"numpy", "msgspec", "jinja2", "steptime.notebook"}
+assert not heavy & set(sys.modules)
+assert "load" in dir(steptime)
+assert callable(steptime.load)
+assert heavy <= set(sys.modules)
+"""
+    subprocess.run([sys.executable, "-c", program], check=True)
+    with pytest.raises(AttributeError, match="no attribute 'nothing'"):
+        steptime.nothing  # noqa: B018

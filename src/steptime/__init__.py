@@ -2,8 +2,24 @@
 
 This file stays free of imports: the probe lives in the user's process and imports ``steptime.journal``
 through it, where neither numpy nor msgspec need be installed.
+
+    import steptime
+    steptime.load("runs/train-20260801-101500")   # last in a notebook's cell: verdict, accounts, findings
 """
 
 from steptime._version import __version__
 
-__all__ = ["__version__"]
+__all__ = ["__version__", "load"]
+
+
+def __getattr__(name: str):  # type: ignore[no-untyped-def]  # else whoever uses it would have to cast
+    """What needs more than the standard library is imported when it is asked for (PEP 562)."""
+    if name != "load":
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    from steptime.notebook import load
+
+    return load
+
+
+def __dir__() -> list[str]:
+    return sorted([*globals(), *__all__])

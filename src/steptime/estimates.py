@@ -150,9 +150,9 @@ def jumps(values: npt.NDArray[np.float64], least: float, spreads: Sequence[float
         if abs(away) > noise and abs(together) > noise and (away > 0) == (together > 0):
             found.append(Jump(index, level, now, len(ahead) > 1))
             begin = index
-    ends = [*(jump.at for jump in found[1:]), len(values)]
-    return tuple(replace(jump, after=float(np.median(values[jump.at : end]))) for jump, end in
-                 zip(found, ends, strict=True))  # fmt: skip
+    ends = [*(jump.at for jump in found[1:]), len(values)][: len(found)]
+    levels = (float(np.median(values[jump.at : end])) for jump, end in zip(found, ends, strict=True))
+    return tuple(replace(jump, after=level) for jump, level in zip(found, levels, strict=True))
 
 
 def slope_of(values: npt.NDArray[np.float64]) -> Estimate:

@@ -36,8 +36,10 @@ from steptime.report.report import ProcessReport, Report
 
 CONTENTION = "background-load"
 """The rule whose doubt makes times of two runs incomparable: each may have waited for a CPU the longer."""
-MEMORY_FLOOR = 0.01
-"""Of the peak of memory: what allocators and samples every tenth of a second leave open."""
+ALLOCATED_FLOOR = 0.01
+"""Of the peak of a device's allocator: what samples every tenth of a second leave open."""
+RESIDENT_FLOOR = 0.1
+"""Of the peak of resident memory: runs of one job differ by this much, by when the system takes pages back."""
 NOTHING = Estimate(0.0, 0.0, 0.0, 0)
 
 
@@ -173,7 +175,8 @@ def _memory(one: ProcessReport, other: ProcessReport) -> Difference | None:
     if one.peak_bytes is None or other.peak_bytes is None:
         return None
     before, after = _exact(one.peak_bytes), _exact(other.peak_bytes)
-    change = beyond(difference_of(after, before), MEMORY_FLOOR * max(before.value, after.value))
+    share = RESIDENT_FLOOR if "cpu" in (one.case.step.device, other.case.step.device) else ALLOCATED_FLOOR
+    change = beyond(difference_of(after, before), share * max(before.value, after.value))
     return Difference("memory", "peak memory", before, after, change, outcome_of(change, before.value))
 
 

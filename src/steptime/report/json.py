@@ -16,7 +16,7 @@ def render(report: Report) -> str:
     try:
         encoded = msgspec.json.encode(report)
     except UnicodeEncodeError:
-        encoded = msgspec.json.encode(_encodable(msgspec.to_builtins(report)))
+        encoded = msgspec.json.encode(encodable(msgspec.to_builtins(report)))
     return msgspec.json.format(encoded, indent=2).decode() + "\n"
 
 
@@ -58,11 +58,12 @@ class _Version(msgspec.Struct):
     schema_version: int
 
 
-def _encodable(value: Any) -> Any:
+def encodable(value: Any) -> Any:
+    """The value with halves of surrogate pairs written as escapes: no JSON can hold them."""
     if isinstance(value, str):
         return value.encode("utf-8", "backslashreplace").decode()
     if isinstance(value, dict):
-        return {_encodable(key): _encodable(item) for key, item in value.items()}
+        return {encodable(key): encodable(item) for key, item in value.items()}
     if isinstance(value, list | tuple):
-        return [_encodable(item) for item in value]
+        return [encodable(item) for item in value]
     return value

@@ -19,7 +19,7 @@ _SHOWN = 15
 
 def render(report: Report) -> str:
     """The whole document."""
-    lines = [f"# Where the time of a training step goes: {_prose(report.environment.command or report.source)}", ""]
+    lines = [f"# Where the time of a training step goes: {prose(report.environment.command or report.source)}", ""]
     lines += _environment(report)
     several = len(report.processes) > 1
     if several:
@@ -42,14 +42,14 @@ def _environment(report: Report) -> list[str]:
         ("steptime", environment.steptime),
         ("Ranks", str(environment.ranks)),
     )
-    return [*_table(("", ""), ((name, value) for name, value in facts if value)), ""]
+    return [*table_lines(("", ""), ((name, value) for name, value in facts if value)), ""]
 
 
 def _process(process: ProcessReport, *, several: bool) -> Iterator[str]:
     if several:
-        yield from (f"## {_prose(process.name)}", "")
+        yield from (f"## {prose(process.name)}", "")
     yield from _step(process.case)
-    yield from (f"**{_prose(process.verdict.sentence)}**", "")
+    yield from (f"**{prose(process.verdict.sentence)}**", "")
     yield from _accounts("Account", process.case.accounts, process.case)
     yield from _accounts("Phase", process.case.phases, process.case)
     yield from _paragraph(roofline_sentences(process.case))
@@ -64,7 +64,7 @@ def _process(process: ProcessReport, *, several: bool) -> Iterator[str]:
     yield from _list("Rules that failed (a bug of steptime)", (f"{code}: {why}" for code, why in process.failed))
     if process.cost is not None:
         profiled = f"{process.cost.profiled_steps} steps profiled in {format_duration(process.cost.profile_ns)}"
-        yield from (f"{_prose(cost_text(process.cost, process.case.step.duration.value))}; {profiled}.", "")
+        yield from (f"{prose(cost_text(process.cost, process.case.step.duration.value))}; {profiled}.", "")
 
 
 def _step(case: Case) -> Iterator[str]:
@@ -72,18 +72,18 @@ def _step(case: Case) -> Iterator[str]:
     steps = f"mean of {step.steady} steady steps" if step.steady > 1 else "one step: its spread is not known"
     yield from (
         f"**{format_duration(step.duration.value)}** a step ({_interval(step.duration)}, {steps}; {step.total} in all, "
-        f"{step.warm_up} of them warm-up), device {_prose(step.device)}. "
-        + (f"Steps: {_prose(step.how)}." if step.how else f"Borders from the {_prose(step.mode)}."),
+        f"{step.warm_up} of them warm-up), device {prose(step.device)}. "
+        + (f"Steps: {prose(step.how)}." if step.how else f"Borders from the {prose(step.mode)}."),
         "",
     )
 
 
 def _titled(table: Table) -> list[str]:
-    return [f"## {_prose(table.title)}", "", *_table(table.header, table.rows), ""]
+    return [f"## {prose(table.title)}", "", *table_lines(table.header, table.rows), ""]
 
 
 def _paragraph(sentences: list[str]) -> tuple[str, ...]:
-    return (" ".join(map(_prose, sentences)), "") if sentences else ()
+    return (" ".join(map(prose, sentences)), "") if sentences else ()
 
 
 def _interval(estimate: Estimate) -> str:
@@ -106,7 +106,7 @@ def _accounts(title: str, accounts: tuple[AccountUse, ...], case: Case) -> list[
         )
         for account in accounts
     )
-    return [*_table((title, "a step", "share", "95 % interval", "recoverable"), rows), ""]
+    return [*table_lines((title, "a step", "share", "95 % interval", "recoverable"), rows), ""]
 
 
 def _findings(process: ProcessReport) -> Iterator[str]:
@@ -118,15 +118,15 @@ def _findings(process: ProcessReport) -> Iterator[str]:
 
 def _finding(finding: Finding, step: float) -> Iterator[str]:
     word = "" if finding.weight is Weight.FINDING else f" ({finding.weight.value})"
-    yield from (f"### {_prose(finding.code)} {_prose(finding.name)}{word}", "", _prose(finding.summary), "")
+    yield from (f"### {prose(finding.code)} {prose(finding.name)}{word}", "", prose(finding.summary), "")
     if finding.at_stake is not None:
         stake = finding.at_stake
         share = format_share(stake.value / step)
         yield from (f"At stake: {format_duration(stake.value)} a step ({share}; {_interval(stake)}).", "")
     if finding.source is not None:
         yield from (_code(source_text(finding.source)), "")
-    yield from (_prose(finding.advice), "")
-    yield from (f"- {_prose(sentence)}" for sentence in finding.evidence)
+    yield from (prose(finding.advice), "")
+    yield from (f"- {prose(sentence)}" for sentence in finding.evidence)
     if finding.evidence:
         yield ""
 
@@ -138,7 +138,7 @@ def _lines(case: Case) -> list[str]:
         (_code(source_text(line.source)), line.role, *map(format_duration, (line.duration.value, line.host.value)))
         for line in sorted(case.lines, key=lambda line: -line.duration.value)[:_SHOWN]
     )
-    return ["## Lines of the loop", "", *_table(("line", "role", "a step", "of it host"), rows, code=True), ""]
+    return ["## Lines of the loop", "", *table_lines(("line", "role", "a step", "of it host"), rows, code=True), ""]
 
 
 def _operators(case: Case) -> list[str]:
@@ -156,7 +156,7 @@ def _operators(case: Case) -> list[str]:
         for operator in sorted(case.operators, key=lambda operator: -operator.duration)[:_SHOWN]
     )
     header = ("operator", "calls a step", "a step", "bound by", "FLOP", "bytes")
-    return ["## Operators", "", *_table(header, rows), ""]
+    return ["## Operators", "", *table_lines(header, rows), ""]
 
 
 def _segments(case: Case) -> list[str]:
@@ -166,24 +166,24 @@ def _segments(case: Case) -> list[str]:
         (segment.kind, str(segment.count), format_duration(segment.duration), format_share(segment.share))
         for segment in case.segments
     )
-    return ["## Between the steps", "", *_table(("what", "times", "in all", "of the run"), rows), ""]
+    return ["## Between the steps", "", *table_lines(("what", "times", "in all", "of the run"), rows), ""]
 
 
 def _list(title: str, sentences: Iterable[str]) -> list[str]:
-    items = [f"- {_prose(sentence)}" for sentence in sentences]
+    items = [f"- {prose(sentence)}" for sentence in sentences]
     return [f"## {title}", "", *items, ""] if items else []
 
 
-def _table(header: tuple[str, ...], rows: Iterable[tuple[str, ...]], *, code: bool = False) -> Iterator[str]:
+def table_lines(header: tuple[str, ...], rows: Iterable[tuple[str, ...]], *, code: bool = False) -> Iterator[str]:
     """A table; where `code` is set, the first column is Markdown already."""
     yield "| " + " | ".join(header) + " |"
     yield "|" + " --- |" * len(header)
     for first, *others in rows:
-        cells = [first if code else _prose(first), *map(_prose, others)]
+        cells = [first if code else prose(first), *map(prose, others)]
         yield "| " + " | ".join(cells) + " |"
 
 
-def _prose(text: str) -> str:
+def prose(text: str) -> str:
     """A stranger's string as plain Markdown text: nothing in it is markup. Underscores inside words are none."""
     return re.sub(r"([\\`*\[\]<>|#]|(?<![A-Za-z0-9])_|_(?![A-Za-z0-9]))", r"\\\1", one_line(text))
 

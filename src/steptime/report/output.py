@@ -5,23 +5,25 @@ from __future__ import annotations
 import os
 import sys
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any, Generic, TypeVar
 
 from steptime.errors import OutputError
 from steptime.report import json, markdown, text
 from steptime.report.report import Report
 
 STANDARD_OUTPUT = "-"
+Told = TypeVar("Told")
 
 
 @dataclass(frozen=True, slots=True)
-class Renderer:
-    """A format: `render` gets a report and nothing else."""
+class Renderer(Generic[Told]):
+    """A format: `render` gets a report (or a comparison) and nothing else; pictures come as bytes."""
 
     file_extension: str
-    render: Callable[[Report], str]
+    render: Callable[[Told], str | bytes]
 
 
 def _page(report: Report) -> str:
@@ -30,7 +32,7 @@ def _page(report: Report) -> str:
     return page.render(report)
 
 
-RENDERERS = (
+RENDERERS: tuple[Renderer[Report], ...] = (
     Renderer(".txt", text.render),
     Renderer(".md", markdown.render),
     Renderer(".json", json.render),
@@ -38,11 +40,11 @@ RENDERERS = (
 )
 
 
-def check(destination: str, *, force: bool) -> None:
+def check(destination: str, *, force: bool, renderers: Sequence[Renderer[Any]] = RENDERERS) -> None:
     """Refuses now what could not be written later, after the job has run. Raises OutputError."""
     if destination == STANDARD_OUTPUT:
         return
-    renderer_for(destination)
+    renderer_for(destination, renderers)
     path = Path(destination)
     if path.is_dir():
         raise OutputError("output-folder", f"{destination} is a folder; name a file, such as {path / 'report.md'}.")
@@ -53,13 +55,13 @@ def check(destination: str, *, force: bool) -> None:
         raise _unwritable(destination, f"{folder} is not writable")
 
 
-def renderer_for(destination: str) -> Renderer:
+def renderer_for(destination: str, renderers: Sequence[Renderer[Told]]) -> Renderer[Told]:
     """By the extension of the name. Raises OutputError for an extension that is none of ours."""
     extension = Path(destination).suffix.lower()
-    for renderer in RENDERERS:
+    for renderer in renderers:
         if renderer.file_extension == extension:
             return renderer
-    known = ", ".join(renderer.file_extension for renderer in RENDERERS)
+    known = ", ".join(renderer.file_extension for renderer in renderers)
     raise OutputError(
         "output-format", f"No report format belongs to {destination!r}; its name must end in one of {known}."
     )
@@ -70,20 +72,26 @@ def write(report: Report, destination: str, *, force: bool) -> None:
     if destination == STANDARD_OUTPUT:
         sys.stdout.write(text.render(report))
         return
-    check(destination, force=force)
-    content = renderer_for(destination).render(report)
+    write_as(RENDERERS, report, destination, force=force)
+
+
+def write_as(renderers: Sequence[Renderer[Told]], told: Told, destination: str, *, force: bool) -> None:
+    """Writes what is told to a file, in the format of its name, whole or not at all. Raises OutputError."""
+    check(destination, force=force, renderers=renderers)
+    content = renderer_for(destination, renderers).render(told)
     try:
-        _replace(Path(destination), content)
+        data = content if isinstance(content, bytes) else content.encode("utf-8", "backslashreplace")
+        _replace(Path(destination), data)
     except OSError as error:
         raise _unwritable(destination, error.strerror or str(error)) from error
 
 
-def _replace(path: Path, content: str) -> None:
+def _replace(path: Path, content: bytes) -> None:
     """Beside its place first, then moved there in one instant."""
     path.parent.mkdir(parents=True, exist_ok=True)
     handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
     try:
-        with os.fdopen(handle, "w", encoding="utf-8", errors="backslashreplace") as file:
+        with os.fdopen(handle, "wb") as file:
             file.write(content)
         Path(temporary).chmod(0o666 & ~_umask())  # as open() would have made it; mkstemp makes it private
         Path(temporary).replace(path)

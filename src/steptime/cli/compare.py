@@ -1,0 +1,155 @@
+"""`steptime compare A B`: what differs between runs, beyond noise; with --fail-on a gate for CI."""
+
+from __future__ import annotations
+
+import os
+import shlex
+from collections.abc import Sequence
+from pathlib import Path
+
+import click
+
+from steptime.cli.border import say, tell
+from steptime.cli.options import STANDARD_OUTPUT, no_source_option, trace_options
+from steptime.comparison.comparison import Comparison
+from steptime.errors import OutputError, UsageError
+from steptime.report.report import Report
+
+SUMMARY = "GITHUB_STEP_SUMMARY"
+"""Where a step of GitHub Actions names the file that its summary is appended to."""
+
+
+@click.command("compare", short_help="Compare recordings, traces or reports: what changed, beyond noise.")
+@click.argument("paths", nargs=-1, required=True, metavar="A B [C...]")
+@click.option(
+    "--fail-on",
+    "bounds",
+    metavar="BOUNDS",
+    help='End with 1 where a bound is exceeded beyond doubt: "step>5%, memory>10%, input>2ms". Quantities: step, '
+    "memory, and every account or phase.",
+)
+@click.option("--strict", is_flag=True, help="With --fail-on: undecided bounds fail, too.")
+@click.option(
+    "--repeat",
+    "repeats",
+    multiple=True,
+    metavar="PATH",
+    help="A further run of A's job, unchanged: what runs differ by is measured then. Can be given several times.",
+)
+@click.option(
+    "--noise",
+    type=click.FloatRange(0, 100),
+    metavar="PERCENT",
+    default=3.0,
+    show_default=True,
+    help="What single runs of one job are taken to differ by.",
+)
+@click.option(
+    "-o",
+    "--output",
+    "outputs",
+    multiple=True,
+    metavar="FILE",
+    help="Write the comparison to FILE, in the format of its extension (.txt, .md, .json, .html, .xml for JUnit); - is "
+    "standard output. Can be given several times.",
+)
+@click.option("--json", "as_json", is_flag=True, help="Print the comparison as JSON on standard output.")
+@click.option("--force", is_flag=True, help="Overwrite what exists.")
+@no_source_option
+@trace_options
+def command(
+    paths: tuple[str, ...],
+    bounds: str | None,
+    strict: bool,
+    repeats: tuple[str, ...],
+    noise: float,
+    outputs: tuple[str, ...],
+    as_json: bool,
+    force: bool,
+    no_source: bool,
+    max_size: int,
+    cache: bool,
+) -> int:
+    """Compare two runs or more: recordings, traces of torch's profiler, or reports that were saved as JSON. The last is
+    told against the first: what was set otherwise, the step and every account as differences with intervals, what
+    appeared and vanished, and the likely cause. Of more than two, their steps and the trend are told, too.
+
+    \b
+    steptime compare runs/before runs/after
+    steptime compare runs/before runs/after --fail-on "step>5%, memory>10%" -o gate.xml
+    steptime compare monday.json tuesday.json wednesday.json -o week.html
+    """
+    from steptime.comparison.compare import compare
+    from steptime.comparison.gate import bounds_of, fails, judged
+    from steptime.comparison.output import check_outputs, labels_of
+
+    if len(paths) < 2:
+        raise UsageError("compare-two", "There is one path, and a comparison needs two: steptime compare A B")
+    limits = bounds_of(bounds) if bounds is not None else ()
+    check_outputs(outputs, force=force)
+    reports = [_report(path, max_size, cache, no_source) for path in paths]
+    comparison = compare(
+        reports,
+        labels_of(paths),
+        floor=noise / 100,
+        repeats=[_report(path, max_size, cache, no_source) for path in repeats],
+        next_command=_next(paths, outputs, limited=bool(limits)),
+    )
+    if limits:
+        comparison = judged(comparison, limits)
+    _deliver(comparison, outputs, as_json=as_json, force=force)
+    _breaches(comparison)
+    return int(fails(comparison, strict=strict))
+
+
+def _report(path: str, max_size: int, cache: bool, no_source: bool) -> Report:
+    from steptime.diagnosis import diagnose_paths
+    from steptime.report.redact import without_sources
+
+    report = diagnose_paths((path,), max_size=max_size, cache=cache)
+    return without_sources(report) if no_source else report
+
+
+def _next(paths: Sequence[str], outputs: Sequence[str], *, limited: bool) -> str:
+    """The page, where it was not written; else the last run by itself."""
+    if limited or any(output.endswith(".html") for output in outputs):
+        return f"steptime diagnose {shlex.quote(paths[-1])}"
+    return f"steptime compare {' '.join(map(shlex.quote, paths))} -o compare.html"
+
+
+def _deliver(comparison: Comparison, outputs: Sequence[str], *, as_json: bool, force: bool) -> None:
+    from steptime.comparison import json, text
+    from steptime.comparison.output import write
+
+    tell(json.render(comparison) if as_json else text.render(comparison))
+    for output in outputs:
+        if output != STANDARD_OUTPUT:
+            write(comparison, output, force=force)
+            say(f"Wrote {output}")
+    _summarize(comparison)
+
+
+def _summarize(comparison: Comparison) -> None:
+    """Into the summary of the step of GitHub Actions that this is, if it is one. Raises OutputError."""
+    from steptime.comparison import markdown
+
+    path = os.environ.get(SUMMARY)
+    if not path:
+        return
+    try:
+        with Path(path).open("a", encoding="utf-8", errors="backslashreplace") as file:
+            file.write(markdown.render(comparison))
+    except OSError as error:
+        raise OutputError(
+            "output-unwritable", f"{path}, which ${SUMMARY} names, cannot be written ({error.strerror})."
+        ) from None
+
+
+def _breaches(comparison: Comparison) -> None:
+    """A line on standard error for each bound that does not hold."""
+    from steptime.comparison.comparison import Ruling
+    from steptime.comparison.text import check_line
+
+    for check in comparison.checks:
+        if check.ruling is not Ruling.PASSED:
+            say(check_line(check))

@@ -1,0 +1,104 @@
+"""`steptime history [FOLDER]`: the recordings in a folder, since when a job has been slow, and the end of old ones."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+
+import click
+
+from steptime.cli.border import say, tell
+from steptime.cli.duration import seconds
+from steptime.cli.size import size
+from steptime.errors import UsageError
+from steptime.history.history import History
+
+
+def _seconds(context: click.Context, option: click.Parameter, value: str | None) -> float | None:
+    return seconds(context, option, value) if value is not None else None
+
+
+def _size(context: click.Context, option: click.Parameter, value: str | None) -> int | None:
+    return size(context, option, value) if value is not None else None
+
+
+@click.command("history", short_help="List the recordings in a folder, and tell since when a job has been slow.")
+@click.argument("folder", type=click.Path(path_type=Path), default=Path("runs"), metavar="[FOLDER]")
+@click.option("--job", metavar="NAME", help="Only recordings of this job, a script's or module's name.")
+@click.option("--commit", metavar="ID", help="Only recordings of this commit; its first digits do.")
+@click.option("--machine", metavar="NAME", help="Only recordings whose host or device has this in its name.")
+@click.option("--all", "everything", is_flag=True, help="List all recordings, not the newest ones only.")
+@click.option(
+    "--noise",
+    type=click.FloatRange(0, 100),
+    metavar="PERCENT",
+    default=3.0,
+    show_default=True,
+    help="What single runs of one job are taken to differ by.",
+)
+@click.option("--older-than", callback=_seconds, metavar="TIME", help="Remove recordings older than this: 30d, 12h.")
+@click.option("--keep-bytes", callback=_size, metavar="SIZE", help="Remove the oldest until the others fit: 5GB.")
+@click.option("--yes", is_flag=True, help="Remove them; without it, only what would go is told.")
+@click.option("--rebuild", is_flag=True, help="Forget the index and read all recordings again.")
+@click.option("--json", "as_json", is_flag=True, help="Print the history as JSON on standard output.")
+def command(
+    folder: Path,
+    job: str | None,
+    commit: str | None,
+    machine: str | None,
+    everything: bool,
+    noise: float,
+    older_than: float | None,
+    keep_bytes: int | None,
+    yes: bool,
+    rebuild: bool,
+    as_json: bool,
+) -> int:
+    """List the recordings in FOLDER (default: runs) by job and machine, with their steps and commits, and tell with
+    which recording a job got slow. Only what steptime wrote is ever removed.
+
+    \b
+    steptime history
+    steptime history runs --job train --all
+    steptime history runs --older-than 30d --keep-bytes 5GB
+    """
+    from dataclasses import replace
+
+    from steptime.history import index
+    from steptime.history.history import history_of
+    from steptime.history.text import render
+
+    if yes and older_than is None and keep_bytes is None:
+        raise UsageError("usage", "--yes belongs to --older-than or --keep-bytes.")
+    if rebuild:
+        index.rebuild(folder)
+    history = index.read_history(folder, floor=noise / 100)
+    wanted = [
+        entry
+        for entry in history.entries
+        if (job is None or entry.job == job)
+        and (commit is None or entry.commit.startswith(commit.lower()))
+        and (machine is None or machine.lower() in entry.machine.lower())
+    ]
+    history = replace(history_of(str(folder), wanted, floor=noise / 100), problems=history.problems)
+    if older_than is not None or keep_bytes is not None:
+        _prune(history, older_than, keep_bytes, yes=yes)
+    elif as_json:
+        import msgspec
+
+        tell(msgspec.json.format(msgspec.json.encode(history), indent=2).decode() + "\n")
+    else:
+        tell(render(history, everything=everything or job is not None))
+    return 0
+
+
+def _prune(history: History, older_than: float | None, keep_bytes: int | None, *, yes: bool) -> None:
+    from steptime.history.prune import doomed_of, remove
+    from steptime.history.text import render_doomed
+
+    doomed = doomed_of(history.entries, time.time_ns(), older_than=older_than, keep_bytes=keep_bytes)
+    for each in doomed if yes else ():
+        strange = remove(Path(each.entry.path))
+        if strange:
+            say(f"Kept in {each.entry.path}, as steptime did not write it: {', '.join(strange)}")
+    tell(render_doomed(doomed, done=yes))

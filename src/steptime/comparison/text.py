@@ -1,0 +1,181 @@
+"""The comparison in a terminal: at most 25 lines of 80 columns, ending with the next command to paste.
+
+What was set otherwise comes first; then the step and its accounts side by side, what appeared and vanished, and the
+whole in one sentence.
+"""
+
+from __future__ import annotations
+
+import textwrap
+from collections.abc import Sequence
+
+from steptime.comparison.cause import relative
+from steptime.comparison.comparison import Check, Comparison, Difference, Fate, Outcome, Piece, Ruling, Run, Setting
+from steptime.quantities import format_bytes, format_duration, format_share
+from steptime.report.printable import one_line, printable, shorten
+
+LINES = 25
+COLUMNS = 80
+_LEAST_PARTS, _MOST_PARTS = 3, 6
+_LEAST_PIECES, _MOST_PIECES = 0, 4
+_LEAST_SETTINGS, _MOST_SETTINGS = 1, 6
+_MOST_RUNS = 9
+_SIGNS = {Fate.APPEARED: "new", Fate.VANISHED: "gone", Fate.GREW: "grew", Fate.SHRANK: "shrank"}
+
+
+def render(comparison: Comparison) -> str:
+    """The whole text, with a line feed at its end."""
+    head = [*_heading(comparison), ""]
+    tail = ["", *_wrapped(comparison.sentence, "", 5), *_verdicts(comparison), *_remarks(comparison)]
+    tail += [f"Next:  {one_line(comparison.next_command)}"] if comparison.next_command else []
+    several = len(comparison.runs) > 2
+    table = _runs(comparison) if several else []
+    room = LINES - len(head) - len(tail) - len(table) - 2
+    settings, parts, pieces = _shares(comparison, room)
+    body = [*_settings(comparison.settings, settings), *table, *_differences(comparison, parts)]
+    lines = [*head, *body, *_pieces(comparison.pieces, pieces), *tail]
+    return "".join(f"{printable(line)}\n" for line in lines)
+
+
+def _shares(comparison: Comparison, room: int) -> tuple[int, int, int]:
+    """Rows of settings, of accounts and of pieces: each its least, then more of each in turn, as there is room."""
+    has = [len(comparison.settings), len(comparison.parts), len(comparison.pieces)]
+    most = [min(most, count) for most, count in zip((_MOST_SETTINGS, _MOST_PARTS, _MOST_PIECES), has, strict=True)]
+    given = [
+        min(least, count) for least, count in zip((_LEAST_SETTINGS, _LEAST_PARTS, _LEAST_PIECES), has, strict=True)
+    ]
+    while sum(given) < room and given != most:
+        for place in range(3):
+            if given[place] < most[place] and sum(given) < room:
+                given[place] += 1
+    return given[0], given[1], given[2]
+
+
+def _heading(comparison: Comparison) -> list[str]:
+    first, last = comparison.runs[0], comparison.runs[-1]
+    title = f"steptime {comparison.steptime} · comparison"
+    if len(comparison.runs) > 2:
+        return [f"{title} of {len(comparison.runs)} runs: the last against the first"]
+    return [title, *(_side(letter, run) for letter, run in (("A", first), ("B", last)))]
+
+
+def _side(letter: str, run: Run) -> str:
+    commit = f" · {run.commit}" if run.commit else ""
+    steps = f" · {run.steady} step{'s' if run.steady > 1 else ''}{commit}"
+    return f"{letter}  {shorten(one_line(run.label), COLUMNS - 3 - len(steps))}{steps}"
+
+
+def _settings(settings: Sequence[Setting], room: int) -> list[str]:
+    if not settings:
+        return ["Set otherwise: nothing that is known"]
+    lines = []
+    for number, setting in enumerate(settings[:room]):
+        left_out = len(settings) - room
+        more = f" (and {left_out} more)" if number == room - 1 and left_out > 0 else ""
+        name = f"{'Set otherwise: ' if not number else ' ' * 15}{setting.name}"
+        both = f"{one_line(setting.before)} → {one_line(setting.after)}"
+        lines.append(shorten(f"{name}  {both}", COLUMNS - len(more)) + more)
+    return lines
+
+
+def _runs(comparison: Comparison) -> list[str]:
+    """Every run's step; of many the first and the last ones."""
+    runs = list(enumerate(comparison.runs, 1))
+    shown = runs if len(runs) <= _MOST_RUNS else [runs[0], *runs[-_MOST_RUNS + 1 :]]
+    lines = [f"    {'run':<36}{'commit':<13}{'step':>9}{'against 1':>15}"]
+    for number, run in shown:
+        change = relative(run.against_first) if run.against_first is not None else None
+        told = "" if change is None else _change(change.value, run.against_first)
+        label = shorten(one_line(run.label), 35)
+        lines.append(f"{number:>3} {label:<36}{run.commit:<13}{format_duration(run.step.value):>9}{told:>15}")
+    if len(runs) > len(shown):
+        lines.append(f"    ({len(runs) - len(shown)} runs between them are left out)")
+    return lines
+
+
+def _change(value: float, difference: Difference | None) -> str:
+    text = f"{'+' if value > 0 else '-'}{format_share(abs(value))}"
+    outcome = difference.outcome if difference is not None else Outcome.UNDECIDED
+    return f"{text}  " if outcome in (Outcome.MORE, Outcome.LESS) else f"({text}) "
+
+
+def _differences(comparison: Comparison, room: int) -> list[str]:
+    """The step, the time of a sample, the accounts and the memory, side by side."""
+    lines = [f"  {'':<14}{'A':>10}{'B':>10}{'change':>11}{'95 % interval':>21}"]
+    rows = [comparison.step, *([comparison.sample] if comparison.sample else []), *comparison.parts[:room]]
+    lines += [_row(row) for row in rows]
+    rest = comparison.parts[room:]
+    changed = sum(part.outcome in (Outcome.MORE, Outcome.LESS) for part in rest)
+    if changed:
+        lines.append(f"    (and {len(rest)} more, {changed} of them beyond noise)")
+    if comparison.memory is not None:
+        lines.append(_row(comparison.memory))
+    return lines
+
+
+def _row(difference: Difference) -> str:
+    name = difference.name if difference.kind in ("step", "sample", "memory") else f"  {difference.name}"
+    before, after, change = difference.before, difference.after, difference.change
+    if before is None or after is None or change is None:
+        return f"  {name:<14}{'not measured on both sides':>30}"
+    told = f"{signed(change.value, change.unit)}"
+    interval = f"{signed(change.low, change.unit)} to {signed(change.high, change.unit)}"
+    row = f"{shorten(name, 15):<16}{_size(before.value, before.unit):>10}{_size(after.value, after.unit):>10}"
+    return f"{row}{told:>11}  {shorten(interval, 22):<22} {_mark(difference)}"
+
+
+def _mark(difference: Difference) -> str:
+    more, less = ("more", "less") if difference.kind == "memory" else ("longer", "shorter")
+    words = {Outcome.MORE: more, Outcome.LESS: less, Outcome.NONE: "none", Outcome.UNDECIDED: "?"}
+    return words[difference.outcome]
+
+
+def _size(value: float, unit: str) -> str:
+    return format_bytes(value) if unit == "bytes" else format_duration(value)
+
+
+def signed(value: float, unit: str) -> str:
+    """ "+1.2 ms", "-3.4 MiB", "0"."""
+    return f"{'+' if value > 0 else '-' if value < 0 else ''}{_size(abs(value), unit)}"
+
+
+def _pieces(pieces: Sequence[Piece], room: int) -> list[str]:
+    lines = []
+    for piece in pieces[:room]:
+        calls = ""
+        if piece.calls_before is not None and piece.calls_after is not None and piece.calls_before != piece.calls_after:
+            calls = f" ({piece.calls_before:.3g} → {piece.calls_after:.3g} a step)"
+        head = f"  {_SIGNS[piece.fate]:<7}{piece.kind:<9}"
+        tail = f"{calls} {signed(piece.change, 'ns')}"
+        room_left = COLUMNS - len(head) - len(tail)
+        lines.append(f"{head}{shorten(one_line(piece.name), room_left):<{room_left}}{tail}")
+    return lines
+
+
+def _verdicts(comparison: Comparison) -> list[str]:
+    """The gate, a line for each bound that does not hold; where all do, one for all."""
+    lines = [check_line(check) for check in comparison.checks if check.ruling is not Ruling.PASSED]
+    if comparison.checks and not lines:
+        lines = [f"Gate:  {len(comparison.checks)} of {len(comparison.checks)} bounds hold"]
+    return [shorten(line, COLUMNS) for line in lines[:4]]
+
+
+def check_line(check: Check) -> str:
+    """One bound of the gate as one line."""
+    return f"{check.ruling.value.upper()}  {one_line(check.bound)}: {one_line(check.sentence)}"
+
+
+def _remarks(comparison: Comparison) -> list[str]:
+    lines = []
+    if comparison.trend is not None:
+        lines += _wrapped(f"Trend: {comparison.trend.sentence}", "", 2)
+    lines += [shorten(f"Mind:  {caveat}", COLUMNS) for caveat in comparison.caveats[:1]]
+    noise = comparison.noise
+    known = "measured" if noise.measured else "assumed; --repeat measures it"
+    return [*lines, f"Noise: {format_share(noise.floor)} of a step between runs is allowed for ({known})"]
+
+
+def _wrapped(text: str, indent: str, lines: int) -> list[str]:
+    wrapper = textwrap.TextWrapper(COLUMNS, initial_indent=indent, subsequent_indent=indent, max_lines=lines)
+    wrapper.placeholder = " …"
+    return wrapper.wrap(one_line(text))

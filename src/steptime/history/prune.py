@@ -1,0 +1,86 @@
+"""Recordings that are old, or more than there is room for, and their removal.
+
+One law: nothing is touched but what steptime wrote. A folder is taken for a recording by its manifest; in it the names
+of the format are removed, and whatever else lies there stays, with the folder.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import re
+import shutil
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from steptime.errors import OutputError
+from steptime.history.history import Entry
+from steptime.history.scan import is_recording
+
+OWN_FILES = re.compile(
+    r"manifest\.json(\.partial)?|telemetry\.jsonl|machine\.json|seen-python|seen-torch|profile-request|arm-end(ed)?-.+"
+)
+OWN_FOLDERS = re.compile(r"process-\d{1,10}(-\d{1,4})?")
+
+
+@dataclass(frozen=True, slots=True)
+class Doomed:
+    """A recording that is to go, and why in words."""
+
+    entry: Entry
+    why: str
+
+
+def doomed_of(
+    entries: Sequence[Entry], now_epoch_ns: int, *, older_than: float | None, keep_bytes: int | None
+) -> tuple[Doomed, ...]:
+    """What is to go, the oldest first: what is older than so many seconds, then the oldest ones until the others fit
+    into so many bytes. A recording that may still be written to stays, and counts."""
+    kept = sorted(entries, key=lambda entry: entry.started_epoch_ns)
+    doomed: list[Doomed] = []
+    if older_than is not None:
+        border = now_epoch_ns - older_than * 1e9
+        doomed += [Doomed(entry, "old") for entry in kept if entry.started_epoch_ns < border and not entry.running]
+    gone = {each.entry.path for each in doomed}
+    kept = [entry for entry in kept if entry.path not in gone]
+    if keep_bytes is not None:
+        size = sum(entry.bytes for entry in kept)
+        for entry in kept:
+            if size > keep_bytes and not entry.running:
+                doomed.append(Doomed(entry, "room"))
+                size -= entry.bytes
+    return tuple(sorted(doomed, key=lambda each: each.entry.started_epoch_ns))
+
+
+def remove(folder: Path) -> tuple[str, ...]:
+    """Removes a recording; names of what was not steptime's and stays. Raises OutputError where it cannot be removed.
+
+    The manifest goes last, so that what an interruption leaves is still known as a recording."""
+    if not is_recording(folder):
+        return ()
+    try:
+        inside = sorted(folder.iterdir(), key=lambda path: path.name == "manifest.json")
+        strange = [path.name for path in inside if not _is_own(path)]
+        for path in inside:
+            if path.name in strange:
+                continue
+            if path.is_dir():
+                shutil.rmtree(path)
+            else:
+                path.unlink()
+        if not strange:
+            folder.rmdir()
+            with contextlib.suppress(OSError):  # the folder of a trial's arms, when the last one is gone
+                if folder.parent.name == "arms":
+                    folder.parent.rmdir()
+    except OSError as error:
+        raise OutputError("history-not-removed", f"{folder} cannot be removed ({error.strerror}).") from None
+    return tuple(strange)
+
+
+def _is_own(path: Path) -> bool:
+    if path.is_symlink():
+        return False
+    if path.is_dir():
+        return OWN_FOLDERS.fullmatch(path.name) is not None
+    return OWN_FILES.fullmatch(path.name) is not None
