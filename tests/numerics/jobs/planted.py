@@ -116,12 +116,12 @@ def recurrent():
     torch.manual_seed(1)
     cell = nn.Linear(16, 16)
     nn.init.normal_(cell.weight, std=0.2)
-    optimizer = torch.optim.SGD(cell.parameters(), lr=0.3)
+    optimizer = torch.optim.SGD(cell.parameters(), lr=0.003)
     for step in range(60):
         state = torch.randn(4, 16)
         for _ in range(24):
             state = cell(state)  # recurrent
-        loss = state.square().mean()
+        loss = -state.square().mean().sqrt()  # the sign is wrong: it learns to explode
         optimizer.zero_grad()
         loss.backward()
         optimizer.step()

@@ -1,0 +1,213 @@
+"""What `steptime nan` does: the watched run, the instrumented one, the account of both."""
+
+from __future__ import annotations
+
+import secrets
+import shutil
+import time
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import NoReturn
+
+import msgspec
+
+from steptime.capture.arm import OUTPUT, Place, run_arm
+from steptime.capture.command import default_recording, job_name, resolve
+from steptime.capture.launch import exit_as, launch
+from steptime.capture.outcome import NumericsOptions, Outcome, ProbeOptions
+from steptime.cli.aftermath import nothing_measured
+from steptime.cli.border import say, tell
+from steptime.errors import OutputError, SteptimeError
+from steptime.numerics.numerics import NonFinite, ProcessNumerics, Trigger
+from steptime.numerics.read import read_numerics
+from steptime.numerics.trace_back import first_sign, trace_back
+from steptime.report.nan_text import render
+from steptime.trials.plan import ours_in
+from steptime.trials.working_copy import find_outputs, make_copy, offline_environment
+
+FOUND = 1
+"""Exit status where something was not finite."""
+LONGEST, SLOWER = 900.0, 3.0
+"""An instrumented run may take so many seconds, and so many times what the watched one took, before it is ended."""
+EXTENSIONS = (".txt", ".json")
+
+
+@dataclass(frozen=True, slots=True)
+class Wishes:
+    """What the command line asks for."""
+
+    at: int | None
+    max_steps: int
+    go_on: bool
+    replay: bool
+    in_place: bool
+    output: str | None
+    as_json: bool
+    force: bool
+    quiet: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Watched:
+    """The first run. started: epoch, ns."""
+
+    outcome: Outcome | None
+    processes: tuple[ProcessNumerics, ...]
+    started: int
+    ended: int
+
+
+class Hunt:
+    """One call of the command. Raises what `launch` raises, before anything is started."""
+
+    def __init__(self, job: tuple[str, ...], recording: Path | None, wishes: Wishes) -> None:
+        _check_output(wishes)
+        resolve(job)
+        self._job, self._wishes = job, wishes
+        self._folder = recording or default_recording((f"{job_name(job)}-nan",))
+        if wishes.force and recording is not None and (recording / "watch" / "manifest.json").is_file():
+            shutil.rmtree(recording)
+        self._seed = secrets.randbelow(1 << 31)
+
+    def go(self) -> int:
+        """The whole of it; the exit status. Does not return where the job failed by itself."""
+        watched = self._watch()
+        sign = self._sign(watched)
+        instrumented: tuple[ProcessNumerics, ...] = ()
+        if sign is not None and self._wishes.replay:
+            instrumented = self._instrument(watched, sign)
+        account = trace_back(self._job, watched.processes, instrumented)
+        seconds = (time.time_ns() - watched.started) / 1e9
+        account = replace(account, seconds=seconds, notes=(*account.notes, *self._remarks(account, sign)))
+        outcome = watched.outcome
+        if account.trigger is None and outcome is not None:
+            self._nothing(outcome, watched.processes)
+        self._deliver(account)
+        if account.trigger is not None:
+            return FOUND
+        return 0 if outcome is None or outcome.status == 0 else _as_the_job(outcome)
+
+    # -- the two runs ----------------------------------------------------------------------------------------------
+
+    def _watch(self) -> Watched:
+        started = time.time_ns()
+        if self._wishes.at is not None:
+            return Watched(None, (), started, started)
+        options = NumericsOptions("watch", self._seed, go_on=self._wishes.go_on)
+        outcome = launch(self._job, self._folder / "watch", ProbeOptions(profile=False, numerics=options))
+        for problem in outcome.problems:
+            say(problem)
+        return Watched(outcome, read_numerics(self._folder / "watch"), started, time.time_ns())
+
+    def _sign(self, watched: Watched) -> Trigger | None:
+        """What to look for: a job that failed by itself may have seen a loss before we did."""
+        if self._wishes.at is not None:
+            return Trigger("loss", self._wishes.at)
+        found = first_sign(watched.processes)
+        outcome = watched.outcome
+        if found is not None or outcome is None or outcome.status == 0 or outcome.signal is not None:
+            return found
+        if not outcome.torch_seen:
+            return None
+        return Trigger("read", max((process.steps for process in watched.processes), default=0) + 1)
+
+    def _instrument(self, watched: Watched, sign: Trigger) -> tuple[ProcessNumerics, ...]:
+        more = 0 if sign.kind == "skipped" else self._wishes.max_steps
+        first = max(1, sign.step - sign.steps_before)
+        options = NumericsOptions("instrument", self._seed, False, first, sign.step + more, sign.kind)
+        folder = self._folder / "instrumented"
+        if not self._wishes.quiet:
+            say(
+                f"looking at every operator from step {first} on, in a second run; its output goes to {folder / OUTPUT}"
+            )
+        took = watched.outcome.seconds if watched.outcome is not None else 0.0
+        copy = self._folder / "copy"
+        try:
+            place = self._place(watched, copy, LONGEST + SLOWER * took)
+            words = _inside(self._job, Path.cwd(), place.directory)
+            outcome = run_arm(words, folder, ProbeOptions(profile=False, numerics=options), place)
+        finally:
+            shutil.rmtree(copy, ignore_errors=True)
+        for problem in outcome.problems:
+            say(problem)
+        found = read_numerics(folder, (place.directory, Path.cwd()))
+        if not found:
+            say(f"The second run ended with status {outcome.status} before it trained: see {folder / OUTPUT}")
+        return found
+
+    def _place(self, watched: Watched, copy: Path, deadline: float) -> Place:
+        """A private copy of the working folder, in which what the first run has written is as it was left."""
+        directory = Path.cwd()
+        if self._wishes.in_place:
+            return Place(directory, offline_environment(self._folder.absolute()), deadline)
+        ours = (*ours_in(self._folder.absolute().parent), self._folder.absolute())
+        outputs = find_outputs(directory, watched.started, watched.ended, ours)
+        inside = make_copy(directory, copy.absolute(), outputs, ours)
+        return Place(inside, offline_environment(inside), deadline)
+
+    # -- what is told ----------------------------------------------------------------------------------------------
+
+    def _remarks(self, account: NonFinite, sign: Trigger | None) -> tuple[str, ...]:
+        if account.trigger is None or not self._wishes.replay or account.reproduced or sign is None:
+            return ()
+        last = sign.step + self._wishes.max_steps
+        return (
+            f"it did not come back in the second run up to step {last}: the job draws on something that no seed "
+            "governs (time, threads, files that the first run wrote)",
+        )
+
+    def _nothing(self, outcome: Outcome, processes: tuple[ProcessNumerics, ...]) -> None:
+        """A job in which nothing was watched is no job in which all was finite."""
+        if not processes:
+            reason: SteptimeError | None = nothing_measured(outcome, self._folder)
+            if reason is not None:
+                say(str(reason))
+                _as_the_job(outcome)
+
+    def _deliver(self, account: NonFinite) -> None:
+        wishes = self._wishes
+        if wishes.as_json:
+            tell(_json(account))
+        else:
+            tell(render(account), error=True)
+        if wishes.output is not None:
+            _write(wishes.output, account)
+            say(f"Wrote {wishes.output}")
+
+
+def _inside(command: tuple[str, ...], directory: Path, place: Path) -> tuple[str, ...]:
+    """The command, with absolute paths of source files below the working folder moved into its copy."""
+    own = f"{directory}/"
+    return tuple(
+        str(place / word.removeprefix(own)) if word.startswith(own) and word.endswith(".py") else word
+        for word in command
+    )
+
+
+def _as_the_job(outcome: Outcome) -> NoReturn:
+    exit_as(outcome)
+
+
+def _check_output(wishes: Wishes) -> None:
+    """Refuses before the work what could not be written after it. Raises OutputError."""
+    if wishes.output is None:
+        return
+    path = Path(wishes.output)
+    if path.suffix not in EXTENSIONS:
+        raise OutputError("output-format", f"{path} must end in .txt or .json.")
+    if path.exists() and not wishes.force:
+        raise OutputError("output-exists", f"{path} exists and is not overwritten; add --force or name another.")
+    if not path.absolute().parent.is_dir():
+        raise OutputError("output-unwritable", f"{path} cannot be written: there is no such folder.")
+
+
+def _write(output: str, account: NonFinite) -> None:
+    text = _json(account) if output.endswith(".json") else render(account)
+    try:
+        Path(output).write_text(text, encoding="utf-8")
+    except OSError as error:
+        raise OutputError("output-unwritable", f"{output} cannot be written ({error.strerror}).") from None
+
+
+def _json(account: NonFinite) -> str:
+    return msgspec.json.format(msgspec.json.encode(account), indent=2).decode() + "\n"

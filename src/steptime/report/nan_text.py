@@ -1,0 +1,177 @@
+"""The account of `steptime nan` in a terminal: at most 25 lines, ending with the next command."""
+
+from __future__ import annotations
+
+import shlex
+
+from steptime.numerics.formats import count, listed, plain_number
+from steptime.numerics.numerics import Birth, NonFinite, Number, Trigger, ValueRange, Where, value_of
+from steptime.report.printable import one_line, printable, shorten
+
+LINES = 25
+COLUMNS = 100
+MOST_RANGES = 4
+PHASES = {"forward": "forward", "backward": "backward", "optimizer": "optimiser's update", "input": "loading"}
+
+
+def render(account: NonFinite) -> str:
+    """The whole text, with a line feed at its end."""
+    if account.trigger is None:
+        lines = _clean(account)
+    else:
+        lines = [_headline(account, account.trigger), *_origin(account), *_evidence(account)]
+    lines += [f"Note:    {one_line(note)}" for note in account.notes[:2]]
+    lines.append(f"Next:    {_next(account)}")
+    return "".join(f"{printable(shorten(line, COLUMNS))}\n" for line in lines[: LINES - 1] + lines[LINES - 1 :][-1:])
+
+
+def _clean(account: NonFinite) -> list[str]:
+    lines = [f"All losses and gradients were finite in {count(account.steps, 'step')}{_of_ranks(account)}."]
+    return lines + _skipped(account) + _growth(account)
+
+
+def _headline(account: NonFinite, trigger: Trigger) -> str:
+    rank = f" on rank {account.rank} of {account.ranks}" if account.ranks > 1 and account.rank is not None else ""
+    return f"Not finite: {_sign(trigger)} in step {trigger.step}{rank}"
+
+
+def _sign(trigger: Trigger) -> str:
+    if trigger.kind == "loss":
+        return f"the loss is {_number(trigger.value)}"
+    if trigger.kind == "gradient":
+        where = f" of {trigger.name}" if trigger.name else ""
+        return f"the gradient{where} is not finite, while the loss is"
+    if trigger.kind == "skipped":
+        return "the gradient scaler has skipped every step"
+    return "the job has read a value that is not finite, and left"
+
+
+def _origin(account: NonFinite) -> list[str]:
+    birth = account.origin
+    if birth is None:
+        return _not_reproduced(account)
+    lines = ["", f"Born:    {_born(birth)}", *_lines_of(birth)]
+    lines += [f"  from   {_range(each)}" for each in birth.inputs[:MOST_RANGES]]
+    made = "made" if birth.kind == "operator" else "held"
+    lines += [f"  {made}   {_range(each)}{_rows(birth)}" for each in birth.outputs[:1]]
+    if birth.became_nan is not None:
+        lines.append(f"  then   NaN in {_place(birth.became_nan)}")
+    return lines
+
+
+def _born(birth: Birth) -> str:
+    what = {
+        "batch": "in the batch, first used by",
+        "parameter": f"in the parameter {birth.name}",
+        "collective": "on another rank; it came by a collective",
+        "outside": "outside of all operators that were seen, first used in",
+        "constant": "as a constant, in",
+    }.get(birth.kind, f"{birth.operator} in")
+    phase = PHASES.get(birth.phase, birth.phase)
+    of = f" of {birth.forward_operator}" if birth.phase == "backward" and birth.forward_operator else ""
+    module = f", module {birth.module}" if birth.module else ""
+    return f"step {birth.step}: {what} the {phase}{of}{module}"
+
+
+def _lines_of(where: Where) -> list[str]:
+    site, caller = (where.forward_site, where.forward_caller) if where.forward_site else (where.site, where.caller)
+    if site is None:
+        return []
+    lines = [f"  {site.file}:{site.line}, in {site.function}", f"      {one_line(site.text)}"]
+    return lines if caller is None else [*lines, f"  called at {caller.file}:{caller.line}   {one_line(caller.text)}"]
+
+
+def _place(where: Where) -> str:
+    site = where.forward_site or where.site
+    at = f" ({site.file.rpartition('/')[2]}:{site.line})" if site is not None else ""
+    of = f" of {where.forward_operator}" if where.phase == "backward" and where.forward_operator else ""
+    return f"{where.operator}, {PHASES.get(where.phase, where.phase)}{of}{at}"
+
+
+def _range(values: ValueRange) -> str:
+    name = f"{values.name:<8} " if values.name else ""
+    span = (
+        f"{plain_number(values.low)} to {plain_number(values.high or 0.0)}" if values.low is not None else "no finite"
+    )
+    counted = [
+        f"{number} of {values.elements} {what}"
+        for number, what in ((values.nan, "NaN"), (values.infinite, "infinite"), (values.zeros, "zero"))
+        if number
+    ]
+    return f"{name}{values.dtype} {list(values.shape)}: {', '.join([span, *counted])}"
+
+
+def _rows(birth: Birth) -> str:
+    if not birth.rows or not birth.outputs or len(birth.rows) >= (birth.outputs[0].shape or (0,))[0]:
+        return ""
+    samples = f" = samples {listed(birth.samples)}" if birth.samples else ""
+    return f"; rows {listed(birth.rows)}{samples}"
+
+
+def _not_reproduced(account: NonFinite) -> list[str]:
+    module = account.trigger.first_module if account.trigger is not None else ""
+    lines = [""]
+    if module:
+        lines.append(f"Seen:    the output of {module} was the first, of the modules looked at, that was not finite")
+    if account.reproduced:
+        lines.append("Born:    in none of the operators that were seen")
+    return lines
+
+
+def _evidence(account: NonFinite) -> list[str]:
+    lines = [""]
+    if account.cause is not None:
+        lines += _wrapped("Cause:   ", f"{account.cause.sentence} ({account.cause.name})")
+        lines += _wrapped("Helps:   ", account.cause.advice)
+    if account.bad_gradients:
+        lines.append(f"Gradients not finite: {listed(account.bad_gradients)}")
+    return lines + _batch(account) + _growth(account) + _skipped(account)
+
+
+def _batch(account: NonFinite) -> list[str]:
+    batch = account.batch
+    if batch is None or not batch.indices:
+        return []
+    return [f"Batch:   samples {listed(batch.indices)} of the data set"]
+
+
+def _growth(account: NonFinite) -> list[str]:
+    if len(account.growth) < 2:
+        return []
+    told = ", ".join(_number(norm) for _, norm in account.growth)
+    return [f"Gradient norm, steps {account.growth[0][0]} to {account.growth[-1][0]}: {told}"]
+
+
+def _skipped(account: NonFinite) -> list[str]:
+    if not account.skipped_steps:
+        return []
+    return [f"Overflow-skipped by the gradient scaler: {account.skipped_steps} of {count(account.steps, 'step')}"]
+
+
+def _of_ranks(account: NonFinite) -> str:
+    return f" of {account.ranks} ranks" if account.ranks > 1 else ""
+
+
+def _next(account: NonFinite) -> str:
+    command = one_line(shlex.join(account.command))
+    if account.trigger is None:
+        return f"steptime run -- {command}"
+    if account.origin is None:
+        return f"steptime nan --at {account.trigger.step} --max-steps 50 -- {command}"
+    return f"change the line, then: steptime nan -- {command}"
+
+
+def _wrapped(label: str, text: str) -> list[str]:
+    """Over at most three lines, the later ones indented."""
+    lines: list[str] = []
+    current = label
+    for word in one_line(text).split():
+        if len(current) + len(word) + 1 > COLUMNS and len(lines) < 2:
+            lines.append(current)
+            current = " " * len(label)
+        current += word if current.endswith(" ") else f" {word}"
+    return [*lines, current]
+
+
+def _number(value: Number) -> str:
+    return plain_number(value_of(value)) if value is not None else "not finite"
