@@ -132,6 +132,32 @@ def test_gradients_that_die_in_an_arm_break_its_promise_before_anything_is_timed
     assert len(trial.runs) == 2
 
 
+def test_a_file_that_no_copy_contains_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "tmp").mkdir()
+    monkeypatch.setenv("TMPDIR", str(tmp_path / "tmp"))
+    script = f"""
+        import tempfile
+        import torch
+
+        torch.manual_seed(0)
+        model = torch.nn.Linear(8, 1)
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+        open("log.txt", "w").close()
+        tempfile.TemporaryFile().close()
+        for step in range(400):
+            loss = model(torch.randn(4, 8)).square().mean()
+            optimizer.zero_grad()
+            loss.backward()
+            optimizer.step()
+            if step == 2:
+                torch.save(model.state_dict(), {str(tmp_path / "elsewhere.pt")!r})
+                open({str(tmp_path / "log.txt")!r}, "a").close()
+    """
+    trial = bench(tmp_path, script)
+    trial.conduct(0, ())
+    assert {Path(path).name for path in trial.runs[0].outside} == {"elsewhere.pt", "log.txt"}
+
+
 @pytest.mark.slow
 def test_more_workers_on_tensors_in_memory_are_never_adopted(tmp_path: Path) -> None:
     trial = bench(tmp_path, LOADED, WORKERS)

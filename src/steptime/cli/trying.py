@@ -206,12 +206,13 @@ def _conduct(folder: Path, proposals: Sequence[Proposal], wishes: Wishes) -> Tol
 def _not_contained(bench: Bench) -> None:
     """Says which of the user's own files the arms have written to all the same."""
     stand = bench.stand
-    if stand.outputs is None:
-        return
-    reached = touched(stand.directory, stand.outputs, bench.began_epoch_ns)
-    if reached:
-        more = f" and {len(reached) - 1} more" if len(reached) > 1 else ""
-        say(f"Not contained: the arms wrote to your own {reached[0]}{more}; the job names it by an absolute path")
+    reached = [path for run in bench.runs for path in run.outside]
+    if stand.outputs is not None:
+        reached += [str(path) for path in touched(stand.directory, stand.outputs, bench.began_epoch_ns)]
+    several = sorted(set(reached))
+    if several:
+        more = f" and {len(several) - 1} more" if len(several) > 1 else ""
+        say(f"Not contained: the arms wrote to your own {several[0]}{more}, outside of their private copies")
 
 
 def _patch(bench: Bench, taken: Arm, proposals: Sequence[Proposal], wishes: Wishes) -> None:

@@ -24,6 +24,8 @@ from steptime.trials.budget import Spent
 from steptime.trials.trial import AppliedChange, Arm, Load, Run
 from steptime.trials.working_copy import Outputs, make_copy, offline_environment
 
+OUTSIDE = "writes outside of its folder: "
+"""How the probe's notes begin on files that no private copy contains (capture/probe/changes/outside)."""
 LAST_LINES = 3
 """Of a failed job's output that are told."""
 LAST_BYTES = 4000
@@ -163,7 +165,13 @@ def _with_numbers(base: Run, turn: Turn, recording: Recording) -> Run:
         changes=tuple(AppliedChange(fact.kind, fact.applied, fact.exercised, fact.detail) for fact in process.changes),
         load=load_of(recording.telemetry),
         folder=base.folder,
+        outside=_outside(recording.processes),
     )
+
+
+def _outside(processes: Sequence[Process]) -> tuple[str, ...]:
+    notes = (note for process in processes for note in process.notes)
+    return tuple(note.removeprefix(OUTSIDE) for note in notes if note.startswith(OUTSIDE))
 
 
 def step_times(timeline: Timeline, warm_up: int) -> list[int]:

@@ -17,6 +17,7 @@ from steptime.capture.probe import identity
 from steptime.capture.probe.changes import dropout, seeds
 from steptime.capture.probe.changes.applier import Applier
 from steptime.capture.probe.changes.arm import Arm
+from steptime.capture.probe.changes.outside import OutsideWrites
 from steptime.capture.probe.changes.parity import ParityRecorder
 from steptime.capture.probe.changes.roots import RootWatch
 from steptime.capture.probe.changes.table import APPLIERS
@@ -47,6 +48,7 @@ class Trial(Follower):
         self._written: dict[int, dict[str, Any]] = {}
         self._said: set[str] = set()
         self._session: Any = None
+        self._outside: list[str] = []
 
     def install(self) -> None:
         """Before the session's own patches: the session's lie outside."""
@@ -55,6 +57,7 @@ class Trial(Follower):
             seeds.install(self.arm.seed, self.arm.seed_offset)
             if not self.arm.dropout:
                 dropout.switch_off()
+            self._guard(OutsideWrites(self.plan["recording"], self._outside.append).install)
         for _, applier in self.appliers:
             self._ask(applier, applier.install)
         self._watch.install()
@@ -170,6 +173,8 @@ class Trial(Follower):
         for _, applier in self.appliers:
             self._ask(applier, applier.border, steps)
         self._guard(self._write_facts, False)
+        while self._outside:
+            self._session.recorder.note(self._outside.pop())
         if self.parity is not None:
             self._guard(self.parity.border, steps)
         if self.arm is not None and self.arm.over(steps, self.plan["recording"]):
