@@ -1,0 +1,177 @@
+"""What a page of 50,000 events costs: to write, to open, and to move about in.
+
+    python benchmarks/page.py TRACE [--megabytes 100] [--rounds 15] [--vega FOLDER] [-o results/page.md]
+
+TRACE, made longer (see large_trace.py), is read and diagnosed; several of its steps together, until they have 50,000
+events, take the place of the page's one step. Chromium opens that page and an empty one in turns; first paint is the
+browser's own `first-contentful-paint`. --vega names a folder with vega, vega-lite and vega-embed from npm: then a third
+page, which inlines their bundles and draws an empty chart, is opened in turns, too.
+"""
+
+from __future__ import annotations
+
+import argparse
+import platform
+import shutil
+import statistics
+import tempfile
+import time
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from large_trace import repeat
+from playwright.sync_api import sync_playwright
+
+from steptime.diagnosis import diagnose_traces
+from steptime.excerpt.cut import Beside, cut
+from steptime.excerpt.strips import MOST_EVENTS
+from steptime.kineto.gather import gather
+from steptime.kineto.reader import DEFAULT_MAX_SIZE
+from steptime.kineto.table import Trace
+from steptime.kineto.windows import read_rank
+from steptime.ledger.account import has_kernels
+from steptime.ledger.trace_steps import find_steps, reach
+from steptime.links.link import link
+from steptime.report.page import page
+from steptime.report.report import Report
+
+HEAD = '<!DOCTYPE html><html lang="en"><head><meta charset="utf-8"><title>empty</title></head><body><p>empty</p>'
+OURS = "page of 50,000 events"
+EMPTY = f"{HEAD}</body></html>"
+VEGA = """<div id="chart"></div><script>{bundles}</script>
+<script>vegaEmbed("#chart", {{"mark": "point", "data": {{"values": []}}}});</script></body></html>"""
+LIMIT = "The limit for first paint is 1.5× an empty page with Vega's bundles, which a page of charts would otherwise carry."
+BUNDLES = ("vega/build/vega.min.js", "vega-lite/build/vega-lite.min.js", "vega-embed/build/vega-embed.min.js")
+FIRST_PAINT = """() => new Promise((resolve) => {
+  const seen = () => performance.getEntriesByName("first-contentful-paint")[0];
+  const look = () => (seen() ? resolve(seen().startTime) : setTimeout(look, 2));
+  look();
+})"""
+FRAMES = """() => new Promise((resolve) => {
+  const canvas = document.getElementById("lanes-canvas");
+  canvas.scrollIntoView();
+  canvas.focus();
+  const keys = [..."+dd++a-d--+++++dd-----"];
+  const spent = [];
+  const turn = (left) => {
+    if (!left.length) { resolve(spent); return; }
+    const begin = performance.now();
+    canvas.dispatchEvent(new KeyboardEvent("keydown", { key: left[0], bubbles: true }));
+    requestAnimationFrame(() => setTimeout(() => { spent.push(performance.now() - begin); turn(left.slice(1)); }, 0));
+  };
+  turn(keys);
+})"""
+"""Milliseconds from a key to the frame that answers it."""
+
+
+def spent(work: Callable[[], Any]) -> tuple[Any, float]:
+    """What it returns, and its seconds of CPU."""
+    begin = time.process_time()
+    result = work()
+    return result, time.process_time() - begin
+
+
+def of_many_events(report: Report, trace: Trace) -> Report:
+    """The report with so many steps in its timeline that MOST_EVENTS events are seen."""
+    borders = find_steps(trace).borders
+    windows = reach(trace, borders) if has_kernels(trace) else borders
+    for count in range(1, len(borders) + 1):
+        host = int(borders[0, 0]), int(borders[count - 1, 1])
+        device = int(windows[0, 0]), int(windows[count - 1, 1])
+        inside = (trace.events.begin >= host[0]) & (trace.events.begin < host[1])
+        if inside.sum() >= 1.05 * MOST_EVENTS or count == len(borders):
+            break
+    excerpt = cut(trace, link(trace, borders), host, device, 0, f"{count} steps together", Beside())
+    return replace(report, processes=(replace(report.processes[0], excerpt=excerpt),))
+
+
+def first_paints(pages: dict[str, Path], rounds: int) -> tuple[dict[str, list[float]], list[float]]:
+    """Milliseconds by page, and of the frames of the first one."""
+    found: dict[str, list[float]] = {name: [] for name in pages}
+    executable = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
+    with sync_playwright() as started:
+        browser = started.chromium.launch(executable_path=executable, args=["--no-sandbox"])
+        for turn in range(rounds + 1):
+            for name, path in pages.items():
+                context = browser.new_context(viewport={"width": 1280, "height": 900})
+                sheet = context.new_page()
+                sheet.goto(path.as_uri())
+                paint = sheet.evaluate(FIRST_PAINT)
+                if turn:  # the first round is the browser's own
+                    found[name].append(paint)
+                context.close()
+        sheet = browser.new_context(viewport={"width": 1280, "height": 900}).new_page()
+        sheet.goto(next(iter(pages.values())).as_uri())
+        sheet.wait_for_selector("#lanes-canvas[data-begin]")
+        frames = sheet.evaluate(FRAMES)
+        browser.close()
+    return found, frames
+
+
+def told(values: list[float], unit: str) -> str:
+    """Median, lowest and highest."""
+    return f"{statistics.median(values):.1f} {unit} ({min(values):.1f} to {max(values):.1f})"
+
+
+def measure(source: Path, megabytes: int, rounds: int, vega: Path | None, folder: Path) -> list[str]:
+    """All figures, as lines of Markdown."""
+    large = folder / "large.pt.trace.json"
+    repeat(source, large, megabytes * 10**6)
+    rank = gather([str(large)], max_size=DEFAULT_MAX_SIZE).ranks[0]
+    trace, reading = spent(lambda: read_rank(rank, max_size=DEFAULT_MAX_SIZE, cache=False))
+    report, diagnosing = spent(lambda: diagnose_traces([trace], "large"))
+    ordinary, writing = spent(lambda: page.render(report))
+    many = of_many_events(report, trace)
+    text = page.render(many)
+    excerpt = many.processes[0].excerpt
+    pages = {OURS: folder / "page.html", "empty page": folder / "empty.html"}
+    pages[OURS].write_text(text, encoding="utf-8")
+    pages["empty page"].write_text(EMPTY, encoding="utf-8")
+    if vega is not None:
+        bundles = "\n".join((vega / name).read_text(encoding="utf-8") for name in BUNDLES)
+        pages["empty Vega page"] = folder / "vega.html"
+        pages["empty Vega page"].write_text(HEAD + VEGA.format(bundles=bundles), encoding="utf-8")
+    paints, frames = first_paints(pages, rounds)
+    base = {name: statistics.median(values) for name, values in paints.items()}
+    ours = base[OURS]
+    lines = [
+        f"Trace: {large.stat().st_size / 1e6:.0f} MB, {len(trace.events):,} events, {len(find_steps(trace).borders)} steps.",
+        "", "| | |", "| --- | --- |",
+        f"| read | {reading:.2f} s CPU |",
+        f"| diagnose, timeline included | {diagnosing:.2f} s CPU |",
+        f"| write the page | {writing:.2f} s CPU |",
+        f"| report beyond loading | {diagnosing + writing:.2f} s CPU (limit 3) |",
+        f"| ordinary page | {len(ordinary.encode()) / 1e6:.2f} MB (limit 2.5) |",
+        f"| page of {excerpt.events if excerpt else 0:,} events | {len(text.encode()) / 1e6:.2f} MB (limit 2.5) |",
+        *(f"| first paint, {name} | {told(values, 'ms')} |" for name, values in paints.items()),
+        *(f"| ours against the {name} | {ours / value:.2f}× |" for name, value in base.items() if name != OURS),
+        f"| from a key to its frame, {excerpt.events if excerpt else 0:,} events | {told(frames, 'ms')}, 9 in 10 below "
+        f"{np.percentile(frames, 90):.1f} ms |",
+    ]  # fmt: skip
+    return lines
+
+
+def main() -> None:
+    """Prints the table, and writes it where that is asked for."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("trace", type=Path)
+    parser.add_argument("--megabytes", type=int, default=100)
+    parser.add_argument("--rounds", type=int, default=15)
+    parser.add_argument("--vega", type=Path, metavar="FOLDER", help="node_modules with vega, vega-lite, vega-embed")
+    parser.add_argument("-o", "--output", type=Path)
+    options = parser.parse_args()
+    with tempfile.TemporaryDirectory() as folder:
+        lines = measure(options.trace, options.megabytes, options.rounds, options.vega, Path(folder))
+    versions = f"Python {platform.python_version()}, {time.strftime('%Y-%m-%d')}, {platform.machine()}"
+    made = f"{versions}; made by `python benchmarks/page.py` from `{options.trace.name}`. Medians, lowest and highest."
+    text = "\n".join([made, "", *lines, "", LIMIT, ""])
+    print(text)
+    if options.output is not None:
+        options.output.write_text(f"# The page\n\n{text}", encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,115 @@
+"""A step cut out of a trace: every nanosecond posted, gaps with their causes, events with shapes and lines."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+from excerpts import Seen, events_of
+from traces import Events, annotation, called, copy, kernel, launch, operator, python, step
+
+from steptime.excerpt.excerpt import Excerpt
+from steptime.excerpt.traced import excerpt_of_trace
+from steptime.findings.trace_case import look_at_trace
+from steptime.kineto.gather import gather
+from steptime.kineto.reader import DEFAULT_MAX_SIZE, read
+from steptime.kineto.table import Trace
+from steptime.kineto.windows import read_rank
+from steptime.ledger.ledger import Account
+from steptime.ledger.trace_steps import steps_of
+
+FRAME = "train.py(12): train"
+
+
+def written(path: Path, events: Events) -> Trace:
+    import json
+
+    path.write_text(json.dumps({"traceEvents": events, "deviceProperties": [{"id": 0, "name": "Testcard"}]}))
+    return read(path)
+
+
+def cut_of(trace: Trace) -> Excerpt:
+    looked = look_at_trace(trace, steps_of(trace))
+    return excerpt_of_trace(trace, looked.borders, looked.windows, looked.case.step.warm_up)
+
+
+def two_steps() -> Events:
+    events: Events = []
+    for number, begin in enumerate((0, 1000)):
+        events += [
+            step(begin, begin + 1000, number + 3),
+            python(FRAME, begin, begin + 1000),
+            annotation("enumerate(DataLoader)#_SingleProcessDataLoaderIter.__next__", begin, begin + 400),
+            operator("aten::mm", begin + 400, begin + 500, **{"Input Dims": [[8, 4], [4, 2]]}),
+            launch(number + 1, begin + 450, begin + 460),
+            kernel(number + 1, begin + 470, begin + 900 + 20 * number),
+            copy(number + 11, begin + 920 + 20 * number, begin + 960),
+            called("cudaMemcpyAsync", begin + 905, begin + 915, number + 11),
+        ]
+    return events
+
+
+def of(seen: list[Seen], **wanted: str) -> list[Seen]:
+    return [each for each in seen if all(getattr(each, name) == value for name, value in wanted.items())]
+
+
+def test_the_account_of_the_step_is_its_ledger(tmp_path: Path) -> None:
+    trace = written(tmp_path / "t.json", two_steps())
+    looked = look_at_trace(trace, steps_of(trace))
+    excerpt = cut_of(trace)
+    row = looked.ledger.entries[excerpt.step - looked.case.step.warm_up]
+    spent = dict.fromkeys((account.name.lower() for account in Account), 0)
+    for each in of(events_of(excerpt), kind="account"):
+        spent[each.name] += each.end - each.begin
+    assert list(spent.values()) == row.tolist()
+    assert excerpt.end - excerpt.begin == row.sum()
+
+
+def test_idle_time_has_its_reason(tmp_path: Path) -> None:
+    seen = events_of(cut_of(written(tmp_path / "t.json", two_steps())))
+    (waiting,) = of(seen, kind="account", name="input")
+    assert "enumerate(DataLoader)" in waiting.detail.note
+
+
+def test_events_have_their_operator_shapes_and_line(tmp_path: Path) -> None:
+    seen = events_of(cut_of(written(tmp_path / "t.json", two_steps())))
+    (gemm,) = of(seen, kind="stream", name="gemm")[:1]
+    assert (gemm.detail.operator, gemm.colour) == ("aten::mm", "compute")
+    assert gemm.detail.shapes == "[[8, 4], [4, 2]]"
+    assert gemm.detail.source is not None
+    assert (gemm.detail.source.file, gemm.detail.source.line) == ("train.py", 12)
+    moved = of(seen, kind="stream", colour="copy")[0]
+    assert moved.detail.note == "4,096 bytes"
+
+
+def test_a_caller_is_above_what_it_calls(tmp_path: Path) -> None:
+    seen = events_of(cut_of(written(tmp_path / "t.json", two_steps())))
+    host = of(seen, kind="thread")
+    rows = {each.name: each.row for each in host}
+    assert rows["aten::mm"] < rows["cudaLaunchKernel"]
+    assert rows[FRAME] < rows["aten::mm"]
+
+
+def test_the_step_in_the_middle_is_shown(tmp_path: Path) -> None:
+    events = [step(begin, end, number) for number, (begin, end) in enumerate([(0, 10), (10, 40), (40, 60), (60, 75)])]
+    events += [operator("aten::add", each["ts"] + 1, each["ts"] + 5) for each in events]
+    excerpt = cut_of(written(tmp_path / "t.json", events))
+    assert excerpt.end - excerpt.begin in (15_000, 20_000)
+    assert "of 4 steady steps" in excerpt.how
+
+
+def test_a_step_of_resnet_holds_its_kernels(shared_data: Path) -> None:
+    path = shared_data / "kineto" / "resnet50_workers0.pt.trace.json.gz"
+    (rank,) = gather([str(path)], max_size=DEFAULT_MAX_SIZE).ranks
+    trace = read_rank(rank, max_size=DEFAULT_MAX_SIZE, cache=False)
+    looked = look_at_trace(trace, steps_of(trace))
+    excerpt = excerpt_of_trace(trace, looked.borders, looked.windows, looked.case.step.warm_up)
+    seen = events_of(excerpt)
+    window = looked.windows[excerpt.step - looked.case.step.warm_up]
+    ran = (trace.events.begin < window[1]) & (trace.events.end > window[0]) & (trace.events.stream == 7)
+    kernels = [each for each in of(seen, kind="stream") if each.end > excerpt.begin and each.begin < excerpt.end]
+    device = np.isin(trace.events.category, (4, 5, 6))
+    assert len(kernels) == int((ran & device).sum()) > 1000
+    assert excerpt.left_out == 0
+    posted = sum(each.end - each.begin for each in of(seen, kind="account"))
+    assert posted == window[1] - window[0]

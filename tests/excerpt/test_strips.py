@@ -1,0 +1,82 @@
+"""Events in rows: callers above callees, nothing overlaps, and what is too much goes from the short end."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from excerpts import events_of
+from hypothesis import given
+from hypothesis import strategies as st
+
+from steptime.excerpt import strips
+from steptime.excerpt.excerpt import Detail, Label
+from steptime.excerpt.strips import LONGEST, Strip, assemble, rows_of
+
+Pair = tuple[int, int]
+
+
+def strip(pairs: list[Pair], kind: str = "thread", *, first: bool = False, name: str = "x") -> Strip:
+    times = np.array(pairs, np.int64).reshape(-1, 2)
+    names = tuple(Label(f"{name}{number}", "operator") for number in range(len(pairs)))
+    numbers = np.arange(len(pairs), dtype=np.int64)
+    return Strip(f"{kind} {name}", kind, times[:, 0], times[:, 1], numbers, names, numbers * 0, (Detail(),), first)
+
+
+def columns(pairs: list[Pair]) -> tuple[np.ndarray, np.ndarray]:
+    times = np.array(sorted(pairs, key=lambda pair: (pair[0], -pair[1])), np.int64)
+    return times[:, 0], times[:, 1]
+
+
+def test_a_call_lies_below_its_caller_and_the_next_one_beside_it() -> None:
+    rows = rows_of(*columns([(0, 10), (1, 4), (2, 3), (5, 9), (10, 12), (10, 11)]))
+    assert rows.tolist() == [0, 1, 2, 1, 0, 1]
+
+
+def test_kernels_that_overlap_on_a_stream_get_rows_of_their_own() -> None:
+    assert rows_of(*columns([(0, 5), (4, 8), (5, 9)])).tolist() == [0, 1, 0]
+
+
+@given(st.lists(st.tuples(st.integers(-50, 1000), st.integers(0, 300)), min_size=1, max_size=60))
+def test_what_is_laid_out_can_be_read_back(drawn: list[Pair]) -> None:
+    pairs = [(begin, begin + length) for begin, length in drawn]
+    seen = events_of(assemble([strip(pairs)], (0, 1000), (10, 900), 3, "why"))
+    assert sorted((each.begin, each.end) for each in seen) == sorted(pairs)
+    assert {each.name: (each.begin, each.end) for each in seen} == {f"x{at}": pair for at, pair in enumerate(pairs)}
+
+
+def test_times_count_from_what_is_shown() -> None:
+    excerpt = assemble([strip([(1_700_000_000_000_000_500, 1_700_000_000_000_000_900)])],
+                       (1_700_000_000_000_000_000, 1_700_000_000_000_002_000),
+                       (1_700_000_000_000_000_100, 1_700_000_000_000_002_000), 7, "why")  # fmt: skip
+    assert (excerpt.step, excerpt.length, excerpt.begin, excerpt.end) == (7, 2000, 100, 2000)
+    assert [(each.begin, each.end) for each in events_of(excerpt)] == [(500, 900)]
+
+
+def test_of_too_many_events_the_streams_and_the_longest_stay(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(strips, "MOST_EVENTS", 4)
+    host = strip([(at * 100, at * 100 + at) for at in range(1, 9)])
+    device = strip([(0, 1), (5, 6)], "stream", first=True, name="k")
+    excerpt = assemble([device, host], (0, 1000), (0, 1000), 0, "why")
+    assert excerpt.left_out == 6
+    assert sorted(each.name for each in events_of(excerpt)) == ["k0", "k1", "x6", "x7"]
+
+
+def test_an_excerpt_keeps_to_its_bytes(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(strips, "MOST_BYTES", 20_000)
+    crowd = strip([(at * 10, at * 10 + 5 + at % 3) for at in range(5000)])
+    excerpt = assemble([crowd], (0, 50_000), (0, 50_000), 0, "why")
+    assert strips._size(excerpt) <= 20_000
+    assert 0 < excerpt.events == 5000 - excerpt.left_out
+    assert min(each.end - each.begin for each in events_of(excerpt)) == 7, "the longest"
+
+
+def test_stacks_that_are_deeper_than_a_screen_end() -> None:
+    deep = [(at, 1000 - at) for at in range(strips.MOST_ROWS + 10)]
+    excerpt = assemble([strip(deep)], (0, 1000), (0, 1000), 0, "why")
+    assert len(excerpt.tracks[0].rows) == strips.MOST_ROWS
+    assert excerpt.left_out == 10
+
+
+def test_a_name_of_kilobytes_is_cut() -> None:
+    assert len(strips.text("x" * 10_000)) == LONGEST
+    assert strips.text("x" * LONGEST) == "x" * LONGEST
