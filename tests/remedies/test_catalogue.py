@@ -267,6 +267,17 @@ def test_large_tensors_keep_their_memory(monkeypatch: pytest.MonkeyPatch) -> Non
     ] * 4
 
 
+def test_threads_are_set_where_the_job_sets_them() -> None:
+    many = replace(SETTINGS, intra_op_threads=16, omp_num_threads="16")
+    assert only("RM401", replace(HEALTHY, settings=many, loader=None)).edit == EnvironmentEdit(
+        (("OMP_NUM_THREADS", "8"),)
+    )
+    own = SwitchEdit("set_num_threads", "torch.set_num_threads(8)", "8")
+    for asked in (None, "1"):
+        case = replace(HEALTHY, settings=replace(many, omp_num_threads=asked), loader=None)
+        assert only("RM401", case).edit == own
+
+
 def test_cudnn_chooses_by_trying_where_convolutions_matter() -> None:
     convolutions = (OperatorUse("aten::cudnn_convolution", 20, 9 * MS, "compute"),)
     case = replace(CUDA, operators=convolutions)

@@ -387,6 +387,19 @@ def test_a_switch_is_turned_off_where_it_is_turned_on(source: str, wanted: str |
     assert apply_edit(SwitchEdit("set_detect_anomaly", "…"), source) == wanted
 
 
+@pytest.mark.parametrize(
+    ("source", "wanted"),
+    [
+        ("torch.set_num_threads(4 * len(cpus))\n", "torch.set_num_threads(1)\n"),
+        ("torch.set_num_threads(2)\ntorch.set_num_threads(3)\n", None),
+        ("torch.set_num_threads(*given)\n", None),
+        ("pass\n", None),
+    ],
+)
+def test_a_number_takes_the_place_of_the_only_one(source: str, wanted: str | None) -> None:
+    assert apply_edit(SwitchEdit("set_num_threads", "…", "1"), source) == wanted
+
+
 ALIASED = [
     ("from torch.nn.parallel import DistributedDataParallel as DDP\nm = DDP(m)\n", "m = DDP(m, static_graph=True)"),
     ("import torch.nn as nn\nm = nn.parallel.DistributedDataParallel(m,)\n", "DataParallel(m, static_graph=True,)"),

@@ -45,10 +45,12 @@ class CallEdit:
 @dataclass(frozen=True, slots=True)
 class SwitchEdit:
     """A switch that the script turns on by a call with a literal True, turned off. callee: last name of what is called
-    ("set_detect_anomaly"). example: what to write where no such call is found."""
+    ("set_detect_anomaly"). example: what to write where no such call is found. value: what is written instead, which
+    takes the place of any first argument where it is no "False", if there is one such call."""
 
     callee: str
     example: str
+    value: str = "False"
 
 
 @dataclass(frozen=True, slots=True)

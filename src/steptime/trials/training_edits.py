@@ -86,10 +86,13 @@ def with_loop(module: libcst.Module, edit: LoopEdit) -> libcst.Module | None:
 def with_switch(module: libcst.Module, edit: SwitchEdit) -> libcst.Module | None:
     """Calls that switch something on by a literal True switch it off."""
     calls = Source(module).calls(lambda name: name.rpartition(".")[2] == edit.callee)
-    on = [call.args[0].value for call in calls if call.args]
-    switches = [each for each in on if isinstance(each, libcst.Name) and each.value == "True"]
-    changed = module.visit(_SwitchedOff(switches))
-    return changed if isinstance(changed, libcst.Module) and switches else None
+    given = [call.args[0].value for call in calls if call.args and not call.args[0].star]
+    if edit.value == "False":
+        given = [each for each in given if isinstance(each, libcst.Name) and each.value == "True"]
+    elif len(calls) != 1:
+        return None
+    changed = module.visit(_Replacer(given, libcst.parse_expression(edit.value)))
+    return changed if isinstance(changed, libcst.Module) and given else None
 
 
 def with_import(module: libcst.Module, name: str) -> libcst.Module | None:
@@ -184,15 +187,19 @@ def _key(place: Place) -> tuple[int, int]:
     return id(place.block), place.index
 
 
-class _SwitchedOff(libcst.CSTTransformer):
-    """Puts False in the place of some names."""
+class _Replacer(libcst.CSTTransformer):
+    """Puts an expression in the place of some others."""
 
-    def __init__(self, names: Sequence[libcst.Name]) -> None:
+    def __init__(self, old: Sequence[libcst.BaseExpression], new: libcst.BaseExpression) -> None:
         super().__init__()
-        self._names = {id(name) for name in names}
+        self._old, self._new = {id(each) for each in old}, new
 
-    def leave_Name(self, original_node: libcst.Name, updated_node: libcst.Name) -> libcst.Name:
-        return updated_node.with_changes(value="False") if id(original_node) in self._names else updated_node
+    def on_leave(
+        self, original_node: libcst.CSTNodeT, updated_node: libcst.CSTNodeT
+    ) -> libcst.CSTNodeT | libcst.RemovalSentinel | libcst.FlattenSentinel[libcst.CSTNodeT]:
+        if id(original_node) in self._old:
+            return self._new.deep_clone()  # type: ignore[return-value]  # an expression for an expression
+        return super().on_leave(original_node, updated_node)
 
 
 class _Inserter(libcst.CSTTransformer):

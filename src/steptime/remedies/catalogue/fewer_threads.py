@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from steptime.changes import Change
-from steptime.findings.case import Case
-from steptime.remedies.remedy import EnvironmentEdit, Option, Promise, remedy
+from steptime.findings.case import Case, SettingsUse
+from steptime.remedies.remedy import EnvironmentEdit, Option, Promise, SwitchEdit, remedy
 
 
 @remedy("RM401", "fewer-threads", addresses={"ST801"}, promise=Promise.SAME_CURVE, risk=1)
@@ -32,4 +32,12 @@ def fewer_threads(case: Case) -> Option | None:
     if best >= settings.intra_op_threads:
         return None
     change = Change("threads", arguments=(("intra_op", best),))
-    return Option(f"{best} threads", (change,), None, EnvironmentEdit((("OMP_NUM_THREADS", str(best)),)))
+    return Option(f"{best} threads", (change,), None, _edit(settings, best))
+
+
+def _edit(settings: SettingsUse, best: int) -> EnvironmentEdit | SwitchEdit:
+    """The variable, unless the job sets another number than that, or than what torch would choose by itself."""
+    asked, threads = settings.omp_num_threads, settings.intra_op_threads
+    if asked != str(threads) if asked else threads > settings.logical_cpus:
+        return SwitchEdit("set_num_threads", f"torch.set_num_threads({best})", str(best))
+    return EnvironmentEdit((("OMP_NUM_THREADS", str(best)),))
