@@ -9,7 +9,7 @@ import pytest
 from steptime.quantities import Estimate
 from steptime.remedies.remedy import Promise
 from steptime.report import lab_text, trial_text
-from steptime.trials.lab import lab_arms
+from steptime.trials.lab import batch_arm, lab_arms
 from steptime.trials.results import PatchResult, Plan, Results
 from steptime.trials.trial import BASELINE, Agreement, Arm, Judgement, Run, Verdict
 
@@ -57,17 +57,49 @@ def test_what_came_to_nothing_says_why() -> None:
     assert "no DataLoader was made" in text
 
 
+def of_lab(fixed: list[Judgement], sizes: list[Judgement]) -> Results:
+    made = results(*fixed)
+    return replace(made, judgements=(*made.judgements, *((1, each) for each in sizes)))
+
+
+def size(number: int, speed: float | None, sentence: str = "") -> Judgement:
+    """A batch size, and how many times as fast as the job's own its step is."""
+    if speed is None:
+        failed = replace(FASTER, speed=None, step_ns=None, verdict=Verdict.FAILED, sentence=sentence)
+        return replace(failed, arm=batch_arm(number))
+    estimate = Estimate(speed, 0.97 * speed, 1.03 * speed, 2, "1")
+    return replace(FASTER, arm=batch_arm(number), speed=estimate, verdict=Verdict.UNDECIDED)
+
+
 def test_a_lab_fits_and_reads_its_ceiling() -> None:
-    arms = lab_arms(compile_modes=True, batch_sizes=(16, 64))
-    judged = [replace(FASTER, arm=arm, verdict=Verdict.UNDECIDED) for arm in arms]
-    judged[-1] = replace(judged[-1], verdict=Verdict.FAILED, sentence="MemoryError", speed=None, step_ns=None)
-    lines = lab_text.render(results(*judged), 32, "steptime try runs/a").splitlines()
+    judged = [replace(FASTER, arm=arm, verdict=Verdict.UNDECIDED) for arm in lab_arms(compile_modes=True)]
+    sizes = [size(16 << number, 1.9 / (1 << number)) for number in range(4)] + [
+        size(
+            256, None, "RuntimeError: [enforce fail at alloc_cpu.cpp:134] . DefaultCPUAllocator: can't allocate memory"
+        )
+    ]
+    lines = lab_text.render(of_lab(judged, sizes), 32, "steptime try runs/a").splitlines()
     assert len(lines) <= 25
     assert max(map(len, lines)) <= 80
-    text = "\n".join(lines)
+    assert lines[-1] == "Next:  steptime try runs/a"
+    text = " ".join(lines)
     assert "perfect input would make steps 2.90×" in text
-    assert "64: failed" in text
-    assert "no precision or compilation tried here is faster beyond doubt" in text.replace("\n", " ")
+    assert "256  out of memory" in text
+    assert "no precision or compilation tried here is faster beyond doubt" in text
+
+
+def test_throughput_is_read_to_its_plateau_and_to_the_end_of_memory() -> None:
+    growing = [size(16, 1.9), size(64, 0.6)]
+    text = " ".join(lab_text.render(of_lab([], growing), 32, "x").split())
+    assert "throughput still grows up to 64" in text.lower()
+    assert "16 304" in text  # a tenth of a second a step as it is
+    assert "32 320 (as it is)" in text
+    full = [*growing, size(128, None, "CUDA out of memory. Tried to allocate 2 GiB")]
+    assert "grows to 64, and 128 runs out of memory" in " ".join(lab_text.render(of_lab([], full), 32, "x").split())
+    flat = [size(16, 1.9), size(64, 0.505), size(128, 0.25)]
+    assert "beyond batches of 32 throughput hardly grows" in " ".join(
+        lab_text.render(of_lab([], flat), 32, "x").lower().split()
+    )
 
 
 def test_compiling_that_is_not_known_to_pay_has_no_break_even() -> None:

@@ -16,15 +16,18 @@ from trials.shared_machine import SharedMachine, run
 
 from steptime.changes import Change
 from steptime.errors import NothingMeasuredError
+from steptime.quantities import Estimate
 from steptime.remedies.remedy import Promise
 from steptime.trials.budget import Budget
 from steptime.trials.combine import combine
 from steptime.trials.conduct import Bench
+from steptime.trials.curve import groups, over, points_of
 from steptime.trials.execute import Stand
 from steptime.trials.executor import Block, Tell
+from steptime.trials.lab import NO_INPUT, batch_arm, batch_of, lab_arms
 from steptime.trials.plan import stand_for
 from steptime.trials.results import Plan, ResultsFile, read_results
-from steptime.trials.trial import BASELINE, CONTROL, Agreement, AppliedChange, Arm, Run, Verdict
+from steptime.trials.trial import BASELINE, CONTROL, Agreement, AppliedChange, Arm, Judgement, Run, Verdict
 from steptime.trials.working_copy import Outputs
 
 pytest.importorskip("torch")
@@ -219,12 +222,26 @@ def test_a_job_recorded_in_a_folder_that_is_gone_cannot_be_tried(tmp_path: Path)
 
 
 def test_what_trains_something_else_is_never_promised_to_be_the_same() -> None:
-    from steptime.trials.lab import batch_of, lab_arms
-
-    arms = lab_arms(compile_modes=True, batch_sizes=(16, 32))
+    arms = (*lab_arms(compile_modes=True, on_cuda=True), batch_arm(16), batch_arm(32))
     assert [batch_of(arm) for arm in arms if batch_of(arm)] == [16, 32]
-    assert all(arm.promise is Promise.NEW_TRAINING for arm in arms if arm.name == "no-input" or batch_of(arm))
+    assert all(arm.promise is Promise.NEW_TRAINING for arm in arms if arm.name == NO_INPUT or batch_of(arm))
     assert len({arm.name for arm in arms}) == len(arms)
+
+
+def test_batch_sizes_are_tried_to_the_plateau_and_not_beyond() -> None:
+    assert list(groups((32, 16), go_on=False)) == [(16, 32)]
+    assert list(groups((16,), go_on=True))[:2] == [(16, 32), (64, 128)]
+
+    def judged(size: int, speed: float | None) -> Judgement:
+        verdict = Verdict.UNDECIDED if speed else Verdict.FAILED
+        estimate = Estimate(speed, speed, speed, 2, "1") if speed else None
+        return Judgement(batch_arm(size), verdict, Agreement.NOT_JUDGED, "CUDA out of memory", estimate)
+
+    assert not over(points_of([judged(32, 0.6)], 1e8, 16))
+    assert over(points_of([judged(32, 0.501)], 1e8, 16))
+    memory = points_of([judged(32, None)], 1e8, 16)
+    assert over(memory)
+    assert [point.out_of_memory for point in memory] == [False, True]
 
 
 class FakeBudget(Budget):

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import shlex
-
 import click
 
 from steptime.cli.duration import seconds
@@ -19,7 +17,13 @@ from steptime.errors import UsageError
     "--budget", callback=seconds, metavar="TIME", default="15m", show_default=True, help="Time for all: 90s, 10m, 2h."
 )
 @click.option("--compile-modes", is_flag=True, help="Also every mode of torch.compile, in the job's own precision.")
-@click.option("--batch-sizes", metavar="N,N,...", default="", help="Also these batch sizes: items per second of each.")
+@click.option(
+    "--batch-sizes",
+    metavar="N,N[,...]",
+    default="",
+    help="Also these batch sizes: items per second of each. With ... behind them (16,...) they are doubled until that "
+    "brings no more, or memory runs out.",
+)
 @click.option("--in-place", is_flag=True, help="Let arms write where the job does, not into private copies.")
 @click.option(
     "-o", "--output", metavar="FILE", help="Also write FILE: what is printed (.txt), or all results (.jsonl)."
@@ -53,30 +57,29 @@ def command(
     \b
     steptime lab runs/train-20260801-101500
     steptime lab --compile-modes -- python train.py
-    steptime lab --batch-sizes 16,32,64 -- python train.py
+    steptime lab --batch-sizes 16,32,... -- python train.py
     """
     if not target:
         raise UsageError("usage", "Give a recording, or a command behind --, as in: steptime lab -- python train.py")
     sizes = _sizes(batch_sizes)
-    from steptime.cli.trying import Wishes, check_output, recording_of, run_lab, tell_trial
+    from steptime.cli.trying import Sizes, Wishes, check_output, recording_of, run_lab, tell_trial
     from steptime.trials.budget import Budget
     from steptime.trials.judge import MIN_GAIN
 
     check_output(output, force=force)
     wishes = Wishes(Budget(budget), 0, MIN_GAIN, in_place, False, False, quiet, executor)
-    recording = recording_of(target, wishes)
-    from steptime.trials.lab import lab_arms
-
-    following = f"steptime try {shlex.quote(str(recording))}"
-    told = run_lab(recording, lab_arms(compile_modes, sizes), following, wishes)
+    told = run_lab(recording_of(target, wishes), wishes, compile_modes, Sizes(*sizes))
     return tell_trial(told, output, as_json=as_json)
 
 
-def _sizes(text: str) -> tuple[int, ...]:
+def _sizes(text: str) -> tuple[tuple[int, ...], bool]:
+    """(the sizes, whether they go on)."""
+    words = [word.strip() for word in text.replace("…", "...").split(",") if word.strip()]
+    go_on = words[-1:] == ["..."]
     try:
-        sizes = tuple(int(word) for word in text.split(",") if word.strip())
+        sizes = tuple(int(word) for word in (words[:-1] if go_on else words))
     except ValueError:
         sizes = (0,)
-    if any(size < 1 for size in sizes):
-        raise UsageError("usage", f"--batch-sizes takes whole numbers above zero, as in 16,32,64, not {text!r}.")
-    return sizes
+    if any(size < 1 for size in sizes) or (go_on and not sizes):
+        raise UsageError("usage", f"--batch-sizes takes whole numbers above zero, as in 16,32 or 16,..., not {text!r}.")
+    return sizes, go_on

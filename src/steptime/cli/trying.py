@@ -26,8 +26,11 @@ from steptime.report.trial_text import render
 from steptime.trials.budget import Budget
 from steptime.trials.combine import combine
 from steptime.trials.conduct import PROOF, Bench
+from steptime.trials.curve import groups, over, points_of
 from steptime.trials.execute import seconds_to_first_step
 from steptime.trials.executor import Executor, LocalExecutor
+from steptime.trials.judge import usual_step
+from steptime.trials.lab import batch_arm, lab_arms
 from steptime.trials.patch import make_patch
 from steptime.trials.plan import edits_of, plan_arms, prove, script_of, stand_for
 from steptime.trials.results import NAME, PatchResult, Plan, ResultsFile, read_results
@@ -49,6 +52,14 @@ class Wishes:
     keep: bool
     quiet: bool
     executor: str = "local"
+
+
+@dataclass(frozen=True, slots=True)
+class Sizes:
+    """Batch sizes to try. go_on: doubled from the largest one on, to the plateau."""
+
+    named: tuple[int, ...] = ()
+    go_on: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,22 +103,39 @@ def _new_trial(recording: Path, kind: str, arms: tuple[Arm, ...], case: Case, wi
     return folder
 
 
-def run_lab(recording: Path, arms: tuple[Arm, ...], next_command: str, wishes: Wishes) -> Told:
-    """The arms of a lab."""
+def run_lab(recording: Path, wishes: Wishes, compile_modes: bool, sizes: Sizes) -> Told:
+    """The lab's arms, then the batch sizes until more of them make no difference."""
     case, _ = _diagnosed(recording)
+    arms = lab_arms(compile_modes, any(process.facts.device == "cuda" for process in load(recording).processes))
     folder = _new_trial(recording, "lab", arms, case, wishes)
+    own_size = case.loader.batch_size if case.loader else None
     interrupted = False
     with _executor(recording, wishes) as executor:
         bench = _bench(folder, wishes, executor)
         try:
             with _interruptible():
                 bench.conduct(0, arms)
+                _try_sizes(bench, sizes, own_size)
         except KeyboardInterrupt:
             interrupted = True
             say("interrupted: what was run is kept")
             bench.settle(0, arms)
-    size = case.loader.batch_size if case.loader else None
-    return Told(folder, render_lab(read_results(folder), size, next_command), interrupted)
+    next_command = f"steptime try {shlex.quote(str(recording))}"
+    return Told(folder, render_lab(read_results(folder), own_size, next_command), interrupted)
+
+
+def _try_sizes(bench: Bench, sizes: Sizes, own_size: int | None) -> None:
+    judged: list[Judgement] = []
+    for number, several in enumerate(groups(sizes.named, sizes.go_on)):
+        step = usual_step(bench.runs)
+        if step is None or bench.budget.left() <= 0:
+            return
+        if sizes.go_on and over(points_of(judged, step.value, own_size)):
+            return
+        if any(point.failure for point in points_of(judged, step.value, own_size)):
+            return  # what is larger fails, too
+        arms = tuple(batch_arm(size) for size in several if size != own_size)
+        judged += bench.conduct(1 + number, arms) if arms else ()
 
 
 @contextmanager

@@ -7,32 +7,37 @@ from __future__ import annotations
 
 import textwrap
 from collections.abc import Sequence
-from statistics import fmean, quantiles
+from statistics import fmean, median, quantiles
 
 from steptime.quantities import format_bytes, format_duration
 from steptime.report.printable import one_line, printable, shorten
 from steptime.report.trial_text import speed_text
+from steptime.trials.curve import Point, plateau, points_of
 from steptime.trials.judge import usual_step
 from steptime.trials.lab import NO_INPUT, batch_of
 from steptime.trials.results import Results
 from steptime.trials.trial import BASELINE, CONTROL, Judgement, Run, Verdict
 
-COLUMNS = 80
-_LABEL = 31
+LINES, COLUMNS = 25, 80
+_LABEL, _BAR = 31, 38
+_WORTH = 1.1
+"""A ceiling below this is not worth looking for."""
 
 
 def render(results: Results, batch_size: int | None, next_command: str) -> str:
     """The whole text, with a line feed at its end. batch_size: the job's own, None where it is not known."""
-    judgements = [judgement for stage, judgement in results.judgements if stage == 0]
-    timed = [run for run in results.runs if run.stage == 0 and not run.rehearsal and run.step_ns]
-    head = f"{'':<{_LABEL}} {'step':>8} {'IQR':>8}  {'speed-up':<19} peak"
+    judgements = [each for stage, each in results.judgements if stage == 0 and batch_of(each.arm) is None]
+    timed = [run for run in results.runs if not run.rehearsal and run.step_ns]
+    head = f"{'':<{_LABEL}} {'median':>8} {'IQR':>8}  {'speed-up':<19} peak"
     rows = [_baseline(timed), *(_row(each, timed) for each in judgements)]
     reasons = [f"  {each.arm.label}: {_short(each)}" for each in judgements if each.verdict in _TOLD]
-    sizes = _throughput(judgements, results, batch_size)
-    top = [shorten(f"Lab of {' '.join(results.plan.command)}", COLUMNS), "", head, *rows, ""]
-    lines = [*top, *(shorten(each, COLUMNS) for each in reasons), *_compilation(judgements, timed), *sizes]
-    lines += [*textwrap.wrap(reading(judgements), COLUMNS), f"Next:  {one_line(next_command)}"]
-    return "".join(f"{printable(line)}\n" for line in lines)
+    points = _points(results, timed, batch_size)
+    lines = [shorten(f"Lab of {' '.join(results.plan.command)}", COLUMNS), "", head, *rows, ""]
+    lines += [*(shorten(each, COLUMNS) for each in reasons), *_compilation(judgements, timed), *_curve(points)]
+    end = [*textwrap.wrap(reading(judgements, points), COLUMNS), f"Next:  {one_line(next_command)}"]
+    if len(lines) + len(end) > LINES:
+        lines = [line for line in lines if line]
+    return "".join(f"{printable(line)}\n" for line in (*lines[: LINES - len(end)], *end))
 
 
 _TOLD = frozenset({Verdict.BROKE_PROMISE, Verdict.NOT_EXERCISED, Verdict.FAILED})
@@ -56,7 +61,7 @@ def _row(judgement: Judgement, timed: Sequence[Run]) -> str:
 def _line(label: str, runs: Sequence[Run], speed: str) -> str:
     if not runs:
         return f"{shorten(label, _LABEL):<{_LABEL}} {'–':>8} {'–':>8}  {speed}"
-    step = fmean(fmean(run.step_ns) for run in runs)
+    step = fmean(median(run.step_ns) for run in runs)
     spread = fmean(_spread(run.step_ns) for run in runs)
     peak = max(run.peak_bytes or 0 for run in runs)
     memory = format_bytes(peak) if peak else ""
@@ -89,34 +94,62 @@ def _compilation(judgements: Sequence[Judgement], timed: Sequence[Run]) -> list[
     return lines
 
 
-def _throughput(judgements: Sequence[Judgement], results: Results, batch_size: int | None) -> list[str]:
-    """Items per second by batch size, the job's own among them; a failure (out of memory) is one of the results."""
-    base = usual_step([run for run in results.runs if run.stage == 0])
-    points = [(batch_size, base.value)] if batch_size and base is not None else []
-    failed = []
-    for judgement in judgements:
-        size = batch_of(judgement.arm)
-        if size is not None and judgement.step_ns is not None:
-            points.append((size, judgement.step_ns))
-        elif size is not None and judgement.verdict is Verdict.FAILED:
-            failed.append(f"{size}: failed")
-    told = [f"{size}: {size / step * 1e9:,.0f}/s" for size, step in sorted(points)] if len(points) > 1 else []
-    return [shorten(f"Items by batch size: {' · '.join([*told, *failed])}", COLUMNS)] if told or failed else []
+def _points(results: Results, timed: Sequence[Run], batch_size: int | None) -> tuple[Point, ...]:
+    sizes = [each for _, each in results.judgements if batch_of(each.arm) is not None]
+    base = usual_step(timed)
+    return points_of(sizes, base.value, batch_size) if sizes and base is not None else ()
 
 
-def reading(judgements: Sequence[Judgement]) -> str:
+def _curve(points: Sequence[Point]) -> list[str]:
+    """Items per second by batch size, as bars; out of memory is one of the results."""
+    most = max((point.rate.value for point in points if point.rate is not None), default=0.0)
+    lines = ["Items a second by batch size"] if points else []
+    for point in points:
+        if point.rate is None:
+            why = "out of memory" if point.out_of_memory else one_line(point.failure)
+            lines.append(shorten(f"  {point.size:>7,}  {why}", COLUMNS))
+        else:
+            bar = "█" * max(1, round(_BAR * point.rate.value / most))
+            interval = f"({_rate(point.rate.low)}–{_rate(point.rate.high)})" if point.rate.samples > 1 else "(as it is)"
+            lines.append(f"  {point.size:>7,}  {_rate(point.rate.value):>8} {interval:<19} {bar}")
+    return lines
+
+
+def _rate(value: float) -> str:
+    return f"{value:,.0f}" if value >= 100 else f"{value:.3g}"
+
+
+def reading(judgements: Sequence[Judgement], points: Sequence[Point] = ()) -> str:
     """The table in a sentence."""
-    ceiling = next((each for each in judgements if each.arm.name == NO_INPUT), None)
+    parts = [*_ceilings(judgements), *_paying(judgements), *_sizes(points)]
+    text = "; ".join(parts) or "nothing could be timed"
+    return f"Reading: {text[:1].upper()}{text[1:]}."
+
+
+def _ceilings(judgements: Sequence[Judgement]) -> list[str]:
+    """What no input, and on CUDA no launch, would bring."""
+    ceiling = next((each.speed for each in judgements if each.arm.name == NO_INPUT), None)
+    if ceiling is None:
+        return []
+    if ceiling.low > _WORTH:
+        return [f"a perfect input would make steps {ceiling.value:.2f}× as fast"]
+    return ["the input costs next to nothing"] if ceiling.high < _WORTH else []
+
+
+def _paying(judgements: Sequence[Judgement]) -> list[str]:
     adopted = [each for each in judgements if each.verdict is Verdict.ADOPT and each.speed is not None]
     best = max(adopted, key=lambda each: each.speed.value if each.speed is not None else 0.0, default=None)
-    parts = []
-    if ceiling is not None and ceiling.speed is not None and ceiling.speed.low > 1.1:
-        parts.append(f"a perfect input would make steps {ceiling.speed.value:.2f}× as fast")
-    elif ceiling is not None and ceiling.speed is not None and ceiling.speed.high < 1.1:
-        parts.append("the input costs next to nothing")
     if best is not None and best.speed is not None:
-        parts.append(f"{best.arm.label} pays ({best.speed.value:.2f}×)")
-    elif judgements:
-        parts.append("no precision or compilation tried here is faster beyond doubt")
-    text = "; ".join(parts)
-    return f"Reading: {text[:1].upper()}{text[1:]}."
+        return [f"{best.arm.label} pays ({best.speed.value:.2f}×)"]
+    return ["no precision or compilation tried here is faster beyond doubt"] if judgements else []
+
+
+def _sizes(points: Sequence[Point]) -> list[str]:
+    known = [point for point in points if point.rate is not None]
+    if len(known) < 2:
+        return []
+    size, out = plateau(points), next((point.size for point in points if point.out_of_memory), None)
+    if size is not None:
+        return [f"beyond batches of {size} throughput hardly grows"]
+    end = f" to {known[-1].size}, and {out} runs out of memory" if out is not None else f" up to {known[-1].size}"
+    return [f"throughput still grows{end}"]

@@ -15,6 +15,7 @@ from statistics import fmean
 from steptime.capture.outcome import Progress
 from steptime.changes import ArmOptions
 from steptime.errors import NothingMeasuredError
+from steptime.remedies.remedy import Promise
 from steptime.trials.budget import Budget, Spent
 from steptime.trials.execute import FEWEST_STEPS, Stand, Turn
 from steptime.trials.executor import Block, Executor, LocalExecutor
@@ -83,8 +84,11 @@ class Bench:
         self._tell = tell
 
     def of(self, stage: int) -> tuple[Run, ...]:
-        """The runs of a stage, in order."""
-        return tuple(run for run in self.runs if run.stage == stage)
+        """The runs of a stage, in order. The rehearsal of the job as it is counts in all stages that have none."""
+        own = tuple(run for run in self.runs if run.stage == stage)
+        if any(run.arm == BASELINE and run.rehearsal for run in own):
+            return own
+        return tuple(run for run in self.runs if (run.stage, run.arm, run.rehearsal) == (0, BASELINE, True)) + own
 
     def stages(self, arm: str) -> tuple[int, ...]:
         """The stages that an arm was run in."""
@@ -119,7 +123,9 @@ class Bench:
     ) -> tuple[Arm, ...]:
         """The arms that the budget pays a rehearsal and rounds for. One after the other where one at a time is run: the
         first dear one may be the last."""
-        if not self._known(stage, BASELINE):
+        if not self._known(stage, BASELINE) or (
+            baseline.changes and not any(run.stage == stage and run.rehearsal for run in self.runs)
+        ):
             self._go([[self._rehearsal(stage, baseline, 0, ())]])
         tried: list[Arm] = []
         for begin in range(0, len(arms), self._executor.width):
@@ -236,6 +242,8 @@ class Bench:
         if cannot_win(arm, runs, min_gain=self.plan.min_gain):
             return True
         judgement = judge(arm, runs, min_gain=self.plan.min_gain)
+        if arm.promise is Promise.NEW_TRAINING:  # a ceiling or a throughput, which no round makes a win
+            return judgement.rounds >= LEAST_ROUNDS
         return judgement.rounds >= MIN_ROUNDS and judgement.verdict in DECIDED
 
     def _judge(self, stage: int, arm: Arm) -> Judgement:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 from steptime.changes import Change
 from steptime.remedies.remedy import Promise
 from steptime.trials.trial import Arm
@@ -16,8 +14,9 @@ MODES = ("default", "reduce-overhead", "max-autotune")
 """Of torch.compile, as its documentation lists them."""
 
 
-def lab_arms(compile_modes: bool = False, batch_sizes: Sequence[int] = ()) -> tuple[Arm, ...]:
-    """bfloat16, bfloat16 and compiled, no input; then every compile mode in float32, and batch sizes."""
+def lab_arms(compile_modes: bool = False, on_cuda: bool = False) -> tuple[Arm, ...]:
+    """bfloat16, bfloat16 and compiled, no input, and on CUDA no launch; then every compile mode in the job's own
+    precision."""
     arms = [
         Arm("bf16", (_BFLOAT,), "", "bfloat16 autocast", Promise.SAME_CURVE, low_precision=True),
         Arm(
@@ -31,9 +30,11 @@ def lab_arms(compile_modes: bool = False, batch_sizes: Sequence[int] = ()) -> tu
         ),
         Arm(NO_INPUT, (Change("cached-batch"),), "", "no input (one batch repeated)", Promise.NEW_TRAINING),
     ]
+    if on_cuda:
+        graphs = Change("compile", arguments=(("backend", "cudagraphs"),))
+        arms.append(Arm("no-launch", (graphs,), "", "no launch (CUDA graphs)", Promise.SAME_CURVE, _MASKS))
     if compile_modes:
         arms += [_compiled(mode) for mode in MODES]
-    arms += [_batch(size) for size in batch_sizes]
     return tuple(arms)
 
 
@@ -42,7 +43,8 @@ def _compiled(mode: str) -> Arm:
     return Arm(f"compile-{mode}", (change,), "", f"compiled, {mode}", Promise.SAME_CURVE, _MASKS)
 
 
-def _batch(size: int) -> Arm:
+def batch_arm(size: int) -> Arm:
+    """Batches of another size."""
     change = Change("batch-size", arguments=(("size", size),))
     return Arm(f"{BATCH}{size}", (change,), "", f"batches of {size}", Promise.NEW_TRAINING)
 
