@@ -43,7 +43,7 @@ OURS = "page of 50,000 events"
 EMPTY = f"{HEAD}</body></html>"
 VEGA = """<div id="chart"></div><script>{bundles}</script>
 <script>vegaEmbed("#chart", {{"mark": "point", "data": {{"values": []}}}});</script></body></html>"""
-LIMIT = "The limit for first paint is 1.5× an empty page with Vega's bundles, which a page of charts would otherwise carry."
+LIMIT = "The limit for first paint is 1.5× an empty page with Vega's bundles, which pages of charts usually carry."
 BUNDLES = ("vega/build/vega.min.js", "vega-lite/build/vega-lite.min.js", "vega-embed/build/vega-embed.min.js")
 FIRST_PAINT = """() => new Promise((resolve) => {
   const seen = () => performance.getEntriesByName("first-contentful-paint")[0];
@@ -138,7 +138,7 @@ def measure(source: Path, megabytes: int, rounds: int, vega: Path | None, folder
     base = {name: statistics.median(values) for name, values in paints.items()}
     ours = base[OURS]
     lines = [
-        f"Trace: {large.stat().st_size / 1e6:.0f} MB, {len(trace.events):,} events, {len(find_steps(trace).borders)} steps.",
+        f"Trace: {large.stat().st_size / 1e6:.0f} MB, {len(trace.events):,} events.",
         "", "| | |", "| --- | --- |",
         f"| read | {reading:.2f} s CPU |",
         f"| diagnose, timeline included | {diagnosing:.2f} s CPU |",

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import numpy as np
 from excerpts import Seen, events_of
-from traces import Events, annotation, called, copy, kernel, launch, operator, python, step
+from traces import MAIN, Events, annotation, called, copy, happened, kernel, launch, operator, python, step
 
 from steptime.excerpt.excerpt import Excerpt
 from steptime.excerpt.traced import excerpt_of_trace
@@ -22,8 +23,6 @@ FRAME = "train.py(12): train"
 
 
 def written(path: Path, events: Events) -> Trace:
-    import json
-
     path.write_text(json.dumps({"traceEvents": events, "deviceProperties": [{"id": 0, "name": "Testcard"}]}))
     return read(path)
 
@@ -40,7 +39,7 @@ def two_steps() -> Events:
             step(begin, begin + 1000, number + 3),
             python(FRAME, begin, begin + 1000),
             annotation("enumerate(DataLoader)#_SingleProcessDataLoaderIter.__next__", begin, begin + 400),
-            operator("aten::mm", begin + 400, begin + 500, **{"Input Dims": [[8, 4], [4, 2]]}),
+            happened("cpu_op", "aten::mm", begin + 400, begin + 500, (1, MAIN), **{"Input Dims": [[8, 4], [4, 2]]}),
             launch(number + 1, begin + 450, begin + 460),
             kernel(number + 1, begin + 470, begin + 900 + 20 * number),
             copy(number + 11, begin + 920 + 20 * number, begin + 960),

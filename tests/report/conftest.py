@@ -1,14 +1,23 @@
-"""A report as a diagnosis makes it, with every part filled."""
+"""A report as a diagnosis makes it, with every part filled; and pages of reports in a real Chromium."""
 
 from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
 
 import pytest
 
 from steptime.findings.case import AccountUse, Case, LineUse, OperatorUse, SegmentUse, StepSummary
 from steptime.findings.finding import Finding, Weight
 from steptime.quantities import Estimate, SourceLine
+from steptime.report.page import page
 from steptime.report.report import SCHEMA_VERSION, Cost, Environment, ProcessReport, Report, Verdict
 
+CHROMIUMS = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
 LOOP = SourceLine("/home/ada/train.py", 88, "main", "for images, labels in loader:")
 
 
@@ -71,3 +80,53 @@ def report(case: Case, findings: tuple[Finding, ...]) -> Report:
     )
     environment = Environment("python train.py", "box", "cpu", "3.11.7", "2.13.0+cpu", "0.1.0")
     return Report(SCHEMA_VERSION, "runs/train", environment, (process,), "steptime explain ST102", ("trace 2 is cut",))
+
+
+@dataclass
+class Sheet:
+    """A page that is open, and what the browser said about it."""
+
+    page: Any
+    said: list[str] = field(default_factory=list)
+    requests: list[str] = field(default_factory=list)
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Any]:
+    playwright = pytest.importorskip("playwright.sync_api", reason="Playwright's Python package is not installed")
+    path = os.environ.get("STEPTIME_CHROMIUM") or next(filter(None, map(shutil.which, CHROMIUMS)), None)
+    if path is None:
+        pytest.skip(f"no Chromium: none of {', '.join(CHROMIUMS)} is installed (set STEPTIME_CHROMIUM)")
+    with playwright.sync_playwright() as started:
+        chromium = started.chromium.launch(executable_path=path, args=["--no-sandbox"])
+        yield chromium
+        chromium.close()
+
+
+@pytest.fixture
+def open_page(browser: Any, tmp_path: Path) -> Iterator[Any]:
+    """Opens a report as a reader does: from a file. Whatever the browser complains of fails the test at its end."""
+    contexts = []
+    sheets = []
+
+    def opened(report: Report, width: int = 1280, **options: Any) -> Sheet:
+        file = tmp_path / "report.html"
+        file.write_text(page.render(report), encoding="utf-8")
+        context = browser.new_context(viewport={"width": width, "height": 900}, **options)
+        contexts.append(context)
+        sheet = Sheet(context.new_page())
+        sheets.append(sheet)
+        sheet.page.on("console", lambda message: sheet.said.append(message.text))
+        sheet.page.on("pageerror", lambda error: sheet.said.append(str(error)))
+        sheet.page.on("dialog", lambda dialog: sheet.said.append(dialog.message))
+        sheet.page.on("request", lambda request: sheet.requests.append(request.url))
+        sheet.page.goto(file.as_uri())
+        return sheet
+
+    yield opened
+    for sheet in sheets:
+        assert sheet.said == []
+        assert [url for url in sheet.requests if not url.startswith(("file:", "data:,", "blob:"))] == []
+        assert sum(url.startswith("file:") for url in sheet.requests) == 1
+    for context in contexts:
+        context.close()

@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import os
-import shutil
-from collections.abc import Iterator
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -13,66 +10,13 @@ import pytest
 from report_variants import HOSTILE, of_kernels, with_hostile_strings
 
 from steptime.quantities import format_duration
-from steptime.report.page import page
 from steptime.report.report import Report
 
-playwright = pytest.importorskip("playwright.sync_api", reason="Playwright's Python package is not installed")
-
-NAMES = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
 WIDTHS = (400, 800, 1280)
 MIDDLE = """element => {
   const box = element.getBoundingClientRect();
   return [box.x + box.width / 2, box.y + box.height / 2];
 }"""
-
-
-@dataclass
-class Sheet:
-    """A page that is open, and what the browser said about it."""
-
-    page: Any
-    said: list[str] = field(default_factory=list)
-    requests: list[str] = field(default_factory=list)
-
-
-@pytest.fixture(scope="module")
-def browser() -> Iterator[Any]:
-    path = os.environ.get("STEPTIME_CHROMIUM") or next(filter(None, map(shutil.which, NAMES)), None)
-    if path is None:
-        pytest.skip(f"no Chromium: none of {', '.join(NAMES)} is installed (set STEPTIME_CHROMIUM)")
-    with playwright.sync_playwright() as started:
-        chromium = started.chromium.launch(executable_path=path, args=["--no-sandbox"])
-        yield chromium
-        chromium.close()
-
-
-@pytest.fixture
-def open_page(browser: Any, tmp_path: Path) -> Iterator[Any]:
-    """Opens a report as a reader does: from a file. Whatever the browser complains of fails the test at its end."""
-    contexts = []
-    sheets = []
-
-    def opened(report: Report, width: int = 1280, **options: Any) -> Sheet:
-        file = tmp_path / "report.html"
-        file.write_text(page.render(report), encoding="utf-8")
-        context = browser.new_context(viewport={"width": width, "height": 900}, **options)
-        contexts.append(context)
-        sheet = Sheet(context.new_page())
-        sheets.append(sheet)
-        sheet.page.on("console", lambda message: sheet.said.append(message.text))
-        sheet.page.on("pageerror", lambda error: sheet.said.append(str(error)))
-        sheet.page.on("dialog", lambda dialog: sheet.said.append(dialog.message))
-        sheet.page.on("request", lambda request: sheet.requests.append(request.url))
-        sheet.page.goto(file.as_uri())
-        return sheet
-
-    yield opened
-    for sheet in sheets:
-        assert sheet.said == []
-        assert [url for url in sheet.requests if not url.startswith(("file:", "data:,", "blob:"))] == []
-        assert sum(url.startswith("file:") for url in sheet.requests) == 1
-    for context in contexts:
-        context.close()
 
 
 def test_the_numbers_on_the_screen_are_the_reports(report: Report, open_page: Any) -> None:

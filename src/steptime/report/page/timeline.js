@@ -450,14 +450,17 @@ sheet.later(() => {
   new MutationObserver(restyle).observe(root, { attributes: true, attributeFilter: ["data-theme"] });
   window.matchMedia("(prefers-color-scheme: dark)").addEventListener("change", restyle);
   new ResizeObserver(() => { place(); draw(); }).observe(box);
-  let theme;
+  let theme, printing = false;
   window.addEventListener("beforeprint", () => { // ink on paper, whatever the screen shows
+    if (printing) return;
+    printing = true;
     theme = root.dataset.theme;
     root.dataset.theme = "light";
     readColours();
     paint();
   });
   window.addEventListener("afterprint", () => {
+    printing = false;
     if (theme === undefined) delete root.dataset.theme; else root.dataset.theme = theme;
     restyle();
   });

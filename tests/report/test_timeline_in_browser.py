@@ -1,0 +1,287 @@
+"""The timeline, single steps and trials in a real Chromium: what is drawn is the report's, by mouse and by keys."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from report_variants import HOSTILE
+from timelines import MS, with_timeline, with_trials
+
+from steptime.diagnosis import diagnose_paths
+from steptime.report.redact import without_sources
+from steptime.report.report import Report
+
+
+def timeline(sheet: Any) -> Any:
+    """The canvas, once it is drawn."""
+    canvas = sheet.page.locator("#lanes-canvas")
+    canvas.scroll_into_view_if_needed()
+    sheet.page.wait_for_selector("#lanes-canvas[data-begin]")
+    return canvas
+
+
+def in_view(sheet: Any) -> tuple[int, int]:
+    """What the timeline shows: begin and end, ns."""
+    sheet.page.evaluate("() => new Promise((done) => requestAnimationFrame(() => setTimeout(done, 0)))")
+    data = sheet.page.locator("#lanes-canvas").evaluate("(canvas) => [canvas.dataset.begin, canvas.dataset.end]")
+    return int(data[0]), int(data[1])
+
+
+def colour(sheet: Any, x: float, y: float) -> tuple[int, ...]:
+    """Of the canvas at a place, as shares of its width and in pixels from its top."""
+    script = """(canvas, [x, y]) => {
+      const pixel = Object.assign(document.createElement("canvas"), { width: 1, height: 1 });
+      const pen = pixel.getContext("2d", { willReadFrequently: true });
+      pen.drawImage(canvas, -Math.round(x * canvas.width), -Math.round(y * devicePixelRatio));
+      return Array.from(pen.getImageData(0, 0, 1, 1).data);
+    }"""
+    return tuple(sheet.page.locator("#lanes-canvas").evaluate(script, [x, y])[:3])
+
+
+def test_the_account_is_drawn_in_its_colours(report: Report, open_page: Any) -> None:
+    sheet = open_page(with_timeline(report), color_scheme="light")
+    timeline(sheet)
+    account = 22 + 21 + 20  # the axis, the track's name, into its row
+    assert colour(sheet, 0.30, account) == (230, 159, 0), "input"
+    assert colour(sheet, 0.60, account) == (0, 114, 178), "compute"
+    assert in_view(sheet) == (0, 100 * MS)
+
+
+def test_what_the_pointer_is_on_tells_itself(report: Report, open_page: Any) -> None:
+    sheet = open_page(with_timeline(report))
+    canvas = timeline(sheet)
+    box = canvas.bounding_box()
+    stream = 22 + 21 + 25 + 21 + 8
+    sheet.page.mouse.move(box["x"] + 0.6 * box["width"], box["y"] + stream)
+    words = sheet.page.locator("#tip").inner_text()
+    for part in ("gemm", "takes 40 ms", "operator aten::mm", "shapes [[64, 64]]", "train.py:90", "loss.backward()"):
+        assert part in words
+    sheet.page.mouse.move(box["x"] + 0.2 * box["width"], box["y"] + 22 + 21 + 10)
+    assert "behind it: enumerate(DataLoader)" in sheet.page.locator("#tip").inner_text()
+
+
+def test_zoom_and_pan_by_keys(report: Report, open_page: Any) -> None:
+    sheet = open_page(with_timeline(report))
+    timeline(sheet).focus()
+    sheet.page.keyboard.press("+")
+    assert in_view(sheet) == (25 * MS, 75 * MS)
+    sheet.page.keyboard.press("d")
+    assert in_view(sheet) == (35 * MS, 85 * MS)
+    sheet.page.keyboard.press("-")
+    sheet.page.keyboard.press("Home")
+    assert in_view(sheet) == (0, 100 * MS)
+
+
+def test_zoom_and_pan_by_mouse(report: Report, open_page: Any) -> None:
+    sheet = open_page(with_timeline(report))
+    box = timeline(sheet).bounding_box()
+    sheet.page.mouse.move(box["x"] + 0.5 * box["width"], box["y"] + 60)
+    sheet.page.keyboard.down("Control")
+    sheet.page.mouse.wheel(0, -400)
+    sheet.page.keyboard.up("Control")
+    sheet.page.wait_for_function("Number(document.getElementById('lanes-canvas').dataset.begin) > 0")
+    begin, end = in_view(sheet)
+    assert end - begin < 60 * MS
+    assert abs((begin + end) / 2 - 50 * MS) < MS, "what is under the pointer stays there"
+    sheet.page.mouse.down()
+    sheet.page.mouse.move(box["x"] + 0.25 * box["width"], box["y"] + 60, steps=4)
+    sheet.page.mouse.up()
+    moved = in_view(sheet)
+    assert moved[0] - begin == pytest.approx(0.25 * (end - begin), rel=0.02)
+    assert moved[1] - moved[0] == pytest.approx(end - begin, abs=2)
+    sheet.page.get_by_role("button", name="Whole step").click()
+    assert in_view(sheet) == (0, 100 * MS)
+
+
+def test_the_wheel_alone_scrolls_the_page(report: Report, open_page: Any) -> None:
+    sheet = open_page(with_timeline(report))
+    box = timeline(sheet).bounding_box()
+    sheet.page.mouse.move(box["x"] + 200, box["y"] + 60)
+    sheet.page.mouse.wheel(0, 50)
+    assert in_view(sheet) == (0, 100 * MS)
+
+
+def test_arrow_keys_go_from_event_to_event(report: Report, open_page: Any) -> None:
+    sheet = open_page(with_timeline(report))
+    timeline(sheet).focus()
+    told = sheet.page.locator("#lanes-event")
+    sheet.page.keyboard.press("ArrowRight")
+    assert told.inner_text().startswith("input")
+    sheet.page.keyboard.press("ArrowRight")
+    assert told.inner_text().startswith("compute")
+    sheet.page.keyboard.press("ArrowDown")
+    assert told.inner_text().startswith("gemm")
+    assert "once in this step, 40 ms in all" in told.inner_text()
+    sheet.page.keyboard.press("Enter")
+    begin, end = in_view(sheet)
+    assert 30 * MS < begin < 40 * MS
+    assert 80 * MS < end < 90 * MS
+    sheet.page.keyboard.press("Escape")
+    assert told.inner_text() == ""
+
+
+def test_a_search_finds_names_operators_and_lines(report: Report, open_page: Any) -> None:
+    sheet = open_page(with_timeline(report), color_scheme="light")
+    timeline(sheet)
+    field = sheet.page.get_by_label("Search the timeline")
+    field.fill("aten::mm")
+    assert sheet.page.locator("#lanes-found").inner_text() == "3 found, 64 ms", "kernel, operator and launch"
+    in_view(sheet)
+    assert colour(sheet, 0.60, 22 + 21 + 20) != (0, 114, 178), "what was not sought is pale"
+    field.press("Enter")
+    assert sheet.page.locator("#lanes-event").inner_text().startswith("aten::mm")
+    field.fill("loss.backward")
+    assert sheet.page.locator("#lanes-found").inner_text().startswith("2 found")
+    field.fill("")
+    assert sheet.page.locator("#lanes-found").inner_text() == ""
+
+
+def test_the_step_is_saved_as_a_trace_that_can_be_read(report: Report, open_page: Any, tmp_path: Path) -> None:
+    sheet = open_page(with_timeline(report))
+    timeline(sheet)
+    with sheet.page.expect_download() as download:
+        sheet.page.get_by_role("button", name="Save the trace").click()
+    events = json.loads(Path(download.value.path()).read_text(encoding="utf-8"))["traceEvents"]
+    gemm = next(event for event in events if event.get("name") == "gemm")
+    assert (gemm["ph"], gemm["ts"], gemm["dur"]) == ("X", 40_000, 40_000)
+    assert gemm["args"]["Input Dims"] == "[[64, 64]]"
+    assert {event["args"]["name"] for event in events if event["name"] == "thread_name"} == {
+        "Where the time goes", "stream 7", "Training thread 10",
+    }  # fmt: skip
+
+
+PERFETTO = """<!DOCTYPE html><title>stand-in</title><script>
+addEventListener("message", (event) => {
+  if (event.data === "PING") { event.source.postMessage("PONG", "*"); return; }
+  const { buffer, title, fileName } = event.data.perfetto;
+  window.taken = { title, fileName, text: new TextDecoder().decode(buffer) };
+});
+</script>"""
+"""Answers as ui.perfetto.dev does."""
+
+
+def test_perfettos_window_is_handed_the_step(report: Report, open_page: Any) -> None:
+    sheet = open_page(with_timeline(report))
+    sheet.page.context.route(
+        "https://ui.perfetto.dev/**", lambda route: route.fulfill(body=PERFETTO, content_type="text/html")
+    )
+    timeline(sheet)
+    with sheet.page.context.expect_page() as opened:
+        sheet.page.get_by_role("button", name="Open in Perfetto").click()
+    opened.value.wait_for_function("window.taken")
+    taken = opened.value.evaluate("window.taken")
+    assert taken["title"] == "One step of python train.py"
+    assert any(event.get("name") == "gemm" for event in json.loads(taken["text"])["traceEvents"])
+    assert "Handed to Perfetto" in sheet.page.locator("#lanes-status").inner_text()
+
+
+def test_hostile_names_are_drawn_and_told_as_text(report: Report, open_page: Any) -> None:
+    sheet = open_page(with_timeline(report, HOSTILE))
+    canvas = timeline(sheet)
+    box = canvas.bounding_box()
+    canvas.focus()
+    for _ in range(6):
+        sheet.page.keyboard.press("ArrowDown")
+    sheet.page.keyboard.press("ArrowDown")
+    told = sheet.page.locator("#lanes-event")
+    for _ in range(len(HOSTILE)):
+        sheet.page.keyboard.press("ArrowLeft")
+    assert HOSTILE[0] in told.inner_text()
+    seen = []
+    for _ in HOSTILE:
+        seen.append(told.locator("b").inner_text())
+        sheet.page.keyboard.press("ArrowRight")
+    assert [name for name in seen if "<script>" in name] == [HOSTILE[1]]
+    assert any("\\u202e" in name for name in seen), "marks that turn text round are written out"
+    assert max(map(len, seen)) == 300
+    sheet.page.mouse.move(box["x"] + 20, box["y"] + box["height"] - 15)
+    assert sheet.page.locator("img").count() == 0
+    assert sheet.page.locator("script").count() == 2
+    assert not sheet.page.title().startswith("taken")
+
+
+def test_no_source_leaves_lines_out_of_the_timeline(report: Report, open_page: Any) -> None:
+    sheet = open_page(without_sources(with_timeline(report)))
+    timeline(sheet)
+    whole = sheet.page.content()
+    assert "loss.backward()" not in whole
+    assert "/home/ada" not in whole
+    sheet.page.get_by_label("Search the timeline").fill("gemm")
+    assert sheet.page.locator("#lanes-found").inner_text() == "1 found, 40 ms"
+
+
+def test_a_step_tells_its_accounts_and_what_lay_in_it(report: Report, open_page: Any) -> None:
+    sheet = open_page(with_timeline(report))
+    sheet.page.locator("#series").focus()
+    sheet.page.keyboard.press("Home")
+    for _ in range(7):
+        sheet.page.keyboard.press("ArrowRight")
+    assert sheet.page.locator("#chosen").inner_text().startswith("Step 7: 180 ms, outlier")
+    rows = sheet.page.locator("#chosen-accounts tbody tr")
+    assert rows.all_inner_texts()[1].split("\t")[2:] == ["135 ms", "+67 ms"]
+    sheet.page.keyboard.press("ArrowRight")
+    sheet.page.keyboard.press("ArrowRight")
+    assert sheet.page.locator("#chosen-notes").inner_text().startswith("evaluation of 2 s in it")
+    assert sheet.page.locator("#chosen-accounts").is_hidden()
+    assert sheet.page.locator(".signs text").all_text_contents() == ["▲", "E"]
+
+
+def test_the_step_of_the_timeline_leads_to_it(report: Report, open_page: Any) -> None:
+    sheet = open_page(with_timeline(report))
+    sheet.page.locator("#series").focus()
+    sheet.page.keyboard.press("Home")
+    assert sheet.page.locator("#closer").is_hidden()
+    for _ in range(5):
+        sheet.page.keyboard.press("ArrowRight")
+    sheet.page.get_by_role("link", name="See this step as a timeline").click()
+    assert sheet.page.locator("#lanes-canvas").evaluate("(canvas) => canvas.getBoundingClientRect().top < innerHeight")
+
+
+def test_trials_stand_where_their_speed_is(report: Report, open_page: Any) -> None:
+    sheet = open_page(with_trials(report))
+    rows = sheet.page.locator("#trials .forest .row:not(.head):not(.axis)")
+    assert rows.count() == 3
+    middle = "(element) => { const box = element.getBoundingClientRect(); return box.x + box.width / 2; }"
+    points = [sheet.page.locator("#trials .estimate rect").nth(at).evaluate(middle) for at in (0, 1)]
+    one = sheet.page.locator("#trials .one").first.evaluate(middle)
+    assert one < points[1] < points[0], "1 < 1.3 < 2"
+    words = rows.all_inner_texts()
+    assert "2.00× (1.80–2.20)" in words[0]
+    assert "✓ kept" in words[0]
+    assert "✗ broken" in words[1]
+    assert "+10 %" in words[0]
+    assert sheet.page.locator("#trials .curve0[points]").count() == 1
+
+
+@pytest.mark.parametrize("width", [360, 400, 800, 1280])
+def test_nothing_is_wider_than_the_window(report: Report, open_page: Any, width: int) -> None:
+    sheet = open_page(with_trials(with_timeline(report, HOSTILE)), width)
+    timeline(sheet)
+    sheet.page.evaluate("document.querySelectorAll('.part').forEach((part) => part.scrollIntoView())")
+    assert sheet.page.evaluate("document.documentElement.scrollWidth") == width
+
+
+def test_paper_shows_the_timeline_in_light(report: Report, open_page: Any) -> None:
+    sheet = open_page(with_timeline(report), color_scheme="dark")
+    timeline(sheet)
+    sheet.page.evaluate("dispatchEvent(new Event('beforeprint'))")
+    assert colour(sheet, 0.30, 22 + 21 + 20) == (230, 159, 0)
+    assert len(sheet.page.pdf(print_background=True)) > 20_000
+    sheet.page.evaluate("dispatchEvent(new Event('afterprint'))")
+    in_view(sheet)
+    assert colour(sheet, 0.30, 22 + 21 + 20) == (240, 177, 60)
+
+
+def test_a_real_step_opens_with_what_its_trace_holds(shared_data: Path, open_page: Any) -> None:
+    path = shared_data / "kineto" / "resnet50_workers0.pt.trace.json.gz"
+    report = diagnose_paths((str(path),), cache=False)
+    sheet = open_page(report)
+    timeline(sheet)
+    assert report.processes[0].excerpt is not None
+    assert f"{report.processes[0].excerpt.events} events" in sheet.page.locator("#timeline .note").first.inner_text()
+    sheet.page.get_by_label("Search the timeline").fill("scudnn")
+    found = sheet.page.locator("#lanes-found").inner_text()
+    assert int(found.split()[0]) > 10
