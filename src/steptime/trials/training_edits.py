@@ -7,6 +7,7 @@ their own, and names must mean there what they mean where they are used.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 
 import libcst
 
@@ -145,7 +146,7 @@ def _model_call(source: Source, forward: Place, edit: ModelEdit) -> libcst.Call 
 def _before_optimizer(source: Source, edit: ModelEdit, model: str, forward: Place) -> Place | None:
     """The statement that makes the optimiser of the model's parameters, if both names mean the same module."""
     site = edit.optimizer
-    if site is None or site.file != edit.forward.file or not _is_current(source, site):
+    if site is None or Path(site.file).name != Path(edit.forward.file).name or not _is_current(source, site):
         return None
     place = source.statement_at(site.line)
     if place is None or f"{model}.parameters()" not in source.module.code_for_node(place.statement):

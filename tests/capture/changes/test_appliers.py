@@ -176,6 +176,17 @@ def test_both_roots_of_two_optimisers_are_under_autocast(tmp_path: Path) -> None
     assert set(arm.process.parity.backwards.tolist()[2:]) == {3}  # the first cycle is not known as one
 
 
+def test_a_loader_that_trains_in_order_is_known_by_its_line(tmp_path: Path) -> None:
+    script = tmp_path / "job.py"
+    script.write_text(ANEW.replace(", shuffle=True", "").replace("batch_sampler=given.batch_sampler", "batch_size=4"))
+    line = next(number for number, text in enumerate(script.read_text().splitlines(), 1) if "again = " in text)
+    unknown = run(tmp_path, script, change("loader", num_workers=1))
+    arm = run(tmp_path, script, change("loader", num_workers=1, site=f"/elsewhere/job.py:{line}"))
+    assert unknown.change("loader").detail == "none of 2 DataLoaders is the one to change"
+    assert [each.workers for each in arm.process.loaders] == [1]
+    assert arm.change("loader").detail == "1 loader changed, 1 left alone"
+
+
 def test_an_iterable_dataset_gets_no_workers(tmp_path: Path) -> None:
     script = tmp_path / "job.py"
     script.write_text(ITERABLE)

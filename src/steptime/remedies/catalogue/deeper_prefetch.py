@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from steptime.changes import Change
 from steptime.findings.case import Case
 from steptime.findings.loader_model import supply
 from steptime.findings.stakes import modelled
+from steptime.remedies.loader_change import loader_change
 from steptime.remedies.remedy import CallEdit, Option, Promise, Snippet, remedy
 
 USUAL = 2
@@ -51,7 +51,7 @@ def deeper_prefetch(case: Case) -> Option | None:
     edit = CallEdit("DataLoader", (("prefetch_factor", str(deeper)),), loader.site) if loader.site else None
     return Option(
         label,
-        (Change("loader", arguments=(("prefetch_factor", deeper),)),),
+        (loader_change(loader, (("prefetch_factor", deeper),)),),
         modelled(LIKELY * gain, 0.0, gain, case.step.steady),
         edit or Snippet(f"DataLoader(…, {label})"),
     )

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from steptime.changes import Change, Scalar
+from steptime.changes import Scalar
 from steptime.findings.case import Case, LoaderUse
 from steptime.findings.loader_model import Supply, supply
 from steptime.findings.stakes import modelled
+from steptime.remedies.loader_change import loader_change
 from steptime.remedies.remedy import CallEdit, Option, Promise, Snippet, remedy
 
 SURE = 0.6
@@ -63,7 +64,7 @@ def _option(case: Case, loader: LoaderUse, model: Supply, workers: int) -> Optio
     label = ", ".join(f"{name}={value}" for name, value in arguments)
     return Option(
         label,
-        (Change("loader", arguments=arguments),),
+        (loader_change(loader, arguments),),
         modelled(gain, SURE * gain, gain, case.step.steady),
         edit or Snippet(f"DataLoader(…, {label})"),
         STREAMS if workers and (not loader.workers or not loader.persistent_workers) else "the workers' random numbers",

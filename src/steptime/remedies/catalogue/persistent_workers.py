@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from steptime.changes import Change
 from steptime.findings.case import Case
 from steptime.findings.stakes import scaled
+from steptime.remedies.loader_change import loader_change
 from steptime.remedies.remedy import CallEdit, Option, Promise, Snippet, remedy
 
 
@@ -31,7 +31,7 @@ def persistent_workers(case: Case) -> Option | None:
         return None
     if loader.start is None or not loader.steps_per_start or not loader.starts:
         return None
-    change = Change("loader", arguments=(("persistent_workers", True),))
+    change = loader_change(loader, (("persistent_workers", True),))
     label = "persistent_workers=True"
     edit = CallEdit("DataLoader", (("persistent_workers", "True"),), loader.site) if loader.site else None
     saving = scaled(loader.start, 1 / loader.steps_per_start)

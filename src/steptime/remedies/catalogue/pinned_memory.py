@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from steptime.changes import Change
 from steptime.findings.case import Case
 from steptime.findings.stakes import modelled, named
+from steptime.remedies.loader_change import loader_change
 from steptime.remedies.remedy import CallEdit, Option, Promise, Snippet, remedy
 
 LIKELY = 0.7
@@ -34,7 +34,7 @@ def pinned_memory(case: Case) -> Option | None:
     copies = named(case.accounts, "copy")
     exposed = copies.recoverable.value if copies is not None else 0.0
     saving = modelled(LIKELY * exposed, 0.0, exposed, case.step.steady) if exposed else None
-    change = Change("loader", arguments=(("pin_memory", True), ("non_blocking", True)))
+    change = loader_change(loader, (("pin_memory", True), ("non_blocking", True)))
     edit = CallEdit("DataLoader", (("pin_memory", "True"),), loader.site) if loader.site else None
     label = "pin_memory=True, non_blocking=True"
     return Option(label, (change,), saving, edit or Snippet("DataLoader(…, pin_memory=True)"))

@@ -20,7 +20,8 @@ Arguments = dict[str, Any]
 
 class LoaderChange(Applier):
     """Changes arguments with which DataLoaders are constructed. target: "" for those that train (shuffled, or with a
-    sampler of their own), or the `file:line` of the construction for exactly that one.
+    sampler of their own), or the `file:line` of the construction for exactly that one. The argument `site` (`file:line`
+    in whatever folder the job runs now) names one that trains besides: a loader may train in the order of its items.
 
     A framework may construct a loader anew from the one that it was given: the change is made each time.
     """
@@ -79,7 +80,10 @@ class LoaderChange(Applier):
         if self.target:
             place = sites.user_frame(sys._getframe(3))
             return place is not None and _names(self.target, place)
-        return self.is_for(settings)
+        if self.is_for(settings):
+            return True
+        place = sites.user_frame(sys._getframe(3)) if self.arguments.get("site") else None
+        return place is not None and _is_like(str(self.arguments["site"]), place)
 
     def is_for(self, settings: Arguments) -> bool:
         """Whether a loader of these arguments is meant where no target is named."""
@@ -114,6 +118,12 @@ def trains(settings: Arguments) -> bool:
 def _names(target: str, place: tuple[str, int, str]) -> bool:
     file, _, line = target.rpartition(":")
     return line == str(place[1]) and os.path.abspath(file) == os.path.abspath(place[0])
+
+
+def _is_like(site: str, place: tuple[str, int, str]) -> bool:
+    """By line and name of the file: an arm runs in a copy of the job's folder."""
+    file, _, line = site.rpartition(":")
+    return line == str(place[1]) and os.path.basename(file) == os.path.basename(place[0])
 
 
 def holds_device_tensors(dataset: Any) -> bool:
