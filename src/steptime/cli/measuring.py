@@ -13,7 +13,7 @@ from steptime.cli.aftermath import measure_ceilings, nothing_measured
 from steptime.cli.border import say
 from steptime.cli.progress import Announcer
 from steptime.errors import NothingMeasuredError
-from steptime.trials.execute import last_lines
+from steptime.trials.execute import NO_INPUT, last_lines
 from steptime.trials.working_copy import offline_environment
 
 STEPS, SECONDS = 20, 8.0
@@ -71,5 +71,5 @@ def _reason(outcome: Outcome, folder: Path, seconds: float) -> NothingMeasuredEr
     said = last_lines(folder / OUTPUT)
     if reason is None or not said:
         return reason or NothingMeasuredError("no-steps", "The job took no training step.")
-    hint = " (in a trial a job's input is empty: give what it asks for in its options)" if "EOFError" in said else ""
+    hint = f" ({NO_INPUT})" if "EOFError" in said else ""
     return NothingMeasuredError(reason.slug, f"{reason.sentence} It said: {said}{hint}")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shlex
 import signal
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from math import ceil
@@ -14,10 +14,10 @@ from types import FrameType
 from steptime.capture.command import default_recording, job_name
 from steptime.cli.border import INTERRUPTED, say, tell
 from steptime.cli.trial_progress import TrialAnnouncer
-from steptime.errors import OutputError, RecordingError
+from steptime.errors import NothingMeasuredError, OutputError, RecordingError
 from steptime.findings.case import Case
 from steptime.findings.finding import Finding
-from steptime.quantities import format_source
+from steptime.quantities import format_duration, format_source
 from steptime.recording.load import load
 from steptime.remedies.propose import propose
 from steptime.remedies.remedy import Proposal, Snippet
@@ -25,7 +25,7 @@ from steptime.report.lab_text import render as render_lab
 from steptime.report.trial_text import render
 from steptime.trials.budget import Budget
 from steptime.trials.combine import combine
-from steptime.trials.conduct import PROOF, Bench
+from steptime.trials.conduct import PROOF, SECONDS, Bench
 from steptime.trials.curve import groups, over, points_of
 from steptime.trials.execute import seconds_to_first_step
 from steptime.trials.executor import Executor, LocalExecutor
@@ -64,11 +64,11 @@ class Sizes:
 
 @dataclass(frozen=True, slots=True)
 class Told:
-    """What a trial came to. folder: None where there was nothing to try. text: to print."""
+    """What a trial came to. folder: None where there was nothing to try. text: to print. status: to end with."""
 
     folder: Path | None
     text: str
-    interrupted: bool = False
+    status: int = 0
 
 
 def begin(target: Sequence[str], wishes: Wishes) -> Told:
@@ -109,19 +109,16 @@ def run_lab(recording: Path, wishes: Wishes, compile_modes: bool, sizes: Sizes) 
     arms = lab_arms(compile_modes, any(process.facts.device == "cuda" for process in load(recording).processes))
     folder = _new_trial(recording, "lab", arms, case, wishes)
     own_size = case.loader.batch_size if case.loader else None
-    interrupted = False
     with _executor(recording, wishes) as executor:
         bench = _bench(folder, wishes, executor)
-        try:
-            with _interruptible():
-                bench.conduct(0, arms)
-                _try_sizes(bench, sizes, own_size)
-        except KeyboardInterrupt:
-            interrupted = True
-            say("interrupted: what was run is kept")
-            bench.settle(0, arms)
+
+        def run() -> None:
+            bench.conduct(0, arms)
+            _try_sizes(bench, sizes, own_size)
+
+        status = _keeping(bench, run)
     next_command = f"steptime try {shlex.quote(str(recording))}"
-    return Told(folder, render_lab(read_results(folder), own_size, next_command), interrupted)
+    return Told(folder, render_lab(read_results(folder), own_size, next_command), status)
 
 
 def _try_sizes(bench: Bench, sizes: Sizes, own_size: int | None) -> None:
@@ -162,8 +159,21 @@ def _bench(folder: Path, wishes: Wishes, executor: Executor) -> Bench:
     if not wishes.quiet:
         where = "in the job's own folder" if stand.outputs is None else f"in private copies ({NOT_CONTAINED})"
         say(f"{len(plan.arms)} to try, {where}; Ctrl-C keeps what is done")
+        _say_what_it_takes(plan, wishes.budget)
     tell = (lambda _: None) if wishes.quiet else TrialAnnouncer(say).show
     return Bench(stand, plan, known.runs, budget=wishes.budget, executor=executor, tell=tell)
+
+
+def _say_what_it_takes(plan: Plan, budget: Budget) -> None:
+    """Where the way to a job's first step is so long that the budget pays for too few processes."""
+    each = plan.start_seconds + SECONDS
+    needed = PROOF * each
+    if budget.left() < needed:
+        say(
+            f"Each process takes about {format_duration(plan.start_seconds * 1e9)} to its first step: the budget pays "
+            f"for {max(0, int(budget.left() / each))} of them, and two rounds of one change take {PROOF}: "
+            f"--budget {ceil(needed / 60)}m"
+        )
 
 
 def go_on(folder: Path, wishes: Wishes) -> Told:
@@ -213,22 +223,39 @@ def advice_of(proposals: Sequence[Proposal]) -> tuple[str, ...]:
 def _conduct(folder: Path, proposals: Sequence[Proposal], wishes: Wishes) -> Told:
     plan = read_results(folder).plan
     next_command = f"steptime try --resume {shlex.quote(str(folder))}"
-    interrupted = False
     with _executor(Path(plan.recording), wishes) as executor:
         bench = _bench(folder, wishes, executor)
-        try:
-            with _interruptible():
-                judgements = bench.conduct(0, plan.arms, later=PROOF)
-                taken, _ = combine(bench, judgements)
-                if taken is not None:
-                    _patch(bench, taken, proposals, wishes)
-                next_command = _next(judgements, proposals, folder, wishes)
-        except KeyboardInterrupt:
-            interrupted = True
-            say("interrupted: what was run is kept")
-            bench.settle(0, plan.arms)
+
+        def run() -> None:
+            nonlocal next_command
+            judgements = bench.conduct(0, plan.arms, later=PROOF)
+            taken, _ = combine(bench, judgements)
+            if taken is not None:
+                _patch(bench, taken, proposals, wishes)
+            next_command = _next(judgements, proposals, folder, wishes)
+
+        status = _keeping(bench, run)
     _not_contained(bench)
-    return Told(folder, render(read_results(folder), advice_of(proposals), next_command), interrupted)
+    return Told(folder, render(read_results(folder), advice_of(proposals), next_command), status)
+
+
+def _keeping(bench: Bench, run: Callable[[], None]) -> int:
+    """Runs a trial; whatever ends it early, what was run is judged and told. Returns the exit status. Raises
+    NothingMeasuredError where the job as it is was not run at all."""
+    try:
+        with _interruptible():
+            run()
+        return 0
+    except KeyboardInterrupt:
+        say("interrupted: what was run is kept")
+        status = INTERRUPTED
+    except NothingMeasuredError as error:
+        if usual_step(bench.runs) is None:
+            raise
+        say(str(error))
+        status = error.exit_status
+    bench.settle(0, bench.plan.arms)
+    return status
 
 
 def _not_contained(bench: Bench) -> None:
@@ -293,7 +320,7 @@ def tell_trial(told: Told, output: str | None, *, as_json: bool) -> int:
     write_output(output, told.text, told.folder)
     if results is not None:
         say(f"Wrote {results}")
-    return INTERRUPTED if told.interrupted else 0
+    return told.status
 
 
 def write_output(output: str | None, text: str, folder: Path | None) -> None:

@@ -129,11 +129,11 @@ class Bench:
             self._go([[self._rehearsal(stage, baseline, 0, ())]])
         tried: list[Arm] = []
         for begin in range(0, len(arms), self._executor.width):
-            alive = sum(not self._settled(stage, arm) for arm in tried)
-            needed = self._cost(stage) * (1 + processes_of(alive + 1) * LEAST_ROUNDS) if tried else 0.0
-            if self._left(stage, later if tried else 0) <= needed / self._executor.width:
-                break
             several = arms[begin : begin + self._executor.width]
+            alive = [*(arm for arm in tried if not self._settled(stage, arm)), *several]
+            needed = self._seconds(stage) + LEAST_ROUNDS * self._round_seconds(stage, alive)
+            if self._left(stage, later if tried else 0) <= (needed if tried else 0.0):
+                break
             new = [arm for arm in several if not self._known(stage, arm.name)]
             self._go([[self._rehearsal(stage, arm, number, patched)] for number, arm in enumerate(new)])
             tried += several
@@ -142,10 +142,10 @@ class Bench:
     def _rounds(self, stage: int, tried: Sequence[Arm], baseline: Arm, patched: Patched, later: int) -> None:
         while (round_ := self._rounds_done(stage)) < MAX_ROUNDS:
             going = [arm for arm in tried if not self._settled(stage, arm)]
-            going = going[: self._affordable(stage, round_, len(going), later)]
-            if not going:
+            paid = self._affordable(stage, round_, going, later)
+            if not paid:
                 return
-            self._round(stage, round_, going, baseline, patched)
+            self._round(stage, round_, paid, baseline, patched)
 
     def _round(self, stage: int, round_: int, going: Sequence[Arm], baseline: Arm, patched: Patched) -> None:
         """One round, or as many at once as the executor has room for."""
@@ -256,30 +256,37 @@ class Bench:
     def _rounds_done(self, stage: int) -> int:
         return len({run.round for run in self.of(stage) if run.arm == CONTROL and not run.rehearsal})
 
-    def _cost(self, stage: int) -> float:
-        """Seconds of a timed process, by those of the stage that were run, else by what is known besides."""
+    def _seconds(self, stage: int, arm: str = BASELINE) -> float:
+        """That a timed process of an arm takes: as those that were run, else as its rehearsal lets expect, else as the
+        job as it is."""
         for runs in (self.of(stage), self.runs):
-            timed = [run.seconds for run in runs if not run.rehearsal]
+            own = [run for run in runs if run.arm == arm]
+            timed = [run.seconds for run in own if not run.rehearsal]
             if timed:
                 return fmean(timed)
-        if not self.runs:
-            return self.plan.start_seconds
-        more = (self._steps() - REHEARSED_STEPS + WARM_UP - FINGERPRINTS) * self._usual()
-        return fmean(run.seconds for run in self.runs) + max(0.0, more)
+            if own:
+                more = (self._steps() - REHEARSED_STEPS + WARM_UP - FINGERPRINTS) * self._usual()
+                return own[0].seconds + max(0.0, more)
+        return self._seconds(stage) if arm != BASELINE else self.plan.start_seconds
+
+    def _round_seconds(self, stage: int, arms: Sequence[Arm]) -> float:
+        """Of a round of these arms."""
+        others = processes_of(len(arms)) - len(arms)
+        own = sum(self._seconds(stage, arm.name) for arm in arms)
+        return (own + others * self._seconds(stage)) / self._executor.width
 
     def _left(self, stage: int, later: int) -> float:
-        return self.budget.left() - self.budget.reserve(later * self._cost(stage))
+        return self.budget.left() - self.budget.reserve(later * self._seconds(stage))
 
-    def _affordable(self, stage: int, round_: int, arms: int, later: int) -> int:
-        """How many of the arms, the first ones, the budget pays for. One round alone says nothing: arms are begun only
-        where a second one can follow. The first arm may use what later stages would need."""
+    def _affordable(self, stage: int, round_: int, going: Sequence[Arm], later: int) -> Sequence[Arm]:
+        """The arms, the first ones, that the budget pays for. One round alone says nothing: arms are begun only where a
+        second one can follow. The first arm may use what later stages would need."""
         rounds = max(1, LEAST_ROUNDS - round_)
-        a_round = self._cost(stage) / self._executor.width
-        for count in range(arms, 0, -1):
+        for count in range(len(going), 0, -1):
             left = self._left(stage, later if count > 1 or round_ >= LEAST_ROUNDS else 0)
-            if left >= a_round * processes_of(count) * rounds:
-                return count
-        return 0
+            if left >= self._round_seconds(stage, going[:count]) * rounds:
+                return going[:count]
+        return ()
 
     def _eta(self, turn: Turn) -> float | None:
         """Seconds until the arms of this round have been through the rounds that they need."""
@@ -287,7 +294,7 @@ class Bench:
             return None
         going = {run.arm for run in self.of(turn.stage) if not run.rehearsal} - {BASELINE, CONTROL}
         rounds = max(1, MIN_ROUNDS - turn.round)
-        a_round = self._cost(turn.stage) * processes_of(max(1, len(going))) / self._executor.width
+        a_round = self._seconds(turn.stage) * processes_of(max(1, len(going))) / self._executor.width
         return min(max(0.0, self.budget.left()), a_round * rounds)
 
     def _check(self, run: Run) -> None:

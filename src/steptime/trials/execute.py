@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+import signal
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
@@ -26,6 +27,7 @@ from steptime.trials.working_copy import Outputs, make_copy, offline_environment
 
 OUTSIDE = "writes outside of its folder: "
 """How the probe's notes begin on files that no private copy contains (capture/probe/changes/outside)."""
+NO_INPUT = "in a trial a job's input is empty: give what it asks for in its options"
 LAST_LINES = 3
 """Of a failed job's output that are told."""
 LAST_BYTES = 4000
@@ -235,6 +237,9 @@ def _failure(outcome: Outcome) -> str:
         what = "It ended without a training step"
     else:
         what = f"It ended by signal {outcome.signal}" if outcome.signal else f"It ended with status {outcome.status}"
+        what += ", as the kernel ends what it has no memory for" * (outcome.signal == signal.SIGKILL)
+    if "EOFError" in said:
+        said += f" ({NO_INPUT})"
     return f"{what}: {said}" if said else what
 
 
