@@ -102,6 +102,21 @@ def test_dead_gradients_break_any_promise_whatever_the_loss_says(promise: Promis
     assert "conv.weight" in judgement.sentence
 
 
+def test_gradients_that_die_in_the_second_step_are_dead() -> None:
+    first = ((("conv.weight", 1.0), ("fc.weight", 2.0)), (("conv.weight", 1.1), ("fc.weight", 2.1)))
+    later = (first[0], (("conv.weight", 0.0), ("fc.weight", 2.1)))
+    baseline, own = (
+        replace(each, norms=norms) for each, norms in zip(rehearsals(ARM, NORMS), (first, later), strict=True)
+    )
+    assert judge(ARM, (baseline, own, *trial(quiet(), ARM, speed=3.0))).agreement is Agreement.DEAD_GRADIENTS
+
+
+def test_an_arm_whose_gradients_were_not_seen_is_not_adopted() -> None:
+    baseline, own = rehearsals(ARM, NORMS)
+    judgement = judge(ARM, (baseline, replace(own, norms=()), *trial(quiet(), ARM, speed=3.0)))
+    assert (judgement.verdict, judgement.agreement) == (Verdict.UNDECIDED, Agreement.NOT_SEEN)
+
+
 def test_wild_gradients_count_unless_the_batches_are_others() -> None:
     wild = ((("conv.weight", 1.5), ("fc.weight", 2.0)),)
     runs = trial(quiet(), ARM, speed=3.0)

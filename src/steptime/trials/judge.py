@@ -154,13 +154,18 @@ def _gradients(arm: Arm, runs: Sequence[Run]) -> Numbers | None:
     """What the rehearsals show to be broken, if anything."""
     rehearsed = {run.arm: run for run in runs if run.rehearsal and run.norms and not run.failure}
     baseline, own = rehearsed.get(BASELINE), rehearsed.get(arm.name)
-    if baseline is None or own is None:
+    if baseline is None:
         return None
+    if own is None:
+        return Numbers(Agreement.NOT_SEEN, "None of its gradients were seen")
+    for before, after in zip(baseline.norms, own.norms, strict=False):
+        dead = parity.compare_gradients(dict(before), dict(after)).dead
+        if dead:
+            more = f" and {len(dead) - 1} more" if len(dead) > 1 else ""
+            return Numbers(
+                Agreement.DEAD_GRADIENTS, f"The gradient of {dead[0]}{more} is zero or gone, and was not before"
+            )
     compared_norms = parity.compare_gradients(dict(baseline.norms[0]), dict(own.norms[0]))
-    if compared_norms.dead:
-        count, first = len(compared_norms.dead), compared_norms.dead[0]
-        more = f" and {count - 1} more" if count > 1 else ""
-        return Numbers(Agreement.DEAD_GRADIENTS, f"The gradient of {first}{more} is zero or gone, and was not before")
     tolerance = parity.LOW_PRECISION if arm.low_precision else parity.FULL_PRECISION
     if not arm.other_data and not compared_norms.within(tolerance):
         return Numbers(
