@@ -24,7 +24,7 @@ from steptime.comparison.comparison import (
     Run,
     Told,
 )
-from steptime.comparison.noise import FLOOR, PART, assumed_noise, beyond, measured_noise, outcome_of
+from steptime.comparison.noise import FLOOR, PART, WIDEST, assumed_noise, beyond, measured_noise, outcome_of
 from steptime.comparison.pieces import pieces_between
 from steptime.comparison.settings import commit_words, samples_per_step, settings_between
 from steptime.comparison.trend import trend_of
@@ -177,7 +177,8 @@ def _memory(one: ProcessReport, other: ProcessReport) -> Difference | None:
     before, after = _exact(one.peak_bytes), _exact(other.peak_bytes)
     share = RESIDENT_FLOOR if "cpu" in (one.case.step.device, other.case.step.device) else ALLOCATED_FLOOR
     change = beyond(difference_of(after, before), share * max(before.value, after.value))
-    return Difference("memory", "peak memory", before, after, change, outcome_of(change, before.value))
+    outcome = outcome_of(change, before.value, max(WIDEST, 2 * share))
+    return Difference("memory", "peak memory", before, after, change, outcome)
 
 
 def _exact(count: int) -> Estimate:

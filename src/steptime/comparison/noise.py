@@ -58,11 +58,12 @@ def beyond(change: Estimate, floor: float) -> Estimate:
     return Estimate(change.value, change.value - low, change.value + high, change.samples, change.unit)
 
 
-def outcome_of(change: Estimate, scale: float) -> Outcome:
-    """What an interval says. scale: what a relative difference is taken of."""
+def outcome_of(change: Estimate, scale: float, widest: float = WIDEST) -> Outcome:
+    """What an interval says. scale: what a relative difference is taken of; widest: relative, how far an interval may
+    reach that still rules out a difference."""
     if change.low > 0:
         return Outcome.MORE
     if change.high < 0:
         return Outcome.LESS
     reach = max(-change.low, change.high)
-    return Outcome.NONE if reach <= WIDEST * scale else Outcome.UNDECIDED
+    return Outcome.NONE if reach <= widest * scale else Outcome.UNDECIDED

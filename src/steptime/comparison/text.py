@@ -16,39 +16,46 @@ from steptime.report.printable import one_line, printable, shorten
 
 LINES = 25
 COLUMNS = 80
-_LEAST_PARTS, _MOST_PARTS = 3, 6
-_LEAST_PIECES, _MOST_PIECES = 0, 4
-_LEAST_SETTINGS, _MOST_SETTINGS = 1, 6
-_MOST_RUNS = 9
+_LEAST = (1, 2, 2, 0)
+_MOST = (6, 9, 6, 4)
+"""Rows of what was set otherwise, of runs, of accounts and of parts: at least, and where there is room."""
+_MOST_VERDICTS = 3
 _SIGNS = {Fate.APPEARED: "new", Fate.VANISHED: "gone", Fate.GREW: "grew", Fate.SHRANK: "shrank"}
 
 
 def render(comparison: Comparison) -> str:
     """The whole text, with a line feed at its end."""
     head = [*_heading(comparison), ""]
-    tail = ["", *_wrapped(comparison.sentence, "", 5), *_verdicts(comparison), *_remarks(comparison)]
+    tail = ["", *_wrapped(comparison.sentence, 4), *_verdicts(comparison), *_remarks(comparison)]
     tail += [f"Next:  {one_line(comparison.next_command)}"] if comparison.next_command else []
-    several = len(comparison.runs) > 2
-    table = _runs(comparison) if several else []
-    room = LINES - len(head) - len(tail) - len(table) - 2
-    settings, parts, pieces = _shares(comparison, room)
-    body = [*_settings(comparison.settings, settings), *table, *_differences(comparison, parts)]
-    lines = [*head, *body, *_pieces(comparison.pieces, pieces), *tail]
-    return "".join(f"{printable(line)}\n" for line in lines)
-
-
-def _shares(comparison: Comparison, room: int) -> tuple[int, int, int]:
-    """Rows of settings, of accounts and of pieces: each its least, then more of each in turn, as there is room."""
-    has = [len(comparison.settings), len(comparison.parts), len(comparison.pieces)]
-    most = [min(most, count) for most, count in zip((_MOST_SETTINGS, _MOST_PARTS, _MOST_PIECES), has, strict=True)]
-    given = [
-        min(least, count) for least, count in zip((_LEAST_SETTINGS, _LEAST_PARTS, _LEAST_PIECES), has, strict=True)
+    settings, runs, parts, pieces = _shares(comparison, LINES - len(head) - len(tail))
+    body = [
+        *_settings(comparison.settings, settings),
+        *_runs(comparison, runs),
+        *_differences(comparison, parts),
+        *_pieces(comparison.pieces, pieces),
     ]
+    return "".join(f"{printable(line)}\n" for line in (*head, *body, *tail))
+
+
+def _shares(comparison: Comparison, room: int) -> tuple[int, int, int, int]:
+    """Rows of settings, runs, accounts and pieces: each its least, then more of each in turn, as there is room."""
+    several = len(comparison.runs) if len(comparison.runs) > 2 else 0
+    has = (len(comparison.settings), several, len(comparison.parts), len(comparison.pieces))
+    most = [min(limit, count) for limit, count in zip(_MOST, has, strict=True)]
+    given = [min(limit, count) for limit, count in zip(_LEAST, has, strict=True)]
+    others = (comparison.sample, comparison.memory)
+    room -= 2 + sum(each is not None for each in others) + (2 if several else 0) + (not comparison.settings)
+    room -= any(_moved(part) for part in comparison.parts[_MOST[2] :])
     while sum(given) < room and given != most:
-        for place in range(3):
+        for place in range(len(given)):
             if given[place] < most[place] and sum(given) < room:
                 given[place] += 1
-    return given[0], given[1], given[2]
+    return given[0], given[1], given[2], given[3]
+
+
+def _moved(difference: Difference) -> bool:
+    return difference.outcome in (Outcome.MORE, Outcome.LESS)
 
 
 def _heading(comparison: Comparison) -> list[str]:
@@ -78,16 +85,18 @@ def _settings(settings: Sequence[Setting], room: int) -> list[str]:
     return lines
 
 
-def _runs(comparison: Comparison) -> list[str]:
+def _runs(comparison: Comparison, room: int) -> list[str]:
     """Every run's step; of many the first and the last ones."""
+    if not room:
+        return []
     runs = list(enumerate(comparison.runs, 1))
-    shown = runs if len(runs) <= _MOST_RUNS else [runs[0], *runs[-_MOST_RUNS + 1 :]]
+    shown = runs if len(runs) <= room else [runs[0], *runs[len(runs) - room + 1 :]]
     lines = [f"    {'run':<36}{'commit':<13}{'step':>9}{'against 1':>15}"]
     for number, run in shown:
         change = relative(run.against_first) if run.against_first is not None else None
         told = "" if change is None else _change(change.value, run.against_first)
-        label = shorten(one_line(run.label), 35)
-        lines.append(f"{number:>3} {label:<36}{run.commit:<13}{format_duration(run.step.value):>9}{told:>15}")
+        label, commit = shorten(one_line(run.label), 35), shorten(one_line(run.commit), 12)
+        lines.append(f"{number:>3} {label:<36}{commit:<13}{format_duration(run.step.value):>9}{told:>15}".rstrip())
     if len(runs) > len(shown):
         lines.append(f"    ({len(runs) - len(shown)} runs between them are left out)")
     return lines
@@ -104,10 +113,9 @@ def _differences(comparison: Comparison, room: int) -> list[str]:
     lines = [f"  {'':<14}{'A':>10}{'B':>10}{'change':>11}{'95 % interval':>21}"]
     rows = [comparison.step, *([comparison.sample] if comparison.sample else []), *comparison.parts[:room]]
     lines += [_row(row) for row in rows]
-    rest = comparison.parts[room:]
-    changed = sum(part.outcome in (Outcome.MORE, Outcome.LESS) for part in rest)
-    if changed:
-        lines.append(f"    (and {len(rest)} more, {changed} of them beyond noise)")
+    rest = comparison.parts[_MOST[2] :]
+    if any(map(_moved, rest)):
+        lines.append(f"    (and {len(comparison.parts) - room} more, {sum(map(_moved, rest))} of them beyond noise)")
     if comparison.memory is not None:
         lines.append(_row(comparison.memory))
     return lines
@@ -157,7 +165,10 @@ def _verdicts(comparison: Comparison) -> list[str]:
     lines = [check_line(check) for check in comparison.checks if check.ruling is not Ruling.PASSED]
     if comparison.checks and not lines:
         lines = [f"Gate:  {len(comparison.checks)} of {len(comparison.checks)} bounds hold"]
-    return [shorten(line, COLUMNS) for line in lines[:4]]
+    left_out = len(lines) - _MOST_VERDICTS
+    more = f" (and {left_out} more)" if left_out > 0 else ""
+    shown = [shorten(line, COLUMNS) for line in lines[:_MOST_VERDICTS]]
+    return [*shown[:-1], shorten(shown[-1], COLUMNS - len(more)) + more] if shown else []
 
 
 def check_line(check: Check) -> str:
@@ -168,14 +179,14 @@ def check_line(check: Check) -> str:
 def _remarks(comparison: Comparison) -> list[str]:
     lines = []
     if comparison.trend is not None:
-        lines += _wrapped(f"Trend: {comparison.trend.sentence}", "", 2)
-    lines += [shorten(f"Mind:  {caveat}", COLUMNS) for caveat in comparison.caveats[:1]]
+        lines += _wrapped(f"Trend: {comparison.trend.sentence}", 1)
+    lines += [shorten(f"Mind:  {one_line(caveat)}", COLUMNS) for caveat in comparison.caveats[:1]]
     noise = comparison.noise
-    known = "measured" if noise.measured else "assumed; --repeat measures it"
-    return [*lines, f"Noise: {format_share(noise.floor)} of a step between runs is allowed for ({known})"]
+    known = "measured" if noise.measured else "assumed; see --repeat"
+    return [*lines, f"Noise: {format_share(noise.floor)} of a step is allowed for between runs ({known})"]
 
 
-def _wrapped(text: str, indent: str, lines: int) -> list[str]:
-    wrapper = textwrap.TextWrapper(COLUMNS, initial_indent=indent, subsequent_indent=indent, max_lines=lines)
+def _wrapped(text: str, lines: int) -> list[str]:
+    wrapper = textwrap.TextWrapper(COLUMNS, max_lines=lines)
     wrapper.placeholder = " …"
     return wrapper.wrap(one_line(text))

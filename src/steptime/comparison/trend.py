@@ -13,7 +13,7 @@ import numpy as np
 
 from steptime.comparison.comparison import Level, Trend
 from steptime.estimates import Jump, jumps, slope_of
-from steptime.quantities import format_duration, format_share
+from steptime.quantities import Estimate, format_duration, format_share
 from steptime.report.report import Report
 
 
@@ -24,10 +24,13 @@ def trend_of(reports: Sequence[Report], floor: float) -> Trend:
     found = jumps(values, floor, [max(step.high - step.value, step.value - step.low) for step in steps])
     slope = slope_of(values) if len(values) >= 4 else None
     levels = tuple(Level(each.at, each.before, each.after, each.confirmed) for each in found)
-    return Trend(slope, levels, _sentence(found, len(values)))
+    return Trend(slope, levels, _sentence(found, slope, len(values)))
 
 
-def _sentence(found: Sequence[Jump], count: int) -> str:
+def _sentence(found: Sequence[Jump], slope: Estimate | None, count: int) -> str:
+    if not found and slope is not None and (slope.low > 0 or slope.high < 0):
+        word = "longer" if slope.value > 0 else "shorter"
+        return f"From run to run the step gets {format_share(abs(slope.value))} {word} (median of all pairs)."
     if not found:
         return f"The step's time keeps its level over the {count} runs, as far as noise tells."
     told = [

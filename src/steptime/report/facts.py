@@ -24,7 +24,7 @@ _RESIDENT, _ALLOCATED = 1, 2
 def facts_of_process(process: Process) -> Facts:
     """Of a recorded process: its switches, its modules and the changes of a trial that were live in it."""
     roots = ", ".join(
-        f"{root.type} of {root.parameters} parameters{', compiled' if root.compiled else ''}"
+        f"{root.type} of {root.parameters} parameter tensors{', compiled' if root.compiled else ''}"
         for root in process.roots
         if root.parameters
     )

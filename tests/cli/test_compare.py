@@ -1,0 +1,167 @@
+"""`steptime compare` as a user and as a CI system run it; the commands of docs/ci.md among it."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shlex
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from xml.etree import ElementTree
+
+import pytest
+from stored_reports import REPORTS, longer_by, stored
+
+from steptime.report import json as report_json
+
+Steptime = Callable[..., "subprocess.CompletedProcess[str]"]
+ROOT = Path(__file__).resolve().parents[2]
+ENTRY = "from steptime.cli.main import entry; entry()"
+
+
+@pytest.fixture
+def slow(tmp_path: Path) -> Path:
+    path = tmp_path / "slow.json"
+    path.write_text(report_json.render(longer_by(stored("quiet-2"), "host", 20e6)))
+    return path
+
+
+def test_two_reports_are_compared_on_standard_output(steptime: Steptime) -> None:
+    run = steptime("compare", REPORTS / "quiet-1.json", REPORTS / "quiet-2.json")
+    assert run.returncode == 0
+    assert "No difference found" in run.stdout
+    assert run.stderr == ""
+
+
+def test_a_breach_ends_with_one_and_a_line(steptime: Steptime, slow: Path, tmp_path: Path) -> None:
+    gate = tmp_path / "gate.xml"
+    bounds = "step>5%, memory>50%"
+    run = steptime("compare", REPORTS / "quiet-1.json", slow, "--fail-on", bounds, "-o", gate)
+    assert run.returncode == 1
+    lines = [line for line in run.stderr.splitlines() if "BREACHED" in line]
+    assert len(lines) == 1
+    assert re.match(r"steptime: BREACHED step>5%: step changed by \+\d+ % \(\+", lines[0])
+    suite = ElementTree.parse(gate).getroot().find("testsuite")
+    assert suite is not None
+    assert (suite.get("tests"), suite.get("failures")) == ("2", "1")
+
+
+def test_undecided_fails_only_when_strict(steptime: Steptime) -> None:
+    words = ("compare", REPORTS / "quiet-1.json", REPORTS / "busy-1.json", "--fail-on", "step>5%")
+    assert steptime(*words).returncode == 0
+    strict = steptime(*words, "--strict")
+    assert strict.returncode == 1
+    assert "UNDECIDED step>5%" in strict.stderr
+
+
+def test_json_goes_to_standard_output_alone(steptime: Steptime, slow: Path) -> None:
+    run = steptime("compare", REPORTS / "quiet-1.json", slow, "--json")
+    document = json.loads(run.stdout)
+    assert document["schema_version"] == 1
+    assert document["step"]["outcome"] == "more"
+
+
+def test_every_format_is_written_and_none_overwritten(steptime: Steptime, slow: Path, tmp_path: Path) -> None:
+    files = [tmp_path / f"out.{kind}" for kind in ("txt", "md", "json", "html", "xml")]
+    words = [word for file in files for word in ("-o", file)]
+    run = steptime("compare", REPORTS / "quiet-1.json", slow, *words)
+    assert run.returncode == 0
+    assert all(file.stat().st_size > 300 for file in files)
+    assert run.stderr.count("Wrote ") == len(files)
+    again = steptime("compare", REPORTS / "quiet-1.json", slow, *words)
+    assert again.returncode == 1
+    assert "(output-exists)" in again.stderr
+
+
+@pytest.mark.parametrize(
+    ("words", "status", "slug"),
+    [
+        (("a.json",), 2, "compare-two"),
+        (("nowhere", "else"), 1, "no-recording"),
+        (("quiet-1.json", "quiet-2.json", "--fail-on", "speed>5%"), 2, "gate-bound"),
+        (("quiet-1.json", "quiet-2.json", "-o", "gate.pdf"), 1, "output-format"),
+        (("quiet-1.json", "quiet-2.json", "--noise", "x"), 2, "usage"),
+    ],
+)
+def test_what_cannot_be_followed_is_refused_in_a_sentence(
+    steptime: Steptime, words: tuple[str, ...], status: int, slug: str
+) -> None:
+    run = steptime("compare", *(str(REPORTS / word) if word.startswith("quiet") else word for word in words))
+    assert run.returncode == status
+    assert run.stdout == ""
+    assert run.stderr.strip().endswith(f"({slug})")
+    assert len(run.stderr.splitlines()) == 1
+
+
+def test_the_summary_of_a_step_of_github_is_appended_to(slow: Path, tmp_path: Path) -> None:
+    summary = tmp_path / "summary.md"
+    summary.write_text("# before\n")
+    command = [sys.executable, "-c", ENTRY, "compare", str(REPORTS / "quiet-1.json"), str(slow), "--fail-on", "step>5%"]
+    environment = {**os.environ, "GITHUB_STEP_SUMMARY": str(summary)}
+    run = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=120, check=False)
+    assert run.returncode == 1
+    text = summary.read_text(encoding="utf-8")
+    assert text.startswith("# before\n# steptime: quiet")
+    assert "**breached**" in text
+
+
+def test_no_source_leaves_lines_out(steptime: Steptime, slow: Path) -> None:
+    words = ("compare", REPORTS / "quiet-1.json", REPORTS / "busy-1.json", "--json")
+    assert "decode_png" in steptime(*words).stdout
+    assert "decode_png" not in steptime(*words, "--no-source").stdout
+
+
+# -- docs/ci.md ------------------------------------------------------------------------------------------------------
+
+JOB = """
+import torch
+model = torch.nn.Linear(64, 64)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+for step in range(40):
+    optimizer.zero_grad()
+    model(torch.ones(64, 64)).sum().backward()
+    optimizer.step()
+"""
+
+
+def workflow_commands() -> list[str]:
+    """The lines that the workflow of docs/ci.md runs, folded ones as one; what installs left out."""
+    text = (ROOT / "docs" / "ci.md").read_text(encoding="utf-8")
+    block = re.search(r"^```yaml\n(.*?)^```", text, re.MULTILINE | re.DOTALL)
+    assert block is not None
+    found = []
+    for kind, body in re.findall(r"^ *run: ([|>])\n((?:^ {10,}.*\n)+)", block[1], re.MULTILINE):
+        lines = [line.strip() for line in body.splitlines()]
+        found += [" ".join(lines)] if kind == ">" else lines
+    return found
+
+
+def test_the_workflow_of_the_docs_runs(tmp_path: Path) -> None:
+    pytest.importorskip("torch")
+    for name in ("base", "change"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "train.py").write_text(JOB)
+    (tmp_path / "bin").mkdir()
+    for name, words in (("steptime", [sys.executable, "-c", ENTRY]), ("python", [sys.executable])):
+        (tmp_path / "bin" / name).write_text(f'#!/bin/sh\nexec {shlex.join(words)} "$@"\n')
+        (tmp_path / "bin" / name).chmod(0o755)
+    path = f"{tmp_path / 'bin'}:{os.environ['PATH']}"
+    summary = tmp_path / "summary.md"
+    environment = {**os.environ, "PATH": path, "OMP_NUM_THREADS": "1", "XDG_CACHE_HOME": str(tmp_path / "cache"),
+                   "GITHUB_STEP_SUMMARY": str(summary)}  # fmt: skip
+    commands = workflow_commands()
+    assert sum(command.startswith("steptime run") for command in commands) == 3
+    assert commands[-1].startswith("steptime compare")
+    *measure, compare = commands
+    done = subprocess.run(["sh", "-ec", "\n".join([*measure, "cd ..", f"{compare} || echo status $?"])], cwd=tmp_path,
+                          env=environment, capture_output=True, text=True, timeout=300, check=False)  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    assert {path.name for path in tmp_path.glob("gate.*")} == {"gate.xml", "gate.html"}
+    suite = ElementTree.parse(tmp_path / "gate.xml").getroot().find("testsuite")
+    assert suite is not None
+    assert [case.get("name") for case in suite.findall("testcase")] == ["step>5%", "memory>10%"]
+    assert ("status 1" in done.stdout) is (suite.get("failures") != "0")
+    assert summary.read_text(encoding="utf-8").startswith("# steptime: base-1 against change")
