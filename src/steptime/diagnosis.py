@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 
 from steptime._version import __version__
@@ -23,15 +24,17 @@ from steptime.hardware.ceilings import FILE_NAME, known
 from steptime.hardware.ceilings import load as load_machine
 from steptime.hardware.datasheet import look_up
 from steptime.hardware.machine import Machine
-from steptime.kineto.gather import gather, is_traces
+from steptime.kineto.gather import Gathered, RankFiles, gather, is_traces
 from steptime.kineto.reader import DEFAULT_MAX_SIZE
 from steptime.kineto.table import Trace
 from steptime.kineto.windows import read_rank
 from steptime.ledger.account import device_of
 from steptime.ledger.recorded import RecordedAccount, account_for_process, operator_time
 from steptime.ledger.trace_steps import FoundSteps, find_steps
-from steptime.ranks.compare import compare
+from steptime.memory.over_time import OverTime
+from steptime.ranks.compare import compare, telling
 from steptime.ranks.comparison import RankComparison
+from steptime.ranks.fleet import LOCAL, Reduced, reduce_all
 from steptime.ranks.recorded import summarise_process
 from steptime.ranks.summarise import summarise
 from steptime.ranks.summary import RankSummary
@@ -41,6 +44,7 @@ from steptime.report import json
 from steptime.report.compose import compose
 from steptime.report.cost import cost_of
 from steptime.report.facts import Facts, facts_of_process, facts_of_trace, peak_bytes
+from steptime.report.memory_samples import sampled_memory
 from steptime.report.report import Cost, Environment, ProcessReport, Report, Verdict
 from steptime.report.steps import StepSeries, series_of_process, series_of_trace
 from steptime.report.trials import trial_report
@@ -50,16 +54,26 @@ from steptime.trials.lookup import is_trial, newest_trial
 from steptime.trials.results import read_results
 
 DETAILED_RANKS = 32
-MOST_ROWS = 100
-"""Kernels, gaps, operators and chains that are kept of each further rank: the longest."""
+"""Ranks that are looked at whole; of more, those that tell most."""
+MOST_TOLD = 8
+"""Sentences about single ranks."""
 LEAST_STEPS = 3
 """Steady steps without which nothing is said."""
 
 
-def diagnose_paths(paths: Sequence[str], *, max_size: int = DEFAULT_MAX_SIZE, cache: bool = True) -> Report:
+def diagnose_paths(
+    paths: Sequence[str],
+    *,
+    max_size: int = DEFAULT_MAX_SIZE,
+    cache: bool = True,
+    engine: str | None = None,
+    workers: int | None = None,
+) -> Report:
     """The report of a recording, of traces (of one job), or of a report that was saved as JSON.
 
-    max_size: bytes of JSON that are read of a rank's traces. cache: whether large ones are remembered.
+    max_size: bytes of JSON that are read of a rank's traces. cache: whether large ones are remembered. engine: where
+    ranks are reduced (`ranks.fleet.ENGINES`); None: here, one by one, and in worker processes where there are more than
+    DETAILED_RANKS. workers: of the engine, by default as many as there are CPUs.
     """
     first = Path(paths[0])
     if len(paths) == 1 and json.is_report(first):
@@ -73,6 +87,10 @@ def diagnose_paths(paths: Sequence[str], *, max_size: int = DEFAULT_MAX_SIZE, ca
     if folder is not None:
         raise UsageError("several-recordings", f"{folder} is a recording among several paths: give one alone.")
     found = gather(paths, max_size=max_size)
+    if engine is not None or len(found.ranks) > DETAILED_RANKS:
+        reduced = reduce_all(found.ranks, engine=engine or LOCAL, workers=workers, max_size=max_size, cache=cache)
+        read = partial(read_rank, max_size=max_size, cache=cache)
+        return _diagnose_fleet(found, reduced, read, " ".join(map(shlex.quote, paths)))
     traces = (read_rank(rank, max_size=max_size, cache=cache) for rank in found.ranks)
     return diagnose_traces(traces, " ".join(map(shlex.quote, paths)), found.problems)
 
@@ -123,6 +141,7 @@ class _Found:
     peak_bytes: int | None
     series: StepSeries
     excerpt: Excerpt | None
+    memory: OverTime | None
 
 
 def _find(
@@ -147,13 +166,14 @@ def _find(
         peak_bytes=peak_bytes(process),
         series=series_of_process(layout.timeline, account.ledger),
         excerpt=excerpt_of_process(process, steps, account, machine) if detailed else None,
+        memory=sampled_memory(process, int(steps.begin[0])),
     )
 
 
 def _judge_found(found: _Found, ranks: RankComparison | None) -> ProcessReport:
     case = found.case if found.rank is None else beside(found.case, found.rank, ranks)
     judged = _judge(found.name, found.rank, case, found.cost, found.durations, found.steady, found.notes)
-    return replace(judged, peak_bytes=found.peak_bytes, series=found.series, excerpt=found.excerpt)
+    return replace(judged, peak_bytes=found.peak_bytes, series=found.series, excerpt=found.excerpt, memory=found.memory)
 
 
 def _compared(
@@ -207,26 +227,38 @@ def diagnose_traces(traces: Iterable[Trace], source: str, problems: tuple[str, .
     told = (f"{each.name}: {said}" if len(seen) > 1 else said for each in seen for said in each.damage)
     environment = Environment("", "", seen[0].device, "", "", __version__, len(seen), facts=seen[0].facts)
     notes = ranks.notes if ranks is not None else ()
-    return compose(source, environment, reports, (*problems, *empty, *told, *notes, *_missing(seen)), ranks)
+    missing = _missing([each.world for each in seen])
+    return compose(source, environment, reports, (*problems, *empty, *told, *notes, *missing), ranks)
 
 
-def _missing(seen: Sequence[_Seen]) -> tuple[str, ...]:
-    """What traces of some ranks of a larger job leave open."""
-    world = max((each.world or 0 for each in seen), default=0)
-    if len(seen) < 2 or world <= len(seen):
+def _missing(worlds: Sequence[int | None]) -> tuple[str, ...]:
+    """What traces of some ranks of a larger job leave open. worlds: what each of them says of the job's size."""
+    world = max((each or 0 for each in worlds), default=0)
+    if len(worlds) < 2 or world <= len(worlds):
         return ()
-    return (f"These are {len(seen)} of the job's {world} ranks: one that is not among them may be later.",)
+    return (f"These are {len(worlds)} of the job's {world} ranks: one that is not among them may be later.",)
 
 
-def _trimmed(case: Case) -> Case:
-    """A case with what has nearly all of the time: a thousand ranks are kept at once."""
-    return replace(
-        case,
-        operators=case.operators[:MOST_ROWS],
-        kernels=case.kernels[:MOST_ROWS],
-        gaps=case.gaps[:MOST_ROWS],
-        chains=case.chains[:MOST_ROWS],
-    )
+def _diagnose_fleet(
+    found: Gathered, reduced: Sequence[Reduced], read: Callable[[RankFiles], Trace], source: str
+) -> Report:
+    """The report of more ranks than are looked at in detail: all of them beside one another, and the late one, the
+    first, the slowest and a usual one whole."""
+    numbers = {each.summary.rank: each.number for each in reduced if each.summary is not None}
+    told = tuple(said for each in reduced for said in each.told)
+    if not numbers:
+        raise NothingMeasuredError("trace-without-steps", told[0] if told else "There is no trace: no step.")
+    summaries = [each.summary for each in reduced if each.summary is not None]
+    comparison = compare(summaries)
+    chosen = telling(comparison) if comparison is not None else tuple(numbers)
+    traces = [(numbers[rank], read(found.ranks[numbers[rank]])) for rank in chosen]
+    seen = [_look(trace, find_steps(trace), number) for number, trace in traces]
+    ranks = located(comparison, {each.rank: each.case for each in seen})
+    reports = tuple(_judge_trace(each, beside(each.case, each.rank, ranks)) for each in seen)
+    environment = Environment("", "", seen[0].device, "", "", __version__, len(summaries), facts=seen[0].facts)
+    notes = ranks.notes if ranks is not None else ()
+    missing = _missing([summary.world for summary in summaries])
+    return compose(source, environment, reports, (*found.problems, *told[:MOST_TOLD], *notes, *missing), ranks)
 
 
 def _look(trace: Trace, steps: FoundSteps, number: int) -> _Seen:
@@ -237,7 +269,7 @@ def _look(trace: Trace, steps: FoundSteps, number: int) -> _Seen:
     return _Seen(
         name=f"rank {rank}",
         rank=rank,
-        case=looked.case if number < DETAILED_RANKS else _trimmed(looked.case),
+        case=looked.case,
         summary=summarise(trace, looked.borders, looked.windows, looked.ledger, rank=rank),
         walls=tuple(looked.whole.wall.tolist()),
         device=device,

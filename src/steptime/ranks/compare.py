@@ -22,6 +22,8 @@ Int64 = npt.NDArray[np.int64]
 Float64 = npt.NDArray[np.float64]
 NOTICEABLE = 10_000
 """ns: ranks that arrive within ten microseconds of one another arrive together (a network's round trip)."""
+CONSIDERABLE = 0.1
+"""Of the longest wait: who is last in a shorter one says nothing about who is late."""
 ACCOUNTS = tuple(account.name.lower() for account in Account)
 
 
@@ -32,14 +34,15 @@ def compare(summaries: Sequence[RankSummary]) -> RankComparison | None:
         return None
     shared, notes = match(ordered)
     links = chain(shared, _origins(ordered, shared))
-    waiting = _waiting(ordered, shared, links) or waiting_in_series(ordered)
+    watched = waiting_in_series(ordered)
+    waiting = _waiting(ordered, shared, links, all_of_them=watched is None) or watched
     series = late_series(ordered)
     world = max((summary.world or 0 for summary in ordered), default=0)
     return RankComparison(
         accounts=ACCOUNTS,
         rows=tuple(_row(summary, waiting, index) for index, summary in enumerate(ordered)),
         collectives=_collectives(ordered, shared),
-        late=find_late(ordered, waiting, links, series) if waiting is not None else None,
+        late=find_late(ordered, waiting, links, series, watched) if waiting is not None else None,
         series=series,
         clocks=clocks(ordered, shared),
         notes=notes,
@@ -69,9 +72,14 @@ def _origins(summaries: Sequence[RankSummary], shared: Sequence[Shared]) -> Int6
     return origins
 
 
-def _waiting(summaries: Sequence[RankSummary], shared: Sequence[Shared], links: Chain) -> Waiting | None:
-    """From the collectives; None where the ranks have none in common."""
-    if not shared:
+def _waiting(
+    summaries: Sequence[RankSummary], shared: Sequence[Shared], links: Chain, *, all_of_them: bool
+) -> Waiting | None:
+    """From the collectives; None where the ranks have none in common, or not all of them have and there is something
+    better (all_of_them is False)."""
+    if not shared or not (
+        all_of_them or len(np.unique(np.concatenate([each.ranks for each in shared]))) == len(summaries)
+    ):
         return None
     spent = np.zeros(len(summaries))
     for index, summary in enumerate(summaries):
@@ -79,10 +87,22 @@ def _waiting(summaries: Sequence[RankSummary], shared: Sequence[Shared], links: 
         held = union(begin, begin + wait)
         kept, calls = sum(len(each.step) for each in shared), sum(each.calls for each in shared)
         spent[index] = float((held.end - held.begin).sum()) / max(1, summary.steps) * calls / max(1, kept)
-    culprit, longest = blamed(links)
+    culprit, longest, anew = blamed(links)
     longest = np.where(longest >= NOTICEABLE, longest, 0)
     last = np.bincount(culprit, longest, len(summaries)) / max(1, int(longest.sum()))
-    return Waiting(spent, last)
+    counted = anew & (longest > 0) & (longest >= CONSIDERABLE * longest.max(initial=0))
+    times = np.bincount(culprit[counted], minlength=len(summaries))
+    return Waiting(spent, last, times, int(counted.sum()), _waits_by_step(len(summaries), shared))
+
+
+def _waits_by_step(ranks: int, shared: Sequence[Shared]) -> Float64:
+    """(ranks, steps) ns."""
+    steps = max((int(each.step.max(initial=-1)) for each in shared), default=-1) + 1
+    table = np.zeros((ranks, steps))
+    for each in shared:
+        for step in np.unique(each.step).tolist():
+            table[each.ranks, step] += each.waits[:, each.step == step].sum(axis=1)
+    return table
 
 
 def _waits_of(index: int, shared: Sequence[Shared]) -> tuple[Int64, Int64]:
@@ -149,3 +169,12 @@ def _last_of(summaries: Sequence[RankSummary], members: Sequence[Shared]) -> tup
         return None, 0.0
     most = int(weight.argmax())
     return summaries[most].rank, float(weight[most] / weight.sum())
+
+
+def telling(comparison: RankComparison) -> tuple[int, ...]:
+    """The ranks of a large job that are worth a look each: the late one, the first, the slowest and a usual one."""
+    rows = comparison.rows
+    late = comparison.late.ranks[:1] if comparison.late is not None else ()
+    by_step = sorted(rows, key=lambda row: row.step)
+    usual = by_step[len(by_step) // 2]
+    return tuple(dict.fromkeys((*late, rows[0].rank, by_step[-1].rank, usual.rank)))

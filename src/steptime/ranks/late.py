@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from math import erfc, exp, lgamma, log, sqrt
 
 import numpy as np
 import numpy.typing as npt
@@ -24,8 +25,17 @@ OFTEN_OF_TWO = 0.75
 RATHER_LATE = 2.0
 """Times the late rank's own waiting: how much longer the others wait on average. Ranks that are late in turns wait
 about equally."""
-LEAST_WAITING = 0.01
-"""Of the step: what the others wait less is within what equal ranks differ by."""
+MOST_CHANCE = 0.003
+"""Chance of a false name that each of three tests takes: together below a hundredth."""
+LEAST_STEPS = 3
+"""Steps whose spread is known."""
+LARGE = 0.2
+"""Of the step: one or two steps cannot tell lateness from chance, and so much waiting is told all the same."""
+LEAST_OTHERS, FAR = 7, 2.0
+"""Ranks whose spread is known, and how many times their interquartile range a rank must stand apart: of equal ranks
+whose work varies normally, the last of a thousand does in less than one of a thousand cases."""
+LEAST_WAITING = 0.03
+"""Of the step: less is within what equal ranks differ by, and worth nobody's time."""
 EXPLAINS = 0.25
 """Of the waiting: a smaller excess is not why the others wait (a short trace may begin with the ranks apart)."""
 WAITING_ACCOUNTS = (Account.COMMUNICATION,)
@@ -38,24 +48,35 @@ WINDOW = 5
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Waiting:
-    """By rank: ns per step that it waits for others; share of all waiting that is for it."""
+    """By rank: ns per step that it waits for others; share of all waiting that is for it; times: collectives (or steps)
+    in which it was waited for. trials: of all ranks together. by_step: (ranks, steps) ns waited."""
 
     waiting: Float64
     last: Float64
+    times: Int64
+    trials: int
+    by_step: Float64
 
 
 def find_late(
-    summaries: Sequence[RankSummary], waiting: Waiting, links: Chain, series: LateSeries | None
+    summaries: Sequence[RankSummary],
+    waiting: Waiting,
+    links: Chain,
+    series: LateSeries | None,
+    watched: Waiting | None = None,
 ) -> LateRank | None:
-    """The late rank, or the late node; None where there is no one that is late."""
-    late = _one(waiting, len(summaries))
-    late = late if late is not None else _node(summaries, waiting)
+    """The late rank, or the late node; None where there is no one that is late. watched: the same from the table of
+    steps, where there is one: it has more of them."""
+    late = _node(summaries, waiting)
+    late = late if late is not None else _one(waiting, len(summaries))
     if late is None:
         return None
+    large = waiting.by_step.shape[1] < LEAST_STEPS and _waited(waiting, late) >= LARGE * _step(summaries)
+    if not large and not any(_sure(each, late) for each in (waiting, watched) if each is not None):
+        return None
     others = np.setdiff1d(np.arange(len(summaries)), late)
-    waited = float(waiting.waiting[others].mean())
-    step = float(np.mean([summary.step for summary in summaries]))
-    if waited < LEAST_WAITING * step:
+    waited = _waited(waiting, late)
+    if waited < LEAST_WAITING * _step(summaries):
         return None
     excesses = _excesses(summaries, late, others)
     explained = bool(excesses) and excesses[0][1] >= EXPLAINS * waited
@@ -76,6 +97,15 @@ def find_late(
     )
 
 
+def _waited(waiting: Waiting, late: Int64) -> float:
+    """What the others wait on average."""
+    return float(np.delete(waiting.waiting, late).mean())
+
+
+def _step(summaries: Sequence[RankSummary]) -> float:
+    return float(np.mean([summary.step for summary in summaries]))
+
+
 def _one(waiting: Waiting, ranks: int) -> Int64 | None:
     """The rank that most of the waiting is for, unless it waits as long itself."""
     most = int(waiting.last.argmax())
@@ -86,7 +116,7 @@ def _one(waiting: Waiting, ranks: int) -> Int64 | None:
 
 
 def _node(summaries: Sequence[RankSummary], waiting: Waiting) -> Int64 | None:
-    """All ranks of a host, when they are late together and none of them alone."""
+    """All ranks of a host, when the others wait for them together and none of them for the others."""
     hosts: dict[str, list[int]] = {}
     for index, summary in enumerate(summaries):
         hosts.setdefault(summary.host, []).append(index)
@@ -98,7 +128,57 @@ def _node(summaries: Sequence[RankSummary], waiting: Waiting) -> Int64 | None:
     others = np.setdiff1d(np.arange(len(summaries)), mine)
     if len(mine) < 2 or shares[host] < (OFTEN_OF_TWO if len(hosts) == 2 else OFTEN):
         return None
-    return mine if waiting.waiting[others].mean() >= RATHER_LATE * waiting.waiting[mine].mean() else None
+    least = waiting.waiting[others].mean() / RATHER_LATE
+    return mine if (waiting.waiting[mine] <= least).all() else None
+
+
+def _sure(waiting: Waiting, late: Int64) -> bool:
+    """Whether it is no chance that just these wait so little: by how often, by how much, or by how far apart."""
+    ranks = len(waiting.waiting)
+    if by_chance(int(waiting.times[late].sum()), waiting.trials, len(late) / ranks) * ranks <= MOST_CHANCE:
+        return True
+    others = np.setdiff1d(np.arange(ranks), late)
+    ahead = waiting.by_step[others].mean(axis=0) - waiting.by_step[late].mean(axis=0)
+    if len(ahead) >= LEAST_STEPS and tail_of_student(ahead) * ranks <= MOST_CHANCE:
+        return True
+    return _stands_out(float(waiting.waiting[late].max()), waiting.waiting[others])
+
+
+def by_chance(times: int, trials: int, share: float) -> float:
+    """How likely something of this chance happens so often: the tail of the binomial distribution."""
+    if not trials:
+        return 1.0
+    ways = lgamma(trials + 1)
+    return min(
+        1.0,
+        sum(
+            exp(ways - lgamma(k + 1) - lgamma(trials - k + 1) + k * log(share) + (trials - k) * log(1 - share))
+            for k in range(times, trials + 1)
+        ),
+    )
+
+
+def tail_of_student(values: Float64) -> float:
+    """How likely a mean as high as that of the values is where the true one is 0, by Student's t; the normal value of
+    which is Wallace's (Annals of Mathematical Statistics 30, 1959): a quarter too high for three values, exact to some
+    percent from ten on."""
+    count = len(values)
+    mean, deviation = float(values.mean()), float(values.std(ddof=1))
+    if mean <= 0 or deviation <= 0:
+        return 0.0 if mean > 0 else 1.0
+    freedom = count - 1
+    t = mean / deviation * sqrt(count)
+    normal = (8 * freedom + 1) / (8 * freedom + 3) * sqrt(freedom * log(1 + t * t / freedom))
+    return erfc(normal / sqrt(2)) / 2
+
+
+def _stands_out(waiting: float, others: Float64) -> bool:
+    """Whether the late rank waits less than the next one by more than what the others differ by among themselves: in a
+    single step nothing else can show that it is no chance."""
+    if len(others) < LEAST_OTHERS:
+        return False
+    lower, upper = np.percentile(others, (25, 75))
+    return bool(others.min() - waiting >= FAR * (upper - lower))
 
 
 def _excesses(summaries: Sequence[RankSummary], late: Int64, others: Int64) -> tuple[tuple[str, float], ...]:

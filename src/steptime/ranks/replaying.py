@@ -16,6 +16,7 @@ import numpy.typing as npt
 from steptime.ranks.matching import Shared
 
 Int64 = npt.NDArray[np.int64]
+Bool = npt.NDArray[np.bool_]
 NONE = -1
 
 
@@ -69,12 +70,14 @@ def _before(members: Sequence[Int64], begin: Sequence[Int64], end: Sequence[Int6
     return before
 
 
-def blamed(found: Chain) -> tuple[Int64, Int64]:
-    """(index of the rank that each collective waited for, ns of its longest wait).
+def blamed(found: Chain) -> tuple[Int64, Int64, Bool]:
+    """(index of the rank that each collective waited for, ns of its longest wait, whether the rank was late anew).
 
-    A rank that came last because it had itself waited elsewhere is not to blame: the one it had waited for is.
+    A rank that came last because it had itself waited elsewhere is not to blame: the one it had waited for is, and it
+    is the same lateness.
     """
     culprit = np.zeros(len(found.members), np.int64)
+    anew = np.ones(len(found.members), np.bool_)
     longest = np.zeros(len(found.members), np.int64)
     waited: list[dict[int, int]] = []
     for number, (ranks, begin, end) in enumerate(zip(found.members, found.begin, found.end, strict=True)):
@@ -85,9 +88,9 @@ def blamed(found: Chain) -> tuple[Int64, Int64]:
         culprit[number] = ranks[last]
         before = int(found.before[number][last])
         if before != NONE and 2 * waited[before].get(int(ranks[last]), 0) >= longest[number]:
-            culprit[number] = culprit[before]
+            culprit[number], anew[number] = culprit[before], False
         waited.append(dict(zip(ranks.tolist(), waits.tolist(), strict=True)))
-    return culprit, longest
+    return culprit, longest, anew
 
 
 def saved_without(found: Chain, late: Int64) -> Int64:

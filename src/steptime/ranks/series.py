@@ -67,4 +67,5 @@ def waiting_in_series(summaries: Sequence[RankSummary]) -> Waiting | None:
     waits = own.max(axis=0) - own
     longest = np.where(waits.max(axis=0) >= LEAST_LATE, waits.max(axis=0), 0)
     last = np.bincount(own.argmax(axis=0), longest, len(summaries)) / max(1, int(longest.sum()))
-    return Waiting(waits.mean(axis=1), last)
+    times = np.bincount(own.argmax(axis=0)[longest > 0], minlength=len(summaries))
+    return Waiting(waits.mean(axis=1), last, times, int((longest > 0).sum()), waits.astype(np.float64))

@@ -1,0 +1,62 @@
+"""A Ray cluster, for whoever has work that one machine is too small for. Ray is an extra: nothing here imports it
+before it is asked for."""
+
+from __future__ import annotations
+
+import os
+from typing import Any
+
+from steptime.errors import CommandError, UsageError
+
+LOOPBACK = "127.0.0.1"
+
+
+def import_ray(option: str) -> Any:
+    """Ray itself. option: what the user asked for it with. Raises UsageError (ray-missing)."""
+    try:
+        import ray
+    except ImportError:
+        raise UsageError(
+            "ray-missing",
+            f"{option} needs Ray, which is not installed beside steptime: pip install 'steptime[ray]', or leave the "
+            "option out to work on this machine.",
+        ) from None
+    return ray
+
+
+def connect(ray: Any) -> bool:
+    """To the cluster of RAY_ADDRESS, else to one that runs on this machine, else to one of our own that nobody else can
+    reach. Returns whether the caller has to shut it down. Raises CommandError (ray-unreachable, ray-not-private)."""
+    if ray.is_initialized():
+        return False
+    os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
+    common = {"log_to_driver": False, "logging_level": "ERROR"}
+    try:
+        ray.init(address=os.environ.get("RAY_ADDRESS") or "auto", **common)
+    except ConnectionError as error:
+        if os.environ.get("RAY_ADDRESS"):
+            raise CommandError(
+                "ray-unreachable",
+                f"The Ray cluster at {os.environ['RAY_ADDRESS']} (RAY_ADDRESS) cannot be reached ({error}): start it, "
+                "or unset the variable.",
+            ) from None
+        _start_own(ray, common)
+    return True
+
+
+def _start_own(ray: Any, common: dict[str, Any]) -> None:
+    """On the loopback address only, which Ray takes only where it believes that it cannot be a cluster
+    (ray._private.services, get_node_ip_address, of Ray 2.9 to 2.60); so that is looked at when it runs."""
+    os.environ["RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER"] = "0"
+    constants: Any = getattr(ray._private, "ray_constants", None)
+    if hasattr(constants, "ENABLE_RAY_CLUSTER"):
+        constants.ENABLE_RAY_CLUSTER = False
+    ray.init(address="local", include_dashboard=False, _node_ip_address=LOOPBACK, **common)
+    addresses = {node["NodeManagerAddress"] for node in ray.nodes()}
+    if addresses != {LOOPBACK}:
+        ray.shutdown()
+        raise CommandError(
+            "ray-not-private",
+            f"This Ray would listen on {', '.join(sorted(addresses))}, where others can reach it: start a cluster "
+            "as you see fit, and name it in RAY_ADDRESS.",
+        )

@@ -1,0 +1,139 @@
+"""Thousands of ranks: each is read and reduced where there is room, one at a time, and only summaries come back.
+
+The map is one function of one rank's files, the same on every engine; the reduce is `compare`. So memory is that of one
+trace for each worker, and of some kilobytes for each rank.
+"""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from dataclasses import dataclass, replace
+from typing import Any
+
+from steptime.clusters import connect, import_ray
+from steptime.errors import TraceError
+from steptime.kineto.gather import RankFiles
+from steptime.kineto.reader import DEFAULT_MAX_SIZE
+from steptime.kineto.windows import read_rank
+from steptime.ledger.trace_steps import find_steps
+from steptime.ranks.summarise import summarise_trace
+from steptime.ranks.summary import RankSummary
+
+LOCAL, RAY = "local", "ray"
+ENGINES = (LOCAL, RAY)
+AHEAD = 4
+"""Ranks in flight for each worker of a cluster: enough to keep it busy, few enough to bound what waits."""
+
+
+@dataclass(frozen=True, slots=True)
+class Reduced:
+    """What comes back of a rank. summary: None where it could not be read or has no step. told: sentences on it."""
+
+    number: int
+    summary: RankSummary | None
+    told: tuple[str, ...] = ()
+    device: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Task:
+    """One rank's files. number: its place among all; its rank where its files do not say one."""
+
+    number: int
+    files: RankFiles
+    max_size: int = DEFAULT_MAX_SIZE
+    cache: bool = False
+
+
+def reduce_rank(task: Task) -> Reduced:
+    """The map step. A rank that cannot be read is a sentence, not an error: the others are compared without it."""
+    try:
+        trace = read_rank(task.files, max_size=task.max_size, cache=task.cache)
+    except TraceError as error:
+        return Reduced(task.number, None, (error.sentence,))
+    rank = trace.rank if trace.rank is not None else task.number
+    summary = summarise_trace(trace, rank, find_steps(trace))
+    if summary is None:
+        return Reduced(task.number, None, (f"{trace.path} holds no event that took time: no step.",))
+    told = tuple(f"rank {rank}: {said}" for said in trace.damage.sentences)
+    return Reduced(task.number, summary, told, trace.devices[0].name if trace.devices else "")
+
+
+def reduce_all(
+    ranks: Sequence[RankFiles],
+    *,
+    engine: str = LOCAL,
+    workers: int | None = None,
+    max_size: int = DEFAULT_MAX_SIZE,
+    cache: bool = False,
+    progress: Callable[[int], None] | None = None,
+) -> tuple[Reduced, ...]:
+    """All ranks, in their order. workers: processes of the local engine, by default one for each CPU. progress: told
+    how many are done. Raises UsageError and CommandError where a cluster is asked for and is not there."""
+    tasks = [Task(number, files, max_size, cache) for number, files in enumerate(ranks)]
+    engines: dict[str, Callable[[Sequence[Task], int | None], Iterator[Reduced]]] = {LOCAL: _local, RAY: _ray}
+    found: list[Reduced] = []
+    for reduced in engines[engine](tasks, workers):
+        found.append(reduced)
+        if progress is not None:
+            progress(len(found))
+    found.sort(key=lambda reduced: reduced.number)
+    return tuple(_distinct(found))
+
+
+def _distinct(found: Sequence[Reduced]) -> Iterator[Reduced]:
+    """Two processes of one rank cannot be compared: the later one is left out, and said."""
+    seen: set[int] = set()
+    for reduced in found:
+        if reduced.summary is not None and reduced.summary.rank in seen:
+            said = f"rank {reduced.summary.rank} is there twice: one of them was left out."
+            yield replace(reduced, summary=None, told=(*reduced.told, said))
+            continue
+        if reduced.summary is not None:
+            seen.add(reduced.summary.rank)
+        yield reduced
+
+
+def _local(tasks: Sequence[Task], workers: int | None) -> Iterator[Reduced]:
+    """Processes of this machine; none for a single worker. They are spawned: a fork of a threaded parent may hang."""
+    count = min(workers or _cpus(), len(tasks))
+    if count <= 1:
+        yield from map(reduce_rank, tasks)
+        return
+    context = multiprocessing.get_context("spawn")
+    with ProcessPoolExecutor(count, mp_context=context, initializer=_one_thread) as pool:
+        yield from pool.map(reduce_rank, tasks, chunksize=max(1, min(16, len(tasks) // (4 * count))))
+
+
+def _cpus() -> int:
+    affinity = getattr(os, "sched_getaffinity", None)
+    return len(affinity(0)) if affinity else os.cpu_count() or 1
+
+
+def _one_thread() -> None:
+    """Workers share the CPUs; libraries that start threads of their own would only be in one another's way."""
+    for name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"):
+        os.environ.setdefault(name, "1")
+
+
+def _ray(tasks: Sequence[Task], workers: int | None) -> Iterator[Reduced]:
+    """Tasks of a Ray cluster, each with a CPU; the files must lie where all its machines see them."""
+    ray: Any = import_ray("--engine ray")
+    ours = connect(ray)
+    try:
+        remote = ray.remote(reduce_rank)
+        most = AHEAD * (workers or max(1, int(ray.cluster_resources().get("CPU", 1))))
+        waiting: list[Any] = []
+        for task in tasks:
+            if len(waiting) >= most:
+                done, waiting = ray.wait(waiting, num_returns=1)
+                yield ray.get(done[0])
+            waiting.append(remote.options(num_cpus=1, max_retries=2).remote(task))
+        for reference in waiting:
+            yield ray.get(reference)
+    finally:
+        if ours:
+            ray.shutdown()
