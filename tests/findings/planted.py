@@ -395,6 +395,29 @@ PLANTED: dict[str, dict[str, Case]] = {
         "clean-foreach-by-default-on-cuda": replace(_CUDA, optimizers=(optimizer(5 * MS, parameters=160),)),
         "clean-nothing-better-exists": replace(BASE, optimizers=(optimizer(5 * MS, parameters=160, type="LBFGS"),)),
     },
+    "zeroed-gradients": {
+        "fires": replace(
+            BASE,
+            optimizers=(optimizer(0.7 * MS, elements=2_000_000, fused=True),),
+            operators=(
+                *BASE.operators,
+                operator("fill_", 12, 0.8 * MS, "memory", "optimizer", bytes=8e6),
+                operator("add_", 12, 1.6 * MS, "memory", "backward", bytes=24e6),
+            ),
+            lines=(*BASE.lines, line("optimizer.zero_grad(set_to_none=False)", 0.8 * MS, 0.01 * MS)),
+        ),
+        "clean": BASE,
+        "clean-zeros-of-the-model": replace(
+            BASE,
+            optimizers=(optimizer(0.7 * MS, elements=2_000_000, fused=True),),
+            operators=(*BASE.operators, operator("fill_", 12, 1.8 * MS, "memory", "backward", bytes=8e6)),
+        ),
+        "clean-a-few-bytes": replace(
+            BASE,
+            optimizers=(optimizer(0.7 * MS, elements=2_000_000, fused=True),),
+            operators=(*BASE.operators, operator("fill_", 12, 1.8 * MS, "memory", "optimizer", bytes=1e5)),
+        ),
+    },
     "detect-anomaly": {
         "fires": replace(BASE, settings=replace(_LEFT_ON, detect_anomaly=True)),
         "clean": BASE,

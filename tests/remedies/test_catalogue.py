@@ -7,7 +7,7 @@ import sys
 from dataclasses import replace
 
 import pytest
-from findings.healthy import HEALTHY, MS, about, accounts, line, loader, operator, optimizer, step
+from findings.healthy import HEALTHY, MS, about, accounts, loader, operator, optimizer, step
 from findings.planted import PLANTED
 
 from steptime.changes import Change
@@ -81,6 +81,7 @@ ANSWERS = {
     "single-tensor-optimizer": "RM201",
     "memory-bound-pointwise": "RM303",
     "launch-bound": "RM303",
+    "zeroed-gradients": "RM203",
     "recompute": "RM305",
     "recompilation": "RM309",
     "thread-oversubscription": "RM401",
@@ -146,14 +147,17 @@ def test_an_optimiser_in_8_bits_needs_its_package_and_a_device() -> None:
 
 
 def test_gradients_are_dropped_where_zeroing_them_is_seen() -> None:
-    zeroing = operator("zero_", 12, 1 * MS, "memory", "rest")
-    asked = line("optimizer.zero_grad(set_to_none=False)", 1 * MS)
-    option = only("RM203", replace(HEALTHY, operators=(zeroing,), lines=(asked,)))
-    assert option.edit == CallEdit("zero_grad", (("set_to_none", "True"),), asked.source)
+    case = PLANTED["zeroed-gradients"]["fires"]
+    option = only("RM203", case)
+    asked = next(use.source for use in case.lines if "set_to_none" in use.source.text)
+    assert option.edit == CallEdit("zero_grad", (("set_to_none", "True"),), asked)
     assert option.saving is not None
-    assert (option.saving.low, option.saving.high) == (1 * MS, 2 * MS)
-    of_the_model = replace(HEALTHY, operators=(operator("zero_", 12, 1 * MS, "memory", "forward"),))
-    assert options("RM203", HEALTHY) == options("RM203", of_the_model) == ()
+    assert option.saving.low == pytest.approx(0.8 * MS)
+    assert option.saving.value == pytest.approx(2.4 * MS)
+    accumulating = only("RM203", replace(case, step=replace(case.step, micro_batches=4.0)))
+    assert accumulating.saving is not None
+    assert accumulating.saving.value == pytest.approx(0.8 * MS)
+    assert options("RM203", PLANTED["zeroed-gradients"]["clean-zeros-of-the-model"]) == ()
 
 
 # -- precision, layout, compilation ----------------------------------------------------------------------------------

@@ -46,6 +46,7 @@ from steptime.findings.catalogue.too_many_workers import too_many_workers
 from steptime.findings.catalogue.unflashed_attention import unflashed_attention
 from steptime.findings.catalogue.unstable_steps import unstable_steps
 from steptime.findings.catalogue.workers_restarted import workers_restarted
+from steptime.findings.catalogue.zeroed_gradients import zeroed_gradients
 from steptime.findings.rule import Rule
 
 CATALOGUE: tuple[Rule, ...] = (
@@ -79,6 +80,7 @@ CATALOGUE: tuple[Rule, ...] = (
     optimizer_share,
     dense_embedding_gradient,
     single_tensor_optimizer,
+    zeroed_gradients,
     detect_anomaly,
     profiler_left_on,
     deterministic_left_on,

@@ -4,28 +4,13 @@ from __future__ import annotations
 
 from steptime.changes import Change
 from steptime.findings.case import Case
-from steptime.findings.kernel_kinds import plain_name
+from steptime.findings.gradient_zeroing import zeroing
 from steptime.findings.stakes import modelled
 from steptime.quantities import SourceLine
 from steptime.remedies.remedy import CallEdit, Option, Promise, Snippet, remedy
 
-ZEROING = frozenset({"zero", "_foreach_zero"})
-ELSEWHERE = frozenset({"forward", "backward"})
-"""Phases whose zeros are the model's own, or autograd's."""
-LEAST_SHARE = 0.005
-"""Of the step: less is beneath what a trial could show."""
-LIKELY, MOST = 1.5, 2.0
-"""Of the zeroing: with zeros there, backward also adds to them (two reads and a write) where it would only put its
-result; autograd fuses part of that."""
 
-
-@remedy(
-    "RM203",
-    "dropped-gradients",
-    addresses={"ST302", "ST305", "ST401", "ST402", "ST501", "ST503"},
-    promise=Promise.SAME_BITS,
-    risk=1,
-)
+@remedy("RM203", "dropped-gradients", addresses={"ST504"}, promise=Promise.SAME_BITS, risk=1)
 def dropped_gradients(case: Case) -> Option | None:
     """Gradients that are dropped instead of filled with zeros
 
@@ -38,20 +23,18 @@ def dropped_gradients(case: Case) -> Option | None:
         skips it then, where it would have moved it by a zero gradient.
 
     What it should gain
-        The measured time of filling with zeros outside of forward and backward, and about half of that again, which
-        adding to them costs in backward.
+        The measured time of filling with zeros, and of adding to them in backward.
 
     When to leave it
         When the loop reads gradients of parameters that the loss does not reach.
     """
-    spent = sum(
-        use.duration for use in case.operators if plain_name(use.name) in ZEROING and use.phase not in ELSEWHERE
-    )
-    if spent < LEAST_SHARE * case.step.duration.value:
+    elements = sum(use.elements for use in case.optimizers)
+    filling, adding = zeroing(case.operators, case.accounts, elements, case.step.micro_batches)
+    if not filling:
         return None
     site = _site(case)
     edit = CallEdit("zero_grad", (("set_to_none", "True"),), site) if site is not None else None
-    saving = modelled(LIKELY * spent, spent, MOST * spent, case.step.steady)
+    saving = modelled(filling + adding, filling, filling + adding, case.step.steady)
     return Option("zero_grad()", (Change("zero-grad"),), saving, edit or Snippet("optimizer.zero_grad()"))
 
 
