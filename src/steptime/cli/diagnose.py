@@ -19,11 +19,22 @@ from steptime.errors import UsageError
     help="Write the trace again to FILE (.json, .json.gz) with tracks of the ledger, of why the device idled and of "
     "the critical path, to open in Perfetto. Of one trace only.",
 )
+@click.option(
+    "--engine",
+    type=click.Choice(("local", "ray")),
+    help="Where the traces of many ranks are reduced: processes of this machine, or a Ray cluster whose machines see the "
+    "files (pip install 'steptime[ray]'). Default: here, in processes from 33 ranks on.",
+)
+@click.option(
+    "--workers", metavar="N", type=click.IntRange(1, 4096), help="Ranks read at the same time. Default: one per CPU."
+)
 @trace_options
 @output_options
 def command(
     paths: tuple[str, ...],
     annotate: str | None,
+    engine: str | None,
+    workers: int | None,
     outputs: tuple[str, ...],
     as_json: bool,
     force: bool,
@@ -38,6 +49,7 @@ def command(
     steptime diagnose runs/train-20260801-101500
     steptime diagnose trace.json.gz -o report.md
     steptime diagnose "traces/rank*.json.gz" --max-size 20GB
+    steptime diagnose /shared/traces --engine ray
     steptime diagnose trace.json.gz --annotate annotated.json.gz
     """
     check_outputs(outputs, force=force)
@@ -45,7 +57,7 @@ def command(
         _check_annotation(paths, annotate, force=force)
     from steptime.diagnosis import diagnose_paths
 
-    report = diagnose_paths(paths, max_size=max_size, cache=cache)
+    report = diagnose_paths(paths, max_size=max_size, cache=cache, engine=engine, workers=workers)
     deliver(report, outputs, as_json=as_json, force=force, text_to_stderr=False, no_source=no_source)
     if annotate is not None:
         _write_annotation(Path(paths[0]), Path(annotate), force=force, max_size=max_size, cache=cache)
