@@ -2,8 +2,15 @@
 
 from __future__ import annotations
 
+import pickle
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
+
+from steptime.memory.from_snapshot import histories
+from steptime.memory.history import History
+from steptime.memory.triage import Triage, triage
+from steptime.snapshots.read import read_snapshot
 
 PAGE = 512
 SEGMENT = 20 << 20
@@ -134,3 +141,13 @@ def train(allocator: Allocator, steps: int, weights: tuple[int, ...] = (400_000,
         for block in gradients:
             allocator.free(block, ZERO_GRAD)
         allocator.free(batch, BATCH)
+
+
+def history_of(allocator: Allocator, folder: Path) -> History:
+    path = folder / "snapshot.pickle"
+    path.write_bytes(pickle.dumps(allocator.snapshot()))
+    return histories(read_snapshot(path))[0]
+
+
+def triage_of(allocator: Allocator, folder: Path, capacity: int | None = None) -> Triage:
+    return triage(history_of(allocator, folder), capacity=capacity)

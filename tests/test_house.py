@@ -25,7 +25,7 @@ FLOORS = (  # from the ground up; a room imports itself and what lies on floors 
     ("remedies",),
     ("trials",),
     ("report",),
-    ("diagnosis", "comparison", "history"),
+    ("diagnosis", "comparison", "history", "memory_triage"),
     ("cli", "notebook"),
 )
 FLOOR = {room: number for number, rooms in enumerate(FLOORS) for room in rooms}

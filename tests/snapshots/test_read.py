@@ -14,11 +14,11 @@ from typing import Any
 
 import numpy as np
 import pytest
+from allocator import BATCH, FORWARD, Allocator, train
 
 from steptime.errors import SnapshotError
 from steptime.snapshots.read import is_snapshot, read_snapshot
 from steptime.snapshots.snapshot import Action, State
-from tests.allocator import BATCH, FORWARD, Allocator, train
 
 
 def written(folder: Path, value: Any, *, protocol: int = 4) -> Path:

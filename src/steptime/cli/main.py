@@ -16,7 +16,7 @@ import click
 from steptime._version import __version__
 from steptime.cli.border import shield
 
-VERBS = ("run", "diagnose", "try", "lab", "explain", "report", "compare", "history", "nan", "hang", "env")
+VERBS = ("run", "diagnose", "try", "lab", "explain", "report", "compare", "history", "nan", "memory", "hang", "env")
 """In the order of work."""
 MODULES = {"try": "trial"}
 """Of verbs that are keywords of Python."""

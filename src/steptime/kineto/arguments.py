@@ -61,7 +61,7 @@ def _in_file(trace: Trace, path: Path, rows: Sequence[int]) -> list[Arguments | 
     at = 0
     try:
         with Source(path, 1 << 62) as source:
-            for text, start, stop in _blocks(source):
+            for text, start, stop in blocks_of(source):
                 at = _take(text, start, stop, wanted, at, found)
                 if at == len(wanted):
                     break
@@ -98,7 +98,7 @@ class _Wanted:
         )
 
 
-def _blocks(source: Source) -> Iterator[tuple[bytes, int, int]]:
+def blocks_of(source: Source) -> Iterator[tuple[bytes, int, int]]:
     """Stretches of a file with, inside each, the range in which times are looked for: every byte is in one range, with
     the margin around it."""
     text, start = b"", 0

@@ -102,12 +102,13 @@ class History:
         return len(self.time)
 
 
-def allocated(history: History) -> Int64:
-    """(events + 1,) bytes asked for and not yet freed, before the first event and after each."""
+def allocated(history: History, chosen: Bool | None = None) -> Int64:
+    """(events + 1,) bytes asked for and not yet freed, before the first event and after each; of all lives or some."""
     lives, count = history.lives, history.events
+    size = lives.size if chosen is None else np.where(chosen, lives.size, 0)
     change = np.zeros(count + 2, np.int64)
-    np.add.at(change, lives.born + 1, lives.size)
-    np.subtract.at(change, np.minimum(lives.died + 1, count + 1), lives.size)
+    np.add.at(change, lives.born + 1, size)
+    np.subtract.at(change, np.minimum(lives.died + 1, count + 1), size)
     return np.cumsum(change[: count + 1])
 
 

@@ -102,6 +102,8 @@ class _Looks:
         self.event_backward = event_backward & ~at(signs.optimizer, history.stack)
         self.event_optimizer = at(signs.optimizer, history.stack)
         self.event_module = at(signs.module, history.stack) & ~self.event_backward
+        if not self.event_module.any() and self.event_backward.any():  # no frames of Python: what is left is forward
+            self.module = ~(self.optimizer | self.backward | self.build) & (lives.stack >= 0)
         self.crosses_backward = self._between(self.event_backward, lives.born, lives.died)
         self.meets_optimizer = self._between(self.event_optimizer, lives.born, lives.died)
         if not self.event_optimizer.any():

@@ -29,6 +29,7 @@ BUILDS = re.compile(r"(^|/)torch/(nn/modules/(?!module\.py)|nn/parameter\.py|nn/
 CHECKPOINT = re.compile(r"(^|/)torch/utils/checkpoint\.py$")
 LOADER = re.compile(r"(^|/)torch/utils/data/")
 ZERO_GRAD = re.compile(r"^(Optimizer\.)?zero_grad(#|$)")
+OPERATORS = ("aten::", "autograd::engine::")
 MARKED_LINE = re.compile(r"^<|^$|^\?\?$")
 
 
@@ -37,7 +38,7 @@ class Signs:
     """By stack. python: it holds a frame of Python. optimizer: inside an optimiser's step. backward: run by autograd.
     module: inside a module's call. build: a module is made or moved. checkpoint: inside torch.utils.checkpoint.
     loader: inside a DataLoader. zero_grad: inside a zero_grad. line: the innermost line of the user's code, else of a
-    library's outside torch; None without."""
+    library's outside torch, else an operator without file or line; None without."""
 
     python: Bool
     optimizer: Bool
@@ -89,6 +90,7 @@ class _FrameSigns:
         self.build = _marks(frames, _is_build)
         self.checkpoint = _marks(frames, lambda frame: bool(CHECKPOINT.search(frame.file)))
         self.loader = _marks(frames, lambda frame: bool(LOADER.search(frame.file)))
+        self.operator = _marks(frames, lambda frame: frame.function.startswith(OPERATORS))
         self.zero_grad = _marks(frames, lambda frame: bool(ZERO_GRAD.match(frame.function)))
         self.user = _marks(frames, lambda frame: _is_python(frame) and is_user_file(frame.file))
         self.torch = _marks(frames, lambda frame: bool(re.search(r"(^|/)torch/", frame.file)))
@@ -124,7 +126,7 @@ def _is_build(frame: SourceLine) -> bool:
 
 def _line(stacks: Stacks, frames: _FrameSigns, stack: int) -> SourceLine | None:
     members = stacks.member[stacks.begin[stack] : stacks.begin[stack + 1]]
-    for wanted in (frames.user, frames.python & ~frames.torch, frames.python):
+    for wanted in (frames.user, frames.python & ~frames.torch, frames.python, frames.operator):
         found = np.flatnonzero(wanted[members])
         if len(found):
             return stacks.frames[int(members[found[0]])]

@@ -43,18 +43,20 @@ def _ends_of_bursts(inside: Bool, working: Bool) -> tuple[int, ...]:
 def _period(history: History) -> list[int]:
     """Events at which a sequence of requests begins again, by the sizes asked for; none where it never does.
 
-    The largest request that is made at least twice and rarely marks the period: its distances, if they are equal.
+    The second half says with which period: first steps ask for more (the optimiser's state). From there it is followed
+    back to where it begins.
     """
     lives = history.lives
     asked = np.flatnonzero(lives.born > BEFORE)
-    asked = asked[np.argsort(lives.born[asked], kind="stable")][:MOST_EVENTS]
+    asked = asked[np.argsort(lives.born[asked], kind="stable")][-MOST_EVENTS:]
     sizes = lives.size[asked]
-    if len(sizes) < 2 * LEAST_PERIOD:
-        return []
-    period = _repeat(sizes)
+    period = _repeat(sizes[len(sizes) // 2 :]) if len(sizes) >= 4 * LEAST_PERIOD else 0
     if not period:
         return []
-    return [int(lives.born[asked[index]]) - 1 for index in range(period, len(asked), period)]
+    begins = [len(sizes) - period]
+    while begins[-1] >= period and _agreement(sizes[begins[-1] - period : begins[-1] + period], period) >= REPEATS:
+        begins.append(begins[-1] - period)
+    return [int(lives.born[asked[index]]) - 1 for index in reversed(begins) if lives.born[asked[index]] > 0]
 
 
 def _repeat(sizes: Int64) -> int:

@@ -181,7 +181,7 @@ class CompilationFacts:
 class TraceFacts:
     """One window of torch's profiler. path: relative to the process folder. epoch_ns and monotonic_ns: one clock pair
     read together, to lay the trace (epoch) beside the journal (monotonic). thread: the system's id of the training
-    thread, as the trace has it; 0 when unknown."""
+    thread, as the trace has it; 0 when unknown. memory: with every allocation (profile_memory)."""
 
     number: int
     path: str
@@ -192,6 +192,7 @@ class TraceFacts:
     epoch_ns: int
     monotonic_ns: int
     thread: int = 0
+    memory: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,17 +17,21 @@ from steptime.snapshots.source import Source, TruncatedError
 
 LARGEST_JSON = 1 << 28
 """Bytes: JSON is read at once, and takes ten times its size; a pickle of any size is read by stretches."""
+JSON_HEAD = 4096
 TRACES = "device_traces"
 
 
 def is_snapshot(path: Path) -> bool:
-    """Whether a file begins like a pickle of protocol 2 or later, or is named like one."""
+    """Whether a file begins like a pickle of protocol 2 to 5, is named like one, or is JSON that names its parts."""
     try:
         with path.open("rb") as file:
-            start = file.read(2)
+            start = file.read(JSON_HEAD)
     except OSError:
         return False
-    return (start[:1] == b"\x80" and start[1:2] <= b"\x05") or path.name.endswith((".pickle", ".pkl", ".pickle.gz"))
+    if start[:1] == b"\x80" and start[1:2] <= b"\x05":
+        return True
+    in_json = start[:1] == b"{" and (b'"segments"' in start or b'"device_traces"' in start)
+    return in_json or path.name.endswith((".pickle", ".pkl", ".pickle.gz"))
 
 
 def read_snapshot(path: Path) -> Snapshot:

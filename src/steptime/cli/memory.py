@@ -1,0 +1,77 @@
+"""`steptime memory PATH`: who owns the bytes, what leaks, what would free them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+from steptime.cli.border import say, tell
+from steptime.cli.options import trace_options
+from steptime.cli.size import size
+from steptime.errors import OutputError
+
+
+def _capacity(context: click.Context, option: click.Parameter, value: str | None) -> int | None:
+    return size(context, option, value) if value is not None else None
+
+
+@click.command("memory", short_help="Tell who owns the memory, what leaks, and what would free it.")
+@click.argument("path", metavar="PATH")
+@click.option(
+    "--capacity",
+    callback=_capacity,
+    metavar="SIZE",
+    help="Memory of a device, such as 24GiB: says how large a batch would fit it.",
+)
+@click.option(
+    "-o",
+    "--output",
+    "outputs",
+    multiple=True,
+    metavar="FILE",
+    help="Write everything to FILE, in the format of its extension (.txt, .md, .json). Can be given several times.",
+)
+@click.option("--json", "as_json", is_flag=True, help="Print everything as JSON on standard output.")
+@click.option("--force", is_flag=True, help="Overwrite what exists.")
+@trace_options
+def command(
+    path: str, capacity: int | None, outputs: tuple[str, ...], as_json: bool, force: bool, max_size: int, cache: bool
+) -> int:
+    """Account for the memory at the peak, by owner and line: of a snapshot of PyTorch's allocator (the pickle of
+    torch.cuda.memory._dump_snapshot, of which nothing is run), of a trace that was recorded with profile_memory, or of
+    a recording. Says what leaks, what stood in the way of a failed request, and what would free how much. Needs no
+    torch.
+
+    \b
+    steptime memory snapshot.pickle
+    steptime memory snapshot.pickle --capacity 24GiB -o memory.md
+    steptime memory runs/train-20260801-101500
+    """
+    for output in outputs:
+        _check(output, force=force)
+    from steptime.memory_triage import triage_path
+    from steptime.report import memory
+
+    report = triage_path(Path(path), capacity=capacity, max_size=max_size, cache=cache)
+    tell(memory.json(report) if as_json else memory.text(report))
+    for output in outputs:
+        try:
+            Path(output).write_text(memory.rendered(report, output), encoding="utf-8", errors="backslashreplace")
+        except OSError as error:
+            raise OutputError(
+                "output-unwritable", f"{output} cannot be written ({error.strerror}); name another place with -o."
+            ) from error
+        say(f"Wrote {output}")
+    return 0
+
+
+def _check(output: str, *, force: bool) -> None:
+    """Refuses before the work what could not be written after it. Raises OutputError."""
+    if Path(output).suffix.lower() not in (".txt", ".md", ".json"):
+        raise OutputError(
+            "output-format",
+            f"No format of a memory report belongs to {output!r}; its name must end in .txt, .md or .json.",
+        )
+    if Path(output).exists() and not force:
+        raise OutputError("output-exists", f"{output} exists and is not overwritten; add --force or name another.")

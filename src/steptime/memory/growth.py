@@ -1,0 +1,102 @@
+"""Growth: whether memory rises with the steps, from samples that were taken while the job ran."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from steptime.estimates import autocorrelation_time
+from steptime.quantities import Estimate, format_bytes
+
+Int64 = npt.NDArray[np.int64]
+Float64 = npt.NDArray[np.float64]
+
+LEAST_SAMPLES = 12
+WARM_UP = 0.25
+"""Of the samples: caches, arenas and the allocator's pools fill up first."""
+MOST_SAMPLES = 400
+"""Pairs grow with the square; more samples are thinned evenly."""
+BLOCKS = 400
+"""Resamples of the bootstrap."""
+LEAST_GROWTH = 1 << 20
+"""Bytes in all: less is what an arena of malloc grows by."""
+STEADY_SHARE = 0.75
+"""Of the stretches of a series, as many must rise for its slope to be growth: a sawtooth rises and falls back."""
+STRETCHES = 8
+
+
+@dataclass(frozen=True, slots=True)
+class Growth:
+    """memory: "resident", "allocated" or "reserved". per_step: bytes; leaks: whether it is growth beyond doubt. total:
+    bytes from the first sample behind the warm-up to the last."""
+
+    process: str
+    memory: str
+    per_step: Estimate
+    total: int
+    leaks: bool
+    steps: int
+
+    @property
+    def sentence(self) -> str:
+        """For a person."""
+        value = self.per_step
+        reach = f"{format_bytes(value.low)} to {format_bytes(value.high)}"
+        if not self.leaks:
+            return f"{self.memory} memory does not grow with the steps ({reach} a step over {self.steps} steps)"
+        return (
+            f"{self.memory} memory grows by {format_bytes(value.value)} a step ({reach}), "
+            f"{format_bytes(self.total)} in {self.steps} steps"
+        )
+
+
+def growth_of(process: str, memory: str, step: Int64, size: Int64) -> Growth | None:
+    """The slope of a memory over steps; None where there are too few samples. step: the step of each sample, rising.
+
+    Theil and Sen's: the median slope of all pairs, which a few outliers do not move, with the 95 % interval of a
+    bootstrap of blocks as long as neighbours are alike. A sawtooth has stretches that fall, and is no growth.
+    """
+    first = int(WARM_UP * len(step))
+    step, size = step[first:], size[first:]
+    if len(step) < LEAST_SAMPLES or step[-1] <= step[0]:
+        return None
+    thin = np.unique(np.linspace(0, len(step) - 1, min(len(step), MOST_SAMPLES)).astype(np.int64))
+    x, y = step[thin].astype(np.float64), size[thin].astype(np.float64)
+    slope = _slope(x, y)
+    low, high = _interval(x, y, slope)
+    total = int(np.median(size[-3:]) - np.median(size[:3]))
+    leaks = low > 0 and total >= LEAST_GROWTH and _rises(y) >= STEADY_SHARE
+    estimate = Estimate(slope, min(low, slope), max(high, slope), len(step), "bytes")
+    return Growth(process, memory, estimate, total, leaks, int(step[-1] - step[0]))
+
+
+def _slope(x: Float64, y: Float64) -> float:
+    """The median slope of all pairs that lie in different steps."""
+    one, other = np.triu_indices(len(x), 1)
+    apart = x[other] > x[one]
+    one, other = one[apart], other[apart]
+    return float(np.median((y[other] - y[one]) / (x[other] - x[one]))) if len(one) else 0.0
+
+
+def _interval(x: Float64, y: Float64, slope: float) -> tuple[float, float]:
+    """By resampling blocks of what the line leaves over, as long as their autocorrelation lasts."""
+    rest = y - slope * x
+    rest = rest - np.median(rest)
+    length = int(min(len(x) // 3, max(2, np.ceil(autocorrelation_time(rest)))))
+    random = np.random.default_rng(0)
+    thin = np.unique(np.linspace(0, len(x) - 1, min(len(x), 60)).astype(np.int64))
+    slopes = []
+    for _ in range(BLOCKS):
+        starts = random.integers(0, len(x) - length + 1, -(-len(x) // length))
+        drawn = np.concatenate([rest[start : start + length] for start in starts])[: len(x)]
+        slopes.append(_slope(x[thin], (slope * x + drawn)[thin]))
+    low, high = np.quantile(slopes, (0.025, 0.975))
+    return float(low), float(high)
+
+
+def _rises(y: Float64) -> float:
+    """The share of the series' stretches that end higher than they begin."""
+    edges = np.linspace(0, len(y) - 1, STRETCHES + 1).astype(np.int64)
+    return float(np.mean(np.diff(y[edges]) > 0))

@@ -1,0 +1,173 @@
+"""A triage: what a history says to somebody whose memory ran out, as plain data. Made by `triage`."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from steptime.memory.account import Account, account_at
+from steptime.memory.extents import extents_at, free_pieces
+from steptime.memory.history import History, alive_at, allocated
+from steptime.memory.leaks import Leak, leaks_of
+from steptime.memory.owners import LABELS, Owner, owners_of
+from steptime.memory.savings import Saving, largest_batch, savings_of
+from steptime.memory.signs import signs_of
+from steptime.memory.steps import borders_of
+from steptime.quantities import SourceLine, format_bytes
+
+POINTS = 120
+"""Of the timeline: a line on a screen."""
+MOST_SEGMENTS = 20
+
+
+@dataclass(frozen=True, slots=True)
+class Point:
+    """time: ns since the first event (0 throughout where no times were recorded); event: its index."""
+
+    time: int
+    event: int
+    live: int
+    reserved: int
+
+
+@dataclass(frozen=True, slots=True)
+class SegmentUse:
+    """A segment with free pieces. Bytes."""
+
+    address: int
+    size: int
+    free: int
+    largest: int
+
+
+@dataclass(frozen=True, slots=True)
+class Fragmentation:
+    """free: bytes of the cache; in_used: those in segments that something alive holds; largest: the largest piece.
+    segments: those with most free bytes."""
+
+    free: int
+    in_used: int
+    largest: int
+    pieces: int
+    segments: tuple[SegmentUse, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class OutOfMemory:
+    """A failed request. asked: bytes; driver_free: bytes that the driver had left, None where unknown. obstacle: what
+    stood in its way, in a sentence."""
+
+    asked: int
+    driver_free: int | None
+    obstacle: str
+    source: SourceLine | None
+
+
+@dataclass(frozen=True, slots=True)
+class Triage:
+    """One device. moment: which instant the account is of, in words. peak: most bytes of tensors at once. steps:
+    borders of steps that were found, and from what. capacity: bytes of the device, None where unknown; batch_factor: by
+    how much the batch could grow to fill it."""
+
+    device: str
+    kind: str
+    moment: str
+    peak: int
+    reserved_peak: int
+    account: Account
+    leaks: tuple[Leak, ...]
+    savings: tuple[Saving, ...]
+    fragmentation: Fragmentation | None
+    failure: OutOfMemory | None
+    timeline: tuple[Point, ...]
+    steps: int
+    border_source: str
+    capacity: int | None = None
+    batch_factor: float | None = None
+    problems: tuple[str, ...] = ()
+
+
+def triage(history: History, *, capacity: int | None = None) -> Triage:
+    """What one device's history says. capacity: bytes of the device, where somebody knows."""
+    signs = signs_of(history.stacks)
+    borders, source = borders_of(history, signs)
+    owners = owners_of(history, signs, borders)
+    live = allocated(history)
+    last = history.failures[-1] if history.failures else None
+    event = last.event if last is not None else int(np.argmax(live)) - 1
+    account = account_at(history, signs, owners, event)
+    fragmentation = _fragmentation(history, event)
+    failure = None
+    if last is not None:
+        line = signs.line[last.stack] if last.stack >= 0 else None
+        failure = OutOfMemory(last.asked, last.free, _obstacle(last.asked, last.free, account, fragmentation), line)
+        capacity = capacity or (account.reserved + last.free if last.free is not None else None)
+    leaks = leaks_of(history, signs, owners, borders)
+    return Triage(
+        device=history.device,
+        kind=history.kind,
+        moment="when memory ran out" if last is not None else "at the peak",
+        peak=int(live.max()),
+        reserved_peak=int(history.reserved.max()),
+        account=account,
+        leaks=leaks,
+        savings=savings_of(history, signs, owners, account, leaks),
+        fragmentation=fragmentation,
+        failure=failure,
+        timeline=_timeline(history, live),
+        steps=len(borders),
+        border_source=source,
+        capacity=capacity,
+        batch_factor=largest_batch(history, signs, owners, capacity) if capacity else None,
+        problems=history.problems,
+    )
+
+
+def _fragmentation(history: History, event: int) -> Fragmentation | None:
+    extents = extents_at(history, event)
+    if extents is None:
+        return None
+    lives = history.lives
+    held = alive_at(history, event) | ((lives.died <= event) & (lives.released > event))
+    pieces = free_pieces(extents, lives.address[held], lives.taken[held])
+    if not len(pieces.size):
+        return Fragmentation(0, 0, 0, 0, ())
+    free = np.bincount(pieces.segment, pieces.size, len(extents.size)).astype(np.int64)
+    largest = np.zeros(len(extents.size), np.int64)
+    np.maximum.at(largest, pieces.segment, pieces.size)
+    most = [row for row in np.argsort(-free, kind="stable")[:MOST_SEGMENTS].tolist() if free[row]]
+    return Fragmentation(
+        free=int(pieces.size.sum()),
+        in_used=int(pieces.size[~pieces.whole].sum()),
+        largest=int(pieces.size.max()),
+        pieces=len(pieces.size),
+        segments=tuple(
+            SegmentUse(int(extents.address[row]), int(extents.size[row]), int(free[row]), int(largest[row]))
+            for row in most
+        ),
+    )
+
+
+def _obstacle(asked: int, driver_free: int | None, account: Account, fragmentation: Fragmentation | None) -> str:
+    if fragmentation is not None and fragmentation.free >= asked:
+        return (
+            f"fragmentation: {format_bytes(fragmentation.free)} were free in the cache, but in {fragmentation.pieces} "
+            f"pieces of at most {format_bytes(fragmentation.largest)}"
+        )
+    owner, held = max(account.entries, key=lambda entry: entry[1], default=(Owner.TEMPORARIES, 0))
+    left = "" if driver_free is None else f"; the driver had {format_bytes(driver_free)} left"
+    return f"tensors: {format_bytes(account.live)} were alive, most of it {LABELS[owner]} ({format_bytes(held)}){left}"
+
+
+def _timeline(history: History, live: np.ndarray[tuple[int], np.dtype[np.int64]]) -> tuple[Point, ...]:
+    """Evenly spaced stretches, each by the instant of its highest point: no peak is lost."""
+    count = len(live)
+    edges = np.unique(np.linspace(0, count, min(POINTS, count) + 1).astype(np.int64))
+    points = []
+    start = int(history.time[0]) if history.events else 0
+    for begin, end in zip(edges[:-1].tolist(), edges[1:].tolist(), strict=True):
+        index = begin + int(np.argmax(live[begin:end]))
+        time = int(history.time[index - 1]) - start if index else 0
+        points.append(Point(max(0, time), index - 1, int(live[index]), int(history.reserved[index])))
+    return tuple(points)

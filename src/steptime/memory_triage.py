@@ -1,0 +1,107 @@
+"""From a path to a memory report: a snapshot, a trace with memory events, or a recording."""
+
+from __future__ import annotations
+
+import shlex
+from pathlib import Path
+
+import numpy as np
+
+from steptime.errors import NothingMeasuredError
+from steptime.journal import Kind
+from steptime.kineto.allocations import read_allocations
+from steptime.kineto.cache import read_remembered
+from steptime.kineto.gather import is_traces
+from steptime.kineto.reader import DEFAULT_MAX_SIZE
+from steptime.ledger.trace_steps import find_steps
+from steptime.memory.from_snapshot import histories
+from steptime.memory.from_trace import histories_of_trace
+from steptime.memory.growth import Growth, growth_of
+from steptime.memory.history import History
+from steptime.memory.triage import Triage, triage
+from steptime.recording.load import load
+from steptime.recording.recording import Process, Recording
+from steptime.report.memory import MemoryReport
+from steptime.snapshots.read import is_snapshot, read_snapshot
+from steptime.timeline.layout import lay_out
+
+SNAPSHOTS = "memory-*.pickle"
+SAMPLES = {1: "resident", 2: "allocated", 3: "reserved"}
+"""Identities of MEMORY records of the journal."""
+NO_MEMORY_EVENTS = (
+    "holds no memory events with addresses: record it with torch.profiler.profile(profile_memory=True, "
+    "with_stack=True), or take a snapshot with torch.cuda.memory._dump_snapshot"
+)
+
+
+def triage_path(
+    path: Path, *, capacity: int | None = None, max_size: int = DEFAULT_MAX_SIZE, cache: bool = True
+) -> MemoryReport:
+    """The memory of a snapshot (pickle, JSON), a trace, or a recording. capacity: bytes of the device, for what fits.
+
+    Raises SnapshotError, TraceError, RecordingError as the readers do, and NothingMeasuredError where nothing tells of
+    memory.
+    """
+    if path.is_dir() and not is_traces(str(path)):
+        return _of_recording(load(path), str(path), capacity, max_size)
+    if is_snapshot(path) or not is_traces(str(path)):
+        found = histories(read_snapshot(path))
+    else:
+        found = _of_trace(path, max_size, cache)
+    if not found:
+        raise NothingMeasuredError("memory-nothing", f"{path} {NO_MEMORY_EVENTS}.")
+    following = f"steptime memory {shlex.quote(str(path))} -o memory.md"
+    return MemoryReport(str(path), tuple(triage(each, capacity=capacity) for each in found), next_command=following)
+
+
+def _of_trace(path: Path, max_size: int, cache: bool) -> tuple[History, ...]:
+    trace = read_remembered(path, max_size=max_size, cache=cache)
+    steps = find_steps(trace)
+    return histories_of_trace(trace, read_allocations(path, max_size=max_size), steps.borders, steps.how)
+
+
+def _of_recording(recording: Recording, source: str, capacity: int | None, max_size: int) -> MemoryReport:
+    devices: list[Triage] = []
+    growth: list[Growth] = []
+    problems = list(recording.problems)
+    for process in recording.processes:
+        growth += growths(process)
+        devices += (triage(each, capacity=capacity) for each in _histories(process, max_size))
+    devices.sort(key=lambda each: (each.failure is None, -each.reserved_peak))
+    if not devices and not growth:
+        raise NothingMeasuredError(
+            "memory-nothing",
+            f"{source} has no samples of memory, no memory events and no snapshot: the job was too short, or ran with "
+            "--no-profile.",
+        )
+    following = f"steptime try {shlex.quote(source)}"
+    return MemoryReport(source, tuple(devices), tuple(growth), following, tuple(problems))
+
+
+def _histories(process: Process, max_size: int) -> list[History]:
+    """Of a process: its snapshots, else the memory events of its traces."""
+    found = [each for path in sorted(process.folder.glob(SNAPSHOTS)) for each in histories(read_snapshot(path))]
+    if found:
+        return found
+    for facts in reversed(process.traces):
+        path = next(
+            (each for each in (process.folder / facts.path, process.folder / f"{facts.path}.gz") if each.exists()), None
+        )
+        if path is not None and facts.memory:
+            found += _of_trace(path, max_size, cache=False)
+    return found
+
+
+def growths(process: Process) -> list[Growth]:
+    """The growth of each kind of memory that was sampled, over the steps of the process."""
+    table = process.intervals
+    ends = lay_out(process).steps.end
+    name = f"rank {process.facts.rank}" if process.facts.rank is not None else f"process {process.facts.pid}"
+    found = []
+    for identity, memory in SAMPLES.items():
+        rows = np.flatnonzero((table.kind == Kind.MEMORY) & (table.identity == identity))
+        step = np.searchsorted(ends, table.begin[rows]).astype(np.int64)
+        growth = growth_of(name, memory, step, table.end[rows])
+        if growth is not None:
+            found.append(growth)
+    return found

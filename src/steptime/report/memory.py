@@ -1,0 +1,234 @@
+"""What is shown of memory: the triage of each device, and of a recording its growth. Plain data, its texts and files.
+
+One law: every figure says of which instant it is and how it was estimated.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from steptime.errors import OutputError
+from steptime.memory.account import Line
+from steptime.memory.growth import Growth
+from steptime.memory.leaks import Leak
+from steptime.memory.owners import LABELS
+from steptime.memory.triage import Triage
+from steptime.quantities import SourceLine, format_bytes, format_duration, format_share, format_source
+from steptime.report.printable import one_line, printable, shorten
+
+SCHEMA_VERSION = 1
+COLUMNS = 100
+BAR = 24
+MOST_ROWS = 40
+MOST_LINES, MOST_LEAKS, MOST_SAVINGS, MOST_OWNERS = 5, 2, 4, 7
+FORMATS = (".txt", ".md", ".json")
+
+
+@dataclass(frozen=True, slots=True)
+class MemoryReport:
+    """source: the path that was given. devices: those with most memory first. growth: of a recording, by process and
+    kind of memory. next_command: ready to paste."""
+
+    source: str
+    devices: tuple[Triage, ...]
+    growth: tuple[Growth, ...] = ()
+    next_command: str = ""
+    problems: tuple[str, ...] = ()
+
+
+def text(report: MemoryReport) -> str:
+    """For a terminal: at most 25 lines, of the device that held most."""
+    lines = [f"Memory of {report.source}"]
+    if report.devices:
+        lines += _device(report.devices[0], len(report.devices))
+    lines += [f"Growth: {_grown(each)}" for each in report.growth[:2]]
+    lines += [f"Note: {problem}" for problem in _problems(report)[:2]]
+    shown = [shorten(printable(line), COLUMNS) for line in lines]
+    if report.next_command:
+        shown.append(printable(f"Next:  {report.next_command}"))
+    return "".join(f"{line}\n" for line in shown)
+
+
+def _problems(report: MemoryReport) -> tuple[str, ...]:
+    first = report.devices[0].problems if report.devices else ()
+    return (*report.problems, *(problem for problem in first if problem not in report.problems))
+
+
+def _device(found: Triage, devices: int) -> list[str]:
+    others = f", the largest of {devices} devices" if devices > 1 else ""
+    lines = [_headline(found) + others, ""]
+    lines += _owner_lines(found)
+    if found.failure is not None:
+        lines.append(f"Out of memory: {_failure(found)}")
+    lines += ["", "Lines that held most:"] if found.account.lines else []
+    lines += [f"  {_line(line)}" for line in _worth(found)[:MOST_LINES]]
+    lines += [f"Leak: {_leak(leak)}" for leak in found.leaks[:MOST_LEAKS]]
+    lines += ["Would free (they overlap):"] if found.savings else []
+    lines += [f"  {format_bytes(each.frees):>8}  {each.name}" for each in found.savings[:MOST_SAVINGS]]
+    fits = fitting(found)
+    return [*lines, fits] if fits else lines
+
+
+def _headline(found: Triage) -> str:
+    live, reserved = format_bytes(found.account.live), format_bytes(found.account.reserved)
+    held = f"torch knew of {reserved}" if found.device == "CPU" else f"the process held {reserved}"
+    return f"{found.device}, {found.moment}: {live} of tensors; {held}"
+
+
+def _owner_lines(found: Triage) -> list[str]:
+    total = max(1, found.account.reserved)
+    ranked = sorted(found.account.entries, key=lambda entry: -entry[1])
+    shown, rest = ranked[:MOST_OWNERS], ranked[MOST_OWNERS:]
+    rows = [(LABELS[owner], size) for owner, size in shown]
+    if rest:
+        rows.append(("the rest", sum(size for _, size in rest)))
+    return [f"  {name:<26} {format_bytes(size):>9}  {_share_bar(size / total)}".rstrip() for name, size in rows]
+
+
+def _share_bar(share: float) -> str:
+    return f"{format_share(share):>7}  {'█' * round(BAR * share)}"
+
+
+def _worth(found: Triage) -> tuple[Line, ...]:
+    """Lines with a place; where there is none at all, whatever there is."""
+    placed = tuple(line for line in found.account.lines if line.source is not None)
+    return placed or found.account.lines
+
+
+def place(source: SourceLine | None) -> str:
+    """Where, in words."""
+    if source is None:
+        return "no Python frame was recorded"
+    return f"{format_source(source)} {source.function}".strip() if source.file else source.function
+
+
+def _line(line: Line) -> str:
+    blocks = f"{line.blocks} blocks" if line.blocks > 1 else "1 block"
+    return f"{format_bytes(line.bytes):>8}  {LABELS[line.owner]:<16} {place(line.source)} ({blocks})"
+
+
+def _leak(leak: Leak) -> str:
+    value = leak.per_step
+    holder = f"; {leak.holder}" if leak.holder else ""
+    return (
+        f"{place(leak.source)} leaves {format_bytes(value.value)} behind in each of {leak.steps} steps "
+        f"({leak.blocks:.3g} blocks a step, {format_bytes(leak.held)} by now){holder}"
+    )
+
+
+def _failure(found: Triage) -> str:
+    failure = found.failure
+    assert failure is not None
+    where = f" at {place(failure.source)}" if failure.source is not None else ""
+    return f"{format_bytes(failure.asked)} were asked for{where}. In the way: {failure.obstacle}."
+
+
+def fitting(found: Triage) -> str:
+    """How much larger a batch would fit, where the device's size is known."""
+    factor = found.batch_factor
+    if factor is None or found.capacity is None:
+        return ""
+    words = f"a batch {factor:.2g} times as large" if factor >= 1 else f"only {format_share(factor)} of this batch"
+    return f"Fits {format_bytes(found.capacity)} with 10 % kept free: {words}."
+
+
+def _grown(growth: Growth) -> str:
+    return f"{growth.process}: {growth.sentence}"
+
+
+def markdown(report: MemoryReport) -> str:
+    """Everything, for a file."""
+    parts = [f"# Memory of {report.source}\n"]
+    parts += [f"> {problem}\n" for problem in _problems(report)]
+    for growth in report.growth:
+        parts.append(f"**Growth**, {_grown(growth)}\n")
+    for found in report.devices:
+        parts += _section(found)
+    if report.next_command:
+        parts.append(f"Next: `{report.next_command}`\n")
+    return printable("\n".join(parts))
+
+
+def _section(found: Triage) -> list[str]:
+    total = max(1, found.account.reserved)
+    owners = [
+        (LABELS[owner], format_bytes(size), format_share(size / total), f"{size:,}")
+        for owner, size in sorted(found.account.entries, key=lambda entry: -entry[1])
+    ]
+    parts = [f"## {found.device}\n", f"{_headline(found)}.\n", _table(("owner", "", "share", "bytes"), owners)]
+    if found.failure is not None:
+        parts.append(f"**Out of memory.** {_failure(found)}\n")
+    lines = [
+        (LABELS[line.owner], place(line.source), format_bytes(line.bytes), str(line.blocks))
+        for line in found.account.lines[:MOST_ROWS]
+    ]
+    parts += ["### Lines\n", _table(("owner", "line", "held", "blocks"), lines)]
+    parts += ["### Leaks\n", _leaks(found)]
+    savings = [(each.name, format_bytes(each.frees), each.cost, each.how) for each in found.savings]
+    parts += ["### What would free memory\n", "These overlap and do not add.\n"]
+    parts += [_table(("what", "frees", "cost", "how it was estimated"), savings), fitting(found) + "\n"]
+    if found.fragmentation is not None and found.fragmentation.free:
+        parts += _fragments(found)
+    points = [
+        (format_duration(p.time), str(p.event), format_bytes(p.live), format_bytes(p.reserved)) for p in found.timeline
+    ]
+    return [*parts, "### Timeline\n", _table(("time", "event", "live", "reserved"), points)]
+
+
+def _leaks(found: Triage) -> str:
+    if found.leaks:
+        return "".join(f"- {_leak(leak)}\n" for leak in found.leaks)
+    if found.steps < 4:
+        return f"Not examined: {found.steps} borders of steps in the history, and four are needed.\n"
+    return f"None: no line leaves memory behind in every step ({found.steps} borders, by {found.border_source}).\n"
+
+
+def _fragments(found: Triage) -> list[str]:
+    fragments = found.fragmentation
+    assert fragments is not None
+    rows = [
+        (f"{each.address:#x}", format_bytes(each.size), format_bytes(each.free), format_bytes(each.largest))
+        for each in fragments.segments
+    ]
+    told = (
+        f"{format_bytes(fragments.free)} free in {fragments.pieces} pieces, {format_bytes(fragments.in_used)} of it in "
+        f"segments that something alive holds; the largest piece is {format_bytes(fragments.largest)}.\n"
+    )
+    return ["### Free in the cache\n", told, _table(("segment", "size", "free", "largest piece"), rows)]
+
+
+def _table(head: tuple[str, ...], rows: Sequence[tuple[str, ...]]) -> str:
+    def row(cells: tuple[str, ...]) -> str:
+        return "| " + " | ".join(one_line(cell).replace("|", "\\|") for cell in cells) + " |\n"
+
+    return row(head) + row(tuple("---" for _ in head)) + "".join(map(row, rows))
+
+
+def json(report: MemoryReport) -> str:
+    """Everything, for a program; owners by their names."""
+    plain: dict[str, Any] = {"schema_version": SCHEMA_VERSION, **msgspec.to_builtins(report)}
+    for given, found in zip(plain["devices"], report.devices, strict=True):
+        given["account"]["entries"] = {LABELS[owner]: size for owner, size in found.account.entries}
+        for line, source in zip(given["account"]["lines"], found.account.lines, strict=True):
+            line["owner"] = LABELS[source.owner]
+    return msgspec.json.format(msgspec.json.encode(plain), indent=1).decode() + "\n"
+
+
+def rendered(report: MemoryReport, destination: str) -> str:
+    """In the format of a file's name. Raises OutputError for another extension."""
+    extension = Path(destination).suffix.lower()
+    renderer = {".txt": text, ".md": markdown, ".json": json}.get(extension)
+    if renderer is None:
+        raise OutputError(
+            "output-format",
+            f"No format of a memory report belongs to {destination!r}: its name must end in {', '.join(FORMATS)}.",
+        )
+    return renderer(report)
+
+
+__all__ = ["MemoryReport", "fitting", "json", "markdown", "rendered", "text"]
