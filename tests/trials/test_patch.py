@@ -94,6 +94,13 @@ def test_a_file_outside_of_the_jobs_folder_is_left_alone(tmp_path: Path) -> None
     assert "library.py:1" in patch.snippets[0]
 
 
+def test_an_installed_library_in_the_jobs_folder_is_left_alone(tmp_path: Path) -> None:
+    inside = tmp_path / "venv" / "lib" / "site-packages" / "trainer.py"
+    inside.parent.mkdir(parents=True)
+    inside.write_text("x = DataLoader(d)\n")
+    assert make_patch((CallEdit("DataLoader", TWO_WORKERS, SourceLine(str(inside), 1)),), tmp_path, None).files == ()
+
+
 def git(folder: Path, *words: str) -> None:
     identity = ("-c", "user.name=A", "-c", "user.email=a@example.org")
     subprocess.run(["git", *identity, *words], cwd=folder, check=True, capture_output=True)

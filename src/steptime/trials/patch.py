@@ -34,6 +34,8 @@ USUAL_POSITIONAL = 5
 there on."""
 MOST_POSITIONAL = {"zero_grad": 0, "torch.compile": 1}
 """Of calls whose next argument is the one to be set."""
+INSTALLED = frozenset({"site-packages", "dist-packages"})
+"""Folders whose files are not the user's."""
 _NONE = libcst.SimpleWhitespace("")
 
 
@@ -142,6 +144,8 @@ def _file(edit: Edit, folder: Path, script: Path | None) -> Path | None:
     if place is None:
         return None
     absolute = folder / place
+    if INSTALLED.intersection(absolute.parts):
+        return None  # a framework's own loop, in an environment that lies in the job's folder
     return absolute.relative_to(folder) if absolute.is_relative_to(folder) else None
 
 
