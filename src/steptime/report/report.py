@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from steptime.excerpt.excerpt import Excerpt
 from steptime.findings.case import AccountUse, Case, SegmentUse
 from steptime.findings.finding import Finding
+from steptime.memory.over_time import OverTime
 from steptime.quantities import Estimate
 from steptime.ranks.comparison import RankComparison
 from steptime.report.steps import StepSeries
@@ -79,6 +80,8 @@ class ProcessReport:
     """Kinds and accounts of the steps of `step_ns`."""
     excerpt: Excerpt | None = None
     """One step as a timeline; of a job of several processes the one in front has it."""
+    memory: OverTime | None = None
+    """By owner where a history of allocations tells, else as the watch sampled it."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -20,6 +20,7 @@ from steptime.report import json
 from steptime.report.device import roofline_sentences
 from steptime.report.page.forest import Forest, forest
 from steptime.report.page.frame import whole
+from steptime.report.page.memory_chart import MemoryChart, memory_chart
 from steptime.report.page.ranks import HeatMap, heat_map
 from steptime.report.page.roofline_chart import RooflineChart, roofline_chart
 from steptime.report.page.series import Series, series
@@ -80,6 +81,7 @@ class View:
     timeline: Shown | None
     forest: Forest | None
     roofline: RooflineChart | None
+    memory: MemoryChart | None
     roofline_sentences: tuple[str, ...]
     accounts: tuple[Grid, ...]
     replay: tuple[Grid, ...]
@@ -117,6 +119,7 @@ def view_of(report: Report) -> View:
         timeline=_shown(process.excerpt) if process.excerpt is not None and process.excerpt.events else None,
         forest=forest(report.trials),
         roofline=roofline_chart(case),
+        memory=memory_chart(process.memory),
         roofline_sentences=tuple(roofline_sentences(case)),
         accounts=account_grids(case),
         replay=replay_grids(case),

@@ -1,17 +1,24 @@
-"""Several processes side by side: rank by account, the late one marked."""
+"""The ranks of a job side by side: rank by account with the late one marked, and who came late step by step."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from steptime.findings.lateness import late_of
 from steptime.quantities import format_duration, format_share
+from steptime.ranks.comparison import LateSeries, RankComparison
+from steptime.report.page.scale import Tick
 from steptime.report.report import ProcessReport, Report
 
 MOST_RANKS = 128
 """Rows: the slowest of a larger job."""
+MOST_COLUMNS = 200
+"""Of the series: more would be narrower than a few pixels."""
 SHADES = 9
 """Levels of the heat map."""
+BOX = 1000
+"""Side of the square that the series is drawn in, which is stretched to the plot."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,19 +42,42 @@ class RankRow:
     regime: str
     late: bool
     finding: str
+    host: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Shade:
+    """All fields of the series of one strength, as one path in a square of BOX."""
+
+    level: int
+    path: str
+
+
+@dataclass(frozen=True, slots=True)
+class Lateness:
+    """Who came late, step by step. ranks: names of the rows; longest: what the strongest shade stands for."""
+
+    shades: tuple[Shade, ...]
+    ranks: tuple[Tick, ...]
+    steps: tuple[Tick, ...]
+    longest: str
 
 
 @dataclass(frozen=True, slots=True)
 class HeatMap:
-    """rows by rank. hidden: ranks that were left out."""
+    """rows by rank. hidden: ranks that were left out. sentence: about the late rank, "" without one."""
 
     accounts: tuple[str, ...]
     rows: tuple[RankRow, ...]
     hidden: int
+    sentence: str = ""
+    lateness: Lateness | None = None
 
 
 def heat_map(report: Report) -> HeatMap | None:
     """The map; None for a single process."""
+    if report.ranks is not None and len(report.ranks.rows) > 1:
+        return _of_comparison(report, report.ranks)
     if len(report.processes) < 2:
         return None
     slowest = sorted(report.processes, key=lambda process: -process.case.step.duration.value)[:MOST_RANKS]
@@ -58,6 +88,77 @@ def heat_map(report: Report) -> HeatMap | None:
     longest = slowest[0].case.step.duration.value
     rows = tuple(_row(report, process, names, longest) for process in shown)
     return HeatMap(names, rows, len(report.processes) - len(shown))
+
+
+def _of_comparison(report: Report, ranks: RankComparison) -> HeatMap:
+    """Of all ranks that were compared, those among them whose reports are kept with their findings."""
+    kept = {process.rank: process for process in report.processes}
+    late = ranks.late.ranks if ranks.late is not None else ()
+    slowest = sorted(ranks.rows, key=lambda row: (row.rank not in late, -row.step))[:MOST_RANKS]
+    used = [at for at in range(len(ranks.accounts)) if any(row.accounts[at] > 0 for row in slowest)]
+    longest = max(row.step for row in slowest)
+    rows = []
+    for row in sorted(slowest, key=lambda row: row.rank):
+        process = kept.get(row.rank)
+        rows.append(
+            RankRow(
+                name=row.name,
+                step=_heat(row.step, longest),
+                accounts=tuple(_heat(row.accounts[at], longest) for at in used),
+                waits=format_duration(row.waiting),
+                last=format_share(row.last),
+                regime=process.verdict.regime if process is not None else "",
+                late=row.rank in late,
+                finding=_most_at_stake(process) if process is not None else "",
+                host=row.host,
+            )
+        )
+    names = tuple(ranks.accounts[at] for at in used)
+    series = _lateness(ranks.series) if ranks.series is not None else None
+    return HeatMap(names, tuple(rows), len(ranks.rows) - len(rows), _sentence(ranks), series)
+
+
+def _sentence(ranks: RankComparison) -> str:
+    """Who is late, by how much, since when, and what that costs."""
+    late = ranks.late
+    if late is None:
+        return ""
+    who = f"Host {late.host}" if late.node and late.host else f"Rank {late.ranks[0]}"
+    since = f" since step {late.since}" if late.since else ""
+    return (
+        f"{who} is late{since}: the others wait {format_duration(late.waiting)} a step, {format_share(late.share)} of "
+        f"all waiting is for it. It spends {format_duration(late.excess)} more than the others' median in "
+        f"{late.account}; at that median a step would be {format_duration(late.gain.value)} shorter."
+    )
+
+
+def _lateness(series: LateSeries) -> Lateness | None:
+    """The series as shaded fields; neighbouring columns share one where there are too many."""
+    if not series.late or not series.steps:
+        return None
+    size = -(-len(series.steps) // MOST_COLUMNS)
+    rows = [_averaged(row, size) for row in series.late]
+    longest = max(max(row) for row in rows)
+    if longest <= 0:
+        return None
+    wide, high = BOX / len(rows[0]), BOX / len(rows)
+    paths: dict[int, list[str]] = {}
+    for down, row in enumerate(rows):
+        for across, value in enumerate(row):
+            level = _level(value, longest)
+            if level:
+                field = f"M{across * wide:.1f} {down * high:.1f}h{wide:.1f}v{0.9 * high:.1f}h-{wide:.1f}z"
+                paths.setdefault(level, []).append(field)
+    shades = tuple(Shade(level, "".join(path)) for level, path in sorted(paths.items()))
+    ranks = tuple(Tick(100 * (at + 0.45) / len(rows), f"rank {rank}") for at, rank in enumerate(series.ranks))
+    count = len(series.steps)
+    steps = tuple(Tick(100 * at / count, str(series.steps[at])) for at in range(0, count, max(count // 6, 1)))
+    return Lateness(shades, ranks, steps, format_duration(longest))
+
+
+def _averaged(row: Sequence[float], size: int) -> list[float]:
+    parts = (row[at : at + size] for at in range(0, len(row), size))
+    return [sum(part) / len(part) for part in parts]
 
 
 def _row(report: Report, process: ProcessReport, names: tuple[str, ...], longest: float) -> RankRow:
@@ -86,5 +187,9 @@ def _most_at_stake(process: ProcessReport) -> str:
 
 
 def _heat(value: float, longest: float) -> Heat:
-    shade = round(SHADES * value / longest) if longest > 0 else 0
-    return Heat(format_duration(value) if value else "–", value, min(max(shade, 1 if value > 0 else 0), SHADES))
+    return Heat(format_duration(value) if value else "–", value, _level(value, longest))
+
+
+def _level(value: float, longest: float) -> int:
+    level = round(SHADES * value / longest) if longest > 0 else 0
+    return min(max(level, 1 if value > 0 else 0), SHADES)

@@ -1,0 +1,95 @@
+"""Memory over time as stacked areas by owner, the peak marked."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from markupsafe import Markup
+
+from steptime.memory.over_time import OverTime
+from steptime.quantities import format_bytes, format_duration
+from steptime.report.page.frame import part
+from steptime.report.page.scale import Tick
+
+BOX = 1000
+"""Side of the square that the areas are drawn in, which is stretched to the plot."""
+TONES = 9
+"""Colours; further owners begin again."""
+
+
+@dataclass(frozen=True, slots=True)
+class Area:
+    """An owner. points: outline as a polygon. words: at the peak."""
+
+    name: str
+    tone: int
+    points: str
+    words: str
+
+
+@dataclass(frozen=True, slots=True)
+class MemoryChart:
+    """peak, height: percent from the left and from the bottom."""
+
+    place: str
+    areas: tuple[Area, ...]
+    peak: float
+    height: float
+    peak_words: str
+    ticks: tuple[Tick, ...]
+    begin: str
+    end: str
+
+
+def memory_chart(found: OverTime | None) -> MemoryChart | None:
+    """The picture; None without points."""
+    if found is None or len(found.times) < 2 or not any(map(any, found.bytes)):
+        return None
+    sums = [sum(column) for column in zip(*found.bytes, strict=True)]
+    top = max(sums) * 1.06
+    first, last = found.times[0], found.times[-1]
+    across = [BOX * (time - first) / ((last - first) or 1) for time in found.times]
+    below = [0.0] * len(sums)
+    areas = []
+    for number, (name, row) in enumerate(zip(found.owners, found.bytes, strict=True)):
+        above = [low + value for low, value in zip(below, row, strict=True)]
+        areas.append(Area(name, number % TONES, _outline(across, below, above, top), format_bytes(row[found.peak])))
+        below = above
+    at = across[found.peak] / BOX * 100
+    return MemoryChart(
+        place=found.place,
+        areas=tuple(areas),
+        peak=at,
+        height=100 * sums[found.peak] / top,
+        peak_words=f"{format_bytes(sums[found.peak])} at {_time(found, found.peak)}",
+        ticks=_ticks(top),
+        begin=_time(found, 0),
+        end=_time(found, len(found.times) - 1),
+    )
+
+
+def drawn(found: OverTime) -> Markup:
+    """The picture as markup for a page of `frame.document`; empty where there is nothing to draw."""
+    return part("memory.html", memory=memory_chart(found))
+
+
+def _outline(across: Sequence[float], below: Sequence[float], above: Sequence[float], top: float) -> str:
+    """There along the upper edge, back along the lower one."""
+    there = [f"{x:.1f},{BOX * (1 - y / top):.1f}" for x, y in zip(across, above, strict=True)]
+    back = [f"{x:.1f},{BOX * (1 - y / top):.1f}" for x, y in zip(across, below, strict=True)]
+    return " ".join([*there, *reversed(back)])
+
+
+def _time(found: OverTime, at: int) -> str:
+    time = found.times[at]
+    return format_duration(time) if found.clock == "ns" else f"{found.clock} {time}"
+
+
+def _ticks(top: float) -> tuple[Tick, ...]:
+    """Round binary sizes, about four."""
+    size = 1.0
+    while top / size > 5:
+        size *= 2
+    sizes = [at * size for at in range(int(top / size) + 1)]
+    return tuple(Tick(100 * each / top, format_bytes(each) if each else "0") for each in sizes)

@@ -1,0 +1,197 @@
+"""Parts of the page: single steps with their accounts, trials, ranks, memory, and the way from A to B."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from timelines import MS, tried, with_timeline, with_trials
+
+from steptime.ledger.ledger import Account, Ledger
+from steptime.memory.over_time import OverTime
+from steptime.quantities import Estimate
+from steptime.ranks.comparison import LateRank, LateSeries, RankComparison, RankRow
+from steptime.report.page import page
+from steptime.report.page.differences import Difference, moves_of, waterfall
+from steptime.report.page.forest import forest
+from steptime.report.page.memory_chart import memory_chart
+from steptime.report.page.ranks import heat_map
+from steptime.report.page.series import series
+from steptime.report.report import Report
+from steptime.report.steps import KINDS, MOST_ROWS, series_of_process, series_of_trace
+from steptime.report.trials import trial_report
+from steptime.timeline.timeline import Mode, Segment, SegmentKind, Steps, Timeline
+from steptime.trials.results import Plan, Results
+from steptime.trials.trial import Agreement, Arm, Judgement, Run, Verdict
+
+BLOCK = re.compile(r"M([\d.]+) ([\d.]+)h([\d.]+)v([\d.]+)h-[\d.]+z")
+
+
+def steps(durations: list[int], **masks: list[int]) -> Steps:
+    """Steps in a row; masks: numbers of the steps that are so. All others are steady."""
+    count = len(durations)
+    length = np.array(durations, np.int64)
+    end = np.cumsum(length)
+    names = ("warm_up", "disturbed", "profiled", "off")
+    flags = {name: np.isin(np.arange(count), masks.get(name, [])) for name in names}
+    phases = np.zeros((count, 6), np.int64)
+    phases[:, 5] = length
+    return Steps(end - length, end, length, phases, np.ones(count, np.int64), flags["warm_up"], flags["disturbed"],
+                 ~flags["off"], flags["profiled"], np.zeros(count, np.bool_))  # fmt: skip
+
+
+def ledger_of(durations: list[int]) -> Ledger:
+    """A quarter is input, the rest computing."""
+    wall = np.array(durations, np.int64)
+    entries = np.zeros((len(wall), len(Account)), np.int64)
+    entries[:, Account.INPUT] = wall // 4
+    entries[:, Account.COMPUTE] = wall - wall // 4
+    return Ledger("cpu", wall, entries)
+
+
+def test_each_kind_of_step_is_told_apart() -> None:
+    durations = [300] + [100] * 30
+    durations[20] = 400
+    known = steps(durations, warm_up=[0], disturbed=[3, 5, 6], profiled=[3], off=[8])
+    segments = (Segment(SegmentKind.EVALUATION, int(known.begin[5]), int(known.begin[5]) + 50),)
+    timeline = Timeline(Mode.OPTIMIZER, known, segments, 0, (), "the first")
+    found = series_of_process(timeline, ledger_of([durations[at] for at in np.flatnonzero(known.steady)]))
+    names = [found.names[kind] for kind in found.kinds]
+    assert (names[0], names[3], names[5], names[6], names[8]) == (
+        "warm-up", "profiled", "with evaluation", "looked at closely", "not watched",
+    )  # fmt: skip
+    assert names[20] == "outlier"
+    assert set(names) <= set(KINDS)
+    assert [(mark.step, mark.kind, mark.duration) for mark in found.marks] == [(5, "evaluation", 50)]
+    assert found.spent[20] == (300, 100)
+    assert found.spent[0] == found.spent[5] == (), "what is not known is not told"
+
+
+def test_an_even_series_has_no_outliers() -> None:
+    found = series_of_trace(ledger_of([1000, 1001, 1000, 1003, 1000, 1000, 1040]), 0)
+    assert set(found.names) == {"steady"}
+
+
+def test_accounts_of_a_long_job_are_shared_by_neighbours() -> None:
+    found = series_of_trace(ledger_of([100, 300] * (3 * MOST_ROWS)), 0)
+    assert found.stride == 6
+    assert len(found.spent) == MOST_ROWS
+    assert found.spent[0] == (150, 50)
+
+
+def test_the_accounts_of_a_step_fill_its_bar(report: Report) -> None:
+    drawn = series(with_timeline(report).processes[0])
+    assert drawn is not None
+    blocks = {layer.name: [tuple(map(float, found)) for found in BLOCK.findall(layer.path)] for layer in drawn.layers}
+    bar = drawn.bars[7]
+    (compute,) = (block for block in blocks["compute"] if block[0] == pytest.approx(bar.x * 10, abs=0.1))
+    (wait,) = (block for block in blocks["input"] if block[0] == pytest.approx(bar.x * 10, abs=0.1))
+    assert compute[3] + wait[3] == pytest.approx(bar.height * 10, abs=0.3)
+    assert wait[1] + wait[3] == pytest.approx(compute[1], abs=0.2), "one stands on the other"
+    assert compute[3] / wait[3] == pytest.approx(45 / 135, rel=0.01)
+    assert [(sign.kind, sign.letter) for sign in drawn.signs] == [("outlier", "▲"), ("evaluation", "E")]
+    assert dict((name, count) for _, name, count in drawn.kinds) == {
+        "warm-up": 1, "steady": 17, "outlier": 1, "with evaluation": 1,
+    }  # fmt: skip
+
+
+def test_a_forest_keeps_its_distances(report: Report) -> None:
+    trials = with_trials(report).trials
+    assert trials is not None
+    twice = tried((2.0, 1.8, 2.2), "adopt")
+    half = tried((0.5, 0.45, 0.55), "slower", name="RM2")
+    drawn = forest(replace(trials, arms=(twice, half)))
+    assert drawn is not None
+    up, down = (row.point for row in drawn.rows)
+    assert up is not None
+    assert down is not None
+    assert up - drawn.one == pytest.approx(drawn.one - down), "twice as slow is as far as twice as fast"
+    assert [row.outcome for row in drawn.rows] == ["adopted", "worse"]
+    assert forest(None) is None
+
+
+def test_a_trial_becomes_its_report() -> None:
+    arm = Arm("RM101", proposal="RM101", label="num_workers=2")
+    speed = Estimate(2.0, 1.5, 2.5, 4, "1")
+    runs = (
+        Run("baseline", 0, 0, 0, 0, False, "", 5.0, (100, 300), (1.0, 0.5), peak_bytes=10),
+        Run("baseline", 0, 0, 1, 1, False, "", 5.0, (200, 200), (1.1, 0.6), peak_bytes=12),
+        Run("control", 0, 0, 2, 0, False, "", 5.0, (200,), (1.0, 0.5)),
+        Run("RM101", 0, 0, 3, 0, False, "", 5.0, (100,), (None, 0.5), peak_bytes=20),
+        Run("RM101", 0, 0, 4, 0, False, "killed", 5.0),
+    )
+    judged = Judgement(arm, Verdict.BROKE_PROMISE, Agreement.APART, "apart", speed, 0.1, 100.0, 4, 20)
+    plan = Plan(("python", "t.py"), "/x", "/x/runs/t", (arm,), 0.03)
+    found = trial_report(Results(plan, runs, ((0, judged),), None), "f")
+    assert (found.step_ns, found.peak_bytes, found.processes) == (200.0, 12, 5)
+    assert [(curve.name, curve.seed, curve.losses) for curve in found.curves] == [
+        ("baseline", 0, (1.0, 0.5)), ("baseline", 1, (1.1, 0.6)), ("RM101", 0, (None, 0.5)),
+    ]  # fmt: skip
+    (told,) = found.arms
+    assert (told.kept, told.verdict, told.speed) == (False, "broke its promise", speed)
+
+
+def ranks(count: int) -> RankComparison:
+    rows = tuple(RankRow(rank, f"rank {rank}", "b" if rank == 2 else "a", 20, 100.0 * MS, (60.0 * MS, 0.0, 40.0 * MS),
+                         1.0 * MS if rank == 2 else 30.0 * MS, 0.9 if rank == 2 else 0.02)
+                 for rank in range(count))  # fmt: skip
+    gain = Estimate(25.0 * MS, 20.0 * MS, 30.0 * MS, 5)
+    late = LateRank((2,), "b", 30.0 * MS, 0.9, "input", 28.0 * MS, (("input", 28.0 * MS),), gain, since=40)
+    series = LateSeries(1, tuple(range(30)), tuple(range(count)), tuple(
+        tuple(10.0 * MS if rank == 2 and step >= 15 else 0.0 for step in range(30)) for rank in range(count)))  # fmt: skip
+    return RankComparison(("compute", "copy", "communication"), rows, late=late, series=series)
+
+
+def test_the_late_rank_is_marked_among_all(report: Report) -> None:
+    drawn = heat_map(replace(report, ranks=ranks(4)))
+    assert drawn is not None
+    assert [row.late for row in drawn.rows] == [False, False, True, False]
+    assert drawn.accounts == ("compute", "communication"), "what nobody spent is no column"
+    assert drawn.sentence.startswith("Rank 2 is late since step 40: the others wait 30 ms a step, 90 %")
+    assert drawn.lateness is not None
+    fields = BLOCK.findall(drawn.lateness.shades[-1].path)
+    assert len(fields) == 15
+    assert {float(field[0]) >= 499 for field in fields} == {True}, "the second half of the steps"
+    assert drawn.lateness.longest == "10 ms"
+
+
+def test_of_a_thousand_ranks_the_slowest_and_the_late_are_shown(report: Report) -> None:
+    known = ranks(1000)
+    slow = tuple(replace(row, step=row.step + (row.rank % 300) * MS) for row in known.rows)
+    drawn = heat_map(replace(report, ranks=replace(known, rows=slow)))
+    assert drawn is not None
+    assert (len(drawn.rows), drawn.hidden) == (128, 872)
+    assert any(row.late for row in drawn.rows)
+    assert len(page.render(replace(report, ranks=replace(known, rows=slow))).encode()) < 2_500_000
+
+
+def test_owners_are_stacked_to_the_peak() -> None:
+    whole = 1 << 30
+    owners = ("parameters", "activations")
+    found = OverTime("GPU 0", "ns", (0, 10, 20), owners, ((whole, whole, whole), (0, whole, 0)), 1)
+    drawn = memory_chart(found)
+    assert drawn is not None
+    assert (drawn.peak, drawn.peak_words) == (50.0, "2 GiB at 10 ns")
+    lower, upper = (area.points.split() for area in drawn.areas)
+    edge = [tuple(map(float, point.split(","))) for point in lower[:3]]
+    assert [tuple(map(float, point.split(","))) for point in reversed(upper[3:])] == edge, "no gap between them"
+    assert drawn.height == pytest.approx(100 / 1.06)
+    assert memory_chart(replace(found, times=(0,), bytes=((1,), (1,)), peak=0)) is None
+
+
+def test_from_before_to_after_every_account_moves_the_step() -> None:
+    sure = Difference("input", Estimate(-40.0 * MS, -42.0 * MS, -38.0 * MS, 9))
+    noise = Difference("launch", Estimate(1.0 * MS, -2.0 * MS, 4.0 * MS, 9))
+    drawn = moves_of((sure, noise), 100.0 * MS, 70.0 * MS, ("a", "b"))
+    assert [(row.name, row.grown, row.certain) for row in drawn.rows] == [
+        ("input", False, True), ("launch", True, False), ("other", True, False),
+    ]  # fmt: skip
+    assert drawn.rows[2].words == "+9 ms", "what the rows leave open"
+    scale = drawn.before / 100
+    assert drawn.rows[0].begin == pytest.approx(60 * scale)
+    assert drawn.after == pytest.approx(70 * scale)
+    markup = str(waterfall((replace(sure, name="<b>"),), 100.0 * MS, 60.0 * MS))
+    assert "&lt;b&gt;" in markup
+    assert "<b>" not in markup
