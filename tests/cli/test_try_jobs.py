@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import shlex
+import signal
+import subprocess
 import sys
 import textwrap
+import time
 from pathlib import Path
 
 import pytest
 
 from steptime.cli.main import main
+from steptime.trials.results import read_results
 
 pytest.importorskip("torch")
 
@@ -65,3 +70,66 @@ def test_a_job_without_end_is_measured_for_as_long_as_that_takes(
     told = capsys.readouterr()
     assert told.out.startswith(f"Lab of {sys.executable} job.py"[:40])
     assert "Reading: " in told.out
+
+
+SLOW_ITEMS = """
+    import time
+    import torch
+    from torch.utils.data import DataLoader, Dataset
+
+    class Items(Dataset):
+        def __len__(self):
+            return 100_000
+
+        def __getitem__(self, index):
+            end = time.perf_counter() + 0.002
+            while time.perf_counter() < end:
+                pass
+            return torch.full((8,), float(index))
+
+    if __name__ == "__main__":
+        torch.manual_seed(0)
+        model = torch.nn.Linear(8, 1)
+        optimizer = torch.optim.SGD(model.parameters(), lr=1e-12)
+        for step, inputs in enumerate(DataLoader(Items(), batch_size=4)):
+            loss = model(inputs).square().mean()
+            optimizer.zero_grad()
+            loss.backward()
+            optimizer.step()
+"""
+
+
+def steptime(*words: str) -> subprocess.Popen[str]:
+    program = "from steptime.cli.main import entry; entry()"
+    return subprocess.Popen(
+        [sys.executable, "-c", program, *words], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    )
+
+
+@pytest.mark.slow
+def test_a_trial_that_is_interrupted_goes_on_where_it_was(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("OMP_NUM_THREADS", "1")
+    (tmp_path / "job.py").write_text(textwrap.dedent(SLOW_ITEMS))
+    trial = steptime("try", "--budget", "5m", "--max-trials", "1", "--", sys.executable, "job.py")
+    for _ in range(3000):
+        found = list(tmp_path.glob("runs/*/results.jsonl"))
+        if found and found[0].read_text().count('{"run":') >= 3:
+            break
+        time.sleep(0.1)
+    trial.send_signal(signal.SIGINT)
+    out, err = trial.communicate(timeout=60)
+    assert trial.returncode == 130, err
+    assert "what was run is kept" in err
+    assert "--resume" in out.splitlines()[-1]
+    before = read_results(found[0].parent)
+    assert len(before.runs) >= 3
+    assert not list((found[0].parent / "copies").iterdir())
+    resumed = steptime("try", "--budget", "3m", *shlex.split(out.splitlines()[-1])[3:])
+    out, err = resumed.communicate(timeout=240)
+    assert resumed.returncode == 0, err
+    after = read_results(found[0].parent)
+    assert after.runs[: len(before.runs)] == before.runs
+    assert len(after.runs) > len(before.runs)
+    assert {judgement.arm.proposal for _, judgement in after.judgements} == {"RM101"}
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["job.py", "runs"]

@@ -142,7 +142,8 @@ class Bench:
     def _rounds(self, stage: int, tried: Sequence[Arm], baseline: Arm, patched: Patched, later: int) -> None:
         while (round_ := self._rounds_done(stage)) < MAX_ROUNDS:
             going = [arm for arm in tried if not self._settled(stage, arm)]
-            paid = self._affordable(stage, round_, going, later)
+            won = any(judge(arm, self.of(stage), min_gain=self.plan.min_gain).verdict is Verdict.ADOPT for arm in tried)
+            paid = self._affordable(stage, round_, going, later if won or round_ < LEAST_ROUNDS else 0)
             if not paid:
                 return
             self._round(stage, round_, paid, baseline, patched)
@@ -280,7 +281,7 @@ class Bench:
 
     def _affordable(self, stage: int, round_: int, going: Sequence[Arm], later: int) -> Sequence[Arm]:
         """The arms, the first ones, that the budget pays for. One round alone says nothing: arms are begun only where a
-        second one can follow. The first arm may use what later stages would need."""
+        second one can follow. The first arm may use what later stages would need, and all may while nothing was won."""
         rounds = max(1, LEAST_ROUNDS - round_)
         for count in range(len(going), 0, -1):
             left = self._left(stage, later if count > 1 or round_ >= LEAST_ROUNDS else 0)

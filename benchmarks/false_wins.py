@@ -1,0 +1,192 @@
+"""How often a trial adopts what changes nothing: live comparisons of jobs with themselves, on the machine as it is.
+
+    python benchmarks/false_wins.py --out benchmarks/results/false-wins-NAME
+
+Every arm is the job as it is, under a variable of the environment that nobody reads; what is adopted all the same is a
+false win. At most 5 % may be. Beside the live figure stands one from the same recorded processes: since all of them ran
+the same job, their names can be exchanged within each round, and every exchange is another trial that changes nothing.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import platform
+import random
+import sys
+import tempfile
+import time
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from steptime.changes import Change
+from steptime.trials.budget import Budget
+from steptime.trials.conduct import Bench
+from steptime.trials.execute import Stand
+from steptime.trials.judge import judge
+from steptime.trials.results import Plan, ResultsFile
+from steptime.trials.speed import LEAST_ROUNDS
+from steptime.trials.trial import BASELINE, CONTROL, Arm, Judgement, Run, Verdict
+from steptime.trials.working_copy import Outputs
+
+JOB = Path(__file__).with_name("false_wins_job.py")
+SHAPES = ("dense", "convolution", "attention", "loader")
+MIN_GAIN = 0.03
+EXCHANGES = 50
+"""Of the names in a trial."""
+
+
+def arms(count: int) -> tuple[Arm, ...]:
+    """What changes nothing, so many times."""
+    return tuple(
+        Arm(f"nothing-{number}", (Change("environment", arguments=(("STEPTIME_NOTHING", str(number)),)),))
+        for number in range(count)
+    )
+
+
+def live(shape: str, count: int, folder: Path, budget: float) -> tuple[Bench, tuple[Judgement, ...]]:
+    """One trial of a job with itself."""
+    job = folder / "job"
+    job.mkdir(parents=True)
+    (job / JOB.name).write_text(JOB.read_text(encoding="utf-8"), encoding="utf-8")
+    command, tried = (sys.executable, JOB.name, shape), arms(count)
+    plan = Plan(command, str(job), "", tried, MIN_GAIN)
+    ResultsFile(folder / "trial").plan(plan)
+    stand = Stand(command, folder / "trial", job, Outputs(frozenset(), frozenset()))
+    trial = Bench(stand, plan, budget=Budget(budget))
+    return trial, trial.conduct(0, tried)
+
+
+def exchanged(runs: Sequence[Run], draw: random.Random) -> list[Run]:
+    """The same processes in the same order, with the names of arms and control exchanged within each round."""
+    result = list(runs)
+    movable = [n for n, run in enumerate(runs) if run.arm != BASELINE and not run.rehearsal]
+    for round_ in {runs[n].round for n in movable}:
+        places = [n for n in movable if runs[n].round == round_]
+        names = [(runs[n].arm, runs[n].changes) for n in places]
+        draw.shuffle(names)
+        for place, (name, changes) in zip(places, names, strict=True):
+            result[place] = replace(runs[place], arm=name, changes=changes)
+    return result
+
+
+def shuffled_wins(trials: Sequence[tuple[Bench, tuple[Judgement, ...]]]) -> tuple[int, int]:
+    """(adopted, comparisons) over EXCHANGES of each trial."""
+    draw, adopted, compared = random.Random(0), 0, 0
+    for bench, judgements in trials:
+        for _ in range(EXCHANGES):
+            runs = exchanged(bench.runs, draw)
+            for judgement in judgements:
+                again = judge(judgement.arm, runs, min_gain=MIN_GAIN)
+                compared += again.rounds >= LEAST_ROUNDS
+                adopted += again.verdict is Verdict.ADOPT
+    return adopted, compared
+
+
+def spread(runs: Sequence[Run]) -> float:
+    """The slowest over the fastest process of a trial, by mean step."""
+    means = [sum(run.step_ns) / len(run.step_ns) for run in runs if run.step_ns and not run.rehearsal]
+    return max(means) / min(means)
+
+
+def row(shape: str, bench: Bench, judgements: Sequence[Judgement]) -> dict[str, Any]:
+    """What is kept of a trial."""
+    known = [each for each in judgements if each.speed is not None]
+    loads = [run.load.other_cpu for run in bench.runs]
+    return {
+        "job": shape,
+        "comparisons": len(known),
+        "verdicts": dict(Counter(each.verdict.value for each in known)),
+        "processes": len(bench.runs),
+        "rounds": max((run.round + 1 for run in bench.runs if run.arm == CONTROL), default=0),
+        "slowest_over_fastest": round(spread(bench.runs), 2),
+        "other_cpu_mean": round(sum(loads) / len(loads), 2),
+        "noise": round(known[0].noise, 3) if known and known[0].noise is not None else None,
+        "speeds": [
+            [round(each.speed.value, 3), round(each.speed.low, 3), round(each.speed.high, 3)]
+            for each in known
+            if each.speed
+        ],
+    }
+
+
+COLUMNS = {
+    "job": "job",
+    "comparisons": "comparisons",
+    "processes": "processes",
+    "rounds": "rounds",
+    "slowest_over_fastest": "slowest / fastest process",
+    "other_cpu_mean": "others' load (CPUs)",
+    "noise": "control's noise",
+    "verdicts": "verdicts",
+}
+
+
+def text_of(rows: Sequence[dict[str, Any]], total: dict[str, Any]) -> str:
+    """The result for people."""
+    lines = [
+        "# Comparisons of jobs with themselves",
+        "",
+        f"{total['machine']}; {total['when']}; steps of {total['threads']} thread(s).",
+        "",
+        f"| {' | '.join(COLUMNS.values())} |",
+        "|---" * len(COLUMNS) + "|",
+    ]
+    for each in rows:
+        told = {**each, "verdicts": ", ".join(f"{count} {name}" for name, count in each["verdicts"].items())}
+        lines.append(f"| {' | '.join(str(told[name]) for name in COLUMNS)} |")
+    lines += [
+        "",
+        f"**{total['adopted']} of {total['comparisons']} adopted** (live; allowed 5 %). With the names of the same",
+        "processes exchanged within each round: "
+        f"{total['shuffled_adopted']} of {total['shuffled_comparisons']} adopted.",
+        "",
+    ]
+    return "\n".join(lines)
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--comparisons", type=int, default=40)
+    parser.add_argument("--arms", type=int, default=5, help="of one trial")
+    parser.add_argument("--budget", type=float, default=600, help="seconds of one trial")
+    parser.add_argument("--out", required=True, help="path without extension: .json and .md are written")
+    given = parser.parse_args()
+    os.environ.setdefault("OMP_NUM_THREADS", "1")
+    rows: list[dict[str, Any]] = []
+    trials: list[tuple[Bench, tuple[Judgement, ...]]] = []
+    adopted = compared = 0
+    with tempfile.TemporaryDirectory() as scratch:
+        while compared < given.comparisons and len(trials) < 4 * given.comparisons:
+            shape = SHAPES[len(trials) % len(SHAPES)]
+            bench, judgements = live(shape, given.arms, Path(scratch) / str(len(trials)), given.budget)
+            trials.append((bench, judgements))
+            rows.append(row(shape, bench, judgements))
+            known = [each for each in judgements if each.speed is not None]
+            compared += len(known)
+            adopted += sum(each.verdict is Verdict.ADOPT for each in known)
+            print(json.dumps(rows[-1]), flush=True)
+            shuffled = shuffled_wins(trials)
+            total: dict[str, Any] = {
+                "machine": f"{platform.machine()}, {os.cpu_count()} CPUs, Python {platform.python_version()}",
+                "when": time.strftime("%Y-%m-%d"),
+                "threads": os.environ["OMP_NUM_THREADS"],
+                "adopted": adopted,
+                "comparisons": compared,
+                "shuffled_adopted": shuffled[0],
+                "shuffled_comparisons": shuffled[1],
+            }
+            Path(given.out + ".json").write_text(
+                json.dumps({**total, "trials": rows}, indent=1) + "\n", encoding="utf-8"
+            )
+            Path(given.out + ".md").write_text(text_of(rows, total), encoding="utf-8")
+    print(f"{adopted} of {compared} adopted; exchanged: {shuffled[0]} of {shuffled[1]}")
+    return int(adopted > 0.05 * compared)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
