@@ -23,9 +23,9 @@ neighbours share."""
 CONFIRMING = 2
 """Values after the first one of a new level that must agree with it."""
 LEVEL_SPREADS = 3.0
-"""Spreads of a level that its own values may lie away from it."""
-LEAST_FOR_SPREAD = 4
-"""Values that have a spread to speak of."""
+"""Standard deviations that the values of a level may lie away from it."""
+LEAST_FOR_SCATTER = 5
+"""Values that have a scatter to speak of."""
 
 
 def median_of(values: Numbers, unit: str = "ns") -> Estimate:
@@ -132,18 +132,18 @@ class Jump:
 def jumps(values: npt.NDArray[np.float64], least: float, spreads: Sequence[float] = ()) -> tuple[Jump, ...]:
     """Where the level of a series changes, beyond noise, by a rule that a person can follow by hand.
 
-    A level is the median of its values so far. Its noise is the largest of `least` (relative to it), LEVEL_SPREADS
-    times the median distance of its values from it (by 1.4826, that of a normal distribution's standard deviation) and
-    `spreads`, half of each value's own interval. A value further away than that opens a new level when the median of it
-    and the next CONFIRMING values is so far away, too, on the same side; where there are no next ones it stands alone.
+    A level is the median of its values so far. Its noise is the largest of `least` (relative to it), of `spreads` (half
+    of each value's own interval), and of LEVEL_SPREADS times the scatter of neighbours: the median of their distances,
+    times 1.4826 / sqrt(2) for the standard deviation of a normal distribution. A value further away than that opens a
+    new level when the median of it and the next CONFIRMING values is so far away, too, on the same side; where there
+    are no next ones it stands alone.
     """
     found: list[Jump] = []
-    begin = 0
+    begin, scatter = 0, _scatter_of(values)
     for index in range(1, len(values)):
         level = float(np.median(values[begin:index]))
-        distance = np.median(np.abs(values[begin:index] - level)) if index - begin >= LEAST_FOR_SPREAD else 0.0
         own = spreads[index] if len(spreads) else 0.0
-        noise = max(least * level, LEVEL_SPREADS * 1.4826 * float(distance), own)
+        noise = max(least * level, LEVEL_SPREADS * scatter, own)
         ahead = values[index : index + 1 + CONFIRMING]
         now = float(np.median(ahead))
         away, together = float(values[index]) - level, now - level
@@ -153,6 +153,14 @@ def jumps(values: npt.NDArray[np.float64], least: float, spreads: Sequence[float
     ends = [*(jump.at for jump in found[1:]), len(values)][: len(found)]
     levels = (float(np.median(values[jump.at : end])) for jump, end in zip(found, ends, strict=True))
     return tuple(replace(jump, after=level) for jump, level in zip(found, levels, strict=True))
+
+
+def _scatter_of(values: npt.NDArray[np.float64]) -> float:
+    """The standard deviation of a series around its levels, from distances of neighbours, of which a few changes of
+    level move no median; 0 for fewer than LEAST_FOR_SCATTER."""
+    if len(values) < LEAST_FOR_SCATTER:
+        return 0.0
+    return 1.4826 / sqrt(2) * float(np.median(np.abs(np.diff(values))))
 
 
 def slope_of(values: npt.NDArray[np.float64]) -> Estimate:

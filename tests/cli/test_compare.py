@@ -132,7 +132,7 @@ def workflow_commands() -> list[str]:
     text = (ROOT / "docs" / "ci.md").read_text(encoding="utf-8")
     block = re.search(r"^```yaml\n(.*?)^```", text, re.MULTILINE | re.DOTALL)
     assert block is not None
-    found = []
+    found: list[str] = []
     for kind, body in re.findall(r"^ *run: ([|>])\n((?:^ {10,}.*\n)+)", block[1], re.MULTILINE):
         lines = [line.strip() for line in body.splitlines()]
         found += [" ".join(lines)] if kind == ">" else lines
