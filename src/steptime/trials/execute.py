@@ -11,6 +11,7 @@ from pathlib import Path
 from statistics import fmean
 
 import numpy as np
+import numpy.typing as npt
 
 from steptime.capture.arm import DEADLINE_PASSED, OUTPUT, Place, run_arm
 from steptime.capture.outcome import Outcome, ProbeOptions, Progress
@@ -31,6 +32,10 @@ NO_INPUT = "in a trial a job's input is empty: give what it asks for in its opti
 LAST_LINES = 3
 """Of a failed job's output that are told."""
 LAST_BYTES = 4000
+LASTING = 2
+"""Compilations in the later half of an arm's steps: the job compiles again and again, and waits for it."""
+BESIDES = (SegmentKind.PAUSE, SegmentKind.EVALUATION, SegmentKind.CHECKPOINT)
+"""What disturbs a step, besides a compilation and the profiler, which no arm has."""
 FEWEST_STEPS = 5
 """Steady steps without which a timed run is a failure."""
 THROTTLED = 0xE8
@@ -178,15 +183,24 @@ def _outside(processes: Sequence[Process]) -> tuple[str, ...]:
 
 def step_times(timeline: Timeline, warm_up: int) -> list[int]:
     """Steady steps behind the warm-up, ns. The start of loader workers, which a recording keeps apart from its steps,
-    counts here: it is paid for every epoch."""
+    counts here: it is paid for every epoch. So do compilations that do not come to an end."""
     steps = timeline.steps
-    chosen = ~steps.disturbed & steps.watched & (np.arange(len(steps.begin)) >= warm_up)
-    starts = [segment for segment in timeline.segments if segment.kind is SegmentKind.LOADER_START]
-    begin = np.array([segment.begin for segment in starts], np.int64)
-    end = np.array([segment.end for segment in starts], np.int64)
-    added = measure(union(begin, end), steps.begin, steps.end)
+    late = np.arange(len(steps.begin)) >= warm_up
+    compiling = _spent_in(timeline, SegmentKind.COMPILATION)
+    goes_on = (compiling[(len(compiling) + warm_up) // 2 :] > 0).sum() >= LASTING
+    alone = (compiling > 0) & ~steps.profiled & (_spent_in(timeline, *BESIDES) == 0)
+    chosen = (~steps.disturbed | (alone & goes_on)) & steps.watched & late
+    added = _spent_in(timeline, SegmentKind.LOADER_START) + compiling * goes_on
     times: list[int] = (steps.duration + added)[chosen].tolist()
     return times
+
+
+def _spent_in(timeline: Timeline, *kinds: SegmentKind) -> npt.NDArray[np.int64]:
+    """ns of segments of some kinds in each step."""
+    found = [segment for segment in timeline.segments if segment.kind in kinds]
+    begin = np.array([segment.begin for segment in found], np.int64)
+    end = np.array([segment.end for segment in found], np.int64)
+    return measure(union(begin, end), timeline.steps.begin, timeline.steps.end)
 
 
 def load_of(telemetry: Sequence[TelemetrySample]) -> Load:

@@ -1,0 +1,54 @@
+"""What counts as the time of a step in a trial."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from steptime.timeline.timeline import Mode, Phase, Segment, SegmentKind, Steps, Timeline
+from steptime.trials.execute import step_times
+
+MS = 1_000_000
+
+
+def timeline(count: int, segments: Sequence[Segment]) -> Timeline:
+    """Steps of 10 ms each, one behind the other; segments lie in them, and are no part of their duration."""
+    begin = np.arange(count, dtype=np.int64) * 10 * MS
+    inside = np.zeros(count, np.int64)
+    disturbed = np.zeros(count, bool)
+    for segment in segments:
+        number = segment.begin // (10 * MS)
+        inside[number] += segment.end - segment.begin
+        disturbed[number] |= segment.kind is not SegmentKind.LOADER_START
+    off = np.zeros(count, bool)
+    steps = Steps(
+        begin, begin + 10 * MS, 10 * MS - inside, np.zeros((count, len(Phase)), np.int64), np.ones(count, np.int64),
+        off, disturbed, ~off, off, off,
+    )  # fmt: skip
+    return Timeline(Mode.OPTIMIZER, steps, tuple(segments), 0, frozenset(), "")
+
+
+def segment(kind: SegmentKind, step: int, length: int = 4 * MS) -> Segment:
+    return Segment(kind, step * 10 * MS + MS, step * 10 * MS + MS + length)
+
+
+def test_starts_of_workers_count_and_evaluations_do_not() -> None:
+    laid_out = timeline(20, [segment(SegmentKind.LOADER_START, 12), segment(SegmentKind.EVALUATION, 15)])
+    assert step_times(laid_out, 5) == [10 * MS] * 14
+
+
+def test_compilations_that_go_on_are_waited_for() -> None:
+    again = timeline(20, [segment(SegmentKind.COMPILATION, step) for step in range(0, 20, 4)])
+    assert step_times(again, 5) == [10 * MS] * 15
+
+
+def test_compilations_that_come_to_an_end_are_not() -> None:
+    once = timeline(20, [segment(SegmentKind.COMPILATION, step) for step in (0, 6, 7)])
+    assert step_times(once, 5) == [10 * MS] * 13
+
+
+def test_a_step_with_an_evaluation_is_left_out_though_it_compiles() -> None:
+    both = [segment(SegmentKind.COMPILATION, step, 2 * MS) for step in (13, 15, 17)]
+    evaluated = timeline(20, [*both, Segment(SegmentKind.EVALUATION, 174 * MS, 176 * MS)])
+    assert step_times(evaluated, 5) == [10 * MS] * 14
