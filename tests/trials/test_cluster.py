@@ -123,7 +123,7 @@ def test_without_ray_the_option_says_what_to_install(monkeypatch: pytest.MonkeyP
 def ray() -> Iterator[Any]:
     """A real Ray on this machine that believes in two accelerators."""
     module = pytest.importorskip("ray", reason="Ray is not installed")
-    from steptime.trials.cluster import _start_own
+    from steptime.clusters import _start_own
 
     _start_own(module, {"num_cpus": 2, "num_gpus": 2, "log_to_driver": False, "logging_level": "ERROR"})
     yield module

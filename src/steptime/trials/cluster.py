@@ -17,14 +17,14 @@ from typing import Any
 
 import msgspec
 
-from steptime.errors import CommandError, SteptimeError, UsageError
+from steptime.clusters import connect, import_ray
+from steptime.errors import CommandError, SteptimeError
 from steptime.trials.budget import Spent
 from steptime.trials.execute import Stand, Turn
 from steptime.trials.executor import Block, Tell
 from steptime.trials.lane import DETACHED, Answer, Order, decode_answer, encode
 from steptime.trials.trial import Run
 
-LOOPBACK = "127.0.0.1"
 PATIENCE = 60.0
 """Seconds in which a cluster must give us a device: one that others hold is not waited for."""
 LOOK = 1.0
@@ -73,10 +73,8 @@ class RayExecutor:
     """
 
     def __init__(self, devices: int) -> None:
-        self._ray = _import_ray()
-        self._started = not self._ray.is_initialized()
-        if self._started:
-            _connect(self._ray)
+        self._ray = import_ray("--executor ray")
+        self._started = connect(self._ray)
         try:
             self._lanes = _make_lanes(self._ray, devices)
         except BaseException:
@@ -139,55 +137,6 @@ class RayExecutor:
         self._lanes = {}
         if self._started:
             self._ray.shutdown()
-
-
-def _import_ray() -> Any:
-    try:
-        import ray
-    except ImportError:
-        raise UsageError(
-            "ray-missing",
-            "--executor ray needs Ray, which is not installed beside steptime: pip install 'steptime[ray]', or leave "
-            "the option out to run the arms on this machine.",
-        ) from None
-    return ray
-
-
-def _connect(ray: Any) -> None:
-    """To the cluster that is there; to one of our own where none is."""
-    os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
-    common = {"log_to_driver": False, "logging_level": "ERROR"}
-    try:
-        ray.init(address=os.environ.get("RAY_ADDRESS") or "auto", **common)
-    except ConnectionError as error:
-        if os.environ.get("RAY_ADDRESS"):
-            raise CommandError(
-                "ray-unreachable",
-                f"The Ray cluster at {os.environ['RAY_ADDRESS']} (RAY_ADDRESS) cannot be reached ({error}): start it, "
-                "or unset the variable.",
-            ) from None
-        _start_own(ray, common)
-
-
-def _start_own(ray: Any, common: dict[str, Any]) -> None:
-    """A Ray of our own, for this process, which nobody else can reach.
-
-    It takes the loopback address only where it believes that it cannot be a cluster (ray._private.services,
-    get_node_ip_address, of Ray 2.9 to 2.60); so that is looked at when it runs.
-    """
-    os.environ["RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER"] = "0"
-    constants: Any = getattr(ray._private, "ray_constants", None)
-    if hasattr(constants, "ENABLE_RAY_CLUSTER"):
-        constants.ENABLE_RAY_CLUSTER = False
-    ray.init(address="local", include_dashboard=False, _node_ip_address=LOOPBACK, **common)
-    addresses = {node["NodeManagerAddress"] for node in ray.nodes()}
-    if addresses != {LOOPBACK}:
-        ray.shutdown()
-        raise CommandError(
-            "ray-not-private",
-            f"This Ray would listen on {', '.join(sorted(addresses))}, where others can reach it: start a cluster "
-            "as you see fit, and name it in RAY_ADDRESS.",
-        )
 
 
 def _make_lanes(ray: Any, devices: int) -> dict[str, Any]:
