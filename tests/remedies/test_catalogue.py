@@ -203,6 +203,20 @@ def test_what_is_compiled_is_not_compiled_again() -> None:
     assert options("RM307", HEALTHY) == ()  # graphs are CUDA's
 
 
+def test_fusing_a_chain_saves_half_of_it() -> None:
+    chain = operator("mul", 8, 6 * MS, "memory", bytes=1e8)
+    launch = accounts(launch=1 * MS)
+    alone = only("RM303", replace(HEALTHY, operators=(), accounts=launch)).saving
+    beside = only("RM303", replace(HEALTHY, operators=(chain,), accounts=launch)).saving
+    of_the_update = only(
+        "RM303", replace(HEALTHY, operators=(replace(chain, phase="optimizer"),), accounts=launch)
+    ).saving
+    assert alone is not None
+    assert beside is not None
+    assert beside.value - alone.value == pytest.approx(3 * MS)
+    assert of_the_update == alone
+
+
 def test_graphs_save_what_the_replay_as_one_launch_says() -> None:
     saved = PredictionUse("one launch", about(4 * MS), 5 * MS)
     case = replace(CUDA, replay=ReplayUse(0.02, 4, (), (saved,)))
