@@ -11,8 +11,8 @@ from steptime.remedies.remedy import Option, Promise, remedy
 from steptime.remedies.training_lines import model_edit
 
 LIKELY, SURE = 0.5, 0.0
-"""Of the dispatching: fused code still launches, and a graph break leaves all of it. And of the pointwise operators: two
-in one save one write and one read of four (the optimiser's stay outside)."""
+"""Of the dispatching: fused code still launches, and a graph break leaves all of it. And of the pointwise operators:
+two in one save one write and one read of four (the optimiser's stay outside)."""
 STATEMENT = "{model} = {torch}.compile({model})"
 EXAMPLE = "model = torch.compile(model)  # before the optimiser is made from its parameters"
 
@@ -37,8 +37,8 @@ def compiled_model(case: Case) -> Option | None:
         right loss.
 
     What it should gain
-        Half of the time that goes into dispatching small operators, and half of what chains of pointwise operators take:
-        fused, they read and write memory once. Often nothing, where shapes change from step to step.
+        Half of the time that goes into dispatching small operators, and half of what chains of pointwise operators
+        take: fused, they read and write memory once. Often nothing, where shapes change from step to step.
 
     When to leave it
         When shapes change all the time, or runs are shorter than the compilation.
