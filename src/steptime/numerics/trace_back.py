@@ -56,7 +56,7 @@ def _with_origin(account: NonFinite, found: ProcessNumerics) -> NonFinite:
     batch = found.batch or BatchFacts()
     return replace(
         account,
-        trigger=account.trigger or found.trigger,
+        trigger=_earlier(account.trigger, found.trigger),
         reproduced=True,
         rank=found.rank,
         origin=origin,
@@ -64,3 +64,10 @@ def _with_origin(account: NonFinite, found: ProcessNumerics) -> NonFinite:
         batch=batch,
         bad_gradients=found.bad_gradients,
     )
+
+
+def _earlier(watched: Trigger | None, instrumented: Trigger | None) -> Trigger | None:
+    """The watch looks at the gradients of some steps only; the instrumented run, at all."""
+    if watched is None or instrumented is None:
+        return watched or instrumented
+    return instrumented if instrumented.step < watched.step else watched

@@ -21,8 +21,8 @@ def render(account: NonFinite) -> str:
     else:
         lines = [_headline(account, account.trigger), *_origin(account), *_evidence(account)]
     lines += [f"Note:    {one_line(note)}" for note in account.notes[:2]]
-    lines.append(f"Next:    {_next(account)}")
-    return "".join(f"{printable(shorten(line, COLUMNS))}\n" for line in lines[: LINES - 1] + lines[LINES - 1 :][-1:])
+    cut = [shorten(line, COLUMNS) for line in lines[: LINES - 1]]
+    return "".join(f"{printable(line)}\n" for line in (*cut, f"Next:    {_next(account)}"))
 
 
 def _clean(account: NonFinite) -> list[str]:
@@ -32,18 +32,17 @@ def _clean(account: NonFinite) -> list[str]:
 
 def _headline(account: NonFinite, trigger: Trigger) -> str:
     rank = f" on rank {account.rank} of {account.ranks}" if account.ranks > 1 and account.rank is not None else ""
-    return f"Not finite: {_sign(trigger)} in step {trigger.step}{rank}"
+    return f"Not finite: {_sign(trigger, f'step {trigger.step}{rank}')}"
 
 
-def _sign(trigger: Trigger) -> str:
+def _sign(trigger: Trigger, step: str) -> str:
     if trigger.kind == "loss":
-        return f"the loss is {_number(trigger.value)}"
+        return f"the loss is {_number(trigger.value)} in {step}" if trigger.value is not None else f"the loss in {step}"
     if trigger.kind == "gradient":
-        where = f" of {trigger.name}" if trigger.name else ""
-        return f"the gradient{where} is not finite, while the loss is"
+        return f"the gradient{f' of {trigger.name}' * bool(trigger.name)} in {step}; its loss is finite"
     if trigger.kind == "skipped":
-        return "the gradient scaler has skipped every step"
-    return "the job has read a value that is not finite, and left"
+        return f"every gradient for many steps, to {step}, which the gradient scaler has skipped"
+    return f"a value that the job has read in {step}, and left"
 
 
 def _origin(account: NonFinite) -> list[str]:
@@ -124,7 +123,7 @@ def _evidence(account: NonFinite) -> list[str]:
         lines += _wrapped("Cause:   ", f"{account.cause.sentence} ({account.cause.name})")
         lines += _wrapped("Helps:   ", account.cause.advice)
     if account.bad_gradients:
-        lines.append(f"Gradients not finite: {listed(account.bad_gradients)}")
+        lines.append(f"Gradients not finite: {listed(account.bad_gradients[:3])}")
     return lines + _batch(account) + _growth(account) + _skipped(account)
 
 

@@ -29,7 +29,7 @@ class Instrument:
 
     def __init__(self, plan: dict[str, Any], account: Account, ending: Ending) -> None:
         self._first, self._last = int(plan["first_step"]), int(plan["last_step"])
-        self._scaled = plan.get("kind") == SKIPPED
+        self._scaled, self._left = plan.get("kind") == SKIPPED, plan.get("kind") == READ
         self._account, self._ending = account, ending
         self._names, self._batches = ModuleNames(), Batches()
         self._watch = OperatorWatch(self._batches, self._names, self.failed)
@@ -95,7 +95,7 @@ class Instrument:
         """See job.Role."""
         self._account.facts["steps"] = step
         self._ending.border(step)
-        self._watch.read = ()
+        self._watch.read = self._watch.scalar = ()
         if step >= self._last:
             self._leave(step)
         elif step + 1 >= self._first:
@@ -103,9 +103,10 @@ class Instrument:
 
     def finish(self) -> None:
         """See job.Role. The job may have read a loss that is not finite and have left because of it."""
-        if self._watch.read and not self._found:
+        carried = self._watch.read or (self._watch.scalar if self._left else ())
+        if carried and not self._found:
             self._account.open()
-            self._tell(self._watch.step, READ, None, "", self._watch.read)
+            self._tell(self._watch.step, READ, None, "", carried)
         self._write()
 
     def failed(self, error: Exception) -> None:

@@ -16,11 +16,14 @@ import torch
 from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
 
 from steptime.capture.probe.changes.roots import RootWatch
+from steptime.capture.probe.owners import ConstructionWatch
 from steptime.capture.probe.recorder import Numbers
 from steptime.capture.probe.steps import StepCounter
 
 UNSCALED = "_steptime_loss"
 """Attribute of what GradScaler.scale returns: the loss before it."""
+MOST_BACKWARDS = 64
+"""Backwards that are waited for before the first update; an optimiser inside a compiled step is never seen."""
 ROOT_STEPS = 3
 """Steps in which modules that are called from outside of all others are looked for."""
 
@@ -72,10 +75,13 @@ class Job:
         self._counter = StepCounter()
         self._numbers = Numbers()
         self._roots = RootWatch(self._root)
+        self._constructions = ConstructionWatch(self._made)
+        self._optimizers = False
 
     def install(self) -> None:
         """Begins to listen."""
         self._roots.install()
+        self._constructions.install()
         torch.autograd.backward = self._backward(torch.autograd.backward)
         torch.amp.GradScaler.scale = self._scale(torch.amp.GradScaler.scale)
         torch.amp.GradScaler.step = self._scaler_step(torch.amp.GradScaler.step)
@@ -107,6 +113,9 @@ class Job:
         return self._active and get_ident() == self._thread
 
     # -- what torch calls ------------------------------------------------------------------------------------------
+
+    def _made(self, optimizer: Any) -> None:
+        self._optimizers = True
 
     def _root(self, module: torch.nn.Module) -> None:
         self._tell(self.role.root, module)
@@ -147,8 +156,14 @@ class Job:
     def _backward_ends(self) -> None:
         if self._mine():
             self._roots.in_backward = False
-            if self._counter.backward_ends(partial=False):
+            ended = self._counter.backward_ends(partial=False)
+            if ended and (self._counter.updated or not self._waits_for_update()):
                 self._border()
+
+    def _waits_for_update(self) -> bool:
+        """Before the first update every backward may look like a step (long accumulation); where there is an optimiser,
+        its update is waited for."""
+        return self._optimizers and self._counter.backwards < MOST_BACKWARDS
 
     def _scale(self, inner: Callable[..., Any]) -> Callable[..., Any]:
         @functools.wraps(inner)

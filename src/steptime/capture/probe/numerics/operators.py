@@ -105,6 +105,8 @@ class OperatorWatch(TorchDispatchMode):  # type: ignore[misc]
         self.parameters: dict[int, str] = {}
         self.read: tuple[int, ...] = ()
         """Births of the newest value that is not finite and that the job has read (item)."""
+        self.scalar: tuple[int, ...] = ()
+        """Births of the newest value of one element that is not finite: a loss, if the job leaves because of it."""
         self._batches, self._names, self._failed = batches, names, failed
         self._carried: dict[int, tuple[int, ...]] = {}
         self._reduced: set[int] = set()
@@ -224,6 +226,8 @@ class OperatorWatch(TorchDispatchMode):  # type: ignore[misc]
             self._became_nan(carried, kind)
         for tensor in bad:
             self._carried[storage_of(tensor)] = carried
+        if any(tensor.numel() == 1 for tensor in bad):
+            self.scalar = carried
 
     def _births_of_input(self, tensor: Any, before: list[_Before]) -> tuple[int, ...]:
         known = self._carried.get(storage_of(tensor))
@@ -318,10 +322,10 @@ class OperatorWatch(TorchDispatchMode):  # type: ignore[misc]
         return found
 
     def _phase(self, place: Place, node: Any) -> str:
-        if self.updating:
-            return "optimizer"
         if place.backward or (node is not None and not torch.is_grad_enabled()):
             return "backward"  # with gradients on, a checkpoint computes its forward again
+        if self.updating and not torch.is_grad_enabled():
+            return "optimizer"  # with gradients on, it calls the job's closure
         if self._batches.loading:
             return "input"
         return "forward"

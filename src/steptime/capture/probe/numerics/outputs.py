@@ -17,8 +17,10 @@ import torch
 from steptime.capture.probe.numerics.readings import Readings
 from steptime.capture.probe.numerics.values import is_floating
 
-MOST_MODULES = 48
+MOST_MODULES = 16
 """Modules below a root that are looked at, from the outside in."""
+FIRST_STRIDE = 4
+"""A look takes some 10 us on a CPU: four a step until it is known how long steps are."""
 
 
 class OutputWatch:
@@ -28,7 +30,7 @@ class OutputWatch:
     """
 
     def __init__(self, readings: Readings, guard: Callable[..., None]) -> None:
-        self.stride = 1
+        self.stride = FIRST_STRIDE
         self.turn = 0
         self._readings, self._guard = readings, guard
         self._spent = 0

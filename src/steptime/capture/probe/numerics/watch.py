@@ -27,7 +27,8 @@ MOST_SHARE, LEAST_SHARE = 0.015, 0.004
 """Of the step time, for the looks: above the first they become fewer, below the second more."""
 PERIOD = 8
 """Steps between two such decisions."""
-LARGEST_STRIDE = 64
+FIRST_STRIDE, LARGEST_STRIDE = 4, 64
+"""Of every so manieth step the gradients are looked at. What is missed shows in the next step's loss."""
 HISTORY = 64
 """Steps whose loss and gradient norm are kept: what an exploding gradient has grown by."""
 HOPELESS = 20
@@ -49,7 +50,7 @@ class Watch:
         self._history: deque[tuple[int, float | None, float | None]] = deque(maxlen=HISTORY)
         self._skips: set[int] = set()
         self._in_a_row = self._skipped = self._found = 0
-        self._gradient_stride = 1
+        self._gradient_stride = FIRST_STRIDE
         self._clipped = False
         self._spent = self._looked = 0
         self._begin = 0
@@ -217,7 +218,7 @@ class Watch:
 
 def _norm(gradients: list[Any]) -> Any:
     """The 2-norm of all gradients as a tensor without dimensions; None where there are none."""
-    dense = [_dense(gradient.detach()) for gradient in gradients if gradient is not None]
+    dense = [_dense(gradient) for gradient in gradients if gradient is not None]
     if not dense:
         return None
     if any(gradient.element_size() < 4 for gradient in dense):
@@ -236,6 +237,8 @@ def _together(norms: list[Any]) -> Any:
 
 
 def _dense(gradient: Any) -> Any:
+    if gradient.requires_grad:  # of a backward that can be differentiated again
+        gradient = gradient.detach()
     if hasattr(gradient, "to_local"):  # of a sharded parameter: this rank's part
         gradient = gradient.to_local()
     return gradient.coalesce().values() if gradient.is_sparse else gradient
