@@ -3,13 +3,16 @@
     python benchmarks/false_wins.py --out benchmarks/results/false-wins-NAME
 
 Every arm is the job as it is, under a variable of the environment that nobody reads; what is adopted all the same is a
-false win. At most 5 % may be. Beside the live figure stands one from the same recorded processes: since all of them ran
-the same job, their names can be exchanged within each round, and every exchange is another trial that changes nothing.
+false win. At most 5 % may be. Results that are there already are added to.
+
+Beside the live figure stands one from the same recorded processes: since all of them ran the same job, their names can
+be exchanged within each round, and every exchange is another trial that changes nothing.
 """
 
 from __future__ import annotations
 
 import argparse
+import contextlib
 import json
 import os
 import platform
@@ -24,6 +27,7 @@ from pathlib import Path
 from typing import Any
 
 from steptime.changes import Change
+from steptime.trials import conduct
 from steptime.trials.budget import Budget
 from steptime.trials.conduct import Bench
 from steptime.trials.execute import Stand
@@ -154,38 +158,45 @@ def main() -> int:
     parser.add_argument("--comparisons", type=int, default=40)
     parser.add_argument("--arms", type=int, default=5, help="of one trial")
     parser.add_argument("--budget", type=float, default=600, help="seconds of one trial")
+    parser.add_argument("--seconds", type=float, default=conduct.SECONDS, help="of steady steps in a process")
     parser.add_argument("--out", required=True, help="path without extension: .json and .md are written")
     given = parser.parse_args()
     os.environ.setdefault("OMP_NUM_THREADS", "1")
-    rows: list[dict[str, Any]] = []
+    conduct.SECONDS = given.seconds
+    known: dict[str, Any] = {"trials": [], "shuffled_adopted": 0, "shuffled_comparisons": 0}
+    with contextlib.suppress(FileNotFoundError):
+        known = json.loads(Path(given.out + ".json").read_text(encoding="utf-8"))
+    rows: list[dict[str, Any]] = known["trials"]
     trials: list[tuple[Bench, tuple[Judgement, ...]]] = []
-    adopted = compared = 0
+    total = known
     with tempfile.TemporaryDirectory() as scratch:
-        while compared < given.comparisons and len(trials) < 4 * given.comparisons:
-            shape = SHAPES[len(trials) % len(SHAPES)]
+        while sum(each["comparisons"] for each in rows) < given.comparisons and len(trials) < given.comparisons:
+            shape = SHAPES[len(rows) % len(SHAPES)]
             bench, judgements = live(shape, given.arms, Path(scratch) / str(len(trials)), given.budget)
             trials.append((bench, judgements))
             rows.append(row(shape, bench, judgements))
-            known = [each for each in judgements if each.speed is not None]
-            compared += len(known)
-            adopted += sum(each.verdict is Verdict.ADOPT for each in known)
             print(json.dumps(rows[-1]), flush=True)
-            shuffled = shuffled_wins(trials)
-            total: dict[str, Any] = {
-                "machine": f"{platform.machine()}, {os.cpu_count()} CPUs, Python {platform.python_version()}",
-                "when": time.strftime("%Y-%m-%d"),
-                "threads": os.environ["OMP_NUM_THREADS"],
-                "adopted": adopted,
-                "comparisons": compared,
-                "shuffled_adopted": shuffled[0],
-                "shuffled_comparisons": shuffled[1],
-            }
-            Path(given.out + ".json").write_text(
-                json.dumps({**total, "trials": rows}, indent=1) + "\n", encoding="utf-8"
-            )
-            Path(given.out + ".md").write_text(text_of(rows, total), encoding="utf-8")
-    print(f"{adopted} of {compared} adopted; exchanged: {shuffled[0]} of {shuffled[1]}")
-    return int(adopted > 0.05 * compared)
+            total = write(given.out, rows, shuffled_wins(trials), known)
+    print(f"{total['adopted']} of {total['comparisons']} adopted")
+    return int(total["adopted"] > 0.05 * total["comparisons"])
+
+
+def write(
+    out: str, rows: Sequence[dict[str, Any]], shuffled: tuple[int, int], before: dict[str, Any]
+) -> dict[str, Any]:
+    """Both files; returns the totals."""
+    total = {
+        "machine": f"{platform.machine()}, {os.cpu_count()} CPUs, Python {platform.python_version()}",
+        "when": time.strftime("%Y-%m-%d"),
+        "threads": os.environ["OMP_NUM_THREADS"],
+        "adopted": sum(each["verdicts"].get(Verdict.ADOPT.value, 0) for each in rows),
+        "comparisons": sum(each["comparisons"] for each in rows),
+        "shuffled_adopted": before["shuffled_adopted"] + shuffled[0],
+        "shuffled_comparisons": before["shuffled_comparisons"] + shuffled[1],
+    }
+    Path(out + ".json").write_text(json.dumps({**total, "trials": list(rows)}, indent=1) + "\n", encoding="utf-8")
+    Path(out + ".md").write_text(text_of(rows, total), encoding="utf-8")
+    return total
 
 
 if __name__ == "__main__":
