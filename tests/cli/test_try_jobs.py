@@ -8,6 +8,8 @@ import subprocess
 import sys
 import textwrap
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -99,11 +101,23 @@ SLOW_ITEMS = """
 """
 
 
-def steptime(*words: str) -> subprocess.Popen[str]:
-    program = "from steptime.cli.main import entry; entry()"
-    return subprocess.Popen(
-        [sys.executable, "-c", program, *words], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
-    )
+PROGRAM = """
+import signal
+from steptime.cli.main import entry
+
+signal.signal(signal.SIGINT, signal.default_int_handler)  # a test in the background has it ignored
+entry()
+"""
+
+
+@contextmanager
+def steptime(*words: str) -> Iterator[subprocess.Popen[str]]:
+    pipe = subprocess.PIPE
+    with subprocess.Popen([sys.executable, "-c", PROGRAM, *words], stdout=pipe, stderr=pipe, text=True) as process:
+        try:
+            yield process
+        finally:
+            process.kill()
 
 
 @pytest.mark.slow
@@ -111,22 +125,22 @@ def test_a_trial_that_is_interrupted_goes_on_where_it_was(tmp_path: Path, monkey
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("OMP_NUM_THREADS", "1")
     (tmp_path / "job.py").write_text(textwrap.dedent(SLOW_ITEMS))
-    trial = steptime("try", "--budget", "5m", "--max-trials", "1", "--", sys.executable, "job.py")
-    for _ in range(3000):
-        found = list(tmp_path.glob("runs/*/results.jsonl"))
-        if found and found[0].read_text().count('{"run":') >= 3:
-            break
-        time.sleep(0.1)
-    trial.send_signal(signal.SIGINT)
-    out, err = trial.communicate(timeout=60)
+    with steptime("try", "--budget", "5m", "--max-trials", "1", "--", sys.executable, "job.py") as trial:
+        for _ in range(3000):
+            found = list(tmp_path.glob("runs/*/results.jsonl"))
+            if found and found[0].read_text().count('{"run":') >= 3:
+                break
+            time.sleep(0.1)
+        trial.send_signal(signal.SIGINT)
+        out, err = trial.communicate(timeout=60)
     assert trial.returncode == 130, err
     assert "what was run is kept" in err
     assert "--resume" in out.splitlines()[-1]
     before = read_results(found[0].parent)
     assert len(before.runs) >= 3
     assert not list((found[0].parent / "copies").iterdir())
-    resumed = steptime("try", "--budget", "3m", *shlex.split(out.splitlines()[-1])[3:])
-    out, err = resumed.communicate(timeout=240)
+    with steptime("try", "--budget", "2m", *shlex.split(out.splitlines()[-1])[3:]) as resumed:
+        out, err = resumed.communicate(timeout=240)
     assert resumed.returncode == 0, err
     after = read_results(found[0].parent)
     assert after.runs[: len(before.runs)] == before.runs
