@@ -29,8 +29,8 @@ def output_options(function: Function) -> Function:
         "outputs",
         multiple=True,
         metavar="FILE",
-        help="Write the report to FILE, in the format of its extension (.txt, .md, .json, .html); - is standard "
-        "output. Can be given several times.",
+        help="Write the report to FILE, in the format of its extension (.txt, .md, .json, .html, .svg, .png); - is "
+        "standard output. Can be given several times.",
     )(function)
 
 

@@ -16,7 +16,7 @@ from steptime.cli.options import check_outputs, deliver, no_source_option, trace
     multiple=True,
     required=True,
     metavar="FILE",
-    help="The file, in the format of its extension (.txt, .md, .json, .html); - is standard output. "
+    help="The file, in the format of its extension (.txt, .md, .json, .html, .svg, .png); - is standard output. "
     "Can be given several times.",
 )
 @click.option("--force", is_flag=True, help="Overwrite what exists.")

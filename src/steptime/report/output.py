@@ -7,6 +7,7 @@ import sys
 import tempfile
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, Generic, TypeVar
 
@@ -24,6 +25,8 @@ class Renderer(Generic[Told]):
 
     file_extension: str
     render: Callable[[Told], str | bytes]
+    prepare: Callable[[], None] = lambda: None
+    """Raises OutputError where what it needs is not installed: before a job, not after it."""
 
 
 def _page(report: Report) -> str:
@@ -32,11 +35,34 @@ def _page(report: Report) -> str:
     return page.render(report)
 
 
+def _svg(report: Report) -> str:
+    from steptime.report.pictures import pictures
+
+    return pictures.render_svg(report)
+
+
+def _check_images() -> None:
+    if find_spec("resvg_py") is None:
+        raise OutputError(
+            "images-missing",
+            "A .png is drawn with the extra images, which is not installed: pip install 'steptime[images]', or name a "
+            ".svg, which needs nothing.",
+        )
+
+
+def _png(report: Report) -> bytes:
+    from steptime.report.pictures import pictures
+
+    return pictures.render_png(report)
+
+
 RENDERERS: tuple[Renderer[Report], ...] = (
     Renderer(".txt", text.render),
     Renderer(".md", markdown.render),
     Renderer(".json", json.render),
     Renderer(".html", _page),
+    Renderer(".svg", _svg),
+    Renderer(".png", _png, _check_images),
 )
 
 
@@ -44,7 +70,7 @@ def check(destination: str, *, force: bool, renderers: Sequence[Renderer[Any]] =
     """Refuses now what could not be written later, after the job has run. Raises OutputError."""
     if destination == STANDARD_OUTPUT:
         return
-    renderer_for(destination, renderers)
+    renderer_for(destination, renderers).prepare()
     path = Path(destination)
     if path.is_dir():
         raise OutputError("output-folder", f"{destination} is a folder; name a file, such as {path / 'report.md'}.")
