@@ -104,14 +104,14 @@ def browser() -> Iterator[Any]:
 
 
 @pytest.fixture
-def open_page(browser: Any, tmp_path: Path) -> Iterator[Any]:
-    """Opens a report as a reader does: from a file. Whatever the browser complains of fails the test at its end."""
+def open_text(browser: Any, tmp_path: Path) -> Iterator[Any]:
+    """Opens a page as a reader does: from a file. Whatever the browser complains of fails the test at its end."""
     contexts = []
     sheets = []
 
-    def opened(report: Report, width: int = 1280, **options: Any) -> Sheet:
+    def opened(text: str, width: int = 1280, **options: Any) -> Sheet:
         file = tmp_path / "report.html"
-        file.write_text(page.render(report), encoding="utf-8")
+        file.write_text(text, encoding="utf-8")
         context = browser.new_context(viewport={"width": width, "height": 900}, **options)
         contexts.append(context)
         sheet = Sheet(context.new_page())
@@ -130,3 +130,14 @@ def open_page(browser: Any, tmp_path: Path) -> Iterator[Any]:
         assert sum(url.startswith("file:") for url in sheet.requests) == 1
     for context in contexts:
         context.close()
+
+
+@pytest.fixture
+def open_page(open_text: Any) -> Any:
+    """Opens the page of a report."""
+
+    def opened(report: Report, width: int = 1280, **options: Any) -> Sheet:
+        sheet: Sheet = open_text(page.render(report), width, **options)
+        return sheet
+
+    return opened

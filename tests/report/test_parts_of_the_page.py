@@ -92,7 +92,7 @@ def test_the_accounts_of_a_step_fill_its_bar(report: Report) -> None:
     assert wait[1] + wait[3] == pytest.approx(compute[1], abs=0.2), "one stands on the other"
     assert compute[3] / wait[3] == pytest.approx(45 / 135, rel=0.01)
     assert [(sign.kind, sign.letter) for sign in drawn.signs] == [("outlier", "▲"), ("evaluation", "E")]
-    assert dict((name, count) for _, name, count in drawn.kinds) == {
+    assert {name: count for _, name, count in drawn.kinds} == {
         "warm-up": 1, "steady": 17, "outlier": 1, "with evaluation": 1,
     }  # fmt: skip
 
@@ -139,8 +139,8 @@ def ranks(count: int) -> RankComparison:
                  for rank in range(count))  # fmt: skip
     gain = Estimate(25.0 * MS, 20.0 * MS, 30.0 * MS, 5)
     late = LateRank((2,), "b", 30.0 * MS, 0.9, "input", 28.0 * MS, (("input", 28.0 * MS),), gain, since=40)
-    series = LateSeries(1, tuple(range(30)), tuple(range(count)), tuple(
-        tuple(10.0 * MS if rank == 2 and step >= 15 else 0.0 for step in range(30)) for rank in range(count)))  # fmt: skip
+    behind = tuple(tuple(10.0 * MS if rank == 2 and at >= 15 else 0.0 for at in range(30)) for rank in range(count))
+    series = LateSeries(1, tuple(range(30)), tuple(range(count)), behind)
     return RankComparison(("compute", "copy", "communication"), rows, late=late, series=series)
 
 

@@ -30,7 +30,7 @@ def _capacity(context: click.Context, option: click.Parameter, value: str | None
     "outputs",
     multiple=True,
     metavar="FILE",
-    help="Write everything to FILE, in the format of its extension (.txt, .md, .json). Can be given several times.",
+    help="Write everything to FILE, in the format of its extension (.txt, .md, .json, .html). Can be given often.",
 )
 @click.option("--json", "as_json", is_flag=True, help="Print everything as JSON on standard output.")
 @click.option("--force", is_flag=True, help="Overwrite what exists.")
@@ -68,10 +68,10 @@ def command(
 
 def _check(output: str, *, force: bool) -> None:
     """Refuses before the work what could not be written after it. Raises OutputError."""
-    if Path(output).suffix.lower() not in (".txt", ".md", ".json"):
+    if Path(output).suffix.lower() not in (".txt", ".md", ".json", ".html"):
         raise OutputError(
             "output-format",
-            f"No format of a memory report belongs to {output!r}; its name must end in .txt, .md or .json.",
+            f"No format of a memory report belongs to {output!r}; its name must end in .txt, .md, .json or .html.",
         )
     if Path(output).exists() and not force:
         raise OutputError("output-exists", f"{output} exists and is not overwritten; add --force or name another.")

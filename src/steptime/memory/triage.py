@@ -10,6 +10,7 @@ from steptime.memory.account import Account, account_at
 from steptime.memory.extents import extents_at, free_pieces
 from steptime.memory.history import History, alive_at, allocated
 from steptime.memory.leaks import Leak, leaks_of
+from steptime.memory.over_time import OverTime, over_time
 from steptime.memory.owners import LABELS, Owner, owners_of
 from steptime.memory.savings import Saving, largest_batch, savings_of
 from steptime.memory.signs import signs_of
@@ -86,6 +87,8 @@ class Triage:
     capacity: int | None = None
     batch_factor: float | None = None
     problems: tuple[str, ...] = ()
+    over_time: OverTime | None = None
+    """By owner, for a picture."""
 
 
 def triage(history: History, *, capacity: int | None = None) -> Triage:
@@ -121,6 +124,7 @@ def triage(history: History, *, capacity: int | None = None) -> Triage:
         capacity=capacity,
         batch_factor=largest_batch(history, signs, owners, capacity) if capacity else None,
         problems=history.problems,
+        over_time=over_time(history, owners),
     )
 
 

@@ -26,7 +26,7 @@ COLUMNS = 100
 BAR = 24
 MOST_ROWS = 40
 MOST_LINES, MOST_LEAKS, MOST_SAVINGS, MOST_OWNERS = 5, 2, 4, 7
-FORMATS = (".txt", ".md", ".json")
+FORMATS = (".txt", ".md", ".json", ".html")
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,20 +61,20 @@ def _problems(report: MemoryReport) -> tuple[str, ...]:
 
 def _device(found: Triage, devices: int) -> list[str]:
     others = f", the largest of {devices} devices" if devices > 1 else ""
-    lines = [_headline(found) + others, ""]
+    lines = [headline(found) + others, ""]
     lines += _owner_lines(found)
     if found.failure is not None:
-        lines.append(f"Out of memory: {_failure(found)}")
+        lines.append(f"Out of memory: {failure_text(found)}")
     lines += ["", "Lines that held most:"] if found.account.lines else []
     lines += [f"  {_line(line)}" for line in _worth(found)[:MOST_LINES]]
-    lines += [f"Leak: {_leak(leak)}" for leak in found.leaks[:MOST_LEAKS]]
+    lines += [f"Leak: {leak_text(leak)}" for leak in found.leaks[:MOST_LEAKS]]
     lines += ["Would free (they overlap):"] if found.savings else []
     lines += [f"  {format_bytes(each.frees):>8}  {each.name}" for each in found.savings[:MOST_SAVINGS]]
     fits = fitting(found)
     return [*lines, fits] if fits else lines
 
 
-def _headline(found: Triage) -> str:
+def headline(found: Triage) -> str:
     live, reserved = format_bytes(found.account.live), format_bytes(found.account.reserved)
     held = f"torch knew of {reserved}" if found.device == "CPU" else f"the process held {reserved}"
     return f"{found.device}, {found.moment}: {live} of tensors; {held}"
@@ -112,7 +112,7 @@ def _line(line: Line) -> str:
     return f"{format_bytes(line.bytes):>8}  {LABELS[line.owner]:<16} {place(line.source)} ({blocks})"
 
 
-def _leak(leak: Leak) -> str:
+def leak_text(leak: Leak) -> str:
     value = leak.per_step
     holder = f"; {leak.holder}" if leak.holder else ""
     return (
@@ -121,7 +121,7 @@ def _leak(leak: Leak) -> str:
     )
 
 
-def _failure(found: Triage) -> str:
+def failure_text(found: Triage) -> str:
     failure = found.failure
     assert failure is not None
     where = f" at {place(failure.source)}" if failure.source is not None else ""
@@ -160,9 +160,9 @@ def _section(found: Triage) -> list[str]:
         (LABELS[owner], format_bytes(size), format_share(size / total), f"{size:,}")
         for owner, size in sorted(found.account.entries, key=lambda entry: -entry[1])
     ]
-    parts = [f"## {found.device}\n", f"{_headline(found)}.\n", _table(("owner", "", "share", "bytes"), owners)]
+    parts = [f"## {found.device}\n", f"{headline(found)}.\n", _table(("owner", "", "share", "bytes"), owners)]
     if found.failure is not None:
-        parts.append(f"**Out of memory.** {_failure(found)}\n")
+        parts.append(f"**Out of memory.** {failure_text(found)}\n")
     lines = [
         (LABELS[line.owner], place(line.source), format_bytes(line.bytes), str(line.blocks))
         for line in found.account.lines[:MOST_ROWS]
@@ -182,7 +182,7 @@ def _section(found: Triage) -> list[str]:
 
 def _leaks(found: Triage) -> str:
     if found.leaks:
-        return "".join(f"- {_leak(leak)}\n" for leak in found.leaks)
+        return "".join(f"- {leak_text(leak)}\n" for leak in found.leaks)
     if found.steps < 4:
         return f"Not examined: {found.steps} borders of steps in the history, and four are needed.\n"
     return f"None: no line leaves memory behind in every step ({found.steps} borders, by {found.border_source}).\n"
@@ -222,13 +222,19 @@ def json(report: MemoryReport) -> str:
 def rendered(report: MemoryReport, destination: str) -> str:
     """In the format of a file's name. Raises OutputError for another extension."""
     extension = Path(destination).suffix.lower()
-    renderer = {".txt": text, ".md": markdown, ".json": json}.get(extension)
+    renderer = {".txt": text, ".md": markdown, ".json": json, ".html": _page}.get(extension)
     if renderer is None:
         raise OutputError(
             "output-format",
             f"No format of a memory report belongs to {destination!r}: its name must end in {', '.join(FORMATS)}.",
         )
     return renderer(report)
+
+
+def _page(report: MemoryReport) -> str:
+    from steptime.report.page import memory_page  # templates take a while to import
+
+    return memory_page.render(report)
 
 
 __all__ = ["MemoryReport", "fitting", "json", "markdown", "rendered", "text"]

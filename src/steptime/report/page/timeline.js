@@ -147,7 +147,7 @@ sheet.later(() => {
     const room = size - 8 - Math.max(0, -from), letters = Math.floor(room / letter), name = names[row.label[event]];
     if (letters < 2) return;
     const text = name.length <= letters ? name : `${name.slice(0, letters - 1)}…`;
-    pen.fillText(text, Math.max(from, 0) + 4, y + tall / 2 + 4);
+    pen.fillText(text, Math.max(from, 0) + 4, y + tall / 2 + 4, room);
   };
   const drawRow = (row, y) => {
     const tall = heightOf(row), count = row.begin.length;

@@ -1,0 +1,51 @@
+"""Memory as a page: its figures are the report's, and strangers' names stay text."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from report_variants import HOSTILE
+
+from steptime.memory.account import Line
+from steptime.memory.owners import LABELS, Owner
+from steptime.memory_triage import triage_path
+from steptime.quantities import SourceLine, format_bytes
+from steptime.report import memory
+from steptime.report.memory import MemoryReport
+from steptime.report.page import memory_page
+
+
+@pytest.fixture(scope="module")
+def snapshot(shared_data: Path) -> MemoryReport:
+    return triage_path(shared_data / "snapshots" / "medium_512_inference_memory_snapshot.pickle")
+
+
+def test_owners_are_on_the_page_with_their_bytes(snapshot: MemoryReport, open_text: Any) -> None:
+    sheet = open_text(memory_page.render(snapshot))
+    rows = sheet.page.locator("#owners-0 tbody tr")
+    entries = snapshot.devices[0].account.entries
+    assert rows.count() == len(entries)
+    told = rows.all_inner_texts()
+    for owner, size in entries:
+        assert any(LABELS[owner] in row and format_bytes(size) in row for row in told)
+    assert sheet.page.locator("#memory polygon").count() > 1
+    assert sheet.page.locator("#memory .peak-line").count() == 1
+
+
+def test_strangers_lines_stay_text(snapshot: MemoryReport, open_text: Any) -> None:
+    found = snapshot.devices[0]
+    lines = tuple(Line(Owner.ACTIVATIONS, SourceLine(text, 1, text, text), 10, 1) for text in HOSTILE)
+    hostile = replace(found, device=HOSTILE[0], account=replace(found.account, lines=lines))
+    sheet = open_text(memory_page.render(replace(snapshot, source=HOSTILE[0], devices=(hostile,), problems=HOSTILE)))
+    assert sheet.page.locator("img").count() == 0
+    assert sheet.page.locator("script").count() == 2
+    assert sheet.page.locator(".regime").text_content() == HOSTILE[0]
+    assert not sheet.page.title().startswith("taken")
+
+
+def test_every_format_of_a_memory_report_has_its_renderer(snapshot: MemoryReport) -> None:
+    for extension in memory.FORMATS:
+        assert memory.rendered(snapshot, f"x{extension}")
