@@ -26,6 +26,7 @@ from steptime.remedies.remedy import (
     StatementEdit,
     SwitchEdit,
 )
+from steptime.trials.moved_lines import MovedLines
 from steptime.trials.source import Source
 from steptime.trials.training_edits import with_autocast, with_loop, with_model, with_switch
 
@@ -58,6 +59,7 @@ def make_patch(edits: Sequence[Edit], folder: Path, script: Path | None) -> Patc
     """Writes edits into the sources in `folder` (the job's working folder). script: the file that was started, where
     statements go; None where it is not known. Reads files, writes none."""
     texts: dict[Path, str] = {}
+    moved: dict[Path, MovedLines] = {}
     environment: list[tuple[str, str]] = []
     snippets: list[str] = []
     for edit in edits:
@@ -65,16 +67,17 @@ def make_patch(edits: Sequence[Edit], folder: Path, script: Path | None) -> Patc
             environment += edit.variables
             continue
         path = _file(edit, folder, script)
-        old = texts.get(path) if path is not None else None
-        if path is not None and old is None:
-            old = _read(folder / path)
-        new = apply_edit(edit, old) if old is not None else None
+        if path is not None and path not in texts and (recorded := _read(folder / path)) is not None:
+            texts[path], moved[path] = recorded, MovedLines(recorded)
+        placed = moved[path].edit(edit) if path in moved else None
+        new = apply_edit(placed, texts[path]) if path is not None and placed is not None else None
         if path is None or new is None:
             snippets.append(described(edit))
         else:
             texts[path] = new
-    files = tuple((path, _read(folder / path) or "", text) for path, text in sorted(texts.items()))
-    return Patch(files, tuple(environment), tuple(snippets))
+            moved[path].follow(new)
+    files = ((path, _read(folder / path) or "", text) for path, text in sorted(texts.items()))
+    return Patch(tuple(each for each in files if each[1] != each[2]), tuple(environment), tuple(snippets))
 
 
 def apply_edit(edit: Edit, source: str) -> str | None:
