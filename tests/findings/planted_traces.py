@@ -18,6 +18,7 @@ from steptime.findings.case import (
     CopyUse,
     GapUse,
     GarbageUse,
+    GradientUse,
     KernelUse,
     MachineUse,
     OperatorUse,
@@ -25,10 +26,11 @@ from steptime.findings.case import (
     RankUse,
     StepSummary,
 )
-from steptime.quantities import SourceLine
+from steptime.quantities import Estimate, SourceLine
 from steptime.ranks.comparison import LateRank
 
 STEP = 20 * MS
+NOTHING = Estimate(0.0, 0.0, 0.0, 5)
 LINE = SourceLine("model.py", 31, "forward")
 A100 = MachineUse(
     "NVIDIA A100-SXM4-80GB",
@@ -306,6 +308,35 @@ PLANTED_TRACES: dict[str, dict[str, Case]] = {
         "clean-last-but-nobody-waits": replace(
             HEALTHY, ranks=(rank(0, 40 * US, 0.02), rank(1, 1 * US, 0.95), rank(2, 40 * US, 0.03))
         ),
+    },
+    "missing-no-sync": {
+        "fires": replace(_NETWORK, gradients=GradientUse(4.0, 4.0, 5.0, 25e6, NOTHING)),
+        "clean-with-no-sync": replace(_NETWORK, gradients=GradientUse(4.0, 1.0, 5.0, 25e6, NOTHING)),
+        "clean-without-accumulation": replace(_NETWORK, gradients=GradientUse(1.0, 1.0, 5.0, 25e6, NOTHING)),
+    },
+    "small-buckets": {
+        "fires": replace(_NETWORK, gradients=GradientUse(1.0, 1.0, 60.0, 12e6, NOTHING)),
+        "clean-usual-buckets": replace(_NETWORK, gradients=GradientUse(1.0, 1.0, 9.0, 50e6, NOTHING)),
+        "clean-shapes-not-recorded": replace(_NETWORK, gradients=GradientUse(1.0, 1.0, 60.0, 0.0, NOTHING)),
+    },
+    "unused-parameter-search": {
+        "fires": replace(HEALTHY, gradients=GradientUse(1.0, 1.0, 5.0, 25e6, about(1.5 * MS))),
+        "clean": replace(HEALTHY, gradients=GradientUse(1.0, 1.0, 5.0, 25e6, NOTHING)),
+        "clean-a-small-graph": replace(HEALTHY, gradients=GradientUse(1.0, 1.0, 5.0, 25e6, about(0.1 * MS))),
+    },
+    "rank-imbalance": {
+        "fires": replace(_NETWORK, ranks=tuple(rank(number, 4 * MS, 0.25) for number in range(4)), rank=0),
+        "clean-a-late-rank": replace(_NETWORK, ranks=_RANKS, rank=0, lateness=_LATE),
+        "clean-little-waiting": replace(_NETWORK, ranks=tuple(rank(number, 1 * MS, 0.25) for number in range(4))),
+    },
+    "pipeline-bubble": {
+        "fires": replace(
+            _NETWORK, collectives=(CollectiveUse("recv 0<-1", "pp", 16, about(5 * MS), about(4 * MS), 8e6),)
+        ),
+        "clean-hidden": replace(
+            _NETWORK, collectives=(CollectiveUse("recv 0<-1", "pp", 16, about(5 * MS), about(0.1 * MS), 8e6),)
+        ),
+        "clean-no-stages": _NETWORK,
     },
     "device-not-traced": {
         "fires": Case(

@@ -15,6 +15,7 @@ from steptime.findings.device_signals import (
     CollectiveUse,
     CopyUse,
     GapUse,
+    GradientUse,
     KernelUse,
     PredictionUse,
     RankUse,
@@ -35,6 +36,7 @@ __all__ = [
     "CopyUse",
     "GapUse",
     "GarbageUse",
+    "GradientUse",
     "KernelUse",
     "LineUse",
     "LoaderUse",
@@ -83,6 +85,7 @@ class Signal(Enum):
     CHAINS = "chains"
     RANKS = "ranks"
     LATENESS = "lateness"
+    GRADIENTS = "gradients"
 
 
 @dataclass(frozen=True, slots=True)
@@ -335,4 +338,5 @@ class Case:
     ranks: tuple[RankUse, ...] = ()
     rank: int | None = None
     lateness: LateRank | None = None
+    gradients: GradientUse | None = None
     roots: tuple[RootUse, ...] = ()

@@ -21,6 +21,7 @@ from steptime.findings.device_uses import (
     replay_use,
     roofline_use,
 )
+from steptime.findings.gradient_use import gradient_use
 from steptime.findings.kernel_kinds import above_ceilings, spent
 from steptime.findings.pointwise_chains import chain_uses
 from steptime.findings.stakes import ratio, scaled
@@ -118,6 +119,7 @@ def with_recorded_device(case: Case, account: RecordedAccount, machine: Machine 
     if not timed:
         return case
     window = max(timed, key=lambda window: (has_kernels(window.trace), len(window.borders)))
+    case = replace(case, gradients=gradient_use(window.trace, window.borders))
     if not has_kernels(window.trace):
         return with_processor(case, window.trace, window.borders, machine)
     sources: dict[str, SourceLine] = {}

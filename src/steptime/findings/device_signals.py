@@ -159,6 +159,19 @@ class ChainUse:
 
 
 @dataclass(frozen=True, slots=True)
+class GradientUse:
+    """How DistributedDataParallel exchanges gradients. micro_batches: forwards of the wrapped model per step;
+    synchronised: those behind which gradients were exchanged; buckets: per exchange; elements: in all of them, 0 where
+    shapes were not recorded. search: ns per step of looking for unused parameters."""
+
+    micro_batches: float
+    synchronised: float
+    buckets: float
+    elements: float
+    search: Estimate
+
+
+@dataclass(frozen=True, slots=True)
 class RankUse:
     """One rank among several. step: ns. communication: ns per step in collectives; waiting: the part of it before the
     last rank arrived. last: share of the waiting (of the first rank for the last one) at collectives where this rank

@@ -18,6 +18,7 @@ from steptime.findings.case import (
     CopyUse,
     GapUse,
     GarbageUse,
+    GradientUse,
     KernelUse,
     LineUse,
     LoaderUse,
@@ -60,6 +61,7 @@ ABSENCE: dict[Signal, str] = {
     Signal.REPLAY: "the step could not be replayed (no trace of a device)",
     Signal.ROOFLINE: "no kernels on a device whose ceilings are known",
     Signal.CHAINS: "no chain of pointwise kernels was seen (shapes must be recorded)",
+    Signal.GRADIENTS: "no model in DistributedDataParallel was traced",
     Signal.LATENESS: "no rank that the others wait for",
     Signal.RANKS: "one rank alone, or no collectives that the ranks have in common",
 }
@@ -267,3 +269,9 @@ class Signals:
         """The late rank, with the reason."""
         lateness: LateRank = self._read(Signal.LATENESS)
         return lateness
+
+    @property
+    def gradients(self) -> GradientUse:
+        """The exchange of gradients."""
+        gradients: GradientUse = self._read(Signal.GRADIENTS)
+        return gradients

@@ -15,6 +15,7 @@ from steptime.estimates import mean_of_series
 from steptime.findings.case import AccountUse, Case, GarbageUse, OperatorUse, RecomputeUse, StepSummary
 from steptime.findings.device_case import with_device, with_processor
 from steptime.findings.device_uses import machine_use
+from steptime.findings.gradient_use import gradient_use
 from steptime.findings.stakes import scaled
 from steptime.findings.step_uses import waste
 from steptime.hardware.machine import Machine
@@ -80,6 +81,7 @@ def look_at_trace(trace: Trace, borders: Int64, machine: Machine | None = None, 
         machine=machine_use(machine),
         recompute=RecomputeUse(mean_of_series(again)) if again.any() else None,
         garbage=_garbage(trace, windows),
+        gradients=gradient_use(trace, steady),
     )
     if has_kernels(trace):
         case = with_device(case, trace, steady, windows, ledger, machine)

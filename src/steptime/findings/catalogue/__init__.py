@@ -28,9 +28,12 @@ from steptime.findings.catalogue.list_conversion import list_conversion
 from steptime.findings.catalogue.logging_in_step import logging_in_step
 from steptime.findings.catalogue.memory_bound_pointwise import memory_bound_pointwise
 from steptime.findings.catalogue.metrics_in_step import metrics_in_step
+from steptime.findings.catalogue.missing_no_sync import missing_no_sync
 from steptime.findings.catalogue.optimizer_share import optimizer_share
 from steptime.findings.catalogue.per_sample_fetch import per_sample_fetch
+from steptime.findings.catalogue.pipeline_bubble import pipeline_bubble
 from steptime.findings.catalogue.profiler_left_on import profiler_left_on
+from steptime.findings.catalogue.rank_imbalance import rank_imbalance
 from steptime.findings.catalogue.recompilation import recompilation
 from steptime.findings.catalogue.recompute import recompute
 from steptime.findings.catalogue.rollout_share import rollout_share
@@ -39,12 +42,14 @@ from steptime.findings.catalogue.slow_checkpoint import slow_checkpoint
 from steptime.findings.catalogue.slow_collate import slow_collate
 from steptime.findings.catalogue.slow_evaluation import slow_evaluation
 from steptime.findings.catalogue.slow_transfer import slow_transfer
+from steptime.findings.catalogue.small_buckets import small_buckets
 from steptime.findings.catalogue.thread_oversubscription import thread_oversubscription
 from steptime.findings.catalogue.tiny_kernels import tiny_kernels
 from steptime.findings.catalogue.too_few_workers import too_few_workers
 from steptime.findings.catalogue.too_many_workers import too_many_workers
 from steptime.findings.catalogue.unflashed_attention import unflashed_attention
 from steptime.findings.catalogue.unstable_steps import unstable_steps
+from steptime.findings.catalogue.unused_parameter_search import unused_parameter_search
 from steptime.findings.catalogue.workers_restarted import workers_restarted
 from steptime.findings.catalogue.zeroed_gradients import zeroed_gradients
 from steptime.findings.rule import Rule
@@ -91,6 +96,11 @@ CATALOGUE: tuple[Rule, ...] = (
     few_steps,
     exposed_communication,
     late_rank,
+    missing_no_sync,
+    small_buckets,
+    unused_parameter_search,
+    rank_imbalance,
+    pipeline_bubble,
     device_not_traced,
     slow_evaluation,
     slow_checkpoint,

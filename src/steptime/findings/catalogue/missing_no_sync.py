@@ -1,0 +1,51 @@
+"""ST811: gradients are exchanged in every micro-batch of an accumulated step."""
+
+from __future__ import annotations
+
+from steptime.findings.case import Signal
+from steptime.findings.finding import Finding
+from steptime.findings.rule import rule
+from steptime.findings.signals import Signals
+from steptime.findings.stakes import named, ratio, scaled
+from steptime.quantities import format_duration, format_share
+
+ACCUMULATES = 1.5
+"""Forwards per step from which on a step has micro-batches."""
+NEARLY_ALL = 0.9
+
+
+@rule(
+    "ST811",
+    "missing-no-sync",
+    needs={Signal.STEP, Signal.ACCOUNTS, Signal.GRADIENTS},
+    instead_of=("exposed-communication",),
+)
+def missing_no_sync(signals: Signals) -> Finding | None:
+    """Accumulation exchanges the gradients in every micro-batch
+
+    What it means
+        The step adds up the gradients of several micro-batches, and only their sum is needed on the other ranks. But
+        each backward exchanges them, so the same gradients travel once for each micro-batch.
+
+    How we know
+        The trace marks each forward of the model in DistributedDataParallel, and behind nearly all of them gradients
+        are all-reduced before the next one. With no_sync() only the last of a step would be.
+
+    What helps
+        Run all but the last micro-batch in model.no_sync() (Accelerate: accelerator.accumulate(model); Lightning:
+        accumulate_grad_batches does it).
+
+    When to ignore it
+        When memory forbids to keep unreduced gradients (sharded strategies reduce in every micro-batch by design).
+    """
+    use, account = signals.gradients, named(signals.accounts, "communication")
+    if account is None or use.micro_batches < ACCUMULATES or use.synchronised < NEARLY_ALL * use.micro_batches:
+        return None
+    saved = scaled(account.duration, 1 - 1 / use.micro_batches)
+    share = format_share(ratio(account.duration.value, signals.step.duration.value))
+    summary = (
+        f"Gradients are exchanged {use.synchronised:.3g} times a step, for {use.micro_batches:.3g} micro-batches: "
+        f"{format_duration(account.duration.value)} ({share})"
+    )
+    advice = "Run all micro-batches of a step but the last in model.no_sync()."
+    return missing_no_sync.finding(summary, advice, saved, account="communication")

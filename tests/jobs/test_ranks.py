@@ -1,0 +1,138 @@
+"""Two gloo ranks under torchrun, each job with one planted fault: the right verdict, rank and line; the healthy one is
+let off."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pytest.importorskip("torch")
+
+SCRIPT = Path(__file__).parent / "ranks" / "scripts" / "two_ranks.py"
+EXAMPLE = Path(__file__).resolve().parents[2] / "examples" / "ddp_late_rank.py"
+
+
+def run(folder: Path, *arguments: str, script: Path = SCRIPT) -> dict[str, Any]:
+    """The report of a job under torchrun."""
+    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+    steptime = [sys.executable, "-c", "from steptime.cli.main import entry; entry()"]
+    command = [*steptime, "run", "--json", "--no-progress", "--no-ceilings", "--recording", str(folder)]
+    launcher = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2"]
+    done = subprocess.run(
+        [*command, "--", *launcher, str(script), *arguments],
+        capture_output=True,
+        text=True,
+        check=False,
+        env=environment,
+        timeout=300,
+    )
+    assert done.returncode == 0, done.stderr[-3000:]
+    report: dict[str, Any] = json.loads(done.stdout)
+    assert [process["failed"] for process in report["processes"]] == [[], []]
+    return report
+
+
+def marked(fault: str) -> set[int]:
+    """The lines with the mark: a call, or what it calls."""
+    lines = SCRIPT.read_text(encoding="utf-8").splitlines()
+    return {number for number, line in enumerate(lines, 1) if f"# fault: {fault}" in line}
+
+
+def names(report: dict[str, Any]) -> set[str]:
+    return {
+        finding["name"]
+        for process in report["processes"]
+        for finding in process["findings"]
+        if finding["weight"] == "finding"
+    }
+
+
+def profiled_steps(folder: Path) -> list[int]:
+    """After which step each rank's first window began, by its journal."""
+    from steptime.recording.load import load
+    from steptime.timeline.layout import lay_out
+
+    found = []
+    for process in load(folder).processes:
+        begin = process.traces[0].begin
+        found.append(int((lay_out(process).steps.end <= begin).sum()))
+    return found
+
+
+def check_late(report: dict[str, Any], account: str, lines: set[int]) -> dict[str, Any]:
+    """Rank 1 is named, with the account and the line of its excess, and comes first."""
+    late: dict[str, Any] = report["ranks"]["late"]
+    assert late is not None, report["ranks"]["rows"]
+    assert late["ranks"] == [1]
+    assert late["account"] == account, late["excesses"]
+    first = report["processes"][0]
+    assert first["rank"] == 1
+    assert first["verdict"]["sentence"].startswith("The other ranks wait for rank 1")
+    assert "late-rank" in names(report)
+    if lines:
+        assert late["source"] is not None
+        assert Path(late["source"]["file"]).name == SCRIPT.name
+        assert late["source"]["line"] in lines
+    assert 0 < late["gain"]["value"] < first["case"]["step"]["duration"]["value"]
+    return late
+
+
+def test_a_rank_with_a_slow_dataset_is_named_with_its_line_and_all_ranks_profile_the_same_steps(
+    tmp_path: Path,
+) -> None:
+    report = run(tmp_path / "job", "--fault", "input")
+    late = check_late(report, "input", marked("input"))
+    assert late["since"] is not None
+    first, second = profiled_steps(tmp_path / "job")
+    assert first == second
+
+
+@pytest.mark.slow
+def test_a_rank_with_slow_python_is_named_with_its_line(tmp_path: Path) -> None:
+    check_late(run(tmp_path / "job", "--fault", "host"), "host", marked("host"))
+
+
+@pytest.mark.slow
+def test_a_rank_with_larger_batches_is_named_and_told_why(tmp_path: Path) -> None:
+    report = run(tmp_path / "job", "--fault", "uneven")
+    late = check_late(report, "compute", set())
+    assert late["arithmetic"] == pytest.approx(4.0, rel=0.1)
+    found = next(each for each in report["processes"][0]["findings"] if each["name"] == "late-rank")
+    assert "batches of one size" in found["advice"]
+
+
+@pytest.mark.slow
+def test_accumulation_without_no_sync_is_found_and_with_it_let_off(tmp_path: Path) -> None:
+    assert "missing-no-sync" in names(run(tmp_path / "fault", "--fault", "no_sync", "--steps", "40"))
+    assert "missing-no-sync" not in names(run(tmp_path / "twin", "--fault", "with_no_sync", "--steps", "40"))
+
+
+@pytest.mark.slow
+def test_the_search_for_unused_parameters_is_seen(tmp_path: Path) -> None:
+    report = run(tmp_path / "job", "--fault", "unused")
+    assert all(process["case"]["gradients"]["search"]["value"] > 0 for process in report["processes"])
+
+
+@pytest.mark.slow
+def test_a_healthy_job_has_no_late_rank(tmp_path: Path) -> None:
+    report = run(tmp_path / "job")
+    assert report["ranks"]["late"] is None, report["ranks"]["late"]
+    assert not names(report) & {"late-rank", "missing-no-sync", "small-buckets", "unused-parameter-search"}
+
+
+@pytest.mark.slow
+def test_the_gain_that_is_promised_is_what_the_healthy_example_shows(tmp_path: Path) -> None:
+    fault = run(tmp_path / "fault", "--steps", "120", script=EXAMPLE)
+    healthy = run(tmp_path / "healthy", "--steps", "120", "--healthy", script=EXAMPLE)
+    late = fault["ranks"]["late"]
+    assert late is not None
+    assert late["ranks"] == [1]
+    assert Path(late["source"]["file"]).name == EXAMPLE.name
+    before, after = (each["processes"][0]["case"]["step"]["duration"]["value"] for each in (fault, healthy))
+    assert late["gain"]["value"] == pytest.approx(before - after, rel=0.5)
