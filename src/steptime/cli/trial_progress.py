@@ -20,10 +20,12 @@ class TrialAnnouncer:
         self._live = sys.stderr.isatty()
         self._drawn = 0
 
-    def show(self, notice: Notice) -> None:
-        """Called when a process begins, and twice a second."""
-        if notice.begins:
-            self.clear()
+    def show(self, notice: Notice | None) -> None:
+        """Called when a process begins, twice a second, and with None when none runs any more."""
+        if notice is None:
+            self._clear()
+        elif notice.begins:
+            self._clear()
             self._say(_line(notice))
         elif self._live:
             text = f"  step {notice.done} of {notice.steps}{_to_go(notice)}"
@@ -31,10 +33,10 @@ class TrialAnnouncer:
             sys.stderr.flush()
             self._drawn = len(text)
 
-    def clear(self) -> None:
-        """Takes the drawn line away."""
+    def _clear(self) -> None:
         if self._drawn:
             sys.stderr.write(f"\r{'':<{self._drawn}}\r")
+            sys.stderr.flush()
             self._drawn = 0
 
 

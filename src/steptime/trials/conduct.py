@@ -63,7 +63,8 @@ class Notice:
 
 
 class Bench:
-    """A trial while it runs. runs: all that is known, those of an earlier attempt among them."""
+    """A trial while it runs. runs: all that is known, those of an earlier attempt among them. tell: called with None
+    when nothing runs any more."""
 
     def __init__(
         self,
@@ -73,7 +74,7 @@ class Bench:
         *,
         budget: Budget | None = None,
         executor: Executor | None = None,
-        tell: Callable[[Notice], None] = lambda _: None,
+        tell: Callable[[Notice | None], None] = lambda _: None,
     ) -> None:
         self.stand, self.plan = stand, plan
         self.runs = list(runs)
@@ -174,11 +175,14 @@ class Bench:
 
     def _go(self, blocks: Sequence[Block]) -> None:
         """Runs blocks, and keeps each run. Raises Spent, and NothingMeasuredError for a baseline that failed."""
-        with closing(self._executor.run(self.stand, blocks, self._told)) as runs:
-            for run in runs:
-                self.runs.append(run)
-                self._file.run(run)
-                self._check(run)
+        try:
+            with closing(self._executor.run(self.stand, blocks, self._told)) as runs:
+                for run in runs:
+                    self.runs.append(run)
+                    self._file.run(run)
+                    self._check(run)
+        finally:
+            self._tell(None)
 
     def _told(self, turn: Turn, progress: Progress | None) -> None:
         steps = turn.options.steps + turn.options.warm_up
