@@ -173,8 +173,12 @@ def sentence_of(comparison: Comparison) -> str:
     if step.outcome is Outcome.UNDECIDED and step.reason:
         return f"Undecided: {step.reason}. The step was {_signed(step.change)}."
     if step.outcome not in CLEAR:
+        inside = _inside(comparison)
+        if inside:
+            found = "is within noise" if step.outcome is Outcome.NONE else "noise may explain"
+            return f"{inside}; the step itself is {_signed(step.change)} ({relative_interval(step)}), which {found}."
         found = "No difference found" if step.outcome is Outcome.NONE else "Undecided"
-        return f"{found}: the step is {_signed(step.change)} ({relative_interval(step)}){_but(comparison)}."
+        return f"{found}: the step is {_signed(step.change)} ({relative_interval(step)})."
     word = "longer" if step.outcome is Outcome.MORE else "shorter"
     size = f"{format_duration(abs(step.change.value))} ({relative_interval(step)}) {word}"
     return f"The step is {size}{_carrier(cause)}: {cause.sentence}."
@@ -211,15 +215,15 @@ def _percent(fraction: float) -> str:
     return f"{'+' if fraction > 0 else '−' if fraction < 0 else ''}{text}"
 
 
-def _but(comparison: Comparison) -> str:
-    """What moved within a step that did not."""
+def _inside(comparison: Comparison) -> str:
+    """What moved within a step that did not, and why; "" for nothing."""
     moved = next((part for part in comparison.parts if part.name == comparison.cause.account), None)
     if moved is None or moved.change is None:
         return ""
     others = sum(part.outcome in CLEAR for part in comparison.parts) - 1
-    more = f" (and {others} more account{'s' if others > 1 else ''})" if others else ""
+    more = f" (and {others} more account{'s' if others > 1 else ''} moved)" if others else ""
     words = WORDS.get(moved.name, moved.name)
-    return f"; but {words} is {_signed(moved.change)}{more}, beyond noise: {comparison.cause.sentence}"
+    return f"{words[:1].upper()}{words[1:]} is {_signed(moved.change)}, beyond noise{more}: {comparison.cause.sentence}"
 
 
 def _signed(change: Estimate) -> str:

@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 import numpy as np
+import numpy.typing as npt
 
 from steptime._version import __version__
 from steptime.comparison.cause import cause_of, sentence_of
@@ -41,6 +42,7 @@ ALLOCATED_FLOOR = 0.01
 RESIDENT_FLOOR = 0.1
 """Of the peak of resident memory: runs of one job differ by this much, by when the system takes pages back."""
 NOTHING = Estimate(0.0, 0.0, 0.0, 0)
+Series = npt.NDArray[np.int64]
 
 
 def compare(reports: Sequence[Report], labels: Sequence[str], *, floor: float = FLOOR, repeats: Sequence[Report] = (),
@@ -79,19 +81,34 @@ def step_between(one: ProcessReport, other: ProcessReport, floor: float) -> Diff
     """The step's difference. Its value is that of the two reports' figures; what it may be off by, from how stretches
     of the steady steps differ."""
     before, after = one.case.step.duration, other.case.step.duration
-    change = difference_of(after, before)
-    base, values = _steady(one), _steady(other)
-    if min(len(base), len(values)) > 1:
-        seen = difference_of_series(values, base)
-        low, high = seen.value - seen.low, seen.high - seen.value
-        change = replace(change, low=min(change.low, change.value - low), high=max(change.high, change.value + high))
+    change = _widened(difference_of(after, before), _steady(one), _steady(other))
     change = beyond(change, floor * max(before.value, after.value))
     reason = _doubt(one, other)
     outcome = Outcome.UNDECIDED if reason else outcome_of(change, before.value)
     return Difference("step", "step", before, after, change, outcome, reason)
 
 
-def _steady(process: ProcessReport) -> np.ndarray[tuple[int], np.dtype[np.int64]]:
+def _widened(change: Estimate, base: Series, values: Series) -> Estimate:
+    """A difference of two figures, its interval at least as wide as that of the series behind them."""
+    if min(len(base), len(values)) < 2:
+        return change
+    seen = difference_of_series(values, base)
+    low, high = seen.value - seen.low, seen.high - seen.value
+    return replace(change, low=min(change.low, change.value - low), high=max(change.high, change.value + high))
+
+
+def _spent(process: ProcessReport, account: str) -> Series:
+    """What an account had in each of the steady steps in time order, as far as it is known; ns."""
+    known = process.series
+    if known is None or account not in known.accounts:
+        return np.zeros(0, np.int64)
+    column, steady = known.accounts.index(account), process.steady
+    rows = [row[column] for place, row in enumerate(known.spent)
+            if row and any(steady[place * known.stride : (place + 1) * known.stride])]  # fmt: skip
+    return np.array(rows, np.int64)
+
+
+def _steady(process: ProcessReport) -> Series:
     """The steady steps in time order, without the few that a stall of the machine made far longer."""
     steps = [spent for spent, steady in zip(process.step_ns, process.steady, strict=False) if steady]
     values = np.array(steps, np.int64)
@@ -130,7 +147,8 @@ def _parts(
     if not before or not after:
         return by, ()
     names = dict.fromkeys((*before, *after))
-    parts = [_part(by[:-1], name, before.get(name), after.get(name), step, floor) for name in names]
+    series = {name: (_spent(one, name), _spent(other, name)) if by == "accounts" else None for name in names}
+    parts = [_part(by[:-1], name, before.get(name), after.get(name), step, floor, series[name]) for name in names]
     return by, tuple(sorted(parts, key=lambda part: -abs(part.change.value if part.change else 0.0)))
 
 
@@ -140,13 +158,22 @@ def _unsplit(case: Case) -> bool:
 
 
 def _part(
-    kind: str, name: str, before: AccountUse | None, after: AccountUse | None, step: Difference, floor: float
+    kind: str,
+    name: str,
+    before: AccountUse | None,
+    after: AccountUse | None,
+    step: Difference,
+    floor: float,
+    series: tuple[Series, Series] | None = None,
 ) -> Difference:
-    """An account's difference; one that a side does not have is nothing there."""
+    """An account's difference; one that a side does not have is nothing there. series: what it had step by step."""
     one, other = before.duration if before else NOTHING, after.duration if after else NOTHING
     longest = max(step.before.value if step.before else 0.0, step.after.value if step.after else 0.0)
     own = max(floor * max(one.value, other.value), PART * longest)
-    change = beyond(difference_of(other, one), own)
+    change = difference_of(other, one)
+    if series is not None:
+        change = _widened(change, *series)
+    change = beyond(change, own)
     outcome = Outcome.UNDECIDED if step.reason else outcome_of(change, longest)
     return Difference(kind, name, one, other, change, outcome, step.reason)
 
