@@ -27,14 +27,14 @@ class Planted:
 
 
 PLANTED = (
-    Planted("recompilation", ("RM309",)),
     Planted("anomaly_literal", ("RM501",)),
     Planted("profiler_left_on", ("RM503",)),
-    Planted("garbage_collection", ("RM107",)),
     Planted("too_many_workers", ("RM101",)),
+    Planted("garbage_collection", ("RM107",)),
     Planted("too_many_threads", ("RM401",)),
-    Planted("workers_restarted", ("RM102",)),
     Planted("pointwise_chain", ("RM303",)),
+    Planted("workers_restarted", ("RM102",)),
+    Planted("recompilation", ("RM309",)),
     Planted("recompute", ("RM305",)),
     Planted("single_tensor_optimizer", ("RM201",)),
     Planted("deterministic_left_on", ("RM502",)),
