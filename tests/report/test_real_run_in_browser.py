@@ -1,0 +1,101 @@
+"""The page of a real run: what is on the screen is what the JSON beside it says."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from excerpts import events_of
+
+from steptime.quantities import format_duration
+from steptime.report import json
+from steptime.report.report import Report
+
+pytest.importorskip("torch")
+JOB = """
+import torch
+from torch.utils.data import DataLoader, Dataset
+
+class Items(Dataset):
+    def __len__(self):
+        return 8 * 160
+    def __getitem__(self, index):
+        total = sum(number % 7 for number in range(4000))
+        return torch.full((64,), float(total % 5)), torch.tensor(1.0)
+
+if __name__ == "__main__":
+    torch.manual_seed(0)
+    model = torch.nn.Sequential(torch.nn.Linear(64, 64), torch.nn.ReLU(), torch.nn.Linear(64, 1))
+    optimizer = torch.optim.SGD(model.parameters(), lr=1e-4)
+    for values, wanted in DataLoader(Items(), batch_size=8, num_workers=1):
+        optimizer.zero_grad()
+        (model(values).squeeze(1) - wanted).square().mean().backward()
+        optimizer.step()
+"""
+
+
+@pytest.fixture(scope="module")
+def written(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with r.html and r.json, both of one run."""
+    folder = tmp_path_factory.mktemp("run")
+    (folder / "train.py").write_text(JOB, encoding="utf-8")
+    words = ("run", "--quiet", "--no-ceilings", "--recording", "r", "-o", "r.html", "-o", "r.json", "--")
+    code = "from steptime.cli.main import entry; entry()"
+    environment = {**os.environ, "XDG_CACHE_HOME": str(folder / "cache"), "OMP_NUM_THREADS": "1"}
+    done = subprocess.run([sys.executable, "-c", code, *words, sys.executable, "train.py"], cwd=folder, env=environment,
+                          capture_output=True, text=True, timeout=240, check=False)  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    return folder
+
+
+@pytest.fixture(scope="module")
+def told(written: Path) -> Report:
+    return json.read((written / "r.json").read_bytes(), "r.json")
+
+
+def test_the_screen_says_what_the_json_says(written: Path, told: Report, open_text: Any) -> None:
+    sheet = open_text((written / "r.html").read_text(encoding="utf-8"))
+    process = told.processes[0]
+    assert sheet.page.locator("h1").inner_text() == process.verdict.sentence
+    for use in process.case.accounts:
+        if use.duration.value < 0.001 * process.case.step.duration.value:
+            continue  # the smallest share a row
+        row = sheet.page.locator("#waterfall .row", has=sheet.page.get_by_text(use.name, exact=True))
+        assert format_duration(use.duration.value) in row.inner_text()
+    assert process.series is not None
+    assert len(process.series.kinds) == len(process.step_ns) == process.case.step.total
+    sheet.page.locator("#series").focus()
+    sheet.page.keyboard.press("End")
+    last = len(process.step_ns) - 1
+    assert sheet.page.locator("#chosen").inner_text().startswith(f"Step {last}: ")
+
+
+def test_the_profiled_step_is_a_timeline_with_its_worker(told: Report) -> None:
+    process = told.processes[0]
+    excerpt = process.excerpt
+    assert excerpt is not None
+    assert process.series is not None
+    assert process.series.names[process.series.kinds[excerpt.step]] == "profiled"
+    seen = events_of(excerpt)
+    posted = sum(each.end - each.begin for each in seen if each.kind == "account")
+    assert posted == excerpt.end - excerpt.begin, "every nanosecond of the step"
+    phases = {each.name for each in seen if each.kind == "phase"}
+    assert {"input", "forward", "backward", "optimizer"} <= phases
+    worked = {each.name for each in seen if each.kind == "worker"}
+    assert worked, "a worker reads, collates, or waits: it is always at something"
+    assert worked <= {"reads items", "collates", "waits for an index"}
+    assert any(each.name.startswith("aten::") for each in seen if each.kind == "thread")
+
+
+def test_the_accounts_of_a_steady_step_sum_to_its_duration(told: Report) -> None:
+    process = told.processes[0]
+    series = process.series
+    assert series is not None
+    known = [step for step, steady in enumerate(process.steady) if steady]
+    assert len(known) > 20
+    assert all(sum(series.spent[step]) == process.step_ns[step] for step in known)
+    assert all(series.spent[step] == () for step in range(len(process.steady)) if step not in set(known))
