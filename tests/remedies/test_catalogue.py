@@ -16,6 +16,7 @@ from steptime.findings.case import (
     Case,
     CollectiveUse,
     CompilationUse,
+    GradientUse,
     KernelUse,
     MachineUse,
     OperatorUse,
@@ -360,6 +361,17 @@ def test_gradients_are_exchanged_once_an_update() -> None:
     assert option.label == "no_sync() in 3 of 4 backwards"
     once = replace(accumulating, collectives=(replace(EXCHANGE, bytes=100e6),))
     assert options("RM702", once) == options("RM702", RANKS) == ()
+
+
+def test_a_trace_tells_of_exchanges_buckets_and_searches() -> None:
+    used = GradientUse(4.0, 4.0, 30.0, 10_000_000, about(1 * MS))
+    case = replace(RANKS, roots=(), gradients=used)
+    search, views, buckets = options("RM701", case)
+    assert change(search).arguments == (("find_unused_parameters", False),)
+    assert search.saving == used.search
+    assert (change(views).argument("static_graph"), change(buckets).argument("bucket_cap_mb")) == (True, 100)
+    assert only("RM702", case).label == "no_sync() in 3 of 4 backwards"
+    assert options("RM702", replace(case, gradients=replace(used, synchronised=1.0))) == ()
 
 
 def test_accumulating_is_advice_and_never_tried() -> None:

@@ -21,14 +21,14 @@ LIKELY = 0.25
 VIEWS: tuple[tuple[str, Scalar], ...] = (("static_graph", True), ("gradient_as_bucket_view", True))
 
 
-@remedy("RM701", "data-parallel-settings", addresses={"ST805"}, promise=Promise.SAME_CURVE, risk=2)
+@remedy("RM701", "data-parallel-settings", addresses={"ST805", "ST812", "ST813"}, promise=Promise.SAME_CURVE, risk=2)
 def data_parallel_settings(case: Case) -> Iterator[Option]:
     """DistributedDataParallel set up for what the model is
 
     What it changes
         static_graph=True and gradient_as_bucket_view=True (the order of gradients is learned once, and they are not
-        copied into the buckets); and another size of the buckets: larger where there are many collectives, smaller
-        where there are few and they begin late.
+        copied into the buckets); another size of the buckets: larger where there are many collectives, smaller where
+        there are few and they begin late; and find_unused_parameters=False where each step looks for them.
 
     What it promises
         A curve as another seed would give: gradients are summed in other groups.
@@ -37,21 +37,24 @@ def data_parallel_settings(case: Case) -> Iterator[Option]:
         A quarter of what hiding all communication would save is likely.
 
     When to leave it
-        static_graph: when parameters are left unused in some steps. The view: when gradients are replaced instead of
-        written to.
+        static_graph, and no search: when parameters are left unused in some steps (torch raises an error then, and
+        the trial says so). The view: when gradients are replaced instead of written to.
     """
-    if not any(root.type == WRAPPER for root in case.roots):
+    used = case.gradients
+    if used is None and not any(root.type == WRAPPER for root in case.roots):
         return
-    calls = sum(use.calls for use in case.collectives)
+    calls = used.buckets if used is not None else sum(use.calls for use in case.collectives)
+    if used is not None and used.search.value > 0:
+        yield _option(case, (("find_unused_parameters", False),), used.search)
     yield _option(case, VIEWS)
     size = FIRST_MEGABYTES if calls >= MANY else LAST_MEGABYTES
     yield _option(case, (("bucket_cap_mb", size),))
 
 
-def _option(case: Case, arguments: tuple[tuple[str, Scalar], ...]) -> Option:
+def _option(case: Case, arguments: tuple[tuple[str, Scalar], ...], saving: Estimate | None = None) -> Option:
     edit = CallEdit(WRAPPER, tuple((name, str(value)) for name, value in arguments))
     label = ", ".join(f"{name}={value}" for name, value in arguments)
-    return Option(label, (Change("ddp", arguments=arguments),), _saving(case), edit)
+    return Option(label, (Change("ddp", arguments=arguments),), saving or _saving(case), edit)
 
 
 def _saving(case: Case) -> Estimate | None:

@@ -10,14 +10,14 @@ from steptime.remedies.remedy import Option, Promise, Snippet, remedy
 from steptime.remedies.training_lines import training_lines
 
 ONCE = 1.5
-"""Times the model's size in bytes that are exchanged a step: below it, they are exchanged once already."""
+"""Exchanges a step, or times the model's size in bytes that is exchanged: below it, that is done once already."""
 EXAMPLE = """last = (micro_batch + 1) % accumulation == 0
 with contextlib.nullcontext() if last else model.no_sync():
     loss = criterion(model(batch), target)
     loss.backward()"""
 
 
-@remedy("RM702", "fewer-exchanges", addresses={"ST805"}, promise=Promise.SAME_CURVE, risk=2)
+@remedy("RM702", "fewer-exchanges", addresses={"ST805", "ST811"}, promise=Promise.SAME_CURVE, risk=2)
 def fewer_exchanges(case: Case) -> Option | None:
     """Gradients exchanged once for each update
 
@@ -35,15 +35,22 @@ def fewer_exchanges(case: Case) -> Option | None:
     When to leave it
         When memory is short: gradients are kept unsharded, and with FSDP its no_sync keeps them so between backwards.
     """
-    backwards = round(case.step.micro_batches)
-    wrapped = [root for root in case.roots if root.type == WRAPPER]
-    if backwards < 2 or not wrapped:
-        return None
-    exchanged = [use.bytes for use in case.collectives if use.bytes is not None]
-    if exchanged and sum(exchanged) < ONCE * sum(root.parameter_bytes for root in wrapped):
+    backwards = round(case.gradients.micro_batches if case.gradients is not None else case.step.micro_batches)
+    if backwards < 2 or not _each_time(case):
         return None
     account = named(case.accounts, "communication")
     saving = scaled(account.recoverable, 1 - 1 / backwards) if account is not None else None
     lines = training_lines(case)
     snippet = Snippet(EXAMPLE, lines.backward if lines is not None else None)
     return Option(f"no_sync() in {backwards - 1} of {backwards} backwards", (Change("no-sync"),), saving, snippet)
+
+
+def _each_time(case: Case) -> bool:
+    """Whether gradients are exchanged behind nearly every backward: by the trace's marks, else by the bytes."""
+    used = case.gradients
+    if used is not None:
+        return used.synchronised >= ONCE
+    wrapped = [root for root in case.roots if root.type == WRAPPER]
+    exchanged = [use.bytes for use in case.collectives if use.bytes is not None]
+    once = sum(root.parameter_bytes for root in wrapped)
+    return bool(wrapped) and not (exchanged and sum(exchanged) < ONCE * once)

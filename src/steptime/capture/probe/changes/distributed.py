@@ -9,7 +9,7 @@ import torch
 
 from steptime.capture.probe.changes.applier import Applier, with_arguments
 
-SETTINGS = ("bucket_cap_mb", "static_graph", "gradient_as_bucket_view")
+SETTINGS = ("bucket_cap_mb", "static_graph", "gradient_as_bucket_view", "find_unused_parameters")
 
 
 class DistributedSettings(Applier):
