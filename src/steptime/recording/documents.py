@@ -16,8 +16,10 @@ from steptime.recording.recording import (
     ChangeFacts,
     CodeFacts,
     CompilationFacts,
+    LeakFacts,
     LoaderFacts,
     OptimizerFacts,
+    OutOfMemoryFacts,
     RootFacts,
     SettingsFacts,
     SiteFacts,
@@ -25,7 +27,7 @@ from steptime.recording.recording import (
 )
 
 Numbered = OptimizerFacts | RootFacts | LoaderFacts | CodeFacts | ChangeFacts
-Fact = Numbered | SiteFacts | SettingsFacts | CompilationFacts | TraceFacts | str
+Fact = Numbered | SiteFacts | SettingsFacts | CompilationFacts | TraceFacts | LeakFacts | OutOfMemoryFacts | str
 T = TypeVar("T")
 
 LARGEST_DOCUMENT = 16 << 20
@@ -45,6 +47,8 @@ FACT_TYPES: dict[str, type[Any]] = {
     "compilation": CompilationFacts,
     "trace": TraceFacts,
     "change": ChangeFacts,
+    "leak": LeakFacts,
+    "out_of_memory": OutOfMemoryFacts,
 }
 """By the `fact` of a line; "note" has a `text` besides."""
 

@@ -23,9 +23,11 @@ from steptime.recording.recording import (
     CodeFacts,
     CompilationFacts,
     IntervalTable,
+    LeakFacts,
     LoaderFacts,
     Manifest,
     OptimizerFacts,
+    OutOfMemoryFacts,
     Process,
     ProcessFacts,
     Recording,
@@ -131,6 +133,8 @@ def _process(folder: Path, manifest: Manifest, problems: list[str]) -> Process:
         notes=tuple(fact for fact in found if isinstance(fact, str)),
         changes=_newest(_of(found, ChangeFacts), "identity"),
         parity=read_parity(folder / "parity.jsonl", problems),
+        leaks=tuple(_of(found, LeakFacts)),
+        out_of_memory=next(reversed(_of(found, OutOfMemoryFacts)), None),
     )
 
 

@@ -211,6 +211,38 @@ class ChangeFacts:
 
 
 @dataclass(frozen=True, slots=True)
+class LeakFacts:
+    """What steps leave behind in Python, by who keeps it. kind: "list", "dict", …, "variable", "attribute", "closure",
+    "hook"; "" where nobody was found. tensors, bytes (of their storages), graphs (tensors with a graph of autograd) and
+    nodes (by which the deepest graph grew): per step, over `steps` steps. site: the line that makes it grow."""
+
+    kind: str
+    name: str
+    tensors: float
+    bytes: float
+    graphs: float
+    nodes: float
+    steps: int
+    site: SourceLine | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class OutOfMemoryFacts:
+    """The error that ended the process because memory ran out. asked: bytes; None where the message does not say.
+    device: "cpu", "cuda". site: the user's innermost line. step: steps taken before. held: bytes by owner, of what
+    Python knew; resident: of the process, 0 where unknown; limit: what it may have, None where unknown."""
+
+    message: str
+    device: str
+    step: int
+    held: dict[str, int]
+    asked: int | None = None
+    resident: int = 0
+    limit: int | None = None
+    site: SourceLine | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class Parity:
     """What an arm of a trial computed, by step, in order. All arrays are read-only and of one length.
 
@@ -294,6 +326,8 @@ class Process:
     notes: tuple[str, ...]
     changes: tuple[ChangeFacts, ...] = ()
     parity: Parity | None = None
+    leaks: tuple[LeakFacts, ...] = ()
+    out_of_memory: OutOfMemoryFacts | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -48,6 +48,9 @@ def _begin() -> None:
     def finish() -> None:
         current[0].finish()
 
+    def exhausted() -> None:
+        current[0].out_of_memory()
+
     def forked() -> None:
         current[0].abandon()
         current[0] = Session(plan)
@@ -64,4 +67,5 @@ def _begin() -> None:
     )
     current[0].install()
     atexit.register(finish)
+    atexit.register(exhausted)  # before `finish`, as it is registered after it
     os.register_at_fork(after_in_child=forked)

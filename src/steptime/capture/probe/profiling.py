@@ -12,6 +12,7 @@ from typing import Any
 import torch
 
 from steptime.capture.probe.identity import clock_pair
+from steptime.capture.probe.memory import allocations
 
 now = time.perf_counter_ns
 
@@ -22,6 +23,7 @@ class Window:
     def __init__(self, folder: str, number: int, stacks: bool) -> None:
         self._folder, self.number, self.stacks = folder, number, stacks
         self._profile: Any = None
+        self._memory = self._history = False
         self.begin = 0
 
     def obstacle(self) -> str:
@@ -40,14 +42,24 @@ class Window:
         activities = [torch.profiler.ProfilerActivity.CPU]
         if torch.cuda.is_available() and torch.cuda.is_initialized():
             activities.append(torch.profiler.ProfilerActivity.CUDA)
-        self._profile = torch.profiler.profile(activities=activities, record_shapes=True, with_stack=self.stacks)
+        self._memory = self.stacks and allocations.quiet()
+        self._profile = torch.profiler.profile(
+            activities=activities, record_shapes=True, with_stack=self.stacks, profile_memory=self._memory
+        )
+        witness = torch.empty(1) if self._memory else None
         self._profile.start()
+        if self._memory:
+            with allocations.errors_only():
+                del witness  # was allocated before: torch warns of the first such, and of every thousandth
+            self._history = allocations.begin_history()
         self.begin = now()
 
     def stop(self, steps: int) -> dict[str, Any]:
         """Ends the recording and writes the trace; returns its `TraceFacts`. Raises OSError."""
         end = now()
         epoch, monotonic = clock_pair()
+        if self._history:
+            allocations.end_history(os.path.join(self._folder, f"memory-{self.number}.pickle"))
         self._profile.stop()
         if not os.access(self._folder, os.W_OK | os.X_OK):  # Kineto would complain on the user's stderr and go on
             raise OSError(f"nothing can be written to {self._folder} any more")
@@ -66,10 +78,13 @@ class Window:
             "epoch_ns": epoch,
             "monotonic_ns": monotonic,
             "thread": threading.get_native_id(),
+            "memory": self._memory,
         }
 
     def abandon(self) -> None:
         """Ends the recording without a trace (the job changes its ways in the middle of it)."""
         if self._profile is not None:
+            if self._history:
+                allocations.end_history("")
             self._profile.stop()
             self._profile = None

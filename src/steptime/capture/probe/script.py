@@ -20,6 +20,7 @@ from steptime.capture.probe import device, identity
 from steptime.capture.probe.agreement import agree
 from steptime.capture.probe.discovery import Discovery, Found
 from steptime.capture.probe.lines import LineTimeline, LoopFrame
+from steptime.capture.probe.memory.leaks import APART, LOOKS, LeakHunt
 from steptime.capture.probe.parameters import parameters_of
 from steptime.capture.probe.profiling import Window
 from steptime.capture.probe.ranks import place, traces
@@ -156,6 +157,7 @@ def _stages(session: Watched) -> Stage:
     session.recorder.fact("settings", **identity.settings_facts())
     session.marks = device.make_marks(session.recorder.journal)
     yield from _until(session, PLAIN_STEPS, PLAIN_TIME, PLAIN_LIMIT)
+    yield from _hunt_leaks(session)
     duration = session.usual_step()
     stacks = duration < STACK_LIMIT and found.calls < STACK_CALLS * DISCOVERY_STEPS
     if session.plan.get("profile", True):
@@ -283,6 +285,19 @@ def _profiles(session: Watched, duration: int, number: int, stacks: bool) -> Sta
     yield from _profile(session, Window(session.recorder.folder, number, stacks=False), wanted)
     if stacks:
         yield from _profile(session, Window(session.recorder.folder, number + 1, stacks=True), 1)
+
+
+def _hunt_leaks(session: Watched) -> Stage:
+    """Three looks at what lives in Python, a few steps apart: what steps leave behind, and who keeps it."""
+    hunt = LeakHunt()
+    for number in range(LOOKS):
+        begin = now()
+        hunt.look(session.steps, sys._getframe())
+        session.recorder.pause(begin)
+        if number < LOOKS - 1:
+            yield from _steps(APART)
+    for leak in hunt.leaks:
+        session.recorder.fact("leak", **leak)
 
 
 def _profile(session: Watched, window: Window, wanted: int) -> Stage:

@@ -24,6 +24,7 @@ from steptime.capture.probe import device, identity, loader, script
 from steptime.capture.probe.garbage import GarbageWatch
 from steptime.capture.probe.listener import Follower, Patch
 from steptime.capture.probe.owners import ConstructionWatch, Owners
+from steptime.capture.probe.memory import exhausted
 from steptime.capture.probe.patches import (
     FunctionPatch,
     ModuleCallWatch,
@@ -303,6 +304,15 @@ class Session:
             self.recorder.close()
         except Exception:  # noqa: BLE001 - the probe's border: the interpreter is going down, nobody could be told
             return
+
+    @guarding
+    def out_of_memory(self) -> None:
+        """At the end of the process: if it ends because memory ran out, who held it is written down."""
+        if os.getpid() != self._pid or not self.recorder.folder:
+            return
+        device = "cuda" if torch.cuda.is_available() and torch.cuda.is_initialized() else "cpu"
+        if (found := exhausted.facts(self.steps, device)) is not None:
+            self.recorder.fact("out_of_memory", **found)
 
     def abandon(self) -> None:
         """In a forked child: nothing is written, the parent's files are left alone."""

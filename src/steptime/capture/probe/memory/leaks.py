@@ -1,0 +1,84 @@
+"""The hunt for leaks: three looks at what lives, a few steps apart, at borders of steps.
+
+What was made between the first two looks and lives at the third has outlived several steps; who keeps it is asked of
+the garbage collector. A running sum of losses keeps no tensors of Python alive, but a graph that grows.
+"""
+
+from __future__ import annotations
+
+import weakref
+from types import FrameType
+from typing import Any
+
+from steptime.capture.probe.memory.holders import Holder, holder_of
+from steptime.capture.probe.memory.living import gradient_function, nodes_behind, size_of, storage_of, tensors
+
+APART = 4
+"""Steps between two looks: what a job keeps for a step or two (the last batch, the last loss) is gone by then."""
+LOOKS = 3
+MOST_SAMPLES = 24
+"""Survivors whose holder is looked for."""
+LEAST_NODES = 2
+"""Nodes of the graph a step: a sum makes one, and its operand's own."""
+
+
+class LeakHunt:
+    """Call `look` at three borders, then `found`."""
+
+    def __init__(self) -> None:
+        self._known: dict[int, weakref.ref[Any]] = {}
+        self._made: list[weakref.ref[Any]] = []
+        self._graphs: list[int] = []
+        self._steps: list[int] = []
+        self.leaks: list[dict[str, Any]] = []
+
+    def look(self, step: int, frame: FrameType | None) -> None:
+        """One look; the third one finds. frame: where the user's loop is running."""
+        living = list(tensors())
+        self._steps.append(step)
+        deepest = max(living, key=nodes_behind, default=None)
+        self._graphs.append(nodes_behind(deepest) if deepest is not None else 0)
+        if len(self._steps) == 1:
+            self._known = {id(each): weakref.ref(each) for each in living}
+        elif len(self._steps) == 2:
+            self._made = [weakref.ref(each) for each in living if not self._is_known(each)]
+            self._known = {}
+        else:
+            living.clear()
+            self._find(deepest, frame)
+
+    def _is_known(self, tensor: Any) -> bool:
+        """A number may be given to a new object when the old one is gone."""
+        reference = self._known.get(id(tensor))
+        return reference is not None and reference() is tensor
+
+    def _find(self, deepest: Any, frame: FrameType | None) -> None:
+        survivors = [each for each in (reference() for reference in self._made) if each is not None]
+        self._made = []
+        steps = self._steps[1] - self._steps[0]
+        growth = [after - before for before, after in zip(self._graphs, self._graphs[1:], strict=False)]
+        nodes = min(growth) / APART if growth and min(growth) >= LEAST_NODES * APART else 0.0
+        if len(survivors) >= steps:
+            self._tell(survivors, steps, nodes, frame)
+        elif nodes and deepest is not None:
+            self._tell([deepest], steps, nodes, frame)
+
+    def _tell(self, kept: list[Any], steps: int, nodes: float, frame: FrameType | None) -> None:
+        with_graph = sum(gradient_function(each) is not None for each in kept)
+        storages = {storage_of(each): size_of(each) for each in kept}
+        sample = sorted(kept, key=size_of, reverse=True)[:MOST_SAMPLES]
+        count = len(kept)
+        kept.clear()
+        holder = holder_of(sample, frame) or Holder("", "", None)
+        self.leaks.append(
+            {
+                "kind": holder.kind,
+                "name": holder.name,
+                "site": holder.site,
+                "tensors": count / steps,
+                "bytes": sum(storages.values()) / steps if count > 1 else 0.0,
+                "graphs": with_graph / steps,
+                "nodes": nodes,
+                "steps": steps,
+            }
+        )
