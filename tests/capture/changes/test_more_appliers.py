@@ -160,3 +160,8 @@ def test_what_finds_nothing_to_act_on_says_so(tmp_path: Path) -> None:
         "dynamic-shapes": "the job compiles nothing",
         "autocast": "the model is on cpu, not on cuda",
     }
+
+
+def test_a_model_that_was_evaluated_first_is_compiled_all_the_same(tmp_path: Path) -> None:
+    arm = run(tmp_path, JOBS / "evaluates_first.py", change("compile", backend="eager"))
+    assert arm.change("compile").exercised, arm.change("compile").detail

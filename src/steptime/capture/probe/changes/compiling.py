@@ -12,6 +12,8 @@ import torch
 from steptime.capture.probe.changes import traceable
 from steptime.capture.probe.changes.applier import Applier, count
 
+OURS = "steptime."
+"""Modules of what the watch has put into the slot of a compiled call: it times a model that was evaluated first."""
 COMPILERS = ("torch._dynamo", "torch._inductor", "torch._functorch", "torch.fx")
 
 
@@ -29,7 +31,9 @@ class Compile(Applier):
 
     def root(self, module: torch.nn.Module) -> None:
         """Compiles its call."""
-        if type(module).__name__ == "OptimizedModule" or module.__dict__.get("_compiled_call_impl") is not None:
+        slot = module.__dict__.get("_compiled_call_impl")
+        ours = (getattr(slot, "__module__", None) or "").startswith(OURS)
+        if type(module).__name__ == "OptimizedModule" or (slot is not None and not ours):
             if not self.applied:
                 self.refused("the job compiles this model itself")
             return
