@@ -20,8 +20,8 @@ from steptime.memory.growth import Growth, growth_of
 from steptime.memory.history import History
 from steptime.memory.triage import Triage, triage
 from steptime.recording.load import load
-from steptime.recording.recording import Process, Recording
-from steptime.report.memory import MemoryReport
+from steptime.recording.recording import LeakFacts, Process, Recording
+from steptime.report.memory import Keeper, MemoryReport
 from steptime.snapshots.read import is_snapshot, read_snapshot
 from steptime.timeline.layout import lay_out
 
@@ -63,9 +63,11 @@ def _of_trace(path: Path, max_size: int, cache: bool) -> tuple[History, ...]:
 def _of_recording(recording: Recording, source: str, capacity: int | None, max_size: int) -> MemoryReport:
     devices: list[Triage] = []
     growth: list[Growth] = []
+    keepers: list[Keeper] = []
     problems = list(recording.problems)
     for process in recording.processes:
         growth += growths(process)
+        keepers += (_keeper(process, leak) for leak in process.leaks)
         devices += (triage(each, capacity=capacity) for each in _histories(process, max_size))
     devices.sort(key=lambda each: (each.failure is None, -each.reserved_peak))
     if not devices and not growth:
@@ -75,7 +77,7 @@ def _of_recording(recording: Recording, source: str, capacity: int | None, max_s
             "--no-profile.",
         )
     following = f"steptime try {shlex.quote(source)}"
-    return MemoryReport(source, tuple(devices), tuple(growth), following, tuple(problems))
+    return MemoryReport(source, tuple(devices), tuple(growth), tuple(keepers), following, tuple(problems))
 
 
 def _histories(process: Process, max_size: int) -> list[History]:
@@ -92,11 +94,20 @@ def _histories(process: Process, max_size: int) -> list[History]:
     return found
 
 
+def _keeper(process: Process, leak: LeakFacts) -> Keeper:
+    graph = bool(leak.graphs or leak.nodes)
+    return Keeper(leak.kind, leak.name, leak.site, leak.tensors, leak.bytes, graph, _name(process))
+
+
+def _name(process: Process) -> str:
+    return f"rank {process.facts.rank}" if process.facts.rank is not None else f"process {process.facts.pid}"
+
+
 def growths(process: Process) -> list[Growth]:
     """The growth of each kind of memory that was sampled, over the steps of the process."""
     table = process.intervals
     ends = lay_out(process).steps.end
-    name = f"rank {process.facts.rank}" if process.facts.rank is not None else f"process {process.facts.pid}"
+    name = _name(process)
     found = []
     for identity, memory in SAMPLES.items():
         rows = np.flatnonzero((table.kind == Kind.MEMORY) & (table.identity == identity))

@@ -21,6 +21,7 @@ from typing import NoReturn
 
 from steptime.capture.before_start import changed_variables
 from steptime.capture.command import NOT_EXECUTABLE, make_recording, resolve
+from steptime.capture.kernel_kills import kernel_kills
 from steptime.capture.outcome import Outcome, ProbeOptions, Progress
 from steptime.capture.revision import Inspection, commit_of, find
 from steptime.capture.signals import Switchboard
@@ -55,7 +56,7 @@ def launch(
     repository = find(Path.cwd())
     with Switchboard() as signals:
         manifest = begin_manifest(folder, command, chosen, commit_of(repository) if repository is not None else "")
-        begin = time.monotonic()
+        begin, kills = time.monotonic(), kernel_kills()
         try:
             job = _start(words, probe_environment(folder, options))
         except CommandError:
@@ -64,6 +65,8 @@ def launch(
         inspection = Inspection(repository, HEAD_START) if repository is not None else None
         problems = supervise(job, folder, signals, progress)
         outcome = _outcome(job.returncode, folder, time.monotonic() - begin)
+        if outcome.status == 128 + signal.SIGKILL and (kernel_kills() or 0) > (kills or 0):
+            outcome = replace(outcome, killed_for_memory=True)
         try:
             end_manifest(
                 folder,

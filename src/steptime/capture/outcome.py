@@ -52,7 +52,8 @@ class Outcome:
 
     The three `seen`: whether any process of it was a Python that took the probe in, imported torch, and trained.
     `problems`: a sentence each for what was lost of the recording. whole: False where it could not be written to its
-    end (no room, removed): then little or nothing in it is no sign of how the job trained.
+    end (no room, removed): then little or nothing in it is no sign of how the job trained. killed_for_memory: the
+    kernel killed something for want of memory while the job ran, and the job ended by SIGKILL.
     """
 
     recording: Path
@@ -64,3 +65,4 @@ class Outcome:
     steps_seen: bool
     problems: tuple[str, ...] = ()
     whole: bool = True
+    killed_for_memory: bool = False

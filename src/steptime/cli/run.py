@@ -123,6 +123,8 @@ def _account(outcome: Outcome, folder: Path, wishes: Wishes) -> int:
     itself went well."""
     for problem in outcome.problems:
         say(problem)
+    for sentence in _exhausted(outcome, folder):
+        say(sentence)
     try:
         _tell(outcome, folder, wishes)
     except NothingMeasuredError as reason:
@@ -130,6 +132,15 @@ def _account(outcome: Outcome, folder: Path, wishes: Wishes) -> int:
             say(str(reason))
         return 1 if wishes.outputs or wishes.as_json else 0
     return 0
+
+
+def _exhausted(outcome: Outcome, folder: Path) -> tuple[str, ...]:
+    """Three lines where memory ran out."""
+    if outcome.status == 0:
+        return ()
+    from steptime.cli.exhausted import out_of_memory
+
+    return out_of_memory(outcome, folder)
 
 
 def _tell(outcome: Outcome, folder: Path, wishes: Wishes) -> None:

@@ -30,13 +30,27 @@ FORMATS = (".txt", ".md", ".json", ".html")
 
 
 @dataclass(frozen=True, slots=True)
+class Keeper:
+    """Something in Python that grows with every step. bytes, tensors: per step; graph: with autograd's graph."""
+
+    kind: str
+    name: str
+    source: SourceLine | None
+    tensors: float
+    bytes: float
+    graph: bool
+    process: str = ""
+
+
+@dataclass(frozen=True, slots=True)
 class MemoryReport:
     """source: the path that was given. devices: those with most memory first. growth: of a recording, by process and
-    kind of memory. next_command: ready to paste."""
+    kind of memory; keepers: what keeps what its steps leave behind. next_command: ready to paste."""
 
     source: str
     devices: tuple[Triage, ...]
     growth: tuple[Growth, ...] = ()
+    keepers: tuple[Keeper, ...] = ()
     next_command: str = ""
     problems: tuple[str, ...] = ()
 
@@ -45,9 +59,11 @@ def text(report: MemoryReport) -> str:
     """For a terminal: at most 25 lines, of the device that held most."""
     lines = [f"Memory of {report.source}"]
     if report.devices:
-        lines += _device(report.devices[0], len(report.devices))
-    lines += [f"Growth: {_grown(each)}" for each in report.growth[:2]]
-    lines += [f"Note: {problem}" for problem in _problems(report)[:2]]
+        crowded = bool(report.keepers or report.growth or report.devices[0].failure or report.devices[0].leaks)
+        lines += _device(report.devices[0], len(report.devices), CROWDED if crowded else ROOMY)
+    lines += [f"Leak: {_kept(each)}" for each in report.keepers[:MOST_LEAKS]]
+    lines += [f"Growth: {each.sentence}" for each in report.growth[:1]]
+    lines += [f"Note: {problem}" for problem in _problems(report)[:1]]
     shown = [shorten(printable(line), COLUMNS) for line in lines]
     if report.next_command:
         shown.append(printable(f"Next:  {report.next_command}"))
@@ -141,10 +157,19 @@ def _grown(growth: Growth) -> str:
     return f"{growth.process}: {growth.sentence}"
 
 
+def _kept(keeper: Keeper) -> str:
+    known = f"the {keeper.kind} {keeper.name}" if keeper.kind and keeper.name else "something that was not found"
+    where = f" grows at {place(keeper.source)}" if keeper.source is not None else " grows"
+    what = f"{keeper.tensors:.3g} tensors a step" if keeper.tensors >= 1 else "a running sum"
+    size = f" of {format_bytes(keeper.bytes)}" if keeper.bytes else ""
+    return f"{known}{where}: {what}{size}{', with their graph' if keeper.graph else ''}"
+
+
 def markdown(report: MemoryReport) -> str:
     """Everything, for a file."""
     parts = [f"# Memory of {report.source}\n"]
     parts += [f"> {problem}\n" for problem in _problems(report)]
+    parts += [f"**Leak**: {_kept(keeper)}\n" for keeper in report.keepers]
     for growth in report.growth:
         parts.append(f"**Growth**, {_grown(growth)}\n")
     for found in report.devices:
