@@ -53,7 +53,7 @@ def with_model(module: libcst.Module, edit: ModelEdit) -> libcst.Module | None:
     forward = source.statement_at(edit.forward.line)
     if torch is None or forward is None or not _is_current(source, edit.forward):
         return None
-    call = _model_call(source, forward, edit)
+    call = _model_call(source, forward)
     if call is None or not isinstance(call.func, libcst.Name):
         return None
     model = call.func.value
@@ -125,7 +125,7 @@ def _is_current(source: Source, *lines: SourceLine) -> bool:
     return all(source.is_line(each.line, each.text) for each in lines)
 
 
-def _model_call(source: Source, forward: Place, edit: ModelEdit) -> libcst.Call | None:
+def _model_call(source: Source, forward: Place) -> libcst.Call | None:
     """The call in the forward's statement of the one name whose parameters the file asks for."""
     asked = {
         node.func.value.value
