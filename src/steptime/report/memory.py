@@ -25,7 +25,9 @@ SCHEMA_VERSION = 1
 COLUMNS = 100
 BAR = 24
 MOST_ROWS = 40
-MOST_LINES, MOST_LEAKS, MOST_SAVINGS, MOST_OWNERS = 5, 2, 4, 7
+MOST_LEAKS = 2
+ROOMY, CROWDED = (7, 5, 4), (5, 4, 3)
+"""Rows of owners, lines and savings: 25 lines in all, with and without leaks, growth and failures."""
 FORMATS = (".txt", ".md", ".json", ".html")
 
 
@@ -75,31 +77,33 @@ def _problems(report: MemoryReport) -> tuple[str, ...]:
     return (*report.problems, *(problem for problem in first if problem not in report.problems))
 
 
-def _device(found: Triage, devices: int) -> list[str]:
+def _device(found: Triage, devices: int, room: tuple[int, int, int]) -> list[str]:
+    """room: rows of owners, of lines and of what would free memory."""
     others = f", the largest of {devices} devices" if devices > 1 else ""
-    lines = [headline(found) + others, ""]
-    lines += _owner_lines(found)
+    lines = [headline(found) + others]
+    lines += _owner_lines(found, room[0])
     if found.failure is not None:
         lines.append(f"Out of memory: {failure_text(found)}")
-    lines += ["", "Lines that held most:"] if found.account.lines else []
-    lines += [f"  {_line(line)}" for line in _worth(found)[:MOST_LINES]]
+    lines += ["Lines that held most:"] if found.account.lines else []
+    lines += [f"  {_line(line)}" for line in _worth(found)[: room[1]]]
     lines += [f"Leak: {leak_text(leak)}" for leak in found.leaks[:MOST_LEAKS]]
     lines += ["Would free (they overlap):"] if found.savings else []
-    lines += [f"  {format_bytes(each.frees):>8}  {each.name}" for each in found.savings[:MOST_SAVINGS]]
+    lines += [f"  {format_bytes(each.frees):>8}  {each.name}" for each in found.savings[: room[2]]]
     fits = fitting(found)
     return [*lines, fits] if fits else lines
 
 
 def headline(found: Triage) -> str:
+    """What was held at the moment."""
     live, reserved = format_bytes(found.account.live), format_bytes(found.account.reserved)
     held = f"torch knew of {reserved}" if found.device == "CPU" else f"the process held {reserved}"
     return f"{found.device}, {found.moment}: {live} of tensors; {held}"
 
 
-def _owner_lines(found: Triage) -> list[str]:
+def _owner_lines(found: Triage, most: int) -> list[str]:
     total = max(1, found.account.reserved)
     ranked = sorted(found.account.entries, key=lambda entry: -entry[1])
-    shown, rest = ranked[:MOST_OWNERS], ranked[MOST_OWNERS:]
+    shown, rest = ranked[:most], ranked[most:]
     rows = [(LABELS[owner], size) for owner, size in shown]
     if rest:
         rows.append(("the rest", sum(size for _, size in rest)))
