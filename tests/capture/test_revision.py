@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 import subprocess
@@ -10,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from steptime.capture.launch import ProbeOptions, launch
 from steptime.capture.revision import Inspection, commit_of, find, is_dirty
 
 pytestmark = pytest.mark.skipif(shutil.which("git") is None, reason="no git to compare with")
@@ -250,3 +252,22 @@ def test_an_inspection_keeps_what_it_saw_at_the_start(tree: Path) -> None:
     inspection._timer.join()
     _edit(tree)
     assert inspection.result() is False
+
+
+def test_a_recording_knows_the_commit_of_the_folder_that_its_job_was_started_in(
+    tree: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tree / "package")
+    for name, dirty in (("clean", False), ("edited", True)):
+        launch(["true"], tmp_path / name, ProbeOptions())
+        manifest = json.loads((tmp_path / name / "manifest.json").read_text())
+        assert manifest["commit"] == git(tree, "rev-parse", "HEAD")
+        assert manifest["dirty"] is dirty
+        _edit(tree)
+
+
+def test_outside_of_a_repository_a_recording_knows_none(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    launch(["true"], tmp_path / "recording", ProbeOptions())
+    manifest = json.loads((tmp_path / "recording" / "manifest.json").read_text())
+    assert (manifest["commit"], manifest["dirty"]) == ("", None)
