@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import time
 from dataclasses import replace
 from pathlib import Path
@@ -16,7 +17,7 @@ from steptime.errors import RecordingError
 from steptime.history import index, scan
 from steptime.history.history import Entry, History, history_of, slowed
 from steptime.history.index import index_path, read_history
-from steptime.history.prune import doomed_of, remove
+from steptime.history.prune import OWN_FILES, OWN_FOLDERS, doomed_of, remove
 from steptime.history.text import render, render_doomed, sentence_of
 from steptime.quantities import Estimate
 
@@ -334,3 +335,15 @@ def test_a_whole_recording_goes_with_its_folder(tmp_path: Path) -> None:
     path = record(tmp_path, "a")
     assert remove(path) == ()
     assert not path.exists()
+
+
+def test_everything_that_the_format_lists_counts_as_steptimes() -> None:
+    text = (Path(__file__).resolve().parents[2] / "docs" / "recording-format.md").read_text(encoding="utf-8")
+    tree = text.split("```")[1]
+    top = re.findall(r"^[├└]── (.+?)(?: {2,}|$)", tree, re.MULTILINE)
+    names = [name for entry in top for name in entry.split(", ")]
+    assert {"manifest.json", "telemetry.jsonl"} <= set(names)
+    for name in names:
+        example = re.sub(r"<\w+>", "17", name).replace("*", "1")
+        pattern = OWN_FOLDERS if example.endswith("/") else OWN_FILES
+        assert pattern.fullmatch(example.rstrip("/")), name
