@@ -13,7 +13,7 @@ import pytest
 SOURCE = Path(__file__).resolve().parent.parent / "src" / "steptime"
 
 FLOORS = (  # from the ground up; a room imports itself and what lies on floors below its own
-    ("_version", "errors", "quantities", "intervals", "nesting", "journal", "folders", "changes", "clusters"),
+    ("_version", "errors", "quantities", "intervals", "nesting", "journal", "folders", "changes", "clusters", "remote"),
     ("estimates",),
     ("recording", "kineto", "hardware", "flight", "snapshots"),
     ("capture",),
@@ -32,7 +32,7 @@ FLOOR = {room: number for number, rooms in enumerate(FLOORS) for room in rooms}
 APART = {("timeline", "capture"), ("capture", "timeline")}
 """Neither the layout nor the probe knows the other; the recording is all that they share."""
 IN_THE_USERS_PROCESS = ("capture/probe/", "capture/inject/", "hardware/ceilings_script.py")
-BROAD_EXCEPTS = ("capture/probe/", "capture/inject/", "findings/examine.py", "cli/border.py")
+BROAD_EXCEPTS = ("capture/probe/", "capture/inject/", "findings/examine.py", "cli/border.py", "remote.py")
 PRINTS = ("cli/", "report/text.py", "hardware/ceilings_script.py")
 EMPTY_NAMES = {"utils", "util", "common", "helpers", "helper", "manager", "managers", "misc", "tools"}
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import click
@@ -22,8 +23,8 @@ from steptime.errors import UsageError
 @click.option(
     "--engine",
     type=click.Choice(("local", "ray")),
-    help="Where the traces of many ranks are reduced: processes of this machine, or a Ray cluster whose machines see the "
-    "files (pip install 'steptime[ray]'). Default: here, in processes from 33 ranks on.",
+    help="Where the traces of many ranks are reduced: processes of this machine, or a Ray cluster whose machines see "
+    "the files (pip install 'steptime[ray]'). Default: here, in processes from 33 ranks on.",
 )
 @click.option(
     "--workers", metavar="N", type=click.IntRange(1, 4096), help="Ranks read at the same time. Default: one per CPU."
@@ -56,8 +57,12 @@ def command(
     if annotate is not None:
         _check_annotation(paths, annotate, force=force)
     from steptime.diagnosis import diagnose_paths
+    from steptime.remote import fetched
 
-    report = diagnose_paths(paths, max_size=max_size, cache=cache, engine=engine, workers=workers)
+    with fetched(paths) as local:
+        report = diagnose_paths(local, max_size=max_size, cache=cache, engine=engine, workers=workers)
+    if local != paths:
+        report = replace(report, source=" ".join(paths), next_command=f"steptime report {paths[0]} -o report.md")
     deliver(report, outputs, as_json=as_json, force=force, text_to_stderr=False, no_source=no_source)
     if annotate is not None:
         _write_annotation(Path(paths[0]), Path(annotate), force=force, max_size=max_size, cache=cache)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import click
 
 from steptime.cli.options import check_outputs, deliver, no_source_option, trace_options
@@ -32,7 +34,11 @@ def command(
     """
     check_outputs(outputs, force=force)
     from steptime.diagnosis import diagnose_paths
+    from steptime.remote import fetched
 
-    report = diagnose_paths(paths, max_size=max_size, cache=cache)
+    with fetched(paths) as local:
+        report = diagnose_paths(local, max_size=max_size, cache=cache)
+    if local != paths:
+        report = replace(report, source=" ".join(paths))
     deliver(report, outputs, as_json=False, force=force, text_to_stderr=None, no_source=no_source)
     return 0

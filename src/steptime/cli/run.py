@@ -19,6 +19,7 @@ from steptime.cli.options import check_outputs, deliver, output_options
 from steptime.cli.progress import Announcer
 from steptime.cli.ranks import ranks
 from steptime.errors import NothingMeasuredError, UsageError
+from steptime.remote import check, is_url, upload
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,8 +44,7 @@ class Wishes:
 @click.option(
     "--recording",
     metavar="DIR",
-    type=click.Path(path_type=Path),
-    help="Folder of the recording. Default: runs/<job>-<time>.",
+    help="Folder of the recording, or a URL of fsspec that it is copied to at the end. Default: runs/<job>-<time>.",
 )
 @click.option(
     "--steps",
@@ -72,7 +72,7 @@ def command(
     as_json: bool,
     force: bool,
     no_source: bool,
-    recording: Path | None,
+    recording: str | None,
     steps: int | None,
     max_profile_seconds: int | None,
     trace_ranks: tuple[str, ...],
@@ -93,16 +93,27 @@ def command(
         raise UsageError("usage", "--steps says how many steps to profile, and --no-profile to profile none: drop one.")
     wishes = Wishes(outputs, as_json, force, quiet, not no_ceilings, no_source)
     check_outputs(outputs, force=force)
-    folder = recording or default_recording(job or ("job",))
+    url = recording if recording is not None and is_url(recording) else None
+    if url is not None:
+        check(url)
+    folder = Path(recording) if recording is not None and url is None else default_recording(job or ("job",))
     if force and recording is not None:
         _remove_recording(folder)
     options = ProbeOptions(not no_profile, steps, max_profile_seconds or 0, trace_ranks=trace_ranks)
     announcer = None if quiet or no_progress else Announcer(say)
     outcome = launch(job, folder, options, _meanwhile(announcer))
     status = shield(lambda: _account(outcome, folder, wishes))
+    if url is not None:
+        status = shield(lambda: _copy(outcome, url)) or status
     if outcome.status == 0 and outcome.signal is None:
         return status
     exit_as(outcome)
+
+
+def _copy(outcome: Outcome, url: str) -> int:
+    upload(outcome.recording, url)
+    say(f"Wrote {url}")
+    return 0
 
 
 def _meanwhile(announcer: Announcer | None) -> Callable[[Progress], None]:

@@ -10,6 +10,7 @@ from steptime.findings.finding import Finding, Weight
 from steptime.quantities import Estimate, format_bytes, format_duration, format_share
 from steptime.report.device import MOST_RANKS, Table, device_tables, rank_table, roofline_sentences
 from steptime.report.printable import one_line, printable
+from steptime.report.rank_tables import rank_tables
 from steptime.report.report import ProcessReport, Report
 from steptime.report.text import cost_text, source_text
 
@@ -24,6 +25,8 @@ def render(report: Report) -> str:
     several = len(report.processes) > 1
     if several:
         lines += _titled(rank_table(report))
+        for table in rank_tables(report.ranks):
+            lines += _titled(table)
     for process in report.processes[:MOST_RANKS]:
         lines += _process(process, several=several)
     lines += _list("Left out", report.problems)

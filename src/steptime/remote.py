@@ -1,0 +1,113 @@
+"""Recordings and traces behind URLs (s3://, gs://, hdfs://, memory:// …), by fsspec, which is an extra.
+
+A job never waits for a network: it records on a local disk, and what it left is copied when it has ended, however it
+ended. Reading copies to a folder of our own first.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import tempfile
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from steptime.errors import OutputError, RecordingError, UsageError
+
+URL = re.compile(r"^[A-Za-z][A-Za-z0-9+.-]+://")
+"""A scheme of one letter is a drive of Windows."""
+NODE = ("GROUP_RANK", "NODE_RANK", "SLURM_NODEID", "OMPI_COMM_WORLD_NODE_RANK")
+PROCESS = re.compile(r"process-\d+")
+
+
+def is_url(path: str) -> bool:
+    """Whether a path is meant for fsspec."""
+    return URL.match(path) is not None
+
+
+def check(url: str) -> None:
+    """Before a job starts: whether its recording can be copied there afterwards. Raises UsageError and OutputError."""
+    system, place = _open(url)
+    try:
+        if system.exists(f"{place}/manifest.json") and _node() == 0:
+            raise OutputError("recording-exists", f"{url} holds a recording already: name another folder for this one.")
+    except OSError as error:
+        raise OutputError("remote-failed", f"{url} cannot be looked at ({error}): the job was not started.") from None
+
+
+def upload(folder: Path, url: str) -> None:
+    """Copies a recording. Nodes of one job that record each for itself copy into one: the first node's manifest stays,
+    and folders of processes of further nodes get the node's number. Raises OutputError."""
+    system, place = _open(url)
+    node = _node()
+    try:
+        for file in sorted(file for file in folder.rglob("*") if file.is_file()):
+            parts = list(file.relative_to(folder).parts)
+            if node and len(parts) == 1:
+                continue
+            if node and PROCESS.fullmatch(parts[0]):
+                parts[0] += f"-{node}"
+            target = "/".join((place, *parts))
+            system.makedirs(target.rpartition("/")[0], exist_ok=True)
+            system.put_file(str(file), target)
+    except Exception as error:  # noqa: BLE001 - each kind of storage raises its own: the recording stays where it is
+        raise OutputError(
+            "remote-failed", f"The recording could not be copied to {url} ({error}): it is in {folder}."
+        ) from None
+
+
+@contextmanager
+def fetched(paths: Sequence[str]) -> Iterator[tuple[str, ...]]:
+    """The same paths with local copies of those behind URLs, which go when the block ends. Raises UsageError and
+    RecordingError."""
+    copies = Path(tempfile.mkdtemp(prefix="steptime-"))
+    try:
+        yield tuple(_fetch(path, copies / str(number)) if is_url(path) else path for number, path in enumerate(paths))
+    finally:
+        shutil.rmtree(copies, ignore_errors=True)
+
+
+def _fetch(url: str, into: Path) -> str:
+    system, place = _open(url)
+    into.mkdir()
+    try:
+        if any(letter in place for letter in "*?["):
+            files = [str(each) for each in system.glob(place)]
+        elif system.isdir(place):
+            files = [str(each) for each in system.find(place)]
+        else:
+            files = [place]
+            system.get_file(place, str(into / place.rpartition("/")[2]))
+            return str(into / place.rpartition("/")[2])
+        root = os.path.commonpath([place.split("*")[0].rpartition("/")[0] if "*" in place else place])
+        for file in files:
+            target = into / os.path.relpath(file.lstrip("/"), root.lstrip("/"))
+            target.parent.mkdir(parents=True, exist_ok=True)
+            system.get_file(file, str(target))
+    except Exception as error:  # noqa: BLE001 - each kind of storage raises its own
+        raise RecordingError("remote-unreadable", f"{url} cannot be read ({error}).") from None
+    return str(into)
+
+
+def _open(url: str) -> tuple[Any, str]:
+    try:
+        import fsspec
+    except ImportError:
+        raise UsageError(
+            "remote-missing",
+            f"{url} is behind a URL, which needs fsspec: pip install 'steptime[remote]', and the package of the scheme "
+            "(s3fs, gcsfs …).",
+        ) from None
+    try:
+        system, place = fsspec.core.url_to_fs(url)
+    except (ImportError, ValueError) as error:
+        raise UsageError("remote-missing", f"{url}: {error}") from None
+    return system, str(place).rstrip("/")
+
+
+def _node() -> int:
+    """The number of this node among those of the job; 0 where nothing says it."""
+    return next((int(os.environ[name]) for name in NODE if os.environ.get(name, "").isdigit()), 0)

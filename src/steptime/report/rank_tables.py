@@ -1,0 +1,47 @@
+"""Many ranks as tables for the documents: the collectives of all of them, and the clocks of their hosts."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from steptime.quantities import format_bytes, format_duration, format_share
+from steptime.ranks.comparison import CollectiveRow, RankComparison
+from steptime.report.device import SHOWN, Table
+
+
+def rank_tables(ranks: RankComparison | None) -> Iterator[Table]:
+    """Nothing for a single rank."""
+    if ranks is None:
+        return
+    if ranks.collectives:
+        header = (
+            "collective", "group", "ranks", "calls a step", "bytes", "transfer a step", "waiting a step",
+            "of it exposed", "algorithm bandwidth", "bus bandwidth", "waited for",
+        )  # fmt: skip
+        yield Table("Collectives over all ranks", header, [_collective(row) for row in ranks.collectives[:SHOWN]])
+    if ranks.clocks:
+        rows = [
+            (clock.host, format_duration(clock.offset), f"± {format_duration(clock.uncertainty)}", str(clock.samples))
+            for clock in ranks.clocks[:SHOWN]
+        ]
+        yield Table("Clocks of hosts", ("host", "offset to the first", "uncertainty", "collectives"), rows)
+
+
+def _collective(row: CollectiveRow) -> tuple[str, ...]:
+    return (
+        row.name,
+        row.group,
+        f"{row.ranks} of {row.size}" if row.size else str(row.ranks),
+        f"{row.calls:.4g}",
+        format_bytes(row.bytes) if row.bytes is not None else "",
+        format_duration(row.transfer),
+        format_duration(row.waiting),
+        format_duration(row.exposed) if row.exposed else "",
+        _rate(row.algorithm_bandwidth),
+        _rate(row.bus_bandwidth),
+        f"rank {row.late} ({format_share(row.late_share)})" if row.late is not None else "",
+    )
+
+
+def _rate(value: float | None) -> str:
+    return f"{format_bytes(value)}/s" if value is not None else ""
