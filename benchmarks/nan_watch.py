@@ -28,7 +28,7 @@ from steptime.capture.probe.numerics.account import Account
 from steptime.capture.probe.numerics.job import Job
 from steptime.estimates import median_of
 
-BLOCK, WARM_UP = 8, 12
+BLOCK, WARM_UP = 16, 64
 
 
 class Endless:
@@ -59,6 +59,7 @@ class Switch:
         """The residue while it is off: two hooks of the optimiser that return at once."""
         torch.autograd.backward = self._watched if on else self._plain
         self.job._active = on
+        self.watch._begin = 0  # its share of a step is that of blocks with it
         for module in self._model.modules():
             slot = module.__dict__.pop("_compiled_call_impl", None)
             if slot is not None:

@@ -170,17 +170,17 @@ def _logarithm(birth: Birth, growth: object, batch: object) -> Cause | None:
     least = values.low if values is not None else None
     if least is None or values is None:
         return None
-    edge = -1.0 if name == "log1p" else 0.0
+    edge = -1 if name == "log1p" else 0
     if least < edge:
         return Cause(
             "log-of-negative",
             f"{name} of negative numbers is NaN: its input goes down to {plain_number(least)}.",
             "Find out why it is negative; a clamp would hide it.",
         )
+    how_many = f"{count(values.zeros, 'element')} of {values.elements} of its input" if not edge else "its input"
     return Cause(
         "log-of-zero",
-        f"{name} of 0 is -inf: {count(values.zeros, 'element')} of {values.elements} of its input "
-        f"{'is' if values.zeros == 1 else 'are'} 0.",
+        f"{name} of {edge:g} is -inf: {how_many} {'are' if values.zeros > 1 and not edge else 'is'} {edge:g}.",
         "Use log_softmax or a …_with_logits loss where this is a probability, or clamp(min=1e-8) before the log.",
     )
 

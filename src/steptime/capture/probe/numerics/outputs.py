@@ -19,8 +19,8 @@ from steptime.capture.probe.numerics.values import is_floating
 
 MOST_MODULES = 16
 """Modules below a root that are looked at, from the outside in."""
-FIRST_STRIDE = 4
-"""A look takes some 10 us on a CPU: four a step until it is known how long steps are."""
+FIRST_STRIDE = MOST_MODULES
+"""A look out of a cold cache takes up to 40 us on a CPU: one a step until it is known how long steps are."""
 
 
 class OutputWatch:

@@ -12,6 +12,7 @@ import sys
 from collections import deque
 from collections.abc import Callable
 from time import perf_counter_ns as now
+from time import thread_time_ns
 from typing import Any
 
 import torch
@@ -24,7 +25,7 @@ from steptime.capture.probe.numerics.readings import Readings
 from steptime.capture.probe.numerics.values import number
 
 MOST_SHARE, LEAST_SHARE = 0.015, 0.004
-"""Of the step time, for the looks: above the first they become fewer, below the second more."""
+"""Of the step time, for what a step leaves us to do: above the first the looks become fewer, below the second more."""
 PERIOD = 8
 """Steps between two such decisions."""
 FIRST_STRIDE, LARGEST_STRIDE = 4, 64
@@ -115,10 +116,12 @@ class Watch:
 
     def border(self, step: int) -> None:
         """See job.Role."""
+        begin = now()
         self._readings.close(step)
         self._account.facts["steps"] = step
         for done, values in self._readings.ready():
             self._judge(done, values)
+        self._spent += now() - begin
         self._economise(step)
         self._ending.border(step)
         if self._found and not self._go_on:
@@ -149,9 +152,15 @@ class Watch:
     # -- what it means ---------------------------------------------------------------------------------------------
 
     def _judge(self, step: int, values: list[tuple[str, float]]) -> None:
-        losses = [value for name, value in values if name == LOSS]
-        norms = [value for name, value in values if name == GRADIENT]
-        skipped = step in self._skips or any(value > 0 for name, value in values if name == FOUND)
+        losses, norms = [], []
+        skipped = step in self._skips
+        for name, value in values:
+            if name == LOSS:
+                losses.append(value)
+            elif name == GRADIENT:
+                norms.append(value)
+            elif name == FOUND:
+                skipped = skipped or value > 0
         self._skips.discard(step)
         self._skipped += skipped
         self._in_a_row = self._in_a_row + 1 if skipped else 0
@@ -195,7 +204,8 @@ class Watch:
         self._outputs.turn += 1
         if step % PERIOD:
             return
-        time, outputs, gradients = now(), self._outputs.spent(), self._spent
+        # The thread's own time: while others have the processor a step grows longer, and a look does not.
+        time, outputs, gradients = thread_time_ns(), self._outputs.spent(), self._spent
         self._spent = 0
         if self._begin:
             share = (outputs + gradients) / (time - self._begin)
