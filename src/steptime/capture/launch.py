@@ -53,6 +53,8 @@ def launch(
     words = resolve(command)
     folder = make_recording(recording)
     chosen = {name: str(getattr(options, name)) for name in ("profile", "profile_steps", "max_profile_seconds")}
+    if options.numerics is not None:
+        chosen["numerics"] = options.numerics.mode
     repository = find(Path.cwd())
     with Switchboard() as signals:
         manifest = begin_manifest(folder, command, chosen, commit_of(repository) if repository is not None else "")

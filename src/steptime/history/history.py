@@ -23,7 +23,8 @@ class Entry:
     """One recording. path: as the folder was named. job: its script or module. commit: "" outside of a repository.
     machine: host and device. started_epoch_ns: 0 where that cannot be read. running: it may still be written to.
     step: None where no step could be accounted for, and why in `problem`. busy: other programs used the CPUs, "" where
-    they did not. trial: an arm of a trial, which is no plain run of the job. bytes: on the disk."""
+    they did not. trial: an arm of a trial, or a run
+    that looked for numbers that are not finite: no plain run of the job. bytes: on the disk."""
 
     path: str
     job: str

@@ -104,7 +104,9 @@ def entry_of(folder: Path, print_of: Fingerprint) -> Entry | None:
         started_epoch_ns=manifest.started_epoch_ns,
         running=manifest.ended_epoch_ns is None and fresh,
         bytes=size,
-        trial=folder.parent.name == ARMS or any(process.facts.changes for process in recording.processes),
+        trial=folder.parent.name == ARMS
+        or "numerics" in manifest.options
+        or any(process.facts.changes for process in recording.processes),
     )
     return _measured(entry, recording)
 

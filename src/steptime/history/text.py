@@ -35,7 +35,7 @@ def render(history: History, *, everything: bool = False) -> str:
     if len(history.tracks) > len(shown):
         lines += ["", f"{jobs - len(shown)} more jobs: steptime history {history.folder} --all"]
     if history.arms:
-        lines += ["", f"{len(history.arms)} recording{_s(history.arms)} of trials' arms, in no trend"]
+        lines += ["", f"{len(history.arms)} recording{_s(history.arms)} of trials or of steptime nan, in no trend"]
     lines += [shorten(problem, COLUMNS) for problem in history.problems]
     command = next_command(history)
     lines += ["", f"Next:  {command}"] if command else []
