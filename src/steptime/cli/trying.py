@@ -113,7 +113,7 @@ def run_lab(recording: Path, wishes: Wishes, compile_modes: bool, sizes: Sizes) 
         bench = _bench(folder, wishes, executor)
 
         def run() -> None:
-            bench.conduct(0, arms)
+            bench.conduct(0, arms, later=PROOF if sizes.named else 0, anyway=True)
             _try_sizes(bench, sizes, own_size)
 
         status = _keeping(bench, run)

@@ -21,7 +21,7 @@ from steptime.trials.execute import FEWEST_STEPS, Stand, Turn
 from steptime.trials.executor import Block, Executor, LocalExecutor
 from steptime.trials.judge import cannot_win, judge
 from steptime.trials.results import Plan, ResultsFile
-from steptime.trials.rounds import arrange, processes_of
+from steptime.trials.rounds import arrange, at_once, processes_of
 from steptime.trials.speed import LEAST_ROUNDS
 from steptime.trials.trial import BASELINE, CONTROL, Arm, Judgement, Run, Verdict
 
@@ -91,24 +91,27 @@ class Bench:
             return own
         return tuple(run for run in self.runs if (run.stage, run.arm, run.rehearsal) == (0, BASELINE, True)) + own
 
-    def stages(self, arm: str) -> tuple[int, ...]:
-        """The stages that an arm was run in."""
-        return tuple(sorted({run.stage for run in self.runs if run.arm == arm}))
-
     # -- a stage ---------------------------------------------------------------------------------------------------
 
     def conduct(
-        self, stage: int, arms: Sequence[Arm], baseline: Arm = PROBE, patched: Patched = (), later: int = 0
+        self,
+        stage: int,
+        arms: Sequence[Arm],
+        baseline: Arm = PROBE,
+        patched: Patched = (),
+        later: int = 0,
+        *,
+        anyway: bool = False,
     ) -> tuple[Judgement, ...]:
         """Tries arms against a baseline, and judges them. patched: sources with other text, in the arms only. later:
-        processes that the budget must still pay for after this.
+        processes that the budget must still pay for after this, where anything was won here, or `anyway`.
 
         Arms that broke, changed nothing or cannot win drop out; the others are run in turns until they are decided, or
         the budget or MAX_ROUNDS is spent. Raises NothingMeasuredError where the baseline itself cannot be run.
         """
         try:
             tried = self._rehearsed(stage, arms, baseline, patched, later)
-            self._rounds(stage, tried, baseline, patched, later)
+            self._rounds(stage, tried, baseline, patched, (later, anyway))
         except Spent:
             pass  # what was run until then is judged
         return self.settle(stage, arms)
@@ -140,11 +143,14 @@ class Bench:
             tried += several
         return tuple(tried)
 
-    def _rounds(self, stage: int, tried: Sequence[Arm], baseline: Arm, patched: Patched, later: int) -> None:
+    def _rounds(
+        self, stage: int, tried: Sequence[Arm], baseline: Arm, patched: Patched, after: tuple[int, bool]
+    ) -> None:
+        later, anyway = after
         while (round_ := self._rounds_done(stage)) < MAX_ROUNDS:
             going = [arm for arm in tried if not self._settled(stage, arm)]
             won = any(judge(arm, self.of(stage), min_gain=self.plan.min_gain).verdict is Verdict.ADOPT for arm in tried)
-            paid = self._affordable(stage, round_, going, later if won or round_ < LEAST_ROUNDS else 0)
+            paid = self._affordable(stage, round_, going, later if won or anyway or round_ < LEAST_ROUNDS else 0)
             if not paid:
                 return
             self._round(stage, round_, paid, baseline, patched)
@@ -155,7 +161,7 @@ class Bench:
         control = replace(baseline, name=CONTROL)
         last = next((run for run in reversed(self.of(stage)) if not run.rehearsal), None)
         leads = apart or last is None or last.arm != BASELINE or bool(last.failure)
-        rounds = range(round_, min(MAX_ROUNDS, round_ + self._at_once(round_, len(going))))
+        rounds = range(round_, min(MAX_ROUNDS, round_ + at_once(self._executor.width, len(going), MIN_ROUNDS - round_)))
         blocks: list[list[Turn]] = []
         planned: list[Turn] = []
         for number in rounds:
@@ -165,11 +171,6 @@ class Bench:
                     planned.append(self._turn(stage, number, arm, patched, planned))
                 blocks.append(planned[first:])
         self._go(blocks)
-
-    def _at_once(self, round_: int, arms: int) -> int:
-        """Rounds that are run at the same time: none beyond those that every arm needs before it can be decided."""
-        blocks = -(-arms // 2) or 1
-        return max(1, min(self._executor.width // blocks, MIN_ROUNDS - round_))
 
     # -- turns -----------------------------------------------------------------------------------------------------
 

@@ -82,7 +82,8 @@ def prove(bench: Bench, taken: Arm, patch: Patch) -> Judgement | None:
         return None
     variables = (Change("environment", arguments=patch.environment),) if patch.environment else ()
     arm = replace(taken, name=PATCH, label="alone", changes=variables, predicted=None)
-    going_on = bench.runs[-1].stage in bench.stages(PATCH)  # it was interrupted while it was proved
+    proving = {run.stage for run in bench.runs if run.arm == PATCH}
+    going_on = bench.runs[-1].stage in proving  # it was interrupted
     stage = max(run.stage for run in bench.runs) + (not going_on)
     (judgement,) = bench.conduct(stage, (arm,), patched=tuple((str(path), new) for path, _, new in patch.files))
     return judgement

@@ -38,6 +38,13 @@ def _turned(order: list[Arm], reverse: bool) -> list[Arm]:
     return order[::-1] if reverse else order
 
 
+def at_once(width: int, arms: int, needed: int) -> int:
+    """Rounds of so many arms that are run at the same time where `width` blocks can: none beyond those that every arm
+    needs before it can be decided."""
+    blocks = -(-arms // (TOGETHER - 1)) or 1
+    return max(1, min(width // blocks, needed))
+
+
 def processes_of(arms: int) -> int:
     """Of a round: the arms, the control, and a baseline behind each group."""
     return arms + 1 + -(-(arms + 1) // TOGETHER)
