@@ -11,6 +11,7 @@ page, which inlines their bundles and draws an empty chart, is opened in turns, 
 from __future__ import annotations
 
 import argparse
+import os
 import platform
 import shutil
 import statistics
@@ -165,7 +166,8 @@ def main() -> None:
     options = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
         lines = measure(options.trace, options.megabytes, options.rounds, options.vega, Path(folder))
-    versions = f"Python {platform.python_version()}, {time.strftime('%Y-%m-%d')}, {platform.machine()}"
+    load = f"load {os.getloadavg()[0]:.1f} on {os.cpu_count()} CPUs"
+    versions = f"Python {platform.python_version()}, {time.strftime('%Y-%m-%d')}, {load}"
     made = f"{versions}; made by `python benchmarks/page.py` from `{options.trace.name}`. Medians, lowest and highest."
     text = "\n".join([made, "", *lines, "", LIMIT, ""])
     print(text)
