@@ -1,0 +1,41 @@
+"""The page of a comparison in a real Chromium: no error, no request, its numbers, and strangers' strings as text."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from comparisons import busy, hostile
+
+from steptime.comparison import page
+from steptime.quantities import format_duration
+
+
+def test_the_numbers_on_the_screen_are_the_comparisons(open_text: Any) -> None:
+    comparison = busy()
+    sheet = open_text(page.render(comparison))
+    assert sheet.page.locator("h1").inner_text() == comparison.sentence
+    before, after = comparison.step.before, comparison.step.after
+    assert before is not None
+    assert after is not None
+    rows = sheet.page.locator("#changes .row")
+    assert format_duration(before.value) in rows.first.inner_text()
+    assert format_duration(after.value) in sheet.page.locator("#changes .floor").inner_text()
+    assert sheet.page.locator("#differences tbody tr").count() == len(comparison.parts) + 2
+    assert sheet.page.locator("#runs-table tbody tr").count() == len(comparison.runs)
+
+
+def test_a_column_is_sorted_by_a_click(open_text: Any) -> None:
+    sheet = open_text(page.render(busy()))
+    sheet.page.locator("#pieces th button", has_text="change").click()
+    values = [float(cell.get_attribute("data-v")) for cell in sheet.page.locator("#pieces tbody td:nth-child(6)").all()]
+    assert values in (sorted(values), sorted(values, reverse=True))
+
+
+@pytest.mark.parametrize("width", [400, 1280])
+def test_strings_of_strangers_are_text_and_stay_within_the_page(open_text: Any, width: int) -> None:
+    sheet = open_text(page.render(hostile()), width)
+    assert "onerror" in sheet.page.locator("h1").inner_text()
+    assert "against" in sheet.page.title()
+    assert sheet.page.evaluate("document.title") != "taken"
+    assert sheet.page.evaluate("document.documentElement.scrollWidth") <= width
