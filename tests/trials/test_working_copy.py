@@ -9,7 +9,7 @@ import pytest
 
 from steptime.errors import UsageError
 from steptime.trials import working_copy
-from steptime.trials.working_copy import Outputs, find_outputs, make_copy, touched
+from steptime.trials.working_copy import Outputs, find_outputs, make_copy, offline_environment, touched
 
 BEFORE, DURING = 1_000_000_000_000_000_000, 1_500_000_000_000_000_000
 AFTER = 2_000_000_000_000_000_000
@@ -98,3 +98,13 @@ def test_an_output_that_an_arm_reached_is_noticed(job: Path) -> None:
     (job / "log.txt").write_text("again")
     os.utime(job / "log.txt", ns=(AFTER + 1, AFTER + 1))
     assert touched(job, found, AFTER) == (Path("log.txt"),)
+
+
+def test_loggers_of_experiments_stay_offline_and_in_the_copy(tmp_path: Path) -> None:
+    variables = dict(offline_environment(tmp_path / "copy"))
+    assert variables["WANDB_MODE"] == "offline"
+    assert variables["COMET_OFFLINE_MODE"] == "1"
+    assert variables["NEPTUNE_MODE"] == "offline"
+    inside = (tmp_path / "copy").as_uri()
+    assert variables["MLFLOW_TRACKING_URI"].startswith(inside)
+    assert variables["WANDB_DIR"] == str(tmp_path / "copy")
