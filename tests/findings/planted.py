@@ -478,6 +478,11 @@ PLANTED: dict[str, dict[str, Case]] = {
         "fires-drift": replace(BASE, contention=contention(drift=0.4)),
         "clean": BASE,
     },
+    "overflow-skipped": {
+        "fires": replace(BASE, step=replace(step(), scaled=200, skipped=12)),
+        "clean": replace(BASE, step=replace(step(), scaled=4000, skipped=2)),
+        "clean-one-batch": replace(BASE, step=replace(step(), scaled=40, skipped=1)),
+    },
     "few-steps": {"fires": replace(BASE, step=step(steady=5)), "clean": BASE},
     "slow-evaluation": {
         "fires": replace(BASE, segments=(SegmentUse("evaluation", 3, 4_000_000_000, 0.4),)),

@@ -92,7 +92,8 @@ class Signal(Enum):
 class StepSummary:
     """mode: "optimizer", "backward" or "forward" (what borders were found from), "trace" without a recording.
     device: "cpu", "cuda", … how: what the steps of a bare trace were found by, in words ("" for a recording).
-    untraced: calls per step that launch work on a device, where the trace holds nothing that a device did."""
+    untraced: calls per step that launch work on a device, where the trace holds nothing that a device did.
+    scaled, skipped: updates by a gradient scaler behind its first ones, and those of them that it left out."""
 
     duration: Estimate
     total: int
@@ -103,6 +104,8 @@ class StepSummary:
     micro_batches: float = 1.0
     how: str = ""
     untraced: float = 0.0
+    scaled: int = 0
+    skipped: int = 0
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,17 +12,20 @@ from steptime.findings.case import AccountUse, Contention, SegmentUse, StepSumma
 from steptime.findings.stakes import NOTHING, ratio, scaled
 from steptime.findings.usual_steps import per_step
 from steptime.hardware.machine import Machine
+from steptime.journal import Kind
 from steptime.ledger.ledger import Account, Ledger
 from steptime.ledger.operators import OperatorTotal
 from steptime.quantities import Estimate
-from steptime.recording.recording import Process, TelemetrySample
-from steptime.timeline.lane import Int64
+from steptime.recording.recording import IntervalTable, Process, TelemetrySample
+from steptime.timeline.lane import Int64, lane_of, training_thread
 from steptime.timeline.timeline import Phase, Steps, Timeline
 
 LEAST_FOR_DRIFT = 15
 """Steps: a third of fewer has no median to speak of."""
 WASTE = (Phase.INPUT, Phase.TRANSFER, Phase.REST)
 """Phases in which the model does nothing; how much of the others could be saved, no phase tells."""
+CALIBRATION = 24
+"""Updates in which a gradient scaler looks for its scale: GradScaler begins at 2**16 and halves it at each overflow."""
 UNSPLIT = {Phase.INPUT: Account.INPUT, Phase.TRANSFER: Account.COPY, Phase.REST: Account.HOST}
 """Accounts of the phases where no profile splits them; the model's own phases stay unexplained then."""
 
@@ -33,6 +36,7 @@ MODEL_PHASES = ("forward", "backward", "optimizer")
 def step_summary(process: Process, timeline: Timeline, usual: Int64) -> StepSummary:
     """The step; `usual` has at least one index."""
     steps = timeline.steps
+    by_scaler, left_out = scaled_updates(process.intervals)
     return StepSummary(
         duration=per_step(steps.duration[usual]),
         total=len(steps.begin),
@@ -41,7 +45,19 @@ def step_summary(process: Process, timeline: Timeline, usual: Int64) -> StepSumm
         mode=timeline.mode.name.lower(),
         device=process.facts.device,
         micro_batches=float(steps.micro_batches[usual].mean()),
+        scaled=by_scaler,
+        skipped=left_out,
     )
+
+
+def scaled_updates(table: IntervalTable) -> tuple[int, int]:
+    """Steps of a gradient scaler behind the first ones, and those without an optimiser's step in them: skipped."""
+    lane = lane_of(table, table.thread == training_thread(table))
+    scaler = lane.where(lane.kind == int(Kind.SCALER_STEP))
+    updates = np.sort(lane.begin[lane.kind == int(Kind.OPTIMIZER_STEP)])
+    inside = np.searchsorted(updates, scaler.end) - np.searchsorted(updates, scaler.begin)
+    later = inside[CALIBRATION:]
+    return len(later), int((later == 0).sum())
 
 
 def phase_uses(steps: Steps, usual: Int64) -> tuple[AccountUse, ...]:

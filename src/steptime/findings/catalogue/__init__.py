@@ -30,6 +30,7 @@ from steptime.findings.catalogue.memory_bound_pointwise import memory_bound_poin
 from steptime.findings.catalogue.metrics_in_step import metrics_in_step
 from steptime.findings.catalogue.missing_no_sync import missing_no_sync
 from steptime.findings.catalogue.optimizer_share import optimizer_share
+from steptime.findings.catalogue.overflow_skipped import overflow_skipped
 from steptime.findings.catalogue.per_sample_fetch import per_sample_fetch
 from steptime.findings.catalogue.pipeline_bubble import pipeline_bubble
 from steptime.findings.catalogue.profiler_left_on import profiler_left_on
@@ -89,6 +90,7 @@ CATALOGUE: tuple[Rule, ...] = (
     detect_anomaly,
     profiler_left_on,
     deterministic_left_on,
+    overflow_skipped,
     recompute,
     thread_oversubscription,
     background_load,
