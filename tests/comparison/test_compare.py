@@ -170,6 +170,13 @@ def test_fewer_workers_do_not_explain_a_shorter_wait() -> None:
     assert compared(before, longer_by(after, "input", 20 * MS)).cause.setting == "loader workers"
 
 
+def test_another_device_explains_more_than_anything_else() -> None:
+    after = with_loader(longer_by(stored("quiet-2"), "input", -20 * MS), workers=4)
+    assert compared(stored("quiet-1"), after).cause.setting == "loader workers"
+    moved = with_environment(after, device="NVIDIA H100")
+    assert compared(stored("quiet-1"), moved).cause.setting == "device"
+
+
 def test_a_loader_does_not_explain_what_python_does() -> None:
     after = with_loader(longer_by(stored("quiet-2"), "host", 20 * MS), workers=4)
     assert compared(stored("quiet-1"), after).cause.setting == ""

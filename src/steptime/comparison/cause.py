@@ -113,13 +113,14 @@ def _carrier_of(step: Difference, parts: Sequence[Difference], *, clear: bool) -
 
 
 def _setting(account: str, settings: Sequence[Setting], whole: float) -> Setting | None:
-    """The setting that says most about an account, and moves it the way that it moved."""
-    able = []
+    """The setting that says most about an account, and moves it the way that it moved: another device before all, then
+    what moves the fewest accounts."""
+    able: list[tuple[int, Setting]] = []
     for setting in settings:
         base = re.sub(r" \d+$", "", setting.name)
         effect = Effect(MODEL) if base in ("optimiser", "parameters") else EFFECTS.get(setting.name)
         if effect is not None and account in effect.accounts and _agrees(effect, setting, whole):
-            able.append((len(effect.accounts), setting))
+            able.append((0 if setting.name == "device" else len(effect.accounts), setting))
     return min(able, key=lambda each: each[0])[1] if able else None
 
 
