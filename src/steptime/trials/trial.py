@@ -130,15 +130,3 @@ class Judgement:
     step_ns: float | None = None
     rounds: int = 0
     peak_bytes: int | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class Trial:
-    """Everything that was tried of one job. runs: in the order that they were run."""
-
-    command: tuple[str, ...]
-    directory: str
-    recording: str
-    arms: tuple[Arm, ...]
-    runs: tuple[Run, ...]
-    judgements: tuple[Judgement, ...]
