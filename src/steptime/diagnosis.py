@@ -17,6 +17,7 @@ from steptime.findings.assemble import assemble
 from steptime.findings.case import Case
 from steptime.findings.device_case import with_recorded_device
 from steptime.findings.examine import examine
+from steptime.findings.memory_uses import with_memory
 from steptime.findings.rank_uses import beside, located
 from steptime.findings.regime import regime
 from steptime.findings.trace_case import look_at_trace
@@ -326,7 +327,7 @@ def _case(
         trainers_on_host=len(neighbours),
         in_operators=operator_time(account),
     )
-    return with_recorded_device(case, account, machine)
+    return with_memory(with_recorded_device(case, account, machine), process, layout.timeline)
 
 
 def _name(process: Process) -> str:

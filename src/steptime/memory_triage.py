@@ -5,10 +5,7 @@ from __future__ import annotations
 import shlex
 from pathlib import Path
 
-import numpy as np
-
 from steptime.errors import NothingMeasuredError
-from steptime.journal import Kind
 from steptime.kineto.allocations import read_allocations
 from steptime.kineto.cache import read_remembered
 from steptime.kineto.gather import is_traces
@@ -16,8 +13,9 @@ from steptime.kineto.reader import DEFAULT_MAX_SIZE
 from steptime.ledger.trace_steps import find_steps
 from steptime.memory.from_snapshot import histories
 from steptime.memory.from_trace import histories_of_trace
-from steptime.memory.growth import Growth, growth_of
+from steptime.memory.growth import Growth
 from steptime.memory.history import History
+from steptime.memory.samples import growths
 from steptime.memory.triage import Triage, triage
 from steptime.recording.load import load
 from steptime.recording.recording import LeakFacts, Process, Recording
@@ -26,8 +24,6 @@ from steptime.snapshots.read import is_snapshot, read_snapshot
 from steptime.timeline.layout import lay_out
 
 SNAPSHOTS = "memory-*.pickle"
-SAMPLES = {1: "resident", 2: "allocated", 3: "reserved"}
-"""Identities of MEMORY records of the journal."""
 NO_MEMORY_EVENTS = (
     "holds no memory events with addresses: record it with torch.profiler.profile(profile_memory=True, "
     "with_stack=True), or take a snapshot with torch.cuda.memory._dump_snapshot"
@@ -66,8 +62,10 @@ def _of_recording(recording: Recording, source: str, capacity: int | None, max_s
     keepers: list[Keeper] = []
     problems = list(recording.problems)
     for process in recording.processes:
-        growth += growths(process)
-        keepers += (_keeper(process, leak) for leak in process.leaks)
+        found = growths(process, lay_out(process), _name(process))
+        growth += found
+        if not found or any(each.leaks for each in found):  # what grew for eight steps may be emptied every ten
+            keepers += (_keeper(process, leak) for leak in process.leaks)
         devices += (triage(each, capacity=capacity) for each in _histories(process, max_size))
     devices.sort(key=lambda each: (each.failure is None, -each.reserved_peak))
     if not devices and not growth:
@@ -101,18 +99,3 @@ def _keeper(process: Process, leak: LeakFacts) -> Keeper:
 
 def _name(process: Process) -> str:
     return f"rank {process.facts.rank}" if process.facts.rank is not None else f"process {process.facts.pid}"
-
-
-def growths(process: Process) -> list[Growth]:
-    """The growth of each kind of memory that was sampled, over the steps of the process."""
-    table = process.intervals
-    ends = lay_out(process).steps.end
-    name = _name(process)
-    found = []
-    for identity, memory in SAMPLES.items():
-        rows = np.flatnonzero((table.kind == Kind.MEMORY) & (table.identity == identity))
-        step = np.searchsorted(ends, table.begin[rows]).astype(np.int64)
-        growth = growth_of(name, memory, step, table.end[rows])
-        if growth is not None:
-            found.append(growth)
-    return found

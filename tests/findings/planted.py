@@ -31,13 +31,15 @@ from steptime.findings.case import (
     CompilationUse,
     GapUse,
     GarbageUse,
+    KeeperUse,
     LineUse,
+    MemoryUse,
     RecomputeUse,
     SegmentUse,
     SettingsUse,
     SiteUse,
 )
-from steptime.quantities import SourceLine
+from steptime.quantities import Estimate, SourceLine
 
 BASE = replace(HEALTHY, contention=contention(job=0.9))
 
@@ -484,6 +486,45 @@ PLANTED: dict[str, dict[str, Case]] = {
         "clean-one-batch": replace(BASE, step=replace(step(), scaled=40, skipped=1)),
     },
     "few-steps": {"fires": replace(BASE, step=step(steady=5)), "clean": BASE},
+    "memory-leak": {
+        "fires": replace(
+            BASE,
+            memory=MemoryUse(
+                "cpu",
+                2 << 30,
+                growth=Estimate(140e3, 138e3, 141e3, 90, "bytes"),
+                grows=True,
+                grown=176 << 20,
+                keepers=(KeeperUse("list", "losses", 2.0, 131072.0, True, SourceLine("train.py", 8, "<module>")),),
+            ),
+        ),
+        "fires-without-a-keeper": replace(
+            BASE,
+            memory=MemoryUse(
+                "cuda", 2 << 30, 80 << 30, 1 << 30, 0.0, Estimate(9e6, 8e6, 1e7, 90, "bytes"), True, 5 << 28
+            ),
+        ),
+        "clean": replace(
+            BASE, memory=MemoryUse("cpu", 2 << 30, growth=Estimate(10.0, -2e3, 2e3, 90, "bytes"), grown=1 << 10)
+        ),
+    },
+    "memory-fragmentation": {
+        "fires": replace(BASE, memory=MemoryUse("cuda", 60 << 30, 80 << 30, 35 << 30)),
+        "clean": replace(BASE, memory=MemoryUse("cuda", 60 << 30, 80 << 30, 55 << 30)),
+        "clean-on-a-cpu": replace(BASE, memory=MemoryUse("cpu", 60 << 30, 80 << 30)),
+    },
+    "memory-near-capacity": {
+        "fires": replace(BASE, memory=MemoryUse("cuda", 76 << 30, 80 << 30, 74 << 30)),
+        "clean": replace(BASE, memory=MemoryUse("cuda", 60 << 30, 80 << 30, 58 << 30)),
+    },
+    "allocator-retries": {
+        "fires": replace(BASE, memory=MemoryUse("cuda", 70 << 30, 80 << 30, 68 << 30, 0.4)),
+        "clean": replace(BASE, memory=MemoryUse("cuda", 70 << 30, 80 << 30, 68 << 30, 0.0)),
+    },
+    "optimizer-memory": {
+        "fires": replace(BASE, memory=MemoryUse("cuda", 7 << 30, 80 << 30, 6 << 30, optimizer_state=3 << 30)),
+        "clean": replace(BASE, memory=MemoryUse("cuda", 12 << 30, 80 << 30, 11 << 30, optimizer_state=3 << 30)),
+    },
     "slow-evaluation": {
         "fires": replace(BASE, segments=(SegmentUse("evaluation", 3, 4_000_000_000, 0.4),)),
         "clean": replace(BASE, segments=(SegmentUse("evaluation", 3, 100_000_000, 0.01),)),

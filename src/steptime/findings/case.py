@@ -22,6 +22,7 @@ from steptime.findings.device_signals import (
     ReplayUse,
     RooflineUse,
 )
+from steptime.findings.memory_signals import KeeperUse, MemoryUse
 from steptime.quantities import Estimate, SourceLine
 from steptime.ranks.comparison import LateRank
 
@@ -37,10 +38,12 @@ __all__ = [
     "GapUse",
     "GarbageUse",
     "GradientUse",
+    "KeeperUse",
     "KernelUse",
     "LineUse",
     "LoaderUse",
     "MachineUse",
+    "MemoryUse",
     "OperatorUse",
     "OptimizerUse",
     "PredictionUse",
@@ -84,6 +87,7 @@ class Signal(Enum):
     ROOFLINE = "roofline"
     CHAINS = "chains"
     RANKS = "ranks"
+    MEMORY = "memory"
     LATENESS = "lateness"
     GRADIENTS = "gradients"
 
@@ -342,4 +346,5 @@ class Case:
     rank: int | None = None
     lateness: LateRank | None = None
     gradients: GradientUse | None = None
+    memory: MemoryUse | None = None
     roots: tuple[RootUse, ...] = ()

@@ -23,6 +23,7 @@ from steptime.findings.case import (
     LineUse,
     LoaderUse,
     MachineUse,
+    MemoryUse,
     OperatorUse,
     OptimizerUse,
     RankUse,
@@ -63,6 +64,7 @@ ABSENCE: dict[Signal, str] = {
     Signal.CHAINS: "no chain of pointwise kernels was seen (shapes must be recorded)",
     Signal.GRADIENTS: "no model in DistributedDataParallel was traced",
     Signal.LATENESS: "no rank that the others wait for",
+    Signal.MEMORY: "no samples of memory (steptime run takes them)",
     Signal.RANKS: "one rank alone, or no collectives that the ranks have in common",
 }
 """Why a rule was not examined, by the signal that is missing."""
@@ -275,3 +277,9 @@ class Signals:
         """The exchange of gradients."""
         gradients: GradientUse = self._read(Signal.GRADIENTS)
         return gradients
+
+    @property
+    def memory(self) -> MemoryUse:
+        """What was sampled of memory."""
+        memory: MemoryUse = self._read(Signal.MEMORY)
+        return memory

@@ -145,7 +145,8 @@ class SiteFacts:
 @dataclass(frozen=True, slots=True)
 class SettingsFacts:
     """Process-wide settings of torch and of the machine as the job saw them at its first step. packages: of those that
-    a remedy could use, which are installed. allocator: PYTORCH_CUDA_ALLOC_CONF (or PYTORCH_ALLOC_CONF)."""
+    a remedy could use, which are installed. allocator: PYTORCH_CUDA_ALLOC_CONF (or PYTORCH_ALLOC_CONF).
+    memory_limit: bytes of the device; on a CPU what the process may have."""
 
     intra_op_threads: int
     inter_op_threads: int
@@ -160,6 +161,7 @@ class SettingsFacts:
     autocast: str | None = None
     denormals_flushed: bool | None = None
     distributed_backend: str | None = None
+    memory_limit: int | None = None
     packages: tuple[str, ...] = ()
     allocator: str = ""
 

@@ -14,6 +14,7 @@ from typing import Any
 import torch
 
 from steptime.capture.probe import sites
+from steptime.capture.probe.memory.limits import memory_limit
 from steptime.capture.probe.parameters import parameters_of
 from steptime.capture.probe.ranks import place
 
@@ -146,6 +147,7 @@ def settings_facts() -> dict[str, Any]:
         "cudnn_deterministic": bool(torch.backends.cudnn.deterministic),
         "float32_matmul_precision": _matmul_precision(),
         "distributed_backend": backend,
+        "memory_limit": memory_limit(),
         "packages": [name for name in PACKAGES if _is_installed(name)],
         "allocator": os.environ.get("PYTORCH_CUDA_ALLOC_CONF") or os.environ.get("PYTORCH_ALLOC_CONF") or "",
     }

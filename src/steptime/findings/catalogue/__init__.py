@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from steptime.findings.catalogue.allocator_retries import allocator_retries
 from steptime.findings.catalogue.allocator_stalls import allocator_stalls
 from steptime.findings.catalogue.awkward_dimensions import awkward_dimensions
 from steptime.findings.catalogue.background_load import background_load
@@ -27,8 +28,12 @@ from steptime.findings.catalogue.launch_bound import launch_bound
 from steptime.findings.catalogue.list_conversion import list_conversion
 from steptime.findings.catalogue.logging_in_step import logging_in_step
 from steptime.findings.catalogue.memory_bound_pointwise import memory_bound_pointwise
+from steptime.findings.catalogue.memory_fragmentation import memory_fragmentation
+from steptime.findings.catalogue.memory_leak import memory_leak
+from steptime.findings.catalogue.memory_near_capacity import memory_near_capacity
 from steptime.findings.catalogue.metrics_in_step import metrics_in_step
 from steptime.findings.catalogue.missing_no_sync import missing_no_sync
+from steptime.findings.catalogue.optimizer_memory import optimizer_memory
 from steptime.findings.catalogue.optimizer_share import optimizer_share
 from steptime.findings.catalogue.overflow_skipped import overflow_skipped
 from steptime.findings.catalogue.per_sample_fetch import per_sample_fetch
@@ -92,6 +97,11 @@ CATALOGUE: tuple[Rule, ...] = (
     deterministic_left_on,
     overflow_skipped,
     recompute,
+    memory_leak,
+    memory_fragmentation,
+    memory_near_capacity,
+    allocator_retries,
+    optimizer_memory,
     thread_oversubscription,
     background_load,
     unstable_steps,

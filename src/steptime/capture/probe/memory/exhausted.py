@@ -13,6 +13,7 @@ from typing import Any
 import torch
 
 from steptime.capture.probe import sites
+from steptime.capture.probe.memory.limits import memory_limit
 from steptime.capture.probe.memory.living import MOST_OBJECTS, TENSOR, size_of, storage_of, tensors
 
 ON_HOST = re.compile(r"(?:can't|not enough memory: you) .*?(?:tried to )?allocate (\d+) bytes", re.DOTALL)
@@ -22,7 +23,6 @@ CAPACITY = re.compile(r"total capacity of ([\d.]+) (KiB|MiB|GiB)")
 """c10/cuda/CUDACachingAllocator.cpp."""
 UNITS = {"KiB": 1 << 10, "MiB": 1 << 20, "GiB": 1 << 30}
 GRADIENT = TENSOR.grad
-CGROUP_LIMIT = "/sys/fs/cgroup/memory.max"
 
 
 def facts(step: int, device: str) -> dict[str, Any] | None:
@@ -39,7 +39,7 @@ def facts(step: int, device: str) -> dict[str, Any] | None:
         "held": held(kind or device),
         "asked": asked,
         "resident": _resident(),
-        "limit": limit if limit is not None else _limit(),
+        "limit": limit if limit is not None else memory_limit(),
         "site": _site(error.__traceback__),
     }
 
@@ -122,19 +122,3 @@ def _resident() -> int:
             return int(statm.read().split()[1]) * os.sysconf("SC_PAGE_SIZE")
     except (OSError, ValueError, IndexError):
         return 0
-
-
-def _limit() -> int | None:
-    """What the process may have: its own limit, its container's, else the machine's memory."""
-    import resource
-
-    own = resource.getrlimit(resource.RLIMIT_AS)[0]
-    limits = [own] if own != resource.RLIM_INFINITY else []
-    try:
-        with open(CGROUP_LIMIT, encoding="ascii") as file:
-            text = file.read().strip()
-        limits += [int(text)] if text.isdigit() else []
-    except OSError:
-        pass
-    limits.append(os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE"))
-    return min(limits)
