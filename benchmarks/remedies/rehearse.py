@@ -1,0 +1,142 @@
+"""The planted jobs without a clock: is the right remedy proposed, does its change act, do the gradients stay what they
+are, and does the patch run? A few steps each; other work on the machine makes no difference.
+
+    python benchmarks/remedies/rehearse.py FOLDER [--only NAME,…]
+    python benchmarks/remedies/rehearse.py FOLDER --report benchmarks/results/remedies-rehearsed.md
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+from math import isclose
+from pathlib import Path
+from typing import Any
+
+from planted import PLANTED, Planted
+from run import findings_of, record
+
+from steptime.changes import ArmOptions, Change
+from steptime.diagnosis import diagnose_paths
+from steptime.recording.load import load
+from steptime.remedies.propose import propose
+from steptime.trials.execute import Stand, Turn, execute
+from steptime.trials.judge import judge
+from steptime.trials.patch import make_patch
+from steptime.trials.plan import edits_of, plan_arms, script_of, stand_for
+from steptime.trials.trial import BASELINE, Arm, Run
+
+LINES = "rehearsed.jsonl"
+OPTIONS = ArmOptions(steps=6, warm_up=3, limit_seconds=60.0, dropout=False, fingerprint_steps=2)
+
+
+def rehearse(job: Planted, folder: Path) -> dict[str, Any]:
+    """The first proposal that is right for a job, as a change and as a patch."""
+    recording = record(job, folder)
+    (process, *_) = diagnose_paths((str(recording),)).processes
+    proposals = propose(process.case, process.findings)
+    arms = plan_arms(proposals, 50, process.case.step.duration.value)
+    result: dict[str, Any] = {
+        "job": job.name,
+        "right": job.right,
+        "findings": findings_of(recording),
+        "proposed": [arm.proposal for arm in arms],
+    }
+    chosen = next((arm for arm in arms if arm.proposal in job.right), None)
+    if chosen is None:
+        return result
+    stand = stand_for(load(recording).manifest, recording, folder / job.name / "rehearsal", in_place=False)
+    runs = [one(stand, arm, number) for number, arm in enumerate((Arm(BASELINE), chosen))]
+    judgement = judge(chosen, runs)
+    patch = make_patch(edits_of(chosen, arms, proposals), stand.directory, script_of(stand))
+    result |= {
+        "label": chosen.label,
+        "changes": [change.detail for change in runs[1].changes],
+        "verdict": judgement.verdict.value,
+        "agreement": judgement.agreement.value,
+        "failure": runs[1].failure,
+        "patch_lines": sum(line[:1] in "+-" and line[:3] not in ("+++", "---") for line in patch.diff.splitlines()),
+        "environment": [f"{name}={value}" for name, value in patch.environment],
+        "snippets": list(patch.snippets),
+    }
+    if patch.files or patch.environment:
+        variables = (Change("environment", arguments=patch.environment),) if patch.environment else ()
+        patched = tuple((str(path), text) for path, _, text in patch.files)
+        run = one(stand, Arm("patch", variables), 2, patched)
+        result["patch_failure"] = run.failure
+        result["patch_losses"] = losses_agree(runs[1], run)
+    return result
+
+
+def one(stand: Stand, arm: Arm, position: int, patched: tuple[tuple[str, str], ...] = ()) -> Run:
+    return execute(stand, Turn(arm, 0, 0, position, OPTIONS, rehearsal=True, patched=patched))
+
+
+def losses_agree(change: Run, patch: Run) -> str:
+    """How the losses of the patched job compare with those under the change."""
+    pairs = [(a, b) for a, b in zip(change.losses, patch.losses, strict=False) if a is not None and b is not None]
+    if not pairs:
+        return "none seen"
+    if all(a == b for a, b in pairs):
+        return "equal"
+    return "close" if all(isclose(a, b, rel_tol=0.02) for a, b in pairs) else "apart"
+
+
+def report(results: list[dict[str, Any]]) -> str:
+    lines = [
+        "# Remedies on planted jobs, rehearsed",
+        "",
+        "Without a clock (`benchmarks/remedies/rehearse.py`): the right remedy as a change from outside, as a patch.",
+        "",
+        "| job | found first | right remedy | the change | gradients | patch | the patched job's losses |",
+        "| --- | --- | --- | --- | --- | --- | --- |",
+    ]
+    for result in results:
+        first = result["findings"][0] if result["findings"] else "–"
+        wanted = " or ".join(result["right"]) or "none"
+        if "label" not in result:
+            told = "not proposed" if result["right"] else f"proposed: {' '.join(result['proposed']) or 'nothing'}"
+            lines.append(f"| {result['job']} | {first} | {wanted} | {told} | | | |")
+            continue
+        acted = result["failure"] or "; ".join(result["changes"])
+        kept = "kept" if result["verdict"] == "undecided" else result["verdict"]
+        written = f"{result['patch_lines']} lines" if result["patch_lines"] else " ".join(result["environment"])
+        losses = result.get("patch_failure") or result.get("patch_losses", "")
+        lines.append(
+            f"| {result['job']} | {first} | {wanted}: {result['label']} | {acted} | {kept} | {written or 'snippet'} | "
+            f"{losses} |"
+        )
+    planted = [result for result in results if result["right"]]
+    good = [result for result in planted if result.get("verdict") == "undecided"]
+    ran = [result for result in planted if result.get("patch_losses") in ("equal", "close")]
+    lines += [
+        "",
+        f"- Right remedy proposed, in force and with the gradients it promises: {len(good)} of {len(planted)}.",
+        f"- Patches that ran with the same losses: {len(ran)}.",
+    ]
+    return "\n".join(lines) + "\n"
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("folder", type=Path)
+    parser.add_argument("--only", default="")
+    parser.add_argument("--report", type=Path)
+    arguments = parser.parse_args()
+    path = arguments.folder / LINES
+    done = [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
+    if arguments.report is not None:
+        arguments.report.write_text(report(done), encoding="utf-8")
+        print(report(done))
+        return
+    wanted = arguments.only.split(",") if arguments.only else [job.name for job in PLANTED]
+    for job in PLANTED:
+        if job.name in wanted and job.name not in {result["job"] for result in done}:
+            result = rehearse(job, arguments.folder)
+            with path.open("a", encoding="utf-8") as file:
+                file.write(json.dumps(result) + "\n")
+            print(job.name, {name: value for name, value in result.items() if name not in ("job",)}, flush=True)
+
+
+if __name__ == "__main__":
+    main()
