@@ -23,8 +23,8 @@ from traces import DEVICE, STREAM, Events, kernel, launch, operator, step
 
 from steptime.comparison.compare import compare
 from steptime.comparison.comparison import Comparison, Fate, Outcome
-from steptime.comparison.noise import FLOOR
 from steptime.diagnosis import diagnose_paths, diagnose_traces
+from steptime.estimates import BETWEEN_RUNS
 from steptime.findings.case import CompilationUse, OperatorUse
 from steptime.kineto.reader import read
 from steptime.quantities import SourceLine
@@ -116,7 +116,7 @@ def test_parts_add_up_to_the_step() -> None:
 
 def test_a_difference_below_the_noise_between_runs_is_not_told_as_one() -> None:
     before = stored("quiet-1")
-    smaller = longer_by(before, "host", 0.5 * FLOOR * step_of(before))
+    smaller = longer_by(before, "host", 0.5 * BETWEEN_RUNS * step_of(before))
     assert compared(before, smaller).step.outcome is Outcome.NONE
 
 
@@ -126,7 +126,7 @@ def test_repeats_replace_the_assumed_noise() -> None:
     near = [longer_by(before, "host", share * step_of(before)) for share in (0.001, 0.002)]
     far = [longer_by(before, "host", 0.2 * step_of(before))]
     assert compared(before, after, repeats=near).noise.measured
-    assert compared(before, after, repeats=near).noise.floor < FLOOR
+    assert compared(before, after, repeats=near).noise.floor < BETWEEN_RUNS
     assert compared(before, after, repeats=near).step.outcome is Outcome.MORE
     assert compared(before, after, repeats=far).noise.floor == pytest.approx(0.2)
     assert compared(before, after, repeats=far).step.outcome is Outcome.UNDECIDED

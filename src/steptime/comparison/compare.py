@@ -25,11 +25,11 @@ from steptime.comparison.comparison import (
     Run,
     Told,
 )
-from steptime.comparison.noise import FLOOR, PART, WIDEST, assumed_noise, beyond, measured_noise, outcome_of
+from steptime.comparison.noise import PART, WIDEST, assumed_noise, beyond, measured_noise, outcome_of
 from steptime.comparison.pieces import pieces_between
 from steptime.comparison.settings import commit_words, samples_per_step, settings_between
 from steptime.comparison.trend import trend_of
-from steptime.estimates import difference_of, difference_of_series
+from steptime.estimates import BETWEEN_RUNS, difference_of, difference_of_series
 from steptime.findings.case import AccountUse, Case
 from steptime.findings.finding import Finding, Weight
 from steptime.quantities import Estimate
@@ -45,8 +45,14 @@ NOTHING = Estimate(0.0, 0.0, 0.0, 0)
 Series = npt.NDArray[np.int64]
 
 
-def compare(reports: Sequence[Report], labels: Sequence[str], *, floor: float = FLOOR, repeats: Sequence[Report] = (),
-            next_command: str = "") -> Comparison:  # fmt: skip
+def compare(
+    reports: Sequence[Report],
+    labels: Sequence[str],
+    *,
+    floor: float = BETWEEN_RUNS,
+    repeats: Sequence[Report] = (),
+    next_command: str = "",
+) -> Comparison:
     """The last of the reports against the first. labels: a short name for each. repeats: further runs of the first
     one's job. floor: what single runs differ by, where no repeats say it. Raises ValueError for fewer than two."""
     if len(reports) < 2:

@@ -12,11 +12,9 @@ from collections.abc import Sequence
 from math import sqrt
 
 from steptime.comparison.comparison import Noise, Outcome
+from steptime.estimates import BETWEEN_RUNS
 from steptime.quantities import Estimate, format_share
 
-FLOOR = 0.03
-"""Of a step: what single runs of one job on one quiet machine are taken to differ by at most. Repeated runs say it
-better (`measured_noise`)."""
 LEAST_FLOOR = 0.005
 """Clocks, temperature and the layout of memory move a step by this much, however alike a few runs happened to be."""
 PART = 0.005
@@ -28,7 +26,7 @@ FOR_MEASURED = 3
 """Runs of one job from which on their differences say more than the assumed floor."""
 
 
-def assumed_noise(floor: float = FLOOR) -> Noise:
+def assumed_noise(floor: float = BETWEEN_RUNS) -> Noise:
     """The floor where only one run of each side is there."""
     sentence = (
         f"One run of each says nothing of what another run would give: {format_share(floor)} of a step is allowed for "
@@ -37,7 +35,7 @@ def assumed_noise(floor: float = FLOOR) -> Noise:
     return Noise(floor, False, sentence)
 
 
-def measured_noise(steps: Sequence[float], floor: float = FLOOR) -> Noise:
+def measured_noise(steps: Sequence[float], floor: float = BETWEEN_RUNS) -> Noise:
     """The floor from repeated runs of the first job: the largest difference between two of them. Two runs may be alike
     by chance: with fewer than FOR_MEASURED the assumed floor stays the least. steps: ns."""
     if len(steps) < 2:

@@ -11,11 +11,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from steptime.estimates import Jump, jumps
+from steptime.estimates import BETWEEN_RUNS, Jump, jumps
 from steptime.quantities import Estimate
-
-FLOOR = 0.03
-"""Of a step: what single runs of one job are taken to differ by though nothing changed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,7 +71,7 @@ class History:
 
 
 def history_of(
-    folder: str, entries: Sequence[Entry], problems: tuple[str, ...] = (), *, floor: float = FLOOR
+    folder: str, entries: Sequence[Entry], problems: tuple[str, ...] = (), *, floor: float = BETWEEN_RUNS
 ) -> History:
     """The history of a folder's recordings."""
     ordered = sorted(entries, key=lambda entry: (entry.started_epoch_ns, entry.path))

@@ -16,8 +16,9 @@ from pathlib import Path
 import msgspec
 
 from steptime.errors import RecordingError
+from steptime.estimates import BETWEEN_RUNS
 from steptime.folders import cache_folder
-from steptime.history.history import FLOOR, Entry, History, history_of
+from steptime.history.history import Entry, History, history_of
 from steptime.history.scan import Fingerprint, entry_of, find_recordings, fingerprint
 
 VERSION = 1
@@ -33,7 +34,7 @@ CREATE TABLE recordings (
 _ORDER = 'CREATE INDEX by_job ON recordings (job, machine, started, "commit")'
 
 
-def read_history(folder: Path, *, floor: float = FLOOR) -> History:
+def read_history(folder: Path, *, floor: float = BETWEEN_RUNS) -> History:
     """The history of the recordings in a folder. What the index knows and did not change is not read again.
 
     Raises RecordingError where there is no such folder.
@@ -78,7 +79,7 @@ def _known(folder: Path, found: dict[str, Fingerprint]) -> dict[str, Entry]:
         }
     except sqlite3.OperationalError:  # it cannot be opened, or somebody writes it for long
         return {}
-    except (sqlite3.DatabaseError, msgspec.DecodeError, ValueError, TypeError, OSError):
+    except (sqlite3.DatabaseError, msgspec.DecodeError, ValueError, TypeError, OSError, RecursionError):
         rebuild(folder)
         return {}
 

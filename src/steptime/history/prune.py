@@ -19,7 +19,7 @@ from steptime.history.scan import is_recording
 
 OWN_FILES = re.compile(
     r"manifest\.json(\.partial)?|telemetry\.jsonl|machine\.json|seen-python|seen-torch|profile-request|"
-    r"profile-\d+\.json|arm-end(ed)?-.+"
+    r"profile-\d+\.json|leader|joined-.+|arm-end(ed)?-.+"
 )
 """Files of a recording beside the folders of its processes, as docs/recording-format.md lists them."""
 OWN_FOLDERS = re.compile(r"process-\d{1,10}(-\d{1,4})?")
