@@ -6,9 +6,11 @@ import json
 from pathlib import Path
 
 import numpy as np
+import pytest
 from excerpts import Seen, events_of
 from traces import MAIN, Events, annotation, called, copy, happened, kernel, launch, operator, python, step
 
+from steptime.excerpt import cut
 from steptime.excerpt.excerpt import Excerpt
 from steptime.excerpt.traced import excerpt_of_trace
 from steptime.findings.trace_case import look_at_trace
@@ -112,3 +114,17 @@ def test_a_step_of_resnet_holds_its_kernels(shared_data: Path) -> None:
     assert excerpt.left_out == 0
     posted = sum(each.end - each.begin for each in of(seen, kind="account"))
     assert posted == window[1] - window[0]
+
+
+def test_of_a_step_of_too_many_events_the_kernels_and_the_longest_stay(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    events = two_steps()
+    events += [operator(f"aten::tiny{at}", 1500 + at, 1500.5 + at) for at in range(40)]
+    monkeypatch.setattr(cut, "MOST_EVENTS", 6)
+    excerpt = cut_of(written(tmp_path / "t.json", events))
+    seen = [each for each in events_of(excerpt) if each.kind != "account"]
+    assert len(of(seen, kind="stream")) >= 2
+    assert not [each for each in seen if each.name.startswith("aten::tiny")]
+    assert len(seen) == 6
+    assert excerpt.left_out > 0

@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from steptime.excerpt.excerpt import Detail, Excerpt, Label
-from steptime.excerpt.strips import Strip, assemble, text
+from steptime.excerpt.strips import FIRST, MOST_EVENTS, Strip, assemble, text
 from steptime.intervals import EMPTY, Intervals, clip
 from steptime.kineto.once import once
 from steptime.kineto.table import ABSENT, HOST_CATEGORIES, Category, Trace
@@ -60,13 +60,14 @@ def cut(
     """The step between two borders. host, device: (begin, end) ns of the step as the host and as the ledger have it;
     number, how: as in `Excerpt`."""
     shown = (min(host[0], device[0]), max(host[1], device[1]))
+    rows, left_out = _rows(trace, shown)
     strips = [
         _account(trace, links, device, beside),
         *_phases(shown, beside),
-        *_tracks(trace, links, shown, beside),
+        *_tracks(trace, links, rows, beside),
         *beside.strips,
     ]
-    return assemble(strips, shown, device, number, how)
+    return assemble(strips, shown, device, number, how, left_out)
 
 
 def usual(durations: Int64) -> int:
@@ -99,7 +100,7 @@ def _causes(
     )  # fmt: skip
     details: dict[Detail, int] = {Detail(): 0}
     known = {gaps.begin[at].item(): details.setdefault(_cause(trace, links, gaps, at, beside), len(details))
-             for at in range(len(gaps))}  # fmt: skip
+             for at in np.flatnonzero(np.isin(gaps.begin, begin)).tolist()}  # fmt: skip
     return tuple(details), np.array([known.get(time, 0) for time in begin.tolist()], np.int64)
 
 
@@ -133,12 +134,22 @@ def _phases(shown: tuple[int, int], beside: Beside) -> list[Strip]:
     return [Strip("Phases, as watched", "phase", begin, end, label, tuple(labels), label * 0, (Detail(),))]
 
 
-def _tracks(trace: Trace, links: Links, shown: tuple[int, int], beside: Beside) -> list[Strip]:
-    """Streams by the time they were busy, the training thread, autograd's, then the others by theirs."""
+def _rows(trace: Trace, shown: tuple[int, int]) -> tuple[Rows, int]:
+    """What happened on threads and streams between two times, and how much of it is left out already: a step that is a
+    whole trace has millions of events."""
     events = trace.events
     inside = (events.begin < shown[1]) & ((events.end > shown[0]) | (events.begin >= shown[0]))
-    chosen = inside & np.isin(events.category, (*HOST_CATEGORIES, *DEVICE))
-    rows = np.flatnonzero(chosen)
+    rows = np.flatnonzero(inside & np.isin(events.category, (*HOST_CATEGORIES, *DEVICE)))
+    over = len(rows) - MOST_EVENTS
+    if over <= 0:
+        return rows, 0
+    weight = events.duration[rows] + FIRST * np.isin(events.category[rows], DEVICE)
+    return np.sort(rows[np.argsort(-weight, kind="stable")[:MOST_EVENTS]]), over
+
+
+def _tracks(trace: Trace, links: Links, rows: Rows, beside: Beside) -> list[Strip]:
+    """Streams by the time they were busy, the training thread, autograd's, then the others by theirs."""
+    events = trace.events
     device = np.isin(events.category[rows], DEVICE)
     training = training_lane(trace, beside.thread)
     engine = autograd_lanes(trace, training) if training is not None else []

@@ -22,6 +22,8 @@ LONGEST = 300
 MOST_ROWS = 64
 """Of one track: deeper stacks are left out."""
 _TRIES = 4
+FIRST = np.int64(1) << 60
+"""More than any duration in ns: what is weighed with it stays before what is not."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -50,17 +52,20 @@ class Strip:
         )  # fmt: skip
 
 
-def assemble(strips: Sequence[Strip], shown: tuple[int, int], step: tuple[int, int], number: int, how: str) -> Excerpt:
+def assemble(
+    strips: Sequence[Strip], shown: tuple[int, int], step: tuple[int, int], number: int, how: str, left_out: int = 0
+) -> Excerpt:
     """The excerpt of these tracks, in their order. shown, step: (begin, end) in ns, absolute; number, how: see
-    `Excerpt`. The shortest events go where there are too many of them or too many bytes."""
-    count = sum(map(len, strips))
+    `Excerpt`; left_out: events that the strips lack already. The shortest events go where there are too many of them or
+    too many bytes."""
+    count = sum(map(len, strips)) + left_out
     most = MOST_EVENTS
     for _ in range(_TRIES):
         made = _assembled(_longest(strips, most), shown, step, number, how, count)
         size = _size(made)
         if size <= MOST_BYTES:
             break
-        most = int(0.9 * min(most, count) * MOST_BYTES / size)
+        most = int(0.9 * made.events * MOST_BYTES / size)
     return made
 
 
@@ -88,7 +93,7 @@ def _longest(strips: Sequence[Strip], most: int) -> list[Strip]:
     """The strips with at most so many events: those that come first, then the longest."""
     if sum(map(len, strips)) <= most:
         return list(strips)
-    weights = [each.end - each.begin + (np.int64(1) << 60) * each.first for each in strips]
+    weights = [each.end - each.begin + FIRST * each.first for each in strips]
     joined = np.concatenate(weights)
     kept = np.zeros(len(joined), np.bool_)
     kept[np.argsort(-joined, kind="stable")[: max(most, 1)]] = True
