@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 from comparisons import busy, hostile
 
 from steptime.comparison import page
+from steptime.comparison.comparison import Comparison
 from steptime.quantities import format_duration
 
 
@@ -23,6 +26,14 @@ def test_the_numbers_on_the_screen_are_the_comparisons(open_text: Any) -> None:
     assert format_duration(after.value) in sheet.page.locator("#changes .floor").inner_text()
     assert sheet.page.locator("#differences tbody tr").count() == len(comparison.parts) + 2
     assert sheet.page.locator("#runs-table tbody tr").count() == len(comparison.runs)
+
+
+def test_the_data_in_the_page_is_the_comparison(open_text: Any) -> None:
+    comparison = busy()
+    sheet = open_text(page.render(comparison))
+    with sheet.page.expect_download() as download:
+        sheet.page.get_by_role("button", name="Save the data as JSON").click()
+    assert msgspec.json.decode(Path(download.value.path()).read_bytes(), type=Comparison) == comparison
 
 
 def test_a_column_is_sorted_by_a_click(open_text: Any) -> None:
