@@ -237,10 +237,12 @@ def test_batch_sizes_are_tried_to_the_plateau_and_not_beyond() -> None:
         estimate = Estimate(speed, speed, speed, 2, "1") if speed else None
         return Judgement(batch_arm(size), verdict, Agreement.NOT_JUDGED, "CUDA out of memory", estimate)
 
-    assert not over(points_of([judged(32, 0.6)], 1e8, 16))
-    assert over(points_of([judged(32, 0.501)], 1e8, 16))
+    assert not over(points_of([judged(32, 0.6)], 1e8, 16), go_on=True)
+    flat = points_of([judged(32, 0.501)], 1e8, 16)
+    assert over(flat, go_on=True)
+    assert not over(flat, go_on=False)
     memory = points_of([judged(32, None)], 1e8, 16)
-    assert over(memory)
+    assert over(memory, go_on=False)
     assert [point.out_of_memory for point in memory] == [False, True]
 
 

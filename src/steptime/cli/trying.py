@@ -127,10 +127,8 @@ def _try_sizes(bench: Bench, sizes: Sizes, own_size: int | None) -> None:
         step = usual_step(bench.runs)
         if step is None or bench.budget.left() <= 0:
             return
-        if sizes.go_on and over(points_of(judged, step.value, own_size)):
+        if over(points_of(judged, step.value, own_size), sizes.go_on):
             return
-        if any(point.failure for point in points_of(judged, step.value, own_size)):
-            return  # what is larger fails, too
         arms = tuple(batch_arm(size) for size in several if size != own_size)
         judged += bench.conduct(1 + number, arms) if arms else ()
 

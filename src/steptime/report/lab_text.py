@@ -106,7 +106,7 @@ def _curve(points: Sequence[Point]) -> list[str]:
     lines = ["Items a second by batch size"] if points else []
     for point in points:
         if point.rate is None:
-            why = "out of memory" if point.out_of_memory else one_line(point.failure)
+            why = "out of memory" if point.out_of_memory else one_line(point.failure) or "no time was left for it"
             lines.append(shorten(f"  {point.size:>7,}  {why}", COLUMNS))
         else:
             bar = "█" * max(1, round(_BAR * point.rate.value / most))

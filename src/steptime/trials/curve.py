@@ -19,7 +19,8 @@ OUT_OF_MEMORY = ("out of memory", "can't allocate memory", "Cannot allocate memo
 
 @dataclass(frozen=True, slots=True)
 class Point:
-    """A batch size. rate: items per second, unit "1"; None where it was not reached, and why."""
+    """A batch size. rate: items per second, unit "1"; None where it was not reached, and why: "" where no time was left
+    for it."""
 
     size: int
     rate: Estimate | None
@@ -46,8 +47,9 @@ def points_of(judgements: Sequence[Judgement], step_ns: float, own_size: int | N
             points[size] = Point(
                 size, Estimate(rate * speed.value, rate * speed.low, rate * speed.high, speed.samples, "1")
             )
-        elif judgement.verdict in (Verdict.FAILED, Verdict.NOT_EXERCISED):
-            points[size] = Point(size, None, judgement.sentence)
+        else:
+            lost = judgement.verdict in (Verdict.FAILED, Verdict.NOT_EXERCISED)
+            points[size] = Point(size, None, judgement.sentence if lost else "")
     return tuple(points[size] for size in sorted(points))
 
 
@@ -61,9 +63,10 @@ def plateau(points: Sequence[Point], min_gain: float = MIN_GAIN) -> int | None:
     return None
 
 
-def over(points: Sequence[Point]) -> bool:
-    """Whether larger sizes are not worth a try."""
-    return plateau(points) is not None or any(point.failure for point in points)
+def over(points: Sequence[Point], go_on: bool) -> bool:
+    """Whether larger sizes are not tried: what is smaller has failed or could not be timed, or, where they go on, the
+    plateau is reached."""
+    return any(point.rate is None for point in points) or (go_on and plateau(points) is not None)
 
 
 def groups(sizes: Sequence[int], go_on: bool) -> Iterator[tuple[int, ...]]:
