@@ -104,7 +104,7 @@ def load(path: Path) -> Machine | None:
     """A machine from a file, None where there is none, or none that this version can read."""
     try:
         return msgspec.json.decode(path.read_bytes(), type=Machine)
-    except (OSError, msgspec.DecodeError, ValueError):
+    except (OSError, msgspec.DecodeError, ValueError, RecursionError):
         return None
 
 

@@ -109,16 +109,23 @@ _LISTS = {False: _decoder(Complete, listed=True), True: _decoder(CompleteExactly
 _SINGLES = {False: _decoder(Complete, listed=False), True: _decoder(CompleteExactly, listed=False)}
 
 
+def _decoded(decoder: msgspec.json.Decoder[object], text: memoryview | bytes) -> object:
+    try:
+        return decoder.decode(text)
+    except RecursionError as error:
+        raise ValueError(str(error)) from None
+
+
 def decode_list(block: memoryview | bytes, *, exactly: bool) -> list[Event]:
     """The complete events of a JSON array. Raises ValueError (msgspec's or of invalid UTF-8) when it is not one."""
-    events = cast("list[object]", _LISTS[exactly].decode(block))
+    events = cast("list[object]", _decoded(_LISTS[exactly], block))
     wanted = CompleteExactly if exactly else Complete
     return [event for event in events if type(event) is wanted]
 
 
 def decode_one(text: bytes, *, exactly: bool) -> Event | None:
     """The event, None when it is no complete one. Raises ValueError when it is not JSON or not typed as expected."""
-    event = _SINGLES[exactly].decode(text)
+    event = _decoded(_SINGLES[exactly], text)
     return event if isinstance(event, (Complete, CompleteExactly)) else None
 
 
@@ -231,7 +238,7 @@ def _number(value: object) -> float | None:
 
 def _integer(value: object) -> Number:
     if isinstance(value, (float, Decimal)):
-        return int(value) if value == value // 1 else ABSENT
+        return int(value) if -(2**63) <= value < 2**63 and value == int(value) else ABSENT
     return value if isinstance(value, (int, str)) else ABSENT
 
 

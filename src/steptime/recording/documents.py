@@ -5,6 +5,7 @@ One law: a line or file that cannot be read is one sentence among the problems, 
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, TypeVar
@@ -68,7 +69,8 @@ def read_bytes(path: Path, largest: int, problems: list[str]) -> bytes:
         if not path.is_file():  # a pipe by that name would hold us for ever
             return b""
         with path.open("rb") as file:
-            data = file.read(largest + 1)
+            # Not more than there is: a read asks for its memory before it looks.
+            data = file.read(min(largest, os.fstat(file.fileno()).st_size) + 1)
     except PermissionError:
         raise RecordingError(
             "recording-permission", f"{path} may not be read: ask for read access to the whole recording."

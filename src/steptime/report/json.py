@@ -31,7 +31,7 @@ def read(text: bytes, path: str) -> Report:
                 "a newer steptime can: pip install --upgrade steptime.",
             )
         return msgspec.json.decode(text, type=Report)
-    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise RecordingError("report-unreadable", f"{path} is no report of steptime: {error}.") from error
 
 

@@ -54,5 +54,5 @@ def _plan(folder: Path) -> _Plan | None:
     try:
         with (folder / NAME).open("rb") as file:
             return msgspec.json.decode(file.readline(), type=_Line).plan
-    except (OSError, msgspec.DecodeError):
+    except (OSError, msgspec.DecodeError, RecursionError):
         return None

@@ -131,6 +131,6 @@ def _decode(line: bytes) -> dict[str, Any] | None:
     """None for a line that was cut short."""
     try:
         document = msgspec.json.decode(line)
-    except msgspec.DecodeError:
+    except (msgspec.DecodeError, RecursionError):
         return None
     return document if isinstance(document, dict) else None
