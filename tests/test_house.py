@@ -13,8 +13,8 @@ import pytest
 SOURCE = Path(__file__).resolve().parent.parent / "src" / "steptime"
 
 FLOORS = (  # from the ground up; a room imports itself and what lies on floors below its own
-    ("_version", "errors", "quantities", "intervals", "nesting", "journal", "folders", "changes", "clusters", "remote"),
-    ("estimates",),
+    ("_version", "errors", "quantities", "intervals", "nesting", "journal", "folders", "changes"),
+    ("estimates", "clusters", "remote"),
     ("recording", "kineto", "hardware", "flight", "snapshots"),
     ("capture",),
     ("timeline", "work", "numerics"),

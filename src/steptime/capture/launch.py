@@ -21,11 +21,12 @@ from typing import NoReturn
 
 from steptime.capture.before_start import changed_variables
 from steptime.capture.command import NOT_EXECUTABLE, make_recording, resolve
+from steptime.capture.joining import join, leave, wait_for_others
 from steptime.capture.kernel_kills import kernel_kills
 from steptime.capture.outcome import Outcome, ProbeOptions, Progress
 from steptime.capture.revision import Inspection, commit_of, find
 from steptime.capture.signals import Switchboard
-from steptime.capture.supervise import HEAD_START, supervise
+from steptime.capture.supervise import HEAD_START, PATIENCE, pack, supervise
 from steptime.errors import CommandError
 from steptime.recording.manifest import begin_manifest, discard, end_manifest
 
@@ -44,14 +45,22 @@ def launch(
     recording: Path,
     options: ProbeOptions,
     progress: Callable[[Progress], None] | None = None,
+    *,
+    shared: bool = False,
 ) -> Outcome:
     """Runs the user's command to its end and leaves a recording in a new folder. `progress` is called twice a second.
+    shared: others record into the same folder, and one of us leads (`joining`).
 
     Raises, before anything is started: UsageError (no command), CommandError (not found, not executable), OutputError
     (no recording can be written there).
     """
     words = resolve(command)
-    folder = make_recording(recording)
+    if shared:
+        folder, leads = join(recording)
+        if not leads:
+            return _follow(words, folder, options)
+    else:
+        folder = make_recording(recording)
     chosen = {name: str(getattr(options, name)) for name in ("profile", "profile_steps", "max_profile_seconds")}
     if options.numerics is not None:
         chosen["numerics"] = options.numerics.mode
@@ -66,6 +75,8 @@ def launch(
             raise
         inspection = Inspection(repository, HEAD_START) if repository is not None else None
         problems = supervise(job, folder, signals, progress)
+        if shared:
+            problems += [*wait_for_others(folder), *pack(folder)]
         outcome = _outcome(job.returncode, folder, time.monotonic() - begin)
         if outcome.status == 128 + signal.SIGKILL and (kernel_kills() or 0) > (kills or 0):
             outcome = replace(outcome, killed_for_memory=True)
@@ -83,6 +94,19 @@ def launch(
             loss = _loss(folder, error)
             return replace(outcome, problems=(loss, *problems) if folder.exists() else (loss,), whole=False)
     return replace(outcome, problems=tuple(problems))
+
+
+def _follow(words: Sequence[str], folder: Path, options: ProbeOptions) -> Outcome:
+    """Runs this part of a job whose recording another launcher leads: the leader does all but start it."""
+    begin = time.monotonic()
+    try:
+        with Switchboard() as signals:
+            job = _start(words, probe_environment(folder, options))
+            while job.poll() is None:
+                signals.wait(PATIENCE, job.send_signal)
+    finally:
+        leave(folder)
+    return replace(_outcome(job.returncode, folder, time.monotonic() - begin), leads=False)
 
 
 def probe_environment(folder: Path, options: ProbeOptions) -> dict[str, str]:

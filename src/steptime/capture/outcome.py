@@ -65,4 +65,6 @@ class Outcome:
     steps_seen: bool
     problems: tuple[str, ...] = ()
     whole: bool = True
+    leads: bool = True
+    """False for a part of a job whose recording another launcher leads, and accounts for."""
     killed_for_memory: bool = False

@@ -69,7 +69,7 @@ def supervise(
     finally:  # whatever fails in us, nobody else would pass on the signals
         while job.poll() is None:
             signals.wait(PATIENCE, job.send_signal)
-    return lost + _pack(folder)
+    return lost + pack(folder)
 
 
 def _stay(
@@ -99,7 +99,8 @@ def _timers(
     return timers
 
 
-def _pack(folder: Path) -> list[str]:
+def pack(folder: Path) -> list[str]:
+    """Compresses the traces that are there; a sentence where some could not be."""
     if not any(True for _ in folder.glob("process-*/trace-*.json")):
         return []
     from steptime.capture.compress import compress_traces

@@ -11,7 +11,8 @@ from pathlib import Path
 
 import click
 
-from steptime.capture.command import default_recording
+from steptime.capture.command import default_recording, job_name
+from steptime.capture.joining import tasks_of_launcher
 from steptime.capture.launch import exit_as, launch
 from steptime.capture.outcome import Outcome, ProbeOptions, Progress
 from steptime.cli.border import say, shield
@@ -47,6 +48,12 @@ class Wishes:
     help="Folder of the recording, or a URL of fsspec that it is copied to at the end. Default: runs/<job>-<time>.",
 )
 @click.option(
+    "--join",
+    is_flag=True,
+    help="Several of these commands, on one node or many, record one job into one folder that all see; the first to "
+    "come accounts for it. srun's tasks do so by themselves.",
+)
+@click.option(
     "--steps",
     metavar="N",
     type=click.IntRange(1, 1000),
@@ -73,6 +80,7 @@ def command(
     force: bool,
     no_source: bool,
     recording: str | None,
+    join: bool,
     steps: int | None,
     max_profile_seconds: int | None,
     trace_ranks: tuple[str, ...],
@@ -96,14 +104,20 @@ def command(
     url = recording if recording is not None and is_url(recording) else None
     if url is not None:
         check(url)
-    folder = Path(recording) if recording is not None and url is None else default_recording(job or ("job",))
+    tasks, number = tasks_of_launcher()
+    if recording is not None and url is None:
+        folder = Path(recording)
+    elif tasks > 1:
+        folder = Path("runs") / f"{job_name(job or ('job',))}-{number}"  # one name on all nodes
+    else:
+        folder = default_recording(job or ("job",))
     if force and recording is not None:
         _remove_recording(folder)
     options = ProbeOptions(not no_profile, steps, max_profile_seconds or 0, trace_ranks=trace_ranks)
     announcer = None if quiet or no_progress else Announcer(say)
-    outcome = launch(job, folder, options, _meanwhile(announcer))
-    status = shield(lambda: _account(outcome, folder, wishes))
-    if url is not None:
+    outcome = launch(job, folder, options, _meanwhile(announcer), shared=join or tasks > 1)
+    status = shield(lambda: _account(outcome, folder, wishes)) if outcome.leads else 0
+    if url is not None and outcome.leads:
         status = shield(lambda: _copy(outcome, url)) or status
     if outcome.status == 0 and outcome.signal is None:
         return status
