@@ -260,6 +260,13 @@ def test_recordings_beside_other_load_have_no_say_where_others_are_there() -> No
     assert render(history(*entries)).count("beside") == 2
 
 
+def test_where_all_were_made_beside_other_load_that_is_said() -> None:
+    entries = [entry(step, day, busy="other programs") for day, step in enumerate((20, 20, 40, 40, 40))]
+    (track,) = history(*entries).tracks
+    assert "It got slow with 002" in sentence_of(track)
+    assert sentence_of(track).endswith("Other programs ran beside 5 of them, which may be why.")
+
+
 def test_arms_of_trials_are_in_no_trend(tmp_path: Path) -> None:
     record(tmp_path, "a", 20.0, day=1)
     record(tmp_path / "a-try" / "arms", "0-001", 5.0, day=2)

@@ -150,14 +150,21 @@ def signed(value: float, unit: str) -> str:
 def _pieces(pieces: Sequence[Piece], room: int) -> list[str]:
     lines = []
     for piece in pieces[:room]:
-        calls = ""
-        if piece.calls_before is not None and piece.calls_after is not None and piece.calls_before != piece.calls_after:
-            calls = f" ({piece.calls_before:.3g} → {piece.calls_after:.3g} a step)"
+        calls = _calls(piece)
         head = f"  {_SIGNS[piece.fate]:<7}{piece.kind:<9}"
         tail = f"{calls} {signed(piece.change, 'ns')}"
         room_left = COLUMNS - len(head) - len(tail)
         lines.append(f"{head}{shorten(one_line(piece.name), room_left):<{room_left}}{tail}")
     return lines
+
+
+def _calls(piece: Piece) -> str:
+    """How often a step has it, where that changed; no load of the machine does."""
+    before, after = piece.calls_before, piece.calls_after
+    if before is not None and after is not None:
+        return f" ({before:.3g} → {after:.3g} a step)" if before != after else ""
+    only = after if piece.fate is Fate.APPEARED else before
+    return f" ({only:.3g} a step)" if only is not None else ""
 
 
 def _verdicts(comparison: Comparison) -> list[str]:

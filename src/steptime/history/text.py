@@ -76,13 +76,14 @@ def sentence_of(track: Track) -> str:
     """Since when it has been slow, or that it keeps its level."""
     if len(track.told) < 2:
         return "One measured recording has no trend." if track.told else "No recording of it has a step."
-    jump = slowed(track)
+    jump, word = slowed(track), "slow"
+    if jump is None and track.levels:
+        jump, word = track.levels[-1], "faster"
+    told = f"It keeps its level over {len(track.told)} recordings, as far as noise tells."
     if jump is not None:
-        return f"It got slow with {Path(track.told[jump.at].path).name}: {_change(jump)}, {_since(track, jump)}."
-    if track.levels:
-        last = track.levels[-1]
-        return f"It got faster with {Path(track.told[last.at].path).name}: {_change(last)}, {_since(track, last)}."
-    return f"It keeps its level over {len(track.told)} recordings, as far as noise tells."
+        told = f"It got {word} with {Path(track.told[jump.at].path).name}: {_change(jump)}, {_since(track, jump)}."
+    busy = sum(bool(entry.busy) for entry in track.told)
+    return f"{told} Other programs ran beside {busy} of them, which may be why." if busy else told
 
 
 def _change(jump: Jump) -> str:
