@@ -139,7 +139,7 @@ def _collective(summaries: Sequence[RankSummary], members: Sequence[Shared]) -> 
     known = (sizes > 0) & (shortest > 0)
     rate = float(np.median(sizes[known] / shortest[known])) if known.any() else None
     algorithm = algorithm_bandwidth(rate, 1.0) if rate is not None else None
-    factor = bus_factor(first.name, first.size or max(len(each.ranks) for each in members))
+    factor = bus_factor(first.name, first.size or _whole_job(summaries, members))
     late, share = _last_of(summaries, members)
     return CollectiveRow(
         name=first.name,
@@ -156,6 +156,13 @@ def _collective(summaries: Sequence[RankSummary], members: Sequence[Shared]) -> 
         late=late,
         late_share=share,
     )
+
+
+def _whole_job(summaries: Sequence[RankSummary], members: Sequence[Shared]) -> int:
+    """Ranks of a group whose size no trace says: all that are there, when those are the whole job; else not known."""
+    world = max((summary.world or 0 for summary in summaries), default=0)
+    there = max(len(each.ranks) for each in members)
+    return there if world <= there else 0
 
 
 def _last_of(summaries: Sequence[RankSummary], members: Sequence[Shared]) -> tuple[int | None, float]:

@@ -25,7 +25,7 @@ def render(report: Report) -> str:
     several = len(report.processes) > 1
     if several:
         lines += _titled(rank_table(report))
-        for table in rank_tables(report.ranks):
+        for table in rank_tables(report.ranks, len(report.processes)):
             lines += _titled(table)
     for process in report.processes[:MOST_RANKS]:
         lines += _process(process, several=several)

@@ -9,10 +9,12 @@ from steptime.ranks.comparison import CollectiveRow, RankComparison
 from steptime.report.device import SHOWN, Table
 
 
-def rank_tables(ranks: RankComparison | None) -> Iterator[Table]:
-    """Nothing for a single rank."""
+def rank_tables(ranks: RankComparison | None, shown: int) -> Iterator[Table]:
+    """Nothing for a single rank. shown: ranks that the document tells of one by one."""
     if ranks is None:
         return
+    if len(ranks.rows) > shown:
+        yield _waiting_least(ranks)
     if ranks.collectives:
         header = (
             "collective", "group", "ranks", "calls a step", "bytes", "transfer a step", "waiting a step",
@@ -25,6 +27,23 @@ def rank_tables(ranks: RankComparison | None) -> Iterator[Table]:
             for clock in ranks.clocks[:SHOWN]
         ]
         yield Table("Clocks of hosts", ("host", "offset to the first", "uncertainty", "collectives"), rows)
+
+
+def _waiting_least(ranks: RankComparison) -> Table:
+    """The ranks of a large job that wait least, which the others wait for."""
+    rows = [
+        (
+            row.name,
+            row.host,
+            format_duration(row.step),
+            format_duration(dict(zip(ranks.accounts, row.accounts, strict=True)).get("communication", 0.0)),
+            format_duration(row.waiting),
+            format_share(row.last),
+        )
+        for row in sorted(ranks.rows, key=lambda row: row.waiting)[:SHOWN]
+    ]
+    header = ("rank", "host", "step", "communicates", "waits for others", "of the waiting for it")
+    return Table(f"Ranks that wait least ({len(rows)} of {len(ranks.rows)})", header, rows)
 
 
 def _collective(row: CollectiveRow) -> tuple[str, ...]:
