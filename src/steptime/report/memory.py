@@ -162,11 +162,12 @@ def _grown(growth: Growth) -> str:
 
 
 def _kept(keeper: Keeper) -> str:
-    known = f"the {keeper.kind} {keeper.name}" if keeper.kind and keeper.name else "something that was not found"
-    where = f" grows at {place(keeper.source)}" if keeper.source is not None else " grows"
-    what = f"{keeper.tensors:.3g} tensors a step" if keeper.tensors >= 1 else "a running sum"
-    size = f" of {format_bytes(keeper.bytes)}" if keeper.bytes else ""
-    return f"{known}{where}: {what}{size}{', with their graph' if keeper.graph else ''}"
+    named = f"{keeper.kind} {keeper.name}" if keeper.kind and keeper.name else "something that was not found"
+    where = f" grows at {format_source(keeper.source)}" if keeper.source is not None else " grows"
+    size = f"{format_bytes(keeper.bytes)} in " if keeper.bytes else ""
+    count = f"{keeper.tensors:.3g} tensor{'s' if keeper.tensors > 1 else ''} a step"
+    graph = f", with {'their' if keeper.tensors > 1 else 'its'} graph" if keeper.graph else ""
+    return f"{named}{where}: {size}{count}{graph}" if keeper.tensors >= 1 else f"{named}{where}: a sum{graph}"
 
 
 def markdown(report: MemoryReport) -> str:

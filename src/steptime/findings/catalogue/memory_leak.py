@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from steptime.findings.case import Signal
 from steptime.findings.finding import Finding, Weight
-from steptime.findings.memory_signals import KeeperUse, MemoryUse
+from steptime.findings.memory_signals import KeeperUse
 from steptime.findings.rule import rule
 from steptime.findings.signals import Signals
 from steptime.quantities import format_bytes
@@ -35,15 +35,14 @@ def memory_leak(signals: Signals) -> Finding | None:
     if not use.grows or use.growth is None:
         return None
     growth = use.growth
-    kind = "Device" if use.allocated_peak is not None else "Process"
-    summary = (
-        f"{kind} memory grows by {format_bytes(growth.value)} a step "
-        f"({format_bytes(growth.low)} to {format_bytes(growth.high)}), {format_bytes(use.grown)} so far"
-    )
     keeper = use.keepers[0] if use.keepers else None
-    evidence = tuple(map(_told, use.keepers))
+    summary = f"Memory grows by {format_bytes(growth.value)} a step, {format_bytes(use.grown)} so far"
+    if keeper is not None and keeper.name:
+        summary += f": {keeper.kind} {keeper.name}"
+    interval = f"The growth lies between {format_bytes(growth.low)} and {format_bytes(growth.high)} a step."
+    evidence = (interval, *map(_told, use.keepers))
     source = keeper.source if keeper is not None else None
-    return memory_leak.finding(summary, _advice(keeper, use), source=source, evidence=evidence)
+    return memory_leak.finding(summary, _advice(keeper), source=source, evidence=evidence)
 
 
 def _told(keeper: KeeperUse) -> str:
@@ -52,7 +51,7 @@ def _told(keeper: KeeperUse) -> str:
     return f"{named} {kept}{', with their graphs of autograd' if keeper.graph else ''}."
 
 
-def _advice(keeper: KeeperUse | None, use: MemoryUse) -> str:
+def _advice(keeper: KeeperUse | None) -> str:
     if keeper is None:
         return "Nothing that Python keeps was seen to grow: look for buffers of extensions, loaders and loggers."
     name = keeper.name or "it"
