@@ -144,6 +144,25 @@ def test_gradients_are_exchanged_once_an_update_and_the_ranks_stay_together(tmp_
     assert all(each.exercised and each.detail.endswith(" of 46 backwards without an exchange") for each in told), told
 
 
+THREADS = """
+import json, torch
+torch.set_num_threads(3)
+model = torch.nn.Linear(4, 1)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+for step in range(20):
+    model(torch.ones(2, 4)).square().mean().backward()
+    optimizer.step()
+    print("SEEN " + json.dumps({"threads": torch.get_num_threads()}), flush=True)
+"""
+
+
+def test_a_job_that_sets_its_threads_itself_gets_the_number_of_the_change(tmp_path: Path) -> None:
+    arm = run(tmp_path, job(tmp_path, THREADS), change("threads", intra_op=1))  # as many as OMP_NUM_THREADS says
+    assert arm.seen[-1]["threads"] == 1
+    assert arm.change("threads").detail == "3 → 1"
+    assert arm.change("threads").exercised
+
+
 def test_what_finds_nothing_to_act_on_says_so(tmp_path: Path) -> None:
     arm = run(
         tmp_path,
@@ -152,6 +171,7 @@ def test_what_finds_nothing_to_act_on_says_so(tmp_path: Path) -> None:
         change("profiler-off"),
         change("dynamic-shapes"),
         change("autocast", dtype="float16", device="cuda"),
+        change("threads", intra_op=1),
     )
     details = {each.kind: each.detail for each in arm.process.changes if not each.exercised}
     assert details == {
@@ -159,6 +179,7 @@ def test_what_finds_nothing_to_act_on_says_so(tmp_path: Path) -> None:
         "profiler-off": "the job makes no profiler",
         "dynamic-shapes": "the job compiles nothing",
         "autocast": "the model is on cpu, not on cuda",
+        "threads": "there were 1 already",
     }
 
 

@@ -16,22 +16,24 @@ class Threads(Applier):
 
     def install(self) -> None:
         """Sets the number, and keeps the job from setting another; a loader's worker keeps its single thread."""
-        number = int(self.arguments["intra_op"])
+        self._number = number = int(self.arguments["intra_op"])
         before = torch.get_num_threads()
         original = torch.set_num_threads
-        if before == number:
-            self.refused(f"there were {number} already")
-            return
 
         def set_num_threads(count: int) -> None:
-            original(count if sys._getframe(1).f_globals.get("__name__") == WORKER else number)
+            if sys._getframe(1).f_globals.get("__name__") == WORKER:
+                original(count)
+                return
+            if count != number:
+                self.applied, self.detail = True, f"{count} → {number}"
+            original(number)
 
         torch.set_num_threads = set_num_threads
         original(number)
-        self.applied = True
-        self.detail = f"{before} → {number}"
+        self.applied = before != number
+        self.detail = f"{before} → {number}" if self.applied else f"there were {number} already"
 
     def border(self, steps: int) -> None:
         """Looks whether it holds."""
         if self.applied:
-            self.exercised = torch.get_num_threads() == int(self.arguments["intra_op"])
+            self.exercised = torch.get_num_threads() == self._number
