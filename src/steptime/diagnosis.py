@@ -9,7 +9,7 @@ from functools import partial
 from pathlib import Path
 
 from steptime._version import __version__
-from steptime.errors import NothingMeasuredError, RecordingError, UsageError
+from steptime.errors import NothingMeasuredError, RecordingError, TraceError, UsageError
 from steptime.excerpt.excerpt import Excerpt
 from steptime.excerpt.recorded import excerpt_of_process
 from steptime.excerpt.traced import excerpt_of_trace
@@ -21,6 +21,7 @@ from steptime.findings.memory_uses import with_memory
 from steptime.findings.rank_uses import beside, located
 from steptime.findings.regime import regime
 from steptime.findings.trace_case import look_at_trace
+from steptime.flight.read import is_dump
 from steptime.hardware.ceilings import FILE_NAME, known
 from steptime.hardware.ceilings import load as load_machine
 from steptime.hardware.datasheet import look_up
@@ -87,7 +88,7 @@ def diagnose_paths(
     folder = next((path for path in paths if Path(path).is_dir() and not is_traces(path)), None)
     if folder is not None:
         raise UsageError("several-recordings", f"{folder} is a recording among several paths: give one alone.")
-    found = gather(paths, max_size=max_size)
+    found = _gather(paths, max_size)
     if engine is not None or len(found.ranks) > DETAILED_RANKS:
         reduced = reduce_all(found.ranks, engine=engine or LOCAL, workers=workers, max_size=max_size, cache=cache)
         read = partial(read_rank, max_size=max_size, cache=cache)
@@ -104,6 +105,19 @@ def _with_trials(report: Report, folder: Path | None) -> Report:
         return replace(report, trials=trial_report(read_results(folder), str(folder)))
     except RecordingError as error:
         return replace(report, problems=(*report.problems, error.sentence))
+
+
+def _gather(paths: Sequence[str], max_size: int) -> Gathered:
+    try:
+        return gather(paths, max_size=max_size)
+    except TraceError:
+        if any(is_dump(Path(path)) for path in paths[:1] if Path(path).is_file()):
+            raise UsageError(
+                "flight-recorder-dump",
+                f"{paths[0]} is a dump of torch's flight recorder and no trace: steptime hang "
+                f"{' '.join(map(shlex.quote, paths))} says what hung.",
+            ) from None
+        raise
 
 
 def diagnose(recording: Recording, source: str) -> Report:

@@ -12,7 +12,8 @@ from typing import Any
 import pytest
 from flight.dumps import WORLD, entry, healthy, open_entry, write
 
-from steptime.errors import TraceError
+from steptime.diagnosis import diagnose_paths
+from steptime.errors import TraceError, UsageError
 from steptime.flight.read import is_dump, read_dump, read_dumps
 from steptime.flight.stall import Fault, Stall, counted_ranks
 from steptime.flight.tell import as_text, to_json
@@ -187,6 +188,15 @@ def test_two_dumps_of_one_rank_and_none_at_all_are_refused(tmp_path: Path) -> No
         read_dumps((str(folder),))
     with pytest.raises(TraceError, match="No dump"):
         read_dumps((str(tmp_path),))
+
+
+def test_diagnose_sends_those_who_give_it_a_dump_to_the_right_verb(tmp_path: Path) -> None:
+    folder = write(tmp_path / "dumps", healthy())
+    with pytest.raises(UsageError, match="steptime hang"):
+        diagnose_paths((str(folder / "nccl_trace_rank_0"),))
+    write(tmp_path / "json", healthy(), as_json=True)
+    with pytest.raises(UsageError, match="steptime hang"):
+        diagnose_paths((str(tmp_path / "json" / "rank_0.json"),))
 
 
 @pytest.mark.parametrize(

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import sys
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -66,3 +68,14 @@ def test_all_ranks_take_the_step_that_the_first_one_names(tmp_path: Path) -> Non
 def test_a_garbled_agreement_leaves_a_rank_to_itself(tmp_path: Path, garbage: str) -> None:
     (tmp_path / "profile-1.json").write_text(garbage)
     assert agree(str(tmp_path), 1, 20, SECOND, 3, True) == Agreed(24, 3, True)
+
+
+def test_a_process_group_that_is_up_says_more_than_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As under torch.multiprocessing.spawn, which tells its ranks nothing."""
+    group = SimpleNamespace(
+        is_available=lambda: True, is_initialized=lambda: True, get_rank=lambda: 2, get_world_size=lambda: 4
+    )
+    monkeypatch.setitem(sys.modules, "torch.distributed", group)
+    assert place() == Place(2, None, 4)
+    group.is_initialized = lambda: False
+    assert place() == Place()
