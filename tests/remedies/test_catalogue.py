@@ -27,6 +27,8 @@ from steptime.findings.case import (
 )
 from steptime.findings.catalogue import CATALOGUE as RULES
 from steptime.findings.examine import examine
+from steptime.findings.finding import Finding, Weight
+from steptime.findings.memory_signals import MemoryUse
 from steptime.quantities import SourceLine
 from steptime.remedies.catalogue import CATALOGUE
 from steptime.remedies.pages import find_remedy
@@ -333,6 +335,19 @@ def test_activations_are_computed_again_only_where_memory_stalls() -> None:
     full = replace(CUDA, allocations=(replace(STALLS[0], name="cudaFree"),))
     assert change(only("RM601", full)) == Change("checkpointing")
     assert options("RM601", replace(CUDA, allocations=STALLS)) == options("RM601", CUDA) == ()
+
+
+def test_memory_that_is_short_gets_advice_and_no_trial() -> None:
+    case = replace(CUDA, memory=MemoryUse("cuda", peak=78 << 30, capacity=80 << 30))
+    note = Finding("ST704", "memory-near-capacity", Weight.NOTE, "It is nearly full.", "Use less.")
+    (proposal,) = propose(case, (note,))
+    assert proposal.remedy.code == "RM601"
+    assert proposal.advice_only
+    assert proposal.option.advice == "activation checkpointing would take less memory."
+    roomy = replace(case, memory=MemoryUse("cuda", peak=8 << 30, capacity=80 << 30))
+    assert propose(roomy, (note,)) == ()
+    fragmented = replace(note, code="ST703", name="memory-fragmentation")
+    assert [each.remedy.code for each in propose(case, (fragmented,))] == ["RM403"]
 
 
 # -- several ranks ---------------------------------------------------------------------------------------------------

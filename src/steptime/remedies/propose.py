@@ -15,13 +15,17 @@ UNKNOWN = 0.25
 """Of the time at stake: what a remedy without a model is taken to gain when they are put in order; nobody is told."""
 
 
+MEMORY_NOTES = frozenset({"ST703", "ST704", "ST705"})
+"""Notes about memory: no time is at stake that a trial could win, so that what answers them is advice."""
+
+
 def propose(case: Case, findings: Sequence[Finding], remedies: Sequence[Remedy] = CATALOGUE) -> tuple[Proposal, ...]:
     """The proposals for a case, best first; those that only the user can apply come last.
 
     No saving is predicted beyond the time at stake of the findings that a remedy answers (Amdahl's ceiling), nor one
     beyond the step.
     """
-    found = [finding for finding in findings if finding.weight is Weight.FINDING]
+    found = [finding for finding in findings if finding.weight is Weight.FINDING or finding.code in MEMORY_NOTES]
     made = [each for remedy in remedies for each in _proposals(remedy, case, found)]
     return tuple(sorted(made, key=lambda each: (each.advice_only, -_worth(each))))
 
@@ -41,6 +45,8 @@ def _proposals(remedy: Remedy, case: Case, findings: Sequence[Finding]) -> list[
 
 def _placed(option: Option, finding: Finding, step: float) -> Option:
     """Advice gets the finding's line where it has none of its own, and says what a perfect fix could bring."""
+    if finding.code in MEMORY_NOTES:
+        return replace(option, changes=(), saving=None, advice=f"{option.label} would take less memory.")
     if option.changes or not option.advice:
         return option
     edit = option.edit

@@ -12,9 +12,11 @@ for block in self.blocks:
     x = checkpoint(block, x, use_reentrant=False)"""
 FREES = "Free"
 """In the name of a call to the driver: memory was given back in order to be asked for again, so it is nearly full."""
+NEARLY = 0.9
+"""Of the device's memory: little is left for a larger batch."""
 
 
-@remedy("RM601", "activation-checkpointing", addresses={"ST306"}, promise=Promise.SAME_BITS, risk=4)
+@remedy("RM601", "activation-checkpointing", addresses={"ST306", "ST704", "ST705"}, promise=Promise.SAME_BITS, risk=4)
 def activation_checkpointing(case: Case) -> Option | None:
     """Activations computed again instead of kept
 
@@ -35,6 +37,8 @@ def activation_checkpointing(case: Case) -> Option | None:
     """
     if case.recompute is not None or not case.step.device.startswith("cuda"):
         return None
-    if not any(FREES in use.name for use in case.allocations):
+    memory = case.memory
+    full = memory is not None and bool(memory.retries or (memory.capacity and memory.peak > NEARLY * memory.capacity))
+    if not full and not any(FREES in use.name for use in case.allocations):
         return None
     return Option("activation checkpointing", (Change("checkpointing"),), None, Snippet(EXAMPLE))

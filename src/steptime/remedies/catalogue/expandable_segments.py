@@ -13,7 +13,7 @@ UNCACHED = 100.0
 LIKELY = 0.5
 
 
-@remedy("RM403", "expandable-segments", addresses={"ST306"}, promise=Promise.SAME_BITS, risk=1)
+@remedy("RM403", "expandable-segments", addresses={"ST306", "ST703", "ST705"}, promise=Promise.SAME_BITS, risk=1)
 def expandable_segments(case: Case) -> Option | None:
     """Device memory in segments that grow
 
@@ -32,7 +32,7 @@ def expandable_segments(case: Case) -> Option | None:
         When tensors are shared between processes by their handles (older versions of torch refuse that).
     """
     settings = case.settings
-    if not case.step.device.startswith("cuda") or not case.allocations:
+    if not case.step.device.startswith("cuda") or not (case.allocations or case.memory is not None):
         return None
     if sum(use.calls for use in case.allocations) >= UNCACHED:
         return None
