@@ -102,9 +102,9 @@ def test_a_derivative_that_is_infinite_has_the_line_of_its_forward(steptime: Ste
     assert {path.name: path.read_bytes() for path in job.iterdir() if path.is_file()} == before
 
 
-@pytest.mark.parametrize("reader", [pytest.param("frameworks.py", id="workers")])
-def test_a_broken_sample_is_named_by_its_index(reader: str, steptime: Steptime, job: Path) -> None:
-    found = account_of(steptime, reader, "workers")
+@pytest.mark.slow
+def test_a_broken_sample_that_a_worker_has_read_is_named_by_its_index(steptime: Steptime, job: Path) -> None:
+    found = account_of(steptime, "frameworks.py", "workers")
     assert found["cause"]["name"] == "bad-batch"
     assert found["origin"]["samples"] == [37]
     assert found["batch"]["samples_not_finite"] == [37]
@@ -119,6 +119,30 @@ def test_the_rank_that_made_it_is_named(steptime: Steptime, job: Path) -> None:
     assert found["ranks"] == 2
     assert found["rank"] == 1
     check(found, "distributed", "infinite-derivative", 7, "backward")
+
+
+DOCUMENT = (ROOT / "docs" / "nan.md").read_text(encoding="utf-8")
+CASES = re.findall(r"```sh\nsteptime nan -- python (examples/\S+)\n```\n+```text\n(.*?)```", DOCUMENT, re.DOTALL)
+
+
+@pytest.mark.parametrize(("script", "account"), CASES, ids=[Path(script).stem for script, _ in CASES])
+def test_the_document_shows_what_is_printed(script: str, account: str, steptime: Steptime, tmp_path: Path) -> None:
+    (tmp_path / "work" / "examples").mkdir(parents=True)
+    shutil.copy(ROOT / script, tmp_path / "work" / script)
+    ended = steptime("nan", "-q", "--", sys.executable, script)
+    assert ended.returncode == 1
+    told = ended.stderr.replace(f"{tmp_path}/work/", "").replace(sys.executable, "python")
+    assert essential(told) == essential(account)
+
+
+def essential(account: str) -> list[str]:
+    """Without what rounding, and the time that a step takes, decide: ranges, rows and norms."""
+    left_out = ("  from ", "  made ", "  held ", "  then ", "Gradient norm", "Overflow-skipped")
+    return [line for line in account.splitlines() if not line.startswith(left_out)]
+
+
+def test_the_document_has_two_cases() -> None:
+    assert len(CASES) == 2
 
 
 HEALTHY = ["attention_mask", "harmless_infinity", "log_of_mask", "ignored_in_part", "square_root"]

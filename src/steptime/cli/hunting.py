@@ -78,7 +78,8 @@ class Hunt:
             instrumented = self._instrument(watched, sign)
         account = trace_back(self._job, watched.processes, instrumented)
         seconds = (time.time_ns() - watched.started) / 1e9
-        account = replace(account, seconds=seconds, notes=(*account.notes, *self._remarks(account, sign)))
+        notes = (*account.notes, *self._remarks(account, sign))
+        account = replace(account, seconds=seconds, directory=str(Path.cwd()), notes=notes)
         outcome = watched.outcome
         if account.trigger is None and outcome is not None:
             self._nothing(outcome, watched.processes)

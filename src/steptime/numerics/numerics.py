@@ -137,7 +137,7 @@ class Cause:
 
 @dataclass(frozen=True, slots=True)
 class NonFinite:
-    """The account of one job. trigger: None where all stayed finite. reproduced: whether the instrumented run came to
+    """The account of one job. directory: that it ran in. trigger: None where all stayed finite. reproduced: whether the instrumented run came to
     it; origin and cause are None where not. growth: (step, gradient norm) of the last steps. ranks: processes that
     trained. rank: the one that it was born on."""
 
@@ -155,6 +155,7 @@ class NonFinite:
     bad_gradients: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
     seconds: float = 0.0
+    directory: str = ""
     format_version: int = FORMAT_VERSION
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shlex
+from dataclasses import replace
 
 from steptime.numerics.formats import count, listed, plain_number
 from steptime.numerics.numerics import Birth, NonFinite, Number, Trigger, ValueRange, Where, value_of
@@ -49,10 +50,10 @@ def _origin(account: NonFinite) -> list[str]:
     birth = account.origin
     if birth is None:
         return _not_reproduced(account)
-    lines = ["", f"Born:    {_born(birth)}", *_lines_of(birth)]
+    lines = ["", f"Born:    {_born(birth)}", *_lines_of(birth, account.directory)]
     lines += [f"  from   {_range(each)}" for each in birth.inputs[:MOST_RANGES]]
     made = "made" if birth.kind == "operator" else "held"
-    lines += [f"  {made}   {_range(each)}{_rows(birth)}" for each in birth.outputs[:1]]
+    lines += [f"  {made}   {_range(replace(each, zeros=0))}{_rows(birth)}" for each in birth.outputs[:1]]
     if birth.became_nan is not None:
         lines.append(f"  then   NaN in {_place(birth.became_nan)}")
     return lines
@@ -72,12 +73,17 @@ def _born(birth: Birth) -> str:
     return f"step {birth.step}: {what} the {phase}{of}{module}"
 
 
-def _lines_of(where: Where) -> list[str]:
+def _lines_of(where: Where, directory: str) -> list[str]:
+    """Paths below the job's folder are told from there."""
     site, caller = (where.forward_site, where.forward_caller) if where.forward_site else (where.site, where.caller)
     if site is None:
         return []
-    lines = [f"  {site.file}:{site.line}, in {site.function}", f"      {one_line(site.text)}"]
-    return lines if caller is None else [*lines, f"  called at {caller.file}:{caller.line}   {one_line(caller.text)}"]
+    file = site.file.removeprefix(f"{directory}/")
+    lines = [f"  {file}:{site.line}, in {site.function}", f"      {one_line(site.text)}"]
+    if caller is None:
+        return lines
+    outer = caller.file.removeprefix(f"{directory}/")
+    return [*lines, f"  called at {outer}:{caller.line}   {one_line(caller.text)}"]
 
 
 def _place(where: Where) -> str:
@@ -103,8 +109,8 @@ def _range(values: ValueRange) -> str:
 def _rows(birth: Birth) -> str:
     if not birth.rows or not birth.outputs or len(birth.rows) >= (birth.outputs[0].shape or (0,))[0]:
         return ""
-    samples = f" = samples {listed(birth.samples)}" if birth.samples else ""
-    return f"; rows {listed(birth.rows)}{samples}"
+    samples = f" = sample{'s' * (len(birth.samples) > 1)} {listed(birth.samples)}" if birth.samples else ""
+    return f"; row{'s' * (len(birth.rows) > 1)} {listed(birth.rows)}{samples}"
 
 
 def _not_reproduced(account: NonFinite) -> list[str]:
