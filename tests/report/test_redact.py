@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
+from timelines import with_trials
 
 from steptime.findings.case import KernelUse
 from steptime.quantities import SourceLine
@@ -68,3 +69,16 @@ def test_what_is_no_source_stays_as_it_was(leaky: Report) -> None:
 @pytest.mark.parametrize("sentence", ["12 TFLOP/s and 3 GB/s", "img/s or tokens/s", "a 50/50 chance", "n/a"])
 def test_a_slash_makes_no_path(report: Report, sentence: str) -> None:
     assert without_sources(replace(report, problems=(sentence,))).problems == (sentence,)
+
+
+def test_a_trials_patch_and_what_the_job_said_go(report: Report) -> None:
+    known = with_trials(report).trials
+    assert known is not None
+    arms = tuple(replace(arm, sentence="Traceback: secret = hunter2()") for arm in known.arms)
+    told = replace(known, arms=arms, diff="-secret = 1\n", folder="/home/ada/runs/t", command="python /home/ada/x.py")
+    trials = without_sources(replace(report, trials=told)).trials
+    assert trials is not None
+    assert trials.diff == ""
+    assert [arm.sentence for arm in trials.arms if arm.verdict == "failed"] == [""]
+    assert (trials.folder, trials.command) == ("t", "python x.py")
+    assert trials.arms[0].speed == known.arms[0].speed

@@ -9,6 +9,7 @@ from typing import Any, TypeVar
 
 from steptime.quantities import SourceLine, format_source
 from steptime.report.report import Report
+from steptime.report.trials import TrialReport
 
 LEFT_OUT = "…"
 _SHORTEST = 5
@@ -32,7 +33,16 @@ def without_sources(report: Report) -> Report:
         source=_names(report.source),
         next_command=_names(report.next_command),
         environment=replace(cleaned.environment, command=_names(report.environment.command)),
+        trials=_without_patch(cleaned.trials, report.trials),
     )
+
+
+def _without_patch(cleaned: TrialReport | None, trials: TrialReport | None) -> TrialReport | None:
+    """Without the diff, which is source, and without what the job itself said as it failed."""
+    if cleaned is None or trials is None:
+        return None
+    arms = tuple(replace(arm, sentence="" if arm.verdict == "failed" else arm.sentence) for arm in cleaned.arms)
+    return replace(cleaned, diff="", arms=arms, folder=_names(trials.folder), command=_names(trials.command))
 
 
 def _sources(value: object) -> Iterator[SourceLine]:
