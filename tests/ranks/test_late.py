@@ -13,7 +13,7 @@ from steptime.ranks.bandwidth import bus_factor
 from steptime.ranks.compare import compare, telling
 from steptime.ranks.comparison import LateRank, RankComparison
 from steptime.ranks.late import by_chance, tail_of_student
-from steptime.ranks.summary import MOST_BLOCKS, MOST_CALLS, Series, blocks, kept_calls, widened
+from steptime.ranks.summary import MOST_BLOCKS, MOST_CALLS, RankSummary, Series, blocks, kept_calls, widened
 
 STEPS = 5
 
@@ -157,6 +157,31 @@ def test_a_job_whose_ranks_trace_in_part_is_compared_by_the_table_of_steps() -> 
     assert comparison is not None
     assert comparison.late is not None
     assert comparison.late.ranks == (2,)
+
+
+def test_ranks_that_profiled_other_steps_are_compared_on_those_that_all_have() -> None:
+    work = even(3, 6)
+    work[1, :, 0] += 12 * MS
+    whole = job(work)
+    early = tuple(range(40, 45))
+
+    def window(rank: int, first: int, numbers: tuple[int, ...]) -> RankSummary:
+        (each,) = whole[rank].exchanges
+        mine = slice(CALLS * first, CALLS * (first + 5))
+        columns = {name: getattr(each, name)[mine] for name in ("begin", "duration", "bytes")}
+        cut = replace(each, calls=5 * CALLS, step=np.repeat(np.arange(5), CALLS), **columns)
+        return replace(whole[rank], exchanges=(cut,), numbers=numbers, steps=5)
+
+    same = compare([window(0, 0, early), window(1, 0, early), window(2, 1, tuple(range(41, 46)))])
+    assert same is not None
+    assert "4 of them are compared" in same.notes[0]
+    assert same.late is not None
+    assert same.late.ranks == (1,)
+    (row,) = same.collectives
+    assert row.transfer == pytest.approx(CALLS * TRANSFER, rel=1e-6)  # each is laid beside itself
+    none = compare([window(0, 0, (1, 2, 3, 4, 5)), window(1, 0, (11, 12, 13, 14, 15))])
+    assert none is not None
+    assert none.collectives == ()
 
 
 def test_bus_bandwidth_follows_the_factors_of_nccl_tests() -> None:

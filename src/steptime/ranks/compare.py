@@ -13,7 +13,7 @@ from steptime.ranks.bandwidth import algorithm_bandwidth, bus_factor
 from steptime.ranks.clocks import clocks
 from steptime.ranks.comparison import CollectiveRow, RankComparison, RankRow
 from steptime.ranks.late import Waiting, find_late
-from steptime.ranks.matching import Shared, match
+from steptime.ranks.matching import Shared, match, on_common_steps
 from steptime.ranks.replaying import Chain, blamed, chain
 from steptime.ranks.series import late_series, waiting_in_series
 from steptime.ranks.summary import RankSummary
@@ -32,7 +32,8 @@ def compare(summaries: Sequence[RankSummary]) -> RankComparison | None:
     ordered = sorted(summaries, key=lambda summary: summary.rank)
     if len(ordered) < 2:
         return None
-    shared, notes = match(ordered)
+    ordered, others = on_common_steps(ordered)
+    shared, uneven = match(ordered)
     links = chain(shared, _origins(ordered, shared))
     watched = waiting_in_series(ordered)
     waiting = _waiting(ordered, shared, links, all_of_them=watched is None) or watched
@@ -45,7 +46,7 @@ def compare(summaries: Sequence[RankSummary]) -> RankComparison | None:
         late=find_late(ordered, waiting, links, series, watched) if waiting is not None else None,
         series=series,
         clocks=clocks(ordered, shared),
-        notes=notes,
+        notes=(*others, *uneven),
         world=world or None,
     )
 

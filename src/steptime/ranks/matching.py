@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import numpy.typing as npt
@@ -50,6 +50,36 @@ class Shared:
         """(m, k) ns."""
         end: Int64 = self.begin + self.duration
         return end
+
+
+def on_common_steps(summaries: Sequence[RankSummary]) -> tuple[list[RankSummary], tuple[str, ...]]:
+    """The same with the collectives of those steps only that all ranks profiled, where their recordings number them: a
+    rank that was ready too late profiled others. A sentence where some were left out."""
+    known = [set(summary.numbers) for summary in summaries if summary.exchanges and summary.numbers]
+    if len(known) < 2 or all(each == known[0] for each in known):
+        return list(summaries), ()
+    common = np.array(sorted(set.intersection(*known)), np.int64)
+    trimmed = [_trimmed(summary, common) if summary.numbers else summary for summary in summaries]
+    return trimmed, (f"The ranks did not all profile the same steps: {len(common)} of them are compared.",)
+
+
+def _trimmed(summary: RankSummary, common: Int64) -> RankSummary:
+    numbers = np.array(summary.numbers, np.int64)
+    exchanges = tuple(_of_steps(each, numbers, common) for each in summary.exchanges if each.calls == len(each.step))
+    kept = tuple(each for each in exchanges if each.calls)
+    return replace(summary, exchanges=kept, steps=max(1, len(common)), numbers=tuple(common.tolist()))
+
+
+def _of_steps(exchange: Exchange, numbers: Int64, common: Int64) -> Exchange:
+    mine = np.isin(numbers[exchange.step], common)
+    return replace(
+        exchange,
+        calls=int(mine.sum()),
+        step=np.searchsorted(common, numbers[exchange.step[mine]]),
+        begin=exchange.begin[mine],
+        duration=exchange.duration[mine],
+        bytes=exchange.bytes[mine],
+    )
 
 
 def match(summaries: Sequence[RankSummary]) -> tuple[tuple[Shared, ...], tuple[str, ...]]:

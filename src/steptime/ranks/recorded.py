@@ -25,13 +25,12 @@ def summarise_process(process: Process, layout: Layout, account: RecordedAccount
     """A process with at least one steady step. Its rank is 0 where nothing says it."""
     window = _window(account)
     exchanges: tuple[Exchange, ...] = ()
-    walls, numbers = np.zeros(0, np.int64), np.zeros(0, np.int64)
+    numbers = np.zeros(0, np.int64)
     steps = layout.timeline.steps
     if window is not None:
         borders = window.borders
         reached = reach(window.trace, borders) if has_kernels(window.trace) else borders
         exchanges = exchanges_of(window.trace, link(window.trace, borders), reached)
-        walls = borders[:, 1] - borders[:, 0]
         numbers = np.searchsorted(steps.end, borders[:, 1] - window.shift)
     ledger, facts = account.ledger, process.facts
     rank = facts.rank if facts.rank is not None else 0
@@ -39,11 +38,10 @@ def summarise_process(process: Process, layout: Layout, account: RecordedAccount
         rank=rank,
         name=f"rank {rank}",
         host=facts.host,
-        steps=max(1, len(walls)),
+        steps=max(1, len(numbers)),
         step=float(ledger.wall.mean()),
         accounts=tuple(ledger.entries.mean(axis=0).tolist()),
         exchanges=exchanges,
-        walls=walls,
         numbers=tuple(numbers.tolist()),
         flops=sum(operator.flops or 0.0 for operator in account.operators),
         series=_series(layout, window, exchanges),

@@ -48,7 +48,6 @@ def summarise(
         step=float(ledger.wall.mean()),
         accounts=tuple(ledger.entries.mean(axis=0).tolist()),
         exchanges=exchanges_of(trace, link(trace, borders), windows),
-        walls=windows[:, 1] - windows[:, 0],
         numbers=numbers,
         flops=flops,
         series=series,

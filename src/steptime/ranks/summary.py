@@ -63,7 +63,7 @@ class Series:
 class RankSummary:
     """rank, name, host: who. steps: that the times are of; step: mean ns. accounts: ns per step, by the numbers of
     `ledger.Account`. numbers: of the steps in the job, where the recording knows them, () otherwise. flops: per step,
-    0 where not known. exchanges: what it exchanged in its profiled steps, `walls`: (n,) ns of those. series: of a
+    0 where not known. exchanges: what it exchanged in its profiled steps. series: of a
     recording. world: ranks of the whole job."""
 
     rank: int
@@ -73,7 +73,6 @@ class RankSummary:
     step: float
     accounts: tuple[float, ...]
     exchanges: tuple[Exchange, ...] = ()
-    walls: Int64 | None = None
     numbers: tuple[int, ...] = ()
     flops: float = 0.0
     series: Series | None = None

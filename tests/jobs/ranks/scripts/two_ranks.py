@@ -27,7 +27,7 @@ class Samples(Dataset):
 
 
 def audit(model):
-    return sum(len(repr(value)) for value in model.state_dict()["module.0.weight"][:24].tolist())  # fault: host
+    return sum(len(repr(value)) for value in model.state_dict()["module.0.weight"][:192].tolist())  # fault: host
 
 
 def main():
