@@ -65,7 +65,8 @@ def _row(summary: RankSummary, waiting: Waiting | None, index: int) -> RankRow:
 
 
 def _origins(summaries: Sequence[RankSummary], shared: Sequence[Shared]) -> Int64:
-    """When each rank's steps began: what its first collective began, less than a step before."""
+    """Where each rank's time is counted from: the end of its first collective, which is one moment on all that shared
+    it. What came before that one is not in the replay."""
     origins = np.full(len(summaries), np.iinfo(np.int64).max)
     for each in shared:
         if each.begin.shape[1]:

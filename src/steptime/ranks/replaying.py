@@ -23,7 +23,7 @@ NONE = -1
 @dataclass(frozen=True, slots=True, eq=False)
 class Chain:
     """All collectives in one order that suits all ranks. members: (m,) ranks of each; begin, end: (m,) ns, on each
-    rank's own clock since its first step began. before: (m,) number of the collective that was the last to end on the
+    rank's own clock since its origin. before: (m,) number of the collective that was the last to end on the
     rank before this one began, -1 for none. step: of each."""
 
     members: tuple[Int64, ...]
@@ -35,7 +35,7 @@ class Chain:
 
 
 def chain(shared: Sequence[Shared], origins: Int64) -> Chain:
-    """origins: (ranks,) ns, when each rank's first step began."""
+    """origins: (ranks,) ns, one moment of the job on each rank's own clock."""
     calls = [
         (int(np.median(each.end[:, k] - origins[each.ranks])), each, k)
         for each in shared
