@@ -53,6 +53,7 @@ def test_worker_processes_give_the_same_report_as_none(fleet: Path) -> None:
     assert json.render(several) == json.render(alone)
 
 
+@pytest.mark.slow
 def test_a_real_ray_gives_the_same_report_as_the_local_engine(fleet: Path) -> None:
     pytest.importorskip("ray")
     alone = diagnose_paths((str(fleet),), cache=False, engine="local", workers=1)
