@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import fields
+
 import numpy as np
 import numpy.typing as npt
 
 from steptime.memory.history import BEFORE, Extents, Failure, History, Int64, Lives, SegmentEvents
-from steptime.snapshots.snapshot import NO_STACK, Action, Snapshot, State
+from steptime.snapshots.snapshot import NO_STACK, Action, Events, Snapshot, State
 
 ROUNDING = 512
 """Bytes: the CUDA caching allocator hands out multiples of it (kMinBlockSize, c10/cuda/CUDACachingAllocator.h)."""
@@ -21,16 +23,15 @@ def histories(snapshot: Snapshot) -> tuple[History, ...]:
 
 
 def _history(snapshot: Snapshot, device: int) -> History:
-    events = snapshot.events
-    rows = np.flatnonzero(events.device == device)
-    action = events.action[rows]
+    events = _of_device(snapshot.events, device)
+    action = events.action
     segments = np.flatnonzero(snapshot.segments.device == device)
     extents = Extents(
         snapshot.segments.address[segments],
         snapshot.segments.size[segments],
         snapshot.segments.large[segments].astype(bool),
     )
-    lives, disagreements = _lives(snapshot, rows, segments)
+    lives, disagreements = _lives(snapshot, events, segments)
     problems = list(snapshot.problems)
     if disagreements and not snapshot.truncated:
         problems.append(
@@ -42,54 +43,66 @@ def _history(snapshot: Snapshot, device: int) -> History:
         kind="snapshot",
         lives=lives,
         stacks=snapshot.stacks,
-        time=events.time[rows],
-        stack=events.stack[rows],
-        reserved=_reserved(action, events.size[rows], int(extents.size.sum())),
+        time=events.time,
+        stack=events.stack,
+        reserved=_reserved(action, events.size, int(extents.size.sum())),
         complete=True,
-        failures=_failures(snapshot, rows, action),
+        failures=_failures(events),
         extents=extents,
-        segment_events=_segment_events(snapshot, rows, action),
+        segment_events=_segment_events(events),
         settings=snapshot.settings,
         problems=tuple(problems),
     )
+
+
+def _of_device(events: Events, device: int) -> Events:
+    """The events of one device; without copies where there is only one."""
+    mine = events.device == device
+    if mine.all():
+        return events
+    return Events(**{field.name: getattr(events, field.name)[mine] for field in fields(Events)})
 
 
 def _reserved(action: npt.NDArray[np.int8], size: Int64, at_end: int) -> Int64:
     """Backwards from the end, where it is known."""
     grows = (action == Action.SEGMENT_ALLOC) | (action == Action.SEGMENT_MAP)
     shrinks = (action == Action.SEGMENT_FREE) | (action == Action.SEGMENT_UNMAP)
-    change = np.where(grows, size, 0) - np.where(shrinks, size, 0)
-    after = at_end - (change.sum() - np.cumsum(change))
-    return np.concatenate(([at_end - change.sum()], after)).astype(np.int64)
+    reserved = np.zeros(len(size) + 1, np.int64)
+    np.cumsum(np.where(grows, size, np.where(shrinks, -size, 0)), out=reserved[1:])
+    reserved += at_end - reserved[-1]
+    return reserved
 
 
-def _segment_events(snapshot: Snapshot, rows: Rows, action: npt.NDArray[np.int8]) -> SegmentEvents:
-    index = np.flatnonzero((action >= Action.SEGMENT_ALLOC) & (action <= Action.SEGMENT_UNMAP))
-    mine = rows[index]
-    return SegmentEvents(index, action[index], snapshot.events.address[mine], snapshot.events.size[mine])
+def _segment_events(events: Events) -> SegmentEvents:
+    index = np.flatnonzero((events.action >= Action.SEGMENT_ALLOC) & (events.action <= Action.SEGMENT_UNMAP))
+    return SegmentEvents(index, events.action[index], events.address[index], events.size[index])
 
 
-def _failures(snapshot: Snapshot, rows: Rows, action: npt.NDArray[np.int8]) -> tuple[Failure, ...]:
-    events, failed = snapshot.events, np.flatnonzero(action == Action.OUT_OF_MEMORY)
-    columns = (failed, events.size[rows[failed]], events.address[rows[failed]], events.stack[rows[failed]])
+def _failures(events: Events) -> tuple[Failure, ...]:
+    failed = np.flatnonzero(events.action == Action.OUT_OF_MEMORY)
+    columns = (failed, events.size[failed], events.address[failed], events.stack[failed])
     return tuple(Failure(*values) for values in zip(*(column.tolist() for column in columns), strict=True))
 
 
-def _lives(snapshot: Snapshot, rows: Rows, segments: Rows) -> tuple[Lives, int]:
+def _by_address(events: Events) -> Int64:
+    """Events of blocks, by address and in the order of time."""
+    mine = np.flatnonzero((events.action >= Action.ALLOC) & (events.action <= Action.FREE_COMPLETED))
+    return mine[np.argsort(events.address[mine], kind="stable")]
+
+
+def _lives(snapshot: Snapshot, events: Events, segments: Rows) -> tuple[Lives, int]:
     """The lives on one device, and how many blocks the history and the segments tell differently.
 
     Events of one address follow each other as alloc, free requested, free completed; sorted by address and time, each
     life is up to three neighbours.
     """
-    events, count = snapshot.events, len(rows)
-    action = events.action[rows]
-    mine = np.flatnonzero((action >= Action.ALLOC) & (action <= Action.FREE_COMPLETED))
-    order = mine[np.lexsort((mine, events.address[rows[mine]]))]
-    address, kind = events.address[rows[order]], action[order]
+    count, order = len(events), _by_address(events)
+    address, kind = events.address[order], events.action[order]
     first = np.ones(len(order), bool)  # the first event of a life
     first[1:] = (address[1:] != address[:-1]) | (kind[1:] <= kind[:-1])
     starts = np.flatnonzero(first)
-    life = np.cumsum(first) - 1
+    life = np.cumsum(first, dtype=np.int32) - 1
+    del address
     begun = kind[starts] == Action.ALLOC
     born = np.where(begun, order[starts], BEFORE)
     freed = np.flatnonzero(kind != Action.ALLOC)
@@ -99,18 +112,19 @@ def _lives(snapshot: Snapshot, rows: Rows, segments: Rows) -> tuple[Lives, int]:
     released = np.full(len(starts), count, np.int64)
     released[life[completed]] = order[completed]
     ended = died < count
-    stack, ended_by = events.stack[rows], np.full(len(starts), NO_STACK, np.int32)
-    ended_by[ended] = stack[died[ended]]
+    ended_by = np.full(len(starts), NO_STACK, np.int32)
+    ended_by[ended] = events.stack[died[ended]]
     at_start = order[starts]
-    size = events.size[rows][at_start]
+    del order, life, kind, first, freed, completed, ended
+    size = events.size[at_start]
     lives = Lives(
         born=born,
         died=died,
         released=np.maximum(released, died),
         size=size,
         taken=-(-size // ROUNDING) * ROUNDING,
-        address=events.address[rows][at_start],
-        stack=np.where(begun, stack[at_start], NO_STACK).astype(np.int32),
+        address=events.address[at_start],
+        stack=np.where(begun, events.stack[at_start], NO_STACK).astype(np.int32),
         ended_by=ended_by,
     )
     return _with_blocks(snapshot, lives, segments, count)

@@ -132,7 +132,7 @@ class _Looks:
 
     def _between(self, marked: Bool, after: Int64, until: Int64) -> Bool:
         """Whether a marked event lies in (after, until]."""
-        total = np.concatenate(([0], np.cumsum(marked)))
+        total = np.concatenate(([0], np.cumsum(marked, dtype=np.int32)), dtype=np.int32)
         upper = np.minimum(until, self.count - 1) + 1
         found: Bool = total[np.maximum(upper, 0)] > total[np.minimum(after + 1, self.count)]
         return found

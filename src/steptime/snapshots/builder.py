@@ -180,6 +180,7 @@ class Builder:
         rest = np.full(self.events - len(device), max(0, len(lengths)), np.int32)
         orphans = len(self._blocks["size"]) - self._blocks_closed
         self._blocks["segment"].extend([-1] * orphans)  # of a segment that the end of the file cut off
+        self._stacks.clear()
         return Snapshot(
             path=path,
             size=size,
