@@ -231,6 +231,14 @@ def test_a_compiled_model_is_a_setting_of_its_own() -> None:
     assert (setting.name, setting.before, setting.after) == ("compiled functions", "1", "2")
 
 
+def test_a_model_that_is_no_longer_compiled_explains_its_computing() -> None:
+    compilation = CompilationUse(SourceLine("train.py", 3, "forward"), 5_000_000, False)
+    before = with_case(stored("quiet-1"), compilations=(compilation,))
+    comparison = compared(before, longer_by(stored("quiet-2"), "compute", 20 * MS))
+    assert comparison.cause.setting == "compiled functions"
+    assert [(each.before, each.after) for each in comparison.settings] == [("1", "0")]
+
+
 def test_batches_of_another_size_are_compared_by_the_sample() -> None:
     before = stored("quiet-1")
     loader = case_of(before).loader

@@ -14,8 +14,6 @@ ABSENT = "–"
 """A value that one side has and the other has not."""
 KINDS = ("code", "loader", "batch", "model", "flag", "software", "machine")
 """In the order in which a person can do something about them."""
-UNIMPORTANT = frozenset({"steptime"})
-"""What may change what is told, but not the job."""
 _FACTS = {WORKERS: "loader", "model": "model", "usable CPUs": "machine", "devices in the machine": "machine",
           "world size": "machine"}  # fmt: skip
 
@@ -53,7 +51,7 @@ def _values(report: Report) -> Iterator[tuple[Key, str]]:
     if formats:
         yield ("model", "number formats of the kernels"), ", ".join(formats)
     compiled = {(use.source.file, use.source.line) for use in case.compilations}
-    if compiled:
+    if compiled or case.step.mode != "trace":  # the watch would have seen them
         yield ("model", "compiled functions"), str(len(compiled))
 
 
