@@ -1,21 +1,31 @@
 """The job of `overhead.py`: run under steptime, it takes the watch off and on in turns and prints what steps cost.
 
 argv: target step in ms, pairs of blocks, "loader" for batches from a DataLoader. Prints one line of JSON.
-CPU time of the process, because the machine may be shared; the order within a pair is drawn, so that drift cancels;
-pairs with the watch off in both halves say how much the method itself invents.
+CPU time of the training thread, step by step, because the machine may be shared. Blocks are short, so that both halves
+of a pair see the same machine; a half is the mean of its middle steps, so that a neighbour's interrupt moves nothing;
+the order within a pair is drawn, so that drift cancels. Pairs with the watch off in both halves say how much the method
+itself invents. Steps in which the watch does more than keep records (it looks around five times a second, writes its
+journal, meets a new loader's iterator) are none of the middle ones: they are measured by themselves, while it is on.
 """
 
 import gc
+import itertools
 import json
 import random
+import statistics
 import sys
 import time
 
 import torch
 from torch.utils.data import DataLoader, TensorDataset
-from torch.utils.data._utils import fetch
 
-BLOCK_SECONDS = 0.06
+BLOCK_SECONDS = 0.02
+BLOCK_STEPS = 10
+"""At least so many steps a block."""
+PASSED = 4
+"""Steps after a switch that are passed over: patched classes drop the interpreter's caches, names are learnt anew."""
+BUSY_SECONDS = 3
+"""How long the steps are looked at in which the watch does more than keep records."""
 SETTLED_STEPS = 60
 """Discovery and the line timeline are over, and the allocator has what it needs."""
 SETTLED_SECONDS = 1
@@ -61,6 +71,21 @@ def duration(step, count):
     return (time.process_time_ns() - begin) / count
 
 
+def durations(step, count):
+    """CPU ns of each of `count` steps."""
+    stamps = [time.thread_time_ns()]
+    for _ in range(count):
+        step()
+        stamps.append(time.thread_time_ns())
+    return [after - before for before, after in itertools.pairwise(stamps)]
+
+
+def middle(values):
+    """The mean of the middle half."""
+    quarter = len(values) // 4
+    return statistics.fmean(sorted(values)[quarter : len(values) - quarter])
+
+
 def wide_enough(target, use_loader):
     """The model whose step takes at least `target` ns."""
     for width in (32, 64, 128, 192, 256, 384, 512, 640, 768, 1024, 1280, 1536, 2048, 2560, 3072):
@@ -76,19 +101,50 @@ class Watch:
 
     def __init__(self):
         self.session = next(found for found in gc.get_objects() if type(found).__name__ == "Session")
-        self.fetch = fetch._MapDatasetFetcher.__dict__["fetch"]
-        self.collate = fetch._BaseDatasetFetcher.__dict__["collate_fn"]
+        self.loader = sys.modules["steptime.capture.probe.loader"]
 
     def on(self):
         """Everything as steptime has it."""
         self.session.watch_on()
-        fetch._MapDatasetFetcher.fetch, fetch._BaseDatasetFetcher.collate_fn = self.fetch, self.collate
+        self.loader.tell_apart(True)
+        self.session.quiet.together = False
 
     def off(self):
         """torch as it was."""
         self.session.watch_off()
-        fetch._MapDatasetFetcher.fetch = self.fetch._original
-        del fetch._BaseDatasetFetcher.collate_fn
+        self.loader.tell_apart(False)
+
+
+def pair(step, watch, switches, count):
+    """Middle steps with each of two switches thrown, in drawn order, from the same state."""
+    halves = [0.0, 0.0]
+    for place in random.sample((0, 1), 2):
+        watch.off()
+        watch.on()
+        switches[place]()
+        duration(step, PASSED)
+        halves[place] = middle(durations(step, count))
+        if switches[place] == watch.off:
+            watch.on()
+    return halves
+
+
+def busy(step, watch, seconds):
+    """(CPU ns of the middle steps in which the watch only keeps, of those in which it does more, share of the latter).
+
+    It does more where it moves the time until which it is quiet, or where it has just forgotten or learnt a name.
+    """
+    quiet, known = watch.session.quiet, watch.session._ranges._known
+    kept, more, until = [], [], time.perf_counter() + seconds
+    before = quiet.until, len(known)
+    while time.perf_counter() < until:
+        begin = time.thread_time_ns()
+        step()
+        end = time.thread_time_ns()
+        after = quiet.until, len(known)
+        (kept if after == before else more).append(end - begin)
+        before = after
+    return middle(kept), statistics.median(more), len(more) / (len(kept) + len(more))
 
 
 def main():
@@ -98,28 +154,16 @@ def main():
     width, step = wide_enough(target, use_loader)
     usual = duration(step, SETTLED_STEPS)
     duration(step, int(SETTLED_SECONDS * 1e9 / usual))
-    watch, count = Watch(), max(5, int(BLOCK_SECONDS * 1e9 / usual))
-    real, idle = [], []
+    watch, count = Watch(), max(BLOCK_STEPS, int(BLOCK_SECONDS * 1e9 / usual))
     gc.collect()
     gc.disable()
-    for number in range(2 * pairs):
-        switched = (watch.on, watch.off) if number % 2 == 0 else (watch.off, watch.off)
-        order = random.sample((0, 1), 2)
-        half = [0.0, 0.0]
-        for place in order:
-            watch.off()
-            watch.on()
-            switched[place]()
-            duration(step, 3)
-            half[place] = duration(step, count)
-            if switched[place] == watch.off:
-                watch.on()
-        (real if number % 2 == 0 else idle).append(half)
-    print(
-        json.dumps(
-            {"width": width, "block_steps": count, "on_off": real, "off_off": idle, "steps": watch.session.steps}
-        )
-    )
+    real, idle = [], []
+    for _ in range(pairs):
+        real.append(pair(step, watch, (watch.on, watch.off), count))
+        idle.append(pair(step, watch, (watch.off, watch.off), count))
+    kept, more, share = busy(step, watch, BUSY_SECONDS)
+    found = {"width": width, "block_steps": count, "on_off": real, "off_off": idle, "steps": watch.session.steps}
+    print(json.dumps({**found, "busy_ns": more - kept, "busy_share": share}))
 
 
 if __name__ == "__main__":

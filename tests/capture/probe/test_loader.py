@@ -169,7 +169,7 @@ def inside(child: tuple[int, ...], parents: list[tuple[int, ...]]) -> bool:
 def test_without_workers_items_and_collate_lie_inside_of_next(tmp_path: Path) -> None:
     _, seen = both(tmp_path, "plain0")
     fetches, collates = seen.trainer[Kind.FETCH], seen.trainer[Kind.COLLATE]
-    assert len(fetches) == len(collates) == 24
+    assert 20 <= len(fetches) == len(collates) <= 24, "all of them until nobody waits for borders"
     for fetch, collate in zip(fetches, collates, strict=True):
         assert fetch[5] == collate[4]
         assert inside(fetch, seen.trainer[Kind.LOADER_NEXT])
@@ -199,7 +199,7 @@ def test_forked_workers_write_every_batch_beside_the_trainers_journal(tmp_path: 
     assert not seen.trainer[Kind.FETCH]
     assert len(seen.trainer[Kind.LOADER_START]) == 2, "persistent workers start anew in each epoch too, but faster"
     ready = [record[5] for record in seen.trainer[Kind.QUEUE]]
-    assert len(ready) == len(seen.trainer[Kind.LOADER_NEXT])
+    assert 20 <= len(ready) <= len(seen.trainer[Kind.LOADER_NEXT]), "at all of them until nobody waits for borders"
     assert all(0 <= number <= 4 for number in ready)
     assert seen.loaders[0]["start_method"] == "fork"
     assert seen.loaders[0]["in_memory_tensors"] is (mode == "held2")
@@ -232,3 +232,37 @@ def test_the_users_error_is_printed_to_the_byte_as_without_us(tmp_path: Path, mo
     bare, _ = both(tmp_path, mode)
     assert "Traceback" in bare.printed
     assert "in __getitem__" in bare.printed or "in collate" in bare.printed
+
+
+def test_items_and_collate_are_told_apart_while_it_is_wanted_and_nobody_elses_fetch_is_touched(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    from torch.utils.data import DataLoader
+    from torch.utils.data._utils import fetch
+
+    from steptime.capture.probe import loader
+
+    maps, base = fetch._MapDatasetFetcher, fetch._BaseDatasetFetcher
+    original = maps.__dict__["fetch"]
+    monkeypatch.setattr(loader._State, "fetches", {maps: loader._Fetch(original, loader._become_worker)})
+    monkeypatch.setattr(loader, "fetched", {})
+    monkeypatch.setattr(loader, "collated", {})
+    batches = iter(DataLoader(list(range(8)), batch_size=2))
+    try:
+        for wanted in (True, False, True, True, False, False):
+            loader.tell_apart(wanted)
+            assert isinstance(maps.__dict__["fetch"], loader._Fetch) == wanted
+            assert ("collate_fn" in vars(base)) == wanted
+        next(batches)
+        assert not loader.fetched
+        loader.tell_apart(True)
+        assert next(batches).tolist() == [2, 3]
+        assert loader.fetched.keys() == loader.collated.keys() != set()
+        maps.fetch = somebodys = lambda self, index: "theirs"
+        loader.tell_apart(False)
+        loader.tell_apart(True)
+        assert maps.__dict__["fetch"] is somebodys
+        assert next(batches) == "theirs"
+    finally:
+        loader.tell_apart(False)
+        maps.fetch = original

@@ -6,15 +6,20 @@ import copy
 import gc
 import io
 import pickle
+import struct
+import sys
+import threading
 import traceback
 import weakref
 from collections.abc import Iterator
+from threading import get_ident
 from typing import Any
 
 import pytest
 
 torch = pytest.importorskip("torch")
 
+from steptime.capture.probe.listener import Quiet  # noqa: E402
 from steptime.capture.probe.patches import (  # noqa: E402
     FunctionPatch,
     ModuleCallWatch,
@@ -24,7 +29,7 @@ from steptime.capture.probe.patches import (  # noqa: E402
 )
 from steptime.capture.probe.ranges import RangePatch  # noqa: E402
 from steptime.capture.probe.recorder import Threads  # noqa: E402
-from steptime.journal import Flag, Kind  # noqa: E402
+from steptime.journal import RECORD, Flag, Kind  # noqa: E402
 
 
 class Heard:
@@ -32,16 +37,20 @@ class Heard:
 
     def __init__(self) -> None:
         self.marks = None
-        self.quiet_until = 0
-        self.kept: list[tuple[int, int, int, int, int, int]] = []
-        self.keep = self.kept.append
-        self.threads: dict[int, int] = Threads()
+        self.records: list[int] = []
+        self.quiet = Quiet(self.records, Threads())
+        self.quiet.follow(get_ident())
         self.alone = True
         self.owners: list[Any] = []
         self.ranges: list[tuple[int, Any, bool]] = []
         self.forwards: list[tuple[int, int]] = []
         self.backwards: list[int] = []
         self.intervals: list[int] = []
+
+    @property
+    def kept(self) -> list[tuple[int, ...]]:
+        """Records as the journal writes them."""
+        return list(RECORD.iter_unpack(struct.pack(f"<{len(self.records)}q", *self.records)))
 
     def range_begins(self, kind: int, owner: Any, begin: int) -> int:
         assert begin > 0
@@ -118,7 +127,7 @@ def test_loader_and_optimizer_are_heard_with_their_objects(ranges: Heard) -> Non
 
 
 def test_while_nobody_waits_for_a_border_intervals_are_only_kept(ranges: Heard) -> None:
-    ranges.quiet_until = 1 << 62
+    ranges.quiet.until = 1 << 62
     model = torch.nn.Linear(2, 2)
     root = RootPatch(ranges, model, 9)
     root.install()
@@ -142,8 +151,61 @@ def test_while_nobody_waits_for_a_border_intervals_are_only_kept(ranges: Heard) 
     assert not ranges.ranges
 
 
+def test_what_is_kept_names_the_thread_that_it_happened_in(heard: Heard) -> None:
+    heard.quiet.until = 1 << 62
+    model = torch.nn.Linear(2, 2)
+    RootPatch(heard, model, 5).install()
+    backward = backward_wrapper(heard, partial=False)(torch.autograd.backward)
+
+    def learn() -> None:
+        backward(model(input=torch.ones(1, 2)).sum())
+
+    learn()
+    other = threading.Thread(target=learn)
+    other.start()
+    other.join()
+    assert [(kind, thread) for kind, _, thread, *_ in heard.kept] == [
+        (Kind.FORWARD, 1),
+        (Kind.BACKWARD, 1),
+        (Kind.FORWARD, 2),
+        (Kind.BACKWARD, 2),
+    ]
+
+
+def test_a_backward_with_other_parameters_than_torchs_is_handed_what_it_is_given(heard: Heard) -> None:
+    given: list[Any] = []
+
+    def somebodys(*tensors: Any, **settings: Any) -> str:
+        given.extend((tensors, settings))
+        return "done"
+
+    assert backward_wrapper(heard, partial=False)(somebodys)(1, 2, deep=True) == "done"
+    assert given == [(1, 2), {"deep": True}]
+    assert heard.backwards == [0]
+
+
+def test_what_is_kept_is_none_of_the_garbage_collectors_business(heard: Heard) -> None:
+    heard.quiet.until = 1 << 62
+    parameter = torch.nn.Parameter(torch.ones(2))
+    backward = backward_wrapper(heard, partial=False)(torch.autograd.backward)
+    tracked = {False: 0, True: 0}
+    gc.disable()
+    try:
+        for watched in (False, True, False, True):
+            step = backward if watched else torch.autograd.backward
+            step(parameter.sum())
+            gc.collect()
+            for _ in range(100):
+                step(parameter.sum())
+            tracked[watched] = gc.get_count()[0]
+    finally:
+        gc.enable()
+    assert len(heard.kept) == 202
+    assert abs(tracked[True] - tracked[False]) < 20
+
+
 def test_a_range_with_one_possible_owner_is_known_by_its_name(ranges: Heard) -> None:
-    ranges.quiet_until = 1 << 62
+    ranges.quiet.until = 1 << 62
     parameter = torch.nn.Parameter(torch.ones(2))
     parameter.grad = torch.ones(2)
     optimizer = torch.optim.SGD([parameter], lr=0.1)
@@ -164,17 +226,53 @@ def test_a_short_zero_grad_is_timed_once_while_nobody_waits_for_a_border(
     patch = RangePatch(heard)
     patch.install()
     try:
-        heard.quiet_until = 1 << 62
+        heard.quiet.until = 1 << 62
         optimizer = torch.optim.SGD([torch.nn.Parameter(torch.ones(2))], lr=0.1)
         for short in (1 << 62, 0):
             monkeypatch.setattr("steptime.capture.probe.ranges.SHORT", short)
-            heard.kept.clear()
+            heard.records.clear()
             patch.forget()
             for _ in range(3):
                 optimizer.zero_grad()
             assert [kind for kind, *_ in heard.kept] == [Kind.ZERO_GRAD] * (1 if short else 3)
     finally:
         patch.remove()
+
+
+def test_after_a_short_batch_only_its_next_is_kept(heard: Heard, monkeypatch: pytest.MonkeyPatch) -> None:
+    import time
+
+    asked: list[bool] = []
+    monkeypatch.setattr("steptime.capture.probe.ranges.tell_apart", asked.append)
+    patch = RangePatch(heard)
+    patch.install()
+    heard.quiet.until = 1 << 62
+
+    class Stamping(torch.utils.data.Dataset):  # type: ignore[misc,name-defined]
+        def __len__(self) -> int:
+            return 3
+
+        def __getitem__(self, index: int) -> int:
+            fetched[get_ident()] = time.perf_counter_ns()
+            collated[get_ident()] = time.perf_counter_ns() + 1
+            return index
+
+    fetched, collated = (vars(sys.modules["steptime.capture.probe.ranges"])[name] for name in ("fetched", "collated"))
+    try:
+        for short, wanted in ((0, []), (1 << 62, [False])):
+            monkeypatch.setattr("steptime.capture.probe.ranges.SHORT_BATCH", short)
+            heard.quiet.together = False
+            patch.forget()
+            heard.records.clear()
+            batches = iter(torch.utils.data.DataLoader(Stamping()))
+            next(batches), next(batches)
+            assert asked == wanted
+            both = [Kind.FETCH, Kind.COLLATE, Kind.LOADER_NEXT]
+            assert [kind for kind, *_ in heard.kept] == both + ([Kind.LOADER_NEXT] if short else both)
+    finally:
+        patch.remove()
+        fetched.clear()
+        collated.clear()
 
 
 def test_a_range_of_the_users_that_is_named_like_torchs_is_left_alone(ranges: Heard) -> None:

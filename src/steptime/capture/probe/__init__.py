@@ -53,6 +53,7 @@ def _begin() -> None:
 
     def forked() -> None:
         current[0].abandon()
+        loader.tell_apart(True)
         current[0] = Session(plan)
         if trial is not None:
             trial.attach(current[0])

@@ -4,9 +4,39 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from threading import get_ident
 from typing import Any, Protocol
 
 now = time.perf_counter_ns
+
+
+class Quiet:
+    """What the patches go by while nobody waits for a step's border: they only keep records then, as a call more costs
+    a step of the job most of a microsecond out of a cold cache."""
+
+    __slots__ = ("records", "thread", "threads", "together", "trainer", "until")
+
+    def __init__(self, records: list[int], threads: dict[int, int]) -> None:
+        self.until = 0
+        """ns: what ends before is only kept."""
+        self.records = records
+        """The journal's (see journal.Journal), to which three integers are added in one step."""
+        self.threads = threads
+        """This process's small number of each thread, by the system's identifier."""
+        self.trainer = 0
+        """The system's identifier of the training thread."""
+        self.thread = 0
+        """Its number, in its place in the head of a record."""
+        self.together = False
+        """Whether items and collate of a batch that this process makes are not told apart (see loader.tell_apart)."""
+
+    def follow(self, trainer: int) -> None:
+        """This is the training thread."""
+        self.trainer, self.thread = trainer, self.threads[trainer] << 16
+
+    def keep(self, head: int, begin: int, end: int) -> None:
+        """Keeps a record of this thread, whichever it is. `head`: without the thread."""
+        self.records += head | self.threads[get_ident()] << 16, begin, end
 
 
 class Listener(Protocol):
@@ -14,13 +44,8 @@ class Listener(Protocol):
 
     marks: Any
     """None where no device is in use: then `forward_begins` is not called."""
-    quiet_until: int
-    """ns: what ends before is only kept. Nobody waits for a step's border then, and a call costs a step of the job
-    most of a microsecond out of a cold cache."""
-    keep: Callable[[tuple[int, int, int, int, int, int]], None]
-    """Takes a record of the journal (kind, flags, thread, number, begin, end) and does nothing else: a C function."""
-    threads: dict[int, int]
-    """This process's small number of each thread, by the system's identifier."""
+    quiet: Quiet
+    """What the patches go by while nobody waits for a border."""
 
     def range_begins(self, kind: int, owner: Any, begin: int) -> int:
         """A loader's next or an optimiser's step begins; `owner`: iterator or optimiser. Returns its number."""

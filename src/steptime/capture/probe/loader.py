@@ -46,6 +46,7 @@ class _State:
     append: Callable[[int, int, int, int, int], None] | None = None
     number_of: Callable[[Any], int] | None = None
     constructed = 0
+    fetches: dict[Any, _Fetch] = {}  # noqa: RUF012 - one per process
     worker: _Worker | None = None
     failed = False
     sites: dict[int, dict[str, Any]] = {}  # noqa: RUF012 - one per process
@@ -100,17 +101,17 @@ class _Method:
     """Stands for a method in its class: stamps when the method is asked for, and hands out the original, bound."""
 
     def __init__(self, original: Any, stamp: Callable[[Any], None]) -> None:
-        self._original, self._stamp = original, stamp
+        self.original, self._stamp = original, stamp
 
     def __get__(self, instance: Any, owner: Any = None) -> Any:
         if instance is None:
-            return self._original
+            return self.original
         if not _State.failed:
             try:
                 self._stamp(instance)
             except Exception:  # noqa: BLE001 - the probe's border: the loader goes on unmeasured
                 _State.failed = True
-        return MethodType(self._original, instance)
+        return MethodType(self.original, instance)
 
     @classmethod
     def place(cls, owner: Any, name: str, stamp: Callable[[Any], None]) -> None:
@@ -123,14 +124,14 @@ class _Fetch(_Method):
 
     def __get__(self, instance: Any, owner: Any = None) -> Any:
         if instance is None:
-            return self._original
+            return self.original
         if torch_worker._worker_info is not None and _State.worker is None and not _State.failed:
             try:
                 _become_worker(torch_worker._worker_info)
             except Exception:  # noqa: BLE001 - the probe's border: the loader goes on unmeasured
                 _State.failed = True
         fetched[get_ident()] = now()
-        return MethodType(self._original, instance)
+        return MethodType(self.original, instance)
 
 
 class _Collate:
@@ -157,11 +158,25 @@ def install(recording: str, append: Callable[[int, int, int, int, int], None], n
     """
     _State.recording, _State.append, _State.number_of = recording, append, number_of
     for fetcher in (torch_fetch._MapDatasetFetcher, torch_fetch._IterableDatasetFetcher):
-        _Fetch.place(fetcher, "fetch", _become_worker)
-    torch_fetch._BaseDatasetFetcher.collate_fn = _Collate()
+        _State.fetches[fetcher] = _Fetch(fetcher.__dict__["fetch"], _become_worker)
+    tell_apart(True)
     _Method.place(torch_dataloader._BaseDataLoaderIter, "__init__", _constructed)
     _Method.place(torch_dataloader._MultiProcessingDataLoaderIter, "_reset", _reset)
     _Method.place(torch_dataloader._MultiProcessingDataLoaderIter, "_try_put_index", _index_put)
+
+
+def tell_apart(wanted: bool) -> None:
+    """Whether this process stamps the items and the collate of the batches that it makes itself: 9 us a batch. The
+    children that it forks stamp from their first batch on, see `__init__`."""
+    for fetcher, fetch in _State.fetches.items():
+        here, wished = (fetch.original, fetch) if wanted else (fetch, fetch.original)
+        if fetcher.__dict__["fetch"] is here:  # somebody may have replaced it
+            fetcher.fetch = wished
+    base, collate = torch_fetch._BaseDatasetFetcher, torch_fetch._BaseDatasetFetcher.__dict__.get("collate_fn")
+    if wanted and collate is None:
+        base.collate_fn = _Collate()
+    elif not wanted and isinstance(collate, _Collate):
+        del base.collate_fn
 
 
 # -- stamps ------------------------------------------------------------------------------------------------------------

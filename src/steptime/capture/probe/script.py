@@ -20,6 +20,7 @@ from steptime.capture.probe import device, identity
 from steptime.capture.probe.agreement import agree
 from steptime.capture.probe.discovery import Discovery, Found
 from steptime.capture.probe.lines import LineTimeline, LoopFrame
+from steptime.capture.probe.listener import Quiet
 from steptime.capture.probe.memory.leaks import APART, LOOKS, LeakHunt
 from steptime.capture.probe.parameters import parameters_of
 from steptime.capture.probe.profiling import Window
@@ -49,9 +50,9 @@ second to write."""
 AGAIN_AFTER = 600 * SECOND
 """A long job is profiled once more after ten minutes: what is steady at the start may have drifted."""
 REQUEST_PERIOD = SECOND
-QUIET = SECOND // 10
-"""While there is nothing to do but watch, the script and its housekeeping come only so often: a resumption costs 5 us
-out of a cold cache."""
+QUIET = SECOND // 5
+"""While there is nothing to do but watch, the script and its housekeeping come only so often: such a step costs 140 us
+more, most of it for what the patches have to ask anew."""
 REQUEST = "profile-request"
 """A file of this name in the recording asks every process for one more window."""
 
@@ -67,8 +68,8 @@ class Watched(Protocol):
     counter: StepCounter
     steps: int
     marks: device.Marks | None
-    quiet_until: int
-    """ns: until then no border resumes the script."""
+    quiet: Quiet
+    """Until its time no border resumes the script."""
 
     def add_root(self, module: torch.nn.Module) -> None:
         """Times a root module."""
@@ -331,11 +332,11 @@ def _keep_watching(session: Watched, duration: int, stacks: bool) -> Stage:
     while True:
         time_now = now()
         # A device's events are recorded and read at every border, so somebody always waits for it there.
-        session.quiet_until = time_now + QUIET if session.marks is None else 0
+        session.quiet.until = time_now + QUIET if session.marks is None else 0
         yield
         if time_now < look:
             continue
-        session.quiet_until = 0
+        session.quiet.until = 0
         look = time_now + REQUEST_PERIOD
         asked = _modified(request)
         if asked > served or (time_now > again and session.plan.get("profile", True)):

@@ -22,9 +22,9 @@ import torch
 
 from steptime.capture.probe import device, identity, loader, script
 from steptime.capture.probe.garbage import GarbageWatch
-from steptime.capture.probe.listener import Follower, Patch
-from steptime.capture.probe.owners import ConstructionWatch, Owners
+from steptime.capture.probe.listener import Follower, Patch, Quiet
 from steptime.capture.probe.memory import exhausted
+from steptime.capture.probe.owners import ConstructionWatch, Owners
 from steptime.capture.probe.patches import (
     FunctionPatch,
     ModuleCallWatch,
@@ -66,19 +66,16 @@ class Session:
     def __init__(self, plan: dict[str, Any]) -> None:
         self.plan = plan
         self.recorder = Recorder(self.switch_off)
-        self.keep = self.recorder.journal.records.append
-        self.threads: dict[int, int] = self.recorder.threads
+        self.quiet = Quiet(self.recorder.journal.records, self.recorder.threads)
         self.counter = StepCounter()
         self.numbers = Numbers()
         self.steps = 0
         self.roots: list[RootPatch] = []
         self.watching = False
-        self.quiet_until = 0
         self.marks: device.Marks | None = None
         self.trial: Follower = Follower()
         self._active = True
         self._pid = os.getpid()
-        self._trainer = 0
         self._borders: deque[int] = deque(maxlen=RECENT)
         self._described: set[int] = set()
         self._script: script.Stage | None = None
@@ -152,7 +149,7 @@ class Session:
         """At the first sign of training: the process gets its folder, its thread and its script."""
         if self.recorder.folder:
             return
-        self._trainer = get_ident()
+        self.quiet.follow(get_ident())
         folder = identity.make_folder(self.plan["recording"], self._pid)
         identity.write_process(folder, device="cpu", device_name="")
         self.recorder.open(folder)
@@ -164,7 +161,7 @@ class Session:
     def _start_script(self) -> None:
         if self._script is not None:
             self._script.close()
-        self.quiet_until = 0
+        self.quiet.until = 0
         self._script = script.run(self, self._housekeeping)
         next(self._script)
 
@@ -179,7 +176,7 @@ class Session:
             self._described.add(number)
             self._open()
             self.recorder.fact("optimizer", **identity.optimizer_facts(optimizer, number))
-        if begin >= self.quiet_until and get_ident() == self._trainer:
+        if begin >= self.quiet.until and get_ident() == self.quiet.trainer:
             self.counter.update_begins(number)
         return number
 
@@ -188,7 +185,7 @@ class Session:
         if kind == LOADER_NEXT:
             loader.next_ended(number, begin, end)
         self.recorder.append(kind, EXHAUSTED if failed else 0, number, begin, end)
-        if kind in UPDATES and get_ident() == self._trainer and self.counter.update_ends():
+        if kind in UPDATES and get_ident() == self.quiet.trainer and self.counter.update_ends():
             self._border(end)
 
     def only(self, kind: int, owner: Any) -> bool:
@@ -205,6 +202,8 @@ class Session:
         if number not in self._described:
             self._described.add(number)
             self.recorder.fact("loader", **loader.iterator_facts(iterator, number))
+        loader.tell_apart(True)
+        self.quiet.together = False
         loader.next_begins(iterator, number, begin)
         if (ready := loader.ready(iterator)) is not None:
             self.recorder.journal.sample(QUEUE, number, begin, ready)
@@ -212,10 +211,10 @@ class Session:
 
     def backward_begins(self, begin: int) -> None:
         """See listener.Listener."""
-        if get_ident() != self._trainer and self._trainer:
+        if get_ident() != self.quiet.trainer and self.quiet.trainer:
             if self.counter.backwards or self.counter.updated:
                 return
-            self._trainer = get_ident()  # a thread that only infers was there first
+            self.quiet.follow(get_ident())  # a thread that only infers was there first
         if not self.counter.backwards:
             self._module_calls.remove()
             self._open()
@@ -226,18 +225,18 @@ class Session:
     def backward_ends(self, begin: int, end: int, flags: int) -> None:
         """See listener.Listener."""
         self.recorder.append(BACKWARD, flags, 0, begin, end)
-        if get_ident() == self._trainer and self.counter.backward_ends(bool(flags & PARTIAL)):
+        if get_ident() == self.quiet.trainer and self.counter.backward_ends(bool(flags & PARTIAL)):
             self._border(end)
 
     def forward_begins(self, begin: int) -> None:
         """See listener.Listener."""
-        if self.marks is not None and get_ident() == self._trainer:
+        if self.marks is not None and get_ident() == self.quiet.trainer:
             self.marks.mark(FORWARD)
 
     def forward_ends(self, root: int, begin: int, end: int, flags: int) -> None:
         """See listener.Listener."""
         self.recorder.append(FORWARD, flags, root, begin, end)
-        if get_ident() == self._trainer and self.counter.forward_ends():
+        if get_ident() == self.quiet.trainer and self.counter.forward_ends():
             self._border(end)
 
     def interval(self, kind: int, number: int, begin: int, end: int) -> None:
@@ -265,7 +264,7 @@ class Session:
         if self.counter.changed:
             self.counter.changed = False
             self._start_script()  # what was learnt at the old kind of border starts again
-        elif time_ns >= self.quiet_until and self._script is not None:
+        elif time_ns >= self.quiet.until and self._script is not None:
             self._garbage.write()
             self._ranges.forget()
             next(self._script, None)
@@ -279,7 +278,7 @@ class Session:
     @guarding
     def unwatched_update(self, *_: Any) -> None:
         """The optimiser's post hook while the watch is off: only the border is stamped."""
-        if not self.watching and get_ident() == self._trainer and self.counter.unwatched_update():
+        if not self.watching and get_ident() == self.quiet.trainer and self.counter.unwatched_update():
             self._border(time.perf_counter_ns())
 
     def add_root(self, module: torch.nn.Module) -> None:
