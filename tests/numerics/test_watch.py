@@ -17,7 +17,7 @@ torch = pytest.importorskip("torch")
 from steptime.capture.launch import ProbeOptions, probe_environment  # noqa: E402
 from steptime.capture.outcome import NumericsOptions  # noqa: E402
 from steptime.capture.probe.numerics.readings import Readings  # noqa: E402
-from steptime.capture.probe.numerics.watch import HOPELESS, Watch, _norm  # noqa: E402
+from steptime.capture.probe.numerics.watch import HOPELESS, Watch, gradient_norm  # noqa: E402
 from steptime.numerics.read import read_numerics  # noqa: E402
 
 JOBS = Path(__file__).parent / "jobs"
@@ -139,15 +139,15 @@ def test_the_norm_of_gradients_does_not_overflow_before_they_do(dtype: Any) -> N
     if dtype is torch.float64:
         large = 1e100
     gradients = [torch.full((3, 2), large, dtype=dtype), torch.zeros(4), None]
-    assert float(_norm(gradients)) == pytest.approx(large * math.sqrt(6), rel=1e-2)
+    assert float(gradient_norm(gradients)) == pytest.approx(large * math.sqrt(6), rel=1e-2)
     gradients[1][0] = math.nan
-    assert math.isnan(float(_norm(gradients)))
+    assert math.isnan(float(gradient_norm(gradients)))
 
 
 def test_the_norm_of_sparse_gradients() -> None:
     table = torch.nn.Embedding(10, 2, sparse=True)
     table(torch.tensor([1, 1, 3])).sum().backward()
-    assert float(_norm([table.weight.grad])) == pytest.approx(math.sqrt(10))
+    assert float(gradient_norm([table.weight.grad])) == pytest.approx(math.sqrt(10))
 
 
 def test_readings_come_back_in_order_with_their_steps() -> None:

@@ -137,9 +137,9 @@ class Cause:
 
 @dataclass(frozen=True, slots=True)
 class NonFinite:
-    """The account of one job. directory: that it ran in. trigger: None where all stayed finite. reproduced: whether the instrumented run came to
-    it; origin and cause are None where not. growth: (step, gradient norm) of the last steps. ranks: processes that
-    trained. rank: the one that it was born on."""
+    """The account of one job. directory: that it ran in. trigger: None where all stayed finite. reproduced: whether the
+    instrumented run came to it; origin and cause are None where not. growth: (step, gradient norm) of the last steps.
+    ranks: processes that trained. rank: the one that it was born on."""
 
     command: tuple[str, ...]
     steps: int

@@ -24,7 +24,7 @@ def trace_back(
     witness = next((each for each in watched if each.trigger is trigger and trigger is not None), None)
     account = NonFinite(
         command=tuple(command),
-        steps=max((process.steps for process in watched), default=0),
+        steps=max((process.steps for process in watched or instrumented), default=0),
         trigger=trigger,
         skipped_steps=max((process.skipped_steps for process in watched), default=0),
         rank=witness.rank if witness is not None else None,
@@ -54,13 +54,15 @@ def _chosen(instrumented: Sequence[ProcessNumerics]) -> ProcessNumerics | None:
 def _with_origin(account: NonFinite, found: ProcessNumerics) -> NonFinite:
     origin = found.origin
     batch = found.batch or BatchFacts()
+    growth = max(account.growth, growth_of(found.history), key=len)
     return replace(
         account,
         trigger=_earlier(account.trigger, found.trigger),
         reproduced=True,
         rank=found.rank,
         origin=origin,
-        cause=cause_of(origin, account.growth, batch) if origin is not None else None,
+        cause=cause_of(origin, growth, batch) if origin is not None else None,
+        growth=growth,
         batch=batch,
         bad_gradients=found.bad_gradients,
     )

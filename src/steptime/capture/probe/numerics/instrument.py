@@ -17,11 +17,14 @@ from steptime.capture.probe.numerics.ending import Ending
 from steptime.capture.probe.numerics.operators import Birth, OperatorWatch
 from steptime.capture.probe.numerics.places import ModuleNames
 from steptime.capture.probe.numerics.values import is_finite, is_floating, number, storage_of
+from steptime.capture.probe.numerics.watch import gradient_norm
 
 LOSS, GRADIENT, SKIPPED, READ = "loss", "gradient", "skipped", "read"
 MOST_TOLD = 12
 """Births that are written of those that a loss or a gradient carries."""
 MOST_PARAMETERS = 16
+HISTORY = 16
+"""Steps before the window of which the gradient norm is taken: the watch has that of some only."""
 
 
 class Instrument:
@@ -35,6 +38,7 @@ class Instrument:
         self._watch = OperatorWatch(self._batches, self._names, self.failed)
         self._entered = False
         self._found = False
+        self._history: list[tuple[int, Any]] = []
         self._parameters: dict[int, tuple[str, Any]] = {}
         account.facts.update(origin=None, trigger=None, births=[])
 
@@ -82,6 +86,8 @@ class Instrument:
     def updated(self, step: int, optimizer: Any) -> None:
         """See job.Role."""
         self._watch.updating = False
+        if step >= self._first - HISTORY:
+            self._measure(step, optimizer)
 
     def scaled_update(self, step: int, optimizer: Any) -> None:
         """See job.Role."""
@@ -120,6 +126,14 @@ class Instrument:
         """In a child: a loader's worker, or a trainer that begins at its own step 1."""
         self._watch.active = False
         self._account.forget()
+
+    def _measure(self, step: int, optimizer: Any) -> None:
+        active, self._watch.active = self._watch.active, False  # our own operators are none of the job's
+        norm = gradient_norm([each.grad for group in optimizer.param_groups for each in group["params"]])
+        self._watch.active = active
+        if norm is not None:
+            self._history.append((step, float(norm)))
+            del self._history[: -4 * HISTORY]
 
     # -- what it comes to ------------------------------------------------------------------------------------------
 
@@ -163,6 +177,7 @@ class Instrument:
 
     def _write(self) -> None:
         self._account.facts["operators"] = self._watch.looked_at
+        self._account.facts["history"] = [[step, None, number(norm)] for step, norm in self._history]
         self._account.write()
 
 

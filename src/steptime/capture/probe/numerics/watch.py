@@ -102,7 +102,7 @@ class Watch:
             self._readings.add(FOUND, found.detach())
         elif not self._clipped and self._gradient_stride and step % self._gradient_stride == 0:
             begin = now()
-            norm = _norm([each.grad for group in optimizer.param_groups for each in group["params"]])
+            norm = gradient_norm([each.grad for group in optimizer.param_groups for each in group["params"]])
             if norm is not None:
                 self._readings.add(GRADIENT, norm)
             self._spent += now() - begin
@@ -226,7 +226,7 @@ class Watch:
             self._account.note(f"module outputs were not looked at: {type(error).__name__}: {error}")
 
 
-def _norm(gradients: list[Any]) -> Any:
+def gradient_norm(gradients: list[Any]) -> Any:
     """The 2-norm of all gradients as a tensor without dimensions; None where there are none."""
     dense = [_dense(gradient) for gradient in gradients if gradient is not None]
     if not dense:

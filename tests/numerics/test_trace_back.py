@@ -1,0 +1,108 @@
+"""From what the processes have written to one account."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+from steptime.numerics.growth import growth_factor, growth_of
+from steptime.numerics.numerics import Birth, ProcessNumerics, Trigger, ValueRange
+from steptime.numerics.read import read_numerics
+from steptime.numerics.trace_back import trace_back
+from steptime.quantities import SourceLine
+from steptime.report.nan_text import COLUMNS, LINES, render
+
+OVERFLOW = Birth(
+    operator="aten::mm",
+    phase="forward",
+    site=SourceLine("/home/ada/job/model.py", 12, "forward", "return x @ y"),
+    step=9,
+    inputs=(ValueRange("self", "float32", (8, 8), 64, low=-1e30, high=1e30),),
+    outputs=(ValueRange("", "float32", (8, 8), 64, infinite=64),),
+    rows=tuple(range(8)),
+)
+WATCHED = ProcessNumerics(
+    "watch",
+    steps=9,
+    rank=0,
+    trigger=Trigger("loss", 9, "nan"),
+    history=tuple((step, 1.0, norm) for step, norm in enumerate((1.0, 2.0, 9.0, 300.0, 2e9), start=4)),
+)
+
+
+def seen(rank: int, birth: Birth | None, step: int = 9) -> ProcessNumerics:
+    return ProcessNumerics("instrument", rank=rank, trigger=Trigger("gradient", step, "nan"), origin=birth)
+
+
+def test_the_rank_that_has_it_from_another_is_not_blamed() -> None:
+    received = replace(OVERFLOW, kind="collective", operator="")
+    account = trace_back(("python",), (WATCHED, replace(WATCHED, rank=1)), (seen(0, received), seen(1, OVERFLOW)))
+    assert account.rank == 1
+    assert account.ranks == 2
+    assert account.origin == OVERFLOW
+
+
+def test_an_overflow_after_great_growth_is_an_exploding_gradient_and_without_it_is_none() -> None:
+    grown = trace_back(("python",), (WATCHED,), (seen(0, OVERFLOW),))
+    assert grown.cause is not None
+    assert grown.cause.name == "exploding-gradient"
+    steady = replace(WATCHED, history=tuple((step, 1.0, 1.0 + step / 10) for step in range(1, 9)))
+    plain = trace_back(("python",), (steady,), (seen(0, OVERFLOW),))
+    assert plain.cause is not None
+    assert plain.cause.name == "overflow"
+
+
+def test_growth_leaves_out_what_is_not_finite() -> None:
+    growth = growth_of(((1, 1.0, 2.0), (2, 1.0, None), (3, 1.0, 500.0), (4, "nan", "nan")))
+    assert growth == ((1, 2.0), (3, 500.0), (4, "nan"))
+    assert growth_factor(growth) == 250.0
+    assert growth_factor(()) == 1.0
+
+
+def test_the_step_is_the_earlier_of_what_both_runs_have_seen() -> None:
+    account = trace_back(("python",), (WATCHED,), (seen(0, OVERFLOW, step=8),))
+    assert account.trigger is not None
+    assert (account.trigger.kind, account.trigger.step) == ("gradient", 8)
+
+
+def test_what_did_not_come_back_is_said_with_the_next_command() -> None:
+    text = render(trace_back(("python", "train.py"), (WATCHED,)))
+    assert "the loss is nan in step 9" in text
+    assert "Born" not in text
+    assert text.splitlines()[-1] == "Next:    steptime nan --at 9 --max-steps 50 -- python train.py"
+
+
+def test_an_account_fits_a_terminal_and_tells_paths_from_the_jobs_folder() -> None:
+    births = replace(OVERFLOW, inputs=OVERFLOW.inputs * 9, became_nan=OVERFLOW, samples=tuple(range(8)))
+    account = trace_back(("python", "x" * 200), (WATCHED,), (seen(0, births),))
+    lines = render(replace(account, directory="/home/ada/job", notes=("a note",) * 9)).splitlines()
+    assert len(lines) <= LINES
+    assert all(len(line) <= COLUMNS for line in lines[:-1])
+    assert lines[-1].endswith("x" * 200), "a command to paste is never cut"
+    assert any(line.strip() == "model.py:12, in forward" for line in lines)
+
+
+def test_control_characters_of_strangers_do_not_reach_the_terminal() -> None:
+    site = SourceLine("/job/\x1b[2Jmodel.py", 3, "f", "x = '\x1b]0;gone\x07'")
+    text = render(trace_back(("python",), (WATCHED,), (seen(0, replace(OVERFLOW, site=site)),)))
+    assert "\x1b" not in text
+    assert "\x07" not in text
+
+
+def test_a_file_that_cannot_be_read_is_left_out(tmp_path: Path) -> None:
+    for number, text in enumerate(('{"mode": "watch", "steps": 3}', "{", '{"mode": 7}', "[" * 100_000)):
+        (tmp_path / f"process-{number}").mkdir()
+        (tmp_path / f"process-{number}" / "numerics.json").write_text(text)
+    (process,) = read_numerics(tmp_path)
+    assert process.steps == 3
+
+
+def test_paths_of_a_private_copy_are_told_as_the_jobs_own(tmp_path: Path) -> None:
+    (tmp_path / "process-1").mkdir()
+    site = '{"file": "/runs/copy/model.py", "line": 3}'
+    text = '{"mode": "instrument", "origin": {"site": ' + site + "}}"
+    (tmp_path / "process-1" / "numerics.json").write_text(text)
+    (process,) = read_numerics(tmp_path, (Path("/runs/copy"), Path("/home/ada")))
+    assert process.origin is not None
+    assert process.origin.site is not None
+    assert process.origin.site.file == "/home/ada/model.py"
