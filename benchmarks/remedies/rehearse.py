@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from planted import PLANTED, Planted
-from run import findings_of, record
+from run import environment_of, findings_of, record
 
 from steptime.changes import ArmOptions, Change
 from steptime.diagnosis import diagnose_paths
@@ -83,10 +83,12 @@ def losses_agree(change: Run, patch: Run) -> str:
 
 
 def report(results: list[dict[str, Any]]) -> str:
+    machine = environment_of("")
     lines = [
         "# Remedies on planted jobs, rehearsed",
         "",
-        "Without a clock (`benchmarks/remedies/rehearse.py`): the right remedy as a change from outside, as a patch.",
+        "Without a clock (`benchmarks/remedies/rehearse.py`): the right remedy as a change from outside, as a patch;",
+        f"{machine['machine']}, Python {machine['python']}, torch {machine['torch']}, {machine['date']}.",
         "",
         "| job | found first | right remedy | the change | gradients | patch | the patched job's losses |",
         "| --- | --- | --- | --- | --- | --- | --- |",

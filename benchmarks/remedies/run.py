@@ -210,6 +210,8 @@ def summary(results: list[dict[str, Any]]) -> list[str]:
         + (", ".join(sorted(told for told in planted if told != "right")) or "none")
         + ".",
         f"- Harmful remedies adopted: {harmful}.",
+        f"- Other programs used up to {max((each.get('other_cpu', 0.0) for each in results), default=0.0):.1f} CPUs "
+        "meanwhile.",
         f"- Predictions above Amdahl's ceiling: {len(above)}.",
     ]
     if found:
