@@ -25,7 +25,8 @@ def rank_uses(comparison: RankComparison | None) -> tuple[RankUse, ...]:
     if comparison is None or not any(row.waiting > 0 or row.last > 0 for row in comparison.rows):
         return ()
     names = comparison.accounts
-    return tuple(_use(row, names) for row in _sample(comparison))
+    sure = comparison.late is not None
+    return tuple(_use(row, names, sure=sure) for row in _sample(comparison))
 
 
 def beside(case: Case, rank: int, comparison: RankComparison | None) -> Case:
@@ -51,10 +52,11 @@ def located(comparison: RankComparison | None, cases: Mapping[int, Case]) -> Ran
     return replace(comparison, late=replace(late, source=source))
 
 
-def _use(row: RankRow, names: tuple[str, ...]) -> RankUse:
+def _use(row: RankRow, names: tuple[str, ...], *, sure: bool) -> RankUse:
+    """sure: whether some rank is late beyond chance; else a share of the waiting says nothing about a rank."""
     accounts = dict(zip(names, row.accounts, strict=True))
     communication, compute = accounts.get("communication", 0.0), accounts.get("compute", 0.0)
-    return RankUse(row.rank, row.step, communication, row.waiting, row.last, compute)
+    return RankUse(row.rank, row.step, communication, row.waiting, row.last if sure else 0.0, compute)
 
 
 def _sample(comparison: RankComparison) -> tuple[RankRow, ...]:

@@ -46,11 +46,7 @@ def rank_imbalance(signals: Signals) -> Finding | None:
     step = sum(rank.step for rank in signals.ranks) / len(signals.ranks)
     if ratio(waiting, step) < LEAST_SHARE:
         return None
-    most = max(signals.ranks, key=lambda rank: rank.last)
-    summary = (
-        f"The ranks wait {format_duration(waiting)} a step ({format_share(ratio(waiting, step))}) for one another in "
-        f"turns, most for rank {most.rank} ({format_share(most.last)})"
-    )
+    summary = f"The ranks wait {format_duration(waiting)} a step ({format_share(ratio(waiting, step))}) in turns"
     advice = "Give all ranks batches of one cost: sort by length, or fill them by tokens."
     stake = modelled(waiting, SURE * waiting, max(rank.waiting for rank in signals.ranks), signals.step.steady)
     return rank_imbalance.finding(summary, advice, stake)
