@@ -82,11 +82,12 @@ def _named(current: list[Any], path: list[Any], frame: FrameType | None) -> Hold
         return _function(one, path)
     if type(one) is ModuleType or (type(one) is dict and _is_module(one)):
         return _variable(path, one if type(one) is dict else vars(one), frame)
-    local = _local(one, frame)
+    attribute = _attribute(one, path)
+    local = _local(one, frame) if attribute is None else None
     if local is not None:
         name, code = local
         return _found(_kind(one), name, name, [code])
-    return _attribute(one, path)
+    return attribute
 
 
 def _found(kind: str, shown: str, name: str, codes: list[CodeType]) -> Holder:

@@ -59,17 +59,20 @@ class LeakHunt:
         growth = [after - before for before, after in zip(self._graphs, self._graphs[1:], strict=False)]
         nodes = min(growth) / APART if growth and min(growth) >= LEAST_NODES * APART else 0.0
         if len(survivors) >= steps:
-            self._tell(survivors, steps, nodes, frame)
+            self._tell(survivors, deepest, steps, nodes, frame)
         elif nodes and deepest is not None:
-            self._tell([deepest], steps, nodes, frame)
+            self._tell([deepest], deepest, steps, nodes, frame)
 
-    def _tell(self, kept: list[Any], steps: int, nodes: float, frame: FrameType | None) -> None:
+    def _tell(self, kept: list[Any], deepest: Any, steps: int, nodes: float, frame: FrameType | None) -> None:
         with_graph = sum(gradient_function(each) is not None for each in kept)
         storages = {storage_of(each): size_of(each) for each in kept}
         sample = sorted(kept, key=size_of, reverse=True)[:MOST_SAMPLES]
         count = len(kept)
         kept.clear()
-        holder = holder_of(sample, frame) or Holder("", "", None)
+        holder = holder_of(sample, frame)
+        if holder is None and nodes:  # the graph keeps them, and somebody keeps the graph
+            holder = holder_of([deepest], frame)
+        holder = holder or Holder("", "", None)
         self.leaks.append(
             {
                 "kind": holder.kind,

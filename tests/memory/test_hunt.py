@@ -1,0 +1,169 @@
+"""Who keeps what steps leave behind: planted leaks of each kind, and what only looks like one."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+from steptime.capture.probe.memory.exhausted import understood  # noqa: E402
+from steptime.capture.probe.memory.leaks import APART, LOOKS, LeakHunt  # noqa: E402
+
+KEPT: list[Any] = []
+FIRST = 3
+
+
+class Meter:
+    def __init__(self) -> None:
+        self.history: list[Any] = []
+
+    def update(self, value: Any) -> None:
+        self.history.append((1, value))
+
+
+def report_of(batch: Any) -> Callable[[], Any]:
+    def report() -> Any:
+        return batch.mean()
+
+    return report
+
+
+def hunted(step_of_job: Callable[[int], None]) -> list[dict[str, Any]]:
+    """What the hunt finds in a job of its own loop."""
+    hunt = LeakHunt()
+    for step in range(FIRST + APART * (LOOKS - 1) + 1):
+        step_of_job(step)
+        if step >= FIRST and (step - FIRST) % APART == 0:
+            hunt.look(step, sys._getframe())
+    return hunt.leaks
+
+
+def loss() -> Any:
+    weight = torch.ones(8, requires_grad=True)
+    return (weight * torch.randn(8)).sum()
+
+
+def text_of(leak: dict[str, Any]) -> str:
+    return str(leak["site"]["text"]) if leak["site"] else ""
+
+
+def test_a_list_of_a_module_is_named_with_its_line() -> None:
+    KEPT.clear()
+    (leak,) = hunted(lambda step: KEPT.append(loss()))
+    KEPT.clear()
+    assert (leak["kind"], leak["name"], leak["graphs"]) == ("list", "KEPT", 1.0)
+    assert "KEPT.append(" in text_of(leak)
+
+
+def test_a_list_of_a_running_function_is_named_with_its_line() -> None:
+    rows: list[Any] = []
+    (leak,) = hunted(lambda step: rows.append({"step": step, "loss": loss().detach()}))
+    assert (leak["kind"], leak["name"], leak["graphs"]) == ("list", "rows", 0.0)
+    assert "rows.append(" in text_of(leak)
+
+
+def test_a_running_sum_is_a_graph_that_grows() -> None:
+    total: Any = torch.zeros(())
+
+    def step_of_job(step: int) -> None:
+        nonlocal total
+        total = total + loss()
+
+    (leak,) = hunted(step_of_job)
+    assert leak["name"] == "total"
+    assert leak["nodes"] >= 2
+    assert "total = total + loss()" in text_of(leak)
+
+
+def test_an_attribute_is_named_with_its_class_and_the_line_that_grows_it() -> None:
+    meter = Meter()
+    (leak,) = hunted(lambda step: meter.update(loss()))
+    assert (leak["kind"], leak["name"]) == ("attribute", "Meter.history")
+    assert text_of(leak) == "self.history.append((1, value))"
+
+
+def test_a_closure_is_named_by_what_it_keeps() -> None:
+    callbacks: list[Any] = []
+    (leak,) = hunted(lambda step: callbacks.append(report_of(torch.randn(64))))
+    assert (leak["kind"], leak["name"], leak["bytes"]) == ("closure", "batch", 256.0)
+
+
+def test_a_hook_that_keeps_outputs_is_a_hook() -> None:
+    model = torch.nn.Sequential(torch.nn.Linear(4, 4), torch.nn.ReLU())
+    seen: list[Any] = []
+
+    def keep(module: Any, inputs: Any, output: Any) -> None:
+        seen.append(output)
+
+    handle = model[0].register_forward_hook(keep)
+    (leak,) = hunted(lambda step: model(torch.randn(2, 4)))
+    handle.remove()
+    assert (leak["kind"], leak["name"]) == ("hook", "seen")
+    assert text_of(leak) == "seen.append(output)"
+
+
+def test_a_healthy_loop_keeps_nothing() -> None:
+    model = torch.nn.Linear(8, 8)
+    optimizer = torch.optim.Adam(model.parameters())
+    running = torch.zeros(())
+    last: list[Any] = []
+
+    def step_of_job(step: int) -> None:
+        nonlocal running
+        result = model(torch.randn(4, 8)).square().mean()
+        optimizer.zero_grad()
+        result.backward()
+        optimizer.step()
+        running = running + result.detach()
+        last.append(result)
+        if len(last) > 2:
+            last.pop(0)
+
+    assert hunted(step_of_job) == []
+
+
+def test_the_hunt_calls_nothing_of_the_users_and_keeps_nothing_alive() -> None:
+    class Touchy:
+        def __getattribute__(self, name: str) -> Any:
+            raise AssertionError("asked")
+
+        def __eq__(self, other: object) -> bool:
+            raise AssertionError("compared")
+
+        __hash__ = None  # type: ignore[assignment]
+
+    touchy = [Touchy(), [Touchy()]]
+    batches: list[Any] = []
+
+    def step_of_job(step: int) -> None:
+        batches.append(torch.randn(4))
+        del batches[:-1]
+
+    assert hunted(step_of_job) == []
+    assert touchy
+
+
+@pytest.mark.parametrize(
+    ("error", "found"),
+    [
+        (
+            RuntimeError("DefaultCPUAllocator: can't allocate memory: you tried to allocate 4096 bytes. Error code 12"),
+            (4096, "cpu", None),
+        ),
+        (
+            RuntimeError("CUDA out of memory. Tried to allocate 2.00 GiB. GPU 0 has a total capacity of 79.15 GiB of "
+                         "which 1.20 GiB is free."),
+            (2 << 30, "cuda", int(79.15 * (1 << 30))),
+        ),
+        (MemoryError(), (None, "cpu", None)),
+        (RuntimeError("mat1 and mat2 shapes cannot be multiplied"), None),
+        (KeyError("x"), None),
+        (None, None),
+    ],
+)  # fmt: skip
+def test_errors_that_say_that_memory_ran_out_are_understood(error: BaseException | None, found: Any) -> None:
+    assert understood(error) == found
