@@ -286,14 +286,18 @@ def _patch(bench: Bench, taken: Arm, proposals: Sequence[Proposal], wishes: Wish
 
 
 def _next(judgements: Sequence[Judgement], proposals: Sequence[Proposal], folder: Path, wishes: Wishes) -> str:
-    """The page of what was adopted; the rest of the trial where the budget was too small; else the page of what was
-    tried first."""
+    """The rest of the trial where the budget was too small for it or for its patch; else the page of what was adopted,
+    or of what was tried first."""
+    minutes = ceil(2 * wishes.budget.seconds / 60)
+    go_on = f"steptime try --budget {minutes}m --resume {shlex.quote(str(folder))}"
+    patch = read_results(folder).patch
+    if patch is not None and patch.diff and (patch.judgement is None or patch.judgement.speed is None):
+        return go_on
     adopted = next((each.arm.proposal for each in judgements if each.verdict is Verdict.ADOPT), None)
     if adopted is not None:
         return f"steptime explain {adopted}"
     if any(each.rounds < LEAST_ROUNDS and each.verdict is Verdict.UNDECIDED for each in judgements):
-        minutes = ceil(2 * wishes.budget.seconds / 60)
-        return f"steptime try --budget {minutes}m --resume {shlex.quote(str(folder))}"
+        return go_on
     return f"steptime explain {proposals[0].remedy.code}"
 
 
