@@ -58,5 +58,5 @@ def test_memory_that_runs_out_is_told_in_three_lines_behind_the_traceback(tmp_pa
     assert [f"steptime: {line}" for line in out_of_memory(outcome, recording)] == lines
     facts = load(recording).processes[0].out_of_memory
     assert facts is not None
-    assert facts.asked == 1 << 46
+    assert facts.asked == 4 << 46
     assert load(recording).processes[0].leaks[0].name == "kept"
