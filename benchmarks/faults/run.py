@@ -1,0 +1,183 @@
+"""What no fault may do: kills at random moments, no room, damaged files.
+
+    python -m benchmarks.faults.run [--quick] [--only kills,room,fuzz] [--seed 0] [--name MACHINE]
+
+Writes benchmarks/results/faults-<name>.json and .md; ends with 1 where there was a fault. Every case follows from the
+seed and its number: `--only kills --first 17 --kills 1` or `--only fuzz --target trace --first 4711 --inputs 1` again.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import platform
+import re
+import subprocess
+import sys
+import tempfile
+from collections.abc import Sequence
+from dataclasses import asdict
+from datetime import date
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+from benchmarks.faults.fuzz import Fuzzed, fuzz
+from benchmarks.faults.kills import Kill, kill_jobs
+from benchmarks.faults.targets import targets
+
+ROOT = Path(__file__).parents[2]
+RESULTS = ROOT / "benchmarks" / "results"
+IN_MEMORY = Path("/dev/shm")
+"""Damaged files are written here where it exists: a million of them is too much for a disk."""
+
+
+def main() -> None:
+    options = arguments()
+    found: dict[str, Any] = {"machine": machine(), "seed": options.seed}
+    with tempfile.TemporaryDirectory(dir=IN_MEMORY if IN_MEMORY.is_dir() else None) as folder:
+        if "kills" in options.only:
+            found["kills"] = [
+                asdict(kill) for kill in shown(kill_jobs(Path(folder), options.seed, options.kills, options.first))
+            ]
+        if "room" in options.only:
+            found["room"] = room(options.quick)
+        if "fuzz" in options.only:
+            found["fuzz"] = [asdict(each) for each in fuzzed(Path(folder), options)]
+    target = RESULTS / f"faults-{options.name}"
+    target.with_suffix(".json").write_text(json.dumps(found, indent=1) + "\n")
+    target.with_suffix(".md").write_text(page(found))
+    print(page(found))
+    sys.exit(1 if faults_of(found) else 0)
+
+
+def arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
+    parser.add_argument("--quick", action="store_true", help="20 kills, the usual tests without room, 20 000 inputs")
+    parser.add_argument("--only", default="kills,room,fuzz", help="kills, room, fuzz, with commas between")
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--first", type=int, default=0, help="number of the first kill or input")
+    parser.add_argument("--kills", type=int, help="how many jobs are killed")
+    parser.add_argument("--inputs", type=int, help="damaged files, of all targets together")
+    parser.add_argument("--seconds", type=float, help="longest time for one target")
+    parser.add_argument("--target", help="only this reader")
+    parser.add_argument("--name", default=platform.node(), help="of the machine, for the files of results")
+    options = parser.parse_args()
+    usual = (20, 20_000, 20.0) if options.quick else (200, 1_000_000, 3600.0)
+    options.kills, options.inputs, options.seconds = (
+        own if own is not None else other
+        for own, other in zip((options.kills, options.inputs, options.seconds), usual, strict=True)
+    )
+    return options
+
+
+def shown(kills: Any) -> Sequence[Kill]:
+    """All of them; a line for each fault at once."""
+    found = []
+    for kill in kills:
+        found.append(kill)
+        if kill.faults:
+            print(f"kill {kill.number} ({kill.way} after {kill.after:.2f} s): {'; '.join(kill.faults)}", flush=True)
+    return found
+
+
+def room(quick: bool) -> dict[str, Any]:
+    """The tests of full disks, read-only file systems and removed recordings."""
+    words = [
+        sys.executable,
+        "-m",
+        "pytest",
+        "-q",
+        "tests/capture/test_no_room.py",
+        *(["-m", "not slow"] if quick else []),
+    ]
+    run = subprocess.run(words, cwd=ROOT, capture_output=True, text=True, check=False)
+    counts = {word: int(count) for count, word in re.findall(r"(\d+) (passed|failed|skipped|error)", run.stdout)}
+    return {**counts, "status": run.returncode, "failures": re.findall(r"^FAILED .*", run.stdout, re.MULTILINE)}
+
+
+def fuzzed(folder: Path, options: argparse.Namespace) -> list[Fuzzed]:
+    """Every reader, with an equal share of the inputs."""
+    chosen = [each for each in targets(folder) if options.target in (None, each.name)]
+    found = []
+    for target in chosen:
+        found.append(fuzz(target, options.seed, options.seconds, options.inputs // len(chosen), options.first))
+        print(f"{target.name}: {found[-1].inputs} inputs, {len(found[-1].faults)} faults", flush=True)
+    return found
+
+
+def faults_of(found: dict[str, Any]) -> list[str]:
+    """Everything that should not have been."""
+    kills = [
+        f"kill {kill['number']} ({kill['way']}): {fault}" for kill in found.get("kills", ()) for fault in kill["faults"]
+    ]
+    return [
+        *kills,
+        *found.get("room", {}).get("failures", ()),
+        *(fault for each in found.get("fuzz", ()) for fault in each["faults"]),
+    ]
+
+
+def machine() -> dict[str, Any]:
+    """Where and with what this was run."""
+    head = subprocess.run(
+        ["git", "rev-parse", "--short", "HEAD"], cwd=ROOT, capture_output=True, text=True, check=False
+    )
+    return {
+        "date": date.today().isoformat(),
+        "cpus": os.cpu_count(),
+        "system": platform.platform(),
+        "python": platform.python_version(),
+        "torch": version("torch"),
+        "steptime": version("steptime"),
+        "commit": head.stdout.strip(),
+    }
+
+
+def page(found: dict[str, Any]) -> str:
+    """The Markdown beside the JSON."""
+    about = found["machine"]
+    lines = [
+        "# What faults do to steptime\n",
+        f"{about['cpus']} CPUs, {about['system']}, Python {about['python']}, torch {about['torch']}, "
+        f"commit {about['commit']}, {about['date']}, seed {found['seed']}; "
+        "made by `python -m benchmarks.faults.run`.\n",
+    ]
+    if "kills" in found:
+        lines += kills_table(found["kills"])
+    if "room" in found:
+        counts = found["room"]
+        lines.append(
+            f"\nFull disks, read-only file systems and removed recordings (tests/capture/test_no_room.py): "
+            f"{counts.get('passed', 0)} passed, {counts.get('failed', 0)} failed, {counts.get('skipped', 0)} skipped."
+        )
+    if "fuzz" in found:
+        lines += [
+            "\n| reader | damaged files | read | refused in one sentence | slowest, CPU s | faults |",
+            "|---|---|---|---|---|---|",
+        ]
+        lines += [
+            f"| {each['target']} | {each['inputs']} | {each['read']} | {sum(each['refused'].values())} "
+            f"| {each['slowest']:.2f} | {len(each['faults'])} |"
+            for each in found["fuzz"]
+        ]
+    faults = faults_of(found)
+    lines += [f"\nFaults: {len(faults)}.", *(f"- {fault}" for fault in faults)]
+    return "\n".join(lines) + "\n"
+
+
+def kills_table(kills: list[dict[str, Any]]) -> list[str]:
+    """A row for each way of dying."""
+    lines = ["| signal | jobs | before the first step | most training lost, s | faults |", "|---|---|---|---|---|"]
+    for way in sorted({kill["way"] for kill in kills}):
+        mine = [kill for kill in kills if kill["way"] == way]
+        lost = [kill["lost_ns"] for kill in mine if kill["lost_ns"] is not None]
+        most = f"{max(lost) / 1e9:.2f}" if lost else "-"
+        early = sum(not kill["steps"] for kill in mine)
+        lines.append(f"| {way} | {len(mine)} | {early} | {most} | {sum(bool(kill['faults']) for kill in mine)} |")
+    return lines
+
+
+if __name__ == "__main__":
+    main()
