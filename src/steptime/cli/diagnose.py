@@ -8,7 +8,7 @@ from pathlib import Path
 import click
 
 from steptime.cli.border import say
-from steptime.cli.options import check_outputs, deliver, output_options, trace_options
+from steptime.cli.options import check_outputs, output_options, trace_options
 from steptime.errors import UsageError
 
 
@@ -56,6 +56,7 @@ def command(
     check_outputs(outputs, force=force)
     if annotate is not None:
         _check_annotation(paths, annotate, force=force)
+    from steptime.cli.delivery import deliver
     from steptime.diagnosis import diagnose_paths
     from steptime.remote import fetched
 

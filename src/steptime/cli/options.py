@@ -7,9 +7,7 @@ from typing import TypeVar
 
 import click
 
-from steptime.cli.border import say, tell
 from steptime.cli.size import size
-from steptime.report.report import Report
 
 Function = TypeVar("Function", bound=Callable[..., object])
 
@@ -65,34 +63,3 @@ def check_outputs(outputs: Sequence[str], *, force: bool) -> None:
 
     for output in outputs:
         check(output, force=force)
-
-
-def deliver(
-    report: Report,
-    outputs: Sequence[str],
-    *,
-    as_json: bool,
-    force: bool,
-    text_to_stderr: bool | None,
-    no_source: bool = False,
-) -> None:
-    """Writes the report wherever it was asked for, and says so. The text goes to standard error, standard output
-    (False) or nowhere (None); not at all where standard output gets the report in another way."""
-    from steptime.report import json, text
-    from steptime.report.output import write
-    from steptime.report.redact import without_sources
-
-    if no_source:
-        report = without_sources(report)
-
-    on_standard_output = as_json or STANDARD_OUTPUT in outputs
-    if as_json:
-        tell(json.render(report))
-    elif STANDARD_OUTPUT in outputs:
-        tell(text.render(report))
-    if not on_standard_output and text_to_stderr is not None:
-        tell(text.render(report), error=text_to_stderr)
-    for output in outputs:
-        if output != STANDARD_OUTPUT:
-            write(report, output, force=force)
-            say(f"Wrote {output}")

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import click
 
-from steptime.cli.options import check_outputs, deliver, no_source_option, trace_options
+from steptime.cli.options import check_outputs, no_source_option, trace_options
 
 
 @click.command("report", short_help="Write the full report of a recording to a file.")
@@ -33,6 +33,7 @@ def command(
     steptime report runs/train-20260801-101500 -o report.html -o report.md
     """
     check_outputs(outputs, force=force)
+    from steptime.cli.delivery import deliver
     from steptime.diagnosis import diagnose_paths
     from steptime.remote import fetched
 

@@ -16,7 +16,7 @@ from steptime.capture.joining import tasks_of_launcher
 from steptime.capture.launch import exit_as, launch
 from steptime.capture.outcome import Outcome, ProbeOptions, Progress
 from steptime.cli.border import say, shield
-from steptime.cli.options import check_outputs, deliver, output_options
+from steptime.cli.options import check_outputs, output_options
 from steptime.cli.progress import Announcer
 from steptime.cli.ranks import ranks
 from steptime.errors import NothingMeasuredError, UsageError
@@ -176,6 +176,7 @@ def _tell(outcome: Outcome, folder: Path, wishes: Wishes) -> None:
         raise reason
     if wishes.ceilings:
         measure_ceilings(folder, quiet=wishes.quiet)
+    from steptime.cli.delivery import deliver
     from steptime.diagnosis import diagnose_paths
 
     report = diagnose_paths((str(folder),))
