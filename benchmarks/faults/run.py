@@ -127,7 +127,7 @@ def machine() -> dict[str, Any]:
     return {
         "date": date.today().isoformat(),
         "cpus": os.cpu_count(),
-        "system": platform.platform(),
+        "system": f"{platform.system()} {platform.machine()}",
         "python": platform.python_version(),
         "torch": version("torch"),
         "steptime": version("steptime"),
