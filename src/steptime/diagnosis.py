@@ -191,9 +191,7 @@ def _judge_found(found: _Found, ranks: RankComparison | None) -> ProcessReport:
     return replace(judged, peak_bytes=found.peak_bytes, series=found.series, excerpt=found.excerpt, memory=found.memory)
 
 
-def _compared(
-    summaries: Mapping[int | None, RankSummary], cases: Mapping[int | None, Case]
-) -> RankComparison | None:
+def _compared(summaries: Mapping[int | None, RankSummary], cases: Mapping[int | None, Case]) -> RankComparison | None:
     """The ranks beside one another; processes that say no rank belong to nobody's job."""
     known = {rank: case for rank, case in cases.items() if rank is not None}
     comparison = compare([summary for rank, summary in summaries.items() if rank is not None])

@@ -6,7 +6,7 @@ import itertools
 import subprocess
 import sys
 import types
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -150,7 +150,12 @@ STYLES = st.builds(
     st.booleans(),
     st.booleans(),
 )
-EDITS = {"autocast": autocast, "compile": compiled, "channels": innermost, "freeze": frozen}
+EDITS: dict[str, Callable[[str], Edit]] = {
+    "autocast": autocast,
+    "compile": compiled,
+    "channels": innermost,
+    "freeze": frozen,
+}
 
 
 @given(STYLES, st.sampled_from(sorted(EDITS)))
@@ -441,7 +446,7 @@ def test_every_order_of_edits_gives_one_patch(tmp_path: Path, shape: str) -> Non
     (tmp_path / "train.py").write_text(source)
     # What is not asked for is never run here: a keyword of the optimiser, on the line that the model's edit needs, too.
     more = CallEdit("SGD", (("lr", "0.1"),), line(source, "SGD("))
-    edits = [autocast(source), compiled(source), frozen(source), more]
+    edits: list[Edit] = [autocast(source), compiled(source), frozen(source), more]
     for order in list(itertools.permutations(edits))[:: 4 if shape == "plain" else 11]:
         patch = make_patch(order, tmp_path, None)
         assert patch.snippets == ()

@@ -291,8 +291,8 @@ class TelemetrySample:
 @dataclass(frozen=True, slots=True)
 class Manifest:
     """manifest.json of a recording. exit_status: as a shell has it (128 + signal); None while the job runs or when the
-    supervisor was killed too. commit: that the directory's working tree had checked out when the job started, "" outside
-    of one; dirty: whether tracked files differed from it, None where that is not known."""
+    supervisor was killed too. commit: that the directory's working tree had checked out when the job started, ""
+    outside of one; dirty: whether tracked files differed from it, None where that is not known."""
 
     format_version: int
     steptime: str

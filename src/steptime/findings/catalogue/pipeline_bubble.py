@@ -47,7 +47,5 @@ def pipeline_bubble(signals: Signals) -> Finding | None:
         f"This stage waits {format_duration(exposed.value)} a step ({format_share(share)}) in "
         f"{sum(use.calls for use in between):.4g} sends and receives"
     )
-    advice = (
-        "Raise the number of micro-batches, or balance the stages: diagnosed together, they show which is slow."
-    )
+    advice = "Raise the number of micro-batches, or balance the stages: diagnosed together, they show which is slow."
     return pipeline_bubble.finding(summary, advice, exposed, account="communication")

@@ -10,7 +10,7 @@ with torch.no_grad():
     for _ in range(8):
         model(torch.randn(4, 8))
 model.train()
-for step in range(40):
+for _ in range(40):
     for _ in range(4):
         (model(torch.randn(4, 8)).square().mean() / 4).backward()
     optimizer.step()
