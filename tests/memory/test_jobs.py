@@ -39,7 +39,9 @@ def recorded(folder: Path, body: str, steps: int = 1500) -> tuple[Outcome, Path,
 
 @pytest.mark.slow
 def test_a_list_that_is_emptied_now_and_then_is_no_leak(tmp_path: Path) -> None:
-    _, recording, told = recorded(tmp_path, "kept.append(model(torch.randn(64, 64))); kept[:] = kept[-(step % 100) :]")
+    _, recording, told = recorded(
+        tmp_path, "kept.append(model(torch.randn(64, 64))); kept[:] = kept[-(step % 100) :]", 8000
+    )
     assert "ST702" not in told
     assert triage_path(recording).keepers == ()
 

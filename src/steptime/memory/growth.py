@@ -23,7 +23,10 @@ BLOCKS = 400
 LEAST_GROWTH = 1 << 20
 """Bytes in all: less is what an arena of malloc grows by."""
 STEADY_SHARE = 0.75
-"""Of the stretches of a series, as many must rise for its slope to be growth: a sawtooth rises and falls back."""
+"""Of the stretches of a series, as many must rise for its slope to be growth: a sawtooth rises and falls back, a cache
+that fills up rises once."""
+LEAST_RISE = 0.25
+"""Of what the slope promises for a stretch, as much must it rise by."""
 STRETCHES = 8
 
 
@@ -67,7 +70,7 @@ def growth_of(process: str, memory: str, step: Int64, size: Int64) -> Growth | N
     slope = _slope(x, y)
     low, high = _interval(x, y, slope)
     total = int(np.median(size[-3:]) - np.median(size[:3]))
-    leaks = low > 0 and total >= LEAST_GROWTH and _rises(y) >= STEADY_SHARE
+    leaks = low > 0 and total >= LEAST_GROWTH and _rises(x, y, slope) >= STEADY_SHARE
     estimate = Estimate(slope, min(low, slope), max(high, slope), len(step), "bytes")
     return Growth(process, memory, estimate, total, leaks, int(step[-1] - step[0]))
 
@@ -96,7 +99,7 @@ def _interval(x: Float64, y: Float64, slope: float) -> tuple[float, float]:
     return float(low), float(high)
 
 
-def _rises(y: Float64) -> float:
-    """The share of the series' stretches that end higher than they begin."""
+def _rises(x: Float64, y: Float64, slope: float) -> float:
+    """The share of the series' stretches that rise, each by a fair part of what the slope promises."""
     edges = np.linspace(0, len(y) - 1, STRETCHES + 1).astype(np.int64)
-    return float(np.mean(np.diff(y[edges]) > 0))
+    return float(np.mean(np.diff(y[edges]) > LEAST_RISE * slope * np.diff(x[edges])))

@@ -19,10 +19,11 @@ def memory_leak(signals: Signals) -> Finding | None:
         or a closure that keeps activations. The job ends when memory does.
 
     How we know
-        Memory is sampled about ten times a second. Its slope over the steps is the median of all pairs' (Theil and
-        Sen), with an interval from a bootstrap of blocks; the first quarter of the run is left out. The rule fires
-        when the interval lies above zero, a megabyte has come together, and the series keeps rising: a sawtooth does
-        not. Who keeps it is asked of Python's garbage collector at three borders of steps, a few steps apart.
+        Memory is sampled about five times a second. Its slope over the steps is the median of all pairs' (Theil and
+        Sen), with an interval from a bootstrap of blocks; the first quarter of the run and the windows of our own
+        profiler are left out. The rule fires when the interval lies above zero, a megabyte has come together, and the
+        series keeps rising: a sawtooth does not, nor does a cache that fills up. Who keeps it is asked of Python's
+        garbage collector at three borders of steps, a few steps apart.
 
     What helps
         Keep numbers, not tensors: `total += loss.detach()`, `losses.append(loss.item())` now and then. Remove hooks
