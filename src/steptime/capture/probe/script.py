@@ -66,6 +66,7 @@ class Watched(Protocol):
     plan: dict[str, Any]
     recorder: Recorder
     counter: StepCounter
+    pace: Pace
     steps: int
     marks: device.Marks | None
     quiet: Quiet
@@ -79,9 +80,6 @@ class Watched(Protocol):
 
     def watch_off(self) -> None:
         """Takes the patches away."""
-
-    def usual_step(self) -> int:
-        """ns."""
 
     def unwatched_update(self, *_: Any) -> None:
         """An optimiser's post hook."""
@@ -159,7 +157,7 @@ def _stages(session: Watched) -> Stage:
     session.marks = device.make_marks(session.recorder.journal)
     yield from _until(session, PLAIN_STEPS, PLAIN_TIME, PLAIN_LIMIT)
     yield from _hunt_leaks(session)
-    duration = session.usual_step()
+    duration = session.pace.usual()
     stacks = duration < STACK_LIMIT and found.calls < STACK_CALLS * DISCOVERY_STEPS
     if session.plan.get("profile", True):
         yield from _profiles(session, duration, 1, stacks)

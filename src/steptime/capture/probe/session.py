@@ -7,13 +7,11 @@ once, and training goes on. What is done at which step stands in `script`.
 from __future__ import annotations
 
 import functools
-import itertools
 import multiprocessing
 import multiprocessing.util
 import os
 import sys
 import time
-from collections import deque
 from collections.abc import Callable
 from threading import get_ident
 from typing import Any
@@ -35,7 +33,7 @@ from steptime.capture.probe.patches import (
 )
 from steptime.capture.probe.ranges import RangePatch
 from steptime.capture.probe.recorder import Numbers, Recorder
-from steptime.capture.probe.steps import StepCounter
+from steptime.capture.probe.steps import Pace, StepCounter
 from steptime.journal import Flag, Kind
 
 LOADER_NEXT, OPTIMIZER_STEP, SCALER_STEP = int(Kind.LOADER_NEXT), int(Kind.OPTIMIZER_STEP), int(Kind.SCALER_STEP)
@@ -43,8 +41,6 @@ FORWARD, BACKWARD, QUEUE = int(Kind.FORWARD), int(Kind.BACKWARD), int(Kind.QUEUE
 CHECKPOINT, BORDER = int(Kind.CHECKPOINT), int(Kind.BORDER)
 UPDATES = (OPTIMIZER_STEP, SCALER_STEP)
 PARTIAL, EXHAUSTED = int(Flag.PARTIAL), int(Flag.EXHAUSTED)
-RECENT = 32
-"""Borders remembered to know the usual step's duration."""
 
 
 def guarding(method: Callable[..., None]) -> Callable[..., None]:
@@ -76,7 +72,7 @@ class Session:
         self.trial: Follower = Follower()
         self._active = True
         self._pid = os.getpid()
-        self._borders: deque[int] = deque(maxlen=RECENT)
+        self.pace = Pace()
         self._described: set[int] = set()
         self._script: script.Stage | None = None
         self._housekeeping = script.Housekeeping(self.recorder)
@@ -104,9 +100,8 @@ class Session:
 
     def install(self) -> None:
         """Starts listening. Raises whatever torch's layout makes fail; the caller switches off."""
-        self._gradient.install()
-        self._module_calls.install()
-        self._constructions.install()
+        for patch in (self._gradient, self._module_calls, self._constructions):
+            patch.install()
         self.watch_on()
         self._garbage.install()
 
@@ -134,10 +129,8 @@ class Session:
     def stop_listening(self) -> None:
         """Restores torch as it was."""
         self.watch_off()
-        self._gradient.remove()
-        self._module_calls.remove()
-        self._constructions.remove()
-        self._garbage.remove()
+        for patch in (self._gradient, self._module_calls, self._constructions, self._garbage):
+            patch.remove()
 
     def failed(self, error: Exception) -> None:
         """Something of ours has raised in the user's thread: it never reaches the user."""
@@ -256,7 +249,7 @@ class Session:
     def _border(self, time_ns: int) -> None:
         """A step has ended (online view; the exact borders are found from the journal later)."""
         self.steps += 1
-        self._borders.append(time_ns)
+        self.pace.border(time_ns)
         if not self.watching:
             self.recorder.append(BORDER, 0, 0, time_ns, time_ns)
         if self.marks is not None:
@@ -269,11 +262,6 @@ class Session:
             self._ranges.forget()
             next(self._script, None)
         self.trial.border(self.steps)
-
-    def usual_step(self) -> int:
-        """Median duration of the recent steps, ns."""
-        durations = sorted(after - before for before, after in itertools.pairwise(self._borders))
-        return durations[len(durations) // 2] if durations else 0
 
     @guarding
     def unwatched_update(self, *_: Any) -> None:
@@ -309,8 +297,7 @@ class Session:
         """At the end of the process: if it ends because memory ran out, who held it is written down."""
         if os.getpid() != self._pid or not self.recorder.folder:
             return
-        device = "cuda" if torch.cuda.is_available() and torch.cuda.is_initialized() else "cpu"
-        if (found := exhausted.facts(self.steps, device)) is not None:
+        if (found := exhausted.facts(self.steps)) is not None:
             self.recorder.fact("out_of_memory", **found)
 
     def abandon(self) -> None:

@@ -7,9 +7,31 @@ a root's forward.
 
 from __future__ import annotations
 
+import itertools
+from collections import deque
+
 OPTIMIZER, BACKWARD, FORWARD = 1, 2, 3
 BACKWARDS_WITHOUT_UPDATE = 3
 """So many backwards without an update make backward the border, until an update comes (long accumulation)."""
+
+RECENT = 32
+"""Borders remembered to know the usual step's duration."""
+
+
+class Pace:
+    """How long a step takes, from the last borders."""
+
+    def __init__(self) -> None:
+        self._borders: deque[int] = deque(maxlen=RECENT)
+
+    def border(self, time_ns: int) -> None:
+        """A step has ended."""
+        self._borders.append(time_ns)
+
+    def usual(self) -> int:
+        """Median duration of the recent steps, ns."""
+        durations = sorted(after - before for before, after in itertools.pairwise(self._borders))
+        return durations[len(durations) // 2] if durations else 0
 
 
 class StepCounter:

@@ -25,18 +25,18 @@ UNITS = {"KiB": 1 << 10, "MiB": 1 << 20, "GiB": 1 << 30}
 GRADIENT = TENSOR.grad
 
 
-def facts(step: int, device: str) -> dict[str, Any] | None:
+def facts(step: int) -> dict[str, Any] | None:
     """`OutOfMemoryFacts` of the exception that ends this process; None where it is another one, or none."""
     error = getattr(sys, "last_value", None)
     found = understood(error)
     if found is None or error is None:
         return None
-    asked, kind, limit = found
+    asked, device, limit = found
     return {
         "message": str(error)[:2000],
-        "device": kind or device,
+        "device": device,
         "step": step,
-        "held": held(kind or device),
+        "held": held(device),
         "asked": asked,
         "resident": _resident(),
         "limit": limit if limit is not None else memory_limit(),
