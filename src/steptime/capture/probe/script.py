@@ -26,7 +26,7 @@ from steptime.capture.probe.parameters import parameters_of
 from steptime.capture.probe.profiling import Window
 from steptime.capture.probe.ranks import place, traces
 from steptime.capture.probe.recorder import Recorder
-from steptime.capture.probe.steps import OPTIMIZER, StepCounter
+from steptime.capture.probe.steps import OPTIMIZER, Pace, StepCounter
 from steptime.journal import Kind
 
 SECOND = 1_000_000_000
