@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
-from steptime.cli.report import command
+from steptime.cli.main import steptime
 from steptime.findings.case import Case, LineUse, StepSummary
 from steptime.findings.finding import Finding, Weight
 from steptime.quantities import Estimate, SourceLine
@@ -36,7 +36,7 @@ def saved(tmp_path: Path) -> Path:
 def test_source_lines_and_paths_are_shown_unless_they_are_not_wanted(saved: Path, extension: str) -> None:
     shown, hidden = saved.with_name(f"shown.{extension}"), saved.with_name(f"hidden.{extension}")
     for path, options in ((shown, []), (hidden, ["--no-source"])):
-        run = CliRunner().invoke(command, [str(saved), "-o", str(path), *options], standalone_mode=False)
+        run = CliRunner().invoke(steptime, ["report", str(saved), "-o", str(path), *options], standalone_mode=False)
         assert run.exception is None, run.exception
     assert "train.py:7" in shown.read_text(encoding="utf-8") or extension == "json"
     assert "for batch in loader" in shown.read_text(encoding="utf-8")

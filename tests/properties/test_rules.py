@@ -19,6 +19,7 @@ from steptime.findings.loader_model import supply
 from steptime.findings.regime import regime
 from steptime.findings.stakes import named
 from steptime.quantities import Estimate, SourceLine
+from steptime.ranks.comparison import LateRank
 
 likely = st.sampled_from([0.0, 0.3, 2.0, 64.0, 300.0, 2e4, 3e5, 1e6, 4e6, 2e7, 2.5e7, 4e7])
 numbers = st.one_of(likely, likely, st.floats(min_value=1e-3, max_value=1e12))
@@ -51,6 +52,7 @@ def every(kind: type, **fields_of_its_own: object) -> st.SearchStrategy[Any]:
 
 for leaf, strategy in ((Estimate, estimates()), (SourceLine, sources), (float, numbers), (int, counts), (str, words)):
     st.register_type_strategy(leaf, strategy)
+st.register_type_strategy(LateRank, every(LateRank, ranks=st.lists(counts, min_size=1, max_size=3).map(tuple)))
 SINGLE = (
     case_module.GarbageUse,
     case_module.Contention,

@@ -73,7 +73,7 @@ class LateRank:
     accounts that have one. arithmetic: its FLOPs over the median of the others, None where not known. gain: what a step
     of the job would be shorter with it at the others' median, by replay. since: number of the first step from which on
     it is late (0: from the start), None where there is no series; steadiness: share of the steps since then in which it
-    is. source: the line behind the excess.
+    is. source: the line behind the excess. Raises ValueError without a rank.
     """
 
     ranks: tuple[int, ...]
@@ -88,6 +88,10 @@ class LateRank:
     since: int | None = None
     steadiness: float | None = None
     source: SourceLine | None = None
+
+    def __post_init__(self) -> None:
+        if not self.ranks:
+            raise ValueError("somebody is late, or there is no late rank")
 
     @property
     def node(self) -> bool:
