@@ -16,22 +16,21 @@ pytest.importorskip("torch")
 
 SCRIPT = Path(__file__).parent / "ranks" / "scripts" / "two_ranks.py"
 EXAMPLE = Path(__file__).resolve().parents[2] / "examples" / "ddp_late_rank.py"
+GLOO_GAVE_UP = "terminate called without an active exception"
+"""Of a rank that is ended by C++ while others use the CPUs, about once in a hundred runs: tried once more. That a
+watched job ends as it does alone is tested elsewhere."""
 
 
 def run(folder: Path, *arguments: str, script: Path = SCRIPT) -> dict[str, Any]:
     """The report of a job under torchrun."""
     environment = {**os.environ, "OMP_NUM_THREADS": "1"}
     steptime = [sys.executable, "-c", "from steptime.cli.main import entry; entry()"]
-    command = [*steptime, "run", "--json", "--no-progress", "--no-ceilings", "--recording", str(folder)]
+    command = [*steptime, "run", "--json", "--no-progress", "--no-ceilings", "--force", "--recording", str(folder)]
     launcher = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2"]
-    done = subprocess.run(
-        [*command, "--", *launcher, str(script), *arguments],
-        capture_output=True,
-        text=True,
-        check=False,
-        env=environment,
-        timeout=300,
-    )
+    words = [*command, "--", *launcher, str(script), *arguments]
+    done = subprocess.run(words, capture_output=True, text=True, check=False, env=environment, timeout=300)
+    if done.returncode and GLOO_GAVE_UP in done.stderr:
+        done = subprocess.run(words, capture_output=True, text=True, check=False, env=environment, timeout=300)
     assert done.returncode == 0, done.stderr[-3000:]
     report: dict[str, Any] = json.loads(done.stdout[done.stdout.index("{\n") :])  # behind what the job prints
     assert [process["failed"] for process in report["processes"]] == [[], []]
