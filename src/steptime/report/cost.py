@@ -11,9 +11,9 @@ from steptime.recording.recording import Process
 from steptime.report.report import Cost
 from steptime.timeline.timeline import Steps
 
-RECORD_COST = 3400.0
-"""ns that one record costs the job, patches and clock readings included: 10.6 µs for the three of a small model's step,
-19.5 µs for the six with a loader (benchmarks/results/overhead-epyc-2cpu.md)."""
+RECORD_COST = 3500.0
+"""ns that one record costs the job, patches and clock readings included: 10.1 µs for the three of a small model's step,
+15.1 µs for the four with a loader (benchmarks/results/overhead-epyc-2cpu.md)."""
 LEAST_STEPS = 5
 """On either side, for a difference that means something."""
 
