@@ -13,7 +13,7 @@ from steptime.timeline.timeline import Steps, Timeline
 Int64 = npt.NDArray[np.int64]
 RESIDENT, ALLOCATED, RESERVED, RETRIES = 1, 2, 3, 4
 """Identities of MEMORY records of the journal."""
-SETTLING = 2_000_000_000
+SETTLING = 1_000_000_000
 """ns: what the profiler holds after a window, while its trace is put together and written; seen: up to 1 s."""
 LEVEL = 3
 """Samples on either side of a window whose medians are laid at one level."""
