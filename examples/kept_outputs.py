@@ -12,8 +12,8 @@ optimizer = torch.optim.AdamW(model.parameters())
 monitored = torch.randn(64, 256)
 outputs = []
 
-for _ in range(2000):
-    loss = model(torch.randn(64, 256)).square().mean()
+for _ in range(3000):
+    loss = model(torch.randn(256, 256)).square().mean()
     optimizer.zero_grad()
     loss.backward()
     optimizer.step()
