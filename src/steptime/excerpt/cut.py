@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -11,7 +11,6 @@ import numpy.typing as npt
 from steptime.excerpt.excerpt import Detail, Excerpt, Label
 from steptime.excerpt.strips import FIRST, MOST_EVENTS, Strip, assemble, text
 from steptime.intervals import EMPTY, Intervals, clip
-from steptime.kineto.once import once
 from steptime.kineto.table import ABSENT, HOST_CATEGORIES, Category, Trace
 from steptime.ledger.account import claims_of, has_kernels
 from steptime.ledger.gaps import Gaps, gaps_of, pieces_of
@@ -19,8 +18,9 @@ from steptime.ledger.ledger import Account
 from steptime.ledger.processor import Claims
 from steptime.ledger.threads import autograd_lanes, training_lane
 from steptime.links.frames import function_name, source_line
+from steptime.links.link import link
 from steptime.links.links import UNKNOWN, Links
-from steptime.links.names import COMMUNICATION_KERNEL, LOADER, SYNCHRONISATION, matching
+from steptime.links.names import COMMUNICATION_KERNEL, LOADER, SYNCHRONISATION, of_symbols
 from steptime.quantities import SourceLine
 
 Int64 = npt.NDArray[np.int64]
@@ -54,20 +54,20 @@ class Beside:
     strips: Sequence[Strip] = ()
 
 
-def cut(
-    trace: Trace, links: Links, host: tuple[int, int], device: tuple[int, int], number: int, how: str, beside: Beside
-) -> Excerpt:
-    """The step between two borders. host, device: (begin, end) ns of the step as the host and as the ledger have it;
-    number, how: as in `Excerpt`."""
-    shown = (min(host[0], device[0]), max(host[1], device[1]))
+def cut(trace: Trace, borders: Int64, windows: Int64, at: int, number: int, how: str, beside: Beside) -> Excerpt:
+    """One of the steps of a trace. borders, windows: (n, 2) ns, all steps as the host and as the ledger have them; at:
+    which of them; number, how: as in `Excerpt`."""
+    links = link(trace, borders)
+    step = _pair(windows[at])
+    shown = (min(int(borders[at, 0]), step[0]), max(int(borders[at, 1]), step[1]))
     rows, left_out = _rows(trace, shown)
     strips = [
-        _account(trace, links, device, beside),
+        _account(trace, links, windows, at, beside),
         *_phases(shown, beside),
         *_tracks(trace, links, rows, beside),
         *beside.strips,
     ]
-    return assemble(strips, shown, device, number, how, left_out)
+    return assemble(strips, shown, step, number, how, left_out)
 
 
 def usual(durations: Int64) -> int:
@@ -75,13 +75,13 @@ def usual(durations: Int64) -> int:
     return int(np.abs(durations - np.median(durations)).argmin())
 
 
-def _account(trace: Trace, links: Links, window: tuple[int, int], beside: Beside) -> Strip:
+def _account(trace: Trace, links: Links, windows: Int64, at: int, beside: Beside) -> Strip:
     """What each instant of the step is posted to, idle time with its cause."""
-    windows = np.array([window], np.int64)
     claims = beside.claims or claims_of(
         trace, input_ranges=beside.input_ranges, compile_ranges=beside.compile_ranges, training_thread=beside.thread
     )
-    begin, end, _, account = pieces_of(windows, EMPTY, claims)
+    inside = tuple((account, clip(held, *_pair(windows[at]))) for account, held in claims)
+    begin, end, _, account = pieces_of(windows[at : at + 1], EMPTY, inside)
     if len(begin) > MOST_PIECES:
         kept = np.sort(np.argsort(begin - end, kind="stable")[:MOST_PIECES])
         begin, end, account = begin[kept], end[kept], account[kept]
@@ -93,7 +93,7 @@ def _account(trace: Trace, links: Links, window: tuple[int, int], beside: Beside
 def _causes(
     trace: Trace, links: Links, windows: Int64, begin: Int64, beside: Beside
 ) -> tuple[tuple[Detail, ...], Int64]:
-    """What is behind the pieces that begin at these times."""
+    """What is behind the pieces that begin at these times. windows: of all steps, which the rules asked for, too."""
     gaps = gaps_of(
         trace, links, windows, input_ranges=beside.input_ranges, compile_ranges=beside.compile_ranges,
         training_thread=beside.thread,
@@ -138,8 +138,8 @@ def _rows(trace: Trace, shown: tuple[int, int]) -> tuple[Rows, int]:
     """What happened on threads and streams between two times, and how much of it is left out already: a step that is a
     whole trace has millions of events."""
     events = trace.events
-    inside = (events.begin < shown[1]) & ((events.end > shown[0]) | (events.begin >= shown[0]))
-    rows = np.flatnonzero(inside & np.isin(events.category, (*HOST_CATEGORIES, *DEVICE)))
+    rows = np.flatnonzero((events.begin < shown[1]) & ((events.end > shown[0]) | (events.begin >= shown[0])))
+    rows = rows[np.isin(events.category[rows], (*HOST_CATEGORIES, *DEVICE))]
     over = len(rows) - MOST_EVENTS
     if over <= 0:
         return rows, 0
@@ -177,7 +177,7 @@ def _name(trace: Trace, lane: int, rank: int) -> str:
 
 def _strip(trace: Trace, links: Links, rows: Rows, name: str, rank: int, beside: Beside) -> Strip:
     events = trace.events
-    symbols = np.stack((events.name[rows].astype(np.int64), _kinds(trace)[rows]), axis=1)
+    symbols = np.stack((events.name[rows].astype(np.int64), _kinds(trace, rows)), axis=1)
     distinct, label = np.unique(symbols, axis=0, return_inverse=True)
     labels = tuple(Label(text(trace.symbols[symbol].removeprefix("void ")), KINDS[kind])
                    for symbol, kind in distinct.tolist())  # fmt: skip
@@ -187,18 +187,20 @@ def _strip(trace: Trace, links: Links, rows: Rows, name: str, rank: int, beside:
     return Strip(name, kind, begin, end, label.ravel(), labels, detail, details, first=rank == 0)
 
 
-@once
-def _kinds(trace: Trace) -> Int64:
+def _kinds(trace: Trace, rows: Rows) -> Int64:
     """By row, a number in KINDS."""
-    events = trace.events
-    kinds = np.full(len(events), KINDS.index("other"), np.int64)
-    for category, name in _CATEGORIES.items():
-        kinds[events.category == category] = KINDS.index(name)
-    kernel = events.category == Category.KERNEL
-    kinds[kernel & matching(trace, COMMUNICATION_KERNEL.search)] = KINDS.index("communication")
-    kinds[(events.category == Category.RUNTIME) & matching(trace, SYNCHRONISATION.search)] = KINDS.index("sync")
-    annotated = np.isin(events.category, (Category.ANNOTATION, Category.OPERATOR))
-    kinds[annotated & matching(trace, LOADER.match)] = KINDS.index("input")
+    category = trace.events.category[rows]
+    kinds = np.full(len(rows), KINDS.index("other"), np.int64)
+    for each, name in _CATEGORIES.items():
+        kinds[category == each] = KINDS.index(name)
+
+    def named(test: Callable[[str], object]) -> npt.NDArray[np.bool_]:
+        return of_symbols(trace, test)[trace.events.name[rows]]
+
+    kinds[(category == Category.KERNEL) & named(COMMUNICATION_KERNEL.search)] = KINDS.index("communication")
+    kinds[(category == Category.RUNTIME) & named(SYNCHRONISATION.search)] = KINDS.index("sync")
+    annotated = np.isin(category, (Category.ANNOTATION, Category.OPERATOR))
+    kinds[annotated & named(LOADER.match)] = KINDS.index("input")
     return kinds
 
 
@@ -233,3 +235,7 @@ def _detail(trace: Trace, row: list[int], beside: Beside) -> Detail:
         source=line,
         note=f"{moved:,} bytes" if moved != ABSENT else "",
     )
+
+
+def _pair(window: Int64) -> tuple[int, int]:
+    return int(window[0]), int(window[1])

@@ -15,7 +15,6 @@ from steptime.ledger.account import claims_of, has_kernels
 from steptime.ledger.recorded import RecordedAccount, Window
 from steptime.ledger.source_lines import sources_of
 from steptime.ledger.trace_steps import reach
-from steptime.links.link import link
 from steptime.quantities import SourceLine
 from steptime.recording.recording import IntervalTable, Process
 from steptime.timeline.timeline import Phase, Steps
@@ -36,8 +35,8 @@ def excerpt_of_process(
     trace = window.trace
     windows = reach(trace, window.borders) if has_kernels(trace) else window.borders
     at = usual(windows[:, 1] - windows[:, 0])
-    host, device = (_pair(each[at]) for each in (window.borders, windows))
-    number = int(np.searchsorted(steps.end, host[1] - window.shift))
+    begin, end = window.borders[at].tolist()
+    number = int(np.searchsorted(steps.end, end - window.shift))
     sources: dict[str, SourceLine] = {}
     for each in account.windows:
         sources |= sources_of(each.trace, training_thread=each.thread) if each.stacks else {}
@@ -55,15 +54,11 @@ def excerpt_of_process(
         phases={phase.name.lower(): held for phase, held in window.phases.items()},
         thread=window.thread,
         sources=sources,
-        strips=tuple(_workers(process.workers, window, min(host[0], device[0]), max(host[1], device[1]))),
+        strips=tuple(_workers(process.workers, window, min(begin, int(windows[at, 0])), max(end, int(windows[at, 1])))),
     )
     count = len(windows)
     how = "the profiled step" if count == 1 else f"of {count} profiled steps the one next to their median"
-    return cut(trace, link(trace, window.borders), host, device, number, how, beside)
-
-
-def _pair(window: np.ndarray[tuple[int], np.dtype[np.int64]]) -> tuple[int, int]:
-    return int(window[0]), int(window[1])
+    return cut(trace, window.borders, windows, at, number, how, beside)
 
 
 def _workers(table: IntervalTable, window: Window, begin: int, end: int) -> Iterator[Strip]:

@@ -6,15 +6,12 @@ from steptime.excerpt.cut import Beside, cut, usual
 from steptime.excerpt.excerpt import Excerpt
 from steptime.kineto.table import Trace
 from steptime.ledger.ledger import Int64
-from steptime.links.link import link
 
 
 def excerpt_of_trace(trace: Trace, borders: Int64, windows: Int64, warm_up: int) -> Excerpt:
     """borders, windows: (n, 2) ns, the steady steps as the host and as the ledger have them, n at least 1. warm_up: how
     many steps lie before them."""
     at = usual(windows[:, 1] - windows[:, 0])
-    host = int(borders[at, 0]), int(borders[at, 1])
-    device = int(windows[at, 0]), int(windows[at, 1])
     count = len(windows)
     how = "the only steady step" if count == 1 else f"of {count} steady steps the one next to their median"
-    return cut(trace, link(trace, borders), host, device, warm_up + at, how, Beside())
+    return cut(trace, borders, windows, at, warm_up + at, how, Beside())

@@ -8,6 +8,7 @@ import numpy as np
 import numpy.typing as npt
 
 from steptime.intervals import EMPTY, Intervals, contains, instants, subtract, union
+from steptime.kineto.once import once
 from steptime.kineto.table import Trace
 from steptime.ledger.activities import device_time
 from steptime.ledger.causes import (
@@ -58,6 +59,7 @@ class Gaps:
         return self.end - self.begin
 
 
+@once
 def gaps_of(
     trace: Trace,
     links: Links,
@@ -83,8 +85,6 @@ def gaps_of(
     nothing = np.full(len(gap), UNKNOWN)
     found = Gaps(begin, end, gap, step, account, launch, lane, wait, nothing, nothing.copy())
     _find_causes(trace, links, idle, found)
-    for column in Gaps.__slots__:
-        getattr(found, column).flags.writeable = False
     return found
 
 

@@ -45,6 +45,7 @@ def autograd_lanes(trace: Trace, training: int) -> list[int]:
     return [lane for lane in np.unique(trace.events.lane[engine]).tolist() if lane != training]
 
 
+@once
 def host_events(trace: Trace) -> Bool:
     """Which events happened on a thread of the host."""
     return np.isin(trace.events.category, HOST_CATEGORIES)
@@ -69,7 +70,8 @@ def recorded_time(trace: Trace) -> Intervals:
 
 def _annotated(trace: Trace, lane: int, named: Bool) -> Intervals:
     events = trace.events
-    chosen = named & (events.lane == lane) & np.isin(events.category, (Category.ANNOTATION, Category.OPERATOR))
+    chosen = np.flatnonzero(named & (events.lane == lane))
+    chosen = chosen[np.isin(events.category[chosen], (Category.ANNOTATION, Category.OPERATOR))]
     return union(events.begin[chosen], events.end[chosen])
 
 
