@@ -7,6 +7,10 @@ from pathlib import Path
 import pytest
 
 from steptime.cli.main import main
+from steptime.cli.trying import _nothing_to_try
+from steptime.quantities import SourceLine
+from steptime.remedies.catalogue.whole_tensor import whole_tensor
+from steptime.remedies.remedy import Option, Proposal, Snippet
 
 
 @pytest.mark.parametrize(
@@ -40,3 +44,15 @@ def test_what_cannot_be_followed_is_one_sentence(
 def test_a_remedy_is_explained(code: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["explain", code]) == 0
     assert "What it promises" in capsys.readouterr().out
+
+
+def test_advice_names_the_line_and_what_it_could_save_at_most(tmp_path: Path) -> None:
+    site = SourceLine("train.py", 12, text="for row in rows:")
+    option = Option("a loop", edit=Snippet("y = x @ w", site), advice="Replace the loop by one operator.")
+    proposal = Proposal(whole_tensor, option, "ST301", 2.5e6)
+    told = _nothing_to_try((proposal,), tmp_path)
+    said = " ".join(told.split())
+    assert "train.py:12: Replace the loop by one operator. It saves 2.50 ms a step at most." in said
+    assert "steptime explain RM108" in said
+    assert "    y = x @ w\n" in told
+    assert told.splitlines()[-1] == f"Next:  steptime lab {tmp_path}"

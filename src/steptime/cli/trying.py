@@ -22,7 +22,8 @@ from steptime.recording.load import load
 from steptime.remedies.propose import propose
 from steptime.remedies.remedy import Proposal, Snippet
 from steptime.report.lab_text import render as render_lab
-from steptime.report.trial_text import render
+from steptime.report.printable import wrap
+from steptime.report.trial_text import COLUMNS, render
 from steptime.trials.budget import Budget
 from steptime.trials.combine import combine
 from steptime.trials.conduct import PROOF, SECONDS, Bench
@@ -202,20 +203,20 @@ def _diagnosed(recording: Path) -> tuple[Case, tuple[Finding, ...]]:
 
 def _nothing_to_try(proposals: Sequence[Proposal], recording: Path) -> str:
     lines = ["Nothing that was found has a remedy that steptime can apply by itself."]
-    lines += [f"Yours to do: {each}" for each in advice_of(proposals)]
+    for proposal in (each for each in proposals if each.advice_only):
+        edit = proposal.option.edit
+        lines += wrap(advice_of(proposal), "Yours: ", 3, COLUMNS)
+        lines += [f"    {line}" for line in edit.text.splitlines()] if isinstance(edit, Snippet) else []
     lines.append("Precision and compilation can be tried all the same:")
     return "\n".join([*lines, f"Next:  steptime lab {shlex.quote(str(recording))}"]) + "\n"
 
 
-def advice_of(proposals: Sequence[Proposal]) -> tuple[str, ...]:
-    """What only the user can do, a sentence each, with the line."""
-    told = []
-    for proposal in proposals:
-        if proposal.advice_only:
-            edit = proposal.option.edit
-            place = f"{format_source(edit.site)}: " if isinstance(edit, Snippet) and edit.site is not None else ""
-            told.append(f"{place}{proposal.option.advice} (steptime explain {proposal.remedy.code})")
-    return tuple(told)
+def advice_of(proposal: Proposal) -> str:
+    """What only the user can do: the line, what to do there, and the most that it could save (Amdahl's ceiling)."""
+    edit = proposal.option.edit
+    place = f"{format_source(edit.site)}: " if isinstance(edit, Snippet) and edit.site is not None else ""
+    most = f" It saves {format_duration(proposal.ceiling)} a step at most." if proposal.ceiling else ""
+    return f"{place}{proposal.option.advice}{most} steptime explain {proposal.remedy.code} shows how."
 
 
 def _conduct(folder: Path, proposals: Sequence[Proposal], wishes: Wishes) -> Told:
@@ -234,7 +235,8 @@ def _conduct(folder: Path, proposals: Sequence[Proposal], wishes: Wishes) -> Tol
 
         status = _keeping(bench, run)
     _not_contained(bench)
-    return Told(folder, render(read_results(folder), advice_of(proposals), next_command), status)
+    advice = [advice_of(each) for each in proposals if each.advice_only]
+    return Told(folder, render(read_results(folder), advice, next_command), status)
 
 
 def _keeping(bench: Bench, run: Callable[[], None]) -> int:

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from steptime.numerics.formats import count, listed, plain_number
 from steptime.numerics.numerics import Birth, NonFinite, Number, Trigger, ValueRange, Where, value_of
-from steptime.report.printable import one_line, printable, shorten
+from steptime.report.printable import one_line, printable, shorten, wrap
 
 LINES = 25
 COLUMNS = 100
@@ -126,8 +126,8 @@ def _not_reproduced(account: NonFinite) -> list[str]:
 def _evidence(account: NonFinite) -> list[str]:
     lines = [""]
     if account.cause is not None:
-        lines += _wrapped("Cause:   ", f"{account.cause.sentence} ({account.cause.name})")
-        lines += _wrapped("Helps:   ", account.cause.advice)
+        lines += wrap(f"{account.cause.sentence} ({account.cause.name})", "Cause:   ", 4, COLUMNS)
+        lines += wrap(account.cause.advice, "Helps:   ", 4, COLUMNS)
     if account.bad_gradients:
         lines.append(f"Gradients not finite: {listed(account.bad_gradients[:3])}")
     return lines + _batch(account) + _growth(account) + _skipped(account)
@@ -164,18 +164,6 @@ def _next(account: NonFinite) -> str:
     if account.origin is None:
         return f"steptime nan --at {account.trigger.step} --max-steps 50 -- {command}"
     return f"change the line, then: steptime nan -- {command}"
-
-
-def _wrapped(label: str, text: str) -> list[str]:
-    """Over at most three lines, the later ones indented."""
-    lines: list[str] = []
-    current = label
-    for word in one_line(text).split():
-        if len(current) + len(word) + 1 > COLUMNS and len(lines) < 2:
-            lines.append(current)
-            current = " " * len(label)
-        current += word if current.endswith(" ") else f" {word}"
-    return [*lines, current]
 
 
 def _number(value: Number) -> str:

@@ -6,6 +6,7 @@ One law: no control character of theirs reaches the screen, where it could move 
 from __future__ import annotations
 
 import re
+import textwrap
 
 # C0 and C1 controls (but not the line feed, which the renderers write themselves), the marks that reorder text
 # (Unicode Standard Annex 9, table 4), separators that terminals break lines at, and halves of surrogate pairs.
@@ -29,6 +30,13 @@ def one_line(text: str) -> str:
 def shorten(text: str, width: int) -> str:
     """The text cut to `width` columns, with an ellipsis where something is missing."""
     return text if len(text) <= width else text[: max(width - 1, 0)].rstrip() + "…"
+
+
+def wrap(text: str, indent: str, lines: int, width: int) -> list[str]:
+    """The text in at most so many lines of `width` columns, the first with its indent, the others behind it."""
+    wrapper = textwrap.TextWrapper(width, initial_indent=indent, subsequent_indent=" " * len(indent), max_lines=lines)
+    wrapper.placeholder = " …"
+    return wrapper.wrap(one_line(text))
 
 
 def plain(text: str) -> str:

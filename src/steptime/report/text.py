@@ -5,11 +5,9 @@ One law: what has the most time at stake is said first; what does not fit is in 
 
 from __future__ import annotations
 
-import textwrap
-
 from steptime.findings.finding import Finding, Weight
 from steptime.quantities import SourceLine, format_bytes, format_duration, format_share, format_source
-from steptime.report.printable import one_line, printable, shorten
+from steptime.report.printable import one_line, printable, shorten, wrap
 from steptime.report.report import Cost, ProcessReport, Report
 from steptime.report.roofline import bounds_text, prediction_text, predictions, reached_text
 
@@ -120,7 +118,7 @@ def _what_if(process: ProcessReport) -> list[str]:
 
 
 def _regime(process: ProcessReport) -> list[str]:
-    return _wrapped(process.verdict.sentence, "", 3)
+    return wrap(process.verdict.sentence, "", 3, COLUMNS)
 
 
 def _findings(process: ProcessReport, room: int) -> list[str]:
@@ -143,17 +141,10 @@ def _finding(finding: Finding, step: float, *, full: bool) -> list[str]:
         stake = finding.at_stake.value
         worth = f"up to {format_duration(stake)} a step ({format_share(stake / step)})"
         title = f"{title:<{COLUMNS - len(worth) - 1}} {worth}"
-    lines = [title, *_wrapped(finding.summary, "  ", 3 if full else 1)]
+    lines = [title, *wrap(finding.summary, "  ", 3 if full else 1, COLUMNS)]
     if finding.source is not None:
         lines.append(f"  {shorten(source_text(finding.source), COLUMNS - 2)}")
-    return [*lines, *(_wrapped(finding.advice, "  → ", 3) if full else ())]
-
-
-def _wrapped(text: str, indent: str, lines: int) -> list[str]:
-    """The text in at most so many lines, the first with its indent, the others behind it."""
-    wrapper = textwrap.TextWrapper(COLUMNS, initial_indent=indent, subsequent_indent=" " * len(indent), max_lines=lines)
-    wrapper.placeholder = " …"
-    return wrapper.wrap(one_line(text))
+    return [*lines, *(wrap(finding.advice, "  → ", 3, COLUMNS) if full else ())]
 
 
 def source_text(source: SourceLine) -> str:

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from steptime.quantities import Estimate, format_bytes, format_duration
-from steptime.report.printable import one_line, printable, shorten
+from steptime.report.printable import one_line, printable, shorten, wrap
 from steptime.trials.judge import usual_step
 from steptime.trials.results import Results
 from steptime.trials.trial import CONTROL, Judgement, Run, Verdict
@@ -42,7 +42,7 @@ def render(results: Results, advice: Sequence[str] = (), next_command: str = "")
     if len(rows) > room:  # the reasons go before the figures do
         rows = [line for judgement in ordered[:_ARMS] for line in _row(judgement)[:1]][:room]
     left = max(0, room - len(rows))
-    told = [shorten(f"Yours to do: {one_line(each)}", COLUMNS) for each in advice][:left]
+    told = [line for each in advice for line in wrap(each, "Yours: ", 3, COLUMNS)][:left]
     return "".join(f"{printable(line)}\n" for line in (*top, *rows, *told, "", *bottom))
 
 

@@ -29,7 +29,7 @@ def whole_tensor(case: Case) -> Option:
         A curve as another seed would give: sums may be taken in another order.
 
     What it should gain
-        At most the time at stake of the finding, which is told with the advice as the largest speed-up it could bring
+        At most the time at stake of the finding, which is told with the advice
         (Amdahl's ceiling).
 
     When to leave it
