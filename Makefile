@@ -2,6 +2,8 @@
 # make test   the tests, in an environment of their own; all but the slow ones
 # make test-all   the slow ones, too: every planted fault, the compiler
 # make lint   ruff and mypy
+# make bench  the quick benchmarks, some 15 minutes on two CPUs: benchmarks/results/<NAME>.json and docs/proof.md
+# make bench-full   all of them: hours
 
 PYTHON ?= python3
 
@@ -20,7 +22,7 @@ $(1)/bin/python -c 'import torch' 2>/dev/null \
 	|| $(1)/bin/python -m pip install --quiet '$(TORCH)' --index-url '$(TORCH_INDEX)'
 endef
 
-.PHONY: demo test test-all lint docs clean
+.PHONY: demo test test-all lint docs bench bench-full clean
 
 demo: .demo/ready
 	.demo/bin/steptime run --force --recording runs/demo -o runs/demo/report.html -- .demo/bin/python examples/slow_input.py
@@ -42,6 +44,19 @@ docs: .test/ready
 	.test/bin/python -m steptime.cli.pages >docs/commands.md
 	.test/bin/python -c 'from steptime.report.json import schema_text; print(schema_text(), end="")' >docs/report-schema.json
 	.test/bin/python -c 'from steptime.comparison.json import schema_text; print(schema_text(), end="")' >docs/comparison-schema.json
+
+# make bench NAME=my-machine RIVALS="--rival slowai=PYTHON": other tools beside ours, each in an environment of its own.
+# A benchmark that finds a fault ends with 1; the page is made all the same.
+NAME ?= $(shell $(PYTHON) -c 'from benchmarks.kept import USUAL_NAME; print(USUAL_NAME)')
+RIVALS ?= --rival profiler=.test/bin/python
+
+bench bench-full: QUICK = $(if $(filter bench,$@),--quick)
+bench bench-full: .test/ready
+	.test/bin/python -m benchmarks.clinic.run $(QUICK) --name $(NAME) $(RIVALS)
+	.test/bin/python benchmarks/overhead.py $(QUICK) --name $(NAME)
+	-.test/bin/python -m benchmarks.faithful.run $(QUICK) --name $(NAME)
+	-.test/bin/python -m benchmarks.faults.run $(QUICK) --name $(NAME)
+	.test/bin/python -m benchmarks.proof --name $(NAME)
 
 clean:
 	rm -rf .demo .test

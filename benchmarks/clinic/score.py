@@ -19,12 +19,15 @@ UNDECIDED = "undecided"
 
 @dataclass(frozen=True)
 class Row:
-    """What was said of one case at one dose; `failed` says why nothing was."""
+    """What a tool said of one case at one dose; `failed` says why nothing was. words: a rival's own words that mean the
+    planted cause; steptime's are the rules of the case. harmless: a rival's words that are no complaint."""
 
     case: Case
     dose: Dose
     said: Said | None
     failed: str = ""
+    words: tuple[str, ...] | None = None
+    harmless: tuple[str, ...] = ()
 
     @property
     def is_faulty(self) -> bool:
@@ -40,7 +43,8 @@ class Row:
     def place(self) -> int:
         """Of the right cause among the findings, from 0; -1 where it is not named."""
         causes = self.said.causes if self.said is not None else ()
-        return next((place for place, cause in enumerate(causes) if cause in self.case.rules), -1)
+        right = self.case.rules if self.words is None else self.words
+        return next((place for place, cause in enumerate(causes) if cause in right), -1)
 
     @property
     def is_abstention(self) -> bool:
@@ -74,8 +78,9 @@ class Count:
 @dataclass(frozen=True)
 class Scores:
     """first, among_three: the right cause was. line: on the right line, where it was first and has one. false_alarms:
-    something was charged to a healthy step. covered: the planted share lay in the interval of the right finding.
-    abstained: of all faulty rows. errors: share said minus share planted, where the right cause was first."""
+    something was charged to a healthy step. covered: the interval of the right finding met the planted share, which
+    has its own. abstained: the verdict was withheld, of all faulty rows. found_first, found_among_three: the right
+    cause was, abstentions among them. errors: share said minus share planted, where the right cause was first."""
 
     first: Count
     among_three: Count
@@ -83,6 +88,8 @@ class Scores:
     false_alarms: Count
     covered: Count
     abstained: Count
+    found_first: Count
+    found_among_three: Count
     errors: tuple[float, ...]
 
 
@@ -100,6 +107,8 @@ def score(rows: Sequence[Row]) -> Scores:
         false_alarms=count([row for row in heard if row.is_healthy], _is_false_alarm),
         covered=count(named, _is_covered),
         abstained=count(faulty, lambda row: row.is_abstention),
+        found_first=count(faulty, lambda row: row.place == 0),
+        found_among_three=count(faulty, lambda row: 0 <= row.place < FIRST),
         errors=tuple(_share_said(row)[0] - row.dose.share for row in first),
     )
 
@@ -142,7 +151,8 @@ def _line_is_right(row: Row) -> bool:
 
 def _is_false_alarm(row: Row) -> bool:
     """A finding that is charged to the step of a job that has nothing to be blamed for; of a twin, any at all."""
-    return row.said is not None and bool(row.said.causes) and not row.is_abstention
+    complaints = set(row.said.causes) - set(row.harmless) if row.said is not None else set()
+    return bool(complaints) and not row.is_abstention
 
 
 def _share_said(row: Row) -> tuple[float, float, float]:
@@ -151,7 +161,7 @@ def _share_said(row: Row) -> tuple[float, float, float]:
 
 def _is_covered(row: Row) -> bool:
     _, low, high = _share_said(row)
-    return low <= row.dose.share <= high
+    return low <= row.dose.high and high >= row.dose.low
 
 
 __all__ = ["FIRST", "SEVERE", "Count", "Row", "Scores", "count", "precision_and_recall", "regimes", "score"]

@@ -16,6 +16,8 @@ from benchmarks.clinic.cases import Case
 
 PROBING = 4
 """The amount of the fault that a first look is taken at."""
+RUNS = 2
+"""Of the twin and of each amount: one process differs from the next by some percent, which one run does not show."""
 TIMEOUT = 300
 STEADY = 1 / 3
 """Of the steps: what comes before is warm-up."""
@@ -28,13 +30,16 @@ class JobFailed(Exception):
 @dataclass(frozen=True)
 class Dose:
     """An amount of the fault. share: of a step that it takes, as it was measured; wanted: as it was asked for.
-    healthy_ns, step_ns: mean step without and with it."""
+    healthy_ns, step_ns: mean step without and with it. low, high: of the share, over all pairs of runs with and
+    without."""
 
     amount: int
     wanted: float
     share: float
     healthy_ns: float
     step_ns: float
+    low: float = 0.0
+    high: float = 0.0
 
 
 def environment() -> dict[str, str]:
@@ -70,15 +75,22 @@ def step_time(case: Case, amount: int) -> float:
 
 def doses(case: Case, wanted: list[float]) -> list[Dose]:
     """The twin, and the amounts that come nearest to the wanted shares; amounts that occur twice are given once."""
-    healthy = statistics.fmean(step_time(case, 0) for _ in range(2))
-    found = [Dose(0, 0.0, 0.0, healthy, healthy)]
+    healthy = [step_time(case, 0) for _ in range(RUNS)]
+    usual = statistics.fmean(healthy)
+    found = [Dose(0, 0.0, 0.0, usual, usual)]
     if case.most == 0:
         return found
     probed = min(PROBING, case.most)
-    slope = max((step_time(case, probed) - healthy) / probed, healthy * 1e-4)
+    slope = max((step_time(case, probed) - usual) / probed, usual * 1e-4)
     for share in wanted:
-        amount = min(max(round(healthy * share / (1 - share) / slope), 1), case.most)
+        amount = min(max(round(usual * share / (1 - share) / slope), 1), case.most)
         if share and all(amount != dose.amount for dose in found):
-            step = step_time(case, amount)
-            found.append(Dose(amount, share, 1 - healthy / step, healthy, step))
+            found.append(dose_of(amount, share, healthy, [step_time(case, amount) for _ in range(RUNS)]))
     return found
+
+
+def dose_of(amount: int, wanted: float, healthy: list[float], faulty: list[float]) -> Dose:
+    """The share that a fault takes, from the mean steps of some runs without and some with it."""
+    usual, step = statistics.fmean(healthy), statistics.fmean(faulty)
+    low, high = 1 - max(healthy) / min(faulty), 1 - min(healthy) / max(faulty)
+    return Dose(amount, wanted, 1 - usual / step, usual, step, low, high)

@@ -4,8 +4,9 @@
 
 Every job runs twice bare and once watched, each time in a copy of its folder. What differs between the two bare runs (a
 time that is printed) cannot be compared and is a dash; everything else must be equal to the bit. The jobs that look at
-themselves and the ways to end are those of tests/capture/test_faithfulness.py. Writes
-benchmarks/results/faithful-<name>.json and .md, and ends with 1 where there was a difference.
+themselves and the ways to end are those of tests/capture/test_faithfulness.py. Writes into
+benchmarks/results/<name>.json, job by job, and ends with 1 where there was a difference; --continue takes only the jobs
+that are not there yet.
 """
 
 from __future__ import annotations
@@ -15,21 +16,20 @@ import hashlib
 import importlib.util
 import json
 import os
-import platform
 import shutil
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from benchmarks.faults.run import machine
 from benchmarks.faults.targets import STEPTIME
+from benchmarks.kept import USUAL_NAME, keep, machine, read
 
 ROOT = Path(__file__).parents[2]
-RESULTS = ROOT / "benchmarks" / "results"
+SECTION, LOOKING = "faithful", "looking at themselves"
 ZOO, FAULTS, CLINIC = ROOT / "tests/capture/zoo", ROOT / "tests/jobs/faults/scripts", ROOT / "benchmarks/clinic/jobs"
 FULL = (ZOO, FAULTS, CLINIC, ROOT / "examples")
 QUICK = tuple(ZOO / f"{name}.py" for name in ("gan", "lbfgs", "numpy_batches", "spawned", "loader_schedule_eval"))
@@ -43,24 +43,25 @@ PROPERTIES = ("exit status", "stdout", "stderr", "files", *STATES)
 
 def main() -> None:
     options = arguments()
-    results: dict[str, Any] = {"machine": machine(), "jobs": {}}
-    target = RESULTS / f"faithful-{options.name}"
+    found = read(options.name).get(SECTION, {}) if options.go_on else {}
     for script in scripts(options.scripts or (QUICK if options.quick else FULL)):
-        results["jobs"][script.stem] = compared(script)
-        print(script.stem, results["jobs"][script.stem], flush=True)
-        target.with_suffix(".json").write_text(json.dumps(results, indent=1) + "\n")
-    results["looking at themselves"] = looking(options.quick)
-    target.with_suffix(".json").write_text(json.dumps(results, indent=1) + "\n")
-    target.with_suffix(".md").write_text(page(results))
-    print(page(results))
-    sys.exit(1 if differences_in(results) else 0)
+        if script.stem not in found:
+            found[script.stem] = {"about": machine(), "job": compared(script)}
+            keep(options.name, SECTION, script.stem, found[script.stem])
+            print(script.stem, found[script.stem]["job"], flush=True)
+    if LOOKING not in found:
+        found[LOOKING] = {"about": machine(), "looking": looking(options.quick)}
+        keep(options.name, SECTION, LOOKING, found[LOOKING])
+    print("\n".join(tables(found)))
+    sys.exit(1 if differences_in(found) else 0)
 
 
 def arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--quick", action="store_true", help="five jobs and a few endings")
     parser.add_argument("--scripts", nargs="+", type=Path, help="files, or folders of them, instead of ours")
-    parser.add_argument("--name", default=platform.node(), help="of the machine, for the files of results")
+    parser.add_argument("--continue", dest="go_on", action="store_true", help="leave out what the file has already")
+    parser.add_argument("--name", default=USUAL_NAME, help="of the machine, for the file of results")
     return parser.parse_args()
 
 
@@ -173,31 +174,33 @@ def _tests() -> ModuleType:
     return module
 
 
-def differences_in(results: dict[str, Any]) -> int:
+def differences_in(section: Mapping[str, Any]) -> int:
     """How many there are."""
-    jobs = sum(count or 0 for properties in results["jobs"].values() for count in properties.values())
-    return jobs + sum(results.get("looking at themselves", {}).values())
+    jobs, looked = _apart(section)
+    return sum(count or 0 for properties in jobs.values() for count in properties.values()) + sum(looked.values())
 
 
-def page(results: dict[str, Any]) -> str:
-    """The Markdown beside the JSON."""
-    about = results["machine"]
-    columns = [name for name in (*PROPERTIES, "ended in time") if any(name in job for job in results["jobs"].values())]
+def _apart(section: Mapping[str, Any]) -> tuple[dict[str, dict[str, int | None]], dict[str, int]]:
+    """Properties by job, and differences of jobs that look at themselves."""
+    jobs = {name: piece["job"] for name, piece in sorted(section.items()) if "job" in piece}
+    return jobs, section.get(LOOKING, {}).get("looking", {})
+
+
+def tables(section: Mapping[str, Any]) -> list[str]:
+    """In Markdown."""
+    jobs, looked = _apart(section)
+    columns = [name for name in (*PROPERTIES, "ended in time") if any(name in job for job in jobs.values())]
     lines = [
-        "# Is a watched job the same job?\n",
-        f"{about['cpus']} CPUs, {about['system']}, Python {about['python']}, torch {about['torch']}, "
-        f"commit {about['commit']}, {about['date']}; made by `python -m benchmarks.faithful.run`.\n",
         "Differences between the bare and the watched run; – where two bare runs differ, too.\n",
         "| job | " + " | ".join(columns) + " |",
         "|---" * (len(columns) + 1) + "|",
     ]
-    for job, properties in results["jobs"].items():
+    for job, properties in jobs.items():
         cells = ["–" if properties.get(name, 0) is None else str(properties.get(name, "")) for name in columns]
         lines.append(f"| {job} | " + " | ".join(cells) + " |")
     lines += ["\n| job that looks at itself, or ends | differences |", "|---|---|"]
-    lines += [f"| {name} | {count} |" for name, count in results.get("looking at themselves", {}).items()]
-    lines.append(f"\nDifferences: {differences_in(results)}.")
-    return "\n".join(lines) + "\n"
+    lines += [f"| {name} | {count} |" for name, count in looked.items()]
+    return [*lines, f"\nDifferences: {differences_in(section)}."]
 
 
 if __name__ == "__main__":

@@ -2,54 +2,52 @@
 
     python -m benchmarks.faults.run [--quick] [--only kills,room,fuzz] [--seed 0] [--name MACHINE]
 
-Writes benchmarks/results/faults-<name>.json and .md; ends with 1 where there was a fault. Every case follows from the
-seed and its number: `--only kills --first 17 --kills 1` or `--only fuzz --target trace --first 4711 --inputs 1` again.
+Writes into benchmarks/results/<name>.json, a piece for every range of numbers, so that a long run can be taken in
+parts; ends with 1 where there was a fault. Every case follows from the seed and its number: `--only kills --first 17
+--kills 1` or `--only fuzz --target trace --first 4711 --inputs 1` again.
 """
 
 from __future__ import annotations
 
 import argparse
-import json
-import os
-import platform
 import re
 import subprocess
 import sys
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
-from datetime import date
-from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
 from benchmarks.faults.fuzz import Fuzzed, fuzz
 from benchmarks.faults.kills import Kill, kill_jobs
 from benchmarks.faults.targets import targets
+from benchmarks.kept import USUAL_NAME, keep, machine
 
 ROOT = Path(__file__).parents[2]
-RESULTS = ROOT / "benchmarks" / "results"
+SECTION = "faults"
 IN_MEMORY = Path("/dev/shm")
 """Damaged files are written here where it exists: a million of them is too much for a disk."""
 
 
 def main() -> None:
     options = arguments()
-    found: dict[str, Any] = {"machine": machine(), "seed": options.seed}
+    found: dict[str, Any] = {}
     with tempfile.TemporaryDirectory(dir=IN_MEMORY if IN_MEMORY.is_dir() else None) as folder:
         if "kills" in options.only:
-            found["kills"] = [
-                asdict(kill) for kill in shown(kill_jobs(Path(folder), options.seed, options.kills, options.first))
-            ]
+            kills = shown(kill_jobs(Path(folder), options.seed, options.kills, options.first))
+            found[f"kills from {options.first}"] = {"kills": [asdict(kill) for kill in kills]}
         if "room" in options.only:
-            found["room"] = room(options.quick)
+            found["room"] = {"room": room(options.quick)}
         if "fuzz" in options.only:
-            found["fuzz"] = [asdict(each) for each in fuzzed(Path(folder), options)]
-    target = RESULTS / f"faults-{options.name}"
-    target.with_suffix(".json").write_text(json.dumps(found, indent=1) + "\n")
-    target.with_suffix(".md").write_text(page(found))
-    print(page(found))
-    sys.exit(1 if faults_of(found) else 0)
+            found |= {
+                f"{each.target} from {options.first}": {"fuzz": [asdict(each)]}
+                for each in fuzzed(Path(folder), options)
+            }
+    for piece, value in found.items():
+        keep(options.name, SECTION, piece, {"about": machine(), "seed": options.seed, **value})
+    print("\n".join(tables(found)))
+    sys.exit(1 if faults_of(merged(found)) else 0)
 
 
 def arguments() -> argparse.Namespace:
@@ -62,7 +60,7 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--inputs", type=int, help="damaged files, of all targets together")
     parser.add_argument("--seconds", type=float, help="longest time for one target")
     parser.add_argument("--target", help="only this reader")
-    parser.add_argument("--name", default=platform.node(), help="of the machine, for the files of results")
+    parser.add_argument("--name", default=USUAL_NAME, help="of the machine, for the file of results")
     options = parser.parse_args()
     usual = (20, 20_000, 20.0) if options.quick else (200, 1_000_000, 3600.0)
     options.kills, options.inputs, options.seconds = (
@@ -114,36 +112,25 @@ def faults_of(found: dict[str, Any]) -> list[str]:
     ]
     return [
         *kills,
-        *found.get("room", {}).get("failures", ()),
+        *(found.get("room") or {}).get("failures", ()),
         *(fault for each in found.get("fuzz", ()) for fault in each["faults"]),
     ]
 
 
-def machine() -> dict[str, Any]:
-    """Where and with what this was run."""
-    head = subprocess.run(
-        ["git", "rev-parse", "--short", "HEAD"], cwd=ROOT, capture_output=True, text=True, check=False
-    )
-    return {
-        "date": date.today().isoformat(),
-        "cpus": os.cpu_count(),
-        "system": f"{platform.system()} {platform.machine()}",
-        "python": platform.python_version(),
-        "torch": version("torch"),
-        "steptime": version("steptime"),
-        "commit": head.stdout.strip(),
-    }
+def merged(section: Mapping[str, Any]) -> dict[str, Any]:
+    """All pieces together: kills, room, and fuzz by target."""
+    found: dict[str, Any] = {"kills": [], "fuzz": []}
+    for piece in section.values():
+        found["kills"] += piece.get("kills", ())
+        found["room"] = piece.get("room", found.get("room"))
+        found["fuzz"] += piece.get("fuzz", ())
+    return {name: value for name, value in found.items() if value}
 
 
-def page(found: dict[str, Any]) -> str:
-    """The Markdown beside the JSON."""
-    about = found["machine"]
-    lines = [
-        "# What faults do to steptime\n",
-        f"{about['cpus']} CPUs, {about['system']}, Python {about['python']}, torch {about['torch']}, "
-        f"commit {about['commit']}, {about['date']}, seed {found['seed']}; "
-        "made by `python -m benchmarks.faults.run`.\n",
-    ]
+def tables(section: Mapping[str, Any]) -> list[str]:
+    """Kills by signal, tests without room, damaged files by reader, and the faults."""
+    found = merged(section)
+    lines = []
     if "kills" in found:
         lines += kills_table(found["kills"])
     if "room" in found:
@@ -158,13 +145,17 @@ def page(found: dict[str, Any]) -> str:
             "|---|---|---|---|---|---|",
         ]
         lines += [
-            f"| {each['target']} | {each['inputs']} | {each['read']} | {sum(each['refused'].values())} "
-            f"| {each['slowest']:.2f} | {len(each['faults'])} |"
-            for each in found["fuzz"]
+            _fuzz_row(target, found["fuzz"]) for target in dict.fromkeys(each["target"] for each in found["fuzz"])
         ]
     faults = faults_of(found)
-    lines += [f"\nFaults: {len(faults)}.", *(f"- {fault}" for fault in faults)]
-    return "\n".join(lines) + "\n"
+    return [*lines, f"\nFaults: {len(faults)}.", *(f"- {fault}" for fault in faults)]
+
+
+def _fuzz_row(target: str, fuzz: Sequence[Mapping[str, Any]]) -> str:
+    mine = [each for each in fuzz if each["target"] == target]
+    inputs, read = (sum(each[name] for each in mine) for name in ("inputs", "read"))
+    refused, faults = sum(sum(each["refused"].values()) for each in mine), sum(len(each["faults"]) for each in mine)
+    return f"| {target} | {inputs} | {read} | {refused} | {max(each['slowest'] for each in mine):.2f} | {faults} |"
 
 
 def kills_table(kills: list[dict[str, Any]]) -> list[str]:

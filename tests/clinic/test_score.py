@@ -14,7 +14,7 @@ from benchmarks.clinic.truth import Dose
 DECODING = next(case for case in CASES if case.job == "heavy_decode")
 CASTS = next(case for case in CASES if case.job == "casts")
 HEALTHY = Dose(0, 0.0, 0.0, 1e7, 1e7)
-SEVERE = Dose(4, 0.4, 0.4, 1e7, 1.67e7)
+SEVERE = Dose(4, 0.4, 0.4, 1e7, 1.67e7, 0.38, 0.42)
 MILD = Dose(1, 0.05, 0.05, 1e7, 1.05e7)
 NOTHING = Said("compute")
 

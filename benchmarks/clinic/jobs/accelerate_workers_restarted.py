@@ -8,10 +8,10 @@ from torch.utils.data import DataLoader, TensorDataset
 
 torch.manual_seed(0)
 if __name__ == "__main__":
-    size = 64 * max(16 // max(amount, 1), 2)
+    size = 32 * max(16 // max(amount, 1), 2)
     data = TensorDataset(torch.randn(size, 512), torch.randint(10, (size,)))
-    loader = DataLoader(data, batch_size=64, num_workers=2, persistent_workers=not amount)  # fault
-    model = nn.Sequential(nn.Linear(512, 1024), nn.ReLU(), nn.Linear(1024, 1024), nn.ReLU(), nn.Linear(1024, 10))
+    loader = DataLoader(data, batch_size=32, num_workers=2, persistent_workers=not amount)  # fault
+    model = nn.Sequential(nn.Linear(512, 2048), nn.ReLU(), nn.Linear(2048, 2048), nn.ReLU(), nn.Linear(2048, 10))
     optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
     accelerator = Accelerator(cpu=True)
     model, optimizer, loader = accelerator.prepare(model, optimizer, loader)

@@ -26,10 +26,10 @@ class Spectra(Dataset):
         return torch.from_numpy(spectrum), index % 10
 
 
-model = nn.Sequential(nn.Linear(513, 1024), nn.GELU(), nn.Linear(1024, 1024), nn.GELU(), nn.Linear(1024, 10))
+model = nn.Sequential(nn.Linear(513, 2048), nn.GELU(), nn.Linear(2048, 2048), nn.GELU(), nn.Linear(2048, 10))
 compiled = torch.compile(model, backend="aot_eager")
 optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
-loader = DataLoader(Spectra(), batch_size=64, shuffle=True)  # fault
+loader = DataLoader(Spectra(), batch_size=32, shuffle=True)  # fault
 done = 0
 while done < steps:
     for spectra, labels in loader:

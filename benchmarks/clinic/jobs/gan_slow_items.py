@@ -30,12 +30,12 @@ class Faces(Dataset):
         return torch.from_numpy(np.frombuffer(face, np.uint8).copy()).float() / 255
 
 
-generator = nn.Sequential(nn.Linear(64, 512), nn.ReLU(), nn.Linear(512, 1024), nn.Sigmoid())
-critic = nn.Sequential(nn.Linear(1024, 512), nn.LeakyReLU(0.2), nn.Linear(512, 1))
-of_critic = torch.optim.Adam(critic.parameters(), lr=2e-4)
-of_generator = torch.optim.Adam(generator.parameters(), lr=2e-4)
+generator = nn.Sequential(nn.Linear(64, 1024), nn.ReLU(), nn.Linear(1024, 1024), nn.Sigmoid())
+critic = nn.Sequential(nn.Linear(1024, 1024), nn.LeakyReLU(0.2), nn.Linear(1024, 1))
+of_critic = torch.optim.SGD(critic.parameters(), lr=2e-4)
+of_generator = torch.optim.SGD(generator.parameters(), lr=2e-4)
 criterion = nn.BCEWithLogitsLoss()
-loader = DataLoader(Faces(), batch_size=64, shuffle=True)  # fault
+loader = DataLoader(Faces(), batch_size=32, shuffle=True)  # fault
 done = 0
 while done < steps:
     for real in loader:

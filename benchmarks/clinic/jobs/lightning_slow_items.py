@@ -34,7 +34,7 @@ class Beats(Dataset):
 class Classifier(lightning.LightningModule):
     def __init__(self):
         super().__init__()
-        self.layers = nn.Sequential(nn.Linear(512, 1024), nn.ReLU(), nn.Linear(1024, 1024), nn.Linear(1024, 10))
+        self.layers = nn.Sequential(nn.Linear(512, 2048), nn.ReLU(), nn.Linear(2048, 2048), nn.Linear(2048, 10))
 
     def training_step(self, batch, _):
         beats, labels = batch
@@ -51,4 +51,4 @@ trainer = lightning.Trainer(
     max_steps=steps, accelerator="cpu", logger=False, enable_checkpointing=False, enable_progress_bar=False,
     enable_model_summary=False,
 )  # fmt: skip
-trainer.fit(Classifier(), DataLoader(Beats(), batch_size=64))  # fault
+trainer.fit(Classifier(), DataLoader(Beats(), batch_size=32))  # fault

@@ -9,7 +9,7 @@ from torch.utils.data import DataLoader
 
 torch.manual_seed(0)
 random.seed(0)
-sentences = [torch.randint(1, 1000, (random.randint(24, 32),)) for _ in range(2048)]
+sentences = [torch.randint(1, 200, (random.randint(24, 32),)) for _ in range(2048)]
 
 
 def pad(batch):
@@ -23,8 +23,8 @@ def pad(batch):
 class Tagger(nn.Module):
     def __init__(self):
         super().__init__()
-        self.embedding = nn.Embedding(1000, 128)
-        self.layers = nn.Sequential(nn.Linear(128, 256), nn.ReLU(), nn.Linear(256, 128))
+        self.embedding = nn.Embedding(200, 128)
+        self.layers = nn.Sequential(nn.Linear(128, 1024), nn.ReLU(), nn.Linear(1024, 128))
         self.output = nn.Linear(128, 16)
 
     def forward(self, tokens):
@@ -33,7 +33,7 @@ class Tagger(nn.Module):
 
 model = Tagger()
 optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
-loader = DataLoader(sentences, batch_size=32, collate_fn=pad)
+loader = DataLoader(sentences, batch_size=16, collate_fn=pad)
 done = 0
 while done < steps:
     for tokens in loader:

@@ -30,9 +30,9 @@ class Customers(Dataset):
         return torch.from_numpy(row.copy()), index % 2
 
 
-model = nn.Sequential(nn.Linear(COLUMNS, 1024), nn.ReLU(), nn.Linear(1024, 1024), nn.ReLU(), nn.Linear(1024, 2))
-optimizer = torch.optim.Adam(model.parameters())
-loader = DataLoader(Customers(), batch_size=64, shuffle=True)  # fault
+model = nn.Sequential(nn.Linear(COLUMNS, 2048), nn.ReLU(), nn.Linear(2048, 2048), nn.ReLU(), nn.Linear(2048, 2))
+optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+loader = DataLoader(Customers(), batch_size=32, shuffle=True)  # fault
 done = 0
 while done < steps:
     for features, bought in loader:

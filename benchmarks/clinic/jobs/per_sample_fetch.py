@@ -34,8 +34,8 @@ class TableAtOnce(Table):
 
 
 table = Table() if amount else TableAtOnce()
-loader = DataLoader(table, batch_size=64, shuffle=True, collate_fn=None if amount else lambda batch: batch)  # fault
-model = nn.Sequential(nn.Linear(512, 1024), nn.ReLU(), nn.Linear(1024, 1024), nn.ReLU(), nn.Linear(1024, 10))
+loader = DataLoader(table, batch_size=32, shuffle=True, collate_fn=None if amount else lambda batch: batch)  # fault
+model = nn.Sequential(nn.Linear(512, 2048), nn.ReLU(), nn.Linear(2048, 2048), nn.ReLU(), nn.Linear(2048, 10))
 optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
 done = 0
 while done < steps:

@@ -25,9 +25,9 @@ def pad(batch):
 class Classifier(nn.Module):
     def __init__(self):
         super().__init__()
-        self.embedding = nn.Embedding(1000, 128)
-        self.hidden = nn.Linear(128, 256)
-        self.output = nn.Linear(256, 10)
+        self.embedding = nn.Embedding(1000, 64)
+        self.hidden = nn.Linear(64, 1024)
+        self.output = nn.Linear(1024, 10)
 
     def forward(self, tokens):
         return self.output(torch.relu(self.hidden(self.embedding(tokens))).mean(1))
@@ -35,7 +35,7 @@ class Classifier(nn.Module):
 
 model = Classifier()
 optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
-loader = DataLoader(sentences, batch_size=64, collate_fn=pad)  # fault
+loader = DataLoader(sentences, batch_size=32, collate_fn=pad)  # fault
 done = 0
 while done < steps:
     for tokens, labels in loader:

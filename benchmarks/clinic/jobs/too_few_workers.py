@@ -28,9 +28,9 @@ class Clips(Dataset):
 
 
 if __name__ == "__main__":
-    model = nn.Sequential(nn.Linear(512, 1024), nn.ReLU(), nn.Linear(1024, 1024), nn.ReLU(), nn.Linear(1024, 10))
+    model = nn.Sequential(nn.Linear(512, 2048), nn.ReLU(), nn.Linear(2048, 2048), nn.ReLU(), nn.Linear(2048, 10))
     optimizer = torch.optim.SGD(model.parameters(), lr=0.001)
-    loader = DataLoader(Clips(), batch_size=64, num_workers=1, persistent_workers=True)  # fault
+    loader = DataLoader(Clips(), batch_size=32, num_workers=1, persistent_workers=True)  # fault
     done = 0
     while done < steps:
         for clips, labels in loader:

@@ -12,7 +12,7 @@ class Few(Dataset):
     """A small data set: an epoch is a few steps."""
 
     def __len__(self):
-        return 64 * max(16 // max(amount, 1), 2)
+        return 32 * max(16 // max(amount, 1), 2)
 
     def __getitem__(self, index):
         generator = torch.Generator().manual_seed(index)
@@ -20,8 +20,8 @@ class Few(Dataset):
 
 
 if __name__ == "__main__":
-    loader = DataLoader(Few(), batch_size=64, num_workers=2, persistent_workers=not amount)  # fault
-    model = nn.Sequential(nn.Linear(512, 1024), nn.ReLU(), nn.Linear(1024, 1024), nn.ReLU(), nn.Linear(1024, 10))
+    loader = DataLoader(Few(), batch_size=32, num_workers=2, persistent_workers=not amount)  # fault
+    model = nn.Sequential(nn.Linear(512, 2048), nn.ReLU(), nn.Linear(2048, 2048), nn.ReLU(), nn.Linear(2048, 10))
     optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
     done = 0
     while done < steps:

@@ -1,0 +1,105 @@
+"""docs/proof.md, from what is kept of one machine.
+
+    python -m benchmarks.proof [--name MACHINE]
+
+Reads benchmarks/results/<name>.json (the clinic, rivals, faithfulness, faults), overhead-<name>.json (cost) and, where
+there is one, <name>.md: what a person has to say about targets that were missed.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from benchmarks import overhead
+from benchmarks.clinic import tables as clinic
+from benchmarks.faithful import run as faithful
+from benchmarks.faults import run as faults
+from benchmarks.kept import RESULTS, ROOT, USUAL_NAME, read
+
+PAGE = ROOT / "docs" / "proof.md"
+ABOUT = ("cpu", "cpus", "system", "python", "torch", "steptime", "commit", "date", "load")
+"""What every piece says of the run that it comes from."""
+
+HEAD = """\
+How often the diagnosis is right, beside other tools on the same jobs; what steptime costs; whether a watched job is the
+same job; and what faults do to it. Every figure was measured by a command that stands beside it, to be run in the root
+of a clone that has the `dev` group installed, on a machine that does nothing else. A quick set of all of it, in about a
+quarter of an hour: `make bench`; everything: `make bench-full`.
+"""
+COST = """\
+All of it: `python benchmarks/overhead.py`; one table: `--only steps`, `run` or `recording`. Targets: at most 1 % of a
+step of 2 ms and 5 % of one of 0.4 ms in CPU time, 0.5 s for a run.
+"""
+FAITHFULNESS = """\
+Target: no difference. All: `python -m benchmarks.faithful.run`; one job: `python -m benchmarks.faithful.run --scripts
+FILE`.
+"""
+FAULTS = """\
+Target: every recording can be read, and at most the last second of training is lost; no reader crashes, hangs or takes
+memory without bound. All: `python -m benchmarks.faults.run`; one kill: `python -m benchmarks.faults.run --only kills
+--first 17 --kills 1`; one reader: `python -m benchmarks.faults.run --only fuzz --target trace`.
+"""
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
+    parser.add_argument("--name", default=USUAL_NAME, help="of the machine whose results are shown")
+    name = parser.parse_args().name
+    PAGE.write_text(page(name), encoding="utf-8")
+    print(f"Wrote {PAGE}")
+
+
+def page(name: str) -> str:
+    """The whole page in Markdown, from the files of results alone."""
+    kept = read(name)
+    return "\n".join([*_head(name, kept), *(line for section in _sections(name, kept) for line in section), ""])
+
+
+def _head(name: str, kept: Mapping[str, Any]) -> list[str]:
+    facts = {section: _facts(kept[section]) for section in sorted(kept)}
+    return [
+        "# Proof",
+        f"\n<!-- made by `python -m benchmarks.proof --name {name}`; do not edit -->\n",
+        HEAD,
+        f"Results: [{name}.json](../benchmarks/results/{name}.json).",
+        "\n| | " + " | ".join(ABOUT) + " |",
+        "|---" * (len(ABOUT) + 1) + "|",
+        *(
+            f"| {section} | " + " | ".join(found.get(fact, "") for fact in ABOUT) + " |"
+            for section, found in facts.items()
+        ),
+    ]
+
+
+def _facts(section: Mapping[str, Any]) -> dict[str, str]:
+    """What the pieces of a section say of their runs; of the load, the lowest and the highest."""
+    found: dict[str, str] = {}
+    for fact in ABOUT:
+        values = {piece["about"][fact] for piece in section.values() if fact in piece.get("about", {})}
+        if values:
+            found[fact] = f"{min(values)} to {max(values)}" if fact == "load" else ", ".join(sorted(map(str, values)))
+    return found
+
+
+def _sections(name: str, kept: Mapping[str, Any]) -> Iterator[list[str]]:
+    notes = RESULTS / f"{name}.md"
+    if notes.exists():
+        yield ["", notes.read_text(encoding="utf-8").rstrip()]
+    if clinic.SECTION in kept:
+        yield ["\n## The clinic\n", *clinic.clinic(kept[clinic.SECTION], name)]
+        yield ["\n## Beside other tools\n", *clinic.rivals(kept[clinic.SECTION], name)]
+    costs = RESULTS / f"overhead-{name}.json"
+    if costs.exists():
+        shown = overhead.show(json.loads(costs.read_text(encoding="utf-8")))
+        yield ["\n## Cost\n", COST, *shown.rstrip().splitlines()[2:]]
+    if faithful.SECTION in kept:
+        yield ["\n## Faithfulness\n", FAITHFULNESS, *faithful.tables(kept[faithful.SECTION])]
+    if faults.SECTION in kept:
+        yield ["\n## Faults\n", FAULTS, *faults.tables(kept[faults.SECTION])]
+
+
+if __name__ == "__main__":
+    main()
