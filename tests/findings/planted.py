@@ -73,6 +73,7 @@ _CUDA = replace(
 _TRANSFER = line("images = images.to(device)", 4 * MS, 0.01 * MS, role="transfer")
 _CELL = SourceLine("model.py", 31, "forward")
 _COMPILED = CompilationUse(SourceLine("model.py", 10, "forward"), 2_000_000_000, True, "size mismatch at index 0")
+_HELD = SettingsUse(1, 8, 8, omp_num_threads="1")
 _LEFT_ON = SettingsUse(1, 8, 8)
 _ALONE = SettingsUse(1, 1, 8)
 
@@ -126,6 +127,13 @@ PLANTED: dict[str, dict[str, Case]] = {
             6 * MS,
             30 * MS,
             loader=loader(6 * MS, 0.7 * MS, workers=16, usable_cpus=4, persistent_workers=True),
+        ),
+        "fires-where-collating-was-timed-among-too-many": _waiting(
+            1 * MS,
+            2 * MS,
+            loader=loader(
+                1 * MS, 1 * US, workers=8, usable_cpus=2, persistent_workers=True, batch_size=64, collate=about(0.7 * MS)
+            ),
         ),
         "clean": BASE,
         "clean-workers-needed": _waiting(
@@ -468,6 +476,18 @@ PLANTED: dict[str, dict[str, Case]] = {
         "clean": BASE,
         "clean-threads-that-sleep": replace(
             BASE, settings=SettingsUse(8, 2, 2), contention=contention(job=0.6, cpus=2, pressure=2.0)
+        ),
+    },
+    "too-few-threads": {
+        "fires": replace(BASE, settings=_HELD),
+        "fires-two-trainers-of-eight-cpus": replace(BASE, settings=replace(_HELD, trainers_on_host=2)),
+        "clean": BASE,
+        "clean-cpus-in-use": replace(BASE, settings=_HELD, contention=contention(other=6.9, job=1.0)),
+        "clean-one-cpu-each": replace(BASE, settings=replace(_HELD, trainers_on_host=8)),
+        "clean-job-sets-its-own": replace(BASE, settings=replace(_HELD, omp_num_threads="4")),
+        "clean-on-a-device": replace(BASE, settings=_HELD, step=step(device="cuda")),
+        "clean-operators-too-small": replace(
+            BASE, settings=_HELD, operators=(operator("addmm", 1200, 12 * MS, "latency"),)
         ),
     },
     "background-load": {

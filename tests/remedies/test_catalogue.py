@@ -7,7 +7,7 @@ import sys
 from dataclasses import replace
 
 import pytest
-from findings.healthy import HEALTHY, MS, about, accounts, loader, operator, optimizer, step
+from findings.healthy import HEALTHY, MS, about, accounts, contention, loader, operator, optimizer, step
 from findings.planted import PLANTED
 
 from steptime.changes import Change
@@ -88,6 +88,7 @@ ANSWERS = {
     "recompute": "RM305",
     "recompilation": "RM309",
     "thread-oversubscription": "RM401",
+    "too-few-threads": "RM401",
     "detect-anomaly": "RM501",
     "deterministic-left-on": "RM502",
     "profiler-left-on": "RM503",
@@ -297,6 +298,13 @@ def test_threads_are_set_where_the_job_sets_them() -> None:
     for asked in (None, "1"):
         case = replace(HEALTHY, settings=replace(many, omp_num_threads=asked), loader=None)
         assert only("RM401", case).edit == own
+
+
+def test_more_threads_are_for_idle_cpus() -> None:
+    few = replace(HEALTHY, settings=replace(SETTINGS, omp_num_threads="1"), loader=None)
+    assert only("RM401", few).edit == EnvironmentEdit((("OMP_NUM_THREADS", "8"),))
+    assert options("RM401", replace(few, contention=contention(other=6.0, job=1.0))) == ()
+    assert options("RM401", replace(few, settings=replace(few.settings, trainers_on_host=8))) == ()
 
 
 def test_cudnn_chooses_by_trying_where_convolutions_matter() -> None:

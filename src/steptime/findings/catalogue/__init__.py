@@ -51,6 +51,7 @@ from steptime.findings.catalogue.slow_transfer import slow_transfer
 from steptime.findings.catalogue.small_buckets import small_buckets
 from steptime.findings.catalogue.thread_oversubscription import thread_oversubscription
 from steptime.findings.catalogue.tiny_kernels import tiny_kernels
+from steptime.findings.catalogue.too_few_threads import too_few_threads
 from steptime.findings.catalogue.too_few_workers import too_few_workers
 from steptime.findings.catalogue.too_many_workers import too_many_workers
 from steptime.findings.catalogue.unflashed_attention import unflashed_attention
@@ -114,6 +115,7 @@ CATALOGUE: tuple[Rule, ...] = (
     rank_imbalance,
     pipeline_bubble,
     device_not_traced,
+    too_few_threads,
     slow_evaluation,
     slow_checkpoint,
     rollout_share,

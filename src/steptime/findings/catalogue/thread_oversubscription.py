@@ -9,6 +9,7 @@ from steptime.findings.finding import Finding, Weight
 from steptime.findings.rule import rule
 from steptime.findings.signals import Signals
 from steptime.findings.stakes import modelled
+from steptime.findings.threads import fitting_threads
 from steptime.quantities import format_share
 
 TOLERATED = 1.5
@@ -82,7 +83,7 @@ def _finding(signals: Signals, demand: float, workers: int) -> Finding:
 
 
 def _advice(settings: SettingsUse, signals: Signals, workers: int) -> str:
-    best = max(1, settings.usable_cpus // max(1, settings.trainers_on_host) - (1 if workers else 0))
+    best = fitting_threads(settings, signals.loader if workers else None)
     if best < settings.intra_op_threads:
         if settings.omp_num_threads not in (None, str(settings.intra_op_threads)):
             return f"The job sets its threads itself: torch.set_num_threads({best})."

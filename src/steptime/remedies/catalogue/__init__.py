@@ -18,8 +18,8 @@ from steptime.remedies.catalogue.dynamic_shapes import dynamic_shapes
 from steptime.remedies.catalogue.eight_bit_optimizer import eight_bit_optimizer
 from steptime.remedies.catalogue.expandable_segments import expandable_segments
 from steptime.remedies.catalogue.fewer_exchanges import fewer_exchanges
-from steptime.remedies.catalogue.fewer_threads import fewer_threads
 from steptime.remedies.catalogue.fewer_updates import fewer_updates
+from steptime.remedies.catalogue.fitting_threads import threads_for_cpus
 from steptime.remedies.catalogue.fitting_workers import fitting_workers
 from steptime.remedies.catalogue.frozen_objects import frozen_objects
 from steptime.remedies.catalogue.fused_optimizer import fused_optimizer
@@ -56,7 +56,7 @@ CATALOGUE: tuple[Remedy, ...] = (
     cuda_graphs,
     attention_backend,
     dynamic_shapes,
-    fewer_threads,
+    threads_for_cpus,
     kept_memory,
     expandable_segments,
     cudnn_benchmark,
