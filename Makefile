@@ -44,6 +44,7 @@ docs: .test/ready
 	.test/bin/python -m steptime.cli.pages >docs/commands.md
 	.test/bin/python -c 'from steptime.report.json import schema_text; print(schema_text(), end="")' >docs/report-schema.json
 	.test/bin/python -c 'from steptime.comparison.json import schema_text; print(schema_text(), end="")' >docs/comparison-schema.json
+	.test/bin/python -c 'from steptime.history.json import schema_text; print(schema_text(), end="")' >docs/history-schema.json
 
 # make bench NAME=my-machine RIVALS="--rival slowai=PYTHON": other tools beside ours, each in an environment of its own.
 # A benchmark that finds a fault ends with 1; the page is made all the same.

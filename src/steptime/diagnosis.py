@@ -46,9 +46,11 @@ from steptime.report import json
 from steptime.report.compose import compose
 from steptime.report.cost import cost_of
 from steptime.report.facts import Facts, facts_of_process, facts_of_trace, peak_bytes
+from steptime.report.memory_owners import owned_in_process, owned_in_trace
 from steptime.report.memory_samples import sampled_memory
 from steptime.report.report import Cost, Environment, ProcessReport, Report, Verdict
 from steptime.report.steps import StepSeries, series_of_process, series_of_trace
+from steptime.report.trace_files import TraceFile, traces_of, traces_of_process
 from steptime.report.trials import trial_report
 from steptime.timeline.layout import Layout, lay_out_whole
 from steptime.timeline.timeline import Mode
@@ -157,6 +159,8 @@ class _Found:
     series: StepSeries
     excerpt: Excerpt | None
     memory: OverTime | None
+    owners: OverTime | None
+    traces: tuple[TraceFile, ...]
 
 
 def _find(
@@ -182,13 +186,23 @@ def _find(
         series=series_of_process(layout.timeline, account.ledger),
         excerpt=excerpt_of_process(process, steps, account, machine) if detailed else None,
         memory=sampled_memory(process, int(steps.begin[0])),
+        owners=owned_in_process(process, account.windows) if detailed else None,
+        traces=traces_of_process(process),
     )
 
 
 def _judge_found(found: _Found, ranks: RankComparison | None) -> ProcessReport:
     case = found.case if found.rank is None else beside(found.case, found.rank, ranks)
     judged = _judge(found.name, found.rank, case, found.cost, found.durations, found.steady, found.notes)
-    return replace(judged, peak_bytes=found.peak_bytes, series=found.series, excerpt=found.excerpt, memory=found.memory)
+    return replace(
+        judged,
+        peak_bytes=found.peak_bytes,
+        series=found.series,
+        excerpt=found.excerpt,
+        memory=found.memory,
+        memory_by_owner=found.owners,
+        traces=found.traces,
+    )
 
 
 def _compared(summaries: Mapping[int | None, RankSummary], cases: Mapping[int | None, Case]) -> RankComparison | None:
@@ -220,6 +234,8 @@ class _Seen:
     facts: Facts
     series: StepSeries
     excerpt: Excerpt | None
+    owners: OverTime | None
+    traces: tuple[TraceFile, ...]
 
 
 def diagnose_traces(traces: Iterable[Trace], source: str, problems: tuple[str, ...] = ()) -> Report:
@@ -230,7 +246,7 @@ def diagnose_traces(traces: Iterable[Trace], source: str, problems: tuple[str, .
     for number, trace in enumerate(traces):
         steps = find_steps(trace)
         if len(steps.borders):
-            seen.append(_look(trace, steps, number))
+            seen.append(_look(trace, steps, number, detailed=number < DETAILED_RANKS))
         else:
             empty.append(f"{trace.path} holds no event that took time: no step.")
     if not seen:
@@ -265,7 +281,7 @@ def _diagnose_fleet(
     comparison = compare(summaries)
     chosen = telling(comparison) if comparison is not None else tuple(numbers)
     traces = [(numbers[rank], read(found.ranks[numbers[rank]])) for rank in chosen]
-    seen = [_look(trace, find_steps(trace), number) for number, trace in traces]
+    seen = [_look(trace, find_steps(trace), number, detailed=True) for number, trace in traces]
     ranks = located(comparison, {each.rank: each.case for each in seen})
     reports = tuple(_judge_trace(each, beside(each.case, each.rank, ranks)) for each in seen)
     environment = Environment("", "", seen[0].device, "", "", __version__, len(summaries), facts=seen[0].facts)
@@ -274,7 +290,7 @@ def _diagnose_fleet(
     return compose(source, environment, reports, (*found.problems, *told[:MOST_TOLD], *notes, *missing), ranks)
 
 
-def _look(trace: Trace, steps: FoundSteps, number: int) -> _Seen:
+def _look(trace: Trace, steps: FoundSteps, number: int, *, detailed: bool) -> _Seen:
     device = device_of(trace)
     looked = look_at_trace(trace, steps.borders, known(device), how=steps.how)
     rank = trace.rank if trace.rank is not None else number
@@ -290,14 +306,16 @@ def _look(trace: Trace, steps: FoundSteps, number: int) -> _Seen:
         damage=trace.damage.sentences,
         facts=facts_of_trace(trace),
         series=series_of_trace(looked.whole, warm_up),
-        excerpt=excerpt_of_trace(trace, looked.borders, looked.windows, warm_up) if number < DETAILED_RANKS else None,
+        excerpt=excerpt_of_trace(trace, looked.borders, looked.windows, warm_up) if detailed else None,
+        owners=owned_in_trace(trace, steps.borders, steps.how) if detailed else None,
+        traces=traces_of(trace),
     )
 
 
 def _judge_trace(seen: _Seen, case: Case) -> ProcessReport:
     late = tuple(index >= case.step.warm_up for index in range(len(seen.walls)))
     judged = _judge(seen.name, seen.rank, case, None, seen.walls, late, seen.damage)
-    return replace(judged, series=seen.series, excerpt=seen.excerpt)
+    return replace(judged, series=seen.series, excerpt=seen.excerpt, memory_by_owner=seen.owners, traces=seen.traces)
 
 
 def machine_of(recording: Recording) -> Machine | None:

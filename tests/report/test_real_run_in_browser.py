@@ -74,6 +74,19 @@ def test_the_screen_says_what_the_json_says(written: Path, told: Report, open_te
     assert sheet.page.locator("#chosen").inner_text().startswith(f"Step {last}: ")
 
 
+def test_the_page_carries_the_traces_and_memory_by_owner(written: Path, told: Report, open_text: Any) -> None:
+    sheet = open_text((written / "r.html").read_text(encoding="utf-8"))
+    process = told.processes[0]
+    assert process.traces
+    assert process.memory_by_owner is not None
+    assert "activations" in process.memory_by_owner.owners
+    assert sheet.page.locator("#owners polygon").count() == len(process.memory_by_owner.owners)
+    for number, trace in enumerate(process.traces):
+        with sheet.page.expect_download() as download:
+            sheet.page.locator("#traces button[data-keep]").nth(number).click()
+        assert Path(download.value.path()).read_bytes() == (written / trace.path).read_bytes()
+
+
 def test_the_profiled_step_is_a_timeline_with_its_worker(told: Report) -> None:
     process = told.processes[0]
     excerpt = process.excerpt

@@ -143,7 +143,7 @@ def test_the_step_is_saved_as_a_trace_that_can_be_read(report: Report, open_page
     sheet = open_page(with_timeline(report))
     timeline(sheet)
     with sheet.page.expect_download() as download:
-        sheet.page.get_by_role("button", name="Save the trace").click()
+        sheet.page.get_by_role("button", name="Save this step").click()
     events = json.loads(Path(download.value.path()).read_text(encoding="utf-8"))["traceEvents"]
     gemm = next(event for event in events if event.get("name") == "gemm")
     assert (gemm["ph"], gemm["ts"], gemm["dur"]) == ("X", 40_000, 40_000)
@@ -170,7 +170,7 @@ def test_perfettos_window_is_handed_the_step(report: Report, open_page: Any) -> 
     )
     timeline(sheet)
     with sheet.page.context.expect_page() as opened:
-        sheet.page.get_by_role("button", name="Open in Perfetto").click()
+        sheet.page.get_by_role("button", name="This step in Perfetto").click()
     opened.value.wait_for_function("window.taken")
     taken = opened.value.evaluate("window.taken")
     assert taken["title"] == "One step of python train.py"

@@ -59,11 +59,12 @@ def command(
     from steptime.cli.delivery import deliver
     from steptime.diagnosis import diagnose_paths
     from steptime.remote import fetched
+    from steptime.report.compose import of_copies
 
     with fetched(paths) as local:
         report = diagnose_paths(local, max_size=max_size, cache=cache, engine=engine, workers=workers)
     if local != paths:
-        report = replace(report, source=" ".join(paths), next_command=f"steptime report {paths[0]} -o report.md")
+        report = replace(of_copies(report, " ".join(paths)), next_command=f"steptime report {paths[0]} -o report.md")
     deliver(report, outputs, as_json=as_json, force=force, text_to_stderr=False, no_source=no_source)
     if annotate is not None:
         _write_annotation(Path(paths[0]), Path(annotate), force=force, max_size=max_size, cache=cache)

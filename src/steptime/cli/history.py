@@ -64,7 +64,7 @@ def command(
     """
     from dataclasses import replace
 
-    from steptime.history import index
+    from steptime.history import index, json
     from steptime.history.history import history_of
     from steptime.history.text import render
 
@@ -84,9 +84,7 @@ def command(
     if older_than is not None or keep_bytes is not None:
         _prune(history, older_than, keep_bytes, yes=yes)
     elif as_json:
-        import msgspec
-
-        tell(msgspec.json.format(msgspec.json.encode(history), indent=2).decode() + "\n")
+        tell(json.render(history))
     else:
         tell(render(history, everything=everything or job is not None))
     return 0

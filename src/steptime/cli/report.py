@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import click
 
 from steptime.cli.options import check_outputs, no_source_option, trace_options
@@ -36,10 +34,11 @@ def command(
     from steptime.cli.delivery import deliver
     from steptime.diagnosis import diagnose_paths
     from steptime.remote import fetched
+    from steptime.report.compose import of_copies
 
     with fetched(paths) as local:
         report = diagnose_paths(local, max_size=max_size, cache=cache)
     if local != paths:
-        report = replace(report, source=" ".join(paths))
+        report = of_copies(report, " ".join(paths))
     deliver(report, outputs, as_json=False, force=force, text_to_stderr=None, no_source=no_source)
     return 0

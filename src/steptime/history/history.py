@@ -14,14 +14,16 @@ import numpy as np
 from steptime.estimates import BETWEEN_RUNS, Jump, jumps
 from steptime.quantities import Estimate
 
+SCHEMA_VERSION = 1
+
 
 @dataclass(frozen=True, slots=True)
 class Entry:
     """One recording. path: as the folder was named. job: its script or module. commit: "" outside of a repository.
     machine: host and device. started_epoch_ns: 0 where that cannot be read. running: it may still be written to.
     step: None where no step could be accounted for, and why in `problem`. busy: other programs used the CPUs, "" where
-    they did not. trial: an arm of a trial, or a run
-    that looked for numbers that are not finite: no plain run of the job. bytes: on the disk."""
+    they did not. trial: an arm of a trial, or a run that looked for numbers that are not finite: no plain run of the
+    job. bytes: on the disk."""
 
     path: str
     job: str
@@ -58,6 +60,7 @@ class History:
     """folder: as it was named. tracks: the one with the newest recording first. arms: recordings of trials, which are
     in no track. problems: what could not be read, a sentence each."""
 
+    schema_version: int
     folder: str
     tracks: tuple[Track, ...]
     arms: tuple[Entry, ...]
@@ -81,7 +84,7 @@ def history_of(
             groups.setdefault((entry.job, entry.machine), []).append(entry)
     tracks = [_track(job, machine, found, floor) for (job, machine), found in groups.items()]
     tracks.sort(key=lambda track: -track.entries[-1].started_epoch_ns)
-    return History(folder, tuple(tracks), tuple(entry for entry in ordered if entry.trial), problems)
+    return History(SCHEMA_VERSION, folder, tuple(tracks), tuple(entry for entry in ordered if entry.trial), problems)
 
 
 def _track(job: str, machine: str, entries: Sequence[Entry], floor: float) -> Track:

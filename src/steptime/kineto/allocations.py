@@ -15,6 +15,7 @@ from steptime.kineto.reader import DEFAULT_MAX_SIZE
 from steptime.kineto.source import Source
 
 Int64 = npt.NDArray[np.int64]
+NAME = b"[memory]"
 EVENT = re.compile(
     rb'"name":\s*"\[memory\]",\s*"pid":\s*"?(-?\w+)"?,\s*"tid":\s*"?(-?\w+)"?,\s*"ts":\s*(\d+)(?:\.(\d+))?\s*,'
     rb'\s*"args":\s*\{([^{}]*)\}'
@@ -52,6 +53,8 @@ def read_allocations(path: Path, *, max_size: int = DEFAULT_MAX_SIZE) -> Allocat
     columns = {name: array("q") for name in ("time", "process", "thread", *COLUMNS.values())}
     with Source(path, max_size) as source:
         for text, start, stop in blocks_of(source):
+            if text.find(NAME, start) < 0:
+                continue
             for found in EVENT.finditer(text, start):
                 if found.start() >= stop:
                     break

@@ -15,6 +15,7 @@ from steptime.snapshots.snapshot import NO_STACK, Stacks
 
 CPU = 0
 """c10::DeviceType::CPU."""
+CPU_PLACE = "CPU"
 
 
 def histories_of_trace(trace: Trace, found: AllocationEvents, borders: Int64, how: str) -> tuple[History, ...]:
@@ -28,7 +29,7 @@ def histories_of_trace(trace: Trace, found: AllocationEvents, borders: Int64, ho
         rows = np.flatnonzero((found.device_type == kind) & (found.device == number) & (found.address != UNKNOWN))
         rows = rows[np.argsort(time[rows], kind="stable")]
         if len(rows):
-            device = "CPU" if kind == CPU else f"GPU {number}"
+            device = CPU_PLACE if kind == CPU else f"GPU {number}"
             histories.append(_history(found, rows, device, (time, stack, stacks), (borders, how)))
     return tuple(sorted(histories, key=lambda history: -int(history.reserved.max())))
 
@@ -43,7 +44,7 @@ def _history(
     time, stack, stacks = stamped
     times, size, totals = time[rows], found.bytes[rows], found.allocated[rows]
     lives = _lives(found.address[rows], size, stack[rows])
-    base = _before(lives, totals, size) if device != "CPU" else 0
+    base = _before(lives, totals, size) if device != CPU_PLACE else 0
     held = np.maximum(found.reserved[rows], totals)
     first = held[0] - size[0] if held[0] == totals[0] else held[0]
     ends = np.searchsorted(times, steps[0][:, 1], side="right") - 1

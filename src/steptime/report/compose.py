@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import shlex
 from dataclasses import replace
+from pathlib import Path
 
 from steptime.findings.finding import Weight
 from steptime.findings.lateness import late_of
 from steptime.ranks.comparison import RankComparison
 from steptime.remedies.propose import propose
 from steptime.report.report import SCHEMA_VERSION, Environment, ProcessReport, Report
+from steptime.report.trace_files import carried
 
 
 def compose(
@@ -21,7 +23,8 @@ def compose(
 ) -> Report:
     """The report of a recording or of traces. source: the path as the user gave it. processes: at least one.
 
-    The rank that the others wait for comes first, else the slowest training process; it alone keeps its excerpt.
+    The rank that the others wait for comes first, else the slowest training process; it alone keeps its excerpt and
+    its traces, and of small ones what is in them.
     """
     ordered = sorted(processes, key=lambda process: (-process.case.step.duration.value, process.rank or 0))
     if _alike(processes):
@@ -29,8 +32,19 @@ def compose(
     late = late_of(ordered[0].case.ranks)
     first = ranks.late.ranks if ranks is not None and ranks.late is not None else (late.rank,) if late else ()
     ordered = sorted(ordered, key=lambda process: process.rank not in first) if first else ordered
-    shown = (ordered[0], *(replace(process, excerpt=None) for process in ordered[1:]))
+    front = replace(ordered[0], traces=carried(ordered[0].traces))
+    shown = (front, *(replace(process, excerpt=None, traces=()) for process in ordered[1:]))
     return Report(SCHEMA_VERSION, source, environment, shown, next_command(source, ordered[0]), problems, ranks)
+
+
+def of_copies(report: Report, source: str) -> Report:
+    """A report of copies that are deleted again, told as what they were copied from: of its traces the names stay.
+    source: what the user gave."""
+    processes = (
+        replace(process, traces=tuple(replace(each, path=Path(each.path).name) for each in process.traces))
+        for process in report.processes
+    )
+    return replace(report, source=source, processes=tuple(processes))
 
 
 def next_command(source: str, process: ProcessReport) -> str:

@@ -55,7 +55,8 @@ def roofline_sentences(case: Case) -> list[str]:
     if alone > MENTIONED * whole:
         said.append(f"{format_share(alone / whole)} of it belongs to no operator (launched before the trace began?).")
     if case.machine is not None:
-        source = f" ({case.machine.source})" if case.machine.source else ""
+        known = case.machine.source not in ("", origin(case.machine))
+        source = f" ({case.machine.source})" if known else ""
         said.append(f"Ceilings of {case.machine.name}: {origin(case.machine)}{source}.")
     return [sentence for sentence in said if sentence]
 
@@ -223,7 +224,12 @@ def _replay(case: Case) -> Iterator[Table]:
 
 
 def _what(kind: str, name: str) -> str:
-    return short_kernel(name) if kind == "kernel" and name else name[:80] or "–"
+    return short_kernel(name) if kind == "kernel" and name else name[:80] or unnamed(kind)
+
+
+def unnamed(kind: str) -> str:
+    """What is told of time on the critical path that no event names."""
+    return {"input": "(the next batch)", "dispatch": "(between operators)"}.get(kind, "–")
 
 
 def _place(source: SourceLine | None) -> str:

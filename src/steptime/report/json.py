@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,9 @@ from steptime.report.report import SCHEMA_VERSION, Report
 
 
 def render(report: Report) -> str:
-    """One indented JSON document and a line feed. Halves of surrogate pairs, which no JSON can hold, are escaped."""
+    """One indented JSON document and a line feed, without what is in the traces. Halves of surrogate pairs, which no
+    JSON can hold, are escaped."""
+    report = _without_contents(report)
     try:
         encoded = msgspec.json.encode(report)
     except UnicodeEncodeError:
@@ -37,6 +40,8 @@ def read(text: bytes, path: str) -> Report:
 
 def is_report(path: Path) -> bool:
     """Whether a file begins as a report does: a trace is a JSON object too. False where it cannot be read."""
+    if path.is_fifo():
+        return False
     try:
         with path.open("rb") as file:
             return b'"schema_version"' in file.read(64)
@@ -52,6 +57,14 @@ def schema() -> dict[str, Any]:
 def schema_text() -> str:
     """The JSON Schema as docs/report-schema.json has it."""
     return msgspec.json.format(msgspec.json.encode(schema()), indent=1).decode() + "\n"
+
+
+def _without_contents(report: Report) -> Report:
+    processes = (
+        replace(process, traces=tuple(replace(each, content=None) for each in process.traces))
+        for process in report.processes
+    )
+    return replace(report, processes=tuple(processes))
 
 
 class _Version(msgspec.Struct):

@@ -34,6 +34,7 @@ def without_sources(report: Report) -> Report:
         next_command=_names(report.next_command),
         environment=replace(cleaned.environment, command=_names(report.environment.command)),
         trials=_without_patch(cleaned.trials, report.trials),
+        processes=tuple(replace(process, traces=()) for process in cleaned.processes),
     )
 
 

@@ -11,6 +11,7 @@ from steptime.memory.over_time import OverTime
 from steptime.quantities import Estimate
 from steptime.ranks.comparison import RankComparison
 from steptime.report.steps import StepSeries
+from steptime.report.trace_files import TraceFile
 from steptime.report.trials import TrialReport
 
 SCHEMA_VERSION = 1
@@ -81,7 +82,11 @@ class ProcessReport:
     excerpt: Excerpt | None = None
     """One step as a timeline; of a job of several processes the one in front has it."""
     memory: OverTime | None = None
-    """By owner where a history of allocations tells, else as the watch sampled it."""
+    """As the watch sampled it, over the whole run."""
+    memory_by_owner: OverTime | None = None
+    """Of the steps in which a profiler wrote down every allocation."""
+    traces: tuple[TraceFile, ...] = ()
+    """What its figures come from, the one with the excerpt first; the process in front has them."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -30,8 +30,11 @@ class Area:
 
 @dataclass(frozen=True, slots=True)
 class MemoryChart:
-    """peak, height: percent from the left and from the bottom."""
+    """peak, height: percent from the left and from the bottom. note: a sentence."""
 
+    identity: str
+    title: str
+    note: str
     place: str
     areas: tuple[Area, ...]
     peak: float
@@ -42,7 +45,9 @@ class MemoryChart:
     end: str
 
 
-def memory_chart(found: OverTime | None) -> MemoryChart | None:
+def memory_chart(
+    found: OverTime | None, identity: str = "memory", title: str = "Memory over time", note: str = ""
+) -> MemoryChart | None:
     """The picture; None without points."""
     if found is None or len(found.times) < 2 or not any(map(any, found.bytes)):
         return None
@@ -58,6 +63,9 @@ def memory_chart(found: OverTime | None) -> MemoryChart | None:
         below = above
     at = across[found.peak] / BOX * 100
     return MemoryChart(
+        identity=identity,
+        title=title,
+        note=note,
         place=found.place,
         areas=tuple(areas),
         peak=at,

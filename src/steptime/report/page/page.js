@@ -39,7 +39,8 @@ const sheet = (() => {
   find("[data-copy]").forEach((button) =>
     button.addEventListener("click", async () => answer(button, await copyText(button.dataset.copy))));
 
-  // Tables: sorted by raw values, filtered by words, copied as they are shown.
+  // Tables: sorted by raw values, filtered by words, copied as they are shown. A cell without a value of its own says it.
+  const valueOf = (cell) => ("v" in cell.dataset ? cell.dataset.v : cell.textContent.trim());
   const compare = (left, right, number) => {
     if (left === right) return 0;
     if (left === "") return 1;
@@ -53,7 +54,7 @@ const sheet = (() => {
     find("th", table.tHead).forEach((other) => { other.removeAttribute("aria-sort"); delete other.dataset.turned; });
     if (turned) head.dataset.turned = "yes";
     head.setAttribute("aria-sort", number === turned ? "ascending" : "descending");
-    const value = (row) => row.cells[column].dataset.v;
+    const value = (row) => valueOf(row.cells[column]);
     const empty = (row) => value(row) === "";
     const rows = find("tr", table.tBodies[0]).sort((a, b) => {
       const order = compare(value(a), value(b), number);
@@ -92,7 +93,7 @@ const sheet = (() => {
     const heads = find("th", table.tHead);
     const rows = find("tr", table.tBodies[0]).filter((row) => !row.hidden);
     const lines = rows.map((row) =>
-      Array.from(row.cells, (cell, column) => field(cell.dataset.v, heads[column].classList.contains("number"))).join(","));
+      Array.from(row.cells, (cell, column) => field(valueOf(cell), heads[column].classList.contains("number"))).join(","));
     return [heads.map((head) => head.dataset.raw).join(","), ...lines].join("\n") + "\n";
   };
   find("[data-csv]").forEach((button) =>

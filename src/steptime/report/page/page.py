@@ -6,6 +6,7 @@ It only displays: every figure on it is the report's. What is around it, and wha
 from __future__ import annotations
 
 import re
+import shlex
 from dataclasses import dataclass, replace
 
 import msgspec
@@ -15,6 +16,7 @@ from steptime.findings.case import Case
 from steptime.findings.explain import find_rule
 from steptime.findings.finding import Finding, Weight
 from steptime.ledger.ledger import Account
+from steptime.memory.from_trace import CPU_PLACE
 from steptime.quantities import format_duration, format_share, format_source
 from steptime.report import json
 from steptime.report.device import roofline_sentences
@@ -25,6 +27,7 @@ from steptime.report.page.ranks import HeatMap, heat_map
 from steptime.report.page.roofline_chart import RooflineChart, roofline_chart
 from steptime.report.page.series import Series, series
 from steptime.report.page.tables import Grid, account_grids, grids, replay_grids
+from steptime.report.page.traces import ShownTrace, shown_traces
 from steptime.report.page.waterfall import Segment, Waterfall, interval_text, stacked, waterfall
 from steptime.report.printable import one_line
 from steptime.report.report import ProcessReport, Report
@@ -35,6 +38,10 @@ FIRST = 3
 """Findings on the first screen; the others are below, with all else."""
 WHOLE = 1_200_000
 """Bytes of data in the page: of a job of many ranks, the first one keeps its figures and the others their accounts."""
+LARGEST = 2_500_000
+"""Bytes of a page: as far as they reach, it carries whole traces."""
+OWNERS = "In steps that torch's profiler watched with every allocation."
+OWNERS_OF_CPU = f"{OWNERS} Of a CPU, torch knows nothing of what was allocated before: parameters and more are missing."
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,6 +89,9 @@ class View:
     forest: Forest | None
     roofline: RooflineChart | None
     memory: MemoryChart | None
+    owners: MemoryChart | None
+    memory_command: str
+    traces: tuple[ShownTrace, ...]
     roofline_sentences: tuple[str, ...]
     accounts: tuple[Grid, ...]
     replay: tuple[Grid, ...]
@@ -92,15 +102,17 @@ class View:
 
 def render(report: Report) -> str:
     """The whole page."""
-    process = report.processes[0]
+    view, data = view_of(report), _data(report)
+    page = _page(view, data)
+    traces = shown_traces(report.processes[0].traces, LARGEST - len(page.encode()))
+    return _page(replace(view, traces=traces), data) if traces != view.traces else page
+
+
+def _page(view: View, data: str) -> str:
+    process = view.process
     return whole(
-        "page.html",
-        title=_job(report),
-        data=_data(report),
-        view=view_of(report),
-        process=process,
-        step=process.case.step,
-    )
+        "page.html", title=_job(view.report), data=data, view=view, process=process, step=process.case.step,
+    )  # fmt: skip
 
 
 def view_of(report: Report) -> View:
@@ -120,6 +132,9 @@ def view_of(report: Report) -> View:
         forest=forest(report.trials),
         roofline=roofline_chart(case),
         memory=memory_chart(process.memory),
+        owners=_owners(process),
+        memory_command=_memory_command(report),
+        traces=shown_traces(process.traces, 0),
         roofline_sentences=tuple(roofline_sentences(case)),
         accounts=account_grids(case),
         replay=replay_grids(case),
@@ -131,6 +146,18 @@ def view_of(report: Report) -> View:
 
 def _job(report: Report) -> str:
     return one_line(report.environment.command or report.source)
+
+
+def _owners(process: ProcessReport) -> MemoryChart | None:
+    found = process.memory_by_owner
+    note = OWNERS_OF_CPU if found is not None and found.place == CPU_PLACE else OWNERS
+    return memory_chart(found, "owners", "Memory by owner", note)
+
+
+def _memory_command(report: Report) -> str:
+    process = report.processes[0]
+    own = process.traces[0].path if process.traces and process.case.step.mode == "trace" else report.source
+    return f"steptime memory {shlex.quote(own)} -o memory.html"
 
 
 def _phases(case: Case) -> tuple[Segment, ...]:

@@ -1,14 +1,84 @@
-// The step as a Chrome trace: saved as a file, or handed to Perfetto's window by message. Perfetto answers PING with
-// PONG once it listens and then takes { perfetto: { buffer, title } }; it is client-only, and this page sends nothing.
-sheet.handOver = (excerpt, rows) => {
-  const { byId, data, download } = sheet;
+// Traces saved as files, or handed to Perfetto's window by message: the whole ones that the page carries, and the step
+// of the timeline. Perfetto answers PING with PONG once it listens and then takes { perfetto: { buffer, title } }; it is
+// client-only, and this page sends nothing.
+(() => {
+  const { byId, data, download, find } = sheet;
   const PERFETTO = "https://ui.perfetto.dev";
-  const NAME = "step.pt.trace.json";
   const WAIT = window.location.protocol === "file:" ? 6000 : 15000;
   const OFTEN = 100;
+
+  // A trace is { what, name, type, title, content() }, status where it is said what became of it.
+  const save = ({ content, type, name }) => download(content(), type, name);
+  const open = (trace, status) => {
+    const other = window.open(PERFETTO);
+    if (!other) {
+      status.textContent = "The browser opened no window: allow it for this page, or save the trace.";
+      return;
+    }
+    status.textContent = "Waiting for Perfetto…";
+    const since = Date.now();
+    const heard = (event) => {
+      if (event.source !== other || event.origin !== PERFETTO || event.data !== "PONG") return;
+      stop();
+      other.postMessage({ perfetto: { buffer: trace.content().buffer, title: trace.title, fileName: trace.name } }, PERFETTO);
+      status.textContent = "Handed to Perfetto's window, which keeps it in this browser.";
+    };
+    const timer = window.setInterval(() => {
+      if (!other.closed && Date.now() - since < WAIT) {
+        other.postMessage("PING", PERFETTO);
+        return;
+      }
+      stop();
+      if (other.closed) {
+        status.textContent = "Perfetto's window was closed.";
+        return;
+      }
+      save(trace);
+      status.textContent = `Perfetto took no data from this page (browsers forbid it to pages that were opened as a file): ` +
+        `${trace.what} was saved as ${trace.name} instead. Drop it into Perfetto's window.`;
+    }, OFTEN);
+    const stop = () => {
+      window.clearInterval(timer);
+      window.removeEventListener("message", heard);
+    };
+    window.addEventListener("message", heard);
+  };
+  const offer = (trace, opens, saves, status) => {
+    opens.addEventListener("click", () => open(trace, status));
+    saves.addEventListener("click", () => {
+      save(trace);
+      status.textContent = `Saved as ${trace.name}.`;
+    });
+  };
+  const job = () => data().environment.command || data().source;
+
+  // Base 85 in the order of RFC 1924, with a colon for the sign that opens markup: five signs are four bytes.
+  const SIGNS = "0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz!#$%&()*+-;:=>?@^_`{|}~";
+  const bytesOf = (text, length) => {
+    const value = new Uint8Array(128);
+    [...SIGNS].forEach((sign, number) => { value[sign.charCodeAt(0)] = number; });
+    const view = new DataView(new ArrayBuffer((text.length / 5) * 4));
+    for (let at = 0; at < text.length; at += 5) {
+      let word = 0;
+      for (let sign = at; sign < at + 5; sign += 1) word = word * 85 + value[text.charCodeAt(sign)];
+      view.setUint32((at / 5) * 4, word);
+    }
+    return new Uint8Array(view.buffer.slice(0, length));
+  };
+
+  find("[data-trace]").forEach((item) => {
+    const part = (name) => item.querySelector(`[${name}]`);
+    if (!part("data-open")) return;
+    const trace = {
+      what: "the trace", name: item.dataset.name, type: "application/gzip",
+      content: () => bytesOf(byId(item.dataset.trace).textContent, Number(item.dataset.length)),
+      get title() { return job(); },
+    };
+    offer(trace, part("data-open"), part("data-keep"), part("data-status"));
+  });
+
   const PROCESSES = { account: "steptime", phase: "steptime", stream: "device", thread: "host", worker: "loader" };
   const numbers = [...new Set(Object.values(PROCESSES))];
-  const status = byId("lanes-status");
 
   const argumentsOf = (detail) => {
     const made = {};
@@ -19,7 +89,7 @@ sheet.handOver = (excerpt, rows) => {
     if (detail.note) made.note = detail.note;
     return made;
   };
-  const traceText = () => {
+  const traceOf = (excerpt, rows) => {
     const zero = rows.reduce((least, row) => Math.min(least, row.begin.length ? row.begin[0] : 0), 0);
     const details = excerpt.details.map(argumentsOf);
     const events = [];
@@ -45,45 +115,9 @@ sheet.handOver = (excerpt, rows) => {
     return JSON.stringify({ displayTimeUnit: "ns", traceEvents: events });
   };
 
-  const save = () => download(traceText(), "application/json", NAME);
-  byId("lanes-save").addEventListener("click", () => {
-    save();
-    status.textContent = `Saved as ${NAME}.`;
-  });
-  const giveUp = () => {
-    save();
-    status.textContent = `Perfetto took no data from this page (browsers forbid it to pages that were opened as a file): ` +
-      `the step was saved as ${NAME} instead. Drop it into Perfetto's window.`;
-  };
-  byId("lanes-perfetto").addEventListener("click", () => {
-    const other = window.open(PERFETTO);
-    if (!other) {
-      status.textContent = "The browser opened no window: allow it for this page, or save the trace.";
-      return;
-    }
-    status.textContent = "Waiting for Perfetto…";
-    const since = Date.now();
-    const heard = (event) => {
-      if (event.source !== other || event.origin !== PERFETTO || event.data !== "PONG") return;
-      stop();
-      const buffer = new TextEncoder().encode(traceText()).buffer;
-      const title = `One step of ${data().environment.command || data().source}`;
-      other.postMessage({ perfetto: { buffer, title, fileName: NAME } }, PERFETTO);
-      status.textContent = "Handed to Perfetto's window, which keeps it in this browser.";
-    };
-    const timer = window.setInterval(() => {
-      if (!other.closed && Date.now() - since < WAIT) {
-        other.postMessage("PING", PERFETTO);
-        return;
-      }
-      stop();
-      if (other.closed) status.textContent = "Perfetto's window was closed.";
-      else giveUp();
-    }, OFTEN);
-    const stop = () => {
-      window.clearInterval(timer);
-      window.removeEventListener("message", heard);
-    };
-    window.addEventListener("message", heard);
-  });
-};
+  sheet.handOver = (excerpt, rows) => offer({
+    what: "the step", name: "step.pt.trace.json", type: "application/json",
+    content: () => new TextEncoder().encode(traceOf(excerpt, rows)),
+    get title() { return `One step of ${job()}`; },
+  }, byId("lanes-perfetto"), byId("lanes-save"), byId("lanes-status"));
+})();

@@ -8,6 +8,7 @@ from typing import Generic, TypeVar
 
 from steptime.findings.case import AccountUse, Case
 from steptime.quantities import SourceLine, format_bytes, format_duration, format_share, format_source
+from steptime.report.device import unnamed
 from steptime.report.page.waterfall import interval_text
 from steptime.report.roofline import format_rate, predictions
 
@@ -97,7 +98,7 @@ def replay_grids(case: Case) -> tuple[Grid, ...]:
     )  # fmt: skip
     longest = _grid(
         "longest", "Longest on the critical path", "", replay.longest,
-        _word("what", "name", lambda use: use[1].removeprefix("void ") or "–"),
+        _word("what", "name", lambda use: use[1].removeprefix("void ") or unnamed(use[0])),
         _word("kind", "kind", lambda use: use[0]),
         _duration("a step", "duration_ns", lambda use: use[2], barred=True),
         _share("share", "share", lambda use: use[2] / whole if whole else 0.0),

@@ -1,0 +1,84 @@
+"""The whole traces behind a report: where they lie, and, of those that are small, what is in them.
+
+What is in them is read here, where the figures were made, and never by a page from a path that a report names: a
+report may come from a stranger.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+from isal import igzip
+
+from steptime.kineto.table import Trace
+from steptime.recording.recording import Process, TraceFacts
+
+MOST_CARRIED = 1_600_000
+"""Bytes of gzip, of all files of a report: a page of 2.5 MB has no room for more."""
+MOST_PACKED = 30_000_000
+"""Bytes of a file that was not compressed: beyond it, it would not fit once it is (to about a fifteenth)."""
+GZIP_MAGIC = b"\x1f\x8b"
+
+
+@dataclass(frozen=True, slots=True)
+class TraceFile:
+    """A file of torch's profiler. path: where it lay. what: what it holds, in words. size: bytes there. content:
+    the file as gzip, None where it is too large to be carried along; a report that was saved as JSON carries none."""
+
+    path: str
+    what: str
+    size: int
+    content: bytes | None = field(default=None, compare=False)
+
+
+def traces_of_process(process: Process) -> tuple[TraceFile, ...]:
+    """Of a recording: those of plain steps first, as the timeline is of one of them."""
+    found = ((path_of(process, facts), _words(facts)) for facts in sorted(process.traces, key=lambda each: each.stacks))
+    return tuple(TraceFile(str(path), words, path.stat().st_size) for path, words in found if path.exists())
+
+
+def path_of(process: Process, facts: TraceFacts) -> Path:
+    """Compressed, or (of a job that was killed) not yet."""
+    path = process.folder / facts.path
+    packed = path.with_name(f"{path.name}.gz")
+    return packed if packed.exists() else path
+
+
+def traces_of(trace: Trace) -> tuple[TraceFile, ...]:
+    """Of what somebody else recorded."""
+    parts = trace.parts or ((trace.path, len(trace.events)),)
+    return tuple(
+        TraceFile(str(path), f"{count:,} events", path.stat().st_size) for path, count in parts if path.exists()
+    )
+
+
+def carried(files: Sequence[TraceFile]) -> tuple[TraceFile, ...]:
+    """The files with their contents, as long as there is room, from the first on."""
+    left = MOST_CARRIED
+    loaded = []
+    for file in files:
+        content = _packed(Path(file.path), left)
+        left -= len(content or b"")
+        loaded.append(replace(file, content=content))
+    return tuple(loaded)
+
+
+def _packed(path: Path, room: int) -> bytes | None:
+    """The file as gzip; None where that is larger than the room, or the file cannot be read any more."""
+    try:
+        if path.stat().st_size > max(room, MOST_PACKED):
+            return None
+        content = path.read_bytes()
+    except OSError:
+        return None
+    if not content.startswith(GZIP_MAGIC):
+        content = igzip.compress(content, mtime=0)
+    return content if len(content) <= room else None
+
+
+def _words(facts: TraceFacts) -> str:
+    steps = "1 profiled step" if facts.steps == 1 else f"{facts.steps} profiled steps"
+    more = [*(["call stacks"] if facts.stacks else []), *(["every allocation"] if facts.memory else [])]
+    return f"{steps} with {' and '.join(more)}" if more else steps
