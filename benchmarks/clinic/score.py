@@ -41,10 +41,12 @@ class Row:
 
     @property
     def place(self) -> int:
-        """Of the right cause among the findings, from 0; -1 where it is not named."""
+        """Of the right cause among the findings, from 0; -1 where it is not named. What is no complaint does not count,
+        unless it is right."""
         causes = self.said.causes if self.said is not None else ()
         right = self.case.rules if self.words is None else self.words
-        return next((place for place, cause in enumerate(causes) if cause in right), -1)
+        counted = (cause for cause in causes if cause in right or cause not in self.harmless)
+        return next((place for place, cause in enumerate(counted) if cause in right), -1)
 
     @property
     def is_abstention(self) -> bool:

@@ -9,13 +9,16 @@ import statistics
 import subprocess
 import sys
 import tempfile
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
 from benchmarks.clinic.cases import Case
 
 PROBING = 4
-"""The amount of the fault that a first look is taken at."""
+"""The amount of the fault that a first look is taken at, and by how much it grows until the fault can be seen."""
+SEEN = 1.2
+"""Of the healthy step: less could be chance."""
 RUNS = 2
 """Of the twin and of each amount: one process differs from the next by some percent, which one run does not show."""
 TIMEOUT = 300
@@ -43,8 +46,9 @@ class Dose:
 
 
 def environment() -> dict[str, str]:
-    """One thread of torch's own: the faults are not about threads, but for the case that sets them itself."""
-    return {**os.environ, "OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": ""}
+    """No accelerator, and nothing said about threads: the jobs' stopwatch does that."""
+    said = {name: value for name, value in os.environ.items() if name != "OMP_NUM_THREADS"}
+    return {**said, "CUDA_VISIBLE_DEVICES": ""}
 
 
 def command(case: Case, amount: int, *further: str) -> list[str]:
@@ -80,13 +84,24 @@ def doses(case: Case, wanted: list[float]) -> list[Dose]:
     found = [Dose(0, 0.0, 0.0, usual, usual)]
     if case.most == 0:
         return found
-    probed = min(PROBING, case.most)
-    slope = max((step_time(case, probed) - usual) / probed, usual * 1e-4)
+    amount_for = _amounts(case, usual)
     for share in wanted:
-        amount = min(max(round(usual * share / (1 - share) / slope), 1), case.most)
+        amount = amount_for(share)
         if share and all(amount != dose.amount for dose in found):
             found.append(dose_of(amount, share, healthy, [step_time(case, amount) for _ in range(RUNS)]))
     return found
+
+
+def _amounts(case: Case, healthy: float) -> Callable[[float], int]:
+    """Which amount takes which share of a step: a line through two probed amounts, a small one and one for half."""
+    amount = min(PROBING, case.most)
+    while (step := step_time(case, amount)) < SEEN * healthy and PROBING * amount <= min(case.most, PROBING**5):
+        amount *= PROBING
+    slope = max((step - healthy) / amount, 1e-3 * healthy)
+    half = min(max(round(healthy / slope), 1), case.most)
+    if half != amount:
+        slope = max((step_time(case, half) - step) / (half - amount), 1e-3 * healthy)
+    return lambda share: min(max(round(amount + (healthy / (1 - share) - step) / slope), 1), case.most)
 
 
 def dose_of(amount: int, wanted: float, healthy: list[float], faulty: list[float]) -> Dose:

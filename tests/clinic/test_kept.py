@@ -65,6 +65,12 @@ def test_a_rival_is_right_by_any_of_its_words_that_may_mean_the_cause_and_its_ha
     assert (found.first.good, found.first.all, found.false_alarms.good) == (1, 1, 0)
 
 
+def test_what_is_no_complaint_takes_no_place_from_a_rivals_right_word() -> None:
+    said = Said("COMPUTE_BOUND", ("COMPUTE_BOUND", "INPUT_BOUND"), ((0, 0, 0),) * 2, (None,) * 2)
+    section = {"heavy_decode": {"traceml": [plain(Row(DECODING, SEVERE, said))]}}
+    assert score(rows_of(section, "traceml")).first.share == 1
+
+
 def test_what_rivals_words_may_mean_are_causes_of_the_clinic() -> None:
     causes = {case.cause for case in CASES}
     for rival in RIVALS.values():

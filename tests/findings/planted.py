@@ -132,7 +132,7 @@ PLANTED: dict[str, dict[str, Case]] = {
             1 * MS,
             2 * MS,
             loader=loader(
-                1 * MS, 1 * US, workers=8, usable_cpus=2, persistent_workers=True, batch_size=64, collate=about(0.7 * MS)
+                1 * MS, 1 * US, workers=8, usable_cpus=2, batch_size=64, collate=about(0.7 * MS), in_memory_tensors=True
             ),
         ),
         "clean": BASE,

@@ -30,9 +30,9 @@ class Images(Dataset):
         return torch.from_numpy(picture.reshape(3, 32, 32).copy()).float() / 255, index % 10
 
 
-model = nn.Sequential(nn.Conv2d(3, 16, 3, 2), nn.ReLU(), nn.Flatten(), nn.Linear(16 * 225, 1024), nn.Linear(1024, 10))
+model = nn.Sequential(nn.Conv2d(3, 16, 3, 2), nn.ReLU(), nn.Flatten(), nn.Linear(16 * 225, 2048), nn.Linear(2048, 10))
 optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
-loader = DataLoader(Images(), batch_size=32, shuffle=True)  # fault
+loader = DataLoader(Images(), batch_size=24, shuffle=True)  # fault
 done = 0
 while done < steps:
     for pictures, labels in loader:

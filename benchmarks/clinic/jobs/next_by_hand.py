@@ -26,9 +26,9 @@ class Signals(Dataset):
         return torch.from_numpy(signal), index % 10
 
 
-loader = DataLoader(Signals(), batch_size=32, shuffle=True, drop_last=True)  # fault
+loader = DataLoader(Signals(), batch_size=24, shuffle=True, drop_last=True)  # fault
 batches = iter(loader)
-model = nn.Sequential(nn.Linear(512, 2048), nn.ReLU(), nn.Linear(2048, 2048), nn.ReLU(), nn.Linear(2048, 10))
+model = nn.Sequential(nn.Linear(512, 3072), nn.ReLU(), nn.Linear(3072, 3072), nn.ReLU(), nn.Linear(3072, 10))
 optimizer = torch.optim.SGD(model.parameters(), lr=0.001)
 for _iteration in range(steps):
     try:

@@ -1,6 +1,7 @@
 """What the jobs of the clinic share: how much of their fault to show, and a stopwatch of their own.
 
-The stopwatch is the clinic's truth: what a step takes is read off the job's own clock, in runs without any tool.
+The stopwatch is the clinic's truth: what a step takes is read off the job's own clock, in runs without any tool. Torch
+computes with one thread: the faults are not about threads, but for the case that sets them itself.
 """
 
 import argparse
@@ -9,6 +10,9 @@ import json
 import time
 from pathlib import Path
 
+import torch
+
+torch.set_num_threads(1)
 parser = argparse.ArgumentParser()
 parser.add_argument("--amount", type=int, default=4, help="how much of the fault; 0: the healthy twin")
 parser.add_argument("--steps", type=int, default=120)

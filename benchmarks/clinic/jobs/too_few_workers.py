@@ -1,4 +1,4 @@
-"""One worker for items that are slow to make, while a second CPU idles; healthy: items that are quick to make."""
+"""One worker for items that are slow to make, while a second CPU idles; healthy: quick items and none."""
 
 import zlib
 
@@ -30,7 +30,7 @@ class Clips(Dataset):
 if __name__ == "__main__":
     model = nn.Sequential(nn.Linear(512, 2048), nn.ReLU(), nn.Linear(2048, 2048), nn.ReLU(), nn.Linear(2048, 10))
     optimizer = torch.optim.SGD(model.parameters(), lr=0.001)
-    loader = DataLoader(Clips(), batch_size=32, num_workers=1, persistent_workers=True)  # fault
+    loader = DataLoader(Clips(), batch_size=32, num_workers=min(amount, 1), persistent_workers=amount > 0)  # fault
     done = 0
     while done < steps:
         for clips, labels in loader:

@@ -46,7 +46,10 @@ def too_many_workers(signals: Signals) -> Finding | None:
     model = supply(step, loader, settings, contention)
     if model is None or loader.workers == 0:
         return None
-    return _dearer_than_none(loader, model) or _more_than_processors(loader, model)
+    dearer, crowded = _dearer_than_none(loader, model), _more_than_processors(loader, model)
+    if loader.in_memory_tensors:  # their making was timed while the workers took turns, and would cost far less alone
+        return crowded or dearer
+    return dearer or crowded
 
 
 def _dearer_than_none(loader: LoaderUse, model: Supply) -> Finding | None:
