@@ -14,11 +14,11 @@ from hypothesis import strategies as st
 from traces import ENGINE, Written, annotation, called, happened, kernel, launch, operator, python, step, write
 
 from steptime.kineto.reader import read
-from steptime.kineto.table import ABSENT, Category, Trace
+from steptime.kineto.table import ABSENT, HOST_CATEGORIES, Category, Trace
 from steptime.ledger.trace_steps import steps_of
 from steptime.links.forest import forest_of
 from steptime.links.frames import function_name
-from steptime.links.link import DEVICE, HOST, link, roles_of
+from steptime.links.link import DEVICE, link, roles_of
 from steptime.links.links import UNKNOWN, Links
 from steptime.links.partners import latest_before
 
@@ -262,7 +262,7 @@ def test_on_real_traces_parents_launches_and_operators_are_those_of_plain_loops(
 def check_ancestors(trace: Trace, column: Int32, marked: Bool, *, itself: bool) -> None:
     """That a column of the links is the innermost marked event around each of the host's."""
     events = trace.events
-    hosts = np.flatnonzero(np.isin(events.category, HOST))
+    hosts = np.flatnonzero(np.isin(events.category, HOST_CATEGORIES))
     found = parents_by_loop(events.lane[hosts].tolist(), events.begin[hosts].tolist(), events.end[hosts].tolist())
     above = dict(zip(hosts.tolist(), np.append(hosts, UNKNOWN)[found].tolist(), strict=True))
     good, wanted = marked.tolist(), []

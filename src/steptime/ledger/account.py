@@ -13,8 +13,9 @@ from steptime.kineto.table import Category, Trace
 from steptime.ledger.accelerator import claims_on_accelerator
 from steptime.ledger.ledger import Account, Ledger
 from steptime.ledger.processor import Claims, claims_on_processor
-from steptime.ledger.threads import host_events, training_lane
+from steptime.ledger.threads import training_lane
 from steptime.ledger.trace_steps import reach
+from steptime.links.forest import host_events
 from steptime.timeline.timeline import Phase
 
 Int64 = npt.NDArray[np.int64]

@@ -10,8 +10,7 @@ import numpy.typing as npt
 from steptime.intervals import instants
 from steptime.kineto.once import once
 from steptime.kineto.table import Category, Trace
-from steptime.ledger.threads import host_events
-from steptime.links.forest import forest_of
+from steptime.links.forest import host_forest
 from steptime.links.links import UNKNOWN, Int32, Links
 from steptime.links.names import ALLOCATION, LOADER, STEP, is_engine, matching
 
@@ -43,10 +42,18 @@ class Thread:
 @once
 def thread_on(trace: Trace, lane: int) -> Thread:
     """What happened on a lane of the host, the profiler's own ranges of steps left out."""
-    events = trace.events
-    rows = np.flatnonzero(host_events(trace) & (events.lane == lane) & ~matching(trace, STEP.match)).astype(np.int32)
-    made = forest_of(events.lane, events.begin, events.end, rows)
-    return Thread(made.rows, made.parent, events.begin[made.rows], events.end[made.rows])
+    events, forest = trace.events, host_forest(trace)
+    kept = (events.lane[forest.rows] == lane) & ~matching(trace, STEP.match)[forest.rows]
+    rows, parent = forest.rows[kept], forest.parent[kept]
+    begin, end = events.begin[rows], events.end[rows]
+    while True:  # around a range of a step that was left out, or that had ended before, lies what was around it
+        wrong = np.flatnonzero(parent != UNKNOWN)
+        wrong = wrong[~kept[parent[wrong]] | (events.end[forest.rows[parent[wrong]]] <= begin[wrong])]
+        if not len(wrong):
+            break
+        parent[wrong] = forest.parent[parent[wrong]]
+    position = np.cumsum(kept, dtype=np.int32) - 1
+    return Thread(rows, np.where(parent == UNKNOWN, UNKNOWN, position[parent]).astype(np.int32), begin, end)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -68,10 +75,11 @@ def held_by(begin: Int64, end: Int64, threads: tuple[Thread, ...]) -> Held:
     if not len(begin):
         nothing = np.empty(0, np.int64)
         return Held(nothing, nothing, nothing)
-    times = np.concatenate([column for each in threads for column in (each.begin, each.end)])
-    times = times[_piece_at(begin, end, times) != UNKNOWN]
-    heads = instants(begin, times)
-    piece = _piece_at(begin, end, heads)
+    times = instants(begin, *(column for each in threads for column in (each.begin, each.end)))
+    first = np.searchsorted(times, begin)
+    count = np.searchsorted(times, end) - first
+    piece = np.repeat(np.arange(len(begin)), count)
+    heads = times[np.arange(len(piece)) + np.repeat(first - (np.cumsum(count) - count), count)]
     tails = np.minimum(np.append(heads[1:], end[-1]), end[piece])
     owner = np.full(len(heads), UNKNOWN, np.int64)
     for each in threads:
@@ -79,12 +87,6 @@ def held_by(begin: Int64, end: Int64, threads: tuple[Thread, ...]) -> Held:
         owner[free] = each.innermost_at(heads[free])
     known = owner != UNKNOWN
     return Held(piece[known], owner[known], (tails - heads)[known])
-
-
-def _piece_at(begin: Int64, end: Int64, times: Int64) -> Int64:
-    """The piece in which each time lies, UNKNOWN outside all."""
-    piece = np.searchsorted(begin, times, side="right") - 1
-    return np.where((piece >= 0) & (times < end[piece]), piece, UNKNOWN)
 
 
 def causes_while_launching(trace: Trace, links: Links) -> Int32:

@@ -10,11 +10,11 @@ import numpy.typing as npt
 from steptime.intervals import Intervals, union
 from steptime.kineto.once import once
 from steptime.kineto.table import Category, Trace
+from steptime.links.forest import host_events
 from steptime.links.names import COMPILING, LOADER, OPTIMIZER_STEP, STEP, is_engine, matching
 
 Int64 = npt.NDArray[np.int64]
 Bool = npt.NDArray[np.bool_]
-HOST_CATEGORIES = (Category.OPERATOR, Category.ANNOTATION, Category.RUNTIME, Category.PYTHON)
 
 
 @once
@@ -43,12 +43,6 @@ def autograd_lanes(trace: Trace, training: int) -> list[int]:
     """The other lanes on which autograd's engine ran operators."""
     engine = (trace.events.category == Category.OPERATOR) & matching(trace, is_engine)
     return [lane for lane in np.unique(trace.events.lane[engine]).tolist() if lane != training]
-
-
-@once
-def host_events(trace: Trace) -> Bool:
-    """Which events happened on a thread of the host."""
-    return np.isin(trace.events.category, HOST_CATEGORIES)
 
 
 def input_time(trace: Trace, lane: int) -> Intervals:

@@ -13,8 +13,8 @@ from steptime.kineto.table import Category, Trace
 from steptime.ledger.activities import UNKNOWN, device_activities
 from steptime.ledger.repetition import Repeated, marks, repeated
 from steptime.ledger.threads import training_lane
-from steptime.links.forest import forest_of
-from steptime.links.link import HOST, Roles, launches_of, roles_of
+from steptime.links.forest import forest_of, host_events, host_forest
+from steptime.links.link import Roles, launches_of, roles_of
 from steptime.links.names import LOADER, OPTIMIZER_STEP, STEP, ZERO_GRAD, matching
 
 Int64 = npt.NDArray[np.int64]
@@ -160,9 +160,7 @@ def _one_by_one(trace: Trace, roles: Roles, rows: Rows) -> bool:
     """Whether no launch and no range of the host holds two of these events: else they repeat within one step, as layers
     do."""
     known = rows[rows != UNKNOWN]
-    events = trace.events
-    hosts = np.flatnonzero(np.isin(events.category, HOST)).astype(np.int32)
-    around = forest_of(events.lane, events.begin, events.end, hosts).enclosing(roles.annotation)[known]
+    around = host_forest(trace).enclosing(roles.annotation)[known]
     around = around[around != UNKNOWN]
     return len(np.unique(known)) == len(known) and len(np.unique(around)) == len(around)
 
@@ -170,7 +168,7 @@ def _one_by_one(trace: Trace, roles: Roles, rows: Rows) -> bool:
 def _outermost(trace: Trace, lane: int, chosen: Bool) -> Rows:
     """Rows of the chosen events of a lane that no other of them encloses, in time order."""
     events = trace.events
-    rows = np.flatnonzero(chosen & (events.lane == lane) & np.isin(events.category, HOST)).astype(np.int32)
+    rows = np.flatnonzero(chosen & host_events(trace) & (events.lane == lane)).astype(np.int32)
     made = forest_of(events.lane, events.begin, events.end, rows)
     outermost: Rows = made.rows[made.parent == UNKNOWN]
     return outermost

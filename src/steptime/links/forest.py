@@ -11,6 +11,8 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
+from steptime.kineto.once import once
+from steptime.kineto.table import HOST_CATEGORIES, Trace
 from steptime.links.links import UNKNOWN, Int32
 
 Int64 = npt.NDArray[np.int64]
@@ -53,6 +55,19 @@ class Forest:
         known = positions != UNKNOWN
         found[self.rows[known]] = self.rows[positions[known]]
         return found
+
+
+@once
+def host_events(trace: Trace) -> Bool:
+    """Which events happened on a thread of the host."""
+    return np.isin(trace.events.category, HOST_CATEGORIES)
+
+
+@once
+def host_forest(trace: Trace) -> Forest:
+    """All of them, nested."""
+    hosts = np.flatnonzero(host_events(trace)).astype(np.int32)
+    return forest_of(trace.events.lane, trace.events.begin, trace.events.end, hosts)
 
 
 def forest_of(lane: Int32, begin: Int64, end: Int64, rows: Int32) -> Forest:

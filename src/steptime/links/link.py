@@ -15,7 +15,7 @@ import numpy.typing as npt
 
 from steptime.kineto.once import once
 from steptime.kineto.table import ABSENT, Category, Trace
-from steptime.links.forest import Forest, forest_of
+from steptime.links.forest import Forest, host_events, host_forest
 from steptime.links.frames import is_user_file, user_functions
 from steptime.links.links import UNKNOWN, Int32, Links
 from steptime.links.names import ANNOTATION, STEP, is_compiled, is_engine, of_symbols
@@ -23,7 +23,6 @@ from steptime.links.partners import latest_before
 
 Int64 = npt.NDArray[np.int64]
 Bool = npt.NDArray[np.bool_]
-HOST = (Category.OPERATOR, Category.ANNOTATION, Category.RUNTIME, Category.PYTHON)
 DEVICE = (Category.KERNEL, Category.MEMCPY, Category.MEMSET)
 MODULE = "nn.Module: "
 """So Kineto names the call of a module among the Python functions."""
@@ -46,8 +45,7 @@ def link(trace: Trace, borders: Int64, *, is_user: Callable[[str], bool] = is_us
     empty. is_user: tells files of the user's, as the trace spells them, from libraries'.
     """
     roles = roles_of(trace, is_user)
-    hosts = np.flatnonzero(np.isin(trace.events.category, HOST)).astype(np.int32)
-    made = forest_of(trace.events.lane, trace.events.begin, trace.events.end, hosts)
+    made = host_forest(trace)
     launch = launches_of(trace)
     origin = _origins(trace, launch)
     forward, frame = _forwards(trace, made, roles)
@@ -163,7 +161,7 @@ def _steps(trace: Trace, borders: Int64, *, launched: bool) -> Int32:
     """The step in which each event begins. On a device that is not the step it belongs to, and only counts where the
     trace holds none of the launches."""
     events = trace.events
-    known = np.isin(events.category, HOST if launched else HOST + DEVICE)
+    known = host_events(trace) if launched else host_events(trace) | np.isin(events.category, DEVICE)
     step = (np.searchsorted(borders[:, 0], events.begin, side="right") - 1).astype(np.int32)
     ends = borders[:, 1] if len(borders) else np.zeros(1, np.int64)
     step[~known | (events.begin >= ends[step])] = UNKNOWN
