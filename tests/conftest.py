@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import signal
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -17,6 +19,20 @@ def shared_data() -> Path:
     if not folder.is_dir():
         pytest.skip(f"no real traces in {folder} (set STEPTIME_DATA)")
     return folder
+
+
+@pytest.fixture
+def in_time() -> Iterator[None]:
+    """A test of what could hold us for ever fails after a minute instead."""
+
+    def over(*_: object) -> None:
+        raise TimeoutError("it did not end")
+
+    before = signal.signal(signal.SIGALRM, over)
+    signal.alarm(60)
+    yield
+    signal.alarm(0)
+    signal.signal(signal.SIGALRM, before)
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
