@@ -17,6 +17,8 @@ import pytest
 from allocator import BATCH, FORWARD, Allocator, train
 
 from steptime.errors import SnapshotError
+from steptime.memory.from_snapshot import histories
+from steptime.memory.triage import triage
 from steptime.snapshots.read import is_snapshot, read_snapshot
 from steptime.snapshots.snapshot import Action, State
 
@@ -262,3 +264,57 @@ def test_memory_stays_a_fraction_of_the_file(tmp_path: Path) -> None:
     tracemalloc.stop()
     assert peak < 14e6 + 1.2 * path.stat().st_size
     assert int((snapshot.events.action == Action.ALLOC).sum()) > 3000
+
+
+def doubled(kind: type[list[Any]] | type[tuple[Any, ...]]) -> Any:
+    """Twice itself, forty levels deep: two hundred bytes of pickle, and 2**40 elements for who spells them out."""
+    value: Any = kind((1, 1))
+    for _ in range(40):
+        value = kind((value, value))
+    return value
+
+
+def spoilt(place: str, value: Any) -> dict[str, Any]:
+    """A snapshot with something foreign in one place."""
+    top = small().snapshot()
+    event = top["device_traces"][0][0]
+    frame = {"filename": "/a.py", "line": 1, "name": "f"}
+    if place in ("filename", "name", "line"):
+        event["frames"] = [{**frame, place: value}]
+    elif place == "annotations":
+        top["external_annotations"] = [{"name": value, "stage": value, "device": value, "time_us": value}]
+    elif place == "settings":
+        top["allocator_settings"] = {"a": value}
+    elif place == "traces":
+        top["device_traces"] = value
+    else:
+        event[place] = value
+    return top
+
+
+@pytest.mark.usefixtures("in_time")
+@pytest.mark.parametrize("value", [doubled(list), doubled(tuple), 1 << 70, -1, 2.5, None, "x" * 100_000, b"\xff", []])
+@pytest.mark.parametrize(
+    "place", ["filename", "name", "line", "annotations", "settings", "traces", "frames", "action", "size", "addr"]
+)
+def test_a_foreign_value_anywhere_counts_as_absent(tmp_path: Path, place: str, value: Any) -> None:
+    for found in histories(read_snapshot(written(tmp_path, spoilt(place, value)))):
+        assert triage(found).reserved_peak >= 0
+
+
+@pytest.mark.usefixtures("in_time")
+def test_a_key_that_would_be_hashed_for_ever_is_refused(tmp_path: Path) -> None:
+    data = bytearray(b"\x80\x04})\x94")
+    for number in range(60):
+        data += bytes((0x68, number, 0x68, number, 0x86, 0x94))  # the last tuple twice in a new one
+    path = tmp_path / "keys.pickle"
+    path.write_bytes(bytes(data) + bytes((0x4E, 0x73, 0x2E)))
+    assert outcome(path) == "snapshot-strange"
+
+
+@pytest.mark.usefixtures("in_time")
+def test_a_pipe_is_refused_and_never_opened(tmp_path: Path) -> None:
+    pipe = tmp_path / "pipe.pickle"
+    os.mkfifo(pipe)
+    assert not is_snapshot(pipe)
+    assert outcome(pipe) == "snapshot-unreadable"

@@ -126,9 +126,8 @@ class _Looks:
         ended = lives.died < count
         self.ended_in_optimizer = at(signs.optimizer, lives.ended_by) & ended
         self.ended_in_zero_grad = at(signs.zero_grad, lives.ended_by) & ended
-        self.ended_in_backward = (
-            ended & ~self.ended_in_optimizer & self.event_backward[np.minimum(lives.died, count - 1)]
-        )
+        self.ended_in_backward = ended & ~self.ended_in_optimizer  # nothing ends where there are no events
+        self.ended_in_backward[ended] &= self.event_backward[lives.died[ended]]
 
     def _between(self, marked: Bool, after: Int64, until: Int64) -> Bool:
         """Whether a marked event lies in (after, until]."""

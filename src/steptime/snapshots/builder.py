@@ -83,17 +83,17 @@ class Builder:
         return None
 
     def _frame(self, entries: Mapping[Any, Any]) -> Frame:
-        key = (str(entries["filename"]), _number(entries["line"], 1 << 31), str(entries.get("name", "")))
+        key = (_text(entries["filename"]), _number(entries["line"], 1 << 31), _text(entries.get("name")))
         known = self._frame_numbers.get(key)
         if known is None:
             known = self._frame_numbers[key] = Frame(len(self._frames))
             file, line, function = key
-            self._frames.append(SourceLine(self._text(file), line, self._text(function)))
+            self._frames.append(SourceLine(self._once(file), line, self._once(function)))
         return known
 
-    def _text(self, text: str) -> str:
+    def _once(self, text: str) -> str:
         """One object for equal texts: files repeat in thousands of frames."""
-        return self._texts.setdefault(text[:MOST_TEXT], text[:MOST_TEXT])
+        return self._texts.setdefault(text, text)
 
     def _event(self, entries: Mapping[Any, Any]) -> Row:
         name = entries["action"]
@@ -149,8 +149,8 @@ class Builder:
 
     def stack(self, frames: object) -> int:
         """The number of a stack; NO_STACK for none, or an empty one."""
-        if isinstance(frames, int):
-            return frames
+        if isinstance(frames, int):  # a list of frames that was numbered before, or what a file has in its place
+            return frames if 0 <= frames < len(self._stacks) else NO_STACK
         if not isinstance(frames, list) or not frames:
             return NO_STACK
         members = array("i", [frame.number for frame in frames if isinstance(frame, Frame)])
@@ -212,6 +212,12 @@ def _number(value: object, most: int = LARGEST) -> int:
     return min(value, most) if value >= 0 else 0
 
 
+def _text(value: object) -> str:
+    """A text, of at most MOST_TEXT characters; "" for anything else. Nothing else is spelt out: lists that hold one
+    another twice, forty levels deep, are a hundred bytes of pickle and 10^12 characters."""
+    return value[:MOST_TEXT] if isinstance(value, str) else ""
+
+
 def _column(values: array[Any]) -> np.ndarray[Any, np.dtype[Any]]:
     """A read-only view of a column, without a copy."""
     return _sealed(np.frombuffer(values, dtype=values.typecode) if len(values) else np.empty(0, values.typecode))
@@ -230,7 +236,7 @@ def _settings(found: object) -> tuple[tuple[str, str], ...]:
     if not isinstance(found, dict):
         return ()
     plain = ((name, value) for name, value in found.items() if isinstance(value, str | int | float))
-    return tuple((str(name)[:MOST_TEXT], str(value)[:MOST_TEXT]) for name, value in plain)[:MOST_SETTINGS]
+    return tuple((_text(name), str(value)[:MOST_TEXT]) for name, value in plain)[:MOST_SETTINGS]
 
 
 def _annotations(found: object) -> tuple[Annotation, ...]:
@@ -238,8 +244,8 @@ def _annotations(found: object) -> tuple[Annotation, ...]:
         return ()
     return tuple(
         Annotation(
-            name=str(each.get("name", ""))[:MOST_TEXT],
-            stage=str(each.get("stage", ""))[:16],
+            name=_text(each.get("name")),
+            stage=_text(each.get("stage"))[:16],
             device=_number(each.get("device"), 1 << 20),
             time=_number(each.get("time_us"), LARGEST // 1000) * 1000,
         )

@@ -24,6 +24,7 @@ MOST_OPEN = 1 << 18
 MOST_KEPT = 1 << 20
 """Values in containers that are none of ours (settings, annotations, metadata), altogether."""
 MOST_NUMBER_BYTES = 64
+KEYS = (str, int, float, bytes, type(None))
 LONGEST_ARGUMENT = 300
 """Bytes that an opcode of the inner loop may take."""
 
@@ -174,10 +175,10 @@ class Machine:
         if type(self._last()) is Row or len(values) % 2:
             raise self._source.strange("entries without a container")
         target = self._top(OpenDict)
-        try:
-            target.update(zip(values[::2], values[1::2], strict=True))
-        except TypeError:
-            raise self._source.strange("a key that is none") from None
+        # Nothing else is hashed: tuples that hold one another twice, forty levels deep, would take for ever.
+        if not all(isinstance(key, KEYS) for key in values[::2]):
+            raise self._source.strange("a key that is none")
+        target.update(zip(values[::2], values[1::2], strict=True))
         frames = target.get("frames")
         if type(frames) is OpenList:
             self._kept -= len(frames)

@@ -23,6 +23,8 @@ TRACES = "device_traces"
 
 def is_snapshot(path: Path) -> bool:
     """Whether a file begins like a pickle of protocol 2 to 5, is named like one, or is JSON that names its parts."""
+    if path.is_fifo():
+        return False
     try:
         with path.open("rb") as file:
             start = file.read(JSON_HEAD)
@@ -40,6 +42,8 @@ def read_snapshot(path: Path) -> Snapshot:
 
     Raises SnapshotError for a file that is none, or that asks for anything but data.
     """
+    if path.is_fifo():  # it would hold us until somebody writes into it, and can be read once only
+        raise SnapshotError("snapshot-unreadable", f"{path} cannot be read (it is a pipe): name a file that can.")
     try:
         with path.open("rb") as file:
             if file.read(1) in b"{[":
@@ -89,12 +93,12 @@ def _problems(path: Path, builder: Builder, truncated: bool) -> list[str]:
 def _so_far(stack: Sequence[Any]) -> dict[Any, Any]:
     """The outer dictionary of a pickle that ended early: its entries lie on the machine's stack in pairs."""
     top: dict[Any, Any] = dict(stack[0]) if stack and isinstance(stack[0], dict) else {}
-    for key, value in zip(stack[1::2], stack[2::2], strict=False):
+    for place, (key, value) in enumerate(zip(stack[1::2], stack[2::2], strict=False)):
         if not isinstance(key, str):
             break
         top[key] = value
         if key == TRACES and isinstance(value, OpenList):
-            top[key] = [*value, *(each for each in stack[stack.index(value) + 1 :] if isinstance(each, OpenList))]
+            top[key] = [*value, *(each for each in stack[2 * place + 3 :] if isinstance(each, OpenList))]
             break
     return top
 
