@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import pickle
 import subprocess
@@ -211,6 +212,64 @@ def test_diagnose_sends_those_who_give_it_a_dump_to_the_right_verb(tmp_path: Pat
 )
 def test_ranks_are_counted_where_they_are_many(ranks: Any, text: str) -> None:
     assert counted_ranks(ranks) == text
+
+
+FIELDS = [
+    "process_group",
+    "collective_seq_id",
+    "record_id",
+    "profiling_name",
+    "time_created_ns",
+    "input_sizes",
+    "state",
+]
+FIELDS += ["output_dtypes", "frames", "is_p2p", "rank", "version", "pg_config", "ranks", "entries"]
+
+
+def nested() -> Any:
+    """A list twice in a list, sixty levels deep: two hundred bytes of pickle, and 2**60 elements when spelt out."""
+    value: Any = [1, 1]
+    for _ in range(60):
+        value = [value, value]
+    return value
+
+
+@pytest.mark.usefixtures("in_time")
+@pytest.mark.parametrize("value", [nested(), 1 << 5000, -1, 2.5, None, "9" * 5000, "\ud800a\nforged", [], {}, [[]]])
+@pytest.mark.parametrize("field", FIELDS)
+def test_a_foreign_value_anywhere_is_a_dump_or_a_sentence(tmp_path: Path, field: str, value: Any) -> None:
+    calls = [entry(0, 1), open_entry(1, 2)]
+    top = {"version": "2.10", "pg_config": {"0": {"ranks": "[0, 1]"}}, "entries": calls}
+    if field in ("rank", *top):
+        top[field] = value
+    elif field == "ranks":
+        top["pg_config"] = {"0": {"ranks": value}}
+    else:
+        calls[1][field] = value
+    (tmp_path / "rank_0").write_bytes(pickle.dumps(top))
+    write(tmp_path, {1: [entry(0, 1), open_entry(1, 3)]})
+    try:
+        found = triage(read_dumps((str(tmp_path),))[0])
+    except TraceError:
+        return
+    assert "\nforged" not in as_text(found)
+    json.loads(to_json(found))
+
+
+@pytest.mark.usefixtures("in_time")
+def test_numbers_of_calls_that_lie_far_apart_are_not_counted_through(tmp_path: Path) -> None:
+    folder = write(tmp_path / "dumps", {rank: [entry(0, 1), open_entry(1, 1 << 60)] for rank in range(WORLD)})
+    found = examine(folder)
+    assert found.checked == 2
+    assert [stall.sequence for stall in found.stalls] == [1 << 60]
+
+
+@pytest.mark.usefixtures("in_time")
+def test_a_pipe_is_refused_and_never_opened(tmp_path: Path) -> None:
+    pipe = tmp_path / "rank_0"
+    os.mkfifo(pipe)
+    with pytest.raises(TraceError, match="it is a pipe"):
+        read_dump(pipe)
 
 
 JOB = """

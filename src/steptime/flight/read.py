@@ -16,8 +16,11 @@ from steptime.quantities import SourceLine
 
 LARGEST = 256 << 20
 """Bytes of one dump: a hundred thousand calls with their stacks."""
-RANK_IN_NAME = re.compile(r"(\d+)(?:\.(?:json|pickle|pkl|bin))?$")
+RANK_IN_NAME = re.compile(r"([0-9]+)(?:\.(?:json|pickle|pkl|bin))?$")
 """torch writes <prefix><rank>: /tmp/nccl_trace_rank_3."""
+MEMBERS = re.compile(r"(?<![0-9])[0-9]{1,9}(?![0-9])")
+LARGEST_NUMBER, LARGEST_RANK = (1 << 63) - 1, 10**9
+LONGEST_TEXT = 4096
 NOT_THEIRS = re.compile(r"/(site-packages|dist-packages)/|/lib/python3\.\d+/|^<")
 """Frames that are not the user's."""
 
@@ -62,11 +65,11 @@ def read_dump(path: Path) -> Dump:
     """One file. Raises TraceError (dump-unreadable)."""
     found = _content(path)
     rank = _rank(path, found)
-    members = {str(name): _members(group) for name, group in _mapping(found.get("pg_config")).items()}
+    members = {_text(name): _members(group) for name, group in _mapping(found.get("pg_config")).items()}
     groups = {name: ranks for name, ranks in members.items() if ranks}
     calls = [call for call in map(_call, _entries(found)) if call is not None]
     calls.sort(key=lambda call: call.record)
-    return Dump(str(path), rank, str(found.get("version", "")), tuple(calls), groups)
+    return Dump(str(path), rank, _text(found.get("version")), tuple(calls), groups)
 
 
 def _meant(path: str) -> list[tuple[Path, bool]]:
@@ -79,6 +82,8 @@ def _meant(path: str) -> list[tuple[Path, bool]]:
 
 
 def _content(path: Path) -> Mapping[Any, Any]:
+    if path.is_fifo():
+        raise _unreadable(path, "it is a pipe")  # which would hold us until somebody writes into it
     try:
         with path.open("rb") as file:
             data = file.read(LARGEST + 1)
@@ -105,10 +110,10 @@ def _unreadable(path: Path, reason: str) -> TraceError:
 
 def _rank(path: Path, found: Mapping[Any, Any]) -> int:
     said = found.get("rank")
-    if isinstance(said, int) and not isinstance(said, bool):
+    if isinstance(said, int) and not isinstance(said, bool) and 0 <= said <= LARGEST_RANK:
         return said
     named = RANK_IN_NAME.search(path.name)
-    if named is None:
+    if named is None or int(named[1]) > LARGEST_RANK:
         raise _unreadable(path, "neither it nor its name says the rank; torch's names end with it")
     return int(named[1])
 
@@ -122,18 +127,17 @@ def _members(group: Any) -> tuple[int, ...]:
     """Ranks of a group, which torch spells as a text: "[0, 1, 2]"."""
     ranks = _mapping(group).get("ranks", ())
     if isinstance(ranks, str):
-        return tuple(int(each) for each in re.findall(r"\d+", ranks))
-    return tuple(int(each) for each in ranks if isinstance(each, int)) if isinstance(ranks, list | tuple) else ()
+        return tuple(map(int, MEMBERS.findall(ranks)))
+    members = ranks if isinstance(ranks, list | tuple) else ()
+    return tuple(int(each) for each in members if isinstance(each, int) and 0 <= each <= LARGEST_RANK)
 
 
 def _call(entry: Mapping[Any, Any]) -> Call | None:
     """None for an entry that makes no sense."""
-    operation = entry.get("profiling_name")
-    group = entry.get("process_group")
-    if not isinstance(operation, str):
+    operation = _text(entry.get("profiling_name"))
+    if not operation:
         return None
-    said = [str(each) for each in group] if isinstance(group, list | tuple) else []
-    name, description = (*said, "", "")[:2]
+    name, description = (*_texts(entry.get("process_group")), "", "")[:2]
     between = bool(entry.get("is_p2p"))
     return Call(
         operation=operation.partition(":")[2] or operation,
@@ -141,7 +145,7 @@ def _call(entry: Mapping[Any, Any]) -> Call | None:
         description="" if description in ("undefined", "None") else description,
         sequence=_whole(entry.get("p2p_seq_id" if between else "collective_seq_id")),
         record=_whole(entry.get("record_id")),
-        state=str(entry.get("state", "")),
+        state=_text(entry.get("state")),
         done=entry.get("state") == COMPLETED or entry.get("retired") is True,
         input_sizes=_sizes(entry.get("input_sizes")),
         output_sizes=_sizes(entry.get("output_sizes")),
@@ -157,9 +161,9 @@ def _source(frames: Any) -> SourceLine | None:
     """The innermost frame that is neither torch's nor Python's."""
     for frame in frames if isinstance(frames, list | tuple) else ():
         place = _mapping(frame)
-        file = str(place.get("filename", ""))
+        file = _text(place.get("filename"))
         if file and not NOT_THEIRS.search(file):
-            return SourceLine(file, _whole(place.get("line")), str(place.get("name", "")))
+            return SourceLine(file, _whole(place.get("line")), _text(place.get("name")))
     return None
 
 
@@ -168,7 +172,7 @@ def _mapping(value: Any) -> Mapping[Any, Any]:
 
 
 def _whole(value: Any) -> int:
-    return value if isinstance(value, int) and not isinstance(value, bool) else 0
+    return value if isinstance(value, int) and not isinstance(value, bool) and 0 <= value <= LARGEST_NUMBER else 0
 
 
 def _sizes(value: Any) -> tuple[tuple[int, ...], ...]:
@@ -177,4 +181,14 @@ def _sizes(value: Any) -> tuple[tuple[int, ...], ...]:
 
 
 def _texts(value: Any) -> tuple[str, ...]:
-    return tuple(map(str, value)) if isinstance(value, list | tuple) else ()
+    return tuple(map(_text, value)) if isinstance(value, list | tuple) else ()
+
+
+def _text(value: Any) -> str:
+    """A text on one line, without halves of surrogate pairs, which no JSON can hold; "" for anything else. Nothing else
+    is spelt out: lists that hold one another twice, forty levels deep, are a hundred bytes of pickle and 10^12
+    characters."""
+    if isinstance(value, int):
+        return str(_whole(value))
+    line = " ".join(value[:LONGEST_TEXT].split()) if isinstance(value, str) else ""
+    return line.encode("utf-8", "backslashreplace").decode()

@@ -75,9 +75,9 @@ def _first_stall(
     if not known:
         return None, 0
     first = max(min(each) for each in known)  # what is older has left somebody's ring
-    last = max(max(each) for each in known)
+    numbers = sorted({sequence for each in known for sequence in each if sequence >= first})
     ending: Stall | None = None
-    for number, sequence in enumerate(range(first, last + 1), 1):
+    for number, sequence in enumerate(numbers, 1):
         here = {rank: each[sequence] for rank, each in calls.items() if sequence in each}
         lacking = [rank for rank in calls if rank not in here and _before(calls[rank], sequence)]
         parted = _parted(name, members, sequence, here, calls)
@@ -87,7 +87,7 @@ def _first_stall(
         if stall.fault is not Fault.NOT_DONE or not any(call.done for call in here.values()):
             return stall, number
         ending = ending or stall  # some rank is done with it, so it only ends late on the others
-    return ending, last - first + 1
+    return ending, len(numbers)
 
 
 def _before(calls: Mapping[int, Call], sequence: int) -> bool:
