@@ -95,11 +95,13 @@ def read_results(folder: Path) -> Results:
     """The results in a trial's folder. Raises RecordingError where there are none, or none that can be read."""
     path = folder / NAME
     try:
-        lines = path.read_bytes().split(b"\n")
+        lines = path.read_bytes().split(b"\n") if path.is_file() else []  # a pipe would hold us for ever
     except OSError:
+        lines = []
+    if not lines:
         raise RecordingError(
             "no-results", f"There are no results of a trial in {folder}: name the folder that steptime try wrote."
-        ) from None
+        )
     found = [_decode(line) for line in lines if line]
     plans = [each["plan"] for each in found if each is not None and "plan" in each]
     if not plans:
@@ -110,7 +112,7 @@ def read_results(folder: Path) -> Results:
             plan=msgspec.convert(plans[0], Plan),
             runs=tuple(msgspec.convert(each["run"], Run) for each in known if "run" in each),
             judgements=_newest(
-                (int(each["stage"]), msgspec.convert(each["judgement"], Judgement))
+                (msgspec.convert(each.get("stage"), int), msgspec.convert(each["judgement"], Judgement))
                 for each in known
                 if "judgement" in each
             ),

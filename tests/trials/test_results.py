@@ -1,0 +1,50 @@
+"""The results of a trial, as a stranger may have left them."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+
+import pytest
+
+from steptime.errors import RecordingError
+from steptime.trials.results import NAME, read_results
+
+PLAN: dict[str, dict[str, str]] = {"plan": {}}
+
+
+def refusal(folder: Path) -> str:
+    with pytest.raises(RecordingError) as refused:
+        read_results(folder)
+    return refused.value.slug
+
+
+@pytest.mark.parametrize(
+    ("lines", "slug"),
+    [
+        ((), "no-results"),
+        ((b"",), "no-results"),
+        ((b"[" * 100_000,), "no-results"),
+        ((b"\xff\xfe", b"null", b"5"), "no-results"),
+        ((json.dumps(PLAN).encode(),), "results-damaged"),
+        ((b'{"plan": 5}',), "results-damaged"),
+    ],
+)
+def test_what_is_no_plan_is_a_sentence(tmp_path: Path, lines: tuple[bytes, ...], slug: str) -> None:
+    (tmp_path / NAME).write_bytes(b"\n".join(lines))
+    assert refusal(tmp_path) == slug
+
+
+@pytest.mark.parametrize("stage", [None, "x", [1, 2], {}, "absent"])
+def test_a_judgement_without_its_stage_is_a_sentence(tmp_path: Path, stage: object) -> None:
+    plan = {"recording": "r", "command": ["true"], "directory": "/", "arms": [], "min_gain": 0.03}
+    judgement = {"judgement": {}} if stage == "absent" else {"judgement": {}, "stage": stage}
+    (tmp_path / NAME).write_text("".join(json.dumps(each) + "\n" for each in ({"plan": plan}, judgement)))
+    assert refusal(tmp_path) == "results-damaged"
+
+
+@pytest.mark.usefixtures("in_time")
+def test_a_pipe_in_the_place_of_the_results_is_never_opened(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / NAME)
+    assert refusal(tmp_path) == "no-results"
