@@ -5,6 +5,7 @@ from __future__ import annotations
 import gzip
 import io
 import json
+import os
 import random
 import zlib
 from collections.abc import Callable
@@ -16,6 +17,7 @@ import pytest
 from steptime.errors import TraceError
 from steptime.kineto import reader
 from steptime.kineto.reader import read
+from steptime.kineto.source import Source
 from steptime.kineto.table import ABSENT, Category, Lane, Trace
 
 Write = Callable[[str | bytes], Path]
@@ -315,3 +317,11 @@ def trace_of(path: Path) -> Trace | None:
         return read(path)
     except TraceError:
         return None
+
+
+@pytest.mark.usefixtures("in_time")
+def test_a_pipe_is_refused_and_never_opened(tmp_path: Path) -> None:
+    pipe = tmp_path / "trace.json"
+    os.mkfifo(pipe)
+    with pytest.raises(TraceError, match="it is a pipe"), Source(pipe, 1 << 20):
+        raise AssertionError("a pipe was opened")

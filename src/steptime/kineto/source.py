@@ -31,6 +31,8 @@ class Source:
         self._max_size = max_size
         self.size = 0
         self.cut_short = False
+        if path.is_fifo():  # it would hold us until somebody writes into it, and can be read once only
+            raise TraceError("trace-unreadable", f"{path} cannot be read: it is a pipe; give a file.")
         try:
             self._file: io.BufferedReader = path.open("rb")
         except OSError as error:
