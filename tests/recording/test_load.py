@@ -141,13 +141,15 @@ def test_a_manifest_or_process_that_cannot_be_read_is_said_and_the_steps_are_kep
 def test_a_trace_is_found_compressed_and_never_outside_of_its_folder(tmp_path: Path) -> None:
     times = {"begin": 1, "end": 2, "steps": 1, "stacks": False, "epoch_ns": 1, "monotonic_ns": 1}
     job = built()
-    for number, name in enumerate(("trace-1.json", "trace-2.json", "../../manifest.json", "/etc/passwd", "a\0b")):
+    for number, name in enumerate(
+        ("trace-1.json", "trace-2.json", "../../manifest.json", "/etc/passwd", "a\0b", "a" * 300)
+    ):
         job.fact("trace", number=number, path=name, **times)
     path = job.write(tmp_path / "recording")
     (process_folder(path) / "trace-1.json.gz").write_bytes(b"")
     recording = load(path)
     assert [trace.path for trace in recording.processes[0].traces] == ["trace-1.json.gz"]
-    assert len(recording.problems) == 4
+    assert len(recording.problems) == 5
 
 
 def test_processes_are_sorted_by_rank(tmp_path: Path) -> None:

@@ -202,12 +202,20 @@ def _traces(folder: Path, traces: list[TraceFacts], problems: list[str]) -> tupl
     present = []
     for trace in traces:
         names = (trace.path, trace.path + ".gz") if Path(trace.path).name == trace.path else ()
-        name = next((name for name in names if "\0" not in name and (folder / name).is_file()), None)
+        name = next((name for name in names if _is_file(folder / name)), None)
         if name is None:
             problems.append(f"{folder.name}: the profiler's trace {trace.number} is missing and was left out.")
         else:
             present.append(replace(trace, path=name))
     return tuple(present)
+
+
+def _is_file(path: Path) -> bool:
+    """False, too, for a name that no file can have (a null byte, thousands of characters)."""
+    try:
+        return path.is_file()
+    except (OSError, ValueError):
+        return False
 
 
 def _decode_sample(line: bytes) -> TelemetrySample:
