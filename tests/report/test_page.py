@@ -167,6 +167,15 @@ def test_the_series_shows_every_step_and_what_it_was(report: Report) -> None:
     assert shown.bars[5].height / shown.mean == pytest.approx(96.0 / 96.2)
 
 
+def test_steps_that_took_no_time_have_bars_without_a_height(report: Report) -> None:
+    process = report.processes[0]
+    nothing = replace(process.case.step.duration, value=0.0, low=0.0, high=0.0)
+    case = replace(process.case, step=replace(process.case.step, duration=nothing))
+    shown = series(replace(process, case=case, step_ns=(0, 0, 0), steady=(True,) * 3))
+    assert shown is not None
+    assert [bar.height for bar in shown.bars] == [0, 0, 0]
+
+
 def test_thousands_of_steps_share_bars_and_lose_no_slow_one(report: Report) -> None:
     steps = [1_000_000] * 10_000
     steps[7_777] = 1_200_000

@@ -99,7 +99,7 @@ def series(process: ProcessReport) -> Series | None:
     if step.duration.samples < 2:  # the interval of a single step is a formality
         low = high = step.duration.value
     top = max(*steady, high, 1) * ROOM
-    top = min(top, max(max(steps), high) * MARGIN)
+    top = min(top, max(*steps, high, 1) * MARGIN)
     bars = _bars(steps, kinds, top)
     known = process.series
     bars, layers = _layered(bars, known) if known is not None else (bars, ())
