@@ -14,17 +14,17 @@ DOCS = Path(__file__).parents[2] / "docs" / "rules"
 
 
 def test_the_committed_pages_are_current() -> None:
-    assert stale_pages(DOCS) == (), "run: python -m steptime.findings.pages docs/rules"
+    assert stale_pages(DOCS, wanted_pages()) == (), "run: python -m steptime.findings.pages docs/rules"
 
 
 def test_pages_are_written_and_what_is_not_current_is_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     folder = tmp_path / "rules"
     assert main([str(folder), "--check"]) == 1
-    write_pages(folder)
+    write_pages(folder, wanted_pages())
     assert main([str(folder), "--check"]) == 0
     (folder / "gone.md").write_text("old")
     (folder / "input-wait.md").write_text("edited")
-    assert stale_pages(folder) == ("gone.md", "input-wait.md")
+    assert stale_pages(folder, wanted_pages()) == ("gone.md", "input-wait.md")
     capsys.readouterr()
     assert main([str(folder), "--check"]) == 1
     assert "input-wait.md is not current" in capsys.readouterr().err

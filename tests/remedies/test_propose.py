@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 from findings.healthy import HEALTHY, MS, loader, optimizer
@@ -12,7 +11,7 @@ from findings.planted import PLANTED
 from steptime.findings.case import Case
 from steptime.findings.examine import examine
 from steptime.remedies.catalogue import CATALOGUE
-from steptime.remedies.pages import find_remedy, stale_pages
+from steptime.remedies.pages import find_remedy
 from steptime.remedies.propose import propose
 from steptime.remedies.remedy import Promise, Proposal, remedy
 
@@ -92,10 +91,6 @@ def test_a_remedy_needs_its_sections_and_a_proper_code() -> None:
 
     with pytest.raises(ValueError, match="RM101"):
         remedy("XX1", "x", addresses=(), promise=Promise.SAME_BITS, risk=1)
-
-
-def test_stale_pages_are_noticed(tmp_path: Path) -> None:
-    assert "fitting-workers.md" in stale_pages(tmp_path)
 
 
 def test_a_loader_that_waits_gets_the_models_number() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Mapping
 from pathlib import Path
 
 from steptime.findings.catalogue import CATALOGUE
@@ -16,19 +17,18 @@ def wanted_pages() -> dict[str, str]:
     return pages
 
 
-def stale_pages(folder: Path) -> tuple[str, ...]:
-    """Names of pages that are missing, differ, or have no rule any more."""
-    wanted = wanted_pages()
+def stale_pages(folder: Path, wanted: Mapping[str, str]) -> tuple[str, ...]:
+    """Names of pages that are missing, differ, or are not wanted any more."""
     there = {path.name: path.read_text(encoding="utf-8") for path in folder.glob("*.md")} if folder.is_dir() else {}
     return tuple(sorted(name for name in wanted.keys() | there.keys() if wanted.get(name) != there.get(name)))
 
 
-def write_pages(folder: Path) -> None:
-    """Writes all pages and removes those of rules that are gone."""
+def write_pages(folder: Path, wanted: Mapping[str, str]) -> None:
+    """Writes all pages and removes the others."""
     folder.mkdir(parents=True, exist_ok=True)
     for path in folder.glob("*.md"):
         path.unlink()
-    for name, text in wanted_pages().items():
+    for name, text in wanted.items():
         (folder / name).write_text(text, encoding="utf-8")
 
 
@@ -36,9 +36,9 @@ def main(arguments: list[str]) -> int:
     """Writes or, with --check, names what is not current (exit status 1)."""
     folder = Path(next(argument for argument in arguments if not argument.startswith("-")))
     if "--check" not in arguments:
-        write_pages(folder)
+        write_pages(folder, wanted_pages())
         return 0
-    stale = stale_pages(folder)
+    stale = stale_pages(folder, wanted_pages())
     sys.stderr.write("".join(f"{folder / name} is not current\n" for name in stale))
     return 1 if stale else 0
 

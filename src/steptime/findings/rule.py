@@ -5,13 +5,13 @@ One law: a rule without its four sections of explanation does not exist; the doc
 
 from __future__ import annotations
 
-import inspect
 import re
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
 from steptime.findings.case import Signal
 from steptime.findings.finding import Finding, Weight
+from steptime.findings.page import Page, read_page
 from steptime.findings.signals import Signals
 from steptime.quantities import Estimate, SourceLine
 
@@ -23,14 +23,6 @@ SECTIONS = ("What it means", "How we know", "What helps", "When to ignore it")
 
 _CODE = re.compile(r"ST[1-9]\d\d")
 _NAME = re.compile(r"[a-z]+(-[a-z]+)*")
-
-
-@dataclass(frozen=True, slots=True)
-class Page:
-    """A rule's explanation. sections: (heading, text), in the order of SECTIONS."""
-
-    title: str
-    sections: tuple[tuple[str, str], ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,27 +88,8 @@ def rule(
         raise ValueError(f"rule {name} declares no signal that it needs")
 
     def make(function: Function) -> Rule:
-        page = read_page(function, name)
+        page = read_page(function, f"rule {name}", SECTIONS)
         general = frozenset(instead_of)
         return Rule(code, name, frozenset(needs), frozenset(uses), general, weight, function, page, by_line)
 
     return make
-
-
-def read_page(function: Function, name: str) -> Page:
-    """The page in a rule's docstring. Raises ValueError naming the sections that are missing or empty."""
-    lines = (inspect.getdoc(function) or "").splitlines()
-    places = {line.strip(): number for number, line in enumerate(lines) if line.strip() in SECTIONS}
-    ends = [*sorted(places.values())[1:], len(lines)]
-    spans = dict(zip(sorted(places.values()), ends, strict=False))
-    texts = {heading: _paragraph(lines[start + 1 : spans[start]]) for heading, start in places.items()}
-    missing = [heading for heading in SECTIONS if not texts.get(heading)]
-    title = lines[0].strip() if lines else ""
-    if missing or not title or title in SECTIONS:
-        raise ValueError(f"the docstring of rule {name} lacks: {', '.join(missing) or 'its first line'}")
-    return Page(title, tuple((heading, texts[heading]) for heading in SECTIONS))
-
-
-def _paragraph(lines: list[str]) -> str:
-    """The text under a heading, without its indentation."""
-    return inspect.cleandoc("\n".join(["", *lines])).strip()

@@ -6,6 +6,7 @@ import sys
 from collections.abc import Iterable
 from pathlib import Path
 
+from steptime.findings.pages import write_pages
 from steptime.remedies.catalogue import CATALOGUE
 from steptime.remedies.remedy import Remedy
 
@@ -54,21 +55,5 @@ def wanted_pages() -> dict[str, str]:
     return {**{f"{each.name}.md": remedy_page(each) for each in CATALOGUE}, "README.md": remedy_index(CATALOGUE)}
 
 
-def stale_pages(folder: Path) -> tuple[str, ...]:
-    """Names of pages that are missing, differ, or have no remedy any more."""
-    wanted = wanted_pages()
-    there = {path.name: path.read_text(encoding="utf-8") for path in folder.glob("*.md")} if folder.is_dir() else {}
-    return tuple(sorted(name for name in wanted.keys() | there.keys() if wanted.get(name) != there.get(name)))
-
-
-def write_pages(folder: Path) -> None:
-    """Writes all pages and removes those of remedies that are gone."""
-    folder.mkdir(parents=True, exist_ok=True)
-    for path in folder.glob("*.md"):
-        path.unlink()
-    for name, text in wanted_pages().items():
-        (folder / name).write_text(text, encoding="utf-8")
-
-
 if __name__ == "__main__":
-    write_pages(Path(sys.argv[1]))
+    write_pages(Path(sys.argv[1]), wanted_pages())

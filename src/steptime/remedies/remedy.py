@@ -5,7 +5,6 @@ One law: a remedy without its four sections of explanation does not exist; the d
 
 from __future__ import annotations
 
-import inspect
 import re
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
@@ -13,6 +12,7 @@ from enum import Enum
 
 from steptime.changes import Change
 from steptime.findings.case import Case
+from steptime.findings.page import Page, read_page
 from steptime.quantities import Estimate, SourceLine
 
 SECTIONS = ("What it changes", "What it promises", "What it should gain", "When to leave it")
@@ -145,14 +145,6 @@ Function = Callable[[Case], Outcome]
 
 
 @dataclass(frozen=True, slots=True)
-class Page:
-    """A remedy's explanation. sections: (heading, text), in the order of SECTIONS."""
-
-    title: str
-    sections: tuple[tuple[str, str], ...]
-
-
-@dataclass(frozen=True, slots=True)
 class Remedy:
     """addresses: codes of the rules whose findings it is an answer to. promise: about the numbers. risk: from 1 (cannot
     hurt) to 5. low_precision: gradients are rounded to a low format."""
@@ -210,26 +202,7 @@ def remedy(
         raise ValueError(f"the risk of remedy {name} must be 1 to 5, not {risk}")
 
     def make(function: Function) -> Remedy:
-        page = read_page(function, name)
+        page = read_page(function, f"remedy {name}", SECTIONS)
         return Remedy(code, name, frozenset(addresses), promise, risk, function, page, low_precision)
 
     return make
-
-
-def read_page(function: Function, name: str) -> Page:
-    """The page in a remedy's docstring. Raises ValueError naming the sections that are missing or empty."""
-    lines = (inspect.getdoc(function) or "").splitlines()
-    places = {line.strip(): number for number, line in enumerate(lines) if line.strip() in SECTIONS}
-    ends = [*sorted(places.values())[1:], len(lines)]
-    spans = dict(zip(sorted(places.values()), ends, strict=False))
-    texts = {heading: _paragraph(lines[start + 1 : spans[start]]) for heading, start in places.items()}
-    missing = [heading for heading in SECTIONS if not texts.get(heading)]
-    title = lines[0].strip() if lines else ""
-    if missing or not title or title in SECTIONS:
-        raise ValueError(f"the docstring of remedy {name} lacks: {', '.join(missing) or 'its first line'}")
-    return Page(title, tuple((heading, texts[heading]) for heading in SECTIONS))
-
-
-def _paragraph(lines: list[str]) -> str:
-    """The text under a heading, without its indentation."""
-    return inspect.cleandoc("\n".join(["", *lines])).strip()
