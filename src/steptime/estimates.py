@@ -52,22 +52,6 @@ def difference_of_medians(values: Numbers, base: Numbers, unit: str = "ns") -> E
     return difference_of(median_of(values, unit), median_of(base, unit))
 
 
-def median_of_series(values: Numbers, unit: str = "ns") -> Estimate:
-    """The median of a series in time order, whose neighbours are alike (steps are): as `median_of`, with the ranks
-    spread by the autocorrelation time of being above the median. A single value says nothing of its spread: its
-    interval reaches from nothing to twice. Raises ValueError for no values.
-    """
-    if len(values) == 1:
-        return _single(float(values[0]), unit)
-    plain = median_of(values, unit)
-    time = autocorrelation_time(np.asarray(values > plain.value, np.float64))
-    ordered = np.sort(values)
-    count = len(ordered)
-    reach = NORMAL * sqrt(count * time) / 2
-    low, high = max(0, floor(count / 2 - reach) - 1), min(count - 1, ceil(count / 2 + reach))
-    return Estimate(plain.value, float(ordered[low]), float(ordered[high]), count, unit)
-
-
 def mean_of_series(values: Numbers, unit: str = "ns") -> Estimate:
     """The mean of a series in time order with its 95 % interval: Student's, on as many values as the series is worth
     (its length over its autocorrelation time). Means of parts add up to the mean of the whole, which medians do not.

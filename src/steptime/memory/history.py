@@ -117,8 +117,3 @@ def alive_at(history: History, event: int) -> Bool:
     lives = history.lives
     alive: Bool = (lives.born <= event) & (lives.died > event)
     return alive
-
-
-def peak_event(history: History) -> int:
-    """The event right after which most bytes were alive; BEFORE where that was at the start."""
-    return int(np.argmax(allocated(history))) - 1

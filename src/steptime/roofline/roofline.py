@@ -70,16 +70,6 @@ class Roofline:
     modelled: float
 
     @property
-    def flop_rate(self) -> float:
-        """FLOP/s over the whole step, 0 where nothing is known."""
-        return self.flops / self.wall * 1e9 if self.wall else 0.0
-
-    @property
-    def byte_rate(self) -> float:
-        """B/s over the whole step."""
-        return self.bytes / self.wall * 1e9 if self.wall else 0.0
-
-    @property
     def matrix_unit(self) -> float | None:
         """Share of the time of matrix products on matrix units, of those whose names say; None where none does."""
         told = [group for group in self.groups if group.flops and group.matrix_unit is not None]

@@ -21,12 +21,6 @@ def time_at_ceilings(work: Work | None, machine: Machine | None) -> tuple[float,
     return arithmetic, work.bytes / machine.copy.value * 1e9
 
 
-def time_at_roofline(work: Work | None, machine: Machine | None) -> float | None:
-    """ns that the work takes at least: the slower of arithmetic and movement binds, the other hides behind it."""
-    found = time_at_ceilings(work, machine)
-    return max(found) if found is not None else None
-
-
 def bound_of(work: Work | None, machine: Machine | None) -> str:
     """What bounds a call: the slower of arithmetic and movement; when both would be done in less time than dispatching
     takes, the call is too small for either to matter."""
