@@ -5,6 +5,7 @@ from __future__ import annotations
 import click
 
 from steptime.cli.duration import seconds
+from steptime.cli.options import arm_options
 from steptime.errors import UsageError
 
 
@@ -24,21 +25,10 @@ from steptime.errors import UsageError
     help="Also these batch sizes: items per second of each. With ... behind them (16,...) they are doubled until that "
     "brings no more, or memory runs out.",
 )
-@click.option("--in-place", is_flag=True, help="Let arms write where the job does, not into private copies.")
 @click.option(
     "-o", "--output", metavar="FILE", help="Also write FILE: what is printed (.txt), or all results (.jsonl)."
 )
-@click.option("--force", is_flag=True, help="Overwrite what exists.")
-@click.option("--json", "as_json", is_flag=True, help="Print the results as JSON lines on standard output.")
-@click.option(
-    "--executor",
-    type=click.Choice(["local", "ray"]),
-    default="local",
-    show_default=True,
-    help="Where arms run: one at a time on this machine, or on a Ray cluster, one on each device.",
-)
-@click.option("-q", "--quiet", is_flag=True, help="Say nothing while the arms run.")
-@click.argument("target", nargs=-1, type=click.UNPROCESSED, metavar="RECORDING | [--] COMMAND [ARGUMENT]...")
+@arm_options
 def command(
     budget: float,
     compile_modes: bool,
@@ -81,5 +71,5 @@ def _sizes(text: str) -> tuple[tuple[int, ...], bool]:
     except ValueError:
         sizes = (0,)
     if any(size < 1 for size in sizes) or (go_on and not sizes):
-        raise UsageError("usage", f"--batch-sizes takes whole numbers above zero, as in 16,32 or 16,..., not {text!r}.")
+        raise UsageError("usage", f"--batch-sizes takes whole numbers above zero, as in 16,32 or 16,..., not {text[:40]!r}.")
     return sizes, go_on

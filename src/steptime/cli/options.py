@@ -57,6 +57,26 @@ def trace_options(function: Function) -> Function:
     )(function)
 
 
+def arm_options(function: Function) -> Function:
+    """--in-place, --executor, -q, --force, --json, and the target: of the verbs that run arms of a job."""
+    for add in (
+        click.argument("target", nargs=-1, type=click.UNPROCESSED, metavar="RECORDING | [--] COMMAND [ARGUMENT]..."),
+        click.option("-q", "--quiet", is_flag=True, help="Say nothing while the arms run."),
+        click.option("--json", "as_json", is_flag=True, help="Print the results as JSON lines on standard output."),
+        click.option("--force", is_flag=True, help="Overwrite what exists."),
+        click.option(
+            "--executor",
+            type=click.Choice(["local", "ray"]),
+            default="local",
+            show_default=True,
+            help="Where arms run: one at a time on this machine, or on a Ray cluster, one on each device.",
+        ),
+        click.option("--in-place", is_flag=True, help="Let arms write where the job does, not into private copies."),
+    ):
+        function = add(function)
+    return function
+
+
 def check_outputs(outputs: Sequence[str], *, force: bool) -> None:
     """Refuses before the work what could not be written after it. Raises OutputError."""
     from steptime.report.output import check

@@ -6,6 +6,7 @@ import re
 
 import click
 
+LARGEST = 2.0**62
 SIZE = re.compile(r"\s*(\d+(?:\.\d+)?)\s*([kmgt]?)(i?)b?\s*", re.IGNORECASE)
 
 
@@ -18,7 +19,7 @@ def size(context: click.Context, option: click.Parameter, value: str) -> int:
     if found is None or (found[3] and not found[2]):
         raise click.BadParameter(f"{value} is no size. Expected bytes with a unit, such as 8GB, 500MB or 2GiB.")
     scale = (1024 if found[3] else 1000) ** " kmgt".index(found[2].lower() or " ")
-    amount = int(float(found[1]) * scale)
-    if amount < 1:
-        raise click.BadParameter(f"{value} is no size above zero.")
-    return amount
+    amount = float(found[1]) * scale
+    if not 1 <= amount < LARGEST:
+        raise click.BadParameter(f"{value[:40]} is no size of a file or of memory.")
+    return int(amount)

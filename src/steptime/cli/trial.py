@@ -7,6 +7,7 @@ from pathlib import Path
 import click
 
 from steptime.cli.duration import seconds
+from steptime.cli.options import arm_options
 from steptime.errors import UsageError
 
 
@@ -39,7 +40,6 @@ from steptime.errors import UsageError
     show_default=True,
     help="Least gain that is worth a change.",
 )
-@click.option("--in-place", is_flag=True, help="Let arms write where the job does, not into private copies.")
 @click.option("--resume", metavar="DIR", type=click.Path(path_type=Path), help="Go on with an interrupted trial.")
 @click.option("--write", is_flag=True, help="Apply the patch to the job's own files when it was run and adopted.")
 @click.option(
@@ -48,18 +48,8 @@ from steptime.errors import UsageError
     metavar="FILE",
     help="Also write FILE: what is printed (.txt), the page (.html), or all results (.jsonl).",
 )
-@click.option("--force", is_flag=True, help="Overwrite what exists.")
 @click.option("--keep", is_flag=True, help="Keep the recordings of all arms.")
-@click.option("--json", "as_json", is_flag=True, help="Print the results as JSON lines on standard output.")
-@click.option(
-    "--executor",
-    type=click.Choice(["local", "ray"]),
-    default="local",
-    show_default=True,
-    help="Where arms run: one at a time on this machine, or on a Ray cluster, one on each device.",
-)
-@click.option("-q", "--quiet", is_flag=True, help="Say nothing while the arms run.")
-@click.argument("target", nargs=-1, type=click.UNPROCESSED, metavar="RECORDING | [--] COMMAND [ARGUMENT]...")
+@arm_options
 def command(
     budget: float,
     max_trials: int,
