@@ -88,13 +88,13 @@ def _not_here(folder: Path) -> str:
 def _text(value: Any) -> str:
     if isinstance(value, Path):
         return str(value)
-    raise NotImplementedError
+    raise NotImplementedError  # how a hook tells msgspec that it does not know a type
 
 
 def _path(kind: type, value: Any) -> Any:
-    if kind is Path:
+    if kind is Path and isinstance(value, str):
         return Path(value)
-    raise NotImplementedError
+    raise NotImplementedError  # as above
 
 
 def _listen(source: BinaryIO, orders: queue.SimpleQueue[bytes]) -> None:

@@ -6,6 +6,7 @@ import inspect
 import os
 import sys
 import weakref
+from abc import ABC, abstractmethod
 from collections.abc import Callable
 from typing import Any
 
@@ -18,7 +19,7 @@ from steptime.capture.probe.changes.applier import Applier, count, with_argument
 Arguments = dict[str, Any]
 
 
-class LoaderChange(Applier):
+class LoaderChange(Applier, ABC):
     """Changes arguments with which DataLoaders are constructed. target: "" for those that train (shuffled, or with a
     sampler of their own), or the `file:line` of the construction for exactly that one. The argument `site` (`file:line`
     in whatever folder the job runs now) names one that trains besides: a loader may train in the order of its items.
@@ -33,9 +34,9 @@ class LoaderChange(Applier):
         self._reasons: list[str] = []
         self._used: set[int] = set()
 
+    @abstractmethod
     def decide(self, arguments: Arguments) -> str:
         """Edits the arguments of one construction. Returns why it was left as it is, or ""."""
-        raise NotImplementedError
 
     def iterator(self, loader: Any, original: Callable[[Any], Any]) -> Any:
         """The iterator of a changed loader, which `original` makes."""
