@@ -256,6 +256,11 @@ PLANTED: dict[str, dict[str, Case]] = {
             _lines(line("save(model, path)", 14 * MS, checkpoint=13.8 * MS)),
             segments=(SegmentUse("checkpoint", 30, 420_000_000, 0.25),),
         ),
+        "fires-in-every-step-which-makes-no-segment": replace(
+            _lines(line("torch.save(model.state_dict(), path)", 14 * MS, checkpoint=13.8 * MS)),
+            accounts=accounts(host=14.5 * MS),
+            segments=(SegmentUse("pause", 11, 200_000_000, 0.1),),
+        ),
         "clean": replace(
             _lines(line("torch.save(model.state_dict(), path)", 0.01 * MS)),
             step=replace(step(), total=5000),
@@ -316,6 +321,27 @@ PLANTED: dict[str, dict[str, Case]] = {
             operators=(
                 operator("addmm", 200, 1.2 * MS, "latency", source=SourceLine("/home/me/train.py", 1, "main")),
                 operator("tanh", 200, 0.6 * MS, "latency", source=SourceLine("/home/me/train.py", 1, "main")),
+            ),
+        ),
+        "fires-beside-large-layers-of-the-same-function": replace(
+            BASE,
+            lines=(
+                line("hidden = self.cell(series[:, moment], hidden)", 6 * MS, 1 * MS, role="forward", hits=100.0),
+                line("return self.output(torch.relu(self.wide(hidden)))", 3 * MS, 0.1 * MS, role="forward"),
+            ),
+            accounts=accounts(launch=5 * MS),
+            operators=(
+                operator("mm", 6, 12 * MS, "compute", source=SourceLine("/home/me/train.py", 1, "main")),
+                operator("sigmoid", 400, 1.6 * MS, "latency", source=SourceLine("/home/me/train.py", 1, "main")),
+            ),
+        ),
+        "clean-large-layers-in-a-loop": replace(
+            BASE,
+            lines=(line("hidden = block(hidden)", 14 * MS, 0.2 * MS, role="forward", hits=48.0),),
+            accounts=accounts(launch=3 * MS),
+            operators=(
+                operator("mm", 480, 12 * MS, "compute", source=SourceLine("/home/me/train.py", 1, "main")),
+                operator("relu", 48, 0.4 * MS, "latency", source=SourceLine("/home/me/train.py", 1, "main")),
             ),
         ),
         "clean-one-call-of-a-deep-model": replace(

@@ -7,7 +7,7 @@ from stopwatch import amount, lap, steps
 from torch import nn
 
 torch.manual_seed(0)
-model = nn.Sequential(nn.Linear(512, 1024), nn.ReLU(), nn.Linear(1024, 1024), nn.ReLU(), nn.Linear(1024, 10))
+model = nn.Sequential(nn.Linear(512, 2048), nn.ReLU(), nn.Linear(2048, 2048), nn.ReLU(), nn.Linear(2048, 10))
 optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
 data, labels = torch.randn(16, 64, 512), torch.randint(10, (16, 64))
 for step in range(steps):

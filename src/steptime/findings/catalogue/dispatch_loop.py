@@ -101,7 +101,9 @@ def _sites(signals: Signals) -> Iterator[_Site]:
         each = ratio(sum(use.duration for use in uses), calls)
         timed = lines.get(_function(source))
         if timed is not None:
-            yield from _looping(timed, calls, each)
+            small = [use for use in uses if use.duration <= LARGEST_OPERATOR * use.calls]
+            calls = sum(use.calls for use in small)
+            yield from _looping(timed, calls, ratio(sum(use.duration for use in small), calls))
         elif calls >= FEWEST_OPERATORS and source.function != "<module>":
             yield _Site(source, calls, each)
 
