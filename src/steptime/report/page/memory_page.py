@@ -51,7 +51,9 @@ def _shown(found: Triage, number: int) -> Shown:
         failure=memory.failure_text(found) if found.failure is not None else "",
         leaks=tuple(memory.leak_text(leak) for leak in found.leaks),
         fits=memory.fitting(found),
-        grids=tuple(grid for grid in (made(found, number) for made in (_owners, _lines, _savings)) if grid.rows),
+        grids=tuple(
+            grid for grid in (made(found, number) for made in (_owners, _lines, _modules, _savings)) if grid.rows
+        ),
     )
 
 
@@ -84,6 +86,21 @@ def _lines(found: Triage, number: int) -> Grid:
     )
     hidden = len(found.account.lines) - len(lines)
     return Grid(f"lines-{number}", "Lines that held most", "", headings, cells, hidden)
+
+
+def _modules(found: Triage, number: int) -> Grid:
+    headings = (
+        Heading("owner", "owner", number=False), Heading("module", "module", number=False), _size(),
+        Heading("blocks", "blocks", number=True),
+    )  # fmt: skip
+    modules = found.account.modules[: memory.MOST_ROWS]
+    largest = max((each.bytes for each in modules), default=1)
+    cells = tuple(
+        (_word(LABELS[each.owner]), _word(each.path), _bytes(each.bytes, largest), Cell(f"{each.blocks}", each.blocks))
+        for each in modules
+    )
+    hidden = len(found.account.modules) - len(modules)
+    return Grid(f"modules-{number}", "Modules whose calls made it", "", headings, cells, hidden)
 
 
 def _savings(found: Triage, number: int) -> Grid:

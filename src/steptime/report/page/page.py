@@ -41,7 +41,7 @@ WHOLE = 1_200_000
 LARGEST = 2_500_000
 """Bytes of a page: as far as they reach, it carries whole traces."""
 OWNERS = "In steps that torch's profiler watched with every allocation."
-OWNERS_OF_CPU = f"{OWNERS} Of a CPU, torch knows nothing of what was allocated before: parameters and more are missing."
+OWNERS_OF_CPU = f"{OWNERS} There, torch knows nothing of what was allocated before: parameters and more are missing."
 
 
 @dataclass(frozen=True, slots=True)
@@ -150,8 +150,9 @@ def _job(report: Report) -> str:
 
 def _owners(process: ProcessReport) -> MemoryChart | None:
     found = process.memory_by_owner
-    note = OWNERS_OF_CPU if found is not None and found.place == CPU_PLACE else OWNERS
-    return memory_chart(found, "owners", "Memory by owner", note)
+    if found is not None and found.place == CPU_PLACE:
+        return memory_chart(replace(found, place="the CPU"), "owners", "Memory by owner", OWNERS_OF_CPU)
+    return memory_chart(found, "owners", "Memory by owner", OWNERS)
 
 
 def _memory_command(report: Report) -> str:

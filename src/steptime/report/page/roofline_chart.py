@@ -17,6 +17,8 @@ MOST_POINTS = 150
 _LARGEST = 22.0
 _SMALLEST = 3.0
 """Radii in pixels."""
+STEEP = 45.0
+"""Percent of the width: a memory's line that ends before it has no room for its words above it, but behind its end."""
 _TITLE = 120
 _CLEARLY = 1.05
 """Times the ceiling: a boosted clock alone explains a few percent."""
@@ -42,14 +44,15 @@ class Point:
 
 @dataclass(frozen=True, slots=True)
 class Ceiling:
-    """A line of the roof; ends in percent, y from the top. sloping: the memory's; label_x, label_y: of its words."""
+    """A line of the roof; ends in percent, y from the top. label_x, label_y: where its words begin or end ("start",
+    "end": anchor)."""
 
     x1: float
     y1: float
     x2: float
     y2: float
     words: str
-    sloping: bool
+    anchor: str
     label_x: float
     label_y: float
 
@@ -152,7 +155,7 @@ def _ceilings(
         ridge = min(max(rate / bandwidth, left), right) if bandwidth else left
         y = 100 - vertical.place(rate)
         words = f"{name} {format_rate(rate)}FLOP/s"
-        yield Ceiling(horizontal.place(ridge), y, 100.0, y, words, False, 99.5, y)
+        yield Ceiling(horizontal.place(ridge), y, 100.0, y, words, "end", 99.5, y)
     if bandwidth:
         top = max((rate for _, rate in rates), default=10.0**vertical.high)
         begin = max(left, 10.0**vertical.low / bandwidth)
@@ -161,7 +164,10 @@ def _ceilings(
             x1, x2 = horizontal.place(begin), horizontal.place(end)
             y1, y2 = 100 - vertical.place(begin * bandwidth), 100 - vertical.place(end * bandwidth)
             words = f"{format_rate(bandwidth)}B/s"
-            yield Ceiling(x1, y1, x2, y2, words, True, x1 + 0.35 * (x2 - x1), y1 + 0.35 * (y2 - y1))
+            if x2 < STEEP:
+                yield Ceiling(x1, y1, x2, y2, words, "start", x2, y2)
+            else:
+                yield Ceiling(x1, y1, x2, y2, words, "end", x1 + 0.8 * (x2 - x1), y1 + 0.8 * (y2 - y1))
 
 
 def _point(use: KernelUse | OperatorUse, longest: float, case: Case, horizontal: Decades, vertical: Decades) -> Point:

@@ -235,7 +235,7 @@ def _chains(case: Case) -> Grid:
 def _segments(case: Case) -> Grid:
     return _grid(
         "segments", "Between the steps", "Charged to no training step.", case.segments,
-        _word("what", "what", lambda use: use.kind),
+        _word("what", "what", lambda use: use.kind.replace("_", " ")),
         _count("times", "times", lambda use: use.count),
         _duration("in all", "total_ns", lambda use: use.duration, barred=True),
         _share("of the run", "share", lambda use: use.share),
