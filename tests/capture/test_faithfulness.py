@@ -137,6 +137,31 @@ def compare_endings(folder: Path, words: Sequence[str]) -> None:
     assert manifest["ended_by_signal"] == (-alone.returncode if alone.returncode < 0 else None)
 
 
+FOLDS = """
+import gc, weakref, torch
+def fold(steps):
+    model = torch.nn.Linear(8, 1)
+    optimizer = torch.optim.AdamW(model.parameters())
+    for _ in range(steps):
+        optimizer.zero_grad()
+        model(torch.ones(4, 8)).sum().backward()
+        optimizer.step()
+    return [weakref.ref(each) for each in (model, optimizer, model.weight)]
+for _ in range(3):
+    left = fold(300)
+    gc.collect()
+    print([each() is None for each in left])
+"""
+
+
+@pytest.mark.skipif(not HAS_TORCH, reason="torch is not installed")
+def test_models_that_a_job_drops_are_gone(folder: Path) -> None:
+    """The memory of a fold is the next one's."""
+    finished = watched([sys.executable, "-c", FOLDS], folder)
+    assert finished.stdout.decode().splitlines() == ["[True, True, True]"] * 3, finished.stderr
+    assert (folder / "recording").is_dir()
+
+
 def test_an_interrupt_is_minus_two_and_a_termination_minus_fifteen(folder: Path) -> None:
     words = [sys.executable, "endings.py"]
     assert watched([*words, "SIGINT", "plain"], folder).returncode == -signal.SIGINT

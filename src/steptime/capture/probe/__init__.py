@@ -9,7 +9,8 @@ from __future__ import annotations
 import atexit
 import json
 import os
-import sys
+
+from steptime.capture.probe.notice import switched_off
 
 PLAN = "STEPTIME_PROBE"
 """Environment variable with the plan as JSON: recording, profile, profile_steps, max_profile_seconds, changes, arm,
@@ -23,7 +24,7 @@ def start() -> None:
     except Exception as error:  # the probe's border: nothing of ours may raise into the user's program
         if os.environ.get("STEPTIME_DEBUG"):
             raise
-        sys.stderr.write(f"steptime: switched off: {type(error).__name__}: {error}; the job goes on\n")
+        switched_off(f"{type(error).__name__}: {error}")
 
 
 def _begin() -> None:

@@ -42,32 +42,29 @@ class Window:
         activities = [torch.profiler.ProfilerActivity.CPU]
         if torch.cuda.is_available() and torch.cuda.is_initialized():
             activities.append(torch.profiler.ProfilerActivity.CUDA)
-        self._memory = self.stacks and allocations.quiet()
+        self._memory = self.stacks and allocations.claim()
         self._profile = torch.profiler.profile(
             activities=activities, record_shapes=True, with_stack=self.stacks, profile_memory=self._memory
         )
-        witness = torch.empty(1) if self._memory else None
+        witness = torch.empty(1, device="cpu") if self._memory else None  # the job may have set another default
         self._profile.start()
         if self._memory:
             with allocations.errors_only():
                 del witness  # was allocated before: torch warns of the first such, and of every thousandth
-            self._history = allocations.begin_history()
+        self._history = self.stacks and allocations.begin_history()
         self.begin = now()
 
     def stop(self, steps: int) -> dict[str, Any]:
         """Ends the recording and writes the trace; returns its `TraceFacts`. Raises OSError."""
         end = now()
         epoch, monotonic = clock_pair()
-        if self._history:
-            allocations.end_history(os.path.join(self._folder, f"memory-{self.number}.pickle"))
-        self._profile.stop()
+        profile = self._end(os.path.join(self._folder, f"memory-{self.number}.pickle"))
         if not os.access(self._folder, os.W_OK | os.X_OK):  # Kineto would complain on the user's stderr and go on
             raise OSError(f"nothing can be written to {self._folder} any more")
         path = f"trace-{self.number}.json"
         target = os.path.join(self._folder, path)
-        self._profile.export_chrome_trace(target + ".partial")
+        profile.export_chrome_trace(target + ".partial")
         os.replace(target + ".partial", target)
-        self._profile = None
         return {
             "number": self.number,
             "path": path,
@@ -84,7 +81,14 @@ class Window:
     def abandon(self) -> None:
         """Ends the recording without a trace (the job changes its ways in the middle of it)."""
         if self._profile is not None:
+            self._end("")
+
+    def _end(self, history: str) -> Any:
+        """Switches off what `start` switched on, whatever fails. history: where that of the allocator goes, if any."""
+        profile, self._profile = self._profile, None
+        try:
             if self._history:
-                allocations.end_history("")
-            self._profile.stop()
-            self._profile = None
+                allocations.end_history(history)
+        finally:
+            profile.stop()
+        return profile

@@ -7,6 +7,7 @@ untouched → discovery → line timeline → plain watching → profiler → pr
 
 from __future__ import annotations
 
+import inspect
 import os
 import sys
 import time
@@ -145,6 +146,16 @@ def run(session: Watched, housekeeping: Housekeeping) -> Stage:
         housekeeping.write_compilations()
 
 
+def end(stage: Stage | None) -> None:
+    """Ends a script where it waits, and with it a profiler that is on: nobody else would. One that is running ends at
+    its next `yield`: whoever resumed it looks for that."""
+    try:
+        if stage is not None and inspect.getgeneratorstate(stage) != inspect.GEN_RUNNING:
+            stage.close()
+    except Exception:  # noqa: BLE001 - the probe's border: what cannot be ended stays; the job goes on
+        return
+
+
 def _stages(session: Watched) -> Stage:
     frames = LoopFrame()
     frames.mark(sys._getframe())
@@ -215,6 +226,7 @@ def _discover(session: Watched, frames: LoopFrame) -> Generator[None, None, Foun
         session.recorder.fact("site", **{"identity": number, "steps": session.steps - first, **site})
     kind, name = _device_of(found.roots)
     identity.write_process(session.recorder.folder, kind, name)
+    found.roots.clear()  # the script lives as long as the job, and would keep its models alive
     session.recorder.pause(end)
     return found
 
@@ -304,22 +316,22 @@ def _profile(session: Watched, window: Window, wanted: int) -> Stage:
     if obstacle := window.obstacle():
         session.recorder.note(f"the profiler stayed off: {obstacle}")
         return
-    window.start()
-    session.recorder.pause(begin)
     first, limit = session.steps, session.plan.get("max_profile_seconds", 0) * SECOND or PROFILE_LIMIT
     try:
+        window.start()
+        session.recorder.pause(begin)
         while True:
             yield
             if session.steps - first >= wanted or now() - window.begin > limit:
                 break
-    except GeneratorExit:
+        ended = now()
+        facts = window.stop(session.steps - first)
+    except BaseException:  # of ours, or GeneratorExit: a profiler is never left on
         window.abandon()
         raise
-    end = now()
-    facts = window.stop(session.steps - first)
-    session.recorder.interval(int(Kind.PROFILED), window.number, window.begin, end)
+    session.recorder.interval(int(Kind.PROFILED), window.number, window.begin, ended)
     session.recorder.fact("trace", **facts)
-    session.recorder.pause(end)
+    session.recorder.pause(ended)
 
 
 def _keep_watching(session: Watched, duration: int, stacks: bool) -> Stage:

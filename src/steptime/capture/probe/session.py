@@ -10,7 +10,6 @@ import functools
 import multiprocessing
 import multiprocessing.util
 import os
-import sys
 import time
 from collections.abc import Callable
 from threading import get_ident
@@ -22,6 +21,7 @@ from steptime.capture.probe import device, identity, loader, script
 from steptime.capture.probe.garbage import GarbageWatch
 from steptime.capture.probe.listener import Follower, Patch, Quiet
 from steptime.capture.probe.memory import exhausted
+from steptime.capture.probe.notice import switched_off
 from steptime.capture.probe.owners import ConstructionWatch, Owners
 from steptime.capture.probe.patches import (
     FunctionPatch,
@@ -123,8 +123,9 @@ class Session:
             return
         self._active = False
         self.stop_listening()
+        script.end(self._script if get_ident() == self.quiet.trainer else None)
         self.recorder.note(f"switched off: {reason}")
-        sys.stderr.write(f"steptime: switched off: {reason}; the job goes on\n")
+        switched_off(reason)
 
     def stop_listening(self) -> None:
         """Restores torch as it was."""
@@ -152,8 +153,7 @@ class Session:
         self._start_script()
 
     def _start_script(self) -> None:
-        if self._script is not None:
-            self._script.close()
+        script.end(self._script)
         self.quiet.until = 0
         self._script = script.run(self, self._housekeeping)
         next(self._script)
@@ -261,6 +261,8 @@ class Session:
             self._garbage.write()
             self._ranges.forget()
             next(self._script, None)
+            if not self._active:
+                script.end(self._script)
         self.trial.border(self.steps)
 
     @guarding
@@ -284,8 +286,7 @@ class Session:
         if os.getpid() != self._pid or not self.recorder.folder:
             return
         try:
-            if self._script is not None:
-                self._script.close()
+            script.end(self._script)
             self._garbage.write()
             self.trial.finish()
             self.recorder.close()

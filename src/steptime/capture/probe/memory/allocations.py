@@ -10,11 +10,16 @@ from typing import Any
 
 import torch
 
+from steptime.capture.probe.memory.living import TENSOR, gradient_function, tensors
+
+REQUIRES = TENSOR.requires_grad
 ERRORS = 2
 """GLOG's level of errors, as c10 has it (c10/util/Logging.h)."""
-MOST_PARAMETERS = 900
-"""Blocks from before that may be freed while torch's profiler counts memory: it warns at the first and at every
-thousandth, on the user's stderr."""
+MOST_FREED = 900
+"""Blocks from before that may be freed while torch's profiler counts memory, in all windows of a process together: it
+warns at the first and at every thousandth, on the user's stderr (c10/core/CPUAllocator.cpp)."""
+OTHERS = 100
+"""Such blocks that a step frees beside its gradients: the batch, the loss, what a loop keeps of the step before."""
 MOST_ENTRIES = 100_000
 """Of the allocator's history: a few kilobytes each."""
 
@@ -28,9 +33,28 @@ def _level() -> Any:
         return None
 
 
-def quiet() -> bool:
-    """Whether memory can be recorded without a warning of torch's on the user's stderr."""
-    return _level() is not None
+class _State:
+    """Of this process. freed: blocks from before that windows may have freed so far."""
+
+    freed = 0
+
+
+def claim() -> bool:
+    """Whether memory can be recorded for a step without a warning of torch's on the user's stderr; if so, the blocks
+    that the step may free are counted as freed."""
+    gradients = _gradients()
+    if _level() is None or gradients is None or _State.freed + gradients + OTHERS > MOST_FREED:
+        return False
+    _State.freed += gradients + OTHERS
+    return True
+
+
+def _gradients() -> int | None:
+    """Tensors on the CPU that get gradients, each a block that the next step may free; None where they cannot be
+    counted."""
+    with torch._C.DisableTorchFunction():  # what tensors of the job's own classes would be asked by
+        leaves = [each for each in tensors() if REQUIRES.__get__(each) and gradient_function(each) is None]
+        return sum(each.device.type == "cpu" for each in leaves) if leaves else None
 
 
 @contextmanager

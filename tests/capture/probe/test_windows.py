@@ -1,0 +1,113 @@
+"""The profiler in the job: whatever fails, it is never left on, and nothing reaches the job."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+from steptime.capture.probe import script  # noqa: E402
+from steptime.capture.probe.memory import allocations  # noqa: E402
+from steptime.capture.probe.notice import switched_off  # noqa: E402
+from steptime.capture.probe.profiling import Window  # noqa: E402
+from steptime.capture.probe.session import Session  # noqa: E402
+
+
+def is_on() -> bool:
+    return bool(torch.autograd._profiler_enabled())
+
+
+@pytest.fixture(autouse=True)
+def nothing_freed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No window of another test counts."""
+    monkeypatch.setattr(allocations._State, "freed", 0)
+
+
+@pytest.fixture
+def session(tmp_path: Path) -> Iterator[Session]:
+    """One that trains in this thread, in the middle of a window, and listens to nothing."""
+    made = Session({"recording": str(tmp_path)})
+    parameter = torch.nn.Parameter(torch.zeros(2))
+    made._open()
+    made._script = script._profile(made, Window(made.recorder.folder, 1, stacks=True), 1)
+    yield made
+    made.recorder.close()
+    assert parameter.requires_grad
+
+
+def test_a_watch_that_is_switched_off_takes_its_profiler_along(
+    session: Session, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert session._script is not None
+    next(session._script)
+    assert is_on()
+    session.switch_off("the disk is full")
+    assert not is_on()
+    assert capsys.readouterr().err == "steptime: switched off: the disk is full; the job goes on\n"
+
+
+def test_a_watch_that_fails_while_its_script_runs_takes_its_profiler_along(
+    session: Session, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(session.recorder, "pause", lambda begin: session.switch_off("the disk is full"))
+    session._border(1)
+    assert not is_on()
+
+
+def two_steps(session: Session) -> None:
+    for time in (1, 2):
+        session._border(time)
+
+
+@pytest.mark.parametrize("where", ["begin_history", "end_history"])
+def test_a_history_of_allocations_that_fails_leaves_no_profiler_on(
+    session: Session, monkeypatch: pytest.MonkeyPatch, where: str
+) -> None:
+    def fails(*_: Any) -> bool:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(allocations, "begin_history", lambda: True)
+    monkeypatch.setattr(allocations, "end_history", lambda path: None)
+    monkeypatch.setattr(allocations, where, fails)
+    with pytest.raises(OSError, match="No space left"):
+        two_steps(session)
+    assert not is_on()
+
+
+@pytest.mark.parametrize("stream", [None, object()])
+def test_a_job_without_a_standard_error_is_told_nothing(monkeypatch: pytest.MonkeyPatch, stream: object) -> None:
+    monkeypatch.setattr(sys, "stderr", stream)
+    switched_off("nobody hears it")
+
+
+STEP_WITH_MEMORY = """
+import sys, torch
+from steptime.capture.probe.profiling import Window
+parameters = [torch.nn.Parameter(torch.zeros(2)) for _ in range(int(sys.argv[2]))]
+for number in range(int(sys.argv[3])):
+    for each in parameters:
+        each.grad = torch.zeros(2)
+    window = Window(sys.argv[1], number, stacks=True)
+    window.start()
+    for each in parameters:
+        each.grad = None
+    print(window.stop(1)["memory"])
+"""
+
+
+@pytest.mark.parametrize(("parameters", "windows", "with_memory"), [(300, 4, 2), (1500, 1, 0)], ids=["some", "many"])
+def test_recording_allocations_never_makes_torch_warn_on_the_users_stderr(
+    tmp_path: Path, parameters: int, windows: int, with_memory: int
+) -> None:
+    command = [sys.executable, "-c", STEP_WITH_MEMORY, str(tmp_path), str(parameters), str(windows)]
+    environment = {**os.environ, "OMP_NUM_THREADS": "1", "KINETO_LOG_LEVEL": "99"}
+    step = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=240, check=True)
+    assert step.stdout.split() == ["True"] * with_memory + ["False"] * (windows - with_memory)
+    assert step.stderr == ""
