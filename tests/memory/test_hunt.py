@@ -10,7 +10,7 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from steptime.capture.probe.memory.exhausted import understood  # noqa: E402
+from steptime.capture.probe.memory.exhausted import held, understood  # noqa: E402
 from steptime.capture.probe.memory.leaks import APART, LOOKS, LeakHunt  # noqa: E402
 
 KEPT: list[Any] = []
@@ -60,8 +60,11 @@ def test_a_list_of_a_module_is_named_with_its_line() -> None:
 
 
 def test_a_list_of_a_running_function_is_named_with_its_line() -> None:
-    rows: list[Any] = []
-    (leak,) = hunted(lambda step: rows.append({"step": step, "loss": loss().detach()}))
+    def train() -> list[dict[str, Any]]:  # by itself: pytest makes a function with an assertion read its locals
+        rows: list[Any] = []
+        return hunted(lambda step: rows.append({"step": step, "loss": loss().detach()}))
+
+    (leak,) = train()
     assert (leak["kind"], leak["name"], leak["graphs"]) == ("list", "rows", 0.0)
     assert "rows.append(" in text_of(leak)
 
@@ -145,6 +148,65 @@ def test_the_hunt_calls_nothing_of_the_users_and_keeps_nothing_alive() -> None:
 
     assert hunted(step_of_job) == []
     assert touchy
+
+
+def test_what_a_job_knows_of_its_own_variables_stays_as_it_was() -> None:
+    """Up to Python 3.12 a frame has one dictionary of locals, which it hands to everybody."""
+
+    def train(rate: float = 0.1) -> tuple[dict[str, Any], list[dict[str, Any]]]:
+        settings = locals()
+        rows: list[Any] = []
+        leaks = hunted(lambda step: rows.append(loss()))
+        return settings, leaks
+
+    settings, leaks = train()
+    assert settings == {"rate": 0.1}
+    assert len(leaks) == 1
+
+
+def test_a_dictionary_of_locals_that_somebody_else_holds_is_not_emptied() -> None:
+    taken: list[Any] = []
+
+    def take() -> None:
+        taken.append(sys._getframe(1).f_locals)
+
+    def train() -> list[dict[str, Any]]:
+        rows: list[Any] = []
+        take()
+        return hunted(lambda step: rows.append(loss()))
+
+    (leak,) = train()
+    assert leak["name"] == "rows"
+    assert "rows" in taken[0]
+
+
+def test_tensors_of_the_jobs_own_classes_are_not_asked() -> None:
+    asked: list[str] = []
+
+    class Own(torch.Tensor):  # type: ignore[misc,name-defined]
+        @classmethod
+        def __torch_function__(cls, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+            asked.append(str(function))
+            return super().__torch_function__(function, types, args, kwargs or {})
+
+    rows: list[Any] = []
+    (leak,) = hunted(lambda step: rows.append(torch.zeros(4).as_subclass(Own)))
+    assert leak["bytes"] == 16.0
+    assert held("cpu")["other tensors"] > 0
+    assert asked == []
+
+
+def test_lazy_objects_in_the_jobs_module_stay_unopened(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Lazy:
+        @property  # type: ignore[misc]
+        def __class__(self) -> Any:
+            raise AssertionError("opened")
+
+    monkeypatch.setitem(globals(), "LAZY", Lazy())
+    KEPT.clear()
+    (leak,) = hunted(lambda step: KEPT.append(loss()))
+    KEPT.clear()
+    assert leak["name"] == "KEPT"
 
 
 @pytest.mark.parametrize(

@@ -67,6 +67,11 @@ def _bytes(found: re.Match[str]) -> int:
 
 def held(device: str) -> dict[str, int]:
     """Bytes on a kind of device by owner, each storage once, of what Python knows: what autograd alone keeps is not."""
+    with torch._C.DisableTorchFunction():  # what tensors of the job's own classes would be asked by
+        return _held(device)
+
+
+def _held(device: str) -> dict[str, int]:
     owners: dict[str, int] = {}
     seen: set[int] = set()
     living = [each for each in tensors() if each.device.type == device]
@@ -98,7 +103,7 @@ def _states() -> list[Any]:
         return []
     found = []
     for each in objects:
-        if torch.optim.Optimizer in type.mro(type(each)):
+        if torch.optim.Optimizer in type(each).__mro__:
             state = each.__dict__.get("state", {})
             slots = [value for slot in list(state.values()) if isinstance(slot, dict) for value in slot.values()]
             found += [value for value in slots if type(value) is torch.Tensor]

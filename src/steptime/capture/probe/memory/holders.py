@@ -1,4 +1,7 @@
-"""Who keeps an object alive: a list, a dictionary, a hook, a closure, a variable; by name and line."""
+"""Who keeps an object alive: a list, a dictionary, a hook, a closure, a variable; by name and line.
+
+Types are asked, never objects: `isinstance` asks an object for its class, which makes a lazy one do its work.
+"""
 
 from __future__ import annotations
 
@@ -18,6 +21,11 @@ MOST_LEVELS = 5
 """From a tensor up to what has a name: tensor, tuple, list, dictionary, instance."""
 GROWING = frozenset({"append", "extend", "add", "insert", "appendleft", "setdefault", "update"})
 CONTAINERS = (list, dict, set, deque, tuple)
+READS_LOCALS = frozenset({"locals", "vars", "dir", "eval", "exec"})
+"""Functions through which a job may hold its own dictionary of locals. Up to Python 3.12 there is one for a frame, and
+to ask the frame for it brings it up to date: the job would find variables in it that were not there."""
+ONLY_THE_FRAME = 3
+"""References to a dictionary of locals that nobody else holds: the frame's, ours, and the one that counts them."""
 
 
 class Holder:
@@ -101,7 +109,7 @@ def _found(kind: str, shown: str, name: str, codes: list[CodeType]) -> Holder:
 
 
 def _kind(value: Any) -> str:
-    return type(value).__name__ if isinstance(value, CONTAINERS) else "variable"
+    return type(value).__name__ if issubclass(type(value), CONTAINERS) else "variable"
 
 
 def _is_module(entries: dict[Any, Any]) -> bool:
@@ -127,22 +135,31 @@ def _codes(entries: dict[Any, Any], frame: FrameType | None) -> Iterator[CodeTyp
     for value in list(entries.values()):
         if type(value) is FunctionType and value.__globals__ is entries:
             yield value.__code__
-        elif isinstance(value, type) and value.__dict__.get("__module__") == entries.get("__name__"):
+        elif issubclass(type(value), type) and value.__dict__.get("__module__") == entries.get("__name__"):
             yield from (each.__code__ for each in value.__dict__.values() if type(each) is FunctionType)
 
 
 def _local(value: Any, frame: FrameType | None) -> tuple[str, CodeType] | None:
-    """A variable of a function that is running. Its dictionary of locals is emptied again: it would keep them."""
+    """A variable of a function that is running."""
     while frame is not None:
         if sites.whose_frame(frame) == sites.USER and frame.f_code.co_flags & 0x02:  # CO_NEWLOCALS: a function
-            entries = frame.f_locals
-            found = next((name for name, each in entries.items() if each is value), None)
-            if type(entries) is dict:
-                entries.clear()
+            found = _variable_of(frame, value)
             if found is not None:
                 return found, frame.f_code
         frame = frame.f_back
     return None
+
+
+def _variable_of(frame: FrameType, value: Any) -> str | None:
+    """The variable of a function's frame that holds a value. The dictionary of locals that this makes, up to Python
+    3.12, is emptied again: it would keep them alive."""
+    if READS_LOCALS.intersection(frame.f_code.co_names):
+        return None
+    entries = frame.f_locals
+    found = next((name for name, each in entries.items() if each is value), None)
+    if type(entries) is dict and sys.getrefcount(entries) <= ONLY_THE_FRAME:
+        entries.clear()
+    return found
 
 
 def _function(function: FunctionType, path: list[Any]) -> Holder:
@@ -158,7 +175,7 @@ def _function(function: FunctionType, path: list[Any]) -> Holder:
 def _is_hook(function: FunctionType) -> bool:
     """Whether a module's or a tensor's table of hooks holds it: numbers to functions."""
     for referrer in gc.get_referrers(function):
-        if isinstance(referrer, dict) and referrer and all(type(key) is int for key in list(referrer)[:4]):
+        if issubclass(type(referrer), dict) and referrer and all(type(key) is int for key in list(referrer)[:4]):
             return True
     return False
 
@@ -166,7 +183,7 @@ def _is_hook(function: FunctionType) -> bool:
 def _attribute(one: Any, path: list[Any]) -> Holder | None:
     """An attribute of an object of the user's, whose class says in which file."""
     below = path[-2] if len(path) > 1 else None
-    if below is None or isinstance(one, CONTAINERS) or type(one) is CellType:
+    if below is None or issubclass(type(one), CONTAINERS) or type(one) is CellType:
         return None
     try:
         entries = object.__getattribute__(one, "__dict__")

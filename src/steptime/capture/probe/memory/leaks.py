@@ -10,6 +10,8 @@ import weakref
 from types import FrameType
 from typing import Any
 
+import torch
+
 from steptime.capture.probe.memory.holders import Holder, holder_of
 from steptime.capture.probe.memory.living import gradient_function, nodes_behind, size_of, storage_of, tensors
 
@@ -34,6 +36,10 @@ class LeakHunt:
 
     def look(self, step: int, frame: FrameType | None) -> None:
         """One look; the third one finds. frame: where the user's loop is running."""
+        with torch._C.DisableTorchFunction():  # what tensors of the job's own classes would be asked by
+            self._look(step, frame)
+
+    def _look(self, step: int, frame: FrameType | None) -> None:
         living = list(tensors())
         self._steps.append(step)
         deepest = max(living, key=nodes_behind, default=None)

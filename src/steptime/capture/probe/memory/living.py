@@ -27,7 +27,7 @@ def tensors() -> Iterator[Any]:
         kind = type(each)
         is_tensor = known.get(kind)
         if is_tensor is None:
-            is_tensor = known[kind] = TENSOR in type.mro(kind) if isinstance(kind, type) else False
+            is_tensor = known[kind] = TENSOR in kind.__mro__
         if is_tensor:
             yield each
 
