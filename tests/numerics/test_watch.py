@@ -16,6 +16,8 @@ torch = pytest.importorskip("torch")
 
 from steptime.capture.launch import ProbeOptions, probe_environment  # noqa: E402
 from steptime.capture.outcome import NumericsOptions  # noqa: E402
+from steptime.capture.probe.numerics.account import Account  # noqa: E402
+from steptime.capture.probe.numerics.job import Job  # noqa: E402
 from steptime.capture.probe.numerics.readings import Readings  # noqa: E402
 from steptime.capture.probe.numerics.watch import HOPELESS, Watch, gradient_norm  # noqa: E402
 from steptime.numerics.read import read_numerics  # noqa: E402
@@ -96,6 +98,26 @@ def test_the_job_is_ended_behind_the_step_whose_loss_is_not_finite(watch: Watch,
         "steps_before": 4,
     }
     assert kept.facts["history"] == [[1, 1.0, None], [2, 0.5, None]]
+
+
+def test_what_cannot_be_written_down_never_reaches_the_job(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    account = Account(str(tmp_path), "watch")
+    account.open()
+    Path(account.folder).rename(tmp_path / "gone")
+    monkeypatch.setattr(sys, "stderr", None)
+    Watch({"go_on": False}, account, Kept()).failed(OSError(28, "No space left on device"))  # type: ignore[arg-type]
+    assert account.facts["notes"] == ["the watch was switched off: OSError: [Errno 28] No space left on device"]
+
+
+def test_losses_that_can_be_gone_through_once_are_left_to_torch(watch: Watch) -> None:
+    weight = torch.ones(3, requires_grad=True)
+    job = Job(watch)
+    backward = job._backward(torch.autograd.backward)
+    backward(each * weight[0] for each in weight)
+    backward([weight.sum()])
+    assert weight.grad is not None
+    assert weight.grad.tolist() == [5.0, 2.0, 2.0]
+    assert [len(values) for _, values in watch._readings.ready()] == []
 
 
 def test_updates_that_a_scaler_leaves_out_are_counted_and_end_nothing(watch: Watch, kept: Kept) -> None:

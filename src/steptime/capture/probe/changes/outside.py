@@ -45,7 +45,7 @@ class OutsideWrites:
         torch.save = save
 
     def _heard(self, event: str, arguments: tuple[Any, ...]) -> None:
-        if event != "open":
+        if event != "open" or len(arguments) != 3:  # anybody may raise an event of that name
             return
         path, mode, flags = arguments
         if any(letter in mode for letter in "wax+") if isinstance(mode, str) else (flags or 0) & WRITING:

@@ -73,9 +73,9 @@ class ParityRecorder:
 
     def backward(self, tensors: Any) -> None:
         """An outermost backward begins on these."""
-        found = [tensors] if isinstance(tensors, torch.Tensor) else list(tensors)
+        found = [tensors] if isinstance(tensors, torch.Tensor) else tensors
         self._scaled = False
-        for tensor in found:
+        for tensor in found if isinstance(found, list | tuple) else ():  # torch can go through others once only
             if isinstance(tensor, torch.Tensor):
                 self._scaled = self._scaled or hasattr(tensor, SCALED)
                 loss = getattr(tensor, SCALED, tensor).detach()

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 from typing import Any
 
 from steptime.capture.probe import identity
+from steptime.capture.probe.notice import switched_off
 
 NAME = "numerics.json"
 
@@ -38,6 +40,15 @@ class Account:
         """A sentence for the user."""
         if text not in self.facts["notes"]:
             self.facts["notes"].append(text)
+
+    def give_up(self, what: str, error: Exception) -> None:
+        """Tells the user, and writes what is known as far as that can be done. Raises nothing: it is called from inside
+        the job."""
+        reason = f"{type(error).__name__}: {error}"
+        switched_off(reason)
+        self.note(f"{what}: {reason}")
+        with contextlib.suppress(OSError, TypeError, ValueError):
+            self.write()
 
     def forget(self) -> None:
         """In a forked child: it gets a folder of its own when it trains."""

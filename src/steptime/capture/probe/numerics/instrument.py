@@ -118,9 +118,8 @@ class Instrument:
     def failed(self, error: Exception) -> None:
         """See job.Role."""
         self._watch.active = False
-        self._account.note(f"the look at operators was given up: {type(error).__name__}: {error}")
-        sys.stderr.write(f"steptime: switched off: {type(error).__name__}: {error}; the job goes on\n")
-        self._write()
+        self._count()
+        self._account.give_up("the look at operators was given up", error)
 
     def forked(self) -> None:
         """In a child: a loader's worker, or a trainer that begins at its own step 1."""
@@ -176,9 +175,12 @@ class Instrument:
         self._ending.end(step)
 
     def _write(self) -> None:
+        self._count()
+        self._account.write()
+
+    def _count(self) -> None:
         self._account.facts["operators"] = self._watch.looked_at
         self._account.facts["history"] = [[step, None, number(norm)] for step, norm in self._history]
-        self._account.write()
 
 
 def _origin(births: list[Birth]) -> Birth | None:

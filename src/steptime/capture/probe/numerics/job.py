@@ -56,7 +56,7 @@ class Role(Protocol):
         """The process ends."""
 
     def failed(self, error: Exception) -> None:
-        """Something of ours has raised; nothing more will be told."""
+        """Something of ours has raised; nothing more will be told. Raises nothing."""
 
 
 class Job:
@@ -148,10 +148,11 @@ class Job:
         self.trains = True
         self._roots.in_backward = True
         self._counter.backward_begins()
-        found = [tensors] if isinstance(tensors, torch.Tensor) else list(tensors or ())
-        self.role.losses(
-            self.step, [getattr(tensor, UNSCALED, tensor) for tensor in found if isinstance(tensor, torch.Tensor)]
-        )
+        found = [tensors] if isinstance(tensors, torch.Tensor) else tensors
+        if isinstance(found, list | tuple):  # anything else can be gone through once only, by torch
+            self.role.losses(
+                self.step, [getattr(tensor, UNSCALED, tensor) for tensor in found if isinstance(tensor, torch.Tensor)]
+            )
 
     def _backward_ends(self) -> None:
         if self._mine():

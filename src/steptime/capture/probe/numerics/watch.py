@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import functools
 import math
-import sys
 from collections import deque
 from collections.abc import Callable
 from time import perf_counter_ns as now
@@ -138,10 +137,7 @@ class Watch:
 
     def failed(self, error: Exception) -> None:
         """See job.Role."""
-        reason = f"{type(error).__name__}: {error}"
-        sys.stderr.write(f"steptime: switched off: {reason}; the job goes on\n")
-        self._account.note(f"the watch was switched off: {reason}")
-        self._account.write()
+        self._account.give_up("the watch was switched off", error)
 
     def forked(self) -> None:
         """In a child."""
