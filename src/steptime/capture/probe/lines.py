@@ -100,10 +100,6 @@ class Clock:
         self._stack: list[_Open] = []
         self._counts: dict[int, int] = {}
 
-    def knows(self, code: CodeType) -> bool:
-        """Whether the code is timed."""
-        return id(code) in self._bases
-
     def enter(self, code: CodeType, line: int = 0) -> None:
         """A traced function begins, or a generator goes on; with `line`, it runs already and is in the middle of it."""
         self._stack.append(_Open(code, self._bases[id(code)] + line if line else 0, now()))
