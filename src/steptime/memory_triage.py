@@ -12,7 +12,7 @@ from steptime.kineto.gather import is_traces
 from steptime.kineto.reader import DEFAULT_MAX_SIZE
 from steptime.ledger.trace_steps import find_steps
 from steptime.memory.from_snapshot import histories
-from steptime.memory.from_trace import histories_of_trace
+from steptime.memory.from_trace import CPU_PLACE, histories_of_trace
 from steptime.memory.growth import Growth
 from steptime.memory.history import History
 from steptime.memory.samples import growths
@@ -66,7 +66,11 @@ def _of_recording(recording: Recording, source: str, capacity: int | None, max_s
         growth += found
         if not found or any(each.leaks for each in found):  # what grew for eight steps may be emptied every ten
             keepers += (_keeper(process, leak) for leak in process.leaks)
-        devices += (triage(each, capacity=capacity) for each in _histories(process, max_size))
+        limit = process.settings.memory_limit if process.settings is not None else None
+        devices += (
+            triage(each, capacity=capacity or (limit if each.device != CPU_PLACE else None))
+            for each in _histories(process, max_size)
+        )
     devices.sort(key=lambda each: (each.failure is None, -each.reserved_peak))
     if not devices and not growth:
         raise NothingMeasuredError(

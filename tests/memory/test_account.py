@@ -199,6 +199,21 @@ def test_tensors_are_what_stands_in_the_way_when_little_is_free(tmp_path: Path) 
     assert found.failure is not None
     assert found.failure.obstacle.startswith("tensors: 5 MiB were alive")
     assert found.capacity == 5 * (1 << 20) + 300
+    assert found.failure.others is None
+
+
+def test_what_others_hold_of_a_device_of_known_size_is_told(tmp_path: Path) -> None:
+    allocator = Allocator(segment=1 << 20)
+    for _ in range(5):
+        allocator.malloc(1 << 20, FORWARD)
+    allocator.fail(1 << 20, FORWARD, free=300)
+    crowded, alone = (triage_of(allocator, tmp_path, size).failure for size in (12 << 20, (5 << 20) + 300))
+    assert crowded is not None
+    assert crowded.others == (7 << 20) - 300
+    assert "7.00 MiB of the device were not this process's" in crowded.obstacle
+    assert alone is not None
+    assert alone.others == 0
+    assert "not this process's" not in alone.obstacle
 
 
 def test_segments_that_came_and_went_are_undone_at_the_peak(tmp_path: Path) -> None:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import TypeVar
 
 import numpy as np
 
@@ -12,6 +14,8 @@ from steptime.memory.history import Bool, History, alive_at
 from steptime.memory.owners import Codes, Owner
 from steptime.memory.signs import Signs
 from steptime.quantities import SourceLine
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,9 +29,20 @@ class Line:
 
 
 @dataclass(frozen=True, slots=True)
+class ModuleUse:
+    """What a module's calls had made and was held. path: the modules that were being called, from the outermost, as
+    torch's profiler numbers them: "Sequential_0/Linear_1"."""
+
+    owner: Owner
+    path: str
+    bytes: int
+    blocks: int
+
+
+@dataclass(frozen=True, slots=True)
 class Account:
     """event: index in the history; BEFORE is its start. entries: bytes by owner, those without any left out; they sum
-    to `reserved`. lines: by owner and line, the largest first.
+    to `reserved`. lines: by owner and line, the largest first. modules: likewise, where a trace names them.
 
     Raises ImbalanceError unless no entry is negative and they sum to what was reserved, to the byte.
     """
@@ -36,6 +51,7 @@ class Account:
     reserved: int
     entries: tuple[tuple[Owner, int], ...]
     lines: tuple[Line, ...] = ()
+    modules: tuple[ModuleUse, ...] = ()
 
     def __post_init__(self) -> None:
         total = sum(size for _, size in self.entries)
@@ -68,7 +84,8 @@ def account_at(history: History, signs: Signs, owners: Codes, event: int) -> Acc
     fragments = min(free, _in_used_segments(history, alive | awaiting, event))
     sizes[Owner.FRAGMENTS], sizes[Owner.CACHED] = fragments, free - fragments
     entries = tuple((owner, size) for owner, size in sorted(sizes.items()) if size)
-    return Account(event, reserved, entries, lines_of(history, signs, owners, alive))
+    lines = lines_of(history, signs, owners, alive)
+    return Account(event, reserved, entries, lines, modules_of(history, signs, owners, alive))
 
 
 def _in_used_segments(history: History, used: Bool, event: int) -> int:
@@ -82,17 +99,32 @@ def _in_used_segments(history: History, used: Bool, event: int) -> int:
 
 def lines_of(history: History, signs: Signs, owners: Codes, chosen: Bool) -> tuple[Line, ...]:
     """The chosen lives by owner and line, the largest first."""
+    held = _held(history, owners, chosen, signs.line)
+    lines = (Line(owner, source, size, count) for (owner, source), (size, count) in held.items())
+    return tuple(sorted(lines, key=lambda line: (-line.bytes, line.owner)))
+
+
+def modules_of(history: History, signs: Signs, owners: Codes, chosen: Bool) -> tuple[ModuleUse, ...]:
+    """The chosen lives by owner and module, the largest first; those of no module are left out."""
+    held = _held(history, owners, chosen, signs.module_path)
+    modules = (ModuleUse(owner, path, size, count) for (owner, path), (size, count) in held.items() if path)
+    return tuple(sorted(modules, key=lambda use: (-use.bytes, use.owner, use.path)))
+
+
+def _held(
+    history: History, owners: Codes, chosen: Bool, labels: Sequence[T | None]
+) -> dict[tuple[Owner, T | None], tuple[int, int]]:
+    """(bytes, blocks) of the chosen lives by owner and by the label of the stack that made them."""
     lives = history.lives
     rows = np.flatnonzero(chosen)
     key = owners[rows].astype(np.int64) << 32 | (lives.stack[rows].astype(np.int64) + 1)
     values, inverse, counts = np.unique(key, return_inverse=True, return_counts=True)
     sums = np.zeros(len(values), np.int64)
     np.add.at(sums, inverse, lives.size[rows])
-    found: dict[tuple[Owner, SourceLine | None], list[int]] = {}
+    found: dict[tuple[Owner, T | None], tuple[int, int]] = {}
     for value, size, count in zip(values.tolist(), sums.tolist(), counts.tolist(), strict=True):
         stack = (value & 0xFFFFFFFF) - 1
-        entry = found.setdefault((Owner(value >> 32), signs.line[stack] if stack >= 0 else None), [0, 0])
-        entry[0] += size
-        entry[1] += count
-    lines = (Line(owner, source, size, count) for (owner, source), (size, count) in found.items())
-    return tuple(sorted(lines, key=lambda line: (-line.bytes, line.owner)))
+        label = Owner(value >> 32), labels[stack] if stack >= 0 else None
+        bytes_, blocks = found.get(label, (0, 0))
+        found[label] = bytes_ + size, blocks + count
+    return found

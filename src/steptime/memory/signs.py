@@ -5,6 +5,7 @@ Everything that this room knows of PyTorch's own files by name stands here.
 
 from __future__ import annotations
 
+import itertools
 import re
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -38,7 +39,8 @@ class Signs:
     """By stack. python: it holds a frame of Python. optimizer: inside an optimiser's step. backward: run by autograd.
     module: inside a module's call. build: a module is made or moved. checkpoint: inside torch.utils.checkpoint.
     loader: inside a DataLoader. zero_grad: inside a zero_grad. line: the innermost line of the user's code, else of a
-    library's outside torch, else an operator without file or line; None without."""
+    library's outside torch, else an operator without file or line; None without. module_path: the modules that were
+    being called, see account.ModuleUse; "" where the stack names none."""
 
     python: Bool
     optimizer: Bool
@@ -49,6 +51,7 @@ class Signs:
     loader: Bool
     zero_grad: Bool
     line: tuple[SourceLine | None, ...]
+    module_path: tuple[str, ...]
 
     def at(self, column: Bool, stacks: np.ndarray[tuple[int], np.dtype[np.int32]]) -> Bool:
         """A column for stacks; False for NO_STACK."""
@@ -76,6 +79,7 @@ def signs_of(stacks: Stacks) -> Signs:
         loader=anywhere(frames.loader),
         zero_grad=anywhere(frames.zero_grad),
         line=tuple(_line(stacks, frames, stack) for stack in range(len(stacks))),
+        module_path=_module_paths(stacks),
     )
 
 
@@ -122,6 +126,17 @@ def _is_build(frame: SourceLine) -> bool:
     moved = frame.function in MOVES and MODULE.search(frame.file)
     made = frame.function in ("__init__", "__new__", "reset_parameters") and BUILDS.search(frame.file)
     return bool(moved or made or re.search(r"(^|/)torch/nn/init\.py$", frame.file))
+
+
+def _module_paths(stacks: Stacks) -> tuple[str, ...]:
+    """Of every stack; an allocator's snapshot has no names of modules."""
+    names = [
+        MODULE_RANGE.sub("", frame.function) if MODULE_RANGE.match(frame.function) else "" for frame in stacks.frames
+    ]
+    if not any(names):
+        return ("",) * len(stacks)
+    members = [stacks.member[begin:end].tolist() for begin, end in itertools.pairwise(stacks.begin.tolist())]
+    return tuple("/".join(names[member] for member in reversed(inner) if names[member]) for inner in members)
 
 
 def _line(stacks: Stacks, frames: _FrameSigns, stack: int) -> SourceLine | None:

@@ -20,6 +20,8 @@ from steptime.quantities import SourceLine, format_bytes
 POINTS = 120
 """Of the timeline: a line on a screen."""
 MOST_SEGMENTS = 20
+CONSIDERABLE = 0.05
+"""Of a device: a context and its kernels take up to some hundred MiB without any fault."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,12 +59,14 @@ class Fragmentation:
 @dataclass(frozen=True, slots=True)
 class OutOfMemory:
     """A failed request. asked: bytes; driver_free: bytes that the driver had left, None where unknown. obstacle: what
-    stood in its way, in a sentence."""
+    stood in its way, in a sentence. others: bytes of the device that neither this process's allocator held nor the
+    driver had left: other processes, contexts; None where the device's size is not known."""
 
     asked: int
     driver_free: int | None
     obstacle: str
     source: SourceLine | None
+    others: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,7 +108,9 @@ def triage(history: History, *, capacity: int | None = None) -> Triage:
     failure = None
     if last is not None:
         line = signs.line[last.stack] if last.stack >= 0 else None
-        failure = OutOfMemory(last.asked, last.free, _obstacle(last.asked, last.free, account, fragmentation), line)
+        others = max(0, capacity - account.reserved - last.free) if capacity and last.free is not None else None
+        obstacle = _obstacle(last.asked, last.free, account, fragmentation) + _beside(others, capacity)
+        failure = OutOfMemory(last.asked, last.free, obstacle, line, others)
         capacity = capacity or (account.reserved + last.free if last.free is not None else None)
     leaks = leaks_of(history, signs, owners, borders)
     return Triage(
@@ -162,6 +168,12 @@ def _obstacle(asked: int, driver_free: int | None, account: Account, fragmentati
     owner, held = max(account.entries, key=lambda entry: entry[1], default=(Owner.TEMPORARIES, 0))
     left = "" if driver_free is None else f"; the driver had {format_bytes(driver_free)} left"
     return f"tensors: {format_bytes(account.live)} were alive, most of it {LABELS[owner]} ({format_bytes(held)}){left}"
+
+
+def _beside(others: int | None, capacity: int | None) -> str:
+    if others is None or capacity is None or others < CONSIDERABLE * capacity:
+        return ""
+    return f"; {format_bytes(others)} of the device were not this process's: other processes, CUDA contexts"
 
 
 def _timeline(history: History, live: np.ndarray[tuple[int], np.dtype[np.int64]]) -> tuple[Point, ...]:

@@ -198,6 +198,12 @@ def _section(found: Triage) -> list[str]:
         for line in found.account.lines[:MOST_ROWS]
     ]
     parts += ["### Lines\n", _table(("owner", "line", "held", "blocks"), lines)]
+    if found.account.modules:
+        modules = [
+            (LABELS[each.owner], each.path, format_bytes(each.bytes), str(each.blocks))
+            for each in found.account.modules[:MOST_ROWS]
+        ]
+        parts += ["### Modules\n", _table(("owner", "module", "held", "blocks"), modules)]
     parts += ["### Leaks\n", _leaks(found)]
     savings = [(each.name, format_bytes(each.frees), each.cost, each.how) for each in found.savings]
     parts += ["### What would free memory\n", "These overlap and do not add.\n"]
@@ -214,7 +220,8 @@ def _leaks(found: Triage) -> str:
     if found.leaks:
         return "".join(f"- {leak_text(leak)}\n" for leak in found.leaks)
     if found.steps < 4:
-        return f"Not examined: {found.steps} borders of steps in the history, and four are needed.\n"
+        borders = "1 border" if found.steps == 1 else f"{found.steps} borders"
+        return f"Not examined: {borders} of steps in the history, and four are needed.\n"
     return f"None: no line leaves memory behind in every step ({found.steps} borders, by {found.border_source}).\n"
 
 
@@ -246,6 +253,8 @@ def json(report: MemoryReport) -> str:
         given["account"]["entries"] = {LABELS[owner]: size for owner, size in found.account.entries}
         for line, source in zip(given["account"]["lines"], found.account.lines, strict=True):
             line["owner"] = LABELS[source.owner]
+        for module, use in zip(given["account"]["modules"], found.account.modules, strict=True):
+            module["owner"] = LABELS[use.owner]
     return msgspec.json.format(msgspec.json.encode(plain), indent=1).decode() + "\n"
 
 

@@ -1,0 +1,56 @@
+"""Modules in the account: by the calls that a trace with stacks names."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+from allocator import BATCH, TRAIN, Allocator, frame, train, triage_of
+
+from steptime.memory.owners import Owner
+from steptime.memory.triage import Triage
+from steptime.report import memory
+from steptime.report.memory import MemoryReport
+
+
+def called(*modules: str) -> list[dict[str, object]]:
+    """A stack as a trace gives it: innermost first, the calls of modules as functions without a file."""
+    return [frame("", 0, f"nn.Module: {name}") for name in reversed(modules)] + [TRAIN]
+
+
+def triaged(folder: Path) -> Triage:
+    allocator = Allocator()
+    for size, modules in ((300, ("Net_0", "Linear_0")), (200, ("Net_0", "Linear_0")), (100, ("Net_0", "Linear_1"))):
+        allocator.malloc(size, called(*modules))
+    allocator.malloc(5_000, BATCH)
+    return triage_of(allocator, folder)
+
+
+def test_what_modules_made_is_summed_by_the_path_of_their_calls(tmp_path: Path) -> None:
+    modules = triaged(tmp_path).account.modules
+    assert [(use.path, use.bytes, use.blocks) for use in modules] == [
+        ("Net_0/Linear_0", 500, 2),
+        ("Net_0/Linear_1", 100, 1),
+    ]
+    assert len({use.owner for use in modules}) == 1
+
+
+def test_written_reports_have_them_with_the_names_of_their_owners(tmp_path: Path) -> None:
+    found = triaged(tmp_path)
+    report = MemoryReport("memory.json", (found,))
+    markdown = memory.markdown(report)
+    assert "### Modules" in markdown
+    assert "| Net_0/Linear_0 | 500 B | 2 |" in markdown
+    plain = json.loads(memory.json(report))["devices"][0]["account"]["modules"]
+    assert [each["path"] for each in plain] == ["Net_0/Linear_0", "Net_0/Linear_1"]
+    assert {each["owner"] for each in plain} <= {"activations", "inputs", "temporaries", "kept across steps"}
+    assert "Net_0/Linear_1" in memory.rendered(report, "memory.html")
+
+
+def test_snapshots_that_name_no_module_have_no_table_of_them(tmp_path: Path) -> None:
+    allocator = Allocator()
+    train(allocator, 3)
+    found = triage_of(allocator, tmp_path)
+    assert found.account.of(Owner.ACTIVATIONS)
+    assert found.account.modules == ()
+    assert "### Modules" not in memory.markdown(MemoryReport("snapshot.pickle", (found,)))
