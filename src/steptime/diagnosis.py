@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shlex
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
@@ -35,17 +36,18 @@ from steptime.ledger.recorded import RecordedAccount, account_for_process, opera
 from steptime.ledger.trace_steps import FoundSteps, find_steps
 from steptime.memory.over_time import OverTime
 from steptime.ranks.compare import compare, telling
-from steptime.ranks.comparison import RankComparison
+from steptime.ranks.comparison import RankComparison, missing_ranks
 from steptime.ranks.fleet import LOCAL, Reduced, reduce_all
+from steptime.ranks.fleet_recorded import LEAST_STEPS, ReducedProcess, hosts, reduce_processes
 from steptime.ranks.recorded import summarise_process
 from steptime.ranks.summarise import summarise
 from steptime.ranks.summary import RankSummary
-from steptime.recording.load import load
+from steptime.recording.load import Contents, load_process, load_whole, look_into, place
 from steptime.recording.recording import Process, Recording
 from steptime.report import json
 from steptime.report.compose import compose
 from steptime.report.cost import cost_of
-from steptime.report.facts import Facts, facts_of_process, facts_of_trace, peak_bytes
+from steptime.report.facts import Facts, environment_of, facts_of_trace, peak_bytes
 from steptime.report.memory_owners import owned_in_process, owned_in_trace
 from steptime.report.memory_samples import sampled_memory
 from steptime.report.report import Cost, Environment, ProcessReport, Report, Verdict
@@ -61,8 +63,6 @@ DETAILED_RANKS = 32
 """Ranks that are looked at whole; of more, those that tell most."""
 MOST_TOLD = 8
 """Sentences about single ranks."""
-LEAST_STEPS = 3
-"""Steady steps without which nothing is said."""
 
 
 def diagnose_paths(
@@ -84,9 +84,9 @@ def diagnose_paths(
         return json.read(first.read_bytes(), paths[0])
     if len(paths) == 1 and is_trial(first):
         recording = read_results(first).plan.recording
-        return _with_trials(diagnose(load(Path(recording)), recording), first)
+        return _with_trials(_diagnose_recording(Path(recording), recording, engine, workers), first)
     if len(paths) == 1 and not is_traces(paths[0]):
-        return _with_trials(diagnose(load(first), paths[0]), newest_trial(first))
+        return _with_trials(_diagnose_recording(first, paths[0], engine, workers), newest_trial(first))
     folder = next((path for path in paths if Path(path).is_dir() and not is_traces(path)), None)
     if folder is not None:
         raise UsageError("several-recordings", f"{folder} is a recording among several paths: give one alone.")
@@ -122,12 +122,41 @@ def _gather(paths: Sequence[str], max_size: int) -> Gathered:
         raise
 
 
+def _diagnose_recording(path: Path, source: str, engine: str | None, workers: int | None) -> Report:
+    contents = look_into(path)
+    if engine is not None or len(contents.folders) > DETAILED_RANKS:
+        reduced = reduce_processes(contents, engine=engine or LOCAL, workers=workers)
+        comparison = compare([each.summary for each in reduced if each.summary is not None])
+        if comparison is not None:
+            return _diagnose_many(contents, reduced, comparison, source)
+    return diagnose(load_whole(contents), source)
+
+
+def _diagnose_many(
+    contents: Contents, reduced: Sequence[ReducedProcess], comparison: RankComparison, source: str
+) -> Report:
+    """The report of a recording of more processes than are looked at in detail, as `_diagnose_fleet` does of traces."""
+    folders = {each.facts.rank: each.folder for each in reduced if each.summary is not None}
+    told = (*contents.problems, *[said for each in reduced for said in each.told][:MOST_TOLD])
+    processes = sorted((load_process(folders[rank], contents.manifest)[0] for rank in telling(comparison)), key=place)
+    recording = Recording(contents.path, contents.manifest, tuple(processes), contents.telemetry, told)
+    machine, beside_it, found = machine_of(recording), hosts(reduced), []
+    for process in processes:
+        layout = lay_out_whole(process)
+        account, count = account_for_process(process, layout, machine), beside_it[process.facts.host]
+        found.append(_find(recording, process, layout, account, machine, on_host=count, detailed=True))
+    ranks = located(comparison, {each.rank: each.case for each in found if each.rank is not None})
+    reports = tuple(_judge_found(each, ranks) for each in found)
+    environment = replace(environment_of(recording), ranks=len(comparison.rows))
+    return compose(source, environment, reports, (*told, *comparison.notes), ranks)
+
+
 def diagnose(recording: Recording, source: str) -> Report:
     """The report of a recording. Raises NothingMeasuredError when no process took enough steps."""
     machine = machine_of(recording)
     found: list[_Found] = []
     problems = list(recording.problems)
-    seen = 0
+    seen, beside_it = 0, Counter(process.facts.host for process in recording.processes)
     for process, layout in _trainers(recording):
         steps = layout.timeline.steps
         seen = max(seen, len(steps.begin))
@@ -135,12 +164,13 @@ def diagnose(recording: Recording, source: str) -> Report:
             continue
         account = account_for_process(process, layout, machine)
         problems += account.problems
-        found.append(_find(recording, process, layout, account, machine, detailed=len(found) < DETAILED_RANKS))
+        count, detailed = beside_it[process.facts.host], len(found) < DETAILED_RANKS
+        found.append(_find(recording, process, layout, account, machine, on_host=count, detailed=detailed))
     if not found:
         raise _too_few(recording, seen)
     ranks = _compared({each.rank: each.summary for each in found}, {each.rank: each.case for each in found})
     reports = tuple(_judge_found(each, ranks) for each in found)
-    return compose(source, _environment(recording), reports, tuple(problems), ranks)
+    return compose(source, environment_of(recording), reports, tuple(problems), ranks)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -170,12 +200,13 @@ def _find(
     account: RecordedAccount,
     machine: Machine | None,
     *,
+    on_host: int,
     detailed: bool,
 ) -> _Found:
     steps = layout.timeline.steps
     return _Found(
         rank=process.facts.rank,
-        case=_case(recording, process, layout, account, machine),
+        case=_case(recording, process, layout, account, machine, on_host),
         summary=summarise_process(process, layout, account),
         cost=cost_of(process, steps),
         notes=(*process.notes, f"Warm-up: {layout.timeline.warm_up_reason}."),
@@ -256,16 +287,8 @@ def diagnose_traces(traces: Iterable[Trace], source: str, problems: tuple[str, .
     told = (f"{each.name}: {said}" if len(seen) > 1 else said for each in seen for said in each.damage)
     environment = Environment("", "", seen[0].device, "", "", __version__, len(seen), facts=seen[0].facts)
     notes = ranks.notes if ranks is not None else ()
-    missing = _missing([each.world for each in seen])
+    missing = missing_ranks([each.world for each in seen])
     return compose(source, environment, reports, (*problems, *empty, *told, *notes, *missing), ranks)
-
-
-def _missing(worlds: Sequence[int | None]) -> tuple[str, ...]:
-    """What traces of some ranks of a larger job leave open. worlds: what each of them says of the job's size."""
-    world = max((each or 0 for each in worlds), default=0)
-    if len(worlds) < 2 or world <= len(worlds):
-        return ()
-    return (f"These are {len(worlds)} of the job's {world} ranks: one that is not among them may be later.",)
 
 
 def _diagnose_fleet(
@@ -286,7 +309,7 @@ def _diagnose_fleet(
     reports = tuple(_judge_trace(each, beside(each.case, each.rank, ranks)) for each in seen)
     environment = Environment("", "", seen[0].device, "", "", __version__, len(summaries), facts=seen[0].facts)
     notes = ranks.notes if ranks is not None else ()
-    missing = _missing([summary.world for summary in summaries])
+    missing = missing_ranks([summary.world for summary in summaries])
     return compose(source, environment, reports, (*found.problems, *told[:MOST_TOLD], *notes, *missing), ranks)
 
 
@@ -343,9 +366,13 @@ def _judge(
 
 
 def _case(
-    recording: Recording, process: Process, layout: Layout, account: RecordedAccount, machine: Machine | None
+    recording: Recording,
+    process: Process,
+    layout: Layout,
+    account: RecordedAccount,
+    machine: Machine | None,
+    on_host: int,
 ) -> Case:
-    neighbours = [other for other in recording.processes if other.facts.host == process.facts.host]
     case = assemble(
         process,
         layout,
@@ -354,7 +381,7 @@ def _case(
         recompute=account.recompute,
         telemetry=recording.telemetry,
         machine=machine,
-        trainers_on_host=len(neighbours),
+        trainers_on_host=on_host,
         in_operators=operator_time(account),
     )
     return with_memory(with_recorded_device(case, account, machine), process, layout.timeline)
@@ -363,22 +390,6 @@ def _case(
 def _name(process: Process) -> str:
     facts = process.facts
     return f"rank {facts.rank}" if facts.rank is not None else f"process {facts.pid}"
-
-
-def _environment(recording: Recording) -> Environment:
-    facts, manifest = recording.processes[0].facts, recording.manifest
-    return Environment(
-        command=shlex.join(manifest.command),
-        host=manifest.host,
-        device=facts.device_name or facts.device,
-        python=facts.python,
-        torch=facts.torch,
-        steptime=manifest.steptime,
-        ranks=len(recording.processes),
-        commit=manifest.commit,
-        dirty=manifest.dirty,
-        facts=facts_of_process(recording.processes[0]),
-    )
 
 
 def _too_few(recording: Recording, seen: int) -> NothingMeasuredError:

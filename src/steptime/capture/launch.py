@@ -78,7 +78,7 @@ def launch(
         if shared:
             problems += [*wait_for_others(folder), *pack(folder)]
         outcome = _outcome(job.returncode, folder, time.monotonic() - begin)
-        if outcome.status == 128 + signal.SIGKILL and (kernel_kills() or 0) > (kills or 0):
+        if outcome.status and (kernel_kills() or 0) > (kills or 0):
             outcome = replace(outcome, killed_for_memory=True)
         try:
             end_manifest(

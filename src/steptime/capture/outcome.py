@@ -53,7 +53,7 @@ class Outcome:
     The three `seen`: whether any process of it was a Python that took the probe in, imported torch, and trained.
     `problems`: a sentence each for what was lost of the recording. whole: False where it could not be written to its
     end (no room, removed): then little or nothing in it is no sign of how the job trained. killed_for_memory: the
-    kernel killed something for want of memory while the job ran, and the job ended by SIGKILL.
+    kernel killed something for want of memory while the job ran, and the job failed.
     """
 
     recording: Path

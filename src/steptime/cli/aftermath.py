@@ -9,7 +9,7 @@ from steptime.cli.border import say
 from steptime.errors import NothingMeasuredError, SteptimeError
 from steptime.hardware.ceilings import FILE_NAME, ceilings, remembered, store
 from steptime.hardware.machine import Machine
-from steptime.recording.load import load
+from steptime.recording.load import walk
 from steptime.recording.recording import Process
 
 
@@ -38,7 +38,7 @@ def nothing_measured(outcome: Outcome, folder: Path) -> NothingMeasuredError | N
 def measure_ceilings(folder: Path, *, quiet: bool) -> None:
     """Puts this machine's ceilings beside the recording, measured with the job's own interpreter if they are not known
     yet. A failure is said and costs the ceilings, not the diagnosis."""
-    trainer = next(iter(load(folder).processes), None)
+    trainer = next(walk(folder), None)
     if trainer is None:
         return
     try:

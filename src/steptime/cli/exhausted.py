@@ -6,24 +6,29 @@ The job's own traceback stands above it, as it would have without us.
 from __future__ import annotations
 
 import shlex
+import signal
+from collections.abc import Sequence
 from pathlib import Path
 
 from steptime.capture.outcome import Outcome
 from steptime.quantities import format_bytes, format_source
-from steptime.recording.load import load
-from steptime.recording.recording import LeakFacts, OutOfMemoryFacts, Process, Recording
+from steptime.recording.load import look_into, walk
+from steptime.recording.recording import LeakFacts, OutOfMemoryFacts, Process, TelemetrySample
 
 
 def out_of_memory(outcome: Outcome, folder: Path) -> tuple[str, ...]:
     """Three lines, or none where the job did not end for want of memory."""
     if outcome.signal is None and outcome.status == 0:
         return ()
-    recording = load(folder) if outcome.steps_seen else None
-    if recording is not None:
-        for process in recording.processes:
-            if process.out_of_memory is not None:
-                return _of_error(process, process.out_of_memory, folder)
-    return _of_kill(recording, folder) if outcome.killed_for_memory else ()
+    leaks: list[LeakFacts] = []
+    for process in walk(folder) if outcome.steps_seen else ():
+        if process.out_of_memory is not None:
+            return _of_error(process, process.out_of_memory, folder)
+        leaks += process.leaks[:1]
+    if not outcome.killed_for_memory:
+        return ()
+    samples = look_into(folder).telemetry if outcome.steps_seen else ()
+    return _of_kill(outcome.status == 128 + signal.SIGKILL, samples, leaks, folder)
 
 
 def _of_error(process: Process, facts: OutOfMemoryFacts, folder: Path) -> tuple[str, ...]:
@@ -62,14 +67,16 @@ def let_go(leak: LeakFacts) -> str:
     return f"let go of what {leak.name or leak.kind or 'something'} keeps{where}: it grows with every step"
 
 
-def _of_kill(recording: Recording | None, folder: Path) -> tuple[str, ...]:
-    samples = recording.telemetry if recording is not None else ()
+def _of_kill(
+    itself: bool, samples: Sequence[TelemetrySample], leaks: Sequence[LeakFacts], folder: Path
+) -> tuple[str, ...]:
+    """itself: the job ended by that signal; else a launcher or a loader told of a process of theirs, as a rule."""
     most = max((sample.resident_bytes for sample in samples), default=0)
     had = f" It had {format_bytes(most)} at the last look." if most else ""
-    leak = next((leak for process in recording.processes for leak in process.leaks), None) if recording else None
-    first = let_go(leak) if leak is not None else "use a smaller batch, fewer loader workers, or more memory"
+    first = let_go(leaks[0]) if leaks else "use a smaller batch, fewer loader workers, or more memory"
+    killed = "The job was killed by the kernel" if itself else "The kernel killed a process while the job ran"
     return (
-        f"The job was killed by the kernel: memory ran out on the machine or in its container.{had}",
+        f"{killed}: memory ran out on the machine or in its container.{had}",
         "Held then: not known, the kernel leaves no time to look.",
         f"First: {first} (more: steptime memory {shlex.quote(str(folder))})",
     )

@@ -7,6 +7,7 @@ All times are nanoseconds per training step unless a name says otherwise.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from steptime.quantities import Estimate, SourceLine
@@ -126,3 +127,11 @@ class RankComparison:
     clocks: tuple[Clock, ...] = ()
     notes: tuple[str, ...] = ()
     world: int | None = None
+
+
+def missing_ranks(worlds: Sequence[int | None]) -> tuple[str, ...]:
+    """What traces of some ranks of a larger job leave open. worlds: what each of them says of the job's size."""
+    world = max((each or 0 for each in worlds), default=0)
+    if len(worlds) < 2 or world <= len(worlds):
+        return ()
+    return (f"These are {len(worlds)} of the job's {world} ranks: one that is not among them may be later.",)

@@ -11,7 +11,7 @@ import os
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, TypeVar
 
 from steptime.clusters import connect, import_ray
 from steptime.errors import TraceError
@@ -22,6 +22,8 @@ from steptime.ledger.trace_steps import find_steps
 from steptime.ranks.summarise import summarise_trace
 from steptime.ranks.summary import RankSummary
 
+T = TypeVar("T")
+R = TypeVar("R")
 LOCAL, RAY = "local", "ray"
 ENGINES = (LOCAL, RAY)
 AHEAD = 4
@@ -74,14 +76,18 @@ def reduce_all(
     """All ranks, in their order. workers: processes of the local engine, by default one for each CPU. progress: told
     how many are done. Raises UsageError and CommandError where a cluster is asked for and is not there."""
     tasks = [Task(number, files, max_size, cache) for number, files in enumerate(ranks)]
-    engines: dict[str, Callable[[Sequence[Task], int | None], Iterator[Reduced]]] = {LOCAL: _local, RAY: _ray}
     found: list[Reduced] = []
-    for reduced in engines[engine](tasks, workers):
+    for reduced in mapped(reduce_rank, tasks, engine, workers):
         found.append(reduced)
         if progress is not None:
             progress(len(found))
     found.sort(key=lambda reduced: reduced.number)
     return tuple(_distinct(found))
+
+
+def mapped(function: Callable[[T], R], tasks: Sequence[T], engine: str, workers: int | None) -> Iterator[R]:
+    """The function of each task, in whatever order they come; both can be pickled. Raises as `reduce_all` does."""
+    return (_ray if engine == RAY else _local)(function, tasks, workers)
 
 
 def _distinct(found: Sequence[Reduced]) -> Iterator[Reduced]:
@@ -97,15 +103,15 @@ def _distinct(found: Sequence[Reduced]) -> Iterator[Reduced]:
         yield reduced
 
 
-def _local(tasks: Sequence[Task], workers: int | None) -> Iterator[Reduced]:
+def _local(function: Callable[[T], R], tasks: Sequence[T], workers: int | None) -> Iterator[R]:
     """Processes of this machine; none for a single worker. They are spawned: a fork of a threaded parent may hang."""
     count = min(workers or _cpus(), len(tasks))
     if count <= 1:
-        yield from map(reduce_rank, tasks)
+        yield from map(function, tasks)
         return
     context = multiprocessing.get_context("spawn")
     with ProcessPoolExecutor(count, mp_context=context, initializer=_one_thread) as pool:
-        yield from pool.map(reduce_rank, tasks, chunksize=max(1, min(16, len(tasks) // (4 * count))))
+        yield from pool.map(function, tasks, chunksize=max(1, min(16, len(tasks) // (4 * count))))
 
 
 def _cpus() -> int:
@@ -119,12 +125,12 @@ def _one_thread() -> None:
         os.environ.setdefault(name, "1")
 
 
-def _ray(tasks: Sequence[Task], workers: int | None) -> Iterator[Reduced]:
+def _ray(function: Callable[[T], R], tasks: Sequence[T], workers: int | None) -> Iterator[R]:
     """Tasks of a Ray cluster, each with a CPU; the files must lie where all its machines see them."""
     ray: Any = import_ray("--engine ray")
     ours = connect(ray)
     try:
-        remote = ray.remote(reduce_rank)
+        remote = ray.remote(function)
         most = AHEAD * (workers or max(1, int(ray.cluster_resources().get("CPU", 1))))
         waiting: list[Any] = []
         for task in tasks:

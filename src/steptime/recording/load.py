@@ -7,7 +7,8 @@ problems, and only three things are refused: no recording at all, one of a newer
 from __future__ import annotations
 
 import re
-from dataclasses import replace
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TypeVar
 
@@ -52,34 +53,73 @@ class _Version(msgspec.Struct):
     format_version: int
 
 
+@dataclass(frozen=True, slots=True)
+class Contents:
+    """A recording whose processes were not read yet: those of thousands of ranks do not fit into memory at once."""
+
+    path: Path
+    manifest: Manifest
+    folders: tuple[Path, ...]
+    telemetry: tuple[TelemetrySample, ...]
+    problems: tuple[str, ...]
+
+
+def look_into(path: Path) -> Contents:
+    """All of the recording in the folder `path` but its processes. Raises what `load` does."""
+    problems: list[str] = []
+    folders = _process_folders(path)
+    manifest = _manifest(path, bool(folders), problems)
+    file = path / "telemetry.jsonl"
+    samples = decode_lines(file, read_bytes(file, documents.LARGEST_LINES, problems), _decode_sample, problems)
+    samples.sort(key=lambda sample: sample.monotonic_ns)
+    return Contents(path, manifest, tuple(folders), tuple(samples), tuple(problems))
+
+
+def load_process(folder: Path, manifest: Manifest) -> tuple[Process, tuple[str, ...]]:
+    """One of the folders of `Contents`, and what was damaged in it. Raises nothing."""
+    problems: list[str] = []
+    return _process(folder, manifest, problems), tuple(problems)
+
+
+def walk(path: Path) -> Iterator[Process]:
+    """The processes of a recording one by one, in no order, for those who can forget each before the next."""
+    contents = look_into(path)
+    return (load_process(folder, contents.manifest)[0] for folder in contents.folders)
+
+
 def load(path: Path) -> Recording:
     """Reads the recording in the folder `path`, whole or damaged.
 
     Raises RecordingError when it is missing, no recording, of a newer format, or may not be read.
     """
-    problems: list[str] = []
-    folders = _process_folders(path, problems)
-    manifest = _manifest(path, bool(folders), problems)
-    processes = [_process(folder, manifest, problems) for folder in folders]
-    processes.sort(key=lambda process: (process.facts.rank is None, process.facts.rank or 0, process.facts.pid))
-    file = path / "telemetry.jsonl"
-    samples = decode_lines(file, read_bytes(file, documents.LARGEST_LINES, problems), _decode_sample, problems)
-    samples.sort(key=lambda sample: sample.monotonic_ns)
-    return Recording(path, manifest, tuple(processes), tuple(samples), tuple(problems))
+    return load_whole(look_into(path))
 
 
-def _process_folders(path: Path, problems: list[str]) -> list[Path]:
+def load_whole(contents: Contents) -> Recording:
+    """The same with its processes, of which the first MOST_PROCESSES are read."""
+    problems = list(contents.problems)
+    if len(contents.folders) > MOST_PROCESSES:
+        problems.append(f"{len(contents.folders)} processes are recorded: only the first {MOST_PROCESSES} were read.")
+    processes = [_process(folder, contents.manifest, problems) for folder in contents.folders[:MOST_PROCESSES]]
+    processes.sort(key=place)
+    return Recording(contents.path, contents.manifest, tuple(processes), contents.telemetry, tuple(problems))
+
+
+def place(process: Process) -> tuple[bool, int, int]:
+    """Where a process stands among those of its recording: by rank, those without one last."""
+    facts = process.facts
+    return facts.rank is None, facts.rank or 0, facts.pid
+
+
+def _process_folders(path: Path) -> list[Path]:
     try:
         if not path.is_dir():
             raise _no_recording(path, "is a file" if path.exists() else "does not exist")
-        found = sorted(each for each in path.iterdir() if PROCESS_FOLDER.fullmatch(each.name) and each.is_dir())
+        return sorted(each for each in path.iterdir() if PROCESS_FOLDER.fullmatch(each.name) and each.is_dir())
     except PermissionError:
         raise RecordingError("recording-permission", f"{path} may not be read: ask for read access to it.") from None
     except (OSError, ValueError) as error:
         raise RecordingError("recording-unreadable", f"{path} cannot be read: {error}.") from None
-    if len(found) > MOST_PROCESSES:
-        problems.append(f"{len(found)} processes are recorded: only the first {MOST_PROCESSES} were read.")
-    return found[:MOST_PROCESSES]
 
 
 def _no_recording(path: Path, seen: str) -> RecordingError:

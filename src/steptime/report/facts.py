@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import re
+import shlex
 
 import numpy as np
 
 from steptime.journal import Kind
 from steptime.kineto.table import Trace
-from steptime.recording.recording import Process, SettingsFacts
+from steptime.recording.recording import Process, Recording, SettingsFacts
+from steptime.report.report import Environment
 
 Facts = tuple[tuple[str, str], ...]
 
@@ -80,3 +82,20 @@ def peak_bytes(process: Process) -> int | None:
         if len(rows):
             return int(table.end[rows].max())
     return None
+
+
+def environment_of(recording: Recording) -> Environment:
+    """Where the job of a recording ran."""
+    facts, manifest = recording.processes[0].facts, recording.manifest
+    return Environment(
+        command=shlex.join(manifest.command),
+        host=manifest.host,
+        device=facts.device_name or facts.device,
+        python=facts.python,
+        torch=facts.torch,
+        steptime=manifest.steptime,
+        ranks=len(recording.processes),
+        commit=manifest.commit,
+        dirty=manifest.dirty,
+        facts=facts_of_process(recording.processes[0]),
+    )
