@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import functools
 import gc
 import io
 import pickle
@@ -378,6 +379,32 @@ def test_a_compiled_root_is_timed_from_outside(heard: Heard) -> None:
     assert [root for root, _ in heard.forwards] == [7]
     patch.remove()
     assert model._compiled_call_impl is users
+
+
+def test_a_root_that_was_compiled_while_the_watch_was_off_stays_compiled(heard: Heard) -> None:
+    model = torch.nn.Linear(2, 2)
+    patch = RootPatch(heard, model, 7)
+    patch.install()
+    patch.remove()
+    model._compiled_call_impl = users = lambda x: "compiled"
+    patch.install()
+    RootPatch(heard, model, 7).install()  # as where its roots are looked for once more
+    assert model(1) == "compiled"
+    assert [root for root, _ in heard.forwards] == [7]
+    patch.remove()
+    assert model._compiled_call_impl is users
+
+
+def test_a_compiled_root_is_freed_with_all_that_its_compiled_call_holds(heard: Heard) -> None:
+    model = torch.nn.Linear(2, 2)
+    model._compiled_call_impl = functools.partial(torch.nn.Linear.forward, model)
+    patch = RootPatch(heard, model, 7)
+    patch.install()
+    gone = weakref.ref(model)
+    del model
+    gc.collect()
+    assert gone() is None
+    assert not patch.alive
 
 
 def test_wrapped_functions_keep_their_name_and_signature(heard: Heard) -> None:

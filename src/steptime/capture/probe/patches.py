@@ -11,6 +11,7 @@ import sys
 import weakref
 from collections.abc import Callable
 from threading import get_ident
+from types import FunctionType
 from typing import Any
 
 import torch
@@ -23,6 +24,7 @@ ANOMALY, DETERMINISTIC, PROFILER = int(Flag.ANOMALY), int(Flag.DETERMINISTIC), i
 GRADIENT, TRAINING, PARTIAL = int(Flag.GRADIENT), int(Flag.TRAINING), int(Flag.PARTIAL)
 SCALER_STEP, FORWARD, BACKWARD = int(Kind.SCALER_STEP), int(Kind.FORWARD), int(Kind.BACKWARD)
 gradients = torch.is_grad_enabled
+SLOT, BEFORE = "_compiled_call_impl", "_steptime_before"
 CALLS_WITHOUT_BACKWARD = 4
 """So many calls of the first module without a backward make the job an inference job, until a backward comes."""
 
@@ -208,16 +210,17 @@ class RootPatch:
 
     nn.Module drops the slot when it is pickled or copied, Dynamo passes it by inside a compiled region, and it lies
     outside of hooks and of a compiled module; other instances of the class are untouched (torch 2.4 to 2.13).
+
+    Weak throughout: a model that the user deletes must be freed at once, as without us. What was in the slot before
+    belongs to the module (it is its compiled call), so only the module's own slot holds it, as an attribute of ours.
     """
 
     def __init__(self, listener: Listener, module: torch.nn.Module, identity: int) -> None:
-        # Weak throughout: a model that the user deletes must be freed at once, as without us.
         self._module = weakref.ref(module)
+        self._wrapper: weakref.ref[Any] | None = None
         self.identity, self._listener = identity, listener
-        self._before = module.__dict__.get("_compiled_call_impl")
-        self._wrapper = self._wrap(self._before, type(module)._call_impl)
 
-    def _wrap(self, compiled: Callable[..., Any] | None, call: Callable[..., Any]) -> Callable[..., Any]:
+    def _wrap(self, compiled: Callable[..., Any] | None, call: Callable[..., Any]) -> FunctionType:
         reference, begins, ends = self._module, self._begins, self._ends
         quiet, records, head = self._listener.quiet, self._listener.quiet.records, FORWARD | self.identity << 32
 
@@ -246,6 +249,7 @@ class RootPatch:
                 else:
                     ends(head + flags, begin, end)
 
+        assert isinstance(timed_call, FunctionType)
         return timed_call
 
     def _begins(self, begin: int) -> None:
@@ -262,26 +266,35 @@ class RootPatch:
             self._listener.failed(error)
 
     def install(self) -> None:
-        """Puts the timed call into the instance's slot."""
+        """Puts the timed call into the instance's slot, unless one of ours is there."""
         module = self._module()
-        if module is not None:
-            module.__dict__["_compiled_call_impl"] = self._wrapper
+        if module is None:
+            return
+        before = module.__dict__.get(SLOT)
+        wrapper = self._wrap(before, type(module)._call_impl)
+        if getattr(before, "__code__", None) is wrapper.__code__:
+            return
+        wrapper.__dict__[BEFORE] = before
+        self._wrapper = weakref.ref(wrapper)
+        module.__dict__[SLOT] = wrapper
 
     def remove(self) -> None:
         """Restores the slot unless the user has compiled the module in the meantime."""
         module = self._module()
         if module is None or not self.alive:
             return
-        if self._before is None:
-            del module.__dict__["_compiled_call_impl"]
+        before = module.__dict__[SLOT].__dict__[BEFORE]
+        if before is None:
+            del module.__dict__[SLOT]
         else:
-            module.__dict__["_compiled_call_impl"] = self._before
+            module.__dict__[SLOT] = before
 
     @property
     def alive(self) -> bool:
         """False once the module is gone or somebody else has replaced the slot (module.compile(), for one)."""
         module = self._module()
-        return module is not None and module.__dict__.get("_compiled_call_impl") is self._wrapper
+        wrapper = self._wrapper() if self._wrapper is not None else None
+        return module is not None and wrapper is not None and module.__dict__.get(SLOT) is wrapper
 
 
 class ModuleCallWatch:
