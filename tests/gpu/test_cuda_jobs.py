@@ -110,3 +110,20 @@ def test_a_planted_fault_comes_first_and_its_twin_is_let_off(
         assert found[0]["source"]["line"] in marked_lines(script)
     watched(tmp_path / "twin", job(script, "--healthy"))
     assert rule not in {finding["name"] for finding in found_in(report_of(tmp_path / "twin"))}
+
+
+def test_a_device_that_runs_full_leaves_its_state_and_three_lines_behind_the_jobs_own_error(tmp_path: Path) -> None:
+    words = [*STEPTIME, "run", "--no-progress", "--no-ceilings", "--recording", str(tmp_path / "full")]
+    alone = subprocess.run(job("out_of_memory"), capture_output=True, text=True, check=False, timeout=300)
+    done = subprocess.run(
+        [*words, "--", *job("out_of_memory")], capture_output=True, text=True, check=False, timeout=300
+    )
+    assert alone.returncode == done.returncode == 1
+    assert "torch.OutOfMemoryError: CUDA out of memory" in done.stderr
+    assert "steptime: Out of memory on cuda: 512 MiB were asked for" in done.stderr
+    (process,) = load(tmp_path / "full").processes
+    assert (process.folder / "memory-full.pickle").is_file()
+    told = run([*STEPTIME, "memory", str(tmp_path / "full"), "--json"])
+    failures = [device["failure"] for device in json.loads(told.stdout)["devices"] if device["failure"]]
+    assert [failure["asked"] for failure in failures] == [512 << 20]
+    assert failures[0]["source"]["line"] in marked_lines("out_of_memory")

@@ -22,6 +22,7 @@ from steptime.capture.probe.agreement import agree
 from steptime.capture.probe.discovery import Discovery, Found
 from steptime.capture.probe.lines import LineTimeline, LoopFrame
 from steptime.capture.probe.listener import Quiet
+from steptime.capture.probe.memory import full_device
 from steptime.capture.probe.memory.leaks import APART, LOOKS, LeakHunt
 from steptime.capture.probe.parameters import parameters_of
 from steptime.capture.probe.profiling import Window
@@ -160,6 +161,7 @@ def _stages(session: Watched) -> Stage:
     frames = LoopFrame()
     frames.mark(sys._getframe())
     yield from _steps(UNTOUCHED_STEPS)
+    full_device.watch(session.recorder.folder)
     if session.plan.get("arm"):
         yield from _arm(session)
     found = yield from _discover(session, frames)
