@@ -32,10 +32,11 @@ def check(url: str) -> None:
     """Before a job starts: whether its recording can be copied there afterwards. Raises UsageError and OutputError."""
     system, place = _open(url)
     try:
-        if system.exists(f"{place}/manifest.json") and _node() == 0:
-            raise OutputError("recording-exists", f"{url} holds a recording already: name another folder for this one.")
-    except OSError as error:
+        taken = system.exists(f"{place}/manifest.json")
+    except Exception as error:  # noqa: BLE001 - each kind of storage raises its own
         raise OutputError("remote-failed", f"{url} cannot be looked at ({error}): the job was not started.") from None
+    if taken and _node() == 0:
+        raise OutputError("recording-exists", f"{url} holds a recording already: name another folder for this one.")
 
 
 def upload(folder: Path, url: str) -> None:
@@ -82,9 +83,12 @@ def _fetch(url: str, into: Path) -> str:
             files = [place]
             system.get_file(place, str(into / place.rpartition("/")[2]))
             return str(into / place.rpartition("/")[2])
-        root = os.path.commonpath([place.split("*")[0].rpartition("/")[0] if "*" in place else place])
+        root = place.split("*")[0].rpartition("/")[0] if "*" in place else place
         for file in files:
-            target = into / os.path.relpath(file.lstrip("/"), root.lstrip("/"))
+            inside = os.path.relpath(file.lstrip("/"), root.lstrip("/"))
+            if inside.split("/")[0] == "..":  # a server's list may name anything
+                raise ValueError(f"it lists {file}, which lies outside")
+            target = into / inside
             target.parent.mkdir(parents=True, exist_ok=True)
             system.get_file(file, str(target))
     except Exception as error:  # noqa: BLE001 - each kind of storage raises its own

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -69,6 +70,32 @@ def test_traces_are_fetched_by_pattern_and_by_name(tmp_path: Path) -> None:
     with fetched(("memory://traces/rank*.json", "memory://traces/notes.txt")) as (many, one):
         assert sorted(each.name for each in Path(many).rglob("*") if each.is_file()) == ["rank0.json", "rank1.json"]
         assert Path(one).read_text() == "notes.txt"
+
+
+def test_a_server_that_lists_what_lies_outside_writes_nothing_there(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    memory = fsspec.filesystem("memory")
+    memory.pipe("/runs/c/manifest.json", b"{}")
+    monkeypatch.setattr(tempfile, "mkdtemp", lambda prefix: str(tmp_path / "copies"))
+    monkeypatch.setattr(type(memory), "find", lambda self, path: ["/runs/c/../../../stolen"])
+    monkeypatch.setattr(type(memory), "get_file", lambda self, remote, local: Path(local).write_text("stolen"))
+    (tmp_path / "copies").mkdir()
+    with pytest.raises(RecordingError, match="lies outside"), fetched(("memory://runs/c",)):
+        raise AssertionError("it was fetched")
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_storage_that_raises_errors_of_its_own_is_a_sentence(monkeypatch: pytest.MonkeyPatch) -> None:
+    class NoCredentialsError(Exception):
+        pass
+
+    def exists(*_: object) -> bool:
+        raise NoCredentialsError("Unable to locate credentials")
+
+    monkeypatch.setattr(type(fsspec.filesystem("memory")), "exists", exists)
+    with pytest.raises(OutputError, match="Unable to locate credentials"):
+        check("memory://runs/d")
 
 
 def test_what_cannot_be_done_is_said_before_the_job_or_keeps_the_local_recording(tmp_path: Path) -> None:
