@@ -19,6 +19,7 @@ from allocator import BATCH, FORWARD, Allocator, train
 from steptime.errors import SnapshotError
 from steptime.memory.from_snapshot import histories
 from steptime.memory.triage import triage
+from steptime.snapshots import source
 from steptime.snapshots.read import is_snapshot, read_snapshot
 from steptime.snapshots.snapshot import Action, State
 
@@ -207,6 +208,15 @@ def test_a_bomb_costs_little_memory_and_ends_in_a_sentence(tmp_path: Path, name:
         assert tracemalloc.get_traced_memory()[1] < 200e6
     finally:
         tracemalloc.stop()
+
+
+def test_a_small_file_that_inflates_without_end_is_not_read_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(source, "MOST_INFLATED", 1 << 20)
+    path = tmp_path / "bomb.pickle"
+    path.write_bytes(gzip.compress(b"\x80\x04" + (b"\x95" + bytes(8)) * 1_400_000))
+    with pytest.raises(SnapshotError, match="250 times the bytes") as raised:
+        read_snapshot(path)
+    assert raised.value.slug == "snapshot-strange"
 
 
 @pytest.mark.parametrize(

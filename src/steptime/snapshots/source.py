@@ -15,6 +15,8 @@ MARGIN = 1 << 16
 DeflateError: Any = isal_zlib.error
 GZIP = b"\x1f\x8b"
 LONGEST_TEXT = 1 << 26
+MOST_INFLATED, MOST_RATIO = 1 << 30, 250
+"""Bytes that a compressed file may give anyhow, and how many times its own size beyond: real ones give 18 times."""
 
 
 class TruncatedError(Exception):
@@ -27,6 +29,7 @@ class Source:
     def __init__(self, file: BinaryIO) -> None:
         start = file.read(2)
         file.seek(0)
+        self._packed = file if start == GZIP else None
         self._file = cast(BinaryIO, igzip.IGzipFile(fileobj=file)) if start == GZIP else file
         self.data = b""
         self.at = 0
@@ -53,6 +56,8 @@ class Source:
         self.limit = there if self._ended else there - MARGIN
 
     def _read(self) -> bytes:
+        if self._packed is not None and self._offset > max(MOST_INFLATED, MOST_RATIO * self._packed.tell()):
+            raise self.strange(f"{MOST_RATIO} times the bytes of its compressed file")
         try:
             return self._file.read(STRETCH)
         except (EOFError, DeflateError):  # compressed, and cut or damaged: what came before counts
