@@ -42,6 +42,12 @@ def test_what_is_no_report_is_refused(text: bytes) -> None:
         json.read(text, "r.json")
 
 
+def test_a_report_of_no_process_is_refused(report: Report) -> None:
+    document = {**standard_json.loads(json.render(report)), "processes": []}
+    with pytest.raises(RecordingError, match=r"one process at least.*\(report-unreadable\)"):
+        json.read(standard_json.dumps(document).encode(), "r.json")
+
+
 def test_the_published_schema_is_the_one_in_force() -> None:
     assert SCHEMA.read_text(encoding="utf-8") == json.schema_text(), "make docs writes it anew"
 

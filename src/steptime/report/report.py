@@ -104,6 +104,10 @@ class Report:
     ranks: RankComparison | None = None
     trials: TrialReport | None = None
 
+    def __post_init__(self) -> None:
+        if not self.processes:
+            raise ValueError("a report is of one process at least")
+
 
 __all__ = [
     "SCHEMA_VERSION",
