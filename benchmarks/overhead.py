@@ -139,7 +139,9 @@ def of_recording(steps: int) -> dict[str, Any]:
         "bytes": sum(sizes.values()),
         "trace_bytes": traces,
         "bytes_per_watched_step": (sum(sizes.values()) - traces) / int(taken.watched.sum()),
-        "journal_bytes_per_step": sum(size for name, size in sizes.items() if name.endswith("journal.bin"))
+        "journal_bytes_per_step": sum(
+            size for name, size in sizes.items() if name.endswith(("journal.bin", "journal.packed"))
+        )
         / len(taken.begin),
         **profile_cost(recording, taken.duration[taken.steady], taken.duration[taken.profiled]),
     }

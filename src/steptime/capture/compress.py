@@ -1,13 +1,20 @@
-"""Compresses the traces that the profiler has left in a recording."""
+"""Makes a recording smaller when its job has ended: traces are compressed, long journals packed."""
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
+from collections.abc import Iterable
 from pathlib import Path
 
+import psutil
 from isal import igzip
 
+from steptime.recording.packed import SUFFIX, pack
+
+LONGEST = 1 << 28
+"""Bytes of one that fits into memory beside its packed form, several times over; a longer one stays as it is."""
 LEVEL = 1
 """isal's levels are 0 to 3; 1 writes Kineto's JSON at a third of a gigabyte a second and better, to a tenth of its
 size."""
@@ -43,3 +50,24 @@ def _compress(trace: Path) -> str:
         partial.unlink(missing_ok=True)
         return os.strerror(error.errno or 0)
     return ""
+
+
+def pack_journals(journals: Iterable[Path]) -> None:
+    """Packs journals, each in one piece; the plain one goes when the other is complete. One that cannot be packed
+    stays, and so does that of a process that may still write: it runs on, or ran on another machine."""
+    for journal in journals:
+        partial = journal.with_name(f"{journal.stem}{SUFFIX}.partial")
+        try:
+            if _ended(journal.parent) and journal.stat().st_size <= LONGEST:
+                partial.write_bytes(pack(journal.read_bytes()))
+                partial.replace(journal.with_suffix(SUFFIX))
+                journal.unlink()
+        except (OSError, ValueError, KeyError):
+            partial.unlink(missing_ok=True)
+
+
+def _ended(process: Path) -> bool:
+    """Whether the process that the folder belongs to is known to have ended. Raises OSError, ValueError, KeyError where
+    nothing is known of it."""
+    facts = json.loads((process / "process.json").read_bytes())
+    return facts["host"] == os.uname().nodename and not psutil.pid_exists(int(facts["pid"]))

@@ -1,4 +1,4 @@
-"""Stays beside a running job: passes on signals, takes telemetry, shows progress, and packs the traces at its end.
+"""Stays beside a running job: passes on signals, takes telemetry, shows progress, and packs the recording at its end.
 
 What is heavy to import (psutil, numpy) comes in when the job has been running for a moment: a short job never waits
 for it.
@@ -9,7 +9,7 @@ from __future__ import annotations
 import contextlib
 import subprocess
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Protocol
 
@@ -19,6 +19,8 @@ HEAD_START = 0.3
 """Seconds that the job has to itself: most of an interpreter's start."""
 PROGRESS_PERIOD = 0.5
 """Seconds between two calls of the user's progress function."""
+LONG_JOURNAL = 1 << 18
+"""Bytes that are worth packing: thousands of steps."""
 PATIENCE = 3600.0
 """Seconds of one wait for a signal or the end of the job."""
 NO_TELEMETRY = "Telemetry could not be written to the recording: the machine's load is known in part."
@@ -100,9 +102,19 @@ def _timers(
 
 
 def pack(folder: Path) -> list[str]:
-    """Compresses the traces that are there; a sentence where some could not be."""
-    if not any(True for _ in folder.glob("process-*/trace-*.json")):
+    """Compresses the traces that are there, and packs long journals; a sentence where some could not be."""
+    traces = any(True for _ in folder.glob("process-*/trace-*.json"))
+    if not traces and not any(True for _ in long_journals(folder)):
         return []
-    from steptime.capture.compress import compress_traces
+    from steptime.capture.compress import compress_traces, pack_journals
 
+    pack_journals(long_journals(folder))
     return compress_traces(folder)
+
+
+def long_journals(folder: Path) -> Iterator[Path]:
+    """Those worth packing."""
+    for journal in folder.glob("process-*/journal.bin"):
+        with contextlib.suppress(OSError):
+            if journal.stat().st_size >= LONG_JOURNAL:
+                yield journal

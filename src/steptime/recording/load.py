@@ -15,9 +15,10 @@ from typing import TypeVar
 import msgspec
 
 from steptime.errors import RecordingError
-from steptime.journal import FORMAT_VERSION, SPAWNED
+from steptime.journal import FORMAT_VERSION, RECORD, SPAWNED
 from steptime.recording import documents
 from steptime.recording.documents import Fact, decode_document, decode_fact, decode_lines, read_bytes
+from steptime.recording.packed import SUFFIX, unpack
 from steptime.recording.parity import read_parity
 from steptime.recording.recording import (
     ChangeFacts,
@@ -224,7 +225,9 @@ def _life(facts: ProcessFacts | None, manifest: Manifest) -> Life | None:
 
 
 def _journal(path: Path, life: Life | None, problems: list[str]) -> Decoded:
-    data = read_bytes(path, LARGEST_JOURNAL, problems)
+    plain, packed = read_bytes(path, LARGEST_JOURNAL, problems), _packed(path, problems)
+    twice = bool(packed) and plain[: RECORD.size] == packed[: RECORD.size]  # killed before the plain one was removed
+    data = plain if twice else packed + plain
     decoded = decode(data, life)
     if decoded.senseless > len(decoded.table.begin):
         decoded = decode(data, None)  # the machine's clock was set while the process ran: its life is not known
@@ -235,6 +238,18 @@ def _journal(path: Path, life: Life | None, problems: list[str]) -> Decoded:
         total = decoded.senseless + len(decoded.table.begin)
         problems.append(f"{place}: {decoded.senseless} of {total} records make no sense and were left out.")
     return decoded
+
+
+def _packed(path: Path, problems: list[str]) -> bytes:
+    """The records of a journal that was packed when its job had ended."""
+    packed = path.with_suffix(SUFFIX)
+    data = read_bytes(packed, LARGEST_JOURNAL, problems)
+    if not data:
+        return b""
+    records, whole = unpack(data, LARGEST_JOURNAL)
+    if not whole:
+        problems.append(f"{path.parent.name}/{packed.name} is damaged: only its beginning was read.")
+    return records
 
 
 def _traces(folder: Path, traces: list[TraceFacts], problems: list[str]) -> tuple[TraceFacts, ...]:

@@ -133,6 +133,7 @@ class Housekeeping:
 def run(session: Watched, housekeeping: Housekeeping) -> Stage:
     """The whole script; every `yield` ends at the next border of a step. Closed early when the borders change their
     kind."""
+    full_device.watch(session.recorder.folder)
     yield  # resumed at the first border
     stage = _stages(session)
     try:

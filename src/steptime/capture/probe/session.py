@@ -20,7 +20,7 @@ import torch
 from steptime.capture.probe import device, identity, loader, script
 from steptime.capture.probe.garbage import GarbageWatch
 from steptime.capture.probe.listener import Follower, Patch, Quiet
-from steptime.capture.probe.memory import exhausted, full_device
+from steptime.capture.probe.memory import exhausted
 from steptime.capture.probe.notice import switched_off
 from steptime.capture.probe.owners import ConstructionWatch, Owners
 from steptime.capture.probe.patches import (
@@ -147,7 +147,6 @@ class Session:
         folder = identity.make_folder(self.plan["recording"], self._pid)
         identity.write_process(folder, device="cpu", device_name="")
         self.recorder.open(folder)
-        full_device.watch(folder)
         if multiprocessing.parent_process() is not None:
             # Children of multiprocessing leave by os._exit: atexit never runs there, these finalizers do.
             multiprocessing.util.Finalize(None, self.finish, exitpriority=100)
