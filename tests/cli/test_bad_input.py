@@ -158,6 +158,29 @@ def test_a_recording_of_a_newer_version_is_refused_by_name(steptime: Steptime, t
     assert "pip install --upgrade steptime" in sentence(run, "recording-newer")
 
 
+@pytest.mark.parametrize("verb", ["run", "nan"])
+@pytest.mark.parametrize("manifest", ['{"manifest_version": 3}', '{"format_version": 1}'], ids=["theirs", "ours"])
+def test_force_removes_no_folder_in_which_there_is_anything_else(
+    steptime: Steptime, tmp_path: Path, verb: str, manifest: str
+) -> None:
+    precious = tmp_path / "precious" / ("watch" if verb == "nan" else "")
+    precious.mkdir(parents=True)
+    for name, text in (("manifest.json", manifest), ("thesis.tex", "mine")):
+        (precious / name).write_text(text, encoding="utf-8")
+    run = steptime(verb, "--force", "--recording", tmp_path / "precious", "--", "true")
+    assert run.returncode == 1
+    sentence(run, "recording-exists")
+    assert (precious / "thesis.tex").read_text(encoding="utf-8") == "mine"
+    assert (precious / "manifest.json").read_text(encoding="utf-8") == manifest
+
+
+def test_a_command_that_cannot_be_started_costs_no_recording(steptime: Steptime, tmp_path: Path) -> None:
+    (tmp_path / "r").mkdir()
+    (tmp_path / "r" / "manifest.json").write_text('{"format_version": 1}', encoding="utf-8")
+    sentence(steptime("run", "--force", "--recording", tmp_path / "r", "--", "no-such-program"), "command-not-found")
+    assert (tmp_path / "r" / "manifest.json").is_file()
+
+
 def test_a_folder_that_is_no_recording_is_not_removed_by_force(steptime: Steptime, tmp_path: Path) -> None:
     precious = tmp_path / "precious"
     precious.mkdir()

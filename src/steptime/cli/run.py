@@ -11,7 +11,7 @@ from pathlib import Path
 
 import click
 
-from steptime.capture.command import default_recording, job_name
+from steptime.capture.command import default_recording, job_name, resolve
 from steptime.capture.joining import tasks_of_launcher
 from steptime.capture.launch import exit_as, launch
 from steptime.capture.outcome import Outcome, ProbeOptions, Progress
@@ -111,7 +111,8 @@ def command(
         folder = Path("runs") / f"{job_name(job or ('job',))}-{number}"  # one name on all nodes
     else:
         folder = default_recording(job or ("job",))
-    if force and recording is not None:
+    if force and recording is not None and url is None:
+        resolve(job)  # a command that cannot be started costs no recording
         _remove_recording(folder)
     options = ProbeOptions(not no_profile, steps, max_profile_seconds or 0, trace_ranks=trace_ranks)
     announcer = None if quiet or no_progress else Announcer(say)
@@ -192,8 +193,8 @@ def _tell(outcome: Outcome, folder: Path, wishes: Wishes) -> None:
 
 
 def _remove_recording(folder: Path) -> None:
-    """--force makes room for the new recording; what is no recording is not ours to remove."""
-    if (folder / "manifest.json").is_file() and not folder.is_symlink():
-        import shutil
+    """--force makes room for the new recording; a folder in which there is anything else stays as it is."""
+    from steptime.history.prune import remove, replaceable
 
-        shutil.rmtree(folder)
+    if replaceable(folder):
+        remove(folder)

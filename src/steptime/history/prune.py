@@ -19,7 +19,7 @@ from steptime.history.scan import is_recording
 
 OWN_FILES = re.compile(
     r"manifest\.json(\.partial)?|telemetry\.jsonl|machine\.json|seen-python|seen-torch|profile-request|"
-    r"profile-\d+\.json|leader|joined-.+|arm-end(ed)?-.+"
+    r"profile-\d+\.json|leader|joined-.+|arm-end(ed)?-.+|output\.log"
 )
 """Files of a recording beside the folders of its processes, as docs/recording-format.md lists them."""
 OWN_FOLDERS = re.compile(r"process-\d{1,10}(-\d{1,4})?")
@@ -52,6 +52,14 @@ def doomed_of(
                 doomed.append(Doomed(entry, "room"))
                 size -= entry.bytes
     return tuple(sorted(doomed, key=lambda each: each.entry.started_epoch_ns))
+
+
+def replaceable(folder: Path) -> bool:
+    """Whether a folder is a recording and holds nothing else: one that another may take the place of."""
+    try:
+        return is_recording(folder) and all(map(_is_own, folder.iterdir()))
+    except OSError:
+        return False
 
 
 def remove(folder: Path) -> tuple[str, ...]:
