@@ -17,6 +17,7 @@ from steptime.errors import RecordingError
 from steptime.history import index, scan
 from steptime.history.history import Entry, History, history_of, slowed
 from steptime.history.index import index_path, read_history
+from steptime.history.json import render as as_json
 from steptime.history.prune import OWN_FILES, OWN_FOLDERS, doomed_of, remove
 from steptime.history.text import render, render_doomed, sentence_of
 from steptime.quantities import Estimate
@@ -103,6 +104,18 @@ def test_a_recording_without_steps_is_listed_with_the_reason(tmp_path: Path) -> 
 def test_a_folder_that_is_not_there_is_refused(tmp_path: Path) -> None:
     with pytest.raises(RecordingError, match="history-no-folder"):
         read_history(tmp_path / "nowhere")
+
+
+def test_a_recording_whose_name_is_no_unicode_is_listed_each_time(tmp_path: Path) -> None:
+    record(tmp_path, "a")
+    record(tmp_path, "b")
+    (tmp_path / "b").rename(tmp_path / os.fsdecode(b"caf\xe9"))
+    for _ in range(2):
+        found = read_history(tmp_path)
+        assert len(found.entries) == 2
+        paths = [each["path"] for track in json.loads(as_json(found))["tracks"] for each in track["entries"]]
+        assert any(path.endswith("caf\\udce9") for path in paths)
+        assert render(found)
 
 
 def test_a_damaged_recording_costs_nothing_but_itself(tmp_path: Path) -> None:

@@ -28,6 +28,11 @@ def test_json_survives_names_that_are_no_unicode(report: Report) -> None:
     assert document["source"] == "runs/\\udcff\x1b"
 
 
+def test_any_document_survives_names_that_are_no_unicode() -> None:
+    names = {"path": "caf\udce9", "\udce9": ["\udce9", 1, None]}
+    assert standard_json.loads(json.document(names)) == {"path": "caf\\udce9", "\\udce9": ["\\udce9", 1, None]}
+
+
 def test_a_report_of_a_newer_version_is_refused_by_name(report: Report) -> None:
     newer = json.render(replace(report, schema_version=SCHEMA_VERSION + 1))
     with pytest.raises(RecordingError, match=r"schema version 2 .* pip install --upgrade steptime.*\(report-newer\)"):

@@ -23,9 +23,9 @@ def command(as_json: bool, remeasure: bool, python: str | None) -> int:
 
     environment = describe(python, remeasure=remeasure, tell=say)
     if as_json:
-        import msgspec
+        from steptime.report.json import document
 
-        tell(msgspec.json.format(msgspec.json.encode(environment), indent=2).decode() + "\n")
+        tell(document(environment))
     else:
         from steptime.cli.environment_text import environment_text
 

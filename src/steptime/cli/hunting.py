@@ -9,8 +9,6 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import NoReturn
 
-import msgspec
-
 from steptime.capture.arm import OUTPUT, Place, run_arm
 from steptime.capture.command import default_recording, job_name, resolve
 from steptime.capture.launch import exit_as, launch
@@ -21,6 +19,7 @@ from steptime.errors import OutputError, SteptimeError
 from steptime.numerics.numerics import NonFinite, ProcessNumerics, Trigger
 from steptime.numerics.read import read_numerics
 from steptime.numerics.trace_back import first_sign, trace_back
+from steptime.report.json import document
 from steptime.report.nan_text import render
 from steptime.trials.plan import ours_in
 from steptime.trials.working_copy import find_outputs, make_copy, offline_environment
@@ -65,8 +64,12 @@ class Hunt:
         resolve(job)
         self._job, self._wishes = job, wishes
         self._folder = recording or default_recording((f"{job_name(job)}-nan",))
-        if wishes.force and recording is not None and (recording / "watch" / "manifest.json").is_file():
-            shutil.rmtree(recording)
+        if wishes.force and recording is not None:
+            from steptime.history.prune import remove, replaceable  # loads what a job need not wait for
+
+            for part in (recording / "watch", recording / "instrumented"):
+                if replaceable(part):
+                    remove(part)
         self._seed = secrets.randbelow(1 << 31)
 
     def go(self) -> int:
@@ -168,7 +171,7 @@ class Hunt:
     def _deliver(self, account: NonFinite) -> None:
         wishes = self._wishes
         if wishes.as_json:
-            tell(_json(account))
+            tell(document(account))
         else:
             tell(render(account), error=True)
         if wishes.output is not None:
@@ -203,12 +206,8 @@ def _check_output(wishes: Wishes) -> None:
 
 
 def _write(output: str, account: NonFinite) -> None:
-    text = _json(account) if output.endswith(".json") else render(account)
+    text = document(account) if output.endswith(".json") else render(account)
     try:
-        Path(output).write_text(text, encoding="utf-8")
+        Path(output).write_text(text, encoding="utf-8", errors="backslashreplace")
     except OSError as error:
         raise OutputError("output-unwritable", f"{output} cannot be written ({error.strerror}).") from None
-
-
-def _json(account: NonFinite) -> str:
-    return msgspec.json.format(msgspec.json.encode(account), indent=2).decode() + "\n"

@@ -71,5 +71,7 @@ def _sizes(text: str) -> tuple[tuple[int, ...], bool]:
     except ValueError:
         sizes = (0,)
     if any(size < 1 for size in sizes) or (go_on and not sizes):
-        raise UsageError("usage", f"--batch-sizes takes whole numbers above zero, as in 16,32 or 16,..., not {text[:40]!r}.")
+        raise UsageError(
+            "usage", f"--batch-sizes takes whole numbers above zero, as in 16,32 or 16,..., not {text[:40]!r}."
+        )
     return sizes, go_on

@@ -89,8 +89,18 @@ def _keep(folder: Path, found: dict[str, Fingerprint], fresh: dict[str, Entry | 
     with contextlib.suppress(sqlite3.Error, OSError), _opened(folder) as connection, connection:
         gone = [(path,) for (path,) in connection.execute("SELECT path FROM recordings") if path not in found]
         connection.executemany("DELETE FROM recordings WHERE path = ?", gone)
-        rows = [_row(path, found[path], entry) for path, entry in fresh.items() if entry is not None]
+        rows = [_row(path, found[path], entry) for path, entry in fresh.items() if entry is not None and _fits(entry)]
         connection.executemany("INSERT OR REPLACE INTO recordings VALUES (?, ?, ?, ?, ?, ?, ?, ?)", rows)
+
+
+def _fits(entry: Entry) -> bool:
+    """Whether neither its path nor a name in it is other than Unicode, which SQLite and JSON cannot hold: such a
+    recording is read each time."""
+    try:
+        msgspec.json.encode(entry)
+    except UnicodeEncodeError:
+        return False
+    return True
 
 
 def _row(path: str, print_of: Fingerprint, entry: Entry) -> Sequence[object]:

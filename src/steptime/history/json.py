@@ -5,16 +5,12 @@ from __future__ import annotations
 import msgspec
 
 from steptime.history.history import History
-from steptime.report.json import encodable
+from steptime.report.json import document
 
 
 def render(history: History) -> str:
     """One indented JSON document and a line feed. Halves of surrogate pairs, which no JSON can hold, are escaped."""
-    try:
-        encoded = msgspec.json.encode(history)
-    except UnicodeEncodeError:
-        encoded = msgspec.json.encode(encodable(msgspec.to_builtins(history)))
-    return msgspec.json.format(encoded, indent=2).decode() + "\n"
+    return document(history)
 
 
 def schema_text() -> str:

@@ -15,12 +15,7 @@ from steptime.report.report import SCHEMA_VERSION, Report
 def render(report: Report) -> str:
     """One indented JSON document and a line feed, without what is in the traces. Halves of surrogate pairs, which no
     JSON can hold, are escaped."""
-    report = _without_contents(report)
-    try:
-        encoded = msgspec.json.encode(report)
-    except UnicodeEncodeError:
-        encoded = msgspec.json.encode(encodable(msgspec.to_builtins(report)))
-    return msgspec.json.format(encoded, indent=2).decode() + "\n"
+    return document(_without_contents(report))
 
 
 def read(text: bytes, path: str) -> Report:
@@ -71,12 +66,21 @@ class _Version(msgspec.Struct):
     schema_version: int
 
 
-def encodable(value: Any) -> Any:
-    """The value with halves of surrogate pairs written as escapes: no JSON can hold them."""
+def document(value: Any) -> str:
+    """Any value as one indented JSON document and a line feed. Halves of surrogate pairs, which no JSON can hold, are
+    escaped."""
+    try:
+        encoded = msgspec.json.encode(value)
+    except UnicodeEncodeError:
+        encoded = msgspec.json.encode(_encodable(msgspec.to_builtins(value)))
+    return msgspec.json.format(encoded, indent=2).decode() + "\n"
+
+
+def _encodable(value: Any) -> Any:
     if isinstance(value, str):
         return value.encode("utf-8", "backslashreplace").decode()
     if isinstance(value, dict):
-        return {encodable(key): encodable(item) for key, item in value.items()}
+        return {_encodable(key): _encodable(item) for key, item in value.items()}
     if isinstance(value, list | tuple):
-        return [encodable(item) for item in value]
+        return [_encodable(item) for item in value]
     return value

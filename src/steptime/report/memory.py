@@ -19,6 +19,7 @@ from steptime.memory.leaks import Leak
 from steptime.memory.owners import LABELS
 from steptime.memory.triage import Triage
 from steptime.quantities import SourceLine, format_bytes, format_duration, format_share, format_source
+from steptime.report.json import document
 from steptime.report.printable import one_line, printable, shorten
 
 SCHEMA_VERSION = 1
@@ -255,7 +256,7 @@ def json(report: MemoryReport) -> str:
             line["owner"] = LABELS[source.owner]
         for module, use in zip(given["account"]["modules"], found.account.modules, strict=True):
             module["owner"] = LABELS[use.owner]
-    return msgspec.json.format(msgspec.json.encode(plain), indent=1).decode() + "\n"
+    return document(plain)
 
 
 def rendered(report: MemoryReport, destination: str) -> str:
