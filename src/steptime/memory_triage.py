@@ -78,7 +78,7 @@ def _of_recording(recording: Recording, source: str, capacity: int | None, max_s
             f"{source} has no samples of memory, no memory events and no snapshot: the job was too short, or ran with "
             "--no-profile.",
         )
-    following = f"steptime try {shlex.quote(source)}"
+    following = f"steptime memory {shlex.quote(source)} -o memory.md"
     return MemoryReport(source, tuple(devices), tuple(growth), tuple(keepers), following, tuple(problems))
 
 

@@ -45,6 +45,7 @@ def test_written_reports_have_them_with_the_names_of_their_owners(tmp_path: Path
     assert [each["path"] for each in plain] == ["Net_0/Linear_0", "Net_0/Linear_1"]
     assert {each["owner"] for each in plain} <= {"activations", "inputs", "temporaries", "kept across steps"}
     assert "Net_0/Linear_1" in memory.rendered(report, "memory.html")
+    assert "Modules: Net_0/Linear_0 500 B, Net_0/Linear_1 100 B" in memory.text(report).splitlines()
 
 
 def test_snapshots_that_name_no_module_have_no_table_of_them(tmp_path: Path) -> None:

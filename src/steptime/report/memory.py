@@ -27,6 +27,7 @@ COLUMNS = 100
 BAR = 24
 MOST_ROWS = 40
 MOST_LEAKS = 2
+MOST_MODULES = 3
 ROOMY, CROWDED = (7, 5, 4), (5, 4, 3)
 """Rows of owners, lines and savings: 25 lines in all, with and without leaks, growth and failures."""
 FORMATS = (".txt", ".md", ".json", ".html")
@@ -86,7 +87,10 @@ def _device(found: Triage, devices: int, room: tuple[int, int, int]) -> list[str
     if found.failure is not None:
         lines.append(f"Out of memory: {failure_text(found)}")
     lines += ["Lines that held most:"] if found.account.lines else []
-    lines += [f"  {_line(line)}" for line in _worth(found)[: room[1]]]
+    modules = found.account.modules[:MOST_MODULES]
+    lines += [f"  {_line(line)}" for line in _worth(found)[: room[1] - bool(modules)]]
+    if modules:
+        lines.append(f"Modules: {', '.join(f'{each.path} {format_bytes(each.bytes)}' for each in modules)}")
     lines += [f"Leak: {leak_text(leak)}" for leak in found.leaks[:MOST_LEAKS]]
     lines += ["Would free (they overlap):"] if found.savings else []
     lines += [f"  {format_bytes(each.frees):>8}  {each.name}" for each in found.savings[: room[2]]]
