@@ -16,6 +16,8 @@ The text says what was seen, what was expected, and what to run next.
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 
 class SteptimeError(Exception):
     """Base of all errors that are shown as one sentence. `slug` names the paragraph in docs/messages.md."""
@@ -31,6 +33,14 @@ class SteptimeError(Exception):
 
     def __str__(self) -> str:
         return f"{self.sentence} ({self.slug})"
+
+    def __reduce__(self) -> tuple[Callable[..., SteptimeError], tuple[object, ...]]:
+        """Worker processes raise it into ours."""
+        return _again, (type(self), self.slug, self.sentence, self.exit_status)
+
+
+def _again(kind: type[SteptimeError], slug: str, sentence: str, exit_status: int) -> SteptimeError:
+    return kind(slug, sentence, exit_status=exit_status)
 
 
 class UsageError(SteptimeError):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pickle
 import shutil
 from pathlib import Path
 
@@ -10,6 +11,7 @@ import pytest
 from journals import MS, JournalBuilder
 
 from steptime.diagnosis import DETAILED_RANKS, diagnose_paths
+from steptime.errors import RecordingError
 from steptime.ranks.fleet_recorded import ProcessTask, reduce_process, reduce_processes
 from steptime.recording.load import look_into
 from steptime.report.json import render
@@ -68,6 +70,12 @@ def test_what_is_said_of_few_ranks_does_not_depend_on_how_they_are_read(tmp_path
     assert mapped.ranks == whole.ranks
     assert mapped.processes[0] == whole.processes[0]
     assert mapped.environment == whole.environment
+
+
+def test_an_error_in_a_worker_is_the_same_sentence_here() -> None:
+    error = pickle.loads(pickle.dumps(RecordingError("recording-permission", "It may not be read.", exit_status=3)))
+    assert type(error) is RecordingError
+    assert (error.slug, error.sentence, error.exit_status) == ("recording-permission", "It may not be read.", 3)
 
 
 def test_a_damaged_rank_is_a_sentence_and_the_others_are_compared(fleet: Path, tmp_path: Path) -> None:
