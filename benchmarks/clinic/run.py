@@ -30,7 +30,7 @@ from benchmarks.kept import USUAL_NAME, keep, machine, read
 OURS = "steptime"
 QUICK = (
     "per_sample_fetch", "heavy_decode", "slow_collate", "own_batches", "logging_each_step", "loop_loss",
-    "checkpoint_each_step", "anomaly_detection", "casts", "two_losses",
+    "checkpoint_each_step", "anomaly_detection", "two_losses",
 )  # fmt: skip
 NOTHING = Dose(0, 0.0, 0.0, math.nan, math.nan)
 
@@ -42,7 +42,7 @@ def main() -> None:
         tools[name] = RIVALS[name].adapter(python)
     for case in (case for case in CASES if case.job in options.cases):
         kept = read(options.name).get(SECTION, {}).get(case.job, {}) if options.go_on else {}
-        missing = {name: says for name, says in tools.items() if name not in kept}
+        missing = {name: says for name, says in tools.items() if not _is_whole(kept.get(name))}
         if missing:
             found = examined(case, options.shares, missing, _doses_kept(case, kept))
             keep(options.name, SECTION, case.job, {**kept, "about": machine(), **found})
@@ -50,12 +50,12 @@ def main() -> None:
 
 def arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
-    parser.add_argument("--quick", action="store_true", help="ten cases, healthy and at 40 %%")
+    parser.add_argument("--quick", action="store_true", help="nine cases, healthy and at 40 %%")
     parser.add_argument("--cases", help="names of jobs, with commas between")
     parser.add_argument("--shares", help="of a step that the fault shall take, in percent")
     parser.add_argument("--rival", action="append", default=[], type=_rival, metavar="NAME=PYTHON",
                         help=f"a rival, and the interpreter that has it: {', '.join(RIVALS)}")  # fmt: skip
-    parser.add_argument("--continue", dest="go_on", action="store_true", help="leave out what the file has already")
+    parser.add_argument("--continue", dest="go_on", action="store_true", help="leave out what is kept and ran")
     parser.add_argument("--name", default=USUAL_NAME, help="of the machine, for the file of results")
     options = parser.parse_args()
     known = [case.job for case in CASES]
@@ -88,6 +88,11 @@ def examined(
     except JobFailed as error:
         return {name: [told(name, Row(case, NOTHING, None, str(error)))] for name in tools}
     return {name: [told(name, heard(case, dose, says)) for dose in taken] for name, says in tools.items()}
+
+
+def _is_whole(rows: list[dict[str, Any]] | None) -> bool:
+    """Taken, and without a failure that another try might mend."""
+    return bool(rows) and not any(row["failed"] for row in rows or ())
 
 
 def _doses_kept(case: Case, kept: dict[str, Any]) -> list[Dose]:

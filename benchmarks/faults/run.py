@@ -52,7 +52,9 @@ def main() -> None:
 
 def arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
-    parser.add_argument("--quick", action="store_true", help="20 kills, the usual tests without room, 20 000 inputs")
+    parser.add_argument(
+        "--quick", action="store_true", help="ten kills, the usual tests without room, at most 20 000 inputs"
+    )
     parser.add_argument("--only", default="kills,room,fuzz", help="kills, room, fuzz, with commas between")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--first", type=int, default=0, help="number of the first kill or input")
@@ -62,7 +64,7 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--target", help="only this reader")
     parser.add_argument("--name", default=USUAL_NAME, help="of the machine, for the file of results")
     options = parser.parse_args()
-    usual = (20, 20_000, 20.0) if options.quick else (200, 1_000_000, 3600.0)
+    usual = (10, 20_000, 8.0) if options.quick else (200, 1_000_000, 3600.0)
     options.kills, options.inputs, options.seconds = (
         own if own is not None else other
         for own, other in zip((options.kills, options.inputs, options.seconds), usual, strict=True)

@@ -147,6 +147,16 @@ def test_settings_see_switches_that_a_backward_saw(tmp_path: Path) -> None:
     assert settings.trainers_on_host == 2
 
 
+@pytest.mark.parametrize(("seen_by", "is_on"), [(10, True), (1, False)])
+def test_a_profiler_is_the_jobs_when_most_backwards_see_it(tmp_path: Path, seen_by: int, is_on: bool) -> None:
+    job = JournalBuilder().fact("settings", **SETTINGS)
+    for number in range(10):
+        job.forward(MS).backward(MS, Flag.PROFILER if number >= 10 - seen_by else 0).step(MS)
+    settings = case_of(job.process(tmp_path / "recording")).settings
+    assert settings is not None
+    assert settings.profiler is is_on
+
+
 def test_optimizers_by_their_own_time(tmp_path: Path) -> None:
     job = JournalBuilder()
     job.fact("optimizer", identity=1, type="Adam", parameters=3, elements=100, sparse_candidates=7)

@@ -84,7 +84,8 @@ def assemble(
 
 
 def _settings(process: Process, layout: Layout, usual: Int64, trainers: int) -> SettingsUse | None:
-    """Switches as they were when read, or as any backward of the steady steps saw them."""
+    """Switches as they were when read, or as any backward of the steady steps saw them; a profiler, as most of them
+    did: one that our own window still held is not the job's."""
     settings, steps = process.settings, layout.timeline.steps
     if settings is None:
         return None
@@ -97,7 +98,7 @@ def _settings(process: Process, layout: Layout, usual: Int64, trainers: int) -> 
         logical_cpus=settings.logical_cpus,
         detect_anomaly=settings.detect_anomaly or bool(backwards.flagged(Flag.ANOMALY).any()),
         deterministic=settings.deterministic or bool(backwards.flagged(Flag.DETERMINISTIC).any()),
-        profiler=bool(backwards.flagged(Flag.PROFILER).any()),
+        profiler=2 * int(backwards.flagged(Flag.PROFILER).sum()) > len(backwards.begin),
         omp_num_threads=settings.omp_num_threads,
         trainers_on_host=trainers,
         cudnn_benchmark=settings.cudnn_benchmark,
