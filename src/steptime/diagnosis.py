@@ -23,9 +23,7 @@ from steptime.findings.rank_uses import beside, located
 from steptime.findings.regime import regime
 from steptime.findings.trace_case import look_at_trace
 from steptime.flight.read import is_dump
-from steptime.hardware.ceilings import FILE_NAME, known
-from steptime.hardware.ceilings import load as load_machine
-from steptime.hardware.datasheet import look_up
+from steptime.hardware.ceilings import known
 from steptime.hardware.machine import Machine
 from steptime.kineto.gather import Gathered, RankFiles, gather, is_traces
 from steptime.kineto.reader import DEFAULT_MAX_SIZE
@@ -38,7 +36,7 @@ from steptime.memory.over_time import OverTime
 from steptime.ranks.compare import compare, telling
 from steptime.ranks.comparison import RankComparison, missing_ranks
 from steptime.ranks.fleet import LOCAL, Reduced, reduce_all
-from steptime.ranks.fleet_recorded import LEAST_STEPS, ReducedProcess, hosts, reduce_processes
+from steptime.ranks.fleet_recorded import LEAST_STEPS, ReducedProcess, hosts, machine_of, reduce_processes
 from steptime.ranks.recorded import summarise_process
 from steptime.ranks.summarise import summarise
 from steptime.ranks.summary import RankSummary
@@ -138,6 +136,7 @@ def _diagnose_many(
     """The report of a recording of more processes than are looked at in detail, as `_diagnose_fleet` does of traces."""
     folders = {each.facts.rank: each.folder for each in reduced if each.summary is not None}
     told = (*contents.problems, *[said for each in reduced for said in each.told][:MOST_TOLD])
+    missing = missing_ranks([each.summary.world for each in reduced if each.summary is not None])
     processes = sorted((load_process(folders[rank], contents.manifest)[0] for rank in telling(comparison)), key=place)
     recording = Recording(contents.path, contents.manifest, tuple(processes), contents.telemetry, told)
     machine, beside_it, found = machine_of(recording), hosts(reduced), []
@@ -148,7 +147,7 @@ def _diagnose_many(
     ranks = located(comparison, {each.rank: each.case for each in found if each.rank is not None})
     reports = tuple(_judge_found(each, ranks) for each in found)
     environment = replace(environment_of(recording), ranks=len(comparison.rows))
-    return compose(source, environment, reports, (*told, *comparison.notes), ranks)
+    return compose(source, environment, reports, (*told, *comparison.notes, *missing), ranks)
 
 
 def diagnose(recording: Recording, source: str) -> Report:
@@ -170,7 +169,9 @@ def diagnose(recording: Recording, source: str) -> Report:
         raise _too_few(recording, seen)
     ranks = _compared({each.rank: each.summary for each in found}, {each.rank: each.case for each in found})
     reports = tuple(_judge_found(each, ranks) for each in found)
-    return compose(source, environment_of(recording), reports, tuple(problems), ranks)
+    notes = ranks.notes if ranks is not None else ()
+    missing = missing_ranks([each.summary.world for each in found])
+    return compose(source, environment_of(recording), reports, (*problems, *notes, *missing), ranks)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -339,12 +340,6 @@ def _judge_trace(seen: _Seen, case: Case) -> ProcessReport:
     late = tuple(index >= case.step.warm_up for index in range(len(seen.walls)))
     judged = _judge(seen.name, seen.rank, case, None, seen.walls, late, seen.damage)
     return replace(judged, series=seen.series, excerpt=seen.excerpt, memory_by_owner=seen.owners, traces=seen.traces)
-
-
-def machine_of(recording: Recording) -> Machine | None:
-    """The ceilings that were measured beside the recording, else the datasheet's, else none."""
-    name = recording.processes[0].facts.device_name if recording.processes else ""
-    return load_machine(recording.path / FILE_NAME) or look_up(name)
 
 
 def _judge(

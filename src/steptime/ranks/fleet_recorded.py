@@ -18,7 +18,7 @@ from steptime.ranks.fleet import LOCAL, mapped
 from steptime.ranks.recorded import summarise_process
 from steptime.ranks.summary import RankSummary
 from steptime.recording.load import Contents, load_process
-from steptime.recording.recording import Manifest, ProcessFacts
+from steptime.recording.recording import Manifest, ProcessFacts, Recording
 from steptime.timeline.layout import lay_out_whole
 from steptime.timeline.timeline import Mode
 
@@ -95,3 +95,9 @@ def hosts(found: Iterable[ReducedProcess]) -> dict[str, int]:
     for each in found:
         counts[each.facts.host] = counts.get(each.facts.host, 0) + 1
     return counts
+
+
+def machine_of(recording: Recording) -> Machine | None:
+    """The ceilings that were measured beside the recording, else the datasheet's, else none."""
+    name = recording.processes[0].facts.device_name if recording.processes else ""
+    return load_machine(recording.path / FILE_NAME) or look_up(name)
