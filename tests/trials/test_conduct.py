@@ -93,6 +93,27 @@ def test_without_a_loader_nothing_is_exercised_and_nothing_of_the_users_is_touch
     assert not list((tmp_path / "trial" / "copies").iterdir())
 
 
+def test_what_a_job_writes_later_than_it_was_recorded_for_is_not_the_users(tmp_path: Path) -> None:
+    """Links in the copy become files of the arm's own when they are written to."""
+    writing = """
+        if step % 3 == 0:
+            torch.save(model.state_dict(), "late.pt")
+            with open("checkpoints/log.txt", "a") as log:
+                log.write(str(step))
+    """
+    script = PLAIN.replace("optimizer.step()\n", "optimizer.step()\n" + writing.strip("\n") + "\n", 1)
+    trial = bench(tmp_path, script, WORKERS)
+    job = tmp_path / "job"
+    (job / "checkpoints").mkdir()
+    mine = [job / "late.pt", job / "checkpoints" / "log.txt"]
+    for path in mine:
+        path.write_text("mine")
+    trial.conduct(0, (WORKERS,))
+    assert [path.read_text() for path in mine] == ["mine", "mine"]
+    assert {run.failure for run in trial.runs} == {""}
+    assert {run.outside for run in trial.runs} == {()}
+
+
 def test_a_job_that_dies_is_told_with_its_last_words(tmp_path: Path) -> None:
     trial = bench(tmp_path, "raise SystemExit('no data at all')", WORKERS)
     with pytest.raises(NothingMeasuredError, match="no data at all"):
