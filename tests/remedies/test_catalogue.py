@@ -304,7 +304,7 @@ def test_more_threads_are_for_idle_cpus() -> None:
     few = replace(HEALTHY, settings=replace(SETTINGS, omp_num_threads="1"), loader=None)
     assert only("RM401", few).edit == EnvironmentEdit((("OMP_NUM_THREADS", "8"),))
     assert options("RM401", replace(few, contention=contention(other=6.0, job=1.0))) == ()
-    assert options("RM401", replace(few, settings=replace(few.settings, trainers_on_host=8))) == ()
+    assert options("RM401", replace(few, settings=replace(SETTINGS, omp_num_threads="1", trainers_on_host=8))) == ()
 
 
 def test_cudnn_chooses_by_trying_where_convolutions_matter() -> None:
