@@ -125,3 +125,19 @@ def test_the_diff_applies_with_git_and_writing_refuses_a_dirty_file(tmp_path: Pa
     assert train.read_text() == patch.files[0][2]
     with pytest.raises(OutputError, match="patch-outdated"):
         write_patch(patch, tmp_path)
+    train.unlink()
+    with pytest.raises(OutputError, match="patch-outdated"):
+        write_patch(patch, tmp_path)
+
+
+def test_a_link_that_git_knows_is_not_written_through(tmp_path: Path) -> None:
+    (tmp_path / "elsewhere.py").write_text("import torch\nx = DataLoader(d)")
+    repository = tmp_path / "repository"
+    repository.mkdir()
+    (repository / "train.py").symlink_to(tmp_path / "elsewhere.py")
+    git(repository, "init", "-q")
+    git(repository, "add", "train.py")
+    git(repository, "commit", "-q", "-m", "first")
+    with pytest.raises(OutputError, match="patch-dirty"):
+        write_patch(make_patch((loader(2),), repository, None), repository)
+    assert (tmp_path / "elsewhere.py").read_text() == "import torch\nx = DataLoader(d)"

@@ -337,7 +337,7 @@ def write_output(output: str | None, text: str, folder: Path | None) -> None:
     elif Path(output).suffix == ".html":
         content = _page(folder) if folder is not None else _no_page(output)
     try:
-        Path(output).write_text(content, encoding="utf-8")
+        Path(output).write_text(content, encoding="utf-8", errors="backslashreplace")
     except OSError as error:
         raise OutputError("output-unwritable", f"{output} cannot be written ({error.strerror}).") from None
     say(f"Wrote {output}")

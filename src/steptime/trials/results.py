@@ -14,7 +14,7 @@ from typing import Any
 
 import msgspec
 
-from steptime.errors import RecordingError
+from steptime.errors import RecordingError, UsageError
 from steptime.trials.trial import Arm, Judgement, Run
 
 NAME = "results.jsonl"
@@ -81,7 +81,14 @@ class ResultsFile:
         self._append({"patch": patch})
 
     def _append(self, document: dict[str, Any]) -> None:
-        line = msgspec.json.encode(document) + b"\n"
+        try:
+            line = msgspec.json.encode(document) + b"\n"
+        except UnicodeEncodeError:
+            raise UsageError(
+                "not-unicode",
+                "The job's command, or the folder it runs in, has a name that is no UTF-8, which results cannot hold: "
+                "rename it, or run the job from another folder.",
+            ) from None
         self._path.parent.mkdir(parents=True, exist_ok=True)
         file = os.open(self._path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o644)
         try:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import subprocess
 from pathlib import Path
 
@@ -12,18 +13,27 @@ from steptime.trials.patch import Patch
 def write_patch(patch: Patch, folder: Path) -> tuple[Path, ...]:
     """Writes the patch's files in the job's folder; returns their paths. Refuses all of it when one is dirty.
 
-    Raises OutputError for a file that has changes which git does not know, or that has changed since it was read.
+    Raises OutputError for a file that has changes which git does not know, that has changed since it was read, or that
+    cannot be written.
     """
     for path, old, _ in patch.files:
         _check(folder / path, old)
-    for path, _, new in patch.files:
-        with (folder / path).open("w", encoding="utf-8", newline="") as file:
-            file.write(new)
+    try:
+        for path, _, new in patch.files:
+            with (folder / path).open("w", encoding="utf-8", newline="") as file:
+                file.write(new)
+    except OSError as error:
+        raise OutputError(
+            "output-unwritable",
+            f"{folder / path} cannot be written ({error.strerror}): git checkout brings it back, and patch.diff holds "
+            "the patch.",
+        ) from None
     return tuple(folder / path for path, _, _ in patch.files)
 
 
 def _check(path: Path, old: str) -> None:
-    with path.open(encoding="utf-8", newline="") as file:
+    now: str | None = None
+    with contextlib.suppress(OSError, UnicodeDecodeError), path.open(encoding="utf-8", newline="") as file:
         now = file.read()
     if now != old:
         raise OutputError(
@@ -39,6 +49,8 @@ def _check(path: Path, old: str) -> None:
 
 def is_dirty(path: Path) -> bool:
     """Whether git knows of changes in the file, or does not know the file: then it could not be brought back."""
+    if path.is_symlink():  # git knows where it leads, and not what is there
+        return True
     command = ["git", "-C", str(path.parent), "status", "--porcelain", "--ignored", "--", path.name]
     try:
         told = subprocess.run(command, capture_output=True, text=True, timeout=30, check=False)
