@@ -43,20 +43,30 @@ class Stretches:
 
 def nest(begin: Int64, end: Int64) -> Nest:
     """Nests intervals of one thread; begin and end in ns, in any order."""
-    order = np.lexsort((-end, begin))
+    order = _order(begin, end)
     starts, stops = begin[order], end[order]
     parent = _enclosing(starts, stops)
     return Nest(order, parent, starts, _within_parents(parent, stops))
 
 
+def _order(begin: Int64, end: Int64) -> Int64:
+    """By begin, and the longest first: only runs of equal begins are sorted by their ends."""
+    order = np.argsort(begin, kind="stable")
+    tied = np.diff(begin[order]) == 0
+    positions = np.flatnonzero(np.append(tied, False) | np.append(False, tied))
+    among = order[positions]
+    order[positions] = among[np.lexsort((-end[among], begin[among]))]
+    return order
+
+
 def stretches(made: Nest) -> Stretches:
     """The time of each interval outside its children, piece by piece."""
     lasting = np.flatnonzero(made.end > made.begin)
-    times = np.concatenate((made.begin[lasting], made.end[lasting]))
-    owners = np.concatenate((lasting, made.parent[lasting]))
-    opens = np.repeat([1, 0], len(lasting))
-    rank = np.concatenate((lasting, -lasting))
-    order = np.lexsort((rank, opens, times))
+    closing = lasting[::-1]
+    # At one time, what ends comes before what begins, and inner before outer: a stable sort keeps that.
+    times = np.concatenate((made.end[closing], made.begin[lasting]))
+    owners = np.concatenate((made.parent[closing], lasting))
+    order = np.argsort(times, kind="stable")
     times, owners = times[order], owners[order]
     begin, end, owner = times[:-1], times[1:], owners[:-1]
     kept = (end > begin) & (owner != ROOT)
@@ -117,17 +127,20 @@ def _enclosing(starts: Int64, stops: Int64) -> Int64:
     and the candidate's own candidate, once the candidate itself has.
     """
     candidate = np.arange(len(starts)) - 1
-    while True:
-        closed = np.flatnonzero((candidate != ROOT) & (stops[candidate] <= starts))
-        if not len(closed):
-            return candidate
-        candidate[closed] = candidate[candidate[closed]]
+    walking = np.flatnonzero(stops[candidate[1:]] <= starts[1:]) + 1
+    reached, begins = candidate[walking], starts[walking]
+    while len(walking):
+        reached = candidate[reached]
+        candidate[walking] = reached
+        closed = (reached != ROOT) & (stops[reached] <= begins)
+        walking, reached, begins = walking[closed], reached[closed], begins[closed]
+    return candidate
 
 
 def _within_parents(parent: Int64, stops: Int64) -> Int64:
     ends = stops.copy()
-    while True:
-        bounded = np.where(parent == ROOT, ends, np.minimum(ends, ends[parent]))
-        if np.array_equal(bounded, ends):
-            return ends
-        ends = bounded
+    inner = np.flatnonzero(parent != ROOT)
+    around = parent[inner]
+    while (lasting := ends[inner] > ends[around]).any():
+        ends[inner[lasting]] = ends[around[lasting]]
+    return ends
