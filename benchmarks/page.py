@@ -1,11 +1,12 @@
 """What a page of 50,000 events costs: to write, to open, and to move about in.
 
-    python benchmarks/page.py TRACE [--megabytes 100] [--rounds 15] [--vega FOLDER] [-o results/page.md]
+    python benchmarks/page.py TRACE [--megabytes 100] [--rounds 15] [--vega FOLDER] [--name MACHINE]
 
 TRACE, made longer (see large_trace.py), is read and diagnosed; several of its steps together, until they have 50,000
-events, take the place of the page's one step. Chromium opens that page and an empty one in turns; first paint is the
-browser's own `first-contentful-paint`. --vega names a folder with vega, vega-lite and vega-embed from npm: then a third
-page, which inlines their bundles and draws an empty chart, is opened in turns, too.
+events, take the place of the page's one step. Chromium opens that page, the one of TRACE itself, which carries it
+whole, and an empty one in turns; first paint is the browser's own `first-contentful-paint`. --vega names a folder with
+vega, vega-lite and vega-embed from npm: then a further page, which inlines their bundles and draws an empty chart, is
+opened in turns, too. --name writes the figures to results/page-MACHINE.md.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ import numpy as np
 from large_trace import repeat
 from playwright.sync_api import sync_playwright
 
-from steptime.diagnosis import diagnose_traces
+from steptime.diagnosis import diagnose_paths, diagnose_traces
 from steptime.excerpt.cut import Beside, cut
 from steptime.excerpt.strips import MOST_EVENTS
 from steptime.kineto.gather import gather
@@ -39,8 +40,10 @@ from steptime.links.link import link
 from steptime.report.page import page
 from steptime.report.report import Report
 
+RESULTS = Path(__file__).parent / "results"
 HEAD = '<!DOCTYPE html><html lang="en"><head><meta charset="utf-8"><title>empty</title></head><body><p>empty</p>'
 OURS = "page of 50,000 events"
+WHOLE = "page with its whole trace"
 EMPTY = f"{HEAD}</body></html>"
 VEGA = """<div id="chart"></div><script>{bundles}</script>
 <script>vegaEmbed("#chart", {{"mark": "point", "data": {{"values": []}}}});</script></body></html>"""
@@ -117,6 +120,10 @@ def told(values: list[float], unit: str) -> str:
     return f"{statistics.median(values):.1f} {unit} ({min(values):.1f} to {max(values):.1f})"
 
 
+def _carried(text: str) -> str:
+    return "with all of it" if 'id="trace-0"' in text else "without the trace, which has no room"
+
+
 def measure(source: Path, megabytes: int, rounds: int, vega: Path | None, folder: Path) -> list[str]:
     """All figures, as lines of Markdown."""
     large = folder / "large.pt.trace.json"
@@ -128,8 +135,10 @@ def measure(source: Path, megabytes: int, rounds: int, vega: Path | None, folder
     many = of_many_events(report, trace)
     text = page.render(many)
     excerpt = many.processes[0].excerpt
-    pages = {OURS: folder / "page.html", "empty page": folder / "empty.html"}
+    whole = page.render(diagnose_paths((str(source),), cache=False))
+    pages = {OURS: folder / "page.html", WHOLE: folder / "whole.html", "empty page": folder / "empty.html"}
     pages[OURS].write_text(text, encoding="utf-8")
+    pages[WHOLE].write_text(whole, encoding="utf-8")
     pages["empty page"].write_text(EMPTY, encoding="utf-8")
     if vega is not None:
         bundles = "\n".join((vega / name).read_text(encoding="utf-8") for name in BUNDLES)
@@ -137,7 +146,6 @@ def measure(source: Path, megabytes: int, rounds: int, vega: Path | None, folder
         pages["empty Vega page"].write_text(HEAD + VEGA.format(bundles=bundles), encoding="utf-8")
     paints, frames = first_paints(pages, rounds)
     base = {name: statistics.median(values) for name, values in paints.items()}
-    ours = base[OURS]
     lines = [
         f"Trace: {large.stat().st_size / 1e6:.0f} MB, {len(trace.events):,} events.",
         "", "| | |", "| --- | --- |",
@@ -147,8 +155,10 @@ def measure(source: Path, megabytes: int, rounds: int, vega: Path | None, folder
         f"| report beyond loading | {diagnosing + writing:.2f} s CPU (limit 3) |",
         f"| ordinary page | {len(ordinary.encode()) / 1e6:.2f} MB (limit 2.5) |",
         f"| page of {excerpt.events if excerpt else 0:,} events | {len(text.encode()) / 1e6:.2f} MB (limit 2.5) |",
+        f"| page of `{source.name}`, {_carried(whole)} | {len(whole.encode()) / 1e6:.2f} MB (limit 2.5) |",
         *(f"| first paint, {name} | {told(values, 'ms')} |" for name, values in paints.items()),
-        *(f"| ours against the {name} | {ours / value:.2f}× |" for name, value in base.items() if name != OURS),
+        *(f"| {ours} against the {name} | {base[ours] / value:.2f}× |"
+          for ours in (OURS, WHOLE) for name, value in base.items() if name not in (OURS, WHOLE)),
         f"| from a key to its frame, {excerpt.events if excerpt else 0:,} events | {told(frames, 'ms')}, 9 in 10 below "
         f"{np.percentile(frames, 90):.1f} ms |",
     ]  # fmt: skip
@@ -162,7 +172,7 @@ def main() -> None:
     parser.add_argument("--megabytes", type=int, default=100)
     parser.add_argument("--rounds", type=int, default=15)
     parser.add_argument("--vega", type=Path, metavar="FOLDER", help="node_modules with vega, vega-lite, vega-embed")
-    parser.add_argument("-o", "--output", type=Path)
+    parser.add_argument("--name", metavar="MACHINE", help="of the results that are kept")
     options = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
         lines = measure(options.trace, options.megabytes, options.rounds, options.vega, Path(folder))
@@ -171,8 +181,8 @@ def main() -> None:
     made = f"{versions}; made by `python benchmarks/page.py` from `{options.trace.name}`. Medians, lowest and highest."
     text = "\n".join([made, "", *lines, "", LIMIT, ""])
     print(text)
-    if options.output is not None:
-        options.output.write_text(f"# The page\n\n{text}", encoding="utf-8")
+    if options.name is not None:
+        (RESULTS / f"page-{options.name}.md").write_text(f"# The page\n\n{text}", encoding="utf-8")
 
 
 if __name__ == "__main__":

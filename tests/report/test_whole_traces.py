@@ -118,8 +118,8 @@ def test_a_trace_without_room_is_named_by_its_place(report: Report, open_page: A
     sheet = open_page(with_traces(report, (small, large, other)))
     told = sheet.page.locator("#traces li")
     assert told.locator("button[data-open]").count() == 2, "the first and the last"
-    assert large.path in told.nth(1).inner_text()
-    assert "It has no room in this page; it was written on box." in told.nth(1).inner_text()
+    assert large.path in told.nth(1).text_content()
+    assert "It has no room in this page; it was written on box." in told.nth(1).text_content()
 
 
 def test_json_names_traces_and_holds_none(report: Report) -> None:
@@ -150,4 +150,4 @@ def test_a_trace_with_allocations_tells_memory_by_owner(tmp_path: Path, open_pag
     assert max(map(sum, zip(*found.bytes, strict=True))) == 1 << 20, "tensors, and what the allocator holds free"
     sheet = open_page(report)
     assert sheet.page.locator("#owners polygon").count() == len(found.owners) == 2
-    assert "4 KiB" in sheet.page.locator("#owners .legend").inner_text()
+    assert "4 KiB" in sheet.page.locator("#owners .legend").text_content()

@@ -1,0 +1,201 @@
+"""Stored reports of every kind in a real Chromium: no error, no request, the JSON's numbers on the screen, all of it by
+mouse and by keys. What they are, and how they were made, is told in tests/gold/README.md."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+from report_variants import HOSTILE
+
+from steptime.comparison import json as comparison_json
+from steptime.comparison import page as comparison_page
+from steptime.comparison.comparison import Comparison
+from steptime.quantities import format_bytes, format_duration
+from steptime.report import json
+from steptime.report.page import page
+from steptime.report.report import Report
+
+GOLD = Path(__file__).resolve().parent.parent / "gold"
+KINDS = ("run", "trace", "steps-of-a-device", "ranks", "trials", "memory", "overflow", "hostile")
+"""Of reports; a comparison is there, too."""
+every_kind = pytest.mark.parametrize("kind", KINDS)
+LEAST_SHARE = 0.001
+"""Of a step: smaller accounts are summed up on the page."""
+
+
+def stored(kind: str) -> Report:
+    path = GOLD / f"{kind}.json"
+    return json.read(path.read_bytes(), str(path))
+
+
+def in_view(sheet: Any) -> list[int]:
+    """What the timeline shows: begin and end, ns, once it has drawn."""
+    sheet.page.evaluate("() => new Promise((done) => requestAnimationFrame(() => setTimeout(done, 0)))")
+    seen = "(canvas) => [Number(canvas.dataset.begin), Number(canvas.dataset.end)]"
+    found: list[int] = sheet.page.locator("#lanes-canvas").evaluate(seen)
+    return found
+
+
+def rows(sheet: Any, table: str) -> int:
+    found: int = sheet.page.locator(f"#{table} tbody tr").count()
+    return found
+
+
+def test_every_stored_report_is_opened() -> None:
+    assert {path.stem for path in GOLD.glob("*.json")} == {*KINDS, "comparison"}
+
+
+@every_kind
+def test_the_first_screen_says_what_the_json_says(kind: str, open_page: Any) -> None:
+    report = stored(kind)
+    process = report.processes[0]
+    step = process.case.step.duration.value
+    sheet = open_page(report)
+    assert sheet.page.locator("h1").inner_text() == process.verdict.sentence
+    assert format_duration(step) in sheet.page.locator("#waterfall .measured").inner_text()
+    told = [
+        row.split("\n") for row in sheet.page.locator("#waterfall .row:not(.measured):not(.axis)").all_inner_texts()
+    ]
+    for use in process.case.accounts:
+        if use.duration.value >= LEAST_SHARE * step:
+            cells = next(cells for cells in told if cells[0].strip() == use.name)
+            assert format_duration(use.duration.value) in " ".join(cells)
+    findings = sheet.page.locator("article.finding")
+    assert findings.count() == len(process.findings)
+    for place, finding in enumerate(process.findings):
+        words = findings.nth(place).text_content()
+        assert finding.code in words
+        assert finding.at_stake is None or format_duration(finding.at_stake.value) in words
+    assert sheet.page.locator(".next code").first.inner_text() == report.next_command
+
+
+@every_kind
+def test_tables_have_the_jsons_rows(kind: str, open_page: Any) -> None:
+    process = stored(kind).processes[0]
+    sheet = open_page(stored(kind))
+    tables = {"kernels": process.case.kernels, "operators": process.case.operators, "gaps": process.case.gaps,
+              "lines": process.case.lines}  # fmt: skip
+    for table, uses in tables.items():
+        assert rows(sheet, table) == len(uses), table
+
+
+@every_kind
+def test_folds_open_by_mouse_and_by_keys(kind: str, open_page: Any) -> None:
+    sheet = open_page(stored(kind))
+    folds = sheet.page.locator("details")
+    for number in range(folds.count()):
+        summary = folds.nth(number).locator("summary")
+        summary.click()
+        assert folds.nth(number).locator(".inside").is_visible()
+        summary.focus()
+        sheet.page.keyboard.press("Enter")
+        assert folds.nth(number).locator(".inside").is_hidden()
+        sheet.page.keyboard.press("Space")
+        assert folds.nth(number).locator(".inside").is_visible()
+
+
+@every_kind
+def test_the_timeline_zooms_by_mouse_and_by_keys(kind: str, open_page: Any) -> None:
+    excerpt = stored(kind).processes[0].excerpt
+    sheet = open_page(stored(kind))
+    assert (sheet.page.locator("#lanes-canvas").count() == 1) == (excerpt is not None and excerpt.events > 0)
+    if excerpt is None or not excerpt.events:
+        return
+    sheet.page.locator("#lanes-canvas").scroll_into_view_if_needed()
+    sheet.page.wait_for_selector("#lanes-canvas[data-begin]")
+    whole = in_view(sheet)
+    assert whole[1] - whole[0] >= excerpt.end - excerpt.begin
+    box = sheet.page.locator("#lanes-canvas").bounding_box()
+    sheet.page.mouse.move(box["x"] + 0.5 * box["width"], box["y"] + 60)
+    sheet.page.keyboard.down("Control")
+    sheet.page.mouse.wheel(0, -300)
+    sheet.page.keyboard.up("Control")
+    sheet.page.wait_for_function(f"Number(document.getElementById('lanes-canvas').dataset.begin) > {whole[0]}")
+    by_mouse = in_view(sheet)
+    assert whole[0] < by_mouse[0] < by_mouse[1] < whole[1]
+    sheet.page.locator("#lanes-canvas").focus()
+    sheet.page.keyboard.press("Home")
+    assert in_view(sheet) == whole
+    sheet.page.keyboard.press("+")
+    by_keys = in_view(sheet)
+    assert by_keys[1] - by_keys[0] == pytest.approx((whole[1] - whole[0]) / 2, rel=0.01)
+
+
+@every_kind
+def test_a_step_tells_its_duration(kind: str, open_page: Any) -> None:
+    process = stored(kind).processes[0]
+    sheet = open_page(stored(kind))
+    sheet.page.locator("#series").focus()
+    sheet.page.keyboard.press("End")
+    last = len(process.step_ns) - 1
+    words = re.match(r"Step (\d+): ([\d.]+) (\w+)", sheet.page.locator("#chosen").inner_text())
+    assert words is not None
+    told = float(words[2]) * {"ns": 1, "µs": 1e3, "ms": 1e6, "s": 1e9}[words[3]]
+    assert (int(words[1]), told) == (last, pytest.approx(process.step_ns[last], rel=1e-3)), "four digits"
+
+
+@every_kind
+@pytest.mark.parametrize("width", [400, 1440])
+def test_nothing_is_wider_than_the_window(kind: str, width: int, open_page: Any) -> None:
+    sheet = open_page(stored(kind), width)
+    sheet.page.evaluate("document.querySelectorAll('.part').forEach((part) => part.scrollIntoView())")
+    assert sheet.page.evaluate("document.documentElement.scrollWidth") == width
+
+
+@every_kind
+def test_a_page_of_it_is_small(kind: str) -> None:
+    assert len(page.render(stored(kind)).encode()) <= page.LARGEST
+
+
+def test_trials_are_told_with_their_intervals(open_page: Any) -> None:
+    report = stored("trials")
+    assert report.trials is not None
+    sheet = open_page(report)
+    words = sheet.page.locator("#trials .forest").text_content()
+    for arm in report.trials.arms:
+        if arm.speed is not None:
+            assert f"{arm.speed.value:.2f}× ({arm.speed.low:.2f}–{arm.speed.high:.2f})" in words
+    assert sheet.page.locator("#trials [class^=curve][points]").count() >= 1
+
+
+def test_memory_is_told_by_owner(open_page: Any) -> None:
+    found = stored("memory").processes[0].memory_by_owner
+    assert found is not None
+    sheet = open_page(stored("memory"))
+    legend = sheet.page.locator("#owners .legend").text_content()
+    for name, sizes in zip(found.owners, found.bytes, strict=True):
+        assert f"{name} {format_bytes(sizes[found.peak])}" in " ".join(legend.split())
+    assert sheet.page.locator("#memory .peak-line").count() == 1
+
+
+def test_ranks_stand_beside_one_another(open_page: Any) -> None:
+    report = stored("ranks")
+    assert report.ranks is not None
+    sheet = open_page(report)
+    assert sheet.page.locator("#ranks .heat").first.locator("tbody tr").count() == len(report.processes)
+
+
+def test_strangers_strings_are_text(open_page: Any) -> None:
+    sheet = open_page(stored("hostile"))
+    assert sheet.page.locator("h1").inner_text() == HOSTILE[0]
+    assert sheet.page.locator("img").count() == 0
+    assert not sheet.page.title().startswith("taken")
+    assert HOSTILE[1] in sheet.page.locator("#kernels").text_content()
+
+
+def test_a_comparison_says_what_its_json_says(open_text: Any) -> None:
+    text = (GOLD / "comparison.json").read_bytes()
+    comparison = msgspec.json.decode(text, type=Comparison)
+    assert msgspec.json.decode(comparison_json.render(comparison)) == msgspec.json.decode(text)
+    sheet = open_text(comparison_page.render(comparison))
+    assert sheet.page.locator("h1").inner_text() == comparison.sentence
+    before, after = comparison.step.before, comparison.step.after
+    assert before is not None
+    assert after is not None
+    assert format_duration(before.value) in sheet.page.locator("#changes .row").first.inner_text()
+    assert format_duration(after.value) in sheet.page.locator("#changes .floor").inner_text()
+    assert rows(sheet, "differences") == 1 + len(comparison.parts) + (comparison.memory is not None)
