@@ -6,6 +6,7 @@ import json
 import os
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -41,6 +42,39 @@ def test_the_first_to_come_leads_and_waits_for_the_others(tmp_path: Path) -> Non
     assert wait_for_others(folder, 0.0) == ()
 
 
+@pytest.mark.parametrize(
+    ("manifest", "joins"),
+    [
+        ({}, True),
+        ({"ended_epoch_ns": None}, True),
+        ({"ended_epoch_ns": time.time_ns()}, True),
+        ({"ended_epoch_ns": time.time_ns() - 3600 * 10**9}, False),
+        ([], True),
+    ],
+)
+def test_nobody_joins_a_job_that_ended_long_ago(tmp_path: Path, manifest: object, joins: bool) -> None:
+    """Another job's steps would be taken for its."""
+    folder, leads = join(tmp_path / "r")
+    assert leads
+    (folder / "manifest.json").write_text(json.dumps(manifest))
+    if joins:
+        assert join(tmp_path / "r") == (folder, False)
+        return
+    with pytest.raises(OutputError, match="recording-exists"):
+        join(tmp_path / "r")
+    assert not list(folder.glob("joined-*"))
+
+
+def test_a_job_that_was_requeued_records_anew(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name, value in (("PROCID", "0"), ("NTASKS", "8"), ("JOB_ID", "77"), ("STEP_ID", "0")):
+        monkeypatch.setenv(f"SLURM_{name}", value)
+    names = []
+    for count in ("", "0", "1", "2"):
+        monkeypatch.setenv("SLURM_RESTART_COUNT", count)
+        names.append(tasks_of_launcher()[1])
+    assert names == ["77.0", "77.0", "77.0-1", "77.0-2"]
+
+
 def test_a_folder_that_cannot_be_written_is_refused_before_the_job(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(OutputError, match="cannot be written"):
@@ -48,7 +82,7 @@ def test_a_folder_that_cannot_be_written_is_refused_before_the_job(tmp_path: Pat
 
 
 def test_tasks_are_counted_where_a_launcher_has_started_several(monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in ("SLURM_PROCID", "SLURM_NTASKS", "SLURM_JOB_ID", "SLURM_STEP_ID"):
+    for name in ("SLURM_PROCID", "SLURM_NTASKS", "SLURM_JOB_ID", "SLURM_STEP_ID", "SLURM_RESTART_COUNT"):
         monkeypatch.delenv(name, raising=False)
     assert tasks_of_launcher() == (1, "")
     monkeypatch.setenv("SLURM_PROCID", "3")

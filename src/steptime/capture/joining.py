@@ -8,11 +8,13 @@ same folder and leave a mark there until they have ended, which the leader waits
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import time
 from pathlib import Path
 
 from steptime.errors import OutputError
+from steptime.recording.manifest import NAME as MANIFEST
 
 LEADER, JOINED = "leader", "joined-"
 PATIENCE = 60.0
@@ -25,7 +27,9 @@ def tasks_of_launcher() -> tuple[int, str]:
     elsewhere."""
     tasks = os.environ.get("SLURM_NTASKS", "")
     if os.environ.get("SLURM_PROCID", "").isdigit() and tasks.isdigit() and int(tasks) > 1:
-        return int(tasks), f"{os.environ.get('SLURM_JOB_ID', '')}.{os.environ.get('SLURM_STEP_ID', '0')}"
+        step = f"{os.environ.get('SLURM_JOB_ID', '')}.{os.environ.get('SLURM_STEP_ID', '0')}"
+        again = os.environ.get("SLURM_RESTART_COUNT", "")  # a job that was requeued keeps its number
+        return int(tasks), f"{step}-{again}" if again.isdigit() and int(again) else step
     return 1, ""
 
 
@@ -37,6 +41,11 @@ def join(path: Path) -> tuple[Path, bool]:
         try:
             os.close(os.open(folder / LEADER, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o644))
         except FileExistsError:
+            if _ended_long_ago(folder):
+                raise OutputError(
+                    "recording-exists",
+                    f"{path} holds the recording of a job that has ended: name another folder for this one.",
+                ) from None
             mark_of(folder).touch()
             return folder, False
     except OSError as error:
@@ -46,6 +55,16 @@ def join(path: Path) -> tuple[Path, bool]:
             "--recording. The job was not started.",
         ) from None
     return folder, True
+
+
+def _ended_long_ago(folder: Path) -> bool:
+    """Whether a recording is of an earlier job: none of the others of one comes so late."""
+    manifest = folder / MANIFEST
+    try:
+        ended = json.loads(manifest.read_bytes() if manifest.is_file() else b"{}").get("ended_epoch_ns")
+        return isinstance(ended, int) and time.time_ns() - ended > PATIENCE * 1e9
+    except (OSError, ValueError, AttributeError, RecursionError):
+        return False
 
 
 def mark_of(folder: Path) -> Path:

@@ -111,12 +111,13 @@ def command(
         folder = Path("runs") / f"{job_name(job or ('job',))}-{number}"  # one name on all nodes
     else:
         folder = default_recording(job or ("job",))
-    if force and recording is not None and url is None:
+    shared = join or tasks > 1
+    if force and recording is not None and url is None and not shared:  # others may have begun to record there
         resolve(job)  # a command that cannot be started costs no recording
         _remove_recording(folder)
     options = ProbeOptions(not no_profile, steps, max_profile_seconds or 0, trace_ranks=trace_ranks)
     announcer = None if quiet or no_progress else Announcer(say)
-    outcome = launch(job, folder, options, _meanwhile(announcer), shared=join or tasks > 1)
+    outcome = launch(job, folder, options, _meanwhile(announcer), shared=shared)
     status = shield(lambda: _account(outcome, folder, wishes)) if outcome.leads else 0
     if url is not None and outcome.leads:
         status = shield(lambda: _copy(outcome, url)) or status
