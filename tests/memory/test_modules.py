@@ -11,6 +11,7 @@ from steptime.memory.owners import Owner
 from steptime.memory.triage import Triage
 from steptime.report import memory
 from steptime.report.memory import MemoryReport
+from steptime.report.output import renderer_for
 
 
 def called(*modules: str) -> list[dict[str, object]]:
@@ -44,7 +45,7 @@ def test_written_reports_have_them_with_the_names_of_their_owners(tmp_path: Path
     plain = json.loads(memory.json(report))["devices"][0]["account"]["modules"]
     assert [each["path"] for each in plain] == ["Net_0/Linear_0", "Net_0/Linear_1"]
     assert {each["owner"] for each in plain} <= {"activations", "inputs", "temporaries", "kept across steps"}
-    assert "Net_0/Linear_1" in memory.rendered(report, "memory.html")
+    assert "Net_0/Linear_1" in str(renderer_for("memory.html", memory.RENDERERS).render(report))
     assert "Modules: Net_0/Linear_0 500 B, Net_0/Linear_1 100 B" in memory.text(report).splitlines()
 
 

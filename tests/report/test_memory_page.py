@@ -47,5 +47,5 @@ def test_strangers_lines_stay_text(snapshot: MemoryReport, open_text: Any) -> No
 
 
 def test_every_format_of_a_memory_report_has_its_renderer(snapshot: MemoryReport) -> None:
-    for extension in memory.FORMATS:
-        assert memory.rendered(snapshot, f"x{extension}")
+    for renderer in memory.RENDERERS:
+        assert renderer.render(snapshot)

@@ -15,12 +15,13 @@ from steptime.capture.launch import exit_as, launch
 from steptime.capture.outcome import NumericsOptions, Outcome, ProbeOptions
 from steptime.cli.aftermath import nothing_measured
 from steptime.cli.border import say, tell
-from steptime.errors import OutputError, SteptimeError
+from steptime.errors import SteptimeError
 from steptime.numerics.numerics import NonFinite, ProcessNumerics, Trigger
 from steptime.numerics.read import read_numerics
 from steptime.numerics.trace_back import first_sign, trace_back
 from steptime.report.json import document
 from steptime.report.nan_text import render
+from steptime.report.output import STANDARD_OUTPUT, Renderer, check, write_as
 from steptime.trials.plan import ours_in
 from steptime.trials.working_copy import find_outputs, make_copy, offline_environment
 
@@ -28,7 +29,7 @@ FOUND = 1
 """Exit status where something was not finite."""
 LONGEST, SLOWER = 900.0, 3.0
 """An instrumented run may take so many seconds, and so many times what the watched one took, before it is ended."""
-EXTENSIONS = (".txt", ".json")
+RENDERERS: tuple[Renderer[NonFinite], ...] = (Renderer(".txt", render), Renderer(".json", document))
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,7 +61,8 @@ class Hunt:
     """One call of the command. Raises what `launch` raises, before anything is started."""
 
     def __init__(self, job: tuple[str, ...], recording: Path | None, wishes: Wishes) -> None:
-        _check_output(wishes)
+        if wishes.output is not None:
+            check(wishes.output, force=wishes.force, renderers=RENDERERS)
         resolve(job)
         self._job, self._wishes = job, wishes
         self._folder = recording or default_recording((f"{job_name(job)}-nan",))
@@ -173,9 +175,9 @@ class Hunt:
         if wishes.as_json:
             tell(document(account))
         else:
-            tell(render(account), error=True)
-        if wishes.output is not None:
-            _write(wishes.output, account)
+            tell(render(account), error=wishes.output != STANDARD_OUTPUT)
+        if wishes.output is not None and wishes.output != STANDARD_OUTPUT:
+            write_as(RENDERERS, account, wishes.output, force=wishes.force)
             say(f"Wrote {wishes.output}")
 
 
@@ -190,24 +192,3 @@ def _inside(command: tuple[str, ...], directory: Path, place: Path) -> tuple[str
 
 def _as_the_job(outcome: Outcome) -> NoReturn:
     exit_as(outcome)
-
-
-def _check_output(wishes: Wishes) -> None:
-    """Refuses before the work what could not be written after it. Raises OutputError."""
-    if wishes.output is None:
-        return
-    path = Path(wishes.output)
-    if path.suffix not in EXTENSIONS:
-        raise OutputError("output-format", f"{path} must end in .txt or .json.")
-    if path.exists() and not wishes.force:
-        raise OutputError("output-exists", f"{path} exists and is not overwritten; add --force or name another.")
-    if not path.absolute().parent.is_dir():
-        raise OutputError("output-unwritable", f"{path} cannot be written: there is no such folder.")
-
-
-def _write(output: str, account: NonFinite) -> None:
-    text = document(account) if output.endswith(".json") else render(account)
-    try:
-        Path(output).write_text(text, encoding="utf-8", errors="backslashreplace")
-    except OSError as error:
-        raise OutputError("output-unwritable", f"{output} cannot be written ({error.strerror}).") from None

@@ -7,9 +7,8 @@ from pathlib import Path
 import click
 
 from steptime.cli.border import say, tell
-from steptime.cli.options import trace_options
+from steptime.cli.options import STANDARD_OUTPUT, trace_options
 from steptime.cli.size import size
-from steptime.errors import OutputError
 
 
 def _capacity(context: click.Context, option: click.Parameter, value: str | None) -> int | None:
@@ -48,30 +47,17 @@ def command(
     steptime memory snapshot.pickle --capacity 24GiB -o memory.md
     steptime memory runs/train-20260801-101500
     """
-    for output in outputs:
-        _check(output, force=force)
-    from steptime.memory_triage import triage_path
     from steptime.report import memory
+    from steptime.report.output import check, write_as
+
+    for output in outputs:
+        check(output, force=force, renderers=memory.RENDERERS)
+    from steptime.memory_triage import triage_path
 
     report = triage_path(Path(path), capacity=capacity, max_size=max_size, cache=cache)
     tell(memory.json(report) if as_json else memory.text(report))
     for output in outputs:
-        try:
-            Path(output).write_text(memory.rendered(report, output), encoding="utf-8", errors="backslashreplace")
-        except OSError as error:
-            raise OutputError(
-                "output-unwritable", f"{output} cannot be written ({error.strerror}); name another place with -o."
-            ) from error
-        say(f"Wrote {output}")
+        if output != STANDARD_OUTPUT:
+            write_as(memory.RENDERERS, report, output, force=force)
+            say(f"Wrote {output}")
     return 0
-
-
-def _check(output: str, *, force: bool) -> None:
-    """Refuses before the work what could not be written after it. Raises OutputError."""
-    if Path(output).suffix.lower() not in (".txt", ".md", ".json", ".html"):
-        raise OutputError(
-            "output-format",
-            f"No format of a memory report belongs to {output!r}; its name must end in .txt, .md, .json or .html.",
-        )
-    if Path(output).exists() and not force:
-        raise OutputError("output-exists", f"{output} exists and is not overwritten; add --force or name another.")

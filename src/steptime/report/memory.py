@@ -7,12 +7,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import msgspec
 
-from steptime.errors import OutputError
 from steptime.memory.account import Line
 from steptime.memory.growth import Growth
 from steptime.memory.leaks import Leak
@@ -20,6 +18,7 @@ from steptime.memory.owners import LABELS
 from steptime.memory.triage import Triage
 from steptime.quantities import SourceLine, format_bytes, format_duration, format_share, format_source
 from steptime.report.json import document
+from steptime.report.output import Renderer
 from steptime.report.printable import one_line, printable, shorten
 
 SCHEMA_VERSION = 1
@@ -30,7 +29,6 @@ MOST_LEAKS = 2
 MOST_MODULES = 3
 ROOMY, CROWDED = (7, 5, 4), (5, 4, 3)
 """Rows of owners, lines and savings: 25 lines in all, with and without leaks, growth and failures."""
-FORMATS = (".txt", ".md", ".json", ".html")
 
 
 @dataclass(frozen=True, slots=True)
@@ -263,22 +261,17 @@ def json(report: MemoryReport) -> str:
     return document(plain)
 
 
-def rendered(report: MemoryReport, destination: str) -> str:
-    """In the format of a file's name. Raises OutputError for another extension."""
-    extension = Path(destination).suffix.lower()
-    renderer = {".txt": text, ".md": markdown, ".json": json, ".html": _page}.get(extension)
-    if renderer is None:
-        raise OutputError(
-            "output-format",
-            f"No format of a memory report belongs to {destination!r}: its name must end in {', '.join(FORMATS)}.",
-        )
-    return renderer(report)
-
-
 def _page(report: MemoryReport) -> str:
     from steptime.report.page import memory_page  # templates take a while to import
 
     return memory_page.render(report)
 
 
-__all__ = ["MemoryReport", "fitting", "json", "markdown", "rendered", "text"]
+RENDERERS: tuple[Renderer[MemoryReport], ...] = (
+    Renderer(".txt", text),
+    Renderer(".md", markdown),
+    Renderer(".json", json),
+    Renderer(".html", _page),
+)
+
+__all__ = ["RENDERERS", "MemoryReport", "fitting", "json", "markdown", "text"]
