@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from benchmarks.clinic.cases import Case
 from benchmarks.clinic.diagnosed import Said
 from benchmarks.clinic.truth import Dose
+from steptime.estimates import BETWEEN_RUNS
 
 SEVERE = 0.10
 """Share of a step from which on a fault must be found; below, silence is an answer as good."""
@@ -81,14 +82,16 @@ class Count:
 class Scores:
     """first, among_three: the right cause was. line: on the right line, where it was first and has one. false_alarms:
     something was charged to a healthy step. covered: the interval of the right finding met the planted share, which
-    has its own. abstained: the verdict was withheld, of all faulty rows. found_first, found_among_three: the right
-    cause was, abstentions among them. errors: share said minus share planted, where the right cause was first."""
+    has its own. covered_by_another_run: the same, with what two runs of one job differ by. abstained: the verdict was
+    withheld, of all faulty rows. found_first, found_among_three: the right cause was, abstentions among them. errors:
+    share said minus share planted, where the right cause was first."""
 
     first: Count
     among_three: Count
     line: Count
     false_alarms: Count
     covered: Count
+    covered_by_another_run: Count
     abstained: Count
     found_first: Count
     found_among_three: Count
@@ -108,6 +111,7 @@ def score(rows: Sequence[Row]) -> Scores:
         line=count([row for row in first if row.case.line], _line_is_right),
         false_alarms=count([row for row in heard if row.is_healthy], _is_false_alarm),
         covered=count(named, _is_covered),
+        covered_by_another_run=count(named, lambda row: _is_covered(row, BETWEEN_RUNS)),
         abstained=count(faulty, lambda row: row.is_abstention),
         found_first=count(faulty, lambda row: row.place == 0),
         found_among_three=count(faulty, lambda row: 0 <= row.place < FIRST),
@@ -161,9 +165,9 @@ def _share_said(row: Row) -> tuple[float, float, float]:
     return row.said.shares[row.place] if row.said is not None else (0.0, 0.0, 0.0)
 
 
-def _is_covered(row: Row) -> bool:
+def _is_covered(row: Row, slack: float = 0.0) -> bool:
     _, low, high = _share_said(row)
-    return low <= row.dose.high and high >= row.dose.low
+    return low - slack <= row.dose.high and high + slack >= row.dose.low
 
 
 __all__ = ["FIRST", "SEVERE", "Count", "Row", "Scores", "count", "precision_and_recall", "regimes", "score"]

@@ -10,6 +10,7 @@ from typing import Any
 from benchmarks.clinic.rivals import RIVALS
 from benchmarks.clinic.rows import rows_of
 from benchmarks.clinic.score import SEVERE, Count, Row, Scores, precision_and_recall, regimes, score
+from steptime.estimates import BETWEEN_RUNS
 
 SECTION = "clinic"
 COMMAND = "python -m benchmarks.clinic.run"
@@ -104,6 +105,7 @@ def _scored(scores: Scores) -> list[str]:
         ("line right, where the cause was first", scores.line, "≥ 90 %"),
         ("false alarms on healthy jobs", scores.false_alarms, "≤ 5 %"),
         ("planted share in the interval", scores.covered, "90 to 99 %"),
+        (f"the same, with {BETWEEN_RUNS:.0%} of a step between runs", scores.covered_by_another_run, ""),
         ("verdict withheld, though a fault was there", scores.abstained, ""),
         ("right cause first, withheld verdicts among them", scores.found_first, ""),
     )

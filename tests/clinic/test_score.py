@@ -72,6 +72,12 @@ def test_the_planted_share_is_covered_by_the_interval_of_the_right_finding_alone
     assert found.errors == pytest.approx((0.0, -0.2))
 
 
+def test_another_run_may_differ_by_a_little_more_than_the_interval() -> None:
+    near, far = naming("input-wait", share=(0.34, 0.33, 0.36)), naming("input-wait", share=(0.3, 0.29, 0.31))
+    found = score([Row(DECODING, SEVERE, near), Row(DECODING, SEVERE, far)])
+    assert (found.covered, found.covered_by_another_run) == (Count(0, 2), Count(1, 2))
+
+
 def test_precision_and_recall_of_a_cause() -> None:
     rows = [
         Row(DECODING, SEVERE, naming("input-wait")),
