@@ -271,3 +271,15 @@ def test_outside_of_a_repository_a_recording_knows_none(tmp_path: Path, monkeypa
     launch(["true"], tmp_path / "recording", ProbeOptions())
     manifest = json.loads((tmp_path / "recording" / "manifest.json").read_text())
     assert (manifest["commit"], manifest["dirty"]) == ("", None)
+
+
+@pytest.mark.usefixtures("in_time")
+@pytest.mark.parametrize("name", ["HEAD", "packed-refs"])
+def test_a_pipe_among_gits_files_holds_no_job_up(tmp_path: Path, name: str) -> None:
+    (tmp_path / ".git").mkdir()
+    (tmp_path / ".git" / "HEAD").write_text("ref: refs/heads/main")
+    (tmp_path / ".git" / name).unlink(missing_ok=True)
+    os.mkfifo(tmp_path / ".git" / name)
+    repository = find(tmp_path)
+    assert repository is not None
+    assert commit_of(repository) == ""

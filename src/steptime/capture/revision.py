@@ -209,5 +209,7 @@ def _is_committed(data: bytes, position: int) -> bool:
 
 
 def _text(path: Path) -> str:
+    if path.is_fifo():  # it would hold the job up, which waits for the commit
+        raise OSError(f"{path} is a pipe")
     with path.open("rb") as file:
         return file.read(1 << 20).decode("utf-8", "replace")
