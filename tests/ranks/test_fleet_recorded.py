@@ -62,6 +62,13 @@ def test_worker_processes_give_the_same_report_as_none(fleet: Path) -> None:
     assert render(diagnose_paths((str(fleet),), workers=2)) == render(diagnose_paths((str(fleet),), workers=1))
 
 
+@pytest.mark.slow
+def test_a_real_ray_gives_the_same_report_as_the_local_engine(fleet: Path) -> None:
+    pytest.importorskip("ray")
+    alone = diagnose_paths((str(fleet),), engine="local", workers=1)
+    assert render(diagnose_paths((str(fleet),), engine="ray", workers=2)) == render(alone)
+
+
 def test_what_is_said_of_few_ranks_does_not_depend_on_how_they_are_read(tmp_path: Path) -> None:
     for rank in range(4):
         process_folder(tmp_path, str(100 + rank), rank, late=rank == 2)
