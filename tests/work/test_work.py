@@ -7,10 +7,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from steptime.findings.kernel_kinds import elements, shapes_of
 from steptime.hardware.machine import Machine, Rate
 from steptime.intervals import contains, union
 from steptime.kineto.reader import read
 from steptime.kineto.table import Category
+from steptime.ledger.collectives import tensor_bytes
 from steptime.ledger.operators import total
 from steptime.ledger.trace_steps import reach, steps_of
 from steptime.links.frames import is_user_file
@@ -88,6 +90,24 @@ def test_work_of_a_call_follows_its_shapes(
 def test_arguments_that_do_not_fit_a_model_give_none(shapes: str) -> None:
     assert work_of("aten::mm", shapes, '["float", "float"]', "") is None
     assert work_of("my::operator", shapes, "", "") is None
+
+
+@pytest.mark.parametrize(
+    "shapes",
+    [
+        f"[[{'9' * 30},{'9' * 30}],[3,3]]",
+        f"[[{'9' * 5000},2],[2,3]]",
+        "[[2.5,3],[3,4]]",
+        "[[-2,3],[3,4]]",
+        "[[[2],3],[3,4]]",
+        "[" * 100_000 + "]" * 100_000,
+    ],
+)
+@pytest.mark.parametrize("types", ['["float", "float"]', '[[1, "x"], 3]', "5", "[" * 100_000 + "]" * 100_000])
+def test_what_no_tensor_can_have_is_not_known(shapes: str, types: str) -> None:
+    assert work_of("aten::mm", shapes, types, "") is None
+    assert tensor_bytes(shapes, types) is None
+    assert all(0 <= elements(shape) <= 1 << 50 for shape in shapes_of(shapes))
 
 
 def test_on_an_accelerator_time_is_that_of_the_kernels(shared_data: Path) -> None:

@@ -40,6 +40,8 @@ COPIES = frozenset({"copy", "_to_copy", "to", "clone", "contiguous"})
 need them."""
 REACHABLE = 0.8
 """Of a ceiling: what a good kernel reaches of it (a large matrix product of a vendor's library, 75 to 85 %)."""
+MOST_DIGITS, MOST_ELEMENTS = 12, 1 << 50
+"""Of a side, and of a tensor: a petabyte."""
 _ROW = re.compile(r"\[([\d,\s]*)\]")
 
 
@@ -55,13 +57,18 @@ def is_matrix_product(use: KernelUse) -> bool:
 
 
 def shapes_of(text: str) -> tuple[tuple[int, ...], ...]:
-    """The shapes in the raw text of a trace's "Input Dims", scalars as (); nested lists are read as their rows."""
-    return tuple(tuple(int(part) for part in row.split(",") if part.strip()) for row in _ROW.findall(text))
+    """The shapes in the raw text of a trace's "Input Dims", scalars as (); nested lists are read as their rows. Sides
+    that no tensor has count as 0."""
+    return tuple(tuple(_side(part) for part in row.split(",") if part.strip()) for row in _ROW.findall(text))
+
+
+def _side(part: str) -> int:
+    return int(part) if len(part.strip()) <= MOST_DIGITS else 0
 
 
 def elements(shape: tuple[int, ...]) -> int:
     """How many numbers a tensor of this shape holds."""
-    return math.prod(shape)
+    return min(math.prod(shape), MOST_ELEMENTS)
 
 
 def spent(uses: Iterable[KernelUse]) -> float:

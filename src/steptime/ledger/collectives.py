@@ -11,6 +11,7 @@ import json
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
+from math import prod
 from typing import Any
 
 import numpy as np
@@ -25,6 +26,8 @@ from steptime.links.links import UNKNOWN, Links
 from steptime.links.names import COMMUNICATION_KERNEL, matching, of_symbols
 
 Int64 = npt.NDArray[np.int64]
+LARGEST = 1 << 50
+"""Bytes of one call: a petabyte."""
 RECORD = "record_param_comms"
 """The operator under which torch's process groups note the parameters of a collective."""
 ANNOTATED = re.compile(r"^(nccl|rccl|xccl|hccl|gloo|mpi|ucc):")
@@ -151,13 +154,21 @@ def _without_arguments(trace: Trace, kernel: int, annotation: int) -> Parameters
 def tensor_bytes(shapes: str, types: str) -> int | None:
     """Bytes of the tensors of a call; None when one of them is not known."""
     total = 0
-    for shape, kind in zip(json.loads(shapes), json.loads(types), strict=False):
+    try:
+        tensors = list(zip(json.loads(shapes), json.loads(types), strict=False))
+    except (ValueError, TypeError, RecursionError):
+        return None
+    for shape, kind in tensors:
         item = _item(kind)
-        if not isinstance(shape, list) or item is None or not all(isinstance(each, int) for each in shape):
+        if item is None or not _is_shape(shape):
             return None
-        total += int(np.prod(shape, dtype=np.int64)) * item
-    return total or None
+        total += prod(shape) * item
+    return total if 0 < total <= LARGEST else None
 
 
-def _item(kind: str) -> int | None:
-    return ELEMENT.get(kind.removeprefix("c10::").lower())
+def _is_shape(shape: object) -> bool:
+    return isinstance(shape, list) and all(isinstance(side, int) and side >= 0 for side in shape)
+
+
+def _item(kind: object) -> int | None:
+    return ELEMENT.get(kind.removeprefix("c10::").lower()) if isinstance(kind, str) else None

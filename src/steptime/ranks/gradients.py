@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
+from math import prod
 
 import numpy as np
 import numpy.typing as npt
@@ -20,6 +21,9 @@ FORWARD = "DistributedDataParallel.forward"
 REDUCE = re.compile(r"^c10d::_?all_?reduce_?$")
 SEARCH = re.compile(r"^torch\.distributed\.ddp\.reducer::search_unused_parameters$")
 FIRST_TENSOR = re.compile(r"\[\s*\[\s*\[([\d,\s]+)\]")
+SIDE = re.compile(r"(?<!\d)\d{1,12}(?!\d)")
+LARGEST = 1 << 50
+"""Elements of a tensor: a petabyte."""
 LEAST_ELEMENTS = 256
 """Of an all-reduce: less is a counter, a loss or the map of unused parameters, and no bucket."""
 
@@ -76,4 +80,5 @@ def _elements(trace: Trace, row: int) -> int:
     which DistributedDataParallel gives one, and the file has no type of it."""
     shapes = int(trace.events.shapes[row])
     found = FIRST_TENSOR.match(trace.shapes[shapes]) if shapes != ABSENT else None
-    return int(np.prod([int(number) for number in re.findall(r"\d+", found[1])], dtype=np.int64)) if found else -1
+    sides = [int(number) for number in SIDE.findall(found[1])] if found else []
+    return min(prod(sides), LARGEST) if found else -1

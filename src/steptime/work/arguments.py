@@ -28,6 +28,8 @@ SCALAR_TYPES = {
 }  # fmt: skip
 """c10::ScalarType, as a dtype argument is printed."""
 LIST = "TensorList"
+LARGEST = 1 << 50
+"""Elements of a tensor: a petabyte."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,10 +88,6 @@ class Call:
         """An integer or a truth value at a position."""
         return int(json.loads(self.text(position).lower()))
 
-    def true(self, position: int) -> bool:
-        """Whether a truth value was recorded at a position and is true."""
-        return position < len(self.texts) and self.texts[position].lower() in ("true", "1")
-
     def size(self, *positions: int) -> int:
         """Bytes of the tensors at some positions; 0 where there is none."""
         return sum(tensor.bytes for each in positions if each < len(self.tensors) for tensor in self.tensors[each])
@@ -126,7 +124,15 @@ def parse(shapes: str, types: str, inputs: str, *, in_place: bool = False, list_
 
 def _tensors(shape: list[object], kind: str, list_item: int) -> tuple[Tensor, ...]:
     if kind == LIST:
-        return tuple(Tensor(tuple(each), kind, list_item) for each in shape if isinstance(each, list))
+        return tuple(Tensor(_sides(each), kind, list_item) for each in shape if isinstance(each, list))
     if kind not in ELEMENT_BYTES:
         return ()
-    return (Tensor(tuple(shape), kind, ELEMENT_BYTES[kind]),)  # type: ignore[arg-type]
+    return (Tensor(_sides(shape), kind, ELEMENT_BYTES[kind]),)
+
+
+def _sides(shape: list[object]) -> tuple[int, ...]:
+    """Raises ValueError for what is no shape."""
+    sides = tuple(side for side in shape if isinstance(side, int) and side >= 0)
+    if len(sides) != len(shape) or prod(sides) > LARGEST:
+        raise ValueError("no shape of a tensor")
+    return sides

@@ -43,7 +43,7 @@ def work_of(name: str, shapes: str, types: str, inputs: str, *, list_item: int =
         return None
     try:
         return model(parse(shapes, types, inputs, in_place=_base(name).endswith("_"), list_item=list_item))
-    except (LookupError, ValueError, TypeError, AttributeError, ZeroDivisionError):
+    except (LookupError, ValueError, TypeError, AttributeError, ArithmeticError, RecursionError):
         return None
 
 
