@@ -99,8 +99,8 @@ def test_what_the_job_had_and_what_grew_is_told_of_a_kill(tmp_path: Path) -> Non
 @pytest.mark.parametrize(
     ("block", "asked"),
     [
-        ("torch.ones(1 << 20)", "4 MiB were asked for at job.py:13"),
-        ("bytearray(4 << 20)", "a request failed at job.py:13"),
+        ("torch.ones(1 << 20)", "4 MiB were asked for at job.py:12"),
+        ("bytearray(4 << 20)", "a request failed at job.py:12"),
     ],
 )
 def test_memory_that_a_limit_ends_is_told_behind_the_jobs_own_traceback(tmp_path: Path, block: str, asked: str) -> None:

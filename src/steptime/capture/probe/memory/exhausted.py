@@ -4,6 +4,7 @@ that the job's own exception and traceback stay what they are."""
 from __future__ import annotations
 
 import gc
+import mmap
 import os
 import re
 import sys
@@ -23,6 +24,28 @@ CAPACITY = re.compile(r"total capacity of ([\d.]+) (KiB|MiB|GiB)")
 """c10/cuda/CUDACachingAllocator.cpp."""
 UNITS = {"KiB": 1 << 10, "MiB": 1 << 20, "GiB": 1 << 30}
 GRADIENT = TENSOR.grad
+RESERVE = 16 << 20
+"""Bytes of address space, never touched, that are given back when memory has run out, so that there is some to look
+with where a limit of the process is what it ran against."""
+
+
+def _reserved() -> mmap.mmap | None:
+    try:
+        return mmap.mmap(-1, RESERVE, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+    except (OSError, ValueError):
+        return None
+
+
+class _State:
+    """Of this process."""
+
+    reserve = _reserved()
+
+
+def _give_back() -> None:
+    if _State.reserve is not None:
+        _State.reserve.close()
+        _State.reserve = None
 
 
 def facts(step: int) -> dict[str, Any] | None:
@@ -31,6 +54,7 @@ def facts(step: int) -> dict[str, Any] | None:
     found = understood(error)
     if found is None or error is None:
         return None
+    _give_back()
     asked, device, limit = found
     return {
         "message": str(error)[:2000],
