@@ -108,8 +108,8 @@ def test_a_rank_with_larger_batches_is_named_and_told_why(tmp_path: Path) -> Non
 
 @pytest.mark.slow
 def test_accumulation_without_no_sync_is_found_and_with_it_let_off(tmp_path: Path) -> None:
-    assert "missing-no-sync" in names(run(tmp_path / "fault", "--fault", "no_sync", "--steps", "40"))
-    assert "missing-no-sync" not in names(run(tmp_path / "twin", "--fault", "with_no_sync", "--steps", "40"))
+    assert "missing-no-sync" in names(run(tmp_path / "fault", "--fault", "no_sync", "--steps", "150"))
+    assert "missing-no-sync" not in names(run(tmp_path / "twin", "--fault", "with_no_sync", "--steps", "150"))
 
 
 @pytest.mark.slow

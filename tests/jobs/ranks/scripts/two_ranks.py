@@ -33,7 +33,7 @@ def audit(model):
 def main():
     parser = argparse.ArgumentParser()
     parser.add_argument("--fault", default="")
-    parser.add_argument("--steps", type=int, default=70)
+    parser.add_argument("--steps", type=int, default=400)
     arguments = parser.parse_args()
     fault = arguments.fault
     distributed.init_process_group("gloo")
