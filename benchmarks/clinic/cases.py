@@ -90,7 +90,7 @@ CASES = (
     Case("ddp_missing_no_sync", "missing no_sync", ("missing-no-sync",), "DDP", most=7, ranks=2),
     Case("ddp_slow_input", "slow items", INPUT, "DDP", ranks=2),
     Case("slow_validation", "", (), "loader", line=False),
-    Case("slow_start", "", (), "no loader", line=False),
+    Case("slow_start", "", (), "no loader", line=False, most=4),
     Case("busy_neighbour", "", (), "no loader", line=False, most=4),
     Case("two_losses", "", (), "no loader", line=False, most=0),
 )  # fmt: skip

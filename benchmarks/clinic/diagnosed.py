@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.clinic.cases import Case
-from benchmarks.clinic.truth import TIMEOUT, JobFailed, command, environment
+from benchmarks.clinic.truth import TIMEOUT, JobFailed, command, environment, last_words
 
 ENTRY = "from steptime.cli.main import entry; entry()"
 
@@ -40,7 +40,7 @@ def steptime_says(case: Case, amount: int) -> Said:
             words, env=environment(), cwd=folder, capture_output=True, text=True, timeout=2 * TIMEOUT, check=False
         )
         if done.returncode:
-            raise JobFailed((done.stderr.strip().splitlines() or [f"exit status {done.returncode}"])[-1])
+            raise JobFailed(last_words(done.stderr) or f"exit status {done.returncode}")
         report: dict[str, Any] = json.loads(done.stdout[done.stdout.index("{") :])
     return _said(report)
 

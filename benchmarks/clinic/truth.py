@@ -71,10 +71,15 @@ def step_time(case: Case, amount: int) -> float:
         except subprocess.TimeoutExpired:
             raise JobFailed(f"took more than {TIMEOUT} s") from None
         if done.returncode or not times.exists():
-            raise JobFailed((done.stderr.strip().splitlines() or ["no steps"])[-1])
+            raise JobFailed(last_words(done.stderr) or "no steps")
         ends = json.loads(times.read_text())
     laps = [later - earlier for earlier, later in itertools.pairwise(ends)]
     return statistics.fmean(laps[int(len(laps) * STEADY) :])
+
+
+def last_words(printed: str) -> str:
+    """The last line that says something; torchrun ends with a rule of equals signs."""
+    return next((line for line in reversed(printed.splitlines()) if any(map(str.isalpha, line))), "")
 
 
 def doses(case: Case, wanted: list[float]) -> list[Dose]:
