@@ -24,7 +24,10 @@ class Laps(TrainerCallback):
         lap()
 
 
-config = BertConfig(500, 128, 2, 2, 256, max_position_embeddings=64)
+config = BertConfig(
+    vocab_size=500, hidden_size=128, num_hidden_layers=2, num_attention_heads=2, intermediate_size=256,
+    max_position_embeddings=64,
+)  # fmt: skip
 options = TrainingArguments(
     tempfile.mkdtemp(), max_steps=steps, per_device_train_batch_size=32, report_to=[], save_strategy="no",
     logging_strategy="no", disable_tqdm=True, use_cpu=True,
