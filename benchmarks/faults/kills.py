@@ -44,6 +44,7 @@ class Kill:
 
 def kill_jobs(folder: Path, seed: int, count: int, first: int = 0) -> Iterator[Kill]:
     """Kills `count` jobs, one after another; number, moment and way follow from the seed."""
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background jobs ignore it, and so would ours
     for number in range(first, first + count):
         draw = random.Random(f"{seed} {number}")
         (sent, whom), after, stepping = draw.choice(WAYS), draw.uniform(0.05, LONGEST), draw.random() < 0.75
