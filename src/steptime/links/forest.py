@@ -14,6 +14,7 @@ import numpy.typing as npt
 from steptime.kineto.once import once
 from steptime.kineto.table import HOST_CATEGORIES, Trace
 from steptime.links.links import UNKNOWN, Int32
+from steptime.links.names import PROFILER, matching
 
 Int64 = npt.NDArray[np.int64]
 Bool = npt.NDArray[np.bool_]
@@ -68,6 +69,23 @@ def host_forest(trace: Trace) -> Forest:
     """All of them, nested."""
     hosts = np.flatnonzero(host_events(trace)).astype(np.int32)
     return forest_of(trace.events.lane, trace.events.begin, trace.events.end, hosts)
+
+
+@once
+def running_before(trace: Trace) -> Bool:
+    """Which Python functions had called the profiler's start when it began to record. Kineto enters them then, one
+    within the other, and names each by the line at which it stood (profiler_python.cpp of torch): one that has nothing
+    to do with what the function calls later."""
+    found = np.zeros(len(trace.events), np.bool_)
+    made, starting = host_forest(trace), matching(trace, PROFILER.match)
+    lanes = trace.events.lane[made.rows]
+    for head in np.flatnonzero(np.append(True, np.diff(lanes) != 0))[: len(lanes)].tolist():
+        last = head
+        while last + 1 < len(lanes) and made.parent[last + 1] == last and not starting[made.rows[last]]:
+            last += 1
+        if starting[made.rows[last]]:
+            found[made.rows[head:last]] = True
+    return found
 
 
 def forest_of(lane: Int32, begin: Int64, end: Int64, rows: Int32) -> Forest:

@@ -15,7 +15,7 @@ import numpy.typing as npt
 
 from steptime.kineto.once import once
 from steptime.kineto.table import ABSENT, Category, Trace
-from steptime.links.forest import Forest, host_events, host_forest
+from steptime.links.forest import Forest, host_events, host_forest, running_before
 from steptime.links.frames import is_user_file, user_functions
 from steptime.links.links import UNKNOWN, Int32, Links
 from steptime.links.names import ANNOTATION, STEP, is_compiled, is_engine, of_symbols
@@ -72,7 +72,8 @@ def roles_of(trace: Trace, is_user: Callable[[str], bool] = is_user_file) -> Rol
     operator = (listed & ~annotated[name]) | (noted & compiled[name])
     annotation = ((listed | noted) & ~operator & ~steps[name]) | (python & modules[name])
     engine = operator & of_symbols(trace, is_engine)[name]
-    return Roles(operator, engine, annotation, python & user_functions(trace, is_user)[name])
+    function = python & user_functions(trace, is_user)[name] & ~running_before(trace)
+    return Roles(operator, engine, annotation, function)
 
 
 @once

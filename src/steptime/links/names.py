@@ -56,6 +56,8 @@ SYNCHRONISATION = re.compile(r"(Synchronize(_ptsz)?|^(cuda|hip)Memcpy(WithStream
 _ALLOCATING = "Malloc|Free|HostAlloc|HostRegister|HostUnregister|MemAlloc|MemFree|MemCreate|MemMap|MemUnmap|MemRelease"
 ALLOCATION = re.compile(rf"^(cuda|hip|cu|mu|mc|xpu)({_ALLOCATING})(?!.*Async)")
 """Runtime calls that go to the driver for memory. They may make the device idle: freeing waits for it."""
+PROFILER = re.compile(r"torch/(autograd/)?profiler(/profiler)?\.py\(\d+\): ")
+"""Functions of torch's own profiler, as it records them when it starts."""
 COPY_CALL = re.compile(r"Memcpy")
 
 
