@@ -139,6 +139,13 @@ PLANTED: dict[str, dict[str, Case]] = {
         "clean-workers-needed": _waiting(
             2 * MS, 10 * MS, loader=loader(2 * MS, 0.93 * MS, workers=3, persistent_workers=True)
         ),
+        "clean-a-second-worker-brings-more": _waiting(
+            2.32 * MS,
+            0.55 * MS,
+            loader=loader(2.32 * MS, 192 * US, workers=1, batch_size=8, collate=about(381 * US), usable_cpus=2),
+            settings=SettingsUse(1, 2, 2),
+            contention=contention(other=1.2, job=0.8, cpus=2),
+        ),
         "clean-no-workers": _waiting(4 * MS, 10 * MS, loader=loader(4 * MS, 0.12 * MS)),
     },
     "workers-restarted": {

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from steptime.findings.case import LoaderUse, Signal
+from steptime.findings.case import LoaderUse, Signal, StepSummary
 from steptime.findings.finding import Finding
 from steptime.findings.loader_model import Supply, supply
 from steptime.findings.rule import rule
@@ -19,7 +19,7 @@ LEAST_GAIN = 0.03
     "too-many-workers",
     needs={Signal.STEP, Signal.LOADER},
     uses={Signal.SETTINGS, Signal.CONTENTION},
-    instead_of=("input-wait", "slow-collate"),
+    instead_of=("input-wait", "slow-collate", "too-few-workers"),
 )
 def too_many_workers(signals: Signals) -> Finding | None:
     """The loader's workers cost more than they bring
@@ -47,6 +47,8 @@ def too_many_workers(signals: Signals) -> Finding | None:
     if model is None or loader.workers == 0:
         return None
     dearer, crowded = _dearer_than_none(loader, model), _more_than_processors(loader, model)
+    if dearer and dearer.at_stake and _gain_of_more(step, loader, model) > dearer.at_stake.value:
+        dearer = None
     if loader.in_memory_tensors:  # their making was timed while the workers took turns, and would cost far less alone
         return crowded or dearer
     return dearer or crowded
@@ -63,6 +65,13 @@ def _dearer_than_none(loader: LoaderUse, model: Supply) -> Finding | None:
     )
     stake = scaled(loader.wait, ratio(gain, spent))
     return too_many_workers.finding(summary, "Set num_workers=0.", stake, account="input", source=loader.site)
+
+
+def _gain_of_more(step: StepSummary, loader: LoaderUse, model: Supply) -> float:
+    """What more workers are predicted to save, ns per step; 0 where they would save nothing."""
+    if loader.in_memory_tensors or model.best <= loader.workers:
+        return 0.0
+    return step.duration.value - model.step(model.best)
 
 
 def _more_than_processors(loader: LoaderUse, model: Supply) -> Finding | None:
