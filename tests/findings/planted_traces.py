@@ -300,6 +300,9 @@ PLANTED_TRACES: dict[str, dict[str, Case]] = {
     "late-rank": {
         "fires": replace(_NETWORK, ranks=_RANKS, rank=0),
         "fires-with-its-line": replace(_NETWORK, ranks=_RANKS, rank=0, lateness=_LATE),
+        "fires-where-profiled-steps-were-slower": replace(
+            _NETWORK, ranks=_RANKS, rank=0, lateness=replace(_LATE, waiting=30 * MS, gain=about(29 * MS))
+        ),
         "fires-for-a-node": replace(_NETWORK, ranks=_RANKS, rank=0, lateness=_NODE),
         "fires-for-an-uneven-batch": replace(_NETWORK, ranks=_RANKS, rank=1, lateness=_UNEVEN),
         "clean": replace(HEALTHY, ranks=tuple(rank(number, 0.3 * MS, 0.25) for number in range(4))),

@@ -7,8 +7,8 @@ from steptime.findings.finding import Finding
 from steptime.findings.lateness import late_name, late_of, late_reason, uneven
 from steptime.findings.rule import rule
 from steptime.findings.signals import Signals
-from steptime.findings.stakes import modelled, ratio
-from steptime.quantities import format_duration, format_share, format_source
+from steptime.findings.stakes import capped, modelled, ratio
+from steptime.quantities import Estimate, format_duration, format_share, format_source
 from steptime.ranks.comparison import LateRank
 
 MORE_WORK = 1.1
@@ -63,17 +63,19 @@ def late_rank(signals: Signals) -> Finding | None:
 
 
 def _known(signals: Signals, late: LateRank) -> Finding:
-    share = format_share(ratio(late.waiting, signals.step.duration.value))
+    step = signals.step.duration  # of all steps; where the profiled ones were slower, no more than a step is at stake
+    share = format_share(min(1.0, ratio(late.waiting, step.value)))
     wait = f"The others wait {format_duration(late.waiting)} a step ({share}) for {late_name(late)}"
     reason = late_reason(late).partition(", at ")[0]
     summary = f"{wait}: {reason}" if reason and len(f"{wait}: {reason}") <= 110 else wait
+    gain = capped(late.gain, step)
     return late_rank.finding(
-        summary, _remedy(late), late.gain, source=late.source, evidence=(*_evidence(late), *_rows(signals))
+        summary, _remedy(late, gain), gain, source=late.source, evidence=(*_evidence(late), *_rows(signals))
     )
 
 
-def _remedy(late: LateRank) -> str:
-    gain = f"then the job's step is {format_duration(late.gain.value)} shorter"
+def _remedy(late: LateRank, gained: Estimate) -> str:
+    gain = f"then the job's step is {format_duration(gained.value)} shorter"
     if uneven(late):
         return (
             f"It does {late.arithmetic:.2g} times the others' arithmetic: give all ranks batches of one size; {gain}."
