@@ -77,7 +77,8 @@ def test_what_is_said_is_short_has_numbers_and_stays_within_its_account(path: Pa
         account = named(case.accounts, finding.account)
         if account is not None:
             assert finding.at_stake.value <= account.duration.value
-        assert finding.at_stake.value <= case.step.duration.value
+        if finding.name != "recompilation":  # the steps that compile are not among the steady ones
+            assert finding.at_stake.value <= case.step.duration.value
         assert finding.at_stake.value >= 0.02 * case.step.duration.value
 
 
