@@ -390,6 +390,10 @@ PLANTED: dict[str, dict[str, Case]] = {
     },
     "recompilation": {
         "fires": replace(BASE, compilations=(_COMPILED, replace(_COMPILED, duration=1_500_000_000))),
+        "fires-in-torchs-own-code": replace(
+            BASE,
+            compilations=(replace(_COMPILED, source=SourceLine("/lib/site-packages/torch/_dynamo/x.py", 67, "inner")),),
+        ),
         "clean": replace(BASE, compilations=(replace(_COMPILED, after_warm_up=False),)),
     },
     "memory-bound-pointwise": {

@@ -90,3 +90,9 @@ def test_a_finding_points_at_its_line(rule: str, name: str, line: str) -> None:
     source = finding(rule, name).source
     assert source is not None
     assert line in source.text
+
+
+def test_what_was_compiled_in_torchs_own_code_is_named_by_the_line_that_called_it() -> None:
+    found = finding("recompilation", "fires-in-torchs-own-code")
+    assert found.source is not None
+    assert found.source.text == "output = model(images)"

@@ -9,10 +9,11 @@ from steptime.findings.finding import Finding
 from steptime.findings.rule import rule
 from steptime.findings.signals import Signals
 from steptime.findings.stakes import modelled, named, ratio
-from steptime.quantities import format_duration, format_share, format_source
+from steptime.links.frames import is_user_file
+from steptime.quantities import SourceLine, format_duration, format_share, format_source
 
 
-@rule("ST304", "recompilation", needs={Signal.STEP}, uses={Signal.COMPILATIONS, Signal.ACCOUNTS})
+@rule("ST304", "recompilation", needs={Signal.STEP}, uses={Signal.COMPILATIONS, Signal.ACCOUNTS, Signal.LINES})
 def recompilation(signals: Signals) -> Finding | None:
     """torch.compile compiles again in the middle of training
 
@@ -42,12 +43,19 @@ def recompilation(signals: Signals) -> Finding | None:
     worst = max(again, key=lambda compilation: compilation.duration)
     reasons = Counter(compilation.reason for compilation in again if compilation.reason)
     times = "once" if len(again) == 1 else f"{len(again)} times"
-    summary = (
-        f"Compiled again {times} after the warm-up, {format_duration(spent)} in all ({format_source(worst.source)})"
-    )
+    source = _called(signals, worst.source)
+    summary = f"Compiled again {times} after the warm-up, {format_duration(spent)} in all ({format_source(source)})"
     stake = modelled(spent / steps, 0.5 * spent / steps, spent / steps, steps)
     evidence = tuple(f"{count} x: {reason}" for reason, count in reasons.most_common(3))
-    return recompilation.finding(summary, _advice(reasons), stake, source=worst.source, evidence=evidence)
+    return recompilation.finding(summary, _advice(reasons), stake, source=source, evidence=evidence)
+
+
+def _called(signals: Signals, compiled: SourceLine) -> SourceLine:
+    """What was compiled; where that is torch's own code (a module of torch's was compiled), the line that called it."""
+    forwards = [line for line in signals.lines if line.role == "forward"] if signals.has(Signal.LINES) else []
+    if is_user_file(compiled.file) or not forwards:
+        return compiled
+    return max(forwards, key=lambda line: line.duration.value).source
 
 
 def _from_trace(signals: Signals) -> Finding | None:
