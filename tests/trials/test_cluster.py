@@ -91,10 +91,11 @@ def test_a_folder_that_a_machine_of_the_cluster_does_not_have_is_said(tmp_path: 
     assert "share" in told.refusal[1]
 
 
-def test_a_lane_whose_pipe_ends_takes_its_job_with_it(tmp_path: Path) -> None:
+@pytest.mark.parametrize("shell", [[], ["sh", "-c", 'trap "" INT; exec "$0" "$@"']], ids=["alone", "in the background"])
+def test_a_lane_whose_pipe_ends_takes_its_job_with_it(tmp_path: Path, shell: list[str]) -> None:
     order = Order(stand(tmp_path), Turn(Arm(BASELINE), 0, 0, 0, ArmOptions(10**9)))
     lane = subprocess.Popen(
-        [sys.executable, "-m", "steptime.trials.lane"], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+        [*shell, sys.executable, "-m", "steptime.trials.lane"], stdin=subprocess.PIPE, stdout=subprocess.PIPE
     )
     assert lane.stdin is not None
     lane.stdin.write(encode(order))

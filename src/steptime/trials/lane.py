@@ -11,6 +11,7 @@ from __future__ import annotations
 import _thread
 import os
 import queue
+import signal
 import sys
 import threading
 from collections.abc import Sequence
@@ -109,6 +110,7 @@ def main(arguments: Sequence[str] = ()) -> int:
     can end what they have started."""
     if DETACHED in arguments and os.fork():
         os._exit(0)
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background job inherits that it is ignored
     orders: queue.SimpleQueue[bytes] = queue.SimpleQueue()
     threading.Thread(target=_listen, args=(sys.stdin.buffer, orders), daemon=True).start()
     try:
