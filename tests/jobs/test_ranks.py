@@ -37,18 +37,26 @@ def run(folder: Path, *arguments: str, script: Path = SCRIPT) -> dict[str, Any]:
     return report
 
 
+def run_late(folder: Path, *arguments: str) -> dict[str, Any]:
+    """The same of a job with a late rank; once more where others used the CPUs, and steptime would name none."""
+    report = run(folder, *arguments)
+    if report["ranks"]["late"] is None and "background-load" in names(report, "doubt"):
+        return run(folder, *arguments)
+    return report
+
+
 def marked(fault: str) -> set[int]:
     """The lines with the mark: a call, or what it calls."""
     lines = SCRIPT.read_text(encoding="utf-8").splitlines()
     return {number for number, line in enumerate(lines, 1) if f"# fault: {fault}" in line}
 
 
-def names(report: dict[str, Any]) -> set[str]:
+def names(report: dict[str, Any], weight: str = "finding") -> set[str]:
     return {
         finding["name"]
         for process in report["processes"]
         for finding in process["findings"]
-        if finding["weight"] == "finding"
+        if finding["weight"] == weight
     }
 
 
@@ -85,7 +93,7 @@ def check_late(report: dict[str, Any], account: str, lines: set[int]) -> dict[st
 def test_a_rank_with_a_slow_dataset_is_named_with_its_line_and_all_ranks_profile_the_same_steps(
     tmp_path: Path,
 ) -> None:
-    report = run(tmp_path / "job", "--fault", "input")
+    report = run_late(tmp_path / "job", "--fault", "input")
     late = check_late(report, "input", marked("input"))
     assert late["since"] is not None
     first, second = profiled_steps(tmp_path / "job")
@@ -94,12 +102,12 @@ def test_a_rank_with_a_slow_dataset_is_named_with_its_line_and_all_ranks_profile
 
 @pytest.mark.slow
 def test_a_rank_with_slow_python_is_named_with_its_line(tmp_path: Path) -> None:
-    check_late(run(tmp_path / "job", "--fault", "host"), "host", marked("host"))
+    check_late(run_late(tmp_path / "job", "--fault", "host"), "host", marked("host"))
 
 
 @pytest.mark.slow
 def test_a_rank_with_larger_batches_is_named_and_told_why(tmp_path: Path) -> None:
-    report = run(tmp_path / "job", "--fault", "uneven")
+    report = run_late(tmp_path / "job", "--fault", "uneven")
     late = check_late(report, "compute", set())
     assert late["arithmetic"] == pytest.approx(4.0, rel=0.1)
     found = next(each for each in report["processes"][0]["findings"] if each["name"] == "late-rank")
