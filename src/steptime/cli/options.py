@@ -79,7 +79,7 @@ def arm_options(function: Function) -> Function:
 
 def check_outputs(outputs: Sequence[str], *, force: bool) -> None:
     """Refuses before the work what could not be written after it. Raises OutputError."""
-    from steptime.report.output import check
-
     for output in outputs:
+        from steptime.report.output import check  # brings numpy, for which no job should wait unasked
+
         check(output, force=force)
