@@ -6,13 +6,16 @@ Vector arithmetic throughout: a trace of millions of operators nests in a second
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import TypeVar
 
 import numpy as np
 import numpy.typing as npt
 
 Int64 = npt.NDArray[np.int64]
+Position = TypeVar("Position", np.int32, np.int64)
 ROOT = -1
 """The parent of an interval that nothing encloses."""
+NO_HEADS = np.empty(0, np.int64)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -45,7 +48,7 @@ def nest(begin: Int64, end: Int64) -> Nest:
     """Nests intervals of one thread; begin and end in ns, in any order."""
     order = _order(begin, end)
     starts, stops = begin[order], end[order]
-    parent = _enclosing(starts, stops)
+    parent = enclosing(starts, stops, NO_HEADS, np.int64)
     return Nest(order, parent, starts, _within_parents(parent, stops))
 
 
@@ -120,19 +123,22 @@ def innermost_at(found: Stretches, times: Int64) -> Int64:
     return np.where(inside, found.owner[np.maximum(index, 0)], ROOT)
 
 
-def _enclosing(starts: Int64, stops: Int64) -> Int64:
-    """The nearest earlier interval that is still open at each begin, by pointer jumping.
+def enclosing(begin: Int64, end: Int64, heads: Int64, kind: type[Position]) -> npt.NDArray[Position]:
+    """By position, that of the nearest earlier interval which is still open at each begin, ROOT for none, by pointer
+    jumping. begin, end: ns, parents before their children. heads: where another thread begins. kind: of the result.
 
     Everything between an interval and its candidate has ended before it begins; so has everything between the candidate
     and the candidate's own candidate, once the candidate itself has.
     """
-    candidate = np.arange(len(starts)) - 1
-    walking = np.flatnonzero(stops[candidate[1:]] <= starts[1:]) + 1
-    reached, begins = candidate[walking], starts[walking]
+    candidate = np.arange(-1, len(begin) - 1, dtype=kind)
+    candidate[heads] = ROOT
+    walking = np.flatnonzero(candidate != ROOT)
+    walking = walking[end[candidate[walking]] <= begin[walking]]
+    reached, begins = candidate[walking], begin[walking]
     while len(walking):
         reached = candidate[reached]
         candidate[walking] = reached
-        closed = (reached != ROOT) & (stops[reached] <= begins)
+        closed = (reached != ROOT) & (end[reached] <= begins)
         walking, reached, begins = walking[closed], reached[closed], begins[closed]
     return candidate
 

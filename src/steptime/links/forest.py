@@ -15,6 +15,7 @@ from steptime.kineto.once import once
 from steptime.kineto.table import HOST_CATEGORIES, Trace
 from steptime.links.links import UNKNOWN, Int32
 from steptime.links.names import PROFILER, matching
+from steptime.nesting import enclosing
 
 Int64 = npt.NDArray[np.int64]
 Bool = npt.NDArray[np.bool_]
@@ -91,7 +92,8 @@ def running_before(trace: Trace) -> Bool:
 def forest_of(lane: Int32, begin: Int64, end: Int64, rows: Int32) -> Forest:
     """Nests the events `rows` of a table, each lane for itself. lane, begin, end: whole columns, ns."""
     ordered = rows[_order(lane[rows], begin[rows], end[rows])]
-    return Forest(ordered, _parents(lane[ordered], begin[ordered], end[ordered]), len(begin))
+    heads = np.flatnonzero(np.diff(lane[ordered])) + 1
+    return Forest(ordered, enclosing(begin[ordered], end[ordered], heads, np.int32), len(begin))
 
 
 def _order(lane: Int32, begin: Int64, end: Int64) -> Int64:
@@ -109,22 +111,3 @@ def _order(lane: Int32, begin: Int64, end: Int64) -> Int64:
     among = order[positions]
     order[positions] = among[np.lexsort((-end[among], begin[among], lane[among]))]
     return order
-
-
-def _parents(lane: Int32, begin: Int64, end: Int64) -> Int32:
-    """The nearest earlier event of the lane that is still open at each begin.
-
-    Everything between an event and its candidate has ended before it begins; so has everything between the candidate
-    and the candidate's own candidate, once the candidate itself has.
-    """
-    candidate = np.arange(-1, len(lane) - 1, dtype=np.int32)
-    candidate[np.flatnonzero(np.diff(lane)) + 1] = UNKNOWN
-    walking = np.flatnonzero(candidate != UNKNOWN)
-    walking = walking[end[candidate[walking]] <= begin[walking]]
-    reached, begins = candidate[walking], begin[walking]
-    while len(walking):
-        reached = candidate[reached]
-        candidate[walking] = reached
-        closed = (reached != UNKNOWN) & (end[reached] <= begins)
-        walking, reached, begins = walking[closed], reached[closed], begins[closed]
-    return candidate
