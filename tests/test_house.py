@@ -27,6 +27,7 @@ FLOORS = (  # from the ground up; a room imports itself and what lies on floors 
     ("report",),
     ("diagnosis", "comparison", "history", "memory_triage"),
     ("cli", "notebook"),
+    ("__main__",),
 )
 FLOOR = {room: number for number, rooms in enumerate(FLOORS) for room in rooms}
 APART = {("timeline", "capture"), ("capture", "timeline")}

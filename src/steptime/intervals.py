@@ -59,8 +59,10 @@ def union(begin: npt.ArrayLike, end: npt.ArrayLike) -> Intervals:
     starts, stops = starts[kept], stops[kept]
     if not len(starts):
         return EMPTY
-    order = np.argsort(starts, kind="stable")
-    starts, reach = starts[order], np.maximum.accumulate(stops[order])
+    if np.any(starts[1:] < starts[:-1]):
+        order = np.argsort(starts, kind="stable")
+        starts, stops = starts[order], stops[order]
+    reach = np.maximum.accumulate(stops)
     heads = np.flatnonzero(np.concatenate(([True], starts[1:] > reach[:-1])))
     return Intervals(starts[heads], reach[np.append(heads[1:], len(starts)) - 1])
 

@@ -10,7 +10,6 @@ from pathlib import Path
 
 import pytest
 
-ENTRY = "from steptime.cli.main import entry; entry()"
 Steptime = Callable[..., "subprocess.CompletedProcess[str]"]
 
 
@@ -23,7 +22,7 @@ def steptime(tmp_path: Path) -> Steptime:
         folder = tmp_path / "work"
         folder.mkdir(exist_ok=True)
         return subprocess.run(
-            [sys.executable, "-c", ENTRY, *map(str, arguments)],
+            [sys.executable, "-m", "steptime", *map(str, arguments)],
             cwd=folder,
             env=environment,
             capture_output=True,

@@ -5,6 +5,7 @@ The job starts before anything heavy is imported, its own output is never touche
 
 from __future__ import annotations
 
+import importlib
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -21,6 +22,9 @@ from steptime.cli.progress import Announcer
 from steptime.cli.ranks import ranks
 from steptime.errors import NothingMeasuredError, UsageError
 from steptime.remote import check, is_url, upload
+
+AFTERWARDS = ("steptime.diagnosis", "steptime.cli.aftermath", "steptime.cli.delivery", "numpy.ma", "numpy.fft")
+"""What the end of a run needs. np.unique loads numpy.ma when it is first called."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,7 +144,8 @@ def _meanwhile(announcer: Announcer | None) -> Callable[[Progress], None]:
         if announcer is not None:
             announcer.show(progress)
         if progress.steps:
-            import steptime.diagnosis  # noqa: F401
+            for module in AFTERWARDS:
+                importlib.import_module(module)
 
     return show
 

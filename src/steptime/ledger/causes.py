@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
 
-from steptime.intervals import instants
+from steptime.intervals import contains, instants, union
 from steptime.kineto.once import once
 from steptime.kineto.table import Category, Trace
 from steptime.links.forest import host_forest
 from steptime.links.links import UNKNOWN, Int32, Links
-from steptime.links.names import ALLOCATION, LOADER, STEP, is_engine, matching
+from steptime.links.names import ALLOCATION, LOADER, STEP, is_engine, of_symbols
 
 Int64 = npt.NDArray[np.int64]
 Bool = npt.NDArray[np.bool_]
@@ -43,17 +44,22 @@ class Thread:
 def thread_on(trace: Trace, lane: int) -> Thread:
     """What happened on a lane of the host, the profiler's own ranges of steps left out."""
     events, forest = trace.events, host_forest(trace)
-    kept = (events.lane[forest.rows] == lane) & ~matching(trace, STEP.match)[forest.rows]
-    rows, parent = forest.rows[kept], forest.parent[kept]
+    first, last = np.searchsorted(events.lane[forest.rows], (lane, lane + 1))  # a forest goes by lanes
+    rows = forest.rows[first:last]
+    parent = np.where(forest.parent[first:last] == UNKNOWN, UNKNOWN, forest.parent[first:last] - first).astype(np.int32)
     begin, end = events.begin[rows], events.end[rows]
+    kept = ~of_symbols(trace, STEP.match)[events.name[rows]] if len(rows) else np.empty(0, np.bool_)
     while True:  # around a range of a step that was left out, or that had ended before, lies what was around it
         wrong = np.flatnonzero(parent != UNKNOWN)
-        wrong = wrong[~kept[parent[wrong]] | (events.end[forest.rows[parent[wrong]]] <= begin[wrong])]
+        wrong = wrong[~kept[parent[wrong]] | (end[parent[wrong]] <= begin[wrong])]
         if not len(wrong):
             break
-        parent[wrong] = forest.parent[parent[wrong]]
+        parent[wrong] = parent[parent[wrong]]
+    if kept.all():
+        return Thread(rows, parent, begin, end)
     position = np.cumsum(kept, dtype=np.int32) - 1
-    return Thread(rows, np.where(parent == UNKNOWN, UNKNOWN, position[parent]).astype(np.int32), begin, end)
+    moved = np.where(parent == UNKNOWN, UNKNOWN, position[parent]).astype(np.int32)
+    return Thread(rows[kept], moved[kept], begin[kept], end[kept])
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -75,7 +81,9 @@ def held_by(begin: Int64, end: Int64, threads: tuple[Thread, ...]) -> Held:
     if not len(begin):
         nothing = np.empty(0, np.int64)
         return Held(nothing, nothing, nothing)
-    times = instants(begin, *(column for each in threads for column in (each.begin, each.end)))
+    pieces = union(begin, end)
+    sides = (column for each in threads for column in (each.begin, each.end))
+    times = instants(begin, *(column[contains(pieces, column)] for column in sides))
     first = np.searchsorted(times, begin)
     count = np.searchsorted(times, end) - first
     piece = np.repeat(np.arange(len(begin)), count)
@@ -89,38 +97,48 @@ def held_by(begin: Int64, end: Int64, threads: tuple[Thread, ...]) -> Held:
     return Held(piece[known], owner[known], (tails - heads)[known])
 
 
-def causes_while_launching(trace: Trace, links: Links) -> Int32:
-    """By row, what a thread that launches is said to be at: a call that allocates, else the innermost operator, else
-    the runtime call, annotation or Python function itself."""
+def causes_while_launching(trace: Trace, links: Links, rows: Int64) -> Int64:
+    """What a thread that launches is said to be at while an event holds it: a call that allocates, else the innermost
+    operator, else the runtime call, annotation or Python function itself. rows: the events."""
     events = trace.events
-    itself = np.arange(len(events), dtype=np.int32)
-    calls = events.category == Category.RUNTIME
-    alone = (calls & matching(trace, ALLOCATION.search)) | (links.operator == UNKNOWN)
-    outside = np.where(links.annotation != UNKNOWN, links.annotation, links.function)
-    found = np.where(alone, np.where(calls | (outside == UNKNOWN), itself, outside), links.operator)
-    return found.astype(np.int32)
+    calls = events.category[rows] == Category.RUNTIME
+    operator, annotation = links.operator[rows], links.annotation[rows]
+    alone = (calls & _named(trace, rows, ALLOCATION.search)) | (operator == UNKNOWN)
+    outside = np.where(annotation != UNKNOWN, annotation, links.function[rows])
+    return np.where(alone, np.where(calls | (outside == UNKNOWN), rows, outside), operator)
 
 
-def causes_of_input(trace: Trace, links: Links) -> Int32:
-    """By row, what holds up the input: the loader, else the user's function, else the event itself."""
-    loader = matching(trace, LOADER.match)
-    found = np.where(links.function != UNKNOWN, links.function, np.arange(len(loader), dtype=np.int32))
-    above = links.annotation.copy()
-    above[above != UNKNOWN] = np.where(loader[above[above != UNKNOWN]], above[above != UNKNOWN], UNKNOWN)
-    return np.where(above != UNKNOWN, above, found).astype(np.int32)
+def causes_while_compiling(trace: Trace, links: Links, rows: Int64) -> Int64:
+    """What is said to compile: the annotation, else the event itself."""
+    return np.where(links.annotation[rows] == UNKNOWN, rows, links.annotation[rows])
+
+
+def causes_of_input(trace: Trace, links: Links, rows: Int64) -> Int64:
+    """What holds up the input: the loader, else the user's function, else the event itself."""
+    annotation, function = links.annotation[rows], links.function[rows]
+    loading = (annotation != UNKNOWN) & _named(trace, annotation, LOADER.match)
+    return np.where(loading, annotation, np.where(function != UNKNOWN, function, rows))
+
+
+def _named(trace: Trace, rows: Int32 | Int64, test: Callable[[str], object]) -> Bool:
+    """Which of the events have a name that passes the test."""
+    return of_symbols(trace, test)[trace.events.name[rows]]
 
 
 def outermost_operator(trace: Trace, links: Links, rows: Int64) -> Int64:
     """The outermost operator around each row (aten::to, not the aten::copy_ inside it) below autograd's frames and the
     user's ranges; the row itself without one."""
-    rooted = matching(trace, lambda name: name.startswith("aten::") and not is_engine(name))
     found = np.where(links.operator[rows] == UNKNOWN, rows, links.operator[rows])
     while True:
         above = links.parent[found]
-        climbing = (above != UNKNOWN) & rooted[above]
+        climbing = (above != UNKNOWN) & _named(trace, above, _is_rooted)
         if not climbing.any():
             return found.astype(np.int64)
         found = np.where(climbing, above, found)
+
+
+def _is_rooted(name: str) -> bool:
+    return name.startswith("aten::") and not is_engine(name)
 
 
 def heaviest(piece: Int64, cause: Int64, weight: Int64, count: int) -> Int64:

@@ -13,6 +13,7 @@ from steptime.kineto.table import Trace
 from steptime.ledger.activities import device_time
 from steptime.ledger.causes import (
     causes_of_input,
+    causes_while_compiling,
     causes_while_launching,
     heaviest,
     held_by,
@@ -26,6 +27,12 @@ from steptime.ledger.threads import training_lane
 from steptime.links.links import UNKNOWN, Links
 
 Int64 = npt.NDArray[np.int64]
+STANDING_FOR = {
+    Account.INPUT: causes_of_input,
+    Account.COMPILE: causes_while_compiling,
+    Account.LAUNCH: causes_while_launching,
+}
+"""By account, what is said in place of the event that held the thread; of the host's own time it is that event."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -126,22 +133,15 @@ def _find_causes(trace: Trace, links: Links, idle: Idle, pieces: Gaps) -> None:
     """Writes the event behind each piece; what the cause is looked for among depends on the account."""
     waited = pieces.wait != UNKNOWN
     pieces.cause[waited] = outermost_operator(trace, links, pieces.wait[waited])
-    itself = np.arange(len(trace.events), dtype=np.int32)
-    kinds = {
-        Account.INPUT: causes_of_input(trace, links),
-        Account.COMPILE: np.where(links.annotation == UNKNOWN, itself, links.annotation).astype(np.int32),
-        Account.LAUNCH: causes_while_launching(trace, links),
-        Account.HOST: itself,
-    }
-    looked_for = np.isin(pieces.account, list(kinds))
+    looked_for = np.isin(pieces.account, [*STANDING_FOR, Account.HOST])
     for lanes in sorted(set(idle.threads.values())):
         ending = [lane for lane, explaining in idle.threads.items() if explaining == lanes and lane != UNKNOWN]
         chosen = np.flatnonzero(looked_for & np.isin(pieces.lane, ending))
         if not len(chosen):
             continue
         held = held_by(pieces.begin[chosen], pieces.end[chosen], tuple(thread_on(trace, each) for each in lanes))
-        account, behind = pieces.account[chosen][held.piece], np.empty(len(held.piece), np.int64)
-        for each, standing_for in kinds.items():
-            behind[account == each] = standing_for[held.owner[account == each]]
+        account, behind = pieces.account[chosen][held.piece], held.owner.copy()
+        for each, standing_for in STANDING_FOR.items():
+            behind[account == each] = standing_for(trace, links, held.owner[account == each])
         pieces.cause[chosen] = heaviest(held.piece, behind, held.duration, len(chosen))
         pieces.inside[chosen] = heaviest(held.piece, held.owner, held.duration, len(chosen))

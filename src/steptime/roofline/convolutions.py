@@ -31,7 +31,7 @@ def complete(trace: Trace, links: Links, operator: Int64, modelled: Modelled) ->
     if not len(open_ended):
         return modelled
     rows = operator[open_ended]
-    partner = np.where(_named(trace, rows, WEIGHT_GRADIENT), links.forward[rows], _backwards(trace, links)[rows])
+    partner = np.where(_named(trace, rows, WEIGHT_GRADIENT), links.forward[rows], _backwards(trace, links, rows))
     known = partner != UNKNOWN
     rows, partner, open_ended = rows[known], partner[known].astype(np.int64), open_ended[known]
     events = trace.events
@@ -42,15 +42,16 @@ def complete(trace: Trace, links: Links, operator: Int64, modelled: Modelled) ->
     return Modelled((*modelled.works, *works), kinds)
 
 
-def _backwards(trace: Trace, links: Links) -> Int64:
-    """Of each row, the backward operator of the convolution that it is part of; UNKNOWN where none is."""
+def _backwards(trace: Trace, links: Links, rows: Int64) -> Int64:
+    """For each row the backward operator of the convolution that it is part of; UNKNOWN where none is."""
     backward = np.flatnonzero(np.isin(trace.events.name, [_number(trace, name) for name in GRADIENT_AT]))
     backward = backward[links.forward[backward] != UNKNOWN]
-    found = np.full(len(trace.events), UNKNOWN, np.int64)
-    found[links.forward[backward]] = backward
+    of_forward = np.full(len(trace.events), UNKNOWN, np.int64)
+    of_forward[links.forward[backward]] = backward
+    found, around = of_forward[rows], rows
     for _ in range(DEPTH):
-        inside = (found == UNKNOWN) & (links.parent != UNKNOWN)
-        found[inside] = found[links.parent[inside]]
+        around = np.where(around == UNKNOWN, UNKNOWN, links.parent[around])
+        found = np.where((found == UNKNOWN) & (around != UNKNOWN), of_forward[around], found)
     return found
 
 
