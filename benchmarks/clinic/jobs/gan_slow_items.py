@@ -30,8 +30,8 @@ class Faces(Dataset):
         return torch.from_numpy(np.frombuffer(face, np.uint8).copy()).float() / 255
 
 
-generator = nn.Sequential(nn.Linear(64, 1024), nn.ReLU(), nn.Linear(1024, 1024), nn.Sigmoid())
-critic = nn.Sequential(nn.Linear(1024, 1024), nn.LeakyReLU(0.2), nn.Linear(1024, 1))
+generator = nn.Sequential(nn.Linear(64, 2048), nn.ReLU(), nn.Linear(2048, 1024), nn.Sigmoid())
+critic = nn.Sequential(nn.Linear(1024, 2048), nn.LeakyReLU(0.2), nn.Linear(2048, 1))
 of_critic = torch.optim.SGD(critic.parameters(), lr=2e-4)
 of_generator = torch.optim.SGD(generator.parameters(), lr=2e-4)
 criterion = nn.BCEWithLogitsLoss()

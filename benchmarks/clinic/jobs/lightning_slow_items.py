@@ -34,7 +34,7 @@ class Beats(Dataset):
 class Classifier(lightning.LightningModule):
     def __init__(self):
         super().__init__()
-        self.layers = nn.Sequential(nn.Linear(512, 2048), nn.ReLU(), nn.Linear(2048, 2048), nn.Linear(2048, 10))
+        self.layers = nn.Sequential(nn.Linear(512, 4096), nn.ReLU(), nn.Linear(4096, 4096), nn.Linear(4096, 10))
 
     def training_step(self, batch, _):
         beats, labels = batch

@@ -9,10 +9,10 @@ torch._dynamo.config.recompile_limit = 1024
 model = nn.Sequential(nn.Linear(256, 512), nn.GELU(), nn.Linear(512, 256), nn.GELU(), nn.Linear(256, 10))
 compiled = torch.compile(model, backend="aot_eager", dynamic=False)  # fault
 optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+data, labels = torch.randn(8, 1024, 256), torch.randint(10, (8, 1024))
 for step in range(steps):
     length = 256 + (step // max(24 // amount, 1) if amount else 0)
-    data, labels = torch.randn(length, 256), torch.randint(10, (length,))
-    loss = nn.functional.cross_entropy(compiled(data), labels)  # fault
+    loss = nn.functional.cross_entropy(compiled(data[step % 8, :length]), labels[step % 8, :length])  # fault
     optimizer.zero_grad()
     loss.backward()
     optimizer.step()

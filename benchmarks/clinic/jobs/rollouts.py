@@ -7,7 +7,7 @@ from torch import nn
 
 torch.manual_seed(0)
 random = np.random.default_rng(0)
-policy = nn.Sequential(nn.Linear(64, 512), nn.Tanh(), nn.Linear(512, 512), nn.Tanh(), nn.Linear(512, 4))
+policy = nn.Sequential(nn.Linear(64, 1024), nn.Tanh(), nn.Linear(1024, 1024), nn.Tanh(), nn.Linear(1024, 4))
 optimizer = torch.optim.SGD(policy.parameters(), lr=3e-4)
 
 

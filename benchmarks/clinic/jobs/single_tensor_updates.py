@@ -14,7 +14,7 @@ for expert in experts:
         parameter.grad = torch.zeros_like(parameter)
 for step in range(steps):
     loss = nn.functional.cross_entropy(model(data[step % 16]), labels[step % 16])
-    optimizer.zero_grad(set_to_none=False)
+    optimizer.zero_grad(set_to_none=not amount)
     loss.backward()
     optimizer.step()
     lap()

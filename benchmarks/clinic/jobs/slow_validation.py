@@ -7,9 +7,9 @@ from torch.utils.data import DataLoader, TensorDataset
 
 torch.manual_seed(0)
 data = TensorDataset(torch.randn(2560, 512), torch.randint(10, (2560,)))
-training = DataLoader(data, batch_size=128, shuffle=True)
+training = DataLoader(data, batch_size=64, shuffle=True)
 validation = DataLoader(data, batch_size=8)
-model = nn.Sequential(nn.Linear(512, 1024), nn.ReLU(), nn.Linear(1024, 1024), nn.ReLU(), nn.Linear(1024, 10))
+model = nn.Sequential(nn.Linear(512, 2048), nn.ReLU(), nn.Linear(2048, 2048), nn.ReLU(), nn.Linear(2048, 10))
 optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
 done = 0
 while done < steps:

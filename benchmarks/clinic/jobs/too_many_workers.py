@@ -24,7 +24,7 @@ if __name__ == "__main__":
     loader = DataLoader(  # fault
         data, batch_size=64, shuffle=True, num_workers=amount, persistent_workers=amount > 0, collate_fn=as_it_is
     )  # fault
-    model = nn.Sequential(nn.Linear(1024, 256), nn.ReLU(), nn.Linear(256, 256), nn.ReLU(), nn.Linear(256, 10))
+    model = nn.Sequential(nn.Linear(1024, 1024), nn.ReLU(), nn.Linear(1024, 1024), nn.ReLU(), nn.Linear(1024, 10))
     optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
     done = 0
     while done < steps:

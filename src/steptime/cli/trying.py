@@ -22,6 +22,7 @@ from steptime.recording.load import load
 from steptime.remedies.propose import propose
 from steptime.remedies.remedy import Proposal, Snippet
 from steptime.report.lab_text import render as render_lab
+from steptime.report.output import write_whole
 from steptime.report.printable import wrap
 from steptime.report.trial_text import COLUMNS, render
 from steptime.trials.budget import Budget
@@ -278,7 +279,7 @@ def _patch(bench: Bench, taken: Arm, proposals: Sequence[Proposal], wishes: Wish
     folder = stand.folder
     ResultsFile(folder).patch(PatchResult(patch.diff, patch.environment, patch.snippets, proved))
     if patch.diff:
-        (folder / "patch.diff").write_text(patch.diff, encoding="utf-8")
+        write_whole(folder / "patch.diff", patch.diff.encode())
         say(f"Wrote {folder / 'patch.diff'}")
     if wishes.write and proved is not None and proved.verdict is Verdict.ADOPT:
         for path in write_patch(patch, stand.directory):
@@ -337,7 +338,7 @@ def write_output(output: str | None, text: str, folder: Path | None) -> None:
     elif Path(output).suffix == ".html":
         content = _page(folder) if folder is not None else _no_page(output)
     try:
-        Path(output).write_text(content, encoding="utf-8", errors="backslashreplace")
+        write_whole(Path(output), content.encode("utf-8", "backslashreplace"))
     except OSError as error:
         raise OutputError("output-unwritable", f"{output} cannot be written ({error.strerror}).") from None
     say(f"Wrote {output}")

@@ -107,13 +107,13 @@ def write_as(renderers: Sequence[Renderer[Told]], told: Told, destination: str, 
     content = renderer_for(destination, renderers).render(told)
     try:
         data = content if isinstance(content, bytes) else content.encode("utf-8", "backslashreplace")
-        _replace(Path(destination), data)
+        write_whole(Path(destination), data)
     except OSError as error:
         raise _unwritable(destination, error.strerror or str(error)) from error
 
 
-def _replace(path: Path, content: bytes) -> None:
-    """Beside its place first, then moved there in one instant."""
+def write_whole(path: Path, content: bytes) -> None:
+    """Beside its place first, then moved there in one instant. Raises OSError."""
     path.parent.mkdir(parents=True, exist_ok=True)
     handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
     try:
