@@ -35,7 +35,7 @@ RANK_FILE = "rank-0.json"
 def main() -> None:
     """Makes the traces, measures, writes the results."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--trace", type=Path)
+    parser.add_argument("--trace", type=Path, required=True, help="a real trace, whose steps are repeated")
     parser.add_argument("--megabytes", default="100")
     parser.add_argument("--rounds", default="5", help="of each size, or one number for all")
     parser.add_argument("--hta-python", action="append", default=[])

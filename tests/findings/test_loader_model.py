@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 
 from steptime.findings.case import Contention, LoaderUse, SettingsUse, StepSummary
 from steptime.findings.loader_model import HANDOVER, production, supply
+from steptime.findings.threads import at_once
 from steptime.quantities import Estimate
 
 MS = 1e6
@@ -61,6 +62,23 @@ def test_on_one_cpu_that_is_busy_no_worker_helps_but_a_sleeping_item_is_hidden()
     asleep = supply(step(50 * MS), loader(40 * MS, 4 * MS, 0, cpus=1), None, Contention(0.0, 0.2, 1, None, 0.0))
     assert asleep is not None
     assert asleep.best == 1
+
+
+def test_two_hyperthreads_of_a_core_hide_less_than_two_cores_would() -> None:
+    use, step_now = loader(25 * MS, 2 * MS, 0, cpus=2), step(50 * MS)
+    cores = supply(step_now, use, None, Contention(0.0, 1.0, 2, None, 0.0, together=2.0))
+    siblings = supply(step_now, use, None, Contention(0.0, 1.0, 2, None, 0.0, together=1.25))
+    assert cores is not None
+    assert siblings is not None
+    assert cores.step(1) == pytest.approx(25 * MS + HANDOVER)
+    assert siblings.step(1) == pytest.approx(40 * MS)
+
+
+@pytest.mark.parametrize(
+    ("busy", "together", "does"), [(1, None, 1), (4, 6.0, 4), (6, 6.0, 5), (8, 6.0, 6), (8, 3.0, 3), (4, 3.0, 1.5)]
+)
+def test_cpus_work_as_if_alone_until_their_cores_are_shared(busy: float, together: float | None, does: float) -> None:
+    assert at_once(busy, Contention(0.0, 1.0, 8, None, 0.0, together=together)) == pytest.approx(does)
 
 
 def test_threads_of_the_training_process_count_against_the_cpus_where_it_computes_itself() -> None:

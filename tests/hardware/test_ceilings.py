@@ -28,6 +28,7 @@ ANSWER = {
     "copy": SUMMARY,
     "dispatch": COST,
     "launch": None,
+    "together": {"best": 1.3, "median": 1.2, "blocks": 3},
 }
 QUIET = Machine("cpu", "a", (Rate("float32", Estimate(2.0, 1.0, 2.0, 9, "FLOP/s")),), measured=True, torch="9.9")
 
@@ -53,6 +54,7 @@ def test_the_best_block_is_the_ceiling_and_the_median_one_its_spread(tmp_path: P
     assert machine.dispatch == Estimate(1e-6 * 1e9, 1e-6 * 1e9, 2e-6 * 1e9, 9)
     assert machine.measured
     assert machine.launch is None
+    assert machine.together == Estimate(1.3, 1.2, 1.3, 3, "CPUs")
 
 
 @pytest.mark.parametrize(
@@ -148,6 +150,8 @@ def test_real_ceilings_are_plausible() -> None:
     assert dispatch is not None
     assert 1e8 < rate < 1e15, "FLOP/s of one thread"
     assert 1e8 < copy.value < 1e13, "bytes per second"
+    assert machine.together is not None
+    assert 0.2 < machine.together.value < 1.5 * (os.cpu_count() or 1), "CPUs of which one works alone"
     assert 100 < dispatch.value < 1e6, "ns of a tiny operator"
     assert machine.threads == 1
 

@@ -47,6 +47,9 @@ def _ceilings(machine: Machine) -> list[str]:
         if cost is not None:
             spread = f"  (median block {format_duration(cost.high)})" if cost.samples > 1 else ""
             lines.append(_row(f"  {name}", f"{format_duration(cost.value)}{spread}"))
+    if machine.together is not None:
+        spread = f"  (median block {machine.together.low:.2f})" if machine.together.samples > 1 else ""
+        lines.append(_row("  all CPUs at once", f"the work of {machine.together.value:.2f} alone{spread}"))
     return lines
 
 

@@ -73,7 +73,7 @@ def assemble(
         sites=_sites(process),
         garbage=_garbage(layout.lane, steps, usual),
         segments=segment_uses(layout.timeline),
-        contention=contention_use(process, steps, usual, telemetry),
+        contention=contention_use(process, steps, usual, telemetry, machine),
         machine=machine_use(machine),
         roots=tuple(
             RootUse(root.type, root.parameters, root.parameter_bytes, root.device, root.compiled, root.own)

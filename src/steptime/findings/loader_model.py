@@ -3,7 +3,7 @@
 One law: no advice about workers without this model.
 
 With w workers a step takes at least (1) its own time without the wait, (2) the time to produce its batches divided by
-w, and (3) all CPU time that the job burns per step divided by the usable CPUs. Without workers (1) and (2) add up.
+w, and (3) what the job's CPUs do per step, done by all usable CPUs at once. Without workers (1) and (2) add up.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ import math
 from dataclasses import dataclass
 
 from steptime.findings.case import Contention, LoaderUse, SettingsUse, StepSummary
+from steptime.findings.threads import at_once
 
 HANDOVER = 1_000_000.0
 """ns per batch to receive it from a worker (queue, shared memory, rebuilding tensors): 1.0 to 1.5 ms were measured on
@@ -60,7 +61,7 @@ def supply(
     consumed = max(0.0, step.duration.value - loader.wait.value)
     limit = max(1, loader.usable_cpus)
     needed = math.ceil(min(produced / consumed, 1e6)) if consumed > 0 else limit
-    processor = _processor(step, produced, consumed, settings, contention) / limit
+    processor = _processor(step, produced, consumed, settings, contention, limit)
     draft = Supply(produced, consumed, processor, max(1, needed), 0, limit)
     return Supply(produced, consumed, processor, max(1, needed), _best(draft), limit)
 
@@ -71,12 +72,13 @@ def _processor(
     consumed: float,
     settings: SettingsUse | None,
     contention: Contention | None,
+    limit: int,
 ) -> float:
-    """CPU time per step, all processes of the job together: measured, else as if nothing ever slept."""
+    """ns that all CPUs need for a step: from what the job kept busy, else as if nothing ever slept."""
     if contention is not None and contention.job_cpu > 0:
-        return contention.job_cpu * step.duration.value
+        return step.duration.value * at_once(contention.job_cpu, contention) / at_once(limit, contention)
     threads = settings.intra_op_threads if settings is not None and step.device == "cpu" else 1
-    return produced + consumed * threads
+    return (produced + consumed * threads) / limit
 
 
 def _best(draft: Supply) -> int:

@@ -140,7 +140,7 @@ def segment_uses(timeline: Timeline) -> tuple[SegmentUse, ...]:
 
 
 def contention_use(
-    process: Process, steps: Steps, usual: Int64, telemetry: Sequence[TelemetrySample]
+    process: Process, steps: Steps, usual: Int64, telemetry: Sequence[TelemetrySample], machine: Machine | None = None
 ) -> Contention | None:
     """The machine while the steady steps ran; None where nobody looked."""
     begin, end = int(steps.begin[usual[0]]), int(steps.end[usual[-1]])
@@ -156,6 +156,7 @@ def contention_use(
         pressure=float(np.mean(pressures)) if pressures else None,
         spread=ratio(float(upper - lower), float(middle)),
         drift=_drift(steps.duration[usual]),
+        together=machine.together.value if machine is not None and machine.together and not machine.disturbed else None,
     )
 
 

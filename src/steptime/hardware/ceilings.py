@@ -25,6 +25,8 @@ SCRIPT = Path(__file__).with_name("ceilings_script.py")
 PATIENCE_SECONDS = 120
 """Importing torch takes seconds on a cold disk; the measuring itself takes about three."""
 FILE_NAME = "machine.json"
+MEASURED = "2"
+"""Grows with what is measured, so that what an earlier version remembered is measured anew."""
 
 
 class _Summary(msgspec.Struct, frozen=True):
@@ -45,6 +47,7 @@ class _Answer(msgspec.Struct, frozen=True):
     copy: _Summary
     dispatch: _Summary
     launch: _Summary | None
+    together: _Summary
 
 
 def ceilings(executable: str, device: str, torch: str, *, threads: int | None = None, name: str = "") -> Machine:
@@ -95,7 +98,7 @@ def measure(executable: str, device: str, *, threads: int | None = None) -> Mach
 
 def cache_path(device: str, name: str, torch: str, threads: int | None) -> Path:
     """Where a measurement is remembered: one file for a device, a version of torch and a number of threads."""
-    key = "\n".join((processor_name(), str(os.cpu_count()), device, name, torch, str(threads)))
+    key = "\n".join((MEASURED, processor_name(), str(os.cpu_count()), device, name, torch, str(threads)))
     digest = hashlib.sha256(key.encode(errors="backslashreplace")).hexdigest()[:16]
     return cache_folder() / f"ceilings-{device}-{digest}.json"
 
@@ -167,6 +170,7 @@ def _machine(answer: _Answer, *, other_cpus: float) -> Machine:
         torch=answer.torch,
         python=answer.python,
         other_cpus=other_cpus,
+        together=_ceiling(answer.together, "CPUs"),
     )
 
 

@@ -11,8 +11,10 @@ from __future__ import annotations
 
 import json
 import math
+import os
 import platform
 import statistics
+import subprocess
 import sys
 import time
 from collections.abc import Callable
@@ -31,6 +33,21 @@ COPY_BYTES = {"cpu": 256 * 2**20, "cuda": 2**30}
 TINY_OPERATORS = 1000
 BLOCK_SECONDS = 0.01
 """The wait for a device costs some 20 µs: a fifth of a percent of this."""
+ROUNDS, ROUND_SECONDS = 3, 0.15
+"""Of processes at work at once."""
+WORK = """
+import sys, time
+print(flush=True)
+sys.stdin.readline()
+begin = now = time.perf_counter()
+done, number, end = 0, 1, begin + float(sys.argv[1])
+while now < end:
+    for _ in range(1000):
+        number = (number * 1103515245 + 12345) & 0x7FFFFFFF
+    done, now = done + 1, time.perf_counter()
+print(done / (now - begin), flush=True)
+"""
+"""What a loader's worker mostly is: a process of Python."""
 
 
 def main() -> None:
@@ -53,6 +70,7 @@ def measure(device: str) -> dict[str, Any]:
         "copy": copy_rate(device),
         "dispatch": tiny_operator("cpu"),
         "launch": tiny_operator(device) if device != "cpu" else None,
+        "together": together(),
     }
     for name, dtype in FORMATS.items():
         rates = matrix_rate(device, name, dtype)
@@ -117,6 +135,34 @@ def tiny_operator(device: str) -> dict[str, float]:
             torch.add(left, right)
 
     return summary([seconds / TINY_OPERATORS for seconds in time_blocks(device, additions)], best=min)
+
+
+def together() -> dict[str, float]:
+    """What the usable CPUs do at once, in CPUs of which one works alone: two hyperthreads of a core do less than two,
+    and a virtual machine does not tell which of its CPUs are such."""
+    usable = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    if usable == 1:
+        return summary([1.0], best=max)
+    alone = max(at_work(1)[0] for _ in range(ROUNDS))
+    return summary([sum(at_work(usable)) / alone for _ in range(ROUNDS)], best=max)
+
+
+def at_work(count: int) -> list[float]:
+    """How quick each of so many processes is when all of them work."""
+    command = [sys.executable, "-S", "-E", "-c", WORK, str(ROUND_SECONDS)]
+    pipe = subprocess.PIPE
+    workers = [subprocess.Popen(command, stdin=pipe, stdout=pipe, bufsize=0) for _ in range(count)]
+    channels = [(worker.stdin, worker.stdout) for worker in workers if worker.stdin and worker.stdout]
+    try:
+        for _, output in channels:
+            output.readline()  # it has started
+        for start, _ in channels:
+            start.write(b"\n")
+        return [float(output.readline()) for _, output in channels]
+    finally:
+        for worker in workers:
+            worker.kill()
+            worker.communicate()
 
 
 def time_blocks(device: str, work: Callable[[], object]) -> list[float]:

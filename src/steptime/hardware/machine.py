@@ -28,7 +28,8 @@ class Machine:
     device: "cpu", "cuda", …; name: as the driver calls it. matrix: rate of a matrix product by number format, FLOP/s,
     multiply and add counted as two. copy: bytes read plus bytes written per second by a large copy on the device.
     dispatch: ns of host time for one tiny operator on the CPU. launch: ns of host time for one tiny operator on the
-    device, its kernel's launch included (None on a CPU). measured: by steptime, on this machine; else the rates are a
+    device, its kernel's launch included (None on a CPU). together: what all usable CPUs do at once, in CPUs of which
+    one works alone (None where it was not measured). measured: by steptime, on this machine; else the rates are a
     datasheet's and `source` names it. other_cpus: CPUs that other programs used meanwhile.
     """
 
@@ -44,6 +45,7 @@ class Machine:
     torch: str = ""
     python: str = ""
     other_cpus: float = 0.0
+    together: Estimate | None = None
 
     def matrix_rate(self, name: str = "float32") -> float | None:
         """FLOP/s of a matrix product in a number format, None where it is unknown."""

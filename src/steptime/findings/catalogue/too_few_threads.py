@@ -7,7 +7,7 @@ from steptime.findings.finding import Finding
 from steptime.findings.rule import rule
 from steptime.findings.signals import Signals
 from steptime.findings.stakes import modelled
-from steptime.findings.threads import fitting_threads, idle_cpus
+from steptime.findings.threads import at_once, fitting_threads, idle_cpus
 from steptime.quantities import format_duration
 
 SPEEDUP = 2
@@ -51,7 +51,9 @@ def too_few_threads(signals: Signals) -> Finding | None:
     if idle_cpus(signals.contention) < (best - threads) / SPEEDUP:
         return None
     bound = [operator for operator in signals.operators if operator.bound == "compute"]
-    ceiling = sum(operator.duration for operator in bound) * (1 - threads / best)
+    ceiling = sum(operator.duration for operator in bound) * (
+        1 - at_once(threads, signals.contention) / at_once(best, signals.contention)
+    )
     if not ceiling:
         return None
     summary = (
