@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import sys
 from collections.abc import Callable
 from typing import Any
@@ -35,11 +36,13 @@ def report_of(batch: Any) -> Callable[[], Any]:
 def hunted(step_of_job: Callable[[int], None]) -> list[dict[str, Any]]:
     """What the hunt finds in a job of its own loop."""
     hunt = LeakHunt()
-    for step in range(FIRST + APART * (LOOKS - 1) + 1):
+    for step in range(FIRST + 2 * APART * LOOKS):
         step_of_job(step)
         if step >= FIRST and (step - FIRST) % APART == 0:
             hunt.look(step, sys._getframe())
-    return hunt.leaks
+            if hunt.done:
+                return hunt.leaks
+    raise AssertionError("the hunt did not end")
 
 
 def loss() -> Any:
@@ -107,6 +110,18 @@ def test_a_hook_that_keeps_outputs_is_a_hook() -> None:
     handle.remove()
     assert (leak["kind"], leak["name"]) == ("hook", "seen")
     assert text_of(leak) == "seen.append(output)"
+
+
+@pytest.mark.parametrize("generation", [1, 2])
+def test_what_the_collector_makes_old_within_a_step_is_found_all_the_same(generation: int) -> None:
+    rows: list[Any] = []
+
+    def step_of_job(step: int) -> None:
+        rows.append(loss())
+        gc.collect(generation)
+
+    (leak,) = hunted(step_of_job)
+    assert leak["name"] == "rows"
 
 
 def test_a_healthy_loop_keeps_nothing() -> None:

@@ -35,9 +35,12 @@ class Owners:
     def only(self, owner: Any) -> bool:
         """Whether no other of a class of this name is alive: names are all that ranges say."""
         name = type(owner).__name__
-        living = [found for reference in list(self._known.values()) if (found := reference()) is not None]
-        alike = [found for found in living if type(found).__name__ == name]
+        alike = [found for found in self.living() if type(found).__name__ == name]
         return self._countable and len(alike) == 1 and alike[0] is owner
+
+    def living(self) -> list[Any]:
+        """Those that there still are."""
+        return [found for reference in list(self._known.values()) if (found := reference()) is not None]
 
 
 class ConstructionWatch:

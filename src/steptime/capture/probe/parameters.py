@@ -1,8 +1,9 @@
-"""The parameters of a module, read without asking the module."""
+"""The parameters of a module or an optimiser, read without asking it."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import itertools
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 import torch
@@ -36,3 +37,23 @@ def parameters_of(module: torch.nn.Module) -> Iterator[Any]:
             if child is not None and id(child) not in seen:
                 seen.add(id(child))
                 waiting.append(child)
+
+
+def updated_by(optimizer: Any) -> Iterator[Any]:
+    """Parameters of an optimiser, from the groups in which torch keeps them; what is none of torch's types is passed
+    over."""
+    groups = getattr(optimizer, "__dict__", {}).get("param_groups")
+    for group in groups if type(groups) is list else ():
+        parameters = group.get("params") if type(group) is dict else None
+        for each in parameters if type(parameters) is list else ():
+            if torch._C.TensorBase in type(each).__mro__:
+                yield each
+
+
+def each_once(*several: Iterable[Any]) -> Iterator[Any]:
+    """What several have, each once."""
+    seen: set[int] = set()
+    for each in itertools.chain(*several):
+        if id(each) not in seen:
+            seen.add(id(each))
+            yield each

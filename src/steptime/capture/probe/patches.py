@@ -290,6 +290,11 @@ class RootPatch:
             module.__dict__[SLOT] = before
 
     @property
+    def module(self) -> torch.nn.Module | None:
+        """The root, while it lives."""
+        return self._module()
+
+    @property
     def alive(self) -> bool:
         """False once the module is gone or somebody else has replaced the slot (module.compile(), for one)."""
         module = self._module()

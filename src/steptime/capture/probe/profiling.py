@@ -7,6 +7,7 @@ import os
 import sys
 import threading
 import time
+from collections.abc import Iterable
 from typing import Any
 
 import torch
@@ -20,8 +21,9 @@ now = time.perf_counter_ns
 class Window:
     """One recording of torch.profiler from `start` to `stop`. Both hold the user's thread and say for how long."""
 
-    def __init__(self, folder: str, number: int, stacks: bool) -> None:
-        self._folder, self.number, self.stacks = folder, number, stacks
+    def __init__(self, folder: str, number: int, stacks: bool, trained: Iterable[Any] = ()) -> None:
+        """`trained`: the job's parameters, as far as they are known."""
+        self._folder, self.number, self.stacks, self._trained = folder, number, stacks, trained
         self._profile: Any = None
         self._memory = self._history = False
         self.begin = 0
@@ -42,7 +44,7 @@ class Window:
         activities = [torch.profiler.ProfilerActivity.CPU]
         if torch.cuda.is_available() and torch.cuda.is_initialized():
             activities.append(torch.profiler.ProfilerActivity.CUDA)
-        self._memory = self.stacks and allocations.claim()
+        self._memory = self.stacks and allocations.claim(self._trained)
         self._profile = torch.profiler.profile(
             activities=activities, record_shapes=True, with_stack=self.stacks, profile_memory=self._memory
         )

@@ -11,7 +11,7 @@ import inspect
 import os
 import sys
 import time
-from collections.abc import Generator
+from collections.abc import Generator, Iterator
 from typing import Any, Protocol
 
 import torch
@@ -23,8 +23,10 @@ from steptime.capture.probe.discovery import Discovery, Found
 from steptime.capture.probe.lines import LineTimeline, LoopFrame
 from steptime.capture.probe.listener import Quiet
 from steptime.capture.probe.memory import full_device
-from steptime.capture.probe.memory.leaks import APART, LOOKS, LeakHunt
-from steptime.capture.probe.parameters import parameters_of
+from steptime.capture.probe.memory.leaks import APART, LeakHunt
+from steptime.capture.probe.owners import Owners
+from steptime.capture.probe.parameters import each_once, parameters_of, updated_by
+from steptime.capture.probe.patches import RootPatch
 from steptime.capture.probe.profiling import Window
 from steptime.capture.probe.ranks import place, traces
 from steptime.capture.probe.recorder import Recorder
@@ -70,6 +72,8 @@ class Watched(Protocol):
     counter: StepCounter
     pace: Pace
     steps: int
+    roots: list[RootPatch]
+    optimizers: Owners
     marks: device.Marks | None
     quiet: Quiet
     """Until its time no border resumes the script."""
@@ -298,18 +302,26 @@ def _profiles(session: Watched, duration: int, number: int, stacks: bool) -> Sta
         wanted, stacks = agreed.steps, agreed.stacks
     yield from _profile(session, Window(session.recorder.folder, number, stacks=False), wanted)
     if stacks:
-        yield from _profile(session, Window(session.recorder.folder, number + 1, stacks=True), 1)
+        window = Window(session.recorder.folder, number + 1, stacks=True, trained=_trained(session))
+        yield from _profile(session, window, 1)
+
+
+def _trained(session: Watched) -> Iterator[Any]:
+    """The parameters of all roots and optimisers, each once."""
+    modules = [module for root in session.roots if (module := root.module) is not None]
+    return each_once(*map(parameters_of, modules), *map(updated_by, session.optimizers.living()))
 
 
 def _hunt_leaks(session: Watched) -> Stage:
-    """Three looks at what lives in Python, a few steps apart: what steps leave behind, and who keeps it."""
+    """Looks at what lives in Python, a few steps apart: what steps leave behind, and who keeps it."""
     hunt = LeakHunt()
-    for number in range(LOOKS):
+    while True:
         begin = now()
         hunt.look(session.steps, sys._getframe())
         session.recorder.pause(begin)
-        if number < LOOKS - 1:
-            yield from _steps(APART)
+        if hunt.done:
+            break
+        yield from _steps(APART)
     for leak in hunt.leaks:
         session.recorder.fact("leak", **leak)
 

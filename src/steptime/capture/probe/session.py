@@ -85,8 +85,8 @@ class Session:
         save = functools.lru_cache(interval_wrapper(self, CHECKPOINT))
         self._ranges = RangePatch(self)
         self._iterators = Owners(self._ranges.forget)
-        self._optimizers = Owners(self._ranges.forget)
-        self._constructions = ConstructionWatch(self._optimizers.add)
+        self.optimizers = Owners(self._ranges.forget)
+        self._constructions = ConstructionWatch(self.optimizers.add)
         self._steady: tuple[Patch, ...] = (
             self._ranges,
             FunctionPatch(torch.autograd, "backward", backward_wrapper(self, partial=False)),
@@ -183,7 +183,7 @@ class Session:
 
     def only(self, kind: int, owner: Any) -> bool:
         """See listener.Listener."""
-        return (self._iterators if kind == LOADER_NEXT else self._optimizers).only(owner)
+        return (self._iterators if kind == LOADER_NEXT else self.optimizers).only(owner)
 
     def iterator_made(self, iterator: Any) -> int:
         """A loader's iterator is being constructed. Returns its number."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import os
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
@@ -39,21 +39,22 @@ class _State:
     freed = 0
 
 
-def claim() -> bool:
+def claim(trained: Iterable[Any]) -> bool:
     """Whether memory can be recorded for a step without a warning of torch's on the user's stderr; if so, the blocks
-    that the step may free are counted as freed."""
-    gradients = _gradients()
+    that the step may free are counted as freed. trained: the parameters that are known; where none are, all tensors are
+    looked through, which takes a tenth of a second."""
+    gradients = _gradients(list(trained))
     if _level() is None or gradients is None or _State.freed + gradients + OTHERS > MOST_FREED:
         return False
     _State.freed += gradients + OTHERS
     return True
 
 
-def _gradients() -> int | None:
+def _gradients(trained: list[Any]) -> int | None:
     """Tensors on the CPU that get gradients, each a block that the next step may free; None where they cannot be
     counted."""
     with torch._C.DisableTorchFunction():  # what tensors of the job's own classes would be asked by
-        leaves = [each for each in tensors() if REQUIRES.__get__(each) and gradient_function(each) is None]
+        leaves = [each for each in trained or tensors() if REQUIRES.__get__(each) and gradient_function(each) is None]
         return sum(each.device.type == "cpu" for each in leaves) if leaves else None
 
 

@@ -2,10 +2,14 @@
 
 What was made between the first two looks and lives at the third has outlived several steps; who keeps it is asked of
 the garbage collector. A running sum of losses keeps no tensors of Python alive, but a graph that grows.
+
+What was made in a few steps is young to the garbage collector, so only its young generations are looked through; where
+it promotes some of them meanwhile, the hunt begins again and looks at all.
 """
 
 from __future__ import annotations
 
+import sys
 import weakref
 from types import FrameType
 from typing import Any
@@ -13,7 +17,14 @@ from typing import Any
 import torch
 
 from steptime.capture.probe.memory.holders import Holder, holder_of
-from steptime.capture.probe.memory.living import gradient_function, nodes_behind, size_of, storage_of, tensors
+from steptime.capture.probe.memory.living import (
+    gradient_function,
+    nodes_behind,
+    promotions,
+    size_of,
+    storage_of,
+    tensors,
+)
 
 APART = 4
 """Steps between two looks: what a job keeps for a step or two (the last batch, the last loss) is gone by then."""
@@ -22,25 +33,36 @@ MOST_SAMPLES = 24
 """Survivors whose holder is looked for."""
 LEAST_NODES = 2
 """Nodes of the graph a step: a sum makes one, and its operand's own."""
+YOUNG_KEPT = sys.version_info < (3, 14)
+"""From then on the collector is incremental, and objects grow old at the first collection."""
 
 
 class LeakHunt:
-    """Call `look` at three borders, then `found`."""
+    """Call `look` at borders until it is `done`; then `leaks` holds what was found."""
 
     def __init__(self) -> None:
+        self._young, self._promotions = YOUNG_KEPT, promotions()
         self._known: dict[int, weakref.ref[Any]] = {}
         self._made: list[weakref.ref[Any]] = []
         self._graphs: list[int] = []
         self._steps: list[int] = []
         self.leaks: list[dict[str, Any]] = []
 
+    @property
+    def done(self) -> bool:
+        """Whether the last look was taken."""
+        return len(self._steps) == LOOKS
+
     def look(self, step: int, frame: FrameType | None) -> None:
         """One look; the third one finds. frame: where the user's loop is running."""
+        if self._young and promotions() != self._promotions:
+            self._young = False
+            self._steps, self._graphs = [], []
         with torch._C.DisableTorchFunction():  # what tensors of the job's own classes would be asked by
             self._look(step, frame)
 
     def _look(self, step: int, frame: FrameType | None) -> None:
-        living = list(tensors())
+        living = list(tensors(young=self._young))
         self._steps.append(step)
         deepest = max(living, key=nodes_behind, default=None)
         self._graphs.append(nodes_behind(deepest) if deepest is not None else 0)
