@@ -9,7 +9,14 @@ import pytest
 
 from steptime.errors import UsageError
 from steptime.trials import working_copy
-from steptime.trials.working_copy import Outputs, find_outputs, make_copy, offline_environment, touched
+from steptime.trials.working_copy import (
+    Outputs,
+    find_outputs,
+    make_copy,
+    offline_environment,
+    touched,
+    write_private,
+)
 
 BEFORE, DURING = 1_000_000_000_000_000_000, 1_500_000_000_000_000_000
 AFTER = 2_000_000_000_000_000_000
@@ -52,6 +59,32 @@ def test_writes_in_the_copy_do_not_reach_the_job(job: Path, tmp_path: Path) -> N
     assert not (job / "out/new.pt").exists()
     assert not (job / "fresh.txt").exists()
     assert not (copy / "out" / "mine").exists()
+
+
+def test_a_patched_source_stays_in_the_copy_though_its_folders_are_linked(job: Path, tmp_path: Path) -> None:
+    for name in ("first/train.py", "first/model.py", "first/items/a.bin", "second/train.py"):
+        path = job / "experiments" / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(name)
+    (job / "elsewhere").symlink_to(job / "experiments")
+    copy = make_copy(job, tmp_path / "copy", Outputs(frozenset(), frozenset()))
+    assert (copy / "experiments").is_symlink()
+    for name in ("experiments/first/train.py", "elsewhere/second/train.py", "train.py"):
+        write_private(copy, Path(name), "patched")
+        assert (copy / name).read_text() == "patched"
+    assert (job / "experiments/first/train.py").read_text() == "first/train.py"
+    assert (job / "experiments/second/train.py").read_text() == "second/train.py"
+    assert (job / "train.py").read_text() == "train.py"
+    assert (copy / "experiments/first/items/a.bin").read_text() == "first/items/a.bin"
+    (copy / "experiments/first/model.py").write_text("from the arm")
+    assert (job / "experiments/first/model.py").read_text() == "first/model.py"
+
+
+@pytest.mark.parametrize("path", ["/train.py", "../train.py", "data/../../train.py"])
+def test_no_source_is_written_outside_of_the_copy(job: Path, tmp_path: Path, path: str) -> None:
+    copy = make_copy(job, tmp_path / "copy", Outputs(frozenset(), frozenset()))
+    with pytest.raises(ValueError, match="outside of the copy"):
+        write_private(copy, Path(path), "patched")
 
 
 def test_what_is_only_read_is_linked(job: Path, tmp_path: Path) -> None:

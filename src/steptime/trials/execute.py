@@ -24,7 +24,7 @@ from steptime.timeline.layout import lay_out
 from steptime.timeline.timeline import SegmentKind, Steps, Timeline
 from steptime.trials.budget import Spent
 from steptime.trials.trial import AppliedChange, Arm, Load, Run
-from steptime.trials.working_copy import Outputs, make_copy, offline_environment
+from steptime.trials.working_copy import Outputs, make_copy, offline_environment, write_private
 
 OUTSIDE = "writes outside of its folder: "
 """How the probe's notes begin on files that no private copy contains (capture/probe/changes/outside)."""
@@ -106,8 +106,7 @@ def _place(stand: Stand, copy: Path, patched: Sequence[tuple[str, str]]) -> tupl
     outputs = stand.outputs or Outputs(frozenset(), frozenset())
     place = make_copy(stand.directory, copy, outputs, (stand.folder, *stand.without))
     for path, text in patched:
-        (place / path).unlink(missing_ok=True)
-        (place / path).write_text(text, encoding="utf-8")
+        write_private(place, Path(path), text)
     return place, offline_environment(place)
 
 

@@ -81,6 +81,36 @@ def make_copy(folder: Path, copy: Path, outputs: Outputs, without: tuple[Path, .
     return place
 
 
+def write_private(copy: Path, path: Path, text: str) -> None:
+    """Writes a source file of a copy, and nothing outside of it: a folder on the way that is a link to the user's own
+    becomes a real one first, of copies of sources and links to all else. path: relative. Raises ValueError for one that
+    leads out of the copy, and OSError."""
+    if path.is_absolute() or ".." in path.parts:
+        raise ValueError(f"{path} lies outside of the copy")
+    folder = copy
+    for part in path.parent.parts:
+        folder = folder / part
+        if folder.is_symlink():
+            _unlink_folder(folder)
+    place = folder / path.name
+    place.unlink(missing_ok=True)  # it may be a link, too
+    place.write_text(text, encoding="utf-8")
+
+
+def _unlink_folder(link: Path) -> None:
+    """A real folder in the place of a link to one."""
+    original = _target(link)
+    link.unlink()
+    link.mkdir()
+    for entry in original.iterdir():
+        if entry.is_symlink():
+            (link / entry.name).symlink_to(_target(entry))
+        elif _is_source(entry):
+            shutil.copy2(entry, link / entry.name)
+        elif entry.name != "__pycache__":
+            (link / entry.name).symlink_to(entry.absolute())
+
+
 def _surround(folder: Path, copy: Path) -> Path:
     """Makes the place of the folder in the copy of its surroundings."""
     chain = [folder, *folder.parents[:LEVELS]]
