@@ -50,7 +50,7 @@ CASES = (
     Case("heavy_decode", "slow items", INPUT, "loader"),
     Case("next_by_hand", "slow items", INPUT, "iter and next by hand"),
     Case("slow_collate", "slow collate", ("slow-collate",), "loader"),
-    Case("padding", "padding", (), "loader", most=64),
+    Case("padding", "padding", ("padding",), "loader", most=64),
     Case("too_few_workers", "too few workers", ("too-few-workers", "input-wait"), "loader with workers"),
     Case("too_many_workers", "too many workers", ("too-many-workers",), "loader with workers", most=16),
     Case("workers_restarted", "workers restarted", ("workers-restarted",), "loader with workers", most=8),

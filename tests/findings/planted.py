@@ -34,6 +34,7 @@ from steptime.findings.case import (
     KeeperUse,
     LineUse,
     MemoryUse,
+    PaddingUse,
     RecomputeUse,
     SegmentUse,
     SettingsUse,
@@ -207,6 +208,15 @@ PLANTED: dict[str, dict[str, Case]] = {
         "clean": _waiting(10 * MS, 10 * MS, loader=loader(10 * MS, 280 * US, collate=about(1 * MS))),
         "clean-hidden-by-workers": replace(
             BASE, loader=loader(0.1 * MS, 30 * US, workers=2, collate=about(9 * MS), collate_name="__main__.pad_batch")
+        ),
+    },
+    "padding": {
+        "fires": replace(BASE, padding=PaddingUse(0.56, 2), loader=loader(0.1 * MS, 30 * US)),
+        "fires-without-a-loader": replace(BASE, padding=PaddingUse(0.3, 1), loader=None),
+        "clean": BASE,
+        "clean-sorted-by-length": replace(BASE, padding=PaddingUse(0.12, 2)),
+        "clean-where-updates-are-the-step": replace(
+            BASE, padding=PaddingUse(0.5, 2), phases=phases(forward=0.3 * MS, backward=0.3 * MS, optimizer=19 * MS)
         ),
     },
     "slow-transfer": {

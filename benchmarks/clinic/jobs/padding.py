@@ -33,7 +33,7 @@ class Tagger(nn.Module):
 
 model = Tagger()
 optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
-loader = DataLoader(sentences, batch_size=16, collate_fn=pad)
+loader = DataLoader(sentences, batch_size=16, collate_fn=pad)  # fault
 done = 0
 while done < steps:
     for tokens in loader:

@@ -16,6 +16,7 @@ from steptime.findings.case import (
     CompilationUse,
     GarbageUse,
     OptimizerUse,
+    PaddingUse,
     RecomputeUse,
     RootUse,
     SettingsUse,
@@ -79,6 +80,7 @@ def assemble(
             RootUse(root.type, root.parameters, root.parameter_bytes, root.device, root.compiled, root.own)
             for root in process.roots
         ),
+        padding=PaddingUse(process.padding.share, process.padding.batches) if process.padding is not None else None,
         recompute=RecomputeUse(mean_of_series(recompute)) if recompute is not None and recompute.any() else None,
     )
 

@@ -90,6 +90,7 @@ class Signal(Enum):
     MEMORY = "memory"
     LATENESS = "lateness"
     GRADIENTS = "gradients"
+    PADDING = "padding"
 
 
 @dataclass(frozen=True, slots=True)
@@ -309,6 +310,14 @@ class MachineUse:
 
 
 @dataclass(frozen=True, slots=True)
+class PaddingUse:
+    """Of batches of tokens that were looked at, the mean share that only fills them up."""
+
+    share: float
+    batches: int
+
+
+@dataclass(frozen=True, slots=True)
 class RecomputeUse:
     """Forward operators that run again inside backward (activation checkpointing). duration: ns per step."""
 
@@ -350,3 +359,4 @@ class Case:
     gradients: GradientUse | None = None
     memory: MemoryUse | None = None
     roots: tuple[RootUse, ...] = ()
+    padding: PaddingUse | None = None

@@ -26,6 +26,7 @@ from steptime.findings.case import (
     MemoryUse,
     OperatorUse,
     OptimizerUse,
+    PaddingUse,
     RankUse,
     RecomputeUse,
     ReplayUse,
@@ -65,6 +66,7 @@ ABSENCE: dict[Signal, str] = {
     Signal.GRADIENTS: "no model in DistributedDataParallel was traced",
     Signal.LATENESS: "no rank that the others wait for",
     Signal.MEMORY: "no samples of memory (steptime run takes them)",
+    Signal.PADDING: "no batch of tokens was seen",
     Signal.RANKS: "one rank alone, or no collectives that the ranks have in common",
 }
 """Why a rule was not examined, by the signal that is missing."""
@@ -277,6 +279,12 @@ class Signals:
         """The exchange of gradients."""
         gradients: GradientUse = self._read(Signal.GRADIENTS)
         return gradients
+
+    @property
+    def padding(self) -> PaddingUse:
+        """How much of a batch only fills it up."""
+        padding: PaddingUse = self._read(Signal.PADDING)
+        return padding
 
     @property
     def memory(self) -> MemoryUse:

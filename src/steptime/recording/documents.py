@@ -21,6 +21,7 @@ from steptime.recording.recording import (
     LoaderFacts,
     OptimizerFacts,
     OutOfMemoryFacts,
+    PaddingFacts,
     RootFacts,
     SettingsFacts,
     SiteFacts,
@@ -49,6 +50,7 @@ FACT_TYPES: dict[str, type[Any]] = {
     "trace": TraceFacts,
     "change": ChangeFacts,
     "leak": LeakFacts,
+    "padding": PaddingFacts,
     "out_of_memory": OutOfMemoryFacts,
 }
 """By the `fact` of a line; "note" has a `text` besides."""

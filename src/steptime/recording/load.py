@@ -30,6 +30,7 @@ from steptime.recording.recording import (
     Manifest,
     OptimizerFacts,
     OutOfMemoryFacts,
+    PaddingFacts,
     Process,
     ProcessFacts,
     Recording,
@@ -176,6 +177,7 @@ def _process(folder: Path, manifest: Manifest, problems: list[str]) -> Process:
         parity=read_parity(folder / "parity.jsonl", problems),
         leaks=tuple(_of(found, LeakFacts)),
         out_of_memory=next(reversed(_of(found, OutOfMemoryFacts)), None),
+        padding=next(reversed(_of(found, PaddingFacts)), None),
     )
 
 

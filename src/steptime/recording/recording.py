@@ -213,6 +213,14 @@ class ChangeFacts:
 
 
 @dataclass(frozen=True, slots=True)
+class PaddingFacts:
+    """The mean share of the numbers in `batches` batches of tokens that only filled them up."""
+
+    share: float
+    batches: int
+
+
+@dataclass(frozen=True, slots=True)
 class LeakFacts:
     """What steps leave behind in Python, by who keeps it. kind: "list", "dict", …, "variable", "attribute", "closure",
     "hook"; "" where nobody was found. tensors, bytes (of their storages), graphs (tensors with a graph of autograd) and
@@ -330,6 +338,7 @@ class Process:
     parity: Parity | None = None
     leaks: tuple[LeakFacts, ...] = ()
     out_of_memory: OutOfMemoryFacts | None = None
+    padding: PaddingFacts | None = None
 
 
 @dataclass(frozen=True, slots=True)

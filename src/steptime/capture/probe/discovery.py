@@ -19,6 +19,7 @@ import torch
 from torch.utils.data.dataloader import _BaseDataLoaderIter
 
 from steptime.capture.probe import sites
+from steptime.capture.probe.padding import padded_share
 from steptime.capture.probe.parameters import parameters_of
 
 READS = frozenset(
@@ -43,12 +44,14 @@ now = time.perf_counter_ns
 class Found:
     """roots: modules called from outside of other modules and of the loader, owning parameters. sites: `SiteFacts`
     without `steps`. functions: code of user functions whose lines are worth timing, the most expensive first. calls: of
-    Python and C functions, all that a trace with stacks would hold."""
+    Python and C functions, all that a trace with stacks would hold. padded: of each batch that looks like tokens, the
+    share that only fills it up."""
 
     roots: list[torch.nn.Module] = field(default_factory=list)
     sites: list[dict[str, Any]] = field(default_factory=list)
     functions: tuple[CodeType, ...] = ()
     calls: int = 0
+    padded: list[float] = field(default_factory=list)
 
 
 OTHER, USER, MODULE, LOADER, UPDATE = range(5)
@@ -123,6 +126,7 @@ class Discovery:
         self._module_depth = self._loader_depth = 0
         self._begin = 0
         self._calls = 0
+        self._padded: list[float] = []
         self._profile = self._make()
         self._reads = _Reads(self._read)
 
@@ -143,7 +147,7 @@ class Discovery:
         window = now() - self._begin
         roots = [module for module in (reference() for reference in self._roots.values()) if module is not None]
         called = [_site(key, value) for key, value in self._sites.items()]
-        found = Found(roots, called, self._functions(window), self._calls)
+        found = Found(roots, called, self._functions(window), self._calls, self._padded)
         self._stack.clear()
         self._uses.clear()
         return found
@@ -160,7 +164,7 @@ class Discovery:
                     self._calls += 1
                     self._call(frame)
                 elif event == "return":
-                    self._return(frame.f_code)
+                    self._return(frame.f_code, argument)
             except Exception:  # noqa: BLE001 - the probe's border: what was found so far is kept, the job goes on
                 sys.setprofile(None)
 
@@ -199,7 +203,7 @@ class Discovery:
         use = self._uses[id(code)] = _Use(code, role)
         return use
 
-    def _return(self, code: CodeType) -> None:
+    def _return(self, code: CodeType, result: Any) -> None:
         use = self._uses.get(id(code))
         if use is None:
             return
@@ -210,6 +214,15 @@ class Discovery:
             self._module_depth = max(0, self._module_depth - 1)
         elif use.role == LOADER:
             self._loader_depth = max(0, self._loader_depth - 1)
+            self._batch(result)
+
+    def _batch(self, batch: Any) -> None:
+        try:
+            share = padded_share(batch)
+        except Exception:  # noqa: BLE001 - the probe's border: a batch that cannot be read tells nothing
+            return
+        if share is not None:
+            self._padded.append(share)
 
     def _leave(self) -> None:
         use, begin = self._stack.pop()

@@ -231,6 +231,8 @@ def _discover(session: Watched, frames: LoopFrame) -> Generator[None, None, Foun
         session.add_root(module)
     for number, site in enumerate(found.sites):
         session.recorder.fact("site", **{"identity": number, "steps": session.steps - first, **site})
+    if found.padded:
+        session.recorder.fact("padding", share=sum(found.padded) / len(found.padded), batches=len(found.padded))
     kind, name = _device_of(found.roots)
     identity.write_process(session.recorder.folder, kind, name)
     found.roots.clear()  # the script lives as long as the job, and would keep its models alive

@@ -36,6 +36,7 @@ from steptime.findings.catalogue.missing_no_sync import missing_no_sync
 from steptime.findings.catalogue.optimizer_memory import optimizer_memory
 from steptime.findings.catalogue.optimizer_share import optimizer_share
 from steptime.findings.catalogue.overflow_skipped import overflow_skipped
+from steptime.findings.catalogue.padding import padding
 from steptime.findings.catalogue.per_sample_fetch import per_sample_fetch
 from steptime.findings.catalogue.pipeline_bubble import pipeline_bubble
 from steptime.findings.catalogue.profiler_left_on import profiler_left_on
@@ -69,6 +70,7 @@ CATALOGUE: tuple[Rule, ...] = (
     per_sample_fetch,
     slow_collate,
     slow_transfer,
+    padding,
     batch_preparation,
     host_time,
     garbage_collection,

@@ -1,0 +1,94 @@
+"""How much of a batch only fills it up: what looks like tokens, and what only looks like padding."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections import UserDict
+from typing import Any
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+from steptime.capture.probe.padding import padded_share  # noqa: E402
+
+LENGTHS = (3, 12, 6, 3)
+
+
+def tokens(filler: int = 0, *, front: bool = False, dtype: Any = None) -> Any:
+    """Four rows of the lengths above: half of the 48 places are words."""
+    rows = torch.full((len(LENGTHS), max(LENGTHS)), filler, dtype=dtype or torch.long)
+    for row, length in zip(rows, LENGTHS, strict=True):
+        words = torch.arange(1, length + 1) * 7
+        row[-length:] = words if front else row[-length:]
+        row[:length] = row[:length] if front else words
+    return rows
+
+
+@pytest.mark.parametrize(
+    "batch",
+    [
+        tokens(),
+        tokens(-100),
+        tokens(front=True),
+        tokens(dtype=torch.int32),
+        {"input_ids": tokens()},
+        [torch.randn(4, 12), (tokens(), torch.arange(4))],
+        UserDict(input_ids=tokens()),
+        {"attention_mask": (tokens() > 0).long(), "input_ids": tokens()},
+    ],
+    ids=["end", "labels", "front", "int32", "dictionary", "tuples", "user dictionary", "with a mask"],
+)
+def test_rows_that_are_filled_up_are_counted(batch: object) -> None:
+    assert padded_share(batch) == 0.5
+
+
+@pytest.mark.parametrize(
+    "batch",
+    [
+        torch.arange(48).reshape(4, 12),
+        torch.eye(12, dtype=torch.long),
+        torch.cat((torch.eye(12, dtype=torch.long), torch.full((1, 12), 2))),
+        torch.tensor([[0, 5, 0, 3, 0, 4, 0, 0], [7, 0, 2, 0, 0, 0, 0, 0]]),
+        torch.cat((tokens(), torch.zeros(1, 12, dtype=torch.long))),
+        torch.randn(4, 12),
+        torch.zeros(4, 12, 12, dtype=torch.long),
+        tokens()[:1],
+        "no batch",
+        StopIteration(),
+        None,
+    ],
+    ids=["text", "labels", "classes", "a filler in between", "an empty row", "numbers", "images", "one row", "a string",
+         "the end", "nothing"],
+)  # fmt: skip
+def test_what_is_no_padding_is_not_counted(batch: object) -> None:
+    assert (padded_share(batch) or 0.0) < 0.1  # the last words of a few rows may be alike
+
+
+class Asked(torch.Tensor):  # type: ignore[misc,name-defined]
+    """A tensor of a user's class, which must not be asked for anything."""
+
+    @classmethod
+    def __torch_function__(cls, function: Any, *_: Any, **__: Any) -> Any:
+        raise AssertionError(function)
+
+
+def test_a_tensor_of_the_users_own_class_is_not_asked() -> None:
+    assert padded_share(tokens().as_subclass(Asked)) is None
+
+
+def test_a_mode_of_the_users_sees_no_operator_of_ours() -> None:
+    job = """
+import torch
+from torch.utils._python_dispatch import TorchDispatchMode
+from steptime.capture.probe.padding import padded_share
+class Mode(TorchDispatchMode):
+    def __torch_dispatch__(self, function, types, arguments=(), keywords=None):
+        raise AssertionError(function)
+batch = torch.tensor([[1, 2, 3, 4, 5, 6, 7, 8], [1, 2, 0, 0, 0, 0, 0, 0]])
+with Mode():
+    print(padded_share(batch))
+"""
+    done = subprocess.run([sys.executable, "-c", job], capture_output=True, text=True, timeout=240, check=True)
+    assert done.stdout.split() == ["0.375"]
