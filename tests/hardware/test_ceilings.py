@@ -151,7 +151,7 @@ def test_real_ceilings_are_plausible() -> None:
     assert 1e8 < rate < 1e15, "FLOP/s of one thread"
     assert 1e8 < copy.value < 1e13, "bytes per second"
     assert machine.together is not None
-    assert 0.2 < machine.together.value < 1.5 * (os.cpu_count() or 1), "CPUs of which one works alone"
+    assert 0.2 < machine.together.value <= (os.cpu_count() or 1), "CPUs of which one works alone"
     assert 100 < dispatch.value < 1e6, "ns of a tiny operator"
     assert machine.threads == 1
 

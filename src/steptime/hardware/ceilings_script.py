@@ -143,8 +143,9 @@ def together() -> dict[str, float]:
     usable = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     if usable == 1:
         return summary([1.0], best=max)
-    alone = max(at_work(1)[0] for _ in range(ROUNDS))
-    return summary([sum(at_work(usable)) / alone for _ in range(ROUNDS)], best=max)
+    rounds = [(at_work(1)[0], sum(at_work(usable))) for _ in range(ROUNDS)]
+    alone = max(rate for rate, _ in rounds)
+    return summary([min(all_of_them / alone, usable) for _, all_of_them in rounds], best=max)
 
 
 def at_work(count: int) -> list[float]:
