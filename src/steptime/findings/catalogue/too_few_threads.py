@@ -13,6 +13,9 @@ from steptime.quantities import format_duration
 SPEEDUP = 2
 """So many times as many threads must fit, and so many must there be CPUs idle for: less is lost again at the borders
 of each operator."""
+SPREADING = ("compute", "memory")
+"""What bounds an operator that spreads over threads: one thread does not fill the memory's bandwidth. Those bound by
+their own latency are too small to be shared."""
 LIKELY, SURE = 0.5, 0.1
 """Of the ceiling: how well an operator spreads over threads is not known before it is tried."""
 
@@ -34,8 +37,8 @@ def too_few_threads(signals: Signals) -> Finding | None:
     How we know
         The variable is set, and torch follows it; at least twice as many threads would fit the CPUs that the process
         may use (its share of them where several training processes run on this host, one left to a loader's workers);
-        and that many CPUs were idle in fact. At stake is the time of the operators that arithmetic bounds, which
-        spreads over threads; how much of it is real only a trial tells, so the interval is wide.
+        and that many CPUs were idle in fact. At stake is the time of the operators that arithmetic or memory
+        bounds, which spreads over threads; how much of it is real only a trial tells, so the interval is wide.
 
     What helps
         OMP_NUM_THREADS = CPUs / training processes.
@@ -50,7 +53,7 @@ def too_few_threads(signals: Signals) -> Finding | None:
         return None
     if idle_cpus(signals.contention) < (best - threads) / SPEEDUP:
         return None
-    bound = [operator for operator in signals.operators if operator.bound == "compute"]
+    bound = [operator for operator in signals.operators if operator.bound in SPREADING]
     ceiling = sum(operator.duration for operator in bound) * (
         1 - at_once(threads, signals.contention) / at_once(best, signals.contention)
     )
