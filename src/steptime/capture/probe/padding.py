@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import ctypes
 import sys
-from collections import Counter
+from collections import Counter, UserDict
 from collections.abc import Iterator
 from typing import Any
 
@@ -43,8 +43,8 @@ def _tensors(batch: Any, depth: int) -> Iterator[Any]:
         if _may_be_tokens(batch):
             yield batch
     elif depth:
-        fields = batch if kind is dict else getattr(batch, "__dict__", {}).get("data")  # UserDict: Hugging Face's batch
-        parts = batch if kind in (list, tuple) else fields.values() if type(fields) is dict else ()
+        fields = batch.__dict__.get("data") if UserDict in kind.__mro__ else batch  # Hugging Face's batches
+        parts = fields.values() if type(fields) is dict else batch if kind in (list, tuple) else ()
         for part in list(parts)[:MOST_PARTS]:
             yield from _tensors(part, depth - 1)
 
