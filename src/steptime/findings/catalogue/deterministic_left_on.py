@@ -19,6 +19,8 @@ SLOWER = frozenset(
 )  # fmt: skip
 """Operators that take another, slower way under torch.use_deterministic_algorithms (its documentation lists them),
 and the fill of uninitialised memory that comes with it."""
+FILL = "fill"
+"""Goes away whole, but for fills of the job's own; of the slower ways a part remains."""
 LEAST_SHARE = 0.02
 """Of the step: less is not worth a finding, only a note."""
 
@@ -45,12 +47,15 @@ def deterministic_left_on(signals: Signals) -> Finding | None:
     if not signals.settings.deterministic:
         return None
     changed = [use for use in signals.operators if plain_name(use.name) in SLOWER]
-    spent = sum(use.duration for use in changed) * profile_scale(signals.operators, signals.accounts)
+    scale = profile_scale(signals.operators, signals.accounts)
+    spent = sum(use.duration for use in changed) * scale
+    filling = sum(use.duration for use in changed if plain_name(use.name) == FILL) * scale
     share = ratio(spent, signals.step.duration.value)
     if share < LEAST_SHARE:
         summary = "Deterministic algorithms are on; what they cost here is small or was not measured"
         return deterministic_left_on.finding(summary, _ADVICE, weight=Weight.NOTE)
-    return _costly(signals, changed, modelled(0.5 * spent, 0.1 * spent, spent, signals.step.steady))
+    likely, sure = (part * (spent - filling) + whole * filling for part, whole in ((0.5, 0.1), (0.9, 0.5)))
+    return _costly(signals, changed, modelled(likely, sure, spent, signals.step.steady))
 
 
 _ADVICE = "Switch torch.use_deterministic_algorithms off unless the run must repeat bit by bit."

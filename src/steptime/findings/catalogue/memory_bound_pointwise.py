@@ -13,6 +13,8 @@ from steptime.quantities import format_bytes, format_duration, format_share
 
 LEAST_SHARE = 0.25
 """Of the step: plain activations beside small matrix products reach a sixth on a CPU, and there is little to fuse."""
+FILL = "fill"
+"""Of every new tensor under deterministic algorithms: theirs to answer for (ST603), and no link of a chain."""
 FEWEST_CALLS = 4.0
 """Fewer pointwise operators a step are no chain."""
 FUSION_SAVES = 0.5
@@ -31,7 +33,7 @@ only saves the reading."""
     "ST401",
     "memory-bound-pointwise",
     needs={Signal.STEP, Signal.OPERATORS},
-    uses={Signal.COMPILATIONS, Signal.MACHINE, Signal.ACCOUNTS, Signal.CHAINS},
+    uses={Signal.COMPILATIONS, Signal.MACHINE, Signal.ACCOUNTS, Signal.CHAINS, Signal.SETTINGS},
 )
 def memory_bound_pointwise(signals: Signals) -> Finding | None:
     """Chains of pointwise operators move bytes and compute nothing
@@ -57,7 +59,8 @@ def memory_bound_pointwise(signals: Signals) -> Finding | None:
     """
     if signals.has(Signal.CHAINS):
         return _from_chains(signals)
-    chain = [use for use in signals.operators if _counts(use)]
+    forced = FILL if signals.has(Signal.SETTINGS) and signals.settings.deterministic else ""
+    chain = [use for use in signals.operators if _counts(use) and plain_name(use.name) != forced]
     profiled = sum(use.duration for use in chain)
     spent = profiled * profile_scale(signals.operators, signals.accounts)
     calls = sum(use.calls for use in chain)
