@@ -130,6 +130,18 @@ def test_a_cache_that_cannot_be_written_costs_only_the_memory(monkeypatch: pytes
     assert ceilings.ceilings("python", "cpu", "9.9") == QUIET
 
 
+@pytest.mark.parametrize(
+    ("best", "median", "other_cpus", "capacity"),
+    [(1.3, 1.25, 0.0, 1.25), (1.9, 1.2, 0.0, None), (1.3, 1.25, 0.5, None)],
+)
+def test_what_all_cpus_do_at_once_is_known_where_the_rounds_agree(
+    best: float, median: float, other_cpus: float, capacity: float | None
+) -> None:
+    assert QUIET.capacity is None
+    together = Estimate(best, median, best, 5, "CPUs")
+    assert replace(QUIET, together=together, other_cpus=other_cpus).capacity == capacity
+
+
 def test_without_torch_the_environment_is_described_all_the_same(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -156,7 +156,7 @@ def contention_use(
         pressure=float(np.mean(pressures)) if pressures else None,
         spread=ratio(float(upper - lower), float(middle)),
         drift=_drift(steps.duration[usual]),
-        together=machine.together.value if machine is not None and machine.together and not machine.disturbed else None,
+        together=machine.capacity if machine is not None else None,
     )
 
 

@@ -6,6 +6,8 @@ from dataclasses import dataclass
 
 from steptime.quantities import Estimate
 
+AGREEING = 1.1
+"""The best round over the median one: beyond, the machine changed while it was measured."""
 DISTURBING_CPUS = 0.2
 """One busy program is a whole CPU; an idle desktop takes some hundredths."""
 
@@ -46,6 +48,13 @@ class Machine:
     python: str = ""
     other_cpus: float = 0.0
     together: Estimate | None = None
+
+    @property
+    def capacity(self) -> float | None:
+        """CPUs' worth of work that all usable CPUs do at once, None where rounds of the measurement do not agree."""
+        if self.together is None or self.disturbed or self.together.high > AGREEING * self.together.low:
+            return None
+        return self.together.low
 
     def matrix_rate(self, name: str = "float32") -> float | None:
         """FLOP/s of a matrix product in a number format, None where it is unknown."""
