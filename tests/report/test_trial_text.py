@@ -50,6 +50,16 @@ def test_a_speed_has_its_interval_and_the_patch_its_own() -> None:
     assert "this diff ran at 2.80× (2.60–3.00)" in text
 
 
+def test_the_longest_compilation_is_paid_back_by_steps() -> None:
+    made = results(FASTER)
+    cold, warm = (replace(run(ARM.name, 35_000_000), compile_seconds=seconds) for seconds in (15.0, 4.0))
+    text = trial_text.render(replace(made, runs=(*made.runs, cold, warm)))
+    assert "pays from step 183 on" in text  # 12 s more than the baseline, 65.5 ms saved in each step
+    slower = replace(FASTER, speed=Estimate(0.9, 0.8, 1.0, 4, "1"))
+    assert "pays from" not in trial_text.render(replace(results(slower), runs=(*made.runs, cold)))
+    assert "pays from" not in trial_text.render(made)
+
+
 def test_what_came_to_nothing_says_why() -> None:
     idle = replace(FASTER, verdict=Verdict.NOT_EXERCISED, sentence="no DataLoader was made", speed=None)
     text = trial_text.render(results(idle))

@@ -11,7 +11,7 @@ from steptime.quantities import Estimate, format_bytes, format_duration
 from steptime.report.printable import one_line, printable, shorten, wrap
 from steptime.trials.judge import usual_step
 from steptime.trials.results import Results
-from steptime.trials.trial import CONTROL, Judgement, Run, Verdict
+from steptime.trials.trial import BASELINE, CONTROL, Judgement, Run, Verdict
 
 LINES = 25
 COLUMNS = 80
@@ -25,6 +25,8 @@ ORDER = (
     Verdict.FAILED,
 )
 _ARMS = 12
+LONG_COMPILATION = 0.5
+"""Seconds."""
 
 
 def render(results: Results, advice: Sequence[str] = (), next_command: str = "") -> str:
@@ -35,12 +37,12 @@ def render(results: Results, advice: Sequence[str] = (), next_command: str = "")
     bottom = [*_combined(results), *_patch(results), *_crowded(results.runs)]
     if next_command:
         bottom.append(f"Next:  {one_line(next_command)}")
-    rows = [line for judgement in ordered[:_ARMS] for line in _row(judgement)]
+    rows = [line for judgement in ordered[:_ARMS] for line in _row(judgement, results.runs)]
     if len(ordered) > _ARMS:
         rows.append(f"  … and {len(ordered) - _ARMS} more, in the results file")
     room = LINES - len(top) - len(bottom) - 1
     if len(rows) > room:  # the reasons go before the figures do
-        rows = [line for judgement in ordered[:_ARMS] for line in _row(judgement)[:1]][:room]
+        rows = [line for judgement in ordered[:_ARMS] for line in _row(judgement, results.runs)[:1]][:room]
     left = max(0, room - len(rows))
     told = [line for each in advice for line in wrap(each, "Yours: ", 3, COLUMNS)][:left]
     return "".join(f"{printable(line)}\n" for line in (*top, *rows, *told, "", *bottom))
@@ -60,18 +62,36 @@ def _seconds(runs: Sequence[Run]) -> str:
     return format_duration(sum(run.seconds for run in runs) * 1e9)
 
 
-def _row(judgement: Judgement) -> list[str]:
+def _row(judgement: Judgement, runs: Sequence[Run]) -> list[str]:
     """What was tried, what came out; and why, on a line of its own."""
     arm = judgement.arm
     label = shorten(f"{arm.proposal} {arm.label}".strip(), 41)
     speed = speed_text(judgement.speed) if judgement.speed is not None else "–"
     line = f"{label:<41} {speed:<19} {judgement.verdict.value}"
-    return [shorten(line, COLUMNS), shorten(f"    {_extra(judgement)}{one_line(judgement.sentence)}", COLUMNS)]
+    return [
+        shorten(line, COLUMNS),
+        shorten(f"    {_extra(judgement)}{_pays_from(judgement, runs)}{one_line(judgement.sentence)}", COLUMNS),
+    ]
 
 
 def _extra(judgement: Judgement) -> str:
     predicted = judgement.arm.predicted
     return f"predicted {predicted.value:.2f}×; " if predicted is not None and judgement.speed is not None else ""
+
+
+def _pays_from(judgement: Judgement, runs: Sequence[Run]) -> str:
+    """From which step on the time that it compiles is paid back, where that is considerable. The longest compilation
+    counts: the others found it in a cache."""
+    step, speed = usual_step([run for run in runs if run.stage == 0]), judgement.speed
+    if step is None or speed is None or speed.value <= 1:
+        return ""
+    longest = {
+        arm: max((run.compile_seconds for run in runs if run.arm == arm), default=0.0)
+        for arm in (judgement.arm.name, BASELINE)
+    }
+    compiling = longest[judgement.arm.name] - longest[BASELINE]
+    saved = step.value * (1 - 1 / speed.value)
+    return f"pays from step {compiling * 1e9 / saved:,.0f} on; " if compiling >= LONG_COMPILATION else ""
 
 
 def speed_text(speed: Estimate) -> str:
