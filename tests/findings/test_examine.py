@@ -92,11 +92,11 @@ def test_findings_come_by_time_at_stake_then_notes_then_doubts() -> None:
     assert names(*rules) == ["large", "small", "note", "doubt"]
 
 
-def test_what_is_within_two_percent_or_within_its_own_noise_is_left_out() -> None:
+def test_what_is_within_three_percent_or_within_its_own_noise_is_left_out() -> None:
     rules = (
-        made("ST901", "tiny", found("ST901", "tiny", stake(19))),
+        made("ST901", "tiny", found("ST901", "tiny", stake(29))),
         made("ST902", "noise", found("ST902", "noise", stake(50, spread=1.1))),
-        made("ST903", "enough", found("ST903", "enough", stake(21))),
+        made("ST903", "enough", found("ST903", "enough", stake(31))),
     )
     assert names(*rules) == ["enough"]
 

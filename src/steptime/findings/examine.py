@@ -18,7 +18,7 @@ from steptime.findings.signals import ABSENCE, NOT_IN_TRACES, Signals, measured
 from steptime.findings.stakes import capped, named
 from steptime.quantities import Estimate
 
-LEAST_SHARE = 0.02
+LEAST_SHARE = 0.03
 """Of the step: a finding worth less is not worth an edit, and is within what two runs of one job differ by."""
 FEWEST_FOR_NOTHING = 6
 """Values: an interval of fewer often reaches down to nothing although each of them is large; that says more about their

@@ -32,6 +32,12 @@ def capped(estimate: Estimate, ceiling: Estimate) -> Estimate:
     return Estimate(value, min(low, value), max(high, value), estimate.samples, estimate.unit)
 
 
+def less(estimate: Estimate, amount: float) -> Estimate:
+    """An estimate of what remains beyond an amount; nothing where the amount is larger."""
+    value, low, high = (max(0.0, each - amount) for each in (estimate.value, estimate.low, estimate.high))
+    return Estimate(value, low, high, estimate.samples, estimate.unit)
+
+
 def modelled(value: float, low: float, high: float, samples: int = 0) -> Estimate:
     """An estimate that comes from a model: its bounds are put in order around the value, none below zero."""
     value = max(0.0, value)

@@ -21,7 +21,7 @@ SLOWER = frozenset(
 and the fill of uninitialised memory that comes with it."""
 FILL = "fill"
 """Goes away whole, but for fills of the job's own; of the slower ways a part remains."""
-LEAST_SHARE = 0.02
+LEAST_SHARE = 0.03
 """Of the step: less is not worth a finding, only a note."""
 
 
@@ -54,7 +54,8 @@ def deterministic_left_on(signals: Signals) -> Finding | None:
     if share < LEAST_SHARE:
         summary = "Deterministic algorithms are on; what they cost here is small or was not measured"
         return deterministic_left_on.finding(summary, _ADVICE, weight=Weight.NOTE)
-    likely, sure = (part * (spent - filling) + whole * filling for part, whole in ((0.5, 0.1), (0.9, 0.5)))
+    slower = spent - filling
+    likely, sure = 0.5 * slower + 0.9 * filling, 0.1 * slower + 0.5 * filling
     return _costly(signals, changed, modelled(likely, sure, spent, signals.step.steady))
 
 
