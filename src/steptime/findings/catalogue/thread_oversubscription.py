@@ -16,6 +16,8 @@ TOLERATED = 1.5
 """Threads per CPU: up to here the scheduler copes (workers sleep part of the time)."""
 BUSY = 0.85
 """Of the usable CPUs that other processes leave: below it, threads are more than CPUs but do not meet."""
+BUSY_ALONE = 0.6
+"""Where the threads of one operator exceed the CPUs: they wait for one another, asleep for a third of the time."""
 PRESSURE = 20.0
 """Percent of time that some task waited for a CPU: what one thread too many causes on a busy machine."""
 UNSTABLE = 0.3
@@ -53,7 +55,8 @@ def thread_oversubscription(signals: Signals) -> Iterator[Finding]:
     workers = signals.loader.workers if signals.has(Signal.LOADER) else 0
     threads = max(1, settings.intra_op_threads) * max(1, settings.trainers_on_host)
     demand = (threads + workers * max(1, settings.trainers_on_host)) / max(1, settings.usable_cpus)
-    if demand <= TOLERATED or not _crowded(contention):
+    alone = settings.intra_op_threads / max(1, settings.usable_cpus) > TOLERATED
+    if demand <= TOLERATED or not _crowded(contention, BUSY_ALONE if alone else BUSY):
         return
     yield _finding(signals, demand, workers)
     if contention.spread > UNSTABLE:
@@ -63,9 +66,9 @@ def thread_oversubscription(signals: Signals) -> Iterator[Finding]:
         )
 
 
-def _crowded(contention: Contention) -> bool:
+def _crowded(contention: Contention, enough: float) -> bool:
     left = max(1.0, contention.usable_cpus - contention.other_cpu)
-    busy = contention.job_cpu >= BUSY * left
+    busy = contention.job_cpu >= enough * left
     return busy or (contention.pressure is not None and contention.pressure >= PRESSURE)
 
 
