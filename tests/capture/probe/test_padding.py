@@ -66,6 +66,13 @@ def test_what_is_no_padding_is_not_counted(batch: object) -> None:
     assert (padded_share(batch) or 0.0) < 0.1  # the last words of a few rows may be alike
 
 
+def test_a_tensor_whose_storage_is_gone_is_not_read() -> None:
+    gone = tokens()
+    gone.untyped_storage().resize_(0)
+    assert padded_share(gone) is None
+    assert padded_share([gone, torch.eye(12).long().to_sparse(), tokens()]) == 0.5
+
+
 class Asked(torch.Tensor):  # type: ignore[misc,name-defined]
     """A tensor of a user's class, which must not be asked for anything."""
 

@@ -10,6 +10,7 @@ import ctypes
 import sys
 from collections import Counter, UserDict
 from collections.abc import Iterator
+from itertools import islice
 from typing import Any
 
 import torch
@@ -45,15 +46,23 @@ def _tensors(batch: Any, depth: int) -> Iterator[Any]:
     elif depth:
         fields = batch.__dict__.get("data") if UserDict in kind.__mro__ else batch  # Hugging Face's batches
         parts = fields.values() if type(fields) is dict else batch if kind in (list, tuple) else ()
-        for part in list(parts)[:MOST_PARTS]:
+        for part in islice(parts, MOST_PARTS):
             yield from _tensors(part, depth - 1)
 
 
 def _may_be_tokens(tensor: torch.Tensor) -> bool:
-    if tensor.device.type != "cpu" or tensor.dtype not in KINDS or tensor.dim() != 2 or not tensor.is_contiguous():
+    if tensor.device.type != "cpu" or tensor.dtype not in KINDS or tensor.dim() != 2:
         return False
     rows, length = tensor.shape
-    return bool(rows >= LEAST_ROWS and length >= LEAST_LENGTH and rows * length <= MOST_NUMBERS)
+    return bool(rows >= LEAST_ROWS and length >= LEAST_LENGTH and rows * length <= MOST_NUMBERS) and _lies_there(tensor)
+
+
+def _lies_there(tensor: torch.Tensor) -> bool:
+    """Whether its numbers are in memory, one behind the other: a storage may have been made smaller than its tensor."""
+    if tensor.layout is not torch.strided or not tensor.is_contiguous():
+        return False
+    end = (tensor.storage_offset() + tensor.numel()) * tensor.element_size()
+    return bool(tensor.untyped_storage().nbytes() >= end)
 
 
 def _array(tensor: torch.Tensor, numpy: Any) -> Any:
