@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import subprocess
 import sys
 from dataclasses import replace
 from pathlib import Path
@@ -151,6 +152,18 @@ def test_without_torch_the_environment_is_described_all_the_same(
     assert environment.torch == ""
     assert environment.identity.usable_cpus >= 1
     assert "--python" in environment.problems[0]
+
+
+def test_where_no_process_may_be_started_the_other_ceilings_are_measured(tmp_path: Path) -> None:
+    alone = {**ANSWER, "together": None}
+    assert ceilings.measure(interpreter(tmp_path, f"echo '{json.dumps(alone)}'"), "cpu").together is None
+    pytest.importorskip("torch")
+    script = (
+        f"import runpy, subprocess; subprocess.Popen = lambda *_, **__: open('/nowhere/at/all'); "
+        f"print(runpy.run_path({str(ceilings.SCRIPT)!r})['together']())"
+    )
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=120, check=True)
+    assert done.stdout.split() == ["1.0" if os.cpu_count() == 1 else "None"]
 
 
 def test_real_ceilings_are_plausible() -> None:

@@ -47,7 +47,7 @@ class _Answer(msgspec.Struct, frozen=True):
     copy: _Summary
     dispatch: _Summary
     launch: _Summary | None
-    together: _Summary
+    together: _Summary | None
 
 
 def ceilings(executable: str, device: str, torch: str, *, threads: int | None = None, name: str = "") -> Machine:
@@ -170,7 +170,7 @@ def _machine(answer: _Answer, *, other_cpus: float) -> Machine:
         torch=answer.torch,
         python=answer.python,
         other_cpus=other_cpus,
-        together=_ceiling(answer.together, "CPUs"),
+        together=_ceiling(answer.together, "CPUs") if answer.together is not None else None,
     )
 
 

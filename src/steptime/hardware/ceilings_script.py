@@ -137,23 +137,29 @@ def tiny_operator(device: str) -> dict[str, float]:
     return summary([seconds / TINY_OPERATORS for seconds in time_blocks(device, additions)], best=min)
 
 
-def together() -> dict[str, float]:
+def together() -> dict[str, float] | None:
     """What the usable CPUs do at once, in CPUs of which one works alone: two hyperthreads of a core do less than two,
-    and a virtual machine does not tell which of its CPUs are such."""
+    and a virtual machine does not tell which of its CPUs are such. None where processes cannot be started."""
     usable = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     if usable == 1:
         return summary([1.0], best=max)
-    rounds = [(at_work(1)[0], sum(at_work(usable))) for _ in range(ROUNDS)]
+    try:
+        rounds = [(at_work(1)[0], sum(at_work(usable))) for _ in range(ROUNDS)]
+    except (OSError, ValueError):  # no more processes are allowed, or one ended without an answer
+        return None
     return summary([min(all_of_them / alone, usable) for alone, all_of_them in rounds], best=max)
 
 
 def at_work(count: int) -> list[float]:
     """How quick each of so many processes is when all of them work."""
     command = [sys.executable, "-S", "-E", "-c", WORK, str(ROUND_SECONDS)]
-    pipe = subprocess.PIPE
-    workers = [subprocess.Popen(command, stdin=pipe, stdout=pipe, bufsize=0) for _ in range(count)]
-    channels = [(worker.stdin, worker.stdout) for worker in workers if worker.stdin and worker.stdout]
+    pipe, nowhere = subprocess.PIPE, subprocess.DEVNULL
+    workers: list[subprocess.Popen[bytes]] = []
     try:
+        workers.extend(
+            subprocess.Popen(command, stdin=pipe, stdout=pipe, stderr=nowhere, bufsize=0) for _ in range(count)
+        )
+        channels = [(worker.stdin, worker.stdout) for worker in workers if worker.stdin and worker.stdout]
         for _, output in channels:
             output.readline()  # it has started
         for start, _ in channels:
