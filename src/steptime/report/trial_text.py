@@ -83,7 +83,7 @@ def _pays_from(judgement: Judgement, runs: Sequence[Run]) -> str:
     """From which step on the time that it compiles is paid back, where that is considerable. The longest compilation
     counts: the others found it in a cache."""
     step, speed = usual_step([run for run in runs if run.stage == 0]), judgement.speed
-    if step is None or speed is None or speed.value <= 1:
+    if step is None or speed is None or judgement.verdict is not Verdict.ADOPT:
         return ""
     longest = {
         arm: max((run.compile_seconds for run in runs if run.arm == arm), default=0.0)
