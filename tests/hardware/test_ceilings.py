@@ -133,7 +133,7 @@ def test_a_cache_that_cannot_be_written_costs_only_the_memory(monkeypatch: pytes
 
 @pytest.mark.parametrize(
     ("best", "median", "other_cpus", "capacity"),
-    [(1.3, 1.25, 0.0, 1.25), (1.9, 1.2, 0.0, None), (1.3, 1.25, 0.5, None)],
+    [(1.3, 1.25, 0.0, 1.25), (1.9, 1.2, 0.0, None), (1.3, 1.25, 0.5, None), (0.0, 0.0, 0.0, None)],
 )
 def test_what_all_cpus_do_at_once_is_known_where_the_rounds_agree(
     best: float, median: float, other_cpus: float, capacity: float | None

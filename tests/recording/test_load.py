@@ -108,8 +108,9 @@ def test_facts_that_cannot_be_read_are_left_out_and_counted(tmp_path: Path) -> N
         facts.write(b'{"fact": "root", "identity": 99999999999999999999, "type": "N", "parameters": 1}\n')
         facts.write(b"[" * 100_000 + b"\n")
         facts.write(b"\xff\xfe\n\n")
+        facts.write(b'{"fact": "padding", "share": 5, "batches": 2}\n')
     recording = load(path)
-    assert recording.problems == ("process-17/facts.jsonl: 7 of 11 lines cannot be read and were left out.",)
+    assert recording.problems == ("process-17/facts.jsonl: 8 of 12 lines cannot be read and were left out.",)
     assert recording.processes[0].roots == ()
     assert recording.processes[0].settings is not None
 

@@ -17,13 +17,13 @@ def idle_cpus(contention: Contention) -> float:
 
 
 def at_once(busy: float, contention: Contention) -> float:
-    """What so many busy CPUs do, in CPUs of which one works alone.
+    """What so many busy CPUs do, in CPUs of which one works alone: as many where it was not measured.
 
     The usable ones together do what was measured. Cores have two hyperthreads at most (Intel, AMD), and a scheduler
     fills cores first: half of the CPUs work as if alone where all together do no less than that.
     """
     usable, together = contention.usable_cpus, contention.together
-    if together is None:
+    if together is None or together <= 0 or usable < 1:
         return busy
     half = usable / 2
     if together <= half or usable == 1:

@@ -51,10 +51,10 @@ class Machine:
 
     @property
     def capacity(self) -> float | None:
-        """CPUs' worth of work that all usable CPUs do at once, None where rounds of the measurement do not agree."""
-        if self.together is None or self.disturbed or self.together.high > AGREEING * self.together.low:
-            return None
-        return self.together.low
+        """CPUs' worth of work that all usable CPUs do at once, None where its rounds do not agree."""
+        found = self.together
+        agreed = found is not None and found.low > 0 and found.high <= AGREEING * found.low
+        return found.low if found is not None and agreed and not self.disturbed else None
 
     def matrix_rate(self, name: str = "float32") -> float | None:
         """FLOP/s of a matrix product in a number format, None where it is unknown."""

@@ -214,10 +214,17 @@ class ChangeFacts:
 
 @dataclass(frozen=True, slots=True)
 class PaddingFacts:
-    """The mean share of the numbers in `batches` batches of tokens that only filled them up."""
+    """The mean share of the numbers in `batches` batches of tokens that only filled them up.
+
+    Raises ValueError for what is no share.
+    """
 
     share: float
     batches: int
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.share <= 1:
+            raise ValueError(f"a share lies between 0 and 1, not at {self.share}")
 
 
 @dataclass(frozen=True, slots=True)
