@@ -12,7 +12,7 @@ from hypothesis import settings
 
 ROOT = Path(__file__).resolve().parent.parent
 
-# The same examples every time: a change is judged by what it changed. `--hypothesis-profile=default` looks for new ones.
+# The same examples every time: a change is judged by itself. `--hypothesis-profile=default` looks for new ones.
 settings.register_profile("repeatable", derandomize=True)
 settings.load_profile("repeatable")
 

@@ -11,6 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as some
 from trace_events import Event, called, kernel, operator, replayed, step, written
 
+from steptime.replay.delays import SURE
 from steptime.replay.replay import Replay
 
 CALL, LAUNCH, GAP, RETURN = 4, 3, 1, 10
@@ -22,11 +23,13 @@ Program = list[tuple[str, int, int]]
 
 @dataclass
 class Machine:
-    """One thread, some streams. syncs: whether waits wait. events: what a profiler would have recorded."""
+    """One thread, some streams. syncs: whether waits wait. events: what a profiler would have recorded. short: µs of
+    waits so short that a trace does not show whether they waited."""
 
     syncs: bool = True
     now: float = 0
     launched: int = 0
+    short: float = 0
     done: dict[int, float] = field(default_factory=dict)
     awaited: dict[int, float] = field(default_factory=dict)
     events: list[Event] = field(default_factory=list)
@@ -48,7 +51,9 @@ class Machine:
             self.events.append(called("cudaStreamWaitEvent", begin, self.now))
             self.awaited[first] = self.done.get(second, -1e9)
         else:
-            self.now = max(self.now, max(self.done.values(), default=0) if self.syncs else 0) + RETURN
+            waited = max(0, max(self.done.values(), default=0) - self.now) if self.syncs else 0
+            self.short += waited if waited <= SURE / 1000 else 0
+            self.now += waited + RETURN
             self.events.append(called("cudaDeviceSynchronize", begin, self.now))
 
     def run(self, program: Program, steps: int) -> list[float]:
@@ -103,7 +108,7 @@ def test_free_syncs_save_no_more_than_the_machine_without_them_does(program: Pro
         saved, cap = prediction.saved.value / 1000, prediction.cap / 1000
         assert saved <= max(came_true, 0) + 3
         if not any(what == "after" for what, _, _ in program):
-            assert saved >= min(came_true, cap) - 3
+            assert saved >= min(came_true, cap) - 3 - machine.short / 4
 
 
 @settings(max_examples=20, deadline=None)
