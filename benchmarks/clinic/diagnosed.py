@@ -34,14 +34,15 @@ class Said:
 def steptime_says(case: Case, amount: int) -> Said:
     """Runs the job under steptime, unmodified. Raises JobFailed."""
     with tempfile.TemporaryDirectory() as folder:
-        options = ["run", "--json", "--no-progress", "--recording", str(Path(folder) / "recording")]
+        said = Path(folder) / "said.json"  # a job prints what it likes
+        options = ["run", "-o", str(said), "--no-progress", "--recording", str(Path(folder) / "recording")]
         words = [sys.executable, "-c", ENTRY, *options, "--", *command(case, amount)]
         done = subprocess.run(
             words, env=environment(), cwd=folder, capture_output=True, text=True, timeout=2 * TIMEOUT, check=False
         )
         if done.returncode:
             raise JobFailed(last_words(done.stderr) or f"exit status {done.returncode}")
-        report: dict[str, Any] = json.loads(done.stdout[done.stdout.index("{") :])
+        report: dict[str, Any] = json.loads(said.read_text(encoding="utf-8"))
     return _said(report)
 
 

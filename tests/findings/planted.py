@@ -436,6 +436,7 @@ PLANTED: dict[str, dict[str, Case]] = {
         "clean-already-at-the-bandwidth": replace(
             BASE, optimizers=(optimizer(8 * MS, elements=3_500_000, fused=True),)
         ),
+        "clean-no-floor-is-known": replace(BASE, optimizers=(optimizer(8 * MS, elements=1_000_000, type="LBFGS"),)),
     },
     "dense-embedding-gradient": {
         "fires": replace(

@@ -25,6 +25,10 @@ USUAL_STREAMS = 5
 BYTES_PER_SECOND = 5e9
 """Copy bandwidth assumed where the machine was not measured: a slow CPU's, so that the floor is high and the promise
 small."""
+ITERATIVE = frozenset({"LBFGS"})
+"""Optimisers of torch whose update is no pass over memory: LBFGS goes through up to `history_size` pairs of vectors
+twice in each of its iterations (Nocedal, Mathematics of Computation 35, 1980), so nothing says how long that may take
+at best."""
 FUSABLE = frozenset({"Adam", "AdamW", "SGD", "Adagrad"})
 """Optimisers of torch with a fused implementation on CPU and CUDA (torch 2.4 to 2.13)."""
 FOREACH = frozenset({"Adadelta", "Adamax", "ASGD", "NAdam", "RAdam", "RMSprop", "Rprop"})

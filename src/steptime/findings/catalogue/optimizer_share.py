@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from steptime.findings.case import OptimizerUse, Signal
 from steptime.findings.finding import Finding
-from steptime.findings.optimizer_model import FUSABLE, floor
+from steptime.findings.optimizer_model import FUSABLE, ITERATIVE, floor
 from steptime.findings.rule import rule
 from steptime.findings.signals import Signals
 from steptime.findings.stakes import ratio, scaled, total
@@ -31,11 +31,14 @@ def optimizer_share(signals: Signals) -> Finding | None:
         gradients; a larger batch; freezing what does not train; an optimiser with less state.
 
     When to ignore it
-        When the batch size is fixed by the method and the optimiser is fused already: then this is its price.
+        When the batch size is fixed by the method and the optimiser is fused already: then this is its price. LBFGS,
+        which iterates over its history, is left out: no floor of it is known.
     """
     duration = total(use.duration for use in signals.optimizers)
     share = ratio(duration.value, signals.step.duration.value)
     if share < LEAST_SHARE or not all(use.elements for use in signals.optimizers):
+        return None
+    if any(use.type in ITERATIVE for use in signals.optimizers):
         return None
     best = sum(floor(use, signals.machine if signals.has(Signal.MACHINE) else None) for use in signals.optimizers)
     stake = scaled(duration, 1 - min(1.0, ratio(best, duration.value)))
