@@ -8,7 +8,8 @@ torch.manual_seed(0)
 points = torch.linspace(-1, 1, 512)[:, None]
 values = torch.sin(6 * points)
 model = nn.Sequential(nn.Linear(1, 256), nn.Tanh(), nn.Linear(256, 256), nn.Tanh(), nn.Linear(256, 1))
-optimizer = torch.optim.LBFGS(model.parameters(), lr=0.1, max_iter=4)
+options = {"max_iter": 4, "history_size": 4, "tolerance_grad": 0, "tolerance_change": 0}  # as much work in every step
+optimizer = torch.optim.LBFGS(model.parameters(), lr=1e-3, **options)
 
 
 def closure():
