@@ -9,6 +9,7 @@ ranks wait in the gradients' all-reduce, which looks like a slow network. `--hea
 from __future__ import annotations
 
 import argparse
+import time
 
 import torch
 import torch.distributed as distributed
@@ -65,6 +66,7 @@ def main() -> None:
             if step == arguments.steps:
                 break
     distributed.destroy_process_group()
+    time.sleep(0.3)  # gloo's threads end a moment later: a process that is gone before may abort (torch 2.13)
 
 
 if __name__ == "__main__":

@@ -131,6 +131,7 @@ def test_the_ranks_of_torchrun(folder: Path) -> None:
     (folder / "ranks.py").write_text(
         LIBRARY + "import torch.distributed as dist\ndist.init_process_group('gloo')\n"
         "print(dist.get_rank(), train(seed=dist.get_rank()), flush=True)\ndist.destroy_process_group()\n"
+        "import time\ntime.sleep(0.3)\n"  # gloo's threads end a moment later: a process gone before may abort
     )
     torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
     processes = trained(folder, [*torchrun, "ranks.py"])

@@ -16,6 +16,7 @@ from steptime.ranks.gradients import Gradients, gradients_of
 
 JOB = """
 import contextlib, sys
+import time
 import torch, torch.distributed as distributed
 from torch.nn.parallel import DistributedDataParallel
 folder, rank = sys.argv[1], int(sys.argv[2])
@@ -40,6 +41,7 @@ def trace(name, search, no_sync):
 trace("every", True, False)
 trace("last", False, True)
 distributed.destroy_process_group()
+time.sleep(0.3)  # gloo's threads end a moment later: a process that is gone before may abort (torch 2.13)
 """
 PARAMETERS = 256 * 512 + 512 + 512 * 512 + 512 + 512 * 8 + 8
 

@@ -1,6 +1,7 @@
 """Gradients are summed over ranks for each micro-batch of an accumulated step; healthy: only for the last."""
 
 import contextlib
+import time
 
 import torch
 import torch.distributed as dist
@@ -23,3 +24,4 @@ for _step in range(steps):
     if dist.get_rank() == 0:
         lap()
 dist.destroy_process_group()
+time.sleep(0.3)  # gloo's threads end a moment later: a process that is gone before may abort (torch 2.13)

@@ -1,5 +1,7 @@
 """All ranks wait for slow items alike; healthy: items in memory. DDP under torchrun."""
 
+import time
+
 import numpy as np
 import torch
 import torch.distributed as dist
@@ -42,3 +44,4 @@ while done < steps:
         if dist.get_rank() == 0:
             lap()
 dist.destroy_process_group()
+time.sleep(0.3)  # gloo's threads end a moment later: a process that is gone before may abort (torch 2.13)

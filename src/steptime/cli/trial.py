@@ -40,6 +40,13 @@ from steptime.errors import UsageError
     show_default=True,
     help="Least gain that is worth a change.",
 )
+@click.option(
+    "--goal",
+    type=click.Choice(["speed", "memory"]),
+    default="speed",
+    show_default=True,
+    help="What to gain: shorter steps, or a lower peak of memory at a cost in time that is told.",
+)
 @click.option("--resume", metavar="DIR", type=click.Path(path_type=Path), help="Go on with an interrupted trial.")
 @click.option("--write", is_flag=True, help="Apply the patch to the job's own files when it was run and adopted.")
 @click.option(
@@ -54,6 +61,7 @@ def command(
     budget: float,
     max_trials: int,
     min_gain: float,
+    goal: str,
     in_place: bool,
     resume: Path | None,
     write: bool,
@@ -67,19 +75,22 @@ def command(
 ) -> int:
     """Try the remedies for what was found in a recording, each in a fresh process of the same unmodified command, in
     turns with the job as it is. A remedy is adopted when its speed beats noise and the least gain, and its losses and
-    gradients are what it promises. Options come before RECORDING or the command.
+    gradients are what it promises. With --goal memory, what takes less memory is tried, whatever was found, and
+    adopted when the peak is lower beyond doubt. Options come before RECORDING or the command.
 
     \b
     steptime try runs/train-20260801-101500
     steptime try --budget 5m -- python train.py
+    steptime try --goal memory runs/train-20260801-101500
     steptime try --resume runs/train-try-20260801-102000
     """
     from steptime.cli.trying import Wishes, begin, check_output, go_on, tell_trial
+    from steptime.remedies.remedy import Goal
     from steptime.trials.budget import Budget
 
     if bool(target) == (resume is not None):
         raise UsageError("usage", "Give a recording, or a command behind --, or --resume with the folder of a trial.")
     check_output(output, force=force)
-    wishes = Wishes(Budget(budget), max_trials, min_gain / 100, in_place, write, keep, quiet, executor)
+    wishes = Wishes(Budget(budget), max_trials, min_gain / 100, in_place, write, keep, quiet, executor, Goal(goal))
     told = go_on(resume, wishes) if resume is not None else begin(target, wishes)
     return tell_trial(told, output, as_json=as_json)

@@ -20,7 +20,7 @@ from steptime.findings.finding import Finding
 from steptime.quantities import format_duration, format_source
 from steptime.recording.load import load
 from steptime.remedies.propose import propose
-from steptime.remedies.remedy import Proposal, Snippet
+from steptime.remedies.remedy import Goal, Proposal, Snippet
 from steptime.report.lab_text import render as render_lab
 from steptime.report.output import write_whole
 from steptime.report.printable import wrap
@@ -44,7 +44,7 @@ from steptime.trials.write import write_patch
 
 @dataclass(frozen=True, slots=True)
 class Wishes:
-    """What the command line asks for. min_gain: a fraction. executor: "local" or "ray"."""
+    """What the command line asks for. min_gain: a fraction. executor: "local" or "ray". goal: of a new trial."""
 
     budget: Budget
     max_trials: int
@@ -54,6 +54,7 @@ class Wishes:
     keep: bool
     quiet: bool
     executor: str = "local"
+    goal: Goal = Goal.SPEED
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,10 +78,10 @@ def begin(target: Sequence[str], wishes: Wishes) -> Told:
     """A new trial."""
     recording = recording_of(target, wishes)
     case, findings = _diagnosed(recording)
-    proposals = propose(case, findings)
+    proposals = propose(case, findings, goal=wishes.goal)
     arms = plan_arms(proposals, wishes.max_trials, case.step.duration.value)
     if not arms:
-        return Told(None, _nothing_to_try(proposals, recording))
+        return Told(None, _nothing_to_try(proposals, recording, wishes.goal))
     folder = _new_trial(recording, "try", arms, case, wishes)
     return _conduct(folder, proposals, wishes)
 
@@ -99,6 +100,7 @@ def _new_trial(recording: Path, kind: str, arms: tuple[Arm, ...], case: Case, wi
         wishes.in_place,
         step_seconds=case.step.duration.value / 1e9,
         start_seconds=max((seconds_to_first_step(process) for process in known.processes), default=0.0),
+        goal=wishes.goal,
     )
     folder.mkdir(parents=True)
     ResultsFile(folder).plan(plan)
@@ -179,7 +181,7 @@ def _say_what_it_takes(plan: Plan, budget: Budget) -> None:
 def go_on(folder: Path, wishes: Wishes) -> Told:
     """A trial that was interrupted, or whose budget was too small."""
     plan = read_results(folder).plan
-    return _conduct(folder, propose(*_diagnosed(Path(plan.recording))), wishes)
+    return _conduct(folder, propose(*_diagnosed(Path(plan.recording)), goal=plan.goal), wishes)
 
 
 def recording_of(target: Sequence[str], wishes: Wishes) -> Path:
@@ -202,7 +204,12 @@ def _diagnosed(recording: Path) -> tuple[Case, tuple[Finding, ...]]:
     return shown.case, shown.findings
 
 
-def _nothing_to_try(proposals: Sequence[Proposal], recording: Path) -> str:
+def _nothing_to_try(proposals: Sequence[Proposal], recording: Path, goal: Goal) -> str:
+    if goal is Goal.MEMORY:
+        lines = [
+            "Nothing that takes less memory can be applied to this job by itself. What holds it, and what you could do:"
+        ]
+        return "\n".join([*lines, f"Next:  steptime memory {shlex.quote(str(recording))}"]) + "\n"
     lines = ["Nothing that was found has a remedy that steptime can apply by itself."]
     for proposal in (each for each in proposals if each.advice_only):
         edit = proposal.option.edit
@@ -294,7 +301,7 @@ def _next(judgements: Sequence[Judgement], proposals: Sequence[Proposal], folder
     minutes = ceil(2 * wishes.budget.seconds / 60)
     go_on = f"steptime try --budget {minutes}m --resume {shlex.quote(str(folder))}"
     patch = read_results(folder).patch
-    if patch is not None and patch.diff and (patch.judgement is None or patch.judgement.speed is None):
+    if patch is not None and patch.diff and (patch.judgement is None or not patch.judgement.rounds):
         return go_on
     adopted = next((each.arm.proposal for each in judgements if each.verdict is Verdict.ADOPT), None)
     if adopted is not None:

@@ -9,7 +9,7 @@ from steptime.findings.case import Case
 from steptime.findings.finding import Finding, Weight
 from steptime.quantities import Estimate, format_duration
 from steptime.remedies.catalogue import CATALOGUE
-from steptime.remedies.remedy import Option, Proposal, Remedy, Snippet
+from steptime.remedies.remedy import Goal, Option, Proposal, Remedy, Snippet
 
 UNKNOWN = 0.25
 """Of the time at stake: what a remedy without a model is taken to gain when they are put in order; nobody is told."""
@@ -19,15 +19,28 @@ MEMORY_NOTES = frozenset({"ST703", "ST704", "ST705"})
 """Notes about memory: no time is at stake that a trial could win, so that what answers them is advice."""
 
 
-def propose(case: Case, findings: Sequence[Finding], remedies: Sequence[Remedy] = CATALOGUE) -> tuple[Proposal, ...]:
+def propose(
+    case: Case, findings: Sequence[Finding], remedies: Sequence[Remedy] = CATALOGUE, *, goal: Goal = Goal.SPEED
+) -> tuple[Proposal, ...]:
     """The proposals for a case, best first; those that only the user can apply come last.
 
-    No saving is predicted beyond the time at stake of the findings that a remedy answers (Amdahl's ceiling), nor one
+    For memory, all that takes less of it and fits the case, the least risk first: whoever asks for that is short of
+    it, whatever was found. For speed, what answers a finding. No saving is predicted beyond the time at stake of the findings that a remedy answers (Amdahl's ceiling), nor one
     beyond the step.
     """
+    if goal is Goal.MEMORY:
+        freeing = [each for remedy in remedies if remedy.frees for each in _freeing(remedy, case)]
+        return tuple(sorted(freeing, key=lambda each: (each.advice_only, each.remedy.risk)))
     found = [finding for finding in findings if finding.weight is Weight.FINDING or finding.code in MEMORY_NOTES]
     made = [each for remedy in remedies for each in _proposals(remedy, case, found)]
     return tuple(sorted(made, key=lambda each: (each.advice_only, -_worth(each))))
+
+
+def _freeing(remedy: Remedy, case: Case) -> list[Proposal]:
+    """What a remedy offers where memory is full."""
+    if case.memory is not None:
+        case = replace(case, memory=replace(case.memory, capacity=case.memory.peak))
+    return [Proposal(remedy, replace(option, saving=None), "") for option in remedy(case)]
 
 
 def _proposals(remedy: Remedy, case: Case, findings: Sequence[Finding]) -> list[Proposal]:

@@ -31,6 +31,13 @@ class Promise(Enum):
     """Never adopted for the user: batch size, accumulation."""
 
 
+class Goal(Enum):
+    """What a change is wanted for."""
+
+    SPEED = "speed"
+    MEMORY = "memory"
+
+
 @dataclass(frozen=True, slots=True)
 class CallEdit:
     """Keywords of a call in the user's source, set where the call stands at `site`; without one, at the only call of
@@ -147,7 +154,7 @@ Function = Callable[[Case], Outcome]
 @dataclass(frozen=True, slots=True)
 class Remedy:
     """addresses: codes of the rules whose findings it is an answer to. promise: about the numbers. risk: from 1 (cannot
-    hurt) to 5. low_precision: gradients are rounded to a low format."""
+    hurt) to 5. low_precision: gradients are rounded to a low format. frees: it takes less memory, as a rule."""
 
     code: str
     name: str
@@ -157,6 +164,7 @@ class Remedy:
     function: Function
     page: Page
     low_precision: bool = False
+    frees: bool = False
 
     def __call__(self, case: Case) -> tuple[Option, ...]:
         """The ways to apply it to this case; none where it does not fit what is in force."""
@@ -190,6 +198,7 @@ def remedy(
     promise: Promise,
     risk: int,
     low_precision: bool = False,
+    frees: bool = False,
 ) -> Callable[[Function], Remedy]:
     """Makes a remedy of a function from a case to the ways to apply it.
 
@@ -203,6 +212,6 @@ def remedy(
 
     def make(function: Function) -> Remedy:
         page = read_page(function, f"remedy {name}", SECTIONS)
-        return Remedy(code, name, frozenset(addresses), promise, risk, function, page, low_precision)
+        return Remedy(code, name, frozenset(addresses), promise, risk, function, page, low_precision, frees)
 
     return make

@@ -1,6 +1,6 @@
 """The result of a trial in a terminal: a table of at most 25 lines, ending with the next command.
 
-One law: a speed is shown with its interval and the control's noise, or not at all.
+One law: a gain is shown with its interval, or not at all.
 """
 
 from __future__ import annotations
@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from steptime.quantities import Estimate, format_bytes, format_duration
+from steptime.remedies.remedy import Goal
 from steptime.report.printable import one_line, printable, shorten, wrap
 from steptime.trials.judge import usual_step
 from steptime.trials.results import Results
@@ -20,11 +21,13 @@ ORDER = (
     Verdict.UNDECIDED,
     Verdict.NO_EFFECT,
     Verdict.SLOWER,
+    Verdict.MORE_MEMORY,
     Verdict.BROKE_PROMISE,
     Verdict.NOT_EXERCISED,
     Verdict.FAILED,
 )
 _ARMS = 12
+_AT = {Goal.SPEED: "at", Goal.MEMORY: "with peak memory"}
 LONG_COMPILATION = 0.5
 """Seconds."""
 
@@ -32,49 +35,54 @@ LONG_COMPILATION = 0.5
 def render(results: Results, advice: Sequence[str] = (), next_command: str = "") -> str:
     """The whole text, with a line feed at its end. advice: sentences on what only the user can do."""
     singles = [judgement for stage, judgement in results.judgements if stage == 0]
-    ordered = sorted(singles, key=lambda each: (ORDER.index(each.verdict), -_value(each.speed)))
-    top = [shorten(f"Trials of {' '.join(results.plan.command)}", COLUMNS), _baseline(results.runs), ""]
+    goal = results.plan.goal
+    ordered = sorted(singles, key=lambda each: (ORDER.index(each.verdict), -_value(each.gain(goal))))
+    top = [shorten(f"Trials of {' '.join(results.plan.command)}", COLUMNS), _baseline(results.runs, goal), ""]
     bottom = [*_combined(results), *_patch(results), *_crowded(results.runs)]
     if next_command:
         bottom.append(f"Next:  {one_line(next_command)}")
-    rows = [line for judgement in ordered[:_ARMS] for line in _row(judgement, results.runs)]
+    rows = [line for judgement in ordered[:_ARMS] for line in _row(judgement, results.runs, goal)]
     if len(ordered) > _ARMS:
         rows.append(f"  … and {len(ordered) - _ARMS} more, in the results file")
     room = LINES - len(top) - len(bottom) - 1
     if len(rows) > room:  # the reasons go before the figures do
-        rows = [line for judgement in ordered[:_ARMS] for line in _row(judgement, results.runs)[:1]][:room]
+        rows = [line for judgement in ordered[:_ARMS] for line in _row(judgement, results.runs, goal)[:1]][:room]
     left = max(0, room - len(rows))
     told = [line for each in advice for line in wrap(each, "Yours: ", 3, COLUMNS)][:left]
     return "".join(f"{printable(line)}\n" for line in (*top, *rows, *told, "", *bottom))
 
 
-def _baseline(runs: Sequence[Run]) -> str:
+def _baseline(runs: Sequence[Run], goal: Goal) -> str:
     first = [run for run in runs if run.stage == 0]
     step = usual_step(first)
     if step is None:
         return "No baseline was timed."
     rounds = sum(run.arm == CONTROL and not run.rehearsal for run in first)
     processes = f"{len(runs)} processes, {rounds} round{'s' * (rounds != 1)}"
-    return f"Step as it is: {format_duration(step.value)} ({processes}, {_seconds(runs)})"
+    peak = max((run.peak_bytes or 0 for run in first if run.arm in (BASELINE, CONTROL)), default=0)
+    memory = f"peak memory {format_bytes(peak)}; " if goal is Goal.MEMORY and peak else ""
+    return f"As it is: {memory}step {format_duration(step.value)} ({processes}, {_seconds(runs)})"
 
 
 def _seconds(runs: Sequence[Run]) -> str:
     return format_duration(sum(run.seconds for run in runs) * 1e9)
 
 
-def _row(judgement: Judgement, runs: Sequence[Run]) -> list[str]:
+def _row(judgement: Judgement, runs: Sequence[Run], goal: Goal) -> list[str]:
     """What was tried, what came out; and why, on a line of its own."""
     arm = judgement.arm
     label = shorten(f"{arm.proposal} {arm.label}".strip(), 41)
-    speed = speed_text(judgement.speed) if judgement.speed is not None else "–"
-    line = f"{label:<41} {speed:<19} {judgement.verdict.value}"
+    line = f"{label:<41} {gain_text(judgement, goal) or '–':<19} {judgement.verdict.value}"
+    pays = _pays_from(judgement, runs) if goal is Goal.SPEED else ""
     return [
         shorten(line, COLUMNS),
-        shorten(f"    {_extra(judgement)}{_pays_from(judgement, runs)}{one_line(judgement.sentence)}", COLUMNS),
+        shorten(f"    {_extra(judgement, goal)}{pays}{one_line(judgement.sentence)}", COLUMNS),
     ]
 
 
-def _extra(judgement: Judgement) -> str:
+def _extra(judgement: Judgement, goal: Goal) -> str:
+    if goal is Goal.MEMORY:
+        return f"{judgement.speed.value:.2f}× as fast; " if judgement.speed is not None else ""
     predicted = judgement.arm.predicted
     return f"predicted {predicted.value:.2f}×; " if predicted is not None and judgement.speed is not None else ""
 
@@ -99,16 +107,26 @@ def speed_text(speed: Estimate) -> str:
     return f"{speed.value:.2f}× ({speed.low:.2f}–{speed.high:.2f})"
 
 
+def memory_text(memory: Estimate) -> str:
+    """A ratio of peaks, the baseline's over the arm's, as what the peak changed by: "−38 % (−40 to −36)"."""
+    value, low, high = (
+        f"{100 * (1 / max(each, 1e-9) - 1):+.0f}".replace("-", "−") for each in (memory.value, memory.high, memory.low)
+    )
+    return f"{value} % ({low} to {high})"
+
+
+def gain_text(judgement: Judgement, goal: Goal) -> str:
+    """What was gained at the goal, "" where that is not known."""
+    gain = judgement.gain(goal)
+    if gain is None:
+        return ""
+    return memory_text(gain) if goal is Goal.MEMORY else speed_text(gain)
+
+
 def _combined(results: Results) -> list[str]:
     later = [judgement for stage, judgement in results.judgements if stage > 0 and judgement.arm.name != "patch"]
-    if not later or later[-1].speed is None:
-        return []
-    last = later[-1]
-    return (
-        [shorten(f"Together: {last.arm.label}: {speed_text(last.speed)} {last.verdict.value}", COLUMNS)]
-        if last.speed
-        else []
-    )
+    gained = gain_text(later[-1], results.plan.goal) if later else ""
+    return [shorten(f"Together: {later[-1].arm.label}: {gained} {later[-1].verdict.value}", COLUMNS)] if gained else []
 
 
 def _patch(results: Results) -> list[str]:
@@ -117,10 +135,8 @@ def _patch(results: Results) -> list[str]:
         return []
     lines = []
     if patch.diff:
-        proved = patch.judgement
-        ran = (
-            f"ran at {speed_text(proved.speed)}" if proved is not None and proved.speed is not None else "was not timed"
-        )
+        gained = gain_text(patch.judgement, results.plan.goal) if patch.judgement is not None else ""
+        ran = f"ran {_AT[results.plan.goal]} {gained}" if gained else "was not timed"
         lines.append(f"Patch: this diff {ran}: patch.diff beside the results")
     if patch.environment:
         lines.append("Environment: " + " ".join(f"{name}={value}" for name, value in patch.environment))
@@ -137,5 +153,5 @@ def _crowded(runs: Sequence[Run]) -> list[str]:
     return [*lines, f"Peak memory: {format_bytes(peak)}"] if peak and not lines else lines
 
 
-def _value(speed: Estimate | None) -> float:
-    return speed.value if speed is not None else 0.0
+def _value(gain: Estimate | None) -> float:
+    return gain.value if gain is not None else 0.0

@@ -15,8 +15,9 @@ def combine(bench: Bench, judgements: Sequence[Judgement], first_stage: int = 1)
 
     Each further one is tried on top of those already taken; the last stage is all of them against the job as it is.
     """
-    adopted = [each for each in judgements if each.verdict is Verdict.ADOPT and each.speed is not None]
-    adopted.sort(key=lambda each: -(each.speed.value if each.speed is not None else 0.0))
+    gains = [(each.gain(bench.plan.goal), each) for each in judgements if each.verdict is Verdict.ADOPT]
+    ordered = sorted(((gain.value, each) for gain, each in gains if gain is not None), key=lambda pair: -pair[0])
+    adopted = [each for _, each in ordered]
     if not adopted:
         return None, None
     taken, stage = adopted[0].arm, first_stage

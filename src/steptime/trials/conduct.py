@@ -42,7 +42,7 @@ LIMIT = 60.0
 DEADLINE = 300.0
 """Seconds, or DEADLINE_FACTOR times what a baseline takes, after which a process is ended: compilers take minutes."""
 DEADLINE_FACTOR = 10.0
-DECIDED = frozenset({Verdict.ADOPT, Verdict.NO_EFFECT, Verdict.SLOWER})
+DECIDED = frozenset({Verdict.ADOPT, Verdict.NO_EFFECT, Verdict.SLOWER, Verdict.MORE_MEMORY})
 PROBE = Arm(BASELINE)
 PROOF = 9
 """Processes that the patch is proved with, at least: two rehearsals and two rounds."""
@@ -149,7 +149,7 @@ class Bench:
         later, anyway = after
         while (round_ := self._rounds_done(stage)) < MAX_ROUNDS:
             going = [arm for arm in tried if not self._settled(stage, arm)]
-            won = any(judge(arm, self.of(stage), min_gain=self.plan.min_gain).verdict is Verdict.ADOPT for arm in tried)
+            won = any(self._proved(stage, arm).verdict is Verdict.ADOPT for arm in tried)
             paid = self._affordable(stage, round_, going, later if won or anyway or round_ < LEAST_ROUNDS else 0)
             if not paid:
                 return
@@ -244,18 +244,19 @@ class Bench:
     # -- what is known, and what can be paid for -------------------------------------------------------------------
 
     def _settled(self, stage: int, arm: Arm) -> bool:
-        runs = self.of(stage)
-        if cannot_win(arm, runs, min_gain=self.plan.min_gain):
+        if cannot_win(arm, self.of(stage), min_gain=self.plan.min_gain, goal=self.plan.goal):
             return True
-        judgement = judge(arm, runs, min_gain=self.plan.min_gain)
+        judgement = self._proved(stage, arm)
         if arm.promise is Promise.NEW_TRAINING:  # a ceiling or a throughput, which no round makes a win
             return judgement.rounds >= LEAST_ROUNDS
         return judgement.rounds >= MIN_ROUNDS and judgement.verdict in DECIDED
 
+    def _proved(self, stage: int, arm: Arm) -> Judgement:
+        return judge(arm, self.of(stage), min_gain=self.plan.min_gain, goal=self.plan.goal)
+
     def _judge(self, stage: int, arm: Arm) -> Judgement:
-        runs = self.of(stage)
-        judgement = judge(arm, runs, min_gain=self.plan.min_gain)
-        if any(run.arm == arm.name for run in runs):
+        judgement = self._proved(stage, arm)
+        if any(run.arm == arm.name for run in self.of(stage)):
             return judgement
         return replace(judgement, verdict=Verdict.UNDECIDED, sentence="The budget was spent before it was tried")
 

@@ -1,21 +1,22 @@
 """From runs to a verdict: pure functions, so that every rule of it is tested without running anything.
 
-One law: an arm is adopted only when its speed beats the noise of the control and the least gain, and its numbers keep
-the remedy's promise. What is not known is UNDECIDED, never a win.
+One law: an arm is adopted only when what it gains (speed, or peak memory where the trial is for that) beats the noise
+of the control and the least gain, and its numbers keep the remedy's promise. What is not known is UNDECIDED, never a
+win.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from math import inf
 from statistics import fmean
 
 from steptime.estimates import median_of
 from steptime.quantities import Estimate
-from steptime.remedies.remedy import Promise
+from steptime.remedies.remedy import Goal, Promise
 from steptime.trials import parity
-from steptime.trials.speed import LEAST_ROUNDS, Comparison, compared, noise_of, speed_up
+from steptime.trials.speed import LEAST_ROUNDS, Comparison, Series, compared, noise_of, speed_up
 from steptime.trials.trial import BASELINE, CONTROL, Agreement, Arm, Judgement, Run, Verdict
 
 MIN_GAIN = 0.03
@@ -34,7 +35,7 @@ class Numbers:
     sentence: str
 
 
-def judge(arm: Arm, runs: Sequence[Run], *, min_gain: float = MIN_GAIN) -> Judgement:
+def judge(arm: Arm, runs: Sequence[Run], *, min_gain: float = MIN_GAIN, goal: Goal = Goal.SPEED) -> Judgement:
     """The verdict on an arm from the runs of its stage, the baselines' and the control's among them."""
     own = [run for run in runs if run.arm == arm.name]
     failed = [run for run in own if run.failure]
@@ -45,15 +46,29 @@ def judge(arm: Arm, runs: Sequence[Run], *, min_gain: float = MIN_GAIN) -> Judge
         return Judgement(arm, Verdict.NOT_EXERCISED, Agreement.NOT_SEEN, idle)
     numbers = agreement_of(arm, runs)
     comparisons = comparisons_of(arm.name, runs)
-    speed = speed_up(comparisons) if comparisons else None
-    noise = control_noise(runs)
-    verdict, sentence = _verdict(arm, numbers, speed, noise, min_gain)
+    speed, memory = _ratio(comparisons), _ratio(comparisons_of(arm.name, runs, _peak))
+    noise = control_noise(runs, _peak if goal is Goal.MEMORY else _steps)
+    verdict, sentence = _verdict(numbers, memory if goal is Goal.MEMORY else speed, noise, min_gain, goal)
     timed = [run for run in own if not run.rehearsal and run.step_ns]
     step = fmean(fmean(run.step_ns) for run in timed) if timed else None
     peak = max((run.peak_bytes for run in timed if run.peak_bytes is not None), default=None)
-    known = speed if speed is not None and speed.samples >= LEAST_ROUNDS else None
     told = noise if noise < inf else None
-    return Judgement(arm, verdict, numbers.agreement, sentence, known, told, step, len(comparisons), peak)
+    return Judgement(
+        arm,
+        verdict,
+        numbers.agreement,
+        sentence,
+        speed=_known(speed),
+        noise=told,
+        step_ns=step,
+        rounds=len(comparisons),
+        peak_bytes=peak,
+        memory=_known(memory),
+    )
+
+
+def _known(ratio: Estimate | None) -> Estimate | None:
+    return ratio if ratio is not None and ratio.samples >= LEAST_ROUNDS else None
 
 
 def not_exercised(arm: Arm, own: Sequence[Run]) -> str:
@@ -68,26 +83,39 @@ def not_exercised(arm: Arm, own: Sequence[Run]) -> str:
     return ""
 
 
-def cannot_win(arm: Arm, runs: Sequence[Run], *, min_gain: float = MIN_GAIN) -> bool:
+def cannot_win(arm: Arm, runs: Sequence[Run], *, min_gain: float = MIN_GAIN, goal: Goal = Goal.SPEED) -> bool:
     """Whether more rounds of the arm are a waste: it failed, changed nothing, broke its promise, or the whole interval
-    of its speed lies below the least gain."""
-    judgement = judge(arm, runs, min_gain=min_gain)
+    of what it gains lies below the least gain."""
+    judgement = judge(arm, runs, min_gain=min_gain, goal=goal)
     lost = {Verdict.FAILED, Verdict.NOT_EXERCISED, Verdict.BROKE_PROMISE}
     if judgement.verdict in lost:
         return True
-    return judgement.speed is not None and judgement.speed.high < 1 + min_gain
+    gain = judgement.gain(goal)
+    return gain is not None and gain.high < 1 + min_gain
 
 
-# -- speed ------------------------------------------------------------------------------------------------------------
+# -- speed and memory -------------------------------------------------------------------------------------------------
 
 
-def comparisons_of(name: str, runs: Sequence[Run]) -> tuple[Comparison, ...]:
-    """An arm's runs, each between the baselines that enclose it. Disturbed ones are left out where enough others are
-    there."""
-    baselines = [run for run in runs if run.arm == BASELINE and _timed(run)]
+def _steps(run: Run) -> Series:
+    return run.step_ns
+
+
+def _peak(run: Run) -> Series:
+    return (run.peak_bytes,) if run.peak_bytes else ()
+
+
+def _ratio(comparisons: Sequence[Comparison]) -> Estimate | None:
+    return speed_up(comparisons) if comparisons else None
+
+
+def comparisons_of(name: str, runs: Sequence[Run], of: Callable[[Run], Series] = _steps) -> tuple[Comparison, ...]:
+    """An arm's runs, each between the baselines that enclose it: their steps, ns, or what else is asked `of` them.
+    Disturbed ones are left out where enough others are there."""
+    baselines = [run for run in runs if run.arm == BASELINE and _timed(run) and len(of(run))]
     calm, all_of_them = [], []
     for run in runs:
-        if run.arm != name or not _timed(run):
+        if run.arm != name or not _timed(run) or not len(of(run)):
             continue
         here = [each for each in baselines if each.place == run.place]
         before = max((each for each in here if each.position < run.position), key=_position, default=None)
@@ -95,7 +123,7 @@ def comparisons_of(name: str, runs: Sequence[Run]) -> tuple[Comparison, ...]:
         if before is None or after is None:
             continue
         place = (run.position - before.position) / (after.position - before.position)
-        comparison = compared(before.step_ns, run.step_ns, after.step_ns, place)
+        comparison = compared(of(before), of(run), of(after), place)
         all_of_them.append(comparison)
         quietest = min(each.load.other_cpu for each in runs if each.place == run.place and _timed(each))
         if not any(disturbed(each, quietest) for each in (before, run, after)):
@@ -111,9 +139,9 @@ def disturbed(run: Run, quietest: float) -> bool:
     return crowded or load.other_device_users or load.device_throttled
 
 
-def control_noise(runs: Sequence[Run]) -> float:
+def control_noise(runs: Sequence[Run], of: Callable[[Run], Series] = _steps) -> float:
     """What factor a control that changes nothing may still seem to gain or lose; infinite where it was not run."""
-    comparisons = comparisons_of(CONTROL, runs)
+    comparisons = comparisons_of(CONTROL, runs, of)
     return noise_of(comparisons) if comparisons else inf
 
 
@@ -197,19 +225,21 @@ def _losses(arm: Arm, own: Run, plain: Sequence[Run]) -> Numbers:
 # -- verdict ----------------------------------------------------------------------------------------------------------
 
 
-def _verdict(arm: Arm, numbers: Numbers, speed: Estimate | None, noise: float, min_gain: float) -> tuple[Verdict, str]:
+def _verdict(numbers: Numbers, gain: Estimate | None, noise: float, min_gain: float, goal: Goal) -> tuple[Verdict, str]:
     if numbers.agreement in BROKEN:
         return Verdict.BROKE_PROMISE, numbers.sentence
-    if speed is None or speed.samples < LEAST_ROUNDS:
-        return Verdict.UNDECIDED, "Too few rounds were run to tell its speed"
+    if gain is None or gain.samples < LEAST_ROUNDS:
+        what = "its speed" if goal is Goal.SPEED else "its peak memory"
+        return Verdict.UNDECIDED, f"Too few rounds were run to tell {what}"
     needed = max(1 + min_gain, noise)
-    if speed.low > needed:
+    if gain.low > needed:
         if numbers.agreement in KEPT:
             return Verdict.ADOPT, numbers.sentence
-        return Verdict.UNDECIDED, f"Faster, and not adopted: {numbers.sentence[0].lower()}{numbers.sentence[1:]}"
-    if speed.high < 1 and speed.value < 1 - min_gain and speed.high < 1 / min(noise, 1 + min_gain):
-        return Verdict.SLOWER, numbers.sentence
-    if speed.high < 1 + min_gain:
+        better = "Faster" if goal is Goal.SPEED else "Less memory"
+        return Verdict.UNDECIDED, f"{better}, and not adopted: {numbers.sentence[0].lower()}{numbers.sentence[1:]}"
+    if gain.high < 1 and gain.value < 1 - min_gain and gain.high < 1 / min(noise, 1 + min_gain):
+        return Verdict.SLOWER if goal is Goal.SPEED else Verdict.MORE_MEMORY, numbers.sentence
+    if gain.high < 1 + min_gain:
         return Verdict.NO_EFFECT, "Whatever it gains is below the least gain asked for"
     why = "the machine was too noisy" if noise > 1 + min_gain else "more rounds would be needed"
     return Verdict.UNDECIDED, f"It may gain and it may not: {why}"

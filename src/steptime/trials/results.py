@@ -15,6 +15,7 @@ from typing import Any
 import msgspec
 
 from steptime.errors import RecordingError, UsageError
+from steptime.remedies.remedy import Goal
 from steptime.trials.trial import Arm, Judgement, Run
 
 NAME = "results.jsonl"
@@ -23,8 +24,8 @@ FORMAT = 1
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """What is to be tried. recording: the one whose findings are answered. step_seconds, start_seconds: a step of it,
-    and the time to the end of its first one; 0 where that is not known."""
+    """What is to be tried, and for what. recording: the one whose findings are answered. step_seconds, start_seconds: a
+    step of it, and the time to the end of its first one; 0 where that is not known."""
 
     command: tuple[str, ...]
     directory: str
@@ -35,6 +36,7 @@ class Plan:
     format: int = FORMAT
     step_seconds: float = 0.0
     start_seconds: float = 0.0
+    goal: Goal = Goal.SPEED
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,7 +10,7 @@ from enum import Enum
 
 from steptime.changes import Change
 from steptime.quantities import Estimate
-from steptime.remedies.remedy import Promise
+from steptime.remedies.remedy import Goal, Promise
 
 BASELINE, CONTROL = "baseline", "control"
 """Names of the arms that change nothing. The control is another baseline, there to show the noise."""
@@ -20,9 +20,11 @@ class Verdict(Enum):
     """What an arm proved."""
 
     ADOPT = "adopt"
-    """Faster beyond noise and the least gain, and its promise about the numbers was kept."""
+    """Better at the trial's goal beyond noise and the least gain, and its promise about the numbers was kept."""
     NO_EFFECT = "no effect"
     SLOWER = "slower"
+    MORE_MEMORY = "more memory"
+    """Of a trial for memory."""
     BROKE_PROMISE = "broke its promise"
     """The numbers are not what the remedy promises, whatever the speed."""
     NOT_EXERCISED = "not exercised"
@@ -118,8 +120,9 @@ class Run:
 
 @dataclass(frozen=True, slots=True)
 class Judgement:
-    """What an arm proved. speed: baseline's time over the arm's, with a 95 % interval; noise: what the control
-    deviates from 1 at most, in the same unit. sentence: why, for a person."""
+    """What an arm proved. speed: baseline's time over the arm's, with a 95 % interval; memory: the same of their peaks,
+    None where none was seen. noise: the factor, 1 at least, by which the control may seem better or worse at the
+    trial's goal. sentence: why, for a person."""
 
     arm: Arm
     verdict: Verdict
@@ -130,3 +133,8 @@ class Judgement:
     step_ns: float | None = None
     rounds: int = 0
     peak_bytes: int | None = None
+    memory: Estimate | None = None
+
+    def gain(self, goal: Goal) -> Estimate | None:
+        """Of the goal, above 1 where the arm is better than the baseline."""
+        return self.memory if goal is Goal.MEMORY else self.speed

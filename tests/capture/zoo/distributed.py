@@ -1,5 +1,7 @@
 """DistributedDataParallel over gloo, started by torchrun; 40 steps in every rank."""
 
+import time
+
 import torch
 import torch.distributed as dist
 from finger import Finger
@@ -32,6 +34,7 @@ def main():
         if rank == dist.get_rank():
             finger.show(*model.parameters(), label=f"rank{rank}")
     dist.destroy_process_group()
+    time.sleep(0.3)  # gloo's threads end a moment later: a process that is gone before may abort (torch 2.13)
 
 
 if __name__ == "__main__":

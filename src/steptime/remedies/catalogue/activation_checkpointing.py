@@ -16,7 +16,14 @@ NEARLY = 0.9
 """Of the device's memory: little is left for a larger batch."""
 
 
-@remedy("RM601", "activation-checkpointing", addresses={"ST306", "ST704", "ST705"}, promise=Promise.SAME_BITS, risk=4)
+@remedy(
+    "RM601",
+    "activation-checkpointing",
+    addresses={"ST306", "ST704", "ST705"},
+    promise=Promise.SAME_BITS,
+    risk=4,
+    frees=True,
+)
 def activation_checkpointing(case: Case) -> Option | None:
     """Activations computed again instead of kept
 
@@ -35,7 +42,7 @@ def activation_checkpointing(case: Case) -> Option | None:
     When to leave it
         When memory is to spare (then see RM305).
     """
-    if case.recompute is not None or not case.step.device.startswith("cuda"):
+    if case.recompute is not None:
         return None
     memory = case.memory
     full = memory is not None and bool(memory.retries or (memory.capacity and memory.peak > NEARLY * memory.capacity))

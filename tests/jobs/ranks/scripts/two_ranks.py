@@ -2,6 +2,7 @@
 
 import argparse
 import contextlib
+import time
 
 import torch
 import torch.distributed as distributed
@@ -64,6 +65,7 @@ def main():
             if step == arguments.steps:
                 break
     distributed.destroy_process_group()
+    time.sleep(0.3)  # gloo's threads end a moment later: a process that is gone before may abort (torch 2.13)
 
 
 if __name__ == "__main__":
