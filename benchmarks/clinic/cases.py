@@ -63,7 +63,7 @@ CASES = (
     Case("collecting_each_step", "garbage collection", ("garbage-collection",), "no loader", most=32),
     Case("loop_loss", "Python loop", ("dispatch-loop",), "no loader", most=8),
     Case("averaged_weights", "Python loop", ("dispatch-loop", "host-time"), "no loader"),
-    Case("recurrence", "Python loop", ("dispatch-loop",), "functional", most=32),
+    Case("recurrence", "Python loop", ("dispatch-loop", "indexing-in-loop"), "functional", most=32),
     Case("anomaly_detection", "anomaly detection", ("detect-anomaly",), "no loader", line=False, most=1),
     Case("deterministic", "deterministic", ("deterministic-left-on",), "no loader", line=False),
     Case("own_profiler", "profiler left on", ("profiler-left-on",), "no loader", line=False, most=1),

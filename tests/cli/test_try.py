@@ -10,7 +10,7 @@ from steptime.cli.main import main
 from steptime.cli.trying import _nothing_to_try
 from steptime.quantities import SourceLine
 from steptime.remedies.catalogue.whole_tensor import whole_tensor
-from steptime.remedies.remedy import Option, Proposal, Snippet
+from steptime.remedies.remedy import Goal, Option, Proposal, Snippet
 
 
 @pytest.mark.parametrize(
@@ -50,9 +50,14 @@ def test_advice_names_the_line_and_what_it_could_save_at_most(tmp_path: Path) ->
     site = SourceLine("train.py", 12, text="for row in rows:")
     option = Option("a loop", edit=Snippet("y = x @ w", site), advice="Replace the loop by one operator.")
     proposal = Proposal(whole_tensor, option, "ST301", 2.5e6)
-    told = _nothing_to_try((proposal,), tmp_path)
+    told = _nothing_to_try((proposal,), tmp_path, Goal.SPEED)
     said = " ".join(told.split())
     assert "train.py:12: Replace the loop by one operator. It saves 2.50 ms a step at most." in said
     assert "steptime explain RM108" in said
     assert "    y = x @ w\n" in told
     assert told.splitlines()[-1] == f"Next:  steptime lab {tmp_path}"
+
+
+def test_where_nothing_frees_memory_by_itself_the_account_of_it_comes_next(tmp_path: Path) -> None:
+    told = _nothing_to_try((), tmp_path, Goal.MEMORY)
+    assert told.splitlines()[-1] == f"Next:  steptime memory {tmp_path}"

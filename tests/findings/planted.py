@@ -72,6 +72,7 @@ _CUDA = replace(
     loader=loader(0.1 * MS, 100 * US, workers=2, persistent_workers=True),
 )
 _TRANSFER = line("images = images.to(device)", 4 * MS, 0.01 * MS, role="transfer")
+_LOOPING = SourceLine("train.py", 1, "main")
 _CELL = SourceLine("model.py", 31, "forward")
 _COMPILED = CompilationUse(SourceLine("model.py", 10, "forward"), 2_000_000_000, True, "size mismatch at index 0")
 _HELD = SettingsUse(1, 8, 8, omp_num_threads="1")
@@ -377,6 +378,25 @@ PLANTED: dict[str, dict[str, Case]] = {
                 operator("mul", 20, 0.1 * MS, "latency", source=SourceLine("model.py", number, "forward"))
                 for number in range(40)
             ),
+        ),
+    },
+    "indexing-in-loop": {
+        "fires": replace(
+            BASE,
+            lines=(*BASE.lines, line("state = 0.9 * state + inputs[:, moment]", 4 * MS, MS, role="forward", hits=64.0)),
+            operators=(
+                *BASE.operators,
+                operator("select_backward", 64, 0.5 * MS, "latency", "backward", source=_LOOPING),
+                operator("fill_", 66, 1.5 * MS, "memory", "backward", source=_LOOPING),
+                operator("add_", 70, 4 * MS, "memory", "backward", source=_LOOPING),
+            ),
+        ),
+        "clean": BASE,
+        "clean-few-slices": replace(
+            BASE, operators=(*BASE.operators, operator("slice_backward", 3, 4 * MS, "memory", "backward"))
+        ),
+        "clean-on-a-device": replace(
+            _CUDA, operators=(*_CUDA.operators, operator("select_backward", 64, 4 * MS, "memory", "backward"))
         ),
     },
     "launch-bound": {

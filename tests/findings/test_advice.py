@@ -6,6 +6,7 @@ from pathlib import Path
 
 import msgspec
 import pytest
+from findings.healthy import MS
 
 from steptime.findings.case import Case
 from steptime.findings.catalogue import CATALOGUE
@@ -55,6 +56,15 @@ def finding(rule: str, name: str) -> Finding:
 )
 def test_advice_fits_the_job(rule: str, name: str, said: str) -> None:
     assert said in finding(rule, name).advice
+
+
+def test_a_loops_own_python_and_its_small_operators_are_at_stake_the_latter_at_most() -> None:
+    stake = finding("dispatch-loop", "fires-by-a-timed-line-of-the-function").at_stake
+    assert stake is not None
+    loop = 9 / 9.5  # of the function's forward, and so of its operators
+    dispatch, python, small = 9 * MS * loop, 1 * MS, 1.8 * MS * loop
+    assert stake.value == pytest.approx(dispatch + python + small, rel=0.001)
+    assert dispatch < stake.low < stake.value - 0.99 * small
 
 
 @pytest.mark.parametrize(

@@ -21,6 +21,7 @@ from steptime.findings.case import (
     MachineUse,
     OperatorUse,
     PredictionUse,
+    RecomputeUse,
     ReplayUse,
     RootUse,
     SettingsUse,
@@ -37,6 +38,7 @@ from steptime.remedies.remedy import (
     AutocastEdit,
     CallEdit,
     EnvironmentEdit,
+    Goal,
     LoopEdit,
     ModelEdit,
     Option,
@@ -356,6 +358,17 @@ def test_memory_that_is_short_gets_advice_and_no_trial() -> None:
     assert propose(roomy, (note,)) == ()
     fragmented = replace(note, code="ST703", name="memory-fragmentation")
     assert [each.remedy.code for each in propose(case, (fragmented,))] == ["RM403"]
+
+
+def test_whoever_wants_memory_gets_all_that_frees_some_whatever_was_found() -> None:
+    roomy = replace(CUDA, memory=MemoryUse("cuda", peak=8 << 30, capacity=80 << 30))
+    proposals = propose(roomy, (), goal=Goal.MEMORY)
+    assert {"RM601", "RM301"} <= {each.remedy.code for each in proposals}
+    assert all(each.remedy.frees and each.option.changes and each.option.saving is None for each in proposals)
+    risks = [each.remedy.risk for each in proposals]
+    assert risks == sorted(risks)
+    again = replace(roomy, recompute=RecomputeUse(about(MS)))
+    assert "RM601" not in {each.remedy.code for each in propose(again, (), goal=Goal.MEMORY)}
 
 
 # -- several ranks ---------------------------------------------------------------------------------------------------

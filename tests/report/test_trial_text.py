@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from steptime.quantities import Estimate
-from steptime.remedies.remedy import Promise
+from steptime.remedies.remedy import Goal, Promise
 from steptime.report import lab_text, trial_text
 from steptime.trials.lab import batch_arm, lab_arms
 from steptime.trials.results import PatchResult, Plan, Results
@@ -48,6 +48,18 @@ def test_a_speed_has_its_interval_and_the_patch_its_own() -> None:
     text = trial_text.render(results(FASTER, patch=PatchResult("diff", (), (), proved)))
     assert "2.90× (2.70–3.10)" in text
     assert "this diff ran at 2.80× (2.60–3.00)" in text
+
+
+def test_a_trial_for_memory_tells_what_the_peak_came_to_and_what_it_costs() -> None:
+    less = replace(FASTER, speed=Estimate(0.75, 0.7, 0.8, 4, "1"), memory=Estimate(1.6, 1.5, 1.7, 4, "1"))
+    for_memory = results(less, patch=PatchResult("diff", (), (), less))
+    for_memory = replace(for_memory, plan=replace(for_memory.plan, goal=Goal.MEMORY))
+    text = trial_text.render(for_memory)
+    assert "As it is: peak memory 375 MiB; step 100 ms" in text
+    assert "−38 % (−41 to −33)" in text
+    assert "0.75× as fast" in text
+    assert "this diff ran with peak memory −38 % (−41 to −33)" in text
+    assert max(map(len, text.splitlines())) <= 80
 
 
 def test_the_longest_compilation_is_paid_back_by_steps() -> None:

@@ -8,7 +8,7 @@ import pytest
 from trials.shared_machine import LOSSES, SharedMachine, run, trial
 
 from steptime.changes import Change
-from steptime.remedies.remedy import Promise
+from steptime.remedies.remedy import Goal, Promise
 from steptime.trials.judge import cannot_win, judge
 from steptime.trials.trial import BASELINE, CONTROL, Agreement, AppliedChange, Arm, Load, Run, Verdict
 
@@ -43,6 +43,46 @@ def test_three_times_as_fast_is_adopted_even_on_a_shared_machine_mostly() -> Non
     verdicts = [judge(ARM, trial(machine, ARM, speed=3.0)).verdict for machine in machines]
     assert verdicts.count(Verdict.ADOPT) >= 14
     assert Verdict.SLOWER not in verdicts
+
+
+def peaks(runs: tuple[Run, ...], own: int, usual: int = 1_000_000_000) -> tuple[Run, ...]:
+    """The runs with peaks of memory, which differ from one to the next by a thousandth."""
+    wiggle = [number % 3 * usual // 1000 for number in range(len(runs))]
+    return tuple(
+        replace(each, peak_bytes=(own if each.arm == ARM.name else usual) + more)
+        for each, more in zip(runs, wiggle, strict=True)
+    )
+
+
+def test_less_memory_is_adopted_where_that_is_the_goal_though_it_takes_time() -> None:
+    runs = peaks(trial(quiet(), ARM, speed=0.7), 600_000_000)
+    judgement = judge(ARM, runs, goal=Goal.MEMORY)
+    assert judgement.verdict is Verdict.ADOPT
+    assert judgement.memory is not None
+    assert judgement.memory.value == pytest.approx(1 / 0.6, rel=0.01)
+    assert judgement.speed is not None
+    assert judgement.speed.high < 1, "what it costs is told"
+    assert not cannot_win(ARM, runs, goal=Goal.MEMORY)
+    assert judge(ARM, runs).verdict is Verdict.SLOWER
+
+
+@pytest.mark.parametrize(("own", "verdict"), [(1_000_000_000, Verdict.NO_EFFECT), (1_400_000_000, Verdict.MORE_MEMORY)])
+def test_speed_does_not_count_where_memory_is_the_goal(own: int, verdict: Verdict) -> None:
+    runs = peaks(trial(quiet(), ARM, speed=2.0), own)
+    assert judge(ARM, runs, goal=Goal.MEMORY).verdict is verdict
+    assert cannot_win(ARM, runs, goal=Goal.MEMORY)
+
+
+def test_peaks_that_nobody_saw_decide_nothing() -> None:
+    judgement = judge(ARM, trial(quiet(), ARM, speed=2.0), goal=Goal.MEMORY)
+    assert judgement.verdict is Verdict.UNDECIDED
+    assert "peak memory" in judgement.sentence
+
+
+def test_less_memory_with_other_numbers_is_not_adopted() -> None:
+    off = tuple(loss + 3.0 for loss in LOSSES)
+    runs = peaks(trial(quiet(), ARM, losses=off), 500_000_000)
+    assert judge(ARM, runs, goal=Goal.MEMORY).verdict is Verdict.BROKE_PROMISE
 
 
 def test_a_slower_arm_is_called_slower() -> None:

@@ -25,8 +25,8 @@ def propose(
     """The proposals for a case, best first; those that only the user can apply come last.
 
     For memory, all that takes less of it and fits the case, the least risk first: whoever asks for that is short of
-    it, whatever was found. For speed, what answers a finding. No saving is predicted beyond the time at stake of the findings that a remedy answers (Amdahl's ceiling), nor one
-    beyond the step.
+    it, whatever was found. For speed, what answers a finding. No saving is predicted beyond the time at stake of the
+    findings that a remedy answers (Amdahl's ceiling), nor one beyond the step.
     """
     if goal is Goal.MEMORY:
         freeing = [each for remedy in remedies if remedy.frees for each in _freeing(remedy, case)]

@@ -22,6 +22,7 @@ from steptime.findings.catalogue.garbage_collection import garbage_collection
 from steptime.findings.catalogue.host_sync import host_sync
 from steptime.findings.catalogue.host_time import host_time
 from steptime.findings.catalogue.idle_matrix_units import idle_matrix_units
+from steptime.findings.catalogue.indexing_in_loop import indexing_in_loop
 from steptime.findings.catalogue.input_wait import input_wait
 from steptime.findings.catalogue.late_rank import late_rank
 from steptime.findings.catalogue.launch_bound import launch_bound
@@ -84,6 +85,7 @@ CATALOGUE: tuple[Rule, ...] = (
     recompilation,
     tiny_kernels,
     allocator_stalls,
+    indexing_in_loop,
     memory_bound_pointwise,
     copies_and_casts,
     idle_matrix_units,

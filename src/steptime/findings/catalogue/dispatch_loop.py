@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 from steptime.findings.case import LineUse, OperatorUse, Signal
 from steptime.findings.finding import Finding
 from steptime.findings.rule import rule
 from steptime.findings.signals import Signals
-from steptime.findings.stakes import capped, named, ratio, scaled
-from steptime.quantities import SourceLine, format_duration, format_share, format_source
+from steptime.findings.stakes import capped, modelled, named, ratio, scaled, total
+from steptime.quantities import Estimate, SourceLine, format_duration, format_share, format_source
 
 FEWEST_OPERATORS = 100
 """From one line or function per step: below it, it is no loop over elements."""
@@ -26,11 +26,14 @@ MOST_SITES = 3
 
 @dataclass(frozen=True, slots=True)
 class _Site:
-    """Operators that one line or function calls in a step. each: mean ns of one."""
+    """Operators that one line or function calls in a step. each: mean ns of one. idle: ns of those whose work takes no
+    longer than their dispatch. host: ns of Python in the loop."""
 
     source: SourceLine
     calls: float
     each: float
+    idle: float = 0.0
+    host: float = 0.0
 
 
 @rule(
@@ -50,8 +53,10 @@ def dispatch_loop(signals: Signals) -> Iterator[Finding]:
 
     How we know
         The profile counts the operators of each line of the loop that runs several times a step, and of each function
-        that the loop calls, and their mean duration. The part of the line or function of all operators, of
-        the ledger's launch account, is at stake; the operators' own work is not.
+        that the loop calls, and their mean duration. At stake is the part of the line or function of all operators, of
+        the ledger's launch account; on a CPU the loop's own Python, too, and the time of operators whose arithmetic
+        takes no longer than their dispatch (bound by latency), which is where the interval ends. The work of larger
+        operators is not.
 
     What helps
         One operator on the whole tensor (a matrix product, einsum, cumsum, torch.nn.LSTM in place of a loop over
@@ -68,16 +73,25 @@ def dispatch_loop(signals: Signals) -> Iterator[Finding]:
     for site in sorted(_sites(signals), key=_calls, reverse=True)[:MOST_SITES]:
         part = ratio(site.calls, max(everything, site.calls))
         if site.each <= LARGEST_OPERATOR and part >= LEAST_PART:
-            stake = capped(scaled(launch.recoverable, part), launch.recoverable)
+            dispatch = capped(scaled(launch.recoverable, part), launch.recoverable)
+            on_device = signals.step.device != "cpu"  # which only waits for what the host cannot hide
+            stake = dispatch if on_device else capped(_with_the_loop(dispatch, site), signals.step.duration)
             share = format_share(ratio(stake.value, signals.step.duration.value))
             summary = (
                 f"{_place(site.source)} calls {site.calls:.0f} operators a step, "
                 f"{format_duration(site.each)} each: {format_duration(stake.value)} ({share}) of dispatch"
             )
             evidence = (site.source.text,) if site.source.text else ()
+            account = "launch" if on_device else ""
             yield dispatch_loop.finding(
-                summary, _advice(signals), stake, account="launch", source=site.source, evidence=evidence
+                summary, _advice(signals), stake, account=account, source=site.source, evidence=evidence
             )
+
+
+def _with_the_loop(dispatch: Estimate, site: _Site) -> Estimate:
+    """With what else one operator would save: the loop's Python, and at most all of the small operators."""
+    sure = Estimate(site.host, site.host, site.host, dispatch.samples)
+    return total((dispatch, sure, modelled(site.idle, 0.0, site.idle, dispatch.samples)))
 
 
 def _place(source: SourceLine) -> str:
@@ -95,31 +109,36 @@ def _sites(signals: Signals) -> Iterator[_Site]:
     for line in signals.lines:
         lines.setdefault(_function(line.source), []).append(line)
         if line.operators is not None and line.hits >= FEWEST_ROUNDS and line.operators >= FEWEST_OPERATORS:
-            yield _Site(line.source, line.operators, ratio(line.duration.value - line.host.value, line.operators))
+            each = ratio(line.duration.value - line.host.value, line.operators)
+            yield _Site(line.source, line.operators, each, host=line.host.value)
     for source, uses in _by_function(signals.operators).items():
         calls = sum(use.calls for use in uses)
         each = ratio(sum(use.duration for use in uses), calls)
         timed = lines.get(_function(source))
         if timed is not None:
-            small = [use for use in uses if use.duration <= LARGEST_OPERATOR * use.calls]
-            calls = sum(use.calls for use in small)
-            yield from _looping(timed, calls, ratio(sum(use.duration for use in small), calls))
+            yield from _looping(timed, [use for use in uses if use.duration <= LARGEST_OPERATOR * use.calls])
         elif calls >= FEWEST_OPERATORS and source.function != "<module>":
-            yield _Site(source, calls, each)
+            yield _Site(source, calls, each, _idle(uses))
 
 
-def _looping(lines: list[LineUse], calls: float, each: float) -> Iterator[_Site]:
+def _idle(uses: Iterable[OperatorUse]) -> float:
+    return sum(use.duration for use in uses if use.bound == "latency")
+
+
+def _looping(lines: list[LineUse], uses: list[OperatorUse]) -> Iterator[_Site]:
     """The longest line of a function that runs in a loop, with the part of the function's operators that loops take.
 
     Operators, those of backward with them, are shared out by the time of the lines that can call them: the profile
     knows their function only.
     """
+    calls = sum(use.calls for use in uses)
     lines = [line for line in lines if line.role in ("forward", "host")]
     rounds = [line for line in lines if line.hits >= FEWEST_ROUNDS and line.operators is None]
     part = ratio(sum(line.duration.value for line in rounds), sum(line.duration.value for line in lines))
     if rounds and calls * part >= FEWEST_OPERATORS:
         longest = max(rounds, key=lambda line: line.duration.value)
-        yield _Site(longest.source, calls * part, each)
+        each = ratio(sum(use.duration for use in uses), calls)
+        yield _Site(longest.source, calls * part, each, part * _idle(uses), sum(line.host.value for line in rounds))
 
 
 def _function(source: SourceLine) -> tuple[str, str]:
