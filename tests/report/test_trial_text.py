@@ -58,7 +58,7 @@ def test_a_trial_for_memory_tells_what_the_peak_came_to_and_what_it_costs() -> N
     assert "As it is: peak memory 375 MiB; step 100 ms" in text
     assert "−38 % (−41 to −33)" in text
     assert "0.75× as fast" in text
-    assert "this diff ran with peak memory −38 % (−41 to −33)" in text
+    assert "this diff ran with peak −38 % (−41 to −33)" in text
     assert max(map(len, text.splitlines())) <= 80
 
 

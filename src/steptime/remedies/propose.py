@@ -24,13 +24,13 @@ def propose(
 ) -> tuple[Proposal, ...]:
     """The proposals for a case, best first; those that only the user can apply come last.
 
-    For memory, all that takes less of it and fits the case, the least risk first: whoever asks for that is short of
-    it, whatever was found. For speed, what answers a finding. No saving is predicted beyond the time at stake of the
-    findings that a remedy answers (Amdahl's ceiling), nor one beyond the step.
+    For memory, all that takes less of it and fits the case, whatever was found: whoever asks for that is short of it.
+    For speed, what answers a finding. No saving is predicted beyond the time at stake of the findings that a remedy
+    answers (Amdahl's ceiling), nor one beyond the step.
     """
     if goal is Goal.MEMORY:
         freeing = [each for remedy in remedies if remedy.frees for each in _freeing(remedy, case)]
-        return tuple(sorted(freeing, key=lambda each: (each.advice_only, each.remedy.risk)))
+        return tuple(sorted(freeing, key=lambda each: (each.advice_only, -each.remedy.frees / each.remedy.risk)))
     found = [finding for finding in findings if finding.weight is Weight.FINDING or finding.code in MEMORY_NOTES]
     made = [each for remedy in remedies for each in _proposals(remedy, case, found)]
     return tuple(sorted(made, key=lambda each: (each.advice_only, -_worth(each))))

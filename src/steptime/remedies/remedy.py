@@ -154,7 +154,8 @@ Function = Callable[[Case], Outcome]
 @dataclass(frozen=True, slots=True)
 class Remedy:
     """addresses: codes of the rules whose findings it is an answer to. promise: about the numbers. risk: from 1 (cannot
-    hurt) to 5. low_precision: gradients are rounded to a low format. frees: it takes less memory, as a rule."""
+    hurt) to 5. low_precision: gradients are rounded to a low format. frees: the share of a
+    training's memory that it may free (0: none), which nobody is told: it puts in order what is tried for memory."""
 
     code: str
     name: str
@@ -164,7 +165,7 @@ class Remedy:
     function: Function
     page: Page
     low_precision: bool = False
-    frees: bool = False
+    frees: float = 0.0
 
     def __call__(self, case: Case) -> tuple[Option, ...]:
         """The ways to apply it to this case; none where it does not fit what is in force."""
@@ -198,7 +199,7 @@ def remedy(
     promise: Promise,
     risk: int,
     low_precision: bool = False,
-    frees: bool = False,
+    frees: float = 0.0,
 ) -> Callable[[Function], Remedy]:
     """Makes a remedy of a function from a case to the ways to apply it.
 

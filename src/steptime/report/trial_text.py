@@ -27,18 +27,18 @@ ORDER = (
     Verdict.FAILED,
 )
 _ARMS = 12
-_AT = {Goal.SPEED: "at", Goal.MEMORY: "with peak memory"}
+_AT = {Goal.SPEED: "at", Goal.MEMORY: "with peak"}
 LONG_COMPILATION = 0.5
 """Seconds."""
 
 
 def render(results: Results, advice: Sequence[str] = (), next_command: str = "") -> str:
     """The whole text, with a line feed at its end. advice: sentences on what only the user can do."""
-    singles = [judgement for stage, judgement in results.judgements if stage == 0]
     goal = results.plan.goal
+    singles = [judgement for stage, judgement in results.judgements if stage == 0]
     ordered = sorted(singles, key=lambda each: (ORDER.index(each.verdict), -_value(each.gain(goal))))
     top = [shorten(f"Trials of {' '.join(results.plan.command)}", COLUMNS), _baseline(results.runs, goal), ""]
-    bottom = [*_combined(results), *_patch(results), *_crowded(results.runs)]
+    bottom = [*_combined(results), *_patch(results), *_crowded(results.runs, goal)]
     if next_command:
         bottom.append(f"Next:  {one_line(next_command)}")
     rows = [line for judgement in ordered[:_ARMS] for line in _row(judgement, results.runs, goal)]
@@ -145,12 +145,12 @@ def _patch(results: Results) -> list[str]:
     return [shorten(line, COLUMNS) for line in lines]
 
 
-def _crowded(runs: Sequence[Run]) -> list[str]:
+def _crowded(runs: Sequence[Run], goal: Goal) -> list[str]:
     """What the machine did besides, where that was considerable."""
     busiest = max((run.load.other_cpu for run in runs), default=0.0)
     peak = max((run.peak_bytes or 0 for run in runs), default=0)
     lines = [f"Other load on the machine: up to {busiest:.1f} CPUs during a process"] if busiest > 0.25 else []
-    return [*lines, f"Peak memory: {format_bytes(peak)}"] if peak and not lines else lines
+    return [*lines, f"Peak memory: {format_bytes(peak)}"] if peak and not lines and goal is Goal.SPEED else lines
 
 
 def _value(gain: Estimate | None) -> float:

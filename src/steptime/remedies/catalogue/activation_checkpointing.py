@@ -22,7 +22,7 @@ NEARLY = 0.9
     addresses={"ST306", "ST704", "ST705"},
     promise=Promise.SAME_BITS,
     risk=4,
-    frees=True,
+    frees=0.6,
 )
 def activation_checkpointing(case: Case) -> Option | None:
     """Activations computed again instead of kept

@@ -23,7 +23,7 @@ loss.backward()  # outside"""
     promise=Promise.SAME_CURVE,
     risk=3,
     low_precision=True,
-    frees=True,
+    frees=0.3,
 )
 def bfloat_autocast(case: Case) -> Option | None:
     """Matrix products in bfloat16

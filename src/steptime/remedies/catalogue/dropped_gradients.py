@@ -10,7 +10,7 @@ from steptime.quantities import SourceLine
 from steptime.remedies.remedy import CallEdit, Option, Promise, Snippet, remedy
 
 
-@remedy("RM203", "dropped-gradients", addresses={"ST504"}, promise=Promise.SAME_BITS, risk=1, frees=True)
+@remedy("RM203", "dropped-gradients", addresses={"ST504"}, promise=Promise.SAME_BITS, risk=1, frees=0.1)
 def dropped_gradients(case: Case) -> Option | None:
     """Gradients that are dropped instead of filled with zeros
 

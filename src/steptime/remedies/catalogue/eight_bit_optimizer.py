@@ -18,7 +18,7 @@ SMALL = 1_000_000
     promise=Promise.SAME_CURVE,
     risk=4,
     low_precision=True,
-    frees=True,
+    frees=0.3,
 )
 def eight_bit_optimizer(case: Case) -> Option | None:
     """Optimiser state in 8 bits

@@ -12,7 +12,7 @@ LIKELY, SURE = 0.6, 0.2
 """Of what a single pass at full bandwidth would save: its kernels reach half of the bandwidth on small tensors."""
 
 
-@remedy("RM201", "fused-optimizer", addresses={"ST501", "ST503"}, promise=Promise.SAME_CURVE, risk=1, frees=True)
+@remedy("RM201", "fused-optimizer", addresses={"ST501", "ST503"}, promise=Promise.SAME_CURVE, risk=1, frees=0.03)
 def fused_optimizer(case: Case) -> Option | None:
     """An optimiser that updates in one pass
 

@@ -27,7 +27,7 @@ scaler.update()"""
     promise=Promise.SAME_CURVE,
     risk=4,
     low_precision=True,
-    frees=True,
+    frees=0.3,
 )
 def half_autocast(case: Case) -> Option | None:
     """Matrix products in float16, with a scaled loss
