@@ -79,6 +79,8 @@ def _of_recording(recording: Recording, source: str, capacity: int | None, max_s
             "--no-profile.",
         )
     following = f"steptime memory {shlex.quote(source)} -o memory.md"
+    if any(each.savings for each in devices) and not keepers:  # a leak is mended by hand
+        following = f"steptime try --goal memory {shlex.quote(source)}"
     return MemoryReport(source, tuple(devices), tuple(growth), tuple(keepers), following, tuple(problems))
 
 

@@ -36,6 +36,22 @@ def test_what_modules_made_is_summed_by_the_path_of_their_calls(tmp_path: Path) 
     assert len({use.owner for use in modules}) == 1
 
 
+def test_modules_of_one_class_in_one_module_are_the_blocks_to_checkpoint(tmp_path: Path) -> None:
+    allocator = Allocator()
+    train(allocator, 1)
+    kept = [
+        allocator.malloc(1_000_000, called("Net_0", f"Block_{block}", *inner))
+        for block in range(6)
+        for inner in ((), (), ("Linear_0",), ("Linear_1",))
+    ]
+    for each in kept:
+        allocator.free(each, [])
+    train(allocator, 1)
+    saving = next(each for each in triage_of(allocator, tmp_path).savings if "checkpointing" in each.name)
+    assert saving.name == "activation checkpointing of the 6 Block modules in Net_0"
+    assert saving.frees == 24_000_000 * 5 // 6 - 6_000_000
+
+
 def test_written_reports_have_them_with_the_names_of_their_owners(tmp_path: Path) -> None:
     found = triaged(tmp_path)
     report = MemoryReport("memory.json", (found,))

@@ -68,15 +68,38 @@ def _of_leaks(leaks: tuple[Leak, ...]) -> Iterator[Saving]:
 
 
 def _of_checkpointing(history: History, signs: Signs, owners: Codes, event: int) -> Iterator[Saving]:
-    """Activations below one line that calls a module again and again: each call is a block."""
+    """Activations of modules of one class in one module, where they are named; else those below one line that calls a
+    module again and again: each call is a block. The choice that frees most."""
     chosen = np.flatnonzero(alive_at(history, event) & (owners == Owner.ACTIVATIONS) & (history.lives.stack >= 0))
-    best: Saving | None = None
-    for frame, rows in _by_caller(history, signs, chosen).items():
-        saving = _checkpointed(history, frame, rows)
-        if saving is not None and (best is None or saving.frees > best.frees):
-            best = saving
-    if best is not None:
-        yield best
+    found = [
+        _checkpointed(history, rows, len(calls), f"{len(calls)} {kind} modules{f' in {parent}' if parent else ''}")
+        for (parent, kind), (calls, rows) in _by_module(history, signs, chosen).items()
+    ]
+    if not found:
+        for frame, rows in _by_caller(history, signs, chosen).items():
+            _, counts = np.unique(history.lives.stack[rows], return_counts=True)
+            blocks = int(np.median(counts))
+            found.append(
+                _checkpointed(history, rows, blocks, f"{blocks} blocks called at {format_source(frame)}", frame)
+            )
+    possible = [saving for saving in found if saving is not None]
+    if possible:
+        yield max(possible, key=lambda saving: saving.frees)
+
+
+def _by_module(history: History, signs: Signs, rows: Int64) -> dict[tuple[str, str], tuple[set[str], Int64]]:
+    """By the path of a module and the class of some in it: those that were called, and the lives made in them."""
+    calls: dict[tuple[str, str], set[str]] = {}
+    members: dict[tuple[str, str], list[int]] = {}
+    for row in rows.tolist():
+        path = signs.module_path[int(history.lives.stack[row])].split("/")
+        for depth, name in enumerate(path):
+            kind, _, number = name.rpartition("_")
+            if number.isdigit():
+                key = "/".join(path[:depth]), kind
+                calls.setdefault(key, set()).add(name)
+                members.setdefault(key, []).append(row)
+    return {key: (names, np.array(members[key], np.int64)) for key, names in calls.items()}
 
 
 def _by_caller(history: History, signs: Signs, rows: Int64) -> dict[SourceLine, Int64]:
@@ -95,21 +118,21 @@ def _by_caller(history: History, signs: Signs, rows: Int64) -> dict[SourceLine, 
     return {frame: np.array(members, np.int64) for frame, members in groups.items()}
 
 
-def _checkpointed(history: History, frame: SourceLine, rows: Int64) -> Saving | None:
+def _checkpointed(
+    history: History, rows: Int64, blocks: int, name: str, frame: SourceLine | None = None
+) -> Saving | None:
     lives = history.lives
-    _, counts = np.unique(lives.stack[rows], return_counts=True)
-    blocks = int(np.median(counts))
     if blocks < 2:
         return None
     total = int(lives.size[rows].sum())
     kept = blocks * int(np.median(lives.size[rows]))
     frees = int(total * (1 - 1 / blocks)) - kept
     how = (
-        f"{format_bytes(total)} are made in {blocks} calls from there; one call's stay while it is computed again, and "
-        f"an input of each ({format_bytes(kept)} by the median size)"
+        f"{format_bytes(total)} are made in {blocks} calls; one call's stay while it is computed again, and an input "
+        f"of each ({format_bytes(kept)} by the median size)"
     )
     return Saving(
-        f"activation checkpointing of the {blocks} blocks called at {format_source(frame)}",
+        f"activation checkpointing of the {name}",
         frees,
         "their forward runs twice: about a third of their share of the step",
         how,
