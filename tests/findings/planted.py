@@ -444,6 +444,9 @@ PLANTED: dict[str, dict[str, Case]] = {
         "clean": BASE,
         "clean-in-the-optimizer": replace(BASE, operators=(operator("addcdiv_", 20, 7 * MS, "memory", "optimizer"),)),
         "clean-in-the-cache": replace(BASE, operators=(operator("mul", 400, 7 * MS, "latency"),)),
+        "clean-bound-by-their-arithmetic": replace(
+            BASE, operators=(operator("tanh", 10, 9 * MS, "memory", bytes=9e6),)
+        ),
     },
     "copies-and-casts": {
         "fires": replace(BASE, operators=(operator("copy_", 24, 5 * MS, "memory", bytes=60e6),)),

@@ -21,7 +21,7 @@ class Few(Dataset):
 
 
 if __name__ == "__main__":
-    loader = DataLoader(Few(), batch_size=32, num_workers=2, persistent_workers=not amount)  # fault
+    loader = DataLoader(Few(), batch_size=32, num_workers=1, persistent_workers=not amount)  # fault
     model = nn.Sequential(nn.Linear(512, 2048), nn.ReLU(), nn.Linear(2048, 2048), nn.ReLU(), nn.Linear(2048, 10))
     optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
     accelerator = Accelerator(cpu=True)

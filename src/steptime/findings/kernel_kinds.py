@@ -25,6 +25,13 @@ POINTWISE = frozenset(
 )  # fmt: skip
 """Operators of ATen (without namespace, overload and the in-place underscore) that read and write element by
 element."""
+TRANSCENDENTAL = frozenset(
+    {
+        "cos", "elu", "erf", "exp", "gelu", "gelu_backward", "log", "log1p", "mish", "pow", "sigmoid", "silu",
+        "silu_backward", "sin", "softplus", "softplus_backward", "tanh",
+    }
+)  # fmt: skip
+"""Of these, functions that take tens of instructions an element: on a processor they may be bound by arithmetic."""
 MATRIX = frozenset(
     {
         "mm", "addmm", "bmm", "baddbmm", "addbmm", "matmul", "linear", "einsum", "_scaled_mm", "_addmm_activation",
