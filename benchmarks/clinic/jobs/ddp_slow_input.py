@@ -29,9 +29,22 @@ class Records(Dataset):
         return torch.from_numpy(record), index % 10
 
 
+class Repeated(nn.Module):
+    """A layer many times: much to compute, little to exchange."""
+
+    def __init__(self):
+        super().__init__()
+        self.layer, self.output = nn.Linear(256, 256), nn.Linear(256, 10)
+
+    def forward(self, features):
+        for _ in range(40):
+            features = torch.relu(self.layer(features))
+        return self.output(features)
+
+
 records = Records()
 loader = DataLoader(records, batch_size=64, sampler=DistributedSampler(records))  # fault
-model = nn.parallel.DistributedDataParallel(nn.Sequential(nn.Linear(256, 512), nn.ReLU(), nn.Linear(512, 10)))
+model = nn.parallel.DistributedDataParallel(Repeated())
 optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
 done = 0
 while done < steps:
