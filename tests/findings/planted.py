@@ -353,6 +353,16 @@ PLANTED: dict[str, dict[str, Case]] = {
                 operator("sigmoid", 400, 1.6 * MS, "latency", source=SourceLine("/home/me/train.py", 1, "main")),
             ),
         ),
+        "fires-by-the-call-of-the-function": replace(
+            BASE,
+            lines=(*BASE.lines, line("update_averages(model)", 4 * MS, 1 * MS)),
+            accounts=accounts(launch=4 * MS),
+            operators=(
+                operator(
+                    "mul_", 300, 0.9 * MS, "latency", source=SourceLine("/home/me/train.py", 9, "update_averages")
+                ),
+            ),
+        ),
         "clean-large-layers-in-a-loop": replace(
             BASE,
             lines=(line("hidden = block(hidden)", 14 * MS, 0.2 * MS, role="forward", hits=48.0),),

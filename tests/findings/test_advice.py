@@ -89,6 +89,7 @@ def test_nothing_is_advised_that_is_on_already_or_harms(rule: str, name: str, un
         ("checkpoint-in-step", "fires", "save(model, path)"),
         ("dispatch-loop", "fires-by-the-loops-own-line", "state = state * decay"),
         ("dispatch-loop", "fires-by-a-timed-line-of-the-function", "self.cell"),
+        ("dispatch-loop", "fires-by-the-call-of-the-function", "update_averages(model)"),
         ("recompute", "fires-by-the-line", "checkpoint(block, x)"),
         ("batch-preparation", "fires", "next_batch"),
         ("host-sync", "fires", "loss.item()"),

@@ -118,7 +118,11 @@ def _sites(signals: Signals) -> Iterator[_Site]:
         if timed is not None:
             yield from _looping(timed, [use for use in uses if use.duration <= LARGEST_OPERATOR * use.calls])
         elif calls >= FEWEST_OPERATORS and source.function != "<module>":
-            yield _Site(source, calls, each, _idle(uses))
+            callers = [use for use in signals.lines if f"{source.function}(" in use.source.text]
+            if len(callers) == 1:  # its own lines are not timed, the call of it is
+                yield _Site(callers[0].source, calls, each, _idle(uses), callers[0].host.value)
+            else:
+                yield _Site(source, calls, each, _idle(uses))
 
 
 def _idle(uses: Iterable[OperatorUse]) -> float:

@@ -18,8 +18,6 @@ BEHIND = (frozenset({"fill", "zero"}), frozenset({"add"}))
 """What comes with each of them: new zeros, and a sum with the others."""
 FEWEST_SLICES = 16
 """A step: below it, one pass over a few tensors is saved, not one for each round of a loop."""
-SURE = 0.5
-"""Of what is predicted: some of the slices may be of tensors that are taken apart once."""
 
 
 @rule(
@@ -40,7 +38,8 @@ def indexing_in_loop(signals: Signals) -> Finding | None:
     How we know
         The profile counts the derivatives of slices in backward, and as many operators there that fill with zeros and
         that add (one fewer), and times them. Their part of all operators in backward is the part of the measured
-        backward that is at stake, but for one pass; on a CPU, where operators are timed one by one.
+        backward that is at stake, but for one pass; on a CPU, where operators are timed one by one. The interval is from
+        none to all of the filling: new memory may take far longer in the profiled steps than in the others.
 
     What helps
         Take the tensor apart once, before the loop: `parts = x.unbind(1)` (or x.split(size)), and use parts[t]. Its
@@ -60,8 +59,10 @@ def indexing_in_loop(signals: Signals) -> Finding | None:
     phase = named(signals.phases, "backward") if signals.has(Signal.PHASES) else None
     profiled = sum(use.duration for use in backward)
     scale = min(1.0, ratio(phase.duration.value, profiled)) if phase is not None else 1.0
-    taken = scale * (sum(use.duration for use in slices) + filled + added)
-    saved = taken * (1 - 1 / count)
+    most = scale * (sum(use.duration for use in slices) + filled + added)
+    least = most - scale * filled
+    taken = (least + most) / 2
+    once = 1 - 1 / count
     source = _source(signals.lines if signals.has(Signal.LINES) else (), slices)
     summary = (
         f"{count:.0f} slices a step are taken of tensors; backward fills and adds up a whole tensor for each: "
@@ -70,7 +71,7 @@ def indexing_in_loop(signals: Signals) -> Finding | None:
     return indexing_in_loop.finding(
         summary,
         "Take the tensor apart once before the loop, by unbind() or split(), and index what that returns.",
-        modelled(saved, SURE * saved, saved, signals.step.steady),
+        modelled(once * taken, once * least, once * most, signals.step.steady),
         account="compute",
         source=source,
     )
