@@ -38,8 +38,8 @@ def indexing_in_loop(signals: Signals) -> Finding | None:
     How we know
         The profile counts the derivatives of slices in backward, and as many operators there that fill with zeros and
         that add (one fewer), and times them. Their part of all operators in backward is the part of the measured
-        backward that is at stake, but for one pass; on a CPU, where operators are timed one by one. The interval is from
-        none to all of the filling: new memory may take far longer in the profiled steps than in the others.
+        backward that is at stake, but for one pass; on a CPU, where operators are timed one by one. The interval is
+        from none to all of the filling: new memory may take far longer in the profiled steps than in the others.
 
     What helps
         Take the tensor apart once, before the loop: `parts = x.unbind(1)` (or x.split(size)), and use parts[t]. Its
