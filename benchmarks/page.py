@@ -36,7 +36,6 @@ from steptime.kineto.table import Trace
 from steptime.kineto.windows import read_rank
 from steptime.ledger.account import has_kernels
 from steptime.ledger.trace_steps import find_steps, reach
-from steptime.links.link import link
 from steptime.report.page import page
 from steptime.report.report import Report
 
@@ -88,7 +87,7 @@ def of_many_events(report: Report, trace: Trace) -> Report:
         inside = (trace.events.begin >= host[0]) & (trace.events.begin < host[1])
         if inside.sum() >= 1.05 * MOST_EVENTS or count == len(borders):
             break
-    excerpt = cut(trace, link(trace, borders), host, device, 0, f"{count} steps together", Beside())
+    excerpt = cut(trace, np.array([host]), np.array([device]), 0, 0, f"{count} steps together", Beside())
     return replace(report, processes=(replace(report.processes[0], excerpt=excerpt),))
 
 

@@ -27,7 +27,7 @@ from steptime.diagnosis import diagnose_paths, diagnose_traces
 from steptime.estimates import BETWEEN_RUNS
 from steptime.findings.case import CompilationUse, OperatorUse
 from steptime.kineto.reader import read
-from steptime.quantities import SourceLine
+from steptime.quantities import Estimate, SourceLine
 from steptime.report import json as report_json
 from steptime.report.report import Report
 
@@ -182,14 +182,25 @@ def test_a_loader_does_not_explain_what_python_does() -> None:
     assert compared(stored("quiet-1"), after).cause.setting == ""
 
 
+def doubled(duration: Estimate) -> Estimate:
+    return replace(duration, value=2 * duration.value, low=2 * duration.low, high=2 * duration.high)
+
+
 def test_a_new_line_explains_what_no_setting_does() -> None:
     after = longer_by(stored("quiet-2"), "host", 20 * MS)
     line = replace(case_of(after).lines[0], source=SourceLine("train.py", 9, "main", "metrics.update(loss)"))
     line = replace(line, role="host", duration=replace(line.duration, low=19 * MS, value=20 * MS, high=21 * MS))
-    after = with_case(after, lines=(*case_of(after).lines, line))
+    after = with_case(after, lines=(*case_of(after).lines[1:], line))
     comparison = compared(stored("quiet-1"), after)
     assert comparison.cause.piece == "metrics.update(loss)"
     assert "the line “metrics.update(loss)” appeared (20 ms a step)" in comparison.sentence
+
+
+def test_lines_that_were_timed_in_slower_steps_have_not_shrunk() -> None:
+    before, after = stored("quiet-1"), stored("quiet-1")
+    slow = tuple(replace(each, duration=doubled(each.duration)) for each in case_of(before).lines)
+    assert sum(each.duration.value for each in slow) > case_of(before).step.duration.value
+    assert not [piece for piece in compared(with_case(before, lines=slow), after).pieces if piece.kind == "line"]
 
 
 def test_a_commit_is_named_where_nothing_says_more() -> None:

@@ -8,6 +8,8 @@ from dataclasses import dataclass
 from steptime.comparison.comparison import Fate, Piece
 from steptime.findings.case import Case
 from steptime.findings.kernel_kinds import short_kernel
+from steptime.findings.operator_time import profile_scale
+from steptime.findings.stakes import ratio
 from steptime.quantities import format_source
 
 TRIFLE = 0.01
@@ -76,17 +78,19 @@ def _fate(before: _Part | None, after: _Part | None) -> Fate:
 
 
 def _parts(case: Case, kind: str) -> dict[str, _Part]:
-    """By name, those of one name summed up."""
+    """By name, those of one name summed up; lines and operators on the scale of the steady steps."""
     if kind == "kernel":
         return _summed(
             _Part(" of ".join(filter(None, (short_kernel(use.name), use.operator))), use.duration, use.calls, "")
             for use in case.kernels
         )
     if kind == "operator":
-        return _summed(_Part(use.name, use.duration, use.calls, "") for use in case.operators)
+        scale = profile_scale(case.operators, case.accounts) if case.step.device == "cpu" else 1.0
+        return _summed(_Part(use.name, scale * use.duration, use.calls, "") for use in case.operators)
     if kind == "line":
+        scale = _line_scale(case)
         return _summed(
-            _Part(use.source.text or format_source(use.source), use.duration.value, use.hits, use.role)
+            _Part(use.source.text or format_source(use.source), scale * use.duration.value, use.hits, use.role)
             for use in case.lines
         )
     if kind == "idle":
@@ -98,6 +102,12 @@ def _parts(case: Case, kind: str) -> dict[str, _Part]:
         _Part(" ".join(filter(None, (use.kind, use.memory))), use.exposed.value, use.calls, "copy")
         for use in case.copies
     )
+
+
+def _line_scale(case: Case) -> float:
+    """At most 1: lines are timed in a few steps, which may all have been slow ones; no step is shorter than its
+    lines."""
+    return min(1.0, ratio(case.step.duration.value, sum(use.duration.value for use in case.lines)) or 1.0)
 
 
 def _summed(parts: Iterable[_Part]) -> dict[str, _Part]:
