@@ -107,7 +107,7 @@ def measured(folder: Path) -> tuple[Path, bytes]:
         "--",
         sys.executable,
         JOB,
-        "200",
+        "1000",  # long enough to be profiled
     ]
     environment = {**os.environ, "OMP_NUM_THREADS": "1"}
     subprocess.run([*STEPTIME, *map(str, words)], env=environment, capture_output=True, check=True)
