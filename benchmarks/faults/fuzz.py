@@ -8,7 +8,6 @@ import resource
 import signal
 import time
 import traceback
-from collections import Counter
 from dataclasses import dataclass, field
 from multiprocessing.connection import Connection
 from typing import Any
@@ -37,7 +36,7 @@ class Fuzzed:
     target: str
     inputs: int = 0
     read: int = 0
-    refused: Counter[str] = field(default_factory=Counter)
+    refused: dict[str, int] = field(default_factory=dict)
     faults: list[str] = field(default_factory=list)
     slowest: float = 0.0
 
@@ -74,7 +73,8 @@ def _in_a_child(target: Target, seed: int, begin: int, count: int, until: float,
         if result is None:
             fuzzed.read += 1
         elif result.startswith("refused "):
-            fuzzed.refused[result.removeprefix("refused ")] += 1
+            slug = result.removeprefix("refused ")
+            fuzzed.refused[slug] = fuzzed.refused.get(slug, 0) + 1
         else:
             fuzzed.faults.append(f"{target.name} {number}: {result}")
         number += 1

@@ -132,5 +132,5 @@ def _lost(recording: Path, stamps: list[int]) -> tuple[int | None, tuple[str, ..
         return None, () if len(stamps) < 2 else ("steps were taken and nothing was recorded",)
     table = found.processes[0].intervals
     times = table.end[(table.kind != Kind.MEMORY) & (table.kind != Kind.QUEUE)]
-    lost = max(0, stamps[-1] - int(times.max(initial=0)))
+    lost = max(0, stamps[-1] - int(times.max(initial=stamps[0])))
     return lost, (f"{lost / 1e9:.2f} s of training are lost",) if lost > MOST_LOST else ()

@@ -25,6 +25,7 @@ class SteptimeError(Exception):
     exit_status = 1
 
     def __init__(self, slug: str, sentence: str, *, exit_status: int | None = None) -> None:
+        sentence = " ".join(sentence.splitlines())  # names of files and other libraries' words hold anything
         super().__init__(sentence)
         self.slug = slug
         self.sentence = sentence
