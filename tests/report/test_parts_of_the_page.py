@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from dataclasses import replace
 
@@ -108,6 +109,8 @@ def test_a_forest_keeps_its_distances(report: Report) -> None:
     assert up is not None
     assert down is not None
     assert up - drawn.one == pytest.approx(drawn.one - down), "twice as slow is as far as twice as fast"
+    band = drawn.rows[0].noise_high - drawn.rows[0].noise_low
+    assert band == pytest.approx((up - down) * math.log(1.05) / math.log(2.0)), "as wide as the control's noise"
     assert [row.outcome for row in drawn.rows] == ["adopted", "worse"]
     assert forest(None) is None
 

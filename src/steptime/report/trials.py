@@ -27,9 +27,10 @@ class Curve:
 
 @dataclass(frozen=True, slots=True)
 class Tried:
-    """An arm and what it proved. speed: baseline's time over the arm's; predicted: the same, from before; noise: what
-    the control deviates from 1 at most. kept: whether the promise about the numbers was kept, None where that is not
-    known. stage: 0 for remedies one by one, then for what was taken together, and for the patch."""
+    """An arm and what it proved. speed: baseline's time over the arm's; predicted: the same, from before; noise: the
+    factor, 1 at least, by which the control may seem faster or slower. kept: whether the promise about the numbers was
+    kept, None where that is not known. stage: 0 for remedies one by one, then for what was taken together, and for the
+    patch."""
 
     name: str
     label: str

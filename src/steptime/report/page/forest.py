@@ -155,8 +155,8 @@ def _row(arm: Tried, trials: TrialReport, axis: _Axis) -> ForestRow:
         memory=memory,
         step=format_duration(arm.step_ns) if arm.step_ns is not None else "",
         words=f"{arm.label}: {told}, {arm.verdict}, {arm.rounds} rounds. {arm.sentence}",
-        noise_low=axis.place(1 / (arm.noise or 1.0)),
-        noise_high=axis.place(arm.noise or 1.0),
+        noise_low=axis.place(1 / max(arm.noise or 1.0, 1.0)),
+        noise_high=axis.place(max(arm.noise or 1.0, 1.0)),
     )
 
 
