@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from steptime.cli.main import main
-from steptime.cli.trying import _nothing_to_try
-from steptime.quantities import SourceLine
+from steptime.cli.trying import Wishes, _next, _nothing_to_try
+from steptime.quantities import Estimate, SourceLine
 from steptime.remedies.catalogue.whole_tensor import whole_tensor
 from steptime.remedies.remedy import Goal, Option, Proposal, Snippet
+from steptime.trials.budget import Budget
+from steptime.trials.results import PatchResult, Plan, ResultsFile
+from steptime.trials.trial import Agreement, Arm, Judgement, Verdict
 
 
 @pytest.mark.parametrize(
@@ -56,6 +60,19 @@ def test_advice_names_the_line_and_what_it_could_save_at_most(tmp_path: Path) ->
     assert "steptime explain RM108" in said
     assert "    y = x @ w\n" in told
     assert told.splitlines()[-1] == f"Next:  steptime lab {tmp_path}"
+
+
+def test_a_patch_that_ran_one_round_goes_on(tmp_path: Path) -> None:
+    arm = Arm("RM601", proposal="RM601")
+    once = Judgement(arm, Verdict.UNDECIDED, Agreement.SAME_BITS, "Too few rounds", rounds=1)
+    file = ResultsFile(tmp_path)
+    file.plan(Plan(("python", "train.py"), "/job", "runs/a", (arm,), 0.03, goal=Goal.MEMORY))
+    file.patch(PatchResult("diff", (), (), once))
+    adopted = replace(once, verdict=Verdict.ADOPT, rounds=3)
+    wishes = Wishes(Budget(60.0), 6, 0.03, False, False, False, True)
+    assert _next((adopted,), (), tmp_path, wishes) == f"steptime try --budget 2m --resume {tmp_path}"
+    file.patch(PatchResult("diff", (), (), replace(once, rounds=3, memory=Estimate(1.5, 1.4, 1.6, 3, "1"))))
+    assert _next((adopted,), (), tmp_path, wishes) == "steptime explain RM601"
 
 
 def test_where_nothing_frees_memory_by_itself_the_account_of_it_comes_next(tmp_path: Path) -> None:

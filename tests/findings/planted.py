@@ -363,6 +363,12 @@ PLANTED: dict[str, dict[str, Case]] = {
                 ),
             ),
         ),
+        "fires-in-a-function-that-the-optimizer-has-too": replace(
+            BASE,
+            lines=(*BASE.lines, line("optimizer.step(closure)", 4 * MS, 1 * MS, role="optimizer")),
+            accounts=accounts(launch=4 * MS),
+            operators=(operator("mul_", 300, 0.9 * MS, "latency", source=SourceLine("/home/me/train.py", 9, "step")),),
+        ),
         "clean-large-layers-in-a-loop": replace(
             BASE,
             lines=(line("hidden = block(hidden)", 14 * MS, 0.2 * MS, role="forward", hits=48.0),),

@@ -315,6 +315,8 @@ PLANTED_TRACES: dict[str, dict[str, Case]] = {
     "missing-no-sync": {
         "fires": replace(_NETWORK, gradients=GradientUse(4.0, 4.0, 5.0, 25e6, NOTHING)),
         "clean-with-no-sync": replace(_NETWORK, gradients=GradientUse(4.0, 1.0, 5.0, 25e6, NOTHING)),
+        "clean-with-no-sync-of-two": replace(_NETWORK, gradients=GradientUse(2.0, 1.0, 5.0, 25e6, NOTHING)),
+        "fires-for-most-of-them": replace(_NETWORK, gradients=GradientUse(8.0, 5.0, 5.0, 25e6, NOTHING)),
         "clean-without-accumulation": replace(_NETWORK, gradients=GradientUse(1.0, 1.0, 5.0, 25e6, NOTHING)),
     },
     "small-buckets": {

@@ -67,6 +67,12 @@ def test_a_loops_own_python_and_its_small_operators_are_at_stake_the_latter_at_m
     assert dispatch < stake.low < stake.value - 0.99 * small
 
 
+def test_the_call_of_another_function_of_that_name_is_not_charged() -> None:
+    source = finding("dispatch-loop", "fires-in-a-function-that-the-optimizer-has-too").source
+    assert source is not None
+    assert (source.line, source.text) == (9, "")
+
+
 @pytest.mark.parametrize(
     ("rule", "name", "unsaid"),
     [

@@ -300,8 +300,10 @@ def _next(judgements: Sequence[Judgement], proposals: Sequence[Proposal], folder
     or of what was tried first."""
     minutes = ceil(2 * wishes.budget.seconds / 60)
     go_on = f"steptime try --budget {minutes}m --resume {shlex.quote(str(folder))}"
-    patch = read_results(folder).patch
-    if patch is not None and patch.diff and (patch.judgement is None or not patch.judgement.rounds):
+    results = read_results(folder)
+    patch = results.patch
+    proved = patch.judgement.gain(results.plan.goal) if patch is not None and patch.judgement is not None else None
+    if patch is not None and patch.diff and proved is None:
         return go_on
     adopted = next((each.arm.proposal for each in judgements if each.verdict is Verdict.ADOPT), None)
     if adopted is not None:

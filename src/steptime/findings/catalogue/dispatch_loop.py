@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
@@ -20,6 +21,8 @@ LEAST_PART = 0.25
 """Of all operators of the step: one line that calls fewer is not why the step is bound by dispatch."""
 FEWEST_ROUNDS = 8
 """Executions of a line per step: a line that runs once, or once per block of a model, is no loop over elements."""
+CALLERS = frozenset({"forward", "host"})
+"""Roles of lines that call the operators of a loop themselves."""
 MOST_SITES = 3
 """A fourth line would not be read."""
 
@@ -118,7 +121,8 @@ def _sites(signals: Signals) -> Iterator[_Site]:
         if timed is not None:
             yield from _looping(timed, [use for use in uses if use.duration <= LARGEST_OPERATOR * use.calls])
         elif calls >= FEWEST_OPERATORS and source.function != "<module>":
-            callers = [use for use in signals.lines if f"{source.function}(" in use.source.text]
+            call = re.compile(rf"\b{re.escape(_function(source)[1])}\(")
+            callers = [use for use in signals.lines if use.role in CALLERS and call.search(use.source.text)]
             if len(callers) == 1:  # its own lines are not timed, the call of it is
                 yield _Site(callers[0].source, calls, each, _idle(uses), callers[0].host.value)
             else:
@@ -136,7 +140,7 @@ def _looping(lines: list[LineUse], uses: list[OperatorUse]) -> Iterator[_Site]:
     knows their function only.
     """
     calls = sum(use.calls for use in uses)
-    lines = [line for line in lines if line.role in ("forward", "host")]
+    lines = [line for line in lines if line.role in CALLERS]
     rounds = [line for line in lines if line.hits >= FEWEST_ROUNDS and line.operators is None]
     part = ratio(sum(line.duration.value for line in rounds), sum(line.duration.value for line in lines))
     if rounds and calls * part >= FEWEST_OPERATORS:

@@ -10,7 +10,7 @@ from steptime.findings.stakes import named, ratio, scaled
 from steptime.quantities import format_duration, format_share
 
 ACCUMULATES = 1.5
-"""Forwards per step from which on a step has micro-batches."""
+"""Forwards per step from which on a step has micro-batches, and exchanges from which on there is more than one."""
 MOST = 0.5
 """Of the micro-batches must exchange: a few more than one may be of another model."""
 
@@ -40,9 +40,11 @@ def missing_no_sync(signals: Signals) -> Finding | None:
         When memory forbids to keep unreduced gradients (sharded strategies reduce in every micro-batch by design).
     """
     use, account = signals.gradients, named(signals.accounts, "communication")
-    if account is None or use.micro_batches < ACCUMULATES or use.synchronised < MOST * use.micro_batches:
+    if account is None or min(use.micro_batches, use.synchronised) < ACCUMULATES:
         return None
-    saved = scaled(account.duration, 1 - 1 / max(1.0, use.synchronised))
+    if use.synchronised < MOST * use.micro_batches:
+        return None
+    saved = scaled(account.duration, 1 - 1 / use.synchronised)
     share = format_share(ratio(account.duration.value, signals.step.duration.value))
     summary = (
         f"Gradients are exchanged {use.synchronised:.3g} times a step, for {use.micro_batches:.3g} micro-batches: "
