@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 from steptime.findings.case import LineUse, OperatorUse, Signal
 from steptime.findings.finding import Finding
+from steptime.findings.function_names import function_of
 from steptime.findings.rule import rule
 from steptime.findings.signals import Signals
 from steptime.findings.stakes import capped, modelled, named, ratio, scaled, total
@@ -110,18 +111,18 @@ def _sites(signals: Signals) -> Iterator[_Site]:
     """Lines that run in a loop within the step, and functions whose lines were not timed."""
     lines: dict[tuple[str, str], list[LineUse]] = {}
     for line in signals.lines:
-        lines.setdefault(_function(line.source), []).append(line)
+        lines.setdefault(function_of(line.source), []).append(line)
         if line.operators is not None and line.hits >= FEWEST_ROUNDS and line.operators >= FEWEST_OPERATORS:
             each = ratio(line.duration.value - line.host.value, line.operators)
             yield _Site(line.source, line.operators, each, host=line.host.value)
     for source, uses in _by_function(signals.operators).items():
         calls = sum(use.calls for use in uses)
         each = ratio(sum(use.duration for use in uses), calls)
-        timed = lines.get(_function(source))
+        timed = lines.get(function_of(source))
         if timed is not None:
             yield from _looping(timed, [use for use in uses if use.duration <= LARGEST_OPERATOR * use.calls])
         elif calls >= FEWEST_OPERATORS and source.function != "<module>":
-            call = re.compile(rf"\b{re.escape(_function(source)[1])}\(")
+            call = re.compile(rf"\b{re.escape(function_of(source)[1])}\(")
             callers = [use for use in signals.lines if use.role in CALLERS and call.search(use.source.text)]
             if len(callers) == 1:  # its own lines are not timed, the call of it is
                 yield _Site(callers[0].source, calls, each, _idle(uses), callers[0].host.value)
@@ -147,11 +148,6 @@ def _looping(lines: list[LineUse], uses: list[OperatorUse]) -> Iterator[_Site]:
         longest = max(rounds, key=lambda line: line.duration.value)
         each = ratio(sum(use.duration for use in uses), calls)
         yield _Site(longest.source, calls * part, each, part * _idle(uses), sum(line.host.value for line in rounds))
-
-
-def _function(source: SourceLine) -> tuple[str, str]:
-    """A function by the names of its file and its own: traces shorten paths and leave classes out."""
-    return source.file.replace("\\", "/").rsplit("/", 1)[-1], source.function.rsplit(".", 1)[-1]
 
 
 def _by_function(operators: tuple[OperatorUse, ...]) -> dict[SourceLine, list[OperatorUse]]:

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 from steptime.findings.case import LineUse, OperatorUse, Signal
 from steptime.findings.finding import Finding
+from steptime.findings.function_names import function_of
 from steptime.findings.kernel_kinds import plain_name
 from steptime.findings.rule import rule
 from steptime.findings.signals import Signals
@@ -87,11 +88,6 @@ def _source(lines: Sequence[LineUse], slices: Sequence[OperatorUse]) -> SourceLi
     found = next((use.source for use in slices if use.source is not None), None)
     if found is None:
         return None
-    file, function = found.file.rsplit("/", 1)[-1], found.function.rsplit(".", 1)[-1]
-    inside = [
-        line
-        for line in lines
-        if line.source.file.rsplit("/", 1)[-1] == file and line.source.function.rsplit(".", 1)[-1] == function
-    ]
+    inside = [line for line in lines if function_of(line.source) == function_of(found)]
     repeated = [line for line in inside if "[" in line.source.text and line.hits >= FEWEST_SLICES / 2]
     return max(repeated, key=lambda line: line.duration.value).source if repeated else found
