@@ -54,7 +54,7 @@ RIVALS ?= --rival profiler=.test/bin/python
 bench bench-full: QUICK = $(if $(filter bench,$@),--quick)
 bench bench-full: .test/ready
 	.test/bin/python -m benchmarks.clinic.run $(QUICK) --name $(NAME) $(RIVALS)
-	.test/bin/python benchmarks/overhead.py $(QUICK) --name $(NAME)
+	.test/bin/python -m benchmarks.overhead $(QUICK) --name $(NAME)
 	-.test/bin/python -m benchmarks.faithful.run $(QUICK) --name $(NAME)
 	-.test/bin/python -m benchmarks.faults.run $(QUICK) --name $(NAME)
 	.test/bin/python -m benchmarks.proof --name $(NAME)

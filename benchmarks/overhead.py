@@ -1,10 +1,10 @@
 """What steptime costs: per step of small jobs, per run, per window of the profiler, and in bytes.
 
-    python benchmarks/overhead.py [--quick] [--only steps,run,recording]
+    python -m benchmarks.overhead [--quick] [--only steps,run,recording,tools] [--traceml PYTHON]
 
-Writes benchmarks/results/overhead-<machine>.json and .md. Every figure is a median of pairs that were measured in
-turns, with the 95 % interval of the median (order statistics) and, where the watch can be toggled, with what the same
-method finds between two halves that do not differ (A/A).
+Writes benchmarks/results/overhead-<machine>.json and .md; what is not measured anew stays as it was there. Every figure
+is a median of pairs that were measured in turns, with the 95 % interval of the median (order statistics) and, where the
+watch can be toggled, with what the same method finds between two halves that do not differ (A/A).
 """
 
 from __future__ import annotations
@@ -27,6 +27,7 @@ from typing import Any
 
 import numpy as np
 
+from benchmarks.overhead_tools import per_tool
 from steptime.capture.launch import launch, probe_environment
 from steptime.capture.outcome import ProbeOptions
 from steptime.journal import Kind
@@ -36,7 +37,10 @@ from steptime.timeline.layout import lay_out
 
 HERE = Path(__file__).parent
 STEP_JOB, RUN_JOB = HERE / "overhead_job.py", HERE / "overhead_run_job.py"
-STEPS_MS = (0.3, 2.0, 10.0)
+STEPS_MS = (0.4, 2.0, 10.0, 100.0)
+QUICK_STEPS_MS = STEPS_MS[:2]
+LONGEST, STEPS_OF_PAIR = 90, 56
+"""Seconds for one size of steps, and how many steps two pairs of blocks have at least."""
 RUN_STEPS = "600"
 LAUNCHER = "from steptime.cli.main import entry; entry()"
 
@@ -59,7 +63,10 @@ class Figure:
 
 
 def environment() -> dict[str, str]:
-    return {**os.environ, "OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": ""}
+    """One thread, no accelerator; and Python keeps what it has compiled, as it does unless told otherwise: else every
+    run would compile all modules of ours anew, which an installed package never does."""
+    kept = {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
+    return {**kept, "OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": ""}
 
 
 def per_step(target_ms: float, pairs: int, *, loader: bool) -> dict[str, Any]:
@@ -76,7 +83,7 @@ def per_step(target_ms: float, pairs: int, *, loader: bool) -> dict[str, Any]:
         "target_ms": target_ms,
         "loader": loader,
         "step_us": off / 1e3,
-        "width": found["width"],
+        "depth": found["depth"],
         "block_steps": found["block_steps"],
         "rare_us": found["busy_ns"] * found["busy_share"] / 1e3,
         "watch_us": asdict(Figure.of([(on - off + rare) / 1e3 for on, off in found["on_off"]])),
@@ -171,22 +178,23 @@ def machine() -> dict[str, Any]:
         "cpus": os.cpu_count(),
         "python": platform.python_version(),
         "torch": torch.__version__,
-        "load_before": os.getloadavg()[0],
-        "date": time.strftime("%Y-%m-%d"),
     }
+
+
+def _now() -> str:
+    return f"{time.strftime('%Y-%m-%d')}, load {os.getloadavg()[0]:.1f}"
 
 
 def show(results: dict[str, Any]) -> str:
     """The Markdown beside the JSON."""
 
-    def span(figure: dict[str, float], digits: int) -> str:
-        return f"{figure['median']:.{digits}f} ({figure['low']:.{digits}f} to {figure['high']:.{digits}f})"
-
     about = results["machine"]
     lines = [
         "# What steptime costs\n",
-        f"{about['cpu']}, {about['cpus']} CPUs, Python {about['python']}, torch {about['torch']}, {about['date']}, "
-        f"load {about['load_before']:.1f}. Medians with 95 % intervals; made by `python benchmarks/overhead.py`.\n",
+        f"{about['cpu']}, {about['cpus']} CPUs, Python {about['python']}, torch {about['torch']}. Medians with 95 % "
+        f"intervals; made by `python -m benchmarks.overhead`: "
+        + "; ".join(f"{part} {when}" for part, when in sorted(results["measured"].items()))
+        + ".\n",
     ]
     if "steps" in results:
         lines += [
@@ -199,6 +207,8 @@ def show(results: dict[str, Any]) -> str:
         lines += [run_row(row) for row in results["run"]]
     if "recording" in results:
         lines.append(recording_text(results["recording"]))
+    if "tools" in results:
+        lines += tools_table(results["tools"])
     return "\n".join(lines) + "\n"
 
 
@@ -230,17 +240,49 @@ def recording_text(row: dict[str, Any]) -> str:
     )
 
 
+def tools_table(rows: Sequence[dict[str, Any]]) -> list[str]:
+    """Of whole runs: what each tool adds to a step, and its share of the bare one."""
+    names = list(rows[0]["added_us"])
+    lines = [
+        "\nWhole runs in turns, bare and under each tool: CPU µs that a step of the training process takes longer, and "
+        "its share of the bare step.\n",
+        f"| step | {' | '.join(names)} |",
+        "|---" * (len(names) + 1) + "|",
+    ]
+    for row in rows:
+        cells = [tool_cell(row["added_us"][name], row["step_us"]) for name in names]
+        lines.append(f"| {row['step_us'] / 1e3:.2f} ms | {' | '.join(cells)} |")
+    return lines
+
+
+def tool_cell(added: Sequence[float] | None, step_us: float) -> str:
+    if not added:
+        return "failed"
+    figure = asdict(Figure.of(added))
+    share = {name: 100 * value / step_us for name, value in figure.items()}
+    return f"{figure['median']:.0f} µs, {span(share, 1)} %"
+
+
 def main() -> None:
     """Measures what was asked for and writes both files."""
-    parser = argparse.ArgumentParser(description=__doc__)
+    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--quick", action="store_true")
-    parser.add_argument("--only", default="steps,run,recording")
+    parser.add_argument("--only", default="steps,run,recording,tools")
+    parser.add_argument("--traceml", metavar="PYTHON", help="one that has traceml-ai, to measure it beside ours")
     parser.add_argument("--name", default=platform.machine() + f"-{os.cpu_count()}cpu")
     wanted = parser.parse_args()
-    pairs, runs = (40, 3) if wanted.quick else (200, 12)
-    results: dict[str, Any] = {"machine": machine()}
+    pairs, runs, rounds, sizes = (40, 3, 2, QUICK_STEPS_MS) if wanted.quick else (200, 12, 7, STEPS_MS)
+    target = HERE / "results" / f"overhead-{wanted.name}"
+    kept = target.with_suffix(".json")
+    results: dict[str, Any] = json.loads(kept.read_text()) if kept.exists() else {"measured": {}}
+    results["machine"] = machine()
+    results["measured"] |= {part: _now() for part in wanted.only.split(",")}
     if "steps" in wanted.only:
-        results["steps"] = [per_step(size, pairs, loader=loader) for size in STEPS_MS for loader in (False, True)]
+        results["steps"] = [
+            per_step(size, min(pairs, max(8, int(LONGEST * 1e3 / (STEPS_OF_PAIR * size)))), loader=loader)
+            for size in sizes
+            for loader in (False, True)
+        ]
     if "run" in wanted.only:
         job = [sys.executable, str(RUN_JOB)]
         results["run"] = [
@@ -250,8 +292,9 @@ def main() -> None:
         ]
     if "recording" in wanted.only:
         results["recording"] = of_recording(3000)
-    target = HERE / "results" / f"overhead-{wanted.name}"
-    target.with_suffix(".json").write_text(json.dumps(results, indent=1) + "\n")
+    if "tools" in wanted.only:
+        results["tools"] = [per_tool(environment(), size, rounds, wanted.traceml) for size in sizes]
+    kept.write_text(json.dumps(results, indent=1) + "\n")
     target.with_suffix(".md").write_text(show(results))
     print(show(results))
 

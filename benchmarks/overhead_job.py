@@ -1,6 +1,8 @@
 """The job of `overhead.py`: run under steptime, it takes the watch off and on in turns and prints what steps cost.
 
 argv: target step in ms, pairs of blocks, "loader" for batches from a DataLoader. Prints one line of JSON.
+A longer step applies one layer more often: a wider layer would wait for memory, whose time differs by more than a watch
+costs.
 CPU time of the training thread, step by step, because the machine may be shared. Blocks are short, so that both halves
 of a pair see the same machine; a half is the mean of its middle steps, so that a neighbour's interrupt moves nothing;
 the order within a pair is drawn, so that drift cancels. Pairs with the watch off in both halves say how much the method
@@ -32,15 +34,15 @@ SETTLED_SECONDS = 1
 """The script of the probe has come to plain watching, where a long job spends its time."""
 
 
-def make_step(width, use_loader):
-    """One training step of six modules, as a function."""
+WIDTH = 128
+
+
+def make_step(depth, use_loader):
+    """(model, function of one training step) of a perceptron whose hidden layer is applied `depth` times."""
     torch.manual_seed(0)
+    hidden = torch.nn.Linear(WIDTH, WIDTH), torch.nn.Tanh()
     model = torch.nn.Sequential(
-        torch.nn.Linear(32, width),
-        torch.nn.ReLU(),
-        torch.nn.Linear(width, width),
-        torch.nn.ReLU(),
-        torch.nn.Linear(width, 8),
+        torch.nn.Linear(32, WIDTH), torch.nn.ReLU(), *(hidden * depth), torch.nn.Linear(WIDTH, 8)
     )
     optimizer = torch.optim.SGD(model.parameters(), lr=1e-3, momentum=0.9)
     inputs, targets = torch.randn(16, 32), torch.randint(0, 8, (16,))
@@ -53,7 +55,7 @@ def make_step(width, use_loader):
         loss.backward()
         optimizer.step()
 
-    return step
+    return model, step
 
 
 def batches_of(inputs, targets):
@@ -86,14 +88,16 @@ def middle(values):
     return statistics.fmean(sorted(values)[quarter : len(values) - quarter])
 
 
-def wide_enough(target, use_loader):
-    """The model whose step takes at least `target` ns."""
-    for width in (32, 64, 128, 192, 256, 384, 512, 640, 768, 1024, 1280, 1536, 2048, 2560, 3072):
-        step = make_step(width, use_loader)
-        duration(step, 10)
-        if duration(step, 30) >= target:
-            break
-    return width, step
+def deep_enough(target, use_loader):
+    """(how often the hidden layer is applied, the step) so that a step takes about `target` ns."""
+    shallow, deep = (_usual(make_step(depth, use_loader)[1]) for depth in (1, 11))
+    depth = max(1, round(1 + 10 * (target - shallow) / (deep - shallow)))
+    return depth, make_step(depth, use_loader)[1]
+
+
+def _usual(step):
+    duration(step, 30)
+    return min(duration(step, 10) for _ in range(10))
 
 
 class Watch:
@@ -151,7 +155,7 @@ def main():
     """Calibrates, settles, and measures pairs."""
     target, pairs, use_loader = float(sys.argv[1]) * 1e6, int(sys.argv[2]), "loader" in sys.argv
     torch.set_num_threads(1)
-    width, step = wide_enough(target, use_loader)
+    depth, step = deep_enough(target, use_loader)
     usual = duration(step, SETTLED_STEPS)
     duration(step, int(SETTLED_SECONDS * 1e9 / usual))
     watch, count = Watch(), max(BLOCK_STEPS, int(BLOCK_SECONDS * 1e9 / usual))
@@ -162,7 +166,7 @@ def main():
         real.append(pair(step, watch, (watch.on, watch.off), count))
         idle.append(pair(step, watch, (watch.off, watch.off), count))
     kept, more, share = busy(step, watch, BUSY_SECONDS)
-    found = {"width": width, "block_steps": count, "on_off": real, "off_off": idle, "steps": watch.session.steps}
+    found = {"depth": depth, "block_steps": count, "on_off": real, "off_off": idle, "steps": watch.session.steps}
     print(json.dumps({**found, "busy_ns": more - kept, "busy_share": share}))
 
 

@@ -30,7 +30,8 @@ of a clone that has the `dev` group installed, on a machine that does nothing el
 quarter of an hour: `make bench`; everything: `make bench-full`.
 """
 COST = """\
-All of it: `python benchmarks/overhead.py`; one table: `--only steps`, `run` or `recording`. Targets: at most 1 % of a
+All of it: `python -m benchmarks.overhead`; one table: `--only steps`, `run`,
+`recording` or `tools`. Targets: at most 1 % of a
 step of 2 ms and 5 % of one of 0.4 ms in CPU time, 0.5 s for a run.
 """
 FAITHFULNESS = """\

@@ -23,8 +23,8 @@ from steptime.cli.ranks import ranks
 from steptime.errors import NothingMeasuredError, UsageError
 from steptime.remote import check, is_url, upload
 
-AFTERWARDS = ("steptime.diagnosis", "steptime.cli.aftermath", "steptime.cli.delivery", "numpy.ma", "numpy.fft")
-"""What the end of a run needs. np.unique loads numpy.ma when it is first called."""
+AFTERWARDS = ("steptime.diagnosis", "steptime.cli.aftermath", "steptime.cli.delivery", "numpy.ma", "numpy.fft", "numpy.random")
+"""What the end of a run needs. numpy loads its own of these when they are first asked for."""
 
 
 @dataclass(frozen=True, slots=True)

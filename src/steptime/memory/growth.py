@@ -77,10 +77,15 @@ def growth_of(process: str, memory: str, step: Int64, size: Int64) -> Growth | N
 
 def _slope(x: Float64, y: Float64) -> float:
     """The median slope of all pairs that lie in different steps."""
+    one, other = _pairs(x)
+    return float(np.median((y[other] - y[one]) / (x[other] - x[one])))
+
+
+def _pairs(x: Float64) -> tuple[Int64, Int64]:
+    """Both indices of all pairs of samples that lie in different steps."""
     one, other = np.triu_indices(len(x), 1)
     apart = x[other] > x[one]
-    one, other = one[apart], other[apart]
-    return float(np.median((y[other] - y[one]) / (x[other] - x[one]))) if len(one) else 0.0
+    return one[apart], other[apart]
 
 
 def _interval(x: Float64, y: Float64, slope: float) -> tuple[float, float]:
@@ -90,11 +95,10 @@ def _interval(x: Float64, y: Float64, slope: float) -> tuple[float, float]:
     length = int(min(len(x) // 3, max(2, np.ceil(autocorrelation_time(rest)))))
     random = np.random.default_rng(0)
     thin = np.unique(np.linspace(0, len(x) - 1, min(len(x), 60)).astype(np.int64))
-    slopes = []
-    for _ in range(BLOCKS):
-        starts = random.integers(0, len(x) - length + 1, -(-len(x) // length))
-        drawn = np.concatenate([rest[start : start + length] for start in starts])[: len(x)]
-        slopes.append(_slope(x[thin], (slope * x + drawn)[thin]))
+    starts = random.integers(0, len(x) - length + 1, (BLOCKS, -(-len(x) // length)))
+    drawn = rest[starts[:, :, None] + np.arange(length)].reshape(BLOCKS, -1)[:, thin]
+    one, other = _pairs(x[thin])
+    slopes = slope + np.median((drawn[:, other] - drawn[:, one]) / (x[thin][other] - x[thin][one]), axis=1)
     low, high = np.quantile(slopes, (0.025, 0.975))
     return float(low), float(high)
 
