@@ -20,7 +20,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -264,7 +264,7 @@ def tool_cell(added: Sequence[float] | None, step_us: float) -> str:
 
 
 def main() -> None:
-    """Measures what was asked for and writes both files."""
+    """Measures what was asked for; writes both files after every part."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--quick", action="store_true")
     parser.add_argument("--only", default="steps,run,recording,tools")
@@ -276,26 +276,26 @@ def main() -> None:
     kept = target.with_suffix(".json")
     results: dict[str, Any] = json.loads(kept.read_text()) if kept.exists() else {"measured": {}}
     results["machine"] = machine()
-    results["measured"] |= {part: _now() for part in wanted.only.split(",")}
-    if "steps" in wanted.only:
-        results["steps"] = [
-            per_step(size, min(pairs, max(8, int(LONGEST * 1e3 / (STEPS_OF_PAIR * size)))), loader=loader)
-            for size in sizes
-            for loader in (False, True)
-        ]
-    if "run" in wanted.only:
-        job = [sys.executable, str(RUN_JOB)]
-        results["run"] = [
+    job = [sys.executable, str(RUN_JOB)]
+    parts: dict[str, Callable[[], Any]] = {
+        "run": lambda: [
             per_run(runs, [*job, "0"], ["--no-ceilings"]),
             per_run(runs, [*job, RUN_STEPS], ["--no-ceilings", "--no-profile"]),
             per_run(runs, [*job, RUN_STEPS], ["--no-ceilings"]),
-        ]
-    if "recording" in wanted.only:
-        results["recording"] = of_recording(3000)
-    if "tools" in wanted.only:
-        results["tools"] = [per_tool(environment(), size, rounds, wanted.traceml) for size in sizes]
-    kept.write_text(json.dumps(results, indent=1) + "\n")
-    target.with_suffix(".md").write_text(show(results))
+        ],
+        "recording": lambda: of_recording(3000),
+        "steps": lambda: [
+            per_step(size, min(pairs, max(8, int(LONGEST * 1e3 / (STEPS_OF_PAIR * size)))), loader=loader)
+            for size in sizes
+            for loader in (False, True)
+        ],
+        "tools": lambda: [per_tool(environment(), size, rounds, wanted.traceml) for size in sizes],
+    }
+    for part in wanted.only.split(","):
+        results["measured"][part] = _now()
+        results[part] = parts[part]()
+        kept.write_text(json.dumps(results, indent=1) + "\n")
+        target.with_suffix(".md").write_text(show(results))
     print(show(results))
 
 

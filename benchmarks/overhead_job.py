@@ -28,6 +28,7 @@ PASSED = 4
 """Steps after a switch that are passed over: patched classes drop the interpreter's caches, names are learnt anew."""
 BUSY_SECONDS = 3
 """How long the steps are looked at in which the watch does more than keep records."""
+RARE = 1 / 4
 SETTLED_STEPS = 60
 """Discovery and the line timeline are over, and the allocator has what it needs."""
 SETTLED_SECONDS = 1
@@ -136,7 +137,8 @@ def pair(step, watch, switches, count):
 def busy(step, watch, seconds):
     """(CPU ns of the middle steps in which the watch only keeps, of those in which it does more, share of the latter).
 
-    It does more where it moves the time until which it is quiet, or where it has just forgotten or learnt a name.
+    It does more where it moves the time until which it is quiet, or where it has just forgotten or learnt a name. Where
+    that is more than a quarter of the steps, they are among the middle ones of a pair already: nothing is to be added.
     """
     quiet, known = watch.session.quiet, watch.session._ranges._known
     kept, more, until = [], [], time.perf_counter() + seconds
@@ -148,7 +150,8 @@ def busy(step, watch, seconds):
         after = quiet.until, len(known)
         (kept if after == before else more).append(end - begin)
         before = after
-    return middle(kept), statistics.median(more), len(more) / (len(kept) + len(more))
+    share = len(more) / (len(kept) + len(more))
+    return (middle(kept), statistics.median(more), share) if 0 < share <= RARE else (0.0, 0.0, share)
 
 
 def main():

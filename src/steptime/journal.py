@@ -82,6 +82,8 @@ class Kind(IntEnum):
     """The probe itself held the user's thread (profiler start, stop, export): belongs to no step."""
     TRANSFER = 23
     """A host-to-device copy that the probe saw in the discovery steps. identity: site."""
+    GRADIENT_NORM = 24
+    """A sample. begin: time. end: the norm of the gradients that an update has used, as the bits of a 64-bit float."""
 
 
 class Flag(IntFlag):
@@ -139,7 +141,7 @@ class Journal:
             self.flush()
 
     def sample(self, kind: int, identity: int, time: int, value: int) -> None:
-        """Appends one sample: MEMORY, QUEUE or DEVICE_MARK, whose second time is a value."""
+        """Appends one sample: MEMORY, QUEUE, DEVICE_MARK or GRADIENT_NORM, whose second time is a value."""
         self.records.extend((head(kind, 0, 0, identity), time, value))
 
     def flush(self) -> None:

@@ -34,6 +34,7 @@ from steptime.findings.case import (
     KeeperUse,
     LineUse,
     MemoryUse,
+    NormUse,
     PaddingUse,
     RecomputeUse,
     SegmentUse,
@@ -591,6 +592,13 @@ PLANTED: dict[str, dict[str, Case]] = {
         "fires": replace(BASE, step=replace(step(), scaled=200, skipped=12)),
         "clean": replace(BASE, step=replace(step(), scaled=4000, skipped=2)),
         "clean-one-batch": replace(BASE, step=replace(step(), scaled=40, skipped=1)),
+    },
+    "exploding-gradient": {
+        "fires": replace(BASE, step=replace(step(), norm=NormUse(2.0, 6e5, 40, 4000, 60))),
+        "fires-not-finite": replace(BASE, step=replace(step(), norm=NormUse(2.0, 3.0, 40, 4000, 60, 5, 3600))),
+        "clean": replace(BASE, step=replace(step(), norm=NormUse(2.0, 30.0, 40, 4000, 60))),
+        "clean-one-batch": replace(BASE, step=replace(step(), norm=NormUse(2.0, 3.0, 40, 4000, 60, 1, 4000))),
+        "clean-few-samples": replace(BASE, step=replace(step(), norm=NormUse(2.0, 6e5, 40, 80, 6))),
     },
     "few-steps": {"fires": replace(BASE, step=step(steady=5)), "clean": BASE},
     "memory-leak": {

@@ -61,6 +61,7 @@ LONG = (
     Planted("too_many_threads", "thread-oversubscription", with_line=False),
     Planted("slow_evaluation", "slow-evaluation", with_line=False, note=True),
     Planted("copies_and_casts", "copies-and-casts"),
+    Planted("exploding_gradient", "exploding-gradient", with_line=False, note=True),
 )
 
 

@@ -23,7 +23,14 @@ from steptime.cli.ranks import ranks
 from steptime.errors import NothingMeasuredError, UsageError
 from steptime.remote import check, is_url, upload
 
-AFTERWARDS = ("steptime.diagnosis", "steptime.cli.aftermath", "steptime.cli.delivery", "numpy.ma", "numpy.fft", "numpy.random")
+AFTERWARDS = (
+    "steptime.diagnosis",
+    "steptime.cli.aftermath",
+    "steptime.cli.delivery",
+    "numpy.ma",
+    "numpy.fft",
+    "numpy.random",
+)
 """What the end of a run needs. numpy loads its own of these when they are first asked for."""
 
 

@@ -44,6 +44,7 @@ __all__ = [
     "LoaderUse",
     "MachineUse",
     "MemoryUse",
+    "NormUse",
     "OperatorUse",
     "OptimizerUse",
     "PredictionUse",
@@ -94,11 +95,27 @@ class Signal(Enum):
 
 
 @dataclass(frozen=True, slots=True)
+class NormUse:
+    """The norm of the gradients. before, after: medians of the first third of its finite samples and of the last; 0
+    where there are too few. first, last: steps that were sampled. lost: so many samples at the end, from step
+    lost_since on, are not finite."""
+
+    before: float
+    after: float
+    first: int
+    last: int
+    samples: int
+    lost: int = 0
+    lost_since: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class StepSummary:
     """mode: "optimizer", "backward" or "forward" (what borders were found from), "trace" without a recording.
     device: "cpu", "cuda", … how: what the steps of a bare trace were found by, in words ("" for a recording).
     untraced: calls per step that launch work on a device, where the trace holds nothing that a device did.
-    scaled, skipped: updates by a gradient scaler behind its first ones, and those of them that it left out."""
+    scaled, skipped: updates by a gradient scaler behind its first ones, and those of them that it left out. norm: of
+    the gradients, where it was sampled."""
 
     duration: Estimate
     total: int
@@ -111,6 +128,7 @@ class StepSummary:
     untraced: float = 0.0
     scaled: int = 0
     skipped: int = 0
+    norm: NormUse | None = None
 
 
 @dataclass(frozen=True, slots=True)

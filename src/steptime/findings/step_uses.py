@@ -9,6 +9,7 @@ import numpy as np
 
 from steptime.estimates import difference_of_medians
 from steptime.findings.case import AccountUse, Contention, SegmentUse, StepSummary
+from steptime.findings.gradient_norm import norm_use
 from steptime.findings.stakes import NOTHING, ratio, scaled
 from steptime.findings.usual_steps import per_step
 from steptime.hardware.machine import Machine
@@ -47,6 +48,7 @@ def step_summary(process: Process, timeline: Timeline, usual: Int64) -> StepSumm
         micro_batches=float(steps.micro_batches[usual].mean()),
         scaled=by_scaler,
         skipped=left_out,
+        norm=norm_use(process.intervals, steps),
     )
 
 

@@ -14,7 +14,7 @@ LAYOUT = np.dtype(
     [("kind", "u1"), ("flags", "u1"), ("thread", "<u2"), ("identity", "<u4"), ("begin", "<i8"), ("end", "<i8")]
 )
 """`journal.RECORD` as a numpy type: the same 24 bytes."""
-VALUE_KINDS = (Kind.MEMORY, Kind.DEVICE_MARK)
+VALUE_KINDS = (Kind.MEMORY, Kind.DEVICE_MARK, Kind.GRADIENT_NORM)
 """Their second time is a value. QUEUE is one too where it is shorter than a clock reading: see `_plausible`."""
 CLOCK_SLACK = 120_000_000_000
 """ns by which a process's clocks may have been set against each other before a record counts as outside its life."""

@@ -53,6 +53,7 @@ class Interrupt:  # a callback in C: it sets the signal and handles nothing
     __next__ = iter(_thread.interrupt_main, 0).__next__
 
 gc.disable()
+gc.collect()  # what imports left behind may have finalizers in Python, in which the interrupt would end
 gc.callbacks.append(functools.partial(getattr, Interrupt()))
 WATCH
 try:

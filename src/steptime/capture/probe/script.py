@@ -20,6 +20,7 @@ from torch.optim.optimizer import register_optimizer_step_post_hook
 from steptime.capture.probe import device, identity
 from steptime.capture.probe.agreement import agree
 from steptime.capture.probe.discovery import Discovery, Found
+from steptime.capture.probe.gradients import GradientNorm
 from steptime.capture.probe.lines import LineTimeline, LoopFrame
 from steptime.capture.probe.listener import Quiet
 from steptime.capture.probe.memory import full_device
@@ -354,6 +355,7 @@ def _profile(session: Watched, window: Window, wanted: int) -> Stage:
 def _keep_watching(session: Watched, duration: int, stacks: bool) -> Stage:
     """To the end of the job: a further window after ten minutes, and whenever the request file appears."""
     request = os.path.join(session.plan["recording"], REQUEST)
+    gradients = GradientNorm(session.recorder, lambda: _trained(session))
     number, again, look = 3, now() + AGAIN_AFTER, 0
     served = 0.0
     while True:
@@ -361,6 +363,7 @@ def _keep_watching(session: Watched, duration: int, stacks: bool) -> Stage:
         # A device's events are recorded and read at every border, so somebody always waits for it there.
         session.quiet.until = time_now + QUIET if session.marks is None else 0
         yield
+        gradients.look()
         if time_now < look:
             continue
         session.quiet.until = 0

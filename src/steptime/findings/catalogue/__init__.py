@@ -15,6 +15,7 @@ from steptime.findings.catalogue.deterministic_left_on import deterministic_left
 from steptime.findings.catalogue.device_not_traced import device_not_traced
 from steptime.findings.catalogue.dispatch_loop import dispatch_loop
 from steptime.findings.catalogue.dominant_operator import dominant_operator
+from steptime.findings.catalogue.exploding_gradient import exploding_gradient
 from steptime.findings.catalogue.exposed_communication import exposed_communication
 from steptime.findings.catalogue.exposed_copies import exposed_copies
 from steptime.findings.catalogue.few_steps import few_steps
@@ -101,6 +102,7 @@ CATALOGUE: tuple[Rule, ...] = (
     profiler_left_on,
     deterministic_left_on,
     overflow_skipped,
+    exploding_gradient,
     recompute,
     memory_leak,
     memory_fragmentation,

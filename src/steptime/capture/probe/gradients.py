@@ -1,0 +1,89 @@
+"""The norm of the gradients, looked at now and then: whether the training runs away.
+
+One law: only what lies on the CPU is read, so that nothing waits for a device and no counter of its memory moves; and
+nothing is read where somebody watches operators, who would see ours.
+"""
+
+from __future__ import annotations
+
+import math
+import struct
+import time
+import weakref
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import torch
+
+from steptime.capture.probe.recorder import Recorder
+from steptime.journal import Kind
+
+MOST_ELEMENTS = 1 << 20
+"""Of the parameters whose gradients are looked at, the smallest ones first, which lie in all layers: what explodes does
+so in all of them. A megabyte or four is read in less than a millisecond."""
+REST = 1000
+"""So many times as long as a look took must pass before the next: a thousandth of the job's time."""
+RANGES = (torch.float32, torch.float64, torch.bfloat16)
+"""The norm of gradients in float16 overflows long before they do."""
+TENSOR = torch._C.TensorBase
+GRADIENT = TENSOR.grad
+
+
+class GradientNorm:
+    """Call `look` at borders of steps; parameters are held weakly. trained: gives the parameters that are trained."""
+
+    def __init__(self, recorder: Recorder, trained: Callable[[], Iterable[Any]]) -> None:
+        self._recorder, self._trained = recorder, trained
+        self._chosen: list[weakref.ref[Any]] | None = None
+        self._due = 0
+
+    def look(self) -> None:
+        """Samples the norm, where it is due and the gradients can be read."""
+        begin = time.perf_counter_ns()
+        if begin < self._due or torch.autograd._profiler_enabled() or torch._C._len_torch_dispatch_stack():
+            return
+        try:
+            norm = self._norm()
+        except RuntimeError:  # tensors of a kind that knows no norm: nobody's fault, and not asked again
+            self._chosen, norm = [], None
+        if norm is not None:
+            self._recorder.journal.sample(int(Kind.GRADIENT_NORM), 0, begin, bits(norm))
+            self._recorder.pause(begin)
+        self._due = begin + REST * (time.perf_counter_ns() - begin)
+
+    def _norm(self) -> float | None:
+        with torch.no_grad(), torch._C.DisableTorchFunction():
+            if self._chosen is None:
+                self._chosen = _chosen(self._trained())
+            return _norm([parameter for each in self._chosen if (parameter := each()) is not None])
+
+
+def bits(norm: float) -> int:
+    """A norm as the journal keeps it: the bits of a 64-bit float, which for what is not negative are no negative
+    integer. What is no number is written as infinity."""
+    return int(struct.unpack("<q", struct.pack("<d", norm if norm >= 0 else math.inf))[0])
+
+
+def _chosen(trained: Iterable[Any]) -> list[weakref.ref[Any]]:
+    left, found = MOST_ELEMENTS, []
+    for parameter in sorted((each for each in trained if each.device.type == "cpu"), key=torch.Tensor.numel):
+        left -= parameter.numel()
+        if left < 0:
+            break
+        found.append(weakref.ref(parameter))
+    return found
+
+
+def _norm(parameters: list[Any]) -> float | None:
+    """The norm of all gradients together, as that of their norms; None where there are none."""
+    gradients = [gradient for each in parameters if _is_read(gradient := GRADIENT.__get__(each))]
+    return math.hypot(*map(float, torch._foreach_norm(gradients))) if gradients else None
+
+
+def _is_read(gradient: Any) -> bool:
+    return (
+        type(gradient) is torch.Tensor
+        and gradient.layout is torch.strided
+        and gradient.device.type == "cpu"
+        and gradient.dtype in RANGES
+    )

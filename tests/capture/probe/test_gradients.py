@@ -1,0 +1,118 @@
+"""The norm of the gradients: what is sampled of it, and when nothing is."""
+
+from __future__ import annotations
+
+import math
+import struct
+import weakref
+from typing import Any
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+from steptime.capture.probe import gradients  # noqa: E402
+from steptime.capture.probe.gradients import GradientNorm, bits  # noqa: E402
+from steptime.capture.probe.recorder import Recorder  # noqa: E402
+from steptime.journal import Kind  # noqa: E402
+
+
+def never(reason: str) -> None:
+    """The recording cannot be written."""
+    raise AssertionError(reason)
+
+
+def sampled(*parameters: Any) -> list[float]:
+    """What one look leaves in the journal."""
+    recorder = Recorder(never)
+    GradientNorm(recorder, lambda: iter(parameters)).look()
+    words = recorder.journal.records
+    kinds = [word & 0xFF for word in words[::3]]
+    return [from_bits(end) for kind, end in zip(kinds, words[2::3], strict=True) if kind == Kind.GRADIENT_NORM]
+
+
+def from_bits(word: int) -> float:
+    """As a reader of the recording understands a sample."""
+    return float(struct.unpack("<d", struct.pack("<q", word))[0])
+
+
+def parameter(values: list[float], dtype: Any = torch.float32) -> Any:
+    """A parameter with a gradient."""
+    found = torch.nn.Parameter(torch.zeros(len(values), dtype=dtype))
+    found.grad = torch.tensor(values, dtype=dtype)
+    return found
+
+
+def test_the_norm_is_that_of_all_gradients_together() -> None:
+    assert sampled(parameter([3.0, 4.0]), parameter([12.0], torch.bfloat16)) == [13.0]
+
+
+@pytest.mark.parametrize("bad", [math.nan, math.inf])
+def test_what_is_not_finite_is_written_as_infinity(bad: float) -> None:
+    assert sampled(parameter([1.0, bad]), parameter([1.0])) == [math.inf]
+
+
+@pytest.mark.parametrize("norm", [0.0, 1e-300, 2.5, 1e300, math.inf])
+def test_a_norm_is_kept_to_the_bit_and_never_below_zero(norm: float) -> None:
+    assert bits(norm) >= 0
+    assert from_bits(bits(norm)) == norm
+
+
+def test_gradients_that_cannot_be_read_cheaply_are_passed_over() -> None:
+    without, sparse = torch.nn.Parameter(torch.zeros(2)), torch.nn.Parameter(torch.zeros(2))
+    sparse.grad = torch.zeros(2).to_sparse()
+    assert sampled(without, sparse, parameter([9.0], torch.float16)) == []
+    assert sampled(without, sparse, parameter([9.0])) == [9.0]
+
+
+def test_parameters_that_are_not_made_yet_are_passed_over() -> None:
+    assert sampled(torch.nn.LazyLinear(2).weight, parameter([9.0])) == [9.0]
+
+
+def test_tensors_that_know_no_norm_are_asked_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked = []
+
+    def unknown(gradients: list[Any]) -> None:
+        asked.append(gradients)
+        raise RuntimeError("not implemented")
+
+    monkeypatch.setattr(torch, "_foreach_norm", unknown)
+    monkeypatch.setattr(gradients, "REST", 0)
+    recorder = Recorder(never)
+    trained = [parameter([3.0])]
+    norm = GradientNorm(recorder, lambda: iter(trained))
+    norm.look()
+    norm.look()
+    assert (len(asked), len(recorder.journal.records)) == (1, 0)
+
+
+def test_of_large_models_only_the_small_parameters_are_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(gradients, "MOST_ELEMENTS", 3)
+    assert sampled(parameter([9.0] * 4), parameter([3.0]), parameter([4.0])) == [5.0]
+
+
+def test_the_users_profiler_and_modes_see_nothing_of_it() -> None:
+    from torch.utils.flop_counter import FlopCounterMode
+
+    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU]):
+        assert sampled(parameter([3.0])) == []
+    with FlopCounterMode(display=False):
+        assert sampled(parameter([3.0])) == []
+
+
+def test_the_next_look_waits_a_thousand_times_as_long_as_one_takes() -> None:
+    recorder = Recorder(never)
+    trained = [parameter([3.0])]
+    norm = GradientNorm(recorder, lambda: iter(trained))
+    norm.look()
+    once = len(recorder.journal.records)
+    norm.look()
+    assert len(recorder.journal.records) == once > 0
+
+
+def test_a_model_that_is_gone_is_not_held() -> None:
+    alone = [parameter([3.0])]
+    norm = GradientNorm(Recorder(never), lambda: iter(alone))
+    norm.look()
+    reference = weakref.ref(alone.pop())
+    assert reference() is None
