@@ -271,7 +271,7 @@ def main() -> None:
     parser.add_argument("--traceml", metavar="PYTHON", help="one that has traceml-ai, to measure it beside ours")
     parser.add_argument("--name", default=platform.machine() + f"-{os.cpu_count()}cpu")
     wanted = parser.parse_args()
-    pairs, runs, rounds, sizes = (40, 3, 2, QUICK_STEPS_MS) if wanted.quick else (200, 12, 7, STEPS_MS)
+    pairs, runs, rounds, sizes = (40, 3, 2, QUICK_STEPS_MS) if wanted.quick else (200, 12, 5, STEPS_MS)
     target = HERE / "results" / f"overhead-{wanted.name}"
     kept = target.with_suffix(".json")
     results: dict[str, Any] = json.loads(kept.read_text()) if kept.exists() else {"measured": {}}

@@ -13,7 +13,7 @@ import pytest
 import steptime
 
 SOURCE = Path(steptime.__file__).parent
-IN_THE_USERS_PROCESS = ("capture/probe/", "capture/inject/", "hardware/ceilings_script.py")
+IN_THE_USERS_PROCESS = ("capture/probe/", "capture/inject/", "hardware/ceilings_script.py", "hardware/link_script.py")
 
 
 def modules_with_all() -> list[str]:

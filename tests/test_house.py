@@ -32,9 +32,9 @@ FLOORS = (  # from the ground up; a room imports itself and what lies on floors 
 FLOOR = {room: number for number, rooms in enumerate(FLOORS) for room in rooms}
 APART = {("timeline", "capture"), ("capture", "timeline")}
 """Neither the layout nor the probe knows the other; the recording is all that they share."""
-IN_THE_USERS_PROCESS = ("capture/probe/", "capture/inject/", "hardware/ceilings_script.py")
+IN_THE_USERS_PROCESS = ("capture/probe/", "capture/inject/", "hardware/ceilings_script.py", "hardware/link_script.py")
 BROAD_EXCEPTS = ("capture/probe/", "capture/inject/", "findings/examine.py", "cli/border.py", "remote.py")
-PRINTS = ("cli/", "report/text.py", "hardware/ceilings_script.py")
+PRINTS = ("cli/", "report/text.py", "hardware/ceilings_script.py", "hardware/link_script.py")
 EMPTY_NAMES = {"utils", "util", "common", "helpers", "helper", "manager", "managers", "misc", "tools"}
 
 FILES = sorted(SOURCE.rglob("*.py"))

@@ -37,6 +37,7 @@ from steptime.ranks.compare import compare, telling
 from steptime.ranks.comparison import RankComparison, missing_ranks
 from steptime.ranks.fleet import LOCAL, Reduced, reduce_all
 from steptime.ranks.fleet_recorded import LEAST_STEPS, ReducedProcess, hosts, machine_of, reduce_processes
+from steptime.ranks.link_share import beside_link
 from steptime.ranks.recorded import summarise_process
 from steptime.ranks.summarise import summarise
 from steptime.ranks.summary import RankSummary
@@ -144,7 +145,8 @@ def _diagnose_many(
         layout = lay_out_whole(process)
         account, count = account_for_process(process, layout, machine), beside_it[process.facts.host]
         found.append(_find(recording, process, layout, account, machine, on_host=count, detailed=True))
-    ranks = located(comparison, {each.rank: each.case for each in found if each.rank is not None})
+    cases = {each.rank: each.case for each in found if each.rank is not None}
+    ranks = located(beside_link(comparison, machine), cases)
     reports = tuple(_judge_found(each, ranks) for each in found)
     environment = replace(environment_of(recording), ranks=len(comparison.rows))
     return compose(source, environment, reports, (*told, *comparison.notes, *missing), ranks)
@@ -168,6 +170,7 @@ def diagnose(recording: Recording, source: str) -> Report:
     if not found:
         raise _too_few(recording, seen)
     ranks = _compared({each.rank: each.summary for each in found}, {each.rank: each.case for each in found})
+    ranks = beside_link(ranks, machine)
     reports = tuple(_judge_found(each, ranks) for each in found)
     notes = ranks.notes if ranks is not None else ()
     missing = missing_ranks([each.summary.world for each in found])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shlex
+from dataclasses import dataclass
 from pathlib import Path
 
 from steptime.errors import NothingMeasuredError
@@ -17,8 +18,8 @@ from steptime.memory.growth import Growth
 from steptime.memory.history import History
 from steptime.memory.samples import growths
 from steptime.memory.triage import Triage, triage
-from steptime.recording.load import load
-from steptime.recording.recording import LeakFacts, Process, Recording
+from steptime.recording.load import load_process, look_into, place
+from steptime.recording.recording import LeakFacts, Process
 from steptime.report.memory import Keeper, MemoryReport
 from steptime.snapshots.read import is_snapshot, read_snapshot
 from steptime.timeline.layout import lay_out
@@ -39,7 +40,7 @@ def triage_path(
     memory.
     """
     if path.is_dir() and not is_traces(str(path)):
-        return _of_recording(load(path), str(path), capacity, max_size)
+        return _of_recording(path, capacity, max_size)
     if is_snapshot(path) or not is_traces(str(path)):
         found = histories(read_snapshot(path))
     else:
@@ -56,22 +57,25 @@ def _of_trace(path: Path, max_size: int, cache: bool) -> tuple[History, ...]:
     return histories_of_trace(trace, read_allocations(path, max_size=max_size), steps.borders, steps.how)
 
 
-def _of_recording(recording: Recording, source: str, capacity: int | None, max_size: int) -> MemoryReport:
-    devices: list[Triage] = []
-    growth: list[Growth] = []
-    keepers: list[Keeper] = []
-    problems = list(recording.problems)
-    for process in recording.processes:
-        found = growths(process, lay_out(process), _name(process))
-        growth += found
-        if not found or any(each.leaks for each in found):  # what grew for eight steps may be emptied every ten
-            keepers += (_keeper(process, leak) for leak in process.leaks)
-        limit = process.settings.memory_limit if process.settings is not None else None
-        devices += (
-            triage(each, capacity=capacity or (limit if each.device != CPU_PLACE else None))
-            for each in _histories(process, max_size)
-        )
+@dataclass(frozen=True, slots=True)
+class _Looked:
+    """What is kept of a recorded process; its journal and its traces are forgotten before the next one is read."""
+
+    place: tuple[bool, int, int]
+    devices: tuple[Triage, ...]
+    growth: tuple[Growth, ...]
+    keepers: tuple[Keeper, ...]
+    problems: tuple[str, ...]
+
+
+def _of_recording(path: Path, capacity: int | None, max_size: int) -> MemoryReport:
+    source, contents = str(path), look_into(path)
+    read = (load_process(folder, contents.manifest) for folder in contents.folders)
+    looked = sorted((_look(*each, capacity, max_size) for each in read), key=lambda each: each.place)
+    devices = [device for each in looked for device in each.devices]
     devices.sort(key=lambda each: (each.failure is None, -each.reserved_peak))
+    growth = tuple(found for each in looked for found in each.growth)
+    keepers = tuple(keeper for each in looked for keeper in each.keepers)
     if not devices and not growth:
         raise NothingMeasuredError(
             "memory-nothing",
@@ -81,7 +85,20 @@ def _of_recording(recording: Recording, source: str, capacity: int | None, max_s
     following = f"steptime memory {shlex.quote(source)} -o memory.md"
     if any(each.savings for each in devices) and not keepers:  # a leak is mended by hand
         following = f"steptime try --goal memory {shlex.quote(source)}"
-    return MemoryReport(source, tuple(devices), tuple(growth), tuple(keepers), following, tuple(problems))
+    problems = (*contents.problems, *(problem for each in looked for problem in each.problems))
+    return MemoryReport(source, tuple(devices), growth, keepers, following, problems)
+
+
+def _look(process: Process, problems: tuple[str, ...], capacity: int | None, max_size: int) -> _Looked:
+    growth = growths(process, lay_out(process), _name(process))
+    limit = process.settings.memory_limit if process.settings is not None else None
+    devices = tuple(
+        triage(each, capacity=capacity or (limit if each.device != CPU_PLACE else None))
+        for each in _histories(process, max_size)
+    )
+    keeps = not growth or any(each.leaks for each in growth)  # what grew for eight steps may be emptied every ten
+    keepers = tuple(_keeper(process, leak) for leak in process.leaks) if keeps else ()
+    return _Looked(place(process), devices, growth, keepers, problems)
 
 
 def _histories(process: Process, max_size: int) -> list[History]:

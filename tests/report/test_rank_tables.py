@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from steptime.quantities import Estimate
 from steptime.ranks.comparison import Clock, CollectiveRow, LateRank, RankComparison, RankRow
 from steptime.report.rank_tables import rank_tables
@@ -21,8 +23,14 @@ def test_a_large_job_lists_the_ranks_that_wait_least_its_collectives_and_its_clo
     assert ranks.rows[0] == ("rank 17", "", "20 ms", "11 ms", "0 ns", "100 %")
     assert ranks.title.endswith("of 40)")
     assert collectives.rows[0][:7] == ("all_reduce", "dp", "40 of 64", "4", "64 MiB", "2 ms", "9 ms")
-    assert collectives.rows[0][-1] == "rank 17 (90 %)"
+    assert collectives.rows[0][-2:] == ("", "rank 17 (90 %)")
     assert clocks.rows == [("b", "-5 ms", "± 40 µs", "12")]
+
+
+def test_a_collective_is_held_against_the_link_where_that_was_measured() -> None:
+    beside = replace(MANY, collectives=(replace(REDUCE, link_share=0.62),))
+    table = next(table for table in rank_tables(beside, 40) if table.title.startswith("Collectives"))
+    assert table.rows[0][table.header.index("of the link")] == "62 %"
 
 
 def test_a_job_that_is_told_rank_by_rank_has_no_list_and_a_single_rank_nothing() -> None:

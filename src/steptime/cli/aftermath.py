@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import socket
+from dataclasses import replace
 from pathlib import Path
 
 from steptime.capture.outcome import Outcome
 from steptime.cli.border import say
 from steptime.errors import NothingMeasuredError, SteptimeError
 from steptime.hardware.ceilings import FILE_NAME, ceilings, remembered, store
-from steptime.hardware.machine import Machine
-from steptime.recording.load import walk
+from steptime.hardware.link import link_of
+from steptime.hardware.machine import Link, Machine
+from steptime.recording.load import facts_of, walk
 from steptime.recording.recording import Process
 
 
@@ -42,11 +45,22 @@ def measure_ceilings(folder: Path, *, quiet: bool) -> None:
     if trainer is None:
         return
     try:
-        store(_machine(trainer, quiet=quiet), folder / FILE_NAME)
+        machine = _machine(trainer, quiet=quiet)
+        store(replace(machine, link=_link(trainer, folder)), folder / FILE_NAME)
     except SteptimeError as error:
         say(str(error))
     except OSError as error:
         say(f"The ceilings of this machine could not be written to {folder} ({error.strerror}).")
+
+
+def _link(trainer: Process, folder: Path) -> Link | None:
+    """Between so many processes as ranks of the job ran on the trainer's host, where that is this one."""
+    facts, settings = trainer.facts, trainer.settings
+    if settings is None or settings.distributed_backend is None or facts.host != socket.gethostname():
+        return None
+    ranks = len({each.rank for each in facts_of(folder) if each.rank is not None and each.host == facts.host})
+    device = facts.device.partition(":")[0]
+    return link_of(facts.executable, device, settings.distributed_backend, ranks, facts.torch)
 
 
 def _machine(trainer: Process, *, quiet: bool) -> Machine:

@@ -24,6 +24,15 @@ class Rate:
 
 
 @dataclass(frozen=True, slots=True)
+class Link:
+    """What so many processes of one machine exchange at best. rate: bus bandwidth of a large all-reduce, B/s."""
+
+    backend: str
+    ranks: int
+    rate: Estimate
+
+
+@dataclass(frozen=True, slots=True)
 class Machine:
     """A device and its ceilings.
 
@@ -32,7 +41,8 @@ class Machine:
     dispatch: ns of host time for one tiny operator on the CPU. launch: ns of host time for one tiny operator on the
     device, its kernel's launch included (None on a CPU). together: what all usable CPUs do at once, in CPUs of which
     one works alone (None where it was not measured). measured: by steptime, on this machine; else the rates are a
-    datasheet's and `source` names it. other_cpus: CPUs that other programs used meanwhile.
+    datasheet's and `source` names it. other_cpus: CPUs that other programs used meanwhile. link: between the processes
+    of a job of several ranks (None where it was not measured).
     """
 
     device: str
@@ -48,6 +58,7 @@ class Machine:
     python: str = ""
     other_cpus: float = 0.0
     together: Estimate | None = None
+    link: Link | None = None
 
     @property
     def capacity(self) -> float | None:

@@ -6,8 +6,8 @@ import os
 import re
 import shlex
 import time
-from collections.abc import Iterator
-from dataclasses import replace
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from steptime.capture.command import job_name
@@ -19,8 +19,8 @@ from steptime.findings.step_uses import contention_use, step_summary
 from steptime.findings.usual_steps import usual_steps
 from steptime.history.history import Entry
 from steptime.quantities import Estimate
-from steptime.recording.load import load
-from steptime.recording.recording import Process, Recording
+from steptime.recording.load import load_process, look_into, place
+from steptime.recording.recording import Manifest, Process, ProcessFacts, TelemetrySample
 from steptime.report.facts import peak_bytes
 from steptime.timeline.layout import lay_out_whole
 from steptime.timeline.timeline import Mode
@@ -84,44 +84,55 @@ def fingerprint(folder: Path) -> Fingerprint:
     return size, newest
 
 
+@dataclass(frozen=True, slots=True)
+class _Looked:
+    """What is kept of a process; its journal is forgotten before the next one is read. case: None for too few steps."""
+
+    place: tuple[bool, int, int]
+    facts: ProcessFacts
+    mode: Mode
+    case: Case | None
+    peak_bytes: int | None
+
+
 def entry_of(folder: Path, print_of: Fingerprint) -> Entry | None:
     """What a history tells of a recording; None where it cannot be read at all."""
     try:
-        recording = load(folder)
+        contents = look_into(folder)
     except SteptimeError:
         return None
-    manifest, size = recording.manifest, print_of[0]
+    manifest, size = contents.manifest, print_of[0]
+    read = (load_process(each, manifest)[0] for each in contents.folders)
+    looked = sorted((_look(process, contents.telemetry) for process in read), key=lambda each: each.place)
     fresh = time.time() - print_of[1] / 1e9 < RUNNING
-    facts = recording.processes[0].facts if recording.processes else None
+    facts = looked[0].facts if looked else None
     entry = Entry(
         path=str(folder),
         job=job_name(manifest.command) if manifest.command else folder.name,
         command=shlex.join(manifest.command),
         commit=manifest.commit,
         dirty=manifest.dirty,
-        machine=_machine(recording),
+        machine=_machine(manifest, facts),
         torch=facts.torch if facts is not None else "",
         started_epoch_ns=manifest.started_epoch_ns,
         running=manifest.ended_epoch_ns is None and fresh,
         bytes=size,
         trial=folder.parent.name == ARMS
         or "numerics" in manifest.options
-        or any(process.facts.changes for process in recording.processes),
+        or any(each.facts.changes for each in looked),
     )
-    return _measured(entry, recording)
+    return _measured(entry, looked)
 
 
-def _machine(recording: Recording) -> str:
-    facts = recording.processes[0].facts if recording.processes else None
+def _machine(manifest: Manifest, facts: ProcessFacts | None) -> str:
     device = (facts.device_name or facts.device.partition(":")[0]) if facts is not None else ""
-    return ", ".join(filter(None, (recording.manifest.host, device)))
+    return ", ".join(filter(None, (manifest.host, device)))
 
 
-def _measured(entry: Entry, recording: Recording) -> Entry:
+def _measured(entry: Entry, looked: Sequence[_Looked]) -> Entry:
     """The entry with its step: of the slowest training process, or of the first one where they are alike."""
-    looked = [(process, *_look(process, recording)) for process in recording.processes]
-    trainers = [each for each in looked if each[2] != Mode.FORWARD] or looked
-    found = [(process, case) for process, case, _ in trainers if case is not None]
+    trainers = [each for each in looked if each.mode != Mode.FORWARD] or looked
+    found = [(each, each.case) for each in trainers if each.case is not None]
     if not found:
         return replace(entry, problem="too few steady steps to account for")
     slowest = max(found, key=lambda each: each[1].step.duration.value)
@@ -132,7 +143,7 @@ def _measured(entry: Entry, recording: Recording) -> Entry:
         entry,
         step=case.step.duration,
         steady=case.step.steady,
-        peak_bytes=peak_bytes(process),
+        peak_bytes=process.peak_bytes,
         busy=doubts[0] if doubts else "",
     )
 
@@ -145,11 +156,12 @@ def _step(case: Case) -> Estimate:
     return case.step.duration
 
 
-def _look(process: Process, recording: Recording) -> tuple[Case | None, Mode]:
-    """A process's step and the load beside it; None for too few steps."""
+def _look(process: Process, telemetry: Sequence[TelemetrySample]) -> _Looked:
+    """A process's step and the load beside it."""
     timeline = lay_out_whole(process).timeline
     usual = usual_steps(timeline.steps)
-    if timeline.steps.steady.sum() < LEAST_STEPS or not len(usual):
-        return None, timeline.mode
-    contention = contention_use(process, timeline.steps, usual, recording.telemetry)
-    return Case(step_summary(process, timeline, usual), contention=contention), timeline.mode
+    case = None
+    if timeline.steps.steady.sum() >= LEAST_STEPS and len(usual):
+        contention = contention_use(process, timeline.steps, usual, telemetry)
+        case = Case(step_summary(process, timeline, usual), contention=contention)
+    return _Looked(place(process), process.facts, timeline.mode, case, peak_bytes(process))

@@ -36,7 +36,8 @@ class CollectiveRow:
     calls: per step of a rank. bytes: of one call, median, None where not known. transfer: ns per step and rank in which
     all were there; waiting: ns per step and rank before the last one was; exposed: the part of both in which nothing
     else ran. algorithm_bandwidth, bus_bandwidth: B/s of the median call behind the last arrival, the second as
-    NCCL-tests defines it. late: the rank that was waited for most; late_share: of the waiting.
+    NCCL-tests defines it; link_share: of the measured link, None where that is not known. late: the rank that was
+    waited for most; late_share: of the waiting.
     """
 
     name: str
@@ -52,6 +53,7 @@ class CollectiveRow:
     bus_bandwidth: float | None
     late: int | None
     late_share: float
+    link_share: float | None = None
 
 
 @dataclass(frozen=True, slots=True)

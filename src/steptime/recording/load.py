@@ -83,6 +83,12 @@ def load_process(folder: Path, manifest: Manifest) -> tuple[Process, tuple[str, 
     return _process(folder, manifest, problems), tuple(problems)
 
 
+def facts_of(path: Path) -> tuple[ProcessFacts, ...]:
+    """Who the processes of a recording are; nothing of what they did is read. Raises what `load` does."""
+    found = (_process_facts(folder, []) for folder in _process_folders(path))
+    return tuple(facts for facts in found if facts is not None)
+
+
 def walk(path: Path) -> Iterator[Process]:
     """The processes of a recording one by one, in no order, for those who can forget each before the next."""
     contents = look_into(path)

@@ -18,7 +18,7 @@ def rank_tables(ranks: RankComparison | None, shown: int) -> Iterator[Table]:
     if ranks.collectives:
         header = (
             "collective", "group", "ranks", "calls a step", "bytes", "transfer a step", "waiting a step",
-            "of it exposed", "algorithm bandwidth", "bus bandwidth", "waited for",
+            "of it exposed", "algorithm bandwidth", "bus bandwidth", "of the link", "waited for",
         )  # fmt: skip
         yield Table("Collectives over all ranks", header, [_collective(row) for row in ranks.collectives[:SHOWN]])
     if ranks.clocks:
@@ -58,6 +58,7 @@ def _collective(row: CollectiveRow) -> tuple[str, ...]:
         format_duration(row.exposed) if row.exposed else "",
         _rate(row.algorithm_bandwidth),
         _rate(row.bus_bandwidth),
+        format_share(row.link_share) if row.link_share is not None else "",
         f"rank {row.late} ({format_share(row.late_share)})" if row.late is not None else "",
     )
 

@@ -1,0 +1,81 @@
+"""Measures what processes of this machine exchange at best, with the user's own torch. Run by path with the user's
+interpreter: no part of steptime is imported here. Answers with one JSON object on stdout.
+
+    python link_script.py BACKEND RANKS
+
+All-reduces of one large tensor, one after another. The best is the ceiling; the median tells how disturbed it was. Bus
+bandwidth as NCCL-tests defines it: 2(n-1)/n of the bytes over the time (github.com/NVIDIA/nccl-tests,
+doc/PERFORMANCE.md). Nothing listens beyond the loopback device.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import statistics
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from datetime import timedelta
+from functools import partial
+from pathlib import Path
+
+import torch
+import torch.distributed as dist
+
+BYTES = {"gloo": 64 * 2**20, "nccl": 256 * 2**20}
+"""Large enough for the latency to be nothing beside it."""
+WARM_UP, TIMED = 2, 12
+PATIENCE = timedelta(seconds=20)
+"""Nobody is left behind waiting for one that has failed."""
+LOOPBACK = {"GLOO_SOCKET_IFNAME": "lo", "NCCL_SOCKET_IFNAME": "lo"}
+
+
+def main() -> None:
+    backend, ranks = sys.argv[1], int(sys.argv[2])
+    os.environ.update(LOOPBACK)
+    with tempfile.TemporaryDirectory() as folder:
+        children = []
+        for rank in range(1, ranks):
+            child = os.fork()  # nothing of torch has started a thread yet
+            if not child:
+                leave(partial(exchange, backend, rank, ranks, folder))
+            children.append(child)
+        times = exchange(backend, 0, ranks, folder)
+        for child in children:
+            os.waitpid(child, 0)
+    rates = [BYTES[backend] * 2 * (ranks - 1) / ranks / seconds for seconds in times]
+    rate = {"best": max(rates), "median": statistics.median(rates), "blocks": len(rates)}
+    print(json.dumps({"backend": backend, "ranks": ranks, "rate": rate}), flush=True)
+
+
+def leave(work: Callable[[], object]) -> None:
+    """Does the work and ends this process without what it inherited: files of its parent, handlers at exit."""
+    try:
+        work()
+    finally:
+        os._exit(0)
+
+
+def exchange(backend: str, rank: int, ranks: int, folder: str) -> list[float]:
+    """Seconds of each all-reduce, as this rank saw it."""
+    device = torch.device("cuda", rank) if backend == "nccl" else torch.device("cpu")
+    if device.type == "cuda":
+        torch.cuda.set_device(device)
+    store = (Path(folder) / "store").as_uri()
+    dist.init_process_group(backend, init_method=store, rank=rank, world_size=ranks, timeout=PATIENCE)
+    tensor = torch.zeros(BYTES[backend] // 4, device=device)
+    times = []
+    for _ in range(WARM_UP + TIMED):
+        begin = time.perf_counter()
+        dist.all_reduce(tensor)
+        if device.type == "cuda":
+            torch.cuda.synchronize()
+        times.append(time.perf_counter() - begin)
+    dist.destroy_process_group()
+    return times[WARM_UP:]
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,23 @@
+"""Collectives beside the link of the machine that they ran on."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from steptime.hardware.machine import Machine
+from steptime.ranks.comparison import RankComparison
+
+
+def beside_link(ranks: RankComparison | None, machine: Machine | None) -> RankComparison | None:
+    """The same with each collective's share of the measured link; as it is where none was measured, or where the ranks
+    are of several hosts, between which lies another link."""
+    if ranks is None or machine is None or machine.link is None or len({row.host for row in ranks.rows}) != 1:
+        return ranks
+    rate = machine.link.rate.value
+    return replace(
+        ranks,
+        collectives=tuple(
+            replace(row, link_share=row.bus_bandwidth / rate) if row.bus_bandwidth is not None and rate > 0 else row
+            for row in ranks.collectives
+        ),
+    )

@@ -1,0 +1,38 @@
+"""Collectives are held against the measured link, where it is the one that they ran over."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from steptime.hardware.machine import Link, Machine
+from steptime.quantities import Estimate
+from steptime.ranks.comparison import CollectiveRow, RankComparison, RankRow
+from steptime.ranks.link_share import beside_link
+
+ROWS = tuple(RankRow(rank, f"rank {rank}", "here", 5, 1e6, (1e6,), 0.0, 0.0) for rank in range(2))
+REDUCE = CollectiveRow("all_reduce", "dp", 2, 2, 4.0, 2**20, 1e6, 0.0, 0.0, 1e9, 1e9, None, 0.0)
+BARRIER = replace(REDUCE, name="barrier", bytes=None, algorithm_bandwidth=None, bus_bandwidth=None)
+RANKS = RankComparison(("compute",), ROWS, (REDUCE, BARRIER))
+MACHINE = Machine("cpu", "a", link=Link("gloo", 2, Estimate(4e9, 3e9, 4e9, 12, "B/s")))
+
+
+def test_a_collective_has_its_share_of_the_link() -> None:
+    ranks = beside_link(RANKS, MACHINE)
+    assert ranks is not None
+    assert [row.link_share for row in ranks.collectives] == [0.25, None]
+
+
+@pytest.mark.parametrize("machine", [None, Machine("cpu", "a")])
+def test_without_a_measured_link_there_is_none(machine: Machine | None) -> None:
+    assert beside_link(RANKS, machine) == RANKS
+
+
+def test_between_hosts_lies_another_link() -> None:
+    apart = replace(RANKS, rows=(ROWS[0], replace(ROWS[1], host="there")))
+    assert beside_link(apart, MACHINE) == apart
+
+
+def test_a_job_of_one_process_has_no_ranks() -> None:
+    assert beside_link(None, MACHINE) is None
