@@ -8,72 +8,75 @@ of a step, so that this shows what is larger; what is smaller is measured within
 from __future__ import annotations
 
 import os
+import statistics
 import subprocess
 import sys
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 HERE = Path(__file__).parent
 JOB, PROFILED = HERE / "overhead_tools_job.py", HERE / "clinic/rivals/scripts/profiled.py"
 STEPTIME = (sys.executable, "-c", "from steptime.cli.main import entry; entry()", "run", "--quiet", "--no-ceilings")
-SECONDS = 4
+SECONDS = 3
 """Of a run, without its start."""
-FEWEST = 60
-"""Steps of a run."""
+FEWEST, MOST_PROFILED = 30, 150
+"""Steps of a run; and of one that is profiled from its begin to its end, whose rows take minutes to add up else."""
 
 
-def tools(traceml: str | None) -> dict[str, tuple[str, list[str], list[str]]]:
-    """By name: the interpreter, the words that start it with the job but for its arguments, what follows those.
+@dataclass(frozen=True)
+class Tool:
+    """python: what the job is started with, bare and under the tool; words: that start the tool with the job; further:
+    behind the job's own arguments. "{folder}" is the place of the run."""
 
-    traceml: a Python that has it; without one it is left out. "{folder}" is the place of the run."""
-    found: dict[str, tuple[str, list[str], list[str]]] = {
-        "steptime": (sys.executable, [*STEPTIME, "--recording", "{folder}/r", "--", sys.executable, str(JOB)], []),
-        "torch.profiler around all": (sys.executable, [sys.executable, str(PROFILED), str(JOB)], []),
+    python: str
+    words: tuple[str, ...]
+    further: tuple[str, ...] = ()
+    most_steps: int | None = None
+
+
+def tools(traceml: str | None) -> dict[str, Tool]:
+    """By name. traceml: a Python that has it; without one it is left out."""
+    here = sys.executable
+    found = {
+        "steptime": Tool(here, (*STEPTIME, "--recording", "{folder}/r", "--", here, str(JOB))),
+        "torch.profiler around all": Tool(here, (here, str(PROFILED), str(JOB)), most_steps=MOST_PROFILED),
     }
     if traceml is not None:
-        command = [str(Path(traceml).parent / "traceml"), "run", "--mode", "summary", "--logs-dir", "{folder}"]
-        command += ["--run-name", "cost", "--nproc-per-node", "1", str(JOB), "--args"]
-        found["traceml"] = traceml, command, []
-        found["traceml, instrumented"] = traceml, command, ["traceml"]
+        command = (str(Path(traceml).parent / "traceml"), "run", "--mode", "summary", "--logs-dir", "{folder}",
+                   "--run-name", "cost", "--nproc-per-node", "1", str(JOB), "--args")  # fmt: skip
+        found["traceml"] = Tool(traceml, command)
+        found["traceml, instrumented"] = Tool(traceml, command, ("traceml",))
     return found
 
 
 def per_tool(environment: Mapping[str, str], size_ms: float, rounds: int, traceml: str | None) -> dict[str, object]:
     """step_us: of the bare jobs; added_us: by tool, a figure per round. None for a tool that failed."""
-    depth = int(_printed([sys.executable, str(JOB), "0", str(size_ms), "-"], environment))
-    arguments = [str(depth), str(max(FEWEST, int(SECONDS * 1e3 / size_ms)))]
+    depth = _printed([sys.executable, str(JOB), "0", str(size_ms), "-"], environment).strip()
+    steps = max(FEWEST, int(SECONDS * 1e3 / size_ms))
     known = tools(traceml)
-    bare: dict[str, list[float]] = {python: [] for python, _, _ in known.values()}
+    bare: dict[str, list[float]] = {tool.python: [] for tool in known.values()}
     added: dict[str, list[float] | None] = {name: [] for name in known}
     for number in range(rounds):
         for python, taken in bare.items():
-            taken.append(_taken([python, str(JOB)], arguments, [], environment))
-        for name, (python, words, further) in list(known.items())[:: 1 if number % 2 else -1]:
-            _add(added, name, words, arguments, further, environment, bare[python][-1])
+            taken.append(_taken((python, str(JOB)), (depth, str(steps)), (), environment))
+        for name, tool in list(known.items())[:: 1 if number % 2 else -1]:
+            arguments = depth, str(min(steps, tool.most_steps or steps))
+            figures = added[name]
+            try:
+                if figures is not None:
+                    taken_us = _taken(tool.words, arguments, tool.further, environment) / 1e3
+                    figures.append(taken_us - bare[tool.python][-1] / 1e3)
+            except (OSError, subprocess.SubprocessError, ValueError):
+                added[name] = None
     every = [taken for each in bare.values() for taken in each]
-    return {"size_ms": size_ms, "step_us": sorted(every)[len(every) // 2] / 1e3, "added_us": added}
+    return {"size_ms": size_ms, "step_us": statistics.median(every) / 1e3, "added_us": added}
 
 
-def _add(
-    added: dict[str, list[float] | None],
-    name: str,
-    words: list[str],
-    arguments: list[str],
-    further: list[str],
-    environment: Mapping[str, str],
-    bare: float,
-) -> None:
-    figures = added[name]
-    if figures is None:
-        return
-    try:
-        figures.append((_taken(words, arguments, further, environment) - bare) / 1e3)
-    except (OSError, subprocess.SubprocessError, ValueError):
-        added[name] = None
-
-
-def _taken(words: list[str], arguments: list[str], further: list[str], environment: Mapping[str, str]) -> float:
+def _taken(
+    words: Sequence[str], arguments: Sequence[str], further: Sequence[str], environment: Mapping[str, str]
+) -> float:
     """CPU ns per step of one run."""
     with tempfile.TemporaryDirectory() as folder:
         result = Path(folder, "step")

@@ -100,7 +100,7 @@ def test_the_users_profiler_and_modes_see_nothing_of_it() -> None:
         assert sampled(parameter([3.0])) == []
 
 
-def test_the_next_look_waits_a_thousand_times_as_long_as_one_takes() -> None:
+def test_the_next_look_waits_thousands_of_times_as_long_as_one_takes() -> None:
     recorder = Recorder(never)
     trained = [parameter([3.0])]
     norm = GradientNorm(recorder, lambda: iter(trained))

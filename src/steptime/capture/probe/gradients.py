@@ -21,8 +21,8 @@ from steptime.journal import Kind
 MOST_ELEMENTS = 1 << 20
 """Of the parameters whose gradients are looked at, the smallest ones first, which lie in all layers: what explodes does
 so in all of them. A megabyte or four is read in less than a millisecond."""
-REST = 1000
-"""So many times as long as a look took must pass before the next: a thousandth of the job's time."""
+REST = 5000
+"""So many times as long as a look took must pass before the next: 0.02 % of the job's time."""
 RANGES = (torch.float32, torch.float64, torch.bfloat16)
 """The norm of gradients in float16 overflows long before they do."""
 TENSOR = torch._C.TensorBase

@@ -11,7 +11,7 @@ GREAT_GROWTH = 100.0
 """From the first third of the samples to the last. From batch to batch, and over a training that goes well, the norm
 varies by a factor of a few: Pascanu, Mikolov & Bengio, "On the difficulty of training recurrent neural networks"
 (2013), section 3.2, clip at half to ten times its average."""
-FEWEST, FEWEST_LOST = 12, 3
+FEWEST, FEWEST_LOST = 9, 3
 """Samples. A single norm that is not finite may be an update that a gradient scaler leaves out."""
 
 
@@ -24,7 +24,7 @@ def exploding_gradient(signals: Signals) -> Finding | None:
         as fast as ever, and what they compute is lost: the loss soon is nan, if it is not yet.
 
     How we know
-        Now and then, for a thousandth of the time, the norm of the gradients that an update has used is taken at the
+        Now and then, for 0.02 % of the time, the norm of the gradients that an update has used is taken at the
         end of a step, of up to a million elements, the smallest parameters first, which lie in all layers. The median
         of the first third of the samples is compared with that of the last. Parameters on a device are not read, as
         that would wait for it; steptime nan does so, in a run of its own.

@@ -7,14 +7,14 @@ from torch import nn
 
 parser = argparse.ArgumentParser()
 parser.add_argument("--healthy", action="store_true")
-parser.add_argument("--steps", type=int, default=4000)
+parser.add_argument("--steps", type=int, default=6000)
 arguments = parser.parse_args()
 torch.manual_seed(0)
 
 inputs = torch.randn(4096, 64)
 targets = torch.randn(4096, 64)
 steepest = torch.linalg.eigvalsh(inputs.T @ inputs / len(inputs))[-1].item()
-rate = 0.5 if arguments.healthy else 2.005  # fault
+rate = 0.5 if arguments.healthy else 2.006  # fault
 model = nn.Linear(64, 64, bias=False)
 optimizer = torch.optim.SGD(model.parameters(), lr=rate / steepest)
 
