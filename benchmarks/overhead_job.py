@@ -26,7 +26,7 @@ BLOCK_STEPS = 10
 """At least so many steps a block."""
 PASSED = 4
 """Steps after a switch that are passed over: patched classes drop the interpreter's caches, names are learnt anew."""
-BUSY_SECONDS = 3
+BUSY_SECONDS = 10
 """How long the steps are looked at in which the watch does more than keep records."""
 RARE = 1 / 4
 SETTLED_STEPS = 60

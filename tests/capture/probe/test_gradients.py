@@ -69,6 +69,11 @@ def test_parameters_that_are_not_made_yet_are_passed_over() -> None:
     assert sampled(torch.nn.LazyLinear(2).weight, parameter([9.0])) == [9.0]
 
 
+@pytest.mark.filterwarnings("error")
+def test_a_tensor_that_is_no_leaf_is_not_asked_for_a_gradient() -> None:
+    assert sampled(parameter([1.0]) * 2, parameter([9.0])) == [9.0]
+
+
 def test_tensors_that_know_no_norm_are_asked_once(monkeypatch: pytest.MonkeyPatch) -> None:
     asked = []
 

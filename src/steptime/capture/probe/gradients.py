@@ -65,8 +65,10 @@ def bits(norm: float) -> int:
 
 
 def _chosen(trained: Iterable[Any]) -> list[weakref.ref[Any]]:
+    """Leaves only: torch warns where another's gradient is asked for."""
     left, found = MOST_ELEMENTS, []
-    for parameter in sorted((each for each in trained if each.device.type == "cpu"), key=torch.Tensor.numel):
+    readable = [each for each in trained if each.device.type == "cpu" and each.is_leaf]
+    for parameter in sorted(readable, key=torch.Tensor.numel):
         left -= parameter.numel()
         if left < 0:
             break
