@@ -14,7 +14,7 @@ from journals import EPOCH, MS, START, JournalBuilder
 
 from steptime.errors import RecordingError
 from steptime.journal import FORMAT_VERSION, RECORD, Kind
-from steptime.recording.load import load
+from steptime.recording.load import facts_of, load
 from steptime.recording.recording import IntervalTable, LoaderFacts
 from steptime.recording.records import decode, encode
 from steptime.timeline.layout import lay_out
@@ -168,6 +168,15 @@ def refused(path: Path) -> str:
         load(path)
     assert "\n" not in caught.value.sentence
     return caught.value.slug
+
+
+def test_who_the_processes_are_is_told_without_reading_what_they_did(tmp_path: Path) -> None:
+    path = built().write(tmp_path / "recording")
+    (process_folder(path) / "journal.bin").unlink()
+    other = path / "process-18"
+    other.mkdir()
+    (other / "process.json").write_text("not json", encoding="utf-8")
+    assert [facts.pid for facts in facts_of(path)] == [17]
 
 
 def test_what_is_no_recording_is_refused(tmp_path: Path) -> None:
