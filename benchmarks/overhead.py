@@ -27,6 +27,7 @@ from typing import Any
 
 import numpy as np
 
+from benchmarks.kept import machine
 from benchmarks.overhead_tools import per_tool
 from steptime.capture.launch import launch, probe_environment
 from steptime.capture.outcome import ProbeOptions
@@ -167,34 +168,18 @@ def profile_cost(recording: Recording, steady: np.ndarray, profiled: np.ndarray)
     }
 
 
-def machine() -> dict[str, Any]:
-    import torch
-
-    names = [
-        line.split(":", 1)[1].strip() for line in Path("/proc/cpuinfo").read_text().splitlines() if "model name" in line
-    ]
-    return {
-        "cpu": names[0] if names else platform.processor(),
-        "cpus": os.cpu_count(),
-        "python": platform.python_version(),
-        "torch": torch.__version__,
-    }
-
-
-def _now() -> str:
-    return f"{time.strftime('%Y-%m-%d')}, load {os.getloadavg()[0]:.1f}"
-
-
 def show(results: dict[str, Any]) -> str:
     """The Markdown beside the JSON."""
 
-    about = results["machine"]
+    measured = results["measured"]
+    about = next(iter(measured.values()))
+    times = (
+        f"{part} {each['date']}, {each['commit']}, load {each['load']:.1f}" for part, each in sorted(measured.items())
+    )
     lines = [
         "# What steptime costs\n",
         f"{about['cpu']}, {about['cpus']} CPUs, Python {about['python']}, torch {about['torch']}. Medians with 95 % "
-        f"intervals; made by `python -m benchmarks.overhead`: "
-        + "; ".join(f"{part} {when}" for part, when in sorted(results["measured"].items()))
-        + ".\n",
+        f"intervals; made by `python -m benchmarks.overhead`: {'; '.join(times)}.\n",
     ]
     if "steps" in results:
         lines += [
@@ -275,7 +260,6 @@ def main() -> None:
     target = HERE / "results" / f"overhead-{wanted.name}"
     kept = target.with_suffix(".json")
     results: dict[str, Any] = json.loads(kept.read_text()) if kept.exists() else {"measured": {}}
-    results["machine"] = machine()
     job = [sys.executable, str(RUN_JOB)]
     parts: dict[str, Callable[[], Any]] = {
         "run": lambda: [
@@ -292,7 +276,7 @@ def main() -> None:
         "tools": lambda: [per_tool(environment(), size, rounds, wanted.traceml) for size in sizes],
     }
     for part in wanted.only.split(","):
-        results["measured"][part] = _now()
+        results["measured"][part] = machine()
         results[part] = parts[part]()
         kept.write_text(json.dumps(results, indent=1) + "\n")
         target.with_suffix(".md").write_text(show(results))

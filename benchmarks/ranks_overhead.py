@@ -1,6 +1,6 @@
 """What the watch costs a job of two ranks that exchange gradients over gloo, per step.
 
-    python benchmarks/ranks_overhead.py [--pairs 120] --name epyc-2cpu
+    python -m benchmarks.ranks_overhead [--pairs 120] --name epyc-2cpu
 
 Writes benchmarks/results/ranks-overhead-<name>.json and .md. Blocks with the watch on and off follow one another in
 drawn order, at the same steps on both ranks. Figures are medians of pairs with the 95 % interval of the median, beside
@@ -22,9 +22,8 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-sys.path.insert(0, str(Path(__file__).parent))
-from overhead import Figure, machine, span
-
+from benchmarks.kept import machine
+from benchmarks.overhead import Figure, span
 from steptime.capture.launch import probe_environment
 from steptime.capture.outcome import ProbeOptions
 
@@ -65,8 +64,8 @@ def show(results: dict[str, Any]) -> str:
     lines = [
         "# What the watch costs two ranks\n",
         f"{about['cpu']}, {about['cpus']} CPUs, Python {about['python']}, torch {about['torch']}, {about['date']}, "
-        f"load {about['load_before']:.1f}. {results['pairs']} pairs of blocks; medians with 95 % intervals; made by "
-        "`python benchmarks/ranks_overhead.py`.\n",
+        f"load {about['load']:.1f}. {results['pairs']} pairs of blocks; medians with 95 % intervals; made by "
+        "`python -m benchmarks.ranks_overhead`.\n",
         "| rank | clock | step | watch, µs a step | share of the step | A/A, share |",
         "|---|---|---|---|---|---|",
     ]
