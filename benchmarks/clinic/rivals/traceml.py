@@ -26,6 +26,8 @@ MEANINGS = {
     "HIGH_HOST_MEMORY": ("leak",),
     "HIGH_PROCESS_RSS": ("leak",),
 }
+HARMLESS = ("COMPUTE_BOUND", "HIGH_CPU", "HIGH_PROCESS_CPU")
+"""A training on CPUs is meant to use them; and on a shared machine others do, too."""
 UNDECIDED = ("INSUFFICIENT_STEP_TIME_DATA", "NO_DATA", "WARMUP", "INCOMPLETE_DATA")
 SECTIONS = ("step_time", "system", "process", "step_memory")
 
@@ -59,14 +61,12 @@ def says(instrumented: bool, python: str, case: Case, amount: int) -> Said:
     return Said(regime, causes, ((0.0, 0.0, 0.0),) * len(causes), (None,) * len(causes), tuple(issues))
 
 
-UNMODIFIED = Rival(
-    "traceml", "`traceml run` of the unmodified script", MEANINGS, partial(says, False), ("COMPUTE_BOUND",)
-)
+UNMODIFIED = Rival("traceml", "`traceml run` of the unmodified script", MEANINGS, partial(says, False), HARMLESS)
 INSTRUMENTED = Rival(
     "traceml-instrumented",
     "`traceml run` of the script with traceml.init() and trace_step() from the first forward of a step to its end; the "
     "HF Trainer and Lightning, which it instruments itself, as they are",
     MEANINGS,
     partial(says, True),
-    ("COMPUTE_BOUND",),
+    HARMLESS,
 )
