@@ -25,6 +25,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
+from benchmarks.clinic.cases import CASES
 from benchmarks.faults.targets import STEPTIME
 from benchmarks.kept import USUAL_NAME, keep, machine, read
 
@@ -35,6 +36,8 @@ FULL = (ZOO, FAULTS, CLINIC, ROOT / "examples")
 QUICK = tuple(ZOO / f"{name}.py" for name in ("gan", "lbfgs", "numpy_batches", "spawned", "loader_schedule_eval"))
 LONGEST = 600
 """Seconds for one run."""
+RANKS = {case.job: case.ranks for case in CASES}
+"""Of the jobs that a launcher starts."""
 NO_JOBS = ("stopwatch", "finger")
 """Modules that lie beside the jobs."""
 STATES = ("weights", "gradients", "torch random state", "numpy random state", "random state", "peak memory")
@@ -98,7 +101,9 @@ def seen(script: Path, steptime: bool) -> dict[str, Any] | None:
             "PYTHONHASHSEED": "0",
         }
         environment |= {"FAITHFUL_STATE": str(state), "PYTHONDONTWRITEBYTECODE": "1"}
-        job = [sys.executable, script.name]
+        ranks = RANKS.get(script.stem, 1)
+        launcher = ["-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={ranks}"] if ranks > 1 else []
+        job = [sys.executable, *launcher, script.name]
         ours = (
             [
                 sys.executable,
@@ -147,7 +152,9 @@ def looking(quick: bool) -> dict[str, int]:
     found = {}
     cases = [("a script", ["observed_job.py", "torch"]), ("a module", ["-m", "observed_job", "torch"])]
     for name, words in cases[: 1 if quick else None]:
-        found[name] = len(tests.differences(*(tests.properties(run) for run in _both(tests, words))))
+        different = tests.differences(*(tests.properties(run) for run in _both(tests, words)))
+        found[name] = len(different)
+        print(name, different, flush=True)
     for how in tests.TORCH_ENDINGS[: 3 if quick else None]:
         alone, together = _both(tests, ["endings.py", how, "torch"])
         pairs = (alone.returncode, together.returncode), (alone.stdout, together.stdout)
