@@ -156,9 +156,10 @@ def _line_is_right(row: Row) -> bool:
 
 
 def _is_false_alarm(row: Row) -> bool:
-    """A finding that is charged to the step of a job that has nothing to be blamed for; of a twin, any at all."""
-    complaints = set(row.said.causes) - set(row.harmless) if row.said is not None else set()
-    return bool(complaints) and not row.is_abstention
+    """A finding that is charged to the step of a job that has nothing to be blamed for; of a twin, any at all. A tool
+    whose first word is no complaint has not complained."""
+    causes = row.said.causes if row.said is not None else ()
+    return bool(causes) and causes[0] not in row.harmless and not row.is_abstention
 
 
 def _share_said(row: Row) -> tuple[float, float, float]:

@@ -63,7 +63,7 @@ def rivals(section: Mapping[str, Any], name: str) -> list[str]:
     """steptime and others on the same cases at the same amounts."""
     present = [tool for tool in RIVALS if rows_of(section, tool)]
     lines = [
-        "Each tool on the same jobs at the same amounts, in the same run. Its own words are mapped to causes by the "
+        "Each tool on the same jobs at the same amounts. Its own words are mapped to causes by the "
         "second table; where that is unclear, the rival gets the benefit: a word stands for every cause that it could "
         "mean. steptime is scored on the same cases, by one name for one cause. One tool: "
         f"`{COMMAND} --continue --name {name} --rival {present[0] if present else 'profiler'}=PYTHON`.",
