@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import os
 import subprocess
 import sys
@@ -16,7 +17,7 @@ torch = pytest.importorskip("torch")
 from steptime.capture.probe import script  # noqa: E402
 from steptime.capture.probe.memory import allocations  # noqa: E402
 from steptime.capture.probe.notice import switched_off  # noqa: E402
-from steptime.capture.probe.profiling import Window  # noqa: E402
+from steptime.capture.probe.profiling import TRACER, Window  # noqa: E402
 from steptime.capture.probe.session import Session  # noqa: E402
 
 
@@ -111,3 +112,21 @@ def test_recording_allocations_never_makes_torch_warn_on_the_users_stderr(
     step = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=240, check=True)
     assert step.stdout.split() == ["True"] * with_memory + ["False"] * (windows - with_memory)
     assert step.stderr == ""
+
+
+@pytest.mark.parametrize("known", [False, True])
+def test_what_torch_imports_for_stacks_is_let_go_unless_the_job_had_it(
+    known: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if known:
+        importlib.import_module(TRACER)
+    else:
+        monkeypatch.delitem(sys.modules, TRACER, raising=False)
+        monkeypatch.delattr(torch.profiler, "python_tracer", raising=False)
+    for number in (1, 2):
+        window = Window(str(tmp_path), number, stacks=True)
+        window.start()
+        torch.ones(2).add_(1)
+        window.stop(1)
+        assert (TRACER in sys.modules, hasattr(torch.profiler, "python_tracer")) == (known, known)
+        assert "python_function" in (tmp_path / f"trace-{number}.json").read_text(encoding="utf-8")

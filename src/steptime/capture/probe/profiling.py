@@ -16,6 +16,8 @@ from steptime.capture.probe.identity import clock_pair
 from steptime.capture.probe.memory import allocations
 
 now = time.perf_counter_ns
+TRACER = "torch.profiler.python_tracer"
+"""What torch imports for stacks; it is let go again, as a job may look at what is imported."""
 
 
 class Window:
@@ -26,6 +28,7 @@ class Window:
         self._folder, self.number, self.stacks, self._trained = folder, number, stacks, trained
         self._profile: Any = None
         self._memory = self._history = False
+        self._tracer_known = TRACER in sys.modules
         self.begin = 0
 
     def obstacle(self) -> str:
@@ -93,4 +96,6 @@ class Window:
                 allocations.end_history(history)
         finally:
             profile.stop()
+            if not self._tracer_known and sys.modules.pop(TRACER, None) is not None:
+                vars(torch.profiler).pop(TRACER.rpartition(".")[2], None)
         return profile
