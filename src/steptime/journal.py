@@ -83,7 +83,7 @@ class Kind(IntEnum):
     TRANSFER = 23
     """A host-to-device copy that the probe saw in the discovery steps. identity: site."""
     GRADIENT_NORM = 24
-    """A sample. begin: time. end: the norm of the gradients that an update has used, as the bits of a 64-bit float."""
+    """A sample. begin: time. end: the norm of the gradients that an update has used, as the bits of a 32-bit float."""
 
 
 class Flag(IntFlag):

@@ -22,6 +22,12 @@ from steptime.capture.launch import exit_as, launch, probe_environment
 from steptime.capture.outcome import Outcome, ProbeOptions, Progress
 from steptime.recording.recording import Manifest, TelemetrySample
 
+HEARING = """
+import signal
+for number in (signal.SIGINT, signal.SIGHUP, signal.SIGQUIT):  # ignored in the background, or by nohup
+    if signal.getsignal(number) is signal.SIG_IGN:
+        signal.signal(number, signal.SIG_DFL)
+"""
 LAUNCHER = """
 import sys
 from pathlib import Path
@@ -49,7 +55,7 @@ class Launched:
     """A launcher in a process group of its own, and a job that tells what signals it gets."""
 
     def __init__(self, folder: Path, *job: str) -> None:
-        words = [sys.executable, "-c", LAUNCHER, str(folder / "recording"), *job]
+        words = [sys.executable, "-c", HEARING + LAUNCHER, str(folder / "recording"), *job]
         pipe = subprocess.PIPE
         self.process = subprocess.Popen(words, stdin=pipe, stdout=pipe, cwd=folder, text=True, start_new_session=True)
 

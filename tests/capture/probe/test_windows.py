@@ -18,6 +18,7 @@ from steptime.capture.probe import script  # noqa: E402
 from steptime.capture.probe.memory import allocations  # noqa: E402
 from steptime.capture.probe.notice import switched_off  # noqa: E402
 from steptime.capture.probe.profiling import TRACER, Window  # noqa: E402
+from steptime.capture.probe.recorder import Recorder  # noqa: E402
 from steptime.capture.probe.session import Session  # noqa: E402
 
 
@@ -37,7 +38,7 @@ def session(tmp_path: Path) -> Iterator[Session]:
     made = Session({"recording": str(tmp_path)})
     parameter = torch.nn.Parameter(torch.zeros(2))
     made._open()
-    made._script = script._profile(made, Window(made.recorder.folder, 1, stacks=True), 1)
+    made._script = script._profile(made, Window(made.recorder, 1, stacks=True), 1)
     yield made
     made.recorder.close()
     assert parameter.requires_grad
@@ -89,17 +90,22 @@ def test_a_job_without_a_standard_error_is_told_nothing(monkeypatch: pytest.Monk
 
 
 STEP_WITH_MEMORY = """
-import sys, torch
+import json, pathlib, sys, torch
 from steptime.capture.probe.profiling import Window
+from steptime.capture.probe.recorder import Recorder
+recorder = Recorder(print)
+recorder.open(sys.argv[1])
 parameters = [torch.nn.Parameter(torch.zeros(2)) for _ in range(int(sys.argv[2]))]
 for number in range(int(sys.argv[3])):
     for each in parameters:
         each.grad = torch.zeros(2)
-    window = Window(sys.argv[1], number, stacks=True)
+    window = Window(recorder, number, stacks=True)
     window.start()
     for each in parameters:
         each.grad = None
-    print(window.stop(1)["memory"])
+    window.stop(1)
+for line in pathlib.Path(sys.argv[1], "facts.jsonl").read_text().splitlines():
+    print(json.loads(line)["memory"])
 """
 
 
@@ -123,8 +129,10 @@ def test_what_torch_imports_for_stacks_is_let_go_unless_the_job_had_it(
     else:
         monkeypatch.delitem(sys.modules, TRACER, raising=False)
         monkeypatch.delattr(torch.profiler, "python_tracer", raising=False)
+    recorder = Recorder(print)
+    recorder.open(str(tmp_path))
     for number in (1, 2):
-        window = Window(str(tmp_path), number, stacks=True)
+        window = Window(recorder, number, stacks=True)
         window.start()
         torch.ones(2).add_(1)
         window.stop(1)

@@ -124,7 +124,7 @@ class Discovery:
         self._roots: dict[int, weakref.ref[torch.nn.Module]] = {}
         self._sites: dict[tuple[str, str, str, int], list[Any]] = {}
         self._module_depth = self._loader_depth = 0
-        self._begin = 0
+        self._begin = self._end = 0
         self._calls = 0
         self._padded: list[float] = []
         self._profile = self._make()
@@ -139,12 +139,21 @@ class Discovery:
         sys.setprofile(self._profile)
         return True
 
-    def stop(self) -> Found:
-        """Takes everything away; what was found."""
+    def give_up(self) -> None:
+        """Takes everything away somewhere in the user's program, if a root was found: the rest is worth no waiting."""
+        if self._roots:
+            self._take_away()
+
+    def _take_away(self) -> None:
         if sys.getprofile() is self._profile:
             sys.setprofile(None)
         self._reads.remove()
-        window = now() - self._begin
+        self._end = self._end or now()
+
+    def stop(self) -> Found:
+        """Takes everything away; what was found."""
+        self._take_away()
+        window = self._end - self._begin
         roots = [module for module in (reference() for reference in self._roots.values()) if module is not None]
         called = [_site(key, value) for key, value in self._sites.items()]
         found = Found(roots, called, self._functions(window), self._calls, self._padded)

@@ -26,7 +26,8 @@ REST = 5000
 RANGES = (torch.float32, torch.float64, torch.bfloat16)
 """The norm of gradients in float16 overflows long before they do."""
 TENSOR = torch._C.TensorBase
-GRADIENT = TENSOR.grad
+GRADIENT, DEVICE, LEAF = TENSOR.grad, TENSOR.device, TENSOR.is_leaf
+LARGEST = float(torch.finfo(torch.float32).max)
 
 
 class GradientNorm:
@@ -44,7 +45,7 @@ class GradientNorm:
             return
         try:
             norm = self._norm()
-        except RuntimeError:  # tensors of a kind that knows no norm: nobody's fault, and not asked again
+        except Exception:  # noqa: BLE001 - the probe's border: tensors of a kind that knows no norm are not asked again
             self._chosen, norm = [], None
         if norm is not None:
             self._recorder.journal.sample(int(Kind.GRADIENT_NORM), 0, begin, bits(norm))
@@ -59,17 +60,18 @@ class GradientNorm:
 
 
 def bits(norm: float) -> int:
-    """A norm as the journal keeps it: the bits of a 64-bit float, which for what is not negative are no negative
-    integer. What is no number is written as infinity."""
-    return int(struct.unpack("<q", struct.pack("<d", norm if norm >= 0 else math.inf))[0])
+    """A norm as the journal keeps it: the bits of a 32-bit float, which for what is not negative are less than 2**31,
+    no time of a clock. What is no number, or beyond such a float, is written as infinity."""
+    kept = norm if 0 <= norm <= LARGEST else math.inf
+    return int(struct.unpack("<i", struct.pack("<f", kept))[0])
 
 
 def _chosen(trained: Iterable[Any]) -> list[weakref.ref[Any]]:
-    """Leaves only: torch warns where another's gradient is asked for."""
+    """Leaves only: torch warns where another's gradient is asked for. Nothing is asked of the job's own classes."""
     left, found = MOST_ELEMENTS, []
-    readable = [each for each in trained if each.device.type == "cpu" and each.is_leaf]
-    for parameter in sorted(readable, key=torch.Tensor.numel):
-        left -= parameter.numel()
+    readable = [each for each in trained if DEVICE.__get__(each).type == "cpu" and LEAF.__get__(each)]
+    for parameter in sorted(readable, key=TENSOR.numel):
+        left -= TENSOR.numel(parameter)
         if left < 0:
             break
         found.append(weakref.ref(parameter))

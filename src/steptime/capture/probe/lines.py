@@ -330,9 +330,9 @@ class LineTimeline:
         if loop is not None:
             live = live[: next((n for n, each in enumerate(live, 1) if each.f_code is loop), 0)]
         self._backend = (
-            _Monitor(self._clock, codes.values(), self._give_up)
+            _Monitor(self._clock, codes.values(), self.give_up)
             if hasattr(sys, "monitoring")
-            else _Tracer(self._clock, self._give_up)
+            else _Tracer(self._clock, self.give_up)
         )
         if not self._backend.start(live):
             self._note("no free tool number of sys.monitoring: lines were not timed")
@@ -348,8 +348,8 @@ class LineTimeline:
         self._fact("code", base=base, **facts)
         return base - int(facts["first_line"])
 
-    def _give_up(self) -> None:
-        """From inside an event: ends the timeline; what there is is kept."""
+    def give_up(self) -> None:
+        """Ends the timeline somewhere in the user's program; what there is is kept."""
         if self._clock is not None:
             self._clock.close()  # what runs from here on is no line's that was open
         self._end(sys._getframe(1))

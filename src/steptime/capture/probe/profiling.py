@@ -14,6 +14,8 @@ import torch
 
 from steptime.capture.probe.identity import clock_pair
 from steptime.capture.probe.memory import allocations
+from steptime.capture.probe.recorder import Recorder
+from steptime.journal import Kind
 
 now = time.perf_counter_ns
 TRACER = "torch.profiler.python_tracer"
@@ -21,15 +23,23 @@ TRACER = "torch.profiler.python_tracer"
 
 
 class Window:
-    """One recording of torch.profiler from `start` to `stop`. Both hold the user's thread and say for how long."""
+    """One recording of torch.profiler from `start` to `stop`. Both hold the user's thread, and write for how long."""
 
-    def __init__(self, folder: str, number: int, stacks: bool, trained: Iterable[Any] = ()) -> None:
+    def __init__(self, recorder: Recorder, number: int, stacks: bool, trained: Iterable[Any] = ()) -> None:
         """`trained`: the job's parameters, as far as they are known."""
-        self._folder, self.number, self.stacks, self._trained = folder, number, stacks, trained
+        self._recorder, self._folder, self._trained = recorder, recorder.folder, trained
+        self.number, self.stacks = number, stacks
         self._profile: Any = None
         self._memory = self._history = False
         self._tracer_known = TRACER in sys.modules
         self.begin = 0
+        self.steps = 0
+        """Whole steps that its trace holds: none, and there is no trace."""
+
+    @property
+    def on(self) -> bool:
+        """Whether it records."""
+        return self._profile is not None
 
     def obstacle(self) -> str:
         """Why torch's profiler must not be started now, or an empty text."""
@@ -59,9 +69,21 @@ class Window:
         self._history = self.stacks and allocations.begin_history()
         self.begin = now()
 
-    def stop(self, steps: int) -> dict[str, Any]:
-        """Ends the recording and writes the trace; returns its `TraceFacts`. Raises OSError."""
+    def stop(self, steps: int) -> None:
+        """Ends the recording, if it is on, and writes the trace if that holds whole steps. Raises OSError."""
+        if self._profile is None:
+            return
         end = now()
+        if steps:
+            self._recorder.fact("trace", steps=steps, begin=self.begin, end=end, **self._write())
+            self.steps = steps
+        else:
+            self.abandon()
+        self._recorder.interval(int(Kind.PROFILED), self.number, self.begin, end)
+        self._recorder.pause(end)
+
+    def _write(self) -> dict[str, Any]:
+        """The trace; returns the rest of its `TraceFacts`."""
         epoch, monotonic = clock_pair()
         profile = self._end(os.path.join(self._folder, f"memory-{self.number}.pickle"))
         if not os.access(self._folder, os.W_OK | os.X_OK):  # Kineto would complain on the user's stderr and go on
@@ -73,9 +95,6 @@ class Window:
         return {
             "number": self.number,
             "path": path,
-            "begin": self.begin,
-            "end": end,
-            "steps": steps,
             "stacks": self.stacks,
             "epoch_ns": epoch,
             "monotonic_ns": monotonic,

@@ -19,6 +19,7 @@ from torch.optim.optimizer import register_optimizer_step_post_hook
 
 from steptime.capture.probe import device, identity
 from steptime.capture.probe.agreement import agree
+from steptime.capture.probe.deadline import Deadline
 from steptime.capture.probe.discovery import Discovery, Found
 from steptime.capture.probe.gradients import GradientNorm
 from steptime.capture.probe.lines import LineTimeline, LoopFrame
@@ -49,6 +50,9 @@ below the noise."""
 PROFILE_STEPS, PROFILE_TIME, PROFILE_LIMIT = 5, 2 * SECOND, 10 * SECOND
 """Five steps give a spread; two seconds bound the trace at about 2 million operators (0.5 GB of JSON before
 compression)."""
+PATIENCE, ATTEMPTS = 8, 2
+"""So many times as long as its steps should take may a window last, and a second at least. What follows then is no step
+of theirs: its operators and calls would fill the memory until an evaluation ends."""
 STACK_LIMIT, STACK_CALLS = 10 * SECOND, 100_000
 """No stacks for longer steps, or for steps with more calls: each becomes an event of 250 bytes, that is 25 MB and a
 second to write."""
@@ -81,6 +85,9 @@ class Watched(Protocol):
 
     def add_root(self, module: torch.nn.Module) -> None:
         """Times a root module."""
+
+    def failed(self, error: Exception) -> None:
+        """Something of ours has raised: the watch ends."""
 
     def watch_on(self) -> None:
         """Puts the patches in place."""
@@ -219,10 +226,9 @@ def _discover(session: Watched, frames: LoopFrame) -> Generator[None, None, Foun
     session.recorder.pause(begin)
     begin, first = now(), session.steps
     try:
-        while True:
-            yield
-            if session.steps - first >= DISCOVERY_STEPS or now() - begin > DISCOVERY_LIMIT:
-                break
+        with Deadline(DISCOVERY_LIMIT, discovery.give_up, session.failed):
+            while session.steps - first < DISCOVERY_STEPS and now() - begin <= DISCOVERY_LIMIT:
+                yield
     finally:
         end = now()
         found = discovery.stop()
@@ -258,9 +264,11 @@ def _lines(session: Watched, frames: LoopFrame, functions: list[Any]) -> Stage:
     if not started:
         return
     begin, first = now(), session.steps
+    patience = max(LINE_LIMIT, PATIENCE * LINE_STEPS * session.pace.usual())
     try:
-        while session.steps - first < LINE_STEPS and (now() - begin < LINE_LIMIT or session.steps - first < 2):
-            yield
+        with Deadline(patience, timeline.give_up, session.failed):
+            while session.steps - first < LINE_STEPS and (now() - begin < LINE_LIMIT or session.steps - first < 2):
+                yield
     finally:
         end = now()
         timeline.stop()
@@ -303,10 +311,9 @@ def _profiles(session: Watched, duration: int, number: int, stacks: bool) -> Sta
         if late > 0:
             session.recorder.note(f"profiled {late} steps after the other ranks, which had agreed before it was ready")
         wanted, stacks = agreed.steps, agreed.stacks
-    yield from _profile(session, Window(session.recorder.folder, number, stacks=False), wanted)
+    yield from _profile(session, Window(session.recorder, number, stacks=False), wanted)
     if stacks:
-        window = Window(session.recorder.folder, number + 1, stacks=True, trained=_trained(session))
-        yield from _profile(session, window, 1)
+        yield from _profile(session, Window(session.recorder, number + 1, stacks=True, trained=_trained(session)), 1)
 
 
 def _trained(session: Watched) -> Iterator[Any]:
@@ -330,26 +337,30 @@ def _hunt_leaks(session: Watched) -> Stage:
 
 
 def _profile(session: Watched, window: Window, wanted: int) -> Stage:
-    begin = now()
-    if obstacle := window.obstacle():
-        session.recorder.note(f"the profiler stayed off: {obstacle}")
-        return
+    """One window. Where the job leaves its rhythm in the first step of one, as for an evaluation, once more."""
+    patience = max(SECOND, PATIENCE * wanted * session.pace.usual())
+    for _ in range(ATTEMPTS):
+        begin = now()
+        if obstacle := window.obstacle():
+            session.recorder.note(f"the profiler stayed off: {obstacle}")
+            return
+        yield from _recorded(session, window, begin, wanted, patience)
+        if window.steps:
+            return
+
+
+def _recorded(session: Watched, window: Window, begin: int, wanted: int, patience: int) -> Stage:
     first, limit = session.steps, session.plan.get("max_profile_seconds", 0) * SECOND or PROFILE_LIMIT
     try:
         window.start()
         session.recorder.pause(begin)
-        while True:
-            yield
-            if session.steps - first >= wanted or now() - window.begin > limit:
-                break
-        ended = now()
-        facts = window.stop(session.steps - first)
+        with Deadline(patience, lambda: window.stop(session.steps - first), session.failed):
+            while window.on and session.steps - first < wanted and now() - window.begin <= limit:
+                yield
+        window.stop(session.steps - first)
     except BaseException:  # of ours, or GeneratorExit: a profiler is never left on
         window.abandon()
         raise
-    session.recorder.interval(int(Kind.PROFILED), window.number, window.begin, ended)
-    session.recorder.fact("trace", **facts)
-    session.recorder.pause(ended)
 
 
 def _keep_watching(session: Watched, duration: int, stacks: bool) -> Stage:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import functools
 import math
-from collections import deque
 from collections.abc import Callable
 from time import perf_counter_ns as now
 from time import thread_time_ns
@@ -18,6 +17,7 @@ import torch
 
 from steptime.capture.probe.numerics.account import Account
 from steptime.capture.probe.numerics.ending import Ending
+from steptime.capture.probe.numerics.history import History
 from steptime.capture.probe.numerics.outputs import OutputWatch
 from steptime.capture.probe.numerics.places import ModuleNames
 from steptime.capture.probe.numerics.readings import Readings
@@ -29,8 +29,6 @@ PERIOD = 8
 """Steps between two such decisions."""
 FIRST_STRIDE, LARGEST_STRIDE = 4, 64
 """Of every so manieth step the gradients are looked at. What is missed shows in the next step's loss."""
-HISTORY = 64
-"""Steps whose loss and gradient norm are kept: what an exploding gradient has grown by."""
 HOPELESS = 20
 """Steps in a row that a scaler skips: GradScaler begins at 2**16 and halves at each, so that by then the scale is a
 sixteenth, and what overflows still does so by itself."""
@@ -47,7 +45,7 @@ class Watch:
         self._readings = Readings()
         self._outputs = OutputWatch(self._readings, self._guarded)
         self._names = ModuleNames()
-        self._history: deque[tuple[int, float | None, float | None]] = deque(maxlen=HISTORY)
+        self._history = History()
         self._skips: set[int] = set()
         self._in_a_row = self._skipped = self._found = 0
         self._gradient_stride = FIRST_STRIDE
@@ -143,7 +141,7 @@ class Watch:
         """In a child."""
         self._readings.forget()
         self._account.forget()
-        self._history.clear()
+        self._history = History()
 
     # -- what it means ---------------------------------------------------------------------------------------------
 
@@ -169,7 +167,7 @@ class Watch:
         elif self._in_a_row == HOPELESS:
             self._trigger(step, SKIPPED, math.inf, values)
         norm = math.hypot(*norms) if norms else None
-        self._history.append((step, sum(losses) / len(losses) if losses else None, norm))
+        self._history.add(step, sum(losses) / len(losses) if losses else None, norm)
 
     def _trigger(self, step: int, kind: str, value: float, values: list[tuple[str, float]]) -> None:
         self._found += 1
@@ -185,12 +183,13 @@ class Watch:
             "modules_looked_at": len(outputs),
             "steps_before": max(1, self._gradient_stride),
         }
-        self._account.facts["history"] = [[at, number(loss), number(norm)] for at, loss, norm in self._history]
+        self._account.facts["history"] = self._history.last()
 
     def _finish(self) -> None:
         facts = self._account.facts
         facts["skipped_steps"], facts["steps_not_finite"] = self._skipped, self._found
-        facts.setdefault("history", [[at, number(loss), number(norm)] for at, loss, norm in self._history])
+        facts.setdefault("history", self._history.last())
+        facts["spread"] = self._history.spread()
         self._account.write()
 
     # -- what it costs ---------------------------------------------------------------------------------------------

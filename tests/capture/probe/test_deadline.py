@@ -1,0 +1,294 @@
+"""Deadlines: what a job should not carry on with ends between two lines of it, and nowhere else."""
+
+from __future__ import annotations
+
+import functools
+import os
+import random
+import signal
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+from steptime.capture.probe import deadline, script  # noqa: E402
+from steptime.capture.probe.deadline import Deadline  # noqa: E402
+from steptime.capture.probe.lines import LineTimeline, LoopFrame  # noqa: E402
+from steptime.capture.probe.profiling import Window  # noqa: E402
+from steptime.capture.probe.session import Session  # noqa: E402
+from steptime.journal import Kind  # noqa: E402
+
+LONGEST = 120
+"""Seconds after which a test that waits for something has failed."""
+NEVER = 3600 * 10**9
+FUNCTION: Any = torch.autograd.Function
+
+
+def fails(error: Exception) -> None:
+    raise AssertionError from error
+
+
+def wait_until(reached: Callable[[], bool]) -> None:
+    """Runs lines of Python, as a job does."""
+    end = time.monotonic() + LONGEST
+    while not reached():
+        assert time.monotonic() < end
+
+
+def test_it_is_called_once_and_in_the_main_thread() -> None:
+    called: list[int] = []
+    with Deadline(1, lambda: called.append(threading.get_ident()), fails):
+        wait_until(lambda: bool(called))
+    assert called == [threading.get_ident()]
+
+
+def test_no_thread_of_ours_is_among_the_jobs() -> None:
+    before = threading.enumerate()
+    with Deadline(NEVER, lambda: None, fails):
+        assert threading.enumerate() == before
+
+
+def test_nothing_is_called_after_the_block() -> None:
+    called: list[int] = []
+    limit = Deadline(NEVER, lambda: called.append(1), fails)
+    with limit:
+        pass
+    limit.ask()
+    assert called == []
+
+
+def test_what_fails_is_handed_over() -> None:
+    failures: list[Exception] = []
+
+    def breaks() -> None:
+        raise OSError(28, "No space left on device")
+
+    with Deadline(1, breaks, failures.append):
+        wait_until(lambda: bool(failures))
+    assert [str(failure) for failure in failures] == ["[Errno 28] No space left on device"]
+
+
+def leaves(*arguments: Any) -> None:
+    raise SystemExit(128 + arguments[0])
+
+
+def leaves_by_number(number: int, frame: Any) -> None:
+    raise SystemExit(128 + number)
+
+
+class Leaving:
+    """A handler that is an object, and one that is a method."""
+
+    def __call__(self, number: int, frame: Any) -> None:
+        raise SystemExit(128 + number)
+
+    def method(self, number: int, frame: Any) -> None:
+        raise SystemExit(128 + number)
+
+
+HANDLERS = [leaves, leaves_by_number, Leaving(), Leaving().method, functools.partial(leaves)]
+
+
+@pytest.fixture
+def handled() -> Iterator[Callable[[Any], None]]:
+    """One handler for several signals, as many jobs have it."""
+    numbers = (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1)
+    before = [signal.getsignal(number) for number in numbers]
+
+    def handle(handler: Any) -> None:
+        for number in numbers:
+            signal.signal(number, handler)
+
+    yield handle
+    for number, handler in zip(numbers, before, strict=True):
+        signal.signal(number, handler)
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGUSR1])
+@pytest.mark.parametrize("handler", HANDLERS)
+def test_a_signal_that_comes_meanwhile_reaches_the_job(
+    handled: Callable[[Any], None], handler: Any, number: int
+) -> None:
+    handled(handler)
+    with pytest.raises(SystemExit) as ended, Deadline(1, lambda: signal.raise_signal(number), fails):
+        wait_until(lambda: False)
+    assert ended.value.code == 128 + number
+
+
+def test_an_interrupt_that_comes_meanwhile_reaches_the_job(handled: Callable[[Any], None]) -> None:
+    handled(signal.default_int_handler)
+    with pytest.raises(KeyboardInterrupt), Deadline(1, lambda: signal.raise_signal(signal.SIGINT), fails):
+        wait_until(lambda: False)
+
+
+def test_a_backward_pass_is_not_interrupted() -> None:
+    called: list[int] = []
+    limit = Deadline(NEVER, lambda: called.append(1), fails)
+
+    class Asked(FUNCTION):  # type: ignore[misc]
+        @staticmethod
+        def forward(context: Any, tensor: Any) -> Any:
+            return tensor * 2
+
+        @staticmethod
+        def backward(context: Any, gradient: Any) -> Any:
+            limit.ask()
+            return gradient
+
+    with limit:
+        Asked.apply(torch.ones(2, requires_grad=True)).sum().backward()
+        assert called == []
+        limit.ask()
+        assert called == [1]
+
+
+def test_a_forked_child_has_none() -> None:
+    limit = Deadline(NEVER, lambda: os._exit(1), fails)
+    with limit:
+        child = os.fork()
+        if not child:
+            limit.ask()
+            os._exit(0)
+        assert os.waitpid(child, 0)[1] == 0
+
+
+def test_other_threads_have_none(monkeypatch: pytest.MonkeyPatch) -> None:
+    started: list[Any] = []
+    monkeypatch.setattr(deadline, "start_new_thread", lambda *arguments: started.append(arguments))
+
+    def trains() -> None:
+        with Deadline(NEVER, lambda: None, fails):
+            pass
+
+    thread = threading.Thread(target=trains)
+    thread.start()
+    thread.join()
+    assert started == []
+    trains()
+    assert len(started) == 1
+
+
+# -- windows -----------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def session(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Session:
+    """One that trains in this thread and waits for a window's steps for a millisecond."""
+    made = Session({"recording": str(tmp_path)})
+    made._open()
+    monkeypatch.setattr(script, "SECOND", 10**6)
+    return made
+
+
+def is_on() -> bool:
+    return bool(torch.autograd._profiler_enabled())
+
+
+def off() -> bool:
+    return not is_on()
+
+
+def traces(session: Session) -> list[str]:
+    return sorted(path.name for path in Path(session.recorder.folder).glob("trace*"))
+
+
+@pytest.mark.parametrize("stacks", [False, True])
+def test_a_window_of_a_job_that_leaves_its_rhythm_is_ended_and_tried_once_more(session: Session, stacks: bool) -> None:
+    session._script = script._profile(session, Window(session.recorder, 1, stacks), 3)
+    for _ in range(2):
+        session._border(time.perf_counter_ns())
+        assert is_on()
+        wait_until(off)
+        assert traces(session) == []
+    session._border(time.perf_counter_ns())
+    assert off()
+
+
+def test_what_was_recorded_until_then_is_kept(session: Session, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(script, "SECOND", NEVER)
+    window = Window(session.recorder, 1, stacks=False)
+    session._script = script._profile(session, window, 3)
+    session._border(time.perf_counter_ns())
+    torch.ones(2).add_(1)
+    session._border(time.perf_counter_ns())
+    window.stop(1)  # as its deadline does
+    assert off()
+    assert traces(session) == ["trace-1.json"]
+    session._border(time.perf_counter_ns())
+    assert window.steps == 1
+    kinds = [word & 0xFF for word in session.recorder.journal.records[::3]]
+    assert kinds.count(Kind.PROFILED) == 1
+
+
+def test_lines_are_timed_no_longer_than_their_patience(session: Session, monkeypatch: pytest.MonkeyPatch) -> None:
+    given_up: list[None] = []
+    original = LineTimeline.give_up
+    monkeypatch.setattr(LineTimeline, "give_up", lambda self: given_up.append(original(self)))
+    monkeypatch.setattr(script, "LINE_LIMIT", 1)
+    session._script = script._lines(session, LoopFrame(), [wait_until.__code__])
+    session._border(time.perf_counter_ns())
+    wait_until(lambda: bool(given_up))
+    session._border(time.perf_counter_ns())
+    session._border(time.perf_counter_ns())
+
+
+def train(steps: int, border: Callable[[], None], inside: Callable[[], None]) -> list[float]:
+    """Losses of a job with a custom function, hooks and a closure, in all of which Python runs."""
+
+    class Doubled(FUNCTION):  # type: ignore[misc]
+        @staticmethod
+        def forward(context: Any, tensor: Any) -> Any:
+            inside()
+            return tensor * 2
+
+        @staticmethod
+        def backward(context: Any, gradient: Any) -> Any:
+            inside()
+            return gradient * 2
+
+    torch.manual_seed(3)
+    model = torch.nn.Sequential(torch.nn.Linear(4, 4), torch.nn.Dropout(0.2), torch.nn.Linear(4, 1))
+    model[0].register_forward_hook(lambda *_: inside())
+    model[0].weight.register_hook(lambda gradient: inside())
+    optimizer = torch.optim.LBFGS(model.parameters(), max_iter=2)
+    losses = []
+
+    def closure() -> Any:
+        optimizer.zero_grad()
+        with torch.autocast("cpu"), torch.profiler.record_function("mine"):
+            loss = Doubled.apply(model(torch.ones(8, 4))).square().mean()
+        loss.backward()
+        losses.append(loss.item())
+        inside()
+        return loss
+
+    for _ in range(steps):
+        border()
+        optimizer.step(closure)
+    return losses
+
+
+def test_a_window_may_end_anywhere_in_a_step_and_the_training_stays_the_same(session: Session) -> None:
+    chance = random.Random(5)
+    windows: list[Window] = []
+
+    def begin() -> None:
+        if off():
+            windows.append(Window(session.recorder, len(windows), stacks=chance.random() < 0.5))
+            windows[-1].start()
+
+    def end() -> None:
+        if chance.random() < 0.2:
+            limit = Deadline(NEVER, lambda: windows[-1].stop(1), fails)
+            with limit:
+                limit.ask()
+
+    assert train(30, begin, end) == train(30, lambda: None, lambda: None)
+    windows[-1].stop(1)
+    assert len(windows) > 10
+    assert off()
