@@ -41,5 +41,16 @@ def test_norms_that_never_were_finite_have_no_usual_value(tmp_path: Path) -> Non
     assert used({10: math.inf, 20: math.inf, 30: math.inf}, 50, tmp_path) == NormUse(0.0, 0.0, 11, 31, 3, 3, 11)
 
 
+def test_a_damaged_sample_is_no_number(tmp_path: Path) -> None:
+    job = JournalBuilder()
+    for number in range(12):
+        value = bits(1.0) if number < 9 else (2**31 + bits(1.0), bits(math.inf) + 1, 2**62 - 1)[number % 3]
+        job.forward(MS).backward(MS).step(MS).record(Kind.GRADIENT_NORM, job.now, value).wait(MS)
+    process = job.process(tmp_path)
+    use = norm_use(process.intervals, lay_out(process).steps)
+    assert use is not None
+    assert (use.before, use.after, use.samples - use.lost) == (1.0, 1.0, 9)
+
+
 def test_a_job_without_samples_has_none(tmp_path: Path) -> None:
     assert used({}, 20, tmp_path) is None

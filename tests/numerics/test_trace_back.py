@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import replace
 from pathlib import Path
 
+import pytest
+
 from steptime.numerics.growth import growth_factor, growth_of
 from steptime.numerics.numerics import Birth, ProcessNumerics, Trigger, ValueRange
 from steptime.numerics.read import read_numerics
@@ -57,6 +59,35 @@ def test_growth_leaves_out_what_is_not_finite() -> None:
     assert growth == ((1, 2.0), (3, 500.0), (4, "nan"))
     assert growth_factor(growth) == 250.0
     assert growth_factor(()) == 1.0
+
+
+def finite(norms: list[float]) -> ProcessNumerics:
+    """A run in which all stayed finite."""
+    spread = tuple((10 * place + 1, 1.0, norm) for place, norm in enumerate(norms))
+    return ProcessNumerics("watch", steps=10 * len(norms), spread=spread)
+
+
+def test_a_run_that_stays_finite_and_diverges_is_told_so() -> None:
+    account = trace_back(("python", "train.py"), (finite([1.5**place for place in range(30)]),))
+    assert account.diverging > 1000
+    assert (account.growth[0], account.growth[-1][0], len(account.growth)) == ((1, 1.0), 291, 8)
+    text = render(account)
+    assert "All losses and gradients were finite in 300 steps." in text
+    assert "the training diverges" in text
+    assert "Clip the gradient" in text
+    assert "Next:    change that, then: steptime nan -- python train.py" in text
+
+
+@pytest.mark.parametrize(
+    "norms",
+    [[], [1.0] * 30, [1.0, 500.0], [0.0] * 10 + [9.0] * 20, [50.0, 1.0, 1.0, 0.5, 0.5, 2.0, 1.0, 99.0, 3.0]],
+    ids=["none", "steady", "two", "from nothing", "one batch"],
+)
+def test_a_run_that_goes_well_is_not_said_to_diverge(norms: list[float]) -> None:
+    account = trace_back(("python", "train.py"), (finite(norms),))
+    assert account.diverging == 1
+    assert "diverges" not in render(account)
+    assert "Next:    steptime run -- python train.py" in render(account)
 
 
 def test_the_step_is_the_earlier_of_what_both_runs_have_seen() -> None:

@@ -19,7 +19,9 @@ def norm_use(table: IntervalTable, steps: Steps) -> NormUse | None:
     if not len(rows):
         return None
     number = np.searchsorted(steps.end, table.begin[rows], side="right")
-    norm = table.end[rows].astype("<i8").view("<f8")
+    with np.errstate(invalid="ignore"):  # a damaged file's bits may be those of a signalling NaN
+        read = table.end[rows].astype("<i4").view("<f4").astype(np.float64)
+    norm = np.where(read >= 0, read, np.inf)
     finite = norm[np.isfinite(norm)]
     lost = int(np.argmax(np.isfinite(norm)[::-1])) if len(finite) else len(norm)
     third = len(finite) // 3

@@ -35,6 +35,9 @@ ROOTS = {
     "reciprocal",
 }
 """Operators whose derivative is infinite, or 0/0, at a value at which they are finite themselves."""
+AGAINST_GROWTH = (
+    "Clip the gradient (clip_grad_norm_), lower the learning rate or warm it up; check the sign of the loss."
+)
 
 
 def cause_of(birth: Birth, growth: tuple[tuple[int, Number], ...] = (), batch: BatchFacts | None = None) -> Cause:
@@ -243,7 +246,7 @@ def _exploding(birth: Birth, growth: tuple[tuple[int, Number], ...], batch: obje
         "exploding-gradient",
         f"The gradient norm has grown {plain_number(factor)} times over steps {growth[0][0]} to {growth[-1][0]}, and "
         f"{birth.operator} overflowed {_dtype(birth)} with inputs up to {plain_number(_largest_input(birth))}.",
-        "Clip the gradient (clip_grad_norm_), lower the learning rate or warm it up; check the sign of the loss.",
+        AGAINST_GROWTH,
     )
 
 

@@ -107,7 +107,7 @@ class BatchFacts:
 @dataclass(frozen=True, slots=True)
 class ProcessNumerics:
     """numerics.json of one process of one run. mode: "watch" or "instrument". history: (step, loss, gradient norm) of
-    the last steps before the trigger. operators: so many were looked at."""
+    the last steps before the trigger; spread: of some steps of the whole run. operators: so many were looked at."""
 
     mode: str
     steps: int = 0
@@ -123,6 +123,7 @@ class ProcessNumerics:
     batch: BatchFacts | None = None
     bad_gradients: tuple[str, ...] = ()
     operators: int = 0
+    spread: tuple[tuple[int, Number, Number], ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,7 +139,8 @@ class Cause:
 @dataclass(frozen=True, slots=True)
 class NonFinite:
     """The account of one job. directory: that it ran in. trigger: None where all stayed finite. reproduced: whether the
-    instrumented run came to it; origin and cause are None where not. growth: (step, gradient norm) of the last steps.
+    instrumented run came to it; origin and cause are None where not. growth: (step, gradient norm) of the last steps,
+    where all stayed finite of the whole run; diverging: how many times it has grown over that, 1 where not greatly.
     ranks: processes that trained. rank: the one that it was born on."""
 
     command: tuple[str, ...]
@@ -151,6 +153,7 @@ class NonFinite:
     origin: Birth | None = None
     cause: Cause | None = None
     growth: tuple[tuple[int, Number], ...] = ()
+    diverging: float = 1.0
     batch: BatchFacts | None = None
     bad_gradients: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from steptime.numerics.cause import cause_of
-from steptime.numerics.growth import growth_of
+from steptime.numerics.growth import divergence, growth_of, over_the_run
 from steptime.numerics.numerics import BatchFacts, NonFinite, ProcessNumerics, Trigger
 
 
@@ -22,6 +22,8 @@ def trace_back(
     """The account of a job that was watched, and of its instrumented run where there was one."""
     trigger = first_sign(watched)
     witness = next((each for each in watched if each.trigger is trigger and trigger is not None), None)
+    last = witness.history if witness is not None else ()
+    spread = watched[0].spread if watched and trigger is None else ()
     account = NonFinite(
         command=tuple(command),
         steps=max((process.steps for process in watched or instrumented), default=0),
@@ -29,7 +31,8 @@ def trace_back(
         skipped_steps=max((process.skipped_steps for process in watched), default=0),
         rank=witness.rank if witness is not None else None,
         ranks=max(len(watched), len(instrumented), 1),
-        growth=growth_of(witness.history if witness is not None else watched[0].history if watched else ()),
+        growth=growth_of(last) or over_the_run(spread),
+        diverging=divergence(spread),
         notes=tuple(dict.fromkeys(note for process in (*watched, *instrumented) for note in process.notes)),
     )
     found = _chosen(instrumented)

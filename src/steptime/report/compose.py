@@ -13,6 +13,9 @@ from steptime.remedies.propose import propose
 from steptime.report.report import SCHEMA_VERSION, Environment, ProcessReport, Report
 from steptime.report.trace_files import carried
 
+EXPLODING = "ST605"
+"""What is computed is lost: that comes before how long it takes."""
+
 
 def compose(
     source: str,
@@ -34,7 +37,9 @@ def compose(
     ordered = sorted(ordered, key=lambda process: process.rank not in first) if first else ordered
     front = replace(ordered[0], traces=carried(ordered[0].traces))
     shown = (front, *(replace(process, excerpt=None, traces=()) for process in ordered[1:]))
-    return Report(SCHEMA_VERSION, source, environment, shown, next_command(source, ordered[0]), problems, ranks)
+    return Report(
+        SCHEMA_VERSION, source, environment, shown, next_command(source, environment, ordered[0]), problems, ranks
+    )
 
 
 def of_copies(report: Report, source: str) -> Report:
@@ -47,9 +52,12 @@ def of_copies(report: Report, source: str) -> Report:
     return replace(report, source=source, processes=tuple(processes))
 
 
-def next_command(source: str, process: ProcessReport) -> str:
-    """What helps most now, ready to paste: trials of the remedies for what was found, or the page of the finding with
-    the most at stake (or of what makes the measurement doubtful), else the whole account."""
+def next_command(source: str, environment: Environment, process: ProcessReport) -> str:
+    """What helps most now, ready to paste: a search for the first value that is lost, where the gradients run away;
+    trials of the remedies for what was found, or the page of the finding with the most at stake (or of what makes the
+    measurement doubtful); else the whole account."""
+    if environment.command and any(finding.code == EXPLODING for finding in process.findings):
+        return f"steptime nan -- {environment.command}"
     doubts_first = process.case.step.mode != "trace"  # a trace is what it is: nobody can measure it again
     for weight in (Weight.DOUBT, Weight.FINDING) if doubts_first else (Weight.FINDING,):
         for finding in process.findings:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import shlex
 from dataclasses import replace
 
+from steptime.numerics.cause import AGAINST_GROWTH
 from steptime.numerics.formats import count, listed, plain_number
 from steptime.numerics.numerics import Birth, NonFinite, Number, Trigger, ValueRange, Where, value_of
 from steptime.report.printable import one_line, printable, shorten, wrap
@@ -28,6 +29,9 @@ def render(account: NonFinite) -> str:
 
 def _clean(account: NonFinite) -> list[str]:
     lines = [f"All losses and gradients were finite in {count(account.steps, 'step')}{_of_ranks(account)}."]
+    if account.diverging > 1:
+        lines += [f"But the gradients have grown {plain_number(account.diverging)} times: the training diverges."]
+        lines += wrap(AGAINST_GROWTH, "Helps:   ", 4, COLUMNS)
     return lines + _skipped(account) + _growth(account)
 
 
@@ -160,7 +164,9 @@ def _of_ranks(account: NonFinite) -> str:
 def _next(account: NonFinite) -> str:
     command = one_line(shlex.join(account.command))
     if account.trigger is None:
-        return f"steptime run -- {command}"
+        return (
+            f"steptime run -- {command}" if account.diverging == 1 else f"change that, then: steptime nan -- {command}"
+        )
     if account.origin is None:
         return f"steptime nan --at {account.trigger.step} --max-steps 50 -- {command}"
     return f"change the line, then: steptime nan -- {command}"

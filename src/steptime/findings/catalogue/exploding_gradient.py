@@ -53,6 +53,12 @@ def exploding_gradient(signals: Signals) -> Finding | None:
 
 def _grown(norm: NormUse) -> str:
     return (
-        f"The gradients' norm has grown {norm.after / norm.before:.2g} times from step {norm.first} to {norm.last}, "
-        f"from {norm.before:.2g} to {norm.after:.2g}"
+        f"The gradients have grown {_plain(norm.after / norm.before)} times from step {norm.first} to {norm.last}: "
+        f"norm {_plain(norm.before)}, then {_plain(norm.after)}"
     )
+
+
+def _plain(value: float) -> str:
+    """Two digits, and no power of ten where people read numbers without."""
+    short = f"{value:.2g}"
+    return f"{float(short):,g}" if value < 1e6 else short

@@ -1,0 +1,34 @@
+"""What the reader is told to do next."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from steptime.findings.catalogue.exploding_gradient import exploding_gradient
+from steptime.report.compose import next_command
+from steptime.report.report import Report
+
+
+@pytest.fixture
+def exploding(report: Report) -> Report:
+    """The same with gradients that run away."""
+    process = report.processes[0]
+    finding = exploding_gradient.finding("The gradients have grown 500 times", "Clip them.")
+    return replace(report, processes=(replace(process, findings=(*process.findings, finding)),))
+
+
+def test_gradients_that_run_away_are_looked_for_before_anything_is_made_faster(exploding: Report) -> None:
+    command = next_command("runs/a", exploding.environment, exploding.processes[0])
+    assert command == f"steptime nan -- {exploding.environment.command}"
+
+
+def test_without_the_jobs_command_the_account_is_read(exploding: Report) -> None:
+    process = replace(exploding.processes[0], findings=exploding.processes[0].findings[-1:])
+    nameless = replace(exploding.environment, command="")
+    assert next_command("runs/a", nameless, process) == "steptime report runs/a -o report.md"
+
+
+def test_otherwise_it_is_what_has_the_most_at_stake(report: Report) -> None:
+    assert next_command("runs/a", report.environment, report.processes[0]).split()[1] in ("try", "explain")
