@@ -10,6 +10,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from interpreters import interpreter
 
 from steptime.errors import SteptimeError
 from steptime.hardware import ceilings
@@ -32,20 +33,6 @@ ANSWER = {
     "together": {"best": 1.3, "median": 1.2, "blocks": 3},
 }
 QUIET = Machine("cpu", "a", (Rate("float32", Estimate(2.0, 1.0, 2.0, 9, "FLOP/s")),), measured=True, torch="9.9")
-
-
-@pytest.fixture(autouse=True)
-def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-    return tmp_path / "cache" / "steptime"
-
-
-def interpreter(folder: Path, body: str) -> str:
-    """A program that stands for the user's Python."""
-    path = folder / "python"
-    path.write_text(f"#!/bin/sh\n{body}\n", encoding="utf-8")
-    path.chmod(0o755)
-    return str(path)
 
 
 def test_the_best_block_is_the_ceiling_and_the_median_one_its_spread(tmp_path: Path) -> None:

@@ -24,8 +24,11 @@ def test_a_collective_has_its_share_of_the_link() -> None:
     assert [row.link_share for row in ranks.collectives] == [0.25, None]
 
 
-@pytest.mark.parametrize("machine", [None, Machine("cpu", "a")])
-def test_without_a_measured_link_there_is_none(machine: Machine | None) -> None:
+DISTURBED = replace(MACHINE, link=Link("gloo", 2, Estimate(4e9, 3e9, 4e9, 12, "B/s"), other_cpus=1.0))
+
+
+@pytest.mark.parametrize("machine", [None, Machine("cpu", "a"), DISTURBED])
+def test_without_a_link_measured_in_quiet_there_is_none(machine: Machine | None) -> None:
     assert beside_link(RANKS, machine) == RANKS
 
 

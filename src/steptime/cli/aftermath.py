@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import socket
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
 from steptime.capture.outcome import Outcome
 from steptime.cli.border import say
 from steptime.errors import NothingMeasuredError, SteptimeError
-from steptime.hardware.ceilings import FILE_NAME, ceilings, remembered, store
+from steptime.hardware.ceilings import FILE_NAME, ceilings, remembered
 from steptime.hardware.link import link_of
 from steptime.hardware.machine import Link, Machine
+from steptime.hardware.measurement import store
 from steptime.recording.load import facts_of, walk
 from steptime.recording.recording import Process
 
@@ -44,32 +46,36 @@ def measure_ceilings(folder: Path, *, quiet: bool) -> None:
     trainer = next(walk(folder), None)
     if trainer is None:
         return
+    tell = _nothing if quiet else say
     try:
-        machine = _machine(trainer, quiet=quiet)
-        store(replace(machine, link=_link(trainer, folder)), folder / FILE_NAME)
+        machine = _machine(trainer, tell)
+        store(replace(machine, link=_link(trainer, folder, tell)), folder / FILE_NAME)
     except SteptimeError as error:
         say(str(error))
     except OSError as error:
         say(f"The ceilings of this machine could not be written to {folder} ({error.strerror}).")
 
 
-def _link(trainer: Process, folder: Path) -> Link | None:
+def _nothing(sentence: str) -> None:
+    return
+
+
+def _link(trainer: Process, folder: Path, tell: Callable[[str], None]) -> Link | None:
     """Between so many processes as ranks of the job ran on the trainer's host, where that is this one."""
     facts, settings = trainer.facts, trainer.settings
     if settings is None or settings.distributed_backend is None or facts.host != socket.gethostname():
         return None
     ranks = len({each.rank for each in facts_of(folder) if each.rank is not None and each.host == facts.host})
     device = facts.device.partition(":")[0]
-    return link_of(facts.executable, device, settings.distributed_backend, ranks, facts.torch)
+    return link_of(facts.executable, device, settings.distributed_backend, ranks, facts.torch, tell)
 
 
-def _machine(trainer: Process, *, quiet: bool) -> Machine:
+def _machine(trainer: Process, tell: Callable[[str], None]) -> Machine:
     facts = trainer.facts
     device = facts.device.partition(":")[0]
     threads = trainer.settings.intra_op_threads if trainer.settings is not None and device == "cpu" else None
     known = remembered(device, facts.torch, threads=threads, name=facts.device_name)
     if known is not None:
         return known
-    if not quiet:
-        say("measuring this machine's ceilings, once (some seconds; --no-ceilings skips it)")
+    tell("measuring this machine's ceilings, once (some seconds; --no-ceilings skips it)")
     return ceilings(facts.executable, device, facts.torch, threads=threads, name=facts.device_name)

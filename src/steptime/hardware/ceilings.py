@@ -5,20 +5,24 @@ One law: a ceiling that could not be measured is a datasheet's or None, and says
 
 from __future__ import annotations
 
-import hashlib
-import os
-import subprocess
-import time
 from pathlib import Path
 
 import msgspec
-import psutil
 
 from steptime.errors import SteptimeError
 from steptime.folders import cache_folder
 from steptime.hardware.datasheet import look_up
 from steptime.hardware.identity import processor_name
 from steptime.hardware.machine import Machine, Rate
+from steptime.hardware.measurement import (
+    MeasurementError,
+    Summary,
+    ceiling,
+    load_as,
+    measured_by,
+    remembered_at,
+    store,
+)
 from steptime.quantities import Estimate
 
 SCRIPT = Path(__file__).with_name("ceilings_script.py")
@@ -29,12 +33,6 @@ MEASURED = "2"
 """Grows with what is measured, so that what an earlier version remembered is measured anew."""
 
 
-class _Summary(msgspec.Struct, frozen=True):
-    best: float
-    median: float
-    blocks: int
-
-
 class _Answer(msgspec.Struct, frozen=True):
     """What the script prints: seconds, and rates per second."""
 
@@ -43,11 +41,11 @@ class _Answer(msgspec.Struct, frozen=True):
     threads: int
     torch: str
     python: str
-    matrix: dict[str, _Summary]
-    copy: _Summary
-    dispatch: _Summary
-    launch: _Summary | None
-    together: _Summary | None
+    matrix: dict[str, Summary]
+    copy: Summary
+    dispatch: Summary
+    launch: Summary | None
+    together: Summary | None
 
 
 def ceilings(executable: str, device: str, torch: str, *, threads: int | None = None, name: str = "") -> Machine:
@@ -83,40 +81,22 @@ def known(name: str) -> Machine | None:
 
 def measure(executable: str, device: str, *, threads: int | None = None) -> Machine:
     """Runs the script with the user's interpreter. Raises SteptimeError (ceilings-failed)."""
-    command = [executable, str(SCRIPT), device, *([str(threads)] if threads else [])]
-    busy = _BusyCpus()
+    words = [device, *([str(threads)] if threads else [])]
     try:
-        run = subprocess.run(command, capture_output=True, timeout=PATIENCE_SECONDS, check=False)
-        answer = msgspec.json.decode(run.stdout.splitlines()[-1] if run.stdout else b"", type=_Answer)
-    except (OSError, subprocess.TimeoutExpired) as error:
+        done = measured_by(SCRIPT, executable, words, _Answer, PATIENCE_SECONDS)
+    except MeasurementError as error:
         raise _failure(executable, str(error)) from None
-    except msgspec.DecodeError:
-        last = run.stderr.decode(errors="backslashreplace").strip().splitlines()[-1:]
-        raise _failure(executable, last[0] if last else f"exit status {run.returncode}") from None
-    return _machine(answer, other_cpus=busy.others())
+    return _machine(done.answer, other_cpus=done.other_cpus)
 
 
 def cache_path(device: str, name: str, torch: str, threads: int | None) -> Path:
     """Where a measurement is remembered: one file for a device, a version of torch and a number of threads."""
-    key = "\n".join((MEASURED, processor_name(), str(os.cpu_count()), device, name, torch, str(threads)))
-    digest = hashlib.sha256(key.encode(errors="backslashreplace")).hexdigest()[:16]
-    return cache_folder() / f"ceilings-{device}-{digest}.json"
+    return remembered_at(f"ceilings-{device}", MEASURED, device, name, torch, str(threads))
 
 
 def load(path: Path) -> Machine | None:
     """A machine from a file, None where there is none, or none that this version can read."""
-    try:
-        return msgspec.json.decode(path.read_bytes(), type=Machine)
-    except (OSError, msgspec.DecodeError, ValueError, RecursionError):
-        return None
-
-
-def store(machine: Machine, path: Path) -> None:
-    """Writes a machine to a file, whole. Raises OSError."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    partial = path.with_name(f"{path.name}.{os.getpid()}.partial")
-    partial.write_bytes(msgspec.json.format(msgspec.json.encode(machine), indent=1) + b"\n")
-    partial.replace(path)
+    return load_as(Machine, path)
 
 
 def remember(machine: Machine, path: Path) -> None:
@@ -130,38 +110,12 @@ def remember(machine: Machine, path: Path) -> None:
         return
 
 
-class _BusyCpus:
-    """CPUs kept busy from now on by programs that are not children of this one."""
-
-    def __init__(self) -> None:
-        self._begin = time.monotonic()
-        self._machine, self._ours = self._seconds()
-
-    def others(self) -> float:
-        """On average since the beginning."""
-        machine, ours = self._seconds()
-        return max(0.0, machine - self._machine - (ours - self._ours)) / max(time.monotonic() - self._begin, 1e-9)
-
-    @staticmethod
-    def _seconds() -> tuple[float, float]:
-        """CPU seconds of the whole machine, and of this process with its children that have ended."""
-        machine = psutil.cpu_times()
-        ours = os.times()
-        idle = machine.idle + getattr(machine, "iowait", 0.0) + getattr(machine, "steal", 0.0)
-        return sum(machine) - idle - _counted_twice(machine), sum(ours[:4])
-
-
-def _counted_twice(machine: object) -> float:
-    """Linux counts guests in user time as well."""
-    return float(getattr(machine, "guest", 0.0) + getattr(machine, "guest_nice", 0.0))
-
-
 def _machine(answer: _Answer, *, other_cpus: float) -> Machine:
     return Machine(
         device=answer.device,
         name=answer.name or processor_name(),
-        matrix=tuple(Rate(name, _ceiling(rates, "FLOP/s")) for name, rates in answer.matrix.items()),
-        copy=_ceiling(answer.copy, "B/s"),
+        matrix=tuple(Rate(name, ceiling(rates, "FLOP/s")) for name, rates in answer.matrix.items()),
+        copy=ceiling(answer.copy, "B/s"),
         dispatch=_floor(answer.dispatch),
         launch=_floor(answer.launch) if answer.launch is not None else None,
         measured=True,
@@ -170,16 +124,11 @@ def _machine(answer: _Answer, *, other_cpus: float) -> Machine:
         torch=answer.torch,
         python=answer.python,
         other_cpus=other_cpus,
-        together=_ceiling(answer.together, "CPUs") if answer.together is not None else None,
+        together=ceiling(answer.together, "CPUs") if answer.together is not None else None,
     )
 
 
-def _ceiling(summary: _Summary, unit: str) -> Estimate:
-    """The best block; down to the median one, which tells how disturbed the measurement was."""
-    return Estimate(summary.best, summary.median, summary.best, summary.blocks, unit)
-
-
-def _floor(summary: _Summary) -> Estimate:
+def _floor(summary: Summary) -> Estimate:
     """The quickest block, in ns; up to the median one."""
     return Estimate(summary.best * 1e9, summary.best * 1e9, summary.median * 1e9, summary.blocks)
 

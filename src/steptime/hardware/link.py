@@ -5,17 +5,23 @@ One law: a link that cannot be measured costs the comparison with it, and nothin
 
 from __future__ import annotations
 
-import hashlib
-import os
-import subprocess
+import contextlib
+import time
+from collections.abc import Callable
 from pathlib import Path
 
 import msgspec
 
-from steptime.folders import cache_folder
-from steptime.hardware.identity import processor_name
 from steptime.hardware.machine import Link
-from steptime.quantities import Estimate
+from steptime.hardware.measurement import (
+    MeasurementError,
+    Summary,
+    ceiling,
+    load_as,
+    measured_by,
+    remembered_at,
+    store,
+)
 
 SCRIPT = Path(__file__).with_name("link_script.py")
 BACKENDS = {"cpu": "gloo", "cuda": "nccl"}
@@ -23,12 +29,8 @@ BACKENDS = {"cpu": "gloo", "cuda": "nccl"}
 MOST_RANKS = 8
 PATIENCE_SECONDS = 60
 """Each process imports torch; the exchange itself takes a second."""
-
-
-class _Rate(msgspec.Struct, frozen=True):
-    best: float
-    median: float
-    blocks: int
+FAILURE_KEPT_SECONDS = 86_400
+"""Until it is tried again where it failed: each try may cost all our patience."""
 
 
 class _Answer(msgspec.Struct, frozen=True):
@@ -36,59 +38,54 @@ class _Answer(msgspec.Struct, frozen=True):
 
     backend: str
     ranks: int
-    rate: _Rate
+    rate: Summary
 
 
-def link_of(executable: str, device: str, backend: str | None, ranks: int, torch: str) -> Link | None:
+class _Outcome(msgspec.Struct, frozen=True):
+    """What is remembered of a try; no link: it failed."""
+
+    link: Link | None
+
+
+def link_of(
+    executable: str, device: str, backend: str | None, ranks: int, torch: str, tell: Callable[[str], None]
+) -> Link | None:
     """The link between `ranks` processes of this machine, from the cache or measured now and remembered; None where it
     cannot be measured: of fewer than two ranks, by a backend that is none of torch's usual ones, or where it fails.
 
-    backend: as torch.distributed names it, like "nccl" or "cpu:gloo,cuda:nccl". torch: its version.
+    backend: as torch.distributed names it, like "nccl" or "cpu:gloo,cuda:nccl". torch: its version. tell: is told, a
+    sentence each, that it takes some seconds and that it failed.
     """
     name, count = BACKENDS.get(device, ""), min(ranks, MOST_RANKS)
     if count < 2 or not name or name not in (backend or ""):
         return None
-    path = _cache_path(name, count, torch)
-    link = _load(path)
-    if link is None:
-        link = _measure(executable, name, count)
-        _remember(link, path)
-    return link
+    path = remembered_at(f"link-{name}", name, str(count), torch)
+    known = _remembered(path)
+    if known is not None:
+        return known.link
+    tell(f"measuring what {count} processes of this machine exchange by {name}, once (--no-ceilings skips it)")
+    outcome = _measured(executable, name, count, tell)
+    if outcome.link is None or not outcome.link.disturbed:
+        with contextlib.suppress(OSError):  # where the cache cannot be written to it is measured again next time
+            store(outcome, path)
+    return outcome.link
 
 
-def _measure(executable: str, backend: str, ranks: int) -> Link | None:
+def _remembered(path: Path) -> _Outcome | None:
+    outcome = load_as(_Outcome, path)
+    if outcome is None or outcome.link is not None:
+        return outcome
     try:
-        run = subprocess.run(
-            [executable, str(SCRIPT), backend, str(ranks)], capture_output=True, timeout=PATIENCE_SECONDS, check=False
-        )
-        answer = msgspec.json.decode(run.stdout.splitlines()[-1] if run.stdout else b"", type=_Answer)
-    except (OSError, subprocess.TimeoutExpired, msgspec.DecodeError):
-        return None
-    rate = answer.rate
-    return Link(answer.backend, answer.ranks, Estimate(rate.best, rate.median, rate.best, rate.blocks, "B/s"))
-
-
-def _cache_path(backend: str, ranks: int, torch: str) -> Path:
-    key = "\n".join((processor_name(), str(os.cpu_count()), backend, str(ranks), torch))
-    digest = hashlib.sha256(key.encode(errors="backslashreplace")).hexdigest()[:16]
-    return cache_folder() / f"link-{backend}-{digest}.json"
-
-
-def _load(path: Path) -> Link | None:
-    try:
-        return msgspec.json.decode(path.read_bytes(), type=Link)
-    except (OSError, msgspec.DecodeError, ValueError, RecursionError):
-        return None
-
-
-def _remember(link: Link | None, path: Path) -> None:
-    """Best effort: where the cache cannot be written to it is measured again next time."""
-    if link is None:
-        return
-    partial = path.with_name(f"{path.name}.{os.getpid()}.partial")
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        partial.write_bytes(msgspec.json.encode(link) + b"\n")
-        partial.replace(path)
+        return outcome if 0 <= time.time() - path.stat().st_mtime < FAILURE_KEPT_SECONDS else None
     except OSError:
-        return
+        return None
+
+
+def _measured(executable: str, backend: str, ranks: int, tell: Callable[[str], None]) -> _Outcome:
+    try:
+        done = measured_by(SCRIPT, executable, [backend, str(ranks)], _Answer, PATIENCE_SECONDS)
+    except MeasurementError as error:
+        tell(f"it could not be measured ({error}): collectives are shown without their share of it")
+        return _Outcome(None)
+    answer = done.answer
+    return _Outcome(Link(answer.backend, answer.ranks, ceiling(answer.rate, "B/s"), done.other_cpus))

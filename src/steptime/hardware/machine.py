@@ -25,11 +25,18 @@ class Rate:
 
 @dataclass(frozen=True, slots=True)
 class Link:
-    """What so many processes of one machine exchange at best. rate: bus bandwidth of a large all-reduce, B/s."""
+    """What so many processes of one machine exchange at best. rate: bus bandwidth of a large all-reduce, B/s.
+    other_cpus: CPUs that other programs kept busy meanwhile, on average."""
 
     backend: str
     ranks: int
     rate: Estimate
+    other_cpus: float = 0.0
+
+    @property
+    def disturbed(self) -> bool:
+        """Whether other programs took so much of the machine that the link does more than what was measured."""
+        return self.other_cpus > DISTURBING_CPUS
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,10 +10,11 @@ from steptime.ranks.comparison import RankComparison
 
 def beside_link(ranks: RankComparison | None, machine: Machine | None) -> RankComparison | None:
     """The same with each collective's share of the measured link; as it is where none was measured, or where the ranks
-    are of several hosts, between which lies another link."""
-    if ranks is None or machine is None or machine.link is None or len({row.host for row in ranks.rows}) != 1:
+    are of several hosts, between which lies another link, or where other programs disturbed the measurement."""
+    link = machine.link if machine is not None else None
+    if ranks is None or link is None or link.disturbed or len({row.host for row in ranks.rows}) != 1:
         return ranks
-    rate = machine.link.rate.value
+    rate = link.rate.value
     return replace(
         ranks,
         collectives=tuple(
