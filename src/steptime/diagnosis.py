@@ -80,7 +80,7 @@ def diagnose_paths(
     """
     first = Path(paths[0])
     if len(paths) == 1 and json.is_report(first):
-        return json.read(first.read_bytes(), paths[0])
+        return json.read_file(first, paths[0])
     if len(paths) == 1 and is_trial(first):
         recording = read_results(first).plan.recording
         return _with_trials(_diagnose_recording(Path(recording), recording, engine, workers), first)

@@ -52,6 +52,15 @@ def difference_of_medians(values: Numbers, base: Numbers, unit: str = "ns") -> E
     return difference_of(median_of(values, unit), median_of(base, unit))
 
 
+def mean_of(values: Numbers, unit: str = "ns") -> Estimate:
+    """The mean of independent values with Student's 95 % interval. Raises ValueError for fewer than two."""
+    if len(values) < 2:
+        raise ValueError("an interval of a mean needs two values")
+    mean = float(np.mean(values))
+    reach = student(len(values) - 1) * float(np.std(values, ddof=1)) / sqrt(len(values))
+    return Estimate(mean, mean - reach, mean + reach, len(values), unit)
+
+
 def mean_of_series(values: Numbers, unit: str = "ns") -> Estimate:
     """The mean of a series in time order with its 95 % interval: Student's, on as many values as the series is worth
     (its length over its autocorrelation time). Means of parts add up to the mean of the whole, which medians do not.

@@ -168,6 +168,18 @@ class Evil:
         b"[" * 100_000,
         b"{}",
         pickle.dumps([1, 2]),
+        pickle.dumps({"entries": [], "pg_config": {(1, 2): 3}}),
+        pickle.dumps({"entries": [], "pg_config": {1, 2}}),
+        pickle.dumps({"entries": [], "pg_config": frozenset({1, 2})}, 4),
+        b"\x80\x04}]K\x01s.",
+        b"\x80\x04]K\x01K\x02s.",
+        b"\x80\x04}(K\x01u.",
+        b"\x80\x04(K\x01K\x02K\x03d.",
+        b"I1\xff\n.",
+        b"G1.",
+        b"s.",
+        b"u.",
+        b"\x80\xff.",
     ],
 )
 def test_what_is_no_dump_is_refused_and_nothing_in_it_runs(
@@ -234,8 +246,39 @@ def nested() -> Any:
     return value
 
 
+def nested_tuples(levels: int) -> Any:
+    """The same of tuples, which Python hashes anew each time."""
+    value: Any = (1, 1)
+    for _ in range(levels):
+        value = (value, value)
+    return value
+
+
+def doubling(opcodes: bytes) -> bytes:
+    """A pickle of sixty levels of such tuples, and these opcodes."""
+    return b"\x80\x02}K\x01" + b"2\x86" * 60 + opcodes
+
+
+def test_an_array_of_bytes_fills_no_memory_before_it_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "rank_0"
+    path.write_bytes(b"\x80\x05\x96" + (1 << 40).to_bytes(8, "little") + b".")
+    with pytest.raises(TraceError, match="an array of bytes"):
+        read_dump(path)
+
+
 @pytest.mark.usefixtures("in_time")
-@pytest.mark.parametrize("value", [nested(), 1 << 5000, -1, 2.5, None, "9" * 5000, "\ud800a\nforged", [], {}, [[]]])
+@pytest.mark.parametrize("opcodes", [b"K\x01s.", b"0\x8f.", b"0(K\x01d."], ids=["a key", "a set", "a value"])
+def test_tuples_that_double_in_each_level_are_never_hashed(opcodes: bytes, tmp_path: Path) -> None:
+    path = tmp_path / "rank_0"
+    path.write_bytes(doubling(opcodes))
+    with pytest.raises(TraceError, match="no dump of torch's flight recorder"):
+        read_dump(path)
+
+
+@pytest.mark.usefixtures("in_time")
+@pytest.mark.parametrize(
+    "value", [nested(), nested_tuples(60), 1 << 5000, -1, 2.5, None, "9" * 5000, "\ud800a\nforged", [], {}, [[]]]
+)
 @pytest.mark.parametrize("field", FIELDS)
 def test_a_foreign_value_anywhere_is_a_dump_or_a_sentence(tmp_path: Path, field: str, value: Any) -> None:
     calls = [entry(0, 1), open_entry(1, 2)]

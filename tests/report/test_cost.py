@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from pathlib import Path
 
 import pytest
@@ -16,14 +17,16 @@ WATCH = 40 * US
 """What each watched step of the built job takes longer."""
 
 
-def cost(folder: Path, *, turns: int, slow_end: int = 0) -> Cost:
-    """Steps of 10 ms, every eleventh one a little longer; `turns` blocks of ten with the watch off. One profile."""
+def cost(folder: Path, *, turns: int, slow_end: int = 0, levels: random.Random | None = None) -> Cost:
+    """Steps of 10 ms, every eleventh one a little longer; `turns` blocks of ten with the watch off. One profile.
+    levels: the machine is slower in some blocks than in others."""
     job = JournalBuilder()
     for block in range(2 * turns + 3 + (10 if slow_end else 0)):
         begin = job.now
+        level = round(levels.gauss(500, 100)) * US if levels is not None else 0
         watched = block < 3 or block % 2 == 0 or block > 2 * turns + 2
         for step in range(10):
-            extra = 100 * US if (10 * block + step) % 11 == 0 else 0
+            extra = level + (100 * US if (10 * block + step) % 11 == 0 else 0)
             extra += slow_end if block > 2 * turns + 2 else 0
             if watched:
                 job.next(2 * MS).forward(3 * MS + extra).backward(4 * MS).step(1 * MS + WATCH)
@@ -41,6 +44,17 @@ def test_the_watch_is_measured_against_steps_without_it(tmp_path: Path) -> None:
     assert found.watch is not None
     assert found.watch.value == pytest.approx(WATCH, rel=0.1)
     assert found.watch.low <= WATCH <= found.watch.high
+
+
+def test_a_machine_whose_pace_changes_from_turn_to_turn_does_not_feign_precision(tmp_path: Path) -> None:
+    levels = random.Random(1)
+    right = 0
+    for number in range(60):
+        found = cost(tmp_path / str(number), turns=6, levels=levels).watch
+        assert found is not None
+        assert found.samples == 6
+        right += found.low <= WATCH <= found.high
+    assert right >= 54
 
 
 def test_steps_far_from_the_turns_do_not_count(tmp_path: Path) -> None:

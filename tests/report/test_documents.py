@@ -10,6 +10,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
+from steptime.diagnosis import diagnose_paths
 from steptime.errors import RecordingError
 from steptime.quantities import SourceLine
 from steptime.report import json, markdown
@@ -96,3 +97,16 @@ def test_markdown_tables_keep_their_columns_whatever_the_names(report: Report) -
         else:
             columns = 0
     assert "<script>" not in text.replace("\\<script\\>", "")
+
+
+def test_a_file_larger_than_any_report_is_not_read_whole(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(json, "LARGEST", 1000)
+    path = tmp_path / "report.json"
+    path.write_bytes(b'{"schema_version": 1, ' + b" " * 2000)
+    with pytest.raises(RecordingError, match="more than 1000 bytes"):
+        diagnose_paths((str(path),))
+
+
+def test_a_report_that_goes_away_meanwhile_is_one_sentence(tmp_path: Path) -> None:
+    with pytest.raises(RecordingError, match=r"report.json cannot be read \(No such file"):
+        json.read_file(tmp_path / "report.json", "report.json")

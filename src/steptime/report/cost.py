@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 
-from steptime.estimates import difference_of_medians
+from steptime.estimates import mean_of
 from steptime.journal import RECORD, Kind
 from steptime.recording.recording import Process
 from steptime.report.report import Cost
@@ -14,22 +14,21 @@ from steptime.timeline.timeline import Steps
 RECORD_COST = 3500.0
 """ns that one record costs the job, patches and clock readings included: 10.1 µs for the three of a small model's step,
 15.1 µs for the four with a loader (benchmarks/results/overhead-epyc-2cpu.md)."""
-LEAST_STEPS = 5
-"""On either side, for a difference that means something."""
+LEAST_TURNS = 2
+"""For a difference with an interval."""
 
 
 def cost_of(process: Process, steps: Steps) -> Cost:
     """The cost of the watch and of the profiler in one process."""
     steady = np.flatnonzero(steps.steady)
     unwatched = ~(steps.watched | steps.warm_up | steps.disturbed | steps.profiled | steps.lined)
-    on, off = steps.duration[_neighbours(steps, unwatched)], steps.duration[unwatched]
-    measured = len(on) >= LEAST_STEPS and len(off) >= LEAST_STEPS
+    turns = _turns(steps, unwatched)
     begins = np.sort(process.intervals.begin)
     inside = np.searchsorted(begins, steps.end[steady]) - np.searchsorted(begins, steps.begin[steady])
     records = float(inside.mean()) if len(steady) else None
     pauses = process.intervals.kind == int(Kind.PAUSE)
     return Cost(
-        watch=difference_of_medians(on, off) if measured else None,
+        watch=mean_of(turns) if len(turns) >= LEAST_TURNS else None,
         computed=records * RECORD_COST if records is not None else None,
         profiled_steps=int(steps.profiled.sum()),
         profile_ns=sum(trace.end - trace.begin for trace in process.traces),
@@ -38,13 +37,17 @@ def cost_of(process: Process, steps: Steps) -> Cost:
     )
 
 
-def _neighbours(steps: Steps, unwatched: npt.NDArray[np.bool_]) -> npt.NDArray[np.bool_]:
-    """The steady steps taken in turns with the unwatched ones: a machine that drifts must not pass for our cost."""
-    if not unwatched.any():
-        return unwatched
+def _turns(steps: Steps, unwatched: npt.NDArray[np.bool_]) -> npt.NDArray[np.float64]:
+    """Of each turn, how much longer the watched steps behind it took than its own, in the median. Steps of one turn are
+    alike, so that a turn, and not a step, is what the interval counts; and a machine that drifts over the run must not
+    pass for our cost."""
     off = np.flatnonzero(unwatched)
-    blocks = np.split(off, np.flatnonzero(np.diff(off) > 1) + 1)
-    turn = max(map(len, blocks))
-    near = np.zeros(len(unwatched), np.bool_)
-    near[max(0, off[0] - turn) : off[-1] + turn + 1] = True
-    return near & steps.steady
+    blocks = [block for block in np.split(off, np.flatnonzero(np.diff(off) > 1) + 1) if len(block)]
+    differences = []
+    ends = [*(block[0] for block in blocks[1:]), len(unwatched)]
+    for block, following in zip(blocks, ends, strict=False):
+        behind = np.arange(block[-1] + 1, min(following, block[-1] + 1 + len(block)))
+        on = behind[steps.steady[behind]]
+        if len(on):
+            differences.append(float(np.median(steps.duration[on]) - np.median(steps.duration[block])))
+    return np.array(differences)

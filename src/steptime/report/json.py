@@ -11,6 +11,9 @@ import msgspec
 from steptime.errors import RecordingError
 from steptime.report.report import SCHEMA_VERSION, Report
 
+LARGEST = 256 << 20
+"""Bytes of a report; that of a large job has a few million."""
+
 
 def render(report: Report) -> str:
     """One indented JSON document and a line feed, without what is in the traces. Halves of surrogate pairs, which no
@@ -31,6 +34,19 @@ def read(text: bytes, path: str) -> Report:
         return msgspec.json.decode(text, type=Report)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise RecordingError("report-unreadable", f"{path} is no report of steptime: {error}.") from error
+
+
+def read_file(path: Path, name: str) -> Report:
+    """The report in a file, which the user calls `name`. Raises RecordingError like `read`, and where it is larger than
+    any report, or cannot be read."""
+    try:
+        with path.open("rb") as file:
+            text = file.read(LARGEST + 1)
+    except OSError as error:
+        raise RecordingError("report-unreadable", f"{name} cannot be read ({error.strerror}).") from None
+    if len(text) > LARGEST:
+        raise RecordingError("report-unreadable", f"{name} is no report of steptime: it has more than {LARGEST} bytes.")
+    return read(text, name)
 
 
 def is_report(path: Path) -> bool:
