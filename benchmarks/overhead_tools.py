@@ -17,12 +17,19 @@ from dataclasses import dataclass
 from pathlib import Path
 
 HERE = Path(__file__).parent
-JOB, PROFILED = HERE / "overhead_tools_job.py", HERE / "clinic/rivals/scripts/profiled.py"
+JOB = HERE / "overhead_tools_job.py"
+PROFILED = """
+import runpy, sys
+from torch.profiler import ProfilerActivity, profile
+with profile(activities=[ProfilerActivity.CPU]):
+    sys.argv.pop(0)
+    runpy.run_path(sys.argv[0], run_name="__main__")
+"""
 STEPTIME = (sys.executable, "-c", "from steptime.cli.main import entry; entry()", "run", "--quiet", "--no-ceilings")
 SECONDS = 3
 """Of a run, without its start."""
-FEWEST, MOST_PROFILED = 30, 150
-"""Steps of a run; and of one that is profiled from its begin to its end, whose rows take minutes to add up else."""
+FEWEST, MOST_PROFILED = 30, 1000
+"""Steps of a run; and of one that is profiled from its begin to its end, whose events fill the memory else."""
 
 
 @dataclass(frozen=True)
@@ -41,7 +48,7 @@ def tools(traceml: str | None) -> dict[str, Tool]:
     here = sys.executable
     found = {
         "steptime": Tool(here, (*STEPTIME, "--recording", "{folder}/r", "--", here, str(JOB))),
-        "torch.profiler around all": Tool(here, (here, str(PROFILED), str(JOB)), most_steps=MOST_PROFILED),
+        "torch.profiler around all": Tool(here, (here, "-c", PROFILED, str(JOB)), most_steps=MOST_PROFILED),
     }
     if traceml is not None:
         command = (str(Path(traceml).parent / "traceml"), "run", "--mode", "summary", "--logs-dir", "{folder}",

@@ -1,7 +1,7 @@
 """Planted jobs through `steptime run` and `steptime try`: is the right remedy adopted, a harmful one never, and how far
 are predicted speed-ups from measured ones?
 
-    python benchmarks/remedies/run.py FOLDER [--only NAME,…] [--budget 2m]
+    python benchmarks/remedies/run.py FOLDER [--only NAME,…] [--budget 2m] [--most 2]
     python benchmarks/remedies/run.py FOLDER --report benchmarks/results/remedies-<machine>
 
 Recordings, trials and a line of results for each job go into FOLDER; jobs that are in it already are not run again.
@@ -41,12 +41,12 @@ def steptime(*words: str) -> str:
     return done.stdout
 
 
-def measure(job: Planted, folder: Path, budget: str) -> dict[str, Any]:
+def measure(job: Planted, folder: Path, budget: str, most: int) -> dict[str, Any]:
     """One job: recorded, tried, judged."""
     began = time.monotonic()
     recording = record(job, folder)
     recorded = time.monotonic()
-    told = steptime("try", "--quiet", "--json", "--max-trials", "2", "--budget", budget, str(recording))
+    told = steptime("try", "--quiet", "--json", "--max-trials", str(most), "--budget", budget, str(recording))
     result = {
         "job": job.name,
         "right": job.right,
@@ -247,6 +247,7 @@ def main() -> None:
     parser.add_argument("folder", type=Path)
     parser.add_argument("--only", default="")
     parser.add_argument("--budget", default="2m")
+    parser.add_argument("--most", type=int, default=2, help="remedies tried of a job")
     parser.add_argument("--record", action="store_true", help="recordings and proposals only")
     parser.add_argument("--report", type=Path)
     arguments = parser.parse_args()
@@ -270,7 +271,7 @@ def main() -> None:
     for job in PLANTED:
         if job.name in wanted and job.name not in known:
             try:
-                result = measure(job, arguments.folder, arguments.budget)
+                result = measure(job, arguments.folder, arguments.budget, arguments.most)
             except RuntimeError as error:
                 print(f"{job.name}: {error}", file=sys.stderr, flush=True)
                 continue
