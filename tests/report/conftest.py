@@ -90,6 +90,16 @@ class Sheet:
     said: list[str] = field(default_factory=list)
     requests: list[str] = field(default_factory=list)
 
+    def words(self, locator: Any) -> str:
+        """What stands there, once it has been scrolled to: Chromium has no words for what is three screens away, as
+        the page leaves its parts there undrawn."""
+        locator.scroll_into_view_if_needed()
+        words: str = locator.inner_text()
+        return words
+
+    def all_words(self, locator: Any) -> list[str]:
+        return [self.words(each) for each in locator.all()]
+
 
 @pytest.fixture(scope="module")
 def browser() -> Iterator[Any]:

@@ -56,9 +56,9 @@ def test_the_first_screen_says_what_the_json_says(kind: str, open_page: Any) -> 
     step = process.case.step.duration.value
     sheet = open_page(report)
     assert sheet.page.locator("h1").inner_text() == process.verdict.sentence
-    assert format_duration(step) in sheet.page.locator("#waterfall .measured").inner_text()
+    assert format_duration(step) in sheet.words(sheet.page.locator("#waterfall .measured"))
     told = [
-        row.split("\n") for row in sheet.page.locator("#waterfall .row:not(.measured):not(.axis)").all_inner_texts()
+        row.split("\n") for row in sheet.all_words(sheet.page.locator("#waterfall .row:not(.measured):not(.axis)"))
     ]
     for use in process.case.accounts:
         if use.duration.value >= LEAST_SHARE * step:
@@ -70,7 +70,7 @@ def test_the_first_screen_says_what_the_json_says(kind: str, open_page: Any) -> 
         words = findings.nth(place).text_content()
         assert finding.code in words
         assert finding.at_stake is None or format_duration(finding.at_stake.value) in words
-    assert sheet.page.locator(".next code").first.inner_text() == report.next_command
+    assert sheet.words(sheet.page.locator(".next code").first) == report.next_command
 
 
 @every_kind
@@ -132,7 +132,7 @@ def test_a_step_tells_its_duration(kind: str, open_page: Any) -> None:
     sheet.page.locator("#series").focus()
     sheet.page.keyboard.press("End")
     last = len(process.step_ns) - 1
-    words = re.match(r"Step (\d+): ([\d.]+) (\w+)", sheet.page.locator("#chosen").inner_text())
+    words = re.match(r"Step (\d+): ([\d.]+) (\w+)", sheet.words(sheet.page.locator("#chosen")))
     assert words is not None
     told = float(words[2]) * {"ns": 1, "µs": 1e3, "ms": 1e6, "s": 1e9}[words[3]]
     assert int(words[1]) == last
@@ -197,6 +197,6 @@ def test_a_comparison_says_what_its_json_says(open_text: Any) -> None:
     before, after = comparison.step.before, comparison.step.after
     assert before is not None
     assert after is not None
-    assert format_duration(before.value) in sheet.page.locator("#changes .row").first.inner_text()
-    assert format_duration(after.value) in sheet.page.locator("#changes .floor").inner_text()
+    assert format_duration(before.value) in sheet.words(sheet.page.locator("#changes .row").first)
+    assert format_duration(after.value) in sheet.words(sheet.page.locator("#changes .floor"))
     assert rows(sheet, "differences") == 1 + len(comparison.parts) + (comparison.memory is not None)

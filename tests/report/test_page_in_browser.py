@@ -25,7 +25,7 @@ def test_the_numbers_on_the_screen_are_the_reports(report: Report, open_page: An
     assert sheet.page.locator("h1").inner_text() == report.processes[0].verdict.sentence
     for use in case.accounts:
         row = sheet.page.locator("#waterfall .row", has=sheet.page.get_by_text(use.name, exact=True))
-        assert format_duration(use.duration.value) in row.inner_text()
+        assert format_duration(use.duration.value) in sheet.words(row)
     whole = sheet.page.locator("#waterfall .whole").first.bounding_box()["width"]
     wait = sheet.page.locator("#waterfall .tone-input.recoverable").bounding_box()["width"]
     assert wait / whole == pytest.approx(68.0 / 96.2, rel=0.01)
@@ -82,6 +82,7 @@ def test_a_point_tells_its_shapes_and_its_advice(report: Report, open_page: Any)
 
 def test_points_and_ceilings_are_drawn_where_they_belong(report: Report, open_page: Any) -> None:
     sheet = open_page(of_kernels(report))
+    sheet.page.locator("#roof").scroll_into_view_if_needed()
     roof = sheet.page.locator("#roof .ceiling").first.evaluate(MIDDLE)
     matrix, pointwise = (sheet.page.locator("#roof .point").nth(index).evaluate(MIDDLE) for index in (0, 1))
     assert roof[1] < matrix[1] < pointwise[1], "5 TFLOP/s lie under the roof of 10, and 0.04 far below"
@@ -97,14 +98,14 @@ def test_tables_sort_filter_and_copy(report: Report, open_page: Any) -> None:
     report = replace(report, processes=(replace(process, case=replace(process.case, operators=operators)),))
     sheet = open_page(report, permissions=["clipboard-read", "clipboard-write"])
     column = sheet.page.locator("#operators tbody tr td:first-child")
-    assert column.first.inner_text() == "aten::op29", "the longest first"
+    assert sheet.words(column.first) == "aten::op29", "the longest first"
     head = sheet.page.locator("#operators th", has_text="a step")
     head.get_by_role("button").click()
     head.get_by_role("button").click()
     assert head.get_attribute("aria-sort") == "ascending"
-    assert column.first.inner_text() == '=HYPERLINK("x")'
+    assert sheet.words(column.first) == '=HYPERLINK("x")'
     sheet.page.get_by_label("Filter Operators").fill("op1")
-    assert sorted(column.filter(visible=True).all_inner_texts()) == sorted(name for name in names if "op1" in name)
+    assert sorted(sheet.all_words(column.filter(visible=True))) == sorted(name for name in names if "op1" in name)
     sheet.page.get_by_label("Filter Operators").fill("hyperlink")
     sheet.page.get_by_role("region", name="Operators, table").locator("..").get_by_text("Copy as CSV").click()
     sheet.page.get_by_text("Copied", exact=True).wait_for()

@@ -65,13 +65,13 @@ def test_the_screen_says_what_the_json_says(written: Path, told: Report, open_te
         if use.duration.value < 0.001 * process.case.step.duration.value:
             continue  # the smallest share a row
         row = sheet.page.locator("#waterfall .row", has=sheet.page.get_by_text(use.name, exact=True))
-        assert format_duration(use.duration.value) in row.inner_text()
+        assert format_duration(use.duration.value) in sheet.words(row)
     assert process.series is not None
     assert len(process.series.kinds) == len(process.step_ns) == process.case.step.total
     sheet.page.locator("#series").focus()
     sheet.page.keyboard.press("End")
     last = len(process.step_ns) - 1
-    assert sheet.page.locator("#chosen").inner_text().startswith(f"Step {last}: ")
+    assert sheet.words(sheet.page.locator("#chosen")).startswith(f"Step {last}: ")
 
 
 def test_the_page_carries_the_traces_and_memory_by_owner(written: Path, told: Report, open_text: Any) -> None:

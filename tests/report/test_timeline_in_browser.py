@@ -221,7 +221,7 @@ def test_a_step_tells_its_accounts_and_what_lay_in_it(report: Report, open_page:
         sheet.page.keyboard.press("ArrowRight")
     assert sheet.page.locator("#chosen").inner_text().startswith("Step 7: 180 ms, outlier")
     rows = sheet.page.locator("#chosen-accounts tbody tr")
-    assert rows.all_inner_texts()[1].split("\t")[2:] == ["135 ms", "+67 ms"]
+    assert sheet.all_words(rows)[1].split("\t")[2:] == ["135 ms", "+67 ms"]
     sheet.page.keyboard.press("ArrowRight")
     sheet.page.keyboard.press("ArrowRight")
     assert sheet.page.locator("#chosen-notes").inner_text().startswith("evaluation of 2 s in it")
@@ -244,11 +244,11 @@ def test_trials_stand_where_their_speed_is(report: Report, open_page: Any) -> No
     sheet = open_page(with_trials(report))
     rows = sheet.page.locator("#trials .forest .row:not(.head):not(.axis)")
     assert rows.count() == 3
+    words = sheet.all_words(rows)
     middle = "(element) => { const box = element.getBoundingClientRect(); return box.x + box.width / 2; }"
     points = [sheet.page.locator("#trials .estimate rect").nth(at).evaluate(middle) for at in (0, 1)]
     one = sheet.page.locator("#trials .one").first.evaluate(middle)
     assert one < points[1] < points[0], "1 < 1.3 < 2"
-    words = rows.all_inner_texts()
     assert "2.00× (1.80–2.20)" in words[0]
     assert "✓ kept" in words[0]
     assert "✗ broken" in words[1]
@@ -281,7 +281,7 @@ def test_a_real_step_opens_with_what_its_trace_holds(shared_data: Path, open_pag
     sheet = open_page(report)
     timeline(sheet)
     assert report.processes[0].excerpt is not None
-    assert f"{report.processes[0].excerpt.events} events" in sheet.page.locator("#timeline .note").first.inner_text()
+    assert f"{report.processes[0].excerpt.events} events" in sheet.words(sheet.page.locator("#timeline .note").first)
     sheet.page.get_by_label("Search the timeline").fill("scudnn")
     found = sheet.page.locator("#lanes-found").inner_text()
     assert int(found.split()[0]) > 10

@@ -84,7 +84,7 @@ def test_a_page_saves_the_trace_as_it_was(tmp_path: Path, open_page: Any, name: 
     assert download.value.suggested_filename == "trace.json.gz"
     saved = gzip.decompress(Path(download.value.path()).read_bytes())
     assert plain_json.loads(saved)["traceEvents"] == events()
-    assert sheet.page.locator("[data-status]").inner_text() == "Saved as trace.json.gz."
+    assert sheet.words(sheet.page.locator("[data-status]")) == "Saved as trace.json.gz."
 
 
 def test_traces_of_any_length_come_back_to_the_byte(report: Report, open_page: Any) -> None:
