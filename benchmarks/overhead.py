@@ -20,7 +20,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -42,7 +42,8 @@ STEPS_MS = (0.4, 2.0, 10.0, 100.0)
 QUICK_STEPS_MS = STEPS_MS[:2]
 LONGEST, STEPS_OF_PAIR = 90, 56
 """Seconds for one size of steps, and how many steps two pairs of blocks have at least."""
-RUN_STEPS = "600"
+RUNS = (("0", "--no-ceilings"), ("600", "--no-ceilings", "--no-profile"), ("600", "--no-ceilings"))
+"""(steps of the job, options of ours)."""
 LAUNCHER = "from steptime.cli.main import entry; entry()"
 
 
@@ -191,7 +192,7 @@ def show(results: dict[str, Any]) -> str:
         lines += ["\n| job | options | bare, s | added wall, s | added CPU, s |", "|---|---|---|---|---|"]
         lines += [run_row(row) for row in results["run"]]
     if "recording" in results:
-        lines.append(recording_text(results["recording"]))
+        lines += map(recording_text, results["recording"])
     if "tools" in results:
         lines += tools_table(results["tools"])
     return "\n".join(lines) + "\n"
@@ -249,37 +250,33 @@ def tool_cell(added: Sequence[float] | None, step_us: float) -> str:
 
 
 def main() -> None:
-    """Measures what was asked for; writes both files after every part."""
+    """Measures what was asked for; writes both files after every row."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--quick", action="store_true")
     parser.add_argument("--only", default="steps,run,recording,tools")
     parser.add_argument("--traceml", metavar="PYTHON", help="one that has traceml-ai, to measure it beside ours")
     parser.add_argument("--name", default=platform.machine() + f"-{os.cpu_count()}cpu")
     wanted = parser.parse_args()
-    pairs, runs, rounds, sizes = (40, 3, 2, QUICK_STEPS_MS) if wanted.quick else (200, 12, 5, STEPS_MS)
+    pairs, runs, rounds, sizes = (40, 3, 2, QUICK_STEPS_MS) if wanted.quick else (200, 12, 3, STEPS_MS)
     target = HERE / "results" / f"overhead-{wanted.name}"
     kept = target.with_suffix(".json")
     results: dict[str, Any] = json.loads(kept.read_text()) if kept.exists() else {"measured": {}}
-    job = [sys.executable, str(RUN_JOB)]
-    parts: dict[str, Callable[[], Any]] = {
-        "run": lambda: [
-            per_run(runs, [*job, "0"], ["--no-ceilings"]),
-            per_run(runs, [*job, RUN_STEPS], ["--no-ceilings", "--no-profile"]),
-            per_run(runs, [*job, RUN_STEPS], ["--no-ceilings"]),
-        ],
-        "recording": lambda: of_recording(3000),
-        "steps": lambda: [
+    parts: dict[str, Iterable[Any]] = {
+        "run": (per_run(runs, [sys.executable, str(RUN_JOB), steps], options) for steps, *options in RUNS),
+        "recording": (of_recording(3000) for _ in range(1)),
+        "steps": (
             per_step(size, min(pairs, max(8, int(LONGEST * 1e3 / (STEPS_OF_PAIR * size)))), loader=loader)
             for size in sizes
             for loader in (False, True)
-        ],
-        "tools": lambda: [per_tool(environment(), size, rounds, wanted.traceml) for size in sizes],
+        ),
+        "tools": (per_tool(environment(), size, rounds, wanted.traceml) for size in sizes),
     }
     for part in wanted.only.split(","):
-        results["measured"][part] = machine()
-        results[part] = parts[part]()
-        kept.write_text(json.dumps(results, indent=1) + "\n")
-        target.with_suffix(".md").write_text(show(results))
+        results |= {"measured": results["measured"] | {part: machine()}, part: []}
+        for row in parts[part]:
+            results[part].append(row)
+            kept.write_text(json.dumps(results, indent=1) + "\n")
+            target.with_suffix(".md").write_text(show(results))
     print(show(results))
 
 

@@ -74,7 +74,7 @@ CASES = (
     Case("checkpointing_left_on", "recomputation", ("recompute",), "no loader", most=8),
     Case("casts", "casts", ("copies-and-casts",), "no loader"),
     Case("too_many_threads", "oversubscription", ("thread-oversubscription",), "no loader", line=False, most=16),
-    Case("denormals", "denormals", (), "no loader"),
+    Case("denormals", "denormals", ("slow-arithmetic",), "no loader"),
     Case("leaking_history", "leak", ("memory-leak",), "no loader", most=1),
     Case("recompiling_shapes", "recompilation", ("recompilation",), "compiled", line=False, most=24),
     Case("recompiling_constants", "recompilation", ("recompilation",), "compiled", line=False, most=24),

@@ -470,6 +470,22 @@ PLANTED: dict[str, dict[str, Case]] = {
         "clean": replace(BASE, operators=(operator("copy_", 4, 0.5 * MS, "memory", bytes=6e6),)),
         "clean-in-the-optimizer": replace(BASE, operators=(operator("copy_", 24, 5 * MS, "memory", "optimizer"),)),
     },
+    "slow-arithmetic": {
+        "fires": replace(BASE, operators=(operator("sqrt", 4, 6 * MS, "memory", bytes=2e6),)),
+        "fires-in-the-optimizer": replace(
+            BASE, operators=(operator("_foreach_sqrt_", 1, 6 * MS, "memory", "optimizer", bytes=4e6),)
+        ),
+        "fires-denormals-flushed": replace(
+            BASE,
+            operators=(operator("add", 4, 6 * MS, "memory", bytes=2e6),),
+            settings=replace(_LEFT_ON, denormals_flushed=True),
+        ),
+        "clean": replace(BASE, operators=(operator("sqrt", 4, 6 * MS, "memory", bytes=20e6),)),
+        "clean-small-calls": replace(BASE, operators=(operator("sqrt", 400, 6 * MS, "latency", bytes=2e6),)),
+        "clean-new-memory": replace(BASE, operators=(operator("mul", 1, 20 * MS, "memory", bytes=20e6),)),
+        "clean-no-arithmetic": replace(BASE, operators=(operator("index_select", 4, 6 * MS, "memory", bytes=2e6),)),
+        "clean-in-the-batch": replace(BASE, operators=(operator("sqrt", 4, 6 * MS, "memory", "rest", bytes=2e6),)),
+    },
     "optimizer-share": {
         "fires": replace(BASE, optimizers=(optimizer(8 * MS, elements=1_000_000, fused=True),)),
         "clean": BASE,

@@ -89,6 +89,7 @@ ANSWERS = {
     "zeroed-gradients": "RM203",
     "recompute": "RM305",
     "recompilation": "RM309",
+    "slow-arithmetic": "RM405",
     "thread-oversubscription": "RM401",
     "too-few-threads": "RM401",
     "detect-anomaly": "RM501",
@@ -328,6 +329,14 @@ def test_switches_that_are_off_are_left_alone() -> None:
     assert isinstance(only("RM502", on).edit, SwitchEdit)
     assert change(only("RM503", on)) == Change("profiler-off")
     assert [options(code, HEALTHY) for code in ("RM501", "RM502", "RM503")] == [(), (), ()]
+
+
+def test_denormals_are_flushed_where_they_are_not_yet() -> None:
+    slow = PLANTED["slow-arithmetic"]["fires"]
+    unset = replace(slow, settings=replace(SETTINGS, denormals_flushed=False))
+    assert only("RM405", unset).edit == StatementEdit("torch.set_flush_denormal(True)", "torch")
+    flushed = replace(slow, settings=replace(SETTINGS, denormals_flushed=True))
+    assert [options("RM405", each) for each in (flushed, replace(slow, settings=None))] == [(), ()]
 
 
 def test_objects_are_frozen_before_the_loop_that_is_known() -> None:

@@ -58,6 +58,7 @@ EFFECTS = {
     "cudnn.benchmark": Effect(MODEL),
     "cudnn.deterministic": Effect(MODEL),
     "float32 matmul precision": Effect(MODEL),
+    "denormals flushed": Effect(MODEL),
     "autocast": Effect(MODEL | {"copy"}),
     "number formats of the kernels": Effect(MODEL | {"copy"}),
     "compiled functions": Effect(MODEL | {"host"}),

@@ -105,6 +105,7 @@ def _settings(process: Process, layout: Layout, usual: Int64, trainers: int) -> 
         trainers_on_host=trainers,
         cudnn_benchmark=settings.cudnn_benchmark,
         matmul_precision=settings.float32_matmul_precision,
+        denormals_flushed=settings.denormals_flushed,
         distributed_backend=settings.distributed_backend,
         packages=settings.packages,
         allocator=settings.allocator,

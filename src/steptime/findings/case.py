@@ -220,6 +220,7 @@ class SettingsUse:
     trainers_on_host: int = 1
     cudnn_benchmark: bool | None = None
     matmul_precision: str = "highest"
+    denormals_flushed: bool | None = None
     distributed_backend: str | None = None
     packages: tuple[str, ...] = ()
     allocator: str = ""

@@ -45,6 +45,7 @@ def _switches(settings: SettingsFacts | None) -> list[tuple[str, str]]:
         "cudnn.benchmark": settings.cudnn_benchmark,
         "cudnn.deterministic": settings.cudnn_deterministic,
         "float32 matmul precision": settings.float32_matmul_precision,
+        "denormals flushed": settings.denormals_flushed or None,
         "autocast": settings.autocast or "off",
         "distributed backend": settings.distributed_backend,
     }

@@ -163,6 +163,37 @@ def test_a_job_that_sets_its_threads_itself_gets_the_number_of_the_change(tmp_pa
     assert arm.change("threads").exercised
 
 
+FAINT = """
+import json
+
+import torch
+
+FLUSHED
+faint = torch.full((4096, 16), 1e-39)
+model = torch.nn.Linear(4, 1)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+for step in range(20):
+    model(torch.ones(2, 4)).square().mean().backward()
+    optimizer.step()
+    print("SEEN " + json.dumps({"left": int((faint * 0.5).count_nonzero())}), flush=True)
+"""
+"""Large enough to be computed by several threads."""
+
+
+def test_denormals_are_zero_in_every_thread(tmp_path: Path) -> None:
+    plain = run(tmp_path, job(tmp_path, FAINT.replace("FLUSHED", "")))
+    assert plain.seen[-1]["left"] == 4096 * 16, "else nothing is shown here"
+    arm = run(tmp_path, job(tmp_path, FAINT.replace("FLUSHED", "")), change("flush-denormal"))
+    assert arm.seen[-1]["left"] == 0
+    assert arm.change("flush-denormal").exercised
+
+
+def test_denormals_that_the_job_flushes_or_keeps_itself_are_its_own_matter(tmp_path: Path) -> None:
+    keeps = FAINT.replace("FLUSHED", "torch.set_flush_denormal(False)")
+    told = run(tmp_path, job(tmp_path, keeps), change("flush-denormal")).change("flush-denormal")
+    assert (told.applied, told.exercised, told.detail) == (True, False, "the job has switched it off")
+
+
 def test_what_finds_nothing_to_act_on_says_so(tmp_path: Path) -> None:
     arm = run(
         tmp_path,

@@ -47,6 +47,7 @@ from steptime.findings.catalogue.recompilation import recompilation
 from steptime.findings.catalogue.recompute import recompute
 from steptime.findings.catalogue.rollout_share import rollout_share
 from steptime.findings.catalogue.single_tensor_optimizer import single_tensor_optimizer
+from steptime.findings.catalogue.slow_arithmetic import slow_arithmetic
 from steptime.findings.catalogue.slow_checkpoint import slow_checkpoint
 from steptime.findings.catalogue.slow_collate import slow_collate
 from steptime.findings.catalogue.slow_evaluation import slow_evaluation
@@ -94,6 +95,7 @@ CATALOGUE: tuple[Rule, ...] = (
     unflashed_attention,
     exposed_copies,
     dominant_operator,
+    slow_arithmetic,
     optimizer_share,
     dense_embedding_gradient,
     single_tensor_optimizer,

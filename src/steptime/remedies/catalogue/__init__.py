@@ -21,6 +21,7 @@ from steptime.remedies.catalogue.fewer_exchanges import fewer_exchanges
 from steptime.remedies.catalogue.fewer_updates import fewer_updates
 from steptime.remedies.catalogue.fitting_threads import threads_for_cpus
 from steptime.remedies.catalogue.fitting_workers import fitting_workers
+from steptime.remedies.catalogue.flushed_denormals import flushed_denormals
 from steptime.remedies.catalogue.frozen_objects import frozen_objects
 from steptime.remedies.catalogue.fused_optimizer import fused_optimizer
 from steptime.remedies.catalogue.half_autocast import half_autocast
@@ -60,6 +61,7 @@ CATALOGUE: tuple[Remedy, ...] = (
     kept_memory,
     expandable_segments,
     cudnn_benchmark,
+    flushed_denormals,
     no_anomaly_detection,
     not_deterministic,
     no_profiler,

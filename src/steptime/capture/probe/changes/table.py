@@ -13,6 +13,7 @@ from steptime.capture.probe.changes.channels_last import ChannelsLast
 from steptime.capture.probe.changes.checkpointing import Checkpointing
 from steptime.capture.probe.changes.compiling import Compile
 from steptime.capture.probe.changes.debug_switches import AnomalyOff, DeterministicOff
+from steptime.capture.probe.changes.denormals import FlushDenormal
 from steptime.capture.probe.changes.distributed import DistributedSettings
 from steptime.capture.probe.changes.dynamic_shapes import DynamicShapes
 from steptime.capture.probe.changes.exchanges import FewerExchanges
@@ -39,6 +40,7 @@ APPLIERS: dict[str, type[Applier]] = {
     "deterministic-off": DeterministicOff,
     "dynamic-shapes": DynamicShapes,
     "environment": EnvironmentVariables,
+    "flush-denormal": FlushDenormal,
     "gc-freeze": GarbageFreeze,
     "loader": LoaderSettings,
     "matmul-precision": MatmulPrecision,
