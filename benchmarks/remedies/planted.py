@@ -43,6 +43,7 @@ PLANTED = (
     Planted("slow_items", ("RM101",)),
     Planted("slow_collate", ("RM101",)),
     Planted("zeroed_gradients", ("RM203",)),
+    Planted("faint_features", ("RM405",)),
     Planted("changing_lengths", (), harmful=("RM303",)),
     Planted("small_operators", ("RM303",)),
     Planted("large_tensors", ("RM402", "RM303")),

@@ -475,6 +475,10 @@ PLANTED: dict[str, dict[str, Case]] = {
         "fires-in-the-optimizer": replace(
             BASE, operators=(operator("_foreach_sqrt_", 1, 6 * MS, "memory", "optimizer", bytes=4e6),)
         ),
+        "fires-with-a-line-of-the-loop": replace(
+            _lines(line("spread = (faint * faint).sqrt().mean()", 6 * MS, 0.1 * MS)),
+            operators=(operator("sqrt", 4, 6 * MS, "memory", "rest", bytes=2e6),),
+        ),
         "fires-denormals-flushed": replace(
             BASE,
             operators=(operator("add", 4, 6 * MS, "memory", bytes=2e6),),
@@ -484,7 +488,8 @@ PLANTED: dict[str, dict[str, Case]] = {
         "clean-small-calls": replace(BASE, operators=(operator("sqrt", 400, 6 * MS, "latency", bytes=2e6),)),
         "clean-new-memory": replace(BASE, operators=(operator("mul", 1, 20 * MS, "memory", bytes=20e6),)),
         "clean-no-arithmetic": replace(BASE, operators=(operator("index_select", 4, 6 * MS, "memory", bytes=2e6),)),
-        "clean-in-the-batch": replace(BASE, operators=(operator("sqrt", 4, 6 * MS, "memory", "rest", bytes=2e6),)),
+        "fires-in-the-loss": replace(BASE, operators=(operator("sqrt", 4, 6 * MS, "memory", "rest", bytes=2e6),)),
+        "clean-in-the-input": replace(BASE, operators=(operator("sqrt", 4, 6 * MS, "memory", "input", bytes=2e6),)),
     },
     "optimizer-share": {
         "fires": replace(BASE, optimizers=(optimizer(8 * MS, elements=1_000_000, fused=True),)),

@@ -5,7 +5,8 @@ from stopwatch import amount, lap, steps
 from torch import nn
 
 torch.manual_seed(0)
-torch.set_flush_denormal(not amount)
+if not amount:
+    torch.set_flush_denormal(True)
 model = nn.Sequential(nn.Linear(256, 1024), nn.ReLU(), nn.Linear(1024, 256))
 optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
 data = torch.randn(8, 128, 256)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 from steptime.findings.case import OperatorUse, Signal
 from steptime.findings.finding import Finding
 from steptime.findings.kernel_kinds import plain_name
@@ -9,7 +11,7 @@ from steptime.findings.operator_time import profile_scale
 from steptime.findings.rule import rule
 from steptime.findings.signals import Signals
 from steptime.findings.stakes import modelled, ratio
-from steptime.quantities import format_bytes, format_duration, format_share
+from steptime.quantities import SourceLine, format_bytes, format_duration, format_share
 
 ARITHMETIC = frozenset(
     {
@@ -29,8 +31,8 @@ SHORTEST = 20_000.0
 """ns of a call: a shorter one may be all dispatch."""
 LEAST_SHARE = 0.05
 """Of the step."""
-MODEL = ("", "forward", "backward", "optimizer")
-"""Phases: what is computed between them is counted as preparation of the batch, or as the host's."""
+INPUT = ("input", "transfer")
+"""Phases whose time is told by the rules of the input."""
 SURE, LIKELY = 0.3, 0.9
 """Of what lies above three times the copy: which of the two causes it is, and whether it can go, is not seen here."""
 NEEDED = 3.0
@@ -40,7 +42,7 @@ NEEDED = 3.0
     "ST408",
     "slow-arithmetic",
     needs={Signal.STEP, Signal.OPERATORS, Signal.MACHINE},
-    uses={Signal.ACCOUNTS, Signal.SETTINGS, Signal.KERNELS},
+    uses={Signal.ACCOUNTS, Signal.SETTINGS, Signal.KERNELS, Signal.LINES},
     instead_of=("memory-bound-pointwise", "optimizer-share"),
 )
 def slow_arithmetic(signals: Signals) -> Finding | None:
@@ -93,11 +95,20 @@ def slow_arithmetic(signals: Signals) -> Finding | None:
         for use in sorted(slow, key=_duration, reverse=True)[:3]
     )
     advice = contiguous if flushed else keep + contiguous
-    return slow_arithmetic.finding(summary, advice, stake, account="compute", source=top.source, evidence=evidence)
+    source = top.source or _line_that_names(plain_name(top.name), signals)
+    return slow_arithmetic.finding(summary, advice, stake, account="compute", source=source, evidence=evidence)
+
+
+def _line_that_names(operator: str, signals: Signals) -> SourceLine | None:
+    """The only line of the training loop that calls a function of the operator's name: the stack of an operator that
+    the loop itself calls begins above the loop."""
+    lines = signals.lines if signals.has(Signal.LINES) else ()
+    naming = [use.source for use in lines if re.search(rf"\b{re.escape(operator)}_?\(", use.source.text)]
+    return naming[0] if len(naming) == 1 else None
 
 
 def _is_slow(use: OperatorUse, bandwidth: float) -> bool:
-    if plain_name(use.name) not in ARITHMETIC or use.phase not in MODEL or not use.bytes or not use.calls:
+    if plain_name(use.name) not in ARITHMETIC or use.phase in INPUT or not use.bytes or not use.calls:
         return False
     if use.duration < SHORTEST * use.calls or use.bytes > LARGEST * use.calls:
         return False
