@@ -1,4 +1,4 @@
-"""Features so faint that their squares are denormal numbers, of which a processor takes roots a hundred times slower."""
+"""Features so faint that their squares are denormal numbers, whose roots take a hundred times as long."""
 
 import torch
 from torch import nn

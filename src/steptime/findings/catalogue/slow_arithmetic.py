@@ -81,11 +81,11 @@ def slow_arithmetic(signals: Signals) -> Finding | None:
     top = max(slow, key=_duration)
     times = ratio(top.duration, _copied(top, machine.copy_bytes))
     flushed = signals.has(Signal.SETTINGS) and signals.settings.denormals_flushed
-    cause = "operands of different layouts" if flushed else "denormal numbers, or operands of different layouts"
+    cause = "mixed layouts" if flushed else "denormal numbers or mixed layouts"
     share = format_share(ratio(scale * top.duration, signals.step.duration.value))
     summary = (
         f"{plain_name(top.name)} takes {format_duration(scale * top.duration)} a step ({share}) for "
-        f"{format_bytes(top.bytes or 0.0)}, {times:.0f} times as long as copying them: {cause}"
+        f"{format_bytes(top.bytes or 0.0)}, {times:.0f} times as long as a copy: {cause}"
     )
     contiguous = "Make transposed operands .contiguous() once."
     keep = "Call torch.set_flush_denormal(True) first, or keep values away from zero. "
