@@ -54,6 +54,7 @@ RIVALS ?= --rival profiler=.test/bin/python
 bench bench-full: QUICK = $(if $(filter bench,$@),--quick)
 bench bench-full: .test/ready
 	.test/bin/python -m benchmarks.clinic.run $(QUICK) --name $(NAME) $(RIVALS)
+	$(if $(QUICK),,.test/bin/python -m benchmarks.clinic.fixes --name $(NAME))
 	.test/bin/python -m benchmarks.overhead $(QUICK) --name $(NAME)
 	-.test/bin/python -m benchmarks.faithful.run $(QUICK) --name $(NAME)
 	-.test/bin/python -m benchmarks.faults.run $(QUICK) --name $(NAME)

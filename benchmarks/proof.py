@@ -14,6 +14,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from benchmarks import overhead
+from benchmarks.clinic import fixes
 from benchmarks.clinic import tables as clinic
 from benchmarks.faithful import run as faithful
 from benchmarks.faults import run as faults
@@ -91,6 +92,8 @@ def _sections(name: str, kept: Mapping[str, Any]) -> Iterator[list[str]]:
         yield ["", notes.read_text(encoding="utf-8").rstrip()]
     if clinic.SECTION in kept:
         yield ["\n## The clinic\n", *clinic.clinic(kept[clinic.SECTION], name)]
+        if fixes.SECTION in kept:
+            yield ["\n### Fixes\n", *fixes.table(kept[fixes.SECTION], name)]
         yield ["\n## Beside other tools\n", *clinic.rivals(kept[clinic.SECTION], name)]
     costs = RESULTS / f"overhead-{name}.json"
     if costs.exists():

@@ -1,0 +1,146 @@
+"""What `steptime try` makes of the clinic's faults that a remedy can take away: is it adopted, and how much of what the
+healthy twin is faster by does it bring?
+
+    python -m benchmarks.clinic.fixes [--name MACHINE] [--cases JOB,…] [--budget 90s]
+
+Takes the amounts that the clinic keeps of the machine (`python -m benchmarks.clinic.run` comes first).
+"""
+
+from __future__ import annotations
+
+import argparse
+import subprocess
+import sys
+import tempfile
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from benchmarks.clinic.cases import CASES, Case
+from benchmarks.clinic.diagnosed import ENTRY
+from benchmarks.clinic.rows import rows_of
+from benchmarks.clinic.tables import SECTION as CLINIC
+from benchmarks.clinic.truth import TIMEOUT, Dose, JobFailed, command, environment, last_words
+from benchmarks.kept import USUAL_NAME, keep, machine, read
+from steptime.trials.results import NAME, read_results
+from steptime.trials.trial import Judgement, Verdict
+
+SECTION = "fixes"
+COMMAND = "python -m benchmarks.clinic.fixes"
+FIXES = {
+    "pandas_rows": ("RM101",), "heavy_decode": ("RM101",), "next_by_hand": ("RM101",), "slow_collate": ("RM101",),
+    "too_few_workers": ("RM101",), "workers_restarted": ("RM102",), "anomaly_detection": ("RM501",),
+    "deterministic": ("RM502",), "own_profiler": ("RM503",), "single_tensor_updates": ("RM201",),
+    "pointwise_chain": ("RM303", "RM301"), "checkpointing_left_on": ("RM305",), "too_many_threads": ("RM401",),
+    "denormals": ("RM405",), "recompiling_shapes": ("RM309",), "compiled_slow_input": ("RM101",),
+    "gan_slow_items": ("RM101",),
+}  # fmt: skip
+"""Jobs whose fault a remedy takes away by itself, and which does, any one of them. The others' fixes are written by
+hand: `try` has advice for them."""
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
+    parser.add_argument("--cases", help="names of jobs, with commas between")
+    parser.add_argument("--budget", default="90s", help="of a trial")
+    parser.add_argument("--name", default=USUAL_NAME, help="of the machine, for the file of results")
+    options = parser.parse_args()
+    wanted = options.cases.split(",") if options.cases else list(FIXES)
+    kept = read(options.name).get(CLINIC, {})
+    for case in (case for case in CASES if case.job in wanted and case.job in FIXES):
+        doses = [row.dose for row in rows_of({case.job: kept.get(case.job, {})}) if row.dose.amount]
+        if not doses:
+            print(f"{case.job:28} no amount is kept of it: python -m benchmarks.clinic.run --cases {case.job} first")
+            continue
+        dose = max(doses, key=lambda dose: dose.share)
+        row = tried(case, dose, options.budget)
+        print(f"{case.job:28} {_cells(row)}", flush=True)
+        keep(options.name, SECTION, case.job, {"about": machine(), "row": row})
+
+
+def tried(case: Case, dose: Dose, budget: str) -> dict[str, Any]:
+    """One job: recorded, then its remedies tried."""
+    row: dict[str, Any] = {"twin": dose.step_ns / dose.healthy_ns, "right": FIXES[case.job], "failed": ""}
+    with tempfile.TemporaryDirectory() as folder:
+        recording, told = Path(folder, "recording"), Path(folder, NAME)
+        try:
+            _steptime(["run", "--quiet", "--recording", str(recording), "--", *command(case, dose.amount)], folder)
+            _steptime(["try", "--quiet", "--budget", budget, "-o", str(told), str(recording)], folder)
+        except (JobFailed, subprocess.TimeoutExpired) as error:
+            return row | {"failed": str(error), "arms": []}
+        if not told.exists():
+            return row | {"arms": []}
+        results = read_results(told.parent)
+    proved = results.patch.judgement if results.patch is not None else None
+    return row | {
+        "arms": [_arm(judgement) for stage, judgement in results.judgements if stage == 0],
+        "patch": _speed(proved) if proved is not None else None,
+        "patch_verdict": proved.verdict.value if proved is not None else "",
+    }
+
+
+def _steptime(words: list[str], folder: str) -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", ENTRY, *words],
+        env=environment(), cwd=folder, capture_output=True, text=True, timeout=4 * TIMEOUT, check=False,
+    )  # fmt: skip
+    if done.returncode:
+        raise JobFailed(last_words(done.stderr) or f"steptime {words[0]} ended with {done.returncode}")
+
+
+def _arm(judgement: Judgement) -> dict[str, Any]:
+    arm = judgement.arm
+    return {
+        "code": arm.proposal, "label": arm.label, "verdict": judgement.verdict.value, "speed": _speed(judgement)
+    }  # fmt: skip
+
+
+def _speed(judgement: Judgement) -> list[float] | None:
+    speed = judgement.speed
+    return [speed.value, speed.low, speed.high] if speed is not None else None
+
+
+# -- the table --------------------------------------------------------------------------------------------------------
+
+
+def table(section: Mapping[str, Any], name: str) -> list[str]:
+    """In Markdown."""
+    rows = {case.job: section[case.job]["row"] for case in CASES if case.job in section}
+    adopted = [row for row in rows.values() if _right(row) and _right(row)["verdict"] == Verdict.ADOPT.value]
+    return [
+        f"Faults that a remedy takes away: it was adopted in {len(adopted)} of {len(rows)}. The twin's gain is that of "
+        f"the bare job without the fault. All: `{COMMAND} --name {name}`; one: `{COMMAND} --cases denormals`.",
+        "",
+        "| job | remedy | verdict | speed-up | the twin's | of the twin's gain | its patch by itself |",
+        "|---|---|---|---|---|---|---|",
+        *(f"| {job} | {_cells(row)} |" for job, row in rows.items()),
+    ]
+
+
+def _right(row: Mapping[str, Any]) -> dict[str, Any]:
+    """The arm of the right remedy: adopted, the fastest; {} where it was not tried."""
+    arms = [arm for arm in row["arms"] if arm["code"] in row["right"]]
+    return max(arms, key=_success, default={})
+
+
+def _success(arm: Mapping[str, Any]) -> tuple[bool, float]:
+    return arm["verdict"] == Verdict.ADOPT.value, (arm["speed"] or [0.0])[0]
+
+
+def _cells(row: Mapping[str, Any]) -> str:
+    arm, twin = _right(row), row["twin"]
+    if not arm:
+        others = ", ".join(f"{each['code']} {each['verdict']}" for each in row["arms"]) or "nothing"
+        return f"{' or '.join(row['right'])} | {row['failed'] or f'not tried ({others})'} | | {twin:.2f}× | |"
+    if arm["speed"] is None:
+        return f"{arm['code']} {arm['label']} | {arm['verdict']} | | {twin:.2f}× | |"
+    value, low, high = arm["speed"]
+    share = (1 - 1 / value) / (1 - 1 / twin)
+    patch = row.get("patch")
+    told = f"{patch[0]:.2f}× ({row['patch_verdict']})" if patch else "–"
+    speed = f"{value:.2f}× ({low:.2f} to {high:.2f})"
+    return f"{arm['code']} {arm['label']} | {arm['verdict']} | {speed} | {twin:.2f}× | {share:.0%} | {told}"
+
+
+if __name__ == "__main__":
+    main()
