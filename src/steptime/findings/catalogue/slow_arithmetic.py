@@ -85,7 +85,7 @@ def slow_arithmetic(signals: Signals) -> Finding | None:
     share = format_share(ratio(scale * top.duration, signals.step.duration.value))
     summary = (
         f"{plain_name(top.name)} takes {format_duration(scale * top.duration)} a step ({share}), "
-        f"{times:.0f}x a copy of its {format_bytes(top.bytes or 0.0)}: {cause}"
+        f"{times:.0f}× a copy of its {format_bytes(top.bytes or 0.0)}: {cause}"
     )
     contiguous = "Make transposed operands .contiguous() once."
     keep = "Call torch.set_flush_denormal(True) first, or keep values away from zero. "
