@@ -9,6 +9,7 @@ from dataclasses import replace
 
 from findings.healthy import (
     HEALTHY,
+    MACHINE,
     MS,
     SETTINGS,
     SITE,
@@ -485,6 +486,12 @@ PLANTED: dict[str, dict[str, Case]] = {
             settings=replace(_LEFT_ON, denormals_flushed=True),
         ),
         "clean": replace(BASE, operators=(operator("sqrt", 4, 6 * MS, "memory", bytes=20e6),)),
+        "clean-few-of-many-threads": replace(
+            BASE,
+            operators=(operator("sqrt", 100, 6 * MS, "memory", bytes=26e6),),
+            settings=SettingsUse(64, 64, 64),
+            machine=replace(MACHINE, copy_bytes=200e9),
+        ),
         "clean-small-calls": replace(BASE, operators=(operator("sqrt", 400, 6 * MS, "latency", bytes=2e6),)),
         "clean-new-memory": replace(BASE, operators=(operator("mul", 1, 20 * MS, "memory", bytes=20e6),)),
         "clean-no-arithmetic": replace(BASE, operators=(operator("index_select", 4, 6 * MS, "memory", bytes=2e6),)),

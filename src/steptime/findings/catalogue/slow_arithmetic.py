@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from dataclasses import dataclass
 
 from steptime.findings.case import OperatorUse, Signal
 from steptime.findings.finding import Finding
@@ -29,6 +30,9 @@ LARGEST = float(16 << 20)
 """Bytes of a call: larger tensors are new memory from the system each time, which can take as long (RM402)."""
 SHORTEST = 20_000.0
 """ns of a call: a shorter one may be all dispatch."""
+GRAIN = 8.0 * 32768
+"""Bytes that one thread reads and writes at least: at::internal::GRAIN_SIZE elements of a float32 tensor. A smaller
+operator has fewer threads than the copy had that measured the bandwidth."""
 LEAST_SHARE = 0.05
 """Of the step."""
 INPUT = ("input", "transfer")
@@ -41,8 +45,8 @@ NEEDED = 3.0
 @rule(
     "ST408",
     "slow-arithmetic",
-    needs={Signal.STEP, Signal.OPERATORS, Signal.MACHINE},
-    uses={Signal.ACCOUNTS, Signal.SETTINGS, Signal.KERNELS, Signal.LINES},
+    needs={Signal.STEP, Signal.OPERATORS, Signal.MACHINE, Signal.SETTINGS},
+    uses={Signal.ACCOUNTS, Signal.KERNELS, Signal.LINES},
     instead_of=("memory-bound-pointwise", "optimizer-share"),
 )
 def slow_arithmetic(signals: Signals) -> Finding | None:
@@ -56,8 +60,9 @@ def slow_arithmetic(signals: Signals) -> Finding | None:
 
     How we know
         The operator's bytes, computed from its shapes, at the copy bandwidth of this machine with as many threads:
-        it took more than ten times that, with 20 us a call at least and 16 MB at most. What lies above three times is
-        the ceiling of what is at stake. Processors differ: a Zen 4 is slow in roots and quotients of denormals only,
+        it took more than ten times that, with 20 us a call at least and 16 MB at most. A small tensor, which torch
+        gives to fewer threads, has their part of the bandwidth. What lies above three times is the ceiling of what is
+        at stake. Processors differ: a Zen 4 is slow in roots and quotients of denormals only,
         others in products, too.
 
     What helps
@@ -73,14 +78,15 @@ def slow_arithmetic(signals: Signals) -> Finding | None:
     machine = signals.machine
     if not machine.measured or not machine.copy_bytes:
         return None
+    rate = _Rate(machine.copy_bytes, signals.settings.intra_op_threads)
     scale = profile_scale(signals.operators, signals.accounts)
-    slow = [use for use in signals.operators if _is_slow(use, machine.copy_bytes)]
-    above = scale * sum(use.duration - NEEDED * _copied(use, machine.copy_bytes) for use in slow)
+    slow = [use for use in signals.operators if _is_slow(use, rate)]
+    above = scale * sum(use.duration - NEEDED * rate.copied(use) for use in slow)
     if ratio(above, signals.step.duration.value) < LEAST_SHARE:
         return None
     top = max(slow, key=_duration)
-    times = ratio(top.duration, _copied(top, machine.copy_bytes))
-    flushed = signals.has(Signal.SETTINGS) and signals.settings.denormals_flushed
+    times = ratio(top.duration, rate.copied(top))
+    flushed = signals.settings.denormals_flushed
     cause = "mixed layouts" if flushed else "denormal numbers or mixed layouts"
     share = format_share(ratio(scale * top.duration, signals.step.duration.value))
     summary = (
@@ -107,17 +113,26 @@ def _line_that_names(operator: str, signals: Signals) -> SourceLine | None:
     return naming[0] if len(naming) == 1 else None
 
 
-def _is_slow(use: OperatorUse, bandwidth: float) -> bool:
+@dataclass(frozen=True, slots=True)
+class _Rate:
+    """Of copies. bandwidth: B/s, read and written together, by so many threads."""
+
+    bandwidth: float
+    threads: int
+
+    def copied(self, use: OperatorUse) -> float:
+        """ns in which the threads that such a call gets copy as many bytes."""
+        moved = use.bytes or 0.0
+        threads = min(float(self.threads), max(1.0, ratio(moved, use.calls * GRAIN)))
+        return moved / self.bandwidth * (self.threads / threads) * 1e9
+
+
+def _is_slow(use: OperatorUse, rate: _Rate) -> bool:
     if plain_name(use.name) not in ARITHMETIC or use.phase in INPUT or not use.bytes or not use.calls:
         return False
     if use.duration < SHORTEST * use.calls or use.bytes > LARGEST * use.calls:
         return False
-    return use.duration > SLOW * _copied(use, bandwidth)
-
-
-def _copied(use: OperatorUse, bandwidth: float) -> float:
-    """ns in which as many bytes are copied. bandwidth: B/s, read and written together."""
-    return (use.bytes or 0.0) / bandwidth * 1e9
+    return use.duration > SLOW * rate.copied(use)
 
 
 def _duration(use: OperatorUse) -> float:
