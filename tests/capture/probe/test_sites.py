@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import gc
+import importlib
 import pickle
 import sys
 from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -88,3 +91,44 @@ def test_a_script_without_a_file_is_the_users() -> None:
     place = found["place"]
     assert isinstance(place, tuple)
     assert place[2] == "<module>"
+
+
+@pytest.fixture
+def rebuilt(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
+    """A package's function that builds a loader anew, as Accelerate does."""
+    package = tmp_path / "site-packages"
+    package.mkdir()
+    source = "from torch.utils.data import DataLoader\n\ndef prepare(loader):\n    return DataLoader(loader.dataset)\n"
+    (package / "preparing.py").write_text(source)
+    monkeypatch.syspath_prepend(package)
+    return importlib.import_module("preparing").prepare
+
+
+def test_a_loader_that_a_package_builds_anew_is_known_by_the_users_line(rebuilt: Any) -> None:
+    dataset = torch.utils.data.TensorDataset(torch.zeros(4, 1))
+    loader = torch.utils.data.DataLoader(dataset)
+    line = sys._getframe().f_lineno - 1
+    prepared = rebuilt(loader)
+    site = sites.site_of(prepared)
+    assert site is not None
+    assert (site["file"], site["line"]) == (__file__, line)
+
+
+def test_which_of_several_loaders_a_package_builds_anew_is_not_guessed(rebuilt: Any) -> None:
+    dataset = torch.utils.data.TensorDataset(torch.zeros(4, 1))
+    loaders = [torch.utils.data.DataLoader(dataset)]
+    loaders.append(torch.utils.data.DataLoader(dataset))
+    site = sites.site_of(rebuilt(loaders[0]))
+    assert site is not None
+    assert site["text"] == "site = sites.site_of(rebuilt(loaders[0]))"
+
+
+def test_a_dataset_is_not_kept_alive() -> None:
+    dataset = torch.utils.data.TensorDataset(torch.zeros(4, 1))
+    key = id(dataset)
+    torch.utils.data.DataLoader(dataset)
+    assert key in sites._loaded
+    del dataset
+    gc.collect()
+    assert key not in sites._loaded
+    assert sites.site_of(torch.utils.data.DataLoader([1, 2])) is not None, "a list has no weak references"

@@ -38,7 +38,10 @@ _STANDARD = tuple(
 )
 _INSTALLED = (os.path.join("", "site-packages", ""), os.path.join("", "dist-packages", ""))
 _whose: dict[str, int] = {}
-_built: dict[int, tuple[weakref.ref[Any], dict[str, Any]]] = {}
+_Known = dict[int, tuple[weakref.ref[Any], Any]]
+_built: _Known = {}
+_loaded: _Known = {}
+"""The line that built the loader of a dataset, None where several did."""
 
 
 def whose(file: str) -> int:
@@ -102,14 +105,33 @@ def _remember(frame: FrameType) -> None:
     place = user_frame(outer) or user_frame(outer, LIBRARY)
     if built is None or place is None:
         return
-    key = id(built)
+    line = line_at(place)
+    dataset = frame.f_locals.get("dataset")
+    _keep(_built, built, line if dataset is None else _first_line(dataset, line, outer))
+
+
+def _first_line(dataset: Any, line: dict[str, Any], outer: FrameType | None) -> dict[str, Any]:
+    """Where the user built the loader that a package builds anew over the same dataset, as Accelerate and Lightning do:
+    there its arguments are the user's to change. `line`, where that is not known."""
+    known = _loaded.get(id(dataset))
+    first: dict[str, Any] | None = known[1] if known is not None and known[0]() is dataset else None
+    if user_frame(outer) != user_frame(outer, LIBRARY):
+        return first or line
+    if type(dataset).__weakrefoffset__:
+        _keep(_loaded, dataset, line if known is None or first == line else None)
+    return line
+
+
+def _keep(table: _Known, key: Any, value: Any) -> None:
+    """As long as the key is there, which is held weakly."""
+    number = id(key)
 
     def forget(reference: weakref.ref[Any]) -> None:
-        known = _built.get(key)
+        known = table.get(number)
         if known is not None and known[0] is reference:
-            del _built[key]
+            del table[number]
 
-    _built[key] = (weakref.ref(built, forget), line_at(place))
+    table[number] = (weakref.ref(key, forget), value)
 
 
 class SiteWatch:
