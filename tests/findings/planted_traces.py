@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from findings.healthy import MS, US, about, accounts
+from findings.healthy import MS, US, about, accounts, line
 
 from steptime.findings.case import (
     AllocationUse,
@@ -314,6 +314,11 @@ PLANTED_TRACES: dict[str, dict[str, Case]] = {
     },
     "missing-no-sync": {
         "fires": replace(_NETWORK, gradients=GradientUse(4.0, 4.0, 5.0, 25e6, NOTHING)),
+        "fires-with-the-line-of-backward": replace(
+            _NETWORK,
+            gradients=GradientUse(4.0, 4.0, 5.0, 25e6, NOTHING),
+            lines=(line("loss(model(batch)).backward()", 9 * MS, 0.1 * MS, role="forward"),),
+        ),
         "clean-with-no-sync": replace(_NETWORK, gradients=GradientUse(4.0, 1.0, 5.0, 25e6, NOTHING)),
         "clean-with-no-sync-of-two": replace(_NETWORK, gradients=GradientUse(2.0, 1.0, 5.0, 25e6, NOTHING)),
         "fires-for-most-of-them": replace(_NETWORK, gradients=GradientUse(8.0, 5.0, 5.0, 25e6, NOTHING)),

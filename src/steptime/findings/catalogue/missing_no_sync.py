@@ -7,7 +7,7 @@ from steptime.findings.finding import Finding
 from steptime.findings.rule import rule
 from steptime.findings.signals import Signals
 from steptime.findings.stakes import named, ratio, scaled
-from steptime.quantities import format_duration, format_share
+from steptime.quantities import SourceLine, format_duration, format_share
 
 ACCUMULATES = 1.5
 """Forwards per step from which on a step has micro-batches, and exchanges from which on there is more than one."""
@@ -19,6 +19,7 @@ MOST = 0.5
     "ST811",
     "missing-no-sync",
     needs={Signal.STEP, Signal.ACCOUNTS, Signal.GRADIENTS},
+    uses={Signal.LINES},
     instead_of=("exposed-communication",),
 )
 def missing_no_sync(signals: Signals) -> Finding | None:
@@ -51,4 +52,11 @@ def missing_no_sync(signals: Signals) -> Finding | None:
         f"{format_duration(account.duration.value)} ({share})"
     )
     advice = "Run all micro-batches of a step but the last in model.no_sync()."
-    return missing_no_sync.finding(summary, advice, saved, account="communication")
+    return missing_no_sync.finding(summary, advice, saved, account="communication", source=_backward_line(signals))
+
+
+def _backward_line(signals: Signals) -> SourceLine | None:
+    """The only line of the training loop that calls backward: what no_sync() has to surround."""
+    lines = signals.lines if signals.has(Signal.LINES) else ()
+    backwards = [use.source for use in lines if use.role == "backward" or "backward(" in use.source.text]
+    return backwards[0] if len(backwards) == 1 else None
