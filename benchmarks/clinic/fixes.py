@@ -1,7 +1,7 @@
 """What `steptime try` makes of the clinic's faults that a remedy can take away: is it adopted, and how much of what the
 healthy twin is faster by does it bring?
 
-    python -m benchmarks.clinic.fixes [--name MACHINE] [--cases JOB,…] [--budget 90s]
+    python -m benchmarks.clinic.fixes [--name MACHINE] [--cases JOB,…] [--budget 3m]
 
 Takes the amounts that the clinic keeps of the machine (`python -m benchmarks.clinic.run` comes first).
 """
@@ -42,7 +42,7 @@ hand: `try` has advice for them."""
 def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--cases", help="names of jobs, with commas between")
-    parser.add_argument("--budget", default="90s", help="of a trial")
+    parser.add_argument("--budget", default="3m", help="of a trial")
     parser.add_argument("--name", default=USUAL_NAME, help="of the machine, for the file of results")
     options = parser.parse_args()
     wanted = options.cases.split(",") if options.cases else list(FIXES)
