@@ -10,7 +10,7 @@ from torch.utils.data import DataLoader
 
 torch.manual_seed(0)
 random.seed(0)
-sentences = [(torch.randint(1000, (random.randint(20, 60),)), number % 10) for number in range(2048)]
+sentences = [(torch.randint(1000, (random.randint(50, 60),)), number % 10) for number in range(2048)]
 
 
 def pad(batch):
