@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 import struct
+import time
 import weakref
 from typing import Any
 
@@ -141,6 +143,7 @@ def test_the_next_look_waits_thousands_of_times_as_long_as_one_takes() -> None:
     trained = [parameter([3.0])]
     norm = GradientNorm(recorder, lambda: iter(trained))
     norm.look()
+    norm.look()  # the first one has only shown the way
     once = len(recorder.journal.records)
     norm.look()
     assert len(recorder.journal.records) == once > 0
@@ -152,3 +155,31 @@ def test_a_model_that_is_gone_is_not_held() -> None:
     norm.look()
     reference = weakref.ref(alone.pop())
     assert reference() is None
+
+
+def test_a_look_that_was_interrupted_does_not_put_the_next_one_off(monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = [0]
+    taken = [
+        50_000_000,
+        100_000,
+        20_000_000,
+        100_000,
+    ]  # ns of each look: the first one chooses, the third is interrupted
+    monkeypatch.setattr(time, "perf_counter_ns", lambda: clock[0])
+    looked: list[int] = []
+
+    def norm(self: Any) -> float:
+        self._chosen = self._chosen or [weakref.ref(weight)]
+        looked.append(clock[0])
+        clock[0] += taken[len(looked) - 1]
+        return 1.0
+
+    weight = parameter([1.0])
+    monkeypatch.setattr(GradientNorm, "_norm", norm)
+    watched = GradientNorm(Recorder(never), lambda: iter([weight]))
+    while len(looked) < len(taken):
+        clock[0] += 10_000_000  # a step
+        watched.look()
+    rests = [later - earlier for earlier, later in itertools.pairwise(looked)]
+    assert rests[0] < 100_000_000, "the second look comes in the next step"
+    assert all(500_000_000 <= rest < 540_000_000 for rest in rests[1:]), rests

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 import struct
+import sys
 import time
 import weakref
 from collections.abc import Callable, Iterable
@@ -22,7 +23,8 @@ MOST_ELEMENTS = 1 << 20
 """Of the parameters whose gradients are looked at, the smallest ones first, which lie in all layers: what explodes does
 so in all of them. A megabyte or four is read in less than a millisecond."""
 REST = 5000
-"""So many times as long as a look took must pass before the next: 0.02 % of the job's time."""
+"""So many times as long as a look takes must pass before the next: 0.02 % of the job's time. What it takes is what the
+quickest has taken: one that the machine interrupted for ten milliseconds must not be the last for a minute."""
 RANGES = (torch.float32, torch.float64, torch.bfloat16)
 """The norm of gradients in float16 overflows long before they do."""
 TENSOR = torch._C.TensorBase
@@ -36,13 +38,14 @@ class GradientNorm:
     def __init__(self, recorder: Recorder, trained: Callable[[], Iterable[Any]]) -> None:
         self._recorder, self._trained = recorder, trained
         self._chosen: list[weakref.ref[Any]] | None = None
-        self._due = 0
+        self._due, self._cost = 0, sys.maxsize
 
     def look(self) -> None:
         """Samples the norm, where it is due and the gradients can be read."""
         begin = time.perf_counter_ns()
         if begin < self._due or torch.autograd._profiler_enabled() or torch._C._len_torch_dispatch_stack():
             return
+        first = self._chosen is None
         try:
             norm = self._norm()
         except Exception:  # noqa: BLE001 - the probe's border: tensors of a kind that knows no norm are not asked again
@@ -50,7 +53,10 @@ class GradientNorm:
         if norm is not None:
             self._recorder.journal.sample(int(Kind.GRADIENT_NORM), 0, begin, bits(norm))
             self._recorder.pause(begin)
-        self._due = begin + REST * (time.perf_counter_ns() - begin)
+        if first:  # it has chosen, and called every function for the first time
+            return
+        self._cost = min(self._cost, time.perf_counter_ns() - begin)
+        self._due = begin + REST * self._cost
 
     def _norm(self) -> float | None:
         with torch.no_grad(), torch._C.DisableTorchFunction():
