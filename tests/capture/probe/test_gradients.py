@@ -142,11 +142,11 @@ def test_the_next_look_waits_thousands_of_times_as_long_as_one_takes() -> None:
     recorder = Recorder(never)
     trained = [parameter([3.0])]
     norm = GradientNorm(recorder, lambda: iter(trained))
+    for _ in range(gradients.SPAN):
+        norm.look()
+    known = len(recorder.journal.records)
     norm.look()
-    norm.look()  # the first one has only shown the way
-    once = len(recorder.journal.records)
-    norm.look()
-    assert len(recorder.journal.records) == once > 0
+    assert len(recorder.journal.records) == known > 0
 
 
 def test_a_model_that_is_gone_is_not_held() -> None:
@@ -157,29 +157,43 @@ def test_a_model_that_is_gone_is_not_held() -> None:
     assert reference() is None
 
 
-def test_a_look_that_was_interrupted_does_not_put_the_next_one_off(monkeypatch: pytest.MonkeyPatch) -> None:
+def looks(monkeypatch: pytest.MonkeyPatch, each: list[tuple[float | None, int]]) -> list[int]:
+    """When looks were taken, in ns, at borders of steps of 10 ms; what each reads and how many ns it takes are given."""
     clock = [0]
-    taken = [
-        50_000_000,
-        100_000,
-        20_000_000,
-        100_000,
-    ]  # ns of each look: the first one chooses, the third is interrupted
-    monkeypatch.setattr(time, "perf_counter_ns", lambda: clock[0])
-    looked: list[int] = []
-
-    def norm(self: Any) -> float:
-        self._chosen = self._chosen or [weakref.ref(weight)]
-        looked.append(clock[0])
-        clock[0] += taken[len(looked) - 1]
-        return 1.0
-
+    begins: list[int] = []
     weight = parameter([1.0])
+
+    def norm(watched: Any) -> float | None:
+        watched._chosen = [weakref.ref(weight)]
+        found, taken = each[len(begins)]
+        begins.append(clock[0])
+        clock[0] += taken
+        return found
+
+    monkeypatch.setattr(time, "perf_counter_ns", lambda: clock[0])
     monkeypatch.setattr(GradientNorm, "_norm", norm)
     watched = GradientNorm(Recorder(never), lambda: iter([weight]))
-    while len(looked) < len(taken):
-        clock[0] += 10_000_000  # a step
+    while len(begins) < len(each):
+        clock[0] += 10_000_000
         watched.look()
-    rests = [later - earlier for earlier, later in itertools.pairwise(looked)]
-    assert rests[0] < 100_000_000, "the second look comes in the next step"
-    assert all(500_000_000 <= rest < 540_000_000 for rest in rests[1:]), rests
+    return [later - earlier for earlier, later in itertools.pairwise(begins)]
+
+
+USUAL, INTERRUPTED, NOTHING = (1.0, 100_000), (1.0, 20_000_000), (None, 2_000)
+
+
+def test_looks_that_the_machine_interrupts_do_not_put_the_next_one_off(monkeypatch: pytest.MonkeyPatch) -> None:
+    rests = looks(monkeypatch, [INTERRUPTED, USUAL, USUAL, USUAL, INTERRUPTED, USUAL, USUAL])
+    assert all(rest < 40_000_000 for rest in rests[:2]), "the first three come in steps one after the other"
+    assert all(500_000_000 <= rest < 540_000_000 for rest in rests[2:]), rests
+
+
+def test_looks_at_steps_without_gradients_do_not_bring_the_others_nearer(monkeypatch: pytest.MonkeyPatch) -> None:
+    rests = looks(monkeypatch, [USUAL] * 3 + [NOTHING, USUAL, NOTHING, NOTHING, USUAL, USUAL])
+    assert [rest for rest in rests[2:] if 500_000_000 <= rest < 540_000_000] == [rests[2], rests[4], rests[7]]
+
+
+def test_choosing_parameters_before_there_are_gradients_does_not_put_the_first_look_off(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    assert looks(monkeypatch, [(None, 50_000_000), USUAL]) == [60_000_000]

@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import math
 import struct
-import sys
 import time
 import weakref
+from collections import deque
 from collections.abc import Callable, Iterable
 from typing import Any
 
@@ -23,8 +23,10 @@ MOST_ELEMENTS = 1 << 20
 """Of the parameters whose gradients are looked at, the smallest ones first, which lie in all layers: what explodes does
 so in all of them. A megabyte or four is read in less than a millisecond."""
 REST = 5000
-"""So many times as long as a look takes must pass before the next: 0.02 % of the job's time. What it takes is what the
-quickest has taken: one that the machine interrupted for ten milliseconds must not be the last for a minute."""
+"""So many times as long as a look takes must pass before the next: 0.02 % of the job's time."""
+SPAN = 3
+"""What a look takes is the median of as many: the first one of all also chooses the parameters, and one that the machine
+interrupted for ten milliseconds must not be the last for a minute. Until there are as many, every step is looked at."""
 RANGES = (torch.float32, torch.float64, torch.bfloat16)
 """The norm of gradients in float16 overflows long before they do."""
 TENSOR = torch._C.TensorBase
@@ -38,7 +40,8 @@ class GradientNorm:
     def __init__(self, recorder: Recorder, trained: Callable[[], Iterable[Any]]) -> None:
         self._recorder, self._trained = recorder, trained
         self._chosen: list[weakref.ref[Any]] | None = None
-        self._due, self._cost = 0, sys.maxsize
+        self._due = 0
+        self._taken: deque[int] = deque(maxlen=SPAN)
 
     def look(self) -> None:
         """Samples the norm, where it is due and the gradients can be read."""
@@ -53,10 +56,13 @@ class GradientNorm:
         if norm is not None:
             self._recorder.journal.sample(int(Kind.GRADIENT_NORM), 0, begin, bits(norm))
             self._recorder.pause(begin)
-        if first:  # it has chosen, and called every function for the first time
+        taken = time.perf_counter_ns() - begin
+        if norm is None:  # quick, as nothing was read: that says nothing of the others
+            self._due = begin if first else begin + REST * taken
             return
-        self._cost = min(self._cost, time.perf_counter_ns() - begin)
-        self._due = begin + REST * self._cost
+        self._taken.append(taken)
+        if len(self._taken) == SPAN:
+            self._due = begin + REST * sorted(self._taken)[SPAN // 2]
 
     def _norm(self) -> float | None:
         with torch.no_grad(), torch._C.DisableTorchFunction():
