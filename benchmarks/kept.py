@@ -14,6 +14,8 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
+from steptime.trials.trial import Judgement
+
 ROOT = Path(__file__).parents[1]
 RESULTS = ROOT / "benchmarks" / "results"
 USUAL_NAME = f"{platform.system().lower()}-{platform.machine()}-{os.cpu_count()}cpu"
@@ -37,6 +39,12 @@ def _processor() -> str:
     info = Path("/proc/cpuinfo")
     lines = info.read_text().splitlines() if info.exists() else []
     return next((line.split(":", 1)[1].strip() for line in lines if "model name" in line), platform.processor())
+
+
+def speed_of(judgement: Judgement) -> list[float] | None:
+    """The speed-up of an arm of a trial with its interval; None where none was measured."""
+    speed = judgement.speed
+    return [speed.value, speed.low, speed.high] if speed is not None else None
 
 
 def path_of(name: str) -> Path:

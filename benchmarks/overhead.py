@@ -29,6 +29,7 @@ import numpy as np
 
 from benchmarks.kept import machine
 from benchmarks.overhead_tools import per_tool
+from benchmarks.started import STEPTIME
 from steptime.capture.launch import launch, probe_environment
 from steptime.capture.outcome import ProbeOptions
 from steptime.journal import Kind
@@ -44,7 +45,6 @@ LONGEST, STEPS_OF_PAIR = 90, 56
 """Seconds for one size of steps, and how many steps two pairs of blocks have at least."""
 RUNS = (("0", "--no-ceilings"), ("600", "--no-ceilings", "--no-profile"), ("600", "--no-ceilings"))
 """(steps of the job, options of ours)."""
-LAUNCHER = "from steptime.cli.main import entry; entry()"
 
 
 @dataclass(frozen=True)
@@ -108,17 +108,7 @@ def per_run(pairs: int, job: Sequence[str], options: Sequence[str]) -> dict[str,
     watched: list[tuple[float, float]] = []
     for number in range(pairs):
         with tempfile.TemporaryDirectory() as folder:
-            launcher = [
-                sys.executable,
-                "-c",
-                LAUNCHER,
-                "run",
-                "--quiet",
-                *options,
-                "--recording",
-                f"{folder}/recording",
-                "--",
-            ]
+            launcher = [*STEPTIME, "run", "--quiet", *options, "--recording", f"{folder}/recording", "--"]
             commands = [(bare, list(job)), (watched, [*launcher, *job])]
             for results, words in commands if number % 2 else reversed(commands):
                 results.append(timed(words))

@@ -16,6 +16,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from benchmarks.started import STEPTIME
+
 HERE = Path(__file__).parent
 JOB = HERE / "overhead_tools_job.py"
 PROFILED = """
@@ -25,7 +27,7 @@ with profile(activities=[ProfilerActivity.CPU]):
     sys.argv.pop(0)
     runpy.run_path(sys.argv[0], run_name="__main__")
 """
-STEPTIME = (sys.executable, "-c", "from steptime.cli.main import entry; entry()", "run", "--quiet", "--no-ceilings")
+WATCHED = (*STEPTIME, "run", "--quiet", "--no-ceilings")
 SECONDS = 3
 """Of a run, without its start."""
 FEWEST, MOST_PROFILED = 30, 1000
@@ -47,7 +49,7 @@ def tools(traceml: str | None) -> dict[str, Tool]:
     """By name. traceml: a Python that has it; without one it is left out."""
     here = sys.executable
     found = {
-        "steptime": Tool(here, (*STEPTIME, "--recording", "{folder}/r", "--", here, str(JOB))),
+        "steptime": Tool(here, (*WATCHED, "--recording", "{folder}/r", "--", here, str(JOB))),
         "torch.profiler around all": Tool(here, (here, "-c", PROFILED, str(JOB)), most_steps=MOST_PROFILED),
     }
     if traceml is not None:

@@ -3,17 +3,14 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 import tempfile
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from benchmarks.clinic.cases import Case
-from benchmarks.clinic.truth import TIMEOUT, JobFailed, command, environment, last_words
-
-ENTRY = "from steptime.cli.main import entry; entry()"
+from benchmarks.clinic.truth import TIMEOUT, command, environment
+from benchmarks.started import steptime
 
 
 @dataclass(frozen=True)
@@ -36,12 +33,8 @@ def steptime_says(case: Case, amount: int) -> Said:
     with tempfile.TemporaryDirectory() as folder:
         said = Path(folder) / "said.json"  # a job prints what it likes
         options = ["run", "-o", str(said), "--no-progress", "--recording", str(Path(folder) / "recording")]
-        words = [sys.executable, "-c", ENTRY, *options, "--", *command(case, amount)]
-        done = subprocess.run(
-            words, env=environment(), cwd=folder, capture_output=True, text=True, timeout=2 * TIMEOUT, check=False
-        )
-        if done.returncode:
-            raise JobFailed(last_words(done.stderr) or f"exit status {done.returncode}")
+        words = [*options, "--", *command(case, amount)]
+        steptime(*words, folder=Path(folder), environment=environment(), seconds=2 * TIMEOUT)
         report: dict[str, Any] = json.loads(said.read_text(encoding="utf-8"))
     return _said(report)
 

@@ -9,19 +9,18 @@ Takes the amounts that the clinic keeps of the machine (`python -m benchmarks.cl
 from __future__ import annotations
 
 import argparse
-import subprocess
-import sys
 import tempfile
 from collections.abc import Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from benchmarks.clinic.cases import CASES, Case
-from benchmarks.clinic.diagnosed import ENTRY
 from benchmarks.clinic.rows import rows_of
 from benchmarks.clinic.tables import SECTION as CLINIC
-from benchmarks.clinic.truth import TIMEOUT, Dose, JobFailed, command, environment, last_words
-from benchmarks.kept import USUAL_NAME, keep, machine, read
+from benchmarks.clinic.truth import TIMEOUT, Dose, command, environment
+from benchmarks.kept import USUAL_NAME, keep, machine, read, speed_of
+from benchmarks.started import JobFailed, steptime
 from steptime.trials.results import NAME, read_results
 from steptime.trials.trial import Judgement, Verdict
 
@@ -46,8 +45,10 @@ def main() -> None:
     parser.add_argument("--name", default=USUAL_NAME, help="of the machine, for the file of results")
     options = parser.parse_args()
     wanted = options.cases.split(",") if options.cases else list(FIXES)
+    if unknown := sorted(set(wanted) - set(FIXES)):
+        parser.error(f"no remedy takes away the fault of {', '.join(unknown)}: expected some of {', '.join(FIXES)}")
     kept = read(options.name).get(CLINIC, {})
-    for case in (case for case in CASES if case.job in wanted and case.job in FIXES):
+    for case in (case for case in CASES if case.job in wanted):
         doses = [row.dose for row in rows_of({case.job: kept.get(case.job, {})}) if row.dose.amount]
         if not doses:
             print(f"{case.job:28} no amount is kept of it: python -m benchmarks.clinic.run --cases {case.job} first")
@@ -61,12 +62,14 @@ def main() -> None:
 def tried(case: Case, dose: Dose, budget: str) -> dict[str, Any]:
     """One job: recorded, then its remedies tried."""
     row: dict[str, Any] = {"twin": dose.step_ns / dose.healthy_ns, "right": FIXES[case.job], "failed": ""}
-    with tempfile.TemporaryDirectory() as folder:
-        recording, told = Path(folder, "recording"), Path(folder, NAME)
+    with tempfile.TemporaryDirectory() as place:
+        folder = Path(place)
+        recording, told = folder / "recording", folder / NAME
+        started = partial(steptime, folder=folder, environment=environment(), seconds=4 * TIMEOUT)
         try:
-            _steptime(["run", "--quiet", "--recording", str(recording), "--", *command(case, dose.amount)], folder)
-            _steptime(["try", "--quiet", "--budget", budget, "-o", str(told), str(recording)], folder)
-        except (JobFailed, subprocess.TimeoutExpired) as error:
+            started("run", "--quiet", "--recording", str(recording), "--", *command(case, dose.amount))
+            started("try", "--quiet", "--budget", budget, "-o", str(told), str(recording))
+        except JobFailed as error:
             return row | {"failed": str(error), "arms": []}
         if not told.exists():
             return row | {"arms": []}
@@ -74,30 +77,16 @@ def tried(case: Case, dose: Dose, budget: str) -> dict[str, Any]:
     proved = results.patch.judgement if results.patch is not None else None
     return row | {
         "arms": [_arm(judgement) for stage, judgement in results.judgements if stage == 0],
-        "patch": _speed(proved) if proved is not None else None,
+        "patch": speed_of(proved) if proved is not None else None,
         "patch_verdict": proved.verdict.value if proved is not None else "",
     }
-
-
-def _steptime(words: list[str], folder: str) -> None:
-    done = subprocess.run(
-        [sys.executable, "-c", ENTRY, *words],
-        env=environment(), cwd=folder, capture_output=True, text=True, timeout=4 * TIMEOUT, check=False,
-    )  # fmt: skip
-    if done.returncode:
-        raise JobFailed(last_words(done.stderr) or f"steptime {words[0]} ended with {done.returncode}")
 
 
 def _arm(judgement: Judgement) -> dict[str, Any]:
     arm = judgement.arm
     return {
-        "code": arm.proposal, "label": arm.label, "verdict": judgement.verdict.value, "speed": _speed(judgement)
+        "code": arm.proposal, "label": arm.label, "verdict": judgement.verdict.value, "speed": speed_of(judgement)
     }  # fmt: skip
-
-
-def _speed(judgement: Judgement) -> list[float] | None:
-    speed = judgement.speed
-    return [speed.value, speed.low, speed.high] if speed is not None else None
 
 
 # -- the table --------------------------------------------------------------------------------------------------------

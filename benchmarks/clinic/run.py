@@ -24,8 +24,9 @@ from benchmarks.clinic.rivals import RIVALS
 from benchmarks.clinic.rows import plain, row_of
 from benchmarks.clinic.score import Row
 from benchmarks.clinic.tables import SECTION
-from benchmarks.clinic.truth import Dose, JobFailed, doses
+from benchmarks.clinic.truth import Dose, doses
 from benchmarks.kept import USUAL_NAME, keep, machine, read
+from benchmarks.started import JobFailed
 
 OURS = "steptime"
 QUICK = ("heavy_decode", "loop_loss", "two_losses")

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from benchmarks.clinic.cases import Case
+from benchmarks.started import JobFailed, last_words
 
 PROBING = 4
 """The amount of the fault that a first look is taken at, and by how much it grows until the fault can be seen."""
@@ -24,10 +25,6 @@ RUNS = 2
 TIMEOUT = 300
 STEADY = 1 / 3
 """Of the steps: what comes before is warm-up."""
-
-
-class JobFailed(Exception):
-    """The job itself does not run here."""
 
 
 @dataclass(frozen=True)
@@ -75,11 +72,6 @@ def step_time(case: Case, amount: int) -> float:
         ends = json.loads(times.read_text())
     laps = [later - earlier for earlier, later in itertools.pairwise(ends)]
     return statistics.fmean(laps[int(len(laps) * STEADY) :])
-
-
-def last_words(printed: str) -> str:
-    """The last line that says something; torchrun ends with a rule of equals signs."""
-    return next((line for line in reversed(printed.splitlines()) if any(map(str.isalpha, line))), "")
 
 
 def doses(case: Case, wanted: list[float]) -> list[Dose]:

@@ -26,8 +26,8 @@ from types import ModuleType
 from typing import Any
 
 from benchmarks.clinic.cases import CASES
-from benchmarks.faults.targets import STEPTIME
 from benchmarks.kept import USUAL_NAME, keep, machine, read
+from benchmarks.started import STEPTIME
 
 ROOT = Path(__file__).parents[2]
 SECTION, LOOKING = "faithful", "looking at themselves"

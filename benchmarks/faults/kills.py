@@ -12,7 +12,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from benchmarks.faults.targets import JOB, STEPTIME
+from benchmarks.faults.targets import JOB
+from benchmarks.started import STEPTIME
 from steptime.diagnosis import diagnose
 from steptime.errors import SteptimeError
 from steptime.journal import Kind

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from benchmarks.started import STEPTIME
 from steptime.flight.read import read_dump
 from steptime.kineto.reader import read as read_trace
 from steptime.numerics.read import read_numerics
@@ -24,7 +25,6 @@ from steptime.report.json import read as read_report
 from steptime.snapshots.read import read_snapshot
 
 JOB = Path(__file__).parent / "job.py"
-STEPTIME = (sys.executable, "-c", "from steptime.cli.main import entry; entry()")
 
 
 @dataclass(frozen=True)

@@ -1,8 +1,8 @@
 """The planted jobs without a clock: is the right remedy proposed, does its change act, do the gradients stay what they
 are, and does the patch run? A few steps each; other work on the machine makes no difference.
 
-    python benchmarks/remedies/rehearse.py FOLDER [--only NAME,…]
-    python benchmarks/remedies/rehearse.py FOLDER --report benchmarks/results/remedies-rehearsed.md
+    python -m benchmarks.remedies.rehearse FOLDER [--only NAME,…]
+    python -m benchmarks.remedies.rehearse FOLDER --report benchmarks/results/remedies-rehearsed.md
 """
 
 from __future__ import annotations
@@ -13,9 +13,8 @@ from math import isclose
 from pathlib import Path
 from typing import Any
 
-from planted import PLANTED, Planted
-from run import environment_of, findings_of, record
-
+from benchmarks.remedies.planted import PLANTED, Planted
+from benchmarks.remedies.run import environment_of, findings_of, record
 from steptime.changes import ArmOptions, Change
 from steptime.diagnosis import diagnose_paths
 from steptime.recording.load import load
@@ -87,7 +86,8 @@ def report(results: list[dict[str, Any]]) -> str:
     lines = [
         "# Remedies on planted jobs, rehearsed",
         "",
-        "Without a clock (`benchmarks/remedies/rehearse.py`): the right remedy as a change from outside, as a patch;",
+        "Without a clock (`python -m benchmarks.remedies.rehearse`): the right remedy as a change from outside, as a "
+        "patch;",
         f"{machine['machine']}, Python {machine['python']}, torch {machine['torch']}, {machine['date']}.",
         "",
         "| job | found first | right remedy | the change | gradients | patch | the patched job's losses |",

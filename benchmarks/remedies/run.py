@@ -1,8 +1,8 @@
 """Planted jobs through `steptime run` and `steptime try`: is the right remedy adopted, a harmful one never, and how far
 are predicted speed-ups from measured ones?
 
-    python benchmarks/remedies/run.py FOLDER [--only NAME,…] [--budget 2m] [--most 2]
-    python benchmarks/remedies/run.py FOLDER --report benchmarks/results/remedies-<machine>
+    python -m benchmarks.remedies.run FOLDER [--only NAME,…] [--budget 2m] [--most 2]
+    python -m benchmarks.remedies.run FOLDER --report benchmarks/results/remedies-<machine>
 
 Recordings, trials and a line of results for each job go into FOLDER; jobs that are in it already are not run again.
 """
@@ -14,31 +14,23 @@ import json
 import os
 import platform
 import statistics
-import subprocess
 import sys
 import tempfile
 import time
 from pathlib import Path
 from typing import Any
 
-from planted import PLANTED, Planted
-
+from benchmarks.kept import speed_of
+from benchmarks.remedies.planted import PLANTED, Planted
+from benchmarks.started import JobFailed, steptime
 from steptime.diagnosis import diagnose_paths
 from steptime.remedies.propose import propose
 from steptime.trials.results import NAME, Results, read_results
 from steptime.trials.trial import Judgement, Verdict
 
-LAUNCHER = [sys.executable, "-c", "from steptime.cli.main import entry; entry()"]
 LINES = "jobs.jsonl"
-
-
-def steptime(*words: str) -> str:
-    """The standard output of a command of steptime; its errors are ours."""
-    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
-    done = subprocess.run([*LAUNCHER, *words], capture_output=True, text=True, check=False, env=environment)
-    if done.returncode:
-        raise RuntimeError(f"steptime {words[0]}: {done.stderr[-1500:]}")
-    return done.stdout
+ONE_THREAD = {**os.environ, "OMP_NUM_THREADS": "1"}
+"""What the jobs are started with: more threads than are free would make every step another."""
 
 
 def measure(job: Planted, folder: Path, budget: str, most: int) -> dict[str, Any]:
@@ -46,7 +38,8 @@ def measure(job: Planted, folder: Path, budget: str, most: int) -> dict[str, Any
     began = time.monotonic()
     recording = record(job, folder)
     recorded = time.monotonic()
-    told = steptime("try", "--quiet", "--json", "--max-trials", str(most), "--budget", budget, str(recording))
+    words = ["--quiet", "--json", "--max-trials", str(most), "--budget", budget, str(recording)]
+    told = steptime("try", *words, environment=ONE_THREAD)
     result = {
         "job": job.name,
         "right": job.right,
@@ -67,7 +60,7 @@ def record(job: Planted, folder: Path) -> Path:
     recording.parent.mkdir(parents=True, exist_ok=True)
     if not (recording / "manifest.json").exists():
         command = [sys.executable, str(job.script), *job.arguments]
-        steptime("run", "--quiet", "--recording", str(recording), "--", *command)
+        steptime("run", "--quiet", "--recording", str(recording), "--", *command, environment=ONE_THREAD)
     return recording
 
 
@@ -137,11 +130,6 @@ def row(judgement: Judgement, ceilings: dict[tuple[str, str], float]) -> dict[st
     }
 
 
-def speed_of(judgement: Judgement) -> list[float] | None:
-    speed = judgement.speed
-    return [speed.value, speed.low, speed.high] if speed is not None else None
-
-
 # -- the report -------------------------------------------------------------------------------------------------------
 
 
@@ -170,7 +158,7 @@ def report(results: list[dict[str, Any]], environment: dict[str, str]) -> str:
         "# Remedies on planted jobs",
         "",
         f"{environment['machine']}, {environment['cpus']} CPUs (shared), Python {environment['python']}, torch "
-        f"{environment['torch']}, {environment['date']}; `python benchmarks/remedies/run.py`, a budget of "
+        f"{environment['torch']}, {environment['date']}; `python -m benchmarks.remedies.run`, a budget of "
         f"{environment['budget']} a job, at most two remedies each, OMP_NUM_THREADS=1.",
         "",
         "| job | found first | tried | predicted | measured | verdict | the planted fault |",
@@ -266,13 +254,16 @@ def main() -> None:
     if arguments.record:
         record_all(arguments.folder)
         return
-    wanted = arguments.only.split(",") if arguments.only else [job.name for job in PLANTED]
+    names = [job.name for job in PLANTED]
+    wanted = arguments.only.split(",") if arguments.only else names
+    if unknown := sorted(set(wanted) - set(names)):
+        parser.error(f"no such job: {', '.join(unknown)}; expected some of {', '.join(names)}")
     known = {result["job"] for result in done}
     for job in PLANTED:
         if job.name in wanted and job.name not in known:
             try:
                 result = measure(job, arguments.folder, arguments.budget, arguments.most)
-            except RuntimeError as error:
+            except JobFailed as error:
                 print(f"{job.name}: {error}", file=sys.stderr, flush=True)
                 continue
             with path.open("a", encoding="utf-8") as file:

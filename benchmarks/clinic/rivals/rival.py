@@ -12,7 +12,8 @@ from pathlib import Path
 
 from benchmarks.clinic.cases import JOBS, Case
 from benchmarks.clinic.diagnosed import Said
-from benchmarks.clinic.truth import TIMEOUT, JobFailed, environment
+from benchmarks.clinic.truth import TIMEOUT, environment
+from benchmarks.started import JobFailed
 
 SCRIPTS = Path(__file__).parent / "scripts"
 """What runs in a rival's own interpreter."""

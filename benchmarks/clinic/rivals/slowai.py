@@ -9,7 +9,7 @@ from pathlib import Path
 from benchmarks.clinic.cases import JOBS, Case
 from benchmarks.clinic.diagnosed import Said
 from benchmarks.clinic.rivals.rival import Rival, run
-from benchmarks.clinic.truth import JobFailed
+from benchmarks.started import JobFailed
 
 WORKLOAD = """import runpy, sys
 sys.path.insert(0, {jobs!r})

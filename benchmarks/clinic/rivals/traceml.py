@@ -11,7 +11,7 @@ from typing import Any
 from benchmarks.clinic.cases import Case
 from benchmarks.clinic.diagnosed import Said
 from benchmarks.clinic.rivals.rival import AROUND, INPUT, MODEL, SCRIPTS, Rival, run
-from benchmarks.clinic.truth import JobFailed
+from benchmarks.started import JobFailed
 
 MEANINGS = {
     "INPUT_BOUND": INPUT,
