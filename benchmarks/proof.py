@@ -80,10 +80,15 @@ def _facts(section: Mapping[str, Any]) -> dict[str, str]:
     """What the pieces of a section say of their runs; of the load, the lowest and the highest."""
     found: dict[str, str] = {}
     for fact in ABOUT:
-        values = {piece["about"][fact] for piece in section.values() if fact in piece.get("about", {})}
+        values = {about[fact] for piece in section.values() for about in _runs(piece) if fact in about}
         if values:
             found[fact] = f"{min(values)} to {max(values)}" if fact == "load" else ", ".join(sorted(map(str, values)))
     return found
+
+
+def _runs(piece: Mapping[str, Any]) -> list[Mapping[str, Any]]:
+    """When and where the rows of a piece were taken."""
+    return [piece.get("about", {}), *piece.get("earlier", ())]
 
 
 def _sections(name: str, kept: Mapping[str, Any]) -> Iterator[list[str]]:

@@ -31,6 +31,8 @@ from benchmarks.started import JobFailed
 OURS = "steptime"
 QUICK = ("heavy_decode", "loop_loss", "two_losses")
 """So that all quick benchmarks together take less than a quarter of an hour on two CPUs."""
+ABOUT = {"about", "earlier"}
+"""Of what is kept of a case: the machine now and when other rows of it were taken; the rest is rows by tool."""
 NOTHING = Dose(0, 0.0, 0.0, math.nan, math.nan)
 
 
@@ -41,10 +43,12 @@ def main() -> None:
         tools[name] = RIVALS[name].adapter(python)
     for case in (case for case in CASES if case.job in options.cases):
         kept = read(options.name).get(SECTION, {}).get(case.job, {}) if options.go_on else {}
-        missing = {name: says for name, says in tools.items() if not _is_whole(kept.get(name))}
-        if missing:
-            found = examined(case, options.shares, missing, _doses_kept(case, kept))
-            keep(options.name, SECTION, case.job, {**kept, "about": machine(), **found})
+        sound = {name: [row for row in kept.get(name, ()) if not row["failed"]] for name in {*kept, *tools} - ABOUT}
+        found = examined(case, options.shares, tools, sound)
+        if any(found.values()):
+            rows = {name: sorted([*sound[name], *found.get(name, ())], key=_amount) for name in sound}
+            earlier = [*kept.get("earlier", ()), kept["about"]] if kept else []
+            keep(options.name, SECTION, case.job, {**rows, "about": machine(), "earlier": earlier})
 
 
 def arguments() -> argparse.Namespace:
@@ -54,7 +58,9 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--shares", help="of a step that the fault shall take, in percent")
     parser.add_argument("--rival", action="append", default=[], type=_rival, metavar="NAME=PYTHON",
                         help=f"a rival, and the interpreter that has it: {', '.join(RIVALS)}")  # fmt: skip
-    parser.add_argument("--continue", dest="go_on", action="store_true", help="leave out what is kept and ran")
+    parser.add_argument(
+        "--continue", dest="go_on", action="store_true", help="leave out what is kept and ran, of tools and of amounts"
+    )
     parser.add_argument("--name", default=USUAL_NAME, help="of the machine, for the file of results")
     options = parser.parse_args()
     known = [case.job for case in CASES]
@@ -76,28 +82,32 @@ def _rival(words: str) -> tuple[str, str]:
 
 
 def examined(
-    case: Case, shares: list[float], tools: dict[str, Callable[[Case, int], Said]], taken: list[Dose]
+    case: Case,
+    shares: list[float],
+    tools: dict[str, Callable[[Case, int], Said]],
+    kept: dict[str, list[dict[str, Any]]],
 ) -> dict[str, list[dict[str, Any]]]:
-    """The rows of one case by tool; a case that cannot run here is one row that says why."""
+    """The rows of one case that are missing, by tool; a case that cannot run here is one row that says why. A rival
+    that comes later meets the amounts that are kept."""
     if case.missing:
         why = f"needs {', '.join(case.missing)}"
-        return {name: [told(name, Row(case, NOTHING, None, why))] for name in tools}
+        return {name: [told(name, Row(case, NOTHING, None, why))] for name in tools if not kept[name]}
+    met = {name: {row["dose"]["amount"] for row in kept[name]} for name in tools}
+    taken = [row_of(case, row).dose for row in kept[OURS]]
+    further = [share for share in shares if case.most and share not in {dose.wanted for dose in taken}]
     try:
-        taken = taken or doses(case, shares)
+        new = doses(case, further) if further or not taken else []
     except JobFailed as error:
-        return {name: [told(name, Row(case, NOTHING, None, str(error)))] for name in tools}
-    return {name: [told(name, heard(case, dose, says)) for dose in taken] for name, says in tools.items()}
+        return {name: [told(name, Row(case, NOTHING, None, str(error)))] for name in tools if not kept[name]}
+    taken += [dose for dose in new if dose.amount not in met[OURS]]
+    return {
+        name: [told(name, heard(case, dose, says)) for dose in taken if dose.amount not in met[name]]
+        for name, says in tools.items()
+    }
 
 
-def _is_whole(rows: list[dict[str, Any]] | None) -> bool:
-    """Taken, and without a failure that another try might mend."""
-    return bool(rows) and not any(row["failed"] for row in rows or ())
-
-
-def _doses_kept(case: Case, kept: dict[str, Any]) -> list[Dose]:
-    """So that a rival that comes later meets the same amounts."""
-    rows = [row_of(case, row) for row in kept.get(OURS, ())]
-    return [row.dose for row in rows if not math.isnan(row.dose.healthy_ns)]
+def _amount(row: dict[str, Any]) -> int:
+    return int(row["dose"]["amount"])
 
 
 def heard(case: Case, dose: Dose, says: Callable[[Case, int], Said]) -> Row:

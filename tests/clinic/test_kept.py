@@ -6,11 +6,12 @@ import json
 import math
 import re
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from benchmarks import kept, proof
-from benchmarks.clinic import rivals, tables
+from benchmarks.clinic import rivals, run, tables
 from benchmarks.clinic.cases import CASES
 from benchmarks.clinic.diagnosed import Said
 from benchmarks.clinic.rivals import RIVALS
@@ -45,6 +46,28 @@ def test_a_machine_without_results_has_none(folder: Path) -> None:
 @pytest.mark.parametrize("row", [Row(DECODING, SEVERE, SAID), Row(DECODING, SEVERE, None, "no torch")])
 def test_a_row_comes_back_from_json_as_it_was(row: Row) -> None:
     assert row_of(DECODING, json.loads(json.dumps(plain(row)))) == row
+
+
+def test_a_further_amount_is_taken_by_itself_and_a_rival_meets_all_of_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[list[float]] = []
+
+    def doses(case: Any, shares: list[float]) -> list[Dose]:
+        asked.append(shares)
+        healthy = Dose(0, 0.0, 0.0, 1e7, 1e7)
+        return [healthy, *(Dose(int(10 * share), share, share, 1e7, 1e7 / (1 - share)) for share in shares)]
+
+    monkeypatch.setattr(run, "doses", doses)
+    first = run.examined(DECODING, [0.4], {"steptime": lambda *_: SAID}, {"steptime": []})
+    assert [row["dose"]["amount"] for row in first["steptime"]] == [0, 4]
+    tools = {"steptime": lambda *_: SAID, "slowai": lambda *_: SAID}
+    found = run.examined(DECODING, [0.4, 0.8], tools, {**first, "slowai": []})
+    assert {name: [row["dose"]["amount"] for row in rows] for name, rows in found.items()} == {
+        "steptime": [8],
+        "slowai": [0, 4, 8],
+    }
+    whole = {"steptime": first["steptime"] + found["steptime"]}
+    assert run.examined(DECODING, [0.4, 0.8], {"steptime": lambda *_: SAID}, whole) == {"steptime": []}
+    assert asked == [[0.4], [0.8]]
 
 
 def test_a_dose_that_was_never_measured_comes_back_as_one() -> None:
