@@ -13,7 +13,7 @@ import pytest
 SOURCE = Path(__file__).resolve().parent.parent / "src" / "steptime"
 
 FLOORS = (  # from the ground up; a room imports itself and what lies on floors below its own
-    ("_version", "errors", "quantities", "intervals", "nesting", "journal", "folders", "changes"),
+    ("_version", "errors", "quantities", "intervals", "nesting", "journal", "folders", "changes", "debug_switches"),
     ("estimates", "clusters", "remote"),
     ("recording", "kineto", "hardware", "flight", "snapshots"),
     ("capture",),
@@ -115,9 +115,9 @@ def test_torch_is_imported_only_where_the_users_program_runs(path: Path) -> None
 @pytest.mark.parametrize(
     "path", [path for path in FILES if relative(path).startswith(IN_THE_USERS_PROCESS)], ids=lambda path: relative(path)
 )
-def test_the_users_process_gets_the_standard_library_torch_and_the_journal(path: Path) -> None:
+def test_the_users_process_gets_the_standard_library_torch_and_what_both_sides_read(path: Path) -> None:
     allowed = sys.stdlib_module_names | {"torch"}
-    ours = ("steptime.journal", "steptime.capture.probe")
+    ours = ("steptime.journal", "steptime.debug_switches", "steptime.capture.probe")
     for name in imported_modules(parse(path), package_of(path)):
         assert name.split(".")[0] in allowed or name.startswith(ours), name
 

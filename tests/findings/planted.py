@@ -561,6 +561,29 @@ PLANTED: dict[str, dict[str, Case]] = {
         "fires-as-a-note": replace(BASE, settings=replace(_LEFT_ON, deterministic=True)),
         "clean": BASE,
     },
+    "debug-switch": {
+        "fires": replace(BASE, settings=replace(_LEFT_ON, debug_switches=(("PYTHONDEVMODE", "1"),))),
+        "fires-with-others": replace(
+            BASE,
+            settings=replace(
+                _LEFT_ON,
+                debug_switches=(("TORCH_DISTRIBUTED_DEBUG", "DETAIL"), ("ONEDNN_VERBOSE", "1")),
+                distributed_backend="gloo",
+            ),
+        ),
+        "clean": BASE,
+        "clean-where-it-does-not-act": replace(
+            BASE,
+            settings=replace(
+                _LEFT_ON,
+                debug_switches=(
+                    ("CUDA_LAUNCH_BLOCKING", "1"),
+                    ("NCCL_P2P_DISABLE", "1"),
+                    ("TORCH_DISTRIBUTED_DEBUG", "DETAIL"),
+                ),
+            ),
+        ),
+    },
     "recompute": {
         "fires": replace(BASE, recompute=RecomputeUse(about(4 * MS), 0.3, SourceLine("model.py", 50, "forward"))),
         "fires-by-the-line": replace(

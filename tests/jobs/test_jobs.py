@@ -71,9 +71,9 @@ def marked_lines(script: str) -> set[int]:
     return {number for number, line in enumerate(text, 1) if MARK in line}
 
 
-def run(script: str, folder: Path, *arguments: str) -> dict[str, Any]:
-    """The report of a job."""
-    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+def run(script: str, folder: Path, *arguments: str, **variables: str) -> dict[str, Any]:
+    """The report of a job. variables: of its environment."""
+    environment = {**os.environ, "OMP_NUM_THREADS": "1", **variables}
     steptime = [sys.executable, "-c", "from steptime.cli.main import entry; entry()"]
     command = [*steptime, "run", "--json", "--no-progress", "--recording", str(folder)]
     job = [sys.executable, str(SCRIPTS / f"{script}.py"), *arguments]
@@ -107,3 +107,9 @@ def test_a_planted_fault_comes_first_on_its_line_and_its_twin_is_let_off(job: Pl
         assert source["line"] in marked_lines(job.script), found[0]["summary"]
     twin = findings(run(job.script, tmp_path / "twin", "--healthy"), "finding", "note")
     assert job.rule not in {finding["name"] for finding in twin}, [finding["summary"] for finding in twin]
+
+
+def test_a_debugging_variable_that_was_left_on_is_told(tmp_path: Path) -> None:
+    found = findings(run("detect_anomaly", tmp_path, "--healthy", PYTHONMALLOC="debug"), "note")
+    (told,) = [each for each in found if each["name"] == "debug-switch"]
+    assert told["summary"].startswith("PYTHONMALLOC=debug is set: ")

@@ -95,6 +95,7 @@ ANSWERS = {
     "detect-anomaly": "RM501",
     "deterministic-left-on": "RM502",
     "profiler-left-on": "RM503",
+    "debug-switch": "RM504",
 }
 
 
@@ -329,6 +330,21 @@ def test_switches_that_are_off_are_left_alone() -> None:
     assert isinstance(only("RM502", on).edit, SwitchEdit)
     assert change(only("RM503", on)) == Change("profiler-off")
     assert [options(code, HEALTHY) for code in ("RM501", "RM502", "RM503")] == [(), (), ()]
+
+
+def test_debugging_variables_are_switched_off_where_they_act() -> None:
+    left = (("CUDA_LAUNCH_BLOCKING", "1"), ("PYTHONDEVMODE", "1"), ("PYTHONMALLOC", "debug"), ("OF_A_PLUGIN", "1"))
+    on = replace(HEALTHY, settings=replace(SETTINGS, debug_switches=left))
+    assert only("RM504", on).edit == EnvironmentEdit((("PYTHONDEVMODE", ""), ("PYTHONMALLOC", "default")))
+    assert options("RM504", HEALTHY) == ()
+
+
+def test_what_nobody_can_predict_is_tried_before_what_gains_little() -> None:
+    case = replace(
+        PLANTED["zeroed-gradients"]["fires"], settings=replace(SETTINGS, debug_switches=(("PYTHONDEVMODE", "1"),))
+    )
+    tried = [proposal.remedy.code for proposal in propose(case, examine(case).findings)]
+    assert tried.index("RM504") < tried.index("RM203")
 
 
 def test_denormals_are_flushed_where_they_are_not_yet() -> None:

@@ -6,6 +6,8 @@ from dataclasses import replace
 
 import pytest
 
+from steptime.findings.case import SettingsUse
+from steptime.findings.catalogue.debug_switch import debug_switch
 from steptime.findings.catalogue.exploding_gradient import exploding_gradient
 from steptime.report.compose import next_command
 from steptime.report.report import Report
@@ -32,3 +34,10 @@ def test_without_the_jobs_command_the_account_is_read(exploding: Report) -> None
 
 def test_otherwise_it_is_what_has_the_most_at_stake(report: Report) -> None:
     assert next_command("runs/a", report.environment, report.processes[0]).split()[1] in ("try", "explain")
+
+
+def test_a_note_whose_cost_only_a_trial_tells_is_tried(report: Report) -> None:
+    finding = debug_switch.finding("PYTHONDEVMODE=1 is set: the interpreter checks itself", "Take it out.")
+    on = replace(report.processes[0].case, settings=SettingsUse(1, 2, 2, debug_switches=(("PYTHONDEVMODE", "1"),)))
+    process = replace(report.processes[0], case=on, findings=(finding,))
+    assert next_command("runs/a", report.environment, process) == "steptime try runs/a"

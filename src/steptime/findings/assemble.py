@@ -109,6 +109,7 @@ def _settings(process: Process, layout: Layout, usual: Int64, trainers: int) -> 
         distributed_backend=settings.distributed_backend,
         packages=settings.packages,
         allocator=settings.allocator,
+        debug_switches=settings.debug_switches,
     )
 
 

@@ -208,7 +208,8 @@ class OperatorUse:
 @dataclass(frozen=True, slots=True)
 class SettingsUse:
     """Process-wide switches as the job had them. packages: installed ones that a remedy could use. allocator: what
-    PYTORCH_CUDA_ALLOC_CONF says. matmul_precision: of float32 products."""
+    PYTORCH_CUDA_ALLOC_CONF says. matmul_precision: of float32 products. debug_switches: (variable, value), those that
+    are on."""
 
     intra_op_threads: int
     usable_cpus: int
@@ -224,6 +225,7 @@ class SettingsUse:
     distributed_backend: str | None = None
     packages: tuple[str, ...] = ()
     allocator: str = ""
+    debug_switches: tuple[tuple[str, str], ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -145,7 +145,8 @@ class SiteFacts:
 @dataclass(frozen=True, slots=True)
 class SettingsFacts:
     """Process-wide settings of torch and of the machine as the job saw them at its first step. packages: of those that
-    a remedy could use, which are installed. allocator: PYTORCH_CUDA_ALLOC_CONF (or PYTORCH_ALLOC_CONF).
+    a remedy could use, which are installed. allocator: PYTORCH_CUDA_ALLOC_CONF (or PYTORCH_ALLOC_CONF). debug_switches:
+    variables of the environment that help to find faults (name, value), of those that are on.
     memory_limit: bytes of the device; on a CPU what the process may have."""
 
     intra_op_threads: int
@@ -164,6 +165,7 @@ class SettingsFacts:
     memory_limit: int | None = None
     packages: tuple[str, ...] = ()
     allocator: str = ""
+    debug_switches: tuple[tuple[str, str], ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

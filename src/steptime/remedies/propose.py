@@ -12,11 +12,13 @@ from steptime.remedies.catalogue import CATALOGUE
 from steptime.remedies.remedy import Goal, Option, Proposal, Remedy, Snippet
 
 UNKNOWN = 0.25
-"""Of the time at stake: what a remedy without a model is taken to gain when they are put in order; nobody is told."""
-
+"""Of the time at stake, or of the step where that is not known: what a remedy without a model is taken to gain when
+they are put in order; nobody is told."""
 
 MEMORY_NOTES = frozenset({"ST703", "ST704", "ST705"})
 """Notes about memory: no time is at stake that a trial could win, so that what answers them is advice."""
+COST_UNKNOWN = frozenset({"ST606"})
+"""Notes on what may cost much or nothing, which only a trial tells."""
 
 
 def propose(
@@ -31,9 +33,11 @@ def propose(
     if goal is Goal.MEMORY:
         freeing = [each for remedy in remedies if remedy.frees for each in _freeing(remedy, case)]
         return tuple(sorted(freeing, key=lambda each: (each.advice_only, -each.remedy.frees / each.remedy.risk)))
-    found = [finding for finding in findings if finding.weight is Weight.FINDING or finding.code in MEMORY_NOTES]
+    answered = MEMORY_NOTES | COST_UNKNOWN
+    found = [finding for finding in findings if finding.weight is Weight.FINDING or finding.code in answered]
     made = [each for remedy in remedies for each in _proposals(remedy, case, found)]
-    return tuple(sorted(made, key=lambda each: (each.advice_only, -_worth(each))))
+    step = case.step.duration.value
+    return tuple(sorted(made, key=lambda each: (each.advice_only, -_worth(each, step))))
 
 
 def _freeing(remedy: Remedy, case: Case) -> list[Proposal]:
@@ -80,8 +84,8 @@ def _capped(option: Option, limit: float) -> Option:
     return replace(option, saving=Estimate(value, low, high, saving.samples, saving.unit))
 
 
-def _worth(proposal: Proposal) -> float:
+def _worth(proposal: Proposal, step: float) -> float:
     """Predicted ns per step over the risk, for the order only."""
-    saving = proposal.option.saving
-    gain = saving.value if saving is not None else UNKNOWN * (proposal.ceiling or 0.0)
+    saving, ceiling = proposal.option.saving, proposal.ceiling
+    gain = saving.value if saving is not None else UNKNOWN * (ceiling if ceiling is not None else step)
     return gain / proposal.remedy.risk

@@ -55,7 +55,7 @@ def of_copies(report: Report, source: str) -> Report:
 def next_command(source: str, environment: Environment, process: ProcessReport) -> str:
     """What helps most now, ready to paste: a search for the first value that is lost, where the gradients run away;
     trials of the remedies for what was found, or the page of the finding with the most at stake (or of what makes the
-    measurement doubtful); else the whole account."""
+    measurement doubtful); trials of what answers a note; else the whole account."""
     if environment.command and any(finding.code == EXPLODING for finding in process.findings):
         return f"steptime nan -- {environment.command}"
     doubts_first = process.case.step.mode != "trace"  # a trace is what it is: nobody can measure it again
@@ -65,6 +65,8 @@ def next_command(source: str, environment: Environment, process: ProcessReport) 
                 if weight is Weight.FINDING and _can_be_tried(process):
                     return f"steptime try {shlex.quote(source)}"
                 return f"steptime explain {finding.code}"
+    if _can_be_tried(process):
+        return f"steptime try {shlex.quote(source)}"
     return f"steptime report {shlex.quote(source)} -o report.md"
 
 

@@ -48,6 +48,7 @@ def _switches(settings: SettingsFacts | None) -> list[tuple[str, str]]:
         "denormals flushed": settings.denormals_flushed or None,
         "autocast": settings.autocast or "off",
         "distributed backend": settings.distributed_backend,
+        "debug switches": " ".join(f"{name}={value}" for name, value in settings.debug_switches) or None,
     }
     return [(name, _word(value)) for name, value in values.items() if value is not None]
 

@@ -158,7 +158,7 @@ def test_a_model_that_is_gone_is_not_held() -> None:
 
 
 def looks(monkeypatch: pytest.MonkeyPatch, each: list[tuple[float | None, int]]) -> list[int]:
-    """When looks were taken, in ns, at borders of steps of 10 ms; what each reads and how many ns it takes are given."""
+    """What lies between looks at borders of steps of 10 ms, in ns; each reads what is given, and takes so many ns."""
     clock = [0]
     begins: list[int] = []
     weight = parameter([1.0])

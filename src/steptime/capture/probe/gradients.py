@@ -25,8 +25,9 @@ so in all of them. A megabyte or four is read in less than a millisecond."""
 REST = 5000
 """So many times as long as a look takes must pass before the next: 0.02 % of the job's time."""
 SPAN = 3
-"""What a look takes is the median of as many: the first one of all also chooses the parameters, and one that the machine
-interrupted for ten milliseconds must not be the last for a minute. Until there are as many, every step is looked at."""
+"""What a look takes is the median of as many: the first one of all also chooses the parameters, and one that the
+machine interrupted for ten milliseconds must not be the last for a minute. Until there are as many, every step is
+looked at."""
 RANGES = (torch.float32, torch.float64, torch.bfloat16)
 """The norm of gradients in float16 overflows long before they do."""
 TENSOR = torch._C.TensorBase

@@ -17,6 +17,7 @@ from steptime.capture.probe import sites
 from steptime.capture.probe.memory.limits import memory_limit
 from steptime.capture.probe.parameters import parameters_of
 from steptime.capture.probe.ranks import place
+from steptime.debug_switches import switched_on
 
 PACKAGES = ("bitsandbytes", "torchao")
 """That a remedy could use; looked for, not imported."""
@@ -150,6 +151,7 @@ def settings_facts() -> dict[str, Any]:
         "distributed_backend": backend,
         "memory_limit": memory_limit(),
         "packages": [name for name in PACKAGES if _is_installed(name)],
+        "debug_switches": switched_on(os.environ),
         "allocator": os.environ.get("PYTORCH_CUDA_ALLOC_CONF") or os.environ.get("PYTORCH_ALLOC_CONF") or "",
     }
 

@@ -9,6 +9,7 @@ from steptime.findings.catalogue.background_load import background_load
 from steptime.findings.catalogue.batch_preparation import batch_preparation
 from steptime.findings.catalogue.checkpoint_in_step import checkpoint_in_step
 from steptime.findings.catalogue.copies_and_casts import copies_and_casts
+from steptime.findings.catalogue.debug_switch import debug_switch
 from steptime.findings.catalogue.dense_embedding_gradient import dense_embedding_gradient
 from steptime.findings.catalogue.detect_anomaly import detect_anomaly
 from steptime.findings.catalogue.deterministic_left_on import deterministic_left_on
@@ -105,6 +106,7 @@ CATALOGUE: tuple[Rule, ...] = (
     deterministic_left_on,
     overflow_skipped,
     exploding_gradient,
+    debug_switch,
     recompute,
     memory_leak,
     memory_fragmentation,

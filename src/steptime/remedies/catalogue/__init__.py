@@ -28,6 +28,7 @@ from steptime.remedies.catalogue.half_autocast import half_autocast
 from steptime.remedies.catalogue.kept_memory import kept_memory
 from steptime.remedies.catalogue.no_anomaly_detection import no_anomaly_detection
 from steptime.remedies.catalogue.no_checkpointing import no_checkpointing
+from steptime.remedies.catalogue.no_debug_switches import no_debug_switches
 from steptime.remedies.catalogue.no_profiler import no_profiler
 from steptime.remedies.catalogue.not_deterministic import not_deterministic
 from steptime.remedies.catalogue.persistent_workers import persistent_workers
@@ -65,6 +66,7 @@ CATALOGUE: tuple[Remedy, ...] = (
     no_anomaly_detection,
     not_deterministic,
     no_profiler,
+    no_debug_switches,
     activation_checkpointing,
     data_parallel_settings,
     fewer_exchanges,
