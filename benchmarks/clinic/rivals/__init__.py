@@ -15,6 +15,7 @@ RIVALS: dict[str, Rival] = {
         profiler.TEXTBOOK,
         traces.HTA,
         traces.TRACEINSIGHT,
+        traces.TENSORBOARD,
     )
 }
 """By the name that `--rival` knows."""

@@ -1,38 +1,57 @@
-"""HTA and traceinsight, one program under two names: what they make of the trace of a job."""
+"""Tools that read a trace: HTA and traceinsight, one program under two names, and the profiler's TensorBoard plugin."""
 
 from __future__ import annotations
 
 import sys
 import tempfile
+from collections.abc import Callable
 from pathlib import Path
 
 from benchmarks.clinic.cases import Case
 from benchmarks.clinic.diagnosed import Said
 from benchmarks.clinic.rivals.rival import AROUND, INPUT, MODEL, SCRIPTS, Rival, profiled, run
 
-MEANINGS = {
+COLUMNS = {
     "idle_time_pctg": (*INPUT, *AROUND, "single-tensor optimiser"),
     "compute_time_pctg": MODEL,
     "non_compute_time_pctg": ("casts", "late rank", "missing no_sync"),
 }
-"""Columns of its temporal breakdown, of which the largest is taken."""
+"""Of HTA's temporal breakdown."""
+PARTS = {
+    "DataLoader": INPUT,
+    "Communication": ("late rank", "missing no_sync"),
+    "CPU Exec": MODEL,
+    "Other": (*AROUND, "single-tensor optimiser"),
+}
+"""Of a step, by the plugin."""
 
 
-def says(python: str, case: Case, amount: int) -> Said:
-    """The largest column of the temporal breakdown of a trace that torch.profiler has written. Raises JobFailed."""
-    with tempfile.TemporaryDirectory() as folder:
-        profiled(sys.executable, case, amount, "--trace", str(Path(folder, "rank-0.json")))
-        word = run([python, str(SCRIPTS / "with_hta.py"), folder], folder).split()[-1]
-    return Said(word, (word,), ((0.0, 0.0, 0.0),), (None,))
+def reads(script: str) -> Callable[[str, Case, int], Said]:
+    """What a script says of the trace that torch.profiler has written: one word. Both raise JobFailed."""
+
+    def says(python: str, case: Case, amount: int) -> Said:
+        with tempfile.TemporaryDirectory() as folder:
+            profiled(sys.executable, case, amount, "--trace", str(Path(folder, "rank-0.pt.trace.json")))
+            word = run([python, str(SCRIPTS / script), folder], folder).splitlines()[-1]
+        return Said(word, (word,), ((0.0, 0.0, 0.0),), (None,))
+
+    return says
 
 
 HTA, TRACEINSIGHT = (
     Rival(
         name,
         "the largest column of get_temporal_breakdown() of a trace by torch.profiler",
-        MEANINGS,
-        says,
+        COLUMNS,
+        reads("with_hta.py"),
         ("compute_time_pctg",),
     )
     for name in ("hta", "traceinsight")
+)
+TENSORBOARD = Rival(
+    "torch-tb-profiler",
+    "what its recommendation is about, else the largest part of the step, of a trace by torch.profiler",
+    PARTS,
+    reads("with_tensorboard.py"),
+    ("CPU Exec",),
 )
