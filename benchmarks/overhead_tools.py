@@ -2,7 +2,8 @@
 
 CPU time of the training process per step, all its threads together, after the first third of the steps. Each tool is
 compared with the bare job in its own interpreter, in the same round. One process differs from the next by some percent
-of a step, so that this shows what is larger; what is smaller is measured within one process by `overhead.py`.
+of a step, so that this shows what is larger; what is smaller is measured within one process by `overhead.py`. A run
+takes a few seconds, over whose steps the profiled window of steptime, which comes once, is spread as well.
 """
 
 from __future__ import annotations
@@ -48,8 +49,10 @@ class Tool:
 def tools(traceml: str | None) -> dict[str, Tool]:
     """By name. traceml: a Python that has it; without one it is left out."""
     here = sys.executable
+    recorded = ("--recording", "{folder}/r", "--", here, str(JOB))
     found = {
-        "steptime": Tool(here, (*WATCHED, "--recording", "{folder}/r", "--", here, str(JOB))),
+        "steptime": Tool(here, (*WATCHED, *recorded)),
+        "steptime --no-profile": Tool(here, (*WATCHED, "--no-profile", *recorded)),
         "torch.profiler around all": Tool(here, (here, "-c", PROFILED, str(JOB)), most_steps=MOST_PROFILED),
     }
     if traceml is not None:
