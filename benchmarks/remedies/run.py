@@ -209,6 +209,8 @@ def summary(results: list[dict[str, Any]]) -> list[str]:
             + ", ".join(f"{job} {arm['code']} {each:+.0%}" for job, arm, each in found)
             + " (positive: faster than predicted)."
         )
+        met = [arm for _, arm, _ in found if arm["speed"][1] <= arm["predicted"][0] <= arm["speed"][2]]
+        lines.append(f"- Predictions within the interval of what was measured: {len(met)} of {len(found)}.")
     if patches:
         told = ", ".join(f"{each['job']} {each['patch_speed'][0]:.2f}× ({each['patch_verdict']})" for each in patches)
         lines.append(f"- Patches that were run by themselves: {told}.")

@@ -143,7 +143,8 @@ class AccountUse:
 @dataclass(frozen=True, slots=True)
 class LoaderUse:
     """The training loader as configured and as measured. item: ns per item (in whatever process reads it); collate: ns
-    per batch; ready: batches waiting when asked for (None without workers); start: ns per start of the workers.
+    per batch; ready: batches waiting when asked for (None without workers); start: ns per start of the workers,
+    the end of those before them included.
 
     demand: batches per step. starts: iterators begun during the measured steps; steps_per_start likewise.
     """

@@ -22,8 +22,8 @@ from steptime.timeline.timeline import Steps
 def loader_use(process: Process, layout: Layout, usual: Int64) -> LoaderUse | None:
     """The training loader that the steps wait for most, all its iterators together; None without one.
 
-    wait leaves out what an iterator's first batch takes longer than others: that belongs to `start`, the time from the
-    making of an iterator to its first batch.
+    wait leaves out what an iterator's first batch takes longer than others, and the end of its workers where there are
+    no batches left: these belong to `start`, the time from the last batch of an iterator to the first one of the next.
     """
     groups = _groups(process, layout)
     if not groups:
@@ -37,8 +37,8 @@ def loader_use(process: Process, layout: Layout, usual: Int64) -> LoaderUse | No
     demand = _demand(asked, steps, usual)
     if not demand:
         return None  # it was read before the steps
-    excess = _first_excess(asked) if facts.workers else np.zeros(len(asked), np.int64)
-    starts, per_start, start = _starts(layout, asked, excess, iterators)
+    late, ended = _between_epochs(asked, facts)
+    starts, per_start, start = _starts(layout, _by_iterator(asked, late), _by_iterator(asked, ended), iterators)
     made = _made(process, layout.lane, iterators, steps, usual)
     items = max(1, facts.batch_size or 1)
     item, collate = _mean(made.of(Kind.FETCH)), _mean(made.of(Kind.COLLATE))
@@ -46,7 +46,7 @@ def loader_use(process: Process, layout: Layout, usual: Int64) -> LoaderUse | No
         dataset=facts.dataset,
         batch_size=facts.batch_size,
         workers=facts.workers,
-        wait=_wait(asked, excess, steps, usual),
+        wait=_wait(asked, np.maximum(late, ended), steps, usual),
         item=scaled(item, 1 / items) if item else None,
         collate=collate,
         demand=demand,
@@ -81,15 +81,28 @@ def _of(lane: Lane, iterators: Iterable[int]) -> Lane:
     return lane.where(np.isin(lane.identity, list(iterators)))
 
 
-def _first_excess(asked: Lane) -> Int64:
-    """By how much each iterator's first wait exceeds the median of the others; 0 for the others."""
-    excess = np.zeros(len(asked), np.int64)
+def _between_epochs(asked: Lane, facts: LoaderFacts) -> tuple[Int64, Int64]:
+    """What workers cost beside the usual wait: by how much each iterator's first wait exceeds the median of the others,
+    and how long its last one took, which ends them. 0 for all other waits."""
+    late, ended = np.zeros(len(asked), np.int64), np.zeros(len(asked), np.int64)
+    if not facts.workers:
+        return late, ended
     _, first = np.unique(asked.identity, return_index=True)
     wait = asked.end - asked.begin
     others = np.delete(wait, first)
     usual = int(np.median(others)) if len(others) else 0
-    excess[first] = np.maximum(0, wait[first] - usual)
-    return excess
+    late[first] = np.maximum(0, wait[first] - usual)
+    if not facts.iterable:  # one without a length also waits for its workers to find the end
+        ended = np.where(asked.flagged(Flag.EXHAUSTED), wait, 0)
+    return late, ended
+
+
+def _by_iterator(asked: Lane, spent: Int64) -> dict[int, int]:
+    """The largest one of each."""
+    found: dict[int, int] = {}
+    for iterator, each in zip(asked.identity.tolist(), spent.tolist(), strict=True):
+        found[iterator] = max(found.get(iterator, 0), each)
+    return found
 
 
 def _wait(asked: Lane, excess: Int64, steps: Steps, usual: Int64) -> Estimate:
@@ -131,16 +144,16 @@ def _ready(process: Process, iterators: set[int], steps: Steps, usual: Int64) ->
 
 
 def _starts(
-    layout: Layout, asked: Lane, excess: Int64, iterators: set[int]
+    layout: Layout, late: dict[int, int], ended: dict[int, int], iterators: set[int]
 ) -> tuple[int, float | None, Estimate | None]:
-    """(starts after the first, steps between two, time of one). The first is left out where there are others: it also
-    imports and caches."""
+    """(starts after the first, steps between two, time of one with the end of the iterator before it). The first is
+    left out where there are others: it also imports and caches."""
     began = _of(layout.lane.of(Kind.LOADER_START), iterators)
     if not len(began):
         return 0, None, None
-    late = {int(each): int(more) for each, more in zip(asked.identity, excess, strict=True) if more}
-    extra = np.array([late.get(int(each), 0) for each in began.identity], np.int64)
-    length = began.end - began.begin + extra
+    order = began.identity.tolist()
+    before = [0, *(ended.get(each, 0) for each in order[:-1])]
+    length = began.end - began.begin + np.array([late.get(each, 0) for each in order], np.int64) + before
     if len(began) == 1:
         return 0, None, mean_of_series(length)
     ends = layout.timeline.steps.end

@@ -15,12 +15,13 @@ def workers_restarted(signals: Signals) -> Finding | None:
     """Workers are started again for every epoch
 
     What it means
-        Each new iterator of the DataLoader starts all its workers, which import the program again or copy it, and the
-        first batches of the epoch come late. With short epochs that is a good part of the run.
+        At the end of an epoch all workers of the DataLoader are ended. Its next iterator starts new ones, which import
+        the program again or copy it, and the first batches come late. With short epochs that is a good part of the run.
 
     How we know
-        The time from the making of an iterator to its first batch is measured each time, and the number of steps
-        between two such starts. The time at stake is the start divided by those steps; it lies between steps.
+        The end of an iterator whose batches are used up is measured each time, and the time from the making of the next
+        one to its first batch, and the number of steps between two. The time at stake is both divided by those steps;
+        it lies between steps.
 
     What helps
         persistent_workers=True keeps the workers for the next epoch. The order of a shuffled dataset changes from
@@ -35,6 +36,6 @@ def workers_restarted(signals: Signals) -> Finding | None:
     if not loader.starts:
         return None
     each, steps = format_duration(loader.start.value), loader.steps_per_start
-    summary = f"Starting {loader.workers} workers takes {each}, again every {steps:.0f} steps"
+    summary = f"Ending and starting {loader.workers} workers takes {each}, again every {steps:.0f} steps"
     stake = scaled(loader.start, 1 / steps)
     return workers_restarted.finding(summary, "Set persistent_workers=True.", stake, source=loader.site)

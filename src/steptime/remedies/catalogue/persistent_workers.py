@@ -20,8 +20,8 @@ def persistent_workers(case: Case) -> Option | None:
         one random number fewer is drawn for each epoch: another seed, not another training.
 
     What it should gain
-        The time from the making of an iterator to its first batch, divided by the steps between two such starts. Both
-        are measured.
+        The time that the workers take to end, and from the making of an iterator to its first batch, divided by the
+        steps between two such starts. All are measured.
 
     When to leave it
         When the dataset must be made anew in the workers for each epoch, or when the workers' memory is needed between.
