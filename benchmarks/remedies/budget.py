@@ -11,7 +11,9 @@ from __future__ import annotations
 
 import argparse
 import json
+import math
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +21,7 @@ from benchmarks.kept import ROOT, speed_of
 from benchmarks.remedies.run import environment_of
 from benchmarks.started import steptime
 from steptime.trials.results import NAME, Results, read_results
-from steptime.trials.trial import Judgement, Verdict
+from steptime.trials.trial import Verdict
 
 SCRIPTS = "tests/jobs/faults/scripts"
 JOBS = ("examples/slow_input.py", f"{SCRIPTS}/pointwise_chain.py", f"{SCRIPTS}/slow_collate.py")
@@ -71,30 +73,47 @@ def compared(job: str, wanted: argparse.Namespace) -> dict[str, Any]:
 
 
 def outcome(results: Results) -> dict[str, Any]:
-    """What a trial ended with. taken: its changes; speed: of all of them together, against the job as it is; alone: the
-    speed-up of each arm by itself."""
+    """What a trial ended with. taken: the changes that its patch makes; speed: of all of them together, against the job
+    as it is; alone: the speed-up of each arm by itself."""
     alone = [judgement for stage, judgement in results.judgements if stage == 0]
-    adopted = [judgement for judgement in alone if judgement.verdict is Verdict.ADOPT]
-    taken = _together(results) or max(adopted, key=lambda each: (speed_of(each) or AS_IT_IS)[0], default=None)
+    label, speed = _taken(results)
     return {
         "tried": len(alone),
         "undecided": sum(each.verdict is Verdict.UNDECIDED for each in alone),
-        "taken": taken.arm.label if taken is not None else "",
-        "speed": (speed_of(taken) if taken is not None else None) or AS_IT_IS,
+        "taken": label,
+        "speed": speed,
         "alone": {each.arm.label: speed for each in alone if (speed := speed_of(each)) is not None},
         "seconds": sum(run.seconds for run in results.runs),
     }
 
 
+def _taken(results: Results) -> tuple[str, list[float]]:
+    """(what was taken, its speed-up): the best one, then each that was adopted on top of those before it, whose
+    speed-ups multiply; or all of them together against the job as it is, where that was reached, a stage that repeats
+    the last."""
+    label, speed = "", AS_IT_IS
+    met: set[str] = set()
+    for stage, judgement in results.judgements:
+        found = speed_of(judgement)
+        if judgement.verdict is not Verdict.ADOPT or found is None or judgement.arm.name == PATCH:
+            continue
+        if stage == 0:
+            label, speed = max((label, speed), (judgement.arm.label, found), key=lambda each: each[1][0])
+            continue
+        speed = found if judgement.arm.name in met else times(speed, found)
+        label = judgement.arm.label
+        met.add(judgement.arm.name)
+    return label, speed
+
+
 AS_IT_IS = [1.0, 1.0, 1.0]
 
 
-def _together(results: Results) -> Judgement | None:
-    """Several changes against the job as it is: the stage that repeats one where they were tried on top of another."""
-    later = [judgement for stage, judgement in results.judgements if stage > 0 and judgement.arm.name != PATCH]
-    if later and later[-1].arm.name in {each.arm.name for each in later[:-1]}:
-        return later[-1] if later[-1].verdict is Verdict.ADOPT else None
-    return None
+def times(one: Sequence[float], other: Sequence[float]) -> list[float]:
+    """The product of two independent estimates: their intervals add as squares, in the logarithm."""
+    value = one[0] * other[0]
+    widths = [math.hypot(*(math.log(each[bound] / each[0]) for each in (one, other))) for bound in (1, 2)]
+    return [value, value * math.exp(-widths[0]), value * math.exp(widths[1])]
 
 
 # -- the report -------------------------------------------------------------------------------------------------------
@@ -109,7 +128,8 @@ def report(rows: list[dict[str, Any]], environment: dict[str, str]) -> str:
             f"{environment['machine']}, {environment['cpus']} CPUs, Python {environment['python']}, torch "
             f"{environment['torch']}, {environment['date']}; `python -m benchmarks.remedies.budget FOLDER`. Target: at "
             "least 90 % of the gain (of the step's time that is saved). All speeds are measured, with 95 % intervals; "
-            "what both searches have tried is compared by what the long one measured.",
+            "what both searches have tried is compared by what the long one measured. A search whose budget ends "
+            "before its changes were run together is told with the product of their speed-ups.",
             "",
             "| job | budget | took | tried (undecided) | taken | speed-up | of the gain |",
             "|---|---|---|---|---|---|---|",
