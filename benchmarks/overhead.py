@@ -41,6 +41,7 @@ HERE = Path(__file__).parent
 STEP_JOB, RUN_JOB = HERE / "overhead_job.py", HERE / "overhead_run_job.py"
 STEPS_MS = (0.4, 2.0, 10.0, 100.0)
 QUICK_STEPS_MS = STEPS_MS[:2]
+PARTS = "steps,run,recording,tools"
 LONGEST, STEPS_OF_PAIR = 90, 56
 """Seconds for one size of steps, and how many steps two pairs of blocks have at least."""
 RUNS = (("0", "--no-ceilings"), ("600", "--no-ceilings", "--no-profile"), ("600", "--no-ceilings"))
@@ -242,8 +243,8 @@ def tool_cell(added: Sequence[float] | None, step_us: float) -> str:
 def main() -> None:
     """Measures what was asked for; writes both files after every row."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
-    parser.add_argument("--quick", action="store_true")
-    parser.add_argument("--only", default="steps,run,recording,tools")
+    parser.add_argument("--quick", action="store_true", help="fewer, of shorter steps, without other tools")
+    parser.add_argument("--only", help=f"of {PARTS}, with commas between")
     parser.add_argument("--traceml", metavar="PYTHON", help="one that has traceml-ai, to measure it beside ours")
     parser.add_argument("--name", default=platform.machine() + f"-{os.cpu_count()}cpu")
     wanted = parser.parse_args()
@@ -261,7 +262,10 @@ def main() -> None:
         ),
         "tools": (per_tool(environment(), size, rounds, wanted.traceml) for size in sizes),
     }
-    for part in wanted.only.split(","):
+    asked = (wanted.only or (PARTS.removesuffix(",tools") if wanted.quick else PARTS)).split(",")
+    if unknown := sorted(set(asked) - set(parts)):
+        parser.error(f"no such part: {', '.join(unknown)}; expected some of {PARTS}")
+    for part in asked:
         results |= {"measured": results["measured"] | {part: machine()}, part: []}
         for row in parts[part]:
             results[part].append(row)
