@@ -86,6 +86,6 @@ def _capped(option: Option, limit: float) -> Option:
 
 def _worth(proposal: Proposal, step: float) -> float:
     """Predicted ns per step over the risk, for the order only."""
-    saving, ceiling = proposal.option.saving, proposal.ceiling
-    gain = saving.value if saving is not None else UNKNOWN * (ceiling if ceiling is not None else step)
-    return gain / proposal.remedy.risk
+    saving = proposal.option.saving
+    at_stake = step if proposal.finding in COST_UNKNOWN else proposal.ceiling or 0.0
+    return (saving.value if saving is not None else UNKNOWN * at_stake) / proposal.remedy.risk
