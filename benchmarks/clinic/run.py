@@ -43,7 +43,10 @@ def main() -> None:
         tools[name] = RIVALS[name].adapter(python)
     for case in (case for case in CASES if case.job in options.cases):
         kept = read(options.name).get(SECTION, {}).get(case.job, {}) if options.go_on else {}
-        sound = {name: [row for row in kept.get(name, ()) if not row["failed"]] for name in {*kept, *tools} - ABOUT}
+        sound = {
+            name: [row for row in kept.get(name, ()) if name not in tools or not row["failed"]]
+            for name in {*kept, *tools} - ABOUT
+        }
         found = examined(case, options.shares, tools, sound)
         if any(found.values()):
             rows = {name: sorted([*sound[name], *found.get(name, ())], key=_amount) for name in sound}

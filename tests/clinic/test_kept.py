@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 import re
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -68,6 +69,19 @@ def test_a_further_amount_is_taken_by_itself_and_a_rival_meets_all_of_them(monke
     whole = {"steptime": first["steptime"] + found["steptime"]}
     assert run.examined(DECODING, [0.4, 0.8], {"steptime": lambda *_: SAID}, whole) == {"steptime": []}
     assert asked == [[0.4], [0.8]]
+
+
+def test_what_a_rival_failed_at_stays_while_another_is_asked(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    failed, sound = plain(Row(DECODING, SEVERE, None, "IndexError")), plain(Row(DECODING, SEVERE, SAID))
+    kept.keep("box", tables.SECTION, DECODING.job, {"about": {}, "hta": [failed], "steptime": [sound]})
+    words = ["run", "--continue", "--name", "box", "--cases", DECODING.job, "--shares", "40"]
+    monkeypatch.setattr(sys, "argv", [*words, "--rival", f"slowai={sys.executable}"])
+    monkeypatch.setattr(RIVALS["slowai"].__class__, "adapter", lambda *_: lambda *_: SAID)
+    run.main()
+    found = kept.read("box")[tables.SECTION][DECODING.job]
+    assert found["hta"] == [failed]
+    assert [row["failed"] for row in found["slowai"]] == [""]
+    assert found["earlier"] == [{}]
 
 
 def test_a_dose_that_was_never_measured_comes_back_as_one() -> None:
