@@ -12,6 +12,10 @@ from hypothesis import settings
 
 ROOT = Path(__file__).resolve().parent.parent
 
+# A shell that starts the tests in the background has its children ignore it, and so would every job of the tests.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+
 # The same examples every time: a change is judged by itself. `--hypothesis-profile=default` looks for new ones.
 settings.register_profile("repeatable", derandomize=True)
 settings.load_profile("repeatable")
