@@ -19,7 +19,7 @@ from typing import Any
 
 from benchmarks.kept import ROOT, speed_of
 from benchmarks.remedies.run import environment_of
-from benchmarks.started import steptime
+from benchmarks.started import JobFailed, steptime
 from steptime.trials.results import NAME, Results, read_results
 from steptime.trials.trial import Verdict
 
@@ -50,7 +50,11 @@ def main() -> None:
         return
     for job in wanted.jobs.split(","):
         if job not in {row["job"] for row in rows}:
-            row = {"job": job, "short": wanted.budget, "long": wanted.long, **compared(job, wanted)}
+            try:
+                row = {"job": job, "short": wanted.budget, "long": wanted.long, **compared(job, wanted)}
+            except JobFailed as error:
+                print(f"{job}: {error}", file=sys.stderr, flush=True)
+                continue
             with lines.open("a", encoding="utf-8") as file:
                 file.write(json.dumps(row) + "\n")
             print("\n".join(cells(row)), flush=True)
@@ -82,7 +86,7 @@ def outcome(results: Results) -> dict[str, Any]:
         "undecided": sum(each.verdict is Verdict.UNDECIDED for each in alone),
         "taken": label,
         "speed": speed,
-        "alone": {each.arm.label: speed for each in alone if (speed := speed_of(each)) is not None},
+        "alone": {each.arm.label: found for each in alone if (found := speed_of(each)) is not None},
         "seconds": sum(run.seconds for run in results.runs),
     }
 
