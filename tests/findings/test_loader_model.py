@@ -74,6 +74,16 @@ def test_two_hyperthreads_of_a_core_hide_less_than_two_cores_would() -> None:
     assert siblings.step(1) == pytest.approx(40 * MS)
 
 
+def test_receiving_batches_costs_what_this_machine_takes_for_each_of_them() -> None:
+    use, step_now = loader(25 * MS, 1 * MS, 0, cpus=2, demand=2.0), step(100 * MS)
+    slow = supply(step_now, use, None, Contention(0.0, 1.0, 2, None, 0.0, handover=4 * MS))
+    unknown = supply(step_now, use, None, Contention(0.0, 1.0, 2, None, 0.0))
+    assert slow is not None
+    assert unknown is not None
+    assert slow.step(1) == pytest.approx(75 * MS + 2 * 4 * MS)
+    assert unknown.step(1) == pytest.approx(75 * MS + 2 * HANDOVER)
+
+
 @pytest.mark.parametrize(
     ("busy", "together", "does"), [(1, None, 1), (4, 6.0, 4), (6, 6.0, 5), (8, 6.0, 6), (8, 3.0, 3), (4, 3.0, 1.5)]
 )

@@ -31,6 +31,7 @@ ANSWER = {
     "dispatch": COST,
     "launch": None,
     "together": {"best": 1.3, "median": 1.2, "blocks": 3},
+    "handover": COST,
 }
 QUIET = Machine("cpu", "a", (Rate("float32", Estimate(2.0, 1.0, 2.0, 9, "FLOP/s")),), measured=True, torch="9.9")
 
@@ -43,6 +44,9 @@ def test_the_best_block_is_the_ceiling_and_the_median_one_its_spread(tmp_path: P
     assert machine.measured
     assert machine.launch is None
     assert machine.together == Estimate(1.3, 1.2, 1.3, 3, "CPUs")
+    assert machine.handover == machine.dispatch
+    assert replace(machine, other_cpus=0.0).handover_usual == 2e-6 * 1e9
+    assert replace(machine, other_cpus=1.3).handover_usual is None
 
 
 @pytest.mark.parametrize(
@@ -153,6 +157,23 @@ def test_where_no_process_may_be_started_the_other_ceilings_are_measured(tmp_pat
     assert done.stdout.split() == ["1.0" if os.cpu_count() == 1 else "None"]
 
 
+@pytest.mark.parametrize(
+    "refused",
+    [
+        "multiprocessing.get_all_start_methods = lambda: ['spawn']",
+        "multiprocessing.context.ForkProcess.start = lambda _: open('/nowhere/at/all')",
+    ],
+)
+def test_where_no_worker_can_be_forked_its_handover_is_not_known(refused: str) -> None:
+    pytest.importorskip("torch")
+    script = (
+        "import multiprocessing.context, runpy; "
+        f"script = runpy.run_path({str(ceilings.SCRIPT)!r}); {refused}; print(script['handover']())"
+    )
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=120, check=True)
+    assert done.stdout.split() == ["None"]
+
+
 def test_real_ceilings_are_plausible() -> None:
     pytest.importorskip("torch")
     machine = ceilings.measure(sys.executable, "cpu", threads=1)
@@ -165,6 +186,8 @@ def test_real_ceilings_are_plausible() -> None:
     assert machine.together is not None
     assert 0.2 < machine.together.value <= (os.cpu_count() or 1), "CPUs of which one works alone"
     assert 100 < dispatch.value < 1e6, "ns of a tiny operator"
+    assert machine.handover is not None
+    assert 10_000 < machine.handover.value <= machine.handover.high < 1e9, "ns to receive a batch"
     assert machine.threads == 1
 
 

@@ -43,7 +43,12 @@ def _ceilings(machine: Machine) -> list[str]:
     lines += [_row(f"  {rate.name} product", _rate(rate.rate, "FLOP/s")) for rate in machine.matrix]
     if machine.copy is not None:
         lines.append(_row("  copy", _rate(machine.copy, "B/s")))
-    for name, cost in (("operator on the CPU", machine.dispatch), ("operator launched", machine.launch)):
+    costs = (
+        ("operator on the CPU", machine.dispatch),
+        ("operator launched", machine.launch),
+        ("batch from a worker", machine.handover),
+    )
+    for name, cost in costs:
         if cost is not None:
             spread = f"  (median block {format_duration(cost.high)})" if cost.samples > 1 else ""
             lines.append(_row(f"  {name}", f"{format_duration(cost.value)}{spread}"))

@@ -306,7 +306,7 @@ class Contention:
     """The machine during the steady steps. other_cpu and job_cpu: in CPUs; pressure: percent of time that some task
     waited for a CPU; involuntary: involuntary context switches per second of the training process, None if unknown.
     spread: interquartile range of the step over its median. together: what the usable CPUs do at once, in CPUs of which
-    one works alone, None where it was not measured."""
+    one works alone. handover: ns to receive a batch from a loader's worker. None where they were not measured."""
 
     other_cpu: float
     job_cpu: float
@@ -315,6 +315,7 @@ class Contention:
     spread: float
     drift: float = 0.0
     together: float | None = None
+    handover: float | None = None
 
 
 @dataclass(frozen=True, slots=True)

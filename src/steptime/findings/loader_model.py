@@ -2,28 +2,31 @@
 
 One law: no advice about workers without this model.
 
-With w workers a step takes at least (1) its own time without the wait, (2) the time to produce its batches divided by
-w, and (3) what the job's CPUs do per step, done by all usable CPUs at once. Without workers (1) and (2) add up.
+With w workers a step takes at least (1) its own time without the wait, and with receiving its batches, (2) the time to
+produce its batches divided by w, and (3) what the job's CPUs do per step, done by all usable CPUs at once. Without
+workers (1) and (2) add up.
 """
 
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from steptime.findings.case import Contention, LoaderUse, SettingsUse, StepSummary
 from steptime.findings.threads import at_once
 
 HANDOVER = 1_000_000.0
-"""ns per batch to receive it from a worker (queue, shared memory, rebuilding tensors): 1.0 to 1.5 ms were measured on
-two virtual CPUs with torch 2.13 and batches of 0.5 KB to 3 MB that were ready when asked for."""
+"""ns per batch to receive it from a worker (queue, shared memory, rebuilding tensors), where the machine was not
+measured: 1.0 to 1.5 ms on two virtual CPUs with torch 2.13 and batches of 0.5 KB to 3 MB that were ready when asked
+for; 2 to 2.5 ms on another day."""
 MORE_WORKERS_MUST_BRING = 0.03
 """A further worker that gains less than this share of the step is not worth its memory."""
 
 
 @dataclass(frozen=True, slots=True)
 class Supply:
-    """production: ns that one process needs to make a step's batches. consumption: the step without its wait.
+    """production: ns that one process needs to make a step's batches. consumption: the step without its wait. handover:
+    ns to receive a step's batches from workers that have them ready.
 
     processor: ns that the CPUs need for a step at full use. needed: workers so that production keeps up, unbounded.
     best: number of workers with the shortest predicted step, the smallest such. limit: workers that were considered.
@@ -31,6 +34,7 @@ class Supply:
 
     production: float
     consumption: float
+    handover: float
     processor: float
     needed: int
     best: int
@@ -40,7 +44,7 @@ class Supply:
         """Predicted ns of a step with a number of workers."""
         if workers == 0:
             return self.production + self.consumption
-        return max(self.consumption + HANDOVER, self.production / workers, self.processor)
+        return max(self.consumption + self.handover, self.production / workers, self.processor)
 
 
 def production(loader: LoaderUse) -> float | None:
@@ -49,6 +53,12 @@ def production(loader: LoaderUse) -> float | None:
         return None
     collate = loader.collate.value if loader.collate is not None else 0.0
     return (loader.item.value * (loader.batch_size or 1) + collate) * loader.demand
+
+
+def handover(loader: LoaderUse, contention: Contention | None) -> float:
+    """ns that a step needs to receive its batches from workers that have them ready."""
+    measured = contention.handover if contention is not None else None
+    return (HANDOVER if measured is None else measured) * loader.demand
 
 
 def supply(
@@ -62,8 +72,9 @@ def supply(
     limit = max(1, loader.usable_cpus)
     needed = math.ceil(min(produced / consumed, 1e6)) if consumed > 0 else limit
     processor = _processor(step, produced, consumed, settings, contention, limit)
-    draft = Supply(produced, consumed, processor, max(1, needed), 0, limit)
-    return Supply(produced, consumed, processor, max(1, needed), _best(draft), limit)
+    received = handover(loader, contention)
+    draft = Supply(produced, consumed, received, processor, needed=max(1, needed), best=0, limit=limit)
+    return replace(draft, best=_best(draft))
 
 
 def _processor(

@@ -159,6 +159,7 @@ def contention_use(
         spread=ratio(float(upper - lower), float(middle)),
         drift=_drift(steps.duration[usual]),
         together=machine.capacity if machine is not None else None,
+        handover=machine.handover_usual if machine is not None else None,
     )
 
 

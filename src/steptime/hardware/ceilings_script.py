@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import json
 import math
+import multiprocessing
 import os
 import platform
 import statistics
@@ -21,6 +22,7 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
+from torch.utils.data import DataLoader
 
 SECONDS = 0.4
 """For one ceiling. All of a device's stay below three seconds or so."""
@@ -48,6 +50,11 @@ while now < end:
 print(done / (now - begin), flush=True)
 """
 """What a loader's worker mostly is: a process of Python."""
+BATCHES, BATCH_ITEMS, ITEM_VALUES = 60, 32, 512
+HANDOVER_SECONDS = 0.005
+"""Between two batches: the next one is ready when it is asked for."""
+PATIENCE_SECONDS = 20
+"""For a first batch: a worker that never answers must not stop the measuring."""
 
 
 def main() -> None:
@@ -71,6 +78,7 @@ def measure(device: str) -> dict[str, Any]:
         "dispatch": tiny_operator("cpu"),
         "launch": tiny_operator(device) if device != "cpu" else None,
         "together": together(),
+        "handover": handover(),
     }
     for name, dtype in FORMATS.items():
         rates = matrix_rate(device, name, dtype)
@@ -169,6 +177,36 @@ def at_work(count: int) -> list[float]:
         for worker in workers:
             worker.kill()
             worker.communicate()
+
+
+class Items:
+    """Items that cost nothing: a tensor and a number, as most datasets give them."""
+
+    def __len__(self) -> int:
+        return BATCHES * BATCH_ITEMS
+
+    def __getitem__(self, index: int) -> tuple[torch.Tensor, int]:
+        return torch.zeros(ITEM_VALUES), index
+
+
+def handover() -> dict[str, float] | None:
+    """Seconds to receive a batch that is ready from a loader's worker (queue, shared memory, rebuilding its tensors).
+    None where workers cannot be forked, or the machine has too little shared memory for them."""
+    if "fork" not in multiprocessing.get_all_start_methods():
+        return None
+    loader = DataLoader(Items(), BATCH_ITEMS, num_workers=1, multiprocessing_context="fork", timeout=PATIENCE_SECONDS)
+    times: list[float] = []
+    try:
+        batches = iter(loader)
+        for _ in range(BATCHES):
+            begin = time.perf_counter()
+            next(batches)
+            times.append(time.perf_counter() - begin)
+            while time.perf_counter() < begin + HANDOVER_SECONDS:  # a CPU that sleeps wakes up slowly
+                pass
+    except (OSError, RuntimeError):
+        return None
+    return summary(times[BATCHES // 4 :], best=min)
 
 
 def time_blocks(device: str, work: Callable[[], object]) -> list[float]:

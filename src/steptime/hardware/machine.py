@@ -47,7 +47,8 @@ class Machine:
     multiply and add counted as two. copy: bytes read plus bytes written per second by a large copy on the device.
     dispatch: ns of host time for one tiny operator on the CPU. launch: ns of host time for one tiny operator on the
     device, its kernel's launch included (None on a CPU). together: what all usable CPUs do at once, in CPUs of which
-    one works alone (None where it was not measured). measured: by steptime, on this machine; else the rates are a
+    one works alone; handover: ns to receive a batch of two tensors, ready, from a loader's worker (both None where they
+    were not measured). measured: by steptime, on this machine; else the rates are a
     datasheet's and `source` names it. other_cpus: CPUs that other programs used meanwhile. link: between the processes
     of a job of several ranks (None where it was not measured).
     """
@@ -65,6 +66,7 @@ class Machine:
     python: str = ""
     other_cpus: float = 0.0
     together: Estimate | None = None
+    handover: Estimate | None = None
     link: Link | None = None
 
     @property
@@ -73,6 +75,11 @@ class Machine:
         found = self.together
         agreed = found is not None and found.low > 0 and found.high <= AGREEING * found.low
         return found.low if found is not None and agreed and not self.disturbed else None
+
+    @property
+    def handover_usual(self) -> float | None:
+        """ns that the median handover takes, None where it was not measured or other programs disturbed it."""
+        return self.handover.high if self.handover is not None and not self.disturbed else None
 
     def matrix_rate(self, name: str = "float32") -> float | None:
         """FLOP/s of a matrix product in a number format, None where it is unknown."""

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from steptime.findings.case import GapUse, LoaderUse, Signal
+from steptime.findings.case import Contention, GapUse, LoaderUse, Signal
 from steptime.findings.finding import Finding
-from steptime.findings.loader_model import HANDOVER, production, supply
+from steptime.findings.loader_model import handover, production, supply
 from steptime.findings.rule import rule
 from steptime.findings.signals import Signals
 from steptime.findings.stakes import less, named, ratio
@@ -26,9 +26,10 @@ def input_wait(signals: Signals) -> Finding | None:
 
     How we know
         The wait inside the training loader's next() is timed in every step; the time per item and per collated batch is
-        timed where it happens, in the workers if there are any. The time at stake is the wait, without the
-        millisecond that it takes to receive a batch from a worker. A bare trace shows the loader's next() as an
-        annotation: there the ledger's input account is at stake, on an accelerator the time that it idled meanwhile.
+        timed where it happens, in the workers if there are any. The time at stake is the wait, without the time that it
+        takes to receive a batch that is ready from a worker (measured once on a machine, else a millisecond). A bare
+        trace shows the loader's next() as an annotation: there the ledger's input account is at stake, on an
+        accelerator the time that it idled meanwhile.
 
     What helps
         First whatever is the largest part: the reading of an item (decode less, cache what never changes, store the
@@ -44,10 +45,10 @@ def input_wait(signals: Signals) -> Finding | None:
     step, loader = signals.step, signals.loader
     share = format_share(ratio(loader.wait.value, step.duration.value))
     summary = f"Each step waits {format_duration(loader.wait.value)} ({share}) for the loader{_parts(loader)}"
-    handover = HANDOVER * loader.demand if loader.workers else 0.0
-    return input_wait.finding(
-        summary, _advice(signals), less(loader.wait, handover), account="input", source=loader.item_site or loader.site
-    )
+    contention = signals.contention if signals.has(Signal.CONTENTION) else None
+    at_stake = less(loader.wait, handover(loader, contention) if loader.workers else 0.0)
+    source = loader.item_site or loader.site
+    return input_wait.finding(summary, _advice(signals, contention), at_stake, account="input", source=source)
 
 
 def _from_trace(signals: Signals) -> Finding | None:
@@ -96,10 +97,9 @@ def _parts(loader: LoaderUse) -> str:
     return text
 
 
-def _advice(signals: Signals) -> str:
+def _advice(signals: Signals, contention: Contention | None) -> str:
     loader = signals.loader
     settings = signals.settings if signals.has(Signal.SETTINGS) else None
-    contention = signals.contention if signals.has(Signal.CONTENTION) else None
     model = supply(signals.step, loader, settings, contention)
     if model is None:
         return "Find out what next() waits for: the items of this dataset were not timed."
