@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -82,6 +84,24 @@ def test_receiving_batches_costs_what_this_machine_takes_for_each_of_them() -> N
     assert unknown is not None
     assert slow.step(1) == pytest.approx(75 * MS + 2 * 4 * MS)
     assert unknown.step(1) == pytest.approx(75 * MS + 2 * HANDOVER)
+
+
+def test_no_worker_hides_the_first_batch_of_an_epoch() -> None:
+    use = replace(loader(25 * MS, 2.5 * MS, 0, cpus=8), starts=3, steps_per_start=5.0)
+    short = supply(step(50 * MS), use, None, None)
+    assert short is not None
+    assert short.step(0) == 50 * MS
+    assert short.step(1) == pytest.approx(25 * MS + HANDOVER + 25 * MS / 5)
+    anew_each_step = supply(step(50 * MS), replace(use, steps_per_start=1.0), None, None)
+    assert anew_each_step is not None
+    assert anew_each_step.best == 0
+
+
+def test_epochs_of_a_loader_with_workers_began_while_it_was_measured() -> None:
+    use = replace(loader(25 * MS, 2.5 * MS, 1, cpus=8), starts=3, steps_per_start=5.0)
+    model = supply(step(50 * MS), use, None, None)
+    assert model is not None
+    assert model.step(2) == 25 * MS + HANDOVER
 
 
 @pytest.mark.parametrize(

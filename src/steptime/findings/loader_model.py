@@ -3,8 +3,8 @@
 One law: no advice about workers without this model.
 
 With w workers a step takes at least (1) its own time without the wait, and with receiving its batches, (2) the time to
-produce its batches divided by w, and (3) what the job's CPUs do per step, done by all usable CPUs at once. Without
-workers (1) and (2) add up.
+produce its batches divided by w, and (3) what the job's CPUs do per step, done by all usable CPUs at once; and each
+epoch begins with a batch that is not there yet. Without workers (1) and (2) add up.
 """
 
 from __future__ import annotations
@@ -26,7 +26,8 @@ MORE_WORKERS_MUST_BRING = 0.03
 @dataclass(frozen=True, slots=True)
 class Supply:
     """production: ns that one process needs to make a step's batches. consumption: the step without its wait. handover:
-    ns to receive a step's batches from workers that have them ready.
+    ns to receive a step's batches from workers that have them ready. opening: ns a step that the first batch of each
+    epoch takes, which workers begin with only when they are asked: nothing hides it.
 
     processor: ns that the CPUs need for a step at full use. needed: workers so that production keeps up, unbounded.
     best: number of workers with the shortest predicted step, the smallest such. limit: workers that were considered.
@@ -35,6 +36,7 @@ class Supply:
     production: float
     consumption: float
     handover: float
+    opening: float
     processor: float
     needed: int
     best: int
@@ -44,7 +46,7 @@ class Supply:
         """Predicted ns of a step with a number of workers."""
         if workers == 0:
             return self.production + self.consumption
-        return max(self.consumption + self.handover, self.production / workers, self.processor)
+        return max(self.consumption + self.handover, self.production / workers, self.processor) + self.opening
 
 
 def production(loader: LoaderUse) -> float | None:
@@ -72,9 +74,15 @@ def supply(
     limit = max(1, loader.usable_cpus)
     needed = math.ceil(min(produced / consumed, 1e6)) if consumed > 0 else limit
     processor = _processor(step, produced, consumed, settings, contention, limit)
-    received = handover(loader, contention)
-    draft = Supply(produced, consumed, received, processor, needed=max(1, needed), best=0, limit=limit)
+    received, opening = handover(loader, contention), _opening(loader, produced)
+    draft = Supply(produced, consumed, received, opening, processor, needed=max(1, needed), best=0, limit=limit)
     return replace(draft, best=_best(draft))
+
+
+def _opening(loader: LoaderUse, produced: float) -> float:
+    """Where there are workers already, the step as it was measured holds it."""
+    again = loader.steps_per_start if loader.starts and not loader.workers else None
+    return produced / loader.demand / again if again and loader.demand else 0.0
 
 
 def _processor(

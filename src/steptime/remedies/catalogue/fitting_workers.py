@@ -28,9 +28,11 @@ def fitting_workers(case: Case) -> tuple[Option, ...]:
         then another random stream is in force, and losses are compared with the band that other seeds span.
 
     What it should gain
-        The step without its wait, or the making of its batches divided by the workers, or the CPU time of the whole job
-        divided by the usable CPUs, whichever is longest, against the step as it is. All three are measured. The number
-        tried is the smallest that comes within 3 % of the best prediction, with its neighbour.
+        The step without its wait, but with receiving a batch from a worker, or the making of its batches divided by the
+        workers, or the CPU time of the whole job divided by the usable CPUs, whichever is longest, against the step as
+        it is; and the first batch of each epoch is waited for all the same. All of these are measured. The number tried
+        is the smallest that comes within 3 % of the best prediction, with its neighbour. Items in pure Python are handed
+        over later than others, as they hold the interpreter's lock: expect less of them.
 
     When to leave it
         When memory is short (each worker holds its own copy of what the dataset touches), or when making the item
