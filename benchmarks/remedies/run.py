@@ -25,8 +25,10 @@ from benchmarks.remedies.planted import PLANTED, Planted
 from benchmarks.started import JobFailed, steptime
 from steptime.diagnosis import diagnose_paths
 from steptime.remedies.propose import propose
+from steptime.trials.judge import comparisons_of
 from steptime.trials.results import NAME, Results, read_results
-from steptime.trials.trial import Judgement, Verdict
+from steptime.trials.speed import speed_up
+from steptime.trials.trial import BASELINE, CONTROL, Judgement, Verdict
 
 LINES = "jobs.jsonl"
 ONE_THREAD = {**os.environ, "OMP_NUM_THREADS": "1"}
@@ -45,12 +47,13 @@ def measure(job: Planted, folder: Path, budget: str, most: int) -> dict[str, Any
         "right": job.right,
         "harmful": job.harmful,
         "findings": findings_of(recording),
+        "date": time.strftime("%Y-%m-%d"),
         "record_seconds": round(recorded - began, 1),
         "try_seconds": round(time.monotonic() - recorded, 1),
         "arms": [],
     }
     if told.lstrip().startswith("{"):
-        result |= judged(read(told), ceilings_of(recording))
+        result |= judged(read(told), recording)
     return result
 
 
@@ -99,18 +102,34 @@ def read(lines: str) -> Results:
         return read_results(Path(folder))
 
 
-def judged(results: Results, ceilings: dict[tuple[str, str], float]) -> dict[str, Any]:
-    """The remedies one by one, and the patch."""
+def judged(results: Results, recording: Path) -> dict[str, Any]:
+    """The remedies one by one, the control, and the patch."""
     patch = results.patch
+    ceilings = ceilings_of(recording)
     proved = patch.judgement if patch is not None else None
     return {
         "arms": [row(judgement, ceilings) for stage, judgement in results.judgements if stage == 0],
+        **steadiness(results, recording),
         "processes": len(results.runs),
         "other_cpu": max((run.load.other_cpu for run in results.runs), default=0.0),
         "patch_lines": patch.diff.count("\n") if patch is not None else 0,
         "patch_environment": list(patch.environment) if patch is not None else [],
         "patch_speed": speed_of(proved) if proved is not None else None,
         "patch_verdict": proved.verdict.value if proved is not None else "",
+    }
+
+
+def steadiness(results: Results, recording: Path) -> dict[str, Any]:
+    """How far two measurements of one job differ here. control: the speed-up of the control, which changes nothing;
+    as_recorded: mean step of the job as it is in the trial, over the one of its recording."""
+    runs = [run for run in results.runs if run.stage == 0 and not run.rehearsal]
+    rounds = comparisons_of(CONTROL, runs)
+    (process, *_) = diagnose_paths((str(recording),)).processes
+    means = [statistics.fmean(run.step_ns) for run in runs if run.arm == BASELINE and run.step_ns]
+    control = speed_up(rounds) if rounds else None
+    return {
+        "control": [control.value, control.low, control.high] if control is not None else None,
+        "as_recorded": statistics.geometric_mean(means) / process.case.step.duration.value if means else None,
     }
 
 
@@ -164,11 +183,14 @@ def report(results: list[dict[str, Any]], environment: dict[str, str]) -> str:
         "| job | found first | tried | predicted | measured | verdict | the planted fault |",
         "| --- | --- | --- | --- | --- | --- | --- |",
     ]
+    told: set[str] = set()
     for result in results:
+        name = f"{result['job']}, again" if result["job"] in told else result["job"]
+        told.add(result["job"])
         first = result["findings"][0] if result["findings"] else "–"
         arms = result["arms"] or [None]
         for number, arm in enumerate(arms):
-            head = f"| {result['job']} | {first} |" if number == 0 else "| | |"
+            head = f"| {name} | {first} |" if number == 0 else "| | |"
             cells = cells_of(arm)
             lines.append(f"{head} {cells} | {outcome(result) if number == 0 else ''} |")
     return "\n".join([*lines, "", *summary(results)]) + "\n"
@@ -211,10 +233,24 @@ def summary(results: list[dict[str, Any]]) -> list[str]:
         )
         met = [arm for _, arm, _ in found if arm["speed"][1] <= arm["predicted"][0] <= arm["speed"][2]]
         lines.append(f"- Predictions within the interval of what was measured: {len(met)} of {len(found)}.")
+    if steady := [result for result in results if result.get("control")]:
+        lines.append(steadiness_told(steady))
     if patches:
         told = ", ".join(f"{each['job']} {each['patch_speed'][0]:.2f}× ({each['patch_verdict']})" for each in patches)
         lines.append(f"- Patches that were run by themselves: {told}.")
     return lines
+
+
+def steadiness_told(results: list[dict[str, Any]]) -> str:
+    """What no prediction can be nearer than."""
+    controls = [abs(result["control"][0] - 1) for result in results]
+    against = sorted(result["as_recorded"] for result in results)
+    return (
+        f"- How far measurements of the same differ, in {len(results)} of these trials: the control, which changes "
+        f"nothing, seemed faster or slower by {statistics.median(controls):.1%} (median; up to {max(controls):.0%}); "
+        f"the job as it is took {statistics.median(against):.2f} times as long as in its recording (median; "
+        f"{against[0]:.2f} to {against[-1]:.2f})."
+    )
 
 
 def environment_of(budget: str) -> dict[str, str]:

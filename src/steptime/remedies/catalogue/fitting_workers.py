@@ -31,8 +31,8 @@ def fitting_workers(case: Case) -> tuple[Option, ...]:
         The step without its wait, but with receiving a batch from a worker, or the making of its batches divided by the
         workers, or the CPU time of the whole job divided by the usable CPUs, whichever is longest, against the step as
         it is; and the first batch of each epoch is waited for all the same. All of these are measured. The number tried
-        is the smallest that comes within 3 % of the best prediction, with its neighbour. Items in pure Python are handed
-        over later than others, as they hold the interpreter's lock: expect less of them.
+        is the smallest that comes within 3 % of the best prediction, with its neighbour. Expect less where items are
+        made in pure Python: they hold the interpreter's lock, so batches are handed over later.
 
     When to leave it
         When memory is short (each worker holds its own copy of what the dataset touches), or when making the item
