@@ -127,6 +127,19 @@ def test_more_batches_in_store_are_for_items_that_vary_not_for_too_few_workers()
     assert [options("RM103", case) for case in (too_few, deep, none)] == [(), (), ()]
 
 
+def test_batches_are_handed_over_by_name_where_workers_keep_up_and_the_training_waits_all_the_same() -> None:
+    late = replace(HEALTHY, loader=loader(6 * MS, 0.1 * MS, workers=2), contention=None)
+    option = only("RM109", late)
+    assert change(option).argument("strategy") == "file_system"
+    assert option.saving is not None
+    assert option.saving.high == pytest.approx(6 * MS)
+    assert option.saving.value == pytest.approx(3 * MS)
+    assert option.edit == StatementEdit('torch.multiprocessing.set_sharing_strategy("file_system")', "torch")
+    busy = replace(HEALTHY, loader=loader(6 * MS, 6 * MS, workers=2), contention=None)
+    none = replace(HEALTHY, loader=loader(6 * MS, 0.1 * MS, workers=0), contention=None)
+    assert [options("RM109", case) for case in (busy, none)] == [(), ()]
+
+
 def test_advice_has_the_line_of_the_finding_and_its_ceiling() -> None:
     case = PLANTED["dispatch-loop"]["fires"]
     findings = examine(case).findings

@@ -187,6 +187,31 @@ def test_a_loader_that_trains_in_order_is_known_by_its_line(tmp_path: Path) -> N
     assert arm.change("loader").detail == "1 loader changed, 1 left alone"
 
 
+def test_batches_of_workers_are_handed_over_in_another_way(tmp_path: Path) -> None:
+    script = tmp_path / "job.py"
+    script.write_text(HANDED_OVER)
+    plain = run(tmp_path, script)
+    arm = run(tmp_path, script, change("sharing-strategy", strategy="file_system"))
+    assert [each.seen[-1]["shared"] for each in (plain, arm)] == ["file_descriptor", "file_system"]
+    assert arm.losses == plain.losses
+    told = arm.change("sharing-strategy")
+    assert (told.exercised, told.detail) == (True, "1 loader changed")
+    already = run(tmp_path, script, change("sharing-strategy", strategy="file_descriptor"))
+    told = already.change("sharing-strategy")
+    assert (told.exercised, told.detail) == (False, "tensors are shared by file_descriptor already")
+
+
+def test_a_strategy_that_nothing_uses_or_that_the_job_sets_itself_is_not_exercised(tmp_path: Path) -> None:
+    script = tmp_path / "job.py"
+    script.write_text(HANDED_OVER.replace("num_workers=1", "num_workers=0"))
+    alone = run(tmp_path, script, change("sharing-strategy", strategy="file_system")).change("sharing-strategy")
+    assert (alone.exercised, alone.detail) == (False, "the loader has no workers")
+    own = 'torch.multiprocessing.set_sharing_strategy("file_descriptor")'
+    script.write_text(HANDED_OVER.replace('if __name__ == "__main__":', f'if __name__ == "__main__":\n    {own}'))
+    reset = run(tmp_path, script, change("sharing-strategy", strategy="file_system")).change("sharing-strategy")
+    assert (reset.exercised, reset.detail) == (False, "the job has set another strategy")
+
+
 def test_an_iterable_dataset_gets_no_workers(tmp_path: Path) -> None:
     script = tmp_path / "job.py"
     script.write_text(ITERABLE)
@@ -204,6 +229,23 @@ def test_a_loader_that_a_framework_makes_anew_counts_as_changed(tmp_path: Path) 
     assert [each.workers for each in arm.process.loaders] == [1]
     assert [each.batch_size for each in arm.process.loaders] == [8]
 
+
+HANDED_OVER = """
+import json, torch
+from torch.utils.data import DataLoader, TensorDataset
+
+if __name__ == "__main__":
+    torch.manual_seed(0)
+    batches = DataLoader(TensorDataset(torch.randn(400, 4)), batch_size=4, shuffle=True, num_workers=1)
+    model = torch.nn.Linear(4, 1)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    for (batch,) in batches:
+        optimizer.zero_grad()
+        model(batch).square().mean().backward()
+        optimizer.step()
+        shared = torch.multiprocessing.get_sharing_strategy()
+        print("SEEN " + json.dumps({"shared": shared}), flush=True)
+"""
 
 ANEW = """
 import torch

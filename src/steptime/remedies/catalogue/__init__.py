@@ -19,6 +19,7 @@ from steptime.remedies.catalogue.eight_bit_optimizer import eight_bit_optimizer
 from steptime.remedies.catalogue.expandable_segments import expandable_segments
 from steptime.remedies.catalogue.fewer_exchanges import fewer_exchanges
 from steptime.remedies.catalogue.fewer_updates import fewer_updates
+from steptime.remedies.catalogue.file_system_sharing import file_system_sharing
 from steptime.remedies.catalogue.fitting_threads import threads_for_cpus
 from steptime.remedies.catalogue.fitting_workers import fitting_workers
 from steptime.remedies.catalogue.flushed_denormals import flushed_denormals
@@ -46,6 +47,7 @@ CATALOGUE: tuple[Remedy, ...] = (
     deferred_item,
     frozen_objects,
     whole_tensor,
+    file_system_sharing,
     fused_optimizer,
     eight_bit_optimizer,
     dropped_gradients,

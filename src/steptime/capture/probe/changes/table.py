@@ -23,6 +23,7 @@ from steptime.capture.probe.changes.matmul_precision import MatmulPrecision
 from steptime.capture.probe.changes.optimizer import OptimizerVariant
 from steptime.capture.probe.changes.optimizer_8bit import Optimizer8Bit
 from steptime.capture.probe.changes.profiler_off import ProfilerOff
+from steptime.capture.probe.changes.sharing_strategy import SharingStrategy
 from steptime.capture.probe.changes.threads import Threads
 from steptime.capture.probe.changes.zero_grad import ZeroGrad
 
@@ -50,6 +51,7 @@ APPLIERS: dict[str, type[Applier]] = {
     "preload": Preloaded,
     "profiler-off": ProfilerOff,
     "sdpa-backend": AttentionBackend,
+    "sharing-strategy": SharingStrategy,
     "threads": Threads,
     "zero-grad": ZeroGrad,
 }
