@@ -127,6 +127,18 @@ def test_more_batches_in_store_are_for_items_that_vary_not_for_too_few_workers()
     assert [options("RM103", case) for case in (too_few, deep, none)] == [(), (), ()]
 
 
+def test_another_number_of_workers_is_tried_only_where_it_may_be_as_good() -> None:
+    def tried(case: Case) -> list[object]:
+        return [option.changes[0].argument("num_workers") for option in options("RM101", case)]
+
+    alone = replace(HEALTHY, settings=None, contention=None)
+    hidden_by_one = replace(alone, loader=loader(8 * MS, 0.25 * MS, workers=0, usable_cpus=4))
+    assert tried(hidden_by_one) == [1, 2]
+    long = replace(alone, step=replace(HEALTHY.step, duration=about(100 * MS)))
+    needs_all = replace(long, loader=loader(80 * MS, 2.5 * MS, workers=0, usable_cpus=2))
+    assert tried(needs_all) == [2]
+
+
 def test_batches_are_handed_over_by_name_where_workers_keep_up_and_the_training_waits_all_the_same() -> None:
     late = replace(HEALTHY, loader=loader(6 * MS, 0.1 * MS, workers=2), contention=None)
     option = only("RM109", late)

@@ -11,6 +11,10 @@ from steptime.remedies.remedy import CallEdit, Option, Promise, Snippet, remedy
 
 SURE = 0.6
 """Of the predicted saving: what is left of it where items vary and the CPUs are not idle (the lower bound)."""
+AS_GOOD = 1.15
+"""A predicted step so much longer than the best one is within the model's error of it (it was 6 to 19 % off in trials,
+benchmarks/results/remedies-epyc-2cpu.md); another number of workers that is predicted to be worse costs the trial a
+quarter of its rounds."""
 STREAMS = "the workers' random numbers (augmentation), and the order from the second epoch on"
 
 
@@ -31,8 +35,9 @@ def fitting_workers(case: Case) -> tuple[Option, ...]:
         The step without its wait, but with receiving a batch from a worker, or the making of its batches divided by the
         workers, or the CPU time of the whole job divided by the usable CPUs, whichever is longest, against the step as
         it is; and the first batch of each epoch is waited for all the same. All of these are measured. The number tried
-        is the smallest that comes within 3 % of the best prediction, with its neighbour. Expect less where items are
-        made in pure Python: they hold the interpreter's lock, so batches are handed over later.
+        is the smallest that comes within 3 % of the best prediction, with its neighbour where that is predicted to be
+        nearly as good. Expect less where items are made in pure Python: they hold the interpreter's lock, so that
+        batches are handed over later.
 
     When to leave it
         When memory is short (each worker holds its own copy of what the dataset touches), or when making the item
@@ -50,11 +55,12 @@ def fitting_workers(case: Case) -> tuple[Option, ...]:
 
 
 def _worth_trying(loader: LoaderUse, model: Supply) -> tuple[int, ...]:
-    """The model's best and, where it asks for more, the number above or below it: the model errs by a worker."""
+    """The model's best and, where it asks for more, the number above or below it: the model may err by a worker."""
     if model.best < loader.workers:
         return (model.best,)
     near = model.best + 1 if model.best < model.limit else model.best - 1
-    return (model.best, near) if near > loader.workers else (model.best,)
+    as_good = near > loader.workers and model.step(near) <= AS_GOOD * model.step(model.best)
+    return (model.best, near) if as_good else (model.best,)
 
 
 def _option(case: Case, loader: LoaderUse, model: Supply, workers: int) -> Option:
