@@ -171,6 +171,22 @@ def errors(results: list[dict[str, Any]]) -> list[tuple[str, dict[str, Any], flo
     return [(job, arm, arm["speed"][0] / arm["predicted"][0] - 1) for job, arm in arms]
 
 
+def repeated(results: list[dict[str, Any]]) -> list[float]:
+    """By how much two measurements of a remedy of one job differ, as `errors` tells it of a prediction."""
+    first: dict[tuple[str, str, str], float] = {}
+    differences = []
+    for result in results:
+        for arm in result["arms"]:
+            key = (result["job"], arm["code"], arm["label"])
+            if not arm["speed"]:
+                continue
+            if key in first:
+                differences.append(abs(arm["speed"][0] / first[key] - 1))
+            else:
+                first[key] = arm["speed"][0]
+    return differences
+
+
 def report(results: list[dict[str, Any]], environment: dict[str, str]) -> str:
     """Markdown."""
     lines = [
@@ -233,6 +249,11 @@ def summary(results: list[dict[str, Any]]) -> list[str]:
         )
         met = [arm for _, arm, _ in found if arm["speed"][1] <= arm["predicted"][0] <= arm["speed"][2]]
         lines.append(f"- Predictions within the interval of what was measured: {len(met)} of {len(found)}.")
+    if twice := repeated(results):
+        lines.append(
+            f"- Gains that were measured twice: the second measurement was {statistics.median(twice):.1%} off the "
+            f"first (median of {len(twice)}), which is as near as a prediction could be shown to be."
+        )
     if steady := [result for result in results if result.get("control")]:
         lines.append(steadiness_told(steady))
     if patches:
