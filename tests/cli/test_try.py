@@ -44,6 +44,17 @@ def test_what_cannot_be_followed_is_one_sentence(
     assert not (tmp_path / "runs").exists()
 
 
+@pytest.mark.parametrize("verb", ["try", "lab"])
+def test_options_behind_a_recording_are_put_before_it_in_the_sentence(
+    verb: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "manifest.json").write_text("{}")
+    assert main([verb, str(tmp_path), "--budget", "5m"]) == 2
+    told = capsys.readouterr()
+    assert told.out == ""
+    assert f"options come before it, as in: --budget 5m {tmp_path}" in told.err.replace("\n", " ")
+
+
 @pytest.mark.parametrize("code", ["RM101", "rm101", "fitting-workers"])
 def test_a_remedy_is_explained(code: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["explain", code]) == 0

@@ -14,7 +14,7 @@ from types import FrameType
 from steptime.capture.command import default_recording, job_name
 from steptime.cli.border import INTERRUPTED, say, tell
 from steptime.cli.trial_progress import TrialAnnouncer
-from steptime.errors import NothingMeasuredError, OutputError, RecordingError
+from steptime.errors import NothingMeasuredError, OutputError, RecordingError, UsageError
 from steptime.findings.case import Case
 from steptime.findings.finding import Finding
 from steptime.quantities import format_duration, format_source
@@ -186,7 +186,13 @@ def go_on(folder: Path, wishes: Wishes) -> Told:
 
 def recording_of(target: Sequence[str], wishes: Wishes) -> Path:
     """The recording that was named, or one that is made now of the command."""
-    if len(target) == 1 and (Path(target[0]) / "manifest.json").is_file():
+    if (Path(target[0]) / "manifest.json").is_file():
+        if len(target) > 1:
+            raise UsageError(
+                "usage",
+                f"{target[0]} is a recording, and nothing follows one: options come before it, as in: "
+                f"{shlex.join((*target[1:], target[0]))}",
+            )
         return Path(target[0])
     if len(target) == 1 and Path(target[0]).is_dir():
         raise RecordingError(
