@@ -48,9 +48,9 @@ class Machine:
     dispatch: ns of host time for one tiny operator on the CPU. launch: ns of host time for one tiny operator on the
     device, its kernel's launch included (None on a CPU). together: what all usable CPUs do at once, in CPUs of which
     one works alone; handover: ns to receive a batch of two tensors, ready, from a loader's worker (both None where they
-    were not measured). measured: by steptime, on this machine; else the rates are a
-    datasheet's and `source` names it. other_cpus: CPUs that other programs used meanwhile. link: between the processes
-    of a job of several ranks (None where it was not measured).
+    were not measured). measured: by steptime, on this machine; else the rates are a datasheet's and `source` names it.
+    other_cpus: CPUs that other programs used meanwhile. link: between the processes of a job of several ranks (None
+    where it was not measured).
     """
 
     device: str

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from steptime.findings.case import Case
 from steptime.findings.loader_model import supply
 from steptime.findings.stakes import modelled
@@ -42,8 +44,8 @@ def file_system_sharing(case: Case) -> Option | None:
     model = supply(case.step, loader, case.settings, case.contention)
     if model is None:
         return None
-    made = max(model.consumption, model.production / loader.workers, model.processor)
-    unexplained = min(case.step.duration.value - made, loader.wait.value)
+    at_once = replace(model, handover=0.0).step(loader.workers)
+    unexplained = min(case.step.duration.value - at_once, loader.wait.value)
     if unexplained <= 0:
         return None
     statement = f'torch.multiprocessing.set_sharing_strategy("{STRATEGY}")'
