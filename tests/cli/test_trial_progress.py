@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import sys
+from dataclasses import replace
 
 import pytest
 
@@ -26,7 +27,13 @@ def test_each_process_that_begins_is_named_with_the_time_to_go() -> None:
     announcer = TrialAnnouncer(said.append)
     announcer.show(Notice(TURN, 29, 0, 90.0, True))
     announcer.show(Notice(TURN, 29, 7, 80.0, False))
-    assert said == ["RM101 num_workers=2: round 2, 29 steps; about 1 min 30 s to go"]
+    assert said == ["RM101 num_workers=2: round 2 of 3, 29 steps; about 1 min 30 s to go"]
+
+
+def test_rounds_beyond_those_that_are_needed_promise_no_end() -> None:
+    said: list[str] = []
+    TrialAnnouncer(said.append).show(Notice(replace(TURN, round=6), 29, 0, 45.0, True))
+    assert said == ["RM101 num_workers=2: round 7 of 12 at most, 29 steps; this round: about 45.0 s"]
 
 
 def test_in_a_terminal_the_step_is_counted_in_place(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -45,4 +52,4 @@ def test_in_a_terminal_the_step_is_counted_in_place(monkeypatch: pytest.MonkeyPa
     drawn = terminal.getvalue().split("\n")
     assert drawn[1].count("\r") >= 3
     assert "step 9 of 29; about 1 min 20 s to go" in drawn[1]
-    assert drawn[1].endswith("\rRM101 num_workers=2: round 2, 29 steps")
+    assert drawn[1].endswith("\rRM101 num_workers=2: round 2 of 3, 29 steps")

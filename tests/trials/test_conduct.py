@@ -20,9 +20,9 @@ from steptime.quantities import Estimate
 from steptime.remedies.remedy import Promise
 from steptime.trials.budget import Budget
 from steptime.trials.combine import combine
-from steptime.trials.conduct import Bench
+from steptime.trials.conduct import MIN_ROUNDS, Bench, Notice
 from steptime.trials.curve import groups, over, points_of
-from steptime.trials.execute import Stand
+from steptime.trials.execute import Stand, Turn
 from steptime.trials.executor import Block, Tell
 from steptime.trials.lab import NO_INPUT, batch_arm, batch_of, lab_arms
 from steptime.trials.plan import stand_for
@@ -291,17 +291,25 @@ class FakeMachine:
         for turn in (turn for block in blocks for turn in block):
             tell(turn, None)
             self.budget.time += 10
-            steps = () if turn.rehearsal else self._machine.process(2.0 if turn.arm.name.endswith("2") else 1.0)
-            changes = (AppliedChange("loader", True, True),) if turn.arm.changes else ()
+            steps = () if turn.rehearsal else self._machine.process(self.speed(turn))
+            changes = tuple(AppliedChange(change.kind, True, True) for change in turn.arm.changes)
             made = run(turn.arm.name, turn.position, steps, rehearsal=turn.rehearsal, seconds=10.0, changes=changes)
             yield replace(made, stage=turn.stage, round=turn.round, seed=turn.options.seed)
+
+    def speed(self, turn: Turn) -> float:
+        """Of the second arm twice the baseline's, of the fourth nobody knows."""
+        uncertain = 1.25 if turn.round % 2 else 0.95
+        return {"RM2": 2.0, "RM4": uncertain}.get(turn.arm.name, 1.0)
 
     def close(self) -> None:
         pass
 
 
+LABELS = {2: "twice"}
+
+
 def clock(tmp_path: Path, seconds: float, arms: int) -> tuple[Bench, tuple[Arm, ...]]:
-    tried = tuple(replace(WORKERS, name=f"RM{number}") for number in range(1, arms + 1))
+    tried = tuple(replace(WORKERS, name=f"RM{number}", label=LABELS.get(number, "")) for number in range(1, arms + 1))
     plan = Plan(("python",), str(tmp_path), "", tried, 0.03)
     budget = FakeBudget(seconds)
     stand = Stand(("python",), tmp_path, tmp_path, None)
@@ -331,7 +339,29 @@ def test_every_arm_stands_between_baselines_and_the_order_turns(tmp_path: Path) 
     timed = [run.arm for run in trial.runs if not run.rehearsal]
     assert timed[:9] == [BASELINE, "RM1", CONTROL, "RM2", BASELINE, "RM2", CONTROL, "RM1", BASELINE]
     assert timed[-1] == BASELINE
-    assert [each.verdict for each in judgements] == [Verdict.NO_EFFECT, Verdict.ADOPT]
+    assert [each.verdict for each in judgements] == [Verdict.UNDECIDED, Verdict.ADOPT]
+    assert judgements[0].sentence == "It gains less than twice"
+
+
+def test_time_is_not_spent_on_a_setting_that_a_better_one_has_overtaken(tmp_path: Path) -> None:
+    trial, arms = clock(tmp_path, 10_000, 4)
+    judgements = trial.conduct(0, arms)
+    assert [each.verdict for each in judgements[1::2]] == [Verdict.ADOPT, Verdict.UNDECIDED]
+    assert judgements[3].rounds == MIN_ROUNDS
+    assert judgements[3].sentence == "It gains less than twice"
+    alone = replace(arms[3], changes=(Change("threads"),))
+    apart, _ = clock(tmp_path, 10_000, 4)
+    assert apart.conduct(0, (arms[1], alone))[1].rounds > MIN_ROUNDS
+
+
+def test_the_time_to_go_is_that_of_the_rounds_that_are_needed(tmp_path: Path) -> None:
+    told: list[Notice | None] = []
+    trial, arms = clock(tmp_path, 10_000, 2)
+    trial = Bench(trial.stand, trial.plan, budget=trial.budget, executor=trial._executor, tell=told.append)
+    (judgement,) = trial.conduct(0, arms[1:])
+    assert judgement.rounds == MIN_ROUNDS
+    left = [notice.eta for notice in told if notice is not None and not notice.turn.rehearsal]
+    assert left == [100.0, 90.0, 80.0, 70.0, 60.0, 50.0, 40.0, 30.0, 20.0, 10.0]
 
 
 def test_what_adds_nothing_is_left_out_of_the_combination(tmp_path: Path) -> None:

@@ -8,9 +8,10 @@ import pytest
 from trials.shared_machine import LOSSES, SharedMachine, run, trial
 
 from steptime.changes import Change
+from steptime.quantities import Estimate
 from steptime.remedies.remedy import Goal, Promise
-from steptime.trials.judge import cannot_win, judge
-from steptime.trials.trial import BASELINE, CONTROL, Agreement, AppliedChange, Arm, Load, Run, Verdict
+from steptime.trials.judge import cannot_win, judge, overtaken
+from steptime.trials.trial import BASELINE, CONTROL, Agreement, AppliedChange, Arm, Judgement, Load, Run, Verdict
 
 ARM = Arm("RM101", (Change("loader", arguments=(("num_workers", 2),)),), "RM101", "num_workers=2")
 NORMS = ((("conv.weight", 1.0), ("fc.weight", 2.0)),)
@@ -31,6 +32,24 @@ def test_a_faster_arm_with_equal_losses_is_adopted() -> None:
     assert judgement.agreement is Agreement.SAME_BITS
     assert judgement.speed is not None
     assert judgement.speed.low < 1.5 < judgement.speed.high
+
+
+def judged(
+    label: str, value: float, low: float, high: float, *, kind: str = "loader", adopted: bool = True
+) -> Judgement:
+    arm = Arm(f"RM {label}", (Change(kind),), label=label)
+    verdict = Verdict.ADOPT if adopted else Verdict.UNDECIDED
+    return Judgement(arm, verdict, Agreement.SAME_BITS, "", speed=Estimate(value, low, high, 3, "1"))
+
+
+def test_a_setting_that_gains_less_than_another_one_of_the_same_thing_is_not_asked_further() -> None:
+    best = judged("two", 1.35, 1.16, 1.56)
+    below = judged("one", 1.05, 0.98, 1.13, adopted=False)
+    assert overtaken(below, [best, below]) == best.arm
+    assert overtaken(best, [best, below]) is None
+    assert overtaken(judged("one", 1.2, 0.9, 1.6, adopted=False), [best]) is None, "it may still be the better one"
+    assert overtaken(judged("fused", 1.05, 0.98, 1.13, kind="optimizer", adopted=False), [best]) is None
+    assert overtaken(below, [judged("two", 1.35, 1.16, 1.56, adopted=False)]) is None
 
 
 def test_of_forty_comparisons_of_a_job_with_itself_at_most_two_are_adopted() -> None:

@@ -9,7 +9,7 @@ import sys
 from collections.abc import Callable
 
 from steptime.quantities import format_duration
-from steptime.trials.conduct import Notice
+from steptime.trials.conduct import MAX_ROUNDS, MIN_ROUNDS, Notice
 
 
 class TrialAnnouncer:
@@ -42,10 +42,15 @@ class TrialAnnouncer:
 
 def _line(notice: Notice) -> str:
     turn = notice.turn
-    what = "rehearsal" if turn.rehearsal else f"round {turn.round + 1}, {notice.steps} steps"
+    number = turn.round + 1
+    rounds = f"round {number} of {MIN_ROUNDS}" if number <= MIN_ROUNDS else f"round {number} of {MAX_ROUNDS} at most"
+    what = "rehearsal" if turn.rehearsal else f"{rounds}, {notice.steps} steps"
     label = f" {turn.arm.label}" if turn.arm.label else ""
     return f"{turn.arm.name}{label}: {what}{_to_go(notice)}"
 
 
 def _to_go(notice: Notice) -> str:
-    return f"; about {format_duration(notice.eta * 1e9)} to go" if notice.eta else ""
+    if not notice.eta:
+        return ""
+    left = format_duration(notice.eta * 1e9)
+    return f"; about {left} to go" if notice.turn.round < MIN_ROUNDS else f"; this round: about {left}"

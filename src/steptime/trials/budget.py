@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from math import inf
+from math import inf, isfinite
 
 SHARE = 1 / 3
 """Of the budget, at most: what the remedies one by one leave to their combination and to the patch."""
@@ -27,6 +27,11 @@ class Budget:
     def left(self) -> float:
         """Seconds; negative where it was overrun."""
         return self._end - self.now()
+
+    def until(self) -> float | None:
+        """When it is spent, in seconds since the epoch; None for one without an end."""
+        left = self.left()
+        return time.time() + left if isfinite(left) else None
 
     def reserve(self, wanted: float) -> float:
         """Seconds of it that are kept for later stages, which want so many."""

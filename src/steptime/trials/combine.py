@@ -22,8 +22,8 @@ def combine(bench: Bench, judgements: Sequence[Judgement], first_stage: int = 1)
         return None, None
     taken, stage = adopted[0].arm, first_stage
     for other in adopted[1:]:
-        if {change.kind for change in other.arm.changes} & {change.kind for change in taken.changes}:
-            continue  # another setting of the same thing
+        if taken.rivals(other.arm):
+            continue
         if bench.budget.left() <= 0:
             break
         both = together(taken, other.arm)

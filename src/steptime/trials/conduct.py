@@ -9,7 +9,6 @@ import time
 from collections.abc import Callable, Sequence
 from contextlib import closing
 from dataclasses import dataclass, replace
-from math import isfinite
 from statistics import fmean
 
 from steptime.capture.outcome import Progress
@@ -19,7 +18,7 @@ from steptime.remedies.remedy import Promise
 from steptime.trials.budget import Budget, Spent
 from steptime.trials.execute import FEWEST_STEPS, Stand, Turn
 from steptime.trials.executor import Block, Executor, LocalExecutor
-from steptime.trials.judge import cannot_win, judge
+from steptime.trials.judge import beside_each_other, cannot_win, judge, overtaken
 from steptime.trials.results import Plan, ResultsFile
 from steptime.trials.rounds import arrange, at_once, processes_of
 from steptime.trials.speed import LEAST_ROUNDS
@@ -54,8 +53,8 @@ Patched = tuple[tuple[str, str], ...]
 
 @dataclass(frozen=True, slots=True)
 class Notice:
-    """What is about to run, or runs: steps of `steps` are done. eta: seconds until the end of the stage, as far as is
-    known."""
+    """What is about to run, or runs: `done` of `steps` steps are over. eta: seconds, as far as is known, until every
+    arm has been through the rounds that it needs to be decided; after those, until the end of this round."""
 
     turn: Turn
     steps: int
@@ -81,6 +80,8 @@ class Bench:
         self.stand, self.plan = stand, plan
         self.runs = list(runs)
         self.began_epoch_ns = time.time_ns()
+        self._end = 0
+        """Position behind the last process of the rounds that are needed, or of the one that runs if it is later."""
         self.budget = budget or Budget()
         self._executor: Executor = executor or LocalExecutor()
         self._file = ResultsFile(stand.folder)
@@ -120,7 +121,7 @@ class Bench:
 
     def settle(self, stage: int, arms: Sequence[Arm]) -> tuple[Judgement, ...]:
         """Judges what has been run of a stage, and keeps that."""
-        judgements = tuple(self._judge(stage, arm) for arm in arms)
+        judgements = beside_each_other([self._judge(stage, arm) for arm in arms], self.plan.goal)
         self._file.judgements(stage, judgements)
         return judgements
 
@@ -150,8 +151,10 @@ class Bench:
     ) -> None:
         later, anyway = after
         while (round_ := self._rounds_done(stage)) < MAX_ROUNDS:
-            going = [arm for arm in tried if not self._settled(stage, arm)]
-            won = any(self._proved(stage, arm).verdict is Verdict.ADOPT for arm in tried)
+            judged = [self._proved(stage, arm) for arm in tried]
+            settled = [each for each in judged if self._settled(stage, each.arm)]
+            going = [each.arm for each in judged if not (each in settled or overtaken(each, settled, self.plan.goal))]
+            won = any(each.verdict is Verdict.ADOPT for each in judged)
             paid = self._affordable(stage, round_, going, later if won or anyway or round_ < LEAST_ROUNDS else 0)
             if not paid:
                 return
@@ -172,6 +175,8 @@ class Bench:
                 for arm in block:
                     planned.append(self._turn(stage, number, arm, patched, planned))
                 blocks.append(planned[first:])
+        further = max(0, MIN_ROUNDS - rounds.stop) * (len(planned) // len(rounds) - (leads and not apart))
+        self._end = self._next(stage) + len(planned) + further
         self._go(blocks)
 
     # -- turns -----------------------------------------------------------------------------------------------------
@@ -200,7 +205,7 @@ class Bench:
         options = ArmOptions(self._steps(), WARM_UP, self._limit(), seed=seed, seed_offset=seed)
         position = self._next(stage) + len(planned)
         own = patched if arm.name not in (BASELINE, CONTROL) else ()
-        return Turn(arm, stage, round_, position, options, False, self._deadline(), self._until(), own)
+        return Turn(arm, stage, round_, position, options, False, self._deadline(), self.budget.until(), own)
 
     def _rehearsal(self, stage: int, arm: Arm, ahead: int, patched: Patched) -> Turn:
         """A short process with dropout off, whose gradients are written."""
@@ -212,7 +217,7 @@ class Bench:
             fingerprint_steps=FINGERPRINTS,
         )
         position = self._next(stage) + ahead
-        return Turn(arm, stage, 0, position, options, True, self._deadline(), self._until(), patched)
+        return Turn(arm, stage, 0, position, options, True, self._deadline(), self.budget.until(), patched)
 
     def _known(self, stage: int, arm: str) -> bool:
         """Whether its rehearsal is over; a baseline that failed may go well the next time."""
@@ -238,10 +243,6 @@ class Bench:
     def _deadline(self) -> float:
         took = max((run.seconds for run in self.runs if run.arm == BASELINE), default=0.0)
         return max(DEADLINE, DEADLINE_FACTOR * took, DEADLINE_FACTOR * self.plan.start_seconds) + self._limit()
-
-    def _until(self) -> float | None:
-        left = self.budget.left()
-        return time.time() + left if isfinite(left) else None
 
     # -- what is known, and what can be paid for -------------------------------------------------------------------
 
@@ -298,13 +299,11 @@ class Bench:
         return ()
 
     def _eta(self, turn: Turn) -> float | None:
-        """Seconds until the arms of this round have been through the rounds that they need."""
+        """Seconds, as far as is known: what begins now is in them."""
         if turn.rehearsal:
             return None
-        going = {run.arm for run in self.of(turn.stage) if not run.rehearsal} - {BASELINE, CONTROL}
-        rounds = max(1, MIN_ROUNDS - turn.round)
-        a_round = self._seconds(turn.stage) * processes_of(max(1, len(going))) / self._executor.width
-        return min(max(0.0, self.budget.left()), a_round * rounds)
+        expected = (self._end - turn.position) * self._seconds(turn.stage) / self._executor.width
+        return min(max(0.0, self.budget.left()), expected)
 
     def _check(self, run: Run) -> None:
         if run.arm == BASELINE and run.failure:

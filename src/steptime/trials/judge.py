@@ -8,7 +8,7 @@ win.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import inf
 from statistics import fmean
 
@@ -92,6 +92,28 @@ def cannot_win(arm: Arm, runs: Sequence[Run], *, min_gain: float = MIN_GAIN, goa
         return True
     gain = judgement.gain(goal)
     return gain is not None and gain.high < 1 + min_gain
+
+
+def overtaken(judgement: Judgement, others: Sequence[Judgement], goal: Goal = Goal.SPEED) -> Arm | None:
+    """An adopted arm, another setting of the same thing, whose gain lies above all that this one may gain: whether this
+    one gains anything does not matter any more."""
+    gain = judgement.gain(goal)
+    for other in others:
+        best = other.gain(goal)
+        if other.verdict is not Verdict.ADOPT or other.arm == judgement.arm or not other.arm.rivals(judgement.arm):
+            continue
+        if gain is not None and best is not None and gain.high < best.value:
+            return other.arm
+    return None
+
+
+def beside_each_other(judgements: Sequence[Judgement], goal: Goal = Goal.SPEED) -> tuple[Judgement, ...]:
+    """As they are told when all are known: what is undecided because it was overtaken says so."""
+    told = []
+    for each in judgements:
+        best = overtaken(each, judgements, goal) if each.verdict is Verdict.UNDECIDED else None
+        told.append(replace(each, sentence=f"It gains less than {best.label}") if best is not None else each)
+    return tuple(told)
 
 
 # -- speed and memory -------------------------------------------------------------------------------------------------

@@ -62,6 +62,10 @@ class Arm:
     low_precision: bool = False
     predicted: Estimate | None = None
 
+    def rivals(self, other: Arm) -> bool:
+        """Whether both set the same thing, so that only one of them can be taken."""
+        return bool({change.kind for change in self.changes} & {change.kind for change in other.changes})
+
 
 @dataclass(frozen=True, slots=True)
 class AppliedChange:
