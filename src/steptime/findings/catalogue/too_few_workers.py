@@ -31,9 +31,10 @@ def too_few_workers(signals: Signals) -> Finding | None:
     How we know
         Workers needed = (time per item x batch size + collating) x batches per step / (step - wait), all measured. The
         predicted step is the largest of: the step without its wait, the making of the batches divided by the workers,
-        and the CPU time of the whole job divided by the usable CPUs. The number advised is the smallest that comes
-        within 3 % of the best prediction and is never above the usable CPUs; the time at stake is what the prediction
-        saves.
+        the CPU time of the whole job divided by the usable CPUs, and, where the training's own threads leave the
+        workers no CPU of their own, the step without its wait and what the workers do there. The number advised is the
+        smallest that comes within 3 % of the best prediction and is never above the usable CPUs; the time at stake is
+        what the prediction saves.
 
     What helps
         Set num_workers as advised, with persistent_workers=True when there are several epochs. If the dataset draws
