@@ -30,6 +30,13 @@ def results(*judgements: Judgement, patch: PatchResult | None = None) -> Results
     return Results(plan, runs, tuple((0, each) for each in judgements), patch)
 
 
+def test_what_a_patch_overrules_and_what_it_cannot_write_are_told_with_their_number() -> None:
+    replaced = ("train.py: num_workers=args.workers is 2 now",)
+    text = trial_text.render(results(FASTER, patch=PatchResult("diff", (), ("one", "two", "three"), FASTER, replaced)))
+    assert "\n    train.py: num_workers=args.workers is 2 now\n" in text
+    assert "\nTo write yourself (and 2 more in results.jsonl): one\n" in text
+
+
 @pytest.mark.parametrize("count", [1, 5, 9, 40])
 def test_it_fits_a_terminal_and_ends_with_the_next_command(count: int) -> None:
     many = [replace(FASTER, arm=replace(ARM, name=f"RM{number}")) for number in range(count)]

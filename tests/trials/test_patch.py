@@ -84,6 +84,14 @@ def test_a_patch_holds_what_is_written_and_tells_the_rest(tmp_path: Path) -> Non
     assert patch.snippets == ("model = torch.compile(model)",)
 
 
+def test_an_option_of_the_command_line_that_a_patch_overrules_is_named(tmp_path: Path) -> None:
+    (tmp_path / "train.py").write_text("x = DataLoader(d, num_workers=args.workers, persistent_workers=False)\n")
+    patch = make_patch((loader(1),), tmp_path, None)
+    assert patch.replaced == ("train.py: num_workers=args.workers is 2 now",)
+    (tmp_path / "train.py").write_text("x = DataLoader(d, num_workers=4)\n")
+    assert make_patch((loader(1),), tmp_path, None).replaced == ()
+
+
 def test_a_file_outside_of_the_jobs_folder_is_left_alone(tmp_path: Path) -> None:
     (tmp_path / "job").mkdir()
     library = tmp_path / "library.py"

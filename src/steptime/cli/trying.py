@@ -290,7 +290,7 @@ def _patch(bench: Bench, taken: Arm, proposals: Sequence[Proposal], wishes: Wish
     patch = make_patch(edits_of(taken, bench.plan.arms, proposals), stand.directory, script_of(stand))
     proved = prove(bench, taken, patch)
     folder = stand.folder
-    ResultsFile(folder).patch(PatchResult(patch.diff, patch.environment, patch.snippets, proved))
+    ResultsFile(folder).patch(PatchResult(patch.diff, patch.environment, patch.snippets, proved, patch.replaced))
     if patch.diff:
         write_whole(folder / "patch.diff", patch.diff.encode())
         say(f"Wrote {folder / 'patch.diff'}")

@@ -138,11 +138,17 @@ def _patch(results: Results) -> list[str]:
         gained = gain_text(patch.judgement, results.plan.goal) if patch.judgement is not None else ""
         ran = f"ran {_AT[results.plan.goal]} {gained}" if gained else "was not timed"
         lines.append(f"Patch: this diff {ran}: patch.diff beside the results")
+        lines += [f"    {one_line(patch.replaced[0])}{_of(patch.replaced)}"] if patch.replaced else []
     if patch.environment:
         lines.append("Environment: " + " ".join(f"{name}={value}" for name, value in patch.environment))
     if patch.snippets:
-        lines.append(f"To write yourself: {one_line(patch.snippets[0])}")
+        lines.append(f"To write yourself{_of(patch.snippets)}: {one_line(patch.snippets[0])}")
     return [shorten(line, COLUMNS) for line in lines]
+
+
+def _of(several: Sequence[str]) -> str:
+    """That the first of them is not the only one."""
+    return f" (and {len(several) - 1} more in results.jsonl)" if len(several) > 1 else ""
 
 
 def _crowded(runs: Sequence[Run], goal: Goal) -> list[str]:

@@ -43,11 +43,13 @@ _NONE = libcst.SimpleWhitespace("")
 @dataclass(frozen=True, slots=True)
 class Patch:
     """files: (path relative to the job's folder, old text, new text). environment: variables that go with it. snippets:
-    what could not be written, in words with file and line."""
+    what could not be written, in words with file and line. replaced: arguments that were not plain values and are now,
+    likewise: an option of the command line that has no effect there any more."""
 
     files: tuple[tuple[Path, str, str], ...] = ()
     environment: tuple[tuple[str, str], ...] = ()
     snippets: tuple[str, ...] = ()
+    replaced: tuple[str, ...] = ()
 
     @property
     def diff(self) -> str:
@@ -62,6 +64,7 @@ def make_patch(edits: Sequence[Edit], folder: Path, script: Path | None) -> Patc
     moved: dict[Path, MovedLines] = {}
     environment: list[tuple[str, str]] = []
     snippets: list[str] = []
+    replaced: list[str] = []
     for edit in edits:
         if isinstance(edit, EnvironmentEdit):
             environment += edit.variables
@@ -74,10 +77,14 @@ def make_patch(edits: Sequence[Edit], folder: Path, script: Path | None) -> Patc
         if path is None or new is None:
             snippets.append(described(edit))
         else:
+            if isinstance(placed, CallEdit):
+                replaced += (f"{path}: {each}" for each in _replaced(placed, texts[path]))
             texts[path] = new
             moved[path].follow(new)
     files = ((path, _read(folder / path) or "", text) for path, text in sorted(texts.items()))
-    return Patch(tuple(each for each in files if each[1] != each[2]), tuple(environment), tuple(snippets))
+    return Patch(
+        tuple(each for each in files if each[1] != each[2]), tuple(environment), tuple(snippets), tuple(replaced)
+    )
 
 
 def apply_edit(edit: Edit, source: str) -> str | None:
@@ -164,14 +171,38 @@ def _read(path: Path) -> str | None:
 # -- calls ------------------------------------------------------------------------------------------------------------
 
 
-def _with_keywords(module: libcst.Module, edit: CallEdit) -> libcst.Module | None:
+def _call(module: libcst.Module, edit: CallEdit) -> libcst.Call | None:
+    """The one that is meant; None where there is none, or several."""
+
     def is_meant(name: str) -> bool:
         return f".{name}".endswith(f".{edit.callee}")
 
     found = Source(module).calls(is_meant, edit.site.line if edit.site is not None else None)
-    if len(found) != 1:
+    return found[0] if len(found) == 1 else None
+
+
+def _replaced(edit: CallEdit, source: str) -> list[str]:
+    """What the edit takes out of a source that is more than a plain value, in words."""
+    module = libcst.parse_module(source)
+    call = _call(module, edit)
+    given = {each.keyword.value: each.value for each in call.args if each.keyword} if call is not None else {}
+    return [
+        f"{name}={module.code_for_node(given[name])} is {value} now"
+        for name, value in edit.keywords
+        if name in given and not _is_plain(given[name])
+    ]
+
+
+def _is_plain(value: libcst.BaseExpression) -> bool:
+    if isinstance(value, libcst.Name):
+        return value.value in ("True", "False", "None")
+    return isinstance(value, libcst.Integer | libcst.Float | libcst.SimpleString)
+
+
+def _with_keywords(module: libcst.Module, edit: CallEdit) -> libcst.Module | None:
+    call = _call(module, edit)
+    if call is None:
         return None
-    call = found[0]
     positional = sum(argument.keyword is None for argument in call.args)
     if positional > MOST_POSITIONAL.get(edit.callee, USUAL_POSITIONAL) or any(argument.star for argument in call.args):
         return None  # what is given without a name may be what is to be set

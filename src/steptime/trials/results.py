@@ -41,12 +41,14 @@ class Plan:
 
 @dataclass(frozen=True, slots=True)
 class PatchResult:
-    """A patch that was run. diff: unified, against the job's folder. environment: variables that go with it."""
+    """A patch that was run. diff: unified, against the job's folder. environment: variables that go with it. snippets,
+    replaced: as of `patch.Patch`."""
 
     diff: str
     environment: tuple[tuple[str, str], ...]
     snippets: tuple[str, ...]
     judgement: Judgement | None
+    replaced: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
