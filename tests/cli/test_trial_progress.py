@@ -33,7 +33,7 @@ def test_each_process_that_begins_is_named_with_the_time_to_go() -> None:
 def test_rounds_beyond_those_that_are_needed_promise_no_end() -> None:
     said: list[str] = []
     TrialAnnouncer(said.append).show(Notice(replace(TURN, round=6), 29, 0, 45.0, True))
-    assert said == ["RM101 num_workers=2: round 7 of 12 at most, 29 steps; this round: about 45.0 s"]
+    assert said == ["RM101 num_workers=2: round 7 of 12 at most, 29 steps; this round: about 45 s"]
 
 
 def test_in_a_terminal_the_step_is_counted_in_place(monkeypatch: pytest.MonkeyPatch) -> None:
