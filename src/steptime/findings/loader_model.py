@@ -26,7 +26,8 @@ for; 2 to 2.5 ms on another day."""
 OUT_OF_STEP = 0.5
 """Of the time by which workers that share the CPUs of an operator's threads may delay it one after the other instead of
 at once. Their order is the scheduler's, so the middle is taken. On two virtual CPUs with two threads, steps with two
-workers took 0.95 to 1.12 times what it predicts (five trials of three jobs); more CPUs were not tried."""
+workers took 0.95 to 1.20 times what it predicts in seven trials of three jobs, and 1.32 in an eighth; more CPUs were
+not tried."""
 TELLING = 0.05
 """Of the step: a shorter wait does not tell whether a CPU works or sleeps in it."""
 MORE_WORKERS_MUST_BRING = 0.03
