@@ -144,6 +144,9 @@ def test_a_worker_that_sleeps_takes_no_cpu_from_anybody() -> None:
     model = supply(step(40 * MS), loader(26 * MS, 2.6 * MS, 0, cpus=2), TWO_THREADS, asleep)
     assert model is not None
     assert model.step(1) == pytest.approx(26 * MS)
+    crowded = supply(step(40 * MS), loader(26 * MS, 2.6 * MS, 0, cpus=2), TWO_THREADS, replace(asleep, other_cpu=1.0))
+    assert crowded is not None
+    assert crowded.step(1) == pytest.approx(40 * MS), "it may have waited for a CPU"
 
 
 @pytest.mark.parametrize(("threads", "device"), [(1, "cpu"), (2, "cuda")])

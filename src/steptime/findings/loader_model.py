@@ -134,11 +134,12 @@ def _places(step: StepSummary, settings: SettingsUse | None, limit: int) -> tupl
 def _works(step: StepSummary, loader: LoaderUse, training: float, contention: Contention | None) -> float:
     """The share of making a batch in which a CPU works, not sleeps: that of the wait for it, as far as the CPU time of
     the job exceeds that of its `training`, ns a step (which kept one of its threads busy, or all: the middle is taken).
-    1 where there is no wait to tell it from."""
+    What other processes took, the job may have wanted. 1 where there is no wait to tell it from."""
     wait = min(loader.wait.value, step.duration.value)
     if contention is None or contention.job_cpu <= 0 or wait < TELLING * step.duration.value or wait <= 0:
         return 1.0
-    return min(1.0, max(0.0, step.duration.value * contention.job_cpu - training) / wait)
+    busy = step.duration.value * (contention.job_cpu + contention.other_cpu)
+    return min(1.0, max(0.0, busy - training) / wait)
 
 
 def _undisturbed(
