@@ -62,3 +62,27 @@ def test_bytes_of_an_operator_made_of_others_are_theirs(tmp_path: Path) -> None:
     found = totals(tmp_path / "trace.json", event("aten::gelu", 0, 300, **VECTOR), *parts)
     assert found["aten::gelu"].bytes == 0
     assert {name: found[name].bytes for name in alone} == {name: each.bytes for name, each in alone.items()}
+
+
+LONG: dict[str, Any] = {"Input Dims": [[1000]], "Input type": ["float"]}
+NUMBER: dict[str, Any] = {"Input Dims": [[]], "Input type": ["float"]}
+
+
+def test_bytes_of_an_operator_that_only_prepares_a_number_inside_are_its_own(tmp_path: Path) -> None:
+    """As a division by a number does, whose tensor is made and copied inside."""
+    nested = [event("aten::copy_", 10, 14, **NUMBER), event("aten::_to_copy", 5, 20, **NUMBER)]
+    found = totals(tmp_path / "trace.json", event("aten::div", 0, 400, **LONG), *nested)
+    assert found["aten::div"].bytes == 2 * 4 * 1000
+
+
+def test_bytes_of_a_wrapper_around_such_an_operator_do_not_count_again(tmp_path: Path) -> None:
+    nested = [event("aten::sum", 100, 700, **LONG), event("aten::fill_", 120, 130, **NUMBER)]
+    found = totals(tmp_path / "trace.json", event("aten::mean", 0, 800, **LONG), *nested)
+    assert found["aten::sum"].bytes == 4 * 1001
+    assert found["aten::mean"].bytes == 0
+
+
+def test_bytes_of_an_operator_around_one_without_a_model_are_not_taken_for_its_own(tmp_path: Path) -> None:
+    nested = event("mine::transform", 100, 300, **LONG)
+    found = totals(tmp_path / "trace.json", event("aten::div", 0, 400, **LONG), nested)
+    assert found["aten::div"].bytes == 0
