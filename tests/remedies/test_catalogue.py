@@ -236,6 +236,12 @@ def test_what_is_compiled_is_not_compiled_again() -> None:
     assert options("RM307", HEALTHY) == ()  # graphs are CUDA's
 
 
+def test_what_compiling_gains_is_not_predicted_where_every_step_is_another() -> None:
+    assert only("RM303", CUDA).saving is not None
+    assert only("RM303", replace(CUDA, changing_work=False)).saving is not None
+    assert only("RM303", replace(CUDA, changing_work=True)).saving is None
+
+
 def test_fusing_a_chain_saves_two_thirds_of_it() -> None:
     chain = operator("mul", 8, 6 * MS, "memory", bytes=1e8)
     launch = accounts(launch=1 * MS)

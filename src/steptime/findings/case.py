@@ -351,7 +351,8 @@ class RecomputeUse:
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """Everything that rules may look at for one process."""
+    """Everything that rules may look at for one process. changing_work: whether the model runs other operators or
+    shapes from one profiled step to the next; None where that is not known."""
 
     step: StepSummary
     accounts: tuple[AccountUse, ...] = ()
@@ -383,3 +384,4 @@ class Case:
     memory: MemoryUse | None = None
     roots: tuple[RootUse, ...] = ()
     padding: PaddingUse | None = None
+    changing_work: bool | None = None

@@ -11,6 +11,7 @@ from dataclasses import replace
 from typing import TypeVar
 
 from steptime.findings.case import AccountUse, Case, ChainUse, GapUse, KernelUse
+from steptime.findings.changing_work import changing_work
 from steptime.findings.device_uses import (
     allocation_uses,
     at_roofline,
@@ -119,7 +120,8 @@ def with_recorded_device(case: Case, account: RecordedAccount, machine: Machine 
     if not timed:
         return case
     window = max(timed, key=lambda window: (has_kernels(window.trace), len(window.borders)))
-    case = replace(case, gradients=gradient_use(window.trace, window.borders))
+    changing = changing_work(window.trace, window.borders, window.phases[Phase.FORWARD])
+    case = replace(case, gradients=gradient_use(window.trace, window.borders), changing_work=changing)
     if not has_kernels(window.trace):
         return with_processor(case, window.trace, window.borders, machine)
     sources: dict[str, SourceLine] = {}
