@@ -20,10 +20,13 @@ SHIFT = EPOCH - START
 THREAD = 4711
 
 
-def job(folder: Path, *, damage: bytes | None = None, trace: bool = True) -> Process:
+def job(
+    folder: Path, *, damage: bytes | None = None, trace: bool = True, last: int = 3 * MS, world_size: int | None = None
+) -> Process:
     """Thirty steps of 20 ms: 10 waiting, 6 forward (4 of them in one operator), 3 backward (all in one operator), 1
-    updating. Steps 20 to 22 are profiled."""
+    updating. Steps 20 to 22 are profiled; `last`: ns of the backward of the last of them."""
     built = JournalBuilder()
+    built.process_facts["world_size"] = world_size
     events: list[dict[str, Any]] = []
     window = (0, 0)
     for step in range(30):
@@ -31,16 +34,17 @@ def job(folder: Path, *, damage: bytes | None = None, trace: bool = True) -> Pro
         if step == 20:
             built.span(Kind.PAUSE, 5 * MS)
             window = (built.now, 0)
+        backward = last if step == 22 else 3 * MS
         built.next(10 * MS)
         begin = built.now
         built.forward(6 * MS)
         if profiled:
             events += [
                 event("aten::mm", begin + MS, 4 * MS),
-                event("autograd::engine::evaluate_function: MmBackward0", built.now, 3 * MS),
-                event("aten::mm", built.now, 3 * MS),
+                event("autograd::engine::evaluate_function: MmBackward0", built.now, backward),
+                event("aten::mm", built.now, backward),
             ]
-        built.backward(3 * MS).step(1 * MS)
+        built.backward(backward).step(1 * MS)
         if step == 22:
             window = (window[0], built.now)
             built.record(Kind.PROFILED, *window, 1)
@@ -91,6 +95,22 @@ def test_operators_are_those_of_the_profiled_steps(tmp_path: Path) -> None:
     assert operators["aten::mm"].calls == 2
     assert operators["aten::mm"].duration == pytest.approx(7 * MS)
     assert operators["aten::mm"].flops == pytest.approx(2 * 2 * 64**3)
+
+
+def test_a_step_that_the_profiler_spoilt_has_no_part_in_the_operators(tmp_path: Path) -> None:
+    """Twice as long as the others: not the job's ways, but those of its memory under the profiler."""
+    found = account(job(tmp_path / "r", last=25 * MS))
+    assert found.profiled_steps == 2
+    assert {each.name: each.duration for each in found.operators}["aten::mm"] == pytest.approx(7 * MS)
+
+
+@pytest.mark.parametrize("last", [4 * MS, 20 * MS])
+def test_a_step_that_is_a_little_longer_keeps_its_part(tmp_path: Path, last: int) -> None:
+    assert account(job(tmp_path / "r", last=last)).profiled_steps == 3
+
+
+def test_ranks_keep_every_step_that_they_profiled_together(tmp_path: Path) -> None:
+    assert account(job(tmp_path / "r", last=80 * MS, world_size=2)).profiled_steps == 3
 
 
 def test_without_a_trace_the_phases_are_the_account(tmp_path: Path) -> None:

@@ -14,10 +14,11 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from steptime.capture.probe import script  # noqa: E402
+from steptime.capture.probe import profiling, script  # noqa: E402
 from steptime.capture.probe.memory import allocations  # noqa: E402
 from steptime.capture.probe.notice import switched_off  # noqa: E402
 from steptime.capture.probe.profiling import TRACER, Window  # noqa: E402
+from steptime.capture.probe.ranks import Place  # noqa: E402
 from steptime.capture.probe.recorder import Recorder  # noqa: E402
 from steptime.capture.probe.session import Session  # noqa: E402
 
@@ -80,6 +81,45 @@ def test_a_history_of_allocations_that_fails_leaves_no_profiler_on(
     monkeypatch.setattr(allocations, where, fails)
     with pytest.raises(OSError, match="No space left"):
         two_steps(session)
+    assert not is_on()
+
+
+SPOILING = [
+    ([92, 96, 118, 314], [False, False, False, True]),
+    ([300, 290, 310], [False, False, False]),
+    ([92, 150, 170], [False, False, False]),
+    ([900, 90, 185], [False, False, False]),
+]
+"""Milliseconds of profiled steps, and which of them end the window: those of a large step, of an operator-bound one
+that the profiler slows from its first step on, a little slower ones, and a late one after a slow beginning."""
+
+
+@pytest.mark.parametrize(("took", "spoilt"), SPOILING)
+def test_a_step_that_takes_much_longer_than_its_window_ends_it(
+    session: Session, monkeypatch: pytest.MonkeyPatch, took: list[int], spoilt: list[bool]
+) -> None:
+    time = [0]
+    monkeypatch.setattr(profiling, "now", lambda: time[0])
+    window = Window(session.recorder, 1, stacks=False)
+    found = []
+    for each in took:
+        time[0] += each * 1_000_000
+        found.append(window.spoils(usual=85_000_000))
+    assert found == spoilt
+
+
+@pytest.mark.parametrize(("alone", "steps"), [(True, 2), (False, 3)])
+def test_a_spoilt_window_holds_the_steps_so_far_unless_other_ranks_profile_too(
+    session: Session, monkeypatch: pytest.MonkeyPatch, alone: bool, steps: int
+) -> None:
+    answers = iter([False, True])
+    monkeypatch.setattr(Window, "spoils", lambda self, usual: next(answers))
+    monkeypatch.setattr(script, "place", lambda: Place(None if alone else 0, None, 2))
+    window = Window(session.recorder, 1, stacks=False)
+    session._script = script._profile(session, window, 3)
+    for time in range(1, 6):
+        session._border(time)
+    assert window.steps == steps
     assert not is_on()
 
 

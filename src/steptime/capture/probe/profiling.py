@@ -20,6 +20,9 @@ from steptime.journal import Kind
 now = time.perf_counter_ns
 TRACER = "torch.profiler.python_tracer"
 """What torch imports for stacks; it is let go again, as a job may look at what is imported."""
+SPOILT, SPOILT_TIME = 2, 100_000_000
+"""A step that takes so many times as long as the job's steps and as the shortest of its window, and ns more, ends the
+window: the shapes of its tensors take memory that grows with each (`steptime.ledger.recorded`)."""
 
 
 class Window:
@@ -32,7 +35,7 @@ class Window:
         self._profile: Any = None
         self._memory = self._history = False
         self._tracer_known = TRACER in sys.modules
-        self.begin = 0
+        self.begin = self._border = self._shortest = 0
         self.steps = 0
         """Whole steps that its trace holds: none, and there is no trace."""
 
@@ -67,7 +70,15 @@ class Window:
             with allocations.errors_only():
                 del witness  # was allocated before: torch warns of the first such, and of every thousandth
         self._history = self.stacks and allocations.begin_history()
-        self.begin = now()
+        self.begin = self._border = now()
+
+    def spoils(self, usual: int) -> bool:
+        """Whether the profiler spoilt the step that ends now. usual: ns of a step without it."""
+        end = now()
+        took, self._border = end - self._border, end
+        self._shortest = min(self._shortest or took, took)
+        expected = max(usual, self._shortest)
+        return took > max(SPOILT * expected, expected + SPOILT_TIME)
 
     def stop(self, steps: int) -> None:
         """Ends the recording, if it is on, and writes the trace if that holds whole steps. Raises OSError."""

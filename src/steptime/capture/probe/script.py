@@ -351,12 +351,15 @@ def _profile(session: Watched, window: Window, wanted: int) -> Stage:
 
 def _recorded(session: Watched, window: Window, begin: int, wanted: int, patience: int) -> Stage:
     first, limit = session.steps, session.plan.get("max_profile_seconds", 0) * SECOND or PROFILE_LIMIT
+    usual, alone = session.pace.usual(), place().alone  # ranks profile the same steps, whatever they take
     try:
         window.start()
         session.recorder.pause(begin)
         with Deadline(patience, lambda: window.stop(session.steps - first), session.failed):
             while window.on and session.steps - first < wanted and now() - window.begin <= limit:
                 yield
+                if alone and window.spoils(usual):
+                    break
         window.stop(session.steps - first)
     except BaseException:  # of ours, or GeneratorExit: a profiler is never left on
         window.abandon()
