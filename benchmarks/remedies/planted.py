@@ -39,7 +39,7 @@ PLANTED = (
     Planted("single_tensor_optimizer", ("RM201",)),
     Planted("deterministic_left_on", ("RM502",)),
     Planted("adam_share", ("RM201",)),
-    Planted("per_sample_fetch", (), harmful=("RM101",)),
+    Planted("per_sample_fetch", ("RM107",), harmful=("RM101",)),
     Planted("slow_items", ("RM101",)),
     Planted("slow_collate", ("RM101",)),
     Planted("zeroed_gradients", ("RM203",)),

@@ -110,10 +110,34 @@ def test_a_lone_stall_of_the_machine_does_not_speak_for_the_job(tmp_path: Path) 
     for number in range(101):
         job.next(MS).forward((900 if number == 50 else 5) * MS).backward(8 * MS).step(2 * MS)
     process = job.process(tmp_path / "recording")
-    steps = lay_out_whole(process).timeline.steps
-    assert steps.steady[50]
-    assert 50 not in usual_steps(steps)
+    layout = lay_out_whole(process)
+    assert layout.timeline.steps.steady[50]
+    assert 50 not in usual_steps(layout)
     assert case_of(process).step.duration.value == 16 * MS
+
+
+@pytest.mark.parametrize("phase", ["loader", "forward"])
+def test_a_rare_collection_of_all_objects_speaks_for_the_job(tmp_path: Path, phase: str) -> None:
+    """One of 400 ms in a hundred steps is 4 ms a step, which nobody would see if it counted as a stall."""
+    job = JournalBuilder()
+    for number in range(101):
+        collection = 400 * MS if number == 50 else 0
+        begin = job.now
+        job.next(MS + (collection if phase == "loader" else 0))
+        begin = begin if phase == "loader" else job.now
+        job.forward(5 * MS + (collection if phase == "forward" else 0))
+        job.backward(8 * MS).step(2 * MS)
+        if collection:
+            job.record(Kind.GARBAGE, begin, begin + collection)
+    process = job.process(tmp_path / "recording")
+    layout = lay_out_whole(process)
+    case = case_of(process)
+    steady = int(layout.timeline.steps.steady.sum())
+    assert 50 in usual_steps(layout)
+    assert case.garbage is not None
+    assert case.garbage.duration.value == pytest.approx(400 * MS / steady)
+    assert case.garbage.account == ("input" if phase == "loader" else "host")
+    assert case.step.duration.value == pytest.approx(16 * MS + 400 * MS / steady)
 
 
 def test_stalls_of_the_model_are_the_machines(tmp_path: Path) -> None:

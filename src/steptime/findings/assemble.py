@@ -29,7 +29,7 @@ from steptime.findings.step_uses import account_uses, contention_use, phase_uses
 from steptime.findings.trace_case import operator_use
 from steptime.findings.usual_steps import per_step, usual_steps
 from steptime.hardware.machine import Machine
-from steptime.intervals import EMPTY, Intervals, measure, subtract
+from steptime.intervals import EMPTY, Intervals, intersect, measure, subtract
 from steptime.journal import Flag, Kind
 from steptime.ledger.ledger import Ledger
 from steptime.ledger.operators import OperatorTotal
@@ -58,7 +58,7 @@ def assemble(
     steps. Raises ValueError when no step is steady.
     """
     steps = layout.timeline.steps
-    usual = usual_steps(steps)
+    usual = usual_steps(layout)
     if not len(usual):
         raise ValueError("a case needs a steady step")
     return Case(
@@ -72,7 +72,7 @@ def assemble(
         optimizers=_optimizers(process, layout, usual, operators),
         compilations=_compilations(process, steps),
         sites=_sites(process),
-        garbage=_garbage(layout.lane, steps, usual),
+        garbage=_garbage(layout, usual),
         segments=segment_uses(layout.timeline),
         contention=contention_use(process, steps, usual, telemetry, machine),
         machine=machine_use(machine),
@@ -180,8 +180,10 @@ def _sites(process: Process) -> tuple[SiteUse, ...]:
     return tuple(SiteUse(fact.name, fact.device, fact.count / max(1, fact.steps), fact.site) for fact in process.sites)
 
 
-def _garbage(lane: Lane, steps: Steps, usual: Int64) -> GarbageUse:
-    collections = lane.of(Kind.GARBAGE)
+def _garbage(layout: Layout, usual: Int64) -> GarbageUse:
+    steps, collections = layout.timeline.steps, layout.lane.of(Kind.GARBAGE)
     counts = np.searchsorted(collections.begin, steps.end) - np.searchsorted(collections.begin, steps.begin)
-    spent = measure(collections.intervals, steps.begin, steps.end)
-    return GarbageUse(per_step(spent[usual]), float(counts[usual].mean()))
+    spent = measure(collections.intervals, steps.begin, steps.end)[usual]
+    fetching = measure(intersect(collections.intervals, layout.work.loader), steps.begin, steps.end)[usual]
+    account = "input" if 2 * fetching.sum() > spent.sum() else "host"
+    return GarbageUse(per_step(spent), float(counts[usual].mean()), account)

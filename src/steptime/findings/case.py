@@ -284,10 +284,12 @@ class SiteUse:
 
 @dataclass(frozen=True, slots=True)
 class GarbageUse:
-    """Python's garbage collector in the training thread."""
+    """Python's garbage collector in the training thread. account: that holds most of it, "input" where it runs while a
+    batch is made."""
 
     duration: Estimate
     collections: float
+    account: str = "host"
 
 
 @dataclass(frozen=True, slots=True)

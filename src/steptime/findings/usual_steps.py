@@ -8,9 +8,12 @@ from __future__ import annotations
 import numpy as np
 
 from steptime.estimates import mean_of_series
+from steptime.intervals import measure
+from steptime.journal import Kind
 from steptime.quantities import Estimate
 from steptime.timeline.lane import Bool, Int64
-from steptime.timeline.timeline import Phase, Steps
+from steptime.timeline.layout import Layout
+from steptime.timeline.timeline import Phase
 
 FAR = 10.0
 """Interquartile ranges above the upper quartile …"""
@@ -24,11 +27,15 @@ machine was busy with something else. (Shapes that vary widen the interquartile 
 MODEL = (Phase.FORWARD, Phase.BACKWARD, Phase.OPTIMIZER)
 
 
-def usual_steps(steps: Steps) -> Int64:
-    """Indices of the steady steps without stalls of the machine, which in a mean would outweigh the job."""
+def usual_steps(layout: Layout) -> Int64:
+    """Indices of the steady steps without stalls of the machine, which in a mean would outweigh the job. A step that
+    the collector makes long is the job's own, however rare: looking through all objects takes longest and comes seldom.
+    """
+    steps = layout.timeline.steps
+    collected = measure(layout.lane.of(Kind.GARBAGE).intervals, steps.begin, steps.end)
     usual = np.flatnonzero(steps.steady)
     for values, most in ((steps.phases[:, MODEL].sum(axis=1), MOST_STALLS), (steps.duration, MOST_OUTLIERS)):
-        far = _far(values[usual])
+        far = _far((values - collected)[usual])
         if far.sum() <= most * len(usual):
             usual = usual[~far]
     return usual

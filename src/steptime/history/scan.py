@@ -158,8 +158,8 @@ def _step(case: Case) -> Estimate:
 
 def _look(process: Process, telemetry: Sequence[TelemetrySample]) -> _Looked:
     """A process's step and the load beside it."""
-    timeline = lay_out_whole(process).timeline
-    usual = usual_steps(timeline.steps)
+    layout = lay_out_whole(process)
+    timeline, usual = layout.timeline, usual_steps(layout)
     case = None
     if timeline.steps.steady.sum() >= LEAST_STEPS and len(usual):
         contention = contention_use(process, timeline.steps, usual, telemetry)

@@ -46,7 +46,7 @@ def garbage_collection(signals: Signals) -> Finding:
         f"{garbage.collections:.2g} collections a step"
     )
     return garbage_collection.finding(
-        summary, _advice(line), garbage.duration, account="host", source=line.source if line else None
+        summary, _advice(line), garbage.duration, account=garbage.account, source=line.source if line else None
     )
 
 
