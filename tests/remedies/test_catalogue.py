@@ -256,6 +256,13 @@ def test_fusing_a_chain_saves_two_thirds_of_it() -> None:
     assert of_the_update == alone
 
 
+def test_compiling_saves_more_of_the_dispatching_on_a_cpu() -> None:
+    for case, part in ((HEALTHY, 0.9), (replace(HEALTHY, step=replace(HEALTHY.step, device="cuda")), 2 / 3)):
+        saving = only("RM303", replace(case, operators=(), accounts=accounts(launch=1 * MS))).saving
+        assert saving is not None
+        assert saving.value == pytest.approx(part * MS)
+
+
 def test_graphs_save_what_the_replay_as_one_launch_says() -> None:
     saved = PredictionUse("one launch", about(4 * MS), 5 * MS)
     case = replace(CUDA, replay=ReplayUse(0.02, 4, (), (saved,)))
