@@ -34,6 +34,7 @@ def test_no_python_function_runs_inside_the_collector() -> None:
     watch = GarbageWatch(lambda *record: None)
     ran: list[types.CodeType] = []
     gc.collect()  # generators that others left behind run when they are collected
+    others, gc.callbacks[:] = gc.callbacks[:], []  # those of the tests' own libraries
     watch.install()
     sys.setprofile(lambda frame, event, argument: ran.append(frame.f_code) if event == "call" else None)
     try:
@@ -41,6 +42,7 @@ def test_no_python_function_runs_inside_the_collector() -> None:
     finally:
         sys.setprofile(None)
         watch.remove()
+        gc.callbacks[:] = others
     assert ran == []
 
 
