@@ -285,11 +285,13 @@ class FakeMachine:
 
     def __init__(self, budget: FakeBudget) -> None:
         self.budget = budget
+        self.turns: list[Turn] = []
         self._machine = SharedMachine(0, change=0.0, stalls=0.0)
 
     def run(self, stand: Stand, blocks: Sequence[Block], tell: Tell) -> Generator[Run, None, None]:
         for turn in (turn for block in blocks for turn in block):
             tell(turn, None)
+            self.turns.append(turn)
             self.budget.time += 10
             steps = () if turn.rehearsal else self._machine.process(self.speed(turn))
             changes = tuple(AppliedChange(change.kind, True, True) for change in turn.arm.changes)
@@ -314,6 +316,15 @@ def clock(tmp_path: Path, seconds: float, arms: int) -> tuple[Bench, tuple[Arm, 
     budget = FakeBudget(seconds)
     stand = Stand(("python",), tmp_path, tmp_path, None)
     return Bench(stand, plan, budget=budget, executor=FakeMachine(budget)), tried
+
+
+def test_processes_are_timed_behind_the_warm_up_of_the_plan(tmp_path: Path) -> None:
+    trial, arms = clock(tmp_path, 300, 1)
+    trial.plan = replace(trial.plan, warm_up=30)
+    trial.conduct(0, arms)
+    machine = trial._executor
+    assert isinstance(machine, FakeMachine)
+    assert {turn.options.warm_up for turn in machine.turns if not turn.rehearsal} == {30}
 
 
 @pytest.mark.parametrize("seconds", [5, 60, 150, 300, 1000])

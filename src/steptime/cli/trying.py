@@ -34,7 +34,7 @@ from steptime.trials.executor import Executor, LocalExecutor
 from steptime.trials.judge import usual_step
 from steptime.trials.lab import batch_arm, lab_arms
 from steptime.trials.patch import make_patch
-from steptime.trials.plan import edits_of, plan_arms, prove, script_of, stand_for
+from steptime.trials.plan import edits_of, plan_arms, prove, script_of, stand_for, warm_up_of
 from steptime.trials.results import NAME, PatchResult, Plan, ResultsFile, read_results
 from steptime.trials.speed import LEAST_ROUNDS
 from steptime.trials.trial import Arm, Judgement, Verdict
@@ -101,6 +101,7 @@ def _new_trial(recording: Path, kind: str, arms: tuple[Arm, ...], case: Case, wi
         step_seconds=case.step.duration.value / 1e9,
         start_seconds=max((seconds_to_first_step(process) for process in known.processes), default=0.0),
         goal=wishes.goal,
+        warm_up=warm_up_of(case.step),
     )
     folder.mkdir(parents=True)
     ResultsFile(folder).plan(plan)

@@ -37,7 +37,6 @@ SECONDS = 5.0
 """Of steady steps in a timed process."""
 FEWEST, MOST = 24, 120
 """Steady steps of a timed process: enough for a loss curve, and no more than a curve needs."""
-WARM_UP = 5
 LIMIT = 60.0
 """Seconds after which a process ends with the steps that it has, where these are FEWEST_STEPS at least."""
 DEADLINE = 300.0
@@ -202,7 +201,7 @@ class Bench:
         earlier = [run.arm for run in self.of(stage) if not run.rehearsal] + [turn.arm.name for turn in planned]
         before = earlier.count(BASELINE)
         seed = SEEDS[before] if arm.name == BASELINE and before < len(SEEDS) else SEEDS[0]
-        options = ArmOptions(self._steps(), WARM_UP, self._limit(), seed=seed, seed_offset=seed)
+        options = ArmOptions(self._steps(), self.plan.warm_up, self._limit(), seed=seed, seed_offset=seed)
         position = self._next(stage) + len(planned)
         own = patched if arm.name not in (BASELINE, CONTROL) else ()
         return Turn(arm, stage, round_, position, options, False, self._deadline(), self.budget.until(), own)
@@ -275,7 +274,7 @@ class Bench:
             if timed:
                 return fmean(timed)
             if own:
-                more = (self._steps() - REHEARSED_STEPS + WARM_UP - FINGERPRINTS) * self._usual()
+                more = (self._steps() - REHEARSED_STEPS + self.plan.warm_up - FINGERPRINTS) * self._usual()
                 return own[0].seconds + max(0.0, more)
         return self._seconds(stage) if arm != BASELINE else self.plan.start_seconds
 

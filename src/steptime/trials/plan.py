@@ -9,13 +9,14 @@ from pathlib import Path
 
 from steptime.changes import Change
 from steptime.errors import UsageError
+from steptime.findings.case import StepSummary
 from steptime.quantities import Estimate
 from steptime.recording.recording import Manifest
 from steptime.remedies.remedy import Edit, Proposal
-from steptime.trials.conduct import Bench
+from steptime.trials.conduct import MOST, SECONDS, Bench
 from steptime.trials.execute import Stand
 from steptime.trials.patch import Patch
-from steptime.trials.results import NAME
+from steptime.trials.results import NAME, WARM_UP
 from steptime.trials.trial import Arm, Judgement
 from steptime.trials.working_copy import Outputs, find_outputs
 
@@ -60,6 +61,13 @@ def _speed(saving: Estimate | None, step: float) -> Estimate | None:
         return None
     value, low, high = (step / (step - each) for each in (saving.value, saving.low, saving.high))
     return Estimate(value, low, high, saving.samples, "1")
+
+
+def warm_up_of(step: StepSummary) -> int:
+    """Steps that a process takes before it is timed: those of the recording's warm-up, as far as they take no longer
+    than what is timed. What a job still does at its start, it would not do for long."""
+    longest = round(SECONDS * 1e9 / step.duration.value) if step.duration.value else 0
+    return max(WARM_UP, min(step.warm_up, longest, MOST))
 
 
 def edits_of(taken: Arm, arms: Sequence[Arm], proposals: Sequence[Proposal]) -> tuple[Edit, ...]:

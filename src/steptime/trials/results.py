@@ -20,12 +20,15 @@ from steptime.trials.trial import Arm, Judgement, Run
 
 NAME = "results.jsonl"
 FORMAT = 1
+WARM_UP = 5
+"""Steps that a process takes before it is timed, at least."""
 
 
 @dataclass(frozen=True, slots=True)
 class Plan:
     """What is to be tried, and for what. recording: the one whose findings are answered. step_seconds, start_seconds: a
-    step of it, and the time to the end of its first one; 0 where that is not known."""
+    step of it, and the time to the end of its first one; 0 where that is not known. warm_up: steps that each process
+    takes before it is timed."""
 
     command: tuple[str, ...]
     directory: str
@@ -37,6 +40,7 @@ class Plan:
     step_seconds: float = 0.0
     start_seconds: float = 0.0
     goal: Goal = Goal.SPEED
+    warm_up: int = WARM_UP
 
 
 @dataclass(frozen=True, slots=True)
