@@ -17,8 +17,8 @@ three in one save two writes and two reads of six (the optimiser's stay outside)
 they took went on a CPU (the planted jobs `pointwise_chain` and `large_tensors`, torch 2.13); a job that compiles each
 length of its sequences anew lost a third of its speed (benchmarks/results/remedies-epyc-2cpu.md)."""
 LIKELY_ON_CPU = 0.9
-"""Of the dispatching on a CPU, which is all that small operators take there: three trials of the planted job
-`small_operators` reached 0.93 to 1.05 of it."""
+"""Of the dispatching on a CPU, which is all that small operators take there: four trials of the planted job
+`small_operators` reached 0.93 to 1.13 of it."""
 STATEMENT = "{model} = {torch}.compile({model})"
 EXAMPLE = "model = torch.compile(model)  # before the optimiser is made from its parameters"
 
