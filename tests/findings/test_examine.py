@@ -6,6 +6,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
+from findings.planted import PLANTED
 
 from steptime.findings.case import AccountUse, Case, Signal, StepSummary
 from steptime.findings.examine import examine
@@ -151,3 +152,14 @@ def test_findings_about_lines_are_replaced_line_by_line() -> None:
         ("special", HERE),
         ("general", THERE),
     ]
+
+
+def test_how_much_the_profiler_slowed_operators_does_not_change_what_more_threads_could_save() -> None:
+    case = PLANTED["too-few-threads"]["fires"]
+    told = set()
+    for slowed in (3, 6):
+        operators = tuple(replace(each, duration=slowed * each.duration) for each in case.operators)
+        findings = examine(replace(case, operators=operators)).findings
+        (found,) = (each for each in findings if each.name == "too-few-threads")
+        told.add(found.summary)
+    assert len(told) == 1

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from steptime.findings.case import Signal
 from steptime.findings.finding import Finding
+from steptime.findings.operator_time import profile_scale
 from steptime.findings.rule import rule
 from steptime.findings.signals import Signals
 from steptime.findings.stakes import modelled
@@ -24,7 +25,7 @@ LIKELY, SURE = 0.5, 0.1
     "ST808",
     "too-few-threads",
     needs={Signal.STEP, Signal.SETTINGS, Signal.OPERATORS, Signal.CONTENTION},
-    uses={Signal.LOADER},
+    uses={Signal.LOADER, Signal.ACCOUNTS},
 )
 def too_few_threads(signals: Signals) -> Finding | None:
     """Operators are held to fewer threads than there are CPUs idle
@@ -53,15 +54,13 @@ def too_few_threads(signals: Signals) -> Finding | None:
         return None
     if idle_cpus(signals.contention) < (best - threads) / SPEEDUP:
         return None
-    bound = [operator for operator in signals.operators if operator.bound in SPREADING]
-    ceiling = sum(operator.duration for operator in bound) * (
-        1 - at_once(threads, signals.contention) / at_once(best, signals.contention)
-    )
+    profiled = sum(operator.duration for operator in signals.operators if operator.bound in SPREADING)
+    spent = profiled * profile_scale(signals.operators, signals.accounts)
+    ceiling = spent * (1 - at_once(threads, signals.contention) / at_once(best, signals.contention))
     if not ceiling:
         return None
     summary = (
-        f"OMP_NUM_THREADS={threads} holds operators of {format_duration(sum(each.duration for each in bound))} a step "
-        f"to {threads} of {best} CPUs"
+        f"OMP_NUM_THREADS={threads} holds operators of {format_duration(spent)} a step to {threads} of {best} CPUs"
     )
     stake = modelled(LIKELY * ceiling, SURE * ceiling, ceiling, step.steady)
     return too_few_threads.finding(summary, f"Set OMP_NUM_THREADS={best}.", stake, account="compute")
