@@ -21,12 +21,13 @@ THREAD = 4711
 
 
 def job(
-    folder: Path, *, damage: bytes | None = None, trace: bool = True, last: int = 3 * MS, world_size: int | None = None
+    folder: Path, *, damage: bytes | None = None, trace: bool = True, last: int = 3 * MS, ranks: str = ""
 ) -> Process:
     """Thirty steps of 20 ms: 10 waiting, 6 forward (4 of them in one operator), 3 backward (all in one operator), 1
-    updating. Steps 20 to 22 are profiled; `last`: ns of the backward of the last of them."""
+    updating. Steps 20 to 22 are profiled; `last`: ns of the backward of the last of them.
+    ranks: who says that there are two of them, "process" or "trace"."""
     built = JournalBuilder()
-    built.process_facts["world_size"] = world_size
+    built.process_facts["world_size"] = 2 if ranks == "process" else None
     events: list[dict[str, Any]] = []
     window = (0, 0)
     for step in range(30):
@@ -53,7 +54,10 @@ def job(
     facts = {"number": 1, "path": "trace-1.json", "begin": window[0], "end": window[1], "steps": 3, "stacks": False}
     if trace:
         built.fact("trace", **facts, **clock)
-    text = json.dumps({"schemaVersion": 1, "baseTimeNanoseconds": EPOCH, "traceEvents": events}).encode()
+    head: dict[str, Any] = {"schemaVersion": 1, "baseTimeNanoseconds": EPOCH}
+    if ranks == "trace":
+        head["distributedInfo"] = {"backend": "gloo", "rank": 0, "world_size": 2}
+    text = json.dumps({**head, "traceEvents": events}).encode()
     (built.write(folder) / "process-17" / "trace-1.json").write_bytes(text if damage is None else damage)
     return load(folder).processes[0]
 
@@ -109,8 +113,9 @@ def test_a_step_that_is_a_little_longer_keeps_its_part(tmp_path: Path, last: int
     assert account(job(tmp_path / "r", last=last)).profiled_steps == 3
 
 
-def test_ranks_keep_every_step_that_they_profiled_together(tmp_path: Path) -> None:
-    assert account(job(tmp_path / "r", last=80 * MS, world_size=2)).profiled_steps == 3
+@pytest.mark.parametrize("ranks", ["process", "trace"])
+def test_ranks_keep_every_step_that_they_profiled_together(tmp_path: Path, ranks: str) -> None:
+    assert account(job(tmp_path / "r", last=80 * MS, ranks=ranks)).profiled_steps == 3
 
 
 def test_without_a_trace_the_phases_are_the_account(tmp_path: Path) -> None:

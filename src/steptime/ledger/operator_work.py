@@ -26,27 +26,19 @@ def worked(trace: Trace, calls: OperatorCalls) -> Modelled:
     multiplies = modelled.flops > 0
     outer, repeated = ancestors(calls.parent, np.ones(len(calls.rows), np.bool_)), ancestors(calls.parent, multiplies)
     own = ~outer | (multiplies & ~repeated)
-    own |= outer & ~multiplies & _moved_by_themselves(modelled.bytes, calls.parent, own)
+    own |= ~multiplies & _moved_by_themselves(modelled.bytes, calls.parent, own)
     return Modelled((*modelled.works, Work(0.0, 0.0)), np.where(own, modelled.kind, len(modelled.works)))
 
 
 def _moved_by_themselves(moved: npt.NDArray[np.float64], parent: Int64, own: Bool) -> Bool:
-    """Which calls move more than OWN times what the calls inside them do, from the innermost outwards. Nobody knows
-    that where one inside has no model."""
-    inside, found = np.zeros(len(parent)), own.copy()
-    depth = _depth(parent)
-    for level in range(int(depth.max(initial=0)), -1, -1):
-        at = np.flatnonzero(depth == level)
-        found[at] |= moved[at] > OWN * inside[at]
-        if level:
-            np.add.at(inside, parent[at], np.where(found[at], moved[at], inside[at]))
+    """Which calls move more than OWN times what the calls inside them do. Nobody knows that where one inside has no
+    model (its bytes are nan). Children stand behind their parents, so one pass from the end will do, however deep they
+    are nested."""
+    found, amount, around = own.copy(), moved.tolist(), parent.tolist()
+    inside = [0.0] * len(amount)
+    for call in reversed(np.flatnonzero(~own | (parent != ROOT)).tolist()):
+        if not found[call]:
+            found[call] = amount[call] > OWN * inside[call]
+        if around[call] != ROOT:
+            inside[around[call]] += amount[call] if found[call] else inside[call]
     return found
-
-
-def _depth(parent: Int64) -> Int64:
-    """How many calls there are around each."""
-    depth, around = np.zeros(len(parent), np.int64), parent
-    while (around != ROOT).any():
-        depth += around != ROOT
-        around = np.where(around != ROOT, parent[around], ROOT)
-    return depth

@@ -138,12 +138,13 @@ def _read(process: Process, facts: TraceFacts, problems: list[str]) -> Trace | N
 
 def _window(trace: Trace, facts: TraceFacts, process: Process, layout: Layout) -> Window:
     shift = facts.epoch_ns - facts.monotonic_ns if trace.base_ns else 0
+    alone = max(process.facts.world_size or 1, trace.world_size or 1) < 2
     compiling = process.intervals.kind == int(Kind.COMPILE)
     return Window(
         trace,
         facts.stacks,
         facts.thread,
-        _borders(layout.timeline.steps, facts, (process.facts.world_size or 1) < 2) + shift,
+        _borders(layout.timeline.steps, facts, alone) + shift,
         {phase: _moved(held, shift) for phase, held in _phases(layout).items()},
         _moved(union(process.intervals.begin[compiling], process.intervals.end[compiling]), shift),
         shift,
