@@ -18,7 +18,7 @@ they took went on a CPU (the planted jobs `pointwise_chain` and `large_tensors`,
 length of its sequences anew lost a third of its speed (benchmarks/results/remedies-epyc-2cpu.md)."""
 LIKELY_ON_CPU = 0.9
 """Of the dispatching on a CPU, which is all that small operators take there: four trials of the planted job
-`small_operators` reached 0.93 to 1.13 of it."""
+`small_operators` reached 0.94 to 1.13 of it."""
 STATEMENT = "{model} = {torch}.compile({model})"
 EXAMPLE = "model = torch.compile(model)  # before the optimiser is made from its parameters"
 
