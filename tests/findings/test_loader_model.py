@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from steptime.findings.case import Contention, LoaderUse, SettingsUse, StepSummary
-from steptime.findings.loader_model import HANDOVER, production, supply
+from steptime.findings.loader_model import HANDOVER, LOCKED, production, supply
 from steptime.findings.threads import at_once
 from steptime.quantities import Estimate
 
@@ -41,8 +41,8 @@ def test_workers_needed_is_production_over_the_step_without_its_wait() -> None:
     assert (model.production, model.consumption, model.needed) == (40 * MS, 10 * MS, 4)
     assert model.best == 4
     assert model.step(0) == 50 * MS
-    assert model.step(2) == 20 * MS
-    assert model.step(8) == 10 * MS + HANDOVER
+    assert model.step(2) == 20 * MS + HANDOVER, "a worker is asked for a batch while it is at the next one"
+    assert model.step(8) == 10 * MS + 2 * HANDOVER
 
 
 def test_what_was_not_timed_gives_no_model() -> None:
@@ -72,7 +72,7 @@ def test_two_hyperthreads_of_a_core_hide_less_than_two_cores_would() -> None:
     siblings = supply(step_now, use, None, Contention(0.0, 1.0, 2, None, 0.0, together=1.25))
     assert cores is not None
     assert siblings is not None
-    assert cores.step(1) == pytest.approx(25 * MS + HANDOVER)
+    assert cores.step(1) == pytest.approx(25 * MS + (1 + 20 / 25) * HANDOVER)
     assert siblings.step(1) == pytest.approx(40 * MS)
 
 
@@ -82,8 +82,8 @@ def test_receiving_batches_costs_what_this_machine_takes_for_each_of_them() -> N
     unknown = supply(step_now, use, None, Contention(0.0, 1.0, 2, None, 0.0))
     assert slow is not None
     assert unknown is not None
-    assert slow.step(1) == pytest.approx(75 * MS + 2 * 4 * MS)
-    assert unknown.step(1) == pytest.approx(75 * MS + 2 * HANDOVER)
+    assert slow.step(1) == pytest.approx(75 * MS + (1 + 20 / 75) * 2 * 4 * MS)
+    assert unknown.step(1) == pytest.approx(75 * MS + (1 + 20 / 75) * 2 * HANDOVER)
 
 
 def test_no_worker_hides_the_first_batch_of_an_epoch() -> None:
@@ -91,17 +91,27 @@ def test_no_worker_hides_the_first_batch_of_an_epoch() -> None:
     short = supply(step(50 * MS), use, None, None)
     assert short is not None
     assert short.step(0) == 50 * MS
-    assert short.step(1) == pytest.approx(25 * MS + HANDOVER + 25 * MS / 5)
+    assert short.step(1) == pytest.approx(25 * MS + 2 * HANDOVER + 2 * 25 * MS / 5)
     anew_each_step = supply(step(50 * MS), replace(use, steps_per_start=1.0), None, None)
     assert anew_each_step is not None
     assert anew_each_step.best == 0
+
+
+def test_a_worker_answers_late_where_it_computes_its_next_batch_and_at_once_where_it_sleeps() -> None:
+    use = replace(loader(100 * MS, 10 * MS, 0, cpus=8), starts=3, steps_per_start=10.0)
+    computing = supply(step(110 * MS), use, None, Contention(0.0, 1.0, 8, None, 0.0))
+    sleeping = supply(step(110 * MS), use, None, Contention(0.0, 10 / 110, 8, None, 0.0))
+    assert computing is not None
+    assert sleeping is not None
+    assert computing.step(1) == pytest.approx(100 * MS + HANDOVER + (100 * MS + LOCKED) / 10)
+    assert sleeping.step(1) == pytest.approx(100 * MS + 100 * MS / 10)
 
 
 def test_epochs_of_a_loader_with_workers_began_while_it_was_measured() -> None:
     use = replace(loader(25 * MS, 2.5 * MS, 1, cpus=8), starts=3, steps_per_start=5.0)
     model = supply(step(50 * MS), use, None, None)
     assert model is not None
-    assert model.step(2) == 25 * MS + HANDOVER
+    assert model.step(2) == 25 * MS + 2 * HANDOVER
 
 
 @pytest.mark.parametrize(
@@ -120,7 +130,7 @@ def test_threads_of_the_training_process_count_against_the_cpus_where_it_compute
     assert on_device is not None
     assert on_cpu.step(1) == pytest.approx(40 * MS)
     assert on_cpu.step(2) == pytest.approx(35 * MS)
-    assert on_device.step(1) == pytest.approx(20 * MS + HANDOVER)
+    assert on_device.step(1) == pytest.approx(20 * MS + 2 * HANDOVER)
 
 
 TWO_THREADS = SettingsUse(intra_op_threads=2, usable_cpus=2, logical_cpus=2)
@@ -135,7 +145,7 @@ def test_a_worker_on_a_cpu_of_the_trainings_threads_hides_nothing() -> None:
     assert model.step(2) == pytest.approx((14 + 13 + 6.5) * MS)
     room = supply(step(40 * MS), loader(26 * MS, 2.6 * MS, 0, cpus=4), TWO_THREADS, replace(working, usable_cpus=4))
     assert room is not None
-    assert room.step(2) == pytest.approx(15 * MS), "two CPUs are the workers' own"
+    assert room.step(2) == pytest.approx(14 * MS + 2 * HANDOVER), "two CPUs are the workers' own"
     assert room.step(3) > room.step(2)
 
 
@@ -143,7 +153,7 @@ def test_a_worker_that_sleeps_takes_no_cpu_from_anybody() -> None:
     asleep = Contention(0.0, 28 / 40, 2, None, 0.0)
     model = supply(step(40 * MS), loader(26 * MS, 2.6 * MS, 0, cpus=2), TWO_THREADS, asleep)
     assert model is not None
-    assert model.step(1) == pytest.approx(26 * MS)
+    assert model.step(1) == pytest.approx(26 * MS + 7 / 26 * HANDOVER)
     crowded = supply(step(40 * MS), loader(26 * MS, 2.6 * MS, 0, cpus=2), TWO_THREADS, replace(asleep, other_cpu=1.0))
     assert crowded is not None
     assert crowded.step(1) == pytest.approx(40 * MS), "it may have waited for a CPU"
@@ -155,7 +165,7 @@ def test_one_thread_moves_out_of_a_workers_way(threads: int, device: str) -> Non
     idle = Contention(0.0, 1.0, 2, None, 0.0)
     model = supply(step(40 * MS, device), loader(26 * MS, 2.6 * MS, 0, cpus=2), settings, idle)
     assert model is not None
-    assert model.step(1) == pytest.approx(26 * MS)
+    assert model.step(1) == pytest.approx(26 * MS + HANDOVER)
 
 
 def test_what_is_measured_beside_workers_on_the_same_cpus_is_not_taken_for_what_it_is_alone() -> None:

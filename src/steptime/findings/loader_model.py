@@ -3,9 +3,13 @@
 One law: no advice about workers without this model.
 
 With w workers a step takes at least (1) its own time without the wait, and with receiving its batches, (2) the time to
-produce its batches divided by w, (3) what the job's CPUs do per step, done by all usable CPUs at once, and (4) what a
-CPU has to do that a worker shares with a thread of the training process; and each epoch begins with a batch that is not
-there yet. Without workers (1) and (2) add up.
+produce its batches divided by w and to hand them over, (3) what the job's CPUs do per step, done by all usable CPUs at
+once, and (4) what a CPU has to do that a worker shares with a thread of the training process; and each epoch begins
+with a batch that is not there yet. Without workers (1) and (2) add up.
+
+A batch is fetched out of its worker's memory by several questions, which a thread of that worker answers (a file
+descriptor for each tensor, by multiprocessing.resource_sharer). While the worker is at its next batch, each answer
+waits for the interpreter's lock, 5 ms at a time (sys.getswitchinterval).
 
 (4) is for jobs that train on the CPU with several threads: an operator is over when its slowest thread is, and the
 others spin until then, so that one worker on one of their CPUs slows them all.
@@ -23,6 +27,13 @@ HANDOVER = 1_000_000.0
 """ns per batch to receive it from a worker (queue, shared memory, rebuilding tensors), where the machine was not
 measured: 1.0 to 1.5 ms on two virtual CPUs with torch 2.13 and batches of 0.5 KB to 3 MB that were ready when asked
 for; 2 to 2.5 ms on another day."""
+SWITCH = 5_000_000.0
+"""ns that a thread waits before it asks for the interpreter's lock (sys.getswitchinterval): a batch that takes no longer
+is done by then."""
+LOCKED = 45_000_000.0
+"""ns for which a worker that is at its second batch keeps the first one of an epoch, at most: with two tensors a batch
+and items in pure Python 28 to 31 ms where a batch took 25, 46 where it took 52 (torch 2.13, Python 3.11; 5 where the
+items release the lock)."""
 OUT_OF_STEP = 0.5
 """Of the time by which workers that share the CPUs of an operator's threads may delay it one after the other instead of
 at once. Their order is the scheduler's, so the middle is taken. On two virtual CPUs with two threads, steps with two
@@ -37,8 +48,9 @@ MORE_WORKERS_MUST_BRING = 0.03
 class Supply:
     """production: ns that one process needs to make a step's batches. consumption: the step without its wait; both as
     if neither disturbed the other. worked: ns of the production that take a CPU; it sleeps in the others. handover: ns
-    to receive a step's batches from workers that have them ready. opening: ns a step that the first batch of each epoch
-    takes, which workers begin with only when they are asked: nothing hides it.
+    to receive a step's batches from workers that have them ready. lateness: ns that it takes longer where they are at
+    their next ones. opening: ns a step that the first batch of each epoch takes, which workers begin with only when
+    they are asked: nothing hides it.
 
     processor: ns that the CPUs need for a step at full use. threads, cpus: of the training process, where it computes
     on the CPU (else 1 thread), and for it and its workers. needed: workers so that production keeps up, unbounded.
@@ -49,6 +61,7 @@ class Supply:
     worked: float
     consumption: float
     handover: float
+    lateness: float
     opening: float
     processor: float
     threads: int
@@ -61,7 +74,8 @@ class Supply:
         """Predicted ns of a step with a number of workers."""
         if workers == 0:
             return self.production + self.consumption
-        alone = max(self.consumption + self.handover, self.production / workers, self.processor)
+        received = self.consumption + self.handover
+        alone = max(max(received, self.production / workers) + self.lateness, self.processor)
         return max(alone, self._shared(workers)) + self.opening
 
     def _shared(self, workers: int) -> float:
@@ -107,12 +121,14 @@ def supply(
     works = _works(step, loader, consumed * (1 + threads) / 2, contention)
     produced, consumed = _undisturbed(produced, consumed, works, loader.workers, (threads, cpus))
     needed = math.ceil(min(produced / consumed, 1e6)) if consumed > 0 else limit
+    received = handover(loader, contention)
     draft = Supply(
         production=produced,
         worked=produced * works,
         consumption=consumed,
-        handover=handover(loader, contention),
-        opening=_opening(loader, produced),
+        handover=received,
+        lateness=_lateness(received, produced, consumed, SWITCH * loader.demand) * works,
+        opening=_opening(loader, produced, works),
         processor=_processor(step, produced + consumed * threads, contention, limit),
         threads=threads,
         cpus=cpus,
@@ -157,10 +173,21 @@ def _undisturbed(
     return produced * (1 - lost * training * sharing / workers), consumed * (1 - lost * busy)
 
 
-def _opening(loader: LoaderUse, produced: float) -> float:
+def _lateness(received: float, produced: float, consumed: float, switch: float) -> float:
+    """As long as receiving takes at most, where making the next batch takes as long as the step: with one worker and
+    items in pure Python batches that took 25 ms arrived 5 to 8 ms after they were ready and asked for, where receiving
+    from an idle one was measured as 2.6."""
+    busy = min(1.0, produced / consumed) if consumed > 0 else 1.0
+    return min(received * busy, max(0.0, produced - switch))
+
+
+def _opening(loader: LoaderUse, produced: float, works: float) -> float:
     """Where there are workers already, the step as it was measured holds it."""
     again = loader.steps_per_start if loader.starts and not loader.workers else None
-    return produced / loader.demand / again if again and loader.demand else 0.0
+    if not again or not loader.demand:
+        return 0.0
+    first = produced / loader.demand
+    return (first + min(LOCKED, works * first)) / again
 
 
 def _processor(step: StepSummary, unmeasured: float, contention: Contention | None, limit: int) -> float:

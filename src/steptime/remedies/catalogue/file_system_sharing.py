@@ -44,7 +44,7 @@ def file_system_sharing(case: Case) -> Option | None:
     model = supply(case.step, loader, case.settings, case.contention)
     if model is None:
         return None
-    at_once = replace(model, handover=0.0).step(loader.workers)
+    at_once = replace(model, handover=0.0, lateness=0.0).step(loader.workers)
     unexplained = min(case.step.duration.value - at_once, loader.wait.value)
     if unexplained <= 0:
         return None

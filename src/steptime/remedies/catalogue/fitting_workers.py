@@ -36,10 +36,10 @@ def fitting_workers(case: Case) -> tuple[Option, ...]:
         workers, or the CPU time of the whole job divided by the usable CPUs, whichever is longest, against the step as
         it is; and the first batch of each epoch is waited for all the same. All of these are measured. A job that
         trains on the CPU with a thread on each waits for the slowest of them: what a worker does on one of these CPUs
-        is added to the step. The number tried is the smallest that comes within 3 % of the best prediction, with its
-        neighbour where that is predicted to be nearly as good. Expect less where items are made in pure Python (they
-        hold the interpreter's lock, so that batches are handed over later), and where an item's own operators use
-        several threads: a worker has one.
+        is added to the step. A worker that is at its next batch hands one over later, where making it takes a CPU: as
+        if it held the interpreter's lock, which pure Python does (expect a little more where it does not). The number
+        tried is the smallest that comes within 3 % of the best prediction, with its neighbour where that is predicted
+        to be nearly as good. Expect less where an item's own operators use several threads: a worker has one.
 
     When to leave it
         When memory is short (each worker holds its own copy of what the dataset touches), or when making the item

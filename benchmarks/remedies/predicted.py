@@ -1,0 +1,222 @@
+"""How near predicted speed-ups come to measured ones: every remedy with a prediction, in a given number of rounds.
+
+`steptime try` ends an arm as soon as it is decided, after two or three rounds, which leaves its gain open by a quarter;
+here nothing is decided before all rounds are run, and a job is recorded more than once.
+
+    python -m benchmarks.remedies.predicted FOLDER [--only NAME,…] [--recordings 2] [--rounds 5]
+    python -m benchmarks.remedies.predicted FOLDER --report benchmarks/results/predictions-<machine>
+
+Recordings, trials and a line of results for each recording go into FOLDER; what is in it already is not run again.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import statistics
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+from benchmarks.kept import speed_of
+from benchmarks.remedies.planted import PLANTED, Planted
+from benchmarks.remedies.run import ONE_THREAD, environment_of, record
+from benchmarks.started import JobFailed
+from steptime.diagnosis import diagnose_paths
+from steptime.errors import SteptimeError
+from steptime.recording.load import load
+from steptime.remedies.propose import propose
+from steptime.trials.conduct import Bench
+from steptime.trials.execute import Stand, seconds_to_first_step
+from steptime.trials.judge import comparisons_of
+from steptime.trials.plan import plan_arms, stand_for, warm_up_of
+from steptime.trials.results import Plan, ResultsFile, read_results
+from steptime.trials.speed import speed_up
+from steptime.trials.trial import BASELINE, CONTROL, Arm, Run, Verdict
+
+LINES = "predicted.jsonl"
+ALL = 50
+"""Proposals that are looked at for predictions, more than there are."""
+MIN_GAIN = 0.03
+BROKEN = frozenset({Verdict.FAILED, Verdict.NOT_EXERCISED})
+
+
+class Exact(Bench):
+    """A trial in which nothing is decided before so many rounds."""
+
+    def __init__(self, stand: Stand, plan: Plan, runs: tuple[Run, ...], rounds: int) -> None:
+        super().__init__(stand, plan, runs)
+        self.rounds = rounds
+
+    def _settled(self, stage: int, arm: Arm) -> bool:
+        judgement = self._proved(stage, arm)
+        return judgement.verdict in BROKEN or judgement.rounds >= self.rounds
+
+
+def measure(job: Planted, folder: Path, rounds: int) -> dict[str, Any]:
+    """One recording of a job: what it predicts, and what is measured."""
+    began = time.monotonic()
+    recording = record(job, folder)
+    (process, *_) = diagnose_paths((str(recording),)).processes
+    step = process.case.step.duration.value
+    proposals = propose(process.case, process.findings)
+    ceilings = {(each.remedy.code, each.option.label): each.ceiling for each in proposals}
+    arms = predicted_of(plan_arms(proposals, ALL, step))
+    result = {"job": job.name, "date": time.strftime("%Y-%m-%d"), "step_ns": step, "arms": []}
+    if arms:
+        bench = bench_of(folder / job.name / "trial", recording, arms, process.case, rounds)
+        judgements = bench.conduct(0, arms)
+        runs = [run for run in bench.runs if not run.rehearsal]
+        control = comparisons_of(CONTROL, runs)
+        result |= {
+            "control": triple(speed_up(control)) if control else None,
+            "baselines": [statistics.fmean(run.step_ns) for run in runs if run.arm == BASELINE and run.step_ns],
+            "other_cpu": max((run.load.other_cpu for run in runs), default=0.0),
+        }
+        for judgement in judgements:
+            arm = judgement.arm
+            ceiling = ceilings[arm.proposal, arm.label]
+            own = [statistics.fmean(run.step_ns) for run in runs if run.arm == arm.name and run.step_ns]
+            result["arms"].append(
+                {
+                    "code": arm.proposal,
+                    "label": arm.label,
+                    "verdict": judgement.verdict.value,
+                    "rounds": judgement.rounds,
+                    "predicted": triple(arm.predicted),
+                    "ceiling": step / (step - ceiling) if ceiling is not None and ceiling < step else None,
+                    "speed": speed_of(judgement),
+                    "steps": own,
+                }
+            )
+    return result | {"seconds": round(time.monotonic() - began, 1)}
+
+
+def triple(estimate: Any) -> list[float]:
+    return [estimate.value, estimate.low, estimate.high]
+
+
+def predicted_of(arms: tuple[Arm, ...]) -> tuple[Arm, ...]:
+    """The first arm with a prediction of each remedy."""
+    first: dict[str, Arm] = {}
+    for arm in arms:
+        if arm.predicted is not None:
+            first.setdefault(arm.proposal, arm)
+    return tuple(first.values())
+
+
+def bench_of(folder: Path, recording: Path, arms: tuple[Arm, ...], case: Any, rounds: int) -> Exact:
+    """A trial of these arms; what is in its folder already is gone on with."""
+    known = load(recording)
+    plan = Plan(
+        tuple(known.manifest.command),
+        known.manifest.directory,
+        str(recording.absolute()),
+        arms,
+        MIN_GAIN,
+        step_seconds=case.step.duration.value / 1e9,
+        start_seconds=max((seconds_to_first_step(process) for process in known.processes), default=0.0),
+        warm_up=warm_up_of(case.step),
+    )
+    if not folder.exists():
+        folder.mkdir(parents=True)
+        ResultsFile(folder).plan(plan)
+    stand = stand_for(known.manifest, recording, folder, in_place=False)
+    return Exact(stand, plan, read_results(folder).runs, rounds)
+
+
+# -- the report -------------------------------------------------------------------------------------------------------
+
+
+def error(arm: dict[str, Any]) -> float:
+    """Of the predicted step time; above zero where the job was faster than predicted."""
+    return float(arm["speed"][0] / arm["predicted"][0] - 1)
+
+
+def measured(results: list[dict[str, Any]]) -> list[tuple[dict[str, Any], dict[str, Any]]]:
+    return [(result, arm) for result in results for arm in result["arms"] if arm["speed"]]
+
+
+def report(results: list[dict[str, Any]], environment: dict[str, str]) -> str:
+    """Markdown."""
+    rows = measured(results)
+    lines = [
+        "# Predicted against measured",
+        "",
+        f"{environment['machine']}, {environment['cpus']} CPUs, Python {environment['python']}, torch "
+        f"{environment['torch']}, {environment['date']}; `python -m benchmarks.remedies.predicted FOLDER`, "
+        "OMP_NUM_THREADS=1. One row for each recording and each remedy that it predicts a gain of; error: of the "
+        "predicted step time, positive where the job was faster than predicted.",
+        "",
+        "| job | step as recorded, in the trial | remedy | predicted ≤ ceiling | measured (rounds) | error |",
+        "| --- | --- | --- | --- | --- | --- |",
+    ]
+    for result, arm in rows:
+        speed = "{:.2f}× ({:.2f}–{:.2f})".format(*arm["speed"])
+        ceiling = f" ≤ {arm['ceiling']:.2f}" if arm["ceiling"] else ""
+        lines.append(
+            f"| {result['job']} | {result['step_ns'] / 1e6:.1f}, {statistics.fmean(result['baselines']) / 1e6:.1f} ms "
+            f"| {arm['code']} {arm['label']} | {arm['predicted'][0]:.2f}×{ceiling} | {speed}, {arm['rounds']} "
+            f"| {error(arm):+.0%} |"
+        )
+    return "\n".join([*lines, "", *summary(results)]) + "\n"
+
+
+def summary(results: list[dict[str, Any]]) -> list[str]:
+    rows = measured(results)
+    if not rows:
+        return ["- Nothing was measured."]
+    inside = sum(arm["speed"][1] <= arm["predicted"][0] <= arm["speed"][2] for _, arm in rows)
+    above = sum(arm["predicted"][0] > 1.0001 * arm["ceiling"] for _, arm in rows if arm["ceiling"])
+    controls = [abs(result["control"][0] - 1) for result in results if result.get("control")]
+    return [
+        f"- Error of the predicted step time: median {statistics.median(abs(error(arm)) for _, arm in rows):.1%} over "
+        f"{len(rows)} predictions for {len({result['job'] for result, _ in rows})} jobs.",
+        f"- Predictions within the 95 % interval of what was measured: {inside} of {len(rows)}.",
+        f"- Predictions above Amdahl's ceiling: {above}.",
+        f"- The control, which changes nothing, seemed faster or slower by {statistics.median(controls):.1%} (median "
+        f"of {len(controls)} trials; up to {max(controls):.0%}).",
+    ]
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("folder", type=Path)
+    parser.add_argument("--only", default="", help="jobs, with commas between")
+    parser.add_argument("--recordings", type=int, default=2, help="of each job")
+    parser.add_argument("--rounds", type=int, default=5, help="in which each remedy is measured")
+    parser.add_argument("--report", type=Path)
+    wanted = parser.parse_args()
+    wanted.folder.mkdir(parents=True, exist_ok=True)
+    path = wanted.folder / LINES
+    done = [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
+    if wanted.report is not None:
+        environment = environment_of("")
+        wanted.report.with_suffix(".md").write_text(report(done, environment), encoding="utf-8")
+        kept = {"environment": environment, "jobs": done}
+        wanted.report.with_suffix(".json").write_text(json.dumps(kept, indent=1) + "\n", encoding="utf-8")
+        return
+    os.environ.update(ONE_THREAD)
+    names = [job.name for job in PLANTED]
+    only = wanted.only.split(",") if wanted.only else names
+    if unknown := sorted(set(only) - set(names)):
+        parser.error(f"no such job: {', '.join(unknown)}; expected some of {', '.join(names)}")
+    for number in range(wanted.recordings):
+        for job in (each for each in PLANTED if each.name in only):
+            if any((each["job"], each["recording"]) == (job.name, number) for each in done):
+                continue
+            try:
+                result = {"recording": number, **measure(job, wanted.folder / str(number), wanted.rounds)}
+            except (JobFailed, SteptimeError) as failed:
+                print(f"{job.name}: {failed}", file=sys.stderr, flush=True)
+                continue
+            with path.open("a", encoding="utf-8") as file:
+                file.write(json.dumps(result) + "\n")
+            told = ", ".join(f"{arm['code']} {error(arm):+.0%}" for _, arm in measured([result])) or "nothing"
+            print(f"{job.name} {number}: {told}, {result['seconds']:.0f} s", flush=True)
+
+
+if __name__ == "__main__":
+    main()
