@@ -28,8 +28,8 @@ HANDOVER = 1_000_000.0
 measured: 1.0 to 1.5 ms on two virtual CPUs with torch 2.13 and batches of 0.5 KB to 3 MB that were ready when asked
 for; 2 to 2.5 ms on another day."""
 SWITCH = 5_000_000.0
-"""ns that a thread waits before it asks for the interpreter's lock (sys.getswitchinterval): a batch that takes no longer
-is done by then."""
+"""ns that a thread waits before it demands the interpreter's lock (sys.getswitchinterval): a batch that takes no
+longer is done by then."""
 LOCKED = 45_000_000.0
 """ns for which a worker that is at its second batch keeps the first one of an epoch, at most: with two tensors a batch
 and items in pure Python 28 to 31 ms where a batch took 25, 46 where it took 52 (torch 2.13, Python 3.11; 5 where the
