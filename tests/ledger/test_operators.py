@@ -7,11 +7,10 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 
 from steptime.hardware.machine import Machine, Rate
-from steptime.intervals import contains, union
+from steptime.intervals import Intervals, contains, intersect, measure, subtract, union
 from steptime.kineto.reader import read
 from steptime.kineto.table import Trace
 from steptime.ledger.account import account_for
@@ -162,11 +161,18 @@ def test_time_of_operators_is_within_the_time_of_computing_and_launching(profile
 def test_checkpointing_is_seen_as_forward_operators_in_backward(profiled: Profiled, mode: str) -> None:
     trace = profiled(mode)
     again = recomputed(trace, steps_of(trace))
-    linear = matching(trace, lambda name: name == "aten::linear")
+    backward = named(trace, lambda name: name.startswith("autograd::engine::evaluate_function"))
+    forward = intersect(backward, named(trace, lambda name: name in {"aten::linear", "aten::gelu"}))
+    derivative = intersect(backward, named(trace, lambda name: name in {"aten::convolution_backward", "aten::mm"}))
+    borders = steps_of(trace).T
     assert len(again) == STEPS
-    assert (again > 0).all()
-    usual = np.median(again)  # a stall of the machine in one step is not the subject
-    assert usual < trace.events.duration[linear].sum() * 2 / STEPS
+    assert (again > measure(forward, *borders)).all(), "the Python around them, too"
+    assert (again < measure(subtract(backward, derivative), *borders)).all(), "and nothing of the derivative"
+
+
+def named(trace: Trace, wanted: Callable[[str], bool]) -> Intervals:
+    chosen = matching(trace, wanted)
+    return union(trace.events.begin[chosen], trace.events.end[chosen])
 
 
 @pytest.mark.parametrize("mode", ["plain", "penalty"])

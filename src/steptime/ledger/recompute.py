@@ -5,13 +5,13 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 
-from steptime.intervals import EMPTY, Intervals, join, measure, union
+from steptime.intervals import EMPTY, Intervals, join, measure, subtract, union
 from steptime.kineto.table import ABSENT, Category, Trace
 from steptime.ledger.activities import UNKNOWN, device_activities
 from steptime.ledger.operations import Operations, operations_on, operator_events
 from steptime.ledger.threads import autograd_lanes, training_lane
 from steptime.links.names import matching
-from steptime.nesting import ROOT, nearest_ancestor
+from steptime.nesting import ROOT, Nest, has_descendant, nearest_ancestor
 
 Int64 = npt.NDArray[np.int64]
 Bool = npt.NDArray[np.bool_]
@@ -25,7 +25,8 @@ FORWARD_ONLY = frozenset(_FORWARD_ONLY.split())
 
 
 def recomputed(trace: Trace, borders: Int64, *, training_thread: int | None = None) -> Int64:
-    """(n,) ns of each step spent on forward operators inside backward; on an accelerator, of the kernels they launched.
+    """(n,) ns of each step spent on forward operators inside backward and on the Python around them; on an accelerator, of
+    the kernels they launched.
 
     In backward, gradients are off, so its operators have no sequence number; what checkpointing runs again is
     recorded for autograd and has one. A backward that is itself differentiated has numbers too, so a frame of autograd
@@ -51,7 +52,18 @@ def _again(trace: Trace, operations: Operations, lane: int) -> Intervals:
     frames[frame[forward]] = True
     again = recorded & frames[frame]
     host = union(made.begin[again], made.end[again])
-    return _on_device(trace, host, lane) if np.any(events.category == Category.KERNEL) else host
+    if np.any(events.category == Category.KERNEL):
+        return _on_device(trace, host, lane)
+    return _with_python(host, made, union(made.begin[frames], made.end[frames]), again)
+
+
+def _with_python(host: Intervals, made: Nest, frames: Intervals, again: Bool) -> Intervals:
+    """What runs again, and what stands around it up to the frame's other operators: random numbers put back, modules
+    called, the forward left where its last tensor is known. Beside layers of 1.2 ms it took 0.5 to 0.7."""
+    others = ~again & ~has_descendant(made, again)
+    around = subtract(frames, subtract(union(made.begin[others], made.end[others]), host))
+    touching = measure(host, around.begin, around.end) > 0
+    return union(around.begin[touching], around.end[touching])
 
 
 def _on_device(trace: Trace, host: Intervals, lane: int) -> Intervals:

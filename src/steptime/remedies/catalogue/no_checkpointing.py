@@ -19,7 +19,7 @@ def no_checkpointing(case: Case) -> Option | None:
         Equal losses: checkpointing restores the random numbers of the forward that it repeats.
 
     What it should gain
-        The measured time of the operators that run again inside backward.
+        The measured time of the operators that run again inside backward, and of the Python around them.
 
     When to leave it
         When memory does not suffice without it: the trial then fails, and says so. Peak memory is told either way.
