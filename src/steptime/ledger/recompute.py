@@ -25,8 +25,8 @@ FORWARD_ONLY = frozenset(_FORWARD_ONLY.split())
 
 
 def recomputed(trace: Trace, borders: Int64, *, training_thread: int | None = None) -> Int64:
-    """(n,) ns of each step spent on forward operators inside backward and on the Python around them; on an accelerator, of
-    the kernels they launched.
+    """(n,) ns of each step spent on forward operators inside backward, and on the Python around them; on an
+    accelerator, of the kernels they launched.
 
     In backward, gradients are off, so its operators have no sequence number; what checkpointing runs again is
     recorded for autograd and has one. A backward that is itself differentiated has numbers too, so a frame of autograd

@@ -27,8 +27,8 @@ def recompute(signals: Signals) -> Finding | None:
         time.
 
     How we know
-        Forward operators that run again inside backward are summed. The rule fires when the peak of memory is not
-        known or leaves at least 30 % of the device free.
+        Forward operators that run again inside backward are summed, on a CPU with the Python around them. The rule
+        fires when the peak of memory is not known or leaves at least 30 % of the device free.
 
     What helps
         Checkpoint fewer blocks (every second one), or only what is cheap to compute again (selective checkpointing),
