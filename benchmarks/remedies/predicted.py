@@ -20,21 +20,19 @@ import time
 from pathlib import Path
 from typing import Any
 
-from benchmarks.kept import speed_of
 from benchmarks.remedies.planted import PLANTED, Planted
-from benchmarks.remedies.run import ONE_THREAD, environment_of, record
+from benchmarks.remedies.run import ONE_THREAD, ceilings_of, environment_of, record, row, steadiness
 from benchmarks.started import JobFailed
 from steptime.diagnosis import diagnose_paths
 from steptime.errors import SteptimeError
+from steptime.findings.case import StepSummary
 from steptime.recording.load import load
 from steptime.remedies.propose import propose
 from steptime.trials.conduct import Bench
-from steptime.trials.execute import Stand, seconds_to_first_step
-from steptime.trials.judge import comparisons_of
-from steptime.trials.plan import plan_arms, stand_for, warm_up_of
+from steptime.trials.execute import Stand
+from steptime.trials.plan import plan_arms, plan_for, stand_for
 from steptime.trials.results import Plan, ResultsFile, read_results
-from steptime.trials.speed import speed_up
-from steptime.trials.trial import BASELINE, CONTROL, Arm, Run, Verdict
+from steptime.trials.trial import BASELINE, Arm, Run, Verdict
 
 LINES = "predicted.jsonl"
 ALL = 50
@@ -60,42 +58,26 @@ def measure(job: Planted, folder: Path, rounds: int) -> dict[str, Any]:
     began = time.monotonic()
     recording = record(job, folder)
     (process, *_) = diagnose_paths((str(recording),)).processes
-    step = process.case.step.duration.value
-    proposals = propose(process.case, process.findings)
-    ceilings = {(each.remedy.code, each.option.label): each.ceiling for each in proposals}
-    arms = predicted_of(plan_arms(proposals, ALL, step))
-    result = {"job": job.name, "date": time.strftime("%Y-%m-%d"), "step_ns": step, "arms": []}
+    step = process.case.step
+    arms = predicted_of(plan_arms(propose(process.case, process.findings), ALL, step.duration.value))
+    result = {"job": job.name, "date": time.strftime("%Y-%m-%d"), "step_ns": step.duration.value, "arms": []}
     if arms:
-        bench = bench_of(folder / job.name / "trial", recording, arms, process.case, rounds)
+        bench = bench_of(folder / job.name / "trial", recording, arms, step, rounds)
         judgements = bench.conduct(0, arms)
         runs = [run for run in bench.runs if not run.rehearsal]
-        control = comparisons_of(CONTROL, runs)
+        ceilings = ceilings_of(recording)
+        result |= steadiness(read_results(bench.stand.folder), recording)
         result |= {
-            "control": triple(speed_up(control)) if control else None,
-            "baselines": [statistics.fmean(run.step_ns) for run in runs if run.arm == BASELINE and run.step_ns],
+            "baselines": means_of(BASELINE, runs),
             "other_cpu": max((run.load.other_cpu for run in runs), default=0.0),
+            "arms": [row(each, ceilings) | {"steps": means_of(each.arm.name, runs)} for each in judgements],
         }
-        for judgement in judgements:
-            arm = judgement.arm
-            ceiling = ceilings[arm.proposal, arm.label]
-            own = [statistics.fmean(run.step_ns) for run in runs if run.arm == arm.name and run.step_ns]
-            result["arms"].append(
-                {
-                    "code": arm.proposal,
-                    "label": arm.label,
-                    "verdict": judgement.verdict.value,
-                    "rounds": judgement.rounds,
-                    "predicted": triple(arm.predicted),
-                    "ceiling": step / (step - ceiling) if ceiling is not None and ceiling < step else None,
-                    "speed": speed_of(judgement),
-                    "steps": own,
-                }
-            )
     return result | {"seconds": round(time.monotonic() - began, 1)}
 
 
-def triple(estimate: Any) -> list[float]:
-    return [estimate.value, estimate.low, estimate.high]
+def means_of(arm: str, runs: list[Run]) -> list[float]:
+    """Mean steps of its processes, ns."""
+    return [statistics.fmean(run.step_ns) for run in runs if run.arm == arm and run.step_ns]
 
 
 def predicted_of(arms: tuple[Arm, ...]) -> tuple[Arm, ...]:
@@ -107,19 +89,10 @@ def predicted_of(arms: tuple[Arm, ...]) -> tuple[Arm, ...]:
     return tuple(first.values())
 
 
-def bench_of(folder: Path, recording: Path, arms: tuple[Arm, ...], case: Any, rounds: int) -> Exact:
+def bench_of(folder: Path, recording: Path, arms: tuple[Arm, ...], step: StepSummary, rounds: int) -> Exact:
     """A trial of these arms; what is in its folder already is gone on with."""
     known = load(recording)
-    plan = Plan(
-        tuple(known.manifest.command),
-        known.manifest.directory,
-        str(recording.absolute()),
-        arms,
-        MIN_GAIN,
-        step_seconds=case.step.duration.value / 1e9,
-        start_seconds=max((seconds_to_first_step(process) for process in known.processes), default=0.0),
-        warm_up=warm_up_of(case.step),
-    )
+    plan = plan_for(known, recording, arms, step, MIN_GAIN)
     if not folder.exists():
         folder.mkdir(parents=True)
         ResultsFile(folder).plan(plan)

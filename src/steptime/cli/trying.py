@@ -29,12 +29,11 @@ from steptime.trials.budget import Budget
 from steptime.trials.combine import combine
 from steptime.trials.conduct import PROOF, SECONDS, Bench
 from steptime.trials.curve import groups, over, points_of
-from steptime.trials.execute import seconds_to_first_step
 from steptime.trials.executor import Executor, LocalExecutor
 from steptime.trials.judge import usual_step
 from steptime.trials.lab import batch_arm, lab_arms
 from steptime.trials.patch import make_patch
-from steptime.trials.plan import edits_of, plan_arms, prove, script_of, stand_for, warm_up_of
+from steptime.trials.plan import edits_of, plan_arms, plan_for, prove, script_of, stand_for
 from steptime.trials.results import NAME, PatchResult, Plan, ResultsFile, read_results
 from steptime.trials.speed import LEAST_ROUNDS
 from steptime.trials.trial import Arm, Judgement, Verdict
@@ -89,20 +88,8 @@ def begin(target: Sequence[str], wishes: Wishes) -> Told:
 def _new_trial(recording: Path, kind: str, arms: tuple[Arm, ...], case: Case, wishes: Wishes) -> Path:
     """The folder of a trial, with its plan in it."""
     known = load(recording)
-    manifest = known.manifest
-    folder = default_recording((f"{job_name(manifest.command)}-{kind}",), recording.absolute().parent)
-    plan = Plan(
-        tuple(manifest.command),
-        manifest.directory,
-        str(recording.absolute()),
-        arms,
-        wishes.min_gain,
-        wishes.in_place,
-        step_seconds=case.step.duration.value / 1e9,
-        start_seconds=max((seconds_to_first_step(process) for process in known.processes), default=0.0),
-        goal=wishes.goal,
-        warm_up=warm_up_of(case.step),
-    )
+    folder = default_recording((f"{job_name(known.manifest.command)}-{kind}",), recording.absolute().parent)
+    plan = plan_for(known, recording, arms, case.step, wishes.min_gain, in_place=wishes.in_place, goal=wishes.goal)
     folder.mkdir(parents=True)
     ResultsFile(folder).plan(plan)
     return folder

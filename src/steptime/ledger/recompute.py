@@ -48,6 +48,8 @@ def _again(trace: Trace, operations: Operations, lane: int) -> Intervals:
     frame = nearest_ancestor(made, operations.engine)
     recorded = (events.sequence[operations.rows] != ABSENT) & ~operations.engine & (frame != ROOT)
     forward = recorded & matching(trace, _is_forward_only)[operations.rows]
+    if not forward.any():
+        return EMPTY
     frames = np.zeros(len(made), np.bool_)
     frames[frame[forward]] = True
     again = recorded & frames[frame]

@@ -11,12 +11,12 @@ from steptime.changes import Change
 from steptime.errors import UsageError
 from steptime.findings.case import StepSummary
 from steptime.quantities import Estimate
-from steptime.recording.recording import Manifest
-from steptime.remedies.remedy import Edit, Proposal
+from steptime.recording.recording import Manifest, Recording
+from steptime.remedies.remedy import Edit, Goal, Proposal
 from steptime.trials.conduct import MOST, SECONDS, Bench
-from steptime.trials.execute import Stand
+from steptime.trials.execute import Stand, seconds_to_first_step
 from steptime.trials.patch import Patch
-from steptime.trials.results import NAME, WARM_UP
+from steptime.trials.results import NAME, WARM_UP, Plan
 from steptime.trials.trial import Arm, Judgement
 from steptime.trials.working_copy import Outputs, find_outputs
 
@@ -61,6 +61,31 @@ def _speed(saving: Estimate | None, step: float) -> Estimate | None:
         return None
     value, low, high = (step / (step - each) for each in (saving.value, saving.low, saving.high))
     return Estimate(value, low, high, saving.samples, "1")
+
+
+def plan_for(
+    known: Recording,
+    recording: Path,
+    arms: tuple[Arm, ...],
+    step: StepSummary,
+    min_gain: float,
+    *,
+    in_place: bool = False,
+    goal: Goal = Goal.SPEED,
+) -> Plan:
+    """The plan of a trial. known: what is in `recording`. min_gain: a fraction."""
+    return Plan(
+        tuple(known.manifest.command),
+        known.manifest.directory,
+        str(recording.absolute()),
+        arms,
+        min_gain,
+        in_place,
+        step_seconds=step.duration.value / 1e9,
+        start_seconds=max((seconds_to_first_step(process) for process in known.processes), default=0.0),
+        goal=goal,
+        warm_up=warm_up_of(step),
+    )
 
 
 def warm_up_of(step: StepSummary) -> int:
