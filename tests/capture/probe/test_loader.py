@@ -100,7 +100,7 @@ def main():
     loader = make()
     digest.update(repr((sorted(vars(loader.dataset)), pickle.loads(pickle.dumps(loader.dataset))[3])).encode()
         if not mode.startswith(("stream", "item-error")) else b"")
-    for epoch in range(2):
+    for epoch in range(60 if "long" in mode else 2):
         for x, y in loader:
             loss = (net(x).squeeze(-1) - y).pow(2).mean()
             optimizer.zero_grad()
@@ -204,6 +204,17 @@ def test_forked_workers_write_every_batch_beside_the_trainers_journal(tmp_path: 
     assert seen.loaders[0]["start_method"] == "fork"
     assert seen.loaders[0]["in_memory_tensors"] is (mode == "held2")
     assert seen.loaders[0]["iterable"] is (mode == "stream2")
+
+
+def test_a_further_epoch_of_persistent_workers_has_begun_when_its_first_batch_is_asked_for(tmp_path: Path) -> None:
+    """Also while nobody waits for borders, and in turns without a watch: a start that goes on would be taken out of the
+    steps that it seems to lie in."""
+    _, seen = both(tmp_path, "persistent-long2")
+    starts, asked = seen.trainer[Kind.LOADER_START], seen.trainer[Kind.LOADER_NEXT]
+    assert len(starts) > 20
+    assert len(asked) > 300
+    for start in starts:
+        assert not [each for each in asked if start[4] < each[4] < start[5]]
 
 
 def test_spawned_workers_find_the_trainers_folder_and_name_the_iterator_by_its_seed(tmp_path: Path) -> None:

@@ -33,7 +33,8 @@ KEPT_BYTES = 3 * 1024 * RECORD.size
 """What a worker keeps while the trainer has no folder yet (nothing has been trained): its newest 1024 batches."""
 LARGEST_NUMBER = 65535
 START = "_steptime_start"
-"""Attribute of an iterator (of torch's, never pickled) from its construction to its first batch: [begin, end]."""
+"""Attribute of an iterator (of torch's, never pickled) from its construction, or a further epoch of its workers, to the
+first batch that we see asked for: [begin, end, batches that were ordered]."""
 
 now = time.perf_counter_ns
 pack = RECORD.pack
@@ -153,8 +154,8 @@ class _Collate:
 def install(recording: str, append: Callable[[int, int, int, int, int], None], number_of: Callable[[Any], int]) -> None:
     """Puts the descriptors in place, once per process.
 
-    `append(kind, flags, identity, begin, end)` writes into the journal, `number_of(iterator)` numbers a new iterator.
-    Raises AttributeError or KeyError where torch's layout is another.
+    `append(kind, flags, identity, begin, end)` writes into the journal, `number_of(iterator)` numbers an iterator that
+    begins, also if not for the first time. Raises AttributeError or KeyError where torch's layout is another.
     """
     _State.recording, _State.append, _State.number_of = recording, append, number_of
     for fetcher in (torch_fetch._MapDatasetFetcher, torch_fetch._IterableDatasetFetcher):
@@ -189,7 +190,7 @@ def _constructed(iterator: Any) -> None:
         return
     number = _State.number_of(iterator)
     _State.constructed = number
-    iterator.__dict__[START] = [begin, 0]
+    iterator.__dict__[START] = [begin, 0, 0]
     frame = sys._getframe(2)  # the iterator's own __init__, whose argument the loader is
     loader = frame.f_locals.get("loader")
     place = sites.user_frame(frame) or sites.user_frame(frame, sites.LIBRARY)
@@ -200,14 +201,19 @@ def _constructed(iterator: Any) -> None:
 
 def _reset(iterator: Any) -> None:
     """A further epoch of persistent workers begins (in the construction, which also asks, a start has begun)."""
-    iterator.__dict__.setdefault(START, [now(), 0])
+    start = iterator.__dict__.get(START)
+    if start is None or start[1]:  # or one that went by unwatched
+        iterator.__dict__[START] = [now(), 0, 0]
+    if _State.number_of is not None:
+        _State.number_of(iterator)
 
 
 def _index_put(iterator: Any) -> None:
-    """The last of these before the first batch is the end of the start."""
+    """The last of these before the first batch is the end of the start. Each batch that is taken orders another."""
     start = iterator.__dict__.get(START)
-    if start is not None:
+    if start is not None and start[2] < iterator._prefetch_factor * iterator._num_workers:
         start[1] = now()
+        start[2] += 1
 
 
 def _become_worker(information: Any) -> None:

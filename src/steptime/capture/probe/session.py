@@ -186,7 +186,7 @@ class Session:
         return (self._iterators if kind == LOADER_NEXT else self.optimizers).only(owner)
 
     def iterator_made(self, iterator: Any) -> int:
-        """A loader's iterator is being constructed. Returns its number."""
+        """A loader's iterator is made, or begins again: its first batch is looked at. Returns its number."""
         self._iterators.add(iterator)
         return self.numbers.of(iterator)[0]
 
