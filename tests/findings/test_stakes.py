@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -47,3 +48,10 @@ def test_the_floor_of_an_optimizer_is_its_traffic_at_the_machine_s_bandwidth() -
     machine = MachineUse("cpu", True, None, 14e9, None)
     assert floor(adam, machine) == 1_000_000 * 4 * 7 / 14e9 * 1e9
     assert floor(adam, None) > floor(adam, machine)
+
+
+def test_an_optimizer_whose_state_fits_in_a_cache_has_the_cache_s_bandwidth() -> None:
+    machine = MachineUse("cpu", True, None, 14e9, None, updates=((2**20, 150e9), (2**26, 40e9), (2**28, 20e9)))
+    for elements, rate in ((60_000, 150e9), (1_000_000, 40e9), (10_000_000, 20e9), (1_000_000_000, 20e9)):
+        adam = OptimizerUse("AdamW", Estimate(1, 1, 1, 1), 10, elements)
+        assert floor(adam, machine) == pytest.approx(elements * 4 * 7 / rate * 1e9)

@@ -28,6 +28,7 @@ ANSWER = {
     "python": "3.11.7",
     "matrix": {"float32": SUMMARY},
     "copy": SUMMARY,
+    "update": [{"size": 2**20, **SUMMARY}, {"size": 2**28, "best": 1.0, "median": 1.0, "blocks": 9}],
     "dispatch": COST,
     "launch": None,
     "together": {"best": 1.3, "median": 1.2, "blocks": 3},
@@ -40,6 +41,7 @@ def test_the_best_block_is_the_ceiling_and_the_median_one_its_spread(tmp_path: P
     machine = ceilings.measure(interpreter(tmp_path, f"echo noise\necho '{json.dumps(ANSWER)}'"), "cpu")
     assert machine.matrix_rate() == 2.0
     assert machine.copy == Estimate(2.0, 1.5, 2.0, 9, "B/s")
+    assert [(each.size, each.rate.value) for each in machine.updates] == [(2**20, 2.0), (2**28, 1.0)]
     assert machine.dispatch == Estimate(1e-6 * 1e9, 1e-6 * 1e9, 2e-6 * 1e9, 9)
     assert machine.measured
     assert machine.launch is None

@@ -43,6 +43,9 @@ def _ceilings(machine: Machine) -> list[str]:
     lines += [_row(f"  {rate.name} product", _rate(rate.rate, "FLOP/s")) for rate in machine.matrix]
     if machine.copy is not None:
         lines.append(_row("  copy", _rate(machine.copy, "B/s")))
+    if machine.updates:
+        sizes = ", ".join(f"{_scaled(each.rate.value, 'B/s')} ({format_bytes(each.size)})" for each in machine.updates)
+        lines.append(_row("  update in place", sizes))
     costs = (
         ("operator on the CPU", machine.dispatch),
         ("operator launched", machine.launch),

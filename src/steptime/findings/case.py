@@ -323,7 +323,8 @@ class Contention:
 @dataclass(frozen=True, slots=True)
 class MachineUse:
     """Ceilings in force. measured: by steptime on this machine; else from a datasheet table, source. rates: of a matrix
-    product by number format, FLOP/s; matrix_flops: the one of float32. copy_bytes: B/s. dispatch: ns."""
+    product by number format, FLOP/s; matrix_flops: the one of float32. copy_bytes: B/s. dispatch: ns. updates: (bytes
+    gone through, B/s) of updates in place, the smallest first."""
 
     name: str
     measured: bool
@@ -332,6 +333,7 @@ class MachineUse:
     dispatch: float | None
     rates: tuple[tuple[str, float], ...] = ()
     source: str = ""
+    updates: tuple[tuple[int, float], ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

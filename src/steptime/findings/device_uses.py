@@ -237,4 +237,5 @@ def machine_use(machine: Machine | None) -> MachineUse | None:
         dispatch.value if dispatch is not None else None,
         tuple((rate.name, rate.rate.value) for rate in machine.matrix),
         machine.source,
+        tuple((each.size, each.rate.value) for each in machine.updates),
     )

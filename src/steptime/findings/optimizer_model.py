@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from steptime.findings.case import MachineUse, OptimizerUse
+from steptime.findings.memory_rate import memory_rate
 
 BYTES_PER_ELEMENT = 4
 """Parameters, gradients and state in single precision, which is the rule; lower precision would make the floor
@@ -36,6 +37,10 @@ FOREACH = frozenset({"Adadelta", "Adamax", "ASGD", "NAdam", "RAdam", "RMSprop", 
 
 
 def floor(use: OptimizerUse, machine: MachineUse | None) -> float:
-    """ns that a single pass over parameters, gradients and state takes."""
-    bandwidth = machine.copy_bytes if machine is not None and machine.copy_bytes else BYTES_PER_SECOND
-    return use.elements * BYTES_PER_ELEMENT * STREAMS.get(use.type, USUAL_STREAMS) / bandwidth * 1e9
+    """ns that a single pass over parameters, gradients and state takes: at the rate of updates in place of as many
+    bytes where it was measured, else of a large copy. All but the gradient are read and written."""
+    streams = STREAMS.get(use.type, USUAL_STREAMS)
+    each = use.elements * BYTES_PER_ELEMENT
+    copying = machine.copy_bytes if machine is not None and machine.copy_bytes else BYTES_PER_SECOND
+    bandwidth = memory_rate(machine, each * (streams + 1) / 2) or copying
+    return each * streams / bandwidth * 1e9

@@ -13,7 +13,7 @@ from steptime.errors import SteptimeError
 from steptime.folders import cache_folder
 from steptime.hardware.datasheet import look_up
 from steptime.hardware.identity import processor_name
-from steptime.hardware.machine import Machine, Rate
+from steptime.hardware.machine import Machine, MemoryRate, Rate
 from steptime.hardware.measurement import (
     MeasurementError,
     Summary,
@@ -29,8 +29,14 @@ SCRIPT = Path(__file__).with_name("ceilings_script.py")
 PATIENCE_SECONDS = 120
 """Importing torch takes seconds on a cold disk; the measuring itself takes about three."""
 FILE_NAME = "machine.json"
-MEASURED = "3"
+MEASURED = "4"
 """Grows with what is measured, so that what an earlier version remembered is measured anew."""
+
+
+class _Update(Summary, frozen=True):
+    """Of an update in place. size: bytes of all that it goes through."""
+
+    size: int = 0
 
 
 class _Answer(msgspec.Struct, frozen=True):
@@ -43,6 +49,7 @@ class _Answer(msgspec.Struct, frozen=True):
     python: str
     matrix: dict[str, Summary]
     copy: Summary
+    update: list[_Update]
     dispatch: Summary
     launch: Summary | None
     together: Summary | None
@@ -117,6 +124,7 @@ def _machine(answer: _Answer, *, other_cpus: float) -> Machine:
         name=answer.name or processor_name(),
         matrix=tuple(Rate(name, ceiling(rates, "FLOP/s")) for name, rates in answer.matrix.items()),
         copy=ceiling(answer.copy, "B/s"),
+        updates=tuple(MemoryRate(each.size, ceiling(each, "B/s")) for each in answer.update),
         dispatch=_floor(answer.dispatch),
         launch=_floor(answer.launch) if answer.launch is not None else None,
         measured=True,

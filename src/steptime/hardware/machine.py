@@ -24,6 +24,15 @@ class Rate:
 
 
 @dataclass(frozen=True, slots=True)
+class MemoryRate:
+    """What an update in place reaches at best, B/s read and written, where all that it goes through is of a size in
+    bytes: a cache holds the smaller ones."""
+
+    size: int
+    rate: Estimate
+
+
+@dataclass(frozen=True, slots=True)
 class Link:
     """What so many processes of one machine exchange at best. rate: bus bandwidth of a large all-reduce, B/s.
     other_cpus: CPUs that other programs kept busy meanwhile, on average."""
@@ -45,6 +54,7 @@ class Machine:
 
     device: "cpu", "cuda", …; name: as the driver calls it. matrix: rate of a matrix product by number format, FLOP/s,
     multiply and add counted as two. copy: bytes read plus bytes written per second by a large copy on the device.
+    updates: of a CPU, the same of updates in place, the smallest first (empty where they were not measured).
     dispatch: ns of host time for one tiny operator on the CPU. launch: ns of host time for one tiny operator on the
     device, its kernel's launch included (None on a CPU). together: what all usable CPUs do at once, in CPUs of which
     one works alone; handover: ns to receive a batch of two tensors, ready, from a loader's worker (both None where they
@@ -68,6 +78,7 @@ class Machine:
     together: Estimate | None = None
     handover: Estimate | None = None
     link: Link | None = None
+    updates: tuple[MemoryRate, ...] = ()
 
     @property
     def capacity(self) -> float | None:
