@@ -7,7 +7,7 @@ import sys
 from dataclasses import replace
 
 import pytest
-from findings.healthy import HEALTHY, MS, about, accounts, contention, loader, operator, optimizer, step
+from findings.healthy import HEALTHY, MS, US, about, accounts, contention, loader, operator, optimizer, phases, step
 from findings.planted import PLANTED
 
 from steptime.changes import Change
@@ -254,6 +254,52 @@ def test_fusing_a_chain_saves_two_thirds_of_it() -> None:
     assert beside is not None
     assert beside.value - alone.value == pytest.approx(4 * MS)
     assert of_the_update == alone
+
+
+def test_compiling_on_a_cpu_saves_python_between_the_operators_of_the_model() -> None:
+    work = (operator("mul", 200, 2 * MS, "latency"), operator("add_", 40, 0.5 * MS, "latency", "optimizer"))
+    spent = accounts(4 * MS, launch=2.5 * MS, host=1.5 * MS)
+    case = replace(HEALTHY, operators=work, accounts=spent, phases=phases(forward=1 * MS, backward=2 * MS))
+    tight = replace(case, phases=phases(forward=1 * MS, backward=1 * MS))
+    loose = replace(case, phases=phases(forward=9 * MS, backward=9 * MS))
+    saved = [only("RM303", each).saving for each in (tight, case, loose)]
+    values = [each.value for each in saved if each is not None]
+    dispatching = 0.9 * 2.5 * MS
+    assert values == pytest.approx([dispatching, dispatching + 2 / 3 * MS, dispatching + 2 / 3 * 1.5 * MS])
+    device = replace(loose, step=replace(HEALTHY.step, device="cuda"))
+    on_device = only("RM303", device).saving
+    assert on_device is not None
+    assert on_device.value == pytest.approx(2 / 3 * 2.5 * MS)
+
+
+def test_compiling_on_a_cpu_makes_tanh_slower() -> None:
+    def saved(name: str) -> float:
+        moving = operator(name, 2, 6 * MS, "memory", bytes=8e6)
+        saving = only("RM303", replace(HEALTHY, operators=(moving,), accounts=accounts(launch=1 * MS))).saving
+        assert saving is not None
+        return saving.value
+
+    assert saved("exp") - saved("tanh") == pytest.approx(2 * 2.0 * 1e6)
+
+
+def test_bfloat16_is_for_products_and_for_what_they_make() -> None:
+    fast = replace(HEALTHY.machine or FAST, rates=(("float32", 1e11), ("bfloat16", 4e11)))
+    product = operator("addmm", 12, 12 * MS, "compute", flops=1.2e9, bytes=30e6)
+    moving = operator("mul", 11, 4 * MS, "memory", bytes=8e6)
+    case = replace(HEALTHY, machine=fast, operators=(product, moving), accounts=accounts())
+    saving = only("RM301", case).saving
+    assert saving is not None
+    assert saving.high == pytest.approx(0.75 * 12 * MS + 0.5 * 4 * MS)
+    assert options("RM301", replace(case, operators=(moving,))) == ()  # autocast casts nothing
+
+
+def test_workers_that_live_on_still_make_the_first_batch_of_an_epoch() -> None:
+    source = replace(loader(1 * MS, 100 * US, workers=1), start=about(60 * MS), starts=9, steps_per_start=10.0)
+    first = 100 * US * (source.batch_size or 1) + (source.collate.value if source.collate else 0.0)
+    saving = only("RM102", replace(HEALTHY, loader=source)).saving
+    assert saving is not None
+    assert saving.value == pytest.approx((60 * MS - 2 * first) / 10)
+    assert only("RM102", replace(HEALTHY, loader=replace(source, item=None))).saving == about(6 * MS)
 
 
 def test_compiling_saves_more_of_the_dispatching_on_a_cpu() -> None:

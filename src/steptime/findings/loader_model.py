@@ -182,12 +182,22 @@ def _lateness(received: float, produced: float, consumed: float, switch: float) 
 
 
 def _opening(loader: LoaderUse, produced: float, works: float) -> float:
-    """Where there are workers already, the step as it was measured holds it."""
+    """ns a step. Where there are workers already, the step as it was measured holds it."""
     again = loader.steps_per_start if loader.starts and not loader.workers else None
     if not again or not loader.demand:
         return 0.0
-    first = produced / loader.demand
-    return (first + min(LOCKED, works * first)) / again
+    return _first_batch(produced / loader.demand, works) / again
+
+
+def opening(loader: LoaderUse) -> float:
+    """ns that the first batch of an epoch takes workers that are there already; 0 where items were not timed."""
+    produced = production(loader)
+    return _first_batch(produced / loader.demand, 1.0) if produced and loader.demand else 0.0
+
+
+def _first_batch(made: float, works: float) -> float:
+    """ns. made: of a batch, in one process; works: its share in which a CPU works."""
+    return made + min(LOCKED, works * made)
 
 
 def _processor(step: StepSummary, unmeasured: float, contention: Contention | None, limit: int) -> float:

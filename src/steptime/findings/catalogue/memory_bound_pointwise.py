@@ -5,7 +5,7 @@ from __future__ import annotations
 from steptime.findings.case import ChainUse, MachineUse, OperatorUse, Signal
 from steptime.findings.finding import Finding
 from steptime.findings.kernel_kinds import POINTWISE, TRANSCENDENTAL, plain_name
-from steptime.findings.operator_time import profile_scale
+from steptime.findings.operator_time import steady_time
 from steptime.findings.rule import rule
 from steptime.findings.signals import Signals
 from steptime.findings.stakes import modelled, ratio
@@ -66,7 +66,7 @@ def memory_bound_pointwise(signals: Signals) -> Finding | None:
     bandwidth = machine.copy_bytes if machine is not None else None
     chain = [use for use in signals.operators if _counts(use, bandwidth) and plain_name(use.name) != forced]
     profiled = sum(use.duration for use in chain)
-    spent = profiled * profile_scale(signals.operators, signals.accounts)
+    spent = steady_time(chain, signals.operators, signals.accounts, machine)
     calls = sum(use.calls for use in chain)
     step = signals.step.duration.value
     if ratio(spent, step) < LEAST_SHARE or calls < FEWEST_CALLS:

@@ -4,12 +4,16 @@ from __future__ import annotations
 
 from steptime.changes import Change
 from steptime.findings.case import Case
+from steptime.findings.operator_time import steady_time
+from steptime.findings.pointwise_operators import moving
 from steptime.findings.stakes import modelled, named
 from steptime.remedies.remedy import AutocastEdit, Option, Promise, Snippet, remedy
 from steptime.remedies.training_lines import training_lines
 
 LIKELY, SURE = 0.5, 0.1
 """Of the saving by the ratio of the ceilings: small products reach less of a higher ceiling, and casts cost."""
+NARROWER = 0.5
+"""Of the bytes of a pointwise operator whose input a product in bfloat16 has made."""
 EXAMPLE = """with torch.autocast("{device}", dtype=torch.bfloat16):
     output = model(batch)
     loss = criterion(output, target)
@@ -37,20 +41,38 @@ def bfloat_autocast(case: Case) -> Option | None:
 
     What it should gain
         The compute account by the ratio of the machine's measured matrix rates, where it has bfloat16 and is faster
-        with it; half of that is likely. On a CPU without units for bfloat16 it is slower: then it is not proposed.
+        with it; half of that is likely. On a CPU, whose operators are known, that is the products, and of the pointwise
+        operators that move bytes half. Without products, or units for bfloat16, it is not proposed there.
 
     When to leave it
         When the job is not limited by matrix products, or its loss is sensitive (then keep that part in float32).
     """
     rates = dict(case.machine.rates) if case.machine is not None else {}
     low, full = rates.get("bfloat16"), rates.get("float32") or (case.machine.matrix_flops if case.machine else None)
-    compute = named(case.accounts, "compute")
-    if case.step.device == "cpu" and not (low and full and low > full):
+    faster = 1 - full / low if low and full and low > full else 0.0
+    if case.step.device == "cpu" and not (faster and _products(case)):
         return None
-    gain = compute.duration.value * (1 - full / low) if compute and low and full and low > full else None
+    gain = _gain(case, faster) if faster else None
     saving = modelled(LIKELY * gain, SURE * gain, gain, case.step.steady) if gain is not None else None
     change = Change("autocast", arguments=(("dtype", "bfloat16"),))
     return Option("bfloat16 autocast", (change,), saving, _edit(case))
+
+
+def _products(case: Case) -> bool:
+    """Whether there is something that autocast casts, as far as operators are known."""
+    return not case.operators or any(use.flops for use in case.operators)
+
+
+def _gain(case: Case, faster: float) -> float | None:
+    """ns a step. faster: the share of a product that a higher ceiling makes less of."""
+    compute = named(case.accounts, "compute")
+    if compute is None:
+        return None
+    if case.step.device != "cpu" or not case.operators:
+        return faster * compute.duration.value
+    products = [use for use in case.operators if use.flops]
+    at = (case.operators, case.accounts, case.machine)
+    return faster * steady_time(products, *at) + NARROWER * steady_time(moving(case.operators), *at)
 
 
 def _edit(case: Case) -> AutocastEdit | Snippet:

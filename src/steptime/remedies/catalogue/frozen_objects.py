@@ -8,11 +8,11 @@ from steptime.findings.stakes import modelled
 from steptime.remedies.remedy import LoopEdit, Option, Promise, Snippet, remedy
 from steptime.remedies.training_lines import training_lines
 
-LIKELY, SURE = 0.99, 0.2
+LIKELY, SURE = 1.0, 0.2
 """Of the collector's time. Objects that live on are passed over, and young ones are looked at seventy times less often
-(700 to 50 000): in four trials of the planted job, which spends nine tenths of a step on them, 96 to 101 % went
-(benchmarks/results/). Only a job whose every step makes cycles keeps most of it: they have to be taken apart all the
-same."""
+(700 to 50 000): in seven trials of the planted job, which spends nine tenths of a step on them, 96 to 103 % went, as
+the training finds its caches warm, too (benchmarks/results/). Only a job whose every step makes cycles keeps most of
+it: they have to be taken apart all the same."""
 STATEMENTS = ("gc.collect()", "gc.freeze()", "gc.set_threshold(50_000)")
 """As the change does it, which waits for the first steps."""
 EXAMPLE = "\n".join(("import gc", "", *STATEMENTS)) + "  # before the training loop"
