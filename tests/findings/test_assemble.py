@@ -63,6 +63,32 @@ def test_the_loader_as_configured_and_as_measured(tmp_path: Path) -> None:
     assert loader.wait.value == pytest.approx(2 * MS)
 
 
+def test_epochs_that_begin_unwatched_tell_how_often_they_begin_and_not_how_long_it_takes(tmp_path: Path) -> None:
+    job = JournalBuilder()
+    for epoch in range(6):
+        job.fact("loader", identity=epoch, loader=1, **WORKERS)
+        unseen = epoch in (2, 3)
+        begin = job.now
+        job.start(30 * MS, epoch)
+        for number in range(10):
+            if unseen:
+                job.wait((12 if number == 0 else 2) * MS)
+            else:
+                job.next((12 if number == 0 else 2) * MS, epoch)
+            if not unseen:
+                job.forward(5 * MS).backward(8 * MS)
+            else:
+                job.wait(13 * MS)
+            job.step(2 * MS)
+        if unseen:
+            job.record(Kind.UNWATCHED, begin, job.now)
+    loader = case_of(job.process(tmp_path / "recording")).loader
+    assert loader is not None
+    assert loader.start is not None
+    assert loader.start.value == (30 + 10) * MS
+    assert loader.steps_per_start == 10.0
+
+
 def test_items_read_in_the_training_process_count_too(tmp_path: Path) -> None:
     job = JournalBuilder().fact("loader", identity=1, loader=1, batch_size=8, dataset="Numbers", workers=0)
     for _ in range(12):

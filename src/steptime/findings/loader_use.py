@@ -147,7 +147,8 @@ def _starts(
     layout: Layout, late: dict[int, int], ended: dict[int, int], iterators: set[int]
 ) -> tuple[int, float | None, Estimate | None]:
     """(starts after the first, steps between two, time of one with the end of the iterator before it). The first is
-    left out where there are others: it also imports and caches."""
+    left out where there are others: it also imports and caches; and those of steps without a watch, whose waits nobody
+    saw. Some starts are not seen at all, so that not their number tells how far they are apart."""
     began = _of(layout.lane.of(Kind.LOADER_START), iterators)
     if not len(began):
         return 0, None, None
@@ -156,7 +157,8 @@ def _starts(
     length = began.end - began.begin + np.array([late.get(each, 0) for each in order], np.int64) + before
     if len(began) == 1:
         return 0, None, mean_of_series(length)
-    ends = layout.timeline.steps.end
-    between = int(np.searchsorted(ends, began.end[-1]) - np.searchsorted(ends, began.end[0]))
-    again = len(began) - 1
-    return again, between / again or None, mean_of_series(length[1:])
+    steps = layout.timeline.steps
+    number = np.minimum(np.searchsorted(steps.end, began.begin, side="right"), len(steps.end) - 1)
+    seen = steps.watched[number[1:]]
+    times = length[1:][seen] if seen.any() else length[1:]
+    return len(began) - 1, float(np.median(np.diff(number))) or None, mean_of_series(times)
