@@ -20,7 +20,7 @@ from steptime.recording.load import load
 pytest.importorskip("torch")
 
 JOB = """
-import os, shutil, sys, torch
+import os, shutil, sys, time, torch
 harm, at, workers, folder = sys.argv[1], int(sys.argv[2]), int(sys.argv[3]), sys.argv[4]
 
 def do_harm():
@@ -49,6 +49,8 @@ for step in range(8 * 100):
         batches = iter(loader)
     if step == at:
         do_harm()
+    if step == 600:
+        time.sleep(0.5)  # so that on any machine the next step writes what is only kept for a quarter of a second
     batch, labels = next(batches)
     optimizer.zero_grad()
     loss = torch.nn.functional.cross_entropy(model(batch), labels)
