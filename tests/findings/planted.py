@@ -84,6 +84,12 @@ _ALONE = SettingsUse(1, 1, 8)
 PLANTED: dict[str, dict[str, Case]] = {
     "input-wait": {
         "fires": _waiting(30 * MS, 10 * MS, loader=loader(30 * MS, 0.93 * MS, usable_cpus=1), settings=_ALONE),
+        "fires-while-garbage-is-collected": _waiting(
+            30 * MS,
+            10 * MS,
+            loader=loader(30 * MS, 0.7 * MS, usable_cpus=1, collector=7.3 * MS),
+            settings=_ALONE,
+        ),
         "fires-items-not-timed": _waiting(
             30 * MS, 10 * MS, loader=replace(loader(30 * MS, 1.0), item=None, collate=None, workers=4)
         ),

@@ -87,6 +87,11 @@ def test_nothing_is_advised_that_is_on_already_or_harms(rule: str, name: str, un
     assert unsaid not in finding(rule, name).advice
 
 
+def test_what_the_collector_takes_of_a_wait_is_told_apart() -> None:
+    assert finding("input-wait", "fires-while-garbage-is-collected").summary.endswith(", 7.30 ms in gc")
+    assert "gc" not in finding("input-wait", "fires").summary
+
+
 @pytest.mark.parametrize(
     ("rule", "name", "line"),
     [

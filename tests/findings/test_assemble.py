@@ -101,6 +101,28 @@ def test_items_read_in_the_training_process_count_too(tmp_path: Path) -> None:
     assert (loader.item.value, loader.wait.value, loader.ready) == (2 * MS, 20 * MS, None)
 
 
+def test_a_collection_while_a_batch_is_made_counts_for_the_collector(tmp_path: Path) -> None:
+    job = JournalBuilder().fact("loader", identity=1, loader=1, batch_size=8, dataset="Numbers", workers=0)
+    for number in range(40):
+        with job.within(Kind.LOADER_NEXT, 1):
+            job.span(Kind.FETCH, 16 * MS, 1)
+            begin = job.now
+            if number % 10 == 5:
+                with job.within(Kind.COLLATE, 1):
+                    job.wait(2 * MS).span(Kind.GARBAGE, 50 * MS).wait(2 * MS)
+            else:
+                job.span(Kind.COLLATE, 4 * MS, 1)
+            assert job.now - begin in (4 * MS, 54 * MS)
+        job.forward(5 * MS).backward(8 * MS).step(2 * MS)
+    loader = case_of(job.process(tmp_path / "recording")).loader
+    assert loader is not None
+    assert loader.item is not None
+    assert loader.collate is not None
+    assert (loader.item.value, loader.collate.value) == (2 * MS, 4 * MS)
+    assert loader.collector > 4 * MS
+    assert loader.wait.value == pytest.approx(20 * MS + loader.collector)
+
+
 def test_phases_and_accounts_sum_to_the_step(tmp_path: Path) -> None:
     process = epochs(JournalBuilder()).process(tmp_path / "recording")
     case = case_of(process)

@@ -143,8 +143,9 @@ class AccountUse:
 @dataclass(frozen=True, slots=True)
 class LoaderUse:
     """The training loader as configured and as measured. item: ns per item (in whatever process reads it); collate: ns
-    per batch; ready: batches waiting when asked for (None without workers); start: ns per start of the workers,
-    the end of those before them included.
+    per batch; collector: ns per batch that Python's garbage collector takes in the training process while it makes one,
+    which is in neither; ready: batches waiting when asked for (None without workers); start: ns per start of the
+    workers, the end of those before them included.
 
     demand: batches per step. starts: iterators begun during the measured steps; steps_per_start likewise.
     """
@@ -155,6 +156,7 @@ class LoaderUse:
     wait: Estimate
     item: Estimate | None = None
     collate: Estimate | None = None
+    collector: float = 0.0
     demand: float = 1.0
     ready: float | None = None
     in_memory_tensors: bool = False

@@ -95,11 +95,12 @@ def _sharing(workers: int, threads: int, cpus: int) -> int:
 
 
 def production(loader: LoaderUse) -> float | None:
-    """ns that one process needs to make the batches of a step; None where items were not timed."""
+    """ns that one process needs to make the batches of a step; None where items were not timed. Whatever process makes
+    the items collects their garbage."""
     if loader.item is None:
         return None
     collate = loader.collate.value if loader.collate is not None else 0.0
-    return (loader.item.value * (loader.batch_size or 1) + collate) * loader.demand
+    return (loader.item.value * (loader.batch_size or 1) + collate + loader.collector) * loader.demand
 
 
 def handover(loader: LoaderUse, contention: Contention | None) -> float:

@@ -10,7 +10,7 @@ from steptime.estimates import mean_of_series
 from steptime.findings.case import LoaderUse
 from steptime.findings.stakes import scaled
 from steptime.findings.usual_steps import per_step
-from steptime.intervals import measure, union
+from steptime.intervals import Intervals, intersect, measure, union
 from steptime.journal import Flag, Kind
 from steptime.quantities import Estimate
 from steptime.recording.recording import LoaderFacts, Process
@@ -39,7 +39,10 @@ def loader_use(process: Process, layout: Layout, usual: Int64) -> LoaderUse | No
         return None  # it was read before the steps
     late, ended = _between_epochs(asked, facts)
     starts, per_start, start = _starts(layout, _by_iterator(asked, late), _by_iterator(asked, ended), iterators)
-    made = _made(process, layout.lane, iterators, steps, usual)
+    own = _of(layout.lane.of(Kind.FETCH, Kind.COLLATE), iterators)
+    collections = layout.lane.of(Kind.GARBAGE).intervals
+    made = _made(_without(own, collections), _of(lane_of(process.workers), iterators), steps, usual)
+    collected = measure(intersect(own.intervals, collections), steps.begin, steps.end)[usual]
     items = max(1, facts.batch_size or 1)
     item, collate = _mean(made.of(Kind.FETCH)), _mean(made.of(Kind.COLLATE))
     return LoaderUse(
@@ -49,6 +52,7 @@ def loader_use(process: Process, layout: Layout, usual: Int64) -> LoaderUse | No
         wait=_wait(asked, np.maximum(late, ended), steps, usual),
         item=scaled(item, 1 / items) if item else None,
         collate=collate,
+        collector=float(collected.mean()) / demand,
         demand=demand,
         ready=_ready(process, iterators, steps, usual) if facts.workers else None,
         in_memory_tensors=facts.in_memory_tensors,
@@ -118,15 +122,21 @@ def _demand(asked: Lane, steps: Steps, usual: Int64) -> float:
     return float(counts[usual].mean())
 
 
-def _made(process: Process, lane: Lane, iterators: set[int], steps: Steps, usual: Int64) -> Lane:
+def _without(own: Lane, collections: Intervals) -> Lane:
+    """As if no collection had run in them. A collection comes when so many objects have been made, and a rare one looks
+    through all there are: in whose time it falls says nothing of what the time was for."""
+    collected = measure(collections, own.begin, own.end)
+    return Lane(own.kind, own.flags, own.identity, own.begin, own.end - collected)
+
+
+def _made(own: Lane, workers: Lane, steps: Steps, usual: Int64) -> Lane:
     """Batches made while the steady steps ran, in the workers or in the training thread; else all there are.
 
     In the training thread only those of the usual steps count: a profiler or a timeline slows its items many times.
     """
-    own = _of(lane.of(Kind.FETCH, Kind.COLLATE), iterators)
     number = np.minimum(np.searchsorted(steps.end, own.begin, side="right"), len(steps.end) - 1)
     undisturbed = own.where(np.isin(number, usual) & (own.begin >= steps.begin[number]))
-    made = merge(undisturbed if len(undisturbed) else own, _of(lane_of(process.workers), iterators))
+    made = merge(undisturbed if len(undisturbed) else own, workers)
     steady = made.where((made.begin >= steps.begin[usual[0]]) & (made.end <= steps.end[usual[-1]]))
     return steady if len(steady.of(Kind.FETCH)) > 1 else made
 

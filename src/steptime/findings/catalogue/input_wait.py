@@ -10,6 +10,9 @@ from steptime.findings.signals import Signals
 from steptime.findings.stakes import less, named, ratio
 from steptime.quantities import format_duration, format_share
 
+COLLECTOR_TOLD = 0.1
+"""Of the wait: below that the garbage collector's part in it goes untold."""
+
 
 @rule(
     "ST101",
@@ -94,6 +97,8 @@ def _parts(loader: LoaderUse) -> str:
     text = f": {format_duration(loader.item.value)} an item"
     if loader.collate is not None:
         text += f", {format_duration(loader.collate.value)} to collate"
+    if loader.collector * loader.demand >= COLLECTOR_TOLD * loader.wait.value > 0:
+        text += f", {format_duration(loader.collector)} in gc"
     return text
 
 

@@ -33,8 +33,8 @@ def per_sample_fetch(signals: Signals) -> Finding | None:
 
     How we know
         The dataset holds its data as tensors and has no __getitems__; the time per item and per collated batch
-        is measured. Indexing a whole batch at once still copies its bytes, which is taken for the collating (twice that
-        for the lower bound); the rest of the wait is at stake.
+        is measured, without garbage collection. Indexing a whole batch at once still copies its bytes, which is taken
+        for the collating (twice that for the lower bound); the rest of the wait is at stake.
 
     What helps
         Index whole batches: give the dataset a __getitems__(indices) with a collate_fn that takes the batch as it is,
