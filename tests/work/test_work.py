@@ -37,6 +37,8 @@ def machine(matrix: float = 1e11, copy: float = 1e10, dispatch: float = 2000.0) 
         ("my_models/net.py", True),
         ("torch/nn/modules/linear.py", False),
         ("/usr/lib/python3.11/site-packages/foo/bar.py", False),
+        ("/home/ann/steptime/src/steptime/capture/probe/ranges.py", False),
+        ("/home/ann/steptime/examples/slow_input.py", True),
         ("threading.py", False),
         ("<frozen os>", False),
         ("", False),

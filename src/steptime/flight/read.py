@@ -21,7 +21,7 @@ RANK_IN_NAME = re.compile(r"([0-9]+)(?:\.(?:json|pickle|pkl|bin))?$")
 MEMBERS = re.compile(r"(?<![0-9])[0-9]{1,9}(?![0-9])")
 LARGEST_NUMBER, LARGEST_RANK = (1 << 63) - 1, 10**9
 LONGEST_TEXT = 4096
-NOT_THEIRS = re.compile(r"/(site-packages|dist-packages)/|/lib/python3\.\d+/|^<")
+NOT_THEIRS = re.compile(r"/(site-packages|dist-packages|steptime/capture)/|/lib/python3\.\d+/|^<")
 """Frames that are not the user's."""
 
 

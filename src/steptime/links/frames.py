@@ -19,7 +19,8 @@ from steptime.quantities import SourceLine
 
 FRAME = re.compile(r"^(?P<file>[^<].*)\((?P<line>\d+)\): (?P<function>.*)$")
 BUILT_IN = re.compile(r"^<built-in (?:function|method) (?P<function>\w+)(?: of .*)?>$")
-FOREIGN = re.compile(r"(^|/)(site-packages|dist-packages|lib/python\d[\d.]*)/")
+FOREIGN = re.compile(r"(^|/)(site-packages|dist-packages|lib/python\d[\d.]*|steptime/capture)/")
+"""The last one is ours, also where it runs from a checkout (`pip install --editable`)."""
 _LIBRARIES = """
 torch torchvision torchaudio numpy pandas scipy sklearn PIL transformers accelerate datasets tokenizers lightning
 pytorch_lightning lightning_fabric keras timm peft trl diffusers ignite fastai deepspeed megatron tqdm wandb mlflow
