@@ -471,6 +471,13 @@ PLANTED: dict[str, dict[str, Case]] = {
         "clean-bound-by-their-arithmetic": replace(
             BASE, operators=(operator("tanh", 10, 9 * MS, "memory", bytes=9e6),)
         ),
+        "clean-dropout-draws-its-numbers": replace(
+            BASE,
+            operators=(
+                operator("bernoulli_", 14, 9 * MS, "memory", bytes=8e6),
+                operator("mul", 28, 1 * MS, "memory", bytes=20e6),
+            ),
+        ),
     },
     "copies-and-casts": {
         "fires": replace(BASE, operators=(operator("copy_", 24, 5 * MS, "memory", bytes=60e6),)),

@@ -275,11 +275,19 @@ def test_compiling_on_a_cpu_saves_python_between_the_operators_of_the_model() ->
 def test_compiling_on_a_cpu_makes_tanh_slower() -> None:
     def saved(name: str) -> float:
         moving = operator(name, 2, 6 * MS, "memory", bytes=8e6)
-        saving = only("RM303", replace(HEALTHY, operators=(moving,), accounts=accounts(launch=1 * MS))).saving
+        saving = only("RM303", replace(HEALTHY, operators=(moving,), accounts=accounts(launch=9 * MS))).saving
         assert saving is not None
         return saving.value
 
     assert saved("exp") - saved("tanh") == pytest.approx(2 * 2.0 * 1e6)
+
+
+def test_compiling_does_not_save_the_random_numbers_of_dropout() -> None:
+    moving = operator("mul", 40, 4 * MS, "memory", bytes=80e6)
+    drawn = operator("bernoulli_", 14, 3 * MS, "memory", bytes=2.4e6)
+    spent = accounts(7 * MS, launch=1 * MS)
+    without, beside = (replace(HEALTHY, operators=work, accounts=spent) for work in ((moving,), (moving, drawn)))
+    assert only("RM303", beside).saving == only("RM303", without).saving
 
 
 def test_bfloat16_is_for_products_and_for_what_they_make() -> None:

@@ -25,13 +25,15 @@ POINTWISE = frozenset(
 )  # fmt: skip
 """Operators of ATen (without namespace, overload and the in-place underscore) that read and write element by
 element."""
-TRANSCENDENTAL = frozenset(
+LABORIOUS = frozenset(
     {
-        "cos", "elu", "erf", "exp", "gelu", "gelu_backward", "log", "log1p", "mish", "pow", "sigmoid", "silu",
-        "silu_backward", "sin", "softplus", "softplus_backward", "tanh",
+        "_fused_dropout", "bernoulli", "cos", "dropout", "elu", "erf", "exp", "gelu", "gelu_backward", "log", "log1p",
+        "mish", "native_dropout", "pow", "sigmoid", "silu", "silu_backward", "sin", "softplus", "softplus_backward",
+        "tanh",
     }
 )  # fmt: skip
-"""Of these, functions that take tens of instructions an element: on a processor they may be bound by arithmetic."""
+"""Of these, functions that take tens of instructions an element, and random numbers (4.7 ns for each of dropout's on
+a CPU, by a profile): on a processor they may be bound by arithmetic."""
 MATRIX = frozenset(
     {
         "mm", "addmm", "bmm", "baddbmm", "addbmm", "matmul", "linear", "einsum", "_scaled_mm", "_addmm_activation",

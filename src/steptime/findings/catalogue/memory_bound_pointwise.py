@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from steptime.findings.case import ChainUse, MachineUse, OperatorUse, Signal
 from steptime.findings.finding import Finding
-from steptime.findings.kernel_kinds import POINTWISE, TRANSCENDENTAL, plain_name
+from steptime.findings.kernel_kinds import plain_name
 from steptime.findings.operator_time import steady_time
+from steptime.findings.pointwise_operators import moving
 from steptime.findings.rule import rule
 from steptime.findings.signals import Signals
 from steptime.findings.stakes import modelled, ratio
@@ -22,8 +23,6 @@ FUSION_SAVES = 0.5
 more: (k - 1) / k."""
 FUSION_SAVES_AT_LEAST = 0.3
 """Lower bound: operators with two inputs and values that backward needs have to be read or written all the same."""
-ARITHMETIC = 0.25
-"""Of the copy bandwidth: below it a transcendental function waits for its own arithmetic."""
 NOT_FOR_BACKWARD = 0.75
 """Of what tensors in between cost: every other one is kept for backward, where a fused kernel still writes it once and
 only saves the reading."""
@@ -46,10 +45,10 @@ def memory_bound_pointwise(signals: Signals) -> Finding | None:
         Each operator's floating-point operations and bytes are computed from its shapes and set against the ceilings
         of this machine. Those that are pointwise and below the machine's balance are added up, without the optimiser.
         Fusing a chain of k keeps one of k passes over memory; half of the time is the promise, 30 % to all of it the
-        interval. A transcendental function (tanh, exp, gelu) that a processor computes at less than a quarter of its
-        bandwidth is bound by arithmetic, which fusing leaves, and does not count. A device's trace shows the chains
-        themselves: kernels in a row on tensors of one size. There the bytes of the tensors in between, which a fused
-        kernel neither writes nor reads, are at stake.
+        interval. A transcendental function (tanh, exp, gelu) or random numbers (dropout) that a processor makes at less
+        than a quarter of its bandwidth are bound by arithmetic, which fusing leaves, and do not count. A device's trace
+        shows the chains themselves: kernels in a row on tensors of one size. There the bytes of the tensors in between,
+        which a fused kernel neither writes nor reads, are at stake.
 
     What helps
         torch.compile fuses such chains; so do ready-made operators (scaled_dot_product_attention, layer_norm, a gelu
@@ -63,8 +62,7 @@ def memory_bound_pointwise(signals: Signals) -> Finding | None:
         return _from_chains(signals)
     forced = FILL if signals.has(Signal.SETTINGS) and signals.settings.deterministic else ""
     machine = signals.machine if signals.has(Signal.MACHINE) else None
-    bandwidth = machine.copy_bytes if machine is not None else None
-    chain = [use for use in signals.operators if _counts(use, bandwidth) and plain_name(use.name) != forced]
+    chain = [use for use in moving(signals.operators, machine) if plain_name(use.name) != forced]
     profiled = sum(use.duration for use in chain)
     spent = steady_time(chain, signals.operators, signals.accounts, machine)
     calls = sum(use.calls for use in chain)
@@ -111,15 +109,6 @@ def _told(chain: ChainUse) -> str:
     return (
         f"{format_duration(chain.duration)} in {chain.calls:.3g} chains a step, {format_bytes(chain.saved)} in between"
     )
-
-
-def _counts(use: OperatorUse, bandwidth: float | None) -> bool:
-    name = plain_name(use.name)
-    if use.bound != "memory" or use.phase == "optimizer" or name not in POINTWISE:
-        return False
-    if name not in TRANSCENDENTAL or not bandwidth or not use.bytes:
-        return True
-    return ratio(use.bytes, use.duration) * 1e9 >= ARITHMETIC * bandwidth
 
 
 def _duration(use: OperatorUse) -> float:

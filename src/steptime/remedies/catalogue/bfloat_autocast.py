@@ -72,7 +72,7 @@ def _gain(case: Case, faster: float) -> float | None:
         return faster * compute.duration.value
     products = [use for use in case.operators if use.flops]
     at = (case.operators, case.accounts, case.machine)
-    return faster * steady_time(products, *at) + NARROWER * steady_time(moving(case.operators), *at)
+    return faster * steady_time(products, *at) + NARROWER * steady_time(moving(case.operators, case.machine), *at)
 
 
 def _edit(case: Case) -> AutocastEdit | Snippet:

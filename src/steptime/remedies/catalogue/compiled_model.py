@@ -84,7 +84,7 @@ def _in_chains(case: Case) -> float:
     move bytes, on the scale of the steady steps."""
     if case.chains:
         return sum(chain.duration * ratio(chain.saved, chain.bytes) for chain in case.chains)
-    return steady_time(moving(case.operators), case.operators, case.accounts, case.machine)
+    return steady_time(moving(case.operators, case.machine), case.operators, case.accounts, case.machine)
 
 
 def _slower(case: Case) -> float:
