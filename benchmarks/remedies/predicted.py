@@ -160,12 +160,14 @@ def main() -> None:
     parser.add_argument("--only", default="", help="jobs, with commas between")
     parser.add_argument("--recordings", type=int, default=2, help="of each job")
     parser.add_argument("--rounds", type=int, default=5, help="in which each remedy is measured")
-    parser.add_argument("--report", type=Path)
+    parser.add_argument("--report", type=Path, help="write the tables of what FOLDER holds, and measure nothing")
     wanted = parser.parse_args()
     wanted.folder.mkdir(parents=True, exist_ok=True)
     path = wanted.folder / LINES
     done = [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
     if wanted.report is not None:
+        if not done:
+            parser.error(f"{wanted.folder} holds no results: measure first, without --report")
         environment = environment_of("")
         wanted.report.with_suffix(".md").write_text(report(done, environment), encoding="utf-8")
         kept = {"environment": environment, "jobs": done}
