@@ -90,6 +90,12 @@ PLANTED: dict[str, dict[str, Case]] = {
             loader=loader(30 * MS, 0.7 * MS, usable_cpus=1, collector=7.3 * MS),
             settings=_ALONE,
         ),
+        "fires-mostly-for-the-collector": _waiting(
+            30 * MS,
+            10 * MS,
+            loader=loader(30 * MS, 0.2 * MS, usable_cpus=1, collector=23.3 * MS),
+            settings=_ALONE,
+        ),
         "fires-items-not-timed": _waiting(
             30 * MS, 10 * MS, loader=replace(loader(30 * MS, 1.0), item=None, collate=None, workers=4)
         ),

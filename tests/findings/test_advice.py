@@ -33,6 +33,7 @@ def finding(rule: str, name: str) -> Finding:
         ("per-sample-fetch", "fires", "__getitems__"),
         ("per-sample-fetch", "fires-with-workers", "num_workers=0"),
         ("input-wait", "fires", "More workers would not help"),
+        ("input-wait", "fires-mostly-for-the-collector", "see ST202"),
         ("input-wait", "fires-from-a-trace", "no workers: try two"),
         ("host-sync", "fires-from-a-trace", "every n-th step"),
         ("launch-bound", "fires-on-one-stall", "trace later steps"),

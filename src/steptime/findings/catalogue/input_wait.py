@@ -108,6 +108,8 @@ def _advice(signals: Signals, contention: Contention | None) -> str:
     model = supply(signals.step, loader, settings, contention)
     if model is None:
         return "Find out what next() waits for: the items of this dataset were not timed."
+    if 2 * loader.collector * loader.demand > loader.wait.value:
+        return "Most of it is Python's garbage collector, not the items: see ST202."
     if loader.workers and (production(loader) or 0.0) / loader.workers < loader.wait.value / 2:
         return "The workers make batches faster than that: look at what moves them (their size, pinning, the queue)."
     if model.best <= loader.workers:
