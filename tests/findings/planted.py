@@ -539,6 +539,12 @@ PLANTED: dict[str, dict[str, Case]] = {
         "clean": replace(BASE, optimizers=(optimizer(5 * MS, parameters=160, fused=True),)),
         "clean-foreach-by-default-on-cuda": replace(_CUDA, optimizers=(optimizer(5 * MS, parameters=160),)),
         "clean-nothing-better-exists": replace(BASE, optimizers=(optimizer(5 * MS, parameters=160, type="LBFGS"),)),
+        "clean-so-small-that-collecting-them-is-all": replace(
+            BASE,
+            step=step(2 * MS),
+            optimizers=(optimizer(0.18 * MS, elements=10_000, parameters=98, type="SGD"),),
+            machine=replace(MACHINE, dispatch=900.0, updates=((1 << 20, 150e9), (1 << 28, 40e9))),
+        ),
     },
     "zeroed-gradients": {
         "fires": replace(

@@ -55,3 +55,13 @@ def test_an_optimizer_whose_state_fits_in_a_cache_has_the_cache_s_bandwidth() ->
     for elements, rate in ((60_000, 150e9), (1_000_000, 40e9), (10_000_000, 20e9), (1_000_000_000, 20e9)):
         adam = OptimizerUse("AdamW", Estimate(1, 1, 1, 1), 10, elements)
         assert floor(adam, machine) == pytest.approx(elements * 4 * 7 / rate * 1e9)
+
+
+def test_on_a_processor_each_tensor_has_its_price_even_fused() -> None:
+    memory = MachineUse("cpu", True, None, 14e9, 900.0, updates=((2**20, 150e9), (2**28, 20e9)))
+    few, many = (OptimizerUse("AdamW", Estimate(1, 1, 1, 1), tensors, 10_000) for tensors in (2, 200))
+    assert floor(many, memory) - floor(few, memory) == pytest.approx(198 * 4 * 900)
+    plain = OptimizerUse("SGD", Estimate(1, 1, 1, 1), 200, 10_000)
+    assert floor(plain, memory) < floor(many, memory) / 1.9, "it keeps no state to look up"
+    device = MachineUse("cuda", True, None, 3e12, 900.0)
+    assert floor(many, device) == floor(few, device), "the host goes ahead of a device"

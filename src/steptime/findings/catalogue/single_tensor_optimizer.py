@@ -13,7 +13,7 @@ from steptime.quantities import format_duration, format_share
 FEWEST_TENSORS = 20
 """With fewer parameters there is little to batch."""
 LEAST_SHARE = 0.05
-"""Of the step: below this the optimiser is not what to look at."""
+"""Of the step, at stake: below this the optimiser is not what to look at."""
 
 
 @rule(
@@ -33,8 +33,9 @@ def single_tensor_optimizer(signals: Signals) -> Finding | None:
     How we know
         The optimiser was made with foreach=False, or on a CPU, where torch does not choose foreach by itself, and
         without fused. Its step() is timed; one pass over parameters, gradients and state at the machine's bandwidth
-        is what would remain. A trace shows it by the operators inside the optimiser's annotation (none of foreach, none
-        fused); there its time is the device's, from its first kernel to the end of its last.
+        is what would remain, and on a CPU what Python spends on each tensor all the same. A trace shows it by the
+        operators inside the optimiser's annotation (none of foreach, none fused); there its time is the device's, from
+        its first kernel to the end of its last.
 
     What helps
         fused=True where the optimiser has it (Adam, AdamW, SGD, Adagrad), else foreach=True on CUDA. The numbers
@@ -48,10 +49,10 @@ def single_tensor_optimizer(signals: Signals) -> Finding | None:
         return None
     use = max(slow, key=lambda optimizer: optimizer.duration.value)
     share = ratio(use.duration.value, signals.step.duration.value)
-    if share < LEAST_SHARE:
-        return None
     best = floor(use, signals.machine if signals.has(Signal.MACHINE) else None)
     stake = scaled(use.duration, 1 - min(1.0, ratio(best, use.duration.value)))
+    if ratio(stake.value, signals.step.duration.value) < LEAST_SHARE:
+        return None
     operators = f" with {use.operators:.0f} operators" if use.operators else ""
     operators = f" with {use.kernels:.0f} kernels" if use.kernels else operators
     summary = (

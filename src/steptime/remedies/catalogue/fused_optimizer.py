@@ -26,8 +26,9 @@ def fused_optimizer(case: Case) -> Option | None:
         in the last bits.
 
     What it should gain
-        The optimiser's measured time, less one pass over parameters, gradients and state at the machine's bandwidth; on
-        a device, whose kernels reach half of the bandwidth on small tensors, 0.6 of that.
+        The optimiser's measured time, less one pass over parameters, gradients and state at the machine's bandwidth. On
+        a CPU less what Python spends on each tensor all the same; on a device, whose kernels reach half of the
+        bandwidth on small tensors, 0.6 of that.
 
     When to leave it
         When memory is short on an accelerator and foreach is all there is: it needs a copy of the gradients' size.
