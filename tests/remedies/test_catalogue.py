@@ -298,7 +298,12 @@ def test_bfloat16_is_for_products_and_for_what_they_make() -> None:
     saving = only("RM301", case).saving
     assert saving is not None
     assert saving.high == pytest.approx(0.75 * 12 * MS + 0.5 * 4 * MS)
+    assert saving.value == pytest.approx(0.9 * 0.75 * 12 * MS + 0.25 * 0.5 * 4 * MS)
     assert options("RM301", replace(case, operators=(moving,))) == ()  # autocast casts nothing
+    waiting = replace(case, operators=(replace(product, bound="memory"), moving))
+    read = only("RM301", waiting).saving
+    assert read is not None
+    assert read.high == pytest.approx(0.5 * 4 * MS), "weights are read in single precision to be cast"
 
 
 def test_workers_that_live_on_still_make_the_first_batch_of_an_epoch() -> None:

@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import partial
 
 import pytest
 from findings.healthy import HEALTHY, MS, loader, optimizer
 from findings.planted import PLANTED
 
+from steptime.changes import Change
 from steptime.findings.case import Case
 from steptime.findings.examine import examine
+from steptime.findings.stakes import modelled
 from steptime.remedies.catalogue import CATALOGUE
 from steptime.remedies.pages import find_remedy
 from steptime.remedies.propose import propose
-from steptime.remedies.remedy import Promise, Proposal, remedy
+from steptime.remedies.remedy import Option, Promise, Proposal, remedy
 
 CASES = [(rule, name) for rule, cases in PLANTED.items() for name in cases]
 
@@ -98,3 +101,22 @@ def test_a_loader_that_waits_gets_the_models_number() -> None:
     case = replace(PLANTED["too-few-workers"]["fires"], loader=waiting)
     option = next(each.option for each in proposals(case) if each.remedy.code == "RM101")
     assert option.changes[0].argument("persistent_workers") is True
+
+
+def _offer(option: Option, _: Case) -> Option:
+    return option
+
+
+def test_what_acts_on_more_than_a_finding_is_about_may_save_more() -> None:
+    case = PLANTED["memory-bound-pointwise"]["fires"]
+    (found,) = [each for each in examine(case).findings if each.code == "ST401"]
+    known = find_remedy("RM301")
+    assert found.at_stake is not None
+    assert known is not None
+    beyond, step = 1.5 * found.at_stake.high, case.step.duration.value
+    for reach, most in ((0.0, found.at_stake.high), (beyond, beyond), (2 * step, step)):
+        offered = Option("all of it", (Change("autocast"),), modelled(2 * step, 0.0, 2 * step), reach=reach)
+        (proposal,) = propose(case, (found,), (replace(known, function=partial(_offer, offered)),))
+        assert proposal.ceiling == pytest.approx(most)
+        assert proposal.option.saving is not None
+        assert proposal.option.saving.high == pytest.approx(most)

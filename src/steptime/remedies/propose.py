@@ -28,7 +28,7 @@ def propose(
 
     For memory, all that takes less of it and fits the case, whatever was found: whoever asks for that is short of it.
     For speed, what answers a finding. No saving is predicted beyond the time at stake of the findings that a remedy
-    answers (Amdahl's ceiling), nor one beyond the step.
+    answers, or of all that it acts on where that is more (Amdahl's ceiling), nor one beyond the step.
     """
     if goal is Goal.MEMORY:
         freeing = [each for remedy in remedies if remedy.frees for each in _freeing(remedy, case)]
@@ -52,12 +52,15 @@ def _proposals(remedy: Remedy, case: Case, findings: Sequence[Finding]) -> list[
     if not answered:
         return []
     first = max(answered, key=lambda finding: finding.at_stake.value if finding.at_stake is not None else 0.0)
-    ceiling = first.at_stake.high if first.at_stake is not None else None
-    limit = min(case.step.duration.value, ceiling if ceiling is not None else case.step.duration.value)
     step = case.step.duration.value
-    return [
-        Proposal(remedy, _capped(_placed(option, first, step), limit), first.code, ceiling) for option in remedy(case)
-    ]
+    at_stake = first.at_stake.high if first.at_stake is not None else None
+    return [_proposal(remedy, _placed(option, first, step), first.code, at_stake, step) for option in remedy(case)]
+
+
+def _proposal(remedy: Remedy, option: Option, finding: str, at_stake: float | None, step: float) -> Proposal:
+    """With its ceiling, and no saving beyond that."""
+    ceiling = max(at_stake, min(option.reach, step)) if at_stake is not None else None
+    return Proposal(remedy, _capped(option, min(step, ceiling if ceiling is not None else step)), finding, ceiling)
 
 
 def _placed(option: Option, finding: Finding, step: float) -> Option:

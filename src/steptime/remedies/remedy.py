@@ -136,7 +136,8 @@ class Option:
     """One way to apply a remedy to a case. label: what is changed, as the user would write it. changes: none where only
     the user can do it (advice). saving: predicted ns per step, never more than a perfect fix could save; None where
     there is no model. streams: random numbers that are drawn in another order, in words; other_data: the batches are
-    among what they decide (augmentation, shuffling). advice: for what cannot be applied, one or two sentences."""
+    among what they decide (augmentation, shuffling). advice: for what cannot be applied, one or two sentences. reach:
+    ns per step of all that it acts on, where that is known; a finding that it answers may be about less."""
 
     label: str
     changes: tuple[Change, ...] = ()
@@ -145,6 +146,7 @@ class Option:
     streams: str = ""
     other_data: bool = False
     advice: str = ""
+    reach: float = 0.0
 
 
 Outcome = Iterable[Option] | Option | None
@@ -178,7 +180,7 @@ class Remedy:
 @dataclass(frozen=True, slots=True)
 class Proposal:
     """A remedy as it fits a case. finding: code of the finding that it answers ("" where it is worth a try without
-    one). ceiling: ns per step that a perfect fix could save."""
+    one). ceiling: ns per step that a perfect fix could save, None where nothing is known to be at stake."""
 
     remedy: Remedy
     option: Option
