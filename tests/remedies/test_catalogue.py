@@ -30,6 +30,7 @@ from steptime.findings.catalogue import CATALOGUE as RULES
 from steptime.findings.examine import examine
 from steptime.findings.finding import Finding, Weight
 from steptime.findings.memory_signals import MemoryUse
+from steptime.findings.pointwise_operators import moving
 from steptime.quantities import SourceLine
 from steptime.remedies.catalogue import CATALOGUE
 from steptime.remedies.pages import find_remedy
@@ -272,14 +273,30 @@ def test_compiling_on_a_cpu_saves_python_between_the_operators_of_the_model() ->
     assert on_device.value == pytest.approx(2 / 3 * 2.5 * MS)
 
 
-def test_compiling_on_a_cpu_makes_tanh_slower() -> None:
-    def saved(name: str) -> float:
-        moving = operator(name, 2, 6 * MS, "memory", bytes=8e6)
-        saving = only("RM303", replace(HEALTHY, operators=(moving,), accounts=accounts(launch=9 * MS))).saving
+def test_compiling_on_a_cpu_makes_a_quick_tanh_slower_and_leaves_a_slow_one() -> None:
+    def saved(name: str, duration: float) -> float:
+        plain = operator("mul", 20, 30 * MS, "memory", bytes=400e6)
+        use = operator(name, 2, duration, "memory", bytes=16e6)
+        spent = accounts(30 * MS + duration, launch=1 * MS)
+        saving = only("RM303", replace(HEALTHY, operators=(plain, use), accounts=spent)).saving
         assert saving is not None
         return saving.value
 
-    assert saved("exp") - saved("tanh") == pytest.approx(2 * 2.0 * 1e6)
+    compiled = 2 * 1.65 * 2e6  # ns, forward and again in backward
+    quick, slow, slowest = 1.2 * MS, 6 * MS, 9 * MS
+    assert saved("exp", quick) - saved("tanh", quick) == pytest.approx(compiled - quick / 3)
+    assert saved("exp", slow) - saved("tanh", slow) == pytest.approx(compiled - slow)
+    assert saved("exp", slowest) == saved("tanh", slowest)
+
+
+def test_what_computes_is_told_by_what_plain_operators_reach_beside_it() -> None:
+    def names(rate: float) -> list[str]:
+        plain = operator("mul", 4, 1e9 / rate, "memory", bytes=1.0)
+        slow = operator("sigmoid", 1, 1e9 / 4.8e9, "memory", bytes=1.0)
+        return [use.name for use in moving([plain, slow], replace(FAST, copy_bytes=40e9))]
+
+    assert names(6.8e9) == ["aten::mul", "aten::sigmoid"], "new memory each time is as slow for all"
+    assert names(30e9) == ["aten::mul"]
 
 
 def test_compiling_does_not_save_the_random_numbers_of_dropout() -> None:

@@ -46,9 +46,10 @@ def memory_bound_pointwise(signals: Signals) -> Finding | None:
         of this machine. Those that are pointwise and below the machine's balance are added up, without the optimiser.
         Fusing a chain of k keeps one of k passes over memory; half of the time is the promise, 30 % to all of it the
         interval. A transcendental function (tanh, exp, gelu) or random numbers (dropout) that a processor makes at less
-        than a quarter of its bandwidth are bound by arithmetic, which fusing leaves, and do not count. A device's trace
-        shows the chains themselves: kernels in a row on tensors of one size. There the bytes of the tensors in between,
-        which a fused kernel neither writes nor reads, are at stake.
+        than a quarter of its bandwidth, or of what plain operators reach beside it, are bound by arithmetic, which
+        fusing leaves, and do not count. A device's trace shows the chains themselves: kernels in a row on tensors of
+        one size. There the bytes of the tensors in between, which a fused kernel neither writes nor reads, are at
+        stake.
 
     What helps
         torch.compile fuses such chains; so do ready-made operators (scaled_dot_product_attention, layer_norm, a gelu

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 from steptime.changes import Change
-from steptime.findings.case import Case
+from steptime.findings.case import Case, OperatorUse
 from steptime.findings.kernel_kinds import plain_name
 from steptime.findings.operator_time import AT_WORK, steady_time
 from steptime.findings.pointwise_operators import moving
@@ -21,10 +23,10 @@ LIKELY_ON_CPU = 0.9
 """Of the dispatching on a CPU, which is all that small operators take there: four trials of the planted job
 `small_operators` reached 0.94 to 1.13 of it."""
 TANH = "tanh"
-COMPILED_TANH, TANH_BYTES = 2.0, 8.0
+COMPILED_TANH, TANH_BYTES = 1.65, 8.0
 """ns of one in code that is compiled for a CPU, which takes a more exact routine than torch's own kernel; and bytes
-that the kernel moves for it. By hand (torch 2.13) 1.35 with AVX-512, where the kernel takes 0.3 beside its memory; on
-a processor with AVX2 two trials of `pointwise_chain` lost 4 for each. exp, sigmoid, gelu and log cost nothing more."""
+that the kernel moves for it. By hand (torch 2.13) 1.65 with AVX-512, where the kernel took 0.6 and 1.2; on a
+processor with AVX2 two trials of `pointwise_chain` lost 4 for each. exp, sigmoid, gelu and log cost no more."""
 TANHS = 2
 """For each: backward computes it again instead of keeping it."""
 MODEL = ("forward", "backward")
@@ -84,15 +86,22 @@ def _in_chains(case: Case) -> float:
     move bytes, on the scale of the steady steps."""
     if case.chains:
         return sum(chain.duration * ratio(chain.saved, chain.bytes) for chain in case.chains)
-    return steady_time(moving(case.operators, case.machine), case.operators, case.accounts, case.machine)
+    return _steady(case, moving(case.operators, case.machine))
 
 
 def _slower(case: Case) -> float:
     """ns a step that code compiled for a CPU takes longer for what torch's own kernels do quicker."""
     if case.step.device != "cpu":
         return 0.0
-    moved = sum(use.bytes or 0.0 for use in case.operators if plain_name(use.name) == TANH)
-    return TANHS * COMPILED_TANH * moved / TANH_BYTES
+    kernels = [use for use in case.operators if plain_name(use.name) == TANH]
+    moved = sum(use.bytes or 0.0 for use in kernels)
+    fused = set(moving(case.operators, case.machine)) & set(kernels)
+    left = _steady(case, kernels) - LIKELY * _steady(case, fused)
+    return max(0.0, TANHS * COMPILED_TANH * moved / TANH_BYTES - left)
+
+
+def _steady(case: Case, chosen: Iterable[OperatorUse]) -> float:
+    return steady_time(chosen, case.operators, case.accounts, case.machine)
 
 
 def _between(case: Case) -> float:
@@ -100,6 +109,6 @@ def _between(case: Case) -> float:
     inside = sum(phase.duration.value for phase in case.phases if phase.name in MODEL)
     at_work = sum(account.duration.value for account in case.accounts if account.name in AT_WORK)
     elsewhere = [use for use in case.operators if use.phase not in MODEL]
-    at_work -= steady_time(elsewhere, case.operators, case.accounts, case.machine)
+    at_work -= _steady(case, elsewhere)
     host = named(case.accounts, "host")
     return min(max(0.0, inside - at_work), host.duration.value if host is not None else 0.0)
