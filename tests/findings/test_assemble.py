@@ -29,7 +29,8 @@ def case_of(process: Process, **more: object) -> Case:
     return assemble(process, lay_out_whole(process), **more)  # type: ignore[arg-type]
 
 
-def epochs(job: JournalBuilder, count: int = 3, steps: int = 20) -> JournalBuilder:
+def epochs(job: JournalBuilder, count: int = 3, steps: int = 20, behind: tuple[int, ...] = ()) -> JournalBuilder:
+    """behind: ns by which the backwards of the first steps of each epoch are longer."""
     for epoch in range(count):
         iterator = 10 + epoch
         job.fact("loader", identity=iterator, loader=1, **WORKERS).start(30 * MS, iterator)
@@ -40,7 +41,8 @@ def epochs(job: JournalBuilder, count: int = 3, steps: int = 20) -> JournalBuild
             for worker in range(2):
                 job.worker(Kind.FETCH, begin, begin + 8 * MS, iterator, worker)
                 job.worker(Kind.COLLATE, begin + 8 * MS, begin + 9 * MS, iterator, worker)
-            job.forward(5 * MS).backward(8 * MS).step(2 * MS).wait(3 * MS)
+            slower = behind[number] if number < len(behind) else 0
+            job.forward(5 * MS).backward(8 * MS + slower).step(2 * MS).wait(3 * MS)
         job.next(1 * MS, iterator, exhausted=True)
     return job
 
@@ -61,6 +63,23 @@ def test_the_loader_as_configured_and_as_measured(tmp_path: Path) -> None:
     assert loader.start.value == (30 + 10 + 1) * MS
     assert (loader.starts, loader.steps_per_start) == (2, 20.0)
     assert loader.wait.value == pytest.approx(2 * MS)
+
+
+def test_what_a_start_leaves_to_the_steps_behind_it_is_not_part_of_any_wait(tmp_path: Path) -> None:
+    job = epochs(JournalBuilder(), 4, behind=(9 * MS, 2 * MS)).fact("settings", **SETTINGS)
+    loader = case_of(job.process(tmp_path / "recording")).loader
+    assert loader is not None
+    assert loader.start is not None
+    assert loader.start.value == (30 + 10 + 1) * MS
+    assert loader.settling == pytest.approx(11 * MS)
+
+
+@pytest.mark.parametrize("steps", [2, 3])
+def test_epochs_too_short_to_tell_a_steps_usual_length_tell_nothing_of_its_settling(tmp_path: Path, steps: int) -> None:
+    job = epochs(JournalBuilder(), 20, steps, behind=(9 * MS, 2 * MS)).fact("settings", **SETTINGS)
+    loader = case_of(job.process(tmp_path / "recording")).loader
+    assert loader is not None
+    assert loader.settling == (0 if steps == 2 else pytest.approx(11 * MS))
 
 
 def test_epochs_that_begin_unwatched_tell_how_often_they_begin_and_not_how_long_it_takes(tmp_path: Path) -> None:

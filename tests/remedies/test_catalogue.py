@@ -330,6 +330,9 @@ def test_workers_that_live_on_still_make_the_first_batch_of_an_epoch() -> None:
     assert saving is not None
     assert saving.value == pytest.approx((60 * MS - 2 * first) / 10)
     assert only("RM102", replace(HEALTHY, loader=replace(source, item=None))).saving == about(6 * MS)
+    settling = only("RM102", replace(HEALTHY, loader=replace(source, settling=9 * MS))).saving
+    assert settling is not None
+    assert settling.value == pytest.approx(saving.value + 0.9 * MS)
 
 
 def test_compiling_saves_more_of_the_dispatching_on_a_cpu() -> None:

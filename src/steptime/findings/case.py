@@ -145,7 +145,7 @@ class LoaderUse:
     """The training loader as configured and as measured. item: ns per item (in whatever process reads it); collate: ns
     per batch; collector: ns per batch that Python's garbage collector takes in the training process while it makes one,
     which is in neither; ready: batches waiting when asked for (None without workers); start: ns per start of the
-    workers, the end of those before them included.
+    workers, the end of those before them included; settling: ns per start by which the training is slower after it.
 
     demand: batches per step. starts: iterators begun during the measured steps; steps_per_start likewise.
     """
@@ -169,6 +169,7 @@ class LoaderUse:
     start: Estimate | None = None
     starts: int = 0
     steps_per_start: float | None = None
+    settling: float = 0.0
     usable_cpus: int = 1
     site: SourceLine | None = None
     item_site: SourceLine | None = None

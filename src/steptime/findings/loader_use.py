@@ -18,6 +18,11 @@ from steptime.timeline.lane import Int64, Lane, lane_of, merge
 from steptime.timeline.layout import Layout
 from steptime.timeline.timeline import Steps
 
+SETTLING = 2
+"""Steps behind a start. Once workers are forked, each page of memory is copied when the training writes to it next,
+mostly in its next step: by hand, steps of 10.8 ms took 19 to 21 and 12 to 14 behind a start, and 10.8 again from the
+fourth one on."""
+
 
 def loader_use(process: Process, layout: Layout, usual: Int64) -> LoaderUse | None:
     """The training loader that the steps wait for most, all its iterators together; None without one.
@@ -39,6 +44,7 @@ def loader_use(process: Process, layout: Layout, usual: Int64) -> LoaderUse | No
         return None  # it was read before the steps
     late, ended = _between_epochs(asked, facts)
     starts, per_start, start = _starts(layout, _by_iterator(asked, late), _by_iterator(asked, ended), iterators)
+    settling = _settling(layout, lanes[key], iterators, usual) if facts.workers else 0.0
     own = _of(layout.lane.of(Kind.FETCH, Kind.COLLATE), iterators)
     collections = layout.lane.of(Kind.GARBAGE).intervals
     made = _made(_without(own, collections), _of(lane_of(process.workers), iterators), steps, usual)
@@ -65,6 +71,7 @@ def loader_use(process: Process, layout: Layout, usual: Int64) -> LoaderUse | No
         start=start,
         starts=starts,
         steps_per_start=per_start,
+        settling=settling,
         usable_cpus=process.settings.usable_cpus if process.settings else 1,
         site=facts.site,
         item_site=facts.item_site,
@@ -172,3 +179,17 @@ def _starts(
     seen = steps.watched[number[1:]]
     times = length[1:][seen] if seen.any() else length[1:]
     return len(began) - 1, float(np.median(np.diff(number))) or None, mean_of_series(times)
+
+
+def _settling(layout: Layout, asked: Lane, iterators: set[int], usual: Int64) -> float:
+    """ns of a start by which the steps behind it are longer than others, without their waits; 0 where no start after
+    the first one was followed by usual steps, or there are no others to set them against."""
+    steps, began = layout.timeline.steps, _of(layout.lane.of(Kind.LOADER_START), iterators)
+    waited = measure(merge(asked, began).intervals, steps.begin, steps.end)
+    training = steps.end - steps.begin - waited
+    behind = np.searchsorted(steps.end, began.begin[1:], side="right")[:, None] + np.arange(SETTLING)
+    others = training[np.setdiff1d(usual, behind)]
+    seen = training[behind[np.isin(behind, usual).all(axis=1)]]
+    if not len(seen) or len(others) < len(seen):
+        return 0.0
+    return max(0.0, float(seen.sum(axis=1).mean() - SETTLING * np.median(others)))

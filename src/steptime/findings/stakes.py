@@ -32,6 +32,12 @@ def capped(estimate: Estimate, ceiling: Estimate) -> Estimate:
     return Estimate(value, min(low, value), max(high, value), estimate.samples, estimate.unit)
 
 
+def more(estimate: Estimate, amount: float) -> Estimate:
+    """An estimate with an amount >= 0 beside it, which is known."""
+    value, low, high = (each + amount for each in (estimate.value, estimate.low, estimate.high))
+    return Estimate(value, low, high, estimate.samples, estimate.unit)
+
+
 def less(estimate: Estimate, amount: float) -> Estimate:
     """An estimate of what remains beyond an amount; nothing where the amount is larger."""
     value, low, high = (max(0.0, each - amount) for each in (estimate.value, estimate.low, estimate.high))

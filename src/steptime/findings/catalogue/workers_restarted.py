@@ -6,7 +6,7 @@ from steptime.findings.case import Signal
 from steptime.findings.finding import Finding
 from steptime.findings.rule import rule
 from steptime.findings.signals import Signals
-from steptime.findings.stakes import scaled
+from steptime.findings.stakes import more, scaled
 from steptime.quantities import format_duration
 
 
@@ -20,8 +20,9 @@ def workers_restarted(signals: Signals) -> Finding | None:
 
     How we know
         The end of an iterator whose batches are used up is measured each time, and the time from the making of the next
-        one to its first batch, and the number of steps between two. The time at stake is both divided by those steps;
-        it lies between steps.
+        one to its first batch, and the number of steps between two; and how much longer than others the two steps
+        behind a start take (forked workers share the memory of the training, which copies each page that it writes to
+        next). The time at stake is all of these, divided by the steps between two starts.
 
     What helps
         persistent_workers=True keeps the workers for the next epoch. The order of a shuffled dataset changes from
@@ -35,7 +36,7 @@ def workers_restarted(signals: Signals) -> Finding | None:
         return None
     if not loader.starts:
         return None
-    each, steps = format_duration(loader.start.value), loader.steps_per_start
+    each, steps = format_duration(loader.start.value + loader.settling), loader.steps_per_start
     summary = f"Ending and starting {loader.workers} workers takes {each}, again every {steps:.0f} steps"
-    stake = scaled(loader.start, 1 / steps)
+    stake = scaled(more(loader.start, loader.settling), 1 / steps)
     return workers_restarted.finding(summary, "Set persistent_workers=True.", stake, source=loader.site)
