@@ -72,7 +72,7 @@ def assemble(
         optimizers=_optimizers(process, layout, usual, operators),
         compilations=_compilations(process, steps),
         sites=_sites(process),
-        garbage=_garbage(layout, usual),
+        garbage=_garbage(layout),
         segments=segment_uses(layout.timeline),
         contention=contention_use(process, steps, usual, telemetry, machine),
         machine=machine_use(machine),
@@ -180,10 +180,13 @@ def _sites(process: Process) -> tuple[SiteUse, ...]:
     return tuple(SiteUse(fact.name, fact.device, fact.count / max(1, fact.steps), fact.site) for fact in process.sites)
 
 
-def _garbage(layout: Layout, usual: Int64) -> GarbageUse:
+def _garbage(layout: Layout) -> GarbageUse:
+    """Of all steps after the warm-up: the collector is watched in each, whatever else is, and what it does once in a
+    hundred steps would else depend on which of them were profiled."""
     steps, collections = layout.timeline.steps, layout.lane.of(Kind.GARBAGE)
     counts = np.searchsorted(collections.begin, steps.end) - np.searchsorted(collections.begin, steps.begin)
-    spent = measure(collections.intervals, steps.begin, steps.end)[usual]
-    fetching = measure(intersect(collections.intervals, layout.work.loader), steps.begin, steps.end)[usual]
+    seen = ~steps.warm_up
+    spent = measure(collections.intervals, steps.begin, steps.end)[seen]
+    fetching = measure(intersect(collections.intervals, layout.work.loader), steps.begin, steps.end)[seen]
     account = "input" if 2 * fetching.sum() > spent.sum() else "host"
-    return GarbageUse(per_step(spent), float(counts[usual].mean()), account)
+    return GarbageUse(per_step(spent), float(counts[seen].mean()), account)
