@@ -114,6 +114,18 @@ def test_epochs_of_a_loader_with_workers_began_while_it_was_measured() -> None:
     assert model.step(2) == 25 * MS + 2 * HANDOVER
 
 
+def test_without_workers_the_training_is_not_slowed_by_them_either() -> None:
+    slow = Contention(0.0, 1.0, 8, None, 0.0, handover=4 * MS)
+    with_one, without = (supply(step(50 * MS), loader(10 * MS, 1 * MS, workers), None, slow) for workers in (1, 0))
+    assert with_one is not None
+    assert without is not None
+    assert with_one.step(0) == pytest.approx(40 * MS + 10 * MS - 1 * MS)
+    assert without.step(0) == 50 * MS, "there are none"
+    quick = supply(step(11 * MS), loader(10 * MS, 0.1 * MS, 1), None, slow)
+    assert quick is not None
+    assert quick.step(0) == pytest.approx(1 * MS + 0.5 * MS), "never more than half of the training"
+
+
 @pytest.mark.parametrize(
     ("busy", "together", "does"), [(1, None, 1), (4, 6.0, 4), (6, 6.0, 5), (8, 6.0, 6), (8, 3.0, 3), (4, 3.0, 1.5)]
 )

@@ -27,6 +27,11 @@ HANDOVER = 1_000_000.0
 """ns per batch to receive it from a worker (queue, shared memory, rebuilding tensors), where the machine was not
 measured: 1.0 to 1.5 ms on two virtual CPUs with torch 2.13 and batches of 0.5 KB to 3 MB that were ready when asked
 for; 2 to 2.5 ms on another day."""
+BESIDE = 0.25
+"""Of the handover: what workers cost the training beside its wait. A thread of it feeds their queues and takes the
+interpreter's lock for that, its caches are cold when it wakes, and a worker collates into shared memory, which takes
+longer. By hand (torch 2.13, two virtual CPUs, a handover of 1.17 ms, four runs) a step of 0.3 ms took 0.13 to 0.32 ms
+longer with one or two workers, and collating in a worker 0.14 ms longer."""
 SWITCH = 5_000_000.0
 """ns that a thread waits before it demands the interpreter's lock (sys.getswitchinterval): a batch that takes no
 longer is done by then."""
@@ -50,7 +55,7 @@ class Supply:
     if neither disturbed the other. worked: ns of the production that take a CPU; it sleeps in the others. handover: ns
     to receive a step's batches from workers that have them ready. lateness: ns that it takes longer where they are at
     their next ones. opening: ns a step that the first batch of each epoch takes, which workers begin with only when
-    they are asked: nothing hides it.
+    they are asked: nothing hides it. beside: ns a step of all this that none of it takes without workers.
 
     processor: ns that the CPUs need for a step at full use. threads, cpus: of the training process, where it computes
     on the CPU (else 1 thread), and for it and its workers. needed: workers so that production keeps up, unbounded.
@@ -63,6 +68,7 @@ class Supply:
     handover: float
     lateness: float
     opening: float
+    beside: float
     processor: float
     threads: int
     cpus: int
@@ -73,7 +79,7 @@ class Supply:
     def step(self, workers: int) -> float:
         """Predicted ns of a step with a number of workers."""
         if workers == 0:
-            return self.production + self.consumption
+            return self.production + self.consumption - self.beside
         received = self.consumption + self.handover
         alone = max(max(received, self.production / workers) + self.lateness, self.processor)
         return max(alone, self._shared(workers)) + self.opening
@@ -130,6 +136,7 @@ def supply(
         handover=received,
         lateness=_lateness(received, produced, consumed, SWITCH * loader.demand) * works,
         opening=_opening(loader, produced, works),
+        beside=min(BESIDE * received, consumed / 2) if loader.workers else 0.0,
         processor=_processor(step, produced + consumed * threads, contention, limit),
         threads=threads,
         cpus=cpus,

@@ -7,7 +7,7 @@ from steptime.findings.finding import Finding
 from steptime.findings.loader_model import Supply, supply
 from steptime.findings.rule import rule
 from steptime.findings.signals import Signals
-from steptime.findings.stakes import ratio, scaled
+from steptime.findings.stakes import more, ratio, scaled
 from steptime.quantities import format_duration
 
 LEAST_GAIN = 0.03
@@ -31,8 +31,10 @@ def too_many_workers(signals: Signals) -> Finding | None:
 
     How we know
         The time to make a step's batches is measured inside the workers. If it is shorter than the wait of the training
-        thread, no workers at all would be faster. If the workers
-        outnumber the usable CPUs and the model of rule ST102 asks for fewer, the wait is at stake.
+        thread, no workers at all would be faster; at stake is the difference, and a quarter of what receiving a batch
+        takes on this machine, by which workers slow the training itself (a thread feeds their queues) and their own
+        collating (into shared memory). If the workers outnumber the usable CPUs and the model of rule ST102 asks for
+        fewer, the wait is at stake.
 
     What helps
         num_workers=0 for in-memory and cheap items, or the smaller number that the advice names.
@@ -63,7 +65,7 @@ def _dearer_than_none(loader: LoaderUse, model: Supply) -> Finding | None:
         f"{loader.workers} worker{'s' * (loader.workers > 1)} cost a step {format_duration(spent)}; "
         f"making its batches in the training process takes {format_duration(model.production)}"
     )
-    stake = scaled(loader.wait, ratio(gain, spent))
+    stake = more(scaled(loader.wait, ratio(gain, spent)), model.beside)
     return too_many_workers.finding(summary, "Set num_workers=0.", stake, account="input", source=loader.site)
 
 

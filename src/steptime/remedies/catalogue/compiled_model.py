@@ -66,19 +66,20 @@ def compiled_model(case: Case) -> Option | None:
     """
     if case.compilations or any(root.compiled for root in case.roots):
         return None
-    saving = _saving(case) if not case.changing_work else None
+    saving, reach = _saving(case) if not case.changing_work else (None, 0.0)
     edit = model_edit(case, STATEMENT, EXAMPLE, in_place="{model}.compile()")
-    return Option("torch.compile(model)", (Change("compile"),), saving, edit, "dropout masks")
+    return Option("torch.compile(model)", (Change("compile"),), saving, edit, "dropout masks", reach=reach)
 
 
-def _saving(case: Case) -> Estimate | None:
+def _saving(case: Case) -> tuple[Estimate | None, float]:
+    """(what compiling saves, the time of all that it acts on), ns a step."""
     launch = named(case.accounts, "launch")
     dispatching = launch.duration.value if launch is not None else 0.0
     around = min(dispatching, _between(case)) if case.step.device == "cpu" else 0.0
     fused = _in_chains(case) + around
     gain = dispatching + fused
     likely = (LIKELY_ON_CPU if case.step.device == "cpu" else LIKELY) * dispatching + LIKELY * fused
-    return modelled(likely - _slower(case), SURE * gain, gain, case.step.steady) if gain else None
+    return modelled(likely - _slower(case), SURE * gain, gain, case.step.steady) if gain else None, gain
 
 
 def _in_chains(case: Case) -> float:
