@@ -145,7 +145,7 @@ class LoaderUse:
     """The training loader as configured and as measured. item: ns per item (in whatever process reads it); collate: ns
     per batch; collector: ns per batch that Python's garbage collector takes in the training process while it makes one,
     which is in neither; ready: batches waiting when asked for (None without workers); start: ns per start of the
-    workers, the end of those before them included; settling: ns per start by which the training is slower after it.
+    workers, the end of those before them included; settling: ns by which the steps behind one are longer.
 
     demand: batches per step. starts: iterators begun during the measured steps; steps_per_start likewise.
     """

@@ -34,7 +34,7 @@ HOST_CALLS = {"SGD": 2.0}
 USUAL_HOST_CALLS = 4.0
 """Tiny operators' worth of a CPU's time for each tensor, which Python collects with its gradient and state, also for a
 fused update. By hand (torch 2.13, where a tiny operator takes 0.9 µs) a fused step takes 0.7 µs a tensor with SGD and
-2.9 with Adam and AdamW where nothing else runs, 3.2 and 3.6 to 4 between two backwards. A device works meanwhile."""
+2.9 with Adam and AdamW where nothing else runs, 3.2 and 3.6 between two backwards. A device works meanwhile."""
 FUSABLE = frozenset({"Adam", "AdamW", "SGD", "Adagrad"})
 """Optimisers of torch with a fused implementation on CPU and CUDA (torch 2.4 to 2.13)."""
 FOREACH = frozenset({"Adadelta", "Adamax", "ASGD", "NAdam", "RAdam", "RMSprop", "Rprop"})
