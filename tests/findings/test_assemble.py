@@ -74,6 +74,15 @@ def test_what_a_start_leaves_to_the_steps_behind_it_is_not_part_of_any_wait(tmp_
     assert loader.settling == pytest.approx(11 * MS)
 
 
+def test_what_the_loop_itself_does_at_the_end_of_an_epoch_is_not_the_workers(tmp_path: Path) -> None:
+    job = JournalBuilder().fact("settings", **SETTINGS)
+    for _ in range(4):
+        epochs(job, 1).wait(9 * MS)
+    loader = case_of(job.process(tmp_path / "recording")).loader
+    assert loader is not None
+    assert loader.settling == 0
+
+
 @pytest.mark.parametrize("steps", [2, 3])
 def test_epochs_too_short_to_tell_a_steps_usual_length_tell_nothing_of_its_settling(tmp_path: Path, steps: int) -> None:
     job = epochs(JournalBuilder(), 20, steps, behind=(9 * MS, 2 * MS)).fact("settings", **SETTINGS)
@@ -277,6 +286,18 @@ def test_segments_garbage_and_compilations(tmp_path: Path) -> None:
     assert case.garbage is not None
     assert case.garbage.collections == pytest.approx(9 / 39)  # the collector is watched in disturbed steps, too
     assert [use.after_warm_up for use in case.compilations] == [True, False]
+
+
+def test_a_collection_in_an_evaluation_is_no_steps(tmp_path: Path) -> None:
+    job = JournalBuilder()
+    for number in range(40):
+        if number == 20:
+            with job.within(Kind.CHECKPOINT):
+                job.wait(MS).span(Kind.GARBAGE, 60 * MS, 2).wait(MS)
+        job.forward(MS).backward(MS).step(MS)
+    garbage = case_of(job.process(tmp_path / "recording")).garbage
+    assert garbage is not None
+    assert (garbage.duration.value, garbage.collections) == (0, 0)
 
 
 def test_contention_is_that_of_the_steady_steps(tmp_path: Path) -> None:

@@ -29,7 +29,7 @@ from steptime.findings.step_uses import account_uses, contention_use, phase_uses
 from steptime.findings.trace_case import operator_use
 from steptime.findings.usual_steps import per_step, usual_steps
 from steptime.hardware.machine import Machine
-from steptime.intervals import EMPTY, Intervals, intersect, measure, subtract
+from steptime.intervals import EMPTY, Intervals, contains, intersect, measure, subtract, union
 from steptime.journal import Flag, Kind
 from steptime.ledger.ledger import Ledger
 from steptime.ledger.operators import OperatorTotal
@@ -182,8 +182,11 @@ def _sites(process: Process) -> tuple[SiteUse, ...]:
 
 def _garbage(layout: Layout) -> GarbageUse:
     """Of all steps after the warm-up: the collector is watched in each, whatever else is, and what it does once in a
-    hundred steps would else depend on which of them were profiled."""
-    steps, collections = layout.timeline.steps, layout.lane.of(Kind.GARBAGE)
+    hundred steps would else depend on which of them were profiled. What runs in an evaluation is no step's."""
+    steps, segments = layout.timeline.steps, layout.timeline.segments
+    collections = layout.lane.of(Kind.GARBAGE)
+    elsewhere = union([each.begin for each in segments], [each.end for each in segments])
+    collections = collections.where(~contains(elsewhere, collections.begin))
     counts = np.searchsorted(collections.begin, steps.end) - np.searchsorted(collections.begin, steps.begin)
     seen = ~steps.warm_up
     spent = measure(collections.intervals, steps.begin, steps.end)[seen]

@@ -9,7 +9,7 @@ import numpy as np
 from steptime.estimates import mean_of_series
 from steptime.findings.case import LoaderUse
 from steptime.findings.stakes import scaled
-from steptime.findings.usual_steps import per_step
+from steptime.findings.usual_steps import MODEL, per_step
 from steptime.intervals import Intervals, intersect, measure, union
 from steptime.journal import Flag, Kind
 from steptime.quantities import Estimate
@@ -44,7 +44,7 @@ def loader_use(process: Process, layout: Layout, usual: Int64) -> LoaderUse | No
         return None  # it was read before the steps
     late, ended = _between_epochs(asked, facts)
     starts, per_start, start = _starts(layout, _by_iterator(asked, late), _by_iterator(asked, ended), iterators)
-    settling = _settling(layout, lanes[key], iterators, usual) if facts.workers else 0.0
+    settling = _settling(layout, iterators, usual) if facts.workers else 0.0
     own = _of(layout.lane.of(Kind.FETCH, Kind.COLLATE), iterators)
     collections = layout.lane.of(Kind.GARBAGE).intervals
     made = _made(_without(own, collections), _of(lane_of(process.workers), iterators), steps, usual)
@@ -181,12 +181,12 @@ def _starts(
     return len(began) - 1, float(np.median(np.diff(number))) or None, mean_of_series(times)
 
 
-def _settling(layout: Layout, asked: Lane, iterators: set[int], usual: Int64) -> float:
-    """ns of a start by which the steps behind it are longer than others, without their waits; 0 where no start after
-    the first one was followed by usual steps, or there are no others to set them against."""
+def _settling(layout: Layout, iterators: set[int], usual: Int64) -> float:
+    """ns of a start by which forward, backward and update of the steps behind it are longer than others (what the loop
+    does besides at the end of an epoch is the user's own); 0 where no start after the first one was followed by usual
+    steps, or there are no others to set them against."""
     steps, began = layout.timeline.steps, _of(layout.lane.of(Kind.LOADER_START), iterators)
-    waited = measure(merge(asked, began).intervals, steps.begin, steps.end)
-    training = steps.end - steps.begin - waited
+    training = steps.phases[:, MODEL].sum(axis=1)
     behind = np.searchsorted(steps.end, began.begin[1:], side="right")[:, None] + np.arange(SETTLING)
     others = training[np.setdiff1d(usual, behind)]
     seen = training[behind[np.isin(behind, usual).all(axis=1)]]

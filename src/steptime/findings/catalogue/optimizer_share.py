@@ -24,7 +24,8 @@ def optimizer_share(signals: Signals) -> Finding | None:
 
     How we know
         The optimiser's step() is timed in every step. What remains at best is reading and writing parameters,
-        gradients and state once at the measured copy bandwidth; the rest is at stake.
+        gradients and state once at the measured bandwidth, and on a CPU what Python spends on each tensor; the rest is
+        at stake.
 
     What helps
         fused=True (one pass over memory), foreach=True (fewer dispatches); stepping less often by accumulating

@@ -21,8 +21,8 @@ def workers_restarted(signals: Signals) -> Finding | None:
     How we know
         The end of an iterator whose batches are used up is measured each time, and the time from the making of the next
         one to its first batch, and the number of steps between two; and how much longer than others the two steps
-        behind a start take (forked workers share the memory of the training, which copies each page that it writes to
-        next). The time at stake is all of these, divided by the steps between two starts.
+        behind a start train (forked workers share the memory of the training, which copies each page that it writes
+        to next). The time at stake is all of these, divided by the steps between two starts.
 
     What helps
         persistent_workers=True keeps the workers for the next epoch. The order of a shuffled dataset changes from
@@ -36,7 +36,8 @@ def workers_restarted(signals: Signals) -> Finding | None:
         return None
     if not loader.starts:
         return None
-    each, steps = format_duration(loader.start.value + loader.settling), loader.steps_per_start
-    summary = f"Ending and starting {loader.workers} workers takes {each}, again every {steps:.0f} steps"
+    each, steps = format_duration(loader.start.value), loader.steps_per_start
+    behind = f" and slows the steps behind by {format_duration(loader.settling)}" if loader.settling else ""
+    summary = f"Ending and starting {loader.workers} workers takes {each}{behind}, again every {steps:.0f} steps"
     stake = scaled(more(loader.start, loader.settling), 1 / steps)
     return workers_restarted.finding(summary, "Set persistent_workers=True.", stake, source=loader.site)
