@@ -13,7 +13,9 @@ from steptime.quantities import format_duration, format_share
 FEWEST_TENSORS = 20
 """With fewer parameters there is little to batch."""
 LEAST_SHARE = 0.05
-"""Of the step, at stake: below this the optimiser is not what to look at."""
+"""Of the step: below this the optimiser is not what to look at."""
+LEAST_AT_STAKE = 0.03
+"""Of the step: a trial takes no smaller gain. Many small tensors cost Python as much in one pass."""
 
 
 @rule(
@@ -51,7 +53,7 @@ def single_tensor_optimizer(signals: Signals) -> Finding | None:
     share = ratio(use.duration.value, signals.step.duration.value)
     best = floor(use, signals.machine if signals.has(Signal.MACHINE) else None)
     stake = scaled(use.duration, 1 - min(1.0, ratio(best, use.duration.value)))
-    if ratio(stake.value, signals.step.duration.value) < LEAST_SHARE:
+    if share < LEAST_SHARE or ratio(stake.value, signals.step.duration.value) < LEAST_AT_STAKE:
         return None
     operators = f" with {use.operators:.0f} operators" if use.operators else ""
     operators = f" with {use.kernels:.0f} kernels" if use.kernels else operators
