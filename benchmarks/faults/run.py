@@ -1,6 +1,8 @@
-"""What no fault may do: kills at random moments, no room, damaged files.
+"""What no fault may do: kills at random moments, no room, closed streams and descriptors, trials of jobs that write,
+damaged files.
 
-    python -m benchmarks.faults.run [--quick] [--only kills,room,fuzz] [--seed 0] [--name MACHINE]
+    python -m benchmarks.faults.run [--quick] [--only kills,descriptors,room,statuses,trials,fuzz] [--seed 0]
+        [--name MACHINE]
 
 Writes into benchmarks/results/<name>.json, a piece for every range of numbers, so that a long run can be taken in
 parts; ends with 1 where there was a fault. Every case follows from the seed and its number: `--only kills --first 17
@@ -14,14 +16,17 @@ import re
 import subprocess
 import sys
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+from benchmarks.faults import statuses
+from benchmarks.faults.descriptors import close_descriptors, descriptors_row
 from benchmarks.faults.fuzz import Fuzzed, fuzz
 from benchmarks.faults.kills import Kill, kill_jobs
 from benchmarks.faults.targets import targets
+from benchmarks.faults.trials import TrialRun, run_trials, trials_table
 from benchmarks.kept import USUAL_NAME, keep, machine
 
 ROOT = Path(__file__).parents[2]
@@ -37,8 +42,17 @@ def main() -> None:
         if "kills" in options.only:
             kills = shown(kill_jobs(Path(folder), options.seed, options.kills, options.first))
             found[f"kills from {options.first}"] = {"kills": [asdict(kill) for kill in kills]}
+        if "descriptors" in options.only:
+            jobs = close_descriptors(Path(folder), options.seed, options.descriptors, options.first)
+            found[f"descriptors from {options.first}"] = {"descriptors": [asdict(job) for job in jobs]}
         if "room" in options.only:
             found["room"] = {"room": room(options.quick)}
+        if "statuses" in options.only:
+            endings = statuses.endings(Path(folder), quick=options.quick)
+            found["statuses"] = {"statuses": [asdict(each) for each in endings]}
+        if "trials" in options.only:
+            trials = reported(run_trials(options.seed, options.trials, options.first))
+            found[f"trials from {options.first}"] = {"trials": [asdict(trial) for trial in trials]}
         if "fuzz" in options.only:
             found |= {
                 f"{each.target} from {options.first}": {"fuzz": [asdict(each)]}
@@ -53,22 +67,27 @@ def main() -> None:
 def arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument(
-        "--quick", action="store_true", help="ten kills, the usual tests without room, at most 20 000 inputs"
+        "--quick",
+        action="store_true",
+        help="ten kills, six trials, the usual tests without room, endings without training, at most 20 000 inputs",
     )
-    parser.add_argument("--only", default="kills,room,fuzz", help="kills, room, fuzz, with commas between")
+    parser.add_argument("--only", default="kills,descriptors,room,statuses,trials,fuzz", help="with commas between")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--first", type=int, default=0, help="number of the first kill or input")
     parser.add_argument("--kills", type=int, help="how many jobs are killed")
+    parser.add_argument("--descriptors", type=int, help="how many jobs close descriptors")
+    parser.add_argument("--trials", type=int, help="how many jobs are tried")
     parser.add_argument("--inputs", type=int, help="damaged files, of all targets together")
     parser.add_argument("--seconds", type=float, help="longest time for one target")
     parser.add_argument("--target", help="only this reader")
     parser.add_argument("--name", default=USUAL_NAME, help="of the machine, for the file of results")
     options = parser.parse_args()
-    usual = (10, 20_000, 8.0) if options.quick else (200, 1_000_000, 3600.0)
-    options.kills, options.inputs, options.seconds = (
-        own if own is not None else other
-        for own, other in zip((options.kills, options.inputs, options.seconds), usual, strict=True)
-    )
+    usual = {"kills": 10, "descriptors": 3, "trials": 6, "inputs": 20_000, "seconds": 8.0}
+    if not options.quick:
+        usual = {"kills": 200, "descriptors": 30, "trials": 50, "inputs": 1_000_000, "seconds": 3600.0}
+    for name, value in usual.items():
+        if getattr(options, name) is None:
+            setattr(options, name, value)
     return options
 
 
@@ -79,6 +98,16 @@ def shown(kills: Any) -> Sequence[Kill]:
         found.append(kill)
         if kill.faults:
             print(f"kill {kill.number} ({kill.way} after {kill.after:.2f} s): {'; '.join(kill.faults)}", flush=True)
+    return found
+
+
+def reported(trials: Iterator[TrialRun]) -> Sequence[TrialRun]:
+    """All of them; a line for each with faults at once."""
+    found = []
+    for trial in trials:
+        found.append(trial)
+        if trial.faults:
+            print(f"trial {trial.number} ({trial.layer}): {'; '.join(trial.faults)}", flush=True)
     return found
 
 
@@ -112,19 +141,30 @@ def faults_of(found: dict[str, Any]) -> list[str]:
     kills = [
         f"kill {kill['number']} ({kill['way']}): {fault}" for kill in found.get("kills", ()) for fault in kill["faults"]
     ]
+    trials = [
+        f"trial {trial['number']} ({trial['layer']}): {fault}"
+        for trial in found.get("trials", ())
+        for fault in trial["faults"]
+    ]
     return [
         *kills,
+        *(f"descriptors {job['number']}: {fault}" for job in found.get("descriptors", ()) for fault in job["faults"]),
+        *trials,
         *(found.get("room") or {}).get("failures", ()),
+        *statuses.faults(found.get("statuses", ())),
         *(fault for each in found.get("fuzz", ()) for fault in each["faults"]),
     ]
 
 
 def merged(section: Mapping[str, Any]) -> dict[str, Any]:
-    """All pieces together: kills, room, and fuzz by target."""
-    found: dict[str, Any] = {"kills": [], "fuzz": []}
+    """All pieces together: kills, descriptors, room, statuses, trials, and fuzz by target."""
+    found: dict[str, Any] = {"kills": [], "descriptors": [], "statuses": [], "trials": [], "fuzz": []}
     for piece in section.values():
         found["kills"] += piece.get("kills", ())
+        found["descriptors"] += piece.get("descriptors", ())
+        found["trials"] += piece.get("trials", ())
         found["room"] = piece.get("room", found.get("room"))
+        found["statuses"] += piece.get("statuses", ())
         found["fuzz"] += piece.get("fuzz", ())
     return {name: value for name, value in found.items() if value}
 
@@ -135,12 +175,18 @@ def tables(section: Mapping[str, Any]) -> list[str]:
     lines = []
     if "kills" in found:
         lines += kills_table(found["kills"])
+    if "descriptors" in found:
+        lines.append(descriptors_row(found["descriptors"]))
     if "room" in found:
         counts = found["room"]
         lines.append(
             f"\nFull disks, read-only file systems and removed recordings (tests/capture/test_no_room.py): "
             f"{counts.get('passed', 0)} passed, {counts.get('failed', 0)} failed, {counts.get('skipped', 0)} skipped."
         )
+    if "statuses" in found:
+        lines += statuses.table(found["statuses"])
+    if "trials" in found:
+        lines += trials_table(found["trials"])
     if "fuzz" in found:
         lines += [
             "\n| reader | damaged files | read | refused in one sentence | slowest, CPU s | faults |",

@@ -81,7 +81,7 @@ def targets(folder: Path) -> tuple[Target, ...]:
             return read_numerics(recording)
 
     return (
-        Target("journal", (("journal.bin", journal),), lambda _, data: decode(data, Life(0, 1 << 62))),
+        Target("journal", (("journal.bin", journal),), lambda _, data: decode([data], Life(0, 1 << 62))),
         Target("recording", names, whole),
         Target("report", (("report.json", report),), lambda name, data: read_report(data, name)),
         Target("trace", (("trace.json", small),), file(read_trace, ".json")),

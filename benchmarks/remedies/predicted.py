@@ -96,7 +96,7 @@ def bench_of(folder: Path, recording: Path, arms: tuple[Arm, ...], step: StepSum
     if not folder.exists():
         folder.mkdir(parents=True)
         ResultsFile(folder).plan(plan)
-    stand = stand_for(known.manifest, recording, folder, in_place=False)
+    stand = stand_for(known.manifest, recording, folder, uncontained=False)
     return Exact(stand, plan, read_results(folder).runs, rounds)
 
 

@@ -44,7 +44,7 @@ def rehearse(job: Planted, folder: Path) -> dict[str, Any]:
     chosen = next((arm for arm in arms if arm.proposal in job.right), None)
     if chosen is None:
         return result
-    stand = stand_for(load(recording).manifest, recording, folder / job.name / "rehearsal", in_place=False)
+    stand = stand_for(load(recording).manifest, recording, folder / job.name / "rehearsal", uncontained=False)
     runs = [one(stand, arm, number) for number, arm in enumerate((Arm(BASELINE), chosen))]
     judgement = judge(chosen, runs)
     patch = make_patch(edits_of(chosen, arms, proposals), stand.directory, script_of(stand))

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import shlex
-from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
@@ -41,7 +40,7 @@ from steptime.ranks.link_share import beside_link
 from steptime.ranks.recorded import summarise_process
 from steptime.ranks.summarise import summarise
 from steptime.ranks.summary import RankSummary
-from steptime.recording.load import Contents, load_process, load_whole, look_into, place
+from steptime.recording.load import Contents, load_process, load_whole, look_into, name_of, place
 from steptime.recording.recording import Process, Recording
 from steptime.report import json
 from steptime.report.compose import compose
@@ -155,9 +154,8 @@ def _diagnose_many(
 def diagnose(recording: Recording, source: str) -> Report:
     """The report of a recording. Raises NothingMeasuredError when no process took enough steps."""
     machine = machine_of(recording)
-    found: list[_Found] = []
-    problems = list(recording.problems)
-    seen, beside_it = 0, Counter(process.facts.host for process in recording.processes)
+    found, problems = list[_Found](), list(recording.problems)
+    seen, beside_it = 0, hosts(recording.processes)
     for process, layout in _trainers(recording):
         steps = layout.timeline.steps
         seen = max(seen, len(steps.begin))
@@ -167,10 +165,11 @@ def diagnose(recording: Recording, source: str) -> Report:
         problems += account.problems
         count, detailed = beside_it[process.facts.host], len(found) < DETAILED_RANKS
         found.append(_find(recording, process, layout, account, machine, on_host=count, detailed=detailed))
-    if not found:
+    if not (found := _longest_first(found)):
         raise _too_few(recording, seen)
-    ranks = _compared({each.rank: each.summary for each in found}, {each.rank: each.case for each in found})
-    ranks = beside_link(ranks, machine)
+    speaking = {each.rank: each for each in reversed(found)}.values()
+    compared = _compared({each.rank: each.summary for each in speaking}, {each.rank: each.case for each in speaking})
+    ranks = beside_link(compared, machine)
     reports = tuple(_judge_found(each, ranks) for each in found)
     notes = ranks.notes if ranks is not None else ()
     missing = missing_ranks([each.summary.world for each in found])
@@ -179,9 +178,10 @@ def diagnose(recording: Recording, source: str) -> Report:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Found:
-    """What is kept of a recorded process. rank: None where nothing says it. report: all but its findings."""
+    """What is kept of a recorded process. rank: None where nothing says it; place: then its number stands for it."""
 
     rank: int | None
+    place: int | tuple[str, int]
     case: Case
     summary: RankSummary
     cost: Cost
@@ -210,13 +210,14 @@ def _find(
     steps = layout.timeline.steps
     return _Found(
         rank=process.facts.rank,
+        place=process.facts.system_number if process.facts.rank is None else process.facts.rank,
         case=_case(recording, process, layout, account, machine, on_host),
         summary=summarise_process(process, layout, account),
         cost=cost_of(process, steps),
         notes=(*process.notes, f"Warm-up: {layout.timeline.warm_up_reason}."),
         durations=tuple(steps.duration.tolist()),
         steady=tuple(steps.steady.tolist()),
-        name=_name(process),
+        name=name_of(process),
         peak_bytes=peak_bytes(process),
         series=series_of_process(layout.timeline, account.ledger),
         excerpt=excerpt_of_process(process, steps, account, machine) if detailed else None,
@@ -238,6 +239,12 @@ def _judge_found(found: _Found, ranks: RankComparison | None) -> ProcessReport:
         memory_by_owner=found.owners,
         traces=found.traces,
     )
+
+
+def _longest_first(found: Sequence[_Found]) -> list[_Found]:
+    """Of several programs of one process, or several processes of one rank, what trained longest speaks for it."""
+    places = list(dict.fromkeys(each.place for each in found))
+    return sorted(found, key=lambda each: (places.index(each.place), -sum(each.steady)))
 
 
 def _compared(summaries: Mapping[int | None, RankSummary], cases: Mapping[int | None, Case]) -> RankComparison | None:
@@ -383,11 +390,6 @@ def _case(
         in_operators=operator_time(account),
     )
     return with_memory(with_recorded_device(case, account, machine), process, layout.timeline)
-
-
-def _name(process: Process) -> str:
-    facts = process.facts
-    return f"rank {facts.rank}" if facts.rank is not None else f"process {facts.pid}"
 
 
 def _too_few(recording: Recording, seen: int) -> NothingMeasuredError:

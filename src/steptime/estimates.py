@@ -10,11 +10,11 @@ from dataclasses import dataclass, replace
 from math import ceil, floor, sqrt
 
 import numpy as np
-import numpy.typing as npt
 
+from steptime.arrays import Float64, Int64
 from steptime.quantities import Estimate
 
-Numbers = npt.NDArray[np.int64] | npt.NDArray[np.float64]
+Numbers = Int64 | Float64
 NORMAL = 1.959964
 """The 97.5 % quantile of the normal distribution: for 95 % intervals."""
 BETWEEN_RUNS = 0.03
@@ -108,7 +108,7 @@ def difference_of(one: Estimate, other: Estimate) -> Estimate:
     return Estimate(difference, difference - low, difference + high, one.samples + other.samples, one.unit)
 
 
-def block_means(values: Numbers) -> npt.NDArray[np.float64]:
+def block_means(values: Numbers) -> Float64:
     """The means of up to BLOCKS stretches of neighbours of nearly one length, in order."""
     means = [float(np.mean(block)) for block in np.array_split(values, min(BLOCKS, len(values)))]
     return np.array(means, np.float64)
@@ -125,7 +125,7 @@ class Jump:
     confirmed: bool
 
 
-def jumps(values: npt.NDArray[np.float64], least: float, spreads: Sequence[float] = ()) -> tuple[Jump, ...]:
+def jumps(values: Float64, least: float, spreads: Sequence[float] = ()) -> tuple[Jump, ...]:
     """Where the level of a series changes, beyond noise, by a rule that a person can follow by hand.
 
     A level is the median of its values so far. Its noise is the largest of `least` (relative to it), of `spreads` (half
@@ -151,7 +151,7 @@ def jumps(values: npt.NDArray[np.float64], least: float, spreads: Sequence[float
     return tuple(replace(jump, after=level) for jump, level in zip(found, levels, strict=True))
 
 
-def _scatter_of(values: npt.NDArray[np.float64]) -> float:
+def _scatter_of(values: Float64) -> float:
     """The standard deviation of a series around its levels, from distances of neighbours, of which a few changes of
     level move no median; 0 for fewer than LEAST_FOR_SCATTER."""
     if len(values) < LEAST_FOR_SCATTER:
@@ -159,7 +159,7 @@ def _scatter_of(values: npt.NDArray[np.float64]) -> float:
     return 1.4826 / sqrt(2) * float(np.median(np.abs(np.diff(values))))
 
 
-def slope_of(values: npt.NDArray[np.float64]) -> Estimate:
+def slope_of(values: Float64) -> Estimate:
     """The trend of a series per value, relative to its first one: the median slope of all pairs with Sen's interval
     (Sen, Journal of the American Statistical Association 63, 1968), without ties. At least four values."""
     count = len(values)
@@ -171,7 +171,7 @@ def slope_of(values: npt.NDArray[np.float64]) -> Estimate:
     return Estimate(float(np.median(slopes)), float(slopes[low]), float(slopes[high]), count, "1")
 
 
-def autocorrelation_time(values: npt.NDArray[np.float64]) -> float:
+def autocorrelation_time(values: Float64) -> float:
     """How many values of a series are worth one independent value, at least 1: the sum of its autocorrelations in both
     directions, up to the first lag that is 2.5 times it (Sokal, Monte Carlo Methods in Statistical Mechanics, 1997,
     section 3: five times his tau, which is half of this), by Fourier transform."""

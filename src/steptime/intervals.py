@@ -13,8 +13,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-Int64 = npt.NDArray[np.int64]
-Bool = npt.NDArray[np.bool_]
+from steptime.arrays import Bool, Int64
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -12,9 +12,11 @@ any instant leaves whole records and at most one torn one at the end, which read
 
 from __future__ import annotations
 
+import fcntl
 import os
 import struct
 import threading
+import time
 from enum import IntEnum, IntFlag
 
 FORMAT_VERSION = 1
@@ -23,12 +25,18 @@ RECORD = struct.Struct("<BBHIqq")
 SPAWNED = 1 << 31
 """In loader.bin: an identity with this bit is the loader's random base seed (`LoaderFacts.seed`), not its number, as
 a spawned worker is not told the number."""
+BUSY_PARTS = 254
+"""The flags of FETCH and COLLATE are a number: 0 where the CPU time was not measured, else one more than the parts, of
+so many, of the interval in which a CPU worked for it or was wanted and not free."""
 UNOPENED_RECORDS = 2048
 """Kept before the first sign of training."""
 WORDS = 3
 """64-bit integers that a record is kept as: its head (kind, flags, thread, identity), begin and end."""
 FLUSH_NANOSECONDS = 250_000_000
 """A killed job loses at most what it did in this time: below the second that users would notice."""
+WRITING_SHARE, LONGEST_WAIT = 200, 900_000_000
+"""Writing takes at most a 200th of the time, as far as LONGEST_WAIT (ns) allows: where a file is far away, opening and
+closing it takes milliseconds."""
 
 
 class Kind(IntEnum):
@@ -87,7 +95,7 @@ class Kind(IntEnum):
 
 
 class Flag(IntFlag):
-    """Properties of one interval."""
+    """Properties of one interval (those of FETCH and COLLATE: see BUSY_PARTS)."""
 
     EXHAUSTED = 1
     """LOADER_NEXT: ended with an exception (StopIteration as a rule)."""
@@ -107,9 +115,43 @@ class Flag(IntFlag):
     """PROFILED: with Python stacks (slower; not for timing)."""
 
 
+def busy_flags(worked: int, elapsed: int) -> int:
+    """The flags of a FETCH or COLLATE whose CPU time was measured, from two times in ns (see BUSY_PARTS)."""
+    return 1 + max(0, min(BUSY_PARTS, -(-worked * BUSY_PARTS // elapsed))) if elapsed > 0 else 0
+
+
 def head(kind: int, flags: int, thread: int, identity: int) -> int:
     """The first eight bytes of a record as one signed integer."""
     return kind | flags << 8 | thread << 16 | (identity ^ SPAWNED) - SPAWNED << 32
+
+
+def open_apart(path: str) -> int:
+    """Opens a file of ours to append to, on none of the three descriptors of the standard streams: where the job has
+    closed one of them, its next words there would go into our file. Raises OSError."""
+    file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o644)
+    if file > 2:
+        return file
+    try:
+        return fcntl.fcntl(file, fcntl.F_DUPFD_CLOEXEC, 3)
+    finally:
+        os.close(file)
+
+
+def append_to(path: str, data: bytes) -> int:
+    """Appends to a file of ours; returns the ns until the next time that is not too soon. Raises OSError.
+
+    The file is closed again each time. A job may close descriptors that it did not open (daemons do), and the next
+    file that it opens gets the number: through a descriptor that we held, our records would go into that file.
+    """
+    begin = time.perf_counter_ns()
+    file = open_apart(path)
+    try:
+        view = memoryview(data)
+        while view:
+            view = view[os.write(file, view) :]
+    finally:
+        os.close(file)
+    return min(LONGEST_WAIT, WRITING_SHARE * (time.perf_counter_ns() - begin))
 
 
 class Journal:
@@ -124,51 +166,50 @@ class Journal:
     """
 
     def __init__(self) -> None:
-        self._file = -1
+        self._path = ""
         self.records: list[int] = []
         self.flush_at = 0
         self._flushing = threading.Lock()
 
     def open(self, path: str) -> None:
-        """Opens the file; what was appended so far is written with the next flush."""
-        self._file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o644)
+        """Makes the file; what was appended so far is written with the next flush."""
+        append_to(path, b"")
+        self._path = path
 
     def append(self, kind: int, flags: int, thread: int, identity: int, begin: int, end: int) -> None:
         """Appends one interval that has just ended; writes the records out when the last write is long ago."""
         self.records.extend((head(kind, flags, thread, identity), begin, end))
         if end > self.flush_at:
-            self.flush_at = end + FLUSH_NANOSECONDS
-            self.flush()
+            self.flush_at = end + FLUSH_NANOSECONDS  # now: the collector may append in the middle of it
+            self.flush_at = end + max(FLUSH_NANOSECONDS, self.flush())
 
     def sample(self, kind: int, identity: int, time: int, value: int) -> None:
         """Appends one sample: MEMORY, QUEUE, DEVICE_MARK or GRADIENT_NORM, whose second time is a value."""
         self.records.extend((head(kind, 0, 0, identity), time, value))
 
-    def flush(self) -> None:
+    def flush(self) -> int:
         """Writes what is kept; whole records stay whole as far as the file system takes them. Whoever comes while
-        somebody writes leaves it to the next flush."""
+        somebody writes leaves it to the next flush. Returns what `append_to` does, or 0."""
         if not self._flushing.acquire(blocking=False):
-            return
+            return 0
         try:
-            if self._file < 0:
+            if not self._path:
                 del self.records[: -WORDS * UNOPENED_RECORDS]
-                return
+                return 0
             count = len(self.records)
-            view = memoryview(struct.pack(f"<{count}q", *self.records[:count]))
+            data = struct.pack(f"<{count}q", *self.records[:count])
             del self.records[:count]
-            while view:
-                view = view[os.write(self._file, view) :]
+            return append_to(self._path, data)
         finally:
             self._flushing.release()
 
     def close(self) -> None:
-        """Flushes and closes."""
-        if self._file >= 0:
+        """Writes the rest; there is no more."""
+        if self._path:
             self.flush()
-            os.close(self._file)
-            self._file = -1
+            self._path = ""
 
     def forget(self) -> None:
-        """In a forked child: drops what belongs to the parent, whose file it shares, and a lock it may have held."""
-        self._file, self._flushing = -1, threading.Lock()
+        """In a forked child: drops what belongs to the parent, whose file it is, and a lock it may have held."""
+        self._path, self._flushing = "", threading.Lock()
         self.records.clear()

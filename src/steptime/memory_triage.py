@@ -13,12 +13,12 @@ from steptime.kineto.gather import is_traces
 from steptime.kineto.reader import DEFAULT_MAX_SIZE
 from steptime.ledger.trace_steps import find_steps
 from steptime.memory.from_snapshot import histories
-from steptime.memory.from_trace import CPU_PLACE, histories_of_trace
+from steptime.memory.from_trace import histories_of_trace
 from steptime.memory.growth import Growth
-from steptime.memory.history import History
+from steptime.memory.history import CPU_PLACE, History
 from steptime.memory.samples import growths
 from steptime.memory.triage import Triage, triage
-from steptime.recording.load import load_process, look_into, place
+from steptime.recording.load import load_process, look_into, name_of, place
 from steptime.recording.recording import LeakFacts, Process
 from steptime.report.memory import Keeper, MemoryReport
 from steptime.snapshots.read import is_snapshot, read_snapshot
@@ -61,7 +61,7 @@ def _of_trace(path: Path, max_size: int, cache: bool) -> tuple[History, ...]:
 class _Looked:
     """What is kept of a recorded process; its journal and its traces are forgotten before the next one is read."""
 
-    place: tuple[bool, int, int]
+    place: tuple[bool, int, int, int]
     devices: tuple[Triage, ...]
     growth: tuple[Growth, ...]
     keepers: tuple[Keeper, ...]
@@ -90,7 +90,7 @@ def _of_recording(path: Path, capacity: int | None, max_size: int) -> MemoryRepo
 
 
 def _look(process: Process, problems: tuple[str, ...], capacity: int | None, max_size: int) -> _Looked:
-    growth = growths(process, lay_out(process), _name(process))
+    growth = growths(process, lay_out(process), name_of(process))
     limit = process.settings.memory_limit if process.settings is not None else None
     devices = tuple(
         triage(each, capacity=capacity or (limit if each.device != CPU_PLACE else None))
@@ -117,8 +117,4 @@ def _histories(process: Process, max_size: int) -> list[History]:
 
 def _keeper(process: Process, leak: LeakFacts) -> Keeper:
     graph = bool(leak.graphs or leak.nodes)
-    return Keeper(leak.kind, leak.name, leak.site, leak.tensors, leak.bytes, graph, _name(process))
-
-
-def _name(process: Process) -> str:
-    return f"rank {process.facts.rank}" if process.facts.rank is not None else f"process {process.facts.pid}"
+    return Keeper(leak.kind, leak.name, leak.site, leak.tensors, leak.bytes, graph, name_of(process))

@@ -11,7 +11,8 @@ from typing import TypeVar
 import numpy as np
 import numpy.typing as npt
 
-Int64 = npt.NDArray[np.int64]
+from steptime.arrays import Bool, Int64
+
 Position = TypeVar("Position", np.int32, np.int64)
 ROOT = -1
 """The parent of an interval that nothing encloses."""
@@ -82,12 +83,12 @@ def self_time(made: Nest) -> Int64:
     return np.bincount(found.owner, found.end - found.begin, len(made)).astype(np.int64)
 
 
-def has_descendant(made: Nest, marked: npt.NDArray[np.bool_]) -> npt.NDArray[np.bool_]:
+def has_descendant(made: Nest, marked: Bool) -> Bool:
     """Which intervals enclose, at any depth, one that is marked."""
     return ancestors(made.parent, marked)
 
 
-def ancestors(parent: Int64, marked: npt.NDArray[np.bool_]) -> npt.NDArray[np.bool_]:
+def ancestors(parent: Int64, marked: Bool) -> Bool:
     """Which members of a forest, given each one's parent or ROOT, have a marked one below them."""
     found = np.zeros(len(parent), np.bool_)
     current = _distinct(parent[marked])
@@ -104,7 +105,7 @@ def _distinct(members: Int64) -> Int64:
     return np.concatenate((ordered[:1], ordered[1:][ordered[1:] != ordered[:-1]]))
 
 
-def nearest_ancestor(made: Nest, marked: npt.NDArray[np.bool_]) -> Int64:
+def nearest_ancestor(made: Nest, marked: Bool) -> Int64:
     """The innermost marked interval that encloses each one or is it; ROOT where there is none."""
     nearest = np.where(marked, np.arange(len(made)), made.parent)
     while True:
@@ -144,9 +145,10 @@ def enclosing(begin: Int64, end: Int64, heads: Int64, kind: type[Position]) -> n
 
 
 def _within_parents(parent: Int64, stops: Int64) -> Int64:
-    ends = stops.copy()
-    inner = np.flatnonzero(parent != ROOT)
-    around = parent[inner]
-    while (lasting := ends[inner] > ends[around]).any():
-        ends[inner[lasting]] = ends[around[lasting]]
+    """The ends, none behind that of an ancestor: each round looks twice as many ancestors up as the one before."""
+    ends, above = stops.copy(), parent.copy()
+    while len(inner := np.flatnonzero(above != ROOT)):
+        around = above[inner]
+        ends[inner] = np.minimum(ends[inner], ends[around])
+        above[inner] = above[around]
     return ends

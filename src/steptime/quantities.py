@@ -68,8 +68,9 @@ def format_bytes(count: float) -> str:
 
 
 def format_source(source: SourceLine) -> str:
-    """Where a line is, short: "train.py:12"."""
-    return f"{source.file.replace(chr(92), '/').rsplit('/', 1)[-1]}:{source.line}"
+    """Where a line is, short: "train.py:12"; the file alone where the line is not known (0)."""
+    file = source.file.replace(chr(92), "/").rsplit("/", 1)[-1]
+    return f"{file}:{source.line}" if source.line else file
 
 
 def _three_digits(value: float) -> str:

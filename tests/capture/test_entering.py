@@ -159,6 +159,16 @@ def test_what_fails_in_the_probe_is_one_line_and_the_job_goes_on(folder: Path) -
     assert line.endswith("; the job goes on")
 
 
+@pytest.mark.parametrize("words", ["2>&-", "2>/dev/full", "<&- >&- 2>&-"])
+def test_a_standard_error_that_takes_nothing_does_not_reach_the_job(folder: Path, words: str) -> None:
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(INJECT), str(folder)])}
+    environment["STEPTIME_PROBE"] = json.dumps({"recording": str(folder / "recording")})
+    job = "import torch; open('imported', 'w')"
+    shell = ["sh", "-c", f'exec "$@" {words}', "sh", sys.executable, "-c", job]
+    assert execute(shell, folder, environment).returncode == 0
+    assert (folder / "imported").exists()
+
+
 def test_another_steptime_in_the_users_environment_gives_way_to_ours(folder: Path) -> None:
     (folder / "steptime").mkdir()
     (folder / "steptime" / "__init__.py").write_text("VERSION = 'theirs'\n")

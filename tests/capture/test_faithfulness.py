@@ -32,10 +32,11 @@ from steptime.capture.launch import ProbeOptions, exit_as, launch
 exit_as(launch(sys.argv[2:], Path(sys.argv[1]), ProbeOptions()))
 """
 HAS_TORCH = importlib.util.find_spec("torch") is not None
-MODES = ("plain", pytest.param("torch", marks=pytest.mark.skipif(not HAS_TORCH, reason="torch is not installed")))
+needs_torch = pytest.mark.skipif(not HAS_TORCH, reason="torch is not installed")
 FEWEST_PROPERTIES = 29
 ENDINGS = ("0", "3", "raise", "chain", "words", "hard", "SIGINT", "SIGTERM", "SIGKILL", "SIGUSR1")
-TORCH_ENDINGS = ("0", "3", "forward", "backward", "chain", "hard", "SIGINT", "SIGTERM")
+TORCH_ENDINGS = ("3", "forward", "SIGTERM")
+MORE_TORCH_ENDINGS = ("0", "backward", "chain", "hard", "SIGINT")
 
 
 def run(words: Sequence[str], folder: Path, **settings: Any) -> subprocess.CompletedProcess[bytes]:
@@ -89,8 +90,15 @@ def differences(one: dict[str, Any], other: dict[str, Any]) -> dict[str, Any]:
     return {name: (one.get(name), other.get(name)) for name in one | other if one.get(name) != other.get(name)}
 
 
-@pytest.mark.parametrize("mode", MODES)
-@pytest.mark.parametrize("how", ["script", "module"])
+@pytest.mark.parametrize(
+    ("how", "mode"),
+    [
+        ("module", "plain"),
+        pytest.param("script", "torch", marks=needs_torch),
+        pytest.param("script", "plain", marks=pytest.mark.slow),
+        pytest.param("module", "torch", marks=[needs_torch, pytest.mark.slow]),
+    ],
+)
 def test_a_job_cannot_tell_that_it_is_watched(folder: Path, mode: str, how: str) -> None:
     job = ["observed_job.py"] if how == "script" else ["-m", "observed_job"]
     words = [sys.executable, *job, mode]
@@ -122,8 +130,10 @@ def test_a_job_ends_as_it_would_have_ended(folder: Path, how: str) -> None:
     compare_endings(folder, [sys.executable, "endings.py", how, "plain"])
 
 
-@pytest.mark.skipif(not HAS_TORCH, reason="torch is not installed")
-@pytest.mark.parametrize("how", TORCH_ENDINGS)
+@needs_torch
+@pytest.mark.parametrize(
+    "how", [*TORCH_ENDINGS, *(pytest.param(how, marks=pytest.mark.slow) for how in MORE_TORCH_ENDINGS)]
+)
 def test_a_training_job_ends_as_it_would_have_ended(folder: Path, how: str) -> None:
     compare_endings(folder, [sys.executable, "endings.py", how, "torch"])
 
@@ -158,7 +168,7 @@ for compiled in (False, True, True, False):
 """
 
 
-@pytest.mark.skipif(not HAS_TORCH, reason="torch is not installed")
+@needs_torch
 def test_models_that_a_job_drops_are_gone(folder: Path) -> None:
     """The memory of a fold is the next one's."""
     finished = watched([sys.executable, "-c", FOLDS], folder)

@@ -324,7 +324,7 @@ def test_the_environment_keeps_what_the_user_has_set(tmp_path: Path, monkeypatch
     assert plan["recording"] == str(tmp_path / 'a "quoted" näme')
     assert (plan["profile_steps"], plan["profile"], plan["changes"]) == (2, True, [])
     changed = {name for name in environment if environment[name] != os.environ.get(name)}
-    assert changed == {"PYTHONPATH", "STEPTIME_PROBE", "TEARDOWN_CUPTI"}
+    assert changed == {"PYTHONPATH", "STEPTIME_INJECT", "STEPTIME_PROBE", "TEARDOWN_CUPTI"}
 
 
 def test_a_path_with_a_space_and_an_umlaut_is_found_by_the_job(tmp_path: Path) -> None:

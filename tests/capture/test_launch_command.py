@@ -135,6 +135,18 @@ def test_a_folder_that_holds_something_is_no_place_for_a_recording(folder: Path)
     assert [path.name for path in (folder / "old").iterdir()] == ["thesis.tex"]
 
 
+def test_a_recording_that_lies_there_stays_and_the_next_one_gets_a_number(folder: Path) -> None:
+    names = []
+    for _ in range(3):
+        made = make_recording(Path("r"), beside=True)
+        names.append(made.name)
+        assert [path.name for path in made.iterdir()] == [command.PROOF], "taken, and not begun"
+    (folder / "r" / command.PROOF).rename(folder / "r" / "manifest.json")
+    (folder / "r" / "manifest.json").write_text('{"format_version": 1}')
+    names.append(make_recording(Path("r"), beside=True).name)
+    assert names == ["r", "r-2", "r-3", "r-4"]
+
+
 def test_a_file_in_the_place_of_the_folder_is_refused_before_the_job_starts(folder: Path) -> None:
     (folder / "file").write_text("")
     marker = folder / "started"
@@ -158,5 +170,5 @@ def test_a_write_that_finds_no_room_is_refused_as_well(folder: Path) -> None:
     (folder / "recording").mkdir()
     (folder / "recording" / "manifest.json.partial").symlink_to("/dev/full")
     with pytest.raises(OSError, match="No space") as failure:
-        command._prove_room(folder / "recording")
+        command.prove_room(folder / "recording")
     assert failure.value.errno == errno.ENOSPC

@@ -16,6 +16,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
+from preloading import python
 
 pytest.importorskip("torch")
 
@@ -59,7 +60,7 @@ def run(words: Sequence[str], folder: Path) -> subprocess.CompletedProcess[str]:
 
 def trained(folder: Path, words: Sequence[str]) -> list[Path]:
     """Runs the job bare and watched, compares, and returns the folders of the processes that trained."""
-    alone = run(words, folder)
+    alone = run([python() if word == sys.executable else word for word in words], folder)
     assert alone.returncode == 0, alone.stderr
     together = run([sys.executable, "-I", "-c", LAUNCHER, str(folder / "recording"), *words], folder)
     assert together.stderr == alone.stderr
@@ -123,7 +124,7 @@ def test_trainers_that_are_forked(folder: Path) -> None:
         "    many = [mp.get_context('fork').Process(target=work, args=(rank,)) for rank in range(2)]\n"
         "    [one.start() for one in many]; [one.join() for one in many]\n"
     )
-    processes = trained(folder, [sys.executable, "many.py"])
+    processes = trained(folder, [python(), "many.py"])
     assert len({facts(process)["pid"] for process in processes}) == 2
 
 
@@ -133,7 +134,7 @@ def test_the_ranks_of_torchrun(folder: Path) -> None:
         "print(dist.get_rank(), train(seed=dist.get_rank()), flush=True)\ndist.destroy_process_group()\n"
         "import time\ntime.sleep(0.3)\n"  # gloo's threads end a moment later: a process gone before may abort
     )
-    torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
+    torchrun = [python(), "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
     processes = trained(folder, [*torchrun, "ranks.py"])
     assert sorted((facts(process)["rank"], facts(process)["world_size"]) for process in processes) == [(0, 2), (1, 2)]
 
@@ -141,7 +142,7 @@ def test_the_ranks_of_torchrun(folder: Path) -> None:
 def test_a_program_that_changes_its_folder(folder: Path) -> None:
     (folder / "outputs").mkdir()
     (folder / "chdir.py").write_text("import os\nos.chdir('outputs')\n" + SCRIPT)
-    assert len(trained(folder, [sys.executable, "chdir.py"])) == 1
+    assert len(trained(folder, [python(), "chdir.py"])) == 1
     assert list((folder / "outputs").iterdir()) == []
 
 
@@ -161,7 +162,7 @@ def test_workers_of_a_loader_are_no_trainers(folder: Path) -> None:
         "        print(len(list(DataLoader(range(8), num_workers=2, multiprocessing_context=context))))\n"
         "    print(train())\n"
     )
-    assert len(trained(folder, [sys.executable, "loads.py"])) == 1
+    assert len(trained(folder, [python(), "loads.py"])) == 1
 
 
 def test_an_environment_that_has_no_steptime(folder: Path) -> None:

@@ -6,13 +6,17 @@ import json
 import os
 import shutil
 import subprocess
+import sys
+import threading
+import time
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
+from steptime.capture import revision
 from steptime.capture.launch import ProbeOptions, launch
-from steptime.capture.revision import Inspection, commit_of, find, is_dirty
+from steptime.capture.revision import Inspection, Revision
 
 pytestmark = pytest.mark.skipif(shutil.which("git") is None, reason="no git to compare with")
 
@@ -47,18 +51,19 @@ def tree(tmp_path: Path) -> Path:
     return folder
 
 
-def says_git(folder: Path) -> bool:
-    """What Git says, without refreshing its index: that would help us."""
-    words = ("--no-optional-locks", "status", "--porcelain", "--untracked-files=no", "--ignore-submodules=all")
-    return bool(git(folder, *words))
+def revision_of(folder: Path) -> Revision:
+    return revision.revision_of(folder, threading.Event())
+
+
+def everything(folder: Path) -> dict[str, bytes]:
+    """Every file below a folder, Git's own among them."""
+    return {str(path): path.read_bytes() for path in folder.rglob("*") if path.is_file() and not path.is_symlink()}
 
 
 def check(folder: Path, expected: bool) -> None:
-    repository = find(folder)
-    assert repository is not None
-    assert commit_of(repository) == git(folder, "rev-parse", "HEAD")
-    assert says_git(folder) is expected
-    assert is_dirty(repository) is expected
+    before = everything(folder)
+    assert revision_of(folder) == Revision(git(folder, "rev-parse", "HEAD"), expected)
+    assert everything(folder) == before, "nothing is written, not even an index with fresher times"
 
 
 def test_a_clean_tree_is_clean_from_any_of_its_folders(tree: Path) -> None:
@@ -126,7 +131,7 @@ def _conflict(tree: Path) -> None:
 
 @pytest.mark.parametrize(
     "change",
-    [_edit, _edit_same_size, _fill, _delete, _make_executable, _relink, _stage_and_edit, _conflict],
+    [_edit, _edit_same_size, _fill, _delete, _make_executable, _relink, _stage_a_new_file, _stage_and_edit, _conflict],
 )
 @pytest.mark.parametrize("version", ["2", "4"])
 def test_a_changed_tree_is_dirty(tree: Path, change: Callable[[Path], None], version: str) -> None:
@@ -178,14 +183,6 @@ def test_a_tree_that_holds_its_commit_is_clean(tree: Path, change: Callable[[Pat
     check(tree, False)
 
 
-@pytest.mark.parametrize("change", [_stage, _stage_a_new_file])
-def test_what_is_staged_may_be_more_than_the_commit(tree: Path, change: Callable[[Path], None]) -> None:
-    change(tree)
-    repository = find(tree)
-    assert repository is not None
-    assert is_dirty(repository) is None
-
-
 @pytest.mark.parametrize("flag", ["--assume-unchanged", "--skip-worktree"])
 def test_a_file_that_git_was_told_to_leave_alone_does_not_count(tree: Path, flag: str) -> None:
     git(tree, "update-index", flag, "train.py")
@@ -205,53 +202,187 @@ def test_a_worktree_knows_its_own_commit(tree: Path) -> None:
     assert git(side, "rev-parse", "HEAD") != git(tree, "rev-parse", "HEAD")
 
 
-def test_outside_of_a_repository_there_is_none(tmp_path: Path) -> None:
-    assert find(tmp_path) is None
+def test_a_repository_of_sha_256_names_its_whole_commit(tmp_path: Path) -> None:
+    git(tmp_path, "init", "-q", "--object-format=sha256")
+    (tmp_path / "train.py").write_text("print(1)\n")
+    git(tmp_path, "add", ".")
+    git(tmp_path, "commit", "-q", "-m", "first")
+    _pack(tmp_path)
+    check(tmp_path, False)
+    assert len(revision_of(tmp_path).commit) == 64
+    (tmp_path / "train.py").write_text("print(2)\n")
+    check(tmp_path, True)
 
 
-def test_before_the_first_commit_there_is_no_name(tmp_path: Path) -> None:
-    git(tmp_path, "init", "-q")
-    repository = find(tmp_path)
-    assert repository is not None
-    assert commit_of(repository) == ""
-    assert is_dirty(repository) is None
+def test_a_file_behind_a_filter_is_compared_as_git_compares_it(tree: Path) -> None:
+    """As with LFS: the working tree holds other bytes than the commit."""
+    git(tree, "config", "filter.upper.clean", "tr a-z A-Z")
+    git(tree, "config", "filter.upper.smudge", "tr A-Z a-z")
+    (tree / ".gitattributes").write_text("*.bin filter=upper\n")
+    (tree / "weights.bin").write_text("weights\n")
+    git(tree, "add", ".")
+    git(tree, "commit", "-q", "-m", "filtered")
+    os.utime(tree / "weights.bin", (1, 1))
+    assert git(tree, "show", "HEAD:weights.bin") == "WEIGHTS"
+    check(tree, False)
+    (tree / "weights.bin").write_text("others\n")
+    check(tree, True)
 
 
-@pytest.mark.parametrize(
-    "damage", [b"", b"DIRC", b"DIRC\0\0\0\2\0\0\0\7", b"\xff" * 300, b"DIRC\0\0\0\4\0\0\0\1" + b"\xff" * 90]
-)
-def test_a_damaged_index_says_nothing(tree: Path, damage: bytes) -> None:
+def test_a_submodule_counts_by_its_commit(tree: Path, tmp_path: Path) -> None:
+    git(tree, "-c", "protocol.file.allow=always", "clone", "-q", str(tree), str(tmp_path / "library"))
+    git(tree, "-c", "protocol.file.allow=always", "submodule", "--quiet", "add", str(tmp_path / "library"), "library")
+    git(tree, "commit", "-q", "-m", "with a library")
+    (tree / "library" / "train.py").write_text("print('edited')\n")
+    check(tree, False)
+    check(tree / "library", True)
+    git(tree / "library", "commit", "-q", "-am", "further")
+    check(tree, True)
+
+
+def test_no_program_of_the_repositorys_is_run(tree: Path, tmp_path: Path) -> None:
+    witness = tmp_path / "ran"
+    program = tree / ".git" / "program"
+    program.write_text(f"#!/bin/sh\ntouch {witness}\n")
+    program.chmod(0o755)
+    hooks = tree / ".git" / "hooks"
+    hooks.mkdir(exist_ok=True)
+    for hook in ("post-index-change", "fsmonitor-watchman"):
+        shutil.copy(program, hooks / hook)
+    for name in ("core.fsmonitor", "core.pager", "pager.status", "core.editor"):
+        git(tree, "config", name, str(program))
+    _touch(tree)
+    assert revision_of(tree).dirty is False
+    assert not witness.exists()
+
+
+def test_variables_that_are_about_another_repository_do_not_count(
+    tree: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    git(tmp_path, "init", "-q", "other")
+    monkeypatch.setenv("GIT_DIR", str(tmp_path / "other" / ".git"))
+    monkeypatch.setenv("GIT_TRACE", str(tmp_path / "trace"))
+    found = revision_of(tree)
+    assert not (tmp_path / "trace").exists()
+    for name in ("GIT_DIR", "GIT_TRACE"):
+        monkeypatch.delenv(name)
+    assert found == Revision(git(tree, "rev-parse", "HEAD"), False)
+
+
+def _nothing(folder: Path) -> Path:
+    return folder
+
+
+def _unborn(folder: Path) -> Path:
+    git(folder, "init", "-q")
+    return folder
+
+
+def _bare(folder: Path) -> Path:
+    git(folder, "init", "-q", "--bare")
+    return folder
+
+
+def _somebody_elses(folder: Path) -> Path:
+    git(folder, "init", "-q")
+    git(folder, "commit", "-q", "--allow-empty", "-m", "first")
+    try:
+        os.chown(folder, 12345, 12345)
+    except PermissionError:
+        pytest.skip("only root can give a folder away")
+    return folder
+
+
+@pytest.mark.parametrize("make", [_nothing, _unborn, _bare, _somebody_elses])
+def test_where_git_refuses_nothing_is_known(tmp_path: Path, make: Callable[[Path], Path]) -> None:
+    assert revision_of(make(tmp_path)) == Revision()
+
+
+@pytest.mark.parametrize("damage", [b"DIRC", b"DIRC\0\0\0\2\0\0\0\7", b"\xff" * 300])
+def test_a_damaged_index_costs_the_dirtiness_only(tree: Path, damage: bytes) -> None:
     (tree / ".git" / "index").write_bytes(damage)
-    repository = find(tree)
-    assert repository is not None
-    assert is_dirty(repository) is None
+    assert revision_of(tree) == Revision(git(tree, "rev-parse", "HEAD"), None)
 
 
-@pytest.mark.parametrize(
-    "head", ["", "ref: refs/heads/../../../etc/passwd", "ref: refs/heads/none", "0" * 39, "x" * 5000]
-)
-def test_a_damaged_head_names_no_commit(tree: Path, head: str) -> None:
-    (tree / ".git" / "HEAD").write_text(head)
-    repository = find(tree)
-    assert repository is not None
-    assert commit_of(repository) == ""
+def test_without_git_nothing_is_known(tree: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PATH", str(tree))
+    assert revision_of(tree) == Revision()
+
+
+@pytest.fixture
+def slow_git(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A git that never ends, nor the program that it starts; the folder gets its number, once it runs."""
+    folder = tmp_path / "slow"
+    folder.mkdir()
+    (folder / "git").write_text(
+        f"#!/bin/sh\nsleep 1000 &\necho $! $$ >{folder}/pids.new\nmv {folder}/pids.new {folder}/pids\nwait\n"
+    )
+    (folder / "git").chmod(0o755)
+    monkeypatch.setenv("PATH", f"{folder}{os.pathsep}{os.environ['PATH']}")
+    return folder
+
+
+def test_a_git_that_hangs_is_ended_with_all_that_it_started(slow_git: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(revision, "PATIENCE", 0.0)
+    told: list[Revision] = []
+    inspection = Inspection(slow_git, 0.0, told.append)
+    wait_until((slow_git / "pids").exists)
+    assert inspection.end() == Revision()
+    pids = [int(pid) for pid in (slow_git / "pids").read_text().split()]
+    wait_until(lambda: not any(runs(pid) for pid in pids))
+    assert told == []
+
+
+def runs(pid: int) -> bool:
+    """Whether a process is there and no zombie."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(") ")[2][:1] != "Z"
+    except OSError:
+        return False
+
+
+def wait_until(condition: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + 30
+    while not condition():
+        assert time.monotonic() < deadline, "it did not happen"
+        time.sleep(0.01)
 
 
 def test_an_inspection_of_a_short_job_looks_at_its_end(tree: Path) -> None:
-    repository = find(tree)
-    assert repository is not None
-    inspection = Inspection(repository, 3600.0)
+    inspection = Inspection(tree, 3600.0, lambda _: None)
     _edit(tree)
-    assert inspection.result() is True
+    assert inspection.end().dirty is True
 
 
-def test_an_inspection_keeps_what_it_saw_at_the_start(tree: Path) -> None:
-    repository = find(tree)
-    assert repository is not None
-    inspection = Inspection(repository, 0.0)
-    inspection._timer.join()
+def test_an_inspection_keeps_what_it_saw_at_the_start_and_tells_it_once(tree: Path) -> None:
+    told: list[Revision] = []
+    inspection = Inspection(tree, 0.0, told.append)
+    wait_until(lambda: bool(told))
     _edit(tree)
-    assert inspection.result() is False
+    assert inspection.end().dirty is False
+    assert [each.dirty for each in told] == [False]
+
+
+def test_a_job_does_not_wait_for_git(slow_git: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The job begins and ends while Git is still at it; the manifest's other fields are there."""
+    monkeypatch.setattr(revision, "PATIENCE", 0.0)
+    launch(["true"], tmp_path / "recording", ProbeOptions())
+    manifest = json.loads((tmp_path / "recording" / "manifest.json").read_text())
+    assert (manifest["exit_status"], manifest["commit"], manifest["dirty"]) == (0, "", None)
+
+
+def test_a_launcher_that_is_killed_leaves_the_commit(tree: Path, tmp_path: Path) -> None:
+    code = (
+        "import sys; from pathlib import Path; from steptime.capture.launch import ProbeOptions, launch\n"
+        "launch(sys.argv[2:], Path(sys.argv[1]), ProbeOptions())"
+    )
+    job = [sys.executable, "-c", "input()"]
+    words = [sys.executable, "-c", code, str(tmp_path / "recording"), *job]
+    with subprocess.Popen(words, stdin=subprocess.PIPE, cwd=tree) as launcher:
+        manifest = tmp_path / "recording" / "manifest.json"
+        wait_until(lambda: manifest.exists() and "commit" in json.loads(manifest.read_bytes()))
+        launcher.kill()
+    assert json.loads(manifest.read_bytes())["commit"] == git(tree, "rev-parse", "HEAD")
 
 
 def test_a_recording_knows_the_commit_of_the_folder_that_its_job_was_started_in(
@@ -271,15 +402,3 @@ def test_outside_of_a_repository_a_recording_knows_none(tmp_path: Path, monkeypa
     launch(["true"], tmp_path / "recording", ProbeOptions())
     manifest = json.loads((tmp_path / "recording" / "manifest.json").read_text())
     assert (manifest["commit"], manifest["dirty"]) == ("", None)
-
-
-@pytest.mark.usefixtures("in_time")
-@pytest.mark.parametrize("name", ["HEAD", "packed-refs"])
-def test_a_pipe_among_gits_files_holds_no_job_up(tmp_path: Path, name: str) -> None:
-    (tmp_path / ".git").mkdir()
-    (tmp_path / ".git" / "HEAD").write_text("ref: refs/heads/main")
-    (tmp_path / ".git" / name).unlink(missing_ok=True)
-    os.mkfifo(tmp_path / ".git" / name)
-    repository = find(tmp_path)
-    assert repository is not None
-    assert commit_of(repository) == ""

@@ -5,12 +5,12 @@ from __future__ import annotations
 import importlib.util
 import os
 import subprocess
-import sys
 from collections import Counter
 from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
+from preloading import python
 
 from steptime.recording.load import load
 from steptime.timeline.layout import lay_out
@@ -19,7 +19,6 @@ from steptime.timeline.timeline import Mode, Phase, SegmentKind, Timeline
 pytest.importorskip("torch")
 
 ZOO = Path(__file__).parent / "zoo"
-LAUNCHER = "from steptime.cli.main import entry; entry()"
 TORCHRUN = ("-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2")
 
 
@@ -70,11 +69,11 @@ def run(words: tuple[str, ...]) -> subprocess.CompletedProcess[str]:
 
 
 def command(job: Job) -> tuple[str, ...]:
-    return (sys.executable, *job.launcher, f"{job.name}.py", *job.arguments)
+    return (python(), *job.launcher, f"{job.name}.py", *job.arguments)
 
 
 def watch(words: tuple[str, ...], recording: Path) -> subprocess.CompletedProcess[str]:
-    launch = (sys.executable, "-c", LAUNCHER, "run", "--quiet", "--no-ceilings", "--recording", str(recording), "--")
+    launch = (python(), "-m", "steptime", "run", "--quiet", "--no-ceilings", "--recording", str(recording), "--")
     return run((*launch, *words))
 
 

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import os
 import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from preloading import python
 
 Steptime = Callable[..., "subprocess.CompletedProcess[str]"]
 
@@ -22,7 +22,7 @@ def steptime(tmp_path: Path) -> Steptime:
         folder = tmp_path / "work"
         folder.mkdir(exist_ok=True)
         return subprocess.run(
-            [sys.executable, "-m", "steptime", *map(str, arguments)],
+            [python(), "-m", "steptime", *map(str, arguments)],
             cwd=folder,
             env=environment,
             capture_output=True,

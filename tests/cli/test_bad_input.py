@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import signal
 import subprocess
@@ -11,6 +12,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from preloading import python
 
 Steptime = Callable[..., "subprocess.CompletedProcess[str]"]
 
@@ -50,7 +52,7 @@ def sentence(run: subprocess.CompletedProcess[str], slug: str) -> str:
         (("run", "--", "/"), 126, "command-not-executable"),
         (("run", "--no-such-option", "--", "true"), 2, "usage"),
         (("run", "--no-profile", "--steps", "3", "--", "true"), 2, "usage"),
-        (("run", "--recording", "/dev/null/x", "--", "true"), 1, "recording-not-writable"),
+        (("nan", "--recording", "/dev/null/x", "--", "true"), 1, "recording-not-writable"),
         (("run", "-o", "page.pdf", "--", "true"), 1, "output-format"),
         (("run", "-o", "/dev/null/x.md", "--", "true"), 1, "output-unwritable"),
         (("run", "--trace-ranks", "²", "--", "true"), 2, "usage"),
@@ -89,7 +91,7 @@ def test_a_job_that_is_no_python_ends_as_it_would_have(steptime: Steptime, scrip
 
 
 def test_a_job_without_torch_is_told_so(steptime: Steptime, tmp_path: Path) -> None:
-    run = steptime("run", "--recording", tmp_path / "r", "--", sys.executable, "-c", "print('hello')")
+    run = steptime("run", "--recording", tmp_path / "r", "--", python(), "-c", "print('hello')")
     assert run.returncode == 0
     assert run.stdout == "hello\n"
     assert "python train.py" in sentence(run, "no-torch")
@@ -97,14 +99,14 @@ def test_a_job_without_torch_is_told_so(steptime: Steptime, tmp_path: Path) -> N
 
 
 def test_a_report_that_was_asked_for_and_cannot_be_given_is_a_failure(steptime: Steptime, tmp_path: Path) -> None:
-    run = steptime("run", "-o", tmp_path / "r.md", "--", sys.executable, "-c", "pass")
+    run = steptime("run", "-o", tmp_path / "r.md", "--", python(), "-c", "pass")
     assert run.returncode == 1
     assert not (tmp_path / "r.md").exists()
 
 
 def test_a_job_that_takes_no_step_is_told_so(steptime: Steptime) -> None:
     pytest.importorskip("torch")
-    run = steptime("run", "--", sys.executable, "-c", "import torch; print(torch.ones(2).sum().item())")
+    run = steptime("run", "--", python(), "-c", "import torch; print(torch.ones(2).sum().item())")
     assert run.returncode == 0
     assert run.stdout == "2.0\n"
     sentence(run, "no-steps")
@@ -121,8 +123,8 @@ def train(tmp_path: Path) -> Path:
 def test_a_job_that_fails_in_its_third_step_fails_as_without_us(
     steptime: Steptime, train: Path, tmp_path: Path
 ) -> None:
-    run = steptime("run", "--recording", tmp_path / "r", "--", sys.executable, train, "9", "fail")
-    bare = subprocess.run([sys.executable, train, "9", "fail"], capture_output=True, text=True, check=False)
+    run = steptime("run", "--recording", tmp_path / "r", "--", python(), train, "9", "fail")
+    bare = subprocess.run([python(), train, "9", "fail"], capture_output=True, text=True, check=False)
     assert run.returncode == bare.returncode == 1
     assert bare.stderr.strip() in run.stderr, "the traceback is the job's own, without a frame of ours"
     sentence(run, "too-few-steps")
@@ -130,21 +132,17 @@ def test_a_job_that_fails_in_its_third_step_fails_as_without_us(
 
 
 def test_a_job_too_short_for_an_account_has_not_failed(steptime: Steptime, train: Path, tmp_path: Path) -> None:
-    run = steptime("run", "--recording", tmp_path / "r", "--", sys.executable, train, "2", "end")
+    run = steptime("run", "--recording", tmp_path / "r", "--", python(), train, "2", "end")
     assert (run.returncode, run.stdout) == (0, "trained\n")
     sentence(run, "too-few-steps")
-    asked = steptime(
-        "run", "-o", tmp_path / "r.md", "--recording", tmp_path / "s", "--", sys.executable, train, "2", "end"
-    )
+    asked = steptime("run", "-o", tmp_path / "r.md", "--recording", tmp_path / "s", "--", python(), train, "2", "end")
     assert asked.returncode == 1
 
 
 def test_a_job_that_is_killed_is_reported_and_its_recording_diagnosed(
     steptime: Steptime, train: Path, tmp_path: Path
 ) -> None:
-    run = steptime(
-        "run", "--no-ceilings", "--recording", tmp_path / "r", "--", sys.executable, train, "10000000", "kill"
-    )
+    run = steptime("run", "--no-ceilings", "--recording", tmp_path / "r", "--", python(), train, "10000000", "kill")
     assert run.returncode == -signal.SIGKILL
     assert re.search(r"^Step .* mean of \d+ steps", run.stderr, re.MULTILINE)
     again = steptime("diagnose", tmp_path / "r")
@@ -153,7 +151,7 @@ def test_a_job_that_is_killed_is_reported_and_its_recording_diagnosed(
 
 
 def test_a_recording_of_a_newer_version_is_refused_by_name(steptime: Steptime, train: Path, tmp_path: Path) -> None:
-    steptime("run", "--no-ceilings", "--quiet", "--recording", tmp_path / "r", "--", sys.executable, train, "40", "end")
+    steptime("run", "--no-ceilings", "--quiet", "--recording", tmp_path / "r", "--", python(), train, "40", "end")
     manifest = tmp_path / "r" / "manifest.json"
     fields = json.loads(manifest.read_text(encoding="utf-8"))
     manifest.write_text(json.dumps({**fields, "format_version": 99}), encoding="utf-8")
@@ -172,7 +170,7 @@ def test_force_removes_no_folder_in_which_there_is_anything_else(
     for name, text in (("manifest.json", manifest), ("thesis.tex", "mine")):
         (precious / name).write_text(text, encoding="utf-8")
     run = steptime(verb, "--force", "--recording", tmp_path / "precious", "--", "true")
-    assert run.returncode == 1
+    assert run.returncode == (1 if verb == "nan" else 0)
     sentence(run, "recording-exists")
     assert (precious / "thesis.tex").read_text(encoding="utf-8") == "mine"
     assert (precious / "manifest.json").read_text(encoding="utf-8") == manifest
@@ -185,11 +183,27 @@ def test_a_command_that_cannot_be_started_costs_no_recording(steptime: Steptime,
     assert (tmp_path / "r" / "manifest.json").is_file()
 
 
-def test_a_folder_that_is_no_recording_is_not_removed_by_force(steptime: Steptime, tmp_path: Path) -> None:
+@pytest.mark.parametrize("force", [(), ("--force",)])
+def test_a_job_whose_recording_cannot_be_made_runs_without(
+    steptime: Steptime, tmp_path: Path, force: tuple[str, ...]
+) -> None:
+    """In a folder of the user's, which is left alone, and below a file."""
     precious = tmp_path / "precious"
     precious.mkdir()
     (precious / "thesis.tex").write_text("mine", encoding="utf-8")
-    run = steptime("run", "--force", "--recording", precious, "--", "true")
-    assert run.returncode == 1
-    sentence(run, "recording-exists")
+    for place, slug in ((precious, "recording-exists"), ("/dev/null/x", "recording-not-writable")):
+        job = "import os; print('STEPTIME_PROBE' in os.environ, os.environ.get('PYTHONPATH')); raise SystemExit(4)"
+        run = steptime("run", *force, "--recording", place, "--", sys.executable, "-c", job)
+        assert (run.returncode, run.stdout) == (4, f"False {os.environ.get('PYTHONPATH')}\n")
+        assert "The job runs without steptime" in sentence(run, slug)
     assert (precious / "thesis.tex").read_text(encoding="utf-8") == "mine"
+    assert len(list(precious.iterdir())) == 1
+
+
+def test_a_second_run_into_one_recording_gets_a_number(steptime: Steptime, tmp_path: Path) -> None:
+    words = ("run", "--recording", tmp_path / "r", "--", "sh", "-c", "exit 3")
+    assert steptime(*words).returncode == 3
+    run = steptime(*words)
+    assert run.returncode == 3
+    assert f"this run's is {tmp_path / 'r-2'}. (recording-exists)" in run.stderr
+    assert json.loads((tmp_path / "r-2" / "manifest.json").read_text())["exit_status"] == 3

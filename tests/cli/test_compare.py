@@ -13,6 +13,7 @@ from pathlib import Path
 from xml.etree import ElementTree
 
 import pytest
+from preloading import python
 from stored_reports import REPORTS, longer_by, stored
 
 from steptime.report import json as report_json
@@ -145,7 +146,7 @@ def test_the_workflow_of_the_docs_runs(tmp_path: Path) -> None:
         (tmp_path / name).mkdir()
         (tmp_path / name / "train.py").write_text(JOB)
     (tmp_path / "bin").mkdir()
-    for name, words in (("steptime", [sys.executable, "-c", ENTRY]), ("python", [sys.executable])):
+    for name, words in (("steptime", [python(), "-m", "steptime"]), ("python", [python()])):
         (tmp_path / "bin" / name).write_text(f'#!/bin/sh\nexec {shlex.join(words)} "$@"\n')
         (tmp_path / "bin" / name).chmod(0o755)
     path = f"{tmp_path / 'bin'}:{os.environ['PATH']}"

@@ -56,12 +56,17 @@ def test_it_is_narrowed(steptime: Steptime, runs: Path) -> None:
 
 
 def test_nothing_is_removed_without_yes(steptime: Steptime, runs: Path) -> None:
+    (process,) = (runs / "a").glob("process-*")
+    (process / "notes.txt").write_text("mine")
     dry = steptime("history", "--older-than", "1d")
     assert dry.stdout.startswith("Would remove 2 recordings")
     assert (runs / "a" / "manifest.json").is_file()
     done = steptime("history", "--older-than", "1d", "--yes")
     assert done.stdout.startswith("Removed 2 recordings")
-    assert {path.name for path in runs.iterdir()} == {"other"}
+    kept = f"{process.name}/notes.txt"
+    assert done.stderr == f"steptime: Kept in runs/a, as steptime did not write it: {kept}\n"
+    assert {path.relative_to(runs).parts[0] for path in runs.rglob("*")} == {"a", "other"}
+    assert [str(path.relative_to(runs / "a")) for path in (runs / "a").rglob("*.*")] == [kept]
     assert (runs / "other" / "file").read_text() == "mine"
 
 

@@ -5,12 +5,12 @@ from __future__ import annotations
 import json
 import re
 import shutil
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
+from preloading import python
 
 from steptime.cli.main import main
 
@@ -33,7 +33,7 @@ def job(tmp_path: Path) -> Path:
 
 def account_of(steptime: Steptime, *words: str) -> dict[str, Any]:
     """The account of a job that has a fault."""
-    ended = steptime("nan", "-q", "--json", "-o", "account.json", "--", sys.executable, *words)
+    ended = steptime("nan", "-q", "--json", "-o", "account.json", "--", python(), *words)
     assert ended.returncode == 1, ended.stderr
     found: dict[str, Any] = json.loads(ended.stdout[ended.stdout.index("{") :])
     return found
@@ -92,7 +92,7 @@ def test_loops_of_frameworks(fault: str, cause: str, phase: str, steptime: Stept
 
 def test_a_derivative_that_is_infinite_has_the_line_of_its_forward(steptime: Steptime, job: Path) -> None:
     before = {path.name: path.read_bytes() for path in job.iterdir()}
-    ended = steptime("nan", "--", sys.executable, "planted.py", "square_root")
+    ended = steptime("nan", "--", python(), "planted.py", "square_root")
     assert ended.returncode == 1
     assert ended.stdout.splitlines() == [line for line in ended.stdout.splitlines() if line.startswith("step ")]
     assert len([line for line in ended.stderr.splitlines() if not line.startswith("steptime:")]) <= 25
@@ -121,6 +121,29 @@ def test_the_rank_that_made_it_is_named(steptime: Steptime, job: Path) -> None:
     check(found, "distributed", "infinite-derivative", 7, "backward")
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("fault", "kind", "rank", "phase"),
+    [
+        ("nan_loss", "loss", 1, "forward"),
+        ("nan_gradient", "gradient", 0, "backward"),
+        ("infinite_input", "gradient", 1, "backward"),
+    ],
+)
+def test_of_two_ranks_that_share_gradients_the_one_is_named_that_made_it(
+    fault: str, kind: str, rank: int, phase: str, steptime: Steptime, job: Path
+) -> None:
+    """In a step whose gradients are looked at: both ranks have a sign of it, of which one is received."""
+    found = account_of(steptime, "ranks.py", fault)
+    assert (found["ranks"], found["rank"]) == (2, rank)
+    assert (found["trigger"]["kind"], found["trigger"]["step"]) == (kind, 8)
+    assert (found["origin"]["kind"], found["origin"]["phase"]) == ("operator", phase)
+    site = found["origin"]["forward_site"] or found["origin"]["site"]
+    assert f"# {fault}" in (job / "ranks.py").read_text().splitlines()[site["line"] - 1]
+    watched = [json.loads(path.read_text()) for path in (job / "runs").glob("*/watch/process-*/numerics.json")]
+    assert sorted(each["rank"] for each in watched) == [0, 1], "the rank that the other one ended has an account, too"
+
+
 DOCUMENT = (ROOT / "docs" / "nan.md").read_text(encoding="utf-8")
 CASES = re.findall(r"```sh\nsteptime nan -- python (examples/\S+)\n```\n+```text\n(.*?)```", DOCUMENT, re.DOTALL)
 
@@ -129,9 +152,9 @@ CASES = re.findall(r"```sh\nsteptime nan -- python (examples/\S+)\n```\n+```text
 def test_the_document_shows_what_is_printed(script: str, account: str, steptime: Steptime, tmp_path: Path) -> None:
     (tmp_path / "work" / "examples").mkdir(parents=True)
     shutil.copy(ROOT / script, tmp_path / "work" / script)
-    ended = steptime("nan", "-q", "--", sys.executable, script)
+    ended = steptime("nan", "-q", "--", python(), script)
     assert ended.returncode == 1
-    told = ended.stderr.replace(f"{tmp_path}/work/", "").replace(sys.executable, "python")
+    told = ended.stderr.replace(f"{tmp_path}/work/", "").replace(python(), "python")
     assert essential(told) == essential(account)
 
 
@@ -151,7 +174,7 @@ HEALTHY = ["attention_mask", "harmless_infinity", "log_of_mask", "ignored_in_par
 @pytest.mark.slow
 @pytest.mark.parametrize("twin", HEALTHY)
 def test_harmless_infinities_are_passed_over(twin: str, steptime: Steptime, job: Path) -> None:
-    ended = steptime("nan", "--json", "--", sys.executable, "healthy.py", twin)
+    ended = steptime("nan", "--json", "--", python(), "healthy.py", twin)
     assert ended.returncode == 0, ended.stderr
     found = json.loads(ended.stdout[ended.stdout.index("{") :])
     assert found["trigger"] is None
@@ -160,7 +183,7 @@ def test_harmless_infinities_are_passed_over(twin: str, steptime: Steptime, job:
 
 
 def test_steps_that_a_scaler_skips_are_counted_and_no_fault(steptime: Steptime, job: Path) -> None:
-    ended = steptime("nan", "--", sys.executable, "healthy.py", "scaled")
+    ended = steptime("nan", "--", python(), "healthy.py", "scaled")
     assert ended.returncode == 0
     assert "All losses and gradients were finite in 12 steps." in ended.stderr
     assert re.search(r"Overflow-skipped by the gradient scaler: [1-9] of 12 steps", ended.stderr)
@@ -168,7 +191,7 @@ def test_steps_that_a_scaler_skips_are_counted_and_no_fault(steptime: Steptime, 
 
 @pytest.mark.slow
 def test_a_job_that_is_let_run_on_ends_as_it_would(steptime: Steptime, job: Path) -> None:
-    ended = steptime("nan", "--continue", "--no-replay", "--", sys.executable, "planted.py", "log_of_zero")
+    ended = steptime("nan", "--continue", "--no-replay", "--", python(), "planted.py", "log_of_zero")
     assert ended.returncode == 1
     assert "step 12 loss nan" in ended.stdout
     assert "in step 7" in ended.stderr
@@ -177,7 +200,7 @@ def test_a_job_that_is_let_run_on_ends_as_it_would(steptime: Steptime, job: Path
 
 @pytest.mark.slow
 def test_a_step_that_is_known_is_looked_at_without_a_watch(steptime: Steptime, job: Path) -> None:
-    ended = steptime("nan", "--at", "7", "--", sys.executable, "planted.py", "square_root")
+    ended = steptime("nan", "--at", "7", "--", python(), "planted.py", "square_root")
     assert ended.returncode == 1
     assert "step 7" in ended.stderr
     assert not list((job / "runs").glob("*/watch"))
@@ -186,7 +209,7 @@ def test_a_step_that_is_known_is_looked_at_without_a_watch(steptime: Steptime, j
 @pytest.mark.slow
 def test_a_job_that_fails_by_itself_keeps_its_status(steptime: Steptime, job: Path) -> None:
     (job / "fails.py").write_text("import torch\nraise SystemExit(7)\n")
-    ended = steptime("nan", "--", sys.executable, "fails.py")
+    ended = steptime("nan", "--", python(), "fails.py")
     assert ended.returncode == 7
 
 

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import sys
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from preloading import python
 
 from steptime.cli.main import main
 from steptime.errors import OutputError, RecordingError, UsageError
@@ -111,6 +111,17 @@ def test_what_cannot_be_done_is_said_before_the_job_or_keeps_the_local_recording
         upload(tmp_path / "a", f"file://{tmp_path}/file/below")
 
 
+def test_a_job_runs_whatever_lies_at_the_url(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    upload(recording(tmp_path / "a"), "memory://runs/e")
+    assert main(["run", "--recording", "memory://runs/e", "--", "touch", "ran"]) == 0
+    assert (tmp_path / "ran").exists()
+    assert "The recording stays on this machine. (recording-exists)" in capsys.readouterr().err
+    assert len(list((tmp_path / "runs").iterdir())) == 1
+
+
 @pytest.mark.slow
 def test_a_job_is_recorded_here_and_copied_there(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
@@ -120,9 +131,23 @@ def test_a_job_is_recorded_here_and_copied_there(
     (tmp_path / "job.py").write_text(JOB)
     url = f"file://{tmp_path}/shared/run"
     options = ["--no-ceilings", "--no-progress", "--recording", url]
-    assert main(["run", *options, "--", sys.executable, "job.py"]) == 0
+    assert main(["run", *options, "--", python(), "job.py"]) == 0
     assert f"Wrote {url}" in capsys.readouterr().err
     assert main(["diagnose", url]) == 0
     shown = capsys.readouterr().out
     assert f"From:  {url}" in shown
     assert "Step " in shown
+
+
+@pytest.mark.parametrize(
+    "scheme", ["reference", "dir", "zip", "tar", "simplecache", "blockcache", "cached", "git", "libarchive"]
+)
+@pytest.mark.parametrize("rest", ["", "nowhere", "no::where"])
+def test_whatever_a_scheme_wants_it_is_refused_in_a_sentence(
+    capsys: pytest.CaptureFixture[str], scheme: str, rest: str
+) -> None:
+    assert main(["diagnose", f"{scheme}://{rest}"]) in (1, 2)
+    said = capsys.readouterr().err
+    assert said.startswith("steptime: ")
+    assert said.count("\n") == 1
+    assert "remote-" in said

@@ -89,3 +89,23 @@ def test_a_patch_that_ran_one_round_goes_on(tmp_path: Path) -> None:
 def test_where_nothing_frees_memory_by_itself_the_account_of_it_comes_next(tmp_path: Path) -> None:
     told = _nothing_to_try((), tmp_path, Goal.MEMORY)
     assert told.splitlines()[-1] == f"Next:  steptime memory {tmp_path}"
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [(["touch", "started"], "steptime run -- touch started"), (["touch", "started", "s3://a/b"], "given s3://a/b")],
+)
+def test_a_command_that_cannot_be_contained_is_refused_before_it_is_started(
+    words: list[str],
+    said: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("steptime.trials.containment.overlays_work", lambda *_: False)
+    assert main(["try", "-q", "--", *words]) == 2
+    told = capsys.readouterr().err.replace("\n", " ")
+    assert said in told
+    assert "--uncontained" in told
+    assert not list(tmp_path.iterdir())

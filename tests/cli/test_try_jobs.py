@@ -13,6 +13,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
+from preloading import python
 
 from steptime.cli.main import main
 from steptime.trials.results import read_results
@@ -55,7 +56,7 @@ def test_a_job_that_cannot_be_tried_gets_its_sentence(
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("OMP_NUM_THREADS", "1")
     (tmp_path / "job.py").write_text(script)
-    assert main(["try", "-q", "--budget", budget, "--", sys.executable, "job.py"]) == 1
+    assert main(["try", "-q", "--budget", budget, "--", python(), "job.py"]) == 1
     told = capsys.readouterr().err.splitlines()[-1]
     assert words in told
     assert f"({slug})" in told
@@ -68,9 +69,9 @@ def test_a_job_without_end_is_measured_for_as_long_as_that_takes(
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("OMP_NUM_THREADS", "1")
     (tmp_path / "job.py").write_text(textwrap.dedent(TRAINING).format(steps=10**9))
-    assert main(["lab", "--budget", "60s", "--", sys.executable, "job.py"]) == 0
+    assert main(["lab", "--budget", "60s", "--", python(), "job.py"]) == 0
     told = capsys.readouterr()
-    assert told.out.startswith(f"Lab of {sys.executable} job.py"[:40])
+    assert told.out.startswith(f"Lab of {python()} job.py"[:40])
     assert "Reading: " in told.out
 
 
@@ -125,7 +126,7 @@ def test_a_trial_that_is_interrupted_goes_on_where_it_was(tmp_path: Path, monkey
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("OMP_NUM_THREADS", "1")
     (tmp_path / "job.py").write_text(textwrap.dedent(SLOW_ITEMS))
-    with steptime("try", "--budget", "5m", "--max-trials", "1", "--", sys.executable, "job.py") as trial:
+    with steptime("try", "--budget", "5m", "--max-trials", "1", "--", python(), "job.py") as trial:
         for _ in range(3000):
             found = list(tmp_path.glob("runs/*/results.jsonl"))
             if found and found[0].read_text().count('{"run":') >= 3:
@@ -138,7 +139,7 @@ def test_a_trial_that_is_interrupted_goes_on_where_it_was(tmp_path: Path, monkey
     assert "--resume" in out.splitlines()[-1]
     before = read_results(found[0].parent)
     assert len(before.runs) >= 3
-    assert not list((found[0].parent / "copies").iterdir())
+    assert not (found[0].parent / "copies").exists()
     with steptime("try", "--budget", "2m", *shlex.split(out.splitlines()[-1])[3:]) as resumed:
         out, err = resumed.communicate(timeout=240)
     assert resumed.returncode == 0, err

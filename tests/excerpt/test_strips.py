@@ -36,6 +36,14 @@ def test_kernels_that_overlap_on_a_stream_get_rows_of_their_own() -> None:
     assert rows_of(*columns([(0, 5), (4, 8), (5, 9)])).tolist() == [0, 1, 0]
 
 
+def test_what_lies_deeper_than_is_shown_is_not_laid_out() -> None:
+    deep = strips.MOST_ROWS + 500
+    rows = rows_of(*columns([(at, 10_000 - at) for at in range(deep)] + [(10_000, 10_001)]))
+    assert rows.tolist() == [min(at, strips.MOST_ROWS) for at in range(deep)] + [0]
+    excerpt = assemble([strip([(at, 10_000 - at) for at in range(deep)])], (0, 10_000), (0, 10_000), 0, "why")
+    assert (excerpt.events, excerpt.left_out) == (strips.MOST_ROWS, 500)
+
+
 @given(st.lists(st.tuples(st.integers(-50, 1000), st.integers(0, 300)), min_size=1, max_size=60))
 def test_what_is_laid_out_can_be_read_back(drawn: list[Pair]) -> None:
     pairs = [(begin, begin + length) for begin, length in drawn]

@@ -119,6 +119,13 @@ PLANTED: dict[str, dict[str, Case]] = {
             contention=contention(job=0.3, cpus=2),
             settings=SettingsUse(2, 2, 2),
         ),
+        "fires-items-that-wait-on-two-cpus": _waiting(
+            163 * MS,
+            7 * MS,
+            loader=loader(163 * MS, 20 * MS, batch_size=8, usable_cpus=2, busy=0.02, batches=100),
+            contention=contention(job=0.07, cpus=2),
+            settings=SettingsUse(1, 2, 2),
+        ),
         "fires-iterable": _waiting(30 * MS, 10 * MS, loader=loader(30 * MS, 0.93 * MS, iterable=True)),
         "clean": BASE,
         "clean-in-memory-tensors": _waiting(
@@ -152,6 +159,11 @@ PLANTED: dict[str, dict[str, Case]] = {
             ),
         ),
         "clean": BASE,
+        "clean-items-that-wait": _waiting(
+            4 * MS,
+            7 * MS,
+            loader=loader(4 * MS, 20 * MS, workers=22, batch_size=8, usable_cpus=2, busy=0.02, persistent_workers=True),
+        ),
         "clean-workers-needed": _waiting(
             2 * MS, 10 * MS, loader=loader(2 * MS, 0.93 * MS, workers=3, persistent_workers=True)
         ),
@@ -638,6 +650,12 @@ PLANTED: dict[str, dict[str, Case]] = {
             contention=contention(job=1.9, cpus=2, pressure=60.0, spread=0.6),
         ),
         "clean": BASE,
+        "clean-workers-that-wait": replace(
+            BASE,
+            loader=loader(4 * MS, 20 * MS, workers=22, batch_size=8, usable_cpus=2, busy=0.02, persistent_workers=True),
+            settings=SettingsUse(1, 2, 2),
+            contention=contention(job=1.9, cpus=2, pressure=30.0),
+        ),
         "clean-threads-that-sleep": replace(
             BASE, settings=SettingsUse(8, 2, 2), contention=contention(job=0.6, cpus=2, pressure=2.0)
         ),

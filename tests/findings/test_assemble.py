@@ -14,7 +14,7 @@ from steptime.findings.step_uses import waste
 from steptime.findings.usual_steps import usual_steps
 from steptime.hardware.machine import Machine, Rate
 from steptime.intervals import union
-from steptime.journal import Flag, Kind
+from steptime.journal import Flag, Kind, busy_flags
 from steptime.ledger.ledger import Account, Ledger
 from steptime.ledger.operators import OperatorTotal
 from steptime.quantities import Estimate
@@ -63,6 +63,24 @@ def test_the_loader_as_configured_and_as_measured(tmp_path: Path) -> None:
     assert loader.start.value == (30 + 10 + 1) * MS
     assert (loader.starts, loader.steps_per_start) == (2, 20.0)
     assert loader.wait.value == pytest.approx(2 * MS)
+
+
+def test_the_share_of_work_is_that_of_the_batches_whose_cpu_time_was_measured(tmp_path: Path) -> None:
+    job = epochs(JournalBuilder()).fact("settings", **SETTINGS)
+    assert (loader := case_of(job.process(tmp_path / "old")).loader) is not None
+    assert (loader.busy, loader.batches) == (None, None)
+    job = JournalBuilder().fact("settings", **SETTINGS)
+    job.fact("loader", identity=10, loader=1, **WORKERS, dataset_length=82)
+    for number in range(20):
+        sampled = number % 2
+        with job.within(Kind.LOADER_NEXT, 10):
+            job.span(Kind.FETCH, 8 * MS, 10, busy_flags(2, 8) if sampled else 0)
+            job.span(Kind.COLLATE, 2 * MS, 10, busy_flags(2, 2) if sampled else 0)
+        job.forward(5 * MS).backward(8 * MS).step(2 * MS)
+    loader = case_of(job.process(tmp_path / "new")).loader
+    assert loader is not None
+    assert loader.busy == pytest.approx((2 + 2) / 10, abs=0.01)
+    assert loader.batches == 21
 
 
 def test_what_a_start_leaves_to_the_steps_behind_it_is_not_part_of_any_wait(tmp_path: Path) -> None:

@@ -88,13 +88,20 @@ def test_lines_come_from_the_window_with_stacks(written: Written) -> None:
 
 def test_utilisation_is_of_the_steady_step_not_of_the_slower_profiled_one(written: Written) -> None:
     trace = written([operator("aten::mm", 0, 10, **_product()), launch(1, 1, 3), kernel(1, 5, 85, "sgemm_128x64")])
-    slow = with_recorded_device(CASE, account(window(trace)), A100).roofline
+    assert A100 is not None
+    rapid = A100.at_least({"float32": 4 * (A100.matrix_rate() or 0.0)})
+    slow = with_recorded_device(CASE, account(window(trace)), rapid).roofline
     fast = replace(CASE, step=replace(CASE.step, duration=Estimate(40_000.0, 4e4, 4e4, 60)))
-    twice = with_recorded_device(fast, account(window(trace)), A100).roofline
+    twice = with_recorded_device(fast, account(window(trace)), rapid).roofline
     assert slow is not None
     assert twice is not None
     assert slow.utilization is not None
     assert twice.utilization == pytest.approx(2 * slow.utilization)
+    beyond = with_recorded_device(fast, account(window(trace)), A100)
+    assert beyond.roofline is not None
+    assert beyond.roofline.utilization == pytest.approx(1), "never above the peak: what was reached is one"
+    assert beyond.machine is not None
+    assert beyond.machine.reached == ("float32",)
 
 
 def _product() -> dict[str, Any]:

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from steptime.findings.case import Contention, LoaderUse, SettingsUse, StepSummary
-from steptime.findings.loader_model import HANDOVER, LOCKED, production, supply
+from steptime.findings.loader_model import HANDOVER, LOCKED, MEMORY_BOUND, MOST_WORKERS, production, supply
 from steptime.findings.threads import at_once
 from steptime.quantities import Estimate
 
@@ -55,6 +55,34 @@ def test_workers_are_bounded_by_the_usable_cpus() -> None:
     assert model is not None
     assert model.needed == 4
     assert model.best == 3
+
+
+def waiting(busy: float | None, batches: int | None = None) -> LoaderUse:
+    """20 ms a sample: 170, 84, 44 and 29 ms a step were measured with 1, 2, 4 and 8 workers on two CPUs."""
+    return replace(loader(163 * MS, 16.3 * MS, 0, cpus=2), busy=busy, batches=batches)
+
+
+@pytest.mark.parametrize(
+    ("busy", "limit", "fewest"),
+    [(None, 2, 2), (1.0, 2, 2), (0.97, 2, 2), (0.5, 4, 4), (0.02, 64, 20)],
+)
+def test_workers_are_bounded_by_the_cpus_that_their_items_need(busy: float | None, limit: int, fewest: int) -> None:
+    idle = Contention(0.0, 0.05 + (busy or 0.0), 2, None, 0.0)
+    model = supply(step(170 * MS), waiting(busy), None, idle if busy != 0.5 else None)
+    assert model is not None
+    assert (model.limit, model.bounded_by) == (limit, MEMORY_BOUND if limit == MOST_WORKERS else "2 usable CPUs")
+    assert fewest <= model.best <= limit
+    assert [model.step(number) for number in (2, 4)] == sorted((model.step(2), model.step(4)), reverse=True)
+
+
+def test_items_that_wait_bound_workers_by_the_batches_of_an_epoch_and_the_memory_of_the_host() -> None:
+    few = supply(step(170 * MS), waiting(0.01, batches=12), None, None)
+    assert few is not None
+    assert (few.limit, few.best, few.bounded_by) == (12, 12, "one for each batch of an epoch")
+    eight = SettingsUse(intra_op_threads=1, usable_cpus=2, logical_cpus=2, trainers_on_host=8)
+    shared = supply(step(170 * MS), waiting(0.01), eight, None)
+    assert shared is not None
+    assert (shared.limit, shared.bounded_by) == (8, MEMORY_BOUND)
 
 
 def test_on_one_cpu_that_is_busy_no_worker_helps_but_a_sleeping_item_is_hidden() -> None:

@@ -127,7 +127,7 @@ def test_plugins_are_verified_at_load_and_what_is_wrong_is_said() -> None:
     entries = [Entry(name, f"plugin:{name}", "steptime.rules") for name in ("good", "function", "taken", "gone")]
     rules, problems = plugin_rules(CATALOGUE, entries)
     assert rules == (GOOD,)
-    said = dict(problems)
+    said = {name.removeprefix("plug-in "): why for name, why in problems}
     assert "plugin:function is a function, not a rule" in said["function"]
     assert "code ST101, which input-wait has already" in said["taken"]
     assert "cannot be imported: ImportError: no module named plugin" in said["gone"]

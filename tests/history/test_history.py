@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import shutil
 import time
 from dataclasses import replace
 from pathlib import Path
@@ -18,9 +19,11 @@ from steptime.history import index, scan
 from steptime.history.history import Entry, History, history_of, slowed
 from steptime.history.index import index_path, read_history
 from steptime.history.json import render as as_json
-from steptime.history.prune import OWN_FILES, OWN_FOLDERS, doomed_of, remove
+from steptime.history.prune import doomed_of, remove, replaceable
 from steptime.history.text import render, render_doomed, sentence_of
 from steptime.quantities import Estimate
+from steptime.recording.inventory import FILES, MARKS, PROCESS_FILES, PROCESS_FOLDERS
+from steptime.recording.manifest import NAME as MANIFEST
 
 DAY = 86_400 * 10**9
 
@@ -362,10 +365,38 @@ def test_a_whole_recording_goes_with_its_folder(tmp_path: Path) -> None:
 def test_everything_that_the_format_lists_counts_as_steptimes() -> None:
     text = (Path(__file__).resolve().parents[2] / "docs" / "recording-format.md").read_text(encoding="utf-8")
     tree = text.split("```")[1]
-    top = re.findall(r"^[├└]── (.+?)(?: {2,}|$)", tree, re.MULTILINE)
-    names = [name for entry in top for name in entry.split(", ")]
-    assert {"manifest.json", "telemetry.jsonl"} <= set(names)
-    for name in names:
-        example = re.sub(r"<\w+>", "17", name).replace("*", "1")
-        pattern = OWN_FOLDERS if example.endswith("/") else OWN_FILES
-        assert pattern.fullmatch(example.rstrip("/")), name
+    entries = re.findall(r"^( *)[├└]── (.+?)(?: {2,}|$)", tree, re.MULTILINE)
+    names = [(bool(inside), name) for inside, entry in entries for name in entry.split(", ")]
+    assert {(False, "telemetry.jsonl"), (True, "journal.bin"), (True, "trace-<n>.json[.gz]")} <= set(names)
+    for inside, name in names:
+        example = re.sub(r"<\w+>", "17", name).replace("[.gz]", ".gz").rstrip("/")
+        patterns = (PROCESS_FILES,) if inside else (PROCESS_FOLDERS,) if name.endswith("/") else (FILES, MARKS)
+        assert example == MANIFEST or any(pattern.fullmatch(example) for pattern in patterns), name
+
+
+def test_files_of_the_users_in_the_folder_of_a_process_stay(tmp_path: Path) -> None:
+    path = record(tmp_path, "a")
+    (process,) = path.glob("process-*")
+    shutil.copytree(process, path / "process-77")
+    outside = tmp_path / "model.pt"
+    outside.write_text("weights")
+    (process / "trace-1.json.gz").write_bytes(b"")
+    (process / "notes.txt").write_text("mine")
+    (process / "trace-1.json.annotated").write_text("mine")
+    (process / "plots").mkdir()
+    (process / "plots" / "loss.png").write_text("mine")
+    (process / "memory-1.pickle").symlink_to(outside)
+    (path / "leader").write_text("a mark is empty: this is somebody else's")
+    (path / "joined-tables.parquet").write_text("mine")
+    before = {each for each in path.rglob("*") if each.is_file()}
+    kept = {"leader", "joined-tables.parquet"}
+    kept |= {f"{process.name}/{each}" for each in ("memory-1.pickle", "notes.txt", "plots", "trace-1.json.annotated")}
+    assert not replaceable(path)
+    assert before == {each for each in path.rglob("*") if each.is_file()}
+    assert set(remove(path)) == kept
+    assert {str(each.relative_to(path)) for each in path.rglob("*")} == {
+        *kept,
+        process.name,
+        f"{process.name}/plots/loss.png",
+    }
+    assert outside.read_text() == "weights"

@@ -5,12 +5,12 @@ from __future__ import annotations
 import json
 import os
 import subprocess
-import sys
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import pytest
+from preloading import python
 
 pytest.importorskip("torch")
 
@@ -74,9 +74,9 @@ def marked_lines(script: str) -> set[int]:
 def run(script: str, folder: Path, *arguments: str, **variables: str) -> dict[str, Any]:
     """The report of a job. variables: of its environment."""
     environment = {**os.environ, "OMP_NUM_THREADS": "1", **variables}
-    steptime = [sys.executable, "-c", "from steptime.cli.main import entry; entry()"]
+    steptime = [python(), "-m", "steptime"]
     command = [*steptime, "run", "--json", "--no-progress", "--recording", str(folder)]
-    job = [sys.executable, str(SCRIPTS / f"{script}.py"), *arguments]
+    job = [python(), str(SCRIPTS / f"{script}.py"), *arguments]
     done = subprocess.run(
         [*command, "--", *job], capture_output=True, text=True, check=False, env=environment, timeout=300
     )

@@ -6,11 +6,11 @@ from __future__ import annotations
 import json
 import os
 import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
+from preloading import python
 
 pytest.importorskip("torch")
 
@@ -24,9 +24,9 @@ watched job ends as it does alone is tested elsewhere."""
 def run(folder: Path, *arguments: str, script: Path = SCRIPT) -> dict[str, Any]:
     """The report of a job under torchrun."""
     environment = {**os.environ, "OMP_NUM_THREADS": "1"}
-    steptime = [sys.executable, "-c", "from steptime.cli.main import entry; entry()"]
+    steptime = [python(), "-m", "steptime"]
     command = [*steptime, "run", "--json", "--no-progress", "--no-ceilings", "--force", "--recording", str(folder)]
-    launcher = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2"]
+    launcher = [python(), "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2"]
     words = [*command, "--", *launcher, str(script), *arguments]
     done = subprocess.run(words, capture_output=True, text=True, check=False, env=environment, timeout=300)
     if done.returncode and GLOO_GAVE_UP in done.stderr:

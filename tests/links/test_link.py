@@ -7,12 +7,12 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
-import numpy.typing as npt
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from traces import ENGINE, Written, annotation, called, happened, kernel, launch, operator, python, step, write
 
+from steptime.arrays import Bool, Int32
 from steptime.kineto.reader import read
 from steptime.kineto.table import ABSENT, HOST_CATEGORIES, Category, Trace
 from steptime.ledger.trace_steps import steps_of
@@ -22,8 +22,6 @@ from steptime.links.link import DEVICE, link, roles_of
 from steptime.links.links import UNKNOWN, Links
 from steptime.links.partners import latest_before
 
-Int32 = npt.NDArray[np.int32]
-Bool = npt.NDArray[np.bool_]
 NOWHERE = np.empty((0, 2), np.int64)
 BACKWARD = "autograd::engine::evaluate_function: AddmmBackward0"
 

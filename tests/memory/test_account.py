@@ -251,9 +251,9 @@ def test_a_larger_batch_is_measured_where_it_binds(tmp_path: Path) -> None:
     allocator = Allocator()
     train(allocator, 3)
     found = triage_of(allocator, tmp_path, capacity=100 << 20)
-    assert found.batch_factor is not None
+    assert found.fit is not None
     fixed, scaling = 1_000_000 + 500_000, 50_000 + 900_003 + 90_000
-    assert found.batch_factor == pytest.approx((0.9 * (100 << 20) - fixed) / scaling, rel=0.01)
+    assert found.fit.least == found.fit.most == pytest.approx((0.9 * (100 << 20) - fixed) / scaling, rel=0.01)
     small = triage_of(allocator, tmp_path, capacity=2_000_000)
-    assert small.batch_factor is not None
-    assert small.batch_factor < 1
+    assert small.fit is not None
+    assert small.fit.most < 1

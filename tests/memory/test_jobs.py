@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
+from preloading import python
 
 from steptime.capture.outcome import Outcome
 from steptime.cli.exhausted import out_of_memory
@@ -31,9 +31,8 @@ def recorded(folder: Path, body: str, steps: int = 1500) -> tuple[Outcome, Path,
     script = folder / "job.py"
     script.write_text(LOOP.replace("BODY", body).replace("STEPS", str(steps)), encoding="utf-8")
     recording = folder / "recording"
-    entry = "import sys; from steptime.cli.main import main; sys.exit(main(sys.argv[1:]))"
-    words = ["run", "--no-ceilings", "--no-progress", "--recording", str(recording), "--", sys.executable, str(script)]
-    done = subprocess.run([sys.executable, "-c", entry, *words], capture_output=True, text=True, check=False)
+    words = ["run", "--no-ceilings", "--no-progress", "--recording", str(recording), "--", python(), str(script)]
+    done = subprocess.run([python(), "-m", "steptime", *words], capture_output=True, text=True, check=False)
     return Outcome(recording, done.returncode, None, 0.0, True, True, True), recording, done.stderr
 
 

@@ -10,6 +10,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from preloading import python
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 
@@ -25,7 +26,7 @@ def commands(heading: str) -> list[list[str]]:
 def ran(words: list[str], folder: Path) -> subprocess.CompletedProcess[str]:
     assert words[0] == "steptime"
     script = "import sys; from steptime.cli.main import main; sys.exit(main(sys.argv[1:]))"
-    rest = [sys.executable if word == "python" else word for word in words[1:]]
+    rest = [python() if word == "python" else word for word in words[1:]]
     return subprocess.run(
         [sys.executable, "-c", script, *rest], cwd=folder, capture_output=True, text=True, check=False
     )

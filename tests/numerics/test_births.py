@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import linecache
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -312,6 +313,31 @@ def test_memory_that_is_used_again_carries_nothing_on() -> None:
     assert birth is not None
     assert birth.operator == "aten::mul"
     assert "# here" in line_of(birth)
+
+
+@pytest.fixture
+def alone(tmp_path: Path) -> Iterator[None]:
+    """A group of this process."""
+    store = torch.distributed.FileStore(str(tmp_path / "store"), 1)
+    torch.distributed.init_process_group("gloo", store=store, rank=0, world_size=1)
+    yield
+    torch.distributed.destroy_process_group()
+
+
+@pytest.mark.usefixtures("alone")
+@pytest.mark.parametrize(("filled", "kind"), [(False, "collective"), (True, "outside")])
+def test_memory_that_another_rank_wrote_to_is_its_own_again_when_it_is_filled(filled: bool, kind: str) -> None:
+    def job() -> Any:
+        data, x = torch.ones(2), leaf(1, 2)
+        torch.distributed.all_reduce(data)
+        if filled:
+            data.fill_(3)
+        data.numpy()[1] = float("nan")  # as a collective does: no operator is seen
+        return (x * data).sum(), [x]
+
+    birth = born(job)
+    assert birth is not None
+    assert birth.kind == kind
 
 
 def test_operators_are_looked_at_without_drawing_random_numbers_or_changing_results() -> None:

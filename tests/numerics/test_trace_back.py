@@ -44,6 +44,53 @@ def test_the_rank_that_has_it_from_another_is_not_blamed() -> None:
     assert account.origin == OVERFLOW
 
 
+GRADIENT = replace(WATCHED, trigger=Trigger("gradient", 9, "nan", "Linear.weight"))
+
+
+def test_a_loss_comes_before_the_gradients_of_the_same_step_on_other_ranks() -> None:
+    watched = (GRADIENT, replace(WATCHED, rank=1))
+    alone = trace_back(("python",), watched)
+    assert alone.trigger is not None
+    assert (alone.trigger.kind, alone.rank) == ("loss", 1)
+    assert "the loss is nan in step 9 on rank 1 of 2" in render(alone)
+    found = trace_back(("python",), watched, (ProcessNumerics("instrument", rank=0), seen(1, OVERFLOW)))
+    assert found.trigger is not None
+    assert (found.trigger.kind, found.rank, found.origin) == ("loss", 1, OVERFLOW)
+    earlier = trace_back(("python",), (replace(GRADIENT, trigger=Trigger("gradient", 8, "nan")), watched[1]))
+    assert earlier.trigger is not None
+    assert (earlier.trigger.kind, earlier.trigger.step, earlier.rank) == ("gradient", 8, 0)
+
+
+def test_the_sign_is_that_of_the_rank_that_is_named() -> None:
+    """Rank 0 has seen the gradient that both share, and only rank 1 has seen its own loss in the second run."""
+    loss = ProcessNumerics("instrument", rank=1, trigger=Trigger("loss", 9, "nan"), origin=OVERFLOW)
+    found = trace_back(("python",), (GRADIENT,), (loss,))
+    assert found.trigger is not None
+    assert (found.trigger.kind, found.rank) == ("loss", 1)
+    assert "its loss is finite" not in render(replace(found, ranks=2))
+
+
+def test_no_rank_is_named_for_a_gradient_that_all_have() -> None:
+    found = trace_back(("python",), (GRADIENT, replace(GRADIENT, rank=1)))
+    assert found.rank is None
+    assert " on rank " not in render(found)
+
+
+def test_within_a_step_what_was_born_in_a_forward_precedes_what_was_in_a_backward() -> None:
+    backward = replace(OVERFLOW, phase="backward", operator="aten::div")
+    found = trace_back(("python",), (GRADIENT,), (seen(0, backward), seen(1, OVERFLOW)))
+    assert (found.rank, found.origin) == (1, OVERFLOW)
+
+
+def test_what_came_from_a_rank_that_left_no_account_is_laid_to_whoever_saw_it_first() -> None:
+    received = replace(OVERFLOW, kind="collective", operator="")
+    found = trace_back(("python",), (GRADIENT, replace(WATCHED, rank=1)), (seen(0, received),))
+    assert found.trigger is not None
+    assert (found.trigger.kind, found.rank) == ("loss", 1)
+    assert found.cause is not None
+    assert found.cause.name == "other-rank"
+
+
 def test_an_overflow_after_great_growth_is_an_exploding_gradient_and_without_it_is_none() -> None:
     grown = trace_back(("python",), (WATCHED,), (seen(0, OVERFLOW),))
     assert grown.cause is not None

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from preloading import python
 
 torch = pytest.importorskip("torch")
 
@@ -27,7 +28,7 @@ JOBS = Path(__file__).parent / "jobs"
 
 def run(script: str, environment: dict[str, str]) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
-        [sys.executable, script],
+        [python(), script],
         cwd=JOBS,
         env={**environment, "OMP_NUM_THREADS": "1"},
         capture_output=True,

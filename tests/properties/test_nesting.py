@@ -84,3 +84,11 @@ def test_innermost_is_the_deepest_interval_that_is_open(pairs: Pairs, time: int)
         depth[i] = 0 if parent == ROOT else depth[parent] + 1
     expected = max(open_now, key=lambda i: depth[i], default=ROOT)
     assert innermost_at(stretches(made), np.array([time], np.int64)).tolist() == [expected]
+
+
+def test_fifty_thousand_that_outlast_their_parents_end_with_the_first_one() -> None:
+    count = 50_000  # a walk from parent to parent would take a round for each
+    begin = np.arange(count, dtype=np.int64)
+    made = nest(begin, count + begin)
+    assert made.parent.tolist() == list(range(-1, count - 1))
+    assert (made.end == count).all()

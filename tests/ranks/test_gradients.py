@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import os
 import subprocess
-import sys
 from pathlib import Path
 
 import numpy as np
 import pytest
+from preloading import python
 
 from steptime.kineto.reader import read
 from steptime.ledger.trace_steps import find_steps
@@ -52,7 +52,7 @@ def traces(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("gradients")
     environment = {**os.environ, "OMP_NUM_THREADS": "1", "KINETO_LOG_LEVEL": "99"}
     ranks = [
-        subprocess.Popen([sys.executable, "-c", JOB, str(folder), str(rank)], env=environment, stderr=subprocess.PIPE)
+        subprocess.Popen([python(), "-c", JOB, str(folder), str(rank)], env=environment, stderr=subprocess.PIPE)
         for rank in range(2)
     ]
     errors = [rank.communicate(timeout=120)[1] for rank in ranks]

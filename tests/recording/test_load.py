@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import tracemalloc
 from pathlib import Path
 
 import numpy as np
@@ -15,6 +16,7 @@ from journals import EPOCH, MS, START, JournalBuilder
 from steptime.errors import RecordingError
 from steptime.journal import FORMAT_VERSION, RECORD, Kind
 from steptime.recording.load import facts_of, load
+from steptime.recording.packed import pack
 from steptime.recording.recording import IntervalTable, LoaderFacts
 from steptime.recording.records import decode, encode
 from steptime.timeline.layout import lay_out
@@ -245,9 +247,9 @@ def test_what_is_written_is_what_is_loaded(drawn: list[tuple[int, int, int, int,
         RECORD.pack(kind, flags, thread, identity, START + begin, START + begin + length)
         for kind, flags, thread, identity, begin, length in drawn
     )
-    decoded = decode(data, None)
+    decoded = decode([data], None)
     assert (decoded.torn, decoded.senseless) == (0, 0)
-    again = decode(encode(decoded.table), None)
+    again = decode([encode(decoded.table)], None)
     for name in IntervalTable.__slots__:
         assert np.array_equal(getattr(again.table, name), getattr(decoded.table, name))
     chunks = sorted(data[at : at + RECORD.size] for at in range(0, len(data), RECORD.size))
@@ -272,7 +274,7 @@ def test_any_records_are_laid_out(tmp_path_factory: pytest.TempPathFactory, draw
 def test_a_journal_of_a_million_records_is_laid_out_in_seconds(tmp_path: Path) -> None:
     step = JournalBuilder()
     step.next(MS, 3).forward(MS).backward(MS).step(MS)
-    table = decode(b"".join(step.records), None).table
+    table = decode([b"".join(step.records)], None).table
     count = 250_000
     shift = np.repeat(np.arange(count) * 4 * MS, 4)
     whole = IntervalTable(
@@ -294,3 +296,20 @@ def test_a_clock_that_was_set_back_costs_no_records(tmp_path: Path) -> None:
     job = built()
     job.process_facts["process_started_epoch_ns"] = EPOCH + 3600 * 1000 * MS
     assert len(job.process(tmp_path / "recording").intervals.begin) == 20
+
+
+def test_a_journal_with_a_hole_of_gigabytes_takes_no_room_in_memory(tmp_path: Path) -> None:
+    recording = built().write(tmp_path / "recording")
+    journal = process_folder(recording) / "journal.bin"
+    known = len(load(recording).processes[0].intervals.begin)
+    os.truncate(journal, 24 * 12_000_000)
+    (process_folder(recording) / "loader.packed").write_bytes(pack(bytes(24 * 200_000)))
+    tracemalloc.start()
+    try:
+        process = load(recording).processes[0]
+        _, peak = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert len(process.intervals.begin) == known
+    assert len(process.workers.begin) == 0
+    assert peak < 64 << 20

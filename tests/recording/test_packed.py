@@ -29,10 +29,20 @@ NOBODY = 2**22 + 17
 """No process has this number: above the largest that Linux gives."""
 
 
+def unpacked(packed: bytes, largest: int) -> tuple[bytes, bool]:
+    """(records, whether all of it could be read)."""
+    found: list[bytes] = []
+    try:
+        found.extend(unpack(packed, largest))
+    except ValueError:
+        return b"".join(found), False
+    return b"".join(found), True
+
+
 @given(st.lists(ROWS, max_size=50), st.binary(max_size=RECORD.size - 1))
 def test_any_records_come_back_as_they_were(rows: list[tuple[int, ...]], torn: bytes) -> None:
     records = b"".join(RECORD.pack(*row) for row in rows)
-    assert unpack(pack(records + torn), MOST) == (records, True)
+    assert unpacked(pack(records + torn), MOST) == (records, True)
 
 
 def test_more_than_a_block_comes_back_in_its_order() -> None:
@@ -40,21 +50,21 @@ def test_more_than_a_block_comes_back_in_its_order() -> None:
     records = b"".join(
         RECORD.pack(7, 0, 1, 2, numbers.randrange(2**40), numbers.randrange(2**40)) for _ in range(BLOCK + 3)
     )
-    assert unpack(pack(records), MOST) == (records, True)
+    assert unpacked(pack(records), MOST) == (records, True)
 
 
 @given(st.binary(max_size=200))
 def test_any_bytes_are_read_as_far_as_they_make_sense(data: bytes) -> None:
-    records, _ = unpack(MAGIC + data, MOST)
+    records, _ = unpacked(MAGIC + data, MOST)
     assert len(records) % RECORD.size == 0
 
 
 def test_a_bomb_makes_no_more_than_it_says_and_no_more_than_is_allowed() -> None:
     bomb = zlib.compress(bytes(1 << 26))
-    assert unpack(MAGIC + HEAD.pack(2, len(bomb)) + bomb, MOST) == (b"", False)
-    assert unpack(MAGIC + HEAD.pack(2**32 - 1, len(bomb)) + bomb, MOST) == (b"", False)
+    assert unpacked(MAGIC + HEAD.pack(2, len(bomb)) + bomb, MOST) == (b"", False)
+    assert unpacked(MAGIC + HEAD.pack(2**32 - 1, len(bomb)) + bomb, MOST) == (b"", False)
     two = pack(bytes(RECORD.size) * 3) + pack(bytes(RECORD.size) * 3)[len(MAGIC) :]
-    assert unpack(two, 4 * RECORD.size) == (bytes(RECORD.size) * 3, False)
+    assert unpacked(two, 4 * RECORD.size) == (bytes(RECORD.size) * 3, False)
 
 
 def long_job() -> JournalBuilder:

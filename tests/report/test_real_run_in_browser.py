@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import os
 import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 from excerpts import events_of
+from preloading import python
 
 from steptime.quantities import format_duration
 from steptime.report import json
@@ -44,9 +44,8 @@ def written(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("run")
     (folder / "train.py").write_text(JOB, encoding="utf-8")
     words = ("run", "--quiet", "--no-ceilings", "--recording", "r", "-o", "r.html", "-o", "r.json", "--")
-    code = "from steptime.cli.main import entry; entry()"
     environment = {**os.environ, "XDG_CACHE_HOME": str(folder / "cache"), "OMP_NUM_THREADS": "1"}
-    done = subprocess.run([sys.executable, "-c", code, *words, sys.executable, "train.py"], cwd=folder, env=environment,
+    done = subprocess.run([python(), "-m", "steptime", *words, python(), "train.py"], cwd=folder, env=environment,
                           capture_output=True, text=True, timeout=240, check=False)  # fmt: skip
     assert done.returncode == 0, done.stderr
     return folder

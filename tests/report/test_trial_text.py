@@ -137,3 +137,17 @@ def test_compiling_that_is_not_known_to_pay_has_no_break_even() -> None:
     assert "not known ever" in lab_text.render(results(unsure), None, "x")
     sure = replace(unsure, speed=Estimate(2.0, 1.8, 2.2, 3, "1"))
     assert "paid back after 60 steps" in lab_text.render(results(sure), None, "x")
+
+
+def test_a_patch_that_failed_by_itself_is_no_patch() -> None:
+    failed = replace(FASTER, verdict=Verdict.FAILED, sentence="It ended with status 1")
+    text = trial_text.render(results(FASTER, patch=PatchResult("", (), ("fused=True",), failed)))
+    assert "Patch: none, as it failed when it ran by itself: It ended with status 1\n" in text
+    assert "To write yourself: fused=True" in text
+
+
+def test_the_command_that_applies_a_patch_is_told_whole() -> None:
+    apply = f"git -C /{'long/' * 20}repository apply /tmp/patch.diff"
+    assert f"Apply it: {apply}\n" in trial_text.render(
+        results(FASTER, patch=PatchResult("diff", (), (), FASTER, (), apply))
+    )

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from findings.healthy import HEALTHY
 
+from steptime.findings.device_uses import machine_use, roofline_use
 from steptime.hardware.machine import Machine, Rate
 from steptime.kineto.reader import read
 from steptime.kineto.table import Trace
@@ -17,6 +20,7 @@ from steptime.ledger.ledger import Account
 from steptime.ledger.trace_steps import reach, steps_of
 from steptime.links.link import link
 from steptime.quantities import Estimate
+from steptime.report.roofline import reached_text
 from steptime.roofline.draw import draw
 from steptime.roofline.roofline import KernelGroup, Roofline
 
@@ -46,10 +50,17 @@ class Writer:
             self._add("ProfilerStep#" + str(number), "user_annotation", number * length, length, 1)
 
     def operator(
-        self, name: str, begin: float, shapes: list[Any], types: list[str], *kernels: tuple[str, float, float]
+        self,
+        name: str,
+        begin: float,
+        shapes: list[Any],
+        types: list[str],
+        *kernels: tuple[str, float, float],
+        values: tuple[str, ...] = (),
     ) -> None:
-        """Launches its kernels (name, begin, duration) one after another."""
-        self._add(name, "cpu_op", begin, 9, 1, {"Input Dims": shapes, "Input type": types})
+        """Launches its kernels (name, begin, duration) one after another. values: of arguments that are no tensors."""
+        concrete = {"Concrete Inputs": list(values)} if values else {}
+        self._add(name, "cpu_op", begin, 9, 1, {"Input Dims": shapes, "Input type": types, **concrete})
         for number, (kernel, at, duration) in enumerate(kernels):
             self.launches += 1
             number_of = {"correlation": self.launches}
@@ -191,6 +202,58 @@ def test_what_runs_faster_than_the_roofline_is_at_it(tmp_path: Path) -> None:
     writer = Writer(1, 1000)
     writer.operator("aten::add", 20, [[1000000], [1000000]], ["float", "float"], (POINTWISE, 110, 4))
     assert by_name(drawn(writer.trace(tmp_path), machine()))[POINTWISE].at_roofline == 4_000
+
+
+def low(rate: float, **more: Any) -> Machine:
+    """A machine whose peak of bfloat16 was measured as `rate`, FLOP/s."""
+    rates = (Rate("bfloat16", Estimate(rate, rate, rate, 9, "FLOP/s")),)
+    return replace(machine(), matrix=rates, measured=True, **more)
+
+
+def test_no_peak_is_below_what_the_job_reached(tmp_path: Path) -> None:
+    writer = Writer(1, 250)
+    writer.operator("aten::mm", 10, MATRICES, TYPES, (GEMM, 20, 200))
+    trace = writer.trace(tmp_path)
+    reached = FLOPS / 200e-6
+    raised = drawn(trace, low(3e12, other_cpus=1.5))
+    assert raised.machine is not None
+    assert raised.peak == pytest.approx(reached)
+    assert raised.machine.matrix[0].reached
+    assert raised.machine.disturbed
+    assert raised.groups[0].at_roofline == raised.groups[0].duration
+    assert 0 < (raised.utilization or 0) <= 1
+    assert drawn(trace, low(9e12)).machine == low(9e12)
+    datasheet = replace(low(3e12), measured=False)
+    assert drawn(trace, datasheet).peak == pytest.approx(FLOPS / raised.wall * 1e9), "the whole step, and no kernel"
+
+
+def test_a_step_that_the_profiler_slowed_reached_more_than_it_shows(tmp_path: Path) -> None:
+    writer = Writer(1, 250)
+    writer.operator("aten::mm", 10, MATRICES, TYPES, (GEMM, 20, 200))
+    trace = writer.trace(tmp_path)
+    borders = steps_of(trace)
+    roofline = draw(trace, link(trace, borders), reach(trace, borders), low(3e12), step=100_000.0)
+    assert roofline.peak == pytest.approx(FLOPS / 100e-6)
+    use = roofline_use(roofline, 100_000.0)
+    assert use is not None
+    assert 0.999 < (use.utilization or 0.0) <= 1
+    shown = machine_use(roofline.machine)
+    assert shown is not None
+    assert shown.reached == ("bfloat16",)
+    case = replace(HEALTHY, roofline=use, machine=replace(shown, disturbed=True))
+    assert "reached by this job: above the one measured beside other load" in reached_text(case)
+    assert "beside other load" in reached_text(replace(case, machine=replace(shown, reached=(), disturbed=True)))
+
+
+def test_a_convolution_by_a_fast_algorithm_says_nothing_of_the_peak(tmp_path: Path) -> None:
+    writer = Writer(1, 1000)
+    shapes: list[Any] = [[8, 64, 56, 56], [64, 64, 3, 3], [], [], [], []]
+    types = ["c10::BFloat16", "c10::BFloat16", "ScalarList", "ScalarList", "ScalarList", "Scalar"]
+    settings = ("", "", "[1, 1]", "[1, 1]", "[1, 1]", "1")
+    writer.operator("aten::cudnn_convolution", 10, shapes, types, (GEMM, 20, 200), values=settings)
+    roofline = drawn(writer.trace(tmp_path), low(5e12))
+    assert (roofline.groups[0].flops or 0.0) / 200e-6 > 5e12
+    assert roofline.peak == 5e12
 
 
 def test_lists_are_as_wide_as_the_kernels_name_says(tmp_path: Path) -> None:

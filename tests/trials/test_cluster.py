@@ -20,7 +20,8 @@ from steptime.errors import SteptimeError, UsageError
 from steptime.remedies.remedy import Promise
 from steptime.trials import conduct
 from steptime.trials.conduct import Bench
-from steptime.trials.execute import Stand, Turn
+from steptime.trials.containment import Stand
+from steptime.trials.execute import Turn
 from steptime.trials.lane import Answer, Order, answer, decode_answer, encode
 from steptime.trials.results import Plan, ResultsFile, read_results
 from steptime.trials.trial import BASELINE, CONTROL, Arm, Verdict
@@ -43,20 +44,30 @@ JOB = """
         loss.backward()
         optimizer.step()
 """
-NOTHING = Outputs(frozenset(), frozenset())
+
+
+def note_of(tmp_path: Path) -> Path:
+    """Shared memory, the one place on this machine that a process of a trial writes to for good."""
+    return Path("/dev/shm") / f"steptime-test-{os.getpid()}-{tmp_path.name}"
+
+
+@pytest.fixture(autouse=True)
+def _no_notes(tmp_path: Path) -> Iterator[None]:
+    yield
+    note_of(tmp_path).unlink(missing_ok=True)
 
 
 def stand(tmp_path: Path, steps: int = 10**9) -> Stand:
     job, folder = tmp_path / "job", tmp_path / "trial"
     job.mkdir()
     folder.mkdir()
-    (job / "train.py").write_text(textwrap.dedent(JOB).format(note=str(tmp_path / "note"), steps=steps))
-    return Stand((sys.executable, "train.py"), folder, job, NOTHING)
+    (job / "train.py").write_text(textwrap.dedent(JOB).format(note=str(note_of(tmp_path)), steps=steps))
+    return Stand((sys.executable, "train.py"), folder, job)
 
 
 def notes(tmp_path: Path) -> list[list[str]]:
     """(pid, devices, MINE) of the processes of the job."""
-    path = tmp_path / "note"
+    path = note_of(tmp_path)
     return [line.split() for line in path.read_text().splitlines()] if path.exists() else []
 
 
@@ -73,7 +84,7 @@ def gone(pid: int) -> bool:
 def test_an_order_and_its_answer_survive_the_pipe(tmp_path: Path) -> None:
     arm = Arm("RM101", (Change("loader", arguments=(("num_workers", 2),)),), promise=Promise.SAME_CURVE)
     order = Order(
-        Stand(("python",), tmp_path, tmp_path, Outputs(frozenset({Path("a")}), frozenset()), (tmp_path / "runs",)),
+        Stand(("python",), tmp_path, tmp_path, Outputs(frozenset({Path("a")}), frozenset()), (tmp_path / "b",)),
         Turn(arm, 1, 2, 3, ArmOptions(5), until_epoch=7.0, patched=(("train.py", "pass"),)),
     )
     from steptime.trials.lane import decode_order
@@ -84,7 +95,7 @@ def test_an_order_and_its_answer_survive_the_pipe(tmp_path: Path) -> None:
 
 
 def test_a_folder_that_a_machine_of_the_cluster_does_not_have_is_said(tmp_path: Path) -> None:
-    here = Stand(("python",), tmp_path / "trial", tmp_path / "gone", None)
+    here = Stand(("python",), tmp_path / "trial", tmp_path / "gone")
     told = answer(Order(here, Turn(Arm(BASELINE), 0, 0, 0, ArmOptions(5))))
     assert told.refusal is not None
     assert told.refusal[0] == "folder-gone"
@@ -109,7 +120,7 @@ def test_a_lane_whose_pipe_ends_takes_its_job_with_it(tmp_path: Path, shell: lis
     assert lane.stdout is not None
     lane.stdout.close()
     assert gone(int(notes(tmp_path)[0][0]))
-    assert not list((tmp_path / "trial" / "copies").iterdir())
+    assert not (tmp_path / "trial" / "copies").exists()
 
 
 def test_without_ray_the_option_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:

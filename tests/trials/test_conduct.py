@@ -21,14 +21,14 @@ from steptime.remedies.remedy import Promise
 from steptime.trials.budget import Budget
 from steptime.trials.combine import combine
 from steptime.trials.conduct import MIN_ROUNDS, Bench, Notice
+from steptime.trials.containment import Stand
 from steptime.trials.curve import groups, over, points_of
-from steptime.trials.execute import Stand, Turn
-from steptime.trials.executor import Block, Tell
+from steptime.trials.execute import Turn
+from steptime.trials.executor import Block, LocalExecutor, Tell
 from steptime.trials.lab import NO_INPUT, batch_arm, batch_of, lab_arms
 from steptime.trials.plan import stand_for
 from steptime.trials.results import Plan, ResultsFile, read_results
 from steptime.trials.trial import BASELINE, CONTROL, Agreement, AppliedChange, Arm, Judgement, Run, Verdict
-from steptime.trials.working_copy import Outputs
 
 pytest.importorskip("torch")
 
@@ -64,16 +64,15 @@ LOADED = """
 """
 
 
-def bench(tmp_path: Path, script: str, *arms: Arm, in_place: bool = False) -> Bench:
+def bench(tmp_path: Path, script: str, *arms: Arm) -> Bench:
     """A trial of a script in a folder of its own."""
     job = tmp_path / "job"
     job.mkdir()
     (job / "train.py").write_text(textwrap.dedent(script))
     command = (sys.executable, "train.py")
-    outputs = None if in_place else Outputs(frozenset({Path("last.pt")}), frozenset())
     plan = Plan(command, str(job), "", arms, 0.03)
     ResultsFile(tmp_path / "trial").plan(plan)
-    return Bench(Stand(command, tmp_path / "trial", job, outputs), plan)
+    return Bench(Stand(command, tmp_path / "trial", job), plan)
 
 
 @pytest.fixture(autouse=True)
@@ -153,33 +152,48 @@ def test_gradients_that_die_in_an_arm_break_its_promise_before_anything_is_timed
     (judgement,) = trial.conduct(0, (deadly,))
     assert (judgement.verdict, judgement.agreement) == (Verdict.BROKE_PROMISE, Agreement.DEAD_GRADIENTS)
     assert "0.weight" in judgement.sentence
-    assert len(trial.runs) == 2
+    assert [(run.arm, run.rehearsal) for run in trial.runs] == [(name, True) for name in (BASELINE, "env", BASELINE)]
 
 
-def test_a_file_that_no_copy_contains_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    (tmp_path / "tmp").mkdir()
-    monkeypatch.setenv("TMPDIR", str(tmp_path / "tmp"))
-    script = f"""
-        import tempfile
+class Rehearsing(LocalExecutor):
+    """Runs rehearsals, each with another seed in place of the clock's, and makes up what would be timed."""
+
+    def run(self, stand: Stand, blocks: Sequence[Block], tell: Tell) -> Generator[Run, None, None]:
+        for turn in (turn for block in blocks for turn in block):
+            os.environ["CLOCK"] = str(turn.position)
+            if turn.rehearsal:
+                yield from super().run(stand, [[turn]], tell)
+            else:
+                steps = (20_000_000 if turn.arm.changes else 40_000_000,) * 30
+                changes = tuple(AppliedChange(change.kind, True, True) for change in turn.arm.changes)
+                made = run(turn.arm.name, turn.position, steps, changes=changes, seed=turn.options.seed)
+                yield replace(made, stage=turn.stage, round=turn.round)
+
+
+def test_a_harmless_change_of_a_job_that_the_clock_seeds_is_adopted(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("CLOCK", "0")
+    harmless = Arm("env", (Change("environment", arguments=(("HARMLESS", "1"),)),), "RM999", promise=Promise.SAME_CURVE)
+    script = """
+        import os
         import torch
 
-        torch.manual_seed(0)
-        model = torch.nn.Linear(8, 1)
+        torch.manual_seed(int(os.environ["CLOCK"]))
+        model = torch.nn.Sequential(torch.nn.Linear(16, 64), torch.nn.ReLU(), torch.nn.Linear(64, 1))
         optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
-        open("log.txt", "w").close()
-        tempfile.TemporaryFile().close()
         for step in range(400):
-            loss = model(torch.randn(4, 8)).square().mean()
+            inputs = torch.randn(256, 16)
+            loss = (model(inputs).squeeze(1) - inputs.sum(1)).square().mean()
             optimizer.zero_grad()
             loss.backward()
             optimizer.step()
-            if step == 2:
-                torch.save(model.state_dict(), {str(tmp_path / "elsewhere.pt")!r})
-                open({str(tmp_path / "log.txt")!r}, "a").close()
     """
-    trial = bench(tmp_path, script)
-    trial.conduct(0, ())
-    assert {Path(path).name for path in trial.runs[0].outside} == {"elsewhere.pt", "log.txt"}
+    trial = bench(tmp_path, script, harmless)
+    trial._executor = Rehearsing()
+    (judgement,) = trial.conduct(0, (harmless,))
+    assert judgement.verdict is Verdict.ADOPT
+    assert "the job's losses do not repeat (seeded by the clock?): gradients compared within ±" in judgement.sentence
 
 
 @pytest.mark.slow
@@ -203,7 +217,8 @@ def test_more_workers_on_tensors_in_memory_are_never_adopted(tmp_path: Path) -> 
 
 @pytest.mark.slow
 def test_a_trial_that_is_interrupted_leaves_no_process_and_keeps_what_was_run(tmp_path: Path) -> None:
-    script = f"import os\nopen({str(tmp_path / 'pids')!r}, 'a').write(f'{{os.getpid()}}\\n')\n" + textwrap.dedent(PLAIN)
+    pids = Path("/dev/shm") / f"steptime-test-{os.getpid()}"
+    script = f"import os\nopen({str(pids)!r}, 'a').write(f'{{os.getpid()}}\\n')\n" + textwrap.dedent(PLAIN)
     trial = bench(tmp_path, script.replace("range(400)", "range(10**9)"), WORKERS)
     slow = Arm("env", (Change("environment", arguments=(("X", "1"),)),))
 
@@ -219,7 +234,9 @@ def test_a_trial_that_is_interrupted_leaves_no_process_and_keeps_what_was_run(tm
         signal.setitimer(signal.ITIMER_REAL, 0)
         signal.signal(signal.SIGALRM, before)
     assert read_results(tmp_path / "trial").runs == tuple(trial.runs)
-    for pid in map(int, (tmp_path / "pids").read_text().split()):
+    started = pids.read_text().split()
+    pids.unlink()
+    for pid in map(int, started):
         assert _ends(pid)
 
 
@@ -239,7 +256,7 @@ def test_a_job_recorded_in_a_folder_that_is_gone_cannot_be_tried(tmp_path: Path)
 
     manifest = Manifest(1, "0", ("python",), str(tmp_path / "gone"), "host", 0)
     with pytest.raises(UsageError, match="folder-gone"):
-        stand_for(manifest, tmp_path / "runs" / "a", tmp_path / "runs" / "b", in_place=False)
+        stand_for(manifest, tmp_path / "runs" / "a", tmp_path / "runs" / "b", uncontained=False)
 
 
 def test_what_trains_something_else_is_never_promised_to_be_the_same() -> None:
@@ -314,7 +331,7 @@ def clock(tmp_path: Path, seconds: float, arms: int) -> tuple[Bench, tuple[Arm, 
     tried = tuple(replace(WORKERS, name=f"RM{number}", label=LABELS.get(number, "")) for number in range(1, arms + 1))
     plan = Plan(("python",), str(tmp_path), "", tried, 0.03)
     budget = FakeBudget(seconds)
-    stand = Stand(("python",), tmp_path, tmp_path, None)
+    stand = Stand(("python",), tmp_path, tmp_path)
     return Bench(stand, plan, budget=budget, executor=FakeMachine(budget)), tried
 
 

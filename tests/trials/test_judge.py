@@ -10,7 +10,7 @@ from trials.shared_machine import LOSSES, SharedMachine, run, trial
 from steptime.changes import Change
 from steptime.quantities import Estimate
 from steptime.remedies.remedy import Goal, Promise
-from steptime.trials.judge import cannot_win, judge, overtaken
+from steptime.trials.judge import asks_for_rehearsal, cannot_win, judge, overtaken
 from steptime.trials.trial import BASELINE, CONTROL, Agreement, AppliedChange, Arm, Judgement, Load, Run, Verdict
 
 ARM = Arm("RM101", (Change("loader", arguments=(("num_workers", 2),)),), "RM101", "num_workers=2")
@@ -182,6 +182,65 @@ def test_wild_gradients_count_unless_the_batches_are_others() -> None:
     assert judge(ARM, (*rehearsals(ARM, wild), *runs)).agreement is Agreement.WILD_GRADIENTS
     other = replace(ARM, other_data=True)
     assert judge(other, (*rehearsals(other, wild), *runs)).verdict is Verdict.ADOPT
+
+
+def clocked(*scales: float) -> tuple[Run, ...]:
+    """Rehearsals of a job as it is whose gradients are each time so many times those of the first."""
+    return tuple(run(BASELINE, -9 + place, (), rehearsal=True, norms=scaled(each)) for place, each in enumerate(scales))
+
+
+def scaled(scale: float) -> tuple[tuple[tuple[str, float | None], ...], ...]:
+    return ((("conv.weight", scale), ("fc.weight", 2.0 * scale)),)
+
+
+def test_a_job_that_does_not_repeat_is_judged_by_its_own_spread_and_that_is_said() -> None:
+    runs = trial(quiet(), ARM, speed=3.0)
+    own = rehearsals(ARM, scaled(1.12))[1]
+    once = judge(ARM, (*clocked(1.0), own, *runs))
+    assert (once.verdict, once.agreement) == (Verdict.BROKE_PROMISE, Agreement.WILD_GRADIENTS)
+    judgement = judge(ARM, (*clocked(1.0, 1.1, 0.95), own, *runs))
+    assert judgement.verdict is Verdict.ADOPT
+    assert (
+        "the job's losses do not repeat (seeded by the clock?): gradients compared within ±25 %" in judgement.sentence
+    )
+
+
+@pytest.mark.parametrize("scale", [0.5, 2.0, 3.0])
+def test_what_lies_outside_of_the_jobs_own_spread_is_refused(scale: float) -> None:
+    own = rehearsals(ARM, scaled(scale))[1]
+    judgement = judge(ARM, (*clocked(1.0, 1.1, 0.95), own, *trial(quiet(), ARM, speed=3.0)))
+    assert (judgement.verdict, judgement.agreement) == (Verdict.BROKE_PROMISE, Agreement.WILD_GRADIENTS)
+    assert "gradients compared within ±25 %" in judgement.sentence
+
+
+def test_a_spread_in_which_anything_would_lie_adopts_nothing() -> None:
+    own = rehearsals(ARM, scaled(2.0))[1]
+    judgement = judge(ARM, (*clocked(1.0, 4.0), own, *trial(quiet(), ARM, speed=3.0)))
+    assert (judgement.verdict, judgement.agreement) == (Verdict.UNDECIDED, Agreement.NOT_SEEN)
+    assert "not adopted: the job's losses do not repeat" in judgement.sentence
+    assert "would hide that all are twice as large" in judgement.sentence
+
+
+def test_a_gradient_that_the_job_itself_loses_now_and_then_is_not_the_arms_loss() -> None:
+    dead = ((("conv.weight", 0.0), ("fc.weight", 2.0)),)
+    own = rehearsals(ARM, dead)[1]
+    lost = run(BASELINE, -3, (), rehearsal=True, norms=dead)
+    runs = trial(quiet(), ARM, speed=3.0)
+    assert judge(ARM, (*clocked(1.0, 1.0), own, *runs)).agreement is Agreement.DEAD_GRADIENTS
+    assert judge(ARM, (*clocked(1.0), lost, own, *runs)).verdict is Verdict.ADOPT
+
+
+def test_a_job_is_rehearsed_again_until_it_is_known_whether_it_repeats() -> None:
+    wild, same = rehearsals(ARM, scaled(1.5))[1], rehearsals(ARM, scaled(1.0))[1]
+    assert not asks_for_rehearsal((ARM,), (*clocked(1.0), same))
+    assert asks_for_rehearsal((ARM,), (*clocked(1.0), wild))
+    assert not asks_for_rehearsal((ARM,), (*clocked(1.0, 1.0), wild)), "it repeats, and the arm does not"
+    assert asks_for_rehearsal((ARM,), (*clocked(1.0, 1.1), wild))
+    assert asks_for_rehearsal((ARM,), (*clocked(1.0, 1.1, 0.95), wild))
+    assert not asks_for_rehearsal((ARM,), (*clocked(1.0, 1.1, 0.95, 1.0), wild)), "four times is enough"
+    assert not asks_for_rehearsal((ARM,), (*clocked(1.0, 1.4), wild)), "it lies within the spread"
+    unseen = [run(BASELINE, place, (), rehearsal=True) for place in range(3)]
+    assert not asks_for_rehearsal((ARM,), (*clocked(1.0), *unseen, wild)), "gradients were not written again"
 
 
 def test_what_changed_nothing_is_not_exercised_however_fast() -> None:

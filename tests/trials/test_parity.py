@@ -13,6 +13,29 @@ norms = st.dictionaries(st.text("abc.", min_size=1, max_size=6), st.floats(1e-2,
 curve = st.lists(st.floats(-1e6, 1e6), min_size=8, max_size=60)
 
 
+def test_another_run_of_a_job_that_does_not_repeat_lies_in_its_own_spread_mostly() -> None:
+    draw = np.random.default_rng(0)
+
+    def gradients() -> dict[str, float | None]:
+        together = draw.normal(0, 0.1)  # of the loss, which scales all of them
+        return {str(number): float(np.exp(together + draw.normal(0, 0.05))) for number in range(20)}
+
+    outside = 0
+    for _ in range(200):
+        rehearsals, arm = [gradients() for _ in range(parity.REPEATS)], gradients()
+        allowed = parity.own_tolerance(rehearsals)
+        assert allowed is not None
+        outside += not parity.nearest(rehearsals, arm, factors=True).within(allowed)
+    assert outside <= 10
+
+
+def test_a_job_that_repeats_but_for_rounding_has_no_spread_of_its_own() -> None:
+    once = {"conv.weight": 1.0, "fc.weight": 2.0}
+    assert parity.own_tolerance([once]) is None
+    assert parity.own_tolerance([once, {**once, "fc.weight": 2.0001}]) is None
+    assert parity.own_tolerance([once, {**once, "fc.weight": 2.2}]) is not None
+
+
 @given(norms)
 def test_equal_gradients_are_alive_and_do_not_differ(baseline: dict[str, float]) -> None:
     found = parity.compare_gradients(baseline, baseline)

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 
 from steptime.errors import OutputError
 from steptime.quantities import SourceLine
-from steptime.remedies.remedy import CallEdit, EnvironmentEdit, Snippet, StatementEdit
-from steptime.trials.patch import apply_edit, make_patch
+from steptime.remedies.remedy import CallEdit, EnvironmentEdit, JointEdit, Snippet, StatementEdit
+from steptime.trials import containment
+from steptime.trials.containment import Layer, Stand, contained
+from steptime.trials.patch import apply_edit, make_patch, unwritten
 from steptime.trials.write import write_patch
 
 TWO_WORKERS = (("num_workers", "2"), ("persistent_workers", "True"))
@@ -119,23 +123,87 @@ def test_the_diff_applies_with_git_and_writing_refuses_a_dirty_file(tmp_path: Pa
     train.write_text("import torch\nx = DataLoader(d)")
     patch = make_patch((loader(2),), tmp_path, None)
     with pytest.raises(OutputError, match="patch-dirty"):
-        write_patch(patch, tmp_path)
+        write_patch(patch)
     git(tmp_path, "init", "-q")
     with pytest.raises(OutputError, match="patch-dirty"):
-        write_patch(patch, tmp_path)
+        write_patch(patch)
     git(tmp_path, "add", "train.py")
     git(tmp_path, "commit", "-q", "-m", "first")
     (tmp_path / "patch.diff").write_text(patch.diff)
     git(tmp_path, "apply", "patch.diff")
     assert train.read_text() == patch.files[0][2]
     git(tmp_path, "checkout", "train.py")
-    assert write_patch(patch, tmp_path) == (train,)
+    assert write_patch(patch) == (train,)
     assert train.read_text() == patch.files[0][2]
     with pytest.raises(OutputError, match="patch-outdated"):
-        write_patch(patch, tmp_path)
+        write_patch(patch)
     train.unlink()
     with pytest.raises(OutputError, match="patch-outdated"):
-        write_patch(patch, tmp_path)
+        write_patch(patch)
+
+
+def run_script(folder: Path, script: Path) -> str:
+    return subprocess.run([sys.executable, script], cwd=folder, check=True, capture_output=True, text=True).stdout
+
+
+@pytest.mark.parametrize(
+    ("repository", "job", "script"),
+    [
+        (".", "sub", "../train.py"),
+        (".", "a folder/runs", "../../train.py"),
+        (".", "runs", "../the scripts/train.py"),
+        (".", "sub", "train.py"),
+        ("", "sub", "../train.py"),
+        ("", ".", "train.py"),
+    ],
+)
+def test_a_patch_is_run_and_applied_wherever_the_script_lies(
+    tmp_path: Path, repository: str, job: str, script: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    top = tmp_path / "top"
+    folder = top / job
+    folder.mkdir(parents=True)
+    file = Path(os.path.normpath(folder / script))
+    file.parent.mkdir(exist_ok=True)
+    source = "import sys\nDataLoader = dict\nprint(DataLoader(a=1))\n"
+    file.write_text(source)
+    if repository:
+        git(top, "init", "-q")
+        git(top, "add", ".")
+        git(top, "commit", "-q", "-m", "first")
+    statement = StatementEdit("sys.dont_write_bytecode = True", "sys")
+    edits = (statement, CallEdit("DataLoader", (("workers", "2"),), SourceLine(str(file), 3)))
+    patch = make_patch(edits, folder, Path(script))
+    assert [path for path, _, _ in patch.files] == [Path(script)]
+    assert patch.base == (top if repository else Path(os.path.commonpath([folder, file.parent])))
+
+    for layer in (Layer.OVERLAY, Layer.LANDLOCK):
+        monkeypatch.setattr(containment, "ground_of", lambda _, layer=layer: containment.Ground(layer, tmp_path / "t"))
+        stand = Stand((sys.executable, script), tmp_path / "t", folder)
+        with contained(stand, "patched", tmp_path / "recording", ((script, patch.files[0][2]),)) as setting:
+            words = [*setting.entry, *setting.command]
+            (tmp_path / "recording").mkdir(exist_ok=True)
+            done = subprocess.run(words, cwd=setting.directory, capture_output=True, text=True, check=False)
+        assert (done.stdout, done.stderr) == ("{'a': 1, 'workers': 2}\n", "")
+        assert file.read_text() == source
+
+    diff = tmp_path / "patch.diff"
+    diff.write_text(patch.diff)
+    subprocess.run(patch.apply_command(diff), shell=True, cwd="/", check=True, capture_output=True)
+    assert file.read_text() == patch.files[0][2]
+    if repository:
+        git(top, "checkout", ".")
+        assert write_patch(patch) == (file,)
+        assert file.read_text() == patch.files[0][2]
+
+
+def test_a_script_too_far_above_the_jobs_folder_is_left_to_the_user(tmp_path: Path) -> None:
+    folder = tmp_path / "a" / "b" / "c"
+    folder.mkdir(parents=True)
+    (tmp_path / "train.py").write_text("import torch\n")
+    edit = StatementEdit("torch.set_num_threads(1)", "torch")
+    patch = make_patch((edit,), folder, Path("../../../train.py"))
+    assert (patch.files, patch.snippets) == ((), ("torch.set_num_threads(1)",))
 
 
 def test_a_link_that_git_knows_is_not_written_through(tmp_path: Path) -> None:
@@ -147,5 +215,23 @@ def test_a_link_that_git_knows_is_not_written_through(tmp_path: Path) -> None:
     git(repository, "add", "train.py")
     git(repository, "commit", "-q", "-m", "first")
     with pytest.raises(OutputError, match="patch-dirty"):
-        write_patch(make_patch((loader(2),), repository, None), repository)
+        write_patch(make_patch((loader(2),), repository, None))
     assert (tmp_path / "elsewhere.py").read_text() == "import torch\nx = DataLoader(d)"
+
+
+def test_edits_that_belong_together_are_all_written_or_none(tmp_path: Path) -> None:
+    (tmp_path / "train.py").write_text("x = DataLoader(d)\ny = AdamW(p, foreach=True)\n")
+    fused = CallEdit("AdamW", (("fused", "True"), ("foreach", "None")), SourceLine("train.py", 2))
+    ((_, _, both),) = make_patch((JointEdit((loader(1), fused), Snippet("…")),), tmp_path, None).files
+    assert both.splitlines()[1] == "y = AdamW(p, foreach=None, fused=True)"
+    gone = CallEdit("SGD", (("fused", "True"),), SourceLine("train.py", 2))
+    patch = make_patch((JointEdit((loader(1), gone), Snippet("fuse them")), fused), tmp_path, None)
+    assert patch.snippets == ("fuse them",)
+    assert patch.files[0][2] == "x = DataLoader(d)\ny = AdamW(p, foreach=None, fused=True)\n"
+
+
+def test_a_patch_that_failed_by_itself_is_told_in_words(tmp_path: Path) -> None:
+    (tmp_path / "train.py").write_text("x = DataLoader(d)\n")
+    patch = unwritten(make_patch((loader(1),), tmp_path, None), (loader(1),))
+    assert (patch.files, patch.diff) == ((), "")
+    assert patch.snippets == ("train.py:1: DataLoader(…, num_workers=2, persistent_workers=True)",)

@@ -17,7 +17,16 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from steptime.quantities import SourceLine
-from steptime.remedies.remedy import AutocastEdit, CallEdit, Edit, LoopEdit, ModelEdit, SwitchEdit
+from steptime.remedies.remedy import (
+    AutocastEdit,
+    CallEdit,
+    Edit,
+    LoopEdit,
+    ModelEdit,
+    SingleEdit,
+    StatementEdit,
+    SwitchEdit,
+)
 from steptime.trials.patch import apply_edit, make_patch, unified_diff
 
 COMPILED = "{model} = {torch}.compile({model})"
@@ -150,7 +159,7 @@ STYLES = st.builds(
     st.booleans(),
     st.booleans(),
 )
-EDITS: dict[str, Callable[[str], Edit]] = {
+EDITS: dict[str, Callable[[str], SingleEdit]] = {
     "autocast": autocast,
     "compile": compiled,
     "channels": innermost,
@@ -430,7 +439,7 @@ def test_other_things_of_the_same_last_name_are_no_calls_of_it() -> None:
 
 def test_a_form_feed_in_a_file_does_not_break_the_diff(tmp_path: Path) -> None:
     source = "import torch\n\x0c\nmodel = make()\no = torch.optim.SGD(model.parameters())\nfor x in y:\n    model(x)\n"
-    edit: Edit = compiled(source)
+    edit: SingleEdit = compiled(source)
     new = apply_edit(edit, source)
     assert new is not None
     (tmp_path / "train.py").write_bytes(source.encode())
@@ -456,3 +465,32 @@ def test_every_order_of_edits_gives_one_patch(tmp_path: Path, shape: str) -> Non
         assert "forward compiled" in events
         assert "freeze" in events
         assert "model.parameters(), lr=0.1)" in patch.files[0][2]
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        "torch.autograd.set_detect_anomaly(True)\nwith torch.autograd.detect_anomaly():\n    train()\n",
+        "torch.autograd.set_detect_anomaly(True)\ntorch.autograd.set_detect_anomaly(args.debug)\n",
+    ],
+)
+def test_a_switch_that_may_be_on_in_another_way_is_left_to_the_user(source: str) -> None:
+    assert apply_edit(SwitchEdit("set_detect_anomaly", "…", others=("detect_anomaly",)), source) is None
+
+
+def test_a_statement_that_the_file_overrules_is_left_to_the_user() -> None:
+    benchmark = StatementEdit("torch.backends.cudnn.benchmark = True", "torch")
+    precision = StatementEdit('torch.set_float32_matmul_precision("high")', "torch")
+    source = "import torch\nimport torch.backends.cudnn as cudnn\n"
+    for edit in (benchmark, precision):
+        assert apply_edit(edit, source) is not None
+    assert apply_edit(benchmark, source + "cudnn.benchmark = False\n") is None
+    assert apply_edit(precision, source + 'torch.set_float32_matmul_precision("highest")\n') is None
+
+
+def test_a_call_that_is_not_the_only_one_of_its_kind_is_left_to_the_user() -> None:
+    edit = CallEdit("torch.compile", (("dynamic", "True"),))
+    source = "import re, torch\nwords = re.compile('x')\nstep = torch.compile(train)\n"
+    assert apply_edit(edit, source) == source.replace("(train)", "(train, dynamic=True)")
+    assert apply_edit(edit, source + "model.compile()\n") is None
+    assert apply_edit(edit, source + "@torch.compile\ndef more(x):\n    return x\n") is None

@@ -13,7 +13,7 @@ import signal
 import subprocess
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
 from steptime.capture.command import NOT_EXECUTABLE, make_recording, resolve
@@ -21,7 +21,7 @@ from steptime.capture.launch import probe_environment
 from steptime.capture.outcome import Outcome, ProbeOptions, Progress
 from steptime.capture.supervise import supervise
 from steptime.errors import CommandError
-from steptime.recording.manifest import begin_manifest, discard, end_manifest
+from steptime.recording.manifest import begin_manifest, discard, extend_manifest
 
 OUTPUT = "output.log"
 """In the recording's folder: what the job wrote to its standard output and standard error."""
@@ -36,11 +36,14 @@ GRACE = 5.0
 @dataclass(frozen=True, slots=True)
 class Place:
     """Where an arm runs. directory: its working folder. environment: variables besides the user's own. deadline:
-    seconds from its start after which it is ended."""
+    seconds from its start after which it is ended. entry: words before the command, which become it (capture/contain).
+    contained: see ProbeOptions."""
 
     directory: Path
     environment: tuple[tuple[str, str], ...] = ()
     deadline: float = 600.0
+    entry: tuple[str, ...] = ()
+    contained: str = ""
 
 
 class Deadline:
@@ -55,6 +58,10 @@ class Deadline:
     def end(self) -> None:
         """The job has been seen enough of."""
         self.ended = True
+        end_session(self._job)
+
+    def interrupted(self) -> None:
+        """Nobody waits for the job any more."""
         end_session(self._job)
 
     def wait(self, seconds: float, send: Callable[[int], None]) -> None:
@@ -89,8 +96,10 @@ def run_arm(
     chosen = {"changes": json.dumps([asdict(change) for change in options.changes])}
     manifest = begin_manifest(folder, command, chosen)
     begin = time.monotonic()
+    options = replace(options, contained=place.contained, began_epoch_ns=time.time_ns())
     try:
-        job = _start(words, {**probe_environment(folder, options), **dict(place.environment)}, folder, place)
+        environment = {**probe_environment(folder, options), **dict(place.environment)}
+        job = _start((*place.entry, *words), environment, folder, place)
     except CommandError:
         discard(folder)
         raise
@@ -105,7 +114,7 @@ def run_arm(
     finally:
         end_session(job)
         with contextlib.suppress(OSError):  # no room: the arm is lost, and its reading will say so
-            end_manifest(
+            extend_manifest(
                 folder,
                 manifest,
                 ended_epoch_ns=time.time_ns(),

@@ -6,6 +6,7 @@ Standard library only and few modules: all of this runs before the job starts.
 from __future__ import annotations
 
 import errno
+import json
 import os
 import shutil
 import sys
@@ -14,9 +15,12 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from steptime.errors import CommandError, OutputError, UsageError
+from steptime.recording.manifest import NAME as MANIFEST
 
 NOT_FOUND, NOT_EXECUTABLE = 127, 126
 """Exit statuses of a POSIX shell for a command that it cannot start."""
+PROOF = f"{MANIFEST}.partial"
+"""The first file of a recording."""
 ROOM = 1 << 20
 """Bytes that must be free before a job is started: one that fills the disk in its first second is a mistake of ours."""
 
@@ -112,26 +116,55 @@ def default_recording(command: Sequence[str], parent: Path = Path("runs")) -> Pa
     return path
 
 
-def make_recording(path: Path) -> Path:
-    """Makes the folder and proves that it can be written to; returns its absolute path.
+def make_recording(path: Path, *, beside: bool = False) -> Path:
+    """Makes the folder and proves that it can be written to; returns its absolute path. beside: where a recording lies
+    there already, this one gets a number behind the name.
 
     Raises OutputError where it cannot, or where it holds something: two jobs never share a recording.
     """
-    folder = Path.cwd() / path
+    number = 1
     try:
-        folder.mkdir(parents=True, exist_ok=True)
-        if any(folder.iterdir()):
-            raise OutputError(
-                "recording-exists", f"{path} is not empty: name another folder for the recording, or remove it first."
-            )
-        _prove_room(folder)
+        while not _taken(folder := Path.cwd() / numbered(path, number)):
+            if not (beside and (is_recording(folder) or (folder / PROOF).exists())):
+                raise occupied(path)
+            number += 1
+        prove_room(folder)
     except OSError as error:
-        raise _cannot_record(path, error) from None
+        raise cannot_record(path, error) from None
     return folder
 
 
-def _prove_room(folder: Path) -> None:
-    proof = folder / "manifest.json.partial"
+def _taken(folder: Path) -> bool:
+    """Whether a folder was empty and is ours now: of several who come at once, for one."""
+    folder.mkdir(parents=True, exist_ok=True)
+    if any(folder.iterdir()):
+        return False
+    try:
+        (folder / PROOF).touch(exist_ok=False)
+    except FileExistsError:
+        return False
+    if (folder / MANIFEST).exists():  # the other one has gone on meanwhile
+        (folder / PROOF).unlink()
+        return False
+    return True
+
+
+def numbered(path: Path, number: int) -> Path:
+    """A folder's name for the first, second … run that wants it."""
+    return path.with_name(f"{path.name}-{number}") if number > 1 and path.name else path
+
+
+def is_recording(folder: Path) -> bool:
+    """Whether steptime has recorded into a folder: nothing but its manifest is looked at."""
+    try:
+        return "format_version" in json.loads((folder / MANIFEST).read_bytes())
+    except (OSError, ValueError, TypeError, RecursionError):
+        return False
+
+
+def prove_room(folder: Path) -> None:
+    """Raises OSError where a folder cannot be written to."""
+    proof = folder / PROOF
     with proof.open("wb") as file:
         file.write(bytes(4096))
     state = os.statvfs(folder) if hasattr(os, "statvfs") else None
@@ -140,15 +173,22 @@ def _prove_room(folder: Path) -> None:
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
 
-def _cannot_record(path: Path, error: OSError) -> OutputError:
+def occupied(path: Path) -> OutputError:
+    """The refusal of a folder with something else in it."""
+    return OutputError(
+        "recording-exists", f"{path} is not empty: name another folder for the recording, or remove it first."
+    )
+
+
+def cannot_record(path: Path, error: OSError) -> OutputError:
+    """The refusal of a folder that a recording cannot be written to."""
     if error.errno in (errno.ENOSPC, errno.EDQUOT):
         return OutputError(
             "no-room",
-            f"There is no room for a recording in {path}: free some, or name another folder with --recording. "
-            "The job was not started.",
+            f"There is no room for a recording in {path}: free some, or name another folder with --recording.",
         )
     return OutputError(
         "recording-not-writable",
         f"The recording cannot be written to {path} ({os.strerror(error.errno or 0)}): name another folder with "
-        "--recording. The job was not started.",
+        "--recording.",
     )

@@ -7,6 +7,7 @@ not wait.
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import json
 import os
@@ -14,26 +15,28 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
-from typing import NoReturn
+from typing import Any, NoReturn
 
 from steptime.capture.before_start import changed_variables
-from steptime.capture.command import NOT_EXECUTABLE, make_recording, resolve
-from steptime.capture.joining import join, leave, wait_for_others
+from steptime.capture.command import NOT_EXECUTABLE, cannot_record, make_recording, resolve
+from steptime.capture.joining import Place, join, leave, wait_for_others
 from steptime.capture.kernel_kills import kernel_kills
 from steptime.capture.outcome import Outcome, ProbeOptions, Progress
-from steptime.capture.revision import Inspection, commit_of, find
+from steptime.capture.revision import Inspection, Revision
 from steptime.capture.signals import Switchboard
 from steptime.capture.supervise import HEAD_START, PATIENCE, pack, supervise
 from steptime.errors import CommandError
-from steptime.recording.manifest import begin_manifest, discard, end_manifest
+from steptime.recording.manifest import begin_manifest, discard, extend_manifest
 
-__all__ = ["Outcome", "ProbeOptions", "Progress", "exit_as", "launch", "probe_environment"]
+__all__ = ["Outcome", "ProbeOptions", "Progress", "exit_as", "launch", "launch_bare", "probe_environment"]
 
 INJECT = Path(__file__).parent / "inject"
 PLAN = "STEPTIME_PROBE"
+START = "STEPTIME_INJECT"
+"""Says to steptime-start.pth, which is in every environment that has steptime, where the probe's door is."""
 QUIET = {"KINETO_LOG_LEVEL": "99", "TEARDOWN_CUPTI": "1"}
 """Silences Kineto's lines on stderr (torch 2.13); takes CUPTI down after a profile, which else slows later steps by
 10-20 %."""
@@ -46,49 +49,48 @@ def launch(
     options: ProbeOptions,
     progress: Callable[[Progress], None] | None = None,
     *,
-    shared: bool = False,
+    beside: bool = False,
+    part: str | None = None,
 ) -> Outcome:
     """Runs the user's command to its end and leaves a recording in a new folder. `progress` is called twice a second.
-    shared: others record into the same folder, and one of us leads (`joining`).
+    beside: where an earlier recording lies there, this one gets a number behind the name. part: others record into the
+    same folder, and one of us leads (`joining.join`).
 
     Raises, before anything is started: UsageError (no command), CommandError (not found, not executable), OutputError
     (no recording can be written there).
     """
     words = resolve(command)
-    if shared:
-        folder, leads = join(recording)
-        if not leads:
-            return _follow(words, folder, options)
-    else:
-        folder = make_recording(recording)
-    chosen = {name: str(getattr(options, name)) for name in ("profile", "profile_steps", "max_profile_seconds")}
-    if options.numerics is not None:
-        chosen["numerics"] = options.numerics.mode
-    repository = find(Path.cwd())
+    place = join(recording, part) if part is not None else None
+    if place is not None and not place.leads:
+        return _follow(words, place, options)
+    folder = place.folder if place is not None else make_recording(recording, beside=beside)
     with Switchboard() as signals:
-        manifest = begin_manifest(folder, command, chosen, commit_of(repository) if repository is not None else "")
+        try:
+            manifest = begin_manifest(folder, command, _chosen(options))
+        except OSError as error:
+            raise cannot_record(recording, error) from None
         begin, kills = time.monotonic(), kernel_kills()
         try:
             job = _start(words, probe_environment(folder, options))
         except CommandError:
             discard(folder)
             raise
-        inspection = Inspection(repository, HEAD_START) if repository is not None else None
+        inspection = _inspect(folder, manifest)
         problems = supervise(job, folder, signals, progress)
-        if shared:
+        if place is not None:
             problems += [*wait_for_others(folder), *pack(folder)]
         outcome = _outcome(job.returncode, folder, time.monotonic() - begin)
         if outcome.status and (kernel_kills() or 0) > (kills or 0):
             outcome = replace(outcome, killed_for_memory=True)
         try:
-            end_manifest(
+            extend_manifest(
                 folder,
                 manifest,
                 ended_epoch_ns=time.time_ns(),
                 exit_status=outcome.status,
                 ended_by_signal=outcome.signal,
                 torch_imported=outcome.torch_seen,
-                dirty=inspection.result() if inspection is not None else None,
+                **asdict(inspection.end()),
             )
         except OSError as error:
             loss = _loss(folder, error)
@@ -96,17 +98,46 @@ def launch(
     return replace(outcome, problems=tuple(problems))
 
 
-def _follow(words: Sequence[str], folder: Path, options: ProbeOptions) -> Outcome:
+def launch_bare(command: Sequence[str]) -> Outcome:
+    """Runs the user's command as if steptime were not there, for where no recording can be made. Raises what `launch`
+    raises of the command."""
+    words, begin = resolve(command), time.monotonic()
+    status, number = _ended(_run(words, None))
+    return Outcome(Path(), status, number, time.monotonic() - begin, False, False, False, whole=False)
+
+
+def _chosen(options: ProbeOptions) -> dict[str, str]:
+    chosen = {name: str(getattr(options, name)) for name in ("profile", "profile_steps", "max_profile_seconds")}
+    return {**chosen, "numerics": options.numerics.mode} if options.numerics is not None else chosen
+
+
+def _inspect(folder: Path, manifest: Mapping[str, Any]) -> Inspection:
+    """Asks for the commit beside the running job. The manifest has it at once, for a launcher that is killed."""
+
+    def tell(revision: Revision) -> None:
+        with contextlib.suppress(OSError):  # the end of the job will say so
+            extend_manifest(folder, manifest, **asdict(revision))
+
+    return Inspection(Path.cwd(), HEAD_START, tell)
+
+
+def _follow(words: Sequence[str], place: Place, options: ProbeOptions) -> Outcome:
     """Runs this part of a job whose recording another launcher leads: the leader does all but start it."""
     begin = time.monotonic()
     try:
-        with Switchboard() as signals:
-            job = _start(words, probe_environment(folder, options))
-            while job.poll() is None:
-                signals.wait(PATIENCE, job.send_signal)
+        returncode = _run(words, probe_environment(place.folder, options))
     finally:
-        leave(folder)
-    return replace(_outcome(job.returncode, folder, time.monotonic() - begin), leads=False)
+        leave(place)
+    return replace(_outcome(returncode, place.folder, time.monotonic() - begin), leads=False)
+
+
+def _run(words: Sequence[str], environment: Mapping[str, str] | None) -> int:
+    """Runs a command and only passes signals on to it; its return code."""
+    with Switchboard() as signals:
+        job = _start(words, environment)
+        while job.poll() is None:
+            signals.wait(PATIENCE, job.send_signal)
+    return job.returncode
 
 
 def probe_environment(folder: Path, options: ProbeOptions) -> dict[str, str]:
@@ -115,7 +146,8 @@ def probe_environment(folder: Path, options: ProbeOptions) -> dict[str, str]:
     theirs = os.environ.get("PYTHONPATH")
     path = os.pathsep.join([str(INJECT), theirs] if theirs else [str(INJECT)])
     repeatable = {"PYTHONHASHSEED": "0"} if options.arm is not None or options.numerics is not None else {}
-    return {**QUIET, **repeatable, **os.environ, **changed_variables(options.changes), "PYTHONPATH": path, PLAN: plan}
+    ours = {"PYTHONPATH": path, START: str(INJECT), PLAN: plan}
+    return {**QUIET, **repeatable, **os.environ, **changed_variables(options.changes), **ours}
 
 
 def exit_as(outcome: Outcome) -> NoReturn:
@@ -134,7 +166,7 @@ def exit_as(outcome: Outcome) -> NoReturn:
     sys.exit(outcome.status)
 
 
-def _start(words: Sequence[str], environment: dict[str, str]) -> subprocess.Popen[bytes]:
+def _start(words: Sequence[str], environment: Mapping[str, str] | None) -> subprocess.Popen[bytes]:
     try:
         return subprocess.Popen(words, env=environment, close_fds=False)  # files that the user passes down must arrive
     except OSError as error:
@@ -146,11 +178,17 @@ def _start(words: Sequence[str], environment: dict[str, str]) -> subprocess.Pope
         ) from None
 
 
+def _ended(returncode: int) -> tuple[int, int | None]:
+    """The status as a shell has it, and the signal that a job was ended by."""
+    return (returncode, None) if returncode >= 0 else (128 - returncode, -returncode)
+
+
 def _outcome(returncode: int, folder: Path, seconds: float) -> Outcome:
+    status, number = _ended(returncode)
     return Outcome(
         recording=folder,
-        status=returncode if returncode >= 0 else 128 - returncode,
-        signal=-returncode if returncode < 0 else None,
+        status=status,
+        signal=number,
         seconds=seconds,
         python_seen=(folder / "seen-python").exists(),
         torch_seen=(folder / "seen-torch").exists(),

@@ -25,7 +25,8 @@ class NumericsOptions:
 class ProbeOptions:
     """What the probe is asked for. profile_steps: None lets it choose from the step time. Limits of 0: the probe's
     own. changes: what is changed about the job. arm: None for a job that runs to its own end. numerics: looked for
-    instead of time. trace_ranks: numbers of the ranks that trace, "auto" for a sample of a large job, "all"."""
+    instead of time. trace_ranks: numbers of the ranks that trace, "auto" for a sample of a large job, "all". contained:
+    what keeps it from the user's files, "overlay", "landlock" or "copy", since began_epoch_ns; "" for nothing."""
 
     profile: bool = True
     profile_steps: int | None = None
@@ -34,16 +35,20 @@ class ProbeOptions:
     arm: ArmOptions | None = None
     numerics: NumericsOptions | None = None
     trace_ranks: tuple[str, ...] = ("auto",)
+    contained: str = ""
+    began_epoch_ns: int = 0
 
 
 @dataclass(frozen=True, slots=True)
 class Progress:
-    """How far the job has come. steps: of the process that has most. processes: those that train."""
+    """How far the job has come. steps: of the process that has most. processes: those that train. notice: why one that
+    uses torch is not measured, "" where that is not so."""
 
     elapsed_seconds: float
     steps: int
     processes: int
     stage: str
+    notice: str = ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -125,6 +125,9 @@ class Switchboard:
             if number != signal.SIGCHLD and self._witness is not None and not self._witness.saw(number):
                 send(number)
 
+    def interrupted(self) -> None:
+        """The job is the user's: it goes on to its own end."""
+
 
 def _take_note(number: int, frame: FrameType | None) -> None:
     """Does nothing: Python has already written the number to the wakeup pipe."""

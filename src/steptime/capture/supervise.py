@@ -9,7 +9,7 @@ from __future__ import annotations
 import contextlib
 import subprocess
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Protocol
 
@@ -42,14 +42,21 @@ class Signals(Protocol):
     def wait(self, seconds: float, send: Callable[[int], None]) -> None:
         """Returns after `seconds`, or as soon as the job ends; passes on to `send` what is to reach it."""
 
+    def interrupted(self) -> None:
+        """We are told to end, in the middle of a look."""
+
 
 class Display:
     """Calls the user's progress function."""
 
-    def __init__(self, folder: Path, show: Callable[[Progress], None], begin: float) -> None:
+    def __init__(
+        self, folder: Path, show: Callable[[Progress], None], begin: float, pids: Callable[[], Iterable[int]]
+    ) -> None:
+        from steptime.capture.overlooked import Overlooked
         from steptime.capture.progress import Journals
 
         self._journals = Journals(folder)
+        self._overlooked = Overlooked(folder, pids)
         self._show = show
         self._begin = begin
         self.due = time.monotonic()
@@ -59,7 +66,8 @@ class Display:
         """Reads what is new in the journals and shows it."""
         self.due = time.monotonic() + PROGRESS_PERIOD
         with contextlib.suppress(OSError):  # the terminal was closed: the job goes on, and so do we
-            self._show(Progress(time.monotonic() - self._begin, *self._journals.look()))
+            elapsed = time.monotonic() - self._begin
+            self._show(Progress(elapsed, *self._journals.look(), notice=self._overlooked.look()))
 
 
 def supervise(
@@ -68,6 +76,9 @@ def supervise(
     """Returns when the job has ended, whatever its children still do; a sentence for each thing that was lost."""
     try:
         lost = _stay(job, folder, signals, show)
+    except KeyboardInterrupt:
+        signals.interrupted()
+        raise
     finally:  # whatever fails in us, nobody else would pass on the signals
         while job.poll() is None:
             signals.wait(PATIENCE, job.send_signal)
@@ -95,9 +106,10 @@ def _timers(
 ) -> list[Timer]:
     from steptime.capture.telemetry import Telemetry
 
-    timers: list[Timer] = [Telemetry(folder, job.pid)]
+    telemetry = Telemetry(folder, job.pid)
+    timers: list[Timer] = [telemetry]
     if show is not None:
-        timers.append(Display(folder, show, begin))
+        timers.append(Display(folder, show, begin, lambda: telemetry.pids))
     return timers
 
 

@@ -33,6 +33,11 @@ class Telemetry:
         self.due = time.monotonic() + PERIOD
         self.failed = False
 
+    @property
+    def pids(self) -> frozenset[int]:
+        """The job's processes at the last look."""
+        return self._load.pids
+
     def look(self) -> None:
         """Takes a sample, writes it, and sets `due` to the time of the next one."""
         begin = time.monotonic()

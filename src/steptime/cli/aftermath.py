@@ -28,7 +28,7 @@ def nothing_measured(outcome: Outcome, folder: Path) -> NothingMeasuredError | N
         return NothingMeasuredError(
             "no-python",
             f"The job ended {ended} and no Python in it took the watch in: steptime measures Python programs that use "
-            "torch, started without -I, -E or -S and with PYTHONPATH left as it is.",
+            "torch, in an environment that has steptime, or with PYTHONPATH left as it is and without -I, -E and -S.",
         )
     if not outcome.torch_seen:
         advice = "its own output may say why" if failed else "give the command that trains, as python train.py"
@@ -78,4 +78,7 @@ def _machine(trainer: Process, tell: Callable[[str], None]) -> Machine:
     if known is not None:
         return known
     tell("measuring this machine's ceilings, once (some seconds; --no-ceilings skips it)")
-    return ceilings(facts.executable, device, facts.torch, threads=threads, name=facts.device_name)
+    machine = ceilings(facts.executable, device, facts.torch, threads=threads, name=facts.device_name)
+    if machine.disturbed:
+        tell("other load slowed that: the ceilings are at least what was measured, which is done again next time")
+    return machine

@@ -6,7 +6,6 @@ sysexits.h); 130 interrupted. `run` ends as the job did.
 
 from __future__ import annotations
 
-import os
 import sys
 import tempfile
 import traceback
@@ -35,9 +34,6 @@ def shield(action: Callable[[], int]) -> int:
         return error.exit_code
     except (KeyboardInterrupt, click.Abort):
         return INTERRUPTED
-    except BrokenPipeError:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # else the interpreter's last flush complains
-        return 1
     except Exception as error:  # noqa: BLE001 - the border: a bug of ours is told as one, with all that its finder needs
         say(f"This is a bug of steptime: {type(error).__name__}: {error}. {_keep_traceback()} (bug)")
         return BUG

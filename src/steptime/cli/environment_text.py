@@ -33,7 +33,7 @@ def environment_text(environment: Environment) -> str:
 
 def _ceilings(machine: Machine) -> list[str]:
     threads = f", {machine.threads} threads" if machine.device == "cpu" and machine.threads else ""
-    loaded = f" while other programs used {machine.other_cpus:.1f} CPUs: too low, not remembered"
+    loaded = f" beside other load ({machine.other_cpus:.1f} CPUs): at least this, measured again next time"
     origin = (
         f"measured{loaded if machine.disturbed else ''}"
         if machine.measured

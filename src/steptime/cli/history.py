@@ -13,6 +13,9 @@ from steptime.cli.size import size
 from steptime.errors import UsageError
 from steptime.history.history import History
 
+MOST_NAMED = 10
+"""Files of the user's in a recording that are named; the others are counted."""
+
 
 def _seconds(context: click.Context, option: click.Parameter, value: str | None) -> float | None:
     return seconds(context, option, value) if value is not None else None
@@ -98,5 +101,6 @@ def _prune(history: History, older_than: float | None, keep_bytes: int | None, *
     for each in doomed if yes else ():
         strange = remove(Path(each.entry.path))
         if strange:
-            say(f"Kept in {each.entry.path}, as steptime did not write it: {', '.join(strange)}")
+            more = f" and {len(strange) - MOST_NAMED} more" if len(strange) > MOST_NAMED else ""
+            say(f"Kept in {each.entry.path}, as steptime did not write it: {', '.join(strange[:MOST_NAMED])}{more}")
     tell(render_doomed(doomed, done=yes))

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import secrets
-import shutil
 import time
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import NoReturn
 
-from steptime.capture.arm import OUTPUT, Place, run_arm
+from steptime.capture.arm import OUTPUT, run_arm
 from steptime.capture.command import default_recording, job_name, resolve
 from steptime.capture.launch import exit_as, launch
 from steptime.capture.outcome import NumericsOptions, Outcome, ProbeOptions
@@ -22,8 +21,9 @@ from steptime.numerics.trace_back import first_sign, trace_back
 from steptime.report.json import document
 from steptime.report.nan_text import render
 from steptime.report.output import STANDARD_OUTPUT, Renderer, check, write_as
+from steptime.trials.containment import Layer, Stand, contained, ground_of, leave, refuse_uncontained
 from steptime.trials.plan import ours_in
-from steptime.trials.working_copy import find_outputs, make_copy, offline_environment
+from steptime.trials.working_copy import find_outputs, outputs_outside
 
 FOUND = 1
 """Exit status where something was not finite."""
@@ -40,7 +40,7 @@ class Wishes:
     max_steps: int
     go_on: bool
     replay: bool
-    in_place: bool
+    uncontained: bool
     output: str | None
     as_json: bool
     force: bool
@@ -127,13 +127,14 @@ class Hunt:
                 f"looking at every operator from step {first} on, in a second run; its output goes to {folder / OUTPUT}"
             )
         took = watched.outcome.seconds if watched.outcome is not None else 0.0
-        copy = self._folder / "copy"
+        stand = self._stand(watched)
         try:
-            place = self._place(watched, copy, LONGEST + SLOWER * took)
-            words = _inside(self._job, Path.cwd(), place.directory)
-            outcome = run_arm(words, folder, ProbeOptions(profile=False, numerics=options), place)
+            refuse_uncontained(stand)
+            with contained(stand, "instrumented", folder) as setting:
+                place = setting.place(LONGEST + SLOWER * took)
+                outcome = run_arm(setting.command, folder, ProbeOptions(profile=False, numerics=options), place)
         finally:
-            shutil.rmtree(copy, ignore_errors=True)
+            leave(stand)
         for problem in outcome.problems:
             say(problem)
         found = read_numerics(folder, (place.directory, Path.cwd()))
@@ -141,15 +142,15 @@ class Hunt:
             say(f"The second run ended with status {outcome.status} before it trained: see {folder / OUTPUT}")
         return found
 
-    def _place(self, watched: Watched, copy: Path, deadline: float) -> Place:
-        """A private copy of the working folder, in which what the first run has written is as it was left."""
-        directory = Path.cwd()
-        if self._wishes.in_place:
-            return Place(directory, offline_environment(self._folder.absolute()), deadline)
-        ours = (*ours_in(self._folder.absolute().parent), self._folder.absolute())
-        outputs = find_outputs(directory, watched.started, watched.ended, ours)
-        inside = make_copy(directory, copy.absolute(), outputs, ours)
-        return Place(inside, offline_environment(inside), deadline)
+    def _stand(self, watched: Watched) -> Stand:
+        """The working folder, in which what the first run has written is as it was left."""
+        directory, folder = Path.cwd(), self._folder.absolute()
+        outside = outputs_outside(self._job, directory, watched.started, watched.ended)
+        ours = (*ours_in(folder.parent), folder)
+        stand = Stand(self._job, folder, directory, outside=outside, without=ours, uncontained=self._wishes.uncontained)
+        if ground_of(stand).layer is Layer.OVERLAY:
+            return stand
+        return replace(stand, outputs=find_outputs(directory, watched.started, watched.ended, ours))
 
     # -- what is told ----------------------------------------------------------------------------------------------
 
@@ -179,15 +180,6 @@ class Hunt:
         if wishes.output is not None and wishes.output != STANDARD_OUTPUT:
             write_as(RENDERERS, account, wishes.output, force=wishes.force)
             say(f"Wrote {wishes.output}")
-
-
-def _inside(command: tuple[str, ...], directory: Path, place: Path) -> tuple[str, ...]:
-    """The command, with absolute paths of source files below the working folder moved into its copy."""
-    own = f"{directory}/"
-    return tuple(
-        str(place / word.removeprefix(own)) if word.startswith(own) and word.endswith(".py") else word
-        for word in command
-    )
 
 
 def _as_the_job(outcome: Outcome) -> NoReturn:

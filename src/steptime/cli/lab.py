@@ -33,7 +33,7 @@ def command(
     budget: float,
     compile_modes: bool,
     batch_sizes: str,
-    in_place: bool,
+    uncontained: bool,
     output: str | None,
     force: bool,
     as_json: bool,
@@ -57,7 +57,7 @@ def command(
     from steptime.trials.judge import MIN_GAIN
 
     check_output(output, force=force)
-    wishes = Wishes(Budget(budget), 0, MIN_GAIN, in_place, False, False, quiet, executor)
+    wishes = Wishes(Budget(budget), 0, MIN_GAIN, uncontained, False, False, quiet, executor)
     told = run_lab(recording_of(target, wishes), wishes, compile_modes, Sizes(*sizes))
     return tell_trial(told, output, as_json=as_json)
 

@@ -14,10 +14,13 @@ from typing import NoReturn
 import click
 
 from steptime._version import __version__
-from steptime.cli.border import shield
+from steptime.cli.border import say, shield
+from steptime.cli.streams import lost, secure
 
 VERBS = ("run", "diagnose", "try", "lab", "explain", "report", "compare", "history", "nan", "memory", "hang", "env")
 """In the order of work."""
+LOST = 1
+"""Exit status where standard output took no more, as that of a report that cannot be written."""
 MODULES = {"try": "trial"}
 """Of verbs that are keywords of Python."""
 
@@ -55,4 +58,10 @@ def main(argv: Sequence[str]) -> int:
 
 def entry() -> NoReturn:
     """The console script."""
-    sys.exit(main(sys.argv[1:]))
+    output = secure()
+    status = main(sys.argv[1:])
+    sys.stdout.flush()
+    if reason := lost(output):
+        say(f"Standard output could not be written ({reason}): what was to be printed is not complete. (output-lost)")
+        status = status or LOST
+    sys.exit(status)

@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import contextlib
+import shlex
 from collections.abc import Sequence
 from pathlib import Path
 
 from steptime.capture.arm import DEADLINE_PASSED, OUTPUT, Place, run_arm
-from steptime.capture.command import default_recording
+from steptime.capture.command import default_recording, resolve
 from steptime.capture.outcome import Outcome, ProbeOptions, Progress
 from steptime.capture.progress import PROFILED
 from steptime.cli.aftermath import measure_ceilings, nothing_measured
 from steptime.cli.border import say
 from steptime.cli.progress import Announcer
-from steptime.errors import NothingMeasuredError
+from steptime.errors import NothingMeasuredError, UsageError
+from steptime.trials.containment import Layer, Stand, clear, contained, ground_of, leave, refuse_uncontained
 from steptime.trials.execute import NO_INPUT, last_lines
 from steptime.trials.working_copy import offline_environment
 
@@ -41,22 +44,47 @@ class Enough:
         return seconds >= SECONDS and progress.steps - self._since.steps >= STEPS
 
 
-def measure(command: Sequence[str], budget: float, *, quiet: bool) -> Path:
-    """Runs the command in its own folder until it has been measured, and returns the recording. budget: seconds.
+def measure(command: Sequence[str], budget: float, *, quiet: bool, uncontained: bool) -> Path:
+    """Runs the command until it has been measured, and returns the recording. budget: seconds. uncontained: in its
+    own folder where the system permits no overlays: source lines of a copy would be nobody's.
 
     Its input is empty and its output goes beside the recording. Raises what `capture.arm.run_arm` raises, and
     NothingMeasuredError.
     """
-    folder = default_recording(command)
+    folder = default_recording(command).absolute()
+    place = folder.with_name(f"{folder.name}-workspace")
+    stand = Stand(tuple(command), place, Path.cwd(), uncontained=uncontained)
     if not quiet:
         say("measuring the job as it is, until its steps are known")
     enough = Enough(None if quiet else Announcer(say))
-    place = Place(Path.cwd(), offline_environment(folder.absolute()), SHARE * budget)
-    outcome = run_arm(command, folder, ProbeOptions(), place, enough)
+    resolve(command)
+    try:
+        refuse_uncontained(stand)
+        outcome = _watched(stand, folder, SHARE * budget, enough)
+    finally:
+        leave(stand)
+        clear(stand.folder)
+        with contextlib.suppress(OSError):  # there is a recording in it, or it was never made
+            folder.parent.rmdir()
     if not outcome.steps_seen:
         raise _reason(outcome, folder, SHARE * budget)
     measure_ceilings(folder, quiet=quiet)
     return folder
+
+
+def _watched(stand: Stand, folder: Path, deadline: float, enough: Enough) -> Outcome:
+    if ground_of(stand).layer is Layer.OVERLAY:
+        with contained(stand, "measured", folder) as setting:
+            return run_arm(setting.command, folder, ProbeOptions(), setting.place(deadline), enough)
+    if not stand.uncontained:
+        raise UsageError(
+            "not-contained",
+            "This system permits no user namespaces with overlays, without which the job can only be measured where it "
+            f"writes to your own files: steptime run -- {shlex.join(stand.command)}, and try its recording; or add "
+            "--uncontained.",
+        )
+    place = Place(stand.directory, offline_environment(folder), deadline)
+    return run_arm(stand.command, folder, ProbeOptions(), place, enough)
 
 
 def _reason(outcome: Outcome, folder: Path, seconds: float) -> NothingMeasuredError:

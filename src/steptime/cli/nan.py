@@ -25,7 +25,7 @@ from steptime.errors import UsageError
 )
 @click.option("--continue", "go_on", is_flag=True, help="Let the watched job run on after something was found.")
 @click.option("--no-replay", is_flag=True, help="Watch only: do not run the job a second time to find the line.")
-@click.option("--in-place", is_flag=True, help="Let the second run write where the job does, not into a private copy.")
+@click.option("--uncontained", is_flag=True, help="Run again even where not all that is written can be contained.")
 @click.option(
     "--recording",
     metavar="DIR",
@@ -43,7 +43,7 @@ def command(
     max_steps: int,
     go_on: bool,
     no_replay: bool,
-    in_place: bool,
+    uncontained: bool,
     recording: Path | None,
     output: str | None,
     force: bool,
@@ -64,5 +64,5 @@ def command(
 
     if at is not None and (go_on or no_replay):
         raise UsageError("usage", "--at is one instrumented run: it goes with neither --continue nor --no-replay.")
-    wishes = Wishes(at, max_steps, go_on, not no_replay, in_place, output, as_json, force, quiet)
+    wishes = Wishes(at, max_steps, go_on, not no_replay, uncontained, output, as_json, force, quiet)
     return Hunt(job, recording, wishes).go()

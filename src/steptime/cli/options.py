@@ -58,7 +58,7 @@ def trace_options(function: Function) -> Function:
 
 
 def arm_options(function: Function) -> Function:
-    """--in-place, --executor, -q, --force, --json, and the target: of the verbs that run arms of a job."""
+    """--uncontained, --executor, -q, --force, --json, and the target: of the verbs that run arms of a job."""
     for add in (
         click.argument("target", nargs=-1, type=click.UNPROCESSED, metavar="RECORDING | [--] COMMAND [ARGUMENT]..."),
         click.option("-q", "--quiet", is_flag=True, help="Say nothing while the arms run."),
@@ -71,7 +71,7 @@ def arm_options(function: Function) -> Function:
             show_default=True,
             help="Where arms run: one at a time on this machine, or on a Ray cluster, one on each device.",
         ),
-        click.option("--in-place", is_flag=True, help="Let arms write where the job does, not into private copies."),
+        click.option("--uncontained", is_flag=True, help="Go on even where not all that is written can be contained."),
     ):
         function = add(function)
     return function

@@ -11,15 +11,18 @@ PERIOD_SECONDS = 60.0
 
 
 class Announcer:
-    """Tells each stage once, then the step count every minute."""
+    """Tells each stage and a notice once, then the step count every minute."""
 
     def __init__(self, say: Callable[[str], None]) -> None:
         self._say = say
-        self._stage = ""
+        self._stage = self._notice = ""
         self._next = PERIOD_SECONDS
 
     def show(self, progress: Progress) -> None:
         """Called twice a second by the supervisor."""
+        if progress.notice != self._notice:
+            self._notice = progress.notice
+            self._say(progress.notice)
         if progress.stage == self._stage and progress.elapsed_seconds < self._next:
             return
         self._stage = progress.stage

@@ -13,14 +13,14 @@ from pathlib import Path
 import click
 
 from steptime.capture.command import default_recording, job_name, resolve
-from steptime.capture.joining import tasks_of_launcher
-from steptime.capture.launch import exit_as, launch
+from steptime.capture.joining import part_of_launcher, tasks_of_launcher
+from steptime.capture.launch import exit_as, launch, launch_bare
 from steptime.capture.outcome import Outcome, ProbeOptions, Progress
 from steptime.cli.border import say, shield
 from steptime.cli.options import check_outputs, output_options
 from steptime.cli.progress import Announcer
 from steptime.cli.ranks import ranks
-from steptime.errors import NothingMeasuredError, UsageError
+from steptime.errors import NothingMeasuredError, OutputError, UsageError
 from steptime.remote import check, is_url, upload
 
 AFTERWARDS = (
@@ -112,26 +112,49 @@ def command(
         raise UsageError("usage", "--steps says how many steps to profile, and --no-profile to profile none: drop one.")
     wishes = Wishes(outputs, as_json, force, quiet, not no_ceilings, no_source)
     check_outputs(outputs, force=force)
-    url = recording if recording is not None and is_url(recording) else None
-    if url is not None:
-        check(url)
+    remote = recording is not None and is_url(recording)
+    url = _destination(recording) if recording is not None and remote else None
     tasks, number = tasks_of_launcher()
-    if recording is not None and url is None:
-        folder = Path(recording)
+    if recording is not None and not remote:
+        wanted = Path(recording)
     elif tasks > 1:
-        folder = Path("runs") / f"{job_name(job or ('job',))}-{number}"  # one name on all nodes
+        wanted = Path("runs") / f"{job_name(job or ('job',))}-{number}"  # one name on all nodes
     else:
-        folder = default_recording(job or ("job",))
-    shared = join or tasks > 1
-    if force and recording is not None and url is None and not shared:  # others may have begun to record there
+        wanted = default_recording(job or ("job",))
+    part = "" if join else part_of_launcher() or None
+    if force and recording is not None and not remote and part is None:  # others may have begun to record there
         resolve(job)  # a command that cannot be started costs no recording
-        _remove_recording(folder)
+        _remove_recording(wanted)
     options = ProbeOptions(not no_profile, steps, max_profile_seconds or 0, trace_ranks=trace_ranks)
     announcer = None if quiet or no_progress else Announcer(say)
-    outcome = launch(job, folder, options, _meanwhile(announcer), shared=shared)
-    status = shield(lambda: _account(outcome, folder, wishes)) if outcome.leads else 0
-    if url is not None and outcome.leads:
+    try:
+        outcome = launch(job, wanted, options, _meanwhile(announcer), beside=True, part=part)
+    except OutputError as refusal:
+        say(f"{refusal.sentence} The job runs without steptime. ({refusal.slug})")
+        return _end(launch_bare(job), 0)
+    if not outcome.leads:
+        return _end(outcome, 0)
+    folder = wanted.with_name(outcome.recording.name) if wanted.name else wanted
+    if folder != wanted and recording is not None:
+        say(f"{wanted} holds an earlier recording: this run's is {folder}. (recording-exists)")
+    status = shield(lambda: _account(outcome, folder, wishes))
+    if url is not None:
         status = shield(lambda: _copy(outcome, url)) or status
+    return _end(outcome, status)
+
+
+def _destination(url: str) -> str | None:
+    """The URL that the recording is copied to at the end; None where it cannot be, which is said."""
+    try:
+        check(url)
+    except OutputError as refusal:
+        say(f"{refusal.sentence} The recording stays on this machine. ({refusal.slug})")
+        return None
+    return url
+
+
+def _end(outcome: Outcome, status: int) -> int:
+    """The exit status: ours where the job went well. Where it did not, this ends as the job did."""
     if outcome.status == 0 and outcome.signal is None:
         return status
     exit_as(outcome)
@@ -162,7 +185,7 @@ def _account(outcome: Outcome, folder: Path, wishes: Wishes) -> int:
     itself went well."""
     for problem in outcome.problems:
         say(problem)
-    for sentence in _exhausted(outcome, folder):
+    for sentence in _reasons(outcome, folder):
         say(sentence)
     try:
         _tell(outcome, folder, wishes)
@@ -173,13 +196,14 @@ def _account(outcome: Outcome, folder: Path, wishes: Wishes) -> int:
     return 0
 
 
-def _exhausted(outcome: Outcome, folder: Path) -> tuple[str, ...]:
-    """Three lines where memory ran out."""
+def _reasons(outcome: Outcome, folder: Path) -> tuple[str, ...]:
+    """Why the job may have failed: three lines where memory ran out, one where it crashed after a profile."""
     if outcome.status == 0:
         return ()
+    from steptime.cli.crashed import crashed_after_profile
     from steptime.cli.exhausted import out_of_memory
 
-    return out_of_memory(outcome, folder)
+    return (*out_of_memory(outcome, folder), *crashed_after_profile(outcome, folder))
 
 
 def _tell(outcome: Outcome, folder: Path, wishes: Wishes) -> None:
@@ -209,5 +233,8 @@ def _remove_recording(folder: Path) -> None:
     """--force makes room for the new recording; a folder in which there is anything else stays as it is."""
     from steptime.history.prune import remove, replaceable
 
-    if replaceable(folder):
-        remove(folder)
+    try:
+        if replaceable(folder):
+            remove(folder)
+    except OutputError as refusal:  # the job runs all the same
+        say(str(refusal))

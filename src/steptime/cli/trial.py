@@ -62,7 +62,7 @@ def command(
     max_trials: int,
     min_gain: float,
     goal: str,
-    in_place: bool,
+    uncontained: bool,
     resume: Path | None,
     write: bool,
     keep: bool,
@@ -91,6 +91,6 @@ def command(
     if bool(target) == (resume is not None):
         raise UsageError("usage", "Give a recording, or a command behind --, or --resume with the folder of a trial.")
     check_output(output, force=force)
-    wishes = Wishes(Budget(budget), max_trials, min_gain / 100, in_place, write, keep, quiet, executor, Goal(goal))
+    wishes = Wishes(Budget(budget), max_trials, min_gain / 100, uncontained, write, keep, quiet, executor, Goal(goal))
     told = go_on(resume, wishes) if resume is not None else begin(target, wishes)
     return tell_trial(told, output, as_json=as_json)

@@ -28,16 +28,16 @@ from steptime.report.trial_text import COLUMNS, render
 from steptime.trials.budget import Budget
 from steptime.trials.combine import combine
 from steptime.trials.conduct import PROOF, SECONDS, Bench
+from steptime.trials.containment import explain, leave, refuse_uncontained
 from steptime.trials.curve import groups, over, points_of
 from steptime.trials.executor import Executor, LocalExecutor
 from steptime.trials.judge import usual_step
 from steptime.trials.lab import batch_arm, lab_arms
-from steptime.trials.patch import make_patch
+from steptime.trials.patch import make_patch, unwritten
 from steptime.trials.plan import edits_of, plan_arms, plan_for, prove, script_of, stand_for
 from steptime.trials.results import NAME, PatchResult, Plan, ResultsFile, read_results
 from steptime.trials.speed import LEAST_ROUNDS
 from steptime.trials.trial import Arm, Judgement, Verdict
-from steptime.trials.working_copy import NOT_CONTAINED, touched
 from steptime.trials.write import write_patch
 
 
@@ -48,7 +48,7 @@ class Wishes:
     budget: Budget
     max_trials: int
     min_gain: float
-    in_place: bool
+    uncontained: bool
     write: bool
     keep: bool
     quiet: bool
@@ -89,7 +89,10 @@ def _new_trial(recording: Path, kind: str, arms: tuple[Arm, ...], case: Case, wi
     """The folder of a trial, with its plan in it."""
     known = load(recording)
     folder = default_recording((f"{job_name(known.manifest.command)}-{kind}",), recording.absolute().parent)
-    plan = plan_for(known, recording, arms, case.step, wishes.min_gain, in_place=wishes.in_place, goal=wishes.goal)
+    plan = plan_for(
+        known, recording, arms, case.step, wishes.min_gain, uncontained=wishes.uncontained, goal=wishes.goal
+    )
+    refuse_uncontained(stand_for(known.manifest, recording, folder, uncontained=wishes.uncontained))
     folder.mkdir(parents=True)
     ResultsFile(folder).plan(plan)
     return folder
@@ -101,8 +104,7 @@ def run_lab(recording: Path, wishes: Wishes, compile_modes: bool, sizes: Sizes) 
     arms = lab_arms(compile_modes, any(process.facts.device == "cuda" for process in load(recording).processes))
     folder = _new_trial(recording, "lab", arms, case, wishes)
     own_size = case.loader.batch_size if case.loader else None
-    with _executor(recording, wishes) as executor:
-        bench = _bench(folder, wishes, executor)
+    with _executor(recording, wishes) as executor, _bench(folder, wishes, executor) as bench:
 
         def run() -> None:
             bench.conduct(0, arms, later=PROOF if sizes.named else 0, anyway=True)
@@ -141,17 +143,24 @@ def _executor(recording: Path, wishes: Wishes) -> Iterator[Executor]:
         yield executor
 
 
-def _bench(folder: Path, wishes: Wishes, executor: Executor) -> Bench:
+@contextmanager
+def _bench(folder: Path, wishes: Wishes, executor: Executor) -> Iterator[Bench]:
     """What is in a trial's folder, ready to go on."""
     known = read_results(folder)
     plan, recording = known.plan, Path(known.plan.recording)
-    stand = stand_for(load(recording).manifest, recording, folder, in_place=plan.in_place, keep=wishes.keep)
+    accepted = plan.uncontained or wishes.uncontained
+    stand = stand_for(load(recording).manifest, recording, folder, uncontained=accepted, keep=wishes.keep)
+    refuse_uncontained(stand)
     if not wishes.quiet:
-        where = "in the job's own folder" if stand.outputs is None else f"in private copies ({NOT_CONTAINED})"
-        say(f"{len(plan.arms)} to try, {where}; Ctrl-C keeps what is done")
+        say(f"{len(plan.arms)} to try, {explain(stand)}; Ctrl-C keeps what is done")
         _say_what_it_takes(plan, wishes.budget)
     tell = (lambda _: None) if wishes.quiet else TrialAnnouncer(say).show
-    return Bench(stand, plan, known.runs, budget=wishes.budget, executor=executor, tell=tell)
+    bench = Bench(stand, plan, known.runs, budget=wishes.budget, executor=executor, tell=tell)
+    try:
+        yield bench
+    finally:
+        leave(stand)
+        _say_what_was_changed(bench)
 
 
 def _say_what_it_takes(plan: Plan, budget: Budget) -> None:
@@ -188,7 +197,7 @@ def recording_of(target: Sequence[str], wishes: Wishes) -> Path:
         )
     from steptime.cli.measuring import measure
 
-    return measure(target, wishes.budget.seconds, quiet=wishes.quiet)
+    return measure(target, wishes.budget.seconds, quiet=wishes.quiet, uncontained=wishes.uncontained)
 
 
 def _diagnosed(recording: Path) -> tuple[Case, tuple[Finding, ...]]:
@@ -224,8 +233,7 @@ def advice_of(proposal: Proposal) -> str:
 def _conduct(folder: Path, proposals: Sequence[Proposal], wishes: Wishes) -> Told:
     plan = read_results(folder).plan
     next_command = f"steptime try --resume {shlex.quote(str(folder))}"
-    with _executor(Path(plan.recording), wishes) as executor:
-        bench = _bench(folder, wishes, executor)
+    with _executor(Path(plan.recording), wishes) as executor, _bench(folder, wishes, executor) as bench:
 
         def run() -> None:
             nonlocal next_command
@@ -236,7 +244,6 @@ def _conduct(folder: Path, proposals: Sequence[Proposal], wishes: Wishes) -> Tol
             next_command = _next(judgements, proposals, folder, wishes)
 
         status = _keeping(bench, run)
-    _not_contained(bench)
     advice = [advice_of(each) for each in proposals if each.advice_only]
     return Told(folder, render(read_results(folder), advice, next_command), status)
 
@@ -260,30 +267,31 @@ def _keeping(bench: Bench, run: Callable[[], None]) -> int:
     return status
 
 
-def _not_contained(bench: Bench) -> None:
-    """Says which of the user's own files the arms have written to all the same."""
-    stand = bench.stand
-    reached = [path for run in bench.runs for path in run.outside]
-    if stand.outputs is not None:
-        reached += [str(path) for path in touched(stand.directory, stand.outputs, bench.began_epoch_ns)]
-    several = sorted(set(reached))
+def _say_what_was_changed(bench: Bench) -> None:
+    """Says which of the user's own files were changed."""
+    several = sorted({path for run in bench.runs for path in run.outside})
     if several:
         more = f" and {len(several) - 1} more" if len(several) > 1 else ""
-        say(f"Not contained: the arms wrote to your own {several[0]}{more}, outside of their private copies")
+        say(f"Not contained: processes of the trial changed your own {several[0]}{more}, outside of their workspaces")
 
 
 def _patch(bench: Bench, taken: Arm, proposals: Sequence[Proposal], wishes: Wishes) -> None:
     """Writes what was adopted as a diff, runs that without any change of ours, and keeps both."""
     stand = bench.stand
-    patch = make_patch(edits_of(taken, bench.plan.arms, proposals), stand.directory, script_of(stand))
+    edits = edits_of(taken, bench.plan.arms, proposals)
+    patch = make_patch(edits, stand.directory, script_of(stand))
     proved = prove(bench, taken, patch)
-    folder = stand.folder
-    ResultsFile(folder).patch(PatchResult(patch.diff, patch.environment, patch.snippets, proved, patch.replaced))
-    if patch.diff:
-        write_whole(folder / "patch.diff", patch.diff.encode())
-        say(f"Wrote {folder / 'patch.diff'}")
+    if proved is not None and proved.verdict in (Verdict.FAILED, Verdict.BROKE_PROMISE):
+        patch = unwritten(patch, edits)
+    folder, diff = stand.folder, patch.diff
+    file = folder / "patch.diff"
+    apply = patch.apply_command(file) if diff else ""
+    ResultsFile(folder).patch(PatchResult(diff, patch.environment, patch.snippets, proved, patch.replaced, apply))
+    if diff:
+        write_whole(file, diff.encode())
+        say(f"Wrote {file}")
     if wishes.write and proved is not None and proved.verdict is Verdict.ADOPT:
-        for path in write_patch(patch, stand.directory):
+        for path in write_patch(patch):
             say(f"Wrote {path}")
     elif wishes.write:
         say("The patch is not written into your files: run by itself, its gain was not beyond doubt")

@@ -11,9 +11,9 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 import numpy as np
-import numpy.typing as npt
 
 from steptime._version import __version__
+from steptime.arrays import Int64
 from steptime.comparison.cause import cause_of, sentence_of
 from steptime.comparison.comparison import (
     SCHEMA_VERSION,
@@ -42,7 +42,7 @@ ALLOCATED_FLOOR = 0.01
 RESIDENT_FLOOR = 0.1
 """Of the peak of resident memory: runs of one job differ by this much, by when the system takes pages back."""
 NOTHING = Estimate(0.0, 0.0, 0.0, 0)
-Series = npt.NDArray[np.int64]
+Series = Int64
 
 
 def compare(

@@ -6,8 +6,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
-import numpy.typing as npt
 
+from steptime.arrays import Bool, Int64
 from steptime.excerpt.excerpt import Detail, Excerpt, Label
 from steptime.excerpt.strips import FIRST, MOST_EVENTS, Strip, assemble, text
 from steptime.intervals import EMPTY, Intervals, clip
@@ -23,12 +23,13 @@ from steptime.links.links import UNKNOWN, Links
 from steptime.links.names import COMMUNICATION_KERNEL, LOADER, SYNCHRONISATION, of_symbols
 from steptime.quantities import SourceLine
 
-Int64 = npt.NDArray[np.int64]
-Rows = npt.NDArray[np.int64]
+Rows = Int64
 DEVICE = (Category.KERNEL, Category.MEMCPY, Category.MEMSET)
 KINDS = ("operator", "range", "call", "python", "compute", "communication", "copy", "input", "sync", "other")
 MOST_PIECES = 12_000
 """Of the account: a step on a CPU alternates between computing and dispatching at every operator."""
+MOST_TRACKS = 64
+"""Of streams, and of threads."""
 _CATEGORIES = {
     Category.OPERATOR: "operator",
     Category.ANNOTATION: "range",
@@ -61,12 +62,9 @@ def cut(trace: Trace, borders: Int64, windows: Int64, at: int, number: int, how:
     step = _pair(windows[at])
     shown = (min(int(borders[at, 0]), step[0]), max(int(borders[at, 1]), step[1]))
     rows, left_out = _rows(trace, shown)
-    strips = [
-        _account(trace, links, windows, at, beside),
-        *_phases(shown, beside),
-        *_tracks(trace, links, rows, beside),
-        *beside.strips,
-    ]
+    tracks = _tracks(trace, links, rows, beside)
+    left_out += len(rows) - sum(map(len, tracks))
+    strips = [_account(trace, links, windows, at, beside), *_phases(shown, beside), *tracks, *beside.strips]
     return assemble(strips, shown, step, number, how, left_out)
 
 
@@ -148,7 +146,8 @@ def _rows(trace: Trace, shown: tuple[int, int]) -> tuple[Rows, int]:
 
 
 def _tracks(trace: Trace, links: Links, rows: Rows, beside: Beside) -> list[Strip]:
-    """Streams by the time they were busy, the training thread, autograd's, then the others by theirs."""
+    """Streams by the time they were busy, the training thread, autograd's, then the others by theirs: MOST_TRACKS of
+    streams and of threads, as nobody looks at more."""
     events = trace.events
     device = np.isin(events.category[rows], DEVICE)
     training = training_lane(trace, beside.thread)
@@ -157,7 +156,9 @@ def _tracks(trace: Trace, links: Links, rows: Rows, beside: Beside) -> list[Stri
     for on_device in (True, False):
         own = rows[device == on_device]
         spent = np.bincount(events.lane[own], events.duration[own], len(trace.lanes))
-        for lane in np.argsort(-spent, kind="stable").tolist():
+        special = [] if on_device else [lane for lane in (training, *engine) if lane is not None]
+        spent[special] += FIRST
+        for lane in np.argsort(-spent, kind="stable")[:MOST_TRACKS].tolist():
             mine = own[events.lane[own] == lane]
             rank = 0 if on_device else 1 if lane == training else 2 if lane in engine else 3
             if len(mine):
@@ -194,7 +195,7 @@ def _kinds(trace: Trace, rows: Rows) -> Int64:
     for each, name in _CATEGORIES.items():
         kinds[category == each] = KINDS.index(name)
 
-    def named(test: Callable[[str], object]) -> npt.NDArray[np.bool_]:
+    def named(test: Callable[[str], object]) -> Bool:
         return of_symbols(trace, test)[trace.events.name[rows]]
 
     kinds[(category == Category.KERNEL) & named(COMMUNICATION_KERNEL.search)] = KINDS.index("communication")

@@ -7,11 +7,10 @@ from dataclasses import dataclass
 from typing import TypeVar
 
 import numpy as np
-import numpy.typing as npt
 
+from steptime.arrays import Bool, Int64
 from steptime.excerpt.excerpt import Detail, Excerpt, Label, Track
 
-Int64 = npt.NDArray[np.int64]
 Named = TypeVar("Named", Label, Detail)
 MOST_EVENTS = 50_000
 """More would not be told apart, and would outgrow the page."""
@@ -44,7 +43,7 @@ class Strip:
     def __len__(self) -> int:
         return len(self.begin)
 
-    def only(self, kept: npt.NDArray[np.bool_]) -> Strip:
+    def only(self, kept: Bool) -> Strip:
         """The strip with the events of a mask."""
         return Strip(
             self.name, self.kind, self.begin[kept], self.end[kept], self.label[kept], self.labels,
@@ -71,16 +70,18 @@ def assemble(
 
 def rows_of(begin: Int64, end: Int64) -> Int64:
     """The row of each event, by begin and then by the longest: the first one that is free. A call lies below its
-    caller; streams whose kernels overlap get further rows."""
+    caller; streams whose kernels overlap get further rows. MOST_ROWS for what finds no free one among so many."""
     rows = np.empty(len(begin), np.int64)
     ends: list[int] = []
     for index, (starts, stops) in enumerate(zip(begin.tolist(), end.tolist(), strict=True)):
         row = next((row for row, last in enumerate(ends) if last <= starts), len(ends))
+        rows[index] = row
+        if row == MOST_ROWS:
+            continue
         if row == len(ends):
             ends.append(stops)
         else:
             ends[row] = stops
-        rows[index] = row
     return rows
 
 

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+from steptime.arrays import Int64
 from steptime.excerpt.cut import Beside, cut, usual
 from steptime.excerpt.excerpt import Excerpt
 from steptime.kineto.table import Trace
-from steptime.ledger.ledger import Int64
 
 
 def excerpt_of_trace(trace: Trace, borders: Int64, windows: Int64, warm_up: int) -> Excerpt:

@@ -10,6 +10,7 @@ from dataclasses import replace
 
 import numpy as np
 
+from steptime.arrays import Int64
 from steptime.estimates import mean_of_series
 from steptime.findings.case import (
     Case,
@@ -36,7 +37,7 @@ from steptime.ledger.operators import OperatorTotal
 from steptime.quantities import SourceLine
 from steptime.recording.recording import OptimizerFacts, Process, TelemetrySample
 from steptime.timeline.borders import UPDATES
-from steptime.timeline.lane import Int64, Lane
+from steptime.timeline.lane import Lane
 from steptime.timeline.layout import Layout
 from steptime.timeline.timeline import Steps
 

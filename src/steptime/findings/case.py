@@ -145,7 +145,8 @@ class LoaderUse:
     """The training loader as configured and as measured. item: ns per item (in whatever process reads it); collate: ns
     per batch; collector: ns per batch that Python's garbage collector takes in the training process while it makes one,
     which is in neither; ready: batches waiting when asked for (None without workers); start: ns per start of the
-    workers, the end of those before them included; settling: ns by which the steps behind one are longer.
+    workers, the end of those before them included; settling: ns by which the steps behind one are longer. busy: share
+    of the making of a batch in which it takes or wants a CPU, None where it was not measured. batches: of an epoch.
 
     demand: batches per step. starts: iterators begun during the measured steps; steps_per_start likewise.
     """
@@ -170,6 +171,8 @@ class LoaderUse:
     starts: int = 0
     steps_per_start: float | None = None
     settling: float = 0.0
+    busy: float | None = None
+    batches: int | None = None
     usable_cpus: int = 1
     site: SourceLine | None = None
     item_site: SourceLine | None = None
@@ -327,7 +330,8 @@ class Contention:
 class MachineUse:
     """Ceilings in force. measured: by steptime on this machine; else from a datasheet table, source. rates: of a matrix
     product by number format, FLOP/s; matrix_flops: the one of float32. copy_bytes: B/s. dispatch: ns. updates: (bytes
-    gone through, B/s) of updates in place, the smallest first."""
+    gone through, B/s) of updates in place, the smallest first. disturbed: by other load when it was measured. reached:
+    formats whose rate the job itself has done, more than was known."""
 
     name: str
     measured: bool
@@ -337,6 +341,8 @@ class MachineUse:
     rates: tuple[tuple[str, float], ...] = ()
     source: str = ""
     updates: tuple[tuple[int, float], ...] = ()
+    disturbed: bool = False
+    reached: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,13 +6,12 @@ import itertools
 from collections import Counter
 
 import numpy as np
-import numpy.typing as npt
 
+from steptime.arrays import Int64
 from steptime.intervals import Intervals, contains
 from steptime.kineto.table import Trace
 from steptime.ledger.operations import operator_events
 
-Int64 = npt.NDArray[np.int64]
 OTHER = 0.1
 """Of the operators of two steps: where more have no match, by name and shapes, the steps are taken for different. Of
 equal steps none has; a metric that is computed now and then is a few."""

@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import TypeVar
 
+from steptime.arrays import Int64
 from steptime.findings.case import AccountUse, Case, ChainUse, GapUse, KernelUse
 from steptime.findings.changing_work import changing_work
 from steptime.findings.device_uses import (
@@ -19,6 +20,7 @@ from steptime.findings.device_uses import (
     copy_uses,
     gap_uses,
     kernel_uses,
+    machine_use,
     replay_use,
     roofline_use,
 )
@@ -32,7 +34,7 @@ from steptime.intervals import EMPTY, Intervals
 from steptime.kineto.table import Trace
 from steptime.ledger.account import account_for, has_kernels
 from steptime.ledger.gaps import gaps_of
-from steptime.ledger.ledger import Int64, Ledger
+from steptime.ledger.ledger import Ledger
 from steptime.ledger.recorded import RecordedAccount
 from steptime.ledger.source_lines import sources_of
 from steptime.ledger.trace_steps import reach
@@ -66,7 +68,7 @@ def with_device(
     for `account_for`. sources: lines by operator name, where the trace itself has no stacks.
     """
     links = link(trace, borders)
-    roofline = draw(trace, links, windows, machine)
+    roofline = draw(trace, links, windows, machine, case.step.duration.value)
     replay = rerun(
         trace,
         borders,
@@ -97,6 +99,7 @@ def with_device(
         allocations=allocation_uses(trace, links, windows),
         kernels=kernels,
         roofline=roofline_use(roofline, case.step.duration.value),
+        machine=machine_use(roofline.machine),
         chains=tuple(_placed(use, use.operators[0], known) for use in chain_uses(trace, links, len(borders))),
         optimizers=case.optimizers or optimizer_uses(trace, links, windows),
         replay=replay_use(replay, case.accounts),
@@ -106,9 +109,11 @@ def with_device(
 def with_processor(case: Case, trace: Trace, borders: Int64, machine: Machine | None) -> Case:
     """The case of a trace without a device, with its roofline and optimisers. borders: (n, 2) ns."""
     links = link(trace, borders)
+    roofline = draw(trace, links, borders, machine, case.step.duration.value)
     return replace(
         case,
-        roofline=roofline_use(draw(trace, links, borders, machine), case.step.duration.value),
+        roofline=roofline_use(roofline, case.step.duration.value),
+        machine=machine_use(roofline.machine),
         optimizers=case.optimizers or optimizer_uses(trace, links, borders),
     )
 

@@ -8,8 +8,8 @@ from __future__ import annotations
 from dataclasses import replace
 
 import numpy as np
-import numpy.typing as npt
 
+from steptime.arrays import Bool, Int64
 from steptime.estimates import mean_of_series
 from steptime.findings.case import (
     AccountUse,
@@ -32,7 +32,7 @@ from steptime.ledger.collectives import collectives_of
 from steptime.ledger.copies import copies_of
 from steptime.ledger.gap_totals import gap_totals
 from steptime.ledger.gaps import Gaps
-from steptime.ledger.ledger import Account, Int64
+from steptime.ledger.ledger import Account
 from steptime.ledger.operations import DISPATCH_GAP
 from steptime.links.frames import function_name, source_line
 from steptime.links.links import UNKNOWN, Links
@@ -100,12 +100,12 @@ def gap_uses(trace: Trace, links: Links, gaps: Gaps, steps: int) -> tuple[GapUse
     )
 
 
-def _own_pauses(trace: Trace, gaps: Gaps) -> npt.NDArray[np.bool_]:
+def _own_pauses(trace: Trace, gaps: Gaps) -> Bool:
     """Pieces of LAUNCH in which the next kernel was queued already, or which end with one that no call launched (it was
     queued before the trace began)."""
     launched = np.where(gaps.launch == UNKNOWN, gaps.begin, trace.events.begin[gaps.launch])
     short = gaps.duration <= DISPATCH_GAP
-    own: npt.NDArray[np.bool_] = (gaps.account == Account.LAUNCH) & (launched <= gaps.begin) & short
+    own: Bool = (gaps.account == Account.LAUNCH) & (launched <= gaps.begin) & short
     return own
 
 
@@ -171,7 +171,9 @@ def roofline_use(roofline: Roofline, step: float) -> RooflineUse | None:
         number_format=roofline.number_format,
         peak=roofline.peak,
         matrix_unit=roofline.matrix_unit,
-        utilization=roofline.utilization * roofline.wall / step if roofline.utilization is not None and step else None,
+        utilization=min(1.0, roofline.utilization * roofline.wall / step)
+        if roofline.utilization is not None and step
+        else None,
         modelled=roofline.modelled,
     )
 
@@ -238,4 +240,6 @@ def machine_use(machine: Machine | None) -> MachineUse | None:
         tuple((rate.name, rate.rate.value) for rate in machine.matrix),
         machine.source,
         tuple((each.size, each.rate.value) for each in machine.updates),
+        machine.disturbed,
+        tuple(rate.name for rate in machine.matrix if rate.reached),
     )

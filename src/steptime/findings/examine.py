@@ -9,7 +9,7 @@ from collections.abc import Iterable
 from dataclasses import replace
 from functools import lru_cache
 
-from steptime.findings.case import Case
+from steptime.findings.case import Case, Signal
 from steptime.findings.catalogue import CATALOGUE
 from steptime.findings.finding import Examination, Finding, Weight
 from steptime.findings.plugins import plugin_rules
@@ -46,17 +46,24 @@ def examine(case: Case, rules: Iterable[Rule] | None = None) -> Examination:
     failed = list(problems)
     reasons = ABSENCE | NOT_IN_TRACES if case.step.mode == "trace" else ABSENCE
     for rule in chosen:
-        missing = [signal for signal in rule.needs if not measured(case, signal)]
-        if missing:
-            absent.append((rule.code, "; ".join(sorted(reasons[signal] for signal in missing))))
-            continue
-        try:
-            findings += rule(Signals(case, rule.needs | rule.uses))
-        except Exception as error:  # noqa: BLE001 - rules are many and some are not ours: one row, not the diagnosis
-            failed.append((rule.code, f"{type(error).__name__}: {error}"))
+        found, reason, failure = _outcome(rule, case, reasons)
+        findings += found
+        absent += [(rule.code, reason)] if reason else []
+        failed += [(rule.code, failure)] if failure else []
     material = [bounded for finding in findings if (bounded := _bounded(finding, case)) is not None]
     kept = _without_generalities(material, {rule.name: rule for rule in chosen})
     return Examination(tuple(sorted(kept, key=_rank)), tuple(absent), tuple(failed))
+
+
+def _outcome(rule: Rule, case: Case, reasons: dict[Signal, str]) -> tuple[tuple[Finding, ...], str, str]:
+    """(findings, why it was not examined, why it failed)."""
+    try:
+        missing = [signal for signal in rule.needs if not measured(case, signal)]
+        if missing:
+            return (), "; ".join(sorted(reasons[signal] for signal in missing)), ""
+        return rule(Signals(case, rule.needs | rule.uses)), "", ""
+    except (Exception, SystemExit) as error:  # noqa: BLE001 - some rules are not ours: one row, not the diagnosis
+        return (), "", f"{type(error).__name__}: {error}"
 
 
 def _rank(finding: Finding) -> tuple[int, float, str]:

@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import numpy as np
-import numpy.typing as npt
 
+from steptime.arrays import Float64
 from steptime.findings.case import NormUse
 from steptime.journal import Kind
 from steptime.recording.recording import IntervalTable
 from steptime.timeline.timeline import Steps
-
-Float64 = npt.NDArray[np.float64]
 
 
 def norm_use(table: IntervalTable, steps: Steps) -> NormUse | None:

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+from steptime.arrays import Int64
 from steptime.estimates import mean_of_series
 from steptime.findings.case import GradientUse
 from steptime.kineto.table import Trace
-from steptime.ledger.ledger import Int64
 from steptime.ranks.gradients import gradients_of
 
 

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import numpy as np
-import numpy.typing as npt
 
+from steptime.arrays import Float64, Int64
 from steptime.findings.case import LineUse
 from steptime.findings.usual_steps import per_step
 from steptime.intervals import EMPTY, Intervals, join, measure
@@ -13,12 +13,10 @@ from steptime.quantities import SourceLine
 from steptime.recording.recording import Process
 from steptime.timeline.flow import identity_of
 from steptime.timeline.gaps import find_gaps
-from steptime.timeline.lane import Int64
 from steptime.timeline.layout import Layout
 from steptime.timeline.lines import Role
 from steptime.timeline.timeline import SegmentKind
 
-Float64 = npt.NDArray[np.float64]
 MOST_LINES = 200
 """The longest ones; what comes after them is worth nothing together."""
 

@@ -2,6 +2,9 @@
 
 One law: no advice about workers without this model.
 
+As many workers are considered as there are CPUs for: one whose items wait half of their time needs half a CPU. Where
+CPU time was not measured (recordings of older versions), each is given a whole one.
+
 With w workers a step takes at least (1) its own time without the wait, and with receiving its batches, (2) the time to
 produce its batches divided by w and to hand them over, (3) what the job's CPUs do per step, done by all usable CPUs at
 once, and (4) what a CPU has to do that a worker shares with a thread of the training process; and each epoch begins
@@ -47,6 +50,13 @@ TELLING = 0.05
 """Of the step: a shorter wait does not tell whether a CPU works or sleeps in it."""
 MORE_WORKERS_MUST_BRING = 0.03
 """A further worker that gains less than this share of the step is not worth its memory."""
+MOST_WORKERS = 64
+"""Of all training processes of a host together, where CPUs would allow more as items wait. Each takes memory of its
+own: 25 MB where it was forked, 170 MB where it was spawned (torch 2.13, batches of 2.4 MB), so that 64 take 2 to 11
+GB."""
+MEMORY_BOUND = f"at most {MOST_WORKERS} on a host, for their memory"
+LEAST_BUSY = 0.001
+"""CPUs that a worker needs at least."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,7 +69,8 @@ class Supply:
 
     processor: ns that the CPUs need for a step at full use. threads, cpus: of the training process, where it computes
     on the CPU (else 1 thread), and for it and its workers. needed: workers so that production keeps up, unbounded.
-    best: number of workers with the shortest predicted step, the smallest such. limit: workers that were considered.
+    best: number of workers with the shortest predicted step, the smallest such. limit: workers that were considered;
+    bounded_by: what they are bounded by, in words.
     """
 
     production: float
@@ -75,6 +86,7 @@ class Supply:
     needed: int
     best: int
     limit: int
+    bounded_by: str
 
     def step(self, workers: int) -> float:
         """Predicted ns of a step with a number of workers."""
@@ -123,11 +135,14 @@ def supply(
     if produced is None:
         return None
     consumed = max(0.0, step.duration.value - loader.wait.value)
-    limit = max(1, loader.usable_cpus)
-    threads, cpus = _places(step, settings, limit)
-    works = _works(step, loader, consumed * (1 + threads) / 2, contention)
+    usable = max(1, loader.usable_cpus)
+    threads, cpus = _places(step, settings, usable)
+    works = loader.busy
+    if works is None:
+        works = _works(step, loader, consumed * (1 + threads) / 2, contention)
+    limit, bounded_by = _limit(loader, settings)
     produced, consumed = _undisturbed(produced, consumed, works, loader.workers, (threads, cpus))
-    needed = math.ceil(min(produced / consumed, 1e6)) if consumed > 0 else limit
+    needed = math.ceil(min(produced / consumed, 1e6)) if consumed > 0 else usable
     received = handover(loader, contention)
     draft = Supply(
         production=produced,
@@ -137,21 +152,42 @@ def supply(
         lateness=_lateness(received, produced, consumed, SWITCH * loader.demand) * works,
         opening=_opening(loader, produced, works),
         beside=min(BESIDE * received, consumed / 2) if loader.workers else 0.0,
-        processor=_processor(step, produced + consumed * threads, contention, limit),
+        processor=_processor(step, produced * works + consumed * threads, contention, usable),
         threads=threads,
         cpus=cpus,
         needed=max(1, needed),
         best=0,
         limit=limit,
+        bounded_by=bounded_by,
     )
     return replace(draft, best=_best(draft))
 
 
-def _places(step: StepSummary, settings: SettingsUse | None, limit: int) -> tuple[int, int]:
+def usable_text(loader: LoaderUse) -> str:
+    """ "2 usable CPUs"."""
+    return f"{loader.usable_cpus} usable CPU{'s' * (loader.usable_cpus > 1)}"
+
+
+def _limit(loader: LoaderUse, settings: SettingsUse | None) -> tuple[int, str]:
+    """Workers that are considered, and what bounds them: never fewer than the CPUs."""
+    usable, cpus = max(1, loader.usable_cpus), usable_text(loader)
+    if loader.busy is None:
+        return usable, cpus
+    bounds = [
+        (int(usable / max(loader.busy, LEAST_BUSY)), cpus),
+        (MOST_WORKERS // max(1, settings.trainers_on_host if settings is not None else 1), MEMORY_BOUND),
+    ]
+    if loader.batches is not None:
+        bounds.append((loader.batches, "one for each batch of an epoch"))
+    limit, reason = min(bounds)
+    return (limit, reason) if limit > usable else (usable, cpus)
+
+
+def _places(step: StepSummary, settings: SettingsUse | None, usable: int) -> tuple[int, int]:
     """Threads of the training process that compute, and the CPUs for them and its workers."""
     if settings is None:
-        return 1, limit
-    cpus = max(1, limit // max(1, settings.trainers_on_host))
+        return 1, usable
+    cpus = max(1, usable // max(1, settings.trainers_on_host))
     return (max(1, min(settings.intra_op_threads, cpus)) if step.device == "cpu" else 1), cpus
 
 
@@ -208,11 +244,11 @@ def _first_batch(made: float, works: float) -> float:
     return made + min(LOCKED, works * made)
 
 
-def _processor(step: StepSummary, unmeasured: float, contention: Contention | None, limit: int) -> float:
-    """ns that all CPUs need for a step: from what the job kept busy, else `unmeasured`, as if nothing ever slept."""
+def _processor(step: StepSummary, unmeasured: float, contention: Contention | None, usable: int) -> float:
+    """ns that all CPUs need for a step: from what the job kept busy, else `unmeasured`."""
     if contention is not None and contention.job_cpu > 0:
-        return step.duration.value * at_once(contention.job_cpu, contention) / at_once(limit, contention)
-    return unmeasured / limit
+        return step.duration.value * at_once(contention.job_cpu, contention) / at_once(usable, contention)
+    return unmeasured / usable
 
 
 def _best(draft: Supply) -> int:

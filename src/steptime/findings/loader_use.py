@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable
 
 import numpy as np
 
+from steptime.arrays import Int64
 from steptime.estimates import mean_of_series
 from steptime.findings.case import LoaderUse
 from steptime.findings.stakes import scaled
 from steptime.findings.usual_steps import MODEL, per_step
 from steptime.intervals import Intervals, intersect, measure, union
-from steptime.journal import Flag, Kind
+from steptime.journal import BUSY_PARTS, Flag, Kind
 from steptime.quantities import Estimate
 from steptime.recording.recording import LoaderFacts, Process
-from steptime.timeline.lane import Int64, Lane, lane_of, merge
+from steptime.timeline.lane import Lane, lane_of, merge
 from steptime.timeline.layout import Layout
 from steptime.timeline.timeline import Steps
 
@@ -72,6 +74,8 @@ def loader_use(process: Process, layout: Layout, usual: Int64) -> LoaderUse | No
         starts=starts,
         steps_per_start=per_start,
         settling=settling,
+        busy=_busy(made),
+        batches=_batches(facts, process.facts.world_size or 1),
         usable_cpus=process.settings.usable_cpus if process.settings else 1,
         site=facts.site,
         item_site=facts.item_site,
@@ -150,6 +154,23 @@ def _made(own: Lane, workers: Lane, steps: Steps, usual: Int64) -> Lane:
 
 def _mean(made: Lane) -> Estimate | None:
     return mean_of_series(made.end - made.begin) if len(made) else None
+
+
+def _busy(made: Lane) -> float | None:
+    """Share of the making in which a CPU worked or was wanted, of the batches of which that was measured."""
+    making = made.of(Kind.FETCH, Kind.COLLATE)
+    measured = making.where(making.flags > 0)
+    elapsed = measured.end - measured.begin
+    if not elapsed.sum():
+        return None
+    return float(np.average((measured.flags - 1.0) / BUSY_PARTS, weights=elapsed))
+
+
+def _batches(facts: LoaderFacts, processes: int) -> int | None:
+    """Of an epoch, in one of the processes that share the dataset."""
+    if facts.dataset_length is None or facts.batch_size is None:
+        return None
+    return math.ceil(facts.dataset_length / max(1, facts.batch_size) / max(1, processes))
 
 
 def _ready(process: Process, iterators: set[int], steps: Steps, usual: Int64) -> float | None:

@@ -5,29 +5,24 @@ One law: what a plugin gets wrong is said in words at load, and costs nobody the
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import signal
+import sys
+import threading
+import traceback
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager, redirect_stdout
 from importlib.metadata import EntryPoint, entry_points
+from types import FrameType
 
 from steptime.findings.rule import Rule
 
 GROUP = "steptime.rules"
-_IMPORT_ERRORS = (
-    ImportError,
-    AttributeError,
-    LookupError,
-    NameError,
-    OSError,
-    RuntimeError,
-    SyntaxError,
-    TypeError,
-    ValueError,
-)
 
 
 def plugin_rules(
     taken: Iterable[Rule], found: Iterable[EntryPoint] | None = None
 ) -> tuple[tuple[Rule, ...], tuple[tuple[str, str], ...]]:
-    """Rules of plugins, and (entry point's name, what is missing) for each one that cannot be used.
+    """Rules of plugins, and ("plug-in" and its name, what is wrong) for each one that cannot be used.
 
     taken: rules whose codes and names are in use. found: entry points to load, by default those installed.
     """
@@ -36,17 +31,52 @@ def plugin_rules(
     problems: list[tuple[str, str]] = []
     for entry in entry_points(group=GROUP) if found is None else found:
         try:
-            loaded = entry.load()
-        except _IMPORT_ERRORS as error:
-            problems.append((entry.name, f"{entry.value} cannot be imported: {type(error).__name__}: {error}"))
+            loaded = _loaded(entry)
+        except ImportError as error:
+            problems.append((f"plug-in {entry.name}", str(error)))
             continue
         problem = _problem(entry, loaded, codes)
         if problem or not isinstance(loaded, Rule):
-            problems.append((entry.name, problem))
+            problems.append((f"plug-in {entry.name}", problem))
         else:
             codes[loaded.code] = loaded.name
             rules.append(loaded)
     return tuple(rules), tuple(problems)
+
+
+def _loaded(entry: EntryPoint) -> object:
+    """What an entry point stands for. What its module prints goes to standard error: standard output may be a report.
+
+    Raises ImportError, in words, whatever the module raises, an exit too; KeyboardInterrupt where it was the user's.
+    """
+    with _interrupts() as interrupts, redirect_stdout(sys.stderr):
+        try:
+            return entry.load()
+        except BaseException as error:  # a stranger's module may raise anything, or exit
+            if interrupts and isinstance(error, KeyboardInterrupt):
+                raise
+            told = traceback.format_exception_only(error)[-1].strip()
+            raise ImportError(f"{entry.value} cannot be imported: {told}") from None
+
+
+@contextmanager
+def _interrupts() -> Iterator[list[int]]:
+    """The interrupts by the user inside of the block, by which a KeyboardInterrupt is known as theirs."""
+    seen: list[int] = []
+    before = signal.getsignal(signal.SIGINT)
+
+    def interrupt(number: int, frame: FrameType | None) -> None:
+        seen.append(number)
+        raise KeyboardInterrupt
+
+    if before is not signal.default_int_handler or threading.current_thread() is not threading.main_thread():
+        yield seen
+        return
+    signal.signal(signal.SIGINT, interrupt)
+    try:
+        yield seen
+    finally:
+        signal.signal(signal.SIGINT, before)
 
 
 def _problem(entry: EntryPoint, loaded: object, codes: dict[str, str]) -> str:

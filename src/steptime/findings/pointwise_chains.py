@@ -12,8 +12,8 @@ from dataclasses import dataclass
 from functools import lru_cache
 
 import numpy as np
-import numpy.typing as npt
 
+from steptime.arrays import Int32, Int64
 from steptime.findings.case import ChainUse
 from steptime.findings.device_uses import source_of
 from steptime.findings.kernel_kinds import COPIES, POINTWISE, elements, plain_name, shapes_of
@@ -23,7 +23,6 @@ from steptime.links.links import UNKNOWN, Links
 from steptime.links.names import OPTIMIZER_STEP, matching
 from steptime.work.arguments import ELEMENT_BYTES
 
-Int64 = npt.NDArray[np.int64]
 FUSIBLE = POINTWISE | COPIES
 """A cast or a change of layout is part of the next kernel once they are fused."""
 MOST_CHAINS = 50
@@ -65,7 +64,7 @@ def _pointwise(trace: Trace, links: Links) -> Int64:
     return ordered
 
 
-def _sizes(trace: Trace, operators: npt.NDArray[np.int32]) -> tuple[Int64, Int64]:
+def _sizes(trace: Trace, operators: Int32) -> tuple[Int64, Int64]:
     """(elements of the largest tensor, bytes of one of its elements) for each operator; 0 elements unless pointwise."""
     shapes = np.array([_largest(text) for text in trace.shapes] or [0], np.int64)
     items = np.array([_item(text) for text in trace.dtypes] or [4], np.int64)

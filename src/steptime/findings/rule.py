@@ -44,11 +44,23 @@ class Rule:
     by_line: bool = False
 
     def __call__(self, signals: Signals) -> tuple[Finding, ...]:
-        """The rule's findings; the function's None or single finding made a tuple."""
+        """The rule's findings; the function's None or single finding made a tuple. Raises what the function raises, and
+        TypeError for what is no finding of this rule."""
         outcome = self.function(signals)
         if outcome is None:
             return ()
-        return (outcome,) if isinstance(outcome, Finding) else tuple(outcome)
+        found = (outcome,) if isinstance(outcome, Finding) else tuple(outcome)
+        for each in found:
+            self._check(each)
+        return found
+
+    def _check(self, finding: object) -> None:
+        if not isinstance(finding, Finding):
+            raise TypeError(f"it gives a {type(finding).__name__}, where a finding was expected: use finding(…) of it")
+        if (finding.code, finding.name) != (self.code, self.name):
+            raise TypeError(f"it gives a finding of {finding.code} {finding.name}: use finding(…) of the rule itself")
+        if not isinstance(finding.at_stake, Estimate | None):
+            raise TypeError(f"at_stake is a {type(finding.at_stake).__name__}, where an Estimate was expected")
 
     def finding(
         self,

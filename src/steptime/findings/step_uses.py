@@ -7,6 +7,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from steptime.arrays import Int64
 from steptime.estimates import difference_of_medians
 from steptime.findings.case import AccountUse, Contention, SegmentUse, StepSummary
 from steptime.findings.gradient_norm import norm_use
@@ -18,7 +19,7 @@ from steptime.ledger.ledger import Account, Ledger
 from steptime.ledger.operators import OperatorTotal
 from steptime.quantities import Estimate
 from steptime.recording.recording import IntervalTable, Process, TelemetrySample
-from steptime.timeline.lane import Int64, lane_of, training_thread
+from steptime.timeline.lane import lane_of, training_thread
 from steptime.timeline.timeline import Phase, Steps, Timeline
 
 LEAST_FOR_DRIFT = 15

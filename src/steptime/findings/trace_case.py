@@ -11,6 +11,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from steptime.arrays import Int64
 from steptime.estimates import mean_of_series
 from steptime.findings.case import AccountUse, Case, GarbageUse, OperatorUse, RecomputeUse, StepSummary
 from steptime.findings.device_case import with_device, with_processor
@@ -22,7 +23,7 @@ from steptime.hardware.machine import Machine
 from steptime.intervals import contains, measure, union
 from steptime.kineto.table import Category, Trace
 from steptime.ledger.account import account_for, has_kernels
-from steptime.ledger.ledger import Account, Int64, Ledger
+from steptime.ledger.ledger import Account, Ledger
 from steptime.ledger.operators import OperatorTotal, total
 from steptime.ledger.recompute import recomputed
 from steptime.ledger.source_lines import sources_of

@@ -6,8 +6,8 @@ from __future__ import annotations
 from collections import Counter, defaultdict
 
 import numpy as np
-import numpy.typing as npt
 
+from steptime.arrays import Int64
 from steptime.estimates import mean_of_series
 from steptime.findings.case import OptimizerUse
 from steptime.findings.kernel_kinds import elements, shapes_of
@@ -16,7 +16,6 @@ from steptime.kineto.table import ABSENT, Category, Trace
 from steptime.links.links import UNKNOWN, Links
 from steptime.links.names import OPTIMIZER_STEP, matching
 
-Int64 = npt.NDArray[np.int64]
 ONE_BY_ONE = 20
 """Operators of one name in an update: fewer tensors, or a few batched operators, look alike."""
 NAME = "Optimizer.step#"

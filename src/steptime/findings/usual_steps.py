@@ -7,11 +7,11 @@ from __future__ import annotations
 
 import numpy as np
 
+from steptime.arrays import Bool, Int64
 from steptime.estimates import mean_of_series
 from steptime.intervals import measure
 from steptime.journal import Kind
 from steptime.quantities import Estimate
-from steptime.timeline.lane import Bool, Int64
 from steptime.timeline.layout import Layout
 from steptime.timeline.timeline import Phase
 

@@ -6,11 +6,13 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from enum import Enum
 
-from steptime.flight.dump import Call
+from steptime.flight.dump import COMPLETED, Call
 from steptime.quantities import SourceLine, format_source
 
 NAMED = 8
 """Ranks that a sentence lists before it counts them."""
+ROOTED = ("scatter", "gather", "broadcast", "reduce")
+"""Only one rank gives in (or gets out) all of it, so sizes of one side may differ: in of scatter, out of gather."""
 
 
 class Fault(Enum):
@@ -19,7 +21,9 @@ class Fault(Enum):
     MISSING = "missing"
     """Some ranks have not called it."""
     NO_DUMP = "no-dump"
-    """All ranks whose dumps are known have; of the others nothing is known."""
+    """All ranks whose dumps were given have; of the others nothing is known."""
+    MEMBERS_UNKNOWN = "members-unknown"
+    """All ranks that are known to belong to the group have; whether there are others the dumps do not say."""
     TYPE = "type"
     """The ranks called different operations."""
     ORDER = "order"
@@ -32,11 +36,16 @@ class Fault(Enum):
     """A send without its receive, or the other way round."""
 
 
+UNSURE = frozenset({Fault.NO_DUMP, Fault.MEMBERS_UNKNOWN})
+"""What says of no rank that was seen that it is to blame."""
+
+
 @dataclass(frozen=True, slots=True)
 class Stall:
     """group: as a reader knows it ("group tp"). members: ranks of the job. culprits: ranks that are missing or odd;
     of a tie all. waiting: those that wait for it. since: epoch ns of the first call of it. source: the line of the
-    culprits' last call, else of the waiting ones'. consequence: the culprits themselves wait in another stall."""
+    culprits' last call, else of the waiting ones'. consequence: the culprits themselves wait in another stall. absent:
+    ranks without a dump that belong to the group, or may."""
 
     fault: Fault
     group: str
@@ -49,24 +58,51 @@ class Stall:
     source: SourceLine | None = None
     evidence: tuple[str, ...] = ()
     consequence: bool = False
+    absent: tuple[int, ...] = ()
 
     @property
     def sentence(self) -> str:
         """What happened, in one sentence."""
+        unknown = self.absent and self.fault is not Fault.NO_DUMP
+        return f"{self._seen[:-1]}; {no_dump(self.absent)}." if unknown else self._seen
+
+    @property
+    def _seen(self) -> str:
+        """What the dumps that were given say."""
         place = f"{self.operation} #{self.sequence} of {self.group}"
-        who = counted_ranks(self.culprits)
+        who, several = counted_ranks(self.culprits), len(self.culprits) != 1
         wait = f"{counted_ranks(self.waiting)} {'wait' if len(self.waiting) != 1 else 'waits'} in {place}"
-        several = len(self.culprits) != 1
+        not_called = f"{'have' if several else 'has'} not called"
+        suspects = f"first {'suspects are' if several else 'suspect is'}"
+        tie = not self.waiting  # nobody is the odd one: they differ from one another
         return {
-            Fault.MISSING: f"{wait}; {who} never called it.",
-            Fault.NO_DUMP: f"{wait}; of {who} no dump was given.",
-            Fault.TYPE: f"{place}: {who} called another operation than the others.",
-            Fault.ORDER: f"{place}: {who} {'call' if several else 'calls'} the collectives in another order.",
-            Fault.SIZE: f"{place}: the tensors of {who} have another size than the others'.",
-            Fault.ELEMENT_TYPE: f"{place}: the tensors of {who} have another element type than the others'.",
-            Fault.NOT_DONE: f"{wait}, which all ranks have called alike: the network or a device holds it.",
-            Fault.UNMATCHED: f"{wait}; {who} never called its other half.",
-        }[self.fault].replace("the others'.", "the others'." if self.waiting else "one another.")
+            Fault.MISSING: f"{wait}; {who} {not_called} it.",
+            Fault.NO_DUMP: f"{wait}; the {suspects} {who}, of which there is no dump.",
+            Fault.MEMBERS_UNKNOWN: f"{wait}; which other ranks belong to it, the dumps do not say.",
+            Fault.TYPE: f"{place}: {who} called "
+            f"{'different operations' if tie else 'another operation than the others'}.",
+            Fault.ORDER: f"{place}: {who} {'call' if several else 'calls'} the collectives in "
+            f"{'different orders' if tie else 'another order'}.",
+            Fault.SIZE: f"{place}: the tensors of {who} {_have('size', tie=tie)}.",
+            Fault.ELEMENT_TYPE: f"{place}: the tensors of {who} {_have('element type', tie=tie)}.",
+            Fault.NOT_DONE: f"{wait}, {self._held}.",
+            Fault.UNMATCHED: f"{wait}; {who} {not_called} its other half.",
+        }[self.fault]
+
+    @property
+    def _held(self) -> str:
+        """What may hold a call that no rank is missing from."""
+        roots = "their roots differ, or " if has_root(self.operation) else ""
+        ended = set(self.members) - set(self.waiting)
+        if not ended:
+            return f"which all {len(self.members)} ranks have called alike: {roots}the network or a device holds it"
+        were = "were" if len(self.waiting) != 1 else "was"
+        older = f"{counted_ranks(self.waiting)} {were} dumped earlier"
+        return f"which has ended on {counted_ranks(ended)}: {roots}{older}, or the network or a device holds it"
+
+
+def _have(what: str, *, tie: bool) -> str:
+    return f"have different {what}s" if tie else f"have another {what} than the others'"
 
 
 def counted_ranks(ranks: Iterable[int]) -> str:
@@ -83,6 +119,17 @@ def counted_ranks(ranks: Iterable[int]) -> str:
     return f"ranks {', '.join(map(str, ordered[:-1]))} and {ordered[-1]}"
 
 
+def has_root(operation: str) -> bool:
+    """Whether one rank, which no dump names, gives to all or gets from all."""
+    kind = operation.strip("_")
+    return kind.startswith(ROOTED) and not kind.startswith("reduce_scatter")
+
+
+def no_dump(ranks: Iterable[int]) -> str:
+    """ "there is no dump of rank 3"."""
+    return f"there is no dump of {counted_ranks(ranks)}"
+
+
 def group_name(name: str, calls: Iterable[Call]) -> str:
     """What a reader knows a group by: its description where it has one."""
     described = next((call.description for call in calls if call.description), "")
@@ -95,5 +142,5 @@ def at_place(call: Call) -> str:
 
 
 def progress(call: Call) -> str:
-    """How far a call has come."""
-    return "completed" if call.done else call.state
+    """How far a call has come. Of one that gloo has ended no dump says whether it failed."""
+    return "ended" if call.done and call.state != COMPLETED else call.state

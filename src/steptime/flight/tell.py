@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import msgspec
 
-from steptime.flight.stall import Stall, counted_ranks
+from steptime.flight.stall import Stall, counted_ranks, no_dump
 from steptime.flight.triage import Triage
 from steptime.quantities import format_source
 
@@ -16,19 +16,39 @@ SHOWN = 5
 
 def as_text(found: Triage, passed_over: Sequence[str] = ()) -> str:
     """The whole text, with a line feed at its end."""
-    head = f"{len(found.ranks)} dumps ({counted_ranks(found.ranks)}), {found.checked} collectives compared"
-    lines = [f"{head}, no dump of {counted_ranks(found.absent)}." if found.absent else f"{head}.", ""]
+    head = f"{_count(len(found.ranks), 'dump')} ({counted_ranks(found.ranks)})"
+    head += f", {_count(found.checked, 'collective')} compared"
+    lines = [f"{head}; {no_dump(found.absent)}." if found.absent else f"{head}.", ""]
     if not found.stalls:
-        lines += [
-            "No rank waits in a collective, as far as the dumps go: all that was called is done and agrees.",
-            "A rank that hangs elsewhere (input, a lock, a checkpoint) shows in: py-spy dump --pid PID",
-        ]
+        lines += _nobody_waits(found)
     for number, stall in enumerate(found.stalls[:SHOWN]):
         lines += [*_stall(stall, first=not number), ""]
     if len(found.stalls) > SHOWN:
         lines.append(f"… and {len(found.stalls) - SHOWN} more that follow from these (--json has all).")
     lines += [f"Left out: {each}" for each in passed_over[:1]]
     return "\n".join(lines).rstrip("\n") + "\n"
+
+
+def _nobody_waits(found: Triage) -> list[str]:
+    """Where to look instead: at a rank that left no dump first, as gloo ends the calls of the others when one dies."""
+    elsewhere = "A rank that hangs elsewhere (input, a lock, a checkpoint) shows in: py-spy dump --pid PID"
+    if found.absent:
+        several = len(found.absent) != 1
+        who = f"{'suspects are' if several else 'suspect is'} {counted_ranks(found.absent)}"
+        return [
+            f"No rank with a dump waits in a collective. The first {who}, of which there is no dump:",
+            "dead, or stuck in its own code. Read its output; while it lives: py-spy dump --pid PID",
+        ]
+    lines = [
+        "No rank waits in a collective, as far as the dumps go: all that was called is done and agrees.",
+        elsewhere,
+    ]
+    unknown = "The dumps do not say how many ranks the job has: with --world-size N those without a dump are named."
+    return lines if found.whole else [*lines, unknown]
+
+
+def _count(number: int, what: str) -> str:
+    return f"{number} {what}{'s' * (number != 1)}"
 
 
 def _stall(stall: Stall, *, first: bool) -> list[str]:
@@ -42,5 +62,5 @@ def _stall(stall: Stall, *, first: bool) -> list[str]:
 def to_json(found: Triage) -> str:
     """All of it; each stall with its sentence."""
     stalls = [{**msgspec.to_builtins(stall), "sentence": stall.sentence} for stall in found.stalls]
-    whole = {"ranks": found.ranks, "absent": found.absent, "checked": found.checked, "stalls": stalls}
-    return msgspec.json.format(msgspec.json.encode(whole), indent=1).decode() + "\n"
+    document = msgspec.to_builtins(found) | {"stalls": stalls}
+    return msgspec.json.format(msgspec.json.encode(document), indent=1).decode() + "\n"

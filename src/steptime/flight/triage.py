@@ -7,59 +7,54 @@ they do not, and where somebody still waits, is where the job stopped; whatever 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from steptime.flight.dump import Call, Dump
+from steptime.flight.dump import COMPLETED, Call, Dump
+from steptime.flight.membership import Group, groups_of, world_of
 from steptime.flight.sends import unmatched_sends
-from steptime.flight.stall import Fault, Stall, at_place, counted_ranks, group_name, progress
+from steptime.flight.stall import ROOTED, UNSURE, Fault, Stall, at_place, counted_ranks, group_name, has_root, progress
 
 NEIGHBOURHOOD = 4
-"""Calls around a place where a swapped one is looked for."""
-ROOTED = ("scatter", "gather", "broadcast", "reduce")
-"""Only one rank gives in (or gets out) all of it, so sizes of one side may differ: in of scatter, out of gather."""
+"""Calls behind a place in which a swapped one is looked for."""
 UNEVEN = ("all_to_all", "alltoall", "_v", "v_")
 """Operations whose sizes differ from rank to rank by design."""
 NO_DATA = ("barrier",)
+LATE = 1.0
+"""Seconds that clocks of a cluster do not differ by, and collectives of ranks that train alike do not, either."""
+NO_DUMP = "a rank without a dump is dead, stuck in its own code, or its file was not given: look at it first"
 CIRCLE = "a circle: these ranks wait for one another, as they call the collectives of two groups in another order"
 
 
 @dataclass(frozen=True, slots=True)
 class Triage:
-    """What dumps say. stalls: what waits, the cause first. ranks: whose dumps were given; absent: members of groups
-    without a dump. checked: collectives that were compared."""
+    """What dumps say. stalls: what waits, the cause first. ranks: whose dumps were given; absent: ranks of the job
+    without a dump. whole: the job has no others, by what the dumps or the user say. checked: compared collectives."""
 
     stalls: tuple[Stall, ...]
     ranks: tuple[int, ...]
     absent: tuple[int, ...]
+    whole: bool
     checked: int
 
 
-def triage(dumps: Sequence[Dump]) -> Triage:
-    """Compares the dumps of a job, one of each rank."""
+def triage(dumps: Sequence[Dump], world_size: int | None = None) -> Triage:
+    """Compares the dumps of a job, one of each rank. world_size: its ranks, where the user says it; UsageError where a
+    dump is of none of these."""
     given = {dump.rank: dump for dump in dumps}
-    groups = _groups(dumps)
-    members = {rank for ranks in groups.values() for rank in ranks}
+    world = world_of(dumps, world_size)
+    groups = groups_of(dumps, world)
     stalls: list[Stall] = []
     checked = 0
-    for (name, _), ranks in groups.items():
-        calls = {rank: _by_sequence(given[rank], name) for rank in ranks if rank in given}
-        stall, compared = _first_stall(name, ranks, calls, given)
+    for group in groups:
+        calls = {rank: _by_sequence(given[rank], group.name) for rank in group.members if rank in given}
+        stall, compared = _first_stall(group, calls, given)
         checked += compared
         stalls += [stall] if stall is not None else []
-        stalls += unmatched_sends(name, ranks, given)
-    return Triage(_causes_first(stalls, given), tuple(sorted(given)), tuple(sorted(members - given.keys())), checked)
-
-
-def _groups(dumps: Iterable[Dump]) -> dict[tuple[str, tuple[int, ...]], tuple[int, ...]]:
-    """Members by (name, members): several groups of one name (made by splitting) have different members."""
-    found: dict[tuple[str, tuple[int, ...]], tuple[int, ...]] = {}
-    ranks = tuple(sorted(dump.rank for dump in dumps))
-    for dump in dumps:
-        for name in dict.fromkeys([*dump.groups, *(call.group for call in dump.calls)]):
-            members = dump.groups.get(name) or ranks
-            found[name, members] = members
-    return found
+        stalls += unmatched_sends(group.name, group.members, given)
+    members = {rank for group in (world, *groups) for rank in group.members}
+    absent = tuple(sorted(members - given.keys()))
+    return Triage(_causes_first(stalls, given), tuple(sorted(given)), absent, world.whole, checked)
 
 
 def _by_sequence(dump: Dump, group: str) -> dict[int, Call]:
@@ -68,7 +63,7 @@ def _by_sequence(dump: Dump, group: str) -> dict[int, Call]:
 
 
 def _first_stall(
-    name: str, members: tuple[int, ...], calls: Mapping[int, Mapping[int, Call]], given: Mapping[int, Dump]
+    group: Group, calls: Mapping[int, Mapping[int, Call]], given: Mapping[int, Dump]
 ) -> tuple[Stall | None, int]:
     """The first collective of a group at which its ranks part, or which is not done, and how many were compared."""
     known = [each for each in calls.values() if each]
@@ -80,11 +75,10 @@ def _first_stall(
     for number, sequence in enumerate(numbers, 1):
         here = {rank: each[sequence] for rank, each in calls.items() if sequence in each}
         lacking = [rank for rank in calls if rank not in here and _before(calls[rank], sequence)]
-        parted = _parted(name, members, sequence, here, calls)
-        stall = parted or _not_done(name, members, sequence, here, lacking, given)
+        stall = _parted(group, sequence, here, calls) or _not_done(group, sequence, here, lacking, given)
         if stall is None:
             continue
-        if stall.fault is not Fault.NOT_DONE or not any(call.done for call in here.values()):
+        if stall.fault not in (Fault.NOT_DONE, *UNSURE) or not any(call.done for call in here.values()):
             return stall, number
         ending = ending or stall  # some rank is done with it, so it only ends late on the others
     return ending, len(numbers)
@@ -96,14 +90,10 @@ def _before(calls: Mapping[int, Call], sequence: int) -> bool:
 
 
 def _parted(
-    name: str,
-    members: tuple[int, ...],
-    sequence: int,
-    here: Mapping[int, Call],
-    calls: Mapping[int, Mapping[int, Call]],
+    group: Group, sequence: int, here: Mapping[int, Call], calls: Mapping[int, Mapping[int, Call]]
 ) -> Stall | None:
-    """The ranks called different things under one number, and somebody still waits for it."""
-    if len(here) < 2 or all(call.done for call in here.values()):
+    """The ranks called different things under one number, and it is not known to have gone well."""
+    if len(here) < 2 or all(call.state == COMPLETED for call in here.values()):  # gloo ends what differs with an error
         return None
     for fault, tell in ((Fault.TYPE, _operation), (Fault.SIZE, _size), (Fault.ELEMENT_TYPE, _element_type)):
         told = {rank: tell(call) for rank, call in here.items()}
@@ -116,8 +106,8 @@ def _parted(
         evidence = tuple(f"rank {rank} called {_described(here[rank])}" for rank in sorted(here)[:8])
         return Stall(
             fault=Fault.ORDER if swapped else fault,
-            group=group_name(name, here.values()),
-            members=members,
+            group=group_name(group.name, here.values()),
+            members=group.members,
             sequence=sequence,
             operation=next(call.operation for rank, call in here.items() if told[rank] == usual),
             culprits=odd,
@@ -125,11 +115,12 @@ def _parted(
             since=min(call.created for call in here.values()),
             source=here[odd[0]].source,
             evidence=evidence,
+            absent=tuple(rank for rank in group.members if rank not in calls),
         )
     return None
 
 
-def _operation(call: Call) -> object:
+def _operation(call: Call) -> str:
     return call.operation.split(" ")[0]
 
 
@@ -151,42 +142,38 @@ def _element_type(call: Call) -> object:
 def _swapped(sequence: int, here: Mapping[int, Call], calls: Mapping[int, Mapping[int, Call]]) -> bool:
     """Whether each rank calls soon what the others call now: the same collectives in another order."""
     wanted = {call.operation for call in here.values()}
-    around = range(sequence - NEIGHBOURHOOD, sequence + NEIGHBOURHOOD + 1)
+    soon = range(sequence, sequence + NEIGHBOURHOOD + 1)  # what came before agrees
     return all(
-        wanted <= {each[number].operation for number in around if number in each}
+        wanted <= {each[number].operation for number in soon if number in each}
         for rank, each in calls.items()
         if rank in here
     )
 
 
 def _not_done(
-    name: str,
-    members: tuple[int, ...],
-    sequence: int,
-    here: Mapping[int, Call],
-    lacking: Sequence[int],
-    given: Mapping[int, Dump],
+    group: Group, sequence: int, here: Mapping[int, Call], lacking: Sequence[int], given: Mapping[int, Dump]
 ) -> Stall | None:
-    """Some ranks wait for others that have not called it, or all have and it does not end."""
+    """Some ranks wait for others that have not called it, or for some of which nothing is known, or for nobody."""
     waiting = tuple(rank for rank, call in here.items() if not call.done)
     if not waiting:
         return None
-    unknown = tuple(rank for rank in members if rank not in given)
+    unknown = tuple(rank for rank in group.members if rank not in given)
+    absent = unknown or tuple(rank for rank in group.possible if rank not in given)
     call = here[waiting[0]]
-    culprits = tuple(lacking)
+    culprits: tuple[int, ...] = tuple(lacking) or unknown
     if lacking:
         fault, evidence = Fault.MISSING, tuple(_last_call(given[rank]) for rank in lacking[:8])
     elif unknown:
-        fault, culprits = Fault.NO_DUMP, unknown
-        evidence = ("a rank without a dump has died, hangs outside of collectives, or was not given",)
+        fault, evidence = Fault.NO_DUMP, (NO_DUMP,)
+    elif not group.whole:
+        fault, evidence = Fault.MEMBERS_UNKNOWN, _who_else(group, given)
     else:
-        fault, culprits = Fault.NOT_DONE, ()
-        evidence = (f"all ranks have called it, and it is {call.state} on {counted_ranks(waiting)}",)
+        fault, evidence = Fault.NOT_DONE, _told_apart(call, waiting, here)
     blamed = given[lacking[0]].calls[-1].source if lacking and given[lacking[0]].calls else None
     return Stall(
         fault=fault,
-        group=group_name(name, here.values()),
-        members=members,
+        group=group_name(group.name, here.values()),
+        members=group.members,
         sequence=sequence,
         operation=call.operation,
         culprits=culprits,
@@ -194,7 +181,33 @@ def _not_done(
         since=min(each.created for each in here.values()),
         source=blamed or call.source,
         evidence=(*evidence, f"{counted_ranks(waiting)} called it{at_place(call)}"),
+        absent=absent,
     )
+
+
+def _who_else(group: Group, given: Mapping[int, Dump]) -> tuple[str, ...]:
+    """The ranks that nobody can clear, and what would tell."""
+    silent = [rank for rank in group.possible if rank in given]
+    lines = []
+    if silent:
+        lines.append(f"{counted_ranks(silent)} called nothing in this group: whichever belongs to it is missing there")
+    if len(silent) < len(group.possible) or group.open:
+        lines.append(NO_DUMP)
+    if group.open:
+        lines.append("with --world-size N the ranks without a dump are named")
+    return tuple(lines)
+
+
+def _told_apart(call: Call, waiting: Sequence[int], here: Mapping[int, Call]) -> tuple[str, ...]:
+    """Of what all ranks have called alike: how far it is, and what may still differ."""
+    evidence = [f"it is {call.state} on {counted_ranks(waiting)}"]
+    last = max(here, key=lambda rank: here[rank].created)
+    late = (here[last].created - min(each.created for each in here.values())) / 1e9
+    if late >= LATE:
+        evidence.append(f"rank {last} called it last, {late:.0f} s after the first, by its clock")
+    if has_root(call.operation):
+        evidence.append("a dump holds no roots: look whether all ranks name the same one")
+    return tuple(evidence)
 
 
 def _described(call: Call) -> str:
@@ -227,4 +240,4 @@ def _causes_first(stalls: Sequence[Stall], given: Mapping[int, Dump]) -> tuple[S
         found.append(stall)
     if found and all(stall.consequence for stall in found):  # nobody is first: they wait for one another
         found = [replace(stall, consequence=False, evidence=(*stall.evidence, CIRCLE)) for stall in found]
-    return tuple(sorted(found, key=lambda stall: (stall.consequence, stall.fault is Fault.NO_DUMP, stall.since)))
+    return tuple(sorted(found, key=lambda stall: (stall.consequence, stall.fault in UNSURE, stall.since)))

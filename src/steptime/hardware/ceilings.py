@@ -5,6 +5,7 @@ One law: a ceiling that could not be measured is a datasheet's or None, and says
 
 from __future__ import annotations
 
+import contextlib
 from pathlib import Path
 
 import msgspec
@@ -15,6 +16,7 @@ from steptime.hardware.datasheet import look_up
 from steptime.hardware.identity import processor_name
 from steptime.hardware.machine import Machine, MemoryRate, Rate
 from steptime.hardware.measurement import (
+    Measured,
     MeasurementError,
     Summary,
     ceiling,
@@ -29,8 +31,9 @@ SCRIPT = Path(__file__).with_name("ceilings_script.py")
 PATIENCE_SECONDS = 120
 """Importing torch takes seconds on a cold disk; the measuring itself takes about three."""
 FILE_NAME = "machine.json"
-MEASURED = "4"
-"""Grows with what is measured, so that what an earlier version remembered is measured anew."""
+MEASURED = "5"
+"""Grows with what is measured, and with what is seen of other load, so that what an earlier version remembered is
+measured anew."""
 
 
 class _Update(Summary, frozen=True):
@@ -64,27 +67,28 @@ def ceilings(executable: str, device: str, torch: str, *, threads: int | None = 
     """
     path = cache_path(device, name, torch, threads)
     machine = load(path)
-    if machine is None:
-        machine = measure(executable, device, threads=threads)
-        remember(machine, path)
+    if machine is None or machine.disturbed:
+        machine = remember(measure(executable, device, threads=threads), path)
     return machine
 
 
 def remembered(device: str, torch: str, *, threads: int | None = None, name: str = "") -> Machine | None:
-    """What an earlier run has measured here, if any has."""
-    return load(cache_path(device, name, torch, threads))
+    """What an earlier run has measured here, if any has and nothing disturbed it."""
+    machine = load(cache_path(device, name, torch, threads))
+    return None if machine is None or machine.disturbed else machine
 
 
 def known(name: str) -> Machine | None:
-    """The ceilings of an accelerator by the driver's name of it: measured on this machine (the newest, whatever torch
-    did it), else a datasheet's, else none. A trace says no more of where it was made than this name."""
+    """The ceilings of an accelerator by the driver's name of it: measured on this machine (the newest that nothing
+    disturbed, whatever torch did it), else a datasheet's, else none. A trace says no more of where it was made than
+    this name."""
     try:
         files = sorted(cache_folder().glob("ceilings-*.json"), key=lambda path: path.stat().st_mtime, reverse=True)
     except OSError:
         files = []
     machines = (load(path) for path in files)
-    measured = (each for each in machines if each is not None and each.name == name and each.device != "cpu")
-    return next(measured, None) or look_up(name)
+    measured = [each for each in machines if each is not None and each.name == name and each.device != "cpu"]
+    return min(measured, key=lambda each: each.disturbed, default=None) or look_up(name)
 
 
 def measure(executable: str, device: str, *, threads: int | None = None) -> Machine:
@@ -94,7 +98,7 @@ def measure(executable: str, device: str, *, threads: int | None = None) -> Mach
         done = measured_by(SCRIPT, executable, words, _Answer, PATIENCE_SECONDS)
     except MeasurementError as error:
         raise _failure(executable, str(error)) from None
-    return _machine(done.answer, other_cpus=done.other_cpus)
+    return _machine(done)
 
 
 def cache_path(device: str, name: str, torch: str, threads: int | None) -> Path:
@@ -107,18 +111,24 @@ def load(path: Path) -> Machine | None:
     return load_as(Machine, path)
 
 
-def remember(machine: Machine, path: Path) -> None:
-    """Stores a machine in the cache. Not when other programs disturbed it, nor where the cache cannot be written to: it
-    is then measured again next time."""
-    if machine.disturbed:
-        return
-    try:
+def remember(machine: Machine, path: Path) -> Machine:
+    """Stores a machine in the cache, where it can be written to, and returns it. One that other load disturbed is
+    measured again next time, and only takes the place of one that was disturbed more: that one is then returned."""
+    before = load(path)
+    if machine.disturbed and before is not None and _load(before) <= _load(machine):
+        return before
+    with contextlib.suppress(OSError):
         store(machine, path)
-    except OSError:
-        return
+    return machine
 
 
-def _machine(answer: _Answer, *, other_cpus: float) -> Machine:
+def _load(machine: Machine) -> tuple[bool, float]:
+    """By which of two measurements the quieter one is told."""
+    return machine.disturbed, machine.other_cpus + machine.pressure
+
+
+def _machine(done: Measured[_Answer]) -> Machine:
+    answer = done.answer
     return Machine(
         device=answer.device,
         name=answer.name or processor_name(),
@@ -132,7 +142,8 @@ def _machine(answer: _Answer, *, other_cpus: float) -> Machine:
         threads=answer.threads,
         torch=answer.torch,
         python=answer.python,
-        other_cpus=other_cpus,
+        other_cpus=done.other_cpus,
+        pressure=done.pressure,
         together=ceiling(answer.together, "CPUs") if answer.together is not None else None,
         handover=_floor(answer.handover) if answer.handover is not None else None,
     )

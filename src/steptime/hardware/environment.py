@@ -63,8 +63,10 @@ def _ceilings(
         machine = ceilings.measure(interpreter, device)
     except SteptimeError as error:
         return datasheet.look_up(name, device), error.sentence
-    ceilings.remember(machine, ceilings.cache_path(device, name, torch, None))
-    return machine, ""
+    kept = ceilings.remember(machine, ceilings.cache_path(device, name, torch, None))
+    if kept is not machine:
+        tell("other load disturbed it more than an earlier measurement, which stays")
+    return kept, ""
 
 
 def _interpreter(python: str | None) -> tuple[str, str]:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
 
 from steptime.quantities import Estimate
 
@@ -10,17 +11,25 @@ AGREEING = 1.1
 """The best round over the median one: beyond, the machine changed while it was measured."""
 DISTURBING_CPUS = 0.2
 """One busy program is a whole CPU; an idle desktop takes some hundredths."""
+DISTURBING_PRESSURE = 0.25
+"""Share of the measuring in which some task waited for a CPU: what is not seen among other programs (those of other
+containers, a limit of CPU time) shows here. The measuring itself may have more threads than CPUs while a worker hands
+batches over, for 0.3 of its seconds."""
+DISTURBED_SPREAD = 1.5
+"""The best block of a matrix product over the median one: half of the blocks took half as long again, or longer."""
 
 
 @dataclass(frozen=True, slots=True)
 class Rate:
     """What one kind of work reaches at best. name: "float32", "tf32", "bfloat16", "float16".
 
-    rate: FLOP/s; from a datasheet, an interval of no width.
+    rate: FLOP/s; from a datasheet, an interval of no width. reached: it is what a job has done, which was more than was
+    measured.
     """
 
     name: str
     rate: Estimate
+    reached: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,8 +68,9 @@ class Machine:
     device, its kernel's launch included (None on a CPU). together: what all usable CPUs do at once, in CPUs of which
     one works alone; handover: ns to receive a batch of two tensors, ready, from a loader's worker (both None where they
     were not measured). measured: by steptime, on this machine; else the rates are a datasheet's and `source` names it.
-    other_cpus: CPUs that other programs used meanwhile. link: between the processes of a job of several ranks (None
-    where it was not measured).
+    other_cpus: CPUs that other programs, or other machines on the same host, used meanwhile. pressure: share of that
+    time in which some task waited for a CPU. link: between the processes of a job of several ranks (None where it was
+    not measured).
     """
 
     device: str
@@ -75,6 +85,7 @@ class Machine:
     torch: str = ""
     python: str = ""
     other_cpus: float = 0.0
+    pressure: float = 0.0
     together: Estimate | None = None
     handover: Estimate | None = None
     link: Link | None = None
@@ -98,5 +109,23 @@ class Machine:
 
     @property
     def disturbed(self) -> bool:
-        """Whether other programs took so much of the machine that its ceilings are higher than what was measured."""
-        return self.other_cpus > DISTURBING_CPUS
+        """Whether other load took so much of the machine that its ceilings are higher than what was measured."""
+        if not self.measured:
+            return False
+        loaded = self.other_cpus > DISTURBING_CPUS or self.pressure > DISTURBING_PRESSURE
+        return loaded or any(_spread(each.rate) > DISTURBED_SPREAD for each in self.matrix)
+
+    def at_least(self, reached: Mapping[str, float]) -> Machine:
+        """With peaks of matrix products that are no lower than what a job has reached, FLOP/s by number format."""
+        return replace(self, matrix=tuple(_at_least(each, reached.get(each.name, 0.0)) for each in self.matrix))
+
+
+def _spread(rate: Estimate) -> float:
+    """The best block over the median one."""
+    return rate.value / rate.low if rate.low > 0 else 1.0
+
+
+def _at_least(rate: Rate, reached: float) -> Rate:
+    if reached <= rate.rate.value:
+        return rate
+    return Rate(rate.name, Estimate(reached, reached, reached, 1, rate.rate.unit), reached=True)

@@ -18,6 +18,7 @@ from steptime.hardware.identity import processor_name
 from steptime.quantities import Estimate
 
 Kept = TypeVar("Kept")
+PRESSURE = Path("/proc/pressure/cpu")
 
 
 class Summary(msgspec.Struct, frozen=True):
@@ -29,10 +30,13 @@ class Summary(msgspec.Struct, frozen=True):
 
 
 class Measured(msgspec.Struct, Generic[Kept], frozen=True):
-    """What a script answered. other_cpus: CPUs that other programs kept busy meanwhile, on average."""
+    """What a script answered. other_cpus: CPUs that other programs, or other machines on the same host, kept busy
+    meanwhile, on average. pressure: share of that time in which some task waited for a CPU, 0 where the system does not
+    tell."""
 
     answer: Kept
     other_cpus: float
+    pressure: float
 
 
 class MeasurementError(Exception):
@@ -42,7 +46,7 @@ class MeasurementError(Exception):
 def measured_by(script: Path, executable: str, words: list[str], kind: type[Kept], seconds: float) -> Measured[Kept]:
     """Runs a script of ours with the user's interpreter, which prints its answer as its last line. Raises
     MeasurementError."""
-    busy = _BusyCpus()
+    load = Load()
     command = [executable, str(script), *words]
     try:
         run = subprocess.run(command, capture_output=True, timeout=seconds, check=False)
@@ -52,7 +56,7 @@ def measured_by(script: Path, executable: str, words: list[str], kind: type[Kept
     except msgspec.DecodeError:
         last = run.stderr.decode(errors="backslashreplace").strip().splitlines()[-1:]
         raise MeasurementError(last[0] if last else f"exit status {run.returncode}") from None
-    return Measured(answer, busy.others())
+    return Measured(answer, *load.since())
 
 
 def ceiling(summary: Summary, unit: str) -> Estimate:
@@ -83,25 +87,39 @@ def store(value: object, path: Path) -> None:
     partial.replace(path)
 
 
-class _BusyCpus:
-    """CPUs kept busy from now on by programs that are not children of this one."""
+class Load:
+    """What the machine does from now on beside this process and its children."""
 
     def __init__(self) -> None:
         self._begin = time.monotonic()
         self._machine, self._ours = self._seconds()
+        self._stalled = stalled_seconds()
 
-    def others(self) -> float:
-        """On average since the beginning."""
+    def since(self) -> tuple[float, float]:
+        """(CPUs of others, share of the time in which some task waited for a CPU), on average since the beginning."""
         machine, ours = self._seconds()
-        return max(0.0, machine - self._machine - (ours - self._ours)) / max(time.monotonic() - self._begin, 1e-9)
+        elapsed = max(time.monotonic() - self._begin, 1e-9)
+        others = max(0.0, machine - self._machine - (ours - self._ours))
+        return others / elapsed, max(0.0, stalled_seconds() - self._stalled) / elapsed
 
     @staticmethod
     def _seconds() -> tuple[float, float]:
-        """CPU seconds of the whole machine, and of this process with its children that have ended."""
+        """CPU seconds of the whole machine, those included that its host gave to others, and of this process with its
+        children that have ended."""
         machine = psutil.cpu_times()
         ours = os.times()
-        idle = machine.idle + getattr(machine, "iowait", 0.0) + getattr(machine, "steal", 0.0)
+        idle = machine.idle + getattr(machine, "iowait", 0.0)
         return sum(machine) - idle - _counted_twice(machine), sum(ours[:4])
+
+
+def stalled_seconds() -> float:
+    """Seconds so far in which some task waited for a CPU (Linux's pressure stall information); 0 where the system does
+    not tell."""
+    try:
+        with PRESSURE.open(encoding="ascii") as file:
+            return int(file.readline().rpartition("total=")[2]) / 1e6
+    except (OSError, ValueError):
+        return 0.0
 
 
 def _counted_twice(machine: object) -> float:

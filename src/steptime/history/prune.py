@@ -1,28 +1,21 @@
 """Recordings that are old, or more than there is room for, and their removal.
 
-One law: nothing is touched but what steptime wrote. A folder is taken for a recording by its manifest; in it the names
-of the format are removed, and whatever else lies there stays, with the folder.
+One law: nothing is touched but what steptime wrote. A folder is taken for a recording by its manifest; in it, and in
+the folders of its processes, the files of the format are removed by name. Whatever else lies there stays, with its
+folder.
 """
 
 from __future__ import annotations
 
 import contextlib
-import re
-import shutil
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from steptime.errors import OutputError
 from steptime.history.history import Entry
-from steptime.history.scan import is_recording
-
-OWN_FILES = re.compile(
-    r"manifest\.json(\.partial)?|telemetry\.jsonl|machine\.json|seen-python|seen-torch|profile-request|"
-    r"profile-\d+\.json|leader|joined-.+|arm-end(ed)?-.+|output\.log"
-)
-"""Files of a recording beside the folders of its processes, as docs/recording-format.md lists them."""
-OWN_FOLDERS = re.compile(r"process-\d{1,10}(-\d{1,4})?")
+from steptime.history.scan import ARMS, MANIFEST, is_recording
+from steptime.recording.inventory import take_inventory
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,40 +50,30 @@ def doomed_of(
 def replaceable(folder: Path) -> bool:
     """Whether a folder is a recording and holds nothing else: one that another may take the place of."""
     try:
-        return is_recording(folder) and all(map(_is_own, folder.iterdir()))
+        return is_recording(folder) and not take_inventory(folder).strange
     except OSError:
         return False
 
 
 def remove(folder: Path) -> tuple[str, ...]:
-    """Removes a recording; names of what was not steptime's and stays. Raises OutputError where it cannot be removed.
+    """Removes a recording; what was not steptime's and stays, relative to it. Raises OutputError where it cannot be
+    removed.
 
     The manifest goes last, so that what an interruption leaves is still known as a recording."""
     if not is_recording(folder):
         return ()
     try:
-        inside = sorted(folder.iterdir(), key=lambda path: path.name == "manifest.json")
-        strange = [path.name for path in inside if not _is_own(path)]
-        for path in inside:
-            if path.name in strange:
-                continue
-            if path.is_dir():
-                shutil.rmtree(path)
-            else:
-                path.unlink()
-        if not strange:
+        inventory = take_inventory(folder)
+        for file in inventory.files:
+            file.unlink()
+        for inner in inventory.folders:
+            inner.rmdir()
+        (folder / MANIFEST).unlink()
+        if not inventory.strange:
             folder.rmdir()
             with contextlib.suppress(OSError):  # the folder of a trial's arms, when the last one is gone
-                if folder.parent.name == "arms":
+                if folder.parent.name == ARMS:
                     folder.parent.rmdir()
     except OSError as error:
         raise OutputError("history-not-removed", f"{folder} cannot be removed ({error.strerror}).") from None
-    return tuple(strange)
-
-
-def _is_own(path: Path) -> bool:
-    if path.is_symlink():
-        return False
-    if path.is_dir():
-        return OWN_FOLDERS.fullmatch(path.name) is not None
-    return OWN_FILES.fullmatch(path.name) is not None
+    return inventory.strange

@@ -88,7 +88,7 @@ def fingerprint(folder: Path) -> Fingerprint:
 class _Looked:
     """What is kept of a process; its journal is forgotten before the next one is read. case: None for too few steps."""
 
-    place: tuple[bool, int, int]
+    place: tuple[bool, int, int, int]
     facts: ProcessFacts
     mode: Mode
     case: Case | None

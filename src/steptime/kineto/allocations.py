@@ -8,13 +8,12 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
-import numpy.typing as npt
 
+from steptime.arrays import Int64
 from steptime.kineto.arguments import blocks_of
 from steptime.kineto.reader import DEFAULT_MAX_SIZE
 from steptime.kineto.source import Source
 
-Int64 = npt.NDArray[np.int64]
 NAME = b"[memory]"
 EVENT = re.compile(
     rb'"name":\s*"\[memory\]",\s*"pid":\s*"?(-?\w+)"?,\s*"tid":\s*"?(-?\w+)"?,\s*"ts":\s*(\d+)(?:\.(\d+))?\s*,'

@@ -15,8 +15,8 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
+from steptime.arrays import Int32, Int64
 from steptime.errors import TraceError
 from steptime.kineto.source import Source
 from steptime.kineto.table import ABSENT, Lane, Trace
@@ -35,7 +35,7 @@ DECODER = json.JSONDecoder(parse_float=Decimal)
 Arguments = dict[str, Any]
 
 
-def arguments_of(trace: Trace, rows: npt.NDArray[np.int64] | npt.NDArray[np.int32]) -> tuple[Arguments | None, ...]:
+def arguments_of(trace: Trace, rows: Int64 | Int32) -> tuple[Arguments | None, ...]:
     """The "args" of events, as JSON has them with decimals for fractions; {} where an event has none, None where it is
     not found (the file is gone or was changed, or the event was damaged). rows: positions in the table, any order.
 

@@ -12,10 +12,10 @@ import struct
 import numpy as np
 import numpy.typing as npt
 
+from steptime.arrays import Int64
 from steptime.kineto.events import Event
 from steptime.kineto.table import ABSENT, CATEGORY_NAMES, MARKER_NAMES, Category
 
-Int64 = npt.NDArray[np.int64]
 DEVICE_WORK = 254
 """Not in the table of events: which work of the device it is, the event's name says."""
 UNKNOWN = 255

@@ -9,15 +9,13 @@ from typing import TypeVar
 
 import msgspec
 import numpy as np
-import numpy.typing as npt
 
+from steptime.arrays import Float64, Int32, Int64
 from steptime.kineto.categories import CategoryCodes
 from steptime.kineto.events import NOTHING, Arguments, Event, Number, begins, integer, nanoseconds
 from steptime.kineto.growing import Growing
 from steptime.kineto.table import ABSENT, EventTable, Lane
 
-Int64 = npt.NDArray[np.int64]
-Int32 = npt.NDArray[np.int32]
 Key = TypeVar("Key")
 LONGEST = 2.0**50
 MOST_THREADS = 1024
@@ -199,5 +197,5 @@ def _integers(values: Sequence[Number]) -> Int64:
     return np.frombuffer(struct.pack(f"{len(values)}q", *values), np.int64)
 
 
-def _floats(values: list[float]) -> npt.NDArray[np.float64]:
+def _floats(values: list[float]) -> Float64:
     return np.frombuffer(struct.pack(f"{len(values)}d", *values), np.float64)

@@ -18,10 +18,9 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
+from steptime.arrays import Bool, Float64, Int64
 from steptime.kineto.table import ABSENT
 
-Int64 = npt.NDArray[np.int64]
-Bool = npt.NDArray[np.bool_]
 Number: TypeAlias = int | str | None
 NOTHING = msgspec.Raw()
 RAW_FIELDS = ("shapes", "dtypes", "inputs", "grid", "block")
@@ -135,7 +134,7 @@ def needs_exactness(events: list[Event], block: memoryview | bytes) -> bool:
     return late and PRECISE_TIME.search(block) is not None
 
 
-def nanoseconds(microseconds: npt.NDArray[np.float64]) -> Int64:
+def nanoseconds(microseconds: Float64) -> Int64:
     """Microseconds to ns without the loss of a product in float64, which is up to 128 ns for times of 2022."""
     whole = np.floor(microseconds)
     return whole.astype(np.int64) * 1000 + np.rint((microseconds - whole) * 1000).astype(np.int64)

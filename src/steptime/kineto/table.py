@@ -13,9 +13,9 @@ from typing import TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-Int32 = npt.NDArray[np.int32]
-Int64 = npt.NDArray[np.int64]
-Ids: TypeAlias = npt.NDArray[np.int64]
+from steptime.arrays import Int32, Int64
+
+Ids: TypeAlias = Int64
 
 ABSENT = -(2**31)
 """An integer that the event does not carry. No id, stream or size reaches it; -1 is a real stream (of syncs)."""

@@ -12,8 +12,8 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
+from steptime.arrays import Int32
 from steptime.errors import TraceError
 from steptime.kineto.cache import read_remembered
 from steptime.kineto.columns import IDS, WHOLE, Numbering
@@ -164,7 +164,7 @@ def _without_events(trace: Trace) -> Trace:
     return dataclasses.replace(trace, events=none)
 
 
-def _renumbered(numbers: npt.NDArray[np.int32], values: tuple[object, ...], known: Numbering[Any]) -> Any:
+def _renumbered(numbers: Int32, values: tuple[object, ...], known: Numbering[Any]) -> Any:
     """Numbers of one file's dictionary as numbers of the joined one."""
     table = np.fromiter((known[value] for value in values), np.int32, len(values))
     if not len(table):

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 import numpy as np
-import numpy.typing as npt
 
+from steptime.arrays import Int64
 from steptime.hardware.machine import Machine
 from steptime.intervals import EMPTY, Intervals, claim, contains, intersect, subtract, union
 from steptime.kineto.table import Category, Trace
@@ -18,7 +18,6 @@ from steptime.ledger.trace_steps import reach
 from steptime.links.forest import host_events
 from steptime.timeline.timeline import Phase
 
-Int64 = npt.NDArray[np.int64]
 USUAL_DISPATCH = 2_000
 """ns of a tiny operator, where the machine was not measured: 1 to 3 microseconds on the processors of the last
 decade."""

@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
-import numpy.typing as npt
 
+from steptime.arrays import Int64
 from steptime.intervals import Intervals, union
 from steptime.kineto.once import once
 from steptime.kineto.table import Category, Trace
@@ -15,8 +15,6 @@ from steptime.links.links import UNKNOWN
 from steptime.links.names import COMMUNICATION_KERNEL, matching
 
 __all__ = ["DEVICE", "UNKNOWN", "Activities", "DeviceTime", "device_activities", "device_time"]
-
-Int64 = npt.NDArray[np.int64]
 
 
 @dataclass(frozen=True, slots=True, eq=False)

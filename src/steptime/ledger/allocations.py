@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
-import numpy.typing as npt
 
+from steptime.arrays import Int64
 from steptime.intervals import intersect, measure, subtract, union
 from steptime.kineto.table import Category, Trace
 from steptime.ledger.activities import device_time
@@ -14,8 +14,6 @@ from steptime.ledger.grouping import grouped, per_step, source_of, step_at, time
 from steptime.links.links import Links
 from steptime.links.names import ALLOCATION, matching
 from steptime.quantities import SourceLine
-
-Int64 = npt.NDArray[np.int64]
 
 
 @dataclass(frozen=True, slots=True, eq=False)

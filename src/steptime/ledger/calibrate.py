@@ -17,12 +17,11 @@ device, which runs behind it; there the whole step is split as the profiled step
 from __future__ import annotations
 
 import numpy as np
-import numpy.typing as npt
 
+from steptime.arrays import Int64
 from steptime.ledger.ledger import Account, Ledger
 from steptime.timeline.timeline import Phase
 
-Int64 = npt.NDArray[np.int64]
 MEASURED = {Phase.INPUT: Account.INPUT, Phase.TRANSFER: Account.COPY}
 """Phases that are an account."""
 UNSEEN = {Phase.REST: Account.HOST}

@@ -6,17 +6,14 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
-import numpy.typing as npt
 
+from steptime.arrays import Bool, Int32, Int64
 from steptime.intervals import contains, instants, union
 from steptime.kineto.once import once
 from steptime.kineto.table import Category, Trace
 from steptime.links.forest import host_forest
-from steptime.links.links import UNKNOWN, Int32, Links
+from steptime.links.links import UNKNOWN, Links
 from steptime.links.names import ALLOCATION, LOADER, STEP, is_engine, of_symbols
-
-Int64 = npt.NDArray[np.int64]
-Bool = npt.NDArray[np.bool_]
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -15,8 +15,8 @@ from math import prod
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
+from steptime.arrays import Int64
 from steptime.intervals import claim, union
 from steptime.kineto.arguments import arguments_of
 from steptime.kineto.table import ABSENT, Category, Trace
@@ -25,7 +25,6 @@ from steptime.ledger.grouping import grouped, per_step, step_at, time_inside
 from steptime.links.links import UNKNOWN, Links
 from steptime.links.names import COMMUNICATION_KERNEL, matching, of_symbols
 
-Int64 = npt.NDArray[np.int64]
 LARGEST = 1 << 50
 """Bytes of one call: a petabyte."""
 RECORD = "record_param_comms"

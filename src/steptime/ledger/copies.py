@@ -6,8 +6,8 @@ import re
 from dataclasses import dataclass
 
 import numpy as np
-import numpy.typing as npt
 
+from steptime.arrays import Int64
 from steptime.intervals import claim, join, union
 from steptime.kineto.table import ABSENT, Category, Trace
 from steptime.ledger.activities import device_time
@@ -16,7 +16,6 @@ from steptime.ledger.grouping import grouped, per_step, source_of, step_at, time
 from steptime.links.links import UNKNOWN, Links
 from steptime.quantities import SourceLine
 
-Int64 = npt.NDArray[np.int64]
 KINDS = {
     "HtoD": re.compile(r"HtoD|HtoA|HostToDevice|Host -> Device", re.IGNORECASE),
     "DtoH": re.compile(r"DtoH|AtoH|DeviceToHost|Device -> Host", re.IGNORECASE),

@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
-import numpy.typing as npt
 
+from steptime.arrays import Int64
 from steptime.kineto.table import Category, Trace
 from steptime.ledger.causes import outermost_operator
 from steptime.ledger.gaps import Gaps
@@ -16,7 +16,6 @@ from steptime.links.links import UNKNOWN, Links
 from steptime.links.names import SYNCHRONISATION, matching
 from steptime.quantities import SourceLine
 
-Int64 = npt.NDArray[np.int64]
 BY_LINE = (Account.SYNC, Account.HOST)
 
 

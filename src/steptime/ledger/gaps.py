@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
-import numpy.typing as npt
 
+from steptime.arrays import Int64
 from steptime.intervals import EMPTY, Intervals, contains, instants, subtract, union
 from steptime.kineto.once import once
 from steptime.kineto.table import Trace
@@ -26,7 +26,6 @@ from steptime.ledger.processor import Claims
 from steptime.ledger.threads import training_lane
 from steptime.links.links import UNKNOWN, Links
 
-Int64 = npt.NDArray[np.int64]
 STANDING_FOR = {
     Account.INPUT: causes_of_input,
     Account.COMPILE: causes_while_compiling,

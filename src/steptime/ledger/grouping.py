@@ -7,12 +7,11 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from steptime.arrays import Int64
 from steptime.kineto.table import Trace
 from steptime.links.frames import source_line
 from steptime.links.links import UNKNOWN, Links
 from steptime.quantities import SourceLine
-
-Int64 = npt.NDArray[np.int64]
 
 
 def grouped(*keys: npt.NDArray[Any]) -> list[Int64]:

@@ -10,8 +10,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
-import numpy.typing as npt
 
+from steptime.arrays import Bool, Int64
 from steptime.intervals import Intervals, contains, intersect, join, subtract, union
 from steptime.kineto.once import once
 from steptime.kineto.table import Category, Trace
@@ -22,8 +22,6 @@ from steptime.ledger.processor import Claims
 from steptime.ledger.threads import autograd_lanes, compile_time, input_time, recorded_time
 from steptime.links.names import COPY_CALL, SYNCHRONISATION, matching
 
-Int64 = npt.NDArray[np.int64]
-Bool = npt.NDArray[np.bool_]
 ACCOUNTS = (Account.INPUT, Account.SYNC, Account.COMPILE, Account.LAUNCH, Account.HOST)
 
 

@@ -6,11 +6,9 @@ from dataclasses import dataclass
 from enum import IntEnum
 
 import numpy as np
-import numpy.typing as npt
 
+from steptime.arrays import Int64
 from steptime.errors import ImbalanceError
-
-Int64 = npt.NDArray[np.int64]
 
 
 class Account(IntEnum):

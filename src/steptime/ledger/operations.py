@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
-import numpy.typing as npt
 
+from steptime.arrays import Bool, Int64
 from steptime.intervals import EMPTY, Intervals, subtract, union
 from steptime.kineto.once import once
 from steptime.kineto.table import Category, Trace
@@ -21,8 +21,6 @@ from steptime.links.names import (
 )
 from steptime.nesting import Nest, Stretches, has_descendant, nest, stretches
 
-Int64 = npt.NDArray[np.int64]
-Bool = npt.NDArray[np.bool_]
 DISPATCH_GAP = 50_000
 """ns. Dispatching one operator and the Python of a module around it take a few to a few tens of microseconds; a longer
 stretch is work of its own: the user's Python between operators, computing inside one."""

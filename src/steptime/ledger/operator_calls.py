@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 import numpy as np
-import numpy.typing as npt
 
+from steptime.arrays import Bool, Int64
 from steptime.intervals import Intervals, contains, union
 from steptime.kineto.table import Category, Trace
 from steptime.ledger.activities import UNKNOWN, device_activities
@@ -16,9 +16,6 @@ from steptime.ledger.threads import autograd_lanes, input_time, training_lane
 from steptime.links.names import OPTIMIZER_STEP, matching
 from steptime.nesting import ROOT, Nest, innermost_at, nearest_ancestor, self_time
 from steptime.timeline.timeline import Phase
-
-Int64 = npt.NDArray[np.int64]
-Bool = npt.NDArray[np.bool_]
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 import numpy as np
-import numpy.typing as npt
 
+from steptime.arrays import Bool, Float64, Int64
 from steptime.kineto.table import Trace
 from steptime.ledger.operator_calls import OperatorCalls
 from steptime.nesting import ROOT, ancestors
 from steptime.work.calls import Modelled, model
 from steptime.work.model import Work
 
-Int64 = npt.NDArray[np.int64]
-Bool = npt.NDArray[np.bool_]
 OWN = 2
 """Times the bytes of the calls inside: a call that moves more than that moves them itself. A division makes a tensor of
 its number with calls of their own, a sum clears its result so; a composite operator moves what its parts move."""
@@ -30,7 +28,7 @@ def worked(trace: Trace, calls: OperatorCalls) -> Modelled:
     return Modelled((*modelled.works, Work(0.0, 0.0)), np.where(own, modelled.kind, len(modelled.works)))
 
 
-def _moved_by_themselves(moved: npt.NDArray[np.float64], parent: Int64, own: Bool) -> Bool:
+def _moved_by_themselves(moved: Float64, parent: Int64, own: Bool) -> Bool:
     """Which calls move more than OWN times what the calls inside them do. Nobody knows that where one inside has no
     model (its bytes are nan). Children stand behind their parents, so one pass from the end will do, however deep they
     are nested."""

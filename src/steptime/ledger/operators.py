@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 import numpy as np
-import numpy.typing as npt
 
+from steptime.arrays import Int32, Int64
 from steptime.hardware.machine import Machine
 from steptime.intervals import Intervals
 from steptime.kineto.table import Trace
@@ -17,8 +17,6 @@ from steptime.quantities import SourceLine
 from steptime.timeline.timeline import Phase
 from steptime.work.bounds import bound_of
 from steptime.work.calls import Modelled
-
-Int64 = npt.NDArray[np.int64]
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,7 +100,7 @@ def _heaviest(labels: list[str], weights: list[float]) -> str:
     return max(sums, key=lambda label: sums[label])
 
 
-def _grouped(keys: npt.NDArray[np.int32]) -> list[tuple[int, Int64]]:
+def _grouped(keys: Int32) -> list[tuple[int, Int64]]:
     """(key, positions) for each distinct key."""
     order = np.argsort(keys, kind="stable")
     distinct, heads = np.unique(keys[order], return_index=True)

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import numpy as np
-import numpy.typing as npt
 
+from steptime.arrays import Bool, Int64
 from steptime.intervals import EMPTY, Intervals, join, measure, subtract, union
 from steptime.kineto.table import ABSENT, Category, Trace
 from steptime.ledger.activities import UNKNOWN, device_activities
@@ -13,8 +13,6 @@ from steptime.ledger.threads import autograd_lanes, training_lane
 from steptime.links.names import matching
 from steptime.nesting import ROOT, Nest, has_descendant, nearest_ancestor
 
-Int64 = npt.NDArray[np.int64]
-Bool = npt.NDArray[np.bool_]
 _FORWARD_ONLY = """
 linear conv1d conv2d conv3d layer_norm batch_norm group_norm rms_norm embedding relu gelu silu softmax log_softmax
 dropout scaled_dot_product_attention matmul leaky_relu elu tanh sigmoid adaptive_avg_pool2d max_pool2d avg_pool2d einsum

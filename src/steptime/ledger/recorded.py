@@ -9,8 +9,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
-import numpy.typing as npt
 
+from steptime.arrays import Int64
 from steptime.errors import TraceError
 from steptime.hardware.machine import Machine
 from steptime.intervals import EMPTY, Intervals, join, subtract, union
@@ -30,7 +30,6 @@ from steptime.recording.recording import Process, TraceFacts
 from steptime.timeline.layout import Layout
 from steptime.timeline.timeline import Phase, Steps
 
-Int64 = npt.NDArray[np.int64]
 PART = 0.05
 """Of a step: what may miss at the window's edges."""
 SPOILT, USUAL = 2, 90

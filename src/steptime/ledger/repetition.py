@@ -9,9 +9,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
-import numpy.typing as npt
 
-Int64 = npt.NDArray[np.int64]
+from steptime.arrays import Int64
+
 LEAST = 3
 """Repetitions."""
 EVEN = 0.25

@@ -8,8 +8,8 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import numpy as np
-import numpy.typing as npt
 
+from steptime.arrays import Int32, Int64
 from steptime.kineto.table import Category, Trace
 from steptime.ledger.operations import operator_events
 from steptime.ledger.threads import autograd_lanes, training_lane
@@ -18,7 +18,6 @@ from steptime.links.link import link
 from steptime.links.links import UNKNOWN, Links
 from steptime.quantities import SourceLine
 
-Int64 = npt.NDArray[np.int64]
 NO_STEPS = np.empty((0, 2), np.int64)
 
 
@@ -43,7 +42,7 @@ def sources_of(
     return _heaviest(trace, rows, trace.events.name[known.function[rows]])
 
 
-def _heaviest(trace: Trace, rows: Int64, functions: npt.NDArray[np.int32]) -> dict[str, SourceLine]:
+def _heaviest(trace: Trace, rows: Int64, functions: Int32) -> dict[str, SourceLine]:
     """For each operator the function with the most of its time."""
     symbols = len(trace.symbols)
     pairs, pair = np.unique(trace.events.name[rows].astype(np.int64) * symbols + functions, return_inverse=True)

@@ -5,16 +5,13 @@ from __future__ import annotations
 import re
 
 import numpy as np
-import numpy.typing as npt
 
+from steptime.arrays import Bool, Int64
 from steptime.intervals import Intervals, union
 from steptime.kineto.once import once
 from steptime.kineto.table import Category, Trace
 from steptime.links.forest import host_events
 from steptime.links.names import COMPILING, LOADER, OPTIMIZER_STEP, STEP, is_engine, matching
-
-Int64 = npt.NDArray[np.int64]
-Bool = npt.NDArray[np.bool_]
 
 
 @once

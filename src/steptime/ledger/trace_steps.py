@@ -9,6 +9,7 @@ from typing import Any, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
+from steptime.arrays import Bool, Int64
 from steptime.kineto.table import Category, Trace
 from steptime.ledger.activities import UNKNOWN, device_activities
 from steptime.ledger.repetition import Repeated, marks, repeated
@@ -17,8 +18,6 @@ from steptime.links.forest import forest_of, host_events, host_forest
 from steptime.links.link import Roles, launches_of, roles_of
 from steptime.links.names import LOADER, OPTIMIZER_STEP, STEP, ZERO_GRAD, matching
 
-Int64 = npt.NDArray[np.int64]
-Bool = npt.NDArray[np.bool_]
 Rows: TypeAlias = npt.NDArray[Any]
 LONGEST_NAME = 60
 MOST_TURNS = 4

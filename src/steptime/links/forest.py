@@ -9,16 +9,13 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
-import numpy.typing as npt
 
+from steptime.arrays import Bool, Int32, Int64
 from steptime.kineto.once import once
 from steptime.kineto.table import HOST_CATEGORIES, Trace
-from steptime.links.links import UNKNOWN, Int32
+from steptime.links.links import UNKNOWN
 from steptime.links.names import PROFILER, matching
 from steptime.nesting import enclosing
-
-Int64 = npt.NDArray[np.int64]
-Bool = npt.NDArray[np.bool_]
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -12,8 +12,8 @@ from collections.abc import Callable
 from pathlib import PurePath
 
 import numpy as np
-import numpy.typing as npt
 
+from steptime.arrays import Bool
 from steptime.kineto.table import Trace
 from steptime.quantities import SourceLine
 
@@ -39,7 +39,7 @@ def is_user_file(file: str) -> bool:
     return top not in LIBRARIES and top not in sys.stdlib_module_names
 
 
-def user_functions(trace: Trace, is_user: Callable[[str], bool]) -> npt.NDArray[np.bool_]:
+def user_functions(trace: Trace, is_user: Callable[[str], bool]) -> Bool:
     """By symbol: a function in a file of the user's."""
     matches = (FRAME.match(symbol) for symbol in trace.symbols)
     found = (bool(match) and is_user(match["file"]) for match in matches)  # type: ignore[index]

@@ -11,18 +11,16 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
-import numpy.typing as npt
 
+from steptime.arrays import Bool, Int32, Int64
 from steptime.kineto.once import once
 from steptime.kineto.table import ABSENT, Category, Trace
 from steptime.links.forest import Forest, host_events, host_forest, running_before
 from steptime.links.frames import is_user_file, user_functions
-from steptime.links.links import UNKNOWN, Int32, Links
+from steptime.links.links import UNKNOWN, Links
 from steptime.links.names import ANNOTATION, STEP, is_compiled, is_engine, of_symbols
 from steptime.links.partners import latest_before
 
-Int64 = npt.NDArray[np.int64]
-Bool = npt.NDArray[np.bool_]
 DEVICE = (Category.KERNEL, Category.MEMCPY, Category.MEMSET)
 MODULE = "nn.Module: "
 """So Kineto names the call of a module among the Python functions."""

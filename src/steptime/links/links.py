@@ -4,10 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-import numpy as np
-import numpy.typing as npt
+from steptime.arrays import Int32
 
-Int32 = npt.NDArray[np.int32]
 UNKNOWN = -1
 """No such event in the trace."""
 

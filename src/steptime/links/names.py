@@ -6,12 +6,10 @@ import re
 from collections.abc import Callable
 
 import numpy as np
-import numpy.typing as npt
 
+from steptime.arrays import Bool
 from steptime.kineto.once import once
 from steptime.kineto.table import Trace
-
-Bool = npt.NDArray[np.bool_]
 
 _FREE = """
 alias as_strided as_strided_ chunk contiguous data detach detach_ empty empty_like empty_strided expand expand_as

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import numpy as np
-import numpy.typing as npt
 
+from steptime.arrays import Int64
 from steptime.links.links import UNKNOWN
 
-Int64 = npt.NDArray[np.int64]
 SPREAD = 8
 """Numbers are looked up in a table when their range is no wider than this many times their count."""
 

@@ -8,9 +8,10 @@ from typing import TypeVar
 
 import numpy as np
 
+from steptime.arrays import Bool
 from steptime.errors import ImbalanceError
 from steptime.memory.extents import extents_at, free_pieces
-from steptime.memory.history import Bool, History, alive_at
+from steptime.memory.history import History, alive_at
 from steptime.memory.owners import Codes, Owner
 from steptime.memory.signs import Signs
 from steptime.quantities import SourceLine

@@ -7,7 +7,8 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from steptime.memory.history import Bool, Extents, History, Int64
+from steptime.arrays import Bool, Int64
+from steptime.memory.history import Extents, History
 from steptime.snapshots.snapshot import Action
 
 

@@ -5,14 +5,17 @@ from __future__ import annotations
 from dataclasses import fields
 
 import numpy as np
-import numpy.typing as npt
 
-from steptime.memory.history import BEFORE, Extents, Failure, History, Int64, Lives, SegmentEvents
+from steptime.arrays import Int8, Int64
+from steptime.memory.history import BEFORE, Extents, Failure, History, Lives, SegmentEvents
 from steptime.snapshots.snapshot import NO_STACK, Action, Events, Snapshot, State
 
 ROUNDING = 512
 """Bytes: the CUDA caching allocator hands out multiples of it (kMinBlockSize, c10/cuda/CUDACachingAllocator.h)."""
-Rows = npt.NDArray[np.int64]
+LEAST_LIMIT = 1000
+"""Events: nobody records fewer. A history of exactly a multiple of it, or of a power of two, is as long as it was
+allowed to be (max_entries of torch.cuda.memory._record_memory_history, a ring)."""
+Rows = Int64
 
 
 def histories(snapshot: Snapshot) -> tuple[History, ...]:
@@ -32,12 +35,6 @@ def _history(snapshot: Snapshot, device: int) -> History:
         snapshot.segments.large[segments].astype(bool),
     )
     lives, disagreements = _lives(snapshot, events, segments)
-    problems = list(snapshot.problems)
-    if disagreements and not snapshot.truncated:
-        problems.append(
-            f"{disagreements} blocks of the history and of the segments disagree, as when the history was stopped "
-            "before the snapshot was taken."
-        )
     return History(
         device=f"GPU {device}",
         kind="snapshot",
@@ -51,8 +48,28 @@ def _history(snapshot: Snapshot, device: int) -> History:
         extents=extents,
         segment_events=_segment_events(events),
         settings=snapshot.settings,
-        problems=tuple(problems),
+        cut=_cut(snapshot, lives, len(events), disagreements),
+        problems=snapshot.problems,
     )
+
+
+def _cut(snapshot: Snapshot, lives: Lives, events: int, disagreements: int) -> str:
+    """What is missing of a history, and how that is known; "" where nothing is."""
+    if snapshot.truncated:
+        return "the file ends in the middle, so what came behind, and perhaps the peak, is not known"
+    parts = []
+    old = lives.born == BEFORE
+    recorded = int((old & (lives.stack != NO_STACK)).sum())  # frames are kept only of what is made while it records
+    full = events >= LEAST_LIMIT and (events % LEAST_LIMIT == 0 or events & (events - 1) == 0)
+    if events and (recorded or (full and bool(old.any()))):
+        known = f"{recorded} blocks were recorded before its first event" if recorded else f"it has {events:,} events"
+        why = "max_entries was reached" if full else "max_entries was reached, or the history was cleared"
+        parts.append(f"the history begins in the middle ({known}: {why}), and a peak before it is not known")
+    if disagreements:
+        parts.append(
+            f"the history ends before the snapshot ({disagreements} blocks differ), and a peak behind it is not known"
+        )
+    return "; ".join(parts)
 
 
 def _of_device(events: Events, device: int) -> Events:
@@ -63,7 +80,7 @@ def _of_device(events: Events, device: int) -> Events:
     return Events(**{field.name: getattr(events, field.name)[mine] for field in fields(Events)})
 
 
-def _reserved(action: npt.NDArray[np.int8], size: Int64, at_end: int) -> Int64:
+def _reserved(action: Int8, size: Int64, at_end: int) -> Int64:
     """Backwards from the end, where it is known."""
     grows = (action == Action.SEGMENT_ALLOC) | (action == Action.SEGMENT_MAP)
     shrinks = (action == Action.SEGMENT_FREE) | (action == Action.SEGMENT_UNMAP)
@@ -156,5 +173,5 @@ def _with_blocks(snapshot: Snapshot, lives: Lives, segments: Rows, count: int) -
     return joined, int((~known).sum())
 
 
-def _joined(one: Int64, other: npt.NDArray[np.int64]) -> Int64:
+def _joined(one: Int64, other: Int64) -> Int64:
     return np.concatenate((one, other)).astype(np.int64)

@@ -5,17 +5,17 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 
+from steptime.arrays import Bool, Int32, Int64
 from steptime.kineto.allocations import UNKNOWN, AllocationEvents
 from steptime.kineto.table import HOST_CATEGORIES, Trace
 from steptime.links.frames import source_line
-from steptime.memory.history import BEFORE, Bool, History, Int32, Int64, Lives
+from steptime.memory.history import BEFORE, CPU_PLACE, History, Lives
 from steptime.nesting import ROOT, innermost_at, nest, stretches
 from steptime.quantities import SourceLine
 from steptime.snapshots.snapshot import NO_STACK, Stacks
 
 CPU = 0
 """c10::DeviceType::CPU."""
-CPU_PLACE = "CPU"
 
 
 def histories_of_trace(trace: Trace, found: AllocationEvents, borders: Int64, how: str) -> tuple[History, ...]:
@@ -122,21 +122,31 @@ class _Interner:
             self._parts.append(key)
         return known
 
-    def stacks(self, symbols: tuple[str, ...]) -> Stacks:
-        """Innermost first. A function that is none of Python's has neither file nor line."""
+    def stacks(self, symbols: tuple[str, ...], entered: frozenset[int]) -> Stacks:
+        """Innermost first. A function that is none of Python's has neither file nor line. entered: symbols of functions
+        that were running when the recording began: the line in their name is where they stood then, often the last one
+        of the training loop, and says nothing of what they did later."""
         members, begin = [], [0]
         for stack in range(len(self._parts)):
             while stack != NO_STACK:
                 stack, symbol = self._parts[stack]
                 members.append(symbol)
             begin.append(len(members))
-        frames = tuple(source_line(symbol) or SourceLine("", 0, symbol) for symbol in symbols)
-        return Stacks(frames, np.array(begin, np.int64), np.array(members, np.int32))
+        frames = tuple(_frame(symbol, number in entered) for number, symbol in enumerate(symbols))
+        return Stacks(frames, np.array(begin, np.int64), np.array(members, np.int32), definitions=True)
+
+
+def _frame(symbol: str, entered: bool) -> SourceLine:
+    found = source_line(symbol)
+    if found is None:
+        return SourceLine("", 0, symbol)
+    return SourceLine(found.file, 0, found.function) if entered else found
 
 
 def _stacks(trace: Trace, found: AllocationEvents, time: Int64) -> tuple[Int32, Stacks]:
     """The stack of each memory event: what enclosed it on its thread, Python functions and operators alike."""
     events, interner = trace.events, _Interner()
+    entered: set[int] = set()
     stack = np.full(len(found), NO_STACK, np.int32)
     host = np.isin(events.category, HOST_CATEGORIES)
     for lane in np.unique(events.lane[host]).tolist():
@@ -148,7 +158,19 @@ def _stacks(trace: Trace, found: AllocationEvents, time: Int64) -> tuple[Int32, 
         inner = innermost_at(stretches(made), time[mine])
         names = events.name[rows][made.order].tolist()
         stack[mine] = _numbers(interner, inner, made.parent.tolist(), names)
-    return stack, interner.stacks(trace.symbols)
+        entered |= _running_at_first(made.parent.tolist(), names)
+    return stack, interner.stacks(trace.symbols, frozenset(entered))
+
+
+def _running_at_first(parent: list[int], names: list[int]) -> set[int]:
+    """The names of the first event of a thread, of the first inside it, and so on: when torch begins to record, it
+    enters everything that runs, down to its own call that began the recording."""
+    chain = set(names[:1])
+    for index in range(1, len(parent)):
+        if parent[index] != index - 1:
+            break
+        chain.add(names[index])
+    return chain
 
 
 def _of_lane(trace: Trace, found: AllocationEvents, lane: int) -> Bool:

@@ -5,13 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
-import numpy.typing as npt
 
+from steptime.arrays import Float64, Int64
 from steptime.estimates import autocorrelation_time
 from steptime.quantities import Estimate, format_bytes
-
-Int64 = npt.NDArray[np.int64]
-Float64 = npt.NDArray[np.float64]
 
 LEAST_SAMPLES = 12
 WARM_UP = 0.25

@@ -5,14 +5,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
-import numpy.typing as npt
 
+from steptime.arrays import Bool, Int8, Int32, Int64
 from steptime.snapshots.snapshot import Stacks
 
-Int64 = npt.NDArray[np.int64]
-Int32 = npt.NDArray[np.int32]
-Bool = npt.NDArray[np.bool_]
-
+CPU_PLACE = "CPU"
+"""The device of a history of the CPU's allocations."""
 BEFORE = -1
 """Born before the history begins."""
 
@@ -65,7 +63,7 @@ class SegmentEvents:
     """What the driver gave and took. event: index in the history; action: `snapshots.snapshot.Action`."""
 
     event: Int64
-    action: npt.NDArray[np.int8]
+    action: Int8
     address: Int64
     size: Int64
 
@@ -78,6 +76,7 @@ class History:
     before the first event and after each. complete: every live byte is known (an allocator's snapshot), not only those
     that were handed out while somebody looked (a trace). extents: the segments at the end, None for a trace.
     borders: indexes of the events that are the first of a new step. border_source: what they were found from.
+    cut: what is missing at one of its ends, a clause; "" where it is whole.
     """
 
     device: str
@@ -94,6 +93,7 @@ class History:
     borders: tuple[int, ...] = ()
     border_source: str = ""
     settings: tuple[tuple[str, str], ...] = ()
+    cut: str = ""
     problems: tuple[str, ...] = ()
 
     @property
@@ -104,8 +104,12 @@ class History:
 
 def allocated(history: History, chosen: Bool | None = None) -> Int64:
     """(events + 1,) bytes asked for and not yet freed, before the first event and after each; of all lives or some."""
+    return summed(history, history.lives.size if chosen is None else np.where(chosen, history.lives.size, 0))
+
+
+def summed(history: History, size: Int64) -> Int64:
+    """The same of sizes that are given, one for each life."""
     lives, count = history.lives, history.events
-    size = lives.size if chosen is None else np.where(chosen, lives.size, 0)
     change = np.zeros(count + 2, np.int64)
     np.add.at(change, lives.born + 1, size)
     np.subtract.at(change, np.minimum(lives.died + 1, count + 1), size)

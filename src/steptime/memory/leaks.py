@@ -6,8 +6,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from steptime.arrays import Bool, Int64
 from steptime.estimates import median_of
-from steptime.memory.history import BEFORE, Bool, History, Int64
+from steptime.memory.history import BEFORE, History
 from steptime.memory.owners import Codes, Owner
 from steptime.memory.signs import Signs
 from steptime.quantities import Estimate, SourceLine

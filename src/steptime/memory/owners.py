@@ -5,12 +5,13 @@ from __future__ import annotations
 from enum import IntEnum
 
 import numpy as np
-import numpy.typing as npt
 
-from steptime.memory.history import BEFORE, Bool, History, Int64
+from steptime.arrays import Bool, Int8, Int64
+from steptime.memory.autocast import autocast_of
+from steptime.memory.history import BEFORE, History
 from steptime.memory.signs import Signs
 
-Codes = npt.NDArray[np.int8]
+Codes = Int8
 
 
 class Owner(IntEnum):
@@ -22,21 +23,23 @@ class Owner(IntEnum):
     OPTIMIZER_STATE = 2
     ACTIVATIONS = 3
     """What the forward made and backward needs."""
-    INPUTS = 4
+    COPIES = 4
+    """Autocast's copies of weights in 16 bits: as large for any batch."""
+    INPUTS = 5
     """Batches, made or moved outside of the model."""
-    TEMPORARIES = 5
+    TEMPORARIES = 6
     """Freed in the part of the step that made it."""
-    KEPT = 6
+    KEPT = 7
     """Made in one step, still there a whole step later, and neither a parameter nor the optimiser's."""
-    EARLIER = 7
+    EARLIER = 8
     """There before anybody recorded, and not told apart."""
-    AWAITING = 8
+    AWAITING = 9
     """Freed, but another stream may still use it."""
-    ROUNDING = 9
+    ROUNDING = 10
     """The allocator's rounding of sizes, and remainders too small to split off."""
-    FRAGMENTS = 10
+    FRAGMENTS = 11
     """Free, in segments that something alive holds."""
-    CACHED = 11
+    CACHED = 12
     """Free, in segments that could go back to the driver."""
 
 
@@ -47,6 +50,7 @@ LABELS = {
     Owner.GRADIENTS: "gradients",
     Owner.OPTIMIZER_STATE: "optimiser state",
     Owner.ACTIVATIONS: "activations",
+    Owner.COPIES: "autocast copies",
     Owner.INPUTS: "inputs",
     Owner.TEMPORARIES: "temporaries",
     Owner.KEPT: "kept across steps",
@@ -72,14 +76,62 @@ def owners_of(history: History, signs: Signs, borders: tuple[int, ...]) -> Codes
     owner[look.backward & look.module & ~look.meets_optimizer] = Owner.ACTIVATIONS  # computed again
     owner[look.optimizer] = np.where(look.outlives_step, Owner.OPTIMIZER_STATE, Owner.TEMPORARIES)[look.optimizer]
     owner[look.build] = Owner.PARAMETERS
-    owner[look.survives & ~look.build & ~look.optimizer] = Owner.KEPT
+    gradients = _made_once(history, look.backward & look.meets_optimizer & look.survives, borders)
+    owner[look.survives & ~look.build & ~look.optimizer & ~gradients] = Owner.KEPT
     earlier = (lives.born == BEFORE) & (lives.stack < 0)
     owner[earlier] = Owner.EARLIER
     owner[earlier & look.ended_in_backward] = Owner.ACTIVATIONS
     owner[earlier & look.ended_in_zero_grad] = Owner.GRADIENTS
     owner[earlier & look.ended_in_optimizer & ~look.ended_in_zero_grad] = Owner.OPTIMIZER_STATE
     _tell_earlier(history, owner, look)
+    candidates = (look.module | late) & (lives.born > BEFORE) & (owner != Owner.PARAMETERS)
+    owner[autocast_of(history, signs, parameter_sizes(history, signs, owner), candidates).copies] = Owner.COPIES
     return owner
+
+
+def parameter_sizes(history: History, signs: Signs, owner: Codes) -> dict[int, int]:
+    """How many parameters there are of each size in bytes, of those that products use: the sizes of their gradients or
+    of the optimiser's state; else of what was seen to be built; else of all that was there before and stays."""
+    lives = history.lives
+    found = _unit(history, owner)
+    for wanted in (Owner.PARAMETERS, Owner.EARLIER):
+        if not found:
+            rows = (owner == wanted) & (lives.died >= history.events)
+            sizes, counts = np.unique(lives.size[rows], return_counts=True)
+            found = dict(zip(sizes.tolist(), counts.tolist(), strict=True))
+    looked_up = (owner == Owner.GRADIENTS) & signs.at(signs.gather, lives.stack)
+    for size in np.unique(lives.size[looked_up]).tolist():
+        if found.get(size):
+            found[size] -= 1
+    return {size: count for size, count in found.items() if count}
+
+
+def lasting_gradients(history: History, owner: Codes, borders: tuple[int, ...]) -> Bool:
+    """Gradients that stay through a whole step after their own: zero_grad(set_to_none=False) fills them with zeros."""
+    lasting: Bool = (owner == Owner.GRADIENTS) & _survives(history, borders)
+    return lasting
+
+
+def _steps_of(history: History, borders: tuple[int, ...]) -> tuple[Int64, Int64]:
+    """The step in which each life was born, and in which it ended."""
+    ends = np.array([*borders, history.events], np.int64)
+    lives = history.lives
+    return np.searchsorted(ends, np.maximum(lives.born, 0)), np.searchsorted(ends, lives.died)
+
+
+def _survives(history: History, borders: tuple[int, ...]) -> Bool:
+    born, died = _steps_of(history, borders)
+    found: Bool = (died > born + 1) & (history.lives.born > BEFORE) & (len(borders) > 0)
+    return found
+
+
+def _made_once(history: History, chosen: Bool, borders: tuple[int, ...]) -> Bool:
+    """Of the chosen those of a size of which no other step makes any: what every step makes and keeps is a leak."""
+    born, _ = _steps_of(history, borders)
+    rows = np.flatnonzero(chosen)
+    steps = np.unique(np.stack((history.lives.size[rows], born[rows]), axis=1), axis=0)
+    sizes, counts = np.unique(steps[:, 0], return_counts=True)
+    return chosen & np.isin(history.lives.size, sizes[counts == 1])
 
 
 class _Looks:
@@ -91,7 +143,9 @@ class _Looks:
         self.count = count
         self.optimizer = at(signs.optimizer, lives.stack)
         self.module = at(signs.module, lives.stack)
-        self.build = at(signs.build, lives.stack) & ~self.module & ~self.optimizer
+        first_call = self._first(at(signs.module, history.stack))
+        made = at(signs.made, lives.stack) & (lives.born < first_call)  # a module of the user's own makes its weights
+        self.build = (at(signs.build, lives.stack) | made) & ~self.module & ~self.optimizer
         named = at(signs.python, lives.stack)
         silent = (lives.born > BEFORE) & ~named & bool(signs.python.any())
         # On a device, backward runs in a thread of autograd's own, which has no frames of Python.
@@ -111,10 +165,9 @@ class _Looks:
         if not self.event_backward.any():
             self.crosses_backward = np.ones(len(lives), bool) & self.module
         ends = np.array([*borders, count], np.int64)
-        step_of_birth = np.searchsorted(ends, np.maximum(lives.born, 0))
-        step_of_death = np.searchsorted(ends, lives.died)
+        step_of_birth, step_of_death = _steps_of(history, borders)
         self.outlives_step = step_of_death > step_of_birth
-        self.survives = (step_of_death > step_of_birth + 1) & (lives.born > BEFORE) & (len(borders) > 0)
+        self.survives = _survives(history, borders)
         starts = np.concatenate(([0], ends[:-1] + 1))
         self.after_forward = (
             (lives.born > BEFORE)
@@ -128,6 +181,10 @@ class _Looks:
         self.ended_in_zero_grad = at(signs.zero_grad, lives.ended_by) & ended
         self.ended_in_backward = ended & ~self.ended_in_optimizer  # nothing ends where there are no events
         self.ended_in_backward[ended] &= self.event_backward[lives.died[ended]]
+
+    def _first(self, marked: Bool) -> int:
+        """The first marked event; 0, so that nothing is before it, where there is none."""
+        return int(np.argmax(marked)) if marked.any() else 0
 
     def _between(self, marked: Bool, after: Int64, until: Int64) -> Bool:
         """Whether a marked event lies in (after, until]."""
@@ -167,19 +224,26 @@ def _tell_earlier(history: History, owner: Codes, look: _Looks) -> None:
 
 
 def _unit(history: History, owner: Codes) -> dict[int, int]:
-    """How many blocks of each size a set of the parameters' sizes has; empty where nothing tells."""
+    """How many blocks of each size a set of the parameters' sizes has; empty where nothing tells. An optimiser may make
+    all its slots in one line; the gradients, where they were seen too, say how many of a size are one slot."""
+    state, gradients = (_set_of(history, owner, wanted) for wanted in (Owner.OPTIMIZER_STATE, Owner.GRADIENTS))
+    if not state:
+        return gradients
+    return {size: min(count, gradients.get(size, count)) for size, count in state.items()}
+
+
+def _set_of(history: History, owner: Codes, wanted: Owner) -> dict[int, int]:
+    """Of what an owner made, what lived at once; of an optimiser's state what one line of its made."""
     lives = history.lives
-    for wanted in (Owner.OPTIMIZER_STATE, Owner.GRADIENTS):
-        rows = np.flatnonzero((owner == wanted) & (lives.born > BEFORE))
-        if not len(rows):
-            continue
-        at_once = rows[_together(lives.born[rows], lives.died[rows])]
-        _, inverse = np.unique(lives.stack[at_once], return_inverse=True)
-        totals = np.bincount(inverse, lives.size[at_once])
-        chosen = at_once[inverse == int(np.argmax(totals))] if wanted is Owner.OPTIMIZER_STATE else at_once
-        sizes, counts = np.unique(lives.size[chosen], return_counts=True)
-        return dict(zip(sizes.tolist(), counts.tolist(), strict=True))
-    return {}
+    rows = np.flatnonzero((owner == wanted) & (lives.born > BEFORE))
+    if not len(rows):
+        return {}
+    chosen = rows[_together(lives.born[rows], lives.died[rows])]
+    if wanted is Owner.OPTIMIZER_STATE:
+        _, inverse = np.unique(lives.stack[chosen], return_inverse=True)
+        chosen = chosen[inverse == int(np.argmax(np.bincount(inverse, lives.size[chosen])))]
+    sizes, counts = np.unique(lives.size[chosen], return_counts=True)
+    return dict(zip(sizes.tolist(), counts.tolist(), strict=True))
 
 
 def _together(born: Int64, died: Int64) -> Bool:

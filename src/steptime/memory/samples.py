@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import numpy as np
-import numpy.typing as npt
 
+from steptime.arrays import Int64
 from steptime.journal import Kind
 from steptime.memory.growth import Growth, growth_of
 from steptime.recording.recording import Process
 from steptime.timeline.timeline import Steps, Timeline
 
-Int64 = npt.NDArray[np.int64]
 RESIDENT, ALLOCATED, RESERVED, RETRIES = 1, 2, 3, 4
 """Identities of MEMORY records of the journal."""
 SETTLING = 1_000_000_000

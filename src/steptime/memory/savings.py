@@ -1,4 +1,8 @@
-"""What would free memory: how much of the account's moment, at what cost, and how that was estimated."""
+"""What would free memory: by how much the peak of a steady step would fall, at what cost, and how that was estimated.
+
+Each remedy is a curve, the bytes that it frees at each instant: where another instant becomes the highest, the peak
+falls by less than what was freed.
+"""
 
 from __future__ import annotations
 
@@ -7,11 +11,16 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from steptime.arrays import Int64
 from steptime.memory.account import Account
-from steptime.memory.history import History, Int64, alive_at, allocated
+from steptime.memory.batches import scales_with_batch
+from steptime.memory.history import History, alive_at, allocated
 from steptime.memory.leaks import Leak
-from steptime.memory.owners import Codes, Owner
+from steptime.memory.measured import UNCHECKED, checked
+from steptime.memory.owners import Codes, Owner, lasting_gradients
+from steptime.memory.precision import autocast_on, autocasting
 from steptime.memory.signs import Signs
+from steptime.memory.steady import Steady
 from steptime.quantities import SourceLine, format_bytes, format_source
 
 RANKS = 8
@@ -20,35 +29,58 @@ STATE_OF_8_BITS = 0.25
 """Of float32: a byte and the block's scale (Dettmers et al., 8-bit Optimizers via Block-wise Quantization, 2022)."""
 LEAST_SHARE = 0.01
 """Of what is reserved: less is not worth a line."""
-LEAST_SCALING = 0.05
-"""Of the most at once: a few bytes of a loss in the optimiser's step say nothing of a larger batch."""
-HEADROOM = 0.9
-"""Of the device, for the largest batch: cuBLAS, NCCL and the context live outside of the allocator."""
 
 
 @dataclass(frozen=True, slots=True)
 class Saving:
-    """frees: bytes at the moment of the account. cost: in time or in what is trained, in words. how: the estimate."""
+    """frees: bytes that the peak falls by; at a failed request, bytes at that moment. cost: in time or in what is
+    trained, in words. how: the estimate. error: how far such predictions were off."""
 
     name: str
     frees: int
     cost: str
     how: str
     source: SourceLine | None = None
+    error: str = str(UNCHECKED)
 
 
-def savings_of(
-    history: History, signs: Signs, owners: Codes, account: Account, leaks: tuple[Leak, ...]
-) -> tuple[Saving, ...]:
+class Peak:
+    """The highest instant of a steady step, and what it would be. event: of a failed request, whose moment counts and
+    no other; None for the peak."""
+
+    def __init__(self, history: History, signs: Signs, owners: Codes, steady: Steady, event: int | None) -> None:
+        self.history, self.signs, self.owners = history, signs, owners
+        self.missing = steady.likely
+        self.live: Int64 = allocated(history) + self.missing
+        self._event = event
+
+    def falls(self, freed: Int64) -> int:
+        """By how many bytes, where `freed` are gone at each instant (below 0: where they are added)."""
+        if self._event is not None:
+            return max(0, int(freed[self._event + 1]))
+        return max(0, int(self.live.max()) - int((self.live - freed).max()))
+
+    def of(self, *owners: Owner) -> Int64:
+        """Bytes of owners at each instant."""
+        return allocated(self.history, np.isin(self.owners, owners))
+
+    @property
+    def moment(self) -> int:
+        """The event that the account is of."""
+        return self._event if self._event is not None else int(np.argmax(self.live)) - 1
+
+
+def savings_of(peak: Peak, account: Account, leaks: tuple[Leak, ...], borders: tuple[int, ...]) -> tuple[Saving, ...]:
     """What would free at least 1 % of what is reserved, most first. They do not add: several free the same bytes."""
     found = [
         *_of_leaks(leaks),
-        *_of_checkpointing(history, signs, owners, account.event),
-        *_of_the_optimizer(history, signs, owners, account),
-        *_of_precision(account),
-        *_of_sharding(account),
-        *_of_fragments(history, account),
-        *_of_batches(account),
+        *_of_checkpointing(peak),
+        *_of_the_optimizer(peak),
+        *_of_gradients(peak, borders),
+        *_of_precision(peak),
+        *_of_sharding(peak),
+        *_of_fragments(peak.history, account),
+        *_of_batches(peak),
     ]
     least = LEAST_SHARE * account.reserved
     return tuple(sorted((each for each in found if each.frees >= least), key=lambda each: -each.frees))
@@ -67,21 +99,21 @@ def _of_leaks(leaks: tuple[Leak, ...]) -> Iterator[Saving]:
         )
 
 
-def _of_checkpointing(history: History, signs: Signs, owners: Codes, event: int) -> Iterator[Saving]:
+def _of_checkpointing(peak: Peak) -> Iterator[Saving]:
     """Activations of modules of one class in one module, where they are named; else those below one line that calls a
     module again and again: each call is a block. The choice that frees most."""
-    chosen = np.flatnonzero(alive_at(history, event) & (owners == Owner.ACTIVATIONS) & (history.lives.stack >= 0))
+    history, signs = peak.history, peak.signs
+    alive = alive_at(history, peak.moment)
+    chosen = np.flatnonzero(alive & (peak.owners == Owner.ACTIVATIONS) & (history.lives.stack >= 0))
     found = [
-        _checkpointed(history, rows, len(calls), f"{len(calls)} {kind} modules{f' in {parent}' if parent else ''}")
+        _checkpointed(peak, rows, len(calls), f"{len(calls)} {kind} modules{f' in {parent}' if parent else ''}")
         for (parent, kind), (calls, rows) in _by_module(history, signs, chosen).items()
     ]
     if not found:
         for frame, rows in _by_caller(history, signs, chosen).items():
             _, counts = np.unique(history.lives.stack[rows], return_counts=True)
             blocks = int(np.median(counts))
-            found.append(
-                _checkpointed(history, rows, blocks, f"{blocks} blocks called at {format_source(frame)}", frame)
-            )
+            found.append(_checkpointed(peak, rows, blocks, f"{blocks} blocks called at {format_source(frame)}", frame))
     possible = [saving for saving in found if saving is not None]
     if possible:
         yield max(possible, key=lambda saving: saving.frees)
@@ -111,71 +143,100 @@ def _by_caller(history: History, signs: Signs, rows: Int64) -> dict[SourceLine, 
         by_stack.setdefault(int(history.lives.stack[row]), []).append(row)
     for stack, members in by_stack.items():
         inner = signs.line[stack]
-        frames = {frame for frame in stacks.of(stack) if frame.function == "forward" and frame.line and frame != inner}
+        place = (inner.file, inner.line) if inner is not None else None
+        frames = {frame for frame in stacks.of(stack) if frame.function == "forward" and frame.line}
+        frames = {frame for frame in frames if (frame.file, frame.line) != place}
         for frame in frames:
             if "/torch/nn/modules/" not in frame.file:
                 groups.setdefault(frame, []).extend(members)
     return {frame: np.array(members, np.int64) for frame, members in groups.items()}
 
 
-def _checkpointed(
-    history: History, rows: Int64, blocks: int, name: str, frame: SourceLine | None = None
-) -> Saving | None:
-    lives = history.lives
+def _checkpointed(peak: Peak, rows: Int64, blocks: int, name: str, frame: SourceLine | None = None) -> Saving | None:
+    lives = peak.history.lives
     if blocks < 2:
         return None
     total = int(lives.size[rows].sum())
+    activations = peak.of(Owner.ACTIVATIONS)
     kept = blocks * int(np.median(lives.size[rows]))
     frees = int(total * (1 - 1 / blocks)) - kept
+    # Of the activations the same share goes at every instant of every step.
+    freed = (activations * (max(0, frees) / max(1, int(activations[peak.moment + 1])))).astype(np.int64)
     how = (
         f"{format_bytes(total)} are made in {blocks} calls; one call's stay while it is computed again, and an input "
         f"of each ({format_bytes(kept)} by the median size)"
     )
     return Saving(
         f"activation checkpointing of the {name}",
-        frees,
+        peak.falls(freed),
         "their forward runs twice: about a third of their share of the step",
         how,
         frame,
+        str(checked("checkpointing")),
     )
 
 
-def _of_the_optimizer(history: History, signs: Signs, owners: Codes, account: Account) -> Iterator[Saving]:
-    state = account.of(Owner.OPTIMIZER_STATE)
+def _of_the_optimizer(peak: Peak) -> Iterator[Saving]:
+    state = peak.of(Owner.OPTIMIZER_STATE) + peak.missing
+    held = int(state[peak.moment + 1])
     yield Saving(
         "an 8-bit optimiser",
-        int(state * (1 - STATE_OF_8_BITS)),
+        peak.falls((state * (1 - STATE_OF_8_BITS)).astype(np.int64)),
         "about none; the numbers change",
-        f"three quarters of the optimiser's {format_bytes(state)}, if they are float32",
+        f"three quarters of the optimiser's {format_bytes(held)}, if they are float32",
+        error=str(checked("8-bit")),
     )
-    alive = alive_at(history, account.event) & (owners == Owner.TEMPORARIES)
-    scratch = int(history.lives.size[alive & signs.at(signs.optimizer, history.lives.stack)].sum())
+    of_optimizer = peak.signs.at(peak.signs.optimizer, peak.history.lives.stack)
     yield Saving(
         "an optimiser that works in place (fused=True)",
-        scratch,
+        peak.falls(allocated(peak.history, of_optimizer & (peak.owners == Owner.TEMPORARIES))),
         "none: as a rule it is faster",
-        "the temporaries of its step that were alive at the moment",
+        "the temporaries of its step",
+        error=str(checked("in-place")),
     )
 
 
-def _of_precision(account: Account) -> Iterator[Saving]:
-    activations = account.of(Owner.ACTIVATIONS)
+def _of_gradients(peak: Peak, borders: tuple[int, ...]) -> Iterator[Saving]:
+    lasting = allocated(peak.history, lasting_gradients(peak.history, peak.owners, borders))
+    activations = peak.of(Owner.ACTIVATIONS)
+    most = int(activations.max())
+    if not most or not lasting.any():
+        return
+    # Given back before the forward, they come again while backward takes the activations away.
+    yield Saving(
+        "zero_grad(set_to_none=True) before the forward",
+        peak.falls((lasting * (activations / most)).astype(np.int64)),
+        "none",
+        f"{format_bytes(int(lasting.max()))} of gradients stay through the next forward",
+        error=str(checked("gradients")),
+    )
+
+
+def _of_precision(peak: Peak) -> Iterator[Saving]:
+    """Nothing where autocast is on."""
+    if autocast_on(peak.history, peak.signs, peak.owners):
+        return
+    found = autocasting(peak.history, peak.signs, peak.owners)
+    if found is None:
+        return
+    known = f"{format_bytes(found.halved)} of results in 16 bits, {format_bytes(found.kept)} stay in 32 bits"
+    unknown = f", {format_bytes(found.unknown)} by the average of other models" if found.unknown else ""
     yield Saving(
         "bfloat16 autocast",
-        activations // 2,
+        peak.falls(-found.change),
         "as a rule it is faster; the numbers change",
-        f"half of the {format_bytes(activations)} of activations, if they are float32 now",
+        f"{known}{unknown}; {format_bytes(found.copies)} of weights' copies come on top, if the weights are float32",
+        error=str(checked("autocast")),
     )
 
 
-def _of_sharding(account: Account) -> Iterator[Saving]:
-    states = (Owner.PARAMETERS, Owner.GRADIENTS, Owner.OPTIMIZER_STATE)
-    held = sum(account.of(owner) for owner in states)
+def _of_sharding(peak: Peak) -> Iterator[Saving]:
+    held = peak.of(Owner.PARAMETERS, Owner.GRADIENTS, Owner.OPTIMIZER_STATE) + peak.missing
     yield Saving(
         f"sharding parameters, gradients and optimiser over {RANKS} ranks (FSDP)",
-        held * (RANKS - 1) // RANKS,
+        peak.falls(held * (RANKS - 1) // RANKS),
         "communication of the parameters twice a step",
-        f"{RANKS - 1} of {RANKS} parts of {format_bytes(held)}; N ranks free (N - 1)/N",
+        f"{RANKS - 1} of {RANKS} parts of {format_bytes(int(held[peak.moment + 1]))}; N ranks free (N - 1)/N",
     )
 
 
@@ -190,28 +251,13 @@ def _of_fragments(history: History, account: Account) -> Iterator[Saving]:
     )
 
 
-def _of_batches(account: Account) -> Iterator[Saving]:
-    scaling = sum(account.of(owner) for owner in (Owner.ACTIVATIONS, Owner.INPUTS))
+def _of_batches(peak: Peak) -> Iterator[Saving]:
+    scaling = allocated(peak.history, scales_with_batch(peak.history, peak.signs, peak.owners))
+    held = int(scaling[peak.moment + 1])
     yield Saving(
         "half the micro-batch, twice the accumulation",
-        scaling // 2,
+        peak.falls(scaling // 2),
         "as much arithmetic in twice as many launches",
-        f"half of the activations and inputs ({format_bytes(scaling)}), which grow with the batch",
+        f"half of what grows with the batch ({format_bytes(held)}: activations, inputs, temporaries of both)",
+        error=str(checked("batch")),
     )
-
-
-def largest_batch(history: History, signs: Signs, owners: Codes, capacity: int) -> float | None:
-    """By how much the batch could grow (or, below 1, must shrink) to fill HEADROOM of the device at every instant.
-
-    Activations, inputs and the temporaries of forward and backward grow with it, the rest does not; what the allocator
-    rounds and has to keep free is not counted. None where nothing grows.
-    """
-    of_optimizer = signs.at(signs.optimizer, history.lives.stack)
-    scales = np.isin(owners, (Owner.ACTIVATIONS, Owner.INPUTS, Owner.TEMPORARIES)) & ~of_optimizer
-    scaling = allocated(history, scales)
-    fixed = allocated(history) - scaling
-    largest = int(scaling.max())
-    if not largest:
-        return None
-    counted = scaling >= LEAST_SCALING * largest
-    return max(0.0, float(((HEADROOM * capacity - fixed[counted]) / scaling[counted]).min()))

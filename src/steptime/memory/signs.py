@@ -12,8 +12,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from steptime.arrays import Bool
 from steptime.links.frames import is_user_file
-from steptime.memory.history import Bool
+from steptime.memory.operators import GATHERED, casts_of, operator_name
 from steptime.quantities import SourceLine
 from steptime.snapshots.snapshot import Stacks
 
@@ -31,7 +32,8 @@ CHECKPOINT = re.compile(r"(^|/)torch/utils/checkpoint\.py$")
 LOADER = re.compile(r"(^|/)torch/utils/data/")
 ZERO_GRAD = re.compile(r"^(Optimizer\.)?zero_grad(#|$)")
 OPERATORS = ("aten::", "autograd::engine::")
-MARKED_LINE = re.compile(r"^<|^$|^\?\?$")
+NO_PYTHON = re.compile(r"^<|^$|^\?\?$|\.(c|cc|cpp|cu|cuh|h|hpp)$")
+"""A frame of no file, or of C, C++ or CUDA: torch writes those with lines where the interpreter has debug symbols."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -39,7 +41,9 @@ class Signs:
     """By stack. python: it holds a frame of Python. optimizer: inside an optimiser's step. backward: run by autograd.
     module: inside a module's call. build: a module is made or moved. checkpoint: inside torch.utils.checkpoint.
     loader: inside a DataLoader. zero_grad: inside a zero_grad. line: the innermost line of the user's code, else of a
-    library's outside torch, else an operator without file or line; None without. module_path: the modules that were
+    library's outside torch, else an operator without file or line; None without. operators: it holds an operator of
+    torch's, in C++ or in a trace. cast: autocast converts a tensor. gather: an embedding, or its gradient. made: inside
+    an `__init__`. module_path: the modules that were
     being called, see account.ModuleUse; "" where the stack names none."""
 
     python: Bool
@@ -50,6 +54,10 @@ class Signs:
     checkpoint: Bool
     loader: Bool
     zero_grad: Bool
+    operators: Bool
+    cast: Bool
+    gather: Bool
+    made: Bool
     line: tuple[SourceLine | None, ...]
     module_path: tuple[str, ...]
 
@@ -78,6 +86,10 @@ def signs_of(stacks: Stacks) -> Signs:
         checkpoint=anywhere(frames.checkpoint),
         loader=anywhere(frames.loader),
         zero_grad=anywhere(frames.zero_grad),
+        operators=anywhere(frames.names_operator),
+        cast=casts_of(stacks),
+        gather=anywhere(frames.gather),
+        made=anywhere(frames.made),
         line=tuple(_line(stacks, frames, stack) for stack in range(len(stacks))),
         module_path=_module_paths(stacks),
     )
@@ -95,6 +107,9 @@ class _FrameSigns:
         self.checkpoint = _marks(frames, lambda frame: bool(CHECKPOINT.search(frame.file)))
         self.loader = _marks(frames, lambda frame: bool(LOADER.search(frame.file)))
         self.operator = _marks(frames, lambda frame: frame.function.startswith(OPERATORS))
+        self.names_operator = _marks(frames, lambda frame: bool(operator_name(frame)))
+        self.gather = _marks(frames, lambda frame: operator_name(frame) in GATHERED)
+        self.made = _marks(frames, lambda frame: frame.function == "__init__" and _is_python(frame))
         self.zero_grad = _marks(frames, lambda frame: bool(ZERO_GRAD.match(frame.function)))
         self.user = _marks(frames, lambda frame: _is_python(frame) and is_user_file(frame.file))
         self.torch = _marks(frames, lambda frame: bool(re.search(r"(^|/)torch/", frame.file)))
@@ -105,7 +120,7 @@ def _marks(frames: tuple[SourceLine, ...], test: Callable[[SourceLine], bool]) -
 
 
 def _is_python(frame: SourceLine) -> bool:
-    return frame.line > 0 and not MARKED_LINE.search(frame.file)
+    return (frame.line > 0 or frame.file.endswith(".py")) and not NO_PYTHON.search(frame.file)
 
 
 def _is_optimizer(frame: SourceLine) -> bool:
@@ -144,5 +159,12 @@ def _line(stacks: Stacks, frames: _FrameSigns, stack: int) -> SourceLine | None:
     for wanted in (frames.user, frames.python & ~frames.torch, frames.python, frames.operator):
         found = np.flatnonzero(wanted[members])
         if len(found):
-            return stacks.frames[int(members[found[0]])]
+            return _as_far_as_known(stacks, stacks.frames[int(members[found[0]])])
     return None
+
+
+def _as_far_as_known(stacks: Stacks, frame: SourceLine) -> SourceLine:
+    """A line that is a definition says so: it is not the one that was running."""
+    if not stacks.definitions or not frame.line:
+        return frame
+    return SourceLine(frame.file, frame.line, f"def {frame.function}")

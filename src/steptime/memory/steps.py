@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import numpy as np
-import numpy.typing as npt
 
-from steptime.memory.history import BEFORE, Bool, History, Int64
+from steptime.arrays import Bool, Int64
+from steptime.memory.history import BEFORE, History
 from steptime.memory.signs import Signs
 
 LEAST_PERIOD, MOST_EVENTS = 8, 1 << 20
@@ -75,5 +75,5 @@ def _repeat(sizes: Int64) -> int:
 
 
 def _agreement(sizes: Int64, period: int) -> float:
-    same: npt.NDArray[np.bool_] = sizes[period:] == sizes[:-period]
+    same: Bool = sizes[period:] == sizes[:-period]
     return float(same.mean())

@@ -7,13 +7,16 @@ from dataclasses import dataclass
 import numpy as np
 
 from steptime.memory.account import Account, account_at
+from steptime.memory.batches import Fit, largest_batch
 from steptime.memory.extents import extents_at, free_pieces
-from steptime.memory.history import History, alive_at, allocated
+from steptime.memory.history import BEFORE, History, alive_at, allocated
 from steptime.memory.leaks import Leak, leaks_of
 from steptime.memory.over_time import OverTime, over_time
 from steptime.memory.owners import LABELS, Owner, owners_of
-from steptime.memory.savings import Saving, largest_batch, savings_of
+from steptime.memory.precision import autocast_on
+from steptime.memory.savings import Peak, Saving, savings_of
 from steptime.memory.signs import signs_of
+from steptime.memory.steady import steady_of
 from steptime.memory.steps import borders_of
 from steptime.quantities import SourceLine, format_bytes
 
@@ -72,8 +75,9 @@ class OutOfMemory:
 @dataclass(frozen=True, slots=True)
 class Triage:
     """One device. moment: which instant the account is of, in words. peak: most bytes of tensors at once. steps:
-    borders of steps that were found, and from what. capacity: bytes of the device, None where unknown; batch_factor: by
-    how much the batch could grow to fill it."""
+    borders of steps that were found, and from what. capacity: bytes of the device, None where unknown; fit: by how much
+    the batch could grow to fill it. autocast: whether the history shows that it is on. cut: what is missing of the
+    history, a clause; "" where it is whole."""
 
     device: str
     kind: str
@@ -89,7 +93,9 @@ class Triage:
     steps: int
     border_source: str
     capacity: int | None = None
-    batch_factor: float | None = None
+    fit: Fit | None = None
+    autocast: bool = False
+    cut: str = ""
     problems: tuple[str, ...] = ()
     over_time: OverTime | None = None
     """By owner, for a picture."""
@@ -113,6 +119,8 @@ def triage(history: History, *, capacity: int | None = None) -> Triage:
         failure = OutOfMemory(last.asked, last.free, obstacle, line, others)
         capacity = capacity or (account.reserved + last.free if last.free is not None else None)
     leaks = leaks_of(history, signs, owners, borders)
+    steady = steady_of(history, signs, owners)
+    peak = Peak(history, signs, owners, steady, event if last is not None else None)
     return Triage(
         device=history.device,
         kind=history.kind,
@@ -121,17 +129,24 @@ def triage(history: History, *, capacity: int | None = None) -> Triage:
         reserved_peak=int(history.reserved.max()),
         account=account,
         leaks=leaks,
-        savings=savings_of(history, signs, owners, account, leaks),
+        savings=savings_of(peak, account, leaks, borders),
         fragmentation=fragmentation,
         failure=failure,
         timeline=_timeline(history, live),
         steps=len(borders),
         border_source=source,
         capacity=capacity,
-        batch_factor=largest_batch(history, signs, owners, capacity) if capacity else None,
+        fit=largest_batch(history, signs, owners, capacity, steady) if capacity and _whole(history) else None,
+        autocast=autocast_on(history, signs, owners),
+        cut=history.cut,
         problems=history.problems,
         over_time=over_time(history, owners),
     )
+
+
+def _whole(history: History) -> bool:
+    """Whether all that a device has to hold is known: a trace of a CPU says nothing of what was there before."""
+    return history.complete or bool((history.lives.born == BEFORE).any())
 
 
 def _fragmentation(history: History, event: int) -> Fragmentation | None:

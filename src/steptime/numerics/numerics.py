@@ -141,7 +141,7 @@ class NonFinite:
     """The account of one job. directory: that it ran in. trigger: None where all stayed finite. reproduced: whether the
     instrumented run came to it; origin and cause are None where not. growth: (step, gradient norm) of the last steps,
     where all stayed finite of the whole run; diverging: how many times it has grown over that, 1 where not greatly.
-    ranks: processes that trained. rank: the one that it was born on."""
+    ranks: processes that trained. rank: the one that it was born on, None where several have seen it at once."""
 
     command: tuple[str, ...]
     steps: int

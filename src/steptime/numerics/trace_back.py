@@ -7,13 +7,30 @@ from dataclasses import replace
 
 from steptime.numerics.cause import cause_of
 from steptime.numerics.growth import divergence, growth_of, over_the_run
-from steptime.numerics.numerics import BatchFacts, NonFinite, ProcessNumerics, Trigger
+from steptime.numerics.numerics import BatchFacts, Birth, NonFinite, ProcessNumerics, Trigger
+
+WATCHED = "watch"
+SIGNS = ("loss", "read", "gradient", "skipped")
+"""Kinds of signs as they come within a step: a loss is known before the gradients that other ranks share."""
+PHASES = ("input", "forward", "backward", "optimizer")
 
 
 def first_sign(processes: Sequence[ProcessNumerics]) -> Trigger | None:
-    """The earliest of the triggers, of the lowest rank."""
+    """The earliest of the triggers: by step, and by the order within the step."""
     triggers = [process.trigger for process in processes if process.trigger is not None]
-    return min(triggers, key=lambda trigger: trigger.step, default=None)
+    return min(triggers, key=_order, default=None)
+
+
+def _order(trigger: Trigger) -> tuple[int, int]:
+    return trigger.step, SIGNS.index(trigger.kind) if trigger.kind in SIGNS else len(SIGNS)
+
+
+def _only_rank(trigger: Trigger | None, processes: Sequence[ProcessNumerics]) -> int | None:
+    """Where a sign was seen first; None where several ranks saw it at once, as they share their gradients."""
+    if trigger is None:
+        return None
+    ranks = {each.rank for each in processes if each.trigger is not None and _order(each.trigger) == _order(trigger)}
+    return ranks.pop() if len(ranks) == 1 else None
 
 
 def trace_back(
@@ -29,40 +46,46 @@ def trace_back(
         steps=max((process.steps for process in watched or instrumented), default=0),
         trigger=trigger,
         skipped_steps=max((process.skipped_steps for process in watched), default=0),
-        rank=witness.rank if witness is not None else None,
+        rank=_only_rank(trigger, watched),
         ranks=max(len(watched), len(instrumented), 1),
         growth=growth_of(last) or over_the_run(spread),
         diverging=divergence(spread),
         notes=tuple(dict.fromkeys(note for process in (*watched, *instrumented) for note in process.notes)),
     )
     found = _chosen(instrumented)
-    return account if found is None else _with_origin(account, found)
+    return account if found is None else _with_origin(account, found, (*watched, *instrumented))
 
 
 def _chosen(instrumented: Sequence[ProcessNumerics]) -> ProcessNumerics | None:
-    """The rank that it was born on: not one that has it from another, and the earliest."""
+    """The rank that it was born on: not one that has it from another, and the earliest, by step and within the step."""
     found = [process for process in instrumented if process.trigger is not None]
-    return min(
-        found,
-        key=lambda process: (
-            process.origin is None,
-            process.origin is not None and process.origin.kind == "collective",
-            process.origin.step if process.origin is not None else 0,
-            process.rank or 0,
-        ),
-        default=None,
-    )
+    return min(found, key=_birth_order, default=None)
 
 
-def _with_origin(account: NonFinite, found: ProcessNumerics) -> NonFinite:
+def _birth_order(process: ProcessNumerics) -> tuple[bool, bool, int, int, int]:
+    origin = process.origin or Birth()
+    phase = PHASES.index(origin.phase) if origin.phase in PHASES else len(PHASES)
+    return process.origin is None, _received(process.origin), origin.step, phase, process.rank or 0
+
+
+def _received(origin: Birth | None) -> bool:
+    return origin is not None and origin.kind == "collective"
+
+
+def _with_origin(account: NonFinite, found: ProcessNumerics, processes: Sequence[ProcessNumerics]) -> NonFinite:
+    """The sign and the rank are those of the rank of the birth; of one that died without an account, whatever was seen
+    first on any."""
     origin = found.origin
     batch = found.batch or BatchFacts()
     growth = max(account.growth, growth_of(found.history), key=len)
+    born_here = not _received(origin)
+    own = first_sign([each for each in processes if each.mode == WATCHED and each.rank == found.rank])
+    trigger = _earlier(own, found.trigger) if born_here else first_sign(processes)
     return replace(
         account,
-        trigger=_earlier(account.trigger, found.trigger),
+        trigger=trigger,
         reproduced=True,
-        rank=found.rank,
+        rank=found.rank if born_here else _only_rank(trigger, processes),
         origin=origin,
         cause=cause_of(origin, growth, batch) if origin is not None else None,
         growth=growth,

@@ -9,14 +9,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import numpy as np
-import numpy.typing as npt
 
+from steptime.arrays import Int64
 from steptime.estimates import median_of
 from steptime.ranks.comparison import Clock
 from steptime.ranks.matching import Shared
 from steptime.ranks.summary import RankSummary
 
-Int64 = npt.NDArray[np.int64]
 LEAST_ENDS = 3
 """Collectives without which nothing is said."""
 MOST_ENDS = 2000

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import numpy as np
-import numpy.typing as npt
 
+from steptime.arrays import Float64, Int64
 from steptime.intervals import union
 from steptime.ledger.ledger import Account
 from steptime.ranks.bandwidth import algorithm_bandwidth, bus_factor
@@ -18,8 +18,6 @@ from steptime.ranks.replaying import Chain, blamed, chain
 from steptime.ranks.series import late_series, waiting_in_series
 from steptime.ranks.summary import RankSummary
 
-Int64 = npt.NDArray[np.int64]
-Float64 = npt.NDArray[np.float64]
 NOTICEABLE = 10_000
 """ns: ranks that arrive within ten microseconds of one another arrive together (a network's round trip)."""
 CONSIDERABLE = 0.1

@@ -5,8 +5,8 @@ from __future__ import annotations
 import re
 
 import numpy as np
-import numpy.typing as npt
 
+from steptime.arrays import Int64
 from steptime.intervals import Intervals, claim, union
 from steptime.kineto.table import ABSENT, Category, Trace
 from steptime.ledger.activities import device_time
@@ -16,7 +16,6 @@ from steptime.links.links import UNKNOWN, Links
 from steptime.links.names import COMMUNICATION_KERNEL, matching
 from steptime.ranks.summary import Exchange, kept_calls
 
-Int64 = npt.NDArray[np.int64]
 ON_HOST = re.compile(r"^(gloo|mpi|ucc):")
 """Spans that a backend of the host opens when a collective is handed over and closes when it is done."""
 

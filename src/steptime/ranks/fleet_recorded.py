@@ -5,6 +5,7 @@ Of each process comes back who it is and its summary; its journal and its traces
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -18,7 +19,7 @@ from steptime.ranks.fleet import LOCAL, mapped
 from steptime.ranks.recorded import summarise_process
 from steptime.ranks.summary import RankSummary
 from steptime.recording.load import Contents, load_process
-from steptime.recording.recording import Manifest, ProcessFacts, Recording
+from steptime.recording.recording import Manifest, Process, ProcessFacts, Recording
 from steptime.timeline.layout import lay_out_whole
 from steptime.timeline.timeline import Mode
 
@@ -89,12 +90,9 @@ def _left_out(process: ReducedProcess) -> ReducedProcess:
     return replace(process, summary=None, told=(*process.told, said))
 
 
-def hosts(found: Iterable[ReducedProcess]) -> dict[str, int]:
-    """How many processes each host had."""
-    counts: dict[str, int] = {}
-    for each in found:
-        counts[each.facts.host] = counts.get(each.facts.host, 0) + 1
-    return counts
+def hosts(found: Iterable[ReducedProcess | Process]) -> Counter[str]:
+    """How many processes each host had; the programs that one ran one after another are one."""
+    return Counter(host for host, _ in {each.facts.system_number for each in found})
 
 
 def machine_of(recording: Recording) -> Machine | None:

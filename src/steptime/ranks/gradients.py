@@ -8,15 +8,14 @@ from dataclasses import dataclass
 from math import prod
 
 import numpy as np
-import numpy.typing as npt
 
+from steptime.arrays import Int64
 from steptime.intervals import measure, union
 from steptime.kineto.table import ABSENT, Category, Trace
 from steptime.ledger.grouping import per_step, step_at
 from steptime.links.links import UNKNOWN
 from steptime.links.names import matching
 
-Int64 = npt.NDArray[np.int64]
 FORWARD = "DistributedDataParallel.forward"
 REDUCE = re.compile(r"^c10d::_?all_?reduce_?$")
 SEARCH = re.compile(r"^torch\.distributed\.ddp\.reducer::search_unused_parameters$")

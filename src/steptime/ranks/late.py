@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from math import erfc, exp, lgamma, log, sqrt
 
 import numpy as np
-import numpy.typing as npt
 
+from steptime.arrays import Float64, Int64
 from steptime.estimates import mean_of_series
 from steptime.ledger.ledger import Account
 from steptime.quantities import Estimate
@@ -16,8 +16,6 @@ from steptime.ranks.comparison import LateRank, LateSeries
 from steptime.ranks.replaying import Chain, saved_without
 from steptime.ranks.summary import RankSummary
 
-Int64 = npt.NDArray[np.int64]
-Float64 = npt.NDArray[np.float64]
 OFTEN = 0.5
 """Of the waiting: a rank that the others wait for half of the time, or more, is not last by chance (with two ranks,
 chance alone makes a half: there it takes OFTEN_OF_TWO)."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import numpy as np
-import numpy.typing as npt
 
 from steptime.intervals import contains
 from steptime.ledger.account import has_kernels
@@ -16,7 +15,6 @@ from steptime.recording.recording import Process
 from steptime.timeline.layout import Layout
 from steptime.timeline.timeline import Phase
 
-Int64 = npt.NDArray[np.int64]
 SURELY_OWN = (Phase.INPUT, Phase.TRANSFER)
 """On an accelerator the host waits for the device anywhere, so only these phases of it are surely the rank's own."""
 

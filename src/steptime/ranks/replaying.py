@@ -11,12 +11,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
-import numpy.typing as npt
 
+from steptime.arrays import Bool, Int64
 from steptime.ranks.matching import Shared
 
-Int64 = npt.NDArray[np.int64]
-Bool = npt.NDArray[np.bool_]
 NONE = -1
 
 

@@ -10,13 +10,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import numpy as np
-import numpy.typing as npt
 
+from steptime.arrays import Int64
 from steptime.ranks.comparison import LateSeries
 from steptime.ranks.late import Waiting
 from steptime.ranks.summary import RankSummary, widened
 
-Int64 = npt.NDArray[np.int64]
 MOST_ROWS = 32
 LEAST_LATE = 50_000
 """ns: steps in which the ranks' own work differs by less say nothing about who is late."""

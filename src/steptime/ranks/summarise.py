@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import numpy as np
-import numpy.typing as npt
-
+from steptime.arrays import Int64
 from steptime.kineto.table import Trace
 from steptime.ledger.account import account_for, has_kernels
 from steptime.ledger.ledger import Ledger
@@ -12,8 +10,6 @@ from steptime.ledger.trace_steps import FoundSteps, find_steps, reach
 from steptime.links.link import link
 from steptime.ranks.exchanges import exchanges_of
 from steptime.ranks.summary import RankSummary, Series
-
-Int64 = npt.NDArray[np.int64]
 
 
 def summarise_trace(trace: Trace, rank: int, steps: FoundSteps | None = None) -> RankSummary | None:

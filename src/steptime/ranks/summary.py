@@ -8,9 +8,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
-import numpy.typing as npt
 
-Int64 = npt.NDArray[np.int64]
+from steptime.arrays import Bool, Int64
+
 MOST_CALLS = 512
 """Collectives that a summary keeps, 32 bytes each: the first ones of each kind, in proportion to how many it has."""
 LEAST_CALLS = 8
@@ -87,7 +87,7 @@ def kept_calls(counts: list[int]) -> list[int]:
     return [min(count, max(LEAST_CALLS, MOST_CALLS * count // whole)) for count in counts]
 
 
-def blocks(own: Int64, known: npt.NDArray[np.bool_], first: int) -> Series | None:
+def blocks(own: Int64, known: Bool, first: int) -> Series | None:
     """The series of a value per step, in columns of the least power of two that leaves no more than MOST_BLOCKS.
 
     own: (n,) ns; known: which of them are steady; first: number of the first step.

@@ -6,7 +6,8 @@ One law: a line or file that cannot be read is one sentence among the problems, 
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+import re
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -39,6 +40,9 @@ LARGEST_LINES = 256 << 20
 LARGEST_NUMBER = 1 << 62
 """No time, size or count of a recording reaches this; larger numbers would not fit the columns."""
 
+ESCAPE = re.compile(rb"\\(?:ud[89ab]..\\ud[c-f]..|(?P<half>ud[89a-f]..)|.)", re.DOTALL)
+"""An escape of JSON, as Python writes it: a surrogate pair, half of one, or any other."""
+
 FACT_TYPES: dict[str, type[Any]] = {
     "optimizer": OptimizerFacts,
     "root": RootFacts,
@@ -67,28 +71,44 @@ _decoders = {name: msgspec.json.Decoder(kind) for name, kind in FACT_TYPES.items
 
 def read_bytes(path: Path, largest: int, problems: list[str]) -> bytes:
     """A file's bytes, at most `largest`; empty when it is missing. Raises RecordingError when reading is forbidden."""
+    return b"".join(read_blocks(path, largest, largest, problems))
+
+
+def read_blocks(path: Path, largest: int, block: int, problems: list[str]) -> Iterator[bytes]:
+    """The same in pieces of `block` bytes, the last one excepted: a file with holes takes no room on its disk, and
+    should take none in memory."""
     try:
         if not path.is_file():  # a pipe by that name would hold us for ever
-            return b""
+            return
         with path.open("rb") as file:
-            # Not more than there is: a read asks for its memory before it looks.
-            data = file.read(min(largest, os.fstat(file.fileno()).st_size) + 1)
+            size = os.fstat(file.fileno()).st_size
+            left = min(largest, size)  # not more than there is: a read asks for its memory before it looks
+            while left and (data := file.read(min(block, left))):
+                left -= len(data)
+                yield data
     except PermissionError:
         raise RecordingError(
             "recording-permission", f"{path} may not be read: ask for read access to the whole recording."
         ) from None
     except OSError as error:
         problems.append(f"{_place(path)} cannot be read ({error.strerror}): left out.")
-        return b""
-    if len(data) > largest:
+        return
+    if size > largest:
         problems.append(f"{_place(path)} is larger than {largest >> 20} MiB: only its beginning was read.")
-    return data[:largest]
+
+
+def sound(data: bytes) -> bytes:
+    """JSON with the mark of what cannot be read, U+FFFD, for the bytes of names that are no text. Python writes each of
+    them as half of a surrogate pair (PEP 383), which is no character."""
+    if b"\\ud" not in data:
+        return data
+    return ESCAPE.sub(lambda found: rb"\ufffd" if found["half"] else found[0], data)
 
 
 def decode_document(data: bytes, kind: type[T]) -> T:
     """One JSON document. Raises ValueError with the reason."""
     try:
-        document = msgspec.json.decode(data, type=kind)
+        document = msgspec.json.decode(sound(data), type=kind)
     except (msgspec.MsgspecError, ValueError, RecursionError) as error:
         raise ValueError(str(error)) from None
     if not _bounded(document):
@@ -116,6 +136,7 @@ def decode_lines(path: Path, data: bytes, decode: Callable[[bytes], T], problems
 
 def decode_fact(line: bytes) -> Fact:
     """One line of facts.jsonl. Raises ValueError."""
+    line = sound(line)
     try:
         heading = _heading.decode(line)
         if heading.fact == "note":

@@ -17,7 +17,7 @@ import msgspec
 from steptime.errors import RecordingError
 from steptime.journal import FORMAT_VERSION, RECORD, SPAWNED
 from steptime.recording import documents
-from steptime.recording.documents import Fact, decode_document, decode_fact, decode_lines, read_bytes
+from steptime.recording.documents import Fact, decode_document, decode_fact, decode_lines, read_blocks, read_bytes
 from steptime.recording.packed import SUFFIX, unpack
 from steptime.recording.parity import read_parity
 from steptime.recording.recording import (
@@ -45,6 +45,8 @@ from steptime.recording.records import CLOCK_SLACK, LONGEST_LIFE, Decoded, Life,
 PROCESS_FOLDER = re.compile(r"process-(\d{1,10})(?:-(\d{1,4}))?")
 LARGEST_JOURNAL = 1 << 30
 """Bytes of journal.bin that are read: 44 million records, weeks of a job; more would not fit a small machine."""
+JOURNAL_BLOCK = RECORD.size << 16
+"""Bytes that are read at once: of what makes no sense, nothing is kept."""
 MOST_PROCESSES = 4096
 LARGEST_IDENTITY = 2**32 - 1
 
@@ -113,10 +115,24 @@ def load_whole(contents: Contents) -> Recording:
     return Recording(contents.path, contents.manifest, tuple(processes), contents.telemetry, tuple(problems))
 
 
-def place(process: Process) -> tuple[bool, int, int]:
+def place(process: Process) -> tuple[bool, int, int, int]:
     """Where a process stands among those of its recording: by rank, those without one last."""
     facts = process.facts
-    return facts.rank is None, facts.rank or 0, facts.pid
+    return facts.rank is None, facts.rank or 0, facts.pid, _program(process)
+
+
+def name_of(process: Process) -> str:
+    """How a report calls it: by its rank, else by its number."""
+    facts, program = process.facts, _program(process)
+    name = f"rank {facts.rank}" if facts.rank is not None else f"process {facts.pid}"
+    return f"{name} (program {program})" if program > 1 else name
+
+
+def _program(process: Process) -> int:
+    """1 for the first program that trained under this process's number, 2 for the next: a process may replace its
+    program (exec), and a system gives a number out again."""
+    match = PROCESS_FOLDER.fullmatch(process.folder.name)
+    return int(match[2] or 0) + 1 if match else 1
 
 
 def _process_folders(path: Path) -> list[Path]:
@@ -233,12 +249,7 @@ def _life(facts: ProcessFacts | None, manifest: Manifest) -> Life | None:
 
 
 def _journal(path: Path, life: Life | None, problems: list[str]) -> Decoded:
-    plain, packed = read_bytes(path, LARGEST_JOURNAL, problems), _packed(path, problems)
-    twice = bool(packed) and plain[: RECORD.size] == packed[: RECORD.size]  # killed before the plain one was removed
-    data = plain if twice else packed + plain
-    decoded = decode(data, life)
-    if decoded.senseless > len(decoded.table.begin):
-        decoded = decode(data, None)  # the machine's clock was set while the process ran: its life is not known
+    decoded = decode(_blocks(path, problems), life)
     place = f"{path.parent.name}/{path.name}"
     if decoded.torn:
         problems.append(f"{place}: the last record is torn and was left out.")
@@ -248,16 +259,21 @@ def _journal(path: Path, life: Life | None, problems: list[str]) -> Decoded:
     return decoded
 
 
-def _packed(path: Path, problems: list[str]) -> bytes:
-    """The records of a journal that was packed when its job had ended."""
+def _blocks(path: Path, problems: list[str]) -> Iterator[bytes]:
+    """The records that were packed when the job had ended, then those that were not."""
     packed = path.with_suffix(SUFFIX)
     data = read_bytes(packed, LARGEST_JOURNAL, problems)
-    if not data:
-        return b""
-    records, whole = unpack(data, LARGEST_JOURNAL)
-    if not whole:
+    plain = read_blocks(path, LARGEST_JOURNAL, JOURNAL_BLOCK, problems)
+    first = next(plain, b"")
+    try:
+        for number, block in enumerate(unpack(data, LARGEST_JOURNAL) if data else ()):
+            if not number and block[: RECORD.size] == first[: RECORD.size]:
+                break  # killed before the plain one was removed: it holds the same
+            yield block
+    except ValueError:
         problems.append(f"{path.parent.name}/{packed.name} is damaged: only its beginning was read.")
-    return records
+    yield first
+    yield from plain
 
 
 def _traces(folder: Path, traces: list[TraceFacts], problems: list[str]) -> tuple[TraceFacts, ...]:

@@ -1,4 +1,4 @@
-"""Writes manifest.json of a recording: at the start of a job and again at its end, each time in one piece.
+"""Writes manifest.json of a recording: at the start of a job, soon after, and at its end, each time in one piece.
 
 Standard library only, so that the job need not wait for numpy or msgspec. The fields are those of `recording.Manifest`.
 """
@@ -19,9 +19,7 @@ from steptime.journal import FORMAT_VERSION
 NAME = "manifest.json"
 
 
-def begin_manifest(
-    folder: Path, command: Sequence[str], options: Mapping[str, str], commit: str = ""
-) -> dict[str, Any]:
+def begin_manifest(folder: Path, command: Sequence[str], options: Mapping[str, str]) -> dict[str, Any]:
     """Writes the manifest of a job that is about to start, and returns its fields. Raises OSError."""
     fields: dict[str, Any] = {
         "format_version": FORMAT_VERSION,
@@ -31,15 +29,15 @@ def begin_manifest(
         "host": platform.node(),
         "started_epoch_ns": time.time_ns(),
         "options": dict(options),
-        "commit": commit,
     }
     _write(folder / NAME, fields)
     return fields
 
 
-def end_manifest(folder: Path, fields: Mapping[str, Any], **end: Any) -> None:
-    """Replaces the manifest by one that also says how the job ended. Raises OSError; the first one then stays."""
-    _write(folder / NAME, {**fields, **end})
+def extend_manifest(folder: Path, fields: Mapping[str, Any], **more: Any) -> None:
+    """Replaces the manifest by one that says more: the commit, how the job ended. Raises OSError; the one that was
+    there then stays."""
+    _write(folder / NAME, {**fields, **more})
 
 
 def _write(path: Path, fields: Mapping[str, Any]) -> None:
@@ -58,4 +56,5 @@ def _write(path: Path, fields: Mapping[str, Any]) -> None:
 def discard(folder: Path) -> None:
     """Takes back what `begin_manifest` did, for a job that could not be started."""
     (folder / NAME).unlink()
-    folder.rmdir()
+    with contextlib.suppress(OSError):  # other launchers of the same job have left their marks in it
+        folder.rmdir()

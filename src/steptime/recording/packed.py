@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import struct
 import zlib
+from collections.abc import Iterator
 
 import numpy as np
 
@@ -46,24 +47,23 @@ def _bytes_of(column: np.ndarray[tuple[int], np.dtype[np.generic]]) -> np.ndarra
     return rows
 
 
-def unpack(packed: bytes, largest: int) -> tuple[bytes, bool]:
-    """(records, whether all of it could be read). largest: bytes of records that are made at most. Raises nothing."""
+def unpack(packed: bytes, largest: int) -> Iterator[bytes]:
+    """The records, block by block. largest: bytes of records that are made at most. Raises ValueError where it is
+    damaged, behind what can be read."""
     if packed[: len(MAGIC)] != MAGIC:
-        return b"", False
-    found: list[bytes] = []
+        raise ValueError("no packed journal")
     at, made = len(MAGIC), 0
     while at < len(packed):
         if at + HEAD.size > len(packed):
-            return b"".join(found), False
+            raise ValueError("a block's head is cut")
         count, size = HEAD.unpack_from(packed, at)
         at += HEAD.size
         made += count * RECORD.size
         block = _unpacked(packed[at : at + size], count) if count <= BLOCK and made <= largest else None
         if block is None:
-            return b"".join(found), False
-        found.append(block)
+            raise ValueError("a block is damaged")
+        yield block
         at += size
-    return b"".join(found), True
 
 
 def _unpacked(packed: bytes, count: int) -> bytes | None:

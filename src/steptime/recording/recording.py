@@ -8,11 +8,8 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
+from steptime.arrays import Bool, Float64, Int64
 from steptime.quantities import SourceLine
-
-Int64 = npt.NDArray[np.int64]
-Float64 = npt.NDArray[np.float64]
-Bool = npt.NDArray[np.bool_]
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,6 +47,11 @@ class ProcessFacts:
     device: str = "cpu"
     device_name: str = ""
     changes: tuple[str, ...] = ()
+
+    @property
+    def system_number(self) -> tuple[str, int]:
+        """Host and pid: two programs that one process ran one after another share it."""
+        return self.host, self.pid
 
 
 @dataclass(frozen=True, slots=True)

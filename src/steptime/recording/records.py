@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
 
+from steptime.arrays import Bool, Int64
 from steptime.journal import RECORD, Kind
-from steptime.recording.recording import Int64, IntervalTable
+from steptime.recording.recording import IntervalTable
 
 LAYOUT = np.dtype(
     [("kind", "u1"), ("flags", "u1"), ("thread", "<u2"), ("identity", "<u4"), ("begin", "<i8"), ("end", "<i8")]
@@ -39,12 +41,21 @@ class Decoded:
     senseless: int
 
 
-def decode(data: bytes, life: Life | None) -> Decoded:
-    """Reads records. Kinds that are unknown, ends before begins and times outside of `life` are left out."""
-    whole = len(data) // RECORD.size
-    records = np.frombuffer(data, LAYOUT, count=whole)
-    sound = records[_plausible(records, life)]
-    return Decoded(as_table(sound), len(data) - whole * RECORD.size, whole - len(sound))
+def decode(blocks: Iterable[bytes], life: Life | None) -> Decoded:
+    """Reads records, of which each block but the last holds whole ones. Kinds that are unknown, ends before begins and
+    times outside of `life` are left out; those of another life are kept where they are most: the machine's clock was
+    set while the process ran, and its life is not known."""
+    kept, total, torn = [np.empty(0, LAYOUT)], 0, 0
+    for data in blocks:
+        whole = len(data) // RECORD.size
+        records = np.frombuffer(data, LAYOUT, count=whole)
+        kept.append(records[_plausible(records, None)])
+        total, torn = total + whole, torn + len(data) - whole * RECORD.size
+    possible = np.concatenate(kept)
+    sound = possible[_plausible(possible, life)]
+    if total - len(sound) > len(sound):
+        sound = possible
+    return Decoded(as_table(sound), torn, total - len(sound))
 
 
 def as_table(records: npt.NDArray[np.void]) -> IntervalTable:
@@ -62,7 +73,7 @@ def encode(table: IntervalTable) -> bytes:
     return records[::-1].tobytes()
 
 
-def _plausible(records: npt.NDArray[np.void], life: Life | None) -> npt.NDArray[np.bool_]:
+def _plausible(records: npt.NDArray[np.void], life: Life | None) -> Bool:
     kind, begin, end = records["kind"], records["begin"], records["end"]
     first, last = (life.begin, life.end) if life else (0, 2**62)
     known = np.isin(kind, [int(each) for each in Kind])
@@ -70,7 +81,7 @@ def _plausible(records: npt.NDArray[np.void], life: Life | None) -> npt.NDArray[
     ordered = (end >= begin) & (end <= last)
     valued = np.isin(kind, [int(each) for each in VALUE_KINDS])
     ready = (kind == int(Kind.QUEUE)) & (end < 2**32)
-    plausible: npt.NDArray[np.bool_] = in_life & (ordered | valued | ready)
+    plausible: Bool = in_life & (ordered | valued | ready)
     return plausible
 
 

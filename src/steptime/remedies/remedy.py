@@ -50,14 +50,25 @@ class CallEdit:
 
 
 @dataclass(frozen=True, slots=True)
+class CopyEdit:
+    """Copies to a device that do not wait for their end: each `.to(…)` and `.cuda(…)` on the line at `site`."""
+
+    site: SourceLine
+
+
+@dataclass(frozen=True, slots=True)
 class SwitchEdit:
     """A switch that the script turns on by a call with a literal True, turned off. callee: last name of what is called
     ("set_detect_anomaly"). example: what to write where no such call is found. value: what is written instead, which
-    takes the place of any first argument where it is no "False", if there is one such call."""
+    takes the place of any first argument where it is no "False", if there is one such call. assigned: an attribute that
+    switches it on as well, where it is set to True ("cudnn.deterministic"). others: last names of what else may switch
+    it on, where nothing is written."""
 
     callee: str
     example: str
     value: str = "False"
+    assigned: str = ""
+    others: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,8 +138,23 @@ class Snippet:
     site: SourceLine | None = None
 
 
-Edit = CallEdit | StatementEdit | EnvironmentEdit | Snippet | SwitchEdit | AutocastEdit | ModelEdit | LoopEdit
-"""What is written into the user's source. A `Snippet` is what nobody writes for the user."""
+SingleEdit = (
+    CallEdit | CopyEdit | StatementEdit | EnvironmentEdit | Snippet | SwitchEdit | AutocastEdit | ModelEdit | LoopEdit
+)
+
+
+@dataclass(frozen=True, slots=True)
+class JointEdit:
+    """Edits that do what a change does only together: all of them are written, or none. example: what to write where
+    they are not."""
+
+    parts: tuple[SingleEdit, ...]
+    example: Snippet
+
+
+Edit = SingleEdit | JointEdit
+"""What is written into the user's source: all that the change has put in force, or nothing. A `Snippet` is what nobody
+writes for the user."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -38,7 +38,7 @@ def model_edit(
     """A statement about the model where the loop that calls it is known; else its example. in_place: see `ModelEdit`;
     None where the statement keeps the parameters' names. A module of torch's own is not compiled in place."""
     lines = training_lines(case)
-    if lines is None:
+    if lines is None or sum(root.parameters > 0 for root in case.roots) > 1:  # the change acts on all of them
         return Snippet(example)
     site = case.optimizers[0].site if case.optimizers else None
     usable = in_place if in_place and not any(root.own for root in case.roots) else ""

@@ -6,11 +6,12 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from steptime.arrays import Bool, Int64
 from steptime.intervals import measure
 from steptime.kineto.table import Category
 from steptime.links.names import matching
 from steptime.replay.delays import SURE, Delays, Streams, delays_of, streams_of
-from steptime.replay.graph import NONE, Bool, EdgeKind, Edges, Graph, Int64, NodeKind, Nodes, edges_of, joined
+from steptime.replay.graph import NONE, EdgeKind, Edges, Graph, NodeKind, Nodes, edges_of, joined
 from steptime.replay.order import in_order, with_unexplained
 from steptime.replay.scope import PAGEABLE, Scope, Waits, host_time, waits_of
 from steptime.replay.threads import Bursts, Point, Points, bursts_of, points_of

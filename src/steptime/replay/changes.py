@@ -11,7 +11,8 @@ from dataclasses import replace
 
 import numpy as np
 
-from steptime.replay.graph import NONE, Bool, EdgeKind, Graph, Int64, NodeKind, chosen, edges_of, joined
+from steptime.arrays import Bool, Int64
+from steptime.replay.graph import NONE, EdgeKind, Graph, NodeKind, chosen, edges_of, joined
 from steptime.replay.run import Run, run
 
 

@@ -10,7 +10,8 @@ from enum import IntEnum
 
 import numpy as np
 
-from steptime.replay.graph import NONE, EdgeKind, Graph, Int64, NodeKind
+from steptime.arrays import Int64
+from steptime.replay.graph import NONE, EdgeKind, Graph, NodeKind
 from steptime.replay.run import Run
 
 STAGING = 50_000

@@ -12,9 +12,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from steptime.arrays import Bool, Int64
 from steptime.kineto.table import Category
 from steptime.links.names import matching
-from steptime.replay.graph import NONE, Bool, Int64
+from steptime.replay.graph import NONE
 from steptime.replay.scope import PAGEABLE, Scope, Waits
 
 USUAL_LAUNCH = 3_000

@@ -12,11 +12,9 @@ from enum import IntEnum
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
-Int64 = npt.NDArray[np.int64]
-Int32 = npt.NDArray[np.int32]
-Bool = npt.NDArray[np.bool_]
+from steptime.arrays import Bool, Int64
+
 NONE = -1
 """No such row, lane, node or edge."""
 

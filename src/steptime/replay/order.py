@@ -6,7 +6,8 @@ from dataclasses import replace
 
 import numpy as np
 
-from steptime.replay.graph import NONE, Edges, Graph, Int64, NodeKind, Nodes, chosen
+from steptime.arrays import Int64
+from steptime.replay.graph import NONE, Edges, Graph, NodeKind, Nodes, chosen
 
 UNEXPLAINED = 1_000_000
 """ns. No launch and no event takes as long; what a device waits beyond is none of its delays."""

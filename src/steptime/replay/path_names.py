@@ -6,12 +6,13 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from steptime.arrays import Bool, Int64
 from steptime.intervals import contains
 from steptime.kineto.table import Category, Trace
 from steptime.ledger.operations import operator_events
 from steptime.nesting import ROOT, innermost_at, nearest_ancestor, nest, stretches
 from steptime.replay.critical_path import Path, PathKind
-from steptime.replay.graph import NONE, Bool, EdgeKind, Graph, Int64
+from steptime.replay.graph import NONE, EdgeKind, Graph
 from steptime.replay.run import Run
 from steptime.replay.scope import Scope, host_time
 

@@ -6,9 +6,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from steptime.arrays import Int64
 from steptime.quantities import Estimate
 from steptime.replay.critical_path import PathKind
-from steptime.replay.graph import NONE, Int64
+from steptime.replay.graph import NONE
 from steptime.replay.path_names import NamedPath
 
 

@@ -8,6 +8,7 @@ from functools import partial
 
 import numpy as np
 
+from steptime.arrays import Int64
 from steptime.estimates import mean_of_series
 from steptime.intervals import EMPTY, Intervals, contains, measure, union
 from steptime.kineto.table import Category, Trace
@@ -19,7 +20,7 @@ from steptime.quantities import Estimate
 from steptime.replay import changes
 from steptime.replay.build import build
 from steptime.replay.critical_path import path_of
-from steptime.replay.graph import NONE, Graph, Int64, NodeKind
+from steptime.replay.graph import NONE, Graph, NodeKind
 from steptime.replay.path_names import named
 from steptime.replay.replay import Prediction, Replay
 from steptime.replay.run import Run, run

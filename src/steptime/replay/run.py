@@ -6,7 +6,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from steptime.replay.graph import NONE, Bool, Graph, Int64
+from steptime.arrays import Bool, Int64
+from steptime.replay.graph import NONE, Graph
 
 NO_SOURCE = -(2**62)
 

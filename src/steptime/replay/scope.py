@@ -7,12 +7,13 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from steptime.arrays import Bool, Int64
 from steptime.intervals import Intervals, join, subtract, union
 from steptime.kineto.table import Category, Trace
 from steptime.ledger.operations import operator_events, short_gaps
 from steptime.ledger.threads import autograd_lanes, input_time
 from steptime.links.names import COMMUNICATION_KERNEL, SYNCHRONISATION, matching
-from steptime.replay.graph import NONE, Bool, Int64
+from steptime.replay.graph import NONE
 
 DEVICE = (Category.KERNEL, Category.MEMCPY, Category.MEMSET)
 ALLOCATION = re.compile(r"^(cuda|hip|cu)(Malloc|Free|HostAlloc|HostMalloc|HostFree|MemAlloc|MemFree|MemCreate|MemMap)")

@@ -13,10 +13,11 @@ from enum import IntEnum
 import numpy as np
 import numpy.typing as npt
 
+from steptime.arrays import Bool, Int64
 from steptime.intervals import union
 from steptime.kineto.table import Category
 from steptime.ledger.operations import operator_events
-from steptime.replay.graph import NONE, Bool, Int64
+from steptime.replay.graph import NONE
 from steptime.replay.scope import Scope, Waits
 
 

@@ -12,10 +12,11 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from steptime.arrays import Bool, Int64
 from steptime.kineto.table import Category
 from steptime.links.names import matching
 from steptime.replay.delays import Streams
-from steptime.replay.graph import NONE, Bool, Int64
+from steptime.replay.graph import NONE
 from steptime.replay.scope import ROUNDING, Scope, Waits
 
 STREAM_WAIT = re.compile(r"^(cuda|hip|cu)StreamWaitEvent")

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
+from steptime.arrays import Int64
 from steptime.intervals import EMPTY, Intervals, intersect, join, subtract, union
 from steptime.kineto.table import Trace
 from steptime.ledger.gaps import Gaps
@@ -20,7 +21,7 @@ from steptime.ledger.processor import Claims
 from steptime.links.links import UNKNOWN
 from steptime.quantities import format_duration
 from steptime.replay.critical_path import PathKind
-from steptime.replay.graph import NONE, Int64
+from steptime.replay.graph import NONE
 from steptime.replay.replay import Replay
 
 CATEGORY = "steptime"

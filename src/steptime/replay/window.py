@@ -6,8 +6,9 @@ from dataclasses import dataclass, fields, replace
 
 import numpy as np
 
+from steptime.arrays import Bool, Int64
 from steptime.kineto.table import EventTable, Trace
-from steptime.replay.graph import NONE, Bool, Int64
+from steptime.replay.graph import NONE
 from steptime.replay.scope import DEVICE
 
 MOST_STEPS = 5

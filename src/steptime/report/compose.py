@@ -32,14 +32,19 @@ def compose(
     ordered = sorted(processes, key=lambda process: (-process.case.step.duration.value, process.rank or 0))
     if _alike(processes):
         ordered = sorted(processes, key=lambda process: (process.rank is None, process.rank or 0))
+    ordered = sorted(ordered, key=lambda process: process.rank is None and not process.traces)  # programs of one, too
     late = late_of(ordered[0].case.ranks)
     first = ranks.late.ranks if ranks is not None and ranks.late is not None else (late.rank,) if late else ()
     ordered = sorted(ordered, key=lambda process: process.rank not in first) if first else ordered
     front = replace(ordered[0], traces=carried(ordered[0].traces))
     shown = (front, *(replace(process, excerpt=None, traces=()) for process in ordered[1:]))
-    return Report(
-        SCHEMA_VERSION, source, environment, shown, next_command(source, environment, ordered[0]), problems, ranks
-    )
+    next_ = next_command(source, environment, ordered[0])
+    return Report(SCHEMA_VERSION, source, environment, shown, next_, (*_failures(processes), *problems), ranks)
+
+
+def _failures(processes: tuple[ProcessReport, ...]) -> tuple[str, ...]:
+    """Rules and plug-ins that failed, each once."""
+    return tuple(dict.fromkeys(f"{who}: {why}" for process in processes for who, why in process.failed))
 
 
 def of_copies(report: Report, source: str) -> Report:

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import numpy as np
-import numpy.typing as npt
 
+from steptime.arrays import Bool, Float64
 from steptime.estimates import mean_of
 from steptime.journal import RECORD, Kind
 from steptime.recording.recording import Process
@@ -37,7 +37,7 @@ def cost_of(process: Process, steps: Steps) -> Cost:
     )
 
 
-def _turns(steps: Steps, unwatched: npt.NDArray[np.bool_]) -> npt.NDArray[np.float64]:
+def _turns(steps: Steps, unwatched: Bool) -> Float64:
     """Of each turn, how much longer the watched steps behind it took than its own, in the median. Steps of one turn are
     alike, so that a turn, and not a step, is what the interval counts; and a machine that drifts over the run must not
     pass for our cost."""

@@ -55,8 +55,7 @@ def roofline_sentences(case: Case) -> list[str]:
     if alone > MENTIONED * whole:
         said.append(f"{format_share(alone / whole)} of it belongs to no operator (launched before the trace began?).")
     if case.machine is not None:
-        known = case.machine.source not in ("", origin(case.machine))
-        source = f" ({case.machine.source})" if known else ""
+        source = f" ({case.machine.source})" if case.machine.source and not case.machine.measured else ""
         said.append(f"Ceilings of {case.machine.name}: {origin(case.machine)}{source}.")
     return [sentence for sentence in said if sentence]
 

@@ -12,8 +12,10 @@ from typing import Any
 import msgspec
 
 from steptime.memory.account import Line
+from steptime.memory.batches import Fit
 from steptime.memory.growth import Growth
 from steptime.memory.leaks import Leak
+from steptime.memory.measured import checked
 from steptime.memory.owners import LABELS
 from steptime.memory.triage import Triage
 from steptime.quantities import SourceLine, format_bytes, format_duration, format_share, format_source
@@ -27,6 +29,13 @@ BAR = 24
 MOST_ROWS = 40
 MOST_LEAKS = 2
 MOST_MODULES = 3
+MOST_TIMES = 99
+"""Of a batch: beyond, a factor says no more than that there is room."""
+WOULD_FREE = "Would free of the peak (they overlap; ± is the largest error of that peak in measured pairs):"
+OVERLAP = (
+    "These overlap and do not add. The error is the largest of the peak that was left, in pairs of runs without and "
+    "with the change."
+)
 ROOMY, CROWDED = (7, 5, 4), (5, 4, 3)
 """Rows of owners, lines and savings: 25 lines in all, with and without leaks, growth and failures."""
 
@@ -61,6 +70,7 @@ def text(report: MemoryReport) -> str:
     """For a terminal: at most 25 lines, of the device that held most."""
     lines = [f"Memory of {report.source}"]
     if report.devices:
+        lines += [f"Cut: {part}." for part in report.devices[0].cut.split("; ") if part]
         crowded = bool(report.keepers or report.growth or report.devices[0].failure or report.devices[0].leaks)
         lines += _device(report.devices[0], len(report.devices), CROWDED if crowded else ROOMY)
     lines += [f"Leak: {_kept(each)}" for each in report.keepers[:MOST_LEAKS]]
@@ -90,10 +100,9 @@ def _device(found: Triage, devices: int, room: tuple[int, int, int]) -> list[str
     if modules:
         lines.append(f"Modules: {', '.join(f'{each.path} {format_bytes(each.bytes)}' for each in modules)}")
     lines += [f"Leak: {leak_text(leak)}" for leak in found.leaks[:MOST_LEAKS]]
-    lines += ["Would free (they overlap):"] if found.savings else []
-    lines += [f"  {format_bytes(each.frees):>8}  {each.name}" for each in found.savings[: room[2]]]
-    fits = fitting(found)
-    return [*lines, fits] if fits else lines
+    lines += [WOULD_FREE] if found.savings else []
+    lines += [f"  {format_bytes(each.frees):>8}  {each.name} ({each.error})" for each in found.savings[: room[2]]]
+    return [*lines, *fitting(found)]
 
 
 def headline(found: Triage) -> str:
@@ -151,13 +160,23 @@ def failure_text(found: Triage) -> str:
     return f"{format_bytes(failure.asked)} were asked for{where}. In the way: {failure.obstacle}."
 
 
-def fitting(found: Triage) -> str:
-    """How much larger a batch would fit, where the device's size is known."""
-    factor = found.batch_factor
-    if factor is None or found.capacity is None:
-        return ""
-    words = f"a batch {factor:.2g} times as large" if factor >= 1 else f"only {format_share(factor)} of this batch"
-    return f"Fits {format_bytes(found.capacity)} with 10 % kept free: {words}."
+def fitting(found: Triage) -> tuple[str, ...]:
+    """How much larger a batch would fit, where the device's size is known; what that counts in, where it matters."""
+    if found.fit is None or found.capacity is None:
+        return ()
+    told = f"Fits {format_bytes(found.capacity)} with 10 % kept free: {_batch(found.fit)} ({checked(found.fit.kind)})."
+    return (told, f"  {found.fit.note[:1].upper()}{found.fit.note[1:]}.") if found.fit.note else (told,)
+
+
+def _batch(fit: Fit) -> str:
+    if fit.most <= 0:
+        return "no batch at all, what no batch changes is larger"
+    if fit.most < 1:
+        return f"only {format_share(fit.most)} of this batch"
+    if fit.least >= MOST_TIMES:
+        return f"a batch more than {MOST_TIMES} times as large"
+    least, most = f"{fit.least:.2g}", f"{min(fit.most, MOST_TIMES):.2g}"
+    return f"a batch {least if least == most else f'{least} to {most}'} times as large"
 
 
 def _grown(growth: Growth) -> str:
@@ -193,7 +212,8 @@ def _section(found: Triage) -> list[str]:
         (LABELS[owner], format_bytes(size), format_share(size / total), f"{size:,}")
         for owner, size in sorted(found.account.entries, key=lambda entry: -entry[1])
     ]
-    parts = [f"## {found.device}\n", f"{headline(found)}.\n", _table(("owner", "", "share", "bytes"), owners)]
+    cut = [f"> Cut: {found.cut}.\n"] if found.cut else []
+    parts = [f"## {found.device}\n", *cut, f"{headline(found)}.\n", _table(("owner", "", "share", "bytes"), owners)]
     if found.failure is not None:
         parts.append(f"**Out of memory.** {failure_text(found)}\n")
     lines = [
@@ -208,9 +228,10 @@ def _section(found: Triage) -> list[str]:
         ]
         parts += ["### Modules\n", _table(("owner", "module", "held", "blocks"), modules)]
     parts += ["### Leaks\n", _leaks(found)]
-    savings = [(each.name, format_bytes(each.frees), each.cost, each.how) for each in found.savings]
-    parts += ["### What would free memory\n", "These overlap and do not add.\n"]
-    parts += [_table(("what", "frees", "cost", "how it was estimated"), savings), fitting(found) + "\n"]
+    savings = [(each.name, format_bytes(each.frees), each.error, each.cost, each.how) for each in found.savings]
+    parts += ["### What would free memory\n", f"{OVERLAP}\n"]
+    parts += [_table(("what", "frees", "error", "cost", "how it was estimated"), savings)]
+    parts += [f"{' '.join(each.strip() for each in fitting(found))}\n"]
     if found.fragmentation is not None and found.fragmentation.free:
         parts += _fragments(found)
     points = [

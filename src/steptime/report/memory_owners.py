@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
+from steptime.arrays import Int64
 from steptime.errors import SteptimeError
 from steptime.kineto.allocations import read_allocations
 from steptime.kineto.reader import DEFAULT_MAX_SIZE
 from steptime.kineto.table import Trace
-from steptime.ledger.ledger import Int64
 from steptime.ledger.recorded import Window
 from steptime.memory.from_snapshot import histories
 from steptime.memory.from_trace import histories_of_trace

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import numpy as np
-import numpy.typing as npt
 
+from steptime.arrays import Int64
 from steptime.journal import Kind
 from steptime.memory.over_time import OverTime
 from steptime.recording.recording import Process
 
-Int64 = npt.NDArray[np.int64]
 RESIDENT, ALLOCATED, RESERVED = 1, 2, 3
 """Identities of MEMORY records (see `journal.Kind.MEMORY`)."""
 MOST_POINTS = 240

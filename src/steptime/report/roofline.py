@@ -42,7 +42,7 @@ def reached_text(case: Case) -> str:
     rate = f"{least}{format_rate(roofline.flops / step * 1e9)}FLOP/s"
     if roofline.peak is None or not roofline.number_format:
         return f"{rate} over the whole step; no ceiling of this device is known"
-    peak = f"{format_rate(roofline.peak)}FLOP/s, {origin(case.machine)}"
+    peak = f"{format_rate(roofline.peak)}FLOP/s, {_peak_origin(case.machine, roofline.number_format)}"
     if roofline.utilization is None:
         return f"{rate} over the whole step ({roofline.number_format}: at most {peak})"
     return f"{rate}, {format_share(roofline.utilization)} of the {roofline.number_format} peak ({peak})"
@@ -50,7 +50,19 @@ def reached_text(case: Case) -> str:
 
 def origin(machine: MachineUse | None) -> str:
     """Where the ceilings come from."""
-    return "unknown" if machine is None else "measured" if machine.measured else "datasheet"
+    if machine is None:
+        return "unknown"
+    if not machine.measured:
+        return "datasheet"
+    return "measured beside other load, so at least this" if machine.disturbed else "measured"
+
+
+def _peak_origin(machine: MachineUse | None, number_format: str) -> str:
+    """Where a peak comes from."""
+    if machine is None or number_format not in machine.reached:
+        return origin(machine)
+    source = "the datasheet's" if not machine.measured else "the one measured"
+    return f"reached by this job: above {source}{' beside other load' if machine.disturbed else ''}"
 
 
 def format_rate(rate: float) -> str:

@@ -8,12 +8,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
-import numpy.typing as npt
 
+from steptime.arrays import Bool, Int64
 from steptime.ledger.ledger import Account, Ledger
 from steptime.timeline.timeline import SegmentKind, Steps, Timeline
 
-Int64 = npt.NDArray[np.int64]
 KINDS = (
     "steady", "outlier", "warm-up", "profiled", "with evaluation", "with checkpoint", "with compilation",
     "with rollout", "with loader start", "paused", "not watched", "looked at closely",
@@ -84,12 +83,12 @@ def series_of_trace(ledger: Ledger, warm_up: int) -> StepSeries:
     return _series(kinds, np.arange(len(ledger.wall)), ledger, ())
 
 
-def _outliers(duration: Int64, steady: npt.NDArray[np.bool_]) -> npt.NDArray[np.bool_]:
+def _outliers(duration: Int64, steady: Bool) -> Bool:
     if steady.sum() < 4:
         return np.zeros(len(duration), np.bool_)
     low, median, high = np.percentile(duration[steady], (25, 50, 75))
     limit = max(high + FAR_OUT * (high - low), LEAST_EXCESS * median)
-    far: npt.NDArray[np.bool_] = steady & (duration > limit)
+    far: Bool = steady & (duration > limit)
     return far
 
 

@@ -139,11 +139,14 @@ def _patch(results: Results) -> list[str]:
         ran = f"ran {_AT[results.plan.goal]} {gained}" if gained else "was not timed"
         lines.append(f"Patch: this diff {ran}: patch.diff beside the results")
         lines += [f"    {one_line(patch.replaced[0])}{_of(patch.replaced)}"] if patch.replaced else []
+    elif patch.judgement is not None and patch.judgement.verdict in (Verdict.FAILED, Verdict.BROKE_PROMISE):
+        lines.append(f"Patch: none, as it failed when it ran by itself: {one_line(patch.judgement.sentence)}")
     if patch.environment:
         lines.append("Environment: " + " ".join(f"{name}={value}" for name, value in patch.environment))
     if patch.snippets:
         lines.append(f"To write yourself{_of(patch.snippets)}: {one_line(patch.snippets[0])}")
-    return [shorten(line, COLUMNS) for line in lines]
+    lines = [shorten(line, COLUMNS) for line in lines]
+    return [*lines, f"Apply it: {one_line(patch.apply)}"] if patch.apply else lines
 
 
 def _of(several: Sequence[str]) -> str:

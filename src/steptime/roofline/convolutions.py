@@ -4,8 +4,8 @@ output's, but the gradient that arrives in backward does, and the forward operat
 from __future__ import annotations
 
 import numpy as np
-import numpy.typing as npt
 
+from steptime.arrays import Bool, Int64
 from steptime.kineto.table import ABSENT, Trace
 from steptime.links.links import UNKNOWN, Links
 from steptime.work.arguments import Call, parse
@@ -13,7 +13,6 @@ from steptime.work.calls import Modelled, distinct
 from steptime.work.convolution import from_output
 from steptime.work.model import Work
 
-Int64 = npt.NDArray[np.int64]
 FORWARD = {f"aten::{name}" for name in ("cudnn_convolution", "miopen_convolution", "mkldnn_convolution", "convolution")}
 GRADIENT_AT = {"aten::convolution_backward": 0, "aten::cudnn_convolution_backward": 1}
 """Where these have the gradient of the output."""
@@ -75,8 +74,8 @@ def _call(trace: Trace, row: int) -> Call:
     return parse(trace.shapes[shapes], trace.dtypes[types], "")
 
 
-def _named(trace: Trace, rows: Int64, name: str) -> npt.NDArray[np.bool_]:
-    named: npt.NDArray[np.bool_] = trace.events.name[rows] == _number(trace, name)
+def _named(trace: Trace, rows: Int64, name: str) -> Bool:
+    named: Bool = trace.events.name[rows] == _number(trace, name)
     return named
 
 

@@ -8,34 +8,32 @@ other operators to all their kernels by time.
 from __future__ import annotations
 
 import numpy as np
-import numpy.typing as npt
 
+from steptime.arrays import Float64, Int8, Int64
 from steptime.hardware.machine import Machine
 from steptime.intervals import claim, contains, union
 from steptime.kineto.table import Category, Trace
 from steptime.links.links import UNKNOWN, Links
 from steptime.links.names import COMMUNICATION_KERNEL, matching
 from steptime.roofline.convolutions import complete
-from steptime.roofline.groups import BOUNDS, Members, bound_of_kernel, group, totals
+from steptime.roofline.groups import BOUNDS, Members, bound_of_kernel, group_at_peaks, totals
 from steptime.roofline.kernel_names import list_item, multiplies
 from steptime.roofline.processor import draw_on_processor
 from steptime.roofline.roofline import Roofline
 from steptime.work.calls import Modelled, model
 
-Int64 = npt.NDArray[np.int64]
-Float64 = npt.NDArray[np.float64]
-Bool = npt.NDArray[np.bool_]
 
-
-def draw(trace: Trace, links: Links, windows: Int64, machine: Machine | None) -> Roofline:
+def draw(trace: Trace, links: Links, windows: Int64, machine: Machine | None, step: float | None = None) -> Roofline:
     """The roofline of the steps. windows: (n, 2) ns, the steps as the ledger has them (on an accelerator where the
     device ends each). Groups hold the kernels that the steps launched, and those without a launch in the trace that
     begin in a window; the split is about time, as the ledger is: whatever ran in a window. Without a device, groups
-    hold operators."""
+    hold operators. step: ns of the step that it is told of, which the profiler did not slow; None: of these.
+
+    The roofline's machine has peaks that are no lower than what was reached."""
     if not (trace.events.category == Category.KERNEL).any():
-        return draw_on_processor(trace, windows, machine)
+        return draw_on_processor(trace, windows, machine, step)
     members = _members(trace, links, windows)
-    groups, bounds = group(trace, members, machine, max(len(windows), 1), bound_of_kernel)
+    groups, bounds, machine = group_at_peaks(trace, members, windows, machine, step, bound_of_kernel)
     split = _split(trace, windows, members, bounds)
     return totals(groups, split, windows, machine)
 
@@ -77,7 +75,7 @@ def _shares(trace: Trace, rows: Int64, operator: Int64, modelled: Modelled) -> F
     return parts
 
 
-def _split(trace: Trace, windows: Int64, members: Members, bounds: npt.NDArray[np.int8]) -> Int64:
+def _split(trace: Trace, windows: Int64, members: Members, bounds: Int8) -> Int64:
     """(n, len(BOUNDS)) ns of computing by what bounds it."""
     begin, end = trace.events.begin[members.rows], trace.events.end[members.rows]
     sets = []

@@ -7,8 +7,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
-import numpy.typing as npt
 
+from steptime.arrays import Bool, Float64, Int8, Int64
 from steptime.hardware.machine import Machine
 from steptime.kineto.table import ABSENT, Trace
 from steptime.roofline.dimensions import missed
@@ -18,9 +18,6 @@ from steptime.work.bounds import COMPUTE, LATENCY, MEMORY, UNMODELLED, bound_of_
 from steptime.work.calls import Modelled, distinct
 from steptime.work.model import Work
 
-Int64 = npt.NDArray[np.int64]
-Int8 = npt.NDArray[np.int8]
-Float64 = npt.NDArray[np.float64]
 BOUNDS = (COMPUTE, MEMORY, LATENCY, UNMODELLED)
 """In the order in which they claim time that kernels share."""
 SHORTEST_KERNEL = 2_000
@@ -29,8 +26,9 @@ on B200, 1.6 to 1.9 on MI300X and MI210 (the shortest kernels of published trace
 work would be done in less, at the ceilings, is too small for either to bind."""
 NEAR_SHORTEST = 2
 """A kernel without a model that lasts no longer than this many times the shortest is bound by latency all the same."""
-
-
+LONG_ENOUGH = 100_000
+"""ns: a shorter call's time is too uncertain (a profiler's clock, work that the call leaves behind) to say that a peak
+was measured too low."""
 LEAST_FILLING = 0.5
 """Blocks for each multiprocessor. With fewer, most of the device has nothing to do: neither its arithmetic nor its
 bandwidth binds. Between a half and one a good product still reaches most of its ceiling (the published H100 traces have
@@ -49,8 +47,8 @@ class Members:
     modelled: Modelled
     share: Float64
     filling: Float64
-    counted: npt.NDArray[np.bool_]
-    communicates: npt.NDArray[np.bool_]
+    counted: Bool
+    communicates: Bool
 
 
 Times = tuple[float, float] | None
@@ -83,6 +81,34 @@ def group(
     return tuple(sorted(groups, key=lambda each: (-each.duration, each.name, each.example))), bounds
 
 
+def group_at_peaks(
+    trace: Trace,
+    members: Members,
+    windows: Int64,
+    machine: Machine | None,
+    step: float | None,
+    bound_by: BoundBy,
+) -> tuple[tuple[KernelGroup, ...], Int8, Machine | None]:
+    """The same against peaks that are no lower than what the groups themselves reached; and the machine with these.
+
+    What was measured beside other load, or with a worse kernel than the job's, is less than the peak. A datasheet's
+    peak is only raised to what the whole step reached: a single kernel beyond it does other work than is counted, or
+    in a format that its name does not say. step: ns of the step that is reported, None for that of the windows.
+    """
+    steps = max(len(windows), 1)
+    groups, bounds = group(trace, members, machine, steps, bound_by)
+    if machine is None:
+        return groups, bounds, None
+    raised = machine.at_least(_reached(groups)) if machine.measured else machine
+    formats, wall = _formats(groups), _wall(windows)
+    used = _utilization(formats, min(wall, step or wall), raised) or 0.0
+    if used > 1:
+        raised = raised.at_least({each: used * (raised.matrix_rate(each) or 0.0) for each in formats})
+    if raised == machine:
+        return groups, bounds, machine
+    return *group(trace, members, raised, steps, bound_by), raised
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class _Sums:
     """Of each group: kernels, ns, FLOPs and bytes (nan where a kernel has no model), filling (nan where unknown)."""
@@ -94,7 +120,7 @@ class _Sums:
     filling: Float64
 
     @staticmethod
-    def of(members: Members, kind: Int64, chosen: npt.NDArray[np.bool_]) -> _Sums:
+    def of(members: Members, kind: Int64, chosen: Bool) -> _Sums:
         count = int(kind.max()) + 1
         working = np.where(members.share > 0, members.share, np.nan)
 
@@ -193,10 +219,26 @@ def bounds_of_operator(machine: Machine | None) -> BoundBy:
     return bound_by
 
 
+def _reached(groups: tuple[KernelGroup, ...]) -> dict[str, float]:
+    """FLOP/s of the quickest product by number format. Convolutions are no products: a fast algorithm needs fewer
+    operations than are counted."""
+    found: dict[str, float] = {}
+    for each in groups:
+        timed = each.flops and each.calls and each.duration / each.calls >= LONG_ENOUGH
+        if timed and each.bound != COMMUNICATION and "conv" not in each.operator.lower():
+            rate = (each.flops or 0.0) / each.duration * 1e9
+            found[each.number_format] = max(found.get(each.number_format, 0.0), rate)
+    return found
+
+
+def _wall(windows: Int64) -> float:
+    """ns of a step, mean."""
+    return float((windows[:, 1] - windows[:, 0]).sum()) / max(len(windows), 1)
+
+
 def totals(groups: tuple[KernelGroup, ...], split: Int64, windows: Int64, machine: Machine | None) -> Roofline:
     """What the groups add up to."""
-    steps = max(len(windows), 1)
-    wall = float((windows[:, 1] - windows[:, 0]).sum()) / steps
+    steps, wall = max(len(windows), 1), _wall(windows)
     formats = _formats(groups)
     most = max(formats, key=lambda each: formats[each], default="")
     computing = [each for each in groups if each.bound != COMMUNICATION]

@@ -5,8 +5,8 @@ from __future__ import annotations
 from functools import reduce
 
 import numpy as np
-import numpy.typing as npt
 
+from steptime.arrays import Int8, Int64
 from steptime.hardware.machine import Machine
 from steptime.intervals import EMPTY, Intervals, claim, intersect, join, subtract, union
 from steptime.kineto.table import Trace
@@ -15,18 +15,16 @@ from steptime.ledger.ledger import Account
 from steptime.ledger.operator_calls import OperatorCalls, operator_calls
 from steptime.ledger.operator_work import worked
 from steptime.nesting import nest, stretches
-from steptime.roofline.groups import BOUNDS, Members, bounds_of_operator, group, totals
+from steptime.roofline.groups import BOUNDS, Members, bounds_of_operator, group_at_peaks, totals
 from steptime.roofline.roofline import Roofline
 
-Int64 = npt.NDArray[np.int64]
 
-
-def draw_on_processor(trace: Trace, windows: Int64, machine: Machine | None) -> Roofline:
+def draw_on_processor(trace: Trace, windows: Int64, machine: Machine | None, step: float | None) -> Roofline:
     """A group holds the calls of an operator with arguments of one kind; what the caller knows beside the trace (batch
     preparation, phases) is not in it, as in the ledger of a bare trace."""
     calls = operator_calls(trace, windows, {}, None)
-    members = _members(trace, calls)
-    groups, bounds = group(trace, members, machine, max(len(windows), 1), bounds_of_operator(machine))
+    members, bound_by = _members(trace, calls), bounds_of_operator(machine)
+    groups, bounds, machine = group_at_peaks(trace, members, windows, machine, step, bound_by)
     return totals(groups, _split(trace, calls, bounds, windows, machine), windows, machine)
 
 
@@ -45,9 +43,7 @@ def _members(trace: Trace, calls: OperatorCalls) -> Members:
     )
 
 
-def _split(
-    trace: Trace, calls: OperatorCalls, bounds: npt.NDArray[np.int8], windows: Int64, machine: Machine | None
-) -> Int64:
+def _split(trace: Trace, calls: OperatorCalls, bounds: Int8, windows: Int64, machine: Machine | None) -> Int64:
     """(n, len(BOUNDS)) ns: the compute account by what bounds the innermost operator; of an operator around others only
     what lies outside those is its own."""
     pieces = [_pieces(trace, calls, bounds, lane) for lane in np.unique(trace.events.lane[calls.rows])]
@@ -57,7 +53,7 @@ def _split(
     return claim(windows[:, 0], windows[:, 1], [earlier, *(intersect(compute, each) for each in sets)])[:, 1:-1]
 
 
-def _pieces(trace: Trace, calls: OperatorCalls, bounds: npt.NDArray[np.int8], lane: int) -> list[Intervals]:
+def _pieces(trace: Trace, calls: OperatorCalls, bounds: Int8, lane: int) -> list[Intervals]:
     """On one thread, the time of the calls outside each other, by bound."""
     mine = np.flatnonzero(trace.events.lane[calls.rows] == lane)
     made = nest(trace.events.begin[calls.rows[mine]], trace.events.end[calls.rows[mine]])

@@ -4,12 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-import numpy as np
-import numpy.typing as npt
-
+from steptime.arrays import Int64
 from steptime.hardware.machine import Machine
 
-Int64 = npt.NDArray[np.int64]
 COMMUNICATION = "communication"
 """The bound of a kernel that moves data between devices; the others are those of `work.bounds`."""
 

@@ -6,14 +6,8 @@ from dataclasses import dataclass
 from enum import IntEnum
 from pathlib import Path
 
-import numpy as np
-import numpy.typing as npt
-
+from steptime.arrays import Int8, Int32, Int64
 from steptime.quantities import SourceLine
-
-Int64 = npt.NDArray[np.int64]
-Int32 = npt.NDArray[np.int32]
-Int8 = npt.NDArray[np.int8]
 
 NO_STACK = -1
 """No frames were recorded."""
@@ -76,12 +70,14 @@ STATES = {
 class Stacks:
     """Call stacks, each once. Stack i is frames[member[begin[i]:begin[i + 1]]], the innermost first.
 
-    frames: as torch wrote them; a C++ frame has no line (0).
+    frames: as torch wrote them; a C++ frame has no line (0). definitions: a frame's line is where its function begins,
+    not the one that was running; 0 where even that is not known.
     """
 
     frames: tuple[SourceLine, ...]
     begin: Int64
     member: Int32
+    definitions: bool = False
 
     def __len__(self) -> int:
         return len(self.begin) - 1

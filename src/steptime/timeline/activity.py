@@ -18,11 +18,12 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from steptime.arrays import Bool, Int64
 from steptime.intervals import EMPTY, Intervals, union
 from steptime.journal import Flag, Kind
 from steptime.recording.recording import LoaderFacts
 from steptime.timeline.borders import UPDATES, Borders, full_backwards
-from steptime.timeline.lane import Bool, Int64, Lane, merge
+from steptime.timeline.lane import Lane, merge
 from steptime.timeline.timeline import Mode
 
 INLINE_FORWARDS = 4

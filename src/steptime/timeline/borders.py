@@ -12,8 +12,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from steptime.arrays import Int64
 from steptime.journal import Flag, Kind
-from steptime.timeline.lane import Int64, Lane
+from steptime.timeline.lane import Lane
 from steptime.timeline.timeline import Mode
 
 UPDATES = (Kind.OPTIMIZER_STEP, Kind.SCALER_STEP)

@@ -9,8 +9,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from steptime.arrays import Bool, Int64
 from steptime.intervals import Intervals, measure
-from steptime.timeline.lane import Bool, Int64, Lane
+from steptime.timeline.lane import Lane
 from steptime.timeline.lines import LineRoles, Role
 
 MOST = 0.9

@@ -7,12 +7,10 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
+from steptime.arrays import Bool, Int64
 from steptime.intervals import Intervals, union
 from steptime.journal import Kind
 from steptime.recording.recording import IntervalTable
-
-Int64 = npt.NDArray[np.int64]
-Bool = npt.NDArray[np.bool_]
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -6,13 +6,14 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from steptime.arrays import Bool, Int64
 from steptime.intervals import Intervals, measure
 from steptime.journal import Kind
 from steptime.recording.recording import IntervalTable, Process
 from steptime.timeline.activity import Activity, find_activity
 from steptime.timeline.borders import Borders, find_borders, full_backwards
 from steptime.timeline.gaps import estimate, find_gaps
-from steptime.timeline.lane import Bool, Int64, Lane, lane_of, training_thread
+from steptime.timeline.lane import Lane, lane_of, training_thread
 from steptime.timeline.lines import LineRoles, find_lines
 from steptime.timeline.phases import Work, find_work, split
 from steptime.timeline.segments import Claims, find_segments

@@ -14,12 +14,13 @@ from enum import Enum
 
 import numpy as np
 
+from steptime.arrays import Int64
 from steptime.intervals import Intervals, measure, union
 from steptime.journal import Kind
 from steptime.recording.recording import CodeFacts, CodeLine, Process, SiteFacts
 from steptime.timeline.activity import Activity
 from steptime.timeline.flow import find_preparing, identity_of
-from steptime.timeline.lane import Int64, Lane, innermost
+from steptime.timeline.lane import Lane, innermost
 from steptime.timeline.phases import Work
 
 

@@ -10,11 +10,12 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from steptime.arrays import Int64
 from steptime.intervals import Intervals, claim, join
 from steptime.journal import Flag, Kind
 from steptime.timeline.activity import Activity
 from steptime.timeline.borders import UPDATES
-from steptime.timeline.lane import Int64, Lane, merge
+from steptime.timeline.lane import Lane, merge
 from steptime.timeline.segments import Claims
 from steptime.timeline.timeline import Phase
 

@@ -10,11 +10,12 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from steptime.arrays import Int64
 from steptime.intervals import EMPTY, Intervals, join, subtract
 from steptime.journal import Kind
 from steptime.timeline.activity import Activity, is_recurring
 from steptime.timeline.borders import UPDATES
-from steptime.timeline.lane import Int64, Lane
+from steptime.timeline.lane import Lane
 from steptime.timeline.timeline import Segment, SegmentKind
 
 PRIORITY = (

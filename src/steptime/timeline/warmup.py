@@ -7,11 +7,8 @@ of the others surer; and what lasts longer than a quarter of the run is no warm-
 from __future__ import annotations
 
 import numpy as np
-import numpy.typing as npt
 
-from steptime.timeline.lane import Bool, Int64
-
-Float64 = npt.NDArray[np.float64]
+from steptime.arrays import Bool, Float64, Int64
 
 LEAST = 3
 """Undisturbed steps in the later half that are needed to call others slower than them."""

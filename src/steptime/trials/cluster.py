@@ -20,7 +20,8 @@ import msgspec
 from steptime.clusters import connect, import_ray
 from steptime.errors import CommandError, SteptimeError
 from steptime.trials.budget import Spent
-from steptime.trials.execute import Stand, Turn
+from steptime.trials.containment import Stand
+from steptime.trials.execute import Turn
 from steptime.trials.executor import Block, Tell
 from steptime.trials.lane import DETACHED, Answer, Order, decode_answer, encode
 from steptime.trials.trial import Run

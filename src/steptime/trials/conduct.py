@@ -5,7 +5,6 @@ One law: what has been run is on disk before anything else is begun; a trial tha
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Sequence
 from contextlib import closing
 from dataclasses import dataclass, replace
@@ -16,13 +15,15 @@ from steptime.changes import ArmOptions
 from steptime.errors import NothingMeasuredError
 from steptime.remedies.remedy import Promise
 from steptime.trials.budget import Budget, Spent
-from steptime.trials.execute import FEWEST_STEPS, Stand, Turn
+from steptime.trials.containment import Stand
+from steptime.trials.execute import FEWEST_STEPS, Turn
 from steptime.trials.executor import Block, Executor, LocalExecutor
-from steptime.trials.judge import beside_each_other, cannot_win, judge, overtaken
+from steptime.trials.judge import asks_for_rehearsal, beside_each_other, cannot_win, judge, overtaken
 from steptime.trials.results import Plan, ResultsFile
 from steptime.trials.rounds import arrange, at_once, processes_of
 from steptime.trials.speed import LEAST_ROUNDS
 from steptime.trials.trial import BASELINE, CONTROL, Arm, Judgement, Run, Verdict
+from steptime.trials.watched import refusal
 
 MIN_ROUNDS, MAX_ROUNDS = 3, 12
 """Rounds before an arm can be decided, and at most, as far as the budget goes. Where processes differ by 5 %, 1.14 is
@@ -78,7 +79,6 @@ class Bench:
     ) -> None:
         self.stand, self.plan = stand, plan
         self.runs = list(runs)
-        self.began_epoch_ns = time.time_ns()
         self._end = 0
         """Position behind the last process of the rounds that are needed, or of the one that runs if it is later."""
         self.budget = budget or Budget()
@@ -142,6 +142,8 @@ class Bench:
                 break
             new = [arm for arm in several if not self._known(stage, arm.name)]
             self._go([[self._rehearsal(stage, arm, number, patched)] for number, arm in enumerate(new)])
+            while asks_for_rehearsal(several, self.of(stage)):
+                self._go([[self._rehearsal(stage, baseline, 0, ())]])
             tried += several
         return tuple(tried)
 
@@ -208,13 +210,8 @@ class Bench:
 
     def _rehearsal(self, stage: int, arm: Arm, ahead: int, patched: Patched) -> Turn:
         """A short process with dropout off, whose gradients are written."""
-        options = ArmOptions(
-            steps=REHEARSED_STEPS,
-            warm_up=FINGERPRINTS,
-            limit_seconds=self._limit(),
-            dropout=False,
-            fingerprint_steps=FINGERPRINTS,
-        )
+        steps, limit = FINGERPRINTS, self._limit()
+        options = ArmOptions(REHEARSED_STEPS, steps, limit, dropout=False, fingerprint_steps=steps)
         position = self._next(stage) + ahead
         return Turn(arm, stage, 0, position, options, True, self._deadline(), self.budget.until(), patched)
 
@@ -305,6 +302,8 @@ class Bench:
         return min(max(0.0, self.budget.left()), expected)
 
     def _check(self, run: Run) -> None:
+        if run.outside and not self.stand.uncontained:
+            raise NothingMeasuredError("not-contained", refusal(run.outside))
         if run.arm == BASELINE and run.failure:
             raise NothingMeasuredError(
                 "trial-baseline-failed",

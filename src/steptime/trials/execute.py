@@ -11,9 +11,9 @@ from pathlib import Path
 from statistics import fmean
 
 import numpy as np
-import numpy.typing as npt
 
-from steptime.capture.arm import DEADLINE_PASSED, OUTPUT, Place, run_arm
+from steptime.arrays import Int64
+from steptime.capture.arm import DEADLINE_PASSED, OUTPUT, run_arm
 from steptime.capture.outcome import Outcome, ProbeOptions, Progress
 from steptime.changes import ArmOptions
 from steptime.errors import SteptimeError
@@ -23,11 +23,16 @@ from steptime.recording.recording import Process, Recording, TelemetrySample
 from steptime.timeline.layout import lay_out
 from steptime.timeline.timeline import SegmentKind, Steps, Timeline
 from steptime.trials.budget import Spent
+from steptime.trials.containment import Stand, contained
 from steptime.trials.trial import AppliedChange, Arm, Load, Run
-from steptime.trials.working_copy import Outputs, make_copy, offline_environment, write_private
+from steptime.trials.watched import Room, Seen
 
-OUTSIDE = "writes outside of its folder: "
-"""How the probe's notes begin on files that no private copy contains (capture/probe/changes/outside)."""
+OUTSIDE = "changed outside of its folder: "
+"""How the probe's notes begin on what a process changed outside of its workspace (capture/probe/changes/outside)."""
+FORBIDDEN = ("Read-only file system", "Permission denied")
+"""What a process of a trial may be told where it writes."""
+NOT_FORBIDDEN = "where a process of a trial may not write that, --uncontained lets it"
+FILLED = "It was ended before what it writes filled the disk of its workspace: a trial takes the room that the job does"
 NO_INPUT = "in a trial a job's input is empty: give what it asks for in its options"
 LAST_LINES = 3
 """Of a failed job's output that are told."""
@@ -41,19 +46,6 @@ FEWEST_STEPS = 5
 THROTTLED = 0xE8
 """Bits of NVML's throttle reasons that mean heat or power beyond the usual power cap: hardware slowdown (0x8), software
 thermal (0x20), hardware thermal (0x40), hardware power brake (0x80); nvml.h, nvmlClocksEventReason."""
-
-
-@dataclass(frozen=True, slots=True)
-class Stand:
-    """Where arms are run. folder: of the trial; directory: the job's own working folder. outputs: None runs the arms in
-    the job's own folder (--in-place)."""
-
-    command: tuple[str, ...]
-    folder: Path
-    directory: Path
-    outputs: Outputs | None
-    without: tuple[Path, ...] = ()
-    keep: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,43 +72,32 @@ def execute(stand: Stand, turn: Turn, show: Callable[[Progress], None] | None = 
     budget was spent, KeyboardInterrupt, and SteptimeError for what stops every run (no room, too large a copy).
     """
     name = f"{turn.stage}-{turn.position:03d}-{turn.arm.name}{'-rehearsal' * turn.rehearsal}"
-    recording, copy = stand.folder / "arms" / name, stand.folder / "copies" / name
+    recording = stand.folder / "arms" / name
     shutil.rmtree(recording, ignore_errors=True)  # of a run that was cut short
-    shutil.rmtree(copy, ignore_errors=True)
     begin = time.monotonic()
-    try:
-        directory, environment = _place(stand, copy, turn.patched)
+    seen, room = Seen(stand), Room(stand)
+    left = turn.until_epoch - time.time() if turn.until_epoch is not None else turn.deadline
+    filled = False
+
+    def watch(progress: Progress) -> bool:
+        nonlocal filled
+        if show is not None:
+            show(progress)
+        filled = filled or not room.is_left()
+        return filled
+
+    with contained(stand, name, recording, turn.patched) as setting:
         options = ProbeOptions(profile=False, changes=turn.arm.changes, arm=turn.options)
-        left = turn.until_epoch - time.time() if turn.until_epoch is not None else turn.deadline
-        place = Place(directory, environment, max(0.0, min(left, turn.deadline)))
-        outcome = run_arm(_inside(stand, directory), recording, options, place, show)
-    finally:
-        shutil.rmtree(copy, ignore_errors=True)
+        outcome = run_arm(setting.command, recording, options, setting.place(max(0.0, min(left, turn.deadline))), watch)
     if left < turn.deadline and outcome.problems and outcome.problems[0].startswith(DEADLINE_PASSED):
         raise Spent
     run = _read(turn, outcome, time.monotonic() - begin)
+    if filled:
+        run = _failed(run, FILLED)
+    run = replace(run, outside=tuple(dict.fromkeys((*run.outside, *seen.changes()))))
     if not stand.keep and not run.failure:
         shutil.rmtree(recording, ignore_errors=True)
     return run
-
-
-def _place(stand: Stand, copy: Path, patched: Sequence[tuple[str, str]]) -> tuple[Path, tuple[tuple[str, str], ...]]:
-    if stand.outputs is None and not patched:
-        return stand.directory, offline_environment(stand.folder)
-    outputs = stand.outputs or Outputs(frozenset(), frozenset())
-    place = make_copy(stand.directory, copy, outputs, (stand.folder, *stand.without))
-    for path, text in patched:
-        write_private(place, Path(path), text)
-    return place, offline_environment(place)
-
-
-def _inside(stand: Stand, directory: Path) -> tuple[str, ...]:
-    """The command, with its absolute paths of source files in the job's folder moved into the copy."""
-    own = f"{stand.directory}/"
-    return tuple(
-        str(directory / word.removeprefix(own)) if word.startswith(own) and word.endswith(".py") else word
-        for word in stand.command
-    )
 
 
 def _read(turn: Turn, outcome: Outcome, seconds: float) -> Run:
@@ -133,7 +114,7 @@ def _read(turn: Turn, outcome: Outcome, seconds: float) -> Run:
         folder=outcome.recording.name,
     )
     if failure:
-        return base
+        return replace(base, outside=_seen_of(outcome.recording))
     try:
         return _with_numbers(base, turn, load(outcome.recording))
     except SteptimeError as error:
@@ -180,6 +161,14 @@ def _outside(processes: Sequence[Process]) -> tuple[str, ...]:
     return tuple(note.removeprefix(OUTSIDE) for note in notes if note.startswith(OUTSIDE))
 
 
+def _seen_of(recording: Path) -> tuple[str, ...]:
+    """What a process that failed has told all the same."""
+    try:
+        return _outside(load(recording).processes)
+    except SteptimeError:
+        return ()
+
+
 def step_times(timeline: Timeline, warm_up: int) -> list[int]:
     """Steady steps behind the warm-up, ns. The start of loader workers, which a recording keeps apart from its steps,
     counts here: it is paid for every epoch. So do compilations that do not come to an end."""
@@ -194,7 +183,7 @@ def step_times(timeline: Timeline, warm_up: int) -> list[int]:
     return times
 
 
-def _spent_in(timeline: Timeline, *kinds: SegmentKind) -> npt.NDArray[np.int64]:
+def _spent_in(timeline: Timeline, *kinds: SegmentKind) -> Int64:
     """ns of segments of some kinds in each step."""
     found = [segment for segment in timeline.segments if segment.kind in kinds]
     begin = np.array([segment.begin for segment in found], np.int64)
@@ -253,6 +242,8 @@ def _failure(outcome: Outcome) -> str:
         what += ", as the kernel ends what it has no memory for" * (outcome.signal == signal.SIGKILL)
     if "EOFError" in said:
         said += f" ({NO_INPUT})"
+    if any(words in said for words in FORBIDDEN):
+        said += f" ({NOT_FORBIDDEN})"
     return f"{what}: {said}" if said else what
 
 

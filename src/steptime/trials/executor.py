@@ -10,7 +10,8 @@ from collections.abc import Callable, Generator, Sequence
 from typing import Protocol
 
 from steptime.capture.outcome import Progress
-from steptime.trials.execute import Stand, Turn, execute
+from steptime.trials.containment import Stand
+from steptime.trials.execute import Turn, execute
 from steptime.trials.trial import Run
 
 Block = Sequence[Turn]

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from math import inf
+from math import exp, expm1, inf, log1p
 from statistics import fmean
 
 from steptime.estimates import median_of
@@ -25,6 +25,7 @@ OTHER_CPU = 0.25
 """CPUs' worth of foreign work above that of the quietest run, from which on a run counts as disturbed."""
 KEPT = frozenset({Agreement.SAME_BITS, Agreement.SAME_CURVE, Agreement.OTHER_STREAM})
 BROKEN = frozenset({Agreement.APART, Agreement.DEAD_GRADIENTS, Agreement.WILD_GRADIENTS})
+NOT_REPEATED = "The job's losses do not repeat (seeded by the clock?)"
 
 
 @dataclass(frozen=True, slots=True)
@@ -190,40 +191,72 @@ def agreement_of(arm: Arm, runs: Sequence[Run]) -> Numbers:
     """What is known of the arm's numbers: its gradients first, whatever the losses say."""
     if arm.promise is Promise.NEW_TRAINING:
         return Numbers(Agreement.NOT_JUDGED, "It trains something else, which is for you to decide")
-    gradients = _gradients(arm, runs)
-    if gradients is not None:
-        return gradients
+    broken, widened = _gradients(arm, runs)
+    if broken is not None:
+        return broken
     own = [run for run in runs if run.arm == arm.name and _timed(run)]
     plain = [run for run in runs if run.arm in (BASELINE, CONTROL) and _timed(run)]
     if not own or not parity.seen(own[0].losses) or not any(parity.seen(run.losses) for run in plain):
         return Numbers(Agreement.NOT_SEEN, "No losses to compare were seen, so that nothing is known of its numbers")
-    return _losses(arm, own[0], plain)
+    numbers = _losses(arm, own[0], plain)
+    return replace(numbers, sentence=f"{numbers.sentence}; {widened}") if widened else numbers
 
 
-def _gradients(arm: Arm, runs: Sequence[Run]) -> Numbers | None:
-    """What the rehearsals show to be broken, if anything."""
-    rehearsed = {run.arm: run for run in runs if run.rehearsal and run.norms and not run.failure}
-    baseline, own = rehearsed.get(BASELINE), rehearsed.get(arm.name)
-    if baseline is None:
-        return None
-    if own is None:
-        return Numbers(Agreement.NOT_SEEN, "None of its gradients were seen")
-    for before, after in zip(baseline.norms, own.norms, strict=False):
-        dead = parity.compare_gradients(dict(before), dict(after)).dead
+def asks_for_rehearsal(arms: Sequence[Arm], runs: Sequence[Run]) -> bool:
+    """Whether the job as it is must be rehearsed once more to tell an arm's gradients from what differs by itself."""
+    done = sum(run.arm == BASELINE and run.rehearsal for run in runs)
+    norms = [dict(run.norms[0]) for run in _rehearsals(BASELINE, runs)]
+    if done >= parity.REPEATS or not norms or (len(norms) > 1 and parity.own_tolerance(norms) is None):
+        return False
+    found = [_gradients(arm, runs)[0] for arm in arms if _rehearsals(arm.name, runs)]
+    return any(numbers is not None and numbers.agreement in BROKEN for numbers in found)
+
+
+def _rehearsals(arm: str, runs: Sequence[Run]) -> list[Run]:
+    return [run for run in runs if run.arm == arm and run.rehearsal and run.norms and not run.failure]
+
+
+def _gradients(arm: Arm, runs: Sequence[Run]) -> tuple[Numbers | None, str]:
+    """What the rehearsals show to be broken, if anything; else how far the comparison had to be widened, "" for not."""
+    baselines, own = _rehearsals(BASELINE, runs), _rehearsals(arm.name, runs)
+    if not baselines:
+        return None, ""
+    if not own:
+        return Numbers(Agreement.NOT_SEEN, "None of its gradients were seen"), ""
+    for step in zip(own[-1].norms, *(run.norms for run in baselines), strict=False):
+        after, *before = map(dict, step)
+        dead = parity.dead_in_all(before, after)
         if dead:
             more = f" and {len(dead) - 1} more" if len(dead) > 1 else ""
-            return Numbers(
-                Agreement.DEAD_GRADIENTS, f"The gradient of {dead[0]}{more} is zero or gone, and was not before"
-            )
-    compared_norms = parity.compare_gradients(dict(baseline.norms[0]), dict(own.norms[0]))
-    tolerance = parity.LOW_PRECISION if arm.low_precision else parity.FULL_PRECISION
-    if not arm.other_data and not compared_norms.within(tolerance):
-        return Numbers(
-            Agreement.WILD_GRADIENTS,
-            f"Gradient norms of the first step differ by up to {compared_norms.largest:.2g} (median "
-            f"{compared_norms.median:.2g}) of themselves; rounding explains {tolerance[0]:g} ({tolerance[1]:g})",
-        )
-    return None
+            lost = f"The gradient of {dead[0]}{more} is zero or gone, and was not before"
+            return Numbers(Agreement.DEAD_GRADIENTS, lost), ""
+    if arm.other_data:
+        return None, ""
+    return _first_gradients(arm, dict(own[-1].norms[0]), [dict(run.norms[0]) for run in baselines])
+
+
+def _first_gradients(arm: Arm, own: parity.Norms, baselines: Sequence[parity.Norms]) -> tuple[Numbers | None, str]:
+    """Of the first step: within what rounding explains, or within what the job differs by itself."""
+    usual = parity.LOW_PRECISION if arm.low_precision else parity.FULL_PRECISION
+    found, spread = parity.nearest(baselines, own), parity.own_tolerance(baselines)
+    if found.within(usual):
+        return None, ""
+    differ = f"Gradient norms of the first step differ by up to {found.largest:.2g} (median {found.median:.2g})"
+    if spread is None:
+        explained = f"rounding explains {usual[0]:g} ({usual[1]:g})"
+        return Numbers(Agreement.WILD_GRADIENTS, f"{differ} of themselves; {explained}"), ""
+    allowed = max(log1p(usual[0]), spread[0]), max(log1p(usual[1]), spread[1])
+    within = f"gradients compared within {_reach(allowed[0])} (median {_reach(allowed[1])})"
+    if allowed[1] >= parity.JUDGEABLE:
+        return Numbers(Agreement.NOT_SEEN, f"{NOT_REPEATED}: {within} would hide that all are twice as large"), ""
+    if parity.nearest(baselines, own, factors=True).within(allowed):
+        return None, f"{NOT_REPEATED[0].lower()}{NOT_REPEATED[1:]}: {within}"
+    return Numbers(Agreement.WILD_GRADIENTS, f"{differ} of themselves. {NOT_REPEATED}: {within}"), ""
+
+
+def _reach(factor: float) -> str:
+    """A tolerance, from the logarithm of a factor, in words."""
+    return f"±{100 * expm1(factor):.2g} %" if factor < parity.JUDGEABLE else f"a factor of {exp(factor):.2g}"
 
 
 def _losses(arm: Arm, own: Run, plain: Sequence[Run]) -> Numbers:

@@ -23,7 +23,8 @@ import msgspec
 
 from steptime.errors import SteptimeError
 from steptime.trials.budget import Spent
-from steptime.trials.execute import Stand, Turn, execute
+from steptime.trials.containment import Stand, leave
+from steptime.trials.execute import Turn, execute
 from steptime.trials.trial import Run
 
 INTERRUPTED = 130
@@ -113,12 +114,18 @@ def main(arguments: Sequence[str] = ()) -> int:
     signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background job inherits that it is ignored
     orders: queue.SimpleQueue[bytes] = queue.SimpleQueue()
     threading.Thread(target=_listen, args=(sys.stdin.buffer, orders), daemon=True).start()
+    stands: set[Stand] = set()
     try:
         while line := orders.get():
-            sys.stdout.buffer.write(encode(answer(decode_order(line))))
+            order = decode_order(line)
+            stands.add(order.stand)
+            sys.stdout.buffer.write(encode(answer(order)))
             sys.stdout.buffer.flush()
     except KeyboardInterrupt:
         return INTERRUPTED
+    finally:
+        for stand in stands:
+            leave(stand)
     return 0
 
 

@@ -7,7 +7,7 @@ from difflib import SequenceMatcher
 from typing import Any, TypeVar
 
 from steptime.quantities import SourceLine
-from steptime.remedies.remedy import AutocastEdit, CallEdit, Edit, LoopEdit, ModelEdit
+from steptime.remedies.remedy import AutocastEdit, CallEdit, CopyEdit, LoopEdit, ModelEdit, SingleEdit
 
 
 class MovedLines:
@@ -28,9 +28,9 @@ class MovedLines:
         self._places = {line: step[place] for line, place in self._places.items() if place in step}
         self._now = after
 
-    def edit(self, edit: Edit) -> Edit | None:
+    def edit(self, edit: SingleEdit) -> SingleEdit | None:
         """The edit with its lines as they are now; None where one is gone."""
-        if isinstance(edit, CallEdit):
+        if isinstance(edit, CallEdit | CopyEdit):
             return self._with(edit, site=edit.site)
         if isinstance(edit, AutocastEdit):
             return self._with(edit, forward=edit.forward, backward=edit.backward)
@@ -49,7 +49,7 @@ class MovedLines:
         return replace(line, line=place + 1, text=self._now[place] if line.text else "")
 
 
-_Lined = TypeVar("_Lined", CallEdit, AutocastEdit, ModelEdit, LoopEdit)
+_Lined = TypeVar("_Lined", CallEdit, CopyEdit, CallEdit | CopyEdit, AutocastEdit, ModelEdit, LoopEdit)
 
 
 def _stripped(text: str) -> list[str]:

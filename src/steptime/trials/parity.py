@@ -7,14 +7,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from math import isfinite, sqrt
+from itertools import combinations
+from math import isfinite, log, sqrt
 
 import numpy as np
-import numpy.typing as npt
 
+from steptime.arrays import Float64
 from steptime.estimates import student
 
-Float64 = npt.NDArray[np.float64]
 Losses = Sequence[float | None]
 Norms = Mapping[str, float | None]
 
@@ -30,6 +30,14 @@ channels_last and the compiler on networks with batch normalisation, 1e-6 elsewh
 LOW_PRECISION = (0.3, 0.05)
 """The same where products are rounded to bfloat16 or float16. Seen: up to 0.15 on networks with batch normalisation,
 2e-2 elsewhere; another seed 0.2 to 0.64."""
+REPEATS = 4
+"""Rehearsals, at most, of a job whose first gradients differ from run to run: what they span is its own spread."""
+MARGIN = 1.5
+"""Times that spread, as the logarithm of a factor. Simulated for 2 to 200 parameters that vary together or each by
+itself: another run of the same job lies beyond it in 23 of 100 cases with two rehearsals, 7 with three, 3 with four."""
+JUDGEABLE = log(2)
+"""Of the median's tolerance: a gradient that is twice as large everywhere, a sum in place of a mean, must not lie in
+it."""
 NEGLIGIBLE = 1e-6
 """Of the whole gradient's norm: a parameter with less is rounding itself (a bias before a batch normalisation has a
 gradient of exactly zero in exact arithmetic)."""
@@ -40,7 +48,7 @@ ROUNDING = 1e-12
 @dataclass(frozen=True, slots=True)
 class Gradients:
     """How gradient norms compare. dead: parameters whose gradient was there and is zero, gone or not finite now.
-    largest, median: of the relative differences of the others."""
+    largest, median: of the differences of the others, relative or as logarithms of their factors."""
 
     dead: tuple[str, ...]
     largest: float
@@ -52,8 +60,9 @@ class Gradients:
         return self.largest <= tolerance[0] and self.median <= tolerance[1]
 
 
-def compare_gradients(baseline: Norms, arm: Norms) -> Gradients:
-    """Parameters that only one of the two knows are left out: a wrapper renames them."""
+def compare_gradients(baseline: Norms, arm: Norms, *, factors: bool = False) -> Gradients:
+    """Parameters that only one of the two knows are left out: a wrapper renames them. factors: how many times as large
+    or as small a norm is, where that may be far apart: in it a half is as much as a double."""
     floor = NEGLIGIBLE * _whole(baseline)
     dead, differences = [], []
     for name in baseline.keys() & arm.keys():
@@ -63,10 +72,31 @@ def compare_gradients(baseline: Norms, arm: Norms) -> Gradients:
         if after is None or not isfinite(after) or after <= floor * NEGLIGIBLE:
             dead.append(name)
         else:
-            differences.append(abs(after - before) / before)
+            differences.append(abs(log(after / before)) if factors else abs(after - before) / before)
     largest = max(differences, default=0.0)
     median = float(np.median(differences)) if differences else 0.0
     return Gradients(tuple(sorted(dead)), largest, median, len(dead) + len(differences))
+
+
+def own_tolerance(rehearsals: Sequence[Norms]) -> tuple[float, float] | None:
+    """The (largest, median) factor, as logarithms, by which a job of these gradients may differ from itself; None where
+    it repeats, as far as rounding goes, or was rehearsed only once."""
+    pairs = [compare_gradients(*pair, factors=True) for pair in combinations(rehearsals, 2)]
+    if all(pair.within(FULL_PRECISION) for pair in pairs):
+        return None
+    return MARGIN * max(pair.largest for pair in pairs), MARGIN * max(pair.median for pair in pairs)
+
+
+def nearest(rehearsals: Sequence[Norms], arm: Norms, *, factors: bool = False) -> Gradients:
+    """How an arm's gradients compare with those of the rehearsal that they are most like."""
+    compared = [compare_gradients(each, arm, factors=factors) for each in rehearsals]
+    return min(compared, key=lambda each: (each.largest, each.median))
+
+
+def dead_in_all(rehearsals: Sequence[Norms], arm: Norms) -> tuple[str, ...]:
+    """Parameters that have lost their gradient against each of the rehearsals: another seed may leave one without."""
+    lost = [set(compare_gradients(each, arm).dead) for each in rehearsals]
+    return tuple(sorted(set.intersection(*lost)))
 
 
 def _whole(norms: Norms) -> float:

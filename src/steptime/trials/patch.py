@@ -7,8 +7,11 @@ Everything else is a snippet for the user.
 from __future__ import annotations
 
 import difflib
+import os
 import re
+import shlex
 from collections.abc import Sequence
+from copy import copy
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -18,17 +21,21 @@ from steptime.quantities import SourceLine
 from steptime.remedies.remedy import (
     AutocastEdit,
     CallEdit,
+    CopyEdit,
     Edit,
     EnvironmentEdit,
+    JointEdit,
     LoopEdit,
     ModelEdit,
+    SingleEdit,
     Snippet,
     StatementEdit,
     SwitchEdit,
 )
 from steptime.trials.moved_lines import MovedLines
-from steptime.trials.source import Source
-from steptime.trials.training_edits import with_autocast, with_loop, with_model, with_switch
+from steptime.trials.source import Source, dotted
+from steptime.trials.training_edits import with_autocast, with_copies, with_loop, with_model, with_switch
+from steptime.trials.working_copy import LEVELS
 
 USUAL_POSITIONAL = 5
 """Arguments without a name: the sixth of DataLoader is num_workers, optimisers take theirs by name only from about
@@ -42,52 +49,95 @@ _NONE = libcst.SimpleWhitespace("")
 
 @dataclass(frozen=True, slots=True)
 class Patch:
-    """files: (path relative to the job's folder, old text, new text). environment: variables that go with it. snippets:
-    what could not be written, in words with file and line. replaced: arguments that were not plain values and are now,
-    likewise: an option of the command line that has no effect there any more."""
+    """files: (path relative to the job's folder, old text, new text). folder: the job's. environment: variables that go
+    with it. snippets: what could not be written, in words with file and line. replaced: arguments that were not plain
+    values and are now, likewise: an option of the command line that has no effect there any more."""
 
+    folder: Path
     files: tuple[tuple[Path, str, str], ...] = ()
     environment: tuple[tuple[str, str], ...] = ()
     snippets: tuple[str, ...] = ()
     replaced: tuple[str, ...] = ()
 
     @property
+    def base(self) -> Path:
+        """The folder that the diff is applied from: the root of the repository around the files and the job's folder,
+        or the folder that they have in common. `git apply` takes no file outside of it."""
+        inner = os.path.commonpath([self.folder, *(place_of(self.folder, path).parent for path, _, _ in self.files)])
+        common = Path(inner)
+        return next((each for each in (common, *common.parents) if (each / ".git").exists()), common)
+
+    @property
     def diff(self) -> str:
-        """Unified, as `git apply` takes it from the job's folder."""
-        return "".join(unified_diff(path, old, new) for path, old, new in self.files)
+        """Unified, as `git apply` takes it from `base`."""
+        base = self.base
+        named = ((place_of(self.folder, path).relative_to(base), old, new) for path, old, new in self.files)
+        return "".join(unified_diff(path, old, new) for path, old, new in named)
+
+    def apply_command(self, file: Path) -> str:
+        """What applies the diff that was written to a file, from whatever folder it is given."""
+        return shlex.join(["git", "-C", str(self.base), "apply", str(file.absolute())])
+
+
+class Drafts:
+    """Sources as edits make them, one after the other. Files are read, none is written."""
+
+    def __init__(self, folder: Path, script: Path | None) -> None:
+        self._folder, self._script = folder, script
+        self._texts: dict[Path, str] = {}
+        self._moved: dict[Path, MovedLines] = {}
+        self.replaced: list[str] = []
+
+    def write(self, parts: Sequence[SingleEdit]) -> bool:
+        """Makes edits that belong together; whether all of them could be made. Else none is."""
+        before = dict(self._texts), {path: copy(each) for path, each in self._moved.items()}, list(self.replaced)
+        if all(map(self._write_one, parts)):
+            return True
+        self._texts, self._moved, self.replaced = before
+        return False
+
+    def _write_one(self, edit: SingleEdit) -> bool:
+        path = _file(edit, self._folder, self._script)
+        if path is None:
+            return False
+        if path not in self._texts and (recorded := _read(self._folder / path)) is not None:
+            self._texts[path], self._moved[path] = recorded, MovedLines(recorded)
+        placed = self._moved[path].edit(edit) if path in self._moved else None
+        new = apply_edit(placed, self._texts[path]) if placed is not None else None
+        if new is None:
+            return False
+        if isinstance(placed, CallEdit):
+            self.replaced += (f"{path}: {each}" for each in _replaced(placed, self._texts[path]))
+        self._texts[path] = new
+        self._moved[path].follow(new)
+        return True
+
+    def files(self) -> tuple[tuple[Path, str, str], ...]:
+        """(path, old text, new text) of those that differ."""
+        found = ((path, _read(self._folder / path) or "", text) for path, text in sorted(self._texts.items()))
+        return tuple(each for each in found if each[1] != each[2])
 
 
 def make_patch(edits: Sequence[Edit], folder: Path, script: Path | None) -> Patch:
     """Writes edits into the sources in `folder` (the job's working folder). script: the file that was started, where
     statements go; None where it is not known. Reads files, writes none."""
-    texts: dict[Path, str] = {}
-    moved: dict[Path, MovedLines] = {}
+    drafts = Drafts(folder, script)
     environment: list[tuple[str, str]] = []
     snippets: list[str] = []
-    replaced: list[str] = []
     for edit in edits:
         if isinstance(edit, EnvironmentEdit):
             environment += edit.variables
-            continue
-        path = _file(edit, folder, script)
-        if path is not None and path not in texts and (recorded := _read(folder / path)) is not None:
-            texts[path], moved[path] = recorded, MovedLines(recorded)
-        placed = moved[path].edit(edit) if path in moved else None
-        new = apply_edit(placed, texts[path]) if path is not None and placed is not None else None
-        if path is None or new is None:
+        elif not drafts.write(edit.parts if isinstance(edit, JointEdit) else (edit,)):
             snippets.append(described(edit))
-        else:
-            if isinstance(placed, CallEdit):
-                replaced += (f"{path}: {each}" for each in _replaced(placed, texts[path]))
-            texts[path] = new
-            moved[path].follow(new)
-    files = ((path, _read(folder / path) or "", text) for path, text in sorted(texts.items()))
-    return Patch(
-        tuple(each for each in files if each[1] != each[2]), tuple(environment), tuple(snippets), tuple(replaced)
-    )
+    return Patch(folder, drafts.files(), tuple(environment), tuple(snippets), tuple(drafts.replaced))
 
 
-def apply_edit(edit: Edit, source: str) -> str | None:
+def unwritten(patch: Patch, edits: Sequence[Edit]) -> Patch:
+    """A patch that did not stand its own run: its edits in words, and nothing to apply."""
+    return Patch(patch.folder, snippets=tuple(map(described, edits)))
+
+
+def apply_edit(edit: SingleEdit, source: str) -> str | None:
     """The source with the edit in it; None where that cannot be written safely."""
     try:
         module = libcst.parse_module(source)
@@ -99,11 +149,13 @@ def apply_edit(edit: Edit, source: str) -> str | None:
     return changed.code
 
 
-def _changed(module: libcst.Module, edit: Edit) -> libcst.Module | None:
+def _changed(module: libcst.Module, edit: SingleEdit) -> libcst.Module | None:
     if isinstance(edit, CallEdit):
         return _with_keywords(module, edit)
     if isinstance(edit, StatementEdit):
         return _with_statement(module, edit)
+    if isinstance(edit, CopyEdit):
+        return with_copies(module, edit)
     if isinstance(edit, SwitchEdit):
         return with_switch(module, edit)
     if isinstance(edit, AutocastEdit):
@@ -115,8 +167,12 @@ def _changed(module: libcst.Module, edit: Edit) -> libcst.Module | None:
 
 def described(edit: Edit) -> str:
     """What is to be written, in words, with file and line where they are known."""
+    if isinstance(edit, JointEdit):
+        return described(edit.example)
     if isinstance(edit, Snippet):
         return f"{_told(edit.site)}{edit.text}"
+    if isinstance(edit, CopyEdit):
+        return f"{_told(edit.site)}non_blocking=True"
     if isinstance(edit, CallEdit):
         arguments = ", ".join(f"{name}={value}" for name, value in edit.keywords)
         return f"{_told(edit.site)}{edit.callee}(…, {arguments})"
@@ -144,19 +200,30 @@ def _lines(text: str) -> list[str]:
     return [line for line in re.split(r"(?<=\n)", text) if line]
 
 
-def _file(edit: Edit, folder: Path, script: Path | None) -> Path | None:
-    """The file to edit, relative to the job's folder; None for one outside of it, or none."""
+def _file(edit: SingleEdit, folder: Path, script: Path | None) -> Path | None:
+    """The file to edit, relative to the job's folder; None for what is not the user's, or cannot be run in a trial:
+    outside of the folder that is the script alone, where the command names it relative to the folder."""
     if isinstance(edit, Snippet):
         return None
-    site = edit.site if isinstance(edit, CallEdit) else None
+    site = edit.site if isinstance(edit, CallEdit | CopyEdit) else None
     site = edit.forward if isinstance(edit, AutocastEdit | ModelEdit | LoopEdit) else site
-    place = Path(site.file) if site is not None else script
-    if place is None:
-        return None
-    absolute = folder / place
-    if INSTALLED.intersection(absolute.parts):
+    started = place_of(folder, script) if script is not None else None
+    place = place_of(folder, Path(site.file)) if site is not None else started
+    if place is None or INSTALLED.intersection(place.parts):
         return None  # a framework's own loop, in an environment that lies in the job's folder
-    return absolute.relative_to(folder) if absolute.is_relative_to(folder) else None
+    if place.is_relative_to(folder):
+        return place.relative_to(folder)
+    if script is None or script.is_absolute() or place != started:
+        return None
+    within_reach = any(place.is_relative_to(outer) for outer in folder.parents[:LEVELS])
+    return Path(os.path.relpath(place, folder)) if within_reach else None
+
+
+def place_of(folder: Path, path: Path) -> Path:
+    """Where a path that was given in a folder leads, without `..`. A link to a file is not followed: it is the name
+    that a diff has."""
+    whole = folder / path
+    return whole.parent.resolve() / whole.name if ".." in path.parts else whole
 
 
 def _read(path: Path) -> str | None:
@@ -177,8 +244,11 @@ def _call(module: libcst.Module, edit: CallEdit) -> libcst.Call | None:
     def is_meant(name: str) -> bool:
         return f".{name}".endswith(f".{edit.callee}")
 
-    found = Source(module).calls(is_meant, edit.site.line if edit.site is not None else None)
-    return found[0] if len(found) == 1 else None
+    source = Source(module)
+    found = source.calls(is_meant, edit.site.line if edit.site is not None else None)
+    last = edit.callee.rpartition(".")[2]
+    alike = found if edit.site is not None else source.uses(lambda name: name.rpartition(".")[2] == last)
+    return found[0] if len(found) == 1 and not {*map(id, alike)} - {id(found[0])} else None
 
 
 def _replaced(edit: CallEdit, source: str) -> list[str]:
@@ -282,8 +352,8 @@ def _first_line_of(space: libcst.BaseParenthesizableWhitespace) -> libcst.Traili
 
 def _with_statement(module: libcst.Module, edit: StatementEdit) -> libcst.Module | None:
     """The statement behind the imports at the top; None where the module that it needs is not imported there under its
-    own name, or the statement is there already."""
-    if edit.statement in module.code:
+    own name, or the file sets the same thing already, which would have the last word."""
+    if Source(module).sets(_set_by(edit.statement)):
         return None
     last, imported = -1, False
     for number, statement in enumerate(module.body):
@@ -297,6 +367,16 @@ def _with_statement(module: libcst.Module, edit: StatementEdit) -> libcst.Module
     blank = libcst.EmptyLine(indent=False)
     added = added.with_changes(leading_lines=[blank])
     return module.with_changes(body=[*module.body[: last + 1], added, *module.body[last + 1 :]])
+
+
+def _set_by(statement: str) -> str:
+    """The last names of what a statement assigns to ("cudnn.benchmark"), or calls ("set_num_threads")."""
+    (single,) = libcst.parse_module(statement).body
+    target = single.body[0] if isinstance(single, libcst.SimpleStatementLine) else single
+    if isinstance(target, libcst.Assign):
+        return ".".join(dotted(target.targets[0].target).split(".")[-2:])
+    call = target.value if isinstance(target, libcst.Expr) else None
+    return dotted(call.func).rpartition(".")[2] if isinstance(call, libcst.Call) else ""
 
 
 def _is_import(statement: libcst.CSTNode) -> bool:

@@ -14,11 +14,12 @@ from steptime.quantities import Estimate
 from steptime.recording.recording import Manifest, Recording
 from steptime.remedies.remedy import Edit, Goal, Proposal
 from steptime.trials.conduct import MOST, SECONDS, Bench
-from steptime.trials.execute import Stand, seconds_to_first_step
+from steptime.trials.containment import Layer, Stand, ground_of
+from steptime.trials.execute import seconds_to_first_step
 from steptime.trials.patch import Patch
 from steptime.trials.results import NAME, WARM_UP, Plan
 from steptime.trials.trial import Arm, Judgement
-from steptime.trials.working_copy import Outputs, find_outputs
+from steptime.trials.working_copy import find_outputs, outputs_outside
 
 PATCH = "patch"
 """Name of the arm that runs the patch by itself."""
@@ -70,7 +71,7 @@ def plan_for(
     step: StepSummary,
     min_gain: float,
     *,
-    in_place: bool = False,
+    uncontained: bool = False,
     goal: Goal = Goal.SPEED,
 ) -> Plan:
     """The plan of a trial. known: what is in `recording`. min_gain: a fraction."""
@@ -80,7 +81,7 @@ def plan_for(
         str(recording.absolute()),
         arms,
         min_gain,
-        in_place,
+        uncontained,
         step_seconds=step.duration.value / 1e9,
         start_seconds=max((seconds_to_first_step(process) for process in known.processes), default=0.0),
         goal=goal,
@@ -122,9 +123,9 @@ def prove(bench: Bench, taken: Arm, patch: Patch) -> Judgement | None:
     return judgement
 
 
-def stand_for(manifest: Manifest, recording: Path, folder: Path, *, in_place: bool, keep: bool = False) -> Stand:
+def stand_for(manifest: Manifest, recording: Path, folder: Path, *, uncontained: bool, keep: bool = False) -> Stand:
     """Where the job of a recording is tried. folder: of the trial. Raises UsageError where the job's own folder is gone
-    or too large to look at."""
+    or too large to be copied."""
     directory = Path(manifest.directory)
     if not directory.is_dir():
         raise UsageError(
@@ -133,15 +134,20 @@ def stand_for(manifest: Manifest, recording: Path, folder: Path, *, in_place: bo
             "python train.py",
         )
     ours = ours_in(recording.absolute().parent) + ours_in(folder.absolute().parent)
-    outputs = None if in_place else _outputs(manifest, directory, ours)
-    return Stand(tuple(manifest.command), folder.absolute(), directory, outputs, ours, keep)
-
-
-def _outputs(manifest: Manifest, directory: Path, ours: tuple[Path, ...]) -> Outputs:
-    end = manifest.ended_epoch_ns
-    if end is None:  # the launcher was killed: nobody knows what the job still wrote
-        return find_outputs(directory, manifest.started_epoch_ns, 1 << 62, ours)
-    return find_outputs(directory, manifest.started_epoch_ns, end + MARGIN, ours)
+    begin, end = manifest.started_epoch_ns, manifest.ended_epoch_ns
+    last = end + MARGIN if end is not None else 1 << 62  # nobody knows what a job still wrote whose launcher was killed
+    stand = Stand(
+        tuple(manifest.command),
+        folder.absolute(),
+        directory,
+        outside=outputs_outside(manifest.command, directory, begin, last),
+        without=ours,
+        keep=keep,
+        uncontained=uncontained,
+    )
+    if ground_of(stand).layer is Layer.OVERLAY:
+        return stand
+    return replace(stand, outputs=find_outputs(directory, begin, last, ours))
 
 
 def ours_in(folder: Path) -> tuple[Path, ...]:

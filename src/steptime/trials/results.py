@@ -35,7 +35,7 @@ class Plan:
     recording: str
     arms: tuple[Arm, ...]
     min_gain: float
-    in_place: bool = False
+    uncontained: bool = False
     format: int = FORMAT
     step_seconds: float = 0.0
     start_seconds: float = 0.0
@@ -45,14 +45,15 @@ class Plan:
 
 @dataclass(frozen=True, slots=True)
 class PatchResult:
-    """A patch that was run. diff: unified, against the job's folder. environment: variables that go with it. snippets,
-    replaced: as of `patch.Patch`."""
+    """A patch that was run. diff: unified. environment: variables that go with it. snippets, replaced: as of
+    `patch.Patch`. apply: the command that applies the diff, wherever it is given."""
 
     diff: str
     environment: tuple[tuple[str, str], ...]
     snippets: tuple[str, ...]
     judgement: Judgement | None
     replaced: tuple[str, ...] = ()
+    apply: str = ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -109,6 +109,26 @@ class Source:
             if isinstance(node, libcst.Call) and accepted(self.full_name(node.func)) and self._is_on(node, line)
         ]
 
+    def uses(self, accepted: Callable[[str], bool]) -> list[libcst.CSTNode]:
+        """Calls and decorators of what is accepted by its full name. `re.compile` is nobody's."""
+        found: list[libcst.CSTNode] = list(self.calls(lambda name: name != "re.compile" and accepted(name)))
+        decorators = (node.decorator for node in nodes_in(self.module) if isinstance(node, libcst.Decorator))
+        bare = (each for each in decorators if not isinstance(each, libcst.Call))
+        return [*found, *(each for each in bare if accepted(self.full_name(each)))]
+
+    def sets(self, name: str) -> bool:
+        """Whether an attribute with these last names is assigned to, or a function with this last name called."""
+        return bool(self.calls(lambda called: called.rpartition(".")[2] == name) or self.assigned(name))
+
+    def assigned(self, name: str) -> list[libcst.BaseExpression]:
+        """The values that an attribute with these last names is set to."""
+        return [
+            node.value
+            for node in nodes_in(self.module)
+            if isinstance(node, libcst.Assign)
+            and any(f".{self.full_name(each.target)}".endswith(f".{name}") for each in node.targets)
+        ]
+
     def _is_on(self, node: libcst.CSTNode, line: int | None) -> bool:
         position = self._positions[node]
         return line is None or position.start.line <= line <= position.end.line
@@ -193,12 +213,13 @@ def _aliases(module: libcst.Module) -> Iterator[tuple[str, str]]:
                     first = full.split(".")[0]
                     yield (alias.evaluated_alias, full) if alias.evaluated_alias else (first, first)
             elif isinstance(each, libcst.ImportFrom) and each.module is not None and not each.relative:
-                source = _dotted(each.module)
+                source = dotted(each.module)
                 for alias in () if isinstance(each.names, libcst.ImportStar) else each.names:
                     yield alias.evaluated_alias or alias.evaluated_name, f"{source}.{alias.evaluated_name}"
 
 
-def _dotted(name: libcst.BaseExpression) -> str:
+def dotted(name: libcst.BaseExpression) -> str:
+    """As it is written: "torch.backends.cudnn"; "" for what has no name."""
     if isinstance(name, libcst.Attribute):
-        return f"{_dotted(name.value)}.{name.attr.value}"
+        return f"{dotted(name.value)}.{name.attr.value}"
     return name.value if isinstance(name, libcst.Name) else ""

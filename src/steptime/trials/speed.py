@@ -15,13 +15,12 @@ from dataclasses import dataclass
 from math import ceil, exp, inf, sqrt
 
 import numpy as np
-import numpy.typing as npt
 
+from steptime.arrays import Float64, Int64
 from steptime.estimates import autocorrelation_time, student
 from steptime.quantities import Estimate
 
-Float64 = npt.NDArray[np.float64]
-Series = Sequence[int] | npt.NDArray[np.int64] | Float64
+Series = Sequence[int] | Int64 | Float64
 
 REPLICATES = 2000
 """Of the bootstrap: the 2.5 % quantile then rests on fifty of them."""

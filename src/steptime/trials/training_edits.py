@@ -12,10 +12,11 @@ from pathlib import Path
 import libcst
 
 from steptime.quantities import SourceLine
-from steptime.remedies.remedy import AutocastEdit, LoopEdit, ModelEdit, SwitchEdit
+from steptime.remedies.remedy import AutocastEdit, CopyEdit, LoopEdit, ModelEdit, SwitchEdit
 from steptime.trials.source import Block, Place, Source, Statement, nodes_in, statements_of
 
 TORCH = "torch"
+NON_BLOCKING = "non_blocking"
 SAVING = frozenset({"state_dict", "load_state_dict", "save", "save_pretrained"})
 """What makes the names of the parameters a matter of files: a compiled wrapper puts a prefix before them."""
 
@@ -64,8 +65,8 @@ def with_model(module: libcst.Module, edit: ModelEdit) -> libcst.Module | None:
         return None
     new = {_key(place): [written]}
     if edit.batch:
-        batch = call.args[0].value if call.args and call.args[0].keyword is None and not call.args[0].star else None
-        if not isinstance(batch, libcst.Name):
+        batch = call.args[0].value if len(call.args) == 1 and not (call.args[0].keyword or call.args[0].star) else None
+        if not isinstance(batch, libcst.Name):  # several inputs: which of them are images is not known
             return None
         new.setdefault(_key(forward), []).append(edit.batch.format(batch=batch.value, torch=torch))
     return _inserted(module, new)
@@ -85,15 +86,37 @@ def with_loop(module: libcst.Module, edit: LoopEdit) -> libcst.Module | None:
 
 
 def with_switch(module: libcst.Module, edit: SwitchEdit) -> libcst.Module | None:
-    """Calls that switch something on by a literal True switch it off."""
-    calls = Source(module).calls(lambda name: name.rpartition(".")[2] == edit.callee)
+    """Calls that switch something on by a literal True switch it off. None where it may be on all the same, by a value
+    that is not known here or in another way."""
+    source = Source(module)
+    calls = source.calls(lambda name: name.rpartition(".")[2] == edit.callee)
     given = [call.args[0].value for call in calls if call.args and not call.args[0].star]
     if edit.value == "False":
-        given = [each for each in given if isinstance(each, libcst.Name) and each.value == "True"]
+        given += source.assigned(edit.assigned) if edit.assigned else []
+        literal = [each for each in given if isinstance(each, libcst.Name) and each.value in ("True", "False")]
+        if len(literal) < len(given) or source.uses(lambda name: name.rpartition(".")[2] in edit.others):
+            return None
+        given = [each for each in literal if each.value == "True"]
     elif len(calls) != 1:
         return None
     changed = module.visit(_Replacer(given, libcst.parse_expression(edit.value)))
     return changed if isinstance(changed, libcst.Module) and given else None
+
+
+def with_copies(module: libcst.Module, edit: CopyEdit) -> libcst.Module | None:
+    """Copies on a line with non_blocking=True. None where there is none, or one whose arguments may hold it already:
+    what stands behind the device may be a dtype or that."""
+    source = Source(module)
+    calls = source.calls(lambda name: name.rpartition(".")[2] in ("to", "cuda"), edit.site.line)
+    calls = [call for call in calls if isinstance(call.func, libcst.Attribute)]
+    named = [{each.keyword.value for each in call.args if each.keyword} for call in calls]
+    positional = [[each for each in call.args if not each.keyword] for call in calls]
+    if not calls or not _is_current(source, edit.site) or any(each.star for call in calls for each in call.args):
+        return None
+    if any(NON_BLOCKING in names or len(given) > 1 for names, given in zip(named, positional, strict=True)):
+        return None
+    changed = module.visit(_KeywordAdder(calls, NON_BLOCKING, "True"))
+    return changed if isinstance(changed, libcst.Module) else None
 
 
 def with_import(module: libcst.Module, name: str) -> libcst.Module | None:
@@ -201,6 +224,21 @@ class _Replacer(libcst.CSTTransformer):
         if id(original_node) in self._old:
             return self._new.deep_clone()  # type: ignore[return-value]  # an expression for an expression
         return super().on_leave(original_node, updated_node)
+
+
+class _KeywordAdder(libcst.CSTTransformer):
+    """Gives some calls one more argument, by name."""
+
+    def __init__(self, calls: Sequence[libcst.Call], name: str, value: str) -> None:
+        super().__init__()
+        self._calls, self._name, self._value = {id(each) for each in calls}, name, value
+
+    def leave_Call(self, original_node: libcst.Call, updated_node: libcst.Call) -> libcst.Call:
+        if id(original_node) not in self._calls:
+            return updated_node
+        tight = libcst.AssignEqual(libcst.SimpleWhitespace(""), libcst.SimpleWhitespace(""))
+        new = libcst.Arg(libcst.parse_expression(self._value), libcst.Name(self._name), tight)
+        return updated_node.with_changes(args=[*updated_node.args, new])
 
 
 class _Inserter(libcst.CSTTransformer):

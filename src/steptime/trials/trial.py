@@ -98,7 +98,7 @@ class Run:
     step from the first one on, None where no backward was seen. norms: gradient norm of each parameter, a tuple for
     each of the first steps. failure: in words, with the job's last lines; "" where it went well. place: the device it
     ran on where a trial uses several ("" for this machine): only runs of one place are compared in their speed.
-    outside: files that it wrote to and that no private copy contains.
+    outside: what it changed outside of its workspace.
     """
 
     arm: str

@@ -1,18 +1,21 @@
-"""A private copy of the job's working folder: what the job writes lands in it, what it only reads is linked.
+"""A private copy of the job's working folder, for systems that do not let a trial's process have overlays.
 
-One law: a file of the user's that the job has written to, or that lies in a folder that it has written to, is a copy
-of its own. Source files are copies, too, so that a patch can be tried; all else is a symbolic link.
+One law: where nothing guards the user's files, nothing in the copy leads to them: no symbolic link, no hard link.
+Guarded (by Landlock, for which a link can be read and not be written through), what is large is linked, and so is what
+lies around the folder. Files share their blocks with the user's where the file system can do that.
 
 What is not contained: files that the job names by absolute paths, or relative to the resolved place of a library that
-is installed from this folder; network services; anything outside of the working folder.
+is installed from this folder.
 """
 
 from __future__ import annotations
 
+import errno
+import fcntl
 import itertools
 import os
 import shutil
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -23,15 +26,19 @@ SOURCES = frozenset({".py", ".pyi", ".yaml", ".yml", ".toml", ".json", ".cfg", "
 SOURCE_BYTES = 4 << 20
 """A larger one is data."""
 MOST_BYTES = 2 << 30
-"""That are copied for an arm. A job that writes more into its folder is run with --in-place, or elsewhere."""
+"""That are copied for an arm, blocks that are shared not counted."""
+LARGE = 64 << 20
+"""A larger file is linked where that is guarded, unless the job wrote it while it was recorded."""
+CLONE = 0x40049409
+"""FICLONE of linux/fs.h: another file of the same blocks, which are copied when either is written to."""
 MOST_ENTRIES = 50_000
 """Files and folders that are looked at."""
 LEVELS, MOST_SIBLINGS = 2, 2000
 """Folders above the job's whose other entries are linked, where they are not too many."""
 DATA_FILES = 5000
-"""A folder with more of them is a data set: its files are not looked at one by one."""
-LINKED = frozenset({".git", ".hg", ".svn", "__pycache__", "node_modules", ".venv", "venv", ".tox", ".mypy_cache"})
-"""Folders that are linked as a whole: a job does not train into them."""
+"""A folder with more of them is a data set: its files are not looked at one by one, and linked as a whole."""
+LINKED = frozenset({".git", ".hg", ".svn", "node_modules", ".venv", "venv", ".tox", ".mypy_cache"})
+"""Folders that a job does not train into: linked as a whole, and left out where no link may be."""
 OFFLINE = (
     ("WANDB_MODE", "offline"),
     ("WANDB_SILENT", "true"),
@@ -42,7 +49,6 @@ OFFLINE = (
     ("PYTHONDONTWRITEBYTECODE", "1"),
 )
 """What keeps loggers of experiments from reporting an arm as a run; the documented variables of each."""
-NOT_CONTAINED = "files that the job names by absolute paths, and network services, are not contained"
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,6 +58,9 @@ class Outputs:
 
     files: frozenset[Path]
     folders: frozenset[Path]
+
+
+NO_OUTPUTS = Outputs(frozenset(), frozenset())
 
 
 def find_outputs(folder: Path, begin_epoch_ns: int, end_epoch_ns: int, without: tuple[Path, ...] = ()) -> Outputs:
@@ -68,16 +77,17 @@ def find_outputs(folder: Path, begin_epoch_ns: int, end_epoch_ns: int, without: 
     return Outputs(frozenset(files), frozenset(folders))
 
 
-def make_copy(folder: Path, copy: Path, outputs: Outputs, without: tuple[Path, ...] = ()) -> Path:
-    """Makes a folder below `copy`, a new one, that stands for `folder`; returns it. What lies beside `folder` and
-    beside its parent is linked beside it, so that `../data` means what it meant.
+def make_copy(
+    folder: Path, copy: Path, outputs: Outputs, without: tuple[Path, ...] = (), *, linking: bool = False
+) -> Path:
+    """Makes a folder below `copy`, a new one, that stands for `folder`; returns it. linking: what is large is a link,
+    and what lies beside `folder` and beside its parent is linked beside it, so that `../data` means what it meant.
 
     Raises UsageError where that would copy more than MOST_BYTES, and OSError.
     """
     copy.mkdir(parents=True)
-    place = _surround(folder.absolute(), copy)
-    left = [MOST_BYTES]
-    _fill(folder, place, Path(), outputs, {path.absolute() for path in without}, left)
+    place = _surround(folder.absolute(), copy, linking)
+    _Filler(folder.absolute(), place, outputs, {path.absolute() for path in without}, linking).fill(Path())
     return place
 
 
@@ -111,14 +121,14 @@ def _unlink_folder(link: Path) -> None:
             (link / entry.name).symlink_to(entry.absolute())
 
 
-def _surround(folder: Path, copy: Path) -> Path:
+def _surround(folder: Path, copy: Path, linking: bool) -> Path:
     """Makes the place of the folder in the copy of its surroundings."""
     chain = [folder, *folder.parents[:LEVELS]]
     while len(chain) > 1 and _entries(chain[-1]) is None:
         chain.pop()
     place = copy
     for inner, outer in zip(chain[-2::-1], chain[:0:-1], strict=True):
-        for name in _entries(outer) or ():
+        for name in (_entries(outer) or ()) if linking else ():
             if name != inner.name:
                 (place / name).symlink_to(outer / name)
         place = place / inner.name
@@ -141,17 +151,36 @@ def offline_environment(copy: Path) -> tuple[tuple[str, str], ...]:
     return (*OFFLINE, ("MLFLOW_TRACKING_URI", (copy / "mlruns").absolute().as_uri()), ("WANDB_DIR", str(copy)))
 
 
-def touched(folder: Path, outputs: Outputs, since_epoch_ns: int) -> tuple[Path, ...]:
-    """Outputs in the user's own folder that were written to since: what an arm did not keep to its copy."""
-    found = []
-    for path in sorted(outputs.files):
-        try:
-            changed = (folder / path).stat().st_mtime_ns >= since_epoch_ns
-        except OSError:
-            continue
-        if changed:
-            found.append(path)
-    return tuple(found)
+def outputs_outside(command: Sequence[str], folder: Path, begin_epoch_ns: int, end_epoch_ns: int) -> tuple[Path, ...]:
+    """Places outside of the folder that the command names and that changed between two instants."""
+    inside = Path(os.path.realpath(folder))
+    named = {Path(os.path.realpath(folder / word.rpartition("=")[2])) for word in command if os.sep in word}
+    apart = [path for path in sorted(named) if not path.is_relative_to(inside) and not inside.is_relative_to(path)]
+    return tuple(path for path in apart if _changed(path, begin_epoch_ns, end_epoch_ns))
+
+
+def _changed(path: Path, begin: int, end: int) -> bool:
+    """Whether a file did, or anything that lies in a folder, as far as one looks."""
+    below = itertools.chain([path], (Path(root, name) for root, _, names in os.walk(path) for name in names))
+    return any(
+        os.path.lexists(each) and begin <= each.lstat().st_mtime_ns <= end and "__pycache__" not in each.parts
+        for each in itertools.islice(below, DATA_FILES)
+    )
+
+
+Tree = Mapping[Path, tuple[int, int, int]]
+
+
+def tree_of(folder: Path, without: tuple[Path, ...]) -> Tree:
+    """What any change of the user's folder shows in: inode, size and time of what lies in it. Raises UsageError as
+    find_outputs does."""
+    return {path: (found.st_ino, found.st_size, found.st_mtime_ns) for path, found in _walk(folder, without)}
+
+
+def differences(before: Tree, after: Tree) -> tuple[Path, ...]:
+    """What went, came or changed; a folder that differs because something in it does is left out."""
+    found = {path for path in {*before, *after} if before.get(path) != after.get(path)}
+    return tuple(sorted(found - {path.parent for path in found}))
 
 
 def _walk(folder: Path, without: tuple[Path, ...]) -> Iterator[tuple[Path, os.stat_result]]:
@@ -168,7 +197,7 @@ def _walk(folder: Path, without: tuple[Path, ...]) -> Iterator[tuple[Path, os.st
             raise UsageError(
                 "folder-too-large",
                 f"{folder} holds more than {MOST_ENTRIES} files, too many to make arms a working copy: run from the "
-                "folder of the job alone, or add --in-place to let arms write where the job does.",
+                "folder of the job alone, or allow user namespaces on this machine, so that nothing is copied.",
             )
         for name in (*names, *files):
             path = Path(root, name)
@@ -178,56 +207,90 @@ def _walk(folder: Path, without: tuple[Path, ...]) -> Iterator[tuple[Path, os.st
                 continue  # it went away
 
 
-def _fill(source: Path, copy: Path, relative: Path, outputs: Outputs, without: set[Path], left: list[int]) -> None:
-    for entry in sorted((source / relative).iterdir()):
-        place, inside = copy / relative / entry.name, relative / entry.name
-        if entry.absolute() in without or entry.name == "__pycache__":
-            continue
-        if entry.is_symlink():
-            place.symlink_to(_target(entry))
-        elif entry.is_dir():
-            if entry.name in LINKED or not _is_private(entry, inside, outputs):
-                place.symlink_to(entry.absolute())
-            else:
+class _Filler:
+    """Fills a copy. Raises UsageError where too much would be copied."""
+
+    def __init__(self, source: Path, copy: Path, outputs: Outputs, without: set[Path], linking: bool) -> None:
+        self._source, self._copy, self._outputs = source, copy, outputs
+        self._without, self._linking = without, linking
+        self._left = MOST_BYTES
+
+    def fill(self, relative: Path) -> None:
+        """A folder that is there already, relative to both."""
+        for entry in sorted((self._source / relative).iterdir()):
+            place, inside = self._copy / relative / entry.name, relative / entry.name
+            if entry.absolute() in self._without or entry.name == "__pycache__":
+                continue
+            if entry.is_symlink():
+                self._link(entry, place)
+            elif self._is_left(entry, inside):
+                if self._linking:
+                    place.symlink_to(entry)
+            elif entry.is_dir():
                 place.mkdir()
-                _fill(source, copy, inside, outputs, without, left)
-        elif entry.is_file() and (inside in outputs.files or relative in _written(outputs) or _is_source(entry)):
-            _copy_file(entry, place, left)
-        elif entry.is_file():
-            place.symlink_to(entry.absolute())
+                self.fill(inside)
+            elif entry.is_file():
+                self._copy_file(entry, place)
+
+    def _is_left(self, entry: Path, inside: Path) -> bool:
+        """Whether it is no copy."""
+        if entry.is_dir():
+            environment = entry.name in LINKED or (entry / "pyvenv.cfg").exists()
+            return environment or (self._linking and self._is_data_set(entry, inside))
+        return self._linking and inside not in self._outputs.files and entry.lstat().st_size > LARGE
+
+    def _is_data_set(self, folder: Path, inside: Path) -> bool:
+        """Whether there are many files in it, and the job wrote none."""
+        if any(inside == path or inside in path.parents for path in (*self._outputs.files, *self._outputs.folders)):
+            return False
+        below = (name for _, names, files in os.walk(folder) for name in (*names, *files))
+        return sum(1 for _ in itertools.islice(below, DATA_FILES + 1)) > DATA_FILES
+
+    def _link(self, entry: Path, place: Path) -> None:
+        """A link of the user's: to the same place, or, inside of the folder, to its copy."""
+        target = Path(os.path.normpath(_target(entry)))
+        if target.is_relative_to(self._source):
+            place.symlink_to(self._copy / target.relative_to(self._source))
+        elif self._linking:
+            place.symlink_to(_target(entry))
+        elif target.is_file():
+            self._copy_file(target, place)
+        elif target.is_dir():
+            raise _too_large(f"{entry} is a link to a folder outside of the job's")
+
+    def _copy_file(self, source: Path, place: Path) -> None:
+        if clone(source, place):
+            return
+        self._left -= source.stat().st_size
+        if self._left < 0:
+            raise _too_large(f"{self._source} holds more than {MOST_BYTES >> 30} GiB to copy for each process")
+        shutil.copy2(source, place)
 
 
-def _written(outputs: Outputs) -> frozenset[Path]:
-    """Folders in which every file is a copy: those that the job wrote to, the working folder itself excepted."""
-    return frozenset((outputs.folders | {path.parent for path in outputs.files}) - {Path()})
+def _too_large(what: str) -> UsageError:
+    return UsageError(
+        "copy-too-large",
+        f"{what}: allow user namespaces on this machine, so that nothing is copied, clear away old checkpoints, or add "
+        "--uncontained to let the processes of a trial write where the job does.",
+    )
+
+
+def clone(source: Path, place: Path) -> bool:
+    """Whether the file system could make a file of the same blocks. Raises OSError for a disk that is full."""
+    with source.open("rb") as old, place.open("wb") as new:
+        try:
+            fcntl.ioctl(new.fileno(), CLONE, old.fileno())
+        except OSError as error:
+            if error.errno == errno.ENOSPC:
+                raise
+            return False
+    shutil.copystat(source, place)
+    return True
 
 
 def _target(link: Path) -> Path:
     return link.parent.absolute() / link.readlink()
 
 
-def _is_private(folder: Path, inside: Path, outputs: Outputs) -> bool:
-    """Whether a folder must be a real one in the copy: outputs or source files lie in it."""
-    if any(inside == path or inside in path.parents for path in (*outputs.files, *outputs.folders)):
-        return True
-    with os.scandir(folder) as every:
-        entries = list(itertools.islice(every, DATA_FILES))
-    if any(entry.name.endswith(".py") for entry in entries):
-        return True
-    inner = [entry.path for entry in entries if entry.is_dir(follow_symlinks=False)]
-    return any(Path(path, "__init__.py").exists() for path in inner)
-
-
 def _is_source(path: Path) -> bool:
     return path.suffix in SOURCES and path.is_file() and path.stat().st_size <= SOURCE_BYTES
-
-
-def _copy_file(source: Path, place: Path, left: list[int]) -> None:
-    left[0] -= source.stat().st_size
-    if left[0] < 0:
-        raise UsageError(
-            "copy-too-large",
-            f"The job writes to files of more than {MOST_BYTES >> 30} GiB in its folder, which would be copied for "
-            "each arm: clear away old checkpoints, or add --in-place to let arms write where the job does.",
-        )
-    shutil.copy2(source, place)

@@ -7,28 +7,29 @@ import subprocess
 from pathlib import Path
 
 from steptime.errors import OutputError
-from steptime.trials.patch import Patch
+from steptime.trials.patch import Patch, place_of
 
 
-def write_patch(patch: Patch, folder: Path) -> tuple[Path, ...]:
-    """Writes the patch's files in the job's folder; returns their paths. Refuses all of it when one is dirty.
+def write_patch(patch: Patch) -> tuple[Path, ...]:
+    """Writes the patch's files; returns their paths. Refuses all of it when one is dirty.
 
     Raises OutputError for a file that has changes which git does not know, that has changed since it was read, or that
     cannot be written.
     """
-    for path, old, _ in patch.files:
-        _check(folder / path, old)
+    files = [(place_of(patch.folder, path), old, new) for path, old, new in patch.files]
+    for path, old, _ in files:
+        _check(path, old)
     try:
-        for path, _, new in patch.files:
-            with (folder / path).open("w", encoding="utf-8", newline="") as file:
+        for path, _, new in files:
+            with path.open("w", encoding="utf-8", newline="") as file:
                 file.write(new)
     except OSError as error:
         raise OutputError(
             "output-unwritable",
-            f"{folder / path} cannot be written ({error.strerror}): git checkout brings it back, and patch.diff holds "
-            "the patch.",
+            f"{path} cannot be written ({error.strerror}): git checkout brings it back, and patch.diff holds the "
+            "patch.",
         ) from None
-    return tuple(folder / path for path, _, _ in patch.files)
+    return tuple(path for path, _, _ in files)
 
 
 def _check(path: Path, old: str) -> None:

@@ -8,12 +8,12 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
+from steptime.arrays import Bool, Float64, Int64
 from steptime.kineto.table import ABSENT, Trace
 from steptime.work.arguments import LIST
 from steptime.work.model import Work
 from steptime.work.work import depends_on_values, work_of
 
-Int64 = npt.NDArray[np.int64]
 ITEM = 4
 """Bytes of an element of tensor lists where nothing says otherwise."""
 
@@ -26,16 +26,16 @@ class Modelled:
     kind: Int64
 
     @property
-    def flops(self) -> npt.NDArray[np.float64]:
+    def flops(self) -> Float64:
         """Of each call; nan without a model."""
         return self._column([work.flops if work is not None else None for work in self.works])
 
     @property
-    def bytes(self) -> npt.NDArray[np.float64]:
+    def bytes(self) -> Float64:
         """Of each call; nan without a model."""
         return self._column([work.bytes if work is not None else None for work in self.works])
 
-    def _column(self, values: list[float | None]) -> npt.NDArray[np.float64]:
+    def _column(self, values: list[float | None]) -> Float64:
         return np.array([np.nan if value is None else value for value in values], np.float64)[self.kind]
 
 
@@ -71,7 +71,7 @@ def distinct(*columns: npt.NDArray[np.integer]) -> tuple[Int64, Int64]:
     return first.astype(np.int64), kind.astype(np.int64)
 
 
-def _flags(texts: tuple[str, ...], test: Callable[[str], bool]) -> npt.NDArray[np.bool_]:
+def _flags(texts: tuple[str, ...], test: Callable[[str], bool]) -> Bool:
     return np.fromiter(map(test, texts), np.bool_, len(texts))
 
 

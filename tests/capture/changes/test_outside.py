@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -10,7 +11,8 @@ import pytest
 torch = pytest.importorskip("torch")
 
 from steptime.capture.probe.changes.outside import OUTSIDE, OutsideWrites, PrivateCopy  # noqa: E402
-from steptime.trials.working_copy import Outputs, make_copy  # noqa: E402
+from steptime.trials import working_copy  # noqa: E402
+from steptime.trials.working_copy import NO_OUTPUTS, make_copy  # noqa: E402
 
 
 @pytest.fixture
@@ -25,8 +27,10 @@ def job(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def place(tmp_path: Path, job: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Where the arm runs."""
-    place = make_copy(job, tmp_path / "trial" / "copies" / "0-001-base", Outputs(frozenset(), frozenset()))
+    """Where the arm runs: all that is no source is a link in it, as if it were large."""
+    monkeypatch.setattr(working_copy, "LARGE", 0)
+    monkeypatch.setattr(working_copy, "DATA_FILES", 1)
+    place = make_copy(job, tmp_path / "trial" / "copies" / "0-001-base", NO_OUTPUTS, linking=True)
     monkeypatch.chdir(place)
     return place
 
@@ -35,6 +39,50 @@ def place(tmp_path: Path, job: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def recording(tmp_path: Path) -> str:
     (tmp_path / "trial" / "arms" / "0-001-base").mkdir(parents=True)
     return str(tmp_path / "trial" / "arms" / "0-001-base")
+
+
+@pytest.mark.parametrize(
+    ("event", "arguments", "act"),
+    [
+        ("os.truncate", ("last.pt", 0), lambda: os.truncate("last.pt", 0)),
+        ("sqlite3.connect", ("log.txt",), lambda: Path("log.txt").write_text("a data base")),
+        ("os.remove", ("checkpoints/best.pt", -1), lambda: Path("checkpoints/best.pt").unlink()),
+        ("os.rename", ("last.pt", "checkpoints/a", -1, -1), lambda: Path("last.pt").rename("checkpoints/a")),
+        ("os.mkdir", ("checkpoints/new", 511, -1), lambda: Path("checkpoints/new").mkdir()),
+    ],
+)
+def test_whatever_an_arm_does_to_an_entry_is_done_to_its_own(
+    job: Path, place: Path, recording: str, event: str, arguments: tuple[object, ...], act: Callable[[], object]
+) -> None:
+    notes: list[str] = []
+    before = sorted(job.rglob("*"))
+    watch = OutsideWrites(recording, notes.append)
+    watch._heard(event, arguments)
+    act()
+    watch.look()
+    assert (sorted(job.rglob("*")), users(job), notes) == (before, {"the user's"}, [])
+
+
+def test_what_is_only_tried_is_not_told_and_what_is_done_is(
+    tmp_path: Path, recording: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "cwd").mkdir()
+    monkeypatch.chdir(tmp_path / "cwd")
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path / "temporary"))
+    paths = [tmp_path / name for name in ("tried", "chmod", "shell", "made")]
+    for path in paths[:3]:
+        path.write_text("the user's")
+    notes: list[str] = []
+    watch = OutsideWrites(recording, notes.append)
+    watch._heard("os.remove", (str(paths[0]), -1))
+    watch._heard("os.chmod", (str(paths[1]), 0o600, -1))
+    watch._heard("subprocess.Popen", ("sh", ["sh", "-c", f"echo 1>>{paths[2]}; true"], None, None))
+    watch._heard("os.mkdir", (str(paths[3]), 511, -1))
+    paths[1].chmod(0o600)
+    paths[2].write_text("more")
+    paths[3].mkdir()
+    watch.look()
+    assert notes == [f"{OUTSIDE}{path}" for path in paths[1:]]
 
 
 def users(job: Path) -> set[str]:
@@ -97,5 +145,11 @@ def test_a_file_that_cannot_be_taken_is_told(
     monkeypatch.setattr("shutil.copyfile", fails)
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path / "temporary"))
     notes: list[str] = []
-    OutsideWrites(recording, notes.append)._heard("open", ("log.txt", "a", os.O_WRONLY))
+    watch = OutsideWrites(recording, notes.append)
+    watch._heard("open", ("log.txt", "a", os.O_WRONLY))
+    watch.look()
+    assert notes == []  # nothing was written yet
+    Path("log.txt").write_text("arm")
+    watch.look()
+    watch.look()
     assert notes == [f"{OUTSIDE}{tmp_path / 'home' / 'user' / 'job' / 'log.txt'}"]

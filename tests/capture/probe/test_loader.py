@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import subprocess
-import sys
 from collections import defaultdict
 from pathlib import Path
 from typing import Any
@@ -13,6 +12,8 @@ from typing import Any
 import pytest
 
 pytest.importorskip("torch")
+
+from preloading import python
 
 from steptime.journal import RECORD, SPAWNED, Kind
 
@@ -131,7 +132,7 @@ class Seen:
         if watched:
             plan = {"recording": str(recording), "profile": False}
             environment |= {"STEPTIME_PROBE": json.dumps(plan), "PYTHONPATH": str(INJECT), "STEPTIME_DEBUG": "1"}
-        words = [sys.executable, str(script), mode]
+        words = [python(), str(script), mode]
         done = subprocess.run(words, env=environment, cwd=folder, capture_output=True, text=True, check=False)
         self.status, self.printed, self.errors = done.returncode, done.stdout, done.stderr
         self.loaders: list[dict[str, Any]] = []

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import subprocess
-import sys
 from collections import UserDict
 from typing import Any
 
 import pytest
+from preloading import python
 
 torch = pytest.importorskip("torch")
 
@@ -97,5 +97,5 @@ batch = torch.tensor([[1, 2, 3, 4, 5, 6, 7, 8], [1, 2, 0, 0, 0, 0, 0, 0]])
 with Mode():
     print(padded_share(batch))
 """
-    done = subprocess.run([sys.executable, "-c", job], capture_output=True, text=True, timeout=240, check=True)
+    done = subprocess.run([python(), "-c", job], capture_output=True, text=True, timeout=240, check=True)
     assert done.stdout.split() == ["0.375"]

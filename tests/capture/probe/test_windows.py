@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from preloading import python
 
 torch = pytest.importorskip("torch")
 
@@ -153,7 +154,7 @@ for line in pathlib.Path(sys.argv[1], "facts.jsonl").read_text().splitlines():
 def test_recording_allocations_never_makes_torch_warn_on_the_users_stderr(
     tmp_path: Path, parameters: int, windows: int, with_memory: int
 ) -> None:
-    command = [sys.executable, "-c", STEP_WITH_MEMORY, str(tmp_path), str(parameters), str(windows)]
+    command = [python(), "-c", STEP_WITH_MEMORY, str(tmp_path), str(parameters), str(windows)]
     environment = {**os.environ, "OMP_NUM_THREADS": "1", "KINETO_LOG_LEVEL": "99"}
     step = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=240, check=True)
     assert step.stdout.split() == ["True"] * with_memory + ["False"] * (windows - with_memory)
@@ -178,3 +179,24 @@ def test_what_torch_imports_for_stacks_is_let_go_unless_the_job_had_it(
         window.stop(1)
         assert (TRACER in sys.modules, hasattr(torch.profiler, "python_tracer")) == (known, known)
         assert "python_function" in (tmp_path / f"trace-{number}.json").read_text(encoding="utf-8")
+
+
+@pytest.mark.parametrize("backend", ["", "gloo"])
+def test_a_window_ends_when_collectives_of_gloo_have_written_their_ends(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, backend: str
+) -> None:
+    waited: list[bool] = []
+    monkeypatch.setattr("time.sleep", lambda seconds: waited.append(is_on()))
+    recorder = Recorder(print)
+    recorder.open(str(tmp_path))
+    window = Window(recorder, 1, stacks=False)
+    if backend:
+        store = torch.distributed.FileStore(str(tmp_path / "store"), 1)
+        torch.distributed.init_process_group(backend, store=store, rank=0, world_size=1)
+    try:
+        window.start()
+        window.stop(1)
+    finally:
+        if backend:
+            torch.distributed.destroy_process_group()
+    assert waited == [True] * bool(backend)

@@ -1,4 +1,6 @@
-"""The door into the user's process: Python's `site` imports this at start, as `launch` put its folder on PYTHONPATH.
+"""The door into the user's process: Python's `site` runs this at start. Where the process's environment has steptime,
+steptime-start.pth does, whatever became of PYTHONPATH; elsewhere it is imported as sitecustomize, as `launch` put its
+folder on PYTHONPATH.
 
 One law: a process must be as if this file had never run, until it imports torch; then the probe starts.
 Nothing else may live in this folder (it is on the path for a moment), nothing may be imported that a bare interpreter
@@ -75,8 +77,11 @@ class TorchFinder(object):  # noqa: UP004 - must parse in Python 2 as a new-styl
         """Leaves for good, with one line on stderr."""
         if self in sys.meta_path:
             sys.meta_path.remove(self)
-        if sys.stderr is not None:
-            sys.stderr.write("steptime: switched off: " + reason + "; the job goes on\n")
+        try:
+            if sys.stderr is not None:
+                sys.stderr.write("steptime: switched off: " + reason + "; the job goes on\n")
+        except Exception:  # noqa: BLE001 - a full disk behind standard error, or whatever the user has put there
+            return
 
 
 def start(folder):
@@ -109,13 +114,35 @@ def start(folder):
 
 def mark(what):
     # type: (str) -> None
-    """Leaves an empty file `seen-<what>` in the recording. The plan is JSON that begins with the recording's path."""
-    plan = os.environ[PLAN].split('"')
-    if len(plan) > 3 and plan[1] == "recording" and "\\" not in plan[3]:
+    """Adds this process to the file `seen-<what>` of the recording. The plan is JSON that begins with its path."""
+    name, _, rest = os.environ[PLAN].partition(': "')
+    if name == '{"recording"':
         try:
-            os.close(os.open(os.path.join(plan[3], "seen-" + what), os.O_CREAT | os.O_WRONLY, 0o644))
-        except OSError:
+            path = os.path.join(unescaped(rest), "seen-" + what)
+            file = os.open(path, os.O_CREAT | os.O_WRONLY | os.O_APPEND, 0o644)
+            try:
+                os.write(file, b"%d\n" % os.getpid())
+            finally:
+                os.close(file)
+        except (OSError, ValueError):
             return  # the recording is gone or the disk is full: the launcher will say so
+
+
+def unescaped(text):
+    # type: (str) -> str
+    """What a string of JSON holds, which ends at the first quotation mark."""
+    found, letters = "", iter(text)
+    for letter in letters:
+        if letter == '"':
+            break
+        if letter == "\\":
+            letter = next(letters, "")
+            if letter == "u":
+                letter = chr(int("".join(next(letters, "") for _ in range(4)), 16))
+            else:
+                letter = {"n": "\n", "t": "\t", "r": "\r", "b": "\b", "f": "\f"}.get(letter, letter)
+        found += letter
+    return found
 
 
 def enter():
@@ -125,6 +152,8 @@ def enter():
         return
     if any("multiprocessing.resource_tracker" in word for word in sys.orig_argv):
         return
+    if any(type(finder).__name__ == TorchFinder.__name__ for finder in sys.meta_path):
+        return  # a second start-up file: of the user's own packages, or of the system's
     mark("python")
     finder = TorchFinder(here)
     sys.meta_path.insert(0, finder)
@@ -136,7 +165,8 @@ here = os.path.dirname(__file__)
 sys.path[:] = [entry for entry in sys.path if entry != here]
 sys.path_importer_cache.pop(here, None)
 enter()
-# Hands over to the sitecustomize that this one shadows. Where there is none, the import fails with the very error
-# that a # bare interpreter meets here and passes over, and nothing of this module is left in sys.modules.
-del sys.modules[__name__]
-__import__(__name__)
+if __name__ == "sitecustomize":
+    # Hands over to the one that this shadows. Where there is none, the import fails with the very error that a bare
+    # interpreter meets here and passes over, and nothing of this module is left in sys.modules.
+    del sys.modules[__name__]
+    __import__(__name__)

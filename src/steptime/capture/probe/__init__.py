@@ -14,7 +14,7 @@ from steptime.capture.probe.notice import switched_off
 
 PLAN = "STEPTIME_PROBE"
 """Environment variable with the plan as JSON: recording, profile, profile_steps, max_profile_seconds, changes, arm,
-numerics."""
+numerics, contained, began_epoch_ns."""
 
 
 def start() -> None:
@@ -32,6 +32,10 @@ def _begin() -> None:
     from steptime.capture.probe.session import Session
 
     plan = json.loads(os.environ[PLAN])
+    if plan.get("contained"):
+        from steptime.capture.probe import contained
+
+        contained.install(plan)
     if plan.get("numerics"):
         from steptime.capture.probe.numerics.begin import begin as begin_numerics
 

@@ -25,10 +25,15 @@ class Agreed:
     stacks: bool
 
 
+def ahead(duration: int) -> int:
+    """Steps until one that all ranks can agree on. duration: ns of one."""
+    return max(AHEAD_STEPS, AHEAD_TIME // max(1, duration))
+
+
 def agree(recording: str, number: int, ready: int, duration: int, steps: int, stacks: bool) -> Agreed:
-    """What all ranks do for window `number`. ready: steps of this rank so far; duration: ns of one. Raises OSError
-    where the recording cannot be written."""
-    mine = Agreed(ready + max(AHEAD_STEPS, AHEAD_TIME // max(1, duration)), steps, stacks)
+    """What all ranks do for window `number`. ready: steps of this rank from which on it may be; duration: ns of one.
+    Raises OSError where the recording cannot be written."""
+    mine = Agreed(ready + ahead(duration), steps, stacks)
     path = os.path.join(recording, f"profile-{number}.json")
     partial = f"{path}.{os.uname().nodename}-{os.getpid()}-{get_ident()}"
     try:

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import json
-import os
+from collections.abc import Iterable, Mapping
 from typing import Any
+
+from steptime.journal import append_to
 
 
 class Facts:
-    """Appends one JSON object a line to facts.jsonl, each with one write: a killed job tears at most the last line.
+    """Appends one JSON object a line to facts.jsonl: a killed job tears at most the last line.
 
     `kind` names the type in `steptime.recording` without its ending Facts: "optimizer", "root", "loader", "code",
     "site", "settings", "compilation", "trace"; and "note" with a `text`. A later fact of the same identity replaces
@@ -16,17 +18,16 @@ class Facts:
     """
 
     def __init__(self, path: str) -> None:
-        self._file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o644)
+        self._path = path
 
     def write(self, kind: str, /, **fields: Any) -> None:
         """Raises OSError when the line cannot be written whole."""
-        line = json.dumps({"fact": kind, **fields}, default=str).encode() + b"\n"
-        if os.write(self._file, line) != len(line):
-            raise OSError(28, "no room for a line of facts")
+        self.write_all([(kind, fields)])
 
-    def close(self) -> None:
-        """Closes the file."""
-        os.close(self._file)
+    def write_all(self, facts: Iterable[tuple[str, Mapping[str, Any]]]) -> None:
+        """Several at once. Raises OSError when they cannot be written whole."""
+        lines = (json.dumps({"fact": kind, **fields}, default=str).encode() + b"\n" for kind, fields in facts)
+        append_to(self._path, b"".join(lines))
 
 
 def source_line(file: str, line: int, function: str = "", text: str = "") -> dict[str, Any]:

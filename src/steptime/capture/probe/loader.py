@@ -10,8 +10,10 @@ number; spawned ones give SPAWNED + the loader's random base seed instead, which
 
 from __future__ import annotations
 
+import contextlib
 import multiprocessing
 import multiprocessing.queues
+import multiprocessing.util
 import os
 import queue
 import sys
@@ -25,8 +27,8 @@ from torch.utils.data import dataloader as torch_dataloader
 from torch.utils.data._utils import fetch as torch_fetch
 from torch.utils.data._utils import worker as torch_worker
 
-from steptime.capture.probe import datasets, sites
-from steptime.journal import RECORD, SPAWNED, Kind
+from steptime.capture.probe import busy, datasets, sites
+from steptime.journal import RECORD, SPAWNED, Kind, append_to
 
 FETCH, COLLATE, QUEUE, LOADER_START = int(Kind.FETCH), int(Kind.COLLATE), int(Kind.QUEUE), int(Kind.LOADER_START)
 KEPT_BYTES = 3 * 1024 * RECORD.size
@@ -60,41 +62,52 @@ collated: dict[int, int] = {}
 
 
 class _Worker:
-    """A worker's side: three records a batch, appended to the trainer's loader.bin with one write."""
+    """A worker's side: three records a batch, appended to the trainer's loader.bin, those of a while with one write."""
 
     def __init__(self, recording: str, information: Any, iterator: int) -> None:
         parent = multiprocessing.parent_process()
         self._folder = os.path.join(recording, f"process-{parent.pid if parent else os.getppid()}")
         self._thread = min(int(information.id), LARGEST_NUMBER)
         self._iterator = iterator or SPAWNED | (int(information.seed) - int(information.id)) % SPAWNED
-        self._file = -1
+        self._path = ""
         self._kept = bytearray()
-        self._last = 0
+        self._last = self._flush_at = 0
+        multiprocessing.util.Finalize(None, self.finish, exitpriority=100)  # a worker ends without atexit
 
     def batch(self, fetch: int, collate: int, end: int) -> None:
         """Raises OSError when the file cannot be written."""
         thread, iterator = self._thread, self._iterator
+        reading, collating = busy.shares(get_ident(), fetch, collate, end)
         if self._last:
             self._kept += pack(QUEUE, 0, thread, iterator, self._last, fetch)
-        self._kept += pack(FETCH, 0, thread, iterator, fetch, collate)
-        self._kept += pack(COLLATE, 0, thread, iterator, collate, end)
+        self._kept += pack(FETCH, reading, thread, iterator, fetch, collate)
+        self._kept += pack(COLLATE, collating, thread, iterator, collate, end)
         self._last = end
-        if self._file >= 0 or self._open():
-            os.write(self._file, self._kept)
-            self._kept.clear()
-        else:
-            del self._kept[:-KEPT_BYTES]
+        if end > self._flush_at:
+            self._flush_at = end + self.flush()
 
-    def _open(self) -> bool:
+    def flush(self) -> int:
+        """Writes what is kept, once the trainer has a folder. Returns what `append_to` does, or 0. Raises OSError."""
+        if not self._path and not self._find():
+            del self._kept[:-KEPT_BYTES]
+            return 0
+        written = bytes(self._kept)
+        self._kept.clear()
+        return append_to(self._path, written)
+
+    def finish(self) -> None:
+        """Writes the rest, where that can be done."""
+        with contextlib.suppress(OSError):  # nobody is left who could be told
+            self.flush()
+
+    def _find(self) -> bool:
         folder, newest = self._folder, 0
         while os.path.isdir(f"{self._folder}-{newest + 1}"):  # the pid had been given out before
             newest += 1
             folder = f"{self._folder}-{newest}"
-        try:
-            path = os.path.join(folder, "loader.bin")
-            self._file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o644)
-        except FileNotFoundError:
+        if not os.path.isdir(folder):
             return False
+        self._path = os.path.join(folder, "loader.bin")
         return True
 
 
@@ -131,7 +144,9 @@ class _Fetch(_Method):
                 _become_worker(torch_worker._worker_info)
             except Exception:  # noqa: BLE001 - the probe's border: the loader goes on unmeasured
                 _State.failed = True
-        fetched[get_ident()] = now()
+        thread = get_ident()
+        busy.fetch_begins(thread, now())
+        fetched[thread] = now()
         return MethodType(self.original, instance)
 
 
@@ -141,7 +156,9 @@ class _Collate:
     def __get__(self, instance: Any, owner: Any = None) -> Any:
         if instance is None:
             raise AttributeError("collate_fn")
-        collated[get_ident()] = now()
+        thread = get_ident()
+        collated[thread] = now()
+        busy.collate_begins(thread)
         try:
             return instance.__dict__["collate_fn"]
         except KeyError:
@@ -219,6 +236,7 @@ def _index_put(iterator: Any) -> None:
 def _become_worker(information: Any) -> None:
     """In a worker process, at its first batch: its queue's `put`, asked for by the worker's loop, ends the collate."""
     worker = _State.worker = _Worker(_State.recording, information, _State.constructed)
+    busy.become_worker()
 
     def put(_: Any) -> None:
         thread = get_ident()
@@ -243,8 +261,9 @@ def next_ended(number: int, begin: int, end: int) -> None:
     thread = get_ident()
     fetch, collate = fetched.get(thread, 0), collated.get(thread, 0)
     if begin < fetch < collate and _State.append is not None:
-        _State.append(FETCH, 0, number, fetch, collate)
-        _State.append(COLLATE, 0, number, collate, end)
+        reading, collating = busy.shares(thread, fetch, collate, end)
+        _State.append(FETCH, reading, number, fetch, collate)
+        _State.append(COLLATE, collating, number, collate, end)
 
 
 def ready(iterator: Any) -> int | None:

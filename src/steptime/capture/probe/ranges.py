@@ -15,6 +15,7 @@ from typing import Any
 
 import torch
 
+from steptime.capture.probe import busy
 from steptime.capture.probe.listener import Listener, now
 from steptime.capture.probe.loader import collated, fetched, tell_apart
 from steptime.journal import Flag, Kind
@@ -149,8 +150,9 @@ class RangePatch:
             if kind == LOADER_NEXT and begin < (fetch := fetched.get(identifier := get_ident(), 0)):
                 collate = collated.get(identifier, 0)
                 if fetch < collate:
-                    quiet.keep(head - kind + FETCH, fetch, collate)
-                    quiet.keep(head - kind + COLLATE, collate, end)
+                    reading, collating = busy.shares(identifier, fetch, collate, end)
+                    quiet.keep(head - kind + FETCH | reading << 8, fetch, collate)
+                    quiet.keep(head - kind + COLLATE | collating << 8, collate, end)
                 if end - begin < SHORT_BATCH:
                     tell_apart(False)
                     quiet.together = True

@@ -42,8 +42,7 @@ class Recorder:
         self.folder = folder
         self._facts = Facts(os.path.join(folder, "facts.jsonl"))
         self.journal.open(os.path.join(folder, "journal.bin"))
-        for kind, fields in self._pending:
-            self._facts.write(kind, **fields)
+        self._facts.write_all(self._pending)
         self._pending.clear()
 
     def append(self, kind: int, flags: int, number: int, begin: int, end: int) -> None:

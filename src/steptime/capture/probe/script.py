@@ -18,9 +18,10 @@ import torch
 from torch.optim.optimizer import register_optimizer_step_post_hook
 
 from steptime.capture.probe import device, identity
-from steptime.capture.probe.agreement import agree
+from steptime.capture.probe.agreement import agree, ahead
 from steptime.capture.probe.deadline import Deadline
 from steptime.capture.probe.discovery import Discovery, Found
+from steptime.capture.probe.epochs import steps_to_next
 from steptime.capture.probe.gradients import GradientNorm
 from steptime.capture.probe.lines import LineTimeline, LoopFrame
 from steptime.capture.probe.listener import Quiet
@@ -38,8 +39,7 @@ from steptime.journal import Kind
 SECOND = 1_000_000_000
 UNTOUCHED_STEPS = 1
 """The first step compiles, allocates and autotunes: nothing of ours disturbs it."""
-DISCOVERY_STEPS = 2
-DISCOVERY_LIMIT = 30 * SECOND
+DISCOVERY_STEPS, DISCOVERY_LIMIT = 2, 30 * SECOND
 LINE_STEPS, LINE_LIMIT = 8, 2 * SECOND
 """The line timeline slows a step by 1 to 19 % (Python <= 3.11): a few steps give an interval, more only cost."""
 PLAIN_STEPS, PLAIN_TIME, PLAIN_LIMIT = 10, SECOND // 4, 5 * SECOND
@@ -79,6 +79,7 @@ class Watched(Protocol):
     steps: int
     roots: list[RootPatch]
     optimizers: Owners
+    iterators: Owners
     marks: device.Marks | None
     quiet: Quiet
     """Until its time no border resumes the script."""
@@ -300,17 +301,20 @@ def _turns(session: Watched, duration: int) -> Stage:
 def _profiles(session: Watched, duration: int, number: int, stacks: bool) -> Stage:
     """A window of plain steps with shapes, then one step with stacks; on all ranks that trace in the same steps."""
     wanted = session.plan.get("profile_steps") or max(1, min(PROFILE_STEPS, PROFILE_TIME // (duration or 1)))
-    here = place()
-    if not traces(here, session.plan.get("trace_ranks") or ()):
+    if not traces(here := place(), session.plan.get("trace_ranks") or ()):
         return
+    loaders = session.iterators.living(), session.counter.backwards, session.steps
     if not here.alone:
-        agreed = agree(session.plan["recording"], number, session.steps, duration, wanted, stacks)
+        ready = session.steps + steps_to_next(*loaders, ahead(duration) + wanted + stacks)
+        agreed = agree(session.plan["recording"], number, ready, duration, wanted, stacks)
         late = session.steps - agreed.step
         while session.steps < agreed.step:
             yield
         if late > 0:
             session.recorder.note(f"profiled {late} steps after the other ranks, which had agreed before it was ready")
         wanted, stacks = agreed.steps, agreed.stacks
+    else:
+        yield from _steps(steps_to_next(*loaders, wanted + stacks))
     yield from _profile(session, Window(session.recorder, number, stacks=False), wanted)
     if stacks:
         yield from _profile(session, Window(session.recorder, number + 1, stacks=True, trained=_trained(session)), 1)

@@ -10,6 +10,7 @@ import functools
 import multiprocessing
 import multiprocessing.util
 import os
+import threading
 import time
 from collections.abc import Callable
 from threading import get_ident
@@ -70,7 +71,7 @@ class Session:
         self.watching = False
         self.marks: device.Marks | None = None
         self.trial: Follower = Follower()
-        self._active = True
+        self._active, self._opening = True, threading.Lock()
         self._pid = os.getpid()
         self.pace = Pace()
         self._described: set[int] = set()
@@ -84,7 +85,7 @@ class Session:
         # One wrapper in both places: pickle looks torch.save up where it was defined.
         save = functools.lru_cache(interval_wrapper(self, CHECKPOINT))
         self._ranges = RangePatch(self)
-        self._iterators = Owners(self._ranges.forget)
+        self.iterators = Owners(self._ranges.forget)
         self.optimizers = Owners(self._ranges.forget)
         self._constructions = ConstructionWatch(self.optimizers.add)
         self._steady: tuple[Patch, ...] = (
@@ -141,7 +142,7 @@ class Session:
 
     def _open(self) -> None:
         """At the first sign of training: the process gets its folder, its thread and its script."""
-        if self.recorder.folder:
+        if self.recorder.folder or not self._opening.acquire(blocking=False):  # two threads begin at once
             return
         self.quiet.follow(get_ident())
         folder = identity.make_folder(self.plan["recording"], self._pid)
@@ -183,11 +184,11 @@ class Session:
 
     def only(self, kind: int, owner: Any) -> bool:
         """See listener.Listener."""
-        return (self._iterators if kind == LOADER_NEXT else self.optimizers).only(owner)
+        return (self.iterators if kind == LOADER_NEXT else self.optimizers).only(owner)
 
     def iterator_made(self, iterator: Any) -> int:
         """A loader's iterator is made, or begins again: its first batch is looked at. Returns its number."""
-        self._iterators.add(iterator)
+        self.iterators.add(iterator)
         return self.numbers.of(iterator)[0]
 
     def _loader_next_begins(self, iterator: Any, begin: int) -> int:

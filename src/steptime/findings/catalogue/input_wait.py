@@ -12,6 +12,8 @@ from steptime.quantities import format_duration, format_share
 
 COLLECTOR_TOLD = 0.1
 """Of the wait: below that the garbage collector's part in it goes untold."""
+MOSTLY_WAITING = 0.5
+"""Share of the making of a batch in which a CPU works: below, it is said that the rest is spent waiting."""
 
 
 @rule(
@@ -29,8 +31,9 @@ def input_wait(signals: Signals) -> Finding | None:
 
     How we know
         The wait inside the training loader's next() is timed in every step; the time per item and per collated batch is
-        timed where it happens, in the workers if there are any. The time at stake is the wait, without the time that it
-        takes to receive a batch that is ready from a worker (measured once on a machine, else a millisecond). A bare
+        timed where it happens, in the workers if there are any, with the CPU time that it takes: the rest is waiting
+        (disk, network, sleep), which needs no CPU. The time at stake is the wait, without the time that it takes to
+        receive a batch that is ready from a worker (measured once on a machine, else a millisecond). A bare
         trace shows the loader's next() as an annotation: there the ledger's input account is at stake, on an
         accelerator the time that it idled meanwhile.
 
@@ -97,6 +100,8 @@ def _parts(loader: LoaderUse) -> str:
     text = f": {format_duration(loader.item.value)} an item"
     if loader.collate is not None:
         text += f", {format_duration(loader.collate.value)} to collate"
+    if loader.busy is not None and loader.busy <= MOSTLY_WAITING:
+        text += f", {format_share(1 - loader.busy)} of it waiting"
     if loader.collector * loader.demand >= COLLECTOR_TOLD * loader.wait.value > 0:
         text += f", {format_duration(loader.collector)} in gc"
     return text
@@ -113,7 +118,5 @@ def _advice(signals: Signals, contention: Contention | None) -> str:
     if loader.workers and (production(loader) or 0.0) / loader.workers < loader.wait.value / 2:
         return "The workers make batches faster than that: look at what moves them (their size, pinning, the queue)."
     if model.best <= loader.workers:
-        return (
-            f"More workers would not help here ({model.limit} usable CPUs): make an item cheaper to read, or cache it."
-        )
+        return f"More workers would not help here ({model.bounded_by}): make an item cheaper to read, or cache it."
     return f"Make an item cheaper to read, or read with {model.best} workers."

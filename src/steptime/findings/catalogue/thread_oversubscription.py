@@ -18,6 +18,8 @@ BUSY = 0.85
 """Of the usable CPUs that other processes leave: below it, threads are more than CPUs but do not meet."""
 BUSY_ALONE = 0.6
 """Where the threads of one operator exceed the CPUs: they wait for one another, asleep for a third of the time."""
+WHOLE = 0.9
+"""Of its time: a worker that needs a CPU for less counts with its share, and that is said."""
 PRESSURE = 20.0
 """Percent of time that some task waited for a CPU: what one thread too many causes on a busy machine."""
 UNSTABLE = 0.3
@@ -39,7 +41,8 @@ def thread_oversubscription(signals: Signals) -> Iterator[Finding]:
         than the CPUs, threads of one operator wait for each other while others run: steps become slow and irregular.
 
     How we know
-        intra-op threads x training processes on this host + workers, against the CPUs that the process may use
+        intra-op threads x training processes on this host + workers (of one whose items wait, the part of its time in
+        which it needs a CPU), against the CPUs that the process may use
         (affinity and container limits counted); and the CPUs were in fact busy, or tasks waited for them. The ceiling
         is the share of the threads that have no CPU; how much of it is real only a trial tells, so the interval is
         wide.
@@ -54,7 +57,8 @@ def thread_oversubscription(signals: Signals) -> Iterator[Finding]:
     settings, contention = signals.settings, signals.contention
     workers = signals.loader.workers if signals.has(Signal.LOADER) else 0
     threads = max(1, settings.intra_op_threads) * max(1, settings.trainers_on_host)
-    demand = (threads + workers * max(1, settings.trainers_on_host)) / max(1, settings.usable_cpus)
+    needed = workers * _busy(signals.loader) if workers else 0.0
+    demand = (threads + needed * max(1, settings.trainers_on_host)) / max(1, settings.usable_cpus)
     alone = settings.intra_op_threads / max(1, settings.usable_cpus) > TOLERATED
     if demand <= TOLERATED or not _crowded(contention, BUSY_ALONE if alone else BUSY):
         return
@@ -64,6 +68,11 @@ def thread_oversubscription(signals: Signals) -> Iterator[Finding]:
         yield thread_oversubscription.finding(
             text, "Lower the number of threads and measure again.", weight=Weight.DOUBT
         )
+
+
+def _busy(loader: LoaderUse) -> float:
+    """CPUs that one worker needs while it makes a batch: a whole one where that was not measured."""
+    return loader.busy if loader.busy is not None and loader.busy < WHOLE else 1.0
 
 
 def _crowded(contention: Contention, enough: float) -> bool:
@@ -78,7 +87,8 @@ def _finding(signals: Signals, demand: float, workers: int) -> Finding:
     if settings.trainers_on_host > 1:
         parts += f" x {settings.trainers_on_host} training processes"
     if workers:
-        parts += f" + {workers} workers"
+        busy = _busy(signals.loader)
+        parts += f" + {workers} workers" + (f" at {format_share(busy)}" if busy < 1.0 else "")
     ceiling = step * (1 - 1 / demand)
     stake = modelled(ceiling / 2, ceiling / 10, ceiling, signals.step.steady)
     summary = f"{parts} on {settings.usable_cpus} usable CPUs: {demand:.1f} threads for each CPU"

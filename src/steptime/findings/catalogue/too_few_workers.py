@@ -4,14 +4,16 @@ from __future__ import annotations
 
 from steptime.findings.case import LoaderUse, Signal
 from steptime.findings.finding import Finding
-from steptime.findings.loader_model import Supply, supply
+from steptime.findings.loader_model import Supply, supply, usable_text
 from steptime.findings.rule import rule
 from steptime.findings.signals import Signals
 from steptime.findings.stakes import capped, ratio, scaled
-from steptime.quantities import format_duration
+from steptime.quantities import format_duration, format_share
 
 LEAST_GAIN = 0.05
 """Of the step: workers cost memory and start-up, a smaller gain is not worth advising them."""
+MOSTLY_HIDDEN = 0.1
+"""Of the wait: where the advised workers are predicted to leave less of it, nothing more is asked for."""
 
 
 @rule(
@@ -33,12 +35,16 @@ def too_few_workers(signals: Signals) -> Finding | None:
         predicted step is the largest of: the step without its wait, the making of the batches divided by the workers,
         the CPU time of the whole job divided by the usable CPUs, and, where the training's own threads leave the
         workers no CPU of their own, the step without its wait and what the workers do there. The number advised is the
-        smallest that comes within 3 % of the best prediction and is never above the usable CPUs; the time at stake is
-        what the prediction saves.
+        smallest that comes within 3 % of the best prediction. The CPU time of making a batch is measured beside its
+        time: where items wait (disk, network, sleep), a worker needs only a part of a CPU, and so many workers are
+        considered as the usable CPUs have parts, 64 on a host and one for each batch of an epoch at most. A recording
+        without CPU times (of an older version) gives each worker a CPU of its own. The time at stake is what the
+        prediction saves.
 
     What helps
         Set num_workers as advised, with persistent_workers=True when there are several epochs. If the dataset draws
         random numbers, its augmentation will differ from the run without workers (each worker has its own seed).
+        torch warns of more workers than CPUs whatever they do; for items that wait the warning may be ignored.
 
     When to ignore it
         When memory is short (each worker holds its own copy of what the dataset touches), or when making the item
@@ -72,9 +78,18 @@ def _advice(loader: LoaderUse, model: Supply) -> str:
     text = f"Set num_workers={model.best}"
     if not loader.persistent_workers:
         text += " and persistent_workers=True"
-    text += f" ({loader.usable_cpus} usable CPUs)"
-    if model.best < model.needed:
+    text += f" ({_room(loader, model)})"
+    if model.best < model.needed and model.step(model.best) - model.consumption > MOSTLY_HIDDEN * loader.wait.value:
         text += "; that will not hide all of it: make an item cheaper too"
     if loader.iterable and loader.workers == 0:
         text += ". The dataset is iterable: split it by torch.utils.data.get_worker_info() or every worker repeats it"
     return text + "."
+
+
+def _room(loader: LoaderUse, model: Supply) -> str:
+    """Why no more, or why so many."""
+    if loader.busy is None:
+        return f"at most the {usable_text(loader)}: this recording has no CPU times of the items"
+    if model.best > loader.usable_cpus:
+        return f"{usable_text(loader)}; making a batch is {format_share(1 - loader.busy)} waiting, which needs none"
+    return usable_text(loader)

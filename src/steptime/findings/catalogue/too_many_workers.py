@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from steptime.findings.case import LoaderUse, Signal, StepSummary
 from steptime.findings.finding import Finding
-from steptime.findings.loader_model import Supply, supply
+from steptime.findings.loader_model import Supply, supply, usable_text
 from steptime.findings.rule import rule
 from steptime.findings.signals import Signals
 from steptime.findings.stakes import more, ratio, scaled
@@ -33,8 +33,8 @@ def too_many_workers(signals: Signals) -> Finding | None:
         The time to make a step's batches is measured inside the workers. If it is shorter than the wait of the training
         thread, no workers at all would be faster; at stake is the difference, and a quarter of what receiving a batch
         takes on this machine, by which workers slow the training itself (a thread feeds their queues) and their own
-        collating (into shared memory). If the workers outnumber the usable CPUs and the model of rule ST102 asks for
-        fewer, the wait is at stake.
+        collating (into shared memory). If there are more workers than the usable CPUs have room for (a worker whose
+        items wait needs only a part of a CPU) and the model of rule ST102 asks for fewer, the wait is at stake.
 
     What helps
         num_workers=0 for in-memory and cheap items, or the smaller number that the advice names.
@@ -80,7 +80,7 @@ def _more_than_processors(loader: LoaderUse, model: Supply) -> Finding | None:
     if loader.workers < model.limit or model.best >= loader.workers:
         return None
     summary = (
-        f"{loader.workers} workers share {model.limit} usable CPUs with the training thread; "
+        f"{loader.workers} workers share {usable_text(loader)} with the training thread; "
         f"by the model {model.best} would do"
     )
     return too_many_workers.finding(

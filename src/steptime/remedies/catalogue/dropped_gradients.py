@@ -6,8 +6,7 @@ from steptime.changes import Change
 from steptime.findings.case import Case
 from steptime.findings.gradient_zeroing import zeroing
 from steptime.findings.stakes import modelled
-from steptime.quantities import SourceLine
-from steptime.remedies.remedy import CallEdit, Option, Promise, Snippet, remedy
+from steptime.remedies.remedy import CallEdit, Edit, JointEdit, Option, Promise, Snippet, remedy
 
 
 @remedy("RM203", "dropped-gradients", addresses={"ST504"}, promise=Promise.SAME_BITS, risk=1, frees=0.1)
@@ -32,12 +31,15 @@ def dropped_gradients(case: Case) -> Option | None:
     filling, adding = zeroing(case.operators, case.accounts, elements, case.step.micro_batches)
     if not filling:
         return None
-    site = _site(case)
-    edit = CallEdit("zero_grad", (("set_to_none", "True"),), site) if site is not None else None
     saving = modelled(filling + adding, filling, filling + adding, case.step.steady)
-    return Option("zero_grad()", (Change("zero-grad"),), saving, edit or Snippet("optimizer.zero_grad()"))
+    return Option("zero_grad()", (Change("zero-grad"),), saving, _edit(case))
 
 
-def _site(case: Case) -> SourceLine | None:
-    lines = (use.source for use in case.lines if "zero_grad(" in use.source.text and "set_to_none" in use.source.text)
-    return next(lines, None)
+def _edit(case: Case) -> Edit:
+    """Every line that asks for zeros."""
+    lines = [use.source for use in case.lines if "zero_grad(" in use.source.text and "set_to_none" in use.source.text]
+    parts = tuple(CallEdit("zero_grad", (("set_to_none", "True"),), line) for line in lines)
+    example = Snippet("optimizer.zero_grad()")
+    if len(parts) == 1:
+        return parts[0]
+    return JointEdit(parts, example) if parts else example

@@ -15,6 +15,15 @@ AS_GOOD = 1.15
 """A predicted step so much longer than the best one is within the model's error of it (it was 6 to 19 % off in trials,
 benchmarks/results/remedies-epyc-2cpu.md); another number of workers that is predicted to be worse costs the trial a
 quarter of its rounds."""
+NEIGHBOUR = 4
+"""Of so many workers, one: the step to the other number that is tried."""
+WITHOUT_WORKERS = (
+    ("num_workers", 0),
+    ("persistent_workers", False),
+    ("prefetch_factor", None),
+    ("timeout", 0),
+    ("multiprocessing_context", None),
+)
 STREAMS = "the workers' random numbers (augmentation), and the order from the second epoch on"
 
 
@@ -39,13 +48,16 @@ def fitting_workers(case: Case) -> tuple[Option, ...]:
         is added to the step. A worker that is at its next batch hands one over later, where making it takes a CPU: as
         if it held the interpreter's lock, which pure Python does (expect a little more where it does not). The number
         tried is the smallest that comes within 3 % of the best prediction, with its neighbour where that is predicted
-        to be nearly as good. Without workers a quarter of what receiving a batch takes is saved, too: by so much they
-        slow the training and their own collating. Expect less where an item's own operators use several threads: a
+        to be nearly as good. There may be more workers than CPUs where items wait (disk, network, sleep): the CPU time
+        of making a batch is measured, each worker counts with its share, and no more than 64 on a host nor than an
+        epoch has batches are tried. Without workers a quarter of what receiving a batch takes is saved, too: by so much
+        they slow the training and their own collating. Expect less where an item's own operators use several threads: a
         worker has one.
 
     When to leave it
-        When memory is short (each worker holds its own copy of what the dataset touches), or when making the item
-        itself cheaper is easy.
+        When memory is short (each worker holds its own copy of what the dataset touches, and 25 MB of its own at
+        least), or when making the item itself cheaper is easy. torch warns of more workers than CPUs whatever they do:
+        a job that turns warnings into errors must let that one pass.
     """
     loader = case.loader
     if loader is None:
@@ -62,7 +74,8 @@ def _worth_trying(loader: LoaderUse, model: Supply) -> tuple[int, ...]:
     """The model's best and, where it asks for more, the number above or below it: the model may err by a worker."""
     if model.best < loader.workers:
         return (model.best,)
-    near = model.best + 1 if model.best < model.limit else model.best - 1
+    far = max(1, model.best // NEIGHBOUR)
+    near = min(model.best + far, model.limit) if model.best < model.limit else model.best - far
     as_good = near > loader.workers and model.step(near) <= AS_GOOD * model.step(model.best)
     return (model.best, near) if as_good else (model.best,)
 
@@ -73,7 +86,7 @@ def _option(case: Case, loader: LoaderUse, model: Supply, workers: int) -> Optio
         arguments += (("persistent_workers", True),)
     most = loader.wait.value + (0.0 if workers else model.beside)
     gain = min(case.step.duration.value - model.step(workers), most)
-    edit = CallEdit("DataLoader", _keywords(loader, workers), loader.site) if loader.site is not None else None
+    edit = CallEdit("DataLoader", _keywords(workers), loader.site) if loader.site is not None else None
     label = ", ".join(f"{name}={value}" for name, value in arguments)
     return Option(
         label,
@@ -85,8 +98,8 @@ def _option(case: Case, loader: LoaderUse, model: Supply, workers: int) -> Optio
     )
 
 
-def _keywords(loader: LoaderUse, workers: int) -> tuple[tuple[str, str], ...]:
+def _keywords(workers: int) -> tuple[tuple[str, str], ...]:
     """As source; without workers the options that need some are taken back."""
     if workers:
         return (("num_workers", str(workers)), ("persistent_workers", "True"))
-    return (("num_workers", "0"), ("persistent_workers", "False"), ("prefetch_factor", "None"))
+    return tuple((name, str(value)) for name, value in WITHOUT_WORKERS)

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from steptime.changes import Change
 from steptime.findings.case import Case, OptimizerUse
 from steptime.findings.optimizer_model import FOREACH, FUSABLE, floor
 from steptime.findings.stakes import modelled
-from steptime.remedies.remedy import CallEdit, Option, Promise, Snippet, remedy
+from steptime.remedies.remedy import CallEdit, Edit, JointEdit, Option, Promise, Snippet, remedy
 
 LIKELY, LIKELY_ON_CPU, SURE = 0.6, 1.0, 0.2
 """Of what a single pass at full bandwidth would save: a device's kernels reach half of the bandwidth on small tensors.
@@ -40,14 +42,21 @@ def fused_optimizer(case: Case) -> Option | None:
     name = _better(use, case.step.device)
     gain = max(0.0, use.duration.value - floor(use, case.machine))
     label = f"{use.type}({name}=True)"
-    edit = (
-        CallEdit(use.type, ((name, "True"),), use.site)
-        if use.site is not None
-        else Snippet(f"{use.type}(…, {name}=True)")
-    )
+    edit = _edit([each for each in known if _better(each, case.step.device) == name], name, label)
     likely = LIKELY_ON_CPU if case.step.device == "cpu" else LIKELY
     saving = modelled(likely * gain, SURE * gain, gain, case.step.steady)
     return Option(label, (Change("optimizer", arguments=((name, True),)),), saving, edit)
+
+
+def _edit(uses: Sequence[OptimizerUse], name: str, example: str) -> Edit:
+    """Each optimiser that the change acts on, once; torch takes one of the two implementations by name."""
+    other = "foreach" if name == "fused" else "fused"
+    keywords = ((name, "True"), (other, "None"))
+    sites = {(each.site.file, each.site.line): each for each in uses if each.site is not None}
+    if any(each.site is None for each in uses):
+        return Snippet(example)
+    parts = tuple(CallEdit(each.type, keywords, each.site) for each in sites.values())
+    return parts[0] if len(parts) == 1 else JointEdit(parts, Snippet(example))
 
 
 def _better(use: OptimizerUse, device: str) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import platform
 from collections.abc import Iterator
 
@@ -51,6 +52,7 @@ def kept_memory(case: Case) -> Iterator[Option]:
     for name in LIBRARIES:
         path = find_library(name)
         if path:
+            path = ":".join(filter(None, (path, os.environ.get(PRELOAD))))  # as the change does it
             yield Option(f"{name} preloaded", (Change("preload", name),), None, EnvironmentEdit(((PRELOAD, path),)))
 
 

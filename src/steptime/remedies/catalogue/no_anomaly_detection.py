@@ -26,5 +26,5 @@ def no_anomaly_detection(case: Case) -> Option | None:
     """
     if case.settings is None or not case.settings.detect_anomaly:
         return None
-    edit = SwitchEdit("set_detect_anomaly", "torch.autograd.set_detect_anomaly(False)")
+    edit = SwitchEdit("set_detect_anomaly", "torch.autograd.set_detect_anomaly(False)", others=("detect_anomaly",))
     return Option("no anomaly detection", (Change("anomaly-off"),), None, edit)

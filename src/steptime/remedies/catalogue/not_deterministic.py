@@ -25,5 +25,7 @@ def not_deterministic(case: Case) -> Option | None:
     """
     if case.settings is None or not case.settings.deterministic:
         return None
-    edit = SwitchEdit("use_deterministic_algorithms", "torch.use_deterministic_algorithms(False)")
+    name = "use_deterministic_algorithms"
+    others = ("set_deterministic_debug_mode",)
+    edit = SwitchEdit(name, f"torch.{name}(False)", assigned="cudnn.deterministic", others=others)
     return Option("not deterministic", (Change("deterministic-off"),), None, edit)

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from steptime.findings.case import Case
+from steptime.findings.case import Case, LoaderUse
 from steptime.findings.stakes import modelled, named
 from steptime.remedies.loader_change import loader_change
-from steptime.remedies.remedy import CallEdit, Option, Promise, Snippet, remedy
+from steptime.remedies.remedy import CallEdit, CopyEdit, Edit, JointEdit, Option, Promise, Snippet, remedy
 
+EXAMPLE = "DataLoader(…, pin_memory=True), and batch.to(device, non_blocking=True)"
 LIKELY = 0.7
 """Of the exposed copies: the first one of a step cannot be hidden behind anything."""
 
@@ -35,6 +36,14 @@ def pinned_memory(case: Case) -> Option | None:
     exposed = copies.recoverable.value if copies is not None else 0.0
     saving = modelled(LIKELY * exposed, 0.0, exposed, case.step.steady) if exposed else None
     change = loader_change(loader, (("pin_memory", True), ("non_blocking", True)))
-    edit = CallEdit("DataLoader", (("pin_memory", "True"),), loader.site) if loader.site else None
-    label = "pin_memory=True, non_blocking=True"
-    return Option(label, (change,), saving, edit or Snippet("DataLoader(…, pin_memory=True)"))
+    return Option("pin_memory=True, non_blocking=True", (change,), saving, _edit(case, loader))
+
+
+def _edit(case: Case, loader: LoaderUse) -> Edit:
+    """The loader and the lines that copy its batches; an example where those are not known."""
+    copies = {(use.source.file, use.source.line): use.source for use in case.lines if use.role == "transfer"}
+    waiting = [CopyEdit(each) for each in copies.values() if "non_blocking=True" not in each.text]
+    if loader.site is None or not copies:
+        return Snippet(EXAMPLE)
+    pinned = CallEdit("DataLoader", (("pin_memory", "True"),), loader.site)
+    return JointEdit((pinned, *waiting), Snippet(EXAMPLE, loader.site))

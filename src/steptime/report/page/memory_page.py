@@ -20,6 +20,7 @@ class Shown:
     """A device."""
 
     device: str
+    cut: str
     headline: str
     chart: MemoryChart | None
     failure: str
@@ -46,11 +47,12 @@ def render(report: MemoryReport) -> str:
 def _shown(found: Triage, number: int) -> Shown:
     return Shown(
         device=found.device,
+        cut=found.cut,
         headline=memory.headline(found),
         chart=memory_chart(found.over_time),
         failure=memory.failure_text(found) if found.failure is not None else "",
         leaks=tuple(memory.leak_text(leak) for leak in found.leaks),
-        fits=memory.fitting(found),
+        fits=" ".join(each.strip() for each in memory.fitting(found)),
         grids=tuple(
             grid for grid in (made(found, number) for made in (_owners, _lines, _modules, _savings)) if grid.rows
         ),
@@ -106,13 +108,15 @@ def _modules(found: Triage, number: int) -> Grid:
 def _savings(found: Triage, number: int) -> Grid:
     headings = (
         Heading("what", "what", number=False), Heading("frees", "bytes", number=True),
-        Heading("cost", "cost", number=False), Heading("how it was estimated", "how", number=False),
+        Heading("error", "error", number=False), Heading("cost", "cost", number=False),
+        Heading("how it was estimated", "how", number=False),
     )  # fmt: skip
     largest = max((each.frees for each in found.savings), default=1)
     cells = tuple(
-        (_word(each.name), _bytes(each.frees, largest), _word(each.cost), _word(each.how)) for each in found.savings
+        (_word(each.name), _bytes(each.frees, largest), _word(each.error), _word(each.cost), _word(each.how))
+        for each in found.savings
     )
-    return Grid(f"savings-{number}", "What would free memory", "These overlap and do not add.", headings, cells)
+    return Grid(f"savings-{number}", "What would free memory", memory.OVERLAP, headings, cells)
 
 
 def _size() -> Heading:

@@ -16,7 +16,7 @@ from steptime.findings.case import Case
 from steptime.findings.explain import find_rule
 from steptime.findings.finding import Finding, Weight
 from steptime.ledger.ledger import Account
-from steptime.memory.from_trace import CPU_PLACE
+from steptime.memory.history import CPU_PLACE
 from steptime.quantities import format_duration, format_share, format_source
 from steptime.report import json
 from steptime.report.device import roofline_sentences

@@ -7,7 +7,6 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
-from torch.utils._pytree import tree_map_only
 
 from steptime.capture.probe.changes.applier import Applier, count, wrap_root
 from steptime.capture.probe.changes.loss_scale import LossScale
@@ -20,7 +19,7 @@ class Autocast(Applier):
     """arguments: dtype ("bfloat16" or "float16"); device (the only one on which it is wanted).
 
     It stays on behind the forward until backward is entered, as in `with autocast: loss = criterion(model(x), y)`.
-    A forward without gradients has it inside only, and gives float32: numpy knows no bfloat16.
+    Evaluations go on as they are: an edit of the training loop does not reach them either.
     """
 
     order = 2
@@ -65,9 +64,7 @@ class Autocast(Applier):
             if torch.is_grad_enabled() and module.training:
                 self._enter(device)
                 self._roots.add(key)
-                return inner(*args, **kwargs)
-            with torch.autocast(device, self._dtype):
-                return tree_map_only(torch.Tensor, self._as_before, inner(*args, **kwargs))
+            return inner(*args, **kwargs)
 
         return call
 
@@ -80,9 +77,6 @@ class Autocast(Applier):
         context, self._open = self._open, None
         if context is not None:
             context.__exit__(None, None, None)
-
-    def _as_before(self, tensor: torch.Tensor) -> torch.Tensor:
-        return tensor.float() if tensor.dtype is self._dtype else tensor
 
     def before_backward(self, tensors: Any) -> Any:
         """The loss is there."""

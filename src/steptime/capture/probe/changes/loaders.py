@@ -20,9 +20,9 @@ Arguments = dict[str, Any]
 
 
 class LoaderChange(Applier, ABC):
-    """Changes arguments with which DataLoaders are constructed. target: "" for those that train (shuffled, or with a
-    sampler of their own), or the `file:line` of the construction for exactly that one. The argument `site` (`file:line`
-    in whatever folder the job runs now) names one that trains besides: a loader may train in the order of its items.
+    """Changes arguments with which DataLoaders are constructed. target: the `file:line` of the construction for exactly
+    that one. The argument `site` names it by line and name of the file, in whatever folder the job runs now. Without
+    either, those that train are changed (shuffled, or with a sampler of their own).
 
     A framework may construct a loader anew from the one that it was given: the change is made each time.
     """
@@ -81,10 +81,14 @@ class LoaderChange(Applier, ABC):
         if self.target:
             place = sites.user_frame(sys._getframe(3))
             return place is not None and _names(self.target, place)
-        if self.is_for(settings):
-            return True
-        place = sites.user_frame(sys._getframe(3)) if self.arguments.get("site") else None
-        return place is not None and _is_like(str(self.arguments["site"]), place)
+        if not self.arguments.get("site"):
+            return self.is_for(settings)
+        place = sites.user_frame(sys._getframe(3))
+        return self.is_known(settings) or (place is not None and _is_like(str(self.arguments["site"]), place))
+
+    def is_known(self, settings: Arguments) -> bool:
+        """Whether it is made from a loader that was changed."""
+        return False
 
     def is_for(self, settings: Arguments) -> bool:
         """Whether a loader of these arguments is meant where no target is named."""

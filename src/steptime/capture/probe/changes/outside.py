@@ -1,7 +1,9 @@
-"""Files that an arm writes: what is a link in its private copy of the job's folder becomes a file of its own first, and
-what lies outside is told.
+"""Files that an arm writes, where no overlay holds it: what is a link in its private copy of the job's folder becomes a
+file of its own first, and what changes outside is told.
 
-Told once each, as notes of the recording that begin with OUTSIDE; temporary files, caches and devices do not count.
+A place outside is remembered as it is before something is done to it, and compared at the next borders: what was only
+tried is not told. Told once each, as notes of the recording that begin with OUTSIDE; temporary files, caches and
+devices do not count.
 """
 
 from __future__ import annotations
@@ -12,31 +14,44 @@ import os
 import shutil
 import sys
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
 
-OUTSIDE = "writes outside of its folder: "
-MOST = 5
-"""Files that are told."""
+OUTSIDE = "changed outside of its folder: "
+MOST = 64
+"""Places that are compared, and told."""
 MOST_LINKS = 5000
 """Of one folder; one with more entries is a data set."""
-WRITING = os.O_WRONLY | os.O_RDWR | os.O_CREAT
+WRITING = os.O_WRONLY | os.O_RDWR | os.O_CREAT | os.O_TRUNC
 HARMLESS = ("/dev", "/proc", "/sys", "/run", "~/.cache", "~/.config", "~/.triton", "~/.nv", "~/.local/share")
+CACHES = ("TORCHINDUCTOR_CACHE_DIR", "TRITON_CACHE_DIR", "XDG_CACHE_HOME")
+CHANGED = {
+    "os.remove": (0,), "os.rmdir": (0,), "os.mkdir": (0,), "os.rename": (0, 1), "os.link": (0, 1), "os.symlink": (1,),
+    "shutil.rmtree": (0,), "shutil.move": (0, 1), "shutil.copyfile": (1,),
+    "shutil.copytree": (1,), "shutil.unpack_archive": (1,),
+}  # fmt: skip
+"""Audit events, and which of their arguments are paths that change."""
+STARTED = ("subprocess.Popen", "os.system", "os.exec", "os.posix_spawn", "os.spawn", "pty.spawn")
+"""Audit events of programs that are started: paths among their words may change."""
+DESCRIBED = ("os.chmod", "os.chown", "os.utime", "os.setxattr", "os.removexattr")
+"""Audit events that change what is told of a file, the one that a link leads to."""
+WRITTEN = ("os.truncate", "sqlite3.connect")
+"""Audit events that write into a file as `open` does."""
 
 
 class OutsideWrites:
-    """Listens to what the interpreter opens, from the import of torch on. note: where a sentence goes."""
+    """Listens to what the interpreter does, from the import of torch on. note: where a sentence goes."""
 
     def __init__(self, recording: str, note: Callable[[str], None]) -> None:
         self._copy = PrivateCopy(recording)
         harmless = [os.path.expanduser(path) for path in HARMLESS]
-        places = [os.getcwd(), recording, tempfile.gettempdir(), *harmless]
+        named = [os.environ[name] for name in CACHES if name in os.environ]
+        places = [os.getcwd(), recording, self._copy.root, tempfile.gettempdir(), *harmless, *named]
         self._inside = tuple(os.path.realpath(place) + os.sep for place in places)
         self._note = note
-        self._said: set[str] = set()
-        self._pid = os.getpid()
+        self._before: dict[str, tuple[int, ...]] = {}
 
     def install(self) -> None:
         """An audit hook, which cannot be taken out again, and torch.save, whose C++ part opens files by itself."""
@@ -50,54 +65,101 @@ class OutsideWrites:
 
         torch.save = save
 
+    def look(self) -> None:
+        """Tells what has changed outside since it was done something to."""
+        for place, before in list(self._before.items()):
+            if _state(place) != before:
+                del self._before[place]
+                self._note(OUTSIDE + place)
+
     def _heard(self, event: str, arguments: tuple[Any, ...]) -> None:
-        if event != "open" or len(arguments) != 3:  # anybody may raise an event of that name
-            return
-        path, mode, flags = arguments
-        if any(letter in mode for letter in "wax+") if isinstance(mode, str) else (flags or 0) & WRITING:
-            self._wrote(path, keeps="w" not in mode if isinstance(mode, str) else not flags & os.O_TRUNC)
+        with contextlib.suppress(Exception):  # the probe's border: an error in an audit hook would be the user's
+            if event == "open":
+                path, mode, flags = arguments
+                writes = any(letter in mode for letter in "wax+") if isinstance(mode, str) else (flags or 0) & WRITING
+                if writes:
+                    self._wrote(path, keeps="w" not in mode if isinstance(mode, str) else not flags & os.O_TRUNC)
+            elif event in WRITTEN:
+                self._wrote(arguments[0], keeps=True)
+            elif event in DESCRIBED and not isinstance(arguments[0], int):
+                self._remember(os.path.realpath(os.fsdecode(arguments[0])))
+            elif event in CHANGED:
+                for number in CHANGED[event]:
+                    self._moved(arguments[number], arguments[-1])
+            elif event in STARTED:
+                for path in _paths(arguments):
+                    self._remember(path)
 
     def _wrote(self, path: Any, *, keeps: bool) -> None:
         """keeps: whether what is in the file may be read, or written behind."""
         if isinstance(path, str | bytes | os.PathLike):
-            with contextlib.suppress(Exception):  # the probe's border: the link stays, and what is behind it is told
+            with contextlib.suppress(OSError):  # the link stays, and what is behind it is told
                 self._copy.take(os.fsdecode(path), keeps=keeps)
-            with contextlib.suppress(Exception):  # the same: an error in an audit hook would be the user's
-                self._tell(os.fsdecode(path))
+            self._remember(os.path.realpath(os.fsdecode(path)))
 
-    def _tell(self, path: str) -> None:
-        if len(self._said) >= MOST or os.getpid() != self._pid:
-            return
-        place = os.path.realpath(path)
-        if (place + os.sep).startswith(self._inside) or place in self._said or len(self._said) >= MOST:
-            return
-        self._said.add(place)
-        self._note(OUTSIDE + place)
+    def _moved(self, path: Any, folder: Any) -> None:
+        """An entry of a folder goes or comes, or what is told of it changes. folder: a descriptor that the path is
+        relative to, where it is a number that is none of the usual ones."""
+        if isinstance(folder, int) and folder > 2:
+            path = os.path.join(os.readlink(f"/proc/self/fd/{folder}"), os.fsdecode(path))
+        with contextlib.suppress(OSError):  # as above
+            self._copy.own_folder(os.fsdecode(path))
+        self._remember(os.fsdecode(path))
+
+    def _remember(self, path: str) -> None:
+        folder, name = os.path.split(os.path.abspath(path))
+        place = os.path.join(os.path.realpath(folder), name)
+        if len(self._before) < MOST and not (place + os.sep).startswith(self._inside):
+            self._before.setdefault(place, _state(place))
+
+
+def _state(place: str) -> tuple[int, ...]:
+    """What any change of a file or of a folder's entries shows in; () for none."""
+    try:
+        found = os.lstat(place)
+    except OSError:
+        return ()
+    return (found.st_ino, found.st_size, found.st_mtime_ns, found.st_ctime_ns)
+
+
+def _paths(words: Any) -> Iterator[str]:
+    """Absolute paths among the words of a command, also inside of one for a shell."""
+    if isinstance(words, str | bytes):
+        for part in os.fsdecode(words).replace(">", " ").replace("=", " ").split():
+            if part.startswith("/"):
+                yield part.rstrip(";&|)\"'")
+    elif isinstance(words, list | tuple):
+        for word in words:
+            yield from _paths(word)
 
 
 class PrivateCopy:
-    """The copy of the job's folder in which an arm runs (trials/working_copy), if it runs in one. What the job did not
-    write while it was recorded is a link to the user's own there; it may write it all the same, as with a checkpoint
-    every thousand steps."""
+    """The copy of the job's folder in which an arm runs (trials/working_copy), if it runs in one. What is too large to
+    be copied is a link to the user's own there; the job may write to it all the same."""
 
     def __init__(self, recording: str) -> None:
         arms, name = os.path.split(os.path.realpath(recording))
-        self._root = os.path.join(os.path.dirname(arms), "copies", name) + os.sep
+        self.root = os.path.join(os.path.dirname(arms), "copies", name)
 
-    def take(self, path: str, *, keeps: bool) -> None:
-        """Makes a file of its own of a path that is about to be written to, if links lead out of the copy to it. Raises
-        OSError where that cannot be done: then it is written where the link leads."""
-        place = os.path.join(os.path.realpath(os.getcwd()), path)
-        if not os.path.normpath(place).startswith(self._root):
-            return
-        inside = os.path.normpath(place).removeprefix(self._root).split(os.sep)
-        folder = self._root
+    def own_folder(self, path: str) -> str:
+        """The path, the folders above which are no links any more: "" for one that is not in the copy. Raises OSError
+        for a folder that is too large to be taken apart: the link stays, and the system may refuse what is done."""
+        place = os.path.normpath(os.path.join(os.path.realpath(os.getcwd()), path))
+        if not place.startswith(self.root + os.sep):
+            return ""
+        inside = place.removeprefix(self.root + os.sep).split(os.sep)
+        folder = self.root
         for name in inside[:-1]:
             folder = os.path.join(folder, name)
             if os.path.islink(folder) and os.path.isdir(folder):
                 _unfold(folder)
-        file = os.path.join(folder, inside[-1])
-        if os.path.islink(file) and not os.path.isdir(file):
+        return os.path.join(folder, inside[-1])
+
+    def take(self, path: str, *, keeps: bool) -> None:
+        """Makes a file of its own of a path that is about to be written to, if links lead out of the copy to it. Raises
+        OSError, as own_folder does."""
+        file = self.own_folder(path)
+        if file and os.path.islink(file) and not os.path.isdir(file):
             partial = f"{file}.{os.getpid()}.partial"
             if keeps and os.path.exists(file):
                 shutil.copyfile(file, partial)

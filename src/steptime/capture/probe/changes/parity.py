@@ -19,6 +19,7 @@ import torch
 from steptime.capture.probe.changes.arm import Arm
 from steptime.capture.probe.parameters import parameters_of
 from steptime.capture.probe.recorder import Recorder
+from steptime.journal import append_to
 
 NORM_PERIOD = 16
 """Of every so manieth step behind the warm-up the gradient norm is taken, and what was kept is written: each look at
@@ -43,7 +44,7 @@ class ParityRecorder:
         self._scaled = False
         self._rows: list[dict[str, Any]] = []
         self._names: dict[int, str] = {}
-        self._file: Any = None
+        self._path = ""
 
     def install(self) -> None:
         """GradScaler.scale remembers the loss that it scales."""
@@ -60,7 +61,7 @@ class ParityRecorder:
 
     def attach(self, recorder: Recorder) -> None:
         """The recorder of this process; after a fork, the child's, which has done no step."""
-        self._recorder, self._file, self._steps = recorder, None, 0
+        self._recorder, self._path, self._steps = recorder, "", 0
         self._losses, self._rows = [], []
         self._norms.clear()
 
@@ -109,8 +110,8 @@ class ParityRecorder:
     def restart(self) -> None:
         """What was written so far were no steps: step 1 comes again."""
         self._steps, self._rows = 0, []
-        if self._file is not None:
-            os.ftruncate(self._file, 0)
+        if self._path:
+            os.truncate(self._path, 0)
 
     def close(self) -> None:
         """Writes the rest."""
@@ -130,11 +131,8 @@ class ParityRecorder:
         rows, self._rows = self._rows, []
         if not rows or self._recorder is None or not self._recorder.folder:
             return
-        if self._file is None:
-            path = os.path.join(self._recorder.folder, "parity.jsonl")
-            self._file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o644)
-        lines = "".join(json.dumps(self._line(row)) + "\n" for row in rows).encode()
-        os.write(self._file, lines)
+        self._path = os.path.join(self._recorder.folder, "parity.jsonl")
+        append_to(self._path, "".join(json.dumps(self._line(row)) + "\n" for row in rows).encode())
 
     def _line(self, row: dict[str, Any]) -> dict[str, Any]:
         losses = [float(loss) for loss in row["losses"]]

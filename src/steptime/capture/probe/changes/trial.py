@@ -48,7 +48,7 @@ class Trial(Follower):
         self._written: dict[int, dict[str, Any]] = {}
         self._said: set[str] = set()
         self._session: Any = None
-        self._outside: list[str] = []
+        self._outside: OutsideWrites | None = None
 
     def install(self) -> None:
         """Before the session's own patches: the session's lie outside."""
@@ -57,7 +57,8 @@ class Trial(Follower):
             seeds.install(self.arm.seed, self.arm.seed_offset)
             if not self.arm.dropout:
                 dropout.switch_off()
-            self._guard(OutsideWrites(self.plan["recording"], self._outside.append).install)
+            if self.plan.get("contained") != "overlay":
+                self._guard(self._listen)
         for _, applier in self.appliers:
             self._ask(applier, applier.install)
         self._watch.install()
@@ -67,6 +68,10 @@ class Trial(Follower):
         self._watch_constructions()
         register_optimizer_step_pre_hook(self._before_update)
         register_optimizer_step_post_hook(self._after_update)
+
+    def _listen(self) -> None:
+        self._outside = OutsideWrites(self.plan["recording"], lambda text: self._session.recorder.note(text))
+        self._outside.install()
 
     def attach(self, session: Any) -> None:
         """The session of this process; after a fork, the child's."""
@@ -173,8 +178,8 @@ class Trial(Follower):
         for _, applier in self.appliers:
             self._ask(applier, applier.border, steps)
         self._guard(self._write_facts, False)
-        while self._outside:
-            self._session.recorder.note(self._outside.pop())
+        if self._outside is not None:
+            self._guard(self._outside.look)
         if self.parity is not None:
             self._guard(self.parity.border, steps)
         if self.arm is not None and self.arm.over(steps, self.plan["recording"]):
@@ -185,6 +190,8 @@ class Trial(Follower):
         for _, applier in self.appliers:
             self._ask(applier, applier.finish)
         self._guard(self._write_facts, True)
+        if self._outside is not None:
+            self._guard(self._outside.look)
         if self.parity is not None:
             self._guard(self.parity.close)
 

@@ -21,9 +21,10 @@ def begin(plan: dict[str, Any]) -> None:
     """Right after torch has been imported. Raises what torch's layout makes fail; the caller switches off."""
     wishes = plan["numerics"]
     account = Account(plan["recording"], wishes["mode"])
-    ending = Ending(plan["recording"], lambda: None)
+    ending = Ending(plan["recording"])
     role: Watch | Instrument = (Instrument if wishes["mode"] == "instrument" else Watch)(wishes, account, ending)
     job = Job(role)
+    ending.finish_with(job.finish)
 
     def forked() -> None:
         job.forked()

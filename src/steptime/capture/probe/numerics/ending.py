@@ -13,13 +13,16 @@ FOR_EVER = 1 << 60
 
 
 class Ending:
-    """Ends the process; `finish` is called before, wherever the end comes from."""
+    """Ends the process."""
 
-    def __init__(self, recording: str, finish: Callable[[], None]) -> None:
+    def __init__(self, recording: str) -> None:
         self._arm = Arm(steps=FOR_EVER, warm_up=0, limit_seconds=float(FOR_EVER))
-        self._arm.finish = finish
         self._recording = recording
         self._arm.install(recording)
+
+    def finish_with(self, finish: Callable[[], None]) -> None:
+        """What is called before the end, wherever that comes from: a rank that another one ends has an account, too."""
+        self._arm.finish = finish
 
     def border(self, step: int) -> None:
         """A step has ended, 0 for the beginning; ends the process where another rank has found something."""

@@ -180,7 +180,7 @@ class OperatorWatch(TorchDispatchMode):  # type: ignore[misc]
             bad = [tensor for tensor in results if not is_finite(tensor)]
             for tensor in results:
                 if fills_storage(tensor) and not any(tensor is each for each in bad):
-                    self._carried.pop(storage_of(tensor), None)
+                    self._made_anew(storage_of(tensor))
             if bad:
                 self._not_finite(kind, args, kwargs, bad, before)
 
@@ -189,7 +189,12 @@ class OperatorWatch(TorchDispatchMode):  # type: ignore[misc]
             self.read = self.births_of([args[0]])
         elif "empty" in kind.name:
             for tensor in tensors_in(output):
-                self._carried.pop(storage_of(tensor), None)
+                self._made_anew(storage_of(tensor))
+
+    def _made_anew(self, key: int) -> None:
+        """This memory holds nothing of what it held before, nor of what another rank sent."""
+        self._carried.pop(key, None)
+        self._reduced.discard(key)
 
     def _remember_forward(self, kind: _Kind) -> None:
         """The node of autograd's graph that this operator belongs to was numbered right before."""

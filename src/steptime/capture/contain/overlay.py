@@ -1,0 +1,359 @@
+"""Runs a command for which every folder of the machine is an overlay: it reads what is there, and what it writes lies
+in a workspace that is thrown away.
+
+    python -I -S overlay.py SPEC COMMAND [ARGUMENT]...
+
+A script of its own, in a process of its own: it takes a user namespace and a mount namespace, needs no privilege where
+the system lets users have these, and becomes the command, whose process number stays the same. One law: where a folder
+can be neither an overlay nor read-only, the command is not started.
+
+SPEC is the path of a JSON document, `Spec` as a dictionary.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import errno
+import json
+import os
+import shutil
+import signal
+import stat
+import sys
+from collections.abc import Iterator, Sequence
+from typing import Any, TypedDict
+
+NEWNS, NEWUSER = 0x20000, 0x10000000
+READ_ONLY, REMOUNT, BIND, RECURSIVE, PRIVATE = 1, 32, 4096, 16384, 1 << 18
+SAME_FLAGS = {2: 2, 4: 4, 8: 8, 1024: 1024, 2048: 2048, 4096: 1 << 21}
+"""By statvfs: what a mount has and a namespace must keep (no set-uid, no devices, no programs, times of access)."""
+LEFT = ("/proc", "/sys", "/dev", "/run")
+"""Devices, shared memory, and the sockets and process numbers of services: nobody's files. They stay as they are."""
+SHARED_MEMORY = "/dev/shm"
+"""What lies in it directly is shared between processes, also with those of services; its folders hold files."""
+MOST_SOCKETS = 256
+FAILED, NOT_EXECUTABLE = 125, 126
+"""Exit statuses: of ours, and a shell's for what cannot be executed."""
+
+
+class Spec(TypedDict, total=False):
+    """scratch: an empty folder for what is written. directory: the command's. real: folders that are written for good.
+    hidden: folders that are empty for the command. ways: folders that it must be able to write in, whoever owns what
+    lies above them. caches: (folder, where what is written to it is kept). sources: (file, text) that it has instead.
+    lenient: whether what can be no overlay stays as it is. check: folders in which files must be writable; nothing is
+    run then."""
+
+    scratch: str
+    directory: str
+    real: list[str]
+    hidden: list[str]
+    ways: list[str]
+    caches: list[tuple[str, str]]
+    sources: list[tuple[str, str]]
+    lenient: bool
+    check: list[str]
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Does not return where the command starts."""
+    with open(arguments[0], encoding="utf-8") as file:
+        spec: Spec = json.load(file)
+    environment = _environment()
+    try:
+        enter(spec)
+        if "check" in spec:
+            check(spec)
+            return 0
+    except OSError as error:
+        sys.stderr.write(f"steptime: this process of a trial cannot be contained: {error}\n")
+        return FAILED
+    return execute(arguments[1:], environment)
+
+
+def execute(command: Sequence[str], environment: dict[bytes, bytes]) -> int:
+    """Becomes the command, with the signals as a shell would have them: an interpreter ignores two."""
+    for number in (signal.SIGPIPE, signal.SIGXFSZ):
+        signal.signal(number, signal.SIG_DFL)
+    try:
+        os.execvpe(command[0], list(command), environment)
+    except OSError as error:
+        sys.stderr.write(f"steptime: {command[0]} cannot be executed: {error.strerror}\n")
+    return NOT_EXECUTABLE
+
+
+def _environment() -> dict[bytes, bytes]:
+    """As it was given to us: an interpreter adds a variable for the locale."""
+    with open("/proc/self/environ", "rb") as file:
+        pairs = (entry.partition(b"=") for entry in file.read().split(b"\0") if b"=" in entry)
+        return {name: value for name, _, value in pairs}
+
+
+def enter(spec: Spec) -> None:
+    """Makes this process see overlays. Raises OSError where the system does not let it, or cannot do it."""
+    _unshare()
+    mount("", "/", "", RECURSIVE | PRIVATE)
+    points = mount_points()
+    overlaid = list(places(points))
+    scratch = handle(spec["scratch"])
+    real = [(path, handle(path)) for path in spec["real"]]
+    caches = [(path, handle(path) if os.path.isdir(path) else None, handle(store)) for path, store in spec["caches"]]
+    sockets = [(path, handle(path)) for path in live_sockets() if path.startswith(tuple(overlaid))]
+    for path in LEFT:
+        if os.path.isdir(path) and path not in points:
+            mount(path, path, "", BIND | RECURSIVE)
+    ways = [os.path.realpath(path) for path in spec["ways"]]
+    refused = [
+        path for number, path in enumerate(overlaid) if not _overlay(path, handle(path), scratch, f"{number}", ways)
+    ]
+    if not _lies_in(os.path.realpath(spec["directory"]), [path for path in overlaid if path not in refused]):
+        raise OSError(errno.EOPNOTSUPP, "it cannot be an overlay", spec["directory"])
+    for path in refused:
+        mount(path, path, "", BIND | RECURSIVE)
+    for path, own in sockets:
+        with contextlib.suppress(OSError):  # it went away
+            mount(seen(own), path, "", BIND)
+    for path, lower, store in caches:
+        _keep(path, lower, store)
+    for path in filter(os.path.isdir, spec["hidden"]):
+        mount("tmpfs", path, "tmpfs", 0, "size=1m,mode=755")
+    for path, own in real:
+        os.makedirs(path, exist_ok=True)
+        mount(seen(own), path, "", BIND)
+    rest = [path for path in points if path not in overlaid and not path.startswith(LEFT)]
+    for path in () if spec.get("lenient") else (*refused, *rest):
+        make_read_only(path)  # last: what is taken from a place that can only be read could only be read, too
+    os.chdir(spec["directory"])
+    for path, text in spec["sources"]:
+        replace_source(path, text)
+
+
+def _lies_in(path: str, folders: Sequence[str]) -> bool:
+    return any(path == folder or path.startswith(f"{folder}/") for folder in folders)
+
+
+def _keep(path: str, lower: int | None, store: int) -> None:
+    """A cache: what is written to it stays for the next process. lower: what the user has there."""
+    upper = os.path.join(seen(store), "upper")
+    with contextlib.suppress(FileExistsError):
+        os.mkdir(upper)
+    with contextlib.suppress(OSError):  # no cache is no harm
+        os.makedirs(path, exist_ok=True)
+        if lower is None or not _overlay(path, lower, store, ""):
+            mount(upper, path, "", BIND)
+
+
+def replace_source(path: str, text: str) -> None:
+    """Another text in a file, whose mode stays."""
+    path = os.path.realpath(path)
+    mode = os.stat(path).st_mode if os.path.exists(path) else 0o644
+    partial = f"{path}.{os.getpid()}.partial"
+    with open(partial, "w", encoding="utf-8", newline="") as file:
+        file.write(text)
+    os.chmod(partial, stat.S_IMODE(mode))
+    os.replace(partial, path)
+
+
+# -- what is there -----------------------------------------------------------------------------------------------------
+
+
+def mount_points() -> list[str]:
+    """Of this namespace; nothing twice."""
+    with open("/proc/self/mountinfo", "rb") as file:
+        fields = [line.split()[4] for line in file]
+    return list(dict.fromkeys(os.fsdecode(field.decode("unicode_escape").encode("latin-1")) for field in fields))
+
+
+def places(points: Sequence[str]) -> Iterator[str]:
+    """The folders that become overlays: the largest in which nothing is mounted. A namespace of a user's own does not
+    let an overlay cover what is mounted inside of it."""
+    for point in points:
+        if not point.startswith(LEFT) and os.path.isdir(point):
+            yield from _free_of_mounts(point, points)
+    yield from _folders_in(SHARED_MEMORY, points)
+
+
+def _free_of_mounts(folder: str, points: Sequence[str]) -> Iterator[str]:
+    inside = folder.rstrip("/") + "/"
+    if folder != "/" and not any(point.startswith(inside) for point in points):
+        yield folder
+    else:
+        yield from _folders_in(folder, points)
+
+
+def _folders_in(folder: str, points: Sequence[str]) -> Iterator[str]:
+    try:
+        with os.scandir(folder) as entries:
+            names = [entry.path for entry in entries if entry.is_dir(follow_symlinks=False)]
+    except OSError:
+        return
+    for path in names:
+        if path not in points and path not in LEFT:
+            yield from _free_of_mounts(path, points)
+
+
+def live_sockets() -> list[str]:
+    """Paths of sockets that somebody listens at: through an overlay, nobody would answer."""
+    with open("/proc/net/unix", "rb") as file:
+        fields = [line.rstrip(b"\n").split(None, 7) for line in file]
+    paths = [os.fsdecode(words[7]) for words in fields if len(words) > 7]
+    return [path for path in dict.fromkeys(paths) if path.startswith("/") and _is_socket(path)][:MOST_SOCKETS]
+
+
+def _is_socket(path: str) -> bool:
+    try:
+        return stat.S_ISSOCK(os.lstat(path).st_mode)
+    except OSError:
+        return False
+
+
+# -- the kernel --------------------------------------------------------------------------------------------------------
+
+
+def handle(path: str) -> int:
+    """Holds what is at a path, whatever is mounted over it later."""
+    return os.open(path, os.O_PATH | os.O_CLOEXEC)
+
+
+def seen(own: int) -> str:
+    """The path of a handle."""
+    return f"/proc/self/fd/{own}"
+
+
+def _overlay(path: str, lower: int, scratch: int, name: str, ways: Sequence[str] = ()) -> bool:
+    """Whether it could be made. name: of a new folder in the scratch; "" for the scratch itself."""
+    home = os.path.join(seen(scratch), name)
+    for folder in (home, os.path.join(home, "upper"), os.path.join(home, "work")):
+        with contextlib.suppress(FileExistsError):
+            os.mkdir(folder, 0o700)
+    used = os.path.join(home, "work", "work")
+    if os.path.isdir(used):  # it says that a process before this one has not written all of it to the disk, nor need it
+        os.chmod(used, 0o700)
+        shutil.rmtree(used, ignore_errors=True)
+    for way in ways:
+        _pave(way, path, os.path.join(home, "upper"))
+    upper, work = handle(os.path.join(home, "upper")), handle(os.path.join(home, "work"))
+    layers = f"lowerdir={seen(lower)},upperdir={seen(upper)},workdir={seen(work)}"
+    before = os.stat(seen(lower))
+    try:
+        mount("overlay", path, "overlay", 0, f"{layers},userxattr,volatile")  # nothing waits for a disk when it ends
+    except OSError:
+        return False
+    with contextlib.suppress(OSError):  # its root is the workspace's folder
+        os.chmod(path, stat.S_IMODE(before.st_mode))
+    return True
+
+
+def _pave(way: str, path: str, upper: str) -> None:
+    """Folders of our own in the upper layer on the way to a folder: an overlay copies a folder before anything changes
+    in it, with its owner, and cannot do that for owners that this namespace does not have."""
+    inside = os.path.relpath(way, path)
+    if inside == "." or inside.startswith("..") or not os.path.isdir(way):
+        return
+    for name in inside.split("/"):
+        path, upper = os.path.join(path, name), os.path.join(upper, name)
+        if not os.path.isdir(upper):
+            os.mkdir(upper)
+            os.chmod(upper, stat.S_IMODE(os.stat(path).st_mode) | 0o700)
+
+
+def make_read_only(path: str) -> None:
+    """What is mounted at a path. Raises OSError."""
+    flags = os.statvfs(path).f_flag
+    kept = sum(mounted for said, mounted in SAME_FLAGS.items() if flags & said)
+    if not flags & os.ST_RDONLY:
+        mount("", path, "", REMOUNT | BIND | READ_ONLY | kept)
+
+
+def mount(source: str, target: str, kind: str, flags: int, data: str = "") -> None:
+    """mount(2). Raises OSError."""
+    given = [os.fsencode(text) or None for text in (source, target, kind)]
+    if _LIBRARY.mount(*given, ctypes.c_ulong(flags), os.fsencode(data) or None):
+        number = ctypes.get_errno()
+        raise OSError(number, os.strerror(number), target)
+
+
+def _unshare() -> None:
+    """Namespaces in which every user and group is who it was: as far as the system lets us, else this user alone."""
+    user, group = os.geteuid(), os.getegid()
+    helper = _Mapper() if user == 0 else None
+    if _LIBRARY.unshare(NEWUSER | NEWNS):
+        number = ctypes.get_errno()
+        raise OSError(number, os.strerror(number), "a user namespace")
+    if helper is None or not helper.map_all():
+        _write("setgroups", "deny")
+        _write("uid_map", f"{user} {user} 1")
+        _write("gid_map", f"{group} {group} 1")
+
+
+class _Mapper:
+    """A child that stays outside: only from there a privileged user's namespace can get more than one identity."""
+
+    def __init__(self) -> None:
+        ready, self._go = os.pipe()
+        self._pid = os.fork()
+        if self._pid == 0:
+            os.close(self._go)
+            os._exit(0 if os.read(ready, 1) and self._map(os.getppid()) else 1)
+        os.close(ready)
+
+    def map_all(self) -> bool:
+        """Whether all identities are there now."""
+        os.write(self._go, b".")
+        os.close(self._go)
+        _, status = os.waitpid(self._pid, 0)
+        return status == 0
+
+    @staticmethod
+    def _map(process: int) -> bool:
+        try:
+            for name in ("uid_map", "gid_map"):
+                with open(f"/proc/self/{name}", encoding="ascii") as file:
+                    ranges = [line.split() for line in file]
+                with open(f"/proc/{process}/{name}", "w", encoding="ascii") as file:
+                    file.write("".join(f"{first} {first} {count}\n" for first, _, count in ranges))
+        except OSError:
+            return False
+        return True
+
+
+def _write(name: str, text: str) -> None:
+    with open(f"/proc/self/{name}", "w", encoding="ascii") as file:
+        file.write(text)
+
+
+def check(spec: Spec) -> None:
+    """Does what jobs do. Raises OSError for the first thing that does not work."""
+    for folder in spec["check"]:
+        first, second = (os.path.join(folder, f".steptime-{os.getpid()}-{number}") for number in range(2))
+        with open(first, "w", encoding="ascii") as file:
+            file.write("1")
+        os.rename(first, second)
+        os.unlink(second)
+        os.mkdir(first)
+        os.rmdir(first)
+    _check_removal(spec["directory"], handle(spec["real"][0]))
+
+
+def _check_removal(target: str, own: int) -> None:
+    """That files and folders of the lower layer can go, and come again empty: for that an overlay needs attributes that
+    not every file system has."""
+    lower = os.path.join(seen(own), "lower")
+    os.makedirs(os.path.join(lower, "folder"), exist_ok=True)
+    for path in ("folder/file", "file"):
+        with open(os.path.join(lower, path), "w", encoding="ascii") as file:
+            file.write("1")
+    if not _overlay(target, handle(lower), own, "removal"):
+        raise OSError(errno.EOPNOTSUPP, "no overlay can be made", target)
+    os.unlink(os.path.join(target, "file"))
+    os.unlink(os.path.join(target, "folder", "file"))
+    os.rmdir(os.path.join(target, "folder"))
+    os.mkdir(os.path.join(target, "folder"))
+    if os.listdir(os.path.join(target, "folder")) or not os.path.exists(os.path.join(lower, "file")):
+        raise OSError(errno.EIO, "what was removed came back", target)
+
+
+_LIBRARY: Any = ctypes.CDLL(None, use_errno=True)
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

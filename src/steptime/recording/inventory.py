@@ -1,0 +1,80 @@
+"""What steptime writes into a recording, by name: nothing else in one is ever removed.
+
+A recording is a folder of the user's, who may keep notes, plots or checkpoints anywhere in it. docs/recording-format.md
+lists the same names. `.partial` is the name of a file while it is written; a process that was killed leaves one.
+"""
+
+from __future__ import annotations
+
+import re
+import stat
+from dataclasses import dataclass
+from pathlib import Path
+
+from steptime.recording.manifest import NAME as MANIFEST
+
+FILES = re.compile(
+    r"manifest\.json\.partial|telemetry\.jsonl|machine\.json|profile-\d+\.json(\..+-\d+-\d+)?|arm-end-\d+|output\.log"
+)
+"""Of the recording itself."""
+MARKS = re.compile(r"seen-python|seen-torch|profile-request|leader|joined-(.+-\d+|task-\d+)(\.ended)?|arm-ended-\d+")
+"""Of the recording itself, too: files that say something by being there. One that says anything else than MARK_TEXT is
+somebody else's."""
+MARK_TEXT = re.compile(rb"(\d+\n)*|(\S+ \d+ \d*\n)?(ended\n)?")
+"""Nothing; numbers of processes; or who leads, and that the run has ended."""
+MOST_MARK_BYTES = 1 << 20
+PROCESS_FOLDERS = re.compile(r"process-\d{1,10}(-\d{1,4})?")
+PROCESS_FILES = re.compile(
+    r"(process\.json|numerics\.json|(journal|loader)\.packed|memory-(\d+|full)\.pickle|trace-\d+\.json(\.gz)?)(\.partial)?"
+    r"|(journal|loader)\.bin|facts\.jsonl|parity\.jsonl"
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Inventory:
+    """The entries of a recording. files: steptime's, without the manifest, which says what the folder is. folders: of
+    its processes, in which nothing else lies. strange: what steptime did not write, relative to the recording."""
+
+    files: tuple[Path, ...]
+    folders: tuple[Path, ...]
+    strange: tuple[str, ...]
+
+
+def take_inventory(recording: Path) -> Inventory:
+    """Looks at every entry of a recording. Symbolic links are never steptime's, nor followed. Raises OSError."""
+    files: list[Path] = []
+    folders: list[Path] = []
+    strange: list[str] = []
+    for path in sorted(recording.iterdir()):
+        if path.name == MANIFEST:
+            continue
+        if _is_folder(path) and PROCESS_FOLDERS.fullmatch(path.name):
+            inside = sorted(path.iterdir())
+            own = [each for each in inside if PROCESS_FILES.fullmatch(each.name) and _is_file(each)]
+            files += own
+            strange += [f"{path.name}/{each.name}" for each in inside if each not in own]
+            if len(own) == len(inside):
+                folders.append(path)
+        elif _is_own(path):
+            files.append(path)
+        else:
+            strange.append(path.name)
+    return Inventory(tuple(files), tuple(folders), tuple(strange))
+
+
+def _is_own(path: Path) -> bool:
+    if not _is_file(path):
+        return False
+    return FILES.fullmatch(path.name) is not None or (MARKS.fullmatch(path.name) is not None and _is_mark(path))
+
+
+def _is_mark(path: Path) -> bool:
+    return path.stat().st_size <= MOST_MARK_BYTES and MARK_TEXT.fullmatch(path.read_bytes()) is not None
+
+
+def _is_file(path: Path) -> bool:
+    return stat.S_ISREG(path.lstat().st_mode)
+
+
+def _is_folder(path: Path) -> bool:
+    return stat.S_ISDIR(path.lstat().st_mode)

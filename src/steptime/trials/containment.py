@@ -1,0 +1,374 @@
+"""What keeps the processes of a trial from changing the user's files: overlays, else a copy and Landlock, else a copy.
+
+One law: what the system can be made to prevent is prevented; what it cannot is said before anything is started, and
+takes --uncontained.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import getpass
+import itertools
+import json
+import os
+import re
+import shutil
+import socket
+import stat
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from enum import Enum
+from pathlib import Path
+
+from steptime.capture.arm import Place
+from steptime.capture.contain import landlock
+from steptime.errors import UsageError
+from steptime.trials.working_copy import (
+    LINKED,
+    NO_OUTPUTS,
+    Outputs,
+    make_copy,
+    offline_environment,
+    write_private,
+)
+
+SCRIPTS = Path(landlock.__file__).parent
+PATIENCE = 30.0
+"""Seconds in which a system must have shown whether it permits overlays."""
+WORKSPACES, CACHES = "copies", "caches"
+WRITABLE = ("/dev", "/proc", "/run")
+"""What a process held by Landlock may write to besides its own: devices and shared memory, itself, sockets."""
+USERS_CACHES = ("~/.cache", "~/.triton", "~/.nv")
+REMOTE = re.compile(
+    r"\b(postgres(ql)?|mysql|mariadb|mssql|oracle|mongodb|rediss?|s3[an]?|gc?s|az|abfss?|wasbs?|adl|hdfs|viewfs|oss|cosn?|obs)"
+    r"(\+\w+)?://"
+)
+"""Data bases and stores of objects on other machines."""
+SAYS = "network services are not contained"
+MOST_FOLDERS = 5000
+"""Below the job's that are looked at."""
+MOST_NAMED = 3
+"""Files that a sentence names."""
+
+
+class Layer(Enum):
+    """What keeps a process from the user's files."""
+
+    OVERLAY = "overlay"
+    """It sees its own paths; every write on the machine lands in the workspace."""
+    LANDLOCK = "landlock"
+    """It runs in a copy of the job's folder, and may write nowhere else."""
+    COPY = "copy"
+    """It runs in a copy of the job's folder, and what it changes elsewhere is seen."""
+
+
+@dataclass(frozen=True, slots=True)
+class Stand:
+    """Where processes of a trial are run. folder: of the trial; directory: the job's own working folder. outputs: what
+    the job wrote there while it was recorded; outside: what it wrote elsewhere. uncontained: whether processes run
+    although they cannot be kept from something."""
+
+    command: tuple[str, ...]
+    folder: Path
+    directory: Path
+    outputs: Outputs = NO_OUTPUTS
+    outside: tuple[Path, ...] = ()
+    without: tuple[Path, ...] = ()
+    keep: bool = False
+    uncontained: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Ground:
+    """What this system permits a trial. base: the folder in which its workspaces lie."""
+
+    layer: Layer
+    base: Path
+
+
+@dataclass(frozen=True, slots=True)
+class Setting:
+    """Where one process runs: its command as it must be there, its folder, variables, and the words before the command
+    (see capture.arm.Place)."""
+
+    command: tuple[str, ...]
+    directory: Path
+    environment: tuple[tuple[str, str], ...]
+    entry: tuple[str, ...]
+    layer: Layer
+
+    def place(self, deadline: float) -> Place:
+        """What the launch is told."""
+        return Place(self.directory, self.environment, deadline, self.entry, self.layer.value)
+
+
+# -- what is permitted -------------------------------------------------------------------------------------------------
+
+
+def ground_of(stand: Stand) -> Ground:
+    """The best that the system permits, found out once. What is not contained and accepted is held back by overlays
+    alone, in which the job can do what it does: Landlock would refuse it."""
+    ground = _ground(stand.folder, stand.directory)
+    if stand.uncontained and ground.layer is Layer.LANDLOCK:
+        return Ground(Layer.COPY, ground.base)
+    return ground
+
+
+@functools.lru_cache
+def _ground(folder: Path, directory: Path) -> Ground:
+    if overlays_work(folder, directory):
+        return Ground(Layer.OVERLAY, folder)
+    elsewhere = Path(tempfile.mkdtemp(prefix="steptime-")) / "workspaces"
+    if overlays_work(elsewhere, directory):
+        return Ground(Layer.OVERLAY, elsewhere)
+    elsewhere.parent.rmdir()
+    held = guards() and not any(Path(os.path.realpath(directory)).is_relative_to(path) for path in WRITABLE)
+    return Ground(Layer.LANDLOCK if held else Layer.COPY, folder)
+
+
+def overlays_work(base: Path, directory: Path) -> bool:
+    """Whether a process can have overlays whose workspace lies in a folder; tried with one that does what jobs do."""
+    trial = base / WORKSPACES / f"check-{_process()}"
+    try:
+        (trial / "real").mkdir(parents=True, exist_ok=True)
+        spec = _write_spec(trial, directory, (trial / "real",), (base,), check=[str(directory)])
+        done = subprocess.run(_words("overlay", spec), capture_output=True, timeout=PATIENCE, check=False)
+        return done.returncode == 0
+    except (OSError, subprocess.TimeoutExpired):
+        return False
+    finally:
+        clear(trial)
+        with contextlib.suppress(OSError):  # something else lies in it
+            trial.parent.rmdir()
+            base.rmdir()
+
+
+def guards() -> bool:
+    """Whether this kernel has Landlock, in a version that lets files move between folders."""
+    return landlock.version() >= landlock.OLDEST
+
+
+def refuse_uncontained(stand: Stand) -> None:
+    """Raises UsageError for what cannot be contained, where that was not accepted."""
+    if stand.uncontained:
+        return
+    remote = [word for word in stand.command if REMOTE.search(word)]
+    if remote:
+        raise UsageError(
+            "not-contained",
+            f"The job is given {named(remote)}, and what a trial writes there is written: if it only reads there, or "
+            "that does not matter, add --uncontained.",
+        )
+    if stand.outside and ground_of(stand).layer is not Layer.OVERLAY:
+        raise UsageError(
+            "not-contained",
+            f"The job wrote to {named(stand.outside)}, outside of its folder, and this system permits no user "
+            "namespaces with overlays, which would keep a trial from doing the same: allow them, or add --uncontained.",
+        )
+
+
+def explain(stand: Stand) -> str:
+    """What keeps the processes of this trial from the user's files, in words."""
+    layer = ground_of(stand).layer
+    if layer is Layer.OVERLAY:
+        return f"contained: what they write to any file goes to a workspace ({SAYS})"
+    if stand.uncontained:
+        return "in private copies of the job's folder; what they change elsewhere is changed (--uncontained)"
+    if layer is Layer.LANDLOCK:
+        return f"in private copies of the job's folder, with writing anywhere else forbidden ({SAYS})"
+    return f"in private copies of the job's folder; a change anywhere else that is seen ends the trial ({SAYS})"
+
+
+# -- one process -------------------------------------------------------------------------------------------------------
+
+
+@contextlib.contextmanager
+def contained(stand: Stand, name: str, recording: Path, sources: Sequence[tuple[str, str]] = ()) -> Iterator[Setting]:
+    """The setting of one process, which is gone afterwards. name: of it. recording: its own, which it writes for good.
+    sources: files (relative paths) with other text."""
+    ground, recording = ground_of(stand), recording.absolute()
+    workspace = ground.base / WORKSPACES / name
+    clear(workspace)  # of a process that was cut short
+    try:
+        if ground.layer is Layer.OVERLAY:
+            yield _overlaid(stand, ground, workspace, recording, sources)
+        else:
+            yield from _copied(stand, ground, workspace, recording, sources)
+    finally:
+        clear(workspace)
+
+
+def _overlaid(
+    stand: Stand, ground: Ground, workspace: Path, recording: Path, sources: Sequence[tuple[str, str]]
+) -> Setting:
+    hidden = tuple(dict.fromkeys((stand.folder, ground.base)))
+    texts = [(str(stand.directory / path), text) for path, text in sources]
+    ways = (*stand.outside, *foreign_folders(stand.directory))
+    kept = caches_of(ground)
+    spec = _write_spec(
+        workspace, stand.directory, (recording,), hidden, ways, sources=texts, caches=kept, lenient=stand.uncontained
+    )
+    environment = offline_environment(stand.directory)
+    return Setting(stand.command, stand.directory, environment, _words("overlay", spec), Layer.OVERLAY)
+
+
+def _copied(
+    stand: Stand, ground: Ground, workspace: Path, recording: Path, sources: Sequence[tuple[str, str]]
+) -> Iterator[Setting]:
+    guarded = ground.layer is Layer.LANDLOCK
+    ours = (stand.folder, *stand.without)
+    place = make_copy(stand.directory, workspace, stand.outputs, ours, linking=guarded or stand.uncontained)
+    for path, text in sources:
+        write_private(workspace, _in_copy(place, Path(path), workspace), text)
+    with tempfile.TemporaryDirectory(prefix="steptime-", ignore_cleanup_errors=True) as temporary:
+        environment = (*offline_environment(place), *_temporary_folders(temporary, ground))
+        entry: tuple[str, ...] = ()
+        if guarded:
+            writable = (workspace, recording, ground.base / CACHES, temporary, *WRITABLE, *_cache_places())
+            spec = Path(temporary) / "spec.json"
+            spec.write_text(json.dumps({"writable": [str(path) for path in writable]}), encoding="utf-8")
+            entry = _words("landlock", spec)
+        yield Setting(_inside(stand, place), place, environment, entry, ground.layer)
+
+
+def _in_copy(place: Path, path: Path, copy: Path) -> Path:
+    """From a file relative to the job's place in a copy, which may lie beside or above it, to one in the copy."""
+    inside = Path(os.path.normpath(place / path))
+    if not inside.is_relative_to(copy):
+        raise UsageError(
+            "folder-too-large",
+            f"{path} cannot be tried with other text: the folders above the job's own hold too many files to make arms "
+            "a working copy. Run the job from the folder of its script.",
+        )
+    return inside.relative_to(copy)
+
+
+def _temporary_folders(temporary: str, ground: Ground) -> tuple[tuple[str, str], ...]:
+    """Variables: temporary files in a folder of their own, with a path short enough for sockets; compilers' caches for
+    all processes of the trial, where the user has not named others."""
+    caches = ground.base / CACHES
+    caches.mkdir(parents=True, exist_ok=True)
+    kept = (("TORCHINDUCTOR_CACHE_DIR", "inductor"), ("TRITON_CACHE_DIR", "triton"))
+    return (
+        ("TMPDIR", temporary),
+        *((variable, str(caches / name)) for variable, name in kept if variable not in os.environ),
+    )
+
+
+def caches_of(ground: Ground) -> list[tuple[str, str]]:
+    """Folders of caches, and where what the trial adds to them is kept from one process to the next."""
+    own = ground.base / CACHES / _process()
+    kept = [(path, own / f"{number}") for number, path in enumerate(_cache_places())]
+    for _, store in kept:
+        store.mkdir(parents=True, exist_ok=True)
+    return [(path, str(store)) for path, store in kept]
+
+
+def _cache_places() -> tuple[str, ...]:
+    inductor = os.environ.get("TORCHINDUCTOR_CACHE_DIR") or f"{tempfile.gettempdir()}/torchinductor_{_user()}"
+    named = (inductor, os.environ.get("TRITON_CACHE_DIR"), os.environ.get("XDG_CACHE_HOME"), *USERS_CACHES)
+    return tuple(dict.fromkeys(os.path.realpath(path) for name in named if name for path in _expanded(name)))
+
+
+def _expanded(path: str) -> tuple[Path, ...]:
+    """A path that may begin with the user's home; nothing where the user has none."""
+    try:
+        return (Path(path).expanduser(),)
+    except RuntimeError:
+        return ()
+
+
+def _process() -> str:
+    """A name for this process: machines of a cluster share the folder of a trial."""
+    return f"{socket.gethostname()}-{os.getpid()}"
+
+
+def _user() -> str:
+    try:
+        return getpass.getuser()
+    except (KeyError, OSError):  # a number without a name
+        return str(os.getuid())
+
+
+def _inside(stand: Stand, place: Path) -> tuple[str, ...]:
+    """The command, with its absolute paths of source files in the job's folder moved into the copy."""
+    own = f"{stand.directory}/"
+    return tuple(
+        str(place / word.removeprefix(own)) if word.startswith(own) and word.endswith(".py") else word
+        for word in stand.command
+    )
+
+
+def _write_spec(
+    workspace: Path,
+    directory: Path,
+    real: Sequence[Path],
+    hidden: Sequence[Path],
+    ways: Sequence[Path] = (),
+    **more: object,
+) -> Path:
+    """What capture/contain/overlay.py is asked for."""
+    layers = workspace / "layers"
+    layers.mkdir(parents=True, exist_ok=True)
+    usual = (directory, *_expanded("~"), Path(tempfile.gettempdir()))
+    spec = {
+        "scratch": str(layers),
+        "directory": str(directory),
+        "real": [str(path) for path in real],
+        "hidden": [str(path) for path in hidden],
+        "ways": [str(path) for path in (*usual, *ways, *(Path(path).parent for path in _cache_places()))],
+        "caches": (),
+        "sources": (),
+        **more,
+    }
+    path = workspace / "spec.json"
+    path.write_text(json.dumps(spec), encoding="utf-8")
+    return path
+
+
+def foreign_folders(folder: Path) -> tuple[Path, ...]:
+    """Folders of others below it in which this user may write: those of a group that shares a project."""
+    if os.geteuid() == 0:
+        return ()
+    found = []
+    for root, names, _ in itertools.islice(os.walk(folder), MOST_FOLDERS):
+        names[:] = [name for name in names if name not in LINKED]
+        if os.access(root, os.W_OK) and Path(root).stat().st_uid != os.geteuid():
+            found.append(Path(root))
+    return tuple(found)
+
+
+def _words(script: str, spec: Path) -> tuple[str, ...]:
+    return (sys.executable, "-I", "-S", str(SCRIPTS / f"{script}.py"), str(spec))
+
+
+# -- what is left ------------------------------------------------------------------------------------------------------
+
+
+def clear(folder: Path) -> None:
+    """Removes a workspace, whatever modes its folders have."""
+    for root, names, _ in os.walk(folder):
+        for name in names:
+            path = Path(root, name)
+            if not path.is_symlink():
+                with contextlib.suppress(OSError):  # another's: it stays
+                    path.chmod(stat.S_IRWXU)
+    shutil.rmtree(folder, ignore_errors=True)
+
+
+def leave(stand: Stand) -> None:
+    """Removes what this process kept from one process of the trial to the next."""
+    base = ground_of(stand).base
+    clear(base / CACHES if base == stand.folder else base.parent)
+    with contextlib.suppress(OSError):  # others' are still there
+        (stand.folder / WORKSPACES).rmdir()
+
+
+def named(paths: Sequence[Path | str]) -> str:
+    """The first of them, in words."""
+    more = f" and {len(paths) - MOST_NAMED} more" if len(paths) > MOST_NAMED else ""
+    return ", ".join(str(path) for path in paths[:MOST_NAMED]) + more

@@ -1,0 +1,57 @@
+"""A job in a folder with an odd name, whose process replaces its program in the middle: both halves are told, with all
+their traces, and nothing of ours is on its standard error."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from steptime.diagnosis import diagnose
+from steptime.recording.load import load
+
+pytest.importorskip("torch")
+
+JOB = b"""
+import os, sys, time, torch
+model = torch.nn.Linear(64, 8)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+for step in range(int(sys.argv[1])):
+    optimizer.zero_grad()
+    model(torch.randn(32, 64)).sum().backward()
+    optimizer.step()
+    time.sleep(0.02 * (len(sys.argv) > 2))  # the first program's steps are slower, and end before they are profiled
+if len(sys.argv) > 2:
+    os.execv(sys.executable, [sys.executable, sys.argv[0], sys.argv[2]])
+"""
+STEPTIME = "from steptime.cli.main import entry; entry()"
+
+
+def test_both_programs_of_a_process_in_an_odd_folder_are_told(tmp_path: Path) -> None:
+    folder = os.fsencode(tmp_path) + b'/a\xff\n\\b"c'
+    os.mkdir(folder)  # noqa: PTH102 - no text
+    script = b"tr\\a\nin\xfe.py"
+    Path(os.fsdecode(folder + b"/" + script)).write_bytes(JOB)
+    ours = [sys.executable, "-c", STEPTIME, "run", "--quiet", "--no-ceilings", "--recording", "rec"]
+    run = subprocess.run(
+        [*ours, "--", sys.executable, script, "24", "3000"], cwd=folder, capture_output=True, check=False
+    )
+    assert (run.returncode, run.stdout, run.stderr) == (0, b"", b"")
+    recording = load(Path(os.fsdecode(folder)) / "rec")
+    assert recording.problems == ()
+    assert recording.manifest.command[1] == "tr\\a\nin\ufffd.py"
+    assert {each.name for each in recording.path.glob("seen-*")} == {"seen-python", "seen-torch"}
+    first, second = recording.processes
+    assert first.facts.pid == second.facts.pid
+    assert len(second.traces) == 1  # none with stacks: torch cannot read the script's name
+    report = diagnose(recording, "rec")
+    names = {f"process {first.facts.pid}", f"process {first.facts.pid} (program 2)"}
+    assert {each.name for each in report.processes} == names
+    assert report.processes[0].name.endswith("(program 2)")
+    assert len(report.processes[0].traces) == 1
+    settings = report.processes[0].case.settings
+    assert settings is not None
+    assert settings.trainers_on_host == 1

@@ -1,0 +1,49 @@
+"""Stands for `python` in a command: has the server run the command line, and ends as that ended.
+
+    client.py SOCKET PROGRAM WORD ...
+
+PROGRAM is how the job is to start Pythons of its own.
+"""
+
+import array
+import json
+import os
+import signal
+import socket
+import sys
+
+FORWARDED = ("SIGINT", "SIGTERM", "SIGHUP", "SIGQUIT", "SIGUSR1", "SIGUSR2")
+
+server = socket.socket(socket.AF_UNIX)
+server.connect(sys.argv[1])
+umask = os.umask(0)
+os.umask(umask)
+descriptors = [int(name) for name in os.listdir("/proc/self/fd") if int(name) != server.fileno()]
+descriptors = [
+    number for number in sorted(descriptors) if os.path.exists(f"/proc/self/fd/{number}")
+]  # not listdir's own
+request = {
+    "program": sys.argv[2],
+    "words": sys.argv[3:],
+    "environment": dict(os.environ),
+    "directory": os.getcwd(),
+    "umask": umask,
+    "numbers": descriptors,
+    "group": os.getpgrp(),
+    "ignored": [number for number in (2, 15) if signal.getsignal(number) is signal.SIG_IGN],
+}
+text = json.dumps(request).encode()
+rights = [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", descriptors))]
+server.sendmsg([len(text).to_bytes(8, "big")], rights)
+server.sendall(text)
+answers = server.makefile("r")
+child = int(answers.readline())
+for name in FORWARDED:
+    signal.signal(getattr(signal, name), lambda number, frame: os.kill(child, number))
+status = int(answers.readline() or 9)  # no answer: the server was killed
+if os.WIFSIGNALED(status):
+    number = os.WTERMSIG(status)
+    if number != signal.SIGKILL:
+        signal.signal(number, signal.SIG_DFL)
+    os.kill(os.getpid(), number)
+os._exit(os.WEXITSTATUS(status))
