@@ -22,13 +22,16 @@ $(1)/bin/python -c 'import torch' 2>/dev/null \
 	|| $(1)/bin/python -m pip install --quiet '$(TORCH)' --index-url '$(TORCH_INDEX)'
 endef
 
+# Half of the tests wait for a process of theirs. The slow ones measure, one at a time.
+TWO ?= -n 2 --dist worksteal
+
 .PHONY: demo test test-all lint docs bench bench-full clean
 
 demo: .demo/ready
 	.demo/bin/steptime run --force --recording runs/demo -o runs/demo/report.html -- .demo/bin/python examples/slow_input.py
 
 test: .test/ready
-	.test/bin/python -m pytest -m "not slow" $(PYTEST_ARGS)
+	.test/bin/python -m pytest -m "not slow" $(TWO) $(PYTEST_ARGS)
 
 test-all: .test/ready
 	.test/bin/python -m pytest $(PYTEST_ARGS)

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 from hypothesis import settings
+from machines import remember_peaks
 
 ROOT = Path(__file__).resolve().parent.parent
 
@@ -28,6 +29,16 @@ def shared_data() -> Path:
     if not folder.is_dir():
         pytest.skip(f"no real traces in {folder} (set STEPTIME_DATA)")
     return folder
+
+
+@pytest.fixture(scope="session", autouse=True)
+def cache_of_our_own(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """No test reads or writes the cache of whoever runs the tests."""
+    folder = tmp_path_factory.mktemp("cache")
+    remember_peaks(folder)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("XDG_CACHE_HOME", str(folder))
+        yield
 
 
 @pytest.fixture

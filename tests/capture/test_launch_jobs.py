@@ -87,26 +87,27 @@ def test_a_script(folder: Path) -> None:
 
 
 def test_a_module(folder: Path) -> None:
-    assert len(trained(folder, [sys.executable, "-m", "train"])) == 1
+    assert len(trained(folder, [python(), "-m", "train"])) == 1
 
 
 def test_code_on_the_command_line(folder: Path) -> None:
-    assert len(trained(folder, [sys.executable, "-c", "from library import train; print(train())"])) == 1
+    assert len(trained(folder, [python(), "-c", "from library import train; print(train())"])) == 1
 
 
 def test_code_on_standard_input(folder: Path) -> None:
-    assert len(trained(folder, ["sh", "-c", f"{sys.executable} - x < train.py"])) == 1
+    assert len(trained(folder, ["sh", "-c", f"{python()} - x < train.py"])) == 1
 
 
 def test_a_program_with_an_interpreter_line(folder: Path) -> None:
-    assert len(trained(folder, [script(folder / "program", f"#!{sys.executable}\n{SCRIPT}")])) == 1
+    assert len(trained(folder, [script(folder / "program", f"#!{python()}\n{SCRIPT}")])) == 1
 
 
 def test_a_shell_script_with_two_trainings(folder: Path) -> None:
-    lines = f"set -e\n{sys.executable} train.py first\n{sys.executable} train.py second\n"
+    lines = f"set -e\n{python()} train.py first\n{python()} train.py second\n"
     assert len(trained(folder, ["bash", script(folder / "all.sh", lines)])) == 2
 
 
+@pytest.mark.slow
 def test_trainers_that_multiprocessing_spawns(folder: Path) -> None:
     (folder / "many.py").write_text(
         "import torch.multiprocessing as mp\nfrom library import train\n"

@@ -8,6 +8,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from machines import remember_peaks
 from preloading import python
 
 Steptime = Callable[..., "subprocess.CompletedProcess[str]"]
@@ -15,7 +16,9 @@ Steptime = Callable[..., "subprocess.CompletedProcess[str]"]
 
 @pytest.fixture
 def steptime(tmp_path: Path) -> Steptime:
-    """steptime(*arguments): what it printed and its exit status. It works in an empty folder, with an empty cache."""
+    """steptime(*arguments): what it printed and its exit status. It works in an empty folder, and has a cache of its
+    own."""
+    remember_peaks(tmp_path / "cache")
 
     def call(*arguments: str | Path, timeout: float = 240.0) -> subprocess.CompletedProcess[str]:
         environment = {**os.environ, "XDG_CACHE_HOME": str(tmp_path / "cache"), "OMP_NUM_THREADS": "1"}

@@ -151,8 +151,7 @@ def test_the_workflow_of_the_docs_runs(tmp_path: Path) -> None:
         (tmp_path / "bin" / name).chmod(0o755)
     path = f"{tmp_path / 'bin'}:{os.environ['PATH']}"
     summary = tmp_path / "summary.md"
-    environment = {**os.environ, "PATH": path, "OMP_NUM_THREADS": "1", "XDG_CACHE_HOME": str(tmp_path / "cache"),
-                   "GITHUB_STEP_SUMMARY": str(summary)}  # fmt: skip
+    environment = {**os.environ, "PATH": path, "OMP_NUM_THREADS": "1", "GITHUB_STEP_SUMMARY": str(summary)}
     commands = workflow_commands()
     assert sum(command.startswith("steptime run") for command in commands) == 3
     assert commands[-1].startswith("steptime compare")

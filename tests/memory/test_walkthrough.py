@@ -6,7 +6,6 @@ import re
 import shlex
 import shutil
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -25,11 +24,8 @@ def commands(heading: str) -> list[list[str]]:
 
 def ran(words: list[str], folder: Path) -> subprocess.CompletedProcess[str]:
     assert words[0] == "steptime"
-    script = "import sys; from steptime.cli.main import main; sys.exit(main(sys.argv[1:]))"
     rest = [python() if word == "python" else word for word in words[1:]]
-    return subprocess.run(
-        [sys.executable, "-c", script, *rest], cwd=folder, capture_output=True, text=True, check=False
-    )
+    return subprocess.run([python(), "-m", "steptime", *rest], cwd=folder, capture_output=True, text=True, check=False)
 
 
 def test_the_job_whose_memory_grows(tmp_path: Path) -> None:

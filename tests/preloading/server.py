@@ -224,7 +224,7 @@ def _take_descriptors(descriptors: list[int], numbers: list[int]) -> None:
 
 
 def _main(words: list[str]) -> tuple[types.CodeType, dict[str, Any]]:
-    """As the interpreter's own command line: FILE, -m MODULE or -c CODE, then arguments."""
+    """As the interpreter's own command line: FILE, - for standard input, -m MODULE or -c CODE, then arguments."""
     while words and words[0] in ("-u", "-I", "-B", "-s"):
         words = words[1:]
     sys.orig_argv = [sys.executable, *words]
@@ -232,7 +232,8 @@ def _main(words: list[str]) -> tuple[types.CodeType, dict[str, Any]]:
     main.__dict__["__builtins__"] = __builtins__
     sys.modules["__main__"] = main
     kind, arguments = (words[0], words[1:]) if words[0] in ("-c", "-m") else ("", words)
-    first = {"-c": "", "-m": os.getcwd()}.get(kind) if kind else os.path.dirname(os.path.realpath(arguments[0]))
+    piped = arguments[0] == "-"
+    first = "" if kind == "-c" or piped else os.getcwd() if kind else os.path.dirname(os.path.realpath(arguments[0]))
     extra = [entry for entry in os.environ.get("PYTHONPATH", "").split(os.pathsep) if entry]
     sys.path[:] = [str(first), *extra, *sys.path[1:]]
     sys.argv = ["-c" if kind == "-c" else arguments[0], *arguments[1:]]
@@ -250,6 +251,8 @@ def _main(words: list[str]) -> tuple[types.CodeType, dict[str, Any]]:
         vars(main).update(__file__=spec.origin, __spec__=spec, __package__=spec.parent)
         sys.argv[0] = str(spec.origin)
         return code, vars(main)
+    if piped:
+        return compile(sys.stdin.read(), "<stdin>", "exec"), vars(main)
     with open(arguments[0], "rb") as file:
         code = compile(file.read(), arguments[0], "exec")
     vars(main).update(__file__=arguments[0])

@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import sqlite3
+import zlib
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -21,14 +22,15 @@ from steptime.folders import cache_folder
 from steptime.history.history import Entry, History, history_of
 from steptime.history.scan import Fingerprint, entry_of, find_recordings, fingerprint
 
-VERSION = 1
+VERSION = 2
 """Of the table and of what an entry says: another one, and the index is made anew."""
 PATIENCE = 5.0
 """Seconds to wait for another process that writes the index."""
 _TABLE = """
 CREATE TABLE recordings (
     path TEXT PRIMARY KEY, size INTEGER NOT NULL, written INTEGER NOT NULL, job TEXT NOT NULL, "commit" TEXT NOT NULL,
-    machine TEXT NOT NULL, started INTEGER NOT NULL, entry BLOB
+    machine TEXT NOT NULL, started INTEGER NOT NULL, entry BLOB,
+    checksum INTEGER NOT NULL
 ) WITHOUT ROWID
 """
 _ORDER = 'CREATE INDEX by_job ON recordings (job, machine, started, "commit")'
@@ -71,11 +73,14 @@ def _known(folder: Path, found: dict[str, Fingerprint]) -> dict[str, Entry]:
     """What the index says of recordings that did not change. A damaged index says nothing, and goes."""
     try:
         with _opened(folder) as connection:
-            rows = connection.execute("SELECT path, size, written, entry FROM recordings").fetchall()
+            rows = connection.execute("SELECT path, size, written, entry, checksum FROM recordings").fetchall()
+        for path, size, written, entry, checksum in rows:
+            if checksum != _checksum(path, (size, written), entry):
+                raise ValueError("a row was damaged")
         return {
             path: msgspec.json.decode(entry, type=Entry)
-            for path, size, written, entry in rows
-            if found.get(path) == (size, written) and entry is not None
+            for path, size, written, entry, _ in rows
+            if found.get(path) == (size, written)
         }
     except sqlite3.OperationalError:  # it cannot be opened, or somebody writes it for long
         return {}
@@ -90,7 +95,7 @@ def _keep(folder: Path, found: dict[str, Fingerprint], fresh: dict[str, Entry | 
         gone = [(path,) for (path,) in connection.execute("SELECT path FROM recordings") if path not in found]
         connection.executemany("DELETE FROM recordings WHERE path = ?", gone)
         rows = [_row(path, found[path], entry) for path, entry in fresh.items() if entry is not None and _fits(entry)]
-        connection.executemany("INSERT OR REPLACE INTO recordings VALUES (?, ?, ?, ?, ?, ?, ?, ?)", rows)
+        connection.executemany("INSERT OR REPLACE INTO recordings VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)", rows)
 
 
 def _fits(entry: Entry) -> bool:
@@ -104,9 +109,14 @@ def _fits(entry: Entry) -> bool:
 
 
 def _row(path: str, print_of: Fingerprint, entry: Entry) -> Sequence[object]:
-    return (
-        path, *print_of, entry.job, entry.commit, entry.machine, entry.started_epoch_ns, msgspec.json.encode(entry)
-    )  # fmt: skip
+    text = msgspec.json.encode(entry)
+    order = entry.job, entry.commit, entry.machine, entry.started_epoch_ns
+    return (path, *print_of, *order, text, _checksum(path, print_of, text))
+
+
+def _checksum(path: str, print_of: Fingerprint, entry: bytes) -> int:
+    """SQLite sees no damage within a value, and JSON none within a string."""
+    return zlib.crc32(repr((path, *print_of, entry)).encode())
 
 
 @contextmanager

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -270,11 +271,12 @@ def _formats(groups: tuple[KernelGroup, ...]) -> dict[str, float]:
 
 
 def _utilization(formats: dict[str, float], wall: float, machine: Machine | None) -> float | None:
-    """The time of the FLOPs at the peaks of their formats, over the wall clock."""
+    """The time of the FLOPs at the peaks of their formats, over the wall clock; what is above it by rounding is 1."""
     rates = {each: machine.matrix_rate(each) if machine is not None else None for each in formats}
     if not formats or not wall or not all(rates.values()):
         return None
-    return sum(flops / (rates[each] or 1.0) for each, flops in formats.items()) * 1e9 / wall
+    used = sum(flops / (rates[each] or 1.0) for each, flops in formats.items()) * 1e9 / wall
+    return min(used, 1.0) if math.isclose(used, 1.0) else used
 
 
 def _longest(spent: Int64, kind: Int64) -> Int64:

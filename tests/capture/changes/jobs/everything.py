@@ -7,6 +7,7 @@ import torch
 from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
+FROZEN = gc.get_freeze_count()  # by whatever started this process
 torch.manual_seed(1)
 torch.set_num_threads(3)
 torch.autograd.set_detect_anomaly(True)
@@ -52,7 +53,7 @@ def show(model, optimizers, seen):
         "benchmark": torch.backends.cudnn.benchmark,
         "denormal": (torch.full((8,), 1e-30) * 1e-10).max().item(),
         "deterministic": [torch.are_deterministic_algorithms_enabled(), torch.backends.cudnn.deterministic],
-        "frozen": gc.get_freeze_count() > 0,
+        "frozen": gc.get_freeze_count() > FROZEN,
         "loaders": [[each.num_workers, each.persistent_workers] for each in (loader, extra)],
         "optimizers": [[each.param_groups[0][name] for name in ("foreach", "fused")] for each in optimizers],
         "precision": torch.get_float32_matmul_precision(),

@@ -9,6 +9,7 @@ import torch
 from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
+FROZEN = gc.get_freeze_count()  # by whatever started this process
 torch.manual_seed(1)
 model = nn.Sequential(nn.Conv2d(3, 8, 3), nn.ReLU(), nn.Dropout(0.2), nn.Flatten(), nn.Linear(8 * 36, 4))
 seen = {}
@@ -50,7 +51,7 @@ def show(step, batch, out, loss, optimizer, loader, evaluation):
         "sizes": [loader.batch_size, evaluation.batch_size],
         "threads": torch.get_num_threads(),
         "weight_last": model[0].weight.is_contiguous(memory_format=LAST),
-        "frozen": gc.get_freeze_count() > 0,
+        "frozen": gc.get_freeze_count() > FROZEN,
         "precision": torch.get_float32_matmul_precision(),
         "random": [random.random(), numpy.random.default_rng().random(), numpy.random.random()],
         **seen,
