@@ -23,6 +23,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from preloading import python
 
 OBSERVED = Path(__file__).parent / "observed"
 LAUNCHER = """
@@ -35,8 +36,8 @@ HAS_TORCH = importlib.util.find_spec("torch") is not None
 needs_torch = pytest.mark.skipif(not HAS_TORCH, reason="torch is not installed")
 FEWEST_PROPERTIES = 29
 ENDINGS = ("0", "3", "raise", "chain", "words", "hard", "SIGINT", "SIGTERM", "SIGKILL", "SIGUSR1")
-TORCH_ENDINGS = ("3", "forward", "SIGTERM")
-MORE_TORCH_ENDINGS = ("0", "backward", "chain", "hard", "SIGINT")
+TORCH_ENDINGS = ("forward", "SIGTERM")
+MORE_TORCH_ENDINGS = ("0", "3", "backward", "chain", "hard", "SIGINT")
 
 
 def run(words: Sequence[str], folder: Path, **settings: Any) -> subprocess.CompletedProcess[bytes]:
@@ -171,7 +172,7 @@ for compiled in (False, True, True, False):
 @needs_torch
 def test_models_that_a_job_drops_are_gone(folder: Path) -> None:
     """The memory of a fold is the next one's."""
-    finished = watched([sys.executable, "-c", FOLDS], folder)
+    finished = watched([python(), "-c", FOLDS], folder)
     assert finished.stdout.decode().splitlines() == ["[True, True, True]"] * 4, finished.stderr
     assert (folder / "recording").is_dir()
 

@@ -14,6 +14,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from preloading import python
 
 from steptime.recording.load import load
 
@@ -87,7 +88,7 @@ def job(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def bare(job: Path) -> str:
     """What the job prints by itself."""
-    return subprocess.run([sys.executable, job, "", "0", "0", ""], capture_output=True, text=True, check=False).stdout
+    return subprocess.run([python(), job, "", "0", "0", ""], capture_output=True, text=True, check=False).stdout
 
 
 def watched(job: Path, tmp_path: Path, *arguments: str) -> subprocess.CompletedProcess[str]:

@@ -9,6 +9,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from preloading import python
 
 from steptime.diagnosis import diagnose
 from steptime.recording.load import load
@@ -27,7 +28,6 @@ for step in range(int(sys.argv[1])):
 if len(sys.argv) > 2:
     os.execv(sys.executable, [sys.executable, sys.argv[0], sys.argv[2]])
 """
-STEPTIME = "from steptime.cli.main import entry; entry()"
 
 
 def test_both_programs_of_a_process_in_an_odd_folder_are_told(tmp_path: Path) -> None:
@@ -35,7 +35,7 @@ def test_both_programs_of_a_process_in_an_odd_folder_are_told(tmp_path: Path) ->
     os.mkdir(folder)  # noqa: PTH102 - no text
     script = b"tr\\a\nin\xfe.py"
     Path(os.fsdecode(folder + b"/" + script)).write_bytes(JOB)
-    ours = [sys.executable, "-c", STEPTIME, "run", "--quiet", "--no-ceilings", "--recording", "rec"]
+    ours = [python(), "-m", "steptime", "run", "--quiet", "--no-ceilings", "--recording", "rec"]
     run = subprocess.run(
         [*ours, "--", sys.executable, script, "24", "3000"], cwd=folder, capture_output=True, check=False
     )

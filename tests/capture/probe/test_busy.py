@@ -5,11 +5,11 @@ from __future__ import annotations
 import json
 import os
 import subprocess
-import sys
 import threading
 from pathlib import Path
 
 import pytest
+from preloading import python
 
 pytest.importorskip("torch")
 
@@ -70,7 +70,7 @@ def case_of(folder: Path, kind: str, workers: int) -> Case:
     recording.mkdir()
     plan = {"recording": str(recording), "profile": False}
     environment = {**os.environ, "STEPTIME_PROBE": json.dumps(plan), "PYTHONPATH": str(INJECT), "STEPTIME_DEBUG": "1"}
-    subprocess.run([sys.executable, str(script), kind, str(workers)], env=environment, check=True, timeout=120)
+    subprocess.run([python(), str(script), kind, str(workers)], env=environment, check=True, timeout=120)
     process = load(recording).processes[0]
     return assemble(process, lay_out_whole(process))
 
