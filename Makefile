@@ -42,12 +42,12 @@ lint: .test/ready
 
 # What is generated from the code; the tests fail when it is not current.
 docs: .test/ready
-	.test/bin/python -m steptime.findings.pages docs/rules
-	.test/bin/python -m steptime.remedies.pages docs/remedies
+	.test/bin/python -m steptime.advice.rule_pages docs/rules
+	.test/bin/python -m steptime.advice.fix_pages docs/remedies
 	.test/bin/python -m steptime.cli.pages >docs/commands.md
 	.test/bin/python -c 'from steptime.report.json import schema_text; print(schema_text(), end="")' >docs/report-schema.json
-	.test/bin/python -c 'from steptime.comparison.json import schema_text; print(schema_text(), end="")' >docs/comparison-schema.json
-	.test/bin/python -c 'from steptime.history.json import schema_text; print(schema_text(), end="")' >docs/history-schema.json
+	.test/bin/python -c 'from steptime.compare.comparison import schema_text; print(schema_text(), end="")' >docs/comparison-schema.json
+	.test/bin/python -c 'from steptime.compare.history_text import schema_text; print(schema_text(), end="")' >docs/history-schema.json
 
 # make bench NAME=my-machine RIVALS="--rival slowai=PYTHON": other tools beside ours, each in an environment of its own.
 # A benchmark that finds a fault ends with 1; the page is made all the same.

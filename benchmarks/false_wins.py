@@ -28,13 +28,11 @@ from typing import Any
 
 from steptime.changes import Change
 from steptime.trials import conduct
-from steptime.trials.budget import Budget
 from steptime.trials.conduct import Bench
 from steptime.trials.execute import Stand
-from steptime.trials.judge import judge
+from steptime.trials.judge import LEAST_ROUNDS, judge
 from steptime.trials.results import Plan, ResultsFile
-from steptime.trials.speed import LEAST_ROUNDS
-from steptime.trials.trial import BASELINE, CONTROL, Arm, Judgement, Run, Verdict
+from steptime.trials.trial import BASELINE, CONTROL, Arm, Budget, Judgement, Run, Verdict
 
 JOB = Path(__file__).with_name("false_wins_job.py")
 SHAPES = ("dense", "convolution", "attention", "loader")

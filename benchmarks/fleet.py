@@ -26,11 +26,11 @@ import numpy as np
 sys.path.insert(0, str(Path(__file__).parent))
 from fleet_traces import Base, Plan, bend, read_base, write_fleet
 
+from steptime.analysis.stragglers.fleet import Task, reduce_rank
+from steptime.analysis.stragglers.straggler import compare
+from steptime.analysis.stragglers.summary import RankSummary
 from steptime.diagnosis import diagnose_paths
-from steptime.kineto.gather import gather
-from steptime.ranks.compare import compare
-from steptime.ranks.fleet import Task, reduce_rank
-from steptime.ranks.summary import RankSummary
+from steptime.trace.gather import gather
 
 ROOT = Path(__file__).resolve().parent.parent
 DATA = Path(os.environ.get("STEPTIME_DATA", ROOT.parent / "shared" / "data"))

@@ -4,7 +4,7 @@ Each pair is one job, run without a change and with it, every allocation of the 
 made; what `steptime memory` predicts from the first is held against the peak of the second. FOLDER: public pairs of
 snapshots of CUDA's allocator, FOLDER/NAME/without.pickle and FOLDER/NAME/autocast.pickle. Writes
 benchmarks/results/memory-predictions.json and .md; the largest error of each kind stands in
-src/steptime/memory/measured.py and is printed beside each prediction.
+src/steptime/memory/savings.py and is printed beside each prediction.
 """
 
 from __future__ import annotations
@@ -22,16 +22,12 @@ from benchmarks.kept import RESULTS, machine
 from benchmarks.memory_predictions_job import Job, history_of
 from steptime.arrays import Int64
 from steptime.memory.account import account_at
-from steptime.memory.batches import scales_with_batch
-from steptime.memory.from_snapshot import histories
-from steptime.memory.history import History, allocated
+from steptime.memory.lives import History, allocated, histories
 from steptime.memory.owners import owners_of
-from steptime.memory.precision import autocast_on, autocasting
-from steptime.memory.savings import Peak, savings_of
+from steptime.memory.read_snapshot import read_snapshot
+from steptime.memory.savings import Peak, autocast_on, autocasting, savings_of, scales_with_batch
 from steptime.memory.signs import signs_of
-from steptime.memory.steady import steady_of
-from steptime.memory.steps import borders_of
-from steptime.snapshots.read import read_snapshot
+from steptime.memory.steps import borders_of, steady_of
 
 JOBS = tuple(
     Job(model, batch)

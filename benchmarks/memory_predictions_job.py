@@ -14,12 +14,11 @@ import torch
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
-from steptime.kineto.allocations import read_allocations
-from steptime.kineto.cache import read_remembered
-from steptime.kineto.reader import DEFAULT_MAX_SIZE
-from steptime.ledger.trace_steps import find_steps
-from steptime.memory.from_trace import histories_of_trace
-from steptime.memory.history import CPU_PLACE, History
+from steptime.analysis.trace_steps import find_steps
+from steptime.memory.lives import CPU_PLACE, History, histories_of_trace
+from steptime.trace.arguments import read_allocations
+from steptime.trace.cache import read_remembered
+from steptime.trace.reader import DEFAULT_MAX_SIZE
 
 WORDS, LENGTH = 2000, 64
 

@@ -23,10 +23,10 @@ import numpy as np
 import torch
 from torch import nn
 
-from steptime.capture.probe.numerics import watch as watch_module
-from steptime.capture.probe.numerics.account import Account
-from steptime.capture.probe.numerics.job import Job
-from steptime.estimates import median_of
+from steptime.probe.numerics import watch as watch_module
+from steptime.probe.numerics.account import Account
+from steptime.probe.numerics.job import Job
+from steptime.quantities import median_of
 
 BLOCK, WARM_UP = 16, 64
 

@@ -30,12 +30,12 @@ import numpy as np
 from benchmarks.kept import machine
 from benchmarks.overhead_tools import per_tool
 from benchmarks.started import STEPTIME
-from steptime.capture.launch import launch, probe_environment
-from steptime.capture.outcome import ProbeOptions
+from steptime.analysis.layout import lay_out
 from steptime.journal import Kind
+from steptime.launcher.launch import launch, probe_environment
+from steptime.launcher.outcome import ProbeOptions
 from steptime.recording.load import load
 from steptime.recording.recording import Recording
-from steptime.timeline.layout import lay_out
 
 HERE = Path(__file__).parent
 STEP_JOB, RUN_JOB = HERE / "overhead_job.py", HERE / "overhead_run_job.py"

@@ -106,7 +106,7 @@ class Watch:
 
     def __init__(self):
         self.session = next(found for found in gc.get_objects() if type(found).__name__ == "Session")
-        self.loader = sys.modules["steptime.capture.probe.loader"]
+        self.loader = sys.modules["steptime.probe.loader"]
 
     def on(self):
         """Everything as steptime has it."""

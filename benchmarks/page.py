@@ -27,17 +27,16 @@ import numpy as np
 from large_trace import repeat
 from playwright.sync_api import sync_playwright
 
+from steptime.analysis.breakdown import has_kernels
+from steptime.analysis.trace_steps import find_steps, reach
 from steptime.diagnosis import diagnose_paths, diagnose_traces
-from steptime.excerpt.cut import Beside, cut
-from steptime.excerpt.strips import MOST_EVENTS
-from steptime.kineto.gather import gather
-from steptime.kineto.reader import DEFAULT_MAX_SIZE
-from steptime.kineto.table import Trace
-from steptime.kineto.windows import read_rank
-from steptime.ledger.account import has_kernels
-from steptime.ledger.trace_steps import find_steps, reach
 from steptime.report.page import page
 from steptime.report.report import Report
+from steptime.report.step_view import MOST_EVENTS, Beside, cut
+from steptime.trace.gather import gather
+from steptime.trace.reader import DEFAULT_MAX_SIZE
+from steptime.trace.table import Trace
+from steptime.trace.windows import read_rank
 
 RESULTS = Path(__file__).parent / "results"
 HEAD = '<!DOCTYPE html><html lang="en"><head><meta charset="utf-8"><title>empty</title></head><body><p>empty</p>'

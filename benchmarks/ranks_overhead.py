@@ -24,8 +24,8 @@ from typing import Any
 
 from benchmarks.kept import machine
 from benchmarks.overhead import Figure, span
-from steptime.capture.launch import probe_environment
-from steptime.capture.outcome import ProbeOptions
+from steptime.launcher.launch import probe_environment
+from steptime.launcher.outcome import ProbeOptions
 
 HERE = Path(__file__).parent
 JOB = HERE / "ranks_overhead_job.py"

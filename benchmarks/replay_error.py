@@ -18,22 +18,20 @@ from pathlib import Path
 
 import numpy as np
 
+from steptime.analysis.breakdown import account_for, has_kernels
+from steptime.analysis.threads import training_lane
+from steptime.analysis.trace_steps import steps_of
+from steptime.analysis.what_if.build import build
+from steptime.analysis.what_if.critical_path import PathKind
+from steptime.analysis.what_if.graph import NodeKind, run
+from steptime.analysis.what_if.scope import scope_of
+from steptime.analysis.what_if.what_if import rerun, window_of
 from steptime.errors import SteptimeError
 from steptime.intervals import EMPTY
-from steptime.kineto.reader import read
-from steptime.kineto.table import Trace
-from steptime.ledger.account import account_for, has_kernels
-from steptime.ledger.threads import training_lane
-from steptime.ledger.trace_steps import steps_of
-from steptime.links.link import link
-from steptime.links.names import STEP, matching
-from steptime.replay.build import build
-from steptime.replay.critical_path import PathKind
-from steptime.replay.graph import NodeKind
-from steptime.replay.rerun import rerun
-from steptime.replay.run import run
-from steptime.replay.scope import scope_of
-from steptime.replay.window import window_of
+from steptime.trace.links import link
+from steptime.trace.reader import read
+from steptime.trace.table import Trace
+from steptime.trace.vendors import STEP, matching
 
 DEVICE = (PathKind.KERNEL, PathKind.COMMUNICATION, PathKind.COPY, PathKind.LAUNCH_DELAY, PathKind.KERNEL_GAP)
 

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import numpy as np
 
-from steptime.estimates import student
+from steptime.quantities import student
 from steptime.trials.conduct import MIN_ROUNDS
 
 MOST = (6, 12, 24)

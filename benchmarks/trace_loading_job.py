@@ -33,14 +33,14 @@ def prepared(what: str, path: Path) -> tuple[Callable[[], int], str]:
     if what in THEIRS:
         return prepared_theirs(what, path)
     from steptime import __version__
-    from steptime.kineto.reader import read
+    from steptime.trace.reader import read
 
     version, limit = f"steptime {__version__}", 10**11
     if what == "nothing":
         return lambda: 0, version
     if what == "read":
         return lambda: len(read(path, max_size=limit).events), version
-    from steptime.kineto.cache import read_remembered
+    from steptime.trace.cache import read_remembered
 
     if what == "second look":
         return lambda: len(read_remembered(path, max_size=limit).events), version

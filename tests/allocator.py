@@ -7,10 +7,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from steptime.memory.from_snapshot import histories
-from steptime.memory.history import History
+from steptime.memory.lives import History, histories
+from steptime.memory.read_snapshot import read_snapshot
 from steptime.memory.triage import Triage, triage
-from steptime.snapshots.read import read_snapshot
 
 PAGE = 512
 SEGMENT = 20 << 20

@@ -10,8 +10,8 @@ from typing import Any
 
 from preloading import python
 
-from steptime.capture.launch import ProbeOptions, probe_environment
 from steptime.changes import ArmOptions, Change
+from steptime.launcher.launch import ProbeOptions, probe_environment
 from steptime.recording.load import load
 from steptime.recording.recording import ChangeFacts, Process, Recording
 

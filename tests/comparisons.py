@@ -7,9 +7,9 @@ from dataclasses import replace
 from report_variants import HOSTILE
 from stored_reports import case_of, longer_by, stored, with_case, with_environment, with_loader
 
-from steptime.comparison.compare import compare
-from steptime.comparison.comparison import Comparison, Piece, Setting
-from steptime.comparison.gate import bounds_of, judged
+from steptime.compare.compare import compare
+from steptime.compare.comparison import Comparison, Piece, Setting
+from steptime.compare.gate import bounds_of, judged
 
 
 def busy() -> Comparison:

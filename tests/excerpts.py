@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from steptime.excerpt.excerpt import Detail, Excerpt
+from steptime.report.step_view import Detail, Excerpt
 
 
 @dataclass(frozen=True)

@@ -6,9 +6,8 @@ import os
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
-from steptime.hardware.ceilings import cache_path
-from steptime.hardware.machine import Machine, MemoryRate, Rate
-from steptime.hardware.measurement import store
+from steptime.machine.machine import Machine, MemoryRate, Rate
+from steptime.machine.peaks import cache_path, store
 from steptime.quantities import Estimate
 
 KIB = 1024

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from steptime.findings.case import KernelUse, MachineUse
+from steptime.advice.evidence import KernelUse, MachineUse
 from steptime.quantities import SourceLine
 from steptime.report.report import Report
 

@@ -10,7 +10,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from steptime.findings.case import AccountUse, Case
+from steptime.advice.evidence import AccountUse, Case
 from steptime.quantities import Estimate
 from steptime.report import json
 from steptime.report.report import Report

@@ -12,8 +12,8 @@ import pytest
 from benchmarks.faults.fuzz import attempt, damaged
 from benchmarks.faults.targets import Target, flight, snapshots
 from steptime.errors import RecordingError
-from steptime.kineto.reader import read as read_trace
 from steptime.report.json import read as read_report
+from steptime.trace.reader import read as read_trace
 
 DEEP = b"[" * 3000
 EVENT = b'{"ph":"X","cat":"cpu_op","name":"aten::mm","pid":1,"tid":1,"ts":%d,"dur":2,"args":{"External id":%s}}'

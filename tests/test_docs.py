@@ -13,13 +13,13 @@ import click
 import pytest
 
 from steptime import errors
+from steptime.advice.engine import all_rules
+from steptime.advice.fix_pages import wanted_pages as wanted_remedy_pages
+from steptime.advice.fixes import CATALOGUE
+from steptime.advice.rule_pages import stale_pages, wanted_pages
 from steptime.cli.explain import message_pages
 from steptime.cli.main import VERBS, steptime
 from steptime.cli.pages import page
-from steptime.findings.examine import all_rules
-from steptime.findings.pages import stale_pages, wanted_pages
-from steptime.remedies.catalogue import CATALOGUE
-from steptime.remedies.pages import wanted_pages as wanted_remedy_pages
 
 ROOT = Path(__file__).resolve().parent.parent
 SOURCE = ROOT / "src" / "steptime"

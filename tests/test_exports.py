@@ -13,7 +13,7 @@ import pytest
 import steptime
 
 SOURCE = Path(steptime.__file__).parent
-IN_THE_USERS_PROCESS = ("capture/probe/", "capture/inject/", "hardware/ceilings_script.py", "hardware/link_script.py")
+IN_THE_USERS_PROCESS = ("probe/", "machine/peaks_script.py", "machine/link_script.py")
 
 
 def modules_with_all() -> list[str]:
@@ -44,7 +44,7 @@ def test_the_package_itself_imports_nothing_heavy() -> None:
 def test_what_the_package_offers_is_imported_when_it_is_asked_for() -> None:
     program = """
 import sys, steptime
-heavy = {"numpy", "msgspec", "jinja2", "steptime.notebook"}
+heavy = {"numpy", "msgspec", "jinja2", "steptime.api"}
 assert not heavy & set(sys.modules)
 assert "load" in dir(steptime)
 assert callable(steptime.load)

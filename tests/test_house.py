@@ -15,35 +15,31 @@ SOURCE = Path(__file__).resolve().parent.parent / "src" / "steptime"
 
 FLOORS = (  # from the ground up; a room imports itself and what lies on floors below its own
     ("_version", "arrays"),
-    ("errors", "quantities", "intervals", "nesting", "journal", "folders", "changes", "debug_switches"),
-    ("estimates", "clusters", "remote"),
-    ("recording", "kineto", "hardware", "flight", "snapshots"),
-    ("capture",),
-    ("timeline", "work", "numerics"),
-    ("links",),
-    ("ledger", "memory"),
-    ("roofline", "replay", "ranks", "excerpt"),
-    ("findings",),
-    ("remedies",),
+    ("errors", "quantities", "intervals", "journal", "folders", "changes", "debug_switches"),
+    ("clusters", "remote"),
+    ("probe",),
+    ("recording", "trace", "machine", "hang"),
+    ("launcher",),
+    ("nan", "analysis"),
+    ("memory",),
+    ("advice",),
     ("trials",),
     ("report",),
-    ("diagnosis", "comparison", "history", "memory_triage"),
-    ("cli", "notebook"),
+    ("diagnosis", "compare", "memory_triage"),
+    ("cli", "api"),
     ("__main__",),
 )
 FLOOR = {room: number for number, rooms in enumerate(FLOORS) for room in rooms}
-APART = {("timeline", "capture"), ("capture", "timeline")}
+APART = {("analysis", "launcher"), ("analysis", "probe")}
 """Neither the layout nor the probe knows the other; the recording is all that they share."""
-IN_THE_USERS_PROCESS = ("capture/probe/", "capture/inject/", "hardware/ceilings_script.py", "hardware/link_script.py")
+IN_THE_USERS_PROCESS = ("probe/", "machine/peaks_script.py", "machine/link_script.py")
 BROAD_EXCEPTS = (
-    "capture/probe/",
-    "capture/inject/",
-    "findings/examine.py",
-    "findings/plugins.py",
-    "cli/border.py",
+    "probe/",
+    "advice/engine.py",
+    "cli/exit_codes.py",
     "remote.py",
 )
-PRINTS = ("cli/", "report/text.py", "hardware/ceilings_script.py", "hardware/link_script.py")
+PRINTS = ("cli/", "report/text.py", "machine/peaks_script.py", "machine/link_script.py")
 EMPTY_NAMES = {"utils", "util", "common", "helpers", "helper", "manager", "managers", "misc", "tools"}
 
 FILES = sorted(SOURCE.rglob("*.py"))
@@ -116,7 +112,7 @@ def test_a_room_imports_only_what_lies_below(modules: list[Module]) -> None:
 
 
 def test_the_package_itself_imports_nothing_but_its_version(modules: list[Module]) -> None:
-    late = {"notebook"}  # inside of __getattr__: tests/test_exports.py
+    late = {"api"}  # inside of __getattr__: tests/test_exports.py
     (package,) = (module for module in modules if module.name == "__init__.py")
     assert steptime_rooms(package.tree, "steptime") <= {"_version", *late}
 
@@ -124,16 +120,16 @@ def test_the_package_itself_imports_nothing_but_its_version(modules: list[Module
 @pytest.mark.parametrize(
     "line",
     [
-        "import steptime.ledger.ledger",
-        "from steptime.ledger import ledger",
-        "from steptime import ledger",
-        "from ..ledger import ledger",
+        "import steptime.advice.rule",
+        "from steptime.advice import rule",
+        "from steptime import advice",
+        "from ..advice import rule",
         "def late():\n    from steptime.report import report",
-        "from steptime.capture import launch",
+        "from steptime.launcher import launch",
     ],
 )
 def test_an_upward_import_is_seen_in_every_spelling(line: str) -> None:
-    assert upward("timeline", ast.parse(line), "steptime.timeline")
+    assert upward("analysis", ast.parse(line), "steptime.analysis")
 
 
 def test_torch_is_imported_only_where_the_users_program_runs(modules: list[Module]) -> None:
@@ -147,7 +143,7 @@ def top_modules(module: Module) -> set[str]:
 
 def test_the_users_process_gets_the_standard_library_torch_and_what_both_sides_read(modules: list[Module]) -> None:
     allowed = sys.stdlib_module_names | {"torch"}
-    ours = ("steptime.journal", "steptime.debug_switches", "steptime.capture.probe")
+    ours = ("steptime.journal", "steptime.debug_switches", "steptime.probe")
     foreign = [
         (module.name, name)
         for module in modules

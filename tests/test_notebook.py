@@ -11,8 +11,8 @@ from report_variants import HOSTILE, with_hostile_strings
 from stored_reports import REPORTS, stored
 
 import steptime
+from steptime.api import Loaded
 from steptime.errors import RecordingError
-from steptime.notebook import Loaded
 
 
 class Elements(html.parser.HTMLParser):

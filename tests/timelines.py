@@ -6,10 +6,9 @@ from dataclasses import replace
 
 import numpy as np
 
-from steptime.excerpt.excerpt import Detail, Excerpt, Label
-from steptime.excerpt.strips import Strip, assemble, text
 from steptime.quantities import SourceLine
 from steptime.report.report import Report
+from steptime.report.step_view import Detail, Excerpt, Label, Strip, assemble, text
 from steptime.report.steps import StepMark, StepSeries
 from steptime.report.trials import Curve, TrialReport, Tried
 

@@ -8,13 +8,12 @@ from typing import Any
 
 import numpy as np
 
-from steptime.kineto.reader import read
-from steptime.kineto.table import Trace
-from steptime.ledger.account import account_for
-from steptime.ledger.trace_steps import steps_of
-from steptime.links.link import link
-from steptime.replay.replay import Replay
-from steptime.replay.rerun import rerun
+from steptime.analysis.breakdown import account_for
+from steptime.analysis.trace_steps import steps_of
+from steptime.analysis.what_if.what_if import Replay, rerun
+from steptime.trace.links import link
+from steptime.trace.reader import read
+from steptime.trace.table import Trace
 
 Event = dict[str, Any]
 MAIN, ENGINE, DEVICE, STREAM = 10, 11, 0, 7

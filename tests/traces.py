@@ -7,8 +7,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from steptime.kineto.reader import read
-from steptime.kineto.table import Trace
+from steptime.trace.reader import read
+from steptime.trace.table import Trace
 
 Event = dict[str, Any]
 Events = list[Event]

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from benchmarks.clinic.cases import Case
 from benchmarks.clinic.diagnosed import Said
 from benchmarks.clinic.truth import Dose
-from steptime.estimates import BETWEEN_RUNS
+from steptime.quantities import BETWEEN_RUNS
 
 SEVERE = 0.10
 """Share of a step from which on a fault must be found; below, silence is an answer as good."""

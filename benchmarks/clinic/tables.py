@@ -10,7 +10,7 @@ from typing import Any
 from benchmarks.clinic.rivals import RIVALS
 from benchmarks.clinic.rows import rows_of
 from benchmarks.clinic.score import SEVERE, Count, Row, Scores, precision_and_recall, regimes, score
-from steptime.estimates import BETWEEN_RUNS
+from steptime.quantities import BETWEEN_RUNS
 
 SECTION = "clinic"
 COMMAND = "python -m benchmarks.clinic.run"

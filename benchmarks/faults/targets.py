@@ -15,14 +15,14 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.started import STEPTIME
-from steptime.flight.read import read_dump
-from steptime.kineto.reader import read as read_trace
-from steptime.numerics.read import read_numerics
+from steptime.hang.read import read_dump
+from steptime.memory.read_snapshot import read_snapshot
+from steptime.nan.nonfinite import read_numerics
 from steptime.recording.load import load
 from steptime.recording.parity import read_parity
 from steptime.recording.records import Life, decode
 from steptime.report.json import read as read_report
-from steptime.snapshots.read import read_snapshot
+from steptime.trace.reader import read as read_trace
 
 JOB = Path(__file__).parent / "job.py"
 

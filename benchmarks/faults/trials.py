@@ -15,8 +15,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from unittest.mock import patch
 
-from steptime.capture.arm import OUTPUT
 from steptime.changes import ArmOptions
+from steptime.launcher.variant import OUTPUT
 from steptime.trials import containment
 from steptime.trials.containment import Layer, Stand, ground_of, leave
 from steptime.trials.execute import Turn, execute

@@ -23,11 +23,11 @@ from typing import Any
 from benchmarks.remedies.planted import PLANTED, Planted
 from benchmarks.remedies.run import ONE_THREAD, ceilings_of, environment_of, record, row, steadiness
 from benchmarks.started import JobFailed
+from steptime.advice.evidence import StepSummary
+from steptime.advice.propose import propose
 from steptime.diagnosis import diagnose_paths
 from steptime.errors import SteptimeError
-from steptime.findings.case import StepSummary
 from steptime.recording.load import load
-from steptime.remedies.propose import propose
 from steptime.trials.conduct import Bench
 from steptime.trials.execute import Stand
 from steptime.trials.plan import plan_arms, plan_for, stand_for

@@ -15,10 +15,10 @@ from typing import Any
 
 from benchmarks.remedies.planted import PLANTED, Planted
 from benchmarks.remedies.run import environment_of, findings_of, record
+from steptime.advice.propose import propose
 from steptime.changes import ArmOptions, Change
 from steptime.diagnosis import diagnose_paths
 from steptime.recording.load import load
-from steptime.remedies.propose import propose
 from steptime.trials.execute import Stand, Turn, execute
 from steptime.trials.judge import judge
 from steptime.trials.patch import make_patch

@@ -23,11 +23,10 @@ from typing import Any
 from benchmarks.kept import speed_of
 from benchmarks.remedies.planted import PLANTED, Planted
 from benchmarks.started import JobFailed, steptime
+from steptime.advice.propose import propose
 from steptime.diagnosis import diagnose_paths
-from steptime.remedies.propose import propose
-from steptime.trials.judge import comparisons_of
+from steptime.trials.judge import comparisons_of, speed_up
 from steptime.trials.results import NAME, Results, read_results
-from steptime.trials.speed import speed_up
 from steptime.trials.trial import BASELINE, CONTROL, Judgement, Verdict
 
 LINES = "jobs.jsonl"

@@ -16,7 +16,7 @@ def __getattr__(name: str):  # type: ignore[no-untyped-def]  # else whoever uses
     """What needs more than the standard library is imported when it is asked for (PEP 562)."""
     if name != "load":
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    from steptime.notebook import load
+    from steptime.api import load
 
     return load
 

@@ -12,7 +12,7 @@ Scalar = bool | int | float | str | None
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """One change. kind: names its applier in `capture/probe/changes/` ("loader", "autocast", "compile", …). target:
+    """One change. kind: names its applier in `probe/changes/` ("loader", "autocast", "compile", …). target:
     what it is for where a job has several ("" for all that apply). arguments: the applier's own, JSON scalars.
 
     "environment" and "preload" are applied by the launch, before the interpreter starts.

@@ -9,53 +9,52 @@ from functools import partial
 from pathlib import Path
 
 from steptime._version import __version__
+from steptime.advice.assemble import assemble
+from steptime.advice.bottleneck import regime
+from steptime.advice.device_evidence import with_recorded_device
+from steptime.advice.engine import examine
+from steptime.advice.evidence import Case
+from steptime.advice.memory_evidence import with_memory
+from steptime.advice.rank_evidence import beside, located
+from steptime.advice.trace_evidence import look_at_trace
+from steptime.analysis.breakdown import device_of
+from steptime.analysis.layout import Layout, lay_out_whole
+from steptime.analysis.recorded_breakdown import RecordedAccount, account_for_process, operator_time
+from steptime.analysis.stragglers.comparison import RankComparison, missing_ranks
+from steptime.analysis.stragglers.fleet import (
+    LEAST_STEPS,
+    LOCAL,
+    Reduced,
+    ReducedProcess,
+    hosts,
+    machine_of,
+    reduce_all,
+    reduce_processes,
+)
+from steptime.analysis.stragglers.straggler import beside_link, compare, telling
+from steptime.analysis.stragglers.summary import RankSummary, summarise, summarise_process
+from steptime.analysis.timeline import Mode
+from steptime.analysis.trace_steps import FoundSteps, find_steps
 from steptime.errors import NothingMeasuredError, RecordingError, TraceError, UsageError
-from steptime.excerpt.excerpt import Excerpt
-from steptime.excerpt.recorded import excerpt_of_process
-from steptime.excerpt.traced import excerpt_of_trace
-from steptime.findings.assemble import assemble
-from steptime.findings.case import Case
-from steptime.findings.device_case import with_recorded_device
-from steptime.findings.examine import examine
-from steptime.findings.memory_uses import with_memory
-from steptime.findings.rank_uses import beside, located
-from steptime.findings.regime import regime
-from steptime.findings.trace_case import look_at_trace
-from steptime.flight.read import is_dump
-from steptime.hardware.ceilings import known
-from steptime.hardware.machine import Machine
-from steptime.kineto.gather import Gathered, RankFiles, gather, is_traces
-from steptime.kineto.reader import DEFAULT_MAX_SIZE
-from steptime.kineto.table import Trace
-from steptime.kineto.windows import read_rank
-from steptime.ledger.account import device_of
-from steptime.ledger.recorded import RecordedAccount, account_for_process, operator_time
-from steptime.ledger.trace_steps import FoundSteps, find_steps
-from steptime.memory.over_time import OverTime
-from steptime.ranks.compare import compare, telling
-from steptime.ranks.comparison import RankComparison, missing_ranks
-from steptime.ranks.fleet import LOCAL, Reduced, reduce_all
-from steptime.ranks.fleet_recorded import LEAST_STEPS, ReducedProcess, hosts, machine_of, reduce_processes
-from steptime.ranks.link_share import beside_link
-from steptime.ranks.recorded import summarise_process
-from steptime.ranks.summarise import summarise
-from steptime.ranks.summary import RankSummary
+from steptime.hang.read import is_dump
+from steptime.machine.machine import Machine
+from steptime.machine.peaks import known
+from steptime.memory.triage import OverTime
 from steptime.recording.load import Contents, load_process, load_whole, look_into, name_of, place
 from steptime.recording.recording import Process, Recording
 from steptime.report import json
-from steptime.report.compose import compose
-from steptime.report.cost import cost_of
-from steptime.report.facts import Facts, environment_of, facts_of_trace, peak_bytes
-from steptime.report.memory_owners import owned_in_process, owned_in_trace
-from steptime.report.memory_samples import sampled_memory
+from steptime.report.compose import Facts, compose, cost_of, environment_of, facts_of_trace, peak_bytes
+from steptime.report.memory import owned_in_process, owned_in_trace, sampled_memory
 from steptime.report.report import Cost, Environment, ProcessReport, Report, Verdict
+from steptime.report.step_view import Excerpt, excerpt_of_process, excerpt_of_trace
 from steptime.report.steps import StepSeries, series_of_process, series_of_trace
 from steptime.report.trace_files import TraceFile, traces_of, traces_of_process
 from steptime.report.trials import trial_report
-from steptime.timeline.layout import Layout, lay_out_whole
-from steptime.timeline.timeline import Mode
-from steptime.trials.lookup import is_trial, newest_trial
-from steptime.trials.results import read_results
+from steptime.trace.gather import Gathered, RankFiles, gather, is_traces
+from steptime.trace.reader import DEFAULT_MAX_SIZE
+from steptime.trace.table import Trace
+from steptime.trace.windows import read_rank
+from steptime.trials.results import is_trial, newest_trial, read_results
 
 DETAILED_RANKS = 32
 """Ranks that are looked at whole; of more, those that tell most."""

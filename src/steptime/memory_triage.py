@@ -6,23 +6,20 @@ import shlex
 from dataclasses import dataclass
 from pathlib import Path
 
+from steptime.analysis.layout import lay_out
+from steptime.analysis.trace_steps import find_steps
 from steptime.errors import NothingMeasuredError
-from steptime.kineto.allocations import read_allocations
-from steptime.kineto.cache import read_remembered
-from steptime.kineto.gather import is_traces
-from steptime.kineto.reader import DEFAULT_MAX_SIZE
-from steptime.ledger.trace_steps import find_steps
-from steptime.memory.from_snapshot import histories
-from steptime.memory.from_trace import histories_of_trace
-from steptime.memory.growth import Growth
-from steptime.memory.history import CPU_PLACE, History
-from steptime.memory.samples import growths
+from steptime.memory.growth import Growth, growths
+from steptime.memory.lives import CPU_PLACE, History, histories, histories_of_trace
+from steptime.memory.read_snapshot import is_snapshot, read_snapshot
 from steptime.memory.triage import Triage, triage
 from steptime.recording.load import load_process, look_into, name_of, place
 from steptime.recording.recording import LeakFacts, Process
 from steptime.report.memory import Keeper, MemoryReport
-from steptime.snapshots.read import is_snapshot, read_snapshot
-from steptime.timeline.layout import lay_out
+from steptime.trace.arguments import read_allocations
+from steptime.trace.cache import read_remembered
+from steptime.trace.gather import is_traces
+from steptime.trace.reader import DEFAULT_MAX_SIZE
 
 SNAPSHOTS = "memory-*.pickle"
 NO_MEMORY_EVENTS = (

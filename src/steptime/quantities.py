@@ -1,12 +1,22 @@
 """Numbers with their units and their uncertainty.
 
 One law: time is integer nanoseconds; what was estimated carries its interval.
+
+Estimates from samples: medians and their differences, with intervals that assume no distribution.
+
+Step times are skewed and have outliers, so nothing here takes them for normal.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from math import ceil, floor, sqrt
 from typing import NewType
+
+import numpy as np
+
+from steptime.arrays import Float64, Int64
 
 Nanoseconds = NewType("Nanoseconds", int)
 
@@ -79,3 +89,194 @@ def _three_digits(value: float) -> str:
         return f"{value:.0f}"
     decimals = 0 if abs(value) >= 99.95 else 1 if abs(value) >= 9.995 else 2
     return f"{value:.{decimals}f}"
+
+
+Numbers = Int64 | Float64
+NORMAL = 1.959964
+"""The 97.5 % quantile of the normal distribution: for 95 % intervals."""
+BETWEEN_RUNS = 0.03
+"""Of a step: what single runs of one job on one quiet machine are taken to differ by at most, though nothing changed;
+repeated runs say it better."""
+BLOCKS = 10
+"""Stretches that a series is cut into: enough for the ranks of an interval, few enough that each averages over what
+neighbours share."""
+CONFIRMING = 2
+"""Values after the first one of a new level that must agree with it."""
+LEVEL_SPREADS = 3.0
+"""Standard deviations that the values of a level may lie away from it."""
+LEAST_FOR_SCATTER = 5
+"""Values that have a scatter to speak of."""
+
+
+def median_of(values: Numbers, unit: str = "ns") -> Estimate:
+    """The median with its 95 % interval from order statistics (Conover, Practical Nonparametric Statistics, 3.2; the
+    ranks by the normal approximation of the binomial). With fewer than six values the interval is all of them, which is
+    less than 95 %. Raises ValueError for no values.
+    """
+    if not len(values):
+        raise ValueError("a median needs values")
+    ordered = np.sort(values)
+    count = len(ordered)
+    reach = NORMAL * sqrt(count) / 2
+    low = max(0, floor(count / 2 - reach) - 1)
+    high = min(count - 1, ceil(count / 2 + reach))
+    return Estimate(float(np.median(ordered)), float(ordered[low]), float(ordered[high]), count, unit)
+
+
+def difference_of_medians(values: Numbers, base: Numbers, unit: str = "ns") -> Estimate:
+    """median(values) - median(base), as `difference_of`: right for independent samples. Raises ValueError where one is
+    empty."""
+    return difference_of(median_of(values, unit), median_of(base, unit))
+
+
+def mean_of(values: Numbers, unit: str = "ns") -> Estimate:
+    """The mean of independent values with Student's 95 % interval. Raises ValueError for fewer than two."""
+    if len(values) < 2:
+        raise ValueError("an interval of a mean needs two values")
+    mean = float(np.mean(values))
+    reach = student(len(values) - 1) * float(np.std(values, ddof=1)) / sqrt(len(values))
+    return Estimate(mean, mean - reach, mean + reach, len(values), unit)
+
+
+def mean_of_series(values: Numbers, unit: str = "ns") -> Estimate:
+    """The mean of a series in time order with its 95 % interval: Student's, on as many values as the series is worth
+    (its length over its autocorrelation time). Means of parts add up to the mean of the whole, which medians do not.
+
+    Values are never negative here, so no interval reaches below zero. A single value's interval reaches from nothing to
+    twice. Raises ValueError for no values.
+    """
+    if not len(values):
+        raise ValueError("a mean needs values")
+    mean = float(np.mean(values))
+    if len(values) == 1:
+        return _single(mean, unit)
+    worth = max(2.0, len(values) / autocorrelation_time(np.asarray(values, np.float64)))
+    error = float(np.std(values, ddof=1)) / sqrt(worth)
+    reach = student(worth - 1) * error
+    return Estimate(mean, min(mean, max(0.0, mean - reach)), mean + reach, len(values), unit)
+
+
+def difference_of_series(values: Numbers, base: Numbers, unit: str = "ns") -> Estimate:
+    """mean(values) - mean(base) of two series in time order, with an interval that assumes no distribution: that of
+    Moses for a shift (Hollander and Wolfe, Nonparametric Statistical Methods, 4.3), over the means of blocks of
+    neighbours, so that what drifts slowly widens it. With fewer than four blocks on each side it is all of the pairs'
+    differences, which is less than 95 %. Where one series is a single value, its interval is that of `mean_of_series`.
+    Raises ValueError where one is empty.
+    """
+    difference = float(np.mean(values)) - float(np.mean(base))
+    samples = len(values) + len(base)
+    if min(len(values), len(base)) < 2:
+        return difference_of(mean_of_series(values, unit), mean_of_series(base, unit))
+    one, other = block_means(values), block_means(base)
+    pairs = np.sort(np.subtract.outer(one, other), axis=None)
+    count = len(pairs)
+    rank = floor(count / 2 - NORMAL * sqrt(count * (len(one) + len(other) + 1) / 12))
+    low, high = float(pairs[max(0, rank - 1)]), float(pairs[min(count - 1, count - rank)])
+    centre = float(np.median(pairs))
+    return Estimate(difference, difference - (centre - low), difference + (high - centre), samples, unit)
+
+
+def difference_of(one: Estimate, other: Estimate) -> Estimate:
+    """one - other, of independent estimates: their intervals' halves added as variances are, each side by itself
+    (Zou and Donner, Statistics in Medicine 27, 2008: MOVER)."""
+    difference = one.value - other.value
+    low = sqrt((one.value - one.low) ** 2 + (other.high - other.value) ** 2)
+    high = sqrt((one.high - one.value) ** 2 + (other.value - other.low) ** 2)
+    return Estimate(difference, difference - low, difference + high, one.samples + other.samples, one.unit)
+
+
+def block_means(values: Numbers) -> Float64:
+    """The means of up to BLOCKS stretches of neighbours of nearly one length, in order."""
+    means = [float(np.mean(block)) for block in np.array_split(values, min(BLOCKS, len(values)))]
+    return np.array(means, np.float64)
+
+
+@dataclass(frozen=True, slots=True)
+class Jump:
+    """A change of level in a series. at: index of the first value of the new level; before, after: medians of the
+    levels on its two sides. confirmed: the values behind it agree."""
+
+    at: int
+    before: float
+    after: float
+    confirmed: bool
+
+
+def jumps(values: Float64, least: float, spreads: Sequence[float] = ()) -> tuple[Jump, ...]:
+    """Where the level of a series changes, beyond noise, by a rule that a person can follow by hand.
+
+    A level is the median of its values so far. Its noise is the largest of `least` (relative to it), of `spreads` (half
+    of each value's own interval), and of LEVEL_SPREADS times the scatter of neighbours: the median of their distances,
+    times 1.4826 / sqrt(2) for the standard deviation of a normal distribution. A value further away than that opens a
+    new level when the median of it and the next CONFIRMING values is so far away, too, on the same side; where there
+    are no next ones it stands alone.
+    """
+    found: list[Jump] = []
+    begin, scatter = 0, _scatter_of(values)
+    for index in range(1, len(values)):
+        level = float(np.median(values[begin:index]))
+        own = spreads[index] if len(spreads) else 0.0
+        noise = max(least * level, LEVEL_SPREADS * scatter, own)
+        ahead = values[index : index + 1 + CONFIRMING]
+        now = float(np.median(ahead))
+        away, together = float(values[index]) - level, now - level
+        if abs(away) > noise and abs(together) > noise and (away > 0) == (together > 0):
+            found.append(Jump(index, level, now, len(ahead) > 1))
+            begin = index
+    ends = [*(jump.at for jump in found[1:]), len(values)][: len(found)]
+    levels = (float(np.median(values[jump.at : end])) for jump, end in zip(found, ends, strict=True))
+    return tuple(replace(jump, after=level) for jump, level in zip(found, levels, strict=True))
+
+
+def _scatter_of(values: Float64) -> float:
+    """The standard deviation of a series around its levels, from distances of neighbours, of which a few changes of
+    level move no median; 0 for fewer than LEAST_FOR_SCATTER."""
+    if len(values) < LEAST_FOR_SCATTER:
+        return 0.0
+    return 1.4826 / sqrt(2) * float(np.median(np.abs(np.diff(values))))
+
+
+def slope_of(values: Float64) -> Estimate:
+    """The trend of a series per value, relative to its first one: the median slope of all pairs with Sen's interval
+    (Sen, Journal of the American Statistical Association 63, 1968), without ties. At least four values."""
+    count = len(values)
+    later, earlier = np.tril_indices(count, -1)
+    slopes = np.sort((values[later] - values[earlier]) / (later - earlier)) / values[0]
+    reach = NORMAL * sqrt(count * (count - 1) * (2 * count + 5) / 18)
+    low = max(0, floor((len(slopes) - reach) / 2) - 1)
+    high = min(len(slopes) - 1, ceil((len(slopes) + reach) / 2))
+    return Estimate(float(np.median(slopes)), float(slopes[low]), float(slopes[high]), count, "1")
+
+
+def autocorrelation_time(values: Float64) -> float:
+    """How many values of a series are worth one independent value, at least 1: the sum of its autocorrelations in both
+    directions, up to the first lag that is 2.5 times it (Sokal, Monte Carlo Methods in Statistical Mechanics, 1997,
+    section 3: five times his tau, which is half of this), by Fourier transform."""
+    count = len(values)
+    centred = values - values.mean()
+    power = float(centred @ centred)
+    if count < 4 or power <= 0:
+        return 1.0
+    spectrum = np.fft.rfft(centred, 2 * count)
+    correlation = np.fft.irfft(spectrum * spectrum.conj(), 2 * count)[: count // 2] / power
+    times = 2 * np.cumsum(correlation) - 1
+    enough = np.flatnonzero(np.arange(len(times)) >= 2.5 * times)
+    return float(max(1.0, times[enough[0] if len(enough) else -1]))
+
+
+def student(freedom: float) -> float:
+    """The 97.5 % quantile of Student's t for `freedom` >= 1: exact for whole numbers up to 9, on a line between them,
+    beyond them the expansion of Cornish and Fisher (Abramowitz and Stegun 26.7.5), whose error is below 0.2 % there."""
+    if freedom < len(_STUDENT):
+        below = int(freedom)
+        return _STUDENT[below - 1] * (below + 1 - freedom) + _STUDENT[below] * (freedom - below)
+    z = NORMAL
+    first, second = (z**3 + z) / 4, (5 * z**5 + 16 * z**3 + 3 * z) / 96
+    return z + first / freedom + second / freedom**2
+
+
+_STUDENT = (12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262)
+
+
+def _single(value: float, unit: str) -> Estimate:
+    return Estimate(value, min(0.0, value), max(0.0, 2 * value), 1, unit)

@@ -9,14 +9,14 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from steptime.capture.launch import probe_environment
-from steptime.capture.outcome import ProbeOptions
 from steptime.journal import Journal, Kind
+from steptime.launcher.launch import probe_environment
+from steptime.launcher.outcome import ProbeOptions
 from steptime.recording.load import load
 
 pytest.importorskip("torch")
 
-from steptime.capture.probe.facts import Facts
+from steptime.probe.recorder import Facts
 
 JOB = """
 import os, sys, torch

@@ -14,12 +14,12 @@ from pathlib import Path
 
 import pytest
 
-from steptime.capture.launch import INJECT
+from steptime.launcher.launch import INJECT
 
 SEEN = """
 import sys
 def seen():
-    probe = sys.modules.get("steptime.capture.probe")
+    probe = sys.modules.get("steptime.probe")
     finders = [finder for finder in sys.meta_path if type(finder).__name__ == "TorchFinder"]
     return probe is not None, len(finders)
 """

@@ -29,7 +29,7 @@ OBSERVED = Path(__file__).parent / "observed"
 LAUNCHER = """
 import sys
 from pathlib import Path
-from steptime.capture.launch import ProbeOptions, exit_as, launch
+from steptime.launcher.launch import ProbeOptions, exit_as, launch
 exit_as(launch(sys.argv[2:], Path(sys.argv[1]), ProbeOptions()))
 """
 HAS_TORCH = importlib.util.find_spec("torch") is not None

@@ -11,9 +11,9 @@ from pathlib import Path
 
 import pytest
 
-from steptime.capture import joining
-from steptime.capture.joining import join, leave, part_of_launcher, tasks_of_launcher, wait_for_others
 from steptime.errors import OutputError
+from steptime.launcher import joining
+from steptime.launcher.joining import join, leave, part_of_launcher, tasks_of_launcher, wait_for_others
 
 JOB = """
 import os

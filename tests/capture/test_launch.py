@@ -18,8 +18,8 @@ import msgspec
 import psutil
 import pytest
 
-from steptime.capture.launch import exit_as, launch, probe_environment
-from steptime.capture.outcome import Outcome, ProbeOptions, Progress
+from steptime.launcher.launch import exit_as, launch, probe_environment
+from steptime.launcher.outcome import Outcome, ProbeOptions, Progress
 from steptime.recording.recording import Manifest, TelemetrySample
 
 HEARING = """
@@ -31,7 +31,7 @@ for number in (signal.SIGINT, signal.SIGHUP, signal.SIGQUIT):  # ignored in the 
 LAUNCHER = """
 import sys
 from pathlib import Path
-from steptime.capture.launch import ProbeOptions, exit_as, launch
+from steptime.launcher.launch import ProbeOptions, exit_as, launch
 outcome = launch(sys.argv[2:], Path(sys.argv[1]), ProbeOptions())
 for problem in outcome.problems:
     print("problem:", problem, flush=True)
@@ -336,7 +336,7 @@ def test_a_path_with_a_space_and_an_umlaut_is_found_by_the_job(tmp_path: Path) -
 def test_exit_as_ends_by_the_jobs_signal_without_a_core_file(tmp_path: Path) -> None:
     code = f"""
 from pathlib import Path
-from steptime.capture.launch import Outcome, exit_as
+from steptime.launcher.launch import Outcome, exit_as
 exit_as(Outcome(Path({str(tmp_path)!r}), 134, 6, 1.0, True, True, True))
 """
     ended = subprocess.run(python(code), cwd=tmp_path, capture_output=True, check=False)

@@ -11,11 +11,11 @@ from pathlib import Path
 
 import pytest
 
-from steptime.capture import command
-from steptime.capture.command import default_recording, job_name, make_recording, resolve
-from steptime.capture.launch import launch
-from steptime.capture.outcome import ProbeOptions
 from steptime.errors import CommandError, OutputError, UsageError
+from steptime.launcher import command
+from steptime.launcher.command import default_recording, job_name, make_recording, resolve
+from steptime.launcher.launch import launch
+from steptime.launcher.outcome import ProbeOptions
 
 
 @pytest.fixture(autouse=True)

@@ -23,7 +23,7 @@ pytest.importorskip("torch")
 LAUNCHER = """
 import sys
 from pathlib import Path
-from steptime.capture.launch import ProbeOptions, exit_as, launch
+from steptime.launcher.launch import ProbeOptions, exit_as, launch
 exit_as(launch(sys.argv[2:], Path(sys.argv[1]), ProbeOptions()))
 """
 TRAIN = """

@@ -14,9 +14,9 @@ from pathlib import Path
 
 import pytest
 
-from steptime.capture import revision
-from steptime.capture.launch import ProbeOptions, launch
-from steptime.capture.revision import Inspection, Revision
+from steptime.launcher import revision
+from steptime.launcher.launch import ProbeOptions, launch
+from steptime.launcher.revision import Inspection, Revision
 
 pytestmark = pytest.mark.skipif(shutil.which("git") is None, reason="no git to compare with")
 
@@ -373,7 +373,7 @@ def test_a_job_does_not_wait_for_git(slow_git: Path, tmp_path: Path, monkeypatch
 
 def test_a_launcher_that_is_killed_leaves_the_commit(tree: Path, tmp_path: Path) -> None:
     code = (
-        "import sys; from pathlib import Path; from steptime.capture.launch import ProbeOptions, launch\n"
+        "import sys; from pathlib import Path; from steptime.launcher.launch import ProbeOptions, launch\n"
         "launch(sys.argv[2:], Path(sys.argv[1]), ProbeOptions())"
     )
     job = [sys.executable, "-c", "input()"]

@@ -16,10 +16,10 @@ from pathlib import Path
 
 import pytest
 
-from steptime.capture import launch as launching
-from steptime.capture.launch import INJECT
-from steptime.capture.outcome import ProbeOptions, Progress
-from steptime.capture.overlooked import Overlooked
+from steptime.launcher import launch as launching
+from steptime.launcher.launch import INJECT
+from steptime.launcher.outcome import ProbeOptions, Progress
+from steptime.launcher.progress import Overlooked
 
 START = INJECT.parent / "steptime-start.pth"
 SEEN = "import sys; print([type(each).__name__ for each in sys.meta_path].count('TorchFinder'))"

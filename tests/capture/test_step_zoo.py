@@ -12,9 +12,9 @@ from pathlib import Path
 import pytest
 from preloading import python
 
+from steptime.analysis.layout import lay_out
+from steptime.analysis.timeline import Mode, Phase, SegmentKind, Timeline
 from steptime.recording.load import load
-from steptime.timeline.layout import lay_out
-from steptime.timeline.timeline import Mode, Phase, SegmentKind, Timeline
 
 pytest.importorskip("torch")
 

@@ -15,11 +15,11 @@ from typing import Any
 import psutil
 import pytest
 
-from steptime.capture import telemetry
-from steptime.capture.compress import compress_traces
-from steptime.capture.progress import Journals
-from steptime.capture.telemetry import Load, NoDevices, NvidiaDevices, Telemetry, find_devices
 from steptime.journal import Journal, Kind
+from steptime.launcher import telemetry
+from steptime.launcher.compress import compress_traces
+from steptime.launcher.progress import Journals
+from steptime.launcher.telemetry import Load, NoDevices, NvidiaDevices, Telemetry, find_devices
 
 Times = namedtuple("Times", "user nice system idle iowait irq softirq steal guest guest_nice")
 

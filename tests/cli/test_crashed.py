@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from steptime.capture.outcome import Outcome
-from steptime.cli.crashed import crashed_after_profile
+from steptime.cli.after_run import crashed_after_profile
+from steptime.launcher.outcome import Outcome
 
 
 @pytest.mark.parametrize(

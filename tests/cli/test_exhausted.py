@@ -11,10 +11,10 @@ import pytest
 from journals import MS, JournalBuilder
 from preloading import python
 
-from steptime.capture import kernel_kills
-from steptime.capture.launch import launch
-from steptime.capture.outcome import Outcome, ProbeOptions
-from steptime.cli.exhausted import out_of_memory
+from steptime.cli.after_run import out_of_memory
+from steptime.launcher import launch as launching
+from steptime.launcher.launch import launch
+from steptime.launcher.outcome import Outcome, ProbeOptions
 
 KILLED = "import os, pathlib; pathlib.Path('events').write_text('oom_kill 4\\n'); os.kill(os.getpid(), 9)"
 KILLED_CHILD = f"import subprocess, sys; sys.exit(subprocess.run([sys.executable, '-c', {KILLED!r}]).returncode != 0)"
@@ -38,7 +38,7 @@ for step in range(100_000):
 def counted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A counter as a control group has it; the job of a test stands in its folder."""
     (tmp_path / "events").write_text("low 0\noom 7\noom_kill 3\n")
-    monkeypatch.setattr(kernel_kills, "EVENTS", tmp_path / "events")
+    monkeypatch.setattr(launching, "EVENTS", tmp_path / "events")
     monkeypatch.chdir(tmp_path)
     return tmp_path
 
@@ -50,13 +50,13 @@ def ended(folder: Path, script: str) -> Outcome:
 def test_the_control_groups_counter_is_read_and_else_the_machines(
     counted: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    assert kernel_kills.kernel_kills() == 3
+    assert launching.kernel_kills() == 3
     (counted / "events").write_text("oom_kill many\n")
     (counted / "vmstat").write_text("nr_free_pages 12\noom_kill 5\n")
-    monkeypatch.setattr(kernel_kills, "MACHINE", counted / "vmstat")
-    assert kernel_kills.kernel_kills() == 5
+    monkeypatch.setattr(launching, "MACHINE", counted / "vmstat")
+    assert launching.kernel_kills() == 5
     (counted / "vmstat").unlink()
-    assert kernel_kills.kernel_kills() is None
+    assert launching.kernel_kills() is None
 
 
 def test_a_job_that_the_kernel_killed_is_told_of_in_three_lines(counted: Path) -> None:

@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
+from steptime.advice.evidence import Case, LineUse, StepSummary
+from steptime.advice.rule import Finding, Weight
 from steptime.cli.main import steptime
-from steptime.findings.case import Case, LineUse, StepSummary
-from steptime.findings.finding import Finding, Weight
 from steptime.quantities import Estimate, SourceLine
 from steptime.report import json
 from steptime.report.report import SCHEMA_VERSION, Environment, ProcessReport, Report, Verdict

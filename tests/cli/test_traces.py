@@ -14,8 +14,8 @@ import click
 import pytest
 
 from steptime.cli.main import main
-from steptime.cli.size import size
-from steptime.kineto import cache
+from steptime.cli.options import size
+from steptime.trace import cache
 
 Steptime = Callable[..., "subprocess.CompletedProcess[str]"]
 

@@ -9,7 +9,7 @@ from dataclasses import replace
 import pytest
 
 from steptime.changes import ArmOptions
-from steptime.cli.trial_progress import TrialAnnouncer
+from steptime.cli.trial import TrialAnnouncer
 from steptime.trials.conduct import Notice
 from steptime.trials.execute import Turn
 from steptime.trials.trial import Arm

@@ -7,14 +7,13 @@ from pathlib import Path
 
 import pytest
 
+from steptime.advice.fix import Goal, Option, Proposal, Snippet
+from steptime.advice.fixes.input import whole_tensor
 from steptime.cli.main import main
-from steptime.cli.trying import Wishes, _next, _nothing_to_try
+from steptime.cli.trial import Wishes, _next, _nothing_to_try
 from steptime.quantities import Estimate, SourceLine
-from steptime.remedies.catalogue.whole_tensor import whole_tensor
-from steptime.remedies.remedy import Goal, Option, Proposal, Snippet
-from steptime.trials.budget import Budget
 from steptime.trials.results import PatchResult, Plan, ResultsFile
-from steptime.trials.trial import Agreement, Arm, Judgement, Verdict
+from steptime.trials.trial import Agreement, Arm, Budget, Judgement, Verdict
 
 
 @pytest.mark.parametrize(

@@ -21,15 +21,14 @@ from stored_reports import (
 )
 from traces import DEVICE, STREAM, Events, kernel, launch, operator, step
 
-from steptime.comparison.compare import compare
-from steptime.comparison.comparison import Comparison, Fate, Outcome
+from steptime.advice.evidence import CompilationUse, OperatorUse
+from steptime.compare.compare import compare
+from steptime.compare.comparison import Comparison, Fate, Outcome
 from steptime.diagnosis import diagnose_paths, diagnose_traces
-from steptime.estimates import BETWEEN_RUNS
-from steptime.findings.case import CompilationUse, OperatorUse
-from steptime.kineto.reader import read
-from steptime.quantities import Estimate, SourceLine
+from steptime.quantities import BETWEEN_RUNS, Estimate, SourceLine
 from steptime.report import json as report_json
 from steptime.report.report import Report
+from steptime.trace.reader import read
 
 MS = 1e6
 

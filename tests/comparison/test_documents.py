@@ -14,10 +14,11 @@ from comparisons import busy, hostile, simple
 from report_variants import HOSTILE
 from stored_reports import longer_by, stored, with_loader
 
-from steptime.comparison import json, markdown, page, text
-from steptime.comparison.compare import compare
-from steptime.comparison.comparison import Comparison
-from steptime.comparison.output import labels_of
+from steptime.compare import page
+from steptime.compare.compare import compare
+from steptime.compare.comparison import Comparison, render_json, schema_text
+from steptime.compare.gate import labels_of
+from steptime.compare.text import render_markdown, render_text
 from steptime.report.printable import plain
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -26,7 +27,7 @@ ROOT = Path(__file__).resolve().parents[2]
 @pytest.mark.parametrize("make", [simple, busy, hostile])
 def test_the_text_fits_a_terminal(make: object) -> None:
     assert callable(make)
-    rendered = text.render(make())
+    rendered = render_text(make())
     lines = rendered.splitlines()
     assert len(lines) <= 25
     assert max(len(line) for line in lines if not line.startswith("Next:")) <= 80
@@ -37,7 +38,7 @@ def test_the_text_fits_a_terminal(make: object) -> None:
 def test_the_text_says_settings_first_and_the_sentence_whole() -> None:
     before, after = stored("quiet-1"), with_loader(longer_by(stored("quiet-2"), "input", -20e6), workers=4)
     comparison = compare((before, after), ("a", "b"))
-    lines = text.render(comparison).splitlines()
+    lines = render_text(comparison).splitlines()
     assert lines[4].startswith("Set otherwise: loader workers  0 (read in the training process) → 4")
     step = next(number for number, line in enumerate(lines) if line.startswith("step "))
     assert step > 4
@@ -48,7 +49,7 @@ def test_the_text_says_settings_first_and_the_sentence_whole() -> None:
 
 
 def test_the_text_of_many_runs_has_the_first_and_the_last() -> None:
-    lines = text.render(busy()).splitlines()
+    lines = render_text(busy()).splitlines()
     assert any(line.startswith("  1 run-0") for line in lines)
     assert any(line.startswith(" 14 run-13") for line in lines)
     assert any("runs between them are left out" in line for line in lines)
@@ -56,16 +57,16 @@ def test_the_text_of_many_runs_has_the_first_and_the_last() -> None:
 
 def test_json_round_trips_and_is_versioned() -> None:
     comparison = busy()
-    document = json.render(comparison)
+    document = render_json(comparison)
     assert standard_json.loads(document)["schema_version"] == 1
     assert msgspec.json.decode(document, type=Comparison) == comparison
-    standard_json.loads(json.render(hostile()))
-    standard_json.loads(json.render(replace(comparison, sentence="\ud800")))
+    standard_json.loads(render_json(hostile()))
+    standard_json.loads(render_json(replace(comparison, sentence="\ud800")))
 
 
 def test_the_published_schema_is_current() -> None:
     published = (ROOT / "docs" / "comparison-schema.json").read_text(encoding="utf-8")
-    assert published == json.schema_text(), "make docs writes it anew"
+    assert published == schema_text(), "make docs writes it anew"
 
 
 @pytest.mark.parametrize("make", [simple, busy])
@@ -74,11 +75,11 @@ def test_comparisons_follow_the_published_schema(make: object) -> None:
     assert callable(make)
     schema = standard_json.loads((ROOT / "docs" / "comparison-schema.json").read_text(encoding="utf-8"))
     jsonschema.Draft202012Validator.check_schema(schema)
-    jsonschema.Draft202012Validator(schema).validate(standard_json.loads(json.render(make())))
+    jsonschema.Draft202012Validator(schema).validate(standard_json.loads(render_json(make())))
 
 
 def test_markdown_says_gate_settings_and_differences() -> None:
-    document = markdown.render(busy())
+    document = render_markdown(busy())
     titles = re.findall("^## (.*)$", document, re.MULTILINE)
     assert titles == ["Gate", "Set otherwise", "Runs", "Step, accounts and memory", "Parts of the step"]
     assert "| loader workers | 0 (read in the training process) | 4 |" in document
@@ -86,7 +87,7 @@ def test_markdown_says_gate_settings_and_differences() -> None:
 
 
 def test_no_string_of_strangers_is_markup_in_markdown() -> None:
-    document = markdown.render(hostile())
+    document = render_markdown(hostile())
     assert "<script>" not in document.replace("\\<script\\>", "")
     assert not re.search(r"(?<!\\)<", document)
 

@@ -8,10 +8,10 @@ from xml.etree import ElementTree
 import pytest
 from stored_reports import QUIET, case_of, longer_by, step_of, stored, with_process
 
-from steptime.comparison import junit
-from steptime.comparison.compare import compare
-from steptime.comparison.comparison import Comparison, Ruling
-from steptime.comparison.gate import bounds_of, fails, judged
+from steptime.compare import gate
+from steptime.compare.compare import compare
+from steptime.compare.comparison import Comparison, Ruling
+from steptime.compare.gate import bounds_of, fails, judged
 from steptime.errors import UsageError
 from steptime.report.report import Report
 
@@ -103,7 +103,7 @@ def test_a_bound_that_cannot_be_followed_is_refused_in_a_sentence(text: str) -> 
 
 
 def test_junit_has_a_test_for_each_bound() -> None:
-    text = junit.render(ruled("step>5%, step>30%, step>60%", *grown(0.3)))
+    text = gate.render_junit(ruled("step>5%, step>30%, step>60%", *grown(0.3)))
     suite = ElementTree.fromstring(text).find("testsuite")
     assert suite is not None
     assert (suite.get("tests"), suite.get("failures"), suite.get("skipped")) == ("3", "1", "1")
@@ -115,10 +115,10 @@ def test_junit_survives_what_no_xml_can_hold() -> None:
     before, after = grown(0.3)
     comparison = compare((before, after), ("\x00<&\ud800\uffff", "]]>"))
     comparison = replace(judged(comparison, bounds_of("step>5%")), sentence="\x1b[31m\x00")
-    assert ElementTree.fromstring(junit.render(comparison)).tag == "testsuites"
+    assert ElementTree.fromstring(gate.render_junit(comparison)).tag == "testsuites"
 
 
 def test_without_bounds_junit_says_that_they_were_compared() -> None:
-    suite = ElementTree.fromstring(junit.render(compare(grown(0.3), ("a", "b")))).find("testsuite")
+    suite = ElementTree.fromstring(gate.render_junit(compare(grown(0.3), ("a", "b")))).find("testsuite")
     assert suite is not None
     assert [case.get("name") for case in suite.findall("testcase")] == ["compare"]

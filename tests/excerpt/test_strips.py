@@ -8,9 +8,8 @@ from excerpts import events_of
 from hypothesis import given
 from hypothesis import strategies as st
 
-from steptime.excerpt import strips
-from steptime.excerpt.excerpt import Detail, Label
-from steptime.excerpt.strips import LONGEST, Strip, assemble, rows_of
+from steptime.report import step_view
+from steptime.report.step_view import LONGEST, Detail, Label, Strip, assemble, rows_of
 
 Pair = tuple[int, int]
 
@@ -37,11 +36,11 @@ def test_kernels_that_overlap_on_a_stream_get_rows_of_their_own() -> None:
 
 
 def test_what_lies_deeper_than_is_shown_is_not_laid_out() -> None:
-    deep = strips.MOST_ROWS + 500
+    deep = step_view.MOST_ROWS + 500
     rows = rows_of(*columns([(at, 10_000 - at) for at in range(deep)] + [(10_000, 10_001)]))
-    assert rows.tolist() == [min(at, strips.MOST_ROWS) for at in range(deep)] + [0]
+    assert rows.tolist() == [min(at, step_view.MOST_ROWS) for at in range(deep)] + [0]
     excerpt = assemble([strip([(at, 10_000 - at) for at in range(deep)])], (0, 10_000), (0, 10_000), 0, "why")
-    assert (excerpt.events, excerpt.left_out) == (strips.MOST_ROWS, 500)
+    assert (excerpt.events, excerpt.left_out) == (step_view.MOST_ROWS, 500)
 
 
 @given(st.lists(st.tuples(st.integers(-50, 1000), st.integers(0, 300)), min_size=1, max_size=60))
@@ -61,7 +60,7 @@ def test_times_count_from_what_is_shown() -> None:
 
 
 def test_of_too_many_events_the_streams_and_the_longest_stay(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(strips, "MOST_EVENTS", 4)
+    monkeypatch.setattr(step_view, "MOST_EVENTS", 4)
     host = strip([(at * 100, at * 100 + at) for at in range(1, 9)])
     device = strip([(0, 1), (5, 6)], "stream", first=True, name="k")
     excerpt = assemble([device, host], (0, 1000), (0, 1000), 0, "why")
@@ -70,21 +69,21 @@ def test_of_too_many_events_the_streams_and_the_longest_stay(monkeypatch: pytest
 
 
 def test_an_excerpt_keeps_to_its_bytes(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(strips, "MOST_BYTES", 20_000)
+    monkeypatch.setattr(step_view, "MOST_BYTES", 20_000)
     crowd = strip([(at * 10, at * 10 + 5 + at % 3) for at in range(5000)])
     excerpt = assemble([crowd], (0, 50_000), (0, 50_000), 0, "why")
-    assert strips._size(excerpt) <= 20_000
+    assert step_view._size(excerpt) <= 20_000
     assert 0 < excerpt.events == 5000 - excerpt.left_out
     assert min(each.end - each.begin for each in events_of(excerpt)) == 7, "the longest"
 
 
 def test_stacks_that_are_deeper_than_a_screen_end() -> None:
-    deep = [(at, 1000 - at) for at in range(strips.MOST_ROWS + 10)]
+    deep = [(at, 1000 - at) for at in range(step_view.MOST_ROWS + 10)]
     excerpt = assemble([strip(deep)], (0, 1000), (0, 1000), 0, "why")
-    assert len(excerpt.tracks[0].rows) == strips.MOST_ROWS
+    assert len(excerpt.tracks[0].rows) == step_view.MOST_ROWS
     assert excerpt.left_out == 10
 
 
 def test_a_name_of_kilobytes_is_cut() -> None:
-    assert len(strips.text("x" * 10_000)) == LONGEST
-    assert strips.text("x" * LONGEST) == "x" * LONGEST
+    assert len(step_view.text("x" * 10_000)) == LONGEST
+    assert step_view.text("x" * LONGEST) == "x" * LONGEST

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from steptime.findings.case import (
+from steptime.advice.evidence import (
     AccountUse,
     Case,
     Contention,

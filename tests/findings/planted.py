@@ -26,7 +26,7 @@ from findings.healthy import (
 )
 from findings.planted_traces import PLANTED_TRACES
 
-from steptime.findings.case import (
+from steptime.advice.evidence import (
     AccountUse,
     Case,
     CompilationUse,

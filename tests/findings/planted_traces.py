@@ -9,7 +9,7 @@ from dataclasses import replace
 
 from findings.healthy import MS, US, about, accounts, line
 
-from steptime.findings.case import (
+from steptime.advice.evidence import (
     AllocationUse,
     Case,
     ChainUse,
@@ -26,8 +26,8 @@ from steptime.findings.case import (
     RankUse,
     StepSummary,
 )
+from steptime.analysis.stragglers.comparison import LateRank
 from steptime.quantities import Estimate, SourceLine
-from steptime.ranks.comparison import LateRank
 
 STEP = 20 * MS
 NOTHING = Estimate(0.0, 0.0, 0.0, 5)

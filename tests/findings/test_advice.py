@@ -8,10 +8,10 @@ import msgspec
 import pytest
 from findings.healthy import MS
 
-from steptime.findings.case import Case
-from steptime.findings.catalogue import CATALOGUE
-from steptime.findings.examine import examine
-from steptime.findings.finding import Finding
+from steptime.advice.engine import examine
+from steptime.advice.evidence import Case
+from steptime.advice.rule import Finding
+from steptime.advice.rules import CATALOGUE
 
 CASES = Path(__file__).parent / "cases"
 

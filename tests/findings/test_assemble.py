@@ -8,18 +8,18 @@ import numpy as np
 import pytest
 from journals import MS, US, JournalBuilder
 
-from steptime.findings.assemble import assemble
-from steptime.findings.case import Case, LineUse
-from steptime.findings.step_uses import waste
-from steptime.findings.usual_steps import usual_steps
-from steptime.hardware.machine import Machine, Rate
+from steptime.advice.assemble import assemble
+from steptime.advice.evidence import Case, LineUse
+from steptime.advice.stakes import usual_steps
+from steptime.advice.step_evidence import waste
+from steptime.analysis.categories import Account, Ledger
+from steptime.analysis.layout import lay_out_whole
+from steptime.analysis.operators import OperatorTotal
 from steptime.intervals import union
 from steptime.journal import Flag, Kind, busy_flags
-from steptime.ledger.ledger import Account, Ledger
-from steptime.ledger.operators import OperatorTotal
+from steptime.machine.machine import Machine, Rate
 from steptime.quantities import Estimate
 from steptime.recording.recording import Process, TelemetrySample
-from steptime.timeline.layout import lay_out_whole
 
 WORKERS = {"workers": 2, "batch_size": 4, "dataset": "Pictures", "collate": "default_collate"}
 SETTINGS = {"intra_op_threads": 2, "inter_op_threads": 1, "usable_cpus": 2, "logical_cpus": 8}

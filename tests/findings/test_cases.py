@@ -9,11 +9,11 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from steptime.findings.case import Case
-from steptime.findings.catalogue import CATALOGUE
-from steptime.findings.examine import examine
-from steptime.findings.finding import Examination, Finding, Weight
-from steptime.findings.stakes import named
+from steptime.advice.engine import examine
+from steptime.advice.evidence import Case
+from steptime.advice.rule import Examination, Finding, Weight
+from steptime.advice.rules import CATALOGUE
+from steptime.advice.stakes import named
 
 HERE = Path(__file__).parent
 FILES = sorted((HERE / "cases").glob("*/*.json"))

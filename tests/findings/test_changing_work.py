@@ -9,9 +9,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from steptime.findings.changing_work import changing_work
+from steptime.advice.models import changing_work
 from steptime.intervals import union
-from steptime.kineto.reader import read
+from steptime.trace.reader import read
 
 STEP = 1_000_000
 """Nanoseconds; its forward is the first half."""

@@ -10,15 +10,15 @@ import numpy as np
 import pytest
 from traces import MAIN, Events, Written, called, kernel, launch, operator, python, write
 
-from steptime.findings.case import AccountUse, Case, StepSummary
-from steptime.findings.device_case import with_recorded_device
-from steptime.hardware.datasheet import look_up
+from steptime.advice.device_evidence import with_recorded_device
+from steptime.advice.evidence import AccountUse, Case, StepSummary
+from steptime.analysis.categories import Ledger
+from steptime.analysis.recorded_breakdown import RecordedAccount, Window
+from steptime.analysis.timeline import Phase
 from steptime.intervals import EMPTY, union
-from steptime.kineto.table import Trace
-from steptime.ledger.ledger import Ledger
-from steptime.ledger.recorded import RecordedAccount, Window
+from steptime.machine.datasheet import look_up
 from steptime.quantities import Estimate
-from steptime.timeline.timeline import Phase
+from steptime.trace.table import Trace
 
 A100 = look_up("NVIDIA A100-SXM4-80GB")
 SHAPES: dict[str, Any] = {"Input Dims": [[1024, 1024], []], "Input type": ["float", "Scalar"]}

@@ -8,11 +8,10 @@ from dataclasses import replace
 import pytest
 from findings.planted import PLANTED
 
-from steptime.findings.case import AccountUse, Case, Signal, StepSummary
-from steptime.findings.examine import examine
-from steptime.findings.finding import Finding, Weight
-from steptime.findings.rule import Function, Rule, rule
-from steptime.findings.signals import Signals
+from steptime.advice.engine import examine
+from steptime.advice.evidence import AccountUse, Case, Signal, StepSummary
+from steptime.advice.rule import Finding, Function, Rule, Weight, rule
+from steptime.advice.signals import Signals
 from steptime.quantities import Estimate, SourceLine
 
 STEP = StepSummary(Estimate(1000.0, 990.0, 1010.0, 50), 60, 50, 5, "optimizer", "cpu")

@@ -7,11 +7,11 @@ from pathlib import Path
 
 from journals import MS, JournalBuilder
 
-from steptime.capture.probe.gradients import bits
-from steptime.findings.case import NormUse
-from steptime.findings.gradient_norm import norm_use
+from steptime.advice.evidence import NormUse
+from steptime.advice.models import norm_use
+from steptime.analysis.layout import lay_out
 from steptime.journal import Kind
-from steptime.timeline.layout import lay_out
+from steptime.probe.gradients import bits
 
 
 def used(norms: dict[int, float], steps: int, folder: Path) -> NormUse | None:

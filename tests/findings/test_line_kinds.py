@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from steptime.findings.line_kinds import LineKind, converts_lists, line_kind
+from steptime.advice.line_evidence import LineKind, converts_lists, line_kind
 
 
 @pytest.mark.parametrize(

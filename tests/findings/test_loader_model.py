@@ -8,9 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from steptime.findings.case import Contention, LoaderUse, SettingsUse, StepSummary
-from steptime.findings.loader_model import HANDOVER, LOCKED, MEMORY_BOUND, MOST_WORKERS, production, supply
-from steptime.findings.threads import at_once
+from steptime.advice.evidence import Contention, LoaderUse, SettingsUse, StepSummary
+from steptime.advice.loader_model import HANDOVER, LOCKED, MEMORY_BOUND, MOST_WORKERS, production, supply
+from steptime.advice.models import at_once
 from steptime.quantities import Estimate
 
 MS = 1e6

@@ -7,8 +7,8 @@ from dataclasses import replace
 import pytest
 from findings.healthy import MACHINE, MS, accounts, operator
 
-from steptime.findings.case import AccountUse
-from steptime.findings.operator_time import profile_scale, steady_time
+from steptime.advice.evidence import AccountUse
+from steptime.advice.line_evidence import profile_scale, steady_time
 
 PRODUCT = operator("mm", 10, 12 * MS, "compute", flops=1e9, bytes=1e6)
 """10 ms at the machine's 100 GFLOP/s."""

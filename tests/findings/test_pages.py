@@ -6,15 +6,15 @@ from pathlib import Path
 
 import pytest
 
-from steptime.findings.catalogue import CATALOGUE
-from steptime.findings.explain import find_rule, rule_page
-from steptime.findings.pages import main, stale_pages, wanted_pages, write_pages
+from steptime.advice.explain import find_rule, rule_page
+from steptime.advice.rule_pages import main, stale_pages, wanted_pages, write_pages
+from steptime.advice.rules import CATALOGUE
 
 DOCS = Path(__file__).parents[2] / "docs" / "rules"
 
 
 def test_the_committed_pages_are_current() -> None:
-    assert stale_pages(DOCS, wanted_pages()) == (), "run: python -m steptime.findings.pages docs/rules"
+    assert stale_pages(DOCS, wanted_pages()) == (), "run: python -m steptime.advice.rule_pages docs/rules"
 
 
 def test_pages_are_written_and_what_is_not_current_is_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

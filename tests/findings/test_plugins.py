@@ -13,10 +13,10 @@ import pytest
 import tomllib
 from journals import MS, JournalBuilder
 
-from steptime.findings.case import Signal
-from steptime.findings.examine import examine
-from steptime.findings.rule import Rule, rule
-from steptime.findings.signals import Signals
+from steptime.advice.engine import examine
+from steptime.advice.evidence import Signal
+from steptime.advice.rule import Rule, rule
+from steptime.advice.signals import Signals
 
 ROOT = Path(__file__).resolve().parents[2]
 BROKEN = {
@@ -100,7 +100,7 @@ def test_a_rule_that_gives_what_is_no_finding_of_its_own_costs_its_row(outcome: 
         if outcome == "text":
             return ["a finding"]
         if outcome == "another":
-            from steptime.findings.catalogue import CATALOGUE
+            from steptime.advice.rules import CATALOGUE
 
             return CATALOGUE[0].finding("summary", "advice")
         return made.finding("summary", "advice", 3.0)  # type: ignore[arg-type]

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from steptime.findings.case import AccountUse, Case, RankUse, StepSummary
-from steptime.findings.finding import Finding, Weight
-from steptime.findings.regime import regime
+from steptime.advice.bottleneck import regime
+from steptime.advice.evidence import AccountUse, Case, RankUse, StepSummary
+from steptime.advice.rule import Finding, Weight
 from steptime.quantities import Estimate
 
 STEP = StepSummary(Estimate(100.0, 99.0, 101.0, 50), 60, 50, 5, "optimizer", "cpu")

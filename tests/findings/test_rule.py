@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
+import re
 from importlib.metadata import EntryPoint
 from pathlib import Path
 
 import pytest
 
-from steptime.findings.case import Case, Signal, StepSummary
-from steptime.findings.catalogue import CATALOGUE
-from steptime.findings.finding import Finding
-from steptime.findings.plugins import plugin_rules
-from steptime.findings.rule import SECTIONS, Rule, rule
-from steptime.findings.signals import ABSENCE, Signals, UndeclaredSignalError
+from steptime.advice.engine import plugin_rules
+from steptime.advice.evidence import Case, Signal, StepSummary
+from steptime.advice.rule import SECTIONS, Finding, Rule, rule
+from steptime.advice.rules import CATALOGUE
+from steptime.advice.signals import ABSENCE, Signals, UndeclaredSignalError
 from steptime.quantities import Estimate
 
 CASE = Case(step=StepSummary(Estimate(10.0, 9.0, 11.0, 9), 20, 9, 3, "optimizer", "cpu"))
@@ -95,11 +95,15 @@ def test_every_signal_is_a_field_of_the_case_a_property_and_has_words_for_its_ab
         assert ABSENCE[signal]
 
 
-def test_codes_and_names_are_unique_and_files_are_named_like_their_rules() -> None:
+def test_codes_and_names_are_unique_and_every_rule_is_in_the_catalogue() -> None:
     assert len({made.code for made in CATALOGUE}) == len({made.name for made in CATALOGUE}) == len(CATALOGUE)
-    folder = Path(__file__).parents[2] / "src" / "steptime" / "findings" / "catalogue"
-    files = {path.stem for path in folder.glob("*.py")} - {"__init__"}
-    assert files == {made.name.replace("-", "_") for made in CATALOGUE}
+    folder = Path(__file__).parents[2] / "src" / "steptime" / "advice" / "rules"
+    written = [
+        code
+        for path in folder.glob("*.py")
+        for code in re.findall(r'^@rule\(\s*"(ST\d+)"', path.read_text(), re.MULTILINE)
+    ]
+    assert sorted(written) == sorted(made.code for made in CATALOGUE)
 
 
 def test_what_a_rule_replaces_exists() -> None:

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from journals import MS, JournalBuilder
 
-from steptime.findings.step_uses import CALIBRATION, scaled_updates
+from steptime.advice.step_evidence import CALIBRATION, scaled_updates
 from steptime.journal import Kind
 
 

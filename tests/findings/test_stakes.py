@@ -6,9 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from steptime.findings.case import MachineUse, OptimizerUse
-from steptime.findings.optimizer_model import floor
-from steptime.findings.stakes import capped, modelled, ratio, scaled, total
+from steptime.advice.evidence import MachineUse, OptimizerUse
+from steptime.advice.models import floor
+from steptime.advice.stakes import capped, modelled, ratio, scaled, total
 from steptime.quantities import Estimate
 
 values = st.floats(0, 1e12)

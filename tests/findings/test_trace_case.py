@@ -10,17 +10,16 @@ from typing import Any
 import pytest
 from traces import Event, Events, Written, annotation, happened, kernel, launch, operator, python, step, write
 
-from steptime.findings.case import Case
-from steptime.findings.examine import examine
-from steptime.findings.kernel_kinds import shapes_of
-from steptime.findings.rank_uses import rank_uses
-from steptime.findings.trace_case import case_of_trace, look_at_trace
-from steptime.hardware.datasheet import look_up
-from steptime.kineto.table import Trace
-from steptime.ledger.trace_steps import steps_of
-from steptime.ranks.compare import compare
-from steptime.ranks.summarise import summarise_trace
-from steptime.ranks.summary import RankSummary
+from steptime.advice.engine import examine
+from steptime.advice.evidence import Case
+from steptime.advice.kernels import shapes_of
+from steptime.advice.rank_evidence import rank_uses
+from steptime.advice.trace_evidence import case_of_trace, look_at_trace
+from steptime.analysis.stragglers.straggler import compare
+from steptime.analysis.stragglers.summary import RankSummary, summarise_trace
+from steptime.analysis.trace_steps import steps_of
+from steptime.machine.datasheet import look_up
+from steptime.trace.table import Trace
 
 A100 = look_up("NVIDIA A100-SXM4-80GB")
 LARGE = [1024, 1024]

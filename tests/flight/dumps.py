@@ -14,7 +14,7 @@ FRAMES = [
         "line": 81,
         "name": "wrapper",
     },
-    {"filename": "/home/someone/steptime/src/steptime/capture/probe/patches.py", "line": 122, "name": "timed"},
+    {"filename": "/home/someone/steptime/src/steptime/probe/patches.py", "line": 122, "name": "timed"},
     {"filename": "/home/someone/train.py", "line": 40, "name": "step"},
 ]
 

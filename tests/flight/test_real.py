@@ -12,11 +12,10 @@ import pytest
 
 from steptime.cli.main import main
 from steptime.errors import UsageError
-from steptime.flight.dump import Dump
-from steptime.flight.read import read_dumps
-from steptime.flight.stall import Fault, Stall
-from steptime.flight.tell import as_text
-from steptime.flight.triage import triage
+from steptime.hang.dump import Dump
+from steptime.hang.read import read_dumps
+from steptime.hang.text import as_text
+from steptime.hang.triage import Fault, Stall, triage
 
 REAL = Path(__file__).parent / "real"
 STORED = sorted(path.name for path in REAL.iterdir() if (path / "rank_2").exists())

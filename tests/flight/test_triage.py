@@ -13,10 +13,9 @@ from flight.dumps import WORLD, entry, healthy, open_entry, write
 
 from steptime.diagnosis import diagnose_paths
 from steptime.errors import TraceError, UsageError
-from steptime.flight.read import is_dump, read_dump, read_dumps
-from steptime.flight.stall import Fault, Stall, counted_ranks
-from steptime.flight.tell import as_text, to_json
-from steptime.flight.triage import Triage, triage
+from steptime.hang.read import is_dump, read_dump, read_dumps
+from steptime.hang.text import as_text, to_json
+from steptime.hang.triage import Fault, Stall, Triage, counted_ranks, triage
 
 TP = ("1", "tp")
 

@@ -16,9 +16,9 @@ import pytest
 from interpreters import interpreter
 
 from steptime.errors import SteptimeError
-from steptime.hardware import ceilings, measurement
-from steptime.hardware.environment import describe
-from steptime.hardware.machine import Machine, Rate
+from steptime.machine import peaks
+from steptime.machine.environment import describe
+from steptime.machine.machine import Machine, Rate
 from steptime.quantities import Estimate
 
 SUMMARY = {"best": 2.0, "median": 1.5, "blocks": 9}
@@ -56,7 +56,7 @@ QUIET = Machine("cpu", "a", (rate(2.0, 1.9),), measured=True, torch="9.9")
 
 
 def test_the_best_block_is_the_ceiling_and_the_median_one_its_spread(tmp_path: Path) -> None:
-    machine = ceilings.measure(interpreter(tmp_path, f"echo noise\necho '{json.dumps(ANSWER)}'"), "cpu")
+    machine = peaks.measure(interpreter(tmp_path, f"echo noise\necho '{json.dumps(ANSWER)}'"), "cpu")
     assert machine.matrix_rate() == 2.0
     assert machine.copy == Estimate(2.0, 1.5, 2.0, 9, "B/s")
     assert [(each.size, each.rate.value) for each in machine.updates] == [(2**20, 2.0), (2**28, 1.0)]
@@ -79,13 +79,13 @@ def test_the_best_block_is_the_ceiling_and_the_median_one_its_spread(tmp_path: P
 )
 def test_a_measurement_that_fails_says_what_the_interpreter_said(tmp_path: Path, body: str, words: str) -> None:
     with pytest.raises(SteptimeError, match=words) as failed:
-        ceilings.measure(interpreter(tmp_path, body), "cpu")
+        peaks.measure(interpreter(tmp_path, body), "cpu")
     assert failed.value.slug == "ceilings-failed"
 
 
 def test_an_interpreter_that_is_gone_is_a_sentence(tmp_path: Path) -> None:
     with pytest.raises(SteptimeError, match="No such file"):
-        ceilings.measure(str(tmp_path / "gone"), "cpu")
+        peaks.measure(str(tmp_path / "gone"), "cpu")
 
 
 def test_what_was_measured_is_remembered_for_this_torch_and_these_threads(
@@ -97,25 +97,25 @@ def test_what_was_measured_is_remembered_for_this_torch_and_these_threads(
         calls.append(threads)
         return QUIET
 
-    monkeypatch.setattr(ceilings, "measure", measure)
+    monkeypatch.setattr(peaks, "measure", measure)
     for torch, threads in (("9.9", 2), ("9.9", 2), ("9.9", 1), ("10.0", 2), ("9.9", 2)):
-        assert ceilings.ceilings("python", "cpu", torch, threads=threads) == QUIET
+        assert peaks.ceilings("python", "cpu", torch, threads=threads) == QUIET
     assert calls == [2, 1, 2]
-    assert ceilings.remembered("cpu", "9.9", threads=2) == QUIET
-    assert ceilings.remembered("cuda", "9.9", threads=2) is None
+    assert peaks.remembered("cpu", "9.9", threads=2) == QUIET
+    assert peaks.remembered("cuda", "9.9", threads=2) is None
 
 
 def test_what_other_load_disturbed_is_measured_again_until_nothing_disturbs_it(monkeypatch: pytest.MonkeyPatch) -> None:
     worse, better = replace(QUIET, other_cpus=1.3), replace(QUIET, pressure=0.5)
     coming = iter((worse, better, worse, QUIET, worse))
-    monkeypatch.setattr(ceilings, "measure", lambda *_, **__: next(coming))
-    assert ceilings.ceilings("python", "cpu", "9.9") == worse, "it is used all the same"
-    assert ceilings.remembered("cpu", "9.9") is None
-    assert ceilings.ceilings("python", "cpu", "9.9") == better, "the quieter one takes its place"
-    assert ceilings.ceilings("python", "cpu", "9.9") == better, "measured once more, and disturbed more"
-    assert ceilings.ceilings("python", "cpu", "9.9") == QUIET
-    assert ceilings.ceilings("python", "cpu", "9.9") == QUIET == ceilings.remembered("cpu", "9.9")
-    assert ceilings.remember(worse, ceilings.cache_path("cpu", "", "9.9", None)) == QUIET, "asked for, and disturbed"
+    monkeypatch.setattr(peaks, "measure", lambda *_, **__: next(coming))
+    assert peaks.ceilings("python", "cpu", "9.9") == worse, "it is used all the same"
+    assert peaks.remembered("cpu", "9.9") is None
+    assert peaks.ceilings("python", "cpu", "9.9") == better, "the quieter one takes its place"
+    assert peaks.ceilings("python", "cpu", "9.9") == better, "measured once more, and disturbed more"
+    assert peaks.ceilings("python", "cpu", "9.9") == QUIET
+    assert peaks.ceilings("python", "cpu", "9.9") == QUIET == peaks.remembered("cpu", "9.9")
+    assert peaks.remember(worse, peaks.cache_path("cpu", "", "9.9", None)) == QUIET, "asked for, and disturbed"
 
 
 @pytest.mark.parametrize(
@@ -140,45 +140,45 @@ def test_load_beside_a_measurement_is_read_from_the_system(tmp_path: Path, monke
     ours = iter(((10.0, 1.0, 2.0, 0.0, 0.0), (10.5, 1.0, 3.5, 0.0, 0.0)))
     pressure = tmp_path / "cpu"
     pressure.write_text("some avg10=3.00 avg60=1.00 avg300=0.00 total=7000000\nfull avg10=0.00 total=1\n")
-    monkeypatch.setattr(measurement, "PRESSURE", pressure)
+    monkeypatch.setattr(peaks, "PRESSURE", pressure)
     monkeypatch.setattr(time, "monotonic", lambda: next(clock))
     monkeypatch.setattr(psutil, "cpu_times", lambda: next(looks))
     monkeypatch.setattr(os, "times", lambda: next(ours))
-    load = measurement.Load()
+    load = peaks.Load()
     pressure.write_text("some avg10=9.00 avg60=1.00 avg300=0.00 total=11000000\nfull avg10=0.00 total=1\n")
     assert load.since() == pytest.approx((1.5, 0.4))
-    monkeypatch.setattr(measurement, "PRESSURE", tmp_path / "none")
-    assert measurement.stalled_seconds() == 0.0
+    monkeypatch.setattr(peaks, "PRESSURE", tmp_path / "none")
+    assert peaks.stalled_seconds() == 0.0
 
 
 def test_a_device_of_a_trace_has_the_ceilings_measured_here_else_a_datasheets(cache: Path) -> None:
     name = "NVIDIA H100 80GB HBM3"
-    sheet = ceilings.known(name)
+    sheet = peaks.known(name)
     assert sheet is not None
     assert not sheet.measured
     for number, (device, rate) in enumerate((("cuda", 1.0), ("cuda", 3.0), ("cpu", 4.0))):
         machine = replace(QUIET, device=device, name=name, matrix=(Rate("float32", Estimate(rate, rate, rate, 1)),))
-        ceilings.remember(machine, ceilings.cache_path(device, name, f"torch {number}", None))
-        os.utime(ceilings.cache_path(device, name, f"torch {number}", None), (number, number))
-    measured = ceilings.known(name)
+        peaks.remember(machine, peaks.cache_path(device, name, f"torch {number}", None))
+        os.utime(peaks.cache_path(device, name, f"torch {number}", None), (number, number))
+    measured = peaks.known(name)
     assert measured is not None
     assert (measured.measured, measured.matrix_rate()) == (True, 3.0)
-    assert ceilings.known("AMD Radeon Graphics") is None
-    assert ceilings.known("") is None
+    assert peaks.known("AMD Radeon Graphics") is None
+    assert peaks.known("") is None
 
 
 @pytest.mark.parametrize("content", [b"", b"{", b'{"device": 3}', b"\xff\xfe"])
 def test_a_damaged_cache_is_no_cache(cache: Path, content: bytes) -> None:
-    path = ceilings.cache_path("cpu", "", "9.9", None)
+    path = peaks.cache_path("cpu", "", "9.9", None)
     path.parent.mkdir(parents=True)
     path.write_bytes(content)
-    assert ceilings.remembered("cpu", "9.9") is None
+    assert peaks.remembered("cpu", "9.9") is None
 
 
 def test_a_cache_that_cannot_be_written_costs_only_the_memory(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", "/dev/null")
-    monkeypatch.setattr(ceilings, "measure", lambda *_, **__: QUIET)
-    assert ceilings.ceilings("python", "cpu", "9.9") == QUIET
+    monkeypatch.setattr(peaks, "measure", lambda *_, **__: QUIET)
+    assert peaks.ceilings("python", "cpu", "9.9") == QUIET
 
 
 @pytest.mark.parametrize(
@@ -206,11 +206,11 @@ def test_without_torch_the_environment_is_described_all_the_same(
 
 def test_where_no_process_may_be_started_the_other_ceilings_are_measured(tmp_path: Path) -> None:
     alone = {**ANSWER, "together": None}
-    assert ceilings.measure(interpreter(tmp_path, f"echo '{json.dumps(alone)}'"), "cpu").together is None
+    assert peaks.measure(interpreter(tmp_path, f"echo '{json.dumps(alone)}'"), "cpu").together is None
     pytest.importorskip("torch")
     script = (
         f"import runpy, subprocess; subprocess.Popen = lambda *_, **__: open('/nowhere/at/all'); "
-        f"print(runpy.run_path({str(ceilings.SCRIPT)!r})['together']())"
+        f"print(runpy.run_path({str(peaks.SCRIPT)!r})['together']())"
     )
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=120, check=True)
     assert done.stdout.split() == ["1.0" if os.cpu_count() == 1 else "None"]
@@ -227,7 +227,7 @@ def test_where_no_worker_can_be_forked_its_handover_is_not_known(refused: str) -
     pytest.importorskip("torch")
     script = (
         "import multiprocessing.context, runpy; "
-        f"script = runpy.run_path({str(ceilings.SCRIPT)!r}); {refused}; print(script['handover']())"
+        f"script = runpy.run_path({str(peaks.SCRIPT)!r}); {refused}; print(script['handover']())"
     )
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=120, check=True)
     assert done.stdout.split() == ["None"]
@@ -235,7 +235,7 @@ def test_where_no_worker_can_be_forked_its_handover_is_not_known(refused: str) -
 
 def test_real_ceilings_are_plausible() -> None:
     pytest.importorskip("torch")
-    machine = ceilings.measure(sys.executable, "cpu", threads=1)
+    machine = peaks.measure(sys.executable, "cpu", threads=1)
     rate, copy, dispatch = machine.matrix_rate(), machine.copy, machine.dispatch
     assert rate is not None
     assert copy is not None
@@ -252,7 +252,7 @@ def test_real_ceilings_are_plausible() -> None:
 
 @pytest.mark.gpu
 def test_real_ceilings_of_a_device_are_plausible() -> None:
-    machine = ceilings.measure(sys.executable, "cuda")
+    machine = peaks.measure(sys.executable, "cuda")
     half, single, copy, launch = machine.matrix_rate("float16"), machine.matrix_rate(), machine.copy, machine.launch
     assert half is not None
     assert single is not None

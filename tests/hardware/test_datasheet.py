@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from steptime.hardware.datasheet import DATASHEETS, look_up
+from steptime.machine.datasheet import DATASHEETS, look_up
 
 
 @pytest.mark.parametrize(

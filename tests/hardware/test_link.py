@@ -12,8 +12,8 @@ import psutil
 import pytest
 from interpreters import interpreter
 
-from steptime.hardware import link, measurement
-from steptime.hardware.machine import DISTURBING_CPUS, Link
+from steptime.machine import link, peaks
+from steptime.machine.machine import DISTURBING_CPUS, Link
 from steptime.quantities import Estimate
 
 ANSWER = '{"backend": "gloo", "ranks": 2, "rate": {"best": 2e9, "median": 1.5e9, "blocks": 12}}'
@@ -32,7 +32,7 @@ def link_of(
 @pytest.fixture
 def quiet(monkeypatch: pytest.MonkeyPatch) -> None:
     """Nothing else runs on this machine."""
-    monkeypatch.setattr(measurement.Load, "since", lambda self: (0.0, 0.0))
+    monkeypatch.setattr(peaks.Load, "since", lambda self: (0.0, 0.0))
 
 
 def test_two_processes_of_this_machine_exchange_something() -> None:
@@ -105,7 +105,7 @@ def test_a_failure_is_told_and_not_tried_again_for_a_day(body: str, reason: str,
 def test_what_other_programs_disturbed_is_said_and_not_remembered(
     tmp_path: Path, cache: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(measurement.Load, "since", lambda self: (2 * DISTURBING_CPUS, 0.0))
+    monkeypatch.setattr(peaks.Load, "since", lambda self: (2 * DISTURBING_CPUS, 0.0))
     found = link.link_of(interpreter(tmp_path, f"echo '{ANSWER}'"), "cpu", "gloo", 2, "9.9", lambda sentence: None)
     assert found is not None
     assert found.disturbed

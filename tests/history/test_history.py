@@ -13,14 +13,13 @@ from pathlib import Path
 import pytest
 from journals import EPOCH, MS, JournalBuilder
 
+from steptime.compare import history_index
+from steptime.compare.history import Entry, History, history_of, slowed
+from steptime.compare.history_index import doomed_of, index_path, read_history, remove, replaceable
+from steptime.compare.history_text import render_doomed, render_text, sentence_of
+from steptime.compare.history_text import render_json as as_json
 from steptime.diagnosis import diagnose_paths
 from steptime.errors import RecordingError
-from steptime.history import index, scan
-from steptime.history.history import Entry, History, history_of, slowed
-from steptime.history.index import index_path, read_history
-from steptime.history.json import render as as_json
-from steptime.history.prune import doomed_of, remove, replaceable
-from steptime.history.text import render, render_doomed, sentence_of
 from steptime.quantities import Estimate
 from steptime.recording.inventory import FILES, MARKS, PROCESS_FILES, PROCESS_FOLDERS
 from steptime.recording.manifest import NAME as MANIFEST
@@ -101,7 +100,7 @@ def test_a_recording_without_steps_is_listed_with_the_reason(tmp_path: Path) -> 
     (listed,) = read_history(tmp_path).entries
     assert listed.step is None
     assert "too few" in listed.problem
-    assert "too few" in render(read_history(tmp_path))
+    assert "too few" in render_text(read_history(tmp_path))
 
 
 def test_a_folder_that_is_not_there_is_refused(tmp_path: Path) -> None:
@@ -118,7 +117,7 @@ def test_a_recording_whose_name_is_no_unicode_is_listed_each_time(tmp_path: Path
         assert len(found.entries) == 2
         paths = [each["path"] for track in json.loads(as_json(found))["tracks"] for each in track["entries"]]
         assert any(path.endswith("caf\\udce9") for path in paths)
-        assert render(found)
+        assert render_text(found)
 
 
 def test_a_damaged_recording_costs_nothing_but_itself(tmp_path: Path) -> None:
@@ -139,7 +138,7 @@ def test_a_damaged_recording_costs_nothing_but_itself(tmp_path: Path) -> None:
 def test_what_the_index_knows_is_not_read_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     record(tmp_path, "a")
     first = read_history(tmp_path)
-    monkeypatch.setattr(index, "entry_of", lambda *_: pytest.fail("it was read again"))
+    monkeypatch.setattr(history_index, "entry_of", lambda *_: pytest.fail("it was read again"))
     assert read_history(tmp_path) == first
 
 
@@ -222,7 +221,7 @@ def test_the_first_slow_recording_is_named_with_what_changed(tmp_path: Path) -> 
     assert (jump.at, jump.confirmed) == (4, True)
     sentence = sentence_of(track)
     assert sentence.startswith("It got slow with run-4: 20.0 ms to 24.0 ms, 20 % longer, and with it the commit")
-    assert f"steptime compare {tmp_path / 'run-3'} {tmp_path / 'run-4'}" in render(found)
+    assert f"steptime compare {tmp_path / 'run-3'} {tmp_path / 'run-4'}" in render_text(found)
 
 
 def test_noise_is_no_change_of_level() -> None:
@@ -273,7 +272,7 @@ def test_recordings_beside_other_load_have_no_say_where_others_are_there() -> No
     (track,) = history(*entries).tracks
     assert len(track.told) == 3
     assert track.levels == ()
-    assert render(history(*entries)).count("beside") == 2
+    assert render_text(history(*entries)).count("beside") == 2
 
 
 def test_where_all_were_made_beside_other_load_that_is_said() -> None:
@@ -295,7 +294,7 @@ def test_arms_of_trials_are_in_no_trend(tmp_path: Path) -> None:
 
 def test_the_list_fits_80_columns() -> None:
     entries = [entry(20 + day, day, path="runs/" + "x" * 90, commit="c" * 40, dirty=True) for day in range(9)]
-    lines = render(history(*entries, entry(1, 99, job="j" * 90, machine="m" * 90))).splitlines()
+    lines = render_text(history(*entries, entry(1, 99, job="j" * 90, machine="m" * 90))).splitlines()
     assert max(len(line) for line in lines if not line.startswith("Next:")) <= 80
 
 
@@ -325,7 +324,7 @@ def test_a_job_that_still_writes_is_known_as_running_and_a_killed_one_is_not(tmp
     manifest["ended_epoch_ns"] = None
     (path / "manifest.json").write_text(json.dumps(manifest))
     assert read_history(tmp_path).entries[0].running
-    long_ago = time.time() - 2 * scan.RUNNING
+    long_ago = time.time() - 2 * history_index.RUNNING
     for each in path.rglob("*"):
         os.utime(each, (long_ago, long_ago))
     assert not read_history(tmp_path).entries[0].running

@@ -62,8 +62,8 @@ def names(report: dict[str, Any], weight: str = "finding") -> set[str]:
 
 def profiled_steps(folder: Path) -> list[int]:
     """After which step each rank's first window began, by its journal."""
+    from steptime.analysis.layout import lay_out
     from steptime.recording.load import load
-    from steptime.timeline.layout import lay_out
 
     found = []
     for process in load(folder).processes:

@@ -12,11 +12,11 @@ import numpy as np
 import pytest
 from traces import kernel, operator, write
 
-from steptime.kineto import arguments
-from steptime.kineto.arguments import arguments_of
-from steptime.kineto.reader import read
-from steptime.kineto.table import ABSENT
-from steptime.kineto.windows import join
+from steptime.trace import arguments
+from steptime.trace.arguments import arguments_of
+from steptime.trace.reader import read
+from steptime.trace.table import ABSENT
+from steptime.trace.windows import join
 
 FILES = (
     "aorta/mi350x_repeated_correlation.pt.trace.json",

@@ -18,11 +18,10 @@ from kineto.traces import event, trace_file
 
 from steptime.errors import TraceError
 from steptime.folders import NOWHERE, cache_folder
-from steptime.kineto import cache
-from steptime.kineto.cache import make_room, read_remembered
-from steptime.kineto.container import ContainerError, Stamp, load, store
-from steptime.kineto.reader import read
-from steptime.kineto.table import EventTable, Trace
+from steptime.trace import cache
+from steptime.trace.cache import ContainerError, Stamp, load, make_room, read_remembered, store
+from steptime.trace.reader import read
+from steptime.trace.table import EventTable, Trace
 
 COLUMNS = tuple(field.name for field in dataclasses.fields(EventTable))
 STAMP = Stamp("1", "/t.json", 1, 2, 3, 4, 5, "ends")

@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from steptime.errors import TraceError
-from steptime.kineto.reader import read
+from steptime.trace.reader import read
 
 SMALL = (
     "hta/triton_example/triton_example.json.gz",

@@ -15,10 +15,10 @@ from typing import Any
 import pytest
 
 from steptime.errors import TraceError
-from steptime.kineto import reader
-from steptime.kineto.reader import read
-from steptime.kineto.source import Source
-from steptime.kineto.table import ABSENT, Category, Lane, Trace
+from steptime.trace import reader
+from steptime.trace.reader import read
+from steptime.trace.source import Source
+from steptime.trace.table import ABSENT, Category, Lane, Trace
 
 Write = Callable[[str | bytes], Path]
 

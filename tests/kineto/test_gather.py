@@ -10,7 +10,7 @@ import pytest
 from kineto.traces import event, trace_file
 
 from steptime.errors import TraceError
-from steptime.kineto.gather import Gathered, gather, is_traces, rank_in_name
+from steptime.trace.gather import Gathered, gather, is_traces, rank_in_name
 
 
 def names(found: Gathered) -> list[tuple[int | None, list[str]]]:

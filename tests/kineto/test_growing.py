@@ -7,9 +7,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from steptime.kineto import growing
-from steptime.kineto.growing import Growing
-from steptime.kineto.table import ABSENT
+from steptime.trace import columns
+from steptime.trace.columns import Growing
+from steptime.trace.table import ABSENT
 
 numbers = st.lists(st.integers(-(2**31), 2**31 - 1) | st.integers(-(2**63), 2**63 - 1), max_size=9)
 
@@ -18,7 +18,7 @@ numbers = st.lists(st.integers(-(2**31), 2**31 - 1) | st.integers(-(2**63), 2**6
 @settings(max_examples=300)
 def test_values_and_gaps_stay_in_their_order(parts: list[int | list[int]]) -> None:
     column, expected = Growing(np.int64, ABSENT, narrow=True), []
-    piece, growing.PIECE = growing.PIECE, 8
+    piece, columns.PIECE = columns.PIECE, 8
     try:
         for part in parts:
             if isinstance(part, int):
@@ -29,13 +29,13 @@ def test_values_and_gaps_stay_in_their_order(parts: list[int | list[int]]) -> No
                 expected += part
         found = column.finished()
     finally:
-        growing.PIECE = piece
+        columns.PIECE = piece
     assert found.tolist() == expected
     fits = all(-(2**31) <= value < 2**31 for value in expected)
     assert found.dtype == (np.int32 if fits else np.int64)
 
 
-@pytest.mark.parametrize("count", [0, 1, growing.PIECE - 1, growing.PIECE, growing.PIECE + 1, 3 * growing.PIECE])
+@pytest.mark.parametrize("count", [0, 1, columns.PIECE - 1, columns.PIECE, columns.PIECE + 1, 3 * columns.PIECE])
 def test_pieces_are_joined_without_a_seam(count: int) -> None:
     column = Growing(np.int64, 0)
     column.extend(np.arange(count))

@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from steptime.kineto.reader import read
-from steptime.kineto.table import ABSENT, Category, Lane, Trace
+from steptime.trace.reader import read
+from steptime.trace.table import ABSENT, Category, Lane, Trace
 
 
 def read_events(tmp_path: Path, events: list[dict[str, Any]], **around: Any) -> Trace:

@@ -11,9 +11,9 @@ import numpy.typing as npt
 import pytest
 from kineto.traces import event, trace_file
 
-from steptime.kineto.once import once
-from steptime.kineto.reader import read
-from steptime.kineto.table import Trace
+from steptime.trace.cached_per_trace import once
+from steptime.trace.reader import read
+from steptime.trace.table import Trace
 
 
 def a_trace(folder: Path, count: int = 3) -> Trace:

@@ -13,8 +13,8 @@ import numpy as np
 import pytest
 
 from steptime.errors import TraceError
-from steptime.kineto.reader import read
-from steptime.kineto.table import ABSENT, Category, Trace
+from steptime.trace.reader import read
+from steptime.trace.table import ABSENT, Category, Trace
 
 
 def traces(folder: Path) -> list[Path]:

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from steptime.kineto import cache, events, reader, windows
-from steptime.kineto.gather import rank_in_name
+from steptime.trace import cache, columns, reader, windows
+from steptime.trace.gather import rank_in_name
 
 TEXT = (Path(__file__).resolve().parents[2] / "docs" / "trace-support.md").read_text(encoding="utf-8")
 
@@ -19,7 +19,7 @@ TEXT = (Path(__file__).resolve().parents[2] / "docs" / "trace-support.md").read_
         (r"up to (\d+) GB of JSON of each rank", reader.DEFAULT_MAX_SIZE / 10**9),
         (r"more than (\d+) MB of JSON are kept", cache.LEAST_SIZE / 10**6),
         (r"at most (\d+) GB and a tenth of the free disk", cache.LARGEST_FOLDER / 10**9),
-        (r"beyond (\d+) years", events.LATEST / 1e6 / 86400 // 365.25),
+        (r"beyond (\d+) years", columns.LATEST / 1e6 / 86400 // 365.25),
     ],
 )
 def test_its_numbers_are_the_codes(said: str, meant: float) -> None:

@@ -10,12 +10,12 @@ import numpy as np
 import pytest
 from kineto.traces import event, trace_file
 
+from steptime.analysis.trace_steps import steps_of
 from steptime.errors import TraceError
-from steptime.kineto.gather import RankFiles
-from steptime.kineto.reader import read
-from steptime.kineto.table import ABSENT
-from steptime.kineto.windows import join, read_rank
-from steptime.ledger.trace_steps import steps_of
+from steptime.trace.gather import RankFiles
+from steptime.trace.reader import read
+from steptime.trace.table import ABSENT
+from steptime.trace.windows import join, read_rank
 
 
 def kernel(number: int, correlation: int, **changed: Any) -> dict[str, Any]:

@@ -24,13 +24,13 @@ from traces import (
     write,
 )
 
+from steptime.analysis.breakdown import account_for, account_phases, claims_of, count_events
+from steptime.analysis.categories import Account
+from steptime.analysis.timeline import Phase
+from steptime.analysis.trace_steps import reach, steps_of
 from steptime.intervals import union
-from steptime.kineto.reader import read
-from steptime.kineto.table import Trace
-from steptime.ledger.account import account_for, account_phases, claims_of, count_events
-from steptime.ledger.ledger import Account
-from steptime.ledger.trace_steps import reach, steps_of
-from steptime.timeline.timeline import Phase
+from steptime.trace.reader import read
+from steptime.trace.table import Trace
 
 
 @pytest.fixture

@@ -6,9 +6,9 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from steptime.ledger.calibrate import calibrate, split
-from steptime.ledger.ledger import Account
-from steptime.timeline.timeline import Phase
+from steptime.analysis.categories import Account
+from steptime.analysis.recorded_breakdown import calibrate, split
+from steptime.analysis.timeline import Phase
 
 NANOSECONDS = st.integers(0, 10**10)
 ROW = st.lists(NANOSECONDS, min_size=len(Phase), max_size=len(Phase))

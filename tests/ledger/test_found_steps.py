@@ -10,10 +10,10 @@ import numpy as np
 import pytest
 from traces import Events, Written, annotation, kernel, launch, operator, step, write
 
-from steptime.kineto.reader import read
-from steptime.kineto.table import EventTable, Trace
-from steptime.ledger.trace_steps import find_steps
-from steptime.links.names import ANNOTATION, LOADER, OPTIMIZER_STEP, STEP, ZERO_GRAD, matching
+from steptime.analysis.trace_steps import find_steps
+from steptime.trace.reader import read
+from steptime.trace.table import EventTable, Trace
+from steptime.trace.vendors import ANNOTATION, LOADER, OPTIMIZER_STEP, STEP, ZERO_GRAD, matching
 
 
 @pytest.fixture

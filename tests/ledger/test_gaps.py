@@ -22,14 +22,13 @@ from traces import (
     write,
 )
 
-from steptime.kineto.reader import read
-from steptime.kineto.table import Trace
-from steptime.ledger.account import account_for, has_kernels
-from steptime.ledger.gap_totals import GapTotal, WaitTotal, gap_totals, wait_totals
-from steptime.ledger.gaps import Gaps, gaps_of
-from steptime.ledger.ledger import Account
-from steptime.ledger.trace_steps import reach, steps_of
-from steptime.links.link import link
+from steptime.analysis.breakdown import account_for, has_kernels
+from steptime.analysis.categories import Account
+from steptime.analysis.idle import Gaps, GapTotal, WaitTotal, gap_totals, gaps_of, wait_totals
+from steptime.analysis.trace_steps import reach, steps_of
+from steptime.trace.links import link
+from steptime.trace.reader import read
+from steptime.trace.table import Trace
 
 LOADER = "enumerate(DataLoader)#_SingleProcessDataLoaderIter.__next__"
 

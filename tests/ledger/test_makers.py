@@ -8,13 +8,12 @@ import numpy as np
 import pytest
 from traces import MAIN, Event, Written, called, happened, kernel, launch, operator, step, write
 
-from steptime.kineto.table import Trace
-from steptime.ledger.account import account_for
-from steptime.ledger.gap_totals import wait_totals
-from steptime.ledger.gaps import gaps_of
-from steptime.ledger.ledger import Account
-from steptime.ledger.trace_steps import reach, steps_of
-from steptime.links.link import link
+from steptime.analysis.breakdown import account_for
+from steptime.analysis.categories import Account
+from steptime.analysis.idle import gaps_of, wait_totals
+from steptime.analysis.trace_steps import reach, steps_of
+from steptime.trace.links import link
+from steptime.trace.table import Trace
 
 
 @pytest.fixture

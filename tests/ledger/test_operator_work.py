@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from steptime.kineto.reader import read
-from steptime.ledger.operators import OperatorTotal, total
-from steptime.ledger.trace_steps import steps_of
+from steptime.analysis.operators import OperatorTotal, total
+from steptime.analysis.trace_steps import steps_of
+from steptime.trace.reader import read
 
 PRODUCT: dict[str, Any] = {"Input Dims": [[4, 8], [8, 16]], "Input type": ["float", "float"]}
 FLOPS, BYTES = 2 * 4 * 8 * 16, 4 * (4 * 8 + 8 * 16 + 4 * 16)

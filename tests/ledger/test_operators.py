@@ -9,18 +9,17 @@ from typing import Any
 
 import pytest
 
-from steptime.hardware.machine import Machine, Rate
+from steptime.analysis.breakdown import account_for
+from steptime.analysis.categories import Account
+from steptime.analysis.operators import OperatorTotal, sources_of, total
+from steptime.analysis.recompute import recomputed
+from steptime.analysis.trace_steps import steps_of
 from steptime.intervals import Intervals, contains, intersect, measure, subtract, union
-from steptime.kineto.reader import read
-from steptime.kineto.table import Trace
-from steptime.ledger.account import account_for
-from steptime.ledger.ledger import Account
-from steptime.ledger.operators import OperatorTotal, total
-from steptime.ledger.recompute import recomputed
-from steptime.ledger.source_lines import sources_of
-from steptime.ledger.trace_steps import steps_of
-from steptime.links.names import LOADER, matching
+from steptime.machine.machine import Machine, Rate
 from steptime.quantities import Estimate
+from steptime.trace.reader import read
+from steptime.trace.table import Trace
+from steptime.trace.vendors import LOADER, matching
 
 torch = pytest.importorskip("torch")
 

@@ -10,16 +10,16 @@ import numpy as np
 import pytest
 
 from steptime import intervals
+from steptime.analysis.breakdown import account_for
+from steptime.analysis.categories import Account
+from steptime.analysis.device_activity import UNKNOWN, device_activities, device_time
+from steptime.analysis.trace_steps import reach, steps_of
 from steptime.intervals import Intervals, union
-from steptime.kineto.arguments import arguments_of
-from steptime.kineto.reader import read
-from steptime.kineto.table import Category, Trace
-from steptime.ledger.account import account_for
-from steptime.ledger.activities import UNKNOWN, device_activities, device_time
-from steptime.ledger.ledger import Account
-from steptime.ledger.trace_steps import reach, steps_of
-from steptime.links.link import link
-from steptime.links.names import COMMUNICATION_KERNEL, LOADER, STEP, matching
+from steptime.trace.arguments import arguments_of
+from steptime.trace.links import link
+from steptime.trace.reader import read
+from steptime.trace.table import Category, Trace
+from steptime.trace.vendors import COMMUNICATION_KERNEL, LOADER, STEP, matching
 
 FILES = ("kineto/resnet50_workers0.pt.trace.json.gz", "kineto/resnet50_workers4.pt.trace.json.gz")
 MICROSECOND = 1000

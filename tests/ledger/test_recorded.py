@@ -9,12 +9,12 @@ from typing import Any
 import pytest
 from journals import EPOCH, MS, START, JournalBuilder
 
+from steptime.analysis.categories import Account
+from steptime.analysis.layout import lay_out_whole
+from steptime.analysis.recorded_breakdown import RecordedAccount, account_for_process
 from steptime.journal import Kind
-from steptime.ledger.ledger import Account
-from steptime.ledger.recorded import RecordedAccount, account_for_process
 from steptime.recording.load import load
 from steptime.recording.recording import Process
-from steptime.timeline.layout import lay_out_whole
 
 SHIFT = EPOCH - START
 THREAD = 4711

@@ -12,16 +12,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 from traces import Event, Written, annotation, called, copy, kernel, launch, operator, python, step, write
 
-from steptime.kineto.reader import read
-from steptime.kineto.table import Trace
-from steptime.ledger.account import account_for, has_kernels
-from steptime.ledger.allocations import AllocationTotal, allocations_of
-from steptime.ledger.collectives import CollectiveTotal, collectives_of
-from steptime.ledger.copies import CopyTotal, copies_of, copy_kind
-from steptime.ledger.grouping import time_inside
-from steptime.ledger.ledger import Account
-from steptime.ledger.trace_steps import reach, steps_of
-from steptime.links.link import link
+from steptime.analysis.allocations import AllocationTotal, allocations_of
+from steptime.analysis.breakdown import account_for, has_kernels
+from steptime.analysis.categories import Account
+from steptime.analysis.operators import time_inside
+from steptime.analysis.trace_steps import reach, steps_of
+from steptime.analysis.traffic import CollectiveTotal, CopyTotal, collectives_of, copies_of, copy_kind
+from steptime.trace.links import link
+from steptime.trace.reader import read
+from steptime.trace.table import Trace
 
 
 @pytest.fixture

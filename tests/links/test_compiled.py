@@ -8,10 +8,10 @@ from typing import Any
 import numpy as np
 from traces import kernel, launch, operator, write
 
-from steptime.kineto.reader import read
-from steptime.ledger.trace_steps import steps_of
-from steptime.links.compiled import CompiledKernel, compiled_kernels
-from steptime.links.link import link
+from steptime.analysis.trace_steps import steps_of
+from steptime.trace.compiled import CompiledKernel, compiled_kernels
+from steptime.trace.links import link
+from steptime.trace.reader import read
 
 NOWHERE = np.empty((0, 2), np.int64)
 

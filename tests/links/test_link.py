@@ -12,15 +12,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 from traces import ENGINE, Written, annotation, called, happened, kernel, launch, operator, python, step, write
 
+from steptime.analysis.trace_steps import steps_of
 from steptime.arrays import Bool, Int32
-from steptime.kineto.reader import read
-from steptime.kineto.table import ABSENT, HOST_CATEGORIES, Category, Trace
-from steptime.ledger.trace_steps import steps_of
-from steptime.links.forest import forest_of
-from steptime.links.frames import function_name
-from steptime.links.link import DEVICE, link, roles_of
-from steptime.links.links import UNKNOWN, Links
-from steptime.links.partners import latest_before
+from steptime.trace.links import DEVICE, UNKNOWN, Links, forest_of, function_name, latest_before, link, roles_of
+from steptime.trace.reader import read
+from steptime.trace.table import ABSENT, HOST_CATEGORIES, Category, Trace
 
 NOWHERE = np.empty((0, 2), np.int64)
 BACKWARD = "autograd::engine::evaluate_function: AddmmBackward0"

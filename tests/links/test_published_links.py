@@ -8,15 +8,14 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from steptime.analysis.trace_steps import reach, steps_of
+from steptime.analysis.traffic import copies_of
 from steptime.diagnosis import diagnose_traces
-from steptime.kineto.arguments import arguments_of
-from steptime.kineto.reader import read
-from steptime.kineto.table import Category, Trace
-from steptime.ledger.copies import copies_of
-from steptime.ledger.trace_steps import reach, steps_of
-from steptime.links.link import DEVICE, link
-from steptime.links.links import UNKNOWN
-from steptime.links.names import matching
+from steptime.trace.arguments import arguments_of
+from steptime.trace.links import DEVICE, UNKNOWN, link
+from steptime.trace.reader import read
+from steptime.trace.table import Category, Trace
+from steptime.trace.vendors import matching
 
 
 def name(trace: Trace, row: int) -> str:

@@ -12,13 +12,12 @@ from allocator import BATCH, BUILD, FORWARD, MODULE, TRAIN, Allocator, frame, tr
 
 from steptime.errors import ImbalanceError
 from steptime.memory.account import Account, account_at
-from steptime.memory.from_snapshot import histories
-from steptime.memory.history import alive_at, allocated
+from steptime.memory.lives import alive_at, allocated, histories
 from steptime.memory.owners import Owner, owners_of
+from steptime.memory.read_snapshot import read_snapshot
 from steptime.memory.signs import signs_of
 from steptime.memory.steps import borders_of
 from steptime.memory.triage import triage
-from steptime.snapshots.read import read_snapshot
 
 SNAPSHOTS = ("medium_128_training", "medium_512_inference", "medium_512_training")
 

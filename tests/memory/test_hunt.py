@@ -11,8 +11,15 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from steptime.capture.probe.memory.exhausted import held, understood  # noqa: E402
-from steptime.capture.probe.memory.leaks import APART, LOOKS, LeakHunt  # noqa: E402
+from steptime.probe.memory.exhausted import (  # noqa: E402
+    held,
+    understood,
+)
+from steptime.probe.memory.leaks import (  # noqa: E402
+    APART,
+    LOOKS,
+    LeakHunt,
+)
 
 KEPT: list[Any] = []
 FIRST = 3

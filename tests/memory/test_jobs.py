@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 from preloading import python
 
-from steptime.capture.outcome import Outcome
-from steptime.cli.exhausted import out_of_memory
+from steptime.cli.after_run import out_of_memory
+from steptime.launcher.outcome import Outcome
 from steptime.memory_triage import triage_path
 from steptime.recording.load import load
 

@@ -8,9 +8,8 @@ import numpy as np
 import pytest
 from allocator import BATCH, FORWARD, Allocator, frame, train, triage_of
 
-from steptime.memory.growth import growth_of
-from steptime.memory.samples import without_profiler
-from steptime.timeline.timeline import Phase, Steps
+from steptime.analysis.timeline import Phase, Steps
+from steptime.memory.growth import growth_of, without_profiler
 
 LOSSES = [frame("/home/me/train.py", 31, "<module>")]
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-from steptime.memory.measured import CHECKED, UNCHECKED, checked
+from steptime.memory.savings import CHECKED, UNCHECKED, checked
 
 RESULTS = Path(__file__).resolve().parent.parent.parent / "benchmarks" / "results" / "memory-predictions.json"
 

@@ -7,13 +7,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from steptime.memory.from_snapshot import histories
-from steptime.memory.history import History, allocated
-from steptime.memory.over_time import FREE, over_time
+from steptime.memory.lives import History, allocated, histories
 from steptime.memory.owners import LABELS, Owner, owners_of
+from steptime.memory.read_snapshot import read_snapshot
 from steptime.memory.signs import signs_of
 from steptime.memory.steps import borders_of
-from steptime.snapshots.read import read_snapshot
+from steptime.memory.triage import FREE, over_time
 
 
 @pytest.fixture(scope="module")

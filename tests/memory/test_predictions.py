@@ -22,15 +22,14 @@ from allocator import (
     triage_of,
 )
 
-from steptime.memory.from_snapshot import histories
-from steptime.memory.history import History
+from steptime.memory.lives import History, histories
 from steptime.memory.owners import Owner
+from steptime.memory.read_snapshot import read_snapshot
+from steptime.memory.snapshot import NO_STACK, Stacks
 from steptime.memory.triage import Triage, triage
 from steptime.quantities import SourceLine
 from steptime.report import memory
 from steptime.report.memory import MemoryReport
-from steptime.snapshots.read import read_snapshot
-from steptime.snapshots.snapshot import NO_STACK, Stacks
 
 WEIGHTS = (4_194_304, 12_582_912, 40_960_000)
 NORM = 4_096

@@ -13,12 +13,12 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from steptime.capture.probe.numerics.batches import Batches  # noqa: E402
-from steptime.capture.probe.numerics.instrument import _origin  # noqa: E402
-from steptime.capture.probe.numerics.operators import OperatorWatch  # noqa: E402
-from steptime.capture.probe.numerics.places import ModuleNames  # noqa: E402
-from steptime.numerics.cause import cause_of  # noqa: E402
-from steptime.numerics.numerics import Birth  # noqa: E402
+from steptime.nan.cause import cause_of  # noqa: E402
+from steptime.nan.nonfinite import Birth  # noqa: E402
+from steptime.probe.numerics.batches import Batches  # noqa: E402
+from steptime.probe.numerics.instrument import _origin  # noqa: E402
+from steptime.probe.numerics.operators import OperatorWatch  # noqa: E402
+from steptime.probe.numerics.places import ModuleNames  # noqa: E402
 
 Job = Callable[[], tuple[Any, list[Any]]]
 """Returns a loss and the tensors whose gradients count."""

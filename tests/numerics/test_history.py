@@ -8,7 +8,7 @@ import pytest
 
 pytest.importorskip("torch")
 
-from steptime.capture.probe.numerics.history import LAST, SPREAD, History
+from steptime.probe.numerics.history import LAST, SPREAD, History
 
 
 @pytest.mark.parametrize("steps", [1, SPREAD, SPREAD + 1, 1000, 12345])

@@ -7,10 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from steptime.numerics.growth import growth_factor, growth_of
-from steptime.numerics.numerics import Birth, ProcessNumerics, Trigger, ValueRange
-from steptime.numerics.read import read_numerics
-from steptime.numerics.trace_back import trace_back
+from steptime.nan.cause import growth_factor, growth_of
+from steptime.nan.nonfinite import Birth, ProcessNumerics, Trigger, ValueRange, read_numerics
+from steptime.nan.trace_back import trace_back
 from steptime.quantities import SourceLine
 from steptime.report.nan_text import COLUMNS, LINES, render
 

@@ -15,13 +15,20 @@ from preloading import python
 
 torch = pytest.importorskip("torch")
 
-from steptime.capture.launch import ProbeOptions, probe_environment  # noqa: E402
-from steptime.capture.outcome import NumericsOptions  # noqa: E402
-from steptime.capture.probe.numerics.account import Account  # noqa: E402
-from steptime.capture.probe.numerics.job import Job  # noqa: E402
-from steptime.capture.probe.numerics.readings import Readings  # noqa: E402
-from steptime.capture.probe.numerics.watch import HOPELESS, Watch, gradient_norm  # noqa: E402
-from steptime.numerics.read import read_numerics  # noqa: E402
+from steptime.launcher.launch import (  # noqa: E402
+    ProbeOptions,
+    probe_environment,
+)
+from steptime.launcher.outcome import NumericsOptions  # noqa: E402
+from steptime.nan.nonfinite import read_numerics  # noqa: E402
+from steptime.probe.numerics.account import Account  # noqa: E402
+from steptime.probe.numerics.job import Job  # noqa: E402
+from steptime.probe.numerics.readings import Readings  # noqa: E402
+from steptime.probe.numerics.watch import (  # noqa: E402
+    HOPELESS,
+    Watch,
+    gradient_norm,
+)
 
 JOBS = Path(__file__).parent / "jobs"
 

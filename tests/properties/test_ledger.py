@@ -11,19 +11,17 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from steptime.kineto.reader import read
-from steptime.ledger.account import account_for, account_phases, claims_of
-from steptime.ledger.allocations import allocations_of
-from steptime.ledger.collectives import collectives_of
-from steptime.ledger.copies import copies_of
-from steptime.ledger.gap_totals import wait_totals
-from steptime.ledger.gaps import gaps_of
-from steptime.ledger.ledger import Account
-from steptime.ledger.operators import total
-from steptime.ledger.recompute import recomputed
-from steptime.ledger.trace_steps import reach, steps_of
-from steptime.links.link import link
-from steptime.timeline.timeline import Phase
+from steptime.analysis.allocations import allocations_of
+from steptime.analysis.breakdown import account_for, account_phases, claims_of
+from steptime.analysis.categories import Account
+from steptime.analysis.idle import gaps_of, wait_totals
+from steptime.analysis.operators import total
+from steptime.analysis.recompute import recomputed
+from steptime.analysis.timeline import Phase
+from steptime.analysis.trace_steps import reach, steps_of
+from steptime.analysis.traffic import collectives_of, copies_of
+from steptime.trace.links import link
+from steptime.trace.reader import read
 
 NAMES = {
     "cpu_op": ("aten::mm", "aten::linear", "aten::empty", "aten::copy_", "autograd::engine::evaluate_function: X",

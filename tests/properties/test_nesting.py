@@ -6,7 +6,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from steptime.nesting import ROOT, has_descendant, innermost_at, nearest_ancestor, nest, self_time, stretches
+from steptime.trace.call_tree import ROOT, has_descendant, innermost_at, nearest_ancestor, nest, self_time, stretches
 
 PAIRS = st.lists(st.tuples(st.integers(0, 30), st.integers(0, 12)), max_size=25)
 Pairs = list[tuple[int, int]]

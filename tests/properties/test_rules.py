@@ -10,16 +10,16 @@ from typing import Any
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-import steptime.findings.case as case_module
-from steptime.findings.case import AccountUse, Case, LineUse, LoaderUse, OperatorUse, SiteUse
-from steptime.findings.catalogue import CATALOGUE
-from steptime.findings.examine import examine
-from steptime.findings.finding import Weight
-from steptime.findings.loader_model import supply
-from steptime.findings.regime import regime
-from steptime.findings.stakes import named
+import steptime.advice.evidence as case_module
+from steptime.advice.bottleneck import regime
+from steptime.advice.engine import examine
+from steptime.advice.evidence import AccountUse, Case, LineUse, LoaderUse, OperatorUse, SiteUse
+from steptime.advice.loader_model import supply
+from steptime.advice.rule import Weight
+from steptime.advice.rules import CATALOGUE
+from steptime.advice.stakes import named
+from steptime.analysis.stragglers.comparison import LateRank
 from steptime.quantities import Estimate, SourceLine
-from steptime.ranks.comparison import LateRank
 
 likely = st.sampled_from([0.0, 0.3, 2.0, 64.0, 300.0, 2e4, 3e5, 1e6, 4e6, 2e7, 2.5e7, 4e7])
 numbers = st.one_of(likely, likely, st.floats(min_value=1e-3, max_value=1e12))

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from steptime.estimates import difference_of_medians, median_of
+from steptime.quantities import difference_of_medians, median_of
 
 numbers = st.lists(st.integers(0, 10**12), min_size=1, max_size=80).map(lambda values: np.array(values, np.int64))
 

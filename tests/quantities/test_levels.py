@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from steptime.estimates import BLOCKS, block_means, difference_of_series, jumps, slope_of
+from steptime.quantities import BLOCKS, block_means, difference_of_series, jumps, slope_of
 
 SEED = np.random.SeedSequence(20260801)
 

@@ -6,8 +6,7 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
-from steptime.estimates import autocorrelation_time, mean_of_series, student
-from steptime.quantities import Estimate
+from steptime.quantities import Estimate, autocorrelation_time, mean_of_series, student
 
 SERIES = 400
 STEP = 50e6

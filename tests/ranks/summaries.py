@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 
-from steptime.ledger.ledger import Account
-from steptime.ranks.summary import Exchange, RankSummary
+from steptime.analysis.categories import Account
+from steptime.analysis.stragglers.summary import Exchange, RankSummary
 
 MS = 1_000_000
 TRANSFER = 2 * MS

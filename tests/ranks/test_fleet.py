@@ -9,11 +9,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from steptime.analysis.stragglers.fleet import Task, reduce_all, reduce_rank
+from steptime.analysis.stragglers.straggler import compare
 from steptime.diagnosis import diagnose_paths
-from steptime.kineto.gather import gather
-from steptime.ranks.compare import compare
-from steptime.ranks.fleet import Task, reduce_all, reduce_rank
 from steptime.report import json
+from steptime.trace.gather import gather
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "benchmarks"))
 from fleet import fleet_of, found  # type: ignore[import-not-found]

@@ -10,9 +10,9 @@ import numpy as np
 import pytest
 from journals import MS, JournalBuilder
 
+from steptime.analysis.stragglers.fleet import ProcessTask, reduce_process, reduce_processes
 from steptime.diagnosis import DETAILED_RANKS, diagnose_paths
 from steptime.errors import RecordingError
-from steptime.ranks.fleet_recorded import ProcessTask, reduce_process, reduce_processes
 from steptime.recording.load import look_into
 from steptime.report.json import render
 

@@ -10,9 +10,9 @@ import numpy as np
 import pytest
 from preloading import python
 
-from steptime.kineto.reader import read
-from steptime.ledger.trace_steps import find_steps
-from steptime.ranks.gradients import Gradients, gradients_of
+from steptime.analysis.stragglers.summary import Gradients, gradients_of
+from steptime.analysis.trace_steps import find_steps
+from steptime.trace.reader import read
 
 JOB = """
 import contextlib, sys

@@ -9,11 +9,18 @@ import numpy.typing as npt
 import pytest
 from ranks.summaries import CALLS, MS, TRANSFER, exchange, job, summary
 
-from steptime.ranks.bandwidth import bus_factor
-from steptime.ranks.compare import compare, telling
-from steptime.ranks.comparison import LateRank, RankComparison
-from steptime.ranks.late import by_chance, tail_of_student
-from steptime.ranks.summary import MOST_BLOCKS, MOST_CALLS, RankSummary, Series, blocks, kept_calls, widened
+from steptime.analysis.stragglers.comparison import LateRank, RankComparison
+from steptime.analysis.stragglers.matching import bus_factor
+from steptime.analysis.stragglers.straggler import by_chance, compare, tail_of_student, telling
+from steptime.analysis.stragglers.summary import (
+    MOST_BLOCKS,
+    MOST_CALLS,
+    RankSummary,
+    Series,
+    blocks,
+    kept_calls,
+    widened,
+)
 
 STEPS = 5
 

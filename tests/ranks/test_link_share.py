@@ -6,10 +6,10 @@ from dataclasses import replace
 
 import pytest
 
-from steptime.hardware.machine import Link, Machine
+from steptime.analysis.stragglers.comparison import CollectiveRow, RankComparison, RankRow
+from steptime.analysis.stragglers.straggler import beside_link
+from steptime.machine.machine import Link, Machine
 from steptime.quantities import Estimate
-from steptime.ranks.comparison import CollectiveRow, RankComparison, RankRow
-from steptime.ranks.link_share import beside_link
 
 ROWS = tuple(RankRow(rank, f"rank {rank}", "here", 5, 1e6, (1e6,), 0.0, 0.0) for rank in range(2))
 REDUCE = CollectiveRow("all_reduce", "dp", 2, 2, 4.0, 2**20, 1e6, 0.0, 0.0, 1e9, 1e9, None, 0.0)

@@ -11,11 +11,11 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
-from steptime.kineto.gather import gather
-from steptime.ranks.compare import compare
-from steptime.ranks.fleet import Task, reduce_rank
-from steptime.ranks.matching import match
-from steptime.ranks.summary import RankSummary
+from steptime.analysis.stragglers.fleet import Task, reduce_rank
+from steptime.analysis.stragglers.matching import match
+from steptime.analysis.stragglers.straggler import compare
+from steptime.analysis.stragglers.summary import RankSummary
+from steptime.trace.gather import gather
 
 JOBS = ("param/dlrm_kineto", "hta/trace_filter")
 

@@ -13,13 +13,13 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from journals import EPOCH, MS, START, JournalBuilder
 
+from steptime.analysis.layout import lay_out
 from steptime.errors import RecordingError
 from steptime.journal import FORMAT_VERSION, RECORD, Kind
 from steptime.recording.load import facts_of, load
 from steptime.recording.packed import pack
 from steptime.recording.recording import IntervalTable, LoaderFacts
 from steptime.recording.records import decode, encode
-from steptime.timeline.layout import lay_out
 
 
 def built() -> JournalBuilder:

@@ -13,10 +13,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from journals import MS, JournalBuilder
 
-from steptime.capture.compress import pack_journals
-from steptime.capture.supervise import LONG_JOURNAL, long_journals
-from steptime.capture.supervise import pack as pack_recording
 from steptime.journal import RECORD
+from steptime.launcher.compress import pack_journals
+from steptime.launcher.supervise import LONG_JOURNAL, long_journals
+from steptime.launcher.supervise import pack_recording as pack_recording
 from steptime.recording.load import load
 from steptime.recording.packed import BLOCK, HEAD, MAGIC, pack, unpack
 

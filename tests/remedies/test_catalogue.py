@@ -10,8 +10,8 @@ import pytest
 from findings.healthy import HEALTHY, MS, US, about, accounts, contention, loader, operator, optimizer, phases, step
 from findings.planted import PLANTED
 
-from steptime.changes import Change
-from steptime.findings.case import (
+from steptime.advice.engine import examine
+from steptime.advice.evidence import (
     AllocationUse,
     Case,
     CollectiveUse,
@@ -19,6 +19,7 @@ from steptime.findings.case import (
     GradientUse,
     KernelUse,
     MachineUse,
+    MemoryUse,
     OperatorUse,
     PredictionUse,
     RecomputeUse,
@@ -26,16 +27,7 @@ from steptime.findings.case import (
     RootUse,
     SettingsUse,
 )
-from steptime.findings.catalogue import CATALOGUE as RULES
-from steptime.findings.examine import examine
-from steptime.findings.finding import Finding, Weight
-from steptime.findings.memory_signals import MemoryUse
-from steptime.findings.pointwise_operators import moving
-from steptime.quantities import SourceLine
-from steptime.remedies.catalogue import CATALOGUE
-from steptime.remedies.pages import find_remedy
-from steptime.remedies.propose import propose
-from steptime.remedies.remedy import (
+from steptime.advice.fix import (
     AutocastEdit,
     CallEdit,
     EnvironmentEdit,
@@ -47,6 +39,14 @@ from steptime.remedies.remedy import (
     StatementEdit,
     SwitchEdit,
 )
+from steptime.advice.fix_pages import find_remedy
+from steptime.advice.fixes import CATALOGUE
+from steptime.advice.kernels import moving
+from steptime.advice.propose import propose
+from steptime.advice.rule import Finding, Weight
+from steptime.advice.rules import CATALOGUE as RULES
+from steptime.changes import Change
+from steptime.quantities import SourceLine
 
 SETTINGS = SettingsUse(intra_op_threads=1, usable_cpus=8, logical_cpus=8, cudnn_benchmark=False)
 CUDA = replace(HEALTHY, step=step(device="cuda"), settings=SETTINGS)
@@ -397,7 +397,7 @@ LARGE = operator("mul", 4, 9 * MS, "memory", bytes=4 * 3 * (48 << 20))
 
 @pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="for glibc's allocator only")
 def test_large_tensors_keep_their_memory(monkeypatch: pytest.MonkeyPatch) -> None:
-    module = sys.modules["steptime.remedies.catalogue.kept_memory"]
+    module = sys.modules["steptime.advice.fixes.machine"]
     monkeypatch.setattr(module, "find_library", {"jemalloc": "/lib/j.so"}.get)
     case = replace(HEALTHY, operators=(LARGE,))
     kept, preloaded = options("RM402", case)

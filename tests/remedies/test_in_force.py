@@ -13,11 +13,11 @@ from arms import JOBS, Arm, run
 from findings.healthy import HEALTHY, MS, about, line, loader, operator, optimizer, step
 from findings.planted import PLANTED
 
+from steptime.advice.evidence import Case, GarbageUse, MachineUse, RootUse, SettingsUse
+from steptime.advice.fix import Edit, JointEdit, Option, Snippet
+from steptime.advice.fix_pages import find_remedy
 from steptime.changes import ArmOptions, Change
-from steptime.findings.case import Case, GarbageUse, MachineUse, RootUse, SettingsUse
 from steptime.quantities import SourceLine
-from steptime.remedies.pages import find_remedy
-from steptime.remedies.remedy import Edit, JointEdit, Option, Snippet
 from steptime.trials.patch import make_patch
 
 torch = pytest.importorskip("torch")
@@ -192,7 +192,7 @@ def test_pinned_memory_is_not_written_without_its_copies(tmp_path: Path, texts: 
 def test_copies_that_say_whether_they_wait_are_left_alone(
     monkeypatch: pytest.MonkeyPatch, copy: Callable[[Any], Any], waits: bool | None
 ) -> None:
-    from steptime.capture.probe.changes.loader import let_copies_go_on
+    from steptime.probe.changes.loading import let_copies_go_on
 
     asked: list[bool | None] = []
 

@@ -9,14 +9,14 @@ import pytest
 from findings.healthy import HEALTHY, MS, loader, optimizer
 from findings.planted import PLANTED
 
+from steptime.advice.engine import examine
+from steptime.advice.evidence import Case
+from steptime.advice.fix import Option, Promise, Proposal, remedy
+from steptime.advice.fix_pages import find_remedy
+from steptime.advice.fixes import CATALOGUE
+from steptime.advice.propose import propose
+from steptime.advice.stakes import modelled
 from steptime.changes import Change
-from steptime.findings.case import Case
-from steptime.findings.examine import examine
-from steptime.findings.stakes import modelled
-from steptime.remedies.catalogue import CATALOGUE
-from steptime.remedies.pages import find_remedy
-from steptime.remedies.propose import propose
-from steptime.remedies.remedy import Option, Promise, Proposal, remedy
 
 CASES = [(rule, name) for rule, cases in PLANTED.items() for name in cases]
 

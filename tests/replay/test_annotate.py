@@ -14,13 +14,12 @@ import numpy as np
 import pytest
 from trace_events import annotation, called, kernel, operator, replayed, step
 
+from steptime.analysis.breakdown import account_for
+from steptime.analysis.categories import Account
+from steptime.analysis.trace_steps import steps_of
+from steptime.analysis.what_if.annotate import CATEGORY, FIRST_PROCESS, IDLE, LEDGER, PATH_DEVICE, PATH_HOST, annotate
 from steptime.errors import OutputError, SteptimeError
-from steptime.kineto.reader import read
-from steptime.ledger.account import account_for
-from steptime.ledger.ledger import Account
-from steptime.ledger.trace_steps import steps_of
-from steptime.replay.annotate import annotate
-from steptime.replay.tracks import CATEGORY, FIRST_PROCESS, IDLE, LEDGER, PATH_DEVICE, PATH_HOST
+from steptime.trace.reader import read
 
 DLRM = "param/dlrm_kineto/worker1_step_12.1694128201556.pt.trace.json.gz"
 FILES = (
@@ -230,7 +229,7 @@ def test_a_full_disk_is_one_sentence_and_leaves_nothing(
     def full(*_: Any, **__: Any) -> None:
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr("steptime.replay.annotate._write", full)
+    monkeypatch.setattr("steptime.analysis.what_if.annotate._write", full)
     with pytest.raises(OutputError, match="No space left on device"):
         annotate(small, tmp_path / "out.json", cache=False)
     assert [path.name for path in tmp_path.iterdir()] == ["small.json"]

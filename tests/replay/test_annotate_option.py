@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 from trace_events import kernel, operator, step
 
+from steptime.analysis.what_if.annotate import CATEGORY
 from steptime.cli.main import main
-from steptime.replay.tracks import CATEGORY
 
 
 @pytest.fixture

@@ -11,22 +11,21 @@ import numpy as np
 import pytest
 from trace_events import replayed
 
+from steptime.analysis.breakdown import account_for
+from steptime.analysis.categories import Account, Ledger
+from steptime.analysis.threads import training_lane
+from steptime.analysis.trace_steps import steps_of
+from steptime.analysis.what_if.build import build
+from steptime.analysis.what_if.critical_path import PathKind
+from steptime.analysis.what_if.graph import EdgeKind, Graph, NodeKind
+from steptime.analysis.what_if.scope import Scope, scope_of, streams_of, waits_of
+from steptime.analysis.what_if.threads import event_ties, wait_ties
+from steptime.analysis.what_if.what_if import rerun
 from steptime.intervals import EMPTY
-from steptime.kineto.reader import read
-from steptime.kineto.table import Trace
-from steptime.ledger.account import account_for
-from steptime.ledger.ledger import Account, Ledger
-from steptime.ledger.threads import training_lane
-from steptime.ledger.trace_steps import steps_of
-from steptime.links.link import link
-from steptime.nesting import nest, stretches
-from steptime.replay.build import build
-from steptime.replay.critical_path import PathKind
-from steptime.replay.delays import streams_of
-from steptime.replay.graph import EdgeKind, Graph, NodeKind
-from steptime.replay.rerun import rerun
-from steptime.replay.scope import Scope, scope_of, waits_of
-from steptime.replay.ties import event_ties, wait_ties
+from steptime.trace.call_tree import nest, stretches
+from steptime.trace.links import link
+from steptime.trace.reader import read
+from steptime.trace.table import Trace
 
 STEPS = {
     "kineto/resnet50_workers0.pt.trace.json.gz": 0.01,

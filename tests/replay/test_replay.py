@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from trace_events import ENGINE, Event, annotation, called, copy, kernel, operator, replayed, step, written
 
-from steptime.replay.replay import Prediction, Replay
+from steptime.analysis.what_if.what_if import Prediction, Replay
 
 
 def microseconds(replay: Replay) -> tuple[list[float], list[float]]:

@@ -11,8 +11,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as some
 from trace_events import Event, called, kernel, operator, replayed, step, written
 
-from steptime.replay.delays import SURE
-from steptime.replay.replay import Replay
+from steptime.analysis.what_if.scope import SURE
+from steptime.analysis.what_if.what_if import Replay
 
 CALL, LAUNCH, GAP, RETURN = 4, 3, 1, 10
 """µs: a launching call, from its end to the kernel, between kernels, from the device's end to a wait's return: what the

@@ -11,8 +11,8 @@ from typing import Any
 
 import pytest
 
-from steptime.findings.case import AccountUse, Case, LineUse, OperatorUse, SegmentUse, StepSummary
-from steptime.findings.finding import Finding, Weight
+from steptime.advice.evidence import AccountUse, Case, LineUse, OperatorUse, SegmentUse, StepSummary
+from steptime.advice.rule import Finding, Weight
 from steptime.quantities import Estimate, SourceLine
 from steptime.report.page import page
 from steptime.report.report import SCHEMA_VERSION, Cost, Environment, ProcessReport, Report, Verdict

@@ -9,8 +9,8 @@ import msgspec
 import pytest
 from comparisons import busy, hostile
 
-from steptime.comparison import page
-from steptime.comparison.comparison import Comparison
+from steptime.compare import page
+from steptime.compare.comparison import Comparison
 from steptime.quantities import format_duration
 
 

@@ -6,9 +6,8 @@ from dataclasses import replace
 
 import pytest
 
-from steptime.findings.case import SettingsUse
-from steptime.findings.catalogue.debug_switch import debug_switch
-from steptime.findings.catalogue.exploding_gradient import exploding_gradient
+from steptime.advice.evidence import SettingsUse
+from steptime.advice.rules.switches import debug_switch, exploding_gradient
 from steptime.report.compose import next_command
 from steptime.report.report import Report
 

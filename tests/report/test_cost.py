@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 from journals import MS, US, JournalBuilder
 
+from steptime.analysis.layout import lay_out_whole
 from steptime.journal import RECORD, Kind
-from steptime.report.cost import cost_of
+from steptime.report.compose import cost_of
 from steptime.report.report import Cost
-from steptime.timeline.layout import lay_out_whole
 
 WATCH = 40 * US
 """What each watched step of the built job takes longer."""

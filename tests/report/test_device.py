@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from steptime.findings.case import (
+from steptime.advice.evidence import (
     AccountUse,
     Case,
     GapUse,
@@ -20,8 +20,8 @@ from steptime.findings.case import (
 from steptime.quantities import Estimate
 from steptime.report import markdown, text
 from steptime.report.compose import compose
-from steptime.report.device import MOST_RANKS
 from steptime.report.report import ProcessReport, Report
+from steptime.report.tables import MOST_RANKS
 
 MS = 1e6
 A100 = MachineUse("NVIDIA A100", False, 19.5e12, 2e12, None, (("float32", 19.5e12),), "its datasheet")

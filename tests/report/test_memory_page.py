@@ -15,7 +15,7 @@ from steptime.memory_triage import triage_path
 from steptime.quantities import SourceLine, format_bytes
 from steptime.report import memory
 from steptime.report.memory import MemoryReport
-from steptime.report.page import memory_page
+from steptime.report.page import memory as memory_page
 
 
 @pytest.fixture(scope="module")

@@ -13,17 +13,15 @@ from pathlib import Path
 import pytest
 from report_variants import HOSTILE, of_kernels, with_hostile_strings
 
+from steptime.advice.engine import all_rules
+from steptime.advice.evidence import Case, KernelUse, RankUse
 from steptime.diagnosis import diagnose_paths
-from steptime.findings.case import Case, KernelUse, RankUse
-from steptime.findings.examine import all_rules
 from steptime.report import json
 from steptime.report.page import page
+from steptime.report.page.charts import roofline_chart, series
 from steptime.report.page.ranks import heat_map
-from steptime.report.page.roofline_chart import roofline_chart
-from steptime.report.page.scale import decades, even_ticks
-from steptime.report.page.series import series
 from steptime.report.page.tables import grids
-from steptime.report.page.waterfall import waterfall
+from steptime.report.page.waterfall import decades, even_ticks, waterfall
 from steptime.report.report import Report
 
 BUDGET = 2_500_000

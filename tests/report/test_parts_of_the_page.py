@@ -10,20 +10,20 @@ import numpy as np
 import pytest
 from timelines import MS, tried, with_timeline, with_trials
 
-from steptime.ledger.ledger import Account, Ledger
-from steptime.memory.over_time import OverTime
+from steptime.analysis.categories import Account, Ledger
+from steptime.analysis.stragglers.comparison import LateRank, LateSeries, RankComparison, RankRow
+from steptime.analysis.timeline import Mode, Segment, SegmentKind, Steps, Timeline
+from steptime.memory.triage import OverTime
 from steptime.quantities import Estimate
-from steptime.ranks.comparison import LateRank, LateSeries, RankComparison, RankRow
 from steptime.report.page import page
-from steptime.report.page.differences import Difference, moves_of, waterfall
+from steptime.report.page.charts import series
 from steptime.report.page.forest import forest
-from steptime.report.page.memory_chart import memory_chart
+from steptime.report.page.memory import memory_chart
 from steptime.report.page.ranks import heat_map
-from steptime.report.page.series import series
+from steptime.report.page.waterfall import Difference, differences_waterfall, moves_of
 from steptime.report.report import Report
 from steptime.report.steps import KINDS, MOST_ROWS, series_of_process, series_of_trace
 from steptime.report.trials import trial_report
-from steptime.timeline.timeline import Mode, Segment, SegmentKind, Steps, Timeline
 from steptime.trials.results import Plan, Results
 from steptime.trials.trial import Agreement, Arm, Judgement, Run, Verdict
 
@@ -195,6 +195,6 @@ def test_from_before_to_after_every_account_moves_the_step() -> None:
     scale = drawn.before / 100
     assert drawn.rows[0].begin == pytest.approx(60 * scale)
     assert drawn.after == pytest.approx(70 * scale)
-    markup = str(waterfall((replace(sure, name="<b>"),), 100.0 * MS, 60.0 * MS))
+    markup = str(differences_waterfall((replace(sure, name="<b>"),), 100.0 * MS, 60.0 * MS))
     assert "&lt;b&gt;" in markup
     assert "<b>" not in markup

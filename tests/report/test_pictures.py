@@ -13,10 +13,9 @@ from stored_reports import stored
 
 from steptime.errors import OutputError
 from steptime.report import output
-from steptime.report.page.roofline_chart import roofline_chart
-from steptime.report.page.series import series
+from steptime.report.page import pictures
+from steptime.report.page.charts import roofline_chart, series
 from steptime.report.page.waterfall import waterfall
-from steptime.report.pictures import pictures
 from steptime.report.report import Report
 
 NAMESPACE = "{http://www.w3.org/2000/svg}"

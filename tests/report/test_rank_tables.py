@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from steptime.analysis.stragglers.comparison import Clock, CollectiveRow, LateRank, RankComparison, RankRow
 from steptime.quantities import Estimate
-from steptime.ranks.comparison import Clock, CollectiveRow, LateRank, RankComparison, RankRow
-from steptime.report.rank_tables import rank_tables
+from steptime.report.tables import rank_tables
 
 MS = 1_000_000.0
 ROWS = tuple(

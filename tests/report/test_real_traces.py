@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
+from steptime.advice.rule import Weight
 from steptime.diagnosis import diagnose_paths
 from steptime.errors import SteptimeError
-from steptime.findings.finding import Weight
 from steptime.report import json, markdown, text
 from steptime.report.report import ProcessReport, Report
 

@@ -7,11 +7,11 @@ from dataclasses import replace
 import pytest
 from timelines import with_trials
 
-from steptime.findings.case import KernelUse
+from steptime.advice.evidence import KernelUse
 from steptime.quantities import SourceLine
 from steptime.report import json, markdown, text
+from steptime.report.json import without_sources
 from steptime.report.page import page
-from steptime.report.redact import without_sources
 from steptime.report.report import Report
 
 SECRET = SourceLine("/home/ada/secret project/models.py", 7, "forward", "x = self.secret_layer(x)")

@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from steptime.findings.case import Case
-from steptime.findings.finding import Finding
+from steptime.advice.evidence import Case
+from steptime.advice.rule import Finding
 from steptime.quantities import Estimate, SourceLine
 from steptime.report.printable import one_line, plain, printable
 from steptime.report.report import Report

@@ -11,7 +11,7 @@ from report_variants import HOSTILE
 from timelines import MS, with_timeline, with_trials
 
 from steptime.diagnosis import diagnose_paths
-from steptime.report.redact import without_sources
+from steptime.report.json import without_sources
 from steptime.report.report import Report
 
 

@@ -6,10 +6,10 @@ from dataclasses import replace
 
 import pytest
 
+from steptime.advice.fix import Goal, Promise
 from steptime.quantities import Estimate
-from steptime.remedies.remedy import Goal, Promise
-from steptime.report import lab_text, trial_text
-from steptime.trials.lab import batch_arm, lab_arms
+from steptime.report.trial_text import render_lab, render_trial
+from steptime.trials.plan import batch_arm, lab_arms
 from steptime.trials.results import PatchResult, Plan, Results
 from steptime.trials.trial import BASELINE, Agreement, Arm, Judgement, Run, Verdict
 
@@ -32,7 +32,7 @@ def results(*judgements: Judgement, patch: PatchResult | None = None) -> Results
 
 def test_what_a_patch_overrules_and_what_it_cannot_write_are_told_with_their_number() -> None:
     replaced = ("train.py: num_workers=args.workers is 2 now",)
-    text = trial_text.render(results(FASTER, patch=PatchResult("diff", (), ("one", "two", "three"), FASTER, replaced)))
+    text = render_trial(results(FASTER, patch=PatchResult("diff", (), ("one", "two", "three"), FASTER, replaced)))
     assert "\n    train.py: num_workers=args.workers is 2 now\n" in text
     assert "\nTo write yourself (and 2 more in results.jsonl): one\n" in text
 
@@ -41,9 +41,7 @@ def test_what_a_patch_overrules_and_what_it_cannot_write_are_told_with_their_num
 def test_it_fits_a_terminal_and_ends_with_the_next_command(count: int) -> None:
     many = [replace(FASTER, arm=replace(ARM, name=f"RM{number}")) for number in range(count)]
     patch = PatchResult("diff", (("OMP_NUM_THREADS", "1"),), ("model = torch.compile(model)",), FASTER)
-    text = trial_text.render(
-        results(*many, patch=patch), ["Give the dataset a __getitems__"] * 9, "steptime explain RM101"
-    )
+    text = render_trial(results(*many, patch=patch), ["Give the dataset a __getitems__"] * 9, "steptime explain RM101")
     lines = text.splitlines()
     assert len(lines) <= 25
     assert max(map(len, lines)) <= 80
@@ -52,7 +50,7 @@ def test_it_fits_a_terminal_and_ends_with_the_next_command(count: int) -> None:
 
 def test_a_speed_has_its_interval_and_the_patch_its_own() -> None:
     proved = replace(FASTER, speed=Estimate(2.8, 2.6, 3.0, 3, "1"))
-    text = trial_text.render(results(FASTER, patch=PatchResult("diff", (), (), proved)))
+    text = render_trial(results(FASTER, patch=PatchResult("diff", (), (), proved)))
     assert "2.90× (2.70–3.10)" in text
     assert "this diff ran at 2.80× (2.60–3.00)" in text
 
@@ -61,7 +59,7 @@ def test_a_trial_for_memory_tells_what_the_peak_came_to_and_what_it_costs() -> N
     less = replace(FASTER, speed=Estimate(0.75, 0.7, 0.8, 4, "1"), memory=Estimate(1.6, 1.5, 1.7, 4, "1"))
     for_memory = results(less, patch=PatchResult("diff", (), (), less))
     for_memory = replace(for_memory, plan=replace(for_memory.plan, goal=Goal.MEMORY))
-    text = trial_text.render(for_memory)
+    text = render_trial(for_memory)
     assert "As it is: peak memory 375 MiB; step 100 ms" in text
     assert "−38 % (−41 to −33)" in text
     assert "0.75× as fast" in text
@@ -72,16 +70,16 @@ def test_a_trial_for_memory_tells_what_the_peak_came_to_and_what_it_costs() -> N
 def test_the_longest_compilation_is_paid_back_by_steps() -> None:
     made = results(FASTER)
     cold, warm = (replace(run(ARM.name, 35_000_000), compile_seconds=seconds) for seconds in (15.0, 4.0))
-    text = trial_text.render(replace(made, runs=(*made.runs, cold, warm)))
+    text = render_trial(replace(made, runs=(*made.runs, cold, warm)))
     assert "pays from step 183 on" in text  # 12 s more than the baseline, 65.5 ms saved in each step
     unproven = replace(FASTER, verdict=Verdict.UNDECIDED, speed=Estimate(1.1, 0.8, 1.5, 4, "1"))
-    assert "pays from" not in trial_text.render(replace(results(unproven), runs=(*made.runs, cold)))
-    assert "pays from" not in trial_text.render(made)
+    assert "pays from" not in render_trial(replace(results(unproven), runs=(*made.runs, cold)))
+    assert "pays from" not in render_trial(made)
 
 
 def test_what_came_to_nothing_says_why() -> None:
     idle = replace(FASTER, verdict=Verdict.NOT_EXERCISED, sentence="no DataLoader was made", speed=None)
-    text = trial_text.render(results(idle))
+    text = render_trial(results(idle))
     assert "not exercised" in text
     assert "no DataLoader was made" in text
 
@@ -107,7 +105,7 @@ def test_a_lab_fits_and_reads_its_ceiling() -> None:
             256, None, "RuntimeError: [enforce fail at alloc_cpu.cpp:134] . DefaultCPUAllocator: can't allocate memory"
         )
     ]
-    lines = lab_text.render(of_lab(judged, sizes), 32, "steptime try runs/a").splitlines()
+    lines = render_lab(of_lab(judged, sizes), 32, "steptime try runs/a").splitlines()
     assert len(lines) <= 25
     assert max(map(len, lines)) <= 80
     assert lines[-1] == "Next:  steptime try runs/a"
@@ -119,35 +117,33 @@ def test_a_lab_fits_and_reads_its_ceiling() -> None:
 
 def test_throughput_is_read_to_its_plateau_and_to_the_end_of_memory() -> None:
     growing = [size(16, 1.9), size(64, 0.6)]
-    text = " ".join(lab_text.render(of_lab([], growing), 32, "x").split())
+    text = " ".join(render_lab(of_lab([], growing), 32, "x").split())
     assert "throughput still grows up to 64" in text.lower()
     assert "16 304" in text  # a tenth of a second a step as it is
     assert "32 320 (as it is)" in text
     full = [*growing, size(128, None, "CUDA out of memory. Tried to allocate 2 GiB")]
-    assert "grows to 64, and 128 runs out of memory" in " ".join(lab_text.render(of_lab([], full), 32, "x").split())
+    assert "grows to 64, and 128 runs out of memory" in " ".join(render_lab(of_lab([], full), 32, "x").split())
     flat = [size(16, 1.9), size(64, 0.505), size(128, 0.25)]
     assert "beyond batches of 32 throughput hardly grows" in " ".join(
-        lab_text.render(of_lab([], flat), 32, "x").lower().split()
+        render_lab(of_lab([], flat), 32, "x").lower().split()
     )
 
 
 def test_compiling_that_is_not_known_to_pay_has_no_break_even() -> None:
     compiled = lab_arms()[1]
     unsure = replace(FASTER, arm=compiled, verdict=Verdict.UNDECIDED, speed=Estimate(1.1, 0.8, 1.5, 3, "1"))
-    assert "not known ever" in lab_text.render(results(unsure), None, "x")
+    assert "not known ever" in render_lab(results(unsure), None, "x")
     sure = replace(unsure, speed=Estimate(2.0, 1.8, 2.2, 3, "1"))
-    assert "paid back after 60 steps" in lab_text.render(results(sure), None, "x")
+    assert "paid back after 60 steps" in render_lab(results(sure), None, "x")
 
 
 def test_a_patch_that_failed_by_itself_is_no_patch() -> None:
     failed = replace(FASTER, verdict=Verdict.FAILED, sentence="It ended with status 1")
-    text = trial_text.render(results(FASTER, patch=PatchResult("", (), ("fused=True",), failed)))
+    text = render_trial(results(FASTER, patch=PatchResult("", (), ("fused=True",), failed)))
     assert "Patch: none, as it failed when it ran by itself: It ended with status 1\n" in text
     assert "To write yourself: fused=True" in text
 
 
 def test_the_command_that_applies_a_patch_is_told_whole() -> None:
     apply = f"git -C /{'long/' * 20}repository apply /tmp/patch.diff"
-    assert f"Apply it: {apply}\n" in trial_text.render(
-        results(FASTER, patch=PatchResult("diff", (), (), FASTER, (), apply))
-    )
+    assert f"Apply it: {apply}\n" in render_trial(results(FASTER, patch=PatchResult("diff", (), (), FASTER, (), apply)))

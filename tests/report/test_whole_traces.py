@@ -16,8 +16,8 @@ from traces import Events, kernel, launch, operator, step
 from steptime.diagnosis import diagnose_paths
 from steptime.report import json
 from steptime.report.compose import of_copies
+from steptime.report.json import without_sources
 from steptime.report.page import page
-from steptime.report.redact import without_sources
 from steptime.report.report import Report
 from steptime.report.trace_files import TraceFile
 

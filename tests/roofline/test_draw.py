@@ -11,18 +11,17 @@ import numpy as np
 import pytest
 from findings.healthy import HEALTHY
 
-from steptime.findings.device_uses import machine_use, roofline_use
-from steptime.hardware.machine import Machine, Rate
-from steptime.kineto.reader import read
-from steptime.kineto.table import Trace
-from steptime.ledger.account import account_for
-from steptime.ledger.ledger import Account
-from steptime.ledger.trace_steps import reach, steps_of
-from steptime.links.link import link
+from steptime.advice.device_evidence import machine_use, roofline_use
+from steptime.analysis.breakdown import account_for
+from steptime.analysis.categories import Account
+from steptime.analysis.roofline import KernelGroup, Roofline, draw
+from steptime.analysis.trace_steps import reach, steps_of
+from steptime.machine.machine import Machine, Rate
 from steptime.quantities import Estimate
-from steptime.report.roofline import reached_text
-from steptime.roofline.draw import draw
-from steptime.roofline.roofline import KernelGroup, Roofline
+from steptime.report.tables import reached_text
+from steptime.trace.links import link
+from steptime.trace.reader import read
+from steptime.trace.table import Trace
 
 GEMM = "ampere_bf16_s16816gemm_bf16_128x128_ldg8_f2f_stages_32x5_tn"
 POINTWISE = "void at::native::vectorized_elementwise_kernel<4, at::native::AddFunctor<float>>(int)"

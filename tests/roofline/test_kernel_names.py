@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from steptime.roofline.dimensions import missed
-from steptime.roofline.kernel_names import list_item, matrix_unit, multiplies, number_format
+from steptime.analysis.kernel_names import list_item, matrix_unit, multiplies, number_format
+from steptime.analysis.roofline import missed
 
 ON_MATRIX_UNITS = [
     "sm90_xmma_gemm_bf16bf16_bf16f32_f32_tn_n_tilesize128x128x64_warpgroupsize1x1x1_execute_segment_k_off_kernel__5x_cublas",

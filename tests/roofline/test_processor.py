@@ -5,15 +5,15 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from steptime.hardware.machine import Machine, Rate
-from steptime.kineto.reader import read
-from steptime.kineto.table import Trace
-from steptime.ledger.account import account_for
-from steptime.ledger.ledger import Account
-from steptime.ledger.trace_steps import steps_of
-from steptime.links.link import link
+from steptime.analysis.breakdown import account_for
+from steptime.analysis.categories import Account
+from steptime.analysis.roofline import draw
+from steptime.analysis.trace_steps import steps_of
+from steptime.machine.machine import Machine, Rate
 from steptime.quantities import Estimate
-from steptime.roofline.draw import draw
+from steptime.trace.links import link
+from steptime.trace.reader import read
+from steptime.trace.table import Trace
 
 torch = pytest.importorskip("torch")
 

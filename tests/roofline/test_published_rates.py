@@ -6,12 +6,11 @@ from pathlib import Path
 
 import pytest
 
-from steptime.hardware.datasheet import look_up
-from steptime.kineto.reader import read
-from steptime.ledger.trace_steps import reach, steps_of
-from steptime.links.link import link
-from steptime.roofline.draw import draw
-from steptime.roofline.roofline import KernelGroup, Roofline
+from steptime.analysis.roofline import KernelGroup, Roofline, draw
+from steptime.analysis.trace_steps import reach, steps_of
+from steptime.machine.datasheet import look_up
+from steptime.trace.links import link
+from steptime.trace.reader import read
 
 
 def drawn(path: Path, device: str) -> Roofline:

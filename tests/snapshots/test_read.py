@@ -17,11 +17,11 @@ import pytest
 from allocator import BATCH, FORWARD, Allocator, train
 
 from steptime.errors import SnapshotError
-from steptime.memory.from_snapshot import histories
+from steptime.memory import pickle_machine
+from steptime.memory.lives import histories
+from steptime.memory.read_snapshot import is_snapshot, read_snapshot
+from steptime.memory.snapshot import Action, State
 from steptime.memory.triage import triage
-from steptime.snapshots import source
-from steptime.snapshots.read import is_snapshot, read_snapshot
-from steptime.snapshots.snapshot import Action, State
 
 
 def written(folder: Path, value: Any, *, protocol: int = 4) -> Path:
@@ -211,7 +211,7 @@ def test_a_bomb_costs_little_memory_and_ends_in_a_sentence(tmp_path: Path, name:
 
 
 def test_a_small_file_that_inflates_without_end_is_not_read_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(source, "MOST_INFLATED", 1 << 20)
+    monkeypatch.setattr(pickle_machine, "MOST_INFLATED", 1 << 20)
     path = tmp_path / "bomb.pickle"
     path.write_bytes(gzip.compress(b"\x80\x04" + (b"\x95" + bytes(8)) * 1_400_000))
     with pytest.raises(SnapshotError, match="250 times the bytes") as raised:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from steptime.analysis.lines import find_preparing
 from steptime.recording.recording import CodeFacts, CodeLine
-from steptime.timeline.flow import find_preparing
 
 Line = tuple[int, str, str]
 

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from steptime.timeline.warmup import find_warm_up
+from steptime.analysis.steps import find_warm_up
 
 MS = 1_000_000
 SEEDS = range(200)

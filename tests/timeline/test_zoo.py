@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 from journals import MS, JournalBuilder
 
+from steptime.analysis.layout import lay_out
+from steptime.analysis.timeline import Mode, Phase, SegmentKind, Timeline
 from steptime.journal import Flag, Kind
-from steptime.timeline.layout import lay_out
-from steptime.timeline.timeline import Mode, Phase, SegmentKind, Timeline
 
 
 def laid_out(job: JournalBuilder, folder: Path) -> Timeline:

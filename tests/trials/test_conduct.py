@@ -14,21 +14,16 @@ from pathlib import Path
 import pytest
 from trials.shared_machine import SharedMachine, run
 
+from steptime.advice.fix import Promise
 from steptime.changes import Change
 from steptime.errors import NothingMeasuredError
 from steptime.quantities import Estimate
-from steptime.remedies.remedy import Promise
-from steptime.trials.budget import Budget
-from steptime.trials.combine import combine
-from steptime.trials.conduct import MIN_ROUNDS, Bench, Notice
+from steptime.trials.conduct import MIN_ROUNDS, Bench, Block, LocalExecutor, Notice, Tell, combine
 from steptime.trials.containment import Stand
-from steptime.trials.curve import groups, over, points_of
 from steptime.trials.execute import Turn
-from steptime.trials.executor import Block, LocalExecutor, Tell
-from steptime.trials.lab import NO_INPUT, batch_arm, batch_of, lab_arms
-from steptime.trials.plan import stand_for
+from steptime.trials.plan import NO_INPUT, batch_arm, batch_of, groups, lab_arms, over, points_of, stand_for
 from steptime.trials.results import Plan, ResultsFile, read_results
-from steptime.trials.trial import BASELINE, CONTROL, Agreement, AppliedChange, Arm, Judgement, Run, Verdict
+from steptime.trials.trial import BASELINE, CONTROL, Agreement, AppliedChange, Arm, Budget, Judgement, Run, Verdict
 
 pytest.importorskip("torch")
 

@@ -19,7 +19,8 @@ from trials.rotating_job import make_job, state_of
 
 from steptime.changes import ArmOptions
 from steptime.errors import NothingMeasuredError, UsageError
-from steptime.trials import containment, watched
+from steptime.trials import containment
+from steptime.trials import execute as executing
 from steptime.trials.conduct import Bench
 from steptime.trials.containment import Layer, Stand, contained, ground_of, refuse_uncontained
 from steptime.trials.execute import Turn, execute
@@ -152,7 +153,7 @@ def test_a_process_that_fills_the_disk_is_ended(tmp_path: Path, monkeypatch: pyt
     (tmp_path / "job").mkdir()
     (tmp_path / "job" / "train.py").write_text("import time; open('big', 'wb').write(bytes(1000)); time.sleep(60)")
     free = iter([1 << 40, 1 << 40, 1 << 20, *[1 << 20] * 9])
-    monkeypatch.setattr(watched.Room, "_free", lambda _: next(free))
+    monkeypatch.setattr(executing.Room, "_free", lambda _: next(free))
     assert "filled the disk" in run(Stand(COMMAND, tmp_path / "trial", tmp_path / "job")).failure
 
 

@@ -7,9 +7,9 @@ from dataclasses import replace
 import pytest
 from trials.shared_machine import LOSSES, SharedMachine, run, trial
 
+from steptime.advice.fix import Goal, Promise
 from steptime.changes import Change
 from steptime.quantities import Estimate
-from steptime.remedies.remedy import Goal, Promise
 from steptime.trials.judge import asks_for_rehearsal, cannot_win, judge, overtaken
 from steptime.trials.trial import BASELINE, CONTROL, Agreement, AppliedChange, Arm, Judgement, Load, Run, Verdict
 

@@ -9,13 +9,12 @@ from pathlib import Path
 
 import pytest
 
+from steptime.advice.fix import CallEdit, EnvironmentEdit, JointEdit, Snippet, StatementEdit
 from steptime.errors import OutputError
 from steptime.quantities import SourceLine
-from steptime.remedies.remedy import CallEdit, EnvironmentEdit, JointEdit, Snippet, StatementEdit
 from steptime.trials import containment
 from steptime.trials.containment import Layer, Stand, contained
-from steptime.trials.patch import apply_edit, make_patch, unwritten
-from steptime.trials.write import write_patch
+from steptime.trials.patch import apply_edit, make_patch, unwritten, write_patch
 
 TWO_WORKERS = (("num_workers", "2"), ("persistent_workers", "True"))
 

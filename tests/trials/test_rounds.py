@@ -6,8 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from steptime.trials.rounds import TOGETHER, arrange, at_once, processes_of
-from steptime.trials.trial import BASELINE, CONTROL, Arm
+from steptime.trials.trial import BASELINE, CONTROL, TOGETHER, Arm, arrange, at_once, processes_of
 
 counts, flags = st.integers(1, 12), st.booleans()
 

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from steptime.trials.speed import block_means, compared, log_ratio, noise_of, speed_up
+from steptime.trials.judge import block_means, compared, log_ratio, noise_of, speed_up
 
 steps = st.lists(st.integers(1_000, 10**9), min_size=1, max_size=40)
 comparisons = st.builds(compared, steps, steps, steps, st.floats(0, 1))

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from steptime.timeline.timeline import Mode, Phase, Segment, SegmentKind, Steps, Timeline
+from steptime.analysis.timeline import Mode, Phase, Segment, SegmentKind, Steps, Timeline
 from steptime.trials.execute import step_times
 
 MS = 1_000_000

@@ -16,17 +16,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from steptime.advice.fix import AutocastEdit, CallEdit, Edit, LoopEdit, ModelEdit, SingleEdit, StatementEdit, SwitchEdit
 from steptime.quantities import SourceLine
-from steptime.remedies.remedy import (
-    AutocastEdit,
-    CallEdit,
-    Edit,
-    LoopEdit,
-    ModelEdit,
-    SingleEdit,
-    StatementEdit,
-    SwitchEdit,
-)
 from steptime.trials.patch import apply_edit, make_patch, unified_diff
 
 COMPILED = "{model} = {torch}.compile({model})"

@@ -9,9 +9,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from steptime.kineto.reader import read
-from steptime.kineto.table import ABSENT, Category
-from steptime.work.work import work_of
+from steptime.analysis.op_cost.op_cost import work_of
+from steptime.trace.reader import read
+from steptime.trace.table import ABSENT, Category
 
 torch = pytest.importorskip("torch")
 functional = torch.nn.functional

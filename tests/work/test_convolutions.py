@@ -6,9 +6,9 @@ import json
 
 import pytest
 
-from steptime.work.arguments import Tensor
-from steptime.work.convolution import from_output
-from steptime.work.work import Work, work_of
+from steptime.analysis.op_cost.call import Tensor, Work
+from steptime.analysis.op_cost.layers import from_output
+from steptime.analysis.op_cost.op_cost import work_of
 
 
 def tensor(*shape: int) -> Tensor:

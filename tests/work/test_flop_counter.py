@@ -9,10 +9,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from steptime.kineto.reader import read
-from steptime.kineto.table import ABSENT, Category, Trace
-from steptime.nesting import ROOT, nest
-from steptime.work.work import work_of
+from steptime.analysis.op_cost.op_cost import work_of
+from steptime.trace.call_tree import ROOT, nest
+from steptime.trace.reader import read
+from steptime.trace.table import ABSENT, Category, Trace
 
 torch = pytest.importorskip("torch")
 functional = torch.nn.functional

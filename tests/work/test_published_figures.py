@@ -8,7 +8,8 @@ from math import prod
 
 import pytest
 
-from steptime.work.work import Work, work_of
+from steptime.analysis.op_cost.call import Work
+from steptime.analysis.op_cost.op_cost import work_of
 
 HALF, FLOAT = "c10::BFloat16", "float"
 FLASH = "aten::_scaled_dot_product_flash_attention"

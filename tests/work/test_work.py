@@ -7,18 +7,18 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from steptime.findings.kernel_kinds import elements, shapes_of
-from steptime.hardware.machine import Machine, Rate
+from steptime.advice.kernels import elements, shapes_of
+from steptime.analysis.op_cost.call import Work
+from steptime.analysis.op_cost.op_cost import bound_of, work_of
+from steptime.analysis.operators import total
+from steptime.analysis.trace_steps import reach, steps_of
+from steptime.analysis.traffic import tensor_bytes
 from steptime.intervals import contains, union
-from steptime.kineto.reader import read
-from steptime.kineto.table import Category
-from steptime.ledger.collectives import tensor_bytes
-from steptime.ledger.operators import total
-from steptime.ledger.trace_steps import reach, steps_of
-from steptime.links.frames import is_user_file
+from steptime.machine.machine import Machine, Rate
 from steptime.quantities import Estimate
-from steptime.work.bounds import bound_of
-from steptime.work.work import Work, work_of
+from steptime.trace.links import is_user_file
+from steptime.trace.reader import read
+from steptime.trace.table import Category
 
 
 def machine(matrix: float = 1e11, copy: float = 1e10, dispatch: float = 2000.0) -> Machine:
@@ -37,7 +37,7 @@ def machine(matrix: float = 1e11, copy: float = 1e10, dispatch: float = 2000.0) 
         ("my_models/net.py", True),
         ("torch/nn/modules/linear.py", False),
         ("/usr/lib/python3.11/site-packages/foo/bar.py", False),
-        ("/home/ann/steptime/src/steptime/capture/probe/ranges.py", False),
+        ("/home/ann/steptime/src/steptime/probe/ranges.py", False),
         ("/home/ann/steptime/examples/slow_input.py", True),
         ("threading.py", False),
         ("<frozen os>", False),

@@ -9,9 +9,9 @@ from pathlib import Path
 
 import click
 
-from steptime.cli.border import say, tell
+from steptime.cli.exit_codes import say, tell
 from steptime.cli.options import STANDARD_OUTPUT, no_source_option, trace_options
-from steptime.comparison.comparison import Comparison
+from steptime.compare.comparison import Comparison
 from steptime.errors import OutputError, UsageError
 from steptime.report.report import Report
 
@@ -79,9 +79,8 @@ def command(
     steptime compare runs/before runs/after --fail-on "step>5%, memory>10%" -o gate.xml
     steptime compare monday.json tuesday.json wednesday.json -o week.html
     """
-    from steptime.comparison.compare import compare
-    from steptime.comparison.gate import bounds_of, fails, judged
-    from steptime.comparison.output import check_outputs, labels_of
+    from steptime.compare.compare import compare
+    from steptime.compare.gate import bounds_of, check_outputs, fails, judged, labels_of
 
     if len(paths) < 2:
         raise UsageError("compare-two", "There is one path, and a comparison needs two: steptime compare A B")
@@ -104,7 +103,7 @@ def command(
 
 def _report(path: str, max_size: int, cache: bool, no_source: bool) -> Report:
     from steptime.diagnosis import diagnose_paths
-    from steptime.report.redact import without_sources
+    from steptime.report.json import without_sources
 
     report = diagnose_paths((path,), max_size=max_size, cache=cache)
     return without_sources(report) if no_source else report
@@ -118,10 +117,11 @@ def _next(paths: Sequence[str], outputs: Sequence[str], *, limited: bool) -> str
 
 
 def _deliver(comparison: Comparison, outputs: Sequence[str], *, as_json: bool, force: bool) -> None:
-    from steptime.comparison import json, text
-    from steptime.comparison.output import write
+    from steptime.compare.comparison import render_json
+    from steptime.compare.gate import write
+    from steptime.compare.text import render_text
 
-    tell(json.render(comparison) if as_json else text.render(comparison))
+    tell(render_json(comparison) if as_json else render_text(comparison))
     for output in outputs:
         if output != STANDARD_OUTPUT:
             write(comparison, output, force=force)
@@ -131,14 +131,14 @@ def _deliver(comparison: Comparison, outputs: Sequence[str], *, as_json: bool, f
 
 def _summarize(comparison: Comparison) -> None:
     """Into the summary of the step of GitHub Actions that this is, if it is one. Raises OutputError."""
-    from steptime.comparison import markdown
+    from steptime.compare.text import render_markdown
 
     path = os.environ.get(SUMMARY)
     if not path:
         return
     try:
         with Path(path).open("a", encoding="utf-8", errors="backslashreplace") as file:
-            file.write(markdown.render(comparison))
+            file.write(render_markdown(comparison))
     except OSError as error:
         raise OutputError(
             "output-unwritable", f"{path}, which ${SUMMARY} names, cannot be written ({error.strerror})."
@@ -147,8 +147,8 @@ def _summarize(comparison: Comparison) -> None:
 
 def _breaches(comparison: Comparison) -> None:
     """A line on standard error for each bound that does not hold."""
-    from steptime.comparison.comparison import Ruling
-    from steptime.comparison.text import check_line
+    from steptime.compare.comparison import Ruling
+    from steptime.compare.text import check_line
 
     for check in comparison.checks:
         if check.ruling is not Ruling.PASSED:

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from steptime.cli.border import say, tell
+from steptime.cli.exit_codes import say, tell
 from steptime.cli.options import STANDARD_OUTPUT
 from steptime.report import json, text
+from steptime.report.json import without_sources
 from steptime.report.output import write
-from steptime.report.redact import without_sources
 from steptime.report.report import Report
 
 

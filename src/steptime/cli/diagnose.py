@@ -7,7 +7,7 @@ from pathlib import Path
 
 import click
 
-from steptime.cli.border import say
+from steptime.cli.exit_codes import say
 from steptime.cli.options import check_outputs, output_options, trace_options
 from steptime.errors import UsageError
 
@@ -73,7 +73,7 @@ def command(
 
 def _check_annotation(paths: tuple[str, ...], destination: str, *, force: bool) -> None:
     """Refuses before the work what could not be written after it. Raises UsageError and OutputError."""
-    from steptime.replay.annotate import check_destination
+    from steptime.analysis.what_if.annotate import check_destination
 
     if len(paths) != 1 or not Path(paths[0]).is_file():
         raise UsageError(
@@ -85,7 +85,7 @@ def _check_annotation(paths: tuple[str, ...], destination: str, *, force: bool) 
 
 
 def _write_annotation(path: Path, destination: Path, *, force: bool, max_size: int, cache: bool) -> None:
-    from steptime.replay.annotate import annotate
+    from steptime.analysis.what_if.annotate import annotate
 
     annotate(path, destination, force=force, max_size=max_size, cache=cache)
     say(f"Wrote {destination}")

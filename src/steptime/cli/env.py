@@ -2,9 +2,83 @@
 
 from __future__ import annotations
 
+import platform
+
 import click
 
-from steptime.cli.border import say, tell
+from steptime._version import __version__
+from steptime.cli.exit_codes import say, tell
+from steptime.machine.environment import Environment
+from steptime.machine.machine import Machine
+from steptime.quantities import Estimate, format_bytes, format_duration
+
+_WIDTH = 22
+
+
+def environment_text(environment: Environment) -> str:
+    """The machine, then the ceilings of each device."""
+    identity = environment.identity
+    lines = [
+        _row("host", f"{identity.host}, {identity.system}"),
+        _row("processor", f"{identity.processor}, {identity.usable_cpus} of {identity.logical_cpus} CPUs usable"),
+        _row("memory", format_bytes(identity.memory)),
+        *(
+            _row("accelerator", f"{each.name}, {format_bytes(each.memory)}, driver {each.driver}")
+            for each in identity.accelerators
+        ),
+        _row("steptime", f"{__version__} on Python {platform.python_version()}"),
+        _row("torch", f"{environment.torch} in {environment.interpreter}" if environment.torch else "not found"),
+    ]
+    for machine in environment.machines:
+        lines += ["", *_ceilings(machine)]
+    return "\n".join([*lines, *(f"\n{problem}" for problem in environment.problems)]) + "\n"
+
+
+def _ceilings(machine: Machine) -> list[str]:
+    threads = f", {machine.threads} threads" if machine.device == "cpu" and machine.threads else ""
+    loaded = f" beside other load ({machine.other_cpus:.1f} CPUs): at least this, measured again next time"
+    origin = (
+        f"measured{loaded if machine.disturbed else ''}"
+        if machine.measured
+        else f"from a datasheet ({machine.source}), not measured"
+    )
+    lines = [f"Ceilings of {machine.name}{threads}: {origin}"]
+    lines += [_row(f"  {rate.name} product", _rate(rate.rate, "FLOP/s")) for rate in machine.matrix]
+    if machine.copy is not None:
+        lines.append(_row("  copy", _rate(machine.copy, "B/s")))
+    if machine.updates:
+        sizes = ", ".join(f"{_scaled(each.rate.value, 'B/s')} ({format_bytes(each.size)})" for each in machine.updates)
+        lines.append(_row("  update in place", sizes))
+    costs = (
+        ("operator on the CPU", machine.dispatch),
+        ("operator launched", machine.launch),
+        ("batch from a worker", machine.handover),
+    )
+    for name, cost in costs:
+        if cost is not None:
+            spread = f"  (median block {format_duration(cost.high)})" if cost.samples > 1 else ""
+            lines.append(_row(f"  {name}", f"{format_duration(cost.value)}{spread}"))
+    if machine.together is not None:
+        spread = f"  (median block {machine.together.low:.2f})" if machine.together.samples > 1 else ""
+        lines.append(_row("  all CPUs at once", f"the work of {machine.together.value:.2f} alone{spread}"))
+    return lines
+
+
+def _rate(rate: Estimate, unit: str) -> str:
+    spread = f"  (median block {_scaled(rate.low, unit)})" if rate.samples > 1 else ""
+    return f"{_scaled(rate.value, unit)}{spread}"
+
+
+def _scaled(value: float, unit: str) -> str:
+    """With a decimal prefix, as rates are given: "1.23 TFLOP/s"."""
+    for prefix, size in (("T", 1e12), ("G", 1e9)):
+        if value >= size:
+            return f"{value / size:.3g} {prefix}{unit}"
+    return f"{value / 1e6:.3g} M{unit}"
+
+
+def _row(name: str, value: str) -> str:
+    return f"{name:<{_WIDTH}}{value}"
 
 
 @click.command("env", short_help="Show this machine and its measured ceilings.")
@@ -19,7 +93,7 @@ def command(as_json: bool, remeasure: bool, python: str | None) -> int:
     steptime env
     steptime env --remeasure --json
     """
-    from steptime.hardware.environment import describe
+    from steptime.machine.environment import describe
 
     environment = describe(python, remeasure=remeasure, tell=say)
     if as_json:
@@ -27,7 +101,7 @@ def command(as_json: bool, remeasure: bool, python: str | None) -> int:
 
         tell(document(environment))
     else:
-        from steptime.cli.environment_text import environment_text
+        # INNER
 
         tell(environment_text(environment))
     return 0

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import click
 
-from steptime.cli.border import tell
+from steptime.cli.exit_codes import tell
 from steptime.errors import UsageError
 
 MESSAGES = (Path(__file__).with_name("messages.md"), Path(__file__).parents[3] / "docs" / "messages.md")
@@ -25,10 +25,10 @@ def command(code: str | None) -> int:
     steptime explain ST101
     steptime explain no-torch
     """
-    from steptime.findings.examine import all_rules
-    from steptime.findings.explain import find_rule, rule_page
-    from steptime.remedies.catalogue import CATALOGUE
-    from steptime.remedies.pages import find_remedy, remedy_page
+    from steptime.advice.engine import all_rules
+    from steptime.advice.explain import find_rule, rule_page
+    from steptime.advice.fix_pages import find_remedy, remedy_page
+    from steptime.advice.fixes import CATALOGUE
 
     rules = sorted(all_rules()[0], key=lambda rule: rule.code)
     known = [(each.code, each.name, each.page.title) for each in rules]

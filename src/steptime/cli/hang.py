@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import click
 
-from steptime.cli.border import tell
+from steptime.cli.exit_codes import tell
 
 
 @click.command("hang", short_help="Tell from flight-recorder dumps why a distributed job hangs.")
@@ -26,9 +26,9 @@ def command(paths: tuple[str, ...], world_size: int | None, as_json: bool) -> in
     steptime hang /shared/dumps
     steptime hang "/tmp/nccl_trace_rank_*" --json
     """
-    from steptime.flight.read import read_dumps
-    from steptime.flight.tell import as_text, to_json
-    from steptime.flight.triage import triage
+    from steptime.hang.read import read_dumps
+    from steptime.hang.text import as_text, to_json
+    from steptime.hang.triage import triage
 
     dumps, passed_over = read_dumps(paths)
     found = triage(dumps, world_size)

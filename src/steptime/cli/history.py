@@ -7,11 +7,10 @@ from pathlib import Path
 
 import click
 
-from steptime.cli.border import say, tell
-from steptime.cli.duration import seconds
-from steptime.cli.size import size
+from steptime.cli.exit_codes import say, tell
+from steptime.cli.options import seconds, size
+from steptime.compare.history import History
 from steptime.errors import UsageError
-from steptime.history.history import History
 
 MOST_NAMED = 10
 """Files of the user's in a recording that are named; the others are counted."""
@@ -67,15 +66,15 @@ def command(
     """
     from dataclasses import replace
 
-    from steptime.history import index, json
-    from steptime.history.history import history_of
-    from steptime.history.text import render
+    from steptime.compare import history_index
+    from steptime.compare.history import history_of
+    from steptime.compare.history_text import render_json, render_text
 
     if yes and older_than is None and keep_bytes is None:
         raise UsageError("usage", "--yes belongs to --older-than or --keep-bytes.")
     if rebuild:
-        index.rebuild(folder)
-    history = index.read_history(folder, floor=noise / 100)
+        history_index.rebuild(folder)
+    history = history_index.read_history(folder, floor=noise / 100)
     wanted = [
         entry
         for entry in history.entries
@@ -87,15 +86,15 @@ def command(
     if older_than is not None or keep_bytes is not None:
         _prune(history, older_than, keep_bytes, yes=yes)
     elif as_json:
-        tell(json.render(history))
+        tell(render_json(history))
     else:
-        tell(render(history, everything=everything or job is not None))
+        tell(render_text(history, everything=everything or job is not None))
     return 0
 
 
 def _prune(history: History, older_than: float | None, keep_bytes: int | None, *, yes: bool) -> None:
-    from steptime.history.prune import doomed_of, remove
-    from steptime.history.text import render_doomed
+    from steptime.compare.history_index import doomed_of, remove
+    from steptime.compare.history_text import render_doomed
 
     doomed = doomed_of(history.entries, time.time_ns(), older_than=older_than, keep_bytes=keep_bytes)
     for each in doomed if yes else ():

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import click
 
-from steptime.cli.duration import seconds
-from steptime.cli.options import arm_options
+from steptime.cli.options import arm_options, seconds
 from steptime.errors import UsageError
 
 
@@ -52,9 +51,9 @@ def command(
     if not target:
         raise UsageError("usage", "Give a recording, or a command behind --, as in: steptime lab -- python train.py")
     sizes = _sizes(batch_sizes)
-    from steptime.cli.trying import Sizes, Wishes, check_output, recording_of, run_lab, tell_trial
-    from steptime.trials.budget import Budget
+    from steptime.cli.trial import Sizes, Wishes, check_output, recording_of, run_lab, tell_trial
     from steptime.trials.judge import MIN_GAIN
+    from steptime.trials.trial import Budget
 
     check_output(output, force=force)
     wishes = Wishes(Budget(budget), 0, MIN_GAIN, uncontained, False, False, quiet, executor)

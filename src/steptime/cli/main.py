@@ -14,7 +14,7 @@ from typing import NoReturn
 import click
 
 from steptime._version import __version__
-from steptime.cli.border import say, shield
+from steptime.cli.exit_codes import say, shield
 from steptime.cli.streams import lost, secure
 
 VERBS = ("run", "diagnose", "try", "lab", "explain", "report", "compare", "history", "nan", "memory", "hang", "env")

@@ -6,9 +6,8 @@ from pathlib import Path
 
 import click
 
-from steptime.cli.border import say, tell
-from steptime.cli.options import STANDARD_OUTPUT, trace_options
-from steptime.cli.size import size
+from steptime.cli.exit_codes import say, tell
+from steptime.cli.options import STANDARD_OUTPUT, size, trace_options
 
 
 def _capacity(context: click.Context, option: click.Parameter, value: str | None) -> int | None:

@@ -2,12 +2,47 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Sequence
 from typing import TypeVar
 
 import click
 
-from steptime.cli.size import size
+DURATION = re.compile(r"\s*(\d+(?:\.\d+)?)\s*(s|m|min|h|d|w)?\s*", re.IGNORECASE)
+LONGEST = 100 * 365.0 * 86400.0
+"""Seconds of a hundred years."""
+UNITS = {"": 1.0, "s": 1.0, "m": 60.0, "min": 60.0, "h": 3600.0, "d": 86400.0, "w": 604800.0}
+
+
+def seconds(context: click.Context, option: click.Parameter, value: str) -> float:
+    """An option's callback: seconds, from a number with a unit or without any. Raises click.BadParameter."""
+    found = DURATION.fullmatch(value)
+    length = float(found[1]) * UNITS[(found[2] or "").lower()] if found is not None else 0.0
+    if not 0 < length <= LONGEST:
+        raise click.BadParameter(
+            f"{value[:40]} is no time. Expected a number with a unit, such as 90s, 10m, 2h or 30d."
+        )
+    return length
+
+
+LARGEST = 2.0**62
+SIZE = re.compile(r"\s*(\d+(?:\.\d+)?)\s*([kmgt]?)(i?)b?\s*", re.IGNORECASE)
+
+
+def size(context: click.Context, option: click.Parameter, value: str) -> int:
+    """An option's callback: bytes, from a number with a unit of powers of 1000 (GB) or 1024 (GiB), or without any.
+
+    Raises click.BadParameter.
+    """
+    found = SIZE.fullmatch(value)
+    if found is None or (found[3] and not found[2]):
+        raise click.BadParameter(f"{value} is no size. Expected bytes with a unit, such as 8GB, 500MB or 2GiB.")
+    scale = (1024 if found[3] else 1000) ** " kmgt".index(found[2].lower() or " ")
+    amount = float(found[1]) * scale
+    if not 1 <= amount < LARGEST:
+        raise click.BadParameter(f"{value[:40]} is no size of a file or of memory.")
+    return int(amount)
+
 
 Function = TypeVar("Function", bound=Callable[..., object])
 

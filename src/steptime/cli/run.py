@@ -1,31 +1,72 @@
 """`steptime run -- CMD…`: a job as it is, measured; its recording; its diagnosis.
 
 The job starts before anything heavy is imported, its own output is never touched, and this command ends as the job did.
+
+What is said while a job runs: whole lines, at every new stage and once a minute, because the job writes to the same
+terminal and a line that redraws itself would tear the job's own.
 """
 
 from __future__ import annotations
 
 import importlib
+import re
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
 import click
 
-from steptime.capture.command import default_recording, job_name, resolve
-from steptime.capture.joining import part_of_launcher, tasks_of_launcher
-from steptime.capture.launch import exit_as, launch, launch_bare
-from steptime.capture.outcome import Outcome, ProbeOptions, Progress
-from steptime.cli.border import say, shield
+from steptime.cli.exit_codes import say, shield
 from steptime.cli.options import check_outputs, output_options
-from steptime.cli.progress import Announcer
-from steptime.cli.ranks import ranks
 from steptime.errors import NothingMeasuredError, OutputError, UsageError
+from steptime.launcher.command import default_recording, job_name, resolve
+from steptime.launcher.joining import part_of_launcher, tasks_of_launcher
+from steptime.launcher.launch import exit_as, launch, launch_bare
+from steptime.launcher.outcome import Outcome, ProbeOptions, Progress
 from steptime.remote import check, is_url, upload
+
+WORDS = ("auto", "all")
+NUMBER = re.compile(r"[0-9]{1,9}")
+
+
+def ranks(context: click.Context, parameter: click.Parameter, value: str) -> tuple[str, ...]:
+    """The callback of an option. Raises click.BadParameter for what is neither a number nor a word that is known."""
+    given = tuple(word.strip() for word in value.split(",") if word.strip())
+    wrong = next((word for word in given if word not in WORDS and not NUMBER.fullmatch(word)), None)
+    if wrong is not None or not given:
+        shown = wrong if wrong is not None else value
+        raise click.BadParameter(f"{shown[:40]!r} is no rank: give numbers and commas, all, or auto, as in 0,7,auto.")
+    return tuple(word if word in WORDS else str(int(word)) for word in given)
+
+
+PERIOD_SECONDS = 60.0
+
+
+class Announcer:
+    """Tells each stage and a notice once, then the step count every minute."""
+
+    def __init__(self, say: Callable[[str], None]) -> None:
+        self._say = say
+        self._stage = self._notice = ""
+        self._next = PERIOD_SECONDS
+
+    def show(self, progress: Progress) -> None:
+        """Called twice a second by the supervisor."""
+        if progress.notice != self._notice:
+            self._notice = progress.notice
+            self._say(progress.notice)
+        if progress.stage == self._stage and progress.elapsed_seconds < self._next:
+            return
+        self._stage = progress.stage
+        self._next = progress.elapsed_seconds + PERIOD_SECONDS
+        several = f" in {progress.processes} processes" if progress.processes > 1 else ""
+        steps = f", {progress.steps} steps{several}" if progress.steps else ""
+        self._say(f"{progress.elapsed_seconds:.0f} s{steps}: {progress.stage}")
+
 
 AFTERWARDS = (
     "steptime.diagnosis",
-    "steptime.cli.aftermath",
+    "steptime.cli.after_run",
     "steptime.cli.delivery",
     "numpy.ma",
     "numpy.fft",
@@ -200,14 +241,13 @@ def _reasons(outcome: Outcome, folder: Path) -> tuple[str, ...]:
     """Why the job may have failed: three lines where memory ran out, one where it crashed after a profile."""
     if outcome.status == 0:
         return ()
-    from steptime.cli.crashed import crashed_after_profile
-    from steptime.cli.exhausted import out_of_memory
+    from steptime.cli.after_run import crashed_after_profile, out_of_memory
 
     return (*out_of_memory(outcome, folder), *crashed_after_profile(outcome, folder))
 
 
 def _tell(outcome: Outcome, folder: Path, wishes: Wishes) -> None:
-    from steptime.cli.aftermath import measure_ceilings, nothing_measured
+    from steptime.cli.after_run import measure_ceilings, nothing_measured
 
     reason = nothing_measured(outcome, folder)
     if reason is not None:
@@ -231,7 +271,7 @@ def _tell(outcome: Outcome, folder: Path, wishes: Wishes) -> None:
 
 def _remove_recording(folder: Path) -> None:
     """--force makes room for the new recording; a folder in which there is anything else stays as it is."""
-    from steptime.history.prune import remove, replaceable
+    from steptime.compare.history_index import remove, replaceable
 
     try:
         if replaceable(folder):

@@ -6,9 +6,58 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from steptime.arrays import Float64, Int64
-from steptime.estimates import autocorrelation_time
-from steptime.quantities import Estimate, format_bytes
+from steptime.analysis.timeline import Steps, Timeline
+from steptime.arrays import Bool, Float64, Int64
+from steptime.journal import Kind
+from steptime.memory.lives import BEFORE, History
+from steptime.memory.owners import Codes, Owner
+from steptime.memory.signs import Signs
+from steptime.quantities import Estimate, SourceLine, autocorrelation_time, format_bytes, median_of
+from steptime.recording.recording import Process
+
+RESIDENT, ALLOCATED, RESERVED, RETRIES = 1, 2, 3, 4
+"""Identities of MEMORY records of the journal."""
+SETTLING = 1_000_000_000
+"""ns: what the profiler holds after a window, while its trace is put together and written; seen: up to 1 s."""
+LEVEL = 3
+"""Samples on either side of a window whose medians are laid at one level."""
+NAMES = {RESIDENT: "resident", ALLOCATED: "allocated", RESERVED: "reserved"}
+
+
+def samples_of(process: Process, identity: int) -> tuple[Int64, Int64]:
+    """(times in ns, values) of one identity."""
+    table = process.intervals
+    rows = np.flatnonzero((table.kind == Kind.MEMORY) & (table.identity == identity))
+    return table.begin[rows], table.end[rows]
+
+
+def growths(process: Process, timeline: Timeline, name: str = "") -> tuple[Growth, ...]:
+    """The growth of each kind of memory over the steps of the process, where there are samples enough."""
+    found = []
+    for identity, memory in NAMES.items():
+        times, values = samples_of(process, identity)
+        times, values = without_profiler(times, values, timeline.steps)
+        step = np.searchsorted(timeline.steps.end, times).astype(np.int64)
+        growth = growth_of(name, memory, step, values)
+        if growth is not None:
+            found.append(growth)
+    return tuple(found)
+
+
+def without_profiler(times: Int64, values: Int64, steps: Steps) -> tuple[Int64, Int64]:
+    """The samples outside of the profiler's windows. What came later is lowered by what each window left behind: that
+    is the profiler's memory, hundreds of megabytes at times, and no growth of the job."""
+    profiled = np.concatenate(([False], steps.profiled, [False])).astype(np.int8)
+    begins = steps.begin[np.flatnonzero(np.diff(profiled) == 1)]
+    ends = steps.end[np.flatnonzero(np.diff(profiled) == -1) - 1] + SETTLING
+    values, kept = values.copy(), np.ones(len(times), bool)
+    for begin, end in zip(begins, ends, strict=True):
+        before, after = kept & (times < begin), times > end
+        kept &= before | after
+        if before.any() and after.any():
+            values[after] -= int(np.median(values[after][:LEVEL]) - np.median(values[before][-LEVEL:]))
+    return times[kept], values[kept]
+
 
 LEAST_SAMPLES = 12
 WARM_UP = 0.25
@@ -104,3 +153,69 @@ def _rises(x: Float64, y: Float64, slope: float) -> float:
     """The share of the series' stretches that rise, each by a fair part of what the slope promises."""
     edges = np.linspace(0, len(y) - 1, STRETCHES + 1).astype(np.int64)
     return float(np.mean(np.diff(y[edges]) > LEAST_RISE * slope * np.diff(x[edges])))
+
+
+LEAST_STEPS = 2
+"""Steps behind which a whole step follows: what they left is no longer in use by the step that made it."""
+LEAST_BYTES = 1
+MOST_LEAKS = 10
+
+
+@dataclass(frozen=True, slots=True)
+class Leak:
+    """per_step: bytes that each step leaves behind; held: bytes of it at the moment of the account (the end). blocks:
+    allocations per step. steps: those that it was seen in. holder: who keeps them, "" where that is not known."""
+
+    source: SourceLine | None
+    per_step: Estimate
+    held: int
+    blocks: float
+    steps: int
+    holder: str = ""
+
+
+def leaks_of(history: History, signs: Signs, owners: Codes, borders: tuple[int, ...]) -> tuple[Leak, ...]:
+    """The lines that leave memory behind in every step, the largest first; none where fewer than LEAST_STEPS whole
+    steps are followed by another whole one.
+
+    What a step made and what is alive at the end, a whole step later, is left behind: parameters and the optimiser's
+    state are not meant, and a cache that is emptied now and then has steps of which nothing is left.
+    """
+    lives = history.lives
+    ends = np.array(borders, np.int64)
+    eligible = len(ends) - 2 if len(ends) else 0  # the steps between the first border and the one before the last
+    if eligible < LEAST_STEPS:
+        return ()
+    step = np.searchsorted(ends, lives.born) - 1
+    left = (
+        (lives.born > BEFORE)
+        & (lives.died >= history.events)
+        & (step >= 0)
+        & (step < eligible)
+        & ~np.isin(owners, (Owner.PARAMETERS, Owner.OPTIMIZER_STATE))
+    )
+    return _by_line(history, signs, left, step, eligible)
+
+
+def _by_line(history: History, signs: Signs, left: Bool, step: Int64, eligible: int) -> tuple[Leak, ...]:
+    lives = history.lives
+    groups: dict[SourceLine | None, list[int]] = {}
+    for row in np.flatnonzero(left).tolist():
+        stack = int(lives.stack[row])
+        groups.setdefault(signs.line[stack] if stack >= 0 else None, []).append(row)
+    leaks = []
+    for source, rows in groups.items():
+        chosen = np.array(rows, np.int64)
+        per_step = np.bincount(step[chosen], lives.size[chosen], eligible).astype(np.int64)
+        if per_step.min() < LEAST_BYTES:
+            continue
+        leaks.append(
+            Leak(
+                source=source,
+                per_step=median_of(per_step, "bytes"),
+                held=int(lives.size[chosen].sum()),
+                blocks=len(chosen) / eligible,
+                steps=eligible,
+            )
+        )
+    return tuple(sorted(leaks, key=lambda leak: -leak.per_step.value)[:MOST_LEAKS])

@@ -2,6 +2,16 @@
 
 Each remedy is a curve, the bytes that it frees at each instant: where another instant becomes the highest, the peak
 falls by less than what was freed.
+
+How far each kind of prediction was off, where the change was really made: the error that is printed beside it.
+
+Measured by `python -m benchmarks.memory_predictions`, whose results are in benchmarks/results/memory-predictions.md:
+pairs of runs of the same job on the CPU's allocator, and public pairs of snapshots of CUDA's.
+
+What autocast would do to the memory of a job that is without it: some results half as large, and copies of weights.
+
+Parameters, gradients and the optimiser's state stay in float32; so do exponentials, normalisations, losses and the
+residual stream, and each weight that a product reads gets a copy of half its size.
 """
 
 from __future__ import annotations
@@ -11,17 +21,144 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from steptime.arrays import Int64
+from steptime.arrays import Bool, Int64
 from steptime.memory.account import Account
-from steptime.memory.batches import scales_with_batch
-from steptime.memory.history import History, alive_at, allocated
-from steptime.memory.leaks import Leak
-from steptime.memory.measured import UNCHECKED, checked
-from steptime.memory.owners import Codes, Owner, lasting_gradients
-from steptime.memory.precision import autocast_on, autocasting
-from steptime.memory.signs import Signs
-from steptime.memory.steady import Steady
-from steptime.quantities import SourceLine, format_bytes, format_source
+from steptime.memory.growth import Leak
+from steptime.memory.lives import CPU_PLACE, History, alive_at, allocated, summed
+from steptime.memory.owners import Codes, Owner, lasting_gradients, parameter_sizes
+from steptime.memory.signs import Policies, Policy, Signs, policies_of
+from steptime.memory.steps import Steady
+from steptime.quantities import SourceLine, format_bytes, format_share, format_source
+
+LEAST = 0.001
+"""Of a peak: no error is told as none."""
+
+
+@dataclass(frozen=True, slots=True)
+class Checked:
+    """worst: the largest error of any pair, as a share of the peak that was measured with the change."""
+
+    worst: float
+    pairs: int
+
+    def __str__(self) -> str:
+        return f"±{format_share(max(LEAST, self.worst))}, {self.pairs} pairs" if self.pairs else "unchecked"
+
+
+UNCHECKED = Checked(0.0, 0)
+CHECKED = {
+    "autocast": Checked(0.23, 13),
+    "checkpointing": Checked(0.281, 8),
+    "batch": Checked(0.0, 16),
+    "8-bit": Checked(0.12, 8),
+    "in-place": Checked(0.0, 8),
+    "gradients": Checked(0.006, 8),
+    "steady": Checked(0.15, 16),
+}
+"""Of pairs on the CPU's allocator; of autocast five are public pairs of CUDA's, with 6.3 % at most."""
+
+
+def checked(kind: str) -> Checked:
+    """Of a kind of prediction; UNCHECKED where no pair was run."""
+    return CHECKED.get(kind, UNCHECKED)
+
+
+LEAST_SCALING = 0.05
+"""Of the most at once: a few bytes of a loss in the optimiser's step say nothing of a larger batch."""
+HEADROOM = 0.9
+"""Of the device, for the largest batch: cuBLAS, NCCL and the context live outside of the allocator."""
+
+
+@dataclass(frozen=True, slots=True)
+class Fit:
+    """By how much the batch could grow (or, below 1, must shrink) to fill HEADROOM of the device; 0 where it does not
+    hold even what no batch changes. least and most differ where something is not known, which note says.
+    kind: whose measured error is its own."""
+
+    least: float
+    most: float
+    note: str = ""
+    kind: str = "batch"
+
+
+def scales_with_batch(history: History, signs: Signs, owners: Codes) -> Bool:
+    """Activations, inputs and the temporaries of forward and backward; of those not what is as large as a parameter, or
+    as its copy in 16 bits: a gradient on its way."""
+    lives = history.lives
+    sizes = [each for size in parameter_sizes(history, signs, owners) for each in (size, size // 2)]
+    temporary = owners == Owner.TEMPORARIES
+    of_weights = temporary & ~signs.at(signs.module, lives.stack) & np.isin(lives.size, np.array(sizes, np.int64))
+    of_batch = np.isin(owners, (Owner.ACTIVATIONS, Owner.INPUTS)) | temporary
+    scales: Bool = of_batch & ~of_weights & ~signs.at(signs.optimizer, lives.stack)
+    return scales
+
+
+def largest_batch(history: History, signs: Signs, owners: Codes, capacity: int, steady: Steady) -> Fit | None:
+    """At every instant of a steady step; what the allocator rounds and has to keep free is not counted. None where
+    nothing grows."""
+    scaling = allocated(history, scales_with_batch(history, signs, owners))
+    largest = int(scaling.max())
+    if not largest:
+        return None
+    counted = scaling >= LEAST_SCALING * largest
+    fixed = allocated(history) - scaling
+
+    def factor(missing: Int64) -> float:
+        return max(0.0, float(((HEADROOM * capacity - fixed - missing)[counted] / scaling[counted]).min()))
+
+    return Fit(factor(steady.most), factor(steady.least), steady.note, steady.kind)
+
+
+HALF = 0.5
+UNKNOWN_SHARE = 0.36
+"""Of an activation whose operator is not known: what whole models' activations lost in the public pairs (0.34 to 0.37
+of 5 to 27 GiB), whose operators are known."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Autocasting:
+    """change: (events + 1,) bytes that autocast would add (or take off, below 0) at each instant. copies: bytes of the
+    weights' copies, altogether. halved, kept: bytes at the instant of most activations whose operator autocast runs in
+    16 bits, and in 32; unknown: those without an operator."""
+
+    change: Int64
+    copies: int
+    halved: int
+    kept: int
+    unknown: int
+
+
+def autocast_on(history: History, signs: Signs, owners: Codes) -> bool:
+    """Whether the history shows that autocast is on."""
+    return bool((owners == Owner.COPIES).any() or signs.at(signs.cast, history.lives.stack).any())
+
+
+def autocasting(history: History, signs: Signs, owners: Codes) -> Autocasting | None:
+    """None without activations."""
+    lives = history.lives
+    activations = owners == Owner.ACTIVATIONS
+    made = activations | (owners == Owner.TEMPORARIES) & signs.at(signs.module, lives.stack)
+    policy = np.append(policies_of(history.stacks, history.device == CPU_PLACE), np.int8(Policy.UNKNOWN))[lives.stack]
+    share = _lost(policy) * made
+    held = summed(history, np.where(activations, lives.size, 0))
+    most = int(held.max())
+    if not most:
+        return None
+    copies = sum(size * count for size, count in parameter_sizes(history, signs, owners).items()) // 2
+    lost = summed(history, (lives.size * share).astype(np.int64))
+    alive = int(np.argmax(held)) - 1
+    there = activations & (lives.born <= alive) & (lives.died > alive)
+    sums = [int(lives.size[there & (policy == each)].sum()) for each in (Policy.HALVED, Policy.KEPT, Policy.UNKNOWN)]
+    # A weight is cast when the forward reaches it, and its copy goes when backward has passed: as activations do.
+    return Autocasting((copies * (held / most)).astype(np.int64) - lost, copies, *sums)
+
+
+def _lost(policy: Policies) -> np.ndarray[tuple[int], np.dtype[np.float64]]:
+    share = np.zeros(len(policy))
+    share[policy == Policy.HALVED] = HALF
+    share[policy == Policy.UNKNOWN] = UNKNOWN_SHARE
+    return share
+
 
 RANKS = 8
 """Of the example of sharding: one host's devices."""

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 import numpy as np
 
 from steptime.arrays import Bool, Int64
-from steptime.memory.history import BEFORE, History
+from steptime.memory.lives import BEFORE, History, allocated
+from steptime.memory.owners import Codes, Owner, parameter_sizes
 from steptime.memory.signs import Signs
+from steptime.quantities import format_bytes
 
 LEAST_PERIOD, MOST_EVENTS = 8, 1 << 20
 REPEATS = 0.98
@@ -77,3 +81,76 @@ def _repeat(sizes: Int64) -> int:
 def _agreement(sizes: Int64, period: int) -> float:
     same: Bool = sizes[period:] == sizes[:-period]
     return float(same.mean())
+
+
+SLOTS = 2
+"""Tensors of a parameter's size that Adam keeps for it; plain SGD keeps none, and more than Adam keeps hardly any."""
+SEEN = 0.9
+"""Of the most activations: as many again behind the first optimiser's step are a whole step, which tells by itself."""
+UNSEEN = "unseen"
+"""No pair was run of what is predicted without a step of the optimiser."""
+FORWARD = "of a forward alone: gradients and the optimiser's state come on top"
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Steady:
+    """(events + 1,) bytes that a steady step holds beyond what was held at each instant: as is likely, at least and at
+    most, which differ where the history does not tell. note: what was counted in, or is not known; "" if nothing. kind:
+    which errors were measured of what is predicted from it (`measured.CHECKED`)."""
+
+    likely: Int64
+    least: Int64
+    most: Int64
+    note: str = ""
+    kind: str = "batch"
+
+
+def steady_of(history: History, signs: Signs, owners: Codes) -> Steady:
+    """From what the optimiser keeps behind its step; where none was seen, from the size of the parameters."""
+    state = allocated(history, owners == Owner.OPTIMIZER_STATE)
+    none = np.zeros(len(state), np.int64)
+    steps = np.flatnonzero(signs.at(signs.optimizer, history.stack))
+    if not len(steps):
+        return Steady(none, none, none) if state.any() else _unseen(history, signs, owners, none)
+    last = int(steps[-1]) + 1
+    missing = np.maximum(0, state[last] - state)
+    missing[last:] = 0
+    if history.failures and history.failures[-1].event >= last - 1:
+        return _unseen(history, signs, owners, missing)  # memory ran out in it: its state is not whole
+    activations = allocated(history, owners == Owner.ACTIVATIONS)
+    if not missing.any() or activations[last:].max() >= SEEN * activations.max() or _again(activations, missing):
+        return Steady(none, none, none)
+    gradients = _kept_through_forward(history, owners, last)
+    note = f"with the optimiser's {format_bytes(int(missing.max()))}, which the first step allocates last"
+    if gradients.any():
+        note += f", and {format_bytes(int(gradients.max()))} of gradients at most, which zero_grad may free earlier"
+    return Steady(missing + gradients, missing, missing + gradients, note, "steady")
+
+
+def _again(activations: Int64, missing: Int64) -> bool:
+    """Whether a whole step was seen with the state in place."""
+    resident = missing < max(1, int(missing.max()) // 2)
+    return bool(resident.any()) and int(activations[resident].max()) >= SEEN * int(activations.max())
+
+
+def _kept_through_forward(history: History, owners: Codes, last: int) -> Int64:
+    """Gradients that are there behind the optimiser's step stay until zero_grad: as a rule that is called before
+    backward, and so behind the next forward. In the first forward there were none."""
+    lives = history.lives
+    mine = owners == Owner.GRADIENTS
+    held = np.zeros(history.events + 1, np.int64)
+    born = lives.born[mine]
+    if len(born):
+        held[: int(born.min()) + 1] = int(lives.size[mine & (lives.born < last) & (lives.died >= last)].sum())
+    return held
+
+
+def _unseen(history: History, signs: Signs, owners: Codes, missing: Int64) -> Steady:
+    """No whole step of the optimiser was seen: what it keeps is between nothing and twice the parameters."""
+    weights = sum(size * count for size, count in parameter_sizes(history, signs, owners).items())
+    if not (owners == Owner.GRADIENTS).any():
+        return Steady(missing, missing, missing, FORWARD, UNSEEN)
+    if not weights:
+        return Steady(missing, missing, missing, "no optimiser step was seen, and its state comes on top", UNSEEN)
+    note = f"no optimiser step was seen: its state is 0 with plain SGD, {format_bytes(SLOTS * weights)} with Adam"
+    return Steady(missing, missing, np.maximum(missing, SLOTS * weights), note, UNSEEN)

@@ -2,16 +2,158 @@
 
 from __future__ import annotations
 
+import re
 import shlex
 from dataclasses import replace
 from pathlib import Path
 
-from steptime.findings.finding import Weight
-from steptime.findings.lateness import late_of
-from steptime.ranks.comparison import RankComparison
-from steptime.remedies.propose import propose
-from steptime.report.report import SCHEMA_VERSION, Environment, ProcessReport, Report
+import numpy as np
+
+from steptime.advice.models import late_of
+from steptime.advice.propose import propose
+from steptime.advice.rule import Weight
+from steptime.analysis.stragglers.comparison import RankComparison
+from steptime.analysis.timeline import Steps
+from steptime.arrays import Bool, Float64
+from steptime.journal import RECORD, Kind
+from steptime.quantities import mean_of
+from steptime.recording.recording import Process, Recording, SettingsFacts
+from steptime.report.report import SCHEMA_VERSION, Cost, Environment, ProcessReport, Report
 from steptime.report.trace_files import carried
+from steptime.trace.table import Trace
+
+Facts = tuple[tuple[str, str], ...]
+
+WORKERS = "loader workers"
+IN_PROCESS = "0 (read in the training process)"
+IN_WORKERS = "worker processes"
+_ITERATOR = re.compile(r"^enumerate\(DataLoader\)#_(SingleProcess|MultiProcessing)DataLoaderIter\b")
+"""How torch's profiler names the loader's next(): the class of the iterator says whether there are workers."""
+_RESIDENT, _ALLOCATED = 1, 2
+"""Quantities of MEMORY samples (docs/recording-format.md)."""
+
+
+def facts_of_process(process: Process) -> Facts:
+    """Of a recorded process: its switches, its modules and the changes of a trial that were live in it."""
+    roots = ", ".join(
+        f"{root.type} of {root.parameters} parameter tensors{', compiled' if root.compiled else ''}"
+        for root in process.roots
+        if root.parameters
+    )
+    found = [*_switches(process.settings), ("model", roots), ("changes of a trial", ", ".join(process.facts.changes))]
+    return tuple((name, value) for name, value in found if value)
+
+
+def _switches(settings: SettingsFacts | None) -> list[tuple[str, str]]:
+    if settings is None:
+        return []
+    values: dict[str, object] = {
+        "threads in an operator": settings.intra_op_threads,
+        "threads between operators": settings.inter_op_threads,
+        "usable CPUs": settings.usable_cpus,
+        "OMP_NUM_THREADS": settings.omp_num_threads,
+        "cudnn.benchmark": settings.cudnn_benchmark,
+        "cudnn.deterministic": settings.cudnn_deterministic,
+        "float32 matmul precision": settings.float32_matmul_precision,
+        "denormals flushed": settings.denormals_flushed or None,
+        "autocast": settings.autocast or "off",
+        "distributed backend": settings.distributed_backend,
+        "debug switches": " ".join(f"{name}={value}" for name, value in settings.debug_switches) or None,
+    }
+    return [(name, _word(value)) for name, value in values.items() if value is not None]
+
+
+def _word(value: object) -> str:
+    if isinstance(value, bool):
+        return "on" if value else "off"
+    return str(value)
+
+
+def facts_of_trace(trace: Trace) -> Facts:
+    """Of a bare trace: how its loader reads, as far as names tell, and its devices."""
+    found = []
+    kinds = {match[1] for match in map(_ITERATOR.match, trace.symbols) if match}
+    if kinds:
+        told = {"SingleProcess": IN_PROCESS, "MultiProcessing": IN_WORKERS}
+        found.append((WORKERS, " and ".join(sorted(told[kind] for kind in kinds))))
+    if trace.devices:
+        found.append(("devices in the machine", str(len(trace.devices))))
+    if trace.backend:
+        found.append(("distributed backend", trace.backend))
+    if trace.world_size:
+        found.append(("world size", str(trace.world_size)))
+    return tuple(found)
+
+
+def peak_bytes(process: Process) -> int | None:
+    """The most memory in a process's samples: allocated on its device where it has one, else resident."""
+    table = process.intervals
+    samples = table.kind == Kind.MEMORY
+    for quantity in (_ALLOCATED, _RESIDENT):
+        rows = np.flatnonzero(samples & (table.identity == quantity))
+        if len(rows):
+            return int(table.end[rows].max())
+    return None
+
+
+def environment_of(recording: Recording) -> Environment:
+    """Where the job of a recording ran."""
+    facts, manifest = recording.processes[0].facts, recording.manifest
+    return Environment(
+        command=shlex.join(manifest.command),
+        host=manifest.host,
+        device=facts.device_name or facts.device,
+        python=facts.python,
+        torch=facts.torch,
+        steptime=manifest.steptime,
+        ranks=len(recording.processes),
+        commit=manifest.commit,
+        dirty=manifest.dirty,
+        facts=facts_of_process(recording.processes[0]),
+    )
+
+
+RECORD_COST = 3500.0
+"""ns that one record costs the job, patches and clock readings included: 10.1 µs for the three of a small model's step,
+15.1 µs for the four with a loader (benchmarks/results/overhead-epyc-2cpu.md)."""
+LEAST_TURNS = 2
+"""For a difference with an interval."""
+
+
+def cost_of(process: Process, steps: Steps) -> Cost:
+    """The cost of the watch and of the profiler in one process."""
+    steady = np.flatnonzero(steps.steady)
+    unwatched = ~(steps.watched | steps.warm_up | steps.disturbed | steps.profiled | steps.lined)
+    turns = _turns(steps, unwatched)
+    begins = np.sort(process.intervals.begin)
+    inside = np.searchsorted(begins, steps.end[steady]) - np.searchsorted(begins, steps.begin[steady])
+    records = float(inside.mean()) if len(steady) else None
+    pauses = process.intervals.kind == int(Kind.PAUSE)
+    return Cost(
+        watch=mean_of(turns) if len(turns) >= LEAST_TURNS else None,
+        computed=records * RECORD_COST if records is not None else None,
+        profiled_steps=int(steps.profiled.sum()),
+        profile_ns=sum(trace.end - trace.begin for trace in process.traces),
+        pause_ns=int((process.intervals.end[pauses] - process.intervals.begin[pauses]).sum()),
+        bytes_per_step=records * RECORD.size if records is not None else None,
+    )
+
+
+def _turns(steps: Steps, unwatched: Bool) -> Float64:
+    """Of each turn, how much longer the watched steps behind it took than its own, in the median. Steps of one turn are
+    alike, so that a turn, and not a step, is what the interval counts; and a machine that drifts over the run must not
+    pass for our cost."""
+    off = np.flatnonzero(unwatched)
+    blocks = [block for block in np.split(off, np.flatnonzero(np.diff(off) > 1) + 1) if len(block)]
+    differences = []
+    ends = [*(block[0] for block in blocks[1:]), len(unwatched)]
+    for block, following in zip(blocks, ends, strict=False):
+        behind = np.arange(block[-1] + 1, min(following, block[-1] + 1 + len(block)))
+        on = behind[steps.steady[behind]]
+        if len(on):
+            differences.append(float(np.median(steps.duration[on]) - np.median(steps.duration[block])))
+    return np.array(differences)
+
 
 EXPLODING = "ST605"
 """What is computed is lost: that comes before how long it takes."""

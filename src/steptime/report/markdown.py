@@ -5,13 +5,12 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Iterator
 
-from steptime.findings.case import AccountUse, Case
-from steptime.findings.finding import Finding, Weight
+from steptime.advice.evidence import AccountUse, Case
+from steptime.advice.rule import Finding, Weight
 from steptime.quantities import Estimate, format_bytes, format_duration, format_share
-from steptime.report.device import MOST_RANKS, Table, device_tables, rank_table, roofline_sentences
 from steptime.report.printable import one_line, printable
-from steptime.report.rank_tables import rank_tables
 from steptime.report.report import ProcessReport, Report
+from steptime.report.tables import MOST_RANKS, Table, device_tables, rank_table, rank_tables, roofline_sentences
 from steptime.report.text import cost_text, source_text
 
 _SHOWN = 15

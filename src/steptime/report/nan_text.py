@@ -5,9 +5,19 @@ from __future__ import annotations
 import shlex
 from dataclasses import replace
 
-from steptime.numerics.cause import AGAINST_GROWTH
-from steptime.numerics.formats import count, listed, plain_number
-from steptime.numerics.numerics import Birth, NonFinite, Number, Trigger, ValueRange, Where, value_of
+from steptime.nan.cause import AGAINST_GROWTH
+from steptime.nan.nonfinite import (
+    Birth,
+    NonFinite,
+    Number,
+    Trigger,
+    ValueRange,
+    Where,
+    count,
+    listed,
+    plain_number,
+    value_of,
+)
 from steptime.report.printable import one_line, printable, shorten, wrap
 
 LINES = 25

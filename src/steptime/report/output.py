@@ -36,7 +36,7 @@ def _page(report: Report) -> str:
 
 
 def _svg(report: Report) -> str:
-    from steptime.report.pictures import pictures
+    from steptime.report.page import pictures
 
     return pictures.render_svg(report)
 
@@ -51,7 +51,7 @@ def _check_images() -> None:
 
 
 def _png(report: Report) -> bytes:
-    from steptime.report.pictures import pictures
+    from steptime.report.page import pictures
 
     return pictures.render_png(report)
 

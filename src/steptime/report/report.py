@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from steptime.excerpt.excerpt import Excerpt
-from steptime.findings.case import AccountUse, Case, SegmentUse
-from steptime.findings.finding import Finding
-from steptime.memory.over_time import OverTime
+from steptime.advice.evidence import AccountUse, Case, SegmentUse
+from steptime.advice.rule import Finding
+from steptime.analysis.stragglers.comparison import RankComparison
+from steptime.memory.triage import OverTime
 from steptime.quantities import Estimate
-from steptime.ranks.comparison import RankComparison
+from steptime.report.step_view import Excerpt
 from steptime.report.steps import StepSeries
 from steptime.report.trace_files import TraceFile
 from steptime.report.trials import TrialReport

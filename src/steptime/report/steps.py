@@ -9,9 +9,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from steptime.analysis.categories import Account, Ledger
+from steptime.analysis.timeline import SegmentKind, Steps, Timeline
 from steptime.arrays import Bool, Int64
-from steptime.ledger.ledger import Account, Ledger
-from steptime.timeline.timeline import SegmentKind, Steps, Timeline
 
 KINDS = (
     "steady", "outlier", "warm-up", "profiled", "with evaluation", "with checkpoint", "with compilation",

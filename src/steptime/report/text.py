@@ -5,11 +5,11 @@ One law: what has the most time at stake is said first; what does not fit is in 
 
 from __future__ import annotations
 
-from steptime.findings.finding import Finding, Weight
+from steptime.advice.rule import Finding, Weight
 from steptime.quantities import SourceLine, format_bytes, format_duration, format_share, format_source
 from steptime.report.printable import one_line, printable, shorten, wrap
 from steptime.report.report import Cost, ProcessReport, Report
-from steptime.report.roofline import bounds_text, prediction_text, predictions, reached_text
+from steptime.report.tables import bounds_text, prediction_text, predictions, reached_text
 
 LINES = 25
 COLUMNS = 80

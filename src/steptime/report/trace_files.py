@@ -12,8 +12,8 @@ from pathlib import Path
 
 from isal import igzip
 
-from steptime.kineto.table import Trace
 from steptime.recording.recording import Process, TraceFacts
+from steptime.trace.table import Trace
 
 MOST_CARRIED = 1_600_000
 """Bytes of gzip, of all files of a report: a page of 2.5 MB has no room for more."""

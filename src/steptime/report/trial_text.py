@@ -1,21 +1,28 @@
 """The result of a trial in a terminal: a table of at most 25 lines, ending with the next command.
 
 One law: a gain is shown with its interval, or not at all.
+
+The lab in a terminal: one table and its reading, at most 25 lines.
+
+One law: what trains something else (no input, other batches) is a ceiling or a throughput, never a win.
 """
 
 from __future__ import annotations
 
+import textwrap
 from collections.abc import Sequence
+from statistics import fmean, median, quantiles
 
+from steptime.advice.fix import Goal
 from steptime.quantities import Estimate, format_bytes, format_duration
-from steptime.remedies.remedy import Goal
 from steptime.report.printable import one_line, printable, shorten, wrap
 from steptime.trials.judge import usual_step
+from steptime.trials.plan import NO_INPUT, Point, batch_of, plateau, points_of
 from steptime.trials.results import Results
 from steptime.trials.trial import BASELINE, CONTROL, Judgement, Run, Verdict
 
-LINES = 25
-COLUMNS = 80
+LINES_TRIAL_TEXT = 25
+COLUMNS_TRIAL_TEXT = 80
 ORDER = (
     Verdict.ADOPT,
     Verdict.UNDECIDED,
@@ -32,27 +39,33 @@ LONG_COMPILATION = 0.5
 """Seconds."""
 
 
-def render(results: Results, advice: Sequence[str] = (), next_command: str = "") -> str:
+def render_trial(results: Results, advice: Sequence[str] = (), next_command: str = "") -> str:
     """The whole text, with a line feed at its end. advice: sentences on what only the user can do."""
     goal = results.plan.goal
     singles = [judgement for stage, judgement in results.judgements if stage == 0]
     ordered = sorted(singles, key=lambda each: (ORDER.index(each.verdict), -_value(each.gain(goal))))
-    top = [shorten(f"Trials of {' '.join(results.plan.command)}", COLUMNS), _baseline(results.runs, goal), ""]
+    top = [
+        shorten(f"Trials of {' '.join(results.plan.command)}", COLUMNS_TRIAL_TEXT),
+        _baseline_trial_text(results.runs, goal),
+        "",
+    ]
     bottom = [*_combined(results), *_patch(results), *_crowded(results.runs, goal)]
     if next_command:
         bottom.append(f"Next:  {one_line(next_command)}")
-    rows = [line for judgement in ordered[:_ARMS] for line in _row(judgement, results.runs, goal)]
+    rows = [line for judgement in ordered[:_ARMS] for line in _row_trial_text(judgement, results.runs, goal)]
     if len(ordered) > _ARMS:
         rows.append(f"  … and {len(ordered) - _ARMS} more, in the results file")
-    room = LINES - len(top) - len(bottom) - 1
+    room = LINES_TRIAL_TEXT - len(top) - len(bottom) - 1
     if len(rows) > room:  # the reasons go before the figures do
-        rows = [line for judgement in ordered[:_ARMS] for line in _row(judgement, results.runs, goal)[:1]][:room]
+        rows = [line for judgement in ordered[:_ARMS] for line in _row_trial_text(judgement, results.runs, goal)[:1]][
+            :room
+        ]
     left = max(0, room - len(rows))
-    told = [line for each in advice for line in wrap(each, "Yours: ", 3, COLUMNS)][:left]
+    told = [line for each in advice for line in wrap(each, "Yours: ", 3, COLUMNS_TRIAL_TEXT)][:left]
     return "".join(f"{printable(line)}\n" for line in (*top, *rows, *told, "", *bottom))
 
 
-def _baseline(runs: Sequence[Run], goal: Goal) -> str:
+def _baseline_trial_text(runs: Sequence[Run], goal: Goal) -> str:
     first = [run for run in runs if run.stage == 0]
     step = usual_step(first)
     if step is None:
@@ -68,15 +81,15 @@ def _seconds(runs: Sequence[Run]) -> str:
     return format_duration(sum(run.seconds for run in runs) * 1e9)
 
 
-def _row(judgement: Judgement, runs: Sequence[Run], goal: Goal) -> list[str]:
+def _row_trial_text(judgement: Judgement, runs: Sequence[Run], goal: Goal) -> list[str]:
     """What was tried, what came out; and why, on a line of its own."""
     arm = judgement.arm
     label = shorten(f"{arm.proposal} {arm.label}".strip(), 41)
     line = f"{label:<41} {gain_text(judgement, goal) or '–':<19} {judgement.verdict.value}"
     pays = _pays_from(judgement, runs) if goal is Goal.SPEED else ""
     return [
-        shorten(line, COLUMNS),
-        shorten(f"    {_extra(judgement, goal)}{pays}{one_line(judgement.sentence)}", COLUMNS),
+        shorten(line, COLUMNS_TRIAL_TEXT),
+        shorten(f"    {_extra(judgement, goal)}{pays}{one_line(judgement.sentence)}", COLUMNS_TRIAL_TEXT),
     ]
 
 
@@ -126,7 +139,11 @@ def gain_text(judgement: Judgement, goal: Goal) -> str:
 def _combined(results: Results) -> list[str]:
     later = [judgement for stage, judgement in results.judgements if stage > 0 and judgement.arm.name != "patch"]
     gained = gain_text(later[-1], results.plan.goal) if later else ""
-    return [shorten(f"Together: {later[-1].arm.label}: {gained} {later[-1].verdict.value}", COLUMNS)] if gained else []
+    return (
+        [shorten(f"Together: {later[-1].arm.label}: {gained} {later[-1].verdict.value}", COLUMNS_TRIAL_TEXT)]
+        if gained
+        else []
+    )
 
 
 def _patch(results: Results) -> list[str]:
@@ -145,7 +162,7 @@ def _patch(results: Results) -> list[str]:
         lines.append("Environment: " + " ".join(f"{name}={value}" for name, value in patch.environment))
     if patch.snippets:
         lines.append(f"To write yourself{_of(patch.snippets)}: {one_line(patch.snippets[0])}")
-    lines = [shorten(line, COLUMNS) for line in lines]
+    lines = [shorten(line, COLUMNS_TRIAL_TEXT) for line in lines]
     return [*lines, f"Apply it: {one_line(patch.apply)}"] if patch.apply else lines
 
 
@@ -164,3 +181,140 @@ def _crowded(runs: Sequence[Run], goal: Goal) -> list[str]:
 
 def _value(gain: Estimate | None) -> float:
     return gain.value if gain is not None else 0.0
+
+
+LAB_LINES, LAB_COLUMNS = 25, 80
+_LABEL, _BAR = 31, 38
+_WORTH = 1.1
+"""A ceiling below this is not worth looking for."""
+
+
+def render_lab(results: Results, batch_size: int | None, next_command: str) -> str:
+    """The whole text, with a line feed at its end. batch_size: the job's own, None where it is not known."""
+    judgements = [each for stage, each in results.judgements if stage == 0 and batch_of(each.arm) is None]
+    timed = [run for run in results.runs if not run.rehearsal and run.step_ns]
+    head = f"{'':<{_LABEL}} {'median':>8} {'IQR':>8}  {'speed-up':<19} peak"
+    rows = [_baseline_lab_text(timed), *(_row_lab_text(each, timed) for each in judgements)]
+    reasons = [f"  {each.arm.label}: {_short(each)}" for each in judgements if each.verdict in _TOLD]
+    points = _points(results, timed, batch_size)
+    lines = [shorten(f"Lab of {' '.join(results.plan.command)}", LAB_COLUMNS), "", head, *rows, ""]
+    lines += [*(shorten(each, LAB_COLUMNS) for each in reasons), *_compilation(judgements, timed), *_curve(points)]
+    end = [*textwrap.wrap(reading(judgements, points), LAB_COLUMNS), f"Next:  {one_line(next_command)}"]
+    if len(lines) + len(end) > LAB_LINES:
+        lines = [line for line in lines if line]
+    return "".join(f"{printable(line)}\n" for line in (*lines[: LAB_LINES - len(end)], *end))
+
+
+_TOLD = frozenset({Verdict.BROKE_PROMISE, Verdict.NOT_EXERCISED, Verdict.FAILED})
+
+
+def _short(judgement: Judgement) -> str:
+    return f"{judgement.verdict.value}: {one_line(judgement.sentence)}"
+
+
+def _baseline_lab_text(timed: Sequence[Run]) -> str:
+    own = [run for run in timed if run.arm in (BASELINE, CONTROL)]
+    return _line("as it is", own, "1")
+
+
+def _row_lab_text(judgement: Judgement, timed: Sequence[Run]) -> str:
+    own = [run for run in timed if run.arm == judgement.arm.name]
+    speed = speed_text(judgement.speed) if judgement.speed is not None else judgement.verdict.value
+    return _line(judgement.arm.label, own, speed)
+
+
+def _line(label: str, runs: Sequence[Run], speed: str) -> str:
+    if not runs:
+        return f"{shorten(label, _LABEL):<{_LABEL}} {'–':>8} {'–':>8}  {speed}"
+    step = fmean(median(run.step_ns) for run in runs)
+    spread = fmean(_spread(run.step_ns) for run in runs)
+    peak = max(run.peak_bytes or 0 for run in runs)
+    memory = format_bytes(peak) if peak else ""
+    times = f"{format_duration(step):>8} {format_duration(spread):>8}"
+    text = f"{shorten(label, _LABEL):<{_LABEL}} {times}  {speed:<19} {memory}"
+    return shorten(text.rstrip(), LAB_COLUMNS)
+
+
+def _spread(values: Sequence[int]) -> float:
+    """Interquartile range."""
+    if len(values) < 2:
+        return 0.0
+    low, _, high = quantiles(values, n=4)
+    return high - low
+
+
+def _compilation(judgements: Sequence[Judgement], timed: Sequence[Run]) -> list[str]:
+    """What compiling costs once, and after how many steps that is paid back."""
+    base = usual_step(timed)
+    lines = []
+    for judgement in judgements:
+        seconds = [run.compile_seconds for run in timed if run.arm == judgement.arm.name and run.compile_seconds > 0]
+        if not seconds or base is None or judgement.speed is None:
+            continue
+        saved = base.value * (1 - 1 / judgement.speed.value)
+        spent = fmean(seconds)
+        sure = judgement.speed.low > 1
+        paid = f"paid back after {spent * 1e9 / saved:,.0f} steps" if sure else "not known ever to be paid back"
+        lines.append(shorten(f"  {judgement.arm.label}: compiles {spent:.1f} s, {paid}", LAB_COLUMNS))
+    return lines
+
+
+def _points(results: Results, timed: Sequence[Run], batch_size: int | None) -> tuple[Point, ...]:
+    sizes = [each for _, each in results.judgements if batch_of(each.arm) is not None]
+    base = usual_step(timed)
+    return points_of(sizes, base.value, batch_size) if sizes and base is not None else ()
+
+
+def _curve(points: Sequence[Point]) -> list[str]:
+    """Items per second by batch size, as bars; out of memory is one of the results."""
+    most = max((point.rate.value for point in points if point.rate is not None), default=0.0)
+    lines = ["Items a second by batch size"] if points else []
+    for point in points:
+        if point.rate is None:
+            why = "out of memory" if point.out_of_memory else one_line(point.failure) or "no time was left for it"
+            lines.append(shorten(f"  {point.size:>7,}  {why}", LAB_COLUMNS))
+        else:
+            bar = "█" * max(1, round(_BAR * point.rate.value / most))
+            interval = f"({_rate(point.rate.low)}–{_rate(point.rate.high)})" if point.rate.samples > 1 else "(as it is)"
+            lines.append(f"  {point.size:>7,}  {_rate(point.rate.value):>8} {interval:<19} {bar}")
+    return lines
+
+
+def _rate(value: float) -> str:
+    return f"{value:,.0f}" if value >= 100 else f"{value:.3g}"
+
+
+def reading(judgements: Sequence[Judgement], points: Sequence[Point] = ()) -> str:
+    """The table in a sentence."""
+    parts = [*_ceilings(judgements), *_paying(judgements), *_sizes(points)]
+    text = "; ".join(parts) or "nothing could be timed"
+    return f"Reading: {text[:1].upper()}{text[1:]}."
+
+
+def _ceilings(judgements: Sequence[Judgement]) -> list[str]:
+    """What no input, and on CUDA no launch, would bring."""
+    ceiling = next((each.speed for each in judgements if each.arm.name == NO_INPUT), None)
+    if ceiling is None:
+        return []
+    if ceiling.low > _WORTH:
+        return [f"a perfect input would make steps {ceiling.value:.2f}× as fast"]
+    return ["the input costs next to nothing"] if ceiling.high < _WORTH else []
+
+
+def _paying(judgements: Sequence[Judgement]) -> list[str]:
+    adopted = [each for each in judgements if each.verdict is Verdict.ADOPT and each.speed is not None]
+    best = max(adopted, key=lambda each: each.speed.value if each.speed is not None else 0.0, default=None)
+    if best is not None and best.speed is not None:
+        return [f"{best.arm.label} pays ({best.speed.value:.2f}×)"]
+    return ["no precision or compilation tried here is faster beyond doubt"] if judgements else []
+
+
+def _sizes(points: Sequence[Point]) -> list[str]:
+    known = [point for point in points if point.rate is not None]
+    if len(known) < 2:
+        return []
+    size, out = plateau(points), next((point.size for point in points if point.out_of_memory), None)
+    if size is not None:
+        return [f"beyond batches of {size} throughput hardly grows"]
+    end = f" to {known[-1].size}, and {out} runs out of memory" if out is not None else f" up to {known[-1].size}"
+    return [f"throughput still grows{end}"]

@@ -19,12 +19,11 @@ import msgspec
 
 from steptime.clusters import connect, import_ray
 from steptime.errors import CommandError, SteptimeError
-from steptime.trials.budget import Spent
+from steptime.trials.conduct import Block, Tell
 from steptime.trials.containment import Stand
 from steptime.trials.execute import Turn
-from steptime.trials.executor import Block, Tell
-from steptime.trials.lane import DETACHED, Answer, Order, decode_answer, encode
-from steptime.trials.trial import Run
+from steptime.trials.trial import Run, Spent
+from steptime.trials.worker import DETACHED, Answer, Order, decode_answer, encode
 
 PATIENCE = 60.0
 """Seconds in which a cluster must give us a device: one that others hold is not waited for."""
@@ -41,7 +40,7 @@ class Lane:
         given = {name: os.environ[name] for name in VISIBLE if name in os.environ} if on_device else {}
         self._devices = ",".join(given.values())
         self._process = subprocess.Popen(
-            [sys.executable, "-m", "steptime.trials.lane", DETACHED],
+            [sys.executable, "-m", "steptime.trials.worker", DETACHED],
             env={**environment, **given},
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,

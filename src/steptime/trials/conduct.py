@@ -1,29 +1,122 @@
 """Runs the arms of a trial in turns with baselines, within a budget, and keeps every result at once.
 
 One law: what has been run is on disk before anything else is begun; a trial that is interrupted goes on from there.
+
+Where turns are run: the seam between what is tried and the machines that it is tried on.
+
+One law: an executor decides where and when a turn runs, never what it means; the same turns leave the same runs in the
+same results file.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Generator, Sequence
 from contextlib import closing
 from dataclasses import dataclass, replace
 from statistics import fmean
+from typing import Protocol
 
-from steptime.capture.outcome import Progress
+from steptime.advice.fix import Promise
 from steptime.changes import ArmOptions
 from steptime.errors import NothingMeasuredError
-from steptime.remedies.remedy import Promise
-from steptime.trials.budget import Budget, Spent
+from steptime.launcher.outcome import Progress
 from steptime.trials.containment import Stand
-from steptime.trials.execute import FEWEST_STEPS, Turn
-from steptime.trials.executor import Block, Executor, LocalExecutor
-from steptime.trials.judge import asks_for_rehearsal, beside_each_other, cannot_win, judge, overtaken
+from steptime.trials.execute import FEWEST_STEPS, Turn, execute, refusal
+from steptime.trials.judge import LEAST_ROUNDS, asks_for_rehearsal, beside_each_other, cannot_win, judge, overtaken
 from steptime.trials.results import Plan, ResultsFile
-from steptime.trials.rounds import arrange, at_once, processes_of
-from steptime.trials.speed import LEAST_ROUNDS
-from steptime.trials.trial import BASELINE, CONTROL, Arm, Judgement, Run, Verdict
-from steptime.trials.watched import refusal
+from steptime.trials.trial import (
+    BASELINE,
+    CONTROL,
+    Arm,
+    Budget,
+    Judgement,
+    Run,
+    Spent,
+    Verdict,
+    arrange,
+    at_once,
+    processes_of,
+)
+
+Block = Sequence[Turn]
+"""Turns that run one after the other on one device: an arm is compared with the baselines of its own block."""
+Tell = Callable[[Turn, Progress | None], None]
+"""Called when a turn begins, and where it is known how far it has come."""
+
+
+class Executor(Protocol):
+    """Runs blocks of turns."""
+
+    @property
+    def width(self) -> int:
+        """How many blocks run at the same time, each on a device of its own."""
+
+    def run(self, stand: Stand, blocks: Sequence[Block], tell: Tell) -> Generator[Run, None, None]:
+        """The runs, each as soon as it has ended. Closing the generator ends what is running. Raises what `execute`
+        raises."""
+
+    def close(self) -> None:
+        """Nothing will be run any more."""
+
+
+class LocalExecutor:
+    """This machine, one process of the trial at a time: two would disturb each other's times."""
+
+    width = 1
+
+    def run(self, stand: Stand, blocks: Sequence[Block], tell: Tell) -> Generator[Run, None, None]:
+        """See Executor."""
+        for turn in (turn for block in blocks for turn in block):
+            tell(turn, None)
+            yield execute(stand, turn, lambda progress, turn=turn: tell(turn, progress))  # type: ignore[misc]
+
+    def close(self) -> None:
+        """See Executor."""
+
+
+def combine(bench: Bench, judgements: Sequence[Judgement], first_stage: int = 1) -> tuple[Arm | None, Judgement | None]:
+    """The adopted arms together: (the arm, what it proved; None where the budget was spent before).
+
+    Each further one is tried on top of those already taken; the last stage is all of them against the job as it is.
+    """
+    gains = [(each.gain(bench.plan.goal), each) for each in judgements if each.verdict is Verdict.ADOPT]
+    ordered = sorted(((gain.value, each) for gain, each in gains if gain is not None), key=lambda pair: -pair[0])
+    adopted = [each for _, each in ordered]
+    if not adopted:
+        return None, None
+    taken, stage = adopted[0].arm, first_stage
+    for other in adopted[1:]:
+        if taken.rivals(other.arm):
+            continue
+        if bench.budget.left() <= 0:
+            break
+        both = together(taken, other.arm)
+        (proved,) = bench.conduct(stage, (both,), baseline=replace(PROBE, changes=taken.changes), later=PROOF)
+        stage += 1
+        if proved.verdict is Verdict.ADOPT:
+            taken = both
+    if taken is adopted[0].arm:
+        return taken, adopted[0]
+    if bench.budget.left() <= 0:
+        return taken, None
+    (proved,) = bench.conduct(stage, (taken,), later=PROOF)
+    return taken, proved
+
+
+def together(one: Arm, other: Arm) -> Arm:
+    """Both arms' changes at once, promising what the weaker one does."""
+    order = (Promise.SAME_BITS, Promise.SAME_CURVE, Promise.NEW_TRAINING)
+    return Arm(
+        name=f"{one.name}+{other.name}",
+        changes=(*one.changes, *other.changes),
+        proposal=f"{one.proposal} {other.proposal}",
+        label=f"{one.label}; {other.label}",
+        promise=max(one.promise, other.promise, key=order.index),
+        streams=", ".join(filter(None, (one.streams, other.streams))),
+        other_data=one.other_data or other.other_data,
+        low_precision=one.low_precision or other.low_precision,
+    )
+
 
 MIN_ROUNDS, MAX_ROUNDS = 3, 12
 """Rounds before an arm can be decided, and at most, as far as the budget goes. Where processes differ by 5 %, 1.14 is

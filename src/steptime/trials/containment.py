@@ -24,9 +24,9 @@ from dataclasses import dataclass
 from enum import Enum
 from pathlib import Path
 
-from steptime.capture.arm import Place
-from steptime.capture.contain import landlock
 from steptime.errors import UsageError
+from steptime.launcher.contain import landlock
+from steptime.launcher.variant import Place
 from steptime.trials.working_copy import (
     LINKED,
     NO_OUTPUTS,
@@ -311,7 +311,7 @@ def _write_spec(
     ways: Sequence[Path] = (),
     **more: object,
 ) -> Path:
-    """What capture/contain/overlay.py is asked for."""
+    """What launcher/contain/overlay.py is asked for."""
     layers = workspace / "layers"
     layers.mkdir(parents=True, exist_ok=True)
     usual = (directory, *_expanded("~"), Path(tempfile.gettempdir()))

@@ -12,23 +12,64 @@ from statistics import fmean
 
 import numpy as np
 
+from steptime.analysis.layout import lay_out
+from steptime.analysis.timeline import SegmentKind, Steps, Timeline
 from steptime.arrays import Int64
-from steptime.capture.arm import DEADLINE_PASSED, OUTPUT, run_arm
-from steptime.capture.outcome import Outcome, ProbeOptions, Progress
 from steptime.changes import ArmOptions
 from steptime.errors import SteptimeError
 from steptime.intervals import measure, union
+from steptime.launcher.outcome import Outcome, ProbeOptions, Progress
+from steptime.launcher.variant import DEADLINE_PASSED, OUTPUT, run_arm
 from steptime.recording.load import load
 from steptime.recording.recording import Process, Recording, TelemetrySample
-from steptime.timeline.layout import lay_out
-from steptime.timeline.timeline import SegmentKind, Steps, Timeline
-from steptime.trials.budget import Spent
-from steptime.trials.containment import Stand, contained
-from steptime.trials.trial import AppliedChange, Arm, Load, Run
-from steptime.trials.watched import Room, Seen
+from steptime.trials.containment import Layer, Stand, contained, ground_of, named
+from steptime.trials.trial import AppliedChange, Arm, Load, Run, Spent
+from steptime.trials.working_copy import differences, tree_of
+
+LEAST_ROOM = 1 << 30
+"""Bytes that a process leaves on the disk of its workspace, or half of what was free."""
+
+
+class Room:
+    """The disk that workspaces lie on: what a process writes must not fill it."""
+
+    def __init__(self, stand: Stand) -> None:
+        self._place = next(path for path in (ground_of(stand).base, *stand.folder.parents) if path.is_dir())
+        self._least = min(LEAST_ROOM, self._free() // 2)
+
+    def is_left(self) -> bool:
+        """Whether the disk is not about to be full."""
+        return self._free() >= self._least
+
+    def _free(self) -> int:
+        return shutil.disk_usage(self._place).free
+
+
+class Seen:
+    """The user's folder, compared before and after a process, where nothing guards it."""
+
+    def __init__(self, stand: Stand) -> None:
+        self._stand = stand
+        self._ours = (stand.folder, *stand.without)
+        self._watching = ground_of(stand).layer is Layer.COPY
+        self._before = tree_of(stand.directory, self._ours) if self._watching else {}
+
+    def changes(self) -> tuple[str, ...]:
+        """What differs now."""
+        after = tree_of(self._stand.directory, self._ours) if self._watching else {}
+        return tuple(str(path) for path in differences(self._before, after))
+
+
+def refusal(outside: Sequence[str]) -> str:
+    """Why a trial ends at once."""
+    return (
+        f"A process of the trial changed {named(outside)}, outside of its workspace: the trial was ended. Look at "
+        "what is there; --uncontained goes on all the same."
+    )
+
 
 OUTSIDE = "changed outside of its folder: "
-"""How the probe's notes begin on what a process changed outside of its workspace (capture/probe/changes/outside)."""
+"""How the probe's notes begin on what a process changed outside of its workspace (probe/changes/outside)."""
 FORBIDDEN = ("Read-only file system", "Permission denied")
 """What a process of a trial may be told where it writes."""
 NOT_FORBIDDEN = "where a process of a trial may not write that, --uncontained lets it"

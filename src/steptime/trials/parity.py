@@ -13,7 +13,7 @@ from math import isfinite, log, sqrt
 import numpy as np
 
 from steptime.arrays import Float64
-from steptime.estimates import student
+from steptime.quantities import student
 
 Losses = Sequence[float | None]
 Norms = Mapping[str, float | None]

@@ -6,19 +6,22 @@ Everything else is a snippet for the user.
 
 from __future__ import annotations
 
+import contextlib
 import difflib
 import os
 import re
 import shlex
+import subprocess
 from collections.abc import Sequence
 from copy import copy
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from difflib import SequenceMatcher
 from pathlib import Path
+from typing import Any, TypeVar
 
 import libcst
 
-from steptime.quantities import SourceLine
-from steptime.remedies.remedy import (
+from steptime.advice.fix import (
     AutocastEdit,
     CallEdit,
     CopyEdit,
@@ -32,10 +35,58 @@ from steptime.remedies.remedy import (
     StatementEdit,
     SwitchEdit,
 )
-from steptime.trials.moved_lines import MovedLines
+from steptime.errors import OutputError
+from steptime.quantities import SourceLine
 from steptime.trials.source import Source, dotted
 from steptime.trials.training_edits import with_autocast, with_copies, with_loop, with_model, with_switch
 from steptime.trials.working_copy import LEVELS
+
+
+class MovedLines:
+    """From the lines of a file as it was recorded to those of its edited text. Indentation is no difference, and lines
+    that were replaced by as many others are the same ones."""
+
+    def __init__(self, recorded: str) -> None:
+        self._now = _stripped(recorded)
+        self._places = {number: number for number in range(len(self._now))}
+
+    def follow(self, edited: str) -> None:
+        """One more edit has been made: step by step, what moved where is never in doubt."""
+        after = _stripped(edited)
+        step: dict[int, int] = {}
+        for _, begin, end, first, last in SequenceMatcher(None, self._now, after, autojunk=False).get_opcodes():
+            if end - begin == last - first:
+                step.update(zip(range(begin, end), range(first, last), strict=True))
+        self._places = {line: step[place] for line, place in self._places.items() if place in step}
+        self._now = after
+
+    def edit(self, edit: SingleEdit) -> SingleEdit | None:
+        """The edit with its lines as they are now; None where one is gone."""
+        if isinstance(edit, CallEdit | CopyEdit):
+            return self._with(edit, site=edit.site)
+        if isinstance(edit, AutocastEdit):
+            return self._with(edit, forward=edit.forward, backward=edit.backward)
+        if isinstance(edit, ModelEdit):
+            return self._with(edit, forward=edit.forward, optimizer=edit.optimizer)
+        return self._with(edit, forward=edit.forward) if isinstance(edit, LoopEdit) else edit
+
+    def _with(self, edit: _Lined, **lines: SourceLine | None) -> _Lined | None:
+        moved: dict[str, Any] = {name: self._line(line) for name, line in lines.items() if line is not None}
+        return None if None in moved.values() else replace(edit, **moved)
+
+    def _line(self, line: SourceLine) -> SourceLine | None:
+        place = self._places.get(line.line - 1)
+        if place is None:
+            return None
+        return replace(line, line=place + 1, text=self._now[place] if line.text else "")
+
+
+_Lined = TypeVar("_Lined", CallEdit, CopyEdit, CallEdit | CopyEdit, AutocastEdit, ModelEdit, LoopEdit)
+
+
+def _stripped(text: str) -> list[str]:
+    return [line.strip() for line in text.split("\n")]
+
 
 USUAL_POSITIONAL = 5
 """Arguments without a name: the sixth of DataLoader is num_workers, optimisers take theirs by name only from about
@@ -391,3 +442,53 @@ def _imports(statement: libcst.CSTNode, name: str) -> bool:
         return False
     aliases = (alias for each in statement.body if isinstance(each, libcst.Import) for alias in each.names)
     return any(alias.asname is None and alias.evaluated_name.split(".")[0] == name for alias in aliases)
+
+
+def write_patch(patch: Patch) -> tuple[Path, ...]:
+    """Writes the patch's files; returns their paths. Refuses all of it when one is dirty.
+
+    Raises OutputError for a file that has changes which git does not know, that has changed since it was read, or that
+    cannot be written.
+    """
+    files = [(place_of(patch.folder, path), old, new) for path, old, new in patch.files]
+    for path, old, _ in files:
+        _check(path, old)
+    try:
+        for path, _, new in files:
+            with path.open("w", encoding="utf-8", newline="") as file:
+                file.write(new)
+    except OSError as error:
+        raise OutputError(
+            "output-unwritable",
+            f"{path} cannot be written ({error.strerror}): git checkout brings it back, and patch.diff holds the "
+            "patch.",
+        ) from None
+    return tuple(path for path, _, _ in files)
+
+
+def _check(path: Path, old: str) -> None:
+    now: str | None = None
+    with contextlib.suppress(OSError, UnicodeDecodeError), path.open(encoding="utf-8", newline="") as file:
+        now = file.read()
+    if now != old:
+        raise OutputError(
+            "patch-outdated", f"{path} has changed since the patch was made: try again, or apply patch.diff by hand."
+        )
+    if is_dirty(path):
+        raise OutputError(
+            "patch-dirty",
+            f"{path} has changes that are not committed, or is unknown to git: commit it first, so that the patch can "
+            "be told from your own work, or apply patch.diff by hand.",
+        )
+
+
+def is_dirty(path: Path) -> bool:
+    """Whether git knows of changes in the file, or does not know the file: then it could not be brought back."""
+    if path.is_symlink():  # git knows where it leads, and not what is there
+        return True
+    command = ["git", "-C", str(path.parent), "status", "--porcelain", "--ignored", "--", path.name]
+    try:
+        told = subprocess.run(command, capture_output=True, text=True, timeout=30, check=False)
+    except (OSError, subprocess.TimeoutExpired):
+        return True
+    return told.returncode != 0 or bool(told.stdout.strip())

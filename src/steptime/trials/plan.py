@@ -3,22 +3,23 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
-from dataclasses import replace
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 
+from steptime.advice.evidence import StepSummary
+from steptime.advice.fix import Edit, Goal, Promise, Proposal
 from steptime.changes import Change
 from steptime.errors import UsageError
-from steptime.findings.case import StepSummary
 from steptime.quantities import Estimate
 from steptime.recording.recording import Manifest, Recording
-from steptime.remedies.remedy import Edit, Goal, Proposal
 from steptime.trials.conduct import MOST, SECONDS, Bench
 from steptime.trials.containment import Layer, Stand, ground_of
 from steptime.trials.execute import seconds_to_first_step
+from steptime.trials.judge import MIN_GAIN
 from steptime.trials.patch import Patch
 from steptime.trials.results import NAME, WARM_UP, Plan
-from steptime.trials.trial import Arm, Judgement
+from steptime.trials.trial import Arm, Judgement, Verdict
 from steptime.trials.working_copy import find_outputs, outputs_outside
 
 PATCH = "patch"
@@ -156,3 +157,119 @@ def ours_in(folder: Path) -> tuple[Path, ...]:
         return ()
     children = [path for path in folder.iterdir() if path.is_dir()]
     return tuple(path for path in children if (path / "manifest.json").is_file() or (path / NAME).is_file())
+
+
+NO_INPUT = "no-input"
+BATCH = "batch-"
+_BFLOAT = Change("autocast", arguments=(("dtype", "bfloat16"),))
+_MASKS = "dropout masks"
+MODES = ("default", "reduce-overhead", "max-autotune")
+"""Of torch.compile, as its documentation lists them."""
+
+
+def lab_arms(compile_modes: bool = False, on_cuda: bool = False) -> tuple[Arm, ...]:
+    """bfloat16, bfloat16 and compiled, no input, and on CUDA no launch; then every compile mode in the job's own
+    precision."""
+    arms = [
+        Arm("bf16", (_BFLOAT,), "", "bfloat16 autocast", Promise.SAME_CURVE, low_precision=True),
+        Arm(
+            "bf16+compile",
+            (_BFLOAT, Change("compile")),
+            "",
+            "bfloat16 autocast, compiled",
+            Promise.SAME_CURVE,
+            _MASKS,
+            low_precision=True,
+        ),
+        Arm(NO_INPUT, (Change("cached-batch"),), "", "no input (one batch repeated)", Promise.NEW_TRAINING),
+    ]
+    if on_cuda:
+        graphs = Change("compile", arguments=(("backend", "cudagraphs"),))
+        arms.append(Arm("no-launch", (graphs,), "", "no launch (CUDA graphs)", Promise.SAME_CURVE, _MASKS))
+    if compile_modes:
+        arms += [_compiled(mode) for mode in MODES]
+    return tuple(arms)
+
+
+def _compiled(mode: str) -> Arm:
+    change = Change("compile", arguments=(("mode", mode),))
+    return Arm(f"compile-{mode}", (change,), "", f"compiled, {mode}", Promise.SAME_CURVE, _MASKS)
+
+
+def batch_arm(size: int) -> Arm:
+    """Batches of another size."""
+    change = Change("batch-size", arguments=(("size", size),))
+    return Arm(f"{BATCH}{size}", (change,), "", f"batches of {size}", Promise.NEW_TRAINING)
+
+
+def batch_of(arm: Arm) -> int | None:
+    """The batch size of an arm that sets one."""
+    return int(arm.name.removeprefix(BATCH)) if arm.name.startswith(BATCH) else None
+
+
+TOGETHER = 2
+"""Sizes that are tried at a time: behind a plateau, one at most was needless."""
+MOST_DOUBLINGS = 12
+OUT_OF_MEMORY = ("out of memory", "can't allocate memory", "Cannot allocate memory", "MemoryError", "by signal 9")
+"""What PyTorch, Python and the kernel (which ends a process with SIGKILL) say."""
+
+
+@dataclass(frozen=True, slots=True)
+class Point:
+    """A batch size. rate: items per second, unit "1"; None where it was not reached, and why: "" where no time was left
+    for it."""
+
+    size: int
+    rate: Estimate | None
+    failure: str = ""
+
+    @property
+    def out_of_memory(self) -> bool:
+        """Whether that is why."""
+        return any(words in self.failure for words in OUT_OF_MEMORY)
+
+
+def points_of(judgements: Sequence[Judgement], step_ns: float, own_size: int | None) -> tuple[Point, ...]:
+    """By size, the job's own among them. step_ns: a step of the job as it is, which each speed is relative to."""
+    points = {}
+    if own_size:
+        rate = own_size / step_ns * 1e9
+        points[own_size] = Point(own_size, Estimate(rate, rate, rate, 1, "1"))
+    for judgement in judgements:
+        size, speed = batch_of(judgement.arm), judgement.speed
+        if size is None:
+            continue
+        if speed is not None:
+            rate = size / step_ns * 1e9
+            points[size] = Point(
+                size, Estimate(rate * speed.value, rate * speed.low, rate * speed.high, speed.samples, "1")
+            )
+        else:
+            lost = judgement.verdict in (Verdict.FAILED, Verdict.NOT_EXERCISED)
+            points[size] = Point(size, None, judgement.sentence if lost else "")
+    return tuple(points[size] for size in sorted(points))
+
+
+def plateau(points: Sequence[Point], min_gain: float = MIN_GAIN) -> int | None:
+    """The size from which on larger batches bring less than `min_gain` more items a second; None where the largest one
+    still does."""
+    known = [(point.size, point.rate.value) for point in points if point.rate is not None]
+    for number, (size, rate) in enumerate(known[:-1]):
+        if all(later < rate * (1 + min_gain) for _, later in known[number + 1 :]):
+            return size
+    return None
+
+
+def over(points: Sequence[Point], go_on: bool) -> bool:
+    """Whether larger sizes are not tried: what is smaller has failed or could not be timed, or, where they go on, the
+    plateau is reached."""
+    return any(point.rate is None for point in points) or (go_on and plateau(points) is not None)
+
+
+def groups(sizes: Sequence[int], go_on: bool) -> Iterator[tuple[int, ...]]:
+    """Sizes to try together, ascending; doubled from the largest on where these are not all."""
+    wanted = sorted(set(sizes))
+    if go_on:
+        wanted += [wanted[-1] << number for number in range(1, MOST_DOUBLINGS + 1)]
+    for begin in range(0, len(wanted), TOGETHER):
+        yield tuple(wanted[begin : begin + TOGETHER])

@@ -11,8 +11,8 @@ from pathlib import Path
 
 import libcst
 
+from steptime.advice.fix import AutocastEdit, CopyEdit, LoopEdit, ModelEdit, SwitchEdit
 from steptime.quantities import SourceLine
-from steptime.remedies.remedy import AutocastEdit, CopyEdit, LoopEdit, ModelEdit, SwitchEdit
 from steptime.trials.source import Block, Place, Source, Statement, nodes_in, statements_of
 
 TORCH = "torch"

@@ -5,12 +5,15 @@ All of it is plain data that is written to the results file line by line and rea
 
 from __future__ import annotations
 
+import time
+from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import Enum
+from math import inf, isfinite
 
+from steptime.advice.fix import Goal, Promise
 from steptime.changes import Change
 from steptime.quantities import Estimate
-from steptime.remedies.remedy import Goal, Promise
 
 BASELINE, CONTROL = "baseline", "control"
 """Names of the arms that change nothing. The control is another baseline, there to show the noise."""
@@ -142,3 +145,80 @@ class Judgement:
     def gain(self, goal: Goal) -> Estimate | None:
         """Of the goal, above 1 where the arm is better than the baseline."""
         return self.memory if goal is Goal.MEMORY else self.speed
+
+
+TOGETHER = 3
+"""Arms between two baselines: the further apart these are, the more a drift between them is a guess."""
+
+
+def arrange(
+    going: Sequence[Arm], baseline: Arm, control: Arm, *, reverse: bool, leads: bool, apart: bool
+) -> list[list[Arm]]:
+    """A round as blocks of arms that run one after the other on one device.
+
+    leads: a baseline stands first (else the last one that was run does). apart: every block may run on another device,
+    and so has baselines and a control of its own; else one block shares them, the control in its middle.
+    """
+    if apart:
+        blocks = [going[begin : begin + TOGETHER - 1] for begin in range(0, len(going), TOGETHER - 1)]
+        return [[baseline, *_turned(_with(block, control), reverse), baseline] for block in blocks]
+    order = _turned(_with(going, control), reverse)
+    block = [baseline] if leads else []
+    for begin in range(0, len(order), TOGETHER):
+        block += [*order[begin : begin + TOGETHER], baseline]
+    return [block]
+
+
+def _with(arms: Sequence[Arm], control: Arm) -> list[Arm]:
+    """The control in the middle."""
+    middle = len(arms) // 2
+    return [*arms[:middle], control, *arms[middle:]]
+
+
+def _turned(order: list[Arm], reverse: bool) -> list[Arm]:
+    return order[::-1] if reverse else order
+
+
+def at_once(width: int, arms: int, needed: int) -> int:
+    """Rounds of so many arms that are run at the same time where `width` blocks can: none beyond those that every arm
+    needs before it can be decided."""
+    blocks = -(-arms // (TOGETHER - 1)) or 1
+    return max(1, min(width // blocks, needed))
+
+
+def processes_of(arms: int) -> int:
+    """Of a round: the arms, the control, and a baseline behind each group."""
+    return arms + 1 + -(-(arms + 1) // TOGETHER)
+
+
+SHARE = 1 / 3
+"""Of the budget, at most: what the remedies one by one leave to their combination and to the patch."""
+
+
+class Spent(Exception):
+    """A process was ended because the budget was spent: nothing of it counts, and no other one is begun."""
+
+
+class Budget:
+    """Seconds from now on. clock: as time.monotonic."""
+
+    def __init__(self, seconds: float = inf, used: float = 0.0) -> None:
+        self.seconds = seconds
+        self._end = self.now() + seconds - used
+
+    def now(self) -> float:
+        """Seconds of a clock that only goes forward."""
+        return time.monotonic()
+
+    def left(self) -> float:
+        """Seconds; negative where it was overrun."""
+        return self._end - self.now()
+
+    def until(self) -> float | None:
+        """When it is spent, in seconds since the epoch; None for one without an end."""
+        left = self.left()
+        return time.time() + left if isfinite(left) else None
+
+    def reserve(self, wanted: float) -> float:
+        """Seconds of it that are kept for later stages, which want so many."""
+        return min(wanted, SHARE * self.seconds)

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from arms import JOBS, STEPS, ZOO, Arm, change, run
 
-from steptime.timeline.layout import lay_out
+from steptime.analysis.layout import lay_out
 
 torch = pytest.importorskip("torch")
 

@@ -10,7 +10,11 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from steptime.capture.probe.changes.outside import OUTSIDE, OutsideWrites, PrivateCopy  # noqa: E402
+from steptime.probe.changes.outside import (  # noqa: E402
+    OUTSIDE,
+    OutsideWrites,
+    PrivateCopy,
+)
 from steptime.trials import working_copy  # noqa: E402
 from steptime.trials.working_copy import NO_OUTPUTS, make_copy  # noqa: E402
 

@@ -167,7 +167,7 @@ def _handler(number: signal.Signals) -> str:
 
 def _users_path() -> list[str]:
     entries = os.environ.get("PYTHONPATH", "").split(os.pathsep)
-    return [entry for entry in entries if entry and not entry.endswith("capture/inject")]
+    return [entry for entry in entries if entry and not entry.endswith("probe/inject")]
 
 
 def _files() -> list[str]:

@@ -13,18 +13,18 @@ from preloading import python
 
 pytest.importorskip("torch")
 
-from steptime.capture.probe import busy
-from steptime.findings.assemble import assemble
-from steptime.findings.case import Case
-from steptime.findings.catalogue.too_few_workers import too_few_workers
-from steptime.findings.examine import examine
+from steptime.advice.assemble import assemble
+from steptime.advice.engine import examine
+from steptime.advice.evidence import Case
+from steptime.advice.fix import CallEdit
+from steptime.advice.fixes.input import fitting_workers
+from steptime.advice.rules.input import too_few_workers
+from steptime.analysis.layout import lay_out_whole
 from steptime.journal import BUSY_PARTS, busy_flags
+from steptime.probe import busy
 from steptime.recording.load import load
-from steptime.remedies.catalogue.fitting_workers import fitting_workers
-from steptime.remedies.remedy import CallEdit
-from steptime.timeline.layout import lay_out_whole
 
-INJECT = Path(__file__).resolve().parents[3] / "src" / "steptime" / "capture" / "inject"
+INJECT = Path(__file__).resolve().parents[3] / "src" / "steptime" / "probe" / "inject"
 
 JOB = """
 import os, sys, time

@@ -16,12 +16,18 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from steptime.capture.probe import deadline, script  # noqa: E402
-from steptime.capture.probe.deadline import Deadline  # noqa: E402
-from steptime.capture.probe.lines import LineTimeline, LoopFrame  # noqa: E402
-from steptime.capture.probe.profiling import Window  # noqa: E402
-from steptime.capture.probe.session import Session  # noqa: E402
 from steptime.journal import Kind  # noqa: E402
+from steptime.probe import (  # noqa: E402
+    deadline,
+    schedule,
+)
+from steptime.probe.deadline import Deadline  # noqa: E402
+from steptime.probe.lines import (  # noqa: E402
+    LineTimeline,
+    LoopFrame,
+)
+from steptime.probe.profiling import Window  # noqa: E402
+from steptime.probe.session import Session  # noqa: E402
 
 LONGEST = 120
 """Seconds after which a test that waits for something has failed."""
@@ -181,7 +187,7 @@ def session(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Session:
     """One that trains in this thread and waits for a window's steps for a millisecond."""
     made = Session({"recording": str(tmp_path)})
     made._open()
-    monkeypatch.setattr(script, "SECOND", 10**6)
+    monkeypatch.setattr(schedule, "SECOND", 10**6)
     return made
 
 
@@ -199,7 +205,7 @@ def traces(session: Session) -> list[str]:
 
 @pytest.mark.parametrize("stacks", [False, True])
 def test_a_window_of_a_job_that_leaves_its_rhythm_is_ended_and_tried_once_more(session: Session, stacks: bool) -> None:
-    session._script = script._profile(session, Window(session.recorder, 1, stacks), 3)
+    session._script = schedule._profile(session, Window(session.recorder, 1, stacks), 3)
     for _ in range(2):
         session._border(time.perf_counter_ns())
         assert is_on()
@@ -210,9 +216,9 @@ def test_a_window_of_a_job_that_leaves_its_rhythm_is_ended_and_tried_once_more(s
 
 
 def test_what_was_recorded_until_then_is_kept(session: Session, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(script, "SECOND", NEVER)
+    monkeypatch.setattr(schedule, "SECOND", NEVER)
     window = Window(session.recorder, 1, stacks=False)
-    session._script = script._profile(session, window, 3)
+    session._script = schedule._profile(session, window, 3)
     session._border(time.perf_counter_ns())
     torch.ones(2).add_(1)
     session._border(time.perf_counter_ns())
@@ -229,8 +235,8 @@ def test_lines_are_timed_no_longer_than_their_patience(session: Session, monkeyp
     given_up: list[None] = []
     original = LineTimeline.give_up
     monkeypatch.setattr(LineTimeline, "give_up", lambda self: given_up.append(original(self)))
-    monkeypatch.setattr(script, "LINE_LIMIT", 1)
-    session._script = script._lines(session, LoopFrame(), [wait_until.__code__])
+    monkeypatch.setattr(schedule, "LINE_LIMIT", 1)
+    session._script = schedule._lines(session, LoopFrame(), [wait_until.__code__])
     session._border(time.perf_counter_ns())
     wait_until(lambda: bool(given_up))
     session._border(time.perf_counter_ns())

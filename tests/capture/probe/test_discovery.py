@@ -11,7 +11,11 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from steptime.capture.probe.discovery import OPERATORS, Discovery, Found  # noqa: E402
+from steptime.probe.discovery import (  # noqa: E402
+    OPERATORS,
+    Discovery,
+    Found,
+)
 
 
 class Net(torch.nn.Module):  # type: ignore[misc,name-defined]

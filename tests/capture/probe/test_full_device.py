@@ -13,10 +13,10 @@ from allocator import FORWARD, Allocator
 pytest.importorskip("torch")
 import torch
 
-from steptime.capture.probe.memory import full_device
-from steptime.memory.from_snapshot import histories
+from steptime.memory.lives import histories
+from steptime.memory.read_snapshot import read_snapshot
 from steptime.memory.triage import triage
-from steptime.snapshots.read import read_snapshot
+from steptime.probe.memory import full_device
 
 
 @pytest.fixture

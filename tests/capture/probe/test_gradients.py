@@ -13,10 +13,13 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from steptime.capture.probe import gradients  # noqa: E402
-from steptime.capture.probe.gradients import GradientNorm, bits  # noqa: E402
-from steptime.capture.probe.recorder import Recorder  # noqa: E402
 from steptime.journal import Kind  # noqa: E402
+from steptime.probe import gradients  # noqa: E402
+from steptime.probe.gradients import (  # noqa: E402
+    GradientNorm,
+    bits,
+)
+from steptime.probe.recorder import Recorder  # noqa: E402
 
 
 def never(reason: str) -> None:

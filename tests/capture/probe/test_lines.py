@@ -17,8 +17,8 @@ from steptime.journal import Kind
 
 pytest.importorskip("torch")
 
-from steptime.capture.probe.lines import LineTimeline, LoopFrame
-from steptime.capture.probe.source import names_by_line
+from steptime.probe.lines import LineTimeline, LoopFrame
+from steptime.probe.source import names_by_line
 
 SOURCE = Path(__file__).resolve().parents[3] / "src"
 OTHERS = [
@@ -34,7 +34,7 @@ if WITHOUT_TORCH:  # the line timeline itself needs none
     torch = types.ModuleType("torch")
     torch.__file__ = "/nowhere/torch/__init__.py"
     sys.modules["torch"] = torch
-from steptime.capture.probe.lines import LineTimeline, LoopFrame
+from steptime.probe.lines import LineTimeline, LoopFrame
 records, facts, notes = [], [], []
 timeline = LineTimeline(lambda *record: records.append(record), lambda kind, **more: facts.append(more), notes.append)
 frames = LoopFrame()

@@ -17,7 +17,7 @@ from preloading import python
 
 from steptime.journal import RECORD, SPAWNED, Kind
 
-INJECT = Path(__file__).resolve().parents[3] / "src" / "steptime" / "capture" / "inject"
+INJECT = Path(__file__).resolve().parents[3] / "src" / "steptime" / "probe" / "inject"
 
 JOB = """
 import hashlib, os, pickle, random, sys, traceback
@@ -252,7 +252,7 @@ def test_items_and_collate_are_told_apart_while_it_is_wanted_and_nobody_elses_fe
     from torch.utils.data import DataLoader
     from torch.utils.data._utils import fetch
 
-    from steptime.capture.probe import loader
+    from steptime.probe import loader
 
     maps, base = fetch._MapDatasetFetcher, fetch._BaseDatasetFetcher
     original = maps.__dict__["fetch"]

@@ -11,12 +11,12 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from steptime.capture.probe.open_ranges import OpenRanges  # noqa: E402
+from steptime.probe.open_ranges import OpenRanges  # noqa: E402
 
 JOB = """
 import ctypes, gc, os, sys, torch
-from steptime.capture.probe.profiling import Window
-from steptime.capture.probe.recorder import Recorder
+from steptime.probe.profiling import Window
+from steptime.probe.recorder import Recorder
 
 recorder = Recorder(print)
 recorder.open(sys.argv[1])

@@ -9,9 +9,9 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from steptime.capture.probe import identity  # noqa: E402
-from steptime.capture.probe.epochs import steps_to_next  # noqa: E402
-from steptime.capture.probe.session import Session  # noqa: E402
+from steptime.probe import identity  # noqa: E402
+from steptime.probe.schedule import steps_to_next  # noqa: E402
+from steptime.probe.session import Session  # noqa: E402
 
 
 def test_two_threads_that_begin_to_train_at_once_have_one_folder(

@@ -11,7 +11,10 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from steptime.capture.probe.owners import ConstructionWatch, Owners  # noqa: E402
+from steptime.probe.owners import (  # noqa: E402
+    ConstructionWatch,
+    Owners,
+)
 
 
 class Named:

@@ -20,17 +20,11 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from steptime.capture.probe.listener import Quiet  # noqa: E402
-from steptime.capture.probe.patches import (  # noqa: E402
-    FunctionPatch,
-    ModuleCallWatch,
-    RootPatch,
-    backward_wrapper,
-    interval_wrapper,
-)
-from steptime.capture.probe.ranges import RangePatch  # noqa: E402
-from steptime.capture.probe.recorder import Threads  # noqa: E402
 from steptime.journal import RECORD, Flag, Kind  # noqa: E402
+from steptime.probe.listener import Quiet  # noqa: E402
+from steptime.probe.patches import FunctionPatch, ModuleCallWatch, RootPatch, backward_wrapper, interval_wrapper  # noqa: E402
+from steptime.probe.ranges import RangePatch  # noqa: E402
+from steptime.probe.recorder import Threads  # noqa: E402
 
 
 class Heard:
@@ -230,7 +224,7 @@ def test_a_short_zero_grad_is_timed_once_while_nobody_waits_for_a_border(
         heard.quiet.until = 1 << 62
         optimizer = torch.optim.SGD([torch.nn.Parameter(torch.ones(2))], lr=0.1)
         for short in (1 << 62, 0):
-            monkeypatch.setattr("steptime.capture.probe.ranges.SHORT", short)
+            monkeypatch.setattr("steptime.probe.ranges.SHORT", short)
             heard.records.clear()
             patch.forget()
             for _ in range(3):
@@ -244,7 +238,7 @@ def test_after_a_short_batch_only_its_next_is_kept(heard: Heard, monkeypatch: py
     import time
 
     asked: list[bool] = []
-    monkeypatch.setattr("steptime.capture.probe.ranges.tell_apart", asked.append)
+    monkeypatch.setattr("steptime.probe.ranges.tell_apart", asked.append)
     patch = RangePatch(heard)
     patch.install()
     heard.quiet.until = 1 << 62
@@ -258,10 +252,10 @@ def test_after_a_short_batch_only_its_next_is_kept(heard: Heard, monkeypatch: py
             collated[get_ident()] = time.perf_counter_ns() + 1
             return index
 
-    fetched, collated = (vars(sys.modules["steptime.capture.probe.ranges"])[name] for name in ("fetched", "collated"))
+    fetched, collated = (vars(sys.modules["steptime.probe.ranges"])[name] for name in ("fetched", "collated"))
     try:
         for short, wanted in ((0, []), (1 << 62, [False])):
-            monkeypatch.setattr("steptime.capture.probe.ranges.SHORT_BATCH", short)
+            monkeypatch.setattr("steptime.probe.ranges.SHORT_BATCH", short)
             heard.quiet.together = False
             patch.forget()
             heard.records.clear()
@@ -436,7 +430,7 @@ def test_module_calls_are_seen_without_a_frame_and_the_method_stays_the_original
 
 
 def test_what_fails_in_the_watch_never_reaches_the_user(capsys: pytest.CaptureFixture[str]) -> None:
-    from steptime.capture.probe.session import Session
+    from steptime.probe.session import Session
 
     session = Session({"recording": "missing-folder/run"})
     session.install()

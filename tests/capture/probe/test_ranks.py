@@ -9,8 +9,8 @@ from types import SimpleNamespace
 
 import pytest
 
-from steptime.capture.probe.agreement import Agreed, agree
-from steptime.capture.probe.ranks import LOCAL_RANK, MOST_TRACED, RANK, WORLD_SIZE, Place, place, traces
+from steptime.probe.ranks import LOCAL_RANK, MOST_TRACED, RANK, WORLD_SIZE, Place, place, traces
+from steptime.probe.schedule import Agreed, agree
 
 SECOND = 1_000_000_000
 

@@ -14,7 +14,7 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from steptime.capture.probe import sites  # noqa: E402
+from steptime.probe import sites  # noqa: E402
 
 
 @pytest.fixture(autouse=True)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from steptime.capture.probe.steps import BACKWARD, FORWARD, OPTIMIZER, StepCounter
+from steptime.probe.steps import BACKWARD, FORWARD, OPTIMIZER, StepCounter
 
 
 def backward(counter: StepCounter, *updates: int, partial: bool = False) -> bool:

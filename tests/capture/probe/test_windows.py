@@ -15,13 +15,19 @@ from preloading import python
 
 torch = pytest.importorskip("torch")
 
-from steptime.capture.probe import profiling, script  # noqa: E402
-from steptime.capture.probe.memory import allocations  # noqa: E402
-from steptime.capture.probe.notice import switched_off  # noqa: E402
-from steptime.capture.probe.profiling import TRACER, Window  # noqa: E402
-from steptime.capture.probe.ranks import Place  # noqa: E402
-from steptime.capture.probe.recorder import Recorder  # noqa: E402
-from steptime.capture.probe.session import Session  # noqa: E402
+from steptime.probe import (  # noqa: E402
+    profiling,
+    schedule,
+)
+from steptime.probe.memory import allocations  # noqa: E402
+from steptime.probe.notice import switched_off  # noqa: E402
+from steptime.probe.profiling import (  # noqa: E402
+    TRACER,
+    Window,
+)
+from steptime.probe.ranks import Place  # noqa: E402
+from steptime.probe.recorder import Recorder  # noqa: E402
+from steptime.probe.session import Session  # noqa: E402
 
 
 def is_on() -> bool:
@@ -40,7 +46,7 @@ def session(tmp_path: Path) -> Iterator[Session]:
     made = Session({"recording": str(tmp_path)})
     parameter = torch.nn.Parameter(torch.zeros(2))
     made._open()
-    made._script = script._profile(made, Window(made.recorder, 1, stacks=True), 1)
+    made._script = schedule._profile(made, Window(made.recorder, 1, stacks=True), 1)
     yield made
     made.recorder.close()
     assert parameter.requires_grad
@@ -115,9 +121,9 @@ def test_a_spoilt_window_holds_the_steps_so_far_unless_other_ranks_profile_too(
 ) -> None:
     answers = iter([False, True])
     monkeypatch.setattr(Window, "spoils", lambda self, usual: next(answers))
-    monkeypatch.setattr(script, "place", lambda: Place(None if alone else 0, None, 2))
+    monkeypatch.setattr(schedule, "place", lambda: Place(None if alone else 0, None, 2))
     window = Window(session.recorder, 1, stacks=False)
-    session._script = script._profile(session, window, 3)
+    session._script = schedule._profile(session, window, 3)
     for time in range(1, 6):
         session._border(time)
     assert window.steps == steps
@@ -132,8 +138,8 @@ def test_a_job_without_a_standard_error_is_told_nothing(monkeypatch: pytest.Monk
 
 STEP_WITH_MEMORY = """
 import json, pathlib, sys, torch
-from steptime.capture.probe.profiling import Window
-from steptime.capture.probe.recorder import Recorder
+from steptime.probe.profiling import Window
+from steptime.probe.recorder import Recorder
 recorder = Recorder(print)
 recorder.open(sys.argv[1])
 parameters = [torch.nn.Parameter(torch.zeros(2)) for _ in range(int(sys.argv[2]))]

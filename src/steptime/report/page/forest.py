@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from steptime.quantities import format_bytes, format_duration
-from steptime.report.page.scale import Tick
+from steptime.report.page.waterfall import Tick
 from steptime.report.trials import Curve, TrialReport, Tried
 from steptime.trials.trial import BASELINE
 

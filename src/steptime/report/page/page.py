@@ -5,34 +5,71 @@ It only displays: every figure on it is the report's. What is around it, and wha
 
 from __future__ import annotations
 
+import base64
 import re
 import shlex
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
 
 import msgspec
 
-from steptime.excerpt.excerpt import Excerpt
-from steptime.findings.case import Case
-from steptime.findings.explain import find_rule
-from steptime.findings.finding import Finding, Weight
-from steptime.ledger.ledger import Account
-from steptime.memory.history import CPU_PLACE
-from steptime.quantities import format_duration, format_share, format_source
+from steptime.advice.evidence import Case
+from steptime.advice.explain import find_rule
+from steptime.advice.rule import Finding, Weight
+from steptime.analysis.categories import Account
+from steptime.memory.lives import CPU_PLACE
+from steptime.quantities import format_bytes, format_duration, format_share, format_source
 from steptime.report import json
-from steptime.report.device import roofline_sentences
+from steptime.report.page.charts import RooflineChart, Series, roofline_chart, series
 from steptime.report.page.forest import Forest, forest
 from steptime.report.page.frame import whole
-from steptime.report.page.memory_chart import MemoryChart, memory_chart
+from steptime.report.page.memory import MemoryChart, memory_chart
 from steptime.report.page.ranks import HeatMap, heat_map
-from steptime.report.page.roofline_chart import RooflineChart, roofline_chart
-from steptime.report.page.series import Series, series
 from steptime.report.page.tables import Grid, account_grids, grids, replay_grids
-from steptime.report.page.traces import ShownTrace, shown_traces
 from steptime.report.page.waterfall import Segment, Waterfall, interval_text, stacked, waterfall
 from steptime.report.printable import one_line
 from steptime.report.report import ProcessReport, Report
-from steptime.report.roofline import origin
+from steptime.report.step_view import Excerpt
+from steptime.report.tables import origin, roofline_sentences
 from steptime.report.text import cost_text
+from steptime.report.trace_files import TraceFile
+
+MARKUP = 1_000
+"""Bytes that a trace takes on the page beside what is in it."""
+OPENS = ("<", ":")
+"""The one sign of base 85 (RFC 1924) that could begin markup, and one that stands for it, which base 85 has not."""
+
+
+@dataclass(frozen=True, slots=True)
+class ShownTrace:
+    """identity: of the element that holds it. name: of the file that it is saved as. content: gzip in base 85, padded,
+    "" where it is not on the page; length: bytes of the gzip."""
+
+    identity: str
+    path: str
+    name: str
+    what: str
+    size: str
+    content: str
+    length: int
+
+
+def shown_traces(files: Sequence[TraceFile], room: int) -> tuple[ShownTrace, ...]:
+    """room: bytes that the page has left, given to the first ones."""
+    shown = []
+    for number, file in enumerate(files):
+        content = file.content or b""
+        carried = bool(content) and 1.25 * len(content) + MARKUP <= room
+        text = base64.b85encode(content, pad=True).decode().replace(*OPENS) if carried else ""
+        room -= len(text) + MARKUP if carried else 0
+        name = Path(file.path).name
+        name = name if name.endswith(".gz") else f"{name}.gz"
+        shown.append(
+            ShownTrace(f"trace-{number}", file.path, name, file.what, format_bytes(file.size), text, len(content))
+        )
+    return tuple(shown)
+
 
 FIRST = 3
 """Findings on the first screen; the others are below, with all else."""

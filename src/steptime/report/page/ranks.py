@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from steptime.findings.lateness import late_of
+from steptime.advice.models import late_of
+from steptime.analysis.stragglers.comparison import LateSeries, RankComparison
 from steptime.quantities import format_duration, format_share
-from steptime.ranks.comparison import LateSeries, RankComparison
-from steptime.report.page.scale import Tick
+from steptime.report.page.waterfall import Tick
 from steptime.report.report import ProcessReport, Report
 
 MOST_RANKS = 128

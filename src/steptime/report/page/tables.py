@@ -6,11 +6,10 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Generic, TypeVar
 
-from steptime.findings.case import AccountUse, Case
+from steptime.advice.evidence import AccountUse, Case
 from steptime.quantities import SourceLine, format_bytes, format_duration, format_share, format_source
-from steptime.report.device import unnamed
 from steptime.report.page.waterfall import interval_text
-from steptime.report.roofline import format_rate, predictions
+from steptime.report.tables import format_rate, predictions, unnamed
 
 Use = TypeVar("Use")
 

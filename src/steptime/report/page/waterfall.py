@@ -5,11 +5,74 @@ All positions are percent of the plot's width, so that the picture is as wide as
 
 from __future__ import annotations
 
+import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 
-from steptime.findings.case import AccountUse, Case
+from markupsafe import Markup
+
+from steptime.advice.evidence import AccountUse, Case
 from steptime.quantities import Estimate, format_duration, format_share
-from steptime.report.page.scale import Tick, even_ticks
+from steptime.report.page.frame import part
+
+_PREFIXES = ((1e15, "P"), (1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k"))
+
+
+@dataclass(frozen=True, slots=True)
+class Tick:
+    """A mark on an axis. place: percent from its beginning."""
+
+    place: float
+    words: str
+
+
+@dataclass(frozen=True, slots=True)
+class Decades:
+    """A logarithmic axis over whole decades: 10**low to 10**high."""
+
+    low: int
+    high: int
+
+    def place(self, value: float) -> float:
+        """Percent from the beginning of the axis; beyond its ends for values outside."""
+        return 100 * (math.log10(value) - self.low) / (self.high - self.low)
+
+    def ticks(self, unit: str = "") -> tuple[Tick, ...]:
+        """Whole decades; every second one where there are many."""
+        stride = 1 + (self.high - self.low) // 8
+        powers = range(self.low, self.high + 1, stride)
+        return tuple(Tick(self.place(10.0**power), f"{_power(power)}{unit}") for power in powers)
+
+
+def decades(values: list[float]) -> Decades:
+    """The axis that holds all the values, which must be positive."""
+    low = math.floor(math.log10(min(values)) - 1e-9)
+    high = math.ceil(math.log10(max(values)) + 1e-9)
+    return Decades(low, max(high, low + 1))
+
+
+def even_ticks(highest: float, about: int = 5) -> tuple[Tick, ...]:
+    """Round durations from nothing to `highest` ns, about so many."""
+    if highest <= 0:
+        return ()
+    rough = highest / about
+    size = 10.0 ** math.floor(math.log10(rough))
+    stride = next(size * factor for factor in (1, 2, 2.5, 5, 10) if size * factor >= rough * 0.999)
+    count = int(highest / stride + 1e-9)
+    return tuple(
+        Tick(100 * number * stride / highest, format_duration(number * stride) if number else "0")
+        for number in range(count + 1)
+    )
+
+
+def _power(power: int) -> str:
+    """ "0.01", "10", "1 k", "100 G": for the tick of a power of ten; a unit may follow."""
+    value = 10.0**power
+    if value < 1e3:
+        return f"{value:.12f}".rstrip("0").rstrip(".") + " " if power >= -4 else f"1e{power} "
+    size, prefix = next(((size, prefix) for size, prefix in _PREFIXES if value >= size), (1.0, ""))
+    return f"{value / size:.0f} {prefix}"
+
 
 SMALLEST = 0.0005
 """Of the step: what is shorter would be no pixel wide; such accounts are summed up in one row."""
@@ -132,3 +195,94 @@ def _shown(case: Case) -> list[AccountUse]:
 def _saved(use: AccountUse) -> float:
     """The recoverable part: never more than the account has, whatever the interval of its estimate."""
     return min(max(use.recoverable.value, 0.0), use.duration.value)
+
+
+@dataclass(frozen=True, slots=True)
+class Difference:
+    """What an account's change did to the step. change: ns, after less before; its interval decides whether the row is
+    told as beyond noise."""
+
+    name: str
+    change: Estimate
+
+
+@dataclass(frozen=True, slots=True)
+class Move:
+    """A row as it is drawn. begin, width: percent of the plot; grown: the step became longer by it; certain: beyond
+    noise; low, high: percent, the interval of where the block ends."""
+
+    name: str
+    begin: float
+    width: float
+    grown: bool
+    certain: bool
+    low: float
+    high: float
+    words: str
+    interval: str
+
+
+@dataclass(frozen=True, slots=True)
+class Moves:
+    """The picture. before, after: widths of the first and the last bar, percent."""
+
+    before: float
+    after: float
+    before_words: str
+    after_words: str
+    labels: tuple[str, str]
+    rows: tuple[Move, ...]
+    ticks: tuple[Tick, ...]
+
+
+def differences_waterfall(
+    rows: Sequence[Difference], before: float, after: float, labels: tuple[str, str] = ("before", "after")
+) -> Markup:
+    """The picture as markup for a page of `frame.document`. before, after: ns of the step. rows: in the order in which
+    they are shown; what they leave open between before and after is shown as the last row."""
+    return part("differences.html", moves=moves_of(rows, before, after, labels))
+
+
+def moves_of(rows: Sequence[Difference], before: float, after: float, labels: tuple[str, str]) -> Moves:
+    """Where everything lies."""
+    left = after - before - sum(row.change.value for row in rows)
+    if abs(left) > 0.001 * max(before, after, 1.0):
+        rows = (*rows, Difference("other", Estimate(left, left, left, 1)))
+    heights = [before]
+    for row in rows:
+        heights.append(heights[-1] + row.change.value)
+    top = max(*heights, after, *(start + row.change.high for start, row in zip(heights, rows, strict=False)), 1.0)
+    scale = 100 / top
+    return Moves(
+        before=before * scale,
+        after=after * scale,
+        before_words=format_duration(before),
+        after_words=format_duration(after),
+        labels=labels,
+        rows=tuple(_move(row, start, scale) for row, start in zip(rows, heights, strict=False)),
+        ticks=even_ticks(top),
+    )
+
+
+def _move(row: Difference, start: float, scale: float) -> Move:
+    change = row.change
+    end = start + change.value
+    known = change.samples > 1
+    return Move(
+        name=row.name,
+        begin=max(min(start, end), 0.0) * scale,
+        width=abs(change.value) * scale,
+        grown=change.value > 0,
+        certain=known and (change.low > 0 or change.high < 0),
+        low=max(start + change.low, 0.0) * scale if known else end * scale,
+        high=max(start + change.high, 0.0) * scale if known else end * scale,
+        words=_signed(change.value),
+        interval=f"{_signed(change.low)} to {_signed(change.high)}" if known else "",
+    )
+
+
+def _signed(nanoseconds: float) -> str:
+    """ "+12.3 ms", "−4 µs"."""
+    if not nanoseconds:
+        return "0"
+    return f"{'+' if nanoseconds > 0 else '−'}{format_duration(abs(nanoseconds))}"

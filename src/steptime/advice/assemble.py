@@ -1,0 +1,194 @@
+"""From a process's recording, its layout and its ledger to the case that rules look at.
+
+One law: what was not measured is absent from the case, never zero.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+import numpy as np
+
+from steptime.advice.device_evidence import machine_use
+from steptime.advice.evidence import (
+    Case,
+    CompilationUse,
+    GarbageUse,
+    OptimizerUse,
+    PaddingUse,
+    RecomputeUse,
+    RootUse,
+    SettingsUse,
+    SiteUse,
+)
+from steptime.advice.line_evidence import line_uses
+from steptime.advice.loader_evidence import loader_use
+from steptime.advice.stakes import per_step, usual_steps
+from steptime.advice.step_evidence import account_uses, contention_use, phase_uses, segment_uses, step_summary
+from steptime.advice.trace_evidence import operator_use
+from steptime.analysis.categories import Ledger
+from steptime.analysis.layout import Layout
+from steptime.analysis.operators import OperatorTotal
+from steptime.analysis.steps import UPDATES
+from steptime.analysis.timeline import Lane, Steps
+from steptime.arrays import Int64
+from steptime.intervals import EMPTY, Intervals, contains, intersect, measure, subtract, union
+from steptime.journal import Flag, Kind
+from steptime.machine.machine import Machine
+from steptime.quantities import SourceLine, mean_of_series
+from steptime.recording.recording import OptimizerFacts, Process, TelemetrySample
+
+
+def assemble(
+    process: Process,
+    layout: Layout,
+    *,
+    ledger: Ledger | None = None,
+    operators: Sequence[OperatorTotal] = (),
+    recompute: Int64 | None = None,
+    telemetry: Sequence[TelemetrySample] = (),
+    machine: Machine | None = None,
+    trainers_on_host: int = 1,
+    in_operators: Intervals = EMPTY,
+) -> Case:
+    """The case of a process. ledger: of its steady steps, in their order. recompute: ns of each profiled step that runs
+    forward operators again inside backward. in_operators: when the training thread was inside operators in the profiled
+    steps. Raises ValueError when no step is steady.
+    """
+    steps = layout.timeline.steps
+    usual = usual_steps(layout)
+    if not len(usual):
+        raise ValueError("a case needs a steady step")
+    return Case(
+        step=step_summary(process, layout.timeline, usual),
+        accounts=account_uses(ledger, steps, usual, operators, machine),
+        phases=phase_uses(steps, usual),
+        loader=loader_use(process, layout, usual),
+        lines=line_uses(process, layout, in_operators),
+        operators=tuple(map(operator_use, operators)),
+        settings=_settings(process, layout, usual, trainers_on_host),
+        optimizers=_optimizers(process, layout, usual, operators),
+        compilations=_compilations(process, steps),
+        sites=_sites(process),
+        garbage=_garbage(layout),
+        segments=segment_uses(layout.timeline),
+        contention=contention_use(process, steps, usual, telemetry, machine),
+        machine=machine_use(machine),
+        roots=tuple(
+            RootUse(root.type, root.parameters, root.parameter_bytes, root.device, root.compiled, root.own)
+            for root in process.roots
+        ),
+        padding=PaddingUse(process.padding.share, process.padding.batches) if process.padding is not None else None,
+        recompute=RecomputeUse(mean_of_series(recompute)) if recompute is not None and recompute.any() else None,
+    )
+
+
+def _settings(process: Process, layout: Layout, usual: Int64, trainers: int) -> SettingsUse | None:
+    """Switches as they were when read, or as any backward of the steady steps saw them; a profiler, as most of them
+    did: one that our own window still held is not the job's."""
+    settings, steps = process.settings, layout.timeline.steps
+    if settings is None:
+        return None
+    backwards = layout.lane.of(Kind.BACKWARD)
+    number = np.minimum(np.searchsorted(steps.end, backwards.begin, side="right"), len(steps.end) - 1)
+    backwards = backwards.where(np.isin(number, usual) & ~backwards.flagged(Flag.PARTIAL))
+    return SettingsUse(
+        intra_op_threads=settings.intra_op_threads,
+        usable_cpus=settings.usable_cpus,
+        logical_cpus=settings.logical_cpus,
+        detect_anomaly=settings.detect_anomaly or bool(backwards.flagged(Flag.ANOMALY).any()),
+        deterministic=settings.deterministic or bool(backwards.flagged(Flag.DETERMINISTIC).any()),
+        profiler=2 * int(backwards.flagged(Flag.PROFILER).sum()) > len(backwards.begin),
+        omp_num_threads=settings.omp_num_threads,
+        trainers_on_host=trainers,
+        cudnn_benchmark=settings.cudnn_benchmark,
+        matmul_precision=settings.float32_matmul_precision,
+        denormals_flushed=settings.denormals_flushed,
+        distributed_backend=settings.distributed_backend,
+        packages=settings.packages,
+        allocator=settings.allocator,
+        debug_switches=settings.debug_switches,
+    )
+
+
+def _optimizers(
+    process: Process, layout: Layout, usual: Int64, operators: Sequence[OperatorTotal]
+) -> tuple[OptimizerUse, ...]:
+    """The optimisers that stepped, the longest first."""
+    updates = layout.lane.of(*UPDATES)
+    known = {fact.identity: fact for fact in process.optimizers}
+    embeddings = sum(root.dense_embedding_elements for root in process.roots)
+    largest = max((fact.elements for fact in known.values()), default=0)
+    known = {
+        number: replace(fact, sparse_candidates=min(embeddings, largest))
+        if fact.elements == largest and not fact.sparse_candidates
+        else fact
+        for number, fact in known.items()
+    }
+    numbers = np.unique(updates.identity).tolist()
+    calls = sum(operator.calls for operator in operators if operator.phase == "optimizer") if operators else None
+    uses = [
+        _optimizer(
+            known.get(number) or OptimizerFacts(number, "", 0, 0),
+            updates.where(updates.identity == number),
+            layout,
+            usual,
+            calls if len(numbers) == 1 else None,
+        )
+        for number in numbers
+    ]
+    return tuple(sorted(uses, key=lambda use: -use.duration.value))
+
+
+def _optimizer(
+    facts: OptimizerFacts, updates: Lane, layout: Layout, usual: Int64, operators: float | None
+) -> OptimizerUse:
+    steps, work = layout.timeline.steps, layout.work
+    own = subtract(updates.intervals, work.forward)
+    if not len(work.updates_in_backward):
+        own = subtract(own, work.backward)  # a closure's
+    return OptimizerUse(
+        type=facts.type,
+        duration=per_step(measure(own, steps.begin, steps.end)[usual]),
+        parameters=facts.parameters,
+        elements=facts.elements,
+        foreach=facts.foreach,
+        fused=facts.fused,
+        operators=operators,
+        dense_embedding_elements=facts.sparse_candidates,
+        site=facts.site,
+    )
+
+
+def _compilations(process: Process, steps: Steps) -> tuple[CompilationUse, ...]:
+    """A compilation whose time is not known counts as one of the warm-up."""
+    warm_until = int(steps.end[steps.warm_up][-1]) if steps.warm_up.any() else 0
+    return tuple(
+        CompilationUse(
+            SourceLine(fact.file, fact.line, fact.function),
+            fact.duration_ns,
+            fact.begin is not None and fact.begin > warm_until,
+            fact.recompile_reason,
+        )
+        for fact in process.compilations
+    )
+
+
+def _sites(process: Process) -> tuple[SiteUse, ...]:
+    return tuple(SiteUse(fact.name, fact.device, fact.count / max(1, fact.steps), fact.site) for fact in process.sites)
+
+
+def _garbage(layout: Layout) -> GarbageUse:
+    """Of all steps after the warm-up: the collector is watched in each, whatever else is, and what it does once in a
+    hundred steps would else depend on which of them were profiled. What runs in an evaluation is no step's."""
+    steps, segments = layout.timeline.steps, layout.timeline.segments
+    collections = layout.lane.of(Kind.GARBAGE)
+    elsewhere = union([each.begin for each in segments], [each.end for each in segments])
+    collections = collections.where(~contains(elsewhere, collections.begin))
+    counts = np.searchsorted(collections.begin, steps.end) - np.searchsorted(collections.begin, steps.begin)
+    seen = ~steps.warm_up
+    spent = measure(collections.intervals, steps.begin, steps.end)[seen]
+    fetching = measure(intersect(collections.intervals, layout.work.loader), steps.begin, steps.end)[seen]
+    account = "input" if 2 * fetching.sum() > spent.sum() else "host"
+    return GarbageUse(per_step(spent), float(counts[seen].mean()), account)

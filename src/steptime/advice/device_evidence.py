@@ -1,0 +1,518 @@
+"""What a device did, as rules see it: kernels, the roofline, the replay, chains of pointwise kernels.
+
+What a device did, as rules see it: the kernels, the roofline and the replay of a trace.
+
+One law: nothing is computed here; what the rooms below found is named as the case names it.
+
+Chains of pointwise kernels that one kernel could do: what a fused kernel would not write and read again.
+
+A chain is two or more kernels in a row on one stream, launched in one step by pointwise operators of at least two kinds
+on tensors of one size. That each takes what the one before made is not in a trace; rows of one operator (gradients that
+are scaled, buffers that are cleared) are left out for that, and so is the optimiser, which has a rule of its own.
+
+What a device did in the steps of a trace, added to a case: of a bare trace, or of a recording's profiled steps.
+
+One law: times are those of the traced steps. A recording's accounts are of steps that nobody profiled; a finding's
+stake is cut to its account, so that no kernel's time promises more than the steady step holds.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from functools import lru_cache
+from typing import TypeVar
+
+import numpy as np
+
+from steptime.advice.evidence import (
+    AccountUse,
+    AllocationUse,
+    Case,
+    ChainUse,
+    CollectiveUse,
+    CopyUse,
+    GapUse,
+    KernelUse,
+    MachineUse,
+    PredictionUse,
+    ReplayUse,
+    RooflineUse,
+)
+from steptime.advice.kernels import (
+    COPIES,
+    POINTWISE,
+    above_ceilings,
+    elements,
+    plain_name,
+    shapes_of,
+    short_kernel,
+    spent,
+)
+from steptime.advice.models import changing_work, gradient_use
+from steptime.advice.stakes import capped, named, ratio, scaled
+from steptime.advice.step_evidence import optimizer_uses
+from steptime.analysis.allocations import allocations_of
+from steptime.analysis.breakdown import account_for, has_kernels
+from steptime.analysis.categories import Account, Ledger
+from steptime.analysis.idle import Gaps, gap_totals, gaps_of
+from steptime.analysis.op_cost.call import ELEMENT_BYTES
+from steptime.analysis.operators import DISPATCH_GAP, sources_of
+from steptime.analysis.recorded_breakdown import RecordedAccount
+from steptime.analysis.roofline import COMMUNICATION, KernelGroup, Roofline, draw
+from steptime.analysis.timeline import Phase
+from steptime.analysis.trace_steps import reach
+from steptime.analysis.traffic import collectives_of, copies_of
+from steptime.analysis.what_if.what_if import Prediction, Replay, rerun
+from steptime.arrays import Bool, Int32, Int64
+from steptime.intervals import EMPTY, Intervals, contains, union
+from steptime.machine.machine import Machine
+from steptime.quantities import SourceLine, mean_of_series
+from steptime.trace.compiled import compiled_kernels
+from steptime.trace.links import UNKNOWN, Links, function_name, link, source_line
+from steptime.trace.table import ABSENT, Category, Trace
+from steptime.trace.vendors import OPTIMIZER_STEP, matching
+
+MOST_REPLAYED = 3
+"""Groups of kernels that the replay speeds up: each is a replay of its own, and a fourth would not be read."""
+MOST_KERNELS = 400
+"""Groups that are kept: those with the most time. What is left is less than a tenth of a percent each."""
+PAUSE = "(the device's own pause between queued kernels)"
+MOST_GAPS = 100
+"""Causes of idle time that are kept, likewise."""
+LONGEST_TEXT = 300
+"""Characters of a kernel's name or of its arguments' shapes: templates and lists of tensors run to thousands."""
+
+
+def source_of(trace: Trace, links: Links, row: int) -> SourceLine | None:
+    """The user's function behind an event; None without stacks."""
+    function = int(links.function[row]) if 0 <= row < len(links.function) else UNKNOWN
+    return source_line(trace.symbols[int(trace.events.name[function])]) if function != UNKNOWN else None
+
+
+def kernel_uses(trace: Trace, links: Links, roofline: Roofline) -> tuple[KernelUse, ...]:
+    """The groups of kernels, the longest first."""
+    return tuple(_kernel(trace, links, each) for each in roofline.groups[:MOST_KERNELS])
+
+
+def _kernel(trace: Trace, links: Links, group: KernelGroup) -> KernelUse:
+    return KernelUse(
+        name=group.name[:LONGEST_TEXT],
+        operator=group.operator,
+        calls=group.calls,
+        duration=group.duration,
+        bound=group.bound,
+        shapes=group.shapes if len(group.shapes) <= LONGEST_TEXT else "",
+        number_format=group.number_format,
+        flops=group.flops,
+        bytes=group.bytes,
+        at_roofline=float(group.at_roofline) if group.at_roofline is not None else None,
+        matrix_unit=group.matrix_unit,
+        dimensions=group.dimensions,
+        source=source_of(trace, links, group.example),
+    )
+
+
+def gap_uses(trace: Trace, links: Links, gaps: Gaps, steps: int) -> tuple[GapUse, ...]:
+    """Why the device idled, the longest first. steps: how many the gaps are of. The device's own pauses between kernels
+    that were launched before are nobody's on the host: their cause is PAUSE.
+    """
+    own = _own_pauses(trace, gaps)
+    named_gaps = replace(gaps, cause=np.where(own, UNKNOWN, gaps.cause))
+    return tuple(
+        GapUse(
+            account=each.account.name.lower(),
+            cause=each.cause or (PAUSE if each.account is Account.LAUNCH and own.any() else ""),
+            duration=mean_of_series(each.duration),
+            count=float(each.count.mean()),
+            longest=each.longest,
+            source=each.source,
+            inside=function_name(each.inside)[:LONGEST_TEXT],
+        )
+        for each in gap_totals(trace, links, named_gaps, steps)[:MOST_GAPS]
+    )
+
+
+def _own_pauses(trace: Trace, gaps: Gaps) -> Bool:
+    """Pieces of LAUNCH in which the next kernel was queued already, or which end with one that no call launched (it was
+    queued before the trace began)."""
+    launched = np.where(gaps.launch == UNKNOWN, gaps.begin, trace.events.begin[gaps.launch])
+    short = gaps.duration <= DISPATCH_GAP
+    own: Bool = (gaps.account == Account.LAUNCH) & (launched <= gaps.begin) & short
+    return own
+
+
+def copy_uses(trace: Trace, links: Links, windows: Int64) -> tuple[CopyUse, ...]:
+    """The copies of the steps, (n, 2) ns, the most exposed first."""
+    return tuple(
+        CopyUse(
+            kind=each.kind,
+            memory=each.memory,
+            calls=float(each.calls.mean()),
+            duration=mean_of_series(each.duration),
+            exposed=mean_of_series(each.exposed),
+            bytes=float(each.bytes.mean()) if each.bytes is not None else 0.0,
+            operator=each.operator,
+            source=each.source,
+        )
+        for each in copies_of(trace, links, windows)[:MOST_GAPS]
+    )
+
+
+def collective_uses(trace: Trace, links: Links, windows: Int64) -> tuple[CollectiveUse, ...]:
+    """The collectives of the steps, (n, 2) ns, the longest first."""
+    return tuple(
+        CollectiveUse(
+            name=each.name,
+            group=each.group,
+            calls=float(each.calls.mean()),
+            duration=mean_of_series(each.duration),
+            exposed=mean_of_series(each.exposed),
+            bytes=float(each.bytes.mean()) if each.bytes is not None else None,
+        )
+        for each in collectives_of(trace, links, windows)[:MOST_GAPS]
+    )
+
+
+def allocation_uses(trace: Trace, links: Links, windows: Int64) -> tuple[AllocationUse, ...]:
+    """The calls to the driver's allocator in the steps, (n, 2) ns, those first that cost the device most."""
+    return tuple(
+        AllocationUse(
+            name=each.name,
+            calls=float(each.calls.mean()),
+            duration=mean_of_series(each.duration),
+            idle=mean_of_series(each.idle),
+            source=each.source,
+        )
+        for each in allocations_of(trace, links, windows)[:MOST_GAPS]
+    )
+
+
+def roofline_use(roofline: Roofline, step: float) -> RooflineUse | None:
+    """The compute account by its bounds; None where nothing computed. step: ns of the step that the report is about,
+    which a profiled one may be longer than."""
+    if not len(roofline.split) or not roofline.split.any():
+        return None
+    means = dict(zip(roofline.bounds, roofline.split.mean(axis=0).tolist(), strict=True))
+    return RooflineUse(
+        compute=means.get("compute", 0.0),
+        memory=means.get("memory", 0.0),
+        latency=means.get("latency", 0.0),
+        unmodelled=means.get("unmodelled", 0.0),
+        flops=roofline.flops,
+        bytes=roofline.bytes,
+        number_format=roofline.number_format,
+        peak=roofline.peak,
+        matrix_unit=roofline.matrix_unit,
+        utilization=min(1.0, roofline.utilization * roofline.wall / step)
+        if roofline.utilization is not None and step
+        else None,
+        modelled=roofline.modelled,
+    )
+
+
+RELIEVED = {
+    "input free": "input",
+    "syncs free": "sync",
+    "one launch": "launch",
+    "communication overlapped": "communication",
+}
+"""Changes of the replay and the account that each relieves."""
+
+
+def replay_use(replay: Replay | None, accounts: tuple[AccountUse, ...]) -> ReplayUse | None:
+    """The replay's error, critical path and predictions; none saves more than its account has in all steady steps (the
+    replay is of some of them)."""
+    if replay is None or not len(replay.replayed):
+        return None
+    predictions = tuple(_prediction(each, accounts) for each in replay.predictions)
+    return ReplayUse(replay.error, len(replay.replayed), replay.critical_path, predictions, replay.longest())
+
+
+def _prediction(prediction: Prediction, accounts: tuple[AccountUse, ...]) -> PredictionUse:
+    account = named(accounts, RELIEVED.get(prediction.change, ""))
+    saved = capped(prediction.saved, account.duration) if account is not None else prediction.saved
+    return PredictionUse(
+        prediction.change, saved, min(prediction.cap, account.duration.value if account else prediction.cap)
+    )
+
+
+def at_roofline(trace: Trace, links: Links, roofline: Roofline) -> dict[str, dict[int, int]]:
+    """What the kernels that lose most would last at the machine's ceilings, for the replay: by "operator (kernel)", ns
+    by row of the event table."""
+    lost: dict[tuple[str, str], tuple[float, float]] = {}
+    for group in roofline.groups:
+        if group.at_roofline is not None and group.bound != COMMUNICATION:
+            spent, best = lost.get((group.name, group.operator), (0.0, 0.0))
+            lost[group.name, group.operator] = (spent + group.duration, best + group.at_roofline)
+    most = sorted(lost.items(), key=lambda item: item[1][1] - item[1][0])[:MOST_REPLAYED]
+    names = {symbol: number for number, symbol in enumerate(trace.symbols)}
+    found = {}
+    for (name, operator), (spent, best) in most:
+        rows = np.flatnonzero((trace.events.name == names[name]) & (trace.events.category == Category.KERNEL))
+        behind = links.operator[rows]
+        called = np.where(behind == UNKNOWN, -1, trace.events.name[np.maximum(behind, 0)])
+        rows = rows[called == names.get(operator, -1)]
+        lengths = np.rint(trace.events.duration[rows] * (best / spent if spent else 1.0)).astype(np.int64)
+        label = f"{operator} ({short_kernel(name)})" if operator else short_kernel(name)
+        found[label] = dict(zip(rows.tolist(), lengths.tolist(), strict=True))
+    return found
+
+
+def machine_use(machine: Machine | None) -> MachineUse | None:
+    """The ceilings as rules see them."""
+    if machine is None:
+        return None
+    dispatch = machine.launch or machine.dispatch
+    return MachineUse(
+        machine.name,
+        machine.measured,
+        machine.matrix_rate(),
+        machine.copy.value if machine.copy is not None else None,
+        dispatch.value if dispatch is not None else None,
+        tuple((rate.name, rate.rate.value) for rate in machine.matrix),
+        machine.source,
+        tuple((each.size, each.rate.value) for each in machine.updates),
+        machine.disturbed,
+        tuple(rate.name for rate in machine.matrix if rate.reached),
+    )
+
+
+FUSIBLE = POINTWISE | COPIES
+"""A cast or a change of layout is part of the next kernel once they are fused."""
+MOST_CHAINS = 50
+"""Kinds of chains that are kept: those with the most time."""
+
+
+def chain_uses(trace: Trace, links: Links, steps: int) -> tuple[ChainUse, ...]:
+    """The chains of the steps, the longest kind first. steps: how many were linked."""
+    rows = _pointwise(trace, links)
+    if not len(rows):
+        return ()
+    size, item = _sizes(trace, links.operator[rows])
+    rows, size, item = rows[size > 0], size[size > 0], item[size > 0]
+    runs = _runs(trace, links, rows, size)
+    found: dict[tuple[int, ...], list[Int64]] = defaultdict(list)
+    names = trace.events.name[links.operator[rows]]
+    for run in runs:
+        found[(int(size[run[0]]), *names[run].tolist(), *item[run].tolist())].append(run)
+    uses = [
+        _use(trace, links, _Chain(rows[each[0]], rows[np.concatenate(each)], size[each[0]] * item[each[0]]), steps)
+        for each in found.values()
+        if len(set(names[each[0]].tolist())) > 1
+    ]
+    return tuple(sorted(uses, key=lambda use: -use.duration)[:MOST_CHAINS])
+
+
+def _pointwise(trace: Trace, links: Links) -> Int64:
+    """Rows of the kernels of steps that an operator launched, the optimiser's left out, by stream and time."""
+    events = trace.events
+    rows = np.flatnonzero((events.category == Category.KERNEL) & (links.step != UNKNOWN) & (links.operator != UNKNOWN))
+    if not len(rows):
+        return rows
+    updates = matching(trace, OPTIMIZER_STEP.match)
+    launch = links.launch[rows]
+    updating = contains(union(events.begin[updates], events.end[updates]), events.begin[np.maximum(launch, 0)])
+    rows = rows[~(updating & (launch != UNKNOWN))]
+    order: Int64 = np.lexsort((events.begin[rows], events.stream[rows], events.device[rows]))
+    ordered: Int64 = rows[order]
+    return ordered
+
+
+def _sizes(trace: Trace, operators: Int32) -> tuple[Int64, Int64]:
+    """(elements of the largest tensor, bytes of one of its elements) for each operator; 0 elements unless pointwise."""
+    shapes = np.array([_largest(text) for text in trace.shapes] or [0], np.int64)
+    items = np.array([_item(text) for text in trace.dtypes] or [4], np.int64)
+    kinds = np.array([plain_name(symbol) in FUSIBLE for symbol in trace.symbols] or [False])
+    events = trace.events
+    shape, dtype = events.shapes[operators], events.dtypes[operators]
+    known = (shape != ABSENT) & kinds[events.name[operators]]
+    size = np.where(known, shapes[np.maximum(shape, 0)], 0)
+    return size, np.where(dtype != ABSENT, items[np.maximum(dtype, 0)], 4)
+
+
+@lru_cache(maxsize=4096)
+def _largest(text: str) -> int:
+    return max((elements(shape) for shape in shapes_of(text) if shape), default=0)
+
+
+def _item(text: str) -> int:
+    """Bytes of an element of the first tensor."""
+    return next((size for part in text.split('"') if (size := ELEMENT_BYTES.get(part))), 4)
+
+
+def _runs(trace: Trace, links: Links, rows: Int64, size: Int64) -> list[Int64]:
+    """Positions in rows of each chain: neighbours on a stream, in one step, of one size."""
+    events = trace.events
+    keys = np.stack((events.device[rows], events.stream[rows], links.step[rows], size, _between(trace, rows)))
+    heads = np.flatnonzero(np.any(keys[:, 1:] != keys[:, :-1], axis=0)) + 1
+    return [run for run in np.split(np.arange(len(rows)), heads) if len(run) > 1]
+
+
+def _between(trace: Trace, rows: Int64) -> Int64:
+    """Which stretch without another kernel on its stream each of the rows lies in."""
+    events = trace.events
+    everything = np.flatnonzero(events.category == Category.KERNEL)
+    everything = everything[
+        np.lexsort((events.begin[everything], events.stream[everything], events.device[everything]))
+    ]
+    other = ~np.isin(everything, rows)
+    stretch = np.empty(len(events), np.int64)
+    stretch[everything] = np.cumsum(other)
+    return stretch[rows]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Chain:
+    """Chains of one kind. first: kernels of one of them; everyone: of all. tensor: bytes of the tensor that each kernel
+    of one takes (a cast's result is what the next one takes)."""
+
+    first: Int64
+    everyone: Int64
+    tensor: Int64
+
+
+def _use(trace: Trace, links: Links, chain: _Chain, steps: int) -> ChainUse:
+    operators = links.operator[chain.first]
+    inputs = np.array([_inputs(trace, row) for row in operators.tolist()])
+    between = int(chain.tensor[1:].sum())  # each written once and read once
+    whole = int((inputs * chain.tensor).sum()) + between + int(chain.tensor[-1])
+    count = len(chain.everyone) / len(chain.first) / steps
+    known = (source_of(trace, links, row) for row in chain.first.tolist())
+    return ChainUse(
+        operators=tuple(trace.symbols[number] for number in trace.events.name[operators].tolist()),
+        calls=count,
+        kernels=len(chain.everyone) / steps,
+        duration=float(trace.events.duration[chain.everyone].sum()) / steps,
+        bytes=count * whole,
+        saved=count * 2 * between,
+        source=next((line for line in known if line is not None), None),
+    )
+
+
+def _inputs(trace: Trace, operator: int) -> int:
+    """How many tensors as large as its largest one an operator reads."""
+    shape = int(trace.events.shapes[operator])
+    sizes = [elements(each) for each in shapes_of(trace.shapes[shape]) if each]
+    return max(1, sum(each == max(sizes, default=0) for each in sizes))
+
+
+Use = TypeVar("Use", KernelUse, ChainUse, GapUse)
+
+
+def with_device(
+    case: Case,
+    trace: Trace,
+    borders: Int64,
+    windows: Int64,
+    ledger: Ledger,
+    machine: Machine | None,
+    *,
+    input_ranges: Intervals = EMPTY,
+    compile_ranges: Intervals = EMPTY,
+    training_thread: int | None = None,
+    sources: Mapping[str, SourceLine] | None = None,
+) -> Case:
+    """The case with kernels, roofline, chains, optimisers and replay.
+
+    borders, windows: (n, 2) ns, the steps as host and ledger have them. input_ranges to training_thread: as
+    for `account_for`. sources: lines by operator name, where the trace itself has no stacks.
+    """
+    links = link(trace, borders)
+    roofline = draw(trace, links, windows, machine, case.step.duration.value)
+    replay = rerun(
+        trace,
+        borders,
+        links,
+        ledger,
+        input_ranges=input_ranges,
+        training_thread=training_thread,
+        at_roofline=at_roofline(trace, links, roofline),
+    )
+    generated = {name: each.source for name, each in compiled_kernels(trace, links).items()}
+    known = {**generated, **(sources or {})}
+    gaps = gaps_of(
+        trace,
+        links,
+        windows,
+        input_ranges=input_ranges,
+        compile_ranges=compile_ranges,
+        training_thread=training_thread,
+    )
+    kernels = tuple(_placed(use, use.operator, known) for use in kernel_uses(trace, links, roofline))
+    computing = [use for use in kernels if use.bound != COMMUNICATION]
+    return replace(
+        case,
+        accounts=with_recoverable(case.accounts, ratio(above_ceilings(computing), spent(computing))),
+        gaps=tuple(_placed(use, use.cause, known) for use in gap_uses(trace, links, gaps, len(windows))),
+        copies=copy_uses(trace, links, windows),
+        collectives=collective_uses(trace, links, windows),
+        allocations=allocation_uses(trace, links, windows),
+        kernels=kernels,
+        roofline=roofline_use(roofline, case.step.duration.value),
+        machine=machine_use(roofline.machine),
+        chains=tuple(_placed(use, use.operators[0], known) for use in chain_uses(trace, links, len(borders))),
+        optimizers=case.optimizers or optimizer_uses(trace, links, windows),
+        replay=replay_use(replay, case.accounts),
+    )
+
+
+def with_processor(case: Case, trace: Trace, borders: Int64, machine: Machine | None) -> Case:
+    """The case of a trace without a device, with its roofline and optimisers. borders: (n, 2) ns."""
+    links = link(trace, borders)
+    roofline = draw(trace, links, borders, machine, case.step.duration.value)
+    return replace(
+        case,
+        roofline=roofline_use(roofline, case.step.duration.value),
+        machine=machine_use(roofline.machine),
+        optimizers=case.optimizers or optimizer_uses(trace, links, borders),
+    )
+
+
+def with_recorded_device(case: Case, account: RecordedAccount, machine: Machine | None) -> Case:
+    """The case of a recording with what the device did in its profiled steps; without kernels, with the roofline of the
+    processor; as it was where nothing was profiled."""
+    timed = [each for each in account.windows if not each.stacks and len(each.borders)]
+    if not timed:
+        return case
+    window = max(timed, key=lambda window: (has_kernels(window.trace), len(window.borders)))
+    changing = changing_work(window.trace, window.borders, window.phases[Phase.FORWARD])
+    case = replace(case, gradients=gradient_use(window.trace, window.borders), changing_work=changing)
+    if not has_kernels(window.trace):
+        return with_processor(case, window.trace, window.borders, machine)
+    sources: dict[str, SourceLine] = {}
+    for each in account.windows:
+        sources |= sources_of(each.trace, training_thread=each.thread) if each.stacks else {}
+    ledger = account_for(
+        window.trace,
+        window.borders,
+        input_ranges=window.phases[Phase.INPUT],
+        compile_ranges=window.compiling,
+        phase_ranges=window.phases,
+        training_thread=window.thread,
+        machine=machine,
+    )
+    return with_device(
+        case,
+        window.trace,
+        window.borders,
+        reach(window.trace, window.borders),
+        ledger,
+        machine,
+        input_ranges=window.phases[Phase.INPUT],
+        compile_ranges=window.compiling,
+        training_thread=window.thread,
+        sources=sources,
+    )
+
+
+def with_recoverable(accounts: tuple[AccountUse, ...], part: float) -> tuple[AccountUse, ...]:
+    """The accounts with the part of computing that good kernels would save."""
+    return tuple(
+        replace(use, recoverable=scaled(use.duration, part)) if use.name == "compute" else use for use in accounts
+    )
+
+
+def _placed(use: Use, operator: str, sources: Mapping[str, SourceLine]) -> Use:
+    return use if use.source is not None or operator not in sources else replace(use, source=sources[operator])

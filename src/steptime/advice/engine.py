@@ -1,0 +1,227 @@
+"""The engine: every rule is asked once, third parties' too; what another finding says better goes.
+
+Rules of third parties, through the entry point group "steptime.rules".
+
+One law: what a plugin gets wrong is said in words at load, and costs nobody their diagnosis.
+
+Examining a case: every rule once, then what is immaterial or said better by another finding goes.
+
+One law: a rule that fails costs one row, never the diagnosis.
+"""
+
+from __future__ import annotations
+
+import signal
+import sys
+import threading
+import traceback
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager, redirect_stdout
+from dataclasses import replace
+from functools import lru_cache
+from importlib.metadata import EntryPoint, entry_points
+from types import FrameType
+
+from steptime.advice.evidence import Case, Signal
+from steptime.advice.rule import Examination, Finding, Rule, Weight
+from steptime.advice.rules import CATALOGUE
+from steptime.advice.signals import ABSENCE, NOT_IN_TRACES, Signals, measured
+from steptime.advice.stakes import capped, named
+from steptime.quantities import Estimate
+
+GROUP = "steptime.rules"
+
+
+def plugin_rules(
+    taken: Iterable[Rule], found: Iterable[EntryPoint] | None = None
+) -> tuple[tuple[Rule, ...], tuple[tuple[str, str], ...]]:
+    """Rules of plugins, and ("plug-in" and its name, what is wrong) for each one that cannot be used.
+
+    taken: rules whose codes and names are in use. found: entry points to load, by default those installed.
+    """
+    codes = {rule.code: rule.name for rule in taken}
+    rules: list[Rule] = []
+    problems: list[tuple[str, str]] = []
+    for entry in entry_points(group=GROUP) if found is None else found:
+        try:
+            loaded = _loaded(entry)
+        except ImportError as error:
+            problems.append((f"plug-in {entry.name}", str(error)))
+            continue
+        problem = _problem(entry, loaded, codes)
+        if problem or not isinstance(loaded, Rule):
+            problems.append((f"plug-in {entry.name}", problem))
+        else:
+            codes[loaded.code] = loaded.name
+            rules.append(loaded)
+    return tuple(rules), tuple(problems)
+
+
+def _loaded(entry: EntryPoint) -> object:
+    """What an entry point stands for. What its module prints goes to standard error: standard output may be a report.
+
+    Raises ImportError, in words, whatever the module raises, an exit too; KeyboardInterrupt where it was the user's.
+    """
+    with _interrupts() as interrupts, redirect_stdout(sys.stderr):
+        try:
+            return entry.load()
+        except BaseException as error:  # a stranger's module may raise anything, or exit
+            if interrupts and isinstance(error, KeyboardInterrupt):
+                raise
+            told = traceback.format_exception_only(error)[-1].strip()
+            raise ImportError(f"{entry.value} cannot be imported: {told}") from None
+
+
+@contextmanager
+def _interrupts() -> Iterator[list[int]]:
+    """The interrupts by the user inside of the block, by which a KeyboardInterrupt is known as theirs."""
+    seen: list[int] = []
+    before = signal.getsignal(signal.SIGINT)
+
+    def interrupt(number: int, frame: FrameType | None) -> None:
+        seen.append(number)
+        raise KeyboardInterrupt
+
+    if before is not signal.default_int_handler or threading.current_thread() is not threading.main_thread():
+        yield seen
+        return
+    signal.signal(signal.SIGINT, interrupt)
+    try:
+        yield seen
+    finally:
+        signal.signal(signal.SIGINT, before)
+
+
+def _problem(entry: EntryPoint, loaded: object, codes: dict[str, str]) -> str:
+    """What is wrong with a loaded entry point, "" when nothing is."""
+    if not isinstance(loaded, Rule):
+        return f"{entry.value} is a {type(loaded).__name__}, not a rule: decorate it with steptime.advice.rule.rule"
+    if loaded.code in codes:
+        return f"{entry.value} has the code {loaded.code}, which {codes[loaded.code]} has already: take another"
+    if loaded.name in codes.values():
+        return f"{entry.value} has the name {loaded.name}, which another rule has already: take another"
+    return ""
+
+
+LEAST_SHARE = 0.03
+"""Of the step: a finding worth less is not worth an edit, and is within what two runs of one job differ by."""
+FEWEST_FOR_NOTHING = 6
+"""Values: an interval of fewer often reaches down to nothing although each of them is large; that says more about their
+number than about the fault, so that a finding is kept, and said to rest on so few."""
+REPLACES_FROM = 0.5
+"""A particular finding replaces the general one about the same account when it explains at least half of it."""
+_ORDER = {Weight.FINDING: 0, Weight.NOTE: 1, Weight.DOUBT: 2}
+
+
+@lru_cache(maxsize=1)
+def all_rules() -> tuple[tuple[Rule, ...], tuple[tuple[str, str], ...]]:
+    """Built-in rules and those of plugins, and the problems of plugins that cannot be used."""
+    plugins, problems = plugin_rules(CATALOGUE)
+    return CATALOGUE + plugins, problems
+
+
+def examine(case: Case, rules: Iterable[Rule] | None = None) -> Examination:
+    """All findings of a case, by time at stake; notes, then doubts after them.
+
+    A rule whose needed signals are missing is listed as not examined with the reason, one that raises as failed.
+    """
+    chosen, problems = all_rules() if rules is None else (tuple(rules), ())
+    findings: list[Finding] = []
+    absent: list[tuple[str, str]] = []
+    failed = list(problems)
+    reasons = ABSENCE | NOT_IN_TRACES if case.step.mode == "trace" else ABSENCE
+    for rule in chosen:
+        found, reason, failure = _outcome(rule, case, reasons)
+        findings += found
+        absent += [(rule.code, reason)] if reason else []
+        failed += [(rule.code, failure)] if failure else []
+    material = [bounded for finding in findings if (bounded := _bounded(finding, case)) is not None]
+    kept = _without_generalities(material, {rule.name: rule for rule in chosen})
+    return Examination(tuple(sorted(kept, key=_rank)), tuple(absent), tuple(failed))
+
+
+def _outcome(rule: Rule, case: Case, reasons: dict[Signal, str]) -> tuple[tuple[Finding, ...], str, str]:
+    """(findings, why it was not examined, why it failed)."""
+    try:
+        missing = [signal for signal in rule.needs if not measured(case, signal)]
+        if missing:
+            return (), "; ".join(sorted(reasons[signal] for signal in missing)), ""
+        return rule(Signals(case, rule.needs | rule.uses)), "", ""
+    except (Exception, SystemExit) as error:  # noqa: BLE001 - some rules are not ours: one row, not the diagnosis
+        return (), "", f"{type(error).__name__}: {error}"
+
+
+def _rank(finding: Finding) -> tuple[int, float, str]:
+    stake = finding.at_stake.value if finding.at_stake is not None else 0.0
+    return _ORDER[finding.weight], -stake, finding.code
+
+
+def _bounded(finding: Finding, case: Case) -> Finding | None:
+    """The finding with its stake cut to its account (or to the step); None when it is not material."""
+    if finding.at_stake is None:
+        return finding
+    stake = capped(finding.at_stake, _ceiling(finding, case))
+    step = case.step.duration.value
+    if finding.weight is not Weight.FINDING:
+        return replace(finding, at_stake=stake)
+    if stake.value < LEAST_SHARE * step or (stake.low <= 0 and not _rests_on_few(case)):
+        return None
+    few = (f"This rests on {_steps(case)}: no interval excludes that it is nothing.",) if stake.low <= 0 else ()
+    return replace(finding, at_stake=stake, evidence=finding.evidence + few)
+
+
+def _rests_on_few(case: Case) -> bool:
+    """In a bare trace, where nobody can let the job run longer."""
+    return case.step.mode == "trace" and case.step.steady < FEWEST_FOR_NOTHING
+
+
+def _steps(case: Case) -> str:
+    return "one step" if case.step.steady == 1 else f"{case.step.steady} steps"
+
+
+def _ceiling(finding: Finding, case: Case) -> Estimate:
+    """No more can be saved than the account holds; what lies between steps (no account) is bounded by nothing."""
+    account = named(case.accounts, finding.account) if finding.account else None
+    if account is not None:
+        return account.duration
+    if finding.account:
+        return case.step.duration
+    return finding.at_stake or case.step.duration
+
+
+def _without_generalities(findings: list[Finding], rules: dict[str, Rule]) -> list[Finding]:
+    """Drops general findings that a particular one explains, and keeps their summary as its evidence."""
+    kept: list[Finding] = []
+    absorbed: dict[int, list[Finding]] = {}
+    for general in findings:
+        better = [number for number, finding in enumerate(findings) if _replaces(finding, general, rules)]
+        if better:
+            best = max(better, key=lambda number: _stake(findings[number]))
+            absorbed.setdefault(best, []).append(general)
+    gone = {id(general) for many in absorbed.values() for general in many}
+    for number, finding in enumerate(findings):
+        if id(finding) not in gone:
+            also = tuple(general.summary for general in absorbed.get(number, ()))
+            kept.append(replace(finding, evidence=finding.evidence + also) if also else finding)
+    return kept
+
+
+def _replaces(finding: Finding, general: Finding, rules: dict[str, Rule]) -> bool:
+    """Whether a particular finding stands for a general one: same account, same line where both are about lines."""
+    rule = rules.get(finding.name)
+    if rule is None or general.name not in rule.instead_of or finding.weight is not Weight.FINDING:
+        return False
+    if finding.account and general.account and finding.account != general.account:
+        return False
+    if rules[general.name].by_line and general.source is not None and not _same_line(finding, general):
+        return False
+    return _stake(finding) >= REPLACES_FROM * _stake(general)
+
+
+def _same_line(finding: Finding, general: Finding) -> bool:
+    one, other = finding.source, general.source
+    return one is not None and other is not None and (one.file, one.line) == (other.file, other.line)
+
+
+def _stake(finding: Finding) -> float:
+    return finding.at_stake.value if finding.at_stake is not None else 0.0

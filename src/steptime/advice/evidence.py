@@ -1,0 +1,600 @@
+"""All that a rule may look at, as plain numbers: assembled by `diagnosis`, stored as JSON in the tests.
+
+What a rule may look at of a device and of the ranks beside it: parts of a `Case`, from traces only.
+
+All times are nanoseconds per training step unless a name says otherwise.
+
+A case: what a rule may look at, as plain numbers. Assembled by `diagnosis`, stored as JSON in the tests.
+
+One law: a rule sees only the signals it declared; a signal that was not measured is None (or empty), never zero.
+All times are nanoseconds per training step unless a name says otherwise.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import Enum
+
+from steptime.analysis.stragglers.comparison import LateRank
+from steptime.quantities import Estimate, SourceLine
+
+
+@dataclass(frozen=True, slots=True)
+class KernelUse:
+    """Kernels of one name that one operator launched with arguments of one kind. calls and duration: per step, ns.
+
+    bound: "compute", "memory", "latency", "communication" or "unmodelled". flops, bytes: per step, None without
+    a model. at_roofline: ns per step at the machine's ceilings, None without a model or ceilings. matrix_unit: whether
+    it ran on tensor cores or their like, None where the name does not say. dimensions: of a matrix product that miss
+    the matrix units' tile ("k = 1003"). shapes: the arguments' shapes, raw.
+    """
+
+    name: str
+    operator: str
+    calls: float
+    duration: float
+    bound: str
+    shapes: str = ""
+    number_format: str = ""
+    flops: float | None = None
+    bytes: float | None = None
+    at_roofline: float | None = None
+    matrix_unit: bool | None = None
+    dimensions: tuple[str, ...] = ()
+    source: SourceLine | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class GapUse:
+    """Device-idle time of one account with one cause. duration: ns per step; count: gaps per step; longest: ns.
+
+    cause: the operator, runtime call or annotation that held the launching thread for most of it ("" for none).
+    inside: what the loader was at for more than half of it ("" for other accounts, or not known).
+    """
+
+    account: str
+    cause: str
+    duration: Estimate
+    count: float
+    longest: int
+    source: SourceLine | None = None
+    inside: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class CopyUse:
+    """Copies of one kind. kind: "HtoD", "DtoH", "DtoD", "PtoP" or "memset"; memory: "pageable", "pinned" or "".
+
+    duration, exposed (nothing else ran): ns per step; bytes per step; calls per step.
+    """
+
+    kind: str
+    memory: str
+    calls: float
+    duration: Estimate
+    exposed: Estimate
+    bytes: float
+    operator: str = ""
+    source: SourceLine | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class CollectiveUse:
+    """Collectives of one kind and process group. bytes per step (None: not in the trace); exposed: ns per step in which
+    nothing but communication ran."""
+
+    name: str
+    group: str
+    calls: float
+    duration: Estimate
+    exposed: Estimate
+    bytes: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class AllocationUse:
+    """Calls in steps that make the device's allocator go to the driver (cudaMalloc, cudaFree, hipMalloc, …). duration:
+    ns per step of the host; idle: device-idle ns per step meanwhile."""
+
+    name: str
+    calls: float
+    duration: Estimate
+    idle: Estimate
+    source: SourceLine | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class PredictionUse:
+    """What a change would save by the replay. change: "input free", "syncs free", "one launch", "roofline: <kernel>",
+    "communication overlapped". saved: ns per step, never above cap, the share of the account that it relieves."""
+
+    change: str
+    saved: Estimate
+    cap: float
+
+
+@dataclass(frozen=True, slots=True)
+class ReplayUse:
+    """The step's dependency graph, run again. error: of the unchanged replay against the measured steps, median of
+    |replayed / measured - 1|. critical_path: ns per step by kind of edge, longest first; sums to the replayed step.
+    longest: (kind, name of the kernel, operator or function, ns per step) of what takes most of it."""
+
+    error: float
+    steps: int
+    critical_path: tuple[tuple[str, float], ...]
+    predictions: tuple[PredictionUse, ...] = ()
+    longest: tuple[tuple[str, str, float], ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class RooflineUse:
+    """The compute account by what bounds its kernels. compute, memory, latency, unmodelled: ns per step; they sum to
+    the account.
+
+    flops and bytes: per step, of what has a model. number_format: the one with most of the FLOPs; peak: the ceiling of
+    a matrix product in it, FLOP/s (None: unknown). matrix_unit: share of the matrix products' time on matrix units,
+    None where names do not say. utilization: of the step, what the FLOPs would take at the peaks of their formats
+    (model FLOP utilisation), None where a ceiling is unknown. modelled: share of the kernels' time that has a model.
+    """
+
+    compute: float
+    memory: float
+    latency: float
+    unmodelled: float
+    flops: float
+    bytes: float
+    number_format: str = ""
+    peak: float | None = None
+    matrix_unit: float | None = None
+    utilization: float | None = None
+    modelled: float = 1.0
+
+
+@dataclass(frozen=True, slots=True)
+class ChainUse:
+    """Pointwise kernels that follow one another on tensors of one size, so that one kernel could do them all.
+
+    calls: such chains per step; kernels: in all of them, per step; duration: ns per step; bytes: that they move per
+    step; saved: bytes of them that are tensors in between, written and read again. operators: in their order.
+    """
+
+    operators: tuple[str, ...]
+    calls: float
+    kernels: float
+    duration: float
+    bytes: float
+    saved: float
+    source: SourceLine | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class GradientUse:
+    """How DistributedDataParallel exchanges gradients. micro_batches: forwards of the wrapped model per step;
+    synchronised: those behind which gradients were exchanged; buckets: per exchange; elements: in all of them, 0 where
+    shapes were not recorded. search: ns per step of looking for unused parameters."""
+
+    micro_batches: float
+    synchronised: float
+    buckets: float
+    elements: float
+    search: Estimate
+
+
+@dataclass(frozen=True, slots=True)
+class RankUse:
+    """One rank among several. step: ns. communication: ns per step in collectives; waiting: the part of it before the
+    last rank arrived. last: share of the waiting (of the first rank for the last one) at collectives where this rank
+    was the last one, 0 for all where no rank is that more often than by chance. compute: ns per step."""
+
+    rank: int
+    step: float
+    communication: float
+    waiting: float
+    last: float
+    compute: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class KeeperUse:
+    """Something in Python that grew with every step that was looked at. kind: "list", "variable", "closure", "hook", …;
+    tensors, bytes: per step. graph: with what autograd saved for them."""
+
+    kind: str
+    name: str
+    tensors: float
+    bytes: float
+    graph: bool = False
+    source: SourceLine | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class MemoryUse:
+    """The memory of a process. peak: the most that was held: reserved on a device, resident on a CPU. allocated_peak:
+    of tensors on a device. capacity: of the device or of the machine. retries: of the allocator, per steady step; None
+    on a CPU. growth: per step, `grows` where it is beyond doubt, `grown` in all. optimizer_state: by the optimisers'
+    types and their elements."""
+
+    device: str
+    peak: int
+    capacity: int | None = None
+    allocated_peak: int | None = None
+    retries: float | None = None
+    growth: Estimate | None = None
+    grows: bool = False
+    grown: int = 0
+    optimizer_state: int = 0
+    keepers: tuple[KeeperUse, ...] = ()
+
+
+__all__ = [
+    "AccountUse",
+    "AllocationUse",
+    "Case",
+    "ChainUse",
+    "CollectiveUse",
+    "CompilationUse",
+    "Contention",
+    "CopyUse",
+    "GapUse",
+    "GarbageUse",
+    "GradientUse",
+    "KeeperUse",
+    "KernelUse",
+    "LineUse",
+    "LoaderUse",
+    "MachineUse",
+    "MemoryUse",
+    "NormUse",
+    "OperatorUse",
+    "OptimizerUse",
+    "PredictionUse",
+    "RankUse",
+    "RecomputeUse",
+    "ReplayUse",
+    "RooflineUse",
+    "RootUse",
+    "SegmentUse",
+    "SettingsUse",
+    "Signal",
+    "SiteUse",
+    "StepSummary",
+]
+
+
+class Signal(Enum):
+    """Names of the fields of `Case` that a rule can declare."""
+
+    STEP = "step"
+    ACCOUNTS = "accounts"
+    PHASES = "phases"
+    LOADER = "loader"
+    LINES = "lines"
+    OPERATORS = "operators"
+    SETTINGS = "settings"
+    OPTIMIZERS = "optimizers"
+    COMPILATIONS = "compilations"
+    SITES = "sites"
+    GARBAGE = "garbage"
+    SEGMENTS = "segments"
+    CONTENTION = "contention"
+    MACHINE = "machine"
+    RECOMPUTE = "recompute"
+    KERNELS = "kernels"
+    GAPS = "gaps"
+    COPIES = "copies"
+    COLLECTIVES = "collectives"
+    ALLOCATIONS = "allocations"
+    REPLAY = "replay"
+    ROOFLINE = "roofline"
+    CHAINS = "chains"
+    RANKS = "ranks"
+    MEMORY = "memory"
+    LATENESS = "lateness"
+    GRADIENTS = "gradients"
+    PADDING = "padding"
+
+
+@dataclass(frozen=True, slots=True)
+class NormUse:
+    """The norm of the gradients. before, after: medians of the first third of its finite samples and of the last; 0
+    where there are too few. first, last: steps that were sampled. lost: so many samples at the end, from step
+    lost_since on, are not finite."""
+
+    before: float
+    after: float
+    first: int
+    last: int
+    samples: int
+    lost: int = 0
+    lost_since: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class StepSummary:
+    """mode: "optimizer", "backward" or "forward" (what borders were found from), "trace" without a recording.
+    device: "cpu", "cuda", … how: what the steps of a bare trace were found by, in words ("" for a recording).
+    untraced: calls per step that launch work on a device, where the trace holds nothing that a device did.
+    scaled, skipped: updates by a gradient scaler behind its first ones, and those of them that it left out. norm: of
+    the gradients, where it was sampled."""
+
+    duration: Estimate
+    total: int
+    steady: int
+    warm_up: int
+    mode: str
+    device: str
+    micro_batches: float = 1.0
+    how: str = ""
+    untraced: float = 0.0
+    scaled: int = 0
+    skipped: int = 0
+    norm: NormUse | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class AccountUse:
+    """An account's share of the step. recoverable: what a perfect fix of this account alone could save."""
+
+    name: str
+    duration: Estimate
+    recoverable: Estimate
+
+
+@dataclass(frozen=True, slots=True)
+class LoaderUse:
+    """The training loader as configured and as measured. item: ns per item (in whatever process reads it); collate: ns
+    per batch; collector: ns per batch that Python's garbage collector takes in the training process while it makes one,
+    which is in neither; ready: batches waiting when asked for (None without workers); start: ns per start of the
+    workers, the end of those before them included; settling: ns by which the steps behind one are longer. busy: share
+    of the making of a batch in which it takes or wants a CPU, None where it was not measured. batches: of an epoch.
+
+    demand: batches per step. starts: iterators begun during the measured steps; steps_per_start likewise.
+    """
+
+    dataset: str
+    batch_size: int | None
+    workers: int
+    wait: Estimate
+    item: Estimate | None = None
+    collate: Estimate | None = None
+    collector: float = 0.0
+    demand: float = 1.0
+    ready: float | None = None
+    in_memory_tensors: bool = False
+    batched_fetch: bool = False
+    iterable: bool = False
+    prefetch_factor: int | None = None
+    persistent_workers: bool = False
+    pin_memory: bool = False
+    collate_name: str = ""
+    start: Estimate | None = None
+    starts: int = 0
+    steps_per_start: float | None = None
+    settling: float = 0.0
+    busy: float | None = None
+    batches: int | None = None
+    usable_cpus: int = 1
+    site: SourceLine | None = None
+    item_site: SourceLine | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class LineUse:
+    """A line of the user's code. role: "input", "transfer", "forward", "backward", "optimizer", "evaluation" or "host".
+
+    duration: time of the line per step (lines inside it excluded when they are traced too); host: the part of it
+    outside operators, the loader and the phases; operators: operators dispatched per step; hits: executions per step.
+    collections: garbage collections per step inside it; checkpoint: ns in torch.save.
+    """
+
+    source: SourceLine
+    role: str
+    duration: Estimate
+    host: Estimate
+    hits: float
+    operators: float | None = None
+    garbage: float = 0.0
+    checkpoint: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class OperatorUse:
+    """A leaf operator, summed over the step. bound: "compute", "memory", "latency" or "unmodelled". phase: where most
+    of it lies. bytes and flops: per step, None when there is no model. line: the user's line that calls it most."""
+
+    name: str
+    calls: float
+    duration: float
+    bound: str
+    phase: str = ""
+    flops: float | None = None
+    bytes: float | None = None
+    source: SourceLine | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class SettingsUse:
+    """Process-wide switches as the job had them. packages: installed ones that a remedy could use. allocator: what
+    PYTORCH_CUDA_ALLOC_CONF says. matmul_precision: of float32 products. debug_switches: (variable, value), those that
+    are on."""
+
+    intra_op_threads: int
+    usable_cpus: int
+    logical_cpus: int
+    detect_anomaly: bool = False
+    deterministic: bool = False
+    profiler: bool = False
+    omp_num_threads: str | None = None
+    trainers_on_host: int = 1
+    cudnn_benchmark: bool | None = None
+    matmul_precision: str = "highest"
+    denormals_flushed: bool | None = None
+    distributed_backend: str | None = None
+    packages: tuple[str, ...] = ()
+    allocator: str = ""
+    debug_switches: tuple[tuple[str, str], ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class RootUse:
+    """A module that the job calls itself. type: its class; own: the class is torch's (Sequential, …). device: of its
+    parameters."""
+
+    type: str
+    parameters: int
+    parameter_bytes: int
+    device: str = "cpu"
+    compiled: bool = False
+    own: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class OptimizerUse:
+    """An optimiser. duration: ns per step in its step(). dense_embedding_elements: elements of embedding weights whose
+    gradient is dense and mostly zero. kernels: that it launches per step, None without a device trace; the duration is
+    then the device's, from its first kernel to the end of its last. parameters, elements: 0 where not known."""
+
+    type: str
+    duration: Estimate
+    parameters: int
+    elements: int
+    foreach: bool | None = None
+    fused: bool | None = None
+    operators: float | None = None
+    dense_embedding_elements: int = 0
+    site: SourceLine | None = None
+    kernels: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class CompilationUse:
+    """A compilation. after_warm_up: it fell into or between steps that should have been steady."""
+
+    source: SourceLine
+    duration: int
+    after_warm_up: bool
+    reason: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class SiteUse:
+    """A call that can make the host wait for the device. calls per step; idle: device-idle ns per step that it caused,
+    None when no device trace exists."""
+
+    name: str
+    device: str
+    calls: float
+    source: SourceLine
+    idle: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class GarbageUse:
+    """Python's garbage collector in the training thread. account: that holds most of it, "input" where it runs while a
+    batch is made."""
+
+    duration: Estimate
+    collections: float
+    account: str = "host"
+
+
+@dataclass(frozen=True, slots=True)
+class SegmentUse:
+    """What is no training step. kind: "evaluation", "checkpoint", "rollout", … duration: total ns; share: of the run
+    after warm-up."""
+
+    kind: str
+    count: int
+    duration: int
+    share: float
+
+
+@dataclass(frozen=True, slots=True)
+class Contention:
+    """The machine during the steady steps. other_cpu and job_cpu: in CPUs; pressure: percent of time that some task
+    waited for a CPU; involuntary: involuntary context switches per second of the training process, None if unknown.
+    spread: interquartile range of the step over its median. together: what the usable CPUs do at once, in CPUs of which
+    one works alone. handover: ns to receive a batch from a loader's worker. None where they were not measured."""
+
+    other_cpu: float
+    job_cpu: float
+    usable_cpus: int
+    pressure: float | None
+    spread: float
+    drift: float = 0.0
+    together: float | None = None
+    handover: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class MachineUse:
+    """Ceilings in force. measured: by steptime on this machine; else from a datasheet table, source. rates: of a matrix
+    product by number format, FLOP/s; matrix_flops: the one of float32. copy_bytes: B/s. dispatch: ns. updates: (bytes
+    gone through, B/s) of updates in place, the smallest first. disturbed: by other load when it was measured. reached:
+    formats whose rate the job itself has done, more than was known."""
+
+    name: str
+    measured: bool
+    matrix_flops: float | None
+    copy_bytes: float | None
+    dispatch: float | None
+    rates: tuple[tuple[str, float], ...] = ()
+    source: str = ""
+    updates: tuple[tuple[int, float], ...] = ()
+    disturbed: bool = False
+    reached: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class PaddingUse:
+    """Of batches of tokens that were looked at, the mean share that only fills them up."""
+
+    share: float
+    batches: int
+
+
+@dataclass(frozen=True, slots=True)
+class RecomputeUse:
+    """Forward operators that run again inside backward (activation checkpointing). duration: ns per step."""
+
+    duration: Estimate
+    memory_share: float | None = None
+    source: SourceLine | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Case:
+    """Everything that rules may look at for one process. changing_work: whether the model runs other operators or
+    shapes from one profiled step to the next; None where that is not known."""
+
+    step: StepSummary
+    accounts: tuple[AccountUse, ...] = ()
+    phases: tuple[AccountUse, ...] = ()
+    loader: LoaderUse | None = None
+    lines: tuple[LineUse, ...] = ()
+    operators: tuple[OperatorUse, ...] = ()
+    settings: SettingsUse | None = None
+    optimizers: tuple[OptimizerUse, ...] = ()
+    compilations: tuple[CompilationUse, ...] = ()
+    sites: tuple[SiteUse, ...] = ()
+    garbage: GarbageUse | None = None
+    segments: tuple[SegmentUse, ...] = ()
+    contention: Contention | None = None
+    machine: MachineUse | None = None
+    recompute: RecomputeUse | None = None
+    kernels: tuple[KernelUse, ...] = ()
+    gaps: tuple[GapUse, ...] = ()
+    copies: tuple[CopyUse, ...] = ()
+    collectives: tuple[CollectiveUse, ...] = ()
+    allocations: tuple[AllocationUse, ...] = ()
+    replay: ReplayUse | None = None
+    roofline: RooflineUse | None = None
+    chains: tuple[ChainUse, ...] = ()
+    ranks: tuple[RankUse, ...] = ()
+    rank: int | None = None
+    lateness: LateRank | None = None
+    gradients: GradientUse | None = None
+    memory: MemoryUse | None = None
+    roots: tuple[RootUse, ...] = ()
+    padding: PaddingUse | None = None
+    changing_work: bool | None = None

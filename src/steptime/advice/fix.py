@@ -1,0 +1,300 @@
+"""A fix: what to change about a job, what that promises about its numbers, what it should gain.
+
+A remedy: what to change about a job, what that promises about its numbers, what it should gain. The central types.
+
+One law: a remedy without its four sections of explanation does not exist; the docstring is the page.
+
+Where the training loop calls its model and its backward, as far as that is certain: what edits of the source need.
+
+One law: a loop with several backwards, or a forward in another function, has no such lines.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from enum import Enum
+
+from steptime.advice.evidence import Case, LoaderUse
+from steptime.advice.rule import Page, read_page
+from steptime.changes import Change, Scalar
+from steptime.quantities import Estimate, SourceLine
+
+SECTIONS = ("What it changes", "What it promises", "What it should gain", "When to leave it")
+"""The sections of a remedy's docstring, in order, each heading on a line of its own."""
+
+_CODE = re.compile(r"RM[1-9]\d\d")
+_NAME = re.compile(r"[a-z]+(-[a-z]+)*")
+
+
+class Promise(Enum):
+    """What a remedy promises about the numbers of the training."""
+
+    SAME_BITS = "the same losses, bit by bit"
+    SAME_CURVE = "a loss curve as another seed would give"
+    NEW_TRAINING = "another training"
+    """Never adopted for the user: batch size, accumulation."""
+
+
+class Goal(Enum):
+    """What a change is wanted for."""
+
+    SPEED = "speed"
+    MEMORY = "memory"
+
+
+@dataclass(frozen=True, slots=True)
+class CallEdit:
+    """Keywords of a call in the user's source, set where the call stands at `site`; without one, at the only call of
+    that name in the script that was started. callee: the last name of what is called ("DataLoader", "AdamW").
+    keywords: (name, expression as source)."""
+
+    callee: str
+    keywords: tuple[tuple[str, str], ...]
+    site: SourceLine | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class CopyEdit:
+    """Copies to a device that do not wait for their end: each `.to(…)` and `.cuda(…)` on the line at `site`."""
+
+    site: SourceLine
+
+
+@dataclass(frozen=True, slots=True)
+class SwitchEdit:
+    """A switch that the script turns on by a call with a literal True, turned off. callee: last name of what is called
+    ("set_detect_anomaly"). example: what to write where no such call is found. value: what is written instead, which
+    takes the place of any first argument where it is no "False", if there is one such call. assigned: an attribute that
+    switches it on as well, where it is set to True ("cudnn.deterministic"). others: last names of what else may switch
+    it on, where nothing is written."""
+
+    callee: str
+    example: str
+    value: str = "False"
+    assigned: str = ""
+    others: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class AutocastEdit:
+    """Forward and loss inside of `with torch.autocast(…)`: the statements from the one at `forward` to the one before
+    `backward`, which stand in one block. example: what to write where they do not."""
+
+    forward: SourceLine
+    backward: SourceLine
+    device: str
+    dtype: str
+    example: str
+
+
+@dataclass(frozen=True, slots=True)
+class ModelEdit:
+    """A statement about the model, behind its construction: before the optimiser is made of its parameters, or before
+    the training loop. forward: where the loop calls it, which tells its name; optimizer: where that is made.
+
+    statement: with {model} for the name, and {torch} for that of torch. batch: a statement before the forward, with
+    {batch} for what the model is called on ("" for none). prefixed: the statement puts a prefix before the names of the
+    parameters; where the file saves the model, `in_place` is written instead ("": nothing is). example: what to write
+    where that is not certain.
+    """
+
+    statement: str
+    forward: SourceLine
+    optimizer: SourceLine | None
+    example: str
+    batch: str = ""
+    prefixed: bool = False
+    in_place: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class LoopEdit:
+    """Statements before the loop in which the model is trained. forward: a line in it. module: that they need, which
+    is imported where it is not yet. example: what to write where the loop is not found."""
+
+    statements: tuple[str, ...]
+    module: str
+    forward: SourceLine
+    example: str
+
+
+@dataclass(frozen=True, slots=True)
+class StatementEdit:
+    """A statement put behind the last import at the top of the script that was started. module: what it needs to be
+    imported ("torch")."""
+
+    statement: str
+    module: str
+
+
+@dataclass(frozen=True, slots=True)
+class EnvironmentEdit:
+    """Variables for the job's environment: no source is edited."""
+
+    variables: tuple[tuple[str, str], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Snippet:
+    """What we do not dare to write: an example, and the line that it is about."""
+
+    text: str
+    site: SourceLine | None = None
+
+
+SingleEdit = (
+    CallEdit | CopyEdit | StatementEdit | EnvironmentEdit | Snippet | SwitchEdit | AutocastEdit | ModelEdit | LoopEdit
+)
+
+
+@dataclass(frozen=True, slots=True)
+class JointEdit:
+    """Edits that do what a change does only together: all of them are written, or none. example: what to write where
+    they are not."""
+
+    parts: tuple[SingleEdit, ...]
+    example: Snippet
+
+
+Edit = SingleEdit | JointEdit
+"""What is written into the user's source: all that the change has put in force, or nothing. A `Snippet` is what nobody
+writes for the user."""
+
+
+@dataclass(frozen=True, slots=True)
+class Option:
+    """One way to apply a remedy to a case. label: what is changed, as the user would write it. changes: none where only
+    the user can do it (advice). saving: predicted ns per step, never more than a perfect fix could save; None where
+    there is no model. streams: random numbers that are drawn in another order, in words; other_data: the batches are
+    among what they decide (augmentation, shuffling). advice: for what cannot be applied, one or two sentences. reach:
+    ns per step of all that it acts on, where that is known; a finding that it answers may be about less."""
+
+    label: str
+    changes: tuple[Change, ...] = ()
+    saving: Estimate | None = None
+    edit: Edit | None = None
+    streams: str = ""
+    other_data: bool = False
+    advice: str = ""
+    reach: float = 0.0
+
+
+Outcome = Iterable[Option] | Option | None
+Function = Callable[[Case], Outcome]
+
+
+@dataclass(frozen=True, slots=True)
+class Remedy:
+    """addresses: codes of the rules whose findings it is an answer to. promise: about the numbers. risk: from 1 (cannot
+    hurt) to 5. low_precision: gradients are rounded to a low format. frees: the share of a
+    training's memory that it may free (0: none), which nobody is told: it puts in order what is tried for memory."""
+
+    code: str
+    name: str
+    addresses: frozenset[str]
+    promise: Promise
+    risk: int
+    function: Function
+    page: Page
+    low_precision: bool = False
+    frees: float = 0.0
+
+    def __call__(self, case: Case) -> tuple[Option, ...]:
+        """The ways to apply it to this case; none where it does not fit what is in force."""
+        outcome = self.function(case)
+        if outcome is None:
+            return ()
+        return (outcome,) if isinstance(outcome, Option) else tuple(outcome)
+
+
+@dataclass(frozen=True, slots=True)
+class Proposal:
+    """A remedy as it fits a case. finding: code of the finding that it answers ("" where it is worth a try without
+    one). ceiling: ns per step that a perfect fix could save, None where nothing is known to be at stake."""
+
+    remedy: Remedy
+    option: Option
+    finding: str
+    ceiling: float | None = None
+
+    @property
+    def advice_only(self) -> bool:
+        """Whether only the user can apply it."""
+        return not self.option.changes
+
+
+def remedy(
+    code: str,
+    name: str,
+    *,
+    addresses: Iterable[str],
+    promise: Promise,
+    risk: int,
+    low_precision: bool = False,
+    frees: float = 0.0,
+) -> Callable[[Function], Remedy]:
+    """Makes a remedy of a function from a case to the ways to apply it.
+
+    Raises ValueError for a code that is not RMnnn, a name that is not in kebab case, a risk outside of 1 to 5, or a
+    docstring that lacks one of the four sections.
+    """
+    if not _CODE.fullmatch(code) or not _NAME.fullmatch(name):
+        raise ValueError(f"a remedy needs a code like RM101 and a name like more-workers, not {code!r} and {name!r}")
+    if not 1 <= risk <= 5:
+        raise ValueError(f"the risk of remedy {name} must be 1 to 5, not {risk}")
+
+    def make(function: Function) -> Remedy:
+        page = read_page(function, f"remedy {name}", SECTIONS)
+        return Remedy(code, name, frozenset(addresses), promise, risk, function, page, low_precision, frees)
+
+    return make
+
+
+def loader_change(loader: LoaderUse, arguments: tuple[tuple[str, Scalar], ...], kind: str = "loader") -> Change:
+    """A change of that loader: shuffled ones are known to train, others by their line only."""
+    site = loader.site
+    place = ((("site", f"{site.file}:{site.line}"),)) if site is not None else ()
+    return Change(kind, arguments=(*arguments, *place))
+
+
+@dataclass(frozen=True, slots=True)
+class TrainingLines:
+    """forward: the first line that calls a model; backward: the only line that calls backward. One function."""
+
+    forward: SourceLine
+    backward: SourceLine
+
+
+def training_lines(case: Case) -> TrainingLines | None:
+    """The lines of a case; None where they were not timed or are not certain."""
+    backwards = [use.source for use in case.lines if use.role == "backward"]
+    if len(backwards) != 1:
+        return None
+    backward = backwards[0]
+    forwards = [use.source for use in case.lines if use.role == "forward" and _together(use.source, backward)]
+    if not forwards:
+        return None
+    return TrainingLines(min(forwards, key=_number), backward)
+
+
+def model_edit(
+    case: Case, statement: str, example: str, batch: str = "", in_place: str | None = None
+) -> ModelEdit | Snippet:
+    """A statement about the model where the loop that calls it is known; else its example. in_place: see `ModelEdit`;
+    None where the statement keeps the parameters' names. A module of torch's own is not compiled in place."""
+    lines = training_lines(case)
+    if lines is None or sum(root.parameters > 0 for root in case.roots) > 1:  # the change acts on all of them
+        return Snippet(example)
+    site = case.optimizers[0].site if case.optimizers else None
+    usable = in_place if in_place and not any(root.own for root in case.roots) else ""
+    return ModelEdit(statement, lines.forward, site, example, batch, in_place is not None, usable)
+
+
+def _together(forward: SourceLine, backward: SourceLine) -> bool:
+    return (forward.file, forward.function) == (backward.file, backward.function) and forward.line <= backward.line
+
+
+def _number(source: SourceLine) -> int:
+    return source.line

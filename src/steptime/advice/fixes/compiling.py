@@ -1,0 +1,294 @@
+"""RM30x: compilation, layouts and kernels."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+
+from steptime.advice.evidence import Case, OperatorUse
+from steptime.advice.fix import CallEdit, Option, Promise, Snippet, model_edit, remedy
+from steptime.advice.kernels import moving, plain_name
+from steptime.advice.line_evidence import AT_WORK, steady_time
+from steptime.advice.stakes import modelled, named, ratio, scaled
+from steptime.changes import Change
+from steptime.quantities import Estimate
+
+LIKELY_COMPILED_MODEL, SURE_COMPILED_MODEL = 2 / 3, 0.0
+"""Of the dispatching: fused code still launches, and a graph break leaves all of it. And of the pointwise operators:
+three in one save two writes and two reads of six (the optimiser's stay outside). By the profiler, 0.65 and 0.72 of what
+they took went on a CPU (the planted jobs `pointwise_chain` and `large_tensors`, torch 2.13); a job that compiles each
+length of its sequences anew lost a third of its speed (benchmarks/results/remedies-epyc-2cpu.md)."""
+LIKELY_ON_CPU = 0.9
+"""Of the dispatching on a CPU, which is all that small operators take there: four trials of the planted job
+`small_operators` reached 0.94 to 1.13 of it."""
+TANH = "tanh"
+COMPILED_TANH, TANH_BYTES = 1.65, 8.0
+"""ns of one in code that is compiled for a CPU, which takes a more exact routine than torch's own kernel; and bytes
+that the kernel moves for it. By hand (torch 2.13) 1.65 with AVX-512, where the kernel took 0.6 and 1.2; on a
+processor with AVX2 two trials of `pointwise_chain` lost 4 for each. exp, sigmoid, gelu and log cost no more."""
+TANHS = 2
+"""For each: backward computes it again instead of keeping it."""
+MODEL = ("forward", "backward")
+"""Phases that are compiled; operators of theirs by name have one of these, too."""
+STATEMENT_COMPILED_MODEL = "{model} = {torch}.compile({model})"
+EXAMPLE_COMPILED_MODEL = "model = torch.compile(model)  # before the optimiser is made from its parameters"
+
+
+@remedy(
+    "RM303",
+    "compiled-model",
+    addresses={"ST301", "ST302", "ST305", "ST401", "ST402"},
+    promise=Promise.SAME_CURVE,
+    risk=4,
+)
+def compiled_model(case: Case) -> Option | None:
+    """The model compiled by torch.compile
+
+    What it changes
+        The module that your loop calls is compiled (TorchInductor, default mode). The first steps take seconds to
+        minutes; they are kept apart and reported.
+
+    What it promises
+        A curve as another seed would give: dropout masks come from another generator. The gradients of the first step
+        are compared parameter by parameter, with dropout off, because compilers have returned zero gradients beside a
+        right loss.
+
+    What it should gain
+        Two thirds of the time that goes into dispatching small operators (nine tenths on a CPU), and two thirds of what
+        chains of pointwise operators take: fused, they read and write memory once. On a CPU also two thirds of the
+        Python and autograd between the model's operators, at most as much as goes into dispatching, less what tanh
+        takes longer there. Nothing is predicted where the profiled steps differ in shapes or in the number of
+        operators: what is compiled anew, and how often, shows only in the trial.
+
+    When to leave it
+        When shapes change all the time, or runs are shorter than the compilation.
+    """
+    if case.compilations or any(root.compiled for root in case.roots):
+        return None
+    saving, reach = _saving(case) if not case.changing_work else (None, 0.0)
+    edit = model_edit(case, STATEMENT_COMPILED_MODEL, EXAMPLE_COMPILED_MODEL, in_place="{model}.compile()")
+    return Option("torch.compile(model)", (Change("compile"),), saving, edit, "dropout masks", reach=reach)
+
+
+def _saving(case: Case) -> tuple[Estimate | None, float]:
+    """(what compiling saves, the time of all that it acts on), ns a step."""
+    launch = named(case.accounts, "launch")
+    dispatching = launch.duration.value if launch is not None else 0.0
+    around = min(dispatching, _between(case)) if case.step.device == "cpu" else 0.0
+    fused = _in_chains(case) + around
+    gain = dispatching + fused
+    likely = (
+        LIKELY_ON_CPU if case.step.device == "cpu" else LIKELY_COMPILED_MODEL
+    ) * dispatching + LIKELY_COMPILED_MODEL * fused
+    return modelled(likely - _slower(case), SURE_COMPILED_MODEL * gain, gain, case.step.steady) if gain else None, gain
+
+
+def _in_chains(case: Case) -> float:
+    """ns a step of what fusion makes less of: what a device's chains move in between, else pointwise operators that
+    move bytes, on the scale of the steady steps."""
+    if case.chains:
+        return sum(chain.duration * ratio(chain.saved, chain.bytes) for chain in case.chains)
+    return _steady(case, moving(case.operators, case.machine))
+
+
+def _slower(case: Case) -> float:
+    """ns a step that code compiled for a CPU takes longer for what torch's own kernels do quicker."""
+    if case.step.device != "cpu":
+        return 0.0
+    kernels = [use for use in case.operators if plain_name(use.name) == TANH]
+    moved = sum(use.bytes or 0.0 for use in kernels)
+    fused = set(moving(case.operators, case.machine)) & set(kernels)
+    left = _steady(case, kernels) - LIKELY_COMPILED_MODEL * _steady(case, fused)
+    return max(0.0, TANHS * COMPILED_TANH * moved / TANH_BYTES - left)
+
+
+def _steady(case: Case, chosen: Iterable[OperatorUse]) -> float:
+    return steady_time(chosen, case.operators, case.accounts, case.machine)
+
+
+def _between(case: Case) -> float:
+    """ns a step of forward and backward in which no operator runs: modules that are called, autograd's own work."""
+    inside = sum(phase.duration.value for phase in case.phases if phase.name in MODEL)
+    at_work = sum(account.duration.value for account in case.accounts if account.name in AT_WORK)
+    elsewhere = [use for use in case.operators if use.phase not in MODEL]
+    at_work -= _steady(case, elsewhere)
+    host = named(case.accounts, "host")
+    return min(max(0.0, inside - at_work), host.duration.value if host is not None else 0.0)
+
+
+LIKELY_CHANNELS_LAST = 0.2
+"""Of the convolutions' time: 14 to 25 % were measured on networks of images on CPUs."""
+LEAST_SHARE = 0.2
+"""Of the step: with fewer convolutions the layout does not matter."""
+STATEMENT_CHANNELS_LAST = "{model} = {model}.to(memory_format={torch}.channels_last)"
+BATCH = "{batch} = {batch}.to(memory_format={torch}.channels_last)"
+EXAMPLE_CHANNELS_LAST = "model = model.to(memory_format=torch.channels_last)"
+IMAGES = "images = images.to(memory_format=torch.channels_last)"
+
+
+@remedy("RM304", "channels-last", addresses={"ST402", "ST403", "ST407"}, promise=Promise.SAME_CURVE, risk=2)
+def channels_last(case: Case) -> Option | None:
+    """Images with their channels innermost in memory
+
+    What it changes
+        Weights of 2-D convolutions and the batches that enter the model are stored as channels_last; parameters stay
+        the same objects, shapes stay what they are.
+
+    What it promises
+        A curve as another seed would give: sums are taken in another order, dropout masks land on other elements.
+
+    What it should gain
+        About a fifth of the time of convolutions, as measured on CPUs; more with half precision on an accelerator.
+
+    When to leave it
+        When the model reshapes its features with view(), which asks for the usual order.
+    """
+    spent = sum(use.duration for use in case.operators if "convolution" in use.name or "conv2d" in use.name)
+    if spent < LEAST_SHARE * case.step.duration.value:
+        return None
+    saving = modelled(LIKELY_CHANNELS_LAST * spent, 0.0, 2 * LIKELY_CHANNELS_LAST * spent, case.step.steady)
+    edit = model_edit(case, STATEMENT_CHANNELS_LAST, f"{EXAMPLE_CHANNELS_LAST}\n{IMAGES}", BATCH)
+    return Option("channels_last", (Change("channels-last"),), saving, edit, "where dropout masks land")
+
+
+@remedy("RM305", "no-checkpointing", addresses={"ST701"}, promise=Promise.SAME_BITS, risk=3)
+def no_checkpointing(case: Case) -> Option | None:
+    """Activations kept instead of computed twice
+
+    What it changes
+        The job's own calls of torch.utils.checkpoint become plain calls.
+
+    What it promises
+        Equal losses: checkpointing restores the random numbers of the forward that it repeats.
+
+    What it should gain
+        The measured time of the operators that run again inside backward, and of the Python around them.
+
+    When to leave it
+        When memory does not suffice without it: the trial then fails, and says so. Peak memory is told either way.
+    """
+    if case.recompute is None:
+        return None
+    snippet = Snippet("block(x)  # instead of checkpoint(block, x, …)", case.recompute.source)
+    change = Change("checkpointing", arguments=(("enabled", False),))
+    return Option("no activation checkpointing", (change,), scaled(case.recompute.duration, 1.0), snippet)
+
+
+LIKELY_CUDA_GRAPHS, SURE_CUDA_GRAPHS = 0.6, 0.0
+"""Of what a step in one launch would save by the replay: the optimiser and the loss stay outside."""
+STATEMENT_CUDA_GRAPHS = '{model} = {torch}.compile({model}, mode="reduce-overhead")'
+IN_PLACE = '{model}.compile(mode="reduce-overhead")'
+
+
+@remedy("RM307", "cuda-graphs", addresses={"ST301", "ST302", "ST305"}, promise=Promise.SAME_CURVE, risk=5)
+def cuda_graphs(case: Case) -> Option | None:
+    """The model's kernels launched as one graph
+
+    What it changes
+        The module that your loop calls is compiled with mode="reduce-overhead": forward and backward are recorded as
+        CUDA graphs and launched by one call each. The compiler decides what can be recorded, and keeps to plain
+        launches where it cannot (changing shapes, copies to the host).
+
+    What it promises
+        A curve as another seed would give: dropout masks come from another generator. Gradients of the first step are
+        compared parameter by parameter.
+
+    What it should gain
+        Of the time in which the device waits for launches, what the replay of the step as one launch saves; three
+        fifths of that are likely, because optimiser and loss stay outside.
+
+    When to leave it
+        When memory is short (graphs keep their own), when shapes change, or when outputs of a step are kept beyond the
+        next one without a copy.
+    """
+    if not case.step.device.startswith("cuda") or case.compilations or any(root.compiled for root in case.roots):
+        return None
+    gain = _gain(case)
+    saving = (
+        modelled(LIKELY_CUDA_GRAPHS * gain.value, SURE_CUDA_GRAPHS * gain.low, gain.high, case.step.steady)
+        if gain is not None
+        else None
+    )
+    change = Change("compile", arguments=(("mode", "reduce-overhead"),))
+    example = 'model = torch.compile(model, mode="reduce-overhead")'
+    edit = model_edit(case, STATEMENT_CUDA_GRAPHS, example, in_place=IN_PLACE)
+    return Option(example.partition("= ")[2], (change,), saving, edit, "dropout masks")
+
+
+def _gain(case: Case) -> Estimate | None:
+    """By the replay where there is one, else the launch account."""
+    predictions = case.replay.predictions if case.replay is not None else ()
+    replayed = next((each.saved for each in predictions if each.change == "one launch"), None)
+    launch = named(case.accounts, "launch")
+    return replayed or (launch.duration if launch is not None else None)
+
+
+HALF = frozenset({"float16", "bfloat16", "half"})
+"""Formats that the flash kernel takes; the memory-efficient one takes float32, too."""
+PINNED = """from torch.nn.attention import SDPBackend, sdpa_kernel
+
+with sdpa_kernel(SDPBackend.{backend}):
+    output = model(batch)"""
+WRITTEN = """# softmax(q @ k.transpose(-2, -1) / sqrt(d) + mask) @ v  ->
+torch.nn.functional.scaled_dot_product_attention(q, k, v, attn_mask=mask)"""
+BACKENDS = {"efficient": "EFFICIENT_ATTENTION", "flash": "FLASH_ATTENTION"}
+
+
+@remedy("RM308", "attention-backend", addresses={"ST405"}, promise=Promise.SAME_CURVE, risk=3, low_precision=True)
+def attention_backend(case: Case) -> Iterator[Option]:
+    """Attention in a fused kernel
+
+    What it changes
+        scaled_dot_product_attention may use one fused kernel only (memory-efficient; flash where the job computes in
+        half precision), instead of choosing, which ends at the slow path when an argument does not fit. Where the
+        attention is written out (a product, a softmax, a product), only you can replace it by that function.
+
+    What it promises
+        A curve as another seed would give: sums are taken in another order, and dropout masks land elsewhere.
+
+    What it should gain
+        Most of the passes over the weights, which the finding has as its time at stake; it is not predicted closer.
+
+    When to leave it
+        When the weights themselves are needed. When the kernel refuses an argument (a mask of its own, a head size),
+        the trial fails and says so.
+    """
+    if not case.step.device.startswith("cuda"):
+        return
+    formats = {use.number_format for use in case.kernels}
+    for backend in ("efficient", *(["flash"] if formats & HALF else [])):
+        change = Change("sdpa-backend", arguments=(("backend", backend),))
+        snippet = Snippet(PINNED.format(backend=BACKENDS[backend]))
+        yield Option(f"attention by the {backend} kernel", (change,), None, snippet, "where dropout masks land")
+    advice = "Where attention is written out, call scaled_dot_product_attention."
+    yield Option("scaled_dot_product_attention", edit=Snippet(WRITTEN), advice=advice)
+
+
+LIKELY_DYNAMIC_SHAPES, SURE_DYNAMIC_SHAPES = 0.8, 0.3
+"""Of the compilations after warm-up: each is paid a last time for a size of its own, and some reasons are no sizes."""
+
+
+@remedy("RM309", "dynamic-shapes", addresses={"ST304"}, promise=Promise.SAME_CURVE, risk=2)
+def dynamic_shapes(case: Case) -> Option | None:
+    """Code that is compiled once for all sizes
+
+    What it changes
+        torch.compile of the job gets dynamic=True: sizes are symbols from the first compilation on, and a new length
+        of a batch or of a sequence compiles nothing.
+
+    What it promises
+        A curve as another seed would give: the code for symbolic sizes may sum in another order.
+
+    What it should gain
+        The measured time of compilations behind the warm-up, four fifths of which are likely to go. Where their reason
+        is no size (a flag, a Python value), nothing.
+
+    When to leave it
+        When there are few sizes: code for a fixed one is faster. Padding to a few lengths is the other way.
+    """
+    late = [each for each in case.compilations if each.after_warm_up]
+    if not late:
+        return None
+    spent = sum(each.duration for each in late) / max(1, case.step.steady)
+    saving = modelled(LIKELY_DYNAMIC_SHAPES * spent, SURE_DYNAMIC_SHAPES * spent, spent, case.step.steady)
+    edit = CallEdit("torch.compile", (("dynamic", "True"),))
+    return Option("torch.compile(dynamic=True)", (Change("dynamic-shapes"),), saving, edit)

@@ -1,0 +1,441 @@
+"""RM1xx: fixes of the data loading."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from steptime.advice.evidence import Case, LoaderUse
+from steptime.advice.fix import (
+    CallEdit,
+    CopyEdit,
+    Edit,
+    JointEdit,
+    LoopEdit,
+    Option,
+    Promise,
+    Snippet,
+    StatementEdit,
+    loader_change,
+    remedy,
+    training_lines,
+)
+from steptime.advice.loader_model import Supply, opening, supply
+from steptime.advice.stakes import less, modelled, more, named, scaled
+from steptime.changes import Change, Scalar
+
+SURE_FITTING_WORKERS = 0.6
+"""Of the predicted saving: what is left of it where items vary and the CPUs are not idle (the lower bound)."""
+AS_GOOD = 1.15
+"""A predicted step so much longer than the best one is within the model's error of it (it was 6 to 19 % off in trials,
+benchmarks/results/remedies-epyc-2cpu.md); another number of workers that is predicted to be worse costs the trial a
+quarter of its rounds."""
+NEIGHBOUR = 4
+"""Of so many workers, one: the step to the other number that is tried."""
+WITHOUT_WORKERS = (
+    ("num_workers", 0),
+    ("persistent_workers", False),
+    ("prefetch_factor", None),
+    ("timeout", 0),
+    ("multiprocessing_context", None),
+)
+STREAMS = "the workers' random numbers (augmentation), and the order from the second epoch on"
+
+
+@remedy("RM101", "fitting-workers", addresses={"ST101", "ST102", "ST103", "ST106"}, promise=Promise.SAME_BITS, risk=2)
+def fitting_workers(case: Case) -> tuple[Option, ...]:
+    """As many loader workers as the items need
+
+    What it changes
+        num_workers of the training DataLoader, up or down, and persistent_workers=True where there are any. An iterable
+        dataset without workers is left alone: each worker would yield all of it.
+
+    What it promises
+        Equal losses: indices are drawn in the training process, whatever the number of workers. Where the dataset draws
+        random numbers (augmentation), each worker draws its own, and persistent workers leave out one draw an epoch:
+        then another random stream is in force, and losses are compared with the band that other seeds span.
+
+    What it should gain
+        The step without its wait, but with receiving a batch from a worker, or the making of its batches divided by the
+        workers, or the CPU time of the whole job divided by the usable CPUs, whichever is longest, against the step as
+        it is; and the first batch of each epoch is waited for all the same. All of these are measured. A job that
+        trains on the CPU with a thread on each waits for the slowest of them: what a worker does on one of these CPUs
+        is added to the step. A worker that is at its next batch hands one over later, where making it takes a CPU: as
+        if it held the interpreter's lock, which pure Python does (expect a little more where it does not). The number
+        tried is the smallest that comes within 3 % of the best prediction, with its neighbour where that is predicted
+        to be nearly as good. There may be more workers than CPUs where items wait (disk, network, sleep): the CPU time
+        of making a batch is measured, each worker counts with its share, and no more than 64 on a host nor than an
+        epoch has batches are tried. Without workers a quarter of what receiving a batch takes is saved, too: by so much
+        they slow the training and their own collating. Expect less where an item's own operators use several threads: a
+        worker has one.
+
+    When to leave it
+        When memory is short (each worker holds its own copy of what the dataset touches, and 25 MB of its own at
+        least), or when making the item itself cheaper is easy. torch warns of more workers than CPUs whatever they do:
+        a job that turns warnings into errors must let that one pass.
+    """
+    loader = case.loader
+    if loader is None:
+        return ()
+    model = supply(case.step, loader, case.settings, case.contention)
+    if model is None or model.best == loader.workers or (loader.iterable and not loader.workers):
+        return ()
+    if model.best > loader.workers and loader.in_memory_tensors:
+        return ()
+    return tuple(_option(case, loader, model, workers) for workers in _worth_trying(loader, model))
+
+
+def _worth_trying(loader: LoaderUse, model: Supply) -> tuple[int, ...]:
+    """The model's best and, where it asks for more, the number above or below it: the model may err by a worker."""
+    if model.best < loader.workers:
+        return (model.best,)
+    far = max(1, model.best // NEIGHBOUR)
+    near = min(model.best + far, model.limit) if model.best < model.limit else model.best - far
+    as_good = near > loader.workers and model.step(near) <= AS_GOOD * model.step(model.best)
+    return (model.best, near) if as_good else (model.best,)
+
+
+def _option(case: Case, loader: LoaderUse, model: Supply, workers: int) -> Option:
+    arguments: tuple[tuple[str, Scalar], ...] = (("num_workers", workers),)
+    if workers:
+        arguments += (("persistent_workers", True),)
+    most = loader.wait.value + (0.0 if workers else model.beside)
+    gain = min(case.step.duration.value - model.step(workers), most)
+    edit = CallEdit("DataLoader", _keywords(workers), loader.site) if loader.site is not None else None
+    label = ", ".join(f"{name}={value}" for name, value in arguments)
+    return Option(
+        label,
+        (loader_change(loader, arguments),),
+        modelled(gain, SURE_FITTING_WORKERS * gain, gain, case.step.steady),
+        edit or Snippet(f"DataLoader(…, {label})"),
+        STREAMS if workers and (not loader.workers or not loader.persistent_workers) else "the workers' random numbers",
+        other_data=True,
+    )
+
+
+def _keywords(workers: int) -> tuple[tuple[str, str], ...]:
+    """As source; without workers the options that need some are taken back."""
+    if workers:
+        return (("num_workers", str(workers)), ("persistent_workers", "True"))
+    return tuple((name, str(value)) for name, value in WITHOUT_WORKERS)
+
+
+@remedy("RM102", "persistent-workers", addresses={"ST104"}, promise=Promise.SAME_BITS, risk=1)
+def persistent_workers(case: Case) -> Option | None:
+    """Workers that outlive an epoch
+
+    What it changes
+        persistent_workers=True of the training DataLoader, which has workers already.
+
+    What it promises
+        Equal losses in the first epoch. From the second on, the order of a shuffled dataset is another one, because
+        one random number fewer is drawn for each epoch: another seed, not another training.
+
+    What it should gain
+        The time that the workers take to end, and from the making of an iterator to its first batch, and what the two
+        steps behind that take longer than others, divided by the steps between two such starts. All are measured. The
+        making of that batch is left out: a worker that lives on begins with it no sooner.
+
+    When to leave it
+        When the dataset must be made anew in the workers for each epoch, or when the workers' memory is needed between.
+    """
+    loader = case.loader
+    if loader is None or not loader.workers or loader.persistent_workers:
+        return None
+    if loader.start is None or not loader.steps_per_start or not loader.starts:
+        return None
+    change = loader_change(loader, (("persistent_workers", True),))
+    label = "persistent_workers=True"
+    edit = CallEdit("DataLoader", (("persistent_workers", "True"),), loader.site) if loader.site else None
+    restart = more(loader.start, loader.settling)
+    saving = scaled(less(restart, opening(loader)), 1 / loader.steps_per_start)
+    streams = "the order from the second epoch on"
+    return Option(label, (change,), saving, edit or Snippet(f"DataLoader(…, {label})"), streams, other_data=True)
+
+
+USUAL = 2
+"""Batches that each worker keeps ready where the job says nothing (torch.utils.data.DataLoader)."""
+FACTOR = 4
+"""Times as many: a batch that takes four times the mean then delays nobody."""
+DEEPEST = 16
+"""Batches of a worker in store, beyond which memory is all that grows."""
+ENOUGH = 0.95
+"""Of the step: workers whose mean production takes longer are too few, and a store runs empty whatever its size."""
+LIKELY_DEEPER_PREFETCH = 0.5
+
+
+@remedy("RM103", "deeper-prefetch", addresses={"ST101", "ST102"}, promise=Promise.SAME_BITS, risk=1)
+def deeper_prefetch(case: Case) -> Option | None:
+    """More batches in store
+
+    What it changes
+        prefetch_factor of the training DataLoader, which has workers: each keeps four times as many batches ready.
+
+    What it promises
+        Equal losses: the batches and their order stay.
+
+    What it should gain
+        What the step still waits although the workers' mean production keeps up: items that vary, so that a slow batch
+        finds the store empty. Half of that is likely. Where the workers are too few in the mean, it is not proposed.
+
+    When to leave it
+        When memory is short: every batch in store takes its size of shared memory.
+    """
+    loader = case.loader
+    if loader is None or not loader.workers:
+        return None
+    deeper = min(DEEPEST, FACTOR * (loader.prefetch_factor or USUAL))
+    model = supply(case.step, loader, case.settings, case.contention)
+    if deeper <= (loader.prefetch_factor or USUAL) or model is None:
+        return None
+    step = case.step.duration.value
+    if model.production / loader.workers > ENOUGH * step or model.processor > ENOUGH * step:
+        return None
+    gain = min(step - model.step(loader.workers), loader.wait.value)
+    label = f"prefetch_factor={deeper}"
+    edit = CallEdit("DataLoader", (("prefetch_factor", str(deeper)),), loader.site) if loader.site else None
+    return Option(
+        label,
+        (loader_change(loader, (("prefetch_factor", deeper),)),),
+        modelled(LIKELY_DEEPER_PREFETCH * gain, 0.0, gain, case.step.steady),
+        edit or Snippet(f"DataLoader(…, {label})"),
+    )
+
+
+EXAMPLE_PINNED_MEMORY = "DataLoader(…, pin_memory=True), and batch.to(device, non_blocking=True)"
+LIKELY_PINNED_MEMORY = 0.7
+"""Of the exposed copies: the first one of a step cannot be hidden behind anything."""
+
+
+@remedy("RM104", "pinned-memory", addresses={"ST107", "ST406"}, promise=Promise.SAME_BITS, risk=1)
+def pinned_memory(case: Case) -> Option | None:
+    """Batches in pinned memory, copied while the device computes
+
+    What it changes
+        pin_memory=True of the training DataLoader, and copies of pinned tensors to the device do not wait for their
+        end (non_blocking=True). Only with an accelerator.
+
+    What it promises
+        Equal losses: the same numbers arrive, in the order of the stream.
+
+    What it should gain
+        Up to the exposed time of copies, and of the host that waits for them while they are staged.
+
+    When to leave it
+        When the host's memory is short: pinned memory is never swapped out.
+    """
+    loader = case.loader
+    if loader is None or loader.pin_memory or case.step.device == "cpu":
+        return None
+    copies = named(case.accounts, "copy")
+    exposed = copies.recoverable.value if copies is not None else 0.0
+    saving = modelled(LIKELY_PINNED_MEMORY * exposed, 0.0, exposed, case.step.steady) if exposed else None
+    change = loader_change(loader, (("pin_memory", True), ("non_blocking", True)))
+    return Option("pin_memory=True, non_blocking=True", (change,), saving, _edit(case, loader))
+
+
+def _edit(case: Case, loader: LoaderUse) -> Edit:
+    """The loader and the lines that copy its batches; an example where those are not known."""
+    copies = {(use.source.file, use.source.line): use.source for use in case.lines if use.role == "transfer"}
+    waiting = [CopyEdit(each) for each in copies.values() if "non_blocking=True" not in each.text]
+    if loader.site is None or not copies:
+        return Snippet(EXAMPLE_PINNED_MEMORY)
+    pinned = CallEdit("DataLoader", (("pin_memory", "True"),), loader.site)
+    return JointEdit((pinned, *waiting), Snippet(EXAMPLE_PINNED_MEMORY, loader.site))
+
+
+EXAMPLE_BATCHED_FETCH = """def __getitems__(self, indices: list[int]):
+    return [(self.images[i], self.labels[i]) for i in indices]  # one vectorised read for the whole batch"""
+
+
+@remedy("RM105", "batched-fetch", addresses={"ST105"}, promise=Promise.SAME_BITS, risk=3)
+def batched_fetch(case: Case) -> Option | None:
+    """A batch that is fetched at once
+
+    What it changes
+        Nothing by itself: only you know how your dataset reads many items together. torch calls a dataset's
+        `__getitems__(indices)` once for a batch where there is one, instead of `__getitem__` for every item.
+
+    What it promises
+        Equal losses, as long as it returns the items that `__getitem__` would.
+
+    What it should gain
+        At most the time of the items that is not the reading itself: the finding states it as its time at stake.
+
+    When to leave it
+        When items are files of their own and reading them dominates: workers help there.
+    """
+    loader = case.loader
+    if loader is None or loader.batched_fetch:
+        return None
+    advice = "Give the dataset a __getitems__ that reads the whole batch."
+    return Option("__getitems__", edit=Snippet(EXAMPLE_BATCHED_FETCH, loader.item_site), advice=advice)
+
+
+EXAMPLE_DEFERRED_ITEM = """total = torch.zeros((), device=device)
+for step, (images, labels) in enumerate(loader):
+    ...
+    total += loss.detach()          # stays on the device
+    if step % 50 == 0:
+        print(total.item() / 50)    # one wait in 50 steps
+        total.zero_()"""
+
+
+@remedy("RM106", "deferred-item", addresses={"ST303"}, promise=Promise.SAME_BITS, risk=2)
+def deferred_item(case: Case) -> Option | None:
+    """Values read from the device less often
+
+    What it changes
+        Nothing by itself: only you know what the value is needed for. Add it up on the device and read it every so many
+        steps.
+
+    What it promises
+        Equal losses.
+
+    What it should gain
+        At most the idle time of the device that the call caused: the finding states it.
+
+    When to leave it
+        When a decision of the next step depends on the value (skipping a step, a search).
+    """
+    waiting = [site for site in case.sites if site.device != "cpu"]
+    if not waiting:
+        return None
+    site = max(waiting, key=lambda each: each.idle or each.calls)
+    advice = f"Keep the value of {site.name}() on the device and read it every so many steps."
+    return Option(f"{site.name}() deferred", edit=Snippet(EXAMPLE_DEFERRED_ITEM, site.source), advice=advice)
+
+
+LIKELY_FROZEN_OBJECTS, SURE_FROZEN_OBJECTS = 1.0, 0.2
+"""Of the collector's time. Objects that live on are passed over, and young ones are looked at seventy times less often
+(700 to 50 000): in seven trials of the planted job, which spends nine tenths of a step on them, 96 to 103 % went, as
+the training finds its caches warm, too (benchmarks/results/). Only a job whose every step makes cycles keeps most of
+it: they have to be taken apart all the same."""
+STATEMENTS = ("gc.collect()", "gc.freeze()", "gc.set_threshold(50_000)")
+"""As the change does it, which waits for the first steps."""
+EXAMPLE_FROZEN_OBJECTS = "\n".join(("import gc", "", *STATEMENTS)) + "  # before the training loop"
+
+
+@remedy("RM107", "frozen-objects", addresses={"ST202"}, promise=Promise.SAME_BITS, risk=1)
+def frozen_objects(case: Case) -> Option | None:
+    """Long-lived objects out of the garbage collector's sight
+
+    What it changes
+        gc.freeze() behind the first steps: what is alive then is never looked at again; and the youngest generation is
+        collected less often.
+
+    What it promises
+        Equal losses: nothing of the training depends on it.
+
+    What it should gain
+        Most of the collector's measured time. A gc.collect() that the loop calls itself stays.
+
+    When to leave it
+        When cycles hold large tensors and memory is short.
+    """
+    garbage = case.garbage
+    if garbage is None or not garbage.duration.value:
+        return None
+    spent = garbage.duration.value
+    saving = modelled(LIKELY_FROZEN_OBJECTS * spent, SURE_FROZEN_OBJECTS * spent, spent, case.step.steady)
+    lines = training_lines(case)
+    edit = (
+        LoopEdit(STATEMENTS, "gc", lines.forward, EXAMPLE_FROZEN_OBJECTS)
+        if lines is not None
+        else Snippet(EXAMPLE_FROZEN_OBJECTS)
+    )
+    return Option("gc.freeze()", (Change("gc-freeze"),), saving, edit)
+
+
+EXAMPLE_WHOLE_TENSOR = """# for i in range(len(x)): y[i] = x[i] @ w          ->  y = x @ w
+# for t in range(T): h = cell(x[:, t], h)          ->  y, h = torch.nn.GRU(…, batch_first=True)(x)
+# sum(int(p[i] == t[i]) for i in range(n))         ->  (p == t).sum()
+# for t in range(T): h = step(x[:, t], h)          ->  for part in x.unbind(1): h = step(part, h)
+# torch.tensor([row.tolist() for row in rows])     ->  torch.stack(rows), torch.from_numpy(numpy.stack(rows))
+# [[table[c] for c in text] for text in batch]     ->  table_tensor[codes]  (an index of a whole batch)"""
+
+
+@remedy(
+    "RM108",
+    "whole-tensor",
+    addresses={"ST108", "ST205", "ST206", "ST301", "ST307"},
+    promise=Promise.SAME_CURVE,
+    risk=3,
+)
+def whole_tensor(case: Case) -> Option:
+    """One operator on the whole tensor instead of a loop over its elements
+
+    What it changes
+        Nothing by itself: only you know what the loop means. Each round of a Python loop costs microseconds whatever it
+        computes; one operator on the whole tensor (a product, an index, a comparison and a sum, torch.stack,
+        torch.nn.GRU in place of a loop over cells) pays them once.
+
+            # for i in range(len(x)): y[i] = x[i] @ w      ->  y = x @ w
+            # for t in range(T): h = cell(x[:, t], h)      ->  y, h = torch.nn.GRU(…, batch_first=True)(x)
+            # sum(int(p[i] == t[i]) for i in range(n))     ->  (p == t).sum()
+            # for t in range(T): h = step(x[:, t], h)      ->  for part in x.unbind(1): h = step(part, h)
+
+    What it promises
+        A curve as another seed would give: sums may be taken in another order.
+
+    What it should gain
+        At most the time at stake of the finding, which is told with the advice
+        (Amdahl's ceiling).
+
+    When to leave it
+        When each round needs a decision that Python took on the result of the last.
+    """
+    return Option(
+        "one operator for the loop", edit=Snippet(EXAMPLE_WHOLE_TENSOR), advice="Replace the loop by one operator."
+    )
+
+
+STRATEGY = "file_system"
+LIKELY_FILE_SYSTEM_SHARING, SURE_FILE_SYSTEM_SHARING = 0.5, 0.0
+"""Of the wait that the making of batches does not explain. By hand, on two CPUs, with one worker, items of 20 ms in
+pure Python and 18 ms of training beside them, a wait of 10.5 ms became one of 4.3 ms; with items that let the lock go
+(zlib), 2.5 to 3.5 ms became 1.1 to 1.5 ms."""
+
+
+@remedy("RM109", "file-system-sharing", addresses={"ST101", "ST102"}, promise=Promise.SAME_BITS, risk=2)
+def file_system_sharing(case: Case) -> Option | None:
+    """Batches handed over by name
+
+    What it changes
+        torch.multiprocessing.set_sharing_strategy("file_system") before training: a loader's worker tells the training
+        process the name of each tensor's shared memory. By default, on Linux, it passes an open file for each of them,
+        through a connection that it must answer itself; where it makes the next item in pure Python meanwhile, it holds
+        the interpreter's lock and answers late, five milliseconds at a time (sys.getswitchinterval).
+
+    What it promises
+        Equal losses: the batches are the same.
+
+    What it should gain
+        About half of what the training still waits although batches are made quickly enough: what is left of the wait
+        beside the making of batches by so many workers. Less where the items let the lock go.
+
+    When to leave it
+        Where jobs are often killed: torch's manager process (torch_shm_manager) frees what a dead process shared, and
+        where that is killed too, the memory stays in /dev/shm.
+    """
+    loader = case.loader
+    if loader is None or not loader.workers:
+        return None
+    model = supply(case.step, loader, case.settings, case.contention)
+    if model is None:
+        return None
+    at_once = replace(model, handover=0.0, lateness=0.0).step(loader.workers)
+    unexplained = min(case.step.duration.value - at_once, loader.wait.value)
+    if unexplained <= 0:
+        return None
+    statement = f'torch.multiprocessing.set_sharing_strategy("{STRATEGY}")'
+    return Option(
+        statement.removeprefix("torch.multiprocessing."),
+        (loader_change(loader, (("strategy", STRATEGY),), "sharing-strategy"),),
+        modelled(
+            LIKELY_FILE_SYSTEM_SHARING * unexplained,
+            SURE_FILE_SYSTEM_SHARING * unexplained,
+            unexplained,
+            case.step.steady,
+        ),
+        StatementEdit(statement, "torch"),
+    )

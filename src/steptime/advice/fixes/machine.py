@@ -1,0 +1,208 @@
+"""RM4xx: threads, allocators and the processor."""
+
+from __future__ import annotations
+
+import os
+import platform
+from collections.abc import Iterator
+
+from steptime.advice.evidence import Case, OperatorUse, SettingsUse
+from steptime.advice.fix import EnvironmentEdit, Option, Promise, StatementEdit, SwitchEdit, remedy
+from steptime.advice.models import fitting_threads, idle_cpus
+from steptime.advice.stakes import modelled
+from steptime.changes import Change
+from steptime.launcher.launch import PRELOAD, find_library
+
+
+@remedy("RM401", "fitting-threads", addresses={"ST801", "ST808"}, promise=Promise.SAME_CURVE, risk=1)
+def threads_for_cpus(case: Case) -> Option | None:
+    """As many threads as there are CPUs for them
+
+    What it changes
+        The number of threads of one operator on the CPU: fewer, so that those of all training processes and a loader's
+        workers find a CPU each; or more, where CPUs are idle.
+
+    What it promises
+        A curve as another seed would give: sums over several threads are taken in another order.
+
+    What it should gain
+        No model predicts it; threads that wait for each other on a crowded CPU have made steps ten times as long, and
+        small operators gain nothing from more of them.
+
+    When to leave it
+        When the other load on the machine is the reason, and goes away; when idle CPUs are somebody else's.
+    """
+    settings = case.settings
+    if settings is None:
+        return None
+    best, threads = fitting_threads(settings, case.loader), settings.intra_op_threads
+    room = idle_cpus(case.contention) if case.contention is not None else 0.0
+    if best == threads or (2 * room < best - threads):
+        return None
+    change = Change("threads", arguments=(("intra_op", best),))
+    return Option(f"{best} threads", (change,), None, _edit(settings, best))
+
+
+def _edit(settings: SettingsUse, best: int) -> EnvironmentEdit | SwitchEdit:
+    """The variable, unless the job sets another number than that, or than what torch would choose by itself."""
+    asked, threads = settings.omp_num_threads, settings.intra_op_threads
+    if asked != str(threads) if asked else threads > settings.logical_cpus:
+        return SwitchEdit("set_num_threads", f"torch.set_num_threads({best})", str(best))
+    return EnvironmentEdit((("OMP_NUM_THREADS", str(best)),))
+
+
+LARGEST_KEPT = 32 << 20
+"""Bytes: glibc asks the system for every larger block, and gives it back when it is freed, whatever it has learned from
+earlier ones (DEFAULT_MMAP_THRESHOLD_MAX of malloc/malloc.c on 64 bits)."""
+TENSORS = 3.0
+"""Read and written by a pointwise operator, at most, of one size: its result has a third of its bytes at least."""
+LEAST_SHARE_KEPT_MEMORY = 0.1
+"""Of the step in operators with such results."""
+VARIABLES = (("MALLOC_MMAP_MAX_", "0"), ("MALLOC_TRIM_THRESHOLD_", "68719476736"))
+"""No block comes from the system directly, and the heap is not trimmed below 64 GiB (mallopt(3))."""
+LIBRARIES = ("jemalloc", "tcmalloc")
+
+
+@remedy("RM402", "kept-memory", addresses={"ST401", "ST402", "ST501"}, promise=Promise.SAME_BITS, risk=3)
+def kept_memory(case: Case) -> Iterator[Option]:
+    """Memory of the CPU that is kept instead of given back
+
+    What it changes
+        MALLOC_MMAP_MAX_=0 and MALLOC_TRIM_THRESHOLD_: the allocator of the C library keeps large blocks for the next
+        tensor; or jemalloc or tcmalloc in its place (LD_PRELOAD), where they are installed. Linux, training on the CPU.
+
+    What it promises
+        Equal losses: only addresses change.
+
+    What it should gain
+        A tensor of more than 32 MiB is new memory from the system each time, whose pages are cleared one by one as they
+        are first written. A chain of operators on 64 MiB took half of the time without that; how much it is depends on
+        the system (huge pages, a virtual machine), so that it is not predicted.
+
+    When to leave it
+        When memory is short: what is kept is not there for others, and holes between blocks stay.
+    """
+    if case.step.device != "cpu" or platform.libc_ver()[0] != "glibc":
+        return
+    spent = sum(use.duration for use in case.operators if _makes_large_tensors(use))
+    if spent < LEAST_SHARE_KEPT_MEMORY * case.step.duration.value:
+        return
+    change = Change("environment", arguments=VARIABLES)
+    yield Option("large blocks kept by malloc", (change,), None, EnvironmentEdit(VARIABLES))
+    for name in LIBRARIES:
+        path = find_library(name)
+        if path:
+            path = ":".join(filter(None, (path, os.environ.get(PRELOAD))))  # as the change does it
+            yield Option(f"{name} preloaded", (Change("preload", name),), None, EnvironmentEdit(((PRELOAD, path),)))
+
+
+def _makes_large_tensors(use: OperatorUse) -> bool:
+    return use.bound == "memory" and bool(use.bytes) and use.calls > 0 and _result(use) > LARGEST_KEPT
+
+
+def _result(use: OperatorUse) -> float:
+    """Bytes of what one call writes, at least."""
+    return (use.bytes or 0.0) / use.calls / TENSORS
+
+
+NAME, VALUE = "PYTORCH_CUDA_ALLOC_CONF", "expandable_segments:True"
+UNCACHED = 100.0
+"""Calls a step, from which on nothing is cached at all (ST306): segments cannot help there."""
+LIKELY_EXPANDABLE_SEGMENTS = 0.5
+
+
+@remedy("RM403", "expandable-segments", addresses={"ST306", "ST703", "ST705"}, promise=Promise.SAME_BITS, risk=1)
+def expandable_segments(case: Case) -> Option | None:
+    """Device memory in segments that grow
+
+    What it changes
+        PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True, beside what is set there: the allocator maps more pages to a
+        segment instead of asking the driver for another one, so that sizes that change leave no holes.
+
+    What it promises
+        Equal losses: only addresses change.
+
+    What it should gain
+        Half of the time in which the device idles for calls to the driver, and memory that fragmentation takes. Calls
+        that empty_cache() in the loop causes stay.
+
+    When to leave it
+        When tensors are shared between processes by their handles (older versions of torch refuse that).
+    """
+    settings = case.settings
+    if not case.step.device.startswith("cuda") or not (case.allocations or case.memory is not None):
+        return None
+    if sum(use.calls for use in case.allocations) >= UNCACHED:
+        return None
+    present = settings.allocator if settings is not None else ""
+    if "expandable_segments" in present:
+        return None
+    idle = sum(use.idle.value for use in case.allocations)
+    value = ",".join(filter(None, (present, VALUE)))
+    saving = modelled(LIKELY_EXPANDABLE_SEGMENTS * idle, 0.0, idle, case.step.steady)
+    return Option(
+        VALUE, (Change("environment", arguments=((NAME, value),)),), saving, EnvironmentEdit(((NAME, value),))
+    )
+
+
+LEAST_SHARE_CUDNN_BENCHMARK = 0.2
+"""Of the step in convolutions."""
+LIKELY_CUDNN_BENCHMARK, MOST = 0.1, 0.4
+"""Of their time: the heuristic is mostly right, and now and then far off."""
+
+
+@remedy("RM404", "cudnn-benchmark", addresses={"ST402", "ST403", "ST404", "ST407"}, promise=Promise.SAME_CURVE, risk=1)
+def cudnn_benchmark(case: Case) -> Option | None:
+    """Convolutions by the algorithm that is fastest here
+
+    What it changes
+        torch.backends.cudnn.benchmark = True: cuDNN tries its algorithms for every new shape and keeps the fastest,
+        instead of choosing by a rule. CUDA devices only.
+
+    What it promises
+        A curve as another seed would give: algorithms sum in different orders, and the choice may differ from run to
+        run.
+
+    What it should gain
+        A tenth of the time of convolutions is likely; the first steps become slower.
+
+    When to leave it
+        When shapes change from step to step: each new one is tried out, which takes longer than a step.
+    """
+    settings = case.settings
+    if not case.step.device.startswith("cuda") or settings is None or settings.cudnn_benchmark:
+        return None
+    if settings.deterministic:
+        return None
+    device = sum(use.duration for use in case.kernels if "convol" in use.operator)
+    spent = device or sum(use.duration for use in case.operators if "convol" in use.name)
+    if spent < LEAST_SHARE_CUDNN_BENCHMARK * case.step.duration.value:
+        return None
+    statement = "torch.backends.cudnn.benchmark = True"
+    saving = modelled(LIKELY_CUDNN_BENCHMARK * spent, 0.0, MOST * spent, case.step.steady)
+    return Option("cudnn.benchmark", (Change("cudnn-benchmark"),), saving, StatementEdit(statement, "torch"))
+
+
+@remedy("RM405", "flushed-denormals", addresses={"ST408"}, promise=Promise.SAME_CURVE, risk=1)
+def flushed_denormals(case: Case) -> Option | None:
+    """Denormal numbers flushed to zero
+
+    What it changes
+        torch.set_flush_denormal(True) before training: the processor takes numbers below 1.2e-38 (float32) for zero.
+        Threads that are started later do the same.
+
+    What it promises
+        A curve as another seed would give: what was denormal is zero.
+
+    What it should gain
+        Nearly all of the time of the operators that the finding names, where denormals are the reason; nothing where
+        it is the layout of their operands. No model tells which.
+
+    When to leave it
+        When values below 1.2e-38 matter.
+    """
+    if case.step.device != "cpu" or case.settings is None or case.settings.denormals_flushed:
+        return None
+    statement = "torch.set_flush_denormal(True)"
+    edit = StatementEdit(statement, "torch")
+    return Option(statement.removeprefix("torch."), (Change("flush-denormal"),), None, edit)

@@ -1,0 +1,190 @@
+"""RM30x: lower precision."""
+
+from __future__ import annotations
+
+from steptime.advice.evidence import Case
+from steptime.advice.fix import AutocastEdit, Option, Promise, Snippet, StatementEdit, remedy, training_lines
+from steptime.advice.kernels import moving
+from steptime.advice.line_evidence import steady_time
+from steptime.advice.stakes import modelled, named
+from steptime.changes import Change
+from steptime.quantities import Estimate
+
+LIKELY_BFLOAT_AUTOCAST, SURE_BFLOAT_AUTOCAST = 0.5, 0.1
+"""Of the saving by the ratio of the ceilings: small products reach less of a higher ceiling, and casts cost."""
+PRODUCTS, MOVING = 0.9, 0.45
+"""The same on a CPU, whose products and pointwise operators are told apart (the planted job `pointwise_chain`, torch
+2.13). By hand products of 31 ms took 8.4 where the rates promise 7. Of what the pointwise operators were expected to
+save 0.65 came on one processor and a quarter on another: the middle is taken."""
+NARROWER = 0.5
+"""Of the bytes of a pointwise operator whose input a product in bfloat16 has made."""
+EXAMPLE_BFLOAT_AUTOCAST = """with torch.autocast("{device}", dtype=torch.bfloat16):
+    output = model(batch)
+    loss = criterion(output, target)
+loss.backward()  # outside"""
+
+
+@remedy(
+    "RM301",
+    "bfloat-autocast",
+    addresses={"ST401", "ST403", "ST404", "ST405", "ST407"},
+    promise=Promise.SAME_CURVE,
+    risk=3,
+    low_precision=True,
+    frees=0.3,
+)
+def bfloat_autocast(case: Case) -> Option | None:
+    """Matrix products in bfloat16
+
+    What it changes
+        Forward and loss run under torch.autocast with bfloat16; parameters, gradients and the optimiser stay in
+        float32.
+
+    What it promises
+        A curve as another seed would give: products are rounded to 8 bits of mantissa, sums are kept in float32.
+
+    What it should gain
+        The compute account by the ratio of the machine's measured matrix rates, where it has bfloat16 and is faster
+        with it; half of that is likely. On a CPU, whose operators are known, nine tenths of what the products gain by
+        that ratio, and a fifth or so of the pointwise operators that move bytes (half of the bytes, but casts cost).
+        Without products, or units for bfloat16, it is not proposed there.
+
+    When to leave it
+        When the job is not limited by matrix products, or its loss is sensitive (then keep that part in float32).
+    """
+    rates = dict(case.machine.rates) if case.machine is not None else {}
+    low, full = rates.get("bfloat16"), rates.get("float32") or (case.machine.matrix_flops if case.machine else None)
+    faster = 1 - full / low if low and full and low > full else 0.0
+    if case.step.device == "cpu" and not (faster and _products(case)):
+        return None
+    saving, reach = (None, 0.0)
+    if faster and (compute := named(case.accounts, "compute")) is not None:
+        saving, reach = _by_operators(case, faster) or _by_account(case, faster, compute.duration.value)
+    change = Change("autocast", arguments=(("dtype", "bfloat16"),))
+    return Option("bfloat16 autocast", (change,), saving, _edit(case), reach=reach)
+
+
+def _products(case: Case) -> bool:
+    """Whether there is something that autocast casts, as far as operators are known."""
+    return not case.operators or any(use.flops for use in case.operators)
+
+
+def _by_account(case: Case, faster: float, compute: float) -> tuple[Estimate, float]:
+    """(saving, what is acted on), ns a step. faster: the share of a product that a higher ceiling makes less of."""
+    gain = faster * compute
+    return modelled(LIKELY_BFLOAT_AUTOCAST * gain, SURE_BFLOAT_AUTOCAST * gain, gain, case.step.steady), compute
+
+
+def _by_operators(case: Case, faster: float) -> tuple[Estimate, float] | None:
+    """The same on a CPU, None where its operators are not known. Products that wait for memory read weights in single
+    precision all the same, to cast them."""
+    if case.step.device != "cpu" or not case.operators:
+        return None
+    at = (case.operators, case.accounts, case.machine)
+    products = steady_time([use for use in case.operators if use.flops and use.bound == "compute"], *at)
+    moved = steady_time(moving(case.operators, case.machine), *at)
+    gain, less = faster * products, NARROWER * moved
+    likely = PRODUCTS * gain + MOVING * less
+    return modelled(likely, SURE_BFLOAT_AUTOCAST * (gain + less), gain + less, case.step.steady), products + moved
+
+
+def _edit(case: Case) -> AutocastEdit | Snippet:
+    device = case.step.device.partition(":")[0]
+    example, lines = EXAMPLE_BFLOAT_AUTOCAST.format(device=device), training_lines(case)
+    if lines is None or lines.forward == lines.backward:
+        return Snippet(example)
+    return AutocastEdit(lines.forward, lines.backward, device, "bfloat16", example)
+
+
+LIKELY_TENSOR_FLOAT, SURE_TENSOR_FLOAT = 0.5, 0.1
+"""As for bfloat16: products reach less of a higher ceiling."""
+
+
+@remedy("RM302", "tensor-float", addresses={"ST403"}, promise=Promise.SAME_CURVE, risk=1, low_precision=True)
+def tensor_float(case: Case) -> Option | None:
+    """TensorFloat-32 for products in float32
+
+    What it changes
+        torch.set_float32_matmul_precision("high") before training: matrix units take float32 products with 10 bits of
+        mantissa. CUDA devices from Ampere on.
+
+    What it promises
+        A curve as another seed would give: range and storage stay those of float32, products lose bits.
+
+    What it should gain
+        The compute account by the ratio of the two rates of the device; half of that is likely.
+
+    When to leave it
+        When products must be exact to float32 (physics, solvers).
+    """
+    if not case.step.device.startswith("cuda"):
+        return None
+    if case.settings is not None and case.settings.matmul_precision != "highest":
+        return None
+    rates = dict(case.machine.rates) if case.machine is not None else {}
+    fast, full = rates.get("tf32"), rates.get("float32")
+    compute = named(case.accounts, "compute")
+    gain = compute.duration.value * (1 - full / fast) if compute and fast and full and fast > full else None
+    saving = (
+        modelled(LIKELY_TENSOR_FLOAT * gain, SURE_TENSOR_FLOAT * gain, gain, case.step.steady)
+        if gain is not None
+        else None
+    )
+    statement = 'torch.set_float32_matmul_precision("high")'
+    change = Change("matmul-precision", arguments=(("precision", "high"),))
+    return Option(statement.removeprefix("torch."), (change,), saving, StatementEdit(statement, "torch"))
+
+
+LIKELY_HALF_AUTOCAST, SURE_HALF_AUTOCAST = 0.4, 0.0
+"""As for bfloat16, less the pass over all gradients that scaling them back costs."""
+WORTH_IT = 1.1
+"""Times the rate of bfloat16: as long as that is about as fast, its range makes it the better choice."""
+EXAMPLE_HALF_AUTOCAST = """scaler = torch.amp.GradScaler()  # once, before the loop
+with torch.autocast("cuda", dtype=torch.float16):
+    output = model(batch)
+    loss = criterion(output, target)
+scaler.scale(loss).backward()
+scaler.step(optimizer)
+scaler.update()"""
+
+
+@remedy(
+    "RM306",
+    "half-autocast",
+    addresses={"ST401", "ST403", "ST404", "ST405", "ST407"},
+    promise=Promise.SAME_CURVE,
+    risk=4,
+    low_precision=True,
+    frees=0.3,
+)
+def half_autocast(case: Case) -> Option | None:
+    """Matrix products in float16, with a scaled loss
+
+    What it changes
+        Forward and loss run under torch.autocast with float16, and the loss is scaled so that small gradients do not
+        vanish. CUDA devices only, and only those whose matrix units are slower in bfloat16 or lack it (before Ampere).
+
+    What it promises
+        A curve as another seed would give: products are rounded to 11 bits of mantissa. A step whose gradients overflow
+        is lost, which happens in the first steps until the scale has settled.
+
+    What it should gain
+        The compute account by the ratio of the device's matrix rates; two fifths of that are likely.
+
+    When to leave it
+        When bfloat16 is as fast (RM301): it needs no scaling. When gradients are used otherwise between backward and
+        step (clipping must unscale first).
+    """
+    rates = dict(case.machine.rates) if case.machine is not None else {}
+    half, brain, full = rates.get("float16"), rates.get("bfloat16", 0.0), rates.get("float32")
+    if not case.step.device.startswith("cuda") or not half or not full or half <= max(full, WORTH_IT * brain):
+        return None
+    compute = named(case.accounts, "compute")
+    gain = compute.duration.value * (1 - full / half) if compute is not None else None
+    saving = (
+        modelled(LIKELY_HALF_AUTOCAST * gain, SURE_HALF_AUTOCAST * gain, gain, case.step.steady)
+        if gain is not None
+        else None
+    )
+    change = Change("autocast", arguments=(("dtype", "float16"), ("device", "cuda")))
+    return Option("float16 autocast, scaled loss", (change,), saving, Snippet(EXAMPLE_HALF_AUTOCAST))

@@ -1,0 +1,145 @@
+"""RM7xx: fixes of jobs of several ranks."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from steptime.advice.evidence import Case
+from steptime.advice.fix import CallEdit, Option, Promise, Snippet, remedy, training_lines
+from steptime.advice.stakes import modelled, named, scaled
+from steptime.changes import Change, Scalar
+from steptime.quantities import Estimate
+
+WRAPPER = "DistributedDataParallel"
+FIRST_MEGABYTES, LAST_MEGABYTES = 100, 5
+"""Buckets larger than torch's 25 MB: fewer collectives, for a network with a high latency; and smaller ones, which
+begin earlier in the backward."""
+MANY = 4.0
+"""Collectives a step, from which on there is something to put together."""
+LIKELY = 0.25
+"""Of what perfect overlap would save."""
+VIEWS: tuple[tuple[str, Scalar], ...] = (("static_graph", True), ("gradient_as_bucket_view", True))
+
+
+@remedy("RM701", "data-parallel-settings", addresses={"ST805", "ST812", "ST813"}, promise=Promise.SAME_CURVE, risk=2)
+def data_parallel_settings(case: Case) -> Iterator[Option]:
+    """DistributedDataParallel set up for what the model is
+
+    What it changes
+        static_graph=True and gradient_as_bucket_view=True (the order of gradients is learned once, and they are not
+        copied into the buckets); another size of the buckets: larger where there are many collectives, smaller where
+        there are few and they begin late; and find_unused_parameters=False where each step looks for them.
+
+    What it promises
+        A curve as another seed would give: gradients are summed in other groups.
+
+    What it should gain
+        A quarter of what hiding all communication would save is likely.
+
+    When to leave it
+        static_graph, and no search: when parameters are left unused in some steps (torch raises an error then, and
+        the trial says so). The view: when gradients are replaced instead of written to.
+    """
+    used = case.gradients
+    if used is None and not any(root.type == WRAPPER for root in case.roots):
+        return
+    calls = used.buckets if used is not None else sum(use.calls for use in case.collectives)
+    if used is not None and used.search.value > 0:
+        yield _option(case, (("find_unused_parameters", False),), used.search)
+    yield _option(case, VIEWS)
+    size = FIRST_MEGABYTES if calls >= MANY else LAST_MEGABYTES
+    yield _option(case, (("bucket_cap_mb", size),))
+
+
+def _option(case: Case, arguments: tuple[tuple[str, Scalar], ...], saving: Estimate | None = None) -> Option:
+    edit = CallEdit(WRAPPER, tuple((name, str(value)) for name, value in arguments))
+    label = ", ".join(f"{name}={value}" for name, value in arguments)
+    return Option(label, (Change("ddp", arguments=arguments),), saving or _saving(case), edit)
+
+
+def _saving(case: Case) -> Estimate | None:
+    predictions = case.replay.predictions if case.replay is not None else ()
+    hidden = next((each.saved for each in predictions if each.change == "communication overlapped"), None)
+    account = named(case.accounts, "communication")
+    most = hidden or (account.recoverable if account is not None else None)
+    return modelled(LIKELY * most.value, 0.0, most.high, case.step.steady) if most is not None else None
+
+
+ONCE = 1.5
+"""Exchanges a step, or times the model's size in bytes that is exchanged: below it, that is done once already."""
+EXAMPLE_FEWER_EXCHANGES = """last = (micro_batch + 1) % accumulation == 0
+with contextlib.nullcontext() if last else model.no_sync():
+    loss = criterion(model(batch), target)
+    loss.backward()"""
+
+
+@remedy("RM702", "fewer-exchanges", addresses={"ST805", "ST811"}, promise=Promise.SAME_CURVE, risk=2)
+def fewer_exchanges(case: Case) -> Option | None:
+    """Gradients exchanged once for each update
+
+    What it changes
+        A job that accumulates gradients over several backwards under DistributedDataParallel exchanges them with the
+        last one only (no_sync()). Where an update comes earlier than usual, the gradients are exchanged right before
+        it, so that no rank ever updates by its own ones alone.
+
+    What it promises
+        A curve as another seed would give: the ranks' gradients are added in another order.
+
+    What it should gain
+        The exposed communication of all backwards of a step but one.
+
+    When to leave it
+        When memory is short: gradients are kept unsharded, and with FSDP its no_sync keeps them so between backwards.
+    """
+    backwards = round(case.gradients.micro_batches if case.gradients is not None else case.step.micro_batches)
+    if backwards < 2 or not _each_time(case):
+        return None
+    account = named(case.accounts, "communication")
+    saving = scaled(account.recoverable, 1 - 1 / backwards) if account is not None else None
+    lines = training_lines(case)
+    snippet = Snippet(EXAMPLE_FEWER_EXCHANGES, lines.backward if lines is not None else None)
+    return Option(f"no_sync() in {backwards - 1} of {backwards} backwards", (Change("no-sync"),), saving, snippet)
+
+
+def _each_time(case: Case) -> bool:
+    """Whether gradients are exchanged behind nearly every backward: by the trace's marks, else by the bytes."""
+    used = case.gradients
+    if used is not None:
+        return used.synchronised >= ONCE
+    wrapped = [root for root in case.roots if root.type == WRAPPER]
+    exchanged = [use.bytes for use in case.collectives if use.bytes is not None]
+    once = sum(root.parameter_bytes for root in wrapped)
+    return bool(wrapped) and not (exchanged and sum(exchanged) < ONCE * once)
+
+
+EXAMPLE_FEWER_UPDATES = """for number, (batch, target) in enumerate(loader, 1):
+    last = number % accumulation == 0
+    with contextlib.nullcontext() if last else model.no_sync():   # no_sync: DistributedDataParallel only
+        (criterion(model(batch), target) / accumulation).backward()
+    if last:
+        optimizer.step()
+        optimizer.zero_grad()"""
+
+
+@remedy("RM703", "fewer-updates", addresses={"ST501", "ST805"}, promise=Promise.NEW_TRAINING, risk=5)
+def fewer_updates(case: Case) -> Option | None:
+    """Gradients accumulated over several batches
+
+    What it changes
+        Nothing by itself: one update for several batches is a larger batch, and the learning rate belongs to that. What
+        is paid for each update (the optimiser, the exchange of gradients) is then paid less often.
+
+    What it promises
+        Nothing: it is another training, for you to decide on.
+
+    What it should gain
+        Over two batches, at most half of the optimiser's time and of the exposed communication.
+
+    When to leave it
+        When the batch must not grow, or the loss does not bear it.
+    """
+    if case.step.micro_batches > 1.5:
+        return None
+    lines = training_lines(case)
+    snippet = Snippet(EXAMPLE_FEWER_UPDATES, lines.backward if lines is not None else None)
+    return Option("gradients of several batches", edit=snippet, advice="Update once for several batches.")

@@ -1,0 +1,154 @@
+"""RM5xx and RM6xx: switches that a job has left on, and memory for time."""
+
+from __future__ import annotations
+
+from steptime.advice.evidence import Case
+from steptime.advice.fix import EnvironmentEdit, Option, Promise, Snippet, SwitchEdit, remedy
+from steptime.changes import Change
+from steptime.debug_switches import acting
+
+
+@remedy("RM501", "no-anomaly-detection", addresses={"ST601"}, promise=Promise.SAME_BITS, risk=1)
+def no_anomaly_detection(case: Case) -> Option | None:
+    """Autograd's anomaly detection switched off
+
+    What it changes
+        torch.autograd.set_detect_anomaly(True) and the context manager of that name switch nothing on.
+
+    What it promises
+        Equal losses: it only watches.
+
+    What it should gain
+        Half to nine tenths of the step, on models of many small operators; it is not predicted closer than the finding
+        does.
+
+    When to leave it
+        While you are hunting a NaN.
+    """
+    if case.settings is None or not case.settings.detect_anomaly:
+        return None
+    edit = SwitchEdit("set_detect_anomaly", "torch.autograd.set_detect_anomaly(False)", others=("detect_anomaly",))
+    return Option("no anomaly detection", (Change("anomaly-off"),), None, edit)
+
+
+@remedy("RM502", "not-deterministic", addresses={"ST603"}, promise=Promise.SAME_CURVE, risk=2)
+def not_deterministic(case: Case) -> Option | None:
+    """Deterministic algorithms switched off
+
+    What it changes
+        Requests for torch.use_deterministic_algorithms and cudnn.deterministic are passed over.
+
+    What it promises
+        A curve as another seed would give: sums are taken in another order, which may differ from run to run.
+
+    What it should gain
+        Part of the time of the operators that take a slower way under it; the finding names them.
+
+    When to leave it
+        When the run must repeat bit by bit.
+    """
+    if case.settings is None or not case.settings.deterministic:
+        return None
+    name = "use_deterministic_algorithms"
+    others = ("set_deterministic_debug_mode",)
+    edit = SwitchEdit(name, f"torch.{name}(False)", assigned="cudnn.deterministic", others=others)
+    return Option("not deterministic", (Change("deterministic-off"),), None, edit)
+
+
+@remedy("RM503", "no-profiler", addresses={"ST602"}, promise=Promise.SAME_BITS, risk=1)
+def no_profiler(case: Case) -> Option | None:
+    """The job's own profiler records nothing
+
+    What it changes
+        torch.profiler.profile and torch.autograd.profiler.profile of the job are entered and left, and record nothing;
+        handlers of finished traces are not called.
+
+    What it promises
+        Equal losses: it only watches.
+
+    What it should gain
+        A tenth to two thirds of the step on models of many small operators; more with stacks and memory. It is not
+        predicted closer than the finding does.
+
+    When to leave it
+        While you are looking at its traces. A schedule (wait, warmup, active, repeat) records a few steps of a run.
+    """
+    if case.settings is None or not case.settings.profiler:
+        return None
+    snippet = Snippet("torch.profiler.profile(schedule=torch.profiler.schedule(wait=10, warmup=2, active=3, repeat=1))")
+    return Option("no profiler", (Change("profiler-off"),), None, snippet)
+
+
+@remedy("RM504", "no-debug-switches", addresses={"ST606"}, promise=Promise.SAME_BITS, risk=1)
+def no_debug_switches(case: Case) -> Option | None:
+    """Debugging variables of the environment switched off
+
+    What it changes
+        CUDA_LAUNCH_BLOCKING, TORCH_DISTRIBUTED_DEBUG, ONEDNN_VERBOSE, PYTHONDEVMODE and others that are on get the
+        value that switches them off, before the job starts. What the script sets through os.environ stays as it is:
+        then the change is not in force, and said to be so.
+
+    What it promises
+        Equal losses: they only watch, wait or print.
+
+    What it should gain
+        It is not predicted: a switch that checks every block or waits for every kernel may take most of a step, or
+        nothing that can be measured.
+
+    When to leave it
+        While the fault is being looked for, and where the switch works around one.
+    """
+    settings = case.settings
+    if settings is None:
+        return None
+    found = acting(settings.debug_switches, case.step.device, settings.distributed_backend)
+    variables = tuple((switch.name, switch.off) for switch, _ in found)
+    if not variables:
+        return None
+    label = " ".join(f"{name}={value}" for name, value in variables)
+    return Option(label, (Change("environment", arguments=variables),), None, EnvironmentEdit(variables))
+
+
+EXAMPLE = """from torch.utils.checkpoint import checkpoint
+
+for block in self.blocks:
+    x = checkpoint(block, x, use_reentrant=False)"""
+FREES = "Free"
+"""In the name of a call to the driver: memory was given back in order to be asked for again, so it is nearly full."""
+NEARLY = 0.9
+"""Of the device's memory: little is left for a larger batch."""
+
+
+@remedy(
+    "RM601",
+    "activation-checkpointing",
+    addresses={"ST306", "ST704", "ST705"},
+    promise=Promise.SAME_BITS,
+    risk=4,
+    frees=0.6,
+)
+def activation_checkpointing(case: Case) -> Option | None:
+    """Activations computed again instead of kept
+
+    What it changes
+        Each of the model's repeated blocks (children of one class in a ModuleList or Sequential) keeps only its input;
+        backward computes the rest again.
+
+    What it promises
+        Equal losses: the random numbers of the forward are restored when it is repeated.
+
+    What it should gain
+        Memory, not time: the activations of all blocks but one. It costs the forward of the blocks a second time, about
+        a quarter of a step. Time is gained only where memory that is nearly full stalls the allocator, or where the
+        room is used for a larger batch. The trial tells peak memory and time.
+
+    When to leave it
+        When memory is to spare (then see RM305).
+    """
+    if case.recompute is not None:
+        return None
+    memory = case.memory
+    full = memory is not None and bool(memory.retries or (memory.capacity and memory.peak > NEARLY * memory.capacity))
+    if not full and not any(FREES in use.name for use in case.allocations):
+        return None
+    return Option("activation checkpointing", (Change("checkpointing"),), None, Snippet(EXAMPLE))

@@ -1,0 +1,149 @@
+"""What kernels and operators are about: the same words for every rule that speaks of them.
+
+What kernels are about, told by the operator that launched them: the same words for every rule over kernels.
+
+One law: an operator that is in none of these sets is of no kind, and nothing is concluded about it.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Iterable
+
+from steptime.advice.evidence import KernelUse, MachineUse, OperatorUse
+from steptime.advice.stakes import ratio
+from steptime.quantities import SourceLine, format_duration
+
+POINTWISE = frozenset(
+    {
+        "_fused_dropout", "abs", "add", "addcdiv", "addcmul", "bernoulli", "bitwise_and", "clamp", "clamp_min", "cos",
+        "div", "dropout", "elu", "eq", "erf", "exp", "fill", "ge", "gelu", "gelu_backward", "gt", "hardswish",
+        "hardswish_backward", "hardtanh", "hardtanh_backward", "le", "leaky_relu", "leaky_relu_backward", "lerp",
+        "log", "log1p", "logical_and", "lt", "masked_fill", "maximum", "minimum", "mish", "mul", "native_dropout",
+        "ne", "neg", "pow", "reciprocal", "relu", "rsqrt", "rsub", "sigmoid", "sigmoid_backward", "sign", "silu",
+        "silu_backward", "sin", "softplus", "softplus_backward", "sqrt", "square", "sub", "tanh", "tanh_backward",
+        "threshold_backward", "where", "zero",
+    }
+)  # fmt: skip
+"""Operators of ATen (without namespace, overload and the in-place underscore) that read and write element by
+element."""
+LABORIOUS = frozenset(
+    {
+        "_fused_dropout", "bernoulli", "cos", "dropout", "elu", "erf", "exp", "gelu", "gelu_backward", "log", "log1p",
+        "mish", "native_dropout", "pow", "sigmoid", "silu", "silu_backward", "sin", "softplus", "softplus_backward",
+        "tanh",
+    }
+)  # fmt: skip
+"""Of these, functions that take tens of instructions an element, and random numbers (4.7 ns for each of dropout's on
+a CPU, by a profile): on a processor they may be bound by arithmetic."""
+MATRIX = frozenset(
+    {
+        "mm", "addmm", "bmm", "baddbmm", "addbmm", "matmul", "linear", "einsum", "_scaled_mm", "_addmm_activation",
+        "convolution", "_convolution", "convolution_overrideable", "cudnn_convolution", "miopen_convolution",
+        "convolution_backward", "cudnn_convolution_backward", "cudnn_convolution_backward_input",
+        "cudnn_convolution_backward_weight", "miopen_convolution_backward", "conv1d", "conv2d", "conv3d",
+        "cudnn_convolution_add_relu", "cudnn_convolution_relu",
+    }
+)  # fmt: skip
+"""Operators that multiply matrices, convolutions among them."""
+COPIES = frozenset({"copy", "_to_copy", "to", "clone", "contiguous"})
+"""Operators of ATen that only move data to another layout or type. Joins and gathers (cat, index) are left out: models
+need them."""
+REACHABLE = 0.8
+"""Of a ceiling: what a good kernel reaches of it (a large matrix product of a vendor's library, 75 to 85 %)."""
+MOST_DIGITS, MOST_ELEMENTS = 12, 1 << 50
+"""Of a side, and of a tensor: a petabyte."""
+_ROW = re.compile(r"\[([\d,\s]*)\]")
+
+
+def plain_name(name: str) -> str:
+    """An operator's name without namespace, overload and in-place underscore: "aten::add_.Tensor" is "add"."""
+    plain = name.rsplit("::", 1)[-1].split(".", 1)[0]
+    return plain[:-1] if plain.endswith("_") and not plain.endswith("__") else plain
+
+
+def is_matrix_product(use: KernelUse) -> bool:
+    """Whether an operator that multiplies matrices launched it, or is named in it (a compiled region's own)."""
+    return plain_name(use.operator) in MATRIX
+
+
+def shapes_of(text: str) -> tuple[tuple[int, ...], ...]:
+    """The shapes in the raw text of a trace's "Input Dims", scalars as (); nested lists are read as their rows. Sides
+    that no tensor has count as 0."""
+    return tuple(tuple(_side(part) for part in row.split(",") if part.strip()) for row in _ROW.findall(text))
+
+
+def _side(part: str) -> int:
+    return int(part) if len(part.strip()) <= MOST_DIGITS else 0
+
+
+def elements(shape: tuple[int, ...]) -> int:
+    """How many numbers a tensor of this shape holds."""
+    return min(math.prod(shape), MOST_ELEMENTS)
+
+
+def spent(uses: Iterable[KernelUse]) -> float:
+    """ns per step in all of them."""
+    return sum(use.duration for use in uses)
+
+
+def above_ceilings(uses: Iterable[KernelUse]) -> float:
+    """ns per step above what good kernels would take for the same work; those without a model count as good."""
+    modelled = ((use.duration, use.at_roofline) for use in uses if use.at_roofline is not None)
+    return sum(max(0.0, duration - best / REACHABLE) for duration, best in modelled)
+
+
+def longest(uses: Iterable[KernelUse], count: int = 3) -> list[KernelUse]:
+    """Those with the most time."""
+    return sorted(uses, key=lambda use: -use.duration)[:count]
+
+
+def first_source(uses: Iterable[KernelUse]) -> SourceLine | None:
+    """The line behind the longest kernel that has one."""
+    return next((use.source for use in longest(uses, 1000) if use.source is not None), None)
+
+
+def told(use: KernelUse) -> str:
+    """A kernel group as evidence: "aten::mm [[64, 100], [100, 64]]: 1.20 ms in 24 calls, sgemm_128x64"."""
+    shapes = f" {use.shapes}" if use.shapes else ""
+    name = f", {short_kernel(use.name)}" if use.name else ""
+    return f"{use.operator or 'no operator'}{shapes}: {format_duration(use.duration)} in {use.calls:.4g} calls{name}"
+
+
+def short_kernel(name: str) -> str:
+    """A kernel's name without its template arguments, return type and parameters."""
+    plain = name.replace("(anonymous namespace)::", "").removeprefix("void ").split("<", 1)[0].split("(", 1)[0]
+    return plain.rsplit("::", 1)[-1][:60] or name[:60]
+
+
+ARITHMETIC = 0.25
+"""Of the bandwidth: below it an operator that takes tens of instructions an element waits for its own arithmetic, which
+fusing leaves."""
+
+
+def moving(operators: Iterable[OperatorUse], machine: MachineUse | None) -> list[OperatorUse]:
+    """Those of the model that wait for memory. The optimiser's are not the model's.
+
+    The bandwidth is that of a copy, or what the plain ones reach here, where that is less: tensors whose memory is new
+    each time are slow to write (4 to 8 GB/s where a copy reached 41), whatever is computed.
+    """
+    pointwise = [use for use in operators if _is_pointwise(use)]
+    reached = _rate([use for use in pointwise if plain_name(use.name) not in LABORIOUS])
+    bandwidth = min(filter(None, (machine.copy_bytes if machine is not None else None, reached)), default=0.0)
+    return [use for use in pointwise if not _computes(use, bandwidth)]
+
+
+def _is_pointwise(use: OperatorUse) -> bool:
+    return use.bound == "memory" and use.phase != "optimizer" and plain_name(use.name) in POINTWISE
+
+
+def _computes(use: OperatorUse, bandwidth: float) -> bool:
+    """Whether its own arithmetic is what it waits for."""
+    return plain_name(use.name) in LABORIOUS and bool(use.bytes) and _rate([use]) < ARITHMETIC * bandwidth
+
+
+def _rate(operators: list[OperatorUse]) -> float:
+    """B/s of those whose bytes are known."""
+    known = [use for use in operators if use.bytes]
+    return ratio(sum(use.bytes or 0.0 for use in known), sum(use.duration for use in known)) * 1e9

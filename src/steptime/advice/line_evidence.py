@@ -1,0 +1,284 @@
+"""The lines and operators of the user's code, as rules see them: time per step, role, what lay inside.
+
+Lines' times on the scale of the steady steps.
+
+One law: the line timeline tells shares, the watch tells times. Timing lines costs up to a microsecond for each
+execution, so a line that runs a thousand times a step looks longer than it is.
+
+What a line of a training loop does, told by its text: so that a finding can say more than "slow line".
+
+One law: a line has one kind, the first that fits, in the order of LineKind; the text only names what the clock has
+found.
+
+Operators' times on the scale of the steady steps.
+
+One law: the profile tells shares, the watch tells times. A profiled step is slower than the steps that the user waits
+for, so what operators took in it is scaled down to what the ledger of the steady steps has for them.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from enum import Enum
+
+import numpy as np
+
+from steptime.advice.evidence import AccountUse, LineUse, MachineUse, OperatorUse
+from steptime.advice.memory_evidence import memory_rate
+from steptime.advice.stakes import named, per_step, ratio, scaled, total
+from steptime.analysis.layout import Layout
+from steptime.analysis.lines import Role, find_gaps, identity_of
+from steptime.analysis.timeline import SegmentKind
+from steptime.arrays import Float64, Int64
+from steptime.intervals import EMPTY, Intervals, join, measure
+from steptime.journal import Kind
+from steptime.quantities import Estimate, SourceLine
+from steptime.recording.recording import Process
+
+
+def function_of(source: SourceLine) -> tuple[str, str]:
+    """A function by the names of its file and its own: traces shorten paths and leave classes out."""
+    return source.file.replace("\\", "/").rsplit("/", 1)[-1], source.function.rsplit(".", 1)[-1]
+
+
+PHASE_OF = {"input": "input", "transfer": "transfer", "host": "rest"}
+"""The phase whose time the lines of a role make up. Lines of other roles hold operators that no line tells apart."""
+
+
+@dataclass(frozen=True, slots=True)
+class LineTime:
+    """A line with its time in a steady step, torch.save left out (that is a segment of its own, charged to no step).
+
+    host: the part outside the loader and the model.
+    """
+
+    line: LineUse
+    duration: Estimate
+    host: Estimate
+
+
+def line_times(lines: Iterable[LineUse], phases: tuple[AccountUse, ...]) -> tuple[LineTime, ...]:
+    """The lines, scaled down so that those of a role take no longer than their phase does in the steady steps.
+
+    A comprehension on a line is a function of its own to Python: its time is added to the line's.
+    """
+    own = [_own(group) for group in _by_place(lines).values()]
+    scales = {role: _scale(own, role, named(phases, phase)) for role, phase in PHASE_OF.items()}
+    usual = scales["host"]
+    return tuple(
+        LineTime(each.line, scaled(each.duration, scales.get(role, 1.0)), scaled(each.host, scales.get(role, usual)))
+        for each, role in ((each, each.line.role) for each in own)
+    )
+
+
+def _by_place(lines: Iterable[LineUse]) -> dict[tuple[str, int], list[LineUse]]:
+    """Lines by file and number, the function that holds the others first."""
+    found: dict[tuple[str, int], list[LineUse]] = {}
+    for line in sorted(lines, key=lambda line: line.source.function.rsplit(".", 1)[-1].startswith("<")):
+        found.setdefault((line.source.file, line.source.line), []).append(line)
+    return found
+
+
+def _own(group: list[LineUse]) -> LineTime:
+    saving = sum(line.checkpoint for line in group)
+    duration, host = total(line.duration for line in group), total(line.host for line in group)
+    return LineTime(
+        group[0],
+        scaled(duration, 1 - ratio(saving, duration.value)),
+        scaled(host, 1 - ratio(min(saving, host.value), host.value)),
+    )
+
+
+def _scale(own: list[LineTime], role: str, phase: AccountUse | None) -> float:
+    spent = sum(each.duration.value for each in own if each.line.role == role)
+    if phase is None or spent <= phase.duration.value:
+        return 1.0
+    return ratio(phase.duration.value, spent)
+
+
+def loop_functions(lines: Iterable[LineUse]) -> frozenset[tuple[str, str]]:
+    """(file, function) of the training loops: functions with lines that run the model's backward or update."""
+    return frozenset(
+        (line.source.file, line.source.function) for line in lines if line.role in ("backward", "optimizer")
+    )
+
+
+class LineKind(Enum):
+    """Kinds of lines, the most certain first."""
+
+    CHECKPOINT = re.compile(r"torch\.save\(|save_pretrained\(|save_checkpoint\(|\bpickle\.dump\(|\.save_state\(")
+    LOGGING = re.compile(
+        r"\bprint\(|\blogg?(?:er|ing)?\.\w+\(|\bwandb\.|\bmlflow\.|\.add_(?:scalar|histogram|image|figure|text)s?\("
+        r"|tqdm\.write\(|\bset_(?:postfix|description)\w*\(|\bjson\.dumps?\(|\.write(?:lines|row|rows)?\(|\.flush\(|\bplt\."
+    )
+    COLLECT = re.compile(r"\bgc\.collect\(")
+    ARRAYS = re.compile(r"\btorch\.(?:as_)?tensor\(|\btorch\.(?:Float|Double|Half|Long|Int|Byte|Bool)?Tensor\(")
+    METRICS = re.compile(
+        r"\.item\(|\.tolist\(|\.numpy\(|\.cpu\(|metric|accuracy|sklearn|roc_auc|\bauc\b|f1_score|confusion|precision_|recall_"
+        r"|bleu|rouge|\.topk\(|\.argmax\("
+    )
+    OTHER = re.compile(r"")
+
+
+def line_kind(text: str) -> LineKind:
+    """The kind of a line. A comment is no part of it."""
+    code = text.split("  #", 1)[0]
+    return next(kind for kind in LineKind if kind.value.search(code))
+
+
+_ARRAY_ARGUMENT = re.compile(r"ensor\(\s*(?:np|numpy)\.(?:array|asarray|stack|concatenate|zeros|ones|random)\b")
+
+
+def converts_lists(text: str) -> bool:
+    """Whether a line makes a tensor of something that is, by its text, not one numpy array already."""
+    return line_kind(text) is LineKind.ARRAYS and not _ARRAY_ARGUMENT.search(text)
+
+
+MOST_LINES = 200
+"""The longest ones; what comes after them is worth nothing together."""
+
+
+def line_uses(process: Process, layout: Layout, in_operators: Intervals = EMPTY) -> tuple[LineUse, ...]:
+    """The traced lines, the longest first, per step of those that were traced.
+
+    in_operators: when the training thread was inside operators in the profiled steps. Lines are not traced there, but
+    the gaps between the instrumented parts are the same: of the time that a line spends in a gap, the share that
+    the gap spends in operators when profiled is not the host's.
+    """
+    steps, times = layout.timeline.steps, layout.lines.times
+    lined = np.flatnonzero(steps.lined)
+    if not len(lined) or not len(times.identity):
+        return ()
+    sums = _Sums(layout, lined, in_operators)
+    sources = {
+        identity_of(code, line): SourceLine(code.file, line.line, code.function, line.text)
+        for code in process.codes
+        for line in code.lines
+    }
+    known = [row for row, each in enumerate(sums.identities) if each in sources]
+    longest = sorted(known, key=lambda row: -sums.duration[row].sum())[:MOST_LINES]
+    return tuple(_use(sums, row, sources, layout.lines.roles) for row in longest if sums.duration[row].sum())
+
+
+def _use(sums: _Sums, row: int, sources: dict[int, SourceLine], roles: dict[int, Role]) -> LineUse:
+    each = sums.identities[row]
+    return LineUse(
+        source=sources[each],
+        role=roles[each].value,
+        duration=per_step(sums.duration[row]),
+        host=per_step(sums.host[row]),
+        hits=float(sums.hits[row].mean()),
+        garbage=float(sums.garbage[row].mean()),
+        checkpoint=float(sums.checkpoint[row].mean()),
+    )
+
+
+class _Sums:
+    """(lines, lined steps) arrays: ns of the line's own time, of it outside of what is instrumented and in torch.save,
+    executions, collections. `identities`: of the rows."""
+
+    def __init__(self, layout: Layout, lined: Int64, in_operators: Intervals) -> None:
+        times, steps = layout.lines.times, layout.timeline.steps
+        self.identities: list[int] = np.unique(times.identity).tolist()
+        self._rows = np.array(self.identities)
+        self._begins, self._ends, self._count = steps.begin[lined], steps.end[lined], len(lined)
+        pauses = _segment(layout, SegmentKind.PAUSE)
+        length = times.end - times.begin - measure(pauses, times.begin, times.end)
+        self.duration = self._table(times.identity, times.begin, length)
+        work = layout.work
+        model = join(work.loader, work.forward, work.backward, work.updates, layout.activity.evaluation, pauses)
+        outside = times.end - times.begin - measure(model, times.begin, times.end)
+        # Preparing a batch with operators is preparing it all the same: only lines of no other role are split.
+        plain = [each for each, role in layout.lines.roles.items() if role is Role.HOST]
+        busy = _busy_share(layout, in_operators, times.begin) * np.isin(times.identity, plain)
+        self.host = self._table(times.identity, times.begin, np.rint(outside * (1 - busy)).astype(np.int64))
+        saving = layout.lane.of(Kind.CHECKPOINT).intervals
+        self.checkpoint = self._table(times.identity, times.begin, measure(saving, times.begin, times.end))
+        self.hits = self._table(times.hit_identity, times.hit_begin, np.ones(len(times.hit_begin), np.int64))
+        collections = layout.lane.of(Kind.GARBAGE).begin
+        inside = np.searchsorted(collections, times.end) - np.searchsorted(collections, times.begin)
+        self.garbage = self._table(times.identity, times.begin, inside)
+
+    def _table(self, identity: Int64, begin: Int64, value: Int64) -> Int64:
+        """Values summed by line and by the lined step that they begin in."""
+        step = np.minimum(np.searchsorted(self._ends, begin, side="right"), self._count - 1)
+        inside = (begin >= self._begins[step]) & (begin < self._ends[step])
+        cell = np.searchsorted(self._rows, identity[inside]) * self._count + step[inside]
+        summed = np.bincount(cell, weights=value[inside], minlength=len(self._rows) * self._count)
+        return np.rint(summed).astype(np.int64).reshape(len(self._rows), self._count)
+
+
+def _busy_share(layout: Layout, in_operators: Intervals, begin: Int64) -> Float64:
+    """Of the gap that each time lies in, by the kinds of its neighbours: the share in operators; 0 where not known."""
+    gaps = find_gaps(layout.work.top, layout.timeline.steps.begin, layout.timeline.steps.end)
+    share = np.zeros(len(begin))
+    if not len(in_operators) or not len(gaps.begin):
+        return share
+    seen = (gaps.begin >= in_operators.begin[0]) & (gaps.end <= in_operators.end[-1])
+    seen &= layout.timeline.steps.profiled[gaps.step]
+    length = gaps.end - gaps.begin - measure(_segment(layout, SegmentKind.PAUSE), gaps.begin, gaps.end)
+    inside = measure(in_operators, gaps.begin, gaps.end)
+    found = np.searchsorted(gaps.begin, begin, side="right") - 1
+    held = (found >= 0) & (begin < gaps.end[np.maximum(found, 0)])
+    kind = np.where(held, gaps.neighbours[np.maximum(found, 0)], -1)
+    for each in np.unique(gaps.neighbours[seen]):
+        same = seen & (gaps.neighbours == each)
+        share[kind == each] = min(1.0, inside[same].sum() / max(1, length[same].sum()))
+    return share
+
+
+def _segment(layout: Layout, kind: SegmentKind) -> Intervals:
+    held = [segment for segment in layout.timeline.segments if segment.kind is kind]
+    begin = np.array([segment.begin for segment in held], np.int64)
+    return Intervals(begin, np.array([segment.end for segment in held], np.int64))
+
+
+AT_WORK = ("compute", "communication", "copy", "launch")
+"""Accounts that hold the time inside operators (small ones count as launch on a CPU)."""
+
+
+def profile_scale(operators: Iterable[OperatorUse], accounts: Iterable[AccountUse]) -> float:
+    """What a profiled nanosecond inside operators is in a steady step: at most 1; 1 without accounts."""
+    profiled = sum(use.duration for use in operators)
+    steady = _at_work(accounts)
+    return min(1.0, ratio(steady, profiled)) if steady > 0 and profiled > 0 else 1.0
+
+
+def steady_time(
+    chosen: Iterable[OperatorUse],
+    operators: Sequence[OperatorUse],
+    accounts: Sequence[AccountUse],
+    machine: MachineUse | None,
+) -> float:
+    """ns that the chosen ones of all operators take in a steady step.
+
+    Nothing is scaled below its roofline (Williams, Waterman and Patterson, Communications of the ACM 52, 2009), where
+    the machine's rates are measured: what a profiled step takes longer lies above it. By hand (torch 2.13, two
+    processors) operators that write large new tensors took two to four times as long while they were profiled, matrix
+    products a tenth.
+    """
+    profiled = sum(use.duration for use in operators)
+    steady = _at_work(accounts)
+    if not 0 < steady < profiled:
+        return sum(use.duration for use in chosen)
+    least = sum(_roofline(use, machine) for use in operators)
+    if steady <= least:
+        return sum(_roofline(use, machine) for use in chosen) * steady / least
+    scale = (steady - least) / (profiled - least)
+    return sum(_roofline(use, machine) + scale * (use.duration - _roofline(use, machine)) for use in chosen)
+
+
+def _at_work(accounts: Iterable[AccountUse]) -> float:
+    return sum(account.duration.value for account in accounts if account.name in AT_WORK)
+
+
+def _roofline(use: OperatorUse, machine: MachineUse | None) -> float:
+    """ns that an operator takes at least, by its arithmetic and by its bytes; 0 where that is not known, and never more
+    than it took."""
+    rate = memory_rate(machine, ratio(use.bytes or 0.0, use.calls))
+    if machine is None or rate is None:
+        return 0.0
+    least = max(ratio(use.flops or 0.0, machine.matrix_flops or 0.0), ratio(use.bytes or 0.0, rate)) * 1e9
+    return min(least, use.duration)

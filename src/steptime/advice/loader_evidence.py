@@ -1,0 +1,213 @@
+"""The training loader as it was configured and as it was measured."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+
+import numpy as np
+
+from steptime.advice.evidence import LoaderUse
+from steptime.advice.stakes import MODEL, per_step, scaled
+from steptime.analysis.layout import Layout
+from steptime.analysis.timeline import Lane, Steps, lane_of, merge
+from steptime.arrays import Int64
+from steptime.intervals import Intervals, intersect, measure, union
+from steptime.journal import BUSY_PARTS, Flag, Kind
+from steptime.quantities import Estimate, mean_of_series
+from steptime.recording.recording import LoaderFacts, Process
+
+SETTLING = 2
+"""Steps behind a start. Once workers are forked, each page of memory is copied when the training writes to it next,
+mostly in its next step: by hand, steps of 10.8 ms took 19 to 21 and 12 to 14 behind a start, and 10.8 again from the
+fourth one on."""
+
+
+def loader_use(process: Process, layout: Layout, usual: Int64) -> LoaderUse | None:
+    """The training loader that the steps wait for most, all its iterators together; None without one.
+
+    wait leaves out what an iterator's first batch takes longer than others, and the end of its workers where there are
+    no batches left: these belong to `start`, the time from the last batch of an iterator to the first one of the next.
+    """
+    groups = _groups(process, layout)
+    if not groups:
+        return None
+    asked = layout.lane.of(Kind.LOADER_NEXT)
+    lanes = {key: _of(asked, (fact.identity for fact in facts)) for key, facts in groups.items()}
+    key = max(groups, key=lambda key: int((lanes[key].end - lanes[key].begin).sum()))
+    facts, asked = groups[key][-1], lanes[key]
+    iterators = {fact.identity for fact in groups[key]}
+    steps = layout.timeline.steps
+    demand = _demand(asked, steps, usual)
+    if not demand:
+        return None  # it was read before the steps
+    late, ended = _between_epochs(asked, facts)
+    starts, per_start, start = _starts(layout, _by_iterator(asked, late), _by_iterator(asked, ended), iterators)
+    settling = _settling(layout, iterators, usual) if facts.workers else 0.0
+    own = _of(layout.lane.of(Kind.FETCH, Kind.COLLATE), iterators)
+    collections = layout.lane.of(Kind.GARBAGE).intervals
+    made = _made(_without(own, collections), _of(lane_of(process.workers), iterators), steps, usual)
+    collected = measure(intersect(own.intervals, collections), steps.begin, steps.end)[usual]
+    items = max(1, facts.batch_size or 1)
+    item, collate = _mean(made.of(Kind.FETCH)), _mean(made.of(Kind.COLLATE))
+    return LoaderUse(
+        dataset=facts.dataset,
+        batch_size=facts.batch_size,
+        workers=facts.workers,
+        wait=_wait(asked, np.maximum(late, ended), steps, usual),
+        item=scaled(item, 1 / items) if item else None,
+        collate=collate,
+        collector=float(collected.mean()) / demand,
+        demand=demand,
+        ready=_ready(process, iterators, steps, usual) if facts.workers else None,
+        in_memory_tensors=facts.in_memory_tensors,
+        batched_fetch=facts.batched_fetch,
+        iterable=facts.iterable,
+        prefetch_factor=facts.prefetch_factor,
+        persistent_workers=facts.persistent_workers,
+        pin_memory=facts.pin_memory,
+        collate_name=facts.collate,
+        start=start,
+        starts=starts,
+        steps_per_start=per_start,
+        settling=settling,
+        busy=_busy(made),
+        batches=_batches(facts, process.facts.world_size or 1),
+        usable_cpus=process.settings.usable_cpus if process.settings else 1,
+        site=facts.site,
+        item_site=facts.item_site,
+    )
+
+
+def _groups(process: Process, layout: Layout) -> dict[int, list[LoaderFacts]]:
+    """Facts of the training iterators by the loader that made them; an iterator without facts is its own loader."""
+    known = {fact.identity: fact for fact in process.loaders}
+    groups: dict[int, list[LoaderFacts]] = {}
+    for iterator in layout.timeline.training_loaders:
+        fact = known.get(iterator) or LoaderFacts(iterator, -1 - iterator, "")
+        groups.setdefault(fact.loader, []).append(fact)
+    return groups
+
+
+def _of(lane: Lane, iterators: Iterable[int]) -> Lane:
+    return lane.where(np.isin(lane.identity, list(iterators)))
+
+
+def _between_epochs(asked: Lane, facts: LoaderFacts) -> tuple[Int64, Int64]:
+    """What workers cost beside the usual wait: by how much each iterator's first wait exceeds the median of the others,
+    and how long its last one took, which ends them. 0 for all other waits."""
+    late, ended = np.zeros(len(asked), np.int64), np.zeros(len(asked), np.int64)
+    if not facts.workers:
+        return late, ended
+    _, first = np.unique(asked.identity, return_index=True)
+    wait = asked.end - asked.begin
+    others = np.delete(wait, first)
+    usual = int(np.median(others)) if len(others) else 0
+    late[first] = np.maximum(0, wait[first] - usual)
+    if not facts.iterable:  # one without a length also waits for its workers to find the end
+        ended = np.where(asked.flagged(Flag.EXHAUSTED), wait, 0)
+    return late, ended
+
+
+def _by_iterator(asked: Lane, spent: Int64) -> dict[int, int]:
+    """The largest one of each."""
+    found: dict[int, int] = {}
+    for iterator, each in zip(asked.identity.tolist(), spent.tolist(), strict=True):
+        found[iterator] = max(found.get(iterator, 0), each)
+    return found
+
+
+def _wait(asked: Lane, excess: Int64, steps: Steps, usual: Int64) -> Estimate:
+    """The wait per step, without segments that a loader's next holds (a pause of ours never lies in one)."""
+    spent = measure(union(asked.begin, asked.end - excess), steps.begin, steps.end)
+    return per_step(spent[usual])
+
+
+def _demand(asked: Lane, steps: Steps, usual: Int64) -> float:
+    """Batches per step."""
+    given = asked.where(~asked.flagged(Flag.EXHAUSTED)).begin
+    counts = np.searchsorted(given, steps.end) - np.searchsorted(given, steps.begin)
+    return float(counts[usual].mean())
+
+
+def _without(own: Lane, collections: Intervals) -> Lane:
+    """As if no collection had run in them. A collection comes when so many objects have been made, and a rare one looks
+    through all there are: in whose time it falls says nothing of what the time was for."""
+    collected = measure(collections, own.begin, own.end)
+    return Lane(own.kind, own.flags, own.identity, own.begin, own.end - collected)
+
+
+def _made(own: Lane, workers: Lane, steps: Steps, usual: Int64) -> Lane:
+    """Batches made while the steady steps ran, in the workers or in the training thread; else all there are.
+
+    In the training thread only those of the usual steps count: a profiler or a timeline slows its items many times.
+    """
+    number = np.minimum(np.searchsorted(steps.end, own.begin, side="right"), len(steps.end) - 1)
+    undisturbed = own.where(np.isin(number, usual) & (own.begin >= steps.begin[number]))
+    made = merge(undisturbed if len(undisturbed) else own, workers)
+    steady = made.where((made.begin >= steps.begin[usual[0]]) & (made.end <= steps.end[usual[-1]]))
+    return steady if len(steady.of(Kind.FETCH)) > 1 else made
+
+
+def _mean(made: Lane) -> Estimate | None:
+    return mean_of_series(made.end - made.begin) if len(made) else None
+
+
+def _busy(made: Lane) -> float | None:
+    """Share of the making in which a CPU worked or was wanted, of the batches of which that was measured."""
+    making = made.of(Kind.FETCH, Kind.COLLATE)
+    measured = making.where(making.flags > 0)
+    elapsed = measured.end - measured.begin
+    if not elapsed.sum():
+        return None
+    return float(np.average((measured.flags - 1.0) / BUSY_PARTS, weights=elapsed))
+
+
+def _batches(facts: LoaderFacts, processes: int) -> int | None:
+    """Of an epoch, in one of the processes that share the dataset."""
+    if facts.dataset_length is None or facts.batch_size is None:
+        return None
+    return math.ceil(facts.dataset_length / max(1, facts.batch_size) / max(1, processes))
+
+
+def _ready(process: Process, iterators: set[int], steps: Steps, usual: Int64) -> float | None:
+    """Mean number of batches that were waiting when the training thread asked for one."""
+    samples = _of(lane_of(process.intervals).of(Kind.QUEUE), iterators)
+    begin, end = steps.begin[usual[0]], steps.end[usual[-1]]
+    values = samples.end[(samples.begin >= begin) & (samples.begin <= end)]
+    return float(values.mean()) if len(values) else None
+
+
+def _starts(
+    layout: Layout, late: dict[int, int], ended: dict[int, int], iterators: set[int]
+) -> tuple[int, float | None, Estimate | None]:
+    """(starts after the first, steps between two, time of one with the end of the iterator before it). The first is
+    left out where there are others: it also imports and caches; and those of steps without a watch, whose waits nobody
+    saw. Some starts are not seen at all, so that not their number tells how far they are apart."""
+    began = _of(layout.lane.of(Kind.LOADER_START), iterators)
+    if not len(began):
+        return 0, None, None
+    order = began.identity.tolist()
+    before = [0, *(ended.get(each, 0) for each in order[:-1])]
+    length = began.end - began.begin + np.array([late.get(each, 0) for each in order], np.int64) + before
+    if len(began) == 1:
+        return 0, None, mean_of_series(length)
+    steps = layout.timeline.steps
+    number = np.minimum(np.searchsorted(steps.end, began.begin, side="right"), len(steps.end) - 1)
+    seen = steps.watched[number[1:]]
+    times = length[1:][seen] if seen.any() else length[1:]
+    return len(began) - 1, float(np.median(np.diff(number))) or None, mean_of_series(times)
+
+
+def _settling(layout: Layout, iterators: set[int], usual: Int64) -> float:
+    """ns of a start by which forward, backward and update of the steps behind it are longer than others (what the loop
+    does besides at the end of an epoch is the user's own); 0 where no start after the first one was followed by usual
+    steps, or there are no others to set them against."""
+    steps, began = layout.timeline.steps, _of(layout.lane.of(Kind.LOADER_START), iterators)
+    training = steps.phases[:, MODEL].sum(axis=1)
+    behind = np.searchsorted(steps.end, began.begin[1:], side="right")[:, None] + np.arange(SETTLING)
+    others = training[np.setdiff1d(usual, behind)]
+    seen = training[behind[np.isin(behind, usual).all(axis=1)]]
+    if not len(seen) or len(others) < len(seen):
+        return 0.0
+    return max(0.0, float(seen.sum(axis=1).mean() - SETTLING * np.median(others)))

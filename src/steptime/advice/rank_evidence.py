@@ -1,0 +1,110 @@
+"""The ranks of a job in the case of each of them: who waits for whom, and the line behind the late one's excess.
+
+One law: nothing is compared here; what the room `ranks` found is named as the case names it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+
+from steptime.advice.engine import examine
+from steptime.advice.evidence import Case, LineUse, RankUse
+from steptime.analysis.stragglers.comparison import LateRank, RankComparison, RankRow
+from steptime.quantities import SourceLine
+
+ROLES = {"input": "input", "host": "host", "copy": "transfer"}
+"""Of the lines that make up an account."""
+MOST_OF_IT = 0.5
+MOST_RANKS = 64
+"""Ranks that a case holds: of a larger job the late one, and others at even distances."""
+
+
+def rank_uses(comparison: RankComparison | None) -> tuple[RankUse, ...]:
+    """The ranks in their order; empty where nobody waits for anybody, as far as is known."""
+    if comparison is None or not any(row.waiting > 0 or row.last > 0 for row in comparison.rows):
+        return ()
+    names = comparison.accounts
+    sure = comparison.late is not None
+    return tuple(_use(row, names, sure=sure) for row in _sample(comparison))
+
+
+def beside(case: Case, rank: int, comparison: RankComparison | None) -> Case:
+    """The case of one rank with the others beside it."""
+    uses = rank_uses(comparison)
+    late = comparison.late if comparison is not None else None
+    return replace(case, ranks=uses, rank=rank, lateness=late) if uses else replace(case, rank=rank)
+
+
+def located(comparison: RankComparison | None, cases: Mapping[int, Case]) -> RankComparison | None:
+    """The comparison with the line behind the late rank's excess, where its case (by rank) knows it."""
+    late = comparison.late if comparison is not None else None
+    if comparison is None or late is None or late.ranks[0] not in cases:
+        return comparison
+    own = cases[late.ranks[0]]
+    others = [case for rank, case in cases.items() if rank not in late.ranks]
+    source = (
+        _of_items(late, own)
+        or _of_finding(late, own)
+        or _of_lines(late, own, others)
+        or _of_operators(late, own, others)
+    )
+    return replace(comparison, late=replace(late, source=source))
+
+
+def _use(row: RankRow, names: tuple[str, ...], *, sure: bool) -> RankUse:
+    """sure: whether some rank is late beyond chance; else a share of the waiting says nothing about a rank."""
+    accounts = dict(zip(names, row.accounts, strict=True))
+    communication, compute = accounts.get("communication", 0.0), accounts.get("compute", 0.0)
+    return RankUse(row.rank, row.step, communication, row.waiting, row.last if sure else 0.0, compute)
+
+
+def _sample(comparison: RankComparison) -> tuple[RankRow, ...]:
+    rows = comparison.rows
+    if len(rows) <= MOST_RANKS:
+        return rows
+    late = comparison.late.ranks if comparison.late is not None else ()
+    stride = -(-len(rows) // MOST_RANKS)
+    return tuple(row for index, row in enumerate(rows) if index % stride == 0 or row.rank in late)
+
+
+def _of_items(late: LateRank, own: Case) -> SourceLine | None:
+    """Where the dataset's items are made, when making them is most of the excess in input."""
+    loader = own.loader
+    if late.account != "input" or loader is None or loader.item is None or loader.item_site is None:
+        return None
+    made = loader.item.value * (loader.batch_size or 1) * loader.demand
+    return loader.item_site if made >= MOST_OF_IT * late.excess else None
+
+
+def _of_finding(late: LateRank, own: Case) -> SourceLine | None:
+    """What the rank's own findings say about that account: a rule knows best which line it is."""
+    found = [each for each in examine(own).findings if each.account == late.account and each.source is not None]
+    return found[0].source if found else None
+
+
+def _of_lines(late: LateRank, own: Case, others: list[Case]) -> SourceLine | None:
+    """The line of the account's role that takes most longer than on the other ranks."""
+    lines = [line for line in own.lines if line.role == ROLES.get(late.account)]
+    if not lines:
+        return None
+    return max(lines, key=lambda line: line.duration.value - _usual(line, others)).source
+
+
+def _usual(line: LineUse, others: list[Case]) -> float:
+    place = (line.source.file, line.source.line)
+    found = [
+        each.duration.value for case in others for each in case.lines if (each.source.file, each.source.line) == place
+    ]
+    return sum(found) / len(others) if others else 0.0
+
+
+def _of_operators(late: LateRank, own: Case, others: list[Case]) -> SourceLine | None:
+    """The line of the operator that takes most longer, for an excess in computing or dispatching."""
+    if late.account not in ("compute", "launch"):
+        return None
+    usual = {(each.name, each.phase): each.duration for case in others[:1] for each in case.operators}
+    grown = [(use.duration - usual.get((use.name, use.phase), 0.0), use) for use in own.operators if use.source]
+    if not grown:
+        return None
+    return max(grown, key=lambda each: each[0])[1].source

@@ -1,0 +1,651 @@
+"""ST1xx: the step waits for its data."""
+
+from __future__ import annotations
+
+from steptime.advice.evidence import Contention, CopyUse, GapUse, LineUse, LoaderUse, Signal, StepSummary
+from steptime.advice.line_evidence import LineTime, line_times
+from steptime.advice.loader_model import Supply, handover, production, supply, usable_text
+from steptime.advice.models import staging_operators
+from steptime.advice.rule import Finding, rule
+from steptime.advice.signals import Signals
+from steptime.advice.stakes import capped, less, modelled, more, named, ratio, scaled, total
+from steptime.quantities import Estimate, format_bytes, format_duration, format_share
+
+COLLECTOR_TOLD = 0.1
+"""Of the wait: below that the garbage collector's part in it goes untold."""
+MOSTLY_WAITING = 0.5
+"""Share of the making of a batch in which a CPU works: below, it is said that the rest is spent waiting."""
+
+
+@rule(
+    "ST101",
+    "input-wait",
+    needs={Signal.STEP, Signal.ACCOUNTS},
+    uses={Signal.LOADER, Signal.PHASES, Signal.GAPS, Signal.SETTINGS, Signal.CONTENTION},
+)
+def input_wait(signals: Signals) -> Finding | None:
+    """The training step waits for the next batch
+
+    What it means
+        The training thread stands in the loader's next() and does nothing else. No faster model, no lower precision
+        and no better device shortens this time.
+
+    How we know
+        The wait inside the training loader's next() is timed in every step; the time per item and per collated batch is
+        timed where it happens, in the workers if there are any, with the CPU time that it takes: the rest is waiting
+        (disk, network, sleep), which needs no CPU. The time at stake is the wait, without the time that it takes to
+        receive a batch that is ready from a worker (measured once on a machine, else a millisecond). A bare
+        trace shows the loader's next() as an annotation: there the ledger's input account is at stake, on an
+        accelerator the time that it idled meanwhile.
+
+    What helps
+        First whatever is the largest part: the reading of an item (decode less, cache what never changes, store the
+        data in the form that training needs), the collating (stack once, not item by item), or the number of workers.
+        The summary tells these apart; rules ST102 to ST106 fire instead of this one where a particular cause is
+        certain.
+
+    When to ignore it
+        When the data really arrives at this pace (a stream, a simulator), or in a job that will run on a slower device.
+    """
+    if not signals.has(Signal.LOADER):
+        return None if signals.has(Signal.PHASES) else _from_trace(signals)
+    step, loader = signals.step, signals.loader
+    share = format_share(ratio(loader.wait.value, step.duration.value))
+    summary = f"Each step waits {format_duration(loader.wait.value)} ({share}) for the loader{_parts(loader)}"
+    contention = signals.contention if signals.has(Signal.CONTENTION) else None
+    at_stake = less(loader.wait, handover(loader, contention) if loader.workers else 0.0)
+    source = loader.item_site or loader.site
+    return input_wait.finding(
+        summary, _advice_input_wait(signals, contention), at_stake, account="input", source=source
+    )
+
+
+def _from_trace(signals: Signals) -> Finding | None:
+    """What a trace alone can tell: the account, and the annotation of the loader."""
+    account = named(signals.accounts, "input")
+    if account is None:
+        return None
+    gap = max((gap for gap in signals.gaps if gap.account == "input"), key=_idle, default=None)
+    share = format_share(ratio(account.duration.value, signals.step.duration.value))
+    wait = format_duration(account.duration.value)
+    on_device = signals.step.device != "cpu"
+    what = f"The device idles {wait} a step" if on_device else f"Each step waits {wait}"
+    inside = f", mostly in {gap.inside}" if gap and gap.inside else ""
+    summary = f"{what} ({share}) for the next batch{inside}"
+    evidence = (f"{gap.cause}: {gap.count:.3g} gaps a step, the longest {format_duration(gap.longest)}",) if gap else ()
+    return input_wait.finding(
+        summary,
+        _advice_from_trace(gap.cause if gap is not None else ""),
+        account.recoverable,
+        account="input",
+        source=gap.source if gap else None,
+        evidence=evidence,
+    )
+
+
+def _advice_from_trace(cause: str) -> str:
+    """By the class of the loader's iterator, which names whether there are workers."""
+    watch = "steptime run times the loader's parts"
+    if "SingleProcess" in cause:
+        return f"The loader has no workers: try two, unless its items are cheap or in memory; {watch}."
+    if "MultiProcessing" in cause:
+        return f"Its workers do not keep up: try more of them, or cheaper items; {watch}."
+    return f"Measure the job too: {watch}, and says how many workers would keep up."
+
+
+def _idle(gap: GapUse) -> float:
+    return gap.duration.value
+
+
+def _parts(loader: LoaderUse) -> str:
+    if loader.item is None:
+        return ""
+    text = f": {format_duration(loader.item.value)} an item"
+    if loader.collate is not None:
+        text += f", {format_duration(loader.collate.value)} to collate"
+    if loader.busy is not None and loader.busy <= MOSTLY_WAITING:
+        text += f", {format_share(1 - loader.busy)} of it waiting"
+    if loader.collector * loader.demand >= COLLECTOR_TOLD * loader.wait.value > 0:
+        text += f", {format_duration(loader.collector)} in gc"
+    return text
+
+
+def _advice_input_wait(signals: Signals, contention: Contention | None) -> str:
+    loader = signals.loader
+    settings = signals.settings if signals.has(Signal.SETTINGS) else None
+    model = supply(signals.step, loader, settings, contention)
+    if model is None:
+        return "Find out what next() waits for: the items of this dataset were not timed."
+    if 2 * loader.collector * loader.demand > loader.wait.value:
+        return "Most of it is Python's garbage collector, not the items: see ST202."
+    if loader.workers and (production(loader) or 0.0) / loader.workers < loader.wait.value / 2:
+        return "The workers make batches faster than that: look at what moves them (their size, pinning, the queue)."
+    if model.best <= loader.workers:
+        return f"More workers would not help here ({model.bounded_by}): make an item cheaper to read, or cache it."
+    return f"Make an item cheaper to read, or read with {model.best} workers."
+
+
+LEAST_GAIN_TOO_FEW_WORKERS = 0.05
+"""Of the step: workers cost memory and start-up, a smaller gain is not worth advising them."""
+MOSTLY_HIDDEN = 0.1
+"""Of the wait: where the advised workers are predicted to leave less of it, nothing more is asked for."""
+
+
+@rule(
+    "ST102",
+    "too-few-workers",
+    needs={Signal.STEP, Signal.LOADER},
+    uses={Signal.SETTINGS, Signal.CONTENTION},
+    instead_of=("input-wait",),
+)
+def too_few_workers(signals: Signals) -> Finding | None:
+    """The loader has too few workers for its items
+
+    What it means
+        Making the batches of a step takes longer than the step itself, and there are idle CPUs that could make them
+        at the same time.
+
+    How we know
+        Workers needed = (time per item x batch size + collating) x batches per step / (step - wait), all measured. The
+        predicted step is the largest of: the step without its wait, the making of the batches divided by the workers,
+        the CPU time of the whole job divided by the usable CPUs, and, where the training's own threads leave the
+        workers no CPU of their own, the step without its wait and what the workers do there. The number advised is the
+        smallest that comes within 3 % of the best prediction. The CPU time of making a batch is measured beside its
+        time: where items wait (disk, network, sleep), a worker needs only a part of a CPU, and so many workers are
+        considered as the usable CPUs have parts, 64 on a host and one for each batch of an epoch at most. A recording
+        without CPU times (of an older version) gives each worker a CPU of its own. The time at stake is what the
+        prediction saves.
+
+    What helps
+        Set num_workers as advised, with persistent_workers=True when there are several epochs. If the dataset draws
+        random numbers, its augmentation will differ from the run without workers (each worker has its own seed).
+        torch warns of more workers than CPUs whatever they do; for items that wait the warning may be ignored.
+
+    When to ignore it
+        When memory is short (each worker holds its own copy of what the dataset touches), or when making the item
+        itself cheaper is easy: that helps with any number of workers.
+    """
+    step, loader = signals.step, signals.loader
+    settings = signals.settings if signals.has(Signal.SETTINGS) else None
+    contention = signals.contention if signals.has(Signal.CONTENTION) else None
+    model = supply(step, loader, settings, contention)
+    if model is None or loader.in_memory_tensors or model.best <= loader.workers:
+        return None
+    gain = step.duration.value - model.step(model.best)
+    if gain < LEAST_GAIN_TOO_FEW_WORKERS * step.duration.value:
+        return None
+    stake = capped(scaled(loader.wait, ratio(gain, loader.wait.value)), loader.wait)
+    return too_few_workers.finding(
+        _summary_too_few_workers(loader, model),
+        _advice_too_few_workers(loader, model),
+        stake,
+        account="input",
+        source=loader.site or loader.item_site,
+    )
+
+
+def _summary_too_few_workers(loader: LoaderUse, model: Supply) -> str:
+    have = "no worker" if loader.workers == 0 else f"{loader.workers} worker{'s' * (loader.workers > 1)}"
+    needed = f"{model.needed} {'worker' if model.needed == 1 else 'workers'}"
+    return (
+        f"With {have}, a step waits {format_duration(loader.wait.value)}: its batches take "
+        f"{format_duration(model.production)} to make, {needed} would do"
+    )
+
+
+def _advice_too_few_workers(loader: LoaderUse, model: Supply) -> str:
+    text = f"Set num_workers={model.best}"
+    if not loader.persistent_workers:
+        text += " and persistent_workers=True"
+    text += f" ({_room(loader, model)})"
+    if model.best < model.needed and model.step(model.best) - model.consumption > MOSTLY_HIDDEN * loader.wait.value:
+        text += "; that will not hide all of it: make an item cheaper too"
+    if loader.iterable and loader.workers == 0:
+        text += ". The dataset is iterable: split it by torch.utils.data.get_worker_info() or every worker repeats it"
+    return text + "."
+
+
+def _room(loader: LoaderUse, model: Supply) -> str:
+    """Why no more, or why so many."""
+    if loader.busy is None:
+        return f"at most the {usable_text(loader)}: this recording has no CPU times of the items"
+    if model.best > loader.usable_cpus:
+        return f"{usable_text(loader)}; making a batch is {format_share(1 - loader.busy)} waiting, which needs none"
+    return usable_text(loader)
+
+
+LEAST_GAIN_TOO_MANY_WORKERS = 0.03
+"""Of the wait: below this the prediction without workers is no better than noise."""
+
+
+@rule(
+    "ST103",
+    "too-many-workers",
+    needs={Signal.STEP, Signal.LOADER},
+    uses={Signal.SETTINGS, Signal.CONTENTION},
+    instead_of=("input-wait", "slow-collate", "too-few-workers"),
+)
+def too_many_workers(signals: Signals) -> Finding | None:
+    """The loader's workers cost more than they bring
+
+    What it means
+        A batch from a worker has to be put into shared memory, announced through a queue and rebuilt; for cheap or
+        in-memory items that takes longer than making the batch on the spot. Or there are more workers than CPUs, and
+        they take turns with the training thread.
+
+    How we know
+        The time to make a step's batches is measured inside the workers. If it is shorter than the wait of the training
+        thread, no workers at all would be faster; at stake is the difference, and a quarter of what receiving a batch
+        takes on this machine, by which workers slow the training itself (a thread feeds their queues) and their own
+        collating (into shared memory). If there are more workers than the usable CPUs have room for (a worker whose
+        items wait needs only a part of a CPU) and the model of rule ST102 asks for fewer, the wait is at stake.
+
+    What helps
+        num_workers=0 for in-memory and cheap items, or the smaller number that the advice names.
+
+    When to ignore it
+        When the training device is so much faster elsewhere that the items become the bottleneck there.
+    """
+    step, loader = signals.step, signals.loader
+    settings = signals.settings if signals.has(Signal.SETTINGS) else None
+    contention = signals.contention if signals.has(Signal.CONTENTION) else None
+    model = supply(step, loader, settings, contention)
+    if model is None or loader.workers == 0:
+        return None
+    dearer, crowded = _dearer_than_none(loader, model), _more_than_processors(loader, model)
+    if dearer and dearer.at_stake and _gain_of_more(step, loader, model) > dearer.at_stake.value:
+        dearer = None
+    if loader.in_memory_tensors:  # their making was timed while the workers took turns, and would cost far less alone
+        return crowded or dearer
+    return dearer or crowded
+
+
+def _dearer_than_none(loader: LoaderUse, model: Supply) -> Finding | None:
+    spent = loader.wait.value
+    gain = spent - model.production
+    if gain < LEAST_GAIN_TOO_MANY_WORKERS * spent or loader.wait.low <= model.production * 0.5:
+        return None
+    summary = (
+        f"{loader.workers} worker{'s' * (loader.workers > 1)} cost a step {format_duration(spent)}; "
+        f"making its batches in the training process takes {format_duration(model.production)}"
+    )
+    stake = more(scaled(loader.wait, ratio(gain, spent)), model.beside)
+    return too_many_workers.finding(summary, "Set num_workers=0.", stake, account="input", source=loader.site)
+
+
+def _gain_of_more(step: StepSummary, loader: LoaderUse, model: Supply) -> float:
+    """What more workers are predicted to save, ns per step; 0 where they would save nothing."""
+    if loader.in_memory_tensors or model.best <= loader.workers:
+        return 0.0
+    return step.duration.value - model.step(model.best)
+
+
+def _more_than_processors(loader: LoaderUse, model: Supply) -> Finding | None:
+    if loader.workers < model.limit or model.best >= loader.workers:
+        return None
+    summary = (
+        f"{loader.workers} workers share {usable_text(loader)} with the training thread; "
+        f"by the model {model.best} would do"
+    )
+    return too_many_workers.finding(
+        summary, f"Set num_workers={model.best}.", loader.wait, account="input", source=loader.site
+    )
+
+
+@rule("ST104", "workers-restarted", needs={Signal.STEP, Signal.LOADER}, instead_of=("input-wait",))
+def workers_restarted(signals: Signals) -> Finding | None:
+    """Workers are started again for every epoch
+
+    What it means
+        At the end of an epoch all workers of the DataLoader are ended. Its next iterator starts new ones, which import
+        the program again or copy it, and the first batches come late. With short epochs that is a good part of the run.
+
+    How we know
+        The end of an iterator whose batches are used up is measured each time, and the time from the making of the next
+        one to its first batch, and the number of steps between two; and how much longer than others the two steps
+        behind a start train (forked workers share the memory of the training, which copies each page that it writes
+        to next). The time at stake is all of these, divided by the steps between two starts.
+
+    What helps
+        persistent_workers=True keeps the workers for the next epoch. The order of a shuffled dataset changes from
+        the second epoch on (one random number fewer is drawn), which is another seed, not another training.
+
+    When to ignore it
+        When an epoch takes minutes, or when the dataset must be made anew each epoch in the workers.
+    """
+    loader = signals.loader
+    if not loader.workers or loader.persistent_workers or loader.start is None or not loader.steps_per_start:
+        return None
+    if not loader.starts:
+        return None
+    each, steps = format_duration(loader.start.value), loader.steps_per_start
+    behind = f" and slows the steps behind by {format_duration(loader.settling)}" if loader.settling else ""
+    summary = f"Ending and starting {loader.workers} workers takes {each}{behind}, again every {steps:.0f} steps"
+    stake = scaled(more(loader.start, loader.settling), 1 / steps)
+    return workers_restarted.finding(summary, "Set persistent_workers=True.", stake, source=loader.site)
+
+
+BYTES_DOMINATE = 0.9
+"""Collating over reading: from here on a sample is so large that copying it is the price, and one indexing copies as
+much. On a CPU with torch 2.13 indexing whole batches left 0.03 to 0.2 of reading and collating where this ratio was
+0.3 to 0.4, 0.6 at 0.5, and gained nothing at 0.95."""
+FEWEST_SAMPLES = 4
+"""Below this batch size a batched read has nothing to gain."""
+
+
+@rule(
+    "ST105",
+    "per-sample-fetch",
+    needs={Signal.STEP, Signal.LOADER},
+    instead_of=("input-wait", "too-few-workers", "too-many-workers", "slow-collate"),
+)
+def per_sample_fetch(signals: Signals) -> Finding | None:
+    """Tensors that are already in memory are read one sample at a time
+
+    What it means
+        The dataset is a tensor in memory, yet each batch is made by indexing it once per sample and stacking the
+        pieces: hundreds of tiny operators where one would do.
+
+    How we know
+        The dataset holds its data as tensors and has no __getitems__; the time per item and per collated batch
+        is measured, without garbage collection. Indexing a whole batch at once still copies its bytes, which is taken
+        for the collating (twice that for the lower bound); the rest of the wait is at stake.
+
+    What helps
+        Index whole batches: give the dataset a __getitems__(indices) with a collate_fn that takes the batch as it is,
+        or drop the DataLoader: for index in torch.randperm(n).split(batch_size): x, y = data[index], labels[index].
+        Workers do not help: they add the hand-over of each batch.
+
+    When to ignore it
+        When each sample is transformed by Python code that cannot take a batch.
+    """
+    loader = signals.loader
+    produced = production(loader)
+    if produced is None or loader.item is None or not loader.in_memory_tensors or loader.batched_fetch:
+        return None
+    if (loader.batch_size or 1) < FEWEST_SAMPLES:
+        return None
+    collate = loader.collate.value if loader.collate is not None else 0.0
+    if collate >= BYTES_DOMINATE * loader.item.value * (loader.batch_size or 1):
+        return None
+    wait, copying = loader.wait, collate * loader.demand
+    gain = wait.value - copying
+    stake = capped(modelled(gain, max(0.1 * gain, wait.low - 2 * copying), wait.high, wait.samples), wait)
+    return per_sample_fetch.finding(
+        _summary_per_sample_fetch(loader, produced),
+        _advice_per_sample_fetch(loader),
+        stake,
+        account="input",
+        source=loader.site,
+    )
+
+
+def _summary_per_sample_fetch(loader: LoaderUse, produced: float) -> str:
+    return (
+        f"{loader.dataset} in memory is indexed {loader.batch_size} times a batch: "
+        f"{format_duration(produced)} to make what one indexing could, {format_duration(loader.wait.value)} waited"
+    )
+
+
+def _advice_per_sample_fetch(loader: LoaderUse) -> str:
+    text = "Index whole batches (__getitems__, or data[indices] without a DataLoader)"
+    return f"{text} and set num_workers=0." if loader.workers else f"{text}; workers would make it slower."
+
+
+COLLATE_SHARE = 0.5
+"""Of the making of a batch: from half on, collating is the first thing to mend."""
+
+
+@rule("ST106", "slow-collate", needs={Signal.STEP, Signal.LOADER}, instead_of=("input-wait", "too-few-workers"))
+def slow_collate(signals: Signals) -> Finding | None:
+    """Collating a batch takes longer than reading its items
+
+    What it means
+        The function that puts items together (collate_fn) is the slow part of the input: padding in Python, lists of
+        numbers, conversions item by item.
+
+    How we know
+        Reading and collating are timed apart, in the process that does them. The rule fires when collating is at
+        least half of the two; the time at stake is its share of the wait, and at most the collating of a step.
+
+    What helps
+        Make one array or tensor for the whole batch (torch.nn.utils.rnn.pad_sequence, np.stack, one torch.from_numpy)
+        instead of one per item; pad into a preallocated tensor; sort by length so that there is less padding; tokenise
+        and convert once, before training.
+
+    When to ignore it
+        When workers already hide it: then there is no wait, and the rule does not fire.
+    """
+    loader = signals.loader
+    produced = production(loader)
+    if produced is None or loader.collate is None:
+        return None
+    share = ratio(loader.collate.value * loader.demand, produced)
+    if share < COLLATE_SHARE:
+        return None
+    collating = scaled(loader.collate, loader.demand)
+    stake = capped(scaled(loader.wait, min(1.0, share)), collating)
+    return slow_collate.finding(
+        _summary_slow_collate(loader, share), _advice_slow_collate(loader), stake, account="input", source=loader.site
+    )
+
+
+def _is_default(loader: LoaderUse) -> bool:
+    return "default_collate" in loader.collate_name or not loader.collate_name
+
+
+def _summary_slow_collate(loader: LoaderUse, share: float) -> str:
+    what = "default_collate" if _is_default(loader) else loader.collate_name.rsplit(".", 1)[-1]
+    collate = format_duration(loader.collate.value if loader.collate else 0.0)
+    wait = format_duration(loader.wait.value)
+    return f"{what} takes {collate} a batch, {format_share(share)} of its making; steps wait {wait}"
+
+
+def _advice_slow_collate(loader: LoaderUse) -> str:
+    if _is_default(loader):
+        return (
+            "Return whole batches from the dataset (__getitems__), or larger items: stacking many small ones is slow."
+        )
+    return "Build each batch with one operation (pad_sequence, np.stack, a preallocated tensor), not item by item."
+
+
+@rule(
+    "ST107",
+    "slow-transfer",
+    needs={Signal.STEP, Signal.ACCOUNTS},
+    uses={Signal.LOADER, Signal.LINES, Signal.PHASES, Signal.COPIES, Signal.GAPS},
+)
+def slow_transfer(signals: Signals) -> Finding | None:
+    """Moving the batch to the device takes time
+
+    What it means
+        The copy of each batch from the host's to the device's memory stands in the way of training: it is blocking,
+        it comes from pageable memory, or it carries more bytes than the model needs.
+
+    How we know
+        The lines that move the batch are timed in the steps; where a device trace exists, the copies that no kernel
+        hides are at stake, and the time that the device idles while the host stages pageable memory for it. On a CPU
+        there is nothing to move.
+
+    What helps
+        Pinned memory in the loader together with non_blocking=True; sending bytes (uint8 pixels, int32 tokens) and
+        converting on the device; one copy per batch in place of one per tensor.
+
+    When to ignore it
+        When the copy overlaps with kernels of the step before: then its duration is long and nothing is at stake.
+    """
+    copies = [copy for copy in signals.copies if copy.kind == "HtoD"]
+    if signals.step.device != "cpu" and copies:
+        return _from_copies(signals, copies)
+    phase = named(signals.phases, "transfer")
+    if signals.step.device == "cpu" or phase is None:
+        return None
+    stake = _exposed(signals, phase.duration)
+    line = max((use for use in signals.lines if use.role == "transfer"), key=_time, default=None)
+    share = format_share(ratio(stake.value, signals.step.duration.value))
+    summary = f"Moving the batch to the device costs {format_duration(stake.value)} a step ({share})"
+    return slow_transfer.finding(
+        summary, _advice_slow_transfer(signals, line), stake, account="copy", source=line.source if line else None
+    )
+
+
+def _from_copies(signals: Signals, copies: list[CopyUse]) -> Finding | None:
+    """By the copies of a trace: what they leave exposed, and what staging pageable memory keeps the device from."""
+    operators = staging_operators(signals.copies)
+    staging = [gap.duration for gap in signals.gaps if gap.account == "sync" and gap.cause in operators]
+    stake = total([*(copy.exposed for copy in copies), *staging])
+    if not stake.value:
+        return None
+    line = max((use for use in signals.lines if use.role == "transfer"), key=_time, default=None)
+    top = max(copies, key=lambda copy: copy.exposed.value)
+    pageable = sum(copy.bytes for copy in copies if copy.memory == "pageable") > sum(copy.bytes for copy in copies) / 2
+    share = format_share(ratio(stake.value, signals.step.duration.value))
+    kind = "pageable " if pageable else "pinned " if top.memory == "pinned" else ""
+    summary = (
+        f"Copying {format_bytes(sum(copy.bytes for copy in copies))} from {kind}memory to the device costs "
+        f"{format_duration(stake.value)} a step ({share})"
+    )
+    advice = _advice_slow_transfer(signals, line) if pageable or top.memory != "pinned" else _PINNED
+    source = line.source if line else top.source
+    evidence = tuple(map(_told, sorted(copies, key=lambda copy: -copy.duration.value)[:3]))
+    return slow_transfer.finding(
+        summary, advice, stake, account="" if staging else "copy", source=source, evidence=evidence
+    )
+
+
+_PINNED = (
+    "The memory is pinned: copy the next batch on a stream of its own while this one computes, or send fewer bytes."
+)
+
+
+def _told(copy: CopyUse) -> str:
+    rate = f" at {format_bytes(ratio(copy.bytes, copy.duration.value) * 1e9)}/s" if copy.bytes else ""
+    return (
+        f"{copy.calls:.3g} {copy.memory} copies a step by {copy.operator or 'no operator'}: "
+        f"{format_duration(copy.duration.value)}{rate}, {format_duration(copy.exposed.value)} exposed"
+    )
+
+
+def _time(line: LineUse) -> float:
+    return line.duration.value
+
+
+def _exposed(signals: Signals, phase: Estimate) -> Estimate:
+    """Copies that nothing hides, where the ledger has them; else the lines' own time."""
+    copy = named(signals.accounts, "copy") if signals.has(Signal.ACCOUNTS) else None
+    if copy is None:
+        return phase
+    return capped(copy.duration, copy.recoverable)
+
+
+def _advice_slow_transfer(signals: Signals, line: LineUse | None) -> str:
+    pinned = signals.has(Signal.LOADER) and signals.loader.pin_memory
+    overlapping = line is not None and "non_blocking=True" in line.source.text
+    if pinned and overlapping:
+        return "It is pinned and non_blocking already: send smaller types (uint8, bf16) and convert on the device."
+    if pinned:
+        return "The batches are pinned: add non_blocking=True to the copy."
+    if signals.has(Signal.LOADER):
+        return "Set pin_memory=True in the loader and non_blocking=True in the copy."
+    return "Keep the batches in pinned memory that is reused, or keep the whole data set on the device if it fits."
+
+
+OWN = 0.5
+"""Of a line's time outside of the loader: what reads less waits for a DataLoader, or runs inside one."""
+
+
+@rule("ST108", "batch-preparation", needs={Signal.STEP, Signal.PHASES}, uses={Signal.LINES, Signal.LOADER})
+def batch_preparation(signals: Signals) -> Finding | None:
+    """The training loop prepares its batches itself
+
+    What it means
+        Lines of the loop make the next batch (slicing, tokenising, augmenting, converting) while the model waits.
+
+    How we know
+        The lines of the loop that make what the model is then called with are timed one by one, in a few
+        steps. Their sum is at stake; where the lines were too many to time, the step's input phase is.
+
+    What helps
+        Do once, before the loop, what is the same in every step; prepare whole batches with one array operation; move
+        the work into a Dataset and let workers do it during the step; on a device, do it there.
+
+    When to ignore it
+        When the batch depends on the model's last output (reinforcement learning, self-play).
+    """
+    times = line_times(signals.lines, signals.phases)
+    lines = sorted((time for time in times if time.line.role == "input" and _is_own(time)), key=_spent, reverse=True)
+    stake = total(time.host for time in lines)
+    phase = named(signals.phases, "input")
+    if phase is not None and not signals.has(Signal.LOADER) and stake.value < OWN * phase.duration.value:
+        stake = phase.duration
+    if not stake.value:
+        return None
+    share = format_share(ratio(stake.value, signals.step.duration.value))
+    summary = f"The loop's own batch preparation takes {format_duration(stake.value)} a step ({share})"
+    return batch_preparation.finding(
+        summary,
+        "Prepare batches ahead of the step (once, with whole-array operations, or in a worker process).",
+        stake,
+        account="input",
+        source=lines[0].line.source if lines else None,
+        evidence=tuple(_evidence(time) for time in lines[:3]),
+    )
+
+
+def _is_own(time: LineTime) -> bool:
+    return time.line.host.value >= OWN * time.line.duration.value
+
+
+def _spent(time: LineTime) -> float:
+    return time.host.value
+
+
+def _evidence(time: LineTime) -> str:
+    return f"{format_duration(time.host.value)} a step: {time.line.source.text or time.line.source.line}"
+
+
+LEAST_SHARE = 0.25
+"""Of the tokens: what remains after sorting by length, as a rule."""
+LIKELY, SURE = 0.8, 0.4
+"""Of the padding: what shorter batches leave out of it; at most all."""
+SCALING = ("forward", "backward")
+"""Phases whose work grows with the tokens."""
+
+
+@rule("ST109", "padding", needs={Signal.STEP, Signal.PADDING, Signal.ACCOUNTS, Signal.PHASES}, uses={Signal.LOADER})
+def padding(signals: Signals) -> Finding | None:
+    """Much of a batch is padding
+
+    What it means
+        Rows of tokens are filled up to one length. The filler is embedded, multiplied and attended to like words, and
+        its gradients are computed: all for nothing.
+
+    How we know
+        The first steps' batches are looked at: the share of the numbers at the ends (or fronts) of rows that stand
+        nowhere else in them. The rule fires from a quarter on. At stake is that share of the computing in forward and
+        backward; an update costs the same. Sorting by length leaves some of the padding, and attention grows with the
+        square of the length, so the interval is wide.
+
+    What helps
+        Pad to the longest row of the batch, not to a fixed length; draw rows of like length together
+        (group_by_length=True in Hugging Face's Trainer, a bucketing sampler); or pack rows end to end, with a mask or
+        position ids that keep them apart, or nested tensors (torch.nested with the jagged layout).
+
+    When to ignore it
+        When shapes must stay fixed: for a compiler without dynamic shapes, or CUDA graphs. A few fixed lengths keep
+        most of the gain then.
+    """
+    use = signals.padding
+    compute = named(signals.accounts, "compute")
+    if use.share < LEAST_SHARE or compute is None:
+        return None
+    spent = {each.name: each.duration.value for each in signals.phases}
+    scaling = sum(spent.get(name, 0.0) for name in SCALING)
+    growing = compute.duration.value * ratio(scaling, scaling + spent.get("optimizer", 0.0))
+    ceiling = use.share * growing
+    stake = modelled(LIKELY * ceiling, SURE * ceiling, ceiling, compute.duration.samples)
+    batches = "one batch" if use.batches == 1 else f"{use.batches} batches"
+    summary = f"{format_share(use.share)} of the tokens are padding (of {batches} that were looked at)"
+    loader = signals.loader if signals.has(Signal.LOADER) else None
+    advice = "Pad to the longest row of each batch, and draw rows of like length together."
+    return padding.finding(summary, advice, stake, account="compute", source=loader.site if loader else None)

@@ -1,0 +1,317 @@
+"""ST8xx: the machine and the measurement."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from steptime.advice.evidence import Contention, LoaderUse, SettingsUse, Signal
+from steptime.advice.line_evidence import profile_scale
+from steptime.advice.models import at_once, fitting_threads, idle_cpus
+from steptime.advice.rule import Finding, Weight, rule
+from steptime.advice.signals import Signals
+from steptime.advice.stakes import modelled
+from steptime.quantities import format_duration, format_share
+
+TOLERATED = 1.5
+"""Threads per CPU: up to here the scheduler copes (workers sleep part of the time)."""
+BUSY = 0.85
+"""Of the usable CPUs that other processes leave: below it, threads are more than CPUs but do not meet."""
+BUSY_ALONE = 0.6
+"""Where the threads of one operator exceed the CPUs: they wait for one another, asleep for a third of the time."""
+WHOLE = 0.9
+"""Of its time: a worker that needs a CPU for less counts with its share, and that is said."""
+PRESSURE_THREAD_OVERSUBSCRIPTION = 20.0
+"""Percent of time that some task waited for a CPU: what one thread too many causes on a busy machine."""
+UNSTABLE = 0.3
+"""Spread of the steps (interquartile range over median): beyond it figures of this run cannot be compared with
+another's."""
+
+
+@rule(
+    "ST801",
+    "thread-oversubscription",
+    needs={Signal.STEP, Signal.SETTINGS, Signal.CONTENTION},
+    uses={Signal.LOADER},
+)
+def thread_oversubscription(signals: Signals) -> Iterator[Finding]:
+    """The job itself runs more threads than it has CPUs
+
+    What it means
+        Each training process computes with its own threads, and the loader's workers come on top. When they are more
+        than the CPUs, threads of one operator wait for each other while others run: steps become slow and irregular.
+
+    How we know
+        intra-op threads x training processes on this host + workers (of one whose items wait, the part of its time in
+        which it needs a CPU), against the CPUs that the process may use
+        (affinity and container limits counted); and the CPUs were in fact busy, or tasks waited for them. The ceiling
+        is the share of the threads that have no CPU; how much of it is real only a trial tells, so the interval is
+        wide.
+
+    What helps
+        OMP_NUM_THREADS (or torch.set_num_threads) = CPUs / training processes, minus what the workers need; fewer
+        workers.
+
+    When to ignore it
+        When a device computes and the host's threads mostly sleep.
+    """
+    settings, contention = signals.settings, signals.contention
+    workers = signals.loader.workers if signals.has(Signal.LOADER) else 0
+    threads = max(1, settings.intra_op_threads) * max(1, settings.trainers_on_host)
+    needed = workers * _busy(signals.loader) if workers else 0.0
+    demand = (threads + needed * max(1, settings.trainers_on_host)) / max(1, settings.usable_cpus)
+    alone = settings.intra_op_threads / max(1, settings.usable_cpus) > TOLERATED
+    if demand <= TOLERATED or not _crowded(contention, BUSY_ALONE if alone else BUSY):
+        return
+    yield _finding(signals, demand, workers)
+    if contention.spread > UNSTABLE:
+        text = f"The job's own threads exceed the CPUs and steps vary by {format_share(contention.spread)} (IQR)"
+        yield thread_oversubscription.finding(
+            text, "Lower the number of threads and measure again.", weight=Weight.DOUBT
+        )
+
+
+def _busy(loader: LoaderUse) -> float:
+    """CPUs that one worker needs while it makes a batch: a whole one where that was not measured."""
+    return loader.busy if loader.busy is not None and loader.busy < WHOLE else 1.0
+
+
+def _crowded(contention: Contention, enough: float) -> bool:
+    left = max(1.0, contention.usable_cpus - contention.other_cpu)
+    busy = contention.job_cpu >= enough * left
+    return busy or (contention.pressure is not None and contention.pressure >= PRESSURE_THREAD_OVERSUBSCRIPTION)
+
+
+def _finding(signals: Signals, demand: float, workers: int) -> Finding:
+    settings, step = signals.settings, signals.step.duration.value
+    parts = f"{settings.intra_op_threads} threads"
+    if settings.trainers_on_host > 1:
+        parts += f" x {settings.trainers_on_host} training processes"
+    if workers:
+        busy = _busy(signals.loader)
+        parts += f" + {workers} workers" + (f" at {format_share(busy)}" if busy < 1.0 else "")
+    ceiling = step * (1 - 1 / demand)
+    stake = modelled(ceiling / 2, ceiling / 10, ceiling, signals.step.steady)
+    summary = f"{parts} on {settings.usable_cpus} usable CPUs: {demand:.1f} threads for each CPU"
+    return thread_oversubscription.finding(summary, _advice(settings, signals, workers), stake)
+
+
+def _advice(settings: SettingsUse, signals: Signals, workers: int) -> str:
+    best = fitting_threads(settings, signals.loader if workers else None)
+    if best < settings.intra_op_threads:
+        if settings.omp_num_threads not in (None, str(settings.intra_op_threads)):
+            return f"The job sets its threads itself: torch.set_num_threads({best})."
+        return f"Set OMP_NUM_THREADS={best}."
+    return (
+        f"Use fewer workers than {_workers(signals.loader)}."
+        if workers
+        else "Run fewer training processes on this host."
+    )
+
+
+def _workers(loader: LoaderUse) -> int:
+    return loader.workers
+
+
+OTHERS = 0.1
+"""Of the usable CPUs, and at least LEAST_CPU: what other processes may take before they are worth a word."""
+LEAST_CPU = 0.2
+"""CPUs: daemons and the shell together stay below."""
+FULL = 0.85
+"""Of the usable CPUs, used by the job and others together: below it they do not meet."""
+PRESSURE_BACKGROUND_LOAD = 10.0
+"""Percent of time that some task waited for a CPU. Only asked when others run: the job's own threads cause pressure
+too."""
+
+
+@rule("ST802", "background-load", needs={Signal.STEP, Signal.CONTENTION}, weight=Weight.DOUBT)
+def background_load(signals: Signals) -> Finding | None:
+    """Other processes used the CPUs while this was measured
+
+    What it means
+        The machine was shared. Times of the host, of the loader and of CPU operators contain waiting for a CPU, and
+        the largest account may be the one that suffered most, not the one to mend. The verdict becomes UNDECIDED; the
+        findings stay as hints.
+
+    How we know
+        CPU time of the job's processes and of everything else is read once or twice a second, and the kernel's
+        pressure figure where it exists. The rule fires when others took a tenth of the CPUs or more and CPUs were
+        short.
+
+    What helps
+        Measure again when the machine is quiet, or on CPUs of its own (taskset, a cgroup, an exclusive job in the
+        queue).
+
+    When to ignore it
+        When that load is always there in production too: then it is part of what is measured.
+    """
+    contention = signals.contention
+    usable = max(1, contention.usable_cpus)
+    if contention.other_cpu < max(LEAST_CPU, OTHERS * usable):
+        return None
+    full = (contention.job_cpu + contention.other_cpu) >= FULL * usable
+    pressed = contention.pressure is None or contention.pressure >= PRESSURE_BACKGROUND_LOAD
+    if not (full and pressed):
+        return None
+    pressure = "" if contention.pressure is None else f", pressure {contention.pressure:.0f} %"
+    summary = (
+        f"Other processes used {contention.other_cpu:.1f} of {usable} CPUs{pressure}; "
+        f"steps vary by {format_share(contention.spread)} (IQR)"
+    )
+    return background_load.finding(summary, "Measure again on a quiet machine or on CPUs of its own.")
+
+
+SPREAD = 0.3
+"""Interquartile range over median: on a quiet machine steps of equal work stay within 0.05, of padded text within
+0.2."""
+DRIFT = 0.2
+"""Change of the step from the first to the last part of the run, over the median: growth beyond noise."""
+
+
+@rule("ST803", "unstable-steps", needs={Signal.STEP, Signal.CONTENTION}, weight=Weight.NOTE)
+def unstable_steps(signals: Signals) -> Finding | None:
+    """Steps vary more than equal work explains
+
+    What it means
+        Some steps take much longer than others, or they grow from the beginning of the run to its end. Averages hide
+        both.
+
+    How we know
+        The spread is the interquartile range of the steady steps over their median; the drift compares the ends of
+        the run.
+
+    What helps
+        For spread: look at the series of steps in the report; variable shapes, a loader that delivers in bursts, and
+        other load on the machine are the usual causes. For drift: something grows (a list of losses that keeps its
+        graphs, a log, a replay buffer).
+
+    When to ignore it
+        When batches differ in size by design.
+    """
+    contention = signals.contention
+    if contention.drift > DRIFT:
+        summary = f"Steps grew by {format_share(contention.drift)} during the run"
+        return unstable_steps.finding(summary, "Look for what grows with each step: lists, graphs, logs, buffers.")
+    if contention.spread > SPREAD:
+        summary = f"Half of the steps differ by {format_share(contention.spread)} of the median or more"
+        return unstable_steps.finding(summary, "Look at the series of steps in the report before trusting averages.")
+    return None
+
+
+FEWEST = 8
+"""Steady steps: the interval of a median from fewer spans nearly their whole range (binomial 95 % needs six at
+least)."""
+FEWEST_IN_TRACE = 2
+"""In a bare trace: somebody chose its steps, a few of a job that ran steadily, and there are no more to come; two have
+an interval, as wide as two steps deserve (12.7 standard errors)."""
+
+
+@rule("ST804", "few-steps", needs={Signal.STEP}, weight=Weight.DOUBT)
+def few_steps(signals: Signals) -> Finding | None:
+    """Too few steady steps were measured
+
+    What it means
+        The run ended before enough undisturbed steps were seen. Numbers are shown, the verdict is not.
+
+    How we know
+        Steps of the warm-up, and those that the profiler or another measurement slowed, are left out; the rest is
+        counted.
+
+    What helps
+        Let the job run longer, or give it more batches. Thirty steps after the warm-up are enough as a rule.
+
+    When to ignore it
+        Never; but the findings with a source line may still be worth a look.
+    """
+    step = signals.step
+    if step.steady >= (FEWEST_IN_TRACE if step.mode == "trace" else FEWEST):
+        return None
+    if step.mode == "trace":
+        return few_steps.finding(
+            "The trace holds one step: how much steps differ is not known",
+            "Trace more steps: torch.profiler.schedule(wait=5, warmup=2, active=5), and step() after each.",
+        )
+    summary = f"Only {step.steady} of {step.total} steps were steady ({step.warm_up} warm-up): too few to decide"
+    return few_steps.finding(summary, "Let the job run for at least 30 steps after the warm-up.")
+
+
+@rule("ST807", "device-not-traced", needs={Signal.STEP}, weight=Weight.DOUBT)
+def device_not_traced(signals: Signals) -> Finding | None:
+    """The trace shows that kernels were launched, and none of them
+
+    What it means
+        The job ran on a device, but the profiler recorded the host only. What looks like computing here is the host
+        that launches; whether the device was busy meanwhile is not known.
+
+    How we know
+        The trace holds calls that launch kernels (cudaLaunchKernel, hipLaunchKernel, graphs) and no kernel, copy or
+        fill.
+
+    What helps
+        Profile with activities=[ProfilerActivity.CPU, ProfilerActivity.CUDA] (also for AMD). When that was asked for,
+        the device's tracer did not start: another profiler or a monitoring daemon holds it (CUPTI serves one at a
+        time), or the driver does not allow it.
+
+    When to ignore it
+        When only the host's side was meant to be looked at.
+    """
+    if not signals.step.untraced:
+        return None
+    return device_not_traced.finding(
+        f"The trace holds {signals.step.untraced:.0f} launches a step and no kernel: the device was not recorded",
+        "Profile with activities=[ProfilerActivity.CPU, ProfilerActivity.CUDA].",
+    )
+
+
+SPEEDUP = 2
+"""So many times as many threads must fit, and so many must there be CPUs idle for: less is lost again at the borders
+of each operator."""
+SPREADING = ("compute", "memory")
+"""What bounds an operator that spreads over threads: one thread does not fill the memory's bandwidth. Those bound by
+their own latency are too small to be shared."""
+LIKELY, SURE = 0.5, 0.1
+"""Of the ceiling: how well an operator spreads over threads is not known before it is tried."""
+
+
+@rule(
+    "ST808",
+    "too-few-threads",
+    needs={Signal.STEP, Signal.SETTINGS, Signal.OPERATORS, Signal.CONTENTION},
+    uses={Signal.LOADER, Signal.ACCOUNTS},
+)
+def too_few_threads(signals: Signals) -> Finding | None:
+    """Operators are held to fewer threads than there are CPUs idle
+
+    What it means
+        OMP_NUM_THREADS limits the threads that one operator computes with. torchrun sets it to 1 for every process
+        where the user has not, which suits training on devices; a job that computes on the CPU then leaves the others
+        idle.
+
+    How we know
+        The variable is set, and torch follows it; at least twice as many threads would fit the CPUs that the process
+        may use (its share of them where several training processes run on this host, one left to a loader's workers);
+        and that many CPUs were idle in fact. At stake is the time of the operators that arithmetic or memory
+        bounds, which spreads over threads; how much of it is real only a trial tells, so the interval is wide.
+
+    What helps
+        OMP_NUM_THREADS = CPUs / training processes.
+
+    When to ignore it
+        When the idle CPUs belong to somebody else, or the step consists of operators too small to be shared.
+    """
+    settings, step = signals.settings, signals.step
+    loader = signals.loader if signals.has(Signal.LOADER) else None
+    best, threads = fitting_threads(settings, loader), max(1, settings.intra_op_threads)
+    if settings.omp_num_threads != str(threads) or best < SPEEDUP * threads or step.device != "cpu":
+        return None
+    if idle_cpus(signals.contention) < (best - threads) / SPEEDUP:
+        return None
+    profiled = sum(operator.duration for operator in signals.operators if operator.bound in SPREADING)
+    spent = profiled * profile_scale(signals.operators, signals.accounts)
+    ceiling = spent * (1 - at_once(threads, signals.contention) / at_once(best, signals.contention))
+    if not ceiling:
+        return None
+    summary = (
+        f"OMP_NUM_THREADS={threads} holds operators of {format_duration(spent)} a step to {threads} of {best} CPUs"
+    )
+    stake = modelled(LIKELY * ceiling, SURE * ceiling, ceiling, step.steady)
+    return too_few_threads.finding(summary, f"Set OMP_NUM_THREADS={best}.", stake, account="compute")

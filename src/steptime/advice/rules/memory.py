@@ -1,0 +1,237 @@
+"""ST7xx: memory."""
+
+from __future__ import annotations
+
+import re
+
+from steptime.advice.evidence import KeeperUse, Signal
+from steptime.advice.rule import Finding, Weight, rule
+from steptime.advice.signals import Signals
+from steptime.advice.stakes import ratio
+from steptime.quantities import SourceLine, format_bytes, format_duration, format_share
+
+SPARE_MEMORY = 0.7
+"""Of the device's memory at the peak: below it there is room to keep some of what is computed twice."""
+
+CALL = re.compile(r"(?<!save_)(?<!load_)\bcheckpoint(_sequential)?\(")
+"""A call of torch.utils.checkpoint by its usual name."""
+
+
+@rule("ST701", "recompute", needs={Signal.STEP, Signal.RECOMPUTE}, uses={Signal.LINES})
+def recompute(signals: Signals) -> Finding | None:
+    """Activation checkpointing computes the forward twice though memory is to spare
+
+    What it means
+        torch.utils.checkpoint drops activations and computes them again in backward: less memory, about a third more
+        time.
+
+    How we know
+        Forward operators that run again inside backward are summed, on a CPU with the Python around them. The rule
+        fires when the peak of memory is not known or leaves at least 30 % of the device free.
+
+    What helps
+        Checkpoint fewer blocks (every second one), or only what is cheap to compute again (selective checkpointing),
+        until memory is used; or use the free memory for a larger batch.
+
+    When to ignore it
+        When other runs of the same code need the memory (longer sequences, a larger batch).
+    """
+    use, step = signals.recompute, signals.step
+    if use.memory_share is not None and use.memory_share >= SPARE_MEMORY:
+        return None
+    share = format_share(ratio(use.duration.value, step.duration.value))
+    spare = "" if use.memory_share is None else f" while {format_share(1 - use.memory_share)} of the memory is free"
+    summary = f"Backward computes {format_duration(use.duration.value)} of forward again ({share}){spare}"
+    advice = "Checkpoint fewer blocks, or none, as far as the memory allows."
+    return recompute.finding(summary, advice, use.duration, account="compute", source=use.source or _call(signals))
+
+
+def _call(signals: Signals) -> SourceLine | None:
+    """The line that asks for it, where the lines of that function were timed."""
+    calls = [line for line in signals.lines if CALL.search(line.source.text)]
+    return max(calls, key=lambda line: line.duration.value).source if calls else None
+
+
+@rule("ST702", "memory-leak", needs={Signal.STEP, Signal.MEMORY}, weight=Weight.NOTE)
+def memory_leak(signals: Signals) -> Finding | None:
+    """Memory grows with every step
+
+    What it means
+        Each step leaves something behind: a list of outputs or losses, a running sum that drags its graph along, a hook
+        or a closure that keeps activations. The job ends when memory does.
+
+    How we know
+        Memory is sampled about five times a second. Its slope over the steps is the median of all pairs' (Theil and
+        Sen), with an interval from a bootstrap of blocks; the first quarter of the run and the windows of our own
+        profiler are left out. The rule fires when the interval lies above zero, a megabyte has come together, and the
+        series keeps rising: a sawtooth does not, nor does a cache that fills up. Who keeps it is asked of Python's
+        garbage collector at three borders of steps, a few steps apart.
+
+    What helps
+        Keep numbers, not tensors: `total += loss.detach()`, `losses.append(loss.item())` now and then. Remove hooks
+        when they have served; empty what is collected.
+
+    When to ignore it
+        When something is meant to grow: a replay buffer that is filling up, a cache with a limit.
+    """
+    use = signals.memory
+    if not use.grows or use.growth is None:
+        return None
+    growth = use.growth
+    keeper = use.keepers[0] if use.keepers else None
+    summary = f"Memory grows by {format_bytes(growth.value)} a step, {format_bytes(use.grown)} so far"
+    if keeper is not None and keeper.name:
+        summary += f": {keeper.kind} {keeper.name}"
+    interval = f"The growth lies between {format_bytes(growth.low)} and {format_bytes(growth.high)} a step."
+    evidence = (interval, *map(_told, use.keepers))
+    source = keeper.source if keeper is not None else None
+    return memory_leak.finding(summary, _advice(keeper), source=source, evidence=evidence)
+
+
+def _told(keeper: KeeperUse) -> str:
+    named = f"The {keeper.kind} {keeper.name}" if keeper.kind else "Something that was not found"
+    kept = f"keeps {keeper.tensors:.3g} tensors more with every step" if keeper.tensors >= 1 else "is a sum that grows"
+    return f"{named} {kept}{', with their graphs of autograd' if keeper.graph else ''}."
+
+
+def _advice(keeper: KeeperUse | None) -> str:
+    if keeper is None:
+        return "Nothing that Python keeps was seen to grow: look for buffers of extensions, loaders and loggers."
+    name = keeper.name or "it"
+    if keeper.kind == "hook":
+        return f"The hook keeps what it is given in {name}: keep less, or remove it with handle.remove()."
+    if keeper.graph:
+        return f"Keep what {name} needs without its graph: .detach(), or .item() once in a while."
+    return f"Empty {name}, or keep less in it."
+
+
+LEAST_SHARE_MEMORY_FRAGMENTATION = 0.3
+"""Of what is reserved at the peak: below it the cache of a healthy job moves about."""
+LEAST_BYTES_MEMORY_FRAGMENTATION = 1 << 30
+
+
+@rule("ST703", "memory-fragmentation", needs={Signal.STEP, Signal.MEMORY}, weight=Weight.NOTE)
+def memory_fragmentation(signals: Signals) -> Finding | None:
+    """The device's allocator holds much more than tensors ever needed
+
+    What it means
+        What was freed lies in pieces that new requests do not fit into, so that more is asked of the driver. The job
+        runs out of memory although much of it is free.
+
+    How we know
+        The most that was reserved is compared with the most that tensors held at once. The rule fires when at least
+        30 % of it, and a gigabyte, was never needed. On a CPU there is no such allocator.
+
+    What helps
+        PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True; a few shapes instead of many (padding, bucketing).
+
+    When to ignore it
+        When memory is plentiful: a cache costs nothing.
+    """
+    use = signals.memory
+    if use.allocated_peak is None or not use.peak:
+        return None
+    unused = use.peak - use.allocated_peak
+    if unused < LEAST_BYTES_MEMORY_FRAGMENTATION or unused < LEAST_SHARE_MEMORY_FRAGMENTATION * use.peak:
+        return None
+    summary = (
+        f"{format_bytes(use.peak)} are reserved, and tensors never held more than {format_bytes(use.allocated_peak)}: "
+        f"{format_share(unused / use.peak)} lies in pieces"
+    )
+    return memory_fragmentation.finding(summary, "Set PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True.")
+
+
+NEAR = 0.92
+"""Of the capacity: libraries and fragmentation take a few percent more at times."""
+
+
+@rule("ST704", "memory-near-capacity", needs={Signal.STEP, Signal.MEMORY}, weight=Weight.NOTE)
+def memory_near_capacity(signals: Signals) -> Finding | None:
+    """The peak of memory is close to what there is
+
+    What it means
+        A longer sequence, a larger batch or a fragment more ends the job with "out of memory".
+
+    How we know
+        The most that the process held (reserved on a device, resident on a CPU) is compared with what it may have: the
+        device's memory, its container's limit, or the machine's memory. The rule fires from 92 % on.
+
+    What helps
+        Activation checkpointing, bfloat16, a smaller micro-batch with accumulation, an optimiser with less state.
+        `steptime memory` says how much each would free.
+
+    When to ignore it
+        When all steps are of one size and the job has run for long: then it fits.
+    """
+    use = signals.memory
+    if not use.capacity or use.peak < NEAR * use.capacity:
+        return None
+    summary = (
+        f"The peak of {format_bytes(use.peak)} is {format_share(use.peak / use.capacity)} of the "
+        f"{format_bytes(use.capacity)} that there are"
+    )
+    return memory_near_capacity.finding(summary, "See with steptime memory what would free how much.")
+
+
+LEAST = 0.01
+"""Retries a step: one in a hundred steps is no accident of the first ones."""
+
+
+@rule("ST705", "allocator-retries", needs={Signal.STEP, Signal.MEMORY}, weight=Weight.NOTE)
+def allocator_retries(signals: Signals) -> Finding | None:
+    """The device's allocator gives its cache back to serve requests
+
+    What it means
+        A request did not fit: the allocator waited for the device, gave everything that was cached back to the driver,
+        and asked again. That takes milliseconds, and the next failure is one that ends the job.
+
+    How we know
+        The allocator counts its retries (num_alloc_retries); those of the steps behind the warm-up are divided by the
+        steps.
+
+    What helps
+        Less memory at the peak, or PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True.
+
+    When to ignore it
+        When they come from the evaluation or a checkpoint between the steps.
+    """
+    use = signals.memory
+    if use.retries is None or use.retries < LEAST:
+        return None
+    summary = f"The allocator emptied its cache {use.retries:.3g} times a step to serve a request"
+    return allocator_retries.finding(summary, "Use less memory at the peak, or set expandable_segments:True.")
+
+
+LEAST_SHARE_OPTIMIZER_MEMORY = 0.35
+"""Of the peak: more than parameters and gradients together."""
+LEAST_BYTES_OPTIMIZER_MEMORY = 256 << 20
+
+
+@rule("ST706", "optimizer-memory", needs={Signal.STEP, Signal.MEMORY}, weight=Weight.NOTE)
+def optimizer_memory(signals: Signals) -> Finding | None:
+    """The optimiser's state is a large part of the memory
+
+    What it means
+        Adam keeps two numbers for each parameter. With small activations they are most of the memory, and what a
+        smaller batch would save is little.
+
+    How we know
+        The elements of the optimisers' parameters times the tensors that their type keeps, in float32, against the
+        peak. The rule fires from 35 % and a quarter of a gigabyte on.
+
+    What helps
+        An 8-bit optimiser, one without second moments per parameter (Adafactor, Lion, SGD), or sharding over ranks
+        (ZeroRedundancyOptimizer, FSDP).
+
+    When to ignore it
+        When memory is plentiful.
+    """
+    use = signals.memory
+    if (
+        use.optimizer_state < LEAST_BYTES_OPTIMIZER_MEMORY
+        or use.optimizer_state < LEAST_SHARE_OPTIMIZER_MEMORY * use.peak
+    ):
+        return None
+    share = format_share(min(1.0, use.optimizer_state / use.peak))
+    summary = f"The optimiser's state takes {format_bytes(use.optimizer_state)}, {share} of the memory at the peak"
+    return optimizer_memory.finding(summary, "Try an 8-bit optimiser, or shard its state over the ranks.")

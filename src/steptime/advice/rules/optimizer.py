@@ -1,0 +1,219 @@
+"""ST5xx: the optimiser and the gradients."""
+
+from __future__ import annotations
+
+from steptime.advice.evidence import OptimizerUse, Signal
+from steptime.advice.models import FOREACH, FUSABLE, ITERATIVE, floor, zeroing
+from steptime.advice.rule import Finding, rule
+from steptime.advice.signals import Signals
+from steptime.advice.stakes import modelled, ratio, scaled, total
+from steptime.quantities import SourceLine, format_duration, format_share
+
+LEAST_SHARE_OPTIMIZER_SHARE = 0.15
+"""Of the step: an update reads and writes every parameter; up to here that is usual for small batches."""
+
+
+@rule("ST501", "optimizer-share", needs={Signal.STEP, Signal.OPTIMIZERS}, uses={Signal.MACHINE})
+def optimizer_share(signals: Signals) -> Finding | None:
+    """The optimiser takes a large part of the step
+
+    What it means
+        Updating the parameters takes long in comparison with forward and backward: the batch is small for the number of
+        parameters, or the update is done tensor by tensor.
+
+    How we know
+        The optimiser's step() is timed in every step. What remains at best is reading and writing parameters,
+        gradients and state once at the measured bandwidth, and on a CPU what Python spends on each tensor; the rest is
+        at stake.
+
+    What helps
+        fused=True (one pass over memory), foreach=True (fewer dispatches); stepping less often by accumulating
+        gradients; a larger batch; freezing what does not train; an optimiser with less state.
+
+    When to ignore it
+        When the batch size is fixed by the method and the optimiser is fused already: then this is its price. LBFGS,
+        which iterates over its history, is left out: no floor of it is known.
+    """
+    duration = total(use.duration for use in signals.optimizers)
+    share = ratio(duration.value, signals.step.duration.value)
+    if share < LEAST_SHARE_OPTIMIZER_SHARE or not all(use.elements for use in signals.optimizers):
+        return None
+    if any(use.type in ITERATIVE for use in signals.optimizers):
+        return None
+    best = sum(floor(use, signals.machine if signals.has(Signal.MACHINE) else None) for use in signals.optimizers)
+    stake = scaled(duration, 1 - min(1.0, ratio(best, duration.value)))
+    top = max(signals.optimizers, key=lambda use: use.duration.value)
+    tensors = sum(use.parameters for use in signals.optimizers)
+    summary = f"{top.type} takes {format_duration(duration.value)} a step ({format_share(share)}) for {tensors} tensors"
+    return optimizer_share.finding(summary, _advice(signals.optimizers), stake, source=top.site)
+
+
+def _advice(optimizers: tuple[OptimizerUse, ...]) -> str:
+    rarely = "step less often (accumulate gradients), enlarge the batch, or train fewer parameters"
+    if any(use.type in FUSABLE and not use.fused for use in optimizers):
+        return f"Use fused=True, or {rarely}."
+    return f"No faster implementation is left to switch on: {rarely}."
+
+
+LEAST_PART = 0.3
+"""Of an optimiser's elements: below this the rest of the model is what it updates."""
+
+
+@rule(
+    "ST502",
+    "dense-embedding-gradient",
+    needs={Signal.STEP, Signal.OPTIMIZERS},
+    instead_of=("optimizer-share", "single-tensor-optimizer"),
+)
+def dense_embedding_gradient(signals: Signals) -> Finding | None:
+    """The gradient of a large embedding is dense, and almost all of it is zero
+
+    What it means
+        Only a few rows of the table were looked up, but the gradient has the size of the whole table: it is filled
+        with zeros, and the optimiser updates every row, every step.
+
+    How we know
+        Embedding weights with a dense gradient are counted among the optimiser's elements; their part of the
+        optimiser's time is at stake (making the zeros in backward comes on top).
+
+    What helps
+        Embedding(..., sparse=True) with SparseAdam, SGD or Adagrad for that table (the moments of untouched rows then
+        stay as they are, which changes Adam's curve slightly); or the table in an optimiser of its own that steps
+        less often.
+
+    When to ignore it
+        When most rows are looked up in each batch (a small vocabulary), or when the output layer shares the table:
+        then the gradient is really dense.
+    """
+    use = max(signals.optimizers, key=_stake)
+    part = ratio(use.dense_embedding_elements, max(use.elements, use.dense_embedding_elements))
+    if part < LEAST_PART:
+        return None
+    stake = scaled(use.duration, part)
+    summary = (
+        f"{use.type} spends {format_duration(stake.value)} a step "
+        f"({format_share(ratio(stake.value, signals.step.duration.value))}) on "
+        f"{use.dense_embedding_elements / 1e6:.1f} M elements of embeddings"
+    )
+    advice = "Make the embedding sparse (sparse=True) with SparseAdam or SGD for it."
+    return dense_embedding_gradient.finding(summary, advice, stake, source=use.site)
+
+
+def _stake(use: OptimizerUse) -> float:
+    return use.duration.value * ratio(use.dense_embedding_elements, max(use.elements, 1))
+
+
+FEWEST_TENSORS = 20
+"""With fewer parameters there is little to batch."""
+LEAST_SHARE_SINGLE_TENSOR_OPTIMIZER = 0.05
+"""Of the step: below this the optimiser is not what to look at."""
+LEAST_AT_STAKE = 0.03
+"""Of the step: a trial takes no smaller gain. Many small tensors cost Python as much in one pass."""
+
+
+@rule(
+    "ST503",
+    "single-tensor-optimizer",
+    needs={Signal.STEP, Signal.OPTIMIZERS},
+    uses={Signal.MACHINE},
+    instead_of=("optimizer-share", "launch-bound"),
+)
+def single_tensor_optimizer(signals: Signals) -> Finding | None:
+    """The optimiser updates its parameters one tensor at a time
+
+    What it means
+        Each parameter tensor is updated by a dozen small operators of its own. With hundreds of tensors that is
+        thousands of dispatches a step, and several passes over memory where one would do.
+
+    How we know
+        The optimiser was made with foreach=False, or on a CPU, where torch does not choose foreach by itself, and
+        without fused. Its step() is timed; one pass over parameters, gradients and state at the machine's bandwidth
+        is what would remain, and on a CPU what Python spends on each tensor all the same. A trace shows it by the
+        operators inside the optimiser's annotation (none of foreach, none fused); there its time is the device's, from
+        its first kernel to the end of its last.
+
+    What helps
+        fused=True where the optimiser has it (Adam, AdamW, SGD, Adagrad), else foreach=True on CUDA. The numbers
+        change in the last bits.
+
+    When to ignore it
+        When memory is short on CUDA: foreach needs a temporary copy of the gradients' size.
+    """
+    slow = [use for use in signals.optimizers if _single_tensor(use, signals.step.device)]
+    if not slow:
+        return None
+    use = max(slow, key=lambda optimizer: optimizer.duration.value)
+    share = ratio(use.duration.value, signals.step.duration.value)
+    best = floor(use, signals.machine if signals.has(Signal.MACHINE) else None)
+    stake = scaled(use.duration, 1 - min(1.0, ratio(best, use.duration.value)))
+    if share < LEAST_SHARE_SINGLE_TENSOR_OPTIMIZER or ratio(stake.value, signals.step.duration.value) < LEAST_AT_STAKE:
+        return None
+    operators = f" with {use.operators:.0f} operators" if use.operators else ""
+    operators = f" with {use.kernels:.0f} kernels" if use.kernels else operators
+    summary = (
+        f"{use.type} updates {use.parameters} tensors one by one{operators}: "
+        f"{format_duration(use.duration.value)} a step ({format_share(share)})"
+    )
+    how = "fused=True" if use.type in FUSABLE else "foreach=True"
+    return single_tensor_optimizer.finding(summary, f"Make it with {how}.", stake, source=use.site)
+
+
+def _single_tensor(use: OptimizerUse, device: str) -> bool:
+    """Whether it works tensor by tensor though torch offers something better for this device."""
+    if use.fused or use.foreach or use.parameters < FEWEST_TENSORS:
+        return False
+    if use.kernels is not None and use.foreach is None:
+        return False  # a trace that does not show how it works
+    if device == "cpu":
+        return use.type in FUSABLE
+    return use.foreach is False and use.type in FUSABLE | FOREACH
+
+
+LEAST_SHARE_ZEROED_GRADIENTS = 0.03
+"""Of the step: below it nobody would notice the difference."""
+
+
+@rule(
+    "ST504",
+    "zeroed-gradients",
+    needs={Signal.STEP, Signal.OPERATORS, Signal.OPTIMIZERS},
+    uses={Signal.ACCOUNTS, Signal.LINES, Signal.SETTINGS},
+)
+def zeroed_gradients(signals: Signals) -> Finding | None:
+    """Gradients are filled with zeros and then added to
+
+    What it means
+        zero_grad(set_to_none=False) writes zeros into every gradient, and backward then reads them, adds its result and
+        writes the sum. Dropped gradients (the default since torch 2.0) are simply put in place.
+
+    How we know
+        Outside of forward and backward, operators fill as many bytes with zeros as the gradients have. They are timed
+        in the profiled steps, and so are as many additions in backward, which dropped gradients would not need, unless
+        an update has several backwards.
+
+    What helps
+        optimizer.zero_grad() without set_to_none=False; model.zero_grad() likewise.
+
+    When to ignore it
+        When the loop reads gradients of parameters that the loss does not reach, or relies on momentum and weight decay
+        moving parameters without a gradient.
+    """
+    settings = signals.settings if signals.has(Signal.SETTINGS) else None
+    if settings is not None and settings.deterministic:
+        return None  # it fills new memory, too
+    elements = sum(use.elements for use in signals.optimizers)
+    filling, adding = zeroing(signals.operators, signals.accounts, elements, signals.step.micro_batches)
+    step = signals.step.duration.value
+    if ratio(filling + adding, step) < LEAST_SHARE_ZEROED_GRADIENTS:
+        return None
+    summary = (
+        f"Filling {elements:,} gradients with zeros takes {format_duration(filling)} a step, adding to them "
+        f"{format_duration(adding)} ({format_share(ratio(filling + adding, step))} together)"
+    )
+    stake = modelled(filling + adding, filling, filling + adding, signals.step.steady)
+    advice = "Call zero_grad() without set_to_none=False: gradients are then dropped."
+    return zeroed_gradients.finding(summary, advice, stake, account="compute", source=_source(signals))
+
+
+def _source(signals: Signals) -> SourceLine | None:
+    return next((use.source for use in signals.lines if "zero_grad(" in use.source.text), None)

@@ -1,0 +1,355 @@
+"""ST2xx: Python of the user's own inside the step."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from steptime.advice.evidence import GapUse, LineUse, Signal
+from steptime.advice.line_evidence import LineKind, LineTime, converts_lists, line_kind, line_times, loop_functions
+from steptime.advice.rule import Finding, rule
+from steptime.advice.signals import Signals
+from steptime.advice.stakes import modelled, named, ratio, scaled, total
+from steptime.quantities import Estimate, format_duration, format_share, format_source
+
+MOST_LINES = 3
+"""A fourth line would not be read."""
+LEAST_SHARE = 0.1
+"""Of the step, for the account as a whole: below it is what every loop has, and a profile with stacks adds some."""
+LEAST_LINE = 0.05
+"""Of the step, for a line: below it is what zero_grad, a schedule or a loss cost in any loop."""
+LOOP_ROLES = ("host", "forward", "backward", "optimizer")
+"""Roles whose Python is examined here; input, transfer and evaluation have rules of their own."""
+
+
+@rule(
+    "ST201",
+    "host-time",
+    needs={Signal.STEP},
+    uses={Signal.ACCOUNTS, Signal.LINES, Signal.PHASES, Signal.GAPS},
+    by_line=True,
+)
+def host_time(signals: Signals) -> Iterator[Finding]:
+    """Python code in the step keeps the model waiting
+
+    What it means
+        The training thread runs Python or a library that is not torch: no operator, no kernel, no loader.
+
+    How we know
+        The lines of the training loop are timed exactly in a few steps; what lies outside torch's operators,
+        the loader and the phases of the step is the line's host time. Where lines could not be timed, the ledger's host
+        account stands for all of them; a trace with stacks names the functions that ran while the device idled.
+
+    What helps
+        Move it out of the loop, do it every n-th step, do it on whole arrays instead of item by item, or hand it to
+        another thread or process.
+
+    When to ignore it
+        When the device is still busy meanwhile: then the ledger has no host time and the rule does not fire.
+    """
+    times = [time for time in line_times(signals.lines, signals.phases) if time.line.role in LOOP_ROLES]
+    part = _python_part(signals, sum(map(_host, times)))
+    groups = [(scaled(total(time.host for time in group), part), group) for group in _by_function(times)]
+    for stake, group in groups[:MOST_LINES]:
+        if ratio(stake.value, signals.step.duration.value) >= LEAST_LINE:
+            yield _finding(signals, group, stake)
+    if not times and signals.has(Signal.ACCOUNTS):
+        yield from _whole_account(signals)
+
+
+def _python_part(signals: Signals, spent: float) -> float:
+    """Lines hold operators outside the model too (a loss, an index): the ledger knows how much of it all is Python."""
+    host = named(signals.accounts, "host") if signals.has(Signal.ACCOUNTS) else None
+    return min(1.0, ratio(host.duration.value, spent)) if host is not None and spent > 0 else 1.0
+
+
+def _by_function(times: list[LineTime]) -> list[list[LineTime]]:
+    """Lines of the loop one by one, lines of a function that it calls together; the longest group and line first."""
+    loops = loop_functions(time.line for time in times)
+    groups: dict[tuple[str, str, int], list[LineTime]] = {}
+    for time in sorted(times, key=_host, reverse=True):
+        source = time.line.source
+        alone = (source.file, source.function) in loops
+        groups.setdefault((source.file, source.function, source.line if alone else 0), []).append(time)
+    return sorted(groups.values(), key=lambda group: -sum(map(_host, group)))
+
+
+def _host(time: LineTime) -> float:
+    return time.host.value
+
+
+def _finding(signals: Signals, group: list[LineTime], stake: Estimate) -> Finding:
+    source = group[0].line.source
+    share = format_share(ratio(stake.value, signals.step.duration.value))
+    where = f"{format_source(source)} and {len(group) - 1} more lines of {source.function}" if len(group) > 1 else ""
+    summary = f"{where or format_source(source)}: {format_duration(stake.value)} a step ({share}) in Python"
+    advice = "Move this out of the step, do it less often, or do it on whole arrays."
+    evidence = tuple(time.line.source.text for time in group[:3] if time.line.source.text)
+    return host_time.finding(summary, advice, stake, account="host", source=source, evidence=evidence)
+
+
+def _whole_account(signals: Signals) -> Iterator[Finding]:
+    host = named(signals.accounts, "host")
+    if host is None or ratio(host.duration.value, signals.step.duration.value) < LEAST_SHARE:
+        return
+    share = format_share(ratio(host.duration.value, signals.step.duration.value))
+    gaps = sorted((gap for gap in signals.gaps if gap.account == "host" and gap.cause), key=_idle, reverse=True)
+    yield host_time.finding(
+        f"Python outside torch takes {format_duration(host.duration.value)} a step ({share})",
+        "Look for loops, logging and conversions in the step.",
+        host.recoverable,
+        account="host",
+        source=next((gap.source for gap in gaps if gap.source is not None), None),
+        evidence=tuple(f"{format_duration(_idle(gap))} idle a step behind {gap.cause}" for gap in gaps[:MOST_LINES]),
+    )
+
+
+def _idle(gap: GapUse) -> float:
+    return gap.duration.value
+
+
+@rule(
+    "ST202",
+    "garbage-collection",
+    needs={Signal.STEP, Signal.GARBAGE},
+    uses={Signal.LINES},
+    instead_of=("host-time", "launch-bound"),
+)
+def garbage_collection(signals: Signals) -> Finding:
+    """Python's garbage collector runs inside the step
+
+    What it means
+        A collection walks every container object of the process. With millions of objects alive (a list of samples, a
+        vocabulary, a graph of Python objects) each one takes tens of milliseconds, at moments that nothing in the
+        loop shows.
+
+    How we know
+        Python calls back at the begin and end of each collection; those in the training thread are timed.
+
+    What helps
+        gc.freeze() after set-up takes the long-lived objects out of every later collection; keep data in arrays instead
+        of lists of objects; or gc.disable() and a gc.collect() every few hundred steps. A gc.collect() that stands in
+        the loop can nearly always go: tensors are freed by reference counts.
+
+    When to ignore it
+        When cycles hold large tensors and memory is short: then the collector is what frees them.
+    """
+    garbage, step = signals.garbage, signals.step
+    lines = [line for line in signals.lines if line.garbage > 0 and line.role != "evaluation"]
+    line = max(lines, key=_collections, default=None)
+    share = format_share(ratio(garbage.duration.value, step.duration.value))
+    summary = (
+        f"The garbage collector takes {format_duration(garbage.duration.value)} a step ({share}), "
+        f"{garbage.collections:.2g} collections a step"
+    )
+    return garbage_collection.finding(
+        summary, _advice(line), garbage.duration, account=garbage.account, source=line.source if line else None
+    )
+
+
+def _collections(line: LineUse) -> float:
+    return line.garbage
+
+
+def _advice(line: LineUse | None) -> str:
+    if line is not None and line_kind(line.source.text) is LineKind.COLLECT:
+        return "Take gc.collect() out of the loop: tensors are freed by their reference counts."
+    return "Call gc.freeze() once before the loop, or keep long-lived data in arrays instead of Python objects."
+
+
+@rule(
+    "ST203",
+    "logging-in-step",
+    needs={Signal.STEP, Signal.LINES},
+    uses={Signal.PHASES},
+    instead_of=("host-time", "metrics-in-step"),
+    by_line=True,
+)
+def logging_in_step(signals: Signals) -> Iterator[Finding]:
+    """Logging takes part of every step
+
+    What it means
+        Printing, writing to a file or sending to a tracker happens in the training thread, in every step or nearly so.
+
+    How we know
+        The lines of the loop are timed exactly; the line is told from its text (print, logging, a writer, a tracker,
+        a file).
+
+    What helps
+        Log every n-th step; keep running sums on the device and read them only when they are logged; let the
+        handler write from a queue in another thread; do not flush each line.
+
+    When to ignore it
+        When steps are so rare that each of them is worth a line.
+    """
+    for time in line_times(signals.lines, signals.phases):
+        line = time.line
+        if line.role != "evaluation" and line_kind(line.source.text) is LineKind.LOGGING:
+            yield _line_logging_in_step(signals, time)
+
+
+def _line_logging_in_step(signals: Signals, time: LineTime) -> Finding:
+    line, stake = time.line, time.duration if signals.step.device == "cpu" else time.host
+    share = format_share(ratio(stake.value, signals.step.duration.value))
+    summary = f"{format_source(line.source)} logs for {format_duration(stake.value)} a step ({share})"
+    return logging_in_step.finding(
+        summary, "Log every n-th step, or from another thread.", stake, source=line.source, evidence=(line.source.text,)
+    )
+
+
+OFTEN = 50
+"""Steps between two checkpoints: when more lie between, saving is an event between steps (ST902), not part of them."""
+ADVICE = "Save every few hundred steps, or from another thread (torch.distributed.checkpoint.async_save)."
+
+
+@rule("ST204", "checkpoint-in-step", needs={Signal.STEP, Signal.SEGMENTS}, uses={Signal.LINES})
+def checkpoint_in_step(signals: Signals) -> Finding | None:
+    """A checkpoint is written every few steps
+
+    What it means
+        torch.save serialises parameters and optimiser state in the training thread and writes them to disk, so often
+        that every step pays for it.
+
+    How we know
+        Each torch.save in the training thread is timed as a segment of its own; their total, spread over the steps, is
+        at stake. Where every step saves, the time in torch.save of its line is. The line is the one of the loop that
+        holds the call.
+
+    What helps
+        Save less often; copy the state to the host and write it from another thread or process
+        (torch.distributed.checkpoint.async_save does both); save the optimiser's state less often than the parameters.
+
+    When to ignore it
+        When the machine may vanish at any time and a step is expensive.
+    """
+    use = next((use for use in signals.segments if use.kind == "checkpoint"), None)
+    steps = max(1, signals.step.total - signals.step.warm_up)
+    if use is None:
+        return _each_step(signals)
+    if use.count * OFTEN < steps:
+        return None
+    each, spread = use.duration / max(1, use.count), use.duration / steps
+    line = max(signals.lines, key=_saving, default=None)
+    source = line.source if line is not None and _saving(line) > 0 else None
+    share = format_share(ratio(spread, signals.step.duration.value))
+    summary = (
+        f"A checkpoint every {steps / max(1, use.count):.0f} steps takes {format_duration(each)}: "
+        f"{format_duration(spread)} for each step ({share} of it)"
+    )
+    stake = modelled(spread, 0.8 * spread, 1.2 * spread, use.count)
+    return checkpoint_in_step.finding(summary, ADVICE, stake, source=source)
+
+
+def _each_step(signals: Signals) -> Finding | None:
+    """What belongs to every step is no segment: the lines know it."""
+    line = max((line for line in signals.lines if line.role != "evaluation"), key=_saved, default=None)
+    if line is None or not line.checkpoint:
+        return None
+    stake = scaled(line.duration, ratio(line.checkpoint, line.duration.value))
+    share = format_share(ratio(stake.value, signals.step.duration.value))
+    summary = f"Every step writes a checkpoint, for {format_duration(stake.value)} ({share} of the step)"
+    return checkpoint_in_step.finding(summary, ADVICE, stake, account="host", source=line.source)
+
+
+def _saved(line: LineUse) -> float:
+    return line.checkpoint
+
+
+def _saving(line: LineUse) -> float:
+    """Time in torch.save; a line that was timed in steps without one is told from its text."""
+    if line.role == "evaluation":
+        return 0.0
+    return line.checkpoint or float(line_kind(line.source.text) is LineKind.CHECKPOINT)
+
+
+@rule(
+    "ST205",
+    "metrics-in-step",
+    needs={Signal.STEP, Signal.LINES},
+    uses={Signal.PHASES},
+    instead_of=("host-time", "dispatch-loop"),
+    by_line=True,
+)
+def metrics_in_step(signals: Signals) -> Iterator[Finding]:
+    """Metrics are computed in every step
+
+    What it means
+        Accuracy, scores or running statistics are taken from each batch in Python, element by element or by a library
+        that works on the host.
+
+    How we know
+        The lines of the loop are timed exactly; the line is told from its text (item, tolist, numpy, metric,
+        accuracy, a score). On an accelerator only its Python counts here: waiting for the device is the matter of
+        ST303.
+
+    What helps
+        Compute them every n-th step or at evaluation; accumulate tensors with torch operations and read them once;
+        replace loops over elements by one comparison of whole tensors.
+
+    When to ignore it
+        When the training itself depends on the value (early stopping within an epoch, curriculum).
+    """
+    for time in line_times(signals.lines, signals.phases):
+        line = time.line
+        if line.role == "host" and line_kind(line.source.text) is LineKind.METRICS:
+            yield _line_metrics_in_step(signals, time)
+
+
+def _line_metrics_in_step(signals: Signals, time: LineTime) -> Finding:
+    line, stake = time.line, time.duration if signals.step.device == "cpu" else time.host
+    share = format_share(ratio(stake.value, signals.step.duration.value))
+    summary = f"{format_source(line.source)} takes {format_duration(stake.value)} a step ({share}) for a metric"
+    advice = "Compute it every n-th step, with whole-tensor operations, and read the value only when it is shown."
+    return metrics_in_step.finding(summary, advice, stake, source=line.source, evidence=(line.source.text,))
+
+
+LEAST_DURATION = 200_000.0
+"""ns per execution: a conversion of one array of some MB is done by then (a copy at several GB/s)."""
+
+
+@rule(
+    "ST206",
+    "list-conversion",
+    needs={Signal.STEP, Signal.LINES},
+    uses={Signal.PHASES},
+    instead_of=("host-time", "batch-preparation", "metrics-in-step"),
+    by_line=True,
+)
+def list_conversion(signals: Signals) -> Iterator[Finding]:
+    """A tensor is made of lists or of a list of arrays
+
+    What it means
+        torch.tensor(list) reads every element as a Python object; given a list of NumPy arrays it does so too, and is
+        some hundred times slower than a copy.
+
+    How we know
+        The lines of the loop are timed exactly; the line calls torch.tensor (or a tensor type) on what is, by its
+        text, not one NumPy array, and takes longer than copying an array would.
+
+    What helps
+        torch.from_numpy(np.stack(arrays)) for a list of arrays; keep the data as one array from the start and index it.
+
+    When to ignore it
+        When the argument is one large array and the time is that of its copy: then torch.from_numpy saves the copy.
+    """
+    for time in line_times(signals.lines, signals.phases):
+        line = time.line
+        slow = time.duration.value >= LEAST_DURATION * max(line.hits, 1.0)
+        if slow and line.role != "evaluation" and converts_lists(line.source.text):
+            yield _line_list_conversion(signals, time)
+
+
+def _line_list_conversion(signals: Signals, time: LineTime) -> Finding:
+    line = time.line
+    share = format_share(ratio(time.duration.value, signals.step.duration.value))
+    summary = (
+        f"{format_source(line.source)} makes a tensor of lists: {format_duration(time.duration.value)} a step ({share})"
+    )
+    account = "input" if line.role == "input" else ""
+    return list_conversion.finding(
+        summary,
+        "Use torch.from_numpy(np.stack(arrays)), or keep the data as one array.",
+        time.duration,
+        account=account,
+        source=line.source,
+        evidence=(line.source.text,),
+    )

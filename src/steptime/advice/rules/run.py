@@ -1,0 +1,102 @@
+"""ST9xx: what the run spends outside its training steps."""
+
+from __future__ import annotations
+
+from steptime.advice.evidence import Signal
+from steptime.advice.rule import Finding, Weight, rule
+from steptime.advice.rules.python import OFTEN
+from steptime.advice.signals import Signals
+from steptime.quantities import format_duration, format_share
+
+LEAST_SHARE_SLOW_EVALUATION = 0.1
+"""Of the run after the warm-up."""
+
+
+@rule("ST901", "slow-evaluation", needs={Signal.STEP, Signal.SEGMENTS}, weight=Weight.NOTE)
+def slow_evaluation(signals: Signals) -> Finding | None:
+    """Evaluation takes a large part of the run
+
+    What it means
+        The run spends its time on validation between training steps. The steps themselves may be healthy: this is
+        never charged to them.
+
+    How we know
+        Forward calls without gradients, and the loaders that feed them, are their own segments of the run; their
+        total is compared with the run after the warm-up.
+
+    What helps
+        Evaluate less often or on a fixed part of the data; a larger batch without gradients (torch.inference_mode);
+        workers for the validation loader; evaluate checkpoints in another process.
+
+    When to ignore it
+        When the measured piece of the run is too short to hold the usual number of training steps per evaluation.
+    """
+    use = next((use for use in signals.segments if use.kind == "evaluation"), None)
+    if use is None or use.share < LEAST_SHARE_SLOW_EVALUATION:
+        return None
+    times = "once" if use.count == 1 else f"{use.count} times"
+    summary = f"Evaluation ran {times} and took {format_share(use.share)} of the run ({format_duration(use.duration)})"
+    return slow_evaluation.finding(summary, "Evaluate less often, on less data, or with larger batches.")
+
+
+LEAST_SHARE_SLOW_CHECKPOINT = 0.05
+"""Of the run after the warm-up: saving is idle time for every device of the job."""
+
+
+@rule("ST902", "slow-checkpoint", needs={Signal.STEP, Signal.SEGMENTS}, weight=Weight.NOTE)
+def slow_checkpoint(signals: Signals) -> Finding | None:
+    """Writing checkpoints takes a good part of the run
+
+    What it means
+        Between training steps the job writes its state to disk and waits for it.
+
+    How we know
+        Each torch.save between steps is a segment of its own; their total is compared with the run after the warm-up.
+
+    What helps
+        Save less often; write from another thread or process (torch.distributed.checkpoint.async_save); keep fewer
+        optimiser states.
+
+    When to ignore it
+        When this run is short and the interval between checkpoints will be longer in production.
+    """
+    use = next((use for use in signals.segments if use.kind == "checkpoint"), None)
+    steps = max(1, signals.step.total - signals.step.warm_up)
+    if use is None or use.share < LEAST_SHARE_SLOW_CHECKPOINT or use.count * OFTEN >= steps:
+        return None
+    times = "once" if use.count == 1 else f"{use.count} times"
+    summary = (
+        f"Checkpoints were written {times} and took {format_share(use.share)} of the run "
+        f"({format_duration(use.duration)})"
+    )
+    return slow_checkpoint.finding(summary, "Save less often, or asynchronously.")
+
+
+LEAST_SHARE_ROLLOUT_SHARE = 0.5
+"""Of the run after the warm-up: from half on, the training steps are not where the time is."""
+
+
+@rule("ST903", "rollout-share", needs={Signal.STEP, Signal.SEGMENTS}, weight=Weight.NOTE)
+def rollout_share(signals: Signals) -> Finding | None:
+    """Collecting experience takes most of the run
+
+    What it means
+        In reinforcement learning the run alternates between rollouts (the model acts in an environment) and updates.
+        Here the rollouts dominate, so faster training steps change little.
+
+    How we know
+        Runs of forward calls without gradients before updates are segments of their own; their total is compared with
+        the run after the warm-up.
+
+    What helps
+        Vectorised environments with one batched forward for all; environments in processes of their own;
+        inference_mode while acting.
+
+    When to ignore it
+        When the environment is the point (a real robot).
+    """
+    use = next((use for use in signals.segments if use.kind == "rollout"), None)
+    if use is None or use.share < LEAST_SHARE_ROLLOUT_SHARE:
+        return None
+    summary = f"Rollouts took {format_share(use.share)} of the run ({format_duration(use.duration)} in {use.count})"
+    return rollout_share.finding(summary, "Act in many environments at once with one batched forward.")

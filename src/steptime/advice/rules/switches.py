@@ -1,0 +1,270 @@
+"""ST6xx: switches that were left on, and runs that go wrong."""
+
+from __future__ import annotations
+
+from steptime.advice.evidence import NormUse, OperatorUse, Signal
+from steptime.advice.kernels import plain_name
+from steptime.advice.line_evidence import profile_scale
+from steptime.advice.rule import Finding, Weight, rule
+from steptime.advice.signals import Signals
+from steptime.advice.stakes import modelled, ratio, scaled
+from steptime.debug_switches import acting
+from steptime.quantities import Estimate, format_duration, format_share
+
+SLOWDOWN_DETECT_ANOMALY = (1.2, 1.7, 5.0)
+"""Least, usual and greatest factor by which it lengthens a step. Measured on a CPU with torch 2.13: 1.26
+(convolutions), 1.31 (wide perceptron), 2.4 (encoder), 4.9 (two hundred small layers): the more operators for the same
+work, the more."""
+
+
+@rule("ST601", "detect-anomaly", needs={Signal.STEP, Signal.SETTINGS}, instead_of=("launch-bound",))
+def detect_anomaly(signals: Signals) -> Finding | None:
+    """Autograd's anomaly detection was left on
+
+    What it means
+        torch.autograd.set_detect_anomaly(True) notes a Python traceback for every forward operator and checks every
+        gradient for NaN. It is meant for finding one fault, not for training.
+
+    How we know
+        The switch is read while backward runs. What it costs is estimated from measured slow-downs of other models, so
+        the interval is wide.
+
+    What helps
+        Switch it off, and on again only when a NaN appears; torch.autograd.detect_anomaly() as a context manager
+        around the suspicious steps is enough.
+
+    When to ignore it
+        While you are hunting a NaN.
+    """
+    if not signals.settings.detect_anomaly:
+        return None
+    step = signals.step.duration.value
+    low, usual, high = (step * (1 - 1 / factor) for factor in SLOWDOWN_DETECT_ANOMALY)
+    summary = f"Anomaly detection is on: it takes some {format_duration(usual)} of a step of {format_duration(step)}"
+    return detect_anomaly.finding(
+        summary, "Switch off torch.autograd.set_detect_anomaly.", modelled(usual, low, high, signals.step.steady)
+    )
+
+
+SLOWDOWN_PROFILER_LEFT_ON = (1.05, 1.2, 1.9)
+"""Least, usual and greatest factor: torch.profiler made steps 1.05 to 1.9 times as long on four models on a CPU with
+torch 2.13, the more the smaller their operators are and the more is recorded (shapes, stacks, memory)."""
+
+
+@rule("ST602", "profiler-left-on", needs={Signal.STEP, Signal.SETTINGS}, instead_of=("launch-bound",))
+def profiler_left_on(signals: Signals) -> Finding | None:
+    """The job's own profiler records every step
+
+    What it means
+        The script runs torch.profiler (or autograd.profiler) around its training without a schedule that ends it.
+        Each operator is recorded, and memory grows until the recording is written.
+
+    How we know
+        A profiler that is not ours is active while backward runs, in most of the steps. The cost is estimated from
+        measured slow-downs of other models.
+
+    What helps
+        Take it out, or give it a schedule (wait, warmup, active, repeat=1) so that it stops after a few steps.
+
+    When to ignore it
+        When this run is the one that is being profiled.
+    """
+    if not signals.settings.profiler:
+        return None
+    step = signals.step.duration.value
+    low, usual, high = (step * (1 - 1 / factor) for factor in SLOWDOWN_PROFILER_LEFT_ON)
+    summary = f"The job profiles itself: some {format_duration(usual)} of a step of {format_duration(step)}"
+    advice = "Take the profiler out of the job, or give it a schedule with repeat=1."
+    return profiler_left_on.finding(summary, advice, modelled(usual, low, high, signals.step.steady))
+
+
+SLOWER = frozenset(
+    {
+        "fill", "index_add", "index_copy", "index_put", "_index_put_impl", "scatter", "scatter_add", "scatter_reduce",
+        "put", "embedding_dense_backward", "cumsum", "histc", "_unsafe_index_put",
+    }
+)  # fmt: skip
+"""Operators that take another, slower way under torch.use_deterministic_algorithms (its documentation lists them),
+and the fill of uninitialised memory that comes with it."""
+FILL = "fill"
+"""Goes away whole, but for fills of the job's own; of the slower ways a part remains."""
+LEAST_SHARE_DETERMINISTIC_LEFT_ON = 0.03
+"""Of the step: less is not worth a finding, only a note."""
+
+
+@rule("ST603", "deterministic-left-on", needs={Signal.STEP, Signal.SETTINGS}, uses={Signal.OPERATORS, Signal.ACCOUNTS})
+def deterministic_left_on(signals: Signals) -> Finding | None:
+    """Deterministic algorithms were left on
+
+    What it means
+        torch.use_deterministic_algorithms(True) makes scatters, index writes and some convolutions take slower ways,
+        and fills every new tensor (torch.utils.deterministic.fill_uninitialized_memory).
+
+    How we know
+        The switch is read while backward runs. Where a profile exists, the time of the operators that it changes is
+        the ceiling of what is at stake; without one this is only a note.
+
+    What helps
+        Switch it off when the run need not repeat bit by bit; or keep it and set
+        torch.utils.deterministic.fill_uninitialized_memory = False.
+
+    When to ignore it
+        When bit-equal repetition is required.
+    """
+    if not signals.settings.deterministic:
+        return None
+    changed = [use for use in signals.operators if plain_name(use.name) in SLOWER]
+    scale = profile_scale(signals.operators, signals.accounts)
+    spent = sum(use.duration for use in changed) * scale
+    filling = sum(use.duration for use in changed if plain_name(use.name) == FILL) * scale
+    share = ratio(spent, signals.step.duration.value)
+    if share < LEAST_SHARE_DETERMINISTIC_LEFT_ON:
+        summary = "Deterministic algorithms are on; what they cost here is small or was not measured"
+        return deterministic_left_on.finding(summary, _ADVICE, weight=Weight.NOTE)
+    slower = spent - filling
+    likely, sure = 0.5 * slower + 0.9 * filling, 0.1 * slower + 0.5 * filling
+    return _costly(signals, changed, modelled(likely, sure, spent, signals.step.steady))
+
+
+_ADVICE = "Switch torch.use_deterministic_algorithms off unless the run must repeat bit by bit."
+
+
+def _costly(signals: Signals, changed: list[OperatorUse], stake: Estimate) -> Finding:
+    top = max(changed, key=lambda use: use.duration)
+    share = format_share(ratio(stake.high, signals.step.duration.value))
+    summary = (
+        f"Deterministic algorithms are on: {format_duration(stake.high)} a step ({share}) in what they slow down, "
+        f"most in {plain_name(top.name)}"
+    )
+    return deterministic_left_on.finding(summary, _ADVICE, stake, account="compute", source=top.source)
+
+
+LEAST_SHARE_OVERFLOW_SKIPPED = 0.02
+"""Of the updates behind the first ones. GradScaler doubles its scale every 2000 updates and so loses 0.05 % by trying:
+forty times that is no trying."""
+FEWEST_OVERFLOW_SKIPPED = 2
+"""A single one may be a batch."""
+
+
+@rule("ST604", "overflow-skipped", needs={Signal.STEP})
+def overflow_skipped(signals: Signals) -> Finding | None:
+    """The gradient scaler skips updates
+
+    What it means
+        torch.amp.GradScaler leaves an update out when a gradient has overflowed, and halves its scale. In the first
+        steps that is how it finds its scale; later each skipped update is a step that was computed for nothing, and
+        many of them mean that gradients overflow at any scale.
+
+    How we know
+        A scaler's step without an optimiser's step inside of it is one that was skipped; the first 24 do not count.
+        Fused optimisers are called in any case and decide on the device: theirs are not seen.
+
+    What helps
+        Train in bfloat16, which needs no scaler, where the device has it. Otherwise steptime nan names the operator
+        that overflows; keep it out of autocast (torch.autocast(…, enabled=False)), or clip what goes in.
+
+    When to ignore it
+        Where growth_interval was set to a few steps on purpose.
+    """
+    step = signals.step
+    share = ratio(step.skipped, step.scaled)
+    if share < LEAST_SHARE_OVERFLOW_SKIPPED or step.skipped < FEWEST_OVERFLOW_SKIPPED:
+        return None
+    summary = f"The gradient scaler skipped {step.skipped} of {step.scaled} updates ({format_share(share)})"
+    return overflow_skipped.finding(
+        summary,
+        "Train in bfloat16 without a scaler, or find the operator that overflows with steptime nan.",
+        scaled(step.duration, share),
+    )
+
+
+GREAT_GROWTH = 100.0
+"""From the first third of the samples to the last. From batch to batch, and over a training that goes well, the norm
+varies by a factor of a few: Pascanu, Mikolov & Bengio, "On the difficulty of training recurrent neural networks"
+(2013), section 3.2, clip at half to ten times its average."""
+FEWEST_EXPLODING_GRADIENT, FEWEST_LOST = 9, 3
+"""Samples. A single norm that is not finite may be an update that a gradient scaler leaves out."""
+
+
+@rule("ST605", "exploding-gradient", needs={Signal.STEP}, weight=Weight.NOTE)
+def exploding_gradient(signals: Signals) -> Finding | None:
+    """The gradients explode
+
+    What it means
+        The norm of the gradients is a hundred times and more what it was, or it is not finite any more. The steps are
+        as fast as ever, and what they compute is lost: the loss soon is nan, if it is not yet.
+
+    How we know
+        Now and then, for 0.02 % of the time, the norm of the gradients that an update has used is taken at the
+        end of a step, of up to a million elements, the smallest parameters first, which lie in all layers. The median
+        of the first third of the samples is compared with that of the last. Parameters on a device are not read, as
+        that would wait for it; steptime nan does so, in a run of its own.
+
+    What helps
+        torch.nn.utils.clip_grad_norm_ before the update; a lower learning rate, or one that is warmed up; the sign of
+        the loss. steptime nan names the step, the operator and the line at which the first value was not finite.
+
+    When to ignore it
+        Where the loss is scaled up on purpose while it runs, and the update undoes that.
+    """
+    norm = signals.step.norm
+    if norm is None:
+        return None
+    if norm.lost >= FEWEST_LOST:
+        return exploding_gradient.finding(
+            f"The gradients are not finite since step {norm.lost_since} at the latest",
+            "Run steptime nan with the same command: it names the first value that is not finite, and its line.",
+        )
+    if norm.samples < FEWEST_EXPLODING_GRADIENT or norm.after < GREAT_GROWTH * norm.before or not norm.before:
+        return None
+    return exploding_gradient.finding(
+        _grown(norm), "Clip the gradients (torch.nn.utils.clip_grad_norm_), or lower the learning rate."
+    )
+
+
+def _grown(norm: NormUse) -> str:
+    return (
+        f"The gradients have grown {_plain(norm.after / norm.before)} times from step {norm.first} to {norm.last}: "
+        f"norm {_plain(norm.before)}, then {_plain(norm.after)}"
+    )
+
+
+def _plain(value: float) -> str:
+    """Two digits, and no power of ten where people read numbers without."""
+    short = f"{value:.2g}"
+    return f"{float(short):,g}" if value < 1e6 else short
+
+
+@rule("ST606", "debug-switch", needs={Signal.STEP, Signal.SETTINGS}, weight=Weight.NOTE)
+def debug_switch(signals: Signals) -> Finding | None:
+    """A debugging variable was left on
+
+    What it means
+        A variable of the environment makes every step do more than train: CUDA_LAUNCH_BLOCKING=1 waits for each kernel,
+        TORCH_DISTRIBUTED_DEBUG=DETAIL checks each collective by further ones, ONEDNN_VERBOSE=1 prints each product,
+        PYTHONDEVMODE=1 and PYTHONMALLOC=debug check the interpreter, NCCL_P2P_DISABLE=1 sends what devices exchange
+        through the host. Such lines stay in scripts long after the fault is found.
+
+    How we know
+        The variables are read at the first steps, and told where they act: those of CUDA in a job on a device, those of
+        NCCL where it is the backend. What one costs depends on the job: this is a note, and steptime try measures it.
+
+    What helps
+        Take the variable out of the script, the launcher or the container. One that the script sets itself, through
+        os.environ, has to be taken out there.
+
+    When to ignore it
+        While the fault is being looked for, or where the switch works around one: NCCL_P2P_DISABLE on a host whose
+        devices hang without it.
+    """
+    settings = signals.settings
+    found = acting(settings.debug_switches, signals.step.device, settings.distributed_backend)
+    if not found:
+        return None
+    (switch, value), more = found[0], len(found) - 1
+    summary = f"{switch.name}={value} is set{f' and {more} more like it' if more else ''}: {switch.what}"
+    return debug_switch.finding(
+        summary,
+        "Take it out of the environment, unless you are looking for a fault; steptime try measures what it costs.",
+        evidence=tuple(f"{switch.name}={value}: {switch.what}" for switch, value in found),
+    )

@@ -1,0 +1,257 @@
+"""The step as rules see it: duration, phases, categories, what lies between steps, and the optimisers.
+
+The optimisers of a bare trace, by their annotation: what they are called, how they work, how long the device is busy
+for them.
+"""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Sequence
+
+import numpy as np
+
+from steptime.advice.evidence import AccountUse, Contention, OptimizerUse, SegmentUse, StepSummary
+from steptime.advice.kernels import elements, shapes_of
+from steptime.advice.models import norm_use
+from steptime.advice.stakes import NOTHING, per_step, ratio, scaled
+from steptime.analysis.categories import Account, Ledger
+from steptime.analysis.operators import OperatorTotal
+from steptime.analysis.timeline import Phase, Steps, Timeline, lane_of, training_thread
+from steptime.arrays import Int64
+from steptime.intervals import Intervals, contains, measure, union
+from steptime.journal import Kind
+from steptime.machine.machine import Machine
+from steptime.quantities import Estimate, difference_of_medians, mean_of_series
+from steptime.recording.recording import IntervalTable, Process, TelemetrySample
+from steptime.trace.links import UNKNOWN, Links
+from steptime.trace.table import ABSENT, Category, Trace
+from steptime.trace.vendors import OPTIMIZER_STEP, matching
+
+ONE_BY_ONE = 20
+"""Operators of one name in an update: fewer tensors, or a few batched operators, look alike."""
+NAME = "Optimizer.step#"
+
+
+def optimizer_uses(trace: Trace, links: Links, windows: Int64) -> tuple[OptimizerUse, ...]:
+    """One for each kind of optimiser that stepped in the windows, (n, 2) ns; empty without annotations."""
+    events = trace.events
+    chosen = matching(trace, OPTIMIZER_STEP.match) & np.isin(events.category, (Category.ANNOTATION, Category.OPERATOR))
+    chosen &= contains(union(windows[:, 0], windows[:, 1]), events.begin)
+    names = np.unique(events.name[chosen]).tolist()
+    return tuple(_use(trace, links, np.flatnonzero(chosen & (events.name == name)), windows) for name in names)
+
+
+def _use(trace: Trace, links: Links, updates: Int64, windows: Int64) -> OptimizerUse:
+    events = trace.events
+    inside = union(events.begin[updates], events.end[updates])
+    operators = (events.category == Category.OPERATOR) & contains(inside, events.begin)
+    names = [trace.symbols[number] for number in np.unique(events.name[operators]).tolist()]
+    fused, foreach = any("_fused_" in name for name in names), any("_foreach_" in name for name in names)
+    tensors, numbers, alone = _tensors(trace, np.flatnonzero(operators), max(1, len(updates)))
+    kernels, busy = _kernels(trace, links, inside)
+    held = busy if kernels else inside
+    return OptimizerUse(
+        type=trace.symbols[int(events.name[updates[0]])].removeprefix(NAME).removesuffix(".step"),
+        duration=mean_of_series(measure(held, windows[:, 0], windows[:, 1])),
+        parameters=tensors,
+        elements=numbers,
+        foreach=True if foreach or fused else False if alone else None,
+        fused=fused,
+        operators=float(operators.sum()) / len(windows),
+        kernels=kernels / len(windows) if kernels else None,
+    )
+
+
+def _tensors(trace: Trace, rows: Int64, updates: int) -> tuple[int, int, bool]:
+    """(tensors, numbers in them, whether they are updated one by one); zeros where nothing is repeated or no shapes are
+    recorded. Each tensor has its own call of most of the in-place operators, some are called twice for each (the step
+    counts, casts): the number of calls that most of them share is the number of tensors."""
+    events = trace.events
+    calls: dict[int, list[int]] = defaultdict(list)
+    for row, name in zip(rows.tolist(), events.name[rows].tolist(), strict=True):
+        if trace.symbols[name].endswith("_") and "_foreach_" not in trace.symbols[name]:
+            calls[name].append(row)
+    shared = Counter(map(len, calls.values()))
+    usual = min(shared, key=lambda count: (-shared[count], count), default=0)
+    if usual < ONE_BY_ONE * updates:
+        return 0, 0, False
+    most = next(rows for rows in calls.values() if len(rows) == usual)
+    shapes = [int(events.shapes[row]) for row in most]
+    known = {shape: next(iter(shapes_of(trace.shapes[shape])), ()) for shape in set(shapes) if shape != ABSENT}
+    return len(most) // updates, sum(elements(known[each]) for each in shapes if each in known) // updates, True
+
+
+def _kernels(trace: Trace, links: Links, inside: Intervals) -> tuple[int, Intervals]:
+    """How many kernels the updates launched, and from the first one of each update to the end of its last."""
+    events = trace.events
+    rows = np.flatnonzero((events.category == Category.KERNEL) & (links.launch != UNKNOWN))
+    launched = events.begin[links.launch[rows]]
+    kept = contains(inside, launched)
+    rows, launched = rows[kept], launched[kept]
+    number = np.searchsorted(inside.begin, launched, side="right") - 1
+    begin = np.full(len(inside), np.iinfo(np.int64).max)
+    end = np.zeros(len(inside), np.int64)
+    np.minimum.at(begin, number, events.begin[rows])
+    np.maximum.at(end, number, events.end[rows])
+    some = np.bincount(number, minlength=len(inside)) > 0
+    return len(rows), union(begin[some], end[some])
+
+
+LEAST_FOR_DRIFT = 15
+"""Steps: a third of fewer has no median to speak of."""
+WASTE = (Phase.INPUT, Phase.TRANSFER, Phase.REST)
+"""Phases in which the model does nothing; how much of the others could be saved, no phase tells."""
+CALIBRATION = 24
+"""Updates in which a gradient scaler looks for its scale: GradScaler begins at 2**16 and halves it at each overflow."""
+UNSPLIT = {Phase.INPUT: Account.INPUT, Phase.TRANSFER: Account.COPY, Phase.REST: Account.HOST}
+"""Accounts of the phases where no profile splits them; the model's own phases stay unexplained then."""
+
+MODEL_PHASES = ("forward", "backward", "optimizer")
+"""Names of the phases that only a profile can split into accounts."""
+
+
+def step_summary(process: Process, timeline: Timeline, usual: Int64) -> StepSummary:
+    """The step; `usual` has at least one index."""
+    steps = timeline.steps
+    by_scaler, left_out = scaled_updates(process.intervals)
+    return StepSummary(
+        duration=per_step(steps.duration[usual]),
+        total=len(steps.begin),
+        steady=int(steps.steady.sum()),
+        warm_up=int(steps.warm_up.sum()),
+        mode=timeline.mode.name.lower(),
+        device=process.facts.device,
+        micro_batches=float(steps.micro_batches[usual].mean()),
+        scaled=by_scaler,
+        skipped=left_out,
+        norm=norm_use(process.intervals, steps),
+    )
+
+
+def scaled_updates(table: IntervalTable) -> tuple[int, int]:
+    """Steps of a gradient scaler behind the first ones, and those without an optimiser's step in them: skipped."""
+    lane = lane_of(table, table.thread == training_thread(table))
+    scaler = lane.where(lane.kind == int(Kind.SCALER_STEP))
+    updates = np.sort(lane.begin[lane.kind == int(Kind.OPTIMIZER_STEP)])
+    inside = np.searchsorted(updates, scaler.end) - np.searchsorted(updates, scaler.begin)
+    later = inside[CALIBRATION:]
+    return len(later), int((later == 0).sum())
+
+
+def phase_uses(steps: Steps, usual: Int64) -> tuple[AccountUse, ...]:
+    """The phases; they sum to the step."""
+    uses = []
+    for phase in Phase:
+        duration = per_step(steps.phases[usual, phase])
+        uses.append(AccountUse(phase.name.lower(), duration, duration if phase in WASTE else NOTHING))
+    return tuple(use for use in uses if use.duration.value > 0)
+
+
+def account_uses(
+    ledger: Ledger | None,
+    steps: Steps,
+    usual: Int64,
+    operators: Sequence[OperatorTotal],
+    machine: Machine | None,
+) -> tuple[AccountUse, ...]:
+    """The accounts; they sum to the step. Of computing, what lies above the roofline could be saved, of unexplained
+    time nothing, of the others all. Where no step was profiled, the model's phases stand for their accounts."""
+    entries = _entries(ledger, steps, usual)
+    profiled = bool(operators) or entries[:, (Account.COMPUTE, Account.LAUNCH)].any()
+    uses = [] if profiled else [use for use in phase_uses(steps, usual) if use.name in MODEL_PHASES]
+    for account in Account:
+        if account is Account.UNEXPLAINED and not profiled:
+            continue
+        duration = per_step(entries[:, account])
+        recoverable = duration
+        if account is Account.COMPUTE:
+            recoverable = scaled(duration, waste(operators, machine))
+        elif account is Account.UNEXPLAINED:
+            recoverable = NOTHING
+        uses.append(AccountUse(account.name.lower(), duration, recoverable))
+    return tuple(use for use in uses if use.duration.value > 0)
+
+
+def _entries(ledger: Ledger | None, steps: Steps, usual: Int64) -> Int64:
+    if ledger is None:
+        entries = np.zeros((len(usual), len(Account)), np.int64)
+        for phase in Phase:
+            entries[:, UNSPLIT.get(phase, Account.UNEXPLAINED)] += steps.phases[usual, phase]
+        return entries
+    steady = np.flatnonzero(steps.steady)
+    return ledger.entries[np.isin(steady, usual)] if len(steady) == len(ledger.wall) else ledger.entries
+
+
+def waste(operators: Sequence[OperatorTotal], machine: Machine | None) -> float:
+    """Share of the operators' time above the roofline: beyond their arithmetic at the rate of a matrix product,
+    or their bytes at that of a copy, whichever is longer. Operators without a model count as needed."""
+    spent = sum(operator.duration for operator in operators)
+    if machine is None or machine.copy is None or not spent:
+        return 0.0
+    rate = machine.matrix_rate()
+    above = 0.0
+    for operator in operators:
+        if operator.bytes is None or (operator.flops and not rate):
+            continue
+        arithmetic = operator.flops / rate * 1e9 if operator.flops and rate else 0.0
+        above += max(0.0, operator.duration - max(arithmetic, operator.bytes / machine.copy.value * 1e9))
+    return above / spent
+
+
+def segment_uses(timeline: Timeline) -> tuple[SegmentUse, ...]:
+    """What is no training step, the longest kind first. The share is of the run from the end of the warm-up."""
+    steps, segments = timeline.steps, timeline.segments
+    if not len(steps.begin):
+        return ()
+    begin = int(steps.end[steps.warm_up][-1]) if steps.warm_up.any() else int(steps.begin[0])
+    end = max([int(steps.end[-1]), *(segment.end for segment in segments)])
+    lengths: Counter[str] = Counter()
+    counts: Counter[str] = Counter()
+    for segment in segments:
+        if segment.end > begin:
+            kind = segment.kind.name.lower()
+            lengths[kind] += segment.end - max(begin, segment.begin)
+            counts[kind] += 1
+    return tuple(
+        SegmentUse(kind, counts[kind], length, ratio(length, end - begin)) for kind, length in lengths.most_common()
+    )
+
+
+def contention_use(
+    process: Process, steps: Steps, usual: Int64, telemetry: Sequence[TelemetrySample], machine: Machine | None = None
+) -> Contention | None:
+    """The machine while the steady steps ran; None where nobody looked."""
+    begin, end = int(steps.begin[usual[0]]), int(steps.end[usual[-1]])
+    samples = _during(telemetry, begin, end)
+    if not samples:
+        return None
+    pressures = [sample.pressure for sample in samples if sample.pressure is not None]
+    lower, middle, upper = np.percentile(steps.duration[steps.steady], (25, 50, 75))
+    return Contention(
+        other_cpu=float(np.mean([sample.other_cpu for sample in samples])),
+        job_cpu=float(np.mean([sample.job_cpu for sample in samples])),
+        usable_cpus=process.settings.usable_cpus if process.settings else 1,
+        pressure=float(np.mean(pressures)) if pressures else None,
+        spread=ratio(float(upper - lower), float(middle)),
+        drift=_drift(steps.duration[usual]),
+        together=machine.capacity if machine is not None else None,
+        handover=machine.handover_usual if machine is not None else None,
+    )
+
+
+def _during(telemetry: Sequence[TelemetrySample], begin: int, end: int) -> list[TelemetrySample]:
+    """A sample tells of the time since the one before it: those that tell mostly of the given time, else the first one
+    that tells of any of it."""
+    inside = [sample for sample in telemetry if begin < sample.monotonic_ns <= end]
+    after = [sample for sample in telemetry if sample.monotonic_ns > end]
+    return inside[1:] or inside or after[:1]
+
+
+def _drift(duration: Int64) -> float:
+    """Growth from the first third of the steps to the last, of the median; 0 where the interval holds no growth."""
+    third = len(duration) // 3
+    if len(duration) < LEAST_FOR_DRIFT:
+        return 0.0
+    growth: Estimate = difference_of_medians(duration[-third:], duration[:third])
+    return ratio(growth.value, float(np.median(duration[:third]))) if growth.low > 0 else 0.0

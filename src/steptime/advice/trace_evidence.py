@@ -1,0 +1,142 @@
+"""A case from a bare trace: what a file of torch's profiler says without a recording beside it.
+
+Its steps were all profiled, so its times hold for the profiled job; what only the watch knows (loader internals, lines,
+settings, other load) is not in the case, and the rules that need it say so.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+import numpy as np
+
+from steptime.advice.device_evidence import machine_use, with_device, with_processor
+from steptime.advice.evidence import AccountUse, Case, GarbageUse, OperatorUse, RecomputeUse, StepSummary
+from steptime.advice.models import gradient_use
+from steptime.advice.stakes import scaled
+from steptime.advice.step_evidence import waste
+from steptime.analysis.breakdown import account_for, has_kernels
+from steptime.analysis.categories import Account, Ledger
+from steptime.analysis.operators import OperatorTotal, sources_of, total
+from steptime.analysis.recompute import recomputed
+from steptime.analysis.trace_steps import reach
+from steptime.arrays import Int64
+from steptime.intervals import contains, measure, union
+from steptime.machine.machine import Machine
+from steptime.quantities import mean_of_series
+from steptime.trace.links import link
+from steptime.trace.table import Category, Trace
+from steptime.trace.vendors import matching
+
+WARM_UP = 1.5
+"""A first step this much longer than the median of the others is the profiler's or the job's start."""
+LAUNCH = re.compile(r"Launch(Cooperative)?(Kernel|Graph|HostFunc)?|GraphLaunch")
+"""Runtime calls that put work on a device."""
+GARBAGE = "Python GC"
+"""So torch's profiler names a collection (record_python_gc_info)."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class TraceCase:
+    """A case with what comparing ranks and looking at single steps needs. windows: (n, 2) ns, the steady steps as the
+    ledger has them; borders: as the host has them. whole: the ledger of all steps, the warm-up's too."""
+
+    case: Case
+    windows: Int64
+    ledger: Ledger
+    borders: Int64
+    whole: Ledger
+
+
+def case_of_trace(trace: Trace, borders: Int64, machine: Machine | None = None, *, how: str = "") -> Case:
+    """The case of the steps of a trace. borders: (n, 2) ns, n at least 1; how: what they were found by, in words."""
+    return look_at_trace(trace, borders, machine, how=how).case
+
+
+def look_at_trace(trace: Trace, borders: Int64, machine: Machine | None = None, *, how: str = "") -> TraceCase:
+    """As `case_of_trace`, with what comparing ranks needs."""
+    windows = reach(trace, borders) if has_kernels(trace) else borders
+    warm_up = _warm_up(windows[:, 1] - windows[:, 0])
+    steady, windows = borders[warm_up:], windows[warm_up:]
+    whole = account_for(trace, borders, machine=machine)
+    ledger = Ledger(whole.device, whole.wall[warm_up:], whole.entries[warm_up:])
+    operators = total(trace, steady, machine, sources=sources_of(trace, link(trace, steady)))
+    step = StepSummary(
+        mean_of_series(ledger.wall),
+        len(borders),
+        len(steady),
+        warm_up,
+        "trace",
+        _kind(trace),
+        how=how,
+        untraced=_untraced(trace, windows),
+    )
+    again = recomputed(trace, steady)
+    case = Case(
+        step=step,
+        accounts=accounts_of(ledger, waste(operators, machine)),
+        operators=tuple(map(operator_use, operators)),
+        machine=machine_use(machine),
+        recompute=RecomputeUse(mean_of_series(again)) if again.any() else None,
+        garbage=_garbage(trace, windows),
+        gradients=gradient_use(trace, steady),
+    )
+    if has_kernels(trace):
+        case = with_device(case, trace, steady, windows, ledger, machine)
+    else:
+        case = with_processor(case, trace, steady, machine)
+    return TraceCase(case, windows, ledger, steady, whole)
+
+
+def accounts_of(ledger: Ledger, recoverable_compute: float) -> tuple[AccountUse, ...]:
+    """The accounts per step; they sum to the step. recoverable_compute: share of computing above the roofline; of
+    unexplained time nothing can be given back, of the other accounts all."""
+    uses = []
+    for account in Account:
+        duration = mean_of_series(ledger.entries[:, account])
+        part = {Account.COMPUTE: recoverable_compute, Account.UNEXPLAINED: 0.0}.get(account, 1.0)
+        uses.append(AccountUse(account.name.lower(), duration, scaled(duration, part)))
+    return tuple(use for use in uses if use.duration.value > 0)
+
+
+def _garbage(trace: Trace, windows: Int64) -> GarbageUse | None:
+    """Collections that the profiler recorded; None where it recorded none, which may mean that it did not look."""
+    events = trace.events
+    rows = np.flatnonzero((events.category == Category.PYTHON) & matching(trace, GARBAGE.__eq__))
+    if not len(rows):
+        return None
+    spent = measure(union(events.begin[rows], events.end[rows]), windows[:, 0], windows[:, 1])
+    return GarbageUse(mean_of_series(spent), len(rows) / len(windows))
+
+
+def _untraced(trace: Trace, windows: Int64) -> float:
+    """Launches per step where the trace holds nothing that a device did."""
+    events = trace.events
+    if np.isin(events.category, (Category.KERNEL, Category.MEMCPY, Category.MEMSET)).any():
+        return 0.0
+    launches = (events.category == Category.RUNTIME) & matching(trace, LAUNCH.search)
+    launches &= contains(union(windows[:, 0], windows[:, 1]), events.begin)
+    return float(launches.sum()) / len(windows)
+
+
+def _warm_up(durations: Int64) -> int:
+    return int(len(durations) > 2 and durations[0] > WARM_UP * np.median(durations[1:]))
+
+
+def _kind(trace: Trace) -> str:
+    return "cuda" if has_kernels(trace) else "cpu"
+
+
+def operator_use(operator: OperatorTotal) -> OperatorUse:
+    """An operator as rules see it."""
+    return OperatorUse(
+        operator.name,
+        operator.calls,
+        operator.duration,
+        operator.bound,
+        operator.phase,
+        operator.flops,
+        operator.bytes,
+        operator.source,
+    )

@@ -1,0 +1,311 @@
+"""What trains and what evaluates.
+
+One law: a loader trains when a backward or an update follows its batches, and a forward trains when gradients are on
+and it is not fed by a loader that evaluates.
+
+Bursts of forwards without gradients, between two signs of training, are told apart like this:
+* *inline*: few forwards, no loader, in at least half of the steps: a teacher, a target network, a generator's
+  samples. They belong to the step's forward.
+* *rollout*: no loader, and either many forwards in at least half of the steps, or a job without any training loader
+  whose roots were not switched to evaluation mode: reinforcement learning gathers experience with the model as it
+  trains.
+* *evaluation*: everything else, from its first event to its last one, its loader and the loader's start included.
+
+What belongs to no step.
+
+One law: segments are disjoint, each instant goes to the first kind of PRIORITY that claims it, and what happens in at
+least half of the steps is no segment but a part of the step (a checkpoint per step, a loader made anew for each batch).
+
+The phases of each step.
+
+One law: each instant of a step goes to the first of these that holds it: a segment (and is subtracted), the training
+loader, an update inside a backward, a backward, a forward, an update; what remains is REST. So rows sum exactly.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from steptime.analysis.steps import UPDATES, Borders, full_backwards
+from steptime.analysis.timeline import Lane, Mode, Phase, Segment, SegmentKind, merge
+from steptime.arrays import Bool, Int64
+from steptime.intervals import EMPTY, Intervals, claim, join, subtract, union
+from steptime.journal import Flag, Kind
+from steptime.recording.recording import LoaderFacts
+
+INLINE_FORWARDS = 4
+"""A teacher or target network is called once or twice per batch; gathering experience takes tens of calls."""
+RECURRING = 0.5
+"""What happens in at least this share of the steps belongs to the step."""
+LEAST_STEPS = 4
+"""With fewer steps nothing is called recurring: one of three happens by chance."""
+LOADER_KINDS = (Kind.LOADER_NEXT, Kind.LOADER_START)
+
+
+@dataclass(frozen=True, slots=True)
+class Activity:
+    """forwards: outermost, those that train (or infer, in a job that only infers) and inline ones. training_loaders:
+    iterators. Sets of instants: ns."""
+
+    forwards: Lane
+    training_loaders: tuple[int, ...]
+    evaluation: Intervals
+    rollout: Intervals
+
+
+def find_activity(lane: Lane, borders: Borders, facts: tuple[LoaderFacts, ...]) -> Activity:
+    """Tells training from evaluation and rollouts."""
+    forwards = lane.of(Kind.FORWARD).outermost()
+    if borders.mode is Mode.FORWARD:
+        iterators = np.unique(lane.of(Kind.LOADER_NEXT).identity)
+        return Activity(forwards, tuple(int(each) for each in iterators), EMPTY, EMPTY)
+    loaders = _training_loaders(lane, forwards, facts)
+    trains = _trains(lane, forwards, loaders)
+    nested = ~trains & forwards.inside(lane.of(Kind.BACKWARD, *UPDATES))
+    bursts = _bursts(lane, forwards, trains | nested, loaders)
+    inline, rollout, evaluation = _sort(bursts, borders, bool(loaders))
+    sampled = np.isin(bursts.burst_of_forward, np.flatnonzero(inline)) & ~(trains | nested)
+    kept = forwards.where(trains | nested | sampled)
+    return Activity(
+        kept,
+        loaders,
+        union(bursts.begin[evaluation], bursts.end[evaluation]),
+        union(bursts.begin[rollout], bursts.end[rollout]),
+    )
+
+
+def _training_loaders(lane: Lane, forwards: Lane, facts: tuple[LoaderFacts, ...]) -> tuple[int, ...]:
+    """Iterators by the majority of what follows their batches before any loader is asked again."""
+    asked = lane.of(Kind.LOADER_NEXT)
+    if not len(asked):
+        return ()
+    until = np.append(asked.begin[1:], np.iinfo(np.int64).max)
+    signs = merge(full_backwards(lane), lane.of(*UPDATES))
+    trained = _count(signs.begin, asked.end, until) > 0
+    called = _count(forwards.begin, asked.end, until) > 0
+    votes = np.where(trained, 1, np.where(called, -1, 0)) * ~asked.flagged(Flag.EXHAUSTED)
+    iterators, number = np.unique(asked.identity, return_inverse=True)
+    own = np.bincount(number, weights=votes).tolist()
+    return _elected(iterators.tolist(), own, {fact.identity: fact.loader for fact in facts})
+
+
+def _elected(iterators: list[int], own: list[float], group: dict[int, int]) -> tuple[int, ...]:
+    """Iterators with votes for training; one without any vote follows the other iterators of its loader."""
+    shared: dict[int, float] = {}
+    for each, votes in zip(iterators, own, strict=True):
+        if each in group:
+            shared[group[each]] = shared.get(group[each], 0.0) + votes
+    return tuple(
+        each
+        for each, votes in zip(iterators, own, strict=True)
+        if votes > 0 or (votes == 0 and each in group and shared[group[each]] > 0)
+    )
+
+
+def _trains(lane: Lane, forwards: Lane, loaders: tuple[int, ...]) -> Bool:
+    """Forwards with gradients that are no evaluation which forgot to switch them off: one in evaluation mode of a root
+    that also runs in training mode, or one that a loader fed which does not train, with no backward to follow."""
+    gradient, training = forwards.flagged(Flag.GRADIENT), forwards.flagged(Flag.TRAINING)
+    switched = ~training & np.isin(forwards.identity, forwards.identity[gradient & training])
+    asked = lane.of(Kind.LOADER_NEXT)
+    if not len(asked):
+        return gradient & ~switched
+    source = np.searchsorted(asked.begin, forwards.begin, side="right") - 1
+    fed = (source >= 0) & ~np.isin(asked.identity[np.maximum(source, 0)], loaders)
+    until = np.append(asked.begin, np.iinfo(np.int64).max)[source + 1]
+    unused = _count(full_backwards(lane).begin, forwards.end, until) == 0
+    trains: Bool = gradient & ~switched & ~(fed & unused)
+    return trains
+
+
+def _count(times: Int64, begin: Int64, end: Int64) -> Int64:
+    """How many of the sorted times lie in each [begin, end)."""
+    counts: Int64 = np.searchsorted(times, end) - np.searchsorted(times, begin)
+    return counts
+
+
+@dataclass(frozen=True, slots=True)
+class _Bursts:
+    """Runs of evaluating events between two signs of training. forwards: how many; loader: whether one took part;
+    switched: whether a root that trains was in evaluation mode. burst_of_forward: -1 for those that train."""
+
+    begin: Int64
+    end: Int64
+    forwards: Int64
+    loader: Bool
+    switched: Bool
+    burst_of_forward: Int64
+
+
+def _bursts(lane: Lane, forwards: Lane, trains: Bool, loaders: tuple[int, ...]) -> _Bursts:
+    asked = lane.of(*LOADER_KINDS)
+    feeds = np.isin(asked.identity, loaders)
+    training = merge(lane.of(Kind.BACKWARD, *UPDATES), forwards.where(trains), asked.where(feeds))
+    loading, calling = asked.where(~feeds), forwards.where(~trains)
+    events = merge(loading, calling)
+    signs = np.searchsorted(training.begin, events.begin)
+    heads = np.concatenate(([True], signs[1:] != signs[:-1])) if len(events) else np.zeros(0, np.bool_)
+    number = np.cumsum(heads) - 1
+    count = int(heads.sum())
+    is_call = events.kind == int(Kind.FORWARD)
+    modes = forwards.identity[trains & forwards.flagged(Flag.TRAINING)]
+    switched = is_call & ~events.flagged(Flag.TRAINING) & np.isin(events.identity, modes)
+    ends = np.full(count, np.iinfo(np.int64).min)
+    np.maximum.at(ends, number, events.end)
+    owner = np.full(len(forwards), -1, np.int64)
+    owner[~trains] = number[is_call]
+    return _Bursts(
+        events.begin[heads],
+        ends,
+        np.bincount(number[is_call], minlength=count),
+        np.bincount(number[~is_call], minlength=count) > 0,
+        np.bincount(number[switched], minlength=count) > 0,
+        owner,
+    )
+
+
+def _sort(bursts: _Bursts, borders: Borders, has_loader: bool) -> tuple[Bool, Bool, Bool]:
+    """Masks over the bursts: inline, rollout, evaluation."""
+    few = ~bursts.loader & (bursts.forwards <= INLINE_FORWARDS)
+    many = ~bursts.loader & ~few
+    inline = few & is_recurring(bursts.begin[few], borders.ends)
+    rollout = many & is_recurring(bursts.begin[many], borders.ends)
+    if not has_loader:
+        rollout |= ~bursts.loader & ~bursts.switched & ~inline
+    return inline, rollout, ~inline & ~rollout
+
+
+def is_recurring(begin: Int64, ends: Int64) -> bool:
+    """Whether what begins at these times happens in at least half of the steps."""
+    steps = np.unique(np.searchsorted(ends, begin))
+    steps = steps[steps < len(ends)]
+    return len(ends) >= LEAST_STEPS and len(steps) >= RECURRING * len(ends)
+
+
+PRIORITY = (
+    SegmentKind.PAUSE,
+    SegmentKind.EVALUATION,
+    SegmentKind.ROLLOUT,
+    SegmentKind.CHECKPOINT,
+    SegmentKind.COMPILATION,
+    SegmentKind.LOADER_START,
+)
+"""Ours first; then what is large holds what is small (a checkpoint of the best model inside an evaluation)."""
+DISTURBING = (SegmentKind.PAUSE, SegmentKind.EVALUATION, SegmentKind.CHECKPOINT, SegmentKind.COMPILATION)
+"""A step that holds one of these is left out of statistics: caches are cold, threads asleep. A rollout or a loader's
+start is subtracted exactly, and the rest of such a step is as good as any."""
+
+
+@dataclass(frozen=True, slots=True)
+class Claims:
+    """sets: instants by kind, disjoint. loader_starts: those of the training loader that belong to the steps."""
+
+    sets: dict[SegmentKind, Intervals]
+    loader_starts: Intervals
+
+    @property
+    def all(self) -> Intervals:
+        """The instants of any segment."""
+        return join(*self.sets.values())
+
+    @property
+    def disturbing(self) -> Intervals:
+        """The instants of segments after which a step is not as usual."""
+        return join(*(self.sets[kind] for kind in DISTURBING))
+
+    @property
+    def segments(self) -> tuple[Segment, ...]:
+        """In time order."""
+        found = [
+            Segment(kind, begin, end)
+            for kind, held in self.sets.items()
+            for begin, end in zip(held.begin.tolist(), held.end.tolist(), strict=True)
+        ]
+        return tuple(sorted(found, key=lambda segment: segment.begin))
+
+
+def find_segments(lane: Lane, pauses: Lane, activity: Activity, ends: Int64) -> Claims:
+    """Claims instants for segments. pauses: PAUSE records of any thread; ends: the steps'."""
+    training = lane.of(Kind.LOADER_START)
+    training = training.where(np.isin(training.identity, activity.training_loaders))
+    busy = lane.of(Kind.FORWARD, Kind.BACKWARD, *UPDATES).intervals
+    starts = subtract(training.intervals, busy)
+    wanted = {
+        SegmentKind.PAUSE: pauses.intervals,
+        SegmentKind.EVALUATION: activity.evaluation,
+        SegmentKind.ROLLOUT: activity.rollout,
+        SegmentKind.CHECKPOINT: _rare(lane.of(Kind.CHECKPOINT).intervals, ends),
+        SegmentKind.COMPILATION: _rare(lane.of(Kind.COMPILE).intervals, ends),
+        SegmentKind.LOADER_START: _rare(starts, ends),
+    }
+    taken, sets = EMPTY, {}
+    for kind in PRIORITY:
+        sets[kind] = subtract(wanted[kind], taken)
+        taken = join(taken, wanted[kind])
+    return Claims(sets, EMPTY if len(wanted[SegmentKind.LOADER_START]) else starts)
+
+
+def _rare(found: Intervals, ends: Int64) -> Intervals:
+    return EMPTY if is_recurring(found.begin, ends) else found
+
+
+@dataclass(frozen=True, slots=True)
+class Work:
+    """What the training thread was in. updates: closures hoisted out (see `_updates`). Sets of instants.
+
+    top: the same as disjoint intervals in time order, kinds LOADER_NEXT, FORWARD, BACKWARD and OPTIMIZER_STEP: the
+    gaps between them are what is not instrumented.
+    """
+
+    loader: Intervals
+    forward: Intervals
+    backward: Intervals
+    updates: Intervals
+    updates_in_backward: Intervals
+    top: Lane
+
+
+def find_work(lane: Lane, activity: Activity, starts: Intervals) -> Work:
+    """The instrumented parts of the training thread. starts: of the training loader, where they belong to the steps."""
+    asked = lane.of(Kind.LOADER_NEXT)
+    asked = asked.where(np.isin(asked.identity, activity.training_loaders))
+    backward = lane.of(Kind.BACKWARD).outermost()
+    updates = lane.of(*UPDATES).outermost()
+    in_backward = updates.inside(backward)
+    hoisted = _hoisted(updates.where(~in_backward), backward)
+    zeroing = lane.of(Kind.ZERO_GRAD)
+    outside = merge(hoisted, zeroing.where(~zeroing.inside(backward)))
+    return Work(
+        loader=join(asked.intervals, starts),
+        forward=activity.forwards.intervals,
+        backward=backward.intervals,
+        updates=outside.intervals,
+        updates_in_backward=updates.where(in_backward).intervals,
+        top=merge(asked, activity.forwards, backward, outside).outermost(),
+    )
+
+
+def split(begin: Int64, end: Int64, claims: Claims, work: Work) -> tuple[Int64, Int64]:
+    """(duration, phases) of the steps [begin, end); see `timeline.Steps`."""
+    order = (claims.all, work.loader, work.updates_in_backward, work.backward, work.forward, work.updates)
+    columns = claim(begin, end, order)
+    phases = np.zeros((len(begin), len(Phase)), np.int64)
+    phases[:, Phase.INPUT] = columns[:, 1]
+    phases[:, Phase.OPTIMIZER] = columns[:, 2] + columns[:, 5]
+    phases[:, Phase.BACKWARD] = columns[:, 3]
+    phases[:, Phase.FORWARD] = columns[:, 4]
+    phases[:, Phase.REST] = columns[:, 6]
+    return end - begin - columns[:, 0], phases
+
+
+def _hoisted(updates: Lane, backward: Lane) -> Lane:
+    """Updates with a closure of exactly one backward (Lightning) begin when that backward has ended: what stands before
+    is the step's own code. With more (LBFGS) the closure is the optimiser's own doing."""
+    full = backward.where(~backward.flagged(Flag.PARTIAL))
+    first = np.searchsorted(full.begin, updates.begin)
+    one = np.searchsorted(full.begin, updates.end) - first == 1
+    begin = updates.begin.copy()
+    begin[one] = full.end[first[one]]
+    return Lane(updates.kind, updates.flags, updates.identity, np.minimum(begin, updates.end), updates.end)

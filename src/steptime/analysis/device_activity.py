@@ -1,0 +1,54 @@
+"""What ran on the devices of a trace."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from steptime.arrays import Int64
+from steptime.intervals import Intervals, union
+from steptime.trace.cached_per_trace import once
+from steptime.trace.links import DEVICE, UNKNOWN, launches_of
+from steptime.trace.table import Category, Trace
+from steptime.trace.vendors import COMMUNICATION_KERNEL, matching
+
+__all__ = ["DEVICE", "UNKNOWN", "Activities", "DeviceTime", "device_activities", "device_time"]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Activities:
+    """What ran on the device. rows: positions in the event table, by begin. launch: position of the runtime call with
+    the same correlation, UNKNOWN where the trace holds none."""
+
+    rows: Int64
+    launch: Int64
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class DeviceTime:
+    """When devices did what; the sets overlap. Streams and devices of one process count as one."""
+
+    compute: Intervals
+    communication: Intervals
+    copies: Intervals
+    busy: Intervals
+
+
+@once
+def device_activities(trace: Trace) -> Activities:
+    """Kernels, copies and memsets with the calls that launched them."""
+    rows = np.flatnonzero(np.isin(trace.events.category, DEVICE))
+    rows = rows[np.argsort(trace.events.begin[rows], kind="stable")]
+    return Activities(rows, launches_of(trace)[rows].astype(np.int64))
+
+
+@once
+def device_time(trace: Trace) -> DeviceTime:
+    """Of all devices and streams together."""
+    events = trace.events
+    kernel = events.category == Category.KERNEL
+    communicates = kernel & matching(trace, COMMUNICATION_KERNEL.search)
+    copies = np.isin(events.category, (Category.MEMCPY, Category.MEMSET))
+    chosen = (kernel & ~communicates, communicates, copies, kernel | copies)
+    return DeviceTime(*(union(events.begin[each], events.end[each]) for each in chosen))

@@ -1,0 +1,148 @@
+"""What the name of a kernel says of how it computes. Vendors' names follow habits, not a grammar: what is not sure is
+None.
+
+Convolutions of traces that hold shapes but no settings (before torch 2.1): without strides a shape does not tell the
+output's, but the gradient that arrives in backward does, and the forward operator tells what its gradient lacks.
+"""
+
+from __future__ import annotations
+
+import re
+
+import numpy as np
+
+from steptime.analysis.op_cost.call import Call, Work, parse
+from steptime.analysis.op_cost.layers import from_output
+from steptime.analysis.op_cost.op_cost import Modelled, distinct
+from steptime.arrays import Bool, Int64
+from steptime.trace.links import UNKNOWN, Links
+from steptime.trace.table import ABSENT, Trace
+
+MATRIX_UNIT = re.compile(
+    r"tensorop|[shid](884|1688|16816|161616|16832|8816|32816)(gemm|cudnn|fprop|dgrad|wgrad|_|$)"
+    r"|hmma|imma|wgmma|tcgen05|TmaGmma|MmaTensorOp|xmma_.*(tf32|bf16|f16|i8|e4m3|e5m2)|nvjet_|flash_(fwd|bwd|attn)|FlashAttn"
+    r"|fmha_cutlass[FB]_(f16|bf16)|fmha_v\d|fmhaSm\d|sdpa_sm\d+_flash|native_sdpa"
+    r"|Cijk_.*_MI(4|16|32)x|mfma|xdl|igemm_\w*gtcx|wmma|ck_tile.*Fmha"
+)
+"""NVIDIA: instructions of tensor cores (s1688, h16816 …) and libraries that have nothing else (nvjet, flash attention).
+AMD: Tensile's matrix instruction (MI16x16), composable kernel's "xdl", MIOpen's "gtcx" (x: with xdlops)."""
+VECTOR_UNIT = re.compile(
+    r"simt|(maxwell|volta|turing|ampere)_(sgemm|dgemm|cgemm|gcgemm|scudnn|dcudnn)|xmma_.*f32f32_f32f32_f32"
+    r"|convolve_sgemm|sgemm_largek|gem[mv]SN_|gemvNSP|gemv2|gemvx|gemmk1_|\bdot_kernel|winograd|Winograd|fft[12]d|FFT"
+    r"|wgrad_alg0_engine|dgrad_engine|dgrad2d|conv_depthwise|DepthwiseConv|depthwise|Cijk_|miopenSp3|_gtc_|sgemm_32x32"
+)
+"""Of the same families, those that compute on the ordinary units."""
+MATRIX_WORK = re.compile(
+    r"(?<!fb)gemm|gemv|xmma|nvjet|cutlass(?!::(bfloat|half))|fprop|wgrad|dgrad|conv(olve|olution|2d|3d|_|\d)|Conv(?!ert)|scudnn|winograd|flash|fmha|sdpa"
+    r"|attn|attention|Cijk_|mfma|xdl|miopenSp3|dot_kernel|^bmm|matmul|triton_tem|RNN|LSTM|elemWiseRNN|depthwise",
+)
+HELPING = re.compile(
+    r"[Rr]educ|[Ss]plit[Kk]\w*[Rr]educe|compute\w*Offsets|ToN[hc][wh]|n[ch][hw][wc]To|im2col|col2im|[Tt]ranspos"
+    r"|winograd(Forward|Wgrad)(Data|Filter|Output|Delta)|generateWinograd|scalePackedTensor|SubTensorOp|convert_dq"
+    r"|dot_do_o|elementwise|epilogue::impl|memset|fillBuffer|convert_|ReduceSplitK"
+)
+"""Kernels of such operators that lay out, gather or add up, while another one multiplies; in the name of the function
+itself, because the templates of those that multiply have layouts and epilogues among their parameters."""
+FUNCTION = re.compile(r"[^<(]*(<[^<]*ReduceSplitK)?")
+TF32 = re.compile(r"tf32", re.IGNORECASE)
+AMD = re.compile(r"Cijk_|xdl|gtcx|mfma|ck_tile|miopen")
+ELEMENT = re.compile(r"OpaqueType<(\d+)|\b(c10::)?(BFloat16|Half|double|float|__nv_bfloat16|__half|bool|long|int)\b")
+ITEMS = {"BFloat16": 2, "Half": 2, "__nv_bfloat16": 2, "__half": 2, "double": 8, "float": 4, "bool": 1, "long": 8}
+
+
+def matrix_unit(name: str) -> bool | None:
+    """Whether a kernel multiplies on tensor cores or matrix cores; None where its name does not say."""
+    if MATRIX_UNIT.search(name):
+        return True
+    return False if VECTOR_UNIT.search(name) else None
+
+
+def multiplies(name: str) -> bool:
+    """Whether a kernel is the one that does the FLOPs of a matrix product, a convolution or attention."""
+    function = FUNCTION.match(name.replace("(anonymous namespace)", ""))
+    return MATRIX_WORK.search(name) is not None and HELPING.search(function[0] if function else name) is None
+
+
+def number_format(name: str, of_inputs: str) -> str:
+    """The format in which a kernel multiplies: float32 inputs on NVIDIA's matrix units are rounded to TF32."""
+    if of_inputs != "float32" or AMD.search(name):
+        return of_inputs
+    return "tf32" if TF32.search(name) or matrix_unit(name) else of_inputs
+
+
+def list_item(name: str) -> int:
+    """Bytes of an element of the tensors that a kernel over lists works on; four where its name does not say."""
+    found = ELEMENT.search(name)
+    if found is None:
+        return 4
+    return int(found[1]) if found[1] else ITEMS.get(found[3], 4)
+
+
+FORWARD = {f"aten::{name}" for name in ("cudnn_convolution", "miopen_convolution", "mkldnn_convolution", "convolution")}
+GRADIENT_AT = {"aten::convolution_backward": 0, "aten::cudnn_convolution_backward": 1}
+"""Where these have the gradient of the output."""
+WEIGHT_GRADIENT = "aten::cudnn_convolution_backward_weight"
+DEPTH = 4
+"""conv2d, convolution, _convolution, cudnn_convolution: the outermost of them may be the one that backward knows."""
+
+
+def complete(trace: Trace, links: Links, operator: Int64, modelled: Modelled) -> Modelled:
+    """The same work, with that of convolutions without settings. operator: rows that `modelled` is of, -1 for none."""
+    missing = np.array([work is None for work in modelled.works], np.bool_)[modelled.kind] & (operator >= 0)
+    names = np.fromiter((name in FORWARD or name == WEIGHT_GRADIENT for name in trace.symbols), np.bool_)
+    open_ended = np.flatnonzero(missing)
+    open_ended = open_ended[names[trace.events.name[operator[open_ended]]]]
+    if not len(open_ended):
+        return modelled
+    rows = operator[open_ended]
+    partner = np.where(_named(trace, rows, WEIGHT_GRADIENT), links.forward[rows], _backwards(trace, links, rows))
+    known = partner != UNKNOWN
+    rows, partner, open_ended = rows[known], partner[known].astype(np.int64), open_ended[known]
+    events = trace.events
+    first, kind = distinct(events.name[rows], events.shapes[rows], events.shapes[partner])
+    works = tuple(_work(trace, int(rows[one]), int(partner[one])) for one in first)
+    kinds = modelled.kind.copy()
+    kinds[open_ended] = len(modelled.works) + kind
+    return Modelled((*modelled.works, *works), kinds)
+
+
+def _backwards(trace: Trace, links: Links, rows: Int64) -> Int64:
+    """For each row the backward operator of the convolution that it is part of; UNKNOWN where none is."""
+    backward = np.flatnonzero(np.isin(trace.events.name, [_number(trace, name) for name in GRADIENT_AT]))
+    backward = backward[links.forward[backward] != UNKNOWN]
+    of_forward = np.full(len(trace.events), UNKNOWN, np.int64)
+    of_forward[links.forward[backward]] = backward
+    found, around = of_forward[rows], rows
+    for _ in range(DEPTH):
+        around = np.where(around == UNKNOWN, UNKNOWN, links.parent[around])
+        found = np.where((found == UNKNOWN) & (around != UNKNOWN), of_forward[around], found)
+    return found
+
+
+def _work(trace: Trace, row: int, partner: int) -> Work | None:
+    """From an operator and its partner in the other direction."""
+    name = trace.symbols[trace.events.name[row]]
+    try:
+        own, other = _call(trace, row), _call(trace, partner)
+        if name == WEIGHT_GRADIENT:
+            return from_output(other.tensor(0), other.tensor(1), own.tensor(1))
+        gradient = other.tensor(GRADIENT_AT[trace.symbols[trace.events.name[partner]]])
+        return from_output(own.tensor(0), own.tensor(1), gradient)
+    except (LookupError, ValueError, TypeError, ZeroDivisionError):
+        return None
+
+
+def _call(trace: Trace, row: int) -> Call:
+    shapes, types = int(trace.events.shapes[row]), int(trace.events.dtypes[row])
+    if ABSENT in (shapes, types):
+        raise LookupError("no shapes")
+    return parse(trace.shapes[shapes], trace.dtypes[types], "")
+
+
+def _named(trace: Trace, rows: Int64, name: str) -> Bool:
+    named: Bool = trace.events.name[rows] == _number(trace, name)
+    return named
+
+
+def _number(trace: Trace, name: str) -> int:
+    return trace.symbols.index(name) if name in trace.symbols else UNKNOWN

@@ -1,0 +1,161 @@
+"""An operator call: its arguments as a trace holds them, and what a model of its cost is."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from dataclasses import dataclass
+from math import prod
+
+ELEMENT_BYTES = {
+    "float": 4, "double": 8, "long int": 8, "long": 8, "int": 4, "short int": 2, "short": 2, "signed char": 1,
+    "unsigned char": 1, "char": 1, "bool": 1, "c10::Half": 2, "c10::BFloat16": 2, "c10::complex<float>": 8,
+    "c10::complex<double>": 16, "c10::complex<c10::Half>": 4, "c10::Float8_e4m3fn": 1, "c10::Float8_e5m2": 1,
+    "c10::Float8_e4m3fnuz": 1, "c10::Float8_e5m2fnuz": 1, "c10::Float8_e8m0fnu": 1, "c10::qint8": 1, "c10::quint8": 1,
+    "c10::qint32": 4, "unsigned short": 2, "unsigned int": 4, "unsigned long": 8,
+}  # fmt: skip
+"""Kineto names C++ types. What is not here is no tensor, or one whose size nobody knows."""
+FORMATS = {
+    "float": "float32", "double": "float64", "c10::Half": "float16", "c10::BFloat16": "bfloat16",
+    "c10::Float8_e4m3fn": "float8", "c10::Float8_e5m2": "float8", "c10::Float8_e4m3fnuz": "float8",
+    "c10::Float8_e5m2fnuz": "float8", "signed char": "int8", "char": "int8",
+}  # fmt: skip
+"""C++ types to the number formats of `Machine.matrix`."""
+SCALAR_TYPES = {
+    0: "unsigned char", 1: "signed char", 2: "short int", 3: "int", 4: "long int", 5: "c10::Half", 6: "float",
+    7: "double", 8: "c10::complex<c10::Half>", 9: "c10::complex<float>", 10: "c10::complex<double>", 11: "bool",
+    15: "c10::BFloat16", 23: "c10::Float8_e5m2", 24: "c10::Float8_e4m3fn", 25: "c10::Float8_e5m2fnuz",
+    26: "c10::Float8_e4m3fnuz",
+}  # fmt: skip
+"""c10::ScalarType, as a dtype argument is printed."""
+LIST = "TensorList"
+LARGEST = 1 << 50
+"""Elements of a tensor: a petabyte."""
+
+
+@dataclass(frozen=True, slots=True)
+class Tensor:
+    """An argument that is a tensor. item: bytes of an element."""
+
+    shape: tuple[int, ...]
+    type: str
+    item: int
+
+    @property
+    def elements(self) -> int:
+        """Numbers in it."""
+        return prod(self.shape)
+
+    @property
+    def bytes(self) -> int:
+        """Its size."""
+        return self.elements * self.item
+
+    @property
+    def number_format(self) -> str:
+        """As in `Machine.matrix`; the type's own name where that has none, "" for the tensors of a list."""
+        return "" if self.type == LIST else FORMATS.get(self.type, self.type)
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """Arguments by position. tensors: lists, empty for what is no tensor. texts: the values of the others, "" where
+    they were not recorded. in_place: the operator's name ends with "_"."""
+
+    tensors: tuple[tuple[Tensor, ...], ...]
+    texts: tuple[str, ...]
+    in_place: bool = False
+
+    def tensor(self, position: int) -> Tensor:
+        """The tensor at a position. Raises LookupError when there is none."""
+        return self.tensors[position][0]
+
+    def has(self, position: int) -> bool:
+        """Whether there is a tensor at a position."""
+        return position < len(self.tensors) and bool(self.tensors[position])
+
+    def text(self, position: int) -> str:
+        """The printed value at a position. Raises LookupError where it was not recorded."""
+        if not self.texts[position]:
+            raise LookupError(position)
+        return self.texts[position]
+
+    def numbers(self, position: int) -> tuple[int, ...]:
+        """A list of integers at a position, "[1, 1]" or "1". Raises LookupError or ValueError when it is not known."""
+        found = json.loads(self.text(position).lower())
+        return tuple(int(each) for each in (found if isinstance(found, list) else [found]))
+
+    def number(self, position: int) -> int:
+        """An integer or a truth value at a position."""
+        return int(json.loads(self.text(position).lower()))
+
+    def size(self, *positions: int) -> int:
+        """Bytes of the tensors at some positions; 0 where there is none."""
+        return sum(tensor.bytes for each in positions if each < len(self.tensors) for tensor in self.tensors[each])
+
+    @property
+    def all_tensors(self) -> tuple[Tensor, ...]:
+        """Every tensor, those of lists too."""
+        return tuple(tensor for listed in self.tensors for tensor in listed)
+
+    @property
+    def read(self) -> int:
+        """Bytes of all tensors."""
+        return sum(tensor.bytes for tensor in self.all_tensors)
+
+    @property
+    def largest(self) -> Tensor:
+        """The tensor of most bytes. Raises ValueError without any."""
+        return max(self.all_tensors, key=lambda tensor: tensor.bytes)
+
+
+def parse(shapes: str, types: str, inputs: str, *, in_place: bool = False, list_item: int = 4) -> Call:
+    """A call from the raw JSON of "Input Dims", "Input type" and "Concrete Inputs" ("" for none).
+
+    list_item: bytes of an element of tensor lists, whose types a trace does not say. Raises ValueError or TypeError
+    where the text is none of these, LookupError for a list whose shapes were not recorded (before torch 2.1).
+    """
+    dimensions, kinds = json.loads(shapes), json.loads(types) if types else []
+    texts = json.loads(inputs) if inputs else []
+    tensors = tuple(_tensors(shape, kind, list_item) for shape, kind in zip(dimensions, kinds, strict=False))
+    if not any(tensors) and any(kind == LIST for kind in kinds):
+        raise LookupError("the shapes of the lists were not recorded")
+    return Call(tensors, tuple(map(str, texts)), in_place)
+
+
+def _tensors(shape: list[object], kind: str, list_item: int) -> tuple[Tensor, ...]:
+    if kind == LIST:
+        return tuple(Tensor(_sides(each), kind, list_item) for each in shape if isinstance(each, list))
+    if kind not in ELEMENT_BYTES:
+        return ()
+    return (Tensor(_sides(shape), kind, ELEMENT_BYTES[kind]),)
+
+
+def _sides(shape: list[object]) -> tuple[int, ...]:
+    """Raises ValueError for what is no shape."""
+    sides = tuple(side for side in shape if isinstance(side, int) and side >= 0)
+    if len(sides) != len(shape) or prod(sides) > LARGEST:
+        raise ValueError("no shape of a tensor")
+    return sides
+
+
+@dataclass(frozen=True, slots=True)
+class Work:
+    """flops, bytes: of one call; flops is None for code whose arithmetic nobody can see (a Triton template).
+
+    number_format: as in `Machine.matrix_rate`, of the matrix product. dimensions: of a matrix product, by name ("m",
+    "n", "k"; of a convolution "channels in" and "channels out", of one group).
+    """
+
+    flops: float | None
+    bytes: float
+    number_format: str = "float32"
+    dimensions: tuple[tuple[str, int], ...] = ()
+
+
+Model = Callable[[Call], Work]
+
+
+def named(model: Model, names: str) -> dict[str, Model]:
+    """One model for several operators, written as one text."""
+    return dict.fromkeys(names.split(), model)

@@ -1,0 +1,209 @@
+"""The cost of convolutions and of recurrent layers.
+
+Convolutions of one to three dimensions, with strides, dilation, groups, transposed, and their gradients.
+
+FLOPs: every number of the output meets weight.elements / (channels out) numbers of the weight; of a transposed one
+every number of the input does. Each gradient costs as much as the forward. A fast algorithm (Winograd, FFT) does less:
+its rate is then that of the direct one, and may exceed the peak.
+
+Recurrent layers in one operator: cuDNN's, MIOpen's, oneDNN's; and the pointwise cells around products of their own.
+
+FLOPs: every weight matrix meets every time step of every sample once; backward twice, for the gradients of what goes in
+and of the weights. Bytes: the weights once for the whole sequence, as if they stayed in the cache.
+"""
+
+from __future__ import annotations
+
+import json
+from math import prod
+
+from steptime.analysis.op_cost.call import Call, Model, Tensor, Work, named
+
+
+def _windows(size: int, kernel: int, stride: int, padding: int, dilation: int) -> int:
+    return (size + 2 * padding - dilation * (kernel - 1) - 1) // stride + 1
+
+
+def _spread(size: int, kernel: int, stride: int, padding: int, dilation: int, extra: int) -> int:
+    """The output's side of a transposed convolution."""
+    return (size - 1) * stride - 2 * padding + dilation * (kernel - 1) + 1 + extra
+
+
+def _setting(call: Call, position: int | None, spatial: int, default: int) -> tuple[int, ...]:
+    if position is None:
+        return (default,) * spatial
+    found = call.numbers(position)
+    return found * spatial if len(found) == 1 else found
+
+
+def _channels(weight: Tensor, groups: int, *, transposed: bool = False) -> tuple[tuple[str, int], ...]:
+    """Of one group: what a matrix unit sees as its sides."""
+    first, second = weight.shape[0] // groups, weight.shape[1]
+    return (("channels in", first if transposed else second), ("channels out", second if transposed else first))
+
+
+def _convolved(call: Call, stride: int, padding: int, dilation: int | None, read: tuple[int, ...] = ()) -> Work:
+    """Argument 0 with argument 1. The numbers are positions of the settings; read: of inputs beside these two."""
+    image, weight = call.tensor(0), call.tensor(1)
+    spatial = len(weight.shape) - 2
+    sides = zip(
+        image.shape[-spatial:],
+        weight.shape[2:],
+        _setting(call, stride, spatial, 1),
+        _setting(call, padding, spatial, 0),
+        _setting(call, dilation, spatial, 1),
+        strict=True,
+    )
+    out = prod(_windows(*side) for side in sides) * prod(image.shape[: -spatial - 1])
+    written = out * weight.shape[0] * image.item
+    groups = image.shape[-spatial - 1] // weight.shape[1]
+    moved = call.size(0, 1, *read) + written
+    return Work(2 * out * weight.elements, moved, image.number_format, _channels(weight, groups))
+
+
+def _convolution(call: Call) -> Work:
+    """(input, weight, bias, stride, padding, dilation, transposed, output padding, groups)"""
+    if call.number(6):
+        return _transposed(call, (3, 4, 7, 5), 8, 2)
+    return _convolved(call, 3, 4, 5, (2,))
+
+
+def _functional(call: Call) -> Work:
+    """conv2d and its like (input, weight, bias, stride, padding, dilation, groups)"""
+    return _convolved(call, 3, 4, 5, (2,))
+
+
+def _padding_first(call: Call) -> Work:
+    """mkldnn, miopen (input, weight, bias, padding, stride, dilation, groups)"""
+    return _convolved(call, 4, 3, 5, (2,))
+
+
+def _cudnn(call: Call) -> Work:
+    """(input, weight, padding, stride, dilation, groups)"""
+    return _convolved(call, 3, 2, 4)
+
+
+def _cudnn_added(call: Call) -> Work:
+    """(input, weight, z, alpha, bias, stride, padding, dilation, groups)"""
+    return _convolved(call, 5, 6, 7, (2, 4))
+
+
+def _kernel_size_third(call: Call) -> Work:
+    """(input, weight, kernel size, bias, stride, padding, dilation)"""
+    return _convolved(call, 4, 5, 6, (3,))
+
+
+def _undilated(call: Call) -> Work:
+    """(input, weight, kernel size, bias, stride, padding)"""
+    return _convolved(call, 4, 5, None, (3,))
+
+
+def _transposed(call: Call, positions: tuple[int, int, int, int], groups: int | None, bias: int | None) -> Work:
+    """positions: of stride, padding, output padding and dilation."""
+    image, weight = call.tensor(0), call.tensor(1)
+    spatial = len(weight.shape) - 2
+    stride, padding, extra, dilation = (_setting(call, each, spatial, 0) for each in positions)
+    sides = zip(image.shape[-spatial:], weight.shape[2:], stride, padding, dilation, extra, strict=True)
+    parts = call.number(groups) if groups is not None else 1
+    written = prod(_spread(*side) for side in sides) * prod(image.shape[: -spatial - 1]) * weight.shape[1] * parts
+    moved = call.size(0, 1, *(() if bias is None else (bias,))) + written * image.item
+    flops = 2 * image.elements * prod(weight.shape[1:])
+    return Work(flops, moved, image.number_format, _channels(weight, parts, transposed=True))
+
+
+def from_output(image: Tensor, weight: Tensor, output: Tensor) -> Work:
+    """A convolution of which the sides of all three are known and no setting is: forward or the weight's gradient.
+
+    Raises ValueError where the channels are those of no ordinary convolution, or may be those of a transposed one.
+    """
+    groups = image.shape[1] // weight.shape[1]
+    ordinary = output.shape[1] == weight.shape[0] and groups * weight.shape[1] == image.shape[1]
+    if not ordinary or prod(output.shape[2:]) > prod(image.shape[2:]):
+        raise ValueError("no ordinary convolution")
+    flops = 2 * output.elements * weight.elements // weight.shape[0]
+    moved = image.bytes + weight.bytes + output.bytes
+    return Work(flops, moved, image.number_format, _channels(weight, groups))
+
+
+def _backward(call: Call) -> Work:
+    """(grad, input, weight, bias sizes, stride, padding, dilation, transposed, …, groups, mask): a product each for the
+    gradients of input and weight, as far as the mask asks for them."""
+    gradient, image, weight = call.tensor(0), call.tensor(1), call.tensor(2)
+    wanted = json.loads(call.text(10).lower())
+    transposed = bool(call.number(7))
+    meeting = image if transposed else gradient
+    flops = 2 * meeting.elements * weight.elements // weight.shape[0] * sum(map(bool, wanted[:2]))
+    written = sum(each.bytes for each, asked in zip((image, weight), wanted, strict=False) if asked)
+    moved = gradient.bytes + wanted[0] * weight.bytes + wanted[1] * image.bytes + written
+    parts = call.number(9)
+    return Work(flops, moved, gradient.number_format, _channels(weight, parts, transposed=transposed))
+
+
+def _input_gradient(call: Call) -> Work:
+    """cudnn_convolution_backward_input(sizes, grad, weight, …) of torch before 1.11."""
+    gradient, weight = call.tensor(1), call.tensor(2)
+    flops = 2 * gradient.elements * weight.elements // weight.shape[0]
+    return Work(flops, call.size(1, 2), gradient.number_format)
+
+
+CONVOLUTION: dict[str, Model] = {
+    **named(_convolution, "convolution _convolution convolution_overrideable"),
+    **named(_functional, "conv1d conv2d conv3d"),
+    **named(_padding_first, "mkldnn_convolution miopen_convolution miopen_depthwise_convolution"),
+    **named(_cudnn, "cudnn_convolution"),
+    **named(_functional, "cudnn_convolution_relu miopen_convolution_relu _convolution_pointwise"),
+    **named(_cudnn_added, "cudnn_convolution_add_relu miopen_convolution_add_relu"),
+    **named(_kernel_size_third, "_conv_depthwise2d conv_depthwise3d slow_conv_dilated2d slow_conv_dilated3d"),
+    **named(_undilated, "_slow_conv2d_forward thnn_conv2d slow_conv3d_forward slow_conv3d"),
+    **named(lambda call: _transposed(call, (4, 5, 6, 7), None, 3), "slow_conv_transpose2d slow_conv_transpose3d"),
+    **named(lambda call: _transposed(call, (4, 2, 3, 5), 6, None), "cudnn_convolution_transpose"),
+    **named(lambda call: _transposed(call, (5, 3, 4, 6), 7, 2), "miopen_convolution_transpose"),
+    **named(_backward, "convolution_backward"),
+    **named(_input_gradient, "cudnn_convolution_backward_input"),
+}
+
+
+def _layers(call: Call, weights: tuple[Tensor, ...], times: int) -> Work:
+    image = call.tensor(0)
+    steps = image.elements // image.shape[-1]
+    matrices = [weight for weight in weights if len(weight.shape) == 2]
+    if not matrices:
+        raise LookupError("the shapes of the weights were not recorded")
+    weighed = sum(matrix.elements for matrix in matrices)
+    hidden = matrices[-1].shape[-1]
+    moved = times * (image.bytes + weighed * image.item + steps * hidden * image.item)
+    return Work(2 * times * steps * weighed, moved, image.number_format)
+
+
+def _fused(call: Call) -> Work:
+    """(input, weights, …)"""
+    return _layers(call, call.tensors[1], 1)
+
+
+def _fused_backward(call: Call) -> Work:
+    return _layers(call, call.tensors[1], 2)
+
+
+def _separate(call: Call) -> Work:
+    """mkldnn_rnn_layer(input, weight of the input, weight of the state, two biases, …)"""
+    return _layers(call, (call.tensor(1), call.tensor(2)), 1)
+
+
+def _separate_backward(call: Call) -> Work:
+    return _layers(call, (call.tensor(1), call.tensor(2)), 2)
+
+
+def _cell(call: Call) -> Work:
+    """_thnn_fused_lstm_cell(input's gates, state's gates, cell, biases): writes the gates, a state and a cell."""
+    gates = call.tensor(0)
+    state = call.tensor(2).bytes
+    return Work(0.0, call.read + gates.bytes + 2 * state)
+
+
+RECURRENT: dict[str, Model] = {
+    **named(_fused, "_cudnn_rnn miopen_rnn"),
+    **named(_fused_backward, "_cudnn_rnn_backward miopen_rnn_backward"),
+    **named(_separate, "mkldnn_rnn_layer"),
+    **named(_separate_backward, "mkldnn_rnn_layer_backward"),
+    **named(_cell, "_thnn_fused_lstm_cell _thnn_fused_gru_cell"),
+}

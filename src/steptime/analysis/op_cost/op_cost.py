@@ -1,0 +1,204 @@
+"""What bounds a piece of work on a machine: the roofline of its ceilings (Williams, Waterman, Patterson 2009).
+
+The work of one operator call, from the shapes and types that the trace holds: FLOPs and bytes.
+
+FLOPs: those of matrix products, convolutions, attention and recurrent layers, a multiply and an add counted as two, as
+torch.utils.flop_counter counts them; zero for operators whose arithmetic never binds. Bytes: each input read once and
+each output written once, which is the least that must move when nothing stays in a cache; temporaries of an operator
+do not count. docs/roofline.md has the definitions; each family of operators has a module of its own.
+
+Kernels that torch.compile generated, which Kineto lists as operators of their own names with their arguments.
+
+Inductor names a Triton kernel triton_<kind>_fused_<operators>_<number>: "poi" pointwise, "red" and "per" reductions,
+"for" several of these, "tem" a template with a matrix product in it. All arguments are counted once: inputs, outputs
+and what is updated in place (which is read and written, so that this is the least that moves).
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from steptime.analysis.op_cost import layers, pointwise, products, reduction
+from steptime.analysis.op_cost.call import LIST, Call, Model, Work, parse
+from steptime.arrays import Bool, Float64, Int64
+from steptime.machine.machine import Machine
+from steptime.quantities import Estimate
+from steptime.trace.table import ABSENT, Trace
+
+COMPUTE, MEMORY, LATENCY, UNMODELLED = "compute", "memory", "latency", "unmodelled"
+
+
+def time_at_ceilings(work: Work | None, machine: Machine | None) -> tuple[float, float] | None:
+    """ns of the arithmetic at the rate of a matrix product, and of the bytes at the rate of a copy. None without a
+    model or without the ceilings that it needs."""
+    if work is None or work.flops is None or machine is None or machine.copy is None:
+        return None
+    rate = machine.matrix_rate(work.number_format) if work.flops else None
+    if work.flops and not rate:
+        return None
+    arithmetic = work.flops / rate * 1e9 if rate else 0.0
+    return arithmetic, work.bytes / machine.copy.value * 1e9
+
+
+def bound_of(work: Work | None, machine: Machine | None) -> str:
+    """What bounds a call: the slower of arithmetic and movement; when both would be done in less time than dispatching
+    takes, the call is too small for either to matter."""
+    overhead = (machine.launch or machine.dispatch) if machine is not None else None
+    return bound_of_times(time_at_ceilings(work, machine), overhead)
+
+
+def bound_of_times(times: tuple[float, float] | None, overhead: Estimate | None) -> str:
+    """From the ns of arithmetic and of movement at the ceilings, and the ns of dispatching, None where unknown."""
+    if times is None:
+        return UNMODELLED
+    if max(times) < overhead.value if overhead is not None else max(times) <= 0:
+        return LATENCY
+    return COMPUTE if times[0] >= times[1] else MEMORY
+
+
+MODELS: dict[str, Model] = {
+    **pointwise.ELEMENTWISE,
+    **reduction.REDUCTION,
+    **pointwise.MOVEMENT,
+    **pointwise.OPTIMIZER,
+    **products.MATMUL,
+    **layers.CONVOLUTION,
+    **products.ATTENTION,
+    **layers.RECURRENT,
+}
+"""By the operator's name without namespace, overload and in-place mark."""
+
+VALUED = frozenset().union(
+    reduction.REDUCTION,
+    pointwise.MOVEMENT,
+    layers.CONVOLUTION,
+    products.ATTENTION,
+    ("_scaled_mm", "_scaled_grouped_mm"),
+)
+
+
+def work_of(name: str, shapes: str, types: str, inputs: str, *, list_item: int = 4) -> Work | None:
+    """The work of one call, None without a model or without the arguments it needs.
+
+    shapes, types, inputs: raw JSON of "Input Dims", "Input type" and "Concrete Inputs" ("" for none). list_item: bytes
+    of an element of tensor lists, which a trace does not say.
+    """
+    model = _model(name)
+    if model is None or not shapes:
+        return None
+    try:
+        return model(parse(shapes, types, inputs, in_place=_base(name).endswith("_"), list_item=list_item))
+    except (LookupError, ValueError, TypeError, AttributeError, ArithmeticError, RecursionError):
+        return None
+
+
+def depends_on_values(name: str) -> bool:
+    """Whether an operator's work depends on more than shapes and types: strides, masks, dimensions to sum over.
+
+    What changes from call to call without changing the work (a learning rate, a seed) need not be looked at.
+    """
+    return _base(name).rstrip("_") in VALUED or _base(name) in VALUED
+
+
+def _model(name: str) -> Model | None:
+    base = _base(name)
+    return MODELS.get(base) or MODELS.get(base.rstrip("_")) or pointwise.foreach(base) or compiled(base)
+
+
+def _base(name: str) -> str:
+    """Without namespace and overload."""
+    return name.rsplit("::", 1)[-1].split(".", 1)[0]
+
+
+GENERATED = re.compile(r"^(triton_(poi|red|per|for|split_scan)_|cpp_fused_|(graph_\d+_)?cpp_fused_)")
+"""Code without matrix products."""
+OPAQUE = re.compile(r"^triton_")
+"""Templates, users' kernels and names of before 2023: what they compute is not said."""
+
+
+def compiled(name: str) -> Model | None:
+    """The model of generated code by its name, None for another operator."""
+    if GENERATED.match(name):
+        return lambda call: _arguments(call, 0.0)
+    if OPAQUE.match(name):
+        return lambda call: _arguments(call, None)
+    return None
+
+
+def _arguments(call: Call, flops: float | None) -> Work:
+    if not call.all_tensors:
+        raise LookupError("no tensor among the arguments")
+    return Work(flops, call.read, call.largest.number_format)
+
+
+ITEM = 4
+"""Bytes of an element of tensor lists where nothing says otherwise."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Modelled:
+    """The work of each call: works[kind[call]]."""
+
+    works: tuple[Work | None, ...]
+    kind: Int64
+
+    @property
+    def flops(self) -> Float64:
+        """Of each call; nan without a model."""
+        return self._column([work.flops if work is not None else None for work in self.works])
+
+    @property
+    def bytes(self) -> Float64:
+        """Of each call; nan without a model."""
+        return self._column([work.bytes if work is not None else None for work in self.works])
+
+    def _column(self, values: list[float | None]) -> Float64:
+        return np.array([np.nan if value is None else value for value in values], np.float64)[self.kind]
+
+
+def model(trace: Trace, rows: Int64, items: Int64 | None = None) -> Modelled:
+    """The work of the operators at `rows` of the event table (a negative one has none). items: bytes of an element of
+    each one's tensor lists."""
+    known = rows >= 0
+    at, events = np.where(known, rows, 0), trace.events
+    if not len(events):
+        return Modelled((), np.empty(0, np.int64))
+    names, types = events.name[at], events.dtypes[at]
+    valued = _flags(trace.symbols, depends_on_values)[names]
+    listed = _flags((*trace.dtypes, ""), lambda text: LIST in text)[np.where(types == ABSENT, -1, types)]
+    inputs = np.where(valued, events.inputs[at], ABSENT)
+    widths = np.where(listed, ITEM if items is None else items, ITEM)
+    first, kind = distinct(np.where(known, names, -1), events.shapes[at], types, inputs, widths)
+    works = [_work(trace, int(at[one]), int(widths[one])) if known[one] else None for one in first]
+    return Modelled(tuple(works), kind)
+
+
+def distinct(*columns: npt.NDArray[np.integer]) -> tuple[Int64, Int64]:
+    """Rows that are equal in all columns: the first position of each kind, and the kind of each row. Numbers below zero
+    are one and the same: none."""
+    key, size = np.zeros(len(columns[0]), np.int64), 1
+    for column in columns:
+        codes = np.maximum(column, -1).astype(np.int64) + 1
+        width = int(codes.max(initial=0)) + 1
+        if size * width >= 2**62:
+            key = np.unique(key, return_inverse=True)[1].astype(np.int64)
+            size = int(key.max(initial=0)) + 1
+        key, size = key * width + codes, size * width
+    _, first, kind = np.unique(key, return_index=True, return_inverse=True)
+    return first.astype(np.int64), kind.astype(np.int64)
+
+
+def _flags(texts: tuple[str, ...], test: Callable[[str], bool]) -> Bool:
+    return np.fromiter(map(test, texts), np.bool_, len(texts))
+
+
+def _work(trace: Trace, row: int, item: int) -> Work | None:
+    events = trace.events
+    columns = ((trace.shapes, events.shapes), (trace.dtypes, events.dtypes), (trace.inputs, events.inputs))
+    texts = ["" if column[row] == ABSENT else table[column[row]] for table, column in columns]
+    return work_of(trace.symbols[events.name[row]], *texts, list_item=item)

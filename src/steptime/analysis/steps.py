@@ -1,0 +1,228 @@
+"""Where steps end, and how many of the first ones are warm-up.
+
+Where steps end.
+
+One law: a step ends with the last update of a cycle: the end of the burst of updates before an optimiser that has
+already stepped in this cycle steps again. So several optimisers, accumulation, closures and skipped updates (the
+scaler's step counts) all make one step. Without optimisers a step ends with a backward, without backwards with a
+forward.
+
+How many of the first steps are warm-up.
+
+One law: the first step always is; more are only where they were compiled in or where leaving them out makes the mean
+of the others surer; and what lasts longer than a quarter of the run is no warm-up but how the job runs.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from steptime.analysis.timeline import Lane, Mode
+from steptime.arrays import Bool, Float64, Int64
+from steptime.journal import Flag, Kind
+
+UPDATES = (Kind.OPTIMIZER_STEP, Kind.SCALER_STEP)
+
+
+@dataclass(frozen=True, slots=True)
+class Borders:
+    """Ends of the steps in time order, ns; a step begins where the one before it ends, the first at `begin`."""
+
+    mode: Mode
+    begin: int
+    ends: Int64
+
+
+def find_borders(lane: Lane, unwatched: Lane, stamps: Int64) -> Borders:
+    """The steps of a training thread. stamps: borders that the probe counted itself while the watch was off."""
+    mode, ends = _watched_ends(lane, unwatched)
+    if mode is not Mode.FORWARD:
+        ends = np.concatenate((ends, stamps))
+    ends = np.unique(ends)
+    return Borders(mode, _first_begin(lane, ends), ends)
+
+
+def full_backwards(lane: Lane) -> Lane:
+    """Outermost backwards; torch.autograd.grad counts only in a job that knows nothing else."""
+    backwards = lane.of(Kind.BACKWARD).outermost()
+    full = backwards.where(~backwards.flagged(Flag.PARTIAL))
+    return full if len(full) else backwards
+
+
+def _watched_ends(lane: Lane, unwatched: Lane) -> tuple[Mode, Int64]:
+    updates, backwards = lane.of(*UPDATES).outermost(), full_backwards(lane)
+    if len(updates):
+        return Mode.OPTIMIZER, _cycle_ends(updates, _reaches(updates, backwards), unwatched)
+    if len(backwards):
+        return Mode.BACKWARD, backwards.end
+    return Mode.FORWARD, _forward_ends(lane)
+
+
+def _reaches(updates: Lane, backwards: Lane) -> Int64:
+    """Ends of the updates; an update inside a backward (fused by hooks) reaches to the end of that backward."""
+    if not len(backwards):
+        return updates.end
+    found = np.searchsorted(backwards.begin, updates.begin, side="right") - 1
+    around = backwards.end[np.maximum(found, 0)]
+    return np.where((found >= 0) & (around >= updates.end), around, updates.end)
+
+
+@dataclass(frozen=True, slots=True)
+class _Cycle:
+    """Updates of one step: the optimisers in their order, and the end of each update. whole: an update of the next
+    cycle ended it, and neither the run nor a window without watch."""
+
+    optimizers: tuple[int, ...]
+    ends: tuple[int, ...]
+    whole: bool
+
+    @property
+    def members(self) -> frozenset[int]:
+        """The optimisers, in whatever order."""
+        return frozenset(self.optimizers)
+
+
+def _cycle_ends(updates: Lane, reaches: Int64, unwatched: Lane) -> Int64:
+    """The cyclic-set rule, run anew after each window without watch: what stepped in there is not known.
+
+    The last cycle of a run may be torn (the job was ended between two optimisers): it counts if it updated the same
+    optimisers as some whole cycle.
+    """
+    cycles = _handed_over(_cycles(updates, reaches, unwatched))
+    known = {cycle.members for cycle in cycles if cycle.whole}
+    ends = [cycle.ends[-1] for cycle in cycles if cycle.whole or not known or cycle.members in known]
+    return np.array(ends, np.int64)
+
+
+def _cycles(updates: Lane, reaches: Int64, unwatched: Lane) -> list[_Cycle]:
+    turns = np.searchsorted(unwatched.begin, updates.begin).tolist()
+    cycles: list[_Cycle] = []
+    seen: dict[int, int] = {}
+    turn = -1
+    for each, reach, number in zip(updates.identity.tolist(), reaches.tolist(), turns, strict=True):
+        if seen and (number != turn or each in seen):
+            cycles.append(_Cycle(tuple(seen), tuple(seen.values()), number == turn))
+            seen = {}
+        seen[each], turn = reach, number
+    return [*cycles, _Cycle(tuple(seen), tuple(seen.values()), False)]
+
+
+def _handed_over(cycles: list[_Cycle]) -> list[_Cycle]:
+    """Cuts a cycle that holds the last step of some optimisers and the first of others: those before it stepped alone,
+    these step alone after it (layers trained one after the other)."""
+    found = cycles[:1]
+    for before, cycle, after in zip(cycles, cycles[1:], cycles[2:], strict=False):
+        cut = len(before.optimizers)
+        parts = frozenset(cycle.optimizers[:cut]), frozenset(cycle.optimizers[cut:])
+        if before.whole and cycle.whole and parts == (before.members, after.members):
+            found.append(_Cycle(cycle.optimizers[:cut], cycle.ends[:cut], True))
+            found.append(_Cycle(cycle.optimizers[cut:], cycle.ends[cut:], True))
+        else:
+            found.append(cycle)
+    return found + cycles[1:][-1:]
+
+
+def _forward_ends(lane: Lane) -> Int64:
+    """Inference: per batch of a loader where there is one, else whenever a root of this cycle is called again."""
+    forwards = lane.of(Kind.FORWARD).outermost()
+    fetched = lane.of(Kind.LOADER_NEXT)
+    if 2 <= len(fetched) <= len(forwards):
+        before = np.searchsorted(forwards.begin, np.append(fetched.begin[1:], np.iinfo(np.int64).max)) - 1
+        return np.asarray(forwards.end[before[before >= 0]])
+    nothing = forwards.where(np.zeros(len(forwards), np.bool_))
+    return _cycle_ends(forwards, forwards.end, nothing) if len(forwards) else forwards.end
+
+
+def _first_begin(lane: Lane, ends: Int64) -> int:
+    """The first sign of training: the first step's begin, where no border stands before it."""
+    if not len(ends):
+        return 0
+    kinds = (Kind.LOADER_START, Kind.LOADER_NEXT, Kind.FORWARD, Kind.BACKWARD, *UPDATES)
+    signs = lane.of(*kinds).begin
+    return int(min(signs[0], ends[0])) if len(signs) else int(ends[0])
+
+
+LEAST = 3
+"""Undisturbed steps in the later half that are needed to call others slower than them."""
+LONGEST, SHORT = 4, 3
+"""A warm-up is at most one step in LONGEST, or SHORT steps. Hoad, Robinson and Davies (below) take a truncation beyond
+half of the series for a sign that it never settled; a single run that slows down for another reason looks the same."""
+TOLERANCE = 0.02
+"""A difference of 2 % is none, however quiet the machine."""
+DEVIATIONS = 3.0
+"""Beyond so many standard deviations from what is usual a step counts as no further away: one stall of a second must
+not outweigh a hundred steps."""
+NORMAL = 1.4826
+"""Median absolute deviation of a normal distribution to its standard deviation."""
+BURST = 2
+"""Compilations at most so many steps apart belong to the same start: forward, backward and the second shape."""
+
+
+def find_warm_up(work: Int64, usable: Bool, compiled: Bool) -> tuple[int, str]:
+    """(steps to leave out, reason). work: the steps without their wait for input, which has a start of its own and is
+    what is often looked for. usable: steps that nothing disturbed. compiled: steps with a compilation."""
+    count = len(work)
+    if count < 2:
+        return count, "a single step is all warm-up" if count else "no step was found"
+    most = min(max(SHORT, count // LONGEST), count // 2)
+    known = _first_burst(compiled, most)
+    slow = _slow_steps(work, usable, most)
+    if slow > max(1, known):
+        return slow, f"the first {slow} steps were slower than the rest"
+    if known > 1:
+        return known, f"in the first {known} steps code was compiled"
+    return 1, "the first step always counts as warm-up"
+
+
+def _first_burst(compiled: Bool, most: int) -> int:
+    """One more than the index of the last step of the first compilations; 0 for none."""
+    found = np.flatnonzero(compiled[:most])
+    if not len(found):
+        return 0
+    apart = np.flatnonzero(np.diff(found) > BURST)
+    return int(found[apart[0] if len(apart) else -1]) + 1
+
+
+def _slow_steps(work: Int64, usable: Bool, most: int) -> int:
+    """Steps at the start that are slower than the others; 1 where none but the first is to be left out."""
+    half = len(work) // 2
+    later = work[half:][usable[half:]]
+    if len(later) < LEAST:
+        return 1
+    usual = float(np.median(later))
+    noise = NORMAL * float(np.median(np.abs(later - usual)))
+    reach = max(DEVIATIONS * noise, TOLERANCE * usual)
+    first = _truncation(np.clip(work, usual - reach, usual + reach), usable, most)
+    return first if _is_a_start(work[1:first][usable[1:first]], work[first:][usable[first:]]) else 1
+
+
+def _truncation(values: Float64, usable: Bool, most: int) -> int:
+    """Where to cut a series, from 1 to `most`, so that the standard error of the mean of the rest is least.
+
+    This is MSER (White, An effective truncation heuristic for bias reduction in simulation output, Simulation 69, 1997;
+    compared with others by Hoad, Robinson and Davies, Automating warm-up length estimation, Journal of the Operational
+    Research Society 61, 2010), without batches, for warm-ups are often shorter than a batch. An unusable step counts as
+    one that is spread like the later half.
+    """
+    count = len(values)
+    known = np.where(usable, values - values[usable].mean(), 0.0)
+    left = np.cumsum(usable[::-1])[::-1]
+    squares = np.cumsum((known * known)[::-1])[::-1] - np.cumsum(known[::-1])[::-1] ** 2 / np.maximum(1, left)
+    half = count // 2
+    typical = float(values[half:][usable[half:]].var())
+    length = count - np.arange(count)
+    error = (squares + (length - left) * typical) / length**2
+    return int(np.argmin(error[1 : most + 1])) + 1
+
+
+def _is_a_start(head: Int64, tail: Int64) -> bool:
+    """True if the head is slower than the tail and most of that is over where it ends: a drift goes on, and so does
+    what slows the job for another reason."""
+    if not len(head):
+        return False
+    usual = float(np.median(tail))
+    fall = float(np.mean(head)) - usual
+    after = float(np.median(tail[: max(3, len(head) // 2)])) - usual
+    return fall > TOLERANCE * usual and fall > 2 * after

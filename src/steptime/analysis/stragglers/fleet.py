@@ -1,0 +1,237 @@
+"""Thousands of ranks: each is read and reduced where there is room, one at a time, and only summaries come back.
+
+The map is one function of one rank's files, the same on every engine; the reduce is `compare`. So memory is that of one
+trace for each worker, and of some kilobytes for each rank.
+
+The map step of a recording of many ranks: each process is read and reduced by itself, as the traces of others are.
+
+Of each process comes back who it is and its summary; its journal and its traces are forgotten.
+"""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, TypeVar
+
+from steptime.analysis.layout import lay_out_whole
+from steptime.analysis.recorded_breakdown import account_for_process
+from steptime.analysis.stragglers.summary import RankSummary, summarise_process, summarise_trace
+from steptime.analysis.timeline import Mode
+from steptime.analysis.trace_steps import find_steps
+from steptime.clusters import connect, import_ray
+from steptime.errors import TraceError
+from steptime.machine.datasheet import look_up
+from steptime.machine.machine import Machine
+from steptime.machine.peaks import FILE_NAME
+from steptime.machine.peaks import load as load_machine
+from steptime.recording.load import Contents, load_process
+from steptime.recording.recording import Manifest, Process, ProcessFacts, Recording
+from steptime.trace.gather import RankFiles
+from steptime.trace.reader import DEFAULT_MAX_SIZE
+from steptime.trace.windows import read_rank
+
+T = TypeVar("T")
+R = TypeVar("R")
+LOCAL, RAY = "local", "ray"
+ENGINES = (LOCAL, RAY)
+AHEAD = 4
+"""Ranks in flight for each worker of a cluster: enough to keep it busy, few enough to bound what waits."""
+
+
+@dataclass(frozen=True, slots=True)
+class Reduced:
+    """What comes back of a rank. summary: None where it could not be read or has no step. told: sentences on it."""
+
+    number: int
+    summary: RankSummary | None
+    told: tuple[str, ...] = ()
+    device: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Task:
+    """One rank's files. number: its place among all; its rank where its files do not say one."""
+
+    number: int
+    files: RankFiles
+    max_size: int = DEFAULT_MAX_SIZE
+    cache: bool = False
+
+
+def reduce_rank(task: Task) -> Reduced:
+    """The map step. A rank that cannot be read is a sentence, not an error: the others are compared without it."""
+    try:
+        trace = read_rank(task.files, max_size=task.max_size, cache=task.cache)
+    except TraceError as error:
+        return Reduced(task.number, None, (error.sentence,))
+    rank = trace.rank if trace.rank is not None else task.number
+    summary = summarise_trace(trace, rank, find_steps(trace))
+    if summary is None:
+        return Reduced(task.number, None, (f"{trace.path} holds no event that took time: no step.",))
+    told = tuple(f"rank {rank}: {said}" for said in trace.damage.sentences)
+    return Reduced(task.number, summary, told, trace.devices[0].name if trace.devices else "")
+
+
+def reduce_all(
+    ranks: Sequence[RankFiles],
+    *,
+    engine: str = LOCAL,
+    workers: int | None = None,
+    max_size: int = DEFAULT_MAX_SIZE,
+    cache: bool = False,
+    progress: Callable[[int], None] | None = None,
+) -> tuple[Reduced, ...]:
+    """All ranks, in their order. workers: processes of the local engine, by default one for each CPU. progress: told
+    how many are done. Raises UsageError and CommandError where a cluster is asked for and is not there."""
+    tasks = [Task(number, files, max_size, cache) for number, files in enumerate(ranks)]
+    found: list[Reduced] = []
+    for reduced in mapped(reduce_rank, tasks, engine, workers):
+        found.append(reduced)
+        if progress is not None:
+            progress(len(found))
+    found.sort(key=lambda reduced: reduced.number)
+    return tuple(_distinct_fleet(found))
+
+
+def mapped(function: Callable[[T], R], tasks: Sequence[T], engine: str, workers: int | None) -> Iterator[R]:
+    """The function of each task, in whatever order they come; both can be pickled. Raises as `reduce_all` does."""
+    return (_ray if engine == RAY else _local)(function, tasks, workers)
+
+
+def _distinct_fleet(found: Sequence[Reduced]) -> Iterator[Reduced]:
+    """Two processes of one rank cannot be compared: the later one is left out, and said."""
+    seen: set[int] = set()
+    for reduced in found:
+        if reduced.summary is not None and reduced.summary.rank in seen:
+            said = f"rank {reduced.summary.rank} is there twice: one of them was left out."
+            yield replace(reduced, summary=None, told=(*reduced.told, said))
+            continue
+        if reduced.summary is not None:
+            seen.add(reduced.summary.rank)
+        yield reduced
+
+
+def _local(function: Callable[[T], R], tasks: Sequence[T], workers: int | None) -> Iterator[R]:
+    """Processes of this machine; none for a single worker. They are spawned: a fork of a threaded parent may hang."""
+    count = min(workers or _cpus(), len(tasks))
+    if count <= 1:
+        yield from map(function, tasks)
+        return
+    context = multiprocessing.get_context("spawn")
+    with ProcessPoolExecutor(count, mp_context=context, initializer=_one_thread) as pool:
+        yield from pool.map(function, tasks, chunksize=max(1, min(16, len(tasks) // (4 * count))))
+
+
+def _cpus() -> int:
+    affinity = getattr(os, "sched_getaffinity", None)
+    return len(affinity(0)) if affinity else os.cpu_count() or 1
+
+
+def _one_thread() -> None:
+    """Workers share the CPUs; libraries that start threads of their own would only be in one another's way."""
+    for name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"):
+        os.environ.setdefault(name, "1")
+
+
+def _ray(function: Callable[[T], R], tasks: Sequence[T], workers: int | None) -> Iterator[R]:
+    """Tasks of a Ray cluster, each with a CPU; the files must lie where all its machines see them."""
+    ray: Any = import_ray("--engine ray")
+    ours = connect(ray)
+    try:
+        remote = ray.remote(function)
+        most = AHEAD * (workers or max(1, int(ray.cluster_resources().get("CPU", 1))))
+        waiting: list[Any] = []
+        for task in tasks:
+            if len(waiting) >= most:
+                done, waiting = ray.wait(waiting, num_returns=1)
+                yield ray.get(done[0])
+            waiting.append(remote.options(num_cpus=1, max_retries=2).remote(task))
+        for reference in waiting:
+            yield ray.get(reference)
+    finally:
+        if ours:
+            ray.shutdown()
+
+
+LEAST_STEPS = 3
+"""Steady steps without which nothing is said."""
+
+
+@dataclass(frozen=True, slots=True)
+class ProcessTask:
+    """One process folder. machine: the ceilings that were measured beside the recording, if any."""
+
+    folder: Path
+    manifest: Manifest
+    machine: Machine | None
+
+
+@dataclass(frozen=True, slots=True)
+class ReducedProcess:
+    """What comes back of a process. steps: how many it took, steady: of these. trains: False where it only infers.
+    summary: None where it has no rank or too few steps to say anything. told: sentences on it."""
+
+    folder: Path
+    facts: ProcessFacts
+    steps: int
+    steady: int
+    trains: bool
+    summary: RankSummary | None
+    told: tuple[str, ...] = ()
+
+
+def reduce_process(task: ProcessTask) -> ReducedProcess:
+    """The map step. Whatever is damaged is a sentence."""
+    process, problems = load_process(task.folder, task.manifest)
+    layout = lay_out_whole(process)
+    steps = layout.timeline.steps
+    steady, facts = int(steps.steady.sum()), process.facts
+    trains = layout.timeline.mode != Mode.FORWARD
+    if facts.rank is None or steady < LEAST_STEPS:
+        return ReducedProcess(task.folder, facts, len(steps.begin), steady, trains, None, problems)
+    account = account_for_process(process, layout, task.machine or look_up(facts.device_name))
+    summary = summarise_process(process, layout, account)
+    told = (*problems, *account.problems)
+    return ReducedProcess(task.folder, facts, len(steps.begin), steady, trains, summary, told)
+
+
+def reduce_processes(
+    contents: Contents, *, engine: str = LOCAL, workers: int | None = None
+) -> tuple[ReducedProcess, ...]:
+    """All processes of a recording, by rank; those that only infer have no summary where others train. Raises
+    UsageError and CommandError where a cluster is asked for and is not there."""
+    machine = load_machine(contents.path / FILE_NAME)
+    tasks = [ProcessTask(folder, contents.manifest, machine) for folder in contents.folders]
+    found = list(mapped(reduce_process, tasks, engine, workers))
+    found.sort(key=lambda each: (each.facts.rank is None, each.facts.rank or 0, each.facts.pid))
+    if any(each.trains and each.steps for each in found):
+        found = [each if each.trains else replace(each, summary=None) for each in found]
+    return _distinct_fleet_recorded(found)
+
+
+def _distinct_fleet_recorded(found: Sequence[ReducedProcess]) -> tuple[ReducedProcess, ...]:
+    """Of several processes of one rank (the job was restarted) the one that trained longest is compared."""
+    best = {each.facts.rank: each for each in sorted(found, key=lambda each: each.steady) if each.summary is not None}
+    return tuple(each if each.summary is None or each is best[each.facts.rank] else _left_out(each) for each in found)
+
+
+def _left_out(process: ReducedProcess) -> ReducedProcess:
+    said = f"rank {process.facts.rank} is there twice: the process {process.facts.pid} was left out."
+    return replace(process, summary=None, told=(*process.told, said))
+
+
+def hosts(found: Iterable[ReducedProcess | Process]) -> Counter[str]:
+    """How many processes each host had; the programs that one ran one after another are one."""
+    return Counter(host for host, _ in {each.facts.system_number for each in found})
+
+
+def machine_of(recording: Recording) -> Machine | None:
+    """The ceilings that were measured beside the recording, else the datasheet's, else none."""
+    name = recording.processes[0].facts.device_name if recording.processes else ""
+    return load_machine(recording.path / FILE_NAME) or look_up(name)

@@ -1,0 +1,305 @@
+"""The same collective on all its ranks: the k-th of a kind in a group is one and the same wherever it was called.
+
+Bandwidths of collectives, as NCCL-tests defines them (github.com/NVIDIA/nccl-tests, doc/PERFORMANCE.md).
+
+Algorithm bandwidth is size over time. Bus bandwidth multiplies it by what an optimal algorithm has to send over each
+rank's link per byte, so that it compares with the link's own rate whatever the number of ranks. The size is that of the
+larger side: what all ranks get out of an all-gather, what each gives into a reduce-scatter.
+
+Clocks of different hosts, laid beside one another by the collectives that all of them took part in.
+
+A collective ends on all ranks within its transfer, so the differences of its ends are the difference of the clocks plus
+what the ranks end apart. Their median is the offset, and how far they scatter is how well it is known.
+
+The job run again from its collectives: what it would gain if one rank were like the others.
+
+Between two collectives a rank does its own work (input, host, computing); a collective ends when its last rank is
+there, plus the transfer. So the times between a collective's end and the next begin of each rank are kept, those of the
+late rank are replaced by the median of the others', and the ends follow anew.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from steptime.analysis.stragglers.comparison import Clock
+from steptime.analysis.stragglers.summary import Exchange, RankSummary
+from steptime.arrays import Bool, Int64
+from steptime.quantities import median_of
+
+FACTORS: tuple[tuple[re.Pattern[str], Callable[[int], float]], ...] = (
+    (re.compile(r"all_?reduce", re.IGNORECASE), lambda n: 2 * (n - 1) / n),
+    (re.compile(r"all_?gather|reduce_?scatter|all_?to_?all", re.IGNORECASE), lambda n: (n - 1) / n),
+    (re.compile(r"broadcast|reduce|send|recv", re.IGNORECASE), lambda n: 1.0),
+)
+"""By torch's or NCCL's name of the operation, for n ranks."""
+
+
+def algorithm_bandwidth(size: float, nanoseconds: float) -> float | None:
+    """B/s; None without a time."""
+    return size / nanoseconds * 1e9 if nanoseconds > 0 else None
+
+
+def bus_factor(name: str, ranks: int) -> float | None:
+    """None for an operation that NCCL-tests does not know, and for one rank."""
+    if ranks < 2:
+        return None
+    return next((factor(ranks) for pattern, factor in FACTORS if pattern.search(name)), None)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Shared:
+    """Collectives of one kind and group, over the ranks that have them all. ranks: (m,) indices of the summaries.
+
+    begin, duration: (m, k) ns, each on its rank's own clock; bytes: (k,), -1 where not known; step: (k,). calls: of
+    all, of which k were kept. exposed: (m,) ns of all calls.
+    """
+
+    name: str
+    group: str
+    size: int
+    members: str
+    calls: int
+    ranks: Int64
+    begin: Int64
+    duration: Int64
+    bytes: Int64
+    step: Int64
+    exposed: Int64
+
+    @property
+    def transfer(self) -> Int64:
+        """(k,) ns in which all ranks were there: the duration on the last one."""
+        shortest: Int64 = self.duration.min(axis=0)
+        return shortest
+
+    @property
+    def waits(self) -> Int64:
+        """(m, k) ns that each rank waited for the last one."""
+        waits: Int64 = self.duration - self.transfer
+        return waits
+
+    @property
+    def end(self) -> Int64:
+        """(m, k) ns."""
+        end: Int64 = self.begin + self.duration
+        return end
+
+
+def on_common_steps(summaries: Sequence[RankSummary]) -> tuple[list[RankSummary], tuple[str, ...]]:
+    """The same with the collectives of those steps only that all ranks profiled, where their recordings number them: a
+    rank that was ready too late profiled others. A sentence where some were left out."""
+    known = [set(summary.numbers) for summary in summaries if summary.exchanges and summary.numbers]
+    if len(known) < 2 or all(each == known[0] for each in known):
+        return list(summaries), ()
+    common = np.array(sorted(set.intersection(*known)), np.int64)
+    trimmed = [_trimmed(summary, common) if summary.numbers else summary for summary in summaries]
+    return trimmed, (f"The ranks did not all profile the same steps: {len(common)} of them are compared.",)
+
+
+def _trimmed(summary: RankSummary, common: Int64) -> RankSummary:
+    numbers = np.array(summary.numbers, np.int64)
+    exchanges = tuple(_of_steps(each, numbers, common) for each in summary.exchanges if each.calls == len(each.step))
+    kept = tuple(each for each in exchanges if each.calls)
+    return replace(summary, exchanges=kept, steps=max(1, len(common)), numbers=tuple(common.tolist()))
+
+
+def _of_steps(exchange: Exchange, numbers: Int64, common: Int64) -> Exchange:
+    mine = np.isin(numbers[exchange.step], common)
+    return replace(
+        exchange,
+        calls=int(mine.sum()),
+        step=np.searchsorted(common, numbers[exchange.step[mine]]),
+        begin=exchange.begin[mine],
+        duration=exchange.duration[mine],
+        bytes=exchange.bytes[mine],
+    )
+
+
+def match(summaries: Sequence[RankSummary]) -> tuple[tuple[Shared, ...], tuple[str, ...]]:
+    """What at least two ranks have called equally often, and a sentence for what was left out."""
+    found: dict[tuple[str, str, int, str], list[tuple[int, Exchange]]] = {}
+    for index, summary in enumerate(summaries):
+        for exchange in summary.exchanges:
+            found.setdefault(exchange.key, []).append((index, exchange))
+    shared: list[Shared] = []
+    uneven: list[str] = []
+    for (name, group, size, _), held in found.items():
+        if len(held) < 2:
+            continue
+        if len({each.calls for _, each in held}) > 1 or 0 < size < len(held):
+            uneven.append(f"{name} in group {group}" if group else name)
+        else:
+            shared.append(_shared(held))
+    shared.sort(key=lambda each: -int(each.duration.sum()))
+    return tuple(shared), (_told(uneven),) if uneven else ()
+
+
+def _shared(held: Sequence[tuple[int, Exchange]]) -> Shared:
+    first = held[0][1]
+    return Shared(
+        name=first.name,
+        group=first.group,
+        size=first.size,
+        members=first.members,
+        calls=first.calls,
+        ranks=np.array([index for index, _ in held], np.int64),
+        begin=np.stack([each.begin for _, each in held]),
+        duration=np.stack([each.duration for _, each in held]),
+        bytes=np.max([each.bytes for _, each in held], axis=0),
+        step=first.step,
+        exposed=np.array([each.exposed for _, each in held], np.int64),
+    )
+
+
+def _told(uneven: Sequence[str]) -> str:
+    more = f" and {len(uneven) - 1} more" if len(uneven) > 1 else ""
+    return f"{uneven[0]}{more}: not called equally often by all its ranks, and left out of their comparison."
+
+
+LEAST_ENDS = 3
+"""Collectives without which nothing is said."""
+MOST_ENDS = 2000
+
+
+def clocks(summaries: Sequence[RankSummary], shared: Sequence[Shared]) -> tuple[Clock, ...]:
+    """The clocks of further hosts against that of the first; those of one host share one. Empty where no host is named.
+
+    The uncertainty is half of the interval of the median. What one link ends later every time, it cannot show.
+    """
+    hosts = list(dict.fromkeys(summary.host for summary in summaries))
+    if len(hosts) < 2 or not all(hosts):
+        return ()
+    differences: dict[str, list[Int64]] = {host: [] for host in hosts[1:]}
+    for each in shared:
+        named = [summaries[index].host for index in each.ranks.tolist()]
+        if hosts[0] not in named:
+            continue
+        base = each.end[named.index(hosts[0])]
+        for host in hosts[1:]:
+            if host in named:
+                differences[host].append(base - each.end[named.index(host)])
+    return tuple(_clock(host, np.concatenate(found)) for host, found in differences.items() if _enough(found))
+
+
+def _enough(found: Sequence[Int64]) -> bool:
+    return sum(map(len, found)) >= LEAST_ENDS
+
+
+def _clock(host: str, differences: Int64) -> Clock:
+    estimate = median_of(differences[:MOST_ENDS])
+    return Clock(host, round(estimate.value), round((estimate.high - estimate.low) / 2), estimate.samples)
+
+
+NONE = -1
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Chain:
+    """All collectives in one order that suits all ranks. members: (m,) ranks of each; begin, end: (m,) ns, on each
+    rank's own clock since its origin. before: (m,) number of the collective that was the last to end on the
+    rank before this one began, -1 for none. step: of each."""
+
+    members: tuple[Int64, ...]
+    begin: tuple[Int64, ...]
+    end: tuple[Int64, ...]
+    before: tuple[Int64, ...]
+    step: Int64
+    ranks: int
+
+
+def chain(shared: Sequence[Shared], origins: Int64) -> Chain:
+    """origins: (ranks,) ns, one moment of the job on each rank's own clock."""
+    calls = [
+        (int(np.median(each.end[:, k] - origins[each.ranks])), each, k)
+        for each in shared
+        for k in range(each.duration.shape[1])
+    ]
+    calls.sort(key=lambda call: call[0])
+    members = tuple(each.ranks for _, each, _ in calls)
+    begin = tuple(each.begin[:, k] - origins[each.ranks] for _, each, k in calls)
+    end = tuple(each.end[:, k] - origins[each.ranks] for _, each, k in calls)
+    step = np.array([each.step[k] for _, each, k in calls], np.int64)
+    return Chain(members, begin, end, _before(members, begin, end, len(origins)), step, len(origins))
+
+
+def _before(members: Sequence[Int64], begin: Sequence[Int64], end: Sequence[Int64], ranks: int) -> tuple[Int64, ...]:
+    """For each call and rank, the latest call of the chain that had ended on that rank when this one began."""
+    before = tuple(np.full(len(each), NONE, np.int64) for each in members)
+    whole = np.concatenate(members) if members else np.zeros(0, np.int64)
+    number = np.repeat(np.arange(len(members)), [len(each) for each in members])
+    place = np.concatenate([np.arange(len(each)) for each in members]) if members else whole
+    begins, ends = (np.concatenate(each) if members else whole for each in (begin, end))
+    order = np.lexsort((ends, whole))
+    bounds = np.searchsorted(whole[order], np.arange(ranks + 1))
+    for rank in range(ranks):
+        mine = order[bounds[rank] : bounds[rank + 1]]
+        found = np.searchsorted(ends[mine], begins[mine], side="right") - 1
+        # A call of no length ends where it begins, and is not its own predecessor.
+        found = np.where((found >= 0) & (mine[np.maximum(found, 0)] == mine), found - 1, found)
+        earlier = np.where(found >= 0, number[mine[np.maximum(found, 0)]], NONE)
+        for at, which in zip(mine.tolist(), earlier.tolist(), strict=True):
+            if which < number[at]:
+                before[number[at]][place[at]] = which
+    return before
+
+
+def blamed(found: Chain) -> tuple[Int64, Int64, Bool]:
+    """(index of the rank that each collective waited for, ns of its longest wait, whether the rank was late anew).
+
+    A rank that came last because it had itself waited elsewhere is not to blame: the one it had waited for is, and it
+    is the same lateness.
+    """
+    culprit = np.zeros(len(found.members), np.int64)
+    anew = np.ones(len(found.members), np.bool_)
+    longest = np.zeros(len(found.members), np.int64)
+    waited: list[dict[int, int]] = []
+    for number, (ranks, begin, end) in enumerate(zip(found.members, found.begin, found.end, strict=True)):
+        duration = end - begin
+        waits = duration - duration.min()
+        last = int(duration.argmin())
+        longest[number] = waits.max()
+        culprit[number] = ranks[last]
+        before = int(found.before[number][last])
+        if before != NONE and 2 * waited[before].get(int(ranks[last]), 0) >= longest[number]:
+            culprit[number], anew[number] = culprit[before], False
+        waited.append(dict(zip(ranks.tolist(), waits.tolist(), strict=True)))
+    return culprit, longest, anew
+
+
+def saved_without(found: Chain, late: Int64) -> Int64:
+    """(steps,) ns that each step would be shorter with the late ranks at the median of the others."""
+    unchanged, changed = _ends(found, np.zeros(0, np.int64)), _ends(found, late)
+    steps = np.unique(found.step)
+    last = [np.flatnonzero(found.step == step)[-1] for step in steps.tolist()]
+    gained = np.maximum(0, unchanged - changed)[last] if len(last) else np.zeros(0, np.int64)
+    saved: Int64 = np.diff(np.maximum.accumulate(gained), prepend=0)
+    return saved
+
+
+def _ends(found: Chain, late: Int64) -> Int64:
+    """(calls,) ns: when each collective ends; those of `late` begin as the median of the other members does."""
+    ends = np.zeros(len(found.members), np.int64)
+    for number, (ranks, begin, end) in enumerate(zip(found.members, found.begin, found.end, strict=True)):
+        before = found.before[number]
+        held = before != NONE
+        since = np.where(held, begin - _own_ends(found, before, ranks), begin)
+        odd = np.isin(ranks, late)
+        if odd.any() and not odd.all():
+            since = np.where(odd, np.minimum(since, int(np.median(since[~odd]))), since)
+        starts = np.where(held, ends[np.maximum(before, 0)], 0) + since
+        ends[number] = starts.max() + (end - begin).min()
+    return ends
+
+
+def _own_ends(found: Chain, before: Int64, ranks: Int64) -> Int64:
+    """When the collective before ended, on each rank's own clock."""
+    own = np.zeros(len(ranks), np.int64)
+    for at, (which, rank) in enumerate(zip(before.tolist(), ranks.tolist(), strict=True)):
+        if which != NONE:
+            own[at] = found.end[which][np.searchsorted(found.members[which], rank)]
+    return own

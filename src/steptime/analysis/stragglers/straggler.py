@@ -1,0 +1,509 @@
+"""Which rank the others wait for, where its excess lies, since when, and what the job would gain without it.
+
+The late rank over all steps of a recording: from the watch alone, which every rank keeps at next to no cost.
+
+Ranks that train together end their steps together. What a rank does of its own in a step (input, host, forward) is what
+the others wait for behind it; the phases in which it waits itself (backward, as a rule) are left out. So a lateness
+inside backward is not in the series: the collectives of the profiled steps show that one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from math import erfc, exp, lgamma, log, sqrt
+
+import numpy as np
+
+from steptime.analysis.categories import Account
+from steptime.analysis.stragglers.comparison import CollectiveRow, LateRank, LateSeries, RankComparison, RankRow
+from steptime.analysis.stragglers.matching import (
+    Chain,
+    Shared,
+    algorithm_bandwidth,
+    blamed,
+    bus_factor,
+    chain,
+    clocks,
+    match,
+    on_common_steps,
+    saved_without,
+)
+from steptime.analysis.stragglers.summary import RankSummary, widened
+from steptime.arrays import Float64, Int64
+from steptime.intervals import union
+from steptime.machine.machine import Machine
+from steptime.quantities import Estimate, mean_of_series
+
+MOST_ROWS = 32
+LEAST_LATE = 50_000
+"""ns: steps in which the ranks' own work differs by less say nothing about who is late."""
+
+
+def aligned(summaries: Sequence[RankSummary]) -> tuple[int, Int64, Int64] | None:
+    """(steps of a column, numbers of the columns' first steps, (ranks, columns) own ns, -1 where not known), over the
+    columns that all ranks have; None where some rank has no series."""
+    found = [summary.series for summary in summaries]
+    series = [each for each in found if each is not None]
+    if len(series) < len(found) or len(series) < 2 or len({each.first for each in series}) > 1:
+        return None
+    width = max(each.width for each in series)
+    columns = [widened(each, width).own for each in series]
+    count = min(map(len, columns))
+    if not count:
+        return None
+    own = np.stack([each[:count] for each in columns])
+    return width, series[0].first + width * np.arange(count), own
+
+
+def late_series(summaries: Sequence[RankSummary]) -> LateSeries | None:
+    """How far each rank is behind the first one of each column; None where not all ranks have a series."""
+    found = aligned(summaries)
+    if found is None:
+        return None
+    width, steps, own = found
+    whole = (own >= 0).all(axis=0)
+    behind = np.where(whole, own - own.min(axis=0), 0)
+    order = np.argsort(-behind.sum(axis=1), kind="stable")[:MOST_ROWS]
+    return LateSeries(
+        width,
+        tuple(steps[whole].tolist()),
+        tuple(summaries[index].rank for index in order.tolist()),
+        tuple(tuple(map(float, behind[index][whole].tolist())) for index in order.tolist()),
+    )
+
+
+def waiting_in_series(summaries: Sequence[RankSummary]) -> Waiting | None:
+    """Who waits for whom, where the ranks have no collectives in common to tell it."""
+    found = aligned(summaries)
+    if found is None:
+        return None
+    own = found[2]
+    own = own[:, (own >= 0).all(axis=0)]
+    if not own.shape[1]:
+        return None
+    waits = own.max(axis=0) - own
+    longest = np.where(waits.max(axis=0) >= LEAST_LATE, waits.max(axis=0), 0)
+    last = np.bincount(own.argmax(axis=0), longest, len(summaries)) / max(1, int(longest.sum()))
+    times = np.bincount(own.argmax(axis=0)[longest > 0], minlength=len(summaries))
+    return Waiting(waits.mean(axis=1), last, times, int((longest > 0).sum()), waits.astype(np.float64))
+
+
+OFTEN = 0.5
+"""Of the waiting: a rank that the others wait for half of the time, or more, is not last by chance (with two ranks,
+chance alone makes a half: there it takes OFTEN_OF_TWO)."""
+OFTEN_OF_TWO = 0.75
+RATHER_LATE = 2.0
+"""Times the late rank's own waiting: how much longer the others wait on average. Ranks that are late in turns wait
+about equally."""
+MOST_CHANCE = 0.003
+"""Chance of a false name that each of three tests takes: together below a hundredth."""
+LEAST_STEPS = 3
+"""Steps whose spread is known."""
+LARGE = 0.2
+"""Of the step: one or two steps cannot tell lateness from chance, and so much waiting is told all the same."""
+LEAST_OTHERS, FAR = 7, 2.0
+"""Ranks whose spread is known, and how many times their interquartile range a rank must stand apart: of equal ranks
+whose work varies normally, the last of a thousand does in less than one of a thousand cases."""
+LEAST_WAITING = 0.03
+"""Of the step: less is within what equal ranks differ by, and worth nobody's time."""
+EXPLAINS = 0.25
+"""Of the waiting: a smaller excess is not why the others wait (a short trace may begin with the ranks apart)."""
+WAITING_ACCOUNTS = (Account.COMMUNICATION,)
+"""Where waiting itself lies: never the excess of a late rank."""
+LATE_STEP = 0.5
+"""Of the usual lateness: a step in which the rank was at least so much behind counts as late."""
+WINDOW = 5
+"""Columns: the lateness begins with the first of so many of which most are late."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Waiting:
+    """By rank: ns per step that it waits for others; share of all waiting that is for it; times: collectives (or steps)
+    in which it was waited for. trials: of all ranks together. by_step: (ranks, steps) ns waited."""
+
+    waiting: Float64
+    last: Float64
+    times: Int64
+    trials: int
+    by_step: Float64
+
+
+def find_late(
+    summaries: Sequence[RankSummary],
+    waiting: Waiting,
+    links: Chain,
+    series: LateSeries | None,
+    watched: Waiting | None = None,
+) -> LateRank | None:
+    """The late rank, or the late node; None where there is no one that is late. watched: the same from the table of
+    steps, where there is one: it has more of them."""
+    late = _node(summaries, waiting)
+    late = late if late is not None else _one(waiting, len(summaries))
+    if late is None:
+        return None
+    large = waiting.by_step.shape[1] < LEAST_STEPS and _waited(waiting, late) >= LARGE * _step(summaries)
+    if not large and not any(_sure(each, late) for each in (waiting, watched) if each is not None):
+        return None
+    others = np.setdiff1d(np.arange(len(summaries)), late)
+    waited = _waited(waiting, late)
+    if waited < LEAST_WAITING * _step(summaries):
+        return None
+    excesses = _excesses(summaries, late, others)
+    explained = bool(excesses) and excesses[0][1] >= EXPLAINS * waited
+    since, steadiness = _since(summaries, late, series)
+    first = summaries[int(late[0])]
+    return LateRank(
+        ranks=tuple(summaries[index].rank for index in late.tolist()),
+        host=first.host,
+        waiting=waited,
+        share=float(waiting.last[late].sum()),
+        account=excesses[0][0] if explained else "",
+        excess=excesses[0][1] if explained else 0.0,
+        excesses=excesses,
+        gain=_gain(summaries, links, late, others, series, waited),
+        arithmetic=_arithmetic(summaries, late, others),
+        since=since,
+        steadiness=steadiness,
+    )
+
+
+def _waited(waiting: Waiting, late: Int64) -> float:
+    """What the others wait on average."""
+    return float(np.delete(waiting.waiting, late).mean())
+
+
+def _step(summaries: Sequence[RankSummary]) -> float:
+    return float(np.mean([summary.step for summary in summaries]))
+
+
+def _one(waiting: Waiting, ranks: int) -> Int64 | None:
+    """The rank that most of the waiting is for, unless it waits as long itself."""
+    most = int(waiting.last.argmax())
+    if waiting.last[most] < (OFTEN_OF_TWO if ranks == 2 else OFTEN):
+        return None
+    others = np.delete(waiting.waiting, most)
+    return np.array([most]) if others.mean() >= RATHER_LATE * waiting.waiting[most] else None
+
+
+def _node(summaries: Sequence[RankSummary], waiting: Waiting) -> Int64 | None:
+    """All ranks of a host, when the others wait for them together and none of them for the others."""
+    hosts: dict[str, list[int]] = {}
+    for index, summary in enumerate(summaries):
+        hosts.setdefault(summary.host, []).append(index)
+    if len(hosts) < 2 or "" in hosts:
+        return None
+    shares = {host: float(waiting.last[held].sum()) for host, held in hosts.items()}
+    host = max(shares, key=lambda each: shares[each])
+    mine = np.array(hosts[host])
+    others = np.setdiff1d(np.arange(len(summaries)), mine)
+    if len(mine) < 2 or shares[host] < (OFTEN_OF_TWO if len(hosts) == 2 else OFTEN):
+        return None
+    least = waiting.waiting[others].mean() / RATHER_LATE
+    return mine if (waiting.waiting[mine] <= least).all() else None
+
+
+def _sure(waiting: Waiting, late: Int64) -> bool:
+    """Whether it is no chance that just these wait so little: by how often, by how much, or by how far apart."""
+    ranks = len(waiting.waiting)
+    if by_chance(int(waiting.times[late].sum()), waiting.trials, len(late) / ranks) * ranks <= MOST_CHANCE:
+        return True
+    others = np.setdiff1d(np.arange(ranks), late)
+    ahead = waiting.by_step[others].mean(axis=0) - waiting.by_step[late].mean(axis=0)
+    if len(ahead) >= LEAST_STEPS and tail_of_student(ahead) * ranks <= MOST_CHANCE:
+        return True
+    return _stands_out(float(waiting.waiting[late].max()), waiting.waiting[others])
+
+
+def by_chance(times: int, trials: int, share: float) -> float:
+    """How likely something of this chance happens so often: the tail of the binomial distribution."""
+    if not trials:
+        return 1.0
+    ways = lgamma(trials + 1)
+    return min(
+        1.0,
+        sum(
+            exp(ways - lgamma(k + 1) - lgamma(trials - k + 1) + k * log(share) + (trials - k) * log(1 - share))
+            for k in range(times, trials + 1)
+        ),
+    )
+
+
+def tail_of_student(values: Float64) -> float:
+    """How likely a mean as high as that of the values is where the true one is 0, by Student's t; the normal value of
+    which is Wallace's (Annals of Mathematical Statistics 30, 1959): a quarter too high for three values, exact to some
+    percent from ten on."""
+    count = len(values)
+    mean, deviation = float(values.mean()), float(values.std(ddof=1))
+    if mean <= 0 or deviation <= 0:
+        return 0.0 if mean > 0 else 1.0
+    freedom = count - 1
+    t = mean / deviation * sqrt(count)
+    normal = (8 * freedom + 1) / (8 * freedom + 3) * sqrt(freedom * log(1 + t * t / freedom))
+    return erfc(normal / sqrt(2)) / 2
+
+
+def _stands_out(waiting: float, others: Float64) -> bool:
+    """Whether the late rank waits less than the next one by more than what the others differ by among themselves: in a
+    single step nothing else can show that it is no chance."""
+    if len(others) < LEAST_OTHERS:
+        return False
+    lower, upper = np.percentile(others, (25, 75))
+    return bool(others.min() - waiting >= FAR * (upper - lower))
+
+
+def _excesses(summaries: Sequence[RankSummary], late: Int64, others: Int64) -> tuple[tuple[str, float], ...]:
+    """Accounts of the late ranks beyond the median of the others', the largest excess first."""
+    table = np.array([summary.accounts for summary in summaries])
+    beyond = np.median(table[late], axis=0) - np.median(table[others], axis=0)
+    found = [
+        (account.name.lower(), float(beyond[account]))
+        for account in Account
+        if account not in WAITING_ACCOUNTS and beyond[account] > 0
+    ]
+    return tuple(sorted(found, key=lambda each: -each[1]))
+
+
+def _arithmetic(summaries: Sequence[RankSummary], late: Int64, others: Int64) -> float | None:
+    flops = np.array([summary.flops for summary in summaries])
+    usual = float(np.median(flops[others]))
+    return float(np.median(flops[late])) / usual if usual > 0 and (flops[late] > 0).all() else None
+
+
+def _since(summaries: Sequence[RankSummary], late: Int64, series: LateSeries | None) -> tuple[int | None, float | None]:
+    """The first step from which on the ranks are late, and the share of the steps since then in which they are."""
+    behind = _behind(summaries, late, series)
+    if series is None or behind is None or not len(behind):
+        return None, None
+    usual = float(np.median(behind[behind >= np.median(behind)]))
+    is_late = behind >= LATE_STEP * usual if usual > 0 else np.zeros(len(behind), np.bool_)
+    if not is_late.any():
+        return None, None
+    window = min(WINDOW, len(is_late))
+    dense = np.convolve(is_late, np.ones(window), "valid") > window / 2
+    starts = np.flatnonzero(dense & is_late[: len(dense)])
+    start = int(starts[0]) if len(starts) else int(np.flatnonzero(is_late)[0])
+    return series.steps[start], float(is_late[start:].mean())
+
+
+def _behind(summaries: Sequence[RankSummary], late: Int64, series: LateSeries | None) -> Float64 | None:
+    """(columns,) ns that the late ranks are behind the first; None where the series does not have them."""
+    if series is None:
+        return None
+    wanted = {summaries[index].rank for index in late.tolist()}
+    rows = [row for rank, row in zip(series.ranks, series.late, strict=True) if rank in wanted]
+    return np.median(np.array(rows), axis=0) if rows else None
+
+
+def _gain(
+    summaries: Sequence[RankSummary],
+    links: Chain,
+    late: Int64,
+    others: Int64,
+    series: LateSeries | None,
+    waited: float,
+) -> Estimate:
+    """By replay of the collectives; of a recording, where the watch sees the lateness too, by its steps, of which there
+    are more and which nothing slowed."""
+    behind = _behind(summaries, late, series)
+    if behind is not None and len(behind) >= WINDOW and series is not None:
+        saved = np.maximum(0.0, behind - _next(summaries, late, series))
+        if float(saved.mean()) >= LATE_STEP * waited:
+            return mean_of_series(saved)
+    saved_steps = saved_without(links, late)
+    if len(saved_steps):
+        return mean_of_series(saved_steps)
+    return Estimate(waited, 0.0, 2 * waited, 1)
+
+
+def _next(summaries: Sequence[RankSummary], late: Int64, series: LateSeries) -> Float64:
+    """(columns,) ns that the last of the other ranks is behind the first."""
+    mine = {summaries[index].rank for index in late.tolist()}
+    rows = [row for rank, row in zip(series.ranks, series.late, strict=True) if rank not in mine]
+    return np.max(np.array(rows), axis=0) if rows else np.zeros(len(series.steps))
+
+
+def beside_link(ranks: RankComparison | None, machine: Machine | None) -> RankComparison | None:
+    """The same with each collective's share of the measured link; as it is where none was measured, or where the ranks
+    are of several hosts, between which lies another link, or where other programs disturbed the measurement. The link
+    does no less than the quickest of the collectives."""
+    link = machine.link if machine is not None else None
+    if ranks is None or link is None or link.disturbed or len({row.host for row in ranks.rows}) != 1:
+        return ranks
+    rate = max(link.rate.value, *(row.bus_bandwidth or 0.0 for row in ranks.collectives), 0.0)
+    return replace(
+        ranks,
+        collectives=tuple(
+            replace(row, link_share=row.bus_bandwidth / rate) if row.bus_bandwidth is not None and rate > 0 else row
+            for row in ranks.collectives
+        ),
+    )
+
+
+NOTICEABLE = 10_000
+"""ns: ranks that arrive within ten microseconds of one another arrive together (a network's round trip)."""
+CONSIDERABLE = 0.1
+"""Of the longest wait: who is last in a shorter one says nothing about who is late."""
+ACCOUNTS = tuple(account.name.lower() for account in Account)
+
+
+def compare(summaries: Sequence[RankSummary]) -> RankComparison | None:
+    """The ranks beside one another, in their order; None for fewer than two."""
+    ordered = sorted(summaries, key=lambda summary: summary.rank)
+    if len(ordered) < 2:
+        return None
+    ordered, others = on_common_steps(ordered)
+    shared, uneven = match(ordered)
+    links = chain(shared, _origins(ordered, shared))
+    watched = waiting_in_series(ordered)
+    waiting = _waiting(ordered, shared, links, all_of_them=watched is None) or watched
+    series = late_series(ordered)
+    world = max((summary.world or 0 for summary in ordered), default=0)
+    return RankComparison(
+        accounts=ACCOUNTS,
+        rows=tuple(_row(summary, waiting, index) for index, summary in enumerate(ordered)),
+        collectives=_collectives(ordered, shared),
+        late=find_late(ordered, waiting, links, series, watched) if waiting is not None else None,
+        series=series,
+        clocks=clocks(ordered, shared),
+        notes=(*others, *uneven),
+        world=world or None,
+    )
+
+
+def _row(summary: RankSummary, waiting: Waiting | None, index: int) -> RankRow:
+    return RankRow(
+        rank=summary.rank,
+        name=summary.name,
+        host=summary.host,
+        steps=summary.steps,
+        step=summary.step,
+        accounts=summary.accounts,
+        waiting=float(waiting.waiting[index]) if waiting is not None else 0.0,
+        last=float(waiting.last[index]) if waiting is not None else 0.0,
+    )
+
+
+def _origins(summaries: Sequence[RankSummary], shared: Sequence[Shared]) -> Int64:
+    """Where each rank's time is counted from: the end of its first collective, which is one moment on all that shared
+    it. What came before that one is not in the replay."""
+    origins = np.full(len(summaries), np.iinfo(np.int64).max)
+    for each in shared:
+        if each.begin.shape[1]:
+            origins[each.ranks] = np.minimum(origins[each.ranks], each.end[:, 0])
+    return origins
+
+
+def _waiting(
+    summaries: Sequence[RankSummary], shared: Sequence[Shared], links: Chain, *, all_of_them: bool
+) -> Waiting | None:
+    """From the collectives; None where the ranks have none in common, or not all of them have and there is something
+    better (all_of_them is False)."""
+    if not shared or not (
+        all_of_them or len(np.unique(np.concatenate([each.ranks for each in shared]))) == len(summaries)
+    ):
+        return None
+    spent = np.zeros(len(summaries))
+    for index, summary in enumerate(summaries):
+        begin, wait = _waits_of(index, shared)
+        held = union(begin, begin + wait)
+        kept, calls = sum(len(each.step) for each in shared), sum(each.calls for each in shared)
+        spent[index] = float((held.end - held.begin).sum()) / max(1, summary.steps) * calls / max(1, kept)
+    culprit, longest, anew = blamed(links)
+    longest = np.where(longest >= NOTICEABLE, longest, 0)
+    last = np.bincount(culprit, longest, len(summaries)) / max(1, int(longest.sum()))
+    counted = anew & (longest > 0) & (longest >= CONSIDERABLE * longest.max(initial=0))
+    times = np.bincount(culprit[counted], minlength=len(summaries))
+    return Waiting(spent, last, times, int(counted.sum()), _waits_by_step(len(summaries), shared))
+
+
+def _waits_by_step(ranks: int, shared: Sequence[Shared]) -> Float64:
+    """(ranks, steps) ns."""
+    steps = max((int(each.step.max(initial=-1)) for each in shared), default=-1) + 1
+    table = np.zeros((ranks, steps))
+    for each in shared:
+        for step in np.unique(each.step).tolist():
+            table[each.ranks, step] += each.waits[:, each.step == step].sum(axis=1)
+    return table
+
+
+def _waits_of(index: int, shared: Sequence[Shared]) -> tuple[Int64, Int64]:
+    """Begins and waits of one rank in all collectives."""
+    begins, waits = [np.zeros(0, np.int64)], [np.zeros(0, np.int64)]
+    for each in shared:
+        at = int(np.searchsorted(each.ranks, index))
+        if at < len(each.ranks) and each.ranks[at] == index:
+            begins.append(each.begin[at])
+            waits.append(each.waits[at])
+    return np.concatenate(begins), np.concatenate(waits)
+
+
+def _collectives(summaries: Sequence[RankSummary], shared: Sequence[Shared]) -> tuple[CollectiveRow, ...]:
+    """Groups of one kind that differ in their members only are one row: thousands of ranks have hundreds of groups."""
+    alike: dict[tuple[str, str, int], list[Shared]] = {}
+    for each in shared:
+        alike.setdefault((each.name, each.group, each.size), []).append(each)
+    rows = [_collective(summaries, members) for members in alike.values()]
+    return tuple(sorted(rows, key=lambda row: -(row.transfer + row.waiting)))
+
+
+def _collective(summaries: Sequence[RankSummary], members: Sequence[Shared]) -> CollectiveRow:
+    first = members[0]
+    ranks = np.concatenate([each.ranks for each in members])
+    steps = np.array([max(1, summaries[index].steps) for index in ranks.tolist()])
+    kept = max(1, first.duration.shape[1])
+    scale = first.calls / kept / steps
+    transfer = np.concatenate([np.full(len(each.ranks), each.transfer.sum()) for each in members])
+    waiting = np.concatenate([each.waits.sum(axis=1) for each in members])
+    exposed = np.concatenate([each.exposed for each in members])
+    sizes = np.concatenate([each.bytes for each in members])
+    shortest = np.concatenate([each.transfer for each in members])
+    known = (sizes > 0) & (shortest > 0)
+    rate = float(np.median(sizes[known] / shortest[known])) if known.any() else None
+    algorithm = algorithm_bandwidth(rate, 1.0) if rate is not None else None
+    factor = bus_factor(first.name, first.size or _whole_job(summaries, members))
+    late, share = _last_of(summaries, members)
+    return CollectiveRow(
+        name=first.name,
+        group=first.group,
+        size=first.size,
+        ranks=len(ranks),
+        calls=float(np.mean(first.calls / steps)),
+        bytes=float(np.median(sizes[sizes > 0])) if (sizes > 0).any() else None,
+        transfer=float(np.mean(transfer * scale)),
+        waiting=float(np.mean(waiting * scale)),
+        exposed=float(np.mean(exposed / steps)),
+        algorithm_bandwidth=algorithm,
+        bus_bandwidth=algorithm * factor if algorithm is not None and factor is not None else None,
+        late=late,
+        late_share=share,
+    )
+
+
+def _whole_job(summaries: Sequence[RankSummary], members: Sequence[Shared]) -> int:
+    """Ranks of a group whose size no trace says: all that are there, when those are the whole job; else not known."""
+    world = max((summary.world or 0 for summary in summaries), default=0)
+    there = max(len(each.ranks) for each in members)
+    return there if world <= there else 0
+
+
+def _last_of(summaries: Sequence[RankSummary], members: Sequence[Shared]) -> tuple[int | None, float]:
+    """Who came last in most of the waiting."""
+    weight: Float64 = np.zeros(len(summaries))
+    for each in members:
+        longest = each.waits.max(axis=0, initial=0)
+        longest = np.where(longest >= NOTICEABLE, longest, 0)
+        weight += np.bincount(each.ranks[each.duration.argmin(axis=0)], longest, len(summaries))
+    if not weight.sum():
+        return None, 0.0
+    most = int(weight.argmax())
+    return summaries[most].rank, float(weight[most] / weight.sum())
+
+
+def telling(comparison: RankComparison) -> tuple[int, ...]:
+    """The ranks of a large job that are worth a look each: the late one, the first, the slowest and a usual one."""
+    rows = comparison.rows
+    late = comparison.late.ranks[:1] if comparison.late is not None else ()
+    by_step = sorted(rows, key=lambda row: row.step)
+    usual = by_step[len(by_step) // 2]
+    return tuple(dict.fromkeys((*late, rows[0].rank, by_step[-1].rank, usual.rank)))

@@ -1,0 +1,386 @@
+"""One rank in a few kilobytes: all that comparing it with others needs. What `summarise` makes and `compare` takes.
+
+Traces are large and ranks are many, so each is reduced where it is read, and only this travels.
+
+How a rank exchanges its gradients: in which micro-batches, in how many buckets, and what looking for unused
+parameters costs. From the annotations and operators of DistributedDataParallel, on any device.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from math import prod
+
+import numpy as np
+
+from steptime.analysis.breakdown import account_for, has_kernels
+from steptime.analysis.categories import Ledger
+from steptime.analysis.device_activity import device_time
+from steptime.analysis.layout import Layout
+from steptime.analysis.operators import grouped, per_step, step_at
+from steptime.analysis.recorded_breakdown import RecordedAccount, Window
+from steptime.analysis.timeline import Phase
+from steptime.analysis.trace_steps import FoundSteps, find_steps, reach
+from steptime.analysis.traffic import Parameters, parameters_of, tensor_bytes
+from steptime.arrays import Bool, Int64
+from steptime.intervals import Intervals, claim, contains, measure, union
+from steptime.recording.recording import Process
+from steptime.trace.links import UNKNOWN, Links, link
+from steptime.trace.table import ABSENT, Category, Trace
+from steptime.trace.vendors import COMMUNICATION_KERNEL, matching
+
+MOST_CALLS = 512
+"""Collectives that a summary keeps, 32 bytes each: the first ones of each kind, in proportion to how many it has."""
+LEAST_CALLS = 8
+"""Of each kind."""
+MOST_BLOCKS = 256
+"""Columns of the series over all steps of a recording: blocks of 1, 2, 4 … steps."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Exchange:
+    """Collectives of one kind in one process group, by one rank, in time order. members: the ranks of the group as the
+    trace spells them, "" where it does not.
+
+    calls: of all that the steps hold; the columns (k,) hold the first of them. step: number of the step among those
+    summarised, begin: ns, duration: ns, bytes: of the call, -1 where not known. exposed: ns of all calls together in
+    which nothing but communication ran.
+    """
+
+    name: str
+    group: str
+    size: int
+    members: str
+    calls: int
+    exposed: int
+    step: Int64
+    begin: Int64
+    duration: Int64
+    bytes: Int64
+
+    @property
+    def key(self) -> tuple[str, str, int, str]:
+        """What is the same collective on all ranks."""
+        return self.name, self.group, self.size, self.members
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Series:
+    """What a rank did of its own in each step, by the watch alone: ns outside of the phases that wait for others.
+
+    first: number of the first step; width: steps of one column; own: (k,) mean of the column's steady steps, -1 where
+    it has none.
+    """
+
+    first: int
+    width: int
+    own: Int64
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class RankSummary:
+    """rank, name, host: who. steps: that the times are of; step: mean ns. accounts: ns per step, by the numbers of
+    `ledger.Account`. numbers: of the steps in the job, where the recording knows them, () otherwise. flops: per step,
+    0 where not known. exchanges: what it exchanged in its profiled steps. series: of a
+    recording. world: ranks of the whole job."""
+
+    rank: int
+    name: str
+    host: str
+    steps: int
+    step: float
+    accounts: tuple[float, ...]
+    exchanges: tuple[Exchange, ...] = ()
+    numbers: tuple[int, ...] = ()
+    flops: float = 0.0
+    series: Series | None = None
+    world: int | None = None
+
+
+def kept_calls(counts: list[int]) -> list[int]:
+    """How many of each kind a summary keeps: a rule of the counts alone, so that all ranks keep the same ones."""
+    whole = sum(counts)
+    if whole <= MOST_CALLS:
+        return counts
+    return [min(count, max(LEAST_CALLS, MOST_CALLS * count // whole)) for count in counts]
+
+
+def blocks(own: Int64, known: Bool, first: int) -> Series | None:
+    """The series of a value per step, in columns of the least power of two that leaves no more than MOST_BLOCKS.
+
+    own: (n,) ns; known: which of them are steady; first: number of the first step.
+    """
+    if not known.any():
+        return None
+    width = 1
+    while -(-len(own) // width) > MOST_BLOCKS:
+        width *= 2
+    return Series(first, width, _block_means(np.where(known, own, -1), width))
+
+
+def widened(series: Series, width: int) -> Series:
+    """The same in wider columns. width: a power of two times the series' own."""
+    factor = width // series.width
+    return series if factor == 1 else Series(series.first, width, _block_means(series.own, factor))
+
+
+def _block_means(values: Int64, width: int) -> Int64:
+    """Means of `width` values each, without the unknown (-1)."""
+    missing = -len(values) % width
+    padded = np.append(values, np.full(missing, -1)).reshape(-1, width)
+    known = padded >= 0
+    count = known.sum(axis=1)
+    total = np.where(known, padded, 0).sum(axis=1)
+    return np.where(count > 0, total // np.maximum(count, 1), -1)
+
+
+ON_HOST = re.compile(r"^(gloo|mpi|ucc):")
+"""Spans that a backend of the host opens when a collective is handed over and closes when it is done."""
+
+
+def exchanges_of(trace: Trace, links: Links, windows: Int64) -> tuple[Exchange, ...]:
+    """The collectives that begin in the steps. windows: (n, 2) ns, as the ledger has the steps, n at least 1.
+
+    On a CPU `exposed` is not known from the spans and stays 0: the ledger's account has it.
+    """
+    events = trace.events
+    chosen = (events.category == Category.KERNEL) & matching(trace, COMMUNICATION_KERNEL.search)
+    if chosen.any():
+        rows = _in_steps(trace, np.flatnonzero(chosen), windows)
+        return _by_kind(trace, rows, parameters_of(trace, links, rows), windows, device_time(trace).compute)
+    rows = _in_steps(trace, np.flatnonzero(matching(trace, ON_HOST.match)), windows)
+    return _by_kind(trace, rows, tuple(_span(trace, row) for row in rows.tolist()), windows, None)
+
+
+def _in_steps(trace: Trace, rows: Int64, windows: Int64) -> Int64:
+    """Those that begin in a step, in time order."""
+    begin = trace.events.begin[rows]
+    inside = rows[step_at(windows, begin) != UNKNOWN]
+    ordered: Int64 = inside[np.argsort(trace.events.begin[inside], kind="stable")]
+    return ordered
+
+
+def _span(trace: Trace, row: int) -> Parameters:
+    events = trace.events
+    shapes, types = int(events.shapes[row]), int(events.dtypes[row])
+    known = shapes != ABSENT and types != ABSENT
+    size = tensor_bytes(trace.shapes[shapes], trace.dtypes[types]) if known else None
+    return Parameters(ON_HOST.sub("", trace.symbols[events.name[row]]), size=trace.world_size or 0, bytes=size)
+
+
+def _by_kind(
+    trace: Trace,
+    rows: Int64,
+    known: tuple[Parameters, ...],
+    windows: Int64,
+    compute: Intervals | None,
+) -> tuple[Exchange, ...]:
+    if not len(rows):
+        return ()
+    events = trace.events
+    keys = [(each.name, each.group, each.size, each.members) for each in known]
+    numbers = {key: number for number, key in enumerate(sorted(set(keys)))}
+    groups = grouped(np.array([numbers[key] for key in keys], np.int64))
+    hidden = _exposed(trace, rows, windows, compute, groups)
+    kept = kept_calls([len(chosen) for chosen in groups])
+    found = []
+    for chosen, exposed, count in zip(groups, hidden, kept, strict=True):
+        parameters = known[int(chosen[0])]
+        first = chosen[:count]
+        mine = rows[first]
+        sizes = [known[at].bytes for at in first.tolist()]
+        found.append(
+            Exchange(
+                name=parameters.name,
+                group=parameters.group,
+                size=parameters.size,
+                members=parameters.members,
+                calls=len(chosen),
+                exposed=exposed,
+                step=step_at(windows, events.begin[mine]),
+                begin=events.begin[mine].copy(),
+                duration=events.duration[mine].copy(),
+                bytes=np.array([-1 if size is None else size for size in sizes], np.int64),
+            )
+        )
+    return tuple(found)
+
+
+def _exposed(trace: Trace, rows: Int64, windows: Int64, compute: Intervals | None, groups: list[Int64]) -> list[int]:
+    """ns of each kind in which nothing but communication ran; where two overlap, the longer kind has it."""
+    if compute is None:
+        return [0] * len(groups)
+    events = trace.events
+    order = sorted(range(len(groups)), key=lambda at: -int(events.duration[rows[groups[at]]].sum()))
+    sets = [union(events.begin[rows[groups[at]]], events.end[rows[groups[at]]]) for at in order]
+    shares = claim(windows[:, 0], windows[:, 1], [compute, *sets])[:, 1:-1].sum(axis=0)
+    found = [0] * len(groups)
+    for at, share in zip(order, shares.tolist(), strict=True):
+        found[at] = int(share)
+    return found
+
+
+FORWARD = "DistributedDataParallel.forward"
+REDUCE = re.compile(r"^c10d::_?all_?reduce_?$")
+SEARCH = re.compile(r"^torch\.distributed\.ddp\.reducer::search_unused_parameters$")
+FIRST_TENSOR = re.compile(r"\[\s*\[\s*\[([\d,\s]+)\]")
+SIDE = re.compile(r"(?<!\d)\d{1,12}(?!\d)")
+LARGEST = 1 << 50
+"""Elements of a tensor: a petabyte."""
+LEAST_ELEMENTS = 256
+"""Of an all-reduce: less is a counter, a loss or the map of unused parameters, and no bucket."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Gradients:
+    """All columns (n,), by step: forwards of the wrapped model (micro-batches); those of them behind which gradients
+    were exchanged; buckets exchanged; numbers in them, 0 where shapes were not recorded; ns in the search for unused
+    parameters."""
+
+    forwards: Int64
+    synchronised: Int64
+    buckets: Int64
+    elements: Int64
+    search: Int64
+
+
+def gradients_of(trace: Trace, borders: Int64) -> Gradients | None:
+    """None where no DistributedDataParallel model ran. borders: (n, 2) ns, the steps as the host has them."""
+    events = trace.events
+    steps = len(borders)
+    forwards = _inside(trace, np.flatnonzero(matching(trace, FORWARD.__eq__)), borders)
+    forwards = forwards[events.category[forwards] == Category.ANNOTATION]
+    if not len(forwards):
+        return None
+    reduced = np.flatnonzero((events.category == Category.OPERATOR) & matching(trace, REDUCE.match))
+    reduced = _inside(trace, reduced, borders)
+    sizes = np.array([_elements(trace, row) for row in reduced.tolist()], np.int64)
+    reduced, sizes = reduced[(sizes < 0) | (sizes >= LEAST_ELEMENTS)], sizes[(sizes < 0) | (sizes >= LEAST_ELEMENTS)]
+    behind = np.searchsorted(events.begin[forwards], events.begin[reduced], side="right") - 1
+    of_step = step_at(borders, events.begin[forwards])
+    exchanged = np.isin(np.arange(len(forwards)), behind).astype(np.int64)
+    searching = matching(trace, SEARCH.match)
+    search = union(events.begin[searching], events.end[searching])
+    return Gradients(
+        forwards=per_step(of_step, np.ones(len(forwards), np.int64), steps),
+        synchronised=per_step(of_step, exchanged, steps),
+        buckets=per_step(step_at(borders, events.begin[reduced]), np.ones(len(reduced), np.int64), steps),
+        elements=per_step(step_at(borders, events.begin[reduced]), np.maximum(sizes, 0), steps),
+        search=measure(search, borders[:, 0], borders[:, 1]),
+    )
+
+
+def _inside(trace: Trace, rows: Int64, borders: Int64) -> Int64:
+    """Those that begin in a step, in time order."""
+    begin = trace.events.begin[rows]
+    kept = rows[step_at(borders, begin) != UNKNOWN]
+    ordered: Int64 = kept[np.argsort(trace.events.begin[kept], kind="stable")]
+    return ordered
+
+
+def _elements(trace: Trace, row: int) -> int:
+    """Of an all-reduce's first argument, -1 where the file does not say: c10d's operators take a list of tensors, of
+    which DistributedDataParallel gives one, and the file has no type of it."""
+    shapes = int(trace.events.shapes[row])
+    found = FIRST_TENSOR.match(trace.shapes[shapes]) if shapes != ABSENT else None
+    sides = [int(number) for number in SIDE.findall(found[1])] if found else []
+    return min(prod(sides), LARGEST) if found else -1
+
+
+def summarise_trace(trace: Trace, rank: int, steps: FoundSteps | None = None) -> RankSummary | None:
+    """A rank of which nothing but its trace is known; None where the trace has no step."""
+    borders = (steps or find_steps(trace)).borders
+    if not len(borders):
+        return None
+    windows = reach(trace, borders) if has_kernels(trace) else borders
+    return summarise(trace, borders, windows, account_for(trace, borders), rank=rank)
+
+
+def summarise(
+    trace: Trace,
+    borders: Int64,
+    windows: Int64,
+    ledger: Ledger,
+    *,
+    rank: int,
+    host: str = "",
+    flops: float = 0.0,
+    numbers: tuple[int, ...] = (),
+    series: Series | None = None,
+) -> RankSummary:
+    """A rank from its trace and what is known beside it. borders, windows: (n, 2) ns, the steps as host and ledger have
+    them; ledger: of the steps that times are said of, which may be others. numbers: of the borders' steps in the job.
+    """
+    return RankSummary(
+        rank=rank,
+        name=f"rank {rank}",
+        host=host,
+        steps=len(windows),
+        step=float(ledger.wall.mean()),
+        accounts=tuple(ledger.entries.mean(axis=0).tolist()),
+        exchanges=exchanges_of(trace, link(trace, borders), windows),
+        numbers=numbers,
+        flops=flops,
+        series=series,
+        world=trace.world_size,
+    )
+
+
+SURELY_OWN = (Phase.INPUT, Phase.TRANSFER)
+"""On an accelerator the host waits for the device anywhere, so only these phases of it are surely the rank's own."""
+
+
+def summarise_process(process: Process, layout: Layout, account: RecordedAccount) -> RankSummary:
+    """A process with at least one steady step. Its rank is 0 where nothing says it."""
+    window = _window(account)
+    exchanges: tuple[Exchange, ...] = ()
+    numbers = np.zeros(0, np.int64)
+    steps = layout.timeline.steps
+    if window is not None:
+        borders = window.borders
+        reached = reach(window.trace, borders) if has_kernels(window.trace) else borders
+        exchanges = exchanges_of(window.trace, link(window.trace, borders), reached)
+        numbers = np.searchsorted(steps.end, borders[:, 1] - window.shift)
+    ledger, facts = account.ledger, process.facts
+    rank = facts.rank if facts.rank is not None else 0
+    return RankSummary(
+        rank=rank,
+        name=f"rank {rank}",
+        host=facts.host,
+        steps=max(1, len(numbers)),
+        step=float(ledger.wall.mean()),
+        accounts=tuple(ledger.entries.mean(axis=0).tolist()),
+        exchanges=exchanges,
+        numbers=tuple(numbers.tolist()),
+        flops=sum(operator.flops or 0.0 for operator in account.operators),
+        series=_series(layout, window, exchanges),
+        world=facts.world_size,
+    )
+
+
+def _window(account: RecordedAccount) -> Window | None:
+    """The one with most steps that nobody slowed with stacks."""
+    timed = [window for window in account.windows if not window.stacks and len(window.borders)]
+    return max(timed, key=lambda window: len(window.borders)) if timed else None
+
+
+def _series(layout: Layout, window: Window | None, exchanges: tuple[Exchange, ...]) -> Series | None:
+    """The rank's own time by step: what lies outside of the phases in which it waits for others."""
+    steps = layout.timeline.steps
+    if window is not None and has_kernels(window.trace):
+        own = steps.phases[:, SURELY_OWN].sum(axis=1)
+    else:
+        own = steps.duration - steps.phases[:, _waiting_phases(window, exchanges)].sum(axis=1)
+    return blocks(own, steps.steady, 0)
+
+
+def _waiting_phases(window: Window | None, exchanges: tuple[Exchange, ...]) -> list[int]:
+    """Backward, and whatever other phase a collective is begun in: buffers are exchanged in forward, and sharded
+    weights too."""
+    found = {int(Phase.BACKWARD)}
+    for phase in (Phase.FORWARD, Phase.OPTIMIZER):
+        held = window.phases.get(phase) if window is not None else None
+        if held is not None and len(held):
+            found |= {int(phase)} if any(contains(held, each.begin).any() for each in exchanges) else set()
+    return sorted(found)

@@ -1,0 +1,70 @@
+"""Which lane of a trace is the training thread, and what its annotations say."""
+
+from __future__ import annotations
+
+import re
+
+import numpy as np
+
+from steptime.arrays import Bool, Int64
+from steptime.intervals import Intervals, union
+from steptime.trace.cached_per_trace import once
+from steptime.trace.links import host_events
+from steptime.trace.table import Category, Trace
+from steptime.trace.vendors import COMPILING, LOADER, OPTIMIZER_STEP, STEP, is_engine, matching
+
+
+@once
+def training_lane(trace: Trace, thread: int | None = None) -> int | None:
+    """The lane that takes the steps. thread: the system's id, when the caller knows it (0 and None: it does not).
+
+    Else the lane with the most annotations of steps, optimisers and loaders; else the one with the most operators
+    outside autograd's engine. None when nothing ran on a host.
+    """
+    if thread:
+        known = [number for number, lane in enumerate(trace.lanes) if str(lane.thread) == str(thread)]
+        counts = _counts(trace, host_events(trace))
+        if known and counts[known].any():
+            return max(known, key=lambda number: int(counts[number]))
+    telling = re.compile("|".join(each.pattern for each in (STEP, OPTIMIZER_STEP, LOADER)))
+    host = host_events(trace)
+    operators = trace.events.category == Category.OPERATOR
+    for chosen in (host & matching(trace, telling.match), operators & ~matching(trace, is_engine), host):
+        counts = _counts(trace, chosen)
+        if counts.any():
+            return int(counts.argmax())
+    return None
+
+
+def autograd_lanes(trace: Trace, training: int) -> list[int]:
+    """The other lanes on which autograd's engine ran operators."""
+    engine = (trace.events.category == Category.OPERATOR) & matching(trace, is_engine)
+    return [lane for lane in np.unique(trace.events.lane[engine]).tolist() if lane != training]
+
+
+def input_time(trace: Trace, lane: int) -> Intervals:
+    """Inside the next() of a DataLoader, as annotated on a lane."""
+    return _annotated(trace, lane, matching(trace, LOADER.match))
+
+
+def compile_time(trace: Trace, lane: int) -> Intervals:
+    """Inside TorchDynamo and Inductor, as annotated on a lane."""
+    return _annotated(trace, lane, matching(trace, COMPILING.search))
+
+
+def recorded_time(trace: Trace) -> Intervals:
+    """From the first event to the last: where the trace can say anything."""
+    if not len(trace.events):
+        return union([], [])
+    return union([trace.events.begin.min()], [trace.events.end.max()])
+
+
+def _annotated(trace: Trace, lane: int, named: Bool) -> Intervals:
+    events = trace.events
+    chosen = np.flatnonzero(named & (events.lane == lane))
+    chosen = chosen[np.isin(events.category[chosen], (Category.ANNOTATION, Category.OPERATOR))]
+    return union(events.begin[chosen], events.end[chosen])
+
+
+def _counts(trace: Trace, chosen: Bool) -> Int64:
+    return np.bincount(trace.events.lane[chosen], minlength=len(trace.lanes))

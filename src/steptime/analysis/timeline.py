@@ -1,0 +1,214 @@
+"""A timeline: one process's recording laid out as steps, phases and segments. The room's central type."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import IntEnum
+
+import numpy as np
+import numpy.typing as npt
+
+from steptime.arrays import Bool, Int64
+from steptime.intervals import Intervals, union
+from steptime.journal import Kind
+from steptime.recording.recording import IntervalTable
+
+
+class Mode(IntEnum):
+    """What the borders of the steps were found from."""
+
+    OPTIMIZER = 1
+    BACKWARD = 2
+    FORWARD = 3
+
+
+class Phase(IntEnum):
+    """The phases of a step, in the order of the columns of `Steps.phases`. They sum to the step's duration."""
+
+    INPUT = 0
+    """Inside the training loader's next(), or the user's own batch preparation."""
+    TRANSFER = 1
+    """Lines that move the batch to the device."""
+    FORWARD = 2
+    BACKWARD = 3
+    OPTIMIZER = 4
+    REST = 5
+    """Everything else of the training thread."""
+
+
+class SegmentKind(IntEnum):
+    """What lies between training steps, or in them without belonging to them."""
+
+    EVALUATION = 1
+    CHECKPOINT = 2
+    ROLLOUT = 3
+    COMPILATION = 4
+    PAUSE = 5
+    """The probe held the thread."""
+    LOADER_START = 6
+    """Workers of a loader being started (between epochs)."""
+
+
+@dataclass(frozen=True, slots=True)
+class Segment:
+    """A stretch of the training thread that is charged to no step. begin, end: monotonic ns."""
+
+    kind: SegmentKind
+    begin: int
+    end: int
+
+
+@dataclass(frozen=True, slots=True)
+class Steps:
+    """All steps of a process; arrays of length n, read-only, in time order; times: monotonic ns.
+
+    begin, end: borders. duration: end - begin minus the segments inside. phases: (n, len(Phase)) ns, rows sum to
+    duration.
+    micro_batches: backwards (forwards when inferring) in the step. warm_up: left out at the start.
+    disturbed: the probe slowed it (discovery, profiler, lines, a pause) or an evaluation, a checkpoint or a compilation
+    lies in it; a rollout or a loader's start is subtracted and does not disturb.
+    watched: False for steps taken with the watch off (their phases are all REST).
+    steady: neither warm_up nor disturbed and watched: what statistics are made from.
+    """
+
+    begin: Int64
+    end: Int64
+    duration: Int64
+    phases: Int64
+    micro_batches: Int64
+    warm_up: Bool
+    disturbed: Bool
+    watched: Bool
+    profiled: Bool
+    lined: Bool
+
+    @property
+    def steady(self) -> Bool:
+        """Mask of the steps that statistics are made from."""
+        steady: Bool = ~(self.warm_up | self.disturbed) & self.watched
+        return steady
+
+
+@dataclass(frozen=True, slots=True)
+class Timeline:
+    """One process laid out. training_thread: the journal's thread number that took the steps.
+
+    warm_up_reason says, in words, what the warm-up was found from.
+    """
+
+    mode: Mode
+    steps: Steps
+    segments: tuple[Segment, ...]
+    training_thread: int
+    training_loaders: tuple[int, ...]
+    warm_up_reason: str
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Lane:
+    """Records sorted by (begin, -end), parents before children. identity is int64 so that sums cannot overflow."""
+
+    kind: npt.NDArray[np.uint8]
+    flags: npt.NDArray[np.uint8]
+    identity: Int64
+    begin: Int64
+    end: Int64
+
+    def __len__(self) -> int:
+        return len(self.begin)
+
+    def where(self, mask: Bool | Int64) -> Lane:
+        """The records of a mask, or by index."""
+        return Lane(self.kind[mask], self.flags[mask], self.identity[mask], self.begin[mask], self.end[mask])
+
+    def of(self, *kinds: Kind) -> Lane:
+        """The records of these kinds."""
+        return self.where(np.isin(self.kind, [int(kind) for kind in kinds]))
+
+    def flagged(self, flag: int) -> Bool:
+        """Which records carry a flag."""
+        mask: Bool = (self.flags & flag) != 0
+        return mask
+
+    def outermost(self) -> Lane:
+        """The records that lie in no other one of this lane."""
+        if not len(self):
+            return self
+        reach = np.maximum.accumulate(self.end)
+        return self.where(np.concatenate(([True], self.begin[1:] >= reach[:-1])))
+
+    def inside(self, others: Lane) -> Bool:
+        """Which records lie wholly in one of the other lane's outermost records."""
+        return within(self.begin, self.end, others.outermost())
+
+    @property
+    def intervals(self) -> Intervals:
+        """The instants that the records cover."""
+        return union(self.begin, self.end)
+
+
+def within(begin: Int64, end: Int64, others: Lane) -> Bool:
+    """Which of the intervals lie wholly in one of the others, which are disjoint and sorted."""
+    if not len(others):
+        return np.zeros(len(begin), np.bool_)
+    found = np.searchsorted(others.begin, begin, side="right") - 1
+    mask: Bool = (found >= 0) & (end <= others.end[np.maximum(found, 0)])
+    return mask
+
+
+def merge(*lanes: Lane) -> Lane:
+    """All records of several lanes, sorted again."""
+    whole = Lane(
+        np.concatenate([lane.kind for lane in lanes]),
+        np.concatenate([lane.flags for lane in lanes]),
+        np.concatenate([lane.identity for lane in lanes]),
+        np.concatenate([lane.begin for lane in lanes]),
+        np.concatenate([lane.end for lane in lanes]),
+    )
+    order = np.lexsort((-whole.end, whole.begin))
+    return whole.where(order)
+
+
+def lane_of(table: IntervalTable, mask: Bool | None = None) -> Lane:
+    """A table's records, or those of a mask."""
+    chosen = slice(None) if mask is None else mask
+    identity = table.identity[chosen].astype(np.int64)
+    return Lane(table.kind[chosen], table.flags[chosen], identity, table.begin[chosen], table.end[chosen])
+
+
+def training_thread(table: IntervalTable) -> int:
+    """The journal's number of the thread that trains: the one with the most backwards, else updates, else forwards."""
+    for kind in (Kind.BACKWARD, Kind.OPTIMIZER_STEP, Kind.SCALER_STEP, Kind.FORWARD):
+        threads = table.thread[table.kind == int(kind)]
+        if len(threads):
+            return int(np.bincount(threads).argmax())
+    return 0
+
+
+def parents(lane: Lane, deepest: int = 64) -> Int64:
+    """Index of the innermost record that holds each record, -1 for none. Records must be longer than nothing; nesting
+    below `deepest` counts as that deep."""
+    index = np.arange(len(lane))
+    depth = np.minimum(index - np.searchsorted(np.sort(lane.end), lane.begin, side="right"), deepest)
+    found = np.full(len(lane), -1, np.int64)
+    for level in range(1, int(depth.max(initial=0)) + 1):
+        above = np.maximum.accumulate(np.where(depth == level - 1, index, -1))
+        found[depth == level] = above[depth == level]
+    return found
+
+
+def innermost(lane: Lane) -> tuple[Int64, Int64, Int64]:
+    """Cuts nested records into (owner's index, begin, end): each instant goes to the innermost record that holds it."""
+    lasting = np.flatnonzero(lane.end > lane.begin)
+    lane = lane.where(lasting)
+    index = np.arange(len(lane))
+    times = np.concatenate((lane.begin, lane.end))
+    owners = np.concatenate((index, parents(lane)))
+    closing = np.concatenate((np.zeros(len(lane), np.int64), np.ones(len(lane), np.int64)))
+    # At one instant ends come before begins, inner ends before outer ones, outer begins before inner ones.
+    rank = np.concatenate((index, -index))
+    order = np.lexsort((rank, 1 - closing, times))
+    times, owners = times[order], owners[order]
+    following = np.append(times[1:], times[-1:])
+    kept = (owners >= 0) & (following > times)
+    return lasting[owners[kept]], times[kept], following[kept]

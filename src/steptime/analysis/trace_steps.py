@@ -1,0 +1,281 @@
+"""The steps of a trace that nobody else knows the steps of.
+
+Steps by repetition: the same things done again, at the same pace, where nothing marks them.
+
+Conservative: at least three repetitions, of nearly the same length, that fill most of the trace. A wrong step is worse
+than none, because everything else is told per step.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+
+from steptime.analysis.device_activity import UNKNOWN, device_activities
+from steptime.analysis.threads import training_lane
+from steptime.arrays import Bool, Int64
+from steptime.trace.links import Roles, forest_of, host_events, host_forest, launches_of, roles_of
+from steptime.trace.table import Category, Trace
+from steptime.trace.vendors import LOADER, OPTIMIZER_STEP, STEP, ZERO_GRAD, matching
+
+LEAST = 3
+"""Repetitions."""
+EVEN = 0.25
+"""How far a repetition may be from the median length. Real steps of one job stay within it but for the first and what
+lies between two epochs; without a mark that much looseness would find steps in anything."""
+FILLED = 0.5
+"""Of the trace's time, so that a loop inside one part of a step is not taken for the steps."""
+ALIKE = 0.9
+"""Of the names in a repetition that must be those of the one before."""
+LONGEST = 200_000
+"""Events that are compared; a period shows in fewer."""
+
+
+@dataclass(frozen=True, slots=True)
+class Repeated:
+    """places: positions of the events that the repetitions and what follows the last one begin with. period: events in
+    each."""
+
+    places: Int64
+    period: int
+
+
+def marks(name: Int64, begin: Int64, span: int) -> Repeated | None:
+    """Ranges of one name that begin at an even pace and fill the trace; of several such names the rarest, of those the
+    one that begins first. name, begin: of the outermost ranges, in order of time. span: ns of the whole trace."""
+    numbers, first, counts = np.unique(name, return_index=True, return_counts=True)
+    enough = np.flatnonzero(counts > LEAST)
+    for at in enough[np.lexsort((first[enough], counts[enough]))].tolist():
+        places = np.flatnonzero(name == numbers[at])
+        if _even(begin[places], span):
+            return Repeated(places, len(name) // len(places))
+    return None
+
+
+def repeated(name: Int64, begin: Int64, span: int) -> Repeated | None:
+    """The shortest run of events that comes again and again. name, begin: in order of time.
+
+    Tried with each name as the first of the run, the rarest first: what happens once in a step is the best mark of it.
+    """
+    name, begin = name[:LONGEST], begin[:LONGEST]
+    numbers, counts = np.unique(name, return_counts=True)
+    enough = np.flatnonzero(counts > LEAST)
+    for at in enough[np.argsort(counts[enough], kind="stable")].tolist():
+        places = np.flatnonzero(name == numbers[at])
+        if _even(begin[places], span) and _same(name, places) and _nothing_else(name, places):
+            return Repeated(places, int(np.median(np.diff(places))))
+    return None
+
+
+def _even(begins: Int64, span: int) -> bool:
+    periods = np.diff(begins)
+    if len(periods) < LEAST:
+        return False
+    usual = float(np.median(periods))
+    even = np.abs(periods - usual) <= EVEN * usual
+    return bool(even.all()) and int(periods.sum()) >= FILLED * span
+
+
+def _same(name: Int64, places: Int64) -> bool:
+    """Whether the runs between the places hold the same names in the same order, but for a few."""
+    lengths = np.diff(places)
+    period = int(lengths.min())
+    if period < 2 or lengths.max() > period / ALIKE:
+        return False
+    runs = name[places[:-1, None] + np.arange(period)]
+    return bool(((runs[1:] == runs[:-1]).mean(axis=1) >= ALIKE).all()) and len(np.unique(runs[0])) > 1
+
+
+def _nothing_else(name: Int64, places: Int64) -> bool:
+    """Whether before and after the repetitions there is only what they are made of. The layers of one forward pass
+    repeat, too, but an embedding comes before them and a head behind."""
+    outside = np.concatenate((name[: places[0]], name[places[-1] :]))
+    return bool(np.isin(outside, name[places[0] : places[-1]]).all())
+
+
+Rows: TypeAlias = npt.NDArray[Any]
+LONGEST_NAME = 60
+MOST_TURNS = 4
+OTHER_WORK = 0.2
+"""Steps of one kind that log or clip now and then differ by less."""
+SAME_WORK = 0.02
+Search: TypeAlias = Callable[[Int64, Int64, int], Repeated | None]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class FoundSteps:
+    """borders: (n, 2) begins and ends in ns, in time order, without overlap. how: what they were found by, in words."""
+
+    borders: Int64
+    how: str
+
+
+def steps_of(trace: Trace) -> Int64:
+    """(n, 2) begins and ends in ns; see `find_steps`."""
+    return find_steps(trace).borders
+
+
+def find_steps(trace: Trace) -> FoundSteps:
+    """The steps, by the first of these that the trace has: the profiler's own marks, the ends of optimiser updates, the
+    calls of zero_grad, the loader's batches, a range, the operators or the kernels that repeat at an even pace; else
+    the whole trace as one step. None without events. A trace that was put together from several recordings has no step
+    across two of them.
+    """
+    if not len(trace.events):
+        return FoundSteps(np.empty((0, 2), np.int64), "there is no event")
+    for found in _ways(trace):
+        if found is not None and len(found.borders):
+            return found
+    windows = trace.windows or ((int(trace.events.begin.min()), int(trace.events.end.max())),)
+    whole = "each recording counts as one step" if trace.windows else "the whole trace counts as one step"
+    return FoundSteps(np.array(windows, np.int64), f"{whole}, because nothing in it marks steps or repeats evenly")
+
+
+def reach(trace: Trace, borders: Int64) -> Int64:
+    """Steps on the device: each ends with the last kernel that was launched in it, and the next begins there.
+
+    The host runs ahead of the device, so a step's kernels outlast the host's step. Kernels of a step that ran before
+    its begin as moved here still count as compute, in the step in whose time they ran: a ledger is about time, not
+    about work. borders: (n, 2) ns on the host, in time order.
+    """
+    events = trace.events
+    activities = device_activities(trace)
+    launched = activities.launch != UNKNOWN
+    calls, done = activities.launch[launched], events.end[activities.rows[launched]]
+    step = np.searchsorted(borders[:, 0], events.begin[calls], side="right") - 1
+    inside = (step >= 0) & (events.end[calls] <= borders[np.maximum(step, 0), 1])
+    ends = borders[:, 1].copy()
+    np.maximum.at(ends, step[inside], done[inside])
+    ends = np.maximum.accumulate(ends)
+    begins = np.maximum(borders[:, 0], np.concatenate((borders[:1, 0], ends[:-1])))
+    return np.stack((begins, ends), axis=1)
+
+
+def _ways(trace: Trace) -> Iterator[FoundSteps | None]:
+    yield FoundSteps(_apart(_ranges(trace, STEP.match)[0]), "the profiler's own marks (ProfilerStep#)")
+    yield FoundSteps(_between(trace, _updates(trace)), "from the end of one optimiser update to the end of the next")
+    cleared = _ranges(trace, ZERO_GRAD.match)[0]
+    yield FoundSteps(_between(trace, cleared[:, 0]), "from one Optimizer.zero_grad to the next")
+    batches = _ranges(trace, LOADER.match)[0]
+    yield FoundSteps(_between(trace, batches[:, 0]), "from one batch of the DataLoader to the next")
+    yield from _repetitions(trace)
+
+
+def _updates(trace: Trace) -> Int64:
+    """The end of each step's last update. Several optimisers that take turns belong to one step: it ends where the
+    longest way to the next update begins. An update may hold another."""
+    ranges, names = _ranges(trace, OPTIMIZER_STEP.match)
+    reached = np.maximum.accumulate(ranges[:, 1])
+    outer = np.append(True, np.diff(reached) > 0)[: len(reached)]
+    ranges, names = ranges[outer], names[outer]
+    ends: Int64 = reached[outer]
+    turns = _turns(names, _operators_between(trace, ends))
+    if turns < 2:
+        return ends
+    pauses = ranges[1:, 0] - ends[:-1]
+    mean = [pauses[turn::turns].mean() for turn in range(turns)]
+    last: Int64 = ends[int(np.argmax(mean)) :: turns]
+    return last
+
+
+def _turns(names: Int64, operators: Int64) -> int:
+    """How many updates make a step: the period of their names or, of optimisers of one name, of the numbers of
+    operators between them (a network and its adversary). operators: one less than names."""
+    distinct = len(np.unique(names))
+    if distinct > 1:
+        return distinct if len(names) >= 2 * distinct and (names[distinct:] == names[:-distinct]).all() else 1
+    for turns in range(1, MOST_TURNS + 1):
+        if len(operators) < 3 * turns:
+            return 1
+        differ = np.abs(operators[turns:] - operators[:-turns]) / np.maximum(operators[:-turns], 1)
+        if differ.max(initial=0) <= (OTHER_WORK if turns == 1 else SAME_WORK):
+            return turns
+    return 1
+
+
+def _operators_between(trace: Trace, times: Int64) -> Int64:
+    """How many operators begin from each time to the next, on whatever thread."""
+    begins = np.sort(trace.events.begin[trace.events.category == Category.OPERATOR])
+    return np.diff(np.searchsorted(begins, times)).astype(np.int64)
+
+
+def _repetitions(trace: Trace) -> Iterator[FoundSteps | None]:
+    """By ranges, operators and kernels that come again at an even pace."""
+    events, roles, launch = trace.events, roles_of(trace), launches_of(trace)
+    span = int(events.end.max() - events.begin.min())
+    for kind, search, rows in _repeating(trace, roles):
+        found = search(events.name[rows].astype(np.int64), events.begin[rows], span)
+        if found is None:
+            continue
+        first = rows[found.places]
+        hosts = launch[first] if kind == "kernel" else first
+        if _one_by_one(trace, roles, hosts):
+            name = _short(trace.symbols[events.name[first[0]]])
+            how = f'by repetition at an even pace, each time from the {kind} "{name}" on'
+            # Steps are told as the host sees them, so by launches where the trace holds them.
+            yield FoundSteps(_between(trace, events.begin[first if (hosts == UNKNOWN).any() else hosts]), how)
+
+
+def _short(name: str) -> str:
+    return name if len(name) <= LONGEST_NAME else f"{name[: LONGEST_NAME - 1]}…"
+
+
+def _repeating(trace: Trace, roles: Roles) -> Iterator[tuple[str, Search, Rows]]:
+    """Rows in order of time among which steps may show, and how to look."""
+    lane = training_lane(trace)
+    if lane is not None:
+        yield "range", marks, _outermost(trace, lane, roles.annotation)
+        yield "operator", repeated, _outermost(trace, lane, roles.operator & ~roles.engine)
+    kernels = np.flatnonzero(trace.events.category == Category.KERNEL)
+    yield "kernel", repeated, kernels[np.argsort(trace.events.begin[kernels], kind="stable")]
+
+
+def _one_by_one(trace: Trace, roles: Roles, rows: Rows) -> bool:
+    """Whether no launch and no range of the host holds two of these events: else they repeat within one step, as layers
+    do."""
+    known = rows[rows != UNKNOWN]
+    around = host_forest(trace).enclosing(roles.annotation)[known]
+    around = around[around != UNKNOWN]
+    return len(np.unique(known)) == len(known) and len(np.unique(around)) == len(around)
+
+
+def _outermost(trace: Trace, lane: int, chosen: Bool) -> Rows:
+    """Rows of the chosen events of a lane that no other of them encloses, in time order."""
+    events = trace.events
+    rows = np.flatnonzero(chosen & host_events(trace) & (events.lane == lane)).astype(np.int32)
+    made = forest_of(events.lane, events.begin, events.end, rows)
+    outermost: Rows = made.rows[made.parent == UNKNOWN]
+    return outermost
+
+
+def _between(trace: Trace, times: Int64) -> Int64:
+    """(n, 2): from one time to the next, but not across two recordings."""
+    times = np.unique(times)
+    pairs = np.stack((times[:-1], times[1:]), axis=1)
+    cuts = np.array([begin for begin, _ in trace.windows[1:]], np.int64)
+    together: Int64 = pairs[np.searchsorted(cuts, pairs[:, 0], "right") == np.searchsorted(cuts, pairs[:, 1], "right")]
+    return together
+
+
+def _ranges(trace: Trace, test: Callable[[str], object]) -> tuple[Int64, Int64]:
+    """Named annotations of the host, of the training thread where it has some: (n, 2) ns and their names."""
+    events = trace.events
+    chosen: Bool = matching(trace, test) & np.isin(events.category, (Category.ANNOTATION, Category.OPERATOR))
+    lane = training_lane(trace)
+    if lane is not None and (chosen & (events.lane == lane)).any():
+        chosen &= events.lane == lane
+    rows = np.flatnonzero(chosen)
+    rows = rows[np.argsort(events.begin[rows], kind="stable")]
+    return np.stack((events.begin[rows], events.end[rows]), axis=1), events.name[rows].astype(np.int64)
+
+
+def _apart(ranges: Int64) -> Int64:
+    """Ranges that overlap (several profilers, rounding) begin where the one before ends; what is left empty goes."""
+    ends = np.maximum.accumulate(ranges[:, 1])
+    begins = np.maximum(ranges[:, 0], np.concatenate((ranges[:1, 0], ends[:-1])))
+    kept = ends > begins
+    return np.stack((begins[kept], ends[kept]), axis=1)

@@ -1,0 +1,250 @@
+"""Copies and collectives by kind: how long, how much, and what of it no computing hid.
+
+Collectives by kind and process group: how long, how much, and what of it no computing hid.
+
+A collective's kernel knows the host's "record_param_comms" around its launch, whose arguments say what is sent in which
+group. They are fetched from the file again; without them the annotation (nccl:all_reduce) and the kernel's own name
+tell the kind alone.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from math import prod
+from typing import Any
+
+import numpy as np
+
+from steptime.analysis.device_activity import device_time
+from steptime.analysis.idle import outermost_operator
+from steptime.analysis.operators import grouped, per_step, source_of, step_at, time_inside
+from steptime.arrays import Int64
+from steptime.intervals import claim, join, union
+from steptime.quantities import SourceLine
+from steptime.trace.arguments import arguments_of
+from steptime.trace.links import UNKNOWN, Links
+from steptime.trace.table import ABSENT, Category, Trace
+from steptime.trace.vendors import COMMUNICATION_KERNEL, matching, of_symbols
+
+KINDS = {
+    "HtoD": re.compile(r"HtoD|HtoA|HostToDevice|Host -> Device", re.IGNORECASE),
+    "DtoH": re.compile(r"DtoH|AtoH|DeviceToHost|Device -> Host", re.IGNORECASE),
+    "DtoD": re.compile(r"DtoD|AtoD|DtoA|AtoA|DeviceToDevice", re.IGNORECASE),
+    "PtoP": re.compile(r"PtoP|PeerToPeer", re.IGNORECASE),
+    "HtoH": re.compile(r"HtoH|HostToHost", re.IGNORECASE),
+}
+MEMORY = re.compile(r"Pageable|Pinned", re.IGNORECASE)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class CopyTotal:
+    """Copies of one kind that one operator asked for. kind: "HtoD", "DtoH", "DtoD", "PtoP", "HtoH", "memset" or "" (not
+    said). memory of the host: "pageable", "pinned" or "". operator: the outermost aten operator around the launch, ""
+    for none.
+
+    All columns (n,), by step: calls begun in it, ns of device time, exposed ns in which nothing else ran, and bytes
+    (None: the trace does not say). Exposed time of all copies together is the ledger's account COPY to the nanosecond;
+    where two copies overlap, the one named first has it.
+    """
+
+    kind: str
+    memory: str
+    operator: str
+    calls: Int64
+    duration: Int64
+    exposed: Int64
+    bytes: Int64 | None
+    source: SourceLine | None
+
+
+def copies_of(trace: Trace, links: Links, windows: Int64) -> tuple[CopyTotal, ...]:
+    """The copies of the steps, the most exposed first. windows: (n, 2) ns, the steps as the ledger has them."""
+    events = trace.events
+    rows = np.flatnonzero(np.isin(events.category, (Category.MEMCPY, Category.MEMSET)))
+    names = [copy_kind(symbol) for symbol in trace.symbols]
+    kinds = sorted({names[number] for number in events.name[rows].tolist()})
+    kind = np.array([kinds.index(names[number]) for number in events.name[rows].tolist()], np.int64)
+    kind[events.category[rows] == Category.MEMSET] = UNKNOWN
+    asked = np.where(links.operator[rows] == UNKNOWN, UNKNOWN, events.name[outermost_operator(trace, links, rows)])
+    groups = grouped(kind, asked)
+    spent = device_time(trace)
+    sets = [union(events.begin[rows[chosen]], events.end[rows[chosen]]) for chosen in groups]
+    exposed = claim(windows[:, 0], windows[:, 1], [join(spent.compute, spent.communication), *sets])[:, 1:-1]
+    totals = []
+    for number, chosen in enumerate(groups):
+        first, mine = chosen[0], rows[chosen]
+        direction, memory = ("memset", "") if kind[first] == UNKNOWN else kinds[kind[first]]
+        step = step_at(windows, events.begin[mine])
+        sizes = events.bytes[mine].astype(np.int64)
+        totals.append(
+            CopyTotal(
+                kind=direction,
+                memory=memory,
+                operator="" if asked[first] == UNKNOWN else trace.symbols[asked[first]],
+                calls=per_step(step, np.ones(len(mine), np.int64), len(windows)),
+                duration=time_inside(events.begin[mine], events.end[mine], windows),
+                exposed=exposed[:, number],
+                bytes=None if (sizes == ABSENT).any() else per_step(step, sizes, len(windows)),
+                source=source_of(trace, links, mine, events.duration[mine]),
+            )
+        )
+    kept = (each for each in totals if each.calls.any() or each.duration.any())
+    return tuple(sorted(kept, key=lambda each: (-int(each.exposed.sum()), -int(each.duration.sum()), each.kind)))
+
+
+def copy_kind(name: str) -> tuple[str, str]:
+    """Direction and memory of the host from the name of a copy: "Memcpy HtoD (Pageable -> Device)"."""
+    direction = next((kind for kind, pattern in KINDS.items() if pattern.search(name)), "")
+    memory = MEMORY.search(name)
+    return direction, memory[0].lower() if memory else ""
+
+
+LARGEST = 1 << 50
+"""Bytes of one call: a petabyte."""
+RECORD = "record_param_comms"
+"""The operator under which torch's process groups note the parameters of a collective."""
+ANNOTATED = re.compile(r"^(nccl|rccl|xccl|hccl|gloo|mpi|ucc):")
+KERNEL_KIND = re.compile(
+    r"ccl(?:Dev)?Kernel_?(AllReduce|AllGather|ReduceScatter|Broadcast|Reduce|SendRecv|AllToAll)", re.IGNORECASE
+)
+FUNCTION = re.compile(r"(\w+)(?=[<(]|$)")
+"""The name of a kernel without its namespaces, template arguments and parameters."""
+ELEMENT = {
+    "double": 8, "long": 8, "long int": 8, "float": 4, "int": 4, "half": 2, "bfloat16": 2, "short": 2, "byte": 1,
+    "char": 1, "bool": 1, "float8_e4m3fn": 1, "float8_e5m2": 1, "float8_e4m3fnuz": 1, "float8_e5m2fnuz": 1,
+    "complexfloat": 8, "complexdouble": 16,
+}  # fmt: skip
+"""Bytes of an element by torch's name of its type, in lower case without c10::."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class CollectiveTotal:
+    """Collectives of one kind in one group. name: torch's ("allreduce", "_allgather_base", "all_to_all"), else the
+    kernel's kind. group: the description of the process group, else its name, "" where the trace does not say; size: of
+    its ranks, 0 likewise.
+
+    All columns (n,), by step: kernels begun in it, ns of device time, exposed ns in which only communication ran, bytes
+    of the larger of what is given in and got out (None: the trace does not say). Exposed time of all collectives
+    together is the ledger's account COMMUNICATION to the nanosecond; where two overlap, the longer kind has it.
+    """
+
+    name: str
+    group: str
+    size: int
+    calls: Int64
+    duration: Int64
+    exposed: Int64
+    bytes: Int64 | None
+
+
+@dataclass(frozen=True, slots=True)
+class Parameters:
+    """What one collective was called with. bytes: None where the trace does not say. members: ranks of the group as the
+    file spells them, "" where it does not."""
+
+    name: str
+    group: str = ""
+    size: int = 0
+    bytes: int | None = None
+    members: str = ""
+
+
+def collectives_of(trace: Trace, links: Links, windows: Int64) -> tuple[CollectiveTotal, ...]:
+    """The collectives of the steps, those first that took longest. windows: (n, 2) ns, as the ledger has the steps."""
+    events = trace.events
+    begin, end = windows[:1, 0].max(initial=0), windows[-1:, 1].max(initial=0)
+    rows = np.flatnonzero((events.category == Category.KERNEL) & matching(trace, COMMUNICATION_KERNEL.search))
+    rows = rows[(events.begin[rows] < end) & (events.end[rows] > begin)]
+    known = parameters_of(trace, links, rows)
+    keys = [(each.name, each.group, each.size) for each in known]
+    numbers = {key: number for number, key in enumerate(sorted(set(keys)))}
+    groups = grouped(np.array([numbers[key] for key in keys], np.int64))
+    groups = sorted(groups, key=lambda chosen: -int(events.duration[rows[chosen]].sum()))
+    sets = [union(events.begin[rows[chosen]], events.end[rows[chosen]]) for chosen in groups]
+    exposed = claim(windows[:, 0], windows[:, 1], [device_time(trace).compute, *sets])[:, 1:-1]
+    totals = []
+    for number, chosen in enumerate(groups):
+        mine, first = rows[chosen], known[chosen[0]]
+        step = step_at(windows, events.begin[mine])
+        sizes = [known[at].bytes for at in chosen.tolist()]
+        total = CollectiveTotal(
+            name=first.name,
+            group=first.group,
+            size=first.size,
+            calls=per_step(step, np.ones(len(mine), np.int64), len(windows)),
+            duration=time_inside(events.begin[mine], events.end[mine], windows),
+            exposed=exposed[:, number],
+            bytes=None if None in sizes else per_step(step, np.array(sizes, np.int64), len(windows)),
+        )
+        totals.append(total)
+    return tuple(each for each in totals if each.calls.any() or each.duration.any())
+
+
+def parameters_of(trace: Trace, links: Links, kernels: Int64) -> tuple[Parameters, ...]:
+    """What the collective of each kernel was called with."""
+    events = trace.events
+    noted = of_symbols(trace, RECORD.__eq__)
+    record = np.where(links.operator[kernels] == UNKNOWN, UNKNOWN, links.operator[kernels])
+    record[~np.append(noted[events.name], False)[record]] = UNKNOWN
+    sources = np.where(record == UNKNOWN, kernels, record)  # newer files repeat the parameters at the kernel
+    wanted, position = np.unique(sources, return_inverse=True)
+    arguments = arguments_of(trace, wanted)
+    annotated = np.append(matching(trace, ANNOTATED.match), False)
+    above = np.where(annotated[links.annotation[kernels]], links.annotation[kernels], UNKNOWN)
+    return tuple(
+        _parameters(trace, kernel, annotation, arguments[at] or {})
+        for kernel, annotation, at in zip(kernels.tolist(), above.tolist(), position.reshape(-1).tolist(), strict=True)
+    )
+
+
+def _parameters(trace: Trace, kernel: int, annotation: int, arguments: Mapping[str, Any]) -> Parameters:
+    name = arguments.get("Collective name")
+    if not isinstance(name, str) or not name:
+        return _without_arguments(trace, kernel, annotation)
+    described = str(arguments.get("Process Group Description") or "")
+    group = described if described not in ("", "undefined") else str(arguments.get("Process Group Name") or "")
+    size, item = arguments.get("Group size"), _item(str(arguments.get("dtype") or ""))
+    given = [arguments.get(key) for key in ("In msg nelems", "Out msg nelems")]
+    elements = max((int(each) for each in given if isinstance(each, int)), default=None)
+    total = None if elements is None or item is None else elements * item
+    members = str(arguments.get("Process Group Ranks") or "")
+    return Parameters(name, group, size if isinstance(size, int) else 0, total, members)
+
+
+def _without_arguments(trace: Trace, kernel: int, annotation: int) -> Parameters:
+    """From the annotation around the launch, whose shapes are those of what is sent, or from the kernel's name."""
+    events = trace.events
+    if annotation != UNKNOWN:
+        name = ANNOTATED.sub("", trace.symbols[events.name[annotation]])
+        shapes, types = int(events.shapes[annotation]), int(events.dtypes[annotation])
+        known = shapes != ABSENT and types != ABSENT
+        return Parameters(name, bytes=tensor_bytes(trace.shapes[shapes], trace.dtypes[types]) if known else None)
+    symbol = trace.symbols[events.name[kernel]].replace("(anonymous namespace)::", "")
+    found = KERNEL_KIND.search(symbol) or FUNCTION.search(symbol)
+    return Parameters(found[1] if found else symbol)
+
+
+def tensor_bytes(shapes: str, types: str) -> int | None:
+    """Bytes of the tensors of a call; None when one of them is not known."""
+    total = 0
+    try:
+        tensors = list(zip(json.loads(shapes), json.loads(types), strict=False))
+    except (ValueError, TypeError, RecursionError):
+        return None
+    for shape, kind in tensors:
+        item = _item(kind)
+        if item is None or not _is_shape(shape):
+            return None
+        total += prod(shape) * item
+    return total if 0 < total <= LARGEST else None
+
+
+def _is_shape(shape: object) -> bool:
+    return isinstance(shape, list) and all(isinstance(side, int) and side >= 0 for side in shape)
+
+
+def _item(kind: object) -> int | None:
+    return ELEMENT.get(kind.removeprefix("c10::").lower()) if isinstance(kind, str) else None

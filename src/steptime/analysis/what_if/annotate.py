@@ -1,0 +1,345 @@
+"""Writing a trace again with our tracks beside its own events.
+
+The original's text is passed through as it is, block by block, and the tracks are put in front of its first event: a
+trace of any size takes no more memory than its columns.
+
+Tracks to lay beside a trace: the ledger of its steps, why the device idled, and the critical path.
+
+They are begin and end events ("B", "E"), where Kineto writes complete ones ("X"): a reader that looks for kernels,
+operators or steps, ours among them, passes them over, and viewers draw both alike.
+"""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+import tempfile
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import IO, cast
+
+import numpy as np
+from isal import igzip
+
+from steptime.analysis.breakdown import account_for, claims_of, device_of, has_kernels
+from steptime.analysis.categories import Account
+from steptime.analysis.idle import Gaps, gaps_of
+from steptime.analysis.processor import Claims
+from steptime.analysis.trace_steps import reach, steps_of
+from steptime.analysis.what_if.critical_path import PathKind
+from steptime.analysis.what_if.graph import NONE
+from steptime.analysis.what_if.what_if import Replay, rerun
+from steptime.arrays import Int64
+from steptime.errors import NothingMeasuredError, OutputError
+from steptime.intervals import EMPTY, Intervals, intersect, join, subtract, union
+from steptime.machine.datasheet import look_up
+from steptime.quantities import format_duration
+from steptime.trace.cache import read_remembered
+from steptime.trace.links import UNKNOWN, link
+from steptime.trace.reader import BARE_ARRAY, DEFAULT_MAX_SIZE, EVENTS_BEGIN, LARGEST_BLOCK, SEPARATOR
+from steptime.trace.source import Source
+from steptime.trace.table import Trace
+
+CATEGORY = "steptime"
+FIRST_PROCESS = 1_000_000_007
+"""The process of our tracks: no system gives a process such a number."""
+LEDGER, IDLE, PATH_HOST, PATH_DEVICE = 1, 2, 3, 4
+TITLES = {
+    LEDGER: "ledger",
+    IDLE: "why the device idles",
+    PATH_HOST: "critical path, host",
+    PATH_DEVICE: "critical path, device",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Slice:
+    """A stretch of a track. begin, end: ns on the trace's clock. arrow: the number of an arrow that leads from here to
+    the next slice of the critical path, and arrived: the one that ends here; NONE for none."""
+
+    track: int
+    name: str
+    begin: int
+    end: int
+    about: dict[str, object] = field(default_factory=dict)
+    arrow: int = NONE
+    arrived: int = NONE
+
+
+def slices_of(
+    trace: Trace, windows: Int64, claims: Claims, gaps: Gaps | None, replay: Replay | None
+) -> Iterator[Slice]:
+    """All slices, track by track, in time order on each; slices that enclose others come before them.
+
+    windows: (n, 2) ns, the steps as the ledger has them. gaps: their idle time, None without a device.
+    """
+    yield from _ledger(windows, *stretches_of(windows, claims))
+    if gaps is not None:
+        yield from _idle(trace, gaps)
+    if replay is not None:
+        yield from _path(replay)
+
+
+def stretches_of(windows: Int64, claims: Claims) -> tuple[Int64, Int64, Int64]:
+    """The steps cut into stretches of one account each: account, begin, end; in time order, without gap or overlap
+    inside a step. Summed by step and account they are the ledger."""
+    steps = union(windows[:, 0], windows[:, 1])
+    claimed, parts = EMPTY, []
+    for account, held in (*claims, (Account.UNEXPLAINED, steps)):
+        mine = subtract(intersect(steps, held), claimed)
+        claimed = join(claimed, mine)
+        parts.append((account, *_cut(mine, windows)))
+    accounts = np.concatenate([np.full(len(begin), account) for account, begin, _ in parts])
+    begins, ends = (np.concatenate([part[column] for part in parts]) for column in (1, 2))
+    order = np.argsort(begins, kind="stable")
+    return accounts[order], begins[order], ends[order]
+
+
+def _cut(intervals: Intervals, windows: Int64) -> tuple[Int64, Int64]:
+    """The intervals, cut where one step ends and the next begins."""
+    borders = windows[:, 0]
+    inside = np.searchsorted(intervals.begin, borders, side="right") - 1
+    cutting = (inside >= 0) & (len(intervals) > 0)
+    cutting[cutting] &= borders[cutting] < intervals.end[inside[cutting]]
+    cutting[cutting] &= borders[cutting] > intervals.begin[inside[cutting]]
+    at = borders[cutting]
+    return np.sort(np.concatenate((intervals.begin, at))), np.sort(np.concatenate((intervals.end, at)))
+
+
+def _ledger(windows: Int64, account: Int64, begin: Int64, end: Int64) -> Iterator[Slice]:
+    first = np.searchsorted(begin, windows[:, 0], side="left").tolist()
+    last = np.searchsorted(begin, windows[:, 1], side="left").tolist()
+    for step, (start, stop) in enumerate(windows.tolist()):
+        inside = slice(first[step], last[step])
+        spent = np.bincount(account[inside], (end - begin)[inside], len(Account)).astype(np.int64).tolist()
+        about = {each.name.lower(): spent[each] for each in Account if spent[each]}
+        yield Slice(LEDGER, f"step {step}: {format_duration(stop - start)}", start, stop, {"ns": about})
+        rows = zip(account[inside].tolist(), begin[inside].tolist(), end[inside].tolist(), strict=True)
+        for each, start_, stop_ in rows:
+            yield Slice(LEDGER, Account(each).name.lower(), start_, stop_)
+
+
+def _idle(trace: Trace, gaps: Gaps) -> Iterator[Slice]:
+    """Stretches without device work, each with its account and with what held the thread that ended it."""
+    names = trace.events.name
+    rows = zip(*(column.tolist() for column in (gaps.begin, gaps.end, gaps.account, gaps.cause)), strict=True)
+    for begin, end, account, cause in rows:
+        reason = Account(account).name.lower()
+        held = trace.symbols[names[cause]] if cause != UNKNOWN else ""
+        about: dict[str, object] = {"account": reason, "cause": held}
+        yield Slice(IDLE, f"{reason}: {held}" if held else reason, begin, end, about)
+
+
+def _path(replay: Replay) -> Iterator[Slice]:
+    """The pieces of the critical path on two tracks; an arrow leads over wherever the track changes."""
+    path, symbols = replay.path, replay.symbols
+    track = np.where(path.on_device > 0, PATH_DEVICE, PATH_HOST)
+    changes = np.flatnonzero((track[1:] != track[:-1]) & (path.step[1:] == path.step[:-1]))
+    leaving, arriving = np.full(len(path), NONE), np.full(len(path), NONE)
+    leaving[changes], arriving[changes + 1] = np.arange(len(changes)), np.arange(len(changes))
+    begin, end = path.begin + replay.origin, path.end + replay.origin
+    for number in (PATH_HOST, PATH_DEVICE):
+        for at in np.flatnonzero(track == number).tolist():
+            kind = PathKind(int(path.kind[at])).title
+            name = symbols[path.name[at]] if path.name[at] != NONE else ""
+            about: dict[str, object] = {"kind": kind, "step": int(replay.steps[path.step[at]])}
+            title = name if kind == "kernel" and name else f"{kind}: {name}" if name else kind
+            yield Slice(number, title, int(begin[at]), int(end[at]), about, int(leaving[at]), int(arriving[at]))
+
+
+def process_beside(trace: Trace) -> int:
+    """A process number that the trace does not use."""
+    taken = {lane.process for lane in trace.lanes}
+    return next(number for number in range(FIRST_PROCESS, FIRST_PROCESS + len(taken) + 1) if number not in taken)
+
+
+def events_of(slices: Iterable[Slice], process: int, base_ns: int) -> Iterator[str]:
+    """The JSON of the events, one text each, the tracks' names first. base_ns: what the file counts its times from."""
+    yield _titled("process_name", process, 0, {"name": "steptime"})
+    yield _titled("process_sort_index", process, 0, {"sort_index": -1})
+    for track, title in TITLES.items():
+        yield _titled("thread_name", process, track, {"name": title})
+        yield _titled("thread_sort_index", process, track, {"sort_index": track})
+    pending: list[Slice] = []
+    for each in slices:
+        while pending and (pending[-1].end <= each.begin or pending[-1].track != each.track):
+            yield _ended(pending.pop(), process, base_ns)
+        yield from _begun(each, process, base_ns)
+        pending.append(each)
+    while pending:
+        yield _ended(pending.pop(), process, base_ns)
+
+
+def _titled(name: str, process: int, track: int, arguments: dict[str, object]) -> str:
+    return json.dumps({"ph": "M", "cat": CATEGORY, "name": name, "pid": process, "tid": track, "args": arguments})
+
+
+def _begun(each: Slice, process: int, base_ns: int) -> Iterator[str]:
+    place = f'"pid": {process}, "tid": {each.track}'
+    about = f', "args": {json.dumps(each.about)}' if each.about else ""
+    time = _microseconds(each.begin - base_ns)
+    yield f'{{"ph": "B", "cat": "{CATEGORY}", "name": {json.dumps(each.name)}, {place}, "ts": {time}{about}}}'
+    arrow = f'"cat": "{CATEGORY}", "name": "critical path", {place}'
+    if each.arrived != NONE:
+        yield f'{{"ph": "f", "bp": "e", "id": {each.arrived}, {arrow}, "ts": {time}}}'
+    if each.arrow != NONE:
+        late = _microseconds(max(each.begin, each.end - 1) - base_ns)
+        yield f'{{"ph": "s", "id": {each.arrow}, {arrow}, "ts": {late}}}'
+
+
+def _ended(each: Slice, process: int, base_ns: int) -> str:
+    place = f'"pid": {process}, "tid": {each.track}'
+    return f'{{"ph": "E", "cat": "{CATEGORY}", {place}, "ts": {_microseconds(each.end - base_ns)}}}'
+
+
+def _microseconds(nanoseconds: int) -> str:
+    """Exactly, as decimal text: a float would lose the last digits."""
+    sign, whole = "-" if nanoseconds < 0 else "", abs(nanoseconds)
+    return f"{sign}{whole // 1000}.{whole % 1000:03d}" if whole % 1000 else f"{sign}{whole // 1000}"
+
+
+BLOCK = 1 << 20
+ENDINGS = (".json", ".json.gz")
+MARK = f'"cat": "{CATEGORY}"'.encode()
+GZIP_LEVEL = 1
+
+
+def annotate(
+    path: Path, destination: Path, *, force: bool = False, max_size: int = DEFAULT_MAX_SIZE, cache: bool = True
+) -> None:
+    """Writes the trace at `path` to `destination` (.json or .json.gz), whole or not at all, with tracks of the ledger
+    of its steps, of why the device idled, and of the critical path.
+
+    Raises TraceError, NothingMeasuredError (trace-without-steps) and OutputError (output-format, output-exists,
+    output-folder, output-unwritable, annotate-onto-source, annotate-twice).
+    """
+    check_destination(path, destination, force=force)
+    trace = read_remembered(path, max_size=max_size, cache=cache)
+    events = events_of(_slices(trace), process_beside(trace), trace.base_ns)
+    with Source(path, max_size) as source, _beside(destination) as output:
+        _splice(source, output, events, path, truncated=trace.damage.truncated)
+
+
+def check_destination(path: Path, destination: Path, *, force: bool) -> None:
+    """Refuses before the work what could not be written after it. Raises OutputError."""
+    if not destination.name.endswith(ENDINGS):
+        known = " or ".join(ENDINGS)
+        raise OutputError("output-format", f"An annotated trace must be named *{known}, and {destination} is not.")
+    if destination.is_dir():
+        raise OutputError("output-folder", f"{destination} is a folder; name a file in it.")
+    if destination.exists() and path.exists() and destination.samefile(path):
+        raise OutputError("annotate-onto-source", f"{destination} is the trace itself; give the copy another name.")
+    if destination.exists() and not force:
+        raise OutputError("output-exists", f"{destination} exists and is not overwritten; add --force or name another.")
+
+
+def _slices(trace: Trace) -> Iterator[Slice]:
+    borders = steps_of(trace)
+    if not len(borders):
+        raise NothingMeasuredError("trace-without-steps", f"{trace.path} holds no event that took time: no step.")
+    machine = look_up(device_of(trace))
+    links, ledger = link(trace, borders), account_for(trace, borders, machine=machine)
+    windows = reach(trace, borders) if has_kernels(trace) else borders
+    gaps = gaps_of(trace, links, windows) if has_kernels(trace) else None
+    replay = rerun(trace, borders, links, ledger)
+    return slices_of(trace, windows, claims_of(trace, machine=machine), gaps, replay)
+
+
+def _splice(source: Source, output: IO[bytes], events: Iterator[str], path: Path, *, truncated: bool) -> None:
+    """The original with the events in front of its first."""
+    head, begin = _head(source)
+    rest = head[begin:]
+    if MARK in rest[:BLOCK]:
+        raise OutputError("annotate-twice", f"{path} already has tracks of steptime; annotate the original.")
+    output.write(head[:begin])
+    _write(output, events, followed=not rest.lstrip().startswith(b"]"))
+    for block in _whole(source, rest, listed=head.lstrip(b"\xef\xbb\xbf \r\n\t").startswith(b"["), truncated=truncated):
+        output.write(block)
+
+
+def _head(source: Source) -> tuple[bytes, int]:
+    """The text up to somewhere behind the list's "[", and where the first event may begin."""
+    text = b""
+    while len(text) < LARGEST_BLOCK:
+        block = _read(source)
+        text += block
+        found = BARE_ARRAY.match(text) or EVENTS_BEGIN.search(text)
+        if found:
+            return text + _read(source), found.end(1)
+        if not block:
+            break
+    raise AssertionError("what was read as a trace has a list of events")
+
+
+def _write(output: IO[bytes], events: Iterator[str], *, followed: bool) -> None:
+    """The events, one a line, with commas between them, and behind them if the list goes on."""
+    separator = "\n  "
+    for event in events:
+        output.write((separator + event).encode("ascii"))
+        separator = ",\n  "
+    if followed:
+        output.write(b",")
+
+
+def _whole(source: Source, rest: bytes, *, listed: bool, truncated: bool) -> Iterator[bytes]:
+    """The rest of the text; of a trace that ends in the middle, up to its last whole event, and closed."""
+    held = rest
+    while block := _read(source):
+        if len(held) > BLOCK:
+            yield held[:-BLOCK]
+            held = held[-BLOCK:]
+        held += block
+    yield _closed(held, listed=listed) if truncated else held
+
+
+def _closed(text: bytes, *, listed: bool) -> bytes:
+    ends = [match.start(1) for match in SEPARATOR.finditer(text)]
+    return (text[: ends[-1]] if ends else text) + (b"\n]" if listed else b"\n]}")
+
+
+def _read(source: Source) -> bytes:
+    buffer = bytearray(BLOCK)
+    with memoryview(buffer) as view:
+        count = source.fill(view)
+    return bytes(buffer[:count])
+
+
+@contextmanager
+def _beside(destination: Path) -> Iterator[IO[bytes]]:
+    """A file that takes its place in one instant when everything is written; gzipped by its name."""
+    try:
+        destination.parent.mkdir(parents=True, exist_ok=True)
+        handle, temporary = tempfile.mkstemp(dir=destination.parent, prefix=f".{destination.name}.")
+    except OSError as error:
+        raise _unwritable(destination, error) from error
+    try:
+        with os.fdopen(handle, "wb") as file:
+            yield from _stream(file, destination)
+        Path(temporary).chmod(0o666 & ~_umask())  # as open() would have made it; mkstemp makes it private
+        Path(temporary).replace(destination)
+    except OSError as error:
+        raise _unwritable(destination, error) from error
+    finally:
+        Path(temporary).unlink(missing_ok=True)  # there only if something failed
+
+
+def _stream(file: io.BufferedWriter, destination: Path) -> Iterator[IO[bytes]]:
+    if not destination.name.endswith(".gz"):
+        yield file
+        return
+    with igzip.IGzipFile(fileobj=file, mode="wb", compresslevel=GZIP_LEVEL, mtime=0) as packed:
+        yield cast("IO[bytes]", packed)
+
+
+def _umask() -> int:
+    mask = os.umask(0)
+    os.umask(mask)
+    return mask
+
+
+def _unwritable(destination: Path, error: OSError) -> OutputError:
+    reason = error.strerror or str(error)
+    return OutputError("output-unwritable", f"{destination} cannot be written ({reason}); make room or name another.")

@@ -1,0 +1,236 @@
+"""The critical path: what a step's end waited for, back to its begin, piece by piece.
+
+It is the path of the replayed step, on the replay's clock, so that its pieces join without overlap and sum to it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import IntEnum
+
+import numpy as np
+
+from steptime.analysis.operators import operator_events
+from steptime.analysis.what_if.graph import NONE, EdgeKind, Graph, NodeKind, Run
+from steptime.analysis.what_if.scope import Scope, host_time
+from steptime.arrays import Bool, Int64
+from steptime.intervals import contains
+from steptime.trace.call_tree import ROOT, innermost_at, nearest_ancestor, nest, stretches
+from steptime.trace.table import Category, Trace
+
+STAGING = 50_000
+"""ns. A copy that starts this long after its call was staged by the host first: the data came from pageable memory."""
+
+
+class PathKind(IntEnum):
+    """What a piece of the path is."""
+
+    KERNEL = 0
+    COMMUNICATION = 1
+    COPY = 2
+    INPUT = 3
+    SYNC = 4
+    """Returning from a wait, and what the waiting call costs itself."""
+    DISPATCH = 5
+    LAUNCH_DELAY = 6
+    """From the launching call to the device."""
+    KERNEL_GAP = 7
+    """Between activities of the device, within a stream or across."""
+    ALLOCATION = 8
+    HOST = 9
+    UNEXPLAINED = 10
+    """The device waited for something that the trace does not hold."""
+
+    @property
+    def title(self) -> str:
+        """As a person reads it: "launch delay"."""
+        return self.name.lower().replace("_", " ")
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Path:
+    """Pieces in time order. kind: `PathKind`. begin, end: ns since the first step's begin, replayed. step: index. edge:
+    NONE for the time of a device activity. node: at which the piece ends. A thread's own work, which is still to be
+    told apart (`path_names.py`), has the kind HOST so far."""
+
+    kind: Int64
+    begin: Int64
+    end: Int64
+    step: Int64
+    edge: Int64
+    node: Int64
+
+    def __len__(self) -> int:
+        return len(self.kind)
+
+
+def path_of(graph: Graph, found: Run) -> Path:
+    """The paths of all steps; each one's pieces reach from the step's begin to its end."""
+    source = np.where(found.through == NONE, NONE, graph.edges.source[found.through])
+    walked = [_walk(source, found, step) for step in range(len(found.end))]
+    node = np.concatenate([np.empty(0, np.int64), *walked])
+    step = np.repeat(np.arange(len(walked)), [len(each) for each in walked])
+    return _pieces(graph, found, node, source[node], found.begin[step], step)
+
+
+def _walk(source: Int64, found: Run, step: int) -> Int64:
+    """The nodes of a step's path in time order: back from its last to the first that was reached after its begin."""
+    lowest, node, nodes = int(found.begin[step]), int(found.last[step]), []
+    while node != NONE and found.finish[node] > lowest:
+        nodes.append(node)
+        node = int(source[node])
+    return np.array(nodes[::-1], np.int64)
+
+
+def _pieces(graph: Graph, found: Run, node: Int64, source: Int64, lowest: Int64, step: Int64) -> Path:
+    """Of each node: the edge that led there, what of it is unexplained, and the node's own time."""
+    through = found.through[node]
+    known = through != NONE
+    end = found.finish[node]
+    ready = np.where(known, np.maximum(found.finish[source], lowest), lowest)
+    on_host = graph.nodes.kind[node] == NodeKind.HOST
+    start = np.where(on_host, end, np.maximum(end - graph.nodes.duration[node], ready))
+    explained = np.where(known, np.maximum(start - graph.edges.unexplained[through], ready), start)
+    kinds = np.where(known, _edge_kinds(graph)[through], PathKind.HOST)
+    none = np.full(len(node), NONE)
+    own = np.array([_OF_NODE.get(kind, PathKind.HOST) for kind in NodeKind])[graph.nodes.kind[node]]
+    begins = np.stack((ready, explained, start), axis=1)
+    ends = np.stack((explained, start, end), axis=1)
+    kind = np.stack((kinds, np.full(len(node), PathKind.UNEXPLAINED), own), axis=1)
+    edge = np.stack((through, through, none), axis=1)
+    lasting = ends > begins
+    whole = np.repeat(node[:, None], 3, axis=1), np.repeat(step[:, None], 3, axis=1)
+    return Path(kind[lasting], begins[lasting], ends[lasting], whole[1][lasting], edge[lasting], whole[0][lasting])
+
+
+def _edge_kinds(graph: Graph) -> Int64:
+    """What a piece is, by the edge that it passes along."""
+    edges = graph.edges
+    kind = np.array([_OF_EDGE[kind] for kind in EdgeKind])[edges.kind]
+    of_call = (edges.kind == EdgeKind.PROGRAM) & edges.blocking
+    kind[of_call] = np.where(edges.allocation[of_call] > 0, PathKind.ALLOCATION, PathKind.SYNC)
+    kind[(edges.kind == EdgeKind.WAIT) & edges.blocking] = PathKind.ALLOCATION
+    copied = graph.nodes.kind[edges.target] == NodeKind.COPY
+    kind[(edges.kind == EdgeKind.LAUNCH) & copied & (edges.weight > STAGING)] = PathKind.COPY
+    return kind.astype(np.int64)
+
+
+_OF_NODE: dict[int, PathKind] = {
+    NodeKind.KERNEL: PathKind.KERNEL,
+    NodeKind.COMMUNICATION: PathKind.COMMUNICATION,
+    NodeKind.COPY: PathKind.COPY,
+}
+_OF_EDGE: dict[int, PathKind] = {
+    EdgeKind.PROGRAM: PathKind.HOST,
+    EdgeKind.HAND_OVER: PathKind.DISPATCH,
+    EdgeKind.LAUNCH: PathKind.LAUNCH_DELAY,
+    EdgeKind.STREAM: PathKind.KERNEL_GAP,
+    EdgeKind.EVENT: PathKind.KERNEL_GAP,
+    EdgeKind.WAIT: PathKind.SYNC,
+    EdgeKind.QUEUE: PathKind.SYNC,
+}
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class NamedPath:
+    """Pieces in time order. kind: `PathKind`; name: number of the trace's symbols, NONE for none; begin, end: ns since
+    the first step's begin, replayed; step: index; on_device: where it lies."""
+
+    kind: Int64
+    name: Int64
+    begin: Int64
+    end: Int64
+    step: Int64
+    on_device: Int64
+
+    def __len__(self) -> int:
+        return len(self.kind)
+
+
+def named(scope: Scope, graph: Graph, found: Run, path: Path) -> NamedPath:
+    """The path with its names; the threads' own work cut where it changes its kind or its operator."""
+    if not len(path):
+        empty = np.empty(0, np.int64)
+        return NamedPath(empty, empty, empty, empty, empty, empty)
+    work = (path.kind == PathKind.HOST) & (path.edge != NONE)
+    rest = np.flatnonzero(~work)
+    row = graph.nodes.row[path.node[rest]]
+    on_device = (path.edge[rest] == NONE) | ~np.isin(graph.edges.kind[path.edge[rest]], _ON_HOST)
+    name = np.where(row == NONE, NONE, scope.trace.events.name[row])
+    parts: list[tuple[Int64, ...]] = [
+        (path.kind[rest], name, path.begin[rest], path.end[rest], path.step[rest], on_device.astype(np.int64))
+    ]
+    lanes = graph.nodes.lane[path.node]
+    parts += [
+        _cut(scope, graph, found, path, np.flatnonzero(work & (lanes == lane)), lane)
+        for lane in np.unique(lanes[work]).tolist()
+    ]
+    columns = [np.concatenate(each) for each in zip(*parts, strict=True)]
+    order = np.lexsort((columns[2], columns[4]))
+    return NamedPath(*(column[order] for column in columns))
+
+
+_ON_HOST = (EdgeKind.PROGRAM, EdgeKind.HAND_OVER, EdgeKind.WAIT, EdgeKind.QUEUE)
+
+
+def _cut(scope: Scope, graph: Graph, found: Run, path: Path, pieces: Int64, lane: int) -> tuple[Int64, ...]:
+    """A lane's own work, by what it was when it was observed."""
+    node = path.node[pieces]
+    shift = graph.nodes.observed[node] - found.finish[node]
+    begin, end = path.begin[pieces] + shift, path.end[pieces] + shift
+    times = host_time(scope, lane)
+    operators, callers = _names_on(scope.trace, lane)
+    borders = [operators.borders, callers.borders, *(each.begin for each in times), *(each.end for each in times)]
+    cuts = np.unique(np.concatenate([begin, end, *borders]))
+    low, high = np.searchsorted(cuts, begin), np.searchsorted(cuts, end)
+    owner = np.repeat(np.arange(len(pieces)), high - low)
+    at = np.arange(len(owner)) - np.repeat(np.cumsum(high - low) - (high - low), high - low) + low[owner]
+    head, tail = cuts[at], cuts[at + 1]
+    kinds = (PathKind.INPUT, PathKind.DISPATCH, PathKind.ALLOCATION)
+    kind = np.full(len(head), int(PathKind.HOST))
+    for each, during in zip(kinds, times, strict=True):
+        kind[contains(during, head)] = each
+    operator, caller = operators.at(head), callers.at(head)
+    name = np.where((kind == PathKind.DISPATCH) & (operator != NONE), operator, caller)
+    back = shift[owner]
+    zero = np.zeros(len(head), np.int64)
+    return kind, name, head - back, tail - back, path.step[pieces][owner], zero
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Names:
+    """Which name holds at each time of a lane, from each border on."""
+
+    borders: Int64
+    names: Int64
+
+    def at(self, times: Int64) -> Int64:
+        if not len(self.borders):
+            return np.full(len(times), NONE)
+        index = np.searchsorted(self.borders, times, side="right") - 1
+        return np.where(index >= 0, self.names[np.maximum(index, 0)], NONE)
+
+
+def _names_on(trace: Trace, lane: int) -> tuple[_Names, _Names]:
+    """By time: the innermost operator (else the runtime call), and the innermost Python function or annotation."""
+    events = trace.events
+    on_lane = events.lane == lane
+    operator = operator_events(trace)
+    runtime = events.category == Category.RUNTIME
+    caller = np.isin(events.category, (Category.PYTHON, Category.ANNOTATION)) & ~operator
+    return (
+        _innermost(trace, np.flatnonzero(on_lane & (operator | runtime)), operator),
+        _innermost(trace, np.flatnonzero(on_lane & caller), caller),
+    )
+
+
+def _innermost(trace: Trace, rows: Int64, preferred: Bool) -> _Names:
+    events = trace.events
+    made = nest(events.begin[rows], events.end[rows])
+    rows = rows[made.order]
+    better = nearest_ancestor(made, preferred[rows])
+    owner = np.where(better == ROOT, np.arange(len(made)), better)
+    borders = np.unique(np.concatenate((made.begin, made.end)))
+    inner = innermost_at(stretches(made), borders)
+    name = np.where(inner == ROOT, NONE, events.name[rows[owner[inner]]]) if len(rows) else borders
+    return _Names(borders, name)

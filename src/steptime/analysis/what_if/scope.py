@@ -1,0 +1,289 @@
+"""What of a trace is replayed: the activities, calls and threads of some consecutive steps.
+
+The delays of a device that no event of the trace holds: from a launch to its activity, between activities, and from
+the end of what was waited for to the return of the wait.
+
+They are the machine's, not an activity's own: one figure for each kind, from the cases in which nothing else can have
+delayed: the median, or the mean of the gaps between activities, which add up along a stream. So they are a model, and
+the replay's error says how good it is.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+import numpy as np
+
+from steptime.analysis.operators import operator_events, short_gaps
+from steptime.analysis.threads import autograd_lanes, input_time
+from steptime.analysis.what_if.graph import NONE
+from steptime.arrays import Bool, Int64
+from steptime.intervals import Intervals, join, subtract, union
+from steptime.trace.table import Category, Trace
+from steptime.trace.vendors import COMMUNICATION_KERNEL, SYNCHRONISATION, matching
+
+DEVICE = (Category.KERNEL, Category.MEMCPY, Category.MEMSET)
+ALLOCATION = re.compile(r"^(cuda|hip|cu)(Malloc|Free|HostAlloc|HostMalloc|HostFree|MemAlloc|MemFree|MemCreate|MemMap)")
+"""Calls that make or give back memory in the driver; freeing waits for the device."""
+PAGEABLE = re.compile(r"Pageable")
+WAITED = 20_000
+"""ns. A copy or a cudaFree that lasts longer, and until an activity has ended, waited for it: they take 2 to 15 µs by
+themselves. Of calls that exist to wait, any duration counts."""
+FULL = 512
+"""Activities launched and not done. CUDA holds a launch back when about 1024 are in its queue (1022 in the traces at
+hand); below half of that a long launch has other reasons (a module that is loaded)."""
+HELD_BACK = 100_000
+"""ns. A launch takes 3 to 10 µs."""
+ROUNDING = 1_000
+"""ns: files before 2023 hold whole microseconds."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Activities:
+    """Device activities by begin. row, call: of the event table, call NONE where the trace holds no launch. stream:
+    numbers of (device, stream) pairs. communicates: collectives. step: that launched it, NONE outside."""
+
+    row: Int64
+    call: Int64
+    begin: Int64
+    end: Int64
+    stream: Int64
+    communicates: Bool
+    step: Int64
+
+    def __len__(self) -> int:
+        return len(self.row)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Scope:
+    """The steps and all that belongs to them. training: lane; lanes: the training lane and those that launch; engines:
+    those of them on which autograd runs. borders: (n, 2) ns. started: when the first step begins as the ledger has
+    it, ns: when the host begins it, or when the device has ended the step before."""
+
+    trace: Trace
+    borders: Int64
+    training: int
+    lanes: tuple[int, ...]
+    engines: tuple[int, ...]
+    activities: Activities
+    input_ranges: Intervals
+    started: int
+
+    @property
+    def begin(self) -> int:
+        """Where the first step begins, ns."""
+        return int(self.borders[0, 0])
+
+    @property
+    def end(self) -> int:
+        """Where the host ends the last step, ns."""
+        return int(self.borders[-1, 1])
+
+
+def scope_of(
+    trace: Trace, borders: Int64, launch: Int64, training: int, input_ranges: Intervals, wall: int | None = None
+) -> Scope:
+    """All that the steps launched or that still ran when they began. launch: `Links.launch`. wall: ns that the first
+    step takes in the ledger; None: from where the host begins it."""
+    activities = _activities(trace, borders, launch)
+    calls = activities.call[activities.call != NONE]
+    inside = calls[trace.events.begin[calls] >= borders[0, 0]]
+    engines = autograd_lanes(trace, training)
+    launching = np.unique(trace.events.lane[inside]).tolist()
+    lanes = (training, *(lane for lane in launching if lane != training))
+    own = activities.end[activities.step == 0]
+    ended = max(int(borders[0, 1]), int(own.max())) if len(own) else int(borders[0, 1])
+    started = int(borders[0, 0]) if wall is None else ended - wall
+    known = tuple(set(engines) & set(lanes))
+    return Scope(trace, borders, training, lanes, known, activities, input_ranges, started)
+
+
+def _activities(trace: Trace, borders: Int64, launch: Int64) -> Activities:
+    events = trace.events
+    rows = np.flatnonzero(np.isin(events.category, DEVICE))
+    rows = rows[np.argsort(events.begin[rows], kind="stable")]
+    begin, end, call = events.begin[rows], events.end[rows], launch[rows].astype(np.int64)
+    called = np.where(call != NONE, events.begin[call], begin)
+    kept = (end > borders[0, 0]) & (called < borders[-1, 1])
+    rows, begin, end, call = rows[kept], begin[kept], end[kept], call[kept]
+    streams = np.stack((events.device[rows].astype(np.int64), events.stream[rows], events.lane[rows]), axis=1)
+    _, stream = np.unique(streams, axis=0, return_inverse=True)
+    communicates = matching(trace, COMMUNICATION_KERNEL.search)[rows] & (events.category[rows] == Category.KERNEL)
+    return Activities(rows, call, begin, end, stream.reshape(-1), communicates, _steps(trace, borders, call))
+
+
+def _steps(trace: Trace, borders: Int64, call: Int64) -> Int64:
+    """The step whose host range holds the whole call, as `ledger.trace_steps.reach` has it."""
+    begin, end = trace.events.begin[call], trace.events.end[call]
+    step = np.searchsorted(borders[:, 0], begin, side="right") - 1
+    inside = (call != NONE) & (step >= 0) & (end <= borders[np.maximum(step, 0), 1])
+    return np.where(inside, step, NONE)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Waits:
+    """Calls that may hold the host until the device has done something, by begin. row: the runtime call. copies: the
+    activity (index) that the call itself made, NONE for a call that only waits. frees: it gives memory back. full: it
+    launches, and the driver's queue has no room."""
+
+    row: Int64
+    copies: Int64
+    frees: Bool
+    full: Bool
+
+
+def waits_of(scope: Scope) -> Waits:
+    """Synchronising calls, frees, copies that held the host and launches that were held back, on the scope's lanes."""
+    events, activities = scope.trace.events, scope.activities
+    inside = (events.begin >= scope.begin) & (events.end <= scope.end) & np.isin(events.lane, scope.lanes)
+    chosen = (events.category == Category.RUNTIME) & inside
+    waits = chosen & matching(scope.trace, SYNCHRONISATION.search)
+    frees = chosen & matching(scope.trace, re.compile(r"^(cuda|hip)(Host)?Free(Host)?$").match)
+    frees &= events.duration > WAITED
+    copies = np.full(len(events), NONE)
+    of_copies = np.flatnonzero(_holding(scope, activities))
+    copies[activities.call[of_copies]] = of_copies
+    full = np.zeros(len(events), np.bool_)
+    full[_held_back(scope, activities)] = True
+    rows = np.flatnonzero((waits | frees | full | (copies != NONE)) & inside)
+    rows = rows[np.argsort(events.begin[rows], kind="stable")]
+    return Waits(rows, copies[rows], frees[rows], full[rows])
+
+
+def _held_back(scope: Scope, activities: Activities) -> Int64:
+    """Rows of the calls that launched one kernel, took long, and found a long queue."""
+    events = scope.trace.events
+    calls, count = np.unique(activities.call[activities.call != NONE], return_counts=True)
+    long = calls[(count == 1) & (events.duration[calls] > HELD_BACK)]
+    begins = np.sort(events.begin[activities.call[activities.call != NONE]])
+    ends = np.sort(activities.end[activities.call != NONE])
+    queued = np.searchsorted(begins, events.begin[long]) - np.searchsorted(ends, events.begin[long])
+    full: Int64 = long[queued >= FULL]
+    return full
+
+
+def _holding(scope: Scope, activities: Activities) -> Bool:
+    """Which activities are copies whose call returned only when they had ended."""
+    events = scope.trace.events
+    copy = (events.category[activities.row] == Category.MEMCPY) & (activities.call != NONE)
+    returned = events.end[activities.call]
+    pageable = matching(scope.trace, PAGEABLE.search)[activities.row]
+    lasted = pageable | (events.duration[activities.call] > WAITED)
+    holding: Bool = copy & (returned + ROUNDING >= activities.end) & lasted
+    return holding
+
+
+def host_time(scope: Scope, lane: int) -> tuple[Intervals, Intervals, Intervals]:
+    """When a lane waits for input, dispatches, and allocates or frees in the driver; without overlap."""
+    events = scope.trace.events
+    on_lane = events.lane == lane
+    runtime = on_lane & (events.category == Category.RUNTIME)
+    calls = runtime | (on_lane & operator_events(scope.trace))
+    during = union(events.begin[calls], events.end[calls])
+    allocating = runtime & matching(scope.trace, ALLOCATION.match)
+    allocation = union(events.begin[allocating], events.end[allocating])
+    input_ = input_time(scope.trace, lane)
+    if lane == scope.training:
+        input_ = join(input_, scope.input_ranges)
+    dispatch = subtract(join(during, short_gaps(during)), join(input_, allocation))
+    return input_, dispatch, subtract(allocation, input_)
+
+
+USUAL_LAUNCH = 3_000
+"""ns from the end of a launching call to its kernel where no kernel of the trace found its stream empty."""
+USUAL_GAP = 1_000
+"""ns between kernels of one stream where none followed another from a full queue."""
+USUAL_RETURN = 10_000
+"""ns from the end of an activity to the return of the call that waited for it, where none waited."""
+LONGEST_GAP = 50_000
+"""ns between activities that follow each other from a full queue; they take 0 to 10 µs."""
+LONGEST_DELAY = 100_000
+"""ns from a launch to its activity, or from the end of an activity to the return of a wait; they take 2 to 20 µs."""
+SURE = 5_000
+"""ns by which a queue must have been full, or a stream empty, to take a case for a clear one."""
+
+
+@dataclass(frozen=True, slots=True)
+class Delays:
+    """ns. launch: from the end of the launching call to the start, by `Category` (negative where kernels start before
+    their call returns). copy: from the begin of a copying call that waits to the start of its copy. gap: between
+    activities of one stream, by `Category` of the later. wait: the return of a wait. call: a wait that waits for
+    nothing."""
+
+    launch: dict[int, int]
+    copy: int
+    gap: dict[int, int]
+    wait: int
+    call: int
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Streams:
+    """What precedes each activity on its stream: index of the activity before (NONE for the first), when it had ended
+    (ns, far past for the first), and whether the activity is the first that its call launched."""
+
+    before: Int64
+    ended: Int64
+    first: Bool
+
+
+def streams_of(scope: Scope) -> Streams:
+    """Stream order, by begin."""
+    activities = scope.activities
+    order = np.lexsort((np.arange(len(activities)), activities.begin, activities.stream))
+    before = np.full(len(activities), NONE)
+    same = activities.stream[order[1:]] == activities.stream[order[:-1]]
+    before[order[1:][same]] = order[:-1][same]
+    ended = np.where(before == NONE, np.iinfo(np.int64).min // 2, activities.end[before])
+    first = np.ones(len(activities), np.bool_)
+    _, heads = np.unique(activities.call, return_index=True)
+    called = activities.call != NONE
+    first[called] = False
+    first[heads] = True
+    return Streams(before, ended, first)
+
+
+def delays_of(scope: Scope, streams: Streams, waits: Waits, behind: Bool) -> Delays:
+    """From the clear cases in the scope. behind: activities that may have waited for another stream."""
+    activities, events = scope.activities, scope.trace.events
+    category = events.category[activities.row]
+    called = activities.call != NONE
+    begin, end = events.begin[activities.call], events.end[activities.call]
+    holding = np.isin(activities.call, waits.row[waits.copies != NONE]) & called
+    holding |= matching(scope.trace, PAGEABLE.search)[activities.row]
+    empty = called & streams.first & (streams.ended + SURE < begin) & ~holding & ~behind
+    full = called & ~behind & (end + SURE < streams.ended) & (streams.ended <= activities.begin)
+    launch, gap = {}, {}
+    for kind in (Category.KERNEL, Category.MEMCPY, Category.MEMSET):
+        of_kind = category == kind
+        launch[int(kind)] = _median((activities.begin - end)[empty & of_kind], USUAL_LAUNCH)
+        gap[int(kind)] = _mean((activities.begin - streams.ended)[full & of_kind], USUAL_GAP)
+    copied = empty & (category != Category.KERNEL)
+    copy = _median((activities.begin - begin)[copied], 2 * USUAL_LAUNCH)
+    return Delays(launch, copy, gap, *_waiting(scope, waits))
+
+
+def _waiting(scope: Scope, waits: Waits) -> tuple[int, int]:
+    """The return of waits, and the cost of calls that waited for nothing."""
+    events, ends = scope.trace.events, np.sort(scope.activities.end)
+    begin, end = events.begin[waits.row], events.end[waits.row]
+    index = np.searchsorted(ends, end, side="right") - 1
+    last = np.where(index >= 0, ends[np.maximum(index, 0)], begin) if len(ends) else begin
+    waited = last > begin + SURE
+    pure = ~waits.frees & ~waits.full
+    call = _median((end - begin)[~waited & pure & (waits.copies == NONE)], USUAL_RETURN)
+    return _median((end - last)[waited & pure], USUAL_RETURN), call
+
+
+def _mean(values: Int64, usual: int) -> int:
+    """Without what is too long for a queue at work: a wait for another stream."""
+    short = values[values <= LONGEST_GAP]
+    return round(float(short.mean())) if len(short) else usual
+
+
+def _median(values: Int64, usual: int) -> int:
+    """Without what no machine takes: a wait for something else."""
+    possible = values[values <= LONGEST_DELAY]
+    return int(np.median(possible)) if len(possible) else usual

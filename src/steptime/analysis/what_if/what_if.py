@@ -1,0 +1,352 @@
+"""What-if: the steps of a trace replayed from their dependency graph, as they were and with one kind of delay gone.
+
+What-if: the same graph with one kind of delay taken away.
+
+Each change is a lower bound on the change of the program: it assumes that nothing else becomes slower. How much it can
+save at most is the business of the ledger, whose account caps it (`replay.py`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, fields, replace
+from functools import partial
+
+import numpy as np
+
+from steptime.analysis.categories import Account, Ledger
+from steptime.analysis.threads import training_lane
+from steptime.analysis.what_if.build import build
+from steptime.analysis.what_if.critical_path import NamedPath, PathKind, named, path_of
+from steptime.analysis.what_if.graph import NONE, EdgeKind, Graph, NodeKind, Run, chosen, edges_of, joined, run
+from steptime.analysis.what_if.scope import ALLOCATION, DEVICE, Scope, scope_of
+from steptime.arrays import Bool, Int64
+from steptime.intervals import EMPTY, Intervals, contains, measure, union
+from steptime.quantities import Estimate, mean_of_series
+from steptime.trace.links import Links
+from steptime.trace.table import Category, EventTable, Trace
+from steptime.trace.vendors import OPTIMIZER_STEP, matching
+
+
+@dataclass(frozen=True, slots=True)
+class Prediction:
+    """What a change would save. change: "input free", "syncs free", "one launch", "communication overlapped",
+    "allocation free" or "roofline: <kernel>". saved: ns per step, never above cap: what the ledger has in the account
+    that the change relieves, ns per step."""
+
+    change: str
+    saved: Estimate
+    cap: float
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Replay:
+    """Some consecutive steps. steps: their indices among the borders that were given. measured, replayed, modelled:
+    (n,) ns, the steps as the ledger has them, as the graph gives them again, and as it gives them when nothing is
+    replayed that it cannot explain (see `unexplained`). path: the critical path of each, on the replay's
+    clock; origin: ns on the trace's clock where that begins. symbols: the trace's.
+    """
+
+    steps: Int64
+    measured: Int64
+    replayed: Int64
+    modelled: Int64
+    path: NamedPath
+    origin: int
+    symbols: tuple[str, ...]
+    predictions: tuple[Prediction, ...] = ()
+
+    @property
+    def error(self) -> float:
+        """Median of |modelled / measured - 1|: of the replay by durations and laws alone."""
+        return float(np.median(np.abs(self.modelled / np.maximum(self.measured, 1) - 1)))
+
+    @property
+    def entries(self) -> Int64:
+        """(n, len(PathKind)) ns: the critical path by kind; rows sum to `replayed`."""
+        table = np.zeros((len(self.replayed), len(PathKind)), np.int64)
+        np.add.at(table, (self.path.step, self.path.kind), self.path.end - self.path.begin)
+        return table
+
+    @property
+    def critical_path(self) -> tuple[tuple[str, float], ...]:
+        """ns per step by kind, longest first; sums to the mean of the replayed steps."""
+        means = self.entries.mean(axis=0)
+        pairs = [(kind.title, float(means[kind])) for kind in PathKind if means[kind]]
+        return tuple(sorted(pairs, key=lambda pair: -pair[1]))
+
+    @property
+    def unexplained(self) -> float:
+        """Share of the critical path on which the device waited, for longer than any delay of its own, for something
+        that the trace does not hold; there is no law for it, so it is replayed as it was."""
+        return float(self.entries[:, PathKind.UNEXPLAINED].sum() / max(1, int(self.replayed.sum())))
+
+    def longest(self, count: int = 10) -> tuple[tuple[str, str, float], ...]:
+        """(kind, name, ns per step) of what takes most of the critical path; name: of a kernel, an operator or a
+        function, "" where there is none."""
+        pairs = np.stack((self.path.kind, self.path.name), axis=1)
+        keys, inverse = np.unique(pairs, axis=0, return_inverse=True)
+        spent = np.zeros(len(keys), np.int64)
+        np.add.at(spent, inverse.reshape(-1), self.path.end - self.path.begin)
+        order = np.argsort(-spent, kind="stable")[:count].tolist()
+        steps = len(self.replayed)
+        return tuple((PathKind(int(keys[at, 0])).title, self._name(int(keys[at, 1])), float(spent[at]) / steps)
+                     for at in order)  # fmt: skip
+
+    def _name(self, symbol: int) -> str:
+        return self.symbols[symbol] if symbol != NONE else ""
+
+
+def without_input(graph: Graph) -> Run:
+    """The next batch is always there."""
+    return run(replace(graph, edges=replace(graph.edges, weight=graph.edges.weight - graph.edges.input)))
+
+
+def without_waits(graph: Graph) -> Run:
+    """The host never waits for the device: it runs ahead."""
+    edges = graph.edges
+    return run(graph, kept=(edges.kind != EdgeKind.WAIT) | edges.blocking)
+
+
+def as_one_launch(graph: Graph, launch: int) -> Run:
+    """Each step is launched as one graph: nothing is dispatched, one launch (ns) is paid for."""
+    edges = graph.edges
+    weight = edges.weight - edges.dispatch
+    engine = edges.kind == EdgeKind.HAND_OVER
+    weight = np.where(engine, 0, weight)
+    first = np.isin(edges.source, graph.begin) & (edges.kind == EdgeKind.PROGRAM)
+    return run(replace(graph, edges=replace(edges, weight=weight + launch * first)))
+
+
+def at_durations(graph: Graph, durations: Mapping[int, int]) -> Run:
+    """Some device activities (rows of the event table) last as long (ns) as given; no longer than they did."""
+    nodes = graph.nodes
+    given = np.array([durations.get(row, -1) for row in nodes.row.tolist()], np.int64)
+    changed = (nodes.kind != NodeKind.HOST) & (given >= 0)
+    duration = np.where(changed, np.minimum(given, nodes.duration), nodes.duration)
+    return run(replace(graph, nodes=replace(nodes, duration=duration)))
+
+
+def with_overlap(graph: Graph, updates: Int64) -> Run:
+    """Computing never waits for communication, but what updates the parameters does. Computing on the stream of a
+    collective stays in its order, around it.
+
+    updates: (n,) the node that first updates in each step, NONE where none is known: then nothing waits.
+    """
+    nodes, edges = graph.nodes, graph.edges
+    collective = nodes.kind == NodeKind.COMMUNICATION
+    dropped = collective[edges.source] & ~collective[edges.target] & (nodes.kind[edges.target] != NodeKind.HOST)
+    around = chosen(edges, dropped & (edges.kind == EdgeKind.STREAM))
+    around = replace(around, source=_before_collectives(graph, collective, around.source))
+    held = chosen(edges, edges.kind == EdgeKind.WAIT)
+    held = replace(held, source=_last_collective(graph, collective)[held.source])
+    source, target = _before_updates(graph, updates)
+    parts = [chosen(edges, ~dropped), *(chosen(each, each.source != NONE) for each in (around, held))]
+    together = joined((*parts, edges_of(EdgeKind.EVENT, source, target, 0)))
+    return run(replace(graph, edges=chosen(together, np.argsort(together.target, kind="stable"))))
+
+
+def _before_collectives(graph: Graph, collective: Bool, nodes: Int64) -> Int64:
+    """What precedes collectives on their streams and is none, NONE where nothing does."""
+    before = np.full(len(collective) + 1, NONE)
+    ordered = graph.edges.kind == EdgeKind.STREAM
+    before[graph.edges.target[ordered]] = graph.edges.source[ordered]
+    passing = np.append(collective, False)
+    while passing[nodes].any():
+        nodes = np.where(passing[nodes], before[nodes], nodes)
+    return nodes
+
+
+def _last_collective(graph: Graph, collective: Bool) -> Int64:
+    """Of each node the last collective before it on its stream, NONE without one: who waits for the node waits for it
+    too, beside which it now runs."""
+    last = [NONE] * len(collective)
+    is_one, ordered = collective.tolist(), graph.edges.kind == EdgeKind.STREAM
+    pairs = zip(graph.edges.source[ordered].tolist(), graph.edges.target[ordered].tolist(), strict=True)
+    for source, target in pairs:  # by target: the source's own is known
+        last[target] = source if is_one[source] else last[source]
+    return np.array(last, np.int64)
+
+
+def without_allocation(graph: Graph) -> Run:
+    """Device memory is never asked of the driver, nor given back to it."""
+    edges = graph.edges
+    kept = (edges.kind != EdgeKind.WAIT) | ~edges.blocking
+    return run(replace(graph, edges=replace(edges, weight=edges.weight - edges.allocation)), kept=kept)
+
+
+def _before_updates(graph: Graph, updates: Int64) -> tuple[Int64, Int64]:
+    """Pairs: the communication of each step before its first update."""
+    nodes = graph.nodes
+    sources = np.flatnonzero((nodes.kind == NodeKind.COMMUNICATION) & (nodes.step >= 0))
+    targets = updates[nodes.step[sources]]
+    before = (targets != NONE) & (sources < targets)
+    return sources[before], targets[before]
+
+
+MOST_STEPS = 5
+MOST_EVENTS = 1_500_000
+"""Of all replayed steps together: a second or two of work. One step is replayed, however long it is."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Window:
+    """trace: the rows that the steps need, and no others. rows: where each is in the whole trace. launch: of each row,
+    as in `Links`, in the part's rows. steps: indices of the borders."""
+
+    trace: Trace
+    rows: Int64
+    launch: Int64
+    steps: Int64
+
+
+def window_of(trace: Trace, borders: Int64, launch: Int64) -> Window:
+    """The steps in the middle, at most `MOST_STEPS` of them."""
+    begin, end = trace.events.begin, trace.events.end
+    count = min(len(borders), MOST_STEPS)
+    while True:
+        first = (len(borders) - count) // 2
+        steps = np.arange(first, first + count)
+        since, until = int(borders[first, 0]), int(borders[first + count - 1, 1])
+        chosen = (end > since) & (begin < until)
+        if chosen.sum() <= MOST_EVENTS or count == 1:
+            return _part(trace, launch, steps, chosen, since, until)
+        count -= 1
+
+
+def _part(trace: Trace, launch: Int64, steps: Int64, chosen: Bool, since: int, until: int) -> Window:
+    """The chosen rows, what of the device was launched before the end and ended after the begin, and the launches."""
+    events = trace.events
+    device = np.isin(events.category, DEVICE)
+    called = launch != NONE
+    chosen = chosen | (device & called & (events.begin[launch] < until) & (events.end > since))
+    needed = launch[device & called & chosen]
+    chosen[needed] = True
+    rows = np.flatnonzero(chosen)
+    place = np.full(len(events) + 1, NONE)
+    place[rows] = np.arange(len(rows))
+    columns = {field.name: getattr(events, field.name)[rows] for field in fields(EventTable)}
+    return Window(replace(trace, events=EventTable(**columns)), rows, place[launch[rows]], steps)
+
+
+def rerun(
+    trace: Trace,
+    borders: Int64,
+    links: Links,
+    ledger: Ledger,
+    *,
+    input_ranges: Intervals = EMPTY,
+    training_thread: int | None = None,
+    at_roofline: Mapping[str, Mapping[int, int]] | None = None,
+) -> Replay | None:
+    """Replays up to five steady steps from the middle; None where nothing ran on a host, or without steps.
+
+    borders: (n, 2) ns as the host sees the steps, `ledger` theirs. input_ranges: batch preparation that the caller
+    knows of. training_thread: the system's id. at_roofline: by the name of a group of kernels, what each of them (rows
+    of the table) would last at the machine's ceilings, ns: a prediction for each group.
+    """
+    lane = training_lane(trace, training_thread)
+    if lane is None or not len(borders):
+        return None
+    window = window_of(trace, borders, links.launch.astype(np.int64))
+    measured = ledger.wall[window.steps]
+    scope = scope_of(window.trace, borders[window.steps], window.launch, lane, input_ranges, wall=int(measured[0]))
+    graph = build(scope)
+    found = run(graph)
+    path = named(scope, graph, found, path_of(graph, found))
+    base = Replay(
+        steps=window.steps,
+        measured=measured,
+        replayed=found.duration,
+        modelled=run(graph, weight=graph.edges.weight - graph.edges.unexplained).duration,
+        path=path,
+        origin=scope.begin,
+        symbols=trace.symbols,
+    )
+    return _with_predictions(base, scope, graph, found, ledger, _groups(window, at_roofline or {}))
+
+
+def _groups(window: Window, given: Mapping[str, Mapping[int, int]]) -> dict[str, dict[int, int]]:
+    """The groups in the rows of the window."""
+    place = {row: index for index, row in enumerate(window.rows.tolist())} if given else {}
+    return {name: {place[row]: length for row, length in rows.items() if row in place} for name, rows in given.items()}
+
+
+def _with_predictions(
+    base: Replay, scope: Scope, graph: Graph, found: Run, ledger: Ledger, groups: dict[str, dict[int, int]]
+) -> Replay:
+    accounts = ledger.entries[base.steps].mean(axis=0)
+    one_launch = partial(as_one_launch, launch=_launch_cost(scope))
+    overlap = partial(with_overlap, updates=_updates(scope, graph))
+    device: tuple[tuple[str, Account, Callable[[Graph], Run]], ...] = (
+        ("syncs free", Account.SYNC, without_waits),
+        ("one launch", Account.LAUNCH, one_launch),
+        ("communication overlapped", Account.COMMUNICATION, overlap),
+    )
+    changed: list[tuple[str, float, Callable[[Graph], Run]]] = [
+        ("input free", float(accounts[Account.INPUT]), without_input)
+    ]
+    if len(scope.activities):
+        changed += [(name, float(accounts[account]), change) for name, account, change in device]
+        changed.append(("allocation free", _allocating(scope), without_allocation))
+    for name, durations in groups.items():
+        cap = min(float(accounts[Account.COMPUTE]), _shorter(graph, durations, len(base.steps)))
+        changed.append((f"roofline: {name}", cap, partial(at_durations, durations=durations)))
+    predictions = [_prediction(base, name, cap, found, change(graph)) for name, cap, change in changed if cap > 0]
+    return replace(base, predictions=tuple(predictions))
+
+
+def _prediction(base: Replay, change: str, cap: float, found: Run, changed: Run) -> Prediction:
+    """Saved per step with its interval over the steps, wider by the replay's own error, and never above the cap.
+
+    The first of several steps is left out: it fills the device's queue, which no later step has to do again.
+    """
+    saved = np.clip(found.duration - changed.duration, 0, None)[int(len(found.duration) > 2) :]
+    plain = mean_of_series(saved)
+    doubt = base.error * float(base.measured.mean())
+    value, low, high = (min(each, cap) for each in (plain.value, max(0.0, plain.low - doubt), plain.high + doubt))
+    return Prediction(change, Estimate(value, low, high, plain.samples), cap)
+
+
+def _launch_cost(scope: Scope) -> int:
+    """ns of a launching call, median."""
+    call = scope.activities.call
+    call = call[call != NONE]
+    return int(np.median(scope.trace.events.duration[call])) if len(call) else 0
+
+
+def _updates(scope: Scope, graph: Graph) -> Int64:
+    """The first activity of each step that was launched inside the optimiser's step()."""
+    events, nodes = scope.trace.events, graph.nodes
+    listed = np.isin(events.category, (Category.ANNOTATION, Category.OPERATOR))
+    chosen = listed & matching(scope.trace, OPTIMIZER_STEP.match) & (events.lane == scope.training)
+    during = union(events.begin[chosen], events.end[chosen])
+    called = np.full(len(events), np.iinfo(np.int64).min)
+    launched = scope.activities.call != NONE
+    called[scope.activities.row[launched]] = events.begin[scope.activities.call[launched]]
+    updating = np.flatnonzero((nodes.kind != NodeKind.HOST) & (nodes.step >= 0))
+    updating = updating[contains(during, called[nodes.row[updating]])]
+    first = np.full(len(graph.begin), NONE)
+    first[nodes.step[updating[::-1]]] = updating[::-1]
+    return first
+
+
+def _allocating(scope: Scope) -> float:
+    """ns per step in calls that ask the driver for memory or give it back, waits inside them included."""
+    events = scope.trace.events
+    chosen = (events.category == Category.RUNTIME) & matching(scope.trace, ALLOCATION.match)
+    chosen &= np.isin(events.lane, scope.lanes)
+    during = union(events.begin[chosen], events.end[chosen])
+    return float(measure(during, scope.borders[:, 0], scope.borders[:, 1]).mean())
+
+
+def _shorter(graph: Graph, durations: dict[int, int], steps: int) -> float:
+    """ns per step by which the activities would be shorter."""
+    nodes = graph.nodes
+    device = np.flatnonzero(nodes.kind != NodeKind.HOST)
+    saved: int = sum(
+        max(0, length - durations[row])
+        for row, length in zip(nodes.row[device].tolist(), nodes.duration[device].tolist(), strict=True)
+        if row in durations
+    )
+    return saved / max(1, steps)

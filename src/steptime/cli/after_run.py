@@ -1,0 +1,171 @@
+"""What `run` does between the end of a job and its diagnosis, and what it says of a job that crashed.
+
+What `run` says behind a job that ended because memory ran out: what was asked for, who held what, what to do first.
+
+The job's own traceback stands above it, as it would have without us.
+"""
+
+from __future__ import annotations
+
+import shlex
+import signal
+import socket
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from pathlib import Path
+
+from steptime.cli.exit_codes import say
+from steptime.errors import NothingMeasuredError, SteptimeError
+from steptime.launcher.outcome import Outcome
+from steptime.machine.link import link_of
+from steptime.machine.machine import Link, Machine
+from steptime.machine.peaks import FILE_NAME, ceilings, remembered, store
+from steptime.quantities import format_bytes, format_source
+from steptime.recording.load import facts_of, look_into, walk
+from steptime.recording.recording import LeakFacts, OutOfMemoryFacts, Process, TelemetrySample
+
+CRASHES = (signal.SIGABRT, signal.SIGBUS, signal.SIGFPE, signal.SIGILL, signal.SIGSEGV)
+"""Signals of a program's own fault. A shell or a launcher passes them on as a status of 128 and more."""
+
+
+def crashed_after_profile(outcome: Outcome, folder: Path) -> tuple[str, ...]:
+    """One sentence, or none where the job did not crash or no trace of it was begun."""
+    found = next((crash for crash in CRASHES if outcome.status == 128 + crash), None)
+    if found is None or not any(folder.glob("process-*/trace-*")):
+        return ()
+    return (
+        f"The job died of {found.name} after torch's profiler had recorded some of its steps, which may be the cause: "
+        "run it with --no-profile to be sure. (crashed-after-profile)",
+    )
+
+
+def out_of_memory(outcome: Outcome, folder: Path) -> tuple[str, ...]:
+    """Three lines, or none where the job did not end for want of memory."""
+    if outcome.signal is None and outcome.status == 0:
+        return ()
+    leaks: list[LeakFacts] = []
+    for process in walk(folder) if outcome.steps_seen else ():
+        if process.out_of_memory is not None:
+            return _of_error(process, process.out_of_memory, folder)
+        leaks += process.leaks[:1]
+    if not outcome.killed_for_memory:
+        return ()
+    samples = look_into(folder).telemetry if outcome.steps_seen else ()
+    return _of_kill(outcome.status == 128 + signal.SIGKILL, samples, leaks, folder)
+
+
+def _of_error(process: Process, facts: OutOfMemoryFacts, folder: Path) -> tuple[str, ...]:
+    asked = f"{format_bytes(facts.asked)} were asked for" if facts.asked is not None else "a request failed"
+    where = f" at {format_source(facts.site)}" if facts.site is not None else ""
+    limit = f" of {format_bytes(facts.limit)}" if facts.limit is not None else ""
+    process_has = f"the process had {format_bytes(facts.resident)}{limit}" if facts.device == "cpu" else limit[4:]
+    ranked = sorted(facts.held.items(), key=lambda entry: -entry[1])
+    held = ", ".join(f"{name} {format_bytes(size)}" for name, size in ranked) or "no tensors that Python knows of"
+    tail = f"; {process_has}" if process_has else ""
+    return (
+        f"Out of memory on {facts.device}: {asked}{where}.",
+        f"Held then, as far as Python knows: {held}{tail}.",
+        f"First: {_first(process, facts)} (more: steptime memory {shlex.quote(str(folder))})",
+    )
+
+
+def _first(process: Process, facts: OutOfMemoryFacts) -> str:
+    """The cheapest thing that can help."""
+    total = sum(facts.held.values())
+    if facts.asked is not None and facts.limit is not None and facts.asked > facts.limit:
+        where = f" at {format_source(facts.site)}" if facts.site is not None else ""
+        return f"make the request{where} smaller, no memory of this machine could serve it."
+    if process.leaks:
+        return f"{let_go(process.leaks[0])}."
+    if facts.held.get("optimiser state", 0) > total / 2:
+        return "use an optimiser with less state (8-bit, or without momentum), or shard it over ranks."
+    return "halve the batch and accumulate two of them, or checkpoint activations."
+
+
+def let_go(leak: LeakFacts) -> str:
+    """What to do about a leak, in words."""
+    where = f" at {format_source(leak.site)}" if leak.site is not None else ""
+    if leak.graphs or leak.nodes:
+        return f"keep {leak.name or 'it'}{where} without its graph (.detach() or .item()): it grows with every step"
+    return f"let go of what {leak.name or leak.kind or 'something'} keeps{where}: it grows with every step"
+
+
+def _of_kill(
+    itself: bool, samples: Sequence[TelemetrySample], leaks: Sequence[LeakFacts], folder: Path
+) -> tuple[str, ...]:
+    """itself: the job ended by that signal; else a launcher or a loader told of a process of theirs, as a rule."""
+    most = max((sample.resident_bytes for sample in samples), default=0)
+    had = f" It had {format_bytes(most)} at the last look." if most else ""
+    first = let_go(leaks[0]) if leaks else "use a smaller batch, fewer loader workers, or more memory"
+    killed = "The job was killed by the kernel" if itself else "The kernel killed a process while the job ran"
+    return (
+        f"{killed}: memory ran out on the machine or in its container.{had}",
+        "Held then: not known, the kernel leaves no time to look.",
+        f"First: {first} (more: steptime memory {shlex.quote(str(folder))})",
+    )
+
+
+def nothing_measured(outcome: Outcome, folder: Path) -> NothingMeasuredError | None:
+    """Why there is nothing to account for; None when a process trained."""
+    if outcome.steps_seen:
+        return None
+    failed = outcome.signal is not None or outcome.status != 0
+    ended = f"by signal {outcome.signal}" if outcome.signal else f"with status {outcome.status}"
+    if not outcome.python_seen:
+        return NothingMeasuredError(
+            "no-python",
+            f"The job ended {ended} and no Python in it took the watch in: steptime measures Python programs that use "
+            "torch, in an environment that has steptime, or with PYTHONPATH left as it is and without -I, -E and -S.",
+        )
+    if not outcome.torch_seen:
+        advice = "its own output may say why" if failed else "give the command that trains, as python train.py"
+        return NothingMeasuredError("no-torch", f"The job ended {ended} and never imported torch: {advice}.")
+    advice = "its own output may say why" if failed else "let it run on into training, or check that it trains here"
+    return NothingMeasuredError(
+        "no-steps",
+        f"The job ended {ended}, imported torch, and took no training step: {advice}; what was seen is in {folder}.",
+    )
+
+
+def measure_ceilings(folder: Path, *, quiet: bool) -> None:
+    """Puts this machine's ceilings beside the recording, measured with the job's own interpreter if they are not known
+    yet. A failure is said and costs the ceilings, not the diagnosis."""
+    trainer = next(walk(folder), None)
+    if trainer is None:
+        return
+    tell = _nothing if quiet else say
+    try:
+        machine = _machine(trainer, tell)
+        store(replace(machine, link=_link(trainer, folder, tell)), folder / FILE_NAME)
+    except SteptimeError as error:
+        say(str(error))
+    except OSError as error:
+        say(f"The ceilings of this machine could not be written to {folder} ({error.strerror}).")
+
+
+def _nothing(sentence: str) -> None:
+    return
+
+
+def _link(trainer: Process, folder: Path, tell: Callable[[str], None]) -> Link | None:
+    """Between so many processes as ranks of the job ran on the trainer's host, where that is this one."""
+    facts, settings = trainer.facts, trainer.settings
+    if settings is None or settings.distributed_backend is None or facts.host != socket.gethostname():
+        return None
+    ranks = len({each.rank for each in facts_of(folder) if each.rank is not None and each.host == facts.host})
+    device = facts.device.partition(":")[0]
+    return link_of(facts.executable, device, settings.distributed_backend, ranks, facts.torch, tell)
+
+
+def _machine(trainer: Process, tell: Callable[[str], None]) -> Machine:
+    facts = trainer.facts
+    device = facts.device.partition(":")[0]
+    threads = trainer.settings.intra_op_threads if trainer.settings is not None and device == "cpu" else None
+    known = remembered(device, facts.torch, threads=threads, name=facts.device_name)
+    if known is not None:
+        return known
+    tell("measuring this machine's ceilings, once (some seconds; --no-ceilings skips it)")
+    machine = ceilings(facts.executable, device, facts.torch, threads=threads, name=facts.device_name)
+    if machine.disturbed:
+        tell("other load slowed that: the ceilings are at least what was measured, which is done again next time")
+    return machine

@@ -1,0 +1,233 @@
+"""The likely cause of a step's change, and the whole comparison in one sentence.
+
+The account that moved most with the step is looked at first; then what was set otherwise that can move that account,
+what says most about it first; then the part of the step that changed most. A cause is a likely one: nothing was tried.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from steptime.advice.bottleneck import WORDS
+from steptime.compare.comparison import Cause, Comparison, Difference, Fate, Outcome, Piece, Setting
+from steptime.quantities import Estimate, format_duration, format_share
+from steptime.report.compose import IN_WORKERS, WORKERS
+
+NEARLY_ALL = 0.9
+EXPLAINS = 0.4
+"""Of the step's change: an account that moved by less does not carry it alone."""
+ALL = frozenset({"compute", "communication", "copy", "input", "sync", "compile", "launch", "host", "unexplained",
+                 "forward", "backward", "optimizer", "transfer", "rest"})  # fmt: skip
+MODEL = frozenset({"compute", "launch", "forward", "backward", "optimizer", "compile", "sync"})
+HOST = frozenset({"launch", "host", "input", "compute", "forward", "backward", "optimizer", "rest", "sync"})
+
+
+CLEAR = (Outcome.MORE, Outcome.LESS)
+
+
+@dataclass(frozen=True, slots=True)
+class _Moved:
+    name: str
+    change: Estimate
+
+
+@dataclass(frozen=True, slots=True)
+class Effect:
+    """What a setting can move. sign: 1 where more of it makes the step longer, -1 shorter, 0 where either may be."""
+
+    accounts: frozenset[str]
+    sign: int = 0
+
+
+_INPUT = frozenset({"input"})
+EFFECTS = {
+    WORKERS: Effect(_INPUT, -1),
+    "prefetch factor": Effect(_INPUT),
+    "persistent workers": Effect(_INPUT, -1),
+    "batched fetch": Effect(_INPUT, -1),
+    "dataset": Effect(_INPUT),
+    "collate function": Effect(_INPUT),
+    "pinned memory": Effect(frozenset({"copy", "transfer", "input", "sync"})),
+    "batch size": Effect(ALL - {"launch", "compile"}, 1),
+    "micro-batches a step": Effect(ALL, 1),
+    "another profiler": Effect(ALL, 1),
+    "anomaly detection": Effect(HOST, 1),
+    "deterministic algorithms": Effect(MODEL, 1),
+    "cudnn.benchmark": Effect(MODEL),
+    "cudnn.deterministic": Effect(MODEL),
+    "float32 matmul precision": Effect(MODEL),
+    "denormals flushed": Effect(MODEL),
+    "autocast": Effect(MODEL | {"copy"}),
+    "number formats of the kernels": Effect(MODEL | {"copy"}),
+    "compiled functions": Effect(MODEL | {"host"}),
+    "model": Effect(MODEL | {"communication", "copy"}),
+    "threads in an operator": Effect(HOST),
+    "OMP_NUM_THREADS": Effect(HOST),
+    "distributed backend": Effect(frozenset({"communication"})),
+    "ranks": Effect(frozenset({"communication", "compute", "input", "host"})),
+    "world size": Effect(frozenset({"communication"})),
+    "trainers on the host": Effect(ALL, 1),
+    "usable CPUs": Effect(HOST, -1),
+    "changes of a trial": Effect(ALL),
+    "device": Effect(ALL),
+}
+"""By the name of a setting. What is not here (commit, command, torch, host) can move anything, and is asked last."""
+GENERAL = ("command", "commit", "torch", "Python", "host", "device")
+"""What can move anything, what says most first."""
+
+
+def cause_of(
+    step: Difference, parts: Sequence[Difference], settings: Sequence[Setting], pieces: Sequence[Piece]
+) -> Cause:
+    """The likely cause of the step's change; where that is within noise, of the account that moved beyond it; without a
+    sentence where nothing did."""
+    clear = step.outcome in (Outcome.MORE, Outcome.LESS)
+    account = _carrier_of(step, parts, clear=clear)
+    whole = step.change.value if clear and step.change is not None else account.change.value if account else 0.0
+    if not whole:
+        return Cause("")
+    share = account.change.value / whole if account is not None and clear else None
+    name = account.name if account is not None else ""
+    setting = _setting(name, settings, whole) if share is None or share >= EXPLAINS else None
+    setting = setting or _general(settings)
+    piece = _piece(pieces, whole, name)
+    if setting is not None:
+        told = f"likely because of {_set(setting)}"
+        if piece is not None and setting.name in GENERAL:
+            told += f"; {_piece_words(piece)}"
+        return Cause(told, name, share, setting.name, piece.name if piece is not None else "")
+    if piece is not None:
+        return Cause(f"nothing that is known was set otherwise; {_piece_words(piece)}", name, share, "", piece.name)
+    return Cause("nothing that is known was set otherwise", name, share)
+
+
+def _carrier_of(step: Difference, parts: Sequence[Difference], *, clear: bool) -> _Moved | None:
+    """The account that moved most beyond noise: the way that the step went, where that is clear."""
+    moved = [
+        _Moved(part.name, part.change)
+        for part in parts
+        if part.change is not None and (part.outcome is step.outcome if clear else part.outcome in CLEAR)
+    ]
+    return max(moved, key=lambda part: abs(part.change.value), default=None)
+
+
+def _setting(account: str, settings: Sequence[Setting], whole: float) -> Setting | None:
+    """The setting that says most about an account, and moves it the way that it moved: another device before all, then
+    what moves the fewest accounts."""
+    able: list[tuple[int, Setting]] = []
+    for setting in settings:
+        base = re.sub(r" \d+$", "", setting.name)
+        effect = Effect(MODEL) if base in ("optimiser", "parameters") else EFFECTS.get(setting.name)
+        if effect is not None and account in effect.accounts and _agrees(effect, setting, whole):
+            able.append((0 if setting.name == "device" else len(effect.accounts), setting))
+    return min(able, key=lambda each: each[0])[1] if able else None
+
+
+def _agrees(effect: Effect, setting: Setting, whole: float) -> bool:
+    before, after = _number(setting.before), _number(setting.after)
+    if not effect.sign or before is None or after is None or before == after:
+        return True
+    return (after - before) * effect.sign * whole > 0
+
+
+def _number(text: str) -> float | None:
+    if text in ("on", IN_WORKERS):
+        return 1.0
+    if text == "off":
+        return 0.0
+    found = re.match(r"-?\d+(\.\d+)?", text)
+    return float(found[0]) if found else None
+
+
+def _general(settings: Sequence[Setting]) -> Setting | None:
+    found = [setting for setting in settings if setting.name in GENERAL]
+    return min(found, key=lambda setting: GENERAL.index(setting.name), default=None)
+
+
+def _set(setting: Setting) -> str:
+    if setting.kind == "code":
+        return f"the {setting.name}: {setting.before} before, {setting.after} now"
+    return f"{setting.name}: {setting.before} before, {setting.after} now"
+
+
+def _piece(pieces: Sequence[Piece], whole: float, account: str) -> Piece | None:
+    """The part that moved most with the step: of the account where its own parts are known."""
+    along = [piece for piece in pieces if piece.change * whole > 0 and abs(piece.change) >= EXPLAINS * abs(whole)]
+    own = [piece for piece in along if piece.account == account and account] or along
+    return max(own, key=lambda piece: abs(piece.change), default=None)
+
+
+def _piece_words(piece: Piece) -> str:
+    named = f"the {piece.kind} “{piece.name}”" if piece.kind != "idle" else f"idle time, {piece.name},"
+    if piece.fate in (Fate.APPEARED, Fate.VANISHED):
+        return f"{named} {piece.fate.value} ({format_duration(abs(piece.change))} a step)"
+    before, after = format_duration(piece.before or 0.0), format_duration(piece.after or 0.0)
+    return f"{named} {piece.fate.value} from {before} to {after} a step"
+
+
+def sentence_of(comparison: Comparison) -> str:
+    """The comparison in one sentence."""
+    step, cause = comparison.step, comparison.cause
+    if step.before is None or step.after is None or step.change is None:
+        return "Undecided: a step was not measured on both sides."
+    if step.outcome is Outcome.UNDECIDED and step.reason:
+        return f"Undecided: {step.reason}. The step was {_signed(step.change)}."
+    if step.outcome not in CLEAR:
+        inside = _inside(comparison)
+        if inside:
+            found = "is within noise" if step.outcome is Outcome.NONE else "noise may explain"
+            return f"{inside}; the step itself is {_signed(step.change)} ({relative_interval(step)}), which {found}."
+        found = "No difference found" if step.outcome is Outcome.NONE else "Undecided"
+        return f"{found}: the step is {_signed(step.change)} ({relative_interval(step)})."
+    word = "longer" if step.outcome is Outcome.MORE else "shorter"
+    size = f"{format_duration(abs(step.change.value))} ({relative_interval(step)}) {word}"
+    return f"The step is {size}{_carrier(cause)}: {cause.sentence}."
+
+
+def _carrier(cause: Cause) -> str:
+    """ ", 97 % of it waiting for input"."""
+    if cause.share is None or not cause.account:
+        return ""
+    words = WORDS.get(cause.account, cause.account)
+    if cause.share > 1.05:
+        return f", more than all of it {words}"
+    return f", {'nearly all' if cause.share >= NEARLY_ALL else format_share(cause.share)} of it {words}"
+
+
+def relative_interval(difference: Difference) -> str:
+    """ "-34 %, -38 to -30 %": the change relative to what it was before."""
+    change = relative(difference)
+    if change is None:
+        return ""
+    return f"{_percent(change.value)}, {_percent(change.low).removesuffix(' %')} to {_percent(change.high)}"
+
+
+def relative(difference: Difference) -> Estimate | None:
+    """The change as a fraction of what it was before; None where that was nothing, or is not known."""
+    if difference.change is None or difference.before is None or difference.before.value <= 0:
+        return None
+    change, base = difference.change, difference.before.value
+    return Estimate(change.value / base, change.low / base, change.high / base, change.samples, "1")
+
+
+def _percent(fraction: float) -> str:
+    text = format_share(abs(fraction))
+    return f"{'+' if fraction > 0 else '−' if fraction < 0 else ''}{text}"
+
+
+def _inside(comparison: Comparison) -> str:
+    """What moved within a step that did not, and why; "" for nothing."""
+    moved = next((part for part in comparison.parts if part.name == comparison.cause.account), None)
+    if moved is None or moved.change is None:
+        return ""
+    others = sum(part.outcome in CLEAR for part in comparison.parts) - 1
+    more = f" (and {others} more account{'s' if others > 1 else ''} moved)" if others else ""
+    words = WORDS.get(moved.name, moved.name)
+    return f"{words[:1].upper()}{words[1:]} is {_signed(moved.change)}, beyond noise{more}: {comparison.cause.sentence}"
+
+
+def _signed(change: Estimate) -> str:
+    """ "1.2 ms longer"."""
+    return f"{format_duration(abs(change.value))} {'longer' if change.value > 0 else 'shorter'}"

@@ -1,0 +1,610 @@
+"""From reports to a comparison: differences with intervals, what was set otherwise, and the likely cause. The room's
+main function.
+
+One law: a difference is told only where it is beyond noise, the noise between runs included; else it is said that none
+was found, or that it cannot be known.
+
+What differs between two runs of one job though nothing changed, and what is left of a difference beyond it.
+
+A single run knows how its steps vary, and nothing of what another run would give: another place in memory, other
+neighbours on the machine, another temperature. So each interval of a difference has two parts: what varies within the
+runs, drift included (`estimates.difference_of_series`), and a floor for what varies between them. They are independent
+and add as variances do.
+
+Three runs or more in order: whether the step's time has a trend, and where its level changed.
+
+A change of level is found by a simple rule that a person can follow by hand (docs/history.md): a run opens a new level
+when it lies outside of the noise around the median of its level so far, and the median of it and the next ones does,
+too. A last run has nobody to confirm it; that is said.
+"""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from math import sqrt
+
+import numpy as np
+
+from steptime._version import __version__
+from steptime.advice.evidence import AccountUse, Case, LoaderUse, OptimizerUse, SettingsUse
+from steptime.advice.kernels import short_kernel
+from steptime.advice.line_evidence import profile_scale
+from steptime.advice.rule import Finding, Weight
+from steptime.advice.stakes import ratio
+from steptime.arrays import Int64
+from steptime.compare.cause import cause_of, sentence_of
+from steptime.compare.comparison import (
+    SCHEMA_VERSION,
+    Comparison,
+    Difference,
+    Fate,
+    Level,
+    Noise,
+    Outcome,
+    Piece,
+    Run,
+    Setting,
+    Told,
+    Trend,
+)
+from steptime.quantities import (
+    BETWEEN_RUNS,
+    Estimate,
+    Jump,
+    difference_of,
+    difference_of_series,
+    format_duration,
+    format_share,
+    format_source,
+    jumps,
+    slope_of,
+)
+from steptime.report.compose import IN_PROCESS, WORKERS
+from steptime.report.report import Environment, ProcessReport, Report
+
+LEAST_FLOOR = 0.005
+"""Clocks, temperature and the layout of memory move a step by this much, however alike a few runs happened to be."""
+PART = 0.005
+"""Of the step: the floor of an account is that of its own time, and at least this much: what a border between accounts
+can shift."""
+WIDEST = 0.1
+"""Relative: an interval that reaches further than this from no difference cannot say that there is none."""
+FOR_MEASURED = 3
+"""Runs of one job from which on their differences say more than the assumed floor."""
+
+
+def assumed_noise(floor: float = BETWEEN_RUNS) -> Noise:
+    """The floor where only one run of each side is there."""
+    sentence = (
+        f"One run of each says nothing of what another run would give: {format_share(floor)} of a step is allowed for "
+        "that. Give further runs of the first job with --repeat to measure it."
+    )
+    return Noise(floor, False, sentence)
+
+
+def measured_noise(steps: Sequence[float], floor: float = BETWEEN_RUNS) -> Noise:
+    """The floor from repeated runs of the first job: the largest difference between two of them. Two runs may be alike
+    by chance: with fewer than FOR_MEASURED the assumed floor stays the least. steps: ns."""
+    if len(steps) < 2:
+        return assumed_noise(floor)
+    spread = max(steps) / min(steps) - 1
+    least = LEAST_FLOOR if len(steps) >= FOR_MEASURED else floor
+    sentence = (
+        f"{len(steps)} runs of the first job differ by up to {format_share(spread)} though nothing changed: "
+        f"{format_share(max(spread, least))} of a step is allowed for that."
+    )
+    return Noise(max(spread, least), True, sentence)
+
+
+def beyond(change: Estimate, floor: float) -> Estimate:
+    """The change with the noise between runs in its interval. floor: in its unit."""
+    low = sqrt((change.value - change.low) ** 2 + floor**2)
+    high = sqrt((change.high - change.value) ** 2 + floor**2)
+    return Estimate(change.value, change.value - low, change.value + high, change.samples, change.unit)
+
+
+def outcome_of(change: Estimate, scale: float, widest: float = WIDEST) -> Outcome:
+    """What an interval says. scale: what a relative difference is taken of; widest: relative, how far an interval may
+    reach that still rules out a difference."""
+    if change.low > 0:
+        return Outcome.MORE
+    if change.high < 0:
+        return Outcome.LESS
+    reach = max(-change.low, change.high)
+    return Outcome.NONE if reach <= widest * scale else Outcome.UNDECIDED
+
+
+def trend_of(reports: Sequence[Report], floor: float) -> Trend:
+    """The trend of the reports' steps, in their order."""
+    steps = [report.processes[0].case.step.duration for report in reports]
+    values = np.array([step.value for step in steps])
+    found = jumps(values, floor, [max(step.high - step.value, step.value - step.low) for step in steps])
+    slope = slope_of(values) if len(values) >= 4 else None
+    levels = tuple(Level(each.at, each.before, each.after, each.confirmed) for each in found)
+    return Trend(slope, levels, _sentence(found, slope, len(values)))
+
+
+def _sentence(found: Sequence[Jump], slope: Estimate | None, count: int) -> str:
+    if not found and slope is not None and (slope.low > 0 or slope.high < 0):
+        word = "longer" if slope.value > 0 else "shorter"
+        return f"From run to run the step gets {format_share(abs(slope.value))} {word} (median of all pairs)."
+    if not found:
+        return f"The step's time keeps its level over the {count} runs, as far as noise tells."
+    told = [
+        f"from run {each.at + 1} on {format_share(abs(each.after / each.before - 1))} "
+        f"{'longer' if each.after > each.before else 'shorter'} ({format_duration(each.before)} to "
+        f"{format_duration(each.after)}){'' if each.confirmed else ', which one more run would confirm'}"
+        for each in found
+    ]
+    return f"The step is {'; '.join(told)}."
+
+
+TRIFLE = 0.01
+"""Of the longer step: a part that moved by less is not worth a row."""
+OWN = 0.1
+"""Of the part itself, for one that is on both sides: no interval of a single part is known, and a tenth is more than
+steady parts vary by."""
+MOST = 40
+"""Pieces that are kept, those that changed most."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Part:
+    name: str
+    duration: float
+    calls: float | None
+    account: str
+
+
+def pieces_between(before: Case, after: Case, noise: float) -> tuple[Piece, ...]:
+    """What changed by more than a trifle, the largest change first. noise: of the step, between runs."""
+    step = max(before.step.duration.value, after.step.duration.value)
+    found = []
+    for kind in ("kernel", "operator", "line", "idle", "copy"):
+        one, other = _parts_pieces(before, kind), _parts_pieces(after, kind)
+        if (one and other) or _was_looked_for(before, after, kind):
+            found += _changes(kind, one, other, step, noise)
+    return tuple(sorted(found, key=lambda piece: -abs(piece.change))[:MOST])
+
+
+def _was_looked_for(before: Case, after: Case, kind: str) -> bool:
+    """Whether an empty list means that there was nothing: idle time and copies may be gone, kernels may not."""
+    return kind in ("idle", "copy") and bool(before.kernels) and bool(after.kernels)
+
+
+def _changes(kind: str, one: dict[str, _Part], other: dict[str, _Part], step: float, noise: float) -> list[Piece]:
+    found = []
+    for name in dict.fromkeys((*one, *other)):
+        before, after = one.get(name), other.get(name)
+        spent, now = before.duration if before else 0.0, after.duration if after else 0.0
+        own = max(OWN, noise) * max(spent, now) if before and after else 0.0
+        if abs(now - spent) < max(TRIFLE * step, own):
+            continue
+        known = before or after
+        found.append(
+            Piece(
+                kind,
+                name,
+                _fate(before, after),
+                before.duration if before else None,
+                after.duration if after else None,
+                before.calls if before else None,
+                after.calls if after else None,
+                known.account if known else "",
+            )
+        )
+    return found
+
+
+def _fate(before: _Part | None, after: _Part | None) -> Fate:
+    if before is None:
+        return Fate.APPEARED
+    if after is None:
+        return Fate.VANISHED
+    return Fate.GREW if after.duration > before.duration else Fate.SHRANK
+
+
+def _parts_pieces(case: Case, kind: str) -> dict[str, _Part]:
+    """By name, those of one name summed up; lines and operators on the scale of the steady steps."""
+    if kind == "kernel":
+        return _summed(
+            _Part(" of ".join(filter(None, (short_kernel(use.name), use.operator))), use.duration, use.calls, "")
+            for use in case.kernels
+        )
+    if kind == "operator":
+        scale = profile_scale(case.operators, case.accounts) if case.step.device == "cpu" else 1.0
+        return _summed(_Part(use.name, scale * use.duration, use.calls, "") for use in case.operators)
+    if kind == "line":
+        scale = _line_scale(case)
+        return _summed(
+            _Part(use.source.text or format_source(use.source), scale * use.duration.value, use.hits, use.role)
+            for use in case.lines
+        )
+    if kind == "idle":
+        return _summed(
+            _Part(": ".join(filter(None, (use.account, use.cause))), use.duration.value, use.count, use.account)
+            for use in case.gaps
+        )
+    return _summed(
+        _Part(" ".join(filter(None, (use.kind, use.memory))), use.exposed.value, use.calls, "copy")
+        for use in case.copies
+    )
+
+
+def _line_scale(case: Case) -> float:
+    """At most 1: lines are timed in a few steps, which may all have been slow ones; no step is shorter than its
+    lines."""
+    return min(1.0, ratio(case.step.duration.value, sum(use.duration.value for use in case.lines)) or 1.0)
+
+
+def _summed(parts: Iterable[_Part]) -> dict[str, _Part]:
+    found: dict[str, _Part] = {}
+    for part in parts:
+        known = found.get(part.name)
+        if known is not None:
+            calls = known.calls + part.calls if known.calls is not None and part.calls is not None else None
+            part = _Part(part.name, known.duration + part.duration, calls, part.account)
+        found[part.name] = part
+    return found
+
+
+ABSENT = "–"
+"""A value that one side has and the other has not."""
+KINDS = ("code", "loader", "batch", "model", "flag", "software", "machine")
+"""In the order in which a person can do something about them."""
+_FACTS = {WORKERS: "loader", "model": "model", "usable CPUs": "machine", "devices in the machine": "machine",
+          "world size": "machine"}  # fmt: skip
+
+Key = tuple[str, str]
+
+
+def settings_between(before: Report, after: Report) -> tuple[Setting, ...]:
+    """What differs, by kind. What only one of the reports knows of (a trace knows no versions) is left out; what
+    belongs to a loader, an optimiser or a list of facts that both know is not."""
+    one, other = dict(_values(before)), dict(_values(after))
+    groups = {kind for kind, _ in one} & {kind for kind, _ in other}
+    found = [
+        Setting(kind, name, one.get((kind, name), ABSENT), other.get((kind, name), ABSENT))
+        for kind, name in dict.fromkeys((*one, *other))
+        if one.get((kind, name)) != other.get((kind, name)) and _known((kind, name), one, other, groups)
+    ]
+    return tuple(sorted(found, key=lambda setting: KINDS.index(setting.kind)))
+
+
+def _known(key: Key, one: dict[Key, str], other: dict[Key, str], groups: set[str]) -> bool:
+    """Whether a value that only one side has was looked for on the other side, too."""
+    return (key in one and key in other) or (key[0] in ("loader", "flag") and key[0] in groups)
+
+
+def _values(report: Report) -> Iterator[tuple[Key, str]]:
+    case = report.processes[0].case
+    yield from _environment(report.environment)
+    yield from _loader(case.loader)
+    yield from _batch(case)
+    yield from _optimizers(case.optimizers)
+    yield from _flags(case.settings)
+    known = WORKERS if case.loader is not None else ""
+    yield from (((_FACTS.get(name, "flag"), name), value) for name, value in report.environment.facts if name != known)
+    formats = sorted({use.number_format for use in case.kernels if use.number_format})
+    if formats:
+        yield ("model", "number formats of the kernels"), ", ".join(formats)
+    compiled = {(use.source.file, use.source.line) for use in case.compilations}
+    if compiled or case.step.mode != "trace":  # the watch would have seen them
+        yield ("model", "compiled functions"), str(len(compiled))
+
+
+def _environment(environment: Environment) -> Iterator[tuple[Key, str]]:
+    for kind, name, value in (
+        ("machine", "host", environment.host),
+        ("machine", "device", environment.device),
+        ("machine", "ranks", str(environment.ranks)),
+        ("software", "Python", environment.python),
+        ("software", "torch", environment.torch),
+        ("software", "steptime", environment.steptime),
+        ("code", "commit", commit_words(environment)),
+        ("code", "command", _arguments(environment.command)),
+    ):
+        if value:
+            yield (kind, name), value
+
+
+def commit_words(environment: Environment) -> str:
+    """ "1a2b3c4d5e", with a plus where tracked files differed from it and a question mark where that is not known; ""
+    outside of a repository."""
+    mark = {True: "+", False: "", None: "?"}[environment.dirty]
+    return environment.commit[:10] + mark if environment.commit else ""
+
+
+def _arguments(command: str) -> str:
+    """A command without the folders of its programs: another environment of the same job is no other job."""
+    try:
+        words = shlex.split(command)
+    except ValueError:
+        return command
+    return " ".join(word if word.startswith("-") or "=" in word else word.rpartition("/")[2] or word for word in words)
+
+
+def _loader(loader: LoaderUse | None) -> Iterator[tuple[Key, str]]:
+    if loader is None:
+        return
+    workers = str(loader.workers) if loader.workers else IN_PROCESS
+    for name, value in (
+        (WORKERS, workers),
+        ("dataset", loader.dataset),
+        ("prefetch factor", str(loader.prefetch_factor) if loader.prefetch_factor else ""),
+        ("persistent workers", _switch(loader.persistent_workers) if loader.workers else ""),
+        ("pinned memory", _switch(loader.pin_memory)),
+        ("collate function", loader.collate_name),
+        ("batched fetch", _switch(loader.batched_fetch)),
+    ):
+        if value:
+            yield ("loader", name), value
+
+
+def _batch(case: Case) -> Iterator[tuple[Key, str]]:
+    if case.loader is not None and case.loader.batch_size:
+        yield ("batch", "batch size"), str(case.loader.batch_size)
+    if case.step.mode != "trace":
+        yield ("batch", "micro-batches a step"), f"{case.step.micro_batches:.3g}"
+
+
+def _optimizers(optimizers: tuple[OptimizerUse, ...]) -> Iterator[tuple[Key, str]]:
+    for number, use in enumerate(optimizers, 1):
+        place = f" {number}" if len(optimizers) > 1 else ""
+        kind = "fused" if use.fused else "foreach" if use.foreach else "single-tensor" if use.foreach is False else ""
+        yield ("model", f"optimiser{place}"), " ".join(filter(None, (use.type, kind)))
+        if use.elements:
+            yield ("model", f"parameters{place}"), str(use.elements)
+
+
+def _flags(settings: SettingsUse | None) -> Iterator[tuple[Key, str]]:
+    if settings is None:
+        return
+    yield ("flag", "anomaly detection"), _switch(settings.detect_anomaly)
+    yield ("flag", "deterministic algorithms"), _switch(settings.deterministic)
+    yield ("flag", "another profiler"), _switch(settings.profiler)
+    yield ("machine", "trainers on the host"), str(settings.trainers_on_host)
+
+
+def _switch(value: bool) -> str:
+    return "on" if value else "off"
+
+
+def samples_per_step(case: Case) -> float | None:
+    """Items that a step reads; None where that is not known."""
+    if case.loader is None or not case.loader.batch_size:
+        return None
+    return case.loader.batch_size * case.loader.demand
+
+
+CONTENTION = "background-load"
+"""The rule whose doubt makes times of two runs incomparable: each may have waited for a CPU the longer."""
+ALLOCATED_FLOOR = 0.01
+"""Of the peak of a device's allocator: what samples every tenth of a second leave open."""
+RESIDENT_FLOOR = 0.1
+"""Of the peak of resident memory: runs of one job differ by this much, by when the system takes pages back."""
+NOTHING = Estimate(0.0, 0.0, 0.0, 0)
+Series = Int64
+
+
+def compare(
+    reports: Sequence[Report],
+    labels: Sequence[str],
+    *,
+    floor: float = BETWEEN_RUNS,
+    repeats: Sequence[Report] = (),
+    next_command: str = "",
+) -> Comparison:
+    """The last of the reports against the first. labels: a short name for each. repeats: further runs of the first
+    one's job. floor: what single runs differ by, where no repeats say it. Raises ValueError for fewer than two."""
+    if len(reports) < 2:
+        raise ValueError("a comparison needs two reports")
+    before, after = reports[0], reports[-1]
+    one, other = before.processes[0], after.processes[0]
+    noise = _noise(before, repeats, floor)
+    step = step_between(one, other, noise.floor)
+    by, parts = _parts_compare(one, other, step, noise.floor)
+    runs = tuple(_run(report, label, reports[0], noise.floor) for report, label in zip(reports, labels, strict=True))
+    settings = settings_between(before, after)
+    pieces = pieces_between(one.case, other.case, noise.floor)
+    comparison = Comparison(
+        SCHEMA_VERSION, __version__, (replace(runs[0], against_first=None), *runs[1:]), settings, step, parts, by,
+        pieces, _findings(one, other), cause_of(step, parts, settings, pieces), "", noise, next_command,
+        sample=_sample(one, other, step),
+        memory=_memory(one, other),
+        trend=trend_of(reports, noise.floor) if len(reports) > 2 else None,
+        caveats=tuple(_caveats(one, other)),
+    )  # fmt: skip
+    return replace(comparison, sentence=sentence_of(comparison))
+
+
+def _noise(before: Report, repeats: Sequence[Report], floor: float) -> Noise:
+    if not repeats:
+        return assumed_noise(floor)
+    steps = [report.processes[0].case.step.duration.value for report in (before, *repeats)]
+    return measured_noise(steps, floor)
+
+
+def step_between(one: ProcessReport, other: ProcessReport, floor: float) -> Difference:
+    """The step's difference. Its value is that of the two reports' figures; what it may be off by, from how stretches
+    of the steady steps differ."""
+    before, after = one.case.step.duration, other.case.step.duration
+    change = _widened(difference_of(after, before), _steady(one), _steady(other))
+    change = beyond(change, floor * max(before.value, after.value))
+    reason = _doubt(one, other)
+    outcome = Outcome.UNDECIDED if reason else outcome_of(change, before.value)
+    return Difference("step", "step", before, after, change, outcome, reason)
+
+
+def _widened(change: Estimate, base: Series, values: Series) -> Estimate:
+    """A difference of two figures, its interval at least as wide as that of the series behind them."""
+    if min(len(base), len(values)) < 2:
+        return change
+    seen = difference_of_series(values, base)
+    low, high = seen.value - seen.low, seen.high - seen.value
+    return replace(change, low=min(change.low, change.value - low), high=max(change.high, change.value + high))
+
+
+def _spent(process: ProcessReport, account: str) -> Series:
+    """What an account had in each of the steady steps in time order, as far as it is known; ns."""
+    known = process.series
+    if known is None or account not in known.accounts:
+        return np.zeros(0, np.int64)
+    column, steady = known.accounts.index(account), process.steady
+    rows = [row[column] for place, row in enumerate(known.spent)
+            if row and any(steady[place * known.stride : (place + 1) * known.stride])]  # fmt: skip
+    return np.array(rows, np.int64)
+
+
+def _steady(process: ProcessReport) -> Series:
+    """The steady steps in time order, without the few that a stall of the machine made far longer."""
+    steps = [spent for spent, steady in zip(process.step_ns, process.steady, strict=False) if steady]
+    values = np.array(steps, np.int64)
+    if len(values) < 2:
+        return values
+    longest = 2 * process.case.step.duration.high
+    usual = values[values <= longest]
+    return usual if len(usual) >= 0.75 * len(values) else values
+
+
+def _doubt(one: ProcessReport, other: ProcessReport) -> str:
+    """Why the times of two runs cannot be compared, "" where they can."""
+    if min(one.case.step.steady, other.case.step.steady) < 2:
+        return "one of them has a single step, whose spread is not known"
+    doubts = [found for found in (_contention(one), _contention(other)) if found is not None]
+    if doubts:
+        which = "both ran" if len(doubts) == 2 else "the first ran" if _contention(one) else "the last ran"
+        return f"{which} beside other load ({doubts[-1].summary[:1].lower()}{doubts[-1].summary[1:]})"
+    return ""
+
+
+def _contention(process: ProcessReport) -> Finding | None:
+    found = (each for each in process.findings if each.name == CONTENTION and each.weight is Weight.DOUBT)
+    return next(found, None)
+
+
+def _parts_compare(
+    one: ProcessReport, other: ProcessReport, step: Difference, floor: float
+) -> tuple[str, tuple[Difference, ...]]:
+    """The accounts of both, the largest change first; the phases where one of them has no accounts of its own."""
+    by = "accounts"
+    if _unsplit(one.case) != _unsplit(other.case) and one.case.phases and other.case.phases:
+        by = "phases"
+    before = {use.name: use for use in (one.case.phases if by == "phases" else one.case.accounts)}
+    after = {use.name: use for use in (other.case.phases if by == "phases" else other.case.accounts)}
+    if not before or not after:
+        return by, ()
+    names = dict.fromkeys((*before, *after))
+    series = {name: (_spent(one, name), _spent(other, name)) if by == "accounts" else None for name in names}
+    parts = [_part(by[:-1], name, before.get(name), after.get(name), step, floor, series[name]) for name in names]
+    return by, tuple(sorted(parts, key=lambda part: -abs(part.change.value if part.change else 0.0)))
+
+
+def _unsplit(case: Case) -> bool:
+    """Whether the model's phases stand for their accounts: no step was profiled."""
+    return bool({use.name for use in case.accounts} & {"forward", "backward", "optimizer"})
+
+
+def _part(
+    kind: str,
+    name: str,
+    before: AccountUse | None,
+    after: AccountUse | None,
+    step: Difference,
+    floor: float,
+    series: tuple[Series, Series] | None = None,
+) -> Difference:
+    """An account's difference; one that a side does not have is nothing there. series: what it had step by step."""
+    one, other = before.duration if before else NOTHING, after.duration if after else NOTHING
+    longest = max(step.before.value if step.before else 0.0, step.after.value if step.after else 0.0)
+    own = max(floor * max(one.value, other.value), PART * longest)
+    change = difference_of(other, one)
+    if series is not None:
+        change = _widened(change, *series)
+    change = beyond(change, own)
+    outcome = Outcome.UNDECIDED if step.reason else outcome_of(change, longest)
+    return Difference(kind, name, one, other, change, outcome, step.reason)
+
+
+def _sample(one: ProcessReport, other: ProcessReport, step: Difference) -> Difference | None:
+    """The time of a sample, where a step does not read equally many on both sides."""
+    before, after = samples_per_step(one.case), samples_per_step(other.case)
+    if not before or not after or abs(after / before - 1) < 0.01 or step.before is None or step.after is None:
+        return None
+    base, now = _scaled(step.before, 1 / before), _scaled(step.after, 1 / after)
+    change = difference_of(now, base)
+    spread = step.change or change
+    floor = max(spread.value - spread.low, spread.high - spread.value) / max(before, after)
+    change = beyond(change, floor)
+    outcome = Outcome.UNDECIDED if step.reason else outcome_of(change, base.value)
+    return Difference("sample", "time a sample", base, now, change, outcome, step.reason)
+
+
+def _scaled(estimate: Estimate, factor: float) -> Estimate:
+    low, value, high = (factor * each for each in (estimate.low, estimate.value, estimate.high))
+    return replace(estimate, low=low, value=value, high=high)
+
+
+def _memory(one: ProcessReport, other: ProcessReport) -> Difference | None:
+    """The peak of memory. It is one number a run: the floor is all that is known of its noise."""
+    if one.peak_bytes is None or other.peak_bytes is None:
+        return None
+    before, after = _exact(one.peak_bytes), _exact(other.peak_bytes)
+    share = RESIDENT_FLOOR if "cpu" in (one.case.step.device, other.case.step.device) else ALLOCATED_FLOOR
+    change = beyond(difference_of(after, before), share * max(before.value, after.value))
+    outcome = outcome_of(change, before.value, max(WIDEST, 2 * share))
+    return Difference("memory", "peak memory", before, after, change, outcome)
+
+
+def _exact(count: int) -> Estimate:
+    return Estimate(float(count), float(count), float(count), 1, "bytes")
+
+
+def _findings(one: ProcessReport, other: ProcessReport) -> tuple[Told, ...]:
+    """Findings that one side has and the other has not, those that appeared first."""
+    before = {finding.code: finding for finding in one.findings}
+    after = {finding.code: finding for finding in other.findings}
+    appeared = [Told(each.code, each.name, Fate.APPEARED, each.summary) for each in other.findings
+                if each.code not in before]  # fmt: skip
+    vanished = [Told(each.code, each.name, Fate.VANISHED, each.summary) for each in one.findings
+                if each.code not in after]  # fmt: skip
+    return (*appeared, *vanished)
+
+
+def _run(report: Report, label: str, first: Report, floor: float) -> Run:
+    process = report.processes[0]
+    found = _contention(process)
+    return Run(
+        label=label,
+        source=report.source,
+        steptime=report.environment.steptime,
+        commit=commit_words(report.environment),
+        step=process.case.step.duration,
+        steady=process.case.step.steady,
+        mode=process.case.step.mode,
+        regime=process.verdict.regime,
+        accounts=tuple((use.name, use.duration.value) for use in process.case.accounts),
+        peak_bytes=process.peak_bytes,
+        against_first=step_between(first.processes[0], process, floor),
+        doubt=found.summary if found is not None else "",
+    )
+
+
+def _caveats(one: ProcessReport, other: ProcessReport) -> list[str]:
+    """What limits the comparison."""
+    found = []
+    modes = {one.case.step.mode == "trace", other.case.step.mode == "trace"}
+    if len(modes) == 2:
+        found.append(
+            "One side is a profiler's trace, whose steps the profiler slows, and the other a recording of usual steps."
+        )
+    if one.case.step.device != other.case.step.device:
+        found.append(
+            f"One ran on {one.case.step.device} and the other on {other.case.step.device}: accounts of one name are "
+            "defined otherwise there."
+        )
+    if _unsplit(one.case) != _unsplit(other.case):
+        found.append("One of them was not profiled: their phases are compared, not their accounts.")
+    return found

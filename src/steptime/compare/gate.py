@@ -1,0 +1,211 @@
+"""A gate: bounds on how much a quantity may grow, and what a comparison says of them.
+
+A bound is breached when the whole interval lies beyond it, held when the whole interval lies within it, and undecided
+between: one noisy run never fails a build, and never proves that nothing happened.
+
+The gate as JUnit XML, which every CI system shows: one test for each bound.
+
+Format: the JUnit XML schema of Jenkins' xunit plugin, as far as all readers agree on it (testsuite, testcase, failure,
+skipped).
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from xml.etree import ElementTree
+
+from steptime.analysis.categories import Account
+from steptime.analysis.timeline import Phase
+from steptime.compare.cause import relative
+from steptime.compare.comparison import Check, Comparison, Difference, Ruling, render_json
+from steptime.compare.text import render_markdown, render_text
+from steptime.errors import UsageError
+from steptime.quantities import Estimate, format_bytes, format_duration, format_share
+from steptime.report.output import Renderer, write_as
+from steptime.report.output import check as check_destination
+from steptime.report.printable import one_line
+
+BOUND = re.compile(r"\s*([a-z-]+)\s*>\s*(\d+(?:\.\d+)?)\s*(%|[a-zµ]+)\s*", re.IGNORECASE)
+DURATIONS = {"ns": 1.0, "us": 1e3, "µs": 1e3, "ms": 1e6, "s": 1e9}
+SIZES = {"b": 1.0, "kb": 1e3, "mb": 1e6, "gb": 1e9, "kib": 2.0**10, "mib": 2.0**20, "gib": 2.0**30}
+QUANTITIES = ("step", "memory", *(account.name.lower() for account in Account),
+              *(phase.name.lower() for phase in Phase if phase is not Phase.INPUT))  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class Bound:
+    """name: of a quantity. limit: by how much it may grow, in unit: "1" (of what it was), "ns" or "bytes"."""
+
+    text: str
+    name: str
+    limit: float
+    unit: str
+
+
+def bounds_of(text: str) -> tuple[Bound, ...]:
+    """From "step>5%, memory>10%". Raises UsageError."""
+    return tuple(_bound(part) for part in text.split(","))
+
+
+def _bound(text: str) -> Bound:
+    found = BOUND.fullmatch(text)
+    if found is None:
+        raise _refused(text, "expected a quantity, > and a limit with a unit, such as step>5% or step>2ms")
+    name, unit = found[1].lower(), found[3].lower()
+    if name not in QUANTITIES:
+        raise _refused(text, f"there is no quantity {found[1]}; known: {', '.join(QUANTITIES)}")
+    if unit == "%":
+        return Bound(text.strip(), name, float(found[2]) / 100, "1")
+    scales, kind = (SIZES, "bytes") if name == "memory" else (DURATIONS, "ns")
+    if unit not in scales:
+        raise _refused(text, f"{name} has no unit {found[3]}; known: %, {', '.join(scales)}")
+    return Bound(text.strip(), name, float(found[2]) * scales[unit], kind)
+
+
+def _refused(text: str, why: str) -> UsageError:
+    return UsageError("gate-bound", f"The bound {text.strip()!r} cannot be followed: {why}.")
+
+
+def judged(comparison: Comparison, bounds: Sequence[Bound]) -> Comparison:
+    """The comparison with what it says of the bounds."""
+    return replace(comparison, checks=tuple(_check(comparison, bound) for bound in bounds))
+
+
+def fails(comparison: Comparison, *, strict: bool) -> bool:
+    """Whether a build is to fail. strict: an undecided bound fails, too."""
+    fatal = {Ruling.BREACHED, Ruling.UNDECIDED} if strict else {Ruling.BREACHED}
+    return any(check.ruling in fatal for check in comparison.checks)
+
+
+def _check(comparison: Comparison, bound: Bound) -> Check:
+    difference = _quantity(comparison, bound.name)
+    if difference is None or difference.change is None:
+        return Check(bound.text, Ruling.UNDECIDED, f"{bound.name} was not measured on both sides")
+    change = difference.change
+    if bound.unit == "1":
+        ratio = relative(difference)
+        if ratio is None:
+            if change.low > 0:
+                return Check(
+                    bound.text, Ruling.BREACHED, f"{bound.name} was not there before: {_words(change)}", change
+                )
+            return Check(bound.text, Ruling.PASSED, f"{bound.name} is on neither side, beyond noise", change)
+        change = ratio
+    if difference.reason:
+        return Check(bound.text, Ruling.UNDECIDED, difference.reason, change)
+    ruling = Ruling.UNDECIDED
+    if change.low > bound.limit:
+        ruling = Ruling.BREACHED
+    elif change.high <= bound.limit:
+        ruling = Ruling.PASSED
+    return Check(bound.text, ruling, f"{bound.name} changed by {_words(change)}", change)
+
+
+def _quantity(comparison: Comparison, name: str) -> Difference | None:
+    """By its name. An account that is on neither side did not change."""
+    if name == "step":
+        return comparison.step
+    if name == "memory":
+        return comparison.memory
+    found = next((part for part in comparison.parts if part.name == name), None)
+    if found is None and comparison.parts and _belongs(name, comparison.by):
+        nothing = Estimate(0.0, 0.0, 0.0, 0)
+        return Difference(comparison.by[:-1], name, nothing, nothing, nothing, comparison.step.outcome)
+    return found
+
+
+def _belongs(name: str, by: str) -> bool:
+    """Whether a name is one of the accounts, or of the phases, whichever were compared."""
+    return name in {each.name.lower() for each in (Account if by == "accounts" else Phase)}
+
+
+def _words(change: Estimate) -> str:
+    """ "+7.1 % (+4.2 to +9.9 %)"."""
+    return f"{_size(change.value, change.unit)} ({_size(change.low, change.unit)} to {_size(change.high, change.unit)})"
+
+
+def _size(value: float, unit: str) -> str:
+    told = {"1": format_share, "bytes": format_bytes}.get(unit, format_duration)(abs(value))
+    return f"{'+' if value > 0 else '-' if value < 0 else ''}{told}"
+
+
+_NOT_IN_XML = re.compile("[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
+"""Characters that no XML 1.0 document can hold, not even escaped."""
+
+
+def render_junit(comparison: Comparison) -> str:
+    """The whole document. An undecided bound is a skipped test. Without bounds there is one test: that they could be
+    compared."""
+    rulings = [check.ruling for check in comparison.checks]
+    name = f"steptime compare {comparison.runs[0].label} {comparison.runs[-1].label}"
+    suite = ElementTree.Element(
+        "testsuite",
+        name=_text(name),
+        tests=str(max(1, len(rulings))),
+        failures=str(rulings.count(Ruling.BREACHED)),
+        errors="0",
+        skipped=str(rulings.count(Ruling.UNDECIDED)),
+    )
+    for check in comparison.checks:
+        _case(suite, check)
+    if not comparison.checks:
+        ElementTree.SubElement(suite, "testcase", classname="steptime", name="compare")
+    output = ElementTree.SubElement(suite, "system-out")
+    output.text = _text(comparison.sentence)
+    suites = ElementTree.Element("testsuites")
+    suites.append(suite)
+    ElementTree.indent(suites)
+    return ElementTree.tostring(suites, encoding="unicode", xml_declaration=False).join(
+        ('<?xml version="1.0" encoding="UTF-8"?>\n', "\n")
+    )
+
+
+def _case(suite: ElementTree.Element, check: Check) -> None:
+    case = ElementTree.SubElement(suite, "testcase", classname="steptime", name=_text(check.bound))
+    if check.ruling is Ruling.BREACHED:
+        ElementTree.SubElement(case, "failure", message=_text(check.sentence), type="breached")
+    elif check.ruling is Ruling.UNDECIDED:
+        ElementTree.SubElement(case, "skipped", message=_text(f"undecided: {check.sentence}"))
+
+
+def _text(text: str) -> str:
+    return _NOT_IN_XML.sub("?", one_line(text))
+
+
+def _page(comparison: Comparison) -> str:
+    from steptime.compare import page  # templates take a while to import
+
+    return page.render(comparison)
+
+
+RENDERERS: tuple[Renderer[Comparison], ...] = (
+    Renderer(".txt", render_text),
+    Renderer(".md", render_markdown),
+    Renderer(".json", render_json),
+    Renderer(".html", _page),
+    Renderer(".xml", render_junit),
+)
+
+
+def check_outputs(destinations: Sequence[str], *, force: bool) -> None:
+    """Refuses before the work what could not be written after it. Raises OutputError."""
+    for destination in destinations:
+        check_destination(destination, force=force, renderers=RENDERERS)
+
+
+def write(comparison: Comparison, destination: str, *, force: bool) -> None:
+    """Writes it to a file, whole or not at all. Raises OutputError."""
+    write_as(RENDERERS, comparison, destination, force=force)
+
+
+def labels_of(paths: Sequence[str]) -> tuple[str, ...]:
+    """A short and unique name for each path: its last parts, as few as tell them apart; else with its number."""
+    parts = [Path(path).parts[::-1] or (path,) for path in paths]
+    for count in range(1, max(map(len, parts)) + 1):
+        names = ["/".join(each[:count][::-1]) for each in parts]
+        if len(set(names)) == len(names):
+            return tuple(names)
+    return tuple(f"{path} ({number})" for number, path in enumerate(paths, 1))

@@ -1,0 +1,363 @@
+"""The recordings of a folder: their entries in the history, a SQLite index of them, and their removal.
+
+The index of a folder's recordings: a SQLite file in the cache, so that a list of thousands of them is instant.
+
+One law: nothing in it is trusted or needed. It may be deleted at any time; where it is damaged it is made anew, and
+where it cannot be written the recordings are read.
+
+Recordings that are old, or more than there is room for, and their removal.
+
+One law: nothing is touched but what steptime wrote. A folder is taken for a recording by its manifest; in it, and in
+the folders of its processes, the files of the format are removed by name. Whatever else lies there stays, with its
+folder.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import os
+import re
+import shlex
+import sqlite3
+import time
+import zlib
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import msgspec
+
+from steptime.advice.engine import examine
+from steptime.advice.evidence import Case
+from steptime.advice.rule import Weight
+from steptime.advice.stakes import usual_steps
+from steptime.advice.step_evidence import contention_use, step_summary
+from steptime.analysis.layout import lay_out_whole
+from steptime.analysis.timeline import Mode
+from steptime.compare.history import Entry, History, history_of
+from steptime.errors import OutputError, RecordingError, SteptimeError
+from steptime.folders import cache_folder
+from steptime.launcher.command import job_name
+from steptime.quantities import BETWEEN_RUNS, Estimate
+from steptime.recording.inventory import take_inventory
+from steptime.recording.load import load_process, look_into, place
+from steptime.recording.recording import Manifest, Process, ProcessFacts, TelemetrySample
+from steptime.report.compose import peak_bytes
+
+MANIFEST = "manifest.json"
+DEEPEST = 4
+"""Folders below the one that is asked for: the arms of a trial lie in its `arms`."""
+ARMS = "arms"
+CLAIM = re.compile(rb'^\s*\{\s*"format_version":\s*\d')
+"""How steptime's manifests begin; other programs have a manifest.json, too."""
+RUNNING = 3600.0
+"""Seconds since the last write from which on a recording without an end belongs to a job that was killed."""
+LEAST_STEPS = 3
+"""Steady steps without which nothing is said, as in a diagnosis."""
+Fingerprint = tuple[int, int]
+
+
+def find_recordings(folder: Path) -> tuple[Path, ...]:
+    """The recordings in a folder, in order. Links are not followed, and nothing inside a recording is looked at."""
+    return tuple(sorted(_below(folder, DEEPEST)))
+
+
+def _below(folder: Path, depth: int) -> Iterator[Path]:
+    if is_recording(folder):
+        yield folder
+        return
+    if not depth:
+        return
+    try:
+        with os.scandir(folder) as found:
+            inside = [Path(each.path) for each in found if each.is_dir(follow_symlinks=False)]
+    except OSError:
+        return
+    for each in inside:
+        if not each.name.startswith("."):
+            yield from _below(each, depth - 1)
+
+
+def is_recording(folder: Path) -> bool:
+    """Whether a folder has a manifest as steptime writes it."""
+    path = folder / MANIFEST
+    try:
+        if folder.is_symlink() or path.is_symlink() or not path.is_file():
+            return False
+        with path.open("rb") as file:
+            return CLAIM.match(file.read(256)) is not None
+    except OSError:
+        return False
+
+
+def fingerprint(folder: Path) -> Fingerprint:
+    """Bytes of a recording's files and the time of the last write to any: other ones, another entry."""
+    size, newest = 0, 0
+    for parent, _, names in os.walk(folder):
+        for name in names:
+            try:
+                state = os.lstat(f"{parent}/{name}")
+            except OSError:
+                continue
+            size, newest = size + state.st_size, max(newest, state.st_mtime_ns)
+    return size, newest
+
+
+@dataclass(frozen=True, slots=True)
+class _Looked:
+    """What is kept of a process; its journal is forgotten before the next one is read. case: None for too few steps."""
+
+    place: tuple[bool, int, int, int]
+    facts: ProcessFacts
+    mode: Mode
+    case: Case | None
+    peak_bytes: int | None
+
+
+def entry_of(folder: Path, print_of: Fingerprint) -> Entry | None:
+    """What a history tells of a recording; None where it cannot be read at all."""
+    try:
+        contents = look_into(folder)
+    except SteptimeError:
+        return None
+    manifest, size = contents.manifest, print_of[0]
+    read = (load_process(each, manifest)[0] for each in contents.folders)
+    looked = sorted((_look(process, contents.telemetry) for process in read), key=lambda each: each.place)
+    fresh = time.time() - print_of[1] / 1e9 < RUNNING
+    facts = looked[0].facts if looked else None
+    entry = Entry(
+        path=str(folder),
+        job=job_name(manifest.command) if manifest.command else folder.name,
+        command=shlex.join(manifest.command),
+        commit=manifest.commit,
+        dirty=manifest.dirty,
+        machine=_machine(manifest, facts),
+        torch=facts.torch if facts is not None else "",
+        started_epoch_ns=manifest.started_epoch_ns,
+        running=manifest.ended_epoch_ns is None and fresh,
+        bytes=size,
+        trial=folder.parent.name == ARMS
+        or "numerics" in manifest.options
+        or any(each.facts.changes for each in looked),
+    )
+    return _measured(entry, looked)
+
+
+def _machine(manifest: Manifest, facts: ProcessFacts | None) -> str:
+    device = (facts.device_name or facts.device.partition(":")[0]) if facts is not None else ""
+    return ", ".join(filter(None, (manifest.host, device)))
+
+
+def _measured(entry: Entry, looked: Sequence[_Looked]) -> Entry:
+    """The entry with its step: of the slowest training process, or of the first one where they are alike."""
+    trainers = [each for each in looked if each.mode != Mode.FORWARD] or looked
+    found = [(each, each.case) for each in trainers if each.case is not None]
+    if not found:
+        return replace(entry, problem="too few steady steps to account for")
+    slowest = max(found, key=lambda each: each[1].step.duration.value)
+    alike = max(_step(case).low for _, case in found) <= min(_step(case).high for _, case in found)
+    process, case = found[0] if alike else slowest
+    doubts = [each.summary for each in examine(case).findings if each.weight is Weight.DOUBT and each.name == BUSY]
+    return replace(
+        entry,
+        step=case.step.duration,
+        steady=case.step.steady,
+        peak_bytes=process.peak_bytes,
+        busy=doubts[0] if doubts else "",
+    )
+
+
+BUSY = "background-load"
+"""The rule that says that other programs used the CPUs."""
+
+
+def _step(case: Case) -> Estimate:
+    return case.step.duration
+
+
+def _look(process: Process, telemetry: Sequence[TelemetrySample]) -> _Looked:
+    """A process's step and the load beside it."""
+    layout = lay_out_whole(process)
+    timeline, usual = layout.timeline, usual_steps(layout)
+    case = None
+    if timeline.steps.steady.sum() >= LEAST_STEPS and len(usual):
+        contention = contention_use(process, timeline.steps, usual, telemetry)
+        case = Case(step_summary(process, timeline, usual), contention=contention)
+    return _Looked(place(process), process.facts, timeline.mode, case, peak_bytes(process))
+
+
+VERSION = 2
+"""Of the table and of what an entry says: another one, and the index is made anew."""
+PATIENCE = 5.0
+"""Seconds to wait for another process that writes the index."""
+_TABLE = """
+CREATE TABLE recordings (
+    path TEXT PRIMARY KEY, size INTEGER NOT NULL, written INTEGER NOT NULL, job TEXT NOT NULL, "commit" TEXT NOT NULL,
+    machine TEXT NOT NULL, started INTEGER NOT NULL, entry BLOB,
+    checksum INTEGER NOT NULL
+) WITHOUT ROWID
+"""
+_ORDER = 'CREATE INDEX by_job ON recordings (job, machine, started, "commit")'
+
+
+def read_history(folder: Path, *, floor: float = BETWEEN_RUNS) -> History:
+    """The history of the recordings in a folder. What the index knows and did not change is not read again.
+
+    Raises RecordingError where there is no such folder.
+    """
+    if not folder.is_dir():
+        raise RecordingError(
+            "history-no-folder", f"{folder} is no folder: name the one that recordings lie in, as steptime history runs"
+        )
+    found = {str(path): fingerprint(path) for path in find_recordings(folder)}
+    known = _known(folder, found)
+    fresh = {path: entry_of(Path(path), found[path]) for path in found if path not in known}
+    if fresh or len(known) < len(found):
+        _keep(folder, found, fresh)
+    entries = [entry for entry in (*known.values(), *fresh.values()) if entry is not None]
+    unread = sorted(path for path, entry in fresh.items() if entry is None)
+    problems = tuple(f"{path} cannot be read and was left out." for path in unread)
+    return history_of(str(folder), entries, problems, floor=floor)
+
+
+def index_path(folder: Path) -> Path:
+    """Where the index of a folder is kept."""
+    name = hashlib.sha256(str(folder.resolve()).encode("utf-8", "surrogateescape")).hexdigest()[:24]
+    return cache_folder() / "history" / f"{name}.sqlite"
+
+
+def rebuild(folder: Path) -> None:
+    """Forgets the index of a folder; the next reading makes it anew."""
+    for end in ("", "-journal"):
+        with contextlib.suppress(OSError):
+            Path(f"{index_path(folder)}{end}").unlink()
+
+
+def _known(folder: Path, found: dict[str, Fingerprint]) -> dict[str, Entry]:
+    """What the index says of recordings that did not change. A damaged index says nothing, and goes."""
+    try:
+        with _opened(folder) as connection:
+            rows = connection.execute("SELECT path, size, written, entry, checksum FROM recordings").fetchall()
+        for path, size, written, entry, checksum in rows:
+            if checksum != _checksum(path, (size, written), entry):
+                raise ValueError("a row was damaged")
+        return {
+            path: msgspec.json.decode(entry, type=Entry)
+            for path, size, written, entry, _ in rows
+            if found.get(path) == (size, written)
+        }
+    except sqlite3.OperationalError:  # it cannot be opened, or somebody writes it for long
+        return {}
+    except (sqlite3.DatabaseError, msgspec.DecodeError, ValueError, TypeError, OSError, RecursionError):
+        rebuild(folder)
+        return {}
+
+
+def _keep(folder: Path, found: dict[str, Fingerprint], fresh: dict[str, Entry | None]) -> None:
+    """Writes what was read, and drops what is gone. A failure costs the time of the next reading."""
+    with contextlib.suppress(sqlite3.Error, OSError), _opened(folder) as connection, connection:
+        gone = [(path,) for (path,) in connection.execute("SELECT path FROM recordings") if path not in found]
+        connection.executemany("DELETE FROM recordings WHERE path = ?", gone)
+        rows = [_row(path, found[path], entry) for path, entry in fresh.items() if entry is not None and _fits(entry)]
+        connection.executemany("INSERT OR REPLACE INTO recordings VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)", rows)
+
+
+def _fits(entry: Entry) -> bool:
+    """Whether neither its path nor a name in it is other than Unicode, which SQLite and JSON cannot hold: such a
+    recording is read each time."""
+    try:
+        msgspec.json.encode(entry)
+    except UnicodeEncodeError:
+        return False
+    return True
+
+
+def _row(path: str, print_of: Fingerprint, entry: Entry) -> Sequence[object]:
+    text = msgspec.json.encode(entry)
+    order = entry.job, entry.commit, entry.machine, entry.started_epoch_ns
+    return (path, *print_of, *order, text, _checksum(path, print_of, text))
+
+
+def _checksum(path: str, print_of: Fingerprint, entry: bytes) -> int:
+    """SQLite sees no damage within a value, and JSON none within a string."""
+    return zlib.crc32(repr((path, *print_of, entry)).encode())
+
+
+@contextmanager
+def _opened(folder: Path) -> Iterator[sqlite3.Connection]:
+    path = index_path(folder)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    connection = sqlite3.connect(path, timeout=PATIENCE)
+    try:
+        if connection.execute("PRAGMA user_version").fetchone()[0] != VERSION:
+            with connection:
+                connection.execute("DROP TABLE IF EXISTS recordings")
+                connection.execute(_TABLE)
+                connection.execute(_ORDER)
+                connection.execute(f"PRAGMA user_version = {VERSION}")
+        yield connection
+    finally:
+        connection.close()
+
+
+@dataclass(frozen=True, slots=True)
+class Doomed:
+    """A recording that is to go, and why in words."""
+
+    entry: Entry
+    why: str
+
+
+def doomed_of(
+    entries: Sequence[Entry], now_epoch_ns: int, *, older_than: float | None, keep_bytes: int | None
+) -> tuple[Doomed, ...]:
+    """What is to go, the oldest first: what is older than so many seconds, then the oldest ones until the others fit
+    into so many bytes. A recording that may still be written to stays, and counts."""
+    kept = sorted(entries, key=lambda entry: entry.started_epoch_ns)
+    doomed: list[Doomed] = []
+    if older_than is not None:
+        border = now_epoch_ns - older_than * 1e9
+        doomed += [Doomed(entry, "old") for entry in kept if entry.started_epoch_ns < border and not entry.running]
+    gone = {each.entry.path for each in doomed}
+    kept = [entry for entry in kept if entry.path not in gone]
+    if keep_bytes is not None:
+        size = sum(entry.bytes for entry in kept)
+        for entry in kept:
+            if size > keep_bytes and not entry.running:
+                doomed.append(Doomed(entry, "room"))
+                size -= entry.bytes
+    return tuple(sorted(doomed, key=lambda each: each.entry.started_epoch_ns))
+
+
+def replaceable(folder: Path) -> bool:
+    """Whether a folder is a recording and holds nothing else: one that another may take the place of."""
+    try:
+        return is_recording(folder) and not take_inventory(folder).strange
+    except OSError:
+        return False
+
+
+def remove(folder: Path) -> tuple[str, ...]:
+    """Removes a recording; what was not steptime's and stays, relative to it. Raises OutputError where it cannot be
+    removed.
+
+    The manifest goes last, so that what an interruption leaves is still known as a recording."""
+    if not is_recording(folder):
+        return ()
+    try:
+        inventory = take_inventory(folder)
+        for file in inventory.files:
+            file.unlink()
+        for inner in inventory.folders:
+            inner.rmdir()
+        (folder / MANIFEST).unlink()
+        if not inventory.strange:
+            folder.rmdir()
+            with contextlib.suppress(OSError):  # the folder of a trial's arms, when the last one is gone
+                if folder.parent.name == ARMS:
+                    folder.parent.rmdir()
+    except OSError as error:
+        raise OutputError("history-not-removed", f"{folder} cannot be removed ({error.strerror}).") from None
+    return inventory.strange

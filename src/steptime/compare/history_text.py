@@ -1,0 +1,152 @@
+"""The history in a terminal and as JSON."""
+
+from __future__ import annotations
+
+import shlex
+import textwrap
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+import msgspec
+
+from steptime.compare.history import Entry, History, Track, slowed
+from steptime.compare.history_index import Doomed
+from steptime.quantities import Jump, format_bytes, format_duration, format_share
+from steptime.report.json import document
+from steptime.report.printable import one_line, printable, shorten
+
+COLUMNS = 80
+_BAR = 12
+_NEWEST = 6
+"""Recordings of a job that are listed where nobody asked for all."""
+_MOST_JOBS = 8
+
+
+def render_text(history: History, *, everything: bool = False) -> str:
+    """The whole text. everything: all recordings of all jobs."""
+    entries = history.entries
+    jobs = len(history.tracks)
+    size = format_bytes(sum(entry.bytes for entry in entries))
+    lines = [
+        f"{len(entries)} recording{_s(entries)} of {jobs} job{'s' if jobs != 1 else ''} in {history.folder}, {size}"
+    ]
+    shown = history.tracks if everything else history.tracks[:_MOST_JOBS]
+    for track in shown:
+        lines += ["", *_track(track, everything=everything)]
+    if len(history.tracks) > len(shown):
+        lines += ["", f"{jobs - len(shown)} more jobs: steptime history {history.folder} --all"]
+    if history.arms:
+        lines += ["", f"{len(history.arms)} recording{_s(history.arms)} of trials or of steptime nan, in no trend"]
+    lines += [shorten(problem, COLUMNS) for problem in history.problems]
+    command = next_command(history)
+    lines += ["", f"Next:  {command}"] if command else []
+    return "".join(f"{printable(line)}\n" for line in lines)
+
+
+def _s(items: Sequence[object]) -> str:
+    return "" if len(items) == 1 else "s"
+
+
+def _track(track: Track, *, everything: bool) -> list[str]:
+    title = one_line(f"{track.job} on {track.machine}")
+    count = f"{len(track.entries)} recording{_s(track.entries)}"
+    lines = [f"{shorten(title, COLUMNS - len(count) - 1):<{COLUMNS - len(count)}}{count}"]
+    shown = track.entries if everything else track.entries[-_NEWEST:]
+    longest = max((entry.step.value for entry in shown if entry.step is not None), default=0.0)
+    lines += [_row(entry, longest) for entry in shown]
+    if len(shown) < len(track.entries):
+        lines.append(f"  ({len(track.entries) - len(shown)} older ones: --all)")
+    return [*lines, *textwrap.wrap(sentence_of(track), COLUMNS, initial_indent="  ", subsequent_indent="  ")]
+
+
+def _row(entry: Entry, longest: float) -> str:
+    when = time.strftime("%Y-%m-%d %H:%M", time.localtime(entry.started_epoch_ns / 1e9))
+    mark = {True: "+", False: " ", None: "?"}[entry.dirty] if entry.commit else " "
+    head = f"  {when}  {entry.commit[:8] + mark:<10}"
+    if entry.step is None:
+        told = "still running" if entry.running else entry.problem
+        return shorten(f"{head}{told:<24}  {Path(entry.path).name}", COLUMNS)
+    filled = round(_BAR * entry.step.value / longest) if longest else 0
+    spread = format_duration((entry.step.high - entry.step.low) / 2)
+    load = " beside load" if entry.busy else ""
+    step = f"{format_duration(entry.step.value):>8} ± {spread}"
+    return shorten(f"{head}{'█' * filled:<{_BAR}} {step:<19}{Path(entry.path).name}{load}", COLUMNS)
+
+
+def sentence_of(track: Track) -> str:
+    """Since when it has been slow, or that it keeps its level."""
+    if len(track.told) < 2:
+        return "One measured recording has no trend." if track.told else "No recording of it has a step."
+    jump, word = slowed(track), "slow"
+    if jump is None and track.levels:
+        jump, word = track.levels[-1], "faster"
+    told = f"It keeps its level over {len(track.told)} recordings, as far as noise tells."
+    if jump is not None:
+        told = f"It got {word} with {Path(track.told[jump.at].path).name}: {_change(jump)}, {_since(track, jump)}."
+    busy = sum(bool(entry.busy) for entry in track.told)
+    return f"{told} Other programs ran beside {busy} of them, which may be why." if busy else told
+
+
+def _change(jump: Jump) -> str:
+    word = "longer" if jump.after > jump.before else "shorter"
+    share = format_share(abs(jump.after / jump.before - 1))
+    doubt = "" if jump.confirmed else " (the next run will confirm it or not)"
+    return f"{format_duration(jump.before)} to {format_duration(jump.after)}, {share} {word}{doubt}"
+
+
+def _since(track: Track, jump: Jump) -> str:
+    """What else changed with it."""
+    before, after = track.told[jump.at - 1], track.told[jump.at]
+    changed = [
+        name
+        for name, one, other in (
+            ("the commit", (before.commit, before.dirty), (after.commit, after.dirty)),
+            ("the command", before.command, after.command),
+            ("torch", before.torch, after.torch),
+        )
+        if one != other
+    ]
+    if not changed:
+        return "with the same commit, command and torch"
+    return f"and with it {' and '.join(changed)}"
+
+
+def next_command(history: History) -> str:
+    """What tells most: the comparison around the newest change for the worse; "" where there is nothing to compare."""
+    for track in history.tracks:
+        jump = slowed(track)
+        if jump is not None:
+            paths = (track.told[jump.at - 1].path, track.told[jump.at].path)
+            return f"steptime compare {' '.join(map(shlex.quote, paths))}"
+    for track in history.tracks:
+        if len(track.told) > 1:
+            return f"steptime compare {' '.join(shlex.quote(entry.path) for entry in track.told[-2:])}"
+    return ""
+
+
+def render_doomed(doomed: Sequence[Doomed], *, done: bool) -> str:
+    """What is to go, or is gone."""
+    size = format_bytes(sum(each.entry.bytes for each in doomed))
+    head = "Removed" if done else "Would remove"
+    lines = [f"{head} {len(doomed)} recording{_s(doomed)}, {size}"]
+    for each in doomed:
+        when = time.strftime("%Y-%m-%d %H:%M", time.localtime(each.entry.started_epoch_ns / 1e9))
+        why = "too old" if each.why == "old" else "for room"
+        lines.append(
+            shorten(f"  {when}  {format_bytes(each.entry.bytes):>9}  {why}  {one_line(each.entry.path)}", COLUMNS)
+        )
+    if doomed and not done:
+        lines.append("Nothing was removed: add --yes to do it.")
+    return "".join(f"{printable(line)}\n" for line in lines)
+
+
+def render_json(history: History) -> str:
+    """One indented JSON document and a line feed. Halves of surrogate pairs, which no JSON can hold, are escaped."""
+    return document(history)
+
+
+def schema_text() -> str:
+    """The JSON Schema (2020-12) as docs/history-schema.json has it."""
+    schema = {"$schema": "https://json-schema.org/draft/2020-12/schema", **msgspec.json.schema(History)}
+    return msgspec.json.format(msgspec.json.encode(schema), indent=1).decode() + "\n"

@@ -1,0 +1,438 @@
+"""Why a distributed job hangs: the dumps of its ranks laid beside one another, group by group.
+
+One law: ranks of a process group call its collectives in the same order, with arguments that fit. The first place where
+they do not, and where somebody still waits, is where the job stopped; whatever else waits, waits for that.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from enum import Enum
+
+from steptime.hang.dump import COMPLETED, Call, Dump, Group, groups_of, world_of
+from steptime.quantities import SourceLine, format_source
+
+NAMED = 8
+"""Ranks that a sentence lists before it counts them."""
+ROOTED = ("scatter", "gather", "broadcast", "reduce")
+"""Only one rank gives in (or gets out) all of it, so sizes of one side may differ: in of scatter, out of gather."""
+
+
+class Fault(Enum):
+    """What keeps a collective from ending."""
+
+    MISSING = "missing"
+    """Some ranks have not called it."""
+    NO_DUMP = "no-dump"
+    """All ranks whose dumps were given have; of the others nothing is known."""
+    MEMBERS_UNKNOWN = "members-unknown"
+    """All ranks that are known to belong to the group have; whether there are others the dumps do not say."""
+    TYPE = "type"
+    """The ranks called different operations."""
+    ORDER = "order"
+    """They call the same ones in another order."""
+    SIZE = "size"
+    ELEMENT_TYPE = "element-type"
+    NOT_DONE = "not-done"
+    """All have called it alike, and it does not end: the network, a device, or a dead peer."""
+    UNMATCHED = "unmatched"
+    """A send without its receive, or the other way round."""
+
+
+UNSURE = frozenset({Fault.NO_DUMP, Fault.MEMBERS_UNKNOWN})
+"""What says of no rank that was seen that it is to blame."""
+
+
+@dataclass(frozen=True, slots=True)
+class Stall:
+    """group: as a reader knows it ("group tp"). members: ranks of the job. culprits: ranks that are missing or odd;
+    of a tie all. waiting: those that wait for it. since: epoch ns of the first call of it. source: the line of the
+    culprits' last call, else of the waiting ones'. consequence: the culprits themselves wait in another stall. absent:
+    ranks without a dump that belong to the group, or may."""
+
+    fault: Fault
+    group: str
+    members: tuple[int, ...]
+    sequence: int
+    operation: str
+    culprits: tuple[int, ...]
+    waiting: tuple[int, ...]
+    since: int
+    source: SourceLine | None = None
+    evidence: tuple[str, ...] = ()
+    consequence: bool = False
+    absent: tuple[int, ...] = ()
+
+    @property
+    def sentence(self) -> str:
+        """What happened, in one sentence."""
+        unknown = self.absent and self.fault is not Fault.NO_DUMP
+        return f"{self._seen[:-1]}; {no_dump(self.absent)}." if unknown else self._seen
+
+    @property
+    def _seen(self) -> str:
+        """What the dumps that were given say."""
+        place = f"{self.operation} #{self.sequence} of {self.group}"
+        who, several = counted_ranks(self.culprits), len(self.culprits) != 1
+        wait = f"{counted_ranks(self.waiting)} {'wait' if len(self.waiting) != 1 else 'waits'} in {place}"
+        not_called = f"{'have' if several else 'has'} not called"
+        suspects = f"first {'suspects are' if several else 'suspect is'}"
+        tie = not self.waiting  # nobody is the odd one: they differ from one another
+        return {
+            Fault.MISSING: f"{wait}; {who} {not_called} it.",
+            Fault.NO_DUMP: f"{wait}; the {suspects} {who}, of which there is no dump.",
+            Fault.MEMBERS_UNKNOWN: f"{wait}; which other ranks belong to it, the dumps do not say.",
+            Fault.TYPE: f"{place}: {who} called "
+            f"{'different operations' if tie else 'another operation than the others'}.",
+            Fault.ORDER: f"{place}: {who} {'call' if several else 'calls'} the collectives in "
+            f"{'different orders' if tie else 'another order'}.",
+            Fault.SIZE: f"{place}: the tensors of {who} {_have('size', tie=tie)}.",
+            Fault.ELEMENT_TYPE: f"{place}: the tensors of {who} {_have('element type', tie=tie)}.",
+            Fault.NOT_DONE: f"{wait}, {self._held}.",
+            Fault.UNMATCHED: f"{wait}; {who} {not_called} its other half.",
+        }[self.fault]
+
+    @property
+    def _held(self) -> str:
+        """What may hold a call that no rank is missing from."""
+        roots = "their roots differ, or " if has_root(self.operation) else ""
+        ended = set(self.members) - set(self.waiting)
+        if not ended:
+            return f"which all {len(self.members)} ranks have called alike: {roots}the network or a device holds it"
+        were = "were" if len(self.waiting) != 1 else "was"
+        older = f"{counted_ranks(self.waiting)} {were} dumped earlier"
+        return f"which has ended on {counted_ranks(ended)}: {roots}{older}, or the network or a device holds it"
+
+
+def _have(what: str, *, tie: bool) -> str:
+    return f"have different {what}s" if tie else f"have another {what} than the others'"
+
+
+def counted_ranks(ranks: Iterable[int]) -> str:
+    """ "rank 3", "ranks 0, 1 and 2", "ranks 0 to 63", "ranks 0, 2, 4 and 61 more"."""
+    ordered = sorted(ranks)
+    if not ordered:
+        return "no rank"
+    if len(ordered) == 1:
+        return f"rank {ordered[0]}"
+    if len(ordered) > 3 and ordered[-1] - ordered[0] == len(ordered) - 1:
+        return f"ranks {ordered[0]} to {ordered[-1]}"
+    if len(ordered) > NAMED:
+        return f"ranks {', '.join(map(str, ordered[:3]))} and {len(ordered) - 3} more"
+    return f"ranks {', '.join(map(str, ordered[:-1]))} and {ordered[-1]}"
+
+
+def has_root(operation: str) -> bool:
+    """Whether one rank, which no dump names, gives to all or gets from all."""
+    kind = operation.strip("_")
+    return kind.startswith(ROOTED) and not kind.startswith("reduce_scatter")
+
+
+def no_dump(ranks: Iterable[int]) -> str:
+    """ "there is no dump of rank 3"."""
+    return f"there is no dump of {counted_ranks(ranks)}"
+
+
+def group_name(name: str, calls: Iterable[Call]) -> str:
+    """What a reader knows a group by: its description where it has one."""
+    described = next((call.description for call in calls if call.description), "")
+    return f"group {described or name or '?'}"
+
+
+def at_place(call: Call) -> str:
+    """ " at train.py:12", or nothing."""
+    return f" at {format_source(call.source)}" if call.source is not None else ""
+
+
+def progress(call: Call) -> str:
+    """How far a call has come. Of one that gloo has ended no dump says whether it failed."""
+    return "ended" if call.done and call.state != COMPLETED else call.state
+
+
+OTHER = {"send": "recv", "recv": "send"}
+
+
+def unmatched_sends(name: str, members: tuple[int, ...], given: Mapping[int, Dump]) -> list[Stall]:
+    """The first send or receive between each two ranks of a group that still waits and whose other half is missing, or
+    of another size. Both halves carry one number, which counts what goes between the two ranks."""
+    calls: dict[tuple[str, int, int], dict[int, Call]] = {}
+    for rank in members:
+        for call in given[rank].calls if rank in given else ():
+            direction = call.direction
+            if call.group == name and direction is not None:
+                calls.setdefault(direction, {})[call.sequence] = call
+    stalls = []
+    for (kind, source, destination), mine in calls.items():
+        if max(source, destination) >= len(members):
+            continue
+        caller, peer = (members[source], members[destination])[:: 1 if kind == "send" else -1]
+        theirs = calls.get((OTHER[kind], source, destination), {})
+        waiting = [number for number, call in sorted(mine.items()) if not call.done]
+        stall = _stall(name, members, mine[waiting[0]], theirs, caller, peer, given) if waiting else None
+        stalls += [stall] if stall is not None else []
+    return stalls
+
+
+def _stall(
+    name: str,
+    members: tuple[int, ...],
+    call: Call,
+    theirs: Mapping[int, Call],
+    caller: int,
+    peer: int,
+    given: Mapping[int, Dump],
+) -> Stall | None:
+    other = theirs.get(call.sequence)
+    evidence: tuple[str, ...] = (f"rank {caller} called {call.operation}{at_place(call)}",)
+    if other is None:
+        fault = Fault.UNMATCHED if peer in given else Fault.NO_DUMP
+        last = given[peer].calls[-1] if peer in given and given[peer].calls else None
+        if last is not None:
+            evidence += (f"rank {peer}'s last call is {last.operation}, {progress(last)}{at_place(last)}",)
+    elif call.direction is not None and call.direction[0] == "send" and call.input_sizes != other.output_sizes:
+        fault = Fault.SIZE
+        evidence += (f"rank {caller} sends {list(call.input_sizes)}, rank {peer} receives {list(other.output_sizes)}",)
+    else:
+        return None
+    return Stall(
+        fault=fault,
+        group=group_name(name, (call,)),
+        members=members,
+        sequence=call.sequence,
+        operation=call.operation,
+        culprits=(peer,),
+        waiting=(caller,),
+        since=call.created,
+        source=call.source,
+        evidence=evidence,
+    )
+
+
+NEIGHBOURHOOD = 4
+"""Calls behind a place in which a swapped one is looked for."""
+UNEVEN = ("all_to_all", "alltoall", "_v", "v_")
+"""Operations whose sizes differ from rank to rank by design."""
+NO_DATA = ("barrier",)
+LATE = 1.0
+"""Seconds that clocks of a cluster do not differ by, and collectives of ranks that train alike do not, either."""
+NO_DUMP = "a rank without a dump is dead, stuck in its own code, or its file was not given: look at it first"
+CIRCLE = "a circle: these ranks wait for one another, as they call the collectives of two groups in another order"
+
+
+@dataclass(frozen=True, slots=True)
+class Triage:
+    """What dumps say. stalls: what waits, the cause first. ranks: whose dumps were given; absent: ranks of the job
+    without a dump. whole: the job has no others, by what the dumps or the user say. checked: compared collectives."""
+
+    stalls: tuple[Stall, ...]
+    ranks: tuple[int, ...]
+    absent: tuple[int, ...]
+    whole: bool
+    checked: int
+
+
+def triage(dumps: Sequence[Dump], world_size: int | None = None) -> Triage:
+    """Compares the dumps of a job, one of each rank. world_size: its ranks, where the user says it; UsageError where a
+    dump is of none of these."""
+    given = {dump.rank: dump for dump in dumps}
+    world = world_of(dumps, world_size)
+    groups = groups_of(dumps, world)
+    stalls: list[Stall] = []
+    checked = 0
+    for group in groups:
+        calls = {rank: _by_sequence(given[rank], group.name) for rank in group.members if rank in given}
+        stall, compared = _first_stall(group, calls, given)
+        checked += compared
+        stalls += [stall] if stall is not None else []
+        stalls += unmatched_sends(group.name, group.members, given)
+    members = {rank for group in (world, *groups) for rank in group.members}
+    absent = tuple(sorted(members - given.keys()))
+    return Triage(_causes_first(stalls, given), tuple(sorted(given)), absent, world.whole, checked)
+
+
+def _by_sequence(dump: Dump, group: str) -> dict[int, Call]:
+    """The collectives of a group; of a coalesced one (several calls with one number) the last, which is the whole."""
+    return {call.sequence: call for call in dump.calls if call.group == group and not call.point_to_point}
+
+
+def _first_stall(
+    group: Group, calls: Mapping[int, Mapping[int, Call]], given: Mapping[int, Dump]
+) -> tuple[Stall | None, int]:
+    """The first collective of a group at which its ranks part, or which is not done, and how many were compared."""
+    known = [each for each in calls.values() if each]
+    if not known:
+        return None, 0
+    first = max(min(each) for each in known)  # what is older has left somebody's ring
+    numbers = sorted({sequence for each in known for sequence in each if sequence >= first})
+    ending: Stall | None = None
+    for number, sequence in enumerate(numbers, 1):
+        here = {rank: each[sequence] for rank, each in calls.items() if sequence in each}
+        lacking = [rank for rank in calls if rank not in here and _before(calls[rank], sequence)]
+        stall = _parted(group, sequence, here, calls) or _not_done(group, sequence, here, lacking, given)
+        if stall is None:
+            continue
+        if stall.fault not in (Fault.NOT_DONE, *UNSURE) or not any(call.done for call in here.values()):
+            return stall, number
+        ending = ending or stall  # some rank is done with it, so it only ends late on the others
+    return ending, len(numbers)
+
+
+def _before(calls: Mapping[int, Call], sequence: int) -> bool:
+    """Whether a rank had not yet come to a number: one that is missing in the middle was never kept."""
+    return not calls or max(calls) < sequence
+
+
+def _parted(
+    group: Group, sequence: int, here: Mapping[int, Call], calls: Mapping[int, Mapping[int, Call]]
+) -> Stall | None:
+    """The ranks called different things under one number, and it is not known to have gone well."""
+    if len(here) < 2 or all(call.state == COMPLETED for call in here.values()):  # gloo ends what differs with an error
+        return None
+    for fault, tell in ((Fault.TYPE, _operation), (Fault.SIZE, _size), (Fault.ELEMENT_TYPE, _element_type)):
+        told = {rank: tell(call) for rank, call in here.items()}
+        if len(set(told.values())) < 2:
+            continue
+        usual, count = Counter(told.values()).most_common(1)[0]
+        odd = tuple(rank for rank, each in told.items() if each != usual)
+        odd = tuple(here) if 2 * count == len(here) else odd
+        swapped = fault is Fault.TYPE and _swapped(sequence, here, calls)
+        evidence = tuple(f"rank {rank} called {_described(here[rank])}" for rank in sorted(here)[:8])
+        return Stall(
+            fault=Fault.ORDER if swapped else fault,
+            group=group_name(group.name, here.values()),
+            members=group.members,
+            sequence=sequence,
+            operation=next(call.operation for rank, call in here.items() if told[rank] == usual),
+            culprits=odd,
+            waiting=tuple(rank for rank in here if rank not in odd),
+            since=min(call.created for call in here.values()),
+            source=here[odd[0]].source,
+            evidence=evidence,
+            absent=tuple(rank for rank in group.members if rank not in calls),
+        )
+    return None
+
+
+def _operation(call: Call) -> str:
+    return call.operation.split(" ")[0]
+
+
+def _size(call: Call) -> object:
+    """What must be equal on all ranks: nothing, for operations that are uneven by design."""
+    kind = call.operation.split(" ")[0]
+    if any(each in kind for each in (*UNEVEN, *NO_DATA)):
+        return ()
+    if kind.strip("_").startswith(("gather", "reduce_oop")) or kind == "reduce":
+        return call.input_sizes
+    return call.output_sizes if kind.startswith("scatter") else (call.input_sizes, call.output_sizes)
+
+
+def _element_type(call: Call) -> object:
+    kind = call.operation.split(" ")[0]
+    return () if kind.startswith(ROOTED) or any(each in kind for each in NO_DATA) else call.input_types
+
+
+def _swapped(sequence: int, here: Mapping[int, Call], calls: Mapping[int, Mapping[int, Call]]) -> bool:
+    """Whether each rank calls soon what the others call now: the same collectives in another order."""
+    wanted = {call.operation for call in here.values()}
+    soon = range(sequence, sequence + NEIGHBOURHOOD + 1)  # what came before agrees
+    return all(
+        wanted <= {each[number].operation for number in soon if number in each}
+        for rank, each in calls.items()
+        if rank in here
+    )
+
+
+def _not_done(
+    group: Group, sequence: int, here: Mapping[int, Call], lacking: Sequence[int], given: Mapping[int, Dump]
+) -> Stall | None:
+    """Some ranks wait for others that have not called it, or for some of which nothing is known, or for nobody."""
+    waiting = tuple(rank for rank, call in here.items() if not call.done)
+    if not waiting:
+        return None
+    unknown = tuple(rank for rank in group.members if rank not in given)
+    absent = unknown or tuple(rank for rank in group.possible if rank not in given)
+    call = here[waiting[0]]
+    culprits: tuple[int, ...] = tuple(lacking) or unknown
+    if lacking:
+        fault, evidence = Fault.MISSING, tuple(_last_call(given[rank]) for rank in lacking[:8])
+    elif unknown:
+        fault, evidence = Fault.NO_DUMP, (NO_DUMP,)
+    elif not group.whole:
+        fault, evidence = Fault.MEMBERS_UNKNOWN, _who_else(group, given)
+    else:
+        fault, evidence = Fault.NOT_DONE, _told_apart(call, waiting, here)
+    blamed = given[lacking[0]].calls[-1].source if lacking and given[lacking[0]].calls else None
+    return Stall(
+        fault=fault,
+        group=group_name(group.name, here.values()),
+        members=group.members,
+        sequence=sequence,
+        operation=call.operation,
+        culprits=culprits,
+        waiting=waiting,
+        since=min(each.created for each in here.values()),
+        source=blamed or call.source,
+        evidence=(*evidence, f"{counted_ranks(waiting)} called it{at_place(call)}"),
+        absent=absent,
+    )
+
+
+def _who_else(group: Group, given: Mapping[int, Dump]) -> tuple[str, ...]:
+    """The ranks that nobody can clear, and what would tell."""
+    silent = [rank for rank in group.possible if rank in given]
+    lines = []
+    if silent:
+        lines.append(f"{counted_ranks(silent)} called nothing in this group: whichever belongs to it is missing there")
+    if len(silent) < len(group.possible) or group.open:
+        lines.append(NO_DUMP)
+    if group.open:
+        lines.append("with --world-size N the ranks without a dump are named")
+    return tuple(lines)
+
+
+def _told_apart(call: Call, waiting: Sequence[int], here: Mapping[int, Call]) -> tuple[str, ...]:
+    """Of what all ranks have called alike: how far it is, and what may still differ."""
+    evidence = [f"it is {call.state} on {counted_ranks(waiting)}"]
+    last = max(here, key=lambda rank: here[rank].created)
+    late = (here[last].created - min(each.created for each in here.values())) / 1e9
+    if late >= LATE:
+        evidence.append(f"rank {last} called it last, {late:.0f} s after the first, by its clock")
+    if has_root(call.operation):
+        evidence.append("a dump holds no roots: look whether all ranks name the same one")
+    return tuple(evidence)
+
+
+def _described(call: Call) -> str:
+    shape = " ".join(str(list(size)) for size in call.input_sizes[:2])
+    kind = ", ".join(dict.fromkeys(call.input_types))
+    return f"{call.operation}({', '.join(each for each in (shape, kind) if each)}){at_place(call)}"
+
+
+def _last_call(dump: Dump) -> str:
+    if not dump.calls:
+        return f"rank {dump.rank} has called no collective that its dump holds"
+    call = dump.calls[-1]
+    group = group_name(call.group, (call,))
+    what = f"{call.operation} #{call.sequence} of {group}, {progress(call)}{at_place(call)}"
+    return f"rank {dump.rank}'s last call is {what}"
+
+
+def _causes_first(stalls: Sequence[Stall], given: Mapping[int, Dump]) -> tuple[Stall, ...]:
+    """A rank that is missing in one group because it waits in another is no cause: those whose culprits wait nowhere
+    come first, then the older ones."""
+    found = []
+    for stall in stalls:
+        elsewhere = [other for other in stalls if other is not stall and set(stall.culprits) & set(other.waiting)]
+        held = {rank for other in elsewhere for rank in other.waiting} & set(stall.culprits)
+        if held:
+            because = f"{counted_ranks(held)} cannot come: see {elsewhere[0].operation} of {elsewhere[0].group}"
+            free = tuple(rank for rank in stall.culprits if rank not in held)
+            evidence = (*stall.evidence, because)
+            stall = replace(stall, culprits=free or stall.culprits, consequence=not free, evidence=evidence)
+        found.append(stall)
+    if found and all(stall.consequence for stall in found):  # nobody is first: they wait for one another
+        found = [replace(stall, consequence=False, evidence=(*stall.evidence, CIRCLE)) for stall in found]
+    return tuple(sorted(found, key=lambda stall: (stall.consequence, stall.fault in UNSURE, stall.since)))

@@ -1,0 +1,166 @@
+"""One recording for several launchers: `srun steptime run …` starts one of us for each rank, and nodes of one job may
+each start their own.
+
+The first to come leads: it writes the manifest, takes telemetry, and accounts for the job. The others record into the
+same folder and leave a mark there until they have ended, which the leader waits for. A recording whose run has ended
+is never joined, nor one in which another launcher has taken this part of the job (the number of the task): that is an
+earlier run of the same script, and the next free name (runs/train-77.0-2) is for this one.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+from steptime.launcher.command import cannot_record, is_recording, numbered, occupied, prove_room
+from steptime.recording.manifest import NAME as MANIFEST
+
+LEADER, JOINED, LEFT = "leader", "joined-", ".ended"
+ENDED = "ended"
+"""Last line of the leader's file once it waits for nobody any more."""
+TELEMETRY = "telemetry.jsonl"
+PATIENCE = 60.0
+"""Seconds that a leader waits for the others' end after its own."""
+SILENCE = 300.0
+"""Seconds without telemetry, which a leader writes every second, after which one on another machine counts as dead."""
+LOOK = 0.2
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where a launcher records. mark: the file that says so while its part of the job runs. leads: see above."""
+
+    folder: Path
+    mark: Path
+    leads: bool
+
+
+def tasks_of_launcher() -> tuple[int, str]:
+    """(number of tasks, the launcher's name of the job) where a launcher has started one of us for each rank; (1, "")
+    elsewhere. A batch script itself has the variables of task 0, without the number of a step."""
+    tasks = os.environ.get("SLURM_NTASKS", "")
+    if os.environ.get("SLURM_PROCID", "").isdigit() and tasks.isdigit() and int(tasks) > 1:
+        step = f"{os.environ.get('SLURM_JOB_ID', '')}.{os.environ.get('SLURM_STEP_ID', '0')}"
+        again = os.environ.get("SLURM_RESTART_COUNT", "")  # a job that was requeued keeps its number
+        return int(tasks), f"{step}-{again}" if again.isdigit() and int(again) else step
+    return 1, ""
+
+
+def part_of_launcher() -> str:
+    """Which of its tasks this one is; "" where it has started no others."""
+    return os.environ["SLURM_PROCID"] if tasks_of_launcher()[0] > 1 else ""
+
+
+def join(path: Path, part: str = "") -> Place:
+    """Goes into the recording that several share, or begins it. part: what no other launcher of the same run has; "":
+    any number of them may come. Raises OutputError."""
+    number = 1
+    try:
+        while True:
+            place = _enter(Path.cwd() / numbered(path, number), part)
+            if place is not None:
+                return place
+            number += 1
+    except OSError as error:
+        raise cannot_record(path, error) from None
+
+
+def _enter(folder: Path, part: str) -> Place | None:
+    """A place in this folder; None where it is another run's. Raises OutputError where it is nobody's recording."""
+    folder.mkdir(parents=True, exist_ok=True)
+    names = {path.name for path in folder.iterdir()}
+    if names and LEADER not in names and not any(name.startswith(JOINED) for name in names):
+        if is_recording(folder):
+            return None
+        raise occupied(folder)
+    mark = folder / (f"{JOINED}task-{part}" if part else f"{JOINED}{os.uname().nodename}-{os.getpid()}")
+    if not _created(mark):
+        return None
+    if _left(mark).exists():
+        mark.unlink()
+        return None
+    if _created(folder / LEADER):
+        (folder / LEADER).write_text(f"{_machine()} {os.getpid()} {_birth(os.getpid())}\n")
+        place = Place(folder, mark, leads=True)
+        leave(place)  # nobody waits for the leader
+        prove_room(folder)
+        return place
+    if _is_over(folder, mark):
+        mark.unlink()
+        return None
+    return Place(folder, mark, leads=False)
+
+
+def _created(path: Path) -> bool:
+    try:
+        os.close(os.open(path, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o644))
+    except FileExistsError:
+        return False
+    return True
+
+
+def _is_over(folder: Path, mark: Path) -> bool:
+    """Whether the run that a folder holds has ended, or its leader was killed. mark: a file made just now, whose time
+    is by the same clock as those of the leader's files."""
+    words = (folder / LEADER).read_text(errors="replace").split()
+    if ENDED in words or _manifest_has_end(folder):
+        return True
+    if len(words) == 3 and words[0] == _machine():
+        return _birth(int(words[1])) != words[2] if words[1].isdigit() else True
+    signs = [each.stat().st_mtime for name in (LEADER, MANIFEST, TELEMETRY) if (each := folder / name).exists()]
+    return mark.stat().st_mtime - max(signs) > SILENCE
+
+
+def _manifest_has_end(folder: Path) -> bool:
+    manifest = folder / MANIFEST
+    try:
+        return bool(json.loads(manifest.read_bytes() if manifest.is_file() else b"{}").get("ended_epoch_ns"))
+    except (OSError, ValueError, AttributeError, RecursionError):
+        return False
+
+
+def _machine() -> str:
+    """What two processes have in common that see each other's numbers."""
+    try:
+        boot = Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
+        return f"{boot}/{os.readlink('/proc/self/ns/pid')}"  # noqa: PTH115
+    except OSError:
+        return os.uname().nodename
+
+
+def _birth(pid: int) -> str:
+    """When a process began, in ticks of the machine; "" where there is none of this number."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text(errors="replace").rpartition(")")[2].split()[19]
+    except (OSError, IndexError):
+        return ""
+
+
+def leave(place: Place) -> None:
+    """This launcher's part has ended. What is left of the mark keeps its part from being taken once more."""
+    with contextlib.suppress(OSError):
+        place.mark.rename(_left(place.mark))
+
+
+def _left(mark: Path) -> Path:
+    return mark.with_name(mark.name + LEFT)
+
+
+def wait_for_others(folder: Path, patience: float = PATIENCE) -> tuple[str, ...]:
+    """Lets nobody join any more and waits until all who joined have left; a sentence for those that did not in time."""
+    with contextlib.suppress(OSError), (folder / LEADER).open("a") as leader:
+        leader.write(f"{ENDED}\n")
+    end = time.monotonic() + patience
+    while (left := _present(folder)) and time.monotonic() < end:
+        time.sleep(LOOK)
+    if not left:
+        return ()
+    return (f"{left} other parts of the job had not ended after {patience:.0f} s: their last steps may be missing.",)
+
+
+def _present(folder: Path) -> int:
+    return sum(not mark.name.endswith(LEFT) for mark in folder.glob(f"{JOINED}*"))

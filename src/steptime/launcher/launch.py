@@ -1,0 +1,257 @@
+"""Starts the user's job with the probe in its environment, and stays beside it until it ends. The room's main function.
+
+One law: nothing in the job depends on this process. Its input and output are the user's own, it finds the recording by
+itself, and it goes on undisturbed when we are killed. Few modules are imported before the job starts: its start must
+not wait.
+
+Changes of a trial that must be there before the interpreter starts: variables of the environment, and preloading.
+
+The probe reports them by the same rules; what cannot be made here is said by leaving it out of the environment.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes.util
+import errno
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import asdict, replace
+from pathlib import Path
+from typing import Any, NoReturn
+
+from steptime.changes import Change
+from steptime.errors import CommandError
+from steptime.launcher.command import NOT_EXECUTABLE, cannot_record, make_recording, resolve
+from steptime.launcher.joining import Place, join, leave, wait_for_others
+from steptime.launcher.outcome import Outcome, ProbeOptions, Progress
+from steptime.launcher.revision import Inspection, Revision
+from steptime.launcher.supervise import HEAD_START, PATIENCE, Switchboard, pack_recording, supervise
+from steptime.recording.manifest import begin_manifest, discard, extend_manifest
+
+PRELOAD = "LD_PRELOAD"
+
+
+def changed_variables(changes: Iterable[Change]) -> dict[str, str]:
+    """The variables that "environment" (arguments: name and value) and "preload" (target: a library's name, such as
+    "jemalloc" or "tcmalloc", or its path) ask for; a library that is not found is left out."""
+    variables: dict[str, str] = {}
+    for change in changes:
+        if change.kind == "environment":
+            variables.update({name: str(value) for name, value in change.arguments})
+        elif change.kind == "preload" and (library := find_library(change.target)):
+            before = variables.get(PRELOAD, os.environ.get(PRELOAD, ""))
+            variables[PRELOAD] = ":".join(filter(None, (library, before)))
+    return variables
+
+
+def find_library(name: str) -> str:
+    """What the dynamic loader knows the library by; "" where it is not found."""
+    if os.sep in name:
+        return name if Path(name).exists() else ""
+    short = [name, f"{name}_minimal"] if name == "tcmalloc" else [name]
+    return next((found for each in short if (found := ctypes.util.find_library(each))), "")
+
+
+EVENTS = Path("/sys/fs/cgroup/memory.events")
+"""Of our own control group (version 2), which a container sees as the root."""
+MACHINE = Path("/proc/vmstat")
+"""Of the whole machine; in a container, too: its counter may have risen for a stranger."""
+
+
+def kernel_kills() -> int | None:
+    """Kills so far, of our control group where it counts them, else of the machine; None where nothing counts."""
+    for path in (EVENTS, MACHINE):
+        try:
+            text = path.read_text(encoding="ascii")
+        except (OSError, UnicodeDecodeError):
+            continue
+        for line in text.splitlines():
+            name, _, count = line.partition(" ")
+            if name == "oom_kill" and count.strip().isdigit():
+                return int(count)
+    return None
+
+
+__all__ = ["Outcome", "ProbeOptions", "Progress", "exit_as", "launch", "launch_bare", "probe_environment"]
+
+INJECT = Path(__file__).parent.parent / "probe" / "inject"
+PLAN = "STEPTIME_PROBE"
+START = "STEPTIME_INJECT"
+"""Says to steptime-start.pth, which is in every environment that has steptime, where the probe's door is."""
+QUIET = {"KINETO_LOG_LEVEL": "99", "TEARDOWN_CUPTI": "1"}
+"""Silences Kineto's lines on stderr (torch 2.13); takes CUPTI down after a profile, which else slows later steps by
+10-20 %."""
+NO_ROOM = (errno.ENOSPC, errno.EDQUOT)
+
+
+def launch(
+    command: Sequence[str],
+    recording: Path,
+    options: ProbeOptions,
+    progress: Callable[[Progress], None] | None = None,
+    *,
+    beside: bool = False,
+    part: str | None = None,
+) -> Outcome:
+    """Runs the user's command to its end and leaves a recording in a new folder. `progress` is called twice a second.
+    beside: where an earlier recording lies there, this one gets a number behind the name. part: others record into the
+    same folder, and one of us leads (`joining.join`).
+
+    Raises, before anything is started: UsageError (no command), CommandError (not found, not executable), OutputError
+    (no recording can be written there).
+    """
+    words = resolve(command)
+    place = join(recording, part) if part is not None else None
+    if place is not None and not place.leads:
+        return _follow(words, place, options)
+    folder = place.folder if place is not None else make_recording(recording, beside=beside)
+    with Switchboard() as signals:
+        try:
+            manifest = begin_manifest(folder, command, _chosen(options))
+        except OSError as error:
+            raise cannot_record(recording, error) from None
+        begin, kills = time.monotonic(), kernel_kills()
+        try:
+            job = _start(words, probe_environment(folder, options))
+        except CommandError:
+            discard(folder)
+            raise
+        inspection = _inspect(folder, manifest)
+        problems = supervise(job, folder, signals, progress)
+        if place is not None:
+            problems += [*wait_for_others(folder), *pack_recording(folder)]
+        outcome = _outcome(job.returncode, folder, time.monotonic() - begin)
+        if outcome.status and (kernel_kills() or 0) > (kills or 0):
+            outcome = replace(outcome, killed_for_memory=True)
+        try:
+            extend_manifest(
+                folder,
+                manifest,
+                ended_epoch_ns=time.time_ns(),
+                exit_status=outcome.status,
+                ended_by_signal=outcome.signal,
+                torch_imported=outcome.torch_seen,
+                **asdict(inspection.end()),
+            )
+        except OSError as error:
+            loss = _loss(folder, error)
+            return replace(outcome, problems=(loss, *problems) if folder.exists() else (loss,), whole=False)
+    return replace(outcome, problems=tuple(problems))
+
+
+def launch_bare(command: Sequence[str]) -> Outcome:
+    """Runs the user's command as if steptime were not there, for where no recording can be made. Raises what `launch`
+    raises of the command."""
+    words, begin = resolve(command), time.monotonic()
+    status, number = _ended(_run(words, None))
+    return Outcome(Path(), status, number, time.monotonic() - begin, False, False, False, whole=False)
+
+
+def _chosen(options: ProbeOptions) -> dict[str, str]:
+    chosen = {name: str(getattr(options, name)) for name in ("profile", "profile_steps", "max_profile_seconds")}
+    return {**chosen, "numerics": options.numerics.mode} if options.numerics is not None else chosen
+
+
+def _inspect(folder: Path, manifest: Mapping[str, Any]) -> Inspection:
+    """Asks for the commit beside the running job. The manifest has it at once, for a launcher that is killed."""
+
+    def tell(revision: Revision) -> None:
+        with contextlib.suppress(OSError):  # the end of the job will say so
+            extend_manifest(folder, manifest, **asdict(revision))
+
+    return Inspection(Path.cwd(), HEAD_START, tell)
+
+
+def _follow(words: Sequence[str], place: Place, options: ProbeOptions) -> Outcome:
+    """Runs this part of a job whose recording another launcher leads: the leader does all but start it."""
+    begin = time.monotonic()
+    try:
+        returncode = _run(words, probe_environment(place.folder, options))
+    finally:
+        leave(place)
+    return replace(_outcome(returncode, place.folder, time.monotonic() - begin), leads=False)
+
+
+def _run(words: Sequence[str], environment: Mapping[str, str] | None) -> int:
+    """Runs a command and only passes signals on to it; its return code."""
+    with Switchboard() as signals:
+        job = _start(words, environment)
+        while job.poll() is None:
+            signals.wait(PATIENCE, job.send_signal)
+    return job.returncode
+
+
+def probe_environment(folder: Path, options: ProbeOptions) -> dict[str, str]:
+    """The environment of the job: the user's, and what lets the probe in. `folder`: absolute."""
+    plan = json.dumps({"recording": str(folder), **asdict(options)}, ensure_ascii=False)
+    theirs = os.environ.get("PYTHONPATH")
+    path = os.pathsep.join([str(INJECT), theirs] if theirs else [str(INJECT)])
+    repeatable = {"PYTHONHASHSEED": "0"} if options.arm is not None or options.numerics is not None else {}
+    ours = {"PYTHONPATH": path, START: str(INJECT), PLAN: plan}
+    return {**QUIET, **repeatable, **os.environ, **changed_variables(options.changes), **ours}
+
+
+def exit_as(outcome: Outcome) -> NoReturn:
+    """Ends this process as the job ended: with its status, or by its signal, so that a shell sees what it knows."""
+    sys.stdout.flush()
+    sys.stderr.flush()
+    if outcome.signal is not None and outcome.signal != signal.SIGKILL:
+        import resource
+
+        _, most = resource.getrlimit(resource.RLIMIT_CORE)
+        resource.setrlimit(resource.RLIMIT_CORE, (0, most))  # the job has left its own core file
+        signal.signal(outcome.signal, signal.SIG_DFL)
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, {outcome.signal})
+    if outcome.signal is not None:
+        os.kill(os.getpid(), outcome.signal)
+    sys.exit(outcome.status)
+
+
+def _start(words: Sequence[str], environment: Mapping[str, str] | None) -> subprocess.Popen[bytes]:
+    try:
+        return subprocess.Popen(words, env=environment, close_fds=False)  # files that the user passes down must arrive
+    except OSError as error:
+        raise CommandError(
+            "command-not-executable",
+            f"{words[0]} cannot be executed ({os.strerror(error.errno or 0)}): put the interpreter of a script first, "
+            f"as in: bash {words[0]}",
+            exit_status=NOT_EXECUTABLE,
+        ) from None
+
+
+def _ended(returncode: int) -> tuple[int, int | None]:
+    """The status as a shell has it, and the signal that a job was ended by."""
+    return (returncode, None) if returncode >= 0 else (128 - returncode, -returncode)
+
+
+def _outcome(returncode: int, folder: Path, seconds: float) -> Outcome:
+    status, number = _ended(returncode)
+    return Outcome(
+        recording=folder,
+        status=status,
+        signal=number,
+        seconds=seconds,
+        python_seen=(folder / "seen-python").exists(),
+        torch_seen=(folder / "seen-torch").exists(),
+        steps_seen=any(True for _ in folder.glob("process-*")),
+    )
+
+
+def _loss(folder: Path, error: OSError) -> str:
+    if not folder.exists():
+        return (
+            f"The recording {folder} was removed while the job ran: nothing of it is left to account for. "
+            "(recording-cut-short)"
+        )
+    reason = os.strerror(error.errno or 0)
+    advice = "free some room before the next run" if error.errno in NO_ROOM else "name another folder with --recording"
+    return (
+        f"The recording {folder} could not be written to its end ({reason}): {advice}. What it holds is kept. "
+        "(recording-cut-short)"
+    )

@@ -1,0 +1,177 @@
+"""A running job seen from outside: how far it has come, and Pythons of it that import torch without the probe.
+
+Pythons of the job that import torch without the probe, seen from outside: a script has replaced PYTHONPATH, and
+their environment has no steptime of its own.
+
+Who was entered has left its number in `seen-python`, and what it forks is entered with it. A Python that never maps
+torch's libraries (a launcher, pip, a helper) is none of ours. Linux only; standard library only.
+"""
+
+from __future__ import annotations
+
+import shlex
+import time
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import numpy as np
+
+from steptime.journal import RECORD, Kind
+
+LAYOUT = np.dtype(
+    [("kind", "u1"), ("flags", "u1"), ("thread", "<u2"), ("identity", "<u4"), ("begin", "<i8"), ("end", "<i8")]
+)
+WAITING, WATCHING, PROFILED = "waiting for the first training step", "watching", "watching, profile taken"
+
+
+@dataclass(slots=True)
+class _Count:
+    offset: int = 0
+    optimizers: dict[int, int] = field(default_factory=dict)
+    kinds: dict[int, int] = field(default_factory=dict)
+
+    def add(self, data: bytes) -> None:
+        """Counts whole records; a torn one at the end is read again the next time."""
+        whole = len(data) - len(data) % RECORD.size
+        self.offset += whole
+        records = np.frombuffer(data[:whole], dtype=LAYOUT)
+        for kind, count in zip(*np.unique(records["kind"], return_counts=True), strict=True):
+            self.kinds[int(kind)] = self.kinds.get(int(kind), 0) + int(count)
+        steps = records["identity"][records["kind"] == Kind.OPTIMIZER_STEP]
+        for identity, count in zip(*np.unique(steps, return_counts=True), strict=True):
+            self.optimizers[int(identity)] = self.optimizers.get(int(identity), 0) + int(count)
+
+    @property
+    def steps(self) -> int:
+        """Updates of the busiest optimiser, else backward passes, else forwards; and the borders while the watch was
+        off."""
+        trained = max(self.optimizers.values(), default=0) or self.kinds.get(Kind.BACKWARD, 0)
+        return (trained or self.kinds.get(Kind.FORWARD, 0)) + self.kinds.get(Kind.BORDER, 0)
+
+
+class Journals:
+    """The journals of all processes of a recording, read as they grow. A hint for people: the account counts steps by
+    itself."""
+
+    def __init__(self, recording: Path) -> None:
+        self._recording = recording
+        self._counts: dict[Path, _Count] = {}
+
+    def look(self) -> tuple[int, int, str]:
+        """(steps of the process that has most, processes that train, stage)."""
+        folders = sorted(self._recording.glob("process-*"))
+        for folder in folders:
+            self._read(folder / "journal.bin")
+        profiled = any(True for folder in folders for _ in folder.glob("trace-*.json*"))
+        stage = PROFILED if profiled else WATCHING if folders else WAITING
+        return max((count.steps for count in self._counts.values()), default=0), len(folders), stage
+
+    def _read(self, path: Path) -> None:
+        count = self._counts.setdefault(path, _Count())
+        try:
+            with path.open("rb") as file:
+                file.seek(count.offset)
+                count.add(file.read())
+        except OSError:
+            return  # not there yet, or gone again
+
+
+PERIOD = 1.0
+"""Seconds between two looks."""
+TORCH = b"libtorch_python"
+PROC = Path("/proc")
+ISOLATED = "IES"
+"""Options under which Python ignores PYTHONPATH (-I, -E), or does not run start-up files either (-S)."""
+
+
+class Overlooked:
+    """Looks for the first such process. pids: the numbers of the job's processes, as of now."""
+
+    def __init__(self, folder: Path, pids: Callable[[], Iterable[int]]) -> None:
+        self._seen = folder / "seen-python"
+        self._pids = pids
+        self._due = time.monotonic()
+        self._sentence = ""
+
+    def look(self) -> str:
+        """What is to be said, and done, about the first one; "" while there is none. Cheap: the maps of a process are
+        read only where it is a Python that was not entered."""
+        if not self._sentence and time.monotonic() >= self._due:
+            self._due = time.monotonic() + PERIOD
+            pids, entered = self._pids(), self._entered()
+            missed = (pid for pid in pids if not _is_entered(pid, entered) and _uses_torch(pid))
+            self._sentence = next((reason for pid in missed if (reason := _reason(pid))), "")
+        return self._sentence
+
+    def _entered(self) -> frozenset[int]:
+        return frozenset(int(word) for word in _read(self._seen).split() if word.isdigit())
+
+
+def _is_entered(pid: int, entered: frozenset[int]) -> bool:
+    """Whether it was entered, or forked by one that was: then its stack begins where that one's does. A system that
+    does not say where (0) is given the benefit of the doubt."""
+    stack = _stat(pid)[1]
+    while pid not in entered:
+        parent = _stat(pid)[0]
+        if parent <= 1 or _stat(parent)[1] != stack:
+            return False
+        pid = parent
+    return True
+
+
+def _stat(pid: int) -> tuple[int, int]:
+    """(its parent, where its stack begins); zeros where it is gone."""
+    fields = _read(PROC / str(pid) / "stat").rpartition(b")")[2].split()
+    return (int(fields[1]), int(fields[25])) if len(fields) > 25 else (0, 0)
+
+
+def _uses_torch(pid: int) -> bool:
+    folder = PROC / str(pid)
+    try:
+        if "python" not in (folder / "exe").readlink().name:
+            return False
+    except OSError:
+        return False
+    return TORCH in _read(folder / "maps")
+
+
+def _reason(pid: int) -> str:
+    words = [word.decode(errors="replace") for word in _read(PROC / str(pid) / "cmdline").split(b"\0")]
+    pairs = (each.partition(b"=") for each in _read(PROC / str(pid) / "environ").split(b"\0"))
+    variables = {name.decode(errors="replace"): value.decode(errors="replace") for name, _, value in pairs}
+    if not words[0] or not variables:
+        return ""  # it has just ended
+    install = f"install steptime in its environment ({shlex.quote(words[0])} -m pip install steptime)"
+    options = _options(words)
+    if "STEPTIME_PROBE" not in variables:
+        why, help_ = "its environment was emptied", "put steptime run in front of this command instead"
+    elif "S" in options:
+        why, help_ = "it was started with -S", "leave that out"
+    elif options:
+        why, help_ = f"it was started with -{min(options)}", f"{install}, or leave that out"
+    elif variables.get("STEPTIME_INJECT", "") not in variables.get("PYTHONPATH", "").split(":"):
+        theirs = variables.get("PYTHONPATH", "")
+        kept = f"PYTHONPATH={shlex.quote(theirs)}:$PYTHONPATH" if theirs else "PYTHONPATH alone"
+        why, help_ = "a script has replaced PYTHONPATH", f"{install}, or let the script keep what was there: {kept}"
+    else:
+        why, help_ = "it is older than 3.10, or its start-up files were replaced", install
+    return f"{words[0]} (process {pid}) imports torch and is not measured, as {why}: {help_}. (not-entered)"
+
+
+def _options(words: list[str]) -> set[str]:
+    """Which of the isolating options stand before the script."""
+    found: set[str] = set()
+    for word in words[1:]:
+        if word[:1] != "-" or word[:2] in ("-c", "-m"):
+            break
+        if word[1:2] not in ("-", "W", "X"):
+            found |= set(word) & set(ISOLATED)
+    return found
+
+
+def _read(path: Path) -> bytes:
+    try:
+        return path.read_bytes()
+    except OSError:
+        return b""

@@ -1,0 +1,258 @@
+"""Stays beside a running job: passes on signals, takes telemetry, shows progress, and packs the recording at its end.
+
+What is heavy to import (psutil, numpy) comes in when the job has been running for a moment: a short job never waits
+for it.
+
+The launcher between the terminal and the job: it outlives signals, and passes on those that the job did not get.
+
+A signal reaches the launcher in one of two ways. Ctrl-C, a closed terminal and `kill -- -GROUP` send it to the whole
+process group: the job has it already, and a second one would cut short the job's own way of ending. `kill PID` sends
+it to the launcher alone: then the job must get it. The system does not tell which it was, so a witness does: a tiny
+process in the same group.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import select
+import signal
+import subprocess
+import threading
+import time
+import warnings
+from collections.abc import Callable, Iterable, Iterator
+from pathlib import Path
+from types import FrameType
+from typing import Any, Protocol
+
+from steptime.launcher.outcome import Progress
+
+PASSED_ON = tuple(
+    getattr(signal, name)
+    for name in ("SIGINT", "SIGTERM", "SIGHUP", "SIGQUIT", "SIGUSR1", "SIGUSR2")
+    if hasattr(signal, name)
+)
+GROUP_DELIVERY = 0.002
+"""Seconds given to the system to deliver a signal to the rest of the group, which takes it microseconds."""
+WITNESS_PATIENCE = 2.0
+"""Seconds to wait for the witness's word on a machine that is overloaded."""
+
+
+class Witness:
+    """A forked process that keeps the group's signals pending and tells on request which ones it got."""
+
+    def __init__(self) -> None:
+        asked_read, self._ask = os.pipe()
+        self._answer, answered_write = os.pipe()
+        mask = signal.pthread_sigmask(signal.SIG_BLOCK, PASSED_ON)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # Python >= 3.12 warns of threads; the child takes no locks
+            self._pid = os.fork()
+        if self._pid == 0:
+            os.close(self._ask)
+            os.close(self._answer)
+            _testify(asked_read, answered_write)
+        signal.pthread_sigmask(signal.SIG_SETMASK, mask)
+        os.close(asked_read)
+        os.close(answered_write)
+
+    def saw(self, number: int) -> bool:
+        """Whether the whole group got this signal; asking forgets it. Without a living witness: only what terminals
+        send."""
+        time.sleep(GROUP_DELIVERY)
+        try:
+            os.write(self._ask, bytes([number]))
+            if select.select([self._answer], [], [], WITNESS_PATIENCE)[0]:
+                answer = os.read(self._answer, 1)
+                if answer:
+                    return answer == b"\x01"
+        except OSError:
+            pass  # the witness was killed
+        return number == signal.SIGINT
+
+    def close(self) -> None:
+        """Lets the witness go and collects it."""
+        os.close(self._ask)
+        os.close(self._answer)
+        with contextlib.suppress(ChildProcessError):
+            os.waitpid(self._pid, 0)
+
+
+def _testify(asked: int, answers: int) -> None:
+    """The witness's life, all these signals blocked: ends when the launcher does, however that happens, because then
+    `asked` ends."""
+    try:
+        while question := os.read(asked, 1):
+            pending = question[0] in signal.sigpending()
+            if pending:
+                signal.sigwait({question[0]})
+            os.write(answers, b"\x01" if pending else b"\x00")
+    finally:
+        os._exit(0)
+
+
+class Switchboard:
+    """Catches signals while a job runs. Use as a context around the job's whole life; `wait` between looks at it.
+
+    Signals that were ignored when we started stay ignored, here and in the job, as under nohup. Outside of the main
+    thread, where Python allows no handlers, nothing is caught.
+    """
+
+    def __init__(self) -> None:
+        self._handlers: dict[int, Any] = {}
+        self._witness: Witness | None = None
+        self._read = self._write = -1
+        self._wakeup = -1
+
+    def __enter__(self) -> Switchboard:
+        self._read, self._write = os.pipe()
+        if threading.current_thread() is threading.main_thread():
+            os.set_blocking(self._write, False)
+            os.set_blocking(self._read, False)
+            self._witness = Witness()
+            self._wakeup = signal.set_wakeup_fd(self._write, warn_on_full_buffer=False)
+            for number in (*PASSED_ON, signal.SIGCHLD):
+                if number == signal.SIGCHLD or signal.getsignal(number) is not signal.SIG_IGN:
+                    self._handlers[number] = signal.signal(number, _take_note)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for number, handler in self._handlers.items():
+            signal.signal(number, handler if handler is not None else signal.SIG_DFL)
+        if self._witness is not None:
+            signal.set_wakeup_fd(self._wakeup)
+            self._witness.close()
+        os.close(self._read)
+        os.close(self._write)
+
+    def wait(self, seconds: float, send: Callable[[int], None]) -> None:
+        """Returns after `seconds`, or as soon as a child ends; passes on to `send` what came to us alone meanwhile."""
+        if not select.select([self._read], [], [], max(0.0, seconds))[0]:
+            return
+        for number in sorted(set(os.read(self._read, 4096))):
+            if number != signal.SIGCHLD and self._witness is not None and not self._witness.saw(number):
+                send(number)
+
+    def interrupted(self) -> None:
+        """The job is the user's: it goes on to its own end."""
+
+
+def _take_note(number: int, frame: FrameType | None) -> None:
+    """Does nothing: Python has already written the number to the wakeup pipe."""
+
+
+HEAD_START = 0.3
+"""Seconds that the job has to itself: most of an interpreter's start."""
+PROGRESS_PERIOD = 0.5
+"""Seconds between two calls of the user's progress function."""
+LONG_JOURNAL = 1 << 18
+"""Bytes that are worth packing: thousands of steps."""
+PATIENCE = 3600.0
+"""Seconds of one wait for a signal or the end of the job."""
+NO_TELEMETRY = "Telemetry could not be written to the recording: the machine's load is known in part."
+
+
+class Timer(Protocol):
+    """Something to do at `due` (seconds of time.monotonic), which then names the next time."""
+
+    due: float
+    failed: bool
+
+    def look(self) -> None:
+        """Does it."""
+
+
+class Signals(Protocol):
+    """How the time until the next look is spent: `signals.Switchboard`, or `arm.Deadline`."""
+
+    def wait(self, seconds: float, send: Callable[[int], None]) -> None:
+        """Returns after `seconds`, or as soon as the job ends; passes on to `send` what is to reach it."""
+
+    def interrupted(self) -> None:
+        """We are told to end, in the middle of a look."""
+
+
+class Display:
+    """Calls the user's progress function."""
+
+    def __init__(
+        self, folder: Path, show: Callable[[Progress], None], begin: float, pids: Callable[[], Iterable[int]]
+    ) -> None:
+        from steptime.launcher.progress import Journals, Overlooked
+
+        self._journals = Journals(folder)
+        self._overlooked = Overlooked(folder, pids)
+        self._show = show
+        self._begin = begin
+        self.due = time.monotonic()
+        self.failed = False
+
+    def look(self) -> None:
+        """Reads what is new in the journals and shows it."""
+        self.due = time.monotonic() + PROGRESS_PERIOD
+        with contextlib.suppress(OSError):  # the terminal was closed: the job goes on, and so do we
+            elapsed = time.monotonic() - self._begin
+            self._show(Progress(elapsed, *self._journals.look(), notice=self._overlooked.look()))
+
+
+def supervise(
+    job: subprocess.Popen[bytes], folder: Path, signals: Signals, show: Callable[[Progress], None] | None
+) -> list[str]:
+    """Returns when the job has ended, whatever its children still do; a sentence for each thing that was lost."""
+    try:
+        lost = _stay(job, folder, signals, show)
+    except KeyboardInterrupt:
+        signals.interrupted()
+        raise
+    finally:  # whatever fails in us, nobody else would pass on the signals
+        while job.poll() is None:
+            signals.wait(PATIENCE, job.send_signal)
+    return lost + pack_recording(folder)
+
+
+def _stay(
+    job: subprocess.Popen[bytes], folder: Path, signals: Signals, show: Callable[[Progress], None] | None
+) -> list[str]:
+    begin = time.monotonic()
+    timers: list[Timer] = []
+    while job.poll() is None:
+        due = min((timer.due for timer in timers), default=begin + HEAD_START)
+        signals.wait(due - time.monotonic(), job.send_signal)
+        if not timers and time.monotonic() >= begin + HEAD_START and job.poll() is None:
+            timers = _timers(job, folder, show, begin)
+        for timer in timers:
+            if time.monotonic() >= timer.due:
+                timer.look()
+    return [NO_TELEMETRY] if any(timer.failed for timer in timers) else []
+
+
+def _timers(
+    job: subprocess.Popen[bytes], folder: Path, show: Callable[[Progress], None] | None, begin: float
+) -> list[Timer]:
+    from steptime.launcher.telemetry import Telemetry
+
+    telemetry = Telemetry(folder, job.pid)
+    timers: list[Timer] = [telemetry]
+    if show is not None:
+        timers.append(Display(folder, show, begin, lambda: telemetry.pids))
+    return timers
+
+
+def pack_recording(folder: Path) -> list[str]:
+    """Compresses the traces that are there, and packs long journals; a sentence where some could not be."""
+    traces = any(True for _ in folder.glob("process-*/trace-*.json"))
+    if not traces and not any(True for _ in long_journals(folder)):
+        return []
+    from steptime.launcher.compress import compress_traces, pack_journals
+
+    pack_journals(long_journals(folder))
+    return compress_traces(folder)
+
+
+def long_journals(folder: Path) -> Iterator[Path]:
+    """Those worth packing."""
+    for journal in folder.glob("process-*/journal.bin"):
+        with contextlib.suppress(OSError):
+            if journal.stat().st_size >= LONG_JOURNAL:
+                yield journal

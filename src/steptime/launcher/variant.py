@@ -1,0 +1,182 @@
+"""Starts a process of a trial: the user's command with a change, in a folder and a session of its own, with a deadline.
+
+Unlike `launch`, nothing of it is the user's to see or to steer: its input is empty, its output goes to a file, and it
+is ended, with all that it has started, when its time is up or we are interrupted.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import signal
+import subprocess
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+
+from steptime.errors import CommandError
+from steptime.launcher.command import NOT_EXECUTABLE, make_recording, resolve
+from steptime.launcher.launch import probe_environment
+from steptime.launcher.outcome import Outcome, ProbeOptions, Progress
+from steptime.launcher.supervise import supervise
+from steptime.recording.manifest import begin_manifest, discard, extend_manifest
+
+OUTPUT = "output.log"
+"""In the recording's folder: what the job wrote to its standard output and standard error."""
+PATIENCE = 0.1
+"""Seconds between two looks at whether the job has ended."""
+DEADLINE_PASSED = "It was ended after"
+"""How the first problem of an outcome begins where the job had to be ended."""
+GRACE = 5.0
+"""Seconds between asking a job to end and ending it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where an arm runs. directory: its working folder. environment: variables besides the user's own. deadline:
+    seconds from its start after which it is ended. entry: words before the command, which become it (launcher/contain).
+    contained: see ProbeOptions."""
+
+    directory: Path
+    environment: tuple[tuple[str, str], ...] = ()
+    deadline: float = 600.0
+    entry: tuple[str, ...] = ()
+    contained: str = ""
+
+
+class Deadline:
+    """Waits for a job until its time is up, or it is told to end it, then ends it with everything that it started."""
+
+    def __init__(self, job: subprocess.Popen[bytes], seconds: float) -> None:
+        self._job = job
+        self._end = time.monotonic() + seconds
+        self.passed = False
+        self.ended = False
+
+    def end(self) -> None:
+        """The job has been seen enough of."""
+        self.ended = True
+        end_session(self._job)
+
+    def interrupted(self) -> None:
+        """Nobody waits for the job any more."""
+        end_session(self._job)
+
+    def wait(self, seconds: float, send: Callable[[int], None]) -> None:
+        """See supervise.Signals: nothing is passed on, the job is in a session of its own."""
+        until = min(time.monotonic() + seconds, self._end)
+        try:
+            while self._job.poll() is None and (left := until - time.monotonic()) > 0:
+                time.sleep(min(PATIENCE, left))
+        except KeyboardInterrupt:
+            end_session(self._job)
+            raise
+        if self._job.poll() is None and time.monotonic() >= self._end:
+            self.passed = True
+            end_session(self._job)
+
+
+def run_arm(
+    command: Sequence[str],
+    recording: Path,
+    options: ProbeOptions,
+    place: Place,
+    progress: Callable[[Progress], bool | None] | None = None,
+) -> Outcome:
+    """Runs the command to the end of its arm, and leaves a recording with its output beside it.
+
+    `progress` is called twice a second; where it returns True, the job is ended, which then counts as an end of its
+    own. A deadline that passed is a problem in the outcome, whose status is then 128 + the signal. Raises what `launch`
+    raises, and KeyboardInterrupt after the job has been ended.
+    """
+    words = resolve(command, place.directory)
+    folder = make_recording(recording)
+    chosen = {"changes": json.dumps([asdict(change) for change in options.changes])}
+    manifest = begin_manifest(folder, command, chosen)
+    begin = time.monotonic()
+    options = replace(options, contained=place.contained, began_epoch_ns=time.time_ns())
+    try:
+        environment = {**probe_environment(folder, options), **dict(place.environment)}
+        job = _start((*place.entry, *words), environment, folder, place)
+    except CommandError:
+        discard(folder)
+        raise
+    deadline = Deadline(job, place.deadline)
+
+    def show(now: Progress) -> None:
+        if progress is not None and progress(now):
+            deadline.end()
+
+    try:
+        problems = supervise(job, folder, deadline, show if progress is not None else None)
+    finally:
+        end_session(job)
+        with contextlib.suppress(OSError):  # no room: the arm is lost, and its reading will say so
+            extend_manifest(
+                folder,
+                manifest,
+                ended_epoch_ns=time.time_ns(),
+                exit_status=0 if deadline.ended else _status(job.returncode),
+                ended_by_signal=None if deadline.ended else _signal(job.returncode),
+                torch_imported=(folder / "seen-torch").exists(),
+            )
+    if deadline.passed:
+        problems = [f"{DEADLINE_PASSED} {place.deadline:.0f} s", *problems]
+    return Outcome(
+        recording=folder,
+        status=0 if deadline.ended else _status(job.returncode),
+        signal=None if deadline.ended else _signal(job.returncode),
+        seconds=time.monotonic() - begin,
+        python_seen=(folder / "seen-python").exists(),
+        torch_seen=(folder / "seen-torch").exists(),
+        steps_seen=any(True for _ in folder.glob("process-*")),
+        problems=tuple(problems),
+    )
+
+
+def end_session(job: subprocess.Popen[bytes]) -> None:
+    """Ends the job and what is left in its session: workers that outlive their parent, ranks that hang."""
+    for number, seconds in ((signal.SIGTERM, GRACE), (signal.SIGKILL, GRACE)):
+        if job.poll() is None:
+            _signal_session(job.pid, number)
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                job.wait(seconds)
+    _signal_session(job.pid, signal.SIGKILL)
+
+
+def _signal_session(group: int, number: int) -> None:
+    with contextlib.suppress(ProcessLookupError, PermissionError):  # nobody is left in it
+        os.killpg(group, number)
+
+
+def _start(words: Sequence[str], environment: Mapping[str, str], folder: Path, place: Place) -> subprocess.Popen[bytes]:
+    with (folder / OUTPUT).open("wb") as output:
+        try:
+            return subprocess.Popen(
+                words,
+                env=dict(environment),
+                cwd=place.directory,
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=subprocess.STDOUT,
+                start_new_session=True,
+            )
+        except OSError as error:
+            raise CommandError(
+                "command-not-executable",
+                f"{words[0]} cannot be executed ({os.strerror(error.errno or 0)}): put the interpreter of a script "
+                f"first, as in: bash {words[0]}",
+                exit_status=NOT_EXECUTABLE,
+            ) from None
+
+
+def _status(returncode: int | None) -> int:
+    """As a shell has it."""
+    code = returncode or 0
+    return code if code >= 0 else 128 - code
+
+
+def _signal(returncode: int | None) -> int | None:
+    return -returncode if returncode is not None and returncode < 0 else None

@@ -1,0 +1,91 @@
+"""Everything about this machine that bears on a training step: what it is, what is installed, and its ceilings."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from steptime.errors import SteptimeError
+from steptime.machine import datasheet, peaks
+from steptime.machine.identity import Identity, identify
+from steptime.machine.machine import Machine
+
+_VERSION_OF_TORCH = "import importlib.metadata as m; print(m.version('torch'))"
+
+
+@dataclass(frozen=True, slots=True)
+class Environment:
+    """interpreter: the Python whose torch measured; torch: its version, "" without one. problems: a sentence each."""
+
+    identity: Identity
+    interpreter: str
+    torch: str
+    machines: tuple[Machine, ...]
+    problems: tuple[str, ...] = ()
+
+
+def describe(python: str | None, *, remeasure: bool, tell: Callable[[str], None]) -> Environment:
+    """This machine. `python`: the interpreter to measure with, None for the first that has torch. `tell` hears of what
+    takes seconds. Raises SteptimeError only when a `python` that was asked for has no torch."""
+    identity = identify()
+    interpreter, torch = _interpreter(python)
+    if not torch:
+        sheets = tuple(filter(None, (datasheet.look_up(each.name) for each in identity.accelerators)))
+        problem = "No Python with torch was found here, so no ceilings were measured: name one with --python PATH."
+        return Environment(identity, interpreter, torch, sheets, (problem,))
+    machines: list[Machine] = []
+    problems: list[str] = []
+    for device, name in _devices(identity, torch):
+        machine, problem = _ceilings(interpreter, device, name, torch, remeasure=remeasure, tell=tell)
+        machines += filter(None, (machine,))
+        problems += filter(None, (problem,))
+    return Environment(identity, interpreter, torch, tuple(machines), tuple(problems))
+
+
+def _devices(identity: Identity, torch: str) -> list[tuple[str, str]]:
+    """(device, name) of what this torch can compute on; a build for the CPU has "+cpu" in its version."""
+    accelerated = identity.accelerators and "+cpu" not in torch
+    return [("cpu", ""), *([("cuda", identity.accelerators[0].name)] if accelerated else [])]
+
+
+def _ceilings(
+    interpreter: str, device: str, name: str, torch: str, *, remeasure: bool, tell: Callable[[str], None]
+) -> tuple[Machine | None, str]:
+    """Known, measured now, or a datasheet's; and the sentence of a failure."""
+    known = peaks.remembered(device, torch, name=name)
+    if known is not None and not remeasure:
+        return known, ""
+    tell(f"measuring the ceilings of {name or 'this CPU'} with {interpreter} (some seconds)")
+    try:
+        machine = peaks.measure(interpreter, device)
+    except SteptimeError as error:
+        return datasheet.look_up(name, device), error.sentence
+    kept = peaks.remember(machine, peaks.cache_path(device, name, torch, None))
+    if kept is not machine:
+        tell("other load disturbed it more than an earlier measurement, which stays")
+    return kept, ""
+
+
+def _interpreter(python: str | None) -> tuple[str, str]:
+    """(path, version of torch): the one that was asked for, else the first with torch of ours, python and python3."""
+    candidates = [python] if python else [sys.executable, shutil.which("python"), shutil.which("python3")]
+    for candidate in filter(None, candidates):
+        torch = _torch_of(candidate)
+        if torch:
+            return candidate, torch
+    if python:
+        raise SteptimeError(
+            "python-without-torch", f"{python} has no torch, or cannot be run: give the interpreter that your jobs use."
+        )
+    return sys.executable, ""
+
+
+def _torch_of(interpreter: str) -> str:
+    try:
+        run = subprocess.run([interpreter, "-c", _VERSION_OF_TORCH], capture_output=True, timeout=30, check=False)
+    except (OSError, subprocess.TimeoutExpired):
+        return ""
+    return run.stdout.decode(errors="replace").strip()

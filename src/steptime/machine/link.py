@@ -1,0 +1,83 @@
+"""The measured link: what processes of this machine exchange at best, measured once with the user's torch.
+
+One law: a link that cannot be measured costs the comparison with it, and nothing else.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import msgspec
+
+from steptime.machine.machine import Link
+from steptime.machine.peaks import MeasurementError, Summary, ceiling, load_as, measured_by, remembered_at, store
+
+SCRIPT = Path(__file__).with_name("link_script.py")
+BACKENDS = {"cpu": "gloo", "cuda": "nccl"}
+"""Which torch.distributed takes on a device by default, and which can be measured."""
+MOST_RANKS = 8
+PATIENCE_SECONDS = 60
+"""Each process imports torch; the exchange itself takes a second."""
+FAILURE_KEPT_SECONDS = 86_400
+"""Until it is tried again where it failed: each try may cost all our patience."""
+
+
+class _Answer(msgspec.Struct, frozen=True):
+    """What the script prints, B/s."""
+
+    backend: str
+    ranks: int
+    rate: Summary
+
+
+class _Outcome(msgspec.Struct, frozen=True):
+    """What is remembered of a try; no link: it failed."""
+
+    link: Link | None
+
+
+def link_of(
+    executable: str, device: str, backend: str | None, ranks: int, torch: str, tell: Callable[[str], None]
+) -> Link | None:
+    """The link between `ranks` processes of this machine, from the cache or measured now and remembered; None where it
+    cannot be measured: of fewer than two ranks, by a backend that is none of torch's usual ones, or where it fails.
+
+    backend: as torch.distributed names it, like "nccl" or "cpu:gloo,cuda:nccl". torch: its version. tell: is told, a
+    sentence each, that it takes some seconds and that it failed.
+    """
+    name, count = BACKENDS.get(device, ""), min(ranks, MOST_RANKS)
+    if count < 2 or not name or name not in (backend or ""):
+        return None
+    path = remembered_at(f"link-{name}", name, str(count), torch)
+    known = _remembered(path)
+    if known is not None:
+        return known.link
+    tell(f"measuring what {count} processes of this machine exchange by {name}, once (--no-ceilings skips it)")
+    outcome = _measured(executable, name, count, tell)
+    if outcome.link is None or not outcome.link.disturbed:
+        with contextlib.suppress(OSError):  # where the cache cannot be written to it is measured again next time
+            store(outcome, path)
+    return outcome.link
+
+
+def _remembered(path: Path) -> _Outcome | None:
+    outcome = load_as(_Outcome, path)
+    if outcome is None or outcome.link is not None:
+        return outcome
+    try:
+        return outcome if 0 <= time.time() - path.stat().st_mtime < FAILURE_KEPT_SECONDS else None
+    except OSError:
+        return None
+
+
+def _measured(executable: str, backend: str, ranks: int, tell: Callable[[str], None]) -> _Outcome:
+    try:
+        done = measured_by(SCRIPT, executable, [backend, str(ranks)], _Answer, PATIENCE_SECONDS)
+    except MeasurementError as error:
+        tell(f"it could not be measured ({error}): collectives are shown without their share of it")
+        return _Outcome(None)
+    answer = done.answer
+    return _Outcome(Link(answer.backend, answer.ranks, ceiling(answer.rate, "B/s"), done.other_cpus))

@@ -1,0 +1,273 @@
+"""Peak FLOP/s and bandwidth: measured by a short run of the user's own torch, remembered in the user's cache folder.
+
+What all measurements of a machine share: a script that runs with the user's own torch, what others took of the CPUs
+meanwhile, and the files that remember what came out.
+
+Measured ceilings: a short run of the user's own torch, remembered in the user's cache folder.
+
+One law: a ceiling that could not be measured is a datasheet's or None, and says so; it never stops a diagnosis.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import os
+import subprocess
+import time
+from pathlib import Path
+from typing import Generic, TypeVar
+
+import msgspec
+import psutil
+
+from steptime.errors import SteptimeError
+from steptime.folders import cache_folder
+from steptime.machine.datasheet import look_up
+from steptime.machine.identity import processor_name
+from steptime.machine.machine import Machine, MemoryRate, Rate
+from steptime.quantities import Estimate
+
+Kept = TypeVar("Kept")
+PRESSURE = Path("/proc/pressure/cpu")
+
+
+class Summary(msgspec.Struct, frozen=True):
+    """Of the timed blocks of a script, in its own unit."""
+
+    best: float
+    median: float
+    blocks: int
+
+
+class Measured(msgspec.Struct, Generic[Kept], frozen=True):
+    """What a script answered. other_cpus: CPUs that other programs, or other machines on the same host, kept busy
+    meanwhile, on average. pressure: share of that time in which some task waited for a CPU, 0 where the system does not
+    tell."""
+
+    answer: Kept
+    other_cpus: float
+    pressure: float
+
+
+class MeasurementError(Exception):
+    """A script gave no answer: why, in a few words."""
+
+
+def measured_by(script: Path, executable: str, words: list[str], kind: type[Kept], seconds: float) -> Measured[Kept]:
+    """Runs a script of ours with the user's interpreter, which prints its answer as its last line. Raises
+    MeasurementError."""
+    load = Load()
+    command = [executable, str(script), *words]
+    try:
+        run = subprocess.run(command, capture_output=True, timeout=seconds, check=False)
+        answer = msgspec.json.decode(run.stdout.splitlines()[-1] if run.stdout else b"", type=kind)
+    except (OSError, subprocess.TimeoutExpired) as error:
+        raise MeasurementError(str(error)) from None
+    except msgspec.DecodeError:
+        last = run.stderr.decode(errors="backslashreplace").strip().splitlines()[-1:]
+        raise MeasurementError(last[0] if last else f"exit status {run.returncode}") from None
+    return Measured(answer, *load.since())
+
+
+def ceiling(summary: Summary, unit: str) -> Estimate:
+    """The best block; down to the median one, which tells how disturbed the measurement was."""
+    return Estimate(summary.best, summary.median, summary.best, summary.blocks, unit)
+
+
+def remembered_at(subject: str, *key: str) -> Path:
+    """The file of a measurement: one for this machine and all that the key says."""
+    text = "\n".join((processor_name(), str(os.cpu_count()), *key))
+    digest = hashlib.sha256(text.encode(errors="backslashreplace")).hexdigest()[:16]
+    return cache_folder() / f"{subject}-{digest}.json"
+
+
+def load_as(kind: type[Kept], path: Path) -> Kept | None:
+    """What a file holds; None where there is none, or none that this version can read."""
+    try:
+        return msgspec.json.decode(path.read_bytes(), type=kind)
+    except (OSError, msgspec.DecodeError, ValueError, RecursionError):
+        return None
+
+
+def store(value: object, path: Path) -> None:
+    """Writes it to a file, whole. Raises OSError."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    partial = path.with_name(f"{path.name}.{os.getpid()}.partial")
+    partial.write_bytes(msgspec.json.format(msgspec.json.encode(value), indent=1) + b"\n")
+    partial.replace(path)
+
+
+class Load:
+    """What the machine does from now on beside this process and its children."""
+
+    def __init__(self) -> None:
+        self._begin = time.monotonic()
+        self._machine, self._ours = self._seconds()
+        self._stalled = stalled_seconds()
+
+    def since(self) -> tuple[float, float]:
+        """(CPUs of others, share of the time in which some task waited for a CPU), on average since the beginning."""
+        machine, ours = self._seconds()
+        elapsed = max(time.monotonic() - self._begin, 1e-9)
+        others = max(0.0, machine - self._machine - (ours - self._ours))
+        return others / elapsed, max(0.0, stalled_seconds() - self._stalled) / elapsed
+
+    @staticmethod
+    def _seconds() -> tuple[float, float]:
+        """CPU seconds of the whole machine, those included that its host gave to others, and of this process with its
+        children that have ended."""
+        machine = psutil.cpu_times()
+        ours = os.times()
+        idle = machine.idle + getattr(machine, "iowait", 0.0)
+        return sum(machine) - idle - _counted_twice(machine), sum(ours[:4])
+
+
+def stalled_seconds() -> float:
+    """Seconds so far in which some task waited for a CPU (Linux's pressure stall information); 0 where the system does
+    not tell."""
+    try:
+        with PRESSURE.open(encoding="ascii") as file:
+            return int(file.readline().rpartition("total=")[2]) / 1e6
+    except (OSError, ValueError):
+        return 0.0
+
+
+def _counted_twice(machine: object) -> float:
+    """Linux counts guests in user time as well."""
+    return float(getattr(machine, "guest", 0.0) + getattr(machine, "guest_nice", 0.0))
+
+
+SCRIPT = Path(__file__).with_name("peaks_script.py")
+PATIENCE_SECONDS = 120
+"""Importing torch takes seconds on a cold disk; the measuring itself takes about three."""
+FILE_NAME = "machine.json"
+MEASURED = "5"
+"""Grows with what is measured, and with what is seen of other load, so that what an earlier version remembered is
+measured anew."""
+
+
+class _Update(Summary, frozen=True):
+    """Of an update in place. size: bytes of all that it goes through."""
+
+    size: int = 0
+
+
+class _Answer(msgspec.Struct, frozen=True):
+    """What the script prints: seconds, and rates per second."""
+
+    device: str
+    name: str
+    threads: int
+    torch: str
+    python: str
+    matrix: dict[str, Summary]
+    copy: Summary
+    update: list[_Update]
+    dispatch: Summary
+    launch: Summary | None
+    together: Summary | None
+    handover: Summary | None
+
+
+def ceilings(executable: str, device: str, torch: str, *, threads: int | None = None, name: str = "") -> Machine:
+    """The ceilings of this machine for a Python with torch: from the cache, else measured now and remembered.
+
+    torch: its version; threads: of torch inside an operator (None: as many as it takes by itself); name: of the device,
+    for an accelerator. Raises SteptimeError where they cannot be measured.
+    """
+    path = cache_path(device, name, torch, threads)
+    machine = load(path)
+    if machine is None or machine.disturbed:
+        machine = remember(measure(executable, device, threads=threads), path)
+    return machine
+
+
+def remembered(device: str, torch: str, *, threads: int | None = None, name: str = "") -> Machine | None:
+    """What an earlier run has measured here, if any has and nothing disturbed it."""
+    machine = load(cache_path(device, name, torch, threads))
+    return None if machine is None or machine.disturbed else machine
+
+
+def known(name: str) -> Machine | None:
+    """The ceilings of an accelerator by the driver's name of it: measured on this machine (the newest that nothing
+    disturbed, whatever torch did it), else a datasheet's, else none. A trace says no more of where it was made than
+    this name."""
+    try:
+        files = sorted(cache_folder().glob("ceilings-*.json"), key=lambda path: path.stat().st_mtime, reverse=True)
+    except OSError:
+        files = []
+    machines = (load(path) for path in files)
+    measured = [each for each in machines if each is not None and each.name == name and each.device != "cpu"]
+    return min(measured, key=lambda each: each.disturbed, default=None) or look_up(name)
+
+
+def measure(executable: str, device: str, *, threads: int | None = None) -> Machine:
+    """Runs the script with the user's interpreter. Raises SteptimeError (ceilings-failed)."""
+    words = [device, *([str(threads)] if threads else [])]
+    try:
+        done = measured_by(SCRIPT, executable, words, _Answer, PATIENCE_SECONDS)
+    except MeasurementError as error:
+        raise _failure(executable, str(error)) from None
+    return _machine(done)
+
+
+def cache_path(device: str, name: str, torch: str, threads: int | None) -> Path:
+    """Where a measurement is remembered: one file for a device, a version of torch and a number of threads."""
+    return remembered_at(f"ceilings-{device}", MEASURED, device, name, torch, str(threads))
+
+
+def load(path: Path) -> Machine | None:
+    """A machine from a file, None where there is none, or none that this version can read."""
+    return load_as(Machine, path)
+
+
+def remember(machine: Machine, path: Path) -> Machine:
+    """Stores a machine in the cache, where it can be written to, and returns it. One that other load disturbed is
+    measured again next time, and only takes the place of one that was disturbed more: that one is then returned."""
+    before = load(path)
+    if machine.disturbed and before is not None and _load(before) <= _load(machine):
+        return before
+    with contextlib.suppress(OSError):
+        store(machine, path)
+    return machine
+
+
+def _load(machine: Machine) -> tuple[bool, float]:
+    """By which of two measurements the quieter one is told."""
+    return machine.disturbed, machine.other_cpus + machine.pressure
+
+
+def _machine(done: Measured[_Answer]) -> Machine:
+    answer = done.answer
+    return Machine(
+        device=answer.device,
+        name=answer.name or processor_name(),
+        matrix=tuple(Rate(name, ceiling(rates, "FLOP/s")) for name, rates in answer.matrix.items()),
+        copy=ceiling(answer.copy, "B/s"),
+        updates=tuple(MemoryRate(each.size, ceiling(each, "B/s")) for each in answer.update),
+        dispatch=_floor(answer.dispatch),
+        launch=_floor(answer.launch) if answer.launch is not None else None,
+        measured=True,
+        source="measured",
+        threads=answer.threads,
+        torch=answer.torch,
+        python=answer.python,
+        other_cpus=done.other_cpus,
+        pressure=done.pressure,
+        together=ceiling(answer.together, "CPUs") if answer.together is not None else None,
+        handover=_floor(answer.handover) if answer.handover is not None else None,
+    )
+
+
+def _floor(summary: Summary) -> Estimate:
+    """The quickest block, in ns; up to the median one."""
+    return Estimate(summary.best * 1e9, summary.best * 1e9, summary.median * 1e9, summary.blocks)
+
+
+def _failure(executable: str, reason: str) -> SteptimeError:
+    return SteptimeError(
+        "ceilings-failed",
+        f"The ceilings of this machine cannot be measured with {executable}: {reason}. Datasheets stand in where they "
+        "can; `steptime env --remeasure --python PATH` tries another interpreter.",
+    )

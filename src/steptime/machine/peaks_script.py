@@ -1,0 +1,250 @@
+"""Measures a machine's ceilings with the user's own torch. Run by path with the user's interpreter: no part of steptime
+is imported here. Answers with one JSON object on stdout.
+
+    python peaks_script.py DEVICE [THREADS]
+
+Each ceiling is timed in blocks for a share of a second, after a warm-up. The best block is the ceiling, because what
+disturbs a block can only slow it; the median block tells how much this machine was disturbed.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import multiprocessing
+import os
+import platform
+import statistics
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch.utils.data import DataLoader
+
+SECONDS = 0.4
+"""For one ceiling. All of a device's stay below three seconds or so."""
+FORMATS = {"float32": torch.float32, "tf32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
+CPU_ORDER = 1024
+"""Order of the square matrices: large enough to reach the ceiling, small enough for many blocks (2 GFLOP)."""
+CUDA_ORDER = 8192
+COPY_BYTES = {"cpu": 256 * 2**20, "cuda": 2**30}
+"""Larger than any cache."""
+UPDATE_BYTES = tuple(2**power for power in (20, 22, 24, 26, 28))
+"""Of the two tensors together that an update in place goes through: from a core's own cache to memory. What a model
+and its optimiser keep is often in a last-level cache, which is two to four times as quick as memory."""
+TINY_OPERATORS = 1000
+BLOCK_SECONDS = 0.01
+"""The wait for a device costs some 20 µs: a fifth of a percent of this."""
+ROUNDS, ROUND_SECONDS = 5, 0.1
+"""Of one process at work, and then all at once: in turns, as a virtual machine is quicker at one time than another."""
+WORK = """
+import sys, time
+print(flush=True)
+sys.stdin.readline()
+begin = now = time.perf_counter()
+done, number, end = 0, 1, begin + float(sys.argv[1])
+while now < end:
+    for _ in range(1000):
+        number = (number * 1103515245 + 12345) & 0x7FFFFFFF
+    done, now = done + 1, time.perf_counter()
+print(done / (now - begin), flush=True)
+"""
+"""What a loader's worker mostly is: a process of Python."""
+BATCHES, BATCH_ITEMS, ITEM_VALUES = 60, 32, 512
+HANDOVER_SECONDS = 0.005
+"""Between two batches: the next one is ready when it is asked for."""
+PATIENCE_SECONDS = 20
+"""For a first batch: a worker that never answers must not stop the measuring."""
+
+
+def main() -> None:
+    device = sys.argv[1]
+    if len(sys.argv) > 2:
+        torch.set_num_threads(int(sys.argv[2]))
+    with torch.inference_mode():
+        print(json.dumps(measure(device)))
+
+
+def measure(device: str) -> dict[str, Any]:
+    """All ceilings of one device, in seconds or per second. A product that torch refuses is left out."""
+    found: dict[str, Any] = {
+        "device": device,
+        "name": torch.cuda.get_device_name() if device == "cuda" else "",
+        "threads": torch.get_num_threads(),
+        "torch": torch.__version__,
+        "python": platform.python_version(),
+        "matrix": {},
+        "copy": copy_rate(device),
+        "update": [update_rate(size) for size in UPDATE_BYTES] if device == "cpu" else [],
+        "dispatch": tiny_operator("cpu"),
+        "launch": tiny_operator(device) if device != "cpu" else None,
+        "together": together(),
+        "handover": handover(),
+    }
+    for name, dtype in FORMATS.items():
+        rates = matrix_rate(device, name, dtype)
+        if rates is not None:
+            found["matrix"][name] = rates
+    return found
+
+
+def matrix_rate(device: str, name: str, dtype: torch.dtype) -> dict[str, float] | None:
+    """FLOP/s of a square product, None where the device or this build of torch has no such product."""
+    if name == "tf32" and (device != "cuda" or not tf32_exists()):
+        return None
+    if device == "cuda":
+        torch.backends.cuda.matmul.allow_tf32 = name == "tf32"
+    try:
+        order = order_for(device, dtype)
+        times = time_blocks(device, product(device, dtype, order))
+    except RuntimeError:  # not implemented for this format on this device, or out of memory
+        return None
+    return summary([2 * order**3 / seconds for seconds in times], best=max)
+
+
+def product(device: str, dtype: torch.dtype, order: int) -> Callable[[], object]:
+    left, right = (torch.randn(order, order, device=device).to(dtype) for _ in range(2))
+    out = torch.empty_like(left)
+    return lambda: torch.mm(left, right, out=out)
+
+
+def order_for(device: str, dtype: torch.dtype) -> int:
+    """A smaller product where memory is short, or where a format is emulated and a large one would take seconds."""
+    if device == "cpu" and dtype is torch.float32:
+        return CPU_ORDER
+    if device == "cuda":
+        return CUDA_ORDER if torch.cuda.mem_get_info()[0] > 4 * 2**30 else CUDA_ORDER // 4
+    small = product(device, dtype, CPU_ORDER // 4)
+    best = min(timed(device, small, 1, SECONDS / 8))
+    return CPU_ORDER if best * 4**3 < SECONDS else CPU_ORDER // 4
+
+
+def tf32_exists() -> bool:
+    """NVIDIA's, from compute capability 8 on."""
+    return torch.version.hip is None and bool(torch.cuda.get_device_capability()[0] >= 8)
+
+
+def copy_rate(device: str) -> dict[str, float]:
+    """Bytes read plus bytes written per second."""
+    size = COPY_BYTES.get(device, 2**28)
+    if device == "cuda":
+        size = min(size, torch.cuda.mem_get_info()[0] // 8)
+    source = torch.ones(size, dtype=torch.uint8, device=device)
+    target = torch.zeros_like(source)
+    times = time_blocks(device, lambda: target.copy_(source))
+    return summary([2 * size / seconds for seconds in times], best=max)
+
+
+def update_rate(size: int) -> dict[str, float]:
+    """Bytes read plus bytes written per second by an update in place on a CPU, where all that it goes through is of a
+    size in bytes. Two tensors are read and one is written: like an optimiser's step it writes only what it has read."""
+    left, right = torch.zeros(size // 8), torch.zeros(size // 8)
+    times = time_blocks("cpu", lambda: left.add_(right), SECONDS / 4)
+    return {"size": size, **summary([3 * size / 2 / seconds for seconds in times], best=max)}
+
+
+def tiny_operator(device: str) -> dict[str, float]:
+    """Seconds of host time that one addition of two numbers takes; on a device, its launch included."""
+    left, right = torch.ones(1, device=device), torch.ones(1, device=device)
+
+    def additions() -> None:
+        for _ in range(TINY_OPERATORS):
+            torch.add(left, right)
+
+    return summary([seconds / TINY_OPERATORS for seconds in time_blocks(device, additions)], best=min)
+
+
+def together() -> dict[str, float] | None:
+    """What the usable CPUs do at once, in CPUs of which one works alone: two hyperthreads of a core do less than two,
+    and a virtual machine does not tell which of its CPUs are such. None where processes cannot be started."""
+    usable = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    if usable == 1:
+        return summary([1.0], best=max)
+    try:
+        rounds = [(at_work(1)[0], sum(at_work(usable))) for _ in range(ROUNDS)]
+    except (OSError, ValueError):  # no more processes are allowed, or one ended without an answer
+        return None
+    return summary([min(all_of_them / alone, usable) for alone, all_of_them in rounds], best=max)
+
+
+def at_work(count: int) -> list[float]:
+    """How quick each of so many processes is when all of them work."""
+    command = [sys.executable, "-S", "-E", "-c", WORK, str(ROUND_SECONDS)]
+    pipe, nowhere = subprocess.PIPE, subprocess.DEVNULL
+    workers: list[subprocess.Popen[bytes]] = []
+    try:
+        workers.extend(
+            subprocess.Popen(command, stdin=pipe, stdout=pipe, stderr=nowhere, bufsize=0) for _ in range(count)
+        )
+        channels = [(worker.stdin, worker.stdout) for worker in workers if worker.stdin and worker.stdout]
+        for _, output in channels:
+            output.readline()  # it has started
+        for start, _ in channels:
+            start.write(b"\n")
+        return [float(output.readline()) for _, output in channels]
+    finally:
+        for worker in workers:
+            worker.kill()
+            worker.communicate()
+
+
+class Items:
+    """Items that cost nothing: a tensor and a number, as most datasets give them."""
+
+    def __len__(self) -> int:
+        return BATCHES * BATCH_ITEMS
+
+    def __getitem__(self, index: int) -> tuple[torch.Tensor, int]:
+        return torch.zeros(ITEM_VALUES), index
+
+
+def handover() -> dict[str, float] | None:
+    """Seconds to receive a batch that is ready from a loader's worker (queue, shared memory, rebuilding its tensors).
+    None where workers cannot be forked, or the machine has too little shared memory for them."""
+    if "fork" not in multiprocessing.get_all_start_methods():
+        return None
+    loader = DataLoader(Items(), BATCH_ITEMS, num_workers=1, multiprocessing_context="fork", timeout=PATIENCE_SECONDS)
+    times: list[float] = []
+    try:
+        batches = iter(loader)
+        for _ in range(BATCHES):
+            begin = time.perf_counter()
+            next(batches)
+            times.append(time.perf_counter() - begin)
+            while time.perf_counter() < begin + HANDOVER_SECONDS:  # a CPU that sleeps wakes up slowly
+                pass
+    except (OSError, RuntimeError):
+        return None
+    return summary(times[BATCHES // 4 :], best=min)
+
+
+def time_blocks(device: str, work: Callable[[], object], seconds: float = SECONDS) -> list[float]:
+    """Seconds of one call of `work`, block by block. A block is long beside the wait for the device at its end."""
+    warm_up = timed(device, work, 1, seconds / 4)  # clocks rise, libraries choose their kernels
+    repeats = math.ceil(BLOCK_SECONDS / min(warm_up))
+    return timed(device, work, repeats, seconds)
+
+
+def timed(device: str, work: Callable[[], object], repeats: int, seconds: float) -> list[float]:
+    synchronize = torch.cuda.synchronize if device == "cuda" else lambda: None
+    times: list[float] = []
+    end = time.perf_counter() + seconds
+    while not times or time.perf_counter() < end:
+        synchronize()
+        begin = time.perf_counter()
+        for _ in range(repeats):
+            work()
+        synchronize()
+        times.append((time.perf_counter() - begin) / repeats)
+    return times
+
+
+def summary(values: list[float], *, best: Callable[[list[float]], float]) -> dict[str, float]:
+    return {"best": best(values), "median": statistics.median(values), "blocks": len(values)}
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,397 @@
+"""The likely cause of something that is not finite, from the operator that made it and the values it was made of.
+
+Each kind of cause is one function, asked in turn; the first that recognises its case answers. What none recognises is
+told as what it is: an operator that made it, of these inputs.
+"""
+
+from __future__ import annotations
+
+import math
+import statistics
+from collections.abc import Callable, Sequence
+
+from steptime.nan.nonfinite import BatchFacts, Birth, Cause, Number, ValueRange, count, listed, plain_number, value_of
+
+STEPS = 8
+"""So many are told."""
+FEWEST = 9
+"""Steps of which the first third is compared with the last."""
+GREAT_GROWTH = 100.0
+"""A gradient norm so many times that of a few steps before is exploding: norms of a training that goes well vary by a
+factor of a few from batch to batch."""
+
+
+def growth_of(history: Sequence[tuple[int, Number, Number]]) -> tuple[tuple[int, Number], ...]:
+    """(step, gradient norm) of the last steps that have one."""
+    return tuple((step, norm) for step, _, norm in history if norm is not None)[-STEPS:]
+
+
+def growth_factor(growth: Sequence[tuple[int, Number]]) -> float:
+    """The last norm over the least one; 1 where there are no two."""
+    norms = [value_of(norm) for _, norm in growth]
+    finite = [norm for norm in norms if math.isfinite(norm) and norm > 0]
+    if len(finite) < 2:
+        return 1.0
+    return finite[-1] / min(finite)
+
+
+def over_the_run(spread: Sequence[tuple[int, Number, Number]]) -> tuple[tuple[int, Number], ...]:
+    """(step, gradient norm) of a few steps of the whole run, the first and the last among them."""
+    if len(spread) <= STEPS:
+        return growth_of(spread)
+    return growth_of([spread[round(place * (len(spread) - 1) / (STEPS - 1))] for place in range(STEPS)])
+
+
+def divergence(spread: Sequence[tuple[int, Number, Number]]) -> float:
+    """How many times the norm has grown from the first third of the run to the last, in the median; 1 where that is
+    nothing unusual, or where there are too few steps to tell."""
+    norms = [value_of(norm) for _, _, norm in spread]
+    third = len(norms) // 3
+    if len(norms) < FEWEST:
+        return 1.0
+    before, after = statistics.median(norms[:third]), statistics.median(norms[-third:])
+    return after / before if 0 < before * GREAT_GROWTH <= after else 1.0
+
+
+LARGEST = {"float16": 65504.0, "bfloat16": 3.3895e38, "float32": 3.4028e38, "float64": 1.7977e308}
+"""The largest finite number of a format (IEEE 754; bfloat16: 2**127 * (2 - 2**-7))."""
+LOGARITHMS = {"log", "log2", "log10", "log1p", "xlogy", "logit", "log_normal"}
+DIVISIONS = {"div", "divide", "true_divide", "reciprocal", "rsqrt", "addcdiv", "floor_divide", "remainder", "fmod"}
+EXPONENTIALS = {"exp", "exp2", "expm1", "sinh", "cosh", "pow", "square", "logsumexp", "softplus"}
+SOFTMAXES = ("softmax", "scaled_dot_product", "logsumexp")
+CASTS = {"to_copy", "copy", "to"}
+ROOTS = {
+    "sqrt",
+    "rsqrt",
+    "pow",
+    "norm",
+    "linalg_vector_norm",
+    "std",
+    "var",
+    "cdist",
+    "dist",
+    "log",
+    "div",
+    "reciprocal",
+}
+"""Operators whose derivative is infinite, or 0/0, at a value at which they are finite themselves."""
+AGAINST_GROWTH = (
+    "Clip the gradient (clip_grad_norm_), lower the learning rate or warm it up; check the sign of the loss."
+)
+
+
+def cause_of(birth: Birth, growth: tuple[tuple[int, Number], ...] = (), batch: BatchFacts | None = None) -> Cause:
+    """What is likely to blame for a birth."""
+    for recognise in _FOREIGN if birth.kind != "operator" else _RECOGNISERS:
+        cause = recognise(birth, growth, batch)
+        if cause is not None:
+            return cause
+    made = "NaN" if _made_nan(birth) else "an infinity"
+    return Cause(
+        "operator",
+        f"{birth.operator} made {made} of values that were finite: {_told(birth.inputs)}.",
+        "Look at the ranges of its inputs: which of them is not what the line expects?",
+    )
+
+
+def plain_operator(operator: str) -> str:
+    """ "aten::_foreach_div_" → "div"."""
+    name = operator.rpartition("::")[2].removeprefix("_foreach").strip("_")
+    return name.removesuffix("_backward")
+
+
+# -- what was not made by an operator ----------------------------------------------------------------------------------
+
+
+def _bad_batch(birth: Birth, growth: object, batch: BatchFacts | None) -> Cause | None:
+    if birth.kind != "batch":
+        return None
+    who = _samples(birth.samples, birth.rows)
+    held = birth.outputs[0] if birth.outputs else ValueRange()
+    what = "NaN" if held.nan else "infinities"
+    return Cause(
+        "bad-batch",
+        f"The batch came with {what}: {who}, {count(held.nan or held.infinite, 'element')} of {held.elements}.",
+        "Look at these samples in the data set; drop them there, or refuse them where they are read.",
+    )
+
+
+def _other_rank(birth: Birth, growth: object, batch: object) -> Cause | None:
+    if birth.kind != "collective":
+        return None
+    return Cause(
+        "other-rank",
+        "It came in by a collective: this rank's own values were finite, another rank's were not.",
+        "Look at the accounts of the other ranks in the recording.",
+    )
+
+
+def _parameter(birth: Birth, growth: tuple[tuple[int, Number], ...], batch: object) -> Cause | None:
+    if birth.kind != "parameter":
+        return None
+    return Cause(
+        "bad-parameter",
+        f"The parameter {birth.name or '(unnamed)'} was not finite before step {birth.step} began: it was loaded or "
+        "initialised so, or an update that was not looked at made it so.",
+        "Check the checkpoint and the initialisation (torch.empty holds whatever memory held).",
+    )
+
+
+def _foreign(birth: Birth, growth: object, batch: object) -> Cause | None:
+    if birth.kind == "constant":
+        return Cause(
+            "constant",
+            "The only infinities that lead here were written by the program itself.",
+            "Check the line: is a masked or a filled value used as if it were data?",
+        )
+    return Cause(
+        "unseen",
+        "No operator that was seen made it: it comes from outside of PyTorch's operators, from another thread, or from "
+        "memory that was never written.",
+        "Check tensors that are made with torch.empty, by NumPy, or by an extension.",
+    )
+
+
+# -- what an operator made ---------------------------------------------------------------------------------------------
+
+
+def _outlying_sample(birth: Birth, growth: object, batch: BatchFacts | None) -> Cause | None:
+    """An overflow in just the rows that stand out in the batch."""
+    if batch is None or not batch.rows_outlying or not _finite_overflow(birth):
+        return None
+    if birth.rows and not set(birth.rows) <= set(batch.rows_outlying):
+        return None
+    largest = max((each.magnitude for each in batch.tensors), default=0.0)
+    who = _samples(batch.samples_outlying, batch.rows_outlying)
+    return Cause(
+        "outlying-sample",
+        f"The batch holds values far beyond the others, up to {plain_number(largest)}: {who}.",
+        "Look at these samples in the data set; clip or scale what is read.",
+    )
+
+
+def _empty_mean(birth: Birth, growth: object, batch: object) -> Cause | None:
+    name = plain_operator(birth.operator)
+    if any(each.elements == 0 for each in birth.inputs) and _made_nan(birth):
+        return Cause(
+            "empty-mean",
+            f"{birth.operator} was given a tensor without elements: the mean of nothing is 0/0.",
+            "Leave the loss out of a step that selects no element, or divide a sum by clamp(min=1).",
+        )
+    if name.startswith(("nll_loss", "cross_entropy")) and birth.phase != "backward":
+        return Cause(
+            "all-targets-ignored",
+            "Every target of the batch is the ignored index (or has weight 0): the mean over no element is 0/0.",
+            "Use reduction='sum' and divide by the number of targets, at least 1; or leave such a batch out.",
+        )
+    if name in ("var", "std", "var_mean", "std_mean") and birth.phase != "backward":
+        return Cause(
+            "single-value-variance",
+            "The variance of a single value, with Bessel's correction, is 0/0.",
+            "Use correction=0 (unbiased=False), or leave out groups of one.",
+        )
+    return None
+
+
+def _masked_row(birth: Birth, growth: object, batch: object) -> Cause | None:
+    name = plain_operator(birth.operator)
+    masked = sum(each.negative_infinite for each in birth.inputs)
+    if not (masked and _made_nan(birth) and any(part in name for part in SOFTMAXES)):
+        return None
+    return Cause(
+        "masked-row",
+        f"A softmax over a row in which everything is masked (-inf) is 0/0: rows {listed(birth.rows)} of its input.",
+        "Leave one element of every row visible, or fill with a large negative number instead of -inf.",
+    )
+
+
+def _logarithm(birth: Birth, growth: object, batch: object) -> Cause | None:
+    name = plain_operator(birth.operator)
+    if name not in LOGARITHMS and not name.startswith(("binary_cross_entropy", "poisson_nll")):
+        return None
+    values = _first(birth)
+    least = values.low if values is not None else None
+    if least is None or values is None:
+        return None
+    edge = -1 if name == "log1p" else 0
+    if least < edge:
+        return Cause(
+            "log-of-negative",
+            f"{name} of negative numbers is NaN: its input goes down to {plain_number(least)}.",
+            "Find out why it is negative; a clamp would hide it.",
+        )
+    how_many = f"{count(values.zeros, 'element')} of {values.elements} of its input" if not edge else "its input"
+    return Cause(
+        "log-of-zero",
+        f"{name} of {edge:g} is -inf: {how_many} {'are' if values.zeros > 1 and not edge else 'is'} {edge:g}.",
+        "Use log_softmax or a …_with_logits loss where this is a probability, or clamp(min=1e-8) before the log.",
+    )
+
+
+def _derivative(birth: Birth, growth: object, batch: object) -> Cause | None:
+    """Finite forwards, not so backwards: sqrt at 0."""
+    forward = plain_operator(birth.forward_operator)
+    if birth.phase != "backward" or forward not in ROOTS or not _zero_somewhere(birth):
+        return None
+    return Cause(
+        "infinite-derivative",
+        f"The derivative of {forward} is infinite at 0: its backward divides by 0, while the forward was finite.",
+        "Add a small number inside (sqrt(x + 1e-8)), or keep zeros out of it before it is computed: torch.where behind "
+        "it does not help.",
+    )
+
+
+def _root_of_negative(birth: Birth, growth: object, batch: object) -> Cause | None:
+    values = _first(birth)
+    if plain_operator(birth.operator) not in ("sqrt", "rsqrt", "pow", "acos", "asin", "atanh", "acosh"):
+        return None
+    if values is None or values.low is None or not _made_nan(birth) or (values.low >= 0 and values.magnitude <= 1):
+        return None
+    name = plain_operator(birth.operator)
+    return Cause(
+        "outside-domain",
+        f"{name} is not defined there: its input lies between {plain_number(values.low)} and "
+        f"{plain_number(values.high or 0.0)}.",
+        "Clamp to the domain what rounding has pushed out of it (x.clamp(min=0)), or find out why it lies outside.",
+    )
+
+
+def _division(birth: Birth, growth: object, batch: object) -> Cause | None:
+    name = plain_operator(birth.operator)
+    if name not in DIVISIONS:
+        return None
+    below = birth.inputs[-1] if birth.inputs else None
+    if below is None or not below.zeros:
+        return None
+    what = "0/0" if _made_nan(birth) else "a division by 0"
+    if birth.phase == "optimizer":
+        return Cause(
+            "update-divides-by-zero",
+            f"The optimiser divides by 0: the denominator is 0 in {below.zeros} of {below.elements} elements of "
+            f"{below.dtype}, in which squares below {_least_square(below.dtype)} and a small eps vanish.",
+            "Keep the parameters that are updated in float32 (autocast instead of .half()), or raise eps.",
+        )
+    return Cause(
+        "division-by-zero",
+        f"{what}: the divisor is 0 in {below.zeros} of {below.elements} elements.",
+        "Add a small number to the divisor, or clamp it (clamp(min=1e-8)).",
+    )
+
+
+def _exploding(birth: Birth, growth: tuple[tuple[int, Number], ...], batch: object) -> Cause | None:
+    factor = growth_factor(growth)
+    if factor < GREAT_GROWTH or not _finite_overflow(birth):
+        return None
+    return Cause(
+        "exploding-gradient",
+        f"The gradient norm has grown {plain_number(factor)} times over steps {growth[0][0]} to {growth[-1][0]}, and "
+        f"{birth.operator} overflowed {_dtype(birth)} with inputs up to {plain_number(_largest_input(birth))}.",
+        AGAINST_GROWTH,
+    )
+
+
+def _exponential(birth: Birth, growth: object, batch: object) -> Cause | None:
+    name = plain_operator(birth.operator)
+    values = _first(birth)
+    if name not in EXPONENTIALS or values is None or values.high is None or not _finite_overflow(birth):
+        return None
+    dtype = _dtype(birth)
+    limit = f", beyond {math.log(LARGEST[dtype]):.4g}" if name == "exp" and dtype in LARGEST else ""
+    return Cause(
+        "overflow-of-exponential" if name not in ("pow", "square") else "overflow",
+        f"{name} overflowed {dtype} (largest {plain_number(LARGEST.get(dtype, math.inf))}): its input goes up to "
+        f"{plain_number(values.magnitude if name in ('pow', 'square') else values.high)}{limit}.",
+        "Subtract the maximum first (softmax, logsumexp do), clamp the input, or compute it in a wider format.",
+    )
+
+
+def _overflow(birth: Birth, growth: object, batch: object) -> Cause | None:
+    if not _finite_overflow(birth):
+        return None
+    dtype, most = _dtype(birth), _largest_input(birth)
+    name = plain_operator(birth.operator)
+    did = "a cast to" if name in CASTS else f"{birth.operator} in"
+    return Cause(
+        "overflow",
+        f"{did} {dtype} overflowed: inputs go up to {plain_number(most)}, the largest {dtype} is "
+        f"{plain_number(LARGEST.get(dtype, math.inf))}.",
+        "Compute this line in float32 or bfloat16 (outside of autocast), or scale its inputs down."
+        if dtype == "float16"
+        else "Find out why the inputs are so large: learning rate, normalisation, or the data.",
+    )
+
+
+def _of_infinities(birth: Birth, growth: object, batch: object) -> Cause | None:
+    if not any(each.infinite for each in birth.inputs) or not _made_nan(birth):
+        return None
+    return Cause(
+        "arithmetic-of-infinities",
+        f"{birth.operator} made NaN of infinities that the program wrote (inf - inf, or 0 * inf).",
+        "Use torch.where or masked_fill instead of adding or multiplying a mask of infinities.",
+    )
+
+
+Recogniser = Callable[[Birth, tuple[tuple[int, Number], ...], BatchFacts | None], Cause | None]
+_FOREIGN: tuple[Recogniser, ...] = (_bad_batch, _other_rank, _parameter, _foreign)
+_RECOGNISERS: tuple[Recogniser, ...] = (
+    _empty_mean,
+    _masked_row,
+    _logarithm,
+    _derivative,
+    _root_of_negative,
+    _division,
+    _outlying_sample,
+    _exploding,
+    _exponential,
+    _overflow,
+    _of_infinities,
+)
+
+# -- what the numbers say ----------------------------------------------------------------------------------------------
+
+
+def _made_nan(birth: Birth) -> bool:
+    return any(each.nan for each in birth.outputs)
+
+
+def _finite_overflow(birth: Birth) -> bool:
+    """Infinities, or the NaN of infinities inside of the operator, of large inputs that were finite."""
+    return not any(each.infinite or each.nan for each in birth.inputs) and any(
+        each.infinite or each.nan for each in birth.outputs
+    )
+
+
+def _first(birth: Birth) -> ValueRange | None:
+    return next((each for each in birth.inputs if each.low is not None), None)
+
+
+def _zero_somewhere(birth: Birth) -> bool:
+    return any(each.zeros for each in birth.inputs)
+
+
+def _largest_input(birth: Birth) -> float:
+    return max((each.magnitude for each in birth.inputs), default=0.0)
+
+
+def _dtype(birth: Birth) -> str:
+    return birth.outputs[0].dtype if birth.outputs else ""
+
+
+def _least_square(dtype: str) -> str:
+    return {"float16": "6e-8", "bfloat16": "9e-41"}.get(dtype, "1e-45")
+
+
+def _samples(samples: tuple[int | str, ...], rows: tuple[int, ...]) -> str:
+    if samples:
+        return f"sample{'s' * (len(samples) > 1)} {listed(samples)} of the data set (row{'s' * (len(rows) > 1)} " + (
+            f"{listed(rows)} of the batch)"
+        )
+    return f"row{'s' * (len(rows) > 1)} {listed(rows)} of the batch"
+
+
+def _told(ranges: tuple[ValueRange, ...]) -> str:
+    return "; ".join(
+        f"{each.name} {plain_number(each.low)} to {plain_number(each.high or 0.0)}"
+        for each in ranges
+        if each.low is not None
+    )

@@ -1,0 +1,100 @@
+"""From what the processes have written to one account. The room's main function."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from steptime.nan.cause import cause_of, divergence, growth_of, over_the_run
+from steptime.nan.nonfinite import BatchFacts, Birth, NonFinite, ProcessNumerics, Trigger
+
+WATCHED = "watch"
+SIGNS = ("loss", "read", "gradient", "skipped")
+"""Kinds of signs as they come within a step: a loss is known before the gradients that other ranks share."""
+PHASES = ("input", "forward", "backward", "optimizer")
+
+
+def first_sign(processes: Sequence[ProcessNumerics]) -> Trigger | None:
+    """The earliest of the triggers: by step, and by the order within the step."""
+    triggers = [process.trigger for process in processes if process.trigger is not None]
+    return min(triggers, key=_order, default=None)
+
+
+def _order(trigger: Trigger) -> tuple[int, int]:
+    return trigger.step, SIGNS.index(trigger.kind) if trigger.kind in SIGNS else len(SIGNS)
+
+
+def _only_rank(trigger: Trigger | None, processes: Sequence[ProcessNumerics]) -> int | None:
+    """Where a sign was seen first; None where several ranks saw it at once, as they share their gradients."""
+    if trigger is None:
+        return None
+    ranks = {each.rank for each in processes if each.trigger is not None and _order(each.trigger) == _order(trigger)}
+    return ranks.pop() if len(ranks) == 1 else None
+
+
+def trace_back(
+    command: Sequence[str], watched: Sequence[ProcessNumerics], instrumented: Sequence[ProcessNumerics] = ()
+) -> NonFinite:
+    """The account of a job that was watched, and of its instrumented run where there was one."""
+    trigger = first_sign(watched)
+    witness = next((each for each in watched if each.trigger is trigger and trigger is not None), None)
+    last = witness.history if witness is not None else ()
+    spread = watched[0].spread if watched and trigger is None else ()
+    account = NonFinite(
+        command=tuple(command),
+        steps=max((process.steps for process in watched or instrumented), default=0),
+        trigger=trigger,
+        skipped_steps=max((process.skipped_steps for process in watched), default=0),
+        rank=_only_rank(trigger, watched),
+        ranks=max(len(watched), len(instrumented), 1),
+        growth=growth_of(last) or over_the_run(spread),
+        diverging=divergence(spread),
+        notes=tuple(dict.fromkeys(note for process in (*watched, *instrumented) for note in process.notes)),
+    )
+    found = _chosen(instrumented)
+    return account if found is None else _with_origin(account, found, (*watched, *instrumented))
+
+
+def _chosen(instrumented: Sequence[ProcessNumerics]) -> ProcessNumerics | None:
+    """The rank that it was born on: not one that has it from another, and the earliest, by step and within the step."""
+    found = [process for process in instrumented if process.trigger is not None]
+    return min(found, key=_birth_order, default=None)
+
+
+def _birth_order(process: ProcessNumerics) -> tuple[bool, bool, int, int, int]:
+    origin = process.origin or Birth()
+    phase = PHASES.index(origin.phase) if origin.phase in PHASES else len(PHASES)
+    return process.origin is None, _received(process.origin), origin.step, phase, process.rank or 0
+
+
+def _received(origin: Birth | None) -> bool:
+    return origin is not None and origin.kind == "collective"
+
+
+def _with_origin(account: NonFinite, found: ProcessNumerics, processes: Sequence[ProcessNumerics]) -> NonFinite:
+    """The sign and the rank are those of the rank of the birth; of one that died without an account, whatever was seen
+    first on any."""
+    origin = found.origin
+    batch = found.batch or BatchFacts()
+    growth = max(account.growth, growth_of(found.history), key=len)
+    born_here = not _received(origin)
+    own = first_sign([each for each in processes if each.mode == WATCHED and each.rank == found.rank])
+    trigger = _earlier(own, found.trigger) if born_here else first_sign(processes)
+    return replace(
+        account,
+        trigger=trigger,
+        reproduced=True,
+        rank=found.rank if born_here else _only_rank(trigger, processes),
+        origin=origin,
+        cause=cause_of(origin, growth, batch) if origin is not None else None,
+        growth=growth,
+        batch=batch,
+        bad_gradients=found.bad_gradients,
+    )
+
+
+def _earlier(watched: Trigger | None, instrumented: Trigger | None) -> Trigger | None:
+    """The watch looks at the gradients of some steps only; the instrumented run, at all."""
+    if watched is None or instrumented is None:
+        return watched or instrumented
+    return instrumented if instrumented.step < watched.step else watched

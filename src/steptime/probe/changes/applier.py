@@ -1,0 +1,159 @@
+"""An applier: one change, put in force in this process, and what became of it.
+
+One law: a change never harms the job. What fails in an applier makes the change not exercised, with its reason.
+
+Finds root modules before their first training forward: what acts on a model must be there by then.
+
+A descriptor in the place of nn.Module.__call__, only for the first steps: afterwards calls cost what they always did.
+"""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import types
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from steptime.probe.parameters import parameters_of
+
+
+class Applier:
+    """One change. Subclasses override what they need; what they learn stands in the fields.
+
+    applied: it was put in force. exercised: a training step ran under it. detail: one sentence: how much, or why not.
+    seconds: what it took to prepare (compilation). order: of those that wrap a root, the larger one lies outside.
+    """
+
+    order = 0
+
+    def __init__(self, target: str, arguments: dict[str, Any]) -> None:
+        self.target, self.arguments = target, arguments
+        self.applied = self.exercised = False
+        self.detail = ""
+        self.seconds = 0.0
+
+    def install(self) -> None:
+        """Right after torch has been imported, before the user's program goes on."""
+
+    def root(self, module: torch.nn.Module) -> None:
+        """Before the first training forward of a root module."""
+
+    def before_backward(self, tensors: Any) -> Any:
+        """Before an outermost backward. Returns what it is called on."""
+        return tensors
+
+    def after_backward(self) -> None:
+        """After an outermost backward."""
+
+    def before_update(self, optimizer: torch.optim.Optimizer) -> None:
+        """Before an optimiser's step."""
+
+    def border(self, steps: int) -> None:
+        """After a training step; `steps`: how many there were."""
+
+    def finish(self) -> None:
+        """At the end of the process, or of the arm."""
+
+    def failed(self, error: Exception) -> None:
+        """Something of ours has raised: the change counts as not exercised."""
+        self.exercised = False
+        self.detail = f"it failed: {type(error).__name__}: {_first_line(error)}"
+
+    def refused(self, reason: str) -> None:
+        """It cannot be applied here."""
+        self.detail = reason
+
+
+def _first_line(error: Exception) -> str:
+    lines = str(error).strip().splitlines()
+    return lines[0][:300] if lines else ""
+
+
+def with_arguments(
+    applier: Applier, original: Callable[..., Any], decide: Callable[[inspect.BoundArguments], None]
+) -> Callable[..., Any]:
+    """`original` with its arguments changed by `decide`, which edits what the caller has bound."""
+    signature = inspect.signature(original)
+
+    @functools.wraps(original)
+    def changed(*args: Any, **kwargs: Any) -> Any:
+        try:
+            bound = signature.bind(*args, **kwargs)
+            decide(bound)
+            args, kwargs = bound.args, bound.kwargs
+        except Exception as error:  # noqa: BLE001 - the probe's border: the call goes on as the user wrote it
+            applier.failed(error)
+        return original(*args, **kwargs)
+
+    return changed
+
+
+def wrap_root(module: torch.nn.Module, wrap: Callable[[Callable[..., Any]], Callable[..., Any]]) -> None:
+    """Puts `wrap(call)` around every later call of a module, in its slot `_compiled_call_impl`: outside of its hooks,
+    never pickled or copied, passed by inside compiled regions (torch 2.4 to 2.13)."""
+    inner = module.__dict__.get("_compiled_call_impl") or module._call_impl
+    module.__dict__["_compiled_call_impl"] = wrap(inner)
+
+
+def count(number: int, what: str) -> str:
+    """As in: 1 block, 3 blocks."""
+    return f"{number} {what}" + ("" if number == 1 else "s")
+
+
+class RootWatch:
+    """Tells `found` of each outermost called module with parameters to learn, right before it is called with gradients
+    for the first time, in no loader's worker."""
+
+    def __init__(self, found: Callable[[torch.nn.Module], None]) -> None:
+        self._original = torch.nn.Module.__dict__["__call__"]
+        self._found = found
+        self._seen: dict[int, torch.nn.Module] = {}
+        self._over = False
+        self.in_backward = False
+        """What is called in a backward is computed again (checkpointing), and no root."""
+        self._call = self._make_call()
+
+    def __get__(self, instance: Any, owner: Any = None) -> Any:
+        if instance is None:
+            return self._original
+        if self._over or self.in_backward or _in_worker():
+            return types.MethodType(self._original, instance)
+        return types.MethodType(self._call, instance)
+
+    def _make_call(self) -> Callable[..., Any]:
+        def call(module: torch.nn.Module, *args: Any, **kwargs: Any) -> Any:
+            # What is called from here on is no root, and TorchDynamo makes no graph of a replaced __call__.
+            outermost = torch.nn.Module.__dict__["__call__"]
+            torch.nn.Module.__call__ = self._original
+            try:
+                if torch.is_grad_enabled() and id(module) not in self._seen and _learns(module):
+                    self._seen[id(module)] = module
+                    self._found(module)
+                return self._original(module, *args, **kwargs)
+            finally:
+                if not self._over:
+                    torch.nn.Module.__call__ = outermost
+
+        return call
+
+    def install(self) -> None:
+        """Puts the descriptor in place."""
+        torch.nn.Module.__call__ = self
+
+    def remove(self) -> None:
+        """Restores the method; where another descriptor lies on top of this one, it only looks no more."""
+        self._over = True
+        self._seen.clear()
+        if torch.nn.Module.__dict__["__call__"] is self:
+            torch.nn.Module.__call__ = self._original
+
+
+def _in_worker() -> bool:
+    return torch.utils.data.get_worker_info() is not None
+
+
+def _learns(module: torch.nn.Module) -> bool:
+    return any(parameter.requires_grad for parameter in parameters_of(module))

@@ -1,0 +1,321 @@
+"""Changes of how a model runs: compiled, other layouts, other kernels, activation checkpointing."""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import sys
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import torch
+from torch.utils import checkpoint as torch_checkpoint
+
+from steptime.probe.changes import traceable
+from steptime.probe.changes.applier import Applier, count, with_arguments, wrap_root
+from steptime.probe.parameters import parameters_of
+
+SWITCHES = {
+    "flash": "enable_flash_sdp",
+    "efficient": "enable_mem_efficient_sdp",
+    "math": "enable_math_sdp",
+    "cudnn": "enable_cudnn_sdp",
+}
+
+
+def _on_cuda(module: torch.nn.Module) -> bool:
+    return any(parameter.is_cuda for parameter in parameters_of(module))
+
+
+class CudnnBenchmark(Applier):
+    """No arguments. cuDNN tries its algorithms for every new shape and keeps the fastest."""
+
+    def install(self) -> None:
+        """Sets it; the job may set it again."""
+        self._before = bool(torch.backends.cudnn.benchmark)
+        torch.backends.cudnn.benchmark = True
+        self.applied = True
+        self.detail = "no model has been trained"
+
+    def root(self, module: torch.nn.Module) -> None:
+        """Sets it once more, and looks whether there is anything to choose."""
+        theirs = bool(torch.backends.cudnn.benchmark)
+        torch.backends.cudnn.benchmark = True
+        convolutions = sum(isinstance(each, torch.nn.modules.conv._ConvNd) for each in module.modules())
+        if not _on_cuda(module):
+            self.refused("the model is on no CUDA device")
+        elif self._before:
+            self.refused("it was on already")
+        elif not convolutions:
+            self.refused("the model has no convolution")
+        else:
+            self.exercised = True
+            self.detail = f"{convolutions} convolutions" + ("" if theirs else " (the job had switched it off)")
+
+
+class AttentionBackend(Applier):
+    """arguments: backend (one of SWITCHES), the only one that scaled_dot_product_attention may use."""
+
+    def install(self) -> None:
+        """Leaves one switch on, and notes calls in the first step."""
+        self._calls: list[int] = []
+        self._cuda = False
+        backend = str(self.arguments["backend"])
+        for name, switch in SWITCHES.items():
+            enable: Any = getattr(torch.backends.cuda, switch, None)
+            if enable is not None:
+                enable(name == backend)
+        functional: Any = torch.nn.functional
+        self._original = functional.scaled_dot_product_attention
+        functional.scaled_dot_product_attention = traceable.counted_attention(self._original, self._calls)
+        self.applied = True
+        self.detail = "no model has been trained"
+
+    def root(self, module: torch.nn.Module) -> None:
+        """The switches are of CUDA."""
+        self._cuda = self._cuda or _on_cuda(module)
+
+    def border(self, steps: int) -> None:
+        """Says what was seen in the first step."""
+        if steps != 1:
+            return
+        torch.nn.functional.scaled_dot_product_attention = self._original
+        if not self._cuda:
+            self.refused("the model is on no CUDA device")
+        elif not self._calls:
+            self.refused("scaled_dot_product_attention was not called, or from compiled code")
+        else:
+            self.exercised = True
+            self.detail = f"{self.arguments['backend']}, {len(self._calls)} calls a step"
+
+
+IMAGE = 4
+"""Dimensions of a batch of images, and of the weight of a 2-D convolution."""
+
+
+class ChannelsLast(Applier):
+    """The parameters stay the same objects; the optimiser has no state of them yet."""
+
+    order = 1
+
+    def __init__(self, target: str, arguments: dict[str, Any]) -> None:
+        super().__init__(target, arguments)
+        self._weights = 0
+        self.detail = "no model has been trained"
+
+    def root(self, module: torch.nn.Module) -> None:
+        """Converts the weights, and the inputs from now on."""
+        weights = [each for each in parameters_of(module) if each.dim() == IMAGE and each.shape[2:].numel() > 1]
+        changed = [each for each in weights if not each.is_contiguous(memory_format=torch.channels_last)]
+        if not changed:
+            if not self.exercised:
+                self.refused("no weight of a convolution" if not weights else "the weights are so already")
+            return
+        for weight in changed:
+            weight.data = weight.data.contiguous(memory_format=torch.channels_last)
+        wrap_root(module, _with_images)
+        self._weights += len(changed)
+        self.applied = self.exercised = True
+        self.detail = f"{count(self._weights, 'weight')} of convolutions"
+
+
+def _with_images(inner: Callable[..., Any]) -> Callable[..., Any]:
+    @functools.wraps(inner)
+    def call(*args: Any, **kwargs: Any) -> Any:
+        return inner(*map(_image, args), **{name: _image(value) for name, value in kwargs.items()})
+
+    return call
+
+
+def _image(value: Any) -> Any:
+    if isinstance(value, torch.Tensor) and value.dim() == IMAGE and value.is_floating_point():
+        return value.contiguous(memory_format=torch.channels_last)
+    return value
+
+
+class Checkpointing(Applier):
+    """arguments: enabled (True by default; False makes the job's own calls of torch's checkpoint plain calls).
+
+    A block: a child of a ModuleList or Sequential that has siblings of its class, parameters, and children.
+    """
+
+    def __init__(self, target: str, arguments: dict[str, Any]) -> None:
+        super().__init__(target, arguments)
+        self._on = bool(arguments.get("enabled", True))
+        self._blocks: dict[int, torch.nn.Module] = {}
+        self._plain = 0
+        self.detail = "no model has been trained" if self._on else "the job does not call torch's checkpoint"
+
+    def install(self) -> None:
+        """Where it is to be off: before somebody imports the function."""
+        if self._on:
+            return
+
+        def checkpoint(function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+            self._plain += 1
+            for name in (
+                "use_reentrant",
+                "context_fn",
+                "determinism_check",
+                "debug",
+                "preserve_rng_state",
+                "early_stop",
+            ):
+                kwargs.pop(name, None)
+            return function(*args, **kwargs)
+
+        torch_checkpoint.checkpoint = checkpoint
+        self.applied = True
+
+    def root(self, module: torch.nn.Module) -> None:
+        """Gives each block's instance a forward of its own."""
+        if not self._on:
+            return
+        for block in _blocks(module):
+            if id(block) not in self._blocks:
+                self._blocks[id(block)] = block
+                block.forward = traceable.recomputed(block.forward)
+        self.applied = self.exercised = bool(self._blocks)
+        self.detail = count(len(self._blocks), "block") if self._blocks else "the model has no repeated blocks"
+
+    def border(self, steps: int) -> None:
+        """Says what was made plain."""
+        if not self._on and self._plain:
+            self.exercised = True
+            self.detail = f"{count(self._plain, 'call')} of checkpoint made plain"
+
+
+def _blocks(root: torch.nn.Module) -> Iterator[torch.nn.Module]:
+    """Outermost blocks only: one inside another would be computed twice again."""
+    inside: set[int] = set()
+    for holder in root.modules():
+        if id(holder) in inside or not isinstance(holder, torch.nn.ModuleList | torch.nn.Sequential):
+            continue
+        children = [each for each in holder.children() if any(True for _ in each.children())]
+        children = [each for each in children if next(parameters_of(each), None) is not None]
+        kinds = [type(each) for each in children]
+        for child in children:
+            if kinds.count(type(child)) > 1:
+                inside.update(id(each) for each in child.modules())
+                yield child
+
+
+OURS = "steptime."
+"""Modules of what the watch has put into the slot of a compiled call: it times a model that was evaluated first."""
+COMPILERS = ("torch._dynamo", "torch._inductor", "torch._functorch", "torch.fx")
+
+
+class Compile(Applier):
+    """arguments: mode (None, "reduce-overhead", "max-autotune", …), dynamic (True, False, None), backend.
+
+    Exercised only where graphs were compiled: torch passes over some modules in silence.
+    """
+
+    def __init__(self, target: str, arguments: dict[str, Any]) -> None:
+        super().__init__(target, arguments)
+        self.detail = "no model has been trained"
+        self._roots = 0
+        self._failed = False
+
+    def root(self, module: torch.nn.Module) -> None:
+        """Compiles its call."""
+        slot = module.__dict__.get("_compiled_call_impl")
+        ours = (getattr(slot, "__module__", None) or "").startswith(OURS)
+        if type(module).__name__ == "OptimizedModule" or (slot is not None and not ours):
+            if not self.applied:
+                self.refused("the job compiles this model itself")
+            return
+        chosen = {name: self.arguments[name] for name in ("mode", "dynamic") if self.arguments.get(name) is not None}
+        if chosen.get("mode") == "default":
+            del chosen["mode"]
+        if self.arguments.get("backend"):
+            chosen["backend"] = self.arguments["backend"]
+        compiled = torch.compile(traceable.caller_of(module), **chosen)
+        module.__dict__["_compiled_call_impl"] = self._otherwise_as_before(module, compiled)
+        self.applied = True
+        self._roots += 1
+
+    def _otherwise_as_before(self, module: torch.nn.Module, compiled: Callable[..., Any]) -> Callable[..., Any]:
+        """Where the compiler gives up, the module is called as ever."""
+
+        @functools.wraps(module._call_impl)
+        def call(*args: Any, **kwargs: Any) -> Any:
+            if self._failed:
+                return module._call_impl(*args, **kwargs)
+            try:
+                return compiled(*args, **kwargs)
+            except Exception as error:  # an error of the compiler's own; the user's goes on
+                if not type(error).__module__.startswith(COMPILERS):
+                    raise
+                self._failed = True
+                self.failed(error)
+            return module._call_impl(*args, **kwargs)
+
+        return call
+
+    def border(self, steps: int) -> None:
+        """Looks at what has been compiled."""
+        if not self.applied or self._failed:
+            return
+        graphs, breaks = _counted("stats", "unique_graphs"), _total("graph_break")
+        self.exercised = graphs > 0
+        self.seconds = _seconds()
+        if graphs:
+            self.detail = f"{count(graphs, 'graph')}, {count(breaks, 'break')}, in {count(self._roots, 'root module')}"
+        else:
+            self.detail = "nothing was compiled: no graph came out of it"
+
+
+def _counters() -> Any:
+    utilities = sys.modules.get("torch._dynamo.utils")
+    return getattr(utilities, "counters", {})
+
+
+def _counted(group: str, name: str) -> int:
+    return int(_counters().get(group, {}).get(name, 0))
+
+
+def _total(group: str) -> int:
+    return sum(_counters().get(group, {}).values())
+
+
+def _seconds() -> float:
+    """Of all compilations that torch remembers (the newest 64)."""
+    metrics: Any = getattr(sys.modules.get("torch._dynamo.utils"), "get_compilation_metrics", tuple)()
+    return round(sum(int(getattr(metric, "duration_us", 0) or 0) for metric in metrics) / 1e6, 3)
+
+
+class DynamicShapes(Applier):
+    """No arguments. Exercised where a graph was compiled by a call that was changed."""
+
+    def install(self) -> None:
+        """Wraps torch.compile, which nn.Module.compile calls, too."""
+        self._calls = 0
+        self._already = False
+        self.detail = "the job compiles nothing"
+
+        def edit(bound: inspect.BoundArguments) -> None:
+            if bound.arguments.get("dynamic") is True:
+                self._already = True
+                return
+            bound.arguments["dynamic"] = True
+            self._calls += 1
+            self.applied = True
+
+        torch.compile = with_arguments(self, torch.compile, edit)
+
+    def border(self, steps: int) -> None:
+        """Looks whether anything came of it."""
+        if not self._calls:
+            if self._already:
+                self.refused("the job compiles for symbolic sizes already")
+            return
+        utilities: Any = sys.modules.get("torch._dynamo.utils")
+        counters: Any = getattr(utilities, "counters", {})
+        graphs = int(counters.get("stats", {}).get("unique_graphs", 0))
+        self.exercised = graphs > 0
+        self.detail = (
+            f"{count(self._calls, 'call')} of torch.compile changed, {count(graphs, 'graph')}"
+            if graphs
+            else "nothing was compiled: no graph came out of it"
+        )

@@ -1,0 +1,223 @@
+"""Changes of the dtype that the model computes in.
+
+Loss scaling for float16, around each backward: what torch.amp.GradScaler does, without the job's help.
+
+The gradients that a backward finds (accumulation) are scaled with the loss and all are scaled back behind it; scales
+are powers of two, so that nothing is rounded. Gradients that overflowed become zero, and the scale is halved.
+
+The change "matmul-precision": TensorFloat-32 products of float32 matrices.
+
+Only the older interface: a job that has used the newer one (fp32_precision) may not be asked in the older.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from steptime.probe.changes import traceable
+from steptime.probe.changes.applier import Applier, count, wrap_root
+from steptime.probe.parameters import parameters_of
+
+FIRST_SCALE, LARGEST_SCALE = 2.0**16, 2.0**24
+GROWTH_INTERVAL = 2000
+"""As GradScaler: its first scale, and so many backwards without an overflow until it doubles."""
+
+
+class LossScale:
+    """parameters: those whose gradients are scaled back. overflows: backwards whose gradients were lost."""
+
+    def __init__(self) -> None:
+        self.parameters: list[Any] = []
+        self.overflows = 0
+        self._scale = FIRST_SCALE
+        self._good = 0
+        self._pending = False
+
+    def scaled(self, tensors: Any) -> Any:
+        """What backward is called on, scaled."""
+        self._multiply(self._scale)
+        self._pending = True
+        if isinstance(tensors, torch.Tensor):
+            return tensors * self._scale
+        return [each * self._scale if isinstance(each, torch.Tensor) else each for each in tensors]
+
+    def restore(self) -> None:
+        """Gradients as they would be without a scale. Waits for the device, as GradScaler does."""
+        if not self._pending:
+            return
+        self._pending = False
+        self._multiply(1 / self._scale)
+        gradients = self._gradients()
+        if not gradients or bool(torch.stack([each.isfinite().all() for each in gradients]).all()):
+            self._good += 1
+            if self._good % GROWTH_INTERVAL == 0:
+                self._scale = min(self._scale * 2, LARGEST_SCALE)
+            return
+        self.overflows += 1
+        self._good, self._scale = 0, max(self._scale / 2, 1.0)
+        torch._foreach_zero_(gradients)
+
+    def _gradients(self) -> list[Any]:
+        return [each.grad for each in self.parameters if each.grad is not None and not each.grad.is_sparse]
+
+    def _multiply(self, factor: float) -> None:
+        gradients = self._gradients()
+        if gradients:
+            torch._foreach_mul_(gradients, factor)
+
+
+PRECISIONS = {"bfloat16": torch.bfloat16, "float16": torch.float16}
+
+
+class Autocast(Applier):
+    """arguments: dtype ("bfloat16" or "float16"); device (the only one on which it is wanted).
+
+    It stays on behind the forward until backward is entered, as in `with autocast: loss = criterion(model(x), y)`.
+    Evaluations go on as they are: an edit of the training loop does not reach them either.
+    """
+
+    order = 2
+
+    def __init__(self, target: str, arguments: dict[str, Any]) -> None:
+        super().__init__(target, arguments)
+        self._dtype = PRECISIONS[str(arguments.get("dtype", "bfloat16"))]
+        self._scale = LossScale() if self._dtype is torch.float16 else None
+        self._open: Any = None
+        self._roots: set[int] = set()
+        self._refused = False
+        self.detail = "no model has been trained"
+
+    def root(self, module: torch.nn.Module) -> None:
+        """Wraps its calls, unless the job has autocast or lower precision of its own."""
+        parameters = list(parameters_of(module))
+        device = parameters[0].device.type
+        if self.arguments.get("device") not in (None, device):
+            if not self.applied:
+                self.refused(f"the model is on {device}, not on {self.arguments['device']}")
+        elif torch.is_autocast_enabled(device) and self._open is None:
+            self.refused("the job has autocast on")
+            self._refused = True
+        elif all(each.dtype in (torch.float16, torch.bfloat16) for each in parameters if each.is_floating_point()):
+            if not self.applied:
+                self.refused("the parameters have a lower precision already")
+        elif not self._refused:
+            self.applied = True
+            if self._scale is not None:
+                self._scale.parameters.extend(parameters)
+            wrap_root(module, functools.partial(self._around, device, id(module), module))
+
+    def _around(self, device: str, key: int, module: torch.nn.Module, inner: Callable[..., Any]) -> Callable[..., Any]:
+        @functools.wraps(inner)
+        def call(*args: Any, **kwargs: Any) -> Any:
+            if self._open is not None:
+                return inner(*args, **kwargs)
+            if torch.is_autocast_enabled(device):
+                self._refused, self.exercised = True, False
+                self.refused("the job has autocast on")
+                return inner(*args, **kwargs)
+            if torch.is_grad_enabled() and module.training:
+                self._enter(device)
+                self._roots.add(key)
+            return inner(*args, **kwargs)
+
+        return call
+
+    def _enter(self, device: str) -> None:
+        context = torch.autocast(device, self._dtype)
+        context.__enter__()
+        self._open = context
+
+    def _leave(self) -> None:
+        context, self._open = self._open, None
+        if context is not None:
+            context.__exit__(None, None, None)
+
+    def before_backward(self, tensors: Any) -> Any:
+        """The loss is there."""
+        if self._open is None:
+            return tensors
+        self._leave()
+        return tensors if self._scale is None else self._scale.scaled(tensors)
+
+    def after_backward(self) -> None:
+        """The gradients are there."""
+        if self._scale is not None:
+            self._scale.restore()
+
+    def before_update(self, optimizer: torch.optim.Optimizer) -> None:
+        """A forward whose backward never came."""
+        self._leave()
+
+    def border(self, steps: int) -> None:
+        """The same; and says what was seen."""
+        self._leave()
+        if self.applied and not self._refused:
+            self.exercised = bool(self._roots)
+            skipped = f", {self._scale.overflows} overflows" if self._scale is not None else ""
+            self.detail = (
+                f"{str(self._dtype).removeprefix('torch.')} in {count(len(self._roots), 'root module')}{skipped}"
+            )
+
+
+AMPERE = (8, 0)
+"""Compute capability of the first devices with TensorFloat-32."""
+
+
+class MatmulPrecision(Applier):
+    """arguments: precision ("high", "medium")."""
+
+    def install(self) -> None:
+        """Sets it; the job may set it again."""
+        self._precision = str(self.arguments.get("precision", "high"))
+        self._before = torch.get_float32_matmul_precision()
+        torch.set_float32_matmul_precision(self._precision)
+        self.applied = True
+        self.detail = "no model has been trained"
+
+    def root(self, module: torch.nn.Module) -> None:
+        """Looks for a device that knows it, and sets it once more."""
+        try:
+            theirs = torch.get_float32_matmul_precision()
+            torch.set_float32_matmul_precision(self._precision)
+        except RuntimeError:
+            self.applied = False
+            self.refused("the job uses the newer interface (fp32_precision), which must not be mixed with this one")
+            return
+        devices = {parameter.device for parameter in parameters_of(module)}
+        capable = [each for each in devices if each.type == "cuda" and torch.cuda.get_device_capability(each) >= AMPERE]
+        if not capable:
+            self.refused(f"{_names(devices)} has no TensorFloat-32")
+        elif self._before == self._precision:
+            self.refused(f"the precision was {self._precision} already")
+        else:
+            self.exercised = True
+            again = " (set once more: the job had set it itself)" if theirs != self._precision else ""
+            self.detail = f"{self._before} → {self._precision}{again}"
+
+
+def _names(devices: set[torch.device]) -> str:
+    return ", ".join(sorted({device.type for device in devices})) or "this device"
+
+
+FUNCTIONS = ("dropout", "dropout1d", "dropout2d", "dropout3d", "alpha_dropout", "feature_alpha_dropout")
+
+
+def switch_off() -> None:
+    """Replaces the functions of torch.nn.functional that modules and user code call."""
+    functional = torch.nn.functional
+    for name in FUNCTIONS:
+        setattr(functional, name, traceable.dropout)
+    functional.scaled_dot_product_attention = traceable.attention_without_dropout(
+        functional.scaled_dot_product_attention
+    )
+
+
+def switch_off_in(root: torch.nn.Module) -> None:
+    """Recurrent layers drop out inside of their kernels."""
+    for module in root.modules():
+        if isinstance(module, torch.nn.RNNBase):
+            module.dropout = 0.0

@@ -1,0 +1,260 @@
+"""Changes of the whole process: environment, debug switches, profilers, threads, garbage collection.
+
+The change "flush-denormal": numbers too small for the processor's normal arithmetic are taken for zero.
+
+The mode belongs to a thread, and a thread that is started has that of the one that starts it: so it is set before torch
+has started any.
+"""
+
+from __future__ import annotations
+
+import functools
+import gc
+import inspect
+import os
+import sys
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch.autograd import anomaly_mode
+from torch.autograd import profiler as autograd_profiler
+from torch.autograd.profiler_util import EventList
+
+from steptime.probe.changes.applier import Applier, with_arguments
+from steptime.probe.identity import flushes_denormals
+
+
+class EnvironmentVariables(Applier):
+    """arguments: names and values."""
+
+    def install(self) -> None:
+        """Looks whether they are there."""
+        self.applied = self.exercised = True
+        self.detail = "in force since the process started"
+        for name, value in self.arguments.items():
+            if os.environ.get(name) != str(value):
+                self.applied = False
+                self.refused(f"{name} is {os.environ.get(name, 'not set')}: a script on the way has set it")
+
+
+class Preloaded(Applier):
+    """target: what the library is called (jemalloc, tcmalloc), or its path."""
+
+    def install(self) -> None:
+        """Looks whether the dynamic loader has loaded it."""
+        if not self.target:
+            self.refused("no library is named")
+            return
+        with open("/proc/self/maps", encoding="utf-8", errors="replace") as maps:
+            self.applied = self.exercised = os.path.basename(self.target) in maps.read()
+        self.detail = "loaded" if self.applied else f"no library {self.target} was found, or it was not loaded"
+
+
+class AnomalyOff(Applier):
+    """No arguments. Anomaly detection keeps a stack for every operator of the forward."""
+
+    def install(self) -> None:
+        """Both ways of switching it on switch nothing on."""
+        self.detail = "the job does not switch anomaly detection on"
+
+        def edit(bound: inspect.BoundArguments) -> None:
+            if bound.arguments.get("mode"):
+                bound.arguments["mode"] = False
+                self._seen()
+
+        cls: Any = anomaly_mode.set_detect_anomaly
+        cls.__init__ = with_arguments(self, cls.__init__, edit)
+        context: Any = anomaly_mode.detect_anomaly
+        context.__enter__ = lambda _: self._seen()
+        self.applied = True
+
+    def _seen(self) -> None:
+        self.exercised = True
+        self.detail = "anomaly detection was left off"
+
+
+class DeterministicOff(Applier):
+    """No arguments. Deterministic algorithms, of torch and of cuDNN."""
+
+    def install(self) -> None:
+        """Requests are passed over."""
+        self.detail = "the job does not ask for deterministic algorithms"
+        self._original = torch.use_deterministic_algorithms
+
+        def use_deterministic_algorithms(mode: bool, *, warn_only: bool = False) -> None:
+            if mode:
+                self._seen()
+
+        torch.use_deterministic_algorithms = use_deterministic_algorithms
+        self.applied = True
+
+    def root(self, module: torch.nn.Module) -> None:
+        """What was switched on by another way."""
+        if torch.are_deterministic_algorithms_enabled():
+            self._original(False)
+            self._seen()
+        if torch.backends.cudnn.deterministic:
+            torch.backends.cudnn.deterministic = False
+            if any(each.is_cuda for each in module.parameters()):
+                self._seen()
+
+    def _seen(self) -> None:
+        self.exercised = True
+        self.detail = "deterministic algorithms were left off"
+
+
+class FlushDenormal(Applier):
+    """No arguments."""
+
+    def install(self) -> None:
+        """Sets the mode; the job may set it again."""
+        if flushes_denormals():
+            self.refused("denormals were flushed already")
+            return
+        self.applied = bool(torch.set_flush_denormal(True))
+        self.detail = "no step ran under it" if self.applied else "this processor has no such mode"
+
+    def border(self, steps: int) -> None:
+        """Looks whether it holds."""
+        if self.applied:
+            self.exercised = flushes_denormals()
+            self.detail = "" if self.exercised else "the job has switched it off"
+
+
+FROZEN_AFTER = 2
+"""Steps: model, optimiser state and workers are there by then."""
+THRESHOLD = 50_000
+"""Objects made until the youngest generation is collected; Python's own is 700 (2000 from 3.13 on)."""
+
+
+class GarbageFreeze(Applier):
+    """arguments: threshold."""
+
+    def install(self) -> None:
+        """Waits for the steps."""
+        self.detail = f"the job has not made {FROZEN_AFTER} steps"
+
+    def border(self, steps: int) -> None:
+        """Freezes once."""
+        if steps < FROZEN_AFTER or self.applied:
+            return
+        if not gc.isenabled():
+            self.refused("the job has switched the collector off")
+            return
+        gc.collect()
+        gc.freeze()
+        threshold = int(self.arguments.get("threshold") or THRESHOLD)
+        gc.set_threshold(threshold, *gc.get_threshold()[1:])
+        self.applied = self.exercised = True
+        self.detail = f"{gc.get_freeze_count()} objects frozen, threshold {threshold}"
+
+
+RESULTS = ("key_averages", "events")
+"""Methods that ask for what was recorded: they give an empty list."""
+EXPORTS = ("export_chrome_trace", "export_stacks", "export_memory_timeline", "add_metadata", "add_metadata_json")
+"""Methods that write it: they do nothing."""
+
+
+class ProfilerOff(Applier):
+    """No arguments. torch.profiler.profile never starts, as with a schedule that only waits."""
+
+    def install(self) -> None:
+        """Wraps both profilers."""
+        self.detail = "the job makes no profiler"
+        newer: Any = torch.profiler.profile
+
+        def edit(bound: inspect.BoundArguments) -> None:
+            bound.arguments["schedule"] = _never
+            bound.arguments["on_trace_ready"] = None
+            self._seen()
+
+        newer.__init__ = with_arguments(self, newer.__init__, edit)
+        for name in RESULTS + EXPORTS:
+            original = getattr(newer, name, None)
+            if original is not None:
+                setattr(newer, name, _of_nothing(original, name in RESULTS))
+        older: Any = autograd_profiler.profile
+        older.__enter__ = self._entered(older.__enter__)
+        older.__exit__ = _left(older.__exit__)
+        self.applied = True
+
+    def _entered(self, original: Callable[..., Any]) -> Callable[..., Any]:
+        @functools.wraps(original)
+        def __enter__(profiler: Any) -> Any:
+            if not profiler.enabled:
+                return original(profiler)
+            self._seen()
+            profiler.__dict__["_function_events" if _computes_events() else "function_events"] = _nothing()
+            return profiler
+
+        return __enter__
+
+    def _seen(self) -> None:
+        self.exercised = True
+        self.detail = "the job's profiler records nothing"
+
+
+def _never(step: int) -> Any:
+    return torch.profiler.ProfilerAction.NONE
+
+
+def _of_nothing(original: Callable[..., Any], is_result: bool) -> Callable[..., Any]:
+    @functools.wraps(original)
+    def method(profiler: Any, *args: Any, **kwargs: Any) -> Any:
+        if profiler.profiler is not None:
+            return original(profiler, *args, **kwargs)
+        return _nothing() if is_result else None
+
+    return method
+
+
+def _left(original: Callable[..., Any]) -> Callable[..., Any]:
+    @functools.wraps(original)
+    def __exit__(profiler: Any, *args: Any) -> Any:
+        return False if profiler.enabled else original(profiler, *args)
+
+    return __exit__
+
+
+def _computes_events() -> bool:
+    """Whether events are made when they are asked for, behind a property (torch 2.6 and later)."""
+    return isinstance(getattr(autograd_profiler.profile, "function_events", None), property)
+
+
+def _nothing() -> EventList:
+    """What a profiler has recorded that has seen no operator."""
+    events = EventList([])
+    events._build_tree()
+    return events
+
+
+WORKER = "torch.utils.data._utils.worker"
+
+
+class Threads(Applier):
+    """arguments: intra_op."""
+
+    def install(self) -> None:
+        """Sets the number, and keeps the job from setting another; a loader's worker keeps its single thread."""
+        self._number = number = int(self.arguments["intra_op"])
+        before = torch.get_num_threads()
+        original = torch.set_num_threads
+
+        def set_num_threads(count: int) -> None:
+            if sys._getframe(1).f_globals.get("__name__") == WORKER:
+                original(count)
+                return
+            if count != number:
+                self.applied, self.detail = True, f"{count} → {number}"
+            original(number)
+
+        torch.set_num_threads = set_num_threads
+        original(number)
+        self.applied = before != number
+        self.detail = f"{before} → {number}" if self.applied else f"there were {number} already"
+
+    def border(self, steps: int) -> None:
+        """Looks whether it holds."""
+        if self.applied:
+            self.exercised = torch.get_num_threads() == self._number

@@ -1,0 +1,258 @@
+"""A trial's side in the user's process: its appliers and its arm, told what happens, telling the recording.
+
+One law: nothing in here reaches the user's program. An applier that fails is not exercised; an arm that fails lets the
+job go on to its own end.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
+
+from steptime.probe import identity
+from steptime.probe.changes import precision, seeds
+from steptime.probe.changes.applier import Applier, RootWatch
+from steptime.probe.changes.outside import OutsideWrites
+from steptime.probe.changes.parity import ParityRecorder
+from steptime.probe.changes.table import APPLIERS
+from steptime.probe.changes.variant import Arm
+from steptime.probe.listener import Follower
+from steptime.probe.parameters import parameters_of
+from steptime.probe.steps import BACKWARD, FORWARD, OPTIMIZER
+
+MOST_BACKWARDS = 64
+"""Backwards that are waited for before the first update; an optimiser inside a compiled step is never seen."""
+NEWS = ("applied", "exercised")
+ROOT_STEPS = 2
+"""Steps in which roots are looked for, at least; in an arm all of the warm-up: a generator may learn at every fifth."""
+
+
+class Trial(Follower):
+    """What the plan changes in this process, from the import of torch to the end of the job or of the arm."""
+
+    def __init__(self, plan: dict[str, Any]) -> None:
+        self.plan = plan
+        self.appliers = [_make(number, change) for number, change in enumerate(plan.get("changes") or ())]
+        self.arm = Arm(**plan["arm"]) if plan.get("arm") else None
+        self.parity = ParityRecorder(self.arm) if self.arm else None
+        self.roots: list[torch.nn.Module] = []
+        self._watch = RootWatch(self._root_found)
+        self._depth = 0
+        self._steps = self._mode = 0
+        self._optimizers = False
+        self._written: dict[int, dict[str, Any]] = {}
+        self._said: set[str] = set()
+        self._session: Any = None
+        self._outside: OutsideWrites | None = None
+
+    def install(self) -> None:
+        """Before the session's own patches: the session's lie outside."""
+        if self.arm is not None:
+            self.arm.install(self.plan["recording"])
+            seeds.install(self.arm.seed, self.arm.seed_offset)
+            if not self.arm.dropout:
+                precision.switch_off()
+            if self.plan.get("contained") != "overlay":
+                self._guard(self._listen)
+        for _, applier in self.appliers:
+            self._ask(applier, applier.install)
+        self._watch.install()
+        torch.autograd.backward = self._gate(torch.autograd.backward)
+        if self.parity is not None:
+            self.parity.install()
+        self._watch_constructions()
+        register_optimizer_step_pre_hook(self._before_update)
+        register_optimizer_step_post_hook(self._after_update)
+
+    def _listen(self) -> None:
+        self._outside = OutsideWrites(self.plan["recording"], lambda text: self._session.recorder.note(text))
+        self._outside.install()
+
+    def attach(self, session: Any) -> None:
+        """The session of this process; after a fork, the child's."""
+        self._session = session
+        self._steps = 0
+        self._written = {}
+        session.trial = self
+        if self.arm is not None:
+            self.arm.finish = session.finish
+        if self.parity is not None:
+            self.parity.attach(session.recorder)
+
+    def _watch_constructions(self) -> None:
+        original = torch.optim.Optimizer._patch_step_function
+
+        def made(optimizer: Any) -> None:
+            self._optimizers = True
+            original(optimizer)
+
+        torch.optim.Optimizer._patch_step_function = made
+
+    # -- what is told ----------------------------------------------------------------------------------------------
+
+    def _gate(self, inner: Callable[..., Any]) -> Callable[..., Any]:
+        @functools.wraps(inner)
+        def backward(*given: Any, **kwargs: Any) -> Any:
+            args = given
+            if self._depth:  # in a backward: checkpointing, or an engine's thread
+                return inner(*args, **kwargs)
+            if "tensors" in kwargs:
+                kwargs["tensors"] = self._before_backward(kwargs["tensors"])
+            else:
+                args = (self._before_backward(args[0]), *args[1:]) if args else ()
+            self._depth += 1
+            self._watch.in_backward = True
+            try:
+                return inner(*args, **kwargs)
+            finally:
+                self._depth -= 1
+                self._watch.in_backward = False
+                for _, applier in self.appliers:
+                    self._ask(applier, applier.after_backward)
+                if self.parity is not None:
+                    self._guard(self.parity.after_backward, self.roots)
+
+        # What torch.compiler.disable sets, without importing torch._dynamo.
+        backward._torchdynamo_disable = True  # type: ignore[attr-defined]
+        return backward
+
+    def _before_backward(self, tensors: Any) -> Any:
+        if self.parity is not None:
+            self._guard(self.parity.backward, tensors)
+        for _, applier in self.appliers:
+            changed = self._ask(applier, applier.before_backward, tensors)
+            tensors = tensors if changed is None else changed
+        return tensors
+
+    def _before_update(self, optimizer: torch.optim.Optimizer, *_: Any) -> None:
+        if torch.compiler.is_compiling():
+            return
+        for _number, applier in self.appliers:
+            self._ask(applier, applier.before_update, optimizer)
+
+    def _after_update(self, optimizer: torch.optim.Optimizer, *_: Any) -> None:
+        if self.parity is not None and not torch.compiler.is_compiling():
+            self._guard(self.parity.updated, optimizer)
+
+    def _root_found(self, module: torch.nn.Module) -> None:
+        self.roots.append(module)
+        for applier in sorted((applier for _, applier in self.appliers), key=lambda each: each.order):
+            self._ask(applier, applier.root, module)
+        if self.arm is not None and not self.arm.dropout:
+            self._guard(precision.switch_off_in, module)
+        self._guard(self._session.add_root, module)
+        if self.parity is not None:
+            self._guard(self.parity.root, module)
+
+    def border(self, steps: int) -> None:
+        """A step has ended. Does not return where the arm ends here."""
+        if self._is_step():
+            self._steps += 1
+            self._stepped(self._steps)
+
+    def _is_step(self) -> bool:
+        """Whether a border that the session sees ends a step. Before the first update every backward may look like one
+        (long accumulation); where there is an optimiser, an update is waited for."""
+        counter = self._session.counter
+        if counter.mode == BACKWARD and self._optimizers and counter.backwards < MOST_BACKWARDS:
+            return False
+        if counter.mode == FORWARD and self._optimizers:
+            return False  # a rollout before the first training
+        if self._mode == BACKWARD and counter.mode == OPTIMIZER and self._steps:
+            self._steps = 0  # what was counted were no steps
+            if self.parity is not None:
+                self._guard(self.parity.restart)
+        self._mode = counter.mode
+        return True
+
+    def _stepped(self, steps: int) -> None:
+        if steps == 1:
+            self._guard(self._describe)
+        if steps == max(ROOT_STEPS, self.arm.warm_up if self.arm is not None else 0):
+            self._watch.remove()
+        for _, applier in self.appliers:
+            self._ask(applier, applier.border, steps)
+        self._guard(self._write_facts, False)
+        if self._outside is not None:
+            self._guard(self._outside.look)
+        if self.parity is not None:
+            self._guard(self.parity.border, steps)
+        if self.arm is not None and self.arm.over(steps, self.plan["recording"]):
+            self.arm.end()
+
+    def finish(self) -> None:
+        """At the end of the process: what is known of the changes, and the rest of the losses."""
+        for _, applier in self.appliers:
+            self._ask(applier, applier.finish)
+        self._guard(self._write_facts, True)
+        if self._outside is not None:
+            self._guard(self._outside.look)
+        if self.parity is not None:
+            self._guard(self.parity.close)
+
+    # -- the recording ---------------------------------------------------------------------------------------------
+
+    def _describe(self) -> None:
+        parameter = next((each for root in self.roots for each in parameters_of(root)), None)
+        kind = parameter.device.type if parameter is not None else "cpu"
+        name = torch.cuda.get_device_name(parameter.device) if parameter is not None and kind == "cuda" else ""
+        kinds = [str(change["kind"]) for change in self.plan.get("changes") or ()]
+        identity.write_process(self._session.recorder.folder, kind, name, kinds)
+
+    def _write_facts(self, final: bool) -> None:
+        """Counts in the sentences grow with every step: on the way only what is in force is news."""
+        for number, applier in self.appliers:
+            change = self.plan["changes"][number]
+            fields = {
+                "identity": number,
+                "kind": change["kind"],
+                "target": applier.target,
+                "applied": applier.applied,
+                "exercised": applier.applied and applier.exercised,
+                "detail": applier.detail,
+                "seconds": applier.seconds,
+            }
+            known = self._written.get(number, {})
+            if known != fields and (final or any(known.get(name) != fields[name] for name in NEWS)):
+                self._written[number] = fields
+                self._session.recorder.fact("change", **fields)
+
+    def _ask(self, applier: Applier, method: Callable[..., Any], *arguments: Any) -> Any:
+        try:
+            return method(*arguments)
+        except Exception as error:  # noqa: BLE001 - the probe's border: the change is not exercised, the job goes on
+            applier.failed(error)
+            return None
+
+    def _guard(self, method: Callable[..., Any], *arguments: Any) -> None:
+        try:
+            method(*arguments)
+        except Exception as error:  # noqa: BLE001 - the probe's border: the recording is poorer, the job goes on
+            text = f"the arm of a trial: {type(error).__name__}: {error}"
+            if text not in self._said:
+                self._said.add(text)
+                self._session.recorder.note(text)
+
+
+def _make(number: int, change: dict[str, Any]) -> tuple[int, Applier]:
+    kind, target, arguments = change["kind"], change.get("target", ""), dict(change.get("arguments") or ())
+    none = Applier(target, arguments)
+    if kind not in APPLIERS:
+        none.refused("this steptime has no applier of that name")
+        return number, none
+    try:
+        return number, APPLIERS[kind](target, arguments)
+    except Exception as error:  # noqa: BLE001 - the probe's border: arguments that make no sense change nothing
+        none.failed(error)
+        return number, none
+
+
+def begin(plan: dict[str, Any]) -> Trial:
+    """The trial of a plan that has changes or an arm, in force."""
+    trial = Trial(plan)
+    trial.install()
+    return trial

@@ -1,0 +1,60 @@
+"""Keeps TorchDynamo out of the probe's own functions.
+
+While a compiled function runs, Dynamo looks at every Python frame that is called, and compiles it unless it is torch's
+or the standard library's. Ours it would compile too, with warnings about the clock in the user's stderr and graphs that
+the user's job does not have. A code object marked here is run as it is; what it calls is looked at as before.
+"""
+
+from __future__ import annotations
+
+import sys
+import types
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import torch
+
+OURS = ("steptime.probe", "steptime.journal")
+TRACED = "steptime.probe.changes.traceable"
+"""The one module of ours that runs inside compiled regions, and is to be compiled with them."""
+
+
+def hide_from_dynamo() -> None:
+    """Marks the code of all modules of ours that are loaded. Does nothing where torch has no way to mark code.
+
+    Works without importing torch._dynamo, which takes a second (torch 2.4 to 2.13).
+    """
+    mark = _marker()
+    if mark is None:
+        return
+    for name, module in list(sys.modules.items()):
+        if name.startswith(OURS) and name != TRACED:
+            for code in _codes(module):
+                mark(code)
+
+
+def _marker() -> Callable[[types.CodeType], Any] | None:
+    frames: Any = getattr(getattr(torch._C, "_dynamo", None), "eval_frame", None)
+    older: Callable[[types.CodeType], Any] | None = getattr(frames, "skip_code", None)
+    if older is not None:  # torch < 2.7
+        return older
+    if not hasattr(frames, "set_code_exec_strategy"):
+        return None
+    strategy = frames._FrameExecStrategy(frames._FrameAction.SKIP, frames._FrameAction.DEFAULT)
+    return lambda code: frames.set_code_exec_strategy(code, strategy)
+
+
+def _codes(module: types.ModuleType) -> Iterator[types.CodeType]:
+    for value in list(vars(module).values()):
+        members = list(vars(value).values()) if isinstance(value, type) else [value]
+        for member in members:
+            function = getattr(member, "fget", None) or getattr(member, "__func__", None) or member
+            if isinstance(function, types.FunctionType) and function.__module__ == module.__name__:
+                yield from _nested(function.__code__)
+
+
+def _nested(code: types.CodeType) -> Iterator[types.CodeType]:
+    yield code
+    for constant in code.co_consts:
+        if isinstance(constant, types.CodeType):
+            yield from _nested(constant)

@@ -1,0 +1,156 @@
+"""What a DataLoader's iterator reads, and the configuration in force, as facts.
+
+One law: no code of the user's runs for it but `__len__`, which torch's samplers have asked for already.
+"""
+
+from __future__ import annotations
+
+import dis
+import multiprocessing
+import os
+import zlib
+from typing import Any
+
+import torch
+from torch.utils.data import ConcatDataset, IterableDataset, Subset, TensorDataset
+
+from steptime.probe import sites
+
+INDEXING = frozenset(
+    {
+        "RESUME",
+        "NOP",
+        "CACHE",
+        "LOAD_FAST",
+        "LOAD_FAST_BORROW",
+        "LOAD_CONST",
+        "LOAD_SMALL_INT",
+        "LOAD_ATTR",
+        "BINARY_SUBSCR",
+        "BUILD_TUPLE",
+        "BUILD_LIST",
+        "BUILD_MAP",
+        "BUILD_CONST_KEY_MAP",
+        "STORE_FAST",
+        "RETURN_VALUE",
+        "RETURN_CONST",
+        "LOAD_FAST_LOAD_FAST",
+        "STORE_FAST_STORE_FAST",
+        "STORE_FAST_LOAD_FAST",
+        "LOAD_FAST_BORROW_LOAD_FAST_BORROW",
+    }
+)
+"""Instructions of a function that does nothing but look up attributes and index them (Python 3.10 to 3.14)."""
+
+
+def iterator_facts(iterator: Any, number: int, site: dict[str, Any] | None) -> dict[str, Any]:
+    """`LoaderFacts`. Reads torch's iterator, whose attributes are the same in torch 2.4 to 2.13."""
+    dataset = iterator._dataset
+    workers = int(iterator._num_workers)
+    settings = {
+        "dataset": _dataset_name(dataset),
+        "dataset_length": _length(dataset),
+        "iterable": isinstance(dataset, IterableDataset),
+        "in_memory_tensors": _in_memory(dataset),
+        "batched_fetch": bool(iterator._auto_collation) and _fetches_batches(dataset),
+        "batch_size": _batch_size(iterator),
+        "workers": workers,
+        "prefetch_factor": getattr(iterator, "_prefetch_factor", None) if workers else None,
+        "persistent_workers": bool(getattr(iterator, "_persistent_workers", False)),
+        "pin_memory": bool(iterator._pin_memory),
+        "collate": _name(iterator._collate_fn),
+        "start_method": _start_method(iterator) if workers else "",
+        "site": site,
+        "item_site": _item_site(dataset),
+    }
+    loader = zlib.crc32(repr(settings).encode())
+    return {**settings, "identity": number, "loader": loader, "seed": int(iterator._base_seed) % (1 << 31)}
+
+
+def _batch_size(iterator: Any) -> int | None:
+    size = getattr(iterator._index_sampler, "batch_size", None) if iterator._auto_collation else None
+    return size if isinstance(size, int) else None
+
+
+def _start_method(iterator: Any) -> str:
+    """Of the workers that run; nothing is decided by asking."""
+    workers = getattr(iterator, "_workers", None)
+    method = getattr(workers[0], "_start_method", None) if workers else None
+    return str(
+        method or multiprocessing.get_start_method(allow_none=True) or multiprocessing.get_all_start_methods()[0]
+    )
+
+
+def _name(function: Any) -> str:
+    function = getattr(function, "func", function)  # functools.partial
+    module = getattr(function, "__module__", "") or ""
+    name = getattr(function, "__qualname__", "") or type(function).__qualname__
+    return f"{module}.{name}" if module else str(name)
+
+
+def _dataset_name(dataset: Any) -> str:
+    name = type(dataset).__name__
+    return f"{name}({_dataset_name(dataset.dataset)})" if isinstance(dataset, Subset) else name
+
+
+def _length(dataset: Any) -> int | None:
+    """Only where torch's samplers ask too."""
+    if isinstance(dataset, IterableDataset) or not hasattr(type(dataset), "__len__"):
+        return None
+    try:
+        return len(dataset)
+    except Exception:  # noqa: BLE001 - the probe's border: the user's __len__ may raise anything
+        return None
+
+
+def _fetches_batches(dataset: Any) -> bool:
+    """Whether one call reads a batch. Subset has __getitems__ too, which falls back to one call an item."""
+    if isinstance(dataset, Subset):
+        return _fetches_batches(dataset.dataset)
+    return bool(getattr(type(dataset), "__getitems__", None))
+
+
+def _in_memory(dataset: Any) -> bool:
+    """Whether an item is only an index into tensors that are there: TensorDataset, or views of such."""
+    if isinstance(dataset, Subset):
+        return _in_memory(dataset.dataset)
+    if isinstance(dataset, ConcatDataset):
+        return all(_in_memory(part) for part in dataset.datasets)
+    if isinstance(dataset, TensorDataset):
+        return True
+    return _only_indexes(dataset)
+
+
+def _only_indexes(dataset: Any) -> bool:
+    """A dataset of the user's whose __getitem__ calls nothing and indexes tensors or arrays held as attributes."""
+    code = getattr(getattr(type(dataset), "__getitem__", None), "__code__", None)
+    if code is None or code.co_freevars or code.co_cellvars:
+        return False
+    held = getattr(dataset, "__dict__", {})
+    read, indexed = set(), False
+    for instruction in dis.get_instructions(code):
+        subscript = instruction.opname == "BINARY_OP" and instruction.argrepr == "[]"  # from 3.14
+        if instruction.opname not in INDEXING and not subscript:
+            return False
+        indexed |= subscript or instruction.opname == "BINARY_SUBSCR"
+        if instruction.opname == "LOAD_ATTR":
+            read.add(instruction.argval)
+    return indexed and bool(read) and all(_is_array(held.get(name)) for name in read)
+
+
+def _is_array(value: Any) -> bool:
+    kind = type(value)
+    return isinstance(value, torch.Tensor) or (kind.__module__ == "numpy" and kind.__name__ == "ndarray")
+
+
+def _item_site(dataset: Any) -> dict[str, Any] | None:
+    """Where the function stands that reads an item (or the iterator that yields them)."""
+    while isinstance(dataset, Subset | ConcatDataset):
+        dataset = dataset.datasets[0] if isinstance(dataset, ConcatDataset) else dataset.dataset
+    names = ("__iter__",) if isinstance(dataset, IterableDataset) else ("__getitems__", "__getitem__")
+    for name in names:
+        code = getattr(getattr(type(dataset), name, None), "__code__", None)
+        if code is not None and sites.whose(code.co_filename) != sites.INNER:
+            function = getattr(code, "co_qualname", code.co_name)
+            return sites.line_at((os.path.abspath(code.co_filename), code.co_firstlineno, function))
+    return None

@@ -1,0 +1,284 @@
+"""Two steps under Python's profile function: the modules that the user calls, where tensors are read or moved, and the
+functions that take the time.
+
+The profile function sees every call of the training thread, and slows it by half at most; it sees what no patch could
+see without being noticed. Modules and frames of the user are not kept.
+"""
+
+from __future__ import annotations
+
+import sys
+import time
+import weakref
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from types import CodeType, FrameType
+from typing import Any
+
+import torch
+from torch.utils.data.dataloader import _BaseDataLoaderIter
+
+from steptime.probe import sites
+from steptime.probe.padding import padded_share
+from steptime.probe.parameters import parameters_of
+
+READS = frozenset(
+    {"item", "tolist", "numpy", "cpu", "nonzero", "__bool__", "__float__", "__int__", "__index__", "is_nonzero"}
+)
+"""Tensor methods that wait for a device."""
+MOVES = frozenset({"to", "cuda", "copy_", "pin_memory"})
+"""Tensor methods that may copy from one device to another."""
+OPERATORS = ("__bool__", "__float__", "__int__", "__index__")
+"""Reached through the interpreter's slots, which tell the profile function nothing."""
+WAITS = frozenset({"synchronize", "_cuda_synchronize", "_synchronize"})
+LEAST_SHARE = 0.02
+"""A function below this share of the step is not worth a record per line."""
+MOST_CALLS = 100
+"""In two steps. Lines of a function that is called more often cost more than they tell."""
+MOST_FUNCTIONS = 16
+
+now = time.perf_counter_ns
+
+
+@dataclass
+class Found:
+    """roots: modules called from outside of other modules and of the loader, owning parameters. sites: `SiteFacts`
+    without `steps`. functions: code of user functions whose lines are worth timing, the most expensive first. calls: of
+    Python and C functions, all that a trace with stacks would hold. padded: of each batch that looks like tokens, the
+    share that only fills it up."""
+
+    roots: list[torch.nn.Module] = field(default_factory=list)
+    sites: list[dict[str, Any]] = field(default_factory=list)
+    functions: tuple[CodeType, ...] = ()
+    calls: int = 0
+    padded: list[float] = field(default_factory=list)
+
+
+OTHER, USER, MODULE, LOADER, UPDATE = range(5)
+"""What a code object is: of no interest, the user's, nn.Module's call, the loader's next, an optimiser's step."""
+
+
+class _Use:
+    """A code object that ran: calls, inclusive time, and whether a forward, backward or update ran inside of it.
+
+    It is held for the two steps, so that its number is not given to another one.
+    """
+
+    __slots__ = ("active", "calls", "code", "holds", "role", "time")
+
+    def __init__(self, code: CodeType, role: int) -> None:
+        self.code, self.role = code, role
+        self.calls = self.time = self.active = 0
+        self.holds = False
+
+
+class _Reads:
+    """Sees `if loss:`, `float(loss)`, `int(loss)`: descriptors on torch.Tensor that hand out the original method.
+
+    Left out once TorchDynamo has compiled something: it looks such methods up itself.
+    """
+
+    def __init__(self, seen: Callable[[str, Any, FrameType], None]) -> None:
+        self._seen = seen
+        self._placed: list[str] = []
+
+    def install(self) -> None:
+        """Places a descriptor where torch.Tensor inherits the method."""
+        if getattr(sys.modules.get("torch._dynamo.utils"), "counters", None):
+            return
+        for name in OPERATORS:
+            if name not in torch.Tensor.__dict__ and hasattr(torch.Tensor, name):
+                setattr(torch.Tensor, name, _Operator(name, getattr(torch.Tensor, name), self._seen))
+                self._placed.append(name)
+
+    def remove(self) -> None:
+        """Tensor inherits again."""
+        for name in self._placed:
+            if isinstance(torch.Tensor.__dict__.get(name), _Operator):
+                delattr(torch.Tensor, name)
+        self._placed.clear()
+
+
+class _Operator:
+    def __init__(self, name: str, original: Any, seen: Callable[[str, Any, FrameType], None]) -> None:
+        self._name, self._original, self._seen = name, original, seen
+
+    def __get__(self, instance: Any, owner: Any = None) -> Any:
+        if instance is None:
+            return self._original
+        self._seen(self._name, instance, sys._getframe(1))
+        return self._original.__get__(instance, owner)
+
+
+class Discovery:
+    """Watches the calling thread from `start` to `stop`."""
+
+    def __init__(self) -> None:
+        self._uses: dict[int, _Use] = {}
+        self._roles = {
+            torch.nn.Module._wrapped_call_impl.__code__: MODULE,
+            _BaseDataLoaderIter.__next__.__code__: LOADER,
+            torch.optim.Optimizer.profile_hook_step(_nothing).__code__: UPDATE,
+        }
+        self._stack: list[tuple[_Use, int]] = []
+        self._roots: dict[int, weakref.ref[torch.nn.Module]] = {}
+        self._sites: dict[tuple[str, str, str, int], list[Any]] = {}
+        self._module_depth = self._loader_depth = 0
+        self._begin = self._end = 0
+        self._calls = 0
+        self._padded: list[float] = []
+        self._profile = self._make()
+        self._reads = _Reads(self._read)
+
+    def start(self) -> bool:
+        """False, and nothing is done, while somebody else's profiler or tracer is on."""
+        if sys.getprofile() is not None or sys.gettrace() is not None:
+            return False
+        self._begin = now()
+        self._reads.install()
+        sys.setprofile(self._profile)
+        return True
+
+    def give_up(self) -> None:
+        """Takes everything away somewhere in the user's program, if a root was found: the rest is worth no waiting."""
+        if self._roots:
+            self._take_away()
+
+    def _take_away(self) -> None:
+        if sys.getprofile() is self._profile:
+            sys.setprofile(None)
+        self._reads.remove()
+        self._end = self._end or now()
+
+    def stop(self) -> Found:
+        """Takes everything away; what was found."""
+        self._take_away()
+        window = self._end - self._begin
+        roots = [module for module in (reference() for reference in self._roots.values()) if module is not None]
+        called = [_site(key, value) for key, value in self._sites.items()]
+        found = Found(roots, called, self._functions(window), self._calls, self._padded)
+        self._stack.clear()
+        self._uses.clear()
+        return found
+
+    # -- the profile function --------------------------------------------------------------------------------------
+
+    def _make(self) -> Callable[[FrameType, str, Any], None]:
+        def profile(frame: FrameType, event: str, argument: Any) -> None:
+            try:
+                if event == "c_call":
+                    self._calls += 1
+                    self._builtin(frame, argument)
+                elif event == "call":
+                    self._calls += 1
+                    self._call(frame)
+                elif event == "return":
+                    self._return(frame.f_code, argument)
+            except Exception:  # noqa: BLE001 - the probe's border: what was found so far is kept, the job goes on
+                sys.setprofile(None)
+
+        return profile
+
+    def _builtin(self, frame: FrameType, function: Any) -> None:
+        name = getattr(function, "__name__", "")
+        if name in READS or name in MOVES:
+            owner = getattr(function, "__self__", None)
+            if isinstance(owner, torch._C.TensorBase):
+                self._read(name, owner, frame)
+        elif name == "run_backward":
+            self._holds()
+        elif name in WAITS:
+            self._site(name, "cuda", frame)
+
+    def _call(self, frame: FrameType) -> None:
+        use = self._uses.get(id(frame.f_code)) or self._new(frame)
+        role = use.role
+        if role == USER:
+            use.calls += 1
+            use.active += 1
+            self._stack.append((use, now()))
+        elif role == MODULE:
+            self._module(frame)
+        elif role == LOADER:
+            self._loader_depth += 1
+        elif role == UPDATE:
+            self._holds()
+
+    def _new(self, frame: FrameType) -> _Use:
+        code = frame.f_code
+        role = self._roles.get(code, OTHER)
+        if role == OTHER and sites.whose_frame(frame) == sites.USER:
+            role = USER
+        use = self._uses[id(code)] = _Use(code, role)
+        return use
+
+    def _return(self, code: CodeType, result: Any) -> None:
+        use = self._uses.get(id(code))
+        if use is None:
+            return
+        if use.role == USER:
+            if self._stack and self._stack[-1][0] is use:
+                self._leave()
+        elif use.role == MODULE:
+            self._module_depth = max(0, self._module_depth - 1)
+        elif use.role == LOADER:
+            self._loader_depth = max(0, self._loader_depth - 1)
+            self._batch(result)
+
+    def _batch(self, batch: Any) -> None:
+        try:
+            share = padded_share(batch)
+        except Exception:  # noqa: BLE001 - the probe's border: a batch that cannot be read tells nothing
+            return
+        if share is not None:
+            self._padded.append(share)
+
+    def _leave(self) -> None:
+        use, begin = self._stack.pop()
+        use.active -= 1
+        if not use.active:
+            use.time += now() - begin
+
+    def _holds(self) -> None:
+        for use, _ in self._stack:
+            use.holds = True
+
+    def _module(self, frame: FrameType) -> None:
+        if not self._module_depth and not self._loader_depth:
+            module = frame.f_locals["self"]
+            if id(module) not in self._roots and next(parameters_of(module), None) is not None:
+                self._roots[id(module)] = weakref.ref(module)
+            self._holds()
+        self._module_depth += 1
+
+    def _read(self, name: str, tensor: Any, frame: FrameType) -> None:
+        if not self._loader_depth:
+            self._site(name, tensor.device.type, frame)
+
+    def _site(self, name: str, device: str, frame: FrameType) -> None:
+        place = sites.user_frame(frame, sites.LIBRARY)
+        if place is None:
+            return
+        key = (name, device, place[0], place[1])
+        known = self._sites.get(key)
+        if known is None:
+            self._sites[key] = [1, place]
+        else:
+            known[0] += 1
+
+    # -- what came out ---------------------------------------------------------------------------------------------
+
+    def _functions(self, window: int) -> tuple[CodeType, ...]:
+        uses = [use for use in self._uses.values() if use.role == USER and 0 < use.calls <= MOST_CALLS]
+        worth = [use for use in uses if use.holds or use.time >= LEAST_SHARE * window]
+        worth.sort(key=lambda use: (use.holds, use.time), reverse=True)
+        return tuple(use.code for use in worth[:MOST_FUNCTIONS])
+
+
+def _nothing(*_: Any) -> None:
+    return None
+
+
+def _site(key: tuple[str, str, str, int], value: list[Any]) -> dict[str, Any]:
+    name, device, _, _ = key
+    return {"name": name, "device": device, "count": value[0], "site": sites.line_at(value[1])}

@@ -1,0 +1,213 @@
+"""What a process, its optimisers and its modules are, as facts. Standard library and torch only."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import os
+import platform
+import socket
+import sys
+import time
+from typing import Any
+
+import torch
+
+from steptime.debug_switches import switched_on
+from steptime.probe import sites
+from steptime.probe.memory.limits import memory_limit
+from steptime.probe.parameters import parameters_of
+from steptime.probe.ranks import place
+
+PACKAGES = ("bitsandbytes", "torchao")
+"""That a remedy could use; looked for, not imported."""
+
+
+def clock_pair() -> tuple[int, int]:
+    """(epoch ns, monotonic ns) read together; the tightest of three readings."""
+    readings = []
+    for _ in range(3):
+        before = time.perf_counter_ns()
+        epoch = time.time_ns()
+        after = time.perf_counter_ns()
+        readings.append((after - before, epoch, (before + after) // 2))
+    _, epoch, monotonic = min(readings)
+    return epoch, monotonic
+
+
+def make_folder(recording: str, pid: int) -> str:
+    """A new folder for this process; a pid that the system has given out twice gets a number behind it."""
+    for attempt in range(1000):
+        folder = os.path.join(recording, f"process-{pid}" + (f"-{attempt}" if attempt else ""))
+        try:
+            os.mkdir(folder)
+        except FileExistsError:
+            continue
+        return folder
+    raise OSError(17, "a thousand processes of one number", recording)
+
+
+def _process_started() -> int:
+    """Start of this process, epoch ns; 0 where /proc does not tell (proc(5): field 22, in clock ticks since boot)."""
+    try:
+        with open("/proc/self/stat", "rb") as stat:
+            ticks = int(stat.read().rsplit(b")", 1)[1].split()[19])
+        seconds = ticks / os.sysconf("SC_CLK_TCK")
+        return time.time_ns() - (time.clock_gettime_ns(time.CLOCK_BOOTTIME) - int(seconds * 1e9))
+    except (OSError, ValueError, IndexError, AttributeError):
+        return 0
+
+
+def write_process(folder: str, device: str, device_name: str, changes: list[str] | None = None) -> None:
+    """Writes process.json (`ProcessFacts`) in one piece."""
+    epoch, monotonic = clock_pair()
+    here = place()
+    facts = {
+        "pid": os.getpid(),
+        "parent_pid": os.getppid(),
+        "argv": list(getattr(sys, "orig_argv", sys.argv)),
+        "executable": sys.executable,
+        "python": platform.python_version(),
+        "torch": str(torch.__version__),
+        "host": socket.gethostname(),
+        "epoch_ns": epoch,
+        "monotonic_ns": monotonic,
+        "process_started_epoch_ns": _process_started(),
+        "rank": here.rank,
+        "local_rank": here.local_rank,
+        "world_size": here.world_size,
+        "device": device,
+        "device_name": device_name,
+        "changes": changes or [],
+    }
+    path = os.path.join(folder, "process.json")
+    with open(path + ".partial", "w", encoding="utf-8") as file:
+        json.dump(facts, file)
+    os.replace(path + ".partial", path)
+
+
+def optimizer_facts(optimizer: Any, number: int) -> dict[str, Any]:
+    """`OptimizerFacts`; foreach and fused are those of the first group, None where torch chooses."""
+    groups = getattr(optimizer, "param_groups", [])
+    parameters = [parameter for group in groups for parameter in group["params"]]
+    first = groups[0] if groups else {}
+    return {
+        "identity": number,
+        "type": type(optimizer).__name__,
+        "parameters": len(parameters),
+        "elements": sum(parameter.numel() for parameter in parameters),
+        "foreach": first.get("foreach"),
+        "fused": first.get("fused"),
+        "site": sites.site_of(optimizer),
+    }
+
+
+def root_facts(module: torch.nn.Module, number: int) -> dict[str, Any]:
+    """`RootFacts`."""
+    parameters = list(parameters_of(module))
+    return {
+        "identity": number,
+        "type": type(module).__name__,
+        "parameters": len(parameters),
+        "parameter_bytes": sum(parameter.numel() * parameter.element_size() for parameter in parameters),
+        "device": parameters[0].device.type if parameters else "cpu",
+        "compiled": type(module).__name__ == "OptimizedModule" or "_compiled_call_impl" in module.__dict__,
+        "site": None,
+        "dense_embedding_elements": _dense_embedding_elements(module),
+        "own": type(module).__module__.startswith("torch.nn."),
+    }
+
+
+def _dense_embedding_elements(module: torch.nn.Module) -> int:
+    """Numbers in embeddings that train with a dense gradient; a table that an output layer shares has one anyway."""
+    tables = [each for each in module.modules() if isinstance(each, torch.nn.Embedding)]
+    shared = {id(each.weight) for each in module.modules() if isinstance(each, torch.nn.Linear)}
+    return sum(
+        each.weight.numel()
+        for each in tables
+        if not each.sparse and each.weight.requires_grad and id(each.weight) not in shared
+    )
+
+
+def settings_facts() -> dict[str, Any]:
+    """`SettingsFacts`: read only, nothing is initialised by asking."""
+    distributed = sys.modules.get("torch.distributed")
+    backend = None
+    if distributed is not None and distributed.is_available() and distributed.is_initialized():
+        backend = str(distributed.get_backend())
+    affinity = getattr(os, "sched_getaffinity", None)
+    return {
+        "intra_op_threads": torch.get_num_threads(),
+        "inter_op_threads": torch.get_num_interop_threads(),
+        "usable_cpus": len(affinity(0)) if affinity else os.cpu_count() or 1,
+        "logical_cpus": os.cpu_count() or 1,
+        "omp_num_threads": os.environ.get("OMP_NUM_THREADS"),
+        "detect_anomaly": torch.is_anomaly_enabled(),
+        "deterministic": torch.are_deterministic_algorithms_enabled(),
+        "cudnn_benchmark": bool(torch.backends.cudnn.benchmark),
+        "cudnn_deterministic": bool(torch.backends.cudnn.deterministic),
+        "float32_matmul_precision": _matmul_precision(),
+        "denormals_flushed": flushes_denormals(),
+        "distributed_backend": backend,
+        "memory_limit": memory_limit(),
+        "packages": [name for name in PACKAGES if _is_installed(name)],
+        "debug_switches": switched_on(os.environ),
+        "allocator": os.environ.get("PYTORCH_CUDA_ALLOC_CONF") or os.environ.get("PYTORCH_ALLOC_CONF") or "",
+    }
+
+
+def flushes_denormals() -> bool:
+    """Whether the processor takes denormal results for zero in this thread. Seen by Python's own arithmetic: torch sets
+    the mode and does not tell it, and an operator of ours would be seen by who watches them."""
+    return sys.float_info.min * 0.5 == 0.0
+
+
+def _is_installed(name: str) -> bool:
+    try:
+        return importlib.util.find_spec(name) is not None
+    except (ImportError, ValueError):  # half removed, or replaced by an object of the job's own
+        return False
+
+
+def _matmul_precision() -> str:
+    try:
+        return str(torch.get_float32_matmul_precision())
+    except RuntimeError:
+        return "mixed"  # torch refuses to say when the old and the new interface were both used
+
+
+def compilation_facts(after_us: int) -> tuple[list[dict[str, Any]], int]:
+    """`CompilationFacts` of what TorchDynamo began to compile after `after_us` (epoch, microseconds), and when the last
+    of them began; none while Dynamo is not loaded.
+
+    torch._dynamo.utils.get_compilation_metrics keeps the newest 64 (torch 2.4 to 2.13).
+    """
+    # Another thread may be in the middle of importing it.
+    metrics_of = getattr(sys.modules.get("torch._dynamo.utils"), "get_compilation_metrics", None)
+    if metrics_of is None:
+        return [], after_us
+    metrics = [metric for metric in metrics_of() if _started(metric) > after_us]
+    facts = [
+        {
+            "function": str(getattr(metric, "co_name", "") or ""),
+            "file": str(getattr(metric, "co_filename", "") or ""),
+            "line": int(getattr(metric, "co_firstlineno", 0) or 0),
+            "duration_ns": int(getattr(metric, "duration_us", 0) or 0) * 1000,
+            "begin": _monotonic(_started(metric) * 1000),
+            "recompile_reason": str(getattr(metric, "recompile_reason", "") or ""),
+            "graph_breaks": int(getattr(metric, "num_graph_breaks", 0) or 0),
+        }
+        for metric in metrics
+    ]
+    return facts, max(map(_started, metrics), default=after_us)
+
+
+def _started(metric: Any) -> int:
+    return int(getattr(metric, "start_time_us", 0) or 0)
+
+
+def _monotonic(epoch_ns: int) -> int | None:
+    if not epoch_ns:
+        return None
+    epoch, monotonic = clock_pair()
+    return epoch_ns - epoch + monotonic

@@ -1,0 +1,172 @@
+"""The door into the user's process: Python's `site` runs this at start. Where the process's environment has steptime,
+steptime-start.pth does, whatever became of PYTHONPATH; elsewhere it is imported as sitecustomize, as `launch` put its
+folder on PYTHONPATH.
+
+One law: a process must be as if this file had never run, until it imports torch; then the probe starts.
+Nothing else may live in this folder (it is on the path for a moment), nothing may be imported that a bare interpreter
+has not loaded already, and the file must parse in any Python that a job may start, old ones too (hence the type
+comments).
+"""
+
+import os
+import sys
+
+PLAN = "STEPTIME_PROBE"
+OLDEST = (3, 10)
+HIDDEN = "<frozen importlib._bootstrap>"
+"""Frames of code with this file name are import machinery: Python cuts them out of every traceback."""
+
+
+class TorchFinder(object):  # noqa: UP004 - must parse in Python 2 as a new-style class
+    """Stands first on sys.meta_path until torch has been imported, and lends its loader a longer `exec_module`.
+
+    Asking where torch is (`importlib.util.find_spec`) without importing it changes nothing; a failed import may be
+    tried again.
+    """
+
+    def __init__(self, folder):
+        # type: (str) -> None
+        self.folder = folder
+
+    def find_spec(self, name, path=None, target=None):  # type: ignore[no-untyped-def]
+        """The spec that the other finders have for torch, with a loader that tells us; None for all other names."""
+        if name != "torch":
+            return None
+        for finder in list(sys.meta_path):
+            find = getattr(finder, "find_spec", None)
+            spec = find(name, path, target) if find is not None and finder is not self else None
+            if spec is not None:
+                if getattr(spec, "has_location", False) and spec.loader is not None:
+                    self.listen(spec.loader)  # type: ignore[no-untyped-call]
+                return spec
+        return None
+
+    def listen(self, loader):  # type: ignore[no-untyped-def]
+        """Shadows `loader.exec_module` on the instance, so that the loader keeps its type and all its other methods."""
+        execute = loader.exec_module
+
+        def exec_module(module):  # type: ignore[no-untyped-def]
+            del loader.exec_module
+            try:
+                execute(module)
+            except BaseException as error:
+                # importlib.import_module shows its machinery: our frame leaves by hand (the raise adds none in >= 3.11)
+                error.__traceback__ = error.__traceback__ and error.__traceback__.tb_next
+                raise
+            self.imported()
+
+        exec_module.__code__ = exec_module.__code__.replace(co_filename=HIDDEN)
+        try:
+            loader.exec_module = exec_module
+        except AttributeError:  # a loader of somebody's own that takes no attributes
+            self.give_up("torch's loader (" + type(loader).__name__ + ") cannot be observed")
+
+    def imported(self):
+        # type: () -> None
+        """torch is there: this finder leaves, the probe comes."""
+        if self not in sys.meta_path:
+            return
+        sys.meta_path.remove(self)
+        try:
+            start(self.folder)
+        except Exception as error:  # noqa: BLE001 - the probe's border: nothing of ours may raise into the user's program
+            self.give_up(type(error).__name__ + ": " + str(error))
+
+    def give_up(self, reason):
+        # type: (str) -> None
+        """Leaves for good, with one line on stderr."""
+        if self in sys.meta_path:
+            sys.meta_path.remove(self)
+        try:
+            if sys.stderr is not None:
+                sys.stderr.write("steptime: switched off: " + reason + "; the job goes on\n")
+        except Exception:  # noqa: BLE001 - a full disk behind standard error, or whatever the user has put there
+            return
+
+
+def start(folder):
+    # type: (str) -> None
+    """Starts the probe of the very steptime that launched the job, whatever is installed in the user's environment."""
+    import importlib.util
+
+    root = os.path.dirname(os.path.dirname(folder))
+    package = sys.modules.get("steptime")
+    if package is None:
+        spec = importlib.util.spec_from_file_location(
+            "steptime", os.path.join(root, "__init__.py"), submodule_search_locations=[root]
+        )
+        if spec is None or spec.loader is None:
+            raise ImportError("steptime is gone from " + root)
+        package = importlib.util.module_from_spec(spec)
+        sys.modules["steptime"] = package
+        try:
+            spec.loader.exec_module(package)
+        except BaseException:  # half a package must not stay behind, whatever stopped it
+            del sys.modules["steptime"]
+            raise
+    elif os.path.realpath(package.__path__[0]) != os.path.realpath(root):
+        raise ImportError("the job has loaded another steptime, from " + package.__path__[0])
+    from steptime import probe
+
+    mark("torch")
+    probe.start()
+
+
+def mark(what):
+    # type: (str) -> None
+    """Adds this process to the file `seen-<what>` of the recording. The plan is JSON that begins with its path."""
+    name, _, rest = os.environ[PLAN].partition(': "')
+    if name == '{"recording"':
+        try:
+            path = os.path.join(unescaped(rest), "seen-" + what)
+            file = os.open(path, os.O_CREAT | os.O_WRONLY | os.O_APPEND, 0o644)
+            try:
+                os.write(file, b"%d\n" % os.getpid())
+            finally:
+                os.close(file)
+        except (OSError, ValueError):
+            return  # the recording is gone or the disk is full: the launcher will say so
+
+
+def unescaped(text):
+    # type: (str) -> str
+    """What a string of JSON holds, which ends at the first quotation mark."""
+    found, letters = "", iter(text)
+    for letter in letters:
+        if letter == '"':
+            break
+        if letter == "\\":
+            letter = next(letters, "")
+            if letter == "u":
+                letter = chr(int("".join(next(letters, "") for _ in range(4)), 16))
+            else:
+                letter = {"n": "\n", "t": "\t", "r": "\r", "b": "\b", "f": "\f"}.get(letter, letter)
+        found += letter
+    return found
+
+
+def enter():
+    # type: () -> None
+    """Waits for torch, in the processes that may import it."""
+    if not os.environ.get(PLAN) or sys.version_info < OLDEST:
+        return
+    if any("multiprocessing.resource_tracker" in word for word in sys.orig_argv):
+        return
+    if any(type(finder).__name__ == TorchFinder.__name__ for finder in sys.meta_path):
+        return  # a second start-up file: of the user's own packages, or of the system's
+    mark("python")
+    finder = TorchFinder(here)
+    sys.meta_path.insert(0, finder)
+    if "torch" in sys.modules:  # a .pth file was earlier
+        finder.imported()
+
+
+here = os.path.dirname(__file__)
+sys.path[:] = [entry for entry in sys.path if entry != here]
+sys.path_importer_cache.pop(here, None)
+enter()
+if __name__ == "sitecustomize":
+    # Hands over to the one that this shadows. Where there is none, the import fails with the very error that a bare
+    # interpreter meets here and passes over, and nothing of this module is left in sys.modules.
+    del sys.modules[__name__]
+    __import__(__name__)

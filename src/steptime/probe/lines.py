@@ -1,0 +1,385 @@
+"""The line timeline: how long each line of the user's own loop takes, for a few steps.
+
+One law: no reference to a frame of the user's is ever kept, it would keep batches and graphs alive. The loop's frame is
+found by a mark that lies in the frame itself.
+"""
+
+from __future__ import annotations
+
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterable, Iterator
+from types import CodeType, FrameType
+from typing import Any
+
+from steptime.journal import Kind
+from steptime.probe import sites
+from steptime.probe.source import code_facts
+
+LINE = int(Kind.LINE)
+MOST_RECORDS = 20_000
+"""Per window; half a megabyte of journal. A loop of the user's that runs more lines in eight steps is timed for
+fewer."""
+MOST_CALLS = 1_000
+"""Calls of one function other than the loop; beyond, it is timed as a part of the line that calls it."""
+MOST_HITS = 4_000
+"""Lines run of one function other than the loop, likewise: one busy function must not use up the window of all."""
+MOST_LINES = 4_000
+"""Lines of one function; identities of lines are numbers in a row."""
+FREE_TOOLS = (3, 4)
+"""Tool numbers of sys.monitoring that Python's documentation leaves to anybody."""
+
+now = time.perf_counter_ns
+
+
+class _Mark:
+    """Lies in `frame.f_trace` from one border to the next. Python calls it if somebody else turns tracing on."""
+
+    def __call__(self, *_: Any) -> Any:
+        return self
+
+
+def _frames(frame: FrameType | None) -> Iterator[FrameType]:
+    """The user's and libraries' frames from `frame` outwards; torch's, Python's and ours are passed over."""
+    while frame is not None:
+        if sites.whose_frame(frame) != sites.INNER:
+            yield frame
+        frame = frame.f_back
+
+
+class LoopFrame:
+    """Finds the frame that runs the training loop: the innermost one alive at two borders.
+
+    `code` is its code object, None until `look` has found it. A mark costs nothing while no tracer is on; nothing is
+    done while one is.
+    """
+
+    def __init__(self) -> None:
+        self.code: CodeType | None = None
+        self._mark = _Mark()
+
+    def mark(self, frame: FrameType | None) -> None:
+        """At a border: marks all frames from here outwards."""
+        if sys.gettrace() is not None:
+            return
+        for each in _frames(frame):
+            if each.f_trace is None or isinstance(each.f_trace, _Mark):  # one of a script that was begun anew
+                each.f_trace = self._mark
+
+    def look(self, frame: FrameType | None) -> None:
+        """At a later border: the innermost marked frame is the loop's. Takes all marks away."""
+        for each in _frames(frame):
+            if each.f_trace is self._mark:
+                self.code = self.code or each.f_code
+                del each.f_trace
+
+
+class _Open:
+    """The line that a traced function is at: its identity and when it began."""
+
+    __slots__ = ("begin", "code", "identity")
+
+    def __init__(self, code: CodeType, identity: int, begin: int) -> None:
+        self.code, self.identity, self.begin = code, identity, begin
+
+
+class Clock:
+    """Turns the events of traced functions into records (identity, begin, end): one per execution of a line.
+
+    The line that called a traced function goes on while that runs, so its record encloses the function's.
+    """
+
+    def __init__(self, bases: dict[int, int], loop: CodeType | None) -> None:
+        self.records: list[tuple[int, int, int]] = []
+        self.full = False
+        self.dropped: list[CodeType] = []
+        self._dropped_identities: list[range] = []
+        self._hits: dict[int, int] = {}
+        self._bases, self._loop = bases, loop
+        self._stack: list[_Open] = []
+        self._counts: dict[int, int] = {}
+
+    def enter(self, code: CodeType, line: int = 0) -> None:
+        """A traced function begins, or a generator goes on; with `line`, it runs already and is in the middle of it."""
+        self._stack.append(_Open(code, self._bases[id(code)] + line if line else 0, now()))
+
+    def at(self, code: CodeType, line: int) -> None:
+        """The function reaches a line; what was entered after it and is still open has been left unseen."""
+        time_now = now()
+        stack = self._stack
+        if not stack or stack[-1].code is not code:
+            self._unwind(code, time_now)
+        top = stack[-1]
+        if top.identity:
+            self.records.append((top.identity, top.begin, time_now))
+        top.identity, top.begin = self._bases[id(code)] + line, time_now
+        if code is self._loop:
+            self.full = len(self.records) > MOST_RECORDS
+        else:
+            self._hit(code)
+
+    def _unwind(self, code: CodeType, time_now: int) -> None:
+        if any(each.code is code for each in self._stack):
+            while self._stack[-1].code is not code:
+                self._close(self._stack.pop(), time_now)
+        else:
+            self._stack.append(_Open(code, 0, time_now))
+
+    def leave(self, code: CodeType) -> None:
+        """The function returns, yields or is left by an exception."""
+        if any(each.code is code for each in self._stack):
+            time_now = now()
+            self._unwind(code, time_now)
+            self._close(self._stack.pop(), time_now)
+            self._count(code)
+
+    def _close(self, top: _Open, time_now: int) -> None:
+        if top.identity:
+            self.records.append((top.identity, top.begin, time_now))
+
+    def _count(self, code: CodeType) -> None:
+        """Gives up a function that is called too often for its lines to be timed one by one."""
+        calls = self._counts.get(id(code), 0) + 1
+        self._counts[id(code)] = calls
+        if code is not self._loop and calls > MOST_CALLS:
+            self._drop(code)
+
+    def _hit(self, code: CodeType) -> None:
+        """Gives up a function that runs too many lines."""
+        hits = self._hits.get(id(code), 0) + 1
+        self._hits[id(code)] = hits
+        if hits > MOST_HITS:
+            self._drop(code)
+        self.full = len(self.records) > MOST_RECORDS or not self._bases
+
+    def _drop(self, code: CodeType) -> None:
+        base = self._bases.pop(id(code), None)
+        if base is not None:
+            self.dropped.append(code)
+            first = base + code.co_firstlineno
+            self._dropped_identities.append(range(first, first + _span(code)))
+
+    def kept(self) -> list[tuple[int, int, int]]:
+        """The records without those of functions that were given up: their time is the calling lines'."""
+        dropped = self._dropped_identities
+        return [record for record in self.records if not any(record[0] in each for each in dropped)]
+
+    def close(self) -> None:
+        """Ends all lines that are open."""
+        time_now = now()
+        while self._stack:
+            self._close(self._stack.pop(), time_now)
+
+
+class _Tracer:
+    """Python <= 3.11: sys.settrace, with a local tracer in the chosen functions only."""
+
+    def __init__(self, clock: Clock, failed: Callable[[], None]) -> None:
+        self._clock, self._failed = clock, failed
+        self._trace, self._local = self._make()
+
+    def _make(self) -> tuple[Callable[..., Any], Callable[..., Any]]:
+        clock, failed = self._clock, self._failed
+        bases = clock._bases
+
+        def local(frame: FrameType, event: str, argument: Any) -> Any:
+            try:
+                if event == "line":
+                    if id(frame.f_code) not in bases:
+                        return None
+                    clock.at(frame.f_code, frame.f_lineno)
+                    if clock.full:
+                        failed()
+                elif event == "return":
+                    clock.leave(frame.f_code)
+            except Exception:  # noqa: BLE001 - the probe's border: a failed timeline ends, the user's program goes on
+                failed()
+            return local
+
+        def trace(frame: FrameType, event: str, argument: Any) -> Any:
+            code = frame.f_code
+            if id(code) not in bases:
+                return None
+            clock.enter(code)
+            return local
+
+        return trace, local
+
+    def start(self, live: list[FrameType]) -> bool:
+        """`live`: chosen frames that run already, innermost first."""
+        for frame in reversed(live):
+            self._clock.enter(frame.f_code, frame.f_lineno)
+            frame.f_trace = self._local
+        sys.settrace(self._trace)
+        return True
+
+    def stop(self, frame: FrameType | None) -> None:
+        """Turns tracing off, unless somebody else has turned theirs on."""
+        if sys.gettrace() is self._trace:
+            sys.settrace(None)
+        while frame is not None:
+            if frame.f_trace is self._local:
+                del frame.f_trace
+            frame = frame.f_back
+
+
+class _Monitor:
+    """Python >= 3.12: sys.monitoring, with events in the chosen functions only; nothing else is slowed."""
+
+    def __init__(self, clock: Clock, codes: Iterable[CodeType], failed: Callable[[], None]) -> None:
+        self._clock, self._failed = clock, failed
+        self._codes = tuple(codes)
+        self._thread = threading.get_ident()
+        self._tool = -1
+
+    def start(self, live: list[FrameType]) -> bool:
+        """False where no tool number is free."""
+        monitoring: Any = sys.monitoring  # type: ignore[attr-defined,unused-ignore]
+        self._tool = next((tool for tool in FREE_TOOLS if monitoring.get_tool(tool) is None), -1)
+        if self._tool < 0:
+            return False
+        monitoring.use_tool_id(self._tool, "steptime")
+        for frame in reversed(live):
+            self._clock.enter(frame.f_code, frame.f_lineno)
+        events = monitoring.events
+        left, entered = self._guard(self._left), self._guard(self._entered)
+        for event, callback in (
+            (events.LINE, self._guard(self._at)),
+            (events.PY_START, entered),
+            (events.PY_RESUME, entered),
+            (events.PY_RETURN, left),
+            (events.PY_YIELD, left),
+            (events.PY_UNWIND, left),
+            (events.PY_THROW, entered),
+        ):
+            monitoring.register_callback(self._tool, event, callback)
+        inside = events.LINE | events.PY_START | events.PY_RESUME | events.PY_RETURN | events.PY_YIELD
+        for code in self._codes:
+            monitoring.set_local_events(self._tool, code, inside)
+        monitoring.set_events(self._tool, events.PY_UNWIND | events.PY_THROW)
+        return True
+
+    def _guard(self, inner: Callable[[CodeType, int], None]) -> Callable[..., None]:
+        thread, of_thread, bases = self._thread, threading.get_ident, self._clock._bases
+
+        def callback(code: CodeType, argument: int, *_: Any) -> None:
+            if id(code) in bases and of_thread() == thread:
+                try:
+                    inner(code, argument)
+                except Exception:  # noqa: BLE001 - the probe's border: a failed timeline ends, the user's program goes on
+                    self._failed()
+
+        return callback
+
+    def _at(self, code: CodeType, line: int) -> None:
+        self._clock.at(code, line)
+        if self._clock.full:
+            self._failed()
+
+    def _entered(self, code: CodeType, offset: int) -> None:
+        self._clock.enter(code)
+
+    def _left(self, code: CodeType, offset: int) -> None:
+        self._clock.leave(code)
+
+    def stop(self, frame: FrameType | None) -> None:
+        """Gives the tool number back."""
+        monitoring: Any = sys.monitoring  # type: ignore[attr-defined,unused-ignore]
+        if self._tool < 0:
+            return
+        monitoring.set_events(self._tool, 0)
+        for code in self._codes:
+            monitoring.set_local_events(self._tool, code, 0)
+        for event in ("LINE", "PY_START", "PY_RESUME", "PY_RETURN", "PY_YIELD", "PY_UNWIND", "PY_THROW"):
+            monitoring.register_callback(self._tool, getattr(monitoring.events, event), None)
+        monitoring.free_tool_id(self._tool)
+        self._tool = -1
+
+
+class LineTimeline:
+    """Times the lines of some functions from `start` to `stop`, both called at a border in the training thread.
+
+    `interval(kind, identity, begin, end)` appends a record, `fact(kind, **fields)` writes a `CodeFacts`, `note(text)`
+    a sentence. Records are written at `stop`: appending costs more than the lines that it would time.
+    """
+
+    _next_base = 1
+
+    def __init__(
+        self,
+        interval: Callable[[int, int, int, int], None],
+        fact: Callable[..., None],
+        note: Callable[[str], None],
+    ) -> None:
+        self._interval, self._fact, self._note = interval, fact, note
+        self._clock: Clock | None = None
+        self._backend: _Tracer | _Monitor | None = None
+        self._ended = 0
+
+    def start(self, loop: CodeType | None, functions: Iterable[CodeType], frame: FrameType | None) -> bool:
+        """Begins with `frame` at a border; False when there is nothing to time or another tracer is on."""
+        codes = {id(code): code for code in (*functions, *((loop,) if loop else ())) if _traceable(code)}
+        if not codes:
+            return False
+        if sys.gettrace() is not None:
+            self._note("a debugger or coverage holds sys.settrace: lines were not timed")
+            return False
+        self._clock = Clock({key: self._describe(code, code is loop) for key, code in codes.items()}, loop)
+        live = [each for each in _frames(frame) if id(each.f_code) in codes]
+        if loop is not None:
+            live = live[: next((n for n, each in enumerate(live, 1) if each.f_code is loop), 0)]
+        self._backend = (
+            _Monitor(self._clock, codes.values(), self.give_up)
+            if hasattr(sys, "monitoring")
+            else _Tracer(self._clock, self.give_up)
+        )
+        if not self._backend.start(live):
+            self._note("no free tool number of sys.monitoring: lines were not timed")
+            self._backend = self._clock = None
+            return False
+        return True
+
+    def _describe(self, code: CodeType, loop: bool) -> int:
+        """Writes the function's facts; returns what a line number is added to for the line's identity."""
+        facts = code_facts(code, loop)
+        base = LineTimeline._next_base
+        LineTimeline._next_base += facts.pop("span")
+        self._fact("code", base=base, **facts)
+        return base - int(facts["first_line"])
+
+    def give_up(self) -> None:
+        """Ends the timeline somewhere in the user's program; what there is is kept."""
+        if self._clock is not None:
+            self._clock.close()  # what runs from here on is no line's that was open
+        self._end(sys._getframe(1))
+        self._ended = self._ended or now()
+
+    def _end(self, frame: FrameType | None) -> None:
+        if self._backend is not None:
+            self._backend.stop(frame)
+            self._backend = None
+
+    def stop(self) -> None:
+        """Ends and writes the records."""
+        clock, self._clock = self._clock, None
+        self._end(sys._getframe())
+        if clock is None:
+            return
+        clock.close()
+        for identity, begin, end in clock.kept():
+            self._interval(LINE, identity, begin, end)
+        if clock.full:
+            self._note(f"the loop runs too many lines: the line timeline ended after {MOST_RECORDS} of them")
+        for code in clock.dropped:
+            self._note(f"{code.co_name} runs too many lines to be timed: they count for the line that calls it")
+
+
+def _traceable(code: CodeType) -> bool:
+    """Code that TorchDynamo has made is not the user's; neither is a function too long to number its lines."""
+    made = any(name.startswith(("__compiled_fn", "__resume_at", "___torch")) for name in code.co_names)
+    return not made and not code.co_name.startswith("torch_dynamo_resume") and _span(code) <= MOST_LINES
+
+
+def _span(code: CodeType) -> int:
+    return max((line for _, _, line in code.co_lines() if line), default=code.co_firstlineno) - code.co_firstlineno + 1

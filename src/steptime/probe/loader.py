@@ -1,0 +1,283 @@
+"""Inside the DataLoader: time per item, collate and queue, in the trainer and in its workers, without a frame of ours.
+
+torch asks for `fetcher.fetch`, then (when the items are read) for `fetcher.collate_fn`, and a worker then for
+`data_queue.put`: descriptors in these places stamp the clock and hand out the original, so the user's stack and
+tracebacks stay as they are (torch 2.4 to 2.13; accelerate and torchdata's StatefulDataLoader use the same fetchers).
+
+A worker appends to loader.bin in the folder of the process that it was started by: forked ones know the iterator's
+number; spawned ones give SPAWNED + the loader's random base seed instead, which `LoaderFacts.seed` resolves.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import multiprocessing
+import multiprocessing.queues
+import multiprocessing.util
+import os
+import queue
+import sys
+import time
+from collections.abc import Callable
+from threading import get_ident
+from types import MethodType
+from typing import Any
+
+from torch.utils.data import dataloader as torch_dataloader
+from torch.utils.data._utils import fetch as torch_fetch
+from torch.utils.data._utils import worker as torch_worker
+
+from steptime.journal import RECORD, SPAWNED, Kind, append_to
+from steptime.probe import busy, datasets, sites
+
+FETCH, COLLATE, QUEUE, LOADER_START = int(Kind.FETCH), int(Kind.COLLATE), int(Kind.QUEUE), int(Kind.LOADER_START)
+KEPT_BYTES = 3 * 1024 * RECORD.size
+"""What a worker keeps while the trainer has no folder yet (nothing has been trained): its newest 1024 batches."""
+LARGEST_NUMBER = 65535
+START = "_steptime_start"
+"""Attribute of an iterator (of torch's, never pickled) from its construction, or a further epoch of its workers, to the
+first batch that we see asked for: [begin, end, batches that were ordered]."""
+
+now = time.perf_counter_ns
+pack = RECORD.pack
+
+
+class _State:
+    """Of this process; a forked worker inherits it."""
+
+    recording = ""
+    append: Callable[[int, int, int, int, int], None] | None = None
+    number_of: Callable[[Any], int] | None = None
+    constructed = 0
+    fetches: dict[Any, _Fetch] = {}  # noqa: RUF012 - one per process
+    worker: _Worker | None = None
+    failed = False
+    sites: dict[int, dict[str, Any]] = {}  # noqa: RUF012 - one per process
+
+
+fetched: dict[int, int] = {}
+"""When the latest batch that a thread made began, by the thread's identifier: cheaper than a threading.local."""
+collated: dict[int, int] = {}
+"""When its items were there."""
+
+
+class _Worker:
+    """A worker's side: three records a batch, appended to the trainer's loader.bin, those of a while with one write."""
+
+    def __init__(self, recording: str, information: Any, iterator: int) -> None:
+        parent = multiprocessing.parent_process()
+        self._folder = os.path.join(recording, f"process-{parent.pid if parent else os.getppid()}")
+        self._thread = min(int(information.id), LARGEST_NUMBER)
+        self._iterator = iterator or SPAWNED | (int(information.seed) - int(information.id)) % SPAWNED
+        self._path = ""
+        self._kept = bytearray()
+        self._last = self._flush_at = 0
+        multiprocessing.util.Finalize(None, self.finish, exitpriority=100)  # a worker ends without atexit
+
+    def batch(self, fetch: int, collate: int, end: int) -> None:
+        """Raises OSError when the file cannot be written."""
+        thread, iterator = self._thread, self._iterator
+        reading, collating = busy.shares(get_ident(), fetch, collate, end)
+        if self._last:
+            self._kept += pack(QUEUE, 0, thread, iterator, self._last, fetch)
+        self._kept += pack(FETCH, reading, thread, iterator, fetch, collate)
+        self._kept += pack(COLLATE, collating, thread, iterator, collate, end)
+        self._last = end
+        if end > self._flush_at:
+            self._flush_at = end + self.flush()
+
+    def flush(self) -> int:
+        """Writes what is kept, once the trainer has a folder. Returns what `append_to` does, or 0. Raises OSError."""
+        if not self._path and not self._find():
+            del self._kept[:-KEPT_BYTES]
+            return 0
+        written = bytes(self._kept)
+        self._kept.clear()
+        return append_to(self._path, written)
+
+    def finish(self) -> None:
+        """Writes the rest, where that can be done."""
+        with contextlib.suppress(OSError):  # nobody is left who could be told
+            self.flush()
+
+    def _find(self) -> bool:
+        folder, newest = self._folder, 0
+        while os.path.isdir(f"{self._folder}-{newest + 1}"):  # the pid had been given out before
+            newest += 1
+            folder = f"{self._folder}-{newest}"
+        if not os.path.isdir(folder):
+            return False
+        self._path = os.path.join(folder, "loader.bin")
+        return True
+
+
+class _Method:
+    """Stands for a method in its class: stamps when the method is asked for, and hands out the original, bound."""
+
+    def __init__(self, original: Any, stamp: Callable[[Any], None]) -> None:
+        self.original, self._stamp = original, stamp
+
+    def __get__(self, instance: Any, owner: Any = None) -> Any:
+        if instance is None:
+            return self.original
+        if not _State.failed:
+            try:
+                self._stamp(instance)
+            except Exception:  # noqa: BLE001 - the probe's border: the loader goes on unmeasured
+                _State.failed = True
+        return MethodType(self.original, instance)
+
+    @classmethod
+    def place(cls, owner: Any, name: str, stamp: Callable[[Any], None]) -> None:
+        """Replaces the method in the class that defines it."""
+        setattr(owner, name, cls(owner.__dict__[name], stamp))
+
+
+class _Fetch(_Method):
+    """The same for the fetcher's `fetch`, in one call: it is asked for at every batch."""
+
+    def __get__(self, instance: Any, owner: Any = None) -> Any:
+        if instance is None:
+            return self.original
+        if torch_worker._worker_info is not None and _State.worker is None and not _State.failed:
+            try:
+                _become_worker(torch_worker._worker_info)
+            except Exception:  # noqa: BLE001 - the probe's border: the loader goes on unmeasured
+                _State.failed = True
+        thread = get_ident()
+        busy.fetch_begins(thread, now())
+        fetched[thread] = now()
+        return MethodType(self.original, instance)
+
+
+class _Collate:
+    """The fetcher's `collate_fn`, kept where it always was, in the instance; asking for it stamps."""
+
+    def __get__(self, instance: Any, owner: Any = None) -> Any:
+        if instance is None:
+            raise AttributeError("collate_fn")
+        thread = get_ident()
+        collated[thread] = now()
+        busy.collate_begins(thread)
+        try:
+            return instance.__dict__["collate_fn"]
+        except KeyError:
+            raise AttributeError("collate_fn") from None
+
+    def __set__(self, instance: Any, value: Any) -> None:
+        instance.__dict__["collate_fn"] = value
+
+
+def install(recording: str, append: Callable[[int, int, int, int, int], None], number_of: Callable[[Any], int]) -> None:
+    """Puts the descriptors in place, once per process.
+
+    `append(kind, flags, identity, begin, end)` writes into the journal, `number_of(iterator)` numbers an iterator that
+    begins, also if not for the first time. Raises AttributeError or KeyError where torch's layout is another.
+    """
+    _State.recording, _State.append, _State.number_of = recording, append, number_of
+    for fetcher in (torch_fetch._MapDatasetFetcher, torch_fetch._IterableDatasetFetcher):
+        _State.fetches[fetcher] = _Fetch(fetcher.__dict__["fetch"], _become_worker)
+    tell_apart(True)
+    _Method.place(torch_dataloader._BaseDataLoaderIter, "__init__", _constructed)
+    _Method.place(torch_dataloader._MultiProcessingDataLoaderIter, "_reset", _reset)
+    _Method.place(torch_dataloader._MultiProcessingDataLoaderIter, "_try_put_index", _index_put)
+
+
+def tell_apart(wanted: bool) -> None:
+    """Whether this process stamps the items and the collate of the batches that it makes itself: 9 us a batch. The
+    children that it forks stamp from their first batch on, see `__init__`."""
+    for fetcher, fetch in _State.fetches.items():
+        here, wished = (fetch.original, fetch) if wanted else (fetch, fetch.original)
+        if fetcher.__dict__["fetch"] is here:  # somebody may have replaced it
+            fetcher.fetch = wished
+    base, collate = torch_fetch._BaseDatasetFetcher, torch_fetch._BaseDatasetFetcher.__dict__.get("collate_fn")
+    if wanted and collate is None:
+        base.collate_fn = _Collate()
+    elif not wanted and isinstance(collate, _Collate):
+        del base.collate_fn
+
+
+# -- stamps ------------------------------------------------------------------------------------------------------------
+
+
+def _constructed(iterator: Any) -> None:
+    """An iterator asks for its base's __init__: first of all, and before its workers are started."""
+    begin = now()
+    if _State.number_of is None:
+        return
+    number = _State.number_of(iterator)
+    _State.constructed = number
+    iterator.__dict__[START] = [begin, 0, 0]
+    frame = sys._getframe(2)  # the iterator's own __init__, whose argument the loader is
+    loader = frame.f_locals.get("loader")
+    place = sites.user_frame(frame) or sites.user_frame(frame, sites.LIBRARY)
+    site = sites.site_of(loader) or (sites.line_at(place) if place else None)
+    if site is not None:
+        _State.sites[number] = site
+
+
+def _reset(iterator: Any) -> None:
+    """A further epoch of persistent workers begins (in the construction, which also asks, a start has begun)."""
+    start = iterator.__dict__.get(START)
+    if start is None or start[1]:  # or one that went by unwatched
+        iterator.__dict__[START] = [now(), 0, 0]
+    if _State.number_of is not None:
+        _State.number_of(iterator)
+
+
+def _index_put(iterator: Any) -> None:
+    """The last of these before the first batch is the end of the start. Each batch that is taken orders another."""
+    start = iterator.__dict__.get(START)
+    if start is not None and start[2] < iterator._prefetch_factor * iterator._num_workers:
+        start[1] = now()
+        start[2] += 1
+
+
+def _become_worker(information: Any) -> None:
+    """In a worker process, at its first batch: its queue's `put`, asked for by the worker's loop, ends the collate."""
+    worker = _State.worker = _Worker(_State.recording, information, _State.constructed)
+    busy.become_worker()
+
+    def put(_: Any) -> None:
+        thread = get_ident()
+        if thread in collated and sys._getframe(2).f_code.co_name == "_worker_loop":
+            worker.batch(fetched.pop(thread), collated.pop(thread), now())
+
+    _Method.place(multiprocessing.queues.Queue, "put", put)
+
+
+# -- what the session asks ---------------------------------------------------------------------------------------------
+
+
+def next_begins(iterator: Any, number: int, begin: int) -> None:
+    """The trainer asks for a batch: an iterator that has just started has done so by now."""
+    start = iterator.__dict__.pop(START, None)
+    if start is not None and _State.append is not None:
+        _State.append(LOADER_START, 0, number, start[0], start[1] or begin)
+
+
+def next_ended(number: int, begin: int, end: int) -> None:
+    """The trainer has its batch. Without workers the stamps lie in this very call."""
+    thread = get_ident()
+    fetch, collate = fetched.get(thread, 0), collated.get(thread, 0)
+    if begin < fetch < collate and _State.append is not None:
+        reading, collating = busy.shares(thread, fetch, collate, end)
+        _State.append(FETCH, reading, number, fetch, collate)
+        _State.append(COLLATE, collating, number, collate, end)
+
+
+def ready(iterator: Any) -> int | None:
+    """Batches that wait to be taken; None without workers or where the queue does not tell. Takes no lock."""
+    waiting = getattr(iterator, "_data_queue", None)
+    if waiting is None:
+        return None
+    try:
+        arrived = len(waiting.queue) if isinstance(waiting, queue.Queue) else waiting.qsize()
+        return int(arrived) + len(iterator._task_info) - int(iterator._tasks_outstanding)
+    except Exception:  # noqa: BLE001 - the probe's border: macOS has no qsize, other queues may lack anything
+        return None
+
+
+def iterator_facts(iterator: Any, number: int) -> dict[str, Any]:
+    """`LoaderFacts` of an iterator."""
+    return datasets.iterator_facts(iterator, number, _State.sites.pop(number, None))

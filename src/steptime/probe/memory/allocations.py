@@ -1,0 +1,91 @@
+"""Recording allocations for a moment: by torch's profiler on a CPU, by the allocator's own history on a CUDA device."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+
+from steptime.probe.memory.living import TENSOR, gradient_function, tensors
+
+REQUIRES = TENSOR.requires_grad
+ERRORS = 2
+"""GLOG's level of errors, as c10 has it (c10/util/Logging.h)."""
+MOST_FREED = 900
+"""Blocks from before that may be freed while torch's profiler counts memory, in all windows of a process together: it
+warns at the first and at every thousandth, on the user's stderr (c10/core/CPUAllocator.cpp)."""
+OTHERS = 100
+"""Such blocks that a step frees beside its gradients: the batch, the loss, what a loop keeps of the step before."""
+MOST_ENTRIES = 100_000
+"""Of the allocator's history: a few kilobytes each."""
+
+
+def _level() -> Any:
+    """c10's log level, as a variable in memory; None where the library does not show it."""
+    library = os.path.join(os.path.dirname(torch.__file__), "lib", "libc10.so")
+    try:
+        return ctypes.c_int.in_dll(ctypes.CDLL(library), "FLAGS_caffe2_log_level")
+    except (OSError, ValueError):
+        return None
+
+
+class _State:
+    """Of this process. freed: blocks from before that windows may have freed so far."""
+
+    freed = 0
+
+
+def claim(trained: Iterable[Any]) -> bool:
+    """Whether memory can be recorded for a step without a warning of torch's on the user's stderr; if so, the blocks
+    that the step may free are counted as freed. trained: the parameters that are known; where none are, all tensors are
+    looked through, which takes a tenth of a second."""
+    gradients = _gradients(list(trained))
+    if _level() is None or gradients is None or _State.freed + gradients + OTHERS > MOST_FREED:
+        return False
+    _State.freed += gradients + OTHERS
+    return True
+
+
+def _gradients(trained: list[Any]) -> int | None:
+    """Tensors on the CPU that get gradients, each a block that the next step may free; None where they cannot be
+    counted."""
+    with torch._C.DisableTorchFunction():  # what tensors of the job's own classes would be asked by
+        leaves = [each for each in trained or tensors() if REQUIRES.__get__(each) and gradient_function(each) is None]
+        return sum(each.device.type == "cpu" for each in leaves) if leaves else None
+
+
+@contextmanager
+def errors_only() -> Iterator[None]:
+    """For a moment torch's libraries log nothing below errors."""
+    level = _level()
+    before = level.value
+    level.value = max(before, ERRORS)
+    try:
+        yield
+    finally:
+        level.value = before
+
+
+def begin_history() -> bool:
+    """Starts the CUDA allocator's history with stacks of Python; False where there is none, or the user's own is on."""
+    if not torch.cuda.is_available() or not torch.cuda.is_initialized():
+        return False
+    enabled = getattr(torch._C, "_cuda_isHistoryEnabled", None)
+    if enabled is None or enabled():
+        return False
+    torch.cuda.memory._record_memory_history(enabled="all", context="all", stacks="python", max_entries=MOST_ENTRIES)
+    return True
+
+
+def end_history(path: str) -> None:
+    """Writes the history to `path`, if there is one, and ends it. Raises OSError."""
+    try:
+        if path:
+            torch.cuda.memory._dump_snapshot(path + ".partial")
+            os.replace(path + ".partial", path)
+    finally:
+        torch.cuda.memory._record_memory_history(enabled=None)

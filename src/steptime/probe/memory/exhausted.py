@@ -1,0 +1,154 @@
+"""When memory runs out: what was asked for, and what was there then. Looked at when the process is ending anyway, so
+that the job's own exception and traceback stay what they are.
+"""
+
+from __future__ import annotations
+
+import gc
+import mmap
+import os
+import re
+import sys
+from types import TracebackType
+from typing import Any
+
+import torch
+
+from steptime.probe import sites
+from steptime.probe.memory.limits import memory_limit
+from steptime.probe.memory.living import MOST_OBJECTS, TENSOR, size_of, storage_of, tensors
+
+ON_HOST = re.compile(r"(?:can't|not enough memory: you) .*?(?:tried to )?allocate (\d+) bytes", re.DOTALL)
+"""c10/core/impl/alloc_cpu.cpp."""
+ON_DEVICE = re.compile(r"out of memory\. Tried to allocate ([\d.]+) (KiB|MiB|GiB)")
+CAPACITY = re.compile(r"total capacity of ([\d.]+) (KiB|MiB|GiB)")
+"""c10/cuda/CUDACachingAllocator.cpp."""
+UNITS = {"KiB": 1 << 10, "MiB": 1 << 20, "GiB": 1 << 30}
+GRADIENT = TENSOR.grad
+RESERVE = 16 << 20
+"""Bytes of address space, never touched, that are given back when memory has run out, so that there is some to look
+with where a limit of the process is what it ran against."""
+
+
+def _reserved() -> mmap.mmap | None:
+    try:
+        return mmap.mmap(-1, RESERVE, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+    except (OSError, ValueError):
+        return None
+
+
+class _State:
+    """Of this process."""
+
+    reserve = _reserved()
+
+
+def _give_back() -> None:
+    if _State.reserve is not None:
+        _State.reserve.close()
+        _State.reserve = None
+
+
+def facts(step: int) -> dict[str, Any] | None:
+    """`OutOfMemoryFacts` of the exception that ends this process; None where it is another one, or none."""
+    error = getattr(sys, "last_value", None)
+    found = understood(error)
+    if found is None or error is None:
+        return None
+    _give_back()
+    asked, device, limit = found
+    return {
+        "message": str(error)[:2000],
+        "device": device,
+        "step": step,
+        "held": held(device),
+        "asked": asked,
+        "resident": _resident(),
+        "limit": limit if limit is not None else memory_limit(),
+        "site": _site(error.__traceback__),
+    }
+
+
+def understood(error: BaseException | None) -> tuple[int | None, str, int | None] | None:
+    """(bytes asked for, device, its bytes) of an error that says that memory ran out; None for any other."""
+    if isinstance(error, MemoryError):
+        return None, "cpu", None
+    if not isinstance(error, RuntimeError):
+        return None
+    message = str(error)
+    on_host = ON_HOST.search(message)
+    if on_host is not None:
+        return int(on_host[1]), "cpu", None
+    on_device = ON_DEVICE.search(message)
+    if on_device is not None:
+        capacity = CAPACITY.search(message)
+        return _bytes(on_device), "cuda", _bytes(capacity) if capacity is not None else None
+    return None
+
+
+def _bytes(found: re.Match[str]) -> int:
+    return int(float(found[1]) * UNITS[found[2]])
+
+
+def held(device: str) -> dict[str, int]:
+    """Bytes on a kind of device by owner, each storage once, of what Python knows: what autograd alone keeps is not."""
+    with torch._C.DisableTorchFunction():  # what tensors of the job's own classes would be asked by
+        return _held(device)
+
+
+def _held(device: str) -> dict[str, int]:
+    owners: dict[str, int] = {}
+    seen: set[int] = set()
+    living = [each for each in tensors() if each.device.type == device]
+
+    def add(owner: str, tensor: Any) -> None:
+        place = storage_of(tensor)
+        if place and place not in seen:
+            seen.add(place)
+            owners[owner] = owners.get(owner, 0) + size_of(tensor)
+
+    parameters = [each for each in living if type(each) is torch.nn.Parameter]
+    for each in parameters:
+        add("parameters", each)
+    for each in parameters:
+        gradient = GRADIENT.__get__(each)
+        if gradient is not None:
+            add("gradients", gradient)
+    for each in _states():
+        add("optimiser state", each)
+    for each in living:
+        add("other tensors", each)
+    return owners
+
+
+def _states() -> list[Any]:
+    """The tensors in the state of living optimisers."""
+    objects = gc.get_objects()
+    if len(objects) > MOST_OBJECTS:
+        return []
+    found = []
+    for each in objects:
+        if torch.optim.Optimizer in type(each).__mro__:
+            state = each.__dict__.get("state", {})
+            slots = [value for slot in list(state.values()) if isinstance(slot, dict) for value in slot.values()]
+            found += [value for value in slots if type(value) is torch.Tensor]
+    return found
+
+
+def _site(traceback: TracebackType | None) -> dict[str, Any] | None:
+    """The innermost line of the user's in a traceback."""
+    found = None
+    while traceback is not None:
+        if sites.whose_frame(traceback.tb_frame) == sites.USER:
+            code = traceback.tb_frame.f_code
+            found = code.co_filename, traceback.tb_lineno, code.co_name
+        traceback = traceback.tb_next
+    return sites.line_at(found) if found is not None else None
+
+
+def _resident() -> int:
+    try:
+        with open("/proc/self/statm", "rb") as statm:
+            return int(statm.read().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+    except (OSError, ValueError, IndexError):
+        return 0

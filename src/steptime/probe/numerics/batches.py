@@ -1,0 +1,139 @@
+"""The batch that the job works on: its tensors, the samples that it was made of, and what came in not finite.
+
+Only in the instrumented run: the loader's next gets a frame of ours there.
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+import weakref
+from collections import deque
+from collections.abc import Callable
+from typing import Any
+
+from torch.utils.data import dataloader as torch_dataloader
+
+from steptime.probe.numerics.values import (
+    is_finite,
+    is_floating,
+    largest_by_row,
+    range_of,
+    rows_not_finite,
+    storage_of,
+    tensors_in,
+)
+
+MOST_PENDING = 4096
+"""Batches whose indices are kept until they arrive."""
+INDICES = "_steptime_indices"
+OUTLIER = 1e3
+"""A sample whose largest magnitude is so many times the median sample's is told. Data that a network is fed are scaled:
+a factor of a thousand within one batch is a broken record or a unit mixed up."""
+
+
+class Batches:
+    """The newest batch of each loader. size: of the newest one's first dimension, 0 where there is none."""
+
+    def __init__(self) -> None:
+        self.size = 0
+        self.indices: list[Any] = []
+        self.loading = False
+        self._storages: dict[int, tuple[str, weakref.ref[Any]]] = {}
+
+    def install(self) -> None:
+        """Wraps the loader's next, and the call that takes a batch's indices from the sampler."""
+        base = torch_dataloader._BaseDataLoaderIter
+        base.__next__ = self._next(base.__next__)
+        base._next_index = self._next_index(base._next_index)
+
+    def _next_index(self, original: Callable[..., Any]) -> Callable[..., Any]:
+        @functools.wraps(original)
+        def _next_index(iterator: Any) -> Any:
+            indices = original(iterator)
+            pending = iterator.__dict__.setdefault(INDICES, deque(maxlen=MOST_PENDING))
+            pending.append(indices)
+            return indices
+
+        return _next_index
+
+    def _next(self, original: Callable[..., Any]) -> Callable[..., Any]:
+        @functools.wraps(original)
+        def __next__(iterator: Any) -> Any:
+            self.loading = True
+            try:
+                batch = original(iterator)
+            finally:
+                self.loading = False
+            try:
+                self._arrived(iterator, batch)
+            except Exception:  # noqa: BLE001 - the probe's border: a batch that cannot be looked at has no samples to name
+                self.indices = []
+            return batch
+
+        return __next__
+
+    def _arrived(self, iterator: Any, batch: Any) -> None:
+        pending = iterator.__dict__.get(INDICES)
+        indices = pending.popleft() if pending else None
+        tensors = list(tensors_in(batch))
+        self.indices = [_plain(index) for index in indices] if isinstance(indices, list | tuple) else []
+        if all(index == "None" for index in self.indices):  # an iterable data set has no indices
+            self.indices = []
+        self.size = next((int(tensor.shape[0]) for tensor in tensors if tensor.dim()), 0)
+        self._storages = {key: known for key, known in self._storages.items() if known[1]() is not None}
+        for position, tensor in enumerate(tensors):
+            if tensor.numel():
+                self._storages[storage_of(tensor)] = (f"tensor {position}", weakref.ref(tensor))
+
+    def holds(self, tensor: Any) -> bool:
+        """Whether a tensor lies in the memory of one that a loader has delivered."""
+        known = self._storages.get(storage_of(tensor))
+        return known is not None and known[1]() is not None
+
+    def samples(self, rows: list[int]) -> list[Any]:
+        """The sampler's indices of these rows; none where the rows are not the batch's samples."""
+        if self.size != len(self.indices) or any(row >= len(self.indices) for row in rows):
+            return []
+        return [self.indices[row] for row in rows]
+
+    def describe(self) -> dict[str, Any]:
+        """`BatchFacts`: what is conspicuous about the newest batch. Waits for the device."""
+        tensors = [known() for _, known in self._storages.values()]
+        floating = [tensor for tensor in tensors if tensor is not None and is_floating(tensor) and tensor.numel()]
+        bad: list[int] = []
+        outliers: list[int] = []
+        for tensor in floating:
+            if not is_finite(tensor) and not is_mask(tensor):
+                bad += rows_not_finite(tensor)
+            elif tensor.dim() and tensor.shape[0] == self.size > 2:
+                outliers += _outliers(largest_by_row(tensor))
+        bad, outliers = sorted(set(bad)), sorted(set(outliers) - set(bad))
+        return {
+            "size": self.size,
+            "indices": self.indices[:4096],
+            "rows_not_finite": bad,
+            "samples_not_finite": self.samples(bad),
+            "rows_outlying": outliers,
+            "samples_outlying": self.samples(outliers),
+            "tensors": [range_of(tensor, f"tensor {position}") for position, tensor in enumerate(floating[:8])],
+        }
+
+
+def is_mask(tensor: Any) -> bool:
+    """Whether it holds nothing but zeros and -inf: a mask that is to be added to scores."""
+    return bool(((tensor == 0) | (tensor == -math.inf)).all())
+
+
+def _outliers(largest: list[float]) -> list[int]:
+    median = sorted(largest)[len(largest) // 2]
+    return [row for row, value in enumerate(largest) if median > 0 and value > OUTLIER * median]
+
+
+def _plain(index: Any) -> Any:
+    if isinstance(index, bool | int | str):
+        return index
+    try:
+        return int(index)
+    except (TypeError, ValueError):
+        return str(index)[:80]

@@ -1,0 +1,205 @@
+"""The instrumented run: from a step that the watch has named on, every operator is looked at until the birth of what is
+not finite is known; then the job ends.
+
+Up to that step the job runs as it is. From it on compiled code runs uncompiled, because only operators can be seen.
+"""
+
+from __future__ import annotations
+
+import sys
+from typing import Any
+
+import torch
+
+from steptime.probe.numerics.account import Account
+from steptime.probe.numerics.batches import Batches
+from steptime.probe.numerics.ending import Ending
+from steptime.probe.numerics.operators import Birth, OperatorWatch
+from steptime.probe.numerics.places import ModuleNames
+from steptime.probe.numerics.values import is_finite, is_floating, number, storage_of
+from steptime.probe.numerics.watch import gradient_norm
+
+LOSS, GRADIENT, SKIPPED, READ = "loss", "gradient", "skipped", "read"
+MOST_TOLD = 12
+"""Births that are written of those that a loss or a gradient carries."""
+MOST_PARAMETERS = 16
+HISTORY = 16
+"""Steps before the window of which the gradient norm is taken: the watch has that of some only."""
+
+
+class Instrument:
+    """A role (`job.Role`). plan: first_step and last_step of the window, and `kind`, what the watch has seen."""
+
+    def __init__(self, plan: dict[str, Any], account: Account, ending: Ending) -> None:
+        self._first, self._last = int(plan["first_step"]), int(plan["last_step"])
+        self._scaled, self._left = plan.get("kind") == SKIPPED, plan.get("kind") == READ
+        self._account, self._ending = account, ending
+        self._names, self._batches = ModuleNames(), Batches()
+        self._watch = OperatorWatch(self._batches, self._names, self.failed)
+        self._entered = False
+        self._found = False
+        self._history: list[tuple[int, Any]] = []
+        self._parameters: dict[int, tuple[str, Any]] = {}
+        account.facts.update(origin=None, trigger=None, births=[])
+
+    def install(self) -> None:
+        """Before the user's program goes on."""
+        self._batches.install()
+        if self._first <= 1:
+            self._enter(1)
+
+    def _enter(self, step: int) -> None:
+        self._watch.next_step(step)
+        if not self._entered:
+            self._entered = True
+            _uncompiled(self._account)
+            self._watch.__enter__()
+        self._watch.active = True
+        self._learn_parameters()
+
+    def _learn_parameters(self) -> None:
+        self._watch.parameters = {storage_of(each): name for name, each in self._parameters.values()}
+
+    # -- what is told ----------------------------------------------------------------------------------------------
+
+    def root(self, module: torch.nn.Module) -> None:
+        """See job.Role."""
+        self._names.root(module)
+        for part in module.modules():
+            for name, each in part._parameters.items():
+                if each is not None:
+                    self._parameters[id(each)] = (f"{self._names.of(part)}.{name}", each)
+        self._learn_parameters()
+
+    def losses(self, step: int, tensors: list[Any]) -> None:
+        """See job.Role."""
+        self._account.open()
+        self._ending.border(0)
+        self._decide(step, LOSS, [tensor.detach() for tensor in tensors])
+
+    def update(self, step: int, optimizer: Any) -> None:
+        """See job.Role."""
+        if not isinstance(getattr(optimizer, "found_inf", None), torch.Tensor):
+            self._gradients(step, optimizer)
+        self._watch.updating = True
+
+    def updated(self, step: int, optimizer: Any) -> None:
+        """See job.Role."""
+        self._watch.updating = False
+        if step >= self._first - HISTORY:
+            self._measure(step, optimizer)
+
+    def scaled_update(self, step: int, optimizer: Any) -> None:
+        """See job.Role."""
+        if self._scaled and step == self._last:
+            self._gradients(step, optimizer)
+
+    def skipped(self, step: int, optimizer: Any) -> None:
+        """See job.Role: what the scaler leaves out is no fault."""
+
+    def border(self, step: int) -> None:
+        """See job.Role."""
+        self._account.facts["steps"] = step
+        self._ending.border(step)
+        self._watch.read = self._watch.scalar = ()
+        if step >= self._last:
+            self._leave(step)
+        elif step + 1 >= self._first:
+            self._enter(step + 1)
+
+    def finish(self) -> None:
+        """See job.Role. The job may have read a loss that is not finite and have left because of it."""
+        carried = self._watch.read or (self._watch.scalar if self._left else ())
+        if carried and not self._found:
+            self._account.open()
+            self._tell(self._watch.step, READ, None, "", carried)
+        self._write()
+
+    def failed(self, error: Exception) -> None:
+        """See job.Role."""
+        self._watch.active = False
+        self._count()
+        self._account.give_up("the look at operators was given up", error)
+
+    def forked(self) -> None:
+        """In a child: a loader's worker, or a trainer that begins at its own step 1."""
+        self._watch.active = False
+        self._account.forget()
+
+    def _measure(self, step: int, optimizer: Any) -> None:
+        active, self._watch.active = self._watch.active, False  # our own operators are none of the job's
+        norm = gradient_norm([each.grad for group in optimizer.param_groups for each in group["params"]])
+        self._watch.active = active
+        if norm is not None:
+            self._history.append((step, float(norm)))
+            del self._history[: -4 * HISTORY]
+
+    # -- what it comes to ------------------------------------------------------------------------------------------
+
+    def _gradients(self, step: int, optimizer: Any) -> None:
+        owners = [each for group in optimizer.param_groups for each in group["params"] if each.grad is not None]
+        gradients = [_local(each.grad) for each in owners]
+        bad = [
+            (self._parameters.get(id(owner), ("", None))[0], gradient)
+            for owner, gradient in zip(owners, gradients, strict=True)
+            if is_floating(gradient) and not is_finite(gradient)
+        ]
+        if bad and self._watch.active:
+            self._account.facts["bad_gradients"] = [name for name, _ in bad[:MOST_PARAMETERS]]
+            self._account.facts["gradients"] = {"not_finite": len(bad), "all": len(gradients)}
+            self._decide(step, GRADIENT, [gradient for _, gradient in bad])
+
+    def _decide(self, step: int, kind: str, tensors: list[Any]) -> None:
+        if not self._watch.active or self._found:
+            return
+        bad = [tensor for tensor in tensors if is_floating(tensor) and not is_finite(tensor)]
+        if bad:
+            value = float(bad[0].sum())
+            name = next(iter(self._account.facts.get("bad_gradients", ())), "") if kind == GRADIENT else ""
+            self._tell(step, kind, value, name, self._watch.births_of(bad))
+            self._leave(step)
+
+    def _tell(self, step: int, kind: str, value: float | None, name: str, carried: tuple[int, ...]) -> None:
+        self._found = True
+        births = [self._watch.births[each] for each in carried]
+        facts = self._account.facts
+        facts["trigger"] = {"kind": kind, "step": step, "value": number(value), "name": name}
+        origin = _origin(births)
+        facts["origin"] = origin.facts if origin is not None else None
+        facts["births"] = [birth.facts for birth in births[:MOST_TOLD]]
+        facts["batch"] = self._batches.describe()
+
+    def _leave(self, step: int) -> None:
+        self._watch.active = False
+        self._write()
+        self._ending.end(step)
+
+    def _write(self) -> None:
+        self._count()
+        self._account.write()
+
+    def _count(self) -> None:
+        self._account.facts["operators"] = self._watch.looked_at
+        self._account.facts["history"] = [[step, None, number(norm)] for step, norm in self._history]
+
+
+def _origin(births: list[Birth]) -> Birth | None:
+    """The earliest that the user did not write; a constant only where there is no other."""
+    return min(births, key=lambda birth: (birth.deliberate, birth.number), default=None)
+
+
+def _local(gradient: Any) -> Any:
+    gradient = gradient.detach()
+    if hasattr(gradient, "to_local"):
+        gradient = gradient.to_local()
+    return gradient.coalesce().values() if gradient.is_sparse else gradient
+
+
+def _uncompiled(account: Account) -> None:
+    """Compiled functions run as they were written from now on."""
+    if "torch._dynamo" not in sys.modules:
+        return
+    if not hasattr(torch.compiler, "set_stance"):  # torch < 2.6
+        account.note("this torch cannot leave compiled code for a step: operators inside of it were not seen")
+        return
+    torch.compiler.set_stance("force_eager")

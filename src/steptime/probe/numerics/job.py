@@ -1,0 +1,229 @@
+"""What happens in the job, told to whoever looks at its numbers: losses, updates, steps that a scaler skips, borders.
+
+Steps are counted as everywhere in the probe (`steps.StepCounter`), so that a step has the same number in every run of
+the job. Nothing of ours reaches the user: what fails is told to `failed`, once, and then the job runs unwatched.
+"""
+
+from __future__ import annotations
+
+import functools
+import os
+from collections.abc import Callable
+from threading import get_ident
+from typing import Any, Protocol
+
+import torch
+from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
+
+from steptime.probe.changes.applier import RootWatch
+from steptime.probe.owners import ConstructionWatch
+from steptime.probe.recorder import Numbers
+from steptime.probe.steps import StepCounter
+
+UNSCALED = "_steptime_loss"
+"""Attribute of what GradScaler.scale returns: the loss before it."""
+MOST_BACKWARDS = 64
+"""Backwards that are waited for before the first update; an optimiser inside a compiled step is never seen."""
+ROOT_STEPS = 3
+"""Steps in which modules that are called from outside of all others are looked for."""
+
+
+class Role(Protocol):
+    """Who is told. `step`: the number, from 1, of the step that is under way."""
+
+    def root(self, module: torch.nn.Module) -> None:
+        """A module that learns is called from outside of all others for the first time."""
+
+    def losses(self, step: int, tensors: list[Any]) -> None:
+        """An outermost backward begins on these, before any scaling."""
+
+    def update(self, step: int, optimizer: Any) -> None:
+        """An optimiser's step begins; its gradients are what it will use."""
+
+    def updated(self, step: int, optimizer: Any) -> None:
+        """It has ended."""
+
+    def scaled_update(self, step: int, optimizer: Any) -> None:
+        """GradScaler.step begins: gradients may still be scaled."""
+
+    def skipped(self, step: int, optimizer: Any) -> None:
+        """GradScaler.step has left the update out, as gradients had overflowed."""
+
+    def border(self, step: int) -> None:
+        """The step has ended. May not return."""
+
+    def finish(self) -> None:
+        """The process ends."""
+
+    def failed(self, error: Exception) -> None:
+        """Something of ours has raised; nothing more will be told. Raises nothing."""
+
+
+class Job:
+    """Listens in this process and tells a role."""
+
+    def __init__(self, role: Role) -> None:
+        self.role = role
+        self.step = 1
+        self.trains = False
+        self._active = True
+        self._pid = os.getpid()
+        self._thread = 0
+        self._depth = 0
+        self._scaling = False
+        self._updates = 0
+        self._counter = StepCounter()
+        self._numbers = Numbers()
+        self._roots = RootWatch(self._root)
+        self._constructions = ConstructionWatch(self._made)
+        self._optimizers = False
+
+    def install(self) -> None:
+        """Begins to listen."""
+        self._roots.install()
+        self._constructions.install()
+        torch.autograd.backward = self._backward(torch.autograd.backward)
+        torch.amp.GradScaler.scale = self._scale(torch.amp.GradScaler.scale)
+        torch.amp.GradScaler.step = self._scaler_step(torch.amp.GradScaler.step)
+        register_optimizer_step_pre_hook(self._update_begins)
+        register_optimizer_step_post_hook(self._update_ends)
+
+    def forked(self) -> None:
+        """In a child: it may train by itself, from step 1."""
+        self.step, self.trains, self._thread, self._depth = 1, False, 0, 0
+        self._pid = os.getpid()
+        self._counter = StepCounter()
+
+    def finish(self) -> None:
+        """At the end of the process."""
+        if os.getpid() == self._pid:
+            self._tell(self.role.finish)
+
+    def _tell(self, method: Callable[..., None], *arguments: Any) -> None:
+        if not self._active:
+            return
+        try:
+            method(*arguments)
+        except Exception as error:  # noqa: BLE001 - the probe's border: nothing of ours may raise into the user's program
+            self._active = False
+            self.role.failed(error)
+
+    def _mine(self) -> bool:
+        """Whether this thread is the one that trains."""
+        return self._active and get_ident() == self._thread
+
+    # -- what torch calls ------------------------------------------------------------------------------------------
+
+    def _made(self, optimizer: Any) -> None:
+        self._optimizers = True
+
+    def _root(self, module: torch.nn.Module) -> None:
+        self._tell(self.role.root, module)
+
+    def _backward(self, inner: Callable[..., Any]) -> Callable[..., Any]:
+        @functools.wraps(inner)
+        def backward(*args: Any, **kwargs: Any) -> Any:
+            if self._depth or not self._active:  # inside of a backward: checkpointing, or an engine's thread
+                return inner(*args, **kwargs)
+            self._tell(self._backward_begins, args[0] if args else kwargs.get("tensors"))
+            self._depth += 1
+            try:
+                return inner(*args, **kwargs)
+            except BaseException as error:
+                # A bare raise adds no frame, so this takes ours out of the user's traceback (Python >= 3.11).
+                error.__traceback__ = error.__traceback__ and error.__traceback__.tb_next
+                raise
+            finally:
+                self._depth -= 1
+                self._tell(self._backward_ends)
+
+        # What torch.compiler.disable sets, without importing torch._dynamo.
+        backward._torchdynamo_disable = True  # type: ignore[attr-defined]
+        return backward
+
+    def _backward_begins(self, tensors: Any) -> None:
+        self._thread = self._thread or get_ident()
+        if get_ident() != self._thread:
+            return
+        self.trains = True
+        self._roots.in_backward = True
+        self._counter.backward_begins()
+        found = [tensors] if isinstance(tensors, torch.Tensor) else tensors
+        if isinstance(found, list | tuple):  # anything else can be gone through once only, by torch
+            self.role.losses(
+                self.step, [getattr(tensor, UNSCALED, tensor) for tensor in found if isinstance(tensor, torch.Tensor)]
+            )
+
+    def _backward_ends(self) -> None:
+        if self._mine():
+            self._roots.in_backward = False
+            ended = self._counter.backward_ends(partial=False)
+            if ended and (self._counter.updated or not self._waits_for_update()):
+                self._border()
+
+    def _waits_for_update(self) -> bool:
+        """Before the first update every backward may look like a step (long accumulation); where there is an optimiser,
+        its update is waited for."""
+        return self._optimizers and self._counter.backwards < MOST_BACKWARDS
+
+    def _scale(self, inner: Callable[..., Any]) -> Callable[..., Any]:
+        @functools.wraps(inner)
+        def scale(scaler: Any, outputs: Any) -> Any:
+            scaled = inner(scaler, outputs)
+            if isinstance(outputs, torch.Tensor) and scaled is not outputs:
+                setattr(scaled, UNSCALED, outputs.detach())
+            return scaled
+
+        return scale
+
+    def _scaler_step(self, inner: Callable[..., Any]) -> Callable[..., Any]:
+        @functools.wraps(inner)
+        def step(scaler: Any, optimizer: Any, *args: Any, **kwargs: Any) -> Any:
+            mine = self._mine()
+            before = self._updates
+            if mine:
+                self._tell(self.role.scaled_update, self.step, optimizer)
+                self._scaling = True
+                self._counter.update_begins(self._numbers.of(_inner(optimizer))[0])
+            try:
+                return inner(scaler, optimizer, *args, **kwargs)
+            except BaseException as error:
+                error.__traceback__ = error.__traceback__ and error.__traceback__.tb_next
+                raise
+            finally:
+                self._scaling = False
+                if mine:
+                    if self._updates == before:
+                        self._tell(self.role.skipped, self.step, _inner(optimizer))
+                    if self._counter.update_ends():
+                        self._tell(self._border)
+
+        return step
+
+    def _update_begins(self, optimizer: Any, *_: Any) -> None:
+        if torch.compiler.is_compiling() or not self._active:
+            return
+        self._thread = self._thread or get_ident()
+        if self._mine():
+            self._updates += 1
+            self._counter.update_begins(self._numbers.of(optimizer)[0])
+            self._tell(self.role.update, self.step, optimizer)
+
+    def _update_ends(self, optimizer: Any, *_: Any) -> None:
+        if torch.compiler.is_compiling() or not self._mine():
+            return
+        self._tell(self.role.updated, self.step, optimizer)
+        if self._counter.update_ends():
+            self._tell(self._border)
+
+    def _border(self) -> None:
+        self.role.border(self.step)
+        self.step += 1
+        if self.step > ROOT_STEPS:
+            self._roots.remove()
+
+
+def _inner(optimizer: Any) -> Any:
+    """The torch optimiser behind a wrapper such as Accelerate's."""
+    inner = getattr(optimizer, "optimizer", None)
+    return inner if isinstance(inner, torch.optim.Optimizer) else optimizer

@@ -1,0 +1,391 @@
+"""A look at every operator of a step: which one was the first to make something that is not finite, and of what.
+
+Every value that is not finite has a birth: the operator that made it of finite ones, a constant that the user wrote,
+a batch, a parameter, another rank. Births are carried on from inputs to outputs by the memory that they lie in, so that
+of a loss, or a gradient, that is not finite the birth is known; infinities that do no harm (masks) are never at issue.
+"""
+
+from __future__ import annotations
+
+import math
+import sys
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from steptime.probe.numerics.batches import Batches, is_mask
+from steptime.probe.numerics.places import ModuleNames, Place, line_of, place_of
+from steptime.probe.numerics.values import (
+    fills_storage,
+    is_finite,
+    is_floating,
+    number,
+    range_of,
+    rows_not_finite,
+    storage_of,
+    tensors_in,
+)
+
+UNREAD = (
+    "empty",
+    "new_empty",
+    "resize",
+    "set_",
+    "record_stream",
+    "_local_scalar_dense",
+    "is_pinned",
+    "detach",
+    "alias",
+)
+"""Operators whose output was not computed: memory that is still to be filled, and views."""
+COLLECTIVES = ("c10d", "_c10d_functional", "c10d_functional")
+"""Their outputs are not there yet when the call returns."""
+MOST_BIRTHS = 2000
+"""Births that are kept of a window; those of later ones are counted with the last."""
+MOST_CARRIED = 8
+"""Births that one tensor carries on: the earliest."""
+MOST_RANGES = 8
+"""Inputs that are described."""
+OPERATOR, CONSTANT, BATCH = "operator", "constant", "batch"
+PARAMETER, COLLECTIVE, OUTSIDE = "parameter", "collective", "outside"
+"""Kinds of births: made of finite values, written by the user, delivered by a loader, in a parameter before the first
+step that was looked at, received from another rank, and none of these."""
+_DISABLED = torch._C._disabled_torch_dispatch_impl
+_sequence = getattr(torch.autograd, "_get_sequence_nr", None)
+_current_node = getattr(torch._C, "_current_autograd_node", None)
+
+
+@dataclass
+class Birth:
+    """Where something that is not finite came from. facts: `Birth` of the recording."""
+
+    number: int
+    kind: str
+    facts: dict[str, Any] = field(default_factory=dict)
+
+    @property
+    def deliberate(self) -> bool:
+        """Whether the user wrote it."""
+        return self.kind == CONSTANT
+
+
+@dataclass
+class _Kind:
+    """What is known of an operator by its schema. mutated: positions of the arguments that it writes to."""
+
+    name: str
+    skipped: bool
+    collective: bool
+    mutated: tuple[int, ...]
+    names: tuple[str, ...]
+
+
+@dataclass
+class _Before:
+    """An argument that is about to be overwritten, and what it held."""
+
+    tensor: Any
+    finite: bool
+    described: dict[str, Any]
+
+
+class OperatorWatch(TorchDispatchMode):  # type: ignore[misc]
+    """Looks at the outputs of every operator while `active`. failed: told of an error of ours, once."""
+
+    def __init__(self, batches: Batches, names: ModuleNames, failed: Callable[[Exception], None]) -> None:
+        super().__init__()
+        self.active = False
+        self.step = 0
+        self.updating = False
+        self.looked_at = 0
+        self.births: list[Birth] = []
+        self.parameters: dict[int, str] = {}
+        self.read: tuple[int, ...] = ()
+        """Births of the newest value that is not finite and that the job has read (item)."""
+        self.scalar: tuple[int, ...] = ()
+        """Births of the newest value of one element that is not finite: a loss, if the job leaves because of it."""
+        self._batches, self._names, self._failed = batches, names, failed
+        self._carried: dict[int, tuple[int, ...]] = {}
+        self._reduced: set[int] = set()
+        self._forward: dict[int, tuple[Place, str]] = {}
+        self._kinds: dict[Any, _Kind] = {}
+
+    def next_step(self, step: int) -> None:
+        """Nodes of the graph are numbered anew from here on."""
+        self.step = step
+        self._forward.clear()
+
+    def births_of(self, tensors: Any) -> tuple[int, ...]:
+        """Of those among the tensors that are not finite; their origin is unknown where this is empty."""
+        found: tuple[int, ...] = ()
+        for tensor in tensors:
+            found = _merged(found, self._carried.get(storage_of(tensor)) or self._foreign(tensor))
+        return found
+
+    # -- every operator --------------------------------------------------------------------------------------------
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        kwargs = kwargs or {}
+        if not self.active:
+            return func(*args, **kwargs)
+        if any(getattr(kind, "__torch_dispatch__", _DISABLED) is not _DISABLED for kind in types):
+            return NotImplemented  # a subclass (DTensor): what it is made of comes by again
+        kind, before = None, []
+        try:
+            kind = self._kinds.get(func) or self._kind(func)
+            before = [_before(tensor) for tensor in _written(kind, args)] if not kind.skipped else []
+        except Exception as error:  # noqa: BLE001 - the probe's border: the job goes on unwatched
+            self._fail(error)
+        output = func(*args, **kwargs)
+        try:
+            if kind is not None and self.active:
+                self._look(kind, args, kwargs, output, before)
+        except Exception as error:  # noqa: BLE001 - the probe's border: the job goes on unwatched
+            self._fail(error)
+        return output
+
+    def _fail(self, error: Exception) -> None:
+        self.active = False
+        self._failed(error)
+
+    def _kind(self, func: Any) -> _Kind:
+        schema = func._schema
+        name = schema.name
+        plain = name.partition("::")[2]
+        arguments = schema.arguments
+        writes = [argument.alias_info is not None and argument.alias_info.is_write for argument in arguments]
+        views = any(result.alias_info is not None and not result.alias_info.is_write for result in schema.returns)
+        known = _Kind(
+            name,
+            skipped=views or plain.startswith(UNREAD),
+            collective=name.startswith(COLLECTIVES),
+            mutated=tuple(position for position, write in enumerate(writes) if write),
+            names=tuple(argument.name for argument in arguments),
+        )
+        self._kinds[func] = known
+        return known
+
+    def _look(self, kind: _Kind, args: Any, kwargs: Any, output: Any, before: list[_Before]) -> None:
+        self.looked_at += 1
+        self._remember_forward(kind)
+        if kind.collective:
+            self._reduced.update(storage_of(tensor) for tensor in tensors_in(args))
+        elif kind.skipped:
+            self._skipped(kind, args, output)
+        else:
+            results = list(_results(kind, args, kwargs, output))
+            bad = [tensor for tensor in results if not is_finite(tensor)]
+            for tensor in results:
+                if fills_storage(tensor) and not any(tensor is each for each in bad):
+                    self._made_anew(storage_of(tensor))
+            if bad:
+                self._not_finite(kind, args, kwargs, bad, before)
+
+    def _skipped(self, kind: _Kind, args: Any, output: Any) -> None:
+        if "_local_scalar_dense" in kind.name and is_floating(args[0]) and not is_finite(args[0]):
+            self.read = self.births_of([args[0]])
+        elif "empty" in kind.name:
+            for tensor in tensors_in(output):
+                self._made_anew(storage_of(tensor))
+
+    def _made_anew(self, key: int) -> None:
+        """This memory holds nothing of what it held before, nor of what another rank sent."""
+        self._carried.pop(key, None)
+        self._reduced.discard(key)
+
+    def _remember_forward(self, kind: _Kind) -> None:
+        """The node of autograd's graph that this operator belongs to was numbered right before."""
+        if _sequence is None or not torch.is_grad_enabled():
+            return
+        key = _sequence() - 1
+        if key not in self._forward:
+            self._forward[key] = (place_of(sys._getframe(1)), kind.name)
+
+    # -- what is not finite ----------------------------------------------------------------------------------------
+
+    def _not_finite(self, kind: _Kind, args: Any, kwargs: Any, bad: list[Any], before: list[_Before]) -> None:
+        inputs = list(_inputs(kind, args, kwargs, before))
+        broken = [(name, tensor) for name, tensor, finite in inputs if not finite]
+        if self._batches.loading and any(storage_of(tensor) not in self._carried for _, tensor in broken):
+            return  # a sample that was not finite already: the batch is looked at when it has arrived
+        carried = _merged(*(self._births_of_input(tensor, before) for _, tensor in broken))
+        scalars = dict(_scalars(kind, args, kwargs))
+        explicit = any(isinstance(value, float) and not math.isfinite(value) for value in scalars.values())
+        makes_nan = any(bool(torch.isnan(tensor).any()) for tensor in bad)
+        had_nan = any(_has_nan(tensor, before) for _, tensor in broken)
+        if not broken:
+            born = self._born(CONSTANT if explicit and not makes_nan else OPERATOR)
+        elif makes_nan and not had_nan and all(self.births[each].deliberate for each in carried):
+            born = self._born(OPERATOR)  # of infinities that the user wrote: a row that is masked as a whole
+        else:
+            born = None
+        if born is not None:
+            if not born.facts:
+                born.facts = self._facts(kind, args, kwargs, bad, before, scalars)
+            born.facts.setdefault("sources", [self.births[each].facts for each in carried[:2]])
+            carried = (born.number,)
+        elif makes_nan and not had_nan:
+            self._became_nan(carried, kind)
+        for tensor in bad:
+            self._carried[storage_of(tensor)] = carried
+        if any(tensor.numel() == 1 for tensor in bad):
+            self.scalar = carried
+
+    def _births_of_input(self, tensor: Any, before: list[_Before]) -> tuple[int, ...]:
+        known = self._carried.get(storage_of(tensor))
+        return known if known else self._foreign(tensor)
+
+    def _born(self, kind: str) -> Birth:
+        if len(self.births) >= MOST_BIRTHS:
+            return self.births[-1]
+        birth = Birth(len(self.births), kind)
+        self.births.append(birth)
+        return birth
+
+    def _became_nan(self, carried: tuple[int, ...], kind: _Kind) -> None:
+        """An infinity has turned into NaN here: told with its birth."""
+        for each in carried:
+            birth = self.births[each]
+            if not birth.deliberate and "became_nan" not in birth.facts:
+                birth.facts["became_nan"] = self._where(kind)
+                return
+
+    def _foreign(self, tensor: Any) -> tuple[int, ...]:
+        """Not finite, and made by none of the operators that were seen."""
+        if not is_floating(tensor) or is_finite(tensor):
+            return ()
+        key = storage_of(tensor)
+        born = self._born(self._foreign_kind(tensor, key))
+        if not born.facts:
+            born.facts = {
+                "kind": born.kind,
+                "step": self.step,
+                "name": self.parameters.get(key, ""),
+                "outputs": [range_of(tensor)],
+                "rows": rows_not_finite(tensor),
+                **self._where(None),
+            }
+            if born.kind == BATCH:
+                born.facts["samples"] = self._batches.samples(born.facts["rows"])
+        self._carried[key] = (born.number,)
+        return (born.number,)
+
+    def _foreign_kind(self, tensor: Any, key: int) -> str:
+        if key in self._reduced:
+            return COLLECTIVE
+        if key in self.parameters:
+            return PARAMETER
+        if self._batches.holds(tensor):
+            return CONSTANT if is_mask(tensor) else BATCH
+        if not bool(torch.isnan(tensor).any()):
+            return CONSTANT  # a mask, or a limit, that was made before
+        return OUTSIDE
+
+    # -- facts -----------------------------------------------------------------------------------------------------
+
+    def _facts(
+        self, kind: _Kind, args: Any, kwargs: Any, bad: list[Any], before: list[_Before], scalars: dict[str, Any]
+    ) -> dict[str, Any]:
+        ranges = [
+            _described(tensor, name, before)
+            for name, tensor, _ in list(_inputs(kind, args, kwargs, before))[:MOST_RANGES]
+        ]
+        rows = rows_not_finite(bad[0])
+        alike = bad[0].dim() > 0 and bad[0].shape[0] == self._batches.size
+        return {
+            "kind": self.births[-1].kind,
+            "step": self.step,
+            "inputs": ranges,
+            "outputs": [range_of(tensor) for tensor in bad[:MOST_RANGES]],
+            "scalars": {name: number(value) if isinstance(value, float) else value for name, value in scalars.items()},
+            "rows": rows,
+            "samples": self._batches.samples(rows) if alike else [],
+            **self._where(kind),
+        }
+
+    def _where(self, kind: _Kind | None) -> dict[str, Any]:
+        """The operator, its place, and for one of the backward the operator of the forward that it belongs to."""
+        place = place_of(sys._getframe(1))
+        node = _current_node() if _current_node is not None else None
+        found: dict[str, Any] = {
+            "operator": kind.name if kind is not None else "",
+            "phase": self._phase(place, node),
+            "site": line_of(place.site),
+            "caller": line_of(place.caller),
+            "module": self._names.of(place.module),
+            "node": node.name() if node is not None else "",
+        }
+        known = self._forward.get(node._sequence_nr()) if node is not None else None
+        if known is not None and found["phase"] == "backward":
+            forward, operator = known
+            found["forward_site"], found["forward_caller"] = line_of(forward.site), line_of(forward.caller)
+            found["forward_operator"] = operator
+            found["module"] = self._names.of(forward.module)
+        return found
+
+    def _phase(self, place: Place, node: Any) -> str:
+        if place.backward or (node is not None and not torch.is_grad_enabled()):
+            return "backward"  # with gradients on, a checkpoint computes its forward again
+        if self.updating and not torch.is_grad_enabled():
+            return "optimizer"  # with gradients on, it calls the job's closure
+        if self._batches.loading:
+            return "input"
+        return "forward"
+
+
+# -- arguments ---------------------------------------------------------------------------------------------------------
+
+
+def _written(kind: _Kind, args: Any) -> Iterator[Any]:
+    for position in kind.mutated:
+        if position < len(args):
+            yield from (tensor for tensor in tensors_in(args[position]) if is_floating(tensor))
+
+
+def _before(tensor: Any) -> _Before:
+    finite = is_finite(tensor)
+    return _Before(tensor, finite, range_of(tensor, brief=finite))
+
+
+def _results(kind: _Kind, args: Any, kwargs: Any, output: Any) -> Iterator[Any]:
+    """What was computed: outputs, and arguments that were written to."""
+    seen: list[Any] = []
+    for tensor in (*tensors_in(output), *_written(kind, args), *tensors_in(kwargs.get("out"))):
+        if is_floating(tensor) and not any(tensor is each for each in seen):
+            seen.append(tensor)
+            yield tensor
+
+
+def _inputs(kind: _Kind, args: Any, kwargs: Any, before: list[_Before]) -> Iterator[tuple[str, Any, bool]]:
+    """(name, tensor, whether it was finite) of floating inputs; of those that were overwritten, as they were before."""
+    named = list(zip(kind.names, args, strict=False)) + list(kwargs.items())
+    for name, value in named:
+        if name == "out":
+            continue
+        for tensor in tensors_in(value):
+            if is_floating(tensor):
+                known = next((each for each in before if each.tensor is tensor), None)
+                yield name, tensor, known.finite if known is not None else is_finite(tensor)
+
+
+def _described(tensor: Any, name: str, before: list[_Before]) -> dict[str, Any]:
+    known = next((each for each in before if each.tensor is tensor), None)
+    return {**known.described, "name": name} if known is not None else range_of(tensor, name)
+
+
+def _has_nan(tensor: Any, before: list[_Before]) -> bool:
+    known = next((each for each in before if each.tensor is tensor), None)
+    return bool(known.described.get("nan")) if known is not None else bool(torch.isnan(tensor).any())
+
+
+def _scalars(kind: _Kind, args: Any, kwargs: Any) -> Iterator[tuple[str, Any]]:
+    for name, value in (*zip(kind.names, args, strict=False), *kwargs.items()):
+        if isinstance(value, bool | int | float | str) or value is None:
+            yield name, value
+
+
+def _merged(*found: tuple[int, ...]) -> tuple[int, ...]:
+    return tuple(sorted({each for births in found for each in births})[:MOST_CARRIED])

@@ -1,0 +1,338 @@
+"""The few functions that the probe wraps in torch, and how it leaves them.
+
+One law: the user's program must not notice. What must be wrapped (backward, a root's call) takes its own frame out of
+every traceback; ranges that torch opens itself are listened to without a frame (`ranges`).
+"""
+
+from __future__ import annotations
+
+import functools
+import sys
+import weakref
+from collections.abc import Callable
+from threading import get_ident
+from types import FunctionType
+from typing import Any
+
+import torch
+
+from steptime.journal import Flag, Kind
+from steptime.probe.listener import Listener, now, told
+from steptime.probe.parameters import parameters_of
+
+ANOMALY, DETERMINISTIC, PROFILER = int(Flag.ANOMALY), int(Flag.DETERMINISTIC), int(Flag.PROFILER)
+GRADIENT, TRAINING, PARTIAL = int(Flag.GRADIENT), int(Flag.TRAINING), int(Flag.PARTIAL)
+SCALER_STEP, FORWARD, BACKWARD = int(Kind.SCALER_STEP), int(Kind.FORWARD), int(Kind.BACKWARD)
+gradients = torch.is_grad_enabled
+SLOT, BEFORE = "_compiled_call_impl", "_steptime_before"
+CALLS_WITHOUT_BACKWARD = 4
+"""So many calls of the first module without a backward make the job an inference job, until a backward comes."""
+
+
+def _backward_flags() -> int:
+    # Plain integers: arithmetic on enum.IntFlag costs a microsecond each.
+    flags = ANOMALY if torch.is_anomaly_enabled() else 0
+    if torch.are_deterministic_algorithms_enabled():
+        flags |= DETERMINISTIC
+    if torch.autograd._profiler_enabled():
+        flags |= PROFILER
+    return flags
+
+
+def _tracing() -> bool:
+    """Whether a graph is being made: the backward of an operator that is traced is none of the job's."""
+    context = getattr(sys.modules.get("torch._guards"), "TracingContext", None)
+    return context is not None and context.try_get() is not None
+
+
+class FunctionPatch:
+    """Wraps a function of a module by name; `remove` puts the original back unless somebody else has replaced it
+    since."""
+
+    def __init__(self, module: Any, name: str, wrap: Callable[[Callable[..., Any]], Callable[..., Any]]) -> None:
+        self._module, self._name = module, name
+        self._original = getattr(module, name)
+        self._wrapper = wrap(self._original)
+
+    def install(self) -> None:
+        """Puts the wrapper in place."""
+        setattr(self._module, self._name, self._wrapper)
+
+    def remove(self) -> None:
+        """Puts the original back."""
+        if getattr(self._module, self._name) is self._wrapper:
+            setattr(self._module, self._name, self._original)
+
+
+BACKWARD_PARAMETERS = ("tensors", "grad_tensors", "retain_graph", "create_graph", "grad_variables", "inputs")
+
+
+def backward_wrapper(listener: Listener, partial: bool) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    """Wraps torch.autograd.backward, or torch.autograd.grad with `partial`."""
+    passage = _Passage(listener, partial)
+
+    def wrap(inner: Callable[..., Any]) -> Callable[..., Any]:
+        code = getattr(inner, "__code__", None)
+        plain = code is not None and code.co_varnames[: code.co_argcount] == BACKWARD_PARAMETERS
+        timed = passage.around_backward(inner) if plain and not partial else passage.around(inner)
+        # What torch.compiler.disable sets, without importing torch._dynamo.
+        timed._torchdynamo_disable = True  # type: ignore[attr-defined]
+        return timed
+
+    return wrap
+
+
+class _Passage:
+    """One of the two ways into the autograd engine."""
+
+    def __init__(self, listener: Listener, partial: bool) -> None:
+        self._listener, self._partial = listener, partial
+        self.head = BACKWARD
+        """Of a record, without the thread. Its flags are read while somebody waits for a border, several times a
+        second: switches of a job stay as they are."""
+
+    def around(self, inner: Callable[..., Any]) -> Callable[..., Any]:
+        """The wrapper of any function."""
+        quiet, begins, ends, partial = self._listener.quiet, self._begins, self._ends, self._partial
+
+        @functools.wraps(inner)
+        def timed(*args: Any, **kwargs: Any) -> Any:
+            if partial and _tracing():
+                return inner(*args, **kwargs)
+            begin = now()
+            if begin >= quiet.until:
+                begins(begin)
+            try:
+                return inner(*args, **kwargs)
+            except BaseException as error:
+                # A bare raise adds no frame, so this takes ours out of the user's traceback (Python >= 3.11).
+                error.__traceback__ = error.__traceback__ and error.__traceback__.tb_next
+                raise
+            finally:
+                ends(begin, now())
+
+        return timed
+
+    def around_backward(self, inner: Callable[..., Any]) -> Callable[..., Any]:
+        """The same for torch.autograd.backward with the parameters that it has in torch 2.4 to 2.13: to hand them on
+        one by one and to keep the record at once spares each step of the job 2 us."""
+        quiet, records, begins, ends = self._listener.quiet, self._listener.quiet.records, self._begins, self._ends
+        own = self
+
+        @functools.wraps(inner)
+        def timed(
+            tensors: Any,
+            grad_tensors: Any = None,
+            retain_graph: Any = None,
+            create_graph: Any = False,
+            grad_variables: Any = None,
+            inputs: Any = None,
+        ) -> Any:
+            nonlocal records
+            begin = now()
+            if begin >= quiet.until:
+                begins(begin)
+            try:
+                return inner(tensors, grad_tensors, retain_graph, create_graph, grad_variables, inputs)
+            except BaseException as error:
+                error.__traceback__ = error.__traceback__ and error.__traceback__.tb_next
+                raise
+            finally:
+                end = now()
+                if end < quiet.until and get_ident() == quiet.trainer:
+                    records += own.head + quiet.thread, begin, end
+                else:
+                    ends(begin, end)
+
+        return timed
+
+    def _begins(self, begin: int) -> None:
+        try:
+            self._listener.backward_begins(begin)
+            self.head = BACKWARD | (PARTIAL if self._partial else _backward_flags()) << 8
+        except Exception as error:  # noqa: BLE001 - the probe's border: nothing of ours reaches the user
+            self._listener.failed(error)
+
+    def _ends(self, begin: int, end: int) -> None:
+        try:
+            if end < self._listener.quiet.until:
+                self._listener.quiet.keep(self.head, begin, end)
+            else:
+                self._listener.backward_ends(begin, end, self.head >> 8)
+        except Exception as error:  # noqa: BLE001 - the probe's border: nothing of ours reaches the user
+            self._listener.failed(error)
+
+
+def interval_wrapper(listener: Listener, kind: int) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    """Wraps a function whose calls become plain intervals (torch.save)."""
+
+    def wrap(inner: Callable[..., Any]) -> Callable[..., Any]:
+        @functools.wraps(inner)
+        def timed(*args: Any, **kwargs: Any) -> Any:
+            begin = now()
+            try:
+                return inner(*args, **kwargs)
+            except BaseException as error:
+                error.__traceback__ = error.__traceback__ and error.__traceback__.tb_next
+                raise
+            finally:
+                told(listener, listener.interval, kind, 0, begin, now())
+
+        timed._torchdynamo_disable = True  # type: ignore[attr-defined]
+        return timed
+
+    return wrap
+
+
+def scaler_wrapper(listener: Listener) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    """Wraps GradScaler.step(optimizer), which leaves the optimiser's own step out when gradients overflowed."""
+
+    def wrap(inner: Callable[..., Any]) -> Callable[..., Any]:
+        @functools.wraps(inner)
+        def step(self: Any, optimizer: Any, *args: Any, **kwargs: Any) -> Any:
+            begin = now()
+            number = told(listener, listener.range_begins, SCALER_STEP, optimizer, begin) or 0
+            try:
+                return inner(self, optimizer, *args, **kwargs)
+            except BaseException as error:
+                error.__traceback__ = error.__traceback__ and error.__traceback__.tb_next
+                raise
+            finally:
+                told(listener, listener.range_ends, SCALER_STEP, number, begin, now(), False)
+
+        return step
+
+    return wrap
+
+
+class RootPatch:
+    """Times one root module through its instance slot `_compiled_call_impl`.
+
+    nn.Module drops the slot when it is pickled or copied, Dynamo passes it by inside a compiled region, and it lies
+    outside of hooks and of a compiled module; other instances of the class are untouched (torch 2.4 to 2.13).
+
+    Weak throughout: a model that the user deletes must be freed at once, as without us. What was in the slot before
+    belongs to the module (it is its compiled call), so only the module's own slot holds it, as an attribute of ours.
+    """
+
+    def __init__(self, listener: Listener, module: torch.nn.Module, identity: int) -> None:
+        self._module = weakref.ref(module)
+        self._wrapper: weakref.ref[Any] | None = None
+        self.identity, self._listener = identity, listener
+
+    def _wrap(self, compiled: Callable[..., Any] | None, call: Callable[..., Any]) -> FunctionType:
+        reference, begins, ends = self._module, self._begins, self._ends
+        quiet, records, head = self._listener.quiet, self._listener.quiet.records, FORWARD | self.identity << 32
+
+        def timed_call(*args: Any, **kwargs: Any) -> Any:
+            nonlocal records
+            module = reference()
+            flags = GRADIENT << 8 if gradients() else 0
+            if module is not None and module.training:
+                flags += TRAINING << 8
+            begin = now()
+            if begin >= quiet.until:
+                begins(begin)
+            try:
+                if compiled:
+                    return compiled(*args, **kwargs)
+                if kwargs or len(args) != 1:
+                    return call(module, *args, **kwargs)
+                return call(module, args[0])
+            except BaseException as error:
+                error.__traceback__ = error.__traceback__ and error.__traceback__.tb_next
+                raise
+            finally:
+                end = now()
+                if end < quiet.until and get_ident() == quiet.trainer:
+                    records += head + flags + quiet.thread, begin, end
+                else:
+                    ends(head + flags, begin, end)
+
+        assert isinstance(timed_call, FunctionType)
+        return timed_call
+
+    def _begins(self, begin: int) -> None:
+        if self._listener.marks is not None:
+            told(self._listener, self._listener.forward_begins, begin)
+
+    def _ends(self, head: int, begin: int, end: int) -> None:
+        try:
+            if end < self._listener.quiet.until:
+                self._listener.quiet.keep(head, begin, end)
+            else:
+                self._listener.forward_ends(self.identity, begin, end, head >> 8 & 255)
+        except Exception as error:  # noqa: BLE001 - the probe's border: nothing of ours reaches the user
+            self._listener.failed(error)
+
+    def install(self) -> None:
+        """Puts the timed call into the instance's slot, unless one of ours is there."""
+        module = self._module()
+        if module is None:
+            return
+        before = module.__dict__.get(SLOT)
+        wrapper = self._wrap(before, type(module)._call_impl)
+        if getattr(before, "__code__", None) is wrapper.__code__:
+            return
+        wrapper.__dict__[BEFORE] = before
+        self._wrapper = weakref.ref(wrapper)
+        module.__dict__[SLOT] = wrapper
+
+    def remove(self) -> None:
+        """Restores the slot unless the user has compiled the module in the meantime."""
+        module = self._module()
+        if module is None or not self.alive:
+            return
+        before = module.__dict__[SLOT].__dict__[BEFORE]
+        if before is None:
+            del module.__dict__[SLOT]
+        else:
+            module.__dict__[SLOT] = before
+
+    @property
+    def module(self) -> torch.nn.Module | None:
+        """The root, while it lives."""
+        return self._module()
+
+    @property
+    def alive(self) -> bool:
+        """False once the module is gone or somebody else has replaced the slot (module.compile(), for one)."""
+        module = self._module()
+        wrapper = self._wrapper() if self._wrapper is not None else None
+        return module is not None and wrapper is not None and module.__dict__.get(SLOT) is wrapper
+
+
+class ModuleCallWatch:
+    """Sees module calls before the first backward, to find jobs that only infer: `inferring` is told the first module
+    with parameters when it is called for the fourth time.
+
+    A descriptor in the place of nn.Module.__call__ is asked for the bound method at every call: no frame, and
+    the method that it hands out is the original (Dynamo checks that). It leaves at the first backward.
+    """
+
+    def __init__(self, inferring: Callable[[torch.nn.Module], None]) -> None:
+        self._original = torch.nn.Module.__dict__["__call__"]
+        self._inferring = inferring
+        self._first: weakref.ref[torch.nn.Module] | None = None
+        self._calls = 0
+
+    def __get__(self, instance: Any, owner: Any = None) -> Any:
+        if instance is None:
+            return self._original
+        if self._first is None and next(parameters_of(instance), None) is not None:
+            self._first = weakref.ref(instance)
+        if self._first is not None and self._first() is instance:
+            self._calls += 1
+            # A dataset's own model in a loader's worker is no job of its own.
+            if self._calls == CALLS_WITHOUT_BACKWARD and torch.utils.data.get_worker_info() is None:
+                self._inferring(instance)
+        return self._original.__get__(instance, owner)  # a trial may have its own descriptor beneath
+
+    def install(self) -> None:
+        """Puts the descriptor in place."""
+        torch.nn.Module.__call__ = self
+
+    def remove(self) -> None:
+        """Restores the method."""
+        if torch.nn.Module.__dict__["__call__"] is self:
+            torch.nn.Module.__call__ = self._original

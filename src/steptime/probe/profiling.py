@@ -1,0 +1,181 @@
+"""Windows of torch's own profiler: a few steady steps, started and stopped at step borders, written beside the
+journal.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+import sys
+import threading
+import time
+from collections.abc import Iterable, Iterator
+from types import ModuleType
+from typing import Any
+
+import torch
+
+from steptime.journal import Kind, append_to
+from steptime.probe.identity import clock_pair
+from steptime.probe.memory import allocations
+from steptime.probe.open_ranges import OpenRanges
+from steptime.probe.recorder import Recorder
+
+now = time.perf_counter_ns
+TRACER = "torch.profiler.python_tracer"
+"""What torch imports for stacks; it is let go again, as a job may look at what is imported."""
+SETTLING = 0.05
+"""Seconds for gloo's threads to write down the ends of collectives that a step has waited for: gloo wakes who waits
+first, and an end that comes when the profiler has stopped is written into freed memory (see `open_ranges`)."""
+HALF_CHARACTER = re.compile("[\ud800-\udfff]")
+"""What Python makes of a byte of a name that is not UTF-8 (PEP 383)."""
+SPOILT, SPOILT_TIME = 2, 100_000_000
+"""A step that takes so many times as long as the job's steps and as the shortest of its window, and ns more, ends the
+window: the shapes of its tensors take memory that grows with each (`steptime.analysis.recorded_breakdown`)."""
+
+
+@contextlib.contextmanager
+def plain_name(folder: str) -> Iterator[str]:
+    """A name of the folder that Kineto can take: it wants UTF-8, reads `://` as a protocol, and writes the name into
+    the trace as it is, where a quotation mark, a backslash or a line's end breaks the JSON."""
+    plain = folder.isascii() and folder.isprintable() and not any(each in folder for each in ('"', "\\", "://"))
+    if plain or not os.path.isdir("/proc/self/fd"):
+        yield folder
+        return
+    opened = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        yield f"/proc/self/fd/{opened}"
+    finally:
+        os.close(opened)
+
+
+def _has_gloo() -> bool:
+    """Whether collectives of the job may run in threads of gloo."""
+    distributed = sys.modules.get("torch.distributed")
+    if distributed is None or not distributed.is_available() or not distributed.is_initialized():
+        return False
+    return "gloo" in str(distributed.get_backend_config())
+
+
+def _are_text(modules: Iterable[Any]) -> bool:
+    """Whether the names of all their files can be written as UTF-8."""
+    names = (each.__dict__.get("__file__") for each in modules if isinstance(each, ModuleType))
+    return not any(isinstance(name, str) and HALF_CHARACTER.search(name) for name in names)
+
+
+class Window:
+    """One recording of torch.profiler from `start` to `stop`. Both hold the user's thread, and write for how long."""
+
+    def __init__(self, recorder: Recorder, number: int, stacks: bool, trained: Iterable[Any] = ()) -> None:
+        """`trained`: the job's parameters, as far as they are known."""
+        self._recorder, self._folder, self._trained = recorder, recorder.folder, trained
+        self.number, self.stacks = number, stacks
+        self._profile: Any = None
+        self._partial = os.path.join(self._folder, f"trace-{number}.json.partial")
+        self._open = OpenRanges()
+        self._memory = self._history = False
+        self._tracer_known = TRACER in sys.modules
+        self.begin = self._border = self._shortest = 0
+        self.steps = 0
+        """Whole steps that its trace holds: none, and there is no trace."""
+
+    @property
+    def on(self) -> bool:
+        """Whether it records."""
+        return self._profile is not None
+
+    def obstacle(self) -> str:
+        """Why torch's profiler must not be started now, or an empty text."""
+        if torch.autograd._profiler_enabled():
+            return "another one was recording, and two spoil each other"
+        if threading.current_thread() is not threading.main_thread():
+            return "the training thread is not the main one, which Kineto wants"
+        specification = getattr(sys.modules.get("torch._dynamo"), "__spec__", None)
+        if getattr(specification, "_initializing", False):
+            return "another thread was importing torch._dynamo, which it imports too"
+        if self.stacks and not _are_text(list(sys.modules.values())):
+            return "its stacks would hold a file's name that is not UTF-8, which torch cannot read"
+        return ""
+
+    def start(self) -> None:
+        """Begins to record."""
+        activities = [torch.profiler.ProfilerActivity.CPU]
+        if torch.cuda.is_available() and torch.cuda.is_initialized():
+            activities.append(torch.profiler.ProfilerActivity.CUDA)
+        append_to(self._partial, b"")  # where the job dies in here, somebody must know that it was profiled
+        self._memory = self.stacks and allocations.claim(self._trained)
+        self._profile = torch.profiler.profile(
+            activities=activities, record_shapes=True, with_stack=self.stacks, profile_memory=self._memory
+        )
+        self._open.begin()
+        witness = torch.empty(1, device="cpu") if self._memory else None  # the job may have set another default
+        self._profile.start()
+        if self._memory:
+            with allocations.errors_only():
+                del witness  # was allocated before: torch warns of the first such, and of every thousandth
+        self._history = self.stacks and allocations.begin_history()
+        self.begin = self._border = now()
+
+    def spoils(self, usual: int) -> bool:
+        """Whether the profiler spoilt the step that ends now. usual: ns of a step without it."""
+        end = now()
+        took, self._border = end - self._border, end
+        self._shortest = min(self._shortest or took, took)
+        expected = max(usual, self._shortest)
+        return took > max(SPOILT * expected, expected + SPOILT_TIME)
+
+    def stop(self, steps: int) -> None:
+        """Ends the recording, if it is on, and writes the trace if that holds whole steps. Raises OSError."""
+        if self._profile is None:
+            return
+        end = now()
+        if steps:
+            self._recorder.fact("trace", steps=steps, begin=self.begin, end=end, **self._write())
+            self.steps = steps
+        else:
+            self.abandon()
+        self._recorder.interval(int(Kind.PROFILED), self.number, self.begin, end)
+        self._recorder.pause(end)
+
+    def _write(self) -> dict[str, Any]:
+        """The trace; returns the rest of its `TraceFacts`."""
+        epoch, monotonic = clock_pair()
+        profile = self._end(os.path.join(self._folder, f"memory-{self.number}.pickle"))
+        if not os.access(self._folder, os.W_OK | os.X_OK):  # Kineto would complain on the user's stderr and go on
+            raise OSError(f"nothing can be written to {self._folder} any more")
+        path = f"trace-{self.number}.json"
+        with plain_name(self._folder) as folder:
+            profile.export_chrome_trace(os.path.join(folder, os.path.basename(self._partial)))
+        os.replace(self._partial, os.path.join(self._folder, path))
+        return {
+            "number": self.number,
+            "path": path,
+            "stacks": self.stacks,
+            "epoch_ns": epoch,
+            "monotonic_ns": monotonic,
+            "thread": threading.get_native_id(),
+            "memory": self._memory,
+        }
+
+    def abandon(self) -> None:
+        """Ends the recording without a trace (the job changes its ways in the middle of it)."""
+        if self._profile is not None:
+            self._end("")
+            with contextlib.suppress(OSError):  # the recording is gone
+                os.unlink(self._partial)
+
+    def _end(self, history: str) -> Any:
+        """Switches off what `start` switched on, whatever fails. history: where that of the allocator goes, if any."""
+        profile, self._profile = self._profile, None
+        try:
+            self._open.end()
+            if _has_gloo():
+                time.sleep(SETTLING)
+            if self._history:
+                allocations.end_history(history)
+        finally:
+            profile.stop()
+            if not self._tracer_known and sys.modules.pop(TRACER, None) is not None:
+                vars(torch.profiler).pop(TRACER.rpartition(".")[2], None)
+        return profile

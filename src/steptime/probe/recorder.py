@@ -1,0 +1,132 @@
+"""The recorder: this process's folder, its journal and its facts, opened at the first sign of training."""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+import weakref
+from collections.abc import Callable, Iterable, Mapping
+from threading import get_ident
+from typing import Any
+
+from steptime.journal import Journal, Kind, append_to
+
+
+class Facts:
+    """Appends one JSON object a line to facts.jsonl: a killed job tears at most the last line.
+
+    `kind` names the type in `steptime.recording` without its ending Facts: "optimizer", "root", "loader", "code",
+    "site", "settings", "compilation", "trace"; and "note" with a `text`. A later fact of the same identity replaces
+    the earlier one.
+    """
+
+    def __init__(self, path: str) -> None:
+        self._path = path
+
+    def write(self, kind: str, /, **fields: Any) -> None:
+        """Raises OSError when the line cannot be written whole."""
+        self.write_all([(kind, fields)])
+
+    def write_all(self, facts: Iterable[tuple[str, Mapping[str, Any]]]) -> None:
+        """Several at once. Raises OSError when they cannot be written whole."""
+        lines = (json.dumps({"fact": kind, **fields}, default=str).encode() + b"\n" for kind, fields in facts)
+        append_to(self._path, b"".join(lines))
+
+
+def source_line(file: str, line: int, function: str = "", text: str = "") -> dict[str, Any]:
+    """A `SourceLine` as facts carry it."""
+    return {"file": file, "line": line, "function": function, "text": text}
+
+
+PAUSE = int(Kind.PAUSE)
+MOST_THREADS = 65535
+PENDING_FACTS = 256
+"""Facts kept before the first sign of training: loaders and optimisers are made before."""
+
+
+class Threads(dict[int, int]):
+    """Small numbers, from 1, of the threads of this process by the system's identifiers."""
+
+    def __missing__(self, identifier: int) -> int:
+        number = self[identifier] = min(len(self) + 1, MOST_THREADS)
+        return number
+
+
+class Recorder:
+    """Writes what the probe sees. `failed` is called with a reason when the recording cannot be written."""
+
+    def __init__(self, failed: Callable[[str], None]) -> None:
+        self.folder = ""
+        self.journal = Journal()
+        self._facts: Facts | None = None
+        self._failed = failed
+        self.threads = Threads()
+        self._pending: list[tuple[str, dict[str, Any]]] = []
+
+    def open(self, folder: str) -> None:
+        """Begins to write into `folder`. Raises OSError."""
+        self.folder = folder
+        self._facts = Facts(os.path.join(folder, "facts.jsonl"))
+        self.journal.open(os.path.join(folder, "journal.bin"))
+        self._facts.write_all(self._pending)
+        self._pending.clear()
+
+    def append(self, kind: int, flags: int, number: int, begin: int, end: int) -> None:
+        """Appends an interval of this thread."""
+        try:
+            self.journal.append(kind, flags, self.threads[get_ident()], number, begin, end)
+        except OSError as error:
+            self._failed(f"the recording cannot be written ({error.strerror})")
+
+    def interval(self, kind: int, number: int, begin: int, end: int) -> None:
+        """Appends an interval without flags."""
+        self.append(kind, 0, number, begin, end)
+
+    def pause(self, begin: int) -> None:
+        """What happened since `begin` was ours: it belongs to no step."""
+        self.append(PAUSE, 0, 0, begin, time.perf_counter_ns())
+
+    def fact(self, kind: str, /, **fields: Any) -> None:
+        """Writes a fact, or keeps it until the folder is open. Raises OSError."""
+        if self._facts is not None:
+            self._facts.write(kind, **fields)
+        elif len(self._pending) < PENDING_FACTS:
+            self._pending.append((kind, fields))
+
+    def note(self, text: str) -> None:
+        """A sentence for the report; best effort."""
+        try:
+            self.fact("note", text=text)
+        except OSError:
+            return  # the disk is full: stderr has said it already
+
+    def close(self) -> None:
+        """Writes the rest."""
+        self.journal.close()
+
+    def forget(self) -> None:
+        """In a forked child: leaves the parent's files alone."""
+        self.journal.forget()
+        self._facts = None
+
+
+class Numbers:
+    """Small numbers for objects of the user, which are held weakly; a number is never given twice."""
+
+    def __init__(self) -> None:
+        self.known: dict[int, tuple[int, Any]] = {}
+        self._last = 0
+
+    def of(self, owner: Any) -> tuple[int, bool]:
+        """The object's number, and whether it is new."""
+        key = id(owner)
+        known = self.known.get(key)
+        if known is not None and known[1]() is owner:
+            return known[0], False
+        self._last += 1
+        try:
+            self.known[key] = (self._last, weakref.ref(owner))
+        except TypeError:  # no weak references to it: the next call gives it a new number
+            self.known.pop(key, None)
+        return self._last, True

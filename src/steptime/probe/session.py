@@ -1,0 +1,315 @@
+"""The session: what the probe knows of the job while it runs.
+
+One law: it listens, counts steps and writes the journal; whatever fails in it switches the whole probe off, says so
+once, and training goes on. What is done at which step stands in `script`.
+"""
+
+from __future__ import annotations
+
+import functools
+import multiprocessing
+import multiprocessing.util
+import os
+import threading
+import time
+from collections.abc import Callable
+from threading import get_ident
+from typing import Any
+
+import torch
+
+from steptime.journal import Flag, Kind
+from steptime.probe import device, identity, loader, schedule
+from steptime.probe.garbage import GarbageWatch
+from steptime.probe.listener import Follower, Patch, Quiet
+from steptime.probe.memory import exhausted
+from steptime.probe.notice import switched_off
+from steptime.probe.owners import ConstructionWatch, Owners
+from steptime.probe.patches import (
+    FunctionPatch,
+    ModuleCallWatch,
+    RootPatch,
+    backward_wrapper,
+    interval_wrapper,
+    scaler_wrapper,
+)
+from steptime.probe.ranges import RangePatch
+from steptime.probe.recorder import Numbers, Recorder
+from steptime.probe.steps import Pace, StepCounter
+
+LOADER_NEXT, OPTIMIZER_STEP, SCALER_STEP = int(Kind.LOADER_NEXT), int(Kind.OPTIMIZER_STEP), int(Kind.SCALER_STEP)
+FORWARD, BACKWARD, QUEUE = int(Kind.FORWARD), int(Kind.BACKWARD), int(Kind.QUEUE)
+CHECKPOINT, BORDER = int(Kind.CHECKPOINT), int(Kind.BORDER)
+UPDATES = (OPTIMIZER_STEP, SCALER_STEP)
+PARTIAL, EXHAUSTED = int(Flag.PARTIAL), int(Flag.EXHAUSTED)
+
+
+def guarding(method: Callable[..., None]) -> Callable[..., None]:
+    """What torch calls of the session: an error in it ends the watch and never reaches the user's program."""
+
+    @functools.wraps(method)
+    def guarded(self: Session, *arguments: Any) -> None:
+        try:
+            method(self, *arguments)
+        except Exception as error:  # noqa: BLE001 - the probe's border: nothing of ours may raise into the user's program
+            self.failed(error)
+
+    return guarded
+
+
+class Session:
+    """One process's watch. It implements `listener.Listener`; the script resumes at its borders."""
+
+    def __init__(self, plan: dict[str, Any]) -> None:
+        self.plan = plan
+        self.recorder = Recorder(self.switch_off)
+        self.quiet = Quiet(self.recorder.journal.records, self.recorder.threads)
+        self.counter = StepCounter()
+        self.numbers = Numbers()
+        self.steps = 0
+        self.roots: list[RootPatch] = []
+        self.watching = False
+        self.marks: device.Marks | None = None
+        self.trial: Follower = Follower()
+        self._active, self._opening = True, threading.Lock()
+        self._pid = os.getpid()
+        self.pace = Pace()
+        self._described: set[int] = set()
+        self._script: schedule.Stage | None = None
+        self._housekeeping = schedule.Housekeeping(self.recorder)
+        self._make_patches()
+
+    # -- patches ---------------------------------------------------------------------------------------------------
+
+    def _make_patches(self) -> None:
+        # One wrapper in both places: pickle looks torch.save up where it was defined.
+        save = functools.lru_cache(interval_wrapper(self, CHECKPOINT))
+        self._ranges = RangePatch(self)
+        self.iterators = Owners(self._ranges.forget)
+        self.optimizers = Owners(self._ranges.forget)
+        self._constructions = ConstructionWatch(self.optimizers.add)
+        self._steady: tuple[Patch, ...] = (
+            self._ranges,
+            FunctionPatch(torch.autograd, "backward", backward_wrapper(self, partial=False)),
+            FunctionPatch(torch.amp.GradScaler, "step", scaler_wrapper(self)),
+            FunctionPatch(torch, "save", save),
+            FunctionPatch(torch.serialization, "save", save),
+        )
+        self._gradient = FunctionPatch(torch.autograd, "grad", backward_wrapper(self, partial=True))
+        self._garbage = GarbageWatch(self.recorder.interval)
+        self._module_calls = ModuleCallWatch(self.inferring)
+
+    def install(self) -> None:
+        """Starts listening. Raises whatever torch's layout makes fail; the caller switches off."""
+        for patch in (self._gradient, self._module_calls, self._constructions):
+            patch.install()
+        self.watch_on()
+        self._garbage.install()
+
+    def watch_on(self) -> None:
+        """Puts every steady patch in place."""
+        for patch in (*self._steady, *self.roots):
+            patch.install()
+        self.watching = True
+
+    def watch_off(self) -> None:
+        """Takes all patches away; steps go unseen until `watch_on`."""
+        for patch in (*self._steady, *self.roots):
+            patch.remove()
+        self.watching = False
+
+    def switch_off(self, reason: str) -> None:
+        """The end of us in this process: everything restored, one line on stderr, the job goes on."""
+        if not self._active:
+            return
+        self._active = False
+        self.stop_listening()
+        schedule.end(self._script if get_ident() == self.quiet.trainer else None)
+        self.recorder.note(f"switched off: {reason}")
+        switched_off(reason)
+
+    def stop_listening(self) -> None:
+        """Restores torch as it was."""
+        self.watch_off()
+        for patch in (self._gradient, self._module_calls, self._constructions, self._garbage):
+            patch.remove()
+
+    def failed(self, error: Exception) -> None:
+        """Something of ours has raised in the user's thread: it never reaches the user."""
+        if os.environ.get("STEPTIME_DEBUG"):
+            raise error
+        self.switch_off(f"{type(error).__name__}: {error}")
+
+    def _open(self) -> None:
+        """At the first sign of training: the process gets its folder, its thread and its script."""
+        if self.recorder.folder or not self._opening.acquire(blocking=False):  # two threads begin at once
+            return
+        self.quiet.follow(get_ident())
+        folder = identity.make_folder(self.plan["recording"], self._pid)
+        identity.write_process(folder, device="cpu", device_name="")
+        self.recorder.open(folder)
+        if multiprocessing.parent_process() is not None:
+            # Children of multiprocessing leave by os._exit: atexit never runs there, these finalizers do.
+            multiprocessing.util.Finalize(None, self.finish, exitpriority=100)
+        self._start_script()
+
+    def _start_script(self) -> None:
+        schedule.end(self._script)
+        self.quiet.until = 0
+        self._script = schedule.run(self, self._housekeeping)
+        next(self._script)
+
+    # -- what the patches tell -------------------------------------------------------------------------------------
+
+    def range_begins(self, kind: int, owner: Any, begin: int) -> int:
+        """See listener.Listener."""
+        if kind == LOADER_NEXT:
+            return self._loader_next_begins(owner, begin)
+        optimizer = _optimizer(owner) if kind == SCALER_STEP else owner
+        if (number := self.numbers.of(optimizer)[0]) not in self._described:
+            self._described.add(number)
+            self._open()
+            self.recorder.fact("optimizer", **identity.optimizer_facts(optimizer, number))
+        if begin >= self.quiet.until and get_ident() == self.quiet.trainer:
+            self.counter.update_begins(number)
+        return number
+
+    def range_ends(self, kind: int, number: int, begin: int, end: int, failed: bool) -> None:
+        """See listener.Listener."""
+        if kind == LOADER_NEXT:
+            loader.next_ended(number, begin, end)
+        self.recorder.append(kind, EXHAUSTED if failed else 0, number, begin, end)
+        if kind in UPDATES and get_ident() == self.quiet.trainer and self.counter.update_ends():
+            self._border(end)
+
+    def only(self, kind: int, owner: Any) -> bool:
+        """See listener.Listener."""
+        return (self.iterators if kind == LOADER_NEXT else self.optimizers).only(owner)
+
+    def iterator_made(self, iterator: Any) -> int:
+        """A loader's iterator is made, or begins again: its first batch is looked at. Returns its number."""
+        self.iterators.add(iterator)
+        return self.numbers.of(iterator)[0]
+
+    def _loader_next_begins(self, iterator: Any, begin: int) -> int:
+        number, _ = self.numbers.of(iterator)
+        if number not in self._described:
+            self._described.add(number)
+            self.recorder.fact("loader", **loader.iterator_facts(iterator, number))
+        loader.tell_apart(True)
+        self.quiet.together = False
+        loader.next_begins(iterator, number, begin)
+        if (ready := loader.ready(iterator)) is not None:
+            self.recorder.journal.sample(QUEUE, number, begin, ready)
+        return number
+
+    def backward_begins(self, begin: int) -> None:
+        """See listener.Listener."""
+        if get_ident() != self.quiet.trainer and self.quiet.trainer:
+            if self.counter.backwards or self.counter.updated:
+                return
+            self.quiet.follow(get_ident())  # a thread that only infers was there first
+        if not self.counter.backwards:
+            self._module_calls.remove()
+            self._open()
+        self.counter.backward_begins()
+        if self.marks is not None:
+            self.marks.mark(BACKWARD)
+
+    def backward_ends(self, begin: int, end: int, flags: int) -> None:
+        """See listener.Listener."""
+        self.recorder.append(BACKWARD, flags, 0, begin, end)
+        if get_ident() == self.quiet.trainer and self.counter.backward_ends(bool(flags & PARTIAL)):
+            self._border(end)
+
+    def forward_begins(self, begin: int) -> None:
+        """See listener.Listener."""
+        if self.marks is not None and get_ident() == self.quiet.trainer:
+            self.marks.mark(FORWARD)
+
+    def forward_ends(self, root: int, begin: int, end: int, flags: int) -> None:
+        """See listener.Listener."""
+        self.recorder.append(FORWARD, flags, root, begin, end)
+        if get_ident() == self.quiet.trainer and self.counter.forward_ends():
+            self._border(end)
+
+    def interval(self, kind: int, number: int, begin: int, end: int) -> None:
+        """See listener.Listener."""
+        self.recorder.append(kind, 0, number, begin, end)
+
+    @guarding
+    def inferring(self, module: torch.nn.Module) -> None:
+        """See patches.ModuleCallWatch: a module is called again and again, and nothing learns."""
+        self._module_calls.remove()
+        self._open()
+        self.add_root(module)
+        self.counter.infer()
+
+    # -- steps -----------------------------------------------------------------------------------------------------
+
+    def _border(self, time_ns: int) -> None:
+        """A step has ended (online view; the exact borders are found from the journal later)."""
+        self.steps += 1
+        self.pace.border(time_ns)
+        if not self.watching:
+            self.recorder.append(BORDER, 0, 0, time_ns, time_ns)
+        if self.marks is not None:
+            self.marks.border()
+        if self.counter.changed:
+            self.counter.changed = False
+            self._start_script()  # what was learnt at the old kind of border starts again
+        elif time_ns >= self.quiet.until and self._script is not None:
+            self._garbage.write()
+            self._ranges.forget()
+            next(self._script, None)
+            if not self._active:
+                schedule.end(self._script)
+        self.trial.border(self.steps)
+
+    @guarding
+    def unwatched_update(self, *_: Any) -> None:
+        """The optimiser's post hook while the watch is off: only the border is stamped."""
+        if not self.watching and get_ident() == self.quiet.trainer and self.counter.unwatched_update():
+            self._border(time.perf_counter_ns())
+
+    def add_root(self, module: torch.nn.Module) -> None:
+        """Times a root module from now on."""
+        number, new = self.numbers.of(module)
+        if not new and any(root.alive and root.identity == number for root in self.roots):
+            return
+        self.recorder.fact("root", **identity.root_facts(module, number))
+        patch = RootPatch(self, module, number)
+        patch.install()
+        self.roots.append(patch)
+
+    def finish(self) -> None:
+        """At the end of the process: the rest of the journal is written."""
+        if os.getpid() != self._pid or not self.recorder.folder:
+            return
+        try:
+            schedule.end(self._script)
+            self._garbage.write()
+            self.trial.finish()
+            self.recorder.close()
+        except Exception:  # noqa: BLE001 - the probe's border: the interpreter is going down, nobody could be told
+            return
+
+    @guarding
+    def out_of_memory(self) -> None:
+        """At the end of the process: if it ends because memory ran out, who held it is written down."""
+        if os.getpid() != self._pid or not self.recorder.folder:
+            return
+        if (found := exhausted.facts(self.steps)) is not None:
+            self.recorder.fact("out_of_memory", **found)
+
+    def abandon(self) -> None:
+        """In a forked child: nothing is written, the parent's files are left alone."""
+        self.recorder.forget()
+        self._active = False
+        self.stop_listening()
+
+
+def _optimizer(owner: Any) -> Any:
+    """The torch optimiser behind a wrapper such as Accelerate's, so that scaler and step agree on one number."""
+    inner = getattr(owner, "optimizer", None)
+    return inner if isinstance(inner, torch.optim.Optimizer) else owner

@@ -1,0 +1,176 @@
+"""Source lines of the user: whose code a frame runs, and where a loader or an optimiser was built.
+
+Standard library and torch only. No frame and no object of the user is kept; what was built where is remembered weakly.
+"""
+
+from __future__ import annotations
+
+import linecache
+import os
+import sys
+import sysconfig
+import weakref
+from types import FrameType
+from typing import Any
+
+import torch
+
+from steptime.probe.recorder import source_line
+
+USER, LIBRARY, INNER = 2, 1, 0
+"""Whose code a file is: the user's own, an installed package's, or the language's, torch's and ours."""
+BUILT = ("python.data_loader", "python.optimizer")
+"""Names under which DataLoader.__init__ and Optimizer.__init__ log their use (torch 2.4 to 2.13)."""
+KNOWN_FILES = 8192
+"""File names remembered; a job that makes code for ever must not grow our table."""
+
+_INNER_FOLDERS = tuple(
+    os.path.join(folder, "")
+    for folder in dict.fromkeys(
+        (
+            os.path.dirname(os.path.abspath(torch.__file__)),
+            os.path.dirname(os.path.dirname(os.path.abspath(__file__))),
+        )
+    )
+)
+_STANDARD = tuple(
+    os.path.join(sysconfig.get_path(name), "") for name in ("stdlib", "platstdlib") if sysconfig.get_path(name)
+)
+_INSTALLED = (os.path.join("", "site-packages", ""), os.path.join("", "dist-packages", ""))
+_whose: dict[str, int] = {}
+_Known = dict[int, tuple[weakref.ref[Any], Any]]
+_built: _Known = {}
+_loaded: _Known = {}
+"""The line that built the loader of a dataset, None where several did."""
+
+
+def whose(file: str) -> int:
+    """USER, LIBRARY or INNER. Code without a file (`<string>`, generated code) is INNER."""
+    known = _whose.get(file)
+    if known is None:
+        known = _classify(file)
+        if len(_whose) < KNOWN_FILES:
+            _whose[file] = known
+    return known
+
+
+def _classify(file: str) -> int:
+    if file.startswith("<"):
+        return INNER
+    path = os.path.abspath(file)
+    if path.startswith(_INNER_FOLDERS):
+        return INNER
+    if any(mark in path for mark in _INSTALLED):
+        return LIBRARY
+    return INNER if path.startswith(_STANDARD) else USER
+
+
+def whose_frame(frame: FrameType) -> int:
+    """As `whose`; `python -c` and a script read from stdin are the user's although they have no file."""
+    file = frame.f_code.co_filename
+    if file in ("<string>", "<stdin>"):
+        return USER if frame.f_globals.get("__name__") == "__main__" else INNER
+    return whose(file)
+
+
+def user_frame(frame: FrameType | None, least: int = USER) -> tuple[str, int, str] | None:
+    """(file, line, function) of the innermost frame of the user's from `frame` outwards.
+
+    With `least` LIBRARY an installed package's frame counts too. None where there is no such frame.
+    """
+    while frame is not None:
+        if whose_frame(frame) >= least:
+            code = frame.f_code
+            return os.path.abspath(code.co_filename), frame.f_lineno or code.co_firstlineno, code.co_name
+        frame = frame.f_back
+    return None
+
+
+def line_at(place: tuple[str, int, str]) -> dict[str, Any]:
+    """The `SourceLine` of a place, with its text as it is in the file now."""
+    file, line, function = place
+    return source_line(file, line, function, linecache.getline(file, line).strip())
+
+
+def site_of(built: Any) -> dict[str, Any] | None:
+    """The `SourceLine` where a DataLoader or an optimiser was built; None when that went unseen."""
+    known = _built.get(id(built))
+    return known[1] if known is not None and known[0]() is built else None
+
+
+def _remember(frame: FrameType) -> None:
+    """`frame` runs the __init__ of what is being built."""
+    built = frame.f_locals.get("self")
+    outer = frame.f_back
+    place = user_frame(outer) or user_frame(outer, LIBRARY)
+    if built is None or place is None:
+        return
+    line = line_at(place)
+    dataset = frame.f_locals.get("dataset")
+    _keep(_built, built, line if dataset is None else _first_line(dataset, line, outer))
+
+
+def _first_line(dataset: Any, line: dict[str, Any], outer: FrameType | None) -> dict[str, Any]:
+    """Where the user built the loader that a package builds anew over the same dataset, as Accelerate and Lightning do:
+    there its arguments are the user's to change. `line`, where that is not known."""
+    known = _loaded.get(id(dataset))
+    first: dict[str, Any] | None = known[1] if known is not None and known[0]() is dataset else None
+    if user_frame(outer) != user_frame(outer, LIBRARY):
+        return first or line
+    if type(dataset).__weakrefoffset__:
+        _keep(_loaded, dataset, line if known is None or first == line else None)
+    return line
+
+
+def _keep(table: _Known, key: Any, value: Any) -> None:
+    """As long as the key is there, which is held weakly."""
+    number = id(key)
+
+    def forget(reference: weakref.ref[Any]) -> None:
+        known = table.get(number)
+        if known is not None and known[0] is reference:
+            del table[number]
+
+    table[number] = (weakref.ref(key, forget), value)
+
+
+class SiteWatch:
+    """Sees what is built through torch's log of API use, which DataLoader and Optimizer call first of all.
+
+    That leaves their classes as they are: libraries that look into or replace `__init__` (Lightning does) find torch's.
+    nn.Module logs too: a name that is not ours costs one look into a tuple.
+    """
+
+    def __init__(self) -> None:
+        self._log = torch._C._log_api_usage_once
+        self._logged = self._make()
+        self._failed = False
+
+    def _make(self) -> Any:
+        log, frame_of = self._log, sys._getframe
+
+        def _log_api_usage_once(*arguments: Any) -> Any:
+            if arguments and arguments[0] in BUILT and not self._failed:
+                try:
+                    _remember(frame_of(1))
+                except Exception:  # noqa: BLE001 - the probe's border: without a site the report has a line less
+                    self._failed = True
+            return log(*arguments)
+
+        return _log_api_usage_once
+
+    def install(self) -> None:
+        """Puts the listener in the place of torch's function."""
+        torch._C._log_api_usage_once = self._logged
+
+    def remove(self) -> None:
+        """Puts torch's function back. For tests: TorchDynamo knows functions by object, so in a job it stays."""
+        if torch._C._log_api_usage_once is self._logged:
+            torch._C._log_api_usage_once = self._log
+
+
+def install() -> SiteWatch:
+    """Begins to remember where loaders and optimisers are built."""
+    watch = SiteWatch()
+    watch.install()
+    return watch

@@ -1,0 +1,415 @@
+"""Charts of the page: how long every step took, and the roofline."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, replace
+
+from steptime.advice.evidence import Case, KernelUse, MachineUse, OperatorUse
+from steptime.quantities import format_bytes, format_duration, format_share, format_source
+from steptime.report.page.waterfall import Decades, Tick, decades, even_ticks, interval_text
+from steptime.report.printable import shorten
+from steptime.report.report import ProcessReport
+from steptime.report.steps import StepSeries
+from steptime.report.tables import format_rate, origin
+
+MOST_BARS = 400
+"""More would be narrower than a pixel: neighbours then share a bar, which shows their median and their slowest."""
+ROOM = 1.25
+"""Height of the plot over the highest steady step: what is longer (a compilation) is cut, and marked so."""
+MOST_SIGNS = 80
+"""Letters under the bars; more would lie on one another, and are then lines."""
+BOX = 1000
+"""Side of the square that the stacks are drawn in, which is stretched to the plot."""
+SIGNS = {
+    "outlier": "▲", "evaluation": "E", "checkpoint": "C", "compilation": "J", "rollout": "R", "loader start": "L",
+    "pause": "P",
+}  # fmt: skip
+"""Letters of what is marked under the bars; J as in just-in-time."""
+MARGIN = 1.08
+"""Height of the plot over the highest step of all, where that is less."""
+
+
+@dataclass(frozen=True, slots=True)
+class Bar:
+    """One step, or several in a row. x, width: percent from the left; height: of the median step, percent; peak: of the
+    slowest. first, last, slowest: steps by their numbers, from 0. kind: "warm-up", "steady" or "aside". layered: its
+    accounts are drawn in it."""
+
+    x: float
+    width: float
+    height: float
+    peak: float
+    kind: str
+    first: int
+    last: int
+    slowest: int
+    cut: bool
+    words: str
+    layered: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Layer:
+    """An account in all bars that have it, as one path in a square of BOX."""
+
+    name: str
+    path: str
+
+
+@dataclass(frozen=True, slots=True)
+class Sign:
+    """A mark under the bars. x: percent; letter: "" where there are too many for letters."""
+
+    x: float
+    kind: str
+    letter: str
+    words: str
+
+
+@dataclass(frozen=True, slots=True)
+class Series:
+    """mean, low, high: of the usual step, percent from the bottom. kinds: how many steps are of which, in words.
+    stride: steps that share the accounts of a row. legend: letters of the signs and what they mean."""
+
+    bars: tuple[Bar, ...]
+    mean: float
+    low: float
+    high: float
+    mean_words: str
+    ticks: tuple[Tick, ...]
+    numbers: tuple[Tick, ...]
+    warm_up: int
+    aside: int
+    steady: int
+    cut: int
+    kinds: tuple[tuple[str, str, int], ...] = ()
+    layers: tuple[Layer, ...] = ()
+    signs: tuple[Sign, ...] = ()
+    legend: tuple[tuple[str, str], ...] = ()
+    stride: int = 1
+
+
+def series(process: ProcessReport) -> Series | None:
+    """The steps of a process; None where the report has none."""
+    steps, step = process.step_ns, process.case.step
+    if not steps:
+        return None
+    kinds = step_kinds(process)
+    steady = [spent for spent, kind in zip(steps, kinds, strict=True) if kind == "steady"] or list(steps)
+    low, high = step.duration.low, step.duration.high
+    if step.duration.samples < 2:  # the interval of a single step is a formality
+        low = high = step.duration.value
+    top = max(*steady, high, 1) * ROOM
+    top = min(top, max(*steps, high, 1) * MARGIN)
+    bars = _bars(steps, kinds, top)
+    known = process.series
+    bars, layers = _layered(bars, known) if known is not None else (bars, ())
+    signs = _signs(bars, known) if known is not None else ()
+    present = {sign.kind for sign in signs}
+    return Series(
+        bars=bars,
+        mean=100 * step.duration.value / top,
+        low=100 * low / top,
+        high=100 * high / top,
+        mean_words=f"{format_duration(step.duration.value)} ({interval_text(step.duration)})",
+        ticks=even_ticks(top, 4),
+        numbers=_numbers(len(steps)),
+        warm_up=kinds.count("warm-up"),
+        aside=kinds.count("aside"),
+        steady=kinds.count("steady"),
+        cut=sum(spent > top for spent in steps),
+        kinds=tuple(_counts(kinds, known)),
+        layers=layers,
+        signs=signs,
+        legend=tuple((letter, kind) for kind, letter in SIGNS.items() if kind in present),
+        stride=known.stride if known is not None else 1,
+    )
+
+
+def step_kinds(process: ProcessReport) -> list[str]:
+    """Of every step: "steady", "warm-up" (the first ones), or "aside": disturbed, profiled or watched line by line."""
+    warm_up = process.case.step.warm_up
+    kinds = ["steady" if steady else "warm-up" if number < warm_up else "aside"
+             for number, steady in enumerate(process.steady)]  # fmt: skip
+    return (kinds + ["aside"] * len(process.step_ns))[: len(process.step_ns)]
+
+
+def _bars(steps: tuple[int, ...], kinds: list[str], top: float) -> tuple[Bar, ...]:
+    size = -(-len(steps) // MOST_BARS)
+    count = -(-len(steps) // size)
+    pitch = 100 / max(count, 12)  # a few steps of a trace are no wall
+    return tuple(_bar(steps, kinds, number, size, pitch, top) for number in range(count))
+
+
+def _bar(steps: tuple[int, ...], kinds: list[str], number: int, size: int, pitch: float, top: float) -> Bar:
+    first, end = number * size, min((number + 1) * size, len(steps))
+    inside = sorted(range(first, end), key=steps.__getitem__)
+    median, slowest = inside[(len(inside) - 1) // 2], inside[-1]
+    words = f"step {first}: {format_duration(steps[slowest])}, {kinds[slowest]}"
+    if end - first > 1:
+        words = f"steps {first} to {end - 1}: median {format_duration(steps[median])}, slowest step {slowest} "
+        words += f"{format_duration(steps[slowest])}"
+    return Bar(
+        x=number * pitch,
+        width=pitch * (0.82 if pitch > 0.5 else 1.0),
+        height=min(100 * steps[median] / top, 100.0),
+        peak=min(100 * steps[slowest] / top, 100.0),
+        kind=kinds[median],
+        first=first,
+        last=end - 1,
+        slowest=slowest,
+        cut=steps[slowest] > top,
+        words=words,
+    )
+
+
+def _counts(kinds: list[str], known: StepSeries | None) -> Iterator[tuple[str, str, int]]:
+    """(class of the colour, words, count) of each kind; as finely as the report has them."""
+    fine = [known.names[kind] for kind in known.kinds] if known is not None else kinds
+    for name in dict.fromkeys(fine):
+        places = [coarse for coarse, each in zip(kinds, fine, strict=False) if each == name]
+        colour = "steady" if name == "outlier" else max(set(places), key=places.count) if places else "aside"
+        yield colour, "set aside (disturbed or profiled)" if name == "aside" else name, len(places)
+
+
+def _layered(bars: tuple[Bar, ...], known: StepSeries) -> tuple[tuple[Bar, ...], tuple[Layer, ...]]:
+    """The bars with their accounts: those of the rows of their steps, to the height of the bar."""
+    if not known.spent:
+        return bars, ()
+    paths: list[list[str]] = [[] for _ in known.accounts]
+    drawn = []
+    for bar in bars:
+        rows = [row for row in known.spent[bar.first // known.stride : bar.last // known.stride + 1] if row]
+        sums = [sum(column) for column in zip(*rows, strict=True)]
+        whole = sum(sums)
+        drawn.append(replace(bar, layered=whole > 0))
+        at = 0.0
+        for path, spent in zip(paths, sums, strict=False):
+            if whole and spent:
+                high = bar.height * spent / whole
+                path.append(_block(bar.x, bar.width, at, high))
+                at += high
+    layers = tuple(Layer(name, "".join(path)) for name, path in zip(known.accounts, paths, strict=True) if path)
+    return tuple(drawn), layers
+
+
+def _block(x: float, width: float, bottom: float, high: float) -> str:
+    """A rectangle as a path; all in percent, bottom from below."""
+    scale = BOX / 100
+    across, top = f"{x * scale:.1f}", f"{(100 - bottom - high) * scale:.1f}"
+    return f"M{across} {top}h{width * scale:.1f}v{high * scale:.1f}h-{width * scale:.1f}z"
+
+
+def _signs(bars: tuple[Bar, ...], known: StepSeries) -> tuple[Sign, ...]:
+    """Outliers and what lay between or in steps, under the bars."""
+    size = bars[0].last - bars[0].first + 1
+    outlier = known.names.index("outlier") if "outlier" in known.names else -1
+    told = [(step, "outlier", f"step {step}: outlier") for step, kind in enumerate(known.kinds) if kind == outlier]
+    told += [(mark.step, mark.kind, f"{mark.kind} of {format_duration(mark.duration)} in step {mark.step}")
+             for mark in known.marks]  # fmt: skip
+    lettered = len(told) <= MOST_SIGNS
+    found = []
+    for step, kind, words in sorted(told):
+        bar = bars[min(step // size, len(bars) - 1)]
+        found.append(Sign(bar.x + bar.width / 2, kind, SIGNS.get(kind, "?") if lettered else "", words))
+    return tuple(found)
+
+
+def _numbers(count: int) -> tuple[Tick, ...]:
+    """Numbers of steps below the plot."""
+    wide = max(count, 12) if count <= MOST_BARS else count
+    stride = next(size * factor for size in (1, 10, 100, 1000, 10**4, 10**5, 10**6) for factor in (1, 2, 5)
+                  if wide / (size * factor) <= 8)  # fmt: skip
+    return tuple(Tick(100 * (number + 0.41) / wide, str(number)) for number in range(0, count, stride))
+
+
+MOST_POINTS = 150
+"""Those with the most time; the others are in the table."""
+_LARGEST = 22.0
+_SMALLEST = 3.0
+"""Radii in pixels."""
+STEEP = 45.0
+"""Percent of the width: a memory's line that ends before it has no room for its words above it, but behind its end."""
+_TITLE = 120
+_CLEARLY = 1.05
+"""Times the ceiling: a boosted clock alone explains a few percent."""
+_ADVICE = {
+    "memory": "Bound by memory: move fewer bytes (fuse it with its neighbours, use a narrower number format).",
+    "compute": "Bound by arithmetic: a narrower number format, matrix units, or less work.",
+    "latency": "Too small to fill the device: larger or fewer of them (batching, fusion, graphs).",
+    "unmodelled": "Its work has no model.",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Point:
+    """A group of kernels, or an operator. x, y: percent, y from the top; radius: pixels; lines: for the reader."""
+
+    x: float
+    y: float
+    radius: float
+    bound: str
+    name: str
+    lines: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Ceiling:
+    """A line of the roof; ends in percent, y from the top. label_x, label_y: where its words begin or end ("start",
+    "end": anchor)."""
+
+    x1: float
+    y1: float
+    x2: float
+    y2: float
+    words: str
+    anchor: str
+    label_x: float
+    label_y: float
+
+
+@dataclass(frozen=True, slots=True)
+class RooflineChart:
+    """what: "kernel group" or "operator"; share: of their time that the points have, as words; above: points that are
+    faster than the ceiling of their format."""
+
+    points: tuple[Point, ...]
+    ceilings: tuple[Ceiling, ...]
+    x_ticks: tuple[Tick, ...]
+    y_ticks: tuple[Tick, ...]
+    what: str
+    share: str
+    left_out: int
+    source: str
+    bounds: tuple[str, ...]
+    above: int
+
+
+def roofline_chart(case: Case) -> RooflineChart | None:
+    """The picture; None where no kernel and no operator has a model of its work."""
+    uses: tuple[KernelUse | OperatorUse, ...] = case.kernels or case.operators
+    placed = sorted((use for use in uses if _has_place(use)), key=lambda use: -use.duration)
+    shown = placed[:MOST_POINTS]
+    if not shown:
+        return None
+    machine = case.machine
+    rates = _rates(machine, shown)
+    bandwidth = machine.copy_bytes if machine is not None else None
+    horizontal, vertical = _axes(shown, rates, bandwidth)
+    whole = sum(use.duration for use in uses)
+    part = sum(use.duration for use in shown)
+    return RooflineChart(
+        points=tuple(_point(use, shown[0].duration, case, horizontal, vertical) for use in shown),
+        ceilings=tuple(_ceilings(rates, bandwidth, horizontal, vertical)),
+        x_ticks=horizontal.ticks(),
+        y_ticks=vertical.ticks(),
+        what="kernel group" if case.kernels else "operator",
+        share=format_share(part / whole) if whole else "",
+        left_out=len(placed) - len(shown),
+        source=f"{origin(machine)}, {machine.name}" if machine is not None else "",
+        bounds=tuple(dict.fromkeys(use.bound for use in shown)),
+        above=sum(_is_above(use, machine) for use in shown),
+    )
+
+
+def _is_above(use: KernelUse | OperatorUse, machine: MachineUse | None) -> bool:
+    """Whether it is clearly faster than a matrix product in its format can be."""
+    if machine is None:
+        return False
+    named = dict(machine.rates).get(use.number_format if isinstance(use, KernelUse) else "float32")
+    peak = named or machine.matrix_flops
+    return peak is not None and _rate(use) > _CLEARLY * peak
+
+
+def _has_place(use: KernelUse | OperatorUse) -> bool:
+    return bool(use.flops and use.bytes and use.duration > 0 and use.flops > 0 and use.bytes > 0)
+
+
+def _intensity(use: KernelUse | OperatorUse) -> float:
+    """FLOP a byte."""
+    return (use.flops or 0.0) / (use.bytes or 1.0)
+
+
+def _rate(use: KernelUse | OperatorUse) -> float:
+    """FLOP/s."""
+    return (use.flops or 0.0) / use.duration * 1e9
+
+
+def _rates(machine: MachineUse | None, uses: list[KernelUse | OperatorUse]) -> list[tuple[str, float]]:
+    """The ceilings of the number formats in use, equal ones as one, the highest first."""
+    if machine is None:
+        return []
+    known = dict(machine.rates) or ({"float32": machine.matrix_flops} if machine.matrix_flops else {})
+    used = {use.number_format for use in uses if isinstance(use, KernelUse)} & set(known)
+    used = used or {"float32"} & set(known) or set(known)
+    by_rate: dict[float, list[str]] = {}
+    for name, rate in known.items():
+        if name in used and rate:
+            by_rate.setdefault(rate, []).append(name)
+    return [(", ".join(names), rate) for rate, names in sorted(by_rate.items(), reverse=True)]
+
+
+def _axes(
+    uses: list[KernelUse | OperatorUse], rates: list[tuple[str, float]], bandwidth: float | None
+) -> tuple[Decades, Decades]:
+    ridges = [rate / bandwidth for _, rate in rates] if bandwidth else []
+    across = [_intensity(use) for use in uses] + [value for ridge in ridges for value in (ridge, 2 * ridge)]
+    up = [_rate(use) for use in uses] + [1.3 * rate for _, rate in rates]
+    return decades(across), decades(up)
+
+
+def _ceilings(
+    rates: list[tuple[str, float]], bandwidth: float | None, horizontal: Decades, vertical: Decades
+) -> Iterable[Ceiling]:
+    left, right = 10.0**horizontal.low, 10.0**horizontal.high
+    for name, rate in rates:
+        ridge = min(max(rate / bandwidth, left), right) if bandwidth else left
+        y = 100 - vertical.place(rate)
+        words = f"{name} {format_rate(rate)}FLOP/s"
+        yield Ceiling(horizontal.place(ridge), y, 100.0, y, words, "end", 99.5, y)
+    if bandwidth:
+        top = max((rate for _, rate in rates), default=10.0**vertical.high)
+        begin = max(left, 10.0**vertical.low / bandwidth)
+        end = min(top / bandwidth, right)
+        if begin < end:
+            x1, x2 = horizontal.place(begin), horizontal.place(end)
+            y1, y2 = 100 - vertical.place(begin * bandwidth), 100 - vertical.place(end * bandwidth)
+            words = f"{format_rate(bandwidth)}B/s"
+            if x2 < STEEP:
+                yield Ceiling(x1, y1, x2, y2, words, "start", x2, y2)
+            else:
+                yield Ceiling(x1, y1, x2, y2, words, "end", x1 + 0.8 * (x2 - x1), y1 + 0.8 * (y2 - y1))
+
+
+def _point(use: KernelUse | OperatorUse, longest: float, case: Case, horizontal: Decades, vertical: Decades) -> Point:
+    return Point(
+        x=horizontal.place(_intensity(use)),
+        y=100 - vertical.place(_rate(use)),
+        radius=max(_SMALLEST, _LARGEST * math.sqrt(use.duration / longest)),
+        bound=use.bound,
+        name=shorten(use.name, _TITLE),
+        lines=tuple(_words(use, case.step.duration.value)),
+    )
+
+
+def _words(use: KernelUse | OperatorUse, step: float) -> Iterable[str]:
+    share = f" ({format_share(use.duration / step)})" if step else ""
+    yield f"{format_duration(use.duration)} a step{share}, {use.calls:.4g} calls"
+    yield f"{format_rate(_rate(use))}FLOP/s, {_intensity(use):.3g} FLOP a byte, {format_bytes(use.bytes or 0.0)} a step"
+    if isinstance(use, KernelUse):
+        if use.operator:
+            yield f"launched by {shorten(use.operator, _TITLE)}" + (
+                f" in {use.number_format}" if use.number_format else ""
+            )
+        if use.shapes:
+            yield f"shapes {shorten(use.shapes, _TITLE)}"
+        if use.at_roofline is not None:
+            yield f"at the ceilings: {format_duration(use.at_roofline)}"
+        if use.dimensions:
+            yield f"misses the tiles of the matrix units: {shorten(', '.join(use.dimensions), _TITLE)}"
+    if use.source is not None:
+        yield format_source(use.source)
+    if use.bound in _ADVICE:
+        yield _ADVICE[use.bound]

@@ -1,0 +1,117 @@
+"""The main pictures as one image: the waterfall of a step, every step, the roofline. SVG by itself; PNG with the extra
+`images`.
+
+One law: as on the page, what strangers wrote is text. The template escapes it, and the image asks for nothing.
+"""
+
+from __future__ import annotations
+
+import textwrap
+from dataclasses import dataclass
+from functools import cache
+from importlib.resources import files
+from pathlib import Path
+
+import jinja2
+
+from steptime.errors import OutputError
+from steptime.report.page.charts import RooflineChart, Series, roofline_chart, series
+from steptime.report.page.waterfall import Waterfall, waterfall
+from steptime.report.printable import one_line, printable, shorten
+from steptime.report.report import Report
+
+WIDTH, MARGIN = 1200, 40
+ROW, SERIES_HEIGHT, ROOFLINE_HEIGHT = 28, 200, 420
+"""Pixels."""
+_SENTENCE = 88
+"""Characters of a line of the verdict."""
+SHARPNESS = 2.0
+"""Pixels of a PNG for each one of the drawing: for screens of high density, and for print."""
+TONES = {
+    "compute": "#0072b2", "communication": "#009e73", "copy": "#56b4e9", "input": "#e69f00", "sync": "#cc79a7",
+    "compile": "#7a5aa6", "launch": "#c8b400", "host": "#d55e00",
+}  # fmt: skip
+KINDS = {"steady": "#7b8fa6", "warm-up": "#d9d5cc"}
+BOUNDS = {"memory": "#e69f00", "compute": "#0072b2", "latency": "#d55e00"}
+GREY = "#8d949c"
+MARKS = {
+    "memory": "M-5 0a5 5 0 1 0 10 0a5 5 0 1 0 -10 0z",
+    "compute": "M0-6L6 0L0 6L-6 0Z",
+    "latency": "M0-6L5.5 4.5L-5.5 4.5Z",
+}
+FONTS = ("/usr/share/fonts", "/usr/local/share/fonts", "~/.fonts", "~/.local/share/fonts", "/Library/Fonts",
+         "/System/Library/Fonts")  # fmt: skip
+"""Where systems keep fonts."""
+SQUARE = "M-4.5-4.5h9v9h-9z"
+"""Shapes, besides colours: not everybody can tell those apart."""
+
+
+@dataclass(frozen=True, slots=True)
+class View:
+    """What the template draws, and where; tops and height: pixels."""
+
+    title: str
+    sentence: tuple[str, ...]
+    waterfall: Waterfall | None
+    series: Series | None
+    roofline: RooflineChart | None
+    waterfall_top: int
+    series_top: int
+    roofline_top: int
+    height: int
+
+
+def render_svg(report: Report) -> str:
+    """The image as SVG."""
+    drawn = _template().render(
+        view=view_of(report), width=WIDTH, margin=MARGIN, row_height=ROW, series_height=SERIES_HEIGHT,
+        roofline_height=ROOFLINE_HEIGHT,
+    )  # fmt: skip
+    return drawn.encode("utf-8", "backslashreplace").decode() + "\n"
+
+
+def render_png(report: Report) -> bytes:
+    """The image as PNG; needs the extra `images`. Raises OutputError where no font is installed."""
+    import resvg_py
+
+    folders = (Path(folder).expanduser() for folder in FONTS)
+    if not any(path.suffix.lower() in (".ttf", ".otf", ".ttc") for folder in folders for path in folder.rglob("*")):
+        raise OutputError(
+            "images-no-fonts",
+            "No font is installed here, so a .png would have no words: install one (on Debian, fonts-dejavu-core), or "
+            "name a .svg.",
+        )
+    return bytes(resvg_py.svg_to_bytes(svg_string=render_svg(report), zoom=SHARPNESS))
+
+
+def view_of(report: Report) -> View:
+    """What is there to draw, one below the other."""
+    process = report.processes[0]
+    case = process.case
+    fall, every, roof = waterfall(case), series(process), roofline_chart(case)
+    sentence = tuple(textwrap.wrap(one_line(process.verdict.sentence), _SENTENCE, max_lines=3, placeholder=" …"))
+    waterfall_top = 66 + 28 * len(sentence) + 30
+    series_top = waterfall_top + (ROW * (len(fall.falls) + 2) + 80 if fall is not None else 0)
+    roofline_top = series_top + (SERIES_HEIGHT + 80 if every is not None else 0)
+    height = roofline_top + (ROOFLINE_HEIGHT + 80 if roof is not None else 0) - 12
+    title = shorten(one_line(report.environment.command or report.source), 110)
+    facts = " · ".join(filter(None, (report.environment.device, f"steptime {report.environment.steptime}")))
+    return View(f"{title} · {facts}", sentence, fall, every, roof, waterfall_top, series_top, roofline_top, height)
+
+
+@cache
+def _template() -> jinja2.Template:
+    environment = jinja2.Environment(
+        autoescape=True,
+        undefined=jinja2.StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        finalize=lambda value: printable(value) if type(value) is str else value,
+    )
+    environment.filters["percent"] = lambda value: f"{value:.2f}%"
+    environment.filters["tone"] = lambda name: TONES.get(name, GREY)
+    environment.filters["kind"] = lambda name: KINDS.get(name, GREY)
+    environment.filters["bound"] = lambda name: BOUNDS.get(name, GREY)
+    environment.filters["mark"] = lambda name: MARKS.get(name, SQUARE)
+    source = files(__package__).joinpath("pictures.svg").read_text(encoding="utf-8")
+    return environment.from_string(source)

@@ -1,0 +1,533 @@
+"""One step, cut out of a trace or a recording to be looked at: what ran where and when.
+
+One step, cut out of a trace to be looked at: what ran where and when. The room's central type.
+
+Plain data that a report carries. Its columns are text, decimal numbers with a space between them, so that fifty
+thousand events are some strings and not a quarter of a million objects.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TypeVar
+
+import numpy as np
+
+from steptime.analysis.breakdown import claims_of, has_kernels
+from steptime.analysis.categories import Account
+from steptime.analysis.idle import Gaps, gaps_of, pieces_of
+from steptime.analysis.operators import sources_of
+from steptime.analysis.processor import Claims
+from steptime.analysis.recorded_breakdown import RecordedAccount, Window
+from steptime.analysis.threads import autograd_lanes, training_lane
+from steptime.analysis.timeline import Phase, Steps
+from steptime.analysis.trace_steps import reach
+from steptime.arrays import Bool, Int64
+from steptime.intervals import EMPTY, Intervals, clip
+from steptime.journal import Kind
+from steptime.machine.machine import Machine
+from steptime.quantities import SourceLine
+from steptime.recording.recording import IntervalTable, Process
+from steptime.trace.links import UNKNOWN, Links, function_name, link, source_line
+from steptime.trace.table import ABSENT, HOST_CATEGORIES, Category, Trace
+from steptime.trace.vendors import COMMUNICATION_KERNEL, LOADER, SYNCHRONISATION, of_symbols
+
+
+@dataclass(frozen=True, slots=True)
+class Track:
+    """What happened in one place. kind: "account" (what the time is posted to), "phase", "stream", "thread" or
+    "worker" (of a loader). rows: how many events lie in each row from the top; those of a row do not overlap."""
+
+    name: str
+    kind: str
+    rows: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Label:
+    """What an event is called. kind: an account's name for what is posted to one, else "operator", "range", "call",
+    "python", "phase" or "other"."""
+
+    name: str
+    kind: str
+
+
+@dataclass(frozen=True, slots=True)
+class Detail:
+    """What else is known of events. operator: that launched it, or in which it was called; shapes, formats: of the
+    operator's inputs; source: the user's line; note: a cause, in words."""
+
+    operator: str = ""
+    shapes: str = ""
+    formats: str = ""
+    source: SourceLine | None = None
+    note: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Excerpt:
+    """A step. step: its number in the report's series of steps, -1 where it is in none. how: why this one, in words.
+
+    length: ns that are shown, from time 0. begin, end: of the step itself on that scale; what was launched earlier or
+    is still running lies outside. Columns, event by event, row after row and track after track: gaps (ns from the end
+    of the event before in the same row; of the first, from time 0), durations (ns), labels and details (numbers in the
+    lists; detail 0 says nothing). left_out: events of the step that are not here, the shortest ones.
+    """
+
+    step: int
+    how: str
+    length: int
+    begin: int
+    end: int
+    tracks: tuple[Track, ...]
+    labels: tuple[Label, ...]
+    details: tuple[Detail, ...]
+    gap_column: str
+    duration_column: str
+    label_column: str
+    detail_column: str
+    left_out: int = 0
+
+    @property
+    def events(self) -> int:
+        """How many there are."""
+        return sum(sum(track.rows) for track in self.tracks)
+
+
+Named = TypeVar("Named", Label, Detail)
+MOST_EVENTS = 50_000
+"""More would not be told apart, and would outgrow the page."""
+MOST_BYTES = 1_150_000
+"""Of the excerpt as JSON, about: a page is to stay below 2.5 MB with it."""
+LONGEST = 300
+"""Characters of a name."""
+MOST_ROWS = 64
+"""Of one track: deeper stacks are left out."""
+_TRIES = 4
+FIRST = np.int64(1) << 60
+"""More than any duration in ns: what is weighed with it stays before what is not."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Strip:
+    """The events of a track, in any order; columns of one length. begin, end: ns, absolute. label, detail: numbers in
+    `labels` and `details`, both of this strip alone. first: whether its events are kept before those of others."""
+
+    name: str
+    kind: str
+    begin: Int64
+    end: Int64
+    label: Int64
+    labels: tuple[Label, ...]
+    detail: Int64
+    details: tuple[Detail, ...]
+    first: bool = True
+
+    def __len__(self) -> int:
+        return len(self.begin)
+
+    def only(self, kept: Bool) -> Strip:
+        """The strip with the events of a mask."""
+        return Strip(
+            self.name, self.kind, self.begin[kept], self.end[kept], self.label[kept], self.labels,
+            self.detail[kept], self.details, self.first,
+        )  # fmt: skip
+
+
+def assemble(
+    strips: Sequence[Strip], shown: tuple[int, int], step: tuple[int, int], number: int, how: str, left_out: int = 0
+) -> Excerpt:
+    """The excerpt of these tracks, in their order. shown, step: (begin, end) in ns, absolute; number, how: see
+    `Excerpt`; left_out: events that the strips lack already. The shortest events go where there are too many of them or
+    too many bytes."""
+    count = sum(map(len, strips)) + left_out
+    most = MOST_EVENTS
+    for _ in range(_TRIES):
+        made = _assembled(_longest(strips, most), shown, step, number, how, count)
+        size = _size(made)
+        if size <= MOST_BYTES:
+            break
+        most = int(0.9 * made.events * MOST_BYTES / size)
+    return made
+
+
+def rows_of(begin: Int64, end: Int64) -> Int64:
+    """The row of each event, by begin and then by the longest: the first one that is free. A call lies below its
+    caller; streams whose kernels overlap get further rows. MOST_ROWS for what finds no free one among so many."""
+    rows = np.empty(len(begin), np.int64)
+    ends: list[int] = []
+    for index, (starts, stops) in enumerate(zip(begin.tolist(), end.tolist(), strict=True)):
+        row = next((row for row, last in enumerate(ends) if last <= starts), len(ends))
+        rows[index] = row
+        if row == MOST_ROWS:
+            continue
+        if row == len(ends):
+            ends.append(stops)
+        else:
+            ends[row] = stops
+    return rows
+
+
+def text(name: str) -> str:
+    """A name of at most LONGEST characters."""
+    return name if len(name) <= LONGEST else f"{name[: LONGEST - 1]}…"
+
+
+def _longest(strips: Sequence[Strip], most: int) -> list[Strip]:
+    """The strips with at most so many events: those that come first, then the longest."""
+    if sum(map(len, strips)) <= most:
+        return list(strips)
+    weights = [each.end - each.begin + FIRST * each.first for each in strips]
+    joined = np.concatenate(weights)
+    kept = np.zeros(len(joined), np.bool_)
+    kept[np.argsort(-joined, kind="stable")[: max(most, 1)]] = True
+    borders = np.cumsum([0, *map(len, strips)])
+    return [each.only(kept[borders[at] : borders[at + 1]]) for at, each in enumerate(strips)]
+
+
+def _assembled(
+    strips: Sequence[Strip], shown: tuple[int, int], step: tuple[int, int], number: int, how: str, count: int
+) -> Excerpt:
+    labels: dict[Label, int] = {}
+    details: dict[Detail, int] = {Detail(): 0}
+    laid = [_Laid(each, shown[0], labels, details) for each in strips if len(each)]
+    columns = [" ".join(part for each in laid for part in each.columns[at]) for at in range(4)]
+    return Excerpt(
+        step=number,
+        how=how,
+        length=shown[1] - shown[0],
+        begin=step[0] - shown[0],
+        end=step[1] - shown[0],
+        tracks=tuple(each.track for each in laid),
+        labels=tuple(labels),
+        details=tuple(details),
+        gap_column=columns[0],
+        duration_column=columns[1],
+        label_column=columns[2],
+        detail_column=columns[3],
+        left_out=count - sum(sum(each.track.rows) for each in laid),
+    )
+
+
+class _Laid:
+    """A strip in rows. labels, details: the pools of the whole excerpt, which grow."""
+
+    def __init__(self, strip: Strip, zero: int, labels: dict[Label, int], details: dict[Detail, int]) -> None:
+        order = np.lexsort((-strip.end, strip.begin))
+        begin, end = strip.begin[order] - zero, strip.end[order] - zero
+        row = rows_of(begin, end)
+        by_row = np.argsort(row, kind="stable")
+        by_row = by_row[row[by_row] < MOST_ROWS]
+        row, begin, end = row[by_row], begin[by_row], end[by_row]
+        before = np.concatenate(([0], end[:-1]))
+        before[np.flatnonzero(np.diff(row, prepend=-1))] = 0
+        label = _pooled(strip.label[order][by_row], strip.labels, labels)
+        detail = _pooled(strip.detail[order][by_row], strip.details, details)
+        self.track = Track(strip.name, strip.kind, tuple(np.bincount(row).tolist()))
+        self.columns = [map(str, each.tolist()) for each in (begin - before, end - begin, label, detail)]
+
+
+def _pooled(numbers: Int64, own: Sequence[Named], pool: dict[Named, int]) -> Int64:
+    """The numbers of what is used in the pool of all."""
+    places = np.zeros(len(own), np.int64)
+    for number in np.unique(numbers).tolist():
+        places[number] = pool.setdefault(own[number], len(pool))
+    return places[numbers]
+
+
+def _size(excerpt: Excerpt) -> int:
+    """Bytes as JSON, about."""
+    columns = (excerpt.gap_column, excerpt.duration_column, excerpt.label_column, excerpt.detail_column)
+    names = sum(len(each.name) + 30 for each in excerpt.labels)
+    known = sum(
+        90 + len(each.operator) + len(each.shapes) + len(each.formats) + len(each.note) + 60 * (each.source is not None)
+        for each in excerpt.details
+    )
+    return sum(map(len, columns)) + names + known
+
+
+Rows = Int64
+DEVICE = (Category.KERNEL, Category.MEMCPY, Category.MEMSET)
+KINDS = ("operator", "range", "call", "python", "compute", "communication", "copy", "input", "sync", "other")
+MOST_PIECES = 12_000
+"""Of the account: a step on a CPU alternates between computing and dispatching at every operator."""
+MOST_TRACKS = 64
+"""Of streams, and of threads."""
+_CATEGORIES = {
+    Category.OPERATOR: "operator",
+    Category.ANNOTATION: "range",
+    Category.RUNTIME: "call",
+    Category.PYTHON: "python",
+    Category.KERNEL: "compute",
+    Category.MEMCPY: "copy",
+    Category.MEMSET: "copy",
+}
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Beside:
+    """What the caller knows beside the trace; times in ns on the trace's clock. phases: by name. thread: the system's
+    id of the training thread. sources: lines by operator name. strips: further tracks (a loader's workers)."""
+
+    input_ranges: Intervals = field(default_factory=lambda: EMPTY)
+    compile_ranges: Intervals = field(default_factory=lambda: EMPTY)
+    claims: Claims | None = None
+    phases: Mapping[str, Intervals] = field(default_factory=dict)
+    thread: int | None = None
+    sources: Mapping[str, SourceLine] = field(default_factory=dict)
+    strips: Sequence[Strip] = ()
+
+
+def cut(trace: Trace, borders: Int64, windows: Int64, at: int, number: int, how: str, beside: Beside) -> Excerpt:
+    """One of the steps of a trace. borders, windows: (n, 2) ns, all steps as the host and as the ledger have them; at:
+    which of them; number, how: as in `Excerpt`."""
+    links = link(trace, borders)
+    step = _pair(windows[at])
+    shown = (min(int(borders[at, 0]), step[0]), max(int(borders[at, 1]), step[1]))
+    rows, left_out = _rows(trace, shown)
+    tracks = _tracks(trace, links, rows, beside)
+    left_out += len(rows) - sum(map(len, tracks))
+    strips = [_account(trace, links, windows, at, beside), *_phases(shown, beside), *tracks, *beside.strips]
+    return assemble(strips, shown, step, number, how, left_out)
+
+
+def usual(durations: Int64) -> int:
+    """Which of some steps is the usual one: the one next to the median."""
+    return int(np.abs(durations - np.median(durations)).argmin())
+
+
+def _account(trace: Trace, links: Links, windows: Int64, at: int, beside: Beside) -> Strip:
+    """What each instant of the step is posted to, idle time with its cause."""
+    claims = beside.claims or claims_of(
+        trace, input_ranges=beside.input_ranges, compile_ranges=beside.compile_ranges, training_thread=beside.thread
+    )
+    inside = tuple((account, clip(held, *_pair(windows[at]))) for account, held in claims)
+    begin, end, _, account = pieces_of(windows[at : at + 1], EMPTY, inside)
+    if len(begin) > MOST_PIECES:
+        kept = np.sort(np.argsort(begin - end, kind="stable")[:MOST_PIECES])
+        begin, end, account = begin[kept], end[kept], account[kept]
+    labels = tuple(Label(each.name.lower(), each.name.lower()) for each in Account)
+    details, detail = _causes(trace, links, windows, begin, beside) if has_kernels(trace) else ((Detail(),), begin * 0)
+    return Strip("Where the time goes", "account", begin, end, account, labels, detail, details)
+
+
+def _causes(
+    trace: Trace, links: Links, windows: Int64, begin: Int64, beside: Beside
+) -> tuple[tuple[Detail, ...], Int64]:
+    """What is behind the pieces that begin at these times. windows: of all steps, which the rules asked for, too."""
+    gaps = gaps_of(
+        trace, links, windows, input_ranges=beside.input_ranges, compile_ranges=beside.compile_ranges,
+        training_thread=beside.thread,
+    )  # fmt: skip
+    details: dict[Detail, int] = {Detail(): 0}
+    known = {gaps.begin[at].item(): details.setdefault(_cause(trace, links, gaps, at, beside), len(details))
+             for at in np.flatnonzero(np.isin(gaps.begin, begin)).tolist()}  # fmt: skip
+    return tuple(details), np.array([known.get(time, 0) for time in begin.tolist()], np.int64)
+
+
+def _cause(trace: Trace, links: Links, gaps: Gaps, at: int, beside: Beside) -> Detail:
+    cause, inside = int(gaps.cause[at]), int(gaps.inside[at])
+    if cause == UNKNOWN:
+        return Detail()
+    name = trace.symbols[trace.events.name[cause]]
+    function = int(links.function[cause])
+    source = source_line(trace.symbols[trace.events.name[function]]) if function != UNKNOWN else None
+    within = trace.symbols[trace.events.name[inside]] if inside not in (UNKNOWN, cause) else ""
+    note = f"behind it: {text(function_name(name))}"
+    if within and within != name:
+        note += f", in it {text(function_name(within))}"
+    return Detail(source=source or beside.sources.get(name), note=note)
+
+
+def _phases(shown: tuple[int, int], beside: Beside) -> list[Strip]:
+    labels: list[Label] = []
+    begins, ends, numbers = [], [], []
+    for name, held in beside.phases.items():
+        inside = clip(held, *shown)
+        if len(inside):
+            begins.append(inside.begin)
+            ends.append(inside.end)
+            numbers.append(np.full(len(inside), len(labels), np.int64))
+            labels.append(Label(name, "input" if name == "input" else "phase"))
+    if not labels:
+        return []
+    begin, end, label = (np.concatenate(each) for each in (begins, ends, numbers))
+    return [Strip("Phases, as watched", "phase", begin, end, label, tuple(labels), label * 0, (Detail(),))]
+
+
+def _rows(trace: Trace, shown: tuple[int, int]) -> tuple[Rows, int]:
+    """What happened on threads and streams between two times, and how much of it is left out already: a step that is a
+    whole trace has millions of events."""
+    events = trace.events
+    rows = np.flatnonzero((events.begin < shown[1]) & ((events.end > shown[0]) | (events.begin >= shown[0])))
+    rows = rows[np.isin(events.category[rows], (*HOST_CATEGORIES, *DEVICE))]
+    over = len(rows) - MOST_EVENTS
+    if over <= 0:
+        return rows, 0
+    weight = events.duration[rows] + FIRST * np.isin(events.category[rows], DEVICE)
+    return np.sort(rows[np.argsort(-weight, kind="stable")[:MOST_EVENTS]]), over
+
+
+def _tracks(trace: Trace, links: Links, rows: Rows, beside: Beside) -> list[Strip]:
+    """Streams by the time they were busy, the training thread, autograd's, then the others by theirs: MOST_TRACKS of
+    streams and of threads, as nobody looks at more."""
+    events = trace.events
+    device = np.isin(events.category[rows], DEVICE)
+    training = training_lane(trace, beside.thread)
+    engine = autograd_lanes(trace, training) if training is not None else []
+    found = []
+    for on_device in (True, False):
+        own = rows[device == on_device]
+        spent = np.bincount(events.lane[own], events.duration[own], len(trace.lanes))
+        special = [] if on_device else [lane for lane in (training, *engine) if lane is not None]
+        spent[special] += FIRST
+        for lane in np.argsort(-spent, kind="stable")[:MOST_TRACKS].tolist():
+            mine = own[events.lane[own] == lane]
+            rank = 0 if on_device else 1 if lane == training else 2 if lane in engine else 3
+            if len(mine):
+                found.append((rank, _strip(trace, links, mine, _name(trace, lane, rank), rank, beside)))
+    return [strip for _, strip in sorted(found, key=lambda each: each[0])]
+
+
+def _name(trace: Trace, lane: int, rank: int) -> str:
+    place = trace.lanes[lane]
+    if rank == 0:
+        stream = str(place.thread)
+        stream = stream if stream.startswith("stream") else f"stream {stream}"
+        return f"{stream}, device {place.process}" if len(trace.devices) > 1 else stream
+    words = {1: "Training thread", 2: "Autograd's thread"}.get(rank, "Thread")
+    return f"{words} {place.thread}"
+
+
+def _strip(trace: Trace, links: Links, rows: Rows, name: str, rank: int, beside: Beside) -> Strip:
+    events = trace.events
+    symbols = np.stack((events.name[rows].astype(np.int64), _kinds(trace, rows)), axis=1)
+    distinct, label = np.unique(symbols, axis=0, return_inverse=True)
+    labels = tuple(Label(text(trace.symbols[symbol].removeprefix("void ")), KINDS[kind])
+                   for symbol, kind in distinct.tolist())  # fmt: skip
+    details, detail = _details(trace, links, rows, beside)
+    kind = "stream" if rank == 0 else "thread"
+    begin, end = events.begin[rows], events.end[rows]
+    return Strip(name, kind, begin, end, label.ravel(), labels, detail, details, first=rank == 0)
+
+
+def _kinds(trace: Trace, rows: Rows) -> Int64:
+    """By row, a number in KINDS."""
+    category = trace.events.category[rows]
+    kinds = np.full(len(rows), KINDS.index("other"), np.int64)
+    for each, name in _CATEGORIES.items():
+        kinds[category == each] = KINDS.index(name)
+
+    def named(test: Callable[[str], object]) -> Bool:
+        return of_symbols(trace, test)[trace.events.name[rows]]
+
+    kinds[(category == Category.KERNEL) & named(COMMUNICATION_KERNEL.search)] = KINDS.index("communication")
+    kinds[(category == Category.RUNTIME) & named(SYNCHRONISATION.search)] = KINDS.index("sync")
+    annotated = np.isin(category, (Category.ANNOTATION, Category.OPERATOR))
+    kinds[annotated & named(LOADER.match)] = KINDS.index("input")
+    return kinds
+
+
+def _details(trace: Trace, links: Links, rows: Rows, beside: Beside) -> tuple[tuple[Detail, ...], Int64]:
+    """Shapes, operator and line of each row; what says nothing is detail 0."""
+    events = trace.events
+    operator = links.operator[rows].astype(np.int64)
+    known = operator != UNKNOWN
+    at = np.where(known, operator, 0)
+    function = links.function[rows].astype(np.int64)
+    within = np.where(known & (operator != rows), events.name[at], ABSENT)
+    own = np.where(known, events.name[at], ABSENT)
+    shapes = np.where(known, events.shapes[at], ABSENT)
+    formats = np.where(known, events.dtypes[at], ABSENT)
+    source = np.where(function != UNKNOWN, events.name[np.where(function != UNKNOWN, function, 0)], ABSENT)
+    moved = events.bytes[rows].astype(np.int64)
+    table = np.stack((within, own, shapes, formats, source, moved), axis=1).astype(np.int64)
+    table[np.isin(events.category[rows], (Category.PYTHON,))] = ABSENT
+    distinct, detail = np.unique(table, axis=0, return_inverse=True)
+    return tuple(_detail(trace, row, beside) for row in distinct.tolist()), detail.ravel()
+
+
+def _detail(trace: Trace, row: list[int], beside: Beside) -> Detail:
+    within, own, shapes, formats, source, moved = row
+    line = source_line(trace.symbols[source]) if source != ABSENT else None
+    if line is None and own != ABSENT:
+        line = beside.sources.get(trace.symbols[own])
+    return Detail(
+        operator=text(trace.symbols[within]) if within != ABSENT else "",
+        shapes=text(trace.shapes[shapes]) if shapes != ABSENT else "",
+        formats=text(trace.dtypes[formats]) if formats != ABSENT else "",
+        source=line,
+        note=f"{moved:,} bytes" if moved != ABSENT else "",
+    )
+
+
+def _pair(window: Int64) -> tuple[int, int]:
+    return int(window[0]), int(window[1])
+
+
+def excerpt_of_trace(trace: Trace, borders: Int64, windows: Int64, warm_up: int) -> Excerpt:
+    """borders, windows: (n, 2) ns, the steady steps as the host and as the ledger have them, n at least 1. warm_up: how
+    many steps lie before them."""
+    at = usual(windows[:, 1] - windows[:, 0])
+    count = len(windows)
+    how = "the only steady step" if count == 1 else f"of {count} steady steps the one next to their median"
+    return cut(trace, borders, windows, at, warm_up + at, how, Beside())
+
+
+_WORK = {Kind.FETCH: Label("reads items", "input"), Kind.COLLATE: Label("collates", "operator"),
+         Kind.QUEUE: Label("waits for an index", "other")}  # fmt: skip
+MOST_WORKERS = 32
+
+
+def excerpt_of_process(
+    process: Process, steps: Steps, account: RecordedAccount, machine: Machine | None = None
+) -> Excerpt | None:
+    """The usual one of the profiled steps; None where none was profiled."""
+    timed = [each for each in account.windows if not each.stacks and len(each.borders)]
+    if not timed:
+        return None
+    window = max(timed, key=lambda each: (has_kernels(each.trace), len(each.borders)))
+    trace = window.trace
+    windows = reach(trace, window.borders) if has_kernels(trace) else window.borders
+    at = usual(windows[:, 1] - windows[:, 0])
+    begin, end = window.borders[at].tolist()
+    number = int(np.searchsorted(steps.end, end - window.shift))
+    sources: dict[str, SourceLine] = {}
+    for each in account.windows:
+        sources |= sources_of(each.trace, training_thread=each.thread) if each.stacks else {}
+    beside = Beside(
+        input_ranges=window.phases[Phase.INPUT],
+        compile_ranges=window.compiling,
+        claims=claims_of(
+            trace,
+            input_ranges=window.phases[Phase.INPUT],
+            compile_ranges=window.compiling,
+            phase_ranges=window.phases,
+            training_thread=window.thread,
+            machine=machine,
+        ),
+        phases={phase.name.lower(): held for phase, held in window.phases.items()},
+        thread=window.thread,
+        sources=sources,
+        strips=tuple(_workers(process.workers, window, min(begin, int(windows[at, 0])), max(end, int(windows[at, 1])))),
+    )
+    count = len(windows)
+    how = "the profiled step" if count == 1 else f"of {count} profiled steps the one next to their median"
+    return cut(trace, window.borders, windows, at, number, how, beside)
+
+
+def _workers(table: IntervalTable, window: Window, begin: int, end: int) -> Iterator[Strip]:
+    """What each worker of a loader did between two times."""
+    starts, stops = table.begin + window.shift, table.end + window.shift
+    inside = (starts < end) & (stops > begin) & np.isin(table.kind, [int(kind) for kind in _WORK])
+    loaders = np.stack((table.identity.astype(np.int64), table.thread.astype(np.int64)), axis=1)
+    present = np.unique(loaders[inside], axis=0)[:MOST_WORKERS]
+    for identity, thread in present.tolist():
+        mine = np.flatnonzero(inside & (loaders == (identity, thread)).all(axis=1))
+        kinds = list(_WORK)
+        label = np.array([kinds.index(Kind(kind)) for kind in table.kind[mine].tolist()], np.int64)
+        yield Strip(
+            f"Loader's worker {thread}", "worker", starts[mine], stops[mine], label, tuple(_WORK.values()),
+            label * 0, (Detail(),),
+        )  # fmt: skip

@@ -1,0 +1,63 @@
+"""What was found out about a trace once, for all who ask: several rooms need the same launches, lanes and operators.
+
+Results are kept for as long as the trace itself lives, and are read-only: whoever changed one would change it for all.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import weakref
+from collections.abc import Callable, Hashable
+from typing import Any, Concatenate, ParamSpec, TypeVar
+
+import numpy as np
+
+from steptime.trace.table import Trace
+
+Parameters = ParamSpec("Parameters")
+Result = TypeVar("Result")
+
+
+def once(
+    function: Callable[Concatenate[Trace, Parameters], Result],
+) -> Callable[Concatenate[Trace, Parameters], Result]:
+    """For a pure function of a trace and more: the same arguments give the same result without computing it again.
+
+    Arguments that cannot be hashed (arrays) are the same only when they are the same object.
+    """
+    kept: dict[int, tuple[weakref.ref[Trace], dict[Hashable, tuple[object, Result]]]] = {}
+
+    def remembering(trace: Trace, /, *args: Parameters.args, **kwargs: Parameters.kwargs) -> Result:
+        number = id(trace)
+        if number not in kept:
+            kept[number] = weakref.ref(trace, lambda _: kept.pop(number, None)), {}
+        results = kept[number][1]
+        key = (*map(_key, args), *((name, _key(value)) for name, value in sorted(kwargs.items())))
+        if key not in results:
+            result = function(trace, *args, **kwargs)
+            _freeze(result)
+            results[key] = (args, kwargs), result  # the arguments too: an id is unique only while its object lives
+        return results[key][1]
+
+    functools.update_wrapper(remembering, function)
+    return remembering
+
+
+def _key(argument: object) -> Hashable:
+    try:
+        hash(argument)
+    except TypeError:
+        return "object", id(argument)
+    return argument
+
+
+def _freeze(result: Any) -> None:
+    if isinstance(result, np.ndarray):
+        result.flags.writeable = False
+    elif isinstance(result, tuple):
+        for each in result:
+            _freeze(each)
+    elif dataclasses.is_dataclass(result):
+        for field in dataclasses.fields(result):
+            _freeze(getattr(result, field.name))

@@ -1,0 +1,578 @@
+"""Events to columns, block by block, so that no more than a block of Python objects is alive.
+
+One event of a trace as the parser sees it, and its exact time.
+
+Typed structs: the parser skips what is not named here without building it, which is worth a factor of three. Types are
+as wide as what real files hold: ROCm writes streams and byte counts as strings, lanes are strings on a few events.
+
+One column that grows block by block and is hardly ever held twice.
+
+It grows in pieces that are large enough for the system to take each back at once when it is freed, so joining them
+costs a piece more than the column. Ids are held in 32 bits until one does not fit; a column that no event fills takes
+no memory at all.
+
+What an event is, from the name of its category, of whatever year and maker of device.
+
+Names that the table knows are taken from it. Makers of other devices have names of their own, built alike
+("privateuse1_runtime", "mtia_runtime"): their endings decide. What is still unknown and says on which stream of which
+device it ran is work of that device: a kernel, or a copy or memset by its own name.
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+import operator
+import re
+import struct
+from collections.abc import Sequence
+from decimal import Decimal, InvalidOperation
+from typing import Any, TypeAlias, TypeVar, cast
+
+import msgspec
+import numpy as np
+import numpy.typing as npt
+
+from steptime.arrays import Bool, Float64, Int32, Int64
+from steptime.trace.table import ABSENT, CATEGORY_NAMES, MARKER_NAMES, Category, EventTable, Lane
+
+Number: TypeAlias = int | str | None
+NOTHING = msgspec.Raw()
+RAW_FIELDS = ("shapes", "dtypes", "inputs", "grid", "block")
+FLOAT_HOLDS_NANOSECONDS = 2.0**43
+"""Below this many microseconds a float64 lies within half a nanosecond of what was written; above, it may not."""
+PRECISE_TIME = re.compile(rb'"ts"\s*:\s*\d{13,}\.\d')
+"""A time too long for a float64: Kineto of spring 2024 wrote epoch microseconds with three more digits."""
+PRECISE_LAYOUT = "dddddddddddddddd.ddd"
+"""Such a time, digit by digit."""
+POINT = PRECISE_LAYOUT.index(".")
+POINT_AS_DIGIT = (ord(".") - ord("0")) % 256
+LATEST = 2.0**52
+"""Microseconds: 142 years. A time beyond is garbage, and its ns would leave int64."""
+PHASES_PASSED_OVER = (*"iIfstCBEbenNODPRcavV(),=", "")
+"""Phases of the Trace Event Format that hold no measured interval; arrows alone are up to 40 % of the events."""
+
+
+class Arguments(msgspec.Struct, gc=False, frozen=True):
+    """The `args` that the analyses read, in the order of the file: the parser looks for the next name first.
+
+    Raw fields point into the parser's buffer.
+    """
+
+    external: Number = msgspec.field(default=ABSENT, name="External id")
+    sequence: Number = msgspec.field(default=ABSENT, name="Sequence number")
+    inputs: msgspec.Raw = msgspec.field(default=NOTHING, name="Concrete Inputs")
+    dtypes: msgspec.Raw = msgspec.field(default=NOTHING, name="Input type")
+    shapes: msgspec.Raw = msgspec.field(default=NOTHING, name="Input Dims")
+    device: Number = ABSENT
+    stream: Number = ABSENT
+    correlation: Number = ABSENT
+    bytes: Number = ABSENT
+    grid: msgspec.Raw = NOTHING
+    block: msgspec.Raw = NOTHING
+    python_parent: Number = msgspec.field(default=ABSENT, name="Python parent id")
+    python: Number = msgspec.field(default=ABSENT, name="Python id")
+    external_of_2021: Number = msgspec.field(default=ABSENT, name="external id")
+
+
+NO_ARGUMENTS = Arguments()
+
+
+class Complete(msgspec.Struct, tag="X", tag_field="ph", gc=False, kw_only=True):
+    """An event with a begin and a duration, microseconds as floats."""
+
+    cat: str = ""
+    name: str
+    pid: Number = None
+    tid: Number = None
+    ts: float
+    dur: float = 0.0
+    args: Arguments = NO_ARGUMENTS
+
+
+class CompleteExactly(msgspec.Struct, tag="X", tag_field="ph", gc=False, kw_only=True):
+    """The same, where a float cannot hold the time: its digits."""
+
+    cat: str = ""
+    name: str
+    pid: Number = None
+    tid: Number = None
+    ts: msgspec.Raw
+    dur: float = 0.0
+    args: Arguments = NO_ARGUMENTS
+
+
+class Metadata(msgspec.Struct, tag="M", tag_field="ph", gc=False):
+    """A name of a process or thread: not needed."""
+
+
+def _passed_over(phase: str) -> type[msgspec.Struct]:
+    return msgspec.defstruct(f"Phase{ord(phase or '_')}", [], tag=phase, tag_field="ph", gc=False)
+
+
+Event: TypeAlias = Complete | CompleteExactly
+_OTHERS = (Metadata, *(_passed_over(phase) for phase in PHASES_PASSED_OVER))
+
+
+def _decoder(complete: type[msgspec.Struct], *, listed: bool) -> msgspec.json.Decoder[object]:
+    union: Any = functools.reduce(operator.or_, _OTHERS, complete)
+    return msgspec.json.Decoder(list[union] if listed else union)
+
+
+_LISTS = {False: _decoder(Complete, listed=True), True: _decoder(CompleteExactly, listed=True)}
+_SINGLES = {False: _decoder(Complete, listed=False), True: _decoder(CompleteExactly, listed=False)}
+
+
+def _decoded(decoder: msgspec.json.Decoder[object], text: memoryview | bytes) -> object:
+    try:
+        return decoder.decode(text)
+    except RecursionError as error:
+        raise ValueError(str(error)) from None
+
+
+def decode_list(block: memoryview | bytes, *, exactly: bool) -> list[Event]:
+    """The complete events of a JSON array. Raises ValueError (msgspec's or of invalid UTF-8) when it is not one."""
+    events = cast("list[object]", _decoded(_LISTS[exactly], block))
+    wanted = CompleteExactly if exactly else Complete
+    return [event for event in events if type(event) is wanted]
+
+
+def decode_one(text: bytes, *, exactly: bool) -> Event | None:
+    """The event, None when it is no complete one. Raises ValueError when it is not JSON or not typed as expected."""
+    event = _decoded(_SINGLES[exactly], text)
+    return event if isinstance(event, (Complete, CompleteExactly)) else None
+
+
+def needs_exactness(events: list[Event], block: memoryview | bytes) -> bool:
+    """True when the floats of a block have lost digits that the file holds."""
+    late = any(float(event.ts) >= FLOAT_HOLDS_NANOSECONDS for event in events)
+    return late and PRECISE_TIME.search(block) is not None
+
+
+def nanoseconds(microseconds: Float64) -> Int64:
+    """Microseconds to ns without the loss of a product in float64, which is up to 128 ns for times of 2022."""
+    whole = np.floor(microseconds)
+    return whole.astype(np.int64) * 1000 + np.rint((microseconds - whole) * 1000).astype(np.int64)
+
+
+def begins(events: Sequence[Event], *, exactly: bool) -> tuple[Int64, Bool]:
+    """The begins of events in ns, as the file has them, and which of them are times at all."""
+    if exactly:
+        return _exact_begins([event.ts for event in events])
+    times = np.fromiter([event.ts for event in events], np.float64, len(events))
+    sound = np.abs(times) < LATEST
+    return nanoseconds(times if sound.all() else np.where(sound, times, 0)), sound
+
+
+def _exact_begins(texts: list[Any]) -> tuple[Int64, Bool]:
+    """Of times as they are written, all at once where all are written as Kineto of 2024 did."""
+    joined, count = b"".join(texts), len(texts)
+    if len(joined) == count * len(PRECISE_LAYOUT):
+        digits = np.frombuffer(joined, np.uint8).reshape(count, len(PRECISE_LAYOUT)) - np.uint8(ord("0"))
+        whole, point, fraction = digits[:, :POINT], digits[:, POINT], digits[:, POINT + 1 :]
+        if (point == POINT_AS_DIGIT).all() and whole.max() <= 9 and fraction.max() <= 9:
+            times = _joined_digits(whole) * 1000 + fraction @ np.array([100, 10, 1], np.int64)
+            return times, np.abs(times) < LATEST * 1000
+    found = [_in_nanoseconds(bytes(text)) for text in texts]
+    return np.array([time or 0 for time in found], np.int64), np.array([time is not None for time in found])
+
+
+def _joined_digits(digits: npt.NDArray[np.uint8]) -> Int64:
+    """Sixteen digits a row as a number, by pairs, pairs of pairs and so on: narrow types for as long as they do."""
+    pairs = digits[:, ::2] * np.uint8(10) + digits[:, 1::2]
+    pairs = pairs.astype(np.uint16)
+    fours = (pairs[:, ::2] * np.uint16(100) + pairs[:, 1::2]).astype(np.uint32)
+    eights = (fours[:, ::2] * np.uint32(10_000) + fours[:, 1::2]).astype(np.int64)
+    joined: Int64 = eights[:, 0] * 100_000_000 + eights[:, 1]
+    return joined
+
+
+def _in_nanoseconds(text: bytes) -> int | None:
+    """A time as it is written, in microseconds; None when it is none. Halves go to the even nanosecond."""
+    try:
+        time = Decimal(text.decode("ascii", "replace").strip('"'))
+    except InvalidOperation:
+        return None
+    return int((time * 1000).to_integral_value()) if time.is_finite() and abs(time) < LATEST else None
+
+
+def lenient(event: dict[str, object], *, exactly: bool) -> Event | None:
+    """An event that the typed parser refused, as far as it can be understood; None without a time or a name."""
+    time, name = event.get("ts"), event.get("name")
+    duration = _number(event.get("dur", 0))
+    if not isinstance(name, str) or not _is_time(time) or duration is None:
+        return None
+    category = event.get("cat")
+    rest: dict[str, Any] = {
+        "name": name,
+        "dur": duration,
+        "cat": category if isinstance(category, str) else "",
+        "pid": _lane(event.get("pid")),
+        "tid": _lane(event.get("tid")),
+        "args": _arguments(event.get("args")),
+    }
+    if exactly:
+        return CompleteExactly(ts=msgspec.Raw(str(time).encode()), **rest)
+    return Complete(ts=float(str(time)), **rest)
+
+
+def integer(value: Number, absent: int) -> int:
+    """An id as an integer: decimal or hexadecimal text counts, and what is none or exceeds int64 is absent."""
+    if isinstance(value, str):
+        try:
+            value = int(value, 0)
+        except ValueError:
+            return absent
+    if value is None or not -(2**63) <= value < 2**63:
+        return absent
+    return value
+
+
+def _arguments(given: object) -> Arguments:
+    """The integers among the arguments; raw JSON is not kept on this road."""
+    if not isinstance(given, dict):
+        return NO_ARGUMENTS
+    keys = zip(Arguments.__struct_fields__, Arguments.__struct_encode_fields__, strict=True)
+    known = {name: _integer(given[key]) for name, key in keys if key in given and name not in RAW_FIELDS}
+    return Arguments(**known)  # type: ignore[arg-type]
+
+
+def _is_time(value: object) -> bool:
+    number = _number(value)
+    return number is not None and abs(number) < 2**53
+
+
+def _number(value: object) -> float | None:
+    try:
+        number = float(Decimal(str(value)))
+    except InvalidOperation:
+        return None
+    return number if math.isfinite(number) else None
+
+
+def _integer(value: object) -> Number:
+    if isinstance(value, (float, Decimal)):
+        return int(value) if -(2**63) <= value < 2**63 and value == int(value) else ABSENT
+    return value if isinstance(value, (int, str)) else ABSENT
+
+
+def _lane(value: object) -> Number:
+    return value if isinstance(value, (int, str)) else str(value) if value is not None else None
+
+
+Array = npt.NDArray[Any]
+PIECE = 1 << 17
+"""Rows: half a megabyte and more. Smaller pieces would leave holes in the heap, which stay with the process."""
+NARROW = np.iinfo(np.int32)
+
+
+class Growing:
+    """A column of one type. narrow: 32 bits for as long as the values fit, else 64. absent: the value of rows without
+    one."""
+
+    def __init__(self, kind: type[np.generic], absent: int, *, narrow: bool = False) -> None:
+        self._kind: np.dtype[Any] = np.dtype(np.int32 if narrow else kind)
+        self._absent = absent
+        self._narrow = narrow
+        self._pieces: list[Array] = []
+        self._used = 0
+        self._skipped = 0
+
+    def skip(self, count: int) -> None:
+        """Appends `count` rows without a value."""
+        if not self._pieces:
+            self._skipped += count
+            return
+        while count:
+            room = self._room(count)
+            room[:] = self._absent
+            count -= len(room)
+
+    def extend(self, values: Array) -> None:
+        """Appends values, of any integer type that the column's type can hold."""
+        if self._narrow and len(values) and not (NARROW.min <= values.min() and values.max() <= NARROW.max):
+            self._widen()
+        if not self._pieces:
+            self._begin()
+        done = 0
+        while done < len(values):
+            room = self._room(len(values) - done)
+            room[:] = values[done : done + len(room)]
+            done += len(room)
+
+    def finished(self) -> Array:
+        """The column, writable where it has values; a constant of no size where it has none. It is given away."""
+        if not self._pieces:
+            return np.broadcast_to(np.asarray(self._absent, self._kind), (self._skipped,))
+        rows = PIECE * (len(self._pieces) - 1) + self._used
+        column, filled = np.empty(rows, self._kind), 0
+        self._pieces.reverse()
+        while self._pieces:
+            piece = self._pieces.pop()[: rows - filled]
+            column[filled : filled + len(piece)] = piece
+            filled += len(piece)
+        return column
+
+    def _begin(self) -> None:
+        """The first value: what was skipped before it gets its place."""
+        skipped, self._skipped = self._skipped, 0
+        self._pieces.append(np.empty(PIECE, self._kind))
+        self.skip(skipped)
+
+    def _widen(self) -> None:
+        """From here on with 64 bits; the pieces before follow when they are joined."""
+        self._kind, self._narrow = np.dtype(np.int64), False
+        if self._pieces:
+            self._pieces[-1] = self._pieces[-1].astype(np.int64)
+
+    def _room(self, count: int) -> Array:
+        """A view of at most `count` rows that follow, whatever they hold; at least one."""
+        if self._used == PIECE:
+            self._pieces.append(np.empty(PIECE, self._kind))
+            self._used = 0
+        begin, self._used = self._used, min(PIECE, self._used + count)
+        return self._pieces[-1][begin : self._used]
+
+
+DEVICE_WORK = 254
+"""Not in the table of events: which work of the device it is, the event's name says."""
+UNKNOWN = 255
+"""Neither: work of a device if it says where it ran, else OTHER."""
+ENDINGS = {
+    "_runtime": Category.RUNTIME,
+    "_driver": Category.RUNTIME,
+    "_memcpy": Category.MEMCPY,
+    "_memset": Category.MEMSET,
+    "_user_annotation": Category.DEVICE_ANNOTATION,
+    "_sync": Category.SYNC,
+    "_kernel": Category.KERNEL,
+}
+DEVICE_WORK_NAMES = ("mtia_ccp_events", "mtia_workloadd", "hpu_op")
+"""From libkineto's ActivityType.cpp: what MTIA's and Gaudi's devices executed, copies among them."""
+
+
+class CategoryCodes:
+    """The categories of events, as numbers of `Category`."""
+
+    def __init__(self) -> None:
+        self._codes = _Codes()
+
+    def of(self, events: list[Event], streams: Int64 | None, devices: Int64 | None) -> npt.NDArray[np.uint8]:
+        """streams, devices: of these events, None where none has one."""
+        packed = list(map(self._codes.__getitem__, [event.cat for event in events]))
+        codes = np.frombuffer(struct.pack(f"{len(packed)}B", *packed), np.uint8)
+        if codes.max() < DEVICE_WORK:
+            return codes
+        codes = codes.copy()
+        work = codes == DEVICE_WORK
+        if streams is not None and devices is not None:
+            work |= (codes == UNKNOWN) & (streams != ABSENT) & (devices != ABSENT) & (devices >= 0)
+        for row in np.flatnonzero(work).tolist():
+            codes[row] = work_named(events[row].name)
+        codes[codes == UNKNOWN] = Category.OTHER
+        return codes
+
+
+def work_named(name: str) -> Category:
+    """Which work of a device an event of this name is."""
+    lowered = name.lower()
+    if "memcpy" in lowered:
+        return Category.MEMCPY
+    return Category.MEMSET if "memset" in lowered else Category.KERNEL
+
+
+class _Codes(dict[str, int]):
+    def __init__(self) -> None:
+        super().__init__({name: int(category) for name, category in CATEGORY_NAMES.items()})
+        self |= dict.fromkeys(MARKER_NAMES, int(Category.OTHER))
+        self |= dict.fromkeys(DEVICE_WORK_NAMES, DEVICE_WORK)
+
+    def __missing__(self, key: str) -> int:
+        endings = (category for ending, category in ENDINGS.items() if key.lower().endswith(ending))
+        code = self[key] = int(next(endings, UNKNOWN))
+        return code
+
+
+Key = TypeVar("Key")
+LONGEST = 2.0**50
+MOST_THREADS = 1024
+"""Of a block, on all devices of NVIDIA and AMD."""
+WHOLE: dict[str, type[np.generic]] = {
+    "category": np.uint8, "name": np.int32, "lane": np.int32, "begin": np.int64, "duration": np.int64,
+    "shapes": np.int32, "dtypes": np.int32, "inputs": np.int32,
+}  # fmt: skip
+"""Columns of one type always: times are 64 bits wide, whatever they hold."""
+IDS = ("correlation", "external", "sequence", "bytes", "stream", "device", "python", "python_parent", "blocks")
+"""Columns of integers that the file gives: as narrow as they are."""
+
+
+class Numbering(dict[Key, int]):
+    """Gives each new key the next number."""
+
+    def __missing__(self, key: Key) -> int:
+        number = self[key] = len(self)
+        return number
+
+
+class Texts(dict[bytes, int]):
+    """The same for raw JSON, with ABSENT for no text."""
+
+    def __init__(self) -> None:
+        super().__init__({b"": ABSENT})
+
+    def __missing__(self, key: bytes) -> int:
+        number = self[key] = len(self) - 1
+        return number
+
+    def decoded(self) -> tuple[str, ...]:
+        """The texts in the order of their numbers."""
+        return tuple(key.decode("utf-8", "replace") for key in self if key)
+
+
+class Grids(dict[tuple[bytes, bytes], int]):
+    """The blocks of a grid, by the JSON of grid and block; each pair is looked at once."""
+
+    def __missing__(self, key: tuple[bytes, bytes]) -> int:
+        blocks = self[key] = _blocks(*key)
+        return blocks
+
+
+class Columns:
+    """Grows the columns of an `EventTable`. refused, negative: see `Damage`."""
+
+    def __init__(self) -> None:
+        self._columns = {name: Growing(kind, ABSENT if kind is np.int32 else 0) for name, kind in WHOLE.items()}
+        self._columns |= {name: Growing(np.int64, ABSENT, narrow=True) for name in IDS}
+        self._categories = CategoryCodes()
+        self.names: Numbering[str] = Numbering()
+        self._lanes: Numbering[tuple[Number, Number]] = Numbering()
+        self.shapes, self.dtypes, self.inputs = Texts(), Texts(), Texts()
+        self._grids = Grids()
+        self.refused = self.negative = 0
+
+    @property
+    def lanes(self) -> tuple[Lane, ...]:
+        """In the order of their numbers."""
+        return tuple(Lane(*key) for key in self._lanes)
+
+    def add(self, events: list[Event], *, exactly: bool) -> None:
+        """Appends events of one block."""
+        if not events:
+            return
+        durations = _floats([event.dur for event in events])
+        times, sound = begins(events, exactly=exactly)
+        sound &= durations < LONGEST
+        if not sound.all():
+            self.refused += int((~sound).sum())
+            self.add([event for event, kept in zip(events, sound, strict=True) if kept], exactly=exactly)
+            return
+        self.negative += int((durations < 0).sum())
+        self._columns["begin"].extend(times)
+        self._columns["duration"].extend(nanoseconds(np.maximum(durations, 0)))
+        self._add_identities(events)
+        self._add_arguments(events)
+
+    def _add_identities(self, events: list[Event]) -> None:
+        names = _integers(list(map(self.names.__getitem__, [event.name for event in events])))
+        self._columns["name"].extend(names)
+        self._columns["lane"].extend(self._lanes_of([event.pid for event in events], [event.tid for event in events]))
+
+    def _lanes_of(self, processes: list[Number], threads: list[Number]) -> Int32:
+        """The number of each event's lane. Lanes come in runs, and only the first of each is looked up."""
+        try:
+            pids, tids = _integers(processes), _integers(threads)
+        except struct.error:  # a name, or none
+            keys = zip(processes, threads, strict=True)
+            return np.fromiter(map(self._lanes.__getitem__, keys), np.int32, len(threads))
+        starts = np.flatnonzero((pids[1:] != pids[:-1]) | (tids[1:] != tids[:-1])) + 1
+        firsts = [0, *starts.tolist()]
+        lanes = [self._lanes[processes[first], threads[first]] for first in firsts]
+        return np.repeat(np.array(lanes, np.int32), np.diff([*firsts, len(threads)]))
+
+    def _add_arguments(self, events: list[Event]) -> None:
+        every = [event.args for event in events]
+        self._add_ids("correlation", [args.correlation for args in every])
+        external = [args.external for args in every]
+        of_2021 = [args.external_of_2021 for args in every]
+        if of_2021.count(ABSENT) < len(every):
+            external = [old if new == ABSENT else new for new, old in zip(external, of_2021, strict=True)]
+        self._add_ids("external", external)
+        self._add_ids("sequence", [args.sequence for args in every])
+        self._add_ids("bytes", [args.bytes for args in every])
+        if self._add_ids("python", [args.python for args in every]) is None:
+            self._columns["python_parent"].skip(len(every))
+        else:
+            self._add_ids("python_parent", [args.python_parent for args in every])
+        with_inputs = self._add_texts("inputs", self.inputs, [args.inputs for args in every])
+        with_shapes = self._add_texts("shapes", self.shapes, [args.shapes for args in every])
+        if with_inputs or with_shapes:
+            self._add_texts("dtypes", self.dtypes, [args.dtypes for args in every])
+        else:  # Kineto writes types with shapes only
+            self._columns["dtypes"].skip(len(every))
+        streams = self._add_ids("stream", [args.stream for args in every])
+        self._add_blocks(every, streams)
+        devices = self._add_ids("device", [args.device for args in every])
+        self._columns["category"].extend(self._categories.of(events, streams, devices))
+
+    def _add_texts(self, column: str, numbers: Texts, raw: list[msgspec.Raw]) -> bool:
+        """Raw JSON; most events have none, and then it is the one default object. True where some event has one."""
+        if raw.count(NOTHING) == len(raw):
+            self._columns[column].skip(len(raw))
+            return False
+        values = [ABSENT if text is NOTHING else numbers[bytes(text)] for text in raw]
+        self._columns[column].extend(_integers(values))
+        return True
+
+    def _add_blocks(self, every: list[Arguments], streams: Int64 | None) -> None:
+        """Only what runs on a stream can have a grid, and that is a small part of all events."""
+        if streams is None:
+            self._columns["blocks"].skip(len(every))
+            return
+        blocks = np.full(len(every), ABSENT, np.int64)
+        for at in np.flatnonzero(streams != ABSENT).tolist():
+            arguments = every[at]
+            if arguments.grid is not NOTHING:
+                blocks[at] = self._grids[bytes(arguments.grid), bytes(arguments.block)]
+        self._columns["blocks"].extend(blocks)
+
+    def _add_ids(self, column: str, values: list[Number]) -> Int64 | None:
+        """Optional ids: integers or ABSENT, with rare exceptions. Returns them, None where no event has one."""
+        if values.count(ABSENT) == len(values):  # an identity test for almost all: less than a nanosecond each
+            self._columns[column].skip(len(values))
+            return None
+        try:
+            numbers = _integers(values)
+        except struct.error:  # text, null, or more than 64 bits
+            numbers = _integers([integer(value, ABSENT) for value in values])
+        self._columns[column].extend(numbers)
+        return numbers
+
+    def table(self, base_ns: int) -> EventTable:
+        """All events."""
+        joined = {name: column.finished() for name, column in self._columns.items()}
+        if base_ns and len(joined["begin"]):
+            joined["begin"] += base_ns
+        for column in joined.values():
+            column.flags.writeable = False
+        return EventTable(**joined)
+
+
+def _blocks(grid: bytes, block: bytes) -> int:
+    """Of a grid [x, y, z] of blocks [x, y, z]; ABSENT where it is none. Some versions of ROCm swap the two: no block
+    has more than 1,024 threads, so the larger is then the whole grid in threads."""
+    try:
+        blocks, threads = (math.prod(msgspec.json.decode(text, type=list[int])) for text in (grid, block or b"[1]"))
+    except msgspec.DecodeError:
+        return ABSENT
+    found = threads // max(blocks, 1) if threads > MOST_THREADS else blocks
+    return found if 0 <= found < 2**62 else ABSENT
+
+
+def _integers(values: Sequence[Number]) -> Int64:
+    """Packing is twice as fast as numpy's own conversion, and it refuses what is no integer of 64 bits
+    (struct.error)."""
+    return np.frombuffer(struct.pack(f"{len(values)}q", *values), np.int64)
+
+
+def _floats(values: list[float]) -> Float64:
+    return np.frombuffer(struct.pack(f"{len(values)}d", *values), np.float64)

@@ -1,0 +1,79 @@
+"""Kernels that torch.compile generated, and the files that it generated them into.
+
+Inductor launches each Triton kernel under an operator of the kernel's own name, whose arguments say where it comes from
+(CachingAutotuner.get_profiler_kwargs in torch/_inductor/runtime/triton_heuristics.py).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from steptime.quantities import SourceLine
+from steptime.trace.arguments import arguments_of
+from steptime.trace.links import UNKNOWN, Links
+from steptime.trace.table import Category, Trace
+
+
+@dataclass(frozen=True, slots=True)
+class CompiledKernel:
+    """file, hash: of the generated source, as on the machine of the trace. options: "XBLOCK=2,R0_BLOCK=2048"; warps: of
+    a block, 0 where the trace does not say. flops, bytes: of one run as the compiler counts them, None likewise."""
+
+    name: str
+    file: str
+    hash: str
+    backend: str
+    options: str = ""
+    warps: int = 0
+    flops: float | None = None
+    bytes: float | None = None
+
+    @property
+    def source(self) -> SourceLine:
+        """Where the kernel's source begins."""
+        return SourceLine(self.file, 1, self.name)
+
+
+def compiled_kernels(trace: Trace, links: Links) -> dict[str, CompiledKernel]:
+    """By name, which the operator and its kernel share; what each was called with first. Empty without such kernels."""
+    events = trace.events
+    kernels = np.flatnonzero((events.category == Category.KERNEL) & (links.operator != UNKNOWN))
+    around = links.operator[kernels]
+    same = events.name[kernels] == events.name[around]
+    _, first = np.unique(events.name[around[same]], return_index=True)
+    rows = around[same][first].astype(np.int64)
+    found: dict[str, CompiledKernel] = {}
+    for row, arguments in zip(rows.tolist(), arguments_of(trace, rows), strict=True):
+        file = (arguments or {}).get("kernel_file")
+        if arguments is None or not isinstance(file, str) or not file:
+            continue
+        name = trace.symbols[events.name[row]]
+        found[name] = CompiledKernel(
+            name=name,
+            file=file,
+            hash=str(arguments.get("kernel_hash", "")),
+            backend=str(arguments.get("kernel_backend", "")),
+            options=str(arguments.get("kernel_kwargs", "")),
+            warps=_whole(arguments.get("num_warps")),
+            flops=_number(arguments.get("kernel_flop")),
+            bytes=_gigabytes(arguments.get("kernel_num_gb")),
+        )
+    return found
+
+
+def _whole(value: object) -> int:
+    return value if isinstance(value, int) else 0
+
+
+def _number(value: object) -> float | None:
+    try:
+        return float(str(value))
+    except ValueError:
+        return None
+
+
+def _gigabytes(value: object) -> float | None:
+    number = _number(value)
+    return None if number is None else number * 1e9

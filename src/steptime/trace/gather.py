@@ -1,0 +1,206 @@
+"""Which files are traces of one job, and which of them are one rank's: found from names and first events, before any
+file is read whole.
+
+A rank is one process. What torch.profiler's schedule wrote of it cycle by cycle is one rank with several recordings,
+never several ranks.
+"""
+
+from __future__ import annotations
+
+import glob
+import re
+from collections import Counter
+from collections.abc import Hashable, Iterable, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import numpy as np
+
+from steptime.errors import TraceError
+from steptime.trace.reader import DEFAULT_MAX_SIZE, peek
+from steptime.trace.table import HOST_CATEGORIES, Trace
+
+RANK_IN_NAME = re.compile(r"(?:^|[^a-z])(?:rank|worker)[-_]?(\d{1,6})(?!\d)", re.IGNORECASE)
+"""rank-34, rank0, rank_0, worker3: as HTA, PARAM and many a training script name their files."""
+ENDINGS = (".json", ".json.gz")
+MANIFEST = "manifest.json"
+"""What makes a folder a recording of ours."""
+NAMED_AT_MOST = 3
+RANKS_UNKNOWN = "Not all traces say their rank, nor do their names; each process counts as one, in order of time."
+
+
+@dataclass(frozen=True, slots=True)
+class RankFiles:
+    """The files of one process, in order of time. rank: None where neither the file nor its name says."""
+
+    rank: int | None
+    files: tuple[Path, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Gathered:
+    """ranks: in their order. problems: what was passed over, a sentence each."""
+
+    ranks: tuple[RankFiles, ...]
+    problems: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class _Head:
+    """What the begin of a file says. process: the id of the process that made most of the first events of a host.
+    guessed: the rank is that of the folder's name."""
+
+    path: Path
+    rank: int | None
+    guessed: bool
+    world_size: int | None
+    process: int | str | None
+    begin: int
+
+
+def is_traces(path: str) -> bool:
+    """True for a file, a pattern, and a folder that holds files that may be traces and is no recording of ours."""
+    given = Path(path)
+    return bool(_files_in(given)) if given.is_dir() else given.exists() or glob.has_magic(path)
+
+
+def gather(paths: Sequence[str], *, max_size: int = DEFAULT_MAX_SIZE) -> Gathered:
+    """The traces that are meant by files, folders and patterns, by rank.
+
+    A folder means the traces in it, and those in its sub-folders only where it has none itself; what is no trace in a
+    folder or under a pattern is passed over and said. Raises TraceError: no-traces, mixed-traces, and for a file that
+    was given by name whatever keeps it from being read.
+    """
+    heads: list[_Head] = []
+    passed_over: list[str] = []
+    for file, named in (meant for path in paths for meant in _meant(path)):
+        head = _head(file, max_size) if named else _head_if_trace(file, max_size)
+        if head is None:
+            passed_over.append(file.name)
+        else:
+            heads.append(head)
+    if not heads:
+        raise TraceError("no-traces", _nothing(paths, passed_over))
+    heads = _doubted(heads)
+    _check_one_job(heads)
+    ranks = _by_rank(heads)
+    unknown = sum(rank.rank is None for rank in ranks)
+    guessed = (RANKS_UNKNOWN,) if len(ranks) > 1 and unknown else ()
+    return Gathered(ranks, (*_told(passed_over, len(heads)), *guessed))
+
+
+def _meant(path: str) -> list[tuple[Path, bool]]:
+    """The files that a path means, and whether it names them itself."""
+    given = Path(path)
+    if given.is_dir():
+        return [(file, False) for file in _files_in(given)]
+    if not given.exists() and glob.has_magic(path):
+        found = sorted(map(Path, glob.glob(path, recursive=True)))  # noqa: PTH207 – Path.glob takes no absolute pattern
+        files = [file for each in found for file in (_files_in(each) if each.is_dir() else [each])]
+        return [(file, False) for file in _without_copies(files)]
+    return [(given, True)]
+
+
+def _files_in(folder: Path) -> list[Path]:
+    """The files of the folder itself that may be traces; where there are none, those below it, but of no recording."""
+    if (folder / MANIFEST).exists():
+        return []
+    try:
+        own = [file for file in sorted(folder.iterdir()) if file.is_file() and file.name.endswith(ENDINGS)]
+        if own:
+            return _without_copies(own)
+        below = [file for file in sorted(folder.rglob("*.json*")) if file.is_file() and file.name.endswith(ENDINGS)]
+    except OSError as error:
+        raise TraceError("trace-unreadable", f"{folder} cannot be read: {error.strerror or error}.") from error
+    recordings = {manifest.parent for manifest in below if manifest.name == MANIFEST}
+    return _without_copies([file for file in below if recordings.isdisjoint(file.parents)])
+
+
+def _without_copies(files: Iterable[Path]) -> list[Path]:
+    """x.json.gz beside x.json is the same trace, packed."""
+    listed = list(dict.fromkeys(files))
+    names = set(listed)
+    return [file for file in listed if file.suffix != ".gz" or file.with_suffix("") not in names]
+
+
+def _head(path: Path, max_size: int) -> _Head:
+    trace = peek(path, max_size=max_size)
+    events = trace.events
+    said = trace.rank if trace.rank is not None else rank_in_name(path.name)
+    rank = said if said is not None else rank_in_name(path.parent.name)
+    begin = int(events.begin.min()) if len(events) else 0
+    return _Head(path, rank, said is None, trace.world_size, host_process(trace), begin)
+
+
+def _head_if_trace(path: Path, max_size: int) -> _Head | None:
+    try:
+        return _head(path, max_size)
+    except TraceError as error:
+        if error.slug == "trace-too-large":
+            raise
+        return None
+
+
+def rank_in_name(name: str) -> int | None:
+    """The rank that the name of a file or a folder holds."""
+    found = RANK_IN_NAME.search(name)
+    return int(found.group(1)) if found else None
+
+
+def _doubted(heads: Sequence[_Head]) -> list[_Head]:
+    """The same without the ranks of folders' names where several processes lie in one: "lora_rank8" means no rank."""
+    processes: dict[int | None, set[int | str | None]] = {}
+    for head in heads:
+        processes.setdefault(head.rank, set()).add(head.process)
+    unclear = {rank for rank, found in processes.items() if len(found) > 1}
+    return [replace(head, rank=None) if head.guessed and head.rank in unclear else head for head in heads]
+
+
+def host_process(trace: Trace) -> int | str | None:
+    """The process that made most of the events of the host; None where there are none."""
+    counts: Counter[int | str | None] = Counter()
+    lanes, events = np.unique(trace.events.lane[np.isin(trace.events.category, HOST_CATEGORIES)], return_counts=True)
+    for lane, count in zip(lanes.tolist(), events.tolist(), strict=True):
+        counts[trace.lanes[lane].process] += count
+    return counts.most_common(1)[0][0] if counts else None
+
+
+def _check_one_job(heads: Sequence[_Head]) -> None:
+    """Raises TraceError where files cannot be of the same job."""
+    sizes = {head.world_size: head for head in heads if head.world_size is not None}
+    if len(sizes) > 1:
+        first, second = list(sizes.values())[:2]
+        raise _mixed(f"{first.path} is of a job of {first.world_size} ranks, {second.path} of {second.world_size}")
+    of_rank: dict[int, _Head] = {}
+    for head in heads:
+        if head.rank is None:
+            continue
+        other = of_rank.setdefault(head.rank, head)
+        if None not in (head.process, other.process) and head.process != other.process:
+            raise _mixed(f"{other.path} and {head.path} are both of rank {head.rank}, but of two processes")
+
+
+def _by_rank(heads: Sequence[_Head]) -> tuple[RankFiles, ...]:
+    """Files that say no rank belong together when the same process wrote them."""
+    grouped: dict[Hashable, list[_Head]] = {}
+    for head in sorted(heads, key=lambda head: (head.rank is None, head.rank or 0, head.begin, head.path)):
+        unknown = ("process", head.process) if head.process is not None else ("file", head.path)
+        grouped.setdefault(("rank", head.rank) if head.rank is not None else unknown, []).append(head)
+    return tuple(RankFiles(group[0].rank, tuple(head.path for head in group)) for group in grouped.values())
+
+
+def _told(passed_over: Sequence[str], read: int) -> tuple[str, ...]:
+    if not passed_over:
+        return ()
+    names = ", ".join(passed_over[:NAMED_AT_MOST]) + (", …" if len(passed_over) > NAMED_AT_MOST else "")
+    return (f"{len(passed_over)} of {len(passed_over) + read} files are no traces and were passed over: {names}.",)
+
+
+def _nothing(paths: Sequence[str], passed_over: Sequence[str]) -> str:
+    given = ", ".join(paths)
+    seen = f"{len(passed_over)} files were looked at, {passed_over[0]} first" if passed_over else "no file is there"
+    return f"No trace of torch.profiler in {given}: {seen}. Expected .json or .json.gz files of export_chrome_trace."
+
+
+def _mixed(difference: str) -> TraceError:
+    return TraceError("mixed-traces", f"{difference}: these are traces of different jobs; give those of one.")

@@ -1,0 +1,397 @@
+"""How the events of a trace hang together: who encloses, launched, computed or caused whom. The room's central type.
+
+Python functions in a trace (with_stack): which of them are the user's.
+
+Kineto names a function by its file and the line where it begins, "train.py(12): forward", not the line that was
+running.
+
+The host's events of all lanes as one forest: who encloses whom.
+
+Vector arithmetic throughout: walks up the forest double their stride each round, and each round only looks at those
+that have not arrived.
+
+Linking: from the columns of a trace to who encloses, launched, computed or caused whom.
+
+The host's events are nested once, all lanes together; what else they are asked (the innermost operator, annotation,
+user's function) are walks up that forest, which double their stride each round. No loop goes over events.
+"""
+
+from __future__ import annotations
+
+import re
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import PurePath
+
+import numpy as np
+
+from steptime.arrays import Bool, Int32, Int64
+from steptime.quantities import SourceLine
+from steptime.trace.cached_per_trace import once
+from steptime.trace.call_tree import enclosing
+from steptime.trace.table import ABSENT, HOST_CATEGORIES, Category, Trace
+from steptime.trace.vendors import ANNOTATION, PROFILER, STEP, is_compiled, is_engine, matching, of_symbols
+
+UNKNOWN = -1
+"""No such event in the trace."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Links:
+    """One value for each event of the table, in the table's order: the row of another event, or UNKNOWN. Read-only.
+
+    launch: of a device activity (kernel, copy, memset), the runtime call with its correlation id. A graph launch owns
+    all the kernels of the graph.
+    parent: of a host event, the innermost operator, annotation or runtime call of its thread that encloses it.
+    operator: the innermost operator: of a host event the enclosing one or itself, of a device activity the one around
+    its launch (by "External id" where the trace holds no launch).
+    annotation: the innermost annotation, alike (a module's, a user's, the optimiser's; not ProfilerStep).
+    function: the innermost Python function of the user's (with_stack), alike; for what backward runs, that of the
+    forward operator.
+    forward: of an operator that the autograd engine runs, the operator of the forward pass with its sequence number.
+    step: index of the step in which a host event begins, or a device activity was launched; UNKNOWN outside all steps.
+    """
+
+    launch: Int32
+    parent: Int32
+    operator: Int32
+    annotation: Int32
+    function: Int32
+    forward: Int32
+    step: Int32
+
+
+SPREAD = 8
+"""Numbers are looked up in a table when their range is no wider than this many times their count."""
+
+
+def latest_before(keys: Int64, times: Int64, wanted: Int64, moments: Int64, *, later: bool) -> Int64:
+    """For each wanted number the position of the latest candidate that has it at or before its moment; without one that
+    early, if `later` will do, the earliest that has it; else UNKNOWN.
+
+    keys, times: of the candidates, in any order. Numbers are nearly always unique up to the moment, so the last
+    candidate of each is tried first and only what that does not answer is sorted out.
+    """
+    order = np.argsort(times, kind="stable")
+    found = _last_with(keys[order], wanted)
+    found = np.where(found == UNKNOWN, UNKNOWN, order[found]) if len(order) else found
+    late = np.flatnonzero((found != UNKNOWN) & (times[found] > moments)) if len(order) else np.empty(0, np.int64)
+    if len(late):
+        among = np.flatnonzero(np.isin(keys, wanted[late]))
+        found[late] = among[_merged(keys[among], times[among], wanted[late], moments[late])]
+        if not later:
+            found[late[times[found[late]] > moments[late]]] = UNKNOWN
+    return found
+
+
+def _last_with(keys: Int64, wanted: Int64) -> Int64:
+    """The last position of each wanted number among the keys, UNKNOWN where it is not."""
+    if not len(keys) or not len(wanted):
+        return np.full(len(wanted), UNKNOWN, np.int64)
+    low, high = int(keys.min()), int(keys.max())
+    if high - low <= SPREAD * (len(keys) + len(wanted)) + 1024:
+        table = np.full(high - low + 1, UNKNOWN, np.int64)
+        table[keys.astype(np.int64) - low] = np.arange(len(keys))
+        inside = (wanted >= low) & (wanted <= high)
+        return np.where(inside, table[np.where(inside, wanted.astype(np.int64) - low, 0)], UNKNOWN)
+    order = np.argsort(keys, kind="stable")
+    at = np.searchsorted(keys[order], wanted, side="right") - 1
+    hit = (at >= 0) & (keys[order][np.maximum(at, 0)] == wanted)
+    return np.where(hit, order[np.maximum(at, 0)], UNKNOWN)
+
+
+def _merged(keys: Int64, times: Int64, wanted: Int64, moments: Int64) -> Int64:
+    """The rule of `latest_before` for numbers that all exist among the keys, by sorting both together."""
+    both = np.concatenate((keys, wanted))
+    is_wanted = np.arange(len(both)) >= len(keys)
+    order = np.lexsort((is_wanted, np.concatenate((times, moments)), both))
+    position = np.arange(len(order))
+    candidate = ~is_wanted[order]
+    before = np.maximum.accumulate(np.where(candidate, position, UNKNOWN))
+    after = np.minimum.accumulate(np.where(candidate, position, len(order))[::-1])[::-1]
+    same = (before != UNKNOWN) & (both[order[np.maximum(before, 0)]] == both[order])
+    chosen = order[np.where(same, before, np.minimum(after, len(order) - 1))]
+    found = np.empty(len(order), np.int64)
+    found[order] = chosen
+    return found[len(keys) :]
+
+
+FRAME = re.compile(r"^(?P<file>[^<].*)\((?P<line>\d+)\): (?P<function>.*)$")
+BUILT_IN = re.compile(r"^<built-in (?:function|method) (?P<function>\w+)(?: of .*)?>$")
+FOREIGN = re.compile(r"(^|/)(site-packages|dist-packages|lib/python\d[\d.]*|steptime/(?:capture|probe))/")
+"""The last one is ours, also from a checkout (`pip install --editable`); the probe was in capture/ once."""
+_LIBRARIES = """
+torch torchvision torchaudio numpy pandas scipy sklearn PIL transformers accelerate datasets tokenizers lightning
+pytorch_lightning lightning_fabric keras timm peft trl diffusers ignite fastai deepspeed megatron tqdm wandb mlflow
+hydra click steptime
+"""
+LIBRARIES = frozenset(_LIBRARIES.split())
+"""Kineto strips what is on sys.path from the file names, so packages are known by their first folder only."""
+
+
+def is_user_file(file: str) -> bool:
+    """True unless the file is of a library, of Python's own, or no file."""
+    parts = PurePath(file).parts
+    if not parts or file.startswith("<") or FOREIGN.search(file):
+        return False
+    top = parts[0].removesuffix(".py")
+    return top not in LIBRARIES and top not in sys.stdlib_module_names
+
+
+def user_functions(trace: Trace, is_user: Callable[[str], bool]) -> Bool:
+    """By symbol: a function in a file of the user's."""
+    matches = (FRAME.match(symbol) for symbol in trace.symbols)
+    found = (bool(match) and is_user(match["file"]) for match in matches)  # type: ignore[index]
+    return np.fromiter(found, np.bool_, len(trace.symbols))
+
+
+def source_line(symbol: str) -> SourceLine | None:
+    """Where the function of a frame begins; None for what is no Python function in a file."""
+    found = FRAME.match(symbol)
+    return SourceLine(found["file"], int(found["line"]), found["function"]) if found else None
+
+
+def function_name(symbol: str) -> str:
+    """The name of a Python function alone: "zoom_shift" of "<built-in function zoom_shift>", "forward" of
+    "train.py(12): forward"; anything else as it is."""
+    found = FRAME.match(symbol) or BUILT_IN.match(symbol)
+    return found["function"] if found else symbol
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Forest:
+    """rows: of the table, by lane, begin and descending end, so that parents stand before children. parent: position
+    in `rows` of the innermost event around each, UNKNOWN for none. size: of the table."""
+
+    rows: Int32
+    parent: Int32
+    size: int
+
+    def nearest(self, marked: Bool) -> Int32:
+        """By row of the table: the row of the innermost marked event that encloses it or is it. marked: by row."""
+        return self._by_row(self.nearest_positions(marked[self.rows]))
+
+    def enclosing(self, marked: Bool) -> Int32:
+        """The same without itself."""
+        nearest = self.nearest_positions(marked[self.rows])
+        return self._by_row(np.where(self.parent == UNKNOWN, UNKNOWN, nearest[self.parent]).astype(np.int32))
+
+    def nearest_positions(self, marked: Bool) -> Int32:
+        """By position: the position of the innermost marked event that encloses it or is it. marked: by position."""
+        pointer = np.where(marked, np.arange(len(self.rows), dtype=np.int32), self.parent)
+        walking = np.flatnonzero(~marked & (pointer != UNKNOWN))
+        walking = walking[~marked[pointer[walking]]]
+        reached = pointer[walking]
+        while len(walking):
+            reached = pointer[reached]
+            pointer[walking] = reached
+            passing = (reached != UNKNOWN) & ~marked[reached]
+            walking, reached = walking[passing], reached[passing]
+        return pointer
+
+    def _by_row(self, positions: Int32) -> Int32:
+        found = np.full(self.size, UNKNOWN, np.int32)
+        known = positions != UNKNOWN
+        found[self.rows[known]] = self.rows[positions[known]]
+        return found
+
+
+@once
+def host_events(trace: Trace) -> Bool:
+    """Which events happened on a thread of the host."""
+    return np.isin(trace.events.category, HOST_CATEGORIES)
+
+
+@once
+def host_forest(trace: Trace) -> Forest:
+    """All of them, nested."""
+    hosts = np.flatnonzero(host_events(trace)).astype(np.int32)
+    return forest_of(trace.events.lane, trace.events.begin, trace.events.end, hosts)
+
+
+@once
+def running_before(trace: Trace) -> Bool:
+    """Which Python functions had called the profiler's start when it began to record. Kineto enters them then, one
+    within the other, and names each by the line at which it stood (profiler_python.cpp of torch): one that has nothing
+    to do with what the function calls later."""
+    found = np.zeros(len(trace.events), np.bool_)
+    made, starting = host_forest(trace), matching(trace, PROFILER.match)
+    lanes = trace.events.lane[made.rows]
+    for head in np.flatnonzero(np.append(True, np.diff(lanes) != 0))[: len(lanes)].tolist():
+        last = head
+        while last + 1 < len(lanes) and made.parent[last + 1] == last and not starting[made.rows[last]]:
+            last += 1
+        if starting[made.rows[last]]:
+            found[made.rows[head:last]] = True
+    return found
+
+
+def forest_of(lane: Int32, begin: Int64, end: Int64, rows: Int32) -> Forest:
+    """Nests the events `rows` of a table, each lane for itself. lane, begin, end: whole columns, ns."""
+    ordered = rows[_order(lane[rows], begin[rows], end[rows])]
+    heads = np.flatnonzero(np.diff(lane[ordered])) + 1
+    return Forest(ordered, enclosing(begin[ordered], end[ordered], heads, np.int32), len(begin))
+
+
+def _order(lane: Int32, begin: Int64, end: Int64) -> Int64:
+    """By lane, begin, and the longest first; what equals in all stays in its order.
+
+    Two stable sorts, by time (the file is almost in its order, which makes it cheap) and by lane (16 bits, which numpy
+    sorts in linear time); only runs of equal begins are then sorted by their ends.
+    """
+    order = np.argsort(begin, kind="stable")
+    lanes = lane[order]
+    narrow = lanes.astype(np.uint16) if len(lanes) and lanes.max() < 1 << 16 else lanes
+    order = order[np.argsort(narrow, kind="stable")]
+    tied = (np.diff(begin[order]) == 0) & (np.diff(lane[order]) == 0)
+    positions = np.flatnonzero(np.append(tied, False) | np.append(False, tied))
+    among = order[positions]
+    order[positions] = among[np.lexsort((-end[among], begin[among], lane[among]))]
+    return order
+
+
+DEVICE = (Category.KERNEL, Category.MEMCPY, Category.MEMSET)
+MODULE = "nn.Module: "
+"""So Kineto names the call of a module among the Python functions."""
+LAUNCHING = re.compile(r"Launch|Memcpy|Memset|Prefetch|Enqueue")
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Roles:
+    """What the events of the host are, one mask each over the whole table. engine: a frame of autograd's."""
+
+    operator: Bool
+    engine: Bool
+    annotation: Bool
+    function: Bool
+
+
+@once
+def link(trace: Trace, borders: Int64, *, is_user: Callable[[str], bool] = is_user_file) -> Links:
+    """Links all events of a trace. borders: (n, 2) ns, the steps on the host in time order, without overlap; may be
+    empty. is_user: tells files of the user's, as the trace spells them, from libraries'.
+    """
+    roles = roles_of(trace, is_user)
+    made = host_forest(trace)
+    launch = launches_of(trace)
+    origin = _origins(trace, launch)
+    forward, frame = _forwards(trace, made, roles)
+    return Links(
+        launch=launch,
+        parent=made.enclosing(trace.events.category != Category.PYTHON),
+        operator=_through(origin, made.nearest(roles.operator)),
+        annotation=_through(origin, made.nearest(roles.annotation)),
+        function=_through(origin, _functions(trace, made, roles, forward, frame)),
+        forward=_through(origin, forward),
+        step=_through(origin, _steps(trace, borders, launched=bool((origin != UNKNOWN).any()))),
+    )
+
+
+def roles_of(trace: Trace, is_user: Callable[[str], bool] = is_user_file) -> Roles:
+    """Sorts the host's events. Files of 2021 list annotations among the operators; compiled code is only annotated."""
+    category, name = trace.events.category, trace.events.name
+    listed, noted, python = (category == each for each in (Category.OPERATOR, Category.ANNOTATION, Category.PYTHON))
+    compiled, annotated = of_symbols(trace, is_compiled), of_symbols(trace, ANNOTATION.match)
+    modules = of_symbols(trace, lambda symbol: symbol.startswith(MODULE))
+    steps = of_symbols(trace, STEP.match)
+    if not len(trace.symbols):
+        return Roles(listed, listed, listed, listed)
+    operator = (listed & ~annotated[name]) | (noted & compiled[name])
+    annotation = ((listed | noted) & ~operator & ~steps[name]) | (python & modules[name])
+    engine = operator & of_symbols(trace, is_engine)[name]
+    function = python & user_functions(trace, is_user)[name] & ~running_before(trace)
+    return Roles(operator, engine, annotation, function)
+
+
+@once
+def launches_of(trace: Trace) -> Int32:
+    """Of each activity of a device, the runtime call with its correlation: one that launches by its name, before others
+    (HIP gives the calls around a launch its number too)."""
+    events = trace.events
+    found = np.full(len(events), UNKNOWN, np.int32)
+    calls = np.flatnonzero((events.category == Category.RUNTIME) & (events.correlation != ABSENT))
+    launching = of_symbols(trace, LAUNCHING.search)[events.name[calls]] if len(calls) else np.empty(0, np.bool_)
+    for candidates in (calls[launching], calls[~launching]):
+        open_ended = np.isin(events.category, DEVICE) & (events.correlation != ABSENT) & (found == UNKNOWN)
+        _by_number(events.correlation, events.begin, candidates, np.flatnonzero(open_ended), found)
+    return found
+
+
+def _origins(trace: Trace, launch: Int32) -> Int32:
+    """Of each activity of a device the event of the host that says where it comes from: its launch or, where the trace
+    holds none, the operator with its "External id"."""
+    events = trace.events
+    origin = launch.copy()
+    lost = np.isin(events.category, DEVICE) & (launch == UNKNOWN) & (events.external != ABSENT)
+    operators = np.flatnonzero((events.category == Category.OPERATOR) & (events.external != ABSENT))
+    _by_number(events.external, events.begin, operators, np.flatnonzero(lost), origin)
+    return origin
+
+
+def _by_number(
+    numbers: Int64, begin: Int64, candidates: Int64, rows: Int64, found: Int32, *, later: bool = True
+) -> None:
+    """Writes into found[rows] the candidate with the row's number. later: one that begins after the row counts too."""
+    at = latest_before(numbers[candidates], begin[candidates], numbers[rows], begin[rows], later=later)
+    known = at != UNKNOWN
+    found[rows[known]] = candidates[at[known]]
+
+
+def _through(origin: Int32, of_host: Int32) -> Int32:
+    """What is known of the host's events, for the device's too: what is known of where they come from."""
+    known = np.flatnonzero(origin != UNKNOWN)
+    of_host[known] = of_host[origin[known]]
+    of_host.flags.writeable = False
+    return of_host
+
+
+def _forwards(trace: Trace, made: Forest, roles: Roles) -> tuple[Int32, Int32]:
+    """By row: the forward operator of what autograd runs, and the frame of autograd that runs it.
+
+    The frame has the sequence number. Operators that record nothing carry the number of the next one that does, so the
+    last one before the frame owns it. In backward gradients are off and its operators have no number; what has one
+    there is run again by checkpointing, or differentiated twice, and owns it alike.
+    """
+    events = trace.events
+    numbered = events.sequence != ABSENT
+    framed = made.nearest(roles.engine & numbered)
+    frames = np.flatnonzero(roles.engine & numbered)
+    operators = np.flatnonzero(roles.operator & ~roles.engine & numbered)
+    forward = np.full(len(events), UNKNOWN, np.int32)
+    _by_number(events.sequence, events.begin, operators, frames, forward, later=False)
+    inside = np.flatnonzero(framed != UNKNOWN)
+    forward[inside] = forward[framed[inside]]
+    return forward, framed
+
+
+def _functions(trace: Trace, made: Forest, roles: Roles, forward: Int32, frame: Int32) -> Int32:
+    """The user's function around each event of the host.
+
+    Around what backward runs there is only whoever called backward, so it is the forward operator's, unless a function
+    runs inside the frame itself: a hook, a custom function, checkpointing.
+    """
+    around = made.nearest(roles.function)
+    if not roles.function.any():
+        return around
+    begin = trace.events.begin
+    called = (frame != UNKNOWN) & (forward != UNKNOWN) & ((around == UNKNOWN) | (begin[around] < begin[frame]))
+    source = np.where(called, forward, np.arange(len(forward), dtype=np.int32))
+    walking = np.flatnonzero(called)
+    while len(walking):  # a forward operator begins before its frame, so this ends
+        reached = source[source[walking]]
+        moved = reached != source[walking]
+        source[walking] = reached
+        walking = walking[moved]
+    return np.where(around[source] == UNKNOWN, around, around[source])
+
+
+def _steps(trace: Trace, borders: Int64, *, launched: bool) -> Int32:
+    """The step in which each event begins. On a device that is not the step it belongs to, and only counts where the
+    trace holds none of the launches."""
+    events = trace.events
+    known = host_events(trace) if launched else host_events(trace) | np.isin(events.category, DEVICE)
+    step = (np.searchsorted(borders[:, 0], events.begin, side="right") - 1).astype(np.int32)
+    ends = borders[:, 1] if len(borders) else np.zeros(1, np.int64)
+    step[~known | (events.begin >= ends[step])] = UNKNOWN
+    return step

@@ -1,0 +1,314 @@
+"""Reading a trace: half a megabyte of JSON at a time, into columns.
+
+The blocks fit the processor's cache (32 MB blocks cost 2.5 times as much). A block is cut at an event separator, whose
+comma is overwritten by brackets, and decoded in place. A wrong cut (a separator inside a nested list or a string)
+always leaves an unclosed bracket, so it is noticed: the separators before it are tried, then a larger block.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from decimal import Decimal
+from enum import Enum
+from pathlib import Path
+
+from steptime.errors import TraceError
+from steptime.trace.columns import PRECISE_TIME, Columns, Event, decode_list, decode_one, lenient, needs_exactness
+from steptime.trace.source import Source
+from steptime.trace.table import Damage, Facts, Trace, closes, understand
+
+BLOCK = 512 * 1024
+LARGEST_BLOCK = 64 * 1024 * 1024
+"""A single event, a header or a trailer beyond this is not what Kineto writes."""
+CUT_ATTEMPTS = 8
+END_ATTEMPTS = 64
+DEFAULT_MAX_SIZE = 8 * 10**9
+"""Bytes of JSON: about 28 million events, 2.5 GB of columns."""
+EVENTS_BEGIN = re.compile(rb'"traceEvents"\s*:\s*(\[)')
+BARE_ARRAY = re.compile(rb"(?:\xef\xbb\xbf)?\s*(\[)\s*[\{\]]")
+EVENTS_END = re.compile(rb'[\}\[]\s*(\])\s*(,\s*("|$)|\}|$)')
+OPEN, CLOSE = b"[]"
+
+
+class Outcome(Enum):
+    """What came of decoding a block."""
+
+    READ = 1
+    UNCLOSED = 2
+    """A bracket or a string is still open: the cut was wrong."""
+    BROKEN = 3
+    """No JSON, or typed in an unexpected way."""
+
+
+def read(path: Path, *, max_size: int = DEFAULT_MAX_SIZE) -> Trace:
+    """Reads a chrome trace as Kineto writes it, plain or gzipped, whole or cut short.
+
+    max_size: bytes of JSON that are accepted, after decompression. Peak memory: 0.3 to 0.5 bytes per byte of JSON.
+    Raises TraceError: trace-unreadable, trace-empty, trace-not-a-trace, trace-too-large.
+    """
+    with Source(path, max_size) as source:
+        reading = _Reading(path, source)
+        reading.run()
+    return reading.trace()
+
+
+def peek(path: Path, *, max_size: int = DEFAULT_MAX_SIZE) -> Trace:
+    """The same of the file's first events only: what its header says, and who wrote it. Raises TraceError."""
+    with Source(path, max_size) as source:
+        reading = _Reading(path, source)
+        reading.begin()
+    return reading.trace()
+
+
+class _Reading:
+    """One pass over one file. The buffer's first `filled` bytes are unread text."""
+
+    def __init__(self, path: Path, source: Source) -> None:
+        self._path, self._source = path, source
+        self._buffer = bytearray(BLOCK)
+        self._filled = 0
+        self._at_end = False
+        self._columns = Columns()
+        self._exactly: bool | None = None
+        self._header, self._trailer = b"", b""
+        self._damaged = self._refused = 0
+        self._truncated = False
+
+    def run(self) -> None:
+        """Header, blocks, trailer."""
+        self._find_events()
+        while self._take_block():
+            pass
+
+    def begin(self) -> None:
+        """Header and the first block that holds an event."""
+        self._find_events()
+        while not self._columns.names and self._take_block():
+            pass
+
+    def trace(self) -> Trace:
+        """What was read. Raises TraceError when nothing in it was an event."""
+        columns = self._columns
+        facts: Facts = understand(self._header, self._trailer)
+        events = columns.table(facts.base_ns)
+        damage = Damage(self._truncated, self._damaged, self._refused + columns.refused, columns.negative)
+        if not len(events) and damage.sentences:
+            raise self._not_a_trace("its list of events holds no event that can be read")
+        return Trace(
+            path=self._path, size=self._source.size, events=events,
+            symbols=tuple(columns.names), lanes=columns.lanes,
+            shapes=columns.shapes.decoded(), dtypes=columns.dtypes.decoded(), inputs=columns.inputs.decoded(),
+            devices=facts.devices, rank=facts.rank, world_size=facts.world_size, backend=facts.backend,
+            base_ns=facts.base_ns, damage=damage,
+        )  # fmt: skip
+
+    def _find_events(self) -> None:
+        """Reads up to the "[" of the list of events and leaves it as the first byte of the buffer."""
+        while True:
+            self._fill()
+            text, length = self._buffer, self._filled
+            found = BARE_ARRAY.match(text, 0, length) or EVENTS_BEGIN.search(text, 0, length)
+            if found:
+                self._header = bytes(self._buffer[: found.end(1)])
+                self._drop(found.start(1))
+                return
+            if self._at_end:
+                raise self._not_a_trace('it has no list "traceEvents"')
+            self._grow("before its list of events")
+
+    def _take_block(self) -> bool:
+        """Reads events up to a separator; False after the last."""
+        self._fill()
+        cuts = self._cuts()
+        outcome = Outcome.UNCLOSED
+        for cut in cuts:
+            outcome = self._decode(cut)
+            if outcome is Outcome.READ:
+                self._drop(cut)
+                return True
+            if outcome is Outcome.BROKEN:
+                break
+        if self._end_list():
+            return False
+        if self._at_end:
+            return self._salvage_rest()
+        if outcome is Outcome.UNCLOSED and self._filled < LARGEST_BLOCK:
+            self._grow("inside one event")
+            return True
+        return self._salvage_block(cuts)
+
+    def _cuts(self) -> list[int]:
+        """The last few commas between events, last first. None near the file's end: there the list ends."""
+        if self._at_end and self._filled <= BLOCK:
+            return []
+        window = 1 << 14
+        while True:
+            head = max(0, self._filled - window)
+            found = [match.start(1) for match in SEPARATOR.finditer(self._buffer, head, self._filled)]
+            if len(found) >= CUT_ATTEMPTS or head == 0:
+                return found[: -CUT_ATTEMPTS - 1 : -1]
+            window *= 8
+
+    def _decode(self, stop: int) -> Outcome:
+        """Adds the events before `stop`, whose byte (a comma or a bracket) is made a bracket for the time being."""
+        kept = self._buffer[stop]
+        self._buffer[0], self._buffer[stop] = OPEN, CLOSE
+        try:
+            with memoryview(self._buffer) as whole, whole[: stop + 1] as block:
+                self._add_block(block)
+        except ValueError as error:
+            return Outcome.UNCLOSED if "truncated" in str(error) else Outcome.BROKEN
+        finally:
+            self._buffer[stop] = kept
+        return Outcome.READ
+
+    def _add_block(self, block: memoryview) -> None:
+        events = decode_list(block, exactly=bool(self._exactly))
+        if self._exactly is None and events:
+            self._exactly = needs_exactness(events, block)
+            if self._exactly:
+                events = decode_list(block, exactly=True)
+        self._columns.add(events, exactly=bool(self._exactly))
+
+    def _end_list(self) -> bool:
+        """Looks for the list's end in the buffer; when it is there, adds the last events and reads the trailer."""
+        ends = [match.start(1) for match in EVENTS_END.finditer(self._buffer, 0, self._filled)]
+        for end in ends[: -END_ATTEMPTS - 1 : -1]:
+            if self._decode(end) is Outcome.READ:
+                self._read_trailer(end)
+                return True
+        return False
+
+    def _read_trailer(self, end: int) -> None:
+        self._drop(end)
+        while not self._at_end and self._filled < LARGEST_BLOCK:
+            self._grow("after its list of events")
+            self._fill()
+        self._trailer = bytes(self._buffer[: self._filled])
+        self._truncated = self._source.cut_short or not closes(self._header, self._trailer)
+
+    def _salvage_rest(self) -> bool:
+        """The last stretch does not parse: it is damaged, or the file was cut short."""
+        text = bytes(self._buffer[1 : self._filled])
+        ends = [match.start(1) for match in EVENTS_END.finditer(text)]
+        for end in ends[: -END_ATTEMPTS - 1 : -1]:
+            if closes(self._header, text[end:]):
+                self._trailer = text[end:]
+                self._salvage(text[:end])
+                return False
+        self._truncated = True
+        borders = [match.start(1) for match in SEPARATOR.finditer(text)]
+        whole, torn = (text[: borders[-1]], text[borders[-1] + 1 :]) if borders else (b"", text)
+        if whole:
+            self._salvage(whole)
+        kept = salvage(torn.rstrip().removesuffix(b","), exactly=bool(self._exactly))
+        self._columns.add(kept.events, exactly=bool(self._exactly))
+        return False
+
+    def _salvage_block(self, cuts: list[int]) -> bool:
+        """Keeps what can be kept of a damaged block. Gives up the rest of the file when it has no events at all."""
+        if not cuts:
+            self._damaged += 1
+            self._truncated = True
+            return False
+        self._salvage(bytes(self._buffer[1 : cuts[0]]))
+        self._drop(cuts[0])
+        return True
+
+    def _salvage(self, text: bytes) -> None:
+        if self._exactly is None:
+            self._exactly = PRECISE_TIME.search(text) is not None
+        kept = salvage(text, exactly=bool(self._exactly))
+        self._columns.add(kept.events, exactly=bool(self._exactly))
+        self._damaged += kept.damaged
+        self._refused += kept.refused
+
+    def _fill(self) -> None:
+        """Reads until the buffer is full or the file ends."""
+        if self._at_end or self._filled == len(self._buffer):
+            return
+        with memoryview(self._buffer) as whole, whole[self._filled :] as room:
+            count = self._source.fill(room)
+            self._at_end = count < len(room)
+        self._filled += count
+
+    def _drop(self, count: int) -> None:
+        """Moves the unread text to the buffer's start; a buffer that had to grow shrinks again."""
+        rest = self._buffer[count : self._filled]
+        if len(self._buffer) > BLOCK and len(rest) < BLOCK:
+            self._buffer = bytearray(BLOCK)
+        self._buffer[: len(rest)] = rest
+        self._filled = len(rest)
+
+    def _grow(self, where: str) -> None:
+        if len(self._buffer) >= LARGEST_BLOCK:
+            raise self._not_a_trace(f"more than {LARGEST_BLOCK >> 20} MB {where}")
+        self._buffer.extend(bytes(len(self._buffer)))
+
+    def _not_a_trace(self, reason: str) -> TraceError:
+        return TraceError(
+            "trace-not-a-trace",
+            f"{self._path} is not a trace of torch.profiler: {reason}. Expected a file that export_chrome_trace wrote.",
+        )
+
+
+SEPARATOR = re.compile(rb"\}\s*(,)\s*\{")
+"""Between two events, in all the layouts that Kineto and rewriters use. Inside an event only between listed objects."""
+LONGEST_JOIN = 16
+"""An event that holds objects in a list is split at them; so many pieces are put together again before giving up."""
+
+
+class Salvaged:
+    """events: kept. damaged: stretches given up. refused: JSON, but without a usable time or name."""
+
+    def __init__(self) -> None:
+        self.events: list[Event] = []
+        self.damaged = 0
+        self.refused = 0
+
+
+def salvage(text: bytes, *, exactly: bool) -> Salvaged:
+    """Reads events separated by commas one by one. `text` starts and ends with an event, brackets stripped."""
+    found = Salvaged()
+    borders = [match.start(1) for match in SEPARATOR.finditer(text)]
+    starts, stops = [0, *(border + 1 for border in borders)], [*borders, len(text)]
+    piece = 0
+    while piece < len(starts):
+        piece += _take(text, starts, stops, piece, found, exactly=exactly)
+    return found
+
+
+def _take(text: bytes, starts: list[int], stops: list[int], piece: int, found: Salvaged, *, exactly: bool) -> int:
+    """Takes one event; returns of how many pieces it consisted."""
+    for joined in range(1, min(LONGEST_JOIN, len(starts) - piece) + 1):
+        part = text[starts[piece] : stops[piece + joined - 1]]
+        try:
+            event = decode_one(part, exactly=exactly)
+        except ValueError as error:
+            if "truncated" in str(error):
+                continue
+            return _take_leniently(part, joined, found, exactly=exactly)
+        if event is not None:
+            found.events.append(event)
+        return joined
+    found.damaged += 1
+    return 1
+
+
+def _take_leniently(part: bytes, joined: int, found: Salvaged, *, exactly: bool) -> int:
+    """JSON that the typed parser refused (NaN, an odd type, invalid UTF-8), or no JSON at all."""
+    try:
+        value = json.loads(part.decode("utf-8", "replace"), parse_float=Decimal)
+    except (ValueError, RecursionError):
+        found.damaged += 1
+        return joined
+    if not isinstance(value, dict) or value.get("ph", "X") != "X":
+        found.refused += not isinstance(value, dict)
+        return joined
+    event = lenient(value, exactly=exactly)
+    if event is None:
+        found.refused += 1
+    else:
+        found.events.append(event)
+    return joined

@@ -1,0 +1,180 @@
+"""The trace of one process from all that was recorded of it: its files one after another in one table.
+
+torch.profiler's schedule writes a file for each of its cycles. Ids begin anew in each file, or may, so those of later
+files are moved behind those of the ones before.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from steptime.arrays import Int32
+from steptime.errors import TraceError
+from steptime.trace.cache import read_remembered
+from steptime.trace.columns import IDS, WHOLE, Growing, Numbering
+from steptime.trace.gather import RankFiles, host_process
+from steptime.trace.reader import DEFAULT_MAX_SIZE
+from steptime.trace.source import too_large
+from steptime.trace.table import ABSENT, Damage, EventTable, Trace
+
+LINKING = {"correlation": (1, ("correlation",)), "external": (1, ("external",)), "sequence": (0, ("sequence",)),
+           "python": (0, ("python", "python_parent"))}  # fmt: skip
+"""Numbers that link events of one file: the least that does (0 stands for none in some), and the columns that hold
+them."""
+HIGHEST = np.iinfo(np.int64).max // 2
+LONGEST_PAUSE = 24 * 3600 * 10**9
+"""ns between two recordings of one process. Process ids repeat in containers, so much later it is another run."""
+DICTIONARIES = {"name": "symbols", "lane": "lanes", "shapes": "shapes", "dtypes": "dtypes", "inputs": "inputs"}
+
+
+def read_rank(found: RankFiles, *, max_size: int = DEFAULT_MAX_SIZE, cache: bool = True) -> Trace:
+    """One trace of all files of a rank. max_size: bytes of JSON of all of them. cache: whether to use it.
+
+    Raises TraceError as `read` does, and mixed-traces where the files cannot be of one process.
+    """
+    if len(found.files) == 1:
+        return _ranked(read_remembered(found.files[0], max_size=max_size, cache=cache), found.rank)
+    joined = _Joined()
+    left = max_size
+    for file in found.files:
+        try:
+            trace = read_remembered(file, max_size=left, cache=cache)
+        except TraceError as error:
+            if error.slug != "trace-too-large":
+                raise
+            raise too_large(f"{found.files[0]} and {len(found.files) - 1} more of its process hold", max_size) from None
+        left -= trace.size
+        joined.add(trace)
+    return _ranked(joined.trace(), found.rank)
+
+
+def join(traces: Iterable[Trace]) -> Trace:
+    """Traces of one process, in order of time, as one. Raises TraceError (mixed-traces)."""
+    joined = _Joined()
+    for trace in traces:
+        joined.add(trace)
+    return joined.trace()
+
+
+def _ranked(trace: Trace, rank: int | None) -> Trace:
+    return trace if trace.rank is not None or rank is None else dataclasses.replace(trace, rank=rank)
+
+
+class _Joined:
+    """Grows one table from many; a trace that was added need not be kept."""
+
+    def __init__(self) -> None:
+        self._columns = {name: Growing(kind, ABSENT if kind is np.int32 else 0) for name, kind in WHOLE.items()}
+        self._columns |= {name: Growing(np.int64, ABSENT, narrow=True) for name in IDS}
+        self._numbers: dict[str, Numbering[Any]] = {name: Numbering() for name in DICTIONARIES}
+        self._moved = dict.fromkeys(LINKING, 0)
+        self._first: Trace | None = None
+        self._process: int | str | None = None
+        self._windows: list[tuple[int, int]] = []
+        self._parts: list[tuple[Path, int]] = []
+        self._damage: list[Damage] = []
+        self._size = 0
+
+    def add(self, trace: Trace) -> None:
+        self._check(trace)
+        events = trace.events
+        for name, field in DICTIONARIES.items():
+            self._columns[name].extend(_renumbered(getattr(events, name), getattr(trace, field), self._numbers[name]))
+        for name in ("category", "begin", "duration", "bytes", "stream", "device", "blocks"):
+            self._columns[name].extend(getattr(events, name))
+        for name, (least, together) in LINKING.items():
+            self._move(events, name, least, together)
+        self._damage.append(trace.damage)
+        self._parts.append((trace.path, len(events)))
+        self._size += trace.size
+
+    def _check(self, trace: Trace) -> None:
+        """Raises TraceError where this one cannot follow on those before."""
+        process = host_process(trace)
+        if self._first is None:
+            self._first, self._process = _without_events(trace), process
+        elif None not in (process, self._process) and process != self._process:
+            raise TraceError(
+                "mixed-traces",
+                f"{self._first.path} and {trace.path} are of one rank, but of two processes, {self._process} and "
+                f"{process}: these are traces of different jobs; give those of one.",
+            )
+        if len(trace.events):
+            self._follow(trace.path, int(trace.events.begin.min()), int(trace.events.end.max()))
+
+    def _follow(self, path: Path, begin: int, end: int) -> None:
+        """Notes a recording's time; it may overlap the one before by a little, as events reach over its borders."""
+        assert self._first is not None
+        if self._windows:
+            before = self._windows[-1]
+            overlap = before[1] - begin
+            if overlap > min(end - begin, before[1] - before[0]) // 2 or -overlap > LONGEST_PAUSE:
+                how = "at the same time" if overlap > 0 else "more than a day apart"
+                raise TraceError(
+                    "mixed-traces",
+                    f"{self._first.path} and {path} say that one process recorded them, but {how}: these are copies, "
+                    "or traces of different jobs; give those of one.",
+                )
+            begin = max(begin, before[1])
+        self._windows.append((begin, max(begin, end)))
+
+    def _move(self, events: EventTable, name: str, least: int, together: tuple[str, ...]) -> None:
+        """Moves ids behind all ids so far."""
+        largest = 0
+        for column in together:
+            values = getattr(events, column).astype(np.int64)
+            largest = max(largest, int(values.max(initial=0)))
+            if largest + self._moved[name] >= HIGHEST:
+                raise TraceError("trace-too-large", f"{column} ids of several files do not fit 64 bits together.")
+            self._columns[column].extend(np.where(values >= least, values + self._moved[name], values))
+        self._moved[name] += largest + 1
+
+    def trace(self) -> Trace:
+        """All of them. At least one was added."""
+        assert self._first is not None
+        columns = {name: column.finished() for name, column in self._columns.items()}
+        for column in columns.values():
+            column.flags.writeable = False
+        numbers = self._numbers
+        return dataclasses.replace(
+            self._first,
+            size=self._size,
+            events=EventTable(**columns),
+            symbols=tuple(numbers["name"]),
+            lanes=tuple(numbers["lane"]),
+            shapes=tuple(numbers["shapes"]),
+            dtypes=tuple(numbers["dtypes"]),
+            inputs=tuple(numbers["inputs"]),
+            windows=tuple(self._windows),
+            parts=tuple(self._parts),
+            damage=_sum(self._damage),
+        )
+
+
+def _without_events(trace: Trace) -> Trace:
+    """Its facts alone: the columns can be freed."""
+    fields = dataclasses.fields(EventTable)
+    none = EventTable(**{field.name: getattr(trace.events, field.name)[:0].copy() for field in fields})
+    return dataclasses.replace(trace, events=none)
+
+
+def _renumbered(numbers: Int32, values: tuple[object, ...], known: Numbering[Any]) -> Any:
+    """Numbers of one file's dictionary as numbers of the joined one."""
+    table = np.fromiter((known[value] for value in values), np.int32, len(values))
+    if not len(table):
+        return numbers
+    return np.where(numbers == ABSENT, ABSENT, table[np.maximum(numbers, 0)])
+
+
+def _sum(damages: list[Damage]) -> Damage:
+    return Damage(
+        any(damage.truncated for damage in damages),
+        sum(damage.damaged for damage in damages),
+        sum(damage.refused for damage in damages),
+        sum(damage.negative for damage in damages),
+    )
