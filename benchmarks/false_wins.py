@@ -2,8 +2,8 @@
 
     python benchmarks/false_wins.py --out benchmarks/results/false-wins-NAME
 
-Every arm is the job as it is, under a variable of the environment that nobody reads; what is adopted all the same is a
-false win. At most 5 % may be. Results that are there already are added to.
+Every variant is the job as it is, under a variable of the environment that nobody reads; what is adopted all the same
+is a false win. At most 5 % may be. Results that are there already are added to.
 
 Beside the live figure stands one from the same recorded processes: since all of them ran the same job, their names can
 be exchanged within each round, and every exchange is another trial that changes nothing.
@@ -32,7 +32,7 @@ from steptime.trials.conduct import Bench
 from steptime.trials.execute import Stand
 from steptime.trials.judge import LEAST_ROUNDS, judge
 from steptime.trials.results import Plan, ResultsFile
-from steptime.trials.trial import BASELINE, CONTROL, Arm, Budget, Judgement, Run, Verdict
+from steptime.trials.trial import BASELINE, CONTROL, Budget, Judgement, Run, Variant, Verdict
 
 JOB = Path(__file__).with_name("false_wins_job.py")
 SHAPES = ("dense", "convolution", "attention", "loader")
@@ -41,10 +41,10 @@ EXCHANGES = 50
 """Of the names in a trial."""
 
 
-def arms(count: int) -> tuple[Arm, ...]:
+def variants(count: int) -> tuple[Variant, ...]:
     """What changes nothing, so many times."""
     return tuple(
-        Arm(f"nothing-{number}", (Change("environment", arguments=(("STEPTIME_NOTHING", str(number)),)),))
+        Variant(f"nothing-{number}", (Change("environment", arguments=(("STEPTIME_NOTHING", str(number)),)),))
         for number in range(count)
     )
 
@@ -54,7 +54,7 @@ def live(shape: str, count: int, folder: Path, budget: float) -> tuple[Bench, tu
     job = folder / "job"
     job.mkdir(parents=True)
     (job / JOB.name).write_text(JOB.read_text(encoding="utf-8"), encoding="utf-8")
-    command, tried = (sys.executable, JOB.name, shape), arms(count)
+    command, tried = (sys.executable, JOB.name, shape), variants(count)
     plan = Plan(command, str(job), "", tried, MIN_GAIN)
     ResultsFile(folder / "trial").plan(plan)
     stand = Stand(command, folder / "trial", job)
@@ -63,15 +63,15 @@ def live(shape: str, count: int, folder: Path, budget: float) -> tuple[Bench, tu
 
 
 def exchanged(runs: Sequence[Run], draw: random.Random) -> list[Run]:
-    """The same processes in the same order, with the names of arms and control exchanged within each round."""
+    """The same processes in the same order, with the names of variants and control exchanged within each round."""
     result = list(runs)
-    movable = [n for n, run in enumerate(runs) if run.arm != BASELINE and not run.rehearsal]
+    movable = [n for n, run in enumerate(runs) if run.variant != BASELINE and not run.rehearsal]
     for round_ in {runs[n].round for n in movable}:
         places = [n for n in movable if runs[n].round == round_]
-        names = [(runs[n].arm, runs[n].changes) for n in places]
+        names = [(runs[n].variant, runs[n].changes) for n in places]
         draw.shuffle(names)
         for place, (name, changes) in zip(places, names, strict=True):
-            result[place] = replace(runs[place], arm=name, changes=changes)
+            result[place] = replace(runs[place], variant=name, changes=changes)
     return result
 
 
@@ -82,7 +82,7 @@ def shuffled_wins(trials: Sequence[tuple[Bench, tuple[Judgement, ...]]]) -> tupl
         for _ in range(EXCHANGES):
             runs = exchanged(bench.runs, draw)
             for judgement in judgements:
-                again = judge(judgement.arm, runs, min_gain=MIN_GAIN)
+                again = judge(judgement.variant, runs, min_gain=MIN_GAIN)
                 compared += again.rounds >= LEAST_ROUNDS
                 adopted += again.verdict is Verdict.ADOPT
     return adopted, compared
@@ -103,7 +103,7 @@ def row(shape: str, bench: Bench, judgements: Sequence[Judgement]) -> dict[str, 
         "comparisons": len(known),
         "verdicts": dict(Counter(each.verdict.value for each in known)),
         "processes": len(bench.runs),
-        "rounds": max((run.round + 1 for run in bench.runs if run.arm == CONTROL), default=0),
+        "rounds": max((run.round + 1 for run in bench.runs if run.variant == CONTROL), default=0),
         "slowest_over_fastest": round(spread(bench.runs), 2),
         "other_cpu_mean": round(sum(loads) / len(loads), 2),
         "noise": round(known[0].noise, 3) if known and known[0].noise is not None else None,
@@ -169,7 +169,7 @@ def main() -> int:
     with tempfile.TemporaryDirectory() as scratch:
         while sum(each["comparisons"] for each in rows) < given.comparisons and len(trials) < given.comparisons:
             shape = SHAPES[len(rows) % len(SHAPES)]
-            bench, judgements = live(shape, given.arms, Path(scratch) / str(len(trials)), given.budget)
+            bench, judgements = live(shape, given.variants, Path(scratch) / str(len(trials)), given.budget)
             trials.append((bench, judgements))
             rows.append(row(shape, bench, judgements))
             print(json.dumps(rows[-1]), flush=True)

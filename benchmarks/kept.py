@@ -42,7 +42,7 @@ def _processor() -> str:
 
 
 def speed_of(judgement: Judgement) -> list[float] | None:
-    """The speed-up of an arm of a trial with its interval; None where none was measured."""
+    """The speed-up of a variant of a trial with its interval; None where none was measured."""
     speed = judgement.speed
     return [speed.value, speed.low, speed.high] if speed is not None else None
 

@@ -27,7 +27,7 @@ from steptime.memory.owners import owners_of
 from steptime.memory.read_snapshot import read_snapshot
 from steptime.memory.savings import Peak, autocast_on, autocasting, savings_of, scales_with_batch
 from steptime.memory.signs import signs_of
-from steptime.memory.steps import borders_of, steady_of
+from steptime.memory.steps import boundaries_of, steady_of
 
 JOBS = tuple(
     Job(model, batch)
@@ -57,8 +57,8 @@ class Seen:
 
     def __init__(self, history: History) -> None:
         self.history, self.signs = history, signs_of(history.stacks)
-        self.borders, _ = borders_of(history, self.signs)
-        self.owners = owners_of(history, self.signs, self.borders)
+        self.boundaries, _ = boundaries_of(history, self.signs)
+        self.owners = owners_of(history, self.signs, self.boundaries)
         steady = steady_of(history, self.signs, self.owners)
         self.peak = Peak(history, self.signs, self.owners, steady, None)
         self.before = int(self.peak.live.max())
@@ -66,7 +66,7 @@ class Seen:
     def with_saving(self, name: str) -> int:
         """The peak after what `savings_of` calls so; as it is where that is not worth a line."""
         account = account_at(self.history, self.signs, self.owners, self.peak.moment)
-        found = savings_of(self.peak, account, (), self.borders)
+        found = savings_of(self.peak, account, (), self.boundaries)
         return self.before - sum(each.frees for each in found if name in each.name)
 
     def with_autocast(self) -> int:

@@ -206,5 +206,5 @@ def history_of(job: Job) -> History:
         trace = read_remembered(path, max_size=DEFAULT_MAX_SIZE, cache=False)
         steps = find_steps(trace)
         allocations = read_allocations(path, max_size=DEFAULT_MAX_SIZE)
-        found = histories_of_trace(trace, allocations, steps.borders, steps.how)
+        found = histories_of_trace(trace, allocations, steps.boundaries, steps.how)
     return next(each for each in found if each.device == CPU_PLACE)

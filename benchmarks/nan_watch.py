@@ -34,7 +34,7 @@ BLOCK, WARM_UP = 16, 64
 class Endless:
     """An ending that never comes."""
 
-    def border(self, step: int) -> None:
+    def boundary(self, step: int) -> None:
         """No other rank."""
 
     def end(self, step: int) -> None:

@@ -78,16 +78,16 @@ def spent(work: Callable[[], Any]) -> tuple[Any, float]:
 
 def of_many_events(report: Report, trace: Trace) -> Report:
     """The report with so many steps in its timeline that MOST_EVENTS events are seen."""
-    borders = find_steps(trace).borders
-    windows = reach(trace, borders) if has_kernels(trace) else borders
-    for count in range(1, len(borders) + 1):
-        host = int(borders[0, 0]), int(borders[count - 1, 1])
+    boundaries = find_steps(trace).boundaries
+    windows = reach(trace, boundaries) if has_kernels(trace) else boundaries
+    for count in range(1, len(boundaries) + 1):
+        host = int(boundaries[0, 0]), int(boundaries[count - 1, 1])
         device = int(windows[0, 0]), int(windows[count - 1, 1])
         inside = (trace.events.begin >= host[0]) & (trace.events.begin < host[1])
-        if inside.sum() >= 1.05 * MOST_EVENTS or count == len(borders):
+        if inside.sum() >= 1.05 * MOST_EVENTS or count == len(boundaries):
             break
-    excerpt = cut(trace, np.array([host]), np.array([device]), 0, 0, f"{count} steps together", Beside())
-    return replace(report, processes=(replace(report.processes[0], excerpt=excerpt),))
+    step_view = cut(trace, np.array([host]), np.array([device]), 0, 0, f"{count} steps together", Beside())
+    return replace(report, processes=(replace(report.processes[0], step_view=step_view),))
 
 
 def first_paints(pages: dict[str, Path], rounds: int) -> tuple[dict[str, list[float]], list[float]]:
@@ -132,7 +132,7 @@ def measure(source: Path, megabytes: int, rounds: int, vega: Path | None, folder
     ordinary, writing = spent(lambda: page.render(report))
     many = of_many_events(report, trace)
     text = page.render(many)
-    excerpt = many.processes[0].excerpt
+    step_view = many.processes[0].step_view
     whole = page.render(diagnose_paths((str(source),), cache=False))
     pages = {OURS: folder / "page.html", WHOLE: folder / "whole.html", "empty page": folder / "empty.html"}
     pages[OURS].write_text(text, encoding="utf-8")
@@ -152,13 +152,13 @@ def measure(source: Path, megabytes: int, rounds: int, vega: Path | None, folder
         f"| write the page | {writing:.2f} s CPU |",
         f"| report beyond loading | {diagnosing + writing:.2f} s CPU (limit 3) |",
         f"| ordinary page | {len(ordinary.encode()) / 1e6:.2f} MB (limit 2.5) |",
-        f"| page of {excerpt.events if excerpt else 0:,} events | {len(text.encode()) / 1e6:.2f} MB (limit 2.5) |",
+        f"| page of {step_view.events if step_view else 0:,} events | {len(text.encode()) / 1e6:.2f} MB (limit 2.5) |",
         f"| page of `{source.name}`, {_carried(whole)} | {len(whole.encode()) / 1e6:.2f} MB (limit 2.5) |",
         *(f"| first paint, {name} | {told(values, 'ms')} |" for name, values in paints.items()),
         *(f"| {ours} against the {name} | {base[ours] / value:.2f}× |"
           for ours in (OURS, WHOLE) for name, value in base.items() if name not in (OURS, WHOLE)),
-        f"| from a key to its frame, {excerpt.events if excerpt else 0:,} events | {told(frames, 'ms')}, 9 in 10 below "
-        f"{np.percentile(frames, 90):.1f} ms |",
+        f"| from a key to its frame, {step_view.events if step_view else 0:,} events | {told(frames, 'ms')}, 9 in 10 "
+        f"below {np.percentile(frames, 90):.1f} ms |",
     ]  # fmt: skip
     return lines
 

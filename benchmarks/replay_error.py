@@ -71,11 +71,11 @@ def row_of(path: Path, folder: Path) -> Row | None:
         trace = read(path)
     except SteptimeError:
         return None
-    borders = steps_of(trace)
-    if not len(borders) or not has_kernels(trace):
+    boundaries = steps_of(trace)
+    if not len(boundaries) or not has_kernels(trace):
         return None
     begun = time.process_time()
-    replay = rerun(trace, borders, link(trace, borders), account_for(trace, borders))
+    replay = rerun(trace, boundaries, link(trace, boundaries), account_for(trace, boundaries))
     if replay is None:
         return None
     median, high = misplaced(trace)
@@ -96,11 +96,11 @@ def row_of(path: Path, folder: Path) -> Row | None:
 
 def misplaced(trace: Trace) -> tuple[float, float]:
     """How far from where it was observed an activity ends in the replay without what it cannot explain."""
-    borders = steps_of(trace)
-    window = window_of(trace, borders, link(trace, borders).launch.astype(np.int64))
+    boundaries = steps_of(trace)
+    window = window_of(trace, boundaries, link(trace, boundaries).launch.astype(np.int64))
     lane = training_lane(trace)
     assert lane is not None
-    scope = scope_of(window.trace, borders[window.steps], window.launch, lane, EMPTY)
+    scope = scope_of(window.trace, boundaries[window.steps], window.launch, lane, EMPTY)
     graph = build(scope)
     found = run(graph, weight=graph.edges.weight - graph.edges.unexplained)
     device = graph.nodes.kind != NodeKind.HOST

@@ -3,7 +3,8 @@
     python -m benchmarks.rounds --out benchmarks/results/rounds.md
 
 Simulated, with the rule of `steptime try` (steptime/trials/judge.py): processes differ by a noise of their own, in the
-logarithm; each arm and the control stand between two baselines; after the third round the arm is looked at after each.
+logarithm; each variant and the control stand between two baselines; after the third round the variant is looked at
+after each.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ NOISES = (0.02, 0.05, 0.1, 0.2, 0.4)
 GAIN, MIN_GAIN = 1.14, 1.03
 LATE, LATER = 0.15, 3.0
 """Share of the processes that something holds up besides, and by how many times the noise, on average."""
-TRIALS, ARMS = 4000, 2
+TRIALS, VARIANTS = 4000, 2
 
 
 def main() -> None:
@@ -40,8 +41,8 @@ def table(generator: np.random.Generator) -> str:
     lines = [
         "# How many rounds a trial needs",
         "",
-        f"Simulated ({TRIALS} trials a cell, {ARMS} arms and a control; `python -m benchmarks.rounds`): how often one "
-        f"arm is adopted, where it changes nothing, and where it is {GAIN} times as fast.",
+        f"Simulated ({TRIALS} trials a cell, {VARIANTS} variants and a control; `python -m benchmarks.rounds`): how often "
+        f"one variant is adopted, where it changes nothing, and where it is {GAIN} times as fast.",
         "",
         f"| processes differ by | | nothing: {most} | {GAIN}×: {most} |",
         "|---|---|" + "---|" * 2 * len(MOST),
@@ -55,15 +56,15 @@ def table(generator: np.random.Generator) -> str:
 
 
 def adopted(generator: np.random.Generator, noise: float, late: float, gain: float, most: int) -> float:
-    """The share of the trials that adopt the first arm within so many rounds."""
-    shape = (TRIALS, most, ARMS + 1)
-    baselines = processes(generator, noise, late, (TRIALS, most * (ARMS + 1) + 1))
+    """The share of the trials that adopt the first variant within so many rounds."""
+    shape = (TRIALS, most, VARIANTS + 1)
+    baselines = processes(generator, noise, late, (TRIALS, most * (VARIANTS + 1) + 1))
     around = (baselines[:, :-1] + baselines[:, 1:]).reshape(shape) / 2
     ratios = around - processes(generator, noise, late, shape)
-    arm, control = ratios[:, :, 0] + math.log(gain), ratios[:, :, ARMS]
+    variant, control = ratios[:, :, 0] + math.log(gain), ratios[:, :, VARIANTS]
     won = np.zeros(TRIALS, bool)
     for rounds in range(MIN_ROUNDS, most + 1):
-        seen = arm[:, :rounds]
+        seen = variant[:, :rounds]
         low = seen.mean(1) - student(rounds - 1) * seen.std(1, ddof=1) / math.sqrt(rounds)
         noises = 2 * np.sqrt((control[:, :rounds] ** 2).mean(1) / rounds)
         won |= low > np.maximum(math.log(MIN_GAIN), noises)

@@ -39,7 +39,7 @@ def with_hostile_strings(report: Report) -> Report:
         replace(finding, code=bad, name=bad, summary=bad, advice=bad, source=source, evidence=HOSTILE)
         for finding in process.findings
     )
-    verdict = replace(process.verdict, regime=bad, sentence=bad)
+    verdict = replace(process.verdict, bottleneck=bad, sentence=bad)
     process = replace(process, name=bad, case=case, findings=findings, verdict=verdict, notes=HOSTILE)
     environment = replace(report.environment, command=bad, host=bad, device=bad, torch=bad)
     return replace(report, source=bad, environment=environment, processes=(process,), next_command=bad, problems=(bad,))

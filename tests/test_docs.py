@@ -14,7 +14,7 @@ import pytest
 
 from steptime import errors
 from steptime.advice.engine import all_rules
-from steptime.advice.fix_pages import wanted_pages as wanted_remedy_pages
+from steptime.advice.fix_pages import wanted_pages as wanted_fix_pages
 from steptime.advice.fixes import CATALOGUE
 from steptime.advice.rule_pages import stale_pages, wanted_pages
 from steptime.cli.explain import message_pages
@@ -70,8 +70,8 @@ def test_every_rule_has_its_current_page() -> None:
     assert stale_pages(ROOT / "docs" / "rules", wanted_pages()) == (), "make docs writes them anew"
 
 
-def test_every_remedy_has_its_current_page() -> None:
-    assert stale_pages(ROOT / "docs" / "remedies", wanted_remedy_pages()) == (), "make docs writes them anew"
+def test_every_fix_has_its_current_page() -> None:
+    assert stale_pages(ROOT / "docs" / "fixes", wanted_fix_pages()) == (), "make docs writes them anew"
 
 
 def test_every_verb_and_option_has_its_words() -> None:
@@ -142,8 +142,8 @@ def test_a_wrong_command_would_be_noticed() -> None:
 def test_rules_and_messages_share_no_name() -> None:
     rules = {word for rule in all_rules()[0] for word in (rule.code.lower(), rule.name)}
     assert not rules & set(message_pages())
-    remedies = {word for remedy in CATALOGUE for word in (remedy.code.lower(), remedy.name)}
-    assert not remedies & (rules | set(message_pages()))
+    fixes = {word for fix in CATALOGUE for word in (fix.code.lower(), fix.name)}
+    assert not fixes & (rules | set(message_pages()))
 
 
 def test_the_readme_is_short() -> None:

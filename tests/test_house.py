@@ -167,7 +167,7 @@ def test_a_room_is_small_enough_to_read(modules: list[Module]) -> None:
     assert long == []
 
 
-def test_a_broad_except_stands_at_a_border_and_says_why(modules: list[Module]) -> None:
+def test_a_broad_except_stands_at_a_boundary_and_says_why(modules: list[Module]) -> None:
     for module in modules:
         lines = module.text.splitlines()
         for node in ast.walk(module.tree):

@@ -8,7 +8,7 @@ import numpy as np
 
 from steptime.quantities import SourceLine
 from steptime.report.report import Report
-from steptime.report.step_view import Detail, Excerpt, Label, Strip, assemble, text
+from steptime.report.step_view import Detail, Label, StepView, Strip, assemble, text
 from steptime.report.steps import StepMark, StepSeries
 from steptime.report.trials import Curve, TrialReport, Tried
 
@@ -26,7 +26,7 @@ def strip(name: str, kind: str, events: list[Event]) -> Strip:
     return Strip(name, kind, begin, end, numbers, labels, numbers, tuple(each[4] for each in events))
 
 
-def excerpt(names: tuple[str, ...] = ()) -> Excerpt:
+def step_view(names: tuple[str, ...] = ()) -> StepView:
     """A step of 100 ms: 40 of input, 60 of computing. names: of further events on a thread of their own."""
     account: list[Event] = [
         (0, 40, "input", "input", Detail(note="behind it: enumerate(DataLoader)")),
@@ -69,12 +69,12 @@ def with_timeline(report: Report, names: tuple[str, ...] = ()) -> Report:
         spent=accounts,
         marks=(StepMark(9, "evaluation", 2_000 * MS),),
     )
-    process = replace(process, step_ns=tuple(spent), steady=tuple(known), series=series, excerpt=excerpt(names))
+    process = replace(process, step_ns=tuple(spent), steady=tuple(known), series=series, step_view=step_view(names))
     return replace(report, processes=(process,))
 
 
 def tried(speed: tuple[float, float, float] | None, verdict: str, **more: object) -> Tried:
-    """An arm. speed: value, low, high."""
+    """A variant. speed: value, low, high."""
     from steptime.quantities import Estimate
 
     about = Estimate(*speed, 4, "1") if speed is not None else None
@@ -86,8 +86,8 @@ def tried(speed: tuple[float, float, float] | None, verdict: str, **more: object
 
 
 def with_trials(report: Report) -> Report:
-    """The report with a trial: one arm that is adopted, one whose promise broke, one that failed."""
-    arms = (
+    """The report with a trial: one variant that is adopted, one whose promise broke, one that failed."""
+    variants = (
         tried((2.0, 1.8, 2.2), "adopt"),
         tried((1.3, 1.2, 1.4), "broke its promise", name="RM301", label="bfloat16", proposal="RM301", kept=False),
         tried(None, "failed", name="RM401", label="compile", proposal="RM401", kept=None, peak_bytes=None),
@@ -98,4 +98,4 @@ def with_trials(report: Report) -> Report:
         Curve("RM101", 0, 1, (1.0, 0.8, 0.6, 0.5, 0.4)),
     )
     known = (12, 130.0, 100.0 * MS, 100 << 20)
-    return replace(report, trials=TrialReport("runs/train-try", "python train.py", *known, arms, curves, "--- a\n"))
+    return replace(report, trials=TrialReport("runs/train-try", "python train.py", *known, variants, curves, "--- a\n"))

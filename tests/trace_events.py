@@ -63,7 +63,7 @@ def written(path: Path, events: list[Event]) -> Trace:
 
 def replayed(trace: Trace, **known: Any) -> Replay:
     """The replay of the steps of a trace that are found without help."""
-    borders = steps_of(trace)
-    made = rerun(trace, np.asarray(borders), link(trace, borders), account_for(trace, borders), **known)
+    boundaries = steps_of(trace)
+    made = rerun(trace, np.asarray(boundaries), link(trace, boundaries), account_for(trace, boundaries), **known)
     assert made is not None
     return made

@@ -15,11 +15,11 @@ from benchmarks.started import steptime
 
 @dataclass(frozen=True)
 class Said:
-    """regime: what the step is bound by. causes: names of the findings that are charged to steps, the largest first.
-    shares: of a step at stake in each, (value, low, high). lines: (file, line) of each, None without. step_ns: the
-    step time that the tool reports."""
+    """bottleneck: what the step is bound by. causes: names of the findings that are charged to steps, the largest
+    first. shares: of a step at stake in each, (value, low, high). lines: (file, line) of each, None without. step_ns:
+    the step time that the tool reports."""
 
-    regime: str
+    bottleneck: str
     causes: tuple[str, ...] = ()
     shares: tuple[tuple[float, float, float], ...] = ()
     lines: tuple[tuple[str, int] | None, ...] = ()
@@ -44,7 +44,7 @@ def _said(report: dict[str, Any]) -> Said:
     charged = [finding for finding in process["findings"] if finding["weight"] == "finding"]
     step = process["case"]["step"]["duration"]["value"]
     return Said(
-        regime=process["verdict"]["regime"],
+        bottleneck=process["verdict"]["bottleneck"],
         causes=tuple(finding["name"] for finding in charged),
         shares=tuple(_share(finding["at_stake"], step) for finding in charged),
         lines=tuple(_line(finding["source"]) for finding in charged),

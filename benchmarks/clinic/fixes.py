@@ -1,4 +1,4 @@
-"""What `steptime try` makes of the clinic's faults that a remedy can take away: is it adopted, and how much of what the
+"""What `steptime try` makes of the clinic's faults that a fix can take away: is it adopted, and how much of what the
 healthy twin is faster by does it bring?
 
     python -m benchmarks.clinic.fixes [--name MACHINE] [--cases JOB,…] [--budget 3m]
@@ -36,7 +36,7 @@ FIXES = {
     "denormals": ("RM405",), "recompiling_shapes": ("RM309",), "compiled_slow_input": ("RM101",),
     "gan_slow_items": ("RM101",),
 }  # fmt: skip
-"""Jobs whose fault a remedy takes away by itself, and which does, any one of them. The others' fixes are written by
+"""Jobs whose fault a fix takes away by itself, and which does, any one of them. The others' fixes are written by
 hand: `try` has advice for them."""
 
 
@@ -48,7 +48,7 @@ def main() -> None:
     options = parser.parse_args()
     wanted = options.cases.split(",") if options.cases else list(FIXES)
     if unknown := sorted(set(wanted) - set(FIXES)):
-        parser.error(f"no remedy takes away the fault of {', '.join(unknown)}: expected some of {', '.join(FIXES)}")
+        parser.error(f"no fix takes away the fault of {', '.join(unknown)}: expected some of {', '.join(FIXES)}")
     kept = read(options.name).get(CLINIC, {})
     for case in (case for case in CASES if case.job in wanted):
         doses = [row.dose for row in rows_of({case.job: kept.get(case.job, {})}) if row.dose.amount]
@@ -62,7 +62,7 @@ def main() -> None:
 
 
 def tried(case: Case, dose: Dose, budget: str) -> dict[str, Any]:
-    """One job: recorded, then its remedies tried."""
+    """One job: recorded, then its fixes tried."""
     row: dict[str, Any] = {"twin": dose.step_ns / dose.healthy_ns, "right": FIXES[case.job], "failed": ""}
     with tempfile.TemporaryDirectory() as place:
         folder = Path(place)
@@ -72,22 +72,23 @@ def tried(case: Case, dose: Dose, budget: str) -> dict[str, Any]:
             started("run", "--quiet", "--recording", str(recording), "--", *command(case, dose.amount))
             started("try", "--quiet", "--budget", budget, "-o", str(told), str(recording))
         except JobFailed as error:
-            return row | {"failed": str(error), "arms": []}
+            return row | {"failed": str(error), "variants": []}
         if not told.exists():
-            return row | {"arms": []}
+            return row | {"variants": []}
         results = read_results(told.parent)
     proved = results.patch.judgement if results.patch is not None else None
     return row | {
-        "arms": [_arm(judgement) for stage, judgement in results.judgements if stage == 0],
+        "variants": [_variant(judgement) for stage, judgement in results.judgements if stage == 0],
         "patch": speed_of(proved) if proved is not None else None,
         "patch_verdict": proved.verdict.value if proved is not None else "",
     }
 
 
-def _arm(judgement: Judgement) -> dict[str, Any]:
-    arm = judgement.arm
+def _variant(judgement: Judgement) -> dict[str, Any]:
+    variant = judgement.variant
     return {
-        "code": arm.proposal, "label": arm.label, "verdict": judgement.verdict.value, "speed": speed_of(judgement)
+        "code": variant.proposal, "label": variant.label,
+        "verdict": judgement.verdict.value, "speed": speed_of(judgement)
     }  # fmt: skip
 
 
@@ -99,38 +100,38 @@ def table(section: Mapping[str, Any], name: str) -> list[str]:
     rows = {case.job: section[case.job]["row"] for case in CASES if case.job in section}
     adopted = [row for row in rows.values() if _right(row) and _right(row)["verdict"] == Verdict.ADOPT.value]
     return [
-        f"Faults that a remedy takes away: it was adopted in {len(adopted)} of {len(rows)}. The twin's gain is that of "
+        f"Faults that a fix takes away: it was adopted in {len(adopted)} of {len(rows)}. The twin's gain is that of "
         f"the bare job without the fault. All: `{COMMAND} --name {name}`; one: `{COMMAND} --cases denormals`.",
         "",
-        "| job | remedy | verdict | speed-up | the twin's | of the twin's gain | its patch by itself |",
+        "| job | fix | verdict | speed-up | the twin's | of the twin's gain | its patch by itself |",
         "|---|---|---|---|---|---|---|",
         *(f"| {job} | {_cells(row)} |" for job, row in rows.items()),
     ]
 
 
 def _right(row: Mapping[str, Any]) -> dict[str, Any]:
-    """The arm of the right remedy: adopted, the fastest; {} where it was not tried."""
-    arms = [arm for arm in row["arms"] if arm["code"] in row["right"]]
-    return max(arms, key=_success, default={})
+    """The variant of the right fix: adopted, the fastest; {} where it was not tried."""
+    variants = [variant for variant in row["variants"] if variant["code"] in row["right"]]
+    return max(variants, key=_success, default={})
 
 
-def _success(arm: Mapping[str, Any]) -> tuple[bool, float]:
-    return arm["verdict"] == Verdict.ADOPT.value, (arm["speed"] or [0.0])[0]
+def _success(variant: Mapping[str, Any]) -> tuple[bool, float]:
+    return variant["verdict"] == Verdict.ADOPT.value, (variant["speed"] or [0.0])[0]
 
 
 def _cells(row: Mapping[str, Any]) -> str:
-    arm, twin = _right(row), row["twin"]
-    if not arm:
-        others = ", ".join(f"{each['code']} {each['verdict']}" for each in row["arms"]) or "nothing"
+    variant, twin = _right(row), row["twin"]
+    if not variant:
+        others = ", ".join(f"{each['code']} {each['verdict']}" for each in row["variants"]) or "nothing"
         return f"{' or '.join(row['right'])} | {row['failed'] or f'not tried ({others})'} | | {twin:.2f}× | |"
-    if arm["speed"] is None:
-        return f"{arm['code']} {arm['label']} | {arm['verdict']} | | {twin:.2f}× | |"
-    value, low, high = arm["speed"]
+    if variant["speed"] is None:
+        return f"{variant['code']} {variant['label']} | {variant['verdict']} | | {twin:.2f}× | |"
+    value, low, high = variant["speed"]
     share = (1 - 1 / value) / (1 - 1 / twin)
     patch = row.get("patch")
     told = f"{patch[0]:.2f}× ({row['patch_verdict']})" if patch else "–"
     speed = f"{value:.2f}× ({low:.2f} to {high:.2f})"
-    return f"{arm['code']} {arm['label']} | {arm['verdict']} | {speed} | {twin:.2f}× | {share:.0%} | {told}"
+    return f"{variant['code']} {variant['label']} | {variant['verdict']} | {speed} | {twin:.2f}× | {share:.0%} | {told}"
 
 
 if __name__ == "__main__":

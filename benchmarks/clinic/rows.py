@@ -34,7 +34,7 @@ def _said(kept: Mapping[str, Any] | None) -> Said | None:
     if kept is None:
         return None
     return Said(
-        kept["regime"], tuple(kept["causes"]), tuple((value, low, high) for value, low, high in kept["shares"]),
+        kept["bottleneck"], tuple(kept["causes"]), tuple((value, low, high) for value, low, high in kept["shares"]),
         tuple((line[0], line[1]) if line else None for line in kept["lines"]), tuple(kept["notes"]), kept["step_ns"],
         tuple(kept["problems"]),
     )  # fmt: skip

@@ -125,9 +125,9 @@ def heard(case: Case, dose: Dose, says: Callable[[Case, int], Said]) -> Row:
 def told(tool: str, row: Row) -> dict[str, Any]:
     """One line on the screen; the row as it is kept."""
     words = row.failed or ", ".join(_words(row.said) if row.said else ()) or "nothing"
-    regime = row.said.regime if row.said else ""
+    bottleneck = row.said.bottleneck if row.said else ""
     step = f"{row.dose.share:6.1%} of {row.dose.step_ns / 1e6:8.2f} ms"
-    print(f"{row.case.job:28} {tool:9} {step}  {regime:10} {words}", flush=True)
+    print(f"{row.case.job:28} {tool:9} {step}  {bottleneck:10} {words}", flush=True)
     return plain(row)
 
 

@@ -52,7 +52,7 @@ class Row:
     @property
     def is_abstention(self) -> bool:
         """The tool said that it cannot tell."""
-        return self.said is not None and self.said.regime == UNDECIDED
+        return self.said is not None and self.said.bottleneck == UNDECIDED
 
 
 @dataclass(frozen=True)
@@ -142,11 +142,11 @@ def precision_and_recall(rows: Sequence[Row]) -> dict[str, tuple[Count, Count]]:
     return found
 
 
-def regimes(rows: Sequence[Row]) -> Counter[tuple[str, str]]:
-    """(planted cause, "healthy" for none; regime that was said), counted."""
+def bottlenecks(rows: Sequence[Row]) -> Counter[tuple[str, str]]:
+    """(planted cause, "healthy" for none; bottleneck that was said), counted."""
     heard = [row for row in rows if row.said is not None and (row.is_faulty or row.is_healthy)]
     return Counter(
-        (row.case.cause if row.is_faulty else "healthy", row.said.regime if row.said else "") for row in heard
+        (row.case.cause if row.is_faulty else "healthy", row.said.bottleneck if row.said else "") for row in heard
     )
 
 
@@ -171,4 +171,4 @@ def _is_covered(row: Row, slack: float = 0.0) -> bool:
     return low - slack <= row.dose.high and high + slack >= row.dose.low
 
 
-__all__ = ["FIRST", "SEVERE", "Count", "Row", "Scores", "count", "precision_and_recall", "regimes", "score"]
+__all__ = ["FIRST", "SEVERE", "Count", "Row", "Scores", "bottlenecks", "count", "precision_and_recall", "score"]

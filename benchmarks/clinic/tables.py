@@ -9,7 +9,7 @@ from typing import Any
 
 from benchmarks.clinic.rivals import RIVALS
 from benchmarks.clinic.rows import rows_of
-from benchmarks.clinic.score import SEVERE, Count, Row, Scores, precision_and_recall, regimes, score
+from benchmarks.clinic.score import SEVERE, Count, Row, Scores, bottlenecks, precision_and_recall, score
 from steptime.quantities import BETWEEN_RUNS
 
 SECTION = "clinic"
@@ -122,7 +122,7 @@ def _of(counted: Count) -> str:
 
 
 def _confusion(rows: Sequence[Row]) -> list[str]:
-    counted = regimes(rows)
+    counted = bottlenecks(rows)
     said = sorted({said for _, said in counted})
     lines = ["| planted | " + " | ".join(said) + " |", "|---" * (len(said) + 1) + "|"]
     for planted in sorted({planted for planted, _ in counted}):

@@ -1,4 +1,4 @@
-"""Lies on PYTHONPATH of both arms: writes at a process's end what its training has come to.
+"""Lies on PYTHONPATH of both variants: writes at a process's end what its training has come to.
 
 What is compared must not be changed by the looking: nothing is imported that the job has not imported.
 """

@@ -15,12 +15,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from unittest.mock import patch
 
-from steptime.changes import ArmOptions
+from steptime.changes import VariantOptions
 from steptime.launcher.variant import OUTPUT
 from steptime.trials import containment
 from steptime.trials.containment import Layer, Stand, ground_of, leave
 from steptime.trials.execute import Turn, execute
-from steptime.trials.trial import Arm
+from steptime.trials.trial import Variant
 
 LAYERS = (Layer.OVERLAY, Layer.LANDLOCK)
 MAPPED = 40 << 20
@@ -130,15 +130,15 @@ def _tried(folder: Path, number: int, layer: Layer, actions: tuple[str, ...], dr
     with patch.object(containment, "overlays_work", containment.overlays_work if layer is Layer.OVERLAY else _none):
         stand = Stand((sys.executable, "train.py"), folder / "trial", job, keep=True)
         ground = ground_of(stand)
-        options = ArmOptions(steps=3, warm_up=3)
-        run = execute(stand, Turn(Arm("baseline"), 0, 0, 0, options, rehearsal=True, deadline=120))
+        options = VariantOptions(steps=3, warm_up=3)
+        run = execute(stand, Turn(Variant("baseline"), 0, 0, 0, options, rehearsal=True, deadline=120))
         leave(stand)
     after = _state(folder / "user")
     changed = sorted(name for name in {*before, *after} if before.get(name) != after.get(name))
     faults = [f"changed: {name}" for name in changed]
     if run.failure:
         faults.append(f"did not run: {run.failure}")
-    elif (done := (stand.folder / "arms" / run.folder / OUTPUT).read_text().count("did ")) < len(actions):
+    elif (done := (stand.folder / "variants" / run.folder / OUTPUT).read_text().count("did ")) < len(actions):
         faults.append(f"did {done} of {len(actions)} actions")
     if ground.layer is not layer:
         faults.append(f"this machine does not permit {layer.value}")

@@ -17,8 +17,9 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from benchmarks.fixes.run import environment_of
+
 from benchmarks.kept import ROOT, speed_of
-from benchmarks.remedies.run import environment_of
 from benchmarks.started import JobFailed, steptime
 from steptime.trials.results import NAME, Results, read_results
 from steptime.trials.trial import Verdict
@@ -27,9 +28,9 @@ SCRIPTS = "tests/jobs/faults/scripts"
 JOBS = ("examples/slow_input.py", f"{SCRIPTS}/pointwise_chain.py", f"{SCRIPTS}/slow_collate.py")
 LINES = "budget.jsonl"
 USUAL, ALL = 6, 50
-"""Remedies that `steptime try` takes up unless told otherwise, and more than there are."""
+"""Fixes that `steptime try` takes up unless told otherwise, and more than there are."""
 PATCH = "patch"
-"""The arm in which a patch runs by itself."""
+"""The variant in which a patch runs by itself."""
 
 
 def main() -> None:
@@ -78,7 +79,7 @@ def compared(job: str, wanted: argparse.Namespace) -> dict[str, Any]:
 
 def outcome(results: Results) -> dict[str, Any]:
     """What a trial ended with. taken: the changes that its patch makes; speed: of all of them together, against the job
-    as it is; alone: the speed-up of each arm by itself."""
+    as it is; alone: the speed-up of each variant by itself."""
     alone = [judgement for stage, judgement in results.judgements if stage == 0]
     label, speed = _taken(results)
     return {
@@ -86,7 +87,7 @@ def outcome(results: Results) -> dict[str, Any]:
         "undecided": sum(each.verdict is Verdict.UNDECIDED for each in alone),
         "taken": label,
         "speed": speed,
-        "alone": {each.arm.label: found for each in alone if (found := speed_of(each)) is not None},
+        "alone": {each.variant.label: found for each in alone if (found := speed_of(each)) is not None},
         "seconds": sum(run.seconds for run in results.runs),
     }
 
@@ -99,14 +100,14 @@ def _taken(results: Results) -> tuple[str, list[float]]:
     met: set[str] = set()
     for stage, judgement in results.judgements:
         found = speed_of(judgement)
-        if judgement.verdict is not Verdict.ADOPT or found is None or judgement.arm.name == PATCH:
+        if judgement.verdict is not Verdict.ADOPT or found is None or judgement.variant.name == PATCH:
             continue
         if stage == 0:
-            label, speed = max((label, speed), (judgement.arm.label, found), key=lambda each: each[1][0])
+            label, speed = max((label, speed), (judgement.variant.label, found), key=lambda each: each[1][0])
             continue
-        speed = found if judgement.arm.name in met else times(speed, found)
-        label = judgement.arm.label
-        met.add(judgement.arm.name)
+        speed = found if judgement.variant.name in met else times(speed, found)
+        label = judgement.variant.label
+        met.add(judgement.variant.name)
     return label, speed
 
 

@@ -1,4 +1,4 @@
-"""The planted jobs: what is the right remedy of each, and what must never be adopted."""
+"""The planted jobs: what is the right fix of each, and what must never be adopted."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ FAULTS = HERE.parent.parent / "tests" / "jobs" / "faults" / "scripts"
 
 @dataclass(frozen=True)
 class Planted:
-    """A job. right: codes of the remedies that cure its fault, any one of them; none where nothing may be adopted.
+    """A job. right: codes of the fixes that cure its fault, any one of them; none where nothing may be adopted.
     harmful: codes that must not be adopted. arguments: of the script."""
 
     name: str

@@ -1,7 +1,7 @@
-"""How near predicted speed-ups come to measured ones: every remedy with a prediction, in a given number of rounds.
+"""How near predicted speed-ups come to measured ones: every fix with a prediction, in a given number of rounds.
 
-`steptime try` ends an arm as soon as it is decided, after two or three rounds, which leaves its gain open by a quarter;
-here nothing is decided before all rounds are run, and a job is recorded more than once.
+`steptime try` ends a variant as soon as it is decided, after two or three rounds, which leaves its gain open by a
+quarter; here nothing is decided before all rounds are run, and a job is recorded more than once.
 
     python -m benchmarks.remedies.predicted FOLDER [--only NAME,…] [--recordings 2] [--rounds 5]
     python -m benchmarks.remedies.predicted FOLDER --report benchmarks/results/predictions-<machine>
@@ -20,8 +20,9 @@ import time
 from pathlib import Path
 from typing import Any
 
-from benchmarks.remedies.planted import PLANTED, Planted
-from benchmarks.remedies.run import ONE_THREAD, ceilings_of, environment_of, record, row, steadiness
+from benchmarks.fixes.planted import PLANTED, Planted
+from benchmarks.fixes.run import ONE_THREAD, ceilings_of, environment_of, record, row, steadiness
+
 from benchmarks.started import JobFailed
 from steptime.advice.evidence import StepSummary
 from steptime.advice.propose import propose
@@ -30,9 +31,9 @@ from steptime.errors import SteptimeError
 from steptime.recording.load import load
 from steptime.trials.conduct import Bench
 from steptime.trials.execute import Stand
-from steptime.trials.plan import plan_arms, plan_for, stand_for
+from steptime.trials.plan import plan_for, plan_variants, stand_for
 from steptime.trials.results import Plan, ResultsFile, read_results
-from steptime.trials.trial import BASELINE, Arm, Run, Verdict
+from steptime.trials.trial import BASELINE, Run, Variant, Verdict
 
 LINES = "predicted.jsonl"
 ALL = 50
@@ -48,8 +49,8 @@ class Exact(Bench):
         super().__init__(stand, plan, runs)
         self.rounds = rounds
 
-    def _settled(self, stage: int, arm: Arm) -> bool:
-        judgement = self._proved(stage, arm)
+    def _settled(self, stage: int, variant: Variant) -> bool:
+        judgement = self._proved(stage, variant)
         return judgement.verdict in BROKEN or judgement.rounds >= self.rounds
 
 
@@ -59,40 +60,40 @@ def measure(job: Planted, folder: Path, rounds: int) -> dict[str, Any]:
     recording = record(job, folder)
     (process, *_) = diagnose_paths((str(recording),)).processes
     step = process.case.step
-    arms = predicted_of(plan_arms(propose(process.case, process.findings), ALL, step.duration.value))
-    result = {"job": job.name, "date": time.strftime("%Y-%m-%d"), "step_ns": step.duration.value, "arms": []}
-    if arms:
-        bench = bench_of(folder / job.name / "trial", recording, arms, step, rounds)
-        judgements = bench.conduct(0, arms)
+    variants = predicted_of(plan_variants(propose(process.case, process.findings), ALL, step.duration.value))
+    result = {"job": job.name, "date": time.strftime("%Y-%m-%d"), "step_ns": step.duration.value, "variants": []}
+    if variants:
+        bench = bench_of(folder / job.name / "trial", recording, variants, step, rounds)
+        judgements = bench.conduct(0, variants)
         runs = [run for run in bench.runs if not run.rehearsal]
         ceilings = ceilings_of(recording)
         result |= steadiness(read_results(bench.stand.folder), recording)
         result |= {
             "baselines": means_of(BASELINE, runs),
             "other_cpu": max((run.load.other_cpu for run in runs), default=0.0),
-            "arms": [row(each, ceilings) | {"steps": means_of(each.arm.name, runs)} for each in judgements],
+            "variants": [row(each, ceilings) | {"steps": means_of(each.variant.name, runs)} for each in judgements],
         }
     return result | {"seconds": round(time.monotonic() - began, 1)}
 
 
-def means_of(arm: str, runs: list[Run]) -> list[float]:
+def means_of(variant: str, runs: list[Run]) -> list[float]:
     """Mean steps of its processes, ns."""
-    return [statistics.fmean(run.step_ns) for run in runs if run.arm == arm and run.step_ns]
+    return [statistics.fmean(run.step_ns) for run in runs if run.variant == variant and run.step_ns]
 
 
-def predicted_of(arms: tuple[Arm, ...]) -> tuple[Arm, ...]:
-    """The first arm with a prediction of each remedy."""
-    first: dict[str, Arm] = {}
-    for arm in arms:
-        if arm.predicted is not None:
-            first.setdefault(arm.proposal, arm)
+def predicted_of(variants: tuple[Variant, ...]) -> tuple[Variant, ...]:
+    """The first variant with a prediction of each fix."""
+    first: dict[str, Variant] = {}
+    for variant in variants:
+        if variant.predicted is not None:
+            first.setdefault(variant.proposal, variant)
     return tuple(first.values())
 
 
-def bench_of(folder: Path, recording: Path, arms: tuple[Arm, ...], step: StepSummary, rounds: int) -> Exact:
-    """A trial of these arms; what is in its folder already is gone on with."""
+def bench_of(folder: Path, recording: Path, variants: tuple[Variant, ...], step: StepSummary, rounds: int) -> Exact:
+    """A trial of these variants; what is in its folder already is gone on with."""
     known = load(recording)
-    plan = plan_for(known, recording, arms, step, MIN_GAIN)
+    plan = plan_for(known, recording, variants, step, MIN_GAIN)
     if not folder.exists():
         folder.mkdir(parents=True)
         ResultsFile(folder).plan(plan)
@@ -103,13 +104,13 @@ def bench_of(folder: Path, recording: Path, arms: tuple[Arm, ...], step: StepSum
 # -- the report -------------------------------------------------------------------------------------------------------
 
 
-def error(arm: dict[str, Any]) -> float:
+def error(variant: dict[str, Any]) -> float:
     """Of the predicted step time; above zero where the job was faster than predicted."""
-    return float(arm["speed"][0] / arm["predicted"][0] - 1)
+    return float(variant["speed"][0] / variant["predicted"][0] - 1)
 
 
 def measured(results: list[dict[str, Any]]) -> list[tuple[dict[str, Any], dict[str, Any]]]:
-    return [(result, arm) for result in results for arm in result["arms"] if arm["speed"]]
+    return [(result, variant) for result in results for variant in result["variants"] if variant["speed"]]
 
 
 def report(results: list[dict[str, Any]], environment: dict[str, str]) -> str:
@@ -120,19 +121,19 @@ def report(results: list[dict[str, Any]], environment: dict[str, str]) -> str:
         "",
         f"{environment['machine']}, {environment['cpus']} CPUs, Python {environment['python']}, torch "
         f"{environment['torch']}, {environment['date']}; `python -m benchmarks.remedies.predicted FOLDER`, "
-        "OMP_NUM_THREADS=1. One row for each recording and each remedy that it predicts a gain of; error: of the "
+        "OMP_NUM_THREADS=1. One row for each recording and each fix that it predicts a gain of; error: of the "
         "predicted step time, positive where the job was faster than predicted.",
         "",
-        "| job | step as recorded, in the trial | remedy | predicted ≤ ceiling | measured (rounds) | error |",
+        "| job | step as recorded, in the trial | fix | predicted ≤ ceiling | measured (rounds) | error |",
         "| --- | --- | --- | --- | --- | --- |",
     ]
-    for result, arm in rows:
-        speed = "{:.2f}× ({:.2f}–{:.2f})".format(*arm["speed"])
-        ceiling = f" ≤ {arm['ceiling']:.2f}" if arm["ceiling"] else ""
+    for result, variant in rows:
+        speed = "{:.2f}× ({:.2f}–{:.2f})".format(*variant["speed"])
+        ceiling = f" ≤ {variant['ceiling']:.2f}" if variant["ceiling"] else ""
         lines.append(
             f"| {result['job']} | {result['step_ns'] / 1e6:.1f}, {statistics.fmean(result['baselines']) / 1e6:.1f} ms "
-            f"| {arm['code']} {arm['label']} | {arm['predicted'][0]:.2f}×{ceiling} | {speed}, {arm['rounds']} "
-            f"| {error(arm):+.0%} |"
+            f"| {variant['code']} {variant['label']} | {variant['predicted'][0]:.2f}×{ceiling} "
+            f"| {speed}, {variant['rounds']} | {error(variant):+.0%} |"
         )
     return "\n".join([*lines, "", *summary(results)]) + "\n"
 
@@ -141,12 +142,12 @@ def summary(results: list[dict[str, Any]]) -> list[str]:
     rows = measured(results)
     if not rows:
         return ["- Nothing was measured."]
-    inside = sum(arm["speed"][1] <= arm["predicted"][0] <= arm["speed"][2] for _, arm in rows)
-    above = sum(arm["predicted"][0] > 1.0001 * arm["ceiling"] for _, arm in rows if arm["ceiling"])
+    inside = sum(variant["speed"][1] <= variant["predicted"][0] <= variant["speed"][2] for _, variant in rows)
+    above = sum(variant["predicted"][0] > 1.0001 * variant["ceiling"] for _, variant in rows if variant["ceiling"])
     controls = [abs(result["control"][0] - 1) for result in results if result.get("control")]
     return [
-        f"- Error of the predicted step time: median {statistics.median(abs(error(arm)) for _, arm in rows):.1%} over "
-        f"{len(rows)} predictions for {len({result['job'] for result, _ in rows})} jobs.",
+        f"- Error of the predicted step time: median {statistics.median(abs(error(variant)) for _, variant in rows):.1%} "
+        f"over {len(rows)} predictions for {len({result['job'] for result, _ in rows})} jobs.",
         f"- Predictions within the 95 % interval of what was measured: {inside} of {len(rows)}.",
         f"- Predictions above Amdahl's ceiling: {above}.",
         f"- The control, which changes nothing, seemed faster or slower by {statistics.median(controls):.1%} (median "
@@ -159,7 +160,7 @@ def main() -> None:
     parser.add_argument("folder", type=Path)
     parser.add_argument("--only", default="", help="jobs, with commas between")
     parser.add_argument("--recordings", type=int, default=2, help="of each job")
-    parser.add_argument("--rounds", type=int, default=5, help="in which each remedy is measured")
+    parser.add_argument("--rounds", type=int, default=5, help="in which each fix is measured")
     parser.add_argument("--report", type=Path, help="write the tables of what FOLDER holds, and measure nothing")
     wanted = parser.parse_args()
     wanted.folder.mkdir(parents=True, exist_ok=True)
@@ -189,7 +190,9 @@ def main() -> None:
                 continue
             with path.open("a", encoding="utf-8") as file:
                 file.write(json.dumps(result) + "\n")
-            told = ", ".join(f"{arm['code']} {error(arm):+.0%}" for _, arm in measured([result])) or "nothing"
+            told = (
+                ", ".join(f"{variant['code']} {error(variant):+.0%}" for _, variant in measured([result])) or "nothing"
+            )
             print(f"{job.name} {number}: {told}, {result['seconds']:.0f} s", flush=True)
 
 

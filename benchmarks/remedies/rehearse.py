@@ -1,4 +1,4 @@
-"""The planted jobs without a clock: is the right remedy proposed, does its change act, do the gradients stay what they
+"""The planted jobs without a clock: is the right fix proposed, does its change act, do the gradients stay what they
 are, and does the patch run? A few steps each; other work on the machine makes no difference.
 
     python -m benchmarks.remedies.rehearse FOLDER [--only NAME,…]
@@ -13,20 +13,21 @@ from math import isclose
 from pathlib import Path
 from typing import Any
 
-from benchmarks.remedies.planted import PLANTED, Planted
-from benchmarks.remedies.run import environment_of, findings_of, record
+from benchmarks.fixes.planted import PLANTED, Planted
+from benchmarks.fixes.run import environment_of, findings_of, record
+
 from steptime.advice.propose import propose
-from steptime.changes import ArmOptions, Change
+from steptime.changes import Change, VariantOptions
 from steptime.diagnosis import diagnose_paths
 from steptime.recording.load import load
 from steptime.trials.execute import Stand, Turn, execute
 from steptime.trials.judge import judge
 from steptime.trials.patch import make_patch
-from steptime.trials.plan import edits_of, plan_arms, script_of, stand_for
-from steptime.trials.trial import BASELINE, Arm, Run
+from steptime.trials.plan import edits_of, plan_variants, script_of, stand_for
+from steptime.trials.trial import BASELINE, Run, Variant
 
 LINES = "rehearsed.jsonl"
-OPTIONS = ArmOptions(steps=6, warm_up=3, limit_seconds=60.0, dropout=False, fingerprint_steps=2)
+OPTIONS = VariantOptions(steps=6, warm_up=3, limit_seconds=60.0, dropout=False, fingerprint_steps=2)
 
 
 def rehearse(job: Planted, folder: Path) -> dict[str, Any]:
@@ -34,20 +35,20 @@ def rehearse(job: Planted, folder: Path) -> dict[str, Any]:
     recording = record(job, folder)
     (process, *_) = diagnose_paths((str(recording),)).processes
     proposals = propose(process.case, process.findings)
-    arms = plan_arms(proposals, 50, process.case.step.duration.value)
+    variants = plan_variants(proposals, 50, process.case.step.duration.value)
     result: dict[str, Any] = {
         "job": job.name,
         "right": job.right,
         "findings": findings_of(recording),
-        "proposed": [arm.proposal for arm in arms],
+        "proposed": [variant.proposal for variant in variants],
     }
-    chosen = next((arm for arm in arms if arm.proposal in job.right), None)
+    chosen = next((variant for variant in variants if variant.proposal in job.right), None)
     if chosen is None:
         return result
     stand = stand_for(load(recording).manifest, recording, folder / job.name / "rehearsal", uncontained=False)
-    runs = [one(stand, arm, number) for number, arm in enumerate((Arm(BASELINE), chosen))]
+    runs = [one(stand, variant, number) for number, variant in enumerate((Variant(BASELINE), chosen))]
     judgement = judge(chosen, runs)
-    patch = make_patch(edits_of(chosen, arms, proposals), stand.directory, script_of(stand))
+    patch = make_patch(edits_of(chosen, variants, proposals), stand.directory, script_of(stand))
     result |= {
         "label": chosen.label,
         "changes": [change.detail for change in runs[1].changes],
@@ -61,14 +62,14 @@ def rehearse(job: Planted, folder: Path) -> dict[str, Any]:
     if patch.files or patch.environment:
         variables = (Change("environment", arguments=patch.environment),) if patch.environment else ()
         patched = tuple((str(path), text) for path, _, text in patch.files)
-        run = one(stand, Arm("patch", variables), 2, patched)
+        run = one(stand, Variant("patch", variables), 2, patched)
         result["patch_failure"] = run.failure
         result["patch_losses"] = losses_agree(runs[1], run)
     return result
 
 
-def one(stand: Stand, arm: Arm, position: int, patched: tuple[tuple[str, str], ...] = ()) -> Run:
-    return execute(stand, Turn(arm, 0, 0, position, OPTIONS, rehearsal=True, patched=patched))
+def one(stand: Stand, variant: Variant, position: int, patched: tuple[tuple[str, str], ...] = ()) -> Run:
+    return execute(stand, Turn(variant, 0, 0, position, OPTIONS, rehearsal=True, patched=patched))
 
 
 def losses_agree(change: Run, patch: Run) -> str:
@@ -84,13 +85,13 @@ def losses_agree(change: Run, patch: Run) -> str:
 def report(results: list[dict[str, Any]]) -> str:
     machine = environment_of("")
     lines = [
-        "# Remedies on planted jobs, rehearsed",
+        "# Fixes on planted jobs, rehearsed",
         "",
-        "Without a clock (`python -m benchmarks.remedies.rehearse`): the right remedy as a change from outside, as a "
+        "Without a clock (`python -m benchmarks.remedies.rehearse`): the right fix as a change from outside, as a "
         "patch;",
         f"{machine['machine']}, Python {machine['python']}, torch {machine['torch']}, {machine['date']}.",
         "",
-        "| job | found first | right remedy | the change | gradients | patch | the patched job's losses |",
+        "| job | found first | right fix | the change | gradients | patch | the patched job's losses |",
         "| --- | --- | --- | --- | --- | --- | --- |",
     ]
     for result in results:
@@ -113,7 +114,7 @@ def report(results: list[dict[str, Any]]) -> str:
     ran = [result for result in planted if result.get("patch_losses") in ("equal", "close")]
     lines += [
         "",
-        f"- Right remedy proposed, in force and with the gradients it promises: {len(good)} of {len(planted)}.",
+        f"- Right fix proposed, in force and with the gradients it promises: {len(good)} of {len(planted)}.",
         f"- Patches that ran with the same losses: {len(ran)}.",
     ]
     return "\n".join(lines) + "\n"

@@ -1,4 +1,4 @@
-"""Planted jobs through `steptime run` and `steptime try`: is the right remedy adopted, a harmful one never, and how far
+"""Planted jobs through `steptime run` and `steptime try`: is the right fix adopted, a harmful one never, and how far
 are predicted speed-ups from measured ones?
 
     python -m benchmarks.remedies.run FOLDER [--only NAME,…] [--budget 2m] [--most 2]
@@ -20,8 +20,9 @@ import time
 from pathlib import Path
 from typing import Any
 
+from benchmarks.fixes.planted import PLANTED, Planted
+
 from benchmarks.kept import speed_of
-from benchmarks.remedies.planted import PLANTED, Planted
 from benchmarks.started import JobFailed, steptime
 from steptime.advice.propose import propose
 from steptime.diagnosis import diagnose_paths
@@ -49,7 +50,7 @@ def measure(job: Planted, folder: Path, budget: str, most: int) -> dict[str, Any
         "date": time.strftime("%Y-%m-%d"),
         "record_seconds": round(recorded - began, 1),
         "try_seconds": round(time.monotonic() - recorded, 1),
-        "arms": [],
+        "variants": [],
     }
     if told.lstrip().startswith("{"):
         result |= judged(read(told), recording)
@@ -76,7 +77,7 @@ def record_all(folder: Path) -> None:
         for each in propose(process.case, process.findings):
             saving = each.option.saving
             speed = f"{step / (step - saving.value):.2f}x" if saving is not None and saving.value < step else "-"
-            print(f"    {each.remedy.code} {each.option.label} {each.finding} {speed} {each.option.advice}", flush=True)
+            print(f"    {each.fix.code} {each.option.label} {each.finding} {speed} {each.option.advice}", flush=True)
 
 
 def findings_of(recording: Path) -> list[str]:
@@ -85,11 +86,11 @@ def findings_of(recording: Path) -> list[str]:
 
 
 def ceilings_of(recording: Path) -> dict[tuple[str, str], float]:
-    """The largest speed-up by Amdahl's law, by remedy and option."""
+    """The largest speed-up by Amdahl's law, by fix and option."""
     (process, *_) = diagnose_paths((str(recording),)).processes
     step = process.case.step.duration.value
     return {
-        (each.remedy.code, each.option.label): step / (step - each.ceiling)
+        (each.fix.code, each.option.label): step / (step - each.ceiling)
         for each in propose(process.case, process.findings)
         if each.ceiling is not None and each.ceiling < step
     }
@@ -102,12 +103,12 @@ def read(lines: str) -> Results:
 
 
 def judged(results: Results, recording: Path) -> dict[str, Any]:
-    """The remedies one by one, the control, and the patch."""
+    """The fixes one by one, the control, and the patch."""
     patch = results.patch
     ceilings = ceilings_of(recording)
     proved = patch.judgement if patch is not None else None
     return {
-        "arms": [row(judgement, ceilings) for stage, judgement in results.judgements if stage == 0],
+        "variants": [row(judgement, ceilings) for stage, judgement in results.judgements if stage == 0],
         **steadiness(results, recording),
         "processes": len(results.runs),
         "other_cpu": max((run.load.other_cpu for run in results.runs), default=0.0),
@@ -124,7 +125,7 @@ def steadiness(results: Results, recording: Path) -> dict[str, Any]:
     runs = [run for run in results.runs if run.stage == 0 and not run.rehearsal]
     rounds = comparisons_of(CONTROL, runs)
     (process, *_) = diagnose_paths((str(recording),)).processes
-    means = [statistics.fmean(run.step_ns) for run in runs if run.arm == BASELINE and run.step_ns]
+    means = [statistics.fmean(run.step_ns) for run in runs if run.variant == BASELINE and run.step_ns]
     control = speed_up(rounds) if rounds else None
     return {
         "control": [control.value, control.low, control.high] if control is not None else None,
@@ -133,18 +134,18 @@ def steadiness(results: Results, recording: Path) -> dict[str, Any]:
 
 
 def row(judgement: Judgement, ceilings: dict[tuple[str, str], float]) -> dict[str, Any]:
-    arm = judgement.arm
-    predicted = arm.predicted
+    variant = judgement.variant
+    predicted = variant.predicted
     return {
-        "code": arm.proposal,
-        "label": arm.label,
+        "code": variant.proposal,
+        "label": variant.label,
         "verdict": judgement.verdict.value,
         "agreement": judgement.agreement.value,
         "sentence": judgement.sentence,
         "rounds": judgement.rounds,
         "speed": speed_of(judgement),
         "predicted": [predicted.value, predicted.low, predicted.high] if predicted is not None else None,
-        "ceiling": ceilings.get((arm.proposal, arm.label)),
+        "ceiling": ceilings.get((variant.proposal, variant.label)),
     }
 
 
@@ -153,47 +154,54 @@ def row(judgement: Judgement, ceilings: dict[tuple[str, str], float]) -> dict[st
 
 def outcome(result: dict[str, Any]) -> str:
     """In a word: what the trial made of the planted fault."""
-    adopted = {arm["code"] for arm in result["arms"] if arm["verdict"] == Verdict.ADOPT.value}
+    adopted = {variant["code"] for variant in result["variants"] if variant["verdict"] == Verdict.ADOPT.value}
     if adopted & set(result["harmful"]):
         return "HARMFUL ADOPTED"
     if not result["right"]:
         return "nothing harmful" if not adopted else "another one adopted: " + " ".join(sorted(adopted))
     if adopted & set(result["right"]):
         return "right"
-    tried = {arm["code"]: arm["verdict"] for arm in result["arms"] if arm["code"] in result["right"]}
+    tried = {
+        variant["code"]: variant["verdict"] for variant in result["variants"] if variant["code"] in result["right"]
+    }
     return next(iter(tried.values()), "not proposed")
 
 
 def errors(results: list[dict[str, Any]]) -> list[tuple[str, dict[str, Any], float]]:
-    """(job, arm, error of the predicted step time) of arms with a prediction and a measured speed-up."""
-    arms = [(result["job"], arm) for result in results for arm in result["arms"] if arm["predicted"] and arm["speed"]]
-    return [(job, arm, arm["speed"][0] / arm["predicted"][0] - 1) for job, arm in arms]
+    """(job, variant, error of the predicted step time) of variants with a prediction and a measured speed-up."""
+    variants = [
+        (result["job"], variant)
+        for result in results
+        for variant in result["variants"]
+        if variant["predicted"] and variant["speed"]
+    ]
+    return [(job, variant, variant["speed"][0] / variant["predicted"][0] - 1) for job, variant in variants]
 
 
 def repeated(results: list[dict[str, Any]]) -> list[float]:
-    """By how much two measurements of a remedy of one job differ, as `errors` tells it of a prediction."""
+    """By how much two measurements of a fix of one job differ, as `errors` tells it of a prediction."""
     first: dict[tuple[str, str, str], float] = {}
     differences = []
     for result in results:
-        for arm in result["arms"]:
-            key = (result["job"], arm["code"], arm["label"])
-            if not arm["speed"]:
+        for variant in result["variants"]:
+            key = (result["job"], variant["code"], variant["label"])
+            if not variant["speed"]:
                 continue
             if key in first:
-                differences.append(abs(arm["speed"][0] / first[key] - 1))
+                differences.append(abs(variant["speed"][0] / first[key] - 1))
             else:
-                first[key] = arm["speed"][0]
+                first[key] = variant["speed"][0]
     return differences
 
 
 def report(results: list[dict[str, Any]], environment: dict[str, str]) -> str:
     """Markdown."""
     lines = [
-        "# Remedies on planted jobs",
+        "# Fixes on planted jobs",
         "",
         f"{environment['machine']}, {environment['cpus']} CPUs (shared), Python {environment['python']}, torch "
         f"{environment['torch']}, {environment['date']}; `python -m benchmarks.remedies.run`, a budget of "
-        f"{environment['budget']} a job, at most two remedies each, OMP_NUM_THREADS=1.",
+        f"{environment['budget']} a job, at most two fixes each, OMP_NUM_THREADS=1.",
         "",
         "| job | found first | tried | predicted | measured | verdict | the planted fault |",
         "| --- | --- | --- | --- | --- | --- | --- |",
@@ -203,20 +211,20 @@ def report(results: list[dict[str, Any]], environment: dict[str, str]) -> str:
         name = f"{result['job']}, again" if result["job"] in told else result["job"]
         told.add(result["job"])
         first = result["findings"][0] if result["findings"] else "–"
-        arms = result["arms"] or [None]
-        for number, arm in enumerate(arms):
+        variants = result["variants"] or [None]
+        for number, variant in enumerate(variants):
             head = f"| {name} | {first} |" if number == 0 else "| | |"
-            cells = cells_of(arm)
+            cells = cells_of(variant)
             lines.append(f"{head} {cells} | {outcome(result) if number == 0 else ''} |")
     return "\n".join([*lines, "", *summary(results)]) + "\n"
 
 
-def cells_of(arm: dict[str, Any] | None) -> str:
-    if arm is None:
+def cells_of(variant: dict[str, Any] | None) -> str:
+    if variant is None:
         return "nothing | | | "
-    predicted = f"{arm['predicted'][0]:.2f}× ≤ {arm['predicted'][2]:.2f}" if arm["predicted"] else "–"
-    speed = "{:.2f}× ({:.2f}–{:.2f})".format(*arm["speed"]) if arm["speed"] else "–"
-    return f"{arm['code']} {arm['label']} | {predicted} | {speed} | {arm['verdict']}"
+    predicted = f"{variant['predicted'][0]:.2f}× ≤ {variant['predicted'][2]:.2f}" if variant["predicted"] else "–"
+    speed = "{:.2f}× ({:.2f}–{:.2f})".format(*variant["speed"]) if variant["speed"] else "–"
+    return f"{variant['code']} {variant['label']} | {predicted} | {speed} | {variant['verdict']}"
 
 
 def summary(results: list[dict[str, Any]]) -> list[str]:
@@ -226,15 +234,15 @@ def summary(results: list[dict[str, Any]]) -> list[str]:
     harmful = sum(told == "HARMFUL ADOPTED" for _, told in outcomes)
     found = errors(results)
     above = [
-        arm for result in results for arm in result["arms"]
-        if arm["predicted"] and arm["ceiling"] and arm["predicted"][2] > 1.0001 * arm["ceiling"]
+        variant for result in results for variant in result["variants"]
+        if variant["predicted"] and variant["ceiling"] and variant["predicted"][2] > 1.0001 * variant["ceiling"]
     ]  # fmt: skip
     patches = [result for result in results if result.get("patch_speed")]
     lines = [
-        f"- Right remedy adopted: {right} of {len(planted)}; others: "
+        f"- Right fix adopted: {right} of {len(planted)}; others: "
         + (", ".join(sorted(told for told in planted if told != "right")) or "none")
         + ".",
-        f"- Harmful remedies adopted: {harmful}.",
+        f"- Harmful fixes adopted: {harmful}.",
         f"- Other programs used up to {max((each.get('other_cpu', 0.0) for each in results), default=0.0):.1f} CPUs "
         "meanwhile.",
         f"- Predictions above Amdahl's ceiling: {len(above)}.",
@@ -242,11 +250,13 @@ def summary(results: list[dict[str, Any]]) -> list[str]:
     if found:
         lines.append(
             f"- Error of the predicted step time: median {statistics.median(abs(each) for *_, each in found):.1%} over "
-            f"{len(found)} arms; "
-            + ", ".join(f"{job} {arm['code']} {each:+.0%}" for job, arm, each in found)
+            f"{len(found)} variants; "
+            + ", ".join(f"{job} {variant['code']} {each:+.0%}" for job, variant, each in found)
             + " (positive: faster than predicted)."
         )
-        met = [arm for _, arm, _ in found if arm["speed"][1] <= arm["predicted"][0] <= arm["speed"][2]]
+        met = [
+            variant for _, variant, _ in found if variant["speed"][1] <= variant["predicted"][0] <= variant["speed"][2]
+        ]
         lines.append(f"- Predictions within the interval of what was measured: {len(met)} of {len(found)}.")
     if twice := repeated(results):
         lines.append(
@@ -293,7 +303,7 @@ def main() -> None:
     parser.add_argument("folder", type=Path)
     parser.add_argument("--only", default="")
     parser.add_argument("--budget", default="2m")
-    parser.add_argument("--most", type=int, default=2, help="remedies tried of a job")
+    parser.add_argument("--most", type=int, default=2, help="fixes tried of a job")
     parser.add_argument("--record", action="store_true", help="recordings and proposals only")
     parser.add_argument("--report", type=Path)
     arguments = parser.parse_args()

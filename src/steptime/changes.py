@@ -28,9 +28,9 @@ class Change:
 
 
 @dataclass(frozen=True, slots=True)
-class ArmOptions:
-    """How a process of a trial runs. steps: steady steps after which it ends at a border, with status 0 and without the
-    job's own end (no final save); limit_seconds: the most that these may take. warm_up: steps before them.
+class VariantOptions:
+    """How a process of a trial runs. steps: steady steps after which it ends at a boundary, with status 0 and without
+    the job's own end (no final save); limit_seconds: the most that these may take. warm_up: steps before them.
 
     seed: what every generator starts from at the import of torch; seed_offset: added to every seed that the job sets
     itself. dropout: False makes every dropout the identity. fingerprint_steps: of so many first steps the gradient norm

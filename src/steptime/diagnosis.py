@@ -10,7 +10,7 @@ from pathlib import Path
 
 from steptime._version import __version__
 from steptime.advice.assemble import assemble
-from steptime.advice.bottleneck import regime
+from steptime.advice.bottleneck import bottleneck
 from steptime.advice.device_evidence import with_recorded_device
 from steptime.advice.engine import examine
 from steptime.advice.evidence import Case
@@ -46,7 +46,7 @@ from steptime.report import json
 from steptime.report.compose import Facts, compose, cost_of, environment_of, facts_of_trace, peak_bytes
 from steptime.report.memory import owned_in_process, owned_in_trace, sampled_memory
 from steptime.report.report import Cost, Environment, ProcessReport, Report, Verdict
-from steptime.report.step_view import Excerpt, excerpt_of_process, excerpt_of_trace
+from steptime.report.step_view import StepView, step_view_of_process, step_view_of_trace
 from steptime.report.steps import StepSeries, series_of_process, series_of_trace
 from steptime.report.trace_files import TraceFile, traces_of, traces_of_process
 from steptime.report.trials import trial_report
@@ -190,7 +190,7 @@ class _Found:
     name: str
     peak_bytes: int | None
     series: StepSeries
-    excerpt: Excerpt | None
+    step_view: StepView | None
     memory: OverTime | None
     owners: OverTime | None
     traces: tuple[TraceFile, ...]
@@ -219,7 +219,7 @@ def _find(
         name=name_of(process),
         peak_bytes=peak_bytes(process),
         series=series_of_process(layout.timeline, account.ledger),
-        excerpt=excerpt_of_process(process, steps, account, machine) if detailed else None,
+        step_view=step_view_of_process(process, steps, account, machine) if detailed else None,
         memory=sampled_memory(process, int(steps.begin[0])),
         owners=owned_in_process(process, account.windows) if detailed else None,
         traces=traces_of_process(process),
@@ -233,7 +233,7 @@ def _judge_found(found: _Found, ranks: RankComparison | None) -> ProcessReport:
         judged,
         peak_bytes=found.peak_bytes,
         series=found.series,
-        excerpt=found.excerpt,
+        step_view=found.step_view,
         memory=found.memory,
         memory_by_owner=found.owners,
         traces=found.traces,
@@ -274,7 +274,7 @@ class _Seen:
     damage: tuple[str, ...]
     facts: Facts
     series: StepSeries
-    excerpt: Excerpt | None
+    step_view: StepView | None
     owners: OverTime | None
     traces: tuple[TraceFile, ...]
 
@@ -286,7 +286,7 @@ def diagnose_traces(traces: Iterable[Trace], source: str, problems: tuple[str, .
     empty: list[str] = []
     for number, trace in enumerate(traces):
         steps = find_steps(trace)
-        if len(steps.borders):
+        if len(steps.boundaries):
             seen.append(_look(trace, steps, number, detailed=number < DETAILED_RANKS))
         else:
             empty.append(f"{trace.path} holds no event that took time: no step.")
@@ -325,22 +325,22 @@ def _diagnose_fleet(
 
 def _look(trace: Trace, steps: FoundSteps, number: int, *, detailed: bool) -> _Seen:
     device = device_of(trace)
-    looked = look_at_trace(trace, steps.borders, known(device), how=steps.how)
+    looked = look_at_trace(trace, steps.boundaries, known(device), how=steps.how)
     rank = trace.rank if trace.rank is not None else number
     warm_up = looked.case.step.warm_up
     return _Seen(
         name=f"rank {rank}",
         rank=rank,
         case=looked.case,
-        summary=summarise(trace, looked.borders, looked.windows, looked.ledger, rank=rank),
+        summary=summarise(trace, looked.boundaries, looked.windows, looked.ledger, rank=rank),
         walls=tuple(looked.whole.wall.tolist()),
         device=device,
         world=trace.world_size,
         damage=trace.damage.sentences,
         facts=facts_of_trace(trace),
         series=series_of_trace(looked.whole, warm_up),
-        excerpt=excerpt_of_trace(trace, looked.borders, looked.windows, warm_up) if detailed else None,
-        owners=owned_in_trace(trace, steps.borders, steps.how) if detailed else None,
+        step_view=step_view_of_trace(trace, looked.boundaries, looked.windows, warm_up) if detailed else None,
+        owners=owned_in_trace(trace, steps.boundaries, steps.how) if detailed else None,
         traces=traces_of(trace),
     )
 
@@ -348,7 +348,9 @@ def _look(trace: Trace, steps: FoundSteps, number: int, *, detailed: bool) -> _S
 def _judge_trace(seen: _Seen, case: Case) -> ProcessReport:
     late = tuple(index >= case.step.warm_up for index in range(len(seen.walls)))
     judged = _judge(seen.name, seen.rank, case, None, seen.walls, late, seen.damage)
-    return replace(judged, series=seen.series, excerpt=seen.excerpt, memory_by_owner=seen.owners, traces=seen.traces)
+    return replace(
+        judged, series=seen.series, step_view=seen.step_view, memory_by_owner=seen.owners, traces=seen.traces
+    )
 
 
 def _judge(
@@ -361,7 +363,7 @@ def _judge(
     notes: tuple[str, ...],
 ) -> ProcessReport:
     examination = examine(case)
-    found = regime(case, examination.findings)
+    found = bottleneck(case, examination.findings)
     verdict = Verdict(found.name, found.sentence, found.share)
     absent, failed = examination.not_examined, examination.failed
     return ProcessReport(

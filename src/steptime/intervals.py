@@ -136,15 +136,15 @@ def claim(begin: npt.ArrayLike, end: npt.ArrayLike, sets: Sequence[Intervals]) -
 
 
 def _combine(first: Intervals, second: Intervals, *, keep_second: bool) -> Intervals:
-    """The elementary stretches between all borders, kept where they lie in the first and (not) in the second."""
+    """The elementary stretches between all boundaries, kept where they lie in the first and (not) in the second."""
     if not len(first):
         return EMPTY
-    borders = np.concatenate((first.begin, first.end, second.begin, second.end))
-    borders.sort(kind="stable")  # a merge sort, quick with four sorted runs
-    kept = np.zeros(len(borders) + 1, np.bool_)
-    kept[1:-1] = contains(first, borders[:-1]) & (contains(second, borders[:-1]) == keep_second)
-    # Of equal borders all stretches are kept or none, so the empty ones between them change no run's ends.
-    return Intervals(borders[kept[1:] & ~kept[:-1]], borders[kept[:-1] & ~kept[1:]])
+    boundaries = np.concatenate((first.begin, first.end, second.begin, second.end))
+    boundaries.sort(kind="stable")  # a merge sort, quick with four sorted runs
+    kept = np.zeros(len(boundaries) + 1, np.bool_)
+    kept[1:-1] = contains(first, boundaries[:-1]) & (contains(second, boundaries[:-1]) == keep_second)
+    # Of equal boundaries all stretches are kept or none, so the empty ones between them change no run's ends.
+    return Intervals(boundaries[kept[1:] & ~kept[:-1]], boundaries[kept[:-1] & ~kept[1:]])
 
 
 def _length_before(intervals: Intervals, times: Int64) -> Int64:

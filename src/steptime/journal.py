@@ -76,8 +76,8 @@ class Kind(IntEnum):
     4 allocator retries (a count), 5 device allocations by the driver (a count)."""
     DEVICE_MARK = 16
     """A CUDA event. begin: host time of its recording. end: device time, on the host's clock. identity: Mark."""
-    BORDER = 17
-    """The border of a step while the watch is off (begin = end)."""
+    BOUNDARY = 17
+    """The boundary of a step while the watch is off (begin = end)."""
     UNWATCHED = 18
     """The watch was off: only BORDER records inside."""
     PROFILED = 19

@@ -51,7 +51,7 @@ def triage_path(
 def _of_trace(path: Path, max_size: int, cache: bool) -> tuple[History, ...]:
     trace = read_remembered(path, max_size=max_size, cache=cache)
     steps = find_steps(trace)
-    return histories_of_trace(trace, read_allocations(path, max_size=max_size), steps.borders, steps.how)
+    return histories_of_trace(trace, read_allocations(path, max_size=max_size), steps.boundaries, steps.how)
 
 
 @dataclass(frozen=True, slots=True)

@@ -76,7 +76,7 @@ def test_the_files_of_a_job_that_closes_descriptors_hold_its_own_bytes(tmp_path:
         for number in range(12):
             assert (tmp_path / f"{name}-{number}").read_bytes() == bytes([65 + number]) * 100 * times
     processes = load(recording).processes
-    steps = [int(np.isin(each.intervals.kind, (Kind.OPTIMIZER_STEP, Kind.BORDER)).sum()) for each in processes]
+    steps = [int(np.isin(each.intervals.kind, (Kind.OPTIMIZER_STEP, Kind.BOUNDARY)).sum()) for each in processes]
     assert max(steps) == 5 * 16  # the child ends without a last word
     assert any(len(each.workers.begin) for each in processes)
 

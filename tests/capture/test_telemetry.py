@@ -176,7 +176,7 @@ def test_progress_counts_the_busiest_optimizer_and_unwatched_steps(tmp_path: Pat
     assert journals.look() == (0, 0, "waiting for the first training step")
     journal(tmp_path / "process-1", (backward, 0), (step, 1), (backward, 0), (step, 2), (backward, 0), (step, 1))
     assert journals.look() == (2, 1, "watching")
-    journal(tmp_path / "process-1", (Kind.BORDER, 0), (step, 1))
+    journal(tmp_path / "process-1", (Kind.BOUNDARY, 0), (step, 1))
     journal(tmp_path / "process-2", (backward, 0))
     (tmp_path / "process-1" / "trace-1.json.gz").write_bytes(b"")
     assert journals.look() == (4, 2, "watching, profile taken")

@@ -97,7 +97,7 @@ def test_every_format_and_standard_output_can_be_asked_for_at_once(
     assert len(run.stderr.splitlines()) == 3
     assert (tmp_path / "r.txt").read_text(encoding="utf-8") == run.stdout
     report = json.loads((tmp_path / "r.json").read_text(encoding="utf-8"))
-    assert report["processes"][0]["verdict"]["regime"]
+    assert report["processes"][0]["verdict"]["bottleneck"]
     again = steptime("diagnose", tmp_path / "r.json")
     assert again.stdout == run.stdout, "a report that was saved says the same"
 

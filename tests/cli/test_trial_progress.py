@@ -1,4 +1,4 @@
-"""What is said while arms run: a line for each process, and the step in place where there is a terminal."""
+"""What is said while variants run: a line for each process, and the step in place where there is a terminal."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ from dataclasses import replace
 
 import pytest
 
-from steptime.changes import ArmOptions
+from steptime.changes import VariantOptions
 from steptime.cli.trial import TrialAnnouncer
 from steptime.trials.conduct import Notice
 from steptime.trials.execute import Turn
-from steptime.trials.trial import Arm
+from steptime.trials.trial import Variant
 
-TURN = Turn(Arm("RM101", label="num_workers=2"), 0, 1, 4, ArmOptions(24))
+TURN = Turn(Variant("RM101", label="num_workers=2"), 0, 1, 4, VariantOptions(24))
 
 
 class Terminal(io.StringIO):

@@ -13,7 +13,7 @@ from steptime.cli.main import main
 from steptime.cli.trial import Wishes, _next, _nothing_to_try
 from steptime.quantities import Estimate, SourceLine
 from steptime.trials.results import PatchResult, Plan, ResultsFile
-from steptime.trials.trial import Agreement, Arm, Budget, Judgement, Verdict
+from steptime.trials.trial import Agreement, Budget, Judgement, Variant, Verdict
 
 
 @pytest.mark.parametrize(
@@ -55,7 +55,7 @@ def test_options_behind_a_recording_are_put_before_it_in_the_sentence(
 
 
 @pytest.mark.parametrize("code", ["RM101", "rm101", "fitting-workers"])
-def test_a_remedy_is_explained(code: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_fix_is_explained(code: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["explain", code]) == 0
     assert "What it promises" in capsys.readouterr().out
 
@@ -73,10 +73,10 @@ def test_advice_names_the_line_and_what_it_could_save_at_most(tmp_path: Path) ->
 
 
 def test_a_patch_that_ran_one_round_goes_on(tmp_path: Path) -> None:
-    arm = Arm("RM601", proposal="RM601")
-    once = Judgement(arm, Verdict.UNDECIDED, Agreement.SAME_BITS, "Too few rounds", rounds=1)
+    variant = Variant("RM601", proposal="RM601")
+    once = Judgement(variant, Verdict.UNDECIDED, Agreement.SAME_BITS, "Too few rounds", rounds=1)
     file = ResultsFile(tmp_path)
-    file.plan(Plan(("python", "train.py"), "/job", "runs/a", (arm,), 0.03, goal=Goal.MEMORY))
+    file.plan(Plan(("python", "train.py"), "/job", "runs/a", (variant,), 0.03, goal=Goal.MEMORY))
     file.patch(PatchResult("diff", (), (), once))
     adopted = replace(once, verdict=Verdict.ADOPT, rounds=3)
     wishes = Wishes(Budget(60.0), 6, 0.03, False, False, False, True)

@@ -146,5 +146,5 @@ def test_a_trial_that_is_interrupted_goes_on_where_it_was(tmp_path: Path, monkey
     after = read_results(found[0].parent)
     assert after.runs[: len(before.runs)] == before.runs
     assert len(after.runs) > len(before.runs)
-    assert {judgement.arm.proposal for _, judgement in after.judgements} == {"RM101"}
+    assert {judgement.variant.proposal for _, judgement in after.judgements} == {"RM101"}
     assert sorted(path.name for path in tmp_path.iterdir()) == ["job.py", "runs"]

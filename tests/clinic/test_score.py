@@ -8,7 +8,7 @@ import pytest
 
 from benchmarks.clinic.cases import CASES, Case
 from benchmarks.clinic.diagnosed import Said
-from benchmarks.clinic.score import Count, Row, precision_and_recall, regimes, score
+from benchmarks.clinic.score import Count, Row, bottlenecks, precision_and_recall, score
 from benchmarks.clinic.truth import Dose
 
 DECODING = next(case for case in CASES if case.job == "heavy_decode")
@@ -88,9 +88,9 @@ def test_precision_and_recall_of_a_cause() -> None:
     assert precision_and_recall(rows)["casts"] == (Count(0, 0), Count(0, 1))
 
 
-def test_regimes_are_counted_by_what_was_planted() -> None:
+def test_bottlenecks_are_counted_by_what_was_planted() -> None:
     rows = [Row(DECODING, SEVERE, naming("input-wait")), Row(CASTS, HEALTHY, NOTHING)]
-    assert regimes(rows) == {("slow items", "input"): 1, ("healthy", "compute"): 1}
+    assert bottlenecks(rows) == {("slow items", "input"): 1, ("healthy", "compute"): 1}
 
 
 def test_an_interval_of_a_share_holds_it_and_stays_within_0_and_1() -> None:

@@ -7,14 +7,14 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from excerpts import Seen, events_of
+from step_views import Seen, events_of
 from traces import MAIN, Events, annotation, called, copy, happened, kernel, launch, operator, python, step
 
 from steptime.advice.trace_evidence import look_at_trace
 from steptime.analysis.categories import Account
 from steptime.analysis.trace_steps import steps_of
-from steptime.report import step_view
-from steptime.report.step_view import Excerpt, excerpt_of_trace
+from steptime.report import step_view as cutting
+from steptime.report.step_view import StepView, step_view_of_trace
 from steptime.trace.gather import gather
 from steptime.trace.reader import DEFAULT_MAX_SIZE, read
 from steptime.trace.table import Trace
@@ -28,9 +28,9 @@ def written(path: Path, events: Events) -> Trace:
     return read(path)
 
 
-def cut_of(trace: Trace) -> Excerpt:
+def cut_of(trace: Trace) -> StepView:
     looked = look_at_trace(trace, steps_of(trace))
-    return excerpt_of_trace(trace, looked.borders, looked.windows, looked.case.step.warm_up)
+    return step_view_of_trace(trace, looked.boundaries, looked.windows, looked.case.step.warm_up)
 
 
 def two_steps() -> Events:
@@ -56,13 +56,13 @@ def of(seen: list[Seen], **wanted: str) -> list[Seen]:
 def test_the_account_of_the_step_is_its_ledger(tmp_path: Path) -> None:
     trace = written(tmp_path / "t.json", two_steps())
     looked = look_at_trace(trace, steps_of(trace))
-    excerpt = cut_of(trace)
-    row = looked.ledger.entries[excerpt.step - looked.case.step.warm_up]
+    step_view = cut_of(trace)
+    row = looked.ledger.entries[step_view.step - looked.case.step.warm_up]
     spent = dict.fromkeys((account.name.lower() for account in Account), 0)
-    for each in of(events_of(excerpt), kind="account"):
+    for each in of(events_of(step_view), kind="account"):
         spent[each.name] += each.end - each.begin
     assert list(spent.values()) == row.tolist()
-    assert excerpt.end - excerpt.begin == row.sum()
+    assert step_view.end - step_view.begin == row.sum()
 
 
 def test_idle_time_has_its_reason(tmp_path: Path) -> None:
@@ -93,9 +93,9 @@ def test_a_caller_is_above_what_it_calls(tmp_path: Path) -> None:
 def test_the_step_in_the_middle_is_shown(tmp_path: Path) -> None:
     events = [step(begin, end, number) for number, (begin, end) in enumerate([(0, 10), (10, 40), (40, 60), (60, 75)])]
     events += [operator("aten::add", each["ts"] + 1, each["ts"] + 5) for each in events]
-    excerpt = cut_of(written(tmp_path / "t.json", events))
-    assert excerpt.end - excerpt.begin in (15_000, 20_000)
-    assert "of 4 steady steps" in excerpt.how
+    step_view = cut_of(written(tmp_path / "t.json", events))
+    assert step_view.end - step_view.begin in (15_000, 20_000)
+    assert "of 4 steady steps" in step_view.how
 
 
 def test_a_step_of_resnet_holds_its_kernels(shared_data: Path) -> None:
@@ -103,14 +103,14 @@ def test_a_step_of_resnet_holds_its_kernels(shared_data: Path) -> None:
     (rank,) = gather([str(path)], max_size=DEFAULT_MAX_SIZE).ranks
     trace = read_rank(rank, max_size=DEFAULT_MAX_SIZE, cache=False)
     looked = look_at_trace(trace, steps_of(trace))
-    excerpt = excerpt_of_trace(trace, looked.borders, looked.windows, looked.case.step.warm_up)
-    seen = events_of(excerpt)
-    window = looked.windows[excerpt.step - looked.case.step.warm_up]
+    step_view = step_view_of_trace(trace, looked.boundaries, looked.windows, looked.case.step.warm_up)
+    seen = events_of(step_view)
+    window = looked.windows[step_view.step - looked.case.step.warm_up]
     ran = (trace.events.begin < window[1]) & (trace.events.end > window[0]) & (trace.events.stream == 7)
-    kernels = [each for each in of(seen, kind="stream") if each.end > excerpt.begin and each.begin < excerpt.end]
+    kernels = [each for each in of(seen, kind="stream") if each.end > step_view.begin and each.begin < step_view.end]
     device = np.isin(trace.events.category, (4, 5, 6))
     assert len(kernels) == int((ran & device).sum()) > 1000
-    assert excerpt.left_out == 0
+    assert step_view.left_out == 0
     posted = sum(each.end - each.begin for each in of(seen, kind="account"))
     assert posted == window[1] - window[0]
 
@@ -120,10 +120,10 @@ def test_of_a_step_of_too_many_events_the_kernels_and_the_longest_stay(
 ) -> None:
     events = two_steps()
     events += [operator(f"aten::tiny{at}", 1500 + at, 1500.5 + at) for at in range(40)]
-    monkeypatch.setattr(step_view, "MOST_EVENTS", 14)
-    excerpt = cut_of(written(tmp_path / "t.json", events))
-    seen = [each for each in events_of(excerpt) if each.kind != "account"]
+    monkeypatch.setattr(cutting, "MOST_EVENTS", 14)
+    step_view = cut_of(written(tmp_path / "t.json", events))
+    seen = [each for each in events_of(step_view) if each.kind != "account"]
     assert len(of(seen, kind="stream")) >= 2
     assert not [each for each in seen if each.name.startswith("aten::tiny")]
-    assert len(events_of(excerpt)) <= 14
-    assert excerpt.left_out > 0
+    assert len(events_of(step_view)) <= 14
+    assert step_view.left_out > 0

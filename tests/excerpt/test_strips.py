@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from excerpts import events_of
 from hypothesis import given
 from hypothesis import strategies as st
+from step_views import events_of
 
-from steptime.report import step_view
+from steptime.report import step_view as cutting
 from steptime.report.step_view import LONGEST, Detail, Label, Strip, assemble, rows_of
 
 Pair = tuple[int, int]
@@ -36,11 +36,11 @@ def test_kernels_that_overlap_on_a_stream_get_rows_of_their_own() -> None:
 
 
 def test_what_lies_deeper_than_is_shown_is_not_laid_out() -> None:
-    deep = step_view.MOST_ROWS + 500
+    deep = cutting.MOST_ROWS + 500
     rows = rows_of(*columns([(at, 10_000 - at) for at in range(deep)] + [(10_000, 10_001)]))
-    assert rows.tolist() == [min(at, step_view.MOST_ROWS) for at in range(deep)] + [0]
-    excerpt = assemble([strip([(at, 10_000 - at) for at in range(deep)])], (0, 10_000), (0, 10_000), 0, "why")
-    assert (excerpt.events, excerpt.left_out) == (step_view.MOST_ROWS, 500)
+    assert rows.tolist() == [min(at, cutting.MOST_ROWS) for at in range(deep)] + [0]
+    step_view = assemble([strip([(at, 10_000 - at) for at in range(deep)])], (0, 10_000), (0, 10_000), 0, "why")
+    assert (step_view.events, step_view.left_out) == (cutting.MOST_ROWS, 500)
 
 
 @given(st.lists(st.tuples(st.integers(-50, 1000), st.integers(0, 300)), min_size=1, max_size=60))
@@ -52,38 +52,38 @@ def test_what_is_laid_out_can_be_read_back(drawn: list[Pair]) -> None:
 
 
 def test_times_count_from_what_is_shown() -> None:
-    excerpt = assemble([strip([(1_700_000_000_000_000_500, 1_700_000_000_000_000_900)])],
+    step_view = assemble([strip([(1_700_000_000_000_000_500, 1_700_000_000_000_000_900)])],
                        (1_700_000_000_000_000_000, 1_700_000_000_000_002_000),
                        (1_700_000_000_000_000_100, 1_700_000_000_000_002_000), 7, "why")  # fmt: skip
-    assert (excerpt.step, excerpt.length, excerpt.begin, excerpt.end) == (7, 2000, 100, 2000)
-    assert [(each.begin, each.end) for each in events_of(excerpt)] == [(500, 900)]
+    assert (step_view.step, step_view.length, step_view.begin, step_view.end) == (7, 2000, 100, 2000)
+    assert [(each.begin, each.end) for each in events_of(step_view)] == [(500, 900)]
 
 
 def test_of_too_many_events_the_streams_and_the_longest_stay(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(step_view, "MOST_EVENTS", 4)
+    monkeypatch.setattr(cutting, "MOST_EVENTS", 4)
     host = strip([(at * 100, at * 100 + at) for at in range(1, 9)])
     device = strip([(0, 1), (5, 6)], "stream", first=True, name="k")
-    excerpt = assemble([device, host], (0, 1000), (0, 1000), 0, "why")
-    assert excerpt.left_out == 6
-    assert sorted(each.name for each in events_of(excerpt)) == ["k0", "k1", "x6", "x7"]
+    step_view = assemble([device, host], (0, 1000), (0, 1000), 0, "why")
+    assert step_view.left_out == 6
+    assert sorted(each.name for each in events_of(step_view)) == ["k0", "k1", "x6", "x7"]
 
 
-def test_an_excerpt_keeps_to_its_bytes(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(step_view, "MOST_BYTES", 20_000)
+def test_an_step_view_keeps_to_its_bytes(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cutting, "MOST_BYTES", 20_000)
     crowd = strip([(at * 10, at * 10 + 5 + at % 3) for at in range(5000)])
-    excerpt = assemble([crowd], (0, 50_000), (0, 50_000), 0, "why")
-    assert step_view._size(excerpt) <= 20_000
-    assert 0 < excerpt.events == 5000 - excerpt.left_out
-    assert min(each.end - each.begin for each in events_of(excerpt)) == 7, "the longest"
+    step_view = assemble([crowd], (0, 50_000), (0, 50_000), 0, "why")
+    assert cutting._size(step_view) <= 20_000
+    assert 0 < step_view.events == 5000 - step_view.left_out
+    assert min(each.end - each.begin for each in events_of(step_view)) == 7, "the longest"
 
 
 def test_stacks_that_are_deeper_than_a_screen_end() -> None:
-    deep = [(at, 1000 - at) for at in range(step_view.MOST_ROWS + 10)]
-    excerpt = assemble([strip(deep)], (0, 1000), (0, 1000), 0, "why")
-    assert len(excerpt.tracks[0].rows) == step_view.MOST_ROWS
-    assert excerpt.left_out == 10
+    deep = [(at, 1000 - at) for at in range(cutting.MOST_ROWS + 10)]
+    step_view = assemble([strip(deep)], (0, 1000), (0, 1000), 0, "why")
+    assert len(step_view.tracks[0].rows) == cutting.MOST_ROWS
+    assert step_view.left_out == 10
 
 
 def test_a_name_of_kilobytes_is_cut() -> None:
-    assert len(step_view.text("x" * 10_000)) == LONGEST
-    assert step_view.text("x" * LONGEST) == "x" * LONGEST
+    assert len(cutting.text("x" * 10_000)) == LONGEST
+    assert cutting.text("x" * LONGEST) == "x" * LONGEST

@@ -6,7 +6,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from arms import STEPS, Arm, change, run
+from variants import STEPS, Variant, change, run
 
 pytest.importorskip("torch")
 pytestmark = pytest.mark.gpu
@@ -59,61 +59,61 @@ def script(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def plain(script: Path, tmp_path_factory: pytest.TempPathFactory) -> Arm:
-    return run(tmp_path_factory.mktemp("plain"), script, arm=STILL)
+def plain(script: Path, tmp_path_factory: pytest.TempPathFactory) -> Variant:
+    return run(tmp_path_factory.mktemp("plain"), script, variant=STILL)
 
 
-def gradients(arm: Arm) -> dict[str, float]:
-    parity = arm.process.parity
+def gradients(variant: Variant) -> dict[str, float]:
+    parity = variant.process.parity
     assert parity is not None
     return {name: norm for name, norm in parity.gradients[0] if norm is not None}
 
 
-def agree(arm: Arm, plain: Arm, tolerance: float) -> None:
+def agree(variant: Variant, plain: Variant, tolerance: float) -> None:
     """Gradient norms of the first step, parameter by parameter."""
     expected = gradients(plain)
-    assert gradients(arm).keys() == expected.keys()
-    for name, norm in gradients(arm).items():
+    assert gradients(variant).keys() == expected.keys()
+    for name, norm in gradients(variant).items():
         assert norm == pytest.approx(expected[name], rel=tolerance, abs=1e-6), name
 
 
-def test_float16_scales_its_loss(tmp_path: Path, script: Path, plain: Arm) -> None:
-    arm = run(tmp_path, script, change("autocast", dtype="float16", device="cuda"), arm=STILL)
-    assert arm.seen[-1]["dtype"] == "torch.float16"
-    assert arm.change("autocast").exercised, arm.change("autocast")
-    agree(arm, plain, 0.3)
+def test_float16_scales_its_loss(tmp_path: Path, script: Path, plain: Variant) -> None:
+    variant = run(tmp_path, script, change("autocast", dtype="float16", device="cuda"), variant=STILL)
+    assert variant.seen[-1]["dtype"] == "torch.float16"
+    assert variant.change("autocast").exercised, variant.change("autocast")
+    agree(variant, plain, 0.3)
 
 
-def test_the_model_is_launched_as_graphs(tmp_path: Path, script: Path, plain: Arm) -> None:
-    arm = run(tmp_path, script, change("compile", mode="reduce-overhead"), arm=STILL)
-    assert arm.status == 0, arm.output[-2000:]
-    assert arm.change("compile").exercised, arm.change("compile")
-    agree(arm, plain, 0.01)
+def test_the_model_is_launched_as_graphs(tmp_path: Path, script: Path, plain: Variant) -> None:
+    variant = run(tmp_path, script, change("compile", mode="reduce-overhead"), variant=STILL)
+    assert variant.status == 0, variant.output[-2000:]
+    assert variant.change("compile").exercised, variant.change("compile")
+    agree(variant, plain, 0.01)
 
 
-def test_kernels_are_chosen(tmp_path: Path, script: Path, plain: Arm) -> None:
-    arm = run(
+def test_kernels_are_chosen(tmp_path: Path, script: Path, plain: Variant) -> None:
+    variant = run(
         tmp_path,
         script,
         change("cudnn-benchmark"),
         change("sdpa-backend", backend="efficient"),
         change("environment", PYTORCH_CUDA_ALLOC_CONF="expandable_segments:True"),
-        arm=STILL,
+        variant=STILL,
     )
     assert (plain.seen[-1]["benchmark"], plain.seen[-1]["math"]) == (False, True)
-    assert (arm.seen[-1]["benchmark"], arm.seen[-1]["math"]) == (True, False)
-    assert arm.seen[-1]["allocator"] == "expandable_segments:True"
-    assert all(each.exercised for each in arm.process.changes), arm.process.changes
-    agree(arm, plain, 0.01)
+    assert (variant.seen[-1]["benchmark"], variant.seen[-1]["math"]) == (True, False)
+    assert variant.seen[-1]["allocator"] == "expandable_segments:True"
+    assert all(each.exercised for each in variant.process.changes), variant.process.changes
+    agree(variant, plain, 0.01)
 
 
-def test_single_precision_products_are_rounded(tmp_path: Path, script: Path, plain: Arm) -> None:
-    arm = run(tmp_path, script, change("matmul-precision", precision="high"), arm=STILL)
-    assert (plain.seen[-1]["precision"], arm.seen[-1]["precision"]) == ("highest", "high")
-    agree(arm, plain, 0.05)
+def test_single_precision_products_are_rounded(tmp_path: Path, script: Path, plain: Variant) -> None:
+    variant = run(tmp_path, script, change("matmul-precision", precision="high"), variant=STILL)
+    assert (plain.seen[-1]["precision"], variant.seen[-1]["precision"]) == ("highest", "high")
+    agree(variant, plain, 0.05)
 
 
 def test_what_is_not_installed_is_said(tmp_path: Path, script: Path) -> None:
-    arm = run(tmp_path, script, change("optimizer-8bit", package="no-such-package"), arm=STILL)
-    assert not arm.change("optimizer-8bit").exercised
-    assert "no-such-package" in arm.change("optimizer-8bit").detail
+    variant = run(tmp_path, script, change("optimizer-8bit", package="no-such-package"), variant=STILL)
+    assert not variant.change("optimizer-8bit").exercised
+    assert "no-such-package" in variant.change("optimizer-8bit").detail

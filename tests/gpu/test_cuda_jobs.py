@@ -81,14 +81,14 @@ def test_every_step_is_seen_and_its_account_is_the_devices(convolutions: tuple[s
     assert sum(accounts.values()) == pytest.approx(process["case"]["step"]["duration"]["value"], rel=0.2)
 
 
-def test_the_devices_time_at_the_borders_is_read_without_waiting(convolutions: tuple[str, str, Path]) -> None:
+def test_the_devices_time_at_the_boundaries_is_read_without_waiting(convolutions: tuple[str, str, Path]) -> None:
     (process,) = load(convolutions[2]).processes
     marks = process.intervals.kind == Kind.DEVICE_MARK
     host, device = process.intervals.begin[marks], process.intervals.end[marks]
     assert marks.sum() > 60
     assert (device >= host - AHEAD).all()
-    borders = device[process.intervals.identity[marks] == Kind.BORDER]
-    assert (np.diff(borders) > 0).all()
+    boundaries = device[process.intervals.identity[marks] == Kind.BOUNDARY]
+    assert (np.diff(boundaries) > 0).all()
 
 
 @pytest.mark.parametrize(

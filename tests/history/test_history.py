@@ -282,14 +282,14 @@ def test_where_all_were_made_beside_other_load_that_is_said() -> None:
     assert sentence_of(track).endswith("Other programs ran beside 5 of them, which may be why.")
 
 
-def test_arms_of_trials_are_in_no_trend(tmp_path: Path) -> None:
+def test_variants_of_trials_are_in_no_trend(tmp_path: Path) -> None:
     record(tmp_path, "a", 20.0, day=1)
-    record(tmp_path / "a-try" / "arms", "0-001", 5.0, day=2)
+    record(tmp_path / "a-try" / "variants", "0-001", 5.0, day=2)
     hunt = record(tmp_path, "a-nan", 50.0, day=3) / "manifest.json"
     hunt.write_text(json.dumps({**json.loads(hunt.read_text()), "options": {"numerics": "watch"}}))
     found = read_history(tmp_path)
     assert [len(track.entries) for track in found.tracks] == [1]
-    assert len(found.arms) == 2
+    assert len(found.variants) == 2
 
 
 def test_the_list_fits_80_columns() -> None:

@@ -50,7 +50,7 @@ def twins_of(trace, row: int) -> list[int]:  # type: ignore[no-untyped-def]
     return np.flatnonzero(same).tolist()
 
 
-def test_an_event_at_the_border_of_two_blocks_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_event_at_the_boundary_of_two_blocks_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(arguments, "BLOCK", 700)
     monkeypatch.setattr(arguments, "MARGIN", 300)
     trace = write([kernel(number, number, number + 1, f"k{number}") for number in range(1, 200)], tmp_path)

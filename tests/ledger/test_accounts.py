@@ -171,8 +171,8 @@ def test_overlapping_step_marks_never_count_time_twice(written: Written) -> None
 def test_phases_partition_the_accounts(written: Written) -> None:
     trace = written([step(0, 200), operator("aten::mm", 0, 100), operator("aten::add_", 130, 190)])
     phases = {Phase.FORWARD: union([0], [110_000]), Phase.OPTIMIZER: union([105_000], [195_000])}
-    borders = steps_of(trace)
-    table = account_phases(claims_of(trace, phase_ranges=phases), borders, phases)
+    boundaries = steps_of(trace)
+    table = account_phases(claims_of(trace, phase_ranges=phases), boundaries, phases)
     assert table.sum() == 200_000
     assert table[Phase.FORWARD, Account.COMPUTE] == 98_000
     assert table[Phase.FORWARD].sum() == 110_000
@@ -278,7 +278,7 @@ def test_real_traces_of_many_makers_balance(shared_data: Path) -> None:
     )
     for path in found:
         trace = read(path)
-        borders = steps_of(trace)
-        ledger = account_for(trace, borders)
-        assert len(ledger.wall) == len(borders) > 0
+        boundaries = steps_of(trace)
+        ledger = account_for(trace, boundaries)
+        assert len(ledger.wall) == len(boundaries) > 0
         assert ledger.entries.sum() == ledger.wall.sum()

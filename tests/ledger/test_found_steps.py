@@ -24,8 +24,8 @@ def written(tmp_path: Path) -> Written:
 
 def found(trace: Trace) -> list[list[float]]:
     """Microseconds."""
-    borders: list[list[float]] = (find_steps(trace).borders / 1000).tolist()
-    return borders
+    boundaries: list[list[float]] = (find_steps(trace).boundaries / 1000).tolist()
+    return boundaries
 
 
 def updates(*ends: float, name: str = "SGD") -> Events:
@@ -80,7 +80,7 @@ def test_a_range_that_repeats_evenly_begins_steps(written: Written) -> None:
     assert found(trace((0, 100, 210, 300))) == [[0, 100], [100, 210], [210, 300]]
     assert "DistributedDataParallel.forward" in find_steps(trace((0, 100, 210, 300))).how
     uneven = find_steps(trace((0, 100, 300, 310)))
-    assert len(uneven.borders) == 1
+    assert len(uneven.boundaries) == 1
     assert "whole trace" in uneven.how
 
 
@@ -161,11 +161,11 @@ REAL = (
 @pytest.mark.parametrize(("file", "marked"), REAL)
 def test_without_the_marks_real_traces_have_steps_of_the_same_length(shared_data: Path, file: str, marked: int) -> None:
     trace = read(shared_data / file)
-    borders = find_steps(trace).borders
-    assert len(borders) == marked
-    lengths = np.diff(borders)
+    boundaries = find_steps(trace).boundaries
+    assert len(boundaries) == marked
+    lengths = np.diff(boundaries)
     for patterns in ((STEP,), (STEP, OPTIMIZER_STEP), (STEP, OPTIMIZER_STEP, ZERO_GRAD, LOADER), (ANNOTATION,)):
-        other = np.diff(find_steps(without(trace, *patterns)).borders)
+        other = np.diff(find_steps(without(trace, *patterns)).boundaries)
         assert len(other) == marked - 1, patterns
         assert (other > 0.97 * lengths.min()).all(), patterns
         assert (other < 1.03 * lengths.max()).all(), patterns
@@ -182,5 +182,5 @@ def test_without_the_marks_real_traces_have_steps_of_the_same_length(shared_data
 )
 def test_one_pass_of_many_layers_is_one_step(shared_data: Path, file: str) -> None:
     found = find_steps(read(shared_data / file))
-    assert len(found.borders) == 1
+    assert len(found.boundaries) == 1
     assert found.how.startswith("the whole trace counts as one step")

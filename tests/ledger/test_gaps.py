@@ -40,10 +40,10 @@ def written(tmp_path: Path) -> Written:
 
 
 def looked_at(trace: Trace) -> tuple[Gaps, tuple[GapTotal, ...], tuple[WaitTotal, ...]]:
-    borders = steps_of(trace)
-    links = link(trace, borders)
-    gaps = gaps_of(trace, links, reach(trace, borders))
-    return gaps, gap_totals(trace, links, gaps, len(borders)), wait_totals(trace, links, gaps, len(borders))
+    boundaries = steps_of(trace)
+    links = link(trace, boundaries)
+    gaps = gaps_of(trace, links, reach(trace, boundaries))
+    return gaps, gap_totals(trace, links, gaps, len(boundaries)), wait_totals(trace, links, gaps, len(boundaries))
 
 
 def causes(trace: Trace) -> dict[tuple[str, str], float]:
@@ -167,8 +167,8 @@ def test_gaps_of_real_traces_sum_to_the_ledger_of_each_step(shared_data: Path) -
         trace = read(path)
         if not has_kernels(trace):
             continue
-        borders = steps_of(trace)
-        ledger, (gaps, totals, waits) = account_for(trace, borders), looked_at(trace)
+        boundaries = steps_of(trace)
+        ledger, (gaps, totals, waits) = account_for(trace, boundaries), looked_at(trace)
         found = np.zeros_like(ledger.entries)
         np.add.at(found, (gaps.step, gaps.account), gaps.duration)
         assert (found[:, Account.INPUT :] == ledger.entries[:, Account.INPUT :]).all(), path

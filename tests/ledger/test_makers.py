@@ -29,11 +29,11 @@ def accounts(trace: Trace) -> dict[str, float]:
 
 
 def waits(trace: Trace) -> list[tuple[str, str, float]]:
-    borders = steps_of(trace)
-    links = link(trace, borders)
-    gaps = gaps_of(trace, links, reach(trace, borders))
+    boundaries = steps_of(trace)
+    links = link(trace, boundaries)
+    gaps = gaps_of(trace, links, reach(trace, boundaries))
     return [
-        (each.call, each.operator, each.idle.sum() / 1000) for each in wait_totals(trace, links, gaps, len(borders))
+        (each.call, each.operator, each.idle.sum() / 1000) for each in wait_totals(trace, links, gaps, len(boundaries))
     ]
 
 

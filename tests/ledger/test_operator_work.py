@@ -24,8 +24,8 @@ def event(name: str, begin: float, end: float, category: str = "cpu_op", **args:
 
 def totals(path: Path, *operators: dict[str, Any]) -> dict[str, OperatorTotal]:
     """Of one step of a millisecond."""
-    border = event("ProfilerStep#3", 0, 1000, "user_annotation")
-    path.write_text(json.dumps({"traceEvents": [border, *operators]}))
+    boundary = event("ProfilerStep#3", 0, 1000, "user_annotation")
+    path.write_text(json.dumps({"traceEvents": [boundary, *operators]}))
     trace = read(path)
     return {each.name: each for each in total(trace, steps_of(trace))}
 

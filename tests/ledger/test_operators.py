@@ -138,9 +138,9 @@ def test_flops_do_not_depend_on_when_a_gradient_is_wanted(profiled: Profiled) ->
 
 def test_the_ledger_of_a_real_step_holds_loader_compute_and_launch(profiled: Profiled) -> None:
     trace = profiled()
-    borders = steps_of(trace)
-    ledger = account_for(trace, borders, machine=machine())
-    loader = matching(trace, LOADER.match) & contains(union(borders[:, 0], borders[:, 1]), trace.events.begin)
+    boundaries = steps_of(trace)
+    ledger = account_for(trace, boundaries, machine=machine())
+    loader = matching(trace, LOADER.match) & contains(union(boundaries[:, 0], boundaries[:, 1]), trace.events.begin)
     assert len(ledger.wall) == STEPS
     assert ledger.entries[:, Account.INPUT].sum() == trace.events.duration[loader].sum()
     assert (ledger.entries[:, [Account.COMPUTE, Account.LAUNCH]] > 0).all()
@@ -149,9 +149,9 @@ def test_the_ledger_of_a_real_step_holds_loader_compute_and_launch(profiled: Pro
 
 def test_time_of_operators_is_within_the_time_of_computing_and_launching(profiled: Profiled) -> None:
     trace = profiled()
-    borders = steps_of(trace)
-    ledger = account_for(trace, borders, machine=machine())
-    spent = sum(each.duration for each in total(trace, borders, machine())) * STEPS
+    boundaries = steps_of(trace)
+    ledger = account_for(trace, boundaries, machine=machine())
+    spent = sum(each.duration for each in total(trace, boundaries, machine())) * STEPS
     inside = ledger.entries[:, [Account.COMPUTE, Account.LAUNCH, Account.INPUT]].sum()
     assert ledger.entries[:, Account.COMPUTE].sum() <= spent <= inside
 
@@ -164,10 +164,10 @@ def test_checkpointing_is_seen_as_forward_operators_in_backward(profiled: Profil
     forward = intersect(backward, named(trace, lambda name: name in {"aten::linear", "aten::gelu"}))
     products = named(trace, lambda name: name in {"aten::convolution_backward", "aten::mm"})
     derivative = subtract(intersect(backward, products), forward)  # some layers are products, too
-    borders = steps_of(trace).T
+    boundaries = steps_of(trace).T
     assert len(again) == STEPS
-    assert (again > measure(forward, *borders)).all(), "the Python around them, too"
-    assert (again < measure(subtract(backward, derivative), *borders)).all(), "and nothing of the derivative"
+    assert (again > measure(forward, *boundaries)).all(), "the Python around them, too"
+    assert (again < measure(subtract(backward, derivative), *boundaries)).all(), "and nothing of the derivative"
 
 
 def named(trace: Trace, wanted: Callable[[str], bool]) -> Intervals:

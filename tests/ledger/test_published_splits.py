@@ -182,9 +182,9 @@ def test_occupancy_and_utilisation_are_the_published_percentages(shared_data: Pa
 def test_idle_time_is_not_inflated_by_rounding(shared_data: Path) -> None:
     """HTA rounds every begin up and every end down to whole microseconds, and publishes 10,113 µs for four steps."""
     trace = read(shared_data / "hta/ns_resolution_trace/rank-0.Apr_03_18_51_38.1102.pt.trace.json.gz")
-    borders = steps_of(trace)
+    boundaries = steps_of(trace)
     rows = device_rows(trace)
-    rows = rows[link(trace, borders).step[rows] < len(borders) - 1]
+    rows = rows[link(trace, boundaries).step[rows] < len(boundaries) - 1]
     begin, end = trace.events.begin[rows], trace.events.end[rows]
     assert round((end.max() - begin.min() - intervals.total(union(begin, end))) / MICROSECOND) == 6453
     inwards = union(-(-begin // MICROSECOND), end // MICROSECOND)

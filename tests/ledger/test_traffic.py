@@ -32,8 +32,8 @@ def written(tmp_path: Path) -> Written:
 def found_in(
     trace: Trace,
 ) -> tuple[tuple[CopyTotal, ...], tuple[CollectiveTotal, ...], tuple[AllocationTotal, ...]]:
-    borders = steps_of(trace)
-    links, windows = link(trace, borders), reach(trace, borders)
+    boundaries = steps_of(trace)
+    links, windows = link(trace, boundaries), reach(trace, boundaries)
     traffic = copies_of(trace, links, windows), collectives_of(trace, links, windows)
     return *traffic, allocations_of(trace, links, windows)
 
@@ -64,12 +64,12 @@ def test_copies_have_their_exposed_time_bytes_operator_and_line(written: Written
     assert total.source.function == "train"
 
 
-def test_a_copy_on_the_border_of_two_steps_counts_in_both_by_its_time(written: Written) -> None:
+def test_a_copy_on_the_boundary_of_two_steps_counts_in_both_by_its_time(written: Written) -> None:
     first = [step(0, 100, 1), called("cudaMemcpyAsync", 10, 20, 1), copy(1, 90, 130)]
     second = [step(130, 200, 2), launch(2, 140, 145), kernel(2, 150, 200)]
     trace = written([*first, *second])
-    borders = np.array([[0, 100_000], [100_000, 200_000]])
-    (total,) = copies_of(trace, link(trace, borders), borders)
+    boundaries = np.array([[0, 100_000], [100_000, 200_000]])
+    (total,) = copies_of(trace, link(trace, boundaries), boundaries)
     assert total.calls.tolist() == [1, 0]
     assert total.duration.tolist() == [10_000, 30_000]
 

@@ -26,9 +26,9 @@ def test_kernels_know_the_annotation_around_their_launch(shared_data: Path) -> N
     """HTA drops the last step and counts 27 kernels of the optimiser: the annotation of the fourth update begins on the
     device after the last step does on the host, and falls with it. By their launches there are 9 in each of 4 steps."""
     trace = read(shared_data / "hta/ns_resolution_trace/rank-0.Apr_03_18_51_38.1102.pt.trace.json.gz")
-    borders = steps_of(trace)
-    links = link(trace, borders)
-    kernels = np.flatnonzero(np.isin(trace.events.category, DEVICE) & (links.step < len(borders) - 1))
+    boundaries = steps_of(trace)
+    links = link(trace, boundaries)
+    kernels = np.flatnonzero(np.isin(trace.events.category, DEVICE) & (links.step < len(boundaries) - 1))
     counts = Counter(name(trace, row) for row in links.annotation[kernels])
     assert sum(counts.values()) == 4876
     assert set(counts) == {"", "DistributedDataParallel.forward", "Optimizer.step#SGD.step", "## backward ##"}
@@ -40,8 +40,8 @@ def test_kernels_know_the_annotation_around_their_launch(shared_data: Path) -> N
 
 def test_copies_and_streams_are_of_the_published_kinds(shared_data: Path) -> None:
     trace = read(shared_data / "hta/negative_queue_length_values_check/rank0.json.gz")
-    borders = steps_of(trace)
-    copies = copies_of(trace, link(trace, borders), reach(trace, borders))
+    boundaries = steps_of(trace)
+    copies = copies_of(trace, link(trace, boundaries), reach(trace, boundaries))
     assert {each.kind for each in copies} == {"DtoH", "HtoD", "DtoD", "memset"}
     streams = trace.events.stream[np.isin(trace.events.category, DEVICE)]
     assert len(np.unique(streams)) == 6

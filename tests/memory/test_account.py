@@ -16,7 +16,7 @@ from steptime.memory.lives import alive_at, allocated, histories
 from steptime.memory.owners import Owner, owners_of
 from steptime.memory.read_snapshot import read_snapshot
 from steptime.memory.signs import signs_of
-from steptime.memory.steps import borders_of
+from steptime.memory.steps import boundaries_of
 from steptime.memory.triage import triage
 
 SNAPSHOTS = ("medium_128_training", "medium_512_inference", "medium_512_training")
@@ -50,7 +50,7 @@ def test_the_account_of_a_public_snapshot_sums_to_reserved_at_every_instant(shar
     truth = pickle.loads(path.read_bytes())
     history = histories(read_snapshot(path))[0]
     signs = signs_of(history.stacks)
-    owners = owners_of(history, signs, borders_of(history, signs)[0])
+    owners = owners_of(history, signs, boundaries_of(history, signs)[0])
     for event in np.linspace(-1, history.events - 1, 25).astype(int).tolist():
         account = account_at(history, signs, owners, event)
         assert sum(size for _, size in account.entries) == account.reserved == history.reserved[event + 1]
@@ -72,7 +72,7 @@ def test_a_public_training_job_has_the_owners_that_its_model_says(shared_data: P
     assert found.savings[0].name == "activation checkpointing of the 24 blocks called at model.py:253"
     at_end = histories(read_snapshot(path))[0]
     signs = signs_of(at_end.stacks)
-    owners = owners_of(at_end, signs, borders_of(at_end, signs)[0])
+    owners = owners_of(at_end, signs, boundaries_of(at_end, signs)[0])
     account = account_at(at_end, signs, owners, at_end.events - 1)
     assert account.of(Owner.GRADIENTS) == parameters
     assert account.of(Owner.OPTIMIZER_STATE) == 2 * parameters
@@ -100,7 +100,7 @@ def test_the_owners_of_a_training_step_are_told_apart(tmp_path: Path) -> None:
     assert account.of(Owner.GRADIENTS) == 500_000
     assert account.of(Owner.TEMPORARIES) == 90_000
     assert account.of(Owner.KEPT) == account.of(Owner.EARLIER) == 0
-    assert (found.steps, found.border_source) == (4, "the optimiser's steps")
+    assert (found.steps, found.boundary_source) == (4, "the optimiser's steps")
     line = next(line for line in account.lines if line.owner is Owner.ACTIVATIONS)
     assert line.source is not None
     assert (line.source.file, line.source.line, line.blocks) == ("/home/me/model.py", 54, 3)
@@ -136,7 +136,7 @@ def test_without_frames_the_sizes_and_lives_still_give_an_account(tmp_path: Path
     found = triage(histories(read_snapshot(path))[0])
     assert found.peak == allocator.peak
     assert found.account.reserved == allocator.segment * len(allocator.segments)
-    assert found.border_source == "requests that repeat"
+    assert found.boundary_source == "requests that repeat"
     assert found.steps == 5
 
 

@@ -11,7 +11,7 @@ from steptime.memory.lives import History, allocated, histories
 from steptime.memory.owners import LABELS, Owner, owners_of
 from steptime.memory.read_snapshot import read_snapshot
 from steptime.memory.signs import signs_of
-from steptime.memory.steps import borders_of
+from steptime.memory.steps import boundaries_of
 from steptime.memory.triage import FREE, over_time
 
 
@@ -22,7 +22,7 @@ def history(shared_data: Path) -> History:
 
 def test_owners_sum_to_what_was_held(history: History) -> None:
     signs = signs_of(history.stacks)
-    owners = owners_of(history, signs, borders_of(history, signs)[0])
+    owners = owners_of(history, signs, boundaries_of(history, signs)[0])
     found = over_time(history, owners)
     assert found is not None
     sums = np.sum([row for name, row in zip(found.owners, found.bytes, strict=True) if name != FREE], axis=0)

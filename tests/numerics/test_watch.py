@@ -75,7 +75,7 @@ class Kept:
     def write(self) -> None:
         json.dumps(self.facts)
 
-    def border(self, step: int) -> None:
+    def boundary(self, step: int) -> None:
         """No other rank."""
 
     def end(self, step: int) -> None:
@@ -95,7 +95,7 @@ def watch(kept: Kept) -> Watch:
 def test_the_job_is_ended_behind_the_step_whose_loss_is_not_finite(watch: Watch, kept: Kept) -> None:
     for step, loss in enumerate((1.0, 0.5, math.nan), start=1):
         watch.losses(step, [torch.tensor(loss, requires_grad=True)])
-        watch.border(step)
+        watch.boundary(step)
     assert kept.ended == [3]
     assert kept.facts["trigger"] == {
         "kind": "loss",
@@ -133,7 +133,7 @@ def test_updates_that_a_scaler_leaves_out_are_counted_and_end_nothing(watch: Wat
     for step in range(1, HOPELESS):
         watch.losses(step, [torch.tensor(1.0)])
         watch.skipped(step, optimizer)
-        watch.border(step)
+        watch.boundary(step)
     watch.finish()
     assert kept.ended == []
     assert kept.facts["skipped_steps"] == HOPELESS - 1
@@ -145,7 +145,7 @@ def test_a_scaler_that_skips_every_step_hides_something(watch: Watch, kept: Kept
     for step in range(1, HOPELESS + 1):
         watch.skipped(step, optimizer)
         watch.losses(step, [torch.tensor(1.0)])
-        watch.border(step)
+        watch.boundary(step)
     assert kept.ended == [HOPELESS]
     assert kept.facts["trigger"]["kind"] == "skipped"
 
@@ -157,7 +157,7 @@ def test_a_fused_optimizer_that_skips_on_the_device_is_believed(watch: Watch, ke
     optimizer.found_inf = torch.ones(1)
     watch.losses(1, [torch.tensor(1.0)])
     watch.updated(4, optimizer)
-    watch.border(4)
+    watch.boundary(4)
     watch.finish()
     assert kept.facts["skipped_steps"] == 1
     assert kept.facts["trigger"] is None

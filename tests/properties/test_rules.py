@@ -11,7 +11,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 import steptime.advice.evidence as case_module
-from steptime.advice.bottleneck import regime
+from steptime.advice.bottleneck import bottleneck
 from steptime.advice.engine import examine
 from steptime.advice.evidence import AccountUse, Case, LineUse, LoaderUse, OperatorUse, SiteUse
 from steptime.advice.loader_model import supply
@@ -108,7 +108,7 @@ def test_no_case_makes_a_rule_raise_or_promise_what_is_not_there(case: Case) -> 
             assert math.isfinite(finding.at_stake.value)
             account = named(case.accounts, finding.account)
             assert account is None or finding.at_stake.high <= account.duration.high
-    assert regime(case, examination.findings).sentence
+    assert bottleneck(case, examination.findings).sentence
 
 
 @many

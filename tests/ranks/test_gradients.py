@@ -62,7 +62,7 @@ def traces(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def gradients(path: Path) -> Gradients:
     trace = read(path)
-    found = gradients_of(trace, find_steps(trace).borders)
+    found = gradients_of(trace, find_steps(trace).boundaries)
     assert found is not None
     return found
 

@@ -1,4 +1,4 @@
-"""Each remedy proposes itself where the case holds the evidence for it, and not where it is in force already."""
+"""Each fix proposes itself where the case holds the evidence for it, and not where it is in force already."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ from steptime.advice.fix import (
     StatementEdit,
     SwitchEdit,
 )
-from steptime.advice.fix_pages import find_remedy
+from steptime.advice.fix_pages import find_fix
 from steptime.advice.fixes import CATALOGUE
 from steptime.advice.kernels import moving
 from steptime.advice.propose import propose
@@ -55,9 +55,9 @@ DDP = RootUse("DistributedDataParallel", 12, 100_000_000, "cuda")
 
 
 def options(code: str, case: Case) -> tuple[Option, ...]:
-    remedy = find_remedy(code)
-    assert remedy is not None
-    return remedy(case)
+    fix = find_fix(code)
+    assert fix is not None
+    return fix(case)
 
 
 def only(code: str, case: Case) -> Option:
@@ -70,11 +70,11 @@ def change(option: Option) -> Change:
     return found
 
 
-def test_every_remedy_answers_rules_that_there_are() -> None:
+def test_every_fix_answers_rules_that_there_are() -> None:
     known = {rule.code for rule in RULES}
-    for remedy in CATALOGUE:
-        assert remedy.addresses
-        assert remedy.addresses <= known, remedy.code
+    for fix in CATALOGUE:
+        assert fix.addresses
+        assert fix.addresses <= known, fix.code
 
 
 ANSWERS = {
@@ -101,9 +101,9 @@ ANSWERS = {
 
 
 @pytest.mark.parametrize(("rule", "code"), ANSWERS.items())
-def test_a_planted_fault_gets_its_remedy(rule: str, code: str) -> None:
+def test_a_planted_fault_gets_its_fix(rule: str, code: str) -> None:
     case = PLANTED[rule]["fires"]
-    assert code in {proposal.remedy.code for proposal in propose(case, examine(case).findings)}
+    assert code in {proposal.fix.code for proposal in propose(case, examine(case).findings)}
 
 
 def test_a_healthy_job_gets_none() -> None:
@@ -156,7 +156,7 @@ def test_batches_are_handed_over_by_name_where_workers_keep_up_and_the_training_
 def test_advice_has_the_line_of_the_finding_and_its_ceiling() -> None:
     case = PLANTED["dispatch-loop"]["fires"]
     findings = examine(case).findings
-    proposal = next(each for each in propose(case, findings) if each.remedy.code == "RM108")
+    proposal = next(each for each in propose(case, findings) if each.fix.code == "RM108")
     finding = next(each for each in findings if each.code == proposal.finding)
     assert proposal.advice_only
     assert isinstance(proposal.option.edit, Snippet)
@@ -353,9 +353,9 @@ def test_graphs_save_what_the_replay_as_one_launch_says() -> None:
 
 
 def test_attention_tries_flash_only_in_half_precision() -> None:
-    kernel = KernelUse("softmax", "aten::_softmax", 12, 4 * MS, "memory", number_format="float32")
+    kernel = KernelUse("softmax", "aten::_softmax", 12, 4 * MS, "memory", dtype="float32")
     single = options("RM308", replace(CUDA, kernels=(kernel,)))
-    half = options("RM308", replace(CUDA, kernels=(replace(kernel, number_format="bfloat16"),)))
+    half = options("RM308", replace(CUDA, kernels=(replace(kernel, dtype="bfloat16"),)))
     assert [[each.argument("backend") for each in option.changes] for option in single] == [["efficient"], []]
     assert [[each.argument("backend") for each in option.changes] for option in half] == [["efficient"], ["flash"], []]
     assert options("RM308", HEALTHY) == ()
@@ -461,7 +461,7 @@ def test_what_nobody_can_predict_is_tried_before_what_gains_little() -> None:
     case = replace(
         PLANTED["zeroed-gradients"]["fires"], settings=replace(SETTINGS, debug_switches=(("PYTHONDEVMODE", "1"),))
     )
-    tried = [proposal.remedy.code for proposal in propose(case, examine(case).findings)]
+    tried = [proposal.fix.code for proposal in propose(case, examine(case).findings)]
     assert tried.index("RM504") < tried.index("RM203")
 
 
@@ -494,23 +494,23 @@ def test_memory_that_is_short_gets_advice_and_no_trial() -> None:
     case = replace(CUDA, memory=MemoryUse("cuda", peak=78 << 30, capacity=80 << 30))
     note = Finding("ST704", "memory-near-capacity", Weight.NOTE, "It is nearly full.", "Use less.")
     (proposal,) = propose(case, (note,))
-    assert proposal.remedy.code == "RM601"
+    assert proposal.fix.code == "RM601"
     assert proposal.advice_only
     assert proposal.option.advice == "activation checkpointing would take less memory."
     roomy = replace(case, memory=MemoryUse("cuda", peak=8 << 30, capacity=80 << 30))
     assert propose(roomy, (note,)) == ()
     fragmented = replace(note, code="ST703", name="memory-fragmentation")
-    assert [each.remedy.code for each in propose(case, (fragmented,))] == ["RM403"]
+    assert [each.fix.code for each in propose(case, (fragmented,))] == ["RM403"]
 
 
 def test_whoever_wants_memory_gets_all_that_frees_some_whatever_was_found() -> None:
     roomy = replace(CUDA, memory=MemoryUse("cuda", peak=8 << 30, capacity=80 << 30))
     proposals = propose(roomy, (), goal=Goal.MEMORY)
-    assert {"RM601", "RM301"} <= {each.remedy.code for each in proposals}
-    assert all(each.remedy.frees and each.option.changes and each.option.saving is None for each in proposals)
-    assert proposals[0].remedy.code == "RM601", "what may free most, for its risk, comes first"
+    assert {"RM601", "RM301"} <= {each.fix.code for each in proposals}
+    assert all(each.fix.frees and each.option.changes and each.option.saving is None for each in proposals)
+    assert proposals[0].fix.code == "RM601", "what may free most, for its risk, comes first"
     again = replace(roomy, recompute=RecomputeUse(about(MS)))
-    assert "RM601" not in {each.remedy.code for each in propose(again, (), goal=Goal.MEMORY)}
+    assert "RM601" not in {each.fix.code for each in propose(again, (), goal=Goal.MEMORY)}
 
 
 # -- several ranks ---------------------------------------------------------------------------------------------------

@@ -9,14 +9,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from arms import JOBS, Arm, run
 from findings.healthy import HEALTHY, MS, about, line, loader, operator, optimizer, step
 from findings.planted import PLANTED
+from variants import JOBS, Variant, run
 
 from steptime.advice.evidence import Case, GarbageUse, MachineUse, RootUse, SettingsUse
 from steptime.advice.fix import Edit, JointEdit, Option, Snippet
-from steptime.advice.fix_pages import find_remedy
-from steptime.changes import ArmOptions, Change
+from steptime.advice.fix_pages import find_fix
+from steptime.changes import Change, VariantOptions
 from steptime.quantities import SourceLine
 from steptime.trials.patch import make_patch
 
@@ -32,7 +32,7 @@ SETTINGS = SettingsUse(
     denormals_flushed=False,
     cudnn_benchmark=False,
 )
-WHOLE = ArmOptions(steps=500, warm_up=0)
+WHOLE = VariantOptions(steps=500, warm_up=0)
 """The job ends by itself."""
 IN_FORCE = {
     "anomaly": False,
@@ -63,7 +63,7 @@ def at(file: Path, text: str) -> SourceLine:
 
 
 def case_of(file: Path) -> Case:
-    """What a recording of the job would tell, as far as remedies ask for it."""
+    """What a recording of the job would tell, as far as fixes ask for it."""
     timed = [("forward", "out = model(batch)"), ("backward", "loss.backward()")]
     timed += [("optimizer", f"{name}.zero_grad(") for name in ("weights", "head")]
     made = (("AdamW", "weights = "), ("SGD", "head = "))
@@ -88,13 +88,13 @@ def _zeroing() -> tuple[Any, ...]:
 
 
 def options_of(case: Case) -> dict[str, Option]:
-    """The first way to apply each remedy. Some look at a device only, of which no part is needed here."""
+    """The first way to apply each fix. Some look at a device only, of which no part is needed here."""
     device = replace(case, step=step(device="cuda"), settings=replace(SETTINGS, deterministic=False))
     found = {}
     for code in CODES:
-        remedy = find_remedy(code)
-        assert remedy is not None
-        options = remedy(device if code in ("RM302", "RM404") else case)
+        fix = find_fix(code)
+        assert fix is not None
+        options = fix(device if code in ("RM302", "RM404") else case)
         assert options, code
         found[code] = options[0]
     return found
@@ -114,15 +114,15 @@ def patched(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, tuple[Chang
     return file, tuple(change for each in options.values() for change in each.changes)
 
 
-def seen(arm: Arm) -> dict[str, Any]:
-    assert arm.status == 0, arm.output
-    return arm.seen[-1]
+def seen(variant: Variant) -> dict[str, Any]:
+    assert variant.status == 0, variant.output
+    return variant.seen[-1]
 
 
 def test_patches_put_in_force_what_the_changes_did(tmp_path: Path, patched: tuple[Path, tuple[Change, ...]]) -> None:
     file, changes = patched
-    changed = seen(run(tmp_path, JOB, *changes, arm=WHOLE))
-    edited = seen(run(tmp_path, file, arm=WHOLE))
+    changed = seen(run(tmp_path, JOB, *changes, variant=WHOLE))
+    edited = seen(run(tmp_path, file, variant=WHOLE))
     assert edited == changed == IN_FORCE
 
 
@@ -137,14 +137,14 @@ for batch, labels in loader:
 
 
 def copies(folder: Path, *texts: str) -> Edit:
-    """The edit of the remedy for a job that copies at these lines."""
+    """The edit of the fix for a job that copies at these lines."""
     file = folder / "train.py"
     file.write_text(COPIES)
     lines = tuple(replace(line(text, MS, role="transfer"), source=at(file, text)) for text in texts)
     case = replace(HEALTHY, step=step(device="cuda"), loader=loader(MS, MS, site=at(file, "loader = ")), lines=lines)
-    remedy = find_remedy("RM104")
-    assert remedy is not None
-    edit = remedy(case)[0].edit
+    fix = find_fix("RM104")
+    assert fix is not None
+    edit = fix(case)[0].edit
     assert edit is not None
     return edit
 

@@ -11,8 +11,8 @@ from findings.planted import PLANTED
 
 from steptime.advice.engine import examine
 from steptime.advice.evidence import Case
-from steptime.advice.fix import Option, Promise, Proposal, remedy
-from steptime.advice.fix_pages import find_remedy
+from steptime.advice.fix import Option, Promise, Proposal, fix
+from steptime.advice.fix_pages import find_fix
 from steptime.advice.fixes import CATALOGUE
 from steptime.advice.propose import propose
 from steptime.advice.stakes import modelled
@@ -54,7 +54,7 @@ def test_never_more_workers_than_the_model_asks_for(rule: str, name: str) -> Non
 def test_every_answer_is_to_a_finding_that_is_there() -> None:
     case = PLANTED["too-few-workers"]["fires"]
     found = proposals(case)
-    assert found[0].remedy.code == "RM101"
+    assert found[0].fix.code == "RM101"
     assert found[0].finding in {"ST101", "ST102"}
     assert propose(case, ()) == ()
 
@@ -63,17 +63,17 @@ def test_an_iterable_dataset_gets_no_workers() -> None:
     case = PLANTED["too-few-workers"]["fires"]
     assert case.loader is not None
     iterable = replace(case, loader=replace(case.loader, iterable=True))
-    assert "RM101" not in {proposal.remedy.code for proposal in proposals(iterable)}
+    assert "RM101" not in {proposal.fix.code for proposal in proposals(iterable)}
 
 
 def test_a_fused_optimiser_is_not_fused_again() -> None:
     uses = optimizer(8 * MS, 200)
     plain = replace(HEALTHY, optimizers=(uses,))
     fused = replace(HEALTHY, optimizers=(replace(uses, fused=True),))
-    remedy_ = find_remedy("RM201")
-    assert remedy_ is not None
-    assert [option.changes[0].argument("fused") for option in remedy_(plain)] == [True]
-    assert remedy_(fused) == ()
+    fix_ = find_fix("RM201")
+    assert fix_ is not None
+    assert [option.changes[0].argument("fused") for option in fix_(plain)] == [True]
+    assert fix_(fused) == ()
 
 
 def test_advice_comes_last() -> None:
@@ -86,21 +86,21 @@ def test_codes_and_names_are_unique() -> None:
     assert len({each.code for each in CATALOGUE}) == len({each.name for each in CATALOGUE}) == len(CATALOGUE)
 
 
-def test_a_remedy_needs_its_sections_and_a_proper_code() -> None:
+def test_a_fix_needs_its_sections_and_a_proper_code() -> None:
     with pytest.raises(ValueError, match="lacks"):
 
-        @remedy("RM999", "no-page", addresses=(), promise=Promise.SAME_BITS, risk=1)
+        @fix("RM999", "no-page", addresses=(), promise=Promise.SAME_BITS, risk=1)
         def without_a_page(case: Case) -> None:
             """Only a title."""
 
     with pytest.raises(ValueError, match="RM101"):
-        remedy("XX1", "x", addresses=(), promise=Promise.SAME_BITS, risk=1)
+        fix("XX1", "x", addresses=(), promise=Promise.SAME_BITS, risk=1)
 
 
 def test_a_loader_that_waits_gets_the_models_number() -> None:
     waiting = loader(30 * MS, 0.93 * MS, usable_cpus=4)
     case = replace(PLANTED["too-few-workers"]["fires"], loader=waiting)
-    option = next(each.option for each in proposals(case) if each.remedy.code == "RM101")
+    option = next(each.option for each in proposals(case) if each.fix.code == "RM101")
     assert option.changes[0].argument("persistent_workers") is True
 
 
@@ -111,7 +111,7 @@ def _offer(option: Option, _: Case) -> Option:
 def test_what_acts_on_more_than_a_finding_is_about_may_save_more() -> None:
     case = PLANTED["memory-bound-pointwise"]["fires"]
     (found,) = [each for each in examine(case).findings if each.code == "ST401"]
-    known = find_remedy("RM301")
+    known = find_fix("RM301")
     assert found.at_stake is not None
     assert known is not None
     beyond, step = 1.5 * found.at_stake.high, case.step.duration.value

@@ -59,9 +59,9 @@ def test_the_unchanged_replay_lands_near_the_measured_steps(shared_data: Path, f
 def test_a_replay_may_begin_with_any_step(shared_data: Path, first: int) -> None:
     """The device is two steps behind the host here: a later step begins with a full queue."""
     trace = read(shared_data / "tracelens/mi300/resnet_act_checkpoint.json.gz")
-    borders, whole = steps_of(trace), account_for(trace, steps_of(trace))
+    boundaries, whole = steps_of(trace), account_for(trace, steps_of(trace))
     ledger = Ledger(whole.device, whole.wall[first:], whole.entries[first:])
-    replay = rerun(trace, borders[first:], link(trace, borders), ledger)
+    replay = rerun(trace, boundaries[first:], link(trace, boundaries), ledger)
     assert replay is not None
     assert replay.measured.tolist() == whole.wall[first:].tolist()
     assert replay.error < 0.02
@@ -89,10 +89,10 @@ def test_free_input_is_predicted_as_it_came_true_with_four_workers(shared_data: 
 
 def scope_over(trace: Trace, begin: int, end: int) -> tuple[Scope, Graph]:
     """The graph of any stretch of a trace, as if it were a step."""
-    borders = np.array([[begin, end]], np.int64)
+    boundaries = np.array([[begin, end]], np.int64)
     lane = training_lane(trace)
     assert lane is not None
-    scope = scope_of(trace, borders, link(trace, borders).launch.astype(np.int64), lane, EMPTY)
+    scope = scope_of(trace, boundaries, link(trace, boundaries).launch.astype(np.int64), lane, EMPTY)
     return scope, build(scope)
 
 

@@ -31,7 +31,7 @@ def cost(folder: Path, *, turns: int, slow_end: int = 0, levels: random.Random |
             if watched:
                 job.next(2 * MS).forward(3 * MS + extra).backward(4 * MS).step(1 * MS + WATCH)
             else:
-                job.wait(10 * MS + extra).record(Kind.BORDER, job.now, job.now)
+                job.wait(10 * MS + extra).record(Kind.BOUNDARY, job.now, job.now)
         if not watched:
             job.record(Kind.UNWATCHED, begin, job.now)
     job.span(Kind.PAUSE, 7 * MS)

@@ -42,7 +42,7 @@ def traced(case: Case) -> Case:
         machine=A100,
         roofline=ROOFLINE,
         accounts=(AccountUse("compute", about(60 * MS), about(5 * MS)), *case.accounts[1:]),
-        kernels=(KernelUse("sgemm_128x64", "aten::mm", 24.0, 9 * MS, "compute", number_format="float32"),),
+        kernels=(KernelUse("sgemm_128x64", "aten::mm", 24.0, 9 * MS, "compute", dtype="float32"),),
         gaps=(GapUse("sync", "aten::item", about(4 * MS), 2.0, 3_000_000),),
         replay=ReplayUse(
             0.013,

@@ -97,15 +97,15 @@ def test_folds_open_by_mouse_and_by_keys(kind: str, open_page: Any) -> None:
 
 @every_kind
 def test_the_timeline_zooms_by_mouse_and_by_keys(kind: str, open_page: Any) -> None:
-    excerpt = stored(kind).processes[0].excerpt
+    step_view = stored(kind).processes[0].step_view
     sheet = open_page(stored(kind))
-    assert (sheet.page.locator("#lanes-canvas").count() == 1) == (excerpt is not None and excerpt.events > 0)
-    if excerpt is None or not excerpt.events:
+    assert (sheet.page.locator("#lanes-canvas").count() == 1) == (step_view is not None and step_view.events > 0)
+    if step_view is None or not step_view.events:
         return
     sheet.page.locator("#lanes-canvas").scroll_into_view_if_needed()
     sheet.page.wait_for_selector("#lanes-canvas[data-begin]")
     whole = in_view(sheet)
-    assert whole[1] - whole[0] >= excerpt.end - excerpt.begin
+    assert whole[1] - whole[0] >= step_view.end - step_view.begin
     box = sheet.page.locator("#lanes-canvas").bounding_box()
     sheet.page.mouse.move(box["x"] + 0.5 * box["width"], box["y"] + 60)
     sheet.page.keyboard.down("Control")
@@ -154,9 +154,9 @@ def test_trials_are_told_with_their_intervals(open_page: Any) -> None:
     assert report.trials is not None
     sheet = open_page(report)
     words = sheet.page.locator("#trials .forest").text_content()
-    for arm in report.trials.arms:
-        if arm.speed is not None:
-            assert f"{arm.speed.value:.2f}× ({arm.speed.low:.2f}–{arm.speed.high:.2f})" in words
+    for variant in report.trials.variants:
+        if variant.speed is not None:
+            assert f"{variant.speed.value:.2f}× ({variant.speed.low:.2f}–{variant.speed.high:.2f})" in words
     assert sheet.page.locator("#trials [class^=curve][points]").count() >= 1
 
 

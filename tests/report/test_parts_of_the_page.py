@@ -25,7 +25,7 @@ from steptime.report.report import Report
 from steptime.report.steps import KINDS, MOST_ROWS, series_of_process, series_of_trace
 from steptime.report.trials import trial_report
 from steptime.trials.results import Plan, Results
-from steptime.trials.trial import Agreement, Arm, Judgement, Run, Verdict
+from steptime.trials.trial import Agreement, Judgement, Run, Variant, Verdict
 
 BLOCK = re.compile(r"M([\d.]+) ([\d.]+)h([\d.]+)v([\d.]+)h-[\d.]+z")
 
@@ -103,7 +103,7 @@ def test_a_forest_keeps_its_distances(report: Report) -> None:
     assert trials is not None
     twice = tried((2.0, 1.8, 2.2), "adopt")
     half = tried((0.5, 0.45, 0.55), "slower", name="RM2")
-    drawn = forest(replace(trials, arms=(twice, half)))
+    drawn = forest(replace(trials, variants=(twice, half)))
     assert drawn is not None
     up, down = (row.point for row in drawn.rows)
     assert up is not None
@@ -116,7 +116,7 @@ def test_a_forest_keeps_its_distances(report: Report) -> None:
 
 
 def test_a_trial_becomes_its_report() -> None:
-    arm = Arm("RM101", proposal="RM101", label="num_workers=2")
+    variant = Variant("RM101", proposal="RM101", label="num_workers=2")
     speed = Estimate(2.0, 1.5, 2.5, 4, "1")
     runs = (
         Run("baseline", 0, 0, 0, 0, False, "", 5.0, (100, 300), (1.0, 0.5), peak_bytes=10),
@@ -125,14 +125,14 @@ def test_a_trial_becomes_its_report() -> None:
         Run("RM101", 0, 0, 3, 0, False, "", 5.0, (100,), (None, 0.5), peak_bytes=20),
         Run("RM101", 0, 0, 4, 0, False, "killed", 5.0),
     )
-    judged = Judgement(arm, Verdict.BROKE_PROMISE, Agreement.APART, "apart", speed, 0.1, 100.0, 4, 20)
-    plan = Plan(("python", "t.py"), "/x", "/x/runs/t", (arm,), 0.03)
+    judged = Judgement(variant, Verdict.BROKE_PROMISE, Agreement.APART, "apart", speed, 0.1, 100.0, 4, 20)
+    plan = Plan(("python", "t.py"), "/x", "/x/runs/t", (variant,), 0.03)
     found = trial_report(Results(plan, runs, ((0, judged),), None), "f")
     assert (found.step_ns, found.peak_bytes, found.processes) == (200.0, 12, 5)
     assert [(curve.name, curve.seed, curve.losses) for curve in found.curves] == [
         ("baseline", 0, (1.0, 0.5)), ("baseline", 1, (1.1, 0.6)), ("RM101", 0, (None, 0.5)),
     ]  # fmt: skip
-    (told,) = found.arms
+    (told,) = found.variants
     assert (told.kept, told.verdict, told.speed) == (False, "broke its promise", speed)
 
 

@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from excerpts import events_of
 from preloading import python
+from step_views import events_of
 
 from steptime.quantities import format_duration
 from steptime.report import json
@@ -88,13 +88,13 @@ def test_the_page_carries_the_traces_and_memory_by_owner(written: Path, told: Re
 
 def test_the_profiled_step_is_a_timeline_with_its_worker(told: Report) -> None:
     process = told.processes[0]
-    excerpt = process.excerpt
-    assert excerpt is not None
+    step_view = process.step_view
+    assert step_view is not None
     assert process.series is not None
-    assert process.series.names[process.series.kinds[excerpt.step]] == "profiled"
-    seen = events_of(excerpt)
+    assert process.series.names[process.series.kinds[step_view.step]] == "profiled"
+    seen = events_of(step_view)
     posted = sum(each.end - each.begin for each in seen if each.kind == "account")
-    assert posted == excerpt.end - excerpt.begin, "every nanosecond of the step"
+    assert posted == step_view.end - step_view.begin, "every nanosecond of the step"
     phases = {each.name for each in seen if each.kind == "phase"}
     assert {"input", "forward", "backward", "optimizer"} <= phases
     worked = {each.name for each in seen if each.kind == "worker"}

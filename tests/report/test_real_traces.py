@@ -63,10 +63,10 @@ of 2021 and an annotation in the one of 2025; without a memory pool each tensor 
 
 @pytest.mark.parametrize("file", VERDICTS)
 def test_the_verdict_on_a_published_trace_is_the_one_that_a_person_finds(shared_data: Path, file: str) -> None:
-    regime, first = VERDICTS[file]
+    bottleneck, first = VERDICTS[file]
     (process,) = diagnosed(shared_data / file).processes
     found = [finding.name for finding in process.findings if finding.weight is Weight.FINDING]
-    assert process.verdict.regime == regime
+    assert process.verdict.bottleneck == bottleneck
     assert found[: len(first)] == first
 
 
@@ -74,7 +74,7 @@ def test_a_trace_without_its_device_is_in_doubt(shared_data: Path) -> None:
     folder = shared_data / "hta/cupti_profiler"
     (process,) = diagnosed(next(folder.iterdir())).processes
     assert "device-not-traced" in [finding.name for finding in process.findings]
-    assert process.verdict.regime == "undecided"
+    assert process.verdict.bottleneck == "undecided"
 
 
 def test_all_published_files_are_looked_at(shared_data: Path) -> None:

@@ -74,11 +74,13 @@ def test_a_slash_makes_no_path(report: Report, sentence: str) -> None:
 def test_a_trials_patch_and_what_the_job_said_go(report: Report) -> None:
     known = with_trials(report).trials
     assert known is not None
-    arms = tuple(replace(arm, sentence="Traceback: secret = hunter2()") for arm in known.arms)
-    told = replace(known, arms=arms, diff="-secret = 1\n", folder="/home/ada/runs/t", command="python /home/ada/x.py")
+    variants = tuple(replace(variant, sentence="Traceback: secret = hunter2()") for variant in known.variants)
+    told = replace(
+        known, variants=variants, diff="-secret = 1\n", folder="/home/ada/runs/t", command="python /home/ada/x.py"
+    )
     trials = without_sources(replace(report, trials=told)).trials
     assert trials is not None
     assert trials.diff == ""
-    assert [arm.sentence for arm in trials.arms if arm.verdict == "failed"] == [""]
+    assert [variant.sentence for variant in trials.variants if variant.verdict == "failed"] == [""]
     assert (trials.folder, trials.command) == ("t", "python x.py")
-    assert trials.arms[0].speed == known.arms[0].speed
+    assert trials.variants[0].speed == known.variants[0].speed

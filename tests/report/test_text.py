@@ -28,7 +28,7 @@ def test_it_fits_a_terminal_and_ends_with_the_next_command(report: Report) -> No
     assert lines[-1] == "Next:  steptime explain ST102"
 
 
-def test_it_says_step_regime_findings_source_lines_cost_and_the_recording(report: Report) -> None:
+def test_it_says_step_bottleneck_findings_source_lines_cost_and_the_recording(report: Report) -> None:
     text = render(report)
     for part in (
         "Step 96.2 ms ± 2.89 ms",

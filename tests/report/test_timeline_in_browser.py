@@ -280,8 +280,8 @@ def test_a_real_step_opens_with_what_its_trace_holds(shared_data: Path, open_pag
     report = diagnose_paths((str(path),), cache=False)
     sheet = open_page(report)
     timeline(sheet)
-    assert report.processes[0].excerpt is not None
-    assert f"{report.processes[0].excerpt.events} events" in sheet.words(sheet.page.locator("#timeline .note").first)
+    assert report.processes[0].step_view is not None
+    assert f"{report.processes[0].step_view.events} events" in sheet.words(sheet.page.locator("#timeline .note").first)
     sheet.page.get_by_label("Search the timeline").fill("scudnn")
     found = sheet.page.locator("#lanes-found").inner_text()
     assert int(found.split()[0]) > 10

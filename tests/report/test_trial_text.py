@@ -9,24 +9,24 @@ import pytest
 from steptime.advice.fix import Goal, Promise
 from steptime.quantities import Estimate
 from steptime.report.trial_text import render_lab, render_trial
-from steptime.trials.plan import batch_arm, lab_arms
+from steptime.trials.plan import batch_variant, lab_variants
 from steptime.trials.results import PatchResult, Plan, Results
-from steptime.trials.trial import BASELINE, Agreement, Arm, Judgement, Run, Verdict
+from steptime.trials.trial import BASELINE, Agreement, Judgement, Run, Variant, Verdict
 
-ARM = Arm("RM101", (), "RM101", "num_workers=2, persistent_workers=True", Promise.SAME_BITS)
+VARIANT = Variant("RM101", (), "RM101", "num_workers=2, persistent_workers=True", Promise.SAME_BITS)
 FASTER = Judgement(
-    ARM, Verdict.ADOPT, Agreement.SAME_BITS, "Losses are equal", Estimate(2.9, 2.7, 3.1, 4, "1"), 1.02, 35e6, 4
+    VARIANT, Verdict.ADOPT, Agreement.SAME_BITS, "Losses are equal", Estimate(2.9, 2.7, 3.1, 4, "1"), 1.02, 35e6, 4
 )
 
 
-def run(arm: str, step: int) -> Run:
-    return Run(arm, 0, 0, 0, 0, False, "", 4.0, step_ns=(step,) * 20, peak_bytes=375 << 20, compile_seconds=3.0)
+def run(variant: str, step: int) -> Run:
+    return Run(variant, 0, 0, 0, 0, False, "", 4.0, step_ns=(step,) * 20, peak_bytes=375 << 20, compile_seconds=3.0)
 
 
 def results(*judgements: Judgement, patch: PatchResult | None = None) -> Results:
-    arms = tuple(each.arm for each in judgements)
-    runs = (run(BASELINE, 100_000_000), *(run(arm.name, 35_000_000) for arm in arms))
-    plan = Plan(("python", "train.py"), "/job", "runs/a", arms, 0.03)
+    variants = tuple(each.variant for each in judgements)
+    runs = (run(BASELINE, 100_000_000), *(run(variant.name, 35_000_000) for variant in variants))
+    plan = Plan(("python", "train.py"), "/job", "runs/a", variants, 0.03)
     return Results(plan, runs, tuple((0, each) for each in judgements), patch)
 
 
@@ -39,7 +39,7 @@ def test_what_a_patch_overrules_and_what_it_cannot_write_are_told_with_their_num
 
 @pytest.mark.parametrize("count", [1, 5, 9, 40])
 def test_it_fits_a_terminal_and_ends_with_the_next_command(count: int) -> None:
-    many = [replace(FASTER, arm=replace(ARM, name=f"RM{number}")) for number in range(count)]
+    many = [replace(FASTER, variant=replace(VARIANT, name=f"RM{number}")) for number in range(count)]
     patch = PatchResult("diff", (("OMP_NUM_THREADS", "1"),), ("model = torch.compile(model)",), FASTER)
     text = render_trial(results(*many, patch=patch), ["Give the dataset a __getitems__"] * 9, "steptime explain RM101")
     lines = text.splitlines()
@@ -69,7 +69,7 @@ def test_a_trial_for_memory_tells_what_the_peak_came_to_and_what_it_costs() -> N
 
 def test_the_longest_compilation_is_paid_back_by_steps() -> None:
     made = results(FASTER)
-    cold, warm = (replace(run(ARM.name, 35_000_000), compile_seconds=seconds) for seconds in (15.0, 4.0))
+    cold, warm = (replace(run(VARIANT.name, 35_000_000), compile_seconds=seconds) for seconds in (15.0, 4.0))
     text = render_trial(replace(made, runs=(*made.runs, cold, warm)))
     assert "pays from step 183 on" in text  # 12 s more than the baseline, 65.5 ms saved in each step
     unproven = replace(FASTER, verdict=Verdict.UNDECIDED, speed=Estimate(1.1, 0.8, 1.5, 4, "1"))
@@ -93,13 +93,15 @@ def size(number: int, speed: float | None, sentence: str = "") -> Judgement:
     """A batch size, and how many times as fast as the job's own its step is."""
     if speed is None:
         failed = replace(FASTER, speed=None, step_ns=None, verdict=Verdict.FAILED, sentence=sentence)
-        return replace(failed, arm=batch_arm(number))
+        return replace(failed, variant=batch_variant(number))
     estimate = Estimate(speed, 0.97 * speed, 1.03 * speed, 2, "1")
-    return replace(FASTER, arm=batch_arm(number), speed=estimate, verdict=Verdict.UNDECIDED)
+    return replace(FASTER, variant=batch_variant(number), speed=estimate, verdict=Verdict.UNDECIDED)
 
 
 def test_a_lab_fits_and_reads_its_ceiling() -> None:
-    judged = [replace(FASTER, arm=arm, verdict=Verdict.UNDECIDED) for arm in lab_arms(compile_modes=True)]
+    judged = [
+        replace(FASTER, variant=variant, verdict=Verdict.UNDECIDED) for variant in lab_variants(compile_modes=True)
+    ]
     sizes = [size(16 << number, 1.9 / (1 << number)) for number in range(4)] + [
         size(
             256, None, "RuntimeError: [enforce fail at alloc_cpu.cpp:134] . DefaultCPUAllocator: can't allocate memory"
@@ -130,8 +132,8 @@ def test_throughput_is_read_to_its_plateau_and_to_the_end_of_memory() -> None:
 
 
 def test_compiling_that_is_not_known_to_pay_has_no_break_even() -> None:
-    compiled = lab_arms()[1]
-    unsure = replace(FASTER, arm=compiled, verdict=Verdict.UNDECIDED, speed=Estimate(1.1, 0.8, 1.5, 3, "1"))
+    compiled = lab_variants()[1]
+    unsure = replace(FASTER, variant=compiled, verdict=Verdict.UNDECIDED, speed=Estimate(1.1, 0.8, 1.5, 3, "1"))
     assert "not known ever" in render_lab(results(unsure), None, "x")
     sure = replace(unsure, speed=Estimate(2.0, 1.8, 2.2, 3, "1"))
     assert "paid back after 60 steps" in render_lab(results(sure), None, "x")

@@ -83,8 +83,8 @@ class Writer:
 
 
 def drawn(trace: Trace, ceilings: Machine | None = None) -> Roofline:
-    borders = steps_of(trace)
-    return draw(trace, link(trace, borders), reach(trace, borders), ceilings)
+    boundaries = steps_of(trace)
+    return draw(trace, link(trace, boundaries), reach(trace, boundaries), ceilings)
 
 
 def by_name(roofline: Roofline) -> dict[str, KernelGroup]:
@@ -108,13 +108,13 @@ def test_a_product_is_bound_by_arithmetic_and_a_sum_by_bytes(tmp_path: Path) -> 
     product = by_name(roofline)[GEMM]
     assert (product.calls, product.duration, product.flops, product.bytes) == (1, 20_000, FLOPS, BYTES)
     assert product.at_roofline == pytest.approx(FLOPS / 1e14 * 1e9)
-    assert (product.bound, product.matrix_unit, product.number_format) == ("compute", True, "bfloat16")
+    assert (product.bound, product.matrix_unit, product.dtype) == ("compute", True, "bfloat16")
     large, small = sorted((g for g in roofline.groups if g.operator == "aten::add"), key=lambda g: -g.duration)
     assert (large.bound, large.bytes, large.at_roofline) == ("memory", 12e6, 12e6 / 1e12 * 1e9)
     assert (small.bound, small.bytes) == ("latency", 120)
     assert roofline.split.tolist() == [[20_000, 24_000, 3_000, 0]] * 2
     assert roofline.flops == FLOPS
-    assert roofline.number_format == "bfloat16"
+    assert roofline.dtype == "bfloat16"
     assert roofline.peak == 1e14
     assert roofline.utilization == pytest.approx(FLOPS / 1e14 / (roofline.wall / 1e9))
     assert roofline.modelled == 1
@@ -190,8 +190,8 @@ def test_a_kernel_that_runs_into_the_next_step_counts_where_it_was_launched(tmp_
     writer.operator("aten::mm", 990, MATRICES, TYPES, (GEMM, 1100, 200))
     writer.operator("aten::mm", 1500, MATRICES, TYPES, (GEMM, 1900, 50))
     trace = writer.trace(tmp_path)
-    borders = steps_of(trace)[1:]
-    second = draw(trace, link(trace, borders), reach(trace, borders), machine())
+    boundaries = steps_of(trace)[1:]
+    second = draw(trace, link(trace, boundaries), reach(trace, boundaries), machine())
     assert second.flops == FLOPS
     assert second.groups[0].calls == 1
     assert second.split.tolist() == [[250_000, 0, 0, 0]]
@@ -230,8 +230,8 @@ def test_a_step_that_the_profiler_slowed_reached_more_than_it_shows(tmp_path: Pa
     writer = Writer(1, 250)
     writer.operator("aten::mm", 10, MATRICES, TYPES, (GEMM, 20, 200))
     trace = writer.trace(tmp_path)
-    borders = steps_of(trace)
-    roofline = draw(trace, link(trace, borders), reach(trace, borders), low(3e12), step=100_000.0)
+    boundaries = steps_of(trace)
+    roofline = draw(trace, link(trace, boundaries), reach(trace, boundaries), low(3e12), step=100_000.0)
     assert roofline.peak == pytest.approx(FLOPS / 100e-6)
     use = roofline_use(roofline, 100_000.0)
     assert use is not None
@@ -268,12 +268,12 @@ def test_lists_are_as_wide_as_the_kernels_name_says(tmp_path: Path) -> None:
 def test_the_split_is_the_ledgers_compute_account_to_the_nanosecond(shared_data: Path) -> None:
     for name in ("kineto/resnet50_workers4.pt.trace.json.gz", "tracelens/mi300/resnet_act_checkpoint.json.gz"):
         trace = read(shared_data / name)
-        borders = steps_of(trace)
-        roofline = draw(trace, link(trace, borders), reach(trace, borders), machine())
-        ledger = account_for(trace, borders)
+        boundaries = steps_of(trace)
+        roofline = draw(trace, link(trace, boundaries), reach(trace, boundaries), machine())
+        ledger = account_for(trace, boundaries)
         np.testing.assert_array_equal(roofline.split.sum(axis=1), ledger.entries[:, Account.COMPUTE])
         assert (roofline.split >= 0).all()
-        assert roofline.split.shape == (len(borders), len(roofline.bounds))
+        assert roofline.split.shape == (len(boundaries), len(roofline.bounds))
 
 
 def test_an_empty_trace_has_an_empty_roofline(tmp_path: Path) -> None:

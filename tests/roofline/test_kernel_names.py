@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from steptime.analysis.kernel_names import list_item, matrix_unit, multiplies, number_format
+from steptime.analysis.kernel_names import dtype, list_item, matrix_unit, multiplies
 from steptime.analysis.roofline import missed
 
 ON_MATRIX_UNITS = [
@@ -81,7 +81,7 @@ def test_the_kernel_that_multiplies_is_told_from_its_helpers() -> None:
     ],
 )
 def test_float32_on_nvidias_matrix_units_is_tf32(name: str, inputs: str, expected: str) -> None:
-    assert number_format(name, inputs) == expected
+    assert dtype(name, inputs) == expected
 
 
 @pytest.mark.parametrize(
@@ -99,7 +99,7 @@ def test_the_width_of_a_lists_elements_is_in_the_kernels_name(name: str, item: i
 
 
 @pytest.mark.parametrize(
-    ("dimensions", "number_format", "expected"),
+    ("dimensions", "dtype", "expected"),
     [
         ((("m", 512), ("n", 1003), ("k", 64)), "bfloat16", ("n = 1003",)),
         ((("m", 512), ("n", 1004), ("k", 64)), "tf32", ()),
@@ -110,6 +110,6 @@ def test_the_width_of_a_lists_elements_is_in_the_kernels_name(name: str, item: i
     ],
 )
 def test_sides_that_do_not_fill_sixteen_bytes_are_named(
-    dimensions: tuple[tuple[str, int], ...], number_format: str, expected: tuple[str, ...]
+    dimensions: tuple[tuple[str, int], ...], dtype: str, expected: tuple[str, ...]
 ) -> None:
-    assert missed(dimensions, number_format) == expected
+    assert missed(dimensions, dtype) == expected

@@ -47,12 +47,12 @@ def machine(matrix: float = 1e11) -> Machine:
 
 
 def test_operators_stand_in_for_kernels(trained: Trace) -> None:
-    borders = steps_of(trained)
-    roofline = draw(trained, link(trained, borders), borders, machine())
+    boundaries = steps_of(trained)
+    roofline = draw(trained, link(trained, boundaries), boundaries, machine())
     convolution = 2 * 8 * 14 * 14 * 16 * 3 * 9
     linear = 2 * 8 * 3136 * 10
     assert roofline.flops == 2 * convolution + 3 * linear  # no gradient of the images is wanted
-    assert roofline.number_format == "float32"
+    assert roofline.dtype == "float32"
     assert roofline.modelled > 0.99
     found = {group.operator: group for group in roofline.groups}
     assert found["aten::mkldnn_convolution"].flops == convolution
@@ -61,17 +61,17 @@ def test_operators_stand_in_for_kernels(trained: Trace) -> None:
 
 
 def test_the_split_is_the_ledgers_compute_account_to_the_nanosecond(trained: Trace) -> None:
-    borders = steps_of(trained)
+    boundaries = steps_of(trained)
     for ceilings in (machine(), machine(1e6), None):
-        roofline = draw(trained, link(trained, borders), borders, ceilings)
-        ledger = account_for(trained, borders, machine=ceilings)
+        roofline = draw(trained, link(trained, boundaries), boundaries, ceilings)
+        ledger = account_for(trained, boundaries, machine=ceilings)
         np.testing.assert_array_equal(roofline.split.sum(axis=1), ledger.entries[:, Account.COMPUTE])
 
 
 def test_a_slow_matrix_unit_makes_products_bound_by_arithmetic(trained: Trace) -> None:
-    borders = steps_of(trained)
-    links = link(trained, borders)
-    slow, quick = (draw(trained, links, borders, machine(rate)) for rate in (1e6, 1e15))
+    boundaries = steps_of(trained)
+    links = link(trained, boundaries)
+    slow, quick = (draw(trained, links, boundaries, machine(rate)) for rate in (1e6, 1e15))
     assert {group.bound for group in slow.groups if group.flops} == {"compute"}
     assert "compute" not in {group.bound for group in quick.groups}
     assert slow.split[:, slow.bounds.index("compute")].min() > 0

@@ -15,8 +15,8 @@ from steptime.trace.reader import read
 
 def drawn(path: Path, device: str) -> Roofline:
     trace = read(path)
-    borders = steps_of(trace)
-    return draw(trace, link(trace, borders), reach(trace, borders), look_up(device))
+    boundaries = steps_of(trace)
+    return draw(trace, link(trace, boundaries), reach(trace, boundaries), look_up(device))
 
 
 def rate(group: KernelGroup) -> float:
@@ -84,4 +84,4 @@ def test_flops_of_a_training_step_of_resnet50(shared_data: Path, workers: int) -
     assert roofline.flops == pytest.approx(3 * 32 * 2 * 4.09e9 - first, rel=1e-3)
     assert roofline.modelled > 0.94
     assert roofline.matrix_unit == 0
-    assert roofline.number_format == "float32"
+    assert roofline.dtype == "float32"

@@ -290,7 +290,7 @@ def test_steps_without_watch_are_counted_and_not_measured(tmp_path: Path) -> Non
         if turn < 3:
             begin = job.now
             for _ in range(5):
-                job.wait(20 * MS).record(Kind.BORDER, job.now, job.now)
+                job.wait(20 * MS).record(Kind.BOUNDARY, job.now, job.now)
             job.record(Kind.UNWATCHED, begin, job.now)
     timeline = laid_out(job, tmp_path)
     assert len(timeline.steps.end) == 35

@@ -1,4 +1,4 @@
-"""A simulated shared machine: its speed comes in regimes, steps depend on each other, and some stall."""
+"""A simulated shared machine: its speed comes in bottlenecks, steps depend on each other, and some stall."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from steptime.trials.trial import BASELINE, CONTROL, AppliedChange, Arm, Load, Run
+from steptime.trials.trial import BASELINE, CONTROL, AppliedChange, Load, Run, Variant
 
 STEPS = 30
 STEP_NS = 40e6
@@ -16,7 +16,7 @@ LOSSES = tuple(2.0 / (1 + 0.1 * step) for step in range(STEPS))
 class SharedMachine:
     """Step times of processes that run one after the other.
 
-    change: probability that the next process meets another regime; spread: of the regimes' log-speeds.
+    change: probability that the next process meets another bottleneck; spread: of the bottlenecks' log-speeds.
     """
 
     def __init__(self, seed: int, change: float = 0.25, spread: float = 0.3, stalls: float = 0.03) -> None:
@@ -37,7 +37,7 @@ class SharedMachine:
         return tuple(map(int, steps))
 
 
-def run(arm: str, position: int, steps: Sequence[int] = (), **more: object) -> Run:
+def run(variant: str, position: int, steps: Sequence[int] = (), **more: object) -> Run:
     """A timed run that went well, with the losses of seed 0."""
     fields: dict[str, object] = {
         "stage": 0,
@@ -48,20 +48,22 @@ def run(arm: str, position: int, steps: Sequence[int] = (), **more: object) -> R
         "seconds": 4.0,
         "losses": LOSSES,
         "load": Load(0.1),
-        "changes": (AppliedChange("loader", True, True, "1 loader"),) if arm.startswith("RM") else (),
+        "changes": (AppliedChange("loader", True, True, "1 loader"),) if variant.startswith("RM") else (),
     }
     fields.update(more)
-    return Run(arm=arm, position=position, step_ns=tuple(int(step) for step in steps), **fields)  # type: ignore[arg-type]
+    return Run(variant=variant, position=position, step_ns=tuple(int(step) for step in steps), **fields)  # type: ignore[arg-type]
 
 
-def trial(machine: SharedMachine, arm: Arm, rounds: int = 3, speed: float = 1.0, **more: object) -> tuple[Run, ...]:
-    """Rounds of one arm and its control between baselines, in turns, as `conduct` runs them."""
+def trial(
+    machine: SharedMachine, variant: Variant, rounds: int = 3, speed: float = 1.0, **more: object
+) -> tuple[Run, ...]:
+    """Rounds of one variant and its control between baselines, in turns, as `conduct` runs them."""
     runs = [run(BASELINE, 0, machine.process())]
     for number in range(rounds):
-        order = [arm.name, CONTROL] if number % 2 == 0 else [CONTROL, arm.name]
+        order = [variant.name, CONTROL] if number % 2 == 0 else [CONTROL, variant.name]
         for name in order:
-            own = more if name == arm.name else {}
-            runs.append(run(name, len(runs), machine.process(speed if name == arm.name else 1.0), **own))
+            own = more if name == variant.name else {}
+            runs.append(run(name, len(runs), machine.process(speed if name == variant.name else 1.0), **own))
         seed = number + 1 if number < 2 else 0
         losses = tuple(loss + 0.02 * seed for loss in LOSSES)
         runs.append(run(BASELINE, len(runs), machine.process(), seed=seed, losses=losses))

@@ -1,4 +1,4 @@
-"""Arms on a Ray cluster, and in the lanes that run them there."""
+"""Variants on a Ray cluster, and in the lanes that run them there."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ from typing import Any
 import pytest
 
 from steptime.advice.fix import Promise
-from steptime.changes import ArmOptions, Change
+from steptime.changes import Change, VariantOptions
 from steptime.errors import SteptimeError, UsageError
 from steptime.trials import conduct
 from steptime.trials.conduct import Bench
 from steptime.trials.containment import Stand
 from steptime.trials.execute import Turn
 from steptime.trials.results import Plan, ResultsFile, read_results
-from steptime.trials.trial import BASELINE, CONTROL, Arm, Verdict
+from steptime.trials.trial import BASELINE, CONTROL, Variant, Verdict
 from steptime.trials.worker import Answer, Order, answer, decode_answer, encode
 from steptime.trials.working_copy import Outputs
 
@@ -82,10 +82,10 @@ def gone(pid: int) -> bool:
 
 
 def test_an_order_and_its_answer_survive_the_pipe(tmp_path: Path) -> None:
-    arm = Arm("RM101", (Change("loader", arguments=(("num_workers", 2),)),), promise=Promise.SAME_CURVE)
+    variant = Variant("RM101", (Change("loader", arguments=(("num_workers", 2),)),), promise=Promise.SAME_CURVE)
     order = Order(
         Stand(("python",), tmp_path, tmp_path, Outputs(frozenset({Path("a")}), frozenset()), (tmp_path / "b",)),
-        Turn(arm, 1, 2, 3, ArmOptions(5), until_epoch=7.0, patched=(("train.py", "pass"),)),
+        Turn(variant, 1, 2, 3, VariantOptions(5), until_epoch=7.0, patched=(("train.py", "pass"),)),
     )
     from steptime.trials.worker import decode_order
 
@@ -96,7 +96,7 @@ def test_an_order_and_its_answer_survive_the_pipe(tmp_path: Path) -> None:
 
 def test_a_folder_that_a_machine_of_the_cluster_does_not_have_is_said(tmp_path: Path) -> None:
     here = Stand(("python",), tmp_path / "trial", tmp_path / "gone")
-    told = answer(Order(here, Turn(Arm(BASELINE), 0, 0, 0, ArmOptions(5))))
+    told = answer(Order(here, Turn(Variant(BASELINE), 0, 0, 0, VariantOptions(5))))
     assert told.refusal is not None
     assert told.refusal[0] == "folder-gone"
     assert "share" in told.refusal[1]
@@ -104,7 +104,7 @@ def test_a_folder_that_a_machine_of_the_cluster_does_not_have_is_said(tmp_path: 
 
 @pytest.mark.parametrize("shell", [[], ["sh", "-c", 'trap "" INT; exec "$0" "$@"']], ids=["alone", "in the background"])
 def test_a_lane_whose_pipe_ends_takes_its_job_with_it(tmp_path: Path, shell: list[str]) -> None:
-    order = Order(stand(tmp_path), Turn(Arm(BASELINE), 0, 0, 0, ArmOptions(10**9)))
+    order = Order(stand(tmp_path), Turn(Variant(BASELINE), 0, 0, 0, VariantOptions(10**9)))
     lane = subprocess.Popen(
         [*shell, sys.executable, "-m", "steptime.trials.worker"], stdin=subprocess.PIPE, stdout=subprocess.PIPE
     )
@@ -153,7 +153,7 @@ def listening() -> set[str]:
 
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore")
-def test_a_real_ray_runs_every_arm_on_a_device_of_its_own(
+def test_a_real_ray_runs_every_variant_on_a_device_of_its_own(
     ray: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     from steptime.trials.cluster import RayExecutor
@@ -162,8 +162,8 @@ def test_a_real_ray_runs_every_arm_on_a_device_of_its_own(
     monkeypatch.setenv("OMP_NUM_THREADS", "1")
     monkeypatch.setattr(conduct, "MAX_ROUNDS", 2)
     monkeypatch.setattr(conduct, "SECONDS", 0.1)
-    arm = Arm("env", (Change("environment", arguments=(("NOTHING", "1"),)),), "RM999")
-    plan = Plan((sys.executable, "train.py"), str(tmp_path / "job"), "", (arm,), 0.03)
+    variant = Variant("env", (Change("environment", arguments=(("NOTHING", "1"),)),), "RM999")
+    plan = Plan((sys.executable, "train.py"), str(tmp_path / "job"), "", (variant,), 0.03)
     where = stand(tmp_path)
     ResultsFile(where.folder).plan(plan)
     executor = RayExecutor(1)
@@ -171,14 +171,16 @@ def test_a_real_ray_runs_every_arm_on_a_device_of_its_own(
         assert executor.width == 2
         assert not listening()
         trial = Bench(where, plan, executor=executor)
-        (judgement,) = trial.conduct(0, (arm,))
+        (judgement,) = trial.conduct(0, (variant,))
     finally:
         executor.close()
     assert judgement.verdict in {Verdict.NO_EFFECT, Verdict.UNDECIDED, Verdict.SLOWER}
     timed = [run for run in trial.runs if not run.rehearsal]
     assert len({run.place for run in timed}) == 2
     for run in timed:
-        here = sorted((each.position, each.arm) for each in timed if (each.place, each.round) == (run.place, run.round))
+        here = sorted(
+            (each.position, each.variant) for each in timed if (each.place, each.round) == (run.place, run.round)
+        )
         assert [name for _, name in here] in (
             [BASELINE, "env", CONTROL, BASELINE],
             [BASELINE, CONTROL, "env", BASELINE],
@@ -198,7 +200,7 @@ def test_an_interrupted_trial_leaves_no_job_on_the_cluster(ray: Any, tmp_path: P
         raise KeyboardInterrupt
 
     before = signal.signal(signal.SIGALRM, interrupt)
-    turn = Turn(Arm(BASELINE), 0, 0, 0, ArmOptions(10**9, limit_seconds=10**6))
+    turn = Turn(Variant(BASELINE), 0, 0, 0, VariantOptions(10**9, limit_seconds=10**6))
     signal.setitimer(signal.ITIMER_REAL, 15.0)
     try:
         with pytest.raises(KeyboardInterrupt):
@@ -216,7 +218,7 @@ def test_a_lane_that_is_lost_ends_the_trial_with_a_sentence(ray: Any, tmp_path: 
     from steptime.trials.cluster import RayExecutor
 
     executor = RayExecutor(1)
-    turn = Turn(Arm(BASELINE), 0, 0, 0, ArmOptions(10**9, limit_seconds=10**6))
+    turn = Turn(Variant(BASELINE), 0, 0, 0, VariantOptions(10**9, limit_seconds=10**6))
     lanes = dict(executor._lanes)
 
     def lose(*_: object) -> None:

@@ -21,13 +21,15 @@ from steptime.quantities import Estimate
 from steptime.trials.conduct import MIN_ROUNDS, Bench, Block, LocalExecutor, Notice, Tell, combine
 from steptime.trials.containment import Stand
 from steptime.trials.execute import Turn
-from steptime.trials.plan import NO_INPUT, batch_arm, batch_of, groups, lab_arms, over, points_of, stand_for
+from steptime.trials.plan import NO_INPUT, batch_of, batch_variant, groups, lab_variants, over, points_of, stand_for
 from steptime.trials.results import Plan, ResultsFile, read_results
-from steptime.trials.trial import BASELINE, CONTROL, Agreement, AppliedChange, Arm, Budget, Judgement, Run, Verdict
+from steptime.trials.trial import BASELINE, CONTROL, Agreement, AppliedChange, Budget, Judgement, Run, Variant, Verdict
 
 pytest.importorskip("torch")
 
-WORKERS = Arm("RM101", (Change("loader", arguments=(("num_workers", 1),)),), "RM101", "num_workers=1", other_data=True)
+WORKERS = Variant(
+    "RM101", (Change("loader", arguments=(("num_workers", 1),)),), "RM101", "num_workers=1", other_data=True
+)
 PLAIN = """
     import torch
 
@@ -59,13 +61,13 @@ LOADED = """
 """
 
 
-def bench(tmp_path: Path, script: str, *arms: Arm) -> Bench:
+def bench(tmp_path: Path, script: str, *variants: Variant) -> Bench:
     """A trial of a script in a folder of its own."""
     job = tmp_path / "job"
     job.mkdir()
     (job / "train.py").write_text(textwrap.dedent(script))
     command = (sys.executable, "train.py")
-    plan = Plan(command, str(job), "", arms, 0.03)
+    plan = Plan(command, str(job), "", variants, 0.03)
     ResultsFile(tmp_path / "trial").plan(plan)
     return Bench(Stand(command, tmp_path / "trial", job), plan)
 
@@ -88,7 +90,7 @@ def test_without_a_loader_nothing_is_exercised_and_nothing_of_the_users_is_touch
 
 
 def test_what_a_job_writes_later_than_it_was_recorded_for_is_not_the_users(tmp_path: Path) -> None:
-    """Links in the copy become files of the arm's own when they are written to."""
+    """Links in the copy become files of the variant's own when they are written to."""
     writing = """
         if step % 3 == 0:
             torch.save(model.state_dict(), "late.pt")
@@ -115,8 +117,8 @@ def test_a_job_that_dies_is_told_with_its_last_words(tmp_path: Path) -> None:
     assert len(read_results(tmp_path / "trial").runs) == 1
 
 
-def test_an_arm_that_dies_has_failed_and_costs_no_round(tmp_path: Path) -> None:
-    dying = Arm("env", (Change("environment", arguments=(("STOP", "1"),)),), "RM999")
+def test_an_variant_that_dies_has_failed_and_costs_no_round(tmp_path: Path) -> None:
+    dying = Variant("env", (Change("environment", arguments=(("STOP", "1"),)),), "RM999")
     script = "import os\nif os.environ.get('STOP'): raise MemoryError('too large')\n" + textwrap.dedent(PLAIN)
     trial = bench(tmp_path, script, dying)
     (judgement,) = trial.conduct(0, (dying,))
@@ -125,8 +127,8 @@ def test_an_arm_that_dies_has_failed_and_costs_no_round(tmp_path: Path) -> None:
     assert len(trial.runs) == 2
 
 
-def test_gradients_that_die_in_an_arm_break_its_promise_before_anything_is_timed(tmp_path: Path) -> None:
-    deadly = Arm("env", (Change("environment", arguments=(("DEAD", "1"),)),), "RM999", promise=Promise.SAME_CURVE)
+def test_gradients_that_die_in_an_variant_break_its_promise_before_anything_is_timed(tmp_path: Path) -> None:
+    deadly = Variant("env", (Change("environment", arguments=(("DEAD", "1"),)),), "RM999", promise=Promise.SAME_CURVE)
     script = """
         import os
         import torch
@@ -147,7 +149,9 @@ def test_gradients_that_die_in_an_arm_break_its_promise_before_anything_is_timed
     (judgement,) = trial.conduct(0, (deadly,))
     assert (judgement.verdict, judgement.agreement) == (Verdict.BROKE_PROMISE, Agreement.DEAD_GRADIENTS)
     assert "0.weight" in judgement.sentence
-    assert [(run.arm, run.rehearsal) for run in trial.runs] == [(name, True) for name in (BASELINE, "env", BASELINE)]
+    assert [(run.variant, run.rehearsal) for run in trial.runs] == [
+        (name, True) for name in (BASELINE, "env", BASELINE)
+    ]
 
 
 class Rehearsing(LocalExecutor):
@@ -159,9 +163,9 @@ class Rehearsing(LocalExecutor):
             if turn.rehearsal:
                 yield from super().run(stand, [[turn]], tell)
             else:
-                steps = (20_000_000 if turn.arm.changes else 40_000_000,) * 30
-                changes = tuple(AppliedChange(change.kind, True, True) for change in turn.arm.changes)
-                made = run(turn.arm.name, turn.position, steps, changes=changes, seed=turn.options.seed)
+                steps = (20_000_000 if turn.variant.changes else 40_000_000,) * 30
+                changes = tuple(AppliedChange(change.kind, True, True) for change in turn.variant.changes)
+                made = run(turn.variant.name, turn.position, steps, changes=changes, seed=turn.options.seed)
                 yield replace(made, stage=turn.stage, round=turn.round)
 
 
@@ -169,7 +173,9 @@ def test_a_harmless_change_of_a_job_that_the_clock_seeds_is_adopted(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("CLOCK", "0")
-    harmless = Arm("env", (Change("environment", arguments=(("HARMLESS", "1"),)),), "RM999", promise=Promise.SAME_CURVE)
+    harmless = Variant(
+        "env", (Change("environment", arguments=(("HARMLESS", "1"),)),), "RM999", promise=Promise.SAME_CURVE
+    )
     script = """
         import os
         import torch
@@ -197,8 +203,8 @@ def test_more_workers_on_tensors_in_memory_are_never_adopted(tmp_path: Path) -> 
     (judgement,) = trial.conduct(0, (WORKERS,))
     assert judgement.verdict in {Verdict.SLOWER, Verdict.NO_EFFECT, Verdict.UNDECIDED}
     timed = [run for run in trial.runs if not run.rehearsal]
-    assert {run.arm for run in timed} == {BASELINE, CONTROL, "RM101"}
-    assert timed[0].arm == timed[-1].arm == BASELINE
+    assert {run.variant for run in timed} == {BASELINE, CONTROL, "RM101"}
+    assert timed[0].variant == timed[-1].variant == BASELINE
     assert all(len(run.step_ns) >= 5 for run in timed)
     kept = read_results(tmp_path / "trial")
     assert kept.runs == tuple(trial.runs)
@@ -215,7 +221,7 @@ def test_a_trial_that_is_interrupted_leaves_no_process_and_keeps_what_was_run(tm
     pids = Path("/dev/shm") / f"steptime-test-{os.getpid()}"
     script = f"import os\nopen({str(pids)!r}, 'a').write(f'{{os.getpid()}}\\n')\n" + textwrap.dedent(PLAIN)
     trial = bench(tmp_path, script.replace("range(400)", "range(10**9)"), WORKERS)
-    slow = Arm("env", (Change("environment", arguments=(("X", "1"),)),))
+    slow = Variant("env", (Change("environment", arguments=(("X", "1"),)),))
 
     def interrupt(*_: object) -> None:
         raise KeyboardInterrupt
@@ -255,10 +261,12 @@ def test_a_job_recorded_in_a_folder_that_is_gone_cannot_be_tried(tmp_path: Path)
 
 
 def test_what_trains_something_else_is_never_promised_to_be_the_same() -> None:
-    arms = (*lab_arms(compile_modes=True, on_cuda=True), batch_arm(16), batch_arm(32))
-    assert [batch_of(arm) for arm in arms if batch_of(arm)] == [16, 32]
-    assert all(arm.promise is Promise.NEW_TRAINING for arm in arms if arm.name == NO_INPUT or batch_of(arm))
-    assert len({arm.name for arm in arms}) == len(arms)
+    variants = (*lab_variants(compile_modes=True, on_cuda=True), batch_variant(16), batch_variant(32))
+    assert [batch_of(variant) for variant in variants if batch_of(variant)] == [16, 32]
+    assert all(
+        variant.promise is Promise.NEW_TRAINING for variant in variants if variant.name == NO_INPUT or batch_of(variant)
+    )
+    assert len({variant.name for variant in variants}) == len(variants)
 
 
 def test_batch_sizes_are_tried_to_the_plateau_and_not_beyond() -> None:
@@ -268,7 +276,7 @@ def test_batch_sizes_are_tried_to_the_plateau_and_not_beyond() -> None:
     def judged(size: int, speed: float | None) -> Judgement:
         verdict = Verdict.UNDECIDED if speed else Verdict.FAILED
         estimate = Estimate(speed, speed, speed, 2, "1") if speed else None
-        return Judgement(batch_arm(size), verdict, Agreement.NOT_JUDGED, "CUDA out of memory", estimate)
+        return Judgement(batch_variant(size), verdict, Agreement.NOT_JUDGED, "CUDA out of memory", estimate)
 
     assert not over(points_of([judged(32, 0.6)], 1e8, 16), go_on=True)
     flat = points_of([judged(32, 0.501)], 1e8, 16)
@@ -306,14 +314,14 @@ class FakeMachine:
             self.turns.append(turn)
             self.budget.time += 10
             steps = () if turn.rehearsal else self._machine.process(self.speed(turn))
-            changes = tuple(AppliedChange(change.kind, True, True) for change in turn.arm.changes)
-            made = run(turn.arm.name, turn.position, steps, rehearsal=turn.rehearsal, seconds=10.0, changes=changes)
+            changes = tuple(AppliedChange(change.kind, True, True) for change in turn.variant.changes)
+            made = run(turn.variant.name, turn.position, steps, rehearsal=turn.rehearsal, seconds=10.0, changes=changes)
             yield replace(made, stage=turn.stage, round=turn.round, seed=turn.options.seed)
 
     def speed(self, turn: Turn) -> float:
-        """Of the second arm twice the baseline's, of the fourth nobody knows."""
+        """Of the second variant twice the baseline's, of the fourth nobody knows."""
         uncertain = 1.25 if turn.round % 2 else 0.95
-        return {"RM2": 2.0, "RM4": uncertain}.get(turn.arm.name, 1.0)
+        return {"RM2": 2.0, "RM4": uncertain}.get(turn.variant.name, 1.0)
 
     def close(self) -> None:
         pass
@@ -322,8 +330,10 @@ class FakeMachine:
 LABELS = {2: "twice"}
 
 
-def clock(tmp_path: Path, seconds: float, arms: int) -> tuple[Bench, tuple[Arm, ...]]:
-    tried = tuple(replace(WORKERS, name=f"RM{number}", label=LABELS.get(number, "")) for number in range(1, arms + 1))
+def clock(tmp_path: Path, seconds: float, variants: int) -> tuple[Bench, tuple[Variant, ...]]:
+    tried = tuple(
+        replace(WORKERS, name=f"RM{number}", label=LABELS.get(number, "")) for number in range(1, variants + 1)
+    )
     plan = Plan(("python",), str(tmp_path), "", tried, 0.03)
     budget = FakeBudget(seconds)
     stand = Stand(("python",), tmp_path, tmp_path)
@@ -331,9 +341,9 @@ def clock(tmp_path: Path, seconds: float, arms: int) -> tuple[Bench, tuple[Arm, 
 
 
 def test_processes_are_timed_behind_the_warm_up_of_the_plan(tmp_path: Path) -> None:
-    trial, arms = clock(tmp_path, 300, 1)
+    trial, variants = clock(tmp_path, 300, 1)
     trial.plan = replace(trial.plan, warm_up=30)
-    trial.conduct(0, arms)
+    trial.conduct(0, variants)
     machine = trial._executor
     assert isinstance(machine, FakeMachine)
     assert {turn.options.warm_up for turn in machine.turns if not turn.rehearsal} == {30}
@@ -341,8 +351,8 @@ def test_processes_are_timed_behind_the_warm_up_of_the_plan(tmp_path: Path) -> N
 
 @pytest.mark.parametrize("seconds", [5, 60, 150, 300, 1000])
 def test_a_budget_is_kept(tmp_path: Path, seconds: float) -> None:
-    trial, arms = clock(tmp_path, seconds, 6)
-    judgements = trial.conduct(0, arms, later=9)
+    trial, variants = clock(tmp_path, seconds, 6)
+    judgements = trial.conduct(0, variants, later=9)
     assert trial.budget.left() >= -10  # a process that is about to end is cut short by `execute`, not here
     assert len(judgements) == 6
     untried = [each for each in judgements if "budget" in each.sentence]
@@ -351,15 +361,15 @@ def test_a_budget_is_kept(tmp_path: Path, seconds: float) -> None:
 
 
 def test_a_budget_leaves_something_for_the_patch(tmp_path: Path) -> None:
-    trial, arms = clock(tmp_path, 400, 6)
-    trial.conduct(0, arms, later=9)
+    trial, variants = clock(tmp_path, 400, 6)
+    trial.conduct(0, variants, later=9)
     assert trial.budget.left() >= 90
 
 
-def test_every_arm_stands_between_baselines_and_the_order_turns(tmp_path: Path) -> None:
-    trial, arms = clock(tmp_path, 1000, 2)
-    judgements = trial.conduct(0, arms)
-    timed = [run.arm for run in trial.runs if not run.rehearsal]
+def test_every_variant_stands_between_baselines_and_the_order_turns(tmp_path: Path) -> None:
+    trial, variants = clock(tmp_path, 1000, 2)
+    judgements = trial.conduct(0, variants)
+    timed = [run.variant for run in trial.runs if not run.rehearsal]
     assert timed[:9] == [BASELINE, "RM1", CONTROL, "RM2", BASELINE, "RM2", CONTROL, "RM1", BASELINE]
     assert timed[-1] == BASELINE
     assert [each.verdict for each in judgements] == [Verdict.UNDECIDED, Verdict.ADOPT]
@@ -367,33 +377,33 @@ def test_every_arm_stands_between_baselines_and_the_order_turns(tmp_path: Path) 
 
 
 def test_time_is_not_spent_on_a_setting_that_a_better_one_has_overtaken(tmp_path: Path) -> None:
-    trial, arms = clock(tmp_path, 10_000, 4)
-    judgements = trial.conduct(0, arms)
+    trial, variants = clock(tmp_path, 10_000, 4)
+    judgements = trial.conduct(0, variants)
     assert [each.verdict for each in judgements[1::2]] == [Verdict.ADOPT, Verdict.UNDECIDED]
     assert judgements[3].rounds == MIN_ROUNDS
     assert judgements[3].sentence == "It gains less than twice"
-    alone = replace(arms[3], changes=(Change("threads"),))
+    alone = replace(variants[3], changes=(Change("threads"),))
     apart, _ = clock(tmp_path, 10_000, 4)
-    assert apart.conduct(0, (arms[1], alone))[1].rounds > MIN_ROUNDS
+    assert apart.conduct(0, (variants[1], alone))[1].rounds > MIN_ROUNDS
 
 
 def test_the_time_to_go_is_that_of_the_rounds_that_are_needed(tmp_path: Path) -> None:
     told: list[Notice | None] = []
-    trial, arms = clock(tmp_path, 10_000, 2)
+    trial, variants = clock(tmp_path, 10_000, 2)
     trial = Bench(trial.stand, trial.plan, budget=trial.budget, executor=trial._executor, tell=told.append)
-    (judgement,) = trial.conduct(0, arms[1:])
+    (judgement,) = trial.conduct(0, variants[1:])
     assert judgement.rounds == MIN_ROUNDS
     left = [notice.eta for notice in told if notice is not None and not notice.turn.rehearsal]
     assert left == [100.0, 90.0, 80.0, 70.0, 60.0, 50.0, 40.0, 30.0, 20.0, 10.0]
 
 
 def test_what_adds_nothing_is_left_out_of_the_combination(tmp_path: Path) -> None:
-    trial, arms = clock(tmp_path, 10_000, 2)
-    other = replace(arms[0], changes=(Change("threads"),))
-    judgements = trial.conduct(0, arms)
+    trial, variants = clock(tmp_path, 10_000, 2)
+    other = replace(variants[0], changes=(Change("threads"),))
+    judgements = trial.conduct(0, variants)
     best = judgements[1]
-    also = replace(judgements[0], arm=other, verdict=Verdict.ADOPT, speed=best.speed)
+    also = replace(judgements[0], variant=other, verdict=Verdict.ADOPT, speed=best.speed)
     taken, proved = combine(trial, (best, also))
-    assert taken == best.arm
+    assert taken == best.variant
     assert proved == best
     assert {run.stage for run in trial.runs} == {0, 1}

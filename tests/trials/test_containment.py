@@ -17,7 +17,7 @@ from pathlib import Path
 import pytest
 from trials.rotating_job import make_job, state_of
 
-from steptime.changes import ArmOptions
+from steptime.changes import VariantOptions
 from steptime.errors import NothingMeasuredError, UsageError
 from steptime.trials import containment
 from steptime.trials import execute as executing
@@ -25,7 +25,7 @@ from steptime.trials.conduct import Bench
 from steptime.trials.containment import Layer, Stand, contained, ground_of, refuse_uncontained
 from steptime.trials.execute import Turn, execute
 from steptime.trials.results import Plan, ResultsFile
-from steptime.trials.trial import Arm, Run
+from steptime.trials.trial import Run, Variant
 
 pytest.importorskip("torch")
 
@@ -58,7 +58,9 @@ def _forgotten() -> Iterator[None]:
 
 
 def run(stand: Stand) -> Run:
-    return execute(stand, Turn(Arm("baseline"), 0, 0, 0, ArmOptions(steps=3, warm_up=3), rehearsal=True, deadline=60))
+    return execute(
+        stand, Turn(Variant("baseline"), 0, 0, 0, VariantOptions(steps=3, warm_up=3), rehearsal=True, deadline=60)
+    )
 
 
 def permitted(stand: Stand, layer: Layer) -> None:
@@ -78,7 +80,7 @@ def test_every_byte_and_every_name_is_as_before(
     assert state_of(job, tmp_path / "elsewhere") == before
     assert (done.failure, done.outside) == ("", ())
     assert len(done.losses) == 6
-    refused = (tmp_path / "trial" / "arms" / done.folder / "output.log").read_text().count("refused")
+    refused = (tmp_path / "trial" / "variants" / done.folder / "output.log").read_text().count("refused")
     assert refused == (0 if layer is Layer.OVERLAY else 3)
     assert not list((tmp_path / "trial" / "copies").iterdir())
 
@@ -93,7 +95,7 @@ def test_what_nothing_can_prevent_is_seen_and_ends_the_trial(
     ResultsFile(trial).plan(plan)
     before = state_of(job)
     with pytest.raises(NothingMeasuredError, match=r"changed .*elsewhere.*: the trial was ended.*not-contained"):
-        Bench(Stand(COMMAND, trial, job), plan).conduct(0, (Arm("RM101"),))
+        Bench(Stand(COMMAND, trial, job), plan).conduct(0, (Variant("RM101"),))
     assert state_of(job) == before
     (told,) = ResultsFile(trial)._path.read_text().splitlines()[1:]
     for name in ("result.txt", "result.txt.old", "result.txt.log", "result.txt.shell"):
@@ -167,7 +169,7 @@ def test_an_interrupt_in_the_middle_of_a_look_ends_the_process(tmp_path: Path) -
 
     stand = Stand(COMMAND, tmp_path / "trial", tmp_path / "job")
     with pytest.raises(KeyboardInterrupt):
-        execute(stand, Turn(Arm("baseline"), 0, 0, 0, ArmOptions(steps=3), deadline=10**6), interrupt)
+        execute(stand, Turn(Variant("baseline"), 0, 0, 0, VariantOptions(steps=3), deadline=10**6), interrupt)
     assert not list((tmp_path / "trial" / "copies").iterdir())
 
 
@@ -294,7 +296,7 @@ import subprocess
 folder = Path(sys.argv[1])
 stand = Stand(("true",), folder / "mine" / "trial", folder / "shared" / "job")
 print(ground_of(stand).layer.value, flush=True)
-recording = stand.folder / "arms" / "a"
+recording = stand.folder / "variants" / "a"
 recording.mkdir(parents=True)
 with contained(stand, "a", recording) as setting:
     subprocess.run([*setting.entry, "sh", "-c", sys.argv[3]], cwd=setting.directory, check=True)

@@ -11,9 +11,9 @@ from steptime.advice.fix import Goal, Promise
 from steptime.changes import Change
 from steptime.quantities import Estimate
 from steptime.trials.judge import asks_for_rehearsal, cannot_win, judge, overtaken
-from steptime.trials.trial import BASELINE, CONTROL, Agreement, AppliedChange, Arm, Judgement, Load, Run, Verdict
+from steptime.trials.trial import BASELINE, CONTROL, Agreement, AppliedChange, Judgement, Load, Run, Variant, Verdict
 
-ARM = Arm("RM101", (Change("loader", arguments=(("num_workers", 2),)),), "RM101", "num_workers=2")
+VARIANT = Variant("RM101", (Change("loader", arguments=(("num_workers", 2),)),), "RM101", "num_workers=2")
 NORMS = ((("conv.weight", 1.0), ("fc.weight", 2.0)),)
 
 
@@ -21,13 +21,13 @@ def quiet(seed: int = 0) -> SharedMachine:
     return SharedMachine(seed, change=0.0, stalls=0.0)
 
 
-def rehearsals(arm: Arm, own: tuple[tuple[tuple[str, float | None], ...], ...]) -> tuple[Run, ...]:
+def rehearsals(variant: Variant, own: tuple[tuple[tuple[str, float | None], ...], ...]) -> tuple[Run, ...]:
     first = run(BASELINE, -2, (), rehearsal=True, norms=NORMS)
-    return first, run(arm.name, -1, (), rehearsal=True, norms=own)
+    return first, run(variant.name, -1, (), rehearsal=True, norms=own)
 
 
-def test_a_faster_arm_with_equal_losses_is_adopted() -> None:
-    judgement = judge(ARM, trial(quiet(), ARM, speed=1.5))
+def test_a_faster_variant_with_equal_losses_is_adopted() -> None:
+    judgement = judge(VARIANT, trial(quiet(), VARIANT, speed=1.5))
     assert judgement.verdict is Verdict.ADOPT
     assert judgement.agreement is Agreement.SAME_BITS
     assert judgement.speed is not None
@@ -37,15 +37,15 @@ def test_a_faster_arm_with_equal_losses_is_adopted() -> None:
 def judged(
     label: str, value: float, low: float, high: float, *, kind: str = "loader", adopted: bool = True
 ) -> Judgement:
-    arm = Arm(f"RM {label}", (Change(kind),), label=label)
+    variant = Variant(f"RM {label}", (Change(kind),), label=label)
     verdict = Verdict.ADOPT if adopted else Verdict.UNDECIDED
-    return Judgement(arm, verdict, Agreement.SAME_BITS, "", speed=Estimate(value, low, high, 3, "1"))
+    return Judgement(variant, verdict, Agreement.SAME_BITS, "", speed=Estimate(value, low, high, 3, "1"))
 
 
 def test_a_setting_that_gains_less_than_another_one_of_the_same_thing_is_not_asked_further() -> None:
     best = judged("two", 1.35, 1.16, 1.56)
     below = judged("one", 1.05, 0.98, 1.13, adopted=False)
-    assert overtaken(below, [best, below]) == best.arm
+    assert overtaken(below, [best, below]) == best.variant
     assert overtaken(best, [best, below]) is None
     assert overtaken(judged("one", 1.2, 0.9, 1.6, adopted=False), [best]) is None, "it may still be the better one"
     assert overtaken(judged("fused", 1.05, 0.98, 1.13, kind="optimizer", adopted=False), [best]) is None
@@ -53,13 +53,13 @@ def test_a_setting_that_gains_less_than_another_one_of_the_same_thing_is_not_ask
 
 
 def test_of_forty_comparisons_of_a_job_with_itself_at_most_two_are_adopted() -> None:
-    verdicts = [judge(ARM, trial(SharedMachine(seed), ARM)).verdict for seed in range(40)]
+    verdicts = [judge(VARIANT, trial(SharedMachine(seed), VARIANT)).verdict for seed in range(40)]
     assert verdicts.count(Verdict.ADOPT) <= 2
 
 
 def test_three_times_as_fast_is_adopted_even_on_a_shared_machine_mostly() -> None:
     machines = (SharedMachine(seed, change=0.2, spread=0.2, stalls=0.01) for seed in range(20))
-    verdicts = [judge(ARM, trial(machine, ARM, speed=3.0)).verdict for machine in machines]
+    verdicts = [judge(VARIANT, trial(machine, VARIANT, speed=3.0)).verdict for machine in machines]
     assert verdicts.count(Verdict.ADOPT) >= 14
     assert Verdict.SLOWER not in verdicts
 
@@ -68,95 +68,95 @@ def peaks(runs: tuple[Run, ...], own: int, usual: int = 1_000_000_000) -> tuple[
     """The runs with peaks of memory, which differ from one to the next by a thousandth."""
     wiggle = [number % 3 * usual // 1000 for number in range(len(runs))]
     return tuple(
-        replace(each, peak_bytes=(own if each.arm == ARM.name else usual) + more)
+        replace(each, peak_bytes=(own if each.variant == VARIANT.name else usual) + more)
         for each, more in zip(runs, wiggle, strict=True)
     )
 
 
 def test_less_memory_is_adopted_where_that_is_the_goal_though_it_takes_time() -> None:
-    runs = peaks(trial(quiet(), ARM, speed=0.7), 600_000_000)
-    judgement = judge(ARM, runs, goal=Goal.MEMORY)
+    runs = peaks(trial(quiet(), VARIANT, speed=0.7), 600_000_000)
+    judgement = judge(VARIANT, runs, goal=Goal.MEMORY)
     assert judgement.verdict is Verdict.ADOPT
     assert judgement.memory is not None
     assert judgement.memory.value == pytest.approx(1 / 0.6, rel=0.01)
     assert judgement.speed is not None
     assert judgement.speed.high < 1, "what it costs is told"
-    assert not cannot_win(ARM, runs, goal=Goal.MEMORY)
-    assert judge(ARM, runs).verdict is Verdict.SLOWER
+    assert not cannot_win(VARIANT, runs, goal=Goal.MEMORY)
+    assert judge(VARIANT, runs).verdict is Verdict.SLOWER
 
 
 @pytest.mark.parametrize(("own", "verdict"), [(1_000_000_000, Verdict.NO_EFFECT), (1_400_000_000, Verdict.MORE_MEMORY)])
 def test_speed_does_not_count_where_memory_is_the_goal(own: int, verdict: Verdict) -> None:
-    runs = peaks(trial(quiet(), ARM, speed=2.0), own)
-    assert judge(ARM, runs, goal=Goal.MEMORY).verdict is verdict
-    assert cannot_win(ARM, runs, goal=Goal.MEMORY)
+    runs = peaks(trial(quiet(), VARIANT, speed=2.0), own)
+    assert judge(VARIANT, runs, goal=Goal.MEMORY).verdict is verdict
+    assert cannot_win(VARIANT, runs, goal=Goal.MEMORY)
 
 
 def test_peaks_that_nobody_saw_decide_nothing() -> None:
-    judgement = judge(ARM, trial(quiet(), ARM, speed=2.0), goal=Goal.MEMORY)
+    judgement = judge(VARIANT, trial(quiet(), VARIANT, speed=2.0), goal=Goal.MEMORY)
     assert judgement.verdict is Verdict.UNDECIDED
     assert "peak memory" in judgement.sentence
 
 
 def test_less_memory_with_other_numbers_is_not_adopted() -> None:
     off = tuple(loss + 3.0 for loss in LOSSES)
-    runs = peaks(trial(quiet(), ARM, losses=off), 500_000_000)
-    assert judge(ARM, runs, goal=Goal.MEMORY).verdict is Verdict.BROKE_PROMISE
+    runs = peaks(trial(quiet(), VARIANT, losses=off), 500_000_000)
+    assert judge(VARIANT, runs, goal=Goal.MEMORY).verdict is Verdict.BROKE_PROMISE
 
 
-def test_a_slower_arm_is_called_slower() -> None:
-    assert judge(ARM, trial(quiet(), ARM, speed=0.6)).verdict is Verdict.SLOWER
+def test_a_slower_variant_is_called_slower() -> None:
+    assert judge(VARIANT, trial(quiet(), VARIANT, speed=0.6)).verdict is Verdict.SLOWER
 
 
 def test_a_gain_below_the_least_one_is_no_effect() -> None:
-    assert judge(ARM, trial(quiet(), ARM, rounds=5, speed=1.0), min_gain=0.2).verdict is Verdict.NO_EFFECT
+    assert judge(VARIANT, trial(quiet(), VARIANT, rounds=5, speed=1.0), min_gain=0.2).verdict is Verdict.NO_EFFECT
 
 
 def test_one_round_decides_nothing() -> None:
-    judgement = judge(ARM, trial(quiet(), ARM, rounds=1, speed=5.0))
+    judgement = judge(VARIANT, trial(quiet(), VARIANT, rounds=1, speed=5.0))
     assert judgement.verdict is Verdict.UNDECIDED
     assert judgement.speed is None
 
 
 def test_without_losses_nothing_is_adopted() -> None:
-    runs = [replace(each, losses=()) for each in trial(quiet(), ARM, speed=3.0)]
-    judgement = judge(ARM, runs)
+    runs = [replace(each, losses=()) for each in trial(quiet(), VARIANT, speed=3.0)]
+    judgement = judge(VARIANT, runs)
     assert (judgement.verdict, judgement.agreement) == (Verdict.UNDECIDED, Agreement.NOT_SEEN)
 
 
 def test_another_training_is_never_adopted() -> None:
-    arm = replace(ARM, promise=Promise.NEW_TRAINING)
-    assert judge(arm, trial(quiet(), arm, speed=3.0)).verdict is Verdict.UNDECIDED
+    variant = replace(VARIANT, promise=Promise.NEW_TRAINING)
+    assert judge(variant, trial(quiet(), variant, speed=3.0)).verdict is Verdict.UNDECIDED
 
 
 def test_losses_that_should_be_equal_and_differ_break_the_promise() -> None:
     off = tuple(loss + 1e-6 for loss in LOSSES)
-    judgement = judge(ARM, trial(quiet(), ARM, speed=2.0, losses=off))
+    judgement = judge(VARIANT, trial(quiet(), VARIANT, speed=2.0, losses=off))
     assert (judgement.verdict, judgement.agreement) == (Verdict.BROKE_PROMISE, Agreement.APART)
 
 
 def test_another_random_stream_is_named_and_judged_by_the_band() -> None:
-    arm = replace(ARM, streams="the workers' random numbers")
+    variant = replace(VARIANT, streams="the workers' random numbers")
     inside = tuple(loss + 0.01 for loss in LOSSES)
-    judgement = judge(arm, trial(quiet(), arm, speed=2.0, losses=inside))
+    judgement = judge(variant, trial(quiet(), variant, speed=2.0, losses=inside))
     assert (judgement.verdict, judgement.agreement) == (Verdict.ADOPT, Agreement.OTHER_STREAM)
-    assert arm.streams in judgement.sentence
+    assert variant.streams in judgement.sentence
     outside = tuple(loss + 0.5 for loss in LOSSES)
-    assert judge(arm, trial(quiet(), arm, speed=2.0, losses=outside)).verdict is Verdict.BROKE_PROMISE
+    assert judge(variant, trial(quiet(), variant, speed=2.0, losses=outside)).verdict is Verdict.BROKE_PROMISE
 
 
 def test_a_curve_is_not_judged_by_too_few_seeds() -> None:
-    arm = replace(ARM, promise=Promise.SAME_CURVE)
+    variant = replace(VARIANT, promise=Promise.SAME_CURVE)
     near = tuple(loss + 0.01 for loss in LOSSES)
-    runs = [each for each in trial(quiet(), arm, rounds=2, speed=2.0, losses=near) if each.seed != 2]
-    assert judge(arm, runs).agreement is Agreement.NOT_SEEN
+    runs = [each for each in trial(quiet(), variant, rounds=2, speed=2.0, losses=near) if each.seed != 2]
+    assert judge(variant, runs).agreement is Agreement.NOT_SEEN
 
 
 @pytest.mark.parametrize("promise", [Promise.SAME_BITS, Promise.SAME_CURVE])
 def test_dead_gradients_break_any_promise_whatever_the_loss_says(promise: Promise) -> None:
-    arm = replace(ARM, promise=promise)
+    variant = replace(VARIANT, promise=promise)
     dead = ((("conv.weight", 0.0), ("fc.weight", 2.0)),)
-    judgement = judge(arm, (*rehearsals(arm, dead), *trial(quiet(), arm, speed=3.0)))
+    judgement = judge(variant, (*rehearsals(variant, dead), *trial(quiet(), variant, speed=3.0)))
     assert (judgement.verdict, judgement.agreement) == (Verdict.BROKE_PROMISE, Agreement.DEAD_GRADIENTS)
     assert "conv.weight" in judgement.sentence
 
@@ -165,22 +165,22 @@ def test_gradients_that_die_in_the_second_step_are_dead() -> None:
     first = ((("conv.weight", 1.0), ("fc.weight", 2.0)), (("conv.weight", 1.1), ("fc.weight", 2.1)))
     later = (first[0], (("conv.weight", 0.0), ("fc.weight", 2.1)))
     baseline, own = (
-        replace(each, norms=norms) for each, norms in zip(rehearsals(ARM, NORMS), (first, later), strict=True)
+        replace(each, norms=norms) for each, norms in zip(rehearsals(VARIANT, NORMS), (first, later), strict=True)
     )
-    assert judge(ARM, (baseline, own, *trial(quiet(), ARM, speed=3.0))).agreement is Agreement.DEAD_GRADIENTS
+    assert judge(VARIANT, (baseline, own, *trial(quiet(), VARIANT, speed=3.0))).agreement is Agreement.DEAD_GRADIENTS
 
 
-def test_an_arm_whose_gradients_were_not_seen_is_not_adopted() -> None:
-    baseline, own = rehearsals(ARM, NORMS)
-    judgement = judge(ARM, (baseline, replace(own, norms=()), *trial(quiet(), ARM, speed=3.0)))
+def test_an_variant_whose_gradients_were_not_seen_is_not_adopted() -> None:
+    baseline, own = rehearsals(VARIANT, NORMS)
+    judgement = judge(VARIANT, (baseline, replace(own, norms=()), *trial(quiet(), VARIANT, speed=3.0)))
     assert (judgement.verdict, judgement.agreement) == (Verdict.UNDECIDED, Agreement.NOT_SEEN)
 
 
 def test_wild_gradients_count_unless_the_batches_are_others() -> None:
     wild = ((("conv.weight", 1.5), ("fc.weight", 2.0)),)
-    runs = trial(quiet(), ARM, speed=3.0)
-    assert judge(ARM, (*rehearsals(ARM, wild), *runs)).agreement is Agreement.WILD_GRADIENTS
-    other = replace(ARM, other_data=True)
+    runs = trial(quiet(), VARIANT, speed=3.0)
+    assert judge(VARIANT, (*rehearsals(VARIANT, wild), *runs)).agreement is Agreement.WILD_GRADIENTS
+    other = replace(VARIANT, other_data=True)
     assert judge(other, (*rehearsals(other, wild), *runs)).verdict is Verdict.ADOPT
 
 
@@ -194,11 +194,11 @@ def scaled(scale: float) -> tuple[tuple[tuple[str, float | None], ...], ...]:
 
 
 def test_a_job_that_does_not_repeat_is_judged_by_its_own_spread_and_that_is_said() -> None:
-    runs = trial(quiet(), ARM, speed=3.0)
-    own = rehearsals(ARM, scaled(1.12))[1]
-    once = judge(ARM, (*clocked(1.0), own, *runs))
+    runs = trial(quiet(), VARIANT, speed=3.0)
+    own = rehearsals(VARIANT, scaled(1.12))[1]
+    once = judge(VARIANT, (*clocked(1.0), own, *runs))
     assert (once.verdict, once.agreement) == (Verdict.BROKE_PROMISE, Agreement.WILD_GRADIENTS)
-    judgement = judge(ARM, (*clocked(1.0, 1.1, 0.95), own, *runs))
+    judgement = judge(VARIANT, (*clocked(1.0, 1.1, 0.95), own, *runs))
     assert judgement.verdict is Verdict.ADOPT
     assert (
         "the job's losses do not repeat (seeded by the clock?): gradients compared within ±25 %" in judgement.sentence
@@ -207,73 +207,73 @@ def test_a_job_that_does_not_repeat_is_judged_by_its_own_spread_and_that_is_said
 
 @pytest.mark.parametrize("scale", [0.5, 2.0, 3.0])
 def test_what_lies_outside_of_the_jobs_own_spread_is_refused(scale: float) -> None:
-    own = rehearsals(ARM, scaled(scale))[1]
-    judgement = judge(ARM, (*clocked(1.0, 1.1, 0.95), own, *trial(quiet(), ARM, speed=3.0)))
+    own = rehearsals(VARIANT, scaled(scale))[1]
+    judgement = judge(VARIANT, (*clocked(1.0, 1.1, 0.95), own, *trial(quiet(), VARIANT, speed=3.0)))
     assert (judgement.verdict, judgement.agreement) == (Verdict.BROKE_PROMISE, Agreement.WILD_GRADIENTS)
     assert "gradients compared within ±25 %" in judgement.sentence
 
 
 def test_a_spread_in_which_anything_would_lie_adopts_nothing() -> None:
-    own = rehearsals(ARM, scaled(2.0))[1]
-    judgement = judge(ARM, (*clocked(1.0, 4.0), own, *trial(quiet(), ARM, speed=3.0)))
+    own = rehearsals(VARIANT, scaled(2.0))[1]
+    judgement = judge(VARIANT, (*clocked(1.0, 4.0), own, *trial(quiet(), VARIANT, speed=3.0)))
     assert (judgement.verdict, judgement.agreement) == (Verdict.UNDECIDED, Agreement.NOT_SEEN)
     assert "not adopted: the job's losses do not repeat" in judgement.sentence
     assert "would hide that all are twice as large" in judgement.sentence
 
 
-def test_a_gradient_that_the_job_itself_loses_now_and_then_is_not_the_arms_loss() -> None:
+def test_a_gradient_that_the_job_itself_loses_now_and_then_is_not_the_variants_loss() -> None:
     dead = ((("conv.weight", 0.0), ("fc.weight", 2.0)),)
-    own = rehearsals(ARM, dead)[1]
+    own = rehearsals(VARIANT, dead)[1]
     lost = run(BASELINE, -3, (), rehearsal=True, norms=dead)
-    runs = trial(quiet(), ARM, speed=3.0)
-    assert judge(ARM, (*clocked(1.0, 1.0), own, *runs)).agreement is Agreement.DEAD_GRADIENTS
-    assert judge(ARM, (*clocked(1.0), lost, own, *runs)).verdict is Verdict.ADOPT
+    runs = trial(quiet(), VARIANT, speed=3.0)
+    assert judge(VARIANT, (*clocked(1.0, 1.0), own, *runs)).agreement is Agreement.DEAD_GRADIENTS
+    assert judge(VARIANT, (*clocked(1.0), lost, own, *runs)).verdict is Verdict.ADOPT
 
 
 def test_a_job_is_rehearsed_again_until_it_is_known_whether_it_repeats() -> None:
-    wild, same = rehearsals(ARM, scaled(1.5))[1], rehearsals(ARM, scaled(1.0))[1]
-    assert not asks_for_rehearsal((ARM,), (*clocked(1.0), same))
-    assert asks_for_rehearsal((ARM,), (*clocked(1.0), wild))
-    assert not asks_for_rehearsal((ARM,), (*clocked(1.0, 1.0), wild)), "it repeats, and the arm does not"
-    assert asks_for_rehearsal((ARM,), (*clocked(1.0, 1.1), wild))
-    assert asks_for_rehearsal((ARM,), (*clocked(1.0, 1.1, 0.95), wild))
-    assert not asks_for_rehearsal((ARM,), (*clocked(1.0, 1.1, 0.95, 1.0), wild)), "four times is enough"
-    assert not asks_for_rehearsal((ARM,), (*clocked(1.0, 1.4), wild)), "it lies within the spread"
+    wild, same = rehearsals(VARIANT, scaled(1.5))[1], rehearsals(VARIANT, scaled(1.0))[1]
+    assert not asks_for_rehearsal((VARIANT,), (*clocked(1.0), same))
+    assert asks_for_rehearsal((VARIANT,), (*clocked(1.0), wild))
+    assert not asks_for_rehearsal((VARIANT,), (*clocked(1.0, 1.0), wild)), "it repeats, and the variant does not"
+    assert asks_for_rehearsal((VARIANT,), (*clocked(1.0, 1.1), wild))
+    assert asks_for_rehearsal((VARIANT,), (*clocked(1.0, 1.1, 0.95), wild))
+    assert not asks_for_rehearsal((VARIANT,), (*clocked(1.0, 1.1, 0.95, 1.0), wild)), "four times is enough"
+    assert not asks_for_rehearsal((VARIANT,), (*clocked(1.0, 1.4), wild)), "it lies within the spread"
     unseen = [run(BASELINE, place, (), rehearsal=True) for place in range(3)]
-    assert not asks_for_rehearsal((ARM,), (*clocked(1.0), *unseen, wild)), "gradients were not written again"
+    assert not asks_for_rehearsal((VARIANT,), (*clocked(1.0), *unseen, wild)), "gradients were not written again"
 
 
 def test_what_changed_nothing_is_not_exercised_however_fast() -> None:
     idle = (AppliedChange("loader", False, False, "no DataLoader was made"),)
-    judgement = judge(ARM, trial(quiet(), ARM, speed=3.0, changes=idle))
+    judgement = judge(VARIANT, trial(quiet(), VARIANT, speed=3.0, changes=idle))
     assert judgement.verdict is Verdict.NOT_EXERCISED
     assert judgement.sentence == "no DataLoader was made"
-    assert judge(ARM, trial(quiet(), ARM, speed=3.0, changes=())).verdict is Verdict.NOT_EXERCISED
+    assert judge(VARIANT, trial(quiet(), VARIANT, speed=3.0, changes=())).verdict is Verdict.NOT_EXERCISED
 
 
 def test_a_failure_is_told_with_its_last_words() -> None:
-    runs = (*trial(quiet(), ARM), run("RM101", 99, (), failure="It ended with status 1: MemoryError"))
-    judgement = judge(ARM, runs)
+    runs = (*trial(quiet(), VARIANT), run("RM101", 99, (), failure="It ended with status 1: MemoryError"))
+    judgement = judge(VARIANT, runs)
     assert judgement.verdict is Verdict.FAILED
     assert "MemoryError" in judgement.sentence
 
 
 def test_disturbed_comparisons_are_left_out_where_enough_others_are_there() -> None:
-    runs = list(trial(quiet(), ARM, rounds=4, speed=1.5))
-    first = next(number for number, each in enumerate(runs) if each.arm == ARM.name)
+    runs = list(trial(quiet(), VARIANT, rounds=4, speed=1.5))
+    first = next(number for number, each in enumerate(runs) if each.variant == VARIANT.name)
     slow = tuple(20 * step for step in runs[first].step_ns)
     runs[first] = replace(runs[first], step_ns=slow, load=Load(1.5))
-    judgement = judge(ARM, runs)
+    judgement = judge(VARIANT, runs)
     assert judgement.rounds == 3
     assert judgement.verdict is Verdict.ADOPT
 
 
-def test_arms_that_cannot_win_are_known_early() -> None:
-    assert cannot_win(ARM, trial(quiet(), ARM, speed=0.5))
-    assert not cannot_win(ARM, trial(quiet(), ARM, speed=1.5))
-    assert not cannot_win(ARM, trial(quiet(), ARM, rounds=1, speed=0.5))
+def test_variants_that_cannot_win_are_known_early() -> None:
+    assert cannot_win(VARIANT, trial(quiet(), VARIANT, speed=0.5))
+    assert not cannot_win(VARIANT, trial(quiet(), VARIANT, speed=1.5))
+    assert not cannot_win(VARIANT, trial(quiet(), VARIANT, rounds=1, speed=0.5))
 
 
 def test_without_a_control_nothing_is_adopted() -> None:
-    runs = [each for each in trial(quiet(), ARM, speed=3.0) if each.arm != CONTROL]
-    assert judge(ARM, runs).verdict is Verdict.UNDECIDED
+    runs = [each for each in trial(quiet(), VARIANT, speed=3.0) if each.variant != CONTROL]
+    assert judge(VARIANT, runs).verdict is Verdict.UNDECIDED

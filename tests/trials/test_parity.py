@@ -22,10 +22,10 @@ def test_another_run_of_a_job_that_does_not_repeat_lies_in_its_own_spread_mostly
 
     outside = 0
     for _ in range(200):
-        rehearsals, arm = [gradients() for _ in range(parity.REPEATS)], gradients()
+        rehearsals, variant = [gradients() for _ in range(parity.REPEATS)], gradients()
         allowed = parity.own_tolerance(rehearsals)
         assert allowed is not None
-        outside += not parity.nearest(rehearsals, arm, factors=True).within(allowed)
+        outside += not parity.nearest(rehearsals, variant, factors=True).within(allowed)
     assert outside <= 10
 
 
@@ -77,8 +77,8 @@ def test_another_seed_lies_in_the_band_nineteen_times_of_twenty(seeds: int) -> N
     draw = np.random.default_rng(seeds)
     inside = 0
     for _ in range(1000):
-        *baselines, arm = (list(draw.normal(0, 1, 10) + draw.normal(0, 1)) for _ in range(seeds + 1))
-        inside += parity.within_band(arm, baselines)
+        *baselines, variant = (list(draw.normal(0, 1, 10) + draw.normal(0, 1)) for _ in range(seeds + 1))
+        inside += parity.within_band(variant, baselines)
     assert 930 <= inside <= 970
 
 

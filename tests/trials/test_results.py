@@ -38,7 +38,7 @@ def test_what_is_no_plan_is_a_sentence(tmp_path: Path, lines: tuple[bytes, ...],
 
 @pytest.mark.parametrize("stage", [None, "x", [1, 2], {}, "absent"])
 def test_a_judgement_without_its_stage_is_a_sentence(tmp_path: Path, stage: object) -> None:
-    plan = {"recording": "r", "command": ["true"], "directory": "/", "arms": [], "min_gain": 0.03}
+    plan = {"recording": "r", "command": ["true"], "directory": "/", "variants": [], "min_gain": 0.03}
     judgement = {"judgement": {}} if stage == "absent" else {"judgement": {}, "stage": stage}
     (tmp_path / NAME).write_text("".join(json.dumps(each) + "\n" for each in ({"plan": plan}, judgement)))
     assert refusal(tmp_path) == "results-damaged"

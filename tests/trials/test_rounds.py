@@ -1,4 +1,4 @@
-"""The order of a round: every arm stands between baselines, whatever the number of devices."""
+"""The order of a round: every variant stands between baselines, whatever the number of devices."""
 
 from __future__ import annotations
 
@@ -6,19 +6,21 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from steptime.trials.trial import BASELINE, CONTROL, TOGETHER, Arm, arrange, at_once, processes_of
+from steptime.trials.trial import BASELINE, CONTROL, TOGETHER, Variant, arrange, at_once, processes_of
 
 counts, flags = st.integers(1, 12), st.booleans()
 
 
 def names(count: int, *, reverse: bool, leads: bool, apart: bool) -> list[list[str]]:
-    going = [Arm(f"RM{number}") for number in range(count)]
-    blocks = arrange(going, Arm(BASELINE), Arm(CONTROL), reverse=reverse, leads=leads, apart=apart)
-    return [[arm.name for arm in block] for block in blocks]
+    going = [Variant(f"RM{number}") for number in range(count)]
+    blocks = arrange(going, Variant(BASELINE), Variant(CONTROL), reverse=reverse, leads=leads, apart=apart)
+    return [[variant.name for variant in block] for block in blocks]
 
 
 @given(counts, flags, flags)
-def test_here_every_arm_runs_once_with_a_baseline_near_on_both_sides(count: int, reverse: bool, leads: bool) -> None:
+def test_here_every_variant_runs_once_with_a_baseline_near_on_both_sides(
+    count: int, reverse: bool, leads: bool
+) -> None:
     (block,) = names(count, reverse=reverse, leads=leads, apart=False)
     assert sorted(set(block) - {BASELINE}) == sorted([CONTROL, *(f"RM{number}" for number in range(count))])
     assert len(block) == processes_of(count) + leads
@@ -46,7 +48,7 @@ def test_a_round_and_its_reverse_are_mirrors() -> None:
 
 
 @pytest.mark.parametrize(
-    ("width", "arms", "needed", "rounds"), [(1, 3, 3, 1), (2, 1, 3, 2), (8, 4, 3, 3), (8, 1, 1, 1), (2, 9, 3, 1)]
+    ("width", "variants", "needed", "rounds"), [(1, 3, 3, 1), (2, 1, 3, 2), (8, 4, 3, 3), (8, 1, 1, 1), (2, 9, 3, 1)]
 )
-def test_rounds_at_once_fill_the_devices(width: int, arms: int, needed: int, rounds: int) -> None:
-    assert at_once(width, arms, needed) == rounds
+def test_rounds_at_once_fill_the_devices(width: int, variants: int, needed: int, rounds: int) -> None:
+    assert at_once(width, variants, needed) == rounds

@@ -24,14 +24,16 @@ def test_an_interval_holds_its_value(rounds: list) -> None:  # type: ignore[type
 
 @given(comparisons, st.floats(0.01, 100))
 def test_a_machine_that_is_slower_for_all_changes_nothing(comparison, factor: float) -> None:  # type: ignore[no-untyped-def]
-    slower = compared(comparison.before * factor, comparison.arm * factor, comparison.after * factor, comparison.place)
+    slower = compared(
+        comparison.before * factor, comparison.variant * factor, comparison.after * factor, comparison.place
+    )
     assert log_ratio(slower) == pytest.approx(log_ratio(comparison), abs=1e-6)
 
 
 @given(comparisons)
-def test_an_arm_and_its_baseline_exchanged_are_each_others_inverse(comparison) -> None:  # type: ignore[no-untyped-def]
-    one = compared(comparison.before, comparison.arm, comparison.before)
-    other = compared(comparison.arm, comparison.before, comparison.arm)
+def test_an_variant_and_its_baseline_exchanged_are_each_others_inverse(comparison) -> None:  # type: ignore[no-untyped-def]
+    one = compared(comparison.before, comparison.variant, comparison.before)
+    other = compared(comparison.variant, comparison.before, comparison.variant)
     assert log_ratio(one) == pytest.approx(-log_ratio(other), abs=1e-9)
 
 

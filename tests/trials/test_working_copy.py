@@ -54,7 +54,7 @@ def test_outputs_are_what_changed_while_the_job_ran(job: Path) -> None:
 def test_writes_in_the_copy_do_not_reach_the_job(job: Path, tmp_path: Path) -> None:
     copy = make_copy(job, tmp_path / "copy", outputs_of(job), (job / "out" / "mine",))
     for name in ("out/last.pt", "out/old.pt", "out/new.pt", "log.txt", "train.py", "package/__init__.py", "fresh.txt"):
-        (copy / name).write_text("from the arm")
+        (copy / name).write_text("from the variant")
     assert (job / "out/last.pt").read_text() == "out/last.pt"
     assert (job / "out/old.pt").read_text() == "out/old.pt"
     assert (job / "train.py").read_text() == "train.py"
@@ -77,7 +77,7 @@ def test_a_patched_source_stays_in_the_copy_though_its_folder_is_a_link(job: Pat
     assert (tmp_path / "experiments/first/train.py").read_text() == "first/train.py"
     assert (job / "train.py").read_text() == "train.py"
     assert (copy / "elsewhere/first/items/a.bin").read_text() == "first/items/a.bin"
-    (copy / "elsewhere/first/model.py").write_text("from the arm")
+    (copy / "elsewhere/first/model.py").write_text("from the variant")
     assert (tmp_path / "experiments/first/model.py").read_text() == "first/model.py"
 
 

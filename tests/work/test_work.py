@@ -114,11 +114,11 @@ def test_what_no_tensor_can_have_is_not_known(shapes: str, types: str) -> None:
 
 def test_on_an_accelerator_time_is_that_of_the_kernels(shared_data: Path) -> None:
     trace = read(shared_data / "kineto/resnet50_workers0.pt.trace.json.gz")
-    borders = steps_of(trace)
-    found = {each.name: each for each in total(trace, borders, None)}
+    boundaries = steps_of(trace)
+    found = {each.name: each for each in total(trace, boundaries, None)}
     device = np.isin(trace.events.category, (Category.KERNEL, Category.MEMCPY, Category.MEMSET))
-    within = device & contains(union(*reach(trace, borders).T), trace.events.begin)
-    spent = sum(each.duration for each in found.values()) * len(borders)
+    within = device & contains(union(*reach(trace, boundaries).T), trace.events.begin)
+    spent = sum(each.duration for each in found.values()) * len(boundaries)
     assert spent == pytest.approx(trace.events.duration[within].sum(), rel=1e-9)
     assert found["aten::cudnn_convolution"].calls == 53
     assert found["aten::mm"].flops == 2 * (32 * 1000 * 2048) * 2

@@ -27,21 +27,21 @@ MEANINGS = {
     "memory": ("unfused pointwise", "casts", "naive attention", "dense embedding gradient", "denormals"),
     "compute": ("naive attention", "padding", "recomputation", "oversubscription"),
 }  # fmt: skip
-"""By the fixes that it lists for each regime."""
+"""By the fixes that it lists for each bottleneck."""
 
 
 def says(python: str, case: Case, amount: int) -> Said:
-    """Its regime; "unknown" is an abstention. Raises JobFailed."""
+    """Its bottleneck; "unknown" is an abstention. Raises JobFailed."""
     if case.ranks > 1:
         raise JobFailed("diagnoses one process only")
     with tempfile.TemporaryDirectory() as folder:
         workload = Path(folder, "workload.py")
         workload.write_text(WORKLOAD.format(jobs=str(JOBS), script=str(case.script), amount=amount))
         printed = run([python, "-m", "slowai", "diagnose", "--json", str(workload)], folder)
-    regime = json.loads(printed[printed.index("{\n") :])["regime"]
-    if regime == "unknown":
+    bottleneck = json.loads(printed[printed.index("{\n") :])["bottleneck"]
+    if bottleneck == "unknown":
         return Said("undecided")
-    return Said(regime, (regime,), ((0.0, 0.0, 0.0),), (None,))
+    return Said(bottleneck, (bottleneck,), ((0.0, 0.0, 0.0),), (None,))
 
 
 SLOWAI = Rival("slowai", "`slowai diagnose --json` of a file whose main() runs the job", MEANINGS, says, ("compute",))

@@ -57,8 +57,8 @@ def says(instrumented: bool, python: str, case: Case, amount: int) -> Said:
     first = summary["primary_diagnosis"]["kind"]
     issues = [issue["kind"] for name in SECTIONS for issue in summary[name].get("issues", ())]
     causes = tuple(dict.fromkeys(kind for kind in (first, *issues) if kind in MEANINGS))
-    regime = "undecided" if first in UNDECIDED else first
-    return Said(regime, causes, ((0.0, 0.0, 0.0),) * len(causes), (None,) * len(causes), tuple(issues))
+    bottleneck = "undecided" if first in UNDECIDED else first
+    return Said(bottleneck, causes, ((0.0, 0.0, 0.0),) * len(causes), (None,) * len(causes), tuple(issues))
 
 
 UNMODIFIED = Rival("traceml", "`traceml run` of the unmodified script", MEANINGS, partial(says, False), HARMLESS)

@@ -1,4 +1,4 @@
-"""The regime: which account a training step is bound by, with its interval, or why that cannot be said."""
+"""The bottleneck: which account a training step is bound by, with its interval, or why that cannot be said."""
 
 from __future__ import annotations
 
@@ -16,7 +16,8 @@ UNDECIDED = "undecided"
 LEAST_SHARE = 0.15
 """Of the step: when no account can give back more, the step is not bound by any of them."""
 MOST_OF_IT = 0.5
-"""Of the step: when computing takes this much and nothing else can give back LEAST_SHARE, computing is the regime."""
+"""Of the step: when computing takes this much and nothing else can give back LEAST_SHARE, computing is the
+bottleneck."""
 COMPUTE = "compute"
 COMMUNICATION = "communication"
 UNSPLIT = ("forward", "backward", "optimizer")
@@ -42,7 +43,7 @@ WORDS = {
 
 
 @dataclass(frozen=True, slots=True)
-class Regime:
+class Bottleneck:
     """name: of an account, "balanced" or "undecided". share: recoverable part of the step (unit "1"). sentence: for a
     person."""
 
@@ -51,9 +52,9 @@ class Regime:
     share: Estimate | None = None
 
 
-def regime(case: Case, findings: Iterable[Finding] = ()) -> Regime:
+def bottleneck(case: Case, findings: Iterable[Finding] = ()) -> Bottleneck:
     """The account with the largest recoverable time; for a rank that the others wait for, that is said first."""
-    found = _regime(case, findings)
+    found = _bottleneck(case, findings)
     known, late = case.lateness, late_of(case.ranks)
     if known is not None and case.rank in known.ranks:
         reason = late_reason(known)
@@ -64,7 +65,7 @@ def regime(case: Case, findings: Iterable[Finding] = ()) -> Regime:
     return replace(found, sentence=f"The other ranks wait for rank {late.rank}. {found.sentence}")
 
 
-def _regime(case: Case, findings: Iterable[Finding]) -> Regime:
+def _bottleneck(case: Case, findings: Iterable[Finding]) -> Bottleneck:
     """The account with the largest recoverable time.
 
     What computing could give back, no ledger knows: there it is the largest stake that a finding has in it. Undecided
@@ -73,7 +74,7 @@ def _regime(case: Case, findings: Iterable[Finding]) -> Regime:
     """
     findings = tuple(findings)
     if not case.accounts or case.step.duration.value <= 0:
-        return Regime(UNDECIDED, "Undecided: the steps could not be split into accounts.")
+        return Bottleneck(UNDECIDED, "Undecided: the steps could not be split into accounts.")
     uses = [_with_stakes(use, findings) for use in case.accounts]
     ranked = sorted(uses, key=lambda use: use.recoverable.value, reverse=True)
     first = _share(ranked[0].recoverable, case)
@@ -83,7 +84,9 @@ def _regime(case: Case, findings: Iterable[Finding]) -> Regime:
         share = format_share(_share(largest.duration, case).value)
         because = f"{doubt.summary[:1].lower()}{doubt.summary[1:]}"
         what = "it" if case.step.steady == 1 else "a step"
-        return Regime(UNDECIDED, f"Undecided: {because}. Most of {what} was {_words(largest, case)} ({share}).", first)
+        return Bottleneck(
+            UNDECIDED, f"Undecided: {because}. Most of {what} was {_words(largest, case)} ({share}).", first
+        )
     if first.value < LEAST_SHARE:
         return _nothing_to_recover(uses, first, case)
     return _between(ranked, first, case)
@@ -98,35 +101,37 @@ def _with_stakes(use: AccountUse, findings: tuple[Finding, ...]) -> AccountUse:
     return replace(use, recoverable=best)
 
 
-def _nothing_to_recover(uses: list[AccountUse], first: Estimate, case: Case) -> Regime:
+def _nothing_to_recover(uses: list[AccountUse], first: Estimate, case: Case) -> Bottleneck:
     """Computing, when it is most of the step; else nothing in particular. Without a profile, only that is known."""
     unsplit = [use for use in uses if use.name in UNSPLIT]
     if unsplit:
         largest = max(unsplit, key=lambda use: use.duration.value)
         most = f"{_words(largest, case)} took {_interval(_share(largest.duration, case))} of a step"
         sentence = f"Undecided: no step was profiled, let the job run longer. {most.capitalize()}."
-        return Regime(UNDECIDED, sentence, first)
+        return Bottleneck(UNDECIDED, sentence, first)
     least = f"no account could give back more than {format_share(first.value)}"
     compute = named(tuple(uses), COMPUTE)
     share = _share(compute.duration, case) if compute is not None else None
     if share is None or share.low < MOST_OF_IT:
-        return Regime(BALANCED, f"Balanced: {least}.", first)
-    return Regime(COMPUTE, f"Bound by computing, {_interval(share)} of a step: {least}.", first)
+        return Bottleneck(BALANCED, f"Balanced: {least}.", first)
+    return Bottleneck(COMPUTE, f"Bound by computing, {_interval(share)} of a step: {least}.", first)
 
 
-def _between(ranked: list[AccountUse], first: Estimate, case: Case) -> Regime:
+def _between(ranked: list[AccountUse], first: Estimate, case: Case) -> Bottleneck:
     """The first account, unless the second cannot be told from it."""
     second = _share(ranked[1].recoverable, case) if len(ranked) > 1 else None
     if second is not None and second.high >= first.low and second.value > 0:
         pair = f"{_words(ranked[0], case)}, {_interval(first)}, and {_words(ranked[1], case)}, {_interval(second)},"
         if max(first.high - first.low, second.high - second.low) > WIDEST:
-            return Regime(UNDECIDED, f"Undecided: {pair} cannot be told apart; measure more steps.", first)
-        return Regime(BALANCED, f"Balanced between {pair[:-1]}.", first)
+            return Bottleneck(UNDECIDED, f"Undecided: {pair} cannot be told apart; measure more steps.", first)
+        return Bottleneck(BALANCED, f"Balanced between {pair[:-1]}.", first)
     words = _words(ranked[0], case)
     if ranked[0].name == COMPUTE:
         sentence = f"Bound by computing: faster kernels could make a step {_interval(first)} shorter."
-        return Regime(COMPUTE, sentence, first)
-    return Regime(ranked[0].name, f"Bound by {words}: without it a step would be {_interval(first)} shorter.", first)
+        return Bottleneck(COMPUTE, sentence, first)
+    return Bottleneck(
+        ranked[0].name, f"Bound by {words}: without it a step would be {_interval(first)} shorter.", first
+    )
 
 
 def _share(part: Estimate, case: Case) -> Estimate:

@@ -104,7 +104,7 @@ def _kernel(trace: Trace, links: Links, group: KernelGroup) -> KernelUse:
         duration=group.duration,
         bound=group.bound,
         shapes=group.shapes if len(group.shapes) <= LONGEST_TEXT else "",
-        number_format=group.number_format,
+        dtype=group.dtype,
         flops=group.flops,
         bytes=group.bytes,
         at_roofline=float(group.at_roofline) if group.at_roofline is not None else None,
@@ -202,7 +202,7 @@ def roofline_use(roofline: Roofline, step: float) -> RooflineUse | None:
         unmodelled=means.get("unmodelled", 0.0),
         flops=roofline.flops,
         bytes=roofline.bytes,
-        number_format=roofline.number_format,
+        dtype=roofline.dtype,
         peak=roofline.peak,
         matrix_unit=roofline.matrix_unit,
         utilization=min(1.0, roofline.utilization * roofline.wall / step)
@@ -404,7 +404,7 @@ Use = TypeVar("Use", KernelUse, ChainUse, GapUse)
 def with_device(
     case: Case,
     trace: Trace,
-    borders: Int64,
+    boundaries: Int64,
     windows: Int64,
     ledger: Ledger,
     machine: Machine | None,
@@ -416,14 +416,14 @@ def with_device(
 ) -> Case:
     """The case with kernels, roofline, chains, optimisers and replay.
 
-    borders, windows: (n, 2) ns, the steps as host and ledger have them. input_ranges to training_thread: as
+    boundaries, windows: (n, 2) ns, the steps as host and ledger have them. input_ranges to training_thread: as
     for `account_for`. sources: lines by operator name, where the trace itself has no stacks.
     """
-    links = link(trace, borders)
+    links = link(trace, boundaries)
     roofline = draw(trace, links, windows, machine, case.step.duration.value)
     replay = rerun(
         trace,
-        borders,
+        boundaries,
         links,
         ledger,
         input_ranges=input_ranges,
@@ -452,41 +452,41 @@ def with_device(
         kernels=kernels,
         roofline=roofline_use(roofline, case.step.duration.value),
         machine=machine_use(roofline.machine),
-        chains=tuple(_placed(use, use.operators[0], known) for use in chain_uses(trace, links, len(borders))),
+        chains=tuple(_placed(use, use.operators[0], known) for use in chain_uses(trace, links, len(boundaries))),
         optimizers=case.optimizers or optimizer_uses(trace, links, windows),
         replay=replay_use(replay, case.accounts),
     )
 
 
-def with_processor(case: Case, trace: Trace, borders: Int64, machine: Machine | None) -> Case:
-    """The case of a trace without a device, with its roofline and optimisers. borders: (n, 2) ns."""
-    links = link(trace, borders)
-    roofline = draw(trace, links, borders, machine, case.step.duration.value)
+def with_processor(case: Case, trace: Trace, boundaries: Int64, machine: Machine | None) -> Case:
+    """The case of a trace without a device, with its roofline and optimisers. boundaries: (n, 2) ns."""
+    links = link(trace, boundaries)
+    roofline = draw(trace, links, boundaries, machine, case.step.duration.value)
     return replace(
         case,
         roofline=roofline_use(roofline, case.step.duration.value),
         machine=machine_use(roofline.machine),
-        optimizers=case.optimizers or optimizer_uses(trace, links, borders),
+        optimizers=case.optimizers or optimizer_uses(trace, links, boundaries),
     )
 
 
 def with_recorded_device(case: Case, account: RecordedAccount, machine: Machine | None) -> Case:
     """The case of a recording with what the device did in its profiled steps; without kernels, with the roofline of the
     processor; as it was where nothing was profiled."""
-    timed = [each for each in account.windows if not each.stacks and len(each.borders)]
+    timed = [each for each in account.windows if not each.stacks and len(each.boundaries)]
     if not timed:
         return case
-    window = max(timed, key=lambda window: (has_kernels(window.trace), len(window.borders)))
-    changing = changing_work(window.trace, window.borders, window.phases[Phase.FORWARD])
-    case = replace(case, gradients=gradient_use(window.trace, window.borders), changing_work=changing)
+    window = max(timed, key=lambda window: (has_kernels(window.trace), len(window.boundaries)))
+    changing = changing_work(window.trace, window.boundaries, window.phases[Phase.FORWARD])
+    case = replace(case, gradients=gradient_use(window.trace, window.boundaries), changing_work=changing)
     if not has_kernels(window.trace):
-        return with_processor(case, window.trace, window.borders, machine)
+        return with_processor(case, window.trace, window.boundaries, machine)
     sources: dict[str, SourceLine] = {}
     for each in account.windows:
         sources |= sources_of(each.trace, training_thread=each.thread) if each.stacks else {}
     ledger = account_for(
         window.trace,
-        window.borders,
+        window.boundaries,
         input_ranges=window.phases[Phase.INPUT],
         compile_ranges=window.compiling,
         phase_ranges=window.phases,
@@ -496,8 +496,8 @@ def with_recorded_device(case: Case, account: RecordedAccount, machine: Machine 
     return with_device(
         case,
         window.trace,
-        window.borders,
-        reach(window.trace, window.borders),
+        window.boundaries,
+        reach(window.trace, window.boundaries),
         ledger,
         machine,
         input_ranges=window.phases[Phase.INPUT],

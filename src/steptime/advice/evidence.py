@@ -35,7 +35,7 @@ class KernelUse:
     duration: float
     bound: str
     shapes: str = ""
-    number_format: str = ""
+    dtype: str = ""
     flops: float | None = None
     bytes: float | None = None
     at_roofline: float | None = None
@@ -143,7 +143,7 @@ class RooflineUse:
     unmodelled: float
     flops: float
     bytes: float
-    number_format: str = ""
+    dtype: str = ""
     peak: float | None = None
     matrix_unit: float | None = None
     utilization: float | None = None
@@ -311,7 +311,7 @@ class NormUse:
 
 @dataclass(frozen=True, slots=True)
 class StepSummary:
-    """mode: "optimizer", "backward" or "forward" (what borders were found from), "trace" without a recording.
+    """mode: "optimizer", "backward" or "forward" (what boundaries were found from), "trace" without a recording.
     device: "cpu", "cuda", … how: what the steps of a bare trace were found by, in words ("" for a recording).
     untraced: calls per step that launch work on a device, where the trace holds nothing that a device did.
     scaled, skipped: updates by a gradient scaler behind its first ones, and those of them that it left out. norm: of
@@ -414,7 +414,7 @@ class OperatorUse:
 
 @dataclass(frozen=True, slots=True)
 class SettingsUse:
-    """Process-wide switches as the job had them. packages: installed ones that a remedy could use. allocator: what
+    """Process-wide switches as the job had them. packages: installed ones that a fix could use. allocator: what
     PYTORCH_CUDA_ALLOC_CONF says. matmul_precision: of float32 products. debug_switches: (variable, value), those that
     are on."""
 
@@ -529,7 +529,7 @@ class Contention:
 @dataclass(frozen=True, slots=True)
 class MachineUse:
     """Ceilings in force. measured: by steptime on this machine; else from a datasheet table, source. rates: of a matrix
-    product by number format, FLOP/s; matrix_flops: the one of float32. copy_bytes: B/s. dispatch: ns. updates: (bytes
+    product by dtype, FLOP/s; matrix_flops: the one of float32. copy_bytes: B/s. dispatch: ns. updates: (bytes
     gone through, B/s) of updates in place, the smallest first. disturbed: by other load when it was measured. reached:
     formats whose rate the job itself has done, more than was known."""
 

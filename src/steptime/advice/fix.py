@@ -1,8 +1,8 @@
 """A fix: what to change about a job, what that promises about its numbers, what it should gain.
 
-A remedy: what to change about a job, what that promises about its numbers, what it should gain. The central types.
+A fix: what to change about a job, what that promises about its numbers, what it should gain. The central types.
 
-One law: a remedy without its four sections of explanation does not exist; the docstring is the page.
+One law: a fix without its four sections of explanation does not exist; the docstring is the page.
 
 Where the training loop calls its model and its backward, as far as that is certain: what edits of the source need.
 
@@ -22,14 +22,14 @@ from steptime.changes import Change, Scalar
 from steptime.quantities import Estimate, SourceLine
 
 SECTIONS = ("What it changes", "What it promises", "What it should gain", "When to leave it")
-"""The sections of a remedy's docstring, in order, each heading on a line of its own."""
+"""The sections of a fix's docstring, in order, each heading on a line of its own."""
 
 _CODE = re.compile(r"RM[1-9]\d\d")
 _NAME = re.compile(r"[a-z]+(-[a-z]+)*")
 
 
 class Promise(Enum):
-    """What a remedy promises about the numbers of the training."""
+    """What a fix promises about the numbers of the training."""
 
     SAME_BITS = "the same losses, bit by bit"
     SAME_CURVE = "a loss curve as another seed would give"
@@ -165,7 +165,7 @@ writes for the user."""
 
 @dataclass(frozen=True, slots=True)
 class Option:
-    """One way to apply a remedy to a case. label: what is changed, as the user would write it. changes: none where only
+    """One way to apply a fix to a case. label: what is changed, as the user would write it. changes: none where only
     the user can do it (advice). saving: predicted ns per step, never more than a perfect fix could save; None where
     there is no model. streams: random numbers that are drawn in another order, in words; other_data: the batches are
     among what they decide (augmentation, shuffling). advice: for what cannot be applied, one or two sentences. reach:
@@ -186,7 +186,7 @@ Function = Callable[[Case], Outcome]
 
 
 @dataclass(frozen=True, slots=True)
-class Remedy:
+class Fix:
     """addresses: codes of the rules whose findings it is an answer to. promise: about the numbers. risk: from 1 (cannot
     hurt) to 5. low_precision: gradients are rounded to a low format. frees: the share of a
     training's memory that it may free (0: none), which nobody is told: it puts in order what is tried for memory."""
@@ -211,10 +211,10 @@ class Remedy:
 
 @dataclass(frozen=True, slots=True)
 class Proposal:
-    """A remedy as it fits a case. finding: code of the finding that it answers ("" where it is worth a try without
+    """A fix as it fits a case. finding: code of the finding that it answers ("" where it is worth a try without
     one). ceiling: ns per step that a perfect fix could save, None where nothing is known to be at stake."""
 
-    remedy: Remedy
+    fix: Fix
     option: Option
     finding: str
     ceiling: float | None = None
@@ -225,7 +225,7 @@ class Proposal:
         return not self.option.changes
 
 
-def remedy(
+def fix(
     code: str,
     name: str,
     *,
@@ -234,20 +234,20 @@ def remedy(
     risk: int,
     low_precision: bool = False,
     frees: float = 0.0,
-) -> Callable[[Function], Remedy]:
-    """Makes a remedy of a function from a case to the ways to apply it.
+) -> Callable[[Function], Fix]:
+    """Makes a fix of a function from a case to the ways to apply it.
 
     Raises ValueError for a code that is not RMnnn, a name that is not in kebab case, a risk outside of 1 to 5, or a
     docstring that lacks one of the four sections.
     """
     if not _CODE.fullmatch(code) or not _NAME.fullmatch(name):
-        raise ValueError(f"a remedy needs a code like RM101 and a name like more-workers, not {code!r} and {name!r}")
+        raise ValueError(f"a fix needs a code like RM101 and a name like more-workers, not {code!r} and {name!r}")
     if not 1 <= risk <= 5:
-        raise ValueError(f"the risk of remedy {name} must be 1 to 5, not {risk}")
+        raise ValueError(f"the risk of fix {name} must be 1 to 5, not {risk}")
 
-    def make(function: Function) -> Remedy:
-        page = read_page(function, f"remedy {name}", SECTIONS)
-        return Remedy(code, name, frozenset(addresses), promise, risk, function, page, low_precision, frees)
+    def make(function: Function) -> Fix:
+        page = read_page(function, f"fix {name}", SECTIONS)
+        return Fix(code, name, frozenset(addresses), promise, risk, function, page, low_precision, frees)
 
     return make
 

@@ -1,4 +1,4 @@
-"""The page of a remedy, from its docstring, and docs/remedies: `python -m steptime.advice.fix_pages docs/remedies`."""
+"""The page of a fix, from its docstring, and docs/remedies: `python -m steptime.advice.fix_pages docs/remedies`."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import sys
 from collections.abc import Iterable
 from pathlib import Path
 
-from steptime.advice.fix import Remedy
+from steptime.advice.fix import Fix
 from steptime.advice.fixes import CATALOGUE
 from steptime.advice.rule_pages import write_pages
 
@@ -23,36 +23,36 @@ FAMILIES = {
 RISKS = ("", "cannot hurt", "low", "medium", "considerable", "high")
 
 
-def find_remedy(code: str) -> Remedy | None:
-    """The remedy of a code or a name, in any case; None if there is none."""
+def find_fix(code: str) -> Fix | None:
+    """The fix of a code or a name, in any case; None if there is none."""
     wanted = code.strip().lower().replace("_", "-")
     return next((each for each in CATALOGUE if wanted in (each.code.lower(), each.name)), None)
 
 
-def remedy_page(remedy: Remedy) -> str:
-    """The page of a remedy, as Markdown."""
-    parts = [f"# {remedy.code} {remedy.name}: {remedy.page.title}"]
-    parts += [f"## {heading}\n\n{text}" for heading, text in remedy.page.sections]
-    answers = ", ".join(sorted(remedy.addresses))
-    last = f"*Answers: {answers}. Promise: {remedy.promise.value}. Risk: {RISKS[remedy.risk]}.*"
+def fix_page(fix: Fix) -> str:
+    """The page of a fix, as Markdown."""
+    parts = [f"# {fix.code} {fix.name}: {fix.page.title}"]
+    parts += [f"## {heading}\n\n{text}" for heading, text in fix.page.sections]
+    answers = ", ".join(sorted(fix.addresses))
+    last = f"*Answers: {answers}. Promise: {fix.promise.value}. Risk: {RISKS[fix.risk]}.*"
     return "\n\n".join([*parts, last]) + "\n"
 
 
-def remedy_index(remedies: Iterable[Remedy]) -> str:
+def fix_index(fixes: Iterable[Fix]) -> str:
     """The table of contents of docs/remedies, as Markdown."""
-    lines = ["# Remedies", "", "What `steptime try` tries. `steptime explain CODE` shows the same pages."]
+    lines = ["# Fixes", "", "What `steptime try` tries. `steptime explain CODE` shows the same pages."]
     family = ""
-    for remedy in sorted(remedies, key=lambda each: each.code):
-        if remedy.code[2] != family:
-            family = remedy.code[2]
+    for fix in sorted(fixes, key=lambda each: each.code):
+        if fix.code[2] != family:
+            family = fix.code[2]
             lines += ["", f"## {FAMILIES[family]}", ""]
-        lines.append(f"- [{remedy.code} {remedy.name}]({remedy.name}.md): {remedy.page.title}.")
+        lines.append(f"- [{fix.code} {fix.name}]({fix.name}.md): {fix.page.title}.")
     return "\n".join(lines) + "\n"
 
 
 def wanted_pages() -> dict[str, str]:
     """All pages by file name."""
-    return {**{f"{each.name}.md": remedy_page(each) for each in CATALOGUE}, "README.md": remedy_index(CATALOGUE)}
+    return {**{f"{each.name}.md": fix_page(each) for each in CATALOGUE}, "README.md": fix_index(CATALOGUE)}
 
 
 if __name__ == "__main__":

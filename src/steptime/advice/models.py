@@ -180,12 +180,14 @@ OTHER = 0.1
 equal steps none has; a metric that is computed now and then is a few."""
 
 
-def changing_work(trace: Trace, borders: Int64, forward: Intervals) -> bool | None:
+def changing_work(trace: Trace, boundaries: Int64, forward: Intervals) -> bool | None:
     """Whether most steps run other operators in their forward than the one before; None where there are fewer than two
-    to compare. borders: (n, 2) ns. forward: when the model ran, on the trace's clock."""
+    to compare. boundaries: (n, 2) ns. forward: when the model ran, on the trace's clock."""
     events = trace.events
     chosen = operator_events(trace) & contains(forward, events.begin)
-    rows = [np.flatnonzero(chosen & (events.begin >= begin) & (events.begin < end)) for begin, end in borders.tolist()]
+    rows = [
+        np.flatnonzero(chosen & (events.begin >= begin) & (events.begin < end)) for begin, end in boundaries.tolist()
+    ]
     steps = [Counter(zip(events.name[each].tolist(), events.shapes[each].tolist(), strict=True)) for each in rows]
     differ = [_differ(*pair) for pair in itertools.pairwise(steps)]
     return 2 * sum(differ) > len(differ) if differ else None
@@ -256,9 +258,9 @@ def uneven(late: LateRank) -> bool:
     return late.arithmetic is not None and late.arithmetic >= UNEVEN and late.account in ("compute", "launch")
 
 
-def gradient_use(trace: Trace, borders: Int64) -> GradientUse | None:
-    """None where no DistributedDataParallel model ran in the steps. borders: (n, 2) ns, n at least 1."""
-    found = gradients_of(trace, borders)
+def gradient_use(trace: Trace, boundaries: Int64) -> GradientUse | None:
+    """None where no DistributedDataParallel model ran in the steps. boundaries: (n, 2) ns, n at least 1."""
+    found = gradients_of(trace, boundaries)
     if found is None:
         return None
     exchanges = max(1, int(found.synchronised.sum()))

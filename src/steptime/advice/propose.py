@@ -1,4 +1,4 @@
-"""What to try for a case: the remedies that answer its findings, in the order of predicted gain per risk."""
+"""What to try for a case: the fixes that answer its findings, in the order of predicted gain per risk."""
 
 from __future__ import annotations
 
@@ -6,13 +6,13 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from steptime.advice.evidence import Case
-from steptime.advice.fix import Goal, Option, Proposal, Remedy, Snippet
+from steptime.advice.fix import Fix, Goal, Option, Proposal, Snippet
 from steptime.advice.fixes import CATALOGUE
 from steptime.advice.rule import Finding, Weight
 from steptime.quantities import Estimate, format_duration
 
 UNKNOWN = 0.25
-"""Of the time at stake, or of the step where that is not known: what a remedy without a model is taken to gain when
+"""Of the time at stake, or of the step where that is not known: what a fix without a model is taken to gain when
 they are put in order; nobody is told."""
 
 MEMORY_NOTES = frozenset({"ST703", "ST704", "ST705"})
@@ -22,45 +22,45 @@ COST_UNKNOWN = frozenset({"ST606"})
 
 
 def propose(
-    case: Case, findings: Sequence[Finding], remedies: Sequence[Remedy] = CATALOGUE, *, goal: Goal = Goal.SPEED
+    case: Case, findings: Sequence[Finding], fixes: Sequence[Fix] = CATALOGUE, *, goal: Goal = Goal.SPEED
 ) -> tuple[Proposal, ...]:
     """The proposals for a case, best first; those that only the user can apply come last.
 
     For memory, all that takes less of it and fits the case, whatever was found: whoever asks for that is short of it.
-    For speed, what answers a finding. No saving is predicted beyond the time at stake of the findings that a remedy
+    For speed, what answers a finding. No saving is predicted beyond the time at stake of the findings that a fix
     answers, or of all that it acts on where that is more (Amdahl's ceiling), nor one beyond the step.
     """
     if goal is Goal.MEMORY:
-        freeing = [each for remedy in remedies if remedy.frees for each in _freeing(remedy, case)]
-        return tuple(sorted(freeing, key=lambda each: (each.advice_only, -each.remedy.frees / each.remedy.risk)))
+        freeing = [each for fix in fixes if fix.frees for each in _freeing(fix, case)]
+        return tuple(sorted(freeing, key=lambda each: (each.advice_only, -each.fix.frees / each.fix.risk)))
     answered = MEMORY_NOTES | COST_UNKNOWN
     found = [finding for finding in findings if finding.weight is Weight.FINDING or finding.code in answered]
-    made = [each for remedy in remedies for each in _proposals(remedy, case, found)]
+    made = [each for fix in fixes for each in _proposals(fix, case, found)]
     step = case.step.duration.value
     return tuple(sorted(made, key=lambda each: (each.advice_only, -_worth(each, step))))
 
 
-def _freeing(remedy: Remedy, case: Case) -> list[Proposal]:
-    """What a remedy offers where memory is full."""
+def _freeing(fix: Fix, case: Case) -> list[Proposal]:
+    """What a fix offers where memory is full."""
     if case.memory is not None:
         case = replace(case, memory=replace(case.memory, capacity=case.memory.peak))
-    return [Proposal(remedy, replace(option, saving=None), "") for option in remedy(case)]
+    return [Proposal(fix, replace(option, saving=None), "") for option in fix(case)]
 
 
-def _proposals(remedy: Remedy, case: Case, findings: Sequence[Finding]) -> list[Proposal]:
-    answered = [finding for finding in findings if finding.code in remedy.addresses]
+def _proposals(fix: Fix, case: Case, findings: Sequence[Finding]) -> list[Proposal]:
+    answered = [finding for finding in findings if finding.code in fix.addresses]
     if not answered:
         return []
     first = max(answered, key=lambda finding: finding.at_stake.value if finding.at_stake is not None else 0.0)
     step = case.step.duration.value
     at_stake = first.at_stake.high if first.at_stake is not None else None
-    return [_proposal(remedy, _placed(option, first, step), first.code, at_stake, step) for option in remedy(case)]
+    return [_proposal(fix, _placed(option, first, step), first.code, at_stake, step) for option in fix(case)]
 
 
-def _proposal(remedy: Remedy, option: Option, finding: str, at_stake: float | None, step: float) -> Proposal:
+def _proposal(fix: Fix, option: Option, finding: str, at_stake: float | None, step: float) -> Proposal:
     """With its ceiling, and no saving beyond that."""
     ceiling = max(at_stake, min(option.reach, step)) if at_stake is not None else None
-    return Proposal(remedy, _capped(option, min(step, ceiling if ceiling is not None else step)), finding, ceiling)
+    return Proposal(fix, _capped(option, min(step, ceiling if ceiling is not None else step)), finding, ceiling)
 
 
 def _placed(option: Option, finding: Finding, step: float) -> Option:
@@ -91,4 +91,4 @@ def _worth(proposal: Proposal, step: float) -> float:
     """Predicted ns per step over the risk, for the order only."""
     saving = proposal.option.saving
     at_stake = step if proposal.finding in COST_UNKNOWN else proposal.ceiling or 0.0
-    return (saving.value if saving is not None else UNKNOWN * at_stake) / proposal.remedy.risk
+    return (saving.value if saving is not None else UNKNOWN * at_stake) / proposal.fix.risk

@@ -58,7 +58,7 @@ class Weight(Enum):
 @dataclass(frozen=True, slots=True)
 class Finding:
     """at_stake: ns per step that a perfect fix of this alone could save, None for notes and doubts. summary: one line
-    with the numbers. advice: what helps *given the configuration in force*, one or two sentences, naming no remedy
+    with the numbers. advice: what helps *given the configuration in force*, one or two sentences, naming no fix
     object. evidence: further sentences. account: name of the account that it explains."""
 
     code: str

@@ -40,31 +40,31 @@ GARBAGE = "Python GC"
 @dataclass(frozen=True, slots=True, eq=False)
 class TraceCase:
     """A case with what comparing ranks and looking at single steps needs. windows: (n, 2) ns, the steady steps as the
-    ledger has them; borders: as the host has them. whole: the ledger of all steps, the warm-up's too."""
+    ledger has them; boundaries: as the host has them. whole: the ledger of all steps, the warm-up's too."""
 
     case: Case
     windows: Int64
     ledger: Ledger
-    borders: Int64
+    boundaries: Int64
     whole: Ledger
 
 
-def case_of_trace(trace: Trace, borders: Int64, machine: Machine | None = None, *, how: str = "") -> Case:
-    """The case of the steps of a trace. borders: (n, 2) ns, n at least 1; how: what they were found by, in words."""
-    return look_at_trace(trace, borders, machine, how=how).case
+def case_of_trace(trace: Trace, boundaries: Int64, machine: Machine | None = None, *, how: str = "") -> Case:
+    """The case of the steps of a trace. boundaries: (n, 2) ns, n at least 1; how: what they were found by, in words."""
+    return look_at_trace(trace, boundaries, machine, how=how).case
 
 
-def look_at_trace(trace: Trace, borders: Int64, machine: Machine | None = None, *, how: str = "") -> TraceCase:
+def look_at_trace(trace: Trace, boundaries: Int64, machine: Machine | None = None, *, how: str = "") -> TraceCase:
     """As `case_of_trace`, with what comparing ranks needs."""
-    windows = reach(trace, borders) if has_kernels(trace) else borders
+    windows = reach(trace, boundaries) if has_kernels(trace) else boundaries
     warm_up = _warm_up(windows[:, 1] - windows[:, 0])
-    steady, windows = borders[warm_up:], windows[warm_up:]
-    whole = account_for(trace, borders, machine=machine)
+    steady, windows = boundaries[warm_up:], windows[warm_up:]
+    whole = account_for(trace, boundaries, machine=machine)
     ledger = Ledger(whole.device, whole.wall[warm_up:], whole.entries[warm_up:])
     operators = total(trace, steady, machine, sources=sources_of(trace, link(trace, steady)))
     step = StepSummary(
         mean_of_series(ledger.wall),
-        len(borders),
+        len(boundaries),
         len(steady),
         warm_up,
         "trace",

@@ -28,7 +28,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from steptime.analysis.steps import UPDATES, Borders, full_backwards
+from steptime.analysis.steps import UPDATES, Boundaries, full_backwards
 from steptime.analysis.timeline import Lane, Mode, Phase, Segment, SegmentKind, merge
 from steptime.arrays import Bool, Int64
 from steptime.intervals import EMPTY, Intervals, claim, join, subtract, union
@@ -55,17 +55,17 @@ class Activity:
     rollout: Intervals
 
 
-def find_activity(lane: Lane, borders: Borders, facts: tuple[LoaderFacts, ...]) -> Activity:
+def find_activity(lane: Lane, boundaries: Boundaries, facts: tuple[LoaderFacts, ...]) -> Activity:
     """Tells training from evaluation and rollouts."""
     forwards = lane.of(Kind.FORWARD).outermost()
-    if borders.mode is Mode.FORWARD:
+    if boundaries.mode is Mode.FORWARD:
         iterators = np.unique(lane.of(Kind.LOADER_NEXT).identity)
         return Activity(forwards, tuple(int(each) for each in iterators), EMPTY, EMPTY)
     loaders = _training_loaders(lane, forwards, facts)
     trains = _trains(lane, forwards, loaders)
     nested = ~trains & forwards.inside(lane.of(Kind.BACKWARD, *UPDATES))
     bursts = _bursts(lane, forwards, trains | nested, loaders)
-    inline, rollout, evaluation = _sort(bursts, borders, bool(loaders))
+    inline, rollout, evaluation = _sort(bursts, boundaries, bool(loaders))
     sampled = np.isin(bursts.burst_of_forward, np.flatnonzero(inline)) & ~(trains | nested)
     kept = forwards.where(trains | nested | sampled)
     return Activity(
@@ -166,12 +166,12 @@ def _bursts(lane: Lane, forwards: Lane, trains: Bool, loaders: tuple[int, ...]) 
     )
 
 
-def _sort(bursts: _Bursts, borders: Borders, has_loader: bool) -> tuple[Bool, Bool, Bool]:
+def _sort(bursts: _Bursts, boundaries: Boundaries, has_loader: bool) -> tuple[Bool, Bool, Bool]:
     """Masks over the bursts: inline, rollout, evaluation."""
     few = ~bursts.loader & (bursts.forwards <= INLINE_FORWARDS)
     many = ~bursts.loader & ~few
-    inline = few & is_recurring(bursts.begin[few], borders.ends)
-    rollout = many & is_recurring(bursts.begin[many], borders.ends)
+    inline = few & is_recurring(bursts.begin[few], boundaries.ends)
+    rollout = many & is_recurring(bursts.begin[many], boundaries.ends)
     if not has_loader:
         rollout |= ~bursts.loader & ~bursts.switched & ~inline
     return inline, rollout, ~inline & ~rollout

@@ -49,7 +49,7 @@ decade."""
 
 def account_for(
     trace: Trace,
-    borders: Int64,
+    boundaries: Int64,
     *,
     input_ranges: Intervals = EMPTY,
     compile_ranges: Intervals = EMPTY,
@@ -59,9 +59,10 @@ def account_for(
 ) -> Ledger:
     """The ledger of the steps of a trace, by the accelerator's definition when it has kernels, else by the processor's.
 
-    borders: (n, 2) ns on the trace's clock (`Trace.events`), in time order without overlap, as the host sees the steps;
-    on an accelerator each is moved to where the device ends it (`reach`). input_ranges, compile_ranges, phase_ranges:
-    what the caller knows beside the trace, same clock. training_thread: the system's id. Raises ImbalanceError (a bug).
+    boundaries: (n, 2) ns on the trace's clock (`Trace.events`), in time order without overlap, as the host sees the
+    steps; on an accelerator each is moved to where the device ends it (`reach`). input_ranges, compile_ranges,
+    phase_ranges: what the caller knows beside the trace, same clock. training_thread: the system's id. Raises
+    ImbalanceError (a bug).
     """
     claims = claims_of(
         trace,
@@ -71,16 +72,16 @@ def account_for(
         training_thread=training_thread,
         machine=machine,
     )
-    windows = reach(trace, borders) if has_kernels(trace) else borders
+    windows = reach(trace, boundaries) if has_kernels(trace) else boundaries
     return Ledger(device_of(trace), windows[:, 1] - windows[:, 0], entries_of(windows, claims))
 
 
-def account_phases(claims: Claims, borders: Int64, phase_ranges: Mapping[Phase, Intervals]) -> Int64:
+def account_phases(claims: Claims, boundaries: Int64, phase_ranges: Mapping[Phase, Intervals]) -> Int64:
     """(len(Phase), len(Account)) ns: the accounts of all steps together, phase by phase; REST is what no phase holds.
 
     The whole table sums to the steps. Where phases overlap, the earlier one of `Phase` has the time.
     """
-    left = union(borders[:, 0], borders[:, 1])
+    left = union(boundaries[:, 0], boundaries[:, 1])
     table = np.zeros((len(Phase), len(Account)), np.int64)
     for phase in (*(phase for phase in Phase if phase is not Phase.REST), Phase.REST):
         inside = left if phase is Phase.REST else intersect(left, phase_ranges.get(phase, EMPTY))
@@ -90,11 +91,11 @@ def account_phases(claims: Claims, borders: Int64, phase_ranges: Mapping[Phase, 
     return table
 
 
-def count_events(trace: Trace, borders: Int64, phase_ranges: Mapping[Phase, Intervals]) -> Int64:
+def count_events(trace: Trace, boundaries: Int64, phase_ranges: Mapping[Phase, Intervals]) -> Int64:
     """(len(Phase),) events of the host that began in each phase of the steps: what the profiler spent time on."""
     host = host_events(trace)
     begin = trace.events.begin[host]
-    left = contains(union(borders[:, 0], borders[:, 1]), begin)
+    left = contains(union(boundaries[:, 0], boundaries[:, 1]), begin)
     counts = np.zeros(len(Phase), np.int64)
     for phase in Phase:
         inside = left & contains(phase_ranges.get(phase, EMPTY), begin)

@@ -342,8 +342,8 @@ def pieces_of(windows: Int64, busy: Intervals, claims: Claims) -> tuple[Int64, I
     windows: (n, 2) ns, disjoint."""
     idle = subtract(union(windows[:, 0], windows[:, 1]), busy)
     sides = [side for each in (idle, *(held for _, held in claims)) for side in (each.begin, each.end)]
-    borders = instants(windows.ravel(), *sides)
-    heads, tails = borders[:-1], borders[1:]
+    boundaries = instants(windows.ravel(), *sides)
+    heads, tails = boundaries[:-1], boundaries[1:]
     inside = contains(idle, heads)
     heads, tails = heads[inside], tails[inside]
     account = np.full(len(heads), Account.UNEXPLAINED, np.int64)

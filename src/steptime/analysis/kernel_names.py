@@ -63,7 +63,7 @@ def multiplies(name: str) -> bool:
     return MATRIX_WORK.search(name) is not None and HELPING.search(function[0] if function else name) is None
 
 
-def number_format(name: str, of_inputs: str) -> str:
+def dtype(name: str, of_inputs: str) -> str:
     """The format in which a kernel multiplies: float32 inputs on NVIDIA's matrix units are rounded to TF32."""
     if of_inputs != "float32" or AMD.search(name):
         return of_inputs

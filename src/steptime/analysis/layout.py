@@ -8,7 +8,7 @@ import numpy as np
 
 from steptime.analysis.activity import Activity, Claims, Work, find_activity, find_segments, find_work, split
 from steptime.analysis.lines import LineRoles, estimate, find_gaps, find_lines
-from steptime.analysis.steps import Borders, find_borders, find_warm_up, full_backwards
+from steptime.analysis.steps import Boundaries, find_boundaries, find_warm_up, full_backwards
 from steptime.analysis.timeline import Lane, Mode, Phase, Steps, Timeline, lane_of, training_thread
 from steptime.arrays import Bool, Int64
 from steptime.intervals import Intervals, measure
@@ -17,7 +17,7 @@ from steptime.recording.recording import IntervalTable, Process
 
 PART = 0.05
 """A step counts as touched by a window (profiler, discovery …) that holds this share of it: windows begin and end a few
-microseconds after a border."""
+microseconds after a boundary."""
 LEAST_STEADY = 5
 """With fewer untouched steps those with the line timeline count as steady too: it slows a step by 1 to 19 %."""
 
@@ -44,13 +44,13 @@ def lay_out_whole(process: Process) -> Layout:
     thread = training_thread(table)
     lane = lane_of(table, table.thread == thread)
     windows = _Windows(table)
-    borders = find_borders(lane, windows.unwatched, windows.stamps)
-    activity = find_activity(lane, borders, process.loaders)
-    claims = find_segments(lane, windows.pauses, activity, borders.ends)
+    boundaries = find_boundaries(lane, windows.unwatched, windows.stamps)
+    activity = find_activity(lane, boundaries, process.loaders)
+    claims = find_segments(lane, windows.pauses, activity, boundaries.ends)
     work = find_work(lane, activity, claims.loader_starts)
     lines = find_lines(process, lane, activity, work)
-    steps, reason = _steps(borders, lane, windows, activity, claims, work, lines)
-    timeline = Timeline(borders.mode, steps, claims.segments, thread, activity.training_loaders, reason)
+    steps, reason = _steps(boundaries, lane, windows, activity, claims, work, lines)
+    timeline = Timeline(boundaries.mode, steps, claims.segments, thread, activity.training_loaders, reason)
     return Layout(timeline, lane, activity, work, lines)
 
 
@@ -58,18 +58,18 @@ class _Windows:
     """Windows and stamps of the probe; they concern the process, whatever thread wrote them."""
 
     def __init__(self, table: IntervalTable) -> None:
-        kinds = (Kind.UNWATCHED, Kind.PAUSE, Kind.PROFILED, Kind.DISCOVERY, Kind.LINES, Kind.BORDER)
+        kinds = (Kind.UNWATCHED, Kind.PAUSE, Kind.PROFILED, Kind.DISCOVERY, Kind.LINES, Kind.BOUNDARY)
         lane = lane_of(table, np.isin(table.kind, [int(kind) for kind in kinds]))
         self.unwatched = lane.of(Kind.UNWATCHED).outermost()
         self.pauses = lane.of(Kind.PAUSE)
         self.profiled = lane.of(Kind.PROFILED).intervals
         self.discovery = lane.of(Kind.DISCOVERY).intervals
         self.lines = lane.of(Kind.LINES).intervals
-        self.stamps = lane.of(Kind.BORDER).begin
+        self.stamps = lane.of(Kind.BOUNDARY).begin
 
 
 def _steps(
-    borders: Borders,
+    boundaries: Boundaries,
     lane: Lane,
     windows: _Windows,
     activity: Activity,
@@ -77,8 +77,8 @@ def _steps(
     work: Work,
     lines: LineRoles,
 ) -> tuple[Steps, str]:
-    end = borders.ends
-    begin = np.concatenate(([borders.begin], end[:-1])) if len(end) else end
+    end = boundaries.ends
+    begin = np.concatenate(([boundaries.begin], end[:-1])) if len(end) else end
     duration, phases = split(begin, end, claims, work)
     lined = _lined(windows.lines, lines.times.end, begin, end)
     traced = _touched(windows.lines, begin, end)
@@ -92,7 +92,7 @@ def _steps(
     warm_up = np.arange(len(end)) < warm
     if (~(warm_up | disturbed | traced) & watched).sum() >= LEAST_STEADY:
         disturbed = disturbed | traced
-    batches = _micro_batches(borders, lane, activity, begin, end)
+    batches = _micro_batches(boundaries, lane, activity, begin, end)
     columns = (begin, end, duration, phases, batches, warm_up, disturbed, watched, profiled, lined)
     for column in columns:
         column.flags.writeable = False
@@ -134,7 +134,7 @@ def _name_gaps(
     phases[:, Phase.REST] -= prepared + moved
 
 
-def _micro_batches(borders: Borders, lane: Lane, activity: Activity, begin: Int64, end: Int64) -> Int64:
-    signs = activity.forwards if borders.mode is Mode.FORWARD else full_backwards(lane)
+def _micro_batches(boundaries: Boundaries, lane: Lane, activity: Activity, begin: Int64, end: Int64) -> Int64:
+    signs = activity.forwards if boundaries.mode is Mode.FORWARD else full_backwards(lane)
     counts: Int64 = np.searchsorted(signs.begin, end) - np.searchsorted(signs.begin, begin)
     return counts

@@ -161,7 +161,7 @@ def _guess(gaps: Gaps, gap: Int64, exact: Int64, lined: Bool) -> Int64:
 
 
 def find_gaps(top: Lane, begin: Int64, end: Int64) -> Gaps:
-    """Gaps between the top intervals, cut at the borders of the steps [begin, end)."""
+    """Gaps between the top intervals, cut at the boundaries of the steps [begin, end)."""
     if not len(begin):
         nothing = np.zeros(0, np.int64)
         return Gaps(nothing, nothing, nothing, nothing)

@@ -284,7 +284,7 @@ class OperatorCalls:
 
 
 def operator_calls(
-    trace: Trace, borders: Int64, phases: Mapping[Phase, Intervals], training_thread: int | None
+    trace: Trace, boundaries: Int64, phases: Mapping[Phase, Intervals], training_thread: int | None
 ) -> OperatorCalls:
     """Calls that began inside the steps. On an accelerator those that launched something; on a CPU those that
     compute."""
@@ -297,7 +297,7 @@ def operator_calls(
     for each in (lane, *autograd_lanes(trace, lane)):
         operations = operations_on(trace, each, chosen)
         duration = _device_time(trace, operations, each) if on_device else _processor_time(operations)
-        kept = (duration > 0) & contains(union(borders[:, 0], borders[:, 1]), operations.nest.begin)
+        kept = (duration > 0) & contains(union(boundaries[:, 0], boundaries[:, 1]), operations.nest.begin)
         phase = _phases(trace, operations, lane, phases)
         parent = _parents(operations.nest, kept, known)
         parts.append((operations.rows[kept], duration[kept], phase[kept], parent))
@@ -375,7 +375,7 @@ class OperatorTotal:
 
 def total(
     trace: Trace,
-    borders: Int64,
+    boundaries: Int64,
     machine: Machine | None = None,
     *,
     phase_ranges: Mapping[Phase, Intervals] | None = None,
@@ -384,15 +384,15 @@ def total(
 ) -> tuple[OperatorTotal, ...]:
     """The operators that did the work of the steps, the longest first.
 
-    borders: (n, 2) ns on the trace's clock, as the host sees the steps. machine: whose ceilings decide `bound`.
+    boundaries: (n, 2) ns on the trace's clock, as the host sees the steps. machine: whose ceilings decide `bound`.
     sources: lines by operator name, as `source_lines.sources_of` finds them in a trace with stacks.
     """
-    if not len(borders):
+    if not len(boundaries):
         return ()
-    calls = operator_calls(trace, borders, phase_ranges or {}, training_thread)
+    calls = operator_calls(trace, boundaries, phase_ranges or {}, training_thread)
     modelled = worked(trace, calls)
     totals = [
-        _summed(trace, calls, modelled, rows, machine, len(borders), (sources or {}).get(trace.symbols[name]))
+        _summed(trace, calls, modelled, rows, machine, len(boundaries), (sources or {}).get(trace.symbols[name]))
         for name, rows in _grouped(trace.events.name[calls.rows])
     ]
     return tuple(sorted(totals, key=lambda each: (-each.duration, each.name)))

@@ -22,7 +22,7 @@ FORWARD_ONLY = frozenset(_FORWARD_ONLY.split())
 """What modules call. A derivative calls the operators below them (mm, threshold_backward…), also under create_graph."""
 
 
-def recomputed(trace: Trace, borders: Int64, *, training_thread: int | None = None) -> Int64:
+def recomputed(trace: Trace, boundaries: Int64, *, training_thread: int | None = None) -> Int64:
     """(n,) ns of each step spent on forward operators inside backward, and on the Python around them; on an
     accelerator, of the kernels they launched.
 
@@ -32,12 +32,12 @@ def recomputed(trace: Trace, borders: Int64, *, training_thread: int | None = No
     """
     lane = training_lane(trace, training_thread)
     if lane is None:
-        return np.zeros(len(borders), np.int64)
+        return np.zeros(len(boundaries), np.int64)
     chosen = operator_events(trace)
     found = EMPTY
     for each in (lane, *autograd_lanes(trace, lane)):
         found = join(found, _again(trace, operations_on(trace, each, chosen), each))
-    return measure(found, borders[:, 0], borders[:, 1])
+    return measure(found, boundaries[:, 0], boundaries[:, 1])
 
 
 def _again(trace: Trace, operations: Operations, lane: int) -> Intervals:

@@ -92,9 +92,9 @@ def split(totals: Int64, shares: Int64) -> Int64:
     shares: non-negative, not all zero. Rounding goes by the running sum, so no part is off by a whole unit.
     """
     reached = np.concatenate(([0.0], np.cumsum(shares) / shares.sum()))
-    borders = np.rint(totals[:, None] * reached[None, :]).astype(np.int64)
-    borders[:, -1] = totals
-    parts: Int64 = np.diff(borders, axis=1)
+    boundaries = np.rint(totals[:, None] * reached[None, :]).astype(np.int64)
+    boundaries[:, -1] = totals
+    parts: Int64 = np.diff(boundaries, axis=1)
     return parts
 
 
@@ -123,14 +123,14 @@ new memory from the system: on two virtual CPUs steps of 80 ms took 92, 96, 118,
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Window:
-    """One trace beside the journal. borders: (n, 2) of whole profiled steps, phases and compiling: on the trace's
+    """One trace beside the journal. boundaries: (n, 2) of whole profiled steps, phases and compiling: on the trace's
     clock, ns. thread: the system's id of the training thread, 0 if unknown. shift: from the journal's clock to the
     trace's, ns."""
 
     trace: Trace
     stacks: bool
     thread: int
-    borders: Int64
+    boundaries: Int64
     phases: dict[Phase, Intervals]
     compiling: Intervals
     shift: int = 0
@@ -154,7 +154,7 @@ def account_for_process(process: Process, layout: Layout, machine: Machine | Non
     """The ledger and the operators of a process. A trace that cannot be read is a problem in words, not an error."""
     steps = layout.timeline.steps
     windows, problems = _windows(process, layout)
-    timed = [window for window in windows if not window.stacks and len(window.borders)]
+    timed = [window for window in windows if not window.stacks and len(window.boundaries)]
     spent = np.zeros((len(Phase), len(Account)), np.int64)
     events = np.zeros(len(Phase), np.int64)
     for window in timed:
@@ -166,12 +166,12 @@ def account_for_process(process: Process, layout: Layout, machine: Machine | Non
             training_thread=window.thread,
             machine=machine,
         )
-        spent += account_phases(claims, window.borders, window.phases)
-        events += count_events(window.trace, window.borders, window.phases)
+        spent += account_phases(claims, window.boundaries, window.phases)
+        events += count_events(window.trace, window.boundaries, window.phases)
     device = device_of(timed[0].trace) if timed else process.facts.device
-    count = sum(len(window.borders) for window in timed)
+    count = sum(len(window.boundaries) for window in timed)
     ledger = calibrate(spent, count, steps.phases[steps.steady], device, events=events)
-    again = [recomputed(window.trace, window.borders, training_thread=window.thread) for window in timed]
+    again = [recomputed(window.trace, window.boundaries, training_thread=window.thread) for window in timed]
     recompute = np.concatenate(again) if again else np.zeros(0, np.int64)
     return RecordedAccount(ledger, _operators(windows, timed, machine), recompute, count, windows, problems)
 
@@ -183,10 +183,10 @@ def _operators(windows: tuple[Window, ...], timed: list[Window], machine: Machin
     sources: dict[str, SourceLine] = {}
     for window in windows:
         sources |= sources_of(window.trace, training_thread=window.thread) if window.stacks else {}
-    window = max(timed, key=lambda window: len(window.borders))
+    window = max(timed, key=lambda window: len(window.boundaries))
     return total(
         window.trace,
-        window.borders,
+        window.boundaries,
         machine,
         phase_ranges=window.phases,
         training_thread=window.thread,
@@ -225,7 +225,7 @@ def _window(trace: Trace, facts: TraceFacts, process: Process, layout: Layout) -
         trace,
         facts.stacks,
         facts.thread,
-        _borders(layout.timeline.steps, facts, alone) + shift,
+        _boundaries(layout.timeline.steps, facts, alone) + shift,
         {phase: _moved(held, shift) for phase, held in _phases(layout).items()},
         _moved(union(process.intervals.begin[compiling], process.intervals.end[compiling]), shift),
         shift,
@@ -245,9 +245,9 @@ def operator_time(account: RecordedAccount) -> Intervals:
     return join(*found)
 
 
-def _borders(steps: Steps, facts: TraceFacts, alone: bool) -> Int64:
+def _boundaries(steps: Steps, facts: TraceFacts, alone: bool) -> Int64:
     """Steps that lie in the window, without a segment in them, and without those that the profiler spoilt, unless other
-    ranks profiled them too. The profiler starts behind a border, so the first one begins with the window."""
+    ranks profiled them too. The profiler starts behind a boundary, so the first one begins with the window."""
     begin, end = np.maximum(steps.begin, facts.begin), np.minimum(steps.end, facts.end)
     whole = steps.profiled & (np.abs(end - begin - steps.duration) <= PART * steps.duration)
     if alone and whole.any() and steps.steady.any():

@@ -25,7 +25,7 @@ import numpy as np
 
 from steptime.analysis.breakdown import claims_of
 from steptime.analysis.categories import Account
-from steptime.analysis.kernel_names import complete, list_item, matrix_unit, multiplies, number_format
+from steptime.analysis.kernel_names import complete, dtype, list_item, matrix_unit, multiplies
 from steptime.analysis.op_cost.call import Work
 from steptime.analysis.op_cost.op_cost import (
     COMPUTE,
@@ -67,7 +67,7 @@ class KernelGroup:
     operator: str
     shapes: str
     types: str
-    number_format: str
+    dtype: str
     calls: float
     duration: float
     bound: str
@@ -101,7 +101,7 @@ class Roofline:
     busy: float
     flops: float
     bytes: float
-    number_format: str
+    dtype: str
     peak: float | None
     utilization: float | None
     modelled: float
@@ -118,10 +118,10 @@ TILE = {"float16": 8, "bfloat16": 8, "tf32": 4, "float32": 4, "float8": 16, "int
 """Numbers in 16 bytes."""
 
 
-def missed(dimensions: tuple[tuple[str, int], ...], number_format: str) -> tuple[str, ...]:
+def missed(dimensions: tuple[tuple[str, int], ...], dtype: str) -> tuple[str, ...]:
     """The sides that are no multiple of the tile ("k = 1003"); none for a product with a vector, which fills no tile
     whatever its other sides are."""
-    tile = TILE.get(number_format)
+    tile = TILE.get(dtype)
     if tile is None or any(size == 1 for _, size in dimensions):
         return ()
     return tuple(f"{name} = {size}" for name, size in dimensions if size % tile)
@@ -252,7 +252,7 @@ class _Group:
 
     example: int
     operator: int
-    number_format: str
+    dtype: str
     dimensions: tuple[str, ...]
     times: Times
     bound: str
@@ -269,7 +269,7 @@ class _Group:
     ) -> _Group:
         calls, name = sums.calls[number], trace.symbols[trace.events.name[members.rows[longest]]]
         work = members.modelled.works[members.modelled.kind[longest]] if not np.isnan(sums.bytes[number]) else None
-        format_ = number_format(name, work.number_format) if work is not None else ""
+        format_ = dtype(name, work.dtype) if work is not None else ""
         flops = _known(sums.flops[number] / calls)
         one = Work(flops, sums.bytes[number] / calls, format_) if work is not None else None
         times = time_at_ceilings(one, machine)
@@ -277,7 +277,7 @@ class _Group:
         return _Group(
             example=int(members.rows[longest]),
             operator=int(members.operator[longest]),
-            number_format=format_,
+            dtype=format_,
             dimensions=missed(work.dimensions, format_) if work is not None and flops else (),
             times=times,
             bound=COMMUNICATION if members.communicates[longest] else bound,
@@ -294,7 +294,7 @@ def _group(trace: Trace, made: _Group, sums: _Sums, number: int, steps: int) -> 
         operator=trace.symbols[events.name[operator]] if operator >= 0 else "",
         shapes=_text(trace.shapes, events.shapes[operator]) if operator >= 0 else "",
         types=_text(trace.dtypes, events.dtypes[operator]) if operator >= 0 else "",
-        number_format=made.number_format,
+        dtype=made.dtype,
         calls=calls / steps,
         duration=duration / steps,
         bound=made.bound,
@@ -329,14 +329,14 @@ def bounds_of_operator(machine: Machine | None) -> BoundBy:
 
 
 def _reached(groups: tuple[KernelGroup, ...]) -> dict[str, float]:
-    """FLOP/s of the quickest product by number format. Convolutions are no products: a fast algorithm needs fewer
+    """FLOP/s of the quickest product by dtype. Convolutions are no products: a fast algorithm needs fewer
     operations than are counted."""
     found: dict[str, float] = {}
     for each in groups:
         timed = each.flops and each.calls and each.duration / each.calls >= LONG_ENOUGH
         if timed and each.bound != COMMUNICATION and "conv" not in each.operator.lower():
             rate = (each.flops or 0.0) / each.duration * 1e9
-            found[each.number_format] = max(found.get(each.number_format, 0.0), rate)
+            found[each.dtype] = max(found.get(each.dtype, 0.0), rate)
     return found
 
 
@@ -362,7 +362,7 @@ def totals(groups: tuple[KernelGroup, ...], split: Int64, windows: Int64, machin
         busy=float(split.sum()) / steps,
         flops=sum(formats.values()),
         bytes=sum(each.bytes or 0.0 for each in groups),
-        number_format=most,
+        dtype=most,
         peak=machine.matrix_rate(most) if machine is not None and most else None,
         utilization=_utilization(formats, wall, machine),
         modelled=modelled / spent if spent else 0.0,
@@ -370,11 +370,11 @@ def totals(groups: tuple[KernelGroup, ...], split: Int64, windows: Int64, machin
 
 
 def _formats(groups: tuple[KernelGroup, ...]) -> dict[str, float]:
-    """FLOPs per step by number format."""
+    """FLOPs per step by dtype."""
     found: dict[str, float] = {}
     for each in groups:
         if each.flops:
-            found[each.number_format] = found.get(each.number_format, 0.0) + each.flops
+            found[each.dtype] = found.get(each.dtype, 0.0) + each.flops
     return found
 
 

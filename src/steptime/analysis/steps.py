@@ -27,7 +27,7 @@ UPDATES = (Kind.OPTIMIZER_STEP, Kind.SCALER_STEP)
 
 
 @dataclass(frozen=True, slots=True)
-class Borders:
+class Boundaries:
     """Ends of the steps in time order, ns; a step begins where the one before it ends, the first at `begin`."""
 
     mode: Mode
@@ -35,13 +35,13 @@ class Borders:
     ends: Int64
 
 
-def find_borders(lane: Lane, unwatched: Lane, stamps: Int64) -> Borders:
-    """The steps of a training thread. stamps: borders that the probe counted itself while the watch was off."""
+def find_boundaries(lane: Lane, unwatched: Lane, stamps: Int64) -> Boundaries:
+    """The steps of a training thread. stamps: boundaries that the probe counted itself while the watch was off."""
     mode, ends = _watched_ends(lane, unwatched)
     if mode is not Mode.FORWARD:
         ends = np.concatenate((ends, stamps))
     ends = np.unique(ends)
-    return Borders(mode, _first_begin(lane, ends), ends)
+    return Boundaries(mode, _first_begin(lane, ends), ends)
 
 
 def full_backwards(lane: Lane) -> Lane:
@@ -136,7 +136,7 @@ def _forward_ends(lane: Lane) -> Int64:
 
 
 def _first_begin(lane: Lane, ends: Int64) -> int:
-    """The first sign of training: the first step's begin, where no border stands before it."""
+    """The first sign of training: the first step's begin, where no boundary stands before it."""
     if not len(ends):
         return 0
     kinds = (Kind.LOADER_START, Kind.LOADER_NEXT, Kind.FORWARD, Kind.BACKWARD, *UPDATES)

@@ -15,7 +15,7 @@ from steptime.recording.recording import IntervalTable
 
 
 class Mode(IntEnum):
-    """What the borders of the steps were found from."""
+    """What the boundaries of the steps were found from."""
 
     OPTIMIZER = 1
     BACKWARD = 2
@@ -62,7 +62,7 @@ class Segment:
 class Steps:
     """All steps of a process; arrays of length n, read-only, in time order; times: monotonic ns.
 
-    begin, end: borders. duration: end - begin minus the segments inside. phases: (n, len(Phase)) ns, rows sum to
+    begin, end: boundaries. duration: end - begin minus the segments inside. phases: (n, len(Phase)) ns, rows sum to
     duration.
     micro_batches: backwards (forwards when inferring) in the step. warm_up: left out at the start.
     disturbed: the probe slowed it (discovery, profiler, lines, a pause) or an evaluation, a checkpoint or a compilation

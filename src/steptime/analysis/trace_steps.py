@@ -108,15 +108,16 @@ Search: TypeAlias = Callable[[Int64, Int64, int], Repeated | None]
 
 @dataclass(frozen=True, slots=True, eq=False)
 class FoundSteps:
-    """borders: (n, 2) begins and ends in ns, in time order, without overlap. how: what they were found by, in words."""
+    """boundaries: (n, 2) begins and ends in ns, in time order, without overlap. how: what they were found by, in
+    words."""
 
-    borders: Int64
+    boundaries: Int64
     how: str
 
 
 def steps_of(trace: Trace) -> Int64:
     """(n, 2) begins and ends in ns; see `find_steps`."""
-    return find_steps(trace).borders
+    return find_steps(trace).boundaries
 
 
 def find_steps(trace: Trace) -> FoundSteps:
@@ -128,30 +129,30 @@ def find_steps(trace: Trace) -> FoundSteps:
     if not len(trace.events):
         return FoundSteps(np.empty((0, 2), np.int64), "there is no event")
     for found in _ways(trace):
-        if found is not None and len(found.borders):
+        if found is not None and len(found.boundaries):
             return found
     windows = trace.windows or ((int(trace.events.begin.min()), int(trace.events.end.max())),)
     whole = "each recording counts as one step" if trace.windows else "the whole trace counts as one step"
     return FoundSteps(np.array(windows, np.int64), f"{whole}, because nothing in it marks steps or repeats evenly")
 
 
-def reach(trace: Trace, borders: Int64) -> Int64:
+def reach(trace: Trace, boundaries: Int64) -> Int64:
     """Steps on the device: each ends with the last kernel that was launched in it, and the next begins there.
 
     The host runs ahead of the device, so a step's kernels outlast the host's step. Kernels of a step that ran before
     its begin as moved here still count as compute, in the step in whose time they ran: a ledger is about time, not
-    about work. borders: (n, 2) ns on the host, in time order.
+    about work. boundaries: (n, 2) ns on the host, in time order.
     """
     events = trace.events
     activities = device_activities(trace)
     launched = activities.launch != UNKNOWN
     calls, done = activities.launch[launched], events.end[activities.rows[launched]]
-    step = np.searchsorted(borders[:, 0], events.begin[calls], side="right") - 1
-    inside = (step >= 0) & (events.end[calls] <= borders[np.maximum(step, 0), 1])
-    ends = borders[:, 1].copy()
+    step = np.searchsorted(boundaries[:, 0], events.begin[calls], side="right") - 1
+    inside = (step >= 0) & (events.end[calls] <= boundaries[np.maximum(step, 0), 1])
+    ends = boundaries[:, 1].copy()
     np.maximum.at(ends, step[inside], done[inside])
     ends = np.maximum.accumulate(ends)
-    begins = np.maximum(borders[:, 0], np.concatenate((borders[:1, 0], ends[:-1])))
+    begins = np.maximum(boundaries[:, 0], np.concatenate((boundaries[:1, 0], ends[:-1])))
     return np.stack((begins, ends), axis=1)
 
 

@@ -86,7 +86,7 @@ def _row(name: str, value: str) -> str:
 @click.option("--remeasure", is_flag=True, help="Measure the ceilings again, even if they are known.")
 @click.option("--python", metavar="PATH", help="Interpreter whose torch measures. Default: the first that has torch.")
 def command(as_json: bool, remeasure: bool, python: str | None) -> int:
-    """Show this machine, the versions in use, and its ceilings: matrix products by number format, copy bandwidth, cost
+    """Show this machine, the versions in use, and its ceilings: matrix products by dtype, copy bandwidth, cost
     of an operator. They are measured once (some seconds) with your torch and remembered.
 
     \b

@@ -1,4 +1,4 @@
-"""The border between steptime and its user: whatever goes wrong ends here, as one sentence and an exit status.
+"""The boundary between steptime and its user: whatever goes wrong ends here, as one sentence and an exit status.
 
 Exit statuses: 0 fine; 1 refused; 2 the command line cannot be followed; 70 a bug of steptime (EX_SOFTWARE of
 sysexits.h); 130 interrupted. `run` ends as the job did.
@@ -34,7 +34,7 @@ def shield(action: Callable[[], int]) -> int:
         return error.exit_code
     except (KeyboardInterrupt, click.Abort):
         return INTERRUPTED
-    except Exception as error:  # noqa: BLE001 - the border: a bug of ours is told as one, with all that its finder needs
+    except Exception as error:  # noqa: BLE001 - the boundary: a bug of ours is told as one, with all that its finder needs
         say(f"This is a bug of steptime: {type(error).__name__}: {error}. {_keep_traceback()} (bug)")
         return BUG
 

@@ -1,4 +1,4 @@
-"""`steptime explain CODE`: the page of a rule, of a remedy or of a message."""
+"""`steptime explain CODE`: the page of a rule, of a fix or of a message."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ MESSAGES = (Path(__file__).with_name("messages.md"), Path(__file__).parents[3] /
 """In an installed wheel, and in a working tree."""
 
 
-@click.command("explain", short_help="Explain a finding, a remedy or a message.")
+@click.command("explain", short_help="Explain a finding, a fix or a message.")
 @click.argument("code", required=False)
 def command(code: str | None) -> int:
-    """Explain a finding or a remedy (by its code or name), or a message (by the word in parentheses at its end).
-    Without CODE, list the rules and the remedies.
+    """Explain a finding or a fix (by its code or name), or a message (by the word in parentheses at its end).
+    Without CODE, list the rules and the fixes.
 
     \b
     steptime explain ST101
@@ -27,7 +27,7 @@ def command(code: str | None) -> int:
     """
     from steptime.advice.engine import all_rules
     from steptime.advice.explain import find_rule, rule_page
-    from steptime.advice.fix_pages import find_remedy, remedy_page
+    from steptime.advice.fix_pages import find_fix, fix_page
     from steptime.advice.fixes import CATALOGUE
 
     rules = sorted(all_rules()[0], key=lambda rule: rule.code)
@@ -36,8 +36,8 @@ def command(code: str | None) -> int:
     if code is None:
         tell("".join(f"{number}  {name:<28} {title}\n" for number, name, title in known))
         return 0
-    rule, remedy = find_rule(code), find_remedy(code)
-    page = rule_page(rule) if rule is not None else remedy_page(remedy) if remedy is not None else message_page(code)
+    rule, fix = find_rule(code), find_fix(code)
+    page = rule_page(rule) if rule is not None else fix_page(fix) if fix is not None else message_page(code)
     if page is None:
         raise _unknown(code, [word for each in known for word in each[:2]])
     _show(page)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import click
 
-from steptime.cli.options import arm_options, seconds
+from steptime.cli.options import seconds, variant_options
 from steptime.errors import UsageError
 
 
@@ -27,7 +27,7 @@ from steptime.errors import UsageError
 @click.option(
     "-o", "--output", metavar="FILE", help="Also write FILE: what is printed (.txt), or all results (.jsonl)."
 )
-@arm_options
+@variant_options
 def command(
     budget: float,
     compile_modes: bool,

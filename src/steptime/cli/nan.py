@@ -16,7 +16,7 @@ from steptime.errors import SteptimeError, UsageError
 from steptime.launcher.command import default_recording, job_name, resolve
 from steptime.launcher.launch import exit_as, launch
 from steptime.launcher.outcome import NumericsOptions, Outcome, ProbeOptions
-from steptime.launcher.variant import OUTPUT, run_arm
+from steptime.launcher.variant import OUTPUT, run_variant
 from steptime.nan.nonfinite import NonFinite, ProcessNumerics, Trigger, read_numerics
 from steptime.nan.trace_back import first_sign, trace_back
 from steptime.report.json import document
@@ -136,7 +136,7 @@ class Hunt:
             refuse_uncontained(stand)
             with contained(stand, "instrumented", folder) as setting:
                 place = setting.place(LONGEST + SLOWER * took)
-                outcome = run_arm(setting.command, folder, ProbeOptions(profile=False, numerics=options), place)
+                outcome = run_variant(setting.command, folder, ProbeOptions(profile=False, numerics=options), place)
         finally:
             leave(stand)
         for problem in outcome.problems:

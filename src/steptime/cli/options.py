@@ -92,11 +92,11 @@ def trace_options(function: Function) -> Function:
     )(function)
 
 
-def arm_options(function: Function) -> Function:
-    """--uncontained, --executor, -q, --force, --json, and the target: of the verbs that run arms of a job."""
+def variant_options(function: Function) -> Function:
+    """--uncontained, --executor, -q, --force, --json, and the target: of the verbs that run variants of a job."""
     for add in (
         click.argument("target", nargs=-1, type=click.UNPROCESSED, metavar="RECORDING | [--] COMMAND [ARGUMENT]..."),
-        click.option("-q", "--quiet", is_flag=True, help="Say nothing while the arms run."),
+        click.option("-q", "--quiet", is_flag=True, help="Say nothing while the variants run."),
         click.option("--json", "as_json", is_flag=True, help="Print the results as JSON lines on standard output."),
         click.option("--force", is_flag=True, help="Overwrite what exists."),
         click.option(
@@ -104,7 +104,7 @@ def arm_options(function: Function) -> Function:
             type=click.Choice(["local", "ray"]),
             default="local",
             show_default=True,
-            help="Where arms run: one at a time on this machine, or on a Ray cluster, one on each device.",
+            help="Where variants run: one at a time on this machine, or on a Ray cluster, one on each device.",
         ),
         click.option("--uncontained", is_flag=True, help="Go on even where not all that is written can be contained."),
     ):

@@ -1,6 +1,7 @@
-"""`steptime try RECORDING` or `steptime try -- CMD…`: the remedies for what was found, tried on the job itself.
+"""`steptime try RECORDING` or `steptime try -- CMD…`: the fixes for what was found, tried on the job itself.
 
-What is said while the arms of a trial run: a line for each process that begins, and in a terminal the step it is at.
+What is said while the variants of a trial run: a line for each process that begins, and in a terminal the step it is
+at.
 
 Their own output goes to files, so that line can be drawn in place.
 """
@@ -26,13 +27,13 @@ from steptime.advice.propose import propose
 from steptime.advice.rule import Finding
 from steptime.cli.after_run import measure_ceilings, nothing_measured
 from steptime.cli.exit_codes import INTERRUPTED, say, tell
-from steptime.cli.options import arm_options, seconds
+from steptime.cli.options import seconds, variant_options
 from steptime.cli.run import Announcer
 from steptime.errors import NothingMeasuredError, OutputError, RecordingError, UsageError
 from steptime.launcher.command import default_recording, job_name, resolve
 from steptime.launcher.outcome import Outcome, ProbeOptions, Progress
 from steptime.launcher.progress import PROFILED
-from steptime.launcher.variant import DEADLINE_PASSED, OUTPUT, Place, run_arm
+from steptime.launcher.variant import DEADLINE_PASSED, OUTPUT, Place, run_variant
 from steptime.quantities import format_duration, format_source
 from steptime.recording.load import load
 from steptime.report.output import write_whole
@@ -54,20 +55,20 @@ from steptime.trials.execute import NO_INPUT, last_lines
 from steptime.trials.judge import LEAST_ROUNDS, usual_step
 from steptime.trials.patch import make_patch, unwritten, write_patch
 from steptime.trials.plan import (
-    batch_arm,
+    batch_variant,
     edits_of,
     groups,
-    lab_arms,
+    lab_variants,
     over,
-    plan_arms,
     plan_for,
+    plan_variants,
     points_of,
     prove,
     script_of,
     stand_for,
 )
 from steptime.trials.results import NAME, PatchResult, Plan, ResultsFile, read_results
-from steptime.trials.trial import Arm, Budget, Judgement, Verdict
+from steptime.trials.trial import Budget, Judgement, Variant, Verdict
 from steptime.trials.working_copy import offline_environment
 
 
@@ -104,8 +105,8 @@ def _line(notice: Notice) -> str:
     number = turn.round + 1
     rounds = f"round {number} of {MIN_ROUNDS}" if number <= MIN_ROUNDS else f"round {number} of {MAX_ROUNDS} at most"
     what = "rehearsal" if turn.rehearsal else f"{rounds}, {notice.steps} steps"
-    label = f" {turn.arm.label}" if turn.arm.label else ""
-    return f"{turn.arm.name}{label}: {what}{_to_go(notice)}"
+    label = f" {turn.variant.label}" if turn.variant.label else ""
+    return f"{turn.variant.name}{label}: {what}{_to_go(notice)}"
 
 
 def _to_go(notice: Notice) -> str:
@@ -171,7 +172,7 @@ def measure(command: Sequence[str], budget: float, *, quiet: bool, uncontained: 
 def _watched(stand: Stand, folder: Path, deadline: float, enough: Enough) -> Outcome:
     if ground_of(stand).layer is Layer.OVERLAY:
         with contained(stand, "measured", folder) as setting:
-            return run_arm(setting.command, folder, ProbeOptions(), setting.place(deadline), enough)
+            return run_variant(setting.command, folder, ProbeOptions(), setting.place(deadline), enough)
     if not stand.uncontained:
         raise UsageError(
             "not-contained",
@@ -180,7 +181,7 @@ def _watched(stand: Stand, folder: Path, deadline: float, enough: Enough) -> Out
             "--uncontained.",
         )
     place = Place(stand.directory, offline_environment(folder), deadline)
-    return run_arm(stand.command, folder, ProbeOptions(), place, enough)
+    return run_variant(stand.command, folder, ProbeOptions(), place, enough)
 
 
 def _reason(outcome: Outcome, folder: Path, seconds: float) -> NothingMeasuredError:
@@ -236,19 +237,19 @@ def begin(target: Sequence[str], wishes: Wishes) -> Told:
     recording = recording_of(target, wishes)
     case, findings = _diagnosed(recording)
     proposals = propose(case, findings, goal=wishes.goal)
-    arms = plan_arms(proposals, wishes.max_trials, case.step.duration.value)
-    if not arms:
+    variants = plan_variants(proposals, wishes.max_trials, case.step.duration.value)
+    if not variants:
         return Told(None, _nothing_to_try(proposals, recording, wishes.goal))
-    folder = _new_trial(recording, "try", arms, case, wishes)
+    folder = _new_trial(recording, "try", variants, case, wishes)
     return _conduct(folder, proposals, wishes)
 
 
-def _new_trial(recording: Path, kind: str, arms: tuple[Arm, ...], case: Case, wishes: Wishes) -> Path:
+def _new_trial(recording: Path, kind: str, variants: tuple[Variant, ...], case: Case, wishes: Wishes) -> Path:
     """The folder of a trial, with its plan in it."""
     known = load(recording)
     folder = default_recording((f"{job_name(known.manifest.command)}-{kind}",), recording.absolute().parent)
     plan = plan_for(
-        known, recording, arms, case.step, wishes.min_gain, uncontained=wishes.uncontained, goal=wishes.goal
+        known, recording, variants, case.step, wishes.min_gain, uncontained=wishes.uncontained, goal=wishes.goal
     )
     refuse_uncontained(stand_for(known.manifest, recording, folder, uncontained=wishes.uncontained))
     folder.mkdir(parents=True)
@@ -257,15 +258,15 @@ def _new_trial(recording: Path, kind: str, arms: tuple[Arm, ...], case: Case, wi
 
 
 def run_lab(recording: Path, wishes: Wishes, compile_modes: bool, sizes: Sizes) -> Told:
-    """The lab's arms, then the batch sizes until more of them make no difference."""
+    """The lab's variants, then the batch sizes until more of them make no difference."""
     case, _ = _diagnosed(recording)
-    arms = lab_arms(compile_modes, any(process.facts.device == "cuda" for process in load(recording).processes))
-    folder = _new_trial(recording, "lab", arms, case, wishes)
+    variants = lab_variants(compile_modes, any(process.facts.device == "cuda" for process in load(recording).processes))
+    folder = _new_trial(recording, "lab", variants, case, wishes)
     own_size = case.loader.batch_size if case.loader else None
     with _executor(recording, wishes) as executor, _bench(folder, wishes, executor) as bench:
 
         def run() -> None:
-            bench.conduct(0, arms, later=PROOF if sizes.named else 0, anyway=True)
+            bench.conduct(0, variants, later=PROOF if sizes.named else 0, anyway=True)
             _try_sizes(bench, sizes, own_size)
 
         status = _keeping(bench, run)
@@ -281,13 +282,13 @@ def _try_sizes(bench: Bench, sizes: Sizes, own_size: int | None) -> None:
             return
         if over(points_of(judged, step.value, own_size), sizes.go_on):
             return
-        arms = tuple(batch_arm(size) for size in several if size != own_size)
-        judged += bench.conduct(1 + number, arms) if arms else ()
+        variants = tuple(batch_variant(size) for size in several if size != own_size)
+        judged += bench.conduct(1 + number, variants) if variants else ()
 
 
 @contextmanager
 def _executor(recording: Path, wishes: Wishes) -> Iterator[Executor]:
-    """Where the arms run."""
+    """Where the variants run."""
     if wishes.executor == "ray":
         from steptime.trials.cluster import RayExecutor
 
@@ -310,7 +311,7 @@ def _bench(folder: Path, wishes: Wishes, executor: Executor) -> Iterator[Bench]:
     stand = stand_for(load(recording).manifest, recording, folder, uncontained=accepted, keep=wishes.keep)
     refuse_uncontained(stand)
     if not wishes.quiet:
-        say(f"{len(plan.arms)} to try, {explain(stand)}; Ctrl-C keeps what is done")
+        say(f"{len(plan.variants)} to try, {explain(stand)}; Ctrl-C keeps what is done")
         _say_what_it_takes(plan, wishes.budget)
     tell = (lambda _: None) if wishes.quiet else TrialAnnouncer(say).show
     bench = Bench(stand, plan, known.runs, budget=wishes.budget, executor=executor, tell=tell)
@@ -371,7 +372,7 @@ def _nothing_to_try(proposals: Sequence[Proposal], recording: Path, goal: Goal) 
             "Nothing that takes less memory can be applied to this job by itself. What holds it, and what you could do:"
         ]
         return "\n".join([*lines, f"Next:  steptime memory {shlex.quote(str(recording))}"]) + "\n"
-    lines = ["Nothing that was found has a remedy that steptime can apply by itself."]
+    lines = ["Nothing that was found has a fix that steptime can apply by itself."]
     for proposal in (each for each in proposals if each.advice_only):
         edit = proposal.option.edit
         lines += wrap(advice_of(proposal), "Yours: ", 3, COLUMNS_TRIAL_TEXT)
@@ -385,7 +386,7 @@ def advice_of(proposal: Proposal) -> str:
     edit = proposal.option.edit
     place = f"{format_source(edit.site)}: " if isinstance(edit, Snippet) and edit.site is not None else ""
     most = f" It saves {format_duration(proposal.ceiling)} a step at most." if proposal.ceiling else ""
-    return f"{place}{proposal.option.advice}{most} steptime explain {proposal.remedy.code} shows how."
+    return f"{place}{proposal.option.advice}{most} steptime explain {proposal.fix.code} shows how."
 
 
 def _conduct(folder: Path, proposals: Sequence[Proposal], wishes: Wishes) -> Told:
@@ -395,7 +396,7 @@ def _conduct(folder: Path, proposals: Sequence[Proposal], wishes: Wishes) -> Tol
 
         def run() -> None:
             nonlocal next_command
-            judgements = bench.conduct(0, plan.arms, later=PROOF)
+            judgements = bench.conduct(0, plan.variants, later=PROOF)
             taken, _ = combine(bench, judgements)
             if taken is not None:
                 _patch(bench, taken, proposals, wishes)
@@ -421,7 +422,7 @@ def _keeping(bench: Bench, run: Callable[[], None]) -> int:
             raise
         say(str(error))
         status = error.exit_status
-    bench.settle(0, bench.plan.arms)
+    bench.settle(0, bench.plan.variants)
     return status
 
 
@@ -433,10 +434,10 @@ def _say_what_was_changed(bench: Bench) -> None:
         say(f"Not contained: processes of the trial changed your own {several[0]}{more}, outside of their workspaces")
 
 
-def _patch(bench: Bench, taken: Arm, proposals: Sequence[Proposal], wishes: Wishes) -> None:
+def _patch(bench: Bench, taken: Variant, proposals: Sequence[Proposal], wishes: Wishes) -> None:
     """Writes what was adopted as a diff, runs that without any change of ours, and keeps both."""
     stand = bench.stand
-    edits = edits_of(taken, bench.plan.arms, proposals)
+    edits = edits_of(taken, bench.plan.variants, proposals)
     patch = make_patch(edits, stand.directory, script_of(stand))
     proved = prove(bench, taken, patch)
     if proved is not None and proved.verdict in (Verdict.FAILED, Verdict.BROKE_PROMISE):
@@ -465,12 +466,12 @@ def _next(judgements: Sequence[Judgement], proposals: Sequence[Proposal], folder
     proved = patch.judgement.gain(results.plan.goal) if patch is not None and patch.judgement is not None else None
     if patch is not None and patch.diff and proved is None:
         return go_on
-    adopted = next((each.arm.proposal for each in judgements if each.verdict is Verdict.ADOPT), None)
+    adopted = next((each.variant.proposal for each in judgements if each.verdict is Verdict.ADOPT), None)
     if adopted is not None:
         return f"steptime explain {adopted}"
     if any(each.rounds < LEAST_ROUNDS and each.verdict is Verdict.UNDECIDED for each in judgements):
         return go_on
-    return f"steptime explain {proposals[0].remedy.code}"
+    return f"steptime explain {proposals[0].fix.code}"
 
 
 def check_output(output: str | None, *, force: bool) -> None:
@@ -544,7 +545,7 @@ def _interruptible() -> Iterator[None]:
 
 @click.command(
     "try",
-    short_help="Try the remedies for what was found, and prove which of them pay.",
+    short_help="Try the fixes for what was found, and prove which of them pay.",
     context_settings={"allow_interspersed_args": False},
 )
 @click.option(
@@ -561,7 +562,7 @@ def _interruptible() -> Iterator[None]:
     type=click.IntRange(1, 50),
     default=6,
     show_default=True,
-    help="Remedies to try at most.",
+    help="Fixes to try at most.",
 )
 @click.option(
     "--min-gain",
@@ -586,8 +587,8 @@ def _interruptible() -> Iterator[None]:
     metavar="FILE",
     help="Also write FILE: what is printed (.txt), the page (.html), or all results (.jsonl).",
 )
-@click.option("--keep", is_flag=True, help="Keep the recordings of all arms.")
-@arm_options
+@click.option("--keep", is_flag=True, help="Keep the recordings of all variants.")
+@variant_options
 def command(
     budget: float,
     max_trials: int,
@@ -604,8 +605,8 @@ def command(
     quiet: bool,
     target: tuple[str, ...],
 ) -> int:
-    """Try the remedies for what was found in a recording, each in a fresh process of the same unmodified command, in
-    turns with the job as it is. A remedy is adopted when its speed beats noise and the least gain, and its losses and
+    """Try the fixes for what was found in a recording, each in a fresh process of the same unmodified command, in
+    turns with the job as it is. A fix is adopted when its speed beats noise and the least gain, and its losses and
     gradients are what it promises. With --goal memory, what takes less memory is tried, whatever was found, and
     adopted when the peak is lower beyond doubt. Options come before RECORDING or the command.
 

@@ -60,7 +60,7 @@ EFFECTS = {
     "float32 matmul precision": Effect(MODEL),
     "denormals flushed": Effect(MODEL),
     "autocast": Effect(MODEL | {"copy"}),
-    "number formats of the kernels": Effect(MODEL | {"copy"}),
+    "dtypes of the kernels": Effect(MODEL | {"copy"}),
     "compiled functions": Effect(MODEL | {"host"}),
     "model": Effect(MODEL | {"communication", "copy"}),
     "threads in an operator": Effect(HOST),

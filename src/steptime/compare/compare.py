@@ -67,8 +67,8 @@ from steptime.report.report import Environment, ProcessReport, Report
 LEAST_FLOOR = 0.005
 """Clocks, temperature and the layout of memory move a step by this much, however alike a few runs happened to be."""
 PART = 0.005
-"""Of the step: the floor of an account is that of its own time, and at least this much: what a border between accounts
-can shift."""
+"""Of the step: the floor of an account is that of its own time, and at least this much: what a boundary between
+accounts can shift."""
 WIDEST = 0.1
 """Relative: an interval that reaches further than this from no difference cannot say that there is none."""
 FOR_MEASURED = 3
@@ -287,9 +287,9 @@ def _values(report: Report) -> Iterator[tuple[Key, str]]:
     yield from _flags(case.settings)
     known = WORKERS if case.loader is not None else ""
     yield from (((_FACTS.get(name, "flag"), name), value) for name, value in report.environment.facts if name != known)
-    formats = sorted({use.number_format for use in case.kernels if use.number_format})
+    formats = sorted({use.dtype for use in case.kernels if use.dtype})
     if formats:
-        yield ("model", "number formats of the kernels"), ", ".join(formats)
+        yield ("model", "dtypes of the kernels"), ", ".join(formats)
     compiled = {(use.source.file, use.source.line) for use in case.compilations}
     if compiled or case.step.mode != "trace":  # the watch would have seen them
         yield ("model", "compiled functions"), str(len(compiled))
@@ -584,7 +584,7 @@ def _run(report: Report, label: str, first: Report, floor: float) -> Run:
         step=process.case.step.duration,
         steady=process.case.step.steady,
         mode=process.case.step.mode,
-        regime=process.verdict.regime,
+        bottleneck=process.verdict.bottleneck,
         accounts=tuple((use.name, use.duration.value) for use in process.case.accounts),
         peak_bytes=process.peak_bytes,
         against_first=step_between(first.processes[0], process, floor),

@@ -105,7 +105,7 @@ class Run:
     step: Estimate
     steady: int
     mode: str
-    regime: str
+    bottleneck: str
     accounts: tuple[tuple[str, float], ...]
     peak_bytes: int | None = None
     against_first: Difference | None = None

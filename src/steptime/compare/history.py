@@ -21,7 +21,7 @@ class Entry:
     """One recording. path: as the folder was named. job: its script or module. commit: "" outside of a repository.
     machine: host and device. started_epoch_ns: 0 where that cannot be read. running: it may still be written to.
     step: None where no step could be accounted for, and why in `problem`. busy: other programs used the CPUs, "" where
-    they did not. trial: an arm of a trial, or a run that looked for numbers that are not finite: no plain run of the
+    they did not. trial: a variant of a trial, or a run that looked for numbers that are not finite: no plain run of the
     job. bytes: on the disk."""
 
     path: str
@@ -56,19 +56,19 @@ class Track:
 
 @dataclass(frozen=True, slots=True)
 class History:
-    """folder: as it was named. tracks: the one with the newest recording first. arms: recordings of trials, which are
-    in no track. problems: what could not be read, a sentence each."""
+    """folder: as it was named. tracks: the one with the newest recording first. variants: recordings of trials, which
+    are in no track. problems: what could not be read, a sentence each."""
 
     schema_version: int
     folder: str
     tracks: tuple[Track, ...]
-    arms: tuple[Entry, ...]
+    variants: tuple[Entry, ...]
     problems: tuple[str, ...] = ()
 
     @property
     def entries(self) -> tuple[Entry, ...]:
         """All of them, the oldest first."""
-        every = [*self.arms, *(entry for track in self.tracks for entry in track.entries)]
+        every = [*self.variants, *(entry for track in self.tracks for entry in track.entries)]
         return tuple(sorted(every, key=lambda entry: (entry.started_epoch_ns, entry.path)))
 
 

@@ -48,8 +48,8 @@ from steptime.report.compose import peak_bytes
 
 MANIFEST = "manifest.json"
 DEEPEST = 4
-"""Folders below the one that is asked for: the arms of a trial lie in its `arms`."""
-ARMS = "arms"
+"""Folders below the one that is asked for: the variants of a trial lie in its `variants`."""
+VARIANTS = "variants"
 CLAIM = re.compile(rb'^\s*\{\s*"format_version":\s*\d')
 """How steptime's manifests begin; other programs have a manifest.json, too."""
 RUNNING = 3600.0
@@ -138,7 +138,7 @@ def entry_of(folder: Path, print_of: Fingerprint) -> Entry | None:
         started_epoch_ns=manifest.started_epoch_ns,
         running=manifest.ended_epoch_ns is None and fresh,
         bytes=size,
-        trial=folder.parent.name == ARMS
+        trial=folder.parent.name == VARIANTS
         or "numerics" in manifest.options
         or any(each.facts.changes for each in looked),
     )
@@ -318,8 +318,8 @@ def doomed_of(
     kept = sorted(entries, key=lambda entry: entry.started_epoch_ns)
     doomed: list[Doomed] = []
     if older_than is not None:
-        border = now_epoch_ns - older_than * 1e9
-        doomed += [Doomed(entry, "old") for entry in kept if entry.started_epoch_ns < border and not entry.running]
+        boundary = now_epoch_ns - older_than * 1e9
+        doomed += [Doomed(entry, "old") for entry in kept if entry.started_epoch_ns < boundary and not entry.running]
     gone = {each.entry.path for each in doomed}
     kept = [entry for entry in kept if entry.path not in gone]
     if keep_bytes is not None:
@@ -355,8 +355,8 @@ def remove(folder: Path) -> tuple[str, ...]:
         (folder / MANIFEST).unlink()
         if not inventory.strange:
             folder.rmdir()
-            with contextlib.suppress(OSError):  # the folder of a trial's arms, when the last one is gone
-                if folder.parent.name == ARMS:
+            with contextlib.suppress(OSError):  # the folder of a trial's variants, when the last one is gone
+                if folder.parent.name == VARIANTS:
                     folder.parent.rmdir()
     except OSError as error:
         raise OutputError("history-not-removed", f"{folder} cannot be removed ({error.strerror}).") from None

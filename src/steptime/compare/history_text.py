@@ -36,8 +36,11 @@ def render_text(history: History, *, everything: bool = False) -> str:
         lines += ["", *_track(track, everything=everything)]
     if len(history.tracks) > len(shown):
         lines += ["", f"{jobs - len(shown)} more jobs: steptime history {history.folder} --all"]
-    if history.arms:
-        lines += ["", f"{len(history.arms)} recording{_s(history.arms)} of trials or of steptime nan, in no trend"]
+    if history.variants:
+        lines += [
+            "",
+            f"{len(history.variants)} recording{_s(history.variants)} of trials or of steptime nan, in no trend",
+        ]
     lines += [shorten(problem, COLUMNS) for problem in history.problems]
     command = next_command(history)
     lines += ["", f"Next:  {command}"] if command else []

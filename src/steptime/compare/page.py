@@ -139,7 +139,7 @@ def _runs(runs: Sequence[Run]) -> Grid:
         (
             *_words(run.label, run.commit),
             _size(run.step),
-            *_words(_against(run), run.regime),
+            *_words(_against(run), run.bottleneck),
             Cell(format_bytes(run.peak_bytes), run.peak_bytes) if run.peak_bytes is not None else Cell("", ""),
         )
         for run in runs

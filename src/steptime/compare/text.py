@@ -256,7 +256,7 @@ def _run(number: int, run: Run) -> tuple[str, ...]:
     if run.against_first is not None:
         against = f"{relative_interval(run.against_first)}: {_outcome(run.against_first)}"
     memory = format_bytes(run.peak_bytes) if run.peak_bytes is not None else ""
-    return str(number), run.label, run.commit, format_duration(run.step.value), against, run.regime, memory
+    return str(number), run.label, run.commit, format_duration(run.step.value), against, run.bottleneck, memory
 
 
 def _differences_markdown(comparison: Comparison) -> Iterator[str]:

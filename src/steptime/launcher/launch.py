@@ -192,7 +192,7 @@ def probe_environment(folder: Path, options: ProbeOptions) -> dict[str, str]:
     plan = json.dumps({"recording": str(folder), **asdict(options)}, ensure_ascii=False)
     theirs = os.environ.get("PYTHONPATH")
     path = os.pathsep.join([str(INJECT), theirs] if theirs else [str(INJECT)])
-    repeatable = {"PYTHONHASHSEED": "0"} if options.arm is not None or options.numerics is not None else {}
+    repeatable = {"PYTHONHASHSEED": "0"} if options.variant is not None or options.numerics is not None else {}
     ours = {"PYTHONPATH": path, START: str(INJECT), PLAN: plan}
     return {**QUIET, **repeatable, **os.environ, **changed_variables(options.changes), **ours}
 

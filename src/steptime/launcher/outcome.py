@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
-from steptime.changes import ArmOptions, Change
+from steptime.changes import Change, VariantOptions
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,7 +24,7 @@ class NumericsOptions:
 @dataclass(frozen=True, slots=True)
 class ProbeOptions:
     """What the probe is asked for. profile_steps: None lets it choose from the step time. Limits of 0: the probe's
-    own. changes: what is changed about the job. arm: None for a job that runs to its own end. numerics: looked for
+    own. changes: what is changed about the job. variant: None for a job that runs to its own end. numerics: looked for
     instead of time. trace_ranks: numbers of the ranks that trace, "auto" for a sample of a large job, "all". contained:
     what keeps it from the user's files, "overlay", "landlock" or "copy", since began_epoch_ns; "" for nothing."""
 
@@ -32,7 +32,7 @@ class ProbeOptions:
     profile_steps: int | None = None
     max_profile_seconds: int = 0
     changes: tuple[Change, ...] = ()
-    arm: ArmOptions | None = None
+    variant: VariantOptions | None = None
     numerics: NumericsOptions | None = None
     trace_ranks: tuple[str, ...] = ("auto",)
     contained: str = ""

@@ -44,10 +44,10 @@ class _Count:
 
     @property
     def steps(self) -> int:
-        """Updates of the busiest optimiser, else backward passes, else forwards; and the borders while the watch was
+        """Updates of the busiest optimiser, else backward passes, else forwards; and the boundaries while the watch was
         off."""
         trained = max(self.optimizers.values(), default=0) or self.kinds.get(Kind.BACKWARD, 0)
-        return (trained or self.kinds.get(Kind.FORWARD, 0)) + self.kinds.get(Kind.BORDER, 0)
+        return (trained or self.kinds.get(Kind.FORWARD, 0)) + self.kinds.get(Kind.BOUNDARY, 0)
 
 
 class Journals:

@@ -164,7 +164,7 @@ class Timer(Protocol):
 
 
 class Signals(Protocol):
-    """How the time until the next look is spent: `signals.Switchboard`, or `arm.Deadline`."""
+    """How the time until the next look is spent: `signals.Switchboard`, or `variant.Deadline`."""
 
     def wait(self, seconds: float, send: Callable[[int], None]) -> None:
         """Returns after `seconds`, or as soon as the job ends; passes on to `send` what is to reach it."""

@@ -35,7 +35,7 @@ GRACE = 5.0
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """Where an arm runs. directory: its working folder. environment: variables besides the user's own. deadline:
+    """Where a variant runs. directory: its working folder. environment: variables besides the user's own. deadline:
     seconds from its start after which it is ended. entry: words before the command, which become it (launcher/contain).
     contained: see ProbeOptions."""
 
@@ -78,14 +78,14 @@ class Deadline:
             end_session(self._job)
 
 
-def run_arm(
+def run_variant(
     command: Sequence[str],
     recording: Path,
     options: ProbeOptions,
     place: Place,
     progress: Callable[[Progress], bool | None] | None = None,
 ) -> Outcome:
-    """Runs the command to the end of its arm, and leaves a recording with its output beside it.
+    """Runs the command to the end of its variant, and leaves a recording with its output beside it.
 
     `progress` is called twice a second; where it returns True, the job is ended, which then counts as an end of its
     own. A deadline that passed is a problem in the outcome, whose status is then 128 + the signal. Raises what `launch`
@@ -113,7 +113,7 @@ def run_arm(
         problems = supervise(job, folder, deadline, show if progress is not None else None)
     finally:
         end_session(job)
-        with contextlib.suppress(OSError):  # no room: the arm is lost, and its reading will say so
+        with contextlib.suppress(OSError):  # no room: the variant is lost, and its reading will say so
             extend_manifest(
                 folder,
                 manifest,

@@ -61,7 +61,7 @@ class Link:
 class Machine:
     """A device and its ceilings.
 
-    device: "cpu", "cuda", …; name: as the driver calls it. matrix: rate of a matrix product by number format, FLOP/s,
+    device: "cpu", "cuda", …; name: as the driver calls it. matrix: rate of a matrix product by dtype, FLOP/s,
     multiply and add counted as two. copy: bytes read plus bytes written per second by a large copy on the device.
     updates: of a CPU, the same of updates in place, the smallest first (empty where they were not measured).
     dispatch: ns of host time for one tiny operator on the CPU. launch: ns of host time for one tiny operator on the
@@ -104,7 +104,7 @@ class Machine:
         return self.handover.high if self.handover is not None and not self.disturbed else None
 
     def matrix_rate(self, name: str = "float32") -> float | None:
-        """FLOP/s of a matrix product in a number format, None where it is unknown."""
+        """FLOP/s of a matrix product in a dtype, None where it is unknown."""
         return next((rate.rate.value for rate in self.matrix if rate.name == name), None)
 
     @property
@@ -116,7 +116,7 @@ class Machine:
         return loaded or any(_spread(each.rate) > DISTURBED_SPREAD for each in self.matrix)
 
     def at_least(self, reached: Mapping[str, float]) -> Machine:
-        """With peaks of matrix products that are no lower than what a job has reached, FLOP/s by number format."""
+        """With peaks of matrix products that are no lower than what a job has reached, FLOP/s by dtype."""
         return replace(self, matrix=tuple(_at_least(each, reached.get(each.name, 0.0)) for each in self.matrix))
 
 

@@ -174,7 +174,7 @@ class Leak:
     holder: str = ""
 
 
-def leaks_of(history: History, signs: Signs, owners: Codes, borders: tuple[int, ...]) -> tuple[Leak, ...]:
+def leaks_of(history: History, signs: Signs, owners: Codes, boundaries: tuple[int, ...]) -> tuple[Leak, ...]:
     """The lines that leave memory behind in every step, the largest first; none where fewer than LEAST_STEPS whole
     steps are followed by another whole one.
 
@@ -182,8 +182,8 @@ def leaks_of(history: History, signs: Signs, owners: Codes, borders: tuple[int, 
     state are not meant, and a cache that is emptied now and then has steps of which nothing is left.
     """
     lives = history.lives
-    ends = np.array(borders, np.int64)
-    eligible = len(ends) - 2 if len(ends) else 0  # the steps between the first border and the one before the last
+    ends = np.array(boundaries, np.int64)
+    eligible = len(ends) - 2 if len(ends) else 0  # the steps between the first boundary and the one before the last
     if eligible < LEAST_STEPS:
         return ()
     step = np.searchsorted(ends, lives.born) - 1

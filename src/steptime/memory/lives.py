@@ -81,7 +81,7 @@ class History:
     time: ns of each event, 0 where unknown. stack: of each event. reserved: (events + 1,) bytes that the process held
     before the first event and after each. complete: every live byte is known (an allocator's snapshot), not only those
     that were handed out while somebody looked (a trace). extents: the segments at the end, None for a trace.
-    borders: indexes of the events that are the first of a new step. border_source: what they were found from.
+    boundaries: indexes of the events that are the first of a new step. border_source: what they were found from.
     cut: what is missing at one of its ends, a clause; "" where it is whole.
     """
 
@@ -96,8 +96,8 @@ class History:
     failures: tuple[Failure, ...] = ()
     extents: Extents | None = None
     segment_events: SegmentEvents | None = None
-    borders: tuple[int, ...] = ()
-    border_source: str = ""
+    boundaries: tuple[int, ...] = ()
+    boundary_source: str = ""
     settings: tuple[tuple[str, str], ...] = ()
     cut: str = ""
     problems: tuple[str, ...] = ()
@@ -300,8 +300,8 @@ CPU = 0
 """c10::DeviceType::CPU."""
 
 
-def histories_of_trace(trace: Trace, found: AllocationEvents, borders: Int64, how: str) -> tuple[History, ...]:
-    """One history for each device of a trace, the one with most memory first. borders: (n, 2) ns of the steps on the
+def histories_of_trace(trace: Trace, found: AllocationEvents, boundaries: Int64, how: str) -> tuple[History, ...]:
+    """One history for each device of a trace, the one with most memory first. boundaries: (n, 2) ns of the steps on the
     host, and what they were found by. Devices whose events have no addresses are left out."""
     time = found.time + trace.base_ns
     stack, stacks = _stacks(trace, found, time)
@@ -312,7 +312,7 @@ def histories_of_trace(trace: Trace, found: AllocationEvents, borders: Int64, ho
         rows = rows[np.argsort(time[rows], kind="stable")]
         if len(rows):
             device = CPU_PLACE if kind == CPU else f"GPU {number}"
-            histories.append(_history_from_trace(found, rows, device, (time, stack, stacks), (borders, how)))
+            histories.append(_history_from_trace(found, rows, device, (time, stack, stacks), (boundaries, how)))
     return tuple(sorted(histories, key=lambda history: -int(history.reserved.max())))
 
 
@@ -340,8 +340,8 @@ def _history_from_trace(
         stack=stack[rows],
         reserved=np.maximum(np.concatenate(([max(0, int(first))], held)), 0).astype(np.int64),
         complete=False,
-        borders=tuple(np.unique(ends[inside]).tolist()),
-        border_source=steps[1],
+        boundaries=tuple(np.unique(ends[inside]).tolist()),
+        boundary_source=steps[1],
     )
 
 

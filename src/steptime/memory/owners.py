@@ -140,10 +140,10 @@ LABELS = {
 }
 
 
-def owners_of(history: History, signs: Signs, borders: tuple[int, ...]) -> Codes:
+def owners_of(history: History, signs: Signs, boundaries: tuple[int, ...]) -> Codes:
     """The owner of each life."""
     lives = history.lives
-    look = _Looks(history, signs, borders)
+    look = _Looks(history, signs, boundaries)
     owner = np.full(len(lives), Owner.TEMPORARIES, np.int8)
     crosses = look.crosses_backward
     outside = ~(look.module | look.optimizer | look.backward | look.build)
@@ -154,7 +154,7 @@ def owners_of(history: History, signs: Signs, borders: tuple[int, ...]) -> Codes
     owner[look.backward & look.module & ~look.meets_optimizer] = Owner.ACTIVATIONS  # computed again
     owner[look.optimizer] = np.where(look.outlives_step, Owner.OPTIMIZER_STATE, Owner.TEMPORARIES)[look.optimizer]
     owner[look.build] = Owner.PARAMETERS
-    gradients = _made_once(history, look.backward & look.meets_optimizer & look.survives, borders)
+    gradients = _made_once(history, look.backward & look.meets_optimizer & look.survives, boundaries)
     owner[look.survives & ~look.build & ~look.optimizer & ~gradients] = Owner.KEPT
     earlier = (lives.born == BEFORE) & (lives.stack < 0)
     owner[earlier] = Owner.EARLIER
@@ -184,28 +184,28 @@ def parameter_sizes(history: History, signs: Signs, owner: Codes) -> dict[int, i
     return {size: count for size, count in found.items() if count}
 
 
-def lasting_gradients(history: History, owner: Codes, borders: tuple[int, ...]) -> Bool:
+def lasting_gradients(history: History, owner: Codes, boundaries: tuple[int, ...]) -> Bool:
     """Gradients that stay through a whole step after their own: zero_grad(set_to_none=False) fills them with zeros."""
-    lasting: Bool = (owner == Owner.GRADIENTS) & _survives(history, borders)
+    lasting: Bool = (owner == Owner.GRADIENTS) & _survives(history, boundaries)
     return lasting
 
 
-def _steps_of(history: History, borders: tuple[int, ...]) -> tuple[Int64, Int64]:
+def _steps_of(history: History, boundaries: tuple[int, ...]) -> tuple[Int64, Int64]:
     """The step in which each life was born, and in which it ended."""
-    ends = np.array([*borders, history.events], np.int64)
+    ends = np.array([*boundaries, history.events], np.int64)
     lives = history.lives
     return np.searchsorted(ends, np.maximum(lives.born, 0)), np.searchsorted(ends, lives.died)
 
 
-def _survives(history: History, borders: tuple[int, ...]) -> Bool:
-    born, died = _steps_of(history, borders)
-    found: Bool = (died > born + 1) & (history.lives.born > BEFORE) & (len(borders) > 0)
+def _survives(history: History, boundaries: tuple[int, ...]) -> Bool:
+    born, died = _steps_of(history, boundaries)
+    found: Bool = (died > born + 1) & (history.lives.born > BEFORE) & (len(boundaries) > 0)
     return found
 
 
-def _made_once(history: History, chosen: Bool, borders: tuple[int, ...]) -> Bool:
+def _made_once(history: History, chosen: Bool, boundaries: tuple[int, ...]) -> Bool:
     """Of the chosen those of a size of which no other step makes any: what every step makes and keeps is a leak."""
-    born, _ = _steps_of(history, borders)
+    born, _ = _steps_of(history, boundaries)
     rows = np.flatnonzero(chosen)
     steps = np.unique(np.stack((history.lives.size[rows], born[rows]), axis=1), axis=0)
     sizes, counts = np.unique(steps[:, 0], return_counts=True)
@@ -215,7 +215,7 @@ def _made_once(history: History, chosen: Bool, borders: tuple[int, ...]) -> Bool
 class _Looks:
     """What is known of each life, as masks."""
 
-    def __init__(self, history: History, signs: Signs, borders: tuple[int, ...]) -> None:
+    def __init__(self, history: History, signs: Signs, boundaries: tuple[int, ...]) -> None:
         lives, count = history.lives, history.events
         at = signs.at
         self.count = count
@@ -242,10 +242,10 @@ class _Looks:
             self.meets_optimizer = self.backward & (lives.died >= count)
         if not self.event_backward.any():
             self.crosses_backward = np.ones(len(lives), bool) & self.module
-        ends = np.array([*borders, count], np.int64)
-        step_of_birth, step_of_death = _steps_of(history, borders)
+        ends = np.array([*boundaries, count], np.int64)
+        step_of_birth, step_of_death = _steps_of(history, boundaries)
         self.outlives_step = step_of_death > step_of_birth
-        self.survives = _survives(history, borders)
+        self.survives = _survives(history, boundaries)
         starts = np.concatenate(([0], ends[:-1] + 1))
         self.after_forward = (
             (lives.born > BEFORE)

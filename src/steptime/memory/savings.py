@@ -1,6 +1,6 @@
 """What would free memory: by how much the peak of a steady step would fall, at what cost, and how that was estimated.
 
-Each remedy is a curve, the bytes that it frees at each instant: where another instant becomes the highest, the peak
+Each fix is a curve, the bytes that it frees at each instant: where another instant becomes the highest, the peak
 falls by less than what was freed.
 
 How far each kind of prediction was off, where the change was really made: the error that is printed beside it.
@@ -207,13 +207,15 @@ class Peak:
         return self._event if self._event is not None else int(np.argmax(self.live)) - 1
 
 
-def savings_of(peak: Peak, account: Account, leaks: tuple[Leak, ...], borders: tuple[int, ...]) -> tuple[Saving, ...]:
+def savings_of(
+    peak: Peak, account: Account, leaks: tuple[Leak, ...], boundaries: tuple[int, ...]
+) -> tuple[Saving, ...]:
     """What would free at least 1 % of what is reserved, most first. They do not add: several free the same bytes."""
     found = [
         *_of_leaks(leaks),
         *_of_checkpointing(peak),
         *_of_the_optimizer(peak),
-        *_of_gradients(peak, borders),
+        *_of_gradients(peak, boundaries),
         *_of_precision(peak),
         *_of_sharding(peak),
         *_of_fragments(peak.history, account),
@@ -333,8 +335,8 @@ def _of_the_optimizer(peak: Peak) -> Iterator[Saving]:
     )
 
 
-def _of_gradients(peak: Peak, borders: tuple[int, ...]) -> Iterator[Saving]:
-    lasting = allocated(peak.history, lasting_gradients(peak.history, peak.owners, borders))
+def _of_gradients(peak: Peak, boundaries: tuple[int, ...]) -> Iterator[Saving]:
+    lasting = allocated(peak.history, lasting_gradients(peak.history, peak.owners, boundaries))
     activations = peak.of(Owner.ACTIVATIONS)
     most = int(activations.max())
     if not most or not lasting.any():

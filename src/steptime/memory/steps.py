@@ -17,10 +17,10 @@ REPEATS = 0.98
 """Of the requests, as many must be the same a period later for the history to repeat."""
 
 
-def borders_of(history: History, signs: Signs) -> tuple[tuple[int, ...], str]:
+def boundaries_of(history: History, signs: Signs) -> tuple[tuple[int, ...], str]:
     """The events at which steps end, and what they were found from."""
-    if history.borders:
-        return history.borders, history.border_source
+    if history.boundaries:
+        return history.boundaries, history.boundary_source
     inside = signs.at(signs.optimizer, history.stack)
     if inside.any():
         return _ends_of_bursts(inside, _working(history, signs)), "the optimiser's steps"

@@ -12,7 +12,7 @@ from steptime.memory.lives import BEFORE, History, alive_at, allocated
 from steptime.memory.owners import LABELS, Codes, Owner, owners_of
 from steptime.memory.savings import Fit, Peak, Saving, autocast_on, largest_batch, savings_of
 from steptime.memory.signs import signs_of
-from steptime.memory.steps import borders_of, steady_of
+from steptime.memory.steps import boundaries_of, steady_of
 from steptime.quantities import SourceLine, format_bytes
 
 MOST_POINTS = 240
@@ -115,8 +115,8 @@ class OutOfMemory:
 @dataclass(frozen=True, slots=True)
 class Triage:
     """One device. moment: which instant the account is of, in words. peak: most bytes of tensors at once. steps:
-    borders of steps that were found, and from what. capacity: bytes of the device, None where unknown; fit: by how much
-    the batch could grow to fill it. autocast: whether the history shows that it is on. cut: what is missing of the
+    boundaries of steps that were found, and from what. capacity: bytes of the device, None where unknown; fit: by how
+    much the batch could grow to fill it. autocast: whether the history shows that it is on. cut: what is missing of the
     history, a clause; "" where it is whole."""
 
     device: str
@@ -131,7 +131,7 @@ class Triage:
     failure: OutOfMemory | None
     timeline: tuple[Point, ...]
     steps: int
-    border_source: str
+    boundary_source: str
     capacity: int | None = None
     fit: Fit | None = None
     autocast: bool = False
@@ -144,8 +144,8 @@ class Triage:
 def triage(history: History, *, capacity: int | None = None) -> Triage:
     """What one device's history says. capacity: bytes of the device, where somebody knows."""
     signs = signs_of(history.stacks)
-    borders, source = borders_of(history, signs)
-    owners = owners_of(history, signs, borders)
+    boundaries, source = boundaries_of(history, signs)
+    owners = owners_of(history, signs, boundaries)
     live = allocated(history)
     last = history.failures[-1] if history.failures else None
     event = last.event if last is not None else int(np.argmax(live)) - 1
@@ -158,7 +158,7 @@ def triage(history: History, *, capacity: int | None = None) -> Triage:
         obstacle = _obstacle(last.asked, last.free, account, fragmentation) + _beside(others, capacity)
         failure = OutOfMemory(last.asked, last.free, obstacle, line, others)
         capacity = capacity or (account.reserved + last.free if last.free is not None else None)
-    leaks = leaks_of(history, signs, owners, borders)
+    leaks = leaks_of(history, signs, owners, boundaries)
     steady = steady_of(history, signs, owners)
     peak = Peak(history, signs, owners, steady, event if last is not None else None)
     return Triage(
@@ -169,12 +169,12 @@ def triage(history: History, *, capacity: int | None = None) -> Triage:
         reserved_peak=int(history.reserved.max()),
         account=account,
         leaks=leaks,
-        savings=savings_of(peak, account, leaks, borders),
+        savings=savings_of(peak, account, leaks, boundaries),
         fragmentation=fragmentation,
         failure=failure,
         timeline=_timeline(history, live),
-        steps=len(borders),
-        border_source=source,
+        steps=len(boundaries),
+        boundary_source=source,
         capacity=capacity,
         fit=largest_batch(history, signs, owners, capacity, steady) if capacity and _whole(history) else None,
         autocast=autocast_on(history, signs, owners),

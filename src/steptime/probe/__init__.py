@@ -13,7 +13,7 @@ import os
 from steptime.probe.notice import switched_off
 
 PLAN = "STEPTIME_PROBE"
-"""Environment variable with the plan as JSON: recording, profile, profile_steps, max_profile_seconds, changes, arm,
+"""Environment variable with the plan as JSON: recording, profile, profile_steps, max_profile_seconds, changes, variant,
 numerics, contained, began_epoch_ns."""
 
 
@@ -21,7 +21,7 @@ def start() -> None:
     """Begins the watch in this process. Raises nothing: a failure is one line on stderr."""
     try:
         _begin()
-    except Exception as error:  # the probe's border: nothing of ours may raise into the user's program
+    except Exception as error:  # the probe's boundary: nothing of ours may raise into the user's program
         if os.environ.get("STEPTIME_DEBUG"):
             raise
         switched_off(f"{type(error).__name__}: {error}")
@@ -42,7 +42,7 @@ def _begin() -> None:
         begin_numerics(plan)
         return
     trial = None
-    if plan.get("changes") or plan.get("arm"):
+    if plan.get("changes") or plan.get("variant"):
         from steptime.probe.changes.trial import begin
 
         trial = begin(plan)

@@ -99,7 +99,7 @@ def _length(dataset: Any) -> int | None:
         return None
     try:
         return len(dataset)
-    except Exception:  # noqa: BLE001 - the probe's border: the user's __len__ may raise anything
+    except Exception:  # noqa: BLE001 - the probe's boundary: the user's __len__ may raise anything
         return None
 
 

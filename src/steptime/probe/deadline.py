@@ -1,5 +1,5 @@
-"""The end of what a job should not carry for long, where no border of a step comes to end it: a training that is over,
-an evaluation of minutes.
+"""The end of what a job should not carry for long, where no boundary of a step comes to end it: a training that is
+over, an evaluation of minutes.
 
 A thread waits and has the interpreter call us in the main thread, between two of its bytecodes (Py_AddPendingCall,
 Python/C API, "Asynchronous Notifications"). It neither interrupts a system call nor is it a signal that the job could
@@ -71,7 +71,7 @@ class Deadline:
         self._call_off()
         try:
             self._overdue()
-        except Exception as error:  # noqa: BLE001 - the probe's border: nothing of ours may raise into the user's program
+        except Exception as error:  # noqa: BLE001 - the probe's boundary: nothing of ours may raise into the user's program
             self._failed(error)
 
 

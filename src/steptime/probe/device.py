@@ -1,4 +1,5 @@
-"""The accelerator's side of the watch: events at the borders, read steps later without a synchronisation, and memory.
+"""The accelerator's side of the watch: events at the boundaries, read steps later without a synchronisation, and
+memory.
 
 Memory is read, never reset: the user's peak counters stay the user's.
 """
@@ -23,11 +24,11 @@ below a second."""
 MEMORY_PERIOD = 100_000_000
 """ns between two looks at memory: reading /proc costs 10 us, the allocator's statistics 30 us."""
 RESIDENT, ALLOCATED, RESERVED, RETRIES, DRIVER_ALLOCATIONS = 1, 2, 3, 4, 5
-DEVICE_MARK, MEMORY, BORDER = int(Kind.DEVICE_MARK), int(Kind.MEMORY), int(Kind.BORDER)
+DEVICE_MARK, MEMORY, BOUNDARY = int(Kind.DEVICE_MARK), int(Kind.MEMORY), int(Kind.BOUNDARY)
 
 
 class Marks:
-    """CUDA events on the current stream: what the device had reached when the host passed a border."""
+    """CUDA events on the current stream: what the device had reached when the host passed a boundary."""
 
     def __init__(self, journal: Journal) -> None:
         self._journal = journal
@@ -46,9 +47,9 @@ class Marks:
         event.record()
         self._flying.append((time.perf_counter_ns(), identity, event))
 
-    def border(self) -> None:
-        """Marks a step's border and reads what the device has passed by now."""
-        self.mark(BORDER)
+    def boundary(self) -> None:
+        """Marks a step's boundary and reads what the device has passed by now."""
+        self.mark(BOUNDARY)
         while len(self._flying) > LAG and self._flying[0][2].query():
             host, identity, event = self._flying.popleft()
             elapsed = int(self._reference.elapsed_time(event) * 1e6)
@@ -67,7 +68,7 @@ def make_marks(journal: Journal) -> Marks | None:
 
 
 def memory_sampler(journal: Journal) -> Callable[[], None]:
-    """A function to call at every border; it looks at most every MEMORY_PERIOD."""
+    """A function to call at every boundary; it looks at most every MEMORY_PERIOD."""
     page = os.sysconf("SC_PAGE_SIZE") if hasattr(os, "sysconf") else 4096
     due = 0
 

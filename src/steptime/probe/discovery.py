@@ -174,7 +174,7 @@ class Discovery:
                     self._call(frame)
                 elif event == "return":
                     self._return(frame.f_code, argument)
-            except Exception:  # noqa: BLE001 - the probe's border: what was found so far is kept, the job goes on
+            except Exception:  # noqa: BLE001 - the probe's boundary: what was found so far is kept, the job goes on
                 sys.setprofile(None)
 
         return profile
@@ -228,7 +228,7 @@ class Discovery:
     def _batch(self, batch: Any) -> None:
         try:
             share = padded_share(batch)
-        except Exception:  # noqa: BLE001 - the probe's border: a batch that cannot be read tells nothing
+        except Exception:  # noqa: BLE001 - the probe's boundary: a batch that cannot be read tells nothing
             return
         if share is not None:
             self._padded.append(share)

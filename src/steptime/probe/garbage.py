@@ -21,7 +21,7 @@ GARBAGE = int(Kind.GARBAGE)
 LEAST = 20_000
 """ns: collections of the youngest generation come by the hundred a step and cost microseconds; not worth a record."""
 KEPT = 8192
-"""Readings kept between two borders; of more, the oldest are dropped. Even: readings come in pairs."""
+"""Readings kept between two boundaries; of more, the oldest are dropped. Even: readings come in pairs."""
 
 
 class GarbageWatch:
@@ -42,7 +42,7 @@ class GarbageWatch:
             gc.callbacks.remove(self._callback)
 
     def write(self) -> None:
-        """Called at a border, outside of any collection."""
+        """Called at a boundary, outside of any collection."""
         readings = self._readings
         while len(readings) >= 2:
             begin, end = readings.popleft(), readings.popleft()

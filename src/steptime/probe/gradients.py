@@ -36,7 +36,8 @@ LARGEST = float(torch.finfo(torch.float32).max)
 
 
 class GradientNorm:
-    """Call `look` at borders of steps; parameters are held weakly. trained: gives the parameters that are trained."""
+    """Call `look` at boundaries of steps; parameters are held weakly. trained: gives the parameters that are
+    trained."""
 
     def __init__(self, recorder: Recorder, trained: Callable[[], Iterable[Any]]) -> None:
         self._recorder, self._trained = recorder, trained
@@ -52,7 +53,7 @@ class GradientNorm:
         first = self._chosen is None
         try:
             norm = self._norm()
-        except Exception:  # noqa: BLE001 - the probe's border: tensors of a kind that knows no norm are not asked again
+        except Exception:  # noqa: BLE001 - the probe's boundary: tensors of a kind that knows no norm are not asked again
             self._chosen, norm = [], None
         if norm is not None:
             self._recorder.journal.sample(int(Kind.GRADIENT_NORM), 0, begin, bits(norm))

@@ -20,7 +20,7 @@ from steptime.probe.parameters import parameters_of
 from steptime.probe.ranks import place
 
 PACKAGES = ("bitsandbytes", "torchao")
-"""That a remedy could use; looked for, not imported."""
+"""That a fix could use; looked for, not imported."""
 
 
 def clock_pair() -> tuple[int, int]:

@@ -34,7 +34,7 @@ now = time.perf_counter_ns
 
 
 class _Mark:
-    """Lies in `frame.f_trace` from one border to the next. Python calls it if somebody else turns tracing on."""
+    """Lies in `frame.f_trace` from one boundary to the next. Python calls it if somebody else turns tracing on."""
 
     def __call__(self, *_: Any) -> Any:
         return self
@@ -49,7 +49,7 @@ def _frames(frame: FrameType | None) -> Iterator[FrameType]:
 
 
 class LoopFrame:
-    """Finds the frame that runs the training loop: the innermost one alive at two borders.
+    """Finds the frame that runs the training loop: the innermost one alive at two boundaries.
 
     `code` is its code object, None until `look` has found it. A mark costs nothing while no tracer is on; nothing is
     done while one is.
@@ -60,7 +60,7 @@ class LoopFrame:
         self._mark = _Mark()
 
     def mark(self, frame: FrameType | None) -> None:
-        """At a border: marks all frames from here outwards."""
+        """At a boundary: marks all frames from here outwards."""
         if sys.gettrace() is not None:
             return
         for each in _frames(frame):
@@ -68,7 +68,7 @@ class LoopFrame:
                 each.f_trace = self._mark
 
     def look(self, frame: FrameType | None) -> None:
-        """At a later border: the innermost marked frame is the loop's. Takes all marks away."""
+        """At a later boundary: the innermost marked frame is the loop's. Takes all marks away."""
         for each in _frames(frame):
             if each.f_trace is self._mark:
                 self.code = self.code or each.f_code
@@ -193,7 +193,7 @@ class _Tracer:
                         failed()
                 elif event == "return":
                     clock.leave(frame.f_code)
-            except Exception:  # noqa: BLE001 - the probe's border: a failed timeline ends, the user's program goes on
+            except Exception:  # noqa: BLE001 - the probe's boundary: a failed timeline ends, the user's program goes on
                 failed()
             return local
 
@@ -267,7 +267,7 @@ class _Monitor:
             if id(code) in bases and of_thread() == thread:
                 try:
                     inner(code, argument)
-                except Exception:  # noqa: BLE001 - the probe's border: a failed timeline ends, the user's program goes on
+                except Exception:  # noqa: BLE001 - the probe's boundary: a failed timeline ends, the user's program goes on
                     self._failed()
 
         return callback
@@ -298,7 +298,7 @@ class _Monitor:
 
 
 class LineTimeline:
-    """Times the lines of some functions from `start` to `stop`, both called at a border in the training thread.
+    """Times the lines of some functions from `start` to `stop`, both called at a boundary in the training thread.
 
     `interval(kind, identity, begin, end)` appends a record, `fact(kind, **fields)` writes a `CodeFacts`, `note(text)`
     a sentence. Records are written at `stop`: appending costs more than the lines that it would time.
@@ -318,7 +318,7 @@ class LineTimeline:
         self._ended = 0
 
     def start(self, loop: CodeType | None, functions: Iterable[CodeType], frame: FrameType | None) -> bool:
-        """Begins with `frame` at a border; False when there is nothing to time or another tracer is on."""
+        """Begins with `frame` at a boundary; False when there is nothing to time or another tracer is on."""
         codes = {id(code): code for code in (*functions, *((loop,) if loop else ())) if _traceable(code)}
         if not codes:
             return False

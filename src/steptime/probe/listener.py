@@ -11,8 +11,8 @@ now = time.perf_counter_ns
 
 
 class Quiet:
-    """What the patches go by while nobody waits for a step's border: they only keep records then, as a call more costs
-    a step of the job most of a microsecond out of a cold cache."""
+    """What the patches go by while nobody waits for a step's boundary: they only keep records then, as a call more
+    costs a step of the job most of a microsecond out of a cold cache."""
 
     __slots__ = ("records", "thread", "threads", "together", "trainer", "until")
 
@@ -45,7 +45,7 @@ class Listener(Protocol):
     marks: Any
     """None where no device is in use: then `forward_begins` is not called."""
     quiet: Quiet
-    """What the patches go by while nobody waits for a border."""
+    """What the patches go by while nobody waits for a boundary."""
 
     def range_begins(self, kind: int, owner: Any, begin: int) -> int:
         """A loader's next or an optimiser's step begins; `owner`: iterator or optimiser. Returns its number."""
@@ -78,7 +78,7 @@ class Listener(Protocol):
 class Follower:
     """Told of every step's end; of a plain run nobody is. See `changes.trial.Trial`."""
 
-    def border(self, steps: int) -> None:
+    def boundary(self, steps: int) -> None:
         """A step has ended; `steps`: how many there were."""
 
     def finish(self) -> None:
@@ -99,6 +99,6 @@ def told(listener: Listener, method: Callable[..., Any], *arguments: Any) -> Any
     """Calls a method of the listener where a few more hundred nanoseconds do not matter."""
     try:
         return method(*arguments)
-    except Exception as error:  # noqa: BLE001 - the probe's border: nothing of ours reaches the user
+    except Exception as error:  # noqa: BLE001 - the probe's boundary: nothing of ours reaches the user
         listener.failed(error)
         return None

@@ -123,7 +123,7 @@ class _Method:
         if not _State.failed:
             try:
                 self._stamp(instance)
-            except Exception:  # noqa: BLE001 - the probe's border: the loader goes on unmeasured
+            except Exception:  # noqa: BLE001 - the probe's boundary: the loader goes on unmeasured
                 _State.failed = True
         return MethodType(self.original, instance)
 
@@ -142,7 +142,7 @@ class _Fetch(_Method):
         if torch_worker._worker_info is not None and _State.worker is None and not _State.failed:
             try:
                 _become_worker(torch_worker._worker_info)
-            except Exception:  # noqa: BLE001 - the probe's border: the loader goes on unmeasured
+            except Exception:  # noqa: BLE001 - the probe's boundary: the loader goes on unmeasured
                 _State.failed = True
         thread = get_ident()
         busy.fetch_begins(thread, now())
@@ -274,7 +274,7 @@ def ready(iterator: Any) -> int | None:
     try:
         arrived = len(waiting.queue) if isinstance(waiting, queue.Queue) else waiting.qsize()
         return int(arrived) + len(iterator._task_info) - int(iterator._tasks_outstanding)
-    except Exception:  # noqa: BLE001 - the probe's border: macOS has no qsize, other queues may lack anything
+    except Exception:  # noqa: BLE001 - the probe's boundary: macOS has no qsize, other queues may lack anything
         return None
 
 

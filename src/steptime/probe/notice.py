@@ -9,5 +9,5 @@ def switched_off(reason: str) -> None:
     """One line on standard error, where there is one: a job may have closed it, or put something of its own there."""
     try:
         sys.stderr.write(f"steptime: switched off: {reason}; the job goes on\n")
-    except Exception:  # noqa: BLE001 - the probe's border: nothing of ours may raise into the user's program
+    except Exception:  # noqa: BLE001 - the probe's boundary: nothing of ours may raise into the user's program
         return

@@ -88,7 +88,7 @@ class _Passage:
     def __init__(self, listener: Listener, partial: bool) -> None:
         self._listener, self._partial = listener, partial
         self.head = BACKWARD
-        """Of a record, without the thread. Its flags are read while somebody waits for a border, several times a
+        """Of a record, without the thread. Its flags are read while somebody waits for a boundary, several times a
         second: switches of a job stay as they are."""
 
     def around(self, inner: Callable[..., Any]) -> Callable[..., Any]:
@@ -150,7 +150,7 @@ class _Passage:
         try:
             self._listener.backward_begins(begin)
             self.head = BACKWARD | (PARTIAL if self._partial else _backward_flags()) << 8
-        except Exception as error:  # noqa: BLE001 - the probe's border: nothing of ours reaches the user
+        except Exception as error:  # noqa: BLE001 - the probe's boundary: nothing of ours reaches the user
             self._listener.failed(error)
 
     def _ends(self, begin: int, end: int) -> None:
@@ -159,7 +159,7 @@ class _Passage:
                 self._listener.quiet.keep(self.head, begin, end)
             else:
                 self._listener.backward_ends(begin, end, self.head >> 8)
-        except Exception as error:  # noqa: BLE001 - the probe's border: nothing of ours reaches the user
+        except Exception as error:  # noqa: BLE001 - the probe's boundary: nothing of ours reaches the user
             self._listener.failed(error)
 
 
@@ -262,7 +262,7 @@ class RootPatch:
                 self._listener.quiet.keep(head, begin, end)
             else:
                 self._listener.forward_ends(self.identity, begin, end, head >> 8 & 255)
-        except Exception as error:  # noqa: BLE001 - the probe's border: nothing of ours reaches the user
+        except Exception as error:  # noqa: BLE001 - the probe's boundary: nothing of ours reaches the user
             self._listener.failed(error)
 
     def install(self) -> None:

@@ -1,4 +1,4 @@
-"""Windows of torch's own profiler: a few steady steps, started and stopped at step borders, written beside the
+"""Windows of torch's own profiler: a few steady steps, started and stopped at step boundaries, written beside the
 journal.
 """
 
@@ -76,7 +76,7 @@ class Window:
         self._open = OpenRanges()
         self._memory = self._history = False
         self._tracer_known = TRACER in sys.modules
-        self.begin = self._border = self._shortest = 0
+        self.begin = self._boundary = self._shortest = 0
         self.steps = 0
         """Whole steps that its trace holds: none, and there is no trace."""
 
@@ -115,12 +115,12 @@ class Window:
             with allocations.errors_only():
                 del witness  # was allocated before: torch warns of the first such, and of every thousandth
         self._history = self.stacks and allocations.begin_history()
-        self.begin = self._border = now()
+        self.begin = self._boundary = now()
 
     def spoils(self, usual: int) -> bool:
         """Whether the profiler spoilt the step that ends now. usual: ns of a step without it."""
         end = now()
-        took, self._border = end - self._border, end
+        took, self._boundary = end - self._boundary, end
         self._shortest = min(self._shortest or took, took)
         expected = max(usual, self._shortest)
         return took > max(SPOILT * expected, expected + SPOILT_TIME)

@@ -32,11 +32,11 @@ KNOWN_NAMES = 4096
 OPTIMIZER_STEP = int(Kind.OPTIMIZER_STEP)
 NOT_OURS, UNKNOWN = 0, -1
 SHORT = 20_000
-"""ns: a shorter zero_grad counts as the rest of the step while nobody waits for a border; to time it costs 2.5 us, as
+"""ns: a shorter zero_grad counts as the rest of the step while nobody waits for a boundary; to time it costs 2.5 us, as
 the clock's own code and page are out of the cache by then."""
 SHORT_BATCH = 500_000
 """ns: after a batch that took less, items and collate of this process are not told apart any more while nobody waits
-for a border: to stamp both costs 9 us. The batches that are told apart are a fair sample: the next one always is."""
+for a boundary: to stamp both costs 9 us. The batches that are told apart are a fair sample: the next one always is."""
 
 
 class RangePatch:
@@ -93,7 +93,7 @@ class RangePatch:
             found = self._look(opened.name, frame, begin)
             if found is not None:
                 opened._steptime = found
-        except Exception as error:  # noqa: BLE001 - the probe's border: nothing of ours reaches the user
+        except Exception as error:  # noqa: BLE001 - the probe's boundary: nothing of ours reaches the user
             self._listener.failed(error)
 
     def _look(self, name: str, frame: FrameType, begin: int) -> tuple[int, int] | None:
@@ -157,5 +157,5 @@ class RangePatch:
                     tell_apart(False)
                     quiet.together = True
             quiet.keep(head | EXHAUSTED << 8 if failed else head, begin, end)
-        except Exception as error:  # noqa: BLE001 - the probe's border: nothing of ours reaches the user
+        except Exception as error:  # noqa: BLE001 - the probe's boundary: nothing of ours reaches the user
             self._listener.failed(error)

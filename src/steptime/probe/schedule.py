@@ -1,6 +1,6 @@
 """The schedule: what the probe does at which step. One generator, resumed at every step boundary.
 
-The script: what the probe does at which step. One generator, resumed at every border, so that it reads from top
+The script: what the probe does at which step. One generator, resumed at every boundary, so that it reads from top
 to bottom.
 
 untouched → discovery → line timeline → plain watching → profiler → profiler with stacks → watch off and on in turns
@@ -91,7 +91,7 @@ class Watched(Protocol):
     iterators: Owners
     marks: device.Marks | None
     quiet: Quiet
-    """Until its time no border resumes the script."""
+    """Until its time no boundary resumes the script."""
 
     def add_root(self, module: torch.nn.Module) -> None:
         """Times a root module."""
@@ -110,7 +110,7 @@ class Watched(Protocol):
 
 
 class Housekeeping:
-    """Cheap duties at every border: memory samples, the compiler's callbacks, new compilations."""
+    """Cheap duties at every boundary: memory samples, the compiler's callbacks, new compilations."""
 
     def __init__(self, recorder: Recorder) -> None:
         self._recorder = recorder
@@ -120,8 +120,8 @@ class Housekeeping:
         self._begin = 0
         self._dirty = False
 
-    def border(self) -> None:
-        """Called at every border."""
+    def boundary(self) -> None:
+        """Called at every boundary."""
         self._sample()
         if not self._compiler_seen and "torch._dynamo.callback" in sys.modules:
             self._watch_compiler(sys.modules["torch._dynamo.callback"])
@@ -153,17 +153,17 @@ class Housekeeping:
 
 
 def run(session: Watched, housekeeping: Housekeeping) -> Stage:
-    """The whole script; every `yield` ends at the next border of a step. Closed early when the borders change their
-    kind."""
+    """The whole script; every `yield` ends at the next boundary of a step. Closed early when the boundaries change
+    their kind."""
     full_device.watch(session.recorder.folder)
-    yield  # resumed at the first border
+    yield  # resumed at the first boundary
     stage = _stages(session)
     try:
         for _ in stage:
-            housekeeping.border()
+            housekeeping.boundary()
             yield
         while True:
-            housekeeping.border()
+            housekeeping.boundary()
             yield
     finally:
         stage.close()
@@ -176,7 +176,7 @@ def end(stage: Stage | None) -> None:
     try:
         if stage is not None and inspect.getgeneratorstate(stage) != inspect.GEN_RUNNING:
             stage.close()
-    except Exception:  # noqa: BLE001 - the probe's border: what cannot be ended stays; the job goes on
+    except Exception:  # noqa: BLE001 - the probe's boundary: what cannot be ended stays; the job goes on
         return
 
 
@@ -185,8 +185,8 @@ def _stages(session: Watched) -> Stage:
     frames.mark(sys._getframe())
     yield from _steps(UNTOUCHED_STEPS)
     full_device.watch(session.recorder.folder)
-    if session.plan.get("arm"):
-        yield from _arm(session)
+    if session.plan.get("variant"):
+        yield from _variant(session)
     found = yield from _discover(session, frames)
     yield from _lines(session, frames, list(found.functions))
     session.recorder.fact("settings", **identity.settings_facts())
@@ -201,8 +201,8 @@ def _stages(session: Watched) -> Stage:
     yield from _keep_watching(session, duration, stacks)
 
 
-def _arm(session: Watched) -> Stage:
-    """A process of a trial is watched at every border to its end, and nothing else: no window may slow its steps."""
+def _variant(session: Watched) -> Stage:
+    """A process of a trial is watched at every boundary to its end, and nothing else: no window may slow its steps."""
     yield
     session.recorder.fact("settings", **identity.settings_facts())
     session.marks = device.make_marks(session.recorder.journal)
@@ -291,7 +291,8 @@ def _turns(session: Watched, duration: int) -> Stage:
     if duration > TURN_LIMIT or session.counter.mode != OPTIMIZER:
         return
     steps = max(2, min(TURN_STEPS, TURN_TIME // max(1, duration)))
-    # One hook for all turns: it must not be removed while torch iterates over them, as it does at an unwatched border.
+    # One hook for all turns: it must not be removed while torch iterates over them, as it does at an unwatched
+    # boundary.
     hook = register_optimizer_step_post_hook(session.unwatched_update)
     try:
         for _ in range(TURNS):
@@ -387,7 +388,7 @@ def _keep_watching(session: Watched, duration: int, stacks: bool) -> Stage:
     served = 0.0
     while True:
         time_now = now()
-        # A device's events are recorded and read at every border, so somebody always waits for it there.
+        # A device's events are recorded and read at every boundary, so somebody always waits for it there.
         session.quiet.until = time_now + QUIET if session.marks is None else 0
         yield
         gradients.look()
@@ -423,7 +424,7 @@ def _batches_left(iterators: Iterable[Any]) -> int | None:
     for iterator in iterators:
         try:
             taken, total = int(iterator._num_yielded), len(iterator)
-        except Exception:  # noqa: BLE001 - the probe's border: a stream without a length, a sampler of the job's own
+        except Exception:  # noqa: BLE001 - the probe's boundary: a stream without a length, a sampler of the job's own
             continue
         if 0 < taken <= total:
             left.append(total - taken)

@@ -39,7 +39,7 @@ from steptime.probe.steps import Pace, StepCounter
 
 LOADER_NEXT, OPTIMIZER_STEP, SCALER_STEP = int(Kind.LOADER_NEXT), int(Kind.OPTIMIZER_STEP), int(Kind.SCALER_STEP)
 FORWARD, BACKWARD, QUEUE = int(Kind.FORWARD), int(Kind.BACKWARD), int(Kind.QUEUE)
-CHECKPOINT, BORDER = int(Kind.CHECKPOINT), int(Kind.BORDER)
+CHECKPOINT, BOUNDARY = int(Kind.CHECKPOINT), int(Kind.BOUNDARY)
 UPDATES = (OPTIMIZER_STEP, SCALER_STEP)
 PARTIAL, EXHAUSTED = int(Flag.PARTIAL), int(Flag.EXHAUSTED)
 
@@ -51,14 +51,14 @@ def guarding(method: Callable[..., None]) -> Callable[..., None]:
     def guarded(self: Session, *arguments: Any) -> None:
         try:
             method(self, *arguments)
-        except Exception as error:  # noqa: BLE001 - the probe's border: nothing of ours may raise into the user's program
+        except Exception as error:  # noqa: BLE001 - the probe's boundary: nothing of ours may raise into the user's program
             self.failed(error)
 
     return guarded
 
 
 class Session:
-    """One process's watch. It implements `listener.Listener`; the script resumes at its borders."""
+    """One process's watch. It implements `listener.Listener`; the script resumes at its boundaries."""
 
     def __init__(self, plan: dict[str, Any]) -> None:
         self.plan = plan
@@ -180,7 +180,7 @@ class Session:
             loader.next_ended(number, begin, end)
         self.recorder.append(kind, EXHAUSTED if failed else 0, number, begin, end)
         if kind in UPDATES and get_ident() == self.quiet.trainer and self.counter.update_ends():
-            self._border(end)
+            self._boundary(end)
 
     def only(self, kind: int, owner: Any) -> bool:
         """See listener.Listener."""
@@ -220,7 +220,7 @@ class Session:
         """See listener.Listener."""
         self.recorder.append(BACKWARD, flags, 0, begin, end)
         if get_ident() == self.quiet.trainer and self.counter.backward_ends(bool(flags & PARTIAL)):
-            self._border(end)
+            self._boundary(end)
 
     def forward_begins(self, begin: int) -> None:
         """See listener.Listener."""
@@ -231,7 +231,7 @@ class Session:
         """See listener.Listener."""
         self.recorder.append(FORWARD, flags, root, begin, end)
         if get_ident() == self.quiet.trainer and self.counter.forward_ends():
-            self._border(end)
+            self._boundary(end)
 
     def interval(self, kind: int, number: int, begin: int, end: int) -> None:
         """See listener.Listener."""
@@ -247,30 +247,30 @@ class Session:
 
     # -- steps -----------------------------------------------------------------------------------------------------
 
-    def _border(self, time_ns: int) -> None:
-        """A step has ended (online view; the exact borders are found from the journal later)."""
+    def _boundary(self, time_ns: int) -> None:
+        """A step has ended (online view; the exact boundaries are found from the journal later)."""
         self.steps += 1
-        self.pace.border(time_ns)
+        self.pace.boundary(time_ns)
         if not self.watching:
-            self.recorder.append(BORDER, 0, 0, time_ns, time_ns)
+            self.recorder.append(BOUNDARY, 0, 0, time_ns, time_ns)
         if self.marks is not None:
-            self.marks.border()
+            self.marks.boundary()
         if self.counter.changed:
             self.counter.changed = False
-            self._start_script()  # what was learnt at the old kind of border starts again
+            self._start_script()  # what was learnt at the old kind of boundary starts again
         elif time_ns >= self.quiet.until and self._script is not None:
             self._garbage.write()
             self._ranges.forget()
             next(self._script, None)
             if not self._active:
                 schedule.end(self._script)
-        self.trial.border(self.steps)
+        self.trial.boundary(self.steps)
 
     @guarding
     def unwatched_update(self, *_: Any) -> None:
-        """The optimiser's post hook while the watch is off: only the border is stamped."""
+        """The optimiser's post hook while the watch is off: only the boundary is stamped."""
         if not self.watching and get_ident() == self.quiet.trainer and self.counter.unwatched_update():
-            self._border(time.perf_counter_ns())
+            self._boundary(time.perf_counter_ns())
 
     def add_root(self, module: torch.nn.Module) -> None:
         """Times a root module from now on."""
@@ -291,7 +291,7 @@ class Session:
             self._garbage.write()
             self.trial.finish()
             self.recorder.close()
-        except Exception:  # noqa: BLE001 - the probe's border: the interpreter is going down, nobody could be told
+        except Exception:  # noqa: BLE001 - the probe's boundary: the interpreter is going down, nobody could be told
             return
 
     @guarding

@@ -153,7 +153,7 @@ class SiteWatch:
             if arguments and arguments[0] in BUILT and not self._failed:
                 try:
                     _remember(frame_of(1))
-                except Exception:  # noqa: BLE001 - the probe's border: without a site the report has a line less
+                except Exception:  # noqa: BLE001 - the probe's boundary: without a site the report has a line less
                     self._failed = True
             return log(*arguments)
 

@@ -1,4 +1,4 @@
-"""Counting steps while the job runs. Standard library only; the exact borders are found from the journal later.
+"""Counting steps while the job runs. Standard library only; the exact boundaries are found from the journal later.
 
 A step ends with the last optimiser of a cycle. How many updates a cycle has is learnt from the last one: an optimiser
 that steps again has begun the next cycle. Without optimisers the end of a backward counts, without backwards the end of
@@ -12,32 +12,33 @@ from collections import deque
 
 OPTIMIZER, BACKWARD, FORWARD = 1, 2, 3
 BACKWARDS_WITHOUT_UPDATE = 3
-"""So many backwards without an update make backward the border, until an update comes (long accumulation)."""
+"""So many backwards without an update make backward the boundary, until an update comes (long accumulation)."""
 
 RECENT = 32
-"""Borders remembered to know the usual step's duration."""
+"""Boundaries remembered to know the usual step's duration."""
 
 
 class Pace:
-    """How long a step takes, from the last borders."""
+    """How long a step takes, from the last boundaries."""
 
     def __init__(self) -> None:
-        self._borders: deque[int] = deque(maxlen=RECENT)
+        self._boundaries: deque[int] = deque(maxlen=RECENT)
 
-    def border(self, time_ns: int) -> None:
+    def boundary(self, time_ns: int) -> None:
         """A step has ended."""
-        self._borders.append(time_ns)
+        self._boundaries.append(time_ns)
 
     def usual(self) -> int:
         """Median duration of the recent steps, ns."""
-        durations = sorted(after - before for before, after in itertools.pairwise(self._borders))
+        durations = sorted(after - before for before, after in itertools.pairwise(self._boundaries))
         return durations[len(durations) // 2] if durations else 0
 
 
 class StepCounter:
     """Told of updates, backwards and forwards of the training thread; answers True where a step has ended.
 
-    `mode` is what borders are taken from, 0 before the first one; `changed` is True at the first border of a new mode.
+    `mode` is what boundaries are taken from, 0 before the first one; `changed` is True at the first boundary of a new
+    mode.
     """
 
     def __init__(self) -> None:
@@ -73,7 +74,7 @@ class StepCounter:
             self._update_in_backward = True
             return False
         self._updates += 1
-        return self._updates == self._cycle_length and self._border(OPTIMIZER)
+        return self._updates == self._cycle_length and self._boundary(OPTIMIZER)
 
     def unwatched_update(self) -> bool:
         """An update seen by the optimiser's hook only, while the watch is off."""
@@ -100,10 +101,10 @@ class StepCounter:
             return False
         if self._update_in_backward:
             self._update_in_backward = False
-            return self._border(OPTIMIZER)
+            return self._boundary(OPTIMIZER)
         if self.updated or self.backwards < BACKWARDS_WITHOUT_UPDATE:
             return False
-        return self._border(BACKWARD)
+        return self._boundary(BACKWARD)
 
     def forward_ends(self) -> bool:
         """A root's forward has ended."""
@@ -113,7 +114,7 @@ class StepCounter:
         """The job is taken for one that only infers, until a backward comes."""
         self.mode = FORWARD
 
-    def _border(self, mode: int) -> bool:
+    def _boundary(self, mode: int) -> bool:
         self.changed = self.mode not in (0, mode)
         self.mode = mode
         return True

@@ -1,4 +1,4 @@
-"""parity.jsonl, which an arm of a trial writes: losses, gradient norms, peak memory. Untrusted, as all files are."""
+"""parity.jsonl, which a variant of a trial writes: losses, gradient norms, peak memory. Untrusted, as all files are."""
 
 from __future__ import annotations
 

@@ -147,7 +147,7 @@ class SiteFacts:
 @dataclass(frozen=True, slots=True)
 class SettingsFacts:
     """Process-wide settings of torch and of the machine as the job saw them at its first step. packages: of those that
-    a remedy could use, which are installed. allocator: PYTORCH_CUDA_ALLOC_CONF (or PYTORCH_ALLOC_CONF). debug_switches:
+    a fix could use, which are installed. allocator: PYTORCH_CUDA_ALLOC_CONF (or PYTORCH_ALLOC_CONF). debug_switches:
     variables of the environment that help to find faults (name, value), of those that are on.
     memory_limit: bytes of the device; on a CPU what the process may have."""
 
@@ -265,7 +265,7 @@ class OutOfMemoryFacts:
 
 @dataclass(frozen=True, slots=True)
 class Parity:
-    """What an arm of a trial computed, by step, in order. All arrays are read-only and of one length.
+    """What a variant of a trial computed, by step, in order. All arrays are read-only and of one length.
 
     step: int64, from 1. loss: float64, the mean over the step's backwards as they were called (before a scaler). norm:
     float64, the 2-norm of all gradients behind the last backward, before clipping. Both may be infinite or not a number

@@ -168,7 +168,7 @@ def compose(
 ) -> Report:
     """The report of a recording or of traces. source: the path as the user gave it. processes: at least one.
 
-    The rank that the others wait for comes first, else the slowest training process; it alone keeps its excerpt and
+    The rank that the others wait for comes first, else the slowest training process; it alone keeps its step view and
     its traces, and of small ones what is in them.
     """
     ordered = sorted(processes, key=lambda process: (-process.case.step.duration.value, process.rank or 0))
@@ -179,7 +179,7 @@ def compose(
     first = ranks.late.ranks if ranks is not None and ranks.late is not None else (late.rank,) if late else ()
     ordered = sorted(ordered, key=lambda process: process.rank not in first) if first else ordered
     front = replace(ordered[0], traces=carried(ordered[0].traces))
-    shown = (front, *(replace(process, excerpt=None, traces=()) for process in ordered[1:]))
+    shown = (front, *(replace(process, step_view=None, traces=()) for process in ordered[1:]))
     next_ = next_command(source, environment, ordered[0])
     return Report(SCHEMA_VERSION, source, environment, shown, next_, (*_failures(processes), *problems), ranks)
 
@@ -201,7 +201,7 @@ def of_copies(report: Report, source: str) -> Report:
 
 def next_command(source: str, environment: Environment, process: ProcessReport) -> str:
     """What helps most now, ready to paste: a search for the first value that is lost, where the gradients run away;
-    trials of the remedies for what was found, or the page of the finding with the most at stake (or of what makes the
+    trials of the fixes for what was found, or the page of the finding with the most at stake (or of what makes the
     measurement doubtful); trials of what answers a note; else the whole account."""
     if environment.command and any(finding.code == EXPLODING for finding in process.findings):
         return f"steptime nan -- {environment.command}"
@@ -218,7 +218,7 @@ def next_command(source: str, environment: Environment, process: ProcessReport) 
 
 
 def _can_be_tried(process: ProcessReport) -> bool:
-    """Whether there is a job to run again and a remedy that steptime can apply to it by itself."""
+    """Whether there is a job to run again and a fix that steptime can apply to it by itself."""
     if process.case.step.mode == "trace":
         return False
     return any(not proposal.advice_only for proposal in propose(process.case, process.findings))

@@ -46,8 +46,11 @@ def _without_patch(cleaned: TrialReport | None, trials: TrialReport | None) -> T
     """Without the diff, which is source, and without what the job itself said as it failed."""
     if cleaned is None or trials is None:
         return None
-    arms = tuple(replace(arm, sentence="" if arm.verdict == "failed" else arm.sentence) for arm in cleaned.arms)
-    return replace(cleaned, diff="", arms=arms, folder=_names(trials.folder), command=_names(trials.command))
+    variants = tuple(
+        replace(variant, sentence="" if variant.verdict == "failed" else variant.sentence)
+        for variant in cleaned.variants
+    )
+    return replace(cleaned, diff="", variants=variants, folder=_names(trials.folder), command=_names(trials.command))
 
 
 def _sources(value: object) -> Iterator[SourceLine]:

@@ -75,7 +75,7 @@ def _step(case: Case) -> Iterator[str]:
     yield from (
         f"**{format_duration(step.duration.value)}** a step ({_interval(step.duration)}, {steps}; {step.total} in all, "
         f"{step.warm_up} of them warm-up), device {prose(step.device)}. "
-        + (f"Steps: {prose(step.how)}." if step.how else f"Borders from the {prose(step.mode)}."),
+        + (f"Steps: {prose(step.how)}." if step.how else f"Boundaries from the {prose(step.mode)}."),
         "",
     )
 

@@ -24,7 +24,7 @@ from steptime.memory.owners import LABELS, owners_of
 from steptime.memory.read_snapshot import read_snapshot
 from steptime.memory.savings import Fit, checked
 from steptime.memory.signs import signs_of
-from steptime.memory.steps import borders_of
+from steptime.memory.steps import boundaries_of
 from steptime.memory.triage import OverTime, Triage, over_time
 from steptime.quantities import SourceLine, format_bytes, format_duration, format_share, format_source
 from steptime.recording.recording import Process
@@ -256,9 +256,9 @@ def _leaks(found: Triage) -> str:
     if found.leaks:
         return "".join(f"- {leak_text(leak)}\n" for leak in found.leaks)
     if found.steps < 4:
-        borders = "1 border" if found.steps == 1 else f"{found.steps} borders"
-        return f"Not examined: {borders} of steps in the history, and four are needed.\n"
-    return f"None: no line leaves memory behind in every step ({found.steps} borders, by {found.border_source}).\n"
+        boundaries = "1 boundary" if found.steps == 1 else f"{found.steps} boundaries"
+        return f"Not examined: {boundaries} of steps in the history, and four are needed.\n"
+    return f"None: no line leaves memory behind in every step ({found.steps} boundaries, by {found.boundary_source}).\n"
 
 
 def _fragments(found: Triage) -> list[str]:
@@ -327,14 +327,14 @@ def owned_in_process(process: Process, windows: Sequence[Window]) -> OverTime | 
     known = {facts.path.removesuffix(".gz") for facts in process.traces if facts.memory}
     for window in reversed(windows):
         if window.trace.path.name.removesuffix(".gz") in known:
-            found = owned_in_trace(window.trace, window.borders, "the watch")
+            found = owned_in_trace(window.trace, window.boundaries, "the watch")
             if found is not None:
                 return found
     return None
 
 
-def owned_in_trace(trace: Trace, borders: Int64, how: str) -> OverTime | None:
-    """borders: (n, 2) ns of the steps on the host, found by how. Of several devices the one that held most; None
+def owned_in_trace(trace: Trace, boundaries: Int64, how: str) -> OverTime | None:
+    """boundaries: (n, 2) ns of the steps on the host, found by how. Of several devices the one that held most; None
     without allocations, or without their addresses (before torch 1.12)."""
     if len(trace.parts) > 1 or trace.size > LARGEST_TRACE:
         return None
@@ -342,7 +342,7 @@ def owned_in_trace(trace: Trace, borders: Int64, how: str) -> OverTime | None:
         found = read_allocations(trace.path, max_size=max(DEFAULT_MAX_SIZE, trace.size))
     except SteptimeError:
         return None  # it was there when the trace was read, and says nothing new of it
-    return _of(histories_of_trace(trace, found, borders, how))
+    return _of(histories_of_trace(trace, found, boundaries, how))
 
 
 def _of_snapshot(path: Path) -> OverTime | None:
@@ -357,8 +357,8 @@ def _of(found: Sequence[History]) -> OverTime | None:
         return None
     history = max(found, key=lambda each: int(each.reserved.max()))
     signs = signs_of(history.stacks)
-    borders, _ = borders_of(history, signs)
-    return over_time(history, owners_of(history, signs, borders))
+    boundaries, _ = boundaries_of(history, signs)
+    return over_time(history, owners_of(history, signs, boundaries))
 
 
 RESIDENT, ALLOCATED, RESERVED = 1, 2, 3

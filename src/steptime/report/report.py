@@ -9,7 +9,7 @@ from steptime.advice.rule import Finding
 from steptime.analysis.stragglers.comparison import RankComparison
 from steptime.memory.triage import OverTime
 from steptime.quantities import Estimate
-from steptime.report.step_view import Excerpt
+from steptime.report.step_view import StepView
 from steptime.report.steps import StepSeries
 from steptime.report.trace_files import TraceFile
 from steptime.report.trials import TrialReport
@@ -19,10 +19,10 @@ SCHEMA_VERSION = 1
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """regime: name of the account with the largest recoverable time, "balanced" or "undecided". share: recoverable part
-    of the step, with its interval. sentence: for a person."""
+    """bottleneck: name of the account with the largest recoverable time, "balanced" or "undecided". share: recoverable
+    part of the step, with its interval. sentence: for a person."""
 
-    regime: str
+    bottleneck: str
     sentence: str
     share: Estimate | None = None
 
@@ -79,14 +79,14 @@ class ProcessReport:
     """The most memory that was seen: allocated on its device, else resident; None where nobody looked."""
     series: StepSeries | None = None
     """Kinds and accounts of the steps of `step_ns`."""
-    excerpt: Excerpt | None = None
+    step_view: StepView | None = None
     """One step as a timeline; of a job of several processes the one in front has it."""
     memory: OverTime | None = None
     """As the watch sampled it, over the whole run."""
     memory_by_owner: OverTime | None = None
     """Of the steps in which a profiler wrote down every allocation."""
     traces: tuple[TraceFile, ...] = ()
-    """What its figures come from, the one with the excerpt first; the process in front has them."""
+    """What its figures come from, the one with the step view first; the process in front has them."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -66,7 +66,7 @@ class Detail:
 
 
 @dataclass(frozen=True, slots=True)
-class Excerpt:
+class StepView:
     """A step. step: its number in the report's series of steps, -1 where it is in none. how: why this one, in words.
 
     length: ns that are shown, from time 0. begin, end: of the step itself on that scale; what was launched earlier or
@@ -99,7 +99,7 @@ Named = TypeVar("Named", Label, Detail)
 MOST_EVENTS = 50_000
 """More would not be told apart, and would outgrow the page."""
 MOST_BYTES = 1_150_000
-"""Of the excerpt as JSON, about: a page is to stay below 2.5 MB with it."""
+"""Of the step view as JSON, about: a page is to stay below 2.5 MB with it."""
 LONGEST = 300
 """Characters of a name."""
 MOST_ROWS = 64
@@ -137,10 +137,10 @@ class Strip:
 
 def assemble(
     strips: Sequence[Strip], shown: tuple[int, int], step: tuple[int, int], number: int, how: str, left_out: int = 0
-) -> Excerpt:
-    """The excerpt of these tracks, in their order. shown, step: (begin, end) in ns, absolute; number, how: see
-    `Excerpt`; left_out: events that the strips lack already. The shortest events go where there are too many of them or
-    too many bytes."""
+) -> StepView:
+    """The step view of these tracks, in their order. shown, step: (begin, end) in ns, absolute; number, how: see
+    `Step view`; left_out: events that the strips lack already. The shortest events go where there are too many of them
+    or too many bytes."""
     count = sum(map(len, strips)) + left_out
     most = MOST_EVENTS
     for _ in range(_TRIES):
@@ -182,18 +182,18 @@ def _longest(strips: Sequence[Strip], most: int) -> list[Strip]:
     joined = np.concatenate(weights)
     kept = np.zeros(len(joined), np.bool_)
     kept[np.argsort(-joined, kind="stable")[: max(most, 1)]] = True
-    borders = np.cumsum([0, *map(len, strips)])
-    return [each.only(kept[borders[at] : borders[at + 1]]) for at, each in enumerate(strips)]
+    boundaries = np.cumsum([0, *map(len, strips)])
+    return [each.only(kept[boundaries[at] : boundaries[at + 1]]) for at, each in enumerate(strips)]
 
 
 def _assembled(
     strips: Sequence[Strip], shown: tuple[int, int], step: tuple[int, int], number: int, how: str, count: int
-) -> Excerpt:
+) -> StepView:
     labels: dict[Label, int] = {}
     details: dict[Detail, int] = {Detail(): 0}
     laid = [_Laid(each, shown[0], labels, details) for each in strips if len(each)]
     columns = [" ".join(part for each in laid for part in each.columns[at]) for at in range(4)]
-    return Excerpt(
+    return StepView(
         step=number,
         how=how,
         length=shown[1] - shown[0],
@@ -211,7 +211,7 @@ def _assembled(
 
 
 class _Laid:
-    """A strip in rows. labels, details: the pools of the whole excerpt, which grow."""
+    """A strip in rows. labels, details: the pools of the whole step view, which grow."""
 
     def __init__(self, strip: Strip, zero: int, labels: dict[Label, int], details: dict[Detail, int]) -> None:
         order = np.lexsort((-strip.end, strip.begin))
@@ -236,13 +236,13 @@ def _pooled(numbers: Int64, own: Sequence[Named], pool: dict[Named, int]) -> Int
     return places[numbers]
 
 
-def _size(excerpt: Excerpt) -> int:
+def _size(step_view: StepView) -> int:
     """Bytes as JSON, about."""
-    columns = (excerpt.gap_column, excerpt.duration_column, excerpt.label_column, excerpt.detail_column)
-    names = sum(len(each.name) + 30 for each in excerpt.labels)
+    columns = (step_view.gap_column, step_view.duration_column, step_view.label_column, step_view.detail_column)
+    names = sum(len(each.name) + 30 for each in step_view.labels)
     known = sum(
         90 + len(each.operator) + len(each.shapes) + len(each.formats) + len(each.note) + 60 * (each.source is not None)
-        for each in excerpt.details
+        for each in step_view.details
     )
     return sum(map(len, columns)) + names + known
 
@@ -279,12 +279,12 @@ class Beside:
     strips: Sequence[Strip] = ()
 
 
-def cut(trace: Trace, borders: Int64, windows: Int64, at: int, number: int, how: str, beside: Beside) -> Excerpt:
-    """One of the steps of a trace. borders, windows: (n, 2) ns, all steps as the host and as the ledger have them; at:
-    which of them; number, how: as in `Excerpt`."""
-    links = link(trace, borders)
+def cut(trace: Trace, boundaries: Int64, windows: Int64, at: int, number: int, how: str, beside: Beside) -> StepView:
+    """One of the steps of a trace. boundaries, windows: (n, 2) ns, all steps as the host and as the ledger have them;
+    at: which of them; number, how: as in `Step view`."""
+    links = link(trace, boundaries)
     step = _pair(windows[at])
-    shown = (min(int(borders[at, 0]), step[0]), max(int(borders[at, 1]), step[1]))
+    shown = (min(int(boundaries[at, 0]), step[0]), max(int(boundaries[at, 1]), step[1]))
     rows, left_out = _rows(trace, shown)
     tracks = _tracks(trace, links, rows, beside)
     left_out += len(rows) - sum(map(len, tracks))
@@ -466,13 +466,13 @@ def _pair(window: Int64) -> tuple[int, int]:
     return int(window[0]), int(window[1])
 
 
-def excerpt_of_trace(trace: Trace, borders: Int64, windows: Int64, warm_up: int) -> Excerpt:
-    """borders, windows: (n, 2) ns, the steady steps as the host and as the ledger have them, n at least 1. warm_up: how
-    many steps lie before them."""
+def step_view_of_trace(trace: Trace, boundaries: Int64, windows: Int64, warm_up: int) -> StepView:
+    """boundaries, windows: (n, 2) ns, the steady steps as the host and as the ledger have them, n at least 1. warm_up:
+    how many steps lie before them."""
     at = usual(windows[:, 1] - windows[:, 0])
     count = len(windows)
     how = "the only steady step" if count == 1 else f"of {count} steady steps the one next to their median"
-    return cut(trace, borders, windows, at, warm_up + at, how, Beside())
+    return cut(trace, boundaries, windows, at, warm_up + at, how, Beside())
 
 
 _WORK = {Kind.FETCH: Label("reads items", "input"), Kind.COLLATE: Label("collates", "operator"),
@@ -480,18 +480,18 @@ _WORK = {Kind.FETCH: Label("reads items", "input"), Kind.COLLATE: Label("collate
 MOST_WORKERS = 32
 
 
-def excerpt_of_process(
+def step_view_of_process(
     process: Process, steps: Steps, account: RecordedAccount, machine: Machine | None = None
-) -> Excerpt | None:
+) -> StepView | None:
     """The usual one of the profiled steps; None where none was profiled."""
-    timed = [each for each in account.windows if not each.stacks and len(each.borders)]
+    timed = [each for each in account.windows if not each.stacks and len(each.boundaries)]
     if not timed:
         return None
-    window = max(timed, key=lambda each: (has_kernels(each.trace), len(each.borders)))
+    window = max(timed, key=lambda each: (has_kernels(each.trace), len(each.boundaries)))
     trace = window.trace
-    windows = reach(trace, window.borders) if has_kernels(trace) else window.borders
+    windows = reach(trace, window.boundaries) if has_kernels(trace) else window.boundaries
     at = usual(windows[:, 1] - windows[:, 0])
-    begin, end = window.borders[at].tolist()
+    begin, end = window.boundaries[at].tolist()
     number = int(np.searchsorted(steps.end, end - window.shift))
     sources: dict[str, SourceLine] = {}
     for each in account.windows:
@@ -514,7 +514,7 @@ def excerpt_of_process(
     )
     count = len(windows)
     how = "the profiled step" if count == 1 else f"of {count} profiled steps the one next to their median"
-    return cut(trace, window.borders, windows, at, number, how, beside)
+    return cut(trace, window.boundaries, windows, at, number, how, beside)
 
 
 def _workers(table: IntervalTable, window: Window, begin: int, end: int) -> Iterator[Strip]:

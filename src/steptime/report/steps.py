@@ -49,7 +49,7 @@ class StepMark:
 class StepSeries:
     """kinds: of every step of the process, numbers in `names`. accounts: names of the columns of `spent`; its rows are
     ns by account, one for each `stride` steps, as a mean over those of them whose accounts are known; empty where none
-    are. marks: the longest ones. excerpt of the process is of one of these steps."""
+    are. marks: the longest ones. step view of the process is of one of these steps."""
 
     names: tuple[str, ...]
     kinds: tuple[int, ...]

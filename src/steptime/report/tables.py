@@ -79,7 +79,7 @@ def rank_table(report: Report) -> Table:
                 format_duration(accounts.get("communication", 0.0)),
                 format_duration(rank.waiting) if rank else "",
                 format_share(rank.last) if rank else "",
-                process.verdict.regime,
+                process.verdict.bottleneck,
             )
         )
     title = "Ranks" if len(rows) == len(report.processes) else f"Ranks ({len(rows)} of {len(report.processes)})"
@@ -96,7 +96,7 @@ def _kernels(case: Case) -> Table:
             format_duration(use.duration),
             use.bound,
             format_duration(use.at_roofline) if use.at_roofline is not None else "",
-            use.number_format,
+            use.dtype,
             {True: "yes", False: "no", None: ""}[use.matrix_unit],
             _place(use.source),
         )
@@ -334,12 +334,12 @@ def reached_text(case: Case) -> str:
         return ""
     least = "at least " if roofline.modelled < NEARLY_ALL else ""
     rate = f"{least}{format_rate(roofline.flops / step * 1e9)}FLOP/s"
-    if roofline.peak is None or not roofline.number_format:
+    if roofline.peak is None or not roofline.dtype:
         return f"{rate} over the whole step; no ceiling of this device is known"
-    peak = f"{format_rate(roofline.peak)}FLOP/s, {_peak_origin(case.machine, roofline.number_format)}"
+    peak = f"{format_rate(roofline.peak)}FLOP/s, {_peak_origin(case.machine, roofline.dtype)}"
     if roofline.utilization is None:
-        return f"{rate} over the whole step ({roofline.number_format}: at most {peak})"
-    return f"{rate}, {format_share(roofline.utilization)} of the {roofline.number_format} peak ({peak})"
+        return f"{rate} over the whole step ({roofline.dtype}: at most {peak})"
+    return f"{rate}, {format_share(roofline.utilization)} of the {roofline.dtype} peak ({peak})"
 
 
 def origin(machine: MachineUse | None) -> str:
@@ -351,9 +351,9 @@ def origin(machine: MachineUse | None) -> str:
     return "measured beside other load, so at least this" if machine.disturbed else "measured"
 
 
-def _peak_origin(machine: MachineUse | None, number_format: str) -> str:
+def _peak_origin(machine: MachineUse | None, dtype: str) -> str:
     """Where a peak comes from."""
-    if machine is None or number_format not in machine.reached:
+    if machine is None or dtype not in machine.reached:
         return origin(machine)
     source = "the datasheet's" if not machine.measured else "the one measured"
     return f"reached by this job: above {source}{' beside other load' if machine.disturbed else ''}"

@@ -31,7 +31,7 @@ _SMALLEST_SHARE = 0.005
 def render(report: Report) -> str:
     """The whole text, with a line feed at its end."""
     shown = report.processes[0]
-    account, verdict = [_header(report), "", *_step(shown), *_ledger(shown)], ["", *_regime(shown)]
+    account, verdict = [_header(report), "", *_step(shown), *_ledger(shown)], ["", *_bottleneck(shown)]
     bottom = [*_footnotes(report, shown), f"Next:  {one_line(report.next_command)}"]
     room = LINES - len(account) - len(verdict) - len(bottom)
     roofline = _roofline(shown)
@@ -117,7 +117,7 @@ def _what_if(process: ProcessReport) -> list[str]:
     return [line] if line else []
 
 
-def _regime(process: ProcessReport) -> list[str]:
+def _bottleneck(process: ProcessReport) -> list[str]:
     return wrap(process.verdict.sentence, "", 3, COLUMNS)
 
 

@@ -33,7 +33,7 @@ ORDER = (
     Verdict.NOT_EXERCISED,
     Verdict.FAILED,
 )
-_ARMS = 12
+_VARIANTS = 12
 _AT = {Goal.SPEED: "at", Goal.MEMORY: "with peak"}
 LONG_COMPILATION = 0.5
 """Seconds."""
@@ -52,14 +52,14 @@ def render_trial(results: Results, advice: Sequence[str] = (), next_command: str
     bottom = [*_combined(results), *_patch(results), *_crowded(results.runs, goal)]
     if next_command:
         bottom.append(f"Next:  {one_line(next_command)}")
-    rows = [line for judgement in ordered[:_ARMS] for line in _row_trial_text(judgement, results.runs, goal)]
-    if len(ordered) > _ARMS:
-        rows.append(f"  … and {len(ordered) - _ARMS} more, in the results file")
+    rows = [line for judgement in ordered[:_VARIANTS] for line in _row_trial_text(judgement, results.runs, goal)]
+    if len(ordered) > _VARIANTS:
+        rows.append(f"  … and {len(ordered) - _VARIANTS} more, in the results file")
     room = LINES_TRIAL_TEXT - len(top) - len(bottom) - 1
     if len(rows) > room:  # the reasons go before the figures do
-        rows = [line for judgement in ordered[:_ARMS] for line in _row_trial_text(judgement, results.runs, goal)[:1]][
-            :room
-        ]
+        rows = [
+            line for judgement in ordered[:_VARIANTS] for line in _row_trial_text(judgement, results.runs, goal)[:1]
+        ][:room]
     left = max(0, room - len(rows))
     told = [line for each in advice for line in wrap(each, "Yours: ", 3, COLUMNS_TRIAL_TEXT)][:left]
     return "".join(f"{printable(line)}\n" for line in (*top, *rows, *told, "", *bottom))
@@ -70,9 +70,9 @@ def _baseline_trial_text(runs: Sequence[Run], goal: Goal) -> str:
     step = usual_step(first)
     if step is None:
         return "No baseline was timed."
-    rounds = sum(run.arm == CONTROL and not run.rehearsal for run in first)
+    rounds = sum(run.variant == CONTROL and not run.rehearsal for run in first)
     processes = f"{len(runs)} processes, {rounds} round{'s' * (rounds != 1)}"
-    peak = max((run.peak_bytes or 0 for run in first if run.arm in (BASELINE, CONTROL)), default=0)
+    peak = max((run.peak_bytes or 0 for run in first if run.variant in (BASELINE, CONTROL)), default=0)
     memory = f"peak memory {format_bytes(peak)}; " if goal is Goal.MEMORY and peak else ""
     return f"As it is: {memory}step {format_duration(step.value)} ({processes}, {_seconds(runs)})"
 
@@ -83,8 +83,8 @@ def _seconds(runs: Sequence[Run]) -> str:
 
 def _row_trial_text(judgement: Judgement, runs: Sequence[Run], goal: Goal) -> list[str]:
     """What was tried, what came out; and why, on a line of its own."""
-    arm = judgement.arm
-    label = shorten(f"{arm.proposal} {arm.label}".strip(), 41)
+    variant = judgement.variant
+    label = shorten(f"{variant.proposal} {variant.label}".strip(), 41)
     line = f"{label:<41} {gain_text(judgement, goal) or '–':<19} {judgement.verdict.value}"
     pays = _pays_from(judgement, runs) if goal is Goal.SPEED else ""
     return [
@@ -96,7 +96,7 @@ def _row_trial_text(judgement: Judgement, runs: Sequence[Run], goal: Goal) -> li
 def _extra(judgement: Judgement, goal: Goal) -> str:
     if goal is Goal.MEMORY:
         return f"{judgement.speed.value:.2f}× as fast; " if judgement.speed is not None else ""
-    predicted = judgement.arm.predicted
+    predicted = judgement.variant.predicted
     return f"predicted {predicted.value:.2f}×; " if predicted is not None and judgement.speed is not None else ""
 
 
@@ -107,10 +107,10 @@ def _pays_from(judgement: Judgement, runs: Sequence[Run]) -> str:
     if step is None or speed is None or judgement.verdict is not Verdict.ADOPT:
         return ""
     longest = {
-        arm: max((run.compile_seconds for run in runs if run.arm == arm), default=0.0)
-        for arm in (judgement.arm.name, BASELINE)
+        variant: max((run.compile_seconds for run in runs if run.variant == variant), default=0.0)
+        for variant in (judgement.variant.name, BASELINE)
     }
-    compiling = longest[judgement.arm.name] - longest[BASELINE]
+    compiling = longest[judgement.variant.name] - longest[BASELINE]
     saved = step.value * (1 - 1 / speed.value)
     return f"pays from step {compiling * 1e9 / saved:,.0f} on; " if compiling >= LONG_COMPILATION else ""
 
@@ -121,7 +121,7 @@ def speed_text(speed: Estimate) -> str:
 
 
 def memory_text(memory: Estimate) -> str:
-    """A ratio of peaks, the baseline's over the arm's, as what the peak changed by: "−38 % (−40 to −36)"."""
+    """A ratio of peaks, the baseline's over the variant's, as what the peak changed by: "−38 % (−40 to −36)"."""
     value, low, high = (
         f"{100 * (1 / max(each, 1e-9) - 1):+.0f}".replace("-", "−") for each in (memory.value, memory.high, memory.low)
     )
@@ -137,10 +137,10 @@ def gain_text(judgement: Judgement, goal: Goal) -> str:
 
 
 def _combined(results: Results) -> list[str]:
-    later = [judgement for stage, judgement in results.judgements if stage > 0 and judgement.arm.name != "patch"]
+    later = [judgement for stage, judgement in results.judgements if stage > 0 and judgement.variant.name != "patch"]
     gained = gain_text(later[-1], results.plan.goal) if later else ""
     return (
-        [shorten(f"Together: {later[-1].arm.label}: {gained} {later[-1].verdict.value}", COLUMNS_TRIAL_TEXT)]
+        [shorten(f"Together: {later[-1].variant.label}: {gained} {later[-1].verdict.value}", COLUMNS_TRIAL_TEXT)]
         if gained
         else []
     )
@@ -191,11 +191,11 @@ _WORTH = 1.1
 
 def render_lab(results: Results, batch_size: int | None, next_command: str) -> str:
     """The whole text, with a line feed at its end. batch_size: the job's own, None where it is not known."""
-    judgements = [each for stage, each in results.judgements if stage == 0 and batch_of(each.arm) is None]
+    judgements = [each for stage, each in results.judgements if stage == 0 and batch_of(each.variant) is None]
     timed = [run for run in results.runs if not run.rehearsal and run.step_ns]
     head = f"{'':<{_LABEL}} {'median':>8} {'IQR':>8}  {'speed-up':<19} peak"
     rows = [_baseline_lab_text(timed), *(_row_lab_text(each, timed) for each in judgements)]
-    reasons = [f"  {each.arm.label}: {_short(each)}" for each in judgements if each.verdict in _TOLD]
+    reasons = [f"  {each.variant.label}: {_short(each)}" for each in judgements if each.verdict in _TOLD]
     points = _points(results, timed, batch_size)
     lines = [shorten(f"Lab of {' '.join(results.plan.command)}", LAB_COLUMNS), "", head, *rows, ""]
     lines += [*(shorten(each, LAB_COLUMNS) for each in reasons), *_compilation(judgements, timed), *_curve(points)]
@@ -213,14 +213,14 @@ def _short(judgement: Judgement) -> str:
 
 
 def _baseline_lab_text(timed: Sequence[Run]) -> str:
-    own = [run for run in timed if run.arm in (BASELINE, CONTROL)]
+    own = [run for run in timed if run.variant in (BASELINE, CONTROL)]
     return _line("as it is", own, "1")
 
 
 def _row_lab_text(judgement: Judgement, timed: Sequence[Run]) -> str:
-    own = [run for run in timed if run.arm == judgement.arm.name]
+    own = [run for run in timed if run.variant == judgement.variant.name]
     speed = speed_text(judgement.speed) if judgement.speed is not None else judgement.verdict.value
-    return _line(judgement.arm.label, own, speed)
+    return _line(judgement.variant.label, own, speed)
 
 
 def _line(label: str, runs: Sequence[Run], speed: str) -> str:
@@ -248,19 +248,21 @@ def _compilation(judgements: Sequence[Judgement], timed: Sequence[Run]) -> list[
     base = usual_step(timed)
     lines = []
     for judgement in judgements:
-        seconds = [run.compile_seconds for run in timed if run.arm == judgement.arm.name and run.compile_seconds > 0]
+        seconds = [
+            run.compile_seconds for run in timed if run.variant == judgement.variant.name and run.compile_seconds > 0
+        ]
         if not seconds or base is None or judgement.speed is None:
             continue
         saved = base.value * (1 - 1 / judgement.speed.value)
         spent = fmean(seconds)
         sure = judgement.speed.low > 1
         paid = f"paid back after {spent * 1e9 / saved:,.0f} steps" if sure else "not known ever to be paid back"
-        lines.append(shorten(f"  {judgement.arm.label}: compiles {spent:.1f} s, {paid}", LAB_COLUMNS))
+        lines.append(shorten(f"  {judgement.variant.label}: compiles {spent:.1f} s, {paid}", LAB_COLUMNS))
     return lines
 
 
 def _points(results: Results, timed: Sequence[Run], batch_size: int | None) -> tuple[Point, ...]:
-    sizes = [each for _, each in results.judgements if batch_of(each.arm) is not None]
+    sizes = [each for _, each in results.judgements if batch_of(each.variant) is not None]
     base = usual_step(timed)
     return points_of(sizes, base.value, batch_size) if sizes and base is not None else ()
 
@@ -293,7 +295,7 @@ def reading(judgements: Sequence[Judgement], points: Sequence[Point] = ()) -> st
 
 def _ceilings(judgements: Sequence[Judgement]) -> list[str]:
     """What no input, and on CUDA no launch, would bring."""
-    ceiling = next((each.speed for each in judgements if each.arm.name == NO_INPUT), None)
+    ceiling = next((each.speed for each in judgements if each.variant.name == NO_INPUT), None)
     if ceiling is None:
         return []
     if ceiling.low > _WORTH:
@@ -305,7 +307,7 @@ def _paying(judgements: Sequence[Judgement]) -> list[str]:
     adopted = [each for each in judgements if each.verdict is Verdict.ADOPT and each.speed is not None]
     best = max(adopted, key=lambda each: each.speed.value if each.speed is not None else 0.0, default=None)
     if best is not None and best.speed is not None:
-        return [f"{best.arm.label} pays ({best.speed.value:.2f}×)"]
+        return [f"{best.variant.label} pays ({best.speed.value:.2f}×)"]
     return ["no precision or compilation tried here is faster beyond doubt"] if judgements else []
 
 

@@ -1,4 +1,4 @@
-"""What a report holds of trials: every arm with its speed, its promise and its losses, as plain data."""
+"""What a report holds of trials: every variant with its speed, its promise and its losses, as plain data."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from statistics import fmean
 from steptime.quantities import Estimate
 from steptime.trials.judge import BROKEN, KEPT
 from steptime.trials.results import Results
-from steptime.trials.trial import BASELINE, CONTROL, Arm, Judgement, Run
+from steptime.trials.trial import BASELINE, CONTROL, Judgement, Run, Variant
 
 MOST_LOSSES = 300
 """Points of a curve: of a longer one every so many steps' mean is kept."""
@@ -27,9 +27,9 @@ class Curve:
 
 @dataclass(frozen=True, slots=True)
 class Tried:
-    """An arm and what it proved. speed: baseline's time over the arm's; predicted: the same, from before; noise: the
-    factor, 1 at least, by which the control may seem faster or slower. kept: whether the promise about the numbers was
-    kept, None where that is not known. stage: 0 for remedies one by one, then for what was taken together, and for the
+    """A variant and what it proved. speed: baseline's time over the variant's; predicted: the same, from before; noise:
+    the factor, 1 at least, by which the control may seem faster or slower. kept: whether the promise about the numbers
+    was kept, None where that is not known. stage: 0 for fixes one by one, then for what was taken together, and for the
     patch."""
 
     name: str
@@ -52,7 +52,7 @@ class Tried:
 @dataclass(frozen=True, slots=True)
 class TrialReport:
     """A trial of a recording. step_ns, peak_bytes: of the job as it is. curves: the baselines' first, then one of each
-    arm. diff: the patch that was run, "" for none."""
+    variant. diff: the patch that was run, "" for none."""
 
     folder: str
     command: str
@@ -60,7 +60,7 @@ class TrialReport:
     seconds: float
     step_ns: float | None
     peak_bytes: int | None
-    arms: tuple[Tried, ...]
+    variants: tuple[Tried, ...]
     curves: tuple[Curve, ...]
     diff: str = ""
 
@@ -68,7 +68,7 @@ class TrialReport:
 def trial_report(results: Results, folder: str) -> TrialReport:
     """The trial as a report holds it. folder: as the user gave it."""
     timed = [run for run in results.runs if not run.rehearsal and not run.failure]
-    base = [run for run in timed if run.stage == 0 and run.arm in (BASELINE, CONTROL)]
+    base = [run for run in timed if run.stage == 0 and run.variant in (BASELINE, CONTROL)]
     means = [fmean(run.step_ns) for run in base if run.step_ns]
     judged = list(results.judgements)
     if results.patch is not None and results.patch.judgement is not None:
@@ -80,31 +80,31 @@ def trial_report(results: Results, folder: str) -> TrialReport:
         seconds=sum(run.seconds for run in results.runs),
         step_ns=fmean(means) if means else None,
         peak_bytes=max((run.peak_bytes for run in base if run.peak_bytes is not None), default=None),
-        arms=_distinct(_tried(stage, judgement) for stage, judgement in judged),
+        variants=_distinct(_tried(stage, judgement) for stage, judgement in judged),
         curves=tuple(_curves(timed)),
         diff=results.patch.diff if results.patch is not None else "",
     )
 
 
-def _distinct(arms: Iterable[Tried]) -> tuple[Tried, ...]:
+def _distinct(variants: Iterable[Tried]) -> tuple[Tried, ...]:
     """Each once: the patch's judgement stands among the others', too."""
-    return tuple({(each.name, each.name != "patch" and each.stage): each for each in arms}.values())
+    return tuple({(each.name, each.name != "patch" and each.stage): each for each in variants}.values())
 
 
 def _tried(stage: int, judgement: Judgement) -> Tried:
-    arm: Arm = judgement.arm
+    variant: Variant = judgement.variant
     return Tried(
-        name=arm.name,
-        label=arm.label or arm.name,
-        proposal=arm.proposal,
+        name=variant.name,
+        label=variant.label or variant.name,
+        proposal=variant.proposal,
         stage=stage,
         verdict=judgement.verdict.value,
         sentence=judgement.sentence,
-        promise=arm.promise.value,
+        promise=variant.promise.value,
         kept=True if judgement.agreement in KEPT else False if judgement.agreement in BROKEN else None,
         agreement=judgement.agreement.value,
         speed=judgement.speed,
-        predicted=arm.predicted if arm.predicted is not None and arm.predicted.unit == "1" else None,
+        predicted=variant.predicted if variant.predicted is not None and variant.predicted.unit == "1" else None,
         noise=judgement.noise,
         step_ns=judgement.step_ns,
         peak_bytes=judgement.peak_bytes,
@@ -113,13 +113,13 @@ def _tried(stage: int, judgement: Judgement) -> Tried:
 
 
 def _curves(runs: Sequence[Run]) -> list[Curve]:
-    """Of each baseline seed the first run, and of each arm its first."""
+    """Of each baseline seed the first run, and of each variant its first."""
     found: dict[tuple[str, int], Curve] = {}
     for run in runs:
         if run.stage or not any(loss is not None for loss in run.losses):
             continue
-        key = (run.arm, run.seed if run.arm == BASELINE else 0)
-        if key not in found and run.arm != CONTROL:
+        key = (run.variant, run.seed if run.variant == BASELINE else 0)
+        if key not in found and run.variant != CONTROL:
             found[key] = _curve(run)
     return sorted(found.values(), key=lambda curve: curve.name != BASELINE)
 
@@ -128,4 +128,4 @@ def _curve(run: Run) -> Curve:
     stride = max(-(-len(run.losses) // MOST_LOSSES), 1)
     parts = [run.losses[at : at + stride] for at in range(0, len(run.losses), stride)]
     seen = [[loss for loss in part if loss is not None] for part in parts]
-    return Curve(run.arm, run.seed, stride, tuple(fmean(each) if each else None for each in seen))
+    return Curve(run.variant, run.seed, stride, tuple(fmean(each) if each else None for each in seen))

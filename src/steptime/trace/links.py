@@ -268,8 +268,8 @@ class Roles:
 
 
 @once
-def link(trace: Trace, borders: Int64, *, is_user: Callable[[str], bool] = is_user_file) -> Links:
-    """Links all events of a trace. borders: (n, 2) ns, the steps on the host in time order, without overlap; may be
+def link(trace: Trace, boundaries: Int64, *, is_user: Callable[[str], bool] = is_user_file) -> Links:
+    """Links all events of a trace. boundaries: (n, 2) ns, the steps on the host in time order, without overlap; may be
     empty. is_user: tells files of the user's, as the trace spells them, from libraries'.
     """
     roles = roles_of(trace, is_user)
@@ -284,7 +284,7 @@ def link(trace: Trace, borders: Int64, *, is_user: Callable[[str], bool] = is_us
         annotation=_through(origin, made.nearest(roles.annotation)),
         function=_through(origin, _functions(trace, made, roles, forward, frame)),
         forward=_through(origin, forward),
-        step=_through(origin, _steps(trace, borders, launched=bool((origin != UNKNOWN).any()))),
+        step=_through(origin, _steps(trace, boundaries, launched=bool((origin != UNKNOWN).any()))),
     )
 
 
@@ -386,12 +386,12 @@ def _functions(trace: Trace, made: Forest, roles: Roles, forward: Int32, frame: 
     return np.where(around[source] == UNKNOWN, around, around[source])
 
 
-def _steps(trace: Trace, borders: Int64, *, launched: bool) -> Int32:
+def _steps(trace: Trace, boundaries: Int64, *, launched: bool) -> Int32:
     """The step in which each event begins. On a device that is not the step it belongs to, and only counts where the
     trace holds none of the launches."""
     events = trace.events
     known = host_events(trace) if launched else host_events(trace) | np.isin(events.category, DEVICE)
-    step = (np.searchsorted(borders[:, 0], events.begin, side="right") - 1).astype(np.int32)
-    ends = borders[:, 1] if len(borders) else np.zeros(1, np.int64)
+    step = (np.searchsorted(boundaries[:, 0], events.begin, side="right") - 1).astype(np.int32)
+    ends = boundaries[:, 1] if len(boundaries) else np.zeros(1, np.int64)
     step[~known | (events.begin >= ends[step])] = UNKNOWN
     return step

@@ -198,8 +198,8 @@ class _Reading:
                 self._salvage(text[:end])
                 return False
         self._truncated = True
-        borders = [match.start(1) for match in SEPARATOR.finditer(text)]
-        whole, torn = (text[: borders[-1]], text[borders[-1] + 1 :]) if borders else (b"", text)
+        boundaries = [match.start(1) for match in SEPARATOR.finditer(text)]
+        whole, torn = (text[: boundaries[-1]], text[boundaries[-1] + 1 :]) if boundaries else (b"", text)
         if whole:
             self._salvage(whole)
         kept = salvage(torn.rstrip().removesuffix(b","), exactly=bool(self._exactly))
@@ -271,8 +271,8 @@ class Salvaged:
 def salvage(text: bytes, *, exactly: bool) -> Salvaged:
     """Reads events separated by commas one by one. `text` starts and ends with an event, brackets stripped."""
     found = Salvaged()
-    borders = [match.start(1) for match in SEPARATOR.finditer(text)]
-    starts, stops = [0, *(border + 1 for border in borders)], [*borders, len(text)]
+    boundaries = [match.start(1) for match in SEPARATOR.finditer(text)]
+    starts, stops = [0, *(boundary + 1 for boundary in boundaries)], [*boundaries, len(text)]
     piece = 0
     while piece < len(starts):
         piece += _take(text, starts, stops, piece, found, exactly=exactly)

@@ -108,7 +108,7 @@ class _Joined:
             self._follow(trace.path, int(trace.events.begin.min()), int(trace.events.end.max()))
 
     def _follow(self, path: Path, begin: int, end: int) -> None:
-        """Notes a recording's time; it may overlap the one before by a little, as events reach over its borders."""
+        """Notes a recording's time; it may overlap the one before by a little, as events reach over its boundaries."""
         assert self._first is not None
         if self._windows:
             before = self._windows[-1]

@@ -1,4 +1,4 @@
-"""Runs the arms of a trial in turns with baselines, within a budget, and keeps every result at once.
+"""Runs the variants of a trial in turns with baselines, within a budget, and keeps every result at once.
 
 One law: what has been run is on disk before anything else is begun; a trial that is interrupted goes on from there.
 
@@ -17,7 +17,7 @@ from statistics import fmean
 from typing import Protocol
 
 from steptime.advice.fix import Promise
-from steptime.changes import ArmOptions
+from steptime.changes import VariantOptions
 from steptime.errors import NothingMeasuredError
 from steptime.launcher.outcome import Progress
 from steptime.trials.containment import Stand
@@ -27,11 +27,11 @@ from steptime.trials.results import Plan, ResultsFile
 from steptime.trials.trial import (
     BASELINE,
     CONTROL,
-    Arm,
     Budget,
     Judgement,
     Run,
     Spent,
+    Variant,
     Verdict,
     arrange,
     at_once,
@@ -39,7 +39,7 @@ from steptime.trials.trial import (
 )
 
 Block = Sequence[Turn]
-"""Turns that run one after the other on one device: an arm is compared with the baselines of its own block."""
+"""Turns that run one after the other on one device: a variant is compared with the baselines of its own block."""
 Tell = Callable[[Turn, Progress | None], None]
 """Called when a turn begins, and where it is known how far it has come."""
 
@@ -74,8 +74,10 @@ class LocalExecutor:
         """See Executor."""
 
 
-def combine(bench: Bench, judgements: Sequence[Judgement], first_stage: int = 1) -> tuple[Arm | None, Judgement | None]:
-    """The adopted arms together: (the arm, what it proved; None where the budget was spent before).
+def combine(
+    bench: Bench, judgements: Sequence[Judgement], first_stage: int = 1
+) -> tuple[Variant | None, Judgement | None]:
+    """The adopted variants together: (the variant, what it proved; None where the budget was spent before).
 
     Each further one is tried on top of those already taken; the last stage is all of them against the job as it is.
     """
@@ -84,18 +86,18 @@ def combine(bench: Bench, judgements: Sequence[Judgement], first_stage: int = 1)
     adopted = [each for _, each in ordered]
     if not adopted:
         return None, None
-    taken, stage = adopted[0].arm, first_stage
+    taken, stage = adopted[0].variant, first_stage
     for other in adopted[1:]:
-        if taken.rivals(other.arm):
+        if taken.rivals(other.variant):
             continue
         if bench.budget.left() <= 0:
             break
-        both = together(taken, other.arm)
+        both = together(taken, other.variant)
         (proved,) = bench.conduct(stage, (both,), baseline=replace(PROBE, changes=taken.changes), later=PROOF)
         stage += 1
         if proved.verdict is Verdict.ADOPT:
             taken = both
-    if taken is adopted[0].arm:
+    if taken is adopted[0].variant:
         return taken, adopted[0]
     if bench.budget.left() <= 0:
         return taken, None
@@ -103,10 +105,10 @@ def combine(bench: Bench, judgements: Sequence[Judgement], first_stage: int = 1)
     return taken, proved
 
 
-def together(one: Arm, other: Arm) -> Arm:
-    """Both arms' changes at once, promising what the weaker one does."""
+def together(one: Variant, other: Variant) -> Variant:
+    """Both variants' changes at once, promising what the weaker one does."""
     order = (Promise.SAME_BITS, Promise.SAME_CURVE, Promise.NEW_TRAINING)
-    return Arm(
+    return Variant(
         name=f"{one.name}+{other.name}",
         changes=(*one.changes, *other.changes),
         proposal=f"{one.proposal} {other.proposal}",
@@ -119,11 +121,11 @@ def together(one: Arm, other: Arm) -> Arm:
 
 
 MIN_ROUNDS, MAX_ROUNDS = 3, 12
-"""Rounds before an arm can be decided, and at most, as far as the budget goes. Where processes differ by 5 %, 1.14 is
-adopted within six rounds in 78 of 100 trials, within twelve in all but one; what changes nothing in less than one, for
-any noise (simulated: benchmarks/results/rounds.md)."""
+"""Rounds before a variant can be decided, and at most, as far as the budget goes. Where processes differ by 5 %, 1.14
+is adopted within six rounds in 78 of 100 trials, within twelve in all but one; what changes nothing in less than one,
+for any noise (simulated: benchmarks/results/rounds.md)."""
 SEEDS = tuple(range(8))
-"""Of the baselines in order, which so span the band of losses; the arms and the control have the first of these."""
+"""Of the baselines in order, which so span the band of losses; the variants and the control have the first of these."""
 REHEARSED_STEPS = 5
 FINGERPRINTS = 2
 """Steps of a rehearsal, and those of them whose gradients are written."""
@@ -137,7 +139,7 @@ DEADLINE = 300.0
 """Seconds, or DEADLINE_FACTOR times what a baseline takes, after which a process is ended: compilers take minutes."""
 DEADLINE_FACTOR = 10.0
 DECIDED = frozenset({Verdict.ADOPT, Verdict.NO_EFFECT, Verdict.SLOWER, Verdict.MORE_MEMORY})
-PROBE = Arm(BASELINE)
+PROBE = Variant(BASELINE)
 PROOF = 9
 """Processes that the patch is proved with, at least: two rehearsals and two rounds."""
 
@@ -147,7 +149,7 @@ Patched = tuple[tuple[str, str], ...]
 @dataclass(frozen=True, slots=True)
 class Notice:
     """What is about to run, or runs: `done` of `steps` steps are over. eta: seconds, as far as is known, until every
-    arm has been through the rounds that it needs to be decided; after those, until the end of this round."""
+    variant has been through the rounds that it needs to be decided; after those, until the end of this round."""
 
     turn: Turn
     steps: int
@@ -182,92 +184,94 @@ class Bench:
     def of(self, stage: int) -> tuple[Run, ...]:
         """The runs of a stage, in order. The rehearsal of the job as it is counts in all stages that have none."""
         own = tuple(run for run in self.runs if run.stage == stage)
-        if any(run.arm == BASELINE and run.rehearsal for run in own):
+        if any(run.variant == BASELINE and run.rehearsal for run in own):
             return own
-        return tuple(run for run in self.runs if (run.stage, run.arm, run.rehearsal) == (0, BASELINE, True)) + own
+        return tuple(run for run in self.runs if (run.stage, run.variant, run.rehearsal) == (0, BASELINE, True)) + own
 
     # -- a stage ---------------------------------------------------------------------------------------------------
 
     def conduct(
         self,
         stage: int,
-        arms: Sequence[Arm],
-        baseline: Arm = PROBE,
+        variants: Sequence[Variant],
+        baseline: Variant = PROBE,
         patched: Patched = (),
         later: int = 0,
         *,
         anyway: bool = False,
     ) -> tuple[Judgement, ...]:
-        """Tries arms against a baseline, and judges them. patched: sources with other text, in the arms only. later:
-        processes that the budget must still pay for after this, where anything was won here, or `anyway`.
+        """Tries variants against a baseline, and judges them. patched: sources with other text, in the variants only.
+        later: processes that the budget must still pay for after this, where anything was won here, or `anyway`.
 
-        Arms that broke, changed nothing or cannot win drop out; the others are run in turns until they are decided, or
-        the budget or MAX_ROUNDS is spent. Raises NothingMeasuredError where the baseline itself cannot be run.
+        Variants that broke, changed nothing or cannot win drop out; the others are run in turns until they are decided,
+        or the budget or MAX_ROUNDS is spent. Raises NothingMeasuredError where the baseline itself cannot be run.
         """
         try:
-            tried = self._rehearsed(stage, arms, baseline, patched, later)
+            tried = self._rehearsed(stage, variants, baseline, patched, later)
             self._rounds(stage, tried, baseline, patched, (later, anyway))
         except Spent:
             pass  # what was run until then is judged
-        return self.settle(stage, arms)
+        return self.settle(stage, variants)
 
-    def settle(self, stage: int, arms: Sequence[Arm]) -> tuple[Judgement, ...]:
+    def settle(self, stage: int, variants: Sequence[Variant]) -> tuple[Judgement, ...]:
         """Judges what has been run of a stage, and keeps that."""
-        judgements = beside_each_other([self._judge(stage, arm) for arm in arms], self.plan.goal)
+        judgements = beside_each_other([self._judge(stage, variant) for variant in variants], self.plan.goal)
         self._file.judgements(stage, judgements)
         return judgements
 
     def _rehearsed(
-        self, stage: int, arms: Sequence[Arm], baseline: Arm, patched: Patched, later: int
-    ) -> tuple[Arm, ...]:
-        """The arms that the budget pays a rehearsal and rounds for. One after the other where one at a time is run: the
-        first dear one may be the last."""
+        self, stage: int, variants: Sequence[Variant], baseline: Variant, patched: Patched, later: int
+    ) -> tuple[Variant, ...]:
+        """The variants that the budget pays a rehearsal and rounds for. One after the other where one at a time is run:
+        the first dear one may be the last."""
         if not self._known(stage, BASELINE) or (
             baseline.changes and not any(run.stage == stage and run.rehearsal for run in self.runs)
         ):
             self._go([[self._rehearsal(stage, baseline, 0, ())]])
-        tried: list[Arm] = []
-        for begin in range(0, len(arms), self._executor.width):
-            several = arms[begin : begin + self._executor.width]
-            alive = [*(arm for arm in tried if not self._settled(stage, arm)), *several]
+        tried: list[Variant] = []
+        for begin in range(0, len(variants), self._executor.width):
+            several = variants[begin : begin + self._executor.width]
+            alive = [*(variant for variant in tried if not self._settled(stage, variant)), *several]
             needed = self._seconds(stage) + LEAST_ROUNDS * self._round_seconds(stage, alive)
             if self._left(stage, later if tried else 0) <= (needed if tried else 0.0):
                 break
-            new = [arm for arm in several if not self._known(stage, arm.name)]
-            self._go([[self._rehearsal(stage, arm, number, patched)] for number, arm in enumerate(new)])
+            new = [variant for variant in several if not self._known(stage, variant.name)]
+            self._go([[self._rehearsal(stage, variant, number, patched)] for number, variant in enumerate(new)])
             while asks_for_rehearsal(several, self.of(stage)):
                 self._go([[self._rehearsal(stage, baseline, 0, ())]])
             tried += several
         return tuple(tried)
 
     def _rounds(
-        self, stage: int, tried: Sequence[Arm], baseline: Arm, patched: Patched, after: tuple[int, bool]
+        self, stage: int, tried: Sequence[Variant], baseline: Variant, patched: Patched, after: tuple[int, bool]
     ) -> None:
         later, anyway = after
         while (round_ := self._rounds_done(stage)) < MAX_ROUNDS:
-            judged = [self._proved(stage, arm) for arm in tried]
-            settled = [each for each in judged if self._settled(stage, each.arm)]
-            going = [each.arm for each in judged if not (each in settled or overtaken(each, settled, self.plan.goal))]
+            judged = [self._proved(stage, variant) for variant in tried]
+            settled = [each for each in judged if self._settled(stage, each.variant)]
+            going = [
+                each.variant for each in judged if not (each in settled or overtaken(each, settled, self.plan.goal))
+            ]
             won = any(each.verdict is Verdict.ADOPT for each in judged)
             paid = self._affordable(stage, round_, going, later if won or anyway or round_ < LEAST_ROUNDS else 0)
             if not paid:
                 return
             self._round(stage, round_, paid, baseline, patched)
 
-    def _round(self, stage: int, round_: int, going: Sequence[Arm], baseline: Arm, patched: Patched) -> None:
+    def _round(self, stage: int, round_: int, going: Sequence[Variant], baseline: Variant, patched: Patched) -> None:
         """One round, or as many at once as the executor has room for."""
         apart = self._executor.width > 1
         control = replace(baseline, name=CONTROL)
         last = next((run for run in reversed(self.of(stage)) if not run.rehearsal), None)
-        leads = apart or last is None or last.arm != BASELINE or bool(last.failure)
+        leads = apart or last is None or last.variant != BASELINE or bool(last.failure)
         rounds = range(round_, min(MAX_ROUNDS, round_ + at_once(self._executor.width, len(going), MIN_ROUNDS - round_)))
         blocks: list[list[Turn]] = []
         planned: list[Turn] = []
         for number in rounds:
             for block in arrange(going, baseline, control, reverse=bool(number % 2), leads=leads, apart=apart):
                 first = len(planned)
-                for arm in block:
-                    planned.append(self._turn(stage, number, arm, patched, planned))
+                for variant in block:
+                    planned.append(self._turn(stage, number, variant, patched, planned))
                 blocks.append(planned[first:])
         further = max(0, MIN_ROUNDS - rounds.stop) * (len(planned) // len(rounds) - (leads and not apart))
         self._end = self._next(stage) + len(planned) + further
@@ -291,34 +295,34 @@ class Bench:
         done = min(progress.steps, steps) if progress is not None else 0
         self._tell(Notice(turn, steps, done, self._eta(turn), progress is None))
 
-    def _turn(self, stage: int, round_: int, arm: Arm, patched: Patched, planned: Sequence[Turn]) -> Turn:
+    def _turn(self, stage: int, round_: int, variant: Variant, patched: Patched, planned: Sequence[Turn]) -> Turn:
         """A timed process. planned: those before it that were not run yet."""
-        earlier = [run.arm for run in self.of(stage) if not run.rehearsal] + [turn.arm.name for turn in planned]
+        earlier = [run.variant for run in self.of(stage) if not run.rehearsal] + [turn.variant.name for turn in planned]
         before = earlier.count(BASELINE)
-        seed = SEEDS[before] if arm.name == BASELINE and before < len(SEEDS) else SEEDS[0]
-        options = ArmOptions(self._steps(), self.plan.warm_up, self._limit(), seed=seed, seed_offset=seed)
+        seed = SEEDS[before] if variant.name == BASELINE and before < len(SEEDS) else SEEDS[0]
+        options = VariantOptions(self._steps(), self.plan.warm_up, self._limit(), seed=seed, seed_offset=seed)
         position = self._next(stage) + len(planned)
-        own = patched if arm.name not in (BASELINE, CONTROL) else ()
-        return Turn(arm, stage, round_, position, options, False, self._deadline(), self.budget.until(), own)
+        own = patched if variant.name not in (BASELINE, CONTROL) else ()
+        return Turn(variant, stage, round_, position, options, False, self._deadline(), self.budget.until(), own)
 
-    def _rehearsal(self, stage: int, arm: Arm, ahead: int, patched: Patched) -> Turn:
+    def _rehearsal(self, stage: int, variant: Variant, ahead: int, patched: Patched) -> Turn:
         """A short process with dropout off, whose gradients are written."""
         steps, limit = FINGERPRINTS, self._limit()
-        options = ArmOptions(REHEARSED_STEPS, steps, limit, dropout=False, fingerprint_steps=steps)
+        options = VariantOptions(REHEARSED_STEPS, steps, limit, dropout=False, fingerprint_steps=steps)
         position = self._next(stage) + ahead
-        return Turn(arm, stage, 0, position, options, True, self._deadline(), self.budget.until(), patched)
+        return Turn(variant, stage, 0, position, options, True, self._deadline(), self.budget.until(), patched)
 
-    def _known(self, stage: int, arm: str) -> bool:
+    def _known(self, stage: int, variant: str) -> bool:
         """Whether its rehearsal is over; a baseline that failed may go well the next time."""
-        rehearsed = [run for run in self.of(stage) if run.arm == arm and run.rehearsal]
-        return any(arm != BASELINE or not run.failure for run in rehearsed)
+        rehearsed = [run for run in self.of(stage) if run.variant == variant and run.rehearsal]
+        return any(variant != BASELINE or not run.failure for run in rehearsed)
 
     def _next(self, stage: int) -> int:
         return 1 + max((run.position for run in self.of(stage)), default=-1)
 
     def _usual(self) -> float:
         """Seconds of a step of the baseline; of the recording's before that is known."""
-        rehearsed = [run for run in self.runs if run.arm == BASELINE and run.rehearsal and run.step_ns]
+        rehearsed = [run for run in self.runs if run.variant == BASELINE and run.rehearsal and run.step_ns]
         return fmean(rehearsed[0].step_ns) / 1e9 if rehearsed else self.plan.step_seconds
 
     def _steps(self) -> int:
@@ -330,56 +334,57 @@ class Bench:
         return max(LIMIT, 2 * FEWEST_STEPS * self._usual())
 
     def _deadline(self) -> float:
-        took = max((run.seconds for run in self.runs if run.arm == BASELINE), default=0.0)
+        took = max((run.seconds for run in self.runs if run.variant == BASELINE), default=0.0)
         return max(DEADLINE, DEADLINE_FACTOR * took, DEADLINE_FACTOR * self.plan.start_seconds) + self._limit()
 
     # -- what is known, and what can be paid for -------------------------------------------------------------------
 
-    def _settled(self, stage: int, arm: Arm) -> bool:
-        if cannot_win(arm, self.of(stage), min_gain=self.plan.min_gain, goal=self.plan.goal):
+    def _settled(self, stage: int, variant: Variant) -> bool:
+        if cannot_win(variant, self.of(stage), min_gain=self.plan.min_gain, goal=self.plan.goal):
             return True
-        judgement = self._proved(stage, arm)
-        if arm.promise is Promise.NEW_TRAINING:  # a ceiling or a throughput, which no round makes a win
+        judgement = self._proved(stage, variant)
+        if variant.promise is Promise.NEW_TRAINING:  # a ceiling or a throughput, which no round makes a win
             return judgement.rounds >= LEAST_ROUNDS
         return judgement.rounds >= MIN_ROUNDS and judgement.verdict in DECIDED
 
-    def _proved(self, stage: int, arm: Arm) -> Judgement:
-        return judge(arm, self.of(stage), min_gain=self.plan.min_gain, goal=self.plan.goal)
+    def _proved(self, stage: int, variant: Variant) -> Judgement:
+        return judge(variant, self.of(stage), min_gain=self.plan.min_gain, goal=self.plan.goal)
 
-    def _judge(self, stage: int, arm: Arm) -> Judgement:
-        judgement = self._proved(stage, arm)
-        if any(run.arm == arm.name for run in self.of(stage)):
+    def _judge(self, stage: int, variant: Variant) -> Judgement:
+        judgement = self._proved(stage, variant)
+        if any(run.variant == variant.name for run in self.of(stage)):
             return judgement
         return replace(judgement, verdict=Verdict.UNDECIDED, sentence="The budget was spent before it was tried")
 
     def _rounds_done(self, stage: int) -> int:
-        return len({run.round for run in self.of(stage) if run.arm == CONTROL and not run.rehearsal})
+        return len({run.round for run in self.of(stage) if run.variant == CONTROL and not run.rehearsal})
 
-    def _seconds(self, stage: int, arm: str = BASELINE) -> float:
-        """That a timed process of an arm takes: as those that were run, else as its rehearsal lets expect, else as the
-        job as it is."""
+    def _seconds(self, stage: int, variant: str = BASELINE) -> float:
+        """That a timed process of a variant takes: as those that were run, else as its rehearsal lets expect, else as
+        the job as it is."""
         for runs in (self.of(stage), self.runs):
-            own = [run for run in runs if run.arm == arm]
+            own = [run for run in runs if run.variant == variant]
             timed = [run.seconds for run in own if not run.rehearsal]
             if timed:
                 return fmean(timed)
             if own:
                 more = (self._steps() - REHEARSED_STEPS + self.plan.warm_up - FINGERPRINTS) * self._usual()
                 return own[0].seconds + max(0.0, more)
-        return self._seconds(stage) if arm != BASELINE else self.plan.start_seconds
+        return self._seconds(stage) if variant != BASELINE else self.plan.start_seconds
 
-    def _round_seconds(self, stage: int, arms: Sequence[Arm]) -> float:
-        """Of a round of these arms."""
-        others = processes_of(len(arms)) - len(arms)
-        own = sum(self._seconds(stage, arm.name) for arm in arms)
+    def _round_seconds(self, stage: int, variants: Sequence[Variant]) -> float:
+        """Of a round of these variants."""
+        others = processes_of(len(variants)) - len(variants)
+        own = sum(self._seconds(stage, variant.name) for variant in variants)
         return (own + others * self._seconds(stage)) / self._executor.width
 
     def _left(self, stage: int, later: int) -> float:
         return self.budget.left() - self.budget.reserve(later * self._seconds(stage))
 
-    def _affordable(self, stage: int, round_: int, going: Sequence[Arm], later: int) -> Sequence[Arm]:
-        """The arms, the first ones, that the budget pays for. One round alone says nothing: arms are begun only where a
-        second one can follow. The first arm may use what later stages would need, and all may while nothing was won."""
+    def _affordable(self, stage: int, round_: int, going: Sequence[Variant], later: int) -> Sequence[Variant]:
+        """The variants, the first ones, that the budget pays for. One round alone says nothing: variants are begun only
+        where a second one can follow. The first variant may use what later stages would need, and all may while nothing
+        was won."""
         rounds = max(1, LEAST_ROUNDS - round_)
         for count in range(len(going), 0, -1):
             left = self._left(stage, later if count > 1 or round_ >= LEAST_ROUNDS else 0)
@@ -397,9 +402,9 @@ class Bench:
     def _check(self, run: Run) -> None:
         if run.outside and not self.stand.uncontained:
             raise NothingMeasuredError("not-contained", refusal(run.outside))
-        if run.arm == BASELINE and run.failure:
+        if run.variant == BASELINE and run.failure:
             raise NothingMeasuredError(
                 "trial-baseline-failed",
                 f"The job as it is could not be run for a trial: {run.failure}. Its output is in "
-                f"{self.stand.folder / 'arms' / run.folder}; results so far are kept in {self.stand.folder}.",
+                f"{self.stand.folder / 'variants' / run.folder}; results so far are kept in {self.stand.folder}.",
             )

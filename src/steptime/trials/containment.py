@@ -241,8 +241,8 @@ def _in_copy(place: Path, path: Path, copy: Path) -> Path:
     if not inside.is_relative_to(copy):
         raise UsageError(
             "folder-too-large",
-            f"{path} cannot be tried with other text: the folders above the job's own hold too many files to make arms "
-            "a working copy. Run the job from the folder of its script.",
+            f"{path} cannot be tried with other text: the folders above the job's own hold too many files to make "
+            "variants a working copy. Run the job from the folder of its script.",
         )
     return inside.relative_to(copy)
 

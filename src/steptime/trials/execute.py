@@ -1,4 +1,4 @@
-"""One process of an arm: it is run, and its recording is read back as a `Run`."""
+"""One process of a variant: it is run, and its recording is read back as a `Run`."""
 
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ import numpy as np
 from steptime.analysis.layout import lay_out
 from steptime.analysis.timeline import SegmentKind, Steps, Timeline
 from steptime.arrays import Int64
-from steptime.changes import ArmOptions
+from steptime.changes import VariantOptions
 from steptime.errors import SteptimeError
 from steptime.intervals import measure, union
 from steptime.launcher.outcome import Outcome, ProbeOptions, Progress
-from steptime.launcher.variant import DEADLINE_PASSED, OUTPUT, run_arm
+from steptime.launcher.variant import DEADLINE_PASSED, OUTPUT, run_variant
 from steptime.recording.load import load
 from steptime.recording.recording import Process, Recording, TelemetrySample
 from steptime.trials.containment import Layer, Stand, contained, ground_of, named
-from steptime.trials.trial import AppliedChange, Arm, Load, Run, Spent
+from steptime.trials.trial import AppliedChange, Load, Run, Spent, Variant
 from steptime.trials.working_copy import differences, tree_of
 
 LEAST_ROOM = 1 << 30
@@ -79,9 +79,9 @@ LAST_LINES = 3
 """Of a failed job's output that are told."""
 LAST_BYTES = 4000
 LASTING = 2
-"""Compilations in the later half of an arm's steps: the job compiles again and again, and waits for it."""
+"""Compilations in the later half of a variant's steps: the job compiles again and again, and waits for it."""
 BESIDES = (SegmentKind.PAUSE, SegmentKind.EVALUATION, SegmentKind.CHECKPOINT)
-"""What disturbs a step, besides a compilation and the profiler, which no arm has."""
+"""What disturbs a step, besides a compilation and the profiler, which no variant has."""
 FEWEST_STEPS = 5
 """Steady steps without which a timed run is a failure."""
 THROTTLED = 0xE8
@@ -95,11 +95,11 @@ class Turn:
     time.time at which the budget is spent, None for no end. patched: source files (relative paths) with other text in
     this run's copy."""
 
-    arm: Arm
+    variant: Variant
     stage: int
     round: int
     position: int
-    options: ArmOptions
+    options: VariantOptions
     rehearsal: bool = False
     deadline: float = 600.0
     until_epoch: float | None = None
@@ -112,8 +112,8 @@ def execute(stand: Stand, turn: Turn, show: Callable[[Progress], None] | None = 
     Nothing that the job does raises: it is the run's `failure`. Raises Spent where it had to be ended because the
     budget was spent, KeyboardInterrupt, and SteptimeError for what stops every run (no room, too large a copy).
     """
-    name = f"{turn.stage}-{turn.position:03d}-{turn.arm.name}{'-rehearsal' * turn.rehearsal}"
-    recording = stand.folder / "arms" / name
+    name = f"{turn.stage}-{turn.position:03d}-{turn.variant.name}{'-rehearsal' * turn.rehearsal}"
+    recording = stand.folder / "variants" / name
     shutil.rmtree(recording, ignore_errors=True)  # of a run that was cut short
     begin = time.monotonic()
     seen, room = Seen(stand), Room(stand)
@@ -128,8 +128,10 @@ def execute(stand: Stand, turn: Turn, show: Callable[[Progress], None] | None = 
         return filled
 
     with contained(stand, name, recording, turn.patched) as setting:
-        options = ProbeOptions(profile=False, changes=turn.arm.changes, arm=turn.options)
-        outcome = run_arm(setting.command, recording, options, setting.place(max(0.0, min(left, turn.deadline))), watch)
+        options = ProbeOptions(profile=False, changes=turn.variant.changes, variant=turn.options)
+        outcome = run_variant(
+            setting.command, recording, options, setting.place(max(0.0, min(left, turn.deadline))), watch
+        )
     if left < turn.deadline and outcome.problems and outcome.problems[0].startswith(DEADLINE_PASSED):
         raise Spent
     run = _read(turn, outcome, time.monotonic() - begin)
@@ -144,7 +146,7 @@ def execute(stand: Stand, turn: Turn, show: Callable[[Progress], None] | None = 
 def _read(turn: Turn, outcome: Outcome, seconds: float) -> Run:
     failure = _failure(outcome)
     base = Run(
-        turn.arm.name,
+        turn.variant.name,
         turn.stage,
         turn.round,
         turn.position,
@@ -176,7 +178,7 @@ def _with_numbers(base: Run, turn: Turn, recording: Recording) -> Run:
         seen = zip(parity.loss.tolist(), parity.backwards.tolist(), strict=True)
         losses = tuple(loss if count and np.isfinite(loss) else None for loss, count in seen)
     return Run(
-        base.arm,
+        base.variant,
         base.stage,
         base.round,
         base.position,
@@ -270,7 +272,7 @@ def _failed(run: Run, failure: str) -> Run:
 
 
 def _failure(outcome: Outcome) -> str:
-    """In words, with the last lines of what the job said; "" where the arm ended as it should."""
+    """In words, with the last lines of what the job said; "" where the variant ended as it should."""
     if outcome.status == 0 and outcome.signal is None and outcome.steps_seen:
         return ""
     said = last_lines(outcome.recording / OUTPUT)

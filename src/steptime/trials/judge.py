@@ -1,17 +1,17 @@
 """From runs to a verdict: pure functions, so that every rule of it is tested without running anything.
 
-One law: an arm is adopted only when what it gains (speed, or peak memory where the trial is for that) beats the noise
-of the control and the least gain, and its numbers keep the remedy's promise. What is not known is UNDECIDED, never a
+One law: a variant is adopted only when what it gains (speed, or peak memory where the trial is for that) beats the
+noise of the control and the least gain, and its numbers keep the fix's promise. What is not known is UNDECIDED, never a
 win.
 
-How much faster an arm is: a ratio of step times with an interval that holds on a noisy machine.
+How much faster a variant is: a ratio of step times with an interval that holds on a noisy machine.
 
-One law: an arm is compared with the baselines that ran right before and after it, never with a distant one, because
-the speed of a shared machine comes in regimes that last for several processes.
+One law: a variant is compared with the baselines that ran right before and after it, never with a distant one, because
+the speed of a shared machine comes in bottlenecks that last for several processes.
 
-The statistic of a round is log(baseline / arm) of mean step times: means, because a loader's stalls come every few
+The statistic of a round is log(baseline / variant) of mean step times: means, because a loader's stalls come every few
 steps and throughput is what is paid for. The baseline is interpolated (in the logarithm) between the two that enclose
-the arm, which takes a steady drift out.
+the variant, which takes a steady drift out.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from steptime.advice.fix import Goal, Promise
 from steptime.arrays import Float64, Int64
 from steptime.quantities import Estimate, autocorrelation_time, median_of, student
 from steptime.trials import parity
-from steptime.trials.trial import BASELINE, CONTROL, Agreement, Arm, Judgement, Run, Verdict
+from steptime.trials.trial import BASELINE, CONTROL, Agreement, Judgement, Run, Variant, Verdict
 
 Series = Sequence[int] | Int64 | Float64
 
@@ -40,33 +40,33 @@ LEAST_ROUNDS = 2
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Comparison:
-    """An arm's steps in one round, ns each, between those of two baselines. place: where the arm ran between them, from
-    0 (right after the first) to 1."""
+    """A variant's steps in one round, ns each, between those of two baselines. place: where the variant ran between
+    them, from 0 (right after the first) to 1."""
 
     before: Float64
-    arm: Float64
+    variant: Float64
     after: Float64
     place: float = 0.5
 
 
-def compared(before: Series, arm: Series, after: Series, place: float = 0.5) -> Comparison:
+def compared(before: Series, variant: Series, after: Series, place: float = 0.5) -> Comparison:
     """A comparison. Raises ValueError for a series without steps, or a place outside of 0 to 1."""
-    columns = [np.asarray(series, np.float64) for series in (before, arm, after)]
+    columns = [np.asarray(series, np.float64) for series in (before, variant, after)]
     if not all(len(column) for column in columns) or not 0 <= place <= 1:
-        raise ValueError("a comparison needs steps of the arm and of both baselines, and a place from 0 to 1")
+        raise ValueError("a comparison needs steps of the variant and of both baselines, and a place from 0 to 1")
     return Comparison(columns[0], columns[1], columns[2], place)
 
 
 def log_ratio(comparison: Comparison) -> float:
-    """log(baseline / arm): above zero where the arm is faster."""
-    before, arm, after = (float(np.log(np.mean(each))) for each in _series(comparison))
-    return (1 - comparison.place) * before + comparison.place * after - arm
+    """log(baseline / variant): above zero where the variant is faster."""
+    before, variant, after = (float(np.log(np.mean(each))) for each in _series(comparison))
+    return (1 - comparison.place) * before + comparison.place * after - variant
 
 
 def speed_up(rounds: Sequence[Comparison], seed: int = 0) -> Estimate:
-    """baseline / arm over all rounds, with a 95 % interval, unit "1". Infinitely wide with fewer than LEAST_ROUNDS.
+    """baseline / variant over all rounds, with a 95 % interval, unit "1". Infinitely wide with fewer than LEAST_ROUNDS.
 
-    Rounds are independent of each other as far as a machine's regimes allow, so the interval is Student's over the
+    Rounds are independent of each other as far as a machine's bottlenecks allow, so the interval is Student's over the
     rounds' log-ratios; and it is never narrower than what the steps alone leave open, which a bootstrap of blocks of
     consecutive steps tells (Kuensch, Annals of Statistics 17, 1989): three rounds can agree by chance. Raises
     ValueError for no rounds.
@@ -99,13 +99,13 @@ def noise_of(control: Sequence[Comparison]) -> float:
 
 
 def _series(comparison: Comparison) -> tuple[Float64, Float64, Float64]:
-    return comparison.before, comparison.arm, comparison.after
+    return comparison.before, comparison.variant, comparison.after
 
 
 def _replicates(comparison: Comparison, generator: np.random.Generator) -> Float64:
     """REPLICATES log-ratios of one round, its steps drawn in blocks."""
-    before, arm, after = (np.log(block_means(each, REPLICATES, generator)) for each in _series(comparison))
-    ratios: Float64 = (1 - comparison.place) * before + comparison.place * after - arm
+    before, variant, after = (np.log(block_means(each, REPLICATES, generator)) for each in _series(comparison))
+    ratios: Float64 = (1 - comparison.place) * before + comparison.place * after - variant
     return ratios
 
 
@@ -151,18 +151,18 @@ class Numbers:
     sentence: str
 
 
-def judge(arm: Arm, runs: Sequence[Run], *, min_gain: float = MIN_GAIN, goal: Goal = Goal.SPEED) -> Judgement:
-    """The verdict on an arm from the runs of its stage, the baselines' and the control's among them."""
-    own = [run for run in runs if run.arm == arm.name]
+def judge(variant: Variant, runs: Sequence[Run], *, min_gain: float = MIN_GAIN, goal: Goal = Goal.SPEED) -> Judgement:
+    """The verdict on a variant from the runs of its stage, the baselines' and the control's among them."""
+    own = [run for run in runs if run.variant == variant.name]
     failed = [run for run in own if run.failure]
     if failed:
-        return Judgement(arm, Verdict.FAILED, Agreement.NOT_SEEN, failed[-1].failure)
-    idle = not_exercised(arm, own)
+        return Judgement(variant, Verdict.FAILED, Agreement.NOT_SEEN, failed[-1].failure)
+    idle = not_exercised(variant, own)
     if idle:
-        return Judgement(arm, Verdict.NOT_EXERCISED, Agreement.NOT_SEEN, idle)
-    numbers = agreement_of(arm, runs)
-    comparisons = comparisons_of(arm.name, runs)
-    speed, memory = _ratio(comparisons), _ratio(comparisons_of(arm.name, runs, _peak))
+        return Judgement(variant, Verdict.NOT_EXERCISED, Agreement.NOT_SEEN, idle)
+    numbers = agreement_of(variant, runs)
+    comparisons = comparisons_of(variant.name, runs)
+    speed, memory = _ratio(comparisons), _ratio(comparisons_of(variant.name, runs, _peak))
     noise = control_noise(runs, _peak if goal is Goal.MEMORY else _steps)
     verdict, sentence = _verdict(numbers, memory if goal is Goal.MEMORY else speed, noise, min_gain, goal)
     timed = [run for run in own if not run.rehearsal and run.step_ns]
@@ -170,7 +170,7 @@ def judge(arm: Arm, runs: Sequence[Run], *, min_gain: float = MIN_GAIN, goal: Go
     peak = max((run.peak_bytes for run in timed if run.peak_bytes is not None), default=None)
     told = noise if noise < inf else None
     return Judgement(
-        arm,
+        variant,
         verdict,
         numbers.agreement,
         sentence,
@@ -187,10 +187,10 @@ def _known(ratio: Estimate | None) -> Estimate | None:
     return ratio if ratio is not None and ratio.samples >= LEAST_ROUNDS else None
 
 
-def not_exercised(arm: Arm, own: Sequence[Run]) -> str:
-    """Why the arm changed nothing, "" where it did. Every change must have acted in the last process that ran."""
+def not_exercised(variant: Variant, own: Sequence[Run]) -> str:
+    """Why the variant changed nothing, "" where it did. Every change must have acted in the last process that ran."""
     reported = {change.kind: change for change in own[-1].changes} if own else {}
-    for change in arm.changes:
+    for change in variant.changes:
         fact = reported.get(change.kind)
         if fact is None:
             return f"{change.kind}: nothing in the job for it to act on"
@@ -199,10 +199,10 @@ def not_exercised(arm: Arm, own: Sequence[Run]) -> str:
     return ""
 
 
-def cannot_win(arm: Arm, runs: Sequence[Run], *, min_gain: float = MIN_GAIN, goal: Goal = Goal.SPEED) -> bool:
-    """Whether more rounds of the arm are a waste: it failed, changed nothing, broke its promise, or the whole interval
-    of what it gains lies below the least gain."""
-    judgement = judge(arm, runs, min_gain=min_gain, goal=goal)
+def cannot_win(variant: Variant, runs: Sequence[Run], *, min_gain: float = MIN_GAIN, goal: Goal = Goal.SPEED) -> bool:
+    """Whether more rounds of the variant are a waste: it failed, changed nothing, broke its promise, or the whole
+    interval of what it gains lies below the least gain."""
+    judgement = judge(variant, runs, min_gain=min_gain, goal=goal)
     lost = {Verdict.FAILED, Verdict.NOT_EXERCISED, Verdict.BROKE_PROMISE}
     if judgement.verdict in lost:
         return True
@@ -210,16 +210,20 @@ def cannot_win(arm: Arm, runs: Sequence[Run], *, min_gain: float = MIN_GAIN, goa
     return gain is not None and gain.high < 1 + min_gain
 
 
-def overtaken(judgement: Judgement, others: Sequence[Judgement], goal: Goal = Goal.SPEED) -> Arm | None:
-    """An adopted arm, another setting of the same thing, whose gain lies above all that this one may gain: whether this
-    one gains anything does not matter any more."""
+def overtaken(judgement: Judgement, others: Sequence[Judgement], goal: Goal = Goal.SPEED) -> Variant | None:
+    """An adopted variant, another setting of the same thing, whose gain lies above all that this one may gain: whether
+    this one gains anything does not matter any more."""
     gain = judgement.gain(goal)
     for other in others:
         best = other.gain(goal)
-        if other.verdict is not Verdict.ADOPT or other.arm == judgement.arm or not other.arm.rivals(judgement.arm):
+        if (
+            other.verdict is not Verdict.ADOPT
+            or other.variant == judgement.variant
+            or not other.variant.rivals(judgement.variant)
+        ):
             continue
         if gain is not None and best is not None and gain.high < best.value:
-            return other.arm
+            return other.variant
     return None
 
 
@@ -248,12 +252,12 @@ def _ratio(comparisons: Sequence[Comparison]) -> Estimate | None:
 
 
 def comparisons_of(name: str, runs: Sequence[Run], of: Callable[[Run], Series] = _steps) -> tuple[Comparison, ...]:
-    """An arm's runs, each between the baselines that enclose it: their steps, ns, or what else is asked `of` them.
+    """A variant's runs, each between the baselines that enclose it: their steps, ns, or what else is asked `of` them.
     Disturbed ones are left out where enough others are there."""
-    baselines = [run for run in runs if run.arm == BASELINE and _timed(run) and len(of(run))]
+    baselines = [run for run in runs if run.variant == BASELINE and _timed(run) and len(of(run))]
     calm, all_of_them = [], []
     for run in runs:
-        if run.arm != name or not _timed(run) or not len(of(run)):
+        if run.variant != name or not _timed(run) or not len(of(run)):
             continue
         here = [each for each in baselines if each.place == run.place]
         before = max((each for each in here if each.position < run.position), key=_position, default=None)
@@ -287,7 +291,7 @@ def usual_step(runs: Sequence[Run]) -> Estimate | None:
     """The baseline's mean step, ns: the median over its runs; None without one."""
     import numpy as np
 
-    means = [fmean(run.step_ns) for run in runs if run.arm in (BASELINE, CONTROL) and _timed(run)]
+    means = [fmean(run.step_ns) for run in runs if run.variant in (BASELINE, CONTROL) and _timed(run)]
     return median_of(np.array(means)) if means else None
 
 
@@ -302,38 +306,39 @@ def _position(run: Run) -> int:
 # -- numbers ----------------------------------------------------------------------------------------------------------
 
 
-def agreement_of(arm: Arm, runs: Sequence[Run]) -> Numbers:
-    """What is known of the arm's numbers: its gradients first, whatever the losses say."""
-    if arm.promise is Promise.NEW_TRAINING:
+def agreement_of(variant: Variant, runs: Sequence[Run]) -> Numbers:
+    """What is known of the variant's numbers: its gradients first, whatever the losses say."""
+    if variant.promise is Promise.NEW_TRAINING:
         return Numbers(Agreement.NOT_JUDGED, "It trains something else, which is for you to decide")
-    broken, widened = _gradients(arm, runs)
+    broken, widened = _gradients(variant, runs)
     if broken is not None:
         return broken
-    own = [run for run in runs if run.arm == arm.name and _timed(run)]
-    plain = [run for run in runs if run.arm in (BASELINE, CONTROL) and _timed(run)]
+    own = [run for run in runs if run.variant == variant.name and _timed(run)]
+    plain = [run for run in runs if run.variant in (BASELINE, CONTROL) and _timed(run)]
     if not own or not parity.seen(own[0].losses) or not any(parity.seen(run.losses) for run in plain):
         return Numbers(Agreement.NOT_SEEN, "No losses to compare were seen, so that nothing is known of its numbers")
-    numbers = _losses(arm, own[0], plain)
+    numbers = _losses(variant, own[0], plain)
     return replace(numbers, sentence=f"{numbers.sentence}; {widened}") if widened else numbers
 
 
-def asks_for_rehearsal(arms: Sequence[Arm], runs: Sequence[Run]) -> bool:
-    """Whether the job as it is must be rehearsed once more to tell an arm's gradients from what differs by itself."""
-    done = sum(run.arm == BASELINE and run.rehearsal for run in runs)
+def asks_for_rehearsal(variants: Sequence[Variant], runs: Sequence[Run]) -> bool:
+    """Whether the job as it is must be rehearsed once more to tell a variant's gradients from what differs by
+    itself."""
+    done = sum(run.variant == BASELINE and run.rehearsal for run in runs)
     norms = [dict(run.norms[0]) for run in _rehearsals(BASELINE, runs)]
     if done >= parity.REPEATS or not norms or (len(norms) > 1 and parity.own_tolerance(norms) is None):
         return False
-    found = [_gradients(arm, runs)[0] for arm in arms if _rehearsals(arm.name, runs)]
+    found = [_gradients(variant, runs)[0] for variant in variants if _rehearsals(variant.name, runs)]
     return any(numbers is not None and numbers.agreement in BROKEN for numbers in found)
 
 
-def _rehearsals(arm: str, runs: Sequence[Run]) -> list[Run]:
-    return [run for run in runs if run.arm == arm and run.rehearsal and run.norms and not run.failure]
+def _rehearsals(variant: str, runs: Sequence[Run]) -> list[Run]:
+    return [run for run in runs if run.variant == variant and run.rehearsal and run.norms and not run.failure]
 
 
-def _gradients(arm: Arm, runs: Sequence[Run]) -> tuple[Numbers | None, str]:
+def _gradients(variant: Variant, runs: Sequence[Run]) -> tuple[Numbers | None, str]:
     """What the rehearsals show to be broken, if anything; else how far the comparison had to be widened, "" for not."""
-    baselines, own = _rehearsals(BASELINE, runs), _rehearsals(arm.name, runs)
+    baselines, own = _rehearsals(BASELINE, runs), _rehearsals(variant.name, runs)
     if not baselines:
         return None, ""
     if not own:
@@ -345,14 +350,16 @@ def _gradients(arm: Arm, runs: Sequence[Run]) -> tuple[Numbers | None, str]:
             more = f" and {len(dead) - 1} more" if len(dead) > 1 else ""
             lost = f"The gradient of {dead[0]}{more} is zero or gone, and was not before"
             return Numbers(Agreement.DEAD_GRADIENTS, lost), ""
-    if arm.other_data:
+    if variant.other_data:
         return None, ""
-    return _first_gradients(arm, dict(own[-1].norms[0]), [dict(run.norms[0]) for run in baselines])
+    return _first_gradients(variant, dict(own[-1].norms[0]), [dict(run.norms[0]) for run in baselines])
 
 
-def _first_gradients(arm: Arm, own: parity.Norms, baselines: Sequence[parity.Norms]) -> tuple[Numbers | None, str]:
+def _first_gradients(
+    variant: Variant, own: parity.Norms, baselines: Sequence[parity.Norms]
+) -> tuple[Numbers | None, str]:
     """Of the first step: within what rounding explains, or within what the job differs by itself."""
-    usual = parity.LOW_PRECISION if arm.low_precision else parity.FULL_PRECISION
+    usual = parity.LOW_PRECISION if variant.low_precision else parity.FULL_PRECISION
     found, spread = parity.nearest(baselines, own), parity.own_tolerance(baselines)
     if found.within(usual):
         return None, ""
@@ -374,12 +381,12 @@ def _reach(factor: float) -> str:
     return f"±{100 * expm1(factor):.2g} %" if factor < parity.JUDGEABLE else f"a factor of {exp(factor):.2g}"
 
 
-def _losses(arm: Arm, own: Run, plain: Sequence[Run]) -> Numbers:
+def _losses(variant: Variant, own: Run, plain: Sequence[Run]) -> Numbers:
     same_seed = [run for run in plain if run.seed == own.seed and parity.seen(run.losses)]
     if any(parity.equal_bits(own.losses, run.losses) for run in same_seed):
         return Numbers(Agreement.SAME_BITS, "Losses are equal, bit by bit")
     repeats = len(same_seed) > 1 and parity.equal_bits(same_seed[0].losses, same_seed[1].losses)
-    if arm.promise is Promise.SAME_BITS and repeats and not arm.streams:
+    if variant.promise is Promise.SAME_BITS and repeats and not variant.streams:
         step = parity.first_difference(own.losses, same_seed[0].losses)
         return Numbers(Agreement.APART, f"Losses should be equal and differ from step {step} on")
     others = {run.seed: run.losses for run in plain if parity.seen(run.losses)}
@@ -387,8 +394,10 @@ def _losses(arm: Arm, own: Run, plain: Sequence[Run]) -> Numbers:
         return Numbers(Agreement.NOT_SEEN, "Too few baselines with other seeds were run to judge its losses")
     if not parity.within_band(own.losses, list(others.values())):
         return Numbers(Agreement.APART, f"Its loss lies outside the band that {len(others)} seeds span")
-    if arm.streams:
-        return Numbers(Agreement.OTHER_STREAM, f"Losses in the band of {len(others)} seeds; it changes {arm.streams}")
+    if variant.streams:
+        return Numbers(
+            Agreement.OTHER_STREAM, f"Losses in the band of {len(others)} seeds; it changes {variant.streams}"
+        )
     return Numbers(Agreement.SAME_CURVE, f"Losses lie in the band of {len(others)} seeds")
 
 

@@ -1,4 +1,4 @@
-"""Whether an arm trains as the baseline does: its losses, and the gradients of its first steps.
+"""Whether a variant trains as the baseline does: its losses, and the gradients of its first steps.
 
 Pure functions on arrays. The tolerances were measured on twelve scripts (docs/trials.md has the table).
 """
@@ -23,7 +23,7 @@ LEAST_LOSSES = 8
 TAIL = 0.25
 """Share of the steps, the last ones, whose mean loss is compared."""
 LEAST_SEEDS = 2
-"""Baselines with other seeds than the arm's, without which there is no band."""
+"""Baselines with other seeds than the variant's, without which there is no band."""
 FULL_PRECISION = (1e-2, 1e-3)
 """(Largest, median) relative difference of gradient norms where arithmetic stays in float32. Seen: up to 3e-3 for
 channels_last and the compiler on networks with batch normalisation, 1e-6 elsewhere; 1.0 to 1.3 miscompiled."""
@@ -60,13 +60,13 @@ class Gradients:
         return self.largest <= tolerance[0] and self.median <= tolerance[1]
 
 
-def compare_gradients(baseline: Norms, arm: Norms, *, factors: bool = False) -> Gradients:
+def compare_gradients(baseline: Norms, variant: Norms, *, factors: bool = False) -> Gradients:
     """Parameters that only one of the two knows are left out: a wrapper renames them. factors: how many times as large
     or as small a norm is, where that may be far apart: in it a half is as much as a double."""
     floor = NEGLIGIBLE * _whole(baseline)
     dead, differences = [], []
-    for name in baseline.keys() & arm.keys():
-        before, after = baseline[name], arm[name]
+    for name in baseline.keys() & variant.keys():
+        before, after = baseline[name], variant[name]
         if before is None or not isfinite(before) or before <= floor:
             continue
         if after is None or not isfinite(after) or after <= floor * NEGLIGIBLE:
@@ -87,15 +87,15 @@ def own_tolerance(rehearsals: Sequence[Norms]) -> tuple[float, float] | None:
     return MARGIN * max(pair.largest for pair in pairs), MARGIN * max(pair.median for pair in pairs)
 
 
-def nearest(rehearsals: Sequence[Norms], arm: Norms, *, factors: bool = False) -> Gradients:
-    """How an arm's gradients compare with those of the rehearsal that they are most like."""
-    compared = [compare_gradients(each, arm, factors=factors) for each in rehearsals]
+def nearest(rehearsals: Sequence[Norms], variant: Norms, *, factors: bool = False) -> Gradients:
+    """How a variant's gradients compare with those of the rehearsal that they are most like."""
+    compared = [compare_gradients(each, variant, factors=factors) for each in rehearsals]
     return min(compared, key=lambda each: (each.largest, each.median))
 
 
-def dead_in_all(rehearsals: Sequence[Norms], arm: Norms) -> tuple[str, ...]:
+def dead_in_all(rehearsals: Sequence[Norms], variant: Norms) -> tuple[str, ...]:
     """Parameters that have lost their gradient against each of the rehearsals: another seed may leave one without."""
-    lost = [set(compare_gradients(each, arm).dead) for each in rehearsals]
+    lost = [set(compare_gradients(each, variant).dead) for each in rehearsals]
     return tuple(sorted(set.intersection(*lost)))
 
 
@@ -124,19 +124,19 @@ def seen(losses: Losses) -> bool:
     return sum(loss is not None for loss in losses) >= LEAST_LOSSES
 
 
-def within_band(arm: Losses, baselines: Sequence[Losses]) -> bool:
-    """Whether the arm's mean loss over the last quarter is one that another seed would give, by the baselines' means
-    over the same steps: it lies in their 95 % prediction interval (mean ± Student's quantile times the standard
+def within_band(variant: Losses, baselines: Sequence[Losses]) -> bool:
+    """Whether the variant's mean loss over the last quarter is one that another seed would give, by the baselines'
+    means over the same steps: it lies in their 95 % prediction interval (mean ± Student's quantile times the standard
     deviation times sqrt(1 + 1/n)), which is as wide as so few seeds leave it.
 
-    baselines: with several seeds, the arm's own among them. Equal ones make a band without width, in which only their
-    value lies. A loss that is not finite is outside unless a baseline's is not, either. Raises ValueError for fewer
-    than LEAST_SEEDS baselines.
+    baselines: with several seeds, the variant's own among them. Equal ones make a band without width, in which only
+    their value lies. A loss that is not finite is outside unless a baseline's is not, either. Raises ValueError for
+    fewer than LEAST_SEEDS baselines.
     """
     if len(baselines) < LEAST_SEEDS:
         raise ValueError(f"a band needs {LEAST_SEEDS} baselines, not {len(baselines)}")
-    count = min(len(each) for each in (arm, *baselines))
-    value, *others = (_tail(each, count) for each in (arm, *baselines))
+    count = min(len(each) for each in (variant, *baselines))
+    value, *others = (_tail(each, count) for each in (variant, *baselines))
     known = [other for other in others if isfinite(other)]
     if not isfinite(value):
         return len(known) < len(others)

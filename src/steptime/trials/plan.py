@@ -1,4 +1,4 @@
-"""From a diagnosis to what is tried: arms from proposals, and the place where they run."""
+"""From a diagnosis to what is tried: variants from proposals, and the place where they run."""
 
 from __future__ import annotations
 
@@ -19,39 +19,39 @@ from steptime.trials.execute import seconds_to_first_step
 from steptime.trials.judge import MIN_GAIN
 from steptime.trials.patch import Patch
 from steptime.trials.results import NAME, WARM_UP, Plan
-from steptime.trials.trial import Arm, Judgement, Verdict
+from steptime.trials.trial import Judgement, Variant, Verdict
 from steptime.trials.working_copy import find_outputs, outputs_outside
 
 PATCH = "patch"
-"""Name of the arm that runs the patch by itself."""
+"""Name of the variant that runs the patch by itself."""
 MARGIN = 3_000_000_000
 """ns after the end of a job in which its last files may still be written."""
 
 
-def plan_arms(proposals: Sequence[Proposal], most: int, step: float) -> tuple[Arm, ...]:
-    """The first `most` proposals that can be applied, as arms in the same order. step: ns, of the recording."""
+def plan_variants(proposals: Sequence[Proposal], most: int, step: float) -> tuple[Variant, ...]:
+    """The first `most` proposals that can be applied, as variants in the same order. step: ns, of the recording."""
     possible = [each for each in proposals if not each.advice_only][:most]
-    several = Counter(each.remedy.code for each in possible)
+    several = Counter(each.fix.code for each in possible)
     names: Counter[str] = Counter()
-    arms = []
+    variants = []
     for proposal in possible:
-        code = proposal.remedy.code
+        code = proposal.fix.code
         names[code] += 1
-        arms.append(_arm(proposal, f"{code}.{names[code]}" if several[code] > 1 else code, step))
-    return tuple(arms)
+        variants.append(_variant(proposal, f"{code}.{names[code]}" if several[code] > 1 else code, step))
+    return tuple(variants)
 
 
-def _arm(proposal: Proposal, name: str, step: float) -> Arm:
-    remedy, option = proposal.remedy, proposal.option
-    return Arm(
+def _variant(proposal: Proposal, name: str, step: float) -> Variant:
+    fix, option = proposal.fix, proposal.option
+    return Variant(
         name=name,
         changes=option.changes,
-        proposal=remedy.code,
+        proposal=fix.code,
         label=option.label,
-        promise=remedy.promise,
+        promise=fix.promise,
         streams=option.streams,
         other_data=option.other_data,
-        low_precision=remedy.low_precision,
+        low_precision=fix.low_precision,
         predicted=_speed(option.saving, step),
     )
 
@@ -68,7 +68,7 @@ def _speed(saving: Estimate | None, step: float) -> Estimate | None:
 def plan_for(
     known: Recording,
     recording: Path,
-    arms: tuple[Arm, ...],
+    variants: tuple[Variant, ...],
     step: StepSummary,
     min_gain: float,
     *,
@@ -80,7 +80,7 @@ def plan_for(
         tuple(known.manifest.command),
         known.manifest.directory,
         str(recording.absolute()),
-        arms,
+        variants,
         min_gain,
         uncontained,
         step_seconds=step.duration.value / 1e9,
@@ -97,11 +97,11 @@ def warm_up_of(step: StepSummary) -> int:
     return max(WARM_UP, min(step.warm_up, longest, MOST))
 
 
-def edits_of(taken: Arm, arms: Sequence[Arm], proposals: Sequence[Proposal]) -> tuple[Edit, ...]:
-    """The source edits of an arm, which may be several put together (`conduct.together` joins their names)."""
-    parts = [arm for arm in arms if arm.name in taken.name.split("+")]
-    known = {(each.remedy.code, each.option.label): each.option.edit for each in proposals}
-    found = [known.get((arm.proposal, arm.label)) for arm in parts]
+def edits_of(taken: Variant, variants: Sequence[Variant], proposals: Sequence[Proposal]) -> tuple[Edit, ...]:
+    """The source edits of a variant, which may be several put together (`conduct.together` joins their names)."""
+    parts = [variant for variant in variants if variant.name in taken.name.split("+")]
+    known = {(each.fix.code, each.option.label): each.option.edit for each in proposals}
+    found = [known.get((variant.proposal, variant.label)) for variant in parts]
     return tuple(edit for edit in found if edit is not None)
 
 
@@ -110,17 +110,17 @@ def script_of(stand: Stand) -> Path | None:
     return next((Path(word) for word in stand.command if word.endswith(".py")), None)
 
 
-def prove(bench: Bench, taken: Arm, patch: Patch) -> Judgement | None:
+def prove(bench: Bench, taken: Variant, patch: Patch) -> Judgement | None:
     """Runs the patch by itself, none of our changes in force, against the job as it is; None where it is empty, or no
     time is left."""
     if not (patch.files or patch.environment) or bench.budget.left() <= 0:
         return None
     variables = (Change("environment", arguments=patch.environment),) if patch.environment else ()
-    arm = replace(taken, name=PATCH, label="alone", changes=variables, predicted=None)
-    proving = {run.stage for run in bench.runs if run.arm == PATCH}
+    variant = replace(taken, name=PATCH, label="alone", changes=variables, predicted=None)
+    proving = {run.stage for run in bench.runs if run.variant == PATCH}
     going_on = bench.runs[-1].stage in proving  # it was interrupted
     stage = max(run.stage for run in bench.runs) + (not going_on)
-    (judgement,) = bench.conduct(stage, (arm,), patched=tuple((str(path), new) for path, _, new in patch.files))
+    (judgement,) = bench.conduct(stage, (variant,), patched=tuple((str(path), new) for path, _, new in patch.files))
     return judgement
 
 
@@ -152,7 +152,7 @@ def stand_for(manifest: Manifest, recording: Path, folder: Path, *, uncontained:
 
 
 def ours_in(folder: Path) -> tuple[Path, ...]:
-    """Recordings and trials that lie in a folder: no arm needs them, and TensorBoard may write beside them."""
+    """Recordings and trials that lie in a folder: no variant needs them, and TensorBoard may write beside them."""
     if not folder.is_dir():
         return ()
     children = [path for path in folder.iterdir() if path.is_dir()]
@@ -167,12 +167,12 @@ MODES = ("default", "reduce-overhead", "max-autotune")
 """Of torch.compile, as its documentation lists them."""
 
 
-def lab_arms(compile_modes: bool = False, on_cuda: bool = False) -> tuple[Arm, ...]:
+def lab_variants(compile_modes: bool = False, on_cuda: bool = False) -> tuple[Variant, ...]:
     """bfloat16, bfloat16 and compiled, no input, and on CUDA no launch; then every compile mode in the job's own
     precision."""
-    arms = [
-        Arm("bf16", (_BFLOAT,), "", "bfloat16 autocast", Promise.SAME_CURVE, low_precision=True),
-        Arm(
+    variants = [
+        Variant("bf16", (_BFLOAT,), "", "bfloat16 autocast", Promise.SAME_CURVE, low_precision=True),
+        Variant(
             "bf16+compile",
             (_BFLOAT, Change("compile")),
             "",
@@ -181,30 +181,30 @@ def lab_arms(compile_modes: bool = False, on_cuda: bool = False) -> tuple[Arm, .
             _MASKS,
             low_precision=True,
         ),
-        Arm(NO_INPUT, (Change("cached-batch"),), "", "no input (one batch repeated)", Promise.NEW_TRAINING),
+        Variant(NO_INPUT, (Change("cached-batch"),), "", "no input (one batch repeated)", Promise.NEW_TRAINING),
     ]
     if on_cuda:
         graphs = Change("compile", arguments=(("backend", "cudagraphs"),))
-        arms.append(Arm("no-launch", (graphs,), "", "no launch (CUDA graphs)", Promise.SAME_CURVE, _MASKS))
+        variants.append(Variant("no-launch", (graphs,), "", "no launch (CUDA graphs)", Promise.SAME_CURVE, _MASKS))
     if compile_modes:
-        arms += [_compiled(mode) for mode in MODES]
-    return tuple(arms)
+        variants += [_compiled(mode) for mode in MODES]
+    return tuple(variants)
 
 
-def _compiled(mode: str) -> Arm:
+def _compiled(mode: str) -> Variant:
     change = Change("compile", arguments=(("mode", mode),))
-    return Arm(f"compile-{mode}", (change,), "", f"compiled, {mode}", Promise.SAME_CURVE, _MASKS)
+    return Variant(f"compile-{mode}", (change,), "", f"compiled, {mode}", Promise.SAME_CURVE, _MASKS)
 
 
-def batch_arm(size: int) -> Arm:
+def batch_variant(size: int) -> Variant:
     """Batches of another size."""
     change = Change("batch-size", arguments=(("size", size),))
-    return Arm(f"{BATCH}{size}", (change,), "", f"batches of {size}", Promise.NEW_TRAINING)
+    return Variant(f"{BATCH}{size}", (change,), "", f"batches of {size}", Promise.NEW_TRAINING)
 
 
-def batch_of(arm: Arm) -> int | None:
-    """The batch size of an arm that sets one."""
-    return int(arm.name.removeprefix(BATCH)) if arm.name.startswith(BATCH) else None
+def batch_of(variant: Variant) -> int | None:
+    """The batch size of a variant that sets one."""
+    return int(variant.name.removeprefix(BATCH)) if variant.name.startswith(BATCH) else None
 
 
 TOGETHER = 2
@@ -236,7 +236,7 @@ def points_of(judgements: Sequence[Judgement], step_ns: float, own_size: int | N
         rate = own_size / step_ns * 1e9
         points[own_size] = Point(own_size, Estimate(rate, rate, rate, 1, "1"))
     for judgement in judgements:
-        size, speed = batch_of(judgement.arm), judgement.speed
+        size, speed = batch_of(judgement.variant), judgement.speed
         if size is None:
             continue
         if speed is not None:

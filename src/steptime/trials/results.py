@@ -16,7 +16,7 @@ import msgspec
 
 from steptime.advice.fix import Goal
 from steptime.errors import RecordingError, UsageError
-from steptime.trials.trial import Arm, Judgement, Run
+from steptime.trials.trial import Judgement, Run, Variant
 
 MOST_FOLDERS = 2000
 """That are looked into: `runs` of a long project."""
@@ -28,31 +28,31 @@ def is_trial(folder: Path) -> bool:
 
 
 def newest_trial(recording: Path) -> Path | None:
-    """The folder of the newest trial of a recording that tried remedies, else of its newest lab; None without any."""
+    """The folder of the newest trial of a recording that tried fixes, else of its newest lab; None without any."""
     place = recording.resolve()
     try:
         beside = sorted(each for each in place.parent.iterdir() if is_trial(each))[-MOST_FOLDERS:]
     except OSError:
         return None
     own = [(folder, plan) for folder in beside if (plan := _plan(folder)) is not None and plan.of(place)]
-    ranked = sorted(own, key=lambda each: (each[1].remedies, (each[0] / NAME).stat().st_mtime_ns))
+    ranked = sorted(own, key=lambda each: (each[1].fixes, (each[0] / NAME).stat().st_mtime_ns))
     return ranked[-1][0] if ranked else None
 
 
-class _Arm(msgspec.Struct):
+class _Variant(msgspec.Struct):
     proposal: str = ""
 
 
 class _Plan(msgspec.Struct):
     recording: str
-    arms: tuple[_Arm, ...] = ()
+    variants: tuple[_Variant, ...] = ()
 
     def of(self, recording: Path) -> bool:
         return Path(self.recording).resolve() == recording
 
     @property
-    def remedies(self) -> bool:
-        return any(arm.proposal for arm in self.arms)
+    def fixes(self) -> bool:
+        return any(variant.proposal for variant in self.variants)
 
 
 class _Line(msgspec.Struct):
@@ -83,7 +83,7 @@ class Plan:
     command: tuple[str, ...]
     directory: str
     recording: str
-    arms: tuple[Arm, ...]
+    variants: tuple[Variant, ...]
     min_gain: float
     uncontained: bool = False
     format: int = FORMAT
@@ -108,7 +108,7 @@ class PatchResult:
 
 @dataclass(frozen=True, slots=True)
 class Results:
-    """Everything that a results file holds. judgements: the newest one of each arm and stage."""
+    """Everything that a results file holds. judgements: the newest one of each variant and stage."""
 
     plan: Plan
     runs: tuple[Run, ...]
@@ -191,8 +191,8 @@ def read_results(folder: Path) -> Results:
 
 
 def _newest(judgements: Iterable[tuple[int, Judgement]]) -> tuple[tuple[int, Judgement], ...]:
-    """The last one of each arm and stage: a trial that went on has judged again."""
-    return tuple({(stage, each.arm.name): (stage, each) for stage, each in judgements}.values())
+    """The last one of each variant and stage: a trial that went on has judged again."""
+    return tuple({(stage, each.variant.name): (stage, each) for stage, each in judgements}.values())
 
 
 def _decode(line: bytes) -> dict[str, Any] | None:

@@ -1,4 +1,4 @@
-"""A trial: arms that were run in turns, and what they prove. The room's central types.
+"""A trial: variants that were run in turns, and what they prove. The room's central types.
 
 All of it is plain data that is written to the results file line by line and read back from there.
 """
@@ -16,11 +16,11 @@ from steptime.changes import Change
 from steptime.quantities import Estimate
 
 BASELINE, CONTROL = "baseline", "control"
-"""Names of the arms that change nothing. The control is another baseline, there to show the noise."""
+"""Names of the variants that change nothing. The control is another baseline, there to show the noise."""
 
 
 class Verdict(Enum):
-    """What an arm proved."""
+    """What a variant proved."""
 
     ADOPT = "adopt"
     """Better at the trial's goal beyond noise and the least gain, and its promise about the numbers was kept."""
@@ -29,7 +29,7 @@ class Verdict(Enum):
     MORE_MEMORY = "more memory"
     """Of a trial for memory."""
     BROKE_PROMISE = "broke its promise"
-    """The numbers are not what the remedy promises, whatever the speed."""
+    """The numbers are not what the fix promises, whatever the speed."""
     NOT_EXERCISED = "not exercised"
     """There was nothing in the job that the change could act on."""
     FAILED = "failed"
@@ -37,7 +37,7 @@ class Verdict(Enum):
 
 
 class Agreement(Enum):
-    """How an arm's numbers compare with the baseline's."""
+    """How a variant's numbers compare with the baseline's."""
 
     SAME_BITS = "equal losses"
     SAME_CURVE = "losses within the band of other seeds"
@@ -50,8 +50,8 @@ class Agreement(Enum):
 
 
 @dataclass(frozen=True, slots=True)
-class Arm:
-    """What is tried. proposal: code of the remedy ("" for a baseline). streams: words for the random numbers that the
+class Variant:
+    """What is tried. proposal: code of the fix ("" for a baseline). streams: words for the random numbers that the
     change may draw in another order ("" for none); other_data: the batches are among what they decide. low_precision:
     gradients may differ by a low format's rounding. predicted: speed-up, unit "1"."""
 
@@ -65,7 +65,7 @@ class Arm:
     low_precision: bool = False
     predicted: Estimate | None = None
 
-    def rivals(self, other: Arm) -> bool:
+    def rivals(self, other: Variant) -> bool:
         """Whether both set the same thing, so that only one of them can be taken."""
         return bool({change.kind for change in self.changes} & {change.kind for change in other.changes})
 
@@ -94,7 +94,7 @@ class Load:
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """One process of an arm. stage: 0 for the arms one by one, then one for each combination and for the patch.
+    """One process of a variant. stage: 0 for the variants one by one, then one for each combination and for the patch.
     position: its place in the order of the stage. rehearsal: with dropout off and gradient norms written, not timed.
 
     step_ns: steady steps in order, with the starts of loader workers in them and evaluations left out. losses: per
@@ -104,7 +104,7 @@ class Run:
     outside: what it changed outside of its workspace.
     """
 
-    arm: str
+    variant: str
     stage: int
     round: int
     position: int
@@ -127,11 +127,11 @@ class Run:
 
 @dataclass(frozen=True, slots=True)
 class Judgement:
-    """What an arm proved. speed: baseline's time over the arm's, with a 95 % interval; memory: the same of their peaks,
-    None where none was seen. noise: the factor, 1 at least, by which the control may seem better or worse at the
+    """What a variant proved. speed: baseline's time over the variant's, with a 95 % interval; memory: the same of their
+    peaks, None where none was seen. noise: the factor, 1 at least, by which the control may seem better or worse at the
     trial's goal. sentence: why, for a person."""
 
-    arm: Arm
+    variant: Variant
     verdict: Verdict
     agreement: Agreement
     sentence: str
@@ -143,18 +143,18 @@ class Judgement:
     memory: Estimate | None = None
 
     def gain(self, goal: Goal) -> Estimate | None:
-        """Of the goal, above 1 where the arm is better than the baseline."""
+        """Of the goal, above 1 where the variant is better than the baseline."""
         return self.memory if goal is Goal.MEMORY else self.speed
 
 
 TOGETHER = 3
-"""Arms between two baselines: the further apart these are, the more a drift between them is a guess."""
+"""Variants between two baselines: the further apart these are, the more a drift between them is a guess."""
 
 
 def arrange(
-    going: Sequence[Arm], baseline: Arm, control: Arm, *, reverse: bool, leads: bool, apart: bool
-) -> list[list[Arm]]:
-    """A round as blocks of arms that run one after the other on one device.
+    going: Sequence[Variant], baseline: Variant, control: Variant, *, reverse: bool, leads: bool, apart: bool
+) -> list[list[Variant]]:
+    """A round as blocks of variants that run one after the other on one device.
 
     leads: a baseline stands first (else the last one that was run does). apart: every block may run on another device,
     and so has baselines and a control of its own; else one block shares them, the control in its middle.
@@ -169,30 +169,30 @@ def arrange(
     return [block]
 
 
-def _with(arms: Sequence[Arm], control: Arm) -> list[Arm]:
+def _with(variants: Sequence[Variant], control: Variant) -> list[Variant]:
     """The control in the middle."""
-    middle = len(arms) // 2
-    return [*arms[:middle], control, *arms[middle:]]
+    middle = len(variants) // 2
+    return [*variants[:middle], control, *variants[middle:]]
 
 
-def _turned(order: list[Arm], reverse: bool) -> list[Arm]:
+def _turned(order: list[Variant], reverse: bool) -> list[Variant]:
     return order[::-1] if reverse else order
 
 
-def at_once(width: int, arms: int, needed: int) -> int:
-    """Rounds of so many arms that are run at the same time where `width` blocks can: none beyond those that every arm
-    needs before it can be decided."""
-    blocks = -(-arms // (TOGETHER - 1)) or 1
+def at_once(width: int, variants: int, needed: int) -> int:
+    """Rounds of so many variants that are run at the same time where `width` blocks can: none beyond those that every
+    variant needs before it can be decided."""
+    blocks = -(-variants // (TOGETHER - 1)) or 1
     return max(1, min(width // blocks, needed))
 
 
-def processes_of(arms: int) -> int:
-    """Of a round: the arms, the control, and a baseline behind each group."""
-    return arms + 1 + -(-(arms + 1) // TOGETHER)
+def processes_of(variants: int) -> int:
+    """Of a round: the variants, the control, and a baseline behind each group."""
+    return variants + 1 + -(-(variants + 1) // TOGETHER)
 
 
 SHARE = 1 / 3
-"""Of the budget, at most: what the remedies one by one leave to their combination and to the patch."""
+"""Of the budget, at most: what the fixes one by one leave to their combination and to the patch."""
 
 
 class Spent(Exception):

@@ -26,7 +26,7 @@ SOURCES = frozenset({".py", ".pyi", ".yaml", ".yml", ".toml", ".json", ".cfg", "
 SOURCE_BYTES = 4 << 20
 """A larger one is data."""
 MOST_BYTES = 2 << 30
-"""That are copied for an arm, blocks that are shared not counted."""
+"""That are copied for a variant, blocks that are shared not counted."""
 LARGE = 64 << 20
 """A larger file is linked where that is guarded, unless the job wrote it while it was recorded."""
 CLONE = 0x40049409
@@ -48,7 +48,7 @@ OFFLINE = (
     ("PYTHONHASHSEED", "0"),
     ("PYTHONDONTWRITEBYTECODE", "1"),
 )
-"""What keeps loggers of experiments from reporting an arm as a run; the documented variables of each."""
+"""What keeps loggers of experiments from reporting a variant as a run; the documented variables of each."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -147,7 +147,7 @@ def _entries(folder: Path) -> list[str] | None:
 
 
 def offline_environment(copy: Path) -> tuple[tuple[str, str], ...]:
-    """Variables for an arm: loggers stay offline and in the copy."""
+    """Variables for a variant: loggers stay offline and in the copy."""
     return (*OFFLINE, ("MLFLOW_TRACKING_URI", (copy / "mlruns").absolute().as_uri()), ("WANDB_DIR", str(copy)))
 
 
@@ -196,8 +196,8 @@ def _walk(folder: Path, without: tuple[Path, ...]) -> Iterator[tuple[Path, os.st
         if seen > MOST_ENTRIES:
             raise UsageError(
                 "folder-too-large",
-                f"{folder} holds more than {MOST_ENTRIES} files, too many to make arms a working copy: run from the "
-                "folder of the job alone, or allow user namespaces on this machine, so that nothing is copied.",
+                f"{folder} holds more than {MOST_ENTRIES} files, too many to make variants a working copy: run from "
+                "the folder of the job alone, or allow user namespaces on this machine, so that nothing is copied.",
             )
         for name in (*names, *files):
             path = Path(root, name)

@@ -7,7 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from arms import JOBS, STEPS, ZOO, Arm, change, run
+from variants import JOBS, STEPS, ZOO, Variant, change, run
 
 pytest.importorskip("torch")
 
@@ -16,25 +16,27 @@ STILL = replace(STEPS, dropout=False)
 
 
 @pytest.fixture(scope="module")
-def images(tmp_path_factory: pytest.TempPathFactory) -> Arm:
+def images(tmp_path_factory: pytest.TempPathFactory) -> Variant:
     """The job without changes."""
     return run(tmp_path_factory.mktemp("images"), IMAGES)
 
 
 @pytest.fixture(scope="module")
-def still(tmp_path_factory: pytest.TempPathFactory) -> Arm:
+def still(tmp_path_factory: pytest.TempPathFactory) -> Variant:
     """The same without dropout: other layouts, and compiled code, draw its masks in another order."""
-    return run(tmp_path_factory.mktemp("still"), IMAGES, arm=STILL)
+    return run(tmp_path_factory.mktemp("still"), IMAGES, variant=STILL)
 
 
 @pytest.fixture(scope="module")
-def blocks(tmp_path_factory: pytest.TempPathFactory) -> Arm:
+def blocks(tmp_path_factory: pytest.TempPathFactory) -> Variant:
     """The job without changes."""
     return run(tmp_path_factory.mktemp("blocks"), BLOCKS)
 
 
-def test_workers_are_those_of_the_training_loader_and_the_numbers_stay_the_same(tmp_path: Path, images: Arm) -> None:
-    arm = run(
+def test_workers_are_those_of_the_training_loader_and_the_numbers_stay_the_same(
+    tmp_path: Path, images: Variant
+) -> None:
+    variant = run(
         tmp_path,
         IMAGES,
         change("loader", num_workers=2, prefetch_factor=3, pin_memory=True),
@@ -45,73 +47,73 @@ def test_workers_are_those_of_the_training_loader_and_the_numbers_stay_the_same(
     assert images.seen[-1]["workers"] == [0, 0]
     assert images.seen[-1]["foreach"] is None
     assert not images.seen[-1]["frozen"]
-    assert arm.seen[-1]["workers"] == [2, 0]
-    assert arm.seen[-1]["foreach"] is True
-    assert arm.seen[-1]["frozen"]
-    assert [each.workers for each in arm.process.loaders] == [2, 0]
-    assert arm.process.loaders[0].prefetch_factor == 3
-    assert arm.losses == images.losses
-    assert all(each.exercised for each in arm.process.changes), arm.process.changes
-    assert arm.change("loader").detail == "1 loader changed, 1 left alone"
+    assert variant.seen[-1]["workers"] == [2, 0]
+    assert variant.seen[-1]["foreach"] is True
+    assert variant.seen[-1]["frozen"]
+    assert [each.workers for each in variant.process.loaders] == [2, 0]
+    assert variant.process.loaders[0].prefetch_factor == 3
+    assert variant.losses == images.losses
+    assert all(each.exercised for each in variant.process.changes), variant.process.changes
+    assert variant.change("loader").detail == "1 loader changed, 1 left alone"
 
 
-def test_the_fused_optimiser_steps_and_more_threads_work(tmp_path: Path, images: Arm) -> None:
-    arm = run(tmp_path, IMAGES, change("optimizer", fused=True), change("threads", intra_op=2))
-    assert arm.seen[-1]["fused"] is True
-    assert arm.process.optimizers[0].fused is True
-    assert (images.seen[-1]["threads"], arm.seen[-1]["threads"]) == (1, 2)
-    assert arm.losses == pytest.approx(images.losses, rel=1e-5)
-    assert arm.change("optimizer").detail == "fused=True in 1 optimiser (AdamW)"
-    assert arm.change("threads").exercised
+def test_the_fused_optimiser_steps_and_more_threads_work(tmp_path: Path, images: Variant) -> None:
+    variant = run(tmp_path, IMAGES, change("optimizer", fused=True), change("threads", intra_op=2))
+    assert variant.seen[-1]["fused"] is True
+    assert variant.process.optimizers[0].fused is True
+    assert (images.seen[-1]["threads"], variant.seen[-1]["threads"]) == (1, 2)
+    assert variant.losses == pytest.approx(images.losses, rel=1e-5)
+    assert variant.change("optimizer").detail == "fused=True in 1 optimiser (AdamW)"
+    assert variant.change("threads").exercised
 
 
 def test_autocast_reaches_from_the_forward_over_the_loss_and_evaluations_stay_float32(
-    tmp_path: Path, still: Arm
+    tmp_path: Path, still: Variant
 ) -> None:
-    arm = run(tmp_path, IMAGES, change("autocast", dtype="bfloat16"), change("channels-last"), arm=STILL)
-    seen, before = arm.seen[-1], still.seen[-1]
+    variant = run(tmp_path, IMAGES, change("autocast", dtype="bfloat16"), change("channels-last"), variant=STILL)
+    seen, before = variant.seen[-1], still.seen[-1]
     assert (before["dtype"], before["loss"]) == ("torch.float32", "torch.float32")
     assert (seen["dtype"], seen["loss"]) == ("torch.bfloat16", "torch.float32")  # cross_entropy is autocast to float32
     assert seen["evaluated"] == "torch.float32"
     assert (before["last"], before["weight_last"]) == (False, False)
     assert (seen["last"], seen["weight_last"]) == (True, True)
-    assert arm.losses != still.losses
-    assert arm.losses == pytest.approx(still.losses, rel=0.02)
-    assert arm.change("autocast").exercised
-    assert arm.change("channels-last").detail == "1 weight of convolutions"
+    assert variant.losses != still.losses
+    assert variant.losses == pytest.approx(still.losses, rel=0.02)
+    assert variant.change("autocast").exercised
+    assert variant.change("channels-last").detail == "1 weight of convolutions"
 
 
-def test_float16_is_trained_with_a_scaled_loss(tmp_path: Path, images: Arm) -> None:
-    arm = run(tmp_path, IMAGES, change("autocast", dtype="float16"))
-    parity, before = arm.process.parity, images.process.parity
+def test_float16_is_trained_with_a_scaled_loss(tmp_path: Path, images: Variant) -> None:
+    variant = run(tmp_path, IMAGES, change("autocast", dtype="float16"))
+    parity, before = variant.process.parity, images.process.parity
     assert parity is not None
     assert before is not None
-    assert arm.seen[-1]["dtype"] == "torch.float16"
-    assert arm.change("autocast").detail == "float16 in 1 root module, 0 overflows"
+    assert variant.seen[-1]["dtype"] == "torch.float16"
+    assert variant.change("autocast").detail == "float16 in 1 root module, 0 overflows"
     assert parity.loss == pytest.approx(before.loss, rel=0.02)
     assert parity.norm[:2] == pytest.approx(before.norm[:2], rel=0.02)
 
 
 def test_a_cached_batch_comes_again_and_again_over_epochs(tmp_path: Path) -> None:
-    arm = run(tmp_path, IMAGES, change("cached-batch", batches=2))
-    sums = [each["batch"] for each in arm.seen]
+    variant = run(tmp_path, IMAGES, change("cached-batch", batches=2))
+    sums = [each["batch"] for each in variant.seen]
     assert sums[0] != sums[1]
     assert set(sums[1:]) == {sums[1]}
-    assert arm.change("cached-batch").exercised
+    assert variant.change("cached-batch").exercised
 
 
 def test_a_larger_batch_is_the_training_loaders_only(tmp_path: Path) -> None:
-    arm = run(tmp_path, IMAGES, change("batch-size", factor=4))
-    assert arm.seen[-1]["sizes"] == [32, 16]
-    assert arm.seen[-1]["size"] == 32
+    variant = run(tmp_path, IMAGES, change("batch-size", factor=4))
+    assert variant.seen[-1]["sizes"] == [32, 16]
+    assert variant.seen[-1]["size"] == 32
     lines = IMAGES.read_text().splitlines()
     line = next(number for number, text in enumerate(lines, 1) if "evaluation = DataLoader" in text)
     named = run(tmp_path, IMAGES, change("batch-size", f"{IMAGES}:{line}", size=64))
     assert named.seen[-1]["sizes"] == [8, 64]
 
 
-def test_blocks_are_computed_again_and_switches_are_off(tmp_path: Path, blocks: Arm) -> None:
-    arm = run(
+def test_blocks_are_computed_again_and_switches_are_off(tmp_path: Path, blocks: Variant) -> None:
+    variant = run(
         tmp_path,
         BLOCKS,
         change("checkpointing"),
@@ -126,22 +128,27 @@ def test_blocks_are_computed_again_and_switches_are_off(tmp_path: Path, blocks: 
         True,
         False,
     ]
-    assert [arm.seen[-1][name] for name in ("calls", "anomaly", "deterministic", "cleared")] == [6, False, False, True]
-    assert arm.losses == blocks.losses
-    assert all(each.exercised for each in arm.process.changes), arm.process.changes
-    assert arm.change("checkpointing").detail == "3 blocks"
-    assert len(arm.process.roots) == 1  # what is computed again in the backward is none
+    assert [variant.seen[-1][name] for name in ("calls", "anomaly", "deterministic", "cleared")] == [
+        6,
+        False,
+        False,
+        True,
+    ]
+    assert variant.losses == blocks.losses
+    assert all(each.exercised for each in variant.process.changes), variant.process.changes
+    assert variant.change("checkpointing").detail == "3 blocks"
+    assert len(variant.process.roots) == 1  # what is computed again in the backward is none
 
 
-def test_accumulation_makes_every_third_step_an_update(tmp_path: Path, blocks: Arm) -> None:
-    arm = run(tmp_path, BLOCKS, change("accumulation", steps=3))
+def test_accumulation_makes_every_third_step_an_update(tmp_path: Path, blocks: Variant) -> None:
+    variant = run(tmp_path, BLOCKS, change("accumulation", steps=3))
     assert [each["moved"] for each in blocks.seen] == [True] * len(blocks.seen)
-    assert [each["moved"] for each in arm.seen[:7]] == [False, False, True, False, False, True, False]
-    assert arm.change("accumulation").exercised
+    assert [each["moved"] for each in variant.seen[:7]] == [False, False, True, False, False, True, False]
+    assert variant.change("accumulation").exercised
 
 
-def test_what_cannot_be_exercised_says_why(tmp_path: Path, blocks: Arm) -> None:
-    arm = run(
+def test_what_cannot_be_exercised_says_why(tmp_path: Path, blocks: Variant) -> None:
+    variant = run(
         tmp_path,
         BLOCKS,
         change("loader", num_workers=2),
@@ -156,24 +163,24 @@ def test_what_cannot_be_exercised_says_why(tmp_path: Path, blocks: Arm) -> None:
         change("preload", "no-such-allocator"),
         change("unheard-of"),
     )
-    details = {each.kind: each.detail for each in arm.process.changes if not each.exercised}
-    assert len(details) == 11, arm.process.changes
+    details = {each.kind: each.detail for each in variant.process.changes if not each.exercised}
+    assert len(details) == 11, variant.process.changes
     assert details["loader"] == details["cached-batch"] == "the job makes no DataLoader"
     assert details["channels-last"] == "no weight of a convolution"
     assert details["ddp"] == "the job makes no DistributedDataParallel"
     assert details["matmul-precision"] == "cpu has no TensorFloat-32"
     assert "nonsense" in details["autocast"]
     assert details["unheard-of"] == "this steptime has no applier of that name"
-    assert arm.losses == blocks.losses
-    assert arm.status == 0
+    assert variant.losses == blocks.losses
+    assert variant.status == 0
 
 
 def test_both_roots_of_two_optimisers_are_under_autocast(tmp_path: Path) -> None:
-    arm = run(tmp_path, ZOO / "gan.py", change("autocast"), change("optimizer", fused=True))
-    assert arm.change("autocast").detail == "bfloat16 in 2 root modules"
-    assert arm.change("optimizer").detail == "fused=True in 2 optimisers (Adam)"
-    assert arm.process.parity is not None
-    assert set(arm.process.parity.backwards.tolist()[2:]) == {3}  # the first cycle is not known as one
+    variant = run(tmp_path, ZOO / "gan.py", change("autocast"), change("optimizer", fused=True))
+    assert variant.change("autocast").detail == "bfloat16 in 2 root modules"
+    assert variant.change("optimizer").detail == "fused=True in 2 optimisers (Adam)"
+    assert variant.process.parity is not None
+    assert set(variant.process.parity.backwards.tolist()[2:]) == {3}  # the first cycle is not known as one
 
 
 def test_a_loader_that_trains_in_order_is_known_by_its_line(tmp_path: Path) -> None:
@@ -181,20 +188,20 @@ def test_a_loader_that_trains_in_order_is_known_by_its_line(tmp_path: Path) -> N
     script.write_text(ANEW.replace(", shuffle=True", "").replace("batch_sampler=given.batch_sampler", "batch_size=4"))
     line = next(number for number, text in enumerate(script.read_text().splitlines(), 1) if "again = " in text)
     unknown = run(tmp_path, script, change("loader", num_workers=1))
-    arm = run(tmp_path, script, change("loader", num_workers=1, site=f"/elsewhere/job.py:{line}"))
+    variant = run(tmp_path, script, change("loader", num_workers=1, site=f"/elsewhere/job.py:{line}"))
     assert unknown.change("loader").detail == "none of 2 DataLoaders is the one to change"
-    assert [each.workers for each in arm.process.loaders] == [1]
-    assert arm.change("loader").detail == "1 loader changed, 1 left alone"
+    assert [each.workers for each in variant.process.loaders] == [1]
+    assert variant.change("loader").detail == "1 loader changed, 1 left alone"
 
 
 def test_batches_of_workers_are_handed_over_in_another_way(tmp_path: Path) -> None:
     script = tmp_path / "job.py"
     script.write_text(HANDED_OVER)
     plain = run(tmp_path, script)
-    arm = run(tmp_path, script, change("sharing-strategy", strategy="file_system"))
-    assert [each.seen[-1]["shared"] for each in (plain, arm)] == ["file_descriptor", "file_system"]
-    assert arm.losses == plain.losses
-    told = arm.change("sharing-strategy")
+    variant = run(tmp_path, script, change("sharing-strategy", strategy="file_system"))
+    assert [each.seen[-1]["shared"] for each in (plain, variant)] == ["file_descriptor", "file_system"]
+    assert variant.losses == plain.losses
+    told = variant.change("sharing-strategy")
     assert (told.exercised, told.detail) == (True, "1 loader changed")
     already = run(tmp_path, script, change("sharing-strategy", strategy="file_descriptor"))
     told = already.change("sharing-strategy")
@@ -215,19 +222,19 @@ def test_a_strategy_that_nothing_uses_or_that_the_job_sets_itself_is_not_exercis
 def test_an_iterable_dataset_gets_no_workers(tmp_path: Path) -> None:
     script = tmp_path / "job.py"
     script.write_text(ITERABLE)
-    arm = run(tmp_path, script, change("loader", num_workers=2))
-    assert arm.change("loader").detail.startswith("an IterableDataset without workers")
-    assert not arm.change("loader").applied
+    variant = run(tmp_path, script, change("loader", num_workers=2))
+    assert variant.change("loader").detail.startswith("an IterableDataset without workers")
+    assert not variant.change("loader").applied
 
 
 def test_a_loader_that_a_framework_makes_anew_counts_as_changed(tmp_path: Path) -> None:
     script = tmp_path / "job.py"
     script.write_text(ANEW)
-    arm = run(tmp_path, script, change("loader", num_workers=1), change("batch-size", factor=2))
-    assert arm.change("loader").exercised, arm.change("loader")
-    assert arm.change("batch-size").exercised
-    assert [each.workers for each in arm.process.loaders] == [1]
-    assert [each.batch_size for each in arm.process.loaders] == [8]
+    variant = run(tmp_path, script, change("loader", num_workers=1), change("batch-size", factor=2))
+    assert variant.change("loader").exercised, variant.change("loader")
+    assert variant.change("batch-size").exercised
+    assert [each.workers for each in variant.process.loaders] == [1]
+    assert [each.batch_size for each in variant.process.loaders] == [8]
 
 
 HANDED_OVER = """
@@ -280,25 +287,25 @@ for batch in DataLoader(Stream(), batch_size=4):
 """
 
 
-def test_compiled_roots_make_graphs_and_the_same_gradients(tmp_path: Path, images: Arm, still: Arm) -> None:
+def test_compiled_roots_make_graphs_and_the_same_gradients(tmp_path: Path, images: Variant, still: Variant) -> None:
     """A Sequential, which torch passes over in place; without dropout, whose masks compiled code draws otherwise."""
-    arm = run(tmp_path, IMAGES, change("compile", backend="aot_eager"), arm=STILL)
-    assert arm.change("compile").exercised
-    assert arm.change("compile").detail.endswith(" graphs, 0 breaks, in 1 root module")  # training, evaluation
-    assert arm.change("compile").seconds > 0
+    variant = run(tmp_path, IMAGES, change("compile", backend="aot_eager"), variant=STILL)
+    assert variant.change("compile").exercised
+    assert variant.change("compile").detail.endswith(" graphs, 0 breaks, in 1 root module")  # training, evaluation
+    assert variant.change("compile").seconds > 0
     assert still.losses != images.losses  # the dropout was there
-    assert arm.losses == pytest.approx(still.losses, rel=1e-5)
-    gradients = [parity.gradients for parity in (arm.process.parity, still.process.parity) if parity is not None]
+    assert variant.losses == pytest.approx(still.losses, rel=1e-5)
+    gradients = [parity.gradients for parity in (variant.process.parity, still.process.parity) if parity is not None]
     for (name, norm), (known, expected) in zip(gradients[0][0], gradients[1][0], strict=True):
         assert name == known
         assert norm == pytest.approx(expected, rel=1e-4)
 
 
-def test_a_compiler_that_gives_up_leaves_the_job_as_it_was(tmp_path: Path, images: Arm) -> None:
-    arm = run(tmp_path, IMAGES, change("compile", backend="no-such-backend"))
-    assert not arm.change("compile").exercised
-    assert "no-such-backend" in arm.change("compile").detail
-    assert arm.losses == images.losses
+def test_a_compiler_that_gives_up_leaves_the_job_as_it_was(tmp_path: Path, images: Variant) -> None:
+    variant = run(tmp_path, IMAGES, change("compile", backend="no-such-backend"))
+    assert not variant.change("compile").exercised
+    assert "no-such-backend" in variant.change("compile").detail
+    assert variant.losses == images.losses
 
 
 def test_the_environment_of_this_process_is_untouched() -> None:

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from arms import JOBS, Arm, change, run
+from variants import JOBS, Variant, change, run
 
 pytest.importorskip("torch")
 
@@ -104,42 +104,42 @@ def job(folder: Path, text: str) -> Path:
 def test_lengths_are_compiled_once_with_symbols(tmp_path: Path) -> None:
     script = job(tmp_path, LENGTHS)
     fixed = run(tmp_path, script)
-    arm = run(tmp_path, script, change("dynamic-shapes"))
+    variant = run(tmp_path, script, change("dynamic-shapes"))
     assert fixed.seen[6]["graphs"] == 7
-    assert arm.seen[6]["graphs"] == 1
-    assert arm.change("dynamic-shapes").detail == "1 call of torch.compile changed, 1 graph"
-    assert arm.change("dynamic-shapes").exercised
-    assert arm.losses == pytest.approx(fixed.losses, rel=1e-5)
+    assert variant.seen[6]["graphs"] == 1
+    assert variant.change("dynamic-shapes").detail == "1 call of torch.compile changed, 1 graph"
+    assert variant.change("dynamic-shapes").exercised
+    assert variant.losses == pytest.approx(fixed.losses, rel=1e-5)
 
 
 def test_profilers_of_the_job_record_nothing_and_are_asked_in_vain(tmp_path: Path) -> None:
     script = job(tmp_path, PROFILED)
-    plain = run(tmp_path, script, arm=None)
-    arm = run(tmp_path, script, change("profiler-off"), arm=None)
+    plain = run(tmp_path, script, variant=None)
+    variant = run(tmp_path, script, change("profiler-off"), variant=None)
     assert plain.seen[-2]["ready"] == 1
     assert all("addmm" in table for table in plain.seen[-1]["tables"])
-    assert arm.status == 0, arm.output
-    assert [each["active"] for each in arm.seen[:-1]] == [False] * 15
-    assert arm.seen[-2]["ready"] == 0
-    assert not any("addmm" in table for table in arm.seen[-1]["tables"])
-    assert [each["value"] for each in arm.seen[:-1]] == [each["value"] for each in plain.seen[:-1]]
-    assert arm.change("profiler-off").exercised
+    assert variant.status == 0, variant.output
+    assert [each["active"] for each in variant.seen[:-1]] == [False] * 15
+    assert variant.seen[-2]["ready"] == 0
+    assert not any("addmm" in table for table in variant.seen[-1]["tables"])
+    assert [each["value"] for each in variant.seen[:-1]] == [each["value"] for each in plain.seen[:-1]]
+    assert variant.change("profiler-off").exercised
 
 
-def ranks(folder: Path, *changes: Any) -> Arm:
-    return run(folder, job(folder, RANKS), *changes, words=TORCHRUN, arm=None)
+def ranks(folder: Path, *changes: Any) -> Variant:
+    return run(folder, job(folder, RANKS), *changes, words=TORCHRUN, variant=None)
 
 
 @pytest.mark.slow
 def test_gradients_are_exchanged_once_an_update_and_the_ranks_stay_together(tmp_path: Path) -> None:
-    plain, arm = ranks(tmp_path), ranks(tmp_path, change("no-sync"))
-    assert plain.status == arm.status == 0, arm.output[-2000:]
+    plain, variant = ranks(tmp_path), ranks(tmp_path, change("no-sync"))
+    assert plain.status == variant.status == 0, variant.output[-2000:]
     assert plain.seen[-1]["exchanged"] == 4 * 11 + 2
     # All four of the first update, then one each; the short one is exchanged by hand.
-    assert arm.seen[-1]["exchanged"] == 4 + 10
-    for one, other in zip(plain.seen, arm.seen, strict=True):
+    assert variant.seen[-1]["exchanged"] == 4 + 10
+    for one, other in zip(plain.seen, variant.seen, strict=True):
         assert one["weight"] == pytest.approx(other["weight"], rel=1e-5)
-    told = [each for process in arm.recording.processes for each in process.changes]
+    told = [each for process in variant.recording.processes for each in process.changes]
     assert len(told) == 2
     assert all(each.exercised and each.detail.endswith(" of 46 backwards without an exchange") for each in told), told
 
@@ -157,10 +157,10 @@ for step in range(20):
 
 
 def test_a_job_that_sets_its_threads_itself_gets_the_number_of_the_change(tmp_path: Path) -> None:
-    arm = run(tmp_path, job(tmp_path, THREADS), change("threads", intra_op=1))  # as many as OMP_NUM_THREADS says
-    assert arm.seen[-1]["threads"] == 1
-    assert arm.change("threads").detail == "3 → 1"
-    assert arm.change("threads").exercised
+    variant = run(tmp_path, job(tmp_path, THREADS), change("threads", intra_op=1))  # as many as OMP_NUM_THREADS says
+    assert variant.seen[-1]["threads"] == 1
+    assert variant.change("threads").detail == "3 → 1"
+    assert variant.change("threads").exercised
 
 
 FAINT = """
@@ -183,9 +183,9 @@ for step in range(20):
 def test_denormals_are_zero_in_every_thread(tmp_path: Path) -> None:
     plain = run(tmp_path, job(tmp_path, FAINT.replace("FLUSHED", "")))
     assert plain.seen[-1]["left"] == 4096 * 16, "else nothing is shown here"
-    arm = run(tmp_path, job(tmp_path, FAINT.replace("FLUSHED", "")), change("flush-denormal"))
-    assert arm.seen[-1]["left"] == 0
-    assert arm.change("flush-denormal").exercised
+    variant = run(tmp_path, job(tmp_path, FAINT.replace("FLUSHED", "")), change("flush-denormal"))
+    assert variant.seen[-1]["left"] == 0
+    assert variant.change("flush-denormal").exercised
 
 
 def test_denormals_that_the_job_flushes_or_keeps_itself_are_its_own_matter(tmp_path: Path) -> None:
@@ -195,7 +195,7 @@ def test_denormals_that_the_job_flushes_or_keeps_itself_are_its_own_matter(tmp_p
 
 
 def test_what_finds_nothing_to_act_on_says_so(tmp_path: Path) -> None:
-    arm = run(
+    variant = run(
         tmp_path,
         JOBS / "blocks.py",
         change("no-sync"),
@@ -204,7 +204,7 @@ def test_what_finds_nothing_to_act_on_says_so(tmp_path: Path) -> None:
         change("autocast", dtype="float16", device="cuda"),
         change("threads", intra_op=1),
     )
-    details = {each.kind: each.detail for each in arm.process.changes if not each.exercised}
+    details = {each.kind: each.detail for each in variant.process.changes if not each.exercised}
     assert details == {
         "no-sync": "no model is trained under DistributedDataParallel",
         "profiler-off": "the job makes no profiler",
@@ -215,5 +215,5 @@ def test_what_finds_nothing_to_act_on_says_so(tmp_path: Path) -> None:
 
 
 def test_a_model_that_was_evaluated_first_is_compiled_all_the_same(tmp_path: Path) -> None:
-    arm = run(tmp_path, JOBS / "evaluates_first.py", change("compile", backend="eager"))
-    assert arm.change("compile").exercised, arm.change("compile").detail
+    variant = run(tmp_path, JOBS / "evaluates_first.py", change("compile", backend="eager"))
+    assert variant.change("compile").exercised, variant.change("compile").detail

@@ -1,4 +1,4 @@
-"""What an arm writes lands in its private copy, also where that holds links to the user's own files."""
+"""What a variant writes lands in its private copy, also where that holds links to the user's own files."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def job(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def place(tmp_path: Path, job: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Where the arm runs: all that is no source is a link in it, as if it were large."""
+    """Where the variant runs: all that is no source is a link in it, as if it were large."""
     monkeypatch.setattr(working_copy, "LARGE", 0)
     monkeypatch.setattr(working_copy, "DATA_FILES", 1)
     place = make_copy(job, tmp_path / "trial" / "copies" / "0-001-base", NO_OUTPUTS, linking=True)
@@ -41,8 +41,8 @@ def place(tmp_path: Path, job: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 @pytest.fixture
 def recording(tmp_path: Path) -> str:
-    (tmp_path / "trial" / "arms" / "0-001-base").mkdir(parents=True)
-    return str(tmp_path / "trial" / "arms" / "0-001-base")
+    (tmp_path / "trial" / "variants" / "0-001-base").mkdir(parents=True)
+    return str(tmp_path / "trial" / "variants" / "0-001-base")
 
 
 @pytest.mark.parametrize(
@@ -55,7 +55,7 @@ def recording(tmp_path: Path) -> str:
         ("os.mkdir", ("checkpoints/new", 511, -1), lambda: Path("checkpoints/new").mkdir()),
     ],
 )
-def test_whatever_an_arm_does_to_an_entry_is_done_to_its_own(
+def test_whatever_an_variant_does_to_an_entry_is_done_to_its_own(
     job: Path, place: Path, recording: str, event: str, arguments: tuple[object, ...], act: Callable[[], object]
 ) -> None:
     notes: list[str] = []
@@ -95,29 +95,29 @@ def users(job: Path) -> set[str]:
 
 @pytest.mark.parametrize("absolute", [False, True])
 @pytest.mark.parametrize("name", ["last.pt", "checkpoints/best.pt", "checkpoints/deep/all.pt"])
-@pytest.mark.parametrize(("mode", "expected"), [("w", "arm"), ("a", "the user'sarm"), ("r+", "arm user's")])
-def test_a_file_that_is_written_late_is_the_arms_own(
+@pytest.mark.parametrize(("mode", "expected"), [("w", "variant"), ("a", "the user'sarm"), ("r+", "variant user's")])
+def test_a_file_that_is_written_late_is_the_variants_own(
     job: Path, place: Path, recording: str, name: str, mode: str, expected: str, absolute: bool
 ) -> None:
     notes: list[str] = []
     path = str(place / name) if absolute else name
     OutsideWrites(recording, notes.append)._heard("open", (path, mode, os.O_WRONLY))
     with Path(path).open(mode) as file:
-        file.write("arm")
+        file.write("variant")
     assert Path(path).read_text() == expected
     assert users(job) == {"the user's"}
     assert (place / "checkpoints" / "deep" / "all.pt").exists()
     assert notes == []
 
 
-def test_a_new_file_in_a_folder_that_is_a_link_is_the_arms_own(job: Path, place: Path, recording: str) -> None:
+def test_a_new_file_in_a_folder_that_is_a_link_is_the_variants_own(job: Path, place: Path, recording: str) -> None:
     OutsideWrites(recording, lambda text: None)._heard("open", ("checkpoints/new.pt", "x", os.O_WRONLY))
-    (place / "checkpoints" / "new.pt").write_text("arm")
+    (place / "checkpoints" / "new.pt").write_text("variant")
     assert sorted(path.name for path in (job / "checkpoints").iterdir()) == ["best.pt", "deep"]
     assert sorted(path.name for path in (place / "checkpoints").iterdir()) == ["best.pt", "deep", "new.pt"]
 
 
-def test_what_is_saved_by_torch_is_the_arms_own(job: Path, place: Path, recording: str) -> None:
+def test_what_is_saved_by_torch_is_the_variants_own(job: Path, place: Path, recording: str) -> None:
     OutsideWrites(recording, lambda text: None)._wrote("last.pt", keeps=False)
     torch.save({"a": 1}, "last.pt")
     assert users(job) == {"the user's"}
@@ -153,7 +153,7 @@ def test_a_file_that_cannot_be_taken_is_told(
     watch._heard("open", ("log.txt", "a", os.O_WRONLY))
     watch.look()
     assert notes == []  # nothing was written yet
-    Path("log.txt").write_text("arm")
+    Path("log.txt").write_text("variant")
     watch.look()
     watch.look()
     assert notes == [f"{OUTSIDE}{tmp_path / 'home' / 'user' / 'job' / 'log.txt'}"]

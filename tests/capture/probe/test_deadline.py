@@ -207,11 +207,11 @@ def traces(session: Session) -> list[str]:
 def test_a_window_of_a_job_that_leaves_its_rhythm_is_ended_and_tried_once_more(session: Session, stacks: bool) -> None:
     session._script = schedule._profile(session, Window(session.recorder, 1, stacks), 3)
     for _ in range(2):
-        session._border(time.perf_counter_ns())
+        session._boundary(time.perf_counter_ns())
         assert is_on()
         wait_until(off)
         assert traces(session) == []
-    session._border(time.perf_counter_ns())
+    session._boundary(time.perf_counter_ns())
     assert off()
 
 
@@ -219,13 +219,13 @@ def test_what_was_recorded_until_then_is_kept(session: Session, monkeypatch: pyt
     monkeypatch.setattr(schedule, "SECOND", NEVER)
     window = Window(session.recorder, 1, stacks=False)
     session._script = schedule._profile(session, window, 3)
-    session._border(time.perf_counter_ns())
+    session._boundary(time.perf_counter_ns())
     torch.ones(2).add_(1)
-    session._border(time.perf_counter_ns())
+    session._boundary(time.perf_counter_ns())
     window.stop(1)  # as its deadline does
     assert off()
     assert traces(session) == ["trace-1.json"]
-    session._border(time.perf_counter_ns())
+    session._boundary(time.perf_counter_ns())
     assert window.steps == 1
     kinds = [word & 0xFF for word in session.recorder.journal.records[::3]]
     assert kinds.count(Kind.PROFILED) == 1
@@ -237,13 +237,13 @@ def test_lines_are_timed_no_longer_than_their_patience(session: Session, monkeyp
     monkeypatch.setattr(LineTimeline, "give_up", lambda self: given_up.append(original(self)))
     monkeypatch.setattr(schedule, "LINE_LIMIT", 1)
     session._script = schedule._lines(session, LoopFrame(), [wait_until.__code__])
-    session._border(time.perf_counter_ns())
+    session._boundary(time.perf_counter_ns())
     wait_until(lambda: bool(given_up))
-    session._border(time.perf_counter_ns())
-    session._border(time.perf_counter_ns())
+    session._boundary(time.perf_counter_ns())
+    session._boundary(time.perf_counter_ns())
 
 
-def train(steps: int, border: Callable[[], None], inside: Callable[[], None]) -> list[float]:
+def train(steps: int, boundary: Callable[[], None], inside: Callable[[], None]) -> list[float]:
     """Losses of a job with a custom function, hooks and a closure, in all of which Python runs."""
 
     class Doubled(FUNCTION):  # type: ignore[misc]
@@ -274,7 +274,7 @@ def train(steps: int, border: Callable[[], None], inside: Callable[[], None]) ->
         return loss
 
     for _ in range(steps):
-        border()
+        boundary()
         optimizer.step(closure)
     return losses
 

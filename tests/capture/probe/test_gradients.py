@@ -161,7 +161,8 @@ def test_a_model_that_is_gone_is_not_held() -> None:
 
 
 def looks(monkeypatch: pytest.MonkeyPatch, each: list[tuple[float | None, int]]) -> list[int]:
-    """What lies between looks at borders of steps of 10 ms, in ns; each reads what is given, and takes so many ns."""
+    """What lies between looks at boundaries of steps of 10 ms, in ns; each reads what is given, and takes so many
+    ns."""
     clock = [0]
     begins: list[int] = []
     weight = parameter([1.0])

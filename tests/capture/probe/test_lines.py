@@ -52,7 +52,7 @@ def numbers():
     for i in range(4):
         yield i
 
-def border(step):
+def boundary(step):
     if step == 1: frames.mark(sys._getframe())
     if step == 2:
         frames.look(sys._getframe())
@@ -67,7 +67,7 @@ def train():
         except ValueError as error:
             names = [entry for entry in error.__traceback__.tb_frame.f_code.co_names]
         b = sum(numbers())
-        border(step)
+        boundary(step)
 
 train()
 assert sys.gettrace() is None and sys._getframe().f_trace is None
@@ -108,7 +108,7 @@ def test_each_execution_of_a_line_is_one_record(python: str, tmp_path: Path) -> 
     assert hits["return total"] == 3
     assert hits['raise ValueError("mine")'] == 3
     assert hits["fails()"] == 3
-    assert hits["border(step)"] == 4  # from the middle of one to the middle of another
+    assert hits["boundary(step)"] == 4  # from the middle of one to the middle of another
     assert hits["b = sum(numbers())"] == 3
     assert hits["yield i"] == 12
     assert not result["notes"]

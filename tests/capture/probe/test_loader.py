@@ -170,7 +170,7 @@ def inside(child: tuple[int, ...], parents: list[tuple[int, ...]]) -> bool:
 def test_without_workers_items_and_collate_lie_inside_of_next(tmp_path: Path) -> None:
     _, seen = both(tmp_path, "plain0")
     fetches, collates = seen.trainer[Kind.FETCH], seen.trainer[Kind.COLLATE]
-    assert 20 <= len(fetches) == len(collates) <= 24, "all of them until nobody waits for borders"
+    assert 20 <= len(fetches) == len(collates) <= 24, "all of them until nobody waits for boundaries"
     for fetch, collate in zip(fetches, collates, strict=True):
         assert fetch[5] == collate[4]
         assert inside(fetch, seen.trainer[Kind.LOADER_NEXT])
@@ -200,7 +200,7 @@ def test_forked_workers_write_every_batch_beside_the_trainers_journal(tmp_path: 
     assert not seen.trainer[Kind.FETCH]
     assert len(seen.trainer[Kind.LOADER_START]) == 2, "persistent workers start anew in each epoch too, but faster"
     ready = [record[5] for record in seen.trainer[Kind.QUEUE]]
-    assert 20 <= len(ready) <= len(seen.trainer[Kind.LOADER_NEXT]), "at all of them until nobody waits for borders"
+    assert 20 <= len(ready) <= len(seen.trainer[Kind.LOADER_NEXT]), "at all of them until nobody waits for boundaries"
     assert all(0 <= number <= 4 for number in ready)
     assert seen.loaders[0]["start_method"] == "fork"
     assert seen.loaders[0]["in_memory_tensors"] is (mode == "held2")
@@ -208,8 +208,8 @@ def test_forked_workers_write_every_batch_beside_the_trainers_journal(tmp_path: 
 
 
 def test_a_further_epoch_of_persistent_workers_has_begun_when_its_first_batch_is_asked_for(tmp_path: Path) -> None:
-    """Also while nobody waits for borders, and in turns without a watch: a start that goes on would be taken out of the
-    steps that it seems to lie in."""
+    """Also while nobody waits for boundaries, and in turns without a watch: a start that goes on would be taken out of
+    the steps that it seems to lie in."""
     _, seen = both(tmp_path, "persistent-long2")
     starts, asked = seen.trainer[Kind.LOADER_START], seen.trainer[Kind.LOADER_NEXT]
     assert len(starts) > 20

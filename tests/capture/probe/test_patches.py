@@ -121,7 +121,7 @@ def test_loader_and_optimizer_are_heard_with_their_objects(ranges: Heard) -> Non
     assert all(owner is optimizer for kind, owner, _ in ranges.ranges if kind == Kind.OPTIMIZER_STEP)
 
 
-def test_while_nobody_waits_for_a_border_intervals_are_only_kept(ranges: Heard) -> None:
+def test_while_nobody_waits_for_a_boundary_intervals_are_only_kept(ranges: Heard) -> None:
     ranges.quiet.until = 1 << 62
     model = torch.nn.Linear(2, 2)
     root = RootPatch(ranges, model, 9)
@@ -215,7 +215,7 @@ def test_a_range_with_one_possible_owner_is_known_by_its_name(ranges: Heard) -> 
     assert [owner is each for owner, each in zip(ranges.owners[1:], ranges_of_two * 2, strict=True)] == [True] * 4
 
 
-def test_a_short_zero_grad_is_timed_once_while_nobody_waits_for_a_border(
+def test_a_short_zero_grad_is_timed_once_while_nobody_waits_for_a_boundary(
     heard: Heard, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     patch = RangePatch(heard)

@@ -1,4 +1,4 @@
-"""The online step counter, told what torch would tell it, finds the borders that a person would draw."""
+"""The online step counter, told what torch would tell it, finds the boundaries that a person would draw."""
 
 from __future__ import annotations
 
@@ -24,21 +24,21 @@ def update(counter: StepCounter, optimizer: int, *, nested: int = 0, backwards: 
 
 def test_one_optimizer_ends_a_step_each_time() -> None:
     counter = StepCounter()
-    borders = [(backward(counter), update(counter, 1)) for _ in range(5)]
-    assert borders == [(False, True)] * 5
+    boundaries = [(backward(counter), update(counter, 1)) for _ in range(5)]
+    assert boundaries == [(False, True)] * 5
     assert counter.mode == OPTIMIZER
 
 
 def test_two_optimizers_of_a_gan_end_one_step_together() -> None:
     counter = StepCounter()
-    borders = [(update(counter, 1), update(counter, 2)) for _ in range(4)]
-    assert borders[1:] == [(False, True)] * 3
+    boundaries = [(update(counter, 1), update(counter, 2)) for _ in range(4)]
+    assert boundaries[1:] == [(False, True)] * 3
 
 
 def test_accumulation_counts_no_backward_as_a_step() -> None:
     counter = StepCounter()
-    borders = [[backward(counter) for _ in range(4)] + [update(counter, 1)] for _ in range(3)]
-    assert borders[1:] == [[False] * 4 + [True]] * 2
+    boundaries = [[backward(counter) for _ in range(4)] + [update(counter, 1)] for _ in range(3)]
+    assert boundaries[1:] == [[False] * 4 + [True]] * 2
 
 
 def test_long_accumulation_changes_the_mode_once_and_says_so() -> None:
@@ -67,7 +67,7 @@ def test_optimizers_inside_backward_end_the_step_with_the_backward() -> None:
     assert counter.mode == OPTIMIZER
 
 
-def test_backward_is_the_border_where_nothing_updates() -> None:
+def test_backward_is_the_boundary_where_nothing_updates() -> None:
     counter = StepCounter()
     assert [backward(counter) for _ in range(5)] == [False, False, True, True, True]
     assert counter.mode == BACKWARD

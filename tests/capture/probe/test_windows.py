@@ -67,13 +67,13 @@ def test_a_watch_that_fails_while_its_script_runs_takes_its_profiler_along(
     session: Session, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(session.recorder, "pause", lambda begin: session.switch_off("the disk is full"))
-    session._border(1)
+    session._boundary(1)
     assert not is_on()
 
 
 def two_steps(session: Session) -> None:
     for time in (1, 2):
-        session._border(time)
+        session._boundary(time)
 
 
 @pytest.mark.parametrize("where", ["begin_history", "end_history"])
@@ -125,7 +125,7 @@ def test_a_spoilt_window_holds_the_steps_so_far_unless_other_ranks_profile_too(
     window = Window(session.recorder, 1, stacks=False)
     session._script = schedule._profile(session, window, 3)
     for time in range(1, 6):
-        session._border(time)
+        session._boundary(time)
     assert window.steps == steps
     assert not is_on()
 

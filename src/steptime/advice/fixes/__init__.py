@@ -1,8 +1,8 @@
-"""All built-in remedies, one file each, in the order of their codes."""
+"""All built-in fixes, one file each, in the order of their codes."""
 
 from __future__ import annotations
 
-from steptime.advice.fix import Remedy
+from steptime.advice.fix import Fix
 from steptime.advice.fixes.compiling import (
     attention_backend,
     channels_last,
@@ -40,7 +40,7 @@ from steptime.advice.fixes.switches import (
     not_deterministic,
 )
 
-CATALOGUE: tuple[Remedy, ...] = (
+CATALOGUE: tuple[Fix, ...] = (
     fitting_workers,
     persistent_workers,
     deeper_prefetch,

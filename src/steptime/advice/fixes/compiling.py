@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 
 from steptime.advice.evidence import Case, OperatorUse
-from steptime.advice.fix import CallEdit, Option, Promise, Snippet, model_edit, remedy
+from steptime.advice.fix import CallEdit, Option, Promise, Snippet, fix, model_edit
 from steptime.advice.kernels import moving, plain_name
 from steptime.advice.line_evidence import AT_WORK, steady_time
 from steptime.advice.stakes import modelled, named, ratio, scaled
@@ -33,7 +33,7 @@ STATEMENT_COMPILED_MODEL = "{model} = {torch}.compile({model})"
 EXAMPLE_COMPILED_MODEL = "model = torch.compile(model)  # before the optimiser is made from its parameters"
 
 
-@remedy(
+@fix(
     "RM303",
     "compiled-model",
     addresses={"ST301", "ST302", "ST305", "ST401", "ST402"},
@@ -125,7 +125,7 @@ EXAMPLE_CHANNELS_LAST = "model = model.to(memory_format=torch.channels_last)"
 IMAGES = "images = images.to(memory_format=torch.channels_last)"
 
 
-@remedy("RM304", "channels-last", addresses={"ST402", "ST403", "ST407"}, promise=Promise.SAME_CURVE, risk=2)
+@fix("RM304", "channels-last", addresses={"ST402", "ST403", "ST407"}, promise=Promise.SAME_CURVE, risk=2)
 def channels_last(case: Case) -> Option | None:
     """Images with their channels innermost in memory
 
@@ -150,7 +150,7 @@ def channels_last(case: Case) -> Option | None:
     return Option("channels_last", (Change("channels-last"),), saving, edit, "where dropout masks land")
 
 
-@remedy("RM305", "no-checkpointing", addresses={"ST701"}, promise=Promise.SAME_BITS, risk=3)
+@fix("RM305", "no-checkpointing", addresses={"ST701"}, promise=Promise.SAME_BITS, risk=3)
 def no_checkpointing(case: Case) -> Option | None:
     """Activations kept instead of computed twice
 
@@ -179,7 +179,7 @@ STATEMENT_CUDA_GRAPHS = '{model} = {torch}.compile({model}, mode="reduce-overhea
 IN_PLACE = '{model}.compile(mode="reduce-overhead")'
 
 
-@remedy("RM307", "cuda-graphs", addresses={"ST301", "ST302", "ST305"}, promise=Promise.SAME_CURVE, risk=5)
+@fix("RM307", "cuda-graphs", addresses={"ST301", "ST302", "ST305"}, promise=Promise.SAME_CURVE, risk=5)
 def cuda_graphs(case: Case) -> Option | None:
     """The model's kernels launched as one graph
 
@@ -233,7 +233,7 @@ torch.nn.functional.scaled_dot_product_attention(q, k, v, attn_mask=mask)"""
 BACKENDS = {"efficient": "EFFICIENT_ATTENTION", "flash": "FLASH_ATTENTION"}
 
 
-@remedy("RM308", "attention-backend", addresses={"ST405"}, promise=Promise.SAME_CURVE, risk=3, low_precision=True)
+@fix("RM308", "attention-backend", addresses={"ST405"}, promise=Promise.SAME_CURVE, risk=3, low_precision=True)
 def attention_backend(case: Case) -> Iterator[Option]:
     """Attention in a fused kernel
 
@@ -254,7 +254,7 @@ def attention_backend(case: Case) -> Iterator[Option]:
     """
     if not case.step.device.startswith("cuda"):
         return
-    formats = {use.number_format for use in case.kernels}
+    formats = {use.dtype for use in case.kernels}
     for backend in ("efficient", *(["flash"] if formats & HALF else [])):
         change = Change("sdpa-backend", arguments=(("backend", backend),))
         snippet = Snippet(PINNED.format(backend=BACKENDS[backend]))
@@ -267,7 +267,7 @@ LIKELY_DYNAMIC_SHAPES, SURE_DYNAMIC_SHAPES = 0.8, 0.3
 """Of the compilations after warm-up: each is paid a last time for a size of its own, and some reasons are no sizes."""
 
 
-@remedy("RM309", "dynamic-shapes", addresses={"ST304"}, promise=Promise.SAME_CURVE, risk=2)
+@fix("RM309", "dynamic-shapes", addresses={"ST304"}, promise=Promise.SAME_CURVE, risk=2)
 def dynamic_shapes(case: Case) -> Option | None:
     """Code that is compiled once for all sizes
 

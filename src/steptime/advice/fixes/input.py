@@ -15,8 +15,8 @@ from steptime.advice.fix import (
     Promise,
     Snippet,
     StatementEdit,
+    fix,
     loader_change,
-    remedy,
     training_lines,
 )
 from steptime.advice.loader_model import Supply, opening, supply
@@ -41,7 +41,7 @@ WITHOUT_WORKERS = (
 STREAMS = "the workers' random numbers (augmentation), and the order from the second epoch on"
 
 
-@remedy("RM101", "fitting-workers", addresses={"ST101", "ST102", "ST103", "ST106"}, promise=Promise.SAME_BITS, risk=2)
+@fix("RM101", "fitting-workers", addresses={"ST101", "ST102", "ST103", "ST106"}, promise=Promise.SAME_BITS, risk=2)
 def fitting_workers(case: Case) -> tuple[Option, ...]:
     """As many loader workers as the items need
 
@@ -119,7 +119,7 @@ def _keywords(workers: int) -> tuple[tuple[str, str], ...]:
     return tuple((name, str(value)) for name, value in WITHOUT_WORKERS)
 
 
-@remedy("RM102", "persistent-workers", addresses={"ST104"}, promise=Promise.SAME_BITS, risk=1)
+@fix("RM102", "persistent-workers", addresses={"ST104"}, promise=Promise.SAME_BITS, risk=1)
 def persistent_workers(case: Case) -> Option | None:
     """Workers that outlive an epoch
 
@@ -163,7 +163,7 @@ ENOUGH = 0.95
 LIKELY_DEEPER_PREFETCH = 0.5
 
 
-@remedy("RM103", "deeper-prefetch", addresses={"ST101", "ST102"}, promise=Promise.SAME_BITS, risk=1)
+@fix("RM103", "deeper-prefetch", addresses={"ST101", "ST102"}, promise=Promise.SAME_BITS, risk=1)
 def deeper_prefetch(case: Case) -> Option | None:
     """More batches in store
 
@@ -206,7 +206,7 @@ LIKELY_PINNED_MEMORY = 0.7
 """Of the exposed copies: the first one of a step cannot be hidden behind anything."""
 
 
-@remedy("RM104", "pinned-memory", addresses={"ST107", "ST406"}, promise=Promise.SAME_BITS, risk=1)
+@fix("RM104", "pinned-memory", addresses={"ST107", "ST406"}, promise=Promise.SAME_BITS, risk=1)
 def pinned_memory(case: Case) -> Option | None:
     """Batches in pinned memory, copied while the device computes
 
@@ -247,7 +247,7 @@ EXAMPLE_BATCHED_FETCH = """def __getitems__(self, indices: list[int]):
     return [(self.images[i], self.labels[i]) for i in indices]  # one vectorised read for the whole batch"""
 
 
-@remedy("RM105", "batched-fetch", addresses={"ST105"}, promise=Promise.SAME_BITS, risk=3)
+@fix("RM105", "batched-fetch", addresses={"ST105"}, promise=Promise.SAME_BITS, risk=3)
 def batched_fetch(case: Case) -> Option | None:
     """A batch that is fetched at once
 
@@ -280,7 +280,7 @@ for step, (images, labels) in enumerate(loader):
         total.zero_()"""
 
 
-@remedy("RM106", "deferred-item", addresses={"ST303"}, promise=Promise.SAME_BITS, risk=2)
+@fix("RM106", "deferred-item", addresses={"ST303"}, promise=Promise.SAME_BITS, risk=2)
 def deferred_item(case: Case) -> Option | None:
     """Values read from the device less often
 
@@ -315,7 +315,7 @@ STATEMENTS = ("gc.collect()", "gc.freeze()", "gc.set_threshold(50_000)")
 EXAMPLE_FROZEN_OBJECTS = "\n".join(("import gc", "", *STATEMENTS)) + "  # before the training loop"
 
 
-@remedy("RM107", "frozen-objects", addresses={"ST202"}, promise=Promise.SAME_BITS, risk=1)
+@fix("RM107", "frozen-objects", addresses={"ST202"}, promise=Promise.SAME_BITS, risk=1)
 def frozen_objects(case: Case) -> Option | None:
     """Long-lived objects out of the garbage collector's sight
 
@@ -354,7 +354,7 @@ EXAMPLE_WHOLE_TENSOR = """# for i in range(len(x)): y[i] = x[i] @ w          -> 
 # [[table[c] for c in text] for text in batch]     ->  table_tensor[codes]  (an index of a whole batch)"""
 
 
-@remedy(
+@fix(
     "RM108",
     "whole-tensor",
     addresses={"ST108", "ST205", "ST206", "ST301", "ST307"},
@@ -396,7 +396,7 @@ pure Python and 18 ms of training beside them, a wait of 10.5 ms became one of 4
 (zlib), 2.5 to 3.5 ms became 1.1 to 1.5 ms."""
 
 
-@remedy("RM109", "file-system-sharing", addresses={"ST101", "ST102"}, promise=Promise.SAME_BITS, risk=2)
+@fix("RM109", "file-system-sharing", addresses={"ST101", "ST102"}, promise=Promise.SAME_BITS, risk=2)
 def file_system_sharing(case: Case) -> Option | None:
     """Batches handed over by name
 

@@ -7,14 +7,14 @@ import platform
 from collections.abc import Iterator
 
 from steptime.advice.evidence import Case, OperatorUse, SettingsUse
-from steptime.advice.fix import EnvironmentEdit, Option, Promise, StatementEdit, SwitchEdit, remedy
+from steptime.advice.fix import EnvironmentEdit, Option, Promise, StatementEdit, SwitchEdit, fix
 from steptime.advice.models import fitting_threads, idle_cpus
 from steptime.advice.stakes import modelled
 from steptime.changes import Change
 from steptime.launcher.launch import PRELOAD, find_library
 
 
-@remedy("RM401", "fitting-threads", addresses={"ST801", "ST808"}, promise=Promise.SAME_CURVE, risk=1)
+@fix("RM401", "fitting-threads", addresses={"ST801", "ST808"}, promise=Promise.SAME_CURVE, risk=1)
 def threads_for_cpus(case: Case) -> Option | None:
     """As many threads as there are CPUs for them
 
@@ -63,7 +63,7 @@ VARIABLES = (("MALLOC_MMAP_MAX_", "0"), ("MALLOC_TRIM_THRESHOLD_", "68719476736"
 LIBRARIES = ("jemalloc", "tcmalloc")
 
 
-@remedy("RM402", "kept-memory", addresses={"ST401", "ST402", "ST501"}, promise=Promise.SAME_BITS, risk=3)
+@fix("RM402", "kept-memory", addresses={"ST401", "ST402", "ST501"}, promise=Promise.SAME_BITS, risk=3)
 def kept_memory(case: Case) -> Iterator[Option]:
     """Memory of the CPU that is kept instead of given back
 
@@ -111,7 +111,7 @@ UNCACHED = 100.0
 LIKELY_EXPANDABLE_SEGMENTS = 0.5
 
 
-@remedy("RM403", "expandable-segments", addresses={"ST306", "ST703", "ST705"}, promise=Promise.SAME_BITS, risk=1)
+@fix("RM403", "expandable-segments", addresses={"ST306", "ST703", "ST705"}, promise=Promise.SAME_BITS, risk=1)
 def expandable_segments(case: Case) -> Option | None:
     """Device memory in segments that grow
 
@@ -151,7 +151,7 @@ LIKELY_CUDNN_BENCHMARK, MOST = 0.1, 0.4
 """Of their time: the heuristic is mostly right, and now and then far off."""
 
 
-@remedy("RM404", "cudnn-benchmark", addresses={"ST402", "ST403", "ST404", "ST407"}, promise=Promise.SAME_CURVE, risk=1)
+@fix("RM404", "cudnn-benchmark", addresses={"ST402", "ST403", "ST404", "ST407"}, promise=Promise.SAME_CURVE, risk=1)
 def cudnn_benchmark(case: Case) -> Option | None:
     """Convolutions by the algorithm that is fastest here
 
@@ -183,7 +183,7 @@ def cudnn_benchmark(case: Case) -> Option | None:
     return Option("cudnn.benchmark", (Change("cudnn-benchmark"),), saving, StatementEdit(statement, "torch"))
 
 
-@remedy("RM405", "flushed-denormals", addresses={"ST408"}, promise=Promise.SAME_CURVE, risk=1)
+@fix("RM405", "flushed-denormals", addresses={"ST408"}, promise=Promise.SAME_CURVE, risk=1)
 def flushed_denormals(case: Case) -> Option | None:
     """Denormal numbers flushed to zero
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from steptime.advice.evidence import Case, OptimizerUse
-from steptime.advice.fix import CallEdit, Edit, JointEdit, Option, Promise, Snippet, remedy
+from steptime.advice.fix import CallEdit, Edit, JointEdit, Option, Promise, Snippet, fix
 from steptime.advice.models import FOREACH, FUSABLE, floor, zeroing
 from steptime.advice.stakes import modelled
 from steptime.changes import Change
@@ -16,7 +16,7 @@ On a CPU six trials of planted jobs reached 0.6, 0.9, 1.0, 1.2, 1.4 and 1.6 time
 quicker, too, where no temporary tensors are made (benchmarks/results/)."""
 
 
-@remedy("RM201", "fused-optimizer", addresses={"ST501", "ST503"}, promise=Promise.SAME_CURVE, risk=1, frees=0.03)
+@fix("RM201", "fused-optimizer", addresses={"ST501", "ST503"}, promise=Promise.SAME_CURVE, risk=1, frees=0.03)
 def fused_optimizer(case: Case) -> Option | None:
     """An optimiser that updates in one pass
 
@@ -73,7 +73,7 @@ SMALL = 1_000_000
 """Elements: below a million the state is no matter of memory or bandwidth."""
 
 
-@remedy(
+@fix(
     "RM202",
     "eight-bit-optimizer",
     addresses={"ST306", "ST501"},
@@ -111,7 +111,7 @@ def eight_bit_optimizer(case: Case) -> Option | None:
     return Option(f"{used.type}8bit of {package}", (change,), None, snippet)
 
 
-@remedy("RM203", "dropped-gradients", addresses={"ST504"}, promise=Promise.SAME_BITS, risk=1, frees=0.1)
+@fix("RM203", "dropped-gradients", addresses={"ST504"}, promise=Promise.SAME_BITS, risk=1, frees=0.1)
 def dropped_gradients(case: Case) -> Option | None:
     """Gradients that are dropped instead of filled with zeros
 

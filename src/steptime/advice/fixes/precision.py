@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from steptime.advice.evidence import Case
-from steptime.advice.fix import AutocastEdit, Option, Promise, Snippet, StatementEdit, remedy, training_lines
+from steptime.advice.fix import AutocastEdit, Option, Promise, Snippet, StatementEdit, fix, training_lines
 from steptime.advice.kernels import moving
 from steptime.advice.line_evidence import steady_time
 from steptime.advice.stakes import modelled, named
@@ -24,7 +24,7 @@ EXAMPLE_BFLOAT_AUTOCAST = """with torch.autocast("{device}", dtype=torch.bfloat1
 loss.backward()  # outside"""
 
 
-@remedy(
+@fix(
     "RM301",
     "bfloat-autocast",
     addresses={"ST401", "ST403", "ST404", "ST405", "ST407"},
@@ -100,7 +100,7 @@ LIKELY_TENSOR_FLOAT, SURE_TENSOR_FLOAT = 0.5, 0.1
 """As for bfloat16: products reach less of a higher ceiling."""
 
 
-@remedy("RM302", "tensor-float", addresses={"ST403"}, promise=Promise.SAME_CURVE, risk=1, low_precision=True)
+@fix("RM302", "tensor-float", addresses={"ST403"}, promise=Promise.SAME_CURVE, risk=1, low_precision=True)
 def tensor_float(case: Case) -> Option | None:
     """TensorFloat-32 for products in float32
 
@@ -148,7 +148,7 @@ scaler.step(optimizer)
 scaler.update()"""
 
 
-@remedy(
+@fix(
     "RM306",
     "half-autocast",
     addresses={"ST401", "ST403", "ST404", "ST405", "ST407"},

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from steptime.advice.evidence import Case
-from steptime.advice.fix import CallEdit, Option, Promise, Snippet, remedy, training_lines
+from steptime.advice.fix import CallEdit, Option, Promise, Snippet, fix, training_lines
 from steptime.advice.stakes import modelled, named, scaled
 from steptime.changes import Change, Scalar
 from steptime.quantities import Estimate
@@ -21,7 +21,7 @@ LIKELY = 0.25
 VIEWS: tuple[tuple[str, Scalar], ...] = (("static_graph", True), ("gradient_as_bucket_view", True))
 
 
-@remedy("RM701", "data-parallel-settings", addresses={"ST805", "ST812", "ST813"}, promise=Promise.SAME_CURVE, risk=2)
+@fix("RM701", "data-parallel-settings", addresses={"ST805", "ST812", "ST813"}, promise=Promise.SAME_CURVE, risk=2)
 def data_parallel_settings(case: Case) -> Iterator[Option]:
     """DistributedDataParallel set up for what the model is
 
@@ -73,7 +73,7 @@ with contextlib.nullcontext() if last else model.no_sync():
     loss.backward()"""
 
 
-@remedy("RM702", "fewer-exchanges", addresses={"ST805", "ST811"}, promise=Promise.SAME_CURVE, risk=2)
+@fix("RM702", "fewer-exchanges", addresses={"ST805", "ST811"}, promise=Promise.SAME_CURVE, risk=2)
 def fewer_exchanges(case: Case) -> Option | None:
     """Gradients exchanged once for each update
 
@@ -121,7 +121,7 @@ EXAMPLE_FEWER_UPDATES = """for number, (batch, target) in enumerate(loader, 1):
         optimizer.zero_grad()"""
 
 
-@remedy("RM703", "fewer-updates", addresses={"ST501", "ST805"}, promise=Promise.NEW_TRAINING, risk=5)
+@fix("RM703", "fewer-updates", addresses={"ST501", "ST805"}, promise=Promise.NEW_TRAINING, risk=5)
 def fewer_updates(case: Case) -> Option | None:
     """Gradients accumulated over several batches
 

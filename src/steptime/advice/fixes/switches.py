@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from steptime.advice.evidence import Case
-from steptime.advice.fix import EnvironmentEdit, Option, Promise, Snippet, SwitchEdit, remedy
+from steptime.advice.fix import EnvironmentEdit, Option, Promise, Snippet, SwitchEdit, fix
 from steptime.changes import Change
 from steptime.debug_switches import acting
 
 
-@remedy("RM501", "no-anomaly-detection", addresses={"ST601"}, promise=Promise.SAME_BITS, risk=1)
+@fix("RM501", "no-anomaly-detection", addresses={"ST601"}, promise=Promise.SAME_BITS, risk=1)
 def no_anomaly_detection(case: Case) -> Option | None:
     """Autograd's anomaly detection switched off
 
@@ -31,7 +31,7 @@ def no_anomaly_detection(case: Case) -> Option | None:
     return Option("no anomaly detection", (Change("anomaly-off"),), None, edit)
 
 
-@remedy("RM502", "not-deterministic", addresses={"ST603"}, promise=Promise.SAME_CURVE, risk=2)
+@fix("RM502", "not-deterministic", addresses={"ST603"}, promise=Promise.SAME_CURVE, risk=2)
 def not_deterministic(case: Case) -> Option | None:
     """Deterministic algorithms switched off
 
@@ -55,7 +55,7 @@ def not_deterministic(case: Case) -> Option | None:
     return Option("not deterministic", (Change("deterministic-off"),), None, edit)
 
 
-@remedy("RM503", "no-profiler", addresses={"ST602"}, promise=Promise.SAME_BITS, risk=1)
+@fix("RM503", "no-profiler", addresses={"ST602"}, promise=Promise.SAME_BITS, risk=1)
 def no_profiler(case: Case) -> Option | None:
     """The job's own profiler records nothing
 
@@ -79,7 +79,7 @@ def no_profiler(case: Case) -> Option | None:
     return Option("no profiler", (Change("profiler-off"),), None, snippet)
 
 
-@remedy("RM504", "no-debug-switches", addresses={"ST606"}, promise=Promise.SAME_BITS, risk=1)
+@fix("RM504", "no-debug-switches", addresses={"ST606"}, promise=Promise.SAME_BITS, risk=1)
 def no_debug_switches(case: Case) -> Option | None:
     """Debugging variables of the environment switched off
 
@@ -119,7 +119,7 @@ NEARLY = 0.9
 """Of the device's memory: little is left for a larger batch."""
 
 
-@remedy(
+@fix(
     "RM601",
     "activation-checkpointing",
     addresses={"ST306", "ST704", "ST705"},

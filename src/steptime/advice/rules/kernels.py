@@ -223,7 +223,7 @@ def _from_kernels(signals: Signals) -> Finding | None:
     )
     stake = modelled(AVOIDABLE * time, 0.2 * time, time, signals.step.steady)
     advice = (
-        "Keep one number format through the model, or compile it, so that the cast is part of the next kernel."
+        "Keep one dtype through the model, or compile it, so that the cast is part of the next kernel."
         if kind == "casts"
         else "Keep one layout through the model (channels_last, views), or compile it."
     )
@@ -268,7 +268,7 @@ def idle_matrix_units(signals: Signals) -> Finding | None:
 
     What it means
         The device has units that multiply matrices eight to sixteen times as fast as its ordinary ones do, but they
-        take other number formats than float32; products in float32 leave them idle.
+        take other dtypes than float32; products in float32 leave them idle.
 
     How we know
         The kernels of matrix products and convolutions with float32 arguments, whose names are those of kernels that
@@ -306,7 +306,7 @@ def idle_matrix_units(signals: Signals) -> Finding | None:
 
 
 def _off_units(use: KernelUse) -> bool:
-    return use.matrix_unit is False and use.number_format == "float32" and is_matrix_product(use)
+    return use.matrix_unit is False and use.dtype == "float32" and is_matrix_product(use)
 
 
 def _format(machine: MachineUse) -> tuple[tuple[str, str, str], float] | None:
@@ -371,7 +371,7 @@ def awkward_dimensions(signals: Signals) -> Finding | None:
 
 
 def _for_units(use: KernelUse) -> bool:
-    return use.number_format in HALF or use.matrix_unit is True
+    return use.dtype in HALF or use.matrix_unit is True
 
 
 SOFTMAX = frozenset({"_softmax", "softmax", "_safe_softmax", "_softmax_backward_data", "_masked_softmax"})
@@ -541,7 +541,7 @@ def dominant_operator(signals: Signals) -> Finding | None:
         promised and this is a note.
 
     What helps
-        Another implementation of this one operator: another layout (channels_last), another number format, a fused
+        Another implementation of this one operator: another layout (channels_last), another dtype, a fused
         form, another algorithm (torch.backends.cudnn.benchmark for convolutions of fixed size), a smaller size.
 
     When to ignore it
@@ -563,10 +563,10 @@ def dominant_operator(signals: Signals) -> Finding | None:
         return dominant_operator.finding(summary, "Look at this operator first.", source=source, evidence=evidence)
     lost = above_ceilings(uses)
     if ratio(lost, time) < 1 - REACHABLE:
-        advice = "It runs near its ceiling: only less work, or a cheaper number format, makes it faster."
+        advice = "It runs near its ceiling: only less work, or a cheaper dtype, makes it faster."
         return dominant_operator.finding(summary, advice, source=source, evidence=evidence)
     stake = modelled(lost, 0.3 * lost, lost, signals.step.steady)
-    advice = "It stays far below its ceiling: try another layout, number format or implementation of it."
+    advice = "It stays far below its ceiling: try another layout, dtype or implementation of it."
     return dominant_operator.finding(
         summary, advice, stake, account="compute", source=source, evidence=evidence, weight=Weight.FINDING
     )

@@ -263,7 +263,7 @@ def device_not_traced(signals: Signals) -> Finding | None:
 
 
 SPEEDUP = 2
-"""So many times as many threads must fit, and so many must there be CPUs idle for: less is lost again at the borders
+"""So many times as many threads must fit, and so many must there be CPUs idle for: less is lost again at the boundaries
 of each operator."""
 SPREADING = ("compute", "memory")
 """What bounds an operator that spreads over threads: one thread does not fill the memory's bandwidth. Those bound by

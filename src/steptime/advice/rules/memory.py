@@ -65,7 +65,7 @@ def memory_leak(signals: Signals) -> Finding | None:
         Sen), with an interval from a bootstrap of blocks; the first quarter of the run and the windows of our own
         profiler are left out. The rule fires when the interval lies above zero, a megabyte has come together, and the
         series keeps rising: a sawtooth does not, nor does a cache that fills up. Who keeps it is asked of Python's
-        garbage collector at three borders of steps, a few steps apart.
+        garbage collector at three boundaries of steps, a few steps apart.
 
     What helps
         Keep numbers, not tensors: `total += loss.detach()`, `losses.append(loss.item())` now and then. Remove hooks

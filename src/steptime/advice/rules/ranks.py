@@ -124,11 +124,11 @@ def _known(signals: Signals, late: LateRank) -> Finding:
     summary = f"{wait}: {reason}" if reason and len(f"{wait}: {reason}") <= 110 else wait
     gain = capped(late.gain, step)
     return late_rank.finding(
-        summary, _remedy(late, gain), gain, source=late.source, evidence=(*_evidence(late), *_rows(signals))
+        summary, _fix(late, gain), gain, source=late.source, evidence=(*_evidence(late), *_rows(signals))
     )
 
 
-def _remedy(late: LateRank, gained: Estimate) -> str:
+def _fix(late: LateRank, gained: Estimate) -> str:
     gain = f"then the job's step is {format_duration(gained.value)} shorter"
     if uneven(late):
         return (

@@ -20,7 +20,7 @@ FORMATS = {
     "c10::Float8_e4m3fn": "float8", "c10::Float8_e5m2": "float8", "c10::Float8_e4m3fnuz": "float8",
     "c10::Float8_e5m2fnuz": "float8", "signed char": "int8", "char": "int8",
 }  # fmt: skip
-"""C++ types to the number formats of `Machine.matrix`."""
+"""C++ types to the dtypes of `Machine.matrix`."""
 SCALAR_TYPES = {
     0: "unsigned char", 1: "signed char", 2: "short int", 3: "int", 4: "long int", 5: "c10::Half", 6: "float",
     7: "double", 8: "c10::complex<c10::Half>", 9: "c10::complex<float>", 10: "c10::complex<double>", 11: "bool",
@@ -52,7 +52,7 @@ class Tensor:
         return self.elements * self.item
 
     @property
-    def number_format(self) -> str:
+    def dtype(self) -> str:
         """As in `Machine.matrix`; the type's own name where that has none, "" for the tensors of a list."""
         return "" if self.type == LIST else FORMATS.get(self.type, self.type)
 
@@ -149,7 +149,7 @@ class Work:
 
     flops: float | None
     bytes: float
-    number_format: str = "float32"
+    dtype: str = "float32"
     dimensions: tuple[tuple[str, int], ...] = ()
 
 

@@ -58,7 +58,7 @@ def _convolved(call: Call, stride: int, padding: int, dilation: int | None, read
     written = out * weight.shape[0] * image.item
     groups = image.shape[-spatial - 1] // weight.shape[1]
     moved = call.size(0, 1, *read) + written
-    return Work(2 * out * weight.elements, moved, image.number_format, _channels(weight, groups))
+    return Work(2 * out * weight.elements, moved, image.dtype, _channels(weight, groups))
 
 
 def _convolution(call: Call) -> Work:
@@ -108,7 +108,7 @@ def _transposed(call: Call, positions: tuple[int, int, int, int], groups: int | 
     written = prod(_spread(*side) for side in sides) * prod(image.shape[: -spatial - 1]) * weight.shape[1] * parts
     moved = call.size(0, 1, *(() if bias is None else (bias,))) + written * image.item
     flops = 2 * image.elements * prod(weight.shape[1:])
-    return Work(flops, moved, image.number_format, _channels(weight, parts, transposed=True))
+    return Work(flops, moved, image.dtype, _channels(weight, parts, transposed=True))
 
 
 def from_output(image: Tensor, weight: Tensor, output: Tensor) -> Work:
@@ -122,7 +122,7 @@ def from_output(image: Tensor, weight: Tensor, output: Tensor) -> Work:
         raise ValueError("no ordinary convolution")
     flops = 2 * output.elements * weight.elements // weight.shape[0]
     moved = image.bytes + weight.bytes + output.bytes
-    return Work(flops, moved, image.number_format, _channels(weight, groups))
+    return Work(flops, moved, image.dtype, _channels(weight, groups))
 
 
 def _backward(call: Call) -> Work:
@@ -136,14 +136,14 @@ def _backward(call: Call) -> Work:
     written = sum(each.bytes for each, asked in zip((image, weight), wanted, strict=False) if asked)
     moved = gradient.bytes + wanted[0] * weight.bytes + wanted[1] * image.bytes + written
     parts = call.number(9)
-    return Work(flops, moved, gradient.number_format, _channels(weight, parts, transposed=transposed))
+    return Work(flops, moved, gradient.dtype, _channels(weight, parts, transposed=transposed))
 
 
 def _input_gradient(call: Call) -> Work:
     """cudnn_convolution_backward_input(sizes, grad, weight, …) of torch before 1.11."""
     gradient, weight = call.tensor(1), call.tensor(2)
     flops = 2 * gradient.elements * weight.elements // weight.shape[0]
-    return Work(flops, call.size(1, 2), gradient.number_format)
+    return Work(flops, call.size(1, 2), gradient.dtype)
 
 
 CONVOLUTION: dict[str, Model] = {
@@ -172,7 +172,7 @@ def _layers(call: Call, weights: tuple[Tensor, ...], times: int) -> Work:
     weighed = sum(matrix.elements for matrix in matrices)
     hidden = matrices[-1].shape[-1]
     moved = times * (image.bytes + weighed * image.item + steps * hidden * image.item)
-    return Work(2 * times * steps * weighed, moved, image.number_format)
+    return Work(2 * times * steps * weighed, moved, image.dtype)
 
 
 def _fused(call: Call) -> Work:

@@ -38,7 +38,7 @@ def time_at_ceilings(work: Work | None, machine: Machine | None) -> tuple[float,
     model or without the ceilings that it needs."""
     if work is None or work.flops is None or machine is None or machine.copy is None:
         return None
-    rate = machine.matrix_rate(work.number_format) if work.flops else None
+    rate = machine.matrix_rate(work.dtype) if work.flops else None
     if work.flops and not rate:
         return None
     arithmetic = work.flops / rate * 1e9 if rate else 0.0
@@ -133,7 +133,7 @@ def compiled(name: str) -> Model | None:
 def _arguments(call: Call, flops: float | None) -> Work:
     if not call.all_tensors:
         raise LookupError("no tensor among the arguments")
-    return Work(flops, call.read, call.largest.number_format)
+    return Work(flops, call.read, call.largest.dtype)
 
 
 ITEM = 4

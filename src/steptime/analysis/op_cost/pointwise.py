@@ -33,26 +33,26 @@ def _pointwise(inputs: int, *, truth: bool = False) -> Model:
         if not tensors:
             raise LookupError("no tensor")
         read = sum(tensor.bytes for tensor in tensors)
-        return Work(0.0, read + output_bytes(call, tensors, truth=truth), tensors[0].number_format)
+        return Work(0.0, read + output_bytes(call, tensors, truth=truth), tensors[0].dtype)
 
     return model
 
 
 def _filled(call: Call) -> Work:
     """Writes the first tensor, reads nothing of its size."""
-    return Work(0.0, call.all_tensors[0].bytes, call.all_tensors[0].number_format)
+    return Work(0.0, call.all_tensors[0].bytes, call.all_tensors[0].dtype)
 
 
 def _dropped(call: Call) -> Work:
     """native_dropout(input, p, train): writes the result and a mask of a byte each."""
     image = call.tensor(0)
-    return Work(0.0, 2 * image.bytes + image.elements, image.number_format)
+    return Work(0.0, 2 * image.bytes + image.elements, image.dtype)
 
 
 def _filled_where(call: Call) -> Work:
     """masked_fill(input, mask, value): the value may be a tensor without dimensions."""
     image, mask = call.tensor(0), call.tensor(1)
-    return Work(0.0, image.bytes + mask.bytes + output_bytes(call, (image, mask)), image.number_format)
+    return Work(0.0, image.bytes + mask.bytes + output_bytes(call, (image, mask)), image.dtype)
 
 
 UNARY = """
@@ -93,13 +93,13 @@ ELEMENTWISE: dict[str, Model] = {
 
 def _moved(call: Call) -> Work:
     """copy_(target, source): reads one, writes the other."""
-    return Work(0.0, call.size(0, 1), call.tensor(0).number_format)
+    return Work(0.0, call.size(0, 1), call.tensor(0).dtype)
 
 
 def _copied(call: Call) -> Work:
     """Writes as much as it reads; tensors behind the first argument are where `out=` wants it."""
     read = call.size(0)
-    return Work(0.0, 2 * read, call.tensors[0][0].number_format)
+    return Work(0.0, 2 * read, call.tensors[0][0].dtype)
 
 
 def _cast(call: Call) -> Work:
@@ -107,12 +107,12 @@ def _cast(call: Call) -> Work:
     image = call.tensor(0)
     known = len(call.texts) > 1 and call.texts[1].isdigit()
     item = ELEMENT_BYTES[SCALAR_TYPES[int(call.texts[1])]] if known else image.item
-    return Work(0.0, image.bytes + image.elements * item, image.number_format)
+    return Work(0.0, image.bytes + image.elements * item, image.dtype)
 
 
 def _quantised(call: Call) -> Work:
     """(out, input, scale)"""
-    return Work(0.0, call.read, call.tensor(1).number_format)
+    return Work(0.0, call.read, call.tensor(1).dtype)
 
 
 def _looked_up(call: Call) -> Work:
@@ -122,7 +122,7 @@ def _looked_up(call: Call) -> Work:
     indices = next(listed[0] for listed in reversed(call.tensors) if listed)
     dimension = _dimension(call, len(table.shape))
     taken = indices.elements * table.elements // max(table.shape[dimension], 1)
-    return Work(0.0, 2 * taken * table.item + indices.bytes, table.number_format)
+    return Work(0.0, 2 * taken * table.item + indices.bytes, table.dtype)
 
 
 def _dimension(call: Call, dimensions: int) -> int:
@@ -135,7 +135,7 @@ def _dimension(call: Call, dimensions: int) -> int:
 def _gathered(call: Call) -> Work:
     """gather(input, dimension, index)"""
     image, index = call.tensor(0), call.tensor(2)
-    return Work(0.0, index.bytes + 2 * index.elements * image.item, image.number_format)
+    return Work(0.0, index.bytes + 2 * index.elements * image.item, image.dtype)
 
 
 def _scattered(call: Call) -> Work:
@@ -143,26 +143,26 @@ def _scattered(call: Call) -> Work:
     target, index = call.tensor(0), call.tensor(2)
     source = index.elements * target.item if call.has(3) else 0
     copied = 0 if call.in_place else 2 * target.bytes
-    return Work(0.0, copied + index.bytes + source + index.elements * target.item, target.number_format)
+    return Work(0.0, copied + index.bytes + source + index.elements * target.item, target.dtype)
 
 
 def _scattered_on(call: Call) -> Work:
     """scatter_add_, scatter_reduce_: what is there is read too."""
     work, target = _scattered(call), call.tensor(0)
-    return Work(0.0, work.bytes + call.tensor(2).elements * target.item, target.number_format)
+    return Work(0.0, work.bytes + call.tensor(2).elements * target.item, target.dtype)
 
 
 def _added_at(call: Call) -> Work:
     """index_add_, index_copy_(target, dimension, index, source): reads the source, writes as much (and reads it)."""
     target, source = call.tensor(0), call.tensor(3)
     copied = 0 if call.in_place else 2 * target.bytes
-    return Work(0.0, copied + call.size(2) + 3 * source.bytes, target.number_format)
+    return Work(0.0, copied + call.size(2) + 3 * source.bytes, target.dtype)
 
 
 def _copied_at(call: Call) -> Work:
     target, source = call.tensor(0), call.tensor(3)
     copied = 0 if call.in_place else 2 * target.bytes
-    return Work(0.0, copied + call.size(2) + 2 * source.bytes, target.number_format)
+    return Work(0.0, copied + call.size(2) + 2 * source.bytes, target.dtype)
 
 
 def _indexed(call: Call) -> Work:
@@ -171,21 +171,21 @@ def _indexed(call: Call) -> Work:
     if len(indices) != 1 or not table.shape:
         raise LookupError("which dimensions are indexed is not in the trace")
     taken = indices[0].elements * prod(table.shape[1:])
-    return Work(0.0, 2 * taken * table.item + 8 * indices[0].elements, table.number_format)
+    return Work(0.0, 2 * taken * table.item + 8 * indices[0].elements, table.dtype)
 
 
 def _embedding_backward(call: Call) -> Work:
     """(grad, indices, rows, …): the whole table is zeroed, then the rows of the batch are added to it."""
     gradient = call.tensor(0)
     table = call.number(2) * gradient.shape[-1] * gradient.item
-    return Work(0.0, call.size(0, 1) + 2 * gradient.bytes + table, gradient.number_format)
+    return Work(0.0, call.size(0, 1) + 2 * gradient.bytes + table, gradient.dtype)
 
 
 def _bag(call: Call) -> Work:
     """_embedding_bag(table, indices, offsets, …): a row for each index, summed into one for each bag."""
     table, indices, offsets = call.tensor(0), call.tensor(1), call.tensor(2)
     row = table.shape[-1] * table.item
-    return Work(0.0, call.size(1, 2) + (indices.elements + offsets.elements) * row, table.number_format)
+    return Work(0.0, call.size(1, 2) + (indices.elements + offsets.elements) * row, table.dtype)
 
 
 MOVEMENT: dict[str, Model] = {

@@ -27,7 +27,7 @@ def product(first: Tensor, second: Tensor, read: int, *, result: int | None = No
         raise ValueError("the inner dimensions differ")
     written = prod(batch) * rows * columns * (first.item if result is None else result)
     flops = 2 * first.elements * columns
-    return Work(flops, read + written, first.number_format, (("m", rows), ("n", columns), ("k", inner)))
+    return Work(flops, read + written, first.dtype, (("m", rows), ("n", columns), ("k", inner)))
 
 
 def _matrix_product(call: Call) -> Work:
@@ -53,7 +53,7 @@ def _summed_product(call: Call) -> Work:
     first, second = call.tensor(1), call.tensor(2)
     work = product(first, second, 0)
     written = first.shape[-2] * second.shape[-1] * first.item
-    return Work(work.flops, call.size(0, 1, 2) + written, work.number_format, work.dimensions)
+    return Work(work.flops, call.size(0, 1, 2) + written, work.dtype, work.dimensions)
 
 
 def linear(call: Call, first: int = 0, weight: int = 1) -> Work:
@@ -73,14 +73,14 @@ def _vector_product(call: Call) -> Work:
     """Matrix by vector, vector by vector, with or without a vector that is added first."""
     largest = max(call.all_tensors, key=lambda tensor: tensor.elements)
     written = largest.elements // max(largest.shape[-1], 1) * largest.item
-    return Work(2 * largest.elements, call.read + written, largest.number_format)
+    return Work(2 * largest.elements, call.read + written, largest.dtype)
 
 
 def _outer(call: Call) -> Work:
     """ger, outer: a column times a row."""
     first, second = call.tensor(-2 + len(call.tensors)), call.tensor(-1 + len(call.tensors))
     elements = first.elements * second.elements
-    return Work(2 * elements, call.read + elements * first.item, first.number_format)
+    return Work(2 * elements, call.read + elements * first.item, first.dtype)
 
 
 def _scaled(call: Call) -> Work:
@@ -109,7 +109,7 @@ def _grouped(call: Call, result: int | None = None) -> Work:
     columns = second.shape[-1]
     groups = call.tensor(2).elements if len(first.shape) == len(second.shape) == 2 else 1
     written = groups * rows * columns * (first.item if result is None else result)
-    return Work(2 * rows * inner * columns, call.size(0, 1) + written, first.number_format)
+    return Work(2 * rows * inner * columns, call.size(0, 1) + written, first.dtype)
 
 
 def _scaled_grouped(call: Call) -> Work:
@@ -193,7 +193,7 @@ def _attention(call: Call, layout: Layout, first: int, products: int) -> Work:
     inputs = range(first, first + 3) if products == FORWARD else (0, *range(first, first + 3))
     bias = call.size(layout.bias) if layout.bias is not None else 0
     read = call.size(*inputs) + bias + (output if products == BACKWARD else 0)
-    return Work(2 * scores * across, read + written, query.number_format, (("head", width),))
+    return Work(2 * scores * across, read + written, query.dtype, (("head", width),))
 
 
 def _pairs(call: Call, layout: Layout, queries: int, keys: int) -> int:

@@ -15,7 +15,7 @@ def _reduced(item: int = 0, *, position: int = 1) -> Model:
     def model(call: Call) -> Work:
         image = call.all_tensors[0]
         left = _left(call, image, position)
-        return Work(0.0, image.bytes + left * (image.item + item), image.number_format)
+        return Work(0.0, image.bytes + left * (image.item + item), image.dtype)
 
     return model
 
@@ -32,18 +32,18 @@ def _left(call: Call, image: Tensor, position: int) -> int:
 def _index_only(call: Call) -> Work:
     """argmax, argmin: eight bytes each."""
     image = call.tensor(0)
-    return Work(0.0, image.bytes + 8 * _left(call, image, 1), image.number_format)
+    return Work(0.0, image.bytes + 8 * _left(call, image, 1), image.dtype)
 
 
 def _truth(call: Call) -> Work:
     image = call.tensor(0)
-    return Work(0.0, image.bytes + _left(call, image, 1), image.number_format)
+    return Work(0.0, image.bytes + _left(call, image, 1), image.dtype)
 
 
 def _sorted(call: Call) -> Work:
     """Values and indices, read and written once: a sort that needs more passes is slower than its roofline."""
     image = call.tensor(0)
-    return Work(0.0, 2 * image.bytes + 8 * image.elements, image.number_format)
+    return Work(0.0, 2 * image.bytes + 8 * image.elements, image.dtype)
 
 
 def _selected(call: Call) -> Work:
@@ -51,28 +51,28 @@ def _selected(call: Call) -> Work:
     image = call.tensor(0)
     dimension = call.numbers(2)[0] if len(call.texts) > 2 and call.texts[2] else -1
     chosen = image.elements // image.shape[dimension] * call.number(1)
-    return Work(0.0, image.bytes + chosen * (image.item + 8), image.number_format)
+    return Work(0.0, image.bytes + chosen * (image.item + 8), image.dtype)
 
 
 def _normalised(call: Call) -> Work:
     """Layer, batch, group and RMS norms: statistics are a small part of the rest and left out."""
     image = call.all_tensors[0]
-    return Work(0.0, call.read + image.bytes, image.number_format)
+    return Work(0.0, call.read + image.bytes, image.dtype)
 
 
 def _normalised_and_added(call: Call) -> Work:
     """fused_add_rms_norm(input, residual, weight) in place: writes both."""
-    return Work(0.0, call.read + call.size(0, 1), call.tensor(0).number_format)
+    return Work(0.0, call.read + call.size(0, 1), call.tensor(0).dtype)
 
 
 def _normalised_into(call: Call) -> Work:
     """rms_norm(out, input, weight) of inference servers; torch's (input, shape, weight) has one tensor in front."""
-    return Work(0.0, call.read, call.tensor(0).number_format) if call.has(1) else _normalised(call)
+    return Work(0.0, call.read, call.tensor(0).dtype) if call.has(1) else _normalised(call)
 
 
 def _normalised_backward(call: Call) -> Work:
     """Reads the gradient and the input, writes the input's gradient; weights' are small."""
-    return Work(0.0, call.read + call.largest.bytes, call.largest.number_format)
+    return Work(0.0, call.read + call.largest.bytes, call.largest.dtype)
 
 
 def _loss(call: Call) -> Work:
@@ -80,19 +80,19 @@ def _loss(call: Call) -> Work:
     image, target = call.tensor(0), call.tensor(1)
     kept = len(call.texts) > 2 and call.texts[-1] == "0"
     written = output_bytes(call, (image, target)) if kept else image.item
-    return Work(0.0, call.size(0, 1) + written, image.number_format)
+    return Work(0.0, call.size(0, 1) + written, image.dtype)
 
 
 def _picked(call: Call) -> Work:
     """nll_loss_forward(log-probabilities, target, …): only the targets' numbers are read."""
     image, target = call.tensor(0), call.tensor(1)
-    return Work(0.0, target.bytes + target.elements * image.item, image.number_format)
+    return Work(0.0, target.bytes + target.elements * image.item, image.dtype)
 
 
 def _picked_backward(call: Call) -> Work:
     """(grad, log-probabilities, target, …): writes a gradient that is zero but for the targets."""
     image, target = call.tensor(1), call.tensor(2)
-    return Work(0.0, image.bytes + target.bytes, image.number_format)
+    return Work(0.0, image.bytes + target.bytes, image.dtype)
 
 
 def _pooled(item: int = 0) -> Model:
@@ -107,7 +107,7 @@ def _pooled(item: int = 0) -> Model:
         windows = zip(sides, kernel, *steps, strict=True)
         out = prod((side + 2 * pad - size) // step + 1 for side, size, step, pad in windows)
         written = out * (image.elements // max(prod(sides), 1)) * (image.item + item)
-        return Work(0.0, image.bytes + written, image.number_format)
+        return Work(0.0, image.bytes + written, image.dtype)
 
     return model
 
@@ -116,19 +116,19 @@ def _resized(call: Call) -> Work:
     """Pooling and interpolation to a size that argument 1 gives."""
     image, size = call.tensor(0), call.numbers(1)
     written = image.elements // prod(image.shape[-len(size) :]) * prod(size) * image.item
-    return Work(0.0, image.bytes + written, image.number_format)
+    return Work(0.0, image.bytes + written, image.dtype)
 
 
 def _resized_backward(call: Call) -> Work:
     """(grad, output size, input size)"""
     gradient = call.tensor(0)
-    return Work(0.0, gradient.bytes + prod(call.numbers(2)) * gradient.item, gradient.number_format)
+    return Work(0.0, gradient.bytes + prod(call.numbers(2)) * gradient.item, gradient.dtype)
 
 
 def _pooled_backward(call: Call) -> Work:
     """(grad, input, …, indices): reads the gradient and the indices, writes a gradient of the input's size."""
     read = call.read - call.size(1)
-    return Work(0.0, read + call.size(1), call.tensor(0).number_format)
+    return Work(0.0, read + call.size(1), call.tensor(0).dtype)
 
 
 REDUCTION: dict[str, Model] = {

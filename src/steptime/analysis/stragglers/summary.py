@@ -245,36 +245,36 @@ class Gradients:
     search: Int64
 
 
-def gradients_of(trace: Trace, borders: Int64) -> Gradients | None:
-    """None where no DistributedDataParallel model ran. borders: (n, 2) ns, the steps as the host has them."""
+def gradients_of(trace: Trace, boundaries: Int64) -> Gradients | None:
+    """None where no DistributedDataParallel model ran. boundaries: (n, 2) ns, the steps as the host has them."""
     events = trace.events
-    steps = len(borders)
-    forwards = _inside(trace, np.flatnonzero(matching(trace, FORWARD.__eq__)), borders)
+    steps = len(boundaries)
+    forwards = _inside(trace, np.flatnonzero(matching(trace, FORWARD.__eq__)), boundaries)
     forwards = forwards[events.category[forwards] == Category.ANNOTATION]
     if not len(forwards):
         return None
     reduced = np.flatnonzero((events.category == Category.OPERATOR) & matching(trace, REDUCE.match))
-    reduced = _inside(trace, reduced, borders)
+    reduced = _inside(trace, reduced, boundaries)
     sizes = np.array([_elements(trace, row) for row in reduced.tolist()], np.int64)
     reduced, sizes = reduced[(sizes < 0) | (sizes >= LEAST_ELEMENTS)], sizes[(sizes < 0) | (sizes >= LEAST_ELEMENTS)]
     behind = np.searchsorted(events.begin[forwards], events.begin[reduced], side="right") - 1
-    of_step = step_at(borders, events.begin[forwards])
+    of_step = step_at(boundaries, events.begin[forwards])
     exchanged = np.isin(np.arange(len(forwards)), behind).astype(np.int64)
     searching = matching(trace, SEARCH.match)
     search = union(events.begin[searching], events.end[searching])
     return Gradients(
         forwards=per_step(of_step, np.ones(len(forwards), np.int64), steps),
         synchronised=per_step(of_step, exchanged, steps),
-        buckets=per_step(step_at(borders, events.begin[reduced]), np.ones(len(reduced), np.int64), steps),
-        elements=per_step(step_at(borders, events.begin[reduced]), np.maximum(sizes, 0), steps),
-        search=measure(search, borders[:, 0], borders[:, 1]),
+        buckets=per_step(step_at(boundaries, events.begin[reduced]), np.ones(len(reduced), np.int64), steps),
+        elements=per_step(step_at(boundaries, events.begin[reduced]), np.maximum(sizes, 0), steps),
+        search=measure(search, boundaries[:, 0], boundaries[:, 1]),
     )
 
 
-def _inside(trace: Trace, rows: Int64, borders: Int64) -> Int64:
+def _inside(trace: Trace, rows: Int64, boundaries: Int64) -> Int64:
     """Those that begin in a step, in time order."""
     begin = trace.events.begin[rows]
-    kept = rows[step_at(borders, begin) != UNKNOWN]
+    kept = rows[step_at(boundaries, begin) != UNKNOWN]
     ordered: Int64 = kept[np.argsort(trace.events.begin[kept], kind="stable")]
     return ordered
 
@@ -290,16 +290,16 @@ def _elements(trace: Trace, row: int) -> int:
 
 def summarise_trace(trace: Trace, rank: int, steps: FoundSteps | None = None) -> RankSummary | None:
     """A rank of which nothing but its trace is known; None where the trace has no step."""
-    borders = (steps or find_steps(trace)).borders
-    if not len(borders):
+    boundaries = (steps or find_steps(trace)).boundaries
+    if not len(boundaries):
         return None
-    windows = reach(trace, borders) if has_kernels(trace) else borders
-    return summarise(trace, borders, windows, account_for(trace, borders), rank=rank)
+    windows = reach(trace, boundaries) if has_kernels(trace) else boundaries
+    return summarise(trace, boundaries, windows, account_for(trace, boundaries), rank=rank)
 
 
 def summarise(
     trace: Trace,
-    borders: Int64,
+    boundaries: Int64,
     windows: Int64,
     ledger: Ledger,
     *,
@@ -309,8 +309,9 @@ def summarise(
     numbers: tuple[int, ...] = (),
     series: Series | None = None,
 ) -> RankSummary:
-    """A rank from its trace and what is known beside it. borders, windows: (n, 2) ns, the steps as host and ledger have
-    them; ledger: of the steps that times are said of, which may be others. numbers: of the borders' steps in the job.
+    """A rank from its trace and what is known beside it. boundaries, windows: (n, 2) ns, the steps as host and ledger
+    have them; ledger: of the steps that times are said of, which may be others. numbers: of the boundaries' steps in
+    the job.
     """
     return RankSummary(
         rank=rank,
@@ -319,7 +320,7 @@ def summarise(
         steps=len(windows),
         step=float(ledger.wall.mean()),
         accounts=tuple(ledger.entries.mean(axis=0).tolist()),
-        exchanges=exchanges_of(trace, link(trace, borders), windows),
+        exchanges=exchanges_of(trace, link(trace, boundaries), windows),
         numbers=numbers,
         flops=flops,
         series=series,
@@ -338,10 +339,10 @@ def summarise_process(process: Process, layout: Layout, account: RecordedAccount
     numbers = np.zeros(0, np.int64)
     steps = layout.timeline.steps
     if window is not None:
-        borders = window.borders
-        reached = reach(window.trace, borders) if has_kernels(window.trace) else borders
-        exchanges = exchanges_of(window.trace, link(window.trace, borders), reached)
-        numbers = np.searchsorted(steps.end, borders[:, 1] - window.shift)
+        boundaries = window.boundaries
+        reached = reach(window.trace, boundaries) if has_kernels(window.trace) else boundaries
+        exchanges = exchanges_of(window.trace, link(window.trace, boundaries), reached)
+        numbers = np.searchsorted(steps.end, boundaries[:, 1] - window.shift)
     ledger, facts = account.ledger, process.facts
     rank = facts.rank if facts.rank is not None else 0
     return RankSummary(
@@ -361,8 +362,8 @@ def summarise_process(process: Process, layout: Layout, account: RecordedAccount
 
 def _window(account: RecordedAccount) -> Window | None:
     """The one with most steps that nobody slowed with stacks."""
-    timed = [window for window in account.windows if not window.stacks and len(window.borders)]
-    return max(timed, key=lambda window: len(window.borders)) if timed else None
+    timed = [window for window in account.windows if not window.stacks and len(window.boundaries)]
+    return max(timed, key=lambda window: len(window.boundaries)) if timed else None
 
 
 def _series(layout: Layout, window: Window | None, exchanges: tuple[Exchange, ...]) -> Series | None:

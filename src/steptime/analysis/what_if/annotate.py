@@ -100,12 +100,12 @@ def stretches_of(windows: Int64, claims: Claims) -> tuple[Int64, Int64, Int64]:
 
 def _cut(intervals: Intervals, windows: Int64) -> tuple[Int64, Int64]:
     """The intervals, cut where one step ends and the next begins."""
-    borders = windows[:, 0]
-    inside = np.searchsorted(intervals.begin, borders, side="right") - 1
+    boundaries = windows[:, 0]
+    inside = np.searchsorted(intervals.begin, boundaries, side="right") - 1
     cutting = (inside >= 0) & (len(intervals) > 0)
-    cutting[cutting] &= borders[cutting] < intervals.end[inside[cutting]]
-    cutting[cutting] &= borders[cutting] > intervals.begin[inside[cutting]]
-    at = borders[cutting]
+    cutting[cutting] &= boundaries[cutting] < intervals.end[inside[cutting]]
+    cutting[cutting] &= boundaries[cutting] > intervals.begin[inside[cutting]]
+    at = boundaries[cutting]
     return np.sort(np.concatenate((intervals.begin, at))), np.sort(np.concatenate((intervals.end, at)))
 
 
@@ -237,14 +237,14 @@ def check_destination(path: Path, destination: Path, *, force: bool) -> None:
 
 
 def _slices(trace: Trace) -> Iterator[Slice]:
-    borders = steps_of(trace)
-    if not len(borders):
+    boundaries = steps_of(trace)
+    if not len(boundaries):
         raise NothingMeasuredError("trace-without-steps", f"{trace.path} holds no event that took time: no step.")
     machine = look_up(device_of(trace))
-    links, ledger = link(trace, borders), account_for(trace, borders, machine=machine)
-    windows = reach(trace, borders) if has_kernels(trace) else borders
+    links, ledger = link(trace, boundaries), account_for(trace, boundaries, machine=machine)
+    windows = reach(trace, boundaries) if has_kernels(trace) else boundaries
     gaps = gaps_of(trace, links, windows) if has_kernels(trace) else None
-    replay = rerun(trace, borders, links, ledger)
+    replay = rerun(trace, boundaries, links, ledger)
     return slices_of(trace, windows, claims_of(trace, machine=machine), gaps, replay)
 
 

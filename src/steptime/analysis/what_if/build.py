@@ -73,8 +73,8 @@ def build(scope: Scope) -> Graph:
     ties = wait_ties(scope, waits), event_ties(scope, streams)
     edges = joined([_programs(parts, ties[0]), _hand_overs(parts), _launches(parts), _streams(parts),
                      *_ties(parts, *ties)])  # fmt: skip
-    begin, end = _borders(parts, Point.STEP_BEGIN), _borders(parts, Point.STEP_END)
-    return with_unexplained(in_order(_nodes(parts), edges, begin, end, scope.borders, _before(parts)))
+    begin, end = _boundaries(parts, Point.STEP_BEGIN), _boundaries(parts, Point.STEP_END)
+    return with_unexplained(in_order(_nodes(parts), edges, begin, end, scope.boundaries, _before(parts)))
 
 
 def _before(parts: Parts) -> int:
@@ -250,6 +250,6 @@ def _points_by_row(parts: Parts, kind: Point) -> Int64:
     return found[:-1]
 
 
-def _borders(parts: Parts, kind: Point) -> Int64:
+def _boundaries(parts: Parts, kind: Point) -> Int64:
     mine = np.flatnonzero(parts.points.kind == kind)
     return mine[np.argsort(parts.points.mark[mine], kind="stable")]

@@ -180,8 +180,13 @@ def _cut(scope: Scope, graph: Graph, found: Run, path: Path, pieces: Int64, lane
     begin, end = path.begin[pieces] + shift, path.end[pieces] + shift
     times = host_time(scope, lane)
     operators, callers = _names_on(scope.trace, lane)
-    borders = [operators.borders, callers.borders, *(each.begin for each in times), *(each.end for each in times)]
-    cuts = np.unique(np.concatenate([begin, end, *borders]))
+    boundaries = [
+        operators.boundaries,
+        callers.boundaries,
+        *(each.begin for each in times),
+        *(each.end for each in times),
+    ]
+    cuts = np.unique(np.concatenate([begin, end, *boundaries]))
     low, high = np.searchsorted(cuts, begin), np.searchsorted(cuts, end)
     owner = np.repeat(np.arange(len(pieces)), high - low)
     at = np.arange(len(owner)) - np.repeat(np.cumsum(high - low) - (high - low), high - low) + low[owner]
@@ -199,15 +204,15 @@ def _cut(scope: Scope, graph: Graph, found: Run, path: Path, pieces: Int64, lane
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Names:
-    """Which name holds at each time of a lane, from each border on."""
+    """Which name holds at each time of a lane, from each boundary on."""
 
-    borders: Int64
+    boundaries: Int64
     names: Int64
 
     def at(self, times: Int64) -> Int64:
-        if not len(self.borders):
+        if not len(self.boundaries):
             return np.full(len(times), NONE)
-        index = np.searchsorted(self.borders, times, side="right") - 1
+        index = np.searchsorted(self.boundaries, times, side="right") - 1
         return np.where(index >= 0, self.names[np.maximum(index, 0)], NONE)
 
 
@@ -230,7 +235,7 @@ def _innermost(trace: Trace, rows: Int64, preferred: Bool) -> _Names:
     rows = rows[made.order]
     better = nearest_ancestor(made, preferred[rows])
     owner = np.where(better == ROOT, np.arange(len(made)), better)
-    borders = np.unique(np.concatenate((made.begin, made.end)))
-    inner = innermost_at(stretches(made), borders)
-    name = np.where(inner == ROOT, NONE, events.name[rows[owner[inner]]]) if len(rows) else borders
-    return _Names(borders, name)
+    boundaries = np.unique(np.concatenate((made.begin, made.end)))
+    inner = innermost_at(stretches(made), boundaries)
+    name = np.where(inner == ROOT, NONE, events.name[rows[owner[inner]]]) if len(rows) else boundaries
+    return _Names(boundaries, name)

@@ -23,7 +23,7 @@ class NodeKind(IntEnum):
     """What happens at a node."""
 
     HOST = 0
-    """A thread gets to a point of its program: a launch, the end of a wait, a border of a step."""
+    """A thread gets to a point of its program: a launch, the end of a wait, a boundary of a step."""
     KERNEL = 1
     """A kernel that computes has ended."""
     COMMUNICATION = 2
@@ -100,17 +100,18 @@ class Edges:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Graph:
-    """Nodes and edges of the steps borders[0] to borders[-1].
+    """Nodes and edges of the steps boundaries[0] to boundaries[-1].
 
-    begin, end: (n,) nodes at which the host begins and ends each step. borders: (n, 2) ns as the host saw them. before:
-    the activity that ended the step before the first one, which begins no earlier; NONE where the host begins it.
+    begin, end: (n,) nodes at which the host begins and ends each step. boundaries: (n, 2) ns as the host saw them.
+    before: the activity that ended the step before the first one, which begins no earlier; NONE where the host begins
+    it.
     """
 
     nodes: Nodes
     edges: Edges
     begin: Int64
     end: Int64
-    borders: Int64
+    boundaries: Int64
     before: int = NONE
 
 
@@ -148,7 +149,7 @@ ROUNDS = 200
 """Of untying nodes of one time; longer chains at one instant do not occur."""
 
 
-def in_order(nodes: Nodes, edges: Edges, begin: Int64, end: Int64, borders: Int64, before: int) -> Graph:
+def in_order(nodes: Nodes, edges: Edges, begin: Int64, end: Int64, boundaries: Int64, before: int) -> Graph:
     """The graph with its nodes sorted by time, and at one time by their edges. Edges that point back in time (clocks of
     host and device that disagree) say nothing and are left out, as are those that close a circle at one instant."""
     edges = chosen(edges, nodes.time[edges.source] <= nodes.time[edges.target])
@@ -161,7 +162,7 @@ def in_order(nodes: Nodes, edges: Edges, begin: Int64, end: Int64, borders: Int6
     columns = {name: getattr(nodes, name)[order] for name in Nodes.__slots__}
     edges = chosen(edges, np.argsort(edges.target, kind="stable"))
     first = int(place[before]) if before != NONE else NONE
-    return Graph(Nodes(**columns), edges, place[begin], place[end], borders, first)
+    return Graph(Nodes(**columns), edges, place[begin], place[end], boundaries, first)
 
 
 def _levels(nodes: Nodes, edges: Edges) -> Int64:

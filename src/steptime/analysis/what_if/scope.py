@@ -59,11 +59,11 @@ class Activities:
 @dataclass(frozen=True, slots=True, eq=False)
 class Scope:
     """The steps and all that belongs to them. training: lane; lanes: the training lane and those that launch; engines:
-    those of them on which autograd runs. borders: (n, 2) ns. started: when the first step begins as the ledger has
+    those of them on which autograd runs. boundaries: (n, 2) ns. started: when the first step begins as the ledger has
     it, ns: when the host begins it, or when the device has ended the step before."""
 
     trace: Trace
-    borders: Int64
+    boundaries: Int64
     training: int
     lanes: tuple[int, ...]
     engines: tuple[int, ...]
@@ -74,51 +74,51 @@ class Scope:
     @property
     def begin(self) -> int:
         """Where the first step begins, ns."""
-        return int(self.borders[0, 0])
+        return int(self.boundaries[0, 0])
 
     @property
     def end(self) -> int:
         """Where the host ends the last step, ns."""
-        return int(self.borders[-1, 1])
+        return int(self.boundaries[-1, 1])
 
 
 def scope_of(
-    trace: Trace, borders: Int64, launch: Int64, training: int, input_ranges: Intervals, wall: int | None = None
+    trace: Trace, boundaries: Int64, launch: Int64, training: int, input_ranges: Intervals, wall: int | None = None
 ) -> Scope:
     """All that the steps launched or that still ran when they began. launch: `Links.launch`. wall: ns that the first
     step takes in the ledger; None: from where the host begins it."""
-    activities = _activities(trace, borders, launch)
+    activities = _activities(trace, boundaries, launch)
     calls = activities.call[activities.call != NONE]
-    inside = calls[trace.events.begin[calls] >= borders[0, 0]]
+    inside = calls[trace.events.begin[calls] >= boundaries[0, 0]]
     engines = autograd_lanes(trace, training)
     launching = np.unique(trace.events.lane[inside]).tolist()
     lanes = (training, *(lane for lane in launching if lane != training))
     own = activities.end[activities.step == 0]
-    ended = max(int(borders[0, 1]), int(own.max())) if len(own) else int(borders[0, 1])
-    started = int(borders[0, 0]) if wall is None else ended - wall
+    ended = max(int(boundaries[0, 1]), int(own.max())) if len(own) else int(boundaries[0, 1])
+    started = int(boundaries[0, 0]) if wall is None else ended - wall
     known = tuple(set(engines) & set(lanes))
-    return Scope(trace, borders, training, lanes, known, activities, input_ranges, started)
+    return Scope(trace, boundaries, training, lanes, known, activities, input_ranges, started)
 
 
-def _activities(trace: Trace, borders: Int64, launch: Int64) -> Activities:
+def _activities(trace: Trace, boundaries: Int64, launch: Int64) -> Activities:
     events = trace.events
     rows = np.flatnonzero(np.isin(events.category, DEVICE))
     rows = rows[np.argsort(events.begin[rows], kind="stable")]
     begin, end, call = events.begin[rows], events.end[rows], launch[rows].astype(np.int64)
     called = np.where(call != NONE, events.begin[call], begin)
-    kept = (end > borders[0, 0]) & (called < borders[-1, 1])
+    kept = (end > boundaries[0, 0]) & (called < boundaries[-1, 1])
     rows, begin, end, call = rows[kept], begin[kept], end[kept], call[kept]
     streams = np.stack((events.device[rows].astype(np.int64), events.stream[rows], events.lane[rows]), axis=1)
     _, stream = np.unique(streams, axis=0, return_inverse=True)
     communicates = matching(trace, COMMUNICATION_KERNEL.search)[rows] & (events.category[rows] == Category.KERNEL)
-    return Activities(rows, call, begin, end, stream.reshape(-1), communicates, _steps(trace, borders, call))
+    return Activities(rows, call, begin, end, stream.reshape(-1), communicates, _steps(trace, boundaries, call))
 
 
-def _steps(trace: Trace, borders: Int64, call: Int64) -> Int64:
+def _steps(trace: Trace, boundaries: Int64, call: Int64) -> Int64:
     """The step whose host range holds the whole call, as `ledger.trace_steps.reach` has it."""
     begin, end = trace.events.begin[call], trace.events.end[call]
-    step = np.searchsorted(borders[:, 0], begin, side="right") - 1
-    inside = (call != NONE) & (step >= 0) & (end <= borders[np.maximum(step, 0), 1])
+    step = np.searchsorted(boundaries[:, 0], begin, side="right") - 1
+    inside = (call != NONE) & (step >= 0) & (end <= boundaries[np.maximum(step, 0), 1])
     return np.where(inside, step, NONE)
 
 

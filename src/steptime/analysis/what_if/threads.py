@@ -1,6 +1,6 @@
 """The host's part of the graph: each thread as a chain of points, and how threads hand over to each other.
 
-A point is where a thread meets something outside itself: a launch, a wait, a border of a step, autograd's engine.
+A point is where a thread meets something outside itself: a launch, a wait, a boundary of a step, autograd's engine.
 Between two points lies the thread's own work, whatever it is. While autograd's engine works, the training thread has
 no event: such a stretch is the engine's, entered by a fork and left by a join.
 
@@ -47,7 +47,7 @@ class Point(IntEnum):
 @dataclass(frozen=True, slots=True, eq=False)
 class Points:
     """Columns, by lane and, on a lane, in program order. row: the runtime call of a call's points, else NONE. mark: the
-    step of a border, the number of a burst or of a fork and its join, else NONE."""
+    step of a boundary, the number of a burst or of a fork and its join, else NONE."""
 
     lane: Int64
     time: Int64
@@ -96,14 +96,14 @@ def points_of(scope: Scope, waits: Waits, bursts: Bursts) -> Points:
     calls = np.unique(calls[(calls != NONE) & (scope.trace.events.begin[calls] >= scope.begin)])
     events = scope.trace.events
     begun = np.unique(np.concatenate((calls, waits.row)))
-    steps = np.arange(len(scope.borders))
+    steps = np.arange(len(scope.boundaries))
     stretches, first = np.unique(bursts.stretch, return_index=True)
     numbers = np.arange(len(bursts))
     parts = [
         _part(events.lane[begun], events.begin[begun], Point.CALL_BEGIN, begun),
         _part(events.lane[waits.row], events.end[waits.row], Point.CALL_END, waits.row),
-        _part(scope.training, scope.borders[:, 0], Point.STEP_BEGIN, mark=steps),
-        _part(scope.training, scope.borders[:, 1], Point.STEP_END, mark=steps),
+        _part(scope.training, scope.boundaries[:, 0], Point.STEP_BEGIN, mark=steps),
+        _part(scope.training, scope.boundaries[:, 1], Point.STEP_END, mark=steps),
         _part(scope.training, bursts.fork[first], Point.FORK, mark=stretches),
         _part(scope.training, bursts.join[first], Point.JOIN, mark=stretches),
         _part(bursts.lane, bursts.begin, Point.BURST_BEGIN, mark=numbers),
@@ -131,7 +131,7 @@ def _training_times(scope: Scope) -> Int64:
     events = scope.trace.events
     listed = np.isin(events.category, (Category.OPERATOR, Category.ANNOTATION, Category.RUNTIME))
     chosen = listed & (events.lane == scope.training)
-    return np.unique(np.concatenate((events.begin[chosen], events.end[chosen], scope.borders.reshape(-1))))
+    return np.unique(np.concatenate((events.begin[chosen], events.end[chosen], scope.boundaries.reshape(-1))))
 
 
 def _bursts_on(scope: Scope, lane: int, times: Int64) -> Int64:

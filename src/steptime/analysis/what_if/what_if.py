@@ -41,7 +41,7 @@ class Prediction:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Replay:
-    """Some consecutive steps. steps: their indices among the borders that were given. measured, replayed, modelled:
+    """Some consecutive steps. steps: their indices among the boundaries that were given. measured, replayed, modelled:
     (n,) ns, the steps as the ledger has them, as the graph gives them again, and as it gives them when nothing is
     replayed that it cannot explain (see `unexplained`). path: the critical path of each, on the replay's
     clock; origin: ns on the trace's clock where that begins. symbols: the trace's.
@@ -192,7 +192,7 @@ MOST_EVENTS = 1_500_000
 @dataclass(frozen=True, slots=True, eq=False)
 class Window:
     """trace: the rows that the steps need, and no others. rows: where each is in the whole trace. launch: of each row,
-    as in `Links`, in the part's rows. steps: indices of the borders."""
+    as in `Links`, in the part's rows. steps: indices of the boundaries."""
 
     trace: Trace
     rows: Int64
@@ -200,14 +200,14 @@ class Window:
     steps: Int64
 
 
-def window_of(trace: Trace, borders: Int64, launch: Int64) -> Window:
+def window_of(trace: Trace, boundaries: Int64, launch: Int64) -> Window:
     """The steps in the middle, at most `MOST_STEPS` of them."""
     begin, end = trace.events.begin, trace.events.end
-    count = min(len(borders), MOST_STEPS)
+    count = min(len(boundaries), MOST_STEPS)
     while True:
-        first = (len(borders) - count) // 2
+        first = (len(boundaries) - count) // 2
         steps = np.arange(first, first + count)
-        since, until = int(borders[first, 0]), int(borders[first + count - 1, 1])
+        since, until = int(boundaries[first, 0]), int(boundaries[first + count - 1, 1])
         chosen = (end > since) & (begin < until)
         if chosen.sum() <= MOST_EVENTS or count == 1:
             return _part(trace, launch, steps, chosen, since, until)
@@ -231,7 +231,7 @@ def _part(trace: Trace, launch: Int64, steps: Int64, chosen: Bool, since: int, u
 
 def rerun(
     trace: Trace,
-    borders: Int64,
+    boundaries: Int64,
     links: Links,
     ledger: Ledger,
     *,
@@ -241,16 +241,16 @@ def rerun(
 ) -> Replay | None:
     """Replays up to five steady steps from the middle; None where nothing ran on a host, or without steps.
 
-    borders: (n, 2) ns as the host sees the steps, `ledger` theirs. input_ranges: batch preparation that the caller
+    boundaries: (n, 2) ns as the host sees the steps, `ledger` theirs. input_ranges: batch preparation that the caller
     knows of. training_thread: the system's id. at_roofline: by the name of a group of kernels, what each of them (rows
     of the table) would last at the machine's ceilings, ns: a prediction for each group.
     """
     lane = training_lane(trace, training_thread)
-    if lane is None or not len(borders):
+    if lane is None or not len(boundaries):
         return None
-    window = window_of(trace, borders, links.launch.astype(np.int64))
+    window = window_of(trace, boundaries, links.launch.astype(np.int64))
     measured = ledger.wall[window.steps]
-    scope = scope_of(window.trace, borders[window.steps], window.launch, lane, input_ranges, wall=int(measured[0]))
+    scope = scope_of(window.trace, boundaries[window.steps], window.launch, lane, input_ranges, wall=int(measured[0]))
     graph = build(scope)
     found = run(graph)
     path = named(scope, graph, found, path_of(graph, found))
@@ -337,7 +337,7 @@ def _allocating(scope: Scope) -> float:
     chosen = (events.category == Category.RUNTIME) & matching(scope.trace, ALLOCATION.match)
     chosen &= np.isin(events.lane, scope.lanes)
     during = union(events.begin[chosen], events.end[chosen])
-    return float(measure(during, scope.borders[:, 0], scope.borders[:, 1]).mean())
+    return float(measure(during, scope.boundaries[:, 0], scope.boundaries[:, 1]).mean())
 
 
 def _shorter(graph: Graph, durations: dict[int, int], steps: int) -> float:

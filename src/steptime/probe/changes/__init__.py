@@ -1,4 +1,5 @@
-"""What a trial changes about the user's job, in the user's process: appliers by name, and the arm that ends the job.
+"""What a trial changes about the user's job, in the user's process: appliers by name, and the variant that ends the
+job.
 
-`trial.begin(plan)` is called only where the plan has changes or an arm; else nothing of this package is loaded.
+`trial.begin(plan)` is called only where the plan has changes or a variant; else nothing of this package is loaded.
 """

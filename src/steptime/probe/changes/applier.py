@@ -51,11 +51,11 @@ class Applier:
     def before_update(self, optimizer: torch.optim.Optimizer) -> None:
         """Before an optimiser's step."""
 
-    def border(self, steps: int) -> None:
+    def boundary(self, steps: int) -> None:
         """After a training step; `steps`: how many there were."""
 
     def finish(self) -> None:
-        """At the end of the process, or of the arm."""
+        """At the end of the process, or of the variant."""
 
     def failed(self, error: Exception) -> None:
         """Something of ours has raised: the change counts as not exercised."""
@@ -84,7 +84,7 @@ def with_arguments(
             bound = signature.bind(*args, **kwargs)
             decide(bound)
             args, kwargs = bound.args, bound.kwargs
-        except Exception as error:  # noqa: BLE001 - the probe's border: the call goes on as the user wrote it
+        except Exception as error:  # noqa: BLE001 - the probe's boundary: the call goes on as the user wrote it
             applier.failed(error)
         return original(*args, **kwargs)
 

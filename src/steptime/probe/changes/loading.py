@@ -101,7 +101,7 @@ class LoaderChange(Applier, ABC):
         """Whether a loader of these arguments is meant where no target is named."""
         return trains(settings)
 
-    def border(self, steps: int) -> None:
+    def boundary(self, steps: int) -> None:
         """A step was taken: loaders that were asked for batches by now are in use."""
         self.exercised = bool(self._used)
         if self.exercised:
@@ -133,7 +133,7 @@ def _names(target: str, place: tuple[str, int, str]) -> bool:
 
 
 def _is_like(site: str, place: tuple[str, int, str]) -> bool:
-    """By line and name of the file: an arm runs in a copy of the job's folder."""
+    """By line and name of the file: a variant runs in a copy of the job's folder."""
     file, _, line = site.rpartition(":")
     return line == str(place[1]) and os.path.basename(file) == os.path.basename(place[0])
 
@@ -277,9 +277,9 @@ class CachedBatch(LoaderChange):
         _, cache = self._caches.setdefault(id(loader), (loader, []))
         return _Repeating(self, loader, original(loader) if len(cache) < self._real else None, cache, self._real)
 
-    def border(self, steps: int) -> None:
+    def boundary(self, steps: int) -> None:
         """Says how often a batch was repeated."""
-        super().border(steps)
+        super().boundary(steps)
         if self._used:
             self.exercised = self.repeated > 0
             self.detail = f"a batch was repeated {count(self.repeated, 'time')}, of {count(len(self._used), 'loader')}"
@@ -351,11 +351,11 @@ class SharingStrategy(LoaderChange):
         """See LoaderChange: the construction stays as it is."""
         return "" if arguments["num_workers"] else "the loader has no workers"
 
-    def border(self, steps: int) -> None:
+    def boundary(self, steps: int) -> None:
         """See LoaderChange; and looks whether it still holds."""
         if not self._set:
             return
-        super().border(steps)
+        super().boundary(steps)
         if multiprocessing.get_sharing_strategy() != self._strategy:
             self.exercised = False
             self.detail = "the job has set another strategy"

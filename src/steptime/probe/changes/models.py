@@ -75,7 +75,7 @@ class AttentionBackend(Applier):
         """The switches are of CUDA."""
         self._cuda = self._cuda or _on_cuda(module)
 
-    def border(self, steps: int) -> None:
+    def boundary(self, steps: int) -> None:
         """Says what was seen in the first step."""
         if steps != 1:
             return
@@ -178,7 +178,7 @@ class Checkpointing(Applier):
         self.applied = self.exercised = bool(self._blocks)
         self.detail = count(len(self._blocks), "block") if self._blocks else "the model has no repeated blocks"
 
-    def border(self, steps: int) -> None:
+    def boundary(self, steps: int) -> None:
         """Says what was made plain."""
         if not self._on and self._plain:
             self.exercised = True
@@ -253,7 +253,7 @@ class Compile(Applier):
 
         return call
 
-    def border(self, steps: int) -> None:
+    def boundary(self, steps: int) -> None:
         """Looks at what has been compiled."""
         if not self.applied or self._failed:
             return
@@ -304,7 +304,7 @@ class DynamicShapes(Applier):
 
         torch.compile = with_arguments(self, torch.compile, edit)
 
-    def border(self, steps: int) -> None:
+    def boundary(self, steps: int) -> None:
         """Looks whether anything came of it."""
         if not self._calls:
             if self._already:

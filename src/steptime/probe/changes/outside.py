@@ -1,8 +1,8 @@
-"""Files that an arm writes, where no overlay holds it: what is a link in its private copy of the job's folder becomes a
-file of its own first, and what changes outside is told.
+"""Files that a variant writes, where no overlay holds it: what is a link in its private copy of the job's folder
+becomes a file of its own first, and what changes outside is told.
 
-A place outside is remembered as it is before something is done to it, and compared at the next borders: what was only
-tried is not told. Told once each, as notes of the recording that begin with OUTSIDE; temporary files, caches and
+A place outside is remembered as it is before something is done to it, and compared at the next boundaries: what was
+only tried is not told. Told once each, as notes of the recording that begin with OUTSIDE; temporary files, caches and
 devices do not count.
 """
 
@@ -73,7 +73,7 @@ class OutsideWrites:
                 self._note(OUTSIDE + place)
 
     def _heard(self, event: str, arguments: tuple[Any, ...]) -> None:
-        with contextlib.suppress(Exception):  # the probe's border: an error in an audit hook would be the user's
+        with contextlib.suppress(Exception):  # the probe's boundary: an error in an audit hook would be the user's
             if event == "open":
                 path, mode, flags = arguments
                 writes = any(letter in mode for letter in "wax+") if isinstance(mode, str) else (flags or 0) & WRITING
@@ -134,12 +134,12 @@ def _paths(words: Any) -> Iterator[str]:
 
 
 class PrivateCopy:
-    """The copy of the job's folder in which an arm runs (trials/working_copy), if it runs in one. What is too large to
-    be copied is a link to the user's own there; the job may write to it all the same."""
+    """The copy of the job's folder in which a variant runs (trials/working_copy), if it runs in one. What is too large
+    to be copied is a link to the user's own there; the job may write to it all the same."""
 
     def __init__(self, recording: str) -> None:
-        arms, name = os.path.split(os.path.realpath(recording))
-        self.root = os.path.join(os.path.dirname(arms), "copies", name)
+        variants, name = os.path.split(os.path.realpath(recording))
+        self.root = os.path.join(os.path.dirname(variants), "copies", name)
 
     def own_folder(self, path: str) -> str:
         """The path, the folders above which are no links any more: "" for one that is not in the copy. Raises OSError

@@ -1,4 +1,4 @@
-"""What an arm computes: losses, gradient norms and peak memory by step, for a comparison with the baseline's.
+"""What a variant computes: losses, gradient norms and peak memory by step, for a comparison with the baseline's.
 
 Nothing waits for the device between steps: losses stay where they are, as copies, and are read together. Reading, and
 norms of gradients, lie in a PAUSE of the journal: the step that holds one is no step to time.
@@ -17,7 +17,7 @@ from typing import Any
 import torch
 
 from steptime.journal import append_to
-from steptime.probe.changes.variant import Arm
+from steptime.probe.changes.variant import Variant
 from steptime.probe.parameters import parameters_of
 from steptime.probe.recorder import Recorder
 
@@ -33,9 +33,9 @@ SCALED = "_steptime_unscaled"
 class ParityRecorder:
     """Writes parity.jsonl in the process's folder: see docs/recording-format.md."""
 
-    def __init__(self, arm: Arm) -> None:
-        self._every = max(arm.warm_up, arm.fingerprint_steps, 1)
-        self._fingerprints = arm.fingerprint_steps
+    def __init__(self, variant: Variant) -> None:
+        self._every = max(variant.warm_up, variant.fingerprint_steps, 1)
+        self._fingerprints = variant.fingerprint_steps
         self._recorder: Recorder | None = None
         self._steps = 0
         self._losses: list[Any] = []
@@ -100,7 +100,7 @@ class ParityRecorder:
         step = self._steps + 1
         return step <= self._every or step % NORM_PERIOD == 0
 
-    def border(self, steps: int) -> None:
+    def boundary(self, steps: int) -> None:
         """A step has ended."""
         self._steps = steps
         row: dict[str, Any] = {"step": steps, "losses": self._losses, "norms": self._norms, "peak": _peak_bytes()}

@@ -152,7 +152,7 @@ class Autocast(Applier):
         """A forward whose backward never came."""
         self._leave()
 
-    def border(self, steps: int) -> None:
+    def boundary(self, steps: int) -> None:
         """The same; and says what was seen."""
         self._leave()
         if self.applied and not self._refused:

@@ -115,7 +115,7 @@ class FlushDenormal(Applier):
         self.applied = bool(torch.set_flush_denormal(True))
         self.detail = "no step ran under it" if self.applied else "this processor has no such mode"
 
-    def border(self, steps: int) -> None:
+    def boundary(self, steps: int) -> None:
         """Looks whether it holds."""
         if self.applied:
             self.exercised = flushes_denormals()
@@ -135,7 +135,7 @@ class GarbageFreeze(Applier):
         """Waits for the steps."""
         self.detail = f"the job has not made {FROZEN_AFTER} steps"
 
-    def border(self, steps: int) -> None:
+    def boundary(self, steps: int) -> None:
         """Freezes once."""
         if steps < FROZEN_AFTER or self.applied:
             return
@@ -254,7 +254,7 @@ class Threads(Applier):
         self.applied = before != number
         self.detail = f"{before} → {number}" if self.applied else f"there were {number} already"
 
-    def border(self, steps: int) -> None:
+    def boundary(self, steps: int) -> None:
         """Looks whether it holds."""
         if self.applied:
             self.exercised = torch.get_num_threads() == self._number

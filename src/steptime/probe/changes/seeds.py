@@ -1,4 +1,4 @@
-"""Seeds of an arm: every generator starts from the same number, whether the job seeds itself or not.
+"""Seeds of a variant: every generator starts from the same number, whether the job seeds itself or not.
 
 Measured: with these, and PYTHONHASHSEED=0 from the launch, a job repeated in a fresh process is bitwise equal on a CPU.
 """

@@ -1,7 +1,7 @@
-"""A trial's side in the user's process: its appliers and its arm, told what happens, telling the recording.
+"""A trial's side in the user's process: its appliers and its variant, told what happens, telling the recording.
 
-One law: nothing in here reaches the user's program. An applier that fails is not exercised; an arm that fails lets the
-job go on to its own end.
+One law: nothing in here reaches the user's program. An applier that fails is not exercised; a variant that fails lets
+the job go on to its own end.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from steptime.probe.changes.applier import Applier, RootWatch
 from steptime.probe.changes.outside import OutsideWrites
 from steptime.probe.changes.parity import ParityRecorder
 from steptime.probe.changes.table import APPLIERS
-from steptime.probe.changes.variant import Arm
+from steptime.probe.changes.variant import Variant
 from steptime.probe.listener import Follower
 from steptime.probe.parameters import parameters_of
 from steptime.probe.steps import BACKWARD, FORWARD, OPTIMIZER
@@ -28,17 +28,18 @@ MOST_BACKWARDS = 64
 """Backwards that are waited for before the first update; an optimiser inside a compiled step is never seen."""
 NEWS = ("applied", "exercised")
 ROOT_STEPS = 2
-"""Steps in which roots are looked for, at least; in an arm all of the warm-up: a generator may learn at every fifth."""
+"""Steps in which roots are looked for, at least; in a variant all of the warm-up: a generator may learn at every
+fifth."""
 
 
 class Trial(Follower):
-    """What the plan changes in this process, from the import of torch to the end of the job or of the arm."""
+    """What the plan changes in this process, from the import of torch to the end of the job or of the variant."""
 
     def __init__(self, plan: dict[str, Any]) -> None:
         self.plan = plan
         self.appliers = [_make(number, change) for number, change in enumerate(plan.get("changes") or ())]
-        self.arm = Arm(**plan["arm"]) if plan.get("arm") else None
-        self.parity = ParityRecorder(self.arm) if self.arm else None
+        self.variant = Variant(**plan["variant"]) if plan.get("variant") else None
+        self.parity = ParityRecorder(self.variant) if self.variant else None
         self.roots: list[torch.nn.Module] = []
         self._watch = RootWatch(self._root_found)
         self._depth = 0
@@ -51,10 +52,10 @@ class Trial(Follower):
 
     def install(self) -> None:
         """Before the session's own patches: the session's lie outside."""
-        if self.arm is not None:
-            self.arm.install(self.plan["recording"])
-            seeds.install(self.arm.seed, self.arm.seed_offset)
-            if not self.arm.dropout:
+        if self.variant is not None:
+            self.variant.install(self.plan["recording"])
+            seeds.install(self.variant.seed, self.variant.seed_offset)
+            if not self.variant.dropout:
                 precision.switch_off()
             if self.plan.get("contained") != "overlay":
                 self._guard(self._listen)
@@ -78,8 +79,8 @@ class Trial(Follower):
         self._steps = 0
         self._written = {}
         session.trial = self
-        if self.arm is not None:
-            self.arm.finish = session.finish
+        if self.variant is not None:
+            self.variant.finish = session.finish
         if self.parity is not None:
             self.parity.attach(session.recorder)
 
@@ -142,21 +143,21 @@ class Trial(Follower):
         self.roots.append(module)
         for applier in sorted((applier for _, applier in self.appliers), key=lambda each: each.order):
             self._ask(applier, applier.root, module)
-        if self.arm is not None and not self.arm.dropout:
+        if self.variant is not None and not self.variant.dropout:
             self._guard(precision.switch_off_in, module)
         self._guard(self._session.add_root, module)
         if self.parity is not None:
             self._guard(self.parity.root, module)
 
-    def border(self, steps: int) -> None:
-        """A step has ended. Does not return where the arm ends here."""
+    def boundary(self, steps: int) -> None:
+        """A step has ended. Does not return where the variant ends here."""
         if self._is_step():
             self._steps += 1
             self._stepped(self._steps)
 
     def _is_step(self) -> bool:
-        """Whether a border that the session sees ends a step. Before the first update every backward may look like one
-        (long accumulation); where there is an optimiser, an update is waited for."""
+        """Whether a boundary that the session sees ends a step. Before the first update every backward may look like
+        one (long accumulation); where there is an optimiser, an update is waited for."""
         counter = self._session.counter
         if counter.mode == BACKWARD and self._optimizers and counter.backwards < MOST_BACKWARDS:
             return False
@@ -172,17 +173,17 @@ class Trial(Follower):
     def _stepped(self, steps: int) -> None:
         if steps == 1:
             self._guard(self._describe)
-        if steps == max(ROOT_STEPS, self.arm.warm_up if self.arm is not None else 0):
+        if steps == max(ROOT_STEPS, self.variant.warm_up if self.variant is not None else 0):
             self._watch.remove()
         for _, applier in self.appliers:
-            self._ask(applier, applier.border, steps)
+            self._ask(applier, applier.boundary, steps)
         self._guard(self._write_facts, False)
         if self._outside is not None:
             self._guard(self._outside.look)
         if self.parity is not None:
-            self._guard(self.parity.border, steps)
-        if self.arm is not None and self.arm.over(steps, self.plan["recording"]):
-            self.arm.end()
+            self._guard(self.parity.boundary, steps)
+        if self.variant is not None and self.variant.over(steps, self.plan["recording"]):
+            self.variant.end()
 
     def finish(self) -> None:
         """At the end of the process: what is known of the changes, and the rest of the losses."""
@@ -224,15 +225,15 @@ class Trial(Follower):
     def _ask(self, applier: Applier, method: Callable[..., Any], *arguments: Any) -> Any:
         try:
             return method(*arguments)
-        except Exception as error:  # noqa: BLE001 - the probe's border: the change is not exercised, the job goes on
+        except Exception as error:  # noqa: BLE001 - the probe's boundary: the change is not exercised, the job goes on
             applier.failed(error)
             return None
 
     def _guard(self, method: Callable[..., Any], *arguments: Any) -> None:
         try:
             method(*arguments)
-        except Exception as error:  # noqa: BLE001 - the probe's border: the recording is poorer, the job goes on
-            text = f"the arm of a trial: {type(error).__name__}: {error}"
+        except Exception as error:  # noqa: BLE001 - the probe's boundary: the recording is poorer, the job goes on
+            text = f"the variant of a trial: {type(error).__name__}: {error}"
             if text not in self._said:
                 self._said.add(text)
                 self._session.recorder.note(text)
@@ -246,13 +247,13 @@ def _make(number: int, change: dict[str, Any]) -> tuple[int, Applier]:
         return number, none
     try:
         return number, APPLIERS[kind](target, arguments)
-    except Exception as error:  # noqa: BLE001 - the probe's border: arguments that make no sense change nothing
+    except Exception as error:  # noqa: BLE001 - the probe's boundary: arguments that make no sense change nothing
         none.failed(error)
         return number, none
 
 
 def begin(plan: dict[str, Any]) -> Trial:
-    """The trial of a plan that has changes or an arm, in force."""
+    """The trial of a plan that has changes or a variant, in force."""
     trial = Trial(plan)
     trial.install()
     return trial

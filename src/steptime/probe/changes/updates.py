@@ -81,7 +81,7 @@ class OptimizerVariant(Applier):
         if optimizer in self._made and all(each.get(self._name) is self._wanted for each in optimizer.param_groups):
             self._used[id(optimizer)] = type(optimizer).__name__
 
-    def border(self, steps: int) -> None:
+    def boundary(self, steps: int) -> None:
         """Says what was seen."""
         self.exercised = bool(self._used)
         names = ", ".join(sorted(set(self._used.values())))
@@ -142,7 +142,7 @@ class Optimizer8Bit(Applier):
             given = inspect.signature(original).bind(params, *args, **kwargs).arguments
             known = inspect.signature(cls).parameters
             made = cls(**{key: value for key, value in given.items() if key in known})
-        except Exception as error:  # noqa: BLE001 - the probe's border: the job gets the optimiser that it asked for
+        except Exception as error:  # noqa: BLE001 - the probe's boundary: the job gets the optimiser that it asked for
             self.failed(error)
             return None
         self.applied = True
@@ -176,7 +176,7 @@ class ZeroGrad(Applier):
             owner.zero_grad = with_arguments(self, owner.zero_grad, edit)
         self.applied = True
 
-    def border(self, steps: int) -> None:
+    def boundary(self, steps: int) -> None:
         """Says how often zeros were asked for."""
         if self._calls:
             self.exercised = True
@@ -292,7 +292,7 @@ class Accumulation(Applier):
 
         return gated
 
-    def border(self, steps: int) -> None:
+    def boundary(self, steps: int) -> None:
         """Says how many updates there were."""
         if self._updates:
             self.exercised = True
@@ -363,7 +363,7 @@ class FewerExchanges(Applier):
                     torch.distributed.all_reduce(parameter.grad, group=group)
                     parameter.grad.div_(torch.distributed.get_world_size(group))
 
-    def border(self, steps: int) -> None:
+    def boundary(self, steps: int) -> None:
         """Says what was saved."""
         if self._refused or not self._every:
             return

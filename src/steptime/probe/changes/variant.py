@@ -1,4 +1,5 @@
-"""The arm: a process of a trial, which ends the job at a step's border with status 0 and without the job's own end.
+"""The variant: a process of a trial, which ends the job at a step's boundary with status 0 and without the job's own
+end.
 
 Ranks of one job on one host end at the same step: the first whose time is up names a step a little later in a file.
 """
@@ -23,7 +24,7 @@ GRACE_SECONDS = 10.0
 POLL_SECONDS = 0.5
 
 
-class Arm:
+class Variant:
     """How this process runs: `changes.ArmOptions`."""
 
     def __init__(

@@ -69,7 +69,7 @@ class TorchFinder(object):  # noqa: UP004 - must parse in Python 2 as a new-styl
         sys.meta_path.remove(self)
         try:
             start(self.folder)
-        except Exception as error:  # noqa: BLE001 - the probe's border: nothing of ours may raise into the user's program
+        except Exception as error:  # noqa: BLE001 - the probe's boundary: nothing of ours may raise into the user's program
             self.give_up(type(error).__name__ + ": " + str(error))
 
     def give_up(self, reason):

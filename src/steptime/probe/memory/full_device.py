@@ -48,7 +48,7 @@ def ran_out(device: int, asked: int, _allocated: int, free: int) -> None:
         return
     try:
         write(told(torch.cuda.memory._snapshot(), device, asked, free, sys._getframe(1)), _State.path)
-    except Exception:  # noqa: BLE001 - the probe's border: what is raised here would hide the job's own error
+    except Exception:  # noqa: BLE001 - the probe's boundary: what is raised here would hide the job's own error
         _State.path = ""
     _State.spent += time.perf_counter_ns() - begin
 

@@ -1,4 +1,4 @@
-"""The hunt for leaks: three looks at what lives, a few steps apart, at borders of steps.
+"""The hunt for leaks: three looks at what lives, a few steps apart, at boundaries of steps.
 
 What was made between the first two looks and lives at the third has outlived several steps; who keeps it is asked of
 the garbage collector. A running sum of losses keeps no tensors of Python alive, but a graph that grows.
@@ -31,7 +31,7 @@ YOUNG_KEPT = sys.version_info < (3, 14)
 
 
 class LeakHunt:
-    """Call `look` at borders until it is `done`; then `leaks` holds what was found."""
+    """Call `look` at boundaries until it is `done`; then `leaks` holds what was found."""
 
     def __init__(self) -> None:
         self._young, self._promotions = YOUNG_KEPT, promotions()

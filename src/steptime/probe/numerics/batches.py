@@ -67,7 +67,7 @@ class Batches:
                 self.loading = False
             try:
                 self._arrived(iterator, batch)
-            except Exception:  # noqa: BLE001 - the probe's border: a batch that cannot be looked at has no samples to name
+            except Exception:  # noqa: BLE001 - the probe's boundary: a batch that cannot be looked at has no samples to name
                 self.indices = []
             return batch
 

@@ -1,4 +1,4 @@
-"""The end of a job whose fault was found: at a step's border, on all ranks of this host, without the job's own end.
+"""The end of a job whose fault was found: at a step's boundary, on all ranks of this host, without the job's own end.
 
 A final save of a model that is full of NaN helps nobody, and a rank that ended alone would leave the others waiting.
 """
@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from steptime.probe.changes.variant import Arm
+from steptime.probe.changes.variant import Variant
 
 FOR_EVER = 1 << 60
 
@@ -16,20 +16,20 @@ class Ending:
     """Ends the process."""
 
     def __init__(self, recording: str) -> None:
-        self._arm = Arm(steps=FOR_EVER, warm_up=0, limit_seconds=float(FOR_EVER))
+        self._variant = Variant(steps=FOR_EVER, warm_up=0, limit_seconds=float(FOR_EVER))
         self._recording = recording
-        self._arm.install(recording)
+        self._variant.install(recording)
 
     def finish_with(self, finish: Callable[[], None]) -> None:
         """What is called before the end, wherever that comes from: a rank that another one ends has an account, too."""
-        self._arm.finish = finish
+        self._variant.finish = finish
 
-    def border(self, step: int) -> None:
+    def boundary(self, step: int) -> None:
         """A step has ended, 0 for the beginning; ends the process where another rank has found something."""
-        if self._arm.over(step, self._recording):
-            self._arm.end()
+        if self._variant.over(step, self._recording):
+            self._variant.end()
 
     def end(self, step: int) -> None:
         """Ends the process here, with status 0. Does not return."""
-        self._arm.end_all(step)
-        self._arm.end()
+        self._variant.end_all(step)
+        self._variant.end()

@@ -74,7 +74,7 @@ class Instrument:
     def losses(self, step: int, tensors: list[Any]) -> None:
         """See job.Role."""
         self._account.open()
-        self._ending.border(0)
+        self._ending.boundary(0)
         self._decide(step, LOSS, [tensor.detach() for tensor in tensors])
 
     def update(self, step: int, optimizer: Any) -> None:
@@ -97,10 +97,10 @@ class Instrument:
     def skipped(self, step: int, optimizer: Any) -> None:
         """See job.Role: what the scaler leaves out is no fault."""
 
-    def border(self, step: int) -> None:
+    def boundary(self, step: int) -> None:
         """See job.Role."""
         self._account.facts["steps"] = step
-        self._ending.border(step)
+        self._ending.boundary(step)
         self._watch.read = self._watch.scalar = ()
         if step >= self._last:
             self._leave(step)

@@ -1,4 +1,5 @@
-"""What happens in the job, told to whoever looks at its numbers: losses, updates, steps that a scaler skips, borders.
+"""What happens in the job, told to whoever looks at its numbers: losses, updates, steps that a scaler skips,
+boundaries.
 
 Steps are counted as everywhere in the probe (`steps.StepCounter`), so that a step has the same number in every run of
 the job. Nothing of ours reaches the user: what fails is told to `failed`, once, and then the job runs unwatched.
@@ -49,7 +50,7 @@ class Role(Protocol):
     def skipped(self, step: int, optimizer: Any) -> None:
         """GradScaler.step has left the update out, as gradients had overflowed."""
 
-    def border(self, step: int) -> None:
+    def boundary(self, step: int) -> None:
         """The step has ended. May not return."""
 
     def finish(self) -> None:
@@ -104,7 +105,7 @@ class Job:
             return
         try:
             method(*arguments)
-        except Exception as error:  # noqa: BLE001 - the probe's border: nothing of ours may raise into the user's program
+        except Exception as error:  # noqa: BLE001 - the probe's boundary: nothing of ours may raise into the user's program
             self._active = False
             self.role.failed(error)
 
@@ -159,7 +160,7 @@ class Job:
             self._roots.in_backward = False
             ended = self._counter.backward_ends(partial=False)
             if ended and (self._counter.updated or not self._waits_for_update()):
-                self._border()
+                self._boundary()
 
     def _waits_for_update(self) -> bool:
         """Before the first update every backward may look like a step (long accumulation); where there is an optimiser,
@@ -196,7 +197,7 @@ class Job:
                     if self._updates == before:
                         self._tell(self.role.skipped, self.step, _inner(optimizer))
                     if self._counter.update_ends():
-                        self._tell(self._border)
+                        self._tell(self._boundary)
 
         return step
 
@@ -214,10 +215,10 @@ class Job:
             return
         self._tell(self.role.updated, self.step, optimizer)
         if self._counter.update_ends():
-            self._tell(self._border)
+            self._tell(self._boundary)
 
-    def _border(self) -> None:
-        self.role.border(self.step)
+    def _boundary(self) -> None:
+        self.role.boundary(self.step)
         self.step += 1
         if self.step > ROOT_STEPS:
             self._roots.remove()

@@ -111,7 +111,7 @@ class Watch:
         """See job.Role."""
         self._skips.add(step)
 
-    def border(self, step: int) -> None:
+    def boundary(self, step: int) -> None:
         """See job.Role."""
         begin = now()
         self._readings.close(step)
@@ -120,7 +120,7 @@ class Watch:
             self._judge(done, values)
         self._spent += now() - begin
         self._economise(step)
-        self._ending.border(step)
+        self._ending.boundary(step)
         if self._found and not self._go_on:
             self._finish()
             self._ending.end(step)
@@ -216,7 +216,7 @@ class Watch:
     def _guarded(self, method: Callable[..., None], *arguments: Any) -> None:
         try:
             method(*arguments)
-        except Exception as error:  # noqa: BLE001 - the probe's border: without this look the others go on
+        except Exception as error:  # noqa: BLE001 - the probe's boundary: without this look the others go on
             self._outputs.stride = 0
             self._account.note(f"module outputs were not looked at: {type(error).__name__}: {error}")
 

@@ -236,8 +236,8 @@ _TITLE = 120
 _CLEARLY = 1.05
 """Times the ceiling: a boosted clock alone explains a few percent."""
 _ADVICE = {
-    "memory": "Bound by memory: move fewer bytes (fuse it with its neighbours, use a narrower number format).",
-    "compute": "Bound by arithmetic: a narrower number format, matrix units, or less work.",
+    "memory": "Bound by memory: move fewer bytes (fuse it with its neighbours, use a narrower dtype).",
+    "compute": "Bound by arithmetic: a narrower dtype, matrix units, or less work.",
     "latency": "Too small to fill the device: larger or fewer of them (batching, fusion, graphs).",
     "unmodelled": "Its work has no model.",
 }
@@ -318,7 +318,7 @@ def _is_above(use: KernelUse | OperatorUse, machine: MachineUse | None) -> bool:
     """Whether it is clearly faster than a matrix product in its format can be."""
     if machine is None:
         return False
-    named = dict(machine.rates).get(use.number_format if isinstance(use, KernelUse) else "float32")
+    named = dict(machine.rates).get(use.dtype if isinstance(use, KernelUse) else "float32")
     peak = named or machine.matrix_flops
     return peak is not None and _rate(use) > _CLEARLY * peak
 
@@ -338,11 +338,11 @@ def _rate(use: KernelUse | OperatorUse) -> float:
 
 
 def _rates(machine: MachineUse | None, uses: list[KernelUse | OperatorUse]) -> list[tuple[str, float]]:
-    """The ceilings of the number formats in use, equal ones as one, the highest first."""
+    """The ceilings of the dtypes in use, equal ones as one, the highest first."""
     if machine is None:
         return []
     known = dict(machine.rates) or ({"float32": machine.matrix_flops} if machine.matrix_flops else {})
-    used = {use.number_format for use in uses if isinstance(use, KernelUse)} & set(known)
+    used = {use.dtype for use in uses if isinstance(use, KernelUse)} & set(known)
     used = used or {"float32"} & set(known) or set(known)
     by_rate: dict[float, list[str]] = {}
     for name, rate in known.items():
@@ -400,9 +400,7 @@ def _words(use: KernelUse | OperatorUse, step: float) -> Iterable[str]:
     yield f"{format_rate(_rate(use))}FLOP/s, {_intensity(use):.3g} FLOP a byte, {format_bytes(use.bytes or 0.0)} a step"
     if isinstance(use, KernelUse):
         if use.operator:
-            yield f"launched by {shorten(use.operator, _TITLE)}" + (
-                f" in {use.number_format}" if use.number_format else ""
-            )
+            yield f"launched by {shorten(use.operator, _TITLE)}" + (f" in {use.dtype}" if use.dtype else "")
         if use.shapes:
             yield f"shapes {shorten(use.shapes, _TITLE)}"
         if use.at_roofline is not None:

@@ -10,11 +10,11 @@
     }
     return low;
   };
-  const rowsOf = (excerpt) => {
-    const columns = [excerpt.gap_column, excerpt.duration_column, excerpt.label_column, excerpt.detail_column].map(numbers);
+  const rowsOf = (stepView) => {
+    const columns = [stepView.gap_column, stepView.duration_column, stepView.label_column, stepView.detail_column].map(numbers);
     const rows = [];
     let at = 0;
-    excerpt.tracks.forEach((track, number) => track.rows.forEach((count, index) => {
+    stepView.tracks.forEach((track, number) => track.rows.forEach((count, index) => {
       const [gaps, lengths, label, detail] = columns.map((column) => column.subarray(at, at + count));
       const begin = new Float64Array(count), end = new Float64Array(count);
       let time = 0;
@@ -36,10 +36,10 @@
   };
   const sourceWords = (source) =>
     `${source.file}:${source.line}${source.function ? ` in ${source.function}` : ""}${source.text ? `: ${source.text}` : ""}`;
-  const factsAbout = (excerpt, { row, event }) => {
-    const label = excerpt.labels[row.label[event]], detail = excerpt.details[row.detail[event]];
+  const factsAbout = (stepView, { row, event }) => {
+    const label = stepView.labels[row.label[event]], detail = stepView.details[row.detail[event]];
     const facts = [["takes", duration(row.end[event] - row.begin[event])],
-      ["begins", `${exact(row.begin[event] - excerpt.begin, 10)} into the step`]];
+      ["begins", `${exact(row.begin[event] - stepView.begin, 10)} into the step`]];
     if (row.track.kind === "account") facts.push(["", detail.note || "what this time is posted to"]);
     else if (label.kind !== "other") facts.push(["kind", label.kind]);
     if (detail.operator) facts.push(["operator", detail.operator]);

@@ -13,7 +13,7 @@ from steptime.trials.trial import BASELINE
 
 MOST_ROWS = 60
 MOST_CURVES = 8
-"""Of arms; the band of the baselines comes beside them."""
+"""Of variants; the band of the baselines comes beside them."""
 BOX = 1000
 """Side of the square that curves are drawn in, which is stretched to the plot."""
 _RATIOS = (0.05, 0.1, 0.2, 0.5, 0.7, 0.8, 0.9, 1.0, 1.1, 1.25, 1.5, 2.0, 3.0, 5.0, 10.0, 20.0, 50.0, 100.0)
@@ -24,7 +24,7 @@ _KEPT = {True: "kept", False: "broken", None: "not known"}
 
 @dataclass(frozen=True, slots=True)
 class ForestRow:
-    """An arm. point, low, high, predicted: percent of the plot, None where not known. outcome: class of its colour:
+    """A variant. point, low, high, predicted: percent of the plot, None where not known. outcome: class of its colour:
     "adopted", "worse" or "open". noise_low, noise_high: what the job against itself may come to, percent."""
 
     label: str
@@ -50,7 +50,7 @@ class ForestRow:
 
 @dataclass(frozen=True, slots=True)
 class CurveLine:
-    """The losses of an arm as points of a polyline in a square of BOX."""
+    """The losses of a variant as points of a polyline in a square of BOX."""
 
     name: str
     points: str
@@ -83,31 +83,31 @@ class Forest:
 
 def forest(trials: TrialReport | None) -> Forest | None:
     """The picture; None without trials."""
-    if trials is None or not trials.arms:
+    if trials is None or not trials.variants:
         return None
-    axis = _Axis(trials.arms)
-    shown = trials.arms[:MOST_ROWS]
+    axis = _Axis(trials.variants)
+    shown = trials.variants[:MOST_ROWS]
     step = trials.step_ns
     base = f"Step as it is: {format_duration(step)}" if step is not None else "No baseline was timed"
     peak = f", peak memory {format_bytes(trials.peak_bytes)}" if trials.peak_bytes else ""
     return Forest(
-        rows=tuple(_row(arm, trials, axis) for arm in shown),
+        rows=tuple(_row(variant, trials, axis) for variant in shown),
         ticks=axis.ticks,
         one=axis.place(1.0),
         curves=_curves(trials.curves),
         summary=f"{base}{peak} ({trials.processes} processes, {format_duration(trials.seconds * 1e9)}).",
         diff=trials.diff,
-        hidden=len(trials.arms) - len(shown),
+        hidden=len(trials.variants) - len(shown),
     )
 
 
 class _Axis:
     """Speed-ups on a logarithmic axis: twice as fast is as far from 1 as twice as slow."""
 
-    def __init__(self, arms: Sequence[Tried]) -> None:
-        known = [arm.speed for arm in arms if arm.speed is not None]
+    def __init__(self, variants: Sequence[Tried]) -> None:
+        known = [variant.speed for variant in variants if variant.speed is not None]
         ratios = [1.0, *(each for speed in known for each in (speed.low, speed.high))]
-        ratios += [arm.predicted.value for arm in arms if arm.predicted is not None]
+        ratios += [variant.predicted.value for variant in variants if variant.predicted is not None]
         ratios = [ratio for ratio in ratios if ratio > 0]
         self._low = math.log(min(*ratios, 0.9) * 0.97)
         self._high = math.log(max(*ratios, 1.1) * 1.03)
@@ -129,40 +129,40 @@ class _Axis:
         return min(max(at, 0.0), 100.0)
 
 
-def _row(arm: Tried, trials: TrialReport, axis: _Axis) -> ForestRow:
-    speed, predicted = arm.speed, arm.predicted
+def _row(variant: Tried, trials: TrialReport, axis: _Axis) -> ForestRow:
+    speed, predicted = variant.speed, variant.predicted
     told = f"{speed.value:.2f}× ({speed.low:.2f}–{speed.high:.2f})" if speed is not None else "–"
-    memory = format_bytes(arm.peak_bytes) if arm.peak_bytes else ""
-    if arm.peak_bytes and trials.peak_bytes:
-        memory += f" ({100 * (arm.peak_bytes / trials.peak_bytes - 1):+.0f} %)".replace("-", "−")
+    memory = format_bytes(variant.peak_bytes) if variant.peak_bytes else ""
+    if variant.peak_bytes and trials.peak_bytes:
+        memory += f" ({100 * (variant.peak_bytes / trials.peak_bytes - 1):+.0f} %)".replace("-", "−")
     beyond = speed is not None and (speed.low > 1 or speed.high < 1)
-    worse = arm.kept is False or (beyond and speed is not None and speed.high < 1) or arm.verdict == "failed"
+    worse = variant.kept is False or (beyond and speed is not None and speed.high < 1) or variant.verdict == "failed"
     return ForestRow(
-        label=arm.label,
-        code=arm.proposal,
-        stage={0: "", 1: "together"}.get(arm.stage, "together") if arm.name != "patch" else "the patch",
-        verdict=arm.verdict,
-        sentence=f"{arm.sentence.rstrip('. ')}." if arm.sentence else "",
-        outcome="adopted" if arm.verdict == "adopt" else "worse" if worse else "open",
+        label=variant.label,
+        code=variant.proposal,
+        stage={0: "", 1: "together"}.get(variant.stage, "together") if variant.name != "patch" else "the patch",
+        verdict=variant.verdict,
+        sentence=f"{variant.sentence.rstrip('. ')}." if variant.sentence else "",
+        outcome="adopted" if variant.verdict == "adopt" else "worse" if worse else "open",
         speed=told,
         point=axis.place(speed.value) if speed is not None else None,
         low=axis.place(speed.low) if speed is not None else 0.0,
         high=axis.place(speed.high) if speed is not None else 0.0,
         predicted=axis.place(predicted.value) if predicted is not None else None,
         predicted_words=f"{predicted.value:.2f}×" if predicted is not None else "",
-        promise=arm.promise,
-        kept=_KEPT[arm.kept],
+        promise=variant.promise,
+        kept=_KEPT[variant.kept],
         memory=memory,
-        step=format_duration(arm.step_ns) if arm.step_ns is not None else "",
-        words=f"{arm.label}: {told}, {arm.verdict}, {arm.rounds} rounds. {arm.sentence}",
-        noise_low=axis.place(1 / max(arm.noise or 1.0, 1.0)),
-        noise_high=axis.place(max(arm.noise or 1.0, 1.0)),
+        step=format_duration(variant.step_ns) if variant.step_ns is not None else "",
+        words=f"{variant.label}: {told}, {variant.verdict}, {variant.rounds} rounds. {variant.sentence}",
+        noise_low=axis.place(1 / max(variant.noise or 1.0, 1.0)),
+        noise_high=axis.place(max(variant.noise or 1.0, 1.0)),
     )
 
 
 def _curves(curves: Sequence[Curve]) -> Curves | None:
     base = [curve for curve in curves if curve.name == BASELINE]
-    arms = [curve for curve in curves if curve.name != BASELINE]
+    variants = [curve for curve in curves if curve.name != BASELINE]
     values = [loss for curve in curves for loss in curve.losses if loss is not None and math.isfinite(loss)]
     steps = max((len(curve.losses) * curve.stride for curve in curves), default=0)
     if not values or steps < 2:
@@ -172,10 +172,10 @@ def _curves(curves: Sequence[Curve]) -> Curves | None:
     return Curves(
         band=_band(base, plane) if len(base) > 1 else "",
         base=plane.points(base[0]) if base else "",
-        lines=tuple(CurveLine(curve.name, plane.points(curve)) for curve in arms[:MOST_CURVES]),
+        lines=tuple(CurveLine(curve.name, plane.points(curve)) for curve in variants[:MOST_CURVES]),
         ticks=tuple(Tick(plane.up(value), f"{value:.3g}") for value in (low, (low + max(values)) / 2, max(values))),
         steps=steps,
-        hidden=max(len(arms) - MOST_CURVES, 0),
+        hidden=max(len(variants) - MOST_CURVES, 0),
     )
 
 

@@ -30,7 +30,7 @@ from steptime.report.page.tables import Grid, account_grids, grids, replay_grids
 from steptime.report.page.waterfall import Segment, Waterfall, interval_text, stacked, waterfall
 from steptime.report.printable import one_line
 from steptime.report.report import ProcessReport, Report
-from steptime.report.step_view import Excerpt
+from steptime.report.step_view import StepView
 from steptime.report.tables import origin, roofline_sentences
 from steptime.report.text import cost_text
 from steptime.report.trace_files import TraceFile
@@ -165,7 +165,7 @@ def view_of(report: Report) -> View:
         waterfall=waterfall(case),
         phases=_phases(case),
         series=series(process),
-        timeline=_shown(process.excerpt) if process.excerpt is not None and process.excerpt.events else None,
+        timeline=_shown(process.step_view) if process.step_view is not None and process.step_view.events else None,
         forest=forest(report.trials),
         roofline=roofline_chart(case),
         memory=memory_chart(process.memory),
@@ -204,11 +204,11 @@ def _phases(case: Case) -> tuple[Segment, ...]:
     return stacked(parts, 100 / whole) if whole else ()
 
 
-def _shown(excerpt: Excerpt) -> Shown:
-    present = {label.name for label in excerpt.labels}
+def _shown(step_view: StepView) -> Shown:
+    present = {label.name for label in step_view.labels}
     accounts = tuple(name for name in (account.name.lower() for account in Account) if name in present)
-    device = any(track.kind == "stream" for track in excerpt.tracks)
-    return Shown(excerpt.step, excerpt.how, excerpt.events, excerpt.left_out, accounts, device)
+    device = any(track.kind == "stream" for track in step_view.tracks)
+    return Shown(step_view.step, step_view.how, step_view.events, step_view.left_out, accounts, device)
 
 
 def _facts(report: Report) -> list[tuple[str, str]]:

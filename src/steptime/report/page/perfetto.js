@@ -89,9 +89,9 @@
     if (detail.note) made.note = detail.note;
     return made;
   };
-  const traceOf = (excerpt, rows) => {
+  const traceOf = (stepView, rows) => {
     const zero = rows.reduce((least, row) => Math.min(least, row.begin.length ? row.begin[0] : 0), 0);
-    const details = excerpt.details.map(argumentsOf);
+    const details = stepView.details.map(argumentsOf);
     const events = [];
     numbers.forEach((name, pid) => events.push({ ph: "M", name: "process_name", pid, tid: 0, args: { name } }));
     let tid = 0;
@@ -107,7 +107,7 @@
       }
       track = row.number;
       row.begin.forEach((begin, event) => {
-        const label = excerpt.labels[row.label[event]];
+        const label = stepView.labels[row.label[event]];
         events.push({ ph: "X", name: label.name, cat: label.kind, pid, tid, ts: (begin - zero) / 1000,
           dur: (row.end[event] - begin) / 1000, args: details[row.detail[event]] });
       });
@@ -115,9 +115,9 @@
     return JSON.stringify({ displayTimeUnit: "ns", traceEvents: events });
   };
 
-  sheet.handOver = (excerpt, rows) => offer({
+  sheet.handOver = (stepView, rows) => offer({
     what: "the step", name: "step.pt.trace.json", type: "application/json",
-    content: () => new TextEncoder().encode(traceOf(excerpt, rows)),
+    content: () => new TextEncoder().encode(traceOf(stepView, rows)),
     get title() { return `One step of ${job()}`; },
   }, byId("lanes-perfetto"), byId("lanes-save"), byId("lanes-status"));
 })();

@@ -39,7 +39,7 @@ class RankRow:
     accounts: tuple[Heat, ...]
     waits: str
     last: str
-    regime: str
+    bottleneck: str
     late: bool
     finding: str
     host: str = ""
@@ -107,7 +107,7 @@ def _of_comparison(report: Report, ranks: RankComparison) -> HeatMap:
                 accounts=tuple(_heat(row.accounts[at], longest) for at in used),
                 waits=format_duration(row.waiting),
                 last=format_share(row.last),
-                regime=process.verdict.regime if process is not None else "",
+                bottleneck=process.verdict.bottleneck if process is not None else "",
                 late=row.rank in late,
                 finding=_most_at_stake(process) if process is not None else "",
                 host=row.host,
@@ -172,7 +172,7 @@ def _row(report: Report, process: ProcessReport, names: tuple[str, ...], longest
         accounts=tuple(_heat(accounts.get(name, 0.0), longest) for name in names),
         waits=format_duration(rank.waiting) if rank is not None else "",
         last=format_share(rank.last) if rank is not None else "",
-        regime=process.verdict.regime,
+        bottleneck=process.verdict.bottleneck,
         late=late is not None and rank is not None and late.rank == rank.rank,
         finding=_most_at_stake(process),
     )

@@ -69,7 +69,7 @@
     if (!spent.length && series && series.spent.length) notes.push("its accounts are not known: it is no steady step");
     byId("chosen-notes").textContent = notes.join("; ");
     const closer = byId("closer");
-    if (closer) closer.hidden = !(process.excerpt && process.excerpt.step === step);
+    if (closer) closer.hidden = !(process.step_view && process.step_view.step === step);
   };
 
   let chosen = -1;

@@ -144,7 +144,7 @@ def _kernels(case: Case) -> Grid:
         _word("bound by", "bound", lambda use: use.bound, kind="bound"),
         _duration("at the roofline", "at_roofline_ns", lambda use: use.at_roofline),
         _rate("rate", "flop_per_s", lambda use: _per_second(use.flops, use.duration)),
-        _word("format", "format", lambda use: use.number_format),
+        _word("format", "format", lambda use: use.dtype),
         _word("matrix unit", "matrix_unit", lambda use: {True: "yes", False: "no", None: ""}[use.matrix_unit]),
         _word("shapes", "shapes", lambda use: use.shapes, kind="code"),
         _place(lambda use: use.source),

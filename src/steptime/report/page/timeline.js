@@ -13,10 +13,10 @@ sheet.later(() => {
   const TONES = { operator: "--steady", range: "--rule", call: "--muted", python: "--soft", phase: "--rule", other: "--unexplained" };
   ACCOUNTS.forEach((name) => { TONES[name] = `--${name}`; });
 
-  const excerpt = data().processes[0].excerpt;
-  const rows = rowsOf(excerpt);
-  const names = excerpt.labels.map((label) => printable(label.name));
-  const whole = { begin: Math.min(0, excerpt.begin), end: Math.max(excerpt.length, excerpt.end, 1) };
+  const stepView = data().processes[0].step_view;
+  const rows = rowsOf(stepView);
+  const names = stepView.labels.map((label) => printable(label.name));
+  const whole = { begin: Math.min(0, stepView.begin), end: Math.max(stepView.length, stepView.end, 1) };
   let view = { ...whole }, width = 0, height = 0, total = 0, letter = 6, chosen = null, waiting = false;
   let shown = [], tones = {}, inks = {}, colours = {};
   const closed = new Set();
@@ -58,7 +58,7 @@ sheet.later(() => {
     inner.style.height = `${total}px`;
     height = Math.min(total, box.clientHeight || total);
   };
-  const heads = excerpt.tracks.map((track, number) => {
+  const heads = stepView.tracks.map((track, number) => {
     const head = document.createElement("button");
     head.type = "button";
     head.className = "track-name";
@@ -82,8 +82,8 @@ sheet.later(() => {
     pen.fillStyle = colours.paper;
     pen.fillRect(0, 0, width, AXIS);
     pen.textAlign = "left";
-    for (let time = Math.ceil((view.begin - excerpt.begin) / step) * step; time < view.end - excerpt.begin; time += step) {
-      const x = Math.round(toX(time + excerpt.begin)) + 0.5;
+    for (let time = Math.ceil((view.begin - stepView.begin) / step) * step; time < view.end - stepView.begin; time += step) {
+      const x = Math.round(toX(time + stepView.begin)) + 0.5;
       pen.fillStyle = colours.rule;
       pen.fillRect(x, 0, 1, height);
       pen.fillStyle = colours.muted;
@@ -92,16 +92,16 @@ sheet.later(() => {
   };
   const drawBorders = () => {
     pen.fillStyle = colours.ink;
-    [excerpt.begin, excerpt.end].forEach((time) => { pen.fillRect(Math.round(toX(time)) - 0.5, 0, 1.5, height); });
+    [stepView.begin, stepView.end].forEach((time) => { pen.fillRect(Math.round(toX(time)) - 0.5, 0, 1.5, height); });
     pen.globalAlpha = 0.06;
-    const left = toX(excerpt.begin), right = toX(excerpt.end);
+    const left = toX(stepView.begin), right = toX(stepView.end);
     if (left > 0) pen.fillRect(0, AXIS, Math.min(left, width), height);
     if (right < width) pen.fillRect(Math.max(right, 0), AXIS, width, height);
     pen.globalAlpha = 1;
   };
   const within = (row, from, to) => !row.found || row.found[to] > row.found[from];
   const drawEvent = (row, event, y, tall, left, right, lit) => {
-    const kind = excerpt.labels[row.label[event]].kind;
+    const kind = stepView.labels[row.label[event]].kind;
     const tone = kind in tones ? kind : "other";
     pen.globalAlpha = lit ? 1 : 0.16;
     pen.fillStyle = tones[tone];
@@ -146,7 +146,7 @@ sheet.later(() => {
     const row = rows[0];
     for (let event = 0; event < row.begin.length;) {
       const left = across(row.begin[event]), right = across(row.end[event]);
-      brush.fillStyle = tones[excerpt.labels[row.label[event]].kind] || tones.other;
+      brush.fillStyle = tones[stepView.labels[row.label[event]].kind] || tones.other;
       brush.fillRect(left, 3, Math.max(right - left, 1), tall - 6);
       const past = whole.begin + ((Math.floor(left) + 1) / width) * (whole.end - whole.begin);
       event = right - left < 1 ? Math.max(event + 1, firstAfter(row.end, past)) : event + 1;
@@ -191,7 +191,7 @@ sheet.later(() => {
     canvas.dataset.begin = String(Math.round(view.begin));
     canvas.dataset.end = String(Math.round(view.end));
     byId("lanes-range").textContent =
-      `${duration(view.end - view.begin)} in view, from ${exact(view.begin - excerpt.begin, (view.end - view.begin) / 100)}`;
+      `${duration(view.end - view.begin)} in view, from ${exact(view.begin - stepView.begin, (view.end - view.begin) / 100)}`;
   };
   const draw = () => {
     if (!waiting) window.requestAnimationFrame(paint);
@@ -236,7 +236,7 @@ sheet.later(() => {
     const event = firstAfter(row.end, toTime(x - 2));
     return event < row.begin.length && row.begin[event] <= toTime(x + 2) ? { row, event } : null;
   };
-  const factsOf = (hit) => factsAbout(excerpt, hit);
+  const factsOf = (hit) => factsAbout(stepView, hit);
   const sumOf = (label) => {
     let count = 0, sum = 0;
     rows.forEach((row) => row.label.forEach((each, event) => {
@@ -291,7 +291,7 @@ sheet.later(() => {
   const search = () => {
     const words = field.value.toLowerCase().split(/\s+/).filter(Boolean);
     const searching = words.length > 0;
-    const told = excerpt.details.map((detail) =>
+    const told = stepView.details.map((detail) =>
       `${detail.operator} ${detail.shapes} ${detail.note} ${detail.source ? sourceWords(detail.source) : ""}`.toLowerCase());
     const lower = names.map((name) => name.toLowerCase());
     let count = 0, sum = 0;
@@ -414,11 +414,11 @@ sheet.later(() => {
     if (theme === undefined) delete root.dataset.theme; else root.dataset.theme = theme;
     restyle();
   });
-  if (rows.length > CROWD) excerpt.tracks.forEach((track, number) => {
+  if (rows.length > CROWD) stepView.tracks.forEach((track, number) => {
     if (track.kind === "worker" || (track.kind === "thread" && /^Thread /.test(track.name))) closed.add(number);
   });
   readColours();
   place();
   draw();
-  sheet.handOver(excerpt, rows);
+  sheet.handOver(stepView, rows);
 });

@@ -1,4 +1,4 @@
-"""A job in which most remedies find something to change. Prints what is in force in its last step."""
+"""A job in which most fixes find something to change. Prints what is in force in its last step."""
 
 import gc
 import json

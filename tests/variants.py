@@ -1,4 +1,4 @@
-"""Runs jobs as arms of a trial, and reads what they leave and what they print."""
+"""Runs jobs as variants of a trial, and reads what they leave and what they print."""
 
 from __future__ import annotations
 
@@ -10,19 +10,19 @@ from typing import Any
 
 from preloading import python
 
-from steptime.changes import ArmOptions, Change
+from steptime.changes import Change, VariantOptions
 from steptime.launcher.launch import ProbeOptions, probe_environment
 from steptime.recording.load import load
 from steptime.recording.recording import ChangeFacts, Process, Recording
 
 JOBS = Path(__file__).parent / "capture" / "changes" / "jobs"
 ZOO = Path(__file__).parent / "capture" / "zoo"
-STEPS = ArmOptions(steps=6, warm_up=2, fingerprint_steps=2)
+STEPS = VariantOptions(steps=6, warm_up=2, fingerprint_steps=2)
 
 
 @dataclass(frozen=True)
-class Arm:
-    """An arm that has run."""
+class Variant:
+    """A variant that has run."""
 
     status: int
     output: str
@@ -50,11 +50,13 @@ class Arm:
         return found
 
 
-def run(folder: Path, script: Path, *changes: Change, arm: ArmOptions | None = STEPS, words: Any = ()) -> Arm:
-    """Runs `python script` with the changes, as an arm unless `arm` is None."""
+def run(
+    folder: Path, script: Path, *changes: Change, variant: VariantOptions | None = STEPS, words: Any = ()
+) -> Variant:
+    """Runs `python script` with the changes, as a variant unless `variant` is None."""
     recording = folder / f"arm-{len(list(folder.iterdir()))}"
     recording.mkdir()
-    options = ProbeOptions(profile=False, changes=changes, arm=arm)
+    options = ProbeOptions(profile=False, changes=changes, variant=variant)
     (recording / "manifest.json").write_text(json.dumps(MANIFEST))
     environment = {**probe_environment(recording, options), "OMP_NUM_THREADS": "1"}
     ended = subprocess.run(
@@ -67,7 +69,7 @@ def run(folder: Path, script: Path, *changes: Change, arm: ArmOptions | None = S
         timeout=240,
         check=False,
     )
-    return Arm(ended.returncode, ended.stdout, load(recording))
+    return Variant(ended.returncode, ended.stdout, load(recording))
 
 
 def change(kind: str, target: str = "", **arguments: Any) -> Change:
