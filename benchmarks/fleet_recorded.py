@@ -35,7 +35,7 @@ def record(folder: Path, steps: int) -> Path:
     """The example's recording."""
     steptime = [sys.executable, "-c", "from steptime.cli.main import entry; entry()", "run", "--quiet"]
     torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2"]
-    words = [*steptime, "--no-ceilings", "--recording", str(folder / "base"), "--", *torchrun, str(EXAMPLE)]
+    words = [*steptime, "--no-peaks", "--recording", str(folder / "base"), "--", *torchrun, str(EXAMPLE)]
     subprocess.run([*words, "--steps", str(steps)], check=True, env={**os.environ, "OMP_NUM_THREADS": "1"})
     return folder / "base"
 

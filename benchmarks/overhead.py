@@ -44,7 +44,7 @@ QUICK_STEPS_MS = STEPS_MS[:2]
 PARTS = "steps,run,recording,tools"
 LONGEST, STEPS_OF_PAIR = 90, 56
 """Seconds for one size of steps, and how many steps two pairs of blocks have at least."""
-RUNS = (("0", "--no-ceilings"), ("600", "--no-ceilings", "--no-profile"), ("600", "--no-ceilings"))
+RUNS = (("0", "--no-peaks"), ("600", "--no-peaks", "--no-profile"), ("600", "--no-peaks"))
 """(steps of the job, options of ours)."""
 
 

@@ -28,7 +28,7 @@ with profile(activities=[ProfilerActivity.CPU]):
     sys.argv.pop(0)
     runpy.run_path(sys.argv[0], run_name="__main__")
 """
-WATCHED = (*STEPTIME, "run", "--quiet", "--no-ceilings")
+WATCHED = (*STEPTIME, "run", "--quiet", "--no-peaks")
 SECONDS = 3
 """Of a run, without its start."""
 FEWEST, MOST_PROFILED = 30, 1000

@@ -1,4 +1,4 @@
-"""Reports that pages are tried with: a stranger's strings everywhere, kernels on a machine with round ceilings."""
+"""Reports that pages are tried with: a stranger's strings everywhere, kernels on a machine with round peaks."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def with_hostile_strings(report: Report) -> Report:
 
 
 def of_kernels(report: Report) -> Report:
-    """The report with three kernels on a machine with round ceilings: 10 TFLOP/s, 1 TB/s."""
+    """The report with three kernels on a machine with round peaks: 10 TFLOP/s, 1 TB/s."""
     machine = MachineUse("Round 1", True, 1e13, 1e12, None, (("float32", 1e13),))
     kernels = (
         KernelUse("gemm", "aten::mm", 2.0, 1e6, "compute", "[[64, 64]]", "float32", 5e9, 1e8),

@@ -16,8 +16,8 @@ from benchmarks.started import steptime
 @dataclass(frozen=True)
 class Said:
     """bottleneck: what the step is bound by. causes: names of the findings that are charged to steps, the largest
-    first. shares: of a step at stake in each, (value, low, high). lines: (file, line) of each, None without. step_ns:
-    the step time that the tool reports."""
+    first. shares: of a step to be saved in each, (value, low, high). lines: (file, line) of each, None without.
+    step_ns: the step time that the tool reports."""
 
     bottleneck: str
     causes: tuple[str, ...] = ()
@@ -46,7 +46,7 @@ def _said(report: dict[str, Any]) -> Said:
     return Said(
         bottleneck=process["verdict"]["bottleneck"],
         causes=tuple(finding["name"] for finding in charged),
-        shares=tuple(_share(finding["at_stake"], step) for finding in charged),
+        shares=tuple(_share(finding["savings"], step) for finding in charged),
         lines=tuple(_line(finding["source"]) for finding in charged),
         notes=tuple(finding["name"] for finding in process["findings"] if finding["weight"] != "finding"),
         step_ns=step,
@@ -54,10 +54,10 @@ def _said(report: dict[str, Any]) -> Said:
     )
 
 
-def _share(at_stake: dict[str, float] | None, step: float) -> tuple[float, float, float]:
-    if at_stake is None or not step:
+def _share(savings: dict[str, float] | None, step: float) -> tuple[float, float, float]:
+    if savings is None or not step:
         return 0.0, 0.0, 0.0
-    return at_stake["value"] / step, at_stake["low"] / step, at_stake["high"] / step
+    return savings["value"] / step, savings["low"] / step, savings["high"] / step
 
 
 def _line(source: dict[str, Any] | None) -> tuple[str, int] | None:

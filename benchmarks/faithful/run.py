@@ -111,7 +111,7 @@ def seen(script: Path, steptime: bool) -> dict[str, Any] | None:
                 *STEPTIME[1:],
                 "run",
                 "--quiet",
-                "--no-ceilings",
+                "--no-peaks",
                 "--recording",
                 f"{place}/recording",
                 "--",

@@ -54,7 +54,7 @@ def close_descriptors(folder: Path, seed: int, count: int, first: int = 0) -> It
     for number in range(first, first + count):
         closings = drawn(seed, number)
         bare, watched = folder / f"{number}-bare", folder / f"{number}-watched"
-        ours = [*STEPTIME, "run", "--quiet", "--no-ceilings", "--recording", str(folder / f"{number}-recording"), "--"]
+        ours = [*STEPTIME, "run", "--quiet", "--no-peaks", "--recording", str(folder / f"{number}-recording"), "--"]
         faults = differences(_outcome((), bare, closings), _outcome(ours, watched, closings))
         yield Closed(number, closings, len(list(bare.iterdir())), faults)
 

@@ -57,7 +57,7 @@ def _killed(recording: Path, number: int, sent: signal.Signals, whom: str, after
         *STEPTIME,
         "run",
         "--quiet",
-        "--no-ceilings",
+        "--no-peaks",
         "--recording",
         str(recording),
         "--",

@@ -42,7 +42,7 @@ def endings(folder: Path, *, quick: bool) -> Iterator[Ending]:
     for number, (streams, end) in enumerate((streams, end) for streams in STREAMS for end in ENDS):
         steps = STEPS if end in TRAINED and not quick else 0
         job = (sys.executable, str(JOB), end, str(steps))
-        ours = (*STEPTIME, "run", "--no-ceilings", "--recording", str(folder / f"ending-{number}"), "--")
+        ours = (*STEPTIME, "run", "--no-peaks", "--recording", str(folder / f"ending-{number}"), "--")
         yield Ending(streams, end, steps, _status(streams, job), _status(streams, (*ours, *job)))
 
 

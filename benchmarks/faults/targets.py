@@ -99,7 +99,7 @@ def measured(folder: Path) -> tuple[Path, bytes]:
     words = [
         "run",
         "--quiet",
-        "--no-ceilings",
+        "--no-peaks",
         "--recording",
         recording,
         "-o",

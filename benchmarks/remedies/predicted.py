@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.fixes.planted import PLANTED, Planted
-from benchmarks.fixes.run import ONE_THREAD, ceilings_of, environment_of, record, row, steadiness
+from benchmarks.fixes.run import ONE_THREAD, environment_of, peaks_of, record, row, steadiness
 
 from benchmarks.started import JobFailed
 from steptime.advice.evidence import StepSummary
@@ -66,12 +66,12 @@ def measure(job: Planted, folder: Path, rounds: int) -> dict[str, Any]:
         bench = bench_of(folder / job.name / "trial", recording, variants, step, rounds)
         judgements = bench.conduct(0, variants)
         runs = [run for run in bench.runs if not run.rehearsal]
-        ceilings = ceilings_of(recording)
+        peaks = peaks_of(recording)
         result |= steadiness(read_results(bench.stand.folder), recording)
         result |= {
             "baselines": means_of(BASELINE, runs),
             "other_cpu": max((run.load.other_cpu for run in runs), default=0.0),
-            "variants": [row(each, ceilings) | {"steps": means_of(each.variant.name, runs)} for each in judgements],
+            "variants": [row(each, peaks) | {"steps": means_of(each.variant.name, runs)} for each in judgements],
         }
     return result | {"seconds": round(time.monotonic() - began, 1)}
 
@@ -124,15 +124,15 @@ def report(results: list[dict[str, Any]], environment: dict[str, str]) -> str:
         "OMP_NUM_THREADS=1. One row for each recording and each fix that it predicts a gain of; error: of the "
         "predicted step time, positive where the job was faster than predicted.",
         "",
-        "| job | step as recorded, in the trial | fix | predicted ≤ ceiling | measured (rounds) | error |",
+        "| job | step as recorded, in the trial | fix | predicted ≤ upper bound | measured (rounds) | error |",
         "| --- | --- | --- | --- | --- | --- |",
     ]
     for result, variant in rows:
         speed = "{:.2f}× ({:.2f}–{:.2f})".format(*variant["speed"])
-        ceiling = f" ≤ {variant['ceiling']:.2f}" if variant["ceiling"] else ""
+        upper_bound = f" ≤ {variant['upper_bound']:.2f}" if variant["upper_bound"] else ""
         lines.append(
             f"| {result['job']} | {result['step_ns'] / 1e6:.1f}, {statistics.fmean(result['baselines']) / 1e6:.1f} ms "
-            f"| {variant['code']} {variant['label']} | {variant['predicted'][0]:.2f}×{ceiling} "
+            f"| {variant['code']} {variant['label']} | {variant['predicted'][0]:.2f}×{upper_bound} "
             f"| {speed}, {variant['rounds']} | {error(variant):+.0%} |"
         )
     return "\n".join([*lines, "", *summary(results)]) + "\n"
@@ -143,13 +143,15 @@ def summary(results: list[dict[str, Any]]) -> list[str]:
     if not rows:
         return ["- Nothing was measured."]
     inside = sum(variant["speed"][1] <= variant["predicted"][0] <= variant["speed"][2] for _, variant in rows)
-    above = sum(variant["predicted"][0] > 1.0001 * variant["ceiling"] for _, variant in rows if variant["ceiling"])
+    above = sum(
+        variant["predicted"][0] > 1.0001 * variant["upper_bound"] for _, variant in rows if variant["upper_bound"]
+    )
     controls = [abs(result["control"][0] - 1) for result in results if result.get("control")]
     return [
         f"- Error of the predicted step time: median {statistics.median(abs(error(variant)) for _, variant in rows):.1%} "
         f"over {len(rows)} predictions for {len({result['job'] for result, _ in rows})} jobs.",
         f"- Predictions within the 95 % interval of what was measured: {inside} of {len(rows)}.",
-        f"- Predictions above Amdahl's ceiling: {above}.",
+        f"- Predictions above Amdahl's upper bound: {above}.",
         f"- The control, which changes nothing, seemed faster or slower by {statistics.median(controls):.1%} (median "
         f"of {len(controls)} trials; up to {max(controls):.0%}).",
     ]

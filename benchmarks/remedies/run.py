@@ -85,14 +85,14 @@ def findings_of(recording: Path) -> list[str]:
     return [finding.name for finding in process.findings if finding.weight.value == "finding"]
 
 
-def ceilings_of(recording: Path) -> dict[tuple[str, str], float]:
+def peaks_of(recording: Path) -> dict[tuple[str, str], float]:
     """The largest speed-up by Amdahl's law, by fix and option."""
     (process, *_) = diagnose_paths((str(recording),)).processes
     step = process.case.step.duration.value
     return {
-        (each.fix.code, each.option.label): step / (step - each.ceiling)
+        (each.fix.code, each.option.label): step / (step - each.upper_bound)
         for each in propose(process.case, process.findings)
-        if each.ceiling is not None and each.ceiling < step
+        if each.upper_bound is not None and each.upper_bound < step
     }
 
 
@@ -105,10 +105,10 @@ def read(lines: str) -> Results:
 def judged(results: Results, recording: Path) -> dict[str, Any]:
     """The fixes one by one, the control, and the patch."""
     patch = results.patch
-    ceilings = ceilings_of(recording)
+    peaks = peaks_of(recording)
     proved = patch.judgement if patch is not None else None
     return {
-        "variants": [row(judgement, ceilings) for stage, judgement in results.judgements if stage == 0],
+        "variants": [row(judgement, peaks) for stage, judgement in results.judgements if stage == 0],
         **steadiness(results, recording),
         "processes": len(results.runs),
         "other_cpu": max((run.load.other_cpu for run in results.runs), default=0.0),
@@ -133,7 +133,7 @@ def steadiness(results: Results, recording: Path) -> dict[str, Any]:
     }
 
 
-def row(judgement: Judgement, ceilings: dict[tuple[str, str], float]) -> dict[str, Any]:
+def row(judgement: Judgement, peaks: dict[tuple[str, str], float]) -> dict[str, Any]:
     variant = judgement.variant
     predicted = variant.predicted
     return {
@@ -145,7 +145,7 @@ def row(judgement: Judgement, ceilings: dict[tuple[str, str], float]) -> dict[st
         "rounds": judgement.rounds,
         "speed": speed_of(judgement),
         "predicted": [predicted.value, predicted.low, predicted.high] if predicted is not None else None,
-        "ceiling": ceilings.get((variant.proposal, variant.label)),
+        "upper_bound": peaks.get((variant.proposal, variant.label)),
     }
 
 
@@ -235,7 +235,7 @@ def summary(results: list[dict[str, Any]]) -> list[str]:
     found = errors(results)
     above = [
         variant for result in results for variant in result["variants"]
-        if variant["predicted"] and variant["ceiling"] and variant["predicted"][2] > 1.0001 * variant["ceiling"]
+        if variant["predicted"] and variant["upper_bound"] and variant["predicted"][2] > 1.0001 * variant["upper_bound"]
     ]  # fmt: skip
     patches = [result for result in results if result.get("patch_speed")]
     lines = [
@@ -245,7 +245,7 @@ def summary(results: list[dict[str, Any]]) -> list[str]:
         f"- Harmful fixes adopted: {harmful}.",
         f"- Other programs used up to {max((each.get('other_cpu', 0.0) for each in results), default=0.0):.1f} CPUs "
         "meanwhile.",
-        f"- Predictions above Amdahl's ceiling: {len(above)}.",
+        f"- Predictions above Amdahl's upper bound: {len(above)}.",
     ]
     if found:
         lines.append(

@@ -108,15 +108,15 @@ def _interval(report: Report) -> str:
 
 
 def _told(finding: Finding, step: float) -> dict[str, str]:
-    stake = finding.at_stake
-    share = f" ({format_share(stake.value / step)})" if stake is not None and step else ""
+    saving = finding.savings
+    share = f" ({format_share(saving.value / step)})" if saving is not None and step else ""
     place = ""
     if finding.source is not None:
         place = f"{format_source(finding.source)}{f': {finding.source.text}' if finding.source.text else ''}"
     return {
         "code": finding.code,
         "name": f"{finding.name}{'' if finding.weight is Weight.FINDING else f' ({finding.weight.value})'}",
-        "stake": f"{format_duration(stake.value)}{share}" if stake is not None else "",
+        "saving": f"{format_duration(saving.value)}{share}" if saving is not None else "",
         "summary": finding.summary,
         "place": place,
         "advice": finding.advice,

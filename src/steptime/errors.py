@@ -8,7 +8,7 @@
     ├── SnapshotError        a file is no snapshot of an allocator, or asks for what no data asks for
     ├── NothingMeasuredError  the job ran, but there was nothing to account for
     ├── OutputError           a report cannot be written where it was asked for
-    └── ImbalanceError        a ledger does not sum to its wall clock: a bug of ours
+    └── ImbalanceError        a breakdown does not sum to its wall clock: a bug of ours
 
 Every error carries a slug; each slug has a paragraph in docs/messages.md.
 The text says what was seen, what was expected, and what to run next.
@@ -75,4 +75,4 @@ class OutputError(SteptimeError):
 
 
 class ImbalanceError(SteptimeError):
-    """The accounts of a ledger do not sum to its wall clock; always a bug of ours."""
+    """The accounts of a breakdown do not sum to its wall clock; always a bug of ours."""

@@ -35,7 +35,7 @@ def test_both_programs_of_a_process_in_an_odd_folder_are_told(tmp_path: Path) ->
     os.mkdir(folder)  # noqa: PTH102 - no text
     script = b"tr\\a\nin\xfe.py"
     Path(os.fsdecode(folder + b"/" + script)).write_bytes(JOB)
-    ours = [python(), "-m", "steptime", "run", "--quiet", "--no-ceilings", "--recording", "rec"]
+    ours = [python(), "-m", "steptime", "run", "--quiet", "--no-peaks", "--recording", "rec"]
     run = subprocess.run(
         [*ours, "--", sys.executable, script, "24", "3000"], cwd=folder, capture_output=True, check=False
     )

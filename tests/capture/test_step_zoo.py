@@ -73,7 +73,7 @@ def command(job: Job) -> tuple[str, ...]:
 
 
 def watch(words: tuple[str, ...], recording: Path) -> subprocess.CompletedProcess[str]:
-    launch = (python(), "-m", "steptime", "run", "--quiet", "--no-ceilings", "--recording", str(recording), "--")
+    launch = (python(), "-m", "steptime", "run", "--quiet", "--no-peaks", "--recording", str(recording), "--")
     return run((*launch, *words))
 
 

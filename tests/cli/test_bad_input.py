@@ -142,7 +142,7 @@ def test_a_job_too_short_for_an_account_has_not_failed(steptime: Steptime, train
 def test_a_job_that_is_killed_is_reported_and_its_recording_diagnosed(
     steptime: Steptime, train: Path, tmp_path: Path
 ) -> None:
-    run = steptime("run", "--no-ceilings", "--recording", tmp_path / "r", "--", python(), train, "10000000", "kill")
+    run = steptime("run", "--no-peaks", "--recording", tmp_path / "r", "--", python(), train, "10000000", "kill")
     assert run.returncode == -signal.SIGKILL
     assert re.search(r"^Step .* mean of \d+ steps", run.stderr, re.MULTILINE)
     again = steptime("diagnose", tmp_path / "r")
@@ -151,7 +151,7 @@ def test_a_job_that_is_killed_is_reported_and_its_recording_diagnosed(
 
 
 def test_a_recording_of_a_newer_version_is_refused_by_name(steptime: Steptime, train: Path, tmp_path: Path) -> None:
-    steptime("run", "--no-ceilings", "--quiet", "--recording", tmp_path / "r", "--", python(), train, "40", "end")
+    steptime("run", "--no-peaks", "--quiet", "--recording", tmp_path / "r", "--", python(), train, "40", "end")
     manifest = tmp_path / "r" / "manifest.json"
     fields = json.loads(manifest.read_text(encoding="utf-8"))
     manifest.write_text(json.dumps({**fields, "format_version": 99}), encoding="utf-8")

@@ -128,7 +128,7 @@ def test_env_describes_the_machine_as_json(steptime: Steptime, tmp_path: Path, m
     environment = json.loads(run.stdout)
     assert environment["identity"]["usable_cpus"] >= 1
     assert environment["machines"][0]["measured"]
-    assert "measuring the ceilings" in run.stderr
+    assert "measuring the peaks" in run.stderr
 
 
 def test_a_reader_that_leaves_early_is_no_error(trace: Path) -> None:

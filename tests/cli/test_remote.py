@@ -130,7 +130,7 @@ def test_a_job_is_recorded_here_and_copied_there(
     monkeypatch.chdir(tmp_path)
     (tmp_path / "job.py").write_text(JOB)
     url = f"file://{tmp_path}/shared/run"
-    options = ["--no-ceilings", "--no-progress", "--recording", url]
+    options = ["--no-peaks", "--no-progress", "--recording", url]
     assert main(["run", *options, "--", python(), "job.py"]) == 0
     assert f"Wrote {url}" in capsys.readouterr().err
     assert main(["diagnose", url]) == 0

@@ -75,9 +75,7 @@ def test_a_job_is_measured_and_its_output_is_its_own(steptime: Steptime, job: Pa
 
 
 def test_json_goes_to_standard_output_behind_the_jobs_own(steptime: Steptime, job: Path, tmp_path: Path) -> None:
-    run = steptime(
-        "run", "--quiet", "--json", "--no-ceilings", "--recording", tmp_path / "r", "--", python(), job, "60"
-    )
+    run = steptime("run", "--quiet", "--json", "--no-peaks", "--recording", tmp_path / "r", "--", python(), job, "60")
     assert run.returncode == 0
     own, brace, rest = run.stdout.partition("{")
     assert own == bare(job, 60).stdout
@@ -89,14 +87,14 @@ def test_a_job_is_named_by_its_script_and_never_overwrites_another(
     steptime: Steptime, job: Path, tmp_path: Path
 ) -> None:
     for _ in range(2):
-        steptime("run", "--quiet", "--no-ceilings", "--no-profile", "--", python(), job, "4")
+        steptime("run", "--quiet", "--no-peaks", "--no-profile", "--", python(), job, "4")
     recordings = list((tmp_path / "work" / "runs").iterdir())
     assert len(recordings) == 2
     assert all(path.name.startswith("train-job-") for path in recordings)
 
 
 def test_force_replaces_a_recording(steptime: Steptime, job: Path, tmp_path: Path) -> None:
-    words = ("--quiet", "--no-ceilings", "--no-profile", "--recording", tmp_path / "r", "--", python(), job, "4")
+    words = ("--quiet", "--no-peaks", "--no-profile", "--recording", tmp_path / "r", "--", python(), job, "4")
     steptime("run", *words)
     first = json.loads((tmp_path / "r" / "manifest.json").read_text(encoding="utf-8"))
     steptime("run", "--force", *words)

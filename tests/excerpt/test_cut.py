@@ -53,11 +53,11 @@ def of(seen: list[Seen], **wanted: str) -> list[Seen]:
     return [each for each in seen if all(getattr(each, name) == value for name, value in wanted.items())]
 
 
-def test_the_account_of_the_step_is_its_ledger(tmp_path: Path) -> None:
+def test_the_account_of_the_step_is_its_breakdown(tmp_path: Path) -> None:
     trace = written(tmp_path / "t.json", two_steps())
     looked = look_at_trace(trace, steps_of(trace))
     step_view = cut_of(trace)
-    row = looked.ledger.entries[step_view.step - looked.case.step.warm_up]
+    row = looked.breakdown.entries[step_view.step - looked.case.step.warm_up]
     spent = dict.fromkeys((account.name.lower() for account in Account), 0)
     for each in of(events_of(step_view), kind="account"):
         spent[each.name] += each.end - each.begin

@@ -246,7 +246,7 @@ PLANTED_TRACES: dict[str, dict[str, Case]] = {
     "awkward-dimensions": {
         "fires": _more(_ODD),
         "clean": HEALTHY,
-        "clean-near-its-ceiling": _more(replace(_ODD, at_roofline=5.9 * MS)),
+        "clean-near-its-upper bound": _more(replace(_ODD, at_roofline=5.9 * MS)),
         "clean-in-float32": _more(replace(_ODD, dtype="float32", matrix_unit=False)),
     },
     "unflashed-attention": {

@@ -59,13 +59,13 @@ def test_advice_fits_the_job(rule: str, name: str, said: str) -> None:
     assert said in finding(rule, name).advice
 
 
-def test_a_loops_own_python_and_its_small_operators_are_at_stake_the_latter_at_most() -> None:
-    stake = finding("dispatch-loop", "fires-by-a-timed-line-of-the-function").at_stake
-    assert stake is not None
+def test_a_loops_own_python_and_its_small_operators_are_savings_the_latter_at_most() -> None:
+    saving = finding("dispatch-loop", "fires-by-a-timed-line-of-the-function").savings
+    assert saving is not None
     loop = 9 / 9.5  # of the function's forward, and so of its operators
     dispatch, python, small = 9 * MS * loop, 1 * MS, 1.8 * MS * loop
-    assert stake.value == pytest.approx(dispatch + python + small, rel=0.001)
-    assert dispatch < stake.low < stake.value - 0.99 * small
+    assert saving.value == pytest.approx(dispatch + python + small, rel=0.001)
+    assert dispatch < saving.low < saving.value - 0.99 * small
 
 
 def test_the_call_of_another_function_of_that_name_is_not_charged() -> None:

@@ -7,12 +7,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 from journals import MS, US, JournalBuilder
+from steptime.advice.savings import usual_steps
 
 from steptime.advice.assemble import assemble
 from steptime.advice.evidence import Case, LineUse
-from steptime.advice.stakes import usual_steps
 from steptime.advice.step_evidence import waste
-from steptime.analysis.categories import Account, Ledger
+from steptime.analysis.categories import Account, Breakdown
 from steptime.analysis.layout import lay_out_whole
 from steptime.analysis.operators import OperatorTotal
 from steptime.intervals import union
@@ -179,10 +179,10 @@ def test_phases_and_accounts_sum_to_the_step(tmp_path: Path) -> None:
     wall = steps.duration[steps.steady]
     entries = np.zeros((len(wall), len(Account)), np.int64)
     entries[:, Account.COMPUTE], entries[:, Account.INPUT] = wall - 2 * MS, 2 * MS
-    uses = {use.name: use for use in case_of(process, ledger=Ledger("cpu", wall, entries)).accounts}
+    uses = {use.name: use for use in case_of(process, breakdown=Breakdown("cpu", wall, entries)).accounts}
     assert set(uses) == {"compute", "input"}
     assert uses["input"].recoverable == uses["input"].duration
-    assert uses["compute"].recoverable.value == 0  # no ceilings, no waste
+    assert uses["compute"].recoverable.value == 0  # no peaks, no waste
 
 
 def test_waste_is_what_lies_above_the_roofline() -> None:

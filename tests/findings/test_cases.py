@@ -8,12 +8,12 @@ from pathlib import Path
 
 import msgspec
 import pytest
+from steptime.advice.savings import named
 
 from steptime.advice.engine import examine
 from steptime.advice.evidence import Case
 from steptime.advice.rule import Examination, Finding, Weight
 from steptime.advice.rules import CATALOGUE
-from steptime.advice.stakes import named
 
 HERE = Path(__file__).parent
 FILES = sorted((HERE / "cases").glob("*/*.json"))
@@ -71,15 +71,15 @@ def test_what_is_said_is_short_has_numbers_and_stays_within_its_account(path: Pa
     for finding in examine(case, CATALOGUE).findings:
         assert len(finding.summary) <= LONGEST_SUMMARY, finding.summary
         assert finding.advice.endswith(".")
-        if finding.at_stake is None:
+        if finding.savings is None:
             assert finding.weight is not Weight.FINDING
             continue
         account = named(case.accounts, finding.account)
         if account is not None:
-            assert finding.at_stake.value <= account.duration.value
+            assert finding.savings.value <= account.duration.value
         if finding.name != "recompilation":  # the steps that compile are not among the steady ones
-            assert finding.at_stake.value <= case.step.duration.value
-        assert finding.at_stake.value >= 0.02 * case.step.duration.value
+            assert finding.savings.value <= case.step.duration.value
+        assert finding.savings.value >= 0.02 * case.step.duration.value
 
 
 def test_nothing_at_all_is_found_in_a_healthy_job() -> None:

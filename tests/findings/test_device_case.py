@@ -12,7 +12,7 @@ from traces import MAIN, Events, Written, called, kernel, launch, operator, pyth
 
 from steptime.advice.device_evidence import with_recorded_device
 from steptime.advice.evidence import AccountUse, Case, StepSummary
-from steptime.analysis.categories import Ledger
+from steptime.analysis.categories import Breakdown
 from steptime.analysis.recorded_breakdown import RecordedAccount, Window
 from steptime.analysis.timeline import Phase
 from steptime.intervals import EMPTY, union
@@ -55,8 +55,8 @@ def window(trace: Trace, *, stacks: bool = False) -> Window:
 
 
 def account(*windows: Window) -> RecordedAccount:
-    ledger = Ledger("Testcard", np.zeros(0, np.int64), np.zeros((0, 9), np.int64))
-    return RecordedAccount(ledger, (), np.zeros(0, np.int64), 1, windows, ())
+    breakdown = Breakdown("Testcard", np.zeros(0, np.int64), np.zeros((0, 9), np.int64))
+    return RecordedAccount(breakdown, (), np.zeros(0, np.int64), 1, windows, ())
 
 
 def test_kernels_and_gaps_of_the_profiled_steps_are_in_the_case(written: Written) -> None:
@@ -70,10 +70,10 @@ def test_kernels_and_gaps_of_the_profiled_steps_are_in_the_case(written: Written
     assert [use.duration for use in case.accounts] == [use.duration for use in CASE.accounts]
 
 
-def test_of_computing_good_kernels_save_what_lies_above_four_fifths_of_the_ceilings(written: Written) -> None:
+def test_of_computing_good_kernels_save_what_lies_above_four_fifths_of_the_peaks(written: Written) -> None:
     case = with_recorded_device(CASE, account(window(written(events()))), A100)
     best = [(use.duration, use.at_roofline) for use in case.kernels]
-    part = sum(duration - (ceiling or 0) / 0.8 for duration, ceiling in best) / 50_000
+    part = sum(duration - (upper_bound or 0) / 0.8 for duration, upper_bound in best) / 50_000
     assert case.accounts[0].recoverable.value == pytest.approx(part * 80_000)
     assert case.accounts[1] == CASE.accounts[1]
 

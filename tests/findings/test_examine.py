@@ -21,7 +21,7 @@ HERE, THERE = SourceLine("train.py", 1), SourceLine("train.py", 2)
 PAGE = "A\n\nWhat it means\n  a\nHow we know\n  b\nWhat helps\n  c\nWhen to ignore it\n  d"
 
 
-def stake(value: float, spread: float = 0.1) -> Estimate:
+def saving(value: float, spread: float = 0.1) -> Estimate:
     return Estimate(value, value * (1 - spread), value * (1 + spread), 50)
 
 
@@ -33,9 +33,9 @@ def made(code: str, name: str, *findings: Finding, **options: object) -> Rule:
     return rule(code, name, needs={Signal.STEP}, **options)(function)  # type: ignore[arg-type]
 
 
-def found(code: str, name: str, at_stake: Estimate | None, **more: object) -> Finding:
+def found(code: str, name: str, savings: Estimate | None, **more: object) -> Finding:
     weight = more.pop("weight", Weight.FINDING)
-    return Finding(code, name, weight, f"{name} costs", "Do not.", at_stake, **more)  # type: ignore[arg-type]
+    return Finding(code, name, weight, f"{name} costs", "Do not.", savings, **more)  # type: ignore[arg-type]
 
 
 def names(*rules: Rule, case: Case = CASE) -> list[str]:
@@ -61,13 +61,13 @@ def test_a_rule_that_raises_costs_one_row(generator: bool) -> None:
         raise ZeroDivisionError("oh")
 
     def late(signals: Signals):  # type: ignore[no-untyped-def]
-        yield found("ST901", "broken", stake(100))
+        yield found("ST901", "broken", saving(100))
         raise ZeroDivisionError("oh")
 
     function: Function = late if generator else plain
     function.__doc__ = PAGE
     broken = rule("ST901", "broken", needs={Signal.STEP})(function)
-    fine = made("ST902", "fine", found("ST902", "fine", stake(100)))
+    fine = made("ST902", "fine", found("ST902", "fine", saving(100)))
     examination = examine(CASE, [broken, fine])
     assert examination.failed == (("ST901", "ZeroDivisionError: oh"),)
     assert [finding.name for finding in examination.findings] == ["fine"]
@@ -82,27 +82,27 @@ def test_a_rule_that_reads_what_it_did_not_declare_fails() -> None:
     assert "without declaring Signal.ACCOUNTS" in examination.failed[0][1]
 
 
-def test_findings_come_by_time_at_stake_then_notes_then_doubts() -> None:
+def test_findings_come_by_time_savings_then_notes_then_doubts() -> None:
     rules = (
         made("ST901", "note", found("ST901", "note", None, weight=Weight.NOTE)),
         made("ST902", "doubt", found("ST902", "doubt", None, weight=Weight.DOUBT)),
-        made("ST903", "small", found("ST903", "small", stake(30))),
-        made("ST904", "large", found("ST904", "large", stake(200))),
+        made("ST903", "small", found("ST903", "small", saving(30))),
+        made("ST904", "large", found("ST904", "large", saving(200))),
     )
     assert names(*rules) == ["large", "small", "note", "doubt"]
 
 
 def test_what_is_within_three_percent_or_within_its_own_noise_is_left_out() -> None:
     rules = (
-        made("ST901", "tiny", found("ST901", "tiny", stake(29))),
-        made("ST902", "noise", found("ST902", "noise", stake(50, spread=1.1))),
-        made("ST903", "enough", found("ST903", "enough", stake(31))),
+        made("ST901", "tiny", found("ST901", "tiny", saving(29))),
+        made("ST902", "noise", found("ST902", "noise", saving(50, spread=1.1))),
+        made("ST903", "enough", found("ST903", "enough", saving(31))),
     )
     assert names(*rules) == ["enough"]
 
 
 def test_what_a_few_traced_steps_show_is_told_with_their_number() -> None:
-    noisy = made("ST902", "noise", found("ST902", "noise", stake(50, spread=1.1)))
+    noisy = made("ST902", "noise", found("ST902", "noise", saving(50, spread=1.1)))
     few = replace(CASE, step=replace(STEP, mode="trace", steady=3))
     assert names(noisy, case=few) == ["noise"]
     assert "rests on 3 steps" in examine(few, [noisy]).findings[0].evidence[-1]
@@ -111,29 +111,29 @@ def test_what_a_few_traced_steps_show_is_told_with_their_number() -> None:
 
 
 def test_no_finding_promises_more_than_its_account_holds() -> None:
-    greedy = made("ST901", "greedy", found("ST901", "greedy", stake(900), account="host"))
+    greedy = made("ST901", "greedy", found("ST901", "greedy", saving(900), account="host"))
     (finding,) = examine(CASE, [greedy]).findings
-    assert finding.at_stake is not None
-    assert (finding.at_stake.value, finding.at_stake.high) == (300.0, 310.0)
+    assert finding.savings is not None
+    assert (finding.savings.value, finding.savings.high) == (300.0, 310.0)
 
 
 def test_a_particular_finding_replaces_the_general_one_and_keeps_its_words() -> None:
-    general = made("ST901", "general", found("ST901", "general", stake(200), account="host"))
-    special = made("ST902", "special", found("ST902", "special", stake(150), account="host"), instead_of=("general",))
+    general = made("ST901", "general", found("ST901", "general", saving(200), account="host"))
+    special = made("ST902", "special", found("ST902", "special", saving(150), account="host"), instead_of=("general",))
     examination = examine(CASE, [general, special])
     assert [finding.name for finding in examination.findings] == ["special"]
     assert examination.findings[0].evidence == ("general costs",)
 
 
 def test_a_particular_finding_that_explains_less_than_half_stands_beside_the_general_one() -> None:
-    general = made("ST901", "general", found("ST901", "general", stake(200), account="host"))
-    special = made("ST902", "special", found("ST902", "special", stake(90), account="host"), instead_of=("general",))
+    general = made("ST901", "general", found("ST901", "general", saving(200), account="host"))
+    special = made("ST902", "special", found("ST902", "special", saving(90), account="host"), instead_of=("general",))
     assert names(general, special) == ["general", "special"]
 
 
 def test_another_account_is_another_matter() -> None:
-    general = made("ST901", "general", found("ST901", "general", stake(200), account="host"))
-    special = made("ST902", "special", found("ST902", "special", stake(150), account="input"), instead_of=("general",))
+    general = made("ST901", "general", found("ST901", "general", saving(200), account="host"))
+    special = made("ST902", "special", found("ST902", "special", saving(150), account="input"), instead_of=("general",))
     assert set(names(general, special)) == {"general", "special"}
 
 
@@ -141,11 +141,11 @@ def test_findings_about_lines_are_replaced_line_by_line() -> None:
     general = made(
         "ST901",
         "general",
-        found("ST901", "general", stake(100), source=HERE),
-        found("ST901", "general", stake(90), source=THERE),
+        found("ST901", "general", saving(100), source=HERE),
+        found("ST901", "general", saving(90), source=THERE),
         by_line=True,
     )
-    special = made("ST902", "special", found("ST902", "special", stake(100), source=HERE), instead_of=("general",))
+    special = made("ST902", "special", found("ST902", "special", saving(100), source=HERE), instead_of=("general",))
     examination = examine(CASE, [general, special])
     assert [(finding.name, finding.source) for finding in examination.findings] == [
         ("special", HERE),

@@ -76,7 +76,7 @@ def test_broken_plugins_are_reported_and_the_diagnosis_goes_on(tmp_path: Path, r
 CASE_OF_NOTHING = rule("ST991", "odd-rule", needs={Signal.STEP})
 
 
-@pytest.mark.parametrize("outcome", ["exit", "text", "another", "stake"])
+@pytest.mark.parametrize("outcome", ["exit", "text", "another", "saving"])
 def test_a_rule_that_gives_what_is_no_finding_of_its_own_costs_its_row(outcome: str) -> None:
     from findings.healthy import HEALTHY
 

@@ -82,7 +82,7 @@ def test_a_doubt_makes_it_undecided_and_is_named() -> None:
     assert "Most of a step was waiting for input (60 %)" in found.sentence
 
 
-def test_without_a_ledger_it_is_undecided() -> None:
+def test_without_a_breakdown_it_is_undecided() -> None:
     assert bottleneck(case()).name == "undecided"
     assert bottleneck(
         Case(StepSummary(Estimate(0, 0, 0, 0), 0, 0, 0, "optimizer", "cpu"), (use("input", 1, 0),))

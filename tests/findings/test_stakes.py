@@ -5,10 +5,10 @@ from __future__ import annotations
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from steptime.advice.savings import capped, modelled, ratio, scaled, total
 
 from steptime.advice.evidence import MachineUse, OptimizerUse
 from steptime.advice.models import floor
-from steptime.advice.stakes import capped, modelled, ratio, scaled, total
 from steptime.quantities import Estimate
 
 values = st.floats(0, 1e12)
@@ -16,11 +16,11 @@ estimates = st.tuples(values, values, values).map(sorted).map(lambda v: Estimate
 
 
 @given(estimates, estimates)
-def test_a_capped_estimate_is_nowhere_above_its_ceiling(estimate: Estimate, ceiling: Estimate) -> None:
-    cut = capped(estimate, ceiling)
-    assert cut.value <= ceiling.value
-    assert cut.low <= ceiling.low
-    assert cut.high <= max(ceiling.high, cut.value)
+def test_a_capped_estimate_is_nowhere_above_its_upper_bound(estimate: Estimate, upper_bound: Estimate) -> None:
+    cut = capped(estimate, upper_bound)
+    assert cut.value <= upper_bound.value
+    assert cut.low <= upper_bound.low
+    assert cut.high <= max(upper_bound.high, cut.value)
 
 
 @given(estimates, st.floats(-1, 10))

@@ -113,7 +113,7 @@ def test_a_planted_fault_comes_first_and_its_twin_is_let_off(
 
 
 def test_a_device_that_runs_full_leaves_its_state_and_three_lines_behind_the_jobs_own_error(tmp_path: Path) -> None:
-    words = [*STEPTIME, "run", "--no-progress", "--no-ceilings", "--recording", str(tmp_path / "full")]
+    words = [*STEPTIME, "run", "--no-progress", "--no-peaks", "--recording", str(tmp_path / "full")]
     alone = subprocess.run(job("out_of_memory"), capture_output=True, text=True, check=False, timeout=300)
     done = subprocess.run(
         [*words, "--", *job("out_of_memory")], capture_output=True, text=True, check=False, timeout=300

@@ -1,4 +1,4 @@
-"""Ceilings: measured once with the user's interpreter, remembered, and never fatal."""
+"""Peaks: measured once with the user's interpreter, remembered, and never fatal."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def rate(best: float, median: float) -> Rate:
 QUIET = Machine("cpu", "a", (rate(2.0, 1.9),), measured=True, torch="9.9")
 
 
-def test_the_best_block_is_the_ceiling_and_the_median_one_its_spread(tmp_path: Path) -> None:
+def test_the_best_block_is_the_peak_and_the_median_one_its_spread(tmp_path: Path) -> None:
     machine = peaks.measure(interpreter(tmp_path, f"echo noise\necho '{json.dumps(ANSWER)}'"), "cpu")
     assert machine.matrix_rate() == 2.0
     assert machine.copy == Estimate(2.0, 1.5, 2.0, 9, "B/s")
@@ -80,7 +80,7 @@ def test_the_best_block_is_the_ceiling_and_the_median_one_its_spread(tmp_path: P
 def test_a_measurement_that_fails_says_what_the_interpreter_said(tmp_path: Path, body: str, words: str) -> None:
     with pytest.raises(SteptimeError, match=words) as failed:
         peaks.measure(interpreter(tmp_path, body), "cpu")
-    assert failed.value.slug == "ceilings-failed"
+    assert failed.value.slug == "peaks-failed"
 
 
 def test_an_interpreter_that_is_gone_is_a_sentence(tmp_path: Path) -> None:
@@ -99,7 +99,7 @@ def test_what_was_measured_is_remembered_for_this_torch_and_these_threads(
 
     monkeypatch.setattr(peaks, "measure", measure)
     for torch, threads in (("9.9", 2), ("9.9", 2), ("9.9", 1), ("10.0", 2), ("9.9", 2)):
-        assert peaks.ceilings("python", "cpu", torch, threads=threads) == QUIET
+        assert peaks.peaks("python", "cpu", torch, threads=threads) == QUIET
     assert calls == [2, 1, 2]
     assert peaks.remembered("cpu", "9.9", threads=2) == QUIET
     assert peaks.remembered("cuda", "9.9", threads=2) is None
@@ -109,12 +109,12 @@ def test_what_other_load_disturbed_is_measured_again_until_nothing_disturbs_it(m
     worse, better = replace(QUIET, other_cpus=1.3), replace(QUIET, pressure=0.5)
     coming = iter((worse, better, worse, QUIET, worse))
     monkeypatch.setattr(peaks, "measure", lambda *_, **__: next(coming))
-    assert peaks.ceilings("python", "cpu", "9.9") == worse, "it is used all the same"
+    assert peaks.peaks("python", "cpu", "9.9") == worse, "it is used all the same"
     assert peaks.remembered("cpu", "9.9") is None
-    assert peaks.ceilings("python", "cpu", "9.9") == better, "the quieter one takes its place"
-    assert peaks.ceilings("python", "cpu", "9.9") == better, "measured once more, and disturbed more"
-    assert peaks.ceilings("python", "cpu", "9.9") == QUIET
-    assert peaks.ceilings("python", "cpu", "9.9") == QUIET == peaks.remembered("cpu", "9.9")
+    assert peaks.peaks("python", "cpu", "9.9") == better, "the quieter one takes its place"
+    assert peaks.peaks("python", "cpu", "9.9") == better, "measured once more, and disturbed more"
+    assert peaks.peaks("python", "cpu", "9.9") == QUIET
+    assert peaks.peaks("python", "cpu", "9.9") == QUIET == peaks.remembered("cpu", "9.9")
     assert peaks.remember(worse, peaks.cache_path("cpu", "", "9.9", None)) == QUIET, "asked for, and disturbed"
 
 
@@ -151,7 +151,7 @@ def test_load_beside_a_measurement_is_read_from_the_system(tmp_path: Path, monke
     assert peaks.stalled_seconds() == 0.0
 
 
-def test_a_device_of_a_trace_has_the_ceilings_measured_here_else_a_datasheets(cache: Path) -> None:
+def test_a_device_of_a_trace_has_the_peaks_measured_here_else_a_datasheets(cache: Path) -> None:
     name = "NVIDIA H100 80GB HBM3"
     sheet = peaks.known(name)
     assert sheet is not None
@@ -178,7 +178,7 @@ def test_a_damaged_cache_is_no_cache(cache: Path, content: bytes) -> None:
 def test_a_cache_that_cannot_be_written_costs_only_the_memory(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", "/dev/null")
     monkeypatch.setattr(peaks, "measure", lambda *_, **__: QUIET)
-    assert peaks.ceilings("python", "cpu", "9.9") == QUIET
+    assert peaks.peaks("python", "cpu", "9.9") == QUIET
 
 
 @pytest.mark.parametrize(
@@ -204,7 +204,7 @@ def test_without_torch_the_environment_is_described_all_the_same(
     assert "--python" in environment.problems[0]
 
 
-def test_where_no_process_may_be_started_the_other_ceilings_are_measured(tmp_path: Path) -> None:
+def test_where_no_process_may_be_started_the_other_peaks_are_measured(tmp_path: Path) -> None:
     alone = {**ANSWER, "together": None}
     assert peaks.measure(interpreter(tmp_path, f"echo '{json.dumps(alone)}'"), "cpu").together is None
     pytest.importorskip("torch")
@@ -233,7 +233,7 @@ def test_where_no_worker_can_be_forked_its_handover_is_not_known(refused: str) -
     assert done.stdout.split() == ["None"]
 
 
-def test_real_ceilings_are_plausible() -> None:
+def test_real_peaks_are_plausible() -> None:
     pytest.importorskip("torch")
     machine = peaks.measure(sys.executable, "cpu", threads=1)
     rate, copy, dispatch = machine.matrix_rate(), machine.copy, machine.dispatch
@@ -251,7 +251,7 @@ def test_real_ceilings_are_plausible() -> None:
 
 
 @pytest.mark.gpu
-def test_real_ceilings_of_a_device_are_plausible() -> None:
+def test_real_peaks_of_a_device_are_plausible() -> None:
     machine = peaks.measure(sys.executable, "cuda")
     half, single, copy, launch = machine.matrix_rate("float16"), machine.matrix_rate(), machine.copy, machine.launch
     assert half is not None

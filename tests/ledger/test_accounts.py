@@ -41,8 +41,8 @@ def written(tmp_path: Path) -> Written:
 
 def accounts(trace: Trace, **known: Any) -> dict[str, float]:
     """Microseconds by account, summed over the steps; accounts without time left out."""
-    ledger = account_for(trace, steps_of(trace), **known)
-    spent = ledger.entries.sum(axis=0)
+    breakdown = account_for(trace, steps_of(trace), **known)
+    spent = breakdown.entries.sum(axis=0)
     return {account.name.lower(): spent[account] / 1000 for account in Account if spent[account]}
 
 
@@ -135,13 +135,13 @@ def test_code_of_torch_compile_computes(written: Written) -> None:
 
 def test_what_the_recording_does_not_cover_is_unexplained(written: Written) -> None:
     trace = written([operator("aten::mm", 100, 200)])
-    ledger = account_for(trace, np.array([[0, 250_000]]))
-    assert ledger.entries[0, Account.UNEXPLAINED] == 150_000
+    breakdown = account_for(trace, np.array([[0, 250_000]]))
+    assert breakdown.entries[0, Account.UNEXPLAINED] == 150_000
 
 
 def test_a_trace_without_anything_of_the_host_explains_nothing(written: Written) -> None:
-    ledger = account_for(written([]), np.array([[0, 1000]]))
-    assert ledger.entries[0].tolist() == [0] * 8 + [1000]
+    breakdown = account_for(written([]), np.array([[0, 1000]]))
+    assert breakdown.entries[0].tolist() == [0] * 8 + [1000]
 
 
 def test_steps_come_from_optimisers_where_the_profiler_marked_none(written: Written) -> None:
@@ -260,10 +260,10 @@ def test_steps_on_the_device_reach_to_their_last_kernel_and_do_not_overlap(writt
     second = [step(100, 200, 2), launch(2, 150, 155), kernel(2, 180, 190)]
     trace = written([*first, *second])
     assert reach(trace, steps_of(trace)).tolist() == [[0, 180_000], [180_000, 200_000]]
-    ledger = account_for(trace, steps_of(trace))
-    assert ledger.device == "Testcard"
-    assert ledger.wall.tolist() == [180_000, 20_000]
-    assert ledger.entries[:, Account.COMPUTE].tolist() == [120_000, 10_000]
+    breakdown = account_for(trace, steps_of(trace))
+    assert breakdown.device == "Testcard"
+    assert breakdown.wall.tolist() == [180_000, 20_000]
+    assert breakdown.entries[:, Account.COMPUTE].tolist() == [120_000, 10_000]
 
 
 def test_the_clock_of_the_trace_may_be_any(written: Written) -> None:
@@ -279,6 +279,6 @@ def test_real_traces_of_many_makers_balance(shared_data: Path) -> None:
     for path in found:
         trace = read(path)
         boundaries = steps_of(trace)
-        ledger = account_for(trace, boundaries)
-        assert len(ledger.wall) == len(boundaries) > 0
-        assert ledger.entries.sum() == ledger.wall.sum()
+        breakdown = account_for(trace, boundaries)
+        assert len(breakdown.wall) == len(boundaries) > 0
+        assert breakdown.entries.sum() == breakdown.wall.sum()

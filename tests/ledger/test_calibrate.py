@@ -32,8 +32,8 @@ def watched(*rows: dict[Phase, int]) -> np.ndarray:
 @given(TABLE, st.integers(1, 5), st.lists(ROW, max_size=6), st.sampled_from(["cpu", "NVIDIA H100"]))
 def test_every_row_sums_to_its_step(table: list[list[int]], steps: int, rows: list[list[int]], device: str) -> None:
     phases = np.array(rows, np.int64).reshape(len(rows), len(Phase))
-    ledger = calibrate(np.array(table, np.int64), steps, phases, device)
-    assert ledger.entries.sum(axis=1).tolist() == phases.sum(axis=1).tolist()
+    breakdown = calibrate(np.array(table, np.int64), steps, phases, device)
+    assert breakdown.entries.sum(axis=1).tolist() == phases.sum(axis=1).tolist()
 
 
 @given(st.lists(NANOSECONDS, max_size=5), st.lists(st.integers(0, 10**9), min_size=1, max_size=9))
@@ -49,35 +49,35 @@ def test_a_split_is_exact_and_off_by_less_than_two(totals: list[int], shares: li
 
 def test_input_and_transfer_are_what_was_measured_whatever_the_profile_says() -> None:
     table = profiled(input={Account.COMPUTE: 900}, transfer={Account.LAUNCH: 50}, forward={Account.COMPUTE: 100})
-    ledger = calibrate(table, 1, watched({Phase.INPUT: 300, Phase.TRANSFER: 7, Phase.FORWARD: 80}))
-    assert ledger.entries[0, [Account.INPUT, Account.COPY, Account.COMPUTE]].tolist() == [300, 7, 80]
+    breakdown = calibrate(table, 1, watched({Phase.INPUT: 300, Phase.TRANSFER: 7, Phase.FORWARD: 80}))
+    assert breakdown.entries[0, [Account.INPUT, Account.COPY, Account.COMPUTE]].tolist() == [300, 7, 80]
 
 
 def test_the_profilers_own_time_comes_off_launch_first() -> None:
     table = profiled(forward={Account.COMPUTE: 600, Account.LAUNCH: 400})
-    ledger = calibrate(table, 2, watched({Phase.FORWARD: 350}))
-    assert ledger.entries[0, [Account.COMPUTE, Account.LAUNCH]].tolist() == [300, 50]
+    breakdown = calibrate(table, 2, watched({Phase.FORWARD: 350}))
+    assert breakdown.entries[0, [Account.COMPUTE, Account.LAUNCH]].tolist() == [300, 50]
 
 
 def test_launch_gives_no_more_than_the_profiler_can_have_cost() -> None:
     table = profiled(forward={Account.COMPUTE: 600_000, Account.LAUNCH: 400_000})
     events = np.array([0, 0, 100, 0, 0, 0])
-    ledger = calibrate(table, 1, watched({Phase.FORWARD: 450_000}), events=events)
-    assert ledger.entries[0, [Account.COMPUTE, Account.LAUNCH]].tolist() == [300_000, 150_000]
+    breakdown = calibrate(table, 1, watched({Phase.FORWARD: 450_000}), events=events)
+    assert breakdown.entries[0, [Account.COMPUTE, Account.LAUNCH]].tolist() == [300_000, 150_000]
 
 
 def test_when_launch_is_not_enough_the_rest_gives_in_proportion() -> None:
     table = profiled(backward={Account.COMPUTE: 600, Account.HOST: 300, Account.LAUNCH: 100})
-    ledger = calibrate(table, 1, watched({Phase.BACKWARD: 300}))
-    assert ledger.entries[0, [Account.COMPUTE, Account.HOST, Account.LAUNCH]].tolist() == [200, 100, 0]
+    breakdown = calibrate(table, 1, watched({Phase.BACKWARD: 300}))
+    assert breakdown.entries[0, [Account.COMPUTE, Account.HOST, Account.LAUNCH]].tolist() == [200, 100, 0]
 
 
 def test_a_phase_that_the_profile_never_saw_is_host_outside_the_model_and_unexplained_inside() -> None:
-    ledger = calibrate(profiled(), 0, watched({Phase.REST: 40, Phase.OPTIMIZER: 60}))
-    assert ledger.entries[0, [Account.HOST, Account.UNEXPLAINED]].tolist() == [40, 60]
+    breakdown = calibrate(profiled(), 0, watched({Phase.REST: 40, Phase.OPTIMIZER: 60}))
+    assert breakdown.entries[0, [Account.HOST, Account.UNEXPLAINED]].tolist() == [40, 60]
 
 
 def test_on_an_accelerator_the_whole_step_is_split_as_profiled() -> None:
     table = profiled(forward={Account.COMPUTE: 500, Account.INPUT: 500})
-    ledger = calibrate(table, 1, watched({Phase.INPUT: 10, Phase.BACKWARD: 990}), "Tesla V100")
-    assert ledger.entries[0, [Account.COMPUTE, Account.INPUT]].tolist() == [500, 500]
+    breakdown = calibrate(table, 1, watched({Phase.INPUT: 10, Phase.BACKWARD: 990}), "Tesla V100")
+    assert breakdown.entries[0, [Account.COMPUTE, Account.INPUT]].tolist() == [500, 500]

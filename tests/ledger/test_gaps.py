@@ -159,7 +159,7 @@ def test_pieces_are_numbered_by_step_and_by_the_stretch_that_they_are_of(written
     assert not gaps.cause.flags.writeable
 
 
-def test_gaps_of_real_traces_sum_to_the_ledger_of_each_step(shared_data: Path) -> None:
+def test_gaps_of_real_traces_sum_to_the_breakdown_of_each_step(shared_data: Path) -> None:
     seen = 0
     for path in sorted(shared_data.rglob("*.json*")):
         if "_et" in str(path) or "expected" in path.name or path.stat().st_size > 3_000_000:
@@ -168,15 +168,15 @@ def test_gaps_of_real_traces_sum_to_the_ledger_of_each_step(shared_data: Path) -
         if not has_kernels(trace):
             continue
         boundaries = steps_of(trace)
-        ledger, (gaps, totals, waits) = account_for(trace, boundaries), looked_at(trace)
-        found = np.zeros_like(ledger.entries)
+        breakdown, (gaps, totals, waits) = account_for(trace, boundaries), looked_at(trace)
+        found = np.zeros_like(breakdown.entries)
         np.add.at(found, (gaps.step, gaps.account), gaps.duration)
-        assert (found[:, Account.INPUT :] == ledger.entries[:, Account.INPUT :]).all(), path
-        summed = np.zeros_like(ledger.entries)
+        assert (found[:, Account.INPUT :] == breakdown.entries[:, Account.INPUT :]).all(), path
+        summed = np.zeros_like(breakdown.entries)
         for each in totals:
             summed[:, each.account] += each.duration
         assert (summed == found).all(), path
-        assert sum(int(each.idle.sum()) for each in waits) == ledger.entries[:, Account.SYNC].sum(), path
+        assert sum(int(each.idle.sum()) for each in waits) == breakdown.entries[:, Account.SYNC].sum(), path
         seen += 1
     assert seen >= 20
 

@@ -99,6 +99,6 @@ def test_copies_alone_are_no_device_that_computes(written: Written) -> None:
     """Without a kernel the accounts are the processor's."""
     place = {"device": 0, "stream": 7, "bytes": 5}
     moved = happened("gpu_memcpy", "Memcpy HtoD", 10, 20, (0, 7), correlation=1, **place)
-    ledger = account_for(trace := written([step(0, 100), moved, operator("aten::mm", 0, 100)]), steps_of(trace))
-    assert ledger.device == "cpu"
-    assert np.array_equal(ledger.entries.sum(axis=1), ledger.wall)
+    breakdown = account_for(trace := written([step(0, 100), moved, operator("aten::mm", 0, 100)]), steps_of(trace))
+    assert breakdown.device == "cpu"
+    assert np.array_equal(breakdown.entries.sum(axis=1), breakdown.wall)

@@ -136,24 +136,24 @@ def test_flops_do_not_depend_on_when_a_gradient_is_wanted(profiled: Profiled) ->
     assert forward.calls == backward.calls == 2
 
 
-def test_the_ledger_of_a_real_step_holds_loader_compute_and_launch(profiled: Profiled) -> None:
+def test_the_breakdown_of_a_real_step_holds_loader_compute_and_launch(profiled: Profiled) -> None:
     trace = profiled()
     boundaries = steps_of(trace)
-    ledger = account_for(trace, boundaries, machine=machine())
+    breakdown = account_for(trace, boundaries, machine=machine())
     loader = matching(trace, LOADER.match) & contains(union(boundaries[:, 0], boundaries[:, 1]), trace.events.begin)
-    assert len(ledger.wall) == STEPS
-    assert ledger.entries[:, Account.INPUT].sum() == trace.events.duration[loader].sum()
-    assert (ledger.entries[:, [Account.COMPUTE, Account.LAUNCH]] > 0).all()
-    assert not ledger.entries[:, [Account.COMMUNICATION, Account.SYNC, Account.COMPILE, Account.UNEXPLAINED]].any()
+    assert len(breakdown.wall) == STEPS
+    assert breakdown.entries[:, Account.INPUT].sum() == trace.events.duration[loader].sum()
+    assert (breakdown.entries[:, [Account.COMPUTE, Account.LAUNCH]] > 0).all()
+    assert not breakdown.entries[:, [Account.COMMUNICATION, Account.SYNC, Account.COMPILE, Account.UNEXPLAINED]].any()
 
 
 def test_time_of_operators_is_within_the_time_of_computing_and_launching(profiled: Profiled) -> None:
     trace = profiled()
     boundaries = steps_of(trace)
-    ledger = account_for(trace, boundaries, machine=machine())
+    breakdown = account_for(trace, boundaries, machine=machine())
     spent = sum(each.duration for each in total(trace, boundaries, machine())) * STEPS
-    inside = ledger.entries[:, [Account.COMPUTE, Account.LAUNCH, Account.INPUT]].sum()
-    assert ledger.entries[:, Account.COMPUTE].sum() <= spent <= inside
+    inside = breakdown.entries[:, [Account.COMPUTE, Account.LAUNCH, Account.INPUT]].sum()
+    assert breakdown.entries[:, Account.COMPUTE].sum() <= spent <= inside
 
 
 @pytest.mark.parametrize("mode", ["reentrant", "not reentrant"])

@@ -44,10 +44,10 @@ def of_category(trace: Trace, category: Category) -> Intervals:
 @pytest.mark.parametrize("file", FILES)
 def test_compute_and_copy_of_every_step_are_the_published_microseconds(shared_data: Path, file: str) -> None:
     trace, expected = read(shared_data / file), per_step(shared_data, file)
-    ledger = account_for(trace, steps_of(trace))
-    assert (ledger.wall // MICROSECOND).tolist() == expected.sum(axis=1).tolist()
-    assert (ledger.entries[:, Account.COMPUTE] // MICROSECOND).tolist() == expected[:, 0].tolist()
-    assert (ledger.entries[:, Account.COPY] // MICROSECOND).tolist() == expected[:, 1:3].sum(axis=1).tolist()
+    breakdown = account_for(trace, steps_of(trace))
+    assert (breakdown.wall // MICROSECOND).tolist() == expected.sum(axis=1).tolist()
+    assert (breakdown.entries[:, Account.COMPUTE] // MICROSECOND).tolist() == expected[:, 0].tolist()
+    assert (breakdown.entries[:, Account.COPY] // MICROSECOND).tolist() == expected[:, 1:3].sum(axis=1).tolist()
 
 
 @pytest.mark.parametrize("file", FILES)
@@ -67,10 +67,10 @@ def test_our_interval_algebra_gives_all_published_columns(shared_data: Path, fil
 @pytest.mark.parametrize("file", FILES)
 def test_the_average_step_is_the_published_one(shared_data: Path, file: str) -> None:
     trace = read(shared_data / file)
-    ledger = account_for(trace, steps_of(trace))
+    breakdown = account_for(trace, steps_of(trace))
     expected = published(shared_data, file, "average step time and split")
-    assert round(ledger.wall.mean() / MICROSECOND) == expected["total"]
-    assert round(ledger.entries[:, Account.COMPUTE].mean() / MICROSECOND) == expected["Kernel"][0]
+    assert round(breakdown.wall.mean() / MICROSECOND) == expected["total"]
+    assert round(breakdown.entries[:, Account.COMPUTE].mean() / MICROSECOND) == expected["Kernel"][0]
 
 
 def test_the_slow_loader_is_the_largest_recoverable_account_without_workers_only(shared_data: Path) -> None:
@@ -158,8 +158,8 @@ def covered(begin: np.ndarray, end: np.ndarray) -> float:
 def test_input_wait_is_the_published_time_in_the_loader(shared_data: Path, file: str) -> None:
     """Their column is the time in the loader in which neither the device nor a runtime call was busy; ours the device's
     idle time while the launching thread was there. In the loader nothing launches, so the two agree."""
-    ledger = account_for(trace := read(shared_data / file), steps_of(trace))
-    assert (ledger.entries[:, Account.INPUT] // MICROSECOND).tolist() == per_step(shared_data, file)[:, 4].tolist()
+    breakdown = account_for(trace := read(shared_data / file), steps_of(trace))
+    assert (breakdown.entries[:, Account.INPUT] // MICROSECOND).tolist() == per_step(shared_data, file)[:, 4].tolist()
 
 
 @pytest.mark.parametrize("file", FILES)

@@ -78,7 +78,7 @@ def account(process: Process) -> RecordedAccount:
 
 def per_step(account: RecordedAccount) -> dict[str, float]:
     """Milliseconds of each account in the mean steady step."""
-    means = account.ledger.entries.mean(axis=0) / MS
+    means = account.breakdown.entries.mean(axis=0) / MS
     return {each.name.lower(): round(float(means[each]), 3) for each in Account if means[each] > 0}
 
 
@@ -90,7 +90,7 @@ def test_phases_are_as_watched_and_split_as_profiled(tmp_path: Path) -> None:
     assert spent["input"] == 10.0, "what was measured is not estimated"
     assert spent["compute"] == pytest.approx(4 + 3, abs=0.1)
     assert spent["host"] + spent["unexplained"] == pytest.approx(2 + 1, abs=0.1)
-    assert (found.ledger.wall == found.ledger.entries.sum(axis=1)).all()
+    assert (found.breakdown.wall == found.breakdown.entries.sum(axis=1)).all()
     assert sum(spent.values()) == pytest.approx(20, abs=0.01)
 
 

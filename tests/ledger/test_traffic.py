@@ -133,16 +133,16 @@ def real_traces(folder: Path) -> Iterator[Trace]:
                 yield trace
 
 
-def test_exposed_traffic_of_real_traces_is_the_ledgers_of_each_step(shared_data: Path) -> None:
+def test_exposed_traffic_of_real_traces_is_the_breakdowns_of_each_step(shared_data: Path) -> None:
     seen = 0
     for trace in real_traces(shared_data):
-        ledger = account_for(trace, steps_of(trace))
+        breakdown = account_for(trace, steps_of(trace))
         copies, collectives, _ = found_in(trace)
-        nothing = np.zeros(len(ledger.wall), np.int64)
+        nothing = np.zeros(len(breakdown.wall), np.int64)
         copied = sum((each.exposed for each in copies), nothing)
         sent = sum((each.exposed for each in collectives), nothing)
-        assert copied.tolist() == ledger.entries[:, Account.COPY].tolist(), trace.path
-        assert sent.tolist() == ledger.entries[:, Account.COMMUNICATION].tolist(), trace.path
+        assert copied.tolist() == breakdown.entries[:, Account.COPY].tolist(), trace.path
+        assert sent.tolist() == breakdown.entries[:, Account.COMMUNICATION].tolist(), trace.path
         seen += len(copies) + len(collectives)
     assert seen > 50
 

@@ -31,7 +31,7 @@ def recorded(folder: Path, body: str, steps: int = 1500) -> tuple[Outcome, Path,
     script = folder / "job.py"
     script.write_text(LOOP.replace("BODY", body).replace("STEPS", str(steps)), encoding="utf-8")
     recording = folder / "recording"
-    words = ["run", "--no-ceilings", "--no-progress", "--recording", str(recording), "--", python(), str(script)]
+    words = ["run", "--no-peaks", "--no-progress", "--recording", str(recording), "--", python(), str(script)]
     done = subprocess.run([python(), "-m", "steptime", *words], capture_output=True, text=True, check=False)
     return Outcome(recording, done.returncode, None, 0.0, True, True, True), recording, done.stderr
 

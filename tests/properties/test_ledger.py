@@ -1,4 +1,4 @@
-"""Whatever a trace holds, its ledger balances: no event, however odd, makes time appear or vanish."""
+"""Whatever a trace holds, its breakdown balances: no event, however odd, makes time appear or vanish."""
 
 from __future__ import annotations
 
@@ -65,8 +65,8 @@ def test_any_mixture_of_events_balances(folder: Path, listed: list[dict[str, Any
     trace = read(path)
     boundaries = steps_of(trace)
     assert (boundaries[1:, 0] >= boundaries[:-1, 1]).all()
-    ledger = account_for(trace, boundaries, training_thread=thread)
-    assert ledger.entries.sum() == ledger.wall.sum()
+    breakdown = account_for(trace, boundaries, training_thread=thread)
+    assert breakdown.entries.sum() == breakdown.wall.sum()
     moved = reach(trace, boundaries)
     assert (moved[1:, 0] >= moved[:-1, 1]).all()
     assert (moved[:, 1] >= moved[:, 0]).all()
@@ -78,7 +78,7 @@ def test_any_mixture_of_events_balances(folder: Path, listed: list[dict[str, Any
 
 @settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(listed=st.lists(events(), max_size=25), thread=st.sampled_from([None, 0, 1]))
-def test_gaps_and_traffic_of_any_mixture_sum_to_the_ledger(
+def test_gaps_and_traffic_of_any_mixture_sum_to_the_breakdown(
     folder: Path, listed: list[dict[str, Any]], thread: int | None
 ) -> None:
     path = folder / "device.json"
@@ -88,18 +88,18 @@ def test_gaps_and_traffic_of_any_mixture_sum_to_the_ledger(
     trace = read(path)
     boundaries = steps_of(trace)
     links, windows = link(trace, boundaries), reach(trace, boundaries)
-    ledger = account_for(trace, boundaries, training_thread=thread)
+    breakdown = account_for(trace, boundaries, training_thread=thread)
     gaps = gaps_of(trace, links, windows, training_thread=thread)
     assert (gaps.duration > 0).all()
     assert (gaps.begin[1:] >= gaps.end[:-1]).all()
-    found = np.zeros_like(ledger.entries)
+    found = np.zeros_like(breakdown.entries)
     np.add.at(found, (gaps.step, gaps.account), gaps.duration)
     for copies in copies_of(trace, links, windows):
         found[:, Account.COPY] += copies.exposed
     for collectives in collectives_of(trace, links, windows):
         found[:, Account.COMMUNICATION] += collectives.exposed
-    assert (found[:, Account.COMMUNICATION :] == ledger.entries[:, Account.COMMUNICATION :]).all()
+    assert (found[:, Account.COMMUNICATION :] == breakdown.entries[:, Account.COMMUNICATION :]).all()
     waits = wait_totals(trace, links, gaps, len(windows))
-    assert sum(int(each.idle.sum()) for each in waits) == ledger.entries[:, Account.SYNC].sum()
+    assert sum(int(each.idle.sum()) for each in waits) == breakdown.entries[:, Account.SYNC].sum()
     for allocated in allocations_of(trace, links, windows):
         assert (allocated.idle <= allocated.duration).all()

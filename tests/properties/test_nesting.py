@@ -6,7 +6,15 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from steptime.trace.call_tree import ROOT, has_descendant, innermost_at, nearest_ancestor, nest, self_time, stretches
+from steptime.trace.call_tree import (
+    ROOT,
+    call_tree,
+    has_descendant,
+    innermost_at,
+    nearest_ancestor,
+    self_time,
+    stretches,
+)
 
 PAIRS = st.lists(st.tuples(st.integers(0, 30), st.integers(0, 12)), max_size=25)
 Pairs = list[tuple[int, int]]
@@ -37,7 +45,7 @@ def _original_end(pairs: Pairs, made: list[tuple[int, int, int]], stack: list[in
 
 @given(PAIRS)
 def test_every_instant_has_one_innermost_owner_which_covers_it(pairs: Pairs) -> None:
-    made = nest(*columns(pairs))
+    made = call_tree(*columns(pairs))
     found = stretches(made)
     assert (found.begin[1:] >= found.end[:-1]).all()
     covered = {t for b, e in zip(found.begin.tolist(), found.end.tolist(), strict=True) for t in range(b, e)}
@@ -49,7 +57,7 @@ def test_every_instant_has_one_innermost_owner_which_covers_it(pairs: Pairs) -> 
 
 @given(PAIRS)
 def test_children_lie_inside_their_parents(pairs: Pairs) -> None:
-    made = nest(*columns(pairs))
+    made = call_tree(*columns(pairs))
     child = np.flatnonzero(made.parent != ROOT)
     assert (made.parent[child] < child).all()
     assert (made.begin[made.parent[child]] <= made.begin[child]).all()
@@ -58,13 +66,13 @@ def test_children_lie_inside_their_parents(pairs: Pairs) -> None:
 
 @given(PAIRS)
 def test_the_parent_is_the_one_a_stack_finds(pairs: Pairs) -> None:
-    made = nest(*columns(pairs))
+    made = call_tree(*columns(pairs))
     assert made.parent.tolist() == [parent for parent, _, _ in stacked(pairs)]
 
 
 @given(PAIRS, st.integers(0, 2**25))
 def test_descendants_and_ancestors_agree_with_walking_up(pairs: Pairs, bits: int) -> None:
-    made = nest(*columns(pairs))
+    made = call_tree(*columns(pairs))
     marked = np.array([bool(bits >> i & 1) for i in range(len(made))], np.bool_)
     above: list[set[int]] = []
     for parent in made.parent.tolist():
@@ -77,7 +85,7 @@ def test_descendants_and_ancestors_agree_with_walking_up(pairs: Pairs, bits: int
 
 @given(PAIRS, st.integers(-1, 45))
 def test_innermost_is_the_deepest_interval_that_is_open(pairs: Pairs, time: int) -> None:
-    made = nest(*columns(pairs))
+    made = call_tree(*columns(pairs))
     open_now = [i for i in range(len(made)) if made.begin[i] <= time < made.end[i]]
     depth = [0] * len(made)
     for i, parent in enumerate(made.parent.tolist()):
@@ -89,6 +97,6 @@ def test_innermost_is_the_deepest_interval_that_is_open(pairs: Pairs, time: int)
 def test_fifty_thousand_that_outlast_their_parents_end_with_the_first_one() -> None:
     count = 50_000  # a walk from parent to parent would take a round for each
     begin = np.arange(count, dtype=np.int64)
-    made = nest(begin, count + begin)
+    made = call_tree(begin, count + begin)
     assert made.parent.tolist() == list(range(-1, count - 1))
     assert (made.end == count).all()

@@ -9,6 +9,7 @@ from typing import Any
 
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from steptime.advice.savings import named
 
 import steptime.advice.evidence as case_module
 from steptime.advice.bottleneck import bottleneck
@@ -17,7 +18,6 @@ from steptime.advice.evidence import AccountUse, Case, LineUse, LoaderUse, Opera
 from steptime.advice.loader_model import supply
 from steptime.advice.rule import Weight
 from steptime.advice.rules import CATALOGUE
-from steptime.advice.stakes import named
 from steptime.analysis.stragglers.comparison import LateRank
 from steptime.quantities import Estimate, SourceLine
 
@@ -104,10 +104,10 @@ def test_no_case_makes_a_rule_raise_or_promise_what_is_not_there(case: Case) -> 
         assert "\n" not in finding.summary
         assert not re.search(r"\b(nan|inf)\b", finding.summary)
         if finding.weight is Weight.FINDING:
-            assert finding.at_stake is not None
-            assert math.isfinite(finding.at_stake.value)
+            assert finding.savings is not None
+            assert math.isfinite(finding.savings.value)
             account = named(case.accounts, finding.account)
-            assert account is None or finding.at_stake.high <= account.duration.high
+            assert account is None or finding.savings.high <= account.duration.high
     assert bottleneck(case, examination.findings).sentence
 
 

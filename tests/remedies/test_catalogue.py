@@ -153,7 +153,7 @@ def test_batches_are_handed_over_by_name_where_workers_keep_up_and_the_training_
     assert [options("RM109", case) for case in (busy, none)] == [(), ()]
 
 
-def test_advice_has_the_line_of_the_finding_and_its_ceiling() -> None:
+def test_advice_has_the_line_of_the_finding_and_its_upper_bound() -> None:
     case = PLANTED["dispatch-loop"]["fires"]
     findings = examine(case).findings
     proposal = next(each for each in propose(case, findings) if each.fix.code == "RM108")
@@ -161,8 +161,8 @@ def test_advice_has_the_line_of_the_finding_and_its_ceiling() -> None:
     assert proposal.advice_only
     assert isinstance(proposal.option.edit, Snippet)
     assert proposal.option.edit.site == finding.source
-    assert finding.at_stake is not None
-    most = case.step.duration.value / (case.step.duration.value - finding.at_stake.value)
+    assert finding.savings is not None
+    most = case.step.duration.value / (case.step.duration.value - finding.savings.value)
     assert f"At most {most:.2f}×" in proposal.option.advice
 
 

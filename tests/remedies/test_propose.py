@@ -8,6 +8,7 @@ from functools import partial
 import pytest
 from findings.healthy import HEALTHY, MS, loader, optimizer
 from findings.planted import PLANTED
+from steptime.advice.savings import modelled
 
 from steptime.advice.engine import examine
 from steptime.advice.evidence import Case
@@ -15,7 +16,6 @@ from steptime.advice.fix import Option, Promise, Proposal, fix
 from steptime.advice.fix_pages import find_fix
 from steptime.advice.fixes import CATALOGUE
 from steptime.advice.propose import propose
-from steptime.advice.stakes import modelled
 from steptime.changes import Change
 
 CASES = [(rule, name) for rule, cases in PLANTED.items() for name in cases]
@@ -26,13 +26,13 @@ def proposals(case: Case) -> tuple[Proposal, ...]:
 
 
 @pytest.mark.parametrize(("rule", "name"), CASES)
-def test_no_saving_is_beyond_the_time_at_stake(rule: str, name: str) -> None:
+def test_no_saving_is_beyond_the_time_savings(rule: str, name: str) -> None:
     case = PLANTED[rule][name]
     for proposal in proposals(case):
         saving = proposal.option.saving
         if saving is not None:
             assert saving.high <= case.step.duration.value
-            assert proposal.ceiling is None or saving.high <= proposal.ceiling
+            assert proposal.upper_bound is None or saving.high <= proposal.upper_bound
 
 
 @pytest.mark.parametrize(("rule", "name"), CASES)
@@ -112,12 +112,12 @@ def test_what_acts_on_more_than_a_finding_is_about_may_save_more() -> None:
     case = PLANTED["memory-bound-pointwise"]["fires"]
     (found,) = [each for each in examine(case).findings if each.code == "ST401"]
     known = find_fix("RM301")
-    assert found.at_stake is not None
+    assert found.savings is not None
     assert known is not None
-    beyond, step = 1.5 * found.at_stake.high, case.step.duration.value
-    for reach, most in ((0.0, found.at_stake.high), (beyond, beyond), (2 * step, step)):
+    beyond, step = 1.5 * found.savings.high, case.step.duration.value
+    for reach, most in ((0.0, found.savings.high), (beyond, beyond), (2 * step, step)):
         offered = Option("all of it", (Change("autocast"),), modelled(2 * step, 0.0, 2 * step), reach=reach)
         (proposal,) = propose(case, (found,), (replace(known, function=partial(_offer, offered)),))
-        assert proposal.ceiling == pytest.approx(most)
+        assert proposal.upper_bound == pytest.approx(most)
         assert proposal.option.saving is not None
         assert proposal.option.saving.high == pytest.approx(most)

@@ -17,7 +17,15 @@ from trace_events import annotation, called, kernel, operator, replayed, step
 from steptime.analysis.breakdown import account_for
 from steptime.analysis.categories import Account
 from steptime.analysis.trace_steps import steps_of
-from steptime.analysis.what_if.annotate import CATEGORY, FIRST_PROCESS, IDLE, LEDGER, PATH_DEVICE, PATH_HOST, annotate
+from steptime.analysis.what_if.annotate import (
+    BREAKDOWN,
+    CATEGORY,
+    FIRST_PROCESS,
+    IDLE,
+    PATH_DEVICE,
+    PATH_HOST,
+    annotate,
+)
 from steptime.errors import OutputError, SteptimeError
 from steptime.trace.reader import read
 
@@ -96,22 +104,22 @@ def test_the_originals_events_are_all_there_and_nothing_else_changed(
 
 
 @pytest.mark.parametrize("file", FILES)
-def test_the_track_of_the_ledger_sums_to_the_ledger(shared_data: Path, tmp_path: Path, file: str) -> None:
+def test_the_track_of_the_breakdown_sums_to_the_breakdown(shared_data: Path, tmp_path: Path, file: str) -> None:
     out = tmp_path / "annotated.json"
     annotate(shared_data / file, out, cache=False)
     trace = read(shared_data / file)
-    ledger = account_for(trace, steps_of(trace))
-    found = slices(exact(out)["traceEvents"], LEDGER)
-    entries = np.zeros_like(ledger.entries)
+    breakdown = account_for(trace, steps_of(trace))
+    found = slices(exact(out)["traceEvents"], BREAKDOWN)
+    entries = np.zeros_like(breakdown.entries)
     ends = np.sort([end for _, _, end, depth in found if depth == 0])
-    assert len(ends) == len(ledger.wall)
+    assert len(ends) == len(breakdown.wall)
     for name, begin, end, depth in found:
         if depth:
             entries[np.searchsorted(ends, end), Account[name.upper()]] += end - begin
-    assert entries.tolist() == ledger.entries.tolist()
+    assert entries.tolist() == breakdown.entries.tolist()
     idle = slices(exact(out)["traceEvents"], IDLE)
-    if ledger.device != "cpu":
-        assert sum(end - begin for _, begin, end, _ in idle) == ledger.entries[:, Account.INPUT :].sum()
+    if breakdown.device != "cpu":
+        assert sum(end - begin for _, begin, end, _ in idle) == breakdown.entries[:, Account.INPUT :].sum()
     else:
         assert idle == []
 

@@ -12,7 +12,7 @@ import pytest
 from trace_events import replayed
 
 from steptime.analysis.breakdown import account_for
-from steptime.analysis.categories import Account, Ledger
+from steptime.analysis.categories import Account, Breakdown
 from steptime.analysis.threads import training_lane
 from steptime.analysis.trace_steps import steps_of
 from steptime.analysis.what_if.build import build
@@ -22,7 +22,7 @@ from steptime.analysis.what_if.scope import Scope, scope_of, streams_of, waits_o
 from steptime.analysis.what_if.threads import event_ties, wait_ties
 from steptime.analysis.what_if.what_if import rerun
 from steptime.intervals import EMPTY
-from steptime.trace.call_tree import nest, stretches
+from steptime.trace.call_tree import call_tree, stretches
 from steptime.trace.links import link
 from steptime.trace.reader import read
 from steptime.trace.table import Trace
@@ -60,8 +60,8 @@ def test_a_replay_may_begin_with_any_step(shared_data: Path, first: int) -> None
     """The device is two steps behind the host here: a later step begins with a full queue."""
     trace = read(shared_data / "tracelens/mi300/resnet_act_checkpoint.json.gz")
     boundaries, whole = steps_of(trace), account_for(trace, steps_of(trace))
-    ledger = Ledger(whole.device, whole.wall[first:], whole.entries[first:])
-    replay = rerun(trace, boundaries[first:], link(trace, boundaries), ledger)
+    breakdown = Breakdown(whole.device, whole.wall[first:], whole.entries[first:])
+    replay = rerun(trace, boundaries[first:], link(trace, boundaries), breakdown)
     assert replay is not None
     assert replay.measured.tolist() == whole.wall[first:].tolist()
     assert replay.error < 0.02
@@ -79,9 +79,9 @@ def test_what_the_trace_does_not_hold_is_an_error_and_not_a_delay_of_the_model(s
 def test_free_input_is_predicted_as_it_came_true_with_four_workers(shared_data: Path) -> None:
     """The same training with num_workers=0 and 4. Of the latter, the steps in which the loader was awaited least."""
     alone, helped = (read(shared_data / file) for file in list(STEPS)[:2])
-    ledger = account_for(helped, steps_of(helped))
-    served = ledger.entries[:, Account.INPUT] < 1_000_000
-    came_true = float(np.median(ledger.wall[served]))
+    breakdown = account_for(helped, steps_of(helped))
+    served = breakdown.entries[:, Account.INPUT] < 1_000_000
+    came_true = float(np.median(breakdown.wall[served]))
     replay = replayed(alone)
     prediction = next(each for each in replay.predictions if each.change == "input free")
     assert replay.measured[1:].mean() - prediction.saved.value == pytest.approx(came_true, rel=0.1)
@@ -111,7 +111,7 @@ def test_self_times_of_the_published_operators_are_theirs(shared_data: Path) -> 
     events, annotated = trace.events, named(trace, FORWARD)[1]
     inside = (events.begin >= events.begin[annotated]) & (events.end <= events.end[annotated])
     rows = np.flatnonzero(inside & (events.lane == events.lane[annotated]))
-    found = stretches(nest(events.begin[rows], events.end[rows]))
+    found = stretches(call_tree(events.begin[rows], events.end[rows]))
     lengths = ((found.end - found.begin) // MICROSECOND).tolist()
     assert [15, 14, 17, 15, 32] in [lengths[at : at + 5] for at in range(len(lengths))]
 

@@ -75,7 +75,7 @@ def test_a_step_bound_by_the_host_is_replayed_to_the_nanosecond(tmp_path: Path) 
 
 def test_one_launch_leaves_the_kernels_of_a_step_bound_by_the_host(tmp_path: Path) -> None:
     replay = replayed(written(tmp_path / "made.json", slow_host()))
-    account = 500 - 5 * 10  # what the ledger calls launch: the device idles unless one of the kernels runs
+    account = 500 - 5 * 10  # what the breakdown calls launch: the device idles unless one of the kernels runs
     assert prediction(replay, "one launch").cap == account * 1000
     # Kernels back to back with the usual gap of 1 µs, after one call of 4 µs: far below the cap.
     assert saved(replay, "one launch") == pytest.approx(500 - (5 * 10 + 4 * 1 + 4), abs=5)
@@ -398,7 +398,7 @@ def test_a_long_wait_for_something_unseen_is_said_and_costs_accuracy(tmp_path: P
 
 
 def test_kernels_queued_before_the_steps_run_before_theirs(tmp_path: Path) -> None:
-    """The first step begins with 300 µs of work in the queue; it counts, as in the ledger."""
+    """The first step begins with 300 µs of work in the queue; it counts, as in the breakdown."""
     events = [
         called("cudaLaunchKernel", 0, 4, 90),
         kernel(90, 6, 400, "before"),

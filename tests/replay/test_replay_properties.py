@@ -57,7 +57,7 @@ class Machine:
             self.events.append(called("cudaDeviceSynchronize", begin, self.now))
 
     def run(self, program: Program, steps: int) -> list[float]:
-        """Runs the steps; returns how long each took, as a ledger has it."""
+        """Runs the steps; returns how long each took, as a breakdown has it."""
         ends, durations = [0.0], []
         for number in range(steps):
             begin = self.now

@@ -31,7 +31,7 @@ def account(name: str, milliseconds: float, recoverable: float | None = None) ->
 
 @pytest.fixture
 def findings() -> tuple[Finding, ...]:
-    """Three with time at stake, a note, a doubt: more than a terminal has room for in full."""
+    """Three with savings, a note, a doubt: more than a terminal has room for in full."""
     long = "a sentence that is longer than the terminal is wide, because findings carry all of their numbers with them"
     return (
         Finding(

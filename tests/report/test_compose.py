@@ -31,7 +31,7 @@ def test_without_the_jobs_command_the_account_is_read(exploding: Report) -> None
     assert next_command("runs/a", nameless, process) == "steptime report runs/a -o report.md"
 
 
-def test_otherwise_it_is_what_has_the_most_at_stake(report: Report) -> None:
+def test_otherwise_it_is_what_has_the_most_savings(report: Report) -> None:
     assert next_command("runs/a", report.environment, report.processes[0]).split()[1] in ("try", "explain")
 
 

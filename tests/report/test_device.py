@@ -74,7 +74,7 @@ def test_a_sum_of_what_has_a_model_is_a_lower_bound_where_much_has_none(report: 
     assert "at least 20.8 TFLOP/s" in text.render(with_case(report, partly))
 
 
-def test_ceilings_that_were_measured_are_said_to_be(report: Report, traced: Case) -> None:
+def test_peaks_that_were_measured_are_said_to_be(report: Report, traced: Case) -> None:
     assert "312 TFLOP/s, measured" in text.render(
         with_case(report, replace(traced, machine=replace(A100, measured=True)))
     )
@@ -110,7 +110,7 @@ def test_what_steps_were_found_by_is_said_unless_they_were_marked(report: Report
 
 def test_markdown_has_the_kernels_the_idle_time_and_the_path(report: Report, traced: Case) -> None:
     page = markdown.render(with_case(report, traced))
-    assert "Ceilings of NVIDIA A100: datasheet (its datasheet)." in page
+    assert "Peaks of NVIDIA A100: datasheet (its datasheet)." in page
     assert "the unchanged replay misses the measured steps by 1.3 %" in page
     assert "| sgemm\\_128x64 | aten::mm | 24 |" in page.replace("sgemm_128x64", "sgemm\\_128x64")
     assert "| sync | aten::item | 4 ms |" in page

@@ -66,7 +66,7 @@ def test_the_first_screen_says_what_the_json_says(kind: str, open_page: Any) -> 
     for place, finding in enumerate(process.findings):
         words = findings.nth(place).text_content()
         assert finding.code in words
-        assert finding.at_stake is None or format_duration(finding.at_stake.value) in words
+        assert finding.savings is None or format_duration(finding.savings.value) in words
     assert sheet.words(sheet.page.locator(".next code").first) == report.next_command
 
 

@@ -194,7 +194,7 @@ def test_points_lie_where_their_figures_put_them(report: Report) -> None:
     assert matrix.x == pytest.approx(across.place(50.0))
     assert matrix.y == pytest.approx(100 - up.place(5e12))
     assert pointwise.radius / matrix.radius == pytest.approx(0.5)
-    roof, slope = chart.ceilings
+    roof, slope = chart.peaks
     assert roof.words == "float32 10 TFLOP/s"
     assert slope.words == "1 TB/s"
     assert (roof.x1, roof.y1) == pytest.approx((slope.x2, slope.y2)), "the roof begins at the ridge"

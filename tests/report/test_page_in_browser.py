@@ -80,10 +80,10 @@ def test_a_point_tells_its_shapes_and_its_advice(report: Report, open_page: Any)
     assert sheet.page.locator("#tip").is_hidden()
 
 
-def test_points_and_ceilings_are_drawn_where_they_belong(report: Report, open_page: Any) -> None:
+def test_points_and_peaks_are_drawn_where_they_belong(report: Report, open_page: Any) -> None:
     sheet = open_page(of_kernels(report))
     sheet.page.locator("#roof").scroll_into_view_if_needed()
-    roof = sheet.page.locator("#roof .ceiling").first.evaluate(MIDDLE)
+    roof = sheet.page.locator("#roof .peak").first.evaluate(MIDDLE)
     matrix, pointwise = (sheet.page.locator("#roof .point").nth(index).evaluate(MIDDLE) for index in (0, 1))
     assert roof[1] < matrix[1] < pointwise[1], "5 TFLOP/s lie under the roof of 10, and 0.04 far below"
     assert pointwise[0] < matrix[0], "0.1 FLOP a byte lies left of 50"

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from timelines import MS, tried, with_timeline, with_trials
 
-from steptime.analysis.categories import Account, Ledger
+from steptime.analysis.categories import Account, Breakdown
 from steptime.analysis.stragglers.comparison import LateRank, LateSeries, RankComparison, RankRow
 from steptime.analysis.timeline import Mode, Segment, SegmentKind, Steps, Timeline
 from steptime.memory.triage import OverTime
@@ -43,13 +43,13 @@ def steps(durations: list[int], **masks: list[int]) -> Steps:
                  ~flags["off"], flags["profiled"], np.zeros(count, np.bool_))  # fmt: skip
 
 
-def ledger_of(durations: list[int]) -> Ledger:
+def breakdown_of(durations: list[int]) -> Breakdown:
     """A quarter is input, the rest computing."""
     wall = np.array(durations, np.int64)
     entries = np.zeros((len(wall), len(Account)), np.int64)
     entries[:, Account.INPUT] = wall // 4
     entries[:, Account.COMPUTE] = wall - wall // 4
-    return Ledger("cpu", wall, entries)
+    return Breakdown("cpu", wall, entries)
 
 
 def test_each_kind_of_step_is_told_apart() -> None:
@@ -58,7 +58,7 @@ def test_each_kind_of_step_is_told_apart() -> None:
     known = steps(durations, warm_up=[0], disturbed=[3, 5, 6], profiled=[3], off=[8])
     segments = (Segment(SegmentKind.EVALUATION, int(known.begin[5]), int(known.begin[5]) + 50),)
     timeline = Timeline(Mode.OPTIMIZER, known, segments, 0, (), "the first")
-    found = series_of_process(timeline, ledger_of([durations[at] for at in np.flatnonzero(known.steady)]))
+    found = series_of_process(timeline, breakdown_of([durations[at] for at in np.flatnonzero(known.steady)]))
     names = [found.names[kind] for kind in found.kinds]
     assert (names[0], names[3], names[5], names[6], names[8]) == (
         "warm-up", "profiled", "with evaluation", "looked at closely", "not watched",
@@ -71,12 +71,12 @@ def test_each_kind_of_step_is_told_apart() -> None:
 
 
 def test_an_even_series_has_no_outliers() -> None:
-    found = series_of_trace(ledger_of([1000, 1001, 1000, 1003, 1000, 1000, 1040]), 0)
+    found = series_of_trace(breakdown_of([1000, 1001, 1000, 1003, 1000, 1000, 1040]), 0)
     assert set(found.names) == {"steady"}
 
 
 def test_accounts_of_a_long_job_are_shared_by_neighbours() -> None:
-    found = series_of_trace(ledger_of([100, 300] * (3 * MOST_ROWS)), 0)
+    found = series_of_trace(breakdown_of([100, 300] * (3 * MOST_ROWS)), 0)
     assert found.stride == 6
     assert len(found.spent) == MOST_ROWS
     assert found.spent[0] == (150, 50)

@@ -18,7 +18,7 @@ FILES = sorted(path for path in DATA.rglob("*") if path.is_file() and path.name 
 NO_TRACES = ("snapshots/", "param/dlrm_pytorch_et/")
 """Folders of other things that profilers write: memory snapshots, execution traces."""
 WIDEST_OVERRUN = 1.3
-"""Times the step, for the sum of kernels that overlap: stakes are cut to the step all the same."""
+"""Times the step, for the sum of kernels that overlap: savings are cut to the step all the same."""
 
 
 def name(path: Path) -> str:
@@ -109,9 +109,9 @@ def _accounts_hold_together(process: ProcessReport) -> None:
 def _findings_hold_together(process: ProcessReport) -> None:
     step = process.case.step.duration.value
     for finding in process.findings:
-        assert finding.at_stake is not None or finding.weight is not Weight.FINDING
-        if finding.weight is Weight.FINDING and finding.at_stake is not None:
-            assert 0.02 * step <= finding.at_stake.value <= WIDEST_OVERRUN * step, finding
+        assert finding.savings is not None or finding.weight is not Weight.FINDING
+        if finding.weight is Weight.FINDING and finding.savings is not None:
+            assert 0.02 * step <= finding.savings.value <= WIDEST_OVERRUN * step, finding
     for prediction in process.case.replay.predictions if process.case.replay else ():
         assert prediction.saved.value <= prediction.cap + 1
 

@@ -60,7 +60,7 @@ def test_the_shown_accounts_sum_to_the_step(report: Report, case: Case) -> None:
     assert "other" in shown, "what has no row of its own is summed up"
 
 
-def test_what_has_most_at_stake_gets_its_advice_first(report: Report, findings: tuple[Finding, ...]) -> None:
+def test_what_has_most_savings_gets_its_advice_first(report: Report, findings: tuple[Finding, ...]) -> None:
     assert "→ Raise num_workers" in render(with_process(report, findings=findings[:1]))
 
 

@@ -98,7 +98,7 @@ def size(number: int, speed: float | None, sentence: str = "") -> Judgement:
     return replace(FASTER, variant=batch_variant(number), speed=estimate, verdict=Verdict.UNDECIDED)
 
 
-def test_a_lab_fits_and_reads_its_ceiling() -> None:
+def test_a_lab_fits_and_reads_its_upper_bound() -> None:
     judged = [
         replace(FASTER, variant=variant, verdict=Verdict.UNDECIDED) for variant in lab_variants(compile_modes=True)
     ]

@@ -82,9 +82,9 @@ class Writer:
         return read(path)
 
 
-def drawn(trace: Trace, ceilings: Machine | None = None) -> Roofline:
+def drawn(trace: Trace, peaks: Machine | None = None) -> Roofline:
     boundaries = steps_of(trace)
-    return draw(trace, link(trace, boundaries), reach(trace, boundaries), ceilings)
+    return draw(trace, link(trace, boundaries), reach(trace, boundaries), peaks)
 
 
 def by_name(roofline: Roofline) -> dict[str, KernelGroup]:
@@ -175,7 +175,7 @@ def test_a_kernel_of_few_blocks_leaves_most_of_the_device_idle(
     assert roofline.split[0, roofline.bounds.index(bound)] == 200_000
 
 
-def test_without_ceilings_work_is_counted_and_nothing_is_bound(tmp_path: Path) -> None:
+def test_without_peaks_work_is_counted_and_nothing_is_bound(tmp_path: Path) -> None:
     writer = Writer(1, 1000)
     writer.operator("aten::mm", 10, MATRICES, TYPES, (GEMM, 100, 20))
     roofline = drawn(writer.trace(tmp_path))
@@ -265,13 +265,13 @@ def test_lists_are_as_wide_as_the_kernels_name_says(tmp_path: Path) -> None:
     assert sorted(each.bytes or 0 for each in found.values()) == [1500 * 3 * 2, 1500 * 3 * 8]
 
 
-def test_the_split_is_the_ledgers_compute_account_to_the_nanosecond(shared_data: Path) -> None:
+def test_the_split_is_the_breakdowns_compute_account_to_the_nanosecond(shared_data: Path) -> None:
     for name in ("kineto/resnet50_workers4.pt.trace.json.gz", "tracelens/mi300/resnet_act_checkpoint.json.gz"):
         trace = read(shared_data / name)
         boundaries = steps_of(trace)
         roofline = draw(trace, link(trace, boundaries), reach(trace, boundaries), machine())
-        ledger = account_for(trace, boundaries)
-        np.testing.assert_array_equal(roofline.split.sum(axis=1), ledger.entries[:, Account.COMPUTE])
+        breakdown = account_for(trace, boundaries)
+        np.testing.assert_array_equal(roofline.split.sum(axis=1), breakdown.entries[:, Account.COMPUTE])
         assert (roofline.split >= 0).all()
         assert roofline.split.shape == (len(boundaries), len(roofline.bounds))
 

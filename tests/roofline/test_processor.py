@@ -60,12 +60,12 @@ def test_operators_stand_in_for_kernels(trained: Trace) -> None:
     assert found["aten::mkldnn_convolution"].matrix_unit is None
 
 
-def test_the_split_is_the_ledgers_compute_account_to_the_nanosecond(trained: Trace) -> None:
+def test_the_split_is_the_breakdowns_compute_account_to_the_nanosecond(trained: Trace) -> None:
     boundaries = steps_of(trained)
-    for ceilings in (machine(), machine(1e6), None):
-        roofline = draw(trained, link(trained, boundaries), boundaries, ceilings)
-        ledger = account_for(trained, boundaries, machine=ceilings)
-        np.testing.assert_array_equal(roofline.split.sum(axis=1), ledger.entries[:, Account.COMPUTE])
+    for peaks in (machine(), machine(1e6), None):
+        roofline = draw(trained, link(trained, boundaries), boundaries, peaks)
+        breakdown = account_for(trained, boundaries, machine=peaks)
+        np.testing.assert_array_equal(roofline.split.sum(axis=1), breakdown.entries[:, Account.COMPUTE])
 
 
 def test_a_slow_matrix_unit_makes_products_bound_by_arithmetic(trained: Trace) -> None:

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from steptime.analysis.op_cost.op_cost import work_of
-from steptime.trace.call_tree import ROOT, nest
+from steptime.trace.call_tree import ROOT, call_tree
 from steptime.trace.reader import read
 from steptime.trace.table import ABSENT, Category, Trace
 
@@ -34,7 +34,7 @@ def flops(trace: Trace) -> float:
     total = 0.0
     for lane in np.unique(events.lane):
         rows = np.flatnonzero((events.lane == lane) & (events.category == Category.OPERATOR))
-        made = nest(events.begin[rows], events.end[rows])
+        made = call_tree(events.begin[rows], events.end[rows])
         own = [_flops(trace, int(rows[position])) for position in made.order]
         done = [0.0] * len(own)
         for number in reversed(range(len(own))):

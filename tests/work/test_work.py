@@ -59,7 +59,7 @@ def test_files_of_libraries_are_not_the_users(file: str, theirs: bool) -> None:
         (None, "unmodelled"),
     ],
 )
-def test_the_ceilings_decide_what_binds(work: Work | None, bound: str) -> None:
+def test_the_peaks_decide_what_binds(work: Work | None, bound: str) -> None:
     assert bound_of(work, machine()) == bound
     assert bound_of(work, None) == "unmodelled"
 

@@ -1,4 +1,4 @@
-"""From a process's recording, its layout and its ledger to the case that rules look at.
+"""From a process's recording, its layout and its breakdown to the case that rules look at.
 
 One law: what was not measured is absent from the case, never zero.
 """
@@ -24,10 +24,10 @@ from steptime.advice.evidence import (
 )
 from steptime.advice.line_evidence import line_uses
 from steptime.advice.loader_evidence import loader_use
-from steptime.advice.stakes import per_step, usual_steps
+from steptime.advice.savings import per_step, usual_steps
 from steptime.advice.step_evidence import account_uses, contention_use, phase_uses, segment_uses, step_summary
 from steptime.advice.trace_evidence import operator_use
-from steptime.analysis.categories import Ledger
+from steptime.analysis.categories import Breakdown
 from steptime.analysis.layout import Layout
 from steptime.analysis.operators import OperatorTotal
 from steptime.analysis.steps import UPDATES
@@ -44,7 +44,7 @@ def assemble(
     process: Process,
     layout: Layout,
     *,
-    ledger: Ledger | None = None,
+    breakdown: Breakdown | None = None,
     operators: Sequence[OperatorTotal] = (),
     recompute: Int64 | None = None,
     telemetry: Sequence[TelemetrySample] = (),
@@ -52,9 +52,9 @@ def assemble(
     trainers_on_host: int = 1,
     in_operators: Intervals = EMPTY,
 ) -> Case:
-    """The case of a process. ledger: of its steady steps, in their order. recompute: ns of each profiled step that runs
-    forward operators again inside backward. in_operators: when the training thread was inside operators in the profiled
-    steps. Raises ValueError when no step is steady.
+    """The case of a process. breakdown: of its steady steps, in their order. recompute: ns of each profiled step that
+    runs forward operators again inside backward. in_operators: when the training thread was inside operators in the
+    profiled steps. Raises ValueError when no step is steady.
     """
     steps = layout.timeline.steps
     usual = usual_steps(layout)
@@ -62,7 +62,7 @@ def assemble(
         raise ValueError("a case needs a steady step")
     return Case(
         step=step_summary(process, layout.timeline, usual),
-        accounts=account_uses(ledger, steps, usual, operators, machine),
+        accounts=account_uses(breakdown, steps, usual, operators, machine),
         phases=phase_uses(steps, usual),
         loader=loader_use(process, layout, usual),
         lines=line_uses(process, layout, in_operators),

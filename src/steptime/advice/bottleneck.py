@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from steptime.advice.evidence import AccountUse, Case
 from steptime.advice.models import late_name, late_of, late_reason
 from steptime.advice.rule import Finding, Weight
-from steptime.advice.stakes import named, ratio
+from steptime.advice.savings import named, ratio
 from steptime.quantities import Estimate, format_share
 
 BALANCED = "balanced"
@@ -68,14 +68,14 @@ def bottleneck(case: Case, findings: Iterable[Finding] = ()) -> Bottleneck:
 def _bottleneck(case: Case, findings: Iterable[Finding]) -> Bottleneck:
     """The account with the largest recoverable time.
 
-    What computing could give back, no ledger knows: there it is the largest stake that a finding has in it. Undecided
-    with a doubt among the findings, without a ledger, and when intervals are too wide to tell two accounts apart;
-    balanced when no account can give much or two give the same within narrow intervals.
+    What computing could give back, no breakdown knows: there it is the largest saving that a finding has in it.
+    Undecided with a doubt among the findings, without a breakdown, and when intervals are too wide to tell two accounts
+    apart; balanced when no account can give much or two give the same within narrow intervals.
     """
     findings = tuple(findings)
     if not case.accounts or case.step.duration.value <= 0:
         return Bottleneck(UNDECIDED, "Undecided: the steps could not be split into accounts.")
-    uses = [_with_stakes(use, findings) for use in case.accounts]
+    uses = [_with_savings(use, findings) for use in case.accounts]
     ranked = sorted(uses, key=lambda use: use.recoverable.value, reverse=True)
     first = _share(ranked[0].recoverable, case)
     doubt = next((finding for finding in findings if finding.weight is Weight.DOUBT), None)
@@ -92,10 +92,10 @@ def _bottleneck(case: Case, findings: Iterable[Finding]) -> Bottleneck:
     return _between(ranked, first, case)
 
 
-def _with_stakes(use: AccountUse, findings: tuple[Finding, ...]) -> AccountUse:
-    """Computing with the largest stake that a finding has in it; other accounts as they are."""
-    stakes = [finding.at_stake for finding in findings if finding.at_stake and finding.account == use.name]
-    best = max(stakes, key=lambda stake: stake.value, default=None)
+def _with_savings(use: AccountUse, findings: tuple[Finding, ...]) -> AccountUse:
+    """Computing with the largest saving that a finding has in it; other accounts as they are."""
+    savings = [finding.savings for finding in findings if finding.savings and finding.account == use.name]
+    best = max(savings, key=lambda saving: saving.value, default=None)
     if use.name != COMPUTE or best is None or best.value <= use.recoverable.value:
         return use
     return replace(use, recoverable=best)

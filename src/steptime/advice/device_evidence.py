@@ -13,7 +13,7 @@ are scaled, buffers that are cleared) are left out for that, and so is the optim
 What a device did in the steps of a trace, added to a case: of a bare trace, or of a recording's profiled steps.
 
 One law: times are those of the traced steps. A recording's accounts are of steps that nobody profiled; a finding's
-stake is cut to its account, so that no kernel's time promises more than the steady step holds.
+saving is cut to its account, so that no kernel's time promises more than the steady step holds.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ from steptime.advice.evidence import (
 from steptime.advice.kernels import (
     COPIES,
     POINTWISE,
-    above_ceilings,
+    above_peaks,
     elements,
     plain_name,
     shapes_of,
@@ -51,11 +51,11 @@ from steptime.advice.kernels import (
     spent,
 )
 from steptime.advice.models import changing_work, gradient_use
-from steptime.advice.stakes import capped, named, ratio, scaled
+from steptime.advice.savings import capped, named, ratio, scaled
 from steptime.advice.step_evidence import optimizer_uses
 from steptime.analysis.allocations import allocations_of
 from steptime.analysis.breakdown import account_for, has_kernels
-from steptime.analysis.categories import Account, Ledger
+from steptime.analysis.categories import Account, Breakdown
 from steptime.analysis.idle import Gaps, gap_totals, gaps_of
 from steptime.analysis.op_cost.call import ELEMENT_BYTES
 from steptime.analysis.operators import DISPATCH_GAP, sources_of
@@ -239,7 +239,7 @@ def _prediction(prediction: Prediction, accounts: tuple[AccountUse, ...]) -> Pre
 
 
 def at_roofline(trace: Trace, links: Links, roofline: Roofline) -> dict[str, dict[int, int]]:
-    """What the kernels that lose most would last at the machine's ceilings, for the replay: by "operator (kernel)", ns
+    """What the kernels that lose most would last at the machine's peaks, for the replay: by "operator (kernel)", ns
     by row of the event table."""
     lost: dict[tuple[str, str], tuple[float, float]] = {}
     for group in roofline.groups:
@@ -261,7 +261,7 @@ def at_roofline(trace: Trace, links: Links, roofline: Roofline) -> dict[str, dic
 
 
 def machine_use(machine: Machine | None) -> MachineUse | None:
-    """The ceilings as rules see them."""
+    """The peaks as rules see them."""
     if machine is None:
         return None
     dispatch = machine.launch or machine.dispatch
@@ -406,7 +406,7 @@ def with_device(
     trace: Trace,
     boundaries: Int64,
     windows: Int64,
-    ledger: Ledger,
+    breakdown: Breakdown,
     machine: Machine | None,
     *,
     input_ranges: Intervals = EMPTY,
@@ -416,7 +416,7 @@ def with_device(
 ) -> Case:
     """The case with kernels, roofline, chains, optimisers and replay.
 
-    boundaries, windows: (n, 2) ns, the steps as host and ledger have them. input_ranges to training_thread: as
+    boundaries, windows: (n, 2) ns, the steps as host and breakdown have them. input_ranges to training_thread: as
     for `account_for`. sources: lines by operator name, where the trace itself has no stacks.
     """
     links = link(trace, boundaries)
@@ -425,7 +425,7 @@ def with_device(
         trace,
         boundaries,
         links,
-        ledger,
+        breakdown,
         input_ranges=input_ranges,
         training_thread=training_thread,
         at_roofline=at_roofline(trace, links, roofline),
@@ -444,7 +444,7 @@ def with_device(
     computing = [use for use in kernels if use.bound != COMMUNICATION]
     return replace(
         case,
-        accounts=with_recoverable(case.accounts, ratio(above_ceilings(computing), spent(computing))),
+        accounts=with_recoverable(case.accounts, ratio(above_peaks(computing), spent(computing))),
         gaps=tuple(_placed(use, use.cause, known) for use in gap_uses(trace, links, gaps, len(windows))),
         copies=copy_uses(trace, links, windows),
         collectives=collective_uses(trace, links, windows),
@@ -484,7 +484,7 @@ def with_recorded_device(case: Case, account: RecordedAccount, machine: Machine 
     sources: dict[str, SourceLine] = {}
     for each in account.windows:
         sources |= sources_of(each.trace, training_thread=each.thread) if each.stacks else {}
-    ledger = account_for(
+    breakdown = account_for(
         window.trace,
         window.boundaries,
         input_ranges=window.phases[Phase.INPUT],
@@ -498,7 +498,7 @@ def with_recorded_device(case: Case, account: RecordedAccount, machine: Machine 
         window.trace,
         window.boundaries,
         reach(window.trace, window.boundaries),
-        ledger,
+        breakdown,
         machine,
         input_ranges=window.phases[Phase.INPUT],
         compile_ranges=window.compiling,

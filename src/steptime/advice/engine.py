@@ -25,8 +25,8 @@ from types import FrameType
 from steptime.advice.evidence import Case, Signal
 from steptime.advice.rule import Examination, Finding, Rule, Weight
 from steptime.advice.rules import CATALOGUE
+from steptime.advice.savings import capped, named
 from steptime.advice.signals import ABSENCE, NOT_IN_TRACES, Signals, measured
-from steptime.advice.stakes import capped, named
 from steptime.quantities import Estimate
 
 GROUP = "steptime.rules"
@@ -121,7 +121,7 @@ def all_rules() -> tuple[tuple[Rule, ...], tuple[tuple[str, str], ...]]:
 
 
 def examine(case: Case, rules: Iterable[Rule] | None = None) -> Examination:
-    """All findings of a case, by time at stake; notes, then doubts after them.
+    """All findings of a case, by savings; notes, then doubts after them.
 
     A rule whose needed signals are missing is listed as not examined with the reason, one that raises as failed.
     """
@@ -152,22 +152,22 @@ def _outcome(rule: Rule, case: Case, reasons: dict[Signal, str]) -> tuple[tuple[
 
 
 def _rank(finding: Finding) -> tuple[int, float, str]:
-    stake = finding.at_stake.value if finding.at_stake is not None else 0.0
-    return _ORDER[finding.weight], -stake, finding.code
+    saving = finding.savings.value if finding.savings is not None else 0.0
+    return _ORDER[finding.weight], -saving, finding.code
 
 
 def _bounded(finding: Finding, case: Case) -> Finding | None:
-    """The finding with its stake cut to its account (or to the step); None when it is not material."""
-    if finding.at_stake is None:
+    """The finding with its saving cut to its account (or to the step); None when it is not material."""
+    if finding.savings is None:
         return finding
-    stake = capped(finding.at_stake, _ceiling(finding, case))
+    saving = capped(finding.savings, _upper_bound(finding, case))
     step = case.step.duration.value
     if finding.weight is not Weight.FINDING:
-        return replace(finding, at_stake=stake)
-    if stake.value < LEAST_SHARE * step or (stake.low <= 0 and not _rests_on_few(case)):
+        return replace(finding, savings=saving)
+    if saving.value < LEAST_SHARE * step or (saving.low <= 0 and not _rests_on_few(case)):
         return None
-    few = (f"This rests on {_steps(case)}: no interval excludes that it is nothing.",) if stake.low <= 0 else ()
-    return replace(finding, at_stake=stake, evidence=finding.evidence + few)
+    few = (f"This rests on {_steps(case)}: no interval excludes that it is nothing.",) if saving.low <= 0 else ()
+    return replace(finding, savings=saving, evidence=finding.evidence + few)
 
 
 def _rests_on_few(case: Case) -> bool:
@@ -179,14 +179,14 @@ def _steps(case: Case) -> str:
     return "one step" if case.step.steady == 1 else f"{case.step.steady} steps"
 
 
-def _ceiling(finding: Finding, case: Case) -> Estimate:
+def _upper_bound(finding: Finding, case: Case) -> Estimate:
     """No more can be saved than the account holds; what lies between steps (no account) is bounded by nothing."""
     account = named(case.accounts, finding.account) if finding.account else None
     if account is not None:
         return account.duration
     if finding.account:
         return case.step.duration
-    return finding.at_stake or case.step.duration
+    return finding.savings or case.step.duration
 
 
 def _without_generalities(findings: list[Finding], rules: dict[str, Rule]) -> list[Finding]:
@@ -196,7 +196,7 @@ def _without_generalities(findings: list[Finding], rules: dict[str, Rule]) -> li
     for general in findings:
         better = [number for number, finding in enumerate(findings) if _replaces(finding, general, rules)]
         if better:
-            best = max(better, key=lambda number: _stake(findings[number]))
+            best = max(better, key=lambda number: _saving(findings[number]))
             absorbed.setdefault(best, []).append(general)
     gone = {id(general) for many in absorbed.values() for general in many}
     for number, finding in enumerate(findings):
@@ -215,7 +215,7 @@ def _replaces(finding: Finding, general: Finding, rules: dict[str, Rule]) -> boo
         return False
     if rules[general.name].by_line and general.source is not None and not _same_line(finding, general):
         return False
-    return _stake(finding) >= REPLACES_FROM * _stake(general)
+    return _saving(finding) >= REPLACES_FROM * _saving(general)
 
 
 def _same_line(finding: Finding, general: Finding) -> bool:
@@ -223,5 +223,5 @@ def _same_line(finding: Finding, general: Finding) -> bool:
     return one is not None and other is not None and (one.file, one.line) == (other.file, other.line)
 
 
-def _stake(finding: Finding) -> float:
-    return finding.at_stake.value if finding.at_stake is not None else 0.0
+def _saving(finding: Finding) -> float:
+    return finding.savings.value if finding.savings is not None else 0.0

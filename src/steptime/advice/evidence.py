@@ -24,7 +24,7 @@ class KernelUse:
     """Kernels of one name that one operator launched with arguments of one kind. calls and duration: per step, ns.
 
     bound: "compute", "memory", "latency", "communication" or "unmodelled". flops, bytes: per step, None without
-    a model. at_roofline: ns per step at the machine's ceilings, None without a model or ceilings. matrix_unit: whether
+    a model. at_roofline: ns per step at the machine's peaks, None without a model or peaks. matrix_unit: whether
     it ran on tensor cores or their like, None where the name does not say. dimensions: of a matrix product that miss
     the matrix units' tile ("k = 1003"). shapes: the arguments' shapes, raw.
     """
@@ -131,10 +131,11 @@ class RooflineUse:
     """The compute account by what bounds its kernels. compute, memory, latency, unmodelled: ns per step; they sum to
     the account.
 
-    flops and bytes: per step, of what has a model. number_format: the one with most of the FLOPs; peak: the ceiling of
-    a matrix product in it, FLOP/s (None: unknown). matrix_unit: share of the matrix products' time on matrix units,
+    flops and bytes: per step, of what has a model. number_format: the one with most of the FLOPs; peak: the upper bound
+    of a matrix product in it, FLOP/s (None: unknown). matrix_unit: share of the matrix products' time on matrix units,
     None where names do not say. utilization: of the step, what the FLOPs would take at the peaks of their formats
-    (model FLOP utilisation), None where a ceiling is unknown. modelled: share of the kernels' time that has a model.
+    (model FLOP utilisation), None where an upper bound is unknown. modelled: share of the kernels' time that has a
+    model.
     """
 
     compute: float
@@ -528,7 +529,7 @@ class Contention:
 
 @dataclass(frozen=True, slots=True)
 class MachineUse:
-    """Ceilings in force. measured: by steptime on this machine; else from a datasheet table, source. rates: of a matrix
+    """Peaks in force. measured: by steptime on this machine; else from a datasheet table, source. rates: of a matrix
     product by dtype, FLOP/s; matrix_flops: the one of float32. copy_bytes: B/s. dispatch: ns. updates: (bytes
     gone through, B/s) of updates in place, the smallest first. disturbed: by other load when it was measured. reached:
     formats whose rate the job itself has done, more than was known."""

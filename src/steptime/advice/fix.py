@@ -212,12 +212,12 @@ class Fix:
 @dataclass(frozen=True, slots=True)
 class Proposal:
     """A fix as it fits a case. finding: code of the finding that it answers ("" where it is worth a try without
-    one). ceiling: ns per step that a perfect fix could save, None where nothing is known to be at stake."""
+    one). upper bound: ns per step that a perfect fix could save, None where nothing is known to be to be saved."""
 
     fix: Fix
     option: Option
     finding: str
-    ceiling: float | None = None
+    upper_bound: float | None = None
 
     @property
     def advice_only(self) -> bool:

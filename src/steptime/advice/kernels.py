@@ -12,7 +12,7 @@ import re
 from collections.abc import Iterable
 
 from steptime.advice.evidence import KernelUse, MachineUse, OperatorUse
-from steptime.advice.stakes import ratio
+from steptime.advice.savings import ratio
 from steptime.quantities import SourceLine, format_duration
 
 POINTWISE = frozenset(
@@ -51,7 +51,7 @@ COPIES = frozenset({"copy", "_to_copy", "to", "clone", "contiguous"})
 """Operators of ATen that only move data to another layout or type. Joins and gathers (cat, index) are left out: models
 need them."""
 REACHABLE = 0.8
-"""Of a ceiling: what a good kernel reaches of it (a large matrix product of a vendor's library, 75 to 85 %)."""
+"""Of an upper bound: what a good kernel reaches of it (a large matrix product of a vendor's library, 75 to 85 %)."""
 MOST_DIGITS, MOST_ELEMENTS = 12, 1 << 50
 """Of a side, and of a tensor: a petabyte."""
 _ROW = re.compile(r"\[([\d,\s]*)\]")
@@ -88,7 +88,7 @@ def spent(uses: Iterable[KernelUse]) -> float:
     return sum(use.duration for use in uses)
 
 
-def above_ceilings(uses: Iterable[KernelUse]) -> float:
+def above_peaks(uses: Iterable[KernelUse]) -> float:
     """ns per step above what good kernels would take for the same work; those without a model count as good."""
     modelled = ((use.duration, use.at_roofline) for use in uses if use.at_roofline is not None)
     return sum(max(0.0, duration - best / REACHABLE) for duration, best in modelled)

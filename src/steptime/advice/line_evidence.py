@@ -13,7 +13,7 @@ found.
 Operators' times on the scale of the steady steps.
 
 One law: the profile tells shares, the watch tells times. A profiled step is slower than the steps that the user waits
-for, so what operators took in it is scaled down to what the ledger of the steady steps has for them.
+for, so what operators took in it is scaled down to what the breakdown of the steady steps has for them.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ import numpy as np
 
 from steptime.advice.evidence import AccountUse, LineUse, MachineUse, OperatorUse
 from steptime.advice.memory_evidence import memory_rate
-from steptime.advice.stakes import named, per_step, ratio, scaled, total
+from steptime.advice.savings import named, per_step, ratio, scaled, total
 from steptime.analysis.layout import Layout
 from steptime.analysis.lines import Role, find_gaps, identity_of
 from steptime.analysis.timeline import SegmentKind

@@ -8,7 +8,7 @@ from collections.abc import Iterable
 import numpy as np
 
 from steptime.advice.evidence import LoaderUse
-from steptime.advice.stakes import MODEL, per_step, scaled
+from steptime.advice.savings import MODEL, per_step, scaled
 from steptime.analysis.layout import Layout
 from steptime.analysis.timeline import Lane, Steps, lane_of, merge
 from steptime.arrays import Int64

@@ -12,11 +12,11 @@ from steptime.advice.rule import Finding, Weight
 from steptime.quantities import Estimate, format_duration
 
 UNKNOWN = 0.25
-"""Of the time at stake, or of the step where that is not known: what a fix without a model is taken to gain when
+"""Of the savings, or of the step where that is not known: what a fix without a model is taken to gain when
 they are put in order; nobody is told."""
 
 MEMORY_NOTES = frozenset({"ST703", "ST704", "ST705"})
-"""Notes about memory: no time is at stake that a trial could win, so that what answers them is advice."""
+"""Notes about memory: no time is to be saved that a trial could win, so that what answers them is advice."""
 COST_UNKNOWN = frozenset({"ST606"})
 """Notes on what may cost much or nothing, which only a trial tells."""
 
@@ -27,8 +27,8 @@ def propose(
     """The proposals for a case, best first; those that only the user can apply come last.
 
     For memory, all that takes less of it and fits the case, whatever was found: whoever asks for that is short of it.
-    For speed, what answers a finding. No saving is predicted beyond the time at stake of the findings that a fix
-    answers, or of all that it acts on where that is more (Amdahl's ceiling), nor one beyond the step.
+    For speed, what answers a finding. No saving is predicted beyond the savings of the findings that a fix
+    answers, or of all that it acts on where that is more (Amdahl's upper bound), nor one beyond the step.
     """
     if goal is Goal.MEMORY:
         freeing = [each for fix in fixes if fix.frees for each in _freeing(fix, case)]
@@ -51,16 +51,18 @@ def _proposals(fix: Fix, case: Case, findings: Sequence[Finding]) -> list[Propos
     answered = [finding for finding in findings if finding.code in fix.addresses]
     if not answered:
         return []
-    first = max(answered, key=lambda finding: finding.at_stake.value if finding.at_stake is not None else 0.0)
+    first = max(answered, key=lambda finding: finding.savings.value if finding.savings is not None else 0.0)
     step = case.step.duration.value
-    at_stake = first.at_stake.high if first.at_stake is not None else None
-    return [_proposal(fix, _placed(option, first, step), first.code, at_stake, step) for option in fix(case)]
+    savings = first.savings.high if first.savings is not None else None
+    return [_proposal(fix, _placed(option, first, step), first.code, savings, step) for option in fix(case)]
 
 
-def _proposal(fix: Fix, option: Option, finding: str, at_stake: float | None, step: float) -> Proposal:
-    """With its ceiling, and no saving beyond that."""
-    ceiling = max(at_stake, min(option.reach, step)) if at_stake is not None else None
-    return Proposal(fix, _capped(option, min(step, ceiling if ceiling is not None else step)), finding, ceiling)
+def _proposal(fix: Fix, option: Option, finding: str, savings: float | None, step: float) -> Proposal:
+    """With its upper bound, and no saving beyond that."""
+    upper_bound = max(savings, min(option.reach, step)) if savings is not None else None
+    return Proposal(
+        fix, _capped(option, min(step, upper_bound if upper_bound is not None else step)), finding, upper_bound
+    )
 
 
 def _placed(option: Option, finding: Finding, step: float) -> Option:
@@ -72,10 +74,10 @@ def _placed(option: Option, finding: Finding, step: float) -> Option:
     edit = option.edit
     if isinstance(edit, Snippet) and edit.site is None and finding.source is not None:
         edit = replace(edit, site=finding.source)
-    at_stake = finding.at_stake.value if finding.at_stake is not None else 0.0
-    if not 0 < at_stake < step:
+    savings = finding.savings.value if finding.savings is not None else 0.0
+    if not 0 < savings < step:
         return replace(option, edit=edit)
-    most = f"At most {step / (step - at_stake):.2f}×: {format_duration(at_stake)} of a step are at stake."
+    most = f"At most {step / (step - savings):.2f}×: {format_duration(savings)} of a step are to be saved."
     return replace(option, edit=edit, advice=f"{option.advice} {most}")
 
 
@@ -90,5 +92,5 @@ def _capped(option: Option, limit: float) -> Option:
 def _worth(proposal: Proposal, step: float) -> float:
     """Predicted ns per step over the risk, for the order only."""
     saving = proposal.option.saving
-    at_stake = step if proposal.finding in COST_UNKNOWN else proposal.ceiling or 0.0
-    return (saving.value if saving is not None else UNKNOWN * at_stake) / proposal.fix.risk
+    savings = step if proposal.finding in COST_UNKNOWN else proposal.upper_bound or 0.0
+    return (saving.value if saving is not None else UNKNOWN * savings) / proposal.fix.risk

@@ -48,7 +48,7 @@ class Weight(Enum):
     """How a finding is shown."""
 
     FINDING = "finding"
-    """Time per training step is at stake."""
+    """Time per training step is to be saved."""
     NOTE = "note"
     """Worth knowing, charged to no training step (a slow evaluation)."""
     DOUBT = "doubt"
@@ -66,7 +66,7 @@ class Finding:
     weight: Weight
     summary: str
     advice: str
-    at_stake: Estimate | None = None
+    savings: Estimate | None = None
     account: str = ""
     source: SourceLine | None = None
     evidence: tuple[str, ...] = ()
@@ -125,14 +125,14 @@ class Rule:
             raise TypeError(f"it gives a {type(finding).__name__}, where a finding was expected: use finding(…) of it")
         if (finding.code, finding.name) != (self.code, self.name):
             raise TypeError(f"it gives a finding of {finding.code} {finding.name}: use finding(…) of the rule itself")
-        if not isinstance(finding.at_stake, Estimate | None):
-            raise TypeError(f"at_stake is a {type(finding.at_stake).__name__}, where an Estimate was expected")
+        if not isinstance(finding.savings, Estimate | None):
+            raise TypeError(f"at_stake is a {type(finding.savings).__name__}, where an Estimate was expected")
 
     def finding(
         self,
         summary: str,
         advice: str,
-        at_stake: Estimate | None = None,
+        savings: Estimate | None = None,
         *,
         account: str = "",
         source: SourceLine | None = None,
@@ -140,9 +140,7 @@ class Rule:
         weight: Weight | None = None,
     ) -> Finding:
         """A finding of this rule."""
-        return Finding(
-            self.code, self.name, weight or self.weight, summary, advice, at_stake, account, source, evidence
-        )
+        return Finding(self.code, self.name, weight or self.weight, summary, advice, savings, account, source, evidence)
 
 
 def rule(

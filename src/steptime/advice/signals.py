@@ -41,7 +41,7 @@ from steptime.analysis.stragglers.comparison import LateRank
 
 ABSENCE: dict[Signal, str] = {
     Signal.STEP: "no training step was measured",
-    Signal.ACCOUNTS: "no ledger (no profile of the steady steps)",
+    Signal.ACCOUNTS: "no breakdown (no profile of the steady steps)",
     Signal.PHASES: "the phases of the steps were not measured",
     Signal.LOADER: "no DataLoader fed the training steps",
     Signal.LINES: "the lines of the training loop were not timed",
@@ -53,7 +53,7 @@ ABSENCE: dict[Signal, str] = {
     Signal.GARBAGE: "Python's garbage collector was not watched",
     Signal.SEGMENTS: "nothing but training steps was seen",
     Signal.CONTENTION: "no telemetry of the machine",
-    Signal.MACHINE: "no ceilings of the machine (steptime env measures them)",
+    Signal.MACHINE: "no peaks of the machine (steptime env measures them)",
     Signal.RECOMPUTE: "no forward operator ran again inside backward, as far as was recorded",
     Signal.KERNELS: "no kernels on a device",
     Signal.GAPS: "the device was not traced, or never idle",
@@ -61,7 +61,7 @@ ABSENCE: dict[Signal, str] = {
     Signal.COLLECTIVES: "no collective was traced",
     Signal.ALLOCATIONS: "no call to the driver's allocator fell into a step",
     Signal.REPLAY: "the step could not be replayed (no trace of a device)",
-    Signal.ROOFLINE: "no kernels on a device whose ceilings are known",
+    Signal.ROOFLINE: "no kernels on a device whose peaks are known",
     Signal.CHAINS: "no chain of pointwise kernels was seen (shapes must be recorded)",
     Signal.GRADIENTS: "no model in DistributedDataParallel was traced",
     Signal.LATENESS: "no rank that the others wait for",
@@ -132,7 +132,7 @@ class Signals:
 
     @property
     def accounts(self) -> tuple[AccountUse, ...]:
-        """The ledger, summed over the steps."""
+        """The breakdown, summed over the steps."""
         accounts: tuple[AccountUse, ...] = self._read(Signal.ACCOUNTS)
         return accounts
 
@@ -204,7 +204,7 @@ class Signals:
 
     @property
     def machine(self) -> MachineUse:
-        """Ceilings of the machine."""
+        """Peaks of the machine."""
         machine: MachineUse = self._read(Signal.MACHINE)
         return machine
 

@@ -14,8 +14,8 @@ import numpy as np
 from steptime.advice.evidence import AccountUse, Contention, OptimizerUse, SegmentUse, StepSummary
 from steptime.advice.kernels import elements, shapes_of
 from steptime.advice.models import norm_use
-from steptime.advice.stakes import NOTHING, per_step, ratio, scaled
-from steptime.analysis.categories import Account, Ledger
+from steptime.advice.savings import NOTHING, per_step, ratio, scaled
+from steptime.analysis.categories import Account, Breakdown
 from steptime.analysis.operators import OperatorTotal
 from steptime.analysis.timeline import Phase, Steps, Timeline, lane_of, training_thread
 from steptime.arrays import Int64
@@ -149,7 +149,7 @@ def phase_uses(steps: Steps, usual: Int64) -> tuple[AccountUse, ...]:
 
 
 def account_uses(
-    ledger: Ledger | None,
+    breakdown: Breakdown | None,
     steps: Steps,
     usual: Int64,
     operators: Sequence[OperatorTotal],
@@ -157,7 +157,7 @@ def account_uses(
 ) -> tuple[AccountUse, ...]:
     """The accounts; they sum to the step. Of computing, what lies above the roofline could be saved, of unexplained
     time nothing, of the others all. Where no step was profiled, the model's phases stand for their accounts."""
-    entries = _entries(ledger, steps, usual)
+    entries = _entries(breakdown, steps, usual)
     profiled = bool(operators) or entries[:, (Account.COMPUTE, Account.LAUNCH)].any()
     uses = [] if profiled else [use for use in phase_uses(steps, usual) if use.name in MODEL_PHASES]
     for account in Account:
@@ -173,14 +173,14 @@ def account_uses(
     return tuple(use for use in uses if use.duration.value > 0)
 
 
-def _entries(ledger: Ledger | None, steps: Steps, usual: Int64) -> Int64:
-    if ledger is None:
+def _entries(breakdown: Breakdown | None, steps: Steps, usual: Int64) -> Int64:
+    if breakdown is None:
         entries = np.zeros((len(usual), len(Account)), np.int64)
         for phase in Phase:
             entries[:, UNSPLIT.get(phase, Account.UNEXPLAINED)] += steps.phases[usual, phase]
         return entries
     steady = np.flatnonzero(steps.steady)
-    return ledger.entries[np.isin(steady, usual)] if len(steady) == len(ledger.wall) else ledger.entries
+    return breakdown.entries[np.isin(steady, usual)] if len(steady) == len(breakdown.wall) else breakdown.entries
 
 
 def waste(operators: Sequence[OperatorTotal], machine: Machine | None) -> float:

@@ -14,10 +14,10 @@ import numpy as np
 from steptime.advice.device_evidence import machine_use, with_device, with_processor
 from steptime.advice.evidence import AccountUse, Case, GarbageUse, OperatorUse, RecomputeUse, StepSummary
 from steptime.advice.models import gradient_use
-from steptime.advice.stakes import scaled
+from steptime.advice.savings import scaled
 from steptime.advice.step_evidence import waste
 from steptime.analysis.breakdown import account_for, has_kernels
-from steptime.analysis.categories import Account, Ledger
+from steptime.analysis.categories import Account, Breakdown
 from steptime.analysis.operators import OperatorTotal, sources_of, total
 from steptime.analysis.recompute import recomputed
 from steptime.analysis.trace_steps import reach
@@ -40,13 +40,13 @@ GARBAGE = "Python GC"
 @dataclass(frozen=True, slots=True, eq=False)
 class TraceCase:
     """A case with what comparing ranks and looking at single steps needs. windows: (n, 2) ns, the steady steps as the
-    ledger has them; boundaries: as the host has them. whole: the ledger of all steps, the warm-up's too."""
+    breakdown has them; boundaries: as the host has them. whole: the breakdown of all steps, the warm-up's too."""
 
     case: Case
     windows: Int64
-    ledger: Ledger
+    breakdown: Breakdown
     boundaries: Int64
-    whole: Ledger
+    whole: Breakdown
 
 
 def case_of_trace(trace: Trace, boundaries: Int64, machine: Machine | None = None, *, how: str = "") -> Case:
@@ -60,10 +60,10 @@ def look_at_trace(trace: Trace, boundaries: Int64, machine: Machine | None = Non
     warm_up = _warm_up(windows[:, 1] - windows[:, 0])
     steady, windows = boundaries[warm_up:], windows[warm_up:]
     whole = account_for(trace, boundaries, machine=machine)
-    ledger = Ledger(whole.device, whole.wall[warm_up:], whole.entries[warm_up:])
+    breakdown = Breakdown(whole.device, whole.wall[warm_up:], whole.entries[warm_up:])
     operators = total(trace, steady, machine, sources=sources_of(trace, link(trace, steady)))
     step = StepSummary(
-        mean_of_series(ledger.wall),
+        mean_of_series(breakdown.wall),
         len(boundaries),
         len(steady),
         warm_up,
@@ -75,7 +75,7 @@ def look_at_trace(trace: Trace, boundaries: Int64, machine: Machine | None = Non
     again = recomputed(trace, steady)
     case = Case(
         step=step,
-        accounts=accounts_of(ledger, waste(operators, machine)),
+        accounts=accounts_of(breakdown, waste(operators, machine)),
         operators=tuple(map(operator_use, operators)),
         machine=machine_use(machine),
         recompute=RecomputeUse(mean_of_series(again)) if again.any() else None,
@@ -83,18 +83,18 @@ def look_at_trace(trace: Trace, boundaries: Int64, machine: Machine | None = Non
         gradients=gradient_use(trace, steady),
     )
     if has_kernels(trace):
-        case = with_device(case, trace, steady, windows, ledger, machine)
+        case = with_device(case, trace, steady, windows, breakdown, machine)
     else:
         case = with_processor(case, trace, steady, machine)
-    return TraceCase(case, windows, ledger, steady, whole)
+    return TraceCase(case, windows, breakdown, steady, whole)
 
 
-def accounts_of(ledger: Ledger, recoverable_compute: float) -> tuple[AccountUse, ...]:
+def accounts_of(breakdown: Breakdown, recoverable_compute: float) -> tuple[AccountUse, ...]:
     """The accounts per step; they sum to the step. recoverable_compute: share of computing above the roofline; of
     unexplained time nothing can be given back, of the other accounts all."""
     uses = []
     for account in Account:
-        duration = mean_of_series(ledger.entries[:, account])
+        duration = mean_of_series(breakdown.entries[:, account])
         part = {Account.COMPUTE: recoverable_compute, Account.UNEXPLAINED: 0.0}.get(account, 1.0)
         uses.append(AccountUse(account.name.lower(), duration, scaled(duration, part)))
     return tuple(use for use in uses if use.duration.value > 0)

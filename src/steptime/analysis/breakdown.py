@@ -17,7 +17,7 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from steptime.analysis.categories import Account, Ledger
+from steptime.analysis.categories import Account, Breakdown
 from steptime.analysis.device_activity import device_time
 from steptime.analysis.idle import idle_claims, idle_of
 from steptime.analysis.processor import Claims, claims_on_processor
@@ -56,8 +56,9 @@ def account_for(
     phase_ranges: Mapping[Phase, Intervals] | None = None,
     training_thread: int | None = None,
     machine: Machine | None = None,
-) -> Ledger:
-    """The ledger of the steps of a trace, by the accelerator's definition when it has kernels, else by the processor's.
+) -> Breakdown:
+    """The breakdown of the steps of a trace, by the accelerator's definition when it has kernels, else by the
+    processor's.
 
     boundaries: (n, 2) ns on the trace's clock (`Trace.events`), in time order without overlap, as the host sees the
     steps; on an accelerator each is moved to where the device ends it (`reach`). input_ranges, compile_ranges,
@@ -73,7 +74,7 @@ def account_for(
         machine=machine,
     )
     windows = reach(trace, boundaries) if has_kernels(trace) else boundaries
-    return Ledger(device_of(trace), windows[:, 1] - windows[:, 0], entries_of(windows, claims))
+    return Breakdown(device_of(trace), windows[:, 1] - windows[:, 0], entries_of(windows, claims))
 
 
 def account_phases(claims: Claims, boundaries: Int64, phase_ranges: Mapping[Phase, Intervals]) -> Int64:

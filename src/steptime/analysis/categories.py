@@ -1,4 +1,4 @@
-"""A ledger: every nanosecond of the steps posted to exactly one account. The room's central type."""
+"""A breakdown: every nanosecond of the steps posted to exactly one account. The room's central type."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class Account(IntEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Ledger:
+class Breakdown:
     """entries: (n steps, len(Account)) int64 ns; wall: (n,) int64 ns.
 
     device: "cpu" or an accelerator's name: which of the two definitions was used.
@@ -39,8 +39,8 @@ class Ledger:
 
     def __post_init__(self) -> None:
         if self.entries.shape != (len(self.wall), len(Account)):
-            sentence = f"A ledger of {len(self.wall)} steps has entries of shape {self.entries.shape}."
-            raise ImbalanceError("ledger-imbalance", sentence)
+            sentence = f"A breakdown of {len(self.wall)} steps has entries of shape {self.entries.shape}."
+            raise ImbalanceError("breakdown-imbalance", sentence)
         if np.any(self.entries < 0) or np.any(self.entries.sum(axis=1) != self.wall):
             worst = int(np.abs(self.entries.sum(axis=1) - self.wall).max(initial=0))
-            raise ImbalanceError("ledger-imbalance", f"A step's accounts miss its wall clock by up to {worst} ns.")
+            raise ImbalanceError("breakdown-imbalance", f"A step's accounts miss its wall clock by up to {worst} ns.")

@@ -318,8 +318,9 @@ def gaps_of(
     compile_ranges: Intervals = EMPTY,
     training_thread: int | None = None,
 ) -> Gaps:
-    """The idle time of the steps. windows: (n, 2) ns, the steps as the ledger has them (`trace_steps.reach`); the rest
-    as for `account.account_for`, whose entries from INPUT on these pieces sum to, step by step and to the nanosecond.
+    """The idle time of the steps. windows: (n, 2) ns, the steps as the breakdown has them (`trace_steps.reach`); the
+    rest as for `account.account_for`, whose entries from INPUT on these pieces sum to, step by step and to the
+    nanosecond.
     """
     busy = device_time(trace).busy
     idle = idle_of(trace, busy, training_lane(trace, training_thread))
@@ -420,7 +421,7 @@ class WaitTotal:
 
 
 def gap_totals(trace: Trace, links: Links, gaps: Gaps, steps: int) -> tuple[GapTotal, ...]:
-    """The longest first. By account they sum to the ledger's entries of each step. steps: how many there are.
+    """The longest first. By account they sum to the breakdown's entries of each step. steps: how many there are.
 
     Waits and Python of one name are told apart by the user's functions around them, because each is a line to change.
     """

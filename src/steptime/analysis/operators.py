@@ -26,13 +26,13 @@ from steptime.quantities import SourceLine
 from steptime.trace.cached_per_trace import once
 from steptime.trace.call_tree import (
     ROOT,
-    Nest,
-    Stretches,
+    CallTree,
+    ExclusiveSpans,
     ancestors,
+    call_tree,
     has_descendant,
     innermost_at,
     nearest_ancestor,
-    nest,
     self_time,
     stretches,
 )
@@ -119,8 +119,8 @@ class Operations:
     """
 
     rows: Int64
-    nest: Nest
-    stretches: Stretches
+    call_tree: CallTree
+    stretches: ExclusiveSpans
     computing: Bool
     engine: Bool
     free: Bool
@@ -128,7 +128,7 @@ class Operations:
     @property
     def covered(self) -> Intervals:
         """All the time inside operators."""
-        return union(self.nest.begin, self.nest.end)
+        return union(self.call_tree.begin, self.call_tree.end)
 
 
 @once
@@ -144,7 +144,7 @@ def operator_events(trace: Trace) -> Bool:
 def operations_on(trace: Trace, lane: int, chosen: Bool) -> Operations:
     """The operators among `chosen` on one lane, nested."""
     rows = np.flatnonzero(chosen & (trace.events.lane == lane))
-    made = nest(trace.events.begin[rows], trace.events.end[rows])
+    made = call_tree(trace.events.begin[rows], trace.events.end[rows])
     rows = rows[made.order]
     free, engine = matching(trace, is_free)[rows], matching(trace, is_engine)[rows]
     moving = ~free & ~engine
@@ -187,7 +187,7 @@ def short_gaps(busy: Intervals, longest: int = DISPATCH_GAP) -> Intervals:
     return union(begin[short], end[short])
 
 
-def _spent_before(found: Stretches) -> Int64:
+def _spent_before(found: ExclusiveSpans) -> Int64:
     """For each stretch, how many ns its owner has had in earlier stretches."""
     order = np.argsort(found.owner, kind="stable")
     lengths = (found.end - found.begin)[order]
@@ -297,15 +297,15 @@ def operator_calls(
     for each in (lane, *autograd_lanes(trace, lane)):
         operations = operations_on(trace, each, chosen)
         duration = _device_time(trace, operations, each) if on_device else _processor_time(operations)
-        kept = (duration > 0) & contains(union(boundaries[:, 0], boundaries[:, 1]), operations.nest.begin)
+        kept = (duration > 0) & contains(union(boundaries[:, 0], boundaries[:, 1]), operations.call_tree.begin)
         phase = _phases(trace, operations, lane, phases)
-        parent = _parents(operations.nest, kept, known)
+        parent = _parents(operations.call_tree, kept, known)
         parts.append((operations.rows[kept], duration[kept], phase[kept], parent))
         known += len(parent)
     return OperatorCalls(*(np.concatenate(column) for column in zip(*parts, strict=True)))
 
 
-def _parents(made: Nest, kept: Bool, offset: int) -> Int64:
+def _parents(made: CallTree, kept: Bool, offset: int) -> Int64:
     """Of the kept intervals: where the kept one around it lies, counted from `offset`."""
     position = np.append(np.cumsum(kept) - 1 + offset, ROOT)  # ROOT is the last
     above = made.parent[kept]
@@ -318,9 +318,9 @@ def _processor_time(operations: Operations) -> Int64:
     """ns of each computing operator, its views and allocations included; of others only where they compute
     themselves."""
     moving = ~operations.free & ~operations.engine
-    owner = nearest_ancestor(operations.nest, moving)
+    owner = nearest_ancestor(operations.call_tree, moving)
     owned = owner != ROOT
-    inside = np.bincount(owner[owned], self_time(operations.nest)[owned], len(owner)).astype(np.int64)
+    inside = np.bincount(owner[owned], self_time(operations.call_tree)[owned], len(owner)).astype(np.int64)
     found = operations.stretches
     lengths = np.where(found.end - found.begin > DISPATCH_GAP, found.end - found.begin, 0)
     alone = np.bincount(found.owner, lengths, len(owner)).astype(np.int64)
@@ -335,14 +335,14 @@ def _device_time(trace: Trace, operations: Operations, lane: int) -> Int64:
     mine = events.lane[launch] == lane
     owner = innermost_at(operations.stretches, events.begin[launch[mine]])
     known = owner != ROOT
-    owner = nearest_ancestor(operations.nest, ~operations.free & ~operations.engine)[owner[known]]
+    owner = nearest_ancestor(operations.call_tree, ~operations.free & ~operations.engine)[owner[known]]
     spent = events.duration[rows[mine][known]]
     return np.bincount(owner[owner != ROOT], spent[owner != ROOT], len(operations.rows)).astype(np.int64)
 
 
 def _phases(trace: Trace, operations: Operations, lane: int, phases: Mapping[Phase, Intervals]) -> Int64:
     """By what the caller knows; else by what the trace annotates, and backward is what autograd's engine runs."""
-    begin = operations.nest.begin
+    begin = operations.call_tree.begin
     if phases:
         found = np.full(len(begin), int(Phase.REST))
         for phase, ranges in phases.items():
@@ -351,7 +351,7 @@ def _phases(trace: Trace, operations: Operations, lane: int, phases: Mapping[Pha
     events = trace.events
     updates = matching(trace, OPTIMIZER_STEP.match)
     found = np.full(len(begin), int(Phase.FORWARD))
-    found[nearest_ancestor(operations.nest, operations.engine) != ROOT] = Phase.BACKWARD
+    found[nearest_ancestor(operations.call_tree, operations.engine) != ROOT] = Phase.BACKWARD
     found[contains(union(events.begin[updates], events.end[updates]), begin)] = Phase.OPTIMIZER
     found[contains(input_time(trace, lane), begin)] = Phase.INPUT
     return found
@@ -361,7 +361,7 @@ def _phases(trace: Trace, operations: Operations, lane: int, phases: Mapping[Pha
 class OperatorTotal:
     """An operator over all steps, per step. duration: ns (on an accelerator, of the kernels that it launched; on a CPU,
     inside it, operators within it excluded). bound: "compute", "memory", "latency" (its work takes less time at the
-    machine's ceilings than dispatching it) or "unmodelled". flops, bytes: None where a call has no model."""
+    machine's peaks than dispatching it) or "unmodelled". flops, bytes: None where a call has no model."""
 
     name: str
     calls: float
@@ -384,7 +384,7 @@ def total(
 ) -> tuple[OperatorTotal, ...]:
     """The operators that did the work of the steps, the longest first.
 
-    boundaries: (n, 2) ns on the trace's clock, as the host sees the steps. machine: whose ceilings decide `bound`.
+    boundaries: (n, 2) ns on the trace's clock, as the host sees the steps. machine: whose peaks decide `bound`.
     sources: lines by operator name, as `source_lines.sources_of` finds them in a trace with stacks.
     """
     if not len(boundaries):

@@ -9,7 +9,7 @@ from steptime.analysis.operators import Operations, operations_on, operator_even
 from steptime.analysis.threads import autograd_lanes, training_lane
 from steptime.arrays import Bool, Int64
 from steptime.intervals import EMPTY, Intervals, join, measure, subtract, union
-from steptime.trace.call_tree import ROOT, Nest, has_descendant, nearest_ancestor
+from steptime.trace.call_tree import ROOT, CallTree, has_descendant, nearest_ancestor
 from steptime.trace.table import ABSENT, Category, Trace
 from steptime.trace.vendors import matching
 
@@ -42,7 +42,7 @@ def recomputed(trace: Trace, boundaries: Int64, *, training_thread: int | None =
 
 def _again(trace: Trace, operations: Operations, lane: int) -> Intervals:
     """When one thread recomputes, or the device does for it."""
-    events, made = trace.events, operations.nest
+    events, made = trace.events, operations.call_tree
     frame = nearest_ancestor(made, operations.engine)
     recorded = (events.sequence[operations.rows] != ABSENT) & ~operations.engine & (frame != ROOT)
     forward = recorded & matching(trace, _is_forward_only)[operations.rows]
@@ -57,7 +57,7 @@ def _again(trace: Trace, operations: Operations, lane: int) -> Intervals:
     return _with_python(host, made, union(made.begin[frames], made.end[frames]), again)
 
 
-def _with_python(host: Intervals, made: Nest, frames: Intervals, again: Bool) -> Intervals:
+def _with_python(host: Intervals, made: CallTree, frames: Intervals, again: Bool) -> Intervals:
     """What runs again, and what stands around it up to the frame's other operators: random numbers put back, modules
     called, the forward left where its last tensor is known. Beside layers of 1.2 ms it took 0.5 to 0.7."""
     others = ~again & ~has_descendant(made, again)

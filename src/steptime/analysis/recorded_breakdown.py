@@ -28,7 +28,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from steptime.analysis.breakdown import account_phases, claims_of, count_events, device_of
-from steptime.analysis.categories import Account, Ledger
+from steptime.analysis.categories import Account, Breakdown
 from steptime.analysis.layout import Layout
 from steptime.analysis.operators import OperatorTotal, operator_events, sources_of, total
 from steptime.analysis.recompute import recomputed
@@ -58,8 +58,8 @@ that was slowed by something else, such as a busy machine, which slows computing
 
 def calibrate(
     profiled: Int64, steps: int, phases: Int64, device: str = "cpu", *, events: Int64 | None = None
-) -> Ledger:
-    """The ledger of the steady steps.
+) -> Breakdown:
+    """The breakdown of the steady steps.
 
     profiled: (len(Phase), len(Account)) ns of all profiled steps together (`account_phases`), zeros when there are
     none. steps: how many they are. phases: (n, len(Phase)) ns, the watched phases of the steady steps
@@ -71,7 +71,7 @@ def calibrate(
     if device != "cpu" and profiled.any():
         cost = None if events is None else int(events.sum()) * PROFILER_COST
         shares = _without_overhead(profiled.sum(axis=0), steps, phases.sum(axis=1), cost)
-        return Ledger(device, phases.sum(axis=1), split(phases.sum(axis=1), shares))
+        return Breakdown(device, phases.sum(axis=1), split(phases.sum(axis=1), shares))
     for phase in Phase:
         watched = phases[:, phase]
         if phase in MEASURED:
@@ -83,7 +83,7 @@ def calibrate(
             entries[:, UNSEEN.get(phase, Account.UNEXPLAINED)] += watched
             continue
         entries += split(watched, shares)
-    return Ledger(device, phases.sum(axis=1), entries)
+    return Breakdown(device, phases.sum(axis=1), entries)
 
 
 def split(totals: Int64, shares: Int64) -> Int64:
@@ -138,11 +138,11 @@ class Window:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class RecordedAccount:
-    """ledger: of the steady steps. operators: of the profiled ones, per step. recompute: (n,) ns of the profiled steps,
-    forward again inside backward. profiled_steps: those that the split comes from; 0 leaves what no phase explains
-    unexplained. windows: all traces that could be read."""
+    """breakdown: of the steady steps. operators: of the profiled ones, per step. recompute: (n,) ns of the profiled
+    steps, forward again inside backward. profiled_steps: those that the split comes from; 0 leaves what no phase
+    explains unexplained. windows: all traces that could be read."""
 
-    ledger: Ledger
+    breakdown: Breakdown
     operators: tuple[OperatorTotal, ...]
     recompute: Int64
     profiled_steps: int
@@ -151,7 +151,7 @@ class RecordedAccount:
 
 
 def account_for_process(process: Process, layout: Layout, machine: Machine | None = None) -> RecordedAccount:
-    """The ledger and the operators of a process. A trace that cannot be read is a problem in words, not an error."""
+    """The breakdown and the operators of a process. A trace that cannot be read is a problem in words, not an error."""
     steps = layout.timeline.steps
     windows, problems = _windows(process, layout)
     timed = [window for window in windows if not window.stacks and len(window.boundaries)]
@@ -170,10 +170,10 @@ def account_for_process(process: Process, layout: Layout, machine: Machine | Non
         events += count_events(window.trace, window.boundaries, window.phases)
     device = device_of(timed[0].trace) if timed else process.facts.device
     count = sum(len(window.boundaries) for window in timed)
-    ledger = calibrate(spent, count, steps.phases[steps.steady], device, events=events)
+    breakdown = calibrate(spent, count, steps.phases[steps.steady], device, events=events)
     again = [recomputed(window.trace, window.boundaries, training_thread=window.thread) for window in timed]
     recompute = np.concatenate(again) if again else np.zeros(0, np.int64)
-    return RecordedAccount(ledger, _operators(windows, timed, machine), recompute, count, windows, problems)
+    return RecordedAccount(breakdown, _operators(windows, timed, machine), recompute, count, windows, problems)
 
 
 def _operators(windows: tuple[Window, ...], timed: list[Window], machine: Machine | None) -> tuple[OperatorTotal, ...]:

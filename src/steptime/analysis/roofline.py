@@ -36,13 +36,13 @@ from steptime.analysis.op_cost.op_cost import (
     bound_of_times,
     distinct,
     model,
-    time_at_ceilings,
+    time_at_peaks,
 )
 from steptime.analysis.operators import OperatorCalls, operator_calls, worked
 from steptime.arrays import Bool, Float64, Int8, Int64
 from steptime.intervals import EMPTY, Intervals, claim, contains, intersect, join, subtract, union
 from steptime.machine.machine import Machine
-from steptime.trace.call_tree import nest, stretches
+from steptime.trace.call_tree import call_tree, stretches
 from steptime.trace.links import UNKNOWN, Links
 from steptime.trace.table import ABSENT, Category, Trace
 from steptime.trace.vendors import COMMUNICATION_KERNEL, matching
@@ -57,8 +57,8 @@ class KernelGroup:
 
     name: of the kernel (on a CPU, the operator's). shapes, types: raw JSON, "" where the trace has none.
     calls, duration: per step, ns. bound: "compute", "memory", "latency", "communication" or "unmodelled".
-    flops, bytes: per step, None without a model. at_roofline: ns per step at the machine's ceilings, never above the
-    duration (what is faster had its data in a cache); None without a model or ceilings. matrix_unit: None where the
+    flops, bytes: per step, None without a model. at_roofline: ns per step at the machine's peaks, never above the
+    duration (what is faster had its data in a cache); None without a model or peaks. matrix_unit: None where the
     name does not say. dimensions: sides of a product that miss the matrix units' tile.
     example: the longest of them, a row of the event table.
     """
@@ -84,12 +84,12 @@ class Roofline:
     """All groups, the longest first, and what they add up to.
 
     bounds: names of the columns of split, (n steps, len(bounds)) ns: the compute account of each step by what bounds
-    it; a row sums to that account of the ledger, to the nanosecond. Where kernels overlap, the earlier column has the
-    time.
+    it; a row sums to that account of the breakdown, to the nanosecond. Where kernels overlap, the earlier column has
+    the time.
     flops, bytes: per step, of what has a model. wall: ns of a step, mean. busy: ns of computing per step.
-    number_format: the one with most of the FLOPs ("" without any); peak: the ceiling of a matrix product in it, FLOP/s.
-    utilization: the time that the FLOPs would take at the peaks of their formats, over the wall clock (MFU). None
-    without ceilings or where a format has none.
+    number_format: the one with most of the FLOPs ("" without any); peak: the upper bound of a matrix product in it,
+    FLOP/s. utilization: the time that the FLOPs would take at the peaks of their formats, over the wall clock (MFU).
+    None without peaks or where a format has none.
     modelled: share of the computing time of kernels that have a model, 0 to 1.
     """
 
@@ -132,7 +132,7 @@ BOUNDS = (COMPUTE, MEMORY, LATENCY, UNMODELLED)
 SHORTEST_KERNEL = 2_000
 """ns from the first block of the smallest kernel to the end of its last: 1.1 to 1.6 microseconds on H100 and V100, 2.0
 on B200, 1.6 to 1.9 on MI300X and MI210 (the shortest kernels of published traces that have nanoseconds). A kernel whose
-work would be done in less, at the ceilings, is too small for either to bind."""
+work would be done in less, at the peaks, is too small for either to bind."""
 NEAR_SHORTEST = 2
 """A kernel without a model that lasts no longer than this many times the shortest is bound by latency all the same."""
 LONG_ENOUGH = 100_000
@@ -140,8 +140,8 @@ LONG_ENOUGH = 100_000
 was measured too low."""
 LEAST_FILLING = 0.5
 """Blocks for each multiprocessor. With fewer, most of the device has nothing to do: neither its arithmetic nor its
-bandwidth binds. Between a half and one a good product still reaches most of its ceiling (the published H100 traces have
-them at 0.85 and 53 to 68 % of the peak)."""
+bandwidth binds. Between a half and one a good product still reaches most of its upper bound (the published H100 traces
+have them at 0.85 and 53 to 68 % of the peak)."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -161,7 +161,7 @@ class Members:
 
 
 Times = tuple[float, float] | None
-"""ns of arithmetic and of movement at the ceilings, None without a model or ceilings."""
+"""ns of arithmetic and of movement at the peaks, None without a model or peaks."""
 BoundBy = Callable[[Times, float, float], str]
 """Tells the bound from a kernel's times, its duration in ns, and its filling (nan: unknown)."""
 
@@ -272,7 +272,7 @@ class _Group:
         format_ = dtype(name, work.dtype) if work is not None else ""
         flops = _known(sums.flops[number] / calls)
         one = Work(flops, sums.bytes[number] / calls, format_) if work is not None else None
-        times = time_at_ceilings(one, machine)
+        times = time_at_peaks(one, machine)
         bound = bound_by(times, sums.duration[number] / calls, sums.filling[number] / calls)
         return _Group(
             example=int(members.rows[longest]),
@@ -308,7 +308,7 @@ def _group(trace: Trace, made: _Group, sums: _Sums, number: int, steps: int) -> 
 
 
 def bound_of_kernel(times: Times, duration: float, filling: float) -> str:
-    """By the ns that its arithmetic and its bytes take at the ceilings, the ns that it took, and how far its blocks
+    """By the ns that its arithmetic and its bytes take at the peaks, the ns that it took, and how far its blocks
     fill the device."""
     if filling < LEAST_FILLING:
         return LATENCY
@@ -405,7 +405,7 @@ def _text(table: tuple[str, ...], number: int) -> str:
 
 def draw_on_processor(trace: Trace, windows: Int64, machine: Machine | None, step: float | None) -> Roofline:
     """A group holds the calls of an operator with arguments of one kind; what the caller knows beside the trace (batch
-    preparation, phases) is not in it, as in the ledger of a bare trace."""
+    preparation, phases) is not in it, as in the breakdown of a bare trace."""
     calls = operator_calls(trace, windows, {}, None)
     members, bound_by = _members_processor(trace, calls), bounds_of_operator(machine)
     groups, bounds, machine = group_at_peaks(trace, members, windows, machine, step, bound_by)
@@ -442,7 +442,7 @@ def _split_processor(
 def _pieces(trace: Trace, calls: OperatorCalls, bounds: Int8, lane: int) -> list[Intervals]:
     """On one thread, the time of the calls outside each other, by bound."""
     mine = np.flatnonzero(trace.events.lane[calls.rows] == lane)
-    made = nest(trace.events.begin[calls.rows[mine]], trace.events.end[calls.rows[mine]])
+    made = call_tree(trace.events.begin[calls.rows[mine]], trace.events.end[calls.rows[mine]])
     found = stretches(made)
     bound = bounds[mine[made.order]][found.owner]
     return [union(found.begin[bound == number], found.end[bound == number]) for number in range(len(BOUNDS))]
@@ -460,9 +460,9 @@ def _compute(trace: Trace, machine: Machine | None) -> tuple[Intervals, Interval
 
 
 def draw(trace: Trace, links: Links, windows: Int64, machine: Machine | None, step: float | None = None) -> Roofline:
-    """The roofline of the steps. windows: (n, 2) ns, the steps as the ledger has them (on an accelerator where the
+    """The roofline of the steps. windows: (n, 2) ns, the steps as the breakdown has them (on an accelerator where the
     device ends each). Groups hold the kernels that the steps launched, and those without a launch in the trace that
-    begin in a window; the split is about time, as the ledger is: whatever ran in a window. Without a device, groups
+    begin in a window; the split is about time, as the breakdown is: whatever ran in a window. Without a device, groups
     hold operators. step: ns of the step that it is told of, which the profiler did not slow; None: of these.
 
     The roofline's machine has peaks that are no lower than what was reached."""

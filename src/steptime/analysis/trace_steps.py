@@ -140,7 +140,7 @@ def reach(trace: Trace, boundaries: Int64) -> Int64:
     """Steps on the device: each ends with the last kernel that was launched in it, and the next begins there.
 
     The host runs ahead of the device, so a step's kernels outlast the host's step. Kernels of a step that ran before
-    its begin as moved here still count as compute, in the step in whose time they ran: a ledger is about time, not
+    its begin as moved here still count as compute, in the step in whose time they ran: a breakdown is about time, not
     about work. boundaries: (n, 2) ns on the host, in time order.
     """
     events = trace.events

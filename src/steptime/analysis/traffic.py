@@ -46,8 +46,8 @@ class CopyTotal:
     for none.
 
     All columns (n,), by step: calls begun in it, ns of device time, exposed ns in which nothing else ran, and bytes
-    (None: the trace does not say). Exposed time of all copies together is the ledger's account COPY to the nanosecond;
-    where two copies overlap, the one named first has it.
+    (None: the trace does not say). Exposed time of all copies together is the breakdown's account COPY to the
+    nanosecond; where two copies overlap, the one named first has it.
     """
 
     kind: str
@@ -61,7 +61,7 @@ class CopyTotal:
 
 
 def copies_of(trace: Trace, links: Links, windows: Int64) -> tuple[CopyTotal, ...]:
-    """The copies of the steps, the most exposed first. windows: (n, 2) ns, the steps as the ledger has them."""
+    """The copies of the steps, the most exposed first. windows: (n, 2) ns, the steps as the breakdown has them."""
     events = trace.events
     rows = np.flatnonzero(np.isin(events.category, (Category.MEMCPY, Category.MEMSET)))
     names = [copy_kind(symbol) for symbol in trace.symbols]
@@ -128,7 +128,7 @@ class CollectiveTotal:
 
     All columns (n,), by step: kernels begun in it, ns of device time, exposed ns in which only communication ran, bytes
     of the larger of what is given in and got out (None: the trace does not say). Exposed time of all collectives
-    together is the ledger's account COMMUNICATION to the nanosecond; where two overlap, the longer kind has it.
+    together is the breakdown's account COMMUNICATION to the nanosecond; where two overlap, the longer kind has it.
     """
 
     name: str
@@ -153,7 +153,8 @@ class Parameters:
 
 
 def collectives_of(trace: Trace, links: Links, windows: Int64) -> tuple[CollectiveTotal, ...]:
-    """The collectives of the steps, those first that took longest. windows: (n, 2) ns, as the ledger has the steps."""
+    """The collectives of the steps, those first that took longest. windows: (n, 2) ns, as the breakdown has the
+    steps."""
     events = trace.events
     begin, end = windows[:1, 0].max(initial=0), windows[-1:, 1].max(initial=0)
     rows = np.flatnonzero((events.category == Category.KERNEL) & matching(trace, COMMUNICATION_KERNEL.search))

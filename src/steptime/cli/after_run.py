@@ -19,7 +19,7 @@ from steptime.errors import NothingMeasuredError, SteptimeError
 from steptime.launcher.outcome import Outcome
 from steptime.machine.link import link_of
 from steptime.machine.machine import Link, Machine
-from steptime.machine.peaks import FILE_NAME, ceilings, remembered, store
+from steptime.machine.peaks import FILE_NAME, peaks, remembered, store
 from steptime.quantities import format_bytes, format_source
 from steptime.recording.load import facts_of, look_into, walk
 from steptime.recording.recording import LeakFacts, OutOfMemoryFacts, Process, TelemetrySample
@@ -127,9 +127,9 @@ def nothing_measured(outcome: Outcome, folder: Path) -> NothingMeasuredError | N
     )
 
 
-def measure_ceilings(folder: Path, *, quiet: bool) -> None:
-    """Puts this machine's ceilings beside the recording, measured with the job's own interpreter if they are not known
-    yet. A failure is said and costs the ceilings, not the diagnosis."""
+def measure_peaks(folder: Path, *, quiet: bool) -> None:
+    """Puts this machine's peaks beside the recording, measured with the job's own interpreter if they are not known
+    yet. A failure is said and costs the peaks, not the diagnosis."""
     trainer = next(walk(folder), None)
     if trainer is None:
         return
@@ -140,7 +140,7 @@ def measure_ceilings(folder: Path, *, quiet: bool) -> None:
     except SteptimeError as error:
         say(str(error))
     except OSError as error:
-        say(f"The ceilings of this machine could not be written to {folder} ({error.strerror}).")
+        say(f"The peaks of this machine could not be written to {folder} ({error.strerror}).")
 
 
 def _nothing(sentence: str) -> None:
@@ -164,8 +164,8 @@ def _machine(trainer: Process, tell: Callable[[str], None]) -> Machine:
     known = remembered(device, facts.torch, threads=threads, name=facts.device_name)
     if known is not None:
         return known
-    tell("measuring this machine's ceilings, once (some seconds; --no-ceilings skips it)")
-    machine = ceilings(facts.executable, device, facts.torch, threads=threads, name=facts.device_name)
+    tell("measuring this machine's peaks, once (some seconds; --no-peaks skips it)")
+    machine = peaks(facts.executable, device, facts.torch, threads=threads, name=facts.device_name)
     if machine.disturbed:
-        tell("other load slowed that: the ceilings are at least what was measured, which is done again next time")
+        tell("other load slowed that: the peaks are at least what was measured, which is done again next time")
     return machine

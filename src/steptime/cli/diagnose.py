@@ -17,7 +17,7 @@ from steptime.errors import UsageError
 @click.option(
     "--annotate",
     metavar="FILE",
-    help="Write the trace again to FILE (.json, .json.gz) with tracks of the ledger, of why the device idled and of "
+    help="Write the trace again to FILE (.json, .json.gz) with tracks of the breakdown, of why the device idled and of "
     "the critical path, to open in Perfetto. Of one trace only.",
 )
 @click.option(

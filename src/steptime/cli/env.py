@@ -1,4 +1,4 @@
-"""`steptime env`: this machine, what is installed, and the ceilings that a training step is judged against."""
+"""`steptime env`: this machine, what is installed, and the peaks that a training step is judged against."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _WIDTH = 22
 
 
 def environment_text(environment: Environment) -> str:
-    """The machine, then the ceilings of each device."""
+    """The machine, then the peaks of each device."""
     identity = environment.identity
     lines = [
         _row("host", f"{identity.host}, {identity.system}"),
@@ -30,11 +30,11 @@ def environment_text(environment: Environment) -> str:
         _row("torch", f"{environment.torch} in {environment.interpreter}" if environment.torch else "not found"),
     ]
     for machine in environment.machines:
-        lines += ["", *_ceilings(machine)]
+        lines += ["", *_peaks(machine)]
     return "\n".join([*lines, *(f"\n{problem}" for problem in environment.problems)]) + "\n"
 
 
-def _ceilings(machine: Machine) -> list[str]:
+def _peaks(machine: Machine) -> list[str]:
     threads = f", {machine.threads} threads" if machine.device == "cpu" and machine.threads else ""
     loaded = f" beside other load ({machine.other_cpus:.1f} CPUs): at least this, measured again next time"
     origin = (
@@ -42,7 +42,7 @@ def _ceilings(machine: Machine) -> list[str]:
         if machine.measured
         else f"from a datasheet ({machine.source}), not measured"
     )
-    lines = [f"Ceilings of {machine.name}{threads}: {origin}"]
+    lines = [f"Peaks of {machine.name}{threads}: {origin}"]
     lines += [_row(f"  {rate.name} product", _rate(rate.rate, "FLOP/s")) for rate in machine.matrix]
     if machine.copy is not None:
         lines.append(_row("  copy", _rate(machine.copy, "B/s")))
@@ -81,12 +81,12 @@ def _row(name: str, value: str) -> str:
     return f"{name:<{_WIDTH}}{value}"
 
 
-@click.command("env", short_help="Show this machine and its measured ceilings.")
+@click.command("env", short_help="Show this machine and its measured peaks.")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
-@click.option("--remeasure", is_flag=True, help="Measure the ceilings again, even if they are known.")
+@click.option("--remeasure", is_flag=True, help="Measure the peaks again, even if they are known.")
 @click.option("--python", metavar="PATH", help="Interpreter whose torch measures. Default: the first that has torch.")
 def command(as_json: bool, remeasure: bool, python: str | None) -> int:
-    """Show this machine, the versions in use, and its ceilings: matrix products by dtype, copy bandwidth, cost
+    """Show this machine, the versions in use, and its peaks: matrix products by dtype, copy bandwidth, cost
     of an operator. They are measured once (some seconds) with your torch and remembered.
 
     \b

@@ -83,7 +83,7 @@ class Wishes:
     as_json: bool
     force: bool
     quiet: bool
-    ceilings: bool
+    peaks: bool
     no_source: bool
 
 
@@ -122,7 +122,7 @@ class Wishes:
     "sample of more. The others write the table of their steps only.",
 )
 @click.option("--no-profile", is_flag=True, help="Watch only: no operators in the account.")
-@click.option("--no-ceilings", is_flag=True, help="Do not measure this machine's ceilings after the job.")
+@click.option("--no-peaks", is_flag=True, help="Do not measure this machine's peaks after the job.")
 @click.option("--no-progress", is_flag=True, help="Say nothing while the job runs.")
 @click.option("-q", "--quiet", is_flag=True, help="Say nothing but errors; with -o or --json, only those.")
 def command(
@@ -137,7 +137,7 @@ def command(
     max_profile_seconds: int | None,
     trace_ranks: tuple[str, ...],
     no_profile: bool,
-    no_ceilings: bool,
+    no_peaks: bool,
     no_progress: bool,
     quiet: bool,
 ) -> int:
@@ -151,7 +151,7 @@ def command(
     """
     if no_profile and steps:
         raise UsageError("usage", "--steps says how many steps to profile, and --no-profile to profile none: drop one.")
-    wishes = Wishes(outputs, as_json, force, quiet, not no_ceilings, no_source)
+    wishes = Wishes(outputs, as_json, force, quiet, not no_peaks, no_source)
     check_outputs(outputs, force=force)
     remote = recording is not None and is_url(recording)
     url = _destination(recording) if recording is not None and remote else None
@@ -247,13 +247,13 @@ def _reasons(outcome: Outcome, folder: Path) -> tuple[str, ...]:
 
 
 def _tell(outcome: Outcome, folder: Path, wishes: Wishes) -> None:
-    from steptime.cli.after_run import measure_ceilings, nothing_measured
+    from steptime.cli.after_run import measure_peaks, nothing_measured
 
     reason = nothing_measured(outcome, folder)
     if reason is not None:
         raise reason
-    if wishes.ceilings:
-        measure_ceilings(folder, quiet=wishes.quiet)
+    if wishes.peaks:
+        measure_peaks(folder, quiet=wishes.quiet)
     from steptime.cli.delivery import deliver
     from steptime.diagnosis import diagnose_paths
 

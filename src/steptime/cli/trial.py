@@ -25,7 +25,7 @@ from steptime.advice.evidence import Case
 from steptime.advice.fix import Goal, Proposal, Snippet
 from steptime.advice.propose import propose
 from steptime.advice.rule import Finding
-from steptime.cli.after_run import measure_ceilings, nothing_measured
+from steptime.cli.after_run import measure_peaks, nothing_measured
 from steptime.cli.exit_codes import INTERRUPTED, say, tell
 from steptime.cli.options import seconds, variant_options
 from steptime.cli.run import Announcer
@@ -165,7 +165,7 @@ def measure(command: Sequence[str], budget: float, *, quiet: bool, uncontained: 
             folder.parent.rmdir()
     if not outcome.steps_seen:
         raise _reason(outcome, folder, SHARE * budget)
-    measure_ceilings(folder, quiet=quiet)
+    measure_peaks(folder, quiet=quiet)
     return folder
 
 
@@ -382,10 +382,10 @@ def _nothing_to_try(proposals: Sequence[Proposal], recording: Path, goal: Goal) 
 
 
 def advice_of(proposal: Proposal) -> str:
-    """What only the user can do: the line, what to do there, and the most that it could save (Amdahl's ceiling)."""
+    """What only the user can do: the line, what to do there, and the most that it could save (Amdahl's upper bound)."""
     edit = proposal.option.edit
     place = f"{format_source(edit.site)}: " if isinstance(edit, Snippet) and edit.site is not None else ""
-    most = f" It saves {format_duration(proposal.ceiling)} a step at most." if proposal.ceiling else ""
+    most = f" It saves {format_duration(proposal.upper_bound)} a step at most." if proposal.upper_bound else ""
     return f"{place}{proposal.option.advice}{most} steptime explain {proposal.fix.code} shows how."
 
 

@@ -32,7 +32,7 @@ from steptime.advice.evidence import AccountUse, Case, LoaderUse, OptimizerUse, 
 from steptime.advice.kernels import short_kernel
 from steptime.advice.line_evidence import profile_scale
 from steptime.advice.rule import Finding, Weight
-from steptime.advice.stakes import ratio
+from steptime.advice.savings import ratio
 from steptime.arrays import Int64
 from steptime.compare.cause import cause_of, sentence_of
 from steptime.compare.comparison import (

@@ -1,4 +1,4 @@
-"""Everything about this machine that bears on a training step: what it is, what is installed, and its ceilings."""
+"""Everything about this machine that bears on a training step: what it is, what is installed, and its peaks."""
 
 from __future__ import annotations
 
@@ -34,12 +34,12 @@ def describe(python: str | None, *, remeasure: bool, tell: Callable[[str], None]
     interpreter, torch = _interpreter(python)
     if not torch:
         sheets = tuple(filter(None, (datasheet.look_up(each.name) for each in identity.accelerators)))
-        problem = "No Python with torch was found here, so no ceilings were measured: name one with --python PATH."
+        problem = "No Python with torch was found here, so no peaks were measured: name one with --python PATH."
         return Environment(identity, interpreter, torch, sheets, (problem,))
     machines: list[Machine] = []
     problems: list[str] = []
     for device, name in _devices(identity, torch):
-        machine, problem = _ceilings(interpreter, device, name, torch, remeasure=remeasure, tell=tell)
+        machine, problem = _peaks(interpreter, device, name, torch, remeasure=remeasure, tell=tell)
         machines += filter(None, (machine,))
         problems += filter(None, (problem,))
     return Environment(identity, interpreter, torch, tuple(machines), tuple(problems))
@@ -51,14 +51,14 @@ def _devices(identity: Identity, torch: str) -> list[tuple[str, str]]:
     return [("cpu", ""), *([("cuda", identity.accelerators[0].name)] if accelerated else [])]
 
 
-def _ceilings(
+def _peaks(
     interpreter: str, device: str, name: str, torch: str, *, remeasure: bool, tell: Callable[[str], None]
 ) -> tuple[Machine | None, str]:
     """Known, measured now, or a datasheet's; and the sentence of a failure."""
     known = peaks.remembered(device, torch, name=name)
     if known is not None and not remeasure:
         return known, ""
-    tell(f"measuring the ceilings of {name or 'this CPU'} with {interpreter} (some seconds)")
+    tell(f"measuring the peaks of {name or 'this CPU'} with {interpreter} (some seconds)")
     try:
         machine = peaks.measure(interpreter, device)
     except SteptimeError as error:

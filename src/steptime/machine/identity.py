@@ -21,7 +21,7 @@ class Accelerator:
 
 @dataclass(frozen=True, slots=True)
 class Identity:
-    """A machine without its ceilings. usable_cpus: those that this process may run on; memory: bytes."""
+    """A machine without its peaks. usable_cpus: those that this process may run on; memory: bytes."""
 
     host: str
     system: str

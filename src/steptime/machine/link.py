@@ -13,7 +13,7 @@ from pathlib import Path
 import msgspec
 
 from steptime.machine.machine import Link
-from steptime.machine.peaks import MeasurementError, Summary, ceiling, load_as, measured_by, remembered_at, store
+from steptime.machine.peaks import MeasurementError, Summary, load_as, measured_by, peak, remembered_at, store
 
 SCRIPT = Path(__file__).with_name("link_script.py")
 BACKENDS = {"cpu": "gloo", "cuda": "nccl"}
@@ -55,7 +55,7 @@ def link_of(
     known = _remembered(path)
     if known is not None:
         return known.link
-    tell(f"measuring what {count} processes of this machine exchange by {name}, once (--no-ceilings skips it)")
+    tell(f"measuring what {count} processes of this machine exchange by {name}, once (--no-peaks skips it)")
     outcome = _measured(executable, name, count, tell)
     if outcome.link is None or not outcome.link.disturbed:
         with contextlib.suppress(OSError):  # where the cache cannot be written to it is measured again next time
@@ -80,4 +80,4 @@ def _measured(executable: str, backend: str, ranks: int, tell: Callable[[str], N
         tell(f"it could not be measured ({error}): collectives are shown without their share of it")
         return _Outcome(None)
     answer = done.answer
-    return _Outcome(Link(answer.backend, answer.ranks, ceiling(answer.rate, "B/s"), done.other_cpus))
+    return _Outcome(Link(answer.backend, answer.ranks, peak(answer.rate, "B/s"), done.other_cpus))

@@ -1,4 +1,4 @@
-"""A machine: its ceilings, measured or from a datasheet, against which a step is judged. The room's central type."""
+"""A machine: its peaks, measured or from a datasheet, against which a step is judged. The room's central type."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ class Link:
 
 @dataclass(frozen=True, slots=True)
 class Machine:
-    """A device and its ceilings.
+    """A device and its peaks.
 
     device: "cpu", "cuda", …; name: as the driver calls it. matrix: rate of a matrix product by dtype, FLOP/s,
     multiply and add counted as two. copy: bytes read plus bytes written per second by a large copy on the device.
@@ -109,7 +109,7 @@ class Machine:
 
     @property
     def disturbed(self) -> bool:
-        """Whether other load took so much of the machine that its ceilings are higher than what was measured."""
+        """Whether other load took so much of the machine that its peaks are higher than what was measured."""
         if not self.measured:
             return False
         loaded = self.other_cpus > DISTURBING_CPUS or self.pressure > DISTURBING_PRESSURE

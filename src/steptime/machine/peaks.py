@@ -3,9 +3,9 @@
 What all measurements of a machine share: a script that runs with the user's own torch, what others took of the CPUs
 meanwhile, and the files that remember what came out.
 
-Measured ceilings: a short run of the user's own torch, remembered in the user's cache folder.
+Measured peaks: a short run of the user's own torch, remembered in the user's cache folder.
 
-One law: a ceiling that could not be measured is a datasheet's or None, and says so; it never stops a diagnosis.
+One law: an upper bound that could not be measured is a datasheet's or None, and says so; it never stops a diagnosis.
 """
 
 from __future__ import annotations
@@ -70,7 +70,7 @@ def measured_by(script: Path, executable: str, words: list[str], kind: type[Kept
     return Measured(answer, *load.since())
 
 
-def ceiling(summary: Summary, unit: str) -> Estimate:
+def peak(summary: Summary, unit: str) -> Estimate:
     """The best block; down to the median one, which tells how disturbed the measurement was."""
     return Estimate(summary.best, summary.median, summary.best, summary.blocks, unit)
 
@@ -170,8 +170,8 @@ class _Answer(msgspec.Struct, frozen=True):
     handover: Summary | None
 
 
-def ceilings(executable: str, device: str, torch: str, *, threads: int | None = None, name: str = "") -> Machine:
-    """The ceilings of this machine for a Python with torch: from the cache, else measured now and remembered.
+def peaks(executable: str, device: str, torch: str, *, threads: int | None = None, name: str = "") -> Machine:
+    """The peaks of this machine for a Python with torch: from the cache, else measured now and remembered.
 
     torch: its version; threads: of torch inside an operator (None: as many as it takes by itself); name: of the device,
     for an accelerator. Raises SteptimeError where they cannot be measured.
@@ -190,11 +190,11 @@ def remembered(device: str, torch: str, *, threads: int | None = None, name: str
 
 
 def known(name: str) -> Machine | None:
-    """The ceilings of an accelerator by the driver's name of it: measured on this machine (the newest that nothing
+    """The peaks of an accelerator by the driver's name of it: measured on this machine (the newest that nothing
     disturbed, whatever torch did it), else a datasheet's, else none. A trace says no more of where it was made than
     this name."""
     try:
-        files = sorted(cache_folder().glob("ceilings-*.json"), key=lambda path: path.stat().st_mtime, reverse=True)
+        files = sorted(cache_folder().glob("peaks-*.json"), key=lambda path: path.stat().st_mtime, reverse=True)
     except OSError:
         files = []
     machines = (load(path) for path in files)
@@ -203,7 +203,7 @@ def known(name: str) -> Machine | None:
 
 
 def measure(executable: str, device: str, *, threads: int | None = None) -> Machine:
-    """Runs the script with the user's interpreter. Raises SteptimeError (ceilings-failed)."""
+    """Runs the script with the user's interpreter. Raises SteptimeError (peaks-failed)."""
     words = [device, *([str(threads)] if threads else [])]
     try:
         done = measured_by(SCRIPT, executable, words, _Answer, PATIENCE_SECONDS)
@@ -214,7 +214,7 @@ def measure(executable: str, device: str, *, threads: int | None = None) -> Mach
 
 def cache_path(device: str, name: str, torch: str, threads: int | None) -> Path:
     """Where a measurement is remembered: one file for a device, a version of torch and a number of threads."""
-    return remembered_at(f"ceilings-{device}", MEASURED, device, name, torch, str(threads))
+    return remembered_at(f"peaks-{device}", MEASURED, device, name, torch, str(threads))
 
 
 def load(path: Path) -> Machine | None:
@@ -243,9 +243,9 @@ def _machine(done: Measured[_Answer]) -> Machine:
     return Machine(
         device=answer.device,
         name=answer.name or processor_name(),
-        matrix=tuple(Rate(name, ceiling(rates, "FLOP/s")) for name, rates in answer.matrix.items()),
-        copy=ceiling(answer.copy, "B/s"),
-        updates=tuple(MemoryRate(each.size, ceiling(each, "B/s")) for each in answer.update),
+        matrix=tuple(Rate(name, peak(rates, "FLOP/s")) for name, rates in answer.matrix.items()),
+        copy=peak(answer.copy, "B/s"),
+        updates=tuple(MemoryRate(each.size, peak(each, "B/s")) for each in answer.update),
         dispatch=_floor(answer.dispatch),
         launch=_floor(answer.launch) if answer.launch is not None else None,
         measured=True,
@@ -255,7 +255,7 @@ def _machine(done: Measured[_Answer]) -> Machine:
         python=answer.python,
         other_cpus=done.other_cpus,
         pressure=done.pressure,
-        together=ceiling(answer.together, "CPUs") if answer.together is not None else None,
+        together=peak(answer.together, "CPUs") if answer.together is not None else None,
         handover=_floor(answer.handover) if answer.handover is not None else None,
     )
 
@@ -267,7 +267,7 @@ def _floor(summary: Summary) -> Estimate:
 
 def _failure(executable: str, reason: str) -> SteptimeError:
     return SteptimeError(
-        "ceilings-failed",
-        f"The ceilings of this machine cannot be measured with {executable}: {reason}. Datasheets stand in where they "
+        "peaks-failed",
+        f"The peaks of this machine cannot be measured with {executable}: {reason}. Datasheets stand in where they "
         "can; `steptime env --remeasure --python PATH` tries another interpreter.",
     )

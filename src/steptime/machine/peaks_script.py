@@ -1,10 +1,10 @@
-"""Measures a machine's ceilings with the user's own torch. Run by path with the user's interpreter: no part of steptime
+"""Measures a machine's peaks with the user's own torch. Run by path with the user's interpreter: no part of steptime
 is imported here. Answers with one JSON object on stdout.
 
     python peaks_script.py DEVICE [THREADS]
 
-Each ceiling is timed in blocks for a share of a second, after a warm-up. The best block is the ceiling, because what
-disturbs a block can only slow it; the median block tells how much this machine was disturbed.
+Each upper bound is timed in blocks for a share of a second, after a warm-up. The best block is the upper bound, because
+what disturbs a block can only slow it; the median block tells how much this machine was disturbed.
 """
 
 from __future__ import annotations
@@ -25,10 +25,10 @@ import torch
 from torch.utils.data import DataLoader
 
 SECONDS = 0.4
-"""For one ceiling. All of a device's stay below three seconds or so."""
+"""For one upper bound. All of a device's stay below three seconds or so."""
 FORMATS = {"float32": torch.float32, "tf32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
 CPU_ORDER = 1024
-"""Order of the square matrices: large enough to reach the ceiling, small enough for many blocks (2 GFLOP)."""
+"""Order of the square matrices: large enough to reach the upper bound, small enough for many blocks (2 GFLOP)."""
 CUDA_ORDER = 8192
 COPY_BYTES = {"cpu": 256 * 2**20, "cuda": 2**30}
 """Larger than any cache."""
@@ -69,7 +69,7 @@ def main() -> None:
 
 
 def measure(device: str) -> dict[str, Any]:
-    """All ceilings of one device, in seconds or per second. A product that torch refuses is left out."""
+    """All peaks of one device, in seconds or per second. A product that torch refuses is left out."""
     found: dict[str, Any] = {
         "device": device,
         "name": torch.cuda.get_device_name() if device == "cuda" else "",

@@ -11,7 +11,7 @@ from steptime.arrays import Bool, Int8, Int32, Int64
 from steptime.memory.snapshot import NO_STACK, Action, Events, Snapshot, Stacks, State
 from steptime.quantities import SourceLine
 from steptime.trace.arguments import UNKNOWN, AllocationEvents
-from steptime.trace.call_tree import ROOT, innermost_at, nest, stretches
+from steptime.trace.call_tree import ROOT, call_tree, innermost_at, stretches
 from steptime.trace.links import source_line
 from steptime.trace.table import HOST_CATEGORIES, Trace
 
@@ -436,7 +436,7 @@ def _stacks(trace: Trace, found: AllocationEvents, time: Int64) -> tuple[Int32, 
         if not mine.any():
             continue
         rows = np.flatnonzero(host & (events.lane == lane))
-        made = nest(events.begin[rows], events.end[rows])
+        made = call_tree(events.begin[rows], events.end[rows])
         inner = innermost_at(stretches(made), time[mine])
         names = events.name[rows][made.order].tolist()
         stack[mine] = _numbers(interner, inner, made.parent.tolist(), names)

@@ -201,7 +201,7 @@ def of_copies(report: Report, source: str) -> Report:
 
 def next_command(source: str, environment: Environment, process: ProcessReport) -> str:
     """What helps most now, ready to paste: a search for the first value that is lost, where the gradients run away;
-    trials of the fixes for what was found, or the page of the finding with the most at stake (or of what makes the
+    trials of the fixes for what was found, or the page of the finding with the most to be saved (or of what makes the
     measurement doubtful); trials of what answers a note; else the whole account."""
     if environment.command and any(finding.code == EXPLODING for finding in process.findings):
         return f"steptime nan -- {environment.command}"

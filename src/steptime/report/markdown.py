@@ -121,10 +121,10 @@ def _findings(process: ProcessReport) -> Iterator[str]:
 def _finding(finding: Finding, step: float) -> Iterator[str]:
     word = "" if finding.weight is Weight.FINDING else f" ({finding.weight.value})"
     yield from (f"### {prose(finding.code)} {prose(finding.name)}{word}", "", prose(finding.summary), "")
-    if finding.at_stake is not None:
-        stake = finding.at_stake
-        share = format_share(stake.value / step)
-        yield from (f"At stake: {format_duration(stake.value)} a step ({share}; {_interval(stake)}).", "")
+    if finding.savings is not None:
+        saving = finding.savings
+        share = format_share(saving.value / step)
+        yield from (f"To be saved: {format_duration(saving.value)} a step ({share}; {_interval(saving)}).", "")
     if finding.source is not None:
         yield from (_code(source_text(finding.source)), "")
     yield from (prose(finding.advice), "")

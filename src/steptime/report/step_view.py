@@ -280,8 +280,8 @@ class Beside:
 
 
 def cut(trace: Trace, boundaries: Int64, windows: Int64, at: int, number: int, how: str, beside: Beside) -> StepView:
-    """One of the steps of a trace. boundaries, windows: (n, 2) ns, all steps as the host and as the ledger have them;
-    at: which of them; number, how: as in `Step view`."""
+    """One of the steps of a trace. boundaries, windows: (n, 2) ns, all steps as the host and as the breakdown have
+    them; at: which of them; number, how: as in `Step view`."""
     links = link(trace, boundaries)
     step = _pair(windows[at])
     shown = (min(int(boundaries[at, 0]), step[0]), max(int(boundaries[at, 1]), step[1]))
@@ -467,8 +467,8 @@ def _pair(window: Int64) -> tuple[int, int]:
 
 
 def step_view_of_trace(trace: Trace, boundaries: Int64, windows: Int64, warm_up: int) -> StepView:
-    """boundaries, windows: (n, 2) ns, the steady steps as the host and as the ledger have them, n at least 1. warm_up:
-    how many steps lie before them."""
+    """boundaries, windows: (n, 2) ns, the steady steps as the host and as the breakdown have them, n at least 1.
+    warm_up: how many steps lie before them."""
     at = usual(windows[:, 1] - windows[:, 0])
     count = len(windows)
     how = "the only steady step" if count == 1 else f"of {count} steady steps the one next to their median"

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from steptime.analysis.categories import Account, Ledger
+from steptime.analysis.categories import Account, Breakdown
 from steptime.analysis.timeline import SegmentKind, Steps, Timeline
 from steptime.arrays import Bool, Int64
 
@@ -59,8 +59,8 @@ class StepSeries:
     marks: tuple[StepMark, ...] = ()
 
 
-def series_of_process(timeline: Timeline, ledger: Ledger) -> StepSeries:
-    """Of a recording. ledger: of its steady steps."""
+def series_of_process(timeline: Timeline, breakdown: Breakdown) -> StepSeries:
+    """Of a recording. breakdown: of its steady steps."""
     steps = timeline.steps
     kinds = np.full(len(steps.begin), KINDS.index("steady"), np.int64)
     kinds[steps.disturbed] = KINDS.index("looked at closely")
@@ -72,15 +72,15 @@ def series_of_process(timeline: Timeline, ledger: Ledger) -> StepSeries:
     kinds[steps.profiled] = KINDS.index("profiled")
     kinds[steps.warm_up] = KINDS.index("warm-up")
     kinds[_outliers(steps.duration, steps.steady)] = KINDS.index("outlier")
-    return _series(kinds, np.flatnonzero(steps.steady), ledger, marks)
+    return _series(kinds, np.flatnonzero(steps.steady), breakdown, marks)
 
 
-def series_of_trace(ledger: Ledger, warm_up: int) -> StepSeries:
-    """Of the steps of a trace. ledger: of all of them; warm_up: how many are left out of statistics at its begin."""
-    kinds = np.full(len(ledger.wall), KINDS.index("steady"), np.int64)
+def series_of_trace(breakdown: Breakdown, warm_up: int) -> StepSeries:
+    """Of the steps of a trace. breakdown: of all of them; warm_up: how many are left out of statistics at its begin."""
+    kinds = np.full(len(breakdown.wall), KINDS.index("steady"), np.int64)
     kinds[:warm_up] = KINDS.index("warm-up")
-    kinds[_outliers(ledger.wall, np.arange(len(ledger.wall)) >= warm_up)] = KINDS.index("outlier")
-    return _series(kinds, np.arange(len(ledger.wall)), ledger, ())
+    kinds[_outliers(breakdown.wall, np.arange(len(breakdown.wall)) >= warm_up)] = KINDS.index("outlier")
+    return _series(kinds, np.arange(len(breakdown.wall)), breakdown, ())
 
 
 def _outliers(duration: Int64, steady: Bool) -> Bool:
@@ -92,14 +92,14 @@ def _outliers(duration: Int64, steady: Bool) -> Bool:
     return far
 
 
-def _series(kinds: Int64, known: Int64, ledger: Ledger, marks: tuple[StepMark, ...]) -> StepSeries:
-    """known: the steps that the ledger's rows are of."""
+def _series(kinds: Int64, known: Int64, breakdown: Breakdown, marks: tuple[StepMark, ...]) -> StepSeries:
+    """known: the steps that the breakdown's rows are of."""
     stride = max(-(-len(kinds) // MOST_ROWS), 1)
-    columns = np.flatnonzero(ledger.entries.sum(axis=0)) if len(known) else np.zeros(0, np.int64)
+    columns = np.flatnonzero(breakdown.entries.sum(axis=0)) if len(known) else np.zeros(0, np.int64)
     rows = known // stride
     count = -(-len(kinds) // stride)
     sums = np.zeros((count, len(columns)), np.int64)
-    np.add.at(sums, rows, ledger.entries[:, columns])
+    np.add.at(sums, rows, breakdown.entries[:, columns])
     members = np.bincount(rows, minlength=count)
     spent = tuple(
         tuple((row // many).tolist()) if many else () for row, many in zip(sums, members.tolist(), strict=True)

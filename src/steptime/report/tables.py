@@ -29,7 +29,7 @@ class Table:
 
 
 def device_tables(case: Case) -> Iterator[Table]:
-    """All tables that have rows, in the order of the ledger: what ran, why nothing ran, what a change would save."""
+    """All tables that have rows, in the order of the breakdown: what ran, why nothing ran, what a change would save."""
     for table in (_kernels(case), _gaps(case), _copies(case), _collectives(case), _allocations(case), _chains(case)):
         if table.rows:
             yield table
@@ -37,7 +37,7 @@ def device_tables(case: Case) -> Iterator[Table]:
 
 
 def roofline_sentences(case: Case) -> list[str]:
-    """What the computing is bound by, what it reached, and whose ceilings these are."""
+    """What the computing is bound by, what it reached, and whose peaks these are."""
     roofline = case.roofline
     if roofline is None:
         return []
@@ -56,7 +56,7 @@ def roofline_sentences(case: Case) -> list[str]:
         said.append(f"{format_share(alone / whole)} of it belongs to no operator (launched before the trace began?).")
     if case.machine is not None:
         source = f" ({case.machine.source})" if case.machine.source and not case.machine.measured else ""
-        said.append(f"Ceilings of {case.machine.name}: {origin(case.machine)}{source}.")
+        said.append(f"Peaks of {case.machine.name}: {origin(case.machine)}{source}.")
     return [sentence for sentence in said if sentence]
 
 
@@ -315,7 +315,7 @@ SMALLEST = 0.005
 
 def bounds_text(roofline: RooflineUse, machine: MachineUse | None) -> str:
     """The compute account by what bounds it: "compute bound by memory 61 %, arithmetic 30 %, unmodelled 9 %"; ""
-    where no ceilings are known."""
+    where no peaks are known."""
     if not roofline.flops and not roofline.bytes:
         return "kernels without a known work: no shapes in the trace (record_shapes=True)"
     if machine is None:
@@ -335,7 +335,7 @@ def reached_text(case: Case) -> str:
     least = "at least " if roofline.modelled < NEARLY_ALL else ""
     rate = f"{least}{format_rate(roofline.flops / step * 1e9)}FLOP/s"
     if roofline.peak is None or not roofline.dtype:
-        return f"{rate} over the whole step; no ceiling of this device is known"
+        return f"{rate} over the whole step; no upper bound of this device is known"
     peak = f"{format_rate(roofline.peak)}FLOP/s, {_peak_origin(case.machine, roofline.dtype)}"
     if roofline.utilization is None:
         return f"{rate} over the whole step ({roofline.dtype}: at most {peak})"
@@ -343,7 +343,7 @@ def reached_text(case: Case) -> str:
 
 
 def origin(machine: MachineUse | None) -> str:
-    """Where the ceilings come from."""
+    """Where the peaks come from."""
     if machine is None:
         return "unknown"
     if not machine.measured:

@@ -1,6 +1,6 @@
 """The report in a terminal: at most 25 lines of 80 columns, ending with the next command to paste.
 
-One law: what has the most time at stake is said first; what does not fit is in the report of the recording named.
+One law: what has the most savings is said first; what does not fit is in the report of the recording named.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _SMALLEST_SHARE = 0.005
 def render(report: Report) -> str:
     """The whole text, with a line feed at its end."""
     shown = report.processes[0]
-    account, verdict = [_header(report), "", *_step(shown), *_ledger(shown)], ["", *_bottleneck(shown)]
+    account, verdict = [_header(report), "", *_step(shown), *_breakdown(shown)], ["", *_bottleneck(shown)]
     bottom = [*_footnotes(report, shown), f"Next:  {one_line(report.next_command)}"]
     room = LINES - len(account) - len(verdict) - len(bottom)
     roofline = _roofline(shown)
@@ -77,7 +77,7 @@ def _step(process: ProcessReport) -> list[str]:
     return [shorten(f"Step {duration} ± {spread}, mean of {step.steady} steps{aside}", COLUMNS), *how]
 
 
-def _ledger(process: ProcessReport) -> list[str]:
+def _breakdown(process: ProcessReport) -> list[str]:
     step = process.case.step.duration.value
     ordered = sorted(process.case.accounts, key=lambda account: -account.duration.value)
     large = [account for account in ordered if account.duration.value >= _SMALLEST_SHARE * step][:_ACCOUNTS]
@@ -122,7 +122,8 @@ def _bottleneck(process: ProcessReport) -> list[str]:
 
 
 def _findings(process: ProcessReport, room: int) -> list[str]:
-    """The findings with the most at stake: each in short, and in full, the first one first, as far as there is room."""
+    """The findings with the most to be saved: each in short, and in full, the first one first, as far as there is
+    room."""
     found = [finding for finding in process.findings if finding.weight is Weight.FINDING][:_FINDINGS]
     step = process.case.step.duration.value
     blocks = [_finding(finding, step, full=False) for finding in found]
@@ -137,9 +138,9 @@ def _findings(process: ProcessReport, room: int) -> list[str]:
 
 def _finding(finding: Finding, step: float, *, full: bool) -> list[str]:
     title = f"{finding.code} {finding.name}"
-    if finding.at_stake is not None:
-        stake = finding.at_stake.value
-        worth = f"up to {format_duration(stake)} a step ({format_share(stake / step)})"
+    if finding.savings is not None:
+        saving = finding.savings.value
+        worth = f"up to {format_duration(saving)} a step ({format_share(saving / step)})"
         title = f"{title:<{COLUMNS - len(worth) - 1}} {worth}"
     lines = [title, *wrap(finding.summary, "  ", 3 if full else 1, COLUMNS)]
     if finding.source is not None:

@@ -4,7 +4,7 @@ One law: a gain is shown with its interval, or not at all.
 
 The lab in a terminal: one table and its reading, at most 25 lines.
 
-One law: what trains something else (no input, other batches) is a ceiling or a throughput, never a win.
+One law: what trains something else (no input, other batches) is an upper bound or a throughput, never a win.
 """
 
 from __future__ import annotations
@@ -186,7 +186,7 @@ def _value(gain: Estimate | None) -> float:
 LAB_LINES, LAB_COLUMNS = 25, 80
 _LABEL, _BAR = 31, 38
 _WORTH = 1.1
-"""A ceiling below this is not worth looking for."""
+"""An upper bound below this is not worth looking for."""
 
 
 def render_lab(results: Results, batch_size: int | None, next_command: str) -> str:
@@ -288,19 +288,19 @@ def _rate(value: float) -> str:
 
 def reading(judgements: Sequence[Judgement], points: Sequence[Point] = ()) -> str:
     """The table in a sentence."""
-    parts = [*_ceilings(judgements), *_paying(judgements), *_sizes(points)]
+    parts = [*_peaks(judgements), *_paying(judgements), *_sizes(points)]
     text = "; ".join(parts) or "nothing could be timed"
     return f"Reading: {text[:1].upper()}{text[1:]}."
 
 
-def _ceilings(judgements: Sequence[Judgement]) -> list[str]:
+def _peaks(judgements: Sequence[Judgement]) -> list[str]:
     """What no input, and on CUDA no launch, would bring."""
-    ceiling = next((each.speed for each in judgements if each.variant.name == NO_INPUT), None)
-    if ceiling is None:
+    upper_bound = next((each.speed for each in judgements if each.variant.name == NO_INPUT), None)
+    if upper_bound is None:
         return []
-    if ceiling.low > _WORTH:
-        return [f"a perfect input would make steps {ceiling.value:.2f}× as fast"]
-    return ["the input costs next to nothing"] if ceiling.high < _WORTH else []
+    if upper_bound.low > _WORTH:
+        return [f"a perfect input would make steps {upper_bound.value:.2f}× as fast"]
+    return ["the input costs next to nothing"] if upper_bound.high < _WORTH else []
 
 
 def _paying(judgements: Sequence[Judgement]) -> list[str]:

@@ -20,7 +20,7 @@ NO_HEADS = np.empty(0, np.int64)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Nest:
+class CallTree:
     """Intervals of one thread, parents before their children.
 
     order: positions of the intervals in the columns that `nest` was given. parent: index into this nest, or ROOT.
@@ -37,7 +37,7 @@ class Nest:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Stretches:
+class ExclusiveSpans:
     """Elementary stretches of time in which one interval of a nest is innermost; in time order, without overlap."""
 
     owner: Int64
@@ -45,12 +45,12 @@ class Stretches:
     end: Int64
 
 
-def nest(begin: Int64, end: Int64) -> Nest:
+def call_tree(begin: Int64, end: Int64) -> CallTree:
     """Nests intervals of one thread; begin and end in ns, in any order."""
     order = _order(begin, end)
     starts, stops = begin[order], end[order]
     parent = enclosing(starts, stops, NO_HEADS, np.int64)
-    return Nest(order, parent, starts, _within_parents(parent, stops))
+    return CallTree(order, parent, starts, _within_parents(parent, stops))
 
 
 def _order(begin: Int64, end: Int64) -> Int64:
@@ -63,7 +63,7 @@ def _order(begin: Int64, end: Int64) -> Int64:
     return order
 
 
-def stretches(made: Nest) -> Stretches:
+def stretches(made: CallTree) -> ExclusiveSpans:
     """The time of each interval outside its children, piece by piece."""
     lasting = np.flatnonzero(made.end > made.begin)
     closing = lasting[::-1]
@@ -74,16 +74,16 @@ def stretches(made: Nest) -> Stretches:
     times, owners = times[order], owners[order]
     begin, end, owner = times[:-1], times[1:], owners[:-1]
     kept = (end > begin) & (owner != ROOT)
-    return Stretches(owner[kept], begin[kept], end[kept])
+    return ExclusiveSpans(owner[kept], begin[kept], end[kept])
 
 
-def self_time(made: Nest) -> Int64:
+def self_time(made: CallTree) -> Int64:
     """The ns of each interval outside its children."""
     found = stretches(made)
     return np.bincount(found.owner, found.end - found.begin, len(made)).astype(np.int64)
 
 
-def has_descendant(made: Nest, marked: Bool) -> Bool:
+def has_descendant(made: CallTree, marked: Bool) -> Bool:
     """Which intervals enclose, at any depth, one that is marked."""
     return ancestors(made.parent, marked)
 
@@ -105,7 +105,7 @@ def _distinct(members: Int64) -> Int64:
     return np.concatenate((ordered[:1], ordered[1:][ordered[1:] != ordered[:-1]]))
 
 
-def nearest_ancestor(made: Nest, marked: Bool) -> Int64:
+def nearest_ancestor(made: CallTree, marked: Bool) -> Int64:
     """The innermost marked interval that encloses each one or is it; ROOT where there is none."""
     nearest = np.where(marked, np.arange(len(made)), made.parent)
     while True:
@@ -115,7 +115,7 @@ def nearest_ancestor(made: Nest, marked: Bool) -> Int64:
         nearest[open_ends] = nearest[nearest[open_ends]]
 
 
-def innermost_at(found: Stretches, times: Int64) -> Int64:
+def innermost_at(found: ExclusiveSpans, times: Int64) -> Int64:
     """The innermost interval at each time; ROOT where none is open."""
     if not len(found.begin):
         return np.full(len(times), ROOT)

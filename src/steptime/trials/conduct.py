@@ -343,7 +343,7 @@ class Bench:
         if cannot_win(variant, self.of(stage), min_gain=self.plan.min_gain, goal=self.plan.goal):
             return True
         judgement = self._proved(stage, variant)
-        if variant.promise is Promise.NEW_TRAINING:  # a ceiling or a throughput, which no round makes a win
+        if variant.promise is Promise.NEW_TRAINING:  # an upper bound or a throughput, which no round makes a win
             return judgement.rounds >= LEAST_ROUNDS
         return judgement.rounds >= MIN_ROUNDS and judgement.verdict in DECIDED
 

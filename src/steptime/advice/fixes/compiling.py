@@ -8,7 +8,7 @@ from steptime.advice.evidence import Case, OperatorUse
 from steptime.advice.fix import CallEdit, Option, Promise, Snippet, fix, model_edit
 from steptime.advice.kernels import moving, plain_name
 from steptime.advice.line_evidence import AT_WORK, steady_time
-from steptime.advice.stakes import modelled, named, ratio, scaled
+from steptime.advice.savings import modelled, named, ratio, scaled
 from steptime.changes import Change
 from steptime.quantities import Estimate
 
@@ -246,7 +246,7 @@ def attention_backend(case: Case) -> Iterator[Option]:
         A curve as another seed would give: sums are taken in another order, and dropout masks land elsewhere.
 
     What it should gain
-        Most of the passes over the weights, which the finding has as its time at stake; it is not predicted closer.
+        Most of the passes over the weights, which the finding has as its savings; it is not predicted closer.
 
     When to leave it
         When the weights themselves are needed. When the kernel refuses an argument (a mask of its own, a head size),

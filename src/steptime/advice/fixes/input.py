@@ -20,7 +20,7 @@ from steptime.advice.fix import (
     training_lines,
 )
 from steptime.advice.loader_model import Supply, opening, supply
-from steptime.advice.stakes import less, modelled, more, named, scaled
+from steptime.advice.savings import less, modelled, more, named, scaled
 from steptime.changes import Change, Scalar
 
 SURE_FITTING_WORKERS = 0.6
@@ -259,7 +259,7 @@ def batched_fetch(case: Case) -> Option | None:
         Equal losses, as long as it returns the items that `__getitem__` would.
 
     What it should gain
-        At most the time of the items that is not the reading itself: the finding states it as its time at stake.
+        At most the time of the items that is not the reading itself: the finding states it as its savings.
 
     When to leave it
         When items are files of their own and reading them dominates: workers help there.
@@ -378,8 +378,8 @@ def whole_tensor(case: Case) -> Option:
         A curve as another seed would give: sums may be taken in another order.
 
     What it should gain
-        At most the time at stake of the finding, which is told with the advice
-        (Amdahl's ceiling).
+        At most the savings of the finding, which is told with the advice
+        (Amdahl's upper bound).
 
     When to leave it
         When each round needs a decision that Python took on the result of the last.

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from steptime.advice.evidence import Case, OperatorUse, SettingsUse
 from steptime.advice.fix import EnvironmentEdit, Option, Promise, StatementEdit, SwitchEdit, fix
 from steptime.advice.models import fitting_threads, idle_cpus
-from steptime.advice.stakes import modelled
+from steptime.advice.savings import modelled
 from steptime.changes import Change
 from steptime.launcher.launch import PRELOAD, find_library
 

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from steptime.advice.evidence import Case, OptimizerUse
 from steptime.advice.fix import CallEdit, Edit, JointEdit, Option, Promise, Snippet, fix
 from steptime.advice.models import FOREACH, FUSABLE, floor, zeroing
-from steptime.advice.stakes import modelled
+from steptime.advice.savings import modelled
 from steptime.changes import Change
 
 LIKELY, LIKELY_ON_CPU, SURE = 0.6, 1.0, 0.2

@@ -6,12 +6,12 @@ from steptime.advice.evidence import Case
 from steptime.advice.fix import AutocastEdit, Option, Promise, Snippet, StatementEdit, fix, training_lines
 from steptime.advice.kernels import moving
 from steptime.advice.line_evidence import steady_time
-from steptime.advice.stakes import modelled, named
+from steptime.advice.savings import modelled, named
 from steptime.changes import Change
 from steptime.quantities import Estimate
 
 LIKELY_BFLOAT_AUTOCAST, SURE_BFLOAT_AUTOCAST = 0.5, 0.1
-"""Of the saving by the ratio of the ceilings: small products reach less of a higher ceiling, and casts cost."""
+"""Of the saving by the ratio of the peaks: small products reach less of a higher upper bound, and casts cost."""
 PRODUCTS, MOVING = 0.9, 0.45
 """The same on a CPU, whose products and pointwise operators are told apart (the planted job `pointwise_chain`, torch
 2.13). By hand products of 31 ms took 8.4 where the rates promise 7. Of what the pointwise operators were expected to
@@ -70,7 +70,7 @@ def _products(case: Case) -> bool:
 
 
 def _by_account(case: Case, faster: float, compute: float) -> tuple[Estimate, float]:
-    """(saving, what is acted on), ns a step. faster: the share of a product that a higher ceiling makes less of."""
+    """(saving, what is acted on), ns a step. faster: the share of a product that a higher upper bound makes less of."""
     gain = faster * compute
     return modelled(LIKELY_BFLOAT_AUTOCAST * gain, SURE_BFLOAT_AUTOCAST * gain, gain, case.step.steady), compute
 
@@ -97,7 +97,7 @@ def _edit(case: Case) -> AutocastEdit | Snippet:
 
 
 LIKELY_TENSOR_FLOAT, SURE_TENSOR_FLOAT = 0.5, 0.1
-"""As for bfloat16: products reach less of a higher ceiling."""
+"""As for bfloat16: products reach less of a higher upper bound."""
 
 
 @fix("RM302", "tensor-float", addresses={"ST403"}, promise=Promise.SAME_CURVE, risk=1, low_precision=True)

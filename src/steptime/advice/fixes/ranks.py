@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from steptime.advice.evidence import Case
 from steptime.advice.fix import CallEdit, Option, Promise, Snippet, fix, training_lines
-from steptime.advice.stakes import modelled, named, scaled
+from steptime.advice.savings import modelled, named, scaled
 from steptime.changes import Change, Scalar
 from steptime.quantities import Estimate
 

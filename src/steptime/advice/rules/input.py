@@ -7,8 +7,8 @@ from steptime.advice.line_evidence import LineTime, line_times
 from steptime.advice.loader_model import Supply, handover, production, supply, usable_text
 from steptime.advice.models import staging_operators
 from steptime.advice.rule import Finding, rule
+from steptime.advice.savings import capped, less, modelled, more, named, ratio, scaled, total
 from steptime.advice.signals import Signals
-from steptime.advice.stakes import capped, less, modelled, more, named, ratio, scaled, total
 from steptime.quantities import Estimate, format_bytes, format_duration, format_share
 
 COLLECTOR_TOLD = 0.1
@@ -33,9 +33,9 @@ def input_wait(signals: Signals) -> Finding | None:
     How we know
         The wait inside the training loader's next() is timed in every step; the time per item and per collated batch is
         timed where it happens, in the workers if there are any, with the CPU time that it takes: the rest is waiting
-        (disk, network, sleep), which needs no CPU. The time at stake is the wait, without the time that it takes to
+        (disk, network, sleep), which needs no CPU. The savings is the wait, without the time that it takes to
         receive a batch that is ready from a worker (measured once on a machine, else a millisecond). A bare
-        trace shows the loader's next() as an annotation: there the ledger's input account is at stake, on an
+        trace shows the loader's next() as an annotation: there the breakdown's input account is to be saved, on an
         accelerator the time that it idled meanwhile.
 
     What helps
@@ -53,11 +53,9 @@ def input_wait(signals: Signals) -> Finding | None:
     share = format_share(ratio(loader.wait.value, step.duration.value))
     summary = f"Each step waits {format_duration(loader.wait.value)} ({share}) for the loader{_parts(loader)}"
     contention = signals.contention if signals.has(Signal.CONTENTION) else None
-    at_stake = less(loader.wait, handover(loader, contention) if loader.workers else 0.0)
+    savings = less(loader.wait, handover(loader, contention) if loader.workers else 0.0)
     source = loader.item_site or loader.site
-    return input_wait.finding(
-        summary, _advice_input_wait(signals, contention), at_stake, account="input", source=source
-    )
+    return input_wait.finding(summary, _advice_input_wait(signals, contention), savings, account="input", source=source)
 
 
 def _from_trace(signals: Signals) -> Finding | None:
@@ -153,7 +151,7 @@ def too_few_workers(signals: Signals) -> Finding | None:
         smallest that comes within 3 % of the best prediction. The CPU time of making a batch is measured beside its
         time: where items wait (disk, network, sleep), a worker needs only a part of a CPU, and so many workers are
         considered as the usable CPUs have parts, 64 on a host and one for each batch of an epoch at most. A recording
-        without CPU times (of an older version) gives each worker a CPU of its own. The time at stake is what the
+        without CPU times (of an older version) gives each worker a CPU of its own. The savings is what the
         prediction saves.
 
     What helps
@@ -174,11 +172,11 @@ def too_few_workers(signals: Signals) -> Finding | None:
     gain = step.duration.value - model.step(model.best)
     if gain < LEAST_GAIN_TOO_FEW_WORKERS * step.duration.value:
         return None
-    stake = capped(scaled(loader.wait, ratio(gain, loader.wait.value)), loader.wait)
+    saving = capped(scaled(loader.wait, ratio(gain, loader.wait.value)), loader.wait)
     return too_few_workers.finding(
         _summary_too_few_workers(loader, model),
         _advice_too_few_workers(loader, model),
-        stake,
+        saving,
         account="input",
         source=loader.site or loader.item_site,
     )
@@ -235,10 +233,10 @@ def too_many_workers(signals: Signals) -> Finding | None:
 
     How we know
         The time to make a step's batches is measured inside the workers. If it is shorter than the wait of the training
-        thread, no workers at all would be faster; at stake is the difference, and a quarter of what receiving a batch
-        takes on this machine, by which workers slow the training itself (a thread feeds their queues) and their own
-        collating (into shared memory). If there are more workers than the usable CPUs have room for (a worker whose
-        items wait needs only a part of a CPU) and the model of rule ST102 asks for fewer, the wait is at stake.
+        thread, no workers at all would be faster; to be saved is the difference, and a quarter of what receiving a
+        batch takes on this machine, by which workers slow the training itself (a thread feeds their queues) and their
+        own collating (into shared memory). If there are more workers than the usable CPUs have room for (a worker whose
+        items wait needs only a part of a CPU) and the model of rule ST102 asks for fewer, the wait is to be saved.
 
     What helps
         num_workers=0 for in-memory and cheap items, or the smaller number that the advice names.
@@ -253,7 +251,7 @@ def too_many_workers(signals: Signals) -> Finding | None:
     if model is None or loader.workers == 0:
         return None
     dearer, crowded = _dearer_than_none(loader, model), _more_than_processors(loader, model)
-    if dearer and dearer.at_stake and _gain_of_more(step, loader, model) > dearer.at_stake.value:
+    if dearer and dearer.savings and _gain_of_more(step, loader, model) > dearer.savings.value:
         dearer = None
     if loader.in_memory_tensors:  # their making was timed while the workers took turns, and would cost far less alone
         return crowded or dearer
@@ -269,8 +267,8 @@ def _dearer_than_none(loader: LoaderUse, model: Supply) -> Finding | None:
         f"{loader.workers} worker{'s' * (loader.workers > 1)} cost a step {format_duration(spent)}; "
         f"making its batches in the training process takes {format_duration(model.production)}"
     )
-    stake = more(scaled(loader.wait, ratio(gain, spent)), model.beside)
-    return too_many_workers.finding(summary, "Set num_workers=0.", stake, account="input", source=loader.site)
+    saving = more(scaled(loader.wait, ratio(gain, spent)), model.beside)
+    return too_many_workers.finding(summary, "Set num_workers=0.", saving, account="input", source=loader.site)
 
 
 def _gain_of_more(step: StepSummary, loader: LoaderUse, model: Supply) -> float:
@@ -304,7 +302,7 @@ def workers_restarted(signals: Signals) -> Finding | None:
         The end of an iterator whose batches are used up is measured each time, and the time from the making of the next
         one to its first batch, and the number of steps between two; and how much longer than others the two steps
         behind a start train (forked workers share the memory of the training, which copies each page that it writes
-        to next). The time at stake is all of these, divided by the steps between two starts.
+        to next). The savings is all of these, divided by the steps between two starts.
 
     What helps
         persistent_workers=True keeps the workers for the next epoch. The order of a shuffled dataset changes from
@@ -321,8 +319,8 @@ def workers_restarted(signals: Signals) -> Finding | None:
     each, steps = format_duration(loader.start.value), loader.steps_per_start
     behind = f" and slows the steps behind by {format_duration(loader.settling)}" if loader.settling else ""
     summary = f"Ending and starting {loader.workers} workers takes {each}{behind}, again every {steps:.0f} steps"
-    stake = scaled(more(loader.start, loader.settling), 1 / steps)
-    return workers_restarted.finding(summary, "Set persistent_workers=True.", stake, source=loader.site)
+    saving = scaled(more(loader.start, loader.settling), 1 / steps)
+    return workers_restarted.finding(summary, "Set persistent_workers=True.", saving, source=loader.site)
 
 
 BYTES_DOMINATE = 0.9
@@ -349,7 +347,7 @@ def per_sample_fetch(signals: Signals) -> Finding | None:
     How we know
         The dataset holds its data as tensors and has no __getitems__; the time per item and per collated batch
         is measured, without garbage collection. Indexing a whole batch at once still copies its bytes, which is taken
-        for the collating (twice that for the lower bound); the rest of the wait is at stake.
+        for the collating (twice that for the lower bound); the rest of the wait is to be saved.
 
     What helps
         Index whole batches: give the dataset a __getitems__(indices) with a collate_fn that takes the batch as it is,
@@ -370,11 +368,11 @@ def per_sample_fetch(signals: Signals) -> Finding | None:
         return None
     wait, copying = loader.wait, collate * loader.demand
     gain = wait.value - copying
-    stake = capped(modelled(gain, max(0.1 * gain, wait.low - 2 * copying), wait.high, wait.samples), wait)
+    saving = capped(modelled(gain, max(0.1 * gain, wait.low - 2 * copying), wait.high, wait.samples), wait)
     return per_sample_fetch.finding(
         _summary_per_sample_fetch(loader, produced),
         _advice_per_sample_fetch(loader),
-        stake,
+        saving,
         account="input",
         source=loader.site,
     )
@@ -406,7 +404,7 @@ def slow_collate(signals: Signals) -> Finding | None:
 
     How we know
         Reading and collating are timed apart, in the process that does them. The rule fires when collating is at
-        least half of the two; the time at stake is its share of the wait, and at most the collating of a step.
+        least half of the two; the savings is its share of the wait, and at most the collating of a step.
 
     What helps
         Make one array or tensor for the whole batch (torch.nn.utils.rnn.pad_sequence, np.stack, one torch.from_numpy)
@@ -424,9 +422,9 @@ def slow_collate(signals: Signals) -> Finding | None:
     if share < COLLATE_SHARE:
         return None
     collating = scaled(loader.collate, loader.demand)
-    stake = capped(scaled(loader.wait, min(1.0, share)), collating)
+    saving = capped(scaled(loader.wait, min(1.0, share)), collating)
     return slow_collate.finding(
-        _summary_slow_collate(loader, share), _advice_slow_collate(loader), stake, account="input", source=loader.site
+        _summary_slow_collate(loader, share), _advice_slow_collate(loader), saving, account="input", source=loader.site
     )
 
 
@@ -464,7 +462,7 @@ def slow_transfer(signals: Signals) -> Finding | None:
 
     How we know
         The lines that move the batch are timed in the steps; where a device trace exists, the copies that no kernel
-        hides are at stake, and the time that the device idles while the host stages pageable memory for it. On a CPU
+        hides are to be saved, and the time that the device idles while the host stages pageable memory for it. On a CPU
         there is nothing to move.
 
     What helps
@@ -472,7 +470,7 @@ def slow_transfer(signals: Signals) -> Finding | None:
         converting on the device; one copy per batch in place of one per tensor.
 
     When to ignore it
-        When the copy overlaps with kernels of the step before: then its duration is long and nothing is at stake.
+        When the copy overlaps with kernels of the step before: then its duration is long and nothing is to be saved.
     """
     copies = [copy for copy in signals.copies if copy.kind == "HtoD"]
     if signals.step.device != "cpu" and copies:
@@ -480,12 +478,12 @@ def slow_transfer(signals: Signals) -> Finding | None:
     phase = named(signals.phases, "transfer")
     if signals.step.device == "cpu" or phase is None:
         return None
-    stake = _exposed(signals, phase.duration)
+    saving = _exposed(signals, phase.duration)
     line = max((use for use in signals.lines if use.role == "transfer"), key=_time, default=None)
-    share = format_share(ratio(stake.value, signals.step.duration.value))
-    summary = f"Moving the batch to the device costs {format_duration(stake.value)} a step ({share})"
+    share = format_share(ratio(saving.value, signals.step.duration.value))
+    summary = f"Moving the batch to the device costs {format_duration(saving.value)} a step ({share})"
     return slow_transfer.finding(
-        summary, _advice_slow_transfer(signals, line), stake, account="copy", source=line.source if line else None
+        summary, _advice_slow_transfer(signals, line), saving, account="copy", source=line.source if line else None
     )
 
 
@@ -493,23 +491,23 @@ def _from_copies(signals: Signals, copies: list[CopyUse]) -> Finding | None:
     """By the copies of a trace: what they leave exposed, and what staging pageable memory keeps the device from."""
     operators = staging_operators(signals.copies)
     staging = [gap.duration for gap in signals.gaps if gap.account == "sync" and gap.cause in operators]
-    stake = total([*(copy.exposed for copy in copies), *staging])
-    if not stake.value:
+    saving = total([*(copy.exposed for copy in copies), *staging])
+    if not saving.value:
         return None
     line = max((use for use in signals.lines if use.role == "transfer"), key=_time, default=None)
     top = max(copies, key=lambda copy: copy.exposed.value)
     pageable = sum(copy.bytes for copy in copies if copy.memory == "pageable") > sum(copy.bytes for copy in copies) / 2
-    share = format_share(ratio(stake.value, signals.step.duration.value))
+    share = format_share(ratio(saving.value, signals.step.duration.value))
     kind = "pageable " if pageable else "pinned " if top.memory == "pinned" else ""
     summary = (
         f"Copying {format_bytes(sum(copy.bytes for copy in copies))} from {kind}memory to the device costs "
-        f"{format_duration(stake.value)} a step ({share})"
+        f"{format_duration(saving.value)} a step ({share})"
     )
     advice = _advice_slow_transfer(signals, line) if pageable or top.memory != "pinned" else _PINNED
     source = line.source if line else top.source
     evidence = tuple(map(_told, sorted(copies, key=lambda copy: -copy.duration.value)[:3]))
     return slow_transfer.finding(
-        summary, advice, stake, account="" if staging else "copy", source=source, evidence=evidence
+        summary, advice, saving, account="" if staging else "copy", source=source, evidence=evidence
     )
 
 
@@ -531,7 +529,7 @@ def _time(line: LineUse) -> float:
 
 
 def _exposed(signals: Signals, phase: Estimate) -> Estimate:
-    """Copies that nothing hides, where the ledger has them; else the lines' own time."""
+    """Copies that nothing hides, where the breakdown has them; else the lines' own time."""
     copy = named(signals.accounts, "copy") if signals.has(Signal.ACCOUNTS) else None
     if copy is None:
         return phase
@@ -563,7 +561,7 @@ def batch_preparation(signals: Signals) -> Finding | None:
 
     How we know
         The lines of the loop that make what the model is then called with are timed one by one, in a few
-        steps. Their sum is at stake; where the lines were too many to time, the step's input phase is.
+        steps. Their sum is to be saved; where the lines were too many to time, the step's input phase is.
 
     What helps
         Do once, before the loop, what is the same in every step; prepare whole batches with one array operation; move
@@ -574,18 +572,18 @@ def batch_preparation(signals: Signals) -> Finding | None:
     """
     times = line_times(signals.lines, signals.phases)
     lines = sorted((time for time in times if time.line.role == "input" and _is_own(time)), key=_spent, reverse=True)
-    stake = total(time.host for time in lines)
+    saving = total(time.host for time in lines)
     phase = named(signals.phases, "input")
-    if phase is not None and not signals.has(Signal.LOADER) and stake.value < OWN * phase.duration.value:
-        stake = phase.duration
-    if not stake.value:
+    if phase is not None and not signals.has(Signal.LOADER) and saving.value < OWN * phase.duration.value:
+        saving = phase.duration
+    if not saving.value:
         return None
-    share = format_share(ratio(stake.value, signals.step.duration.value))
-    summary = f"The loop's own batch preparation takes {format_duration(stake.value)} a step ({share})"
+    share = format_share(ratio(saving.value, signals.step.duration.value))
+    summary = f"The loop's own batch preparation takes {format_duration(saving.value)} a step ({share})"
     return batch_preparation.finding(
         summary,
         "Prepare batches ahead of the step (once, with whole-array operations, or in a worker process).",
-        stake,
+        saving,
         account="input",
         source=lines[0].line.source if lines else None,
         evidence=tuple(_evidence(time) for time in lines[:3]),
@@ -622,9 +620,9 @@ def padding(signals: Signals) -> Finding | None:
 
     How we know
         The first steps' batches are looked at: the share of the numbers at the ends (or fronts) of rows that stand
-        nowhere else in them. The rule fires from a quarter on. At stake is that share of the computing in forward and
-        backward; an update costs the same. Sorting by length leaves some of the padding, and attention grows with the
-        square of the length, so the interval is wide.
+        nowhere else in them. The rule fires from a quarter on. To be saved is that share of the computing in forward
+        and backward; an update costs the same. Sorting by length leaves some of the padding, and attention grows with
+        the square of the length, so the interval is wide.
 
     What helps
         Pad to the longest row of the batch, not to a fixed length; draw rows of like length together
@@ -642,10 +640,10 @@ def padding(signals: Signals) -> Finding | None:
     spent = {each.name: each.duration.value for each in signals.phases}
     scaling = sum(spent.get(name, 0.0) for name in SCALING)
     growing = compute.duration.value * ratio(scaling, scaling + spent.get("optimizer", 0.0))
-    ceiling = use.share * growing
-    stake = modelled(LIKELY * ceiling, SURE * ceiling, ceiling, compute.duration.samples)
+    upper_bound = use.share * growing
+    saving = modelled(LIKELY * upper_bound, SURE * upper_bound, upper_bound, compute.duration.samples)
     batches = "one batch" if use.batches == 1 else f"{use.batches} batches"
     summary = f"{format_share(use.share)} of the tokens are padding (of {batches} that were looked at)"
     loader = signals.loader if signals.has(Signal.LOADER) else None
     advice = "Pad to the longest row of each batch, and draw rows of like length together."
-    return padding.finding(summary, advice, stake, account="compute", source=loader.site if loader else None)
+    return padding.finding(summary, advice, saving, account="compute", source=loader.site if loader else None)

@@ -13,7 +13,7 @@ from steptime.advice.kernels import (
     MATRIX,
     POINTWISE,
     REACHABLE,
-    above_ceilings,
+    above_peaks,
     elements,
     first_source,
     is_matrix_product,
@@ -26,8 +26,8 @@ from steptime.advice.kernels import (
 )
 from steptime.advice.line_evidence import profile_scale, steady_time
 from steptime.advice.rule import Finding, Weight, rule
+from steptime.advice.savings import modelled, ratio, total
 from steptime.advice.signals import Signals
-from steptime.advice.stakes import modelled, ratio, total
 from steptime.quantities import SourceLine, format_bytes, format_duration, format_share
 
 LEAST_SHARE_MEMORY_BOUND_POINTWISE = 0.2
@@ -61,14 +61,14 @@ def memory_bound_pointwise(signals: Signals) -> Finding | None:
         tensor each; the memory is busy, the arithmetic units are idle.
 
     How we know
-        Each operator's floating-point operations and bytes are computed from its shapes and set against the ceilings
+        Each operator's floating-point operations and bytes are computed from its shapes and set against the peaks
         of this machine. Those that are pointwise and below the machine's balance are added up, without the optimiser.
         Fusing a chain of k keeps one of k passes over memory; half of the time is the promise, 30 % to all of it the
         interval. A transcendental function (tanh, exp, gelu) or random numbers (dropout) that a processor makes at less
         than a quarter of its bandwidth, or of what plain operators reach beside it, are bound by arithmetic, which
         fusing leaves, and do not count. A device's trace shows the chains themselves: kernels in a row on tensors of
         one size. There the bytes of the tensors in between, which a fused kernel neither writes nor reads, are at
-        stake.
+        saving.
 
     What helps
         torch.compile fuses such chains; so do ready-made operators (scaled_dot_product_attention, layer_norm, a gelu
@@ -94,10 +94,10 @@ def memory_bound_pointwise(signals: Signals) -> Finding | None:
         f"{calls:.0f} pointwise operators take {format_duration(spent)} a step ({format_share(ratio(spent, step))})"
         f"{_traffic(chain, profiled, machine)}"
     )
-    stake = modelled(FUSION_SAVES * spent, FUSION_SAVES_AT_LEAST * spent, spent, signals.step.steady)
+    saving = modelled(FUSION_SAVES * spent, FUSION_SAVES_AT_LEAST * spent, spent, signals.step.steady)
     evidence = tuple(f"{use.name}: {format_duration(use.duration)} in {use.calls:.3g} calls" for use in _largest(chain))
     return memory_bound_pointwise.finding(
-        summary, _advice(signals), stake, account="compute", source=top.source, evidence=evidence
+        summary, _advice(signals), saving, account="compute", source=top.source, evidence=evidence
     )
 
 
@@ -112,12 +112,12 @@ def _from_chains(signals: Signals) -> Finding | None:
         f"{kernels:.0f} pointwise kernels in chains take {format_duration(duration)} a step ({share}); "
         f"fused, they move {format_bytes(moved - saved)}, not {format_bytes(moved)}"
     )
-    stake = modelled(NOT_FOR_BACKWARD * wasted, FUSION_SAVES_AT_LEAST * wasted, wasted, signals.step.steady)
+    saving = modelled(NOT_FOR_BACKWARD * wasted, FUSION_SAVES_AT_LEAST * wasted, wasted, signals.step.steady)
     top = sorted(signals.chains, key=_wasted, reverse=True)
     evidence = tuple(f"{' → '.join(map(plain_name, chain.operators[:6]))}: {_told(chain)}" for chain in top[:3])
     source = next((chain.source for chain in top if chain.source is not None), None)
     return memory_bound_pointwise.finding(
-        summary, _advice(signals), stake, account="compute", source=source, evidence=evidence
+        summary, _advice(signals), saving, account="compute", source=source, evidence=evidence
     )
 
 
@@ -202,9 +202,9 @@ def copies_and_casts(signals: Signals) -> Finding | None:
         + (f", moving {format_bytes(moved)}" if moved else "")
         + f"; most of it {plain_name(top.name)}"
     )
-    stake = modelled(AVOIDABLE * time, 0.2 * time, time, signals.step.steady)
+    saving = modelled(AVOIDABLE * time, 0.2 * time, time, signals.step.steady)
     advice = "Convert type and layout once, at the input, and keep them through the model."
-    return copies_and_casts.finding(summary, advice, stake, account="compute", source=top.source)
+    return copies_and_casts.finding(summary, advice, saving, account="compute", source=top.source)
 
 
 def _from_kernels(signals: Signals) -> Finding | None:
@@ -221,7 +221,7 @@ def _from_kernels(signals: Signals) -> Finding | None:
         f"{sum(use.calls for use in copies):.0f} {kind} on the device take {format_duration(time)} a step "
         f"({format_share(share)})" + (f", moving {format_bytes(moved)}" if moved else "")
     )
-    stake = modelled(AVOIDABLE * time, 0.2 * time, time, signals.step.steady)
+    saving = modelled(AVOIDABLE * time, 0.2 * time, time, signals.step.steady)
     advice = (
         "Keep one dtype through the model, or compile it, so that the cast is part of the next kernel."
         if kind == "casts"
@@ -230,7 +230,7 @@ def _from_kernels(signals: Signals) -> Finding | None:
     return copies_and_casts.finding(
         summary,
         advice,
-        stake,
+        saving,
         account="compute",
         source=first_source(copies),
         evidence=tuple(map(told, longest(copies))),
@@ -247,7 +247,7 @@ def _counts(use: OperatorUse) -> bool:
 
 
 LIKELY_IDLE_MATRIX_UNITS, SURE_IDLE_MATRIX_UNITS = 0.75, 0.4
-"""Of the saving by the ratio of the ceilings: products reach less of a higher ceiling, small ones much less (three
+"""Of the saving by the ratio of the peaks: products reach less of a higher upper bound, small ones much less (three
 times as fast where eight would be the ratio, which is three quarters of that saving)."""
 FORMATS = (
     ("tf32", 'torch.set_float32_matmul_precision("high")', "10 bits of mantissa in the products, same range"),
@@ -273,7 +273,7 @@ def idle_matrix_units(signals: Signals) -> Finding | None:
     How we know
         The kernels of matrix products and convolutions with float32 arguments, whose names are those of kernels that
         do not use the matrix units; kernels whose names do not tell are left out. The prediction sets the ratio of the
-        two ceilings against the kernels' time, but never below what moving their bytes takes.
+        two peaks against the kernels' time, but never below what moving their bytes takes.
 
     What helps
         torch.set_float32_matmul_precision("high") lets float32 products use TF32 where the device has it (convolutions
@@ -294,11 +294,11 @@ def idle_matrix_units(signals: Signals) -> Finding | None:
         f"Matrix products in float32, off the matrix units, take {format_duration(spent(slow))} a step ({share}) in "
         f"{sum(use.calls for use in slow):.4g} kernels"
     )
-    stake = modelled(LIKELY_IDLE_MATRIX_UNITS * saved, SURE_IDLE_MATRIX_UNITS * saved, saved, signals.step.steady)
+    saving = modelled(LIKELY_IDLE_MATRIX_UNITS * saved, SURE_IDLE_MATRIX_UNITS * saved, saved, signals.step.steady)
     return idle_matrix_units.finding(
         summary,
         f"Use {how} ({meaning}).",
-        stake,
+        saving,
         account="compute",
         source=first_source(slow),
         evidence=tuple(map(told, longest(slow))),
@@ -310,7 +310,7 @@ def _off_units(use: KernelUse) -> bool:
 
 
 def _format(machine: MachineUse) -> tuple[tuple[str, str, str], float] | None:
-    """The gentlest format that the machine has a higher ceiling for than for float32."""
+    """The gentlest format that the machine has a higher upper bound for than for float32."""
     rates = dict(machine.rates)
     plain = machine.matrix_flops or 0.0
     return next(((each, rates[each[0]]) for each in FORMATS if rates.get(each[0], 0.0) > plain), None)
@@ -340,7 +340,7 @@ def awkward_dimensions(signals: Signals) -> Finding | None:
 
     How we know
         The shapes of the products are in the trace. Products of formats that the matrix units take, with a dimension
-        that is no multiple, are set against their roofline; part of the difference is at stake.
+        that is no multiple, are set against their roofline; part of the difference is to be saved.
 
     What helps
         Round sizes up: a vocabulary of 50257 to 50304, classes of 1001 to 1008, hidden sizes to multiples of 64, the
@@ -359,11 +359,11 @@ def awkward_dimensions(signals: Signals) -> Finding | None:
         f"{sum(use.calls for use in poor):.4g} matrix products with {', '.join(top.dimensions[:2])} take "
         f"{format_duration(spent(poor))} a step ({share})"
     )
-    stake = modelled(MOST_AWKWARD_DIMENSIONS * lost, SURE_AWKWARD_DIMENSIONS * lost, lost, signals.step.steady)
+    saving = modelled(MOST_AWKWARD_DIMENSIONS * lost, SURE_AWKWARD_DIMENSIONS * lost, lost, signals.step.steady)
     return awkward_dimensions.finding(
         summary,
         "Round these dimensions up to a multiple of 8 (64 for large ones).",
-        stake,
+        saving,
         account="compute",
         source=first_source(poor),
         evidence=tuple(map(told, longest(poor))),
@@ -401,7 +401,7 @@ def unflashed_attention(signals: Signals) -> Finding | None:
     How we know
         A softmax over a tensor whose last two dimensions are those of the result of a batched matrix product in the
         same step, and every pointwise operator on tensors of just that size. The shapes are in the trace; without
-        them (record_shapes) this is not seen. At stake is the time of these passes; the products stay.
+        them (record_shapes) this is not seen. To be saved is the time of these passes; the products stay.
 
     What helps
         torch.nn.functional.scaled_dot_product_attention, which picks a fused kernel; in transformers
@@ -422,11 +422,11 @@ def unflashed_attention(signals: Signals) -> Finding | None:
         f"{sum(use.calls for use in passes):.4g} passes over attention weights ({queries} x {keys}) take "
         f"{format_duration(time)} a step ({share})"
     )
-    stake = modelled(time, SURE_UNFLASHED_ATTENTION * time, MOST_UNFLASHED_ATTENTION * time, signals.step.steady)
+    saving = modelled(time, SURE_UNFLASHED_ATTENTION * time, MOST_UNFLASHED_ATTENTION * time, signals.step.steady)
     return unflashed_attention.finding(
         summary,
         "Use torch.nn.functional.scaled_dot_product_attention, which fuses them.",
-        stake,
+        saving,
         account="compute",
         source=first_source(passes),
         evidence=tuple(map(told, longest(passes))),
@@ -505,16 +505,16 @@ def exposed_copies(signals: Signals) -> Finding | None:
         return None
     top = max(shown, key=_exposed)
     same = [use for use in shown if use.kind == top.kind]
-    stake = total(use.exposed for use in same)
+    saving = total(use.exposed for use in same)
     moved = sum(use.bytes for use in same)
-    share = format_share(ratio(stake.value, signals.step.duration.value))
+    share = format_share(ratio(saving.value, signals.step.duration.value))
     summary = (
         f"{sum(use.calls for use in same):.4g} copies {WORDS[top.kind]} ({format_bytes(moved)}) run alone for "
-        f"{format_duration(stake.value)} a step ({share})"
+        f"{format_duration(saving.value)} a step ({share})"
     )
     evidence = tuple(f"{use.operator or use.kind}: {format_duration(use.exposed.value)} exposed" for use in same[:3])
     return exposed_copies.finding(
-        summary, ADVICE[top.kind], stake, account="copy", source=top.source, evidence=evidence
+        summary, ADVICE[top.kind], saving, account="copy", source=top.source, evidence=evidence
     )
 
 
@@ -537,7 +537,7 @@ def dominant_operator(signals: Signals) -> Finding | None:
 
     How we know
         The kernels' times are added by the operator that launched them. Where its arithmetic and bytes are known, what
-        lies above the machine's ceilings is at stake, as far as good kernels come near them; else nothing is
+        lies above the machine's peaks is to be saved, as far as good kernels come near them; else nothing is
         promised and this is a note.
 
     What helps
@@ -545,7 +545,7 @@ def dominant_operator(signals: Signals) -> Finding | None:
         form, another algorithm (torch.backends.cudnn.benchmark for convolutions of fixed size), a smaller size.
 
     When to ignore it
-        When it is the matrix product that the model is made of, near its ceiling: then it is the work itself.
+        When it is the matrix product that the model is made of, near its upper bound: then it is the work itself.
     """
     groups: dict[str, list[KernelUse]] = defaultdict(list)
     for use in signals.kernels:
@@ -561,14 +561,14 @@ def dominant_operator(signals: Signals) -> Finding | None:
     source = first_source(uses)
     if any(use.at_roofline is None for use in uses):
         return dominant_operator.finding(summary, "Look at this operator first.", source=source, evidence=evidence)
-    lost = above_ceilings(uses)
+    lost = above_peaks(uses)
     if ratio(lost, time) < 1 - REACHABLE:
-        advice = "It runs near its ceiling: only less work, or a cheaper dtype, makes it faster."
+        advice = "It runs near its upper bound: only less work, or a cheaper dtype, makes it faster."
         return dominant_operator.finding(summary, advice, source=source, evidence=evidence)
-    stake = modelled(lost, 0.3 * lost, lost, signals.step.steady)
-    advice = "It stays far below its ceiling: try another layout, dtype or implementation of it."
+    saving = modelled(lost, 0.3 * lost, lost, signals.step.steady)
+    advice = "It stays far below its upper bound: try another layout, dtype or implementation of it."
     return dominant_operator.finding(
-        summary, advice, stake, account="compute", source=source, evidence=evidence, weight=Weight.FINDING
+        summary, advice, saving, account="compute", source=source, evidence=evidence, weight=Weight.FINDING
     )
 
 
@@ -619,8 +619,8 @@ def slow_arithmetic(signals: Signals) -> Finding | None:
     How we know
         The operator's bytes, computed from its shapes, at the copy bandwidth of this machine with as many threads:
         it took more than ten times that, with 20 us a call at least and 16 MB at most. A small tensor, which torch
-        gives to fewer threads, has their part of the bandwidth. What lies above three times is the ceiling of what is
-        at stake. Processors differ: a Zen 4 is slow in roots and quotients of denormals only,
+        gives to fewer threads, has their part of the bandwidth. What lies above three times is the upper bound of what
+        is to be saved. Processors differ: a Zen 4 is slow in roots and quotients of denormals only,
         others in products, too.
 
     What helps
@@ -653,14 +653,14 @@ def slow_arithmetic(signals: Signals) -> Finding | None:
     )
     contiguous = "Make transposed operands .contiguous() once."
     keep = "Call torch.set_flush_denormal(True) first, or keep values away from zero. "
-    stake = modelled(LIKELY_SLOW_ARITHMETIC * above, SURE_SLOW_ARITHMETIC * above, above, signals.step.steady)
+    saving = modelled(LIKELY_SLOW_ARITHMETIC * above, SURE_SLOW_ARITHMETIC * above, above, signals.step.steady)
     evidence = tuple(
         f"{use.name}: {format_duration(use.duration)} for {format_bytes(use.bytes or 0.0)} in {use.calls:.3g} calls"
         for use in sorted(slow, key=_duration, reverse=True)[:3]
     )
     advice = contiguous if flushed else keep + contiguous
     source = top.source or _line_that_names(plain_name(top.name), signals)
-    return slow_arithmetic.finding(summary, advice, stake, account="compute", source=source, evidence=evidence)
+    return slow_arithmetic.finding(summary, advice, saving, account="compute", source=source, evidence=evidence)
 
 
 def _line_that_names(operator: str, signals: Signals) -> SourceLine | None:

@@ -8,8 +8,8 @@ from steptime.advice.evidence import Contention, LoaderUse, SettingsUse, Signal
 from steptime.advice.line_evidence import profile_scale
 from steptime.advice.models import at_once, fitting_threads, idle_cpus
 from steptime.advice.rule import Finding, Weight, rule
+from steptime.advice.savings import modelled
 from steptime.advice.signals import Signals
-from steptime.advice.stakes import modelled
 from steptime.quantities import format_duration, format_share
 
 TOLERATED = 1.5
@@ -43,9 +43,9 @@ def thread_oversubscription(signals: Signals) -> Iterator[Finding]:
     How we know
         intra-op threads x training processes on this host + workers (of one whose items wait, the part of its time in
         which it needs a CPU), against the CPUs that the process may use
-        (affinity and container limits counted); and the CPUs were in fact busy, or tasks waited for them. The ceiling
-        is the share of the threads that have no CPU; how much of it is real only a trial tells, so the interval is
-        wide.
+        (affinity and container limits counted); and the CPUs were in fact busy, or tasks waited for them. The upper
+        bound is the share of the threads that have no CPU; how much of it is real only a trial tells, so the interval
+        is wide.
 
     What helps
         OMP_NUM_THREADS (or torch.set_num_threads) = CPUs / training processes, minus what the workers need; fewer
@@ -89,10 +89,10 @@ def _finding(signals: Signals, demand: float, workers: int) -> Finding:
     if workers:
         busy = _busy(signals.loader)
         parts += f" + {workers} workers" + (f" at {format_share(busy)}" if busy < 1.0 else "")
-    ceiling = step * (1 - 1 / demand)
-    stake = modelled(ceiling / 2, ceiling / 10, ceiling, signals.step.steady)
+    upper_bound = step * (1 - 1 / demand)
+    saving = modelled(upper_bound / 2, upper_bound / 10, upper_bound, signals.step.steady)
     summary = f"{parts} on {settings.usable_cpus} usable CPUs: {demand:.1f} threads for each CPU"
-    return thread_oversubscription.finding(summary, _advice(settings, signals, workers), stake)
+    return thread_oversubscription.finding(summary, _advice(settings, signals, workers), saving)
 
 
 def _advice(settings: SettingsUse, signals: Signals, workers: int) -> str:
@@ -269,7 +269,7 @@ SPREADING = ("compute", "memory")
 """What bounds an operator that spreads over threads: one thread does not fill the memory's bandwidth. Those bound by
 their own latency are too small to be shared."""
 LIKELY, SURE = 0.5, 0.1
-"""Of the ceiling: how well an operator spreads over threads is not known before it is tried."""
+"""Of the upper bound: how well an operator spreads over threads is not known before it is tried."""
 
 
 @rule(
@@ -289,7 +289,7 @@ def too_few_threads(signals: Signals) -> Finding | None:
     How we know
         The variable is set, and torch follows it; at least twice as many threads would fit the CPUs that the process
         may use (its share of them where several training processes run on this host, one left to a loader's workers);
-        and that many CPUs were idle in fact. At stake is the time of the operators that arithmetic or memory
+        and that many CPUs were idle in fact. To be saved is the time of the operators that arithmetic or memory
         bounds, which spreads over threads; how much of it is real only a trial tells, so the interval is wide.
 
     What helps
@@ -307,11 +307,11 @@ def too_few_threads(signals: Signals) -> Finding | None:
         return None
     profiled = sum(operator.duration for operator in signals.operators if operator.bound in SPREADING)
     spent = profiled * profile_scale(signals.operators, signals.accounts)
-    ceiling = spent * (1 - at_once(threads, signals.contention) / at_once(best, signals.contention))
-    if not ceiling:
+    upper_bound = spent * (1 - at_once(threads, signals.contention) / at_once(best, signals.contention))
+    if not upper_bound:
         return None
     summary = (
         f"OMP_NUM_THREADS={threads} holds operators of {format_duration(spent)} a step to {threads} of {best} CPUs"
     )
-    stake = modelled(LIKELY * ceiling, SURE * ceiling, ceiling, step.steady)
-    return too_few_threads.finding(summary, f"Set OMP_NUM_THREADS={best}.", stake, account="compute")
+    saving = modelled(LIKELY * upper_bound, SURE * upper_bound, upper_bound, step.steady)
+    return too_few_threads.finding(summary, f"Set OMP_NUM_THREADS={best}.", saving, account="compute")

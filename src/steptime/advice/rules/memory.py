@@ -6,8 +6,8 @@ import re
 
 from steptime.advice.evidence import KeeperUse, Signal
 from steptime.advice.rule import Finding, Weight, rule
+from steptime.advice.savings import ratio
 from steptime.advice.signals import Signals
-from steptime.advice.stakes import ratio
 from steptime.quantities import SourceLine, format_bytes, format_duration, format_share
 
 SPARE_MEMORY = 0.7

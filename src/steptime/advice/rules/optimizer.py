@@ -5,8 +5,8 @@ from __future__ import annotations
 from steptime.advice.evidence import OptimizerUse, Signal
 from steptime.advice.models import FOREACH, FUSABLE, ITERATIVE, floor, zeroing
 from steptime.advice.rule import Finding, rule
+from steptime.advice.savings import modelled, ratio, scaled, total
 from steptime.advice.signals import Signals
-from steptime.advice.stakes import modelled, ratio, scaled, total
 from steptime.quantities import SourceLine, format_duration, format_share
 
 LEAST_SHARE_OPTIMIZER_SHARE = 0.15
@@ -24,7 +24,7 @@ def optimizer_share(signals: Signals) -> Finding | None:
     How we know
         The optimiser's step() is timed in every step. What remains at best is reading and writing parameters,
         gradients and state once at the measured bandwidth, and on a CPU what Python spends on each tensor; the rest is
-        at stake.
+        to be saved.
 
     What helps
         fused=True (one pass over memory), foreach=True (fewer dispatches); stepping less often by accumulating
@@ -41,11 +41,11 @@ def optimizer_share(signals: Signals) -> Finding | None:
     if any(use.type in ITERATIVE for use in signals.optimizers):
         return None
     best = sum(floor(use, signals.machine if signals.has(Signal.MACHINE) else None) for use in signals.optimizers)
-    stake = scaled(duration, 1 - min(1.0, ratio(best, duration.value)))
+    saving = scaled(duration, 1 - min(1.0, ratio(best, duration.value)))
     top = max(signals.optimizers, key=lambda use: use.duration.value)
     tensors = sum(use.parameters for use in signals.optimizers)
     summary = f"{top.type} takes {format_duration(duration.value)} a step ({format_share(share)}) for {tensors} tensors"
-    return optimizer_share.finding(summary, _advice(signals.optimizers), stake, source=top.site)
+    return optimizer_share.finding(summary, _advice(signals.optimizers), saving, source=top.site)
 
 
 def _advice(optimizers: tuple[OptimizerUse, ...]) -> str:
@@ -74,7 +74,7 @@ def dense_embedding_gradient(signals: Signals) -> Finding | None:
 
     How we know
         Embedding weights with a dense gradient are counted among the optimiser's elements; their part of the
-        optimiser's time is at stake (making the zeros in backward comes on top).
+        optimiser's time is to be saved (making the zeros in backward comes on top).
 
     What helps
         Embedding(..., sparse=True) with SparseAdam, SGD or Adagrad for that table (the moments of untouched rows then
@@ -85,21 +85,21 @@ def dense_embedding_gradient(signals: Signals) -> Finding | None:
         When most rows are looked up in each batch (a small vocabulary), or when the output layer shares the table:
         then the gradient is really dense.
     """
-    use = max(signals.optimizers, key=_stake)
+    use = max(signals.optimizers, key=_saving)
     part = ratio(use.dense_embedding_elements, max(use.elements, use.dense_embedding_elements))
     if part < LEAST_PART:
         return None
-    stake = scaled(use.duration, part)
+    saving = scaled(use.duration, part)
     summary = (
-        f"{use.type} spends {format_duration(stake.value)} a step "
-        f"({format_share(ratio(stake.value, signals.step.duration.value))}) on "
+        f"{use.type} spends {format_duration(saving.value)} a step "
+        f"({format_share(ratio(saving.value, signals.step.duration.value))}) on "
         f"{use.dense_embedding_elements / 1e6:.1f} M elements of embeddings"
     )
     advice = "Make the embedding sparse (sparse=True) with SparseAdam or SGD for it."
-    return dense_embedding_gradient.finding(summary, advice, stake, source=use.site)
+    return dense_embedding_gradient.finding(summary, advice, saving, source=use.site)
 
 
-def _stake(use: OptimizerUse) -> float:
+def _saving(use: OptimizerUse) -> float:
     return use.duration.value * ratio(use.dense_embedding_elements, max(use.elements, 1))
 
 
@@ -107,7 +107,7 @@ FEWEST_TENSORS = 20
 """With fewer parameters there is little to batch."""
 LEAST_SHARE_SINGLE_TENSOR_OPTIMIZER = 0.05
 """Of the step: below this the optimiser is not what to look at."""
-LEAST_AT_STAKE = 0.03
+LEAST_SAVINGS = 0.03
 """Of the step: a trial takes no smaller gain. Many small tensors cost Python as much in one pass."""
 
 
@@ -145,8 +145,8 @@ def single_tensor_optimizer(signals: Signals) -> Finding | None:
     use = max(slow, key=lambda optimizer: optimizer.duration.value)
     share = ratio(use.duration.value, signals.step.duration.value)
     best = floor(use, signals.machine if signals.has(Signal.MACHINE) else None)
-    stake = scaled(use.duration, 1 - min(1.0, ratio(best, use.duration.value)))
-    if share < LEAST_SHARE_SINGLE_TENSOR_OPTIMIZER or ratio(stake.value, signals.step.duration.value) < LEAST_AT_STAKE:
+    saving = scaled(use.duration, 1 - min(1.0, ratio(best, use.duration.value)))
+    if share < LEAST_SHARE_SINGLE_TENSOR_OPTIMIZER or ratio(saving.value, signals.step.duration.value) < LEAST_SAVINGS:
         return None
     operators = f" with {use.operators:.0f} operators" if use.operators else ""
     operators = f" with {use.kernels:.0f} kernels" if use.kernels else operators
@@ -155,7 +155,7 @@ def single_tensor_optimizer(signals: Signals) -> Finding | None:
         f"{format_duration(use.duration.value)} a step ({format_share(share)})"
     )
     how = "fused=True" if use.type in FUSABLE else "foreach=True"
-    return single_tensor_optimizer.finding(summary, f"Make it with {how}.", stake, source=use.site)
+    return single_tensor_optimizer.finding(summary, f"Make it with {how}.", saving, source=use.site)
 
 
 def _single_tensor(use: OptimizerUse, device: str) -> bool:
@@ -210,9 +210,9 @@ def zeroed_gradients(signals: Signals) -> Finding | None:
         f"Filling {elements:,} gradients with zeros takes {format_duration(filling)} a step, adding to them "
         f"{format_duration(adding)} ({format_share(ratio(filling + adding, step))} together)"
     )
-    stake = modelled(filling + adding, filling, filling + adding, signals.step.steady)
+    saving = modelled(filling + adding, filling, filling + adding, signals.step.steady)
     advice = "Call zero_grad() without set_to_none=False: gradients are then dropped."
-    return zeroed_gradients.finding(summary, advice, stake, account="compute", source=_source(signals))
+    return zeroed_gradients.finding(summary, advice, saving, account="compute", source=_source(signals))
 
 
 def _source(signals: Signals) -> SourceLine | None:

@@ -12,8 +12,8 @@ from steptime.advice.kernels import first_source, longest, plain_name, spent, to
 from steptime.advice.line_evidence import function_of
 from steptime.advice.models import staging_operators
 from steptime.advice.rule import Finding, rule
+from steptime.advice.savings import capped, modelled, named, ratio, scaled, total
 from steptime.advice.signals import Signals
-from steptime.advice.stakes import capped, modelled, named, ratio, scaled, total
 from steptime.quantities import Estimate, SourceLine, format_duration, format_share, format_source
 from steptime.trace.links import is_user_file
 
@@ -60,10 +60,10 @@ def dispatch_loop(signals: Signals) -> Iterator[Finding]:
 
     How we know
         The profile counts the operators of each line of the loop that runs several times a step, and of each function
-        that the loop calls, and their mean duration. At stake is the part of the line or function of all operators, of
-        the ledger's launch account; on a CPU the loop's own Python, too, and the time of operators whose arithmetic
-        takes no longer than their dispatch (bound by latency), which is where the interval ends. The work of larger
-        operators is not.
+        that the loop calls, and their mean duration. To be saved is the part of the line or function of all operators,
+        of the breakdown's launch account; on a CPU the loop's own Python, too, and the time of operators whose
+        arithmetic takes no longer than their dispatch (bound by latency), which is where the interval ends. The work of
+        larger operators is not.
 
     What helps
         One operator on the whole tensor (a matrix product, einsum, cumsum, torch.nn.LSTM in place of a loop over
@@ -82,16 +82,16 @@ def dispatch_loop(signals: Signals) -> Iterator[Finding]:
         if site.each <= LARGEST_OPERATOR and part >= LEAST_PART_DISPATCH_LOOP:
             dispatch = capped(scaled(launch.recoverable, part), launch.recoverable)
             on_device = signals.step.device != "cpu"  # which only waits for what the host cannot hide
-            stake = dispatch if on_device else capped(_with_the_loop(dispatch, site), signals.step.duration)
-            share = format_share(ratio(stake.value, signals.step.duration.value))
+            saving = dispatch if on_device else capped(_with_the_loop(dispatch, site), signals.step.duration)
+            share = format_share(ratio(saving.value, signals.step.duration.value))
             summary = (
                 f"{_place(site.source)} calls {site.calls:.0f} operators a step, "
-                f"{format_duration(site.each)} each: {format_duration(stake.value)} ({share}) of dispatch"
+                f"{format_duration(site.each)} each: {format_duration(saving.value)} ({share}) of dispatch"
             )
             evidence = (site.source.text,) if site.source.text else ()
             account = "launch" if on_device else ""
             yield dispatch_loop.finding(
-                summary, _advice_dispatch_loop(signals), stake, account=account, source=site.source, evidence=evidence
+                summary, _advice_dispatch_loop(signals), saving, account=account, source=site.source, evidence=evidence
             )
 
 
@@ -200,8 +200,8 @@ def launch_bound(signals: Signals) -> Finding | None:
         CUDA) the launches take the time. Such a step stays as long with a larger batch or a faster device.
 
     How we know
-        The ledger's launch account: on a CPU the time of the training thread around and between small operators; on an
-        accelerator the time that it idles while the host is dispatching, with the operators and modules that it was
+        The breakdown's launch account: on a CPU the time of the training thread around and between small operators; on
+        an accelerator the time that it idles while the host is dispatching, with the operators and modules that it was
         dispatching in the largest gaps.
 
     What helps
@@ -245,8 +245,8 @@ def _stall(signals: Signals, gap: GapUse, launch: Estimate) -> Finding:
     longest = format_duration(gap.longest)
     summary = f"The device idles {longest} at once ({share} of a step) while {gap.cause or 'the host'} runs"
     advice = "If that is the job's start (libraries, tuning, first allocations), trace later steps; else look at it."
-    stake = capped(gap.duration, launch)
-    return launch_bound.finding(summary, advice, stake, account="launch", source=gap.source)
+    saving = capped(gap.duration, launch)
+    return launch_bound.finding(summary, advice, saving, account="launch", source=gap.source)
 
 
 def _told_launch_bound(gap: GapUse) -> str:
@@ -295,8 +295,8 @@ def host_sync(signals: Signals) -> Iterator[Finding]:
     How we know
         The price is not the duration of the call but the device's idle time from the moment it ran dry to the next
         launch. A trace has that for each gap, with the operator that held the thread; the calls on device tensors are
-        recorded with their lines in a few steps. Without a trace the ledger's sync account is the ceiling of all of
-        them together.
+        recorded with their lines in a few steps. Without a trace the breakdown's sync account is the upper bound of all
+        of them together.
 
     What helps
         Read values every n-th step; keep running sums on the device (loss.detach()); use where and masks of fixed size
@@ -312,14 +312,14 @@ def host_sync(signals: Signals) -> Iterator[Finding]:
     if gaps:
         return
     sites = [site for site in signals.sites if site.device != "cpu" and site.calls > 0]
-    ceiling = _ceiling(signals)
+    upper_bound = _upper_bound(signals)
     known = sorted((site for site in sites if site.idle), key=_idle_host_sync, reverse=True)
     for site in known[:MOST_SITES]:
         idle = site.idle or 0.0
         yield _site(signals, site, modelled(idle, 0.8 * idle, 1.2 * idle, signals.step.steady))
     suspects = [site for site in sites if site.idle is None and site.name not in HARMLESS]
-    if suspects and not known and ceiling is not None:
-        yield _site(signals, max(suspects, key=_calls_host_sync), ceiling)
+    if suspects and not known and upper_bound is not None:
+        yield _site(signals, max(suspects, key=_calls_host_sync), upper_bound)
 
 
 def _gap_idle(gap: GapUse) -> float:
@@ -359,20 +359,20 @@ def _calls_host_sync(site: SiteUse) -> float:
     return site.calls
 
 
-def _ceiling(signals: Signals) -> Estimate | None:
+def _upper_bound(signals: Signals) -> Estimate | None:
     sync = named(signals.accounts, "sync") if signals.has(Signal.ACCOUNTS) else None
     return sync.recoverable if sync is not None else None
 
 
-def _site(signals: Signals, site: SiteUse, stake: Estimate) -> Finding:
-    share = format_share(ratio(stake.value, signals.step.duration.value))
+def _site(signals: Signals, site: SiteUse, saving: Estimate) -> Finding:
+    share = format_share(ratio(saving.value, signals.step.duration.value))
     summary = (
         f"{site.name}() at {format_source(site.source)} makes the device idle "
-        f"{format_duration(stake.value)} a step ({share}), {site.calls:.3g} calls"
+        f"{format_duration(saving.value)} a step ({share}), {site.calls:.3g} calls"
     )
     advice = "Keep the value on the device and read it every n-th step."
     evidence = (site.source.text,) if site.source.text else ()
-    return host_sync.finding(summary, advice, stake, account="sync", source=site.source, evidence=evidence)
+    return host_sync.finding(summary, advice, saving, account="sync", source=site.source, evidence=evidence)
 
 
 @rule("ST304", "recompilation", needs={Signal.STEP}, uses={Signal.COMPILATIONS, Signal.ACCOUNTS, Signal.LINES})
@@ -386,7 +386,7 @@ def recompilation(signals: Signals) -> Finding | None:
     How we know
         TorchDynamo records each compilation with its time and the guard that failed. Those after the warm-up count,
         spread over the steps of the run; the time lies between or inside steps that statistics leave out. A bare trace
-        shows the parts of a compilation as annotations: there the ledger's compile account is at stake.
+        shows the parts of a compilation as annotations: there the breakdown's compile account is to be saved.
 
     What helps
         Pad or bucket to a few shapes; torch._dynamo.mark_dynamic or dynamic=True for a dimension that varies; keep
@@ -407,9 +407,9 @@ def recompilation(signals: Signals) -> Finding | None:
     times = "once" if len(again) == 1 else f"{len(again)} times"
     source = _called(signals, worst.source)
     summary = f"Compiled again {times} after the warm-up, {format_duration(spent)} in all ({format_source(source)})"
-    stake = modelled(spent / steps, 0.5 * spent / steps, spent / steps, steps)
+    saving = modelled(spent / steps, 0.5 * spent / steps, spent / steps, steps)
     evidence = tuple(f"{count} x: {reason}" for reason, count in reasons.most_common(3))
-    return recompilation.finding(summary, _advice_recompilation(reasons), stake, source=source, evidence=evidence)
+    return recompilation.finding(summary, _advice_recompilation(reasons), saving, source=source, evidence=evidence)
 
 
 def _called(signals: Signals, compiled: SourceLine) -> SourceLine:
@@ -450,7 +450,7 @@ FEWEST = 100.0
 LEAST_PART_TINY_KERNELS = 0.3
 """Of the device's busy time: else the large kernels are what to look at."""
 HELD_BACK = 0.2
-"""Of the step: from here on the host launches too slowly, and launch-bound says so with what is at stake there."""
+"""Of the step: from here on the host launches too slowly, and launch-bound says so with what is to be saved there."""
 FUSES_AT_LEAST, FUSES = 0.3, 0.6
 """Of the kernels: every third is gone when pairs of a chain of pointwise operators are fused here and there; compiling
 a whole model commonly leaves less than half of them."""
@@ -465,9 +465,9 @@ def tiny_kernels(signals: Signals) -> Finding | None:
         moment and drains it again; starting and ending costs more than the work, and no larger device makes it faster.
 
     How we know
-        Kernels that take less than ten microseconds on average are added up. At stake is the part that a kernel without
-        any work takes too, for as many kernels as fusing usually removes. The rule is silent where the host cannot
-        launch them fast enough anyhow, which is ST302.
+        Kernels that take less than ten microseconds on average are added up. To be saved is the part that a kernel
+        without any work takes too, for as many kernels as fusing usually removes. The rule is silent where the host
+        cannot launch them fast enough anyhow, which is ST302.
 
     What helps
         torch.compile, which fuses neighbours; foreach and fused optimisers; one batched operator for a loop over
@@ -488,12 +488,12 @@ def tiny_kernels(signals: Signals) -> Finding | None:
         f"{calls:.0f} kernels of {format_duration(ratio(busy, calls))} each take {format_duration(busy)} a step "
         f"({format_share(ratio(busy, signals.step.duration.value))})"
     )
-    stake = modelled(FUSES * empty, FUSES_AT_LEAST * empty, empty, signals.step.steady)
+    saving = modelled(FUSES * empty, FUSES_AT_LEAST * empty, empty, signals.step.steady)
     evidence = tuple(map(told, sorted(tiny, key=_calls_tiny_kernels, reverse=True)[:3]))
     return tiny_kernels.finding(
         summary,
         _advice_tiny_kernels(signals),
-        stake,
+        saving,
         account="compute",
         source=first_source(longest(tiny)),
         evidence=evidence,
@@ -525,7 +525,7 @@ def allocator_stalls(signals: Signals) -> Finding:
         device to finish.
 
     How we know
-        The calls are in the trace, with the time that the host spent in them. At stake is the time that the
+        The calls are in the trace, with the time that the host spent in them. To be saved is the time that the
         device idled meanwhile, not the duration of the calls.
 
     What helps
@@ -537,7 +537,7 @@ def allocator_stalls(signals: Signals) -> Finding:
     """
     calls = signals.allocations
     idle = total(use.idle for use in calls)
-    top = max(calls, key=_stake)
+    top = max(calls, key=_saving)
     host = sum(use.duration.value for use in calls)
     share = format_share(ratio(idle.value, signals.step.duration.value))
     summary = (
@@ -550,7 +550,7 @@ def allocator_stalls(signals: Signals) -> Finding:
     )
 
 
-def _stake(use: AllocationUse) -> float:
+def _saving(use: AllocationUse) -> float:
     return use.idle.value
 
 
@@ -594,7 +594,7 @@ def indexing_in_loop(signals: Signals) -> Finding | None:
     How we know
         The profile counts the derivatives of slices in backward, and as many operators there that fill with zeros and
         that add (one fewer), and times them. Their part of all operators in backward is the part of the measured
-        backward that is at stake, but for one pass; on a CPU, where operators are timed one by one. The interval is
+        backward that is to be saved, but for one pass; on a CPU, where operators are timed one by one. The interval is
         from none to all of the filling: new memory may take far longer in the profiled steps than in the others.
 
     What helps

@@ -7,8 +7,8 @@ from collections.abc import Iterator
 from steptime.advice.evidence import GapUse, LineUse, Signal
 from steptime.advice.line_evidence import LineKind, LineTime, converts_lists, line_kind, line_times, loop_functions
 from steptime.advice.rule import Finding, rule
+from steptime.advice.savings import modelled, named, ratio, scaled, total
 from steptime.advice.signals import Signals
-from steptime.advice.stakes import modelled, named, ratio, scaled, total
 from steptime.quantities import Estimate, format_duration, format_share, format_source
 
 MOST_LINES = 3
@@ -36,28 +36,29 @@ def host_time(signals: Signals) -> Iterator[Finding]:
 
     How we know
         The lines of the training loop are timed exactly in a few steps; what lies outside torch's operators,
-        the loader and the phases of the step is the line's host time. Where lines could not be timed, the ledger's host
-        account stands for all of them; a trace with stacks names the functions that ran while the device idled.
+        the loader and the phases of the step is the line's host time. Where lines could not be timed, the breakdown's
+        host account stands for all of them; a trace with stacks names the functions that ran while the device idled.
 
     What helps
         Move it out of the loop, do it every n-th step, do it on whole arrays instead of item by item, or hand it to
         another thread or process.
 
     When to ignore it
-        When the device is still busy meanwhile: then the ledger has no host time and the rule does not fire.
+        When the device is still busy meanwhile: then the breakdown has no host time and the rule does not fire.
     """
     times = [time for time in line_times(signals.lines, signals.phases) if time.line.role in LOOP_ROLES]
     part = _python_part(signals, sum(map(_host, times)))
     groups = [(scaled(total(time.host for time in group), part), group) for group in _by_function(times)]
-    for stake, group in groups[:MOST_LINES]:
-        if ratio(stake.value, signals.step.duration.value) >= LEAST_LINE:
-            yield _finding(signals, group, stake)
+    for saving, group in groups[:MOST_LINES]:
+        if ratio(saving.value, signals.step.duration.value) >= LEAST_LINE:
+            yield _finding(signals, group, saving)
     if not times and signals.has(Signal.ACCOUNTS):
         yield from _whole_account(signals)
 
 
 def _python_part(signals: Signals, spent: float) -> float:
-    """Lines hold operators outside the model too (a loss, an index): the ledger knows how much of it all is Python."""
+    """Lines hold operators outside the model too (a loss, an index): the breakdown knows how much of it all is
+    Python."""
     host = named(signals.accounts, "host") if signals.has(Signal.ACCOUNTS) else None
     return min(1.0, ratio(host.duration.value, spent)) if host is not None and spent > 0 else 1.0
 
@@ -77,14 +78,14 @@ def _host(time: LineTime) -> float:
     return time.host.value
 
 
-def _finding(signals: Signals, group: list[LineTime], stake: Estimate) -> Finding:
+def _finding(signals: Signals, group: list[LineTime], saving: Estimate) -> Finding:
     source = group[0].line.source
-    share = format_share(ratio(stake.value, signals.step.duration.value))
+    share = format_share(ratio(saving.value, signals.step.duration.value))
     where = f"{format_source(source)} and {len(group) - 1} more lines of {source.function}" if len(group) > 1 else ""
-    summary = f"{where or format_source(source)}: {format_duration(stake.value)} a step ({share}) in Python"
+    summary = f"{where or format_source(source)}: {format_duration(saving.value)} a step ({share}) in Python"
     advice = "Move this out of the step, do it less often, or do it on whole arrays."
     evidence = tuple(time.line.source.text for time in group[:3] if time.line.source.text)
-    return host_time.finding(summary, advice, stake, account="host", source=source, evidence=evidence)
+    return host_time.finding(summary, advice, saving, account="host", source=source, evidence=evidence)
 
 
 def _whole_account(signals: Signals) -> Iterator[Finding]:
@@ -188,11 +189,15 @@ def logging_in_step(signals: Signals) -> Iterator[Finding]:
 
 
 def _line_logging_in_step(signals: Signals, time: LineTime) -> Finding:
-    line, stake = time.line, time.duration if signals.step.device == "cpu" else time.host
-    share = format_share(ratio(stake.value, signals.step.duration.value))
-    summary = f"{format_source(line.source)} logs for {format_duration(stake.value)} a step ({share})"
+    line, saving = time.line, time.duration if signals.step.device == "cpu" else time.host
+    share = format_share(ratio(saving.value, signals.step.duration.value))
+    summary = f"{format_source(line.source)} logs for {format_duration(saving.value)} a step ({share})"
     return logging_in_step.finding(
-        summary, "Log every n-th step, or from another thread.", stake, source=line.source, evidence=(line.source.text,)
+        summary,
+        "Log every n-th step, or from another thread.",
+        saving,
+        source=line.source,
+        evidence=(line.source.text,),
     )
 
 
@@ -211,7 +216,7 @@ def checkpoint_in_step(signals: Signals) -> Finding | None:
 
     How we know
         Each torch.save in the training thread is timed as a segment of its own; their total, spread over the steps, is
-        at stake. Where every step saves, the time in torch.save of its line is. The line is the one of the loop that
+        to be saved. Where every step saves, the time in torch.save of its line is. The line is the one of the loop that
         holds the call.
 
     What helps
@@ -235,8 +240,8 @@ def checkpoint_in_step(signals: Signals) -> Finding | None:
         f"A checkpoint every {steps / max(1, use.count):.0f} steps takes {format_duration(each)}: "
         f"{format_duration(spread)} for each step ({share} of it)"
     )
-    stake = modelled(spread, 0.8 * spread, 1.2 * spread, use.count)
-    return checkpoint_in_step.finding(summary, ADVICE, stake, source=source)
+    saving = modelled(spread, 0.8 * spread, 1.2 * spread, use.count)
+    return checkpoint_in_step.finding(summary, ADVICE, saving, source=source)
 
 
 def _each_step(signals: Signals) -> Finding | None:
@@ -244,10 +249,10 @@ def _each_step(signals: Signals) -> Finding | None:
     line = max((line for line in signals.lines if line.role != "evaluation"), key=_saved, default=None)
     if line is None or not line.checkpoint:
         return None
-    stake = scaled(line.duration, ratio(line.checkpoint, line.duration.value))
-    share = format_share(ratio(stake.value, signals.step.duration.value))
-    summary = f"Every step writes a checkpoint, for {format_duration(stake.value)} ({share} of the step)"
-    return checkpoint_in_step.finding(summary, ADVICE, stake, account="host", source=line.source)
+    saving = scaled(line.duration, ratio(line.checkpoint, line.duration.value))
+    share = format_share(ratio(saving.value, signals.step.duration.value))
+    summary = f"Every step writes a checkpoint, for {format_duration(saving.value)} ({share} of the step)"
+    return checkpoint_in_step.finding(summary, ADVICE, saving, account="host", source=line.source)
 
 
 def _saved(line: LineUse) -> float:
@@ -295,11 +300,11 @@ def metrics_in_step(signals: Signals) -> Iterator[Finding]:
 
 
 def _line_metrics_in_step(signals: Signals, time: LineTime) -> Finding:
-    line, stake = time.line, time.duration if signals.step.device == "cpu" else time.host
-    share = format_share(ratio(stake.value, signals.step.duration.value))
-    summary = f"{format_source(line.source)} takes {format_duration(stake.value)} a step ({share}) for a metric"
+    line, saving = time.line, time.duration if signals.step.device == "cpu" else time.host
+    share = format_share(ratio(saving.value, signals.step.duration.value))
+    summary = f"{format_source(line.source)} takes {format_duration(saving.value)} a step ({share}) for a metric"
     advice = "Compute it every n-th step, with whole-tensor operations, and read the value only when it is shown."
-    return metrics_in_step.finding(summary, advice, stake, source=line.source, evidence=(line.source.text,))
+    return metrics_in_step.finding(summary, advice, saving, source=line.source, evidence=(line.source.text,))
 
 
 LEAST_DURATION = 200_000.0

@@ -7,8 +7,8 @@ import re
 from steptime.advice.evidence import CollectiveUse, RankUse, Signal
 from steptime.advice.models import late_name, late_of, late_reason, uneven
 from steptime.advice.rule import Finding, rule
+from steptime.advice.savings import capped, modelled, named, ratio, scaled, total
 from steptime.advice.signals import Signals
-from steptime.advice.stakes import capped, modelled, named, ratio, scaled, total
 from steptime.analysis.stragglers.comparison import LateRank
 from steptime.quantities import Estimate, SourceLine, format_bytes, format_duration, format_share, format_source
 
@@ -112,12 +112,14 @@ def late_rank(signals: Signals) -> Finding | None:
         f"The other ranks wait {format_duration(waiting)} a step ({share}) in collectives, {format_share(late.last)} "
         f"of it for rank {late.rank}"
     )
-    stake = modelled(waiting, SURE_LATE_RANK * waiting, max(rank.waiting for rank in others), signals.step.steady)
-    return late_rank.finding(summary, _advice_late_rank(signals, late), stake, evidence=_rows(signals))
+    saving = modelled(waiting, SURE_LATE_RANK * waiting, max(rank.waiting for rank in others), signals.step.steady)
+    return late_rank.finding(summary, _advice_late_rank(signals, late), saving, evidence=_rows(signals))
 
 
 def _known(signals: Signals, late: LateRank) -> Finding:
-    step = signals.step.duration  # of all steps; where the profiled ones were slower, no more than a step is at stake
+    step = (
+        signals.step.duration
+    )  # of all steps; where the profiled ones were slower, no more than a step is to be saved
     share = format_share(min(1.0, ratio(late.waiting, step.value)))
     wait = f"The others wait {format_duration(late.waiting)} a step ({share}) for {late_name(late)}"
     reason = late_reason(late).partition(", at ")[0]
@@ -265,8 +267,8 @@ def small_buckets(signals: Signals) -> Finding | None:
         f"communication takes {format_duration(account.duration.value)}"
     )
     advice = f"Raise bucket_cap_mb of DistributedDataParallel: {needed:.0f} buckets would do."
-    stake = modelled(gain, SURE_SMALL_BUCKETS * gain, account.duration.value, signals.step.steady)
-    return small_buckets.finding(summary, advice, stake, account="communication")
+    saving = modelled(gain, SURE_SMALL_BUCKETS * gain, account.duration.value, signals.step.steady)
+    return small_buckets.finding(summary, advice, saving, account="communication")
 
 
 @rule("ST813", "unused-parameter-search", needs={Signal.STEP, Signal.GRADIENTS})
@@ -278,7 +280,7 @@ def unused_parameter_search(signals: Signals) -> Finding | None:
         the host, and exchange which parameters were used.
 
     How we know
-        The search is an operator of its own in the trace (search_unused_parameters); its time is what is at stake.
+        The search is an operator of its own in the trace (search_unused_parameters); its time is what is to be saved.
 
     What helps
         Leave find_unused_parameters out where all parameters get gradients (torch warns where it was not needed), or
@@ -334,10 +336,10 @@ def rank_imbalance(signals: Signals) -> Finding | None:
         return None
     summary = f"The ranks wait {format_duration(waiting)} a step ({format_share(ratio(waiting, step))}) in turns"
     advice = "Give all ranks batches of one cost: sort by length, or fill them by tokens."
-    stake = modelled(
+    saving = modelled(
         waiting, SURE_RANK_IMBALANCE * waiting, max(rank.waiting for rank in signals.ranks), signals.step.steady
     )
-    return rank_imbalance.finding(summary, advice, stake)
+    return rank_imbalance.finding(summary, advice, saving)
 
 
 BETWEEN_STAGES = re.compile(r"^(i?send|i?recv|coalesced|SendRecv)( |$)", re.IGNORECASE)

@@ -6,8 +6,8 @@ from steptime.advice.evidence import NormUse, OperatorUse, Signal
 from steptime.advice.kernels import plain_name
 from steptime.advice.line_evidence import profile_scale
 from steptime.advice.rule import Finding, Weight, rule
+from steptime.advice.savings import modelled, ratio, scaled
 from steptime.advice.signals import Signals
-from steptime.advice.stakes import modelled, ratio, scaled
 from steptime.debug_switches import acting
 from steptime.quantities import Estimate, format_duration, format_share
 
@@ -102,7 +102,7 @@ def deterministic_left_on(signals: Signals) -> Finding | None:
 
     How we know
         The switch is read while backward runs. Where a profile exists, the time of the operators that it changes is
-        the ceiling of what is at stake; without one this is only a note.
+        the upper bound of what is to be saved; without one this is only a note.
 
     What helps
         Switch it off when the run need not repeat bit by bit; or keep it and set
@@ -129,14 +129,14 @@ def deterministic_left_on(signals: Signals) -> Finding | None:
 _ADVICE = "Switch torch.use_deterministic_algorithms off unless the run must repeat bit by bit."
 
 
-def _costly(signals: Signals, changed: list[OperatorUse], stake: Estimate) -> Finding:
+def _costly(signals: Signals, changed: list[OperatorUse], saving: Estimate) -> Finding:
     top = max(changed, key=lambda use: use.duration)
-    share = format_share(ratio(stake.high, signals.step.duration.value))
+    share = format_share(ratio(saving.high, signals.step.duration.value))
     summary = (
-        f"Deterministic algorithms are on: {format_duration(stake.high)} a step ({share}) in what they slow down, "
+        f"Deterministic algorithms are on: {format_duration(saving.high)} a step ({share}) in what they slow down, "
         f"most in {plain_name(top.name)}"
     )
-    return deterministic_left_on.finding(summary, _ADVICE, stake, account="compute", source=top.source)
+    return deterministic_left_on.finding(summary, _ADVICE, saving, account="compute", source=top.source)
 
 
 LEAST_SHARE_OVERFLOW_SKIPPED = 0.02

@@ -165,7 +165,7 @@ LEAST_STEPS = 3
 
 @dataclass(frozen=True, slots=True)
 class ProcessTask:
-    """One process folder. machine: the ceilings that were measured beside the recording, if any."""
+    """One process folder. machine: the peaks that were measured beside the recording, if any."""
 
     folder: Path
     manifest: Manifest
@@ -232,6 +232,6 @@ def hosts(found: Iterable[ReducedProcess | Process]) -> Counter[str]:
 
 
 def machine_of(recording: Recording) -> Machine | None:
-    """The ceilings that were measured beside the recording, else the datasheet's, else none."""
+    """The peaks that were measured beside the recording, else the datasheet's, else none."""
     name = recording.processes[0].facts.device_name if recording.processes else ""
     return load_machine(recording.path / FILE_NAME) or look_up(name)

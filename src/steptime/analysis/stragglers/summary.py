@@ -15,7 +15,7 @@ from math import prod
 import numpy as np
 
 from steptime.analysis.breakdown import account_for, has_kernels
-from steptime.analysis.categories import Ledger
+from steptime.analysis.categories import Breakdown
 from steptime.analysis.device_activity import device_time
 from steptime.analysis.layout import Layout
 from steptime.analysis.operators import grouped, per_step, step_at
@@ -81,8 +81,8 @@ class Series:
 @dataclass(frozen=True, slots=True, eq=False)
 class RankSummary:
     """rank, name, host: who. steps: that the times are of; step: mean ns. accounts: ns per step, by the numbers of
-    `ledger.Account`. numbers: of the steps in the job, where the recording knows them, () otherwise. flops: per step,
-    0 where not known. exchanges: what it exchanged in its profiled steps. series: of a
+    `breakdown.Account`. numbers: of the steps in the job, where the recording knows them, () otherwise. flops: per
+    step, 0 where not known. exchanges: what it exchanged in its profiled steps. series: of a
     recording. world: ranks of the whole job."""
 
     rank: int
@@ -140,9 +140,9 @@ ON_HOST = re.compile(r"^(gloo|mpi|ucc):")
 
 
 def exchanges_of(trace: Trace, links: Links, windows: Int64) -> tuple[Exchange, ...]:
-    """The collectives that begin in the steps. windows: (n, 2) ns, as the ledger has the steps, n at least 1.
+    """The collectives that begin in the steps. windows: (n, 2) ns, as the breakdown has the steps, n at least 1.
 
-    On a CPU `exposed` is not known from the spans and stays 0: the ledger's account has it.
+    On a CPU `exposed` is not known from the spans and stays 0: the breakdown's account has it.
     """
     events = trace.events
     chosen = (events.category == Category.KERNEL) & matching(trace, COMMUNICATION_KERNEL.search)
@@ -301,7 +301,7 @@ def summarise(
     trace: Trace,
     boundaries: Int64,
     windows: Int64,
-    ledger: Ledger,
+    breakdown: Breakdown,
     *,
     rank: int,
     host: str = "",
@@ -309,17 +309,17 @@ def summarise(
     numbers: tuple[int, ...] = (),
     series: Series | None = None,
 ) -> RankSummary:
-    """A rank from its trace and what is known beside it. boundaries, windows: (n, 2) ns, the steps as host and ledger
-    have them; ledger: of the steps that times are said of, which may be others. numbers: of the boundaries' steps in
-    the job.
+    """A rank from its trace and what is known beside it. boundaries, windows: (n, 2) ns, the steps as host and
+    breakdown have them; breakdown: of the steps that times are said of, which may be others. numbers: of the
+    boundaries' steps in the job.
     """
     return RankSummary(
         rank=rank,
         name=f"rank {rank}",
         host=host,
         steps=len(windows),
-        step=float(ledger.wall.mean()),
-        accounts=tuple(ledger.entries.mean(axis=0).tolist()),
+        step=float(breakdown.wall.mean()),
+        accounts=tuple(breakdown.entries.mean(axis=0).tolist()),
         exchanges=exchanges_of(trace, link(trace, boundaries), windows),
         numbers=numbers,
         flops=flops,
@@ -343,15 +343,15 @@ def summarise_process(process: Process, layout: Layout, account: RecordedAccount
         reached = reach(window.trace, boundaries) if has_kernels(window.trace) else boundaries
         exchanges = exchanges_of(window.trace, link(window.trace, boundaries), reached)
         numbers = np.searchsorted(steps.end, boundaries[:, 1] - window.shift)
-    ledger, facts = account.ledger, process.facts
+    breakdown, facts = account.breakdown, process.facts
     rank = facts.rank if facts.rank is not None else 0
     return RankSummary(
         rank=rank,
         name=f"rank {rank}",
         host=facts.host,
         steps=max(1, len(numbers)),
-        step=float(ledger.wall.mean()),
-        accounts=tuple(ledger.entries.mean(axis=0).tolist()),
+        step=float(breakdown.wall.mean()),
+        accounts=tuple(breakdown.entries.mean(axis=0).tolist()),
         exchanges=exchanges,
         numbers=tuple(numbers.tolist()),
         flops=sum(operator.flops or 0.0 for operator in account.operators),

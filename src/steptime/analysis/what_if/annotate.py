@@ -3,7 +3,7 @@
 The original's text is passed through as it is, block by block, and the tracks are put in front of its first event: a
 trace of any size takes no more memory than its columns.
 
-Tracks to lay beside a trace: the ledger of its steps, why the device idled, and the critical path.
+Tracks to lay beside a trace: the breakdown of its steps, why the device idled, and the critical path.
 
 They are begin and end events ("B", "E"), where Kineto writes complete ones ("X"): a reader that looks for kernels,
 operators or steps, ours among them, passes them over, and viewers draw both alike.
@@ -46,9 +46,9 @@ from steptime.trace.table import Trace
 CATEGORY = "steptime"
 FIRST_PROCESS = 1_000_000_007
 """The process of our tracks: no system gives a process such a number."""
-LEDGER, IDLE, PATH_HOST, PATH_DEVICE = 1, 2, 3, 4
+BREAKDOWN, IDLE, PATH_HOST, PATH_DEVICE = 1, 2, 3, 4
 TITLES = {
-    LEDGER: "ledger",
+    BREAKDOWN: "breakdown",
     IDLE: "why the device idles",
     PATH_HOST: "critical path, host",
     PATH_DEVICE: "critical path, device",
@@ -74,9 +74,9 @@ def slices_of(
 ) -> Iterator[Slice]:
     """All slices, track by track, in time order on each; slices that enclose others come before them.
 
-    windows: (n, 2) ns, the steps as the ledger has them. gaps: their idle time, None without a device.
+    windows: (n, 2) ns, the steps as the breakdown has them. gaps: their idle time, None without a device.
     """
-    yield from _ledger(windows, *stretches_of(windows, claims))
+    yield from _breakdown(windows, *stretches_of(windows, claims))
     if gaps is not None:
         yield from _idle(trace, gaps)
     if replay is not None:
@@ -85,7 +85,7 @@ def slices_of(
 
 def stretches_of(windows: Int64, claims: Claims) -> tuple[Int64, Int64, Int64]:
     """The steps cut into stretches of one account each: account, begin, end; in time order, without gap or overlap
-    inside a step. Summed by step and account they are the ledger."""
+    inside a step. Summed by step and account they are the breakdown."""
     steps = union(windows[:, 0], windows[:, 1])
     claimed, parts = EMPTY, []
     for account, held in (*claims, (Account.UNEXPLAINED, steps)):
@@ -109,17 +109,17 @@ def _cut(intervals: Intervals, windows: Int64) -> tuple[Int64, Int64]:
     return np.sort(np.concatenate((intervals.begin, at))), np.sort(np.concatenate((intervals.end, at)))
 
 
-def _ledger(windows: Int64, account: Int64, begin: Int64, end: Int64) -> Iterator[Slice]:
+def _breakdown(windows: Int64, account: Int64, begin: Int64, end: Int64) -> Iterator[Slice]:
     first = np.searchsorted(begin, windows[:, 0], side="left").tolist()
     last = np.searchsorted(begin, windows[:, 1], side="left").tolist()
     for step, (start, stop) in enumerate(windows.tolist()):
         inside = slice(first[step], last[step])
         spent = np.bincount(account[inside], (end - begin)[inside], len(Account)).astype(np.int64).tolist()
         about = {each.name.lower(): spent[each] for each in Account if spent[each]}
-        yield Slice(LEDGER, f"step {step}: {format_duration(stop - start)}", start, stop, {"ns": about})
+        yield Slice(BREAKDOWN, f"step {step}: {format_duration(stop - start)}", start, stop, {"ns": about})
         rows = zip(account[inside].tolist(), begin[inside].tolist(), end[inside].tolist(), strict=True)
         for each, start_, stop_ in rows:
-            yield Slice(LEDGER, Account(each).name.lower(), start_, stop_)
+            yield Slice(BREAKDOWN, Account(each).name.lower(), start_, stop_)
 
 
 def _idle(trace: Trace, gaps: Gaps) -> Iterator[Slice]:
@@ -210,8 +210,8 @@ GZIP_LEVEL = 1
 def annotate(
     path: Path, destination: Path, *, force: bool = False, max_size: int = DEFAULT_MAX_SIZE, cache: bool = True
 ) -> None:
-    """Writes the trace at `path` to `destination` (.json or .json.gz), whole or not at all, with tracks of the ledger
-    of its steps, of why the device idled, and of the critical path.
+    """Writes the trace at `path` to `destination` (.json or .json.gz), whole or not at all, with tracks of the
+    breakdown of its steps, of why the device idled, and of the critical path.
 
     Raises TraceError, NothingMeasuredError (trace-without-steps) and OutputError (output-format, output-exists,
     output-folder, output-unwritable, annotate-onto-source, annotate-twice).
@@ -241,10 +241,10 @@ def _slices(trace: Trace) -> Iterator[Slice]:
     if not len(boundaries):
         raise NothingMeasuredError("trace-without-steps", f"{trace.path} holds no event that took time: no step.")
     machine = look_up(device_of(trace))
-    links, ledger = link(trace, boundaries), account_for(trace, boundaries, machine=machine)
+    links, breakdown = link(trace, boundaries), account_for(trace, boundaries, machine=machine)
     windows = reach(trace, boundaries) if has_kernels(trace) else boundaries
     gaps = gaps_of(trace, links, windows) if has_kernels(trace) else None
-    replay = rerun(trace, boundaries, links, ledger)
+    replay = rerun(trace, boundaries, links, breakdown)
     return slices_of(trace, windows, claims_of(trace, machine=machine), gaps, replay)
 
 

@@ -15,7 +15,7 @@ from steptime.analysis.what_if.graph import NONE, EdgeKind, Graph, NodeKind, Run
 from steptime.analysis.what_if.scope import Scope, host_time
 from steptime.arrays import Bool, Int64
 from steptime.intervals import contains
-from steptime.trace.call_tree import ROOT, innermost_at, nearest_ancestor, nest, stretches
+from steptime.trace.call_tree import ROOT, call_tree, innermost_at, nearest_ancestor, stretches
 from steptime.trace.table import Category, Trace
 
 STAGING = 50_000
@@ -231,7 +231,7 @@ def _names_on(trace: Trace, lane: int) -> tuple[_Names, _Names]:
 
 def _innermost(trace: Trace, rows: Int64, preferred: Bool) -> _Names:
     events = trace.events
-    made = nest(events.begin[rows], events.end[rows])
+    made = call_tree(events.begin[rows], events.end[rows])
     rows = rows[made.order]
     better = nearest_ancestor(made, preferred[rows])
     owner = np.where(better == ROOT, np.arange(len(made)), better)

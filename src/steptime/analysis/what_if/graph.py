@@ -201,8 +201,8 @@ class Run:
     """finish: ns since the first step's begin, by node. through: the edge that decided it, NONE where none leads here.
 
     begin, end: (n,) ns of the steps: a step ends when the host has ended it and all that it launched has ended, and
-    begins when the host does and the step before has ended (as `ledger.trace_steps.reach` has it for measured steps).
-    last: (n,) the node that ends each step.
+    begins when the host does and the step before has ended (as `breakdown.trace_steps.reach` has it for measured
+    steps). last: (n,) the node that ends each step.
     """
 
     finish: Int64

@@ -59,8 +59,8 @@ class Activities:
 @dataclass(frozen=True, slots=True, eq=False)
 class Scope:
     """The steps and all that belongs to them. training: lane; lanes: the training lane and those that launch; engines:
-    those of them on which autograd runs. boundaries: (n, 2) ns. started: when the first step begins as the ledger has
-    it, ns: when the host begins it, or when the device has ended the step before."""
+    those of them on which autograd runs. boundaries: (n, 2) ns. started: when the first step begins as the breakdown
+    has it, ns: when the host begins it, or when the device has ended the step before."""
 
     trace: Trace
     boundaries: Int64
@@ -86,7 +86,7 @@ def scope_of(
     trace: Trace, boundaries: Int64, launch: Int64, training: int, input_ranges: Intervals, wall: int | None = None
 ) -> Scope:
     """All that the steps launched or that still ran when they began. launch: `Links.launch`. wall: ns that the first
-    step takes in the ledger; None: from where the host begins it."""
+    step takes in the breakdown; None: from where the host begins it."""
     activities = _activities(trace, boundaries, launch)
     calls = activities.call[activities.call != NONE]
     inside = calls[trace.events.begin[calls] >= boundaries[0, 0]]
@@ -115,7 +115,7 @@ def _activities(trace: Trace, boundaries: Int64, launch: Int64) -> Activities:
 
 
 def _steps(trace: Trace, boundaries: Int64, call: Int64) -> Int64:
-    """The step whose host range holds the whole call, as `ledger.trace_steps.reach` has it."""
+    """The step whose host range holds the whole call, as `breakdown.trace_steps.reach` has it."""
     begin, end = trace.events.begin[call], trace.events.end[call]
     step = np.searchsorted(boundaries[:, 0], begin, side="right") - 1
     inside = (call != NONE) & (step >= 0) & (end <= boundaries[np.maximum(step, 0), 1])

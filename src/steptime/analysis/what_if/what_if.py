@@ -3,7 +3,7 @@
 What-if: the same graph with one kind of delay taken away.
 
 Each change is a lower bound on the change of the program: it assumes that nothing else becomes slower. How much it can
-save at most is the business of the ledger, whose account caps it (`replay.py`).
+save at most is the business of the breakdown, whose account caps it (`replay.py`).
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from functools import partial
 
 import numpy as np
 
-from steptime.analysis.categories import Account, Ledger
+from steptime.analysis.categories import Account, Breakdown
 from steptime.analysis.threads import training_lane
 from steptime.analysis.what_if.build import build
 from steptime.analysis.what_if.critical_path import NamedPath, PathKind, named, path_of
@@ -31,8 +31,8 @@ from steptime.trace.vendors import OPTIMIZER_STEP, matching
 @dataclass(frozen=True, slots=True)
 class Prediction:
     """What a change would save. change: "input free", "syncs free", "one launch", "communication overlapped",
-    "allocation free" or "roofline: <kernel>". saved: ns per step, never above cap: what the ledger has in the account
-    that the change relieves, ns per step."""
+    "allocation free" or "roofline: <kernel>". saved: ns per step, never above cap: what the breakdown has in the
+    account that the change relieves, ns per step."""
 
     change: str
     saved: Estimate
@@ -42,7 +42,7 @@ class Prediction:
 @dataclass(frozen=True, slots=True, eq=False)
 class Replay:
     """Some consecutive steps. steps: their indices among the boundaries that were given. measured, replayed, modelled:
-    (n,) ns, the steps as the ledger has them, as the graph gives them again, and as it gives them when nothing is
+    (n,) ns, the steps as the breakdown has them, as the graph gives them again, and as it gives them when nothing is
     replayed that it cannot explain (see `unexplained`). path: the critical path of each, on the replay's
     clock; origin: ns on the trace's clock where that begins. symbols: the trace's.
     """
@@ -233,7 +233,7 @@ def rerun(
     trace: Trace,
     boundaries: Int64,
     links: Links,
-    ledger: Ledger,
+    breakdown: Breakdown,
     *,
     input_ranges: Intervals = EMPTY,
     training_thread: int | None = None,
@@ -241,15 +241,15 @@ def rerun(
 ) -> Replay | None:
     """Replays up to five steady steps from the middle; None where nothing ran on a host, or without steps.
 
-    boundaries: (n, 2) ns as the host sees the steps, `ledger` theirs. input_ranges: batch preparation that the caller
-    knows of. training_thread: the system's id. at_roofline: by the name of a group of kernels, what each of them (rows
-    of the table) would last at the machine's ceilings, ns: a prediction for each group.
+    boundaries: (n, 2) ns as the host sees the steps, `breakdown` theirs. input_ranges: batch preparation that the
+    caller knows of. training_thread: the system's id. at_roofline: by the name of a group of kernels, what each of them
+    (rows of the table) would last at the machine's peaks, ns: a prediction for each group.
     """
     lane = training_lane(trace, training_thread)
     if lane is None or not len(boundaries):
         return None
     window = window_of(trace, boundaries, links.launch.astype(np.int64))
-    measured = ledger.wall[window.steps]
+    measured = breakdown.wall[window.steps]
     scope = scope_of(window.trace, boundaries[window.steps], window.launch, lane, input_ranges, wall=int(measured[0]))
     graph = build(scope)
     found = run(graph)
@@ -263,7 +263,7 @@ def rerun(
         origin=scope.begin,
         symbols=trace.symbols,
     )
-    return _with_predictions(base, scope, graph, found, ledger, _groups(window, at_roofline or {}))
+    return _with_predictions(base, scope, graph, found, breakdown, _groups(window, at_roofline or {}))
 
 
 def _groups(window: Window, given: Mapping[str, Mapping[int, int]]) -> dict[str, dict[int, int]]:
@@ -273,9 +273,9 @@ def _groups(window: Window, given: Mapping[str, Mapping[int, int]]) -> dict[str,
 
 
 def _with_predictions(
-    base: Replay, scope: Scope, graph: Graph, found: Run, ledger: Ledger, groups: dict[str, dict[int, int]]
+    base: Replay, scope: Scope, graph: Graph, found: Run, breakdown: Breakdown, groups: dict[str, dict[int, int]]
 ) -> Replay:
-    accounts = ledger.entries[base.steps].mean(axis=0)
+    accounts = breakdown.entries[base.steps].mean(axis=0)
     one_launch = partial(as_one_launch, launch=_launch_cost(scope))
     overlap = partial(with_overlap, updates=_updates(scope, graph))
     device: tuple[tuple[str, Account, Callable[[Graph], Run]], ...] = (

@@ -1,7 +1,7 @@
 """Changes of the training DataLoader, and which DataLoaders a change is meant for.
 
-The change "cached-batch": the ceiling of what faster input could give. The training loader's first batches, then the
-last of them over and over.
+The change "cached-batch": the upper bound of what faster input could give. The training loader's first batches, then
+the last of them over and over.
 """
 
 from __future__ import annotations

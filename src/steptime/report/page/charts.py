@@ -234,7 +234,7 @@ STEEP = 45.0
 """Percent of the width: a memory's line that ends before it has no room for its words above it, but behind its end."""
 _TITLE = 120
 _CLEARLY = 1.05
-"""Times the ceiling: a boosted clock alone explains a few percent."""
+"""Times the upper bound: a boosted clock alone explains a few percent."""
 _ADVICE = {
     "memory": "Bound by memory: move fewer bytes (fuse it with its neighbours, use a narrower dtype).",
     "compute": "Bound by arithmetic: a narrower dtype, matrix units, or less work.",
@@ -256,7 +256,7 @@ class Point:
 
 
 @dataclass(frozen=True, slots=True)
-class Ceiling:
+class UpperBound:
     """A line of the roof; ends in percent, y from the top. label_x, label_y: where its words begin or end ("start",
     "end": anchor)."""
 
@@ -273,10 +273,10 @@ class Ceiling:
 @dataclass(frozen=True, slots=True)
 class RooflineChart:
     """what: "kernel group" or "operator"; share: of their time that the points have, as words; above: points that are
-    faster than the ceiling of their format."""
+    faster than the upper bound of their format."""
 
     points: tuple[Point, ...]
-    ceilings: tuple[Ceiling, ...]
+    peaks: tuple[UpperBound, ...]
     x_ticks: tuple[Tick, ...]
     y_ticks: tuple[Tick, ...]
     what: str
@@ -302,7 +302,7 @@ def roofline_chart(case: Case) -> RooflineChart | None:
     part = sum(use.duration for use in shown)
     return RooflineChart(
         points=tuple(_point(use, shown[0].duration, case, horizontal, vertical) for use in shown),
-        ceilings=tuple(_ceilings(rates, bandwidth, horizontal, vertical)),
+        peaks=tuple(_peaks(rates, bandwidth, horizontal, vertical)),
         x_ticks=horizontal.ticks(),
         y_ticks=vertical.ticks(),
         what="kernel group" if case.kernels else "operator",
@@ -338,7 +338,7 @@ def _rate(use: KernelUse | OperatorUse) -> float:
 
 
 def _rates(machine: MachineUse | None, uses: list[KernelUse | OperatorUse]) -> list[tuple[str, float]]:
-    """The ceilings of the dtypes in use, equal ones as one, the highest first."""
+    """The peaks of the dtypes in use, equal ones as one, the highest first."""
     if machine is None:
         return []
     known = dict(machine.rates) or ({"float32": machine.matrix_flops} if machine.matrix_flops else {})
@@ -360,15 +360,15 @@ def _axes(
     return decades(across), decades(up)
 
 
-def _ceilings(
+def _peaks(
     rates: list[tuple[str, float]], bandwidth: float | None, horizontal: Decades, vertical: Decades
-) -> Iterable[Ceiling]:
+) -> Iterable[UpperBound]:
     left, right = 10.0**horizontal.low, 10.0**horizontal.high
     for name, rate in rates:
         ridge = min(max(rate / bandwidth, left), right) if bandwidth else left
         y = 100 - vertical.place(rate)
         words = f"{name} {format_rate(rate)}FLOP/s"
-        yield Ceiling(horizontal.place(ridge), y, 100.0, y, words, "end", 99.5, y)
+        yield UpperBound(horizontal.place(ridge), y, 100.0, y, words, "end", 99.5, y)
     if bandwidth:
         top = max((rate for _, rate in rates), default=10.0**vertical.high)
         begin = max(left, 10.0**vertical.low / bandwidth)
@@ -378,9 +378,9 @@ def _ceilings(
             y1, y2 = 100 - vertical.place(begin * bandwidth), 100 - vertical.place(end * bandwidth)
             words = f"{format_rate(bandwidth)}B/s"
             if x2 < STEEP:
-                yield Ceiling(x1, y1, x2, y2, words, "start", x2, y2)
+                yield UpperBound(x1, y1, x2, y2, words, "start", x2, y2)
             else:
-                yield Ceiling(x1, y1, x2, y2, words, "end", x1 + 0.8 * (x2 - x1), y1 + 0.8 * (y2 - y1))
+                yield UpperBound(x1, y1, x2, y2, words, "end", x1 + 0.8 * (x2 - x1), y1 + 0.8 * (y2 - y1))
 
 
 def _point(use: KernelUse | OperatorUse, longest: float, case: Case, horizontal: Decades, vertical: Decades) -> Point:
@@ -404,7 +404,7 @@ def _words(use: KernelUse | OperatorUse, step: float) -> Iterable[str]:
         if use.shapes:
             yield f"shapes {shorten(use.shapes, _TITLE)}"
         if use.at_roofline is not None:
-            yield f"at the ceilings: {format_duration(use.at_roofline)}"
+            yield f"at the peaks: {format_duration(use.at_roofline)}"
         if use.dimensions:
             yield f"misses the tiles of the matrix units: {shorten(', '.join(use.dimensions), _TITLE)}"
     if use.source is not None:

@@ -83,12 +83,12 @@ OWNERS_OF_CPU = f"{OWNERS} There, torch knows nothing of what was allocated befo
 
 @dataclass(frozen=True, slots=True)
 class Told:
-    """A finding as the page tells it. bar: percent of the step at stake. page: sections of its rule, (heading,
+    """A finding as the page tells it. bar: percent of the step to be saved. page: sections of its rule, (heading,
     paragraphs); a paragraph is (kind, text) spans, "code" or "text"."""
 
     finding: Finding
     word: str
-    stake: str
+    saving: str
     share: str
     interval: str
     bar: float
@@ -223,7 +223,7 @@ def _facts(report: Report) -> list[tuple[str, str]]:
     named = (
         ("Device", environment.device or step.device),
         ("Host", environment.host),
-        ("Ceilings", f"{machine.name}, {origin(machine)}" if machine is not None else ""),
+        ("Peaks", f"{machine.name}, {origin(machine)}" if machine is not None else ""),
         ("torch", environment.torch),
         ("Python", environment.python),
         ("steptime", environment.steptime),
@@ -237,15 +237,15 @@ def _facts(report: Report) -> list[tuple[str, str]]:
 
 
 def _tell(finding: Finding, case: Case) -> Told:
-    step, stake = case.step.duration.value, finding.at_stake
+    step, saving = case.step.duration.value, finding.savings
     rule = find_rule(finding.code)
     return Told(
         finding=finding,
         word="" if finding.weight is Weight.FINDING else finding.weight.value,
-        stake=format_duration(stake.value) if stake is not None else "",
-        share=format_share(stake.value / step) if stake is not None and step else "",
-        interval=interval_text(stake) if stake is not None else "",
-        bar=min(100 * stake.value / step, 100.0) if stake is not None and step else 0.0,
+        saving=format_duration(saving.value) if saving is not None else "",
+        share=format_share(saving.value / step) if saving is not None and step else "",
+        interval=interval_text(saving) if saving is not None else "",
+        bar=min(100 * saving.value / step, 100.0) if saving is not None and step else 0.0,
         place=format_source(finding.source) if finding.source is not None else "",
         command=f"steptime explain {finding.code}",
         title=rule.page.title if rule is not None else "",

@@ -32,7 +32,7 @@ class Heat:
 
 @dataclass(frozen=True, slots=True)
 class RankRow:
-    """One process. late: the others wait for it. finding: the one with the most at stake."""
+    """One process. late: the others wait for it. finding: the one with the most to be saved."""
 
     name: str
     step: Heat
@@ -109,7 +109,7 @@ def _of_comparison(report: Report, ranks: RankComparison) -> HeatMap:
                 last=format_share(row.last),
                 bottleneck=process.verdict.bottleneck if process is not None else "",
                 late=row.rank in late,
-                finding=_most_at_stake(process) if process is not None else "",
+                finding=_most_savings(process) if process is not None else "",
                 host=row.host,
             )
         )
@@ -174,13 +174,13 @@ def _row(report: Report, process: ProcessReport, names: tuple[str, ...], longest
         last=format_share(rank.last) if rank is not None else "",
         bottleneck=process.verdict.bottleneck,
         late=late is not None and rank is not None and late.rank == rank.rank,
-        finding=_most_at_stake(process),
+        finding=_most_savings(process),
     )
 
 
-def _most_at_stake(process: ProcessReport) -> str:
-    """ "ST101 input-wait, 12.3 ms"; findings are in the order of what is at stake."""
-    found = next(((each, each.at_stake) for each in process.findings if each.at_stake is not None), None)
+def _most_savings(process: ProcessReport) -> str:
+    """ "ST101 input-wait, 12.3 ms"; findings are in the order of what is to be saved."""
+    found = next(((each, each.savings) for each in process.findings if each.savings is not None), None)
     if found is None or found[1] is None:
         return ""
     return f"{found[0].code} {found[0].name}, {format_duration(found[1].value)}"

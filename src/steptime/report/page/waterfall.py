@@ -182,7 +182,7 @@ def _falls(accounts: list[AccountUse], whole: float, step: float, scale: float) 
 
 
 def _shown(case: Case) -> list[AccountUse]:
-    """The accounts in the order of the ledger; the smallest summed up at the end."""
+    """The accounts in the order of the breakdown; the smallest summed up at the end."""
     step = case.step.duration.value
     large = [use for use in case.accounts if use.duration.value >= SMALLEST * step and use.duration.value > 0]
     rest = sum(use.duration.value for use in case.accounts if use not in large)

@@ -1,4 +1,4 @@
-"""Arithmetic of times at stake: estimates are scaled, capped and added with their intervals.
+"""Arithmetic of savings: estimates are scaled, capped and added with their intervals.
 
 One law: an interval is never made narrower than what it was computed from.
 
@@ -33,12 +33,12 @@ def scaled(estimate: Estimate, factor: float) -> Estimate:
     )
 
 
-def capped(estimate: Estimate, ceiling: Estimate) -> Estimate:
-    """An estimate that is nowhere above a ceiling."""
+def capped(estimate: Estimate, upper_bound: Estimate) -> Estimate:
+    """An estimate that is nowhere above an upper bound."""
     value, low, high = (
-        min(estimate.value, ceiling.value),
-        min(estimate.low, ceiling.low),
-        min(estimate.high, ceiling.high),
+        min(estimate.value, upper_bound.value),
+        min(estimate.low, upper_bound.low),
+        min(estimate.high, upper_bound.high),
     )
     return Estimate(value, min(low, value), max(high, value), estimate.samples, estimate.unit)
 
