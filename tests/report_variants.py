@@ -32,7 +32,7 @@ def with_hostile_strings(report: Report) -> Report:
         process.case,
         kernels=kernels,
         operators=tuple(replace(process.case.operators[0], name=text, bound=text, source=source) for text in HOSTILE),
-        accounts=(*process.case.accounts, replace(process.case.accounts[0], name=bad)),
+        categories=(*process.case.categories, replace(process.case.categories[0], name=bad)),
         lines=(replace(process.case.lines[0], source=source, role=bad),),
     )
     findings = tuple(

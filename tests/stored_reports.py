@@ -10,7 +10,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from steptime.advice.evidence import AccountUse, Case
+from steptime.advice.evidence import Case, CategoryUse
 from steptime.quantities import Estimate
 from steptime.report import json
 from steptime.report.report import Report
@@ -45,7 +45,7 @@ def with_loader(report: Report, **changed: Any) -> Report:
     return with_case(report, loader=replace(loader, **changed))
 
 
-def longer_by(report: Report, account: str, nanoseconds: float) -> Report:
+def longer_by(report: Report, category: str, nanoseconds: float) -> Report:
     """The report with every step longer by so much, all of it in one account (and phase of that name, if any)."""
     process = report.processes[0]
     case = process.case
@@ -53,16 +53,16 @@ def longer_by(report: Report, account: str, nanoseconds: float) -> Report:
     report = with_case(
         report,
         step=step,
-        accounts=_in(case.accounts, account, nanoseconds),
-        phases=_in(case.phases, account if account == "input" else "rest", nanoseconds),
+        categories=_in(case.categories, category, nanoseconds),
+        phases=_in(case.phases, category if category == "input" else "rest", nanoseconds),
     )
     return with_process(report, step_ns=tuple(max(1, round(spent + nanoseconds)) for spent in process.step_ns))
 
 
-def _in(uses: tuple[AccountUse, ...], name: str, nanoseconds: float) -> tuple[AccountUse, ...]:
+def _in(uses: tuple[CategoryUse, ...], name: str, nanoseconds: float) -> tuple[CategoryUse, ...]:
     if name not in {use.name for use in uses}:
         moved = Estimate(nanoseconds, 0.98 * nanoseconds, 1.02 * nanoseconds, 44)
-        return (*uses, AccountUse(name, moved, moved))
+        return (*uses, CategoryUse(name, moved, moved))
     return tuple(replace(use, duration=_moved(use.duration, nanoseconds)) if use.name == name else use for use in uses)
 
 

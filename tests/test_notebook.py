@@ -43,7 +43,7 @@ def test_a_report_is_loaded_and_shown() -> None:
     process = loaded.report.processes[0]
     assert process.verdict.sentence in elements.text
     assert "66.6 ms" in elements.text
-    for use in process.case.accounts:
+    for use in process.case.categories:
         assert use.name in elements.text
     for finding in process.findings[:3]:
         assert finding.summary in elements.text

@@ -28,7 +28,7 @@ def strip(name: str, kind: str, events: list[Event]) -> Strip:
 
 def step_view(names: tuple[str, ...] = ()) -> StepView:
     """A step of 100 ms: 40 of input, 60 of computing. names: of further events on a thread of their own."""
-    account: list[Event] = [
+    category: list[Event] = [
         (0, 40, "input", "input", Detail(note="behind it: enumerate(DataLoader)")),
         (40, 100, "compute", "compute", Detail()),
     ]
@@ -41,7 +41,7 @@ def step_view(names: tuple[str, ...] = ()) -> StepView:
         (38, 60, "aten::mm", "operator", Detail(shapes="[[64, 64]]", source=LINE)),
         (39, 41, "cudaLaunchKernel", "call", Detail(operator="aten::mm")),
     ]
-    strips = [strip("Where the time goes", "account", account), strip("stream 7", "stream", stream),
+    strips = [strip("Where the time goes", "category", category), strip("stream 7", "stream", stream),
               strip("Training thread 10", "thread", host)]  # fmt: skip
     if names:
         width = 100 / len(names)
@@ -60,13 +60,13 @@ def with_timeline(report: Report, names: tuple[str, ...] = ()) -> Report:
     kinds = [1] * 20
     kinds[0], kinds[7], kinds[9] = 0, 2, 3
     known = [kind in (1, 2) for kind in kinds]
-    accounts = tuple((ns // 4, ns - ns // 4) if told else () for ns, told in zip(spent, known, strict=True))
+    categories = tuple((ns // 4, ns - ns // 4) if told else () for ns, told in zip(spent, known, strict=True))
     series = StepSeries(
         names=("warm-up", "steady", "outlier", "with evaluation"),
         kinds=tuple(kinds),
-        accounts=("compute", "input"),
+        categories=("compute", "input"),
         stride=1,
-        spent=accounts,
+        spent=categories,
         marks=(StepMark(9, "evaluation", 2_000 * MS),),
     )
     process = replace(process, step_ns=tuple(spent), steady=tuple(known), series=series, step_view=step_view(names))

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from steptime.analysis.breakdown import account_for
+from steptime.analysis.breakdown import breakdown_of
 from steptime.analysis.trace_steps import steps_of
 from steptime.analysis.what_if.what_if import Replay, rerun
 from steptime.trace.links import link
@@ -19,10 +19,10 @@ Event = dict[str, Any]
 MAIN, ENGINE, DEVICE, STREAM = 10, 11, 0, 7
 
 
-def happened(category: str, name: str, begin: float, end: float, lane: tuple[int, int], **args: Any) -> Event:
+def happened(event_kind: str, name: str, begin: float, end: float, lane: tuple[int, int], **args: Any) -> Event:
     """An event of a process and a thread."""
     place = {"pid": lane[0], "tid": lane[1], "ts": begin, "dur": end - begin}
-    return {"ph": "X", "cat": category, "name": name, **place, "args": args}
+    return {"ph": "X", "cat": event_kind, "name": name, **place, "args": args}
 
 
 def operator(name: str, begin: float, end: float, thread: int = MAIN, **args: Any) -> Event:
@@ -64,6 +64,6 @@ def written(path: Path, events: list[Event]) -> Trace:
 def replayed(trace: Trace, **known: Any) -> Replay:
     """The replay of the steps of a trace that are found without help."""
     boundaries = steps_of(trace)
-    made = rerun(trace, np.asarray(boundaries), link(trace, boundaries), account_for(trace, boundaries), **known)
+    made = rerun(trace, np.asarray(boundaries), link(trace, boundaries), breakdown_of(trace, boundaries), **known)
     assert made is not None
     return made

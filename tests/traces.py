@@ -16,10 +16,10 @@ Written = Callable[[Events], Trace]
 MAIN, ENGINE, GLOO, DEVICE, STREAM = 10, 11, 12, 0, 7
 
 
-def happened(category: str, name: str, begin: float, end: float, lane: tuple[int, int], **args: Any) -> Event:
+def happened(event_kind: str, name: str, begin: float, end: float, lane: tuple[int, int], **args: Any) -> Event:
     """An event of any category."""
     place = {"pid": lane[0], "tid": lane[1], "ts": begin, "dur": end - begin}
-    return {"ph": "X", "cat": category, "name": name, **place, "args": args}
+    return {"ph": "X", "cat": event_kind, "name": name, **place, "args": args}
 
 
 def operator(name: str, begin: float, end: float, thread: int = MAIN, **args: Any) -> Event:

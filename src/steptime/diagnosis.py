@@ -19,7 +19,7 @@ from steptime.advice.rank_evidence import beside, located
 from steptime.advice.trace_evidence import look_at_trace
 from steptime.analysis.breakdown import device_of
 from steptime.analysis.layout import Layout, lay_out_whole
-from steptime.analysis.recorded_breakdown import RecordedAccount, account_for_process, operator_time
+from steptime.analysis.recorded_breakdown import RecordedBreakdown, breakdown_of_process, operator_time
 from steptime.analysis.stragglers.comparison import RankComparison, missing_ranks
 from steptime.analysis.stragglers.fleet import (
     LEAST_STEPS,
@@ -141,8 +141,8 @@ def _diagnose_many(
     machine, beside_it, found = machine_of(recording), hosts(reduced), []
     for process in processes:
         layout = lay_out_whole(process)
-        account, count = account_for_process(process, layout, machine), beside_it[process.facts.host]
-        found.append(_find(recording, process, layout, account, machine, on_host=count, detailed=True))
+        recorded, count = breakdown_of_process(process, layout, machine), beside_it[process.facts.host]
+        found.append(_find(recording, process, layout, recorded, machine, on_host=count, detailed=True))
     cases = {each.rank: each.case for each in found if each.rank is not None}
     ranks = located(beside_link(comparison, machine), cases)
     reports = tuple(_judge_found(each, ranks) for each in found)
@@ -160,10 +160,10 @@ def diagnose(recording: Recording, source: str) -> Report:
         seen = max(seen, len(steps.begin))
         if steps.steady.sum() < LEAST_STEPS:
             continue
-        account = account_for_process(process, layout, machine)
-        problems += account.problems
+        recorded = breakdown_of_process(process, layout, machine)
+        problems += recorded.problems
         count, detailed = beside_it[process.facts.host], len(found) < DETAILED_RANKS
-        found.append(_find(recording, process, layout, account, machine, on_host=count, detailed=detailed))
+        found.append(_find(recording, process, layout, recorded, machine, on_host=count, detailed=detailed))
     if not (found := _longest_first(found)):
         raise _too_few(recording, seen)
     speaking = {each.rank: each for each in reversed(found)}.values()
@@ -200,7 +200,7 @@ def _find(
     recording: Recording,
     process: Process,
     layout: Layout,
-    account: RecordedAccount,
+    recorded: RecordedBreakdown,
     machine: Machine | None,
     *,
     on_host: int,
@@ -210,18 +210,18 @@ def _find(
     return _Found(
         rank=process.facts.rank,
         place=process.facts.system_number if process.facts.rank is None else process.facts.rank,
-        case=_case(recording, process, layout, account, machine, on_host),
-        summary=summarise_process(process, layout, account),
+        case=_case(recording, process, layout, recorded, machine, on_host),
+        summary=summarise_process(process, layout, recorded),
         cost=cost_of(process, steps),
         notes=(*process.notes, f"Warm-up: {layout.timeline.warm_up_reason}."),
         durations=tuple(steps.duration.tolist()),
         steady=tuple(steps.steady.tolist()),
         name=name_of(process),
         peak_bytes=peak_bytes(process),
-        series=series_of_process(layout.timeline, account.breakdown),
-        step_view=step_view_of_process(process, steps, account, machine) if detailed else None,
+        series=series_of_process(layout.timeline, recorded.breakdown),
+        step_view=step_view_of_process(process, steps, recorded, machine) if detailed else None,
         memory=sampled_memory(process, int(steps.begin[0])),
-        owners=owned_in_process(process, account.windows) if detailed else None,
+        owners=owned_in_process(process, recorded.windows) if detailed else None,
         traces=traces_of_process(process),
     )
 
@@ -375,22 +375,22 @@ def _case(
     recording: Recording,
     process: Process,
     layout: Layout,
-    account: RecordedAccount,
+    recorded: RecordedBreakdown,
     machine: Machine | None,
     on_host: int,
 ) -> Case:
     case = assemble(
         process,
         layout,
-        breakdown=account.breakdown,
-        operators=account.operators,
-        recompute=account.recompute,
+        breakdown=recorded.breakdown,
+        operators=recorded.operators,
+        recompute=recorded.recompute,
         telemetry=recording.telemetry,
         machine=machine,
         trainers_on_host=on_host,
-        in_operators=operator_time(account),
+        in_operators=operator_time(recorded),
     )
-    return with_memory(with_recorded_device(case, account, machine), process, layout.timeline)
+    return with_memory(with_recorded_device(case, recorded, machine), process, layout.timeline)
 
 
 def _too_few(recording: Recording, seen: int) -> NothingMeasuredError:

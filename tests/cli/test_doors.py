@@ -27,8 +27,8 @@ def trace(tmp_path: Path) -> Path:
             ("aten::mm", "cpu_op", begin + 500.0, 500.0),
         )
         events += [
-            {"ph": "X", "cat": category, "name": name, "pid": 1, "tid": 1, "ts": start, "dur": duration}
-            for name, category, start, duration in marks
+            {"ph": "X", "cat": event_kind, "name": name, "pid": 1, "tid": 1, "ts": start, "dur": duration}
+            for name, event_kind, start, duration in marks
         ]
     path = tmp_path / "trace.json.gz"
     path.write_bytes(gzip.compress(json.dumps({"schemaVersion": 1, "traceEvents": events}).encode()))
@@ -106,9 +106,9 @@ def test_json_is_the_report_and_nothing_else(steptime: Steptime, trace: Path) ->
     report = json.loads(steptime("diagnose", trace, "--json").stdout)
     assert report["schema_version"] == 1
     step = report["processes"][0]["case"]["step"]["duration"]["value"]
-    assert sum(account["duration"]["value"] for account in report["processes"][0]["case"]["accounts"]) == pytest.approx(
-        step
-    )
+    assert sum(
+        category["duration"]["value"] for category in report["processes"][0]["case"]["categories"]
+    ) == pytest.approx(step)
 
 
 def test_a_folder_of_traces_is_a_job_of_several_ranks(steptime: Steptime, trace: Path) -> None:

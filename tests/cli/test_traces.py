@@ -20,8 +20,8 @@ from steptime.trace import cache
 Steptime = Callable[..., "subprocess.CompletedProcess[str]"]
 
 
-def complete(category: str, name: str, begin: int, duration: int) -> dict[str, Any]:
-    return {"ph": "X", "cat": category, "name": name, "pid": 5, "tid": 5, "ts": begin, "dur": duration}
+def complete(event_kind: str, name: str, begin: int, duration: int) -> dict[str, Any]:
+    return {"ph": "X", "cat": event_kind, "name": name, "pid": 5, "tid": 5, "ts": begin, "dur": duration}
 
 
 def step(number: int) -> list[dict[str, Any]]:

@@ -89,17 +89,17 @@ def test_a_single_step_says_nothing() -> None:
 # -- what was planted ------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("account", ["input", "compute", "launch", "host", "sync"])
+@pytest.mark.parametrize("category", ["input", "compute", "launch", "host", "sync"])
 @pytest.mark.parametrize("sign", [1, -1])
-def test_a_longer_account_is_found_and_carries_the_step(account: str, sign: int) -> None:
+def test_a_longer_category_is_found_and_carries_the_step(category: str, sign: int) -> None:
     short, before = stored("quiet-1"), stored("quiet-2")
-    longer = longer_by(before, account, 12 * MS)
+    longer = longer_by(before, category, 12 * MS)
     comparison = compared(short, longer) if sign > 0 else compared(longer, short)
     expected = Outcome.MORE if sign > 0 else Outcome.LESS
     assert comparison.step.outcome is expected
-    assert changed(comparison) == {account}
-    assert comparison.parts[0].name == account
-    assert comparison.cause.account == account
+    assert changed(comparison) == {category}
+    assert comparison.parts[0].name == category
+    assert comparison.cause.category == category
     change = comparison.step.change
     assert change is not None
     assert change.low < sign * 12 * MS < change.high
@@ -145,19 +145,19 @@ def test_drift_within_a_run_widens_the_interval() -> None:
 
 
 @pytest.mark.parametrize(
-    ("changes", "account", "setting"),
+    ("changes", "category", "setting"),
     [
         ({"workers": 4, "prefetch_factor": 2}, "input", "loader workers"),
         ({"collate_name": "pad_sequence"}, "input", "collate function"),
         ({"dataset": "Videos"}, "input", "dataset"),
     ],
 )
-def test_a_loader_explains_the_input(changes: dict[str, object], account: str, setting: str) -> None:
+def test_a_loader_explains_the_input(changes: dict[str, object], category: str, setting: str) -> None:
     before = stored("quiet-1")
-    after = with_loader(longer_by(stored("quiet-2"), account, -20 * MS), **changes)
+    after = with_loader(longer_by(stored("quiet-2"), category, -20 * MS), **changes)
     comparison = compared(before, after)
     assert comparison.cause.setting == setting
-    assert comparison.cause.account == account
+    assert comparison.cause.category == category
     assert f"likely because of {setting}: " in comparison.sentence
 
 
@@ -299,7 +299,7 @@ def test_the_published_traces_differ_by_the_loaders_workers(shared_data: Path) -
     assert (setting.kind, setting.name, setting.after) == ("loader", "loader workers", "worker processes")
     assert setting.before.startswith("0 ")
     assert comparison.cause.setting == "loader workers"
-    assert comparison.cause.account == "input"
+    assert comparison.cause.category == "input"
     assert "likely because of loader workers: 0 (read in the training process) before" in comparison.sentence
     inputs = next(part for part in comparison.parts if part.name == "input")
     assert inputs.outcome is Outcome.LESS
@@ -360,7 +360,7 @@ def test_a_recording_and_a_trace_are_compared_with_a_caveat() -> None:
 
 def test_a_job_that_was_not_profiled_is_compared_by_its_phases() -> None:
     after = stored("quiet-2")
-    unsplit = with_case(after, accounts=case_of(after).phases)
+    unsplit = with_case(after, categories=case_of(after).phases)
     comparison = compared(stored("quiet-1"), unsplit)
     assert comparison.by == "phases"
     assert {part.name for part in comparison.parts} >= {"forward", "backward", "optimizer"}

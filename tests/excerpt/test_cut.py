@@ -11,7 +11,7 @@ from step_views import Seen, events_of
 from traces import MAIN, Events, annotation, called, copy, happened, kernel, launch, operator, python, step
 
 from steptime.advice.trace_evidence import look_at_trace
-from steptime.analysis.categories import Account
+from steptime.analysis.categories import Category
 from steptime.analysis.trace_steps import steps_of
 from steptime.report import step_view as cutting
 from steptime.report.step_view import StepView, step_view_of_trace
@@ -53,13 +53,13 @@ def of(seen: list[Seen], **wanted: str) -> list[Seen]:
     return [each for each in seen if all(getattr(each, name) == value for name, value in wanted.items())]
 
 
-def test_the_account_of_the_step_is_its_breakdown(tmp_path: Path) -> None:
+def test_the_category_of_the_step_is_its_breakdown(tmp_path: Path) -> None:
     trace = written(tmp_path / "t.json", two_steps())
     looked = look_at_trace(trace, steps_of(trace))
     step_view = cut_of(trace)
     row = looked.breakdown.entries[step_view.step - looked.case.step.warm_up]
-    spent = dict.fromkeys((account.name.lower() for account in Account), 0)
-    for each in of(events_of(step_view), kind="account"):
+    spent = dict.fromkeys((category.name.lower() for category in Category), 0)
+    for each in of(events_of(step_view), kind="category"):
         spent[each.name] += each.end - each.begin
     assert list(spent.values()) == row.tolist()
     assert step_view.end - step_view.begin == row.sum()
@@ -67,7 +67,7 @@ def test_the_account_of_the_step_is_its_breakdown(tmp_path: Path) -> None:
 
 def test_idle_time_has_its_reason(tmp_path: Path) -> None:
     seen = events_of(cut_of(written(tmp_path / "t.json", two_steps())))
-    (waiting,) = of(seen, kind="account", name="input")
+    (waiting,) = of(seen, kind="category", name="input")
     assert "enumerate(DataLoader)" in waiting.detail.note
 
 
@@ -108,10 +108,10 @@ def test_a_step_of_resnet_holds_its_kernels(shared_data: Path) -> None:
     window = looked.windows[step_view.step - looked.case.step.warm_up]
     ran = (trace.events.begin < window[1]) & (trace.events.end > window[0]) & (trace.events.stream == 7)
     kernels = [each for each in of(seen, kind="stream") if each.end > step_view.begin and each.begin < step_view.end]
-    device = np.isin(trace.events.category, (4, 5, 6))
+    device = np.isin(trace.events.event_kind, (4, 5, 6))
     assert len(kernels) == int((ran & device).sum()) > 1000
     assert step_view.left_out == 0
-    posted = sum(each.end - each.begin for each in of(seen, kind="account"))
+    posted = sum(each.end - each.begin for each in of(seen, kind="category"))
     assert posted == window[1] - window[0]
 
 
@@ -122,7 +122,7 @@ def test_of_a_step_of_too_many_events_the_kernels_and_the_longest_stay(
     events += [operator(f"aten::tiny{at}", 1500 + at, 1500.5 + at) for at in range(40)]
     monkeypatch.setattr(cutting, "MOST_EVENTS", 14)
     step_view = cut_of(written(tmp_path / "t.json", events))
-    seen = [each for each in events_of(step_view) if each.kind != "account"]
+    seen = [each for each in events_of(step_view) if each.kind != "category"]
     assert len(of(seen, kind="stream")) >= 2
     assert not [each for each in seen if each.name.startswith("aten::tiny")]
     assert len(events_of(step_view)) <= 14

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from steptime.advice.evidence import (
-    AccountUse,
     Case,
+    CategoryUse,
     Contention,
     GarbageUse,
     LineUse,
@@ -33,16 +33,16 @@ def step(duration: float = STEP, device: str = "cpu", steady: int = 60) -> StepS
     return StepSummary(about(duration), steady + 15, steady, 5, "optimizer", device)
 
 
-def accounts(duration: float = STEP, **parts: float) -> tuple[AccountUse, ...]:
+def categories(duration: float = STEP, **parts: float) -> tuple[CategoryUse, ...]:
     """Accounts of a step in ns; what is not named is compute. Only the waste of compute is recoverable."""
     rest = duration - sum(parts.values())
-    uses = [AccountUse("compute", about(rest), about(0.2 * rest))]
-    return (*uses, *(AccountUse(name, about(value), about(value)) for name, value in parts.items()))
+    uses = [CategoryUse("compute", about(rest), about(0.2 * rest))]
+    return (*uses, *(CategoryUse(name, about(value), about(value)) for name, value in parts.items()))
 
 
-def phases(**parts: float) -> tuple[AccountUse, ...]:
+def phases(**parts: float) -> tuple[CategoryUse, ...]:
     """Phases of a step in ns."""
-    return tuple(AccountUse(name, about(value), about(value)) for name, value in parts.items())
+    return tuple(CategoryUse(name, about(value), about(value)) for name, value in parts.items())
 
 
 def line(text: str, duration: float, host: float | None = None, role: str = "host", **more: float) -> LineUse:
@@ -93,7 +93,7 @@ SITE = SiteUse("item", "cuda", 1.0, SourceLine("train.py", 55, "main", "total +=
 
 HEALTHY = Case(
     step=step(),
-    accounts=accounts(input=0.1 * MS, launch=1.5 * MS, host=0.2 * MS),
+    categories=categories(input=0.1 * MS, launch=1.5 * MS, host=0.2 * MS),
     phases=phases(input=0.1 * MS, forward=8 * MS, backward=11 * MS, optimizer=0.7 * MS, rest=0.2 * MS),
     loader=loader(0.1 * MS, 100 * US, workers=2, persistent_workers=True, prefetch_factor=2, ready=2.0),
     lines=(

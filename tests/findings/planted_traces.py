@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from findings.healthy import MS, US, about, accounts, line
+from findings.healthy import MS, US, about, categories, line
 
 from steptime.advice.evidence import (
     AllocationUse,
@@ -52,9 +52,9 @@ def kernel(operator: str, calls: float, duration: float, bound: str = "compute",
     return KernelUse(name, f"aten::{operator}", calls, duration, bound, **more)  # type: ignore[arg-type]
 
 
-def gap(account: str, cause: str, duration: float, count: float = 1.0, **more: object) -> GapUse:
+def gap(category: str, cause: str, duration: float, count: float = 1.0, **more: object) -> GapUse:
     """Idle time of a device; duration in ns per step."""
-    return GapUse(account, cause, about(duration), count, int(duration / count), **more)  # type: ignore[arg-type]
+    return GapUse(category, cause, about(duration), count, int(duration / count), **more)  # type: ignore[arg-type]
 
 
 def copy(kind: str, memory: str, duration: float, exposed: float, **more: object) -> CopyUse:
@@ -82,7 +82,7 @@ HALF_PRODUCTS = kernel(
 NORMS = kernel("native_layer_norm", 24, 1.5 * MS, "memory", bytes=2.6e9, at_roofline=1.3 * MS)
 HEALTHY = Case(
     step=StepSummary(about(STEP), 5, 5, 0, "trace", "cuda", how="ProfilerStep#"),
-    accounts=accounts(launch=1.0 * MS, copy=0.1 * MS),
+    categories=categories(launch=1.0 * MS, copy=0.1 * MS),
     operators=(OperatorUse("aten::mm", 48, 12 * MS, "compute"),),
     kernels=(HALF_PRODUCTS, NORMS),
     gaps=(gap("launch", "aten::mm", 1.0 * MS, 40.0),),
@@ -141,7 +141,7 @@ _LATE = LateRank(
     host="node7",
     waiting=4 * MS,
     share=0.9,
-    account="input",
+    category="input",
     excess=3.8 * MS,
     excesses=(("input", 3.8 * MS), ("host", 0.1 * MS)),
     gain=about(3.6 * MS),
@@ -149,10 +149,10 @@ _LATE = LateRank(
     steadiness=0.98,
     source=SourceLine("train.py", 20, "__getitem__"),
 )
-_NODE = replace(_LATE, ranks=(1, 2), account="compute", excess=3.5 * MS, arithmetic=1.0, source=None)
-_UNEVEN = replace(_LATE, account="compute", arithmetic=2.0)
+_NODE = replace(_LATE, ranks=(1, 2), category="compute", excess=3.5 * MS, arithmetic=1.0, source=None)
+_UNEVEN = replace(_LATE, category="compute", arithmetic=2.0)
 _EXPOSED = CollectiveUse("all_reduce", "0", 12, about(7 * MS), about(5 * MS), 100e6)
-_NETWORK = replace(HEALTHY, accounts=accounts(communication=5 * MS, launch=1 * MS), collectives=(_EXPOSED,))
+_NETWORK = replace(HEALTHY, categories=categories(communication=5 * MS, launch=1 * MS), collectives=(_EXPOSED,))
 _STALL = AllocationUse("cudaFree", 3.0, about(4 * MS), about(3 * MS), LINE)
 _IDLE = gap("sync", "aten::item", 4 * MS, 2.0, source=SourceLine("train.py", 55, "main"))
 _LOADER = gap("input", "enumerate(DataLoader)#_SingleProcessDataLoaderIter.__next__", 6 * MS)
@@ -160,18 +160,18 @@ _LOADER = gap("input", "enumerate(DataLoader)#_SingleProcessDataLoaderIter.__nex
 PLANTED_TRACES: dict[str, dict[str, Case]] = {
     "input-wait": {
         "fires-from-a-trace": replace(
-            HEALTHY, accounts=accounts(input=6 * MS, launch=1 * MS), gaps=(_LOADER, *HEALTHY.gaps)
+            HEALTHY, categories=categories(input=6 * MS, launch=1 * MS), gaps=(_LOADER, *HEALTHY.gaps)
         ),
         "fires-from-a-trace-of-a-cpu": Case(
-            step=StepSummary(about(STEP), 5, 5, 0, "trace", "cpu"), accounts=accounts(input=6 * MS, launch=1 * MS)
+            step=StepSummary(about(STEP), 5, 5, 0, "trace", "cpu"), categories=categories(input=6 * MS, launch=1 * MS)
         ),
         "clean-in-a-trace": HEALTHY,
     },
     "host-sync": {
-        "fires-from-a-trace": replace(HEALTHY, accounts=accounts(sync=4 * MS), gaps=(_IDLE,)),
+        "fires-from-a-trace": replace(HEALTHY, categories=categories(sync=4 * MS), gaps=(_IDLE,)),
         "clean-pageable-batch": replace(
             HEALTHY,
-            accounts=accounts(sync=3 * MS, copy=1 * MS),
+            categories=categories(sync=3 * MS, copy=1 * MS),
             gaps=(gap("sync", "aten::copy_", 3 * MS),),
             copies=(copy("HtoD", "pageable", 1.5 * MS, 1 * MS, operator="aten::copy_"),),
         ),
@@ -179,48 +179,48 @@ PLANTED_TRACES: dict[str, dict[str, Case]] = {
     "slow-transfer": {
         "fires-from-a-trace": replace(
             HEALTHY,
-            accounts=accounts(sync=3 * MS, copy=1 * MS),
+            categories=categories(sync=3 * MS, copy=1 * MS),
             gaps=(gap("sync", "aten::copy_", 3 * MS),),
             copies=(copy("HtoD", "pageable", 1.5 * MS, 1 * MS, operator="aten::copy_", source=LINE),),
         ),
         "fires-pinned-from-a-trace": replace(
-            HEALTHY, accounts=accounts(copy=2 * MS), copies=(copy("HtoD", "pinned", 2.2 * MS, 2 * MS),)
+            HEALTHY, categories=categories(copy=2 * MS), copies=(copy("HtoD", "pinned", 2.2 * MS, 2 * MS),)
         ),
         "clean-hidden": replace(HEALTHY, copies=(copy("HtoD", "pinned", 4 * MS, 0.1 * MS),)),
     },
     "launch-bound": {
         "fires-on-a-device": replace(
             HEALTHY,
-            accounts=accounts(launch=11 * MS),
+            categories=categories(launch=11 * MS),
             kernels=(kernel("add_", 1800, 3 * MS, "latency"), kernel("mm", 300, 2 * MS, "latency")),
             gaps=(gap("launch", "aten::add_", 8 * MS, 1500.0, source=LINE), gap("launch", "", 3 * MS, 200.0)),
         ),
         "fires-on-one-stall": replace(
             HEALTHY,
             step=replace(HEALTHY.step, duration=about(400 * MS)),
-            accounts=accounts(400 * MS, launch=380 * MS),
+            categories=categories(400 * MS, launch=380 * MS),
             gaps=(gap("launch", "cudaMalloc", 375 * MS),),
         ),
         "clean-a-few-kernels": replace(
-            HEALTHY, accounts=accounts(launch=11 * MS), kernels=(replace(_FULL, calls=4.0),), machine=None
+            HEALTHY, categories=categories(launch=11 * MS), kernels=(replace(_FULL, calls=4.0),), machine=None
         ),
         "clean-on-a-device": HEALTHY,
     },
     "recompilation": {
-        "fires-from-a-trace": replace(HEALTHY, accounts=accounts(compile=8 * MS)),
+        "fires-from-a-trace": replace(HEALTHY, categories=categories(compile=8 * MS)),
         "clean-without-a-record": replace(
-            HEALTHY, step=replace(HEALTHY.step, mode="optimizer"), accounts=accounts(compile=8 * MS)
+            HEALTHY, step=replace(HEALTHY.step, mode="optimizer"), categories=categories(compile=8 * MS)
         ),
         "clean-compiled-once": replace(HEALTHY, compilations=(CompilationUse(LINE, 10**9, False),)),
     },
     "tiny-kernels": {
         "fires": replace(HEALTHY, kernels=_CRUMBS, gaps=()),
         "clean": HEALTHY,
-        "clean-the-host-is-slower": replace(HEALTHY, kernels=_CRUMBS, accounts=accounts(launch=11 * MS)),
+        "clean-the-host-is-slower": replace(HEALTHY, kernels=_CRUMBS, categories=categories(launch=11 * MS)),
         "clean-beside-large-ones": _more(kernel("add_", 150, 0.5 * MS, "latency")),
     },
     "allocator-stalls": {
-        "fires": replace(HEALTHY, accounts=accounts(launch=3.5 * MS), allocations=(_STALL,)),
+        "fires": replace(HEALTHY, categories=categories(launch=3.5 * MS), allocations=(_STALL,)),
         "clean": replace(HEALTHY, allocations=(replace(_STALL, idle=about(0.02 * MS)),)),
     },
     "memory-bound-pointwise": {
@@ -258,11 +258,11 @@ PLANTED_TRACES: dict[str, dict[str, Case]] = {
     "exposed-copies": {
         "fires": replace(
             HEALTHY,
-            accounts=accounts(copy=2 * MS),
+            categories=categories(copy=2 * MS),
             copies=(copy("DtoH", "pageable", 2.2 * MS, 2 * MS, operator="aten::copy_"),),
         ),
         "fires-within-the-device": replace(
-            HEALTHY, accounts=accounts(copy=2 * MS), copies=(copy("DtoD", "", 2.2 * MS, 2 * MS),)
+            HEALTHY, categories=categories(copy=2 * MS), copies=(copy("DtoD", "", 2.2 * MS, 2 * MS),)
         ),
         "clean": replace(HEALTHY, copies=(copy("DtoH", "pinned", 2 * MS, 0.01 * MS),)),
     },
@@ -289,13 +289,13 @@ PLANTED_TRACES: dict[str, dict[str, Case]] = {
     },
     "garbage-collection": {
         "fires-from-a-trace": replace(
-            HEALTHY, accounts=accounts(host=3.2 * MS), garbage=GarbageUse(about(3 * MS), 0.4)
+            HEALTHY, categories=categories(host=3.2 * MS), garbage=GarbageUse(about(3 * MS), 0.4)
         ),
     },
     "exposed-communication": {
         "fires-on-a-cpu": replace(_NETWORK, collectives=()),
         "fires": _NETWORK,
-        "clean": replace(_NETWORK, accounts=accounts(communication=0.1 * MS, launch=1 * MS)),
+        "clean": replace(_NETWORK, categories=categories(communication=0.1 * MS, launch=1 * MS)),
     },
     "late-rank": {
         "fires": replace(_NETWORK, ranks=_RANKS, rank=0),
@@ -350,14 +350,14 @@ PLANTED_TRACES: dict[str, dict[str, Case]] = {
     },
     "device-not-traced": {
         "fires": Case(
-            step=StepSummary(about(STEP), 5, 5, 0, "trace", "cpu", untraced=821.0), accounts=accounts(launch=6 * MS)
+            step=StepSummary(about(STEP), 5, 5, 0, "trace", "cpu", untraced=821.0), categories=categories(launch=6 * MS)
         ),
         "clean": HEALTHY,
-        "clean-cpu": Case(step=StepSummary(about(STEP), 5, 5, 0, "trace", "cpu"), accounts=accounts(launch=1 * MS)),
+        "clean-cpu": Case(step=StepSummary(about(STEP), 5, 5, 0, "trace", "cpu"), categories=categories(launch=1 * MS)),
     },
     "few-steps": {
         "fires-one-step-of-a-trace": replace(
-            HEALTHY, step=replace(HEALTHY.step, steady=1, total=1), accounts=accounts(launch=1 * MS)
+            HEALTHY, step=replace(HEALTHY.step, steady=1, total=1), categories=categories(launch=1 * MS)
         ),
         "clean-in-a-trace": HEALTHY,
     },

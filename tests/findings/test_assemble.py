@@ -7,12 +7,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 from journals import MS, US, JournalBuilder
-from steptime.advice.savings import usual_steps
 
 from steptime.advice.assemble import assemble
 from steptime.advice.evidence import Case, LineUse
+from steptime.advice.savings import usual_steps
 from steptime.advice.step_evidence import waste
-from steptime.analysis.categories import Account, Breakdown
+from steptime.analysis.categories import Breakdown, Category
 from steptime.analysis.layout import lay_out_whole
 from steptime.analysis.operators import OperatorTotal
 from steptime.intervals import union
@@ -169,17 +169,22 @@ def test_a_collection_while_a_batch_is_made_counts_for_the_collector(tmp_path: P
     assert loader.wait.value == pytest.approx(20 * MS + loader.collector)
 
 
-def test_phases_and_accounts_sum_to_the_step(tmp_path: Path) -> None:
+def test_phases_and_categories_sum_to_the_step(tmp_path: Path) -> None:
     process = epochs(JournalBuilder()).process(tmp_path / "recording")
     case = case_of(process)
     assert sum(use.duration.value for use in case.phases) == pytest.approx(case.step.duration.value)
-    assert sum(use.duration.value for use in case.accounts) == pytest.approx(case.step.duration.value)
-    assert {use.name for use in case.accounts} >= {"input", "forward", "backward", "optimizer"}  # nothing was profiled
+    assert sum(use.duration.value for use in case.categories) == pytest.approx(case.step.duration.value)
+    assert {use.name for use in case.categories} >= {
+        "input",
+        "forward",
+        "backward",
+        "optimizer",
+    }  # nothing was profiled
     steps = lay_out_whole(process).timeline.steps
     wall = steps.duration[steps.steady]
-    entries = np.zeros((len(wall), len(Account)), np.int64)
-    entries[:, Account.COMPUTE], entries[:, Account.INPUT] = wall - 2 * MS, 2 * MS
-    uses = {use.name: use for use in case_of(process, breakdown=Breakdown("cpu", wall, entries)).accounts}
+    entries = np.zeros((len(wall), len(Category)), np.int64)
+    entries[:, Category.COMPUTE], entries[:, Category.INPUT] = wall - 2 * MS, 2 * MS
+    uses = {use.name: use for use in case_of(process, breakdown=Breakdown("cpu", wall, entries)).categories}
     assert set(uses) == {"compute", "input"}
     assert uses["input"].recoverable == uses["input"].duration
     assert uses["compute"].recoverable.value == 0  # no peaks, no waste
@@ -230,7 +235,7 @@ def test_a_rare_collection_of_all_objects_speaks_for_the_job(tmp_path: Path, pha
     assert 50 in usual_steps(layout)
     assert case.garbage is not None
     assert case.garbage.duration.value == pytest.approx(400 * MS / (~layout.timeline.steps.warm_up).sum())
-    assert case.garbage.account == ("input" if phase == "loader" else "host")
+    assert case.garbage.category == ("input" if phase == "loader" else "host")
     assert case.step.duration.value == pytest.approx(16 * MS + 400 * MS / steady)
 
 

@@ -8,12 +8,12 @@ from pathlib import Path
 
 import msgspec
 import pytest
-from steptime.advice.savings import named
 
 from steptime.advice.engine import examine
 from steptime.advice.evidence import Case
 from steptime.advice.rule import Examination, Finding, Weight
 from steptime.advice.rules import CATALOGUE
+from steptime.advice.savings import named
 
 HERE = Path(__file__).parent
 FILES = sorted((HERE / "cases").glob("*/*.json"))
@@ -66,7 +66,7 @@ def test_a_rule_is_silent_on_a_clean_case(path: Path) -> None:
 
 
 @pytest.mark.parametrize("path", FILES, ids=identify)
-def test_what_is_said_is_short_has_numbers_and_stays_within_its_account(path: Path) -> None:
+def test_what_is_said_is_short_has_numbers_and_stays_within_its_category(path: Path) -> None:
     case = read(path)
     for finding in examine(case, CATALOGUE).findings:
         assert len(finding.summary) <= LONGEST_SUMMARY, finding.summary
@@ -74,9 +74,9 @@ def test_what_is_said_is_short_has_numbers_and_stays_within_its_account(path: Pa
         if finding.savings is None:
             assert finding.weight is not Weight.FINDING
             continue
-        account = named(case.accounts, finding.account)
-        if account is not None:
-            assert finding.savings.value <= account.duration.value
+        category = named(case.categories, finding.category)
+        if category is not None:
+            assert finding.savings.value <= category.duration.value
         if finding.name != "recompilation":  # the steps that compile are not among the steady ones
             assert finding.savings.value <= case.step.duration.value
         assert finding.savings.value >= 0.02 * case.step.duration.value

@@ -11,9 +11,9 @@ import pytest
 from traces import MAIN, Events, Written, called, kernel, launch, operator, python, write
 
 from steptime.advice.device_evidence import with_recorded_device
-from steptime.advice.evidence import AccountUse, Case, StepSummary
+from steptime.advice.evidence import Case, CategoryUse, StepSummary
 from steptime.analysis.categories import Breakdown
-from steptime.analysis.recorded_breakdown import RecordedAccount, Window
+from steptime.analysis.recorded_breakdown import RecordedBreakdown, Window
 from steptime.analysis.timeline import Phase
 from steptime.intervals import EMPTY, union
 from steptime.machine.datasheet import look_up
@@ -25,7 +25,7 @@ SHAPES: dict[str, Any] = {"Input Dims": [[1024, 1024], []], "Input type": ["floa
 STEADY = Estimate(80_000.0, 79_000.0, 81_000.0, 60)
 CASE = Case(
     step=StepSummary(STEADY, 75, 60, 5, "optimizer", "cuda"),
-    accounts=(AccountUse("compute", STEADY, STEADY), AccountUse("sync", Estimate(5e3, 4e3, 6e3, 60), STEADY)),
+    categories=(CategoryUse("compute", STEADY, STEADY), CategoryUse("sync", Estimate(5e3, 4e3, 6e3, 60), STEADY)),
 )
 
 
@@ -54,34 +54,34 @@ def window(trace: Trace, *, stacks: bool = False) -> Window:
     return Window(trace, stacks, MAIN, np.array([[0, 100_000]], np.int64), phases, EMPTY)
 
 
-def account(*windows: Window) -> RecordedAccount:
+def category(*windows: Window) -> RecordedBreakdown:
     breakdown = Breakdown("Testcard", np.zeros(0, np.int64), np.zeros((0, 9), np.int64))
-    return RecordedAccount(breakdown, (), np.zeros(0, np.int64), 1, windows, ())
+    return RecordedBreakdown(breakdown, (), np.zeros(0, np.int64), 1, windows, ())
 
 
 def test_kernels_and_gaps_of_the_profiled_steps_are_in_the_case(written: Written) -> None:
-    case = with_recorded_device(CASE, account(window(written(events()))), A100)
+    case = with_recorded_device(CASE, category(window(written(events()))), A100)
     assert [(use.operator, use.duration) for use in case.kernels] == [("aten::tanh", 40_000), ("aten::add", 10_000)]
-    gaps = {use.account: use for use in case.gaps}
+    gaps = {use.category: use for use in case.gaps}
     assert gaps["input"].duration.value == 20_000
     assert gaps["sync"].cause == "aten::item"
     assert gaps["sync"].duration.value == 11_000  # from the end of the kernel at 65 µs to the next launch at 76
     assert case.step == CASE.step
-    assert [use.duration for use in case.accounts] == [use.duration for use in CASE.accounts]
+    assert [use.duration for use in case.categories] == [use.duration for use in CASE.categories]
 
 
 def test_of_computing_good_kernels_save_what_lies_above_four_fifths_of_the_peaks(written: Written) -> None:
-    case = with_recorded_device(CASE, account(window(written(events()))), A100)
+    case = with_recorded_device(CASE, category(window(written(events()))), A100)
     best = [(use.duration, use.at_roofline) for use in case.kernels]
     part = sum(duration - (upper_bound or 0) / 0.8 for duration, upper_bound in best) / 50_000
-    assert case.accounts[0].recoverable.value == pytest.approx(part * 80_000)
-    assert case.accounts[1] == CASE.accounts[1]
+    assert case.categories[0].recoverable.value == pytest.approx(part * 80_000)
+    assert case.categories[1] == CASE.categories[1]
 
 
 def test_lines_come_from_the_window_with_stacks(written: Written) -> None:
     timed = written(events())
     stacked = written([python("train.py(12): main", 0, 100), *events()])
-    case = with_recorded_device(CASE, account(window(timed), window(stacked, stacks=True)), A100)
+    case = with_recorded_device(CASE, category(window(timed), window(stacked, stacks=True)), A100)
     assert [use.source.line for use in case.kernels if use.source is not None] == [12, 12]
     assert any(use.source is not None and use.source.file == "train.py" for use in case.gaps)
 
@@ -90,14 +90,14 @@ def test_utilisation_is_of_the_steady_step_not_of_the_slower_profiled_one(writte
     trace = written([operator("aten::mm", 0, 10, **_product()), launch(1, 1, 3), kernel(1, 5, 85, "sgemm_128x64")])
     assert A100 is not None
     rapid = A100.at_least({"float32": 4 * (A100.matrix_rate() or 0.0)})
-    slow = with_recorded_device(CASE, account(window(trace)), rapid).roofline
+    slow = with_recorded_device(CASE, category(window(trace)), rapid).roofline
     fast = replace(CASE, step=replace(CASE.step, duration=Estimate(40_000.0, 4e4, 4e4, 60)))
-    twice = with_recorded_device(fast, account(window(trace)), rapid).roofline
+    twice = with_recorded_device(fast, category(window(trace)), rapid).roofline
     assert slow is not None
     assert twice is not None
     assert slow.utilization is not None
     assert twice.utilization == pytest.approx(2 * slow.utilization)
-    beyond = with_recorded_device(fast, account(window(trace)), A100)
+    beyond = with_recorded_device(fast, category(window(trace)), A100)
     assert beyond.roofline is not None
     assert beyond.roofline.utilization == pytest.approx(1), "never above the peak: what was reached is one"
     assert beyond.machine is not None
@@ -111,11 +111,11 @@ def _product() -> dict[str, Any]:
 
 def test_without_kernels_there_is_the_roofline_of_the_processor_alone(written: Written) -> None:
     trace = written([operator("aten::mm", 0, 80, **_product())])
-    case = with_recorded_device(CASE, account(window(trace)), look_up("cpu"))
+    case = with_recorded_device(CASE, category(window(trace)), look_up("cpu"))
     assert (case.kernels, case.gaps) == ((), ())
     assert case.roofline is not None
     assert case.roofline.flops == 2 * 1024**3
 
 
 def test_without_a_profile_the_case_stays_as_it_was() -> None:
-    assert with_recorded_device(CASE, account(), A100) is CASE
+    assert with_recorded_device(CASE, category(), A100) is CASE

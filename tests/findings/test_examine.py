@@ -9,14 +9,14 @@ import pytest
 from findings.planted import PLANTED
 
 from steptime.advice.engine import examine
-from steptime.advice.evidence import AccountUse, Case, Signal, StepSummary
+from steptime.advice.evidence import Case, CategoryUse, Signal, StepSummary
 from steptime.advice.rule import Finding, Function, Rule, Weight, rule
 from steptime.advice.signals import Signals
 from steptime.quantities import Estimate, SourceLine
 
 STEP = StepSummary(Estimate(1000.0, 990.0, 1010.0, 50), 60, 50, 5, "optimizer", "cpu")
-HOST = AccountUse("host", Estimate(300.0, 290.0, 310.0, 50), Estimate(300.0, 290.0, 310.0, 50))
-CASE = Case(step=STEP, accounts=(HOST,))
+HOST = CategoryUse("host", Estimate(300.0, 290.0, 310.0, 50), Estimate(300.0, 290.0, 310.0, 50))
+CASE = Case(step=STEP, categories=(HOST,))
 HERE, THERE = SourceLine("train.py", 1), SourceLine("train.py", 2)
 PAGE = "A\n\nWhat it means\n  a\nHow we know\n  b\nWhat helps\n  c\nWhen to ignore it\n  d"
 
@@ -75,7 +75,7 @@ def test_a_rule_that_raises_costs_one_row(generator: bool) -> None:
 
 def test_a_rule_that_reads_what_it_did_not_declare_fails() -> None:
     def curious(signals: Signals) -> None:
-        assert signals.accounts
+        assert signals.categories
 
     curious.__doc__ = PAGE
     examination = examine(CASE, [rule("ST901", "curious", needs={Signal.STEP})(curious)])
@@ -110,30 +110,32 @@ def test_what_a_few_traced_steps_show_is_told_with_their_number() -> None:
     assert names(noisy, case=replace(few, step=replace(few.step, mode="optimizer"))) == []
 
 
-def test_no_finding_promises_more_than_its_account_holds() -> None:
-    greedy = made("ST901", "greedy", found("ST901", "greedy", saving(900), account="host"))
+def test_no_finding_promises_more_than_its_category_holds() -> None:
+    greedy = made("ST901", "greedy", found("ST901", "greedy", saving(900), category="host"))
     (finding,) = examine(CASE, [greedy]).findings
     assert finding.savings is not None
     assert (finding.savings.value, finding.savings.high) == (300.0, 310.0)
 
 
 def test_a_particular_finding_replaces_the_general_one_and_keeps_its_words() -> None:
-    general = made("ST901", "general", found("ST901", "general", saving(200), account="host"))
-    special = made("ST902", "special", found("ST902", "special", saving(150), account="host"), instead_of=("general",))
+    general = made("ST901", "general", found("ST901", "general", saving(200), category="host"))
+    special = made("ST902", "special", found("ST902", "special", saving(150), category="host"), instead_of=("general",))
     examination = examine(CASE, [general, special])
     assert [finding.name for finding in examination.findings] == ["special"]
     assert examination.findings[0].evidence == ("general costs",)
 
 
 def test_a_particular_finding_that_explains_less_than_half_stands_beside_the_general_one() -> None:
-    general = made("ST901", "general", found("ST901", "general", saving(200), account="host"))
-    special = made("ST902", "special", found("ST902", "special", saving(90), account="host"), instead_of=("general",))
+    general = made("ST901", "general", found("ST901", "general", saving(200), category="host"))
+    special = made("ST902", "special", found("ST902", "special", saving(90), category="host"), instead_of=("general",))
     assert names(general, special) == ["general", "special"]
 
 
-def test_another_account_is_another_matter() -> None:
-    general = made("ST901", "general", found("ST901", "general", saving(200), account="host"))
-    special = made("ST902", "special", found("ST902", "special", saving(150), account="input"), instead_of=("general",))
+def test_another_category_is_another_matter() -> None:
+    general = made("ST901", "general", found("ST901", "general", saving(200), category="host"))
+    special = made(
+        "ST902", "special", found("ST902", "special", saving(150), category="input"), instead_of=("general",)
+    )
     assert set(names(general, special)) == {"general", "special"}
 
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
-from findings.healthy import MACHINE, MS, accounts, operator
+from findings.healthy import MACHINE, MS, categories, operator
 
-from steptime.advice.evidence import AccountUse
+from steptime.advice.evidence import CategoryUse
 from steptime.advice.line_evidence import profile_scale, steady_time
 
 PRODUCT = operator("mm", 10, 12 * MS, "compute", flops=1e9, bytes=1e6)
@@ -18,8 +18,8 @@ OPERATORS = (PRODUCT, MOVING)
 CACHED = replace(MACHINE, updates=((1 << 20, 50e9), (1 << 24, 20e9)))
 
 
-def at_work(milliseconds: float) -> tuple[AccountUse, ...]:
-    return accounts(milliseconds * MS)
+def at_work(milliseconds: float) -> tuple[CategoryUse, ...]:
+    return categories(milliseconds * MS)
 
 
 def test_what_the_profile_adds_is_taken_from_what_lies_above_the_roofline() -> None:

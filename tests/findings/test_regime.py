@@ -5,23 +5,23 @@ from __future__ import annotations
 from dataclasses import replace
 
 from steptime.advice.bottleneck import bottleneck
-from steptime.advice.evidence import AccountUse, Case, RankUse, StepSummary
+from steptime.advice.evidence import Case, CategoryUse, RankUse, StepSummary
 from steptime.advice.rule import Finding, Weight
 from steptime.quantities import Estimate
 
 STEP = StepSummary(Estimate(100.0, 99.0, 101.0, 50), 60, 50, 5, "optimizer", "cpu")
 
 
-def use(name: str, value: float, spread: float) -> AccountUse:
+def use(name: str, value: float, spread: float) -> CategoryUse:
     estimate = Estimate(value, value - spread, value + spread, 50)
-    return AccountUse(name, estimate, estimate)
+    return CategoryUse(name, estimate, estimate)
 
 
-def case(*uses: AccountUse) -> Case:
-    return Case(step=STEP, accounts=uses)
+def case(*uses: CategoryUse) -> Case:
+    return Case(step=STEP, categories=uses)
 
 
-def test_the_account_with_the_most_to_recover_is_the_bottleneck_with_its_interval() -> None:
+def test_the_category_with_the_most_to_recover_is_the_bottleneck_with_its_interval() -> None:
     found = bottleneck(case(use("compute", 20, 2), use("input", 60, 3), use("host", 5, 1)))
     assert found.name == "input"
     assert found.share is not None
@@ -30,7 +30,7 @@ def test_the_account_with_the_most_to_recover_is_the_bottleneck_with_its_interva
 
 
 def test_what_counts_is_what_can_be_recovered_not_what_is_spent() -> None:
-    compute = AccountUse("compute", Estimate(80, 79, 81, 50), Estimate(10, 9, 11, 50))
+    compute = CategoryUse("compute", Estimate(80, 79, 81, 50), Estimate(10, 9, 11, 50))
     assert bottleneck(case(compute, use("launch", 16, 1))).name == "launch"
 
 
@@ -39,7 +39,7 @@ def test_nothing_worth_a_tenth_is_balanced() -> None:
 
 
 def test_a_step_that_computes_and_could_hardly_do_without_the_rest_is_bound_by_computing() -> None:
-    compute = AccountUse("compute", Estimate(80, 79, 81, 50), Estimate(0, 0, 0, 50))
+    compute = CategoryUse("compute", Estimate(80, 79, 81, 50), Estimate(0, 0, 0, 50))
     found = bottleneck(case(compute, use("launch", 12, 1)))
     assert found.name == "compute"
     assert (
@@ -48,27 +48,27 @@ def test_a_step_that_computes_and_could_hardly_do_without_the_rest_is_bound_by_c
 
 
 def test_what_computing_could_give_back_is_what_a_finding_says() -> None:
-    compute = AccountUse("compute", Estimate(80, 79, 81, 50), Estimate(0, 0, 0, 50))
-    fusion = Finding("ST401", "chain", Weight.FINDING, "x", "y.", Estimate(30, 25, 40, 50), account="compute")
+    compute = CategoryUse("compute", Estimate(80, 79, 81, 50), Estimate(0, 0, 0, 50))
+    fusion = Finding("ST401", "chain", Weight.FINDING, "x", "y.", Estimate(30, 25, 40, 50), category="compute")
     found = bottleneck(case(compute, use("launch", 17, 1)), (fusion,))
     assert found.name == "compute"
     assert found.share is not None
     assert found.share.value == 0.3
 
 
-def test_a_doubt_counts_more_than_a_clear_account() -> None:
+def test_a_doubt_counts_more_than_a_clear_category() -> None:
     doubt = Finding("ST804", "few-steps", Weight.DOUBT, "Only 3 steps", "Wait.")
     assert bottleneck(case(use("input", 90, 1)), (doubt,)).name == "undecided"
 
 
-def test_two_accounts_within_each_others_narrow_intervals_are_balanced() -> None:
+def test_two_categories_within_each_others_narrow_intervals_are_balanced() -> None:
     found = bottleneck(case(use("input", 32, 3), use("launch", 30, 3)))
     assert found.name == "balanced"
     assert "waiting for input" in found.sentence
     assert "dispatching operators" in found.sentence
 
 
-def test_two_accounts_within_wide_intervals_are_undecided() -> None:
+def test_two_categories_within_wide_intervals_are_undecided() -> None:
     found = bottleneck(case(use("input", 40, 25), use("launch", 30, 20)))
     assert found.name == "undecided"
     assert "measure more steps" in found.sentence
@@ -90,7 +90,7 @@ def test_without_a_breakdown_it_is_undecided() -> None:
 
 
 def test_without_a_profile_it_says_so_and_names_the_longest_phase() -> None:
-    phases = [AccountUse(name, Estimate(40, 39, 41, 9), Estimate(0, 0, 0, 9)) for name in ("forward", "backward")]
+    phases = [CategoryUse(name, Estimate(40, 39, 41, 9), Estimate(0, 0, 0, 9)) for name in ("forward", "backward")]
     found = bottleneck(case(*phases, use("input", 5, 1)))
     assert found.name == "undecided"
     assert "no step was profiled" in found.sentence

@@ -137,7 +137,7 @@ def test_waiting_for_input_says_what_the_loader_was_at(written: Written, launche
     loader = annotation("enumerate(DataLoader)#_SingleProcessDataLoaderIter.__next__", 20, 500)
     inside = [python("<built-in function zoom_shift>", 60, 450), python("<built-in function cat>", 450, 490)]
     case = case_of(written([step(0, 600), *launched("aten::mm", 0), loader, *inside, *launched("aten::mm", 500, 90)]))
-    (waited,) = (gap for gap in case.gaps if gap.account == "input")
+    (waited,) = (gap for gap in case.gaps if gap.category == "input")
     assert waited.inside == "zoom_shift"
     (finding,) = (each for each in examine(case).findings if each.code == "ST101")
     assert "mostly in zoom_shift" in finding.summary
@@ -157,7 +157,7 @@ def test_kernels_carry_the_users_function_and_what_they_would_take_at_the_roofli
     assert case.roofline.memory == 40_000
 
 
-def test_the_compute_account_is_the_sum_of_its_bounds(written: Written, launched: Launch) -> None:
+def test_the_compute_category_is_the_sum_of_its_bounds(written: Written, launched: Launch) -> None:
     events = [
         step(0, 200),
         *launched("aten::tanh", 0, 40),
@@ -168,7 +168,7 @@ def test_the_compute_account_is_the_sum_of_its_bounds(written: Written, launched
     roofline = case.roofline
     assert roofline is not None
     bounds = roofline.compute + roofline.memory + roofline.latency + roofline.unmodelled
-    assert bounds == next(use.duration.value for use in case.accounts if use.name == "compute")
+    assert bounds == next(use.duration.value for use in case.categories if use.name == "compute")
 
 
 def collective(begin: float, lasts: float, kind: str = "AllReduce") -> Event:
@@ -195,7 +195,7 @@ def test_the_rank_with_the_shortest_collectives_is_the_late_one(written: Written
     assert [rank.waiting for rank in ranks] == [855_000, 10_000, 850_000]
     assert ranks[1].last == pytest.approx(1.0, abs=0.02)
     case = look_at_trace(written([step(0, 3000), collective(0, 900)]), steps_of(written([step(0, 3000)])), A100).case
-    found = examine(type(case)(case.step, case.accounts, ranks=ranks)).findings
+    found = examine(type(case)(case.step, case.categories, ranks=ranks)).findings
     late = next(finding for finding in found if finding.name == "late-rank")
     assert "rank 1" in late.summary
 

@@ -69,16 +69,16 @@ def test_losses_and_memory_counters_are_those_of_the_bare_job(convolutions: tupl
     assert with_steptime == bare
 
 
-def test_every_step_is_seen_and_its_account_is_the_devices(convolutions: tuple[str, str, Path]) -> None:
+def test_every_step_is_seen_and_its_category_is_the_devices(convolutions: tuple[str, str, Path]) -> None:
     report = report_of(convolutions[2])
     process = report["processes"][0]
     assert len(process["step_ns"]) == 60
     assert report["environment"]["device"]
-    accounts = {use["name"]: use["duration"]["value"] for use in process["case"]["accounts"]}
-    assert accounts["compute"] > 0
+    categories = {use["name"]: use["duration"]["value"] for use in process["case"]["categories"]}
+    assert categories["compute"] > 0
     assert process["case"]["step"]["device"] == "cuda"
     assert process["case"]["kernels"], "the kernels were not traced"
-    assert sum(accounts.values()) == pytest.approx(process["case"]["step"]["duration"]["value"], rel=0.2)
+    assert sum(categories.values()) == pytest.approx(process["case"]["step"]["duration"]["value"], rel=0.2)
 
 
 def test_the_devices_time_at_the_boundaries_is_read_without_waiting(convolutions: tuple[str, str, Path]) -> None:

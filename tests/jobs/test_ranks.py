@@ -72,12 +72,12 @@ def profiled_steps(folder: Path) -> list[int]:
     return found
 
 
-def check_late(report: dict[str, Any], account: str, lines: set[int]) -> dict[str, Any]:
+def check_late(report: dict[str, Any], category: str, lines: set[int]) -> dict[str, Any]:
     """Rank 1 is named, with the account and the line of its excess, and comes first."""
     late: dict[str, Any] = report["ranks"]["late"]
     assert late is not None, report["ranks"]["rows"]
     assert late["ranks"] == [1]
-    assert late["account"] == account, late["excesses"]
+    assert late["category"] == category, late["excesses"]
     first = report["processes"][0]
     assert first["rank"] == 1
     assert first["verdict"]["sentence"].startswith("The other ranks wait for rank 1")

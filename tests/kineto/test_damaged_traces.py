@@ -18,7 +18,7 @@ from steptime.errors import TraceError
 from steptime.trace import reader
 from steptime.trace.reader import read
 from steptime.trace.source import Source
-from steptime.trace.table import ABSENT, Category, Lane, Trace
+from steptime.trace.table import ABSENT, EventKind, Lane, Trace
 
 Write = Callable[[str | bytes], Path]
 
@@ -185,7 +185,7 @@ def test_lanes_and_ids_of_odd_types_are_read(write: Write) -> None:
     assert table.external.tolist() == [1, 2, 3, ABSENT, ABSENT, 6]
     assert table.stream.tolist()[1:4] == [31, ABSENT, ABSENT]
     assert table.bytes[1] == 640
-    assert table.category.tolist()[5] == Category.OTHER
+    assert table.event_kind.tolist()[5] == EventKind.OTHER
 
 
 def test_events_nested_in_arguments_do_not_cut_an_event(write: Write) -> None:

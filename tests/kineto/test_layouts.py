@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from steptime.trace.reader import read
-from steptime.trace.table import ABSENT, Category, Lane, Trace
+from steptime.trace.table import ABSENT, EventKind, Lane, Trace
 
 
 def read_events(tmp_path: Path, events: list[dict[str, Any]], **around: Any) -> Trace:
@@ -23,12 +23,12 @@ def event(**changed: Any) -> dict[str, Any]:
     return {"ph": "X", "cat": "cpu_op", "name": "aten::add", "pid": 7, "tid": 7, "ts": 1.0, "dur": 2.0} | changed
 
 
-def work(category: str, name: str = "gemm", **arguments: Any) -> dict[str, Any]:
-    return event(cat=category, name=name, pid=0, tid=7, args={"device": 0, "stream": 7, "correlation": 3} | arguments)
+def work(event_kind: str, name: str = "gemm", **arguments: Any) -> dict[str, Any]:
+    return event(cat=event_kind, name=name, pid=0, tid=7, args={"device": 0, "stream": 7, "correlation": 3} | arguments)
 
 
-def categories(trace: Trace) -> list[Category]:
-    return [Category(value) for value in trace.events.category.tolist()]
+def event_kinds(trace: Trace) -> list[EventKind]:
+    return [EventKind(value) for value in trace.events.event_kind.tolist()]
 
 
 def test_metadata_may_stand_before_between_or_behind_the_events(tmp_path: Path) -> None:
@@ -51,7 +51,7 @@ def test_torch_1_8_capitalised_categories_and_spelt_ids_in_small_letters(tmp_pat
     ]
     trace = read_events(tmp_path, old)
     names = ["OPERATOR", "RUNTIME", "KERNEL", "MEMCPY", "MEMSET"]
-    assert [category.name for category in categories(trace)] == names
+    assert [event_kind.name for event_kind in event_kinds(trace)] == names
     assert trace.events.external.tolist() == [5, 5, 5, ABSENT, ABSENT]
     assert trace.events.bytes.tolist()[3:] == [64, 8]
 
@@ -118,21 +118,21 @@ def test_a_python_function_without_a_parent(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("category", "expected"),
     [
-        ("mtia_runtime", Category.RUNTIME),
-        ("privateuse1_runtime", Category.RUNTIME),
-        ("privateuse1_driver", Category.RUNTIME),
-        ("newchip_driver", Category.RUNTIME),
-        ("xpu_sync", Category.SYNC),
-        ("newchip_user_annotation", Category.DEVICE_ANNOTATION),
-        ("cuda_event", Category.OTHER),
-        ("mtia_insight", Category.OTHER),
-        ("never heard of", Category.OTHER),
+        ("mtia_runtime", EventKind.RUNTIME),
+        ("privateuse1_runtime", EventKind.RUNTIME),
+        ("privateuse1_driver", EventKind.RUNTIME),
+        ("newchip_driver", EventKind.RUNTIME),
+        ("xpu_sync", EventKind.SYNC),
+        ("newchip_user_annotation", EventKind.DEVICE_ANNOTATION),
+        ("cuda_event", EventKind.OTHER),
+        ("mtia_insight", EventKind.OTHER),
+        ("never heard of", EventKind.OTHER),
     ],
 )
 def test_categories_of_other_makers_are_known_by_their_endings(
-    tmp_path: Path, category: str, expected: Category
+    tmp_path: Path, event_kind: str, expected: EventKind
 ) -> None:
-    assert categories(read_events(tmp_path, [event(cat=category)])) == [expected]
+    assert event_kinds(read_events(tmp_path, [event(cat=event_kind)])) == [expected]
 
 
 def test_what_ran_on_a_stream_of_a_device_is_its_work_whatever_its_category(tmp_path: Path) -> None:
@@ -146,7 +146,7 @@ def test_what_ran_on_a_stream_of_a_device_is_its_work_whatever_its_category(tmp_
         work("newchip_engine", device=-1),
         event(cat="newchip_engine", args={"stream": 7}),
     ]
-    names = [category.name for category in categories(read_events(tmp_path, listed))]
+    names = [event_kind.name for event_kind in event_kinds(read_events(tmp_path, listed))]
     assert names == ["KERNEL", "MEMCPY", "MEMSET", "KERNEL", "KERNEL", "OTHER", "OTHER", "OTHER"]
 
 

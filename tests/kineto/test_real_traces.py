@@ -14,7 +14,7 @@ import pytest
 
 from steptime.errors import TraceError
 from steptime.trace.reader import read
-from steptime.trace.table import ABSENT, Category, Trace
+from steptime.trace.table import ABSENT, EventKind, Trace
 
 
 def traces(folder: Path) -> list[Path]:
@@ -95,7 +95,7 @@ def assert_reads_the_same(trace: Trace, document: dict[str, Any]) -> None:
     assert table.external.tolist() == [external_id(each) for each in arguments]
     assert table.blocks.tolist() == [blocks(each) for each in arguments]
     names = [CATEGORIES[event.get("cat")] for event in events]
-    assert [Category(category).name for category in table.category.tolist()] == names
+    assert [EventKind(event_kind).name for event_kind in table.event_kind.tolist()] == names
     for column, key in RAW.items():
         texts = getattr(trace, column)
         values = [None if text is None else json.loads(text, parse_float=Decimal) for text in (*texts, None)]
@@ -134,8 +134,10 @@ def compare(path: Path) -> None:
 def test_the_real_traces_are_not_all_alike(shared_data: Path) -> None:
     """What the comparison above stands on: these peculiarities are in the files, and so compared."""
     found = {path.name: read(path) for path in traces(shared_data) if not is_large(path)}
-    seen = {name: {Category(value).name for value in np.unique(trace.events.category)} for name, trace in found.items()}
-    assert set().union(*seen.values()) == {category.name for category in Category}
+    seen = {
+        name: {EventKind(value).name for value in np.unique(trace.events.event_kind)} for name, trace in found.items()
+    }
+    assert set().union(*seen.values()) == {event_kind.name for event_kind in EventKind}
     assert any(trace.base_ns > 2**53 for trace in found.values())
     assert any((trace.events.begin % 1000).any() and not trace.base_ns for trace in found.values())
     assert any(isinstance(lane.process, str) for trace in found.values() for lane in trace.lanes)

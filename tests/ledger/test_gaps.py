@@ -22,8 +22,8 @@ from traces import (
     write,
 )
 
-from steptime.analysis.breakdown import account_for, has_kernels
-from steptime.analysis.categories import Account
+from steptime.analysis.breakdown import breakdown_of, has_kernels
+from steptime.analysis.categories import Category
 from steptime.analysis.idle import Gaps, GapTotal, WaitTotal, gap_totals, gaps_of, wait_totals
 from steptime.analysis.trace_steps import reach, steps_of
 from steptime.trace.links import link
@@ -48,7 +48,7 @@ def looked_at(trace: Trace) -> tuple[Gaps, tuple[GapTotal, ...], tuple[WaitTotal
 
 def causes(trace: Trace) -> dict[tuple[str, str], float]:
     """Microseconds by account and cause."""
-    return {(each.account.name, each.cause): each.duration.sum() / 1000 for each in looked_at(trace)[1]}
+    return {(each.category.name, each.cause): each.duration.sum() / 1000 for each in looked_at(trace)[1]}
 
 
 def training(*events: Event) -> Events:
@@ -63,10 +63,10 @@ def test_the_loader_is_the_cause_of_input(written: Written) -> None:
     trace = written(training(python("train.py(2): main", 0, 990), annotation(LOADER, 120, 800), *inside))
     assert causes(trace)[("INPUT", LOADER)] == 680
     gaps, totals, _ = looked_at(trace)
-    (waited,) = (each for each in totals if each.account is Account.INPUT)
+    (waited,) = (each for each in totals if each.category is Category.INPUT)
     assert waited.source is not None
     assert waited.source.function == "__getitem__", "what to change is what the loader was at, not the loop around it"
-    (row,) = gaps.inside[gaps.account == Account.INPUT]
+    (row,) = gaps.inside[gaps.category == Category.INPUT]
     assert trace.symbols[trace.events.name[row]] == waited.inside == "data.py(7): __getitem__"
 
 
@@ -74,7 +74,7 @@ def test_a_drain_is_caused_by_the_outermost_operator_around_the_wait(written: Wr
     around = [operator("aten::item", 60, 130), operator("aten::_local_scalar_dense", 61, 129)]
     trace = written(training(python("train.py(3): train", 0, 990), *around, called("cudaStreamSynchronize", 70, 120)))
     _, totals, (wait,) = looked_at(trace)
-    (sync,) = (each for each in totals if each.account is Account.SYNC)
+    (sync,) = (each for each in totals if each.category is Category.SYNC)
     assert (sync.cause, sync.duration.tolist(), sync.count.tolist()) == ("aten::item", [780_000], [1])
     assert (wait.call, wait.operator, wait.calls.tolist()) == ("cudaStreamSynchronize", "aten::item", [1])
     assert wait.idle.tolist() == [780_000]
@@ -90,7 +90,7 @@ def test_waits_of_one_operator_are_told_apart_by_their_lines(written: Written) -
 
     first, second = read_back(10, "train.py(3): loss", 2), read_back(310, "metrics.py(9): accuracy", 3)
     trace = written([step(0, 700), launch(1, 0, 5), kernel(1, 5, 100), *first, *second])
-    syncs = [each for each in looked_at(trace)[1] if each.account is Account.SYNC]
+    syncs = [each for each in looked_at(trace)[1] if each.category is Category.SYNC]
     assert {(each.cause, each.source.function if each.source else "") for each in syncs} == {
         ("aten::item", "loss"),
         ("aten::item", "accuracy"),
@@ -111,7 +111,7 @@ def test_a_blocking_copy_that_outlasts_the_queue_is_a_wait(written: Written) -> 
     """The device runs dry while the copy holds the host; the activity that ends the stretch was queued before."""
     blocking = [operator("aten::to", 50, 720), called("cudaMemcpyAsync", 60, 700, 3), copy(3, 690, 700)]
     gaps, totals, (wait,) = looked_at(written(training(*blocking)))
-    (sync,) = (each for each in totals if each.account is Account.SYNC)
+    (sync,) = (each for each in totals if each.category is Category.SYNC)
     assert (sync.cause, sync.duration.tolist()) == ("aten::to", [590_000])
     assert wait.call == "cudaMemcpyAsync"
     assert gaps.duration.sum() == 1_000_000 - 200_000 - 10_000
@@ -135,7 +135,7 @@ def test_a_call_that_allocates_is_a_cause_of_its_own(written: Written) -> None:
 def test_python_is_the_cause_of_host_time_with_its_line(written: Written) -> None:
     stack = [python("train.py(3): log", 100, 870), python("<built-in method sleep>", 150, 860)]
     _, totals, _ = looked_at(written(training(*stack)))
-    (host,) = (each for each in totals if each.account is Account.HOST)
+    (host,) = (each for each in totals if each.category is Category.HOST)
     assert host.cause == "<built-in method sleep>"
     assert host.source is not None
     assert host.source.function == "log"
@@ -154,7 +154,7 @@ def test_pieces_are_numbered_by_step_and_by_the_stretch_that_they_are_of(written
     second = [step(100, 200, 2), annotation(LOADER, 100, 150), launch(2, 180, 185), kernel(2, 185, 200)]
     gaps, _, _ = looked_at(written([*first, *second]))
     assert gaps.step.tolist() == [0, 0, 1, 1, 1]
-    assert [Account(each).name for each in gaps.account] == ["LAUNCH", "HOST", "INPUT", "HOST", "LAUNCH"]
+    assert [Category(each).name for each in gaps.category] == ["LAUNCH", "HOST", "INPUT", "HOST", "LAUNCH"]
     assert gaps.gap.tolist() == [0, 1, 1, 1, 1]
     assert not gaps.cause.flags.writeable
 
@@ -168,15 +168,15 @@ def test_gaps_of_real_traces_sum_to_the_breakdown_of_each_step(shared_data: Path
         if not has_kernels(trace):
             continue
         boundaries = steps_of(trace)
-        breakdown, (gaps, totals, waits) = account_for(trace, boundaries), looked_at(trace)
+        breakdown, (gaps, totals, waits) = breakdown_of(trace, boundaries), looked_at(trace)
         found = np.zeros_like(breakdown.entries)
-        np.add.at(found, (gaps.step, gaps.account), gaps.duration)
-        assert (found[:, Account.INPUT :] == breakdown.entries[:, Account.INPUT :]).all(), path
+        np.add.at(found, (gaps.step, gaps.category), gaps.duration)
+        assert (found[:, Category.INPUT :] == breakdown.entries[:, Category.INPUT :]).all(), path
         summed = np.zeros_like(breakdown.entries)
         for each in totals:
-            summed[:, each.account] += each.duration
+            summed[:, each.category] += each.duration
         assert (summed == found).all(), path
-        assert sum(int(each.idle.sum()) for each in waits) == breakdown.entries[:, Account.SYNC].sum(), path
+        assert sum(int(each.idle.sum()) for each in waits) == breakdown.entries[:, Category.SYNC].sum(), path
         seen += 1
     assert seen >= 20
 

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 from traces import MAIN, Event, Written, called, happened, kernel, launch, operator, step, write
 
-from steptime.analysis.breakdown import account_for
-from steptime.analysis.categories import Account
+from steptime.analysis.breakdown import breakdown_of
+from steptime.analysis.categories import Category
 from steptime.analysis.idle import gaps_of, wait_totals
 from steptime.analysis.trace_steps import reach, steps_of
 from steptime.trace.links import link
@@ -22,10 +22,10 @@ def written(tmp_path: Path) -> Written:
     return lambda events: write(events, tmp_path)
 
 
-def accounts(trace: Trace) -> dict[str, float]:
+def categories(trace: Trace) -> dict[str, float]:
     """Microseconds by account; accounts without time left out."""
-    spent = account_for(trace, steps_of(trace)).entries.sum(axis=0)
-    return {account.name.lower(): spent[account] / 1000 for account in Account if spent[account]}
+    spent = breakdown_of(trace, steps_of(trace)).entries.sum(axis=0)
+    return {category.name.lower(): spent[category] / 1000 for category in Category if spent[category]}
 
 
 def waits(trace: Trace) -> list[tuple[str, str, float]]:
@@ -51,7 +51,7 @@ def test_hips_names_for_launches_copies_and_waits(written: Written) -> None:
         happened("kernel", "igemm_fwd", 890, 1000, (0, 0), correlation=3, **place),
     ]
     trace = written(events)
-    assert accounts(trace) == {"compute": 200, "copy": 10, "sync": 10 + 760, "launch": 10 + 10}
+    assert categories(trace) == {"compute": 200, "copy": 10, "sync": 10 + 760, "launch": 10 + 10}
     assert waits(trace) == [("hipMemcpyWithStream", "aten::_local_scalar_dense", 770)]
 
 
@@ -69,19 +69,19 @@ def test_devices_that_name_their_own_runtime(written: Written) -> None:
         happened("mtia_ccp_events", "fused_relu", 810, 1000, (0, 3), correlation=3, **place),
     ]
     trace = written(events)
-    assert accounts(trace) == {"compute": 580, "copy": 90, "sync": 300, "launch": 10 + 10 + 10}
+    assert categories(trace) == {"compute": 580, "copy": 90, "sync": 300, "launch": 10 + 10 + 10}
     assert waits(trace)[0] == ("mtiaStreamSynchronize", "", 300)
 
 
 def test_several_devices_of_a_process_idle_only_together(written: Written) -> None:
     kernels = [launch(1, 0, 5), kernel(1, 5, 400, device=0), launch(2, 10, 15), kernel(2, 300, 600, device=1)]
     late = [operator("aten::mm", 600, 800), launch(3, 700, 705), kernel(3, 705, 1000, stream=9)]
-    assert accounts(written([step(0, 1000), *kernels, *late])) == {"compute": 595 + 295, "launch": 5 + 105}
+    assert categories(written([step(0, 1000), *kernels, *late])) == {"compute": 595 + 295, "launch": 5 + 105}
 
 
 def test_overlapping_streams_count_once(written: Written) -> None:
     both = [launch(1, 0, 5), kernel(1, 5, 600, stream=7), launch(2, 10, 15), kernel(2, 100, 1000, stream=20)]
-    assert accounts(written([step(0, 1000), *both])) == {"compute": 995, "launch": 5}
+    assert categories(written([step(0, 1000), *both])) == {"compute": 995, "launch": 5}
 
 
 def test_two_threads_that_launch_explain_their_own_gaps(written: Written) -> None:
@@ -89,9 +89,9 @@ def test_two_threads_that_launch_explain_their_own_gaps(written: Written) -> Non
     first = [launch(1, 0, 5), kernel(1, 10, 100), operator("aten::mm", 100, 300), launch(2, 290, 295)]
     second: list[Event] = [operator("aten::add", 400, 700, 77), launch(3, 690, 695, 77)]
     trace = written([step(0, 1000), *first, *second, kernel(2, 300, 400), kernel(3, 700, 1000)])
-    found = account_for(trace, steps_of(trace)).entries.sum(axis=0)
-    assert found[Account.COMPUTE] == (90 + 100 + 300) * 1000
-    assert found[Account.LAUNCH] == (10 + 200 + 300) * 1000
+    found = breakdown_of(trace, steps_of(trace)).entries.sum(axis=0)
+    assert found[Category.COMPUTE] == (90 + 100 + 300) * 1000
+    assert found[Category.LAUNCH] == (10 + 200 + 300) * 1000
     assert found.sum() == 1_000_000
 
 
@@ -99,6 +99,6 @@ def test_copies_alone_are_no_device_that_computes(written: Written) -> None:
     """Without a kernel the accounts are the processor's."""
     place = {"device": 0, "stream": 7, "bytes": 5}
     moved = happened("gpu_memcpy", "Memcpy HtoD", 10, 20, (0, 7), correlation=1, **place)
-    breakdown = account_for(trace := written([step(0, 100), moved, operator("aten::mm", 0, 100)]), steps_of(trace))
+    breakdown = breakdown_of(trace := written([step(0, 100), moved, operator("aten::mm", 0, 100)]), steps_of(trace))
     assert breakdown.device == "cpu"
     assert np.array_equal(breakdown.entries.sum(axis=1), breakdown.wall)

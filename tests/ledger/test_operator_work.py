@@ -17,9 +17,18 @@ FLOPS, BYTES = 2 * 4 * 8 * 16, 4 * (4 * 8 + 8 * 16 + 4 * 16)
 VECTOR: dict[str, Any] = {"Input Dims": [[100]], "Input type": ["float"]}
 
 
-def event(name: str, begin: float, end: float, category: str = "cpu_op", **args: Any) -> dict[str, Any]:
+def event(name: str, begin: float, end: float, event_kind: str = "cpu_op", **args: Any) -> dict[str, Any]:
     """Times in microseconds."""
-    return {"ph": "X", "cat": category, "name": name, "pid": 1, "tid": 1, "ts": begin, "dur": end - begin, "args": args}
+    return {
+        "ph": "X",
+        "cat": event_kind,
+        "name": name,
+        "pid": 1,
+        "tid": 1,
+        "ts": begin,
+        "dur": end - begin,
+        "args": args,
+    }
 
 
 def totals(path: Path, *operators: dict[str, Any]) -> dict[str, OperatorTotal]:

@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from steptime.analysis.breakdown import account_for
-from steptime.analysis.categories import Account
+from steptime.analysis.breakdown import breakdown_of
+from steptime.analysis.categories import Category
 from steptime.analysis.operators import OperatorTotal, sources_of, total
 from steptime.analysis.recompute import recomputed
 from steptime.analysis.trace_steps import steps_of
@@ -139,21 +139,23 @@ def test_flops_do_not_depend_on_when_a_gradient_is_wanted(profiled: Profiled) ->
 def test_the_breakdown_of_a_real_step_holds_loader_compute_and_launch(profiled: Profiled) -> None:
     trace = profiled()
     boundaries = steps_of(trace)
-    breakdown = account_for(trace, boundaries, machine=machine())
+    breakdown = breakdown_of(trace, boundaries, machine=machine())
     loader = matching(trace, LOADER.match) & contains(union(boundaries[:, 0], boundaries[:, 1]), trace.events.begin)
     assert len(breakdown.wall) == STEPS
-    assert breakdown.entries[:, Account.INPUT].sum() == trace.events.duration[loader].sum()
-    assert (breakdown.entries[:, [Account.COMPUTE, Account.LAUNCH]] > 0).all()
-    assert not breakdown.entries[:, [Account.COMMUNICATION, Account.SYNC, Account.COMPILE, Account.UNEXPLAINED]].any()
+    assert breakdown.entries[:, Category.INPUT].sum() == trace.events.duration[loader].sum()
+    assert (breakdown.entries[:, [Category.COMPUTE, Category.LAUNCH]] > 0).all()
+    assert not breakdown.entries[
+        :, [Category.COMMUNICATION, Category.SYNC, Category.COMPILE, Category.UNEXPLAINED]
+    ].any()
 
 
 def test_time_of_operators_is_within_the_time_of_computing_and_launching(profiled: Profiled) -> None:
     trace = profiled()
     boundaries = steps_of(trace)
-    breakdown = account_for(trace, boundaries, machine=machine())
+    breakdown = breakdown_of(trace, boundaries, machine=machine())
     spent = sum(each.duration for each in total(trace, boundaries, machine())) * STEPS
-    inside = breakdown.entries[:, [Account.COMPUTE, Account.LAUNCH, Account.INPUT]].sum()
-    assert breakdown.entries[:, Account.COMPUTE].sum() <= spent <= inside
+    inside = breakdown.entries[:, [Category.COMPUTE, Category.LAUNCH, Category.INPUT]].sum()
+    assert breakdown.entries[:, Category.COMPUTE].sum() <= spent <= inside
 
 
 @pytest.mark.parametrize("mode", ["reentrant", "not reentrant"])

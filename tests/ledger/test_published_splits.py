@@ -10,15 +10,15 @@ import numpy as np
 import pytest
 
 from steptime import intervals
-from steptime.analysis.breakdown import account_for
-from steptime.analysis.categories import Account
+from steptime.analysis.breakdown import breakdown_of
+from steptime.analysis.categories import Category
 from steptime.analysis.device_activity import UNKNOWN, device_activities, device_time
 from steptime.analysis.trace_steps import reach, steps_of
 from steptime.intervals import Intervals, union
 from steptime.trace.arguments import arguments_of
 from steptime.trace.links import link
 from steptime.trace.reader import read
-from steptime.trace.table import Category, Trace
+from steptime.trace.table import EventKind, Trace
 from steptime.trace.vendors import COMMUNICATION_KERNEL, LOADER, STEP, matching
 
 FILES = ("kineto/resnet50_workers0.pt.trace.json.gz", "kineto/resnet50_workers4.pt.trace.json.gz")
@@ -36,27 +36,30 @@ def per_step(folder: Path, file: str) -> np.ndarray:
     return np.array([row[1:] for row in rows], np.int64)
 
 
-def of_category(trace: Trace, category: Category) -> Intervals:
-    chosen = trace.events.category == category
+def of_event_kind(trace: Trace, event_kind: EventKind) -> Intervals:
+    chosen = trace.events.event_kind == event_kind
     return union(trace.events.begin[chosen], trace.events.end[chosen])
 
 
 @pytest.mark.parametrize("file", FILES)
 def test_compute_and_copy_of_every_step_are_the_published_microseconds(shared_data: Path, file: str) -> None:
     trace, expected = read(shared_data / file), per_step(shared_data, file)
-    breakdown = account_for(trace, steps_of(trace))
+    breakdown = breakdown_of(trace, steps_of(trace))
     assert (breakdown.wall // MICROSECOND).tolist() == expected.sum(axis=1).tolist()
-    assert (breakdown.entries[:, Account.COMPUTE] // MICROSECOND).tolist() == expected[:, 0].tolist()
-    assert (breakdown.entries[:, Account.COPY] // MICROSECOND).tolist() == expected[:, 1:3].sum(axis=1).tolist()
+    assert (breakdown.entries[:, Category.COMPUTE] // MICROSECOND).tolist() == expected[:, 0].tolist()
+    assert (breakdown.entries[:, Category.COPY] // MICROSECOND).tolist() == expected[:, 1:3].sum(axis=1).tolist()
 
 
 @pytest.mark.parametrize("file", FILES)
 def test_our_interval_algebra_gives_all_published_columns(shared_data: Path, file: str) -> None:
     trace, expected = read(shared_data / file), per_step(shared_data, file)
     loader = matching(trace, LOADER.match)
-    operator = (trace.events.category == Category.OPERATOR) & ~loader & ~matching(trace, STEP.match)
+    operator = (trace.events.event_kind == EventKind.OPERATOR) & ~loader & ~matching(trace, STEP.match)
     sets = [
-        *(of_category(trace, each) for each in (Category.KERNEL, Category.MEMCPY, Category.MEMSET, Category.RUNTIME)),
+        *(
+            of_event_kind(trace, each)
+            for each in (EventKind.KERNEL, EventKind.MEMCPY, EventKind.MEMSET, EventKind.RUNTIME)
+        ),
         union(trace.events.begin[loader], trace.events.end[loader]),
         union(trace.events.begin[operator], trace.events.end[operator]),
     ]
@@ -67,17 +70,17 @@ def test_our_interval_algebra_gives_all_published_columns(shared_data: Path, fil
 @pytest.mark.parametrize("file", FILES)
 def test_the_average_step_is_the_published_one(shared_data: Path, file: str) -> None:
     trace = read(shared_data / file)
-    breakdown = account_for(trace, steps_of(trace))
+    breakdown = breakdown_of(trace, steps_of(trace))
     expected = published(shared_data, file, "average step time and split")
     assert round(breakdown.wall.mean() / MICROSECOND) == expected["total"]
-    assert round(breakdown.entries[:, Account.COMPUTE].mean() / MICROSECOND) == expected["Kernel"][0]
+    assert round(breakdown.entries[:, Category.COMPUTE].mean() / MICROSECOND) == expected["Kernel"][0]
 
 
-def test_the_slow_loader_is_the_largest_recoverable_account_without_workers_only(shared_data: Path) -> None:
-    alone, helped = (account_for(trace, steps_of(trace)) for trace in (read(shared_data / file) for file in FILES))
-    others = [account for account in Account if account not in (Account.COMPUTE, Account.INPUT)]
-    assert (alone.entries[:, Account.INPUT] > alone.entries[:, others].sum(axis=1)).all()
-    assert (helped.entries[:, Account.INPUT] < helped.entries[:, others].sum(axis=1)).all()
+def test_the_slow_loader_is_the_largest_recoverable_category_without_workers_only(shared_data: Path) -> None:
+    alone, helped = (breakdown_of(trace, steps_of(trace)) for trace in (read(shared_data / file) for file in FILES))
+    others = [category for category in Category if category not in (Category.COMPUTE, Category.INPUT)]
+    assert (alone.entries[:, Category.INPUT] > alone.entries[:, others].sum(axis=1)).all()
+    assert (helped.entries[:, Category.INPUT] < helped.entries[:, others].sum(axis=1)).all()
 
 
 def published_timelines(folder: Path) -> dict[str, dict[str, float]]:
@@ -95,8 +98,8 @@ def device_rows(trace: Trace) -> np.ndarray:
 
 def kinds_of(trace: Trace, rows: np.ndarray) -> list[np.ndarray]:
     """TraceLens' kinds: computing (memsets among it), communication, copies."""
-    copied = trace.events.category[rows] == Category.MEMCPY
-    kernel = trace.events.category[rows] == Category.KERNEL
+    copied = trace.events.event_kind[rows] == EventKind.MEMCPY
+    kernel = trace.events.event_kind[rows] == EventKind.KERNEL
     collective = kernel & matching(trace, COMMUNICATION_KERNEL.search)[rows]
     return [~collective & ~copied, collective, copied]
 
@@ -158,8 +161,8 @@ def covered(begin: np.ndarray, end: np.ndarray) -> float:
 def test_input_wait_is_the_published_time_in_the_loader(shared_data: Path, file: str) -> None:
     """Their column is the time in the loader in which neither the device nor a runtime call was busy; ours the device's
     idle time while the launching thread was there. In the loader nothing launches, so the two agree."""
-    breakdown = account_for(trace := read(shared_data / file), steps_of(trace))
-    assert (breakdown.entries[:, Account.INPUT] // MICROSECOND).tolist() == per_step(shared_data, file)[:, 4].tolist()
+    breakdown = breakdown_of(trace := read(shared_data / file), steps_of(trace))
+    assert (breakdown.entries[:, Category.INPUT] // MICROSECOND).tolist() == per_step(shared_data, file)[:, 4].tolist()
 
 
 @pytest.mark.parametrize("file", FILES)
@@ -168,9 +171,9 @@ def test_occupancy_and_utilisation_are_the_published_percentages(shared_data: Pa
     summary = published(shared_data, file, "GPU summary")
     windows = reach(trace, steps_of(trace))
     begin, end = windows[0, 0], windows[-1, 1]
-    busy = intervals.measure(of_category(trace, Category.KERNEL), [begin], [end])[0] / (end - begin)
+    busy = intervals.measure(of_event_kind(trace, EventKind.KERNEL), [begin], [end])[0] / (end - begin)
     assert f"{100 * busy:.2f} %" == summary["GPU Utilization"]
-    kernels = np.flatnonzero(trace.events.category == Category.KERNEL)
+    kernels = np.flatnonzero(trace.events.event_kind == EventKind.KERNEL)
     duration = trace.events.duration[kernels]
     occupied = np.array([float((each or {})["est. achieved occupancy %"]) for each in arguments_of(trace, kernels)])
     assert f"{(occupied * duration).sum() / duration.sum():.2f} %" == summary["Est. Achieved Occupancy"]

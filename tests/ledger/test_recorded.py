@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 from journals import EPOCH, MS, START, JournalBuilder
 
-from steptime.analysis.categories import Account
+from steptime.analysis.categories import Category
 from steptime.analysis.layout import lay_out_whole
-from steptime.analysis.recorded_breakdown import RecordedAccount, account_for_process
+from steptime.analysis.recorded_breakdown import RecordedBreakdown, breakdown_of_process
 from steptime.journal import Kind
 from steptime.recording.load import load
 from steptime.recording.recording import Process
@@ -72,18 +72,18 @@ def event(name: str, begin: int, duration: int) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def account(process: Process) -> RecordedAccount:
-    return account_for_process(process, lay_out_whole(process))
+def category(process: Process) -> RecordedBreakdown:
+    return breakdown_of_process(process, lay_out_whole(process))
 
 
-def per_step(account: RecordedAccount) -> dict[str, float]:
+def per_step(category: RecordedBreakdown) -> dict[str, float]:
     """Milliseconds of each account in the mean steady step."""
-    means = account.breakdown.entries.mean(axis=0) / MS
-    return {each.name.lower(): round(float(means[each]), 3) for each in Account if means[each] > 0}
+    means = category.breakdown.entries.mean(axis=0) / MS
+    return {each.name.lower(): round(float(means[each]), 3) for each in Category if means[each] > 0}
 
 
 def test_phases_are_as_watched_and_split_as_profiled(tmp_path: Path) -> None:
-    found = account(job(tmp_path / "r"))
+    found = category(job(tmp_path / "r"))
     assert found.profiled_steps == 3
     assert found.problems == ()
     spent = per_step(found)
@@ -95,7 +95,7 @@ def test_phases_are_as_watched_and_split_as_profiled(tmp_path: Path) -> None:
 
 
 def test_operators_are_those_of_the_profiled_steps(tmp_path: Path) -> None:
-    operators = {operator.name: operator for operator in account(job(tmp_path / "r")).operators}
+    operators = {operator.name: operator for operator in category(job(tmp_path / "r")).operators}
     assert operators["aten::mm"].calls == 2
     assert operators["aten::mm"].duration == pytest.approx(7 * MS)
     assert operators["aten::mm"].flops == pytest.approx(2 * 2 * 64**3)
@@ -103,23 +103,23 @@ def test_operators_are_those_of_the_profiled_steps(tmp_path: Path) -> None:
 
 def test_a_step_that_the_profiler_spoilt_has_no_part_in_the_operators(tmp_path: Path) -> None:
     """Twice as long as the others: not the job's ways, but those of its memory under the profiler."""
-    found = account(job(tmp_path / "r", last=25 * MS))
+    found = category(job(tmp_path / "r", last=25 * MS))
     assert found.profiled_steps == 2
     assert {each.name: each.duration for each in found.operators}["aten::mm"] == pytest.approx(7 * MS)
 
 
 @pytest.mark.parametrize("last", [4 * MS, 20 * MS])
 def test_a_step_that_is_a_little_longer_keeps_its_part(tmp_path: Path, last: int) -> None:
-    assert account(job(tmp_path / "r", last=last)).profiled_steps == 3
+    assert category(job(tmp_path / "r", last=last)).profiled_steps == 3
 
 
 @pytest.mark.parametrize("ranks", ["process", "trace"])
 def test_ranks_keep_every_step_that_they_profiled_together(tmp_path: Path, ranks: str) -> None:
-    assert account(job(tmp_path / "r", last=80 * MS, ranks=ranks)).profiled_steps == 3
+    assert category(job(tmp_path / "r", last=80 * MS, ranks=ranks)).profiled_steps == 3
 
 
-def test_without_a_trace_the_phases_are_the_account(tmp_path: Path) -> None:
-    found = account(job(tmp_path / "r", trace=False))
+def test_without_a_trace_the_phases_are_the_category(tmp_path: Path) -> None:
+    found = category(job(tmp_path / "r", trace=False))
     spent = per_step(found)
     assert found.profiled_steps == 0
     assert found.operators == ()
@@ -128,8 +128,8 @@ def test_without_a_trace_the_phases_are_the_account(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("damage", [b"", b"no trace", b'{"traceEvents": 7}'])
-def test_a_trace_that_cannot_be_read_costs_the_split_not_the_account(tmp_path: Path, damage: bytes) -> None:
-    found = account(job(tmp_path / "r", damage=damage))
+def test_a_trace_that_cannot_be_read_costs_the_split_not_the_category(tmp_path: Path, damage: bytes) -> None:
+    found = category(job(tmp_path / "r", damage=damage))
     assert len(found.problems) == 1
     assert "trace-1.json" in found.problems[0]
     assert per_step(found)["input"] == 10.0

@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 from traces import Event, Written, annotation, called, copy, kernel, launch, operator, python, step, write
 
 from steptime.analysis.allocations import AllocationTotal, allocations_of
-from steptime.analysis.breakdown import account_for, has_kernels
-from steptime.analysis.categories import Account
+from steptime.analysis.breakdown import breakdown_of, has_kernels
+from steptime.analysis.categories import Category
 from steptime.analysis.operators import time_inside
 from steptime.analysis.trace_steps import reach, steps_of
 from steptime.analysis.traffic import CollectiveTotal, CopyTotal, collectives_of, copies_of, copy_kind
@@ -136,13 +136,13 @@ def real_traces(folder: Path) -> Iterator[Trace]:
 def test_exposed_traffic_of_real_traces_is_the_breakdowns_of_each_step(shared_data: Path) -> None:
     seen = 0
     for trace in real_traces(shared_data):
-        breakdown = account_for(trace, steps_of(trace))
+        breakdown = breakdown_of(trace, steps_of(trace))
         copies, collectives, _ = found_in(trace)
         nothing = np.zeros(len(breakdown.wall), np.int64)
         copied = sum((each.exposed for each in copies), nothing)
         sent = sum((each.exposed for each in collectives), nothing)
-        assert copied.tolist() == breakdown.entries[:, Account.COPY].tolist(), trace.path
-        assert sent.tolist() == breakdown.entries[:, Account.COMMUNICATION].tolist(), trace.path
+        assert copied.tolist() == breakdown.entries[:, Category.COPY].tolist(), trace.path
+        assert sent.tolist() == breakdown.entries[:, Category.COMMUNICATION].tolist(), trace.path
         seen += len(copies) + len(collectives)
     assert seen > 50
 

@@ -16,7 +16,7 @@ from steptime.analysis.trace_steps import steps_of
 from steptime.arrays import Bool, Int32
 from steptime.trace.links import DEVICE, UNKNOWN, Links, forest_of, function_name, latest_before, link, roles_of
 from steptime.trace.reader import read
-from steptime.trace.table import ABSENT, HOST_CATEGORIES, Category, Trace
+from steptime.trace.table import ABSENT, HOST_CATEGORIES, EventKind, Trace
 
 NOWHERE = np.empty((0, 2), np.int64)
 BACKWARD = "autograd::engine::evaluate_function: AddmmBackward0"
@@ -247,7 +247,7 @@ def test_on_real_traces_parents_launches_and_operators_are_those_of_plain_loops(
     for trace in traces:
         links, roles = link(trace, steps_of(trace)), roles_of(trace)
         check_launches(trace, links)
-        not_python = trace.events.category != Category.PYTHON
+        not_python = trace.events.event_kind != EventKind.PYTHON
         check_ancestors(trace, links.parent, not_python, itself=False)
         check_ancestors(trace, links.operator, roles.operator, itself=True)
         check_ancestors(trace, links.annotation, roles.annotation, itself=True)
@@ -256,7 +256,7 @@ def test_on_real_traces_parents_launches_and_operators_are_those_of_plain_loops(
 def check_ancestors(trace: Trace, column: Int32, marked: Bool, *, itself: bool) -> None:
     """That a column of the links is the innermost marked event around each of the host's."""
     events = trace.events
-    hosts = np.flatnonzero(np.isin(events.category, HOST_CATEGORIES))
+    hosts = np.flatnonzero(np.isin(events.event_kind, HOST_CATEGORIES))
     found = parents_by_loop(events.lane[hosts].tolist(), events.begin[hosts].tolist(), events.end[hosts].tolist())
     above = dict(zip(hosts.tolist(), np.append(hosts, UNKNOWN)[found].tolist(), strict=True))
     good, wanted = marked.tolist(), []
@@ -271,9 +271,9 @@ def check_ancestors(trace: Trace, column: Int32, marked: Bool, *, itself: bool) 
 def check_launches(trace: Trace, links: Links) -> None:
     events = trace.events
     calls = defaultdict[int, set[int]](set)
-    for row in np.flatnonzero((events.category == Category.RUNTIME) & (events.correlation != ABSENT)).tolist():
+    for row in np.flatnonzero((events.event_kind == EventKind.RUNTIME) & (events.correlation != ABSENT)).tolist():
         calls[int(events.correlation[row])].add(row)
-    on_device = np.isin(events.category, DEVICE)
+    on_device = np.isin(events.event_kind, DEVICE)
     for row in np.flatnonzero(on_device).tolist():
         choices = calls[int(events.correlation[row])]
         assert links.launch[row] in choices if choices else links.launch[row] == UNKNOWN
@@ -292,7 +292,7 @@ def test_backward_kernels_of_a_real_network_know_their_forward(shared_data: Path
             trace.events.name == trace.symbols.index(f"autograd::engine::evaluate_function: {backward}Backward0")
         )
         assert {name(trace, row) for row in links.forward[frames]} == {f"aten::{forward}"}
-    kernels = np.isin(trace.events.category, DEVICE)
+    kernels = np.isin(trace.events.event_kind, DEVICE)
     assert (links.function[kernels] == UNKNOWN).all(), "main started the profiler at line 41, and calls nothing there"
 
 
@@ -301,7 +301,7 @@ def test_launches_of_real_graphs_and_lost_launches_are_counted_right(shared_data
     launched = link(graph, NOWHERE).launch
     assert max(np.bincount(launched[launched != UNKNOWN])) > 300
     queued = read(shared_data / "tracelens/h100/Qwen_Qwen1.5-0.5B-Chat__1016005.json.gz")
-    activities = np.isin(queued.events.category, DEVICE)
+    activities = np.isin(queued.events.event_kind, DEVICE)
     assert (link(queued, NOWHERE).launch[activities] == UNKNOWN).sum() == 509
 
 

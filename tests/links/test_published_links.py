@@ -14,7 +14,7 @@ from steptime.diagnosis import diagnose_traces
 from steptime.trace.arguments import arguments_of
 from steptime.trace.links import DEVICE, UNKNOWN, link
 from steptime.trace.reader import read
-from steptime.trace.table import Category, Trace
+from steptime.trace.table import EventKind, Trace
 from steptime.trace.vendors import matching
 
 
@@ -28,13 +28,13 @@ def test_kernels_know_the_annotation_around_their_launch(shared_data: Path) -> N
     trace = read(shared_data / "hta/ns_resolution_trace/rank-0.Apr_03_18_51_38.1102.pt.trace.json.gz")
     boundaries = steps_of(trace)
     links = link(trace, boundaries)
-    kernels = np.flatnonzero(np.isin(trace.events.category, DEVICE) & (links.step < len(boundaries) - 1))
+    kernels = np.flatnonzero(np.isin(trace.events.event_kind, DEVICE) & (links.step < len(boundaries) - 1))
     counts = Counter(name(trace, row) for row in links.annotation[kernels])
     assert sum(counts.values()) == 4876
     assert set(counts) == {"", "DistributedDataParallel.forward", "Optimizer.step#SGD.step", "## backward ##"}
     assert counts["Optimizer.step#SGD.step"] == 4 * 9
     for correlation, annotation in ((135139, "DistributedDataParallel.forward"), (164926, "Optimizer.step#SGD.step")):
-        row = np.flatnonzero((trace.events.correlation == correlation) & np.isin(trace.events.category, DEVICE))
+        row = np.flatnonzero((trace.events.correlation == correlation) & np.isin(trace.events.event_kind, DEVICE))
         assert [name(trace, each) for each in links.annotation[row]] == [annotation]
 
 
@@ -43,7 +43,7 @@ def test_copies_and_streams_are_of_the_published_kinds(shared_data: Path) -> Non
     boundaries = steps_of(trace)
     copies = copies_of(trace, link(trace, boundaries), reach(trace, boundaries))
     assert {each.kind for each in copies} == {"DtoH", "HtoD", "DtoD", "memset"}
-    streams = trace.events.stream[np.isin(trace.events.category, DEVICE)]
+    streams = trace.events.stream[np.isin(trace.events.event_kind, DEVICE)]
     assert len(np.unique(streams)) == 6
 
 
@@ -66,14 +66,14 @@ def test_collectives_carry_the_published_arguments(shared_data: Path) -> None:
 def test_a_triton_kernel_knows_its_operator_and_what_it_was_compiled_from(shared_data: Path) -> None:
     trace = read(shared_data / "hta/triton_example/triton_example.json.gz")
     links = link(trace, steps_of(trace))
-    (kernel,) = np.flatnonzero(trace.events.category == Category.KERNEL)
+    (kernel,) = np.flatnonzero(trace.events.event_kind == EventKind.KERNEL)
     operator = links.operator[kernel]
     assert name(trace, operator) == "triton_poi_fused_add_cos_sin_0"
     (arguments,) = arguments_of(trace, np.array([operator]))
     assert arguments is not None
     assert arguments["kernel_backend"] == "triton"
     assert arguments["kernel_hash"] == "cqaokwf2bph4egogzevc22vluasiyuui4i54zpemp6knbsggfbuu"
-    recorded = trace.events.category != Category.SPAN
+    recorded = trace.events.event_kind != EventKind.SPAN
     assert trace.events.begin[recorded].min() == pytest.approx(2413669096090100 + 1727743122000000000, abs=1000)
 
 
@@ -81,14 +81,14 @@ def test_counters_of_the_sixth_kernel_are_the_published_ones(shared_data: Path) 
     """CUPTI's counters name no launch: they are in the order of the launches."""
     trace = read(shared_data / "hta/cupti_profiler/benchmark_result_924719_1679055439_trace.json.gz")
     links, events = link(trace, steps_of(trace)), trace.events
-    counters = np.flatnonzero(events.category == Category.OTHER)
+    counters = np.flatnonzero(events.event_kind == EventKind.OTHER)
     assert len(counters) == 77
     sixth = counters[np.argsort(events.begin[counters], kind="stable")[5]]
     (arguments,) = arguments_of(trace, np.array([sixth]))
     assert arguments is not None
     assert "fft2d_r2c_32x32" in name(trace, sixth)
     assert arguments["smsp__sass_thread_inst_executed_op_fadd_pred_on.sum"] == 86114304
-    launches = np.flatnonzero((events.category == Category.RUNTIME) & matching(trace, "cudaLaunchKernel".__eq__))
+    launches = np.flatnonzero((events.event_kind == EventKind.RUNTIME) & matching(trace, "cudaLaunchKernel".__eq__))
     assert len(launches) == 77
     operator = links.operator[launches[np.argsort(events.begin[launches], kind="stable")[5]]]
     above = [int(operator)]
@@ -117,7 +117,7 @@ def test_what_runs_below_an_operator_has_the_published_count(shared_data: Path) 
 
 def test_waits_that_concern_the_whole_device_name_no_stream(shared_data: Path) -> None:
     trace = read(shared_data / "hta/critical_path/cuda_event_sync/event_sync_trace.json.gz")
-    waits = trace.events.category == Category.SYNC
+    waits = trace.events.event_kind == EventKind.SYNC
     assert int((trace.events.stream[waits] == -1).sum()) == 3
 
 

@@ -11,8 +11,8 @@ from steptime.quantities import SourceLine
 from steptime.report.memory import text
 
 
-def event(name: str, begin: float, end: float, category: str = "python_function") -> dict[str, Any]:
-    return {"ph": "X", "cat": category, "name": name, "pid": 7, "tid": 7, "ts": begin, "dur": end - begin}
+def event(name: str, begin: float, end: float, event_kind: str = "python_function") -> dict[str, Any]:
+    return {"ph": "X", "cat": event_kind, "name": name, "pid": 7, "tid": 7, "ts": begin, "dur": end - begin}
 
 
 def memory(time: float, address: int, size: int, total: int) -> dict[str, Any]:

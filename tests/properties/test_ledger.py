@@ -12,8 +12,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from steptime.analysis.allocations import allocations_of
-from steptime.analysis.breakdown import account_for, account_phases, claims_of
-from steptime.analysis.categories import Account
+from steptime.analysis.breakdown import breakdown_of, claims_of, phase_breakdown
+from steptime.analysis.categories import Category
 from steptime.analysis.idle import gaps_of, wait_totals
 from steptime.analysis.operators import total
 from steptime.analysis.recompute import recomputed
@@ -38,12 +38,12 @@ NAMES = {
 
 @st.composite
 def events(draw: st.DrawFn) -> dict[str, Any]:
-    category = draw(st.sampled_from(sorted(NAMES)))
+    event_kind = draw(st.sampled_from(sorted(NAMES)))
     args = {"correlation": draw(st.integers(0, 4)), "Sequence number": draw(st.integers(0, 3))}
     return {
         "ph": "X",
-        "cat": category,
-        "name": draw(st.sampled_from(NAMES[category])),
+        "cat": event_kind,
+        "name": draw(st.sampled_from(NAMES[event_kind])),
         "pid": draw(st.sampled_from([0, 1, "Spans"])),
         "tid": draw(st.integers(0, 2)),
         "ts": draw(st.integers(0, 300)) / 2,
@@ -65,12 +65,12 @@ def test_any_mixture_of_events_balances(folder: Path, listed: list[dict[str, Any
     trace = read(path)
     boundaries = steps_of(trace)
     assert (boundaries[1:, 0] >= boundaries[:-1, 1]).all()
-    breakdown = account_for(trace, boundaries, training_thread=thread)
+    breakdown = breakdown_of(trace, boundaries, training_thread=thread)
     assert breakdown.entries.sum() == breakdown.wall.sum()
     moved = reach(trace, boundaries)
     assert (moved[1:, 0] >= moved[:-1, 1]).all()
     assert (moved[:, 1] >= moved[:, 0]).all()
-    phases = account_phases(claims_of(trace, training_thread=thread), boundaries, {})
+    phases = phase_breakdown(claims_of(trace, training_thread=thread), boundaries, {})
     assert phases[Phase.REST].sum() == (boundaries[:, 1] - boundaries[:, 0]).sum()
     assert all(each.duration > 0 for each in total(trace, boundaries, training_thread=thread))
     assert (recomputed(trace, boundaries) <= boundaries[:, 1] - boundaries[:, 0]).all()
@@ -88,18 +88,18 @@ def test_gaps_and_traffic_of_any_mixture_sum_to_the_breakdown(
     trace = read(path)
     boundaries = steps_of(trace)
     links, windows = link(trace, boundaries), reach(trace, boundaries)
-    breakdown = account_for(trace, boundaries, training_thread=thread)
+    breakdown = breakdown_of(trace, boundaries, training_thread=thread)
     gaps = gaps_of(trace, links, windows, training_thread=thread)
     assert (gaps.duration > 0).all()
     assert (gaps.begin[1:] >= gaps.end[:-1]).all()
     found = np.zeros_like(breakdown.entries)
-    np.add.at(found, (gaps.step, gaps.account), gaps.duration)
+    np.add.at(found, (gaps.step, gaps.category), gaps.duration)
     for copies in copies_of(trace, links, windows):
-        found[:, Account.COPY] += copies.exposed
+        found[:, Category.COPY] += copies.exposed
     for collectives in collectives_of(trace, links, windows):
-        found[:, Account.COMMUNICATION] += collectives.exposed
-    assert (found[:, Account.COMMUNICATION :] == breakdown.entries[:, Account.COMMUNICATION :]).all()
+        found[:, Category.COMMUNICATION] += collectives.exposed
+    assert (found[:, Category.COMMUNICATION :] == breakdown.entries[:, Category.COMMUNICATION :]).all()
     waits = wait_totals(trace, links, gaps, len(windows))
-    assert sum(int(each.idle.sum()) for each in waits) == breakdown.entries[:, Account.SYNC].sum()
+    assert sum(int(each.idle.sum()) for each in waits) == breakdown.entries[:, Category.SYNC].sum()
     for allocated in allocations_of(trace, links, windows):
         assert (allocated.idle <= allocated.duration).all()

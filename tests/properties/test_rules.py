@@ -9,15 +9,15 @@ from typing import Any
 
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from steptime.advice.savings import named
 
 import steptime.advice.evidence as case_module
 from steptime.advice.bottleneck import bottleneck
 from steptime.advice.engine import examine
-from steptime.advice.evidence import AccountUse, Case, LineUse, LoaderUse, OperatorUse, SiteUse
+from steptime.advice.evidence import Case, CategoryUse, LineUse, LoaderUse, OperatorUse, SiteUse
 from steptime.advice.loader_model import supply
 from steptime.advice.rule import Weight
 from steptime.advice.rules import CATALOGUE
+from steptime.advice.savings import named
 from steptime.analysis.stragglers.comparison import LateRank
 from steptime.quantities import Estimate, SourceLine
 
@@ -84,13 +84,13 @@ PARTS: tuple[type, ...] = (case_module.StepSummary, case_module.SettingsUse, Loa
 for part in PARTS:
     st.register_type_strategy(part, every(part))
 
-accounts = st.builds(
-    AccountUse, name=st.sampled_from(["compute", "input", "host", "launch", "copy", "sync", "transfer"])
+categories = st.builds(
+    CategoryUse, name=st.sampled_from(["compute", "input", "host", "launch", "copy", "sync", "transfer"])
 )
 cases = every(
     Case,
-    accounts=st.lists(accounts, max_size=5, unique_by=lambda use: use.name).map(tuple),
-    phases=st.lists(accounts, max_size=3, unique_by=lambda use: use.name).map(tuple),
+    categories=st.lists(categories, max_size=5, unique_by=lambda use: use.name).map(tuple),
+    phases=st.lists(categories, max_size=3, unique_by=lambda use: use.name).map(tuple),
 )
 many = settings(max_examples=150, deadline=None, suppress_health_check=list(HealthCheck))
 
@@ -106,8 +106,8 @@ def test_no_case_makes_a_rule_raise_or_promise_what_is_not_there(case: Case) -> 
         if finding.weight is Weight.FINDING:
             assert finding.savings is not None
             assert math.isfinite(finding.savings.value)
-            account = named(case.accounts, finding.account)
-            assert account is None or finding.savings.high <= account.duration.high
+            category = named(case.categories, finding.category)
+            assert category is None or finding.savings.high <= category.duration.high
     assert bottleneck(case, examination.findings).sentence
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 
-from steptime.analysis.categories import Account
+from steptime.analysis.categories import Category
 from steptime.analysis.stragglers.summary import Exchange, RankSummary
 
 MS = 1_000_000
@@ -61,7 +61,7 @@ def summary(
     rank: int, *exchanges: Exchange, host: str = "", own: float = 0.0, wall: float = 0.0, steps: int = 1
 ) -> RankSummary:
     """A rank whose own time is all input."""
-    accounts = [0.0] * len(Account)
-    accounts[Account.INPUT] = own
-    accounts[Account.COMMUNICATION] = wall - own
-    return RankSummary(rank, f"rank {rank}", host, steps, wall, tuple(accounts), exchanges)
+    categories = [0.0] * len(Category)
+    categories[Category.INPUT] = own
+    categories[Category.COMMUNICATION] = wall - own
+    return RankSummary(rank, f"rank {rank}", host, steps, wall, tuple(categories), exchanges)

@@ -51,7 +51,7 @@ def test_the_late_rank_comes_first_all_have_a_row_and_few_are_looked_at_whole(fl
     assert [row.rank for row in report.ranks.rows] == list(range(RANKS))
     assert report.ranks.late is not None
     assert report.ranks.late.ranks == (LATE,)
-    assert report.ranks.late.account == "input"
+    assert report.ranks.late.category == "input"
     assert report.ranks.late.excess == pytest.approx(10 * MS, rel=0.1)
     assert report.processes[0].rank == LATE
     assert len(report.processes) <= 4

@@ -48,7 +48,7 @@ def test_a_rank_that_does_more_before_one_collective_is_named(ranks: int, call: 
     late = late_of(work)
     assert late is not None
     assert late.ranks == (1,)
-    assert late.account == "input"
+    assert late.category == "input"
     assert late.excess == pytest.approx(12 * MS, rel=0.2)
     assert late.gain.value == pytest.approx(12 * MS, rel=0.3)
     assert late.gain.low <= 12 * MS

@@ -7,7 +7,7 @@ import sys
 from dataclasses import replace
 
 import pytest
-from findings.healthy import HEALTHY, MS, US, about, accounts, contention, loader, operator, optimizer, phases, step
+from findings.healthy import HEALTHY, MS, US, about, categories, contention, loader, operator, optimizer, phases, step
 from findings.planted import PLANTED
 
 from steptime.advice.engine import examine
@@ -202,7 +202,7 @@ def test_float16_is_for_devices_that_are_slower_in_bfloat16() -> None:
     option = only("RM306", replace(CUDA, machine=turing))
     assert change(option) == Change("autocast", arguments=(("dtype", "float16"), ("device", "cuda")))
     assert option.saving is not None
-    assert option.saving.high == pytest.approx(CUDA.accounts[0].duration.value * (1 - 8 / 60))
+    assert option.saving.high == pytest.approx(CUDA.categories[0].duration.value * (1 - 8 / 60))
     assert options("RM306", replace(CUDA, machine=FAST)) == ()
     assert options("RM306", replace(HEALTHY, machine=turing)) == ()
 
@@ -245,11 +245,11 @@ def test_what_compiling_gains_is_not_predicted_where_every_step_is_another() -> 
 
 def test_fusing_a_chain_saves_two_thirds_of_it() -> None:
     chain = operator("mul", 8, 6 * MS, "memory", bytes=1e8)
-    launch = accounts(launch=1 * MS)
-    alone = only("RM303", replace(HEALTHY, operators=(), accounts=launch)).saving
-    beside = only("RM303", replace(HEALTHY, operators=(chain,), accounts=launch)).saving
+    launch = categories(launch=1 * MS)
+    alone = only("RM303", replace(HEALTHY, operators=(), categories=launch)).saving
+    beside = only("RM303", replace(HEALTHY, operators=(chain,), categories=launch)).saving
     of_the_update = only(
-        "RM303", replace(HEALTHY, operators=(replace(chain, phase="optimizer"),), accounts=launch)
+        "RM303", replace(HEALTHY, operators=(replace(chain, phase="optimizer"),), categories=launch)
     ).saving
     assert alone is not None
     assert beside is not None
@@ -259,8 +259,8 @@ def test_fusing_a_chain_saves_two_thirds_of_it() -> None:
 
 def test_compiling_on_a_cpu_saves_python_between_the_operators_of_the_model() -> None:
     work = (operator("mul", 200, 2 * MS, "latency"), operator("add_", 40, 0.5 * MS, "latency", "optimizer"))
-    spent = accounts(4 * MS, launch=2.5 * MS, host=1.5 * MS)
-    case = replace(HEALTHY, operators=work, accounts=spent, phases=phases(forward=1 * MS, backward=2 * MS))
+    spent = categories(4 * MS, launch=2.5 * MS, host=1.5 * MS)
+    case = replace(HEALTHY, operators=work, categories=spent, phases=phases(forward=1 * MS, backward=2 * MS))
     tight = replace(case, phases=phases(forward=1 * MS, backward=1 * MS))
     loose = replace(case, phases=phases(forward=9 * MS, backward=9 * MS))
     saved = [only("RM303", each).saving for each in (tight, case, loose)]
@@ -277,8 +277,8 @@ def test_compiling_on_a_cpu_makes_a_quick_tanh_slower_and_leaves_a_slow_one() ->
     def saved(name: str, duration: float) -> float:
         plain = operator("mul", 20, 30 * MS, "memory", bytes=400e6)
         use = operator(name, 2, duration, "memory", bytes=16e6)
-        spent = accounts(30 * MS + duration, launch=1 * MS)
-        saving = only("RM303", replace(HEALTHY, operators=(plain, use), accounts=spent)).saving
+        spent = categories(30 * MS + duration, launch=1 * MS)
+        saving = only("RM303", replace(HEALTHY, operators=(plain, use), categories=spent)).saving
         assert saving is not None
         return saving.value
 
@@ -302,8 +302,8 @@ def test_what_computes_is_told_by_what_plain_operators_reach_beside_it() -> None
 def test_compiling_does_not_save_the_random_numbers_of_dropout() -> None:
     moving = operator("mul", 40, 4 * MS, "memory", bytes=80e6)
     drawn = operator("bernoulli_", 14, 3 * MS, "memory", bytes=2.4e6)
-    spent = accounts(7 * MS, launch=1 * MS)
-    without, beside = (replace(HEALTHY, operators=work, accounts=spent) for work in ((moving,), (moving, drawn)))
+    spent = categories(7 * MS, launch=1 * MS)
+    without, beside = (replace(HEALTHY, operators=work, categories=spent) for work in ((moving,), (moving, drawn)))
     assert only("RM303", beside).saving == only("RM303", without).saving
 
 
@@ -311,7 +311,7 @@ def test_bfloat16_is_for_products_and_for_what_they_make() -> None:
     fast = replace(HEALTHY.machine or FAST, rates=(("float32", 1e11), ("bfloat16", 4e11)))
     product = operator("addmm", 12, 12 * MS, "compute", flops=1.2e9, bytes=30e6)
     moving = operator("mul", 11, 4 * MS, "memory", bytes=8e6)
-    case = replace(HEALTHY, machine=fast, operators=(product, moving), accounts=accounts())
+    case = replace(HEALTHY, machine=fast, operators=(product, moving), categories=categories())
     saving = only("RM301", case).saving
     assert saving is not None
     assert saving.high == pytest.approx(0.75 * 12 * MS + 0.5 * 4 * MS)
@@ -337,7 +337,7 @@ def test_workers_that_live_on_still_make_the_first_batch_of_an_epoch() -> None:
 
 def test_compiling_saves_more_of_the_dispatching_on_a_cpu() -> None:
     for case, part in ((HEALTHY, 0.9), (replace(HEALTHY, step=replace(HEALTHY.step, device="cuda")), 2 / 3)):
-        option = only("RM303", replace(case, operators=(), accounts=accounts(launch=1 * MS)))
+        option = only("RM303", replace(case, operators=(), categories=categories(launch=1 * MS)))
         assert option.saving is not None
         assert option.saving.value == pytest.approx(part * MS)
         assert option.reach == pytest.approx(1 * MS), "all of it, whatever the finding is about"
@@ -517,7 +517,7 @@ def test_whoever_wants_memory_gets_all_that_frees_some_whatever_was_found() -> N
 
 EXCHANGE = CollectiveUse("allreduce", "0", 8, about(6 * MS), about(5 * MS), bytes=400e6)
 RANKS = replace(
-    CUDA, roots=(DDP,), collectives=(EXCHANGE,), accounts=accounts(communication=5 * MS), step=step(device="cuda")
+    CUDA, roots=(DDP,), collectives=(EXCHANGE,), categories=categories(communication=5 * MS), step=step(device="cuda")
 )
 
 

@@ -14,8 +14,8 @@ import numpy as np
 import pytest
 from trace_events import annotation, called, kernel, operator, replayed, step
 
-from steptime.analysis.breakdown import account_for
-from steptime.analysis.categories import Account
+from steptime.analysis.breakdown import breakdown_of
+from steptime.analysis.categories import Category
 from steptime.analysis.trace_steps import steps_of
 from steptime.analysis.what_if.annotate import (
     BREAKDOWN,
@@ -108,18 +108,18 @@ def test_the_track_of_the_breakdown_sums_to_the_breakdown(shared_data: Path, tmp
     out = tmp_path / "annotated.json"
     annotate(shared_data / file, out, cache=False)
     trace = read(shared_data / file)
-    breakdown = account_for(trace, steps_of(trace))
+    breakdown = breakdown_of(trace, steps_of(trace))
     found = slices(exact(out)["traceEvents"], BREAKDOWN)
     entries = np.zeros_like(breakdown.entries)
     ends = np.sort([end for _, _, end, depth in found if depth == 0])
     assert len(ends) == len(breakdown.wall)
     for name, begin, end, depth in found:
         if depth:
-            entries[np.searchsorted(ends, end), Account[name.upper()]] += end - begin
+            entries[np.searchsorted(ends, end), Category[name.upper()]] += end - begin
     assert entries.tolist() == breakdown.entries.tolist()
     idle = slices(exact(out)["traceEvents"], IDLE)
     if breakdown.device != "cpu":
-        assert sum(end - begin for _, begin, end, _ in idle) == breakdown.entries[:, Account.INPUT :].sum()
+        assert sum(end - begin for _, begin, end, _ in idle) == breakdown.entries[:, Category.INPUT :].sum()
     else:
         assert idle == []
 
@@ -132,7 +132,7 @@ def test_our_reader_sees_the_same_trace(shared_data: Path, tmp_path: Path, file:
     assert len(after.events) == len(before.events)
     for column in ("begin", "duration", "category", "lane", "correlation"):
         assert np.array_equal(getattr(after.events, column), getattr(before.events, column)), column
-    one, other = (account_for(trace, steps_of(trace)) for trace in (before, after))
+    one, other = (breakdown_of(trace, steps_of(trace)) for trace in (before, after))
     assert one.entries.tolist() == other.entries.tolist()
 
 
@@ -156,7 +156,7 @@ def test_the_critical_path_is_that_of_the_replay_and_its_arrows_pair(shared_data
         assert start != stop
 
 
-def test_idle_stretches_carry_their_account_and_what_the_thread_was_in(small: Path, tmp_path: Path) -> None:
+def test_idle_stretches_carry_their_category_and_what_the_thread_was_in(small: Path, tmp_path: Path) -> None:
     out = tmp_path / "annotated.json"
     annotate(small, out, cache=False)
     found = slices(exact(out)["traceEvents"], IDLE)

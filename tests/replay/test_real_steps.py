@@ -11,8 +11,8 @@ import numpy as np
 import pytest
 from trace_events import replayed
 
-from steptime.analysis.breakdown import account_for
-from steptime.analysis.categories import Account, Breakdown
+from steptime.analysis.breakdown import breakdown_of
+from steptime.analysis.categories import Breakdown, Category
 from steptime.analysis.threads import training_lane
 from steptime.analysis.trace_steps import steps_of
 from steptime.analysis.what_if.build import build
@@ -59,7 +59,7 @@ def test_the_unchanged_replay_lands_near_the_measured_steps(shared_data: Path, f
 def test_a_replay_may_begin_with_any_step(shared_data: Path, first: int) -> None:
     """The device is two steps behind the host here: a later step begins with a full queue."""
     trace = read(shared_data / "tracelens/mi300/resnet_act_checkpoint.json.gz")
-    boundaries, whole = steps_of(trace), account_for(trace, steps_of(trace))
+    boundaries, whole = steps_of(trace), breakdown_of(trace, steps_of(trace))
     breakdown = Breakdown(whole.device, whole.wall[first:], whole.entries[first:])
     replay = rerun(trace, boundaries[first:], link(trace, boundaries), breakdown)
     assert replay is not None
@@ -79,8 +79,8 @@ def test_what_the_trace_does_not_hold_is_an_error_and_not_a_delay_of_the_model(s
 def test_free_input_is_predicted_as_it_came_true_with_four_workers(shared_data: Path) -> None:
     """The same training with num_workers=0 and 4. Of the latter, the steps in which the loader was awaited least."""
     alone, helped = (read(shared_data / file) for file in list(STEPS)[:2])
-    breakdown = account_for(helped, steps_of(helped))
-    served = breakdown.entries[:, Account.INPUT] < 1_000_000
+    breakdown = breakdown_of(helped, steps_of(helped))
+    served = breakdown.entries[:, Category.INPUT] < 1_000_000
     came_true = float(np.median(breakdown.wall[served]))
     replay = replayed(alone)
     prediction = next(each for each in replay.predictions if each.change == "input free")

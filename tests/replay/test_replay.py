@@ -75,11 +75,11 @@ def test_a_step_bound_by_the_host_is_replayed_to_the_nanosecond(tmp_path: Path) 
 
 def test_one_launch_leaves_the_kernels_of_a_step_bound_by_the_host(tmp_path: Path) -> None:
     replay = replayed(written(tmp_path / "made.json", slow_host()))
-    account = 500 - 5 * 10  # what the breakdown calls launch: the device idles unless one of the kernels runs
-    assert prediction(replay, "one launch").cap == account * 1000
+    category = 500 - 5 * 10  # what the breakdown calls launch: the device idles unless one of the kernels runs
+    assert prediction(replay, "one launch").cap == category * 1000
     # Kernels back to back with the usual gap of 1 µs, after one call of 4 µs: far below the cap.
     assert saved(replay, "one launch") == pytest.approx(500 - (5 * 10 + 4 * 1 + 4), abs=5)
-    assert saved(replay, "one launch") <= account
+    assert saved(replay, "one launch") <= category
 
 
 def test_a_step_bound_by_the_device_has_its_kernels_on_the_critical_path(tmp_path: Path) -> None:
@@ -112,7 +112,7 @@ def test_kernels_off_the_critical_path_save_nothing(tmp_path: Path) -> None:
     assert saved(replayed(trace, at_roofline={"gemm": dict.fromkeys(kernels, 1_000)}), "roofline: gemm") == 0
 
 
-def test_no_prediction_exceeds_its_account(tmp_path: Path) -> None:
+def test_no_prediction_exceeds_its_category(tmp_path: Path) -> None:
     for events in (slow_host(), slow_device()):
         for made in replayed(written(tmp_path / "made.json", events)).predictions:
             assert 0 <= made.saved.low <= made.saved.value <= made.saved.high <= made.cap

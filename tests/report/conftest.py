@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from steptime.advice.evidence import AccountUse, Case, LineUse, OperatorUse, SegmentUse, StepSummary
+from steptime.advice.evidence import Case, CategoryUse, LineUse, OperatorUse, SegmentUse, StepSummary
 from steptime.advice.rule import Finding, Weight
 from steptime.quantities import Estimate, SourceLine
 from steptime.report.page import page
@@ -25,8 +25,8 @@ def about(value: float, unit: str = "ns") -> Estimate:
     return Estimate(value, 0.97 * value, 1.03 * value, 58, unit)
 
 
-def account(name: str, milliseconds: float, recoverable: float | None = None) -> AccountUse:
-    return AccountUse(name, about(milliseconds * 1e6), about((recoverable or 0.0) * 1e6))
+def category(name: str, milliseconds: float, recoverable: float | None = None) -> CategoryUse:
+    return CategoryUse(name, about(milliseconds * 1e6), about((recoverable or 0.0) * 1e6))
 
 
 @pytest.fixture
@@ -48,15 +48,15 @@ def findings() -> tuple[Finding, ...]:
 def case() -> Case:
     return Case(
         step=StepSummary(about(96.2e6), total=80, steady=58, warm_up=3, mode="optimizer", device="cpu"),
-        accounts=(
-            account("compute", 22.0),
-            account("input", 68.0, 68.0),
-            account("launch", 3.0),
-            account("host", 2.0),
-            account("copy", 0.2),
-            account("unexplained", 1.0),
+        categories=(
+            category("compute", 22.0),
+            category("input", 68.0, 68.0),
+            category("launch", 3.0),
+            category("host", 2.0),
+            category("copy", 0.2),
+            category("unexplained", 1.0),
         ),
-        phases=(account("input", 68.0), account("forward", 8.0), account("backward", 18.0), account("rest", 2.2)),
+        phases=(category("input", 68.0), category("forward", 8.0), category("backward", 18.0), category("rest", 2.2)),
         lines=(LineUse(LOOP, "input", about(68e6), about(0.0), 1.0),),
         operators=(OperatorUse("aten::conv2d", 3.0, 12e6, "compute", flops=1e9, bytes=2e6),),
         segments=(SegmentUse("evaluation", 3, 900_000_000, 0.12),),

@@ -25,7 +25,7 @@ def test_gradients_that_run_away_are_looked_for_before_anything_is_made_faster(e
     assert command == f"steptime nan -- {exploding.environment.command}"
 
 
-def test_without_the_jobs_command_the_account_is_read(exploding: Report) -> None:
+def test_without_the_jobs_command_the_category_is_read(exploding: Report) -> None:
     process = replace(exploding.processes[0], findings=exploding.processes[0].findings[-1:])
     nameless = replace(exploding.environment, command="")
     assert next_command("runs/a", nameless, process) == "steptime report runs/a -o report.md"

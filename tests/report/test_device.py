@@ -7,8 +7,8 @@ from dataclasses import replace
 import pytest
 
 from steptime.advice.evidence import (
-    AccountUse,
     Case,
+    CategoryUse,
     GapUse,
     KernelUse,
     MachineUse,
@@ -41,7 +41,7 @@ def traced(case: Case) -> Case:
         step=step,
         machine=A100,
         roofline=ROOFLINE,
-        accounts=(AccountUse("compute", about(60 * MS), about(5 * MS)), *case.accounts[1:]),
+        categories=(CategoryUse("compute", about(60 * MS), about(5 * MS)), *case.categories[1:]),
         kernels=(KernelUse("sgemm_128x64", "aten::mm", 24.0, 9 * MS, "compute", dtype="float32"),),
         gaps=(GapUse("sync", "aten::item", about(4 * MS), 2.0, 3_000_000),),
         replay=ReplayUse(

@@ -57,7 +57,7 @@ def test_the_first_screen_says_what_the_json_says(kind: str, open_page: Any) -> 
     assert sheet.page.locator("h1").inner_text() == process.verdict.sentence
     assert format_duration(step) in sheet.words(sheet.page.locator("#waterfall .measured"))
     told = [row.split("\n") for row in sheet.all_words(sheet.page.locator("#waterfall .row:not(.measured):not(.axis)"))]
-    for use in process.case.accounts:
+    for use in process.case.categories:
         if use.duration.value >= LEAST_SHARE * step:
             cells = next(cells for cells in told if cells[0].strip() == use.name)
             assert format_duration(use.duration.value) in " ".join(cells)

@@ -254,7 +254,7 @@ def test_a_job_of_many_ranks_keeps_to_the_budget(report: Report) -> None:
     assert len(text.encode()) < BUDGET
     data = standard_json.loads(Elements(text).raw["application/json"])
     assert len(data["processes"]) == 64
-    assert data["processes"][63]["case"]["accounts"]
+    assert data["processes"][63]["case"]["categories"]
 
 
 def test_pages_of_real_traces_keep_to_the_budget(shared_data: Path) -> None:

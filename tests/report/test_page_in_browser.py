@@ -23,7 +23,7 @@ def test_the_numbers_on_the_screen_are_the_reports(report: Report, open_page: An
     sheet = open_page(report)
     case = report.processes[0].case
     assert sheet.page.locator("h1").inner_text() == report.processes[0].verdict.sentence
-    for use in case.accounts:
+    for use in case.categories:
         row = sheet.page.locator("#waterfall .row", has=sheet.page.get_by_text(use.name, exact=True))
         assert format_duration(use.duration.value) in sheet.words(row)
     whole = sheet.page.locator("#waterfall .whole").first.bounding_box()["width"]

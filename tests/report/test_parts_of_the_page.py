@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from timelines import MS, tried, with_timeline, with_trials
 
-from steptime.analysis.categories import Account, Breakdown
+from steptime.analysis.categories import Breakdown, Category
 from steptime.analysis.stragglers.comparison import LateRank, LateSeries, RankComparison, RankRow
 from steptime.analysis.timeline import Mode, Segment, SegmentKind, Steps, Timeline
 from steptime.memory.triage import OverTime
@@ -46,9 +46,9 @@ def steps(durations: list[int], **masks: list[int]) -> Steps:
 def breakdown_of(durations: list[int]) -> Breakdown:
     """A quarter is input, the rest computing."""
     wall = np.array(durations, np.int64)
-    entries = np.zeros((len(wall), len(Account)), np.int64)
-    entries[:, Account.INPUT] = wall // 4
-    entries[:, Account.COMPUTE] = wall - wall // 4
+    entries = np.zeros((len(wall), len(Category)), np.int64)
+    entries[:, Category.INPUT] = wall // 4
+    entries[:, Category.COMPUTE] = wall - wall // 4
     return Breakdown("cpu", wall, entries)
 
 
@@ -75,14 +75,14 @@ def test_an_even_series_has_no_outliers() -> None:
     assert set(found.names) == {"steady"}
 
 
-def test_accounts_of_a_long_job_are_shared_by_neighbours() -> None:
+def test_categories_of_a_long_job_are_shared_by_neighbours() -> None:
     found = series_of_trace(breakdown_of([100, 300] * (3 * MOST_ROWS)), 0)
     assert found.stride == 6
     assert len(found.spent) == MOST_ROWS
     assert found.spent[0] == (150, 50)
 
 
-def test_the_accounts_of_a_step_fill_its_bar(report: Report) -> None:
+def test_the_categories_of_a_step_fill_its_bar(report: Report) -> None:
     drawn = series(with_timeline(report).processes[0])
     assert drawn is not None
     blocks = {layer.name: [tuple(map(float, found)) for found in BLOCK.findall(layer.path)] for layer in drawn.layers}
@@ -151,7 +151,7 @@ def test_the_late_rank_is_marked_among_all(report: Report) -> None:
     drawn = heat_map(replace(report, ranks=ranks(4)))
     assert drawn is not None
     assert [row.late for row in drawn.rows] == [False, False, True, False]
-    assert drawn.accounts == ("compute", "communication"), "what nobody spent is no column"
+    assert drawn.categories == ("compute", "communication"), "what nobody spent is no column"
     assert drawn.sentence.startswith("Rank 2 is late since step 40: the others wait 30 ms a step, 90 %")
     assert drawn.lateness is not None
     fields = BLOCK.findall(drawn.lateness.shades[-1].path)
@@ -184,7 +184,7 @@ def test_owners_are_stacked_to_the_peak() -> None:
     assert memory_chart(replace(found, times=(0,), bytes=((1,), (1,)), peak=0)) is None
 
 
-def test_from_before_to_after_every_account_moves_the_step() -> None:
+def test_from_before_to_after_every_category_moves_the_step() -> None:
     sure = Difference("input", Estimate(-40.0 * MS, -42.0 * MS, -38.0 * MS, 9))
     noise = Difference("launch", Estimate(1.0 * MS, -2.0 * MS, 4.0 * MS, 9))
     drawn = moves_of((sure, noise), 100.0 * MS, 70.0 * MS, ("a", "b"))

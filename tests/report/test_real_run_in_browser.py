@@ -60,7 +60,7 @@ def test_the_screen_says_what_the_json_says(written: Path, told: Report, open_te
     sheet = open_text((written / "r.html").read_text(encoding="utf-8"))
     process = told.processes[0]
     assert sheet.page.locator("h1").inner_text() == process.verdict.sentence
-    for use in process.case.accounts:
+    for use in process.case.categories:
         if use.duration.value < 0.001 * process.case.step.duration.value:
             continue  # the smallest share a row
         row = sheet.page.locator("#waterfall .row", has=sheet.page.get_by_text(use.name, exact=True))
@@ -93,7 +93,7 @@ def test_the_profiled_step_is_a_timeline_with_its_worker(told: Report) -> None:
     assert process.series is not None
     assert process.series.names[process.series.kinds[step_view.step]] == "profiled"
     seen = events_of(step_view)
-    posted = sum(each.end - each.begin for each in seen if each.kind == "account")
+    posted = sum(each.end - each.begin for each in seen if each.kind == "category")
     assert posted == step_view.end - step_view.begin, "every nanosecond of the step"
     phases = {each.name for each in seen if each.kind == "phase"}
     assert {"input", "forward", "backward", "optimizer"} <= phases
@@ -103,7 +103,7 @@ def test_the_profiled_step_is_a_timeline_with_its_worker(told: Report) -> None:
     assert any(each.name.startswith("aten::") for each in seen if each.kind == "thread")
 
 
-def test_the_accounts_of_a_steady_step_sum_to_its_duration(told: Report) -> None:
+def test_the_categories_of_a_steady_step_sum_to_its_duration(told: Report) -> None:
     process = told.processes[0]
     series = process.series
     assert series is not None

@@ -39,7 +39,7 @@ def test_a_published_file_is_diagnosed_or_refused_in_a_sentence(path: Path) -> N
     report = diagnosed(path)
     (process,) = report.processes
     assert process.failed == ()
-    _accounts_hold_together(process)
+    _categories_hold_together(process)
     _findings_hold_together(process)
     _is_readable(report)
 
@@ -91,15 +91,15 @@ def test_the_ranks_of_a_published_job_name_the_late_one(shared_data: Path) -> No
     assert "waiting for rank 7" in " ".join(each.verdict.sentence for each in report.processes[1:])
 
 
-def _accounts_hold_together(process: ProcessReport) -> None:
+def _categories_hold_together(process: ProcessReport) -> None:
     case = process.case
     step = case.step.duration.value
-    assert sum(use.duration.value for use in case.accounts) == pytest.approx(step, abs=len(case.accounts))
-    for account in ("input", "sync", "compile", "launch", "host"):
-        idle = sum(use.duration.value for use in case.gaps if use.account == account)
-        whole = next((use.duration.value for use in case.accounts if use.name == account), 0.0)
+    assert sum(use.duration.value for use in case.categories) == pytest.approx(step, abs=len(case.categories))
+    for category in ("input", "sync", "compile", "launch", "host"):
+        idle = sum(use.duration.value for use in case.gaps if use.category == category)
+        whole = next((use.duration.value for use in case.categories if use.name == category), 0.0)
         assert not case.gaps or idle <= whole + 1
-    compute = next((use.duration.value for use in case.accounts if use.name == "compute"), 0.0)
+    compute = next((use.duration.value for use in case.categories if use.name == "compute"), 0.0)
     if case.roofline is not None:
         bounds = case.roofline
         split = bounds.compute + bounds.memory + bounds.latency + bounds.unmodelled

@@ -57,7 +57,7 @@ def test_what_is_no_source_stays_as_it_was(leaky: Report) -> None:
     process = kept.processes[0]
     assert process.case.kernels[0].name == "ampere_sgemm_64x32_nn"
     assert process.case.kernels[0].shapes == "[[8, 8], [8, 8]]"
-    assert process.case.accounts == leaky.processes[0].case.accounts
+    assert process.case.categories == leaky.processes[0].case.categories
     assert process.verdict == leaky.processes[0].verdict
     assert kept.environment.command == "python train.py --epochs 3"
     assert kept.source == "train"

@@ -46,7 +46,7 @@ def test_it_says_step_bottleneck_findings_source_lines_cost_and_the_recording(re
         assert part in text
 
 
-def test_the_largest_account_has_the_longest_bar_and_the_first_row(report: Report) -> None:
+def test_the_largest_category_has_the_longest_bar_and_the_first_row(report: Report) -> None:
     rows = [line for line in render(report).splitlines() if "█" in line or "░" in line]
     assert rows[0].split()[0] == "input"
     assert [row.count("█") for row in rows] == sorted((row.count("█") for row in rows), reverse=True)
@@ -54,9 +54,9 @@ def test_the_largest_account_has_the_longest_bar_and_the_first_row(report: Repor
     assert not any(row.split()[0] == "copy" for row in rows), "0.2 % of the step is not worth a row"
 
 
-def test_the_shown_accounts_sum_to_the_step(report: Report, case: Case) -> None:
-    many = tuple(replace(case.accounts[0], name=f"account{number}") for number in range(9))
-    shown = render(with_process(report, case=replace(case, accounts=many)))
+def test_the_shown_categories_sum_to_the_step(report: Report, case: Case) -> None:
+    many = tuple(replace(case.categories[0], name=f"account{number}") for number in range(9))
+    shown = render(with_process(report, case=replace(case, categories=many)))
     assert "other" in shown, "what has no row of its own is summed up"
 
 

@@ -41,12 +41,12 @@ def colour(sheet: Any, x: float, y: float) -> tuple[int, ...]:
     return tuple(sheet.page.locator("#lanes-canvas").evaluate(script, [x, y])[:3])
 
 
-def test_the_account_is_drawn_in_its_colours(report: Report, open_page: Any) -> None:
+def test_the_category_is_drawn_in_its_colours(report: Report, open_page: Any) -> None:
     sheet = open_page(with_timeline(report), color_scheme="light")
     timeline(sheet)
-    account = 22 + 21 + 20  # the axis, the track's name, into its row
-    assert colour(sheet, 0.30, account) == (230, 159, 0), "input"
-    assert colour(sheet, 0.60, account) == (0, 114, 178), "compute"
+    category = 22 + 21 + 20  # the axis, the track's name, into its row
+    assert colour(sheet, 0.30, category) == (230, 159, 0), "input"
+    assert colour(sheet, 0.60, category) == (0, 114, 178), "compute"
     assert in_view(sheet) == (0, 100 * MS)
 
 
@@ -213,7 +213,7 @@ def test_no_source_leaves_lines_out_of_the_timeline(report: Report, open_page: A
     assert sheet.page.locator("#lanes-found").inner_text() == "1 found, 40 ms"
 
 
-def test_a_step_tells_its_accounts_and_what_lay_in_it(report: Report, open_page: Any) -> None:
+def test_a_step_tells_its_categories_and_what_lay_in_it(report: Report, open_page: Any) -> None:
     sheet = open_page(with_timeline(report))
     sheet.page.locator("#series").focus()
     sheet.page.keyboard.press("Home")

@@ -12,8 +12,8 @@ import pytest
 from findings.healthy import HEALTHY
 
 from steptime.advice.device_evidence import machine_use, roofline_use
-from steptime.analysis.breakdown import account_for
-from steptime.analysis.categories import Account
+from steptime.analysis.breakdown import breakdown_of
+from steptime.analysis.categories import Category
 from steptime.analysis.roofline import KernelGroup, Roofline, draw
 from steptime.analysis.trace_steps import reach, steps_of
 from steptime.machine.machine import Machine, Rate
@@ -71,8 +71,8 @@ class Writer:
         """A kernel without a launch in the trace."""
         self._add(kernel, "kernel", begin, duration, 7, {"device": 0, "stream": 7, **more})
 
-    def _add(self, name: str, category: str, begin: float, duration: float, thread: int, args: Any = None) -> None:
-        event = {"ph": "X", "cat": category, "name": name, "pid": 1 if thread == 1 else 0, "tid": thread}
+    def _add(self, name: str, event_kind: str, begin: float, duration: float, thread: int, args: Any = None) -> None:
+        event = {"ph": "X", "cat": event_kind, "name": name, "pid": 1 if thread == 1 else 0, "tid": thread}
         self.events.append({**event, "ts": begin, "dur": duration, "args": args or {}})
 
     def trace(self, folder: Path) -> Trace:
@@ -265,13 +265,13 @@ def test_lists_are_as_wide_as_the_kernels_name_says(tmp_path: Path) -> None:
     assert sorted(each.bytes or 0 for each in found.values()) == [1500 * 3 * 2, 1500 * 3 * 8]
 
 
-def test_the_split_is_the_breakdowns_compute_account_to_the_nanosecond(shared_data: Path) -> None:
+def test_the_split_is_the_breakdowns_compute_category_to_the_nanosecond(shared_data: Path) -> None:
     for name in ("kineto/resnet50_workers4.pt.trace.json.gz", "tracelens/mi300/resnet_act_checkpoint.json.gz"):
         trace = read(shared_data / name)
         boundaries = steps_of(trace)
         roofline = draw(trace, link(trace, boundaries), reach(trace, boundaries), machine())
-        breakdown = account_for(trace, boundaries)
-        np.testing.assert_array_equal(roofline.split.sum(axis=1), breakdown.entries[:, Account.COMPUTE])
+        breakdown = breakdown_of(trace, boundaries)
+        np.testing.assert_array_equal(roofline.split.sum(axis=1), breakdown.entries[:, Category.COMPUTE])
         assert (roofline.split >= 0).all()
         assert roofline.split.shape == (len(boundaries), len(roofline.bounds))
 

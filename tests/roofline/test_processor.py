@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from steptime.analysis.breakdown import account_for
-from steptime.analysis.categories import Account
+from steptime.analysis.breakdown import breakdown_of
+from steptime.analysis.categories import Category
 from steptime.analysis.roofline import draw
 from steptime.analysis.trace_steps import steps_of
 from steptime.machine.machine import Machine, Rate
@@ -60,12 +60,12 @@ def test_operators_stand_in_for_kernels(trained: Trace) -> None:
     assert found["aten::mkldnn_convolution"].matrix_unit is None
 
 
-def test_the_split_is_the_breakdowns_compute_account_to_the_nanosecond(trained: Trace) -> None:
+def test_the_split_is_the_breakdowns_compute_category_to_the_nanosecond(trained: Trace) -> None:
     boundaries = steps_of(trained)
     for peaks in (machine(), machine(1e6), None):
         roofline = draw(trained, link(trained, boundaries), boundaries, peaks)
-        breakdown = account_for(trained, boundaries, machine=peaks)
-        np.testing.assert_array_equal(roofline.split.sum(axis=1), breakdown.entries[:, Account.COMPUTE])
+        breakdown = breakdown_of(trained, boundaries, machine=peaks)
+        np.testing.assert_array_equal(roofline.split.sum(axis=1), breakdown.entries[:, Category.COMPUTE])
 
 
 def test_a_slow_matrix_unit_makes_products_bound_by_arithmetic(trained: Trace) -> None:

@@ -11,7 +11,7 @@ import pytest
 
 from steptime.analysis.op_cost.op_cost import work_of
 from steptime.trace.reader import read
-from steptime.trace.table import ABSENT, Category
+from steptime.trace.table import ABSENT, EventKind
 
 torch = pytest.importorskip("torch")
 functional = torch.nn.functional
@@ -162,7 +162,7 @@ def bytes_modelled(program: Program, path: Path) -> dict[str, set[float]]:
     trace = read(path)
     events = trace.events
     modelled: dict[str, set[float]] = defaultdict(set)
-    for row in np.flatnonzero((events.category == Category.OPERATOR) & (events.shapes != ABSENT)):
+    for row in np.flatnonzero((events.event_kind == EventKind.OPERATOR) & (events.shapes != ABSENT)):
         inputs = trace.inputs[events.inputs[row]] if events.inputs[row] != ABSENT else ""
         name = trace.symbols[events.name[row]]
         work = work_of(name, trace.shapes[events.shapes[row]], trace.dtypes[events.dtypes[row]], inputs)

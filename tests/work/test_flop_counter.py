@@ -12,7 +12,7 @@ import pytest
 from steptime.analysis.op_cost.op_cost import work_of
 from steptime.trace.call_tree import ROOT, call_tree
 from steptime.trace.reader import read
-from steptime.trace.table import ABSENT, Category, Trace
+from steptime.trace.table import ABSENT, EventKind, Trace
 
 torch = pytest.importorskip("torch")
 functional = torch.nn.functional
@@ -33,7 +33,7 @@ def flops(trace: Trace) -> float:
     events = trace.events
     total = 0.0
     for lane in np.unique(events.lane):
-        rows = np.flatnonzero((events.lane == lane) & (events.category == Category.OPERATOR))
+        rows = np.flatnonzero((events.lane == lane) & (events.event_kind == EventKind.OPERATOR))
         made = call_tree(events.begin[rows], events.end[rows])
         own = [_flops(trace, int(rows[position])) for position in made.order]
         done = [0.0] * len(own)

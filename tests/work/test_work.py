@@ -18,7 +18,7 @@ from steptime.machine.machine import Machine, Rate
 from steptime.quantities import Estimate
 from steptime.trace.links import is_user_file
 from steptime.trace.reader import read
-from steptime.trace.table import Category
+from steptime.trace.table import EventKind
 
 
 def machine(matrix: float = 1e11, copy: float = 1e10, dispatch: float = 2000.0) -> Machine:
@@ -116,7 +116,7 @@ def test_on_an_accelerator_time_is_that_of_the_kernels(shared_data: Path) -> Non
     trace = read(shared_data / "kineto/resnet50_workers0.pt.trace.json.gz")
     boundaries = steps_of(trace)
     found = {each.name: each for each in total(trace, boundaries, None)}
-    device = np.isin(trace.events.category, (Category.KERNEL, Category.MEMCPY, Category.MEMSET))
+    device = np.isin(trace.events.event_kind, (EventKind.KERNEL, EventKind.MEMCPY, EventKind.MEMSET))
     within = device & contains(union(*reach(trace, boundaries).T), trace.events.begin)
     spent = sum(each.duration for each in found.values()) * len(boundaries)
     assert spent == pytest.approx(trace.events.duration[within].sum(), rel=1e-9)

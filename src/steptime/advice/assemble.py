@@ -25,7 +25,7 @@ from steptime.advice.evidence import (
 from steptime.advice.line_evidence import line_uses
 from steptime.advice.loader_evidence import loader_use
 from steptime.advice.savings import per_step, usual_steps
-from steptime.advice.step_evidence import account_uses, contention_use, phase_uses, segment_uses, step_summary
+from steptime.advice.step_evidence import category_uses, contention_use, phase_uses, segment_uses, step_summary
 from steptime.advice.trace_evidence import operator_use
 from steptime.analysis.categories import Breakdown
 from steptime.analysis.layout import Layout
@@ -62,7 +62,7 @@ def assemble(
         raise ValueError("a case needs a steady step")
     return Case(
         step=step_summary(process, layout.timeline, usual),
-        accounts=account_uses(breakdown, steps, usual, operators, machine),
+        categories=category_uses(breakdown, steps, usual, operators, machine),
         phases=phase_uses(steps, usual),
         loader=loader_use(process, layout, usual),
         lines=line_uses(process, layout, in_operators),
@@ -190,5 +190,5 @@ def _garbage(layout: Layout) -> GarbageUse:
     seen = ~steps.warm_up
     spent = measure(collections.intervals, steps.begin, steps.end)[seen]
     fetching = measure(intersect(collections.intervals, layout.work.loader), steps.begin, steps.end)[seen]
-    account = "input" if 2 * fetching.sum() > spent.sum() else "host"
-    return GarbageUse(per_step(spent), float(counts[seen].mean()), account)
+    category = "input" if 2 * fetching.sum() > spent.sum() else "host"
+    return GarbageUse(per_step(spent), float(counts[seen].mean()), category)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
-from steptime.advice.evidence import AccountUse, Case
+from steptime.advice.evidence import Case, CategoryUse
 from steptime.advice.models import late_name, late_of, late_reason
 from steptime.advice.rule import Finding, Weight
 from steptime.advice.savings import named, ratio
@@ -73,9 +73,9 @@ def _bottleneck(case: Case, findings: Iterable[Finding]) -> Bottleneck:
     apart; balanced when no account can give much or two give the same within narrow intervals.
     """
     findings = tuple(findings)
-    if not case.accounts or case.step.duration.value <= 0:
+    if not case.categories or case.step.duration.value <= 0:
         return Bottleneck(UNDECIDED, "Undecided: the steps could not be split into accounts.")
-    uses = [_with_savings(use, findings) for use in case.accounts]
+    uses = [_with_savings(use, findings) for use in case.categories]
     ranked = sorted(uses, key=lambda use: use.recoverable.value, reverse=True)
     first = _share(ranked[0].recoverable, case)
     doubt = next((finding for finding in findings if finding.weight is Weight.DOUBT), None)
@@ -92,16 +92,16 @@ def _bottleneck(case: Case, findings: Iterable[Finding]) -> Bottleneck:
     return _between(ranked, first, case)
 
 
-def _with_savings(use: AccountUse, findings: tuple[Finding, ...]) -> AccountUse:
+def _with_savings(use: CategoryUse, findings: tuple[Finding, ...]) -> CategoryUse:
     """Computing with the largest saving that a finding has in it; other accounts as they are."""
-    savings = [finding.savings for finding in findings if finding.savings and finding.account == use.name]
+    savings = [finding.savings for finding in findings if finding.savings and finding.category == use.name]
     best = max(savings, key=lambda saving: saving.value, default=None)
     if use.name != COMPUTE or best is None or best.value <= use.recoverable.value:
         return use
     return replace(use, recoverable=best)
 
 
-def _nothing_to_recover(uses: list[AccountUse], first: Estimate, case: Case) -> Bottleneck:
+def _nothing_to_recover(uses: list[CategoryUse], first: Estimate, case: Case) -> Bottleneck:
     """Computing, when it is most of the step; else nothing in particular. Without a profile, only that is known."""
     unsplit = [use for use in uses if use.name in UNSPLIT]
     if unsplit:
@@ -117,7 +117,7 @@ def _nothing_to_recover(uses: list[AccountUse], first: Estimate, case: Case) -> 
     return Bottleneck(COMPUTE, f"Bound by computing, {_interval(share)} of a step: {least}.", first)
 
 
-def _between(ranked: list[AccountUse], first: Estimate, case: Case) -> Bottleneck:
+def _between(ranked: list[CategoryUse], first: Estimate, case: Case) -> Bottleneck:
     """The first account, unless the second cannot be told from it."""
     second = _share(ranked[1].recoverable, case) if len(ranked) > 1 else None
     if second is not None and second.high >= first.low and second.value > 0:
@@ -141,7 +141,7 @@ def _share(part: Estimate, case: Case) -> Estimate:
     return Estimate(value, low, high, part.samples, "1")
 
 
-def _words(use: AccountUse, case: Case) -> str:
+def _words(use: CategoryUse, case: Case) -> str:
     """What an account is called; communication of a rank that mostly waits for a late one is that waiting."""
     if use.name == COMMUNICATION and case.lateness is not None and case.rank not in case.lateness.ranks:
         return f"waiting for {late_name(case.lateness)}"

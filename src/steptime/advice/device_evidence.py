@@ -27,9 +27,9 @@ from typing import TypeVar
 import numpy as np
 
 from steptime.advice.evidence import (
-    AccountUse,
     AllocationUse,
     Case,
+    CategoryUse,
     ChainUse,
     CollectiveUse,
     CopyUse,
@@ -54,12 +54,12 @@ from steptime.advice.models import changing_work, gradient_use
 from steptime.advice.savings import capped, named, ratio, scaled
 from steptime.advice.step_evidence import optimizer_uses
 from steptime.analysis.allocations import allocations_of
-from steptime.analysis.breakdown import account_for, has_kernels
-from steptime.analysis.categories import Account, Breakdown
+from steptime.analysis.breakdown import breakdown_of, has_kernels
+from steptime.analysis.categories import Breakdown, Category
 from steptime.analysis.idle import Gaps, gap_totals, gaps_of
 from steptime.analysis.op_cost.call import ELEMENT_BYTES
 from steptime.analysis.operators import DISPATCH_GAP, sources_of
-from steptime.analysis.recorded_breakdown import RecordedAccount
+from steptime.analysis.recorded_breakdown import RecordedBreakdown
 from steptime.analysis.roofline import COMMUNICATION, KernelGroup, Roofline, draw
 from steptime.analysis.timeline import Phase
 from steptime.analysis.trace_steps import reach
@@ -71,7 +71,7 @@ from steptime.machine.machine import Machine
 from steptime.quantities import SourceLine, mean_of_series
 from steptime.trace.compiled import compiled_kernels
 from steptime.trace.links import UNKNOWN, Links, function_name, link, source_line
-from steptime.trace.table import ABSENT, Category, Trace
+from steptime.trace.table import ABSENT, EventKind, Trace
 from steptime.trace.vendors import OPTIMIZER_STEP, matching
 
 MOST_REPLAYED = 3
@@ -122,8 +122,8 @@ def gap_uses(trace: Trace, links: Links, gaps: Gaps, steps: int) -> tuple[GapUse
     named_gaps = replace(gaps, cause=np.where(own, UNKNOWN, gaps.cause))
     return tuple(
         GapUse(
-            account=each.account.name.lower(),
-            cause=each.cause or (PAUSE if each.account is Account.LAUNCH and own.any() else ""),
+            category=each.category.name.lower(),
+            cause=each.cause or (PAUSE if each.category is Category.LAUNCH and own.any() else ""),
             duration=mean_of_series(each.duration),
             count=float(each.count.mean()),
             longest=each.longest,
@@ -139,7 +139,7 @@ def _own_pauses(trace: Trace, gaps: Gaps) -> Bool:
     queued before the trace began)."""
     launched = np.where(gaps.launch == UNKNOWN, gaps.begin, trace.events.begin[gaps.launch])
     short = gaps.duration <= DISPATCH_GAP
-    own: Bool = (gaps.account == Account.LAUNCH) & (launched <= gaps.begin) & short
+    own: Bool = (gaps.category == Category.LAUNCH) & (launched <= gaps.begin) & short
     return own
 
 
@@ -221,20 +221,20 @@ RELIEVED = {
 """Changes of the replay and the account that each relieves."""
 
 
-def replay_use(replay: Replay | None, accounts: tuple[AccountUse, ...]) -> ReplayUse | None:
+def replay_use(replay: Replay | None, categories: tuple[CategoryUse, ...]) -> ReplayUse | None:
     """The replay's error, critical path and predictions; none saves more than its account has in all steady steps (the
     replay is of some of them)."""
     if replay is None or not len(replay.replayed):
         return None
-    predictions = tuple(_prediction(each, accounts) for each in replay.predictions)
+    predictions = tuple(_prediction(each, categories) for each in replay.predictions)
     return ReplayUse(replay.error, len(replay.replayed), replay.critical_path, predictions, replay.longest())
 
 
-def _prediction(prediction: Prediction, accounts: tuple[AccountUse, ...]) -> PredictionUse:
-    account = named(accounts, RELIEVED.get(prediction.change, ""))
-    saved = capped(prediction.saved, account.duration) if account is not None else prediction.saved
+def _prediction(prediction: Prediction, categories: tuple[CategoryUse, ...]) -> PredictionUse:
+    category = named(categories, RELIEVED.get(prediction.change, ""))
+    saved = capped(prediction.saved, category.duration) if category is not None else prediction.saved
     return PredictionUse(
-        prediction.change, saved, min(prediction.cap, account.duration.value if account else prediction.cap)
+        prediction.change, saved, min(prediction.cap, category.duration.value if category else prediction.cap)
     )
 
 
@@ -250,7 +250,7 @@ def at_roofline(trace: Trace, links: Links, roofline: Roofline) -> dict[str, dic
     names = {symbol: number for number, symbol in enumerate(trace.symbols)}
     found = {}
     for (name, operator), (spent, best) in most:
-        rows = np.flatnonzero((trace.events.name == names[name]) & (trace.events.category == Category.KERNEL))
+        rows = np.flatnonzero((trace.events.name == names[name]) & (trace.events.event_kind == EventKind.KERNEL))
         behind = links.operator[rows]
         called = np.where(behind == UNKNOWN, -1, trace.events.name[np.maximum(behind, 0)])
         rows = rows[called == names.get(operator, -1)]
@@ -308,7 +308,9 @@ def chain_uses(trace: Trace, links: Links, steps: int) -> tuple[ChainUse, ...]:
 def _pointwise(trace: Trace, links: Links) -> Int64:
     """Rows of the kernels of steps that an operator launched, the optimiser's left out, by stream and time."""
     events = trace.events
-    rows = np.flatnonzero((events.category == Category.KERNEL) & (links.step != UNKNOWN) & (links.operator != UNKNOWN))
+    rows = np.flatnonzero(
+        (events.event_kind == EventKind.KERNEL) & (links.step != UNKNOWN) & (links.operator != UNKNOWN)
+    )
     if not len(rows):
         return rows
     updates = matching(trace, OPTIMIZER_STEP.match)
@@ -353,7 +355,7 @@ def _runs(trace: Trace, links: Links, rows: Int64, size: Int64) -> list[Int64]:
 def _between(trace: Trace, rows: Int64) -> Int64:
     """Which stretch without another kernel on its stream each of the rows lies in."""
     events = trace.events
-    everything = np.flatnonzero(events.category == Category.KERNEL)
+    everything = np.flatnonzero(events.event_kind == EventKind.KERNEL)
     everything = everything[
         np.lexsort((events.begin[everything], events.stream[everything], events.device[everything]))
     ]
@@ -444,7 +446,7 @@ def with_device(
     computing = [use for use in kernels if use.bound != COMMUNICATION]
     return replace(
         case,
-        accounts=with_recoverable(case.accounts, ratio(above_peaks(computing), spent(computing))),
+        categories=with_recoverable(case.categories, ratio(above_peaks(computing), spent(computing))),
         gaps=tuple(_placed(use, use.cause, known) for use in gap_uses(trace, links, gaps, len(windows))),
         copies=copy_uses(trace, links, windows),
         collectives=collective_uses(trace, links, windows),
@@ -454,7 +456,7 @@ def with_device(
         machine=machine_use(roofline.machine),
         chains=tuple(_placed(use, use.operators[0], known) for use in chain_uses(trace, links, len(boundaries))),
         optimizers=case.optimizers or optimizer_uses(trace, links, windows),
-        replay=replay_use(replay, case.accounts),
+        replay=replay_use(replay, case.categories),
     )
 
 
@@ -470,10 +472,10 @@ def with_processor(case: Case, trace: Trace, boundaries: Int64, machine: Machine
     )
 
 
-def with_recorded_device(case: Case, account: RecordedAccount, machine: Machine | None) -> Case:
+def with_recorded_device(case: Case, category: RecordedBreakdown, machine: Machine | None) -> Case:
     """The case of a recording with what the device did in its profiled steps; without kernels, with the roofline of the
     processor; as it was where nothing was profiled."""
-    timed = [each for each in account.windows if not each.stacks and len(each.boundaries)]
+    timed = [each for each in category.windows if not each.stacks and len(each.boundaries)]
     if not timed:
         return case
     window = max(timed, key=lambda window: (has_kernels(window.trace), len(window.boundaries)))
@@ -482,9 +484,9 @@ def with_recorded_device(case: Case, account: RecordedAccount, machine: Machine 
     if not has_kernels(window.trace):
         return with_processor(case, window.trace, window.boundaries, machine)
     sources: dict[str, SourceLine] = {}
-    for each in account.windows:
+    for each in category.windows:
         sources |= sources_of(each.trace, training_thread=each.thread) if each.stacks else {}
-    breakdown = account_for(
+    breakdown = breakdown_of(
         window.trace,
         window.boundaries,
         input_ranges=window.phases[Phase.INPUT],
@@ -507,10 +509,10 @@ def with_recorded_device(case: Case, account: RecordedAccount, machine: Machine 
     )
 
 
-def with_recoverable(accounts: tuple[AccountUse, ...], part: float) -> tuple[AccountUse, ...]:
+def with_recoverable(categories: tuple[CategoryUse, ...], part: float) -> tuple[CategoryUse, ...]:
     """The accounts with the part of computing that good kernels would save."""
     return tuple(
-        replace(use, recoverable=scaled(use.duration, part)) if use.name == "compute" else use for use in accounts
+        replace(use, recoverable=scaled(use.duration, part)) if use.name == "compute" else use for use in categories
     )
 
 

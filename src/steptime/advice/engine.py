@@ -181,10 +181,10 @@ def _steps(case: Case) -> str:
 
 def _upper_bound(finding: Finding, case: Case) -> Estimate:
     """No more can be saved than the account holds; what lies between steps (no account) is bounded by nothing."""
-    account = named(case.accounts, finding.account) if finding.account else None
-    if account is not None:
-        return account.duration
-    if finding.account:
+    category = named(case.categories, finding.category) if finding.category else None
+    if category is not None:
+        return category.duration
+    if finding.category:
         return case.step.duration
     return finding.savings or case.step.duration
 
@@ -211,7 +211,7 @@ def _replaces(finding: Finding, general: Finding, rules: dict[str, Rule]) -> boo
     rule = rules.get(finding.name)
     if rule is None or general.name not in rule.instead_of or finding.weight is not Weight.FINDING:
         return False
-    if finding.account and general.account and finding.account != general.account:
+    if finding.category and general.category and finding.category != general.category:
         return False
     if rules[general.name].by_line and general.source is not None and not _same_line(finding, general):
         return False

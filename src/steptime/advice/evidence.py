@@ -52,7 +52,7 @@ class GapUse:
     inside: what the loader was at for more than half of it ("" for other accounts, or not known).
     """
 
-    account: str
+    category: str
     cause: str
     duration: Estimate
     count: float
@@ -228,9 +228,9 @@ class MemoryUse:
 
 
 __all__ = [
-    "AccountUse",
     "AllocationUse",
     "Case",
+    "CategoryUse",
     "ChainUse",
     "CollectiveUse",
     "CompilationUse",
@@ -266,7 +266,7 @@ class Signal(Enum):
     """Names of the fields of `Case` that a rule can declare."""
 
     STEP = "step"
-    ACCOUNTS = "accounts"
+    CATEGORIES = "categories"
     PHASES = "phases"
     LOADER = "loader"
     LINES = "lines"
@@ -333,7 +333,7 @@ class StepSummary:
 
 
 @dataclass(frozen=True, slots=True)
-class AccountUse:
+class CategoryUse:
     """An account's share of the step. recoverable: what a perfect fix of this account alone could save."""
 
     name: str
@@ -496,7 +496,7 @@ class GarbageUse:
 
     duration: Estimate
     collections: float
-    account: str = "host"
+    category: str = "host"
 
 
 @dataclass(frozen=True, slots=True)
@@ -569,8 +569,8 @@ class Case:
     shapes from one profiled step to the next; None where that is not known."""
 
     step: StepSummary
-    accounts: tuple[AccountUse, ...] = ()
-    phases: tuple[AccountUse, ...] = ()
+    categories: tuple[CategoryUse, ...] = ()
+    phases: tuple[CategoryUse, ...] = ()
     loader: LoaderUse | None = None
     lines: tuple[LineUse, ...] = ()
     operators: tuple[OperatorUse, ...] = ()

@@ -25,7 +25,7 @@ from enum import Enum
 
 import numpy as np
 
-from steptime.advice.evidence import AccountUse, LineUse, MachineUse, OperatorUse
+from steptime.advice.evidence import CategoryUse, LineUse, MachineUse, OperatorUse
 from steptime.advice.memory_evidence import memory_rate
 from steptime.advice.savings import named, per_step, ratio, scaled, total
 from steptime.analysis.layout import Layout
@@ -59,7 +59,7 @@ class LineTime:
     host: Estimate
 
 
-def line_times(lines: Iterable[LineUse], phases: tuple[AccountUse, ...]) -> tuple[LineTime, ...]:
+def line_times(lines: Iterable[LineUse], phases: tuple[CategoryUse, ...]) -> tuple[LineTime, ...]:
     """The lines, scaled down so that those of a role take no longer than their phase does in the steady steps.
 
     A comprehension on a line is a function of its own to Python: its time is added to the line's.
@@ -91,7 +91,7 @@ def _own(group: list[LineUse]) -> LineTime:
     )
 
 
-def _scale(own: list[LineTime], role: str, phase: AccountUse | None) -> float:
+def _scale(own: list[LineTime], role: str, phase: CategoryUse | None) -> float:
     spent = sum(each.duration.value for each in own if each.line.role == role)
     if phase is None or spent <= phase.duration.value:
         return 1.0
@@ -239,17 +239,17 @@ AT_WORK = ("compute", "communication", "copy", "launch")
 """Accounts that hold the time inside operators (small ones count as launch on a CPU)."""
 
 
-def profile_scale(operators: Iterable[OperatorUse], accounts: Iterable[AccountUse]) -> float:
+def profile_scale(operators: Iterable[OperatorUse], categories: Iterable[CategoryUse]) -> float:
     """What a profiled nanosecond inside operators is in a steady step: at most 1; 1 without accounts."""
     profiled = sum(use.duration for use in operators)
-    steady = _at_work(accounts)
+    steady = _at_work(categories)
     return min(1.0, ratio(steady, profiled)) if steady > 0 and profiled > 0 else 1.0
 
 
 def steady_time(
     chosen: Iterable[OperatorUse],
     operators: Sequence[OperatorUse],
-    accounts: Sequence[AccountUse],
+    categories: Sequence[CategoryUse],
     machine: MachineUse | None,
 ) -> float:
     """ns that the chosen ones of all operators take in a steady step.
@@ -260,7 +260,7 @@ def steady_time(
     products a tenth.
     """
     profiled = sum(use.duration for use in operators)
-    steady = _at_work(accounts)
+    steady = _at_work(categories)
     if not 0 < steady < profiled:
         return sum(use.duration for use in chosen)
     least = sum(_roofline(use, machine) for use in operators)
@@ -270,8 +270,8 @@ def steady_time(
     return sum(_roofline(use, machine) + scale * (use.duration - _roofline(use, machine)) for use in chosen)
 
 
-def _at_work(accounts: Iterable[AccountUse]) -> float:
-    return sum(account.duration.value for account in accounts if account.name in AT_WORK)
+def _at_work(categories: Iterable[CategoryUse]) -> float:
+    return sum(category.duration.value for category in categories if category.name in AT_WORK)
 
 
 def _roofline(use: OperatorUse, machine: MachineUse | None) -> float:

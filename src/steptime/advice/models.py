@@ -9,7 +9,7 @@ from collections.abc import Iterable, Sequence
 import numpy as np
 
 from steptime.advice.evidence import (
-    AccountUse,
+    CategoryUse,
     Contention,
     CopyUse,
     GradientUse,
@@ -157,7 +157,7 @@ MOST_OF_THEM = 0.8
 
 
 def zeroing(
-    operators: Sequence[OperatorUse], accounts: Sequence[AccountUse], elements: int, micro_batches: float
+    operators: Sequence[OperatorUse], categories: Sequence[CategoryUse], elements: int, micro_batches: float
 ) -> tuple[float, float]:
     """(ns a step to fill gradients with zeros, ns a step to add to them in backward); (0, 0) where the operators
     outside of forward and backward do not fill as many bytes as the gradients of so many elements have.
@@ -167,7 +167,7 @@ def zeroing(
     filling = [use for use in operators if plain_name(use.name) in FILLING and use.phase not in INSIDE]
     if not elements or sum(use.bytes or 0.0 for use in filling) < MOST_OF_THEM * BYTES * elements:
         return 0.0, 0.0
-    scale = profile_scale(operators, accounts)
+    scale = profile_scale(operators, categories)
     filled = sum(use.calls for use in filling)
     adding = [use for use in operators if plain_name(use.name) == "add" and use.phase == "backward"]
     added = sum(use.duration for use in adding) if micro_batches < 1.5 else 0.0
@@ -213,7 +213,7 @@ def staging_operators(copies: Iterable[CopyUse]) -> frozenset[str]:
     return frozenset(copy.operator for copy in sent if copy.bytes >= LEAST_BYTES) - back
 
 
-ACCOUNTS = {
+CATEGORIES = {
     "compute": "its computing takes",
     "copy": "its copies take",
     "input": "its input takes",
@@ -247,15 +247,15 @@ def late_name(late: LateRank) -> str:
 
 def late_reason(late: LateRank) -> str:
     """Where its excess lies: "its input takes 21.0 ms longer, at train.py:43"; "" where nothing exceeds the others'."""
-    if not late.account or late.excess <= 0:
+    if not late.category or late.excess <= 0:
         return ""
-    longer = f"{ACCOUNTS.get(late.account, f'{late.account} takes')} {format_duration(late.excess)} longer"
+    longer = f"{CATEGORIES.get(late.category, f'{late.category} takes')} {format_duration(late.excess)} longer"
     return f"{longer}, at {format_source(late.source)}" if late.source is not None else longer
 
 
 def uneven(late: LateRank) -> bool:
     """Whether it is late because it has more to compute."""
-    return late.arithmetic is not None and late.arithmetic >= UNEVEN and late.account in ("compute", "launch")
+    return late.arithmetic is not None and late.arithmetic >= UNEVEN and late.category in ("compute", "launch")
 
 
 def gradient_use(trace: Trace, boundaries: Int64) -> GradientUse | None:

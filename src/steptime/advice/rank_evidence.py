@@ -24,7 +24,7 @@ def rank_uses(comparison: RankComparison | None) -> tuple[RankUse, ...]:
     """The ranks in their order; empty where nobody waits for anybody, as far as is known."""
     if comparison is None or not any(row.waiting > 0 or row.last > 0 for row in comparison.rows):
         return ()
-    names = comparison.accounts
+    names = comparison.categories
     sure = comparison.late is not None
     return tuple(_use(row, names, sure=sure) for row in _sample(comparison))
 
@@ -54,8 +54,8 @@ def located(comparison: RankComparison | None, cases: Mapping[int, Case]) -> Ran
 
 def _use(row: RankRow, names: tuple[str, ...], *, sure: bool) -> RankUse:
     """sure: whether some rank is late beyond chance; else a share of the waiting says nothing about a rank."""
-    accounts = dict(zip(names, row.accounts, strict=True))
-    communication, compute = accounts.get("communication", 0.0), accounts.get("compute", 0.0)
+    categories = dict(zip(names, row.categories, strict=True))
+    communication, compute = categories.get("communication", 0.0), categories.get("compute", 0.0)
     return RankUse(row.rank, row.step, communication, row.waiting, row.last if sure else 0.0, compute)
 
 
@@ -71,7 +71,7 @@ def _sample(comparison: RankComparison) -> tuple[RankRow, ...]:
 def _of_items(late: LateRank, own: Case) -> SourceLine | None:
     """Where the dataset's items are made, when making them is most of the excess in input."""
     loader = own.loader
-    if late.account != "input" or loader is None or loader.item is None or loader.item_site is None:
+    if late.category != "input" or loader is None or loader.item is None or loader.item_site is None:
         return None
     made = loader.item.value * (loader.batch_size or 1) * loader.demand
     return loader.item_site if made >= MOST_OF_IT * late.excess else None
@@ -79,13 +79,13 @@ def _of_items(late: LateRank, own: Case) -> SourceLine | None:
 
 def _of_finding(late: LateRank, own: Case) -> SourceLine | None:
     """What the rank's own findings say about that account: a rule knows best which line it is."""
-    found = [each for each in examine(own).findings if each.account == late.account and each.source is not None]
+    found = [each for each in examine(own).findings if each.category == late.category and each.source is not None]
     return found[0].source if found else None
 
 
 def _of_lines(late: LateRank, own: Case, others: list[Case]) -> SourceLine | None:
     """The line of the account's role that takes most longer than on the other ranks."""
-    lines = [line for line in own.lines if line.role == ROLES.get(late.account)]
+    lines = [line for line in own.lines if line.role == ROLES.get(late.category)]
     if not lines:
         return None
     return max(lines, key=lambda line: line.duration.value - _usual(line, others)).source
@@ -101,7 +101,7 @@ def _usual(line: LineUse, others: list[Case]) -> float:
 
 def _of_operators(late: LateRank, own: Case, others: list[Case]) -> SourceLine | None:
     """The line of the operator that takes most longer, for an excess in computing or dispatching."""
-    if late.account not in ("compute", "launch"):
+    if late.category not in ("compute", "launch"):
         return None
     usual = {(each.name, each.phase): each.duration for case in others[:1] for each in case.operators}
     grown = [(use.duration - usual.get((use.name, use.phase), 0.0), use) for use in own.operators if use.source]

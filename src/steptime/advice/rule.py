@@ -67,7 +67,7 @@ class Finding:
     summary: str
     advice: str
     savings: Estimate | None = None
-    account: str = ""
+    category: str = ""
     source: SourceLine | None = None
     evidence: tuple[str, ...] = ()
 
@@ -134,13 +134,15 @@ class Rule:
         advice: str,
         savings: Estimate | None = None,
         *,
-        account: str = "",
+        category: str = "",
         source: SourceLine | None = None,
         evidence: tuple[str, ...] = (),
         weight: Weight | None = None,
     ) -> Finding:
         """A finding of this rule."""
-        return Finding(self.code, self.name, weight or self.weight, summary, advice, savings, account, source, evidence)
+        return Finding(
+            self.code, self.name, weight or self.weight, summary, advice, savings, category, source, evidence
+        )
 
 
 def rule(

@@ -13,7 +13,7 @@ from collections.abc import Iterable
 
 import numpy as np
 
-from steptime.advice.evidence import AccountUse
+from steptime.advice.evidence import CategoryUse
 from steptime.analysis.layout import Layout
 from steptime.analysis.timeline import Phase
 from steptime.arrays import Bool, Int64
@@ -77,7 +77,7 @@ def ratio(part: float, whole: float) -> float:
     return part / whole if whole > 0 else 0.0
 
 
-def named(uses: tuple[AccountUse, ...], name: str) -> AccountUse | None:
+def named(uses: tuple[CategoryUse, ...], name: str) -> CategoryUse | None:
     """The account or phase of a name."""
     return next((use for use in uses if use.name == name), None)
 

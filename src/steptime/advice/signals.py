@@ -8,9 +8,9 @@ from __future__ import annotations
 from typing import Any
 
 from steptime.advice.evidence import (
-    AccountUse,
     AllocationUse,
     Case,
+    CategoryUse,
     ChainUse,
     CollectiveUse,
     CompilationUse,
@@ -41,7 +41,7 @@ from steptime.analysis.stragglers.comparison import LateRank
 
 ABSENCE: dict[Signal, str] = {
     Signal.STEP: "no training step was measured",
-    Signal.ACCOUNTS: "no breakdown (no profile of the steady steps)",
+    Signal.CATEGORIES: "no breakdown (no profile of the steady steps)",
     Signal.PHASES: "the phases of the steps were not measured",
     Signal.LOADER: "no DataLoader fed the training steps",
     Signal.LINES: "the lines of the training loop were not timed",
@@ -131,15 +131,15 @@ class Signals:
         return step
 
     @property
-    def accounts(self) -> tuple[AccountUse, ...]:
+    def categories(self) -> tuple[CategoryUse, ...]:
         """The breakdown, summed over the steps."""
-        accounts: tuple[AccountUse, ...] = self._read(Signal.ACCOUNTS)
-        return accounts
+        categories: tuple[CategoryUse, ...] = self._read(Signal.CATEGORIES)
+        return categories
 
     @property
-    def phases(self) -> tuple[AccountUse, ...]:
+    def phases(self) -> tuple[CategoryUse, ...]:
         """The phases of the step."""
-        phases: tuple[AccountUse, ...] = self._read(Signal.PHASES)
+        phases: tuple[CategoryUse, ...] = self._read(Signal.PHASES)
         return phases
 
     @property

@@ -11,11 +11,11 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from steptime.advice.evidence import AccountUse, Contention, OptimizerUse, SegmentUse, StepSummary
+from steptime.advice.evidence import CategoryUse, Contention, OptimizerUse, SegmentUse, StepSummary
 from steptime.advice.kernels import elements, shapes_of
 from steptime.advice.models import norm_use
 from steptime.advice.savings import NOTHING, per_step, ratio, scaled
-from steptime.analysis.categories import Account, Breakdown
+from steptime.analysis.categories import Breakdown, Category
 from steptime.analysis.operators import OperatorTotal
 from steptime.analysis.timeline import Phase, Steps, Timeline, lane_of, training_thread
 from steptime.arrays import Int64
@@ -25,7 +25,7 @@ from steptime.machine.machine import Machine
 from steptime.quantities import Estimate, difference_of_medians, mean_of_series
 from steptime.recording.recording import IntervalTable, Process, TelemetrySample
 from steptime.trace.links import UNKNOWN, Links
-from steptime.trace.table import ABSENT, Category, Trace
+from steptime.trace.table import ABSENT, EventKind, Trace
 from steptime.trace.vendors import OPTIMIZER_STEP, matching
 
 ONE_BY_ONE = 20
@@ -36,7 +36,9 @@ NAME = "Optimizer.step#"
 def optimizer_uses(trace: Trace, links: Links, windows: Int64) -> tuple[OptimizerUse, ...]:
     """One for each kind of optimiser that stepped in the windows, (n, 2) ns; empty without annotations."""
     events = trace.events
-    chosen = matching(trace, OPTIMIZER_STEP.match) & np.isin(events.category, (Category.ANNOTATION, Category.OPERATOR))
+    chosen = matching(trace, OPTIMIZER_STEP.match) & np.isin(
+        events.event_kind, (EventKind.ANNOTATION, EventKind.OPERATOR)
+    )
     chosen &= contains(union(windows[:, 0], windows[:, 1]), events.begin)
     names = np.unique(events.name[chosen]).tolist()
     return tuple(_use(trace, links, np.flatnonzero(chosen & (events.name == name)), windows) for name in names)
@@ -45,7 +47,7 @@ def optimizer_uses(trace: Trace, links: Links, windows: Int64) -> tuple[Optimize
 def _use(trace: Trace, links: Links, updates: Int64, windows: Int64) -> OptimizerUse:
     events = trace.events
     inside = union(events.begin[updates], events.end[updates])
-    operators = (events.category == Category.OPERATOR) & contains(inside, events.begin)
+    operators = (events.event_kind == EventKind.OPERATOR) & contains(inside, events.begin)
     names = [trace.symbols[number] for number in np.unique(events.name[operators]).tolist()]
     fused, foreach = any("_fused_" in name for name in names), any("_foreach_" in name for name in names)
     tensors, numbers, alone = _tensors(trace, np.flatnonzero(operators), max(1, len(updates)))
@@ -85,7 +87,7 @@ def _tensors(trace: Trace, rows: Int64, updates: int) -> tuple[int, int, bool]:
 def _kernels(trace: Trace, links: Links, inside: Intervals) -> tuple[int, Intervals]:
     """How many kernels the updates launched, and from the first one of each update to the end of its last."""
     events = trace.events
-    rows = np.flatnonzero((events.category == Category.KERNEL) & (links.launch != UNKNOWN))
+    rows = np.flatnonzero((events.event_kind == EventKind.KERNEL) & (links.launch != UNKNOWN))
     launched = events.begin[links.launch[rows]]
     kept = contains(inside, launched)
     rows, launched = rows[kept], launched[kept]
@@ -104,7 +106,7 @@ WASTE = (Phase.INPUT, Phase.TRANSFER, Phase.REST)
 """Phases in which the model does nothing; how much of the others could be saved, no phase tells."""
 CALIBRATION = 24
 """Updates in which a gradient scaler looks for its scale: GradScaler begins at 2**16 and halves it at each overflow."""
-UNSPLIT = {Phase.INPUT: Account.INPUT, Phase.TRANSFER: Account.COPY, Phase.REST: Account.HOST}
+UNSPLIT = {Phase.INPUT: Category.INPUT, Phase.TRANSFER: Category.COPY, Phase.REST: Category.HOST}
 """Accounts of the phases where no profile splits them; the model's own phases stay unexplained then."""
 
 MODEL_PHASES = ("forward", "backward", "optimizer")
@@ -139,45 +141,45 @@ def scaled_updates(table: IntervalTable) -> tuple[int, int]:
     return len(later), int((later == 0).sum())
 
 
-def phase_uses(steps: Steps, usual: Int64) -> tuple[AccountUse, ...]:
+def phase_uses(steps: Steps, usual: Int64) -> tuple[CategoryUse, ...]:
     """The phases; they sum to the step."""
     uses = []
     for phase in Phase:
         duration = per_step(steps.phases[usual, phase])
-        uses.append(AccountUse(phase.name.lower(), duration, duration if phase in WASTE else NOTHING))
+        uses.append(CategoryUse(phase.name.lower(), duration, duration if phase in WASTE else NOTHING))
     return tuple(use for use in uses if use.duration.value > 0)
 
 
-def account_uses(
+def category_uses(
     breakdown: Breakdown | None,
     steps: Steps,
     usual: Int64,
     operators: Sequence[OperatorTotal],
     machine: Machine | None,
-) -> tuple[AccountUse, ...]:
+) -> tuple[CategoryUse, ...]:
     """The accounts; they sum to the step. Of computing, what lies above the roofline could be saved, of unexplained
     time nothing, of the others all. Where no step was profiled, the model's phases stand for their accounts."""
     entries = _entries(breakdown, steps, usual)
-    profiled = bool(operators) or entries[:, (Account.COMPUTE, Account.LAUNCH)].any()
+    profiled = bool(operators) or entries[:, (Category.COMPUTE, Category.LAUNCH)].any()
     uses = [] if profiled else [use for use in phase_uses(steps, usual) if use.name in MODEL_PHASES]
-    for account in Account:
-        if account is Account.UNEXPLAINED and not profiled:
+    for category in Category:
+        if category is Category.UNEXPLAINED and not profiled:
             continue
-        duration = per_step(entries[:, account])
+        duration = per_step(entries[:, category])
         recoverable = duration
-        if account is Account.COMPUTE:
+        if category is Category.COMPUTE:
             recoverable = scaled(duration, waste(operators, machine))
-        elif account is Account.UNEXPLAINED:
+        elif category is Category.UNEXPLAINED:
             recoverable = NOTHING
-        uses.append(AccountUse(account.name.lower(), duration, recoverable))
+        uses.append(CategoryUse(category.name.lower(), duration, recoverable))
     return tuple(use for use in uses if use.duration.value > 0)
 
 
 def _entries(breakdown: Breakdown | None, steps: Steps, usual: Int64) -> Int64:
     if breakdown is None:
-        entries = np.zeros((len(usual), len(Account)), np.int64)
+        entries = np.zeros((len(usual), len(Category)), np.int64)
         for phase in Phase:
-            entries[:, UNSPLIT.get(phase, Account.UNEXPLAINED)] += steps.phases[usual, phase]
+            entries[:, UNSPLIT.get(phase, Category.UNEXPLAINED)] += steps.phases[usual, phase]
         return entries
     steady = np.flatnonzero(steps.steady)
     return breakdown.entries[np.isin(steady, usual)] if len(steady) == len(breakdown.wall) else breakdown.entries

@@ -12,12 +12,12 @@ from dataclasses import dataclass
 import numpy as np
 
 from steptime.advice.device_evidence import machine_use, with_device, with_processor
-from steptime.advice.evidence import AccountUse, Case, GarbageUse, OperatorUse, RecomputeUse, StepSummary
+from steptime.advice.evidence import Case, CategoryUse, GarbageUse, OperatorUse, RecomputeUse, StepSummary
 from steptime.advice.models import gradient_use
 from steptime.advice.savings import scaled
 from steptime.advice.step_evidence import waste
-from steptime.analysis.breakdown import account_for, has_kernels
-from steptime.analysis.categories import Account, Breakdown
+from steptime.analysis.breakdown import breakdown_of, has_kernels
+from steptime.analysis.categories import Breakdown, Category
 from steptime.analysis.operators import OperatorTotal, sources_of, total
 from steptime.analysis.recompute import recomputed
 from steptime.analysis.trace_steps import reach
@@ -26,7 +26,7 @@ from steptime.intervals import contains, measure, union
 from steptime.machine.machine import Machine
 from steptime.quantities import mean_of_series
 from steptime.trace.links import link
-from steptime.trace.table import Category, Trace
+from steptime.trace.table import EventKind, Trace
 from steptime.trace.vendors import matching
 
 WARM_UP = 1.5
@@ -59,7 +59,7 @@ def look_at_trace(trace: Trace, boundaries: Int64, machine: Machine | None = Non
     windows = reach(trace, boundaries) if has_kernels(trace) else boundaries
     warm_up = _warm_up(windows[:, 1] - windows[:, 0])
     steady, windows = boundaries[warm_up:], windows[warm_up:]
-    whole = account_for(trace, boundaries, machine=machine)
+    whole = breakdown_of(trace, boundaries, machine=machine)
     breakdown = Breakdown(whole.device, whole.wall[warm_up:], whole.entries[warm_up:])
     operators = total(trace, steady, machine, sources=sources_of(trace, link(trace, steady)))
     step = StepSummary(
@@ -75,7 +75,7 @@ def look_at_trace(trace: Trace, boundaries: Int64, machine: Machine | None = Non
     again = recomputed(trace, steady)
     case = Case(
         step=step,
-        accounts=accounts_of(breakdown, waste(operators, machine)),
+        categories=categories_of(breakdown, waste(operators, machine)),
         operators=tuple(map(operator_use, operators)),
         machine=machine_use(machine),
         recompute=RecomputeUse(mean_of_series(again)) if again.any() else None,
@@ -89,21 +89,21 @@ def look_at_trace(trace: Trace, boundaries: Int64, machine: Machine | None = Non
     return TraceCase(case, windows, breakdown, steady, whole)
 
 
-def accounts_of(breakdown: Breakdown, recoverable_compute: float) -> tuple[AccountUse, ...]:
+def categories_of(breakdown: Breakdown, recoverable_compute: float) -> tuple[CategoryUse, ...]:
     """The accounts per step; they sum to the step. recoverable_compute: share of computing above the roofline; of
     unexplained time nothing can be given back, of the other accounts all."""
     uses = []
-    for account in Account:
-        duration = mean_of_series(breakdown.entries[:, account])
-        part = {Account.COMPUTE: recoverable_compute, Account.UNEXPLAINED: 0.0}.get(account, 1.0)
-        uses.append(AccountUse(account.name.lower(), duration, scaled(duration, part)))
+    for category in Category:
+        duration = mean_of_series(breakdown.entries[:, category])
+        part = {Category.COMPUTE: recoverable_compute, Category.UNEXPLAINED: 0.0}.get(category, 1.0)
+        uses.append(CategoryUse(category.name.lower(), duration, scaled(duration, part)))
     return tuple(use for use in uses if use.duration.value > 0)
 
 
 def _garbage(trace: Trace, windows: Int64) -> GarbageUse | None:
     """Collections that the profiler recorded; None where it recorded none, which may mean that it did not look."""
     events = trace.events
-    rows = np.flatnonzero((events.category == Category.PYTHON) & matching(trace, GARBAGE.__eq__))
+    rows = np.flatnonzero((events.event_kind == EventKind.PYTHON) & matching(trace, GARBAGE.__eq__))
     if not len(rows):
         return None
     spent = measure(union(events.begin[rows], events.end[rows]), windows[:, 0], windows[:, 1])
@@ -113,9 +113,9 @@ def _garbage(trace: Trace, windows: Int64) -> GarbageUse | None:
 def _untraced(trace: Trace, windows: Int64) -> float:
     """Launches per step where the trace holds nothing that a device did."""
     events = trace.events
-    if np.isin(events.category, (Category.KERNEL, Category.MEMCPY, Category.MEMSET)).any():
+    if np.isin(events.event_kind, (EventKind.KERNEL, EventKind.MEMCPY, EventKind.MEMSET)).any():
         return 0.0
-    launches = (events.category == Category.RUNTIME) & matching(trace, LAUNCH.search)
+    launches = (events.event_kind == EventKind.RUNTIME) & matching(trace, LAUNCH.search)
     launches &= contains(union(windows[:, 0], windows[:, 1]), events.begin)
     return float(launches.sum()) / len(windows)
 

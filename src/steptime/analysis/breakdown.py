@@ -17,7 +17,7 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from steptime.analysis.categories import Account, Breakdown
+from steptime.analysis.categories import Breakdown, Category
 from steptime.analysis.device_activity import device_time
 from steptime.analysis.idle import idle_claims, idle_of
 from steptime.analysis.processor import Claims, claims_on_processor
@@ -28,16 +28,16 @@ from steptime.arrays import Int64
 from steptime.intervals import EMPTY, Intervals, claim, contains, intersect, subtract, union
 from steptime.machine.machine import Machine
 from steptime.trace.links import host_events
-from steptime.trace.table import Category, Trace
+from steptime.trace.table import EventKind, Trace
 
 
 def claims_on_accelerator(trace: Trace, lane: int | None, input_ranges: Intervals, compile_ranges: Intervals) -> Claims:
     """Who claims which time. lane: the training thread, for idle time that no launch ends."""
     spent = device_time(trace)
     return (
-        (Account.COMPUTE, spent.compute),
-        (Account.COMMUNICATION, spent.communication),
-        (Account.COPY, spent.copies),
+        (Category.COMPUTE, spent.compute),
+        (Category.COMMUNICATION, spent.communication),
+        (Category.COPY, spent.copies),
         *idle_claims(trace, idle_of(trace, spent.busy, lane), input_ranges, compile_ranges),
     )
 
@@ -47,7 +47,7 @@ USUAL_DISPATCH = 2_000
 decade."""
 
 
-def account_for(
+def breakdown_of(
     trace: Trace,
     boundaries: Int64,
     *,
@@ -77,13 +77,13 @@ def account_for(
     return Breakdown(device_of(trace), windows[:, 1] - windows[:, 0], entries_of(windows, claims))
 
 
-def account_phases(claims: Claims, boundaries: Int64, phase_ranges: Mapping[Phase, Intervals]) -> Int64:
+def phase_breakdown(claims: Claims, boundaries: Int64, phase_ranges: Mapping[Phase, Intervals]) -> Int64:
     """(len(Phase), len(Account)) ns: the accounts of all steps together, phase by phase; REST is what no phase holds.
 
     The whole table sums to the steps. Where phases overlap, the earlier one of `Phase` has the time.
     """
     left = union(boundaries[:, 0], boundaries[:, 1])
-    table = np.zeros((len(Phase), len(Account)), np.int64)
+    table = np.zeros((len(Phase), len(Category)), np.int64)
     for phase in (*(phase for phase in Phase if phase is not Phase.REST), Phase.REST):
         inside = left if phase is Phase.REST else intersect(left, phase_ranges.get(phase, EMPTY))
         windows = np.stack((inside.begin, inside.end), axis=1)
@@ -128,22 +128,22 @@ def claims_of(
 def entries_of(windows: Int64, claims: Claims) -> Int64:
     """(n, len(Account)) ns: what each account gets of each window; UNEXPLAINED is what none claims."""
     shares = claim(windows[:, 0], windows[:, 1], [held for _, held in claims])
-    entries = np.zeros((len(windows), len(Account)), np.int64)
-    for column, account in enumerate((*(account for account, _ in claims), Account.UNEXPLAINED)):
-        entries[:, account] += shares[:, column]
+    entries = np.zeros((len(windows), len(Category)), np.int64)
+    for column, category in enumerate((*(category for category, _ in claims), Category.UNEXPLAINED)):
+        entries[:, category] += shares[:, column]
     return entries
 
 
 def has_kernels(trace: Trace) -> bool:
     """True when a device did something: the accelerator's definition of the accounts applies."""
-    return bool(np.any(trace.events.category == Category.KERNEL))
+    return bool(np.any(trace.events.event_kind == EventKind.KERNEL))
 
 
 def device_of(trace: Trace) -> str:
     """ "cpu", or the name of the device that ran the kernels ("accelerator" where the trace does not name it)."""
     if not has_kernels(trace):
         return "cpu"
-    number = trace.events.device[trace.events.category == Category.KERNEL][0]
+    number = trace.events.device[trace.events.event_kind == EventKind.KERNEL][0]
     names = {device.number: device.name for device in trace.devices}
     alike = set(names.values())  # a process that sees some of a host's devices numbers them anew
     return names.get(int(number)) or (alike.pop() if len(alike) == 1 else "") or "accelerator"

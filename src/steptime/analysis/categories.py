@@ -11,7 +11,7 @@ from steptime.arrays import Int64
 from steptime.errors import ImbalanceError
 
 
-class Account(IntEnum):
+class Category(IntEnum):
     """The accounts, in the order in which they claim an instant (ARCHITECTURE.md §3)."""
 
     COMPUTE = 0
@@ -38,7 +38,7 @@ class Breakdown:
     entries: Int64
 
     def __post_init__(self) -> None:
-        if self.entries.shape != (len(self.wall), len(Account)):
+        if self.entries.shape != (len(self.wall), len(Category)):
             sentence = f"A breakdown of {len(self.wall)} steps has entries of shape {self.entries.shape}."
             raise ImbalanceError("breakdown-imbalance", sentence)
         if np.any(self.entries < 0) or np.any(self.entries.sum(axis=1) != self.wall):

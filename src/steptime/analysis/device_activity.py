@@ -10,7 +10,7 @@ from steptime.arrays import Int64
 from steptime.intervals import Intervals, union
 from steptime.trace.cached_per_trace import once
 from steptime.trace.links import DEVICE, UNKNOWN, launches_of
-from steptime.trace.table import Category, Trace
+from steptime.trace.table import EventKind, Trace
 from steptime.trace.vendors import COMMUNICATION_KERNEL, matching
 
 __all__ = ["DEVICE", "UNKNOWN", "Activities", "DeviceTime", "device_activities", "device_time"]
@@ -38,7 +38,7 @@ class DeviceTime:
 @once
 def device_activities(trace: Trace) -> Activities:
     """Kernels, copies and memsets with the calls that launched them."""
-    rows = np.flatnonzero(np.isin(trace.events.category, DEVICE))
+    rows = np.flatnonzero(np.isin(trace.events.event_kind, DEVICE))
     rows = rows[np.argsort(trace.events.begin[rows], kind="stable")]
     return Activities(rows, launches_of(trace)[rows].astype(np.int64))
 
@@ -47,8 +47,8 @@ def device_activities(trace: Trace) -> Activities:
 def device_time(trace: Trace) -> DeviceTime:
     """Of all devices and streams together."""
     events = trace.events
-    kernel = events.category == Category.KERNEL
+    kernel = events.event_kind == EventKind.KERNEL
     communicates = kernel & matching(trace, COMMUNICATION_KERNEL.search)
-    copies = np.isin(events.category, (Category.MEMCPY, Category.MEMSET))
+    copies = np.isin(events.event_kind, (EventKind.MEMCPY, EventKind.MEMSET))
     chosen = (kernel & ~communicates, communicates, copies, kernel | copies)
     return DeviceTime(*(union(events.begin[each], events.end[each]) for each in chosen))

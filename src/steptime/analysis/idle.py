@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from steptime.analysis.categories import Account
+from steptime.analysis.categories import Category
 from steptime.analysis.device_activity import Activities, device_activities, device_time
 from steptime.analysis.operators import DISPATCH_GAP, grouped, operator_events, per_step, short_gaps, source_of
 from steptime.analysis.processor import Claims
@@ -22,7 +22,7 @@ from steptime.intervals import EMPTY, Intervals, contains, instants, intersect, 
 from steptime.quantities import SourceLine
 from steptime.trace.cached_per_trace import once
 from steptime.trace.links import UNKNOWN, Links, host_forest
-from steptime.trace.table import Category, Trace
+from steptime.trace.table import EventKind, Trace
 from steptime.trace.vendors import ALLOCATION, COPY_CALL, LOADER, STEP, SYNCHRONISATION, is_engine, matching, of_symbols
 
 
@@ -108,7 +108,7 @@ def causes_while_launching(trace: Trace, links: Links, rows: Int64) -> Int64:
     """What a thread that launches is said to be at while an event holds it: a call that allocates, else the innermost
     operator, else the runtime call, annotation or Python function itself. rows: the events."""
     events = trace.events
-    calls = events.category[rows] == Category.RUNTIME
+    calls = events.event_kind[rows] == EventKind.RUNTIME
     operator, annotation = links.operator[rows], links.annotation[rows]
     alone = (calls & _named(trace, rows, ALLOCATION.search)) | (operator == UNKNOWN)
     outside = np.where(annotation != UNKNOWN, annotation, links.function[rows])
@@ -162,7 +162,7 @@ def heaviest(piece: Int64, cause: Int64, weight: Int64, count: int) -> Int64:
     return found
 
 
-ACCOUNTS = (Account.INPUT, Account.SYNC, Account.COMPILE, Account.LAUNCH, Account.HOST)
+CATEGORIES = (Category.INPUT, Category.SYNC, Category.COMPILE, Category.LAUNCH, Category.HOST)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -204,7 +204,7 @@ def idle_of(trace: Trace, busy: Intervals, lane: int | None) -> Idle:
 def idle_claims(trace: Trace, idle: Idle, input_ranges: Intervals, compile_ranges: Intervals) -> Claims:
     """Who claims the idle time. The accounts may overlap: their order decides."""
     explained = [_explain(trace, idle, lane, input_ranges, compile_ranges) for lane in idle.threads if lane != UNKNOWN]
-    return tuple((account, join(*(each[account] for each in explained))) for account in ACCOUNTS)
+    return tuple((category, join(*(each[category] for each in explained))) for category in CATEGORIES)
 
 
 @once
@@ -214,7 +214,7 @@ def waiting_calls(trace: Trace, lane: int) -> Int64:
     events = trace.events
     blocking = matching(trace, COPY_CALL.search) & (events.duration > DISPATCH_GAP)
     waiting = matching(trace, SYNCHRONISATION.search) | blocking
-    rows = np.flatnonzero((events.category == Category.RUNTIME) & (events.lane == lane) & waiting)
+    rows = np.flatnonzero((events.event_kind == EventKind.RUNTIME) & (events.lane == lane) & waiting)
     return rows[np.argsort(events.begin[rows], kind="stable")]
 
 
@@ -227,7 +227,7 @@ def _usual_launcher(trace: Trace, activities: Activities, lane: int | None) -> i
 
 def _explain(
     trace: Trace, idle: Idle, lane: int, input_ranges: Intervals, compile_ranges: Intervals
-) -> dict[Account, Intervals]:
+) -> dict[Category, Intervals]:
     """What was done in the stretches that the thread on `lane` ended."""
     mine, threads = idle.lane == lane, idle.threads[lane]
     begin, end, launched = idle.begin[mine], idle.end[mine], idle.launched[mine]
@@ -243,11 +243,11 @@ def _explain(
         intersect(union(begin[~queued], end[~queued]), join(*(_long_waits(trace, each) for each in threads))),
     )
     return {
-        Account.INPUT: intersect(inside, join(*(input_time(trace, each) for each in threads), input_ranges)),
-        Account.SYNC: waiting,
-        Account.COMPILE: intersect(inside, join(*(compile_time(trace, each) for each in threads), compile_ranges)),
-        Account.LAUNCH: intersect(inside, dispatching),
-        Account.HOST: inside,
+        Category.INPUT: intersect(inside, join(*(input_time(trace, each) for each in threads), input_ranges)),
+        Category.SYNC: waiting,
+        Category.COMPILE: intersect(inside, join(*(compile_time(trace, each) for each in threads), compile_ranges)),
+        Category.LAUNCH: intersect(inside, dispatching),
+        Category.HOST: inside,
     }
 
 
@@ -265,14 +265,14 @@ def _long_waits(trace: Trace, lane: int) -> Intervals:
 def _calls(trace: Trace, lane: int) -> Intervals:
     """In operators and runtime calls."""
     events = trace.events
-    chosen = (operator_events(trace) | (events.category == Category.RUNTIME)) & (events.lane == lane)
+    chosen = (operator_events(trace) | (events.event_kind == EventKind.RUNTIME)) & (events.lane == lane)
     return union(events.begin[chosen], events.end[chosen])
 
 
 STANDING_FOR = {
-    Account.INPUT: causes_of_input,
-    Account.COMPILE: causes_while_compiling,
-    Account.LAUNCH: causes_while_launching,
+    Category.INPUT: causes_of_input,
+    Category.COMPILE: causes_while_compiling,
+    Category.LAUNCH: causes_while_launching,
 }
 """By account, what is said in place of the event that held the thread; of the host's own time it is that event."""
 
@@ -292,7 +292,7 @@ class Gaps:
     end: Int64
     gap: Int64
     step: Int64
-    account: Int64
+    category: Int64
     launch: Int64
     lane: Int64
     wait: Int64
@@ -325,15 +325,15 @@ def gaps_of(
     busy = device_time(trace).busy
     idle = idle_of(trace, busy, training_lane(trace, training_thread))
     claims = idle_claims(trace, idle, input_ranges, compile_ranges)
-    begin, end, step, account = pieces_of(windows, busy, claims)
+    begin, end, step, category = pieces_of(windows, busy, claims)
     gap = np.searchsorted(idle.begin, begin, side="right") - 1
     gap[(gap < 0) | (begin >= np.append(idle.end, 0)[gap])] = UNKNOWN
     lane, launch = (np.append(column, UNKNOWN)[gap] for column in (idle.lane, idle.launch))
     wait = _waits(trace, idle, np.append(idle.begin, 0)[gap], begin, lane)
     wait = np.where((wait == UNKNOWN) & np.append(idle.staged, False)[gap], launch, wait)
-    wait = np.where(account == Account.SYNC, wait, UNKNOWN)
+    wait = np.where(category == Category.SYNC, wait, UNKNOWN)
     nothing = np.full(len(gap), UNKNOWN)
-    found = Gaps(begin, end, gap, step, account, launch, lane, wait, nothing, nothing.copy())
+    found = Gaps(begin, end, gap, step, category, launch, lane, wait, nothing, nothing.copy())
     _find_causes(trace, links, idle, found)
     return found
 
@@ -347,14 +347,14 @@ def pieces_of(windows: Int64, busy: Intervals, claims: Claims) -> tuple[Int64, I
     heads, tails = boundaries[:-1], boundaries[1:]
     inside = contains(idle, heads)
     heads, tails = heads[inside], tails[inside]
-    account = np.full(len(heads), Account.UNEXPLAINED, np.int64)
+    category = np.full(len(heads), Category.UNEXPLAINED, np.int64)
     for name, each in reversed(claims):
-        account[contains(each, heads)] = name
+        category[contains(each, heads)] = name
     step = np.searchsorted(windows[:, 0], heads, side="right") - 1
-    whole = np.append(True, (heads[1:] != tails[:-1]) | (np.diff(account) != 0) | (np.diff(step) != 0))[: len(heads)]
+    whole = np.append(True, (heads[1:] != tails[:-1]) | (np.diff(category) != 0) | (np.diff(step) != 0))[: len(heads)]
     first = np.flatnonzero(whole)
     last = np.flatnonzero(np.append(whole[1:], len(whole) > 0))
-    return heads[first], tails[last], step[first], account[first]
+    return heads[first], tails[last], step[first], category[first]
 
 
 def _waits(trace: Trace, idle: Idle, drained: Int64, begin: Int64, lane: Int64) -> Int64:
@@ -376,21 +376,21 @@ def _find_causes(trace: Trace, links: Links, idle: Idle, pieces: Gaps) -> None:
     """Writes the event behind each piece; what the cause is looked for among depends on the account."""
     waited = pieces.wait != UNKNOWN
     pieces.cause[waited] = outermost_operator(trace, links, pieces.wait[waited])
-    looked_for = np.isin(pieces.account, [*STANDING_FOR, Account.HOST])
+    looked_for = np.isin(pieces.category, [*STANDING_FOR, Category.HOST])
     for lanes in sorted(set(idle.threads.values())):
         ending = [lane for lane, explaining in idle.threads.items() if explaining == lanes and lane != UNKNOWN]
         chosen = np.flatnonzero(looked_for & np.isin(pieces.lane, ending))
         if not len(chosen):
             continue
         held = held_by(pieces.begin[chosen], pieces.end[chosen], tuple(thread_on(trace, each) for each in lanes))
-        account, behind = pieces.account[chosen][held.piece], held.owner.copy()
+        category, behind = pieces.category[chosen][held.piece], held.owner.copy()
         for each, standing_for in STANDING_FOR.items():
-            behind[account == each] = standing_for(trace, links, held.owner[account == each])
+            behind[category == each] = standing_for(trace, links, held.owner[category == each])
         pieces.cause[chosen] = heaviest(held.piece, behind, held.duration, len(chosen))
         pieces.inside[chosen] = heaviest(held.piece, held.owner, held.duration, len(chosen))
 
 
-BY_LINE = (Account.SYNC, Account.HOST)
+BY_LINE = (Category.SYNC, Category.HOST)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -399,7 +399,7 @@ class GapTotal:
     (n,) pieces; longest: ns. source: where the user's function begins that has most of it; of input, the one in the
     loader, if the trace shows one there. inside: of input, what the loader was at for most of it ("" if not known)."""
 
-    account: Account
+    category: Category
     cause: str
     duration: Int64
     count: Int64
@@ -428,28 +428,28 @@ def gap_totals(trace: Trace, links: Links, gaps: Gaps, steps: int) -> tuple[GapT
     names = np.where(gaps.cause == UNKNOWN, UNKNOWN, trace.events.name[gaps.cause])
     function = np.where(gaps.cause == UNKNOWN, UNKNOWN, links.function[gaps.cause])
     line = np.where(function == UNKNOWN, UNKNOWN, trace.events.name[function])
-    behind = np.where(gaps.account == Account.INPUT, gaps.inside, gaps.cause)
+    behind = np.where(gaps.category == Category.INPUT, gaps.inside, gaps.cause)
     totals = []
-    for chosen in grouped(gaps.account, names, np.where(np.isin(gaps.account, BY_LINE), line, UNKNOWN)):
+    for chosen in grouped(gaps.category, names, np.where(np.isin(gaps.category, BY_LINE), line, UNKNOWN)):
         first, step, duration = chosen[0], gaps.step[chosen], gaps.duration[chosen]
         totals.append(
             GapTotal(
-                account=Account(int(gaps.account[first])),
+                category=Category(int(gaps.category[first])),
                 cause="" if names[first] == UNKNOWN else trace.symbols[names[first]],
                 duration=per_step(step, duration, steps),
                 count=per_step(step, np.ones(len(step), np.int64), steps),
                 longest=int(duration.max()),
                 source=source_of(trace, links, behind[chosen], duration),
-                inside=_inside(trace, gaps, chosen) if gaps.account[first] == Account.INPUT else "",
+                inside=_inside(trace, gaps, chosen) if gaps.category[first] == Category.INPUT else "",
             )
         )
-    return tuple(sorted(totals, key=lambda each: (-int(each.duration.sum()), each.account, each.cause)))
+    return tuple(sorted(totals, key=lambda each: (-int(each.duration.sum()), each.category, each.cause)))
 
 
 def wait_totals(trace: Trace, links: Links, gaps: Gaps, steps: int) -> tuple[WaitTotal, ...]:
     """Those that cost the device most first. Calls that begin in a step count, and what held the host beside them."""
     events = trace.events
-    calls = (events.category == Category.RUNTIME) & matching(trace, SYNCHRONISATION.search)
+    calls = (events.event_kind == EventKind.RUNTIME) & matching(trace, SYNCHRONISATION.search)
     rows = np.union1d(np.flatnonzero(calls), gaps.wait[gaps.wait != UNKNOWN])
     idle = np.zeros((len(rows), steps), np.int64)
     waited = gaps.wait != UNKNOWN

@@ -37,7 +37,7 @@ from steptime.trace.call_tree import (
     stretches,
 )
 from steptime.trace.links import UNKNOWN, Links, is_user_file, link, source_line
-from steptime.trace.table import Category, Trace
+from steptime.trace.table import EventKind, Trace
 from steptime.trace.vendors import (
     ANNOTATION,
     OPTIMIZER_STEP,
@@ -134,8 +134,8 @@ class Operations:
 @once
 def operator_events(trace: Trace) -> Bool:
     """Which events are operators; files of 2021 list annotations among them, and compiled code is only annotated."""
-    listed: Bool = (trace.events.category == Category.OPERATOR) & ~matching(trace, ANNOTATION.match)
-    compiled = (trace.events.category == Category.ANNOTATION) & matching(trace, is_compiled)
+    listed: Bool = (trace.events.event_kind == EventKind.OPERATOR) & ~matching(trace, ANNOTATION.match)
+    compiled = (trace.events.event_kind == EventKind.ANNOTATION) & matching(trace, is_compiled)
     operators: Bool = listed | compiled
     return operators
 
@@ -216,7 +216,7 @@ def sources_of(
     made with is_user, which tells the user's files (as the trace spells them) from libraries.
     """
     lane = training_lane(trace, training_thread)
-    if lane is None or not np.any(trace.events.category == Category.PYTHON):
+    if lane is None or not np.any(trace.events.event_kind == EventKind.PYTHON):
         return {}
     known = links or link(trace, NO_STEPS, is_user=is_user or is_user_file)
     lanes = np.isin(trace.events.lane, (lane, *autograd_lanes(trace, lane)))
@@ -291,7 +291,7 @@ def operator_calls(
     lane = training_lane(trace, training_thread)
     if lane is None:
         return OperatorCalls(*(np.empty(0, np.int64) for _ in range(4)))
-    on_device = bool(np.any(trace.events.category == Category.KERNEL))
+    on_device = bool(np.any(trace.events.event_kind == EventKind.KERNEL))
     chosen = operator_events(trace)
     parts, known = [], 0
     for each in (lane, *autograd_lanes(trace, lane)):

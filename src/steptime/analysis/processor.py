@@ -13,7 +13,7 @@ from functools import reduce
 
 import numpy as np
 
-from steptime.analysis.categories import Account
+from steptime.analysis.categories import Category
 from steptime.analysis.operators import (
     Operations,
     compute_time,
@@ -25,10 +25,10 @@ from steptime.analysis.operators import (
 from steptime.analysis.threads import autograd_lanes, compile_time, input_time, recorded_time
 from steptime.analysis.timeline import Phase
 from steptime.intervals import EMPTY, Intervals, intersect, join, subtract, union
-from steptime.trace.table import Category, Trace
+from steptime.trace.table import EventKind, Trace
 from steptime.trace.vendors import COLLECTIVE, matching
 
-Claims = tuple[tuple[Account, Intervals], ...]
+Claims = tuple[tuple[Category, Intervals], ...]
 MODEL_PHASES = (Phase.FORWARD, Phase.BACKWARD, Phase.OPTIMIZER)
 
 
@@ -50,13 +50,13 @@ def claims_on_processor(
     if phases:
         between = intersect(between, join(*(phases.get(phase, EMPTY) for phase in MODEL_PHASES)))
     return (
-        (Account.COMMUNICATION, _communication(trace, lane, busy)),
-        (Account.INPUT, join(input_time(trace, lane), input_ranges)),
-        (Account.COPY, phases.get(Phase.TRANSFER, EMPTY)),
-        (Account.COMPILE, join(compile_time(trace, lane), compile_ranges)),
-        (Account.COMPUTE, compute),
-        (Account.LAUNCH, join(launch, between)),
-        (Account.HOST, recorded_time(trace)),
+        (Category.COMMUNICATION, _communication(trace, lane, busy)),
+        (Category.INPUT, join(input_time(trace, lane), input_ranges)),
+        (Category.COPY, phases.get(Phase.TRANSFER, EMPTY)),
+        (Category.COMPILE, join(compile_time(trace, lane), compile_ranges)),
+        (Category.COMPUTE, compute),
+        (Category.LAUNCH, join(launch, between)),
+        (Category.HOST, recorded_time(trace)),
     )
 
 
@@ -80,6 +80,6 @@ def _communication(trace: Trace, lane: int, busy: Intervals) -> Intervals:
     events = trace.events
     calling = np.isin(events.lane, (lane, *autograd_lanes(trace, lane)))
     anywhere = matching(trace, COLLECTIVE.match)
-    here = anywhere & calling & (events.category == Category.OPERATOR)
+    here = anywhere & calling & (events.event_kind == EventKind.OPERATOR)
     running = subtract(union(events.begin[anywhere], events.end[anywhere]), busy)
     return join(union(events.begin[here], events.end[here]), running)

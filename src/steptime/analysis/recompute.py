@@ -10,7 +10,7 @@ from steptime.analysis.threads import autograd_lanes, training_lane
 from steptime.arrays import Bool, Int64
 from steptime.intervals import EMPTY, Intervals, join, measure, subtract, union
 from steptime.trace.call_tree import ROOT, CallTree, has_descendant, nearest_ancestor
-from steptime.trace.table import ABSENT, Category, Trace
+from steptime.trace.table import ABSENT, EventKind, Trace
 from steptime.trace.vendors import matching
 
 _FORWARD_ONLY = """
@@ -52,7 +52,7 @@ def _again(trace: Trace, operations: Operations, lane: int) -> Intervals:
     frames[frame[forward]] = True
     again = recorded & frames[frame]
     host = union(made.begin[again], made.end[again])
-    if np.any(events.category == Category.KERNEL):
+    if np.any(events.event_kind == EventKind.KERNEL):
         return _on_device(trace, host, lane)
     return _with_python(host, made, union(made.begin[frames], made.end[frames]), again)
 

@@ -27,8 +27,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from steptime.analysis.breakdown import account_phases, claims_of, count_events, device_of
-from steptime.analysis.categories import Account, Breakdown
+from steptime.analysis.breakdown import claims_of, count_events, device_of, phase_breakdown
+from steptime.analysis.categories import Breakdown, Category
 from steptime.analysis.layout import Layout
 from steptime.analysis.operators import OperatorTotal, operator_events, sources_of, total
 from steptime.analysis.recompute import recomputed
@@ -44,9 +44,9 @@ from steptime.recording.recording import Process, TraceFacts
 from steptime.trace.reader import read
 from steptime.trace.table import Trace
 
-MEASURED = {Phase.INPUT: Account.INPUT, Phase.TRANSFER: Account.COPY}
+MEASURED = {Phase.INPUT: Category.INPUT, Phase.TRANSFER: Category.COPY}
 """Phases that are an account."""
-UNSEEN = {Phase.REST: Account.HOST}
+UNSEEN = {Phase.REST: Category.HOST}
 """Where a phase goes that the profiled steps did not have: outside the model it is the user's Python; inside,
 unexplained."""
 
@@ -67,7 +67,7 @@ def calibrate(
     recorded in the profiled steps, which bounds what the profiler cost; without it all that is longer is laid to it.
     Rows sum to the steps exactly.
     """
-    entries = np.zeros((len(phases), len(Account)), np.int64)
+    entries = np.zeros((len(phases), len(Category)), np.int64)
     if device != "cpu" and profiled.any():
         cost = None if events is None else int(events.sum()) * PROFILER_COST
         shares = _without_overhead(profiled.sum(axis=0), steps, phases.sum(axis=1), cost)
@@ -80,7 +80,7 @@ def calibrate(
         cost = None if events is None else int(events[phase]) * PROFILER_COST
         shares = _without_overhead(profiled[phase], steps, watched, cost)
         if not shares.any():
-            entries[:, UNSEEN.get(phase, Account.UNEXPLAINED)] += watched
+            entries[:, UNSEEN.get(phase, Category.UNEXPLAINED)] += watched
             continue
         entries += split(watched, shares)
     return Breakdown(device, phases.sum(axis=1), entries)
@@ -108,7 +108,7 @@ def _without_overhead(profiled: Int64, steps: int, watched: Int64, most: int | N
     overhead = max(0, int(profiled.sum()) - round(float(watched.mean()) * steps))
     overhead = overhead if most is None else min(overhead, most)
     shares = profiled.copy()
-    shares[Account.LAUNCH] -= min(overhead, int(shares[Account.LAUNCH]))
+    shares[Category.LAUNCH] -= min(overhead, int(shares[Category.LAUNCH]))
     return shares
 
 
@@ -137,7 +137,7 @@ class Window:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class RecordedAccount:
+class RecordedBreakdown:
     """breakdown: of the steady steps. operators: of the profiled ones, per step. recompute: (n,) ns of the profiled
     steps, forward again inside backward. profiled_steps: those that the split comes from; 0 leaves what no phase
     explains unexplained. windows: all traces that could be read."""
@@ -150,12 +150,12 @@ class RecordedAccount:
     problems: tuple[str, ...]
 
 
-def account_for_process(process: Process, layout: Layout, machine: Machine | None = None) -> RecordedAccount:
+def breakdown_of_process(process: Process, layout: Layout, machine: Machine | None = None) -> RecordedBreakdown:
     """The breakdown and the operators of a process. A trace that cannot be read is a problem in words, not an error."""
     steps = layout.timeline.steps
     windows, problems = _windows(process, layout)
     timed = [window for window in windows if not window.stacks and len(window.boundaries)]
-    spent = np.zeros((len(Phase), len(Account)), np.int64)
+    spent = np.zeros((len(Phase), len(Category)), np.int64)
     events = np.zeros(len(Phase), np.int64)
     for window in timed:
         claims = claims_of(
@@ -166,14 +166,14 @@ def account_for_process(process: Process, layout: Layout, machine: Machine | Non
             training_thread=window.thread,
             machine=machine,
         )
-        spent += account_phases(claims, window.boundaries, window.phases)
+        spent += phase_breakdown(claims, window.boundaries, window.phases)
         events += count_events(window.trace, window.boundaries, window.phases)
     device = device_of(timed[0].trace) if timed else process.facts.device
     count = sum(len(window.boundaries) for window in timed)
     breakdown = calibrate(spent, count, steps.phases[steps.steady], device, events=events)
     again = [recomputed(window.trace, window.boundaries, training_thread=window.thread) for window in timed]
     recompute = np.concatenate(again) if again else np.zeros(0, np.int64)
-    return RecordedAccount(breakdown, _operators(windows, timed, machine), recompute, count, windows, problems)
+    return RecordedBreakdown(breakdown, _operators(windows, timed, machine), recompute, count, windows, problems)
 
 
 def _operators(windows: tuple[Window, ...], timed: list[Window], machine: Machine | None) -> tuple[OperatorTotal, ...]:
@@ -232,10 +232,10 @@ def _window(trace: Trace, facts: TraceFacts, process: Process, layout: Layout) -
     )
 
 
-def operator_time(account: RecordedAccount) -> Intervals:
+def operator_time(recorded: RecordedBreakdown) -> Intervals:
     """When the training thread was inside operators in the steps profiled without stacks, on the journal's clock."""
     found = []
-    for window in account.windows:
+    for window in recorded.windows:
         lane = training_lane(window.trace, window.thread)
         if window.stacks or lane is None:
             continue

@@ -24,7 +24,7 @@ from functools import reduce
 import numpy as np
 
 from steptime.analysis.breakdown import claims_of
-from steptime.analysis.categories import Account
+from steptime.analysis.categories import Category
 from steptime.analysis.kernel_names import complete, dtype, list_item, matrix_unit, multiplies
 from steptime.analysis.op_cost.call import Work
 from steptime.analysis.op_cost.op_cost import (
@@ -44,7 +44,7 @@ from steptime.intervals import EMPTY, Intervals, claim, contains, intersect, joi
 from steptime.machine.machine import Machine
 from steptime.trace.call_tree import call_tree, stretches
 from steptime.trace.links import UNKNOWN, Links
-from steptime.trace.table import ABSENT, Category, Trace
+from steptime.trace.table import ABSENT, EventKind, Trace
 from steptime.trace.vendors import COMMUNICATION_KERNEL, matching
 
 COMMUNICATION = "communication"
@@ -451,10 +451,10 @@ def _pieces(trace: Trace, calls: OperatorCalls, bounds: Int8, lane: int) -> list
 def _compute(trace: Trace, machine: Machine | None) -> tuple[Intervals, Intervals]:
     """What the accounts before the compute account claim, and what that one does."""
     claims = claims_of(trace, machine=machine)
-    accounts = [account for account, _ in claims]
-    if Account.COMPUTE not in accounts:
+    categories = [category for category, _ in claims]
+    if Category.COMPUTE not in categories:
         return EMPTY, EMPTY
-    at = accounts.index(Account.COMPUTE)
+    at = categories.index(Category.COMPUTE)
     earlier = reduce(join, (held for _, held in claims[:at]), EMPTY)
     return earlier, subtract(claims[at][1], earlier)
 
@@ -466,7 +466,7 @@ def draw(trace: Trace, links: Links, windows: Int64, machine: Machine | None, st
     hold operators. step: ns of the step that it is told of, which the profiler did not slow; None: of these.
 
     The roofline's machine has peaks that are no lower than what was reached."""
-    if not (trace.events.category == Category.KERNEL).any():
+    if not (trace.events.event_kind == EventKind.KERNEL).any():
         return draw_on_processor(trace, windows, machine, step)
     members = _members_draw(trace, links, windows)
     groups, bounds, machine = group_at_peaks(trace, members, windows, machine, step, bound_of_kernel)
@@ -476,7 +476,7 @@ def draw(trace: Trace, links: Links, windows: Int64, machine: Machine | None, st
 
 def _members_draw(trace: Trace, links: Links, windows: Int64) -> Members:
     """Each kernel with its operator and its part of the operator's work."""
-    rows = np.flatnonzero(trace.events.category == Category.KERNEL)
+    rows = np.flatnonzero(trace.events.event_kind == EventKind.KERNEL)
     operator = links.operator[rows].astype(np.int64)
     names = trace.events.name[rows]
     items = np.fromiter(map(list_item, trace.symbols), np.int64, len(trace.symbols))[names]

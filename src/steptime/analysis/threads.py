@@ -10,7 +10,7 @@ from steptime.arrays import Bool, Int64
 from steptime.intervals import Intervals, union
 from steptime.trace.cached_per_trace import once
 from steptime.trace.links import host_events
-from steptime.trace.table import Category, Trace
+from steptime.trace.table import EventKind, Trace
 from steptime.trace.vendors import COMPILING, LOADER, OPTIMIZER_STEP, STEP, is_engine, matching
 
 
@@ -28,7 +28,7 @@ def training_lane(trace: Trace, thread: int | None = None) -> int | None:
             return max(known, key=lambda number: int(counts[number]))
     telling = re.compile("|".join(each.pattern for each in (STEP, OPTIMIZER_STEP, LOADER)))
     host = host_events(trace)
-    operators = trace.events.category == Category.OPERATOR
+    operators = trace.events.event_kind == EventKind.OPERATOR
     for chosen in (host & matching(trace, telling.match), operators & ~matching(trace, is_engine), host):
         counts = _counts(trace, chosen)
         if counts.any():
@@ -38,7 +38,7 @@ def training_lane(trace: Trace, thread: int | None = None) -> int | None:
 
 def autograd_lanes(trace: Trace, training: int) -> list[int]:
     """The other lanes on which autograd's engine ran operators."""
-    engine = (trace.events.category == Category.OPERATOR) & matching(trace, is_engine)
+    engine = (trace.events.event_kind == EventKind.OPERATOR) & matching(trace, is_engine)
     return [lane for lane in np.unique(trace.events.lane[engine]).tolist() if lane != training]
 
 
@@ -62,7 +62,7 @@ def recorded_time(trace: Trace) -> Intervals:
 def _annotated(trace: Trace, lane: int, named: Bool) -> Intervals:
     events = trace.events
     chosen = np.flatnonzero(named & (events.lane == lane))
-    chosen = chosen[np.isin(events.category[chosen], (Category.ANNOTATION, Category.OPERATOR))]
+    chosen = chosen[np.isin(events.event_kind[chosen], (EventKind.ANNOTATION, EventKind.OPERATOR))]
     return union(events.begin[chosen], events.end[chosen])
 
 

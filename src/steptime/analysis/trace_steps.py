@@ -19,7 +19,7 @@ from steptime.analysis.device_activity import UNKNOWN, device_activities
 from steptime.analysis.threads import training_lane
 from steptime.arrays import Bool, Int64
 from steptime.trace.links import Roles, forest_of, host_events, host_forest, launches_of, roles_of
-from steptime.trace.table import Category, Trace
+from steptime.trace.table import EventKind, Trace
 from steptime.trace.vendors import LOADER, OPTIMIZER_STEP, STEP, ZERO_GRAD, matching
 
 LEAST = 3
@@ -200,7 +200,7 @@ def _turns(names: Int64, operators: Int64) -> int:
 
 def _operators_between(trace: Trace, times: Int64) -> Int64:
     """How many operators begin from each time to the next, on whatever thread."""
-    begins = np.sort(trace.events.begin[trace.events.category == Category.OPERATOR])
+    begins = np.sort(trace.events.begin[trace.events.event_kind == EventKind.OPERATOR])
     return np.diff(np.searchsorted(begins, times)).astype(np.int64)
 
 
@@ -231,7 +231,7 @@ def _repeating(trace: Trace, roles: Roles) -> Iterator[tuple[str, Search, Rows]]
     if lane is not None:
         yield "range", marks, _outermost(trace, lane, roles.annotation)
         yield "operator", repeated, _outermost(trace, lane, roles.operator & ~roles.engine)
-    kernels = np.flatnonzero(trace.events.category == Category.KERNEL)
+    kernels = np.flatnonzero(trace.events.event_kind == EventKind.KERNEL)
     yield "kernel", repeated, kernels[np.argsort(trace.events.begin[kernels], kind="stable")]
 
 
@@ -265,7 +265,7 @@ def _between(trace: Trace, times: Int64) -> Int64:
 def _ranges(trace: Trace, test: Callable[[str], object]) -> tuple[Int64, Int64]:
     """Named annotations of the host, of the training thread where it has some: (n, 2) ns and their names."""
     events = trace.events
-    chosen: Bool = matching(trace, test) & np.isin(events.category, (Category.ANNOTATION, Category.OPERATOR))
+    chosen: Bool = matching(trace, test) & np.isin(events.event_kind, (EventKind.ANNOTATION, EventKind.OPERATOR))
     lane = training_lane(trace)
     if lane is not None and (chosen & (events.lane == lane)).any():
         chosen &= events.lane == lane

@@ -26,7 +26,7 @@ from steptime.intervals import claim, join, union
 from steptime.quantities import SourceLine
 from steptime.trace.arguments import arguments_of
 from steptime.trace.links import UNKNOWN, Links
-from steptime.trace.table import ABSENT, Category, Trace
+from steptime.trace.table import ABSENT, EventKind, Trace
 from steptime.trace.vendors import COMMUNICATION_KERNEL, matching, of_symbols
 
 KINDS = {
@@ -63,11 +63,11 @@ class CopyTotal:
 def copies_of(trace: Trace, links: Links, windows: Int64) -> tuple[CopyTotal, ...]:
     """The copies of the steps, the most exposed first. windows: (n, 2) ns, the steps as the breakdown has them."""
     events = trace.events
-    rows = np.flatnonzero(np.isin(events.category, (Category.MEMCPY, Category.MEMSET)))
+    rows = np.flatnonzero(np.isin(events.event_kind, (EventKind.MEMCPY, EventKind.MEMSET)))
     names = [copy_kind(symbol) for symbol in trace.symbols]
     kinds = sorted({names[number] for number in events.name[rows].tolist()})
     kind = np.array([kinds.index(names[number]) for number in events.name[rows].tolist()], np.int64)
-    kind[events.category[rows] == Category.MEMSET] = UNKNOWN
+    kind[events.event_kind[rows] == EventKind.MEMSET] = UNKNOWN
     asked = np.where(links.operator[rows] == UNKNOWN, UNKNOWN, events.name[outermost_operator(trace, links, rows)])
     groups = grouped(kind, asked)
     spent = device_time(trace)
@@ -157,7 +157,7 @@ def collectives_of(trace: Trace, links: Links, windows: Int64) -> tuple[Collecti
     steps."""
     events = trace.events
     begin, end = windows[:1, 0].max(initial=0), windows[-1:, 1].max(initial=0)
-    rows = np.flatnonzero((events.category == Category.KERNEL) & matching(trace, COMMUNICATION_KERNEL.search))
+    rows = np.flatnonzero((events.event_kind == EventKind.KERNEL) & matching(trace, COMMUNICATION_KERNEL.search))
     rows = rows[(events.begin[rows] < end) & (events.end[rows] > begin)]
     known = parameters_of(trace, links, rows)
     keys = [(each.name, each.group, each.size) for each in known]

@@ -37,7 +37,7 @@ class _Moved:
 class Effect:
     """What a setting can move. sign: 1 where more of it makes the step longer, -1 shorter, 0 where either may be."""
 
-    accounts: frozenset[str]
+    categories: frozenset[str]
     sign: int = 0
 
 
@@ -84,12 +84,12 @@ def cause_of(
     """The likely cause of the step's change; where that is within noise, of the account that moved beyond it; without a
     sentence where nothing did."""
     clear = step.outcome in (Outcome.MORE, Outcome.LESS)
-    account = _carrier_of(step, parts, clear=clear)
-    whole = step.change.value if clear and step.change is not None else account.change.value if account else 0.0
+    category = _carrier_of(step, parts, clear=clear)
+    whole = step.change.value if clear and step.change is not None else category.change.value if category else 0.0
     if not whole:
         return Cause("")
-    share = account.change.value / whole if account is not None and clear else None
-    name = account.name if account is not None else ""
+    share = category.change.value / whole if category is not None and clear else None
+    name = category.name if category is not None else ""
     setting = _setting(name, settings, whole) if share is None or share >= EXPLAINS else None
     setting = setting or _general(settings)
     piece = _piece(pieces, whole, name)
@@ -113,15 +113,15 @@ def _carrier_of(step: Difference, parts: Sequence[Difference], *, clear: bool) -
     return max(moved, key=lambda part: abs(part.change.value), default=None)
 
 
-def _setting(account: str, settings: Sequence[Setting], whole: float) -> Setting | None:
+def _setting(category: str, settings: Sequence[Setting], whole: float) -> Setting | None:
     """The setting that says most about an account, and moves it the way that it moved: another device before all, then
     what moves the fewest accounts."""
     able: list[tuple[int, Setting]] = []
     for setting in settings:
         base = re.sub(r" \d+$", "", setting.name)
         effect = Effect(MODEL) if base in ("optimiser", "parameters") else EFFECTS.get(setting.name)
-        if effect is not None and account in effect.accounts and _agrees(effect, setting, whole):
-            able.append((0 if setting.name == "device" else len(effect.accounts), setting))
+        if effect is not None and category in effect.categories and _agrees(effect, setting, whole):
+            able.append((0 if setting.name == "device" else len(effect.categories), setting))
     return min(able, key=lambda each: each[0])[1] if able else None
 
 
@@ -152,10 +152,10 @@ def _set(setting: Setting) -> str:
     return f"{setting.name}: {setting.before} before, {setting.after} now"
 
 
-def _piece(pieces: Sequence[Piece], whole: float, account: str) -> Piece | None:
+def _piece(pieces: Sequence[Piece], whole: float, category: str) -> Piece | None:
     """The part that moved most with the step: of the account where its own parts are known."""
     along = [piece for piece in pieces if piece.change * whole > 0 and abs(piece.change) >= EXPLAINS * abs(whole)]
-    own = [piece for piece in along if piece.account == account and account] or along
+    own = [piece for piece in along if piece.category == category and category] or along
     return max(own, key=lambda piece: abs(piece.change), default=None)
 
 
@@ -188,9 +188,9 @@ def sentence_of(comparison: Comparison) -> str:
 
 def _carrier(cause: Cause) -> str:
     """ ", 97 % of it waiting for input"."""
-    if cause.share is None or not cause.account:
+    if cause.share is None or not cause.category:
         return ""
-    words = WORDS.get(cause.account, cause.account)
+    words = WORDS.get(cause.category, cause.category)
     if cause.share > 1.05:
         return f", more than all of it {words}"
     return f", {'nearly all' if cause.share >= NEARLY_ALL else format_share(cause.share)} of it {words}"
@@ -219,7 +219,7 @@ def _percent(fraction: float) -> str:
 
 def _inside(comparison: Comparison) -> str:
     """What moved within a step that did not, and why; "" for nothing."""
-    moved = next((part for part in comparison.parts if part.name == comparison.cause.account), None)
+    moved = next((part for part in comparison.parts if part.name == comparison.cause.category), None)
     if moved is None or moved.change is None:
         return ""
     others = sum(part.outcome in CLEAR for part in comparison.parts) - 1

@@ -28,7 +28,7 @@ from math import sqrt
 import numpy as np
 
 from steptime._version import __version__
-from steptime.advice.evidence import AccountUse, Case, LoaderUse, OptimizerUse, SettingsUse
+from steptime.advice.evidence import Case, CategoryUse, LoaderUse, OptimizerUse, SettingsUse
 from steptime.advice.kernels import short_kernel
 from steptime.advice.line_evidence import profile_scale
 from steptime.advice.rule import Finding, Weight
@@ -155,7 +155,7 @@ class _Part:
     name: str
     duration: float
     calls: float | None
-    account: str
+    category: str
 
 
 def pieces_between(before: Case, after: Case, noise: float) -> tuple[Piece, ...]:
@@ -192,7 +192,7 @@ def _changes(kind: str, one: dict[str, _Part], other: dict[str, _Part], step: fl
                 after.duration if after else None,
                 before.calls if before else None,
                 after.calls if after else None,
-                known.account if known else "",
+                known.category if known else "",
             )
         )
     return found
@@ -214,7 +214,7 @@ def _parts_pieces(case: Case, kind: str) -> dict[str, _Part]:
             for use in case.kernels
         )
     if kind == "operator":
-        scale = profile_scale(case.operators, case.accounts) if case.step.device == "cpu" else 1.0
+        scale = profile_scale(case.operators, case.categories) if case.step.device == "cpu" else 1.0
         return _summed(_Part(use.name, scale * use.duration, use.calls, "") for use in case.operators)
     if kind == "line":
         scale = _line_scale(case)
@@ -224,7 +224,7 @@ def _parts_pieces(case: Case, kind: str) -> dict[str, _Part]:
         )
     if kind == "idle":
         return _summed(
-            _Part(": ".join(filter(None, (use.account, use.cause))), use.duration.value, use.count, use.account)
+            _Part(": ".join(filter(None, (use.category, use.cause))), use.duration.value, use.count, use.category)
             for use in case.gaps
         )
     return _summed(
@@ -245,7 +245,7 @@ def _summed(parts: Iterable[_Part]) -> dict[str, _Part]:
         known = found.get(part.name)
         if known is not None:
             calls = known.calls + part.calls if known.calls is not None and part.calls is not None else None
-            part = _Part(part.name, known.duration + part.duration, calls, part.account)
+            part = _Part(part.name, known.duration + part.duration, calls, part.category)
         found[part.name] = part
     return found
 
@@ -447,12 +447,12 @@ def _widened(change: Estimate, base: Series, values: Series) -> Estimate:
     return replace(change, low=min(change.low, change.value - low), high=max(change.high, change.value + high))
 
 
-def _spent(process: ProcessReport, account: str) -> Series:
+def _spent(process: ProcessReport, category: str) -> Series:
     """What an account had in each of the steady steps in time order, as far as it is known; ns."""
     known = process.series
-    if known is None or account not in known.accounts:
+    if known is None or category not in known.categories:
         return np.zeros(0, np.int64)
-    column, steady = known.accounts.index(account), process.steady
+    column, steady = known.categories.index(category), process.steady
     rows = [row[column] for place, row in enumerate(known.spent)
             if row and any(steady[place * known.stride : (place + 1) * known.stride])]  # fmt: skip
     return np.array(rows, np.int64)
@@ -489,29 +489,29 @@ def _parts_compare(
     one: ProcessReport, other: ProcessReport, step: Difference, floor: float
 ) -> tuple[str, tuple[Difference, ...]]:
     """The accounts of both, the largest change first; the phases where one of them has no accounts of its own."""
-    by = "accounts"
+    by = "categories"
     if _unsplit(one.case) != _unsplit(other.case) and one.case.phases and other.case.phases:
         by = "phases"
-    before = {use.name: use for use in (one.case.phases if by == "phases" else one.case.accounts)}
-    after = {use.name: use for use in (other.case.phases if by == "phases" else other.case.accounts)}
+    before = {use.name: use for use in (one.case.phases if by == "phases" else one.case.categories)}
+    after = {use.name: use for use in (other.case.phases if by == "phases" else other.case.categories)}
     if not before or not after:
         return by, ()
     names = dict.fromkeys((*before, *after))
-    series = {name: (_spent(one, name), _spent(other, name)) if by == "accounts" else None for name in names}
+    series = {name: (_spent(one, name), _spent(other, name)) if by == "categories" else None for name in names}
     parts = [_part(by[:-1], name, before.get(name), after.get(name), step, floor, series[name]) for name in names]
     return by, tuple(sorted(parts, key=lambda part: -abs(part.change.value if part.change else 0.0)))
 
 
 def _unsplit(case: Case) -> bool:
     """Whether the model's phases stand for their accounts: no step was profiled."""
-    return bool({use.name for use in case.accounts} & {"forward", "backward", "optimizer"})
+    return bool({use.name for use in case.categories} & {"forward", "backward", "optimizer"})
 
 
 def _part(
     kind: str,
     name: str,
-    before: AccountUse | None,
-    after: AccountUse | None,
+    before: CategoryUse | None,
+    after: CategoryUse | None,
     step: Difference,
     floor: float,
     series: tuple[Series, Series] | None = None,
@@ -585,7 +585,7 @@ def _run(report: Report, label: str, first: Report, floor: float) -> Run:
         steady=process.case.step.steady,
         mode=process.case.step.mode,
         bottleneck=process.verdict.bottleneck,
-        accounts=tuple((use.name, use.duration.value) for use in process.case.accounts),
+        categories=tuple((use.name, use.duration.value) for use in process.case.categories),
         peak_bytes=process.peak_bytes,
         against_first=step_between(first.processes[0], process, floor),
         doubt=found.summary if found is not None else "",

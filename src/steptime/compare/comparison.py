@@ -48,7 +48,7 @@ class Setting:
 
 @dataclass(frozen=True, slots=True)
 class Difference:
-    """A quantity on both sides. kind: "step", "account", "phase", "memory" or "sample".
+    """A quantity on both sides. kind: "step", "category", "phase", "memory" or "sample".
 
     before, after: None where it was not measured; the unit is theirs. change: after - before, its interval with the
     noise between runs in it; None where one side was not measured. reason: why it is undecided, "" for its interval.
@@ -75,7 +75,7 @@ class Piece:
     after: float | None
     calls_before: float | None = None
     calls_after: float | None = None
-    account: str = ""
+    category: str = ""
 
     @property
     def change(self) -> float:
@@ -106,7 +106,7 @@ class Run:
     steady: int
     mode: str
     bottleneck: str
-    accounts: tuple[tuple[str, float], ...]
+    categories: tuple[tuple[str, float], ...]
     peak_bytes: int | None = None
     against_first: Difference | None = None
     doubt: str = ""
@@ -118,7 +118,7 @@ class Cause:
     may be above one. setting: the name of the setting that explains it, piece: of the piece; "" for none."""
 
     sentence: str
-    account: str = ""
+    category: str = ""
     share: float | None = None
     setting: str = ""
     piece: str = ""
@@ -176,9 +176,9 @@ class Check:
 
 @dataclass(frozen=True, slots=True)
 class Comparison:
-    """The last of the runs against the first, and all of them beside each other. by: "accounts", or "phases" where only
-    those are known of both. sentence: the whole in one sentence. pieces: the largest change first. caveats: what limits
-    the comparison. next_command: ready to paste."""
+    """The last of the runs against the first, and all of them beside each other. by: "categories", or "phases" where
+    only those are known of both. sentence: the whole in one sentence. pieces: the largest change first. caveats: what
+    limits the comparison. next_command: ready to paste."""
 
     schema_version: int
     steptime: str

@@ -17,7 +17,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from xml.etree import ElementTree
 
-from steptime.analysis.categories import Account
+from steptime.analysis.categories import Category
 from steptime.analysis.timeline import Phase
 from steptime.compare.cause import relative
 from steptime.compare.comparison import Check, Comparison, Difference, Ruling, render_json
@@ -31,7 +31,7 @@ from steptime.report.printable import one_line
 BOUND = re.compile(r"\s*([a-z-]+)\s*>\s*(\d+(?:\.\d+)?)\s*(%|[a-zµ]+)\s*", re.IGNORECASE)
 DURATIONS = {"ns": 1.0, "us": 1e3, "µs": 1e3, "ms": 1e6, "s": 1e9}
 SIZES = {"b": 1.0, "kb": 1e3, "mb": 1e6, "gb": 1e9, "kib": 2.0**10, "mib": 2.0**20, "gib": 2.0**30}
-QUANTITIES = ("step", "memory", *(account.name.lower() for account in Account),
+QUANTITIES = ("step", "memory", *(category.name.lower() for category in Category),
               *(phase.name.lower() for phase in Phase if phase is not Phase.INPUT))  # fmt: skip
 
 
@@ -119,7 +119,7 @@ def _quantity(comparison: Comparison, name: str) -> Difference | None:
 
 def _belongs(name: str, by: str) -> bool:
     """Whether a name is one of the accounts, or of the phases, whichever were compared."""
-    return name in {each.name.lower() for each in (Account if by == "accounts" else Phase)}
+    return name in {each.name.lower() for each in (Category if by == "categories" else Phase)}
 
 
 def _words(change: Estimate) -> str:

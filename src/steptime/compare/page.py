@@ -98,7 +98,7 @@ def _difference(difference: Difference) -> tuple[Cell, ...]:
     before, after, change, ratio = difference.before, difference.after, difference.change, relative(difference)
     interval = f"{signed(change.low, change.unit)} to {signed(change.high, change.unit)}" if change is not None else ""
     return (
-        Cell(difference.name, difference.name, kind="account"),
+        Cell(difference.name, difference.name, kind="category"),
         _size(before),
         _size(after),
         Cell(signed(change.value, change.unit), change.value) if change is not None else Cell("", ""),

@@ -263,7 +263,7 @@ def _differences_markdown(comparison: Comparison) -> Iterator[str]:
     every = (comparison.step, comparison.sample, *comparison.parts, comparison.memory)
     rows = (_row_markdown(each) for each in every if each is not None)
     yield from _titled(
-        "Step, accounts and memory" if comparison.by == "accounts" else "Step, phases and memory",
+        "Step, accounts and memory" if comparison.by == "categories" else "Step, phases and memory",
         ("", "before", "now", "change", "95 % interval", "", ""),
         rows,
     )

@@ -430,7 +430,7 @@ def _stacks(trace: Trace, found: AllocationEvents, time: Int64) -> tuple[Int32, 
     events, interner = trace.events, _Interner()
     entered: set[int] = set()
     stack = np.full(len(found), NO_STACK, np.int32)
-    host = np.isin(events.category, HOST_CATEGORIES)
+    host = np.isin(events.event_kind, HOST_CATEGORIES)
     for lane in np.unique(events.lane[host]).tolist():
         mine = _of_lane(trace, found, lane)
         if not mine.any():

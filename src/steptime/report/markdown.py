@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Iterator
 
-from steptime.advice.evidence import AccountUse, Case
+from steptime.advice.evidence import Case, CategoryUse
 from steptime.advice.rule import Finding, Weight
 from steptime.quantities import Estimate, format_bytes, format_duration, format_share
 from steptime.report.printable import one_line, printable
@@ -52,8 +52,8 @@ def _process(process: ProcessReport, *, several: bool) -> Iterator[str]:
         yield from (f"## {prose(process.name)}", "")
     yield from _step(process.case)
     yield from (f"**{prose(process.verdict.sentence)}**", "")
-    yield from _accounts("Account", process.case.accounts, process.case)
-    yield from _accounts("Phase", process.case.phases, process.case)
+    yield from _categories("Category", process.case.categories, process.case)
+    yield from _categories("Phase", process.case.phases, process.case)
     yield from _paragraph(roofline_sentences(process.case))
     yield from _findings(process)
     for table in device_tables(process.case):
@@ -94,19 +94,19 @@ def _interval(estimate: Estimate) -> str:
     return f"{format_duration(estimate.low)} to {format_duration(estimate.high)}"
 
 
-def _accounts(title: str, accounts: tuple[AccountUse, ...], case: Case) -> list[str]:
-    if not accounts:
+def _categories(title: str, categories: tuple[CategoryUse, ...], case: Case) -> list[str]:
+    if not categories:
         return []
     step = case.step.duration.value
     rows = (
         (
-            account.name,
-            format_duration(account.duration.value),
-            format_share(account.duration.value / step),
-            _interval(account.duration),
-            format_duration(account.recoverable.value),
+            category.name,
+            format_duration(category.duration.value),
+            format_share(category.duration.value / step),
+            _interval(category.duration),
+            format_duration(category.recoverable.value),
         )
-        for account in accounts
+        for category in categories
     )
     return [*table_lines((title, "a step", "share", "95 % interval", "recoverable"), rows), ""]
 

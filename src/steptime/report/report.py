@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from steptime.advice.evidence import AccountUse, Case, SegmentUse
+from steptime.advice.evidence import Case, CategoryUse, SegmentUse
 from steptime.advice.rule import Finding
 from steptime.analysis.stragglers.comparison import RankComparison
 from steptime.memory.triage import OverTime
@@ -111,7 +111,7 @@ class Report:
 
 __all__ = [
     "SCHEMA_VERSION",
-    "AccountUse",
+    "CategoryUse",
     "Cost",
     "Environment",
     "Estimate",

@@ -15,11 +15,11 @@ from typing import TypeVar
 import numpy as np
 
 from steptime.analysis.breakdown import claims_of, has_kernels
-from steptime.analysis.categories import Account
+from steptime.analysis.categories import Category
 from steptime.analysis.idle import Gaps, gaps_of, pieces_of
 from steptime.analysis.operators import sources_of
 from steptime.analysis.processor import Claims
-from steptime.analysis.recorded_breakdown import RecordedAccount, Window
+from steptime.analysis.recorded_breakdown import RecordedBreakdown, Window
 from steptime.analysis.threads import autograd_lanes, training_lane
 from steptime.analysis.timeline import Phase, Steps
 from steptime.analysis.trace_steps import reach
@@ -30,13 +30,13 @@ from steptime.machine.machine import Machine
 from steptime.quantities import SourceLine
 from steptime.recording.recording import IntervalTable, Process
 from steptime.trace.links import UNKNOWN, Links, function_name, link, source_line
-from steptime.trace.table import ABSENT, HOST_CATEGORIES, Category, Trace
+from steptime.trace.table import ABSENT, HOST_CATEGORIES, EventKind, Trace
 from steptime.trace.vendors import COMMUNICATION_KERNEL, LOADER, SYNCHRONISATION, of_symbols
 
 
 @dataclass(frozen=True, slots=True)
 class Track:
-    """What happened in one place. kind: "account" (what the time is posted to), "phase", "stream", "thread" or
+    """What happened in one place. kind: "category" (what the time is posted to), "phase", "stream", "thread" or
     "worker" (of a loader). rows: how many events lie in each row from the top; those of a row do not overlap."""
 
     name: str
@@ -248,20 +248,20 @@ def _size(step_view: StepView) -> int:
 
 
 Rows = Int64
-DEVICE = (Category.KERNEL, Category.MEMCPY, Category.MEMSET)
+DEVICE = (EventKind.KERNEL, EventKind.MEMCPY, EventKind.MEMSET)
 KINDS = ("operator", "range", "call", "python", "compute", "communication", "copy", "input", "sync", "other")
 MOST_PIECES = 12_000
 """Of the account: a step on a CPU alternates between computing and dispatching at every operator."""
 MOST_TRACKS = 64
 """Of streams, and of threads."""
 _CATEGORIES = {
-    Category.OPERATOR: "operator",
-    Category.ANNOTATION: "range",
-    Category.RUNTIME: "call",
-    Category.PYTHON: "python",
-    Category.KERNEL: "compute",
-    Category.MEMCPY: "copy",
-    Category.MEMSET: "copy",
+    EventKind.OPERATOR: "operator",
+    EventKind.ANNOTATION: "range",
+    EventKind.RUNTIME: "call",
+    EventKind.PYTHON: "python",
+    EventKind.KERNEL: "compute",
+    EventKind.MEMCPY: "copy",
+    EventKind.MEMSET: "copy",
 }
 
 
@@ -288,7 +288,7 @@ def cut(trace: Trace, boundaries: Int64, windows: Int64, at: int, number: int, h
     rows, left_out = _rows(trace, shown)
     tracks = _tracks(trace, links, rows, beside)
     left_out += len(rows) - sum(map(len, tracks))
-    strips = [_account(trace, links, windows, at, beside), *_phases(shown, beside), *tracks, *beside.strips]
+    strips = [_category(trace, links, windows, at, beside), *_phases(shown, beside), *tracks, *beside.strips]
     return assemble(strips, shown, step, number, how, left_out)
 
 
@@ -297,19 +297,19 @@ def usual(durations: Int64) -> int:
     return int(np.abs(durations - np.median(durations)).argmin())
 
 
-def _account(trace: Trace, links: Links, windows: Int64, at: int, beside: Beside) -> Strip:
+def _category(trace: Trace, links: Links, windows: Int64, at: int, beside: Beside) -> Strip:
     """What each instant of the step is posted to, idle time with its cause."""
     claims = beside.claims or claims_of(
         trace, input_ranges=beside.input_ranges, compile_ranges=beside.compile_ranges, training_thread=beside.thread
     )
-    inside = tuple((account, clip(held, *_pair(windows[at]))) for account, held in claims)
-    begin, end, _, account = pieces_of(windows[at : at + 1], EMPTY, inside)
+    inside = tuple((category, clip(held, *_pair(windows[at]))) for category, held in claims)
+    begin, end, _, category = pieces_of(windows[at : at + 1], EMPTY, inside)
     if len(begin) > MOST_PIECES:
         kept = np.sort(np.argsort(begin - end, kind="stable")[:MOST_PIECES])
-        begin, end, account = begin[kept], end[kept], account[kept]
-    labels = tuple(Label(each.name.lower(), each.name.lower()) for each in Account)
+        begin, end, category = begin[kept], end[kept], category[kept]
+    labels = tuple(Label(each.name.lower(), each.name.lower()) for each in Category)
     details, detail = _causes(trace, links, windows, begin, beside) if has_kernels(trace) else ((Detail(),), begin * 0)
-    return Strip("Where the time goes", "account", begin, end, account, labels, detail, details)
+    return Strip("Where the time goes", "category", begin, end, category, labels, detail, details)
 
 
 def _causes(
@@ -361,11 +361,11 @@ def _rows(trace: Trace, shown: tuple[int, int]) -> tuple[Rows, int]:
     whole trace has millions of events."""
     events = trace.events
     rows = np.flatnonzero((events.begin < shown[1]) & ((events.end > shown[0]) | (events.begin >= shown[0])))
-    rows = rows[np.isin(events.category[rows], (*HOST_CATEGORIES, *DEVICE))]
+    rows = rows[np.isin(events.event_kind[rows], (*HOST_CATEGORIES, *DEVICE))]
     over = len(rows) - MOST_EVENTS
     if over <= 0:
         return rows, 0
-    weight = events.duration[rows] + FIRST * np.isin(events.category[rows], DEVICE)
+    weight = events.duration[rows] + FIRST * np.isin(events.event_kind[rows], DEVICE)
     return np.sort(rows[np.argsort(-weight, kind="stable")[:MOST_EVENTS]]), over
 
 
@@ -373,7 +373,7 @@ def _tracks(trace: Trace, links: Links, rows: Rows, beside: Beside) -> list[Stri
     """Streams by the time they were busy, the training thread, autograd's, then the others by theirs: MOST_TRACKS of
     streams and of threads, as nobody looks at more."""
     events = trace.events
-    device = np.isin(events.category[rows], DEVICE)
+    device = np.isin(events.event_kind[rows], DEVICE)
     training = training_lane(trace, beside.thread)
     engine = autograd_lanes(trace, training) if training is not None else []
     found = []
@@ -414,17 +414,17 @@ def _strip(trace: Trace, links: Links, rows: Rows, name: str, rank: int, beside:
 
 def _kinds(trace: Trace, rows: Rows) -> Int64:
     """By row, a number in KINDS."""
-    category = trace.events.category[rows]
+    event_kind = trace.events.event_kind[rows]
     kinds = np.full(len(rows), KINDS.index("other"), np.int64)
     for each, name in _CATEGORIES.items():
-        kinds[category == each] = KINDS.index(name)
+        kinds[event_kind == each] = KINDS.index(name)
 
     def named(test: Callable[[str], object]) -> Bool:
         return of_symbols(trace, test)[trace.events.name[rows]]
 
-    kinds[(category == Category.KERNEL) & named(COMMUNICATION_KERNEL.search)] = KINDS.index("communication")
-    kinds[(category == Category.RUNTIME) & named(SYNCHRONISATION.search)] = KINDS.index("sync")
-    annotated = np.isin(category, (Category.ANNOTATION, Category.OPERATOR))
+    kinds[(event_kind == EventKind.KERNEL) & named(COMMUNICATION_KERNEL.search)] = KINDS.index("communication")
+    kinds[(event_kind == EventKind.RUNTIME) & named(SYNCHRONISATION.search)] = KINDS.index("sync")
+    annotated = np.isin(event_kind, (EventKind.ANNOTATION, EventKind.OPERATOR))
     kinds[annotated & named(LOADER.match)] = KINDS.index("input")
     return kinds
 
@@ -443,7 +443,7 @@ def _details(trace: Trace, links: Links, rows: Rows, beside: Beside) -> tuple[tu
     source = np.where(function != UNKNOWN, events.name[np.where(function != UNKNOWN, function, 0)], ABSENT)
     moved = events.bytes[rows].astype(np.int64)
     table = np.stack((within, own, shapes, formats, source, moved), axis=1).astype(np.int64)
-    table[np.isin(events.category[rows], (Category.PYTHON,))] = ABSENT
+    table[np.isin(events.event_kind[rows], (EventKind.PYTHON,))] = ABSENT
     distinct, detail = np.unique(table, axis=0, return_inverse=True)
     return tuple(_detail(trace, row, beside) for row in distinct.tolist()), detail.ravel()
 
@@ -481,10 +481,10 @@ MOST_WORKERS = 32
 
 
 def step_view_of_process(
-    process: Process, steps: Steps, account: RecordedAccount, machine: Machine | None = None
+    process: Process, steps: Steps, category: RecordedBreakdown, machine: Machine | None = None
 ) -> StepView | None:
     """The usual one of the profiled steps; None where none was profiled."""
-    timed = [each for each in account.windows if not each.stacks and len(each.boundaries)]
+    timed = [each for each in category.windows if not each.stacks and len(each.boundaries)]
     if not timed:
         return None
     window = max(timed, key=lambda each: (has_kernels(each.trace), len(each.boundaries)))
@@ -494,7 +494,7 @@ def step_view_of_process(
     begin, end = window.boundaries[at].tolist()
     number = int(np.searchsorted(steps.end, end - window.shift))
     sources: dict[str, SourceLine] = {}
-    for each in account.windows:
+    for each in category.windows:
         sources |= sources_of(each.trace, training_thread=each.thread) if each.stacks else {}
     beside = Beside(
         input_ranges=window.phases[Phase.INPUT],

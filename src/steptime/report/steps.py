@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from steptime.analysis.categories import Account, Breakdown
+from steptime.analysis.categories import Breakdown, Category
 from steptime.analysis.timeline import SegmentKind, Steps, Timeline
 from steptime.arrays import Bool, Int64
 
@@ -53,7 +53,7 @@ class StepSeries:
 
     names: tuple[str, ...]
     kinds: tuple[int, ...]
-    accounts: tuple[str, ...]
+    categories: tuple[str, ...]
     stride: int
     spent: tuple[tuple[int, ...], ...]
     marks: tuple[StepMark, ...] = ()
@@ -108,7 +108,7 @@ def _series(kinds: Int64, known: Int64, breakdown: Breakdown, marks: tuple[StepM
     return StepSeries(
         names=tuple(KINDS[kind] for kind in used),
         kinds=tuple(np.searchsorted(used, kinds).tolist()),
-        accounts=tuple(Account(column).name.lower() for column in columns.tolist()),
+        categories=tuple(Category(column).name.lower() for column in columns.tolist()),
         stride=stride,
         spent=spent if len(columns) else (),
         marks=marks,

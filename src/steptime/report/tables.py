@@ -69,14 +69,14 @@ def rank_table(report: Report) -> Table:
     shown = (shown + [process for process in ordered if process not in shown])[:MOST_RANKS]
     rows = []
     for process in shown:
-        accounts = {use.name: use.duration.value for use in process.case.accounts}
+        categories = {use.name: use.duration.value for use in process.case.categories}
         rank = waits.get(process.rank) if process.rank is not None else None
         rows.append(
             (
                 process.name,
                 format_duration(process.case.step.duration.value),
-                format_duration(accounts.get("compute", 0.0)),
-                format_duration(accounts.get("communication", 0.0)),
+                format_duration(categories.get("compute", 0.0)),
+                format_duration(categories.get("communication", 0.0)),
                 format_duration(rank.waiting) if rank else "",
                 format_share(rank.last) if rank else "",
                 process.verdict.bottleneck,
@@ -119,7 +119,7 @@ def _kernels(case: Case) -> Table:
 def _gaps(case: Case) -> Table:
     rows = [
         (
-            use.account,
+            use.category,
             use.cause or "(between operators)",
             format_duration(use.duration.value),
             _interval(use.duration),
@@ -130,7 +130,7 @@ def _gaps(case: Case) -> Table:
         for use in sorted(case.gaps, key=lambda use: -use.duration.value)[:SHOWN]
     ]
     return Table(
-        "Why the device idled", ("account", "behind it", "a step", "95 % interval", "gaps", "longest", ""), rows
+        "Why the device idled", ("category", "behind it", "a step", "95 % interval", "gaps", "longest", ""), rows
     )
 
 
@@ -268,7 +268,7 @@ def _waiting_least(ranks: RankComparison) -> Table:
             row.name,
             row.host,
             format_duration(row.step),
-            format_duration(dict(zip(ranks.accounts, row.accounts, strict=True)).get("communication", 0.0)),
+            format_duration(dict(zip(ranks.categories, row.categories, strict=True)).get("communication", 0.0)),
             format_duration(row.waiting),
             format_share(row.last),
         )

@@ -14,7 +14,7 @@ from steptime.report.tables import bounds_text, prediction_text, predictions, re
 LINES = 25
 COLUMNS = 80
 _BAR = 36
-_ACCOUNTS = 6
+_CATEGORIES = 6
 _FINDINGS = 3
 PROFILER = "ProfilerStep"
 """In words on how steps were found: nothing that needs to be said."""
@@ -31,11 +31,11 @@ _SMALLEST_SHARE = 0.005
 def render(report: Report) -> str:
     """The whole text, with a line feed at its end."""
     shown = report.processes[0]
-    account, verdict = [_header(report), "", *_step(shown), *_breakdown(shown)], ["", *_bottleneck(shown)]
+    category, verdict = [_header(report), "", *_step(shown), *_breakdown(shown)], ["", *_bottleneck(shown)]
     bottom = [*_footnotes(report, shown), f"Next:  {one_line(report.next_command)}"]
-    room = LINES - len(account) - len(verdict) - len(bottom)
+    room = LINES - len(category) - len(verdict) - len(bottom)
     roofline = _roofline(shown)
-    top = [*account, *(roofline if room - len(roofline) >= _ROOM or not shown.findings else ()), *verdict]
+    top = [*category, *(roofline if room - len(roofline) >= _ROOM or not shown.findings else ()), *verdict]
     middle = _findings(shown, LINES - len(top) - len(bottom))
     if len(top) + len(middle) + len(bottom) < LINES:
         bottom = [*_what_if(shown), *bottom]
@@ -79,10 +79,10 @@ def _step(process: ProcessReport) -> list[str]:
 
 def _breakdown(process: ProcessReport) -> list[str]:
     step = process.case.step.duration.value
-    ordered = sorted(process.case.accounts, key=lambda account: -account.duration.value)
-    large = [account for account in ordered if account.duration.value >= _SMALLEST_SHARE * step][:_ACCOUNTS]
-    rows = [_bar(account.name, account.duration.value, step) for account in large]
-    rest = sum(account.duration.value for account in ordered[len(large) :])
+    ordered = sorted(process.case.categories, key=lambda category: -category.duration.value)
+    large = [category for category in ordered if category.duration.value >= _SMALLEST_SHARE * step][:_CATEGORIES]
+    rows = [_bar(category.name, category.duration.value, step) for category in large]
+    rest = sum(category.duration.value for category in ordered[len(large) :])
     if rest >= _SMALLEST_SHARE * step:
         rows.append(_bar("other", rest, step))
     return rows
@@ -97,7 +97,7 @@ def _bar(name: str, duration: float, step: float) -> str:
 def _roofline(process: ProcessReport) -> list[str]:
     """What the device's computing is bound by and what it reached, where that is a considerable part of the step."""
     roofline = process.case.roofline
-    compute = next((use.duration.value for use in process.case.accounts if use.name == "compute"), 0.0)
+    compute = next((use.duration.value for use in process.case.categories if use.name == "compute"), 0.0)
     if roofline is None or compute < _LEAST_COMPUTE * process.case.step.duration.value:
         return []
     texts = (bounds_text(roofline, process.case.machine), reached_text(process.case))

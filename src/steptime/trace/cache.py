@@ -30,7 +30,7 @@ from isal import isal_zlib
 from steptime._version import __version__
 from steptime.folders import cache_folder
 from steptime.trace.reader import DEFAULT_MAX_SIZE, read
-from steptime.trace.table import ABSENT, Category, Damage, Device, EventTable, Lane, Trace
+from steptime.trace.table import ABSENT, Damage, Device, EventKind, EventTable, Lane, Trace
 
 Array: TypeAlias = npt.NDArray[Any]
 MAGIC = b"steptime-trace-columns 1\n"
@@ -177,7 +177,7 @@ def _check(columns: dict[str, Array], header: _Header) -> None:
     """Raises ContainerError where a number points nowhere or a type is not what the table promises."""
     lists = {"name": header.symbols, "lane": header.lanes}
     texts = {"shapes": header.shapes, "dtypes": header.dtypes, "inputs": header.inputs}
-    fine = columns["category"].dtype == np.uint8 and _within(columns["category"], 0, len(Category), False)
+    fine = columns["category"].dtype == np.uint8 and _within(columns["category"], 0, len(EventKind), False)
     fine &= columns["begin"].dtype == columns["duration"].dtype == np.int64
     fine &= _within(columns["duration"], 0, 2**62, False)
     fine &= all(columns[name].dtype == np.int32 for name in (*lists, *texts))
@@ -196,7 +196,7 @@ def _within(column: Array, least: int, end: int, absent: bool) -> bool:
     return bool(((column == ABSENT) | ((column >= least) & (column < end))).all())
 
 
-READER = f"{__version__}/2"
+READER = f"{__version__}/3"
 """Grows when the same file would be read into other columns."""
 LEAST_SIZE = 16 * 10**6
 """Bytes of JSON that are read in 50 ms. Below, opening an entry gains nothing that could be felt."""

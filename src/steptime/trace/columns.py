@@ -34,7 +34,7 @@ import numpy as np
 import numpy.typing as npt
 
 from steptime.arrays import Bool, Float64, Int32, Int64
-from steptime.trace.table import ABSENT, CATEGORY_NAMES, MARKER_NAMES, Category, EventTable, Lane
+from steptime.trace.table import ABSENT, CATEGORY_NAMES, MARKER_NAMES, EventKind, EventTable, Lane
 
 Number: TypeAlias = int | str | None
 NOTHING = msgspec.Raw()
@@ -202,11 +202,11 @@ def lenient(event: dict[str, object], *, exactly: bool) -> Event | None:
     duration = _number(event.get("dur", 0))
     if not isinstance(name, str) or not _is_time(time) or duration is None:
         return None
-    category = event.get("cat")
+    event_kind = event.get("cat")
     rest: dict[str, Any] = {
         "name": name,
         "dur": duration,
-        "cat": category if isinstance(category, str) else "",
+        "cat": event_kind if isinstance(event_kind, str) else "",
         "pid": _lane(event.get("pid")),
         "tid": _lane(event.get("tid")),
         "args": _arguments(event.get("args")),
@@ -339,19 +339,19 @@ DEVICE_WORK = 254
 UNKNOWN = 255
 """Neither: work of a device if it says where it ran, else OTHER."""
 ENDINGS = {
-    "_runtime": Category.RUNTIME,
-    "_driver": Category.RUNTIME,
-    "_memcpy": Category.MEMCPY,
-    "_memset": Category.MEMSET,
-    "_user_annotation": Category.DEVICE_ANNOTATION,
-    "_sync": Category.SYNC,
-    "_kernel": Category.KERNEL,
+    "_runtime": EventKind.RUNTIME,
+    "_driver": EventKind.RUNTIME,
+    "_memcpy": EventKind.MEMCPY,
+    "_memset": EventKind.MEMSET,
+    "_user_annotation": EventKind.DEVICE_ANNOTATION,
+    "_sync": EventKind.SYNC,
+    "_kernel": EventKind.KERNEL,
 }
 DEVICE_WORK_NAMES = ("mtia_ccp_events", "mtia_workloadd", "hpu_op")
 """From libkineto's ActivityType.cpp: what MTIA's and Gaudi's devices executed, copies among them."""
 
 
-class CategoryCodes:
+class EventKindCodes:
     """The categories of events, as numbers of `Category`."""
 
     def __init__(self) -> None:
@@ -369,26 +369,26 @@ class CategoryCodes:
             work |= (codes == UNKNOWN) & (streams != ABSENT) & (devices != ABSENT) & (devices >= 0)
         for row in np.flatnonzero(work).tolist():
             codes[row] = work_named(events[row].name)
-        codes[codes == UNKNOWN] = Category.OTHER
+        codes[codes == UNKNOWN] = EventKind.OTHER
         return codes
 
 
-def work_named(name: str) -> Category:
+def work_named(name: str) -> EventKind:
     """Which work of a device an event of this name is."""
     lowered = name.lower()
     if "memcpy" in lowered:
-        return Category.MEMCPY
-    return Category.MEMSET if "memset" in lowered else Category.KERNEL
+        return EventKind.MEMCPY
+    return EventKind.MEMSET if "memset" in lowered else EventKind.KERNEL
 
 
 class _Codes(dict[str, int]):
     def __init__(self) -> None:
-        super().__init__({name: int(category) for name, category in CATEGORY_NAMES.items()})
-        self |= dict.fromkeys(MARKER_NAMES, int(Category.OTHER))
+        super().__init__({name: int(event_kind) for name, event_kind in CATEGORY_NAMES.items()})
+        self |= dict.fromkeys(MARKER_NAMES, int(EventKind.OTHER))
         self |= dict.fromkeys(DEVICE_WORK_NAMES, DEVICE_WORK)
 
     def __missing__(self, key: str) -> int:
-        endings = (category for ending, category in ENDINGS.items() if key.lower().endswith(ending))
+        endings = (event_kind for ending, event_kind in ENDINGS.items() if key.lower().endswith(ending))
         code = self[key] = int(next(endings, UNKNOWN))
         return code
 
@@ -443,7 +443,7 @@ class Columns:
     def __init__(self) -> None:
         self._columns = {name: Growing(kind, ABSENT if kind is np.int32 else 0) for name, kind in WHOLE.items()}
         self._columns |= {name: Growing(np.int64, ABSENT, narrow=True) for name in IDS}
-        self._categories = CategoryCodes()
+        self._event_kinds = EventKindCodes()
         self.names: Numbering[str] = Numbering()
         self._lanes: Numbering[tuple[Number, Number]] = Numbering()
         self.shapes, self.dtypes, self.inputs = Texts(), Texts(), Texts()
@@ -512,7 +512,7 @@ class Columns:
         streams = self._add_ids("stream", [args.stream for args in every])
         self._add_blocks(every, streams)
         devices = self._add_ids("device", [args.device for args in every])
-        self._columns["category"].extend(self._categories.of(events, streams, devices))
+        self._columns["category"].extend(self._event_kinds.of(events, streams, devices))
 
     def _add_texts(self, column: str, numbers: Texts, raw: list[msgspec.Raw]) -> bool:
         """Raw JSON; most events have none, and then it is the one default object. True where some event has one."""

@@ -13,7 +13,7 @@ import numpy as np
 from steptime.quantities import SourceLine
 from steptime.trace.arguments import arguments_of
 from steptime.trace.links import UNKNOWN, Links
-from steptime.trace.table import Category, Trace
+from steptime.trace.table import EventKind, Trace
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,7 +39,7 @@ class CompiledKernel:
 def compiled_kernels(trace: Trace, links: Links) -> dict[str, CompiledKernel]:
     """By name, which the operator and its kernel share; what each was called with first. Empty without such kernels."""
     events = trace.events
-    kernels = np.flatnonzero((events.category == Category.KERNEL) & (links.operator != UNKNOWN))
+    kernels = np.flatnonzero((events.event_kind == EventKind.KERNEL) & (links.operator != UNKNOWN))
     around = links.operator[kernels]
     same = events.name[kernels] == events.name[around]
     _, first = np.unique(events.name[around[same]], return_index=True)

@@ -30,7 +30,7 @@ from steptime.arrays import Bool, Int32, Int64
 from steptime.quantities import SourceLine
 from steptime.trace.cached_per_trace import once
 from steptime.trace.call_tree import enclosing
-from steptime.trace.table import ABSENT, HOST_CATEGORIES, Category, Trace
+from steptime.trace.table import ABSENT, HOST_CATEGORIES, EventKind, Trace
 from steptime.trace.vendors import ANNOTATION, PROFILER, STEP, is_compiled, is_engine, matching, of_symbols
 
 UNKNOWN = -1
@@ -200,7 +200,7 @@ class Forest:
 @once
 def host_events(trace: Trace) -> Bool:
     """Which events happened on a thread of the host."""
-    return np.isin(trace.events.category, HOST_CATEGORIES)
+    return np.isin(trace.events.event_kind, HOST_CATEGORIES)
 
 
 @once
@@ -251,7 +251,7 @@ def _order(lane: Int32, begin: Int64, end: Int64) -> Int64:
     return order
 
 
-DEVICE = (Category.KERNEL, Category.MEMCPY, Category.MEMSET)
+DEVICE = (EventKind.KERNEL, EventKind.MEMCPY, EventKind.MEMSET)
 MODULE = "nn.Module: "
 """So Kineto names the call of a module among the Python functions."""
 LAUNCHING = re.compile(r"Launch|Memcpy|Memset|Prefetch|Enqueue")
@@ -279,7 +279,7 @@ def link(trace: Trace, boundaries: Int64, *, is_user: Callable[[str], bool] = is
     forward, frame = _forwards(trace, made, roles)
     return Links(
         launch=launch,
-        parent=made.enclosing(trace.events.category != Category.PYTHON),
+        parent=made.enclosing(trace.events.event_kind != EventKind.PYTHON),
         operator=_through(origin, made.nearest(roles.operator)),
         annotation=_through(origin, made.nearest(roles.annotation)),
         function=_through(origin, _functions(trace, made, roles, forward, frame)),
@@ -290,8 +290,10 @@ def link(trace: Trace, boundaries: Int64, *, is_user: Callable[[str], bool] = is
 
 def roles_of(trace: Trace, is_user: Callable[[str], bool] = is_user_file) -> Roles:
     """Sorts the host's events. Files of 2021 list annotations among the operators; compiled code is only annotated."""
-    category, name = trace.events.category, trace.events.name
-    listed, noted, python = (category == each for each in (Category.OPERATOR, Category.ANNOTATION, Category.PYTHON))
+    event_kind, name = trace.events.event_kind, trace.events.name
+    listed, noted, python = (
+        event_kind == each for each in (EventKind.OPERATOR, EventKind.ANNOTATION, EventKind.PYTHON)
+    )
     compiled, annotated = of_symbols(trace, is_compiled), of_symbols(trace, ANNOTATION.match)
     modules = of_symbols(trace, lambda symbol: symbol.startswith(MODULE))
     steps = of_symbols(trace, STEP.match)
@@ -310,10 +312,10 @@ def launches_of(trace: Trace) -> Int32:
     (HIP gives the calls around a launch its number too)."""
     events = trace.events
     found = np.full(len(events), UNKNOWN, np.int32)
-    calls = np.flatnonzero((events.category == Category.RUNTIME) & (events.correlation != ABSENT))
+    calls = np.flatnonzero((events.event_kind == EventKind.RUNTIME) & (events.correlation != ABSENT))
     launching = of_symbols(trace, LAUNCHING.search)[events.name[calls]] if len(calls) else np.empty(0, np.bool_)
     for candidates in (calls[launching], calls[~launching]):
-        open_ended = np.isin(events.category, DEVICE) & (events.correlation != ABSENT) & (found == UNKNOWN)
+        open_ended = np.isin(events.event_kind, DEVICE) & (events.correlation != ABSENT) & (found == UNKNOWN)
         _by_number(events.correlation, events.begin, candidates, np.flatnonzero(open_ended), found)
     return found
 
@@ -323,8 +325,8 @@ def _origins(trace: Trace, launch: Int32) -> Int32:
     holds none, the operator with its "External id"."""
     events = trace.events
     origin = launch.copy()
-    lost = np.isin(events.category, DEVICE) & (launch == UNKNOWN) & (events.external != ABSENT)
-    operators = np.flatnonzero((events.category == Category.OPERATOR) & (events.external != ABSENT))
+    lost = np.isin(events.event_kind, DEVICE) & (launch == UNKNOWN) & (events.external != ABSENT)
+    operators = np.flatnonzero((events.event_kind == EventKind.OPERATOR) & (events.external != ABSENT))
     _by_number(events.external, events.begin, operators, np.flatnonzero(lost), origin)
     return origin
 
@@ -390,7 +392,7 @@ def _steps(trace: Trace, boundaries: Int64, *, launched: bool) -> Int32:
     """The step in which each event begins. On a device that is not the step it belongs to, and only counts where the
     trace holds none of the launches."""
     events = trace.events
-    known = host_events(trace) if launched else host_events(trace) | np.isin(events.category, DEVICE)
+    known = host_events(trace) if launched else host_events(trace) | np.isin(events.event_kind, DEVICE)
     step = (np.searchsorted(boundaries[:, 0], events.begin, side="right") - 1).astype(np.int32)
     ends = boundaries[:, 1] if len(boundaries) else np.zeros(1, np.int64)
     step[~known | (events.begin >= ends[step])] = UNKNOWN

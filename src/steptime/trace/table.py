@@ -22,7 +22,7 @@ ABSENT = -(2**31)
 """An integer that the event does not carry. No id, stream or size reaches it; -1 is a real stream (of syncs)."""
 
 
-class Category(IntEnum):
+class EventKind(IntEnum):
     """What an event is, whatever the file's year calls it."""
 
     OTHER = 0
@@ -45,31 +45,31 @@ class Category(IntEnum):
     """The recording itself."""
 
 
-HOST_CATEGORIES = (Category.OPERATOR, Category.ANNOTATION, Category.RUNTIME, Category.PYTHON)
+HOST_CATEGORIES = (EventKind.OPERATOR, EventKind.ANNOTATION, EventKind.RUNTIME, EventKind.PYTHON)
 """What a thread of the host did itself."""
-CATEGORY_NAMES: dict[str, Category] = {
-    "cpu_op": Category.OPERATOR,
-    "Operator": Category.OPERATOR,
-    "user_annotation": Category.ANNOTATION,
-    "cuda_runtime": Category.RUNTIME,
-    "cuda_driver": Category.RUNTIME,
-    "xpu_runtime": Category.RUNTIME,
-    "privateuse1_runtime": Category.RUNTIME,
-    "privateuse1_driver": Category.RUNTIME,
-    "mtia_runtime": Category.RUNTIME,
-    "glow_runtime": Category.RUNTIME,
-    "Runtime": Category.RUNTIME,
-    "kernel": Category.KERNEL,
-    "Kernel": Category.KERNEL,
-    "gpu_memcpy": Category.MEMCPY,
-    "Memcpy": Category.MEMCPY,
-    "gpu_memset": Category.MEMSET,
-    "Memset": Category.MEMSET,
-    "gpu_user_annotation": Category.DEVICE_ANNOTATION,
-    "python_function": Category.PYTHON,
-    "cuda_sync": Category.SYNC,
-    "overhead": Category.OVERHEAD,
-    "Trace": Category.SPAN,
+CATEGORY_NAMES: dict[str, EventKind] = {
+    "cpu_op": EventKind.OPERATOR,
+    "Operator": EventKind.OPERATOR,
+    "user_annotation": EventKind.ANNOTATION,
+    "cuda_runtime": EventKind.RUNTIME,
+    "cuda_driver": EventKind.RUNTIME,
+    "xpu_runtime": EventKind.RUNTIME,
+    "privateuse1_runtime": EventKind.RUNTIME,
+    "privateuse1_driver": EventKind.RUNTIME,
+    "mtia_runtime": EventKind.RUNTIME,
+    "glow_runtime": EventKind.RUNTIME,
+    "Runtime": EventKind.RUNTIME,
+    "kernel": EventKind.KERNEL,
+    "Kernel": EventKind.KERNEL,
+    "gpu_memcpy": EventKind.MEMCPY,
+    "Memcpy": EventKind.MEMCPY,
+    "gpu_memset": EventKind.MEMSET,
+    "Memset": EventKind.MEMSET,
+    "gpu_user_annotation": EventKind.DEVICE_ANNOTATION,
+    "python_function": EventKind.PYTHON,
+    "cuda_sync": EventKind.SYNC,
+    "overhead": EventKind.OVERHEAD,
+    "Trace": EventKind.SPAN,
 }
 """From libkineto's ActivityType.cpp and the capitalised names of 2021; for others see `kineto.categories`."""
 MARKER_NAMES = (
@@ -107,7 +107,7 @@ class EventTable(_WithEnd):
     does not: widen them before arithmetic. A column that no event fills is one broadcast ABSENT.
     """
 
-    category: npt.NDArray[np.uint8]
+    event_kind: npt.NDArray[np.uint8]
     name: Int32
     lane: Int32
     begin: Int64

@@ -226,7 +226,7 @@ def pinned_memory(case: Case) -> Option | None:
     loader = case.loader
     if loader is None or loader.pin_memory or case.step.device == "cpu":
         return None
-    copies = named(case.accounts, "copy")
+    copies = named(case.categories, "copy")
     exposed = copies.recoverable.value if copies is not None else 0.0
     saving = modelled(LIKELY_PINNED_MEMORY * exposed, 0.0, exposed, case.step.steady) if exposed else None
     change = loader_change(loader, (("pin_memory", True), ("non_blocking", True)))

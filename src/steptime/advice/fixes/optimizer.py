@@ -130,7 +130,7 @@ def dropped_gradients(case: Case) -> Option | None:
         When the loop reads gradients of parameters that the loss does not reach.
     """
     elements = sum(use.elements for use in case.optimizers)
-    filling, adding = zeroing(case.operators, case.accounts, elements, case.step.micro_batches)
+    filling, adding = zeroing(case.operators, case.categories, elements, case.step.micro_batches)
     if not filling:
         return None
     saving = modelled(filling + adding, filling, filling + adding, case.step.steady)

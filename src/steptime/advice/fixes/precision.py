@@ -58,8 +58,8 @@ def bfloat_autocast(case: Case) -> Option | None:
     if case.step.device == "cpu" and not (faster and _products(case)):
         return None
     saving, reach = (None, 0.0)
-    if faster and (compute := named(case.accounts, "compute")) is not None:
-        saving, reach = _by_operators(case, faster) or _by_account(case, faster, compute.duration.value)
+    if faster and (compute := named(case.categories, "compute")) is not None:
+        saving, reach = _by_operators(case, faster) or _by_category(case, faster, compute.duration.value)
     change = Change("autocast", arguments=(("dtype", "bfloat16"),))
     return Option("bfloat16 autocast", (change,), saving, _edit(case), reach=reach)
 
@@ -69,7 +69,7 @@ def _products(case: Case) -> bool:
     return not case.operators or any(use.flops for use in case.operators)
 
 
-def _by_account(case: Case, faster: float, compute: float) -> tuple[Estimate, float]:
+def _by_category(case: Case, faster: float, compute: float) -> tuple[Estimate, float]:
     """(saving, what is acted on), ns a step. faster: the share of a product that a higher upper bound makes less of."""
     gain = faster * compute
     return modelled(LIKELY_BFLOAT_AUTOCAST * gain, SURE_BFLOAT_AUTOCAST * gain, gain, case.step.steady), compute
@@ -80,7 +80,7 @@ def _by_operators(case: Case, faster: float) -> tuple[Estimate, float] | None:
     precision all the same, to cast them."""
     if case.step.device != "cpu" or not case.operators:
         return None
-    at = (case.operators, case.accounts, case.machine)
+    at = (case.operators, case.categories, case.machine)
     products = steady_time([use for use in case.operators if use.flops and use.bound == "compute"], *at)
     moved = steady_time(moving(case.operators, case.machine), *at)
     gain, less = faster * products, NARROWER * moved
@@ -123,7 +123,7 @@ def tensor_float(case: Case) -> Option | None:
         return None
     rates = dict(case.machine.rates) if case.machine is not None else {}
     fast, full = rates.get("tf32"), rates.get("float32")
-    compute = named(case.accounts, "compute")
+    compute = named(case.categories, "compute")
     gain = compute.duration.value * (1 - full / fast) if compute and fast and full and fast > full else None
     saving = (
         modelled(LIKELY_TENSOR_FLOAT * gain, SURE_TENSOR_FLOAT * gain, gain, case.step.steady)
@@ -179,7 +179,7 @@ def half_autocast(case: Case) -> Option | None:
     half, brain, full = rates.get("float16"), rates.get("bfloat16", 0.0), rates.get("float32")
     if not case.step.device.startswith("cuda") or not half or not full or half <= max(full, WORTH_IT * brain):
         return None
-    compute = named(case.accounts, "compute")
+    compute = named(case.categories, "compute")
     gain = compute.duration.value * (1 - full / half) if compute is not None else None
     saving = (
         modelled(LIKELY_HALF_AUTOCAST * gain, SURE_HALF_AUTOCAST * gain, gain, case.step.steady)

@@ -60,8 +60,8 @@ def _option(case: Case, arguments: tuple[tuple[str, Scalar], ...], saving: Estim
 def _saving(case: Case) -> Estimate | None:
     predictions = case.replay.predictions if case.replay is not None else ()
     hidden = next((each.saved for each in predictions if each.change == "communication overlapped"), None)
-    account = named(case.accounts, "communication")
-    most = hidden or (account.recoverable if account is not None else None)
+    category = named(case.categories, "communication")
+    most = hidden or (category.recoverable if category is not None else None)
     return modelled(LIKELY * most.value, 0.0, most.high, case.step.steady) if most is not None else None
 
 
@@ -94,8 +94,8 @@ def fewer_exchanges(case: Case) -> Option | None:
     backwards = round(case.gradients.micro_batches if case.gradients is not None else case.step.micro_batches)
     if backwards < 2 or not _each_time(case):
         return None
-    account = named(case.accounts, "communication")
-    saving = scaled(account.recoverable, 1 - 1 / backwards) if account is not None else None
+    category = named(case.categories, "communication")
+    saving = scaled(category.recoverable, 1 - 1 / backwards) if category is not None else None
     lines = training_lines(case)
     snippet = Snippet(EXAMPLE_FEWER_EXCHANGES, lines.backward if lines is not None else None)
     return Option(f"no_sync() in {backwards - 1} of {backwards} backwards", (Change("no-sync"),), saving, snippet)

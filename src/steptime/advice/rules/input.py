@@ -20,7 +20,7 @@ MOSTLY_WAITING = 0.5
 @rule(
     "ST101",
     "input-wait",
-    needs={Signal.STEP, Signal.ACCOUNTS},
+    needs={Signal.STEP, Signal.CATEGORIES},
     uses={Signal.LOADER, Signal.PHASES, Signal.GAPS, Signal.SETTINGS, Signal.CONTENTION},
 )
 def input_wait(signals: Signals) -> Finding | None:
@@ -55,17 +55,19 @@ def input_wait(signals: Signals) -> Finding | None:
     contention = signals.contention if signals.has(Signal.CONTENTION) else None
     savings = less(loader.wait, handover(loader, contention) if loader.workers else 0.0)
     source = loader.item_site or loader.site
-    return input_wait.finding(summary, _advice_input_wait(signals, contention), savings, account="input", source=source)
+    return input_wait.finding(
+        summary, _advice_input_wait(signals, contention), savings, category="input", source=source
+    )
 
 
 def _from_trace(signals: Signals) -> Finding | None:
     """What a trace alone can tell: the account, and the annotation of the loader."""
-    account = named(signals.accounts, "input")
-    if account is None:
+    category = named(signals.categories, "input")
+    if category is None:
         return None
-    gap = max((gap for gap in signals.gaps if gap.account == "input"), key=_idle, default=None)
-    share = format_share(ratio(account.duration.value, signals.step.duration.value))
-    wait = format_duration(account.duration.value)
+    gap = max((gap for gap in signals.gaps if gap.category == "input"), key=_idle, default=None)
+    share = format_share(ratio(category.duration.value, signals.step.duration.value))
+    wait = format_duration(category.duration.value)
     on_device = signals.step.device != "cpu"
     what = f"The device idles {wait} a step" if on_device else f"Each step waits {wait}"
     inside = f", mostly in {gap.inside}" if gap and gap.inside else ""
@@ -74,8 +76,8 @@ def _from_trace(signals: Signals) -> Finding | None:
     return input_wait.finding(
         summary,
         _advice_from_trace(gap.cause if gap is not None else ""),
-        account.recoverable,
-        account="input",
+        category.recoverable,
+        category="input",
         source=gap.source if gap else None,
         evidence=evidence,
     )
@@ -177,7 +179,7 @@ def too_few_workers(signals: Signals) -> Finding | None:
         _summary_too_few_workers(loader, model),
         _advice_too_few_workers(loader, model),
         saving,
-        account="input",
+        category="input",
         source=loader.site or loader.item_site,
     )
 
@@ -268,7 +270,7 @@ def _dearer_than_none(loader: LoaderUse, model: Supply) -> Finding | None:
         f"making its batches in the training process takes {format_duration(model.production)}"
     )
     saving = more(scaled(loader.wait, ratio(gain, spent)), model.beside)
-    return too_many_workers.finding(summary, "Set num_workers=0.", saving, account="input", source=loader.site)
+    return too_many_workers.finding(summary, "Set num_workers=0.", saving, category="input", source=loader.site)
 
 
 def _gain_of_more(step: StepSummary, loader: LoaderUse, model: Supply) -> float:
@@ -286,7 +288,7 @@ def _more_than_processors(loader: LoaderUse, model: Supply) -> Finding | None:
         f"by the model {model.best} would do"
     )
     return too_many_workers.finding(
-        summary, f"Set num_workers={model.best}.", loader.wait, account="input", source=loader.site
+        summary, f"Set num_workers={model.best}.", loader.wait, category="input", source=loader.site
     )
 
 
@@ -373,7 +375,7 @@ def per_sample_fetch(signals: Signals) -> Finding | None:
         _summary_per_sample_fetch(loader, produced),
         _advice_per_sample_fetch(loader),
         saving,
-        account="input",
+        category="input",
         source=loader.site,
     )
 
@@ -424,7 +426,7 @@ def slow_collate(signals: Signals) -> Finding | None:
     collating = scaled(loader.collate, loader.demand)
     saving = capped(scaled(loader.wait, min(1.0, share)), collating)
     return slow_collate.finding(
-        _summary_slow_collate(loader, share), _advice_slow_collate(loader), saving, account="input", source=loader.site
+        _summary_slow_collate(loader, share), _advice_slow_collate(loader), saving, category="input", source=loader.site
     )
 
 
@@ -450,7 +452,7 @@ def _advice_slow_collate(loader: LoaderUse) -> str:
 @rule(
     "ST107",
     "slow-transfer",
-    needs={Signal.STEP, Signal.ACCOUNTS},
+    needs={Signal.STEP, Signal.CATEGORIES},
     uses={Signal.LOADER, Signal.LINES, Signal.PHASES, Signal.COPIES, Signal.GAPS},
 )
 def slow_transfer(signals: Signals) -> Finding | None:
@@ -483,14 +485,14 @@ def slow_transfer(signals: Signals) -> Finding | None:
     share = format_share(ratio(saving.value, signals.step.duration.value))
     summary = f"Moving the batch to the device costs {format_duration(saving.value)} a step ({share})"
     return slow_transfer.finding(
-        summary, _advice_slow_transfer(signals, line), saving, account="copy", source=line.source if line else None
+        summary, _advice_slow_transfer(signals, line), saving, category="copy", source=line.source if line else None
     )
 
 
 def _from_copies(signals: Signals, copies: list[CopyUse]) -> Finding | None:
     """By the copies of a trace: what they leave exposed, and what staging pageable memory keeps the device from."""
     operators = staging_operators(signals.copies)
-    staging = [gap.duration for gap in signals.gaps if gap.account == "sync" and gap.cause in operators]
+    staging = [gap.duration for gap in signals.gaps if gap.category == "sync" and gap.cause in operators]
     saving = total([*(copy.exposed for copy in copies), *staging])
     if not saving.value:
         return None
@@ -507,7 +509,7 @@ def _from_copies(signals: Signals, copies: list[CopyUse]) -> Finding | None:
     source = line.source if line else top.source
     evidence = tuple(map(_told, sorted(copies, key=lambda copy: -copy.duration.value)[:3]))
     return slow_transfer.finding(
-        summary, advice, saving, account="" if staging else "copy", source=source, evidence=evidence
+        summary, advice, saving, category="" if staging else "copy", source=source, evidence=evidence
     )
 
 
@@ -530,7 +532,7 @@ def _time(line: LineUse) -> float:
 
 def _exposed(signals: Signals, phase: Estimate) -> Estimate:
     """Copies that nothing hides, where the breakdown has them; else the lines' own time."""
-    copy = named(signals.accounts, "copy") if signals.has(Signal.ACCOUNTS) else None
+    copy = named(signals.categories, "copy") if signals.has(Signal.CATEGORIES) else None
     if copy is None:
         return phase
     return capped(copy.duration, copy.recoverable)
@@ -584,7 +586,7 @@ def batch_preparation(signals: Signals) -> Finding | None:
         summary,
         "Prepare batches ahead of the step (once, with whole-array operations, or in a worker process).",
         saving,
-        account="input",
+        category="input",
         source=lines[0].line.source if lines else None,
         evidence=tuple(_evidence(time) for time in lines[:3]),
     )
@@ -610,7 +612,7 @@ SCALING = ("forward", "backward")
 """Phases whose work grows with the tokens."""
 
 
-@rule("ST109", "padding", needs={Signal.STEP, Signal.PADDING, Signal.ACCOUNTS, Signal.PHASES}, uses={Signal.LOADER})
+@rule("ST109", "padding", needs={Signal.STEP, Signal.PADDING, Signal.CATEGORIES, Signal.PHASES}, uses={Signal.LOADER})
 def padding(signals: Signals) -> Finding | None:
     """Much of a batch is padding
 
@@ -634,7 +636,7 @@ def padding(signals: Signals) -> Finding | None:
         most of the gain then.
     """
     use = signals.padding
-    compute = named(signals.accounts, "compute")
+    compute = named(signals.categories, "compute")
     if use.share < LEAST_SHARE or compute is None:
         return None
     spent = {each.name: each.duration.value for each in signals.phases}
@@ -646,4 +648,4 @@ def padding(signals: Signals) -> Finding | None:
     summary = f"{format_share(use.share)} of the tokens are padding (of {batches} that were looked at)"
     loader = signals.loader if signals.has(Signal.LOADER) else None
     advice = "Pad to the longest row of each batch, and draw rows of like length together."
-    return padding.finding(summary, advice, saving, account="compute", source=loader.site if loader else None)
+    return padding.finding(summary, advice, saving, category="compute", source=loader.site if loader else None)

@@ -51,7 +51,7 @@ only saves the reading."""
     "ST401",
     "memory-bound-pointwise",
     needs={Signal.STEP, Signal.OPERATORS},
-    uses={Signal.COMPILATIONS, Signal.MACHINE, Signal.ACCOUNTS, Signal.CHAINS, Signal.SETTINGS},
+    uses={Signal.COMPILATIONS, Signal.MACHINE, Signal.CATEGORIES, Signal.CHAINS, Signal.SETTINGS},
 )
 def memory_bound_pointwise(signals: Signals) -> Finding | None:
     """Chains of pointwise operators move bytes and compute nothing
@@ -84,7 +84,7 @@ def memory_bound_pointwise(signals: Signals) -> Finding | None:
     machine = signals.machine if signals.has(Signal.MACHINE) else None
     chain = [use for use in moving(signals.operators, machine) if plain_name(use.name) != forced]
     profiled = sum(use.duration for use in chain)
-    spent = steady_time(chain, signals.operators, signals.accounts, machine)
+    spent = steady_time(chain, signals.operators, signals.categories, machine)
     calls = sum(use.calls for use in chain)
     step = signals.step.duration.value
     if ratio(spent, step) < LEAST_SHARE_MEMORY_BOUND_POINTWISE or calls < FEWEST_CALLS:
@@ -97,7 +97,7 @@ def memory_bound_pointwise(signals: Signals) -> Finding | None:
     saving = modelled(FUSION_SAVES * spent, FUSION_SAVES_AT_LEAST * spent, spent, signals.step.steady)
     evidence = tuple(f"{use.name}: {format_duration(use.duration)} in {use.calls:.3g} calls" for use in _largest(chain))
     return memory_bound_pointwise.finding(
-        summary, _advice(signals), saving, account="compute", source=top.source, evidence=evidence
+        summary, _advice(signals), saving, category="compute", source=top.source, evidence=evidence
     )
 
 
@@ -117,7 +117,7 @@ def _from_chains(signals: Signals) -> Finding | None:
     evidence = tuple(f"{' → '.join(map(plain_name, chain.operators[:6]))}: {_told(chain)}" for chain in top[:3])
     source = next((chain.source for chain in top if chain.source is not None), None)
     return memory_bound_pointwise.finding(
-        summary, _advice(signals), saving, account="compute", source=source, evidence=evidence
+        summary, _advice(signals), saving, category="compute", source=source, evidence=evidence
     )
 
 
@@ -169,7 +169,7 @@ CAST = re.compile(
 """Kernels of copy_ that convert on the way, as torch 1.13 to 2.13 name them."""
 
 
-@rule("ST402", "copies-and-casts", needs={Signal.STEP, Signal.OPERATORS}, uses={Signal.ACCOUNTS, Signal.KERNELS})
+@rule("ST402", "copies-and-casts", needs={Signal.STEP, Signal.OPERATORS}, uses={Signal.CATEGORIES, Signal.KERNELS})
 def copies_and_casts(signals: Signals) -> Finding | None:
     """Copies and type conversions take part of the step
 
@@ -191,7 +191,7 @@ def copies_and_casts(signals: Signals) -> Finding | None:
     if signals.has(Signal.KERNELS):
         return _from_kernels(signals)
     copies = [use for use in signals.operators if plain_name(use.name) in COPIES and _counts(use)]
-    time = sum(use.duration for use in copies) * profile_scale(signals.operators, signals.accounts)
+    time = sum(use.duration for use in copies) * profile_scale(signals.operators, signals.categories)
     share = ratio(time, signals.step.duration.value)
     if share < LEAST_SHARE_COPIES_AND_CASTS:
         return None
@@ -204,7 +204,7 @@ def copies_and_casts(signals: Signals) -> Finding | None:
     )
     saving = modelled(AVOIDABLE * time, 0.2 * time, time, signals.step.steady)
     advice = "Convert type and layout once, at the input, and keep them through the model."
-    return copies_and_casts.finding(summary, advice, saving, account="compute", source=top.source)
+    return copies_and_casts.finding(summary, advice, saving, category="compute", source=top.source)
 
 
 def _from_kernels(signals: Signals) -> Finding | None:
@@ -231,7 +231,7 @@ def _from_kernels(signals: Signals) -> Finding | None:
         summary,
         advice,
         saving,
-        account="compute",
+        category="compute",
         source=first_source(copies),
         evidence=tuple(map(told, longest(copies))),
     )
@@ -299,7 +299,7 @@ def idle_matrix_units(signals: Signals) -> Finding | None:
         summary,
         f"Use {how} ({meaning}).",
         saving,
-        account="compute",
+        category="compute",
         source=first_source(slow),
         evidence=tuple(map(told, longest(slow))),
     )
@@ -364,7 +364,7 @@ def awkward_dimensions(signals: Signals) -> Finding | None:
         summary,
         "Round these dimensions up to a multiple of 8 (64 for large ones).",
         saving,
-        account="compute",
+        category="compute",
         source=first_source(poor),
         evidence=tuple(map(told, longest(poor))),
     )
@@ -427,7 +427,7 @@ def unflashed_attention(signals: Signals) -> Finding | None:
         summary,
         "Use torch.nn.functional.scaled_dot_product_attention, which fuses them.",
         saving,
-        account="compute",
+        category="compute",
         source=first_source(passes),
         evidence=tuple(map(told, longest(passes))),
     )
@@ -514,7 +514,7 @@ def exposed_copies(signals: Signals) -> Finding | None:
     )
     evidence = tuple(f"{use.operator or use.kind}: {format_duration(use.exposed.value)} exposed" for use in same[:3])
     return exposed_copies.finding(
-        summary, ADVICE[top.kind], saving, account="copy", source=top.source, evidence=evidence
+        summary, ADVICE[top.kind], saving, category="copy", source=top.source, evidence=evidence
     )
 
 
@@ -568,7 +568,7 @@ def dominant_operator(signals: Signals) -> Finding | None:
     saving = modelled(lost, 0.3 * lost, lost, signals.step.steady)
     advice = "It stays far below its upper bound: try another layout, dtype or implementation of it."
     return dominant_operator.finding(
-        summary, advice, saving, account="compute", source=source, evidence=evidence, weight=Weight.FINDING
+        summary, advice, saving, category="compute", source=source, evidence=evidence, weight=Weight.FINDING
     )
 
 
@@ -604,7 +604,7 @@ NEEDED = 3.0
     "ST408",
     "slow-arithmetic",
     needs={Signal.STEP, Signal.OPERATORS, Signal.MACHINE, Signal.SETTINGS},
-    uses={Signal.ACCOUNTS, Signal.KERNELS, Signal.LINES},
+    uses={Signal.CATEGORIES, Signal.KERNELS, Signal.LINES},
     instead_of=("memory-bound-pointwise", "optimizer-share"),
 )
 def slow_arithmetic(signals: Signals) -> Finding | None:
@@ -637,7 +637,7 @@ def slow_arithmetic(signals: Signals) -> Finding | None:
     if not machine.measured or not machine.copy_bytes:
         return None
     rate = _Rate(machine.copy_bytes, signals.settings.intra_op_threads)
-    scale = profile_scale(signals.operators, signals.accounts)
+    scale = profile_scale(signals.operators, signals.categories)
     slow = [use for use in signals.operators if _is_slow(use, rate)]
     above = scale * sum(use.duration - NEEDED * rate.copied(use) for use in slow)
     if ratio(above, signals.step.duration.value) < LEAST_SHARE_SLOW_ARITHMETIC:
@@ -660,7 +660,7 @@ def slow_arithmetic(signals: Signals) -> Finding | None:
     )
     advice = contiguous if flushed else keep + contiguous
     source = top.source or _line_that_names(plain_name(top.name), signals)
-    return slow_arithmetic.finding(summary, advice, saving, account="compute", source=source, evidence=evidence)
+    return slow_arithmetic.finding(summary, advice, saving, category="compute", source=source, evidence=evidence)
 
 
 def _line_that_names(operator: str, signals: Signals) -> SourceLine | None:

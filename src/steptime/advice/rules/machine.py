@@ -276,7 +276,7 @@ LIKELY, SURE = 0.5, 0.1
     "ST808",
     "too-few-threads",
     needs={Signal.STEP, Signal.SETTINGS, Signal.OPERATORS, Signal.CONTENTION},
-    uses={Signal.LOADER, Signal.ACCOUNTS},
+    uses={Signal.LOADER, Signal.CATEGORIES},
 )
 def too_few_threads(signals: Signals) -> Finding | None:
     """Operators are held to fewer threads than there are CPUs idle
@@ -306,7 +306,7 @@ def too_few_threads(signals: Signals) -> Finding | None:
     if idle_cpus(signals.contention) < (best - threads) / SPEEDUP:
         return None
     profiled = sum(operator.duration for operator in signals.operators if operator.bound in SPREADING)
-    spent = profiled * profile_scale(signals.operators, signals.accounts)
+    spent = profiled * profile_scale(signals.operators, signals.categories)
     upper_bound = spent * (1 - at_once(threads, signals.contention) / at_once(best, signals.contention))
     if not upper_bound:
         return None
@@ -314,4 +314,4 @@ def too_few_threads(signals: Signals) -> Finding | None:
         f"OMP_NUM_THREADS={threads} holds operators of {format_duration(spent)} a step to {threads} of {best} CPUs"
     )
     saving = modelled(LIKELY * upper_bound, SURE * upper_bound, upper_bound, step.steady)
-    return too_few_threads.finding(summary, f"Set OMP_NUM_THREADS={best}.", saving, account="compute")
+    return too_few_threads.finding(summary, f"Set OMP_NUM_THREADS={best}.", saving, category="compute")

@@ -43,7 +43,7 @@ def recompute(signals: Signals) -> Finding | None:
     spare = "" if use.memory_share is None else f" while {format_share(1 - use.memory_share)} of the memory is free"
     summary = f"Backward computes {format_duration(use.duration.value)} of forward again ({share}){spare}"
     advice = "Checkpoint fewer blocks, or none, as far as the memory allows."
-    return recompute.finding(summary, advice, use.duration, account="compute", source=use.source or _call(signals))
+    return recompute.finding(summary, advice, use.duration, category="compute", source=use.source or _call(signals))
 
 
 def _call(signals: Signals) -> SourceLine | None:

@@ -177,7 +177,7 @@ LEAST_SHARE_ZEROED_GRADIENTS = 0.03
     "ST504",
     "zeroed-gradients",
     needs={Signal.STEP, Signal.OPERATORS, Signal.OPTIMIZERS},
-    uses={Signal.ACCOUNTS, Signal.LINES, Signal.SETTINGS},
+    uses={Signal.CATEGORIES, Signal.LINES, Signal.SETTINGS},
 )
 def zeroed_gradients(signals: Signals) -> Finding | None:
     """Gradients are filled with zeros and then added to
@@ -202,7 +202,7 @@ def zeroed_gradients(signals: Signals) -> Finding | None:
     if settings is not None and settings.deterministic:
         return None  # it fills new memory, too
     elements = sum(use.elements for use in signals.optimizers)
-    filling, adding = zeroing(signals.operators, signals.accounts, elements, signals.step.micro_batches)
+    filling, adding = zeroing(signals.operators, signals.categories, elements, signals.step.micro_batches)
     step = signals.step.duration.value
     if ratio(filling + adding, step) < LEAST_SHARE_ZEROED_GRADIENTS:
         return None
@@ -212,7 +212,7 @@ def zeroed_gradients(signals: Signals) -> Finding | None:
     )
     saving = modelled(filling + adding, filling, filling + adding, signals.step.steady)
     advice = "Call zero_grad() without set_to_none=False: gradients are then dropped."
-    return zeroed_gradients.finding(summary, advice, saving, account="compute", source=_source(signals))
+    return zeroed_gradients.finding(summary, advice, saving, category="compute", source=_source(signals))
 
 
 def _source(signals: Signals) -> SourceLine | None:

@@ -46,7 +46,7 @@ class _Site:
 @rule(
     "ST301",
     "dispatch-loop",
-    needs={Signal.STEP, Signal.ACCOUNTS},
+    needs={Signal.STEP, Signal.CATEGORIES},
     uses={Signal.LINES, Signal.OPERATORS, Signal.COMPILATIONS},
     instead_of=("launch-bound", "host-time", "memory-bound-pointwise"),
     by_line=True,
@@ -73,7 +73,7 @@ def dispatch_loop(signals: Signals) -> Iterator[Finding]:
     When to ignore it
         When each round of the loop depends on a decision taken on the host from the last.
     """
-    launch = named(signals.accounts, "launch")
+    launch = named(signals.categories, "launch")
     if launch is None:
         return
     everything = sum(operator.calls for operator in signals.operators)
@@ -89,9 +89,14 @@ def dispatch_loop(signals: Signals) -> Iterator[Finding]:
                 f"{format_duration(site.each)} each: {format_duration(saving.value)} ({share}) of dispatch"
             )
             evidence = (site.source.text,) if site.source.text else ()
-            account = "launch" if on_device else ""
+            category = "launch" if on_device else ""
             yield dispatch_loop.finding(
-                summary, _advice_dispatch_loop(signals), saving, account=account, source=site.source, evidence=evidence
+                summary,
+                _advice_dispatch_loop(signals),
+                saving,
+                category=category,
+                source=site.source,
+                evidence=evidence,
             )
 
 
@@ -189,7 +194,7 @@ STALL = 5e6
 @rule(
     "ST302",
     "launch-bound",
-    needs={Signal.STEP, Signal.ACCOUNTS},
+    needs={Signal.STEP, Signal.CATEGORIES},
     uses={Signal.OPERATORS, Signal.COMPILATIONS, Signal.KERNELS, Signal.GAPS},
 )
 def launch_bound(signals: Signals) -> Finding | None:
@@ -211,12 +216,12 @@ def launch_bound(signals: Signals) -> Finding | None:
     When to ignore it
         When the batch is small for a reason (online learning, reinforcement learning) and the step is fast enough.
     """
-    launch, step = named(signals.accounts, "launch"), signals.step
+    launch, step = named(signals.categories, "launch"), signals.step
     if launch is None or ratio(launch.recoverable.value, step.duration.value) < LEAST_SHARE:
         return None
     kernels = sum(use.calls for use in signals.kernels if use.bound != "communication")
     calls = sum(operator.calls for operator in signals.operators)
-    gaps = sorted((gap for gap in signals.gaps if gap.account == "launch"), key=_idle_launch_bound, reverse=True)
+    gaps = sorted((gap for gap in signals.gaps if gap.category == "launch"), key=_idle_launch_bound, reverse=True)
     busiest = max((use for use in signals.operators if use.source), key=_calls_launch_bound, default=None)
     share = format_share(ratio(launch.duration.value, step.duration.value))
     many = f" of {calls:.0f} operators" if calls else ""
@@ -235,7 +240,7 @@ def launch_bound(signals: Signals) -> Finding | None:
     source = next((gap.source for gap in gaps if gap.source), busiest.source if busiest else None)
     evidence = tuple(f"{gap.cause or 'between operators'}: {_told_launch_bound(gap)}" for gap in gaps[:5])
     return launch_bound.finding(
-        summary, _advice_launch_bound(signals), launch.recoverable, account="launch", source=source, evidence=evidence
+        summary, _advice_launch_bound(signals), launch.recoverable, category="launch", source=source, evidence=evidence
     )
 
 
@@ -246,7 +251,7 @@ def _stall(signals: Signals, gap: GapUse, launch: Estimate) -> Finding:
     summary = f"The device idles {longest} at once ({share} of a step) while {gap.cause or 'the host'} runs"
     advice = "If that is the job's start (libraries, tuning, first allocations), trace later steps; else look at it."
     saving = capped(gap.duration, launch)
-    return launch_bound.finding(summary, advice, saving, account="launch", source=gap.source)
+    return launch_bound.finding(summary, advice, saving, category="launch", source=gap.source)
 
 
 def _told_launch_bound(gap: GapUse) -> str:
@@ -282,7 +287,7 @@ READS = {"_local_scalar_dense": "item", "is_nonzero": "item", "_to_copy": "to", 
 @rule(
     "ST303",
     "host-sync",
-    needs={Signal.STEP, Signal.ACCOUNTS},
+    needs={Signal.STEP, Signal.CATEGORIES},
     uses={Signal.SITES, Signal.GAPS, Signal.COPIES},
 )
 def host_sync(signals: Signals) -> Iterator[Finding]:
@@ -306,7 +311,7 @@ def host_sync(signals: Signals) -> Iterator[Finding]:
         When the device has enough work queued: then no idle time follows and the rule does not fire.
     """
     staging = staging_operators(signals.copies)  # the matter of ST107
-    gaps = [gap for gap in signals.gaps if gap.account == "sync" and gap.cause and gap.cause not in staging]
+    gaps = [gap for gap in signals.gaps if gap.category == "sync" and gap.cause and gap.cause not in staging]
     for gap in sorted(gaps, key=_gap_idle, reverse=True)[:MOST_SITES]:
         yield _gap(signals, gap)
     if gaps:
@@ -337,7 +342,7 @@ def _gap(signals: Signals, gap: GapUse) -> Finding:
     summary = f"The device idles {idle} a step ({share}) after {gap.cause}{where} waited for it"
     evidence = (f"{gap.count:.3g} gaps a step, the longest {format_duration(gap.longest)}",)
     return host_sync.finding(
-        summary, _advice_host_sync(call), gap.duration, account="sync", source=source, evidence=evidence
+        summary, _advice_host_sync(call), gap.duration, category="sync", source=source, evidence=evidence
     )
 
 
@@ -360,7 +365,7 @@ def _calls_host_sync(site: SiteUse) -> float:
 
 
 def _upper_bound(signals: Signals) -> Estimate | None:
-    sync = named(signals.accounts, "sync") if signals.has(Signal.ACCOUNTS) else None
+    sync = named(signals.categories, "sync") if signals.has(Signal.CATEGORIES) else None
     return sync.recoverable if sync is not None else None
 
 
@@ -372,10 +377,10 @@ def _site(signals: Signals, site: SiteUse, saving: Estimate) -> Finding:
     )
     advice = "Keep the value on the device and read it every n-th step."
     evidence = (site.source.text,) if site.source.text else ()
-    return host_sync.finding(summary, advice, saving, account="sync", source=site.source, evidence=evidence)
+    return host_sync.finding(summary, advice, saving, category="sync", source=site.source, evidence=evidence)
 
 
-@rule("ST304", "recompilation", needs={Signal.STEP}, uses={Signal.COMPILATIONS, Signal.ACCOUNTS, Signal.LINES})
+@rule("ST304", "recompilation", needs={Signal.STEP}, uses={Signal.COMPILATIONS, Signal.CATEGORIES, Signal.LINES})
 def recompilation(signals: Signals) -> Finding | None:
     """torch.compile compiles again in the middle of training
 
@@ -421,15 +426,15 @@ def _called(signals: Signals, compiled: SourceLine) -> SourceLine:
 
 
 def _from_trace(signals: Signals) -> Finding | None:
-    account = named(signals.accounts, "compile")
-    if account is None:
+    category = named(signals.categories, "compile")
+    if category is None:
         return None
-    share = format_share(ratio(account.duration.value, signals.step.duration.value))
+    share = format_share(ratio(category.duration.value, signals.step.duration.value))
     summary = (
-        f"Compiling takes {format_duration(account.duration.value)} of a step ({share}), in steps that were traced"
+        f"Compiling takes {format_duration(category.duration.value)} of a step ({share}), in steps that were traced"
     )
     advice = "If these are no first steps, look at the reasons: TORCH_LOGS=recompiles names the guard that failed."
-    return recompilation.finding(summary, advice, account.recoverable, account="compile")
+    return recompilation.finding(summary, advice, category.recoverable, category="compile")
 
 
 def _advice_recompilation(reasons: Counter[str]) -> str:
@@ -456,7 +461,7 @@ FUSES_AT_LEAST, FUSES = 0.3, 0.6
 a whole model commonly leaves less than half of them."""
 
 
-@rule("ST305", "tiny-kernels", needs={Signal.STEP, Signal.KERNELS}, uses={Signal.ACCOUNTS, Signal.COMPILATIONS})
+@rule("ST305", "tiny-kernels", needs={Signal.STEP, Signal.KERNELS}, uses={Signal.CATEGORIES, Signal.COMPILATIONS})
 def tiny_kernels(signals: Signals) -> Finding | None:
     """The device is busy with kernels that are too small for it
 
@@ -476,7 +481,7 @@ def tiny_kernels(signals: Signals) -> Finding | None:
     When to ignore it
         When the batch is small by design (inference for one request, reinforcement learning).
     """
-    launch = named(signals.accounts, "launch")
+    launch = named(signals.categories, "launch")
     if launch is not None and ratio(launch.duration.value, signals.step.duration.value) >= HELD_BACK:
         return None
     tiny = [use for use in signals.kernels if ratio(use.duration, use.calls) < TINY]
@@ -494,7 +499,7 @@ def tiny_kernels(signals: Signals) -> Finding | None:
         summary,
         _advice_tiny_kernels(signals),
         saving,
-        account="compute",
+        category="compute",
         source=first_source(longest(tiny)),
         evidence=evidence,
     )
@@ -628,7 +633,7 @@ def indexing_in_loop(signals: Signals) -> Finding | None:
         summary,
         "Take the tensor apart once before the loop, by unbind() or split(), and index what that returns.",
         modelled(once * taken, once * least, once * most, signals.step.steady),
-        account="compute",
+        category="compute",
         source=source,
     )
 

@@ -25,7 +25,7 @@ LOOP_ROLES = ("host", "forward", "backward", "optimizer")
     "ST201",
     "host-time",
     needs={Signal.STEP},
-    uses={Signal.ACCOUNTS, Signal.LINES, Signal.PHASES, Signal.GAPS},
+    uses={Signal.CATEGORIES, Signal.LINES, Signal.PHASES, Signal.GAPS},
     by_line=True,
 )
 def host_time(signals: Signals) -> Iterator[Finding]:
@@ -52,14 +52,14 @@ def host_time(signals: Signals) -> Iterator[Finding]:
     for saving, group in groups[:MOST_LINES]:
         if ratio(saving.value, signals.step.duration.value) >= LEAST_LINE:
             yield _finding(signals, group, saving)
-    if not times and signals.has(Signal.ACCOUNTS):
-        yield from _whole_account(signals)
+    if not times and signals.has(Signal.CATEGORIES):
+        yield from _whole_breakdown(signals)
 
 
 def _python_part(signals: Signals, spent: float) -> float:
     """Lines hold operators outside the model too (a loss, an index): the breakdown knows how much of it all is
     Python."""
-    host = named(signals.accounts, "host") if signals.has(Signal.ACCOUNTS) else None
+    host = named(signals.categories, "host") if signals.has(Signal.CATEGORIES) else None
     return min(1.0, ratio(host.duration.value, spent)) if host is not None and spent > 0 else 1.0
 
 
@@ -85,20 +85,20 @@ def _finding(signals: Signals, group: list[LineTime], saving: Estimate) -> Findi
     summary = f"{where or format_source(source)}: {format_duration(saving.value)} a step ({share}) in Python"
     advice = "Move this out of the step, do it less often, or do it on whole arrays."
     evidence = tuple(time.line.source.text for time in group[:3] if time.line.source.text)
-    return host_time.finding(summary, advice, saving, account="host", source=source, evidence=evidence)
+    return host_time.finding(summary, advice, saving, category="host", source=source, evidence=evidence)
 
 
-def _whole_account(signals: Signals) -> Iterator[Finding]:
-    host = named(signals.accounts, "host")
+def _whole_breakdown(signals: Signals) -> Iterator[Finding]:
+    host = named(signals.categories, "host")
     if host is None or ratio(host.duration.value, signals.step.duration.value) < LEAST_SHARE:
         return
     share = format_share(ratio(host.duration.value, signals.step.duration.value))
-    gaps = sorted((gap for gap in signals.gaps if gap.account == "host" and gap.cause), key=_idle, reverse=True)
+    gaps = sorted((gap for gap in signals.gaps if gap.category == "host" and gap.cause), key=_idle, reverse=True)
     yield host_time.finding(
         f"Python outside torch takes {format_duration(host.duration.value)} a step ({share})",
         "Look for loops, logging and conversions in the step.",
         host.recoverable,
-        account="host",
+        category="host",
         source=next((gap.source for gap in gaps if gap.source is not None), None),
         evidence=tuple(f"{format_duration(_idle(gap))} idle a step behind {gap.cause}" for gap in gaps[:MOST_LINES]),
     )
@@ -143,7 +143,7 @@ def garbage_collection(signals: Signals) -> Finding:
         f"{garbage.collections:.2g} collections a step"
     )
     return garbage_collection.finding(
-        summary, _advice(line), garbage.duration, account=garbage.account, source=line.source if line else None
+        summary, _advice(line), garbage.duration, category=garbage.category, source=line.source if line else None
     )
 
 
@@ -252,7 +252,7 @@ def _each_step(signals: Signals) -> Finding | None:
     saving = scaled(line.duration, ratio(line.checkpoint, line.duration.value))
     share = format_share(ratio(saving.value, signals.step.duration.value))
     summary = f"Every step writes a checkpoint, for {format_duration(saving.value)} ({share} of the step)"
-    return checkpoint_in_step.finding(summary, ADVICE, saving, account="host", source=line.source)
+    return checkpoint_in_step.finding(summary, ADVICE, saving, category="host", source=line.source)
 
 
 def _saved(line: LineUse) -> float:
@@ -349,12 +349,12 @@ def _line_list_conversion(signals: Signals, time: LineTime) -> Finding:
     summary = (
         f"{format_source(line.source)} makes a tensor of lists: {format_duration(time.duration.value)} a step ({share})"
     )
-    account = "input" if line.role == "input" else ""
+    category = "input" if line.role == "input" else ""
     return list_conversion.finding(
         summary,
         "Use torch.from_numpy(np.stack(arrays)), or keep the data as one array.",
         time.duration,
-        account=account,
+        category=category,
         source=line.source,
         evidence=(line.source.text,),
     )

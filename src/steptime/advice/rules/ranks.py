@@ -13,7 +13,7 @@ from steptime.analysis.stragglers.comparison import LateRank
 from steptime.quantities import Estimate, SourceLine, format_bytes, format_duration, format_share, format_source
 
 
-@rule("ST805", "exposed-communication", needs={Signal.STEP, Signal.ACCOUNTS}, uses={Signal.COLLECTIVES, Signal.RANKS})
+@rule("ST805", "exposed-communication", needs={Signal.STEP, Signal.CATEGORIES}, uses={Signal.COLLECTIVES, Signal.RANKS})
 def exposed_communication(signals: Signals) -> Finding | None:
     """Collectives run while nothing hides them
 
@@ -34,16 +34,22 @@ def exposed_communication(signals: Signals) -> Finding | None:
     When to ignore it
         When the ranks share one machine for a test that will run elsewhere.
     """
-    account = named(signals.accounts, "communication")
-    if account is None:
+    category = named(signals.categories, "communication")
+    if category is None:
         return None
     top = max(signals.collectives, key=_exposed, default=None)
     most = f", most in {top.name}" if top is not None else ""
-    share = format_share(ratio(account.duration.value, signals.step.duration.value))
-    summary = f"Communication that nothing hides takes {format_duration(account.duration.value)} a step ({share}){most}"
+    share = format_share(ratio(category.duration.value, signals.step.duration.value))
+    summary = (
+        f"Communication that nothing hides takes {format_duration(category.duration.value)} a step ({share}){most}"
+    )
     evidence = tuple(map(_told, sorted(signals.collectives, key=_exposed, reverse=True)[:3]))
     return exposed_communication.finding(
-        summary, _advice_exposed_communication(signals), account.recoverable, account="communication", evidence=evidence
+        summary,
+        _advice_exposed_communication(signals),
+        category.recoverable,
+        category="communication",
+        evidence=evidence,
     )
 
 
@@ -140,8 +146,8 @@ def _fix(late: LateRank, gained: Estimate) -> str:
         return f"Make {format_source(late.source)} as fast there as on the other ranks; {gain}."
     if late.node:
         return f"Look at that node (its load, its clocks, its storage), or leave it out; {gain}."
-    if late.account:
-        return f"Look at its {late.account} first, and at its host; {gain}."
+    if late.category:
+        return f"Look at its {late.category} first, and at its host; {gain}."
     return f"No account of it exceeds the others': look at its host and its link; {gain}."
 
 
@@ -180,7 +186,7 @@ MOST = 0.5
 @rule(
     "ST811",
     "missing-no-sync",
-    needs={Signal.STEP, Signal.ACCOUNTS, Signal.GRADIENTS},
+    needs={Signal.STEP, Signal.CATEGORIES, Signal.GRADIENTS},
     uses={Signal.LINES},
     instead_of=("exposed-communication",),
 )
@@ -202,19 +208,19 @@ def missing_no_sync(signals: Signals) -> Finding | None:
     When to ignore it
         When memory forbids to keep unreduced gradients (sharded strategies reduce in every micro-batch by design).
     """
-    use, account = signals.gradients, named(signals.accounts, "communication")
-    if account is None or min(use.micro_batches, use.synchronised) < ACCUMULATES:
+    use, category = signals.gradients, named(signals.categories, "communication")
+    if category is None or min(use.micro_batches, use.synchronised) < ACCUMULATES:
         return None
     if use.synchronised < MOST * use.micro_batches:
         return None
-    saved = scaled(account.duration, 1 - 1 / use.synchronised)
-    share = format_share(ratio(account.duration.value, signals.step.duration.value))
+    saved = scaled(category.duration, 1 - 1 / use.synchronised)
+    share = format_share(ratio(category.duration.value, signals.step.duration.value))
     summary = (
         f"Gradients are exchanged {use.synchronised:.3g} times a step, for {use.micro_batches:.3g} micro-batches: "
-        f"{format_duration(account.duration.value)} ({share})"
+        f"{format_duration(category.duration.value)} ({share})"
     )
     advice = "Run all micro-batches of a step but the last in model.no_sync()."
-    return missing_no_sync.finding(summary, advice, saved, account="communication", source=_backward_line(signals))
+    return missing_no_sync.finding(summary, advice, saved, category="communication", source=_backward_line(signals))
 
 
 def _backward_line(signals: Signals) -> SourceLine | None:
@@ -236,7 +242,7 @@ SURE_SMALL_BUCKETS = 0.3
 @rule(
     "ST812",
     "small-buckets",
-    needs={Signal.STEP, Signal.ACCOUNTS, Signal.GRADIENTS},
+    needs={Signal.STEP, Signal.CATEGORIES, Signal.GRADIENTS},
     instead_of=("exposed-communication",),
 )
 def small_buckets(signals: Signals) -> Finding | None:
@@ -256,19 +262,19 @@ def small_buckets(signals: Signals) -> Finding | None:
     When to ignore it
         When communication hides behind backward anyway.
     """
-    use, account = signals.gradients, named(signals.accounts, "communication")
+    use, category = signals.gradients, named(signals.categories, "communication")
     size = 4 * use.elements  # gradients are float32 unless the whole model is in half precision
-    if account is None or use.buckets < MANY or not 0 < size < use.buckets * SMALL_BYTES:
+    if category is None or use.buckets < MANY or not 0 < size < use.buckets * SMALL_BYTES:
         return None
     needed = 1 + -(-size // BUCKET_BYTES)
-    gain = account.duration.value * (1 - min(needed, use.buckets) / use.buckets)
+    gain = category.duration.value * (1 - min(needed, use.buckets) / use.buckets)
     summary = (
         f"Gradients of {format_bytes(size)} travel in {use.buckets:.3g} buckets of {format_bytes(size / use.buckets)}; "
-        f"communication takes {format_duration(account.duration.value)}"
+        f"communication takes {format_duration(category.duration.value)}"
     )
     advice = f"Raise bucket_cap_mb of DistributedDataParallel: {needed:.0f} buckets would do."
-    saving = modelled(gain, SURE_SMALL_BUCKETS * gain, account.duration.value, signals.step.steady)
-    return small_buckets.finding(summary, advice, saving, account="communication")
+    saving = modelled(gain, SURE_SMALL_BUCKETS * gain, category.duration.value, signals.step.steady)
+    return small_buckets.finding(summary, advice, saving, category="communication")
 
 
 @rule("ST813", "unused-parameter-search", needs={Signal.STEP, Signal.GRADIENTS})
@@ -379,4 +385,4 @@ def pipeline_bubble(signals: Signals) -> Finding | None:
         f"{sum(use.calls for use in between):.4g} sends and receives"
     )
     advice = "Raise the number of micro-batches, or balance the stages: diagnosed together, they show which is slow."
-    return pipeline_bubble.finding(summary, advice, exposed, account="communication")
+    return pipeline_bubble.finding(summary, advice, exposed, category="communication")

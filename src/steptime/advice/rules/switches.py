@@ -92,7 +92,9 @@ LEAST_SHARE_DETERMINISTIC_LEFT_ON = 0.03
 """Of the step: less is not worth a finding, only a note."""
 
 
-@rule("ST603", "deterministic-left-on", needs={Signal.STEP, Signal.SETTINGS}, uses={Signal.OPERATORS, Signal.ACCOUNTS})
+@rule(
+    "ST603", "deterministic-left-on", needs={Signal.STEP, Signal.SETTINGS}, uses={Signal.OPERATORS, Signal.CATEGORIES}
+)
 def deterministic_left_on(signals: Signals) -> Finding | None:
     """Deterministic algorithms were left on
 
@@ -114,7 +116,7 @@ def deterministic_left_on(signals: Signals) -> Finding | None:
     if not signals.settings.deterministic:
         return None
     changed = [use for use in signals.operators if plain_name(use.name) in SLOWER]
-    scale = profile_scale(signals.operators, signals.accounts)
+    scale = profile_scale(signals.operators, signals.categories)
     spent = sum(use.duration for use in changed) * scale
     filling = sum(use.duration for use in changed if plain_name(use.name) == FILL) * scale
     share = ratio(spent, signals.step.duration.value)
@@ -136,7 +138,7 @@ def _costly(signals: Signals, changed: list[OperatorUse], saving: Estimate) -> F
         f"Deterministic algorithms are on: {format_duration(saving.high)} a step ({share}) in what they slow down, "
         f"most in {plain_name(top.name)}"
     )
-    return deterministic_left_on.finding(summary, _ADVICE, saving, account="compute", source=top.source)
+    return deterministic_left_on.finding(summary, _ADVICE, saving, category="compute", source=top.source)
 
 
 LEAST_SHARE_OVERFLOW_SKIPPED = 0.02

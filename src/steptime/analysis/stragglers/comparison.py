@@ -23,7 +23,7 @@ class RankRow:
     host: str
     steps: int
     step: float
-    accounts: tuple[float, ...]
+    categories: tuple[float, ...]
     waiting: float
     last: float
 
@@ -83,7 +83,7 @@ class LateRank:
     host: str
     waiting: float
     share: float
-    account: str
+    category: str
     excess: float
     excesses: tuple[tuple[str, float], ...]
     gain: Estimate
@@ -121,7 +121,7 @@ class RankComparison:
     """accounts: names of the heat map's columns; rows: by rank; collectives: those with most time first. clocks: of
     further hosts. notes: sentences on what could not be compared. world: ranks of the whole job, where known."""
 
-    accounts: tuple[str, ...]
+    categories: tuple[str, ...]
     rows: tuple[RankRow, ...]
     collectives: tuple[CollectiveRow, ...] = ()
     late: LateRank | None = None

@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from steptime.analysis.layout import lay_out_whole
-from steptime.analysis.recorded_breakdown import account_for_process
+from steptime.analysis.recorded_breakdown import breakdown_of_process
 from steptime.analysis.stragglers.summary import RankSummary, summarise_process, summarise_trace
 from steptime.analysis.timeline import Mode
 from steptime.analysis.trace_steps import find_steps
@@ -195,9 +195,9 @@ def reduce_process(task: ProcessTask) -> ReducedProcess:
     trains = layout.timeline.mode != Mode.FORWARD
     if facts.rank is None or steady < LEAST_STEPS:
         return ReducedProcess(task.folder, facts, len(steps.begin), steady, trains, None, problems)
-    account = account_for_process(process, layout, task.machine or look_up(facts.device_name))
-    summary = summarise_process(process, layout, account)
-    told = (*problems, *account.problems)
+    recorded = breakdown_of_process(process, layout, task.machine or look_up(facts.device_name))
+    summary = summarise_process(process, layout, recorded)
+    told = (*problems, *recorded.problems)
     return ReducedProcess(task.folder, facts, len(steps.begin), steady, trains, summary, told)
 
 

@@ -15,7 +15,7 @@ from math import erfc, exp, lgamma, log, sqrt
 
 import numpy as np
 
-from steptime.analysis.categories import Account
+from steptime.analysis.categories import Category
 from steptime.analysis.stragglers.comparison import CollectiveRow, LateRank, LateSeries, RankComparison, RankRow
 from steptime.analysis.stragglers.matching import (
     Chain,
@@ -109,7 +109,7 @@ LEAST_WAITING = 0.03
 """Of the step: less is within what equal ranks differ by, and worth nobody's time."""
 EXPLAINS = 0.25
 """Of the waiting: a smaller excess is not why the others wait (a short trace may begin with the ranks apart)."""
-WAITING_ACCOUNTS = (Account.COMMUNICATION,)
+WAITING_CATEGORIES = (Category.COMMUNICATION,)
 """Where waiting itself lies: never the excess of a late rank."""
 LATE_STEP = 0.5
 """Of the usual lateness: a step in which the rank was at least so much behind counts as late."""
@@ -158,7 +158,7 @@ def find_late(
         host=first.host,
         waiting=waited,
         share=float(waiting.last[late].sum()),
-        account=excesses[0][0] if explained else "",
+        category=excesses[0][0] if explained else "",
         excess=excesses[0][1] if explained else 0.0,
         excesses=excesses,
         gain=_gain(summaries, links, late, others, series, waited),
@@ -254,12 +254,12 @@ def _stands_out(waiting: float, others: Float64) -> bool:
 
 def _excesses(summaries: Sequence[RankSummary], late: Int64, others: Int64) -> tuple[tuple[str, float], ...]:
     """Accounts of the late ranks beyond the median of the others', the largest excess first."""
-    table = np.array([summary.accounts for summary in summaries])
+    table = np.array([summary.categories for summary in summaries])
     beyond = np.median(table[late], axis=0) - np.median(table[others], axis=0)
     found = [
-        (account.name.lower(), float(beyond[account]))
-        for account in Account
-        if account not in WAITING_ACCOUNTS and beyond[account] > 0
+        (category.name.lower(), float(beyond[category]))
+        for category in Category
+        if category not in WAITING_CATEGORIES and beyond[category] > 0
     ]
     return tuple(sorted(found, key=lambda each: -each[1]))
 
@@ -344,7 +344,7 @@ NOTICEABLE = 10_000
 """ns: ranks that arrive within ten microseconds of one another arrive together (a network's round trip)."""
 CONSIDERABLE = 0.1
 """Of the longest wait: who is last in a shorter one says nothing about who is late."""
-ACCOUNTS = tuple(account.name.lower() for account in Account)
+CATEGORIES = tuple(category.name.lower() for category in Category)
 
 
 def compare(summaries: Sequence[RankSummary]) -> RankComparison | None:
@@ -360,7 +360,7 @@ def compare(summaries: Sequence[RankSummary]) -> RankComparison | None:
     series = late_series(ordered)
     world = max((summary.world or 0 for summary in ordered), default=0)
     return RankComparison(
-        accounts=ACCOUNTS,
+        categories=CATEGORIES,
         rows=tuple(_row(summary, waiting, index) for index, summary in enumerate(ordered)),
         collectives=_collectives(ordered, shared),
         late=find_late(ordered, waiting, links, series, watched) if waiting is not None else None,
@@ -378,7 +378,7 @@ def _row(summary: RankSummary, waiting: Waiting | None, index: int) -> RankRow:
         host=summary.host,
         steps=summary.steps,
         step=summary.step,
-        accounts=summary.accounts,
+        categories=summary.categories,
         waiting=float(waiting.waiting[index]) if waiting is not None else 0.0,
         last=float(waiting.last[index]) if waiting is not None else 0.0,
     )

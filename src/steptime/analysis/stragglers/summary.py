@@ -14,12 +14,12 @@ from math import prod
 
 import numpy as np
 
-from steptime.analysis.breakdown import account_for, has_kernels
+from steptime.analysis.breakdown import breakdown_of, has_kernels
 from steptime.analysis.categories import Breakdown
 from steptime.analysis.device_activity import device_time
 from steptime.analysis.layout import Layout
 from steptime.analysis.operators import grouped, per_step, step_at
-from steptime.analysis.recorded_breakdown import RecordedAccount, Window
+from steptime.analysis.recorded_breakdown import RecordedBreakdown, Window
 from steptime.analysis.timeline import Phase
 from steptime.analysis.trace_steps import FoundSteps, find_steps, reach
 from steptime.analysis.traffic import Parameters, parameters_of, tensor_bytes
@@ -27,7 +27,7 @@ from steptime.arrays import Bool, Int64
 from steptime.intervals import Intervals, claim, contains, measure, union
 from steptime.recording.recording import Process
 from steptime.trace.links import UNKNOWN, Links, link
-from steptime.trace.table import ABSENT, Category, Trace
+from steptime.trace.table import ABSENT, EventKind, Trace
 from steptime.trace.vendors import COMMUNICATION_KERNEL, matching
 
 MOST_CALLS = 512
@@ -90,7 +90,7 @@ class RankSummary:
     host: str
     steps: int
     step: float
-    accounts: tuple[float, ...]
+    categories: tuple[float, ...]
     exchanges: tuple[Exchange, ...] = ()
     numbers: tuple[int, ...] = ()
     flops: float = 0.0
@@ -145,7 +145,7 @@ def exchanges_of(trace: Trace, links: Links, windows: Int64) -> tuple[Exchange, 
     On a CPU `exposed` is not known from the spans and stays 0: the breakdown's account has it.
     """
     events = trace.events
-    chosen = (events.category == Category.KERNEL) & matching(trace, COMMUNICATION_KERNEL.search)
+    chosen = (events.event_kind == EventKind.KERNEL) & matching(trace, COMMUNICATION_KERNEL.search)
     if chosen.any():
         rows = _in_steps(trace, np.flatnonzero(chosen), windows)
         return _by_kind(trace, rows, parameters_of(trace, links, rows), windows, device_time(trace).compute)
@@ -250,10 +250,10 @@ def gradients_of(trace: Trace, boundaries: Int64) -> Gradients | None:
     events = trace.events
     steps = len(boundaries)
     forwards = _inside(trace, np.flatnonzero(matching(trace, FORWARD.__eq__)), boundaries)
-    forwards = forwards[events.category[forwards] == Category.ANNOTATION]
+    forwards = forwards[events.event_kind[forwards] == EventKind.ANNOTATION]
     if not len(forwards):
         return None
-    reduced = np.flatnonzero((events.category == Category.OPERATOR) & matching(trace, REDUCE.match))
+    reduced = np.flatnonzero((events.event_kind == EventKind.OPERATOR) & matching(trace, REDUCE.match))
     reduced = _inside(trace, reduced, boundaries)
     sizes = np.array([_elements(trace, row) for row in reduced.tolist()], np.int64)
     reduced, sizes = reduced[(sizes < 0) | (sizes >= LEAST_ELEMENTS)], sizes[(sizes < 0) | (sizes >= LEAST_ELEMENTS)]
@@ -294,7 +294,7 @@ def summarise_trace(trace: Trace, rank: int, steps: FoundSteps | None = None) ->
     if not len(boundaries):
         return None
     windows = reach(trace, boundaries) if has_kernels(trace) else boundaries
-    return summarise(trace, boundaries, windows, account_for(trace, boundaries), rank=rank)
+    return summarise(trace, boundaries, windows, breakdown_of(trace, boundaries), rank=rank)
 
 
 def summarise(
@@ -319,7 +319,7 @@ def summarise(
         host=host,
         steps=len(windows),
         step=float(breakdown.wall.mean()),
-        accounts=tuple(breakdown.entries.mean(axis=0).tolist()),
+        categories=tuple(breakdown.entries.mean(axis=0).tolist()),
         exchanges=exchanges_of(trace, link(trace, boundaries), windows),
         numbers=numbers,
         flops=flops,
@@ -332,9 +332,9 @@ SURELY_OWN = (Phase.INPUT, Phase.TRANSFER)
 """On an accelerator the host waits for the device anywhere, so only these phases of it are surely the rank's own."""
 
 
-def summarise_process(process: Process, layout: Layout, account: RecordedAccount) -> RankSummary:
+def summarise_process(process: Process, layout: Layout, recorded: RecordedBreakdown) -> RankSummary:
     """A process with at least one steady step. Its rank is 0 where nothing says it."""
-    window = _window(account)
+    window = _window(recorded)
     exchanges: tuple[Exchange, ...] = ()
     numbers = np.zeros(0, np.int64)
     steps = layout.timeline.steps
@@ -343,7 +343,7 @@ def summarise_process(process: Process, layout: Layout, account: RecordedAccount
         reached = reach(window.trace, boundaries) if has_kernels(window.trace) else boundaries
         exchanges = exchanges_of(window.trace, link(window.trace, boundaries), reached)
         numbers = np.searchsorted(steps.end, boundaries[:, 1] - window.shift)
-    breakdown, facts = account.breakdown, process.facts
+    breakdown, facts = recorded.breakdown, process.facts
     rank = facts.rank if facts.rank is not None else 0
     return RankSummary(
         rank=rank,
@@ -351,18 +351,18 @@ def summarise_process(process: Process, layout: Layout, account: RecordedAccount
         host=facts.host,
         steps=max(1, len(numbers)),
         step=float(breakdown.wall.mean()),
-        accounts=tuple(breakdown.entries.mean(axis=0).tolist()),
+        categories=tuple(breakdown.entries.mean(axis=0).tolist()),
         exchanges=exchanges,
         numbers=tuple(numbers.tolist()),
-        flops=sum(operator.flops or 0.0 for operator in account.operators),
+        flops=sum(operator.flops or 0.0 for operator in recorded.operators),
         series=_series(layout, window, exchanges),
         world=facts.world_size,
     )
 
 
-def _window(account: RecordedAccount) -> Window | None:
+def _window(recorded: RecordedBreakdown) -> Window | None:
     """The one with most steps that nobody slowed with stacks."""
-    timed = [window for window in account.windows if not window.stacks and len(window.boundaries)]
+    timed = [window for window in recorded.windows if not window.stacks and len(window.boundaries)]
     return max(timed, key=lambda window: len(window.boundaries)) if timed else None
 
 

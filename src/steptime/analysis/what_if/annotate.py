@@ -24,8 +24,8 @@ from typing import IO, cast
 import numpy as np
 from isal import igzip
 
-from steptime.analysis.breakdown import account_for, claims_of, device_of, has_kernels
-from steptime.analysis.categories import Account
+from steptime.analysis.breakdown import breakdown_of, claims_of, device_of, has_kernels
+from steptime.analysis.categories import Category
 from steptime.analysis.idle import Gaps, gaps_of
 from steptime.analysis.processor import Claims
 from steptime.analysis.trace_steps import reach, steps_of
@@ -88,14 +88,14 @@ def stretches_of(windows: Int64, claims: Claims) -> tuple[Int64, Int64, Int64]:
     inside a step. Summed by step and account they are the breakdown."""
     steps = union(windows[:, 0], windows[:, 1])
     claimed, parts = EMPTY, []
-    for account, held in (*claims, (Account.UNEXPLAINED, steps)):
+    for category, held in (*claims, (Category.UNEXPLAINED, steps)):
         mine = subtract(intersect(steps, held), claimed)
         claimed = join(claimed, mine)
-        parts.append((account, *_cut(mine, windows)))
-    accounts = np.concatenate([np.full(len(begin), account) for account, begin, _ in parts])
+        parts.append((category, *_cut(mine, windows)))
+    categories = np.concatenate([np.full(len(begin), category) for category, begin, _ in parts])
     begins, ends = (np.concatenate([part[column] for part in parts]) for column in (1, 2))
     order = np.argsort(begins, kind="stable")
-    return accounts[order], begins[order], ends[order]
+    return categories[order], begins[order], ends[order]
 
 
 def _cut(intervals: Intervals, windows: Int64) -> tuple[Int64, Int64]:
@@ -109,27 +109,27 @@ def _cut(intervals: Intervals, windows: Int64) -> tuple[Int64, Int64]:
     return np.sort(np.concatenate((intervals.begin, at))), np.sort(np.concatenate((intervals.end, at)))
 
 
-def _breakdown(windows: Int64, account: Int64, begin: Int64, end: Int64) -> Iterator[Slice]:
+def _breakdown(windows: Int64, category: Int64, begin: Int64, end: Int64) -> Iterator[Slice]:
     first = np.searchsorted(begin, windows[:, 0], side="left").tolist()
     last = np.searchsorted(begin, windows[:, 1], side="left").tolist()
     for step, (start, stop) in enumerate(windows.tolist()):
         inside = slice(first[step], last[step])
-        spent = np.bincount(account[inside], (end - begin)[inside], len(Account)).astype(np.int64).tolist()
-        about = {each.name.lower(): spent[each] for each in Account if spent[each]}
+        spent = np.bincount(category[inside], (end - begin)[inside], len(Category)).astype(np.int64).tolist()
+        about = {each.name.lower(): spent[each] for each in Category if spent[each]}
         yield Slice(BREAKDOWN, f"step {step}: {format_duration(stop - start)}", start, stop, {"ns": about})
-        rows = zip(account[inside].tolist(), begin[inside].tolist(), end[inside].tolist(), strict=True)
+        rows = zip(category[inside].tolist(), begin[inside].tolist(), end[inside].tolist(), strict=True)
         for each, start_, stop_ in rows:
-            yield Slice(BREAKDOWN, Account(each).name.lower(), start_, stop_)
+            yield Slice(BREAKDOWN, Category(each).name.lower(), start_, stop_)
 
 
 def _idle(trace: Trace, gaps: Gaps) -> Iterator[Slice]:
     """Stretches without device work, each with its account and with what held the thread that ended it."""
     names = trace.events.name
-    rows = zip(*(column.tolist() for column in (gaps.begin, gaps.end, gaps.account, gaps.cause)), strict=True)
-    for begin, end, account, cause in rows:
-        reason = Account(account).name.lower()
+    rows = zip(*(column.tolist() for column in (gaps.begin, gaps.end, gaps.category, gaps.cause)), strict=True)
+    for begin, end, category, cause in rows:
+        reason = Category(category).name.lower()
         held = trace.symbols[names[cause]] if cause != UNKNOWN else ""
-        about: dict[str, object] = {"account": reason, "cause": held}
+        about: dict[str, object] = {"category": reason, "cause": held}
         yield Slice(IDLE, f"{reason}: {held}" if held else reason, begin, end, about)
 
 
@@ -241,7 +241,7 @@ def _slices(trace: Trace) -> Iterator[Slice]:
     if not len(boundaries):
         raise NothingMeasuredError("trace-without-steps", f"{trace.path} holds no event that took time: no step.")
     machine = look_up(device_of(trace))
-    links, breakdown = link(trace, boundaries), account_for(trace, boundaries, machine=machine)
+    links, breakdown = link(trace, boundaries), breakdown_of(trace, boundaries, machine=machine)
     windows = reach(trace, boundaries) if has_kernels(trace) else boundaries
     gaps = gaps_of(trace, links, windows) if has_kernels(trace) else None
     replay = rerun(trace, boundaries, links, breakdown)

@@ -44,7 +44,7 @@ from steptime.analysis.what_if.threads import (
 )
 from steptime.arrays import Bool, Int64
 from steptime.intervals import measure
-from steptime.trace.table import Category
+from steptime.trace.table import EventKind
 from steptime.trace.vendors import matching
 
 UNLAUNCHED = 50_000
@@ -88,8 +88,8 @@ def _before(parts: Parts) -> int:
 
 def _nodes(parts: Parts) -> Nodes:
     points, activities, events = parts.points, parts.scope.activities, parts.scope.trace.events
-    category = events.category[activities.row]
-    kind = np.where(category == Category.KERNEL, NodeKind.KERNEL, NodeKind.COPY)
+    event_kind = events.event_kind[activities.row]
+    kind = np.where(event_kind == EventKind.KERNEL, NodeKind.KERNEL, NodeKind.COPY)
     kind[activities.communicates] = NodeKind.COMMUNICATION
     none = np.full(len(points), NONE)
     remaining = activities.end - np.maximum(activities.begin, parts.scope.begin)
@@ -176,8 +176,8 @@ def _launches(parts: Parts) -> Edges:
     begun = _points_by_row(parts, Point.CALL_BEGIN)
     called = np.flatnonzero((activities.call != NONE) & streams.first)
     called = called[begun[activities.call[called]] != NONE]
-    call, category = activities.call[called], events.category[activities.row[called]]
-    delay = np.array([parts.delays.launch[kind] for kind in category.tolist()], np.int64)
+    call, event_kind = activities.call[called], events.event_kind[activities.row[called]]
+    delay = np.array([parts.delays.launch[kind] for kind in event_kind.tolist()], np.int64)
     weight = np.maximum(events.duration[call] + delay, 0)
     holding = np.isin(call, parts.waits.row[parts.waits.copies != NONE])
     holding |= matching(parts.scope.trace, PAGEABLE.search)[activities.row[called]]
@@ -209,8 +209,8 @@ def _streams(parts: Parts) -> Edges:
     activities, streams = parts.scope.activities, parts.streams
     target = np.flatnonzero(streams.before != NONE)
     source = streams.before[target]
-    category = parts.scope.trace.events.category[activities.row[target]]
-    gap = np.array([parts.delays.gap[kind] for kind in category.tolist()], np.int64)
+    event_kind = parts.scope.trace.events.event_kind[activities.row[target]]
+    gap = np.array([parts.delays.gap[kind] for kind in event_kind.tolist()], np.int64)
     apart = activities.begin[target] - activities.end[source]
     length = activities.end[target] - np.maximum(activities.begin[target], parts.scope.begin)
     weight = np.where(apart >= 0, np.minimum(gap, apart), np.maximum(apart, -length))
@@ -239,7 +239,7 @@ def _event_delay(parts: Parts, events: Tie) -> int:
     apart = activities.begin[events.target] - ended
     clear = (call != NONE) & (trace.events.end[call] + SURE < ended) & (parts.streams.ended[events.target] < ended)
     clear &= (apart >= 0) & (apart <= AT_ONCE)
-    return int(np.median(apart[clear])) if clear.any() else parts.delays.gap[int(Category.KERNEL)]
+    return int(np.median(apart[clear])) if clear.any() else parts.delays.gap[int(EventKind.KERNEL)]
 
 
 def _points_by_row(parts: Parts, kind: Point) -> Int64:

@@ -16,7 +16,7 @@ from steptime.analysis.what_if.scope import Scope, host_time
 from steptime.arrays import Bool, Int64
 from steptime.intervals import contains
 from steptime.trace.call_tree import ROOT, call_tree, innermost_at, nearest_ancestor, stretches
-from steptime.trace.table import Category, Trace
+from steptime.trace.table import EventKind, Trace
 
 STAGING = 50_000
 """ns. A copy that starts this long after its call was staged by the host first: the data came from pageable memory."""
@@ -221,8 +221,8 @@ def _names_on(trace: Trace, lane: int) -> tuple[_Names, _Names]:
     events = trace.events
     on_lane = events.lane == lane
     operator = operator_events(trace)
-    runtime = events.category == Category.RUNTIME
-    caller = np.isin(events.category, (Category.PYTHON, Category.ANNOTATION)) & ~operator
+    runtime = events.event_kind == EventKind.RUNTIME
+    caller = np.isin(events.event_kind, (EventKind.PYTHON, EventKind.ANNOTATION)) & ~operator
     return (
         _innermost(trace, np.flatnonzero(on_lane & (operator | runtime)), operator),
         _innermost(trace, np.flatnonzero(on_lane & caller), caller),

@@ -20,10 +20,10 @@ from steptime.analysis.threads import autograd_lanes, input_time
 from steptime.analysis.what_if.graph import NONE
 from steptime.arrays import Bool, Int64
 from steptime.intervals import Intervals, join, subtract, union
-from steptime.trace.table import Category, Trace
+from steptime.trace.table import EventKind, Trace
 from steptime.trace.vendors import COMMUNICATION_KERNEL, SYNCHRONISATION, matching
 
-DEVICE = (Category.KERNEL, Category.MEMCPY, Category.MEMSET)
+DEVICE = (EventKind.KERNEL, EventKind.MEMCPY, EventKind.MEMSET)
 ALLOCATION = re.compile(r"^(cuda|hip|cu)(Malloc|Free|HostAlloc|HostMalloc|HostFree|MemAlloc|MemFree|MemCreate|MemMap)")
 """Calls that make or give back memory in the driver; freeing waits for the device."""
 PAGEABLE = re.compile(r"Pageable")
@@ -102,7 +102,7 @@ def scope_of(
 
 def _activities(trace: Trace, boundaries: Int64, launch: Int64) -> Activities:
     events = trace.events
-    rows = np.flatnonzero(np.isin(events.category, DEVICE))
+    rows = np.flatnonzero(np.isin(events.event_kind, DEVICE))
     rows = rows[np.argsort(events.begin[rows], kind="stable")]
     begin, end, call = events.begin[rows], events.end[rows], launch[rows].astype(np.int64)
     called = np.where(call != NONE, events.begin[call], begin)
@@ -110,7 +110,7 @@ def _activities(trace: Trace, boundaries: Int64, launch: Int64) -> Activities:
     rows, begin, end, call = rows[kept], begin[kept], end[kept], call[kept]
     streams = np.stack((events.device[rows].astype(np.int64), events.stream[rows], events.lane[rows]), axis=1)
     _, stream = np.unique(streams, axis=0, return_inverse=True)
-    communicates = matching(trace, COMMUNICATION_KERNEL.search)[rows] & (events.category[rows] == Category.KERNEL)
+    communicates = matching(trace, COMMUNICATION_KERNEL.search)[rows] & (events.event_kind[rows] == EventKind.KERNEL)
     return Activities(rows, call, begin, end, stream.reshape(-1), communicates, _steps(trace, boundaries, call))
 
 
@@ -138,7 +138,7 @@ def waits_of(scope: Scope) -> Waits:
     """Synchronising calls, frees, copies that held the host and launches that were held back, on the scope's lanes."""
     events, activities = scope.trace.events, scope.activities
     inside = (events.begin >= scope.begin) & (events.end <= scope.end) & np.isin(events.lane, scope.lanes)
-    chosen = (events.category == Category.RUNTIME) & inside
+    chosen = (events.event_kind == EventKind.RUNTIME) & inside
     waits = chosen & matching(scope.trace, SYNCHRONISATION.search)
     frees = chosen & matching(scope.trace, re.compile(r"^(cuda|hip)(Host)?Free(Host)?$").match)
     frees &= events.duration > WAITED
@@ -167,7 +167,7 @@ def _held_back(scope: Scope, activities: Activities) -> Int64:
 def _holding(scope: Scope, activities: Activities) -> Bool:
     """Which activities are copies whose call returned only when they had ended."""
     events = scope.trace.events
-    copy = (events.category[activities.row] == Category.MEMCPY) & (activities.call != NONE)
+    copy = (events.event_kind[activities.row] == EventKind.MEMCPY) & (activities.call != NONE)
     returned = events.end[activities.call]
     pageable = matching(scope.trace, PAGEABLE.search)[activities.row]
     lasted = pageable | (events.duration[activities.call] > WAITED)
@@ -179,7 +179,7 @@ def host_time(scope: Scope, lane: int) -> tuple[Intervals, Intervals, Intervals]
     """When a lane waits for input, dispatches, and allocates or frees in the driver; without overlap."""
     events = scope.trace.events
     on_lane = events.lane == lane
-    runtime = on_lane & (events.category == Category.RUNTIME)
+    runtime = on_lane & (events.event_kind == EventKind.RUNTIME)
     calls = runtime | (on_lane & operator_events(scope.trace))
     during = union(events.begin[calls], events.end[calls])
     allocating = runtime & matching(scope.trace, ALLOCATION.match)
@@ -248,7 +248,7 @@ def streams_of(scope: Scope) -> Streams:
 def delays_of(scope: Scope, streams: Streams, waits: Waits, behind: Bool) -> Delays:
     """From the clear cases in the scope. behind: activities that may have waited for another stream."""
     activities, events = scope.activities, scope.trace.events
-    category = events.category[activities.row]
+    event_kind = events.event_kind[activities.row]
     called = activities.call != NONE
     begin, end = events.begin[activities.call], events.end[activities.call]
     holding = np.isin(activities.call, waits.row[waits.copies != NONE]) & called
@@ -256,11 +256,11 @@ def delays_of(scope: Scope, streams: Streams, waits: Waits, behind: Bool) -> Del
     empty = called & streams.first & (streams.ended + SURE < begin) & ~holding & ~behind
     full = called & ~behind & (end + SURE < streams.ended) & (streams.ended <= activities.begin)
     launch, gap = {}, {}
-    for kind in (Category.KERNEL, Category.MEMCPY, Category.MEMSET):
-        of_kind = category == kind
+    for kind in (EventKind.KERNEL, EventKind.MEMCPY, EventKind.MEMSET):
+        of_kind = event_kind == kind
         launch[int(kind)] = _median((activities.begin - end)[empty & of_kind], USUAL_LAUNCH)
         gap[int(kind)] = _mean((activities.begin - streams.ended)[full & of_kind], USUAL_GAP)
-    copied = empty & (category != Category.KERNEL)
+    copied = empty & (event_kind != EventKind.KERNEL)
     copy = _median((activities.begin - begin)[copied], 2 * USUAL_LAUNCH)
     return Delays(launch, copy, gap, *_waiting(scope, waits))
 

@@ -25,7 +25,7 @@ from steptime.analysis.what_if.graph import NONE
 from steptime.analysis.what_if.scope import ROUNDING, Scope, Streams, Waits
 from steptime.arrays import Bool, Int64
 from steptime.intervals import union
-from steptime.trace.table import Category
+from steptime.trace.table import EventKind
 from steptime.trace.vendors import matching
 
 
@@ -129,7 +129,7 @@ def _part(
 def _training_times(scope: Scope) -> Int64:
     """When an event of the training thread begins or ends; Python functions stay open while the engine works."""
     events = scope.trace.events
-    listed = np.isin(events.category, (Category.OPERATOR, Category.ANNOTATION, Category.RUNTIME))
+    listed = np.isin(events.event_kind, (EventKind.OPERATOR, EventKind.ANNOTATION, EventKind.RUNTIME))
     chosen = listed & (events.lane == scope.training)
     return np.unique(np.concatenate((events.begin[chosen], events.end[chosen], scope.boundaries.reshape(-1))))
 
@@ -137,7 +137,7 @@ def _training_times(scope: Scope) -> Int64:
 def _bursts_on(scope: Scope, lane: int, times: Int64) -> Int64:
     """(n, 4): lane, begin, end, stretch. What overlaps an event of the training thread is no burst: it runs beside."""
     events = scope.trace.events
-    chosen = (operator_events(scope.trace) | (events.category == Category.RUNTIME)) & (events.lane == lane)
+    chosen = (operator_events(scope.trace) | (events.event_kind == EventKind.RUNTIME)) & (events.lane == lane)
     chosen &= (events.begin >= scope.begin) & (events.end <= scope.end)
     busy = union(events.begin[chosen], events.end[chosen])
     stretch = np.searchsorted(times, busy.begin, side="right")
@@ -256,7 +256,7 @@ def behind_a_wait(scope: Scope, streams: Streams) -> tuple[Bool, Bool]:
     """Activities whose launching call is the first of its thread after a call that makes a stream wait; and those that
     are the first on their stream after it."""
     events, activities = scope.trace.events, scope.activities
-    waiting = (events.category == Category.RUNTIME) & matching(scope.trace, STREAM_WAIT.match)
+    waiting = (events.event_kind == EventKind.RUNTIME) & matching(scope.trace, STREAM_WAIT.match)
     next_, later = np.zeros(len(activities), np.bool_), np.zeros(len(activities), np.bool_)
     first = np.flatnonzero((activities.call != NONE) & streams.first)
     for lane in scope.lanes:

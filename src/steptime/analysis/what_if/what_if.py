@@ -14,7 +14,7 @@ from functools import partial
 
 import numpy as np
 
-from steptime.analysis.categories import Account, Breakdown
+from steptime.analysis.categories import Breakdown, Category
 from steptime.analysis.threads import training_lane
 from steptime.analysis.what_if.build import build
 from steptime.analysis.what_if.critical_path import NamedPath, PathKind, named, path_of
@@ -24,7 +24,7 @@ from steptime.arrays import Bool, Int64
 from steptime.intervals import EMPTY, Intervals, contains, measure, union
 from steptime.quantities import Estimate, mean_of_series
 from steptime.trace.links import Links
-from steptime.trace.table import Category, EventTable, Trace
+from steptime.trace.table import EventKind, EventTable, Trace
 from steptime.trace.vendors import OPTIMIZER_STEP, matching
 
 
@@ -217,7 +217,7 @@ def window_of(trace: Trace, boundaries: Int64, launch: Int64) -> Window:
 def _part(trace: Trace, launch: Int64, steps: Int64, chosen: Bool, since: int, until: int) -> Window:
     """The chosen rows, what of the device was launched before the end and ended after the begin, and the launches."""
     events = trace.events
-    device = np.isin(events.category, DEVICE)
+    device = np.isin(events.event_kind, DEVICE)
     called = launch != NONE
     chosen = chosen | (device & called & (events.begin[launch] < until) & (events.end > since))
     needed = launch[device & called & chosen]
@@ -275,22 +275,22 @@ def _groups(window: Window, given: Mapping[str, Mapping[int, int]]) -> dict[str,
 def _with_predictions(
     base: Replay, scope: Scope, graph: Graph, found: Run, breakdown: Breakdown, groups: dict[str, dict[int, int]]
 ) -> Replay:
-    accounts = breakdown.entries[base.steps].mean(axis=0)
+    categories = breakdown.entries[base.steps].mean(axis=0)
     one_launch = partial(as_one_launch, launch=_launch_cost(scope))
     overlap = partial(with_overlap, updates=_updates(scope, graph))
-    device: tuple[tuple[str, Account, Callable[[Graph], Run]], ...] = (
-        ("syncs free", Account.SYNC, without_waits),
-        ("one launch", Account.LAUNCH, one_launch),
-        ("communication overlapped", Account.COMMUNICATION, overlap),
+    device: tuple[tuple[str, Category, Callable[[Graph], Run]], ...] = (
+        ("syncs free", Category.SYNC, without_waits),
+        ("one launch", Category.LAUNCH, one_launch),
+        ("communication overlapped", Category.COMMUNICATION, overlap),
     )
     changed: list[tuple[str, float, Callable[[Graph], Run]]] = [
-        ("input free", float(accounts[Account.INPUT]), without_input)
+        ("input free", float(categories[Category.INPUT]), without_input)
     ]
     if len(scope.activities):
-        changed += [(name, float(accounts[account]), change) for name, account, change in device]
+        changed += [(name, float(categories[category]), change) for name, category, change in device]
         changed.append(("allocation free", _allocating(scope), without_allocation))
     for name, durations in groups.items():
-        cap = min(float(accounts[Account.COMPUTE]), _shorter(graph, durations, len(base.steps)))
+        cap = min(float(categories[Category.COMPUTE]), _shorter(graph, durations, len(base.steps)))
         changed.append((f"roofline: {name}", cap, partial(at_durations, durations=durations)))
     predictions = [_prediction(base, name, cap, found, change(graph)) for name, cap, change in changed if cap > 0]
     return replace(base, predictions=tuple(predictions))
@@ -318,7 +318,7 @@ def _launch_cost(scope: Scope) -> int:
 def _updates(scope: Scope, graph: Graph) -> Int64:
     """The first activity of each step that was launched inside the optimiser's step()."""
     events, nodes = scope.trace.events, graph.nodes
-    listed = np.isin(events.category, (Category.ANNOTATION, Category.OPERATOR))
+    listed = np.isin(events.event_kind, (EventKind.ANNOTATION, EventKind.OPERATOR))
     chosen = listed & matching(scope.trace, OPTIMIZER_STEP.match) & (events.lane == scope.training)
     during = union(events.begin[chosen], events.end[chosen])
     called = np.full(len(events), np.iinfo(np.int64).min)
@@ -334,7 +334,7 @@ def _updates(scope: Scope, graph: Graph) -> Int64:
 def _allocating(scope: Scope) -> float:
     """ns per step in calls that ask the driver for memory or give it back, waits inside them included."""
     events = scope.trace.events
-    chosen = (events.category == Category.RUNTIME) & matching(scope.trace, ALLOCATION.match)
+    chosen = (events.event_kind == EventKind.RUNTIME) & matching(scope.trace, ALLOCATION.match)
     chosen &= np.isin(events.lane, scope.lanes)
     during = union(events.begin[chosen], events.end[chosen])
     return float(measure(during, scope.boundaries[:, 0], scope.boundaries[:, 1]).mean())

@@ -178,7 +178,7 @@ def _layered(bars: tuple[Bar, ...], known: StepSeries) -> tuple[tuple[Bar, ...],
     """The bars with their accounts: those of the rows of their steps, to the height of the bar."""
     if not known.spent:
         return bars, ()
-    paths: list[list[str]] = [[] for _ in known.accounts]
+    paths: list[list[str]] = [[] for _ in known.categories]
     drawn = []
     for bar in bars:
         rows = [row for row in known.spent[bar.first // known.stride : bar.last // known.stride + 1] if row]
@@ -191,7 +191,7 @@ def _layered(bars: tuple[Bar, ...], known: StepSeries) -> tuple[tuple[Bar, ...],
                 high = bar.height * spent / whole
                 path.append(_block(bar.x, bar.width, at, high))
                 at += high
-    layers = tuple(Layer(name, "".join(path)) for name, path in zip(known.accounts, paths, strict=True) if path)
+    layers = tuple(Layer(name, "".join(path)) for name, path in zip(known.categories, paths, strict=True) if path)
     return tuple(drawn), layers
 
 

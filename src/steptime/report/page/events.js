@@ -40,12 +40,12 @@
     const label = stepView.labels[row.label[event]], detail = stepView.details[row.detail[event]];
     const facts = [["takes", duration(row.end[event] - row.begin[event])],
       ["begins", `${exact(row.begin[event] - stepView.begin, 10)} into the step`]];
-    if (row.track.kind === "account") facts.push(["", detail.note || "what this time is posted to"]);
+    if (row.track.kind === "category") facts.push(["", detail.note || "what this time is posted to"]);
     else if (label.kind !== "other") facts.push(["kind", label.kind]);
     if (detail.operator) facts.push(["operator", detail.operator]);
     if (detail.shapes && !/^[[\], ]*$/.test(detail.shapes)) facts.push(["shapes", detail.shapes]);
     if (detail.formats && /\w/.test(detail.formats)) facts.push(["formats", detail.formats]);
-    if (row.track.kind !== "account" && detail.note) facts.push(["", detail.note]);
+    if (row.track.kind !== "category" && detail.note) facts.push(["", detail.note]);
     if (detail.source) facts.push(["line", sourceWords(detail.source)]);
     facts.push(["on", row.track.name]);
     return facts.map(([name, value]) => [name, printable(value)]);

@@ -17,7 +17,7 @@ import msgspec
 from steptime.advice.evidence import Case
 from steptime.advice.explain import find_rule
 from steptime.advice.rule import Finding, Weight
-from steptime.analysis.categories import Account
+from steptime.analysis.categories import Category
 from steptime.memory.lives import CPU_PLACE
 from steptime.quantities import format_bytes, format_duration, format_share, format_source
 from steptime.report import json
@@ -26,7 +26,7 @@ from steptime.report.page.forest import Forest, forest
 from steptime.report.page.frame import whole
 from steptime.report.page.memory import MemoryChart, memory_chart
 from steptime.report.page.ranks import HeatMap, heat_map
-from steptime.report.page.tables import Grid, account_grids, grids, replay_grids
+from steptime.report.page.tables import Grid, category_grids, grids, replay_grids
 from steptime.report.page.waterfall import Segment, Waterfall, interval_text, stacked, waterfall
 from steptime.report.printable import one_line
 from steptime.report.report import ProcessReport, Report
@@ -107,7 +107,7 @@ class Shown:
     how: str
     events: int
     left_out: int
-    accounts: tuple[str, ...]
+    categories: tuple[str, ...]
     device: bool
 
 
@@ -130,7 +130,7 @@ class View:
     memory_command: str
     traces: tuple[ShownTrace, ...]
     roofline_sentences: tuple[str, ...]
-    accounts: tuple[Grid, ...]
+    categories: tuple[Grid, ...]
     replay: tuple[Grid, ...]
     grids: tuple[Grid, ...]
     heat: HeatMap | None
@@ -173,7 +173,7 @@ def view_of(report: Report) -> View:
         memory_command=_memory_command(report),
         traces=shown_traces(process.traces, 0),
         roofline_sentences=tuple(roofline_sentences(case)),
-        accounts=account_grids(case),
+        categories=category_grids(case),
         replay=replay_grids(case),
         grids=grids(case),
         heat=heat_map(report),
@@ -206,9 +206,9 @@ def _phases(case: Case) -> tuple[Segment, ...]:
 
 def _shown(step_view: StepView) -> Shown:
     present = {label.name for label in step_view.labels}
-    accounts = tuple(name for name in (account.name.lower() for account in Account) if name in present)
+    categories = tuple(name for name in (category.name.lower() for category in Category) if name in present)
     device = any(track.kind == "stream" for track in step_view.tracks)
-    return Shown(step_view.step, step_view.how, step_view.events, step_view.left_out, accounts, device)
+    return Shown(step_view.step, step_view.how, step_view.events, step_view.left_out, categories, device)
 
 
 def _facts(report: Report) -> list[tuple[str, str]]:
@@ -278,5 +278,5 @@ def _compact(report: Report) -> str:
 
 
 def _outline(process: ProcessReport) -> ProcessReport:
-    case = Case(process.case.step, process.case.accounts, rank=process.case.rank)
+    case = Case(process.case.step, process.case.categories, rank=process.case.rank)
     return replace(process, case=case, step_ns=(), steady=())

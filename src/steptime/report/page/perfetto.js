@@ -77,7 +77,7 @@
     offer(trace, part("data-open"), part("data-keep"), part("data-status"));
   });
 
-  const PROCESSES = { account: "steptime", phase: "steptime", stream: "device", thread: "host", worker: "loader" };
+  const PROCESSES = { category: "steptime", phase: "steptime", stream: "device", thread: "host", worker: "loader" };
   const numbers = [...new Set(Object.values(PROCESSES))];
 
   const argumentsOf = (detail) => {

@@ -36,7 +36,7 @@ class RankRow:
 
     name: str
     step: Heat
-    accounts: tuple[Heat, ...]
+    categories: tuple[Heat, ...]
     waits: str
     last: str
     bottleneck: str
@@ -67,7 +67,7 @@ class Lateness:
 class HeatMap:
     """rows by rank. hidden: ranks that were left out. sentence: about the late rank, "" without one."""
 
-    accounts: tuple[str, ...]
+    categories: tuple[str, ...]
     rows: tuple[RankRow, ...]
     hidden: int
     sentence: str = ""
@@ -83,7 +83,7 @@ def heat_map(report: Report) -> HeatMap | None:
     slowest = sorted(report.processes, key=lambda process: -process.case.step.duration.value)[:MOST_RANKS]
     shown = sorted(slowest, key=lambda process: (process.rank is None, process.rank or 0))
     names = tuple(
-        dict.fromkeys(use.name for process in shown for use in process.case.accounts if use.duration.value > 0)
+        dict.fromkeys(use.name for process in shown for use in process.case.categories if use.duration.value > 0)
     )
     longest = slowest[0].case.step.duration.value
     rows = tuple(_row(report, process, names, longest) for process in shown)
@@ -95,7 +95,7 @@ def _of_comparison(report: Report, ranks: RankComparison) -> HeatMap:
     kept = {process.rank: process for process in report.processes}
     late = ranks.late.ranks if ranks.late is not None else ()
     slowest = sorted(ranks.rows, key=lambda row: (row.rank not in late, -row.step))[:MOST_RANKS]
-    used = [at for at in range(len(ranks.accounts)) if any(row.accounts[at] > 0 for row in slowest)]
+    used = [at for at in range(len(ranks.categories)) if any(row.categories[at] > 0 for row in slowest)]
     longest = max(row.step for row in slowest)
     rows = []
     for row in sorted(slowest, key=lambda row: row.rank):
@@ -104,7 +104,7 @@ def _of_comparison(report: Report, ranks: RankComparison) -> HeatMap:
             RankRow(
                 name=row.name,
                 step=_heat(row.step, longest),
-                accounts=tuple(_heat(row.accounts[at], longest) for at in used),
+                categories=tuple(_heat(row.categories[at], longest) for at in used),
                 waits=format_duration(row.waiting),
                 last=format_share(row.last),
                 bottleneck=process.verdict.bottleneck if process is not None else "",
@@ -113,7 +113,7 @@ def _of_comparison(report: Report, ranks: RankComparison) -> HeatMap:
                 host=row.host,
             )
         )
-    names = tuple(ranks.accounts[at] for at in used)
+    names = tuple(ranks.categories[at] for at in used)
     series = _lateness(ranks.series) if ranks.series is not None else None
     return HeatMap(names, tuple(rows), len(ranks.rows) - len(rows), _sentence(ranks), series)
 
@@ -128,7 +128,7 @@ def _sentence(ranks: RankComparison) -> str:
     return (
         f"{who} is late{since}: the others wait {format_duration(late.waiting)} a step, {format_share(late.share)} of "
         f"all waiting is for it. It spends {format_duration(late.excess)} more than the others' median in "
-        f"{late.account}; at that median a step would be {format_duration(late.gain.value)} shorter."
+        f"{late.category}; at that median a step would be {format_duration(late.gain.value)} shorter."
     )
 
 
@@ -164,12 +164,12 @@ def _averaged(row: Sequence[float], size: int) -> list[float]:
 def _row(report: Report, process: ProcessReport, names: tuple[str, ...], longest: float) -> RankRow:
     waits = {rank.rank: rank for each in report.processes for rank in each.case.ranks}
     late = late_of(tuple(waits.values()))
-    accounts = {use.name: use.duration.value for use in process.case.accounts}
+    categories = {use.name: use.duration.value for use in process.case.categories}
     rank = waits.get(process.rank) if process.rank is not None else None
     return RankRow(
         name=process.name,
         step=_heat(process.case.step.duration.value, longest),
-        accounts=tuple(_heat(accounts.get(name, 0.0), longest) for name in names),
+        categories=tuple(_heat(categories.get(name, 0.0), longest) for name in names),
         waits=format_duration(rank.waiting) if rank is not None else "",
         last=format_share(rank.last) if rank is not None else "",
         bottleneck=process.verdict.bottleneck,

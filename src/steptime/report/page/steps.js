@@ -39,7 +39,7 @@
     if (className) made.className = className;
     return made;
   };
-  const accountRow = (name, spent, usual, longest) => {
+  const categoryRow = (name, spent, usual, longest) => {
     const row = make("tr");
     const head = make("th");
     head.scope = "row";
@@ -55,18 +55,18 @@
     row.append(head, bar, make("td", duration(spent), "number"), make("td", words, "number"));
     return row;
   };
-  const accountsOf = (step) => {
+  const categoriesOf = (step) => {
     const { process, series } = facts();
     const spent = series && series.spent.length ? series.spent[Math.floor(step / series.stride)] : [];
-    const usual = new Map(process.case.accounts.map((use) => [use.name, use.duration.value]));
-    const table = byId("chosen-accounts");
+    const usual = new Map(process.case.categories.map((use) => [use.name, use.duration.value]));
+    const table = byId("chosen-categories");
     table.tBodies[0].replaceChildren(...spent.map((value, index) =>
-      accountRow(series.accounts[index], value, usual.get(series.accounts[index]) || 0, Math.max(...spent))));
+      categoryRow(series.categories[index], value, usual.get(series.categories[index]) || 0, Math.max(...spent))));
     table.hidden = !spent.length;
     const marks = series ? series.marks.filter((mark) => mark.step === step) : [];
     const notes = marks.map((mark) => `${mark.kind} of ${duration(mark.duration)} in it, charged to no step`);
-    if (spent.length && series.stride > 1) notes.push(`accounts: mean of ${series.stride} steps`);
-    if (!spent.length && series && series.spent.length) notes.push("its accounts are not known: it is no steady step");
+    if (spent.length && series.stride > 1) notes.push(`categories: mean of ${series.stride} steps`);
+    if (!spent.length && series && series.spent.length) notes.push("its categories are not known: it is no steady step");
     byId("chosen-notes").textContent = notes.join("; ");
     const closer = byId("closer");
     if (closer) closer.hidden = !(process.step_view && process.step_view.step === step);
@@ -79,7 +79,7 @@
     bars[chosen].classList.add("on");
     const words = tell(bars[chosen]);
     panel.textContent = words;
-    accountsOf(Number(bars[chosen].dataset.slowest));
+    categoriesOf(Number(bars[chosen].dataset.slowest));
     chart.setAttribute("aria-valuenow", String(chosen));
     chart.setAttribute("aria-valuetext", words);
   };

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Generic, TypeVar
 
-from steptime.advice.evidence import AccountUse, Case
+from steptime.advice.evidence import Case, CategoryUse
 from steptime.quantities import SourceLine, format_bytes, format_duration, format_share, format_source
 from steptime.report.page.waterfall import interval_text
 from steptime.report.tables import format_rate, predictions, unnamed
@@ -68,10 +68,10 @@ def grids(case: Case) -> tuple[Grid, ...]:
     return tuple(grid for grid in every if grid.rows)
 
 
-def account_grids(case: Case) -> tuple[Grid, ...]:
+def category_grids(case: Case) -> tuple[Grid, ...]:
     """Accounts and phases with their intervals."""
-    both = (("accounts", "Accounts", case.accounts), ("phases", "Phases", case.phases))
-    return tuple(_accounts(identity, title, uses, case) for identity, title, uses in both if uses)
+    both = (("categories", "Categories", case.categories), ("phases", "Phases", case.phases))
+    return tuple(_categories(identity, title, uses, case) for identity, title, uses in both if uses)
 
 
 def replay_grids(case: Case) -> tuple[Grid, ...]:
@@ -105,11 +105,11 @@ def replay_grids(case: Case) -> tuple[Grid, ...]:
     return tuple(grid for grid in (changes, path, longest) if grid.rows)
 
 
-def _accounts(identity: str, title: str, uses: tuple[AccountUse, ...], case: Case) -> Grid:
+def _categories(identity: str, title: str, uses: tuple[CategoryUse, ...], case: Case) -> Grid:
     step = case.step.duration.value or 1.0
     return _grid(
         identity, title, "", uses,
-        _word("account" if identity == "accounts" else "phase", "name", lambda use: use.name),
+        _word("category" if identity == "categories" else "phase", "name", lambda use: use.name),
         _duration("a step", "duration_ns", lambda use: use.duration.value, barred=True),
         _share("share", "share", lambda use: use.duration.value / step),
         _word("95 % interval", "interval", lambda use: interval_text(use.duration)),
@@ -121,7 +121,7 @@ def _gaps(case: Case) -> Grid:
     return _grid(
         "gaps", "Why the device idled", "Idle time of the device by what held the thread that feeds it.",
         sorted(case.gaps, key=lambda use: -use.duration.value),
-        _word("account", "account", lambda use: use.account, kind="account"),
+        _word("category", "category", lambda use: use.category, kind="category"),
         _word("behind it", "cause", lambda use: use.cause or "(between operators)"),
         _duration("a step", "duration_ns", lambda use: use.duration.value, barred=True),
         _word("95 % interval", "interval", lambda use: interval_text(use.duration)),

@@ -34,7 +34,7 @@ sheet.later(() => {
   };
 
   // Rows that are shown, and where. A track that is closed shows its first row.
-  const heightOf = (row) => (row.track.kind === "account" ? TALL : ROW);
+  const heightOf = (row) => (row.track.kind === "category" ? TALL : ROW);
   const place = () => {
     let y = AXIS, last = -1;
     shown = [];

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from markupsafe import Markup
 
-from steptime.advice.evidence import AccountUse, Case
+from steptime.advice.evidence import Case, CategoryUse
 from steptime.quantities import Estimate, format_duration, format_share
 from steptime.report.page.frame import part
 
@@ -122,22 +122,22 @@ class Waterfall:
 
 def waterfall(case: Case) -> Waterfall | None:
     """The picture of a case; None where it has no accounts."""
-    accounts = _shown(case)
-    if not accounts:
+    categories = _shown(case)
+    if not categories:
         return None
     step = case.step.duration
-    whole = sum(use.duration.value for use in accounts)
+    whole = sum(use.duration.value for use in categories)
     known = step.samples > 1  # the interval of a single step is a formality
     scale = 100 / max(step.high if known else step.value, whole)
-    left = [use.duration.value - _saved(use) for use in accounts]
+    left = [use.duration.value - _saved(use) for use in categories]
     return Waterfall(
         measured=step.value * scale,
         low=(step.low if known else step.value) * scale,
         high=(step.high if known else step.value) * scale,
         duration=format_duration(step.value),
         interval=interval_text(step),
-        falls=tuple(_falls(accounts, whole, step.value, scale)),
-        floor=stacked([(use.name, kept) for use, kept in zip(accounts, left, strict=True)], scale),
+        falls=tuple(_falls(categories, whole, step.value, scale)),
+        floor=stacked([(use.name, kept) for use, kept in zip(categories, left, strict=True)], scale),
         floor_words=format_duration(sum(left)),
         floor_share=format_share(sum(left) / step.value) if step.value else "",
         ticks=even_ticks(100 / scale),
@@ -161,9 +161,9 @@ def interval_text(estimate: Estimate) -> str:
     return f"{format_duration(estimate.low)} to {format_duration(estimate.high)}"
 
 
-def _falls(accounts: list[AccountUse], whole: float, step: float, scale: float) -> list[Fall]:
+def _falls(categories: list[CategoryUse], whole: float, step: float, scale: float) -> list[Fall]:
     falls, remaining = [], whole
-    for use in accounts:
+    for use in categories:
         spent, saved = use.duration.value, _saved(use)
         remaining -= spent
         falls.append(
@@ -181,18 +181,18 @@ def _falls(accounts: list[AccountUse], whole: float, step: float, scale: float) 
     return falls
 
 
-def _shown(case: Case) -> list[AccountUse]:
+def _shown(case: Case) -> list[CategoryUse]:
     """The accounts in the order of the breakdown; the smallest summed up at the end."""
     step = case.step.duration.value
-    large = [use for use in case.accounts if use.duration.value >= SMALLEST * step and use.duration.value > 0]
-    rest = sum(use.duration.value for use in case.accounts if use not in large)
+    large = [use for use in case.categories if use.duration.value >= SMALLEST * step and use.duration.value > 0]
+    rest = sum(use.duration.value for use in case.categories if use not in large)
     if rest >= SMALLEST * step and rest > 0:
         nothing = Estimate(0.0, 0.0, 0.0, case.step.duration.samples)
-        large.append(AccountUse("other", Estimate(rest, rest, rest, case.step.duration.samples), nothing))
+        large.append(CategoryUse("other", Estimate(rest, rest, rest, case.step.duration.samples), nothing))
     return large
 
 
-def _saved(use: AccountUse) -> float:
+def _saved(use: CategoryUse) -> float:
     """The recoverable part: never more than the account has, whatever the interval of its estimate."""
     return min(max(use.recoverable.value, 0.0), use.duration.value)
 
