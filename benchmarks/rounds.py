@@ -41,8 +41,8 @@ def table(generator: np.random.Generator) -> str:
     lines = [
         "# How many rounds a trial needs",
         "",
-        f"Simulated ({TRIALS} trials a cell, {VARIANTS} variants and a control; `python -m benchmarks.rounds`): how often "
-        f"one variant is adopted, where it changes nothing, and where it is {GAIN} times as fast.",
+        f"Simulated ({TRIALS} trials a cell, {VARIANTS} variants and a control; `python -m benchmarks.rounds`): how "
+        f"often one variant is adopted, where it changes nothing, and where it is {GAIN} times as fast.",
         "",
         f"| processes differ by | | nothing: {most} | {GAIN}×: {most} |",
         "|---|---|" + "---|" * 2 * len(MOST),

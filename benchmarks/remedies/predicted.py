@@ -147,8 +147,9 @@ def summary(results: list[dict[str, Any]]) -> list[str]:
         variant["predicted"][0] > 1.0001 * variant["upper_bound"] for _, variant in rows if variant["upper_bound"]
     )
     controls = [abs(result["control"][0] - 1) for result in results if result.get("control")]
+    typical = statistics.median(abs(error(variant)) for _, variant in rows)
     return [
-        f"- Error of the predicted step time: median {statistics.median(abs(error(variant)) for _, variant in rows):.1%} "
+        f"- Error of the predicted step time: median {typical:.1%} "
         f"over {len(rows)} predictions for {len({result['job'] for result, _ in rows})} jobs.",
         f"- Predictions within the 95 % interval of what was measured: {inside} of {len(rows)}.",
         f"- Predictions above Amdahl's upper bound: {above}.",

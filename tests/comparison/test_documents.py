@@ -81,7 +81,7 @@ def test_comparisons_follow_the_published_schema(make: object) -> None:
 def test_markdown_says_gate_settings_and_differences() -> None:
     document = render_markdown(busy())
     titles = re.findall("^## (.*)$", document, re.MULTILINE)
-    assert titles == ["Gate", "Set otherwise", "Runs", "Step, accounts and memory", "Parts of the step"]
+    assert titles == ["Gate", "Set otherwise", "Runs", "Step, categories and memory", "Parts of the step"]
     assert "| loader workers | 0 (read in the training process) | 4 |" in document
     assert "| host>1us |" in document.replace("\\>", ">")
 

@@ -34,7 +34,7 @@ def step(duration: float = STEP, device: str = "cpu", steady: int = 60) -> StepS
 
 
 def categories(duration: float = STEP, **parts: float) -> tuple[CategoryUse, ...]:
-    """Accounts of a step in ns; what is not named is compute. Only the waste of compute is recoverable."""
+    """Categories of a step in ns; what is not named is compute. Only the waste of compute is recoverable."""
     rest = duration - sum(parts.values())
     uses = [CategoryUse("compute", about(rest), about(0.2 * rest))]
     return (*uses, *(CategoryUse(name, about(value), about(value)) for name, value in parts.items()))

@@ -79,7 +79,7 @@ def test_a_rule_that_reads_what_it_did_not_declare_fails() -> None:
 
     curious.__doc__ = PAGE
     examination = examine(CASE, [rule("ST901", "curious", needs={Signal.STEP})(curious)])
-    assert "without declaring Signal.ACCOUNTS" in examination.failed[0][1]
+    assert "without declaring Signal.CATEGORIES" in examination.failed[0][1]
 
 
 def test_findings_come_by_time_savings_then_notes_then_doubts() -> None:

@@ -5,10 +5,10 @@ from __future__ import annotations
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from steptime.advice.savings import capped, modelled, ratio, scaled, total
 
 from steptime.advice.evidence import MachineUse, OptimizerUse
 from steptime.advice.models import floor
+from steptime.advice.savings import capped, modelled, ratio, scaled, total
 from steptime.quantities import Estimate
 
 values = st.floats(0, 1e12)

@@ -116,7 +116,7 @@ def test_a_python_function_without_a_parent(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("category", "expected"),
+    ("event_kind", "expected"),
     [
         ("mtia_runtime", EventKind.RUNTIME),
         ("privateuse1_runtime", EventKind.RUNTIME),

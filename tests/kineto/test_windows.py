@@ -54,7 +54,7 @@ def test_ids_of_one_recording_never_meet_those_of_another(tmp_path: Path) -> Non
 def test_joining_one_recording_changes_nothing_in_its_columns(tmp_path: Path) -> None:
     alone = read(cycle(tmp_path / "0.json", 0, "x"))
     joined = join([alone])
-    for column in ("name", "lane", "begin", "duration", "correlation", "sequence", "shapes", "stream", "category"):
+    for column in ("name", "lane", "begin", "duration", "correlation", "sequence", "shapes", "stream", "event_kind"):
         assert np.array_equal(getattr(joined.events, column), getattr(alone.events, column)), column
 
 

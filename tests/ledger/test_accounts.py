@@ -1,4 +1,4 @@
-"""Accounts of a step, on traces where every microsecond is known. Dispatching an operator costs 2 µs there."""
+"""Categories of a step, on traces where every microsecond is known. Dispatching an operator costs 2 µs there."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def written(tmp_path: Path) -> Written:
 
 
 def categories(trace: Trace, **known: Any) -> dict[str, float]:
-    """Microseconds by account, summed over the steps; accounts without time left out."""
+    """Microseconds by category, summed over the steps; categories without time left out."""
     breakdown = breakdown_of(trace, steps_of(trace), **known)
     spent = breakdown.entries.sum(axis=0)
     return {category.name.lower(): spent[category] / 1000 for category in Category if spent[category]}

@@ -47,7 +47,7 @@ def looked_at(trace: Trace) -> tuple[Gaps, tuple[GapTotal, ...], tuple[WaitTotal
 
 
 def causes(trace: Trace) -> dict[tuple[str, str], float]:
-    """Microseconds by account and cause."""
+    """Microseconds by category and cause."""
     return {(each.category.name, each.cause): each.duration.sum() / 1000 for each in looked_at(trace)[1]}
 
 

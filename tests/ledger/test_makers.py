@@ -1,4 +1,4 @@
-"""The same accounts on devices of other makers, on several devices and on several streams."""
+"""The same categories on devices of other makers, on several devices and on several streams."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def written(tmp_path: Path) -> Written:
 
 
 def categories(trace: Trace) -> dict[str, float]:
-    """Microseconds by account; accounts without time left out."""
+    """Microseconds by category; categories without time left out."""
     spent = breakdown_of(trace, steps_of(trace)).entries.sum(axis=0)
     return {category.name.lower(): spent[category] / 1000 for category in Category if spent[category]}
 
@@ -96,7 +96,7 @@ def test_two_threads_that_launch_explain_their_own_gaps(written: Written) -> Non
 
 
 def test_copies_alone_are_no_device_that_computes(written: Written) -> None:
-    """Without a kernel the accounts are the processor's."""
+    """Without a kernel the categories are the processor's."""
     place = {"device": 0, "stream": 7, "bytes": 5}
     moved = happened("gpu_memcpy", "Memcpy HtoD", 10, 20, (0, 7), correlation=1, **place)
     breakdown = breakdown_of(trace := written([step(0, 100), moved, operator("aten::mm", 0, 100)]), steps_of(trace))

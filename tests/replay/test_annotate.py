@@ -130,7 +130,7 @@ def test_our_reader_sees_the_same_trace(shared_data: Path, tmp_path: Path, file:
     annotate(shared_data / file, out, cache=False)
     before, after = read(shared_data / file), read(out)
     assert len(after.events) == len(before.events)
-    for column in ("begin", "duration", "category", "lane", "correlation"):
+    for column in ("begin", "duration", "event_kind", "lane", "correlation"):
         assert np.array_equal(getattr(after.events, column), getattr(before.events, column)), column
     one, other = (breakdown_of(trace, steps_of(trace)) for trace in (before, after))
     assert one.entries.tolist() == other.entries.tolist()

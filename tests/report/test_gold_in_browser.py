@@ -23,7 +23,7 @@ KINDS = ("run", "trace", "steps-of-a-device", "ranks", "trials", "memory", "over
 """Of reports; a comparison is there, too."""
 every_kind = pytest.mark.parametrize("kind", KINDS)
 LEAST_SHARE = 0.001
-"""Of a step: smaller accounts are summed up on the page."""
+"""Of a step: smaller categories are summed up on the page."""
 
 
 def stored(kind: str) -> Report:

@@ -42,7 +42,7 @@ def test_strangers_lines_stay_text(snapshot: MemoryReport, open_text: Any) -> No
     sheet = open_text(memory_page.render(replace(snapshot, source=HOSTILE[0], devices=(hostile,), problems=HOSTILE)))
     assert sheet.page.locator("img").count() == 0
     assert sheet.page.locator("script").count() == 2
-    assert sheet.page.locator(".regime").text_content() == HOSTILE[0]
+    assert sheet.page.locator(".bottleneck").text_content() == HOSTILE[0]
     assert not sheet.page.title().startswith("taken")
 
 

@@ -233,7 +233,7 @@ def test_a_case_with_nothing_but_a_step_makes_a_page(report: Report) -> None:
     process = report.processes[0]
     bare = replace(process, case=Case(process.case.step), findings=(), step_ns=(), steady=(), notes=(), cost=None)
     text = Elements(page.render(replace(report, processes=(bare,), problems=()))).text
-    assert "No account of the step" in text
+    assert "No breakdown of the step" in text
     assert process.verdict.sentence in text
 
 

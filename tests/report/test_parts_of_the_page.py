@@ -1,4 +1,4 @@
-"""Parts of the page: single steps with their accounts, trials, ranks, memory, and the way from A to B."""
+"""Parts of the page: single steps with their categories, trials, ranks, memory, and the way from A to B."""
 
 from __future__ import annotations
 

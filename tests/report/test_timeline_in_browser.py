@@ -220,12 +220,12 @@ def test_a_step_tells_its_categories_and_what_lay_in_it(report: Report, open_pag
     for _ in range(7):
         sheet.page.keyboard.press("ArrowRight")
     assert sheet.page.locator("#chosen").inner_text().startswith("Step 7: 180 ms, outlier")
-    rows = sheet.page.locator("#chosen-accounts tbody tr")
+    rows = sheet.page.locator("#chosen-categories tbody tr")
     assert sheet.all_words(rows)[1].split("\t")[2:] == ["135 ms", "+67 ms"]
     sheet.page.keyboard.press("ArrowRight")
     sheet.page.keyboard.press("ArrowRight")
     assert sheet.page.locator("#chosen-notes").inner_text().startswith("evaluation of 2 s in it")
-    assert sheet.page.locator("#chosen-accounts").is_hidden()
+    assert sheet.page.locator("#chosen-categories").is_hidden()
     assert sheet.page.locator(".signs text").all_text_contents() == ["▲", "E"]
 
 

@@ -21,7 +21,7 @@ bottleneck."""
 COMPUTE = "compute"
 COMMUNICATION = "communication"
 UNSPLIT = ("forward", "backward", "optimizer")
-"""Phases of the model that stand for accounts where no step was profiled."""
+"""Phases of the model that stand for categories where no step was profiled."""
 WIDEST = 0.3
 """Of the step: an interval wider than this decides nothing when another account's interval overlaps it."""
 
@@ -69,12 +69,12 @@ def _bottleneck(case: Case, findings: Iterable[Finding]) -> Bottleneck:
     """The account with the largest recoverable time.
 
     What computing could give back, no breakdown knows: there it is the largest saving that a finding has in it.
-    Undecided with a doubt among the findings, without a breakdown, and when intervals are too wide to tell two accounts
-    apart; balanced when no account can give much or two give the same within narrow intervals.
+    Undecided with a doubt among the findings, without a breakdown, and when intervals are too wide to tell two
+    categories apart; balanced when no account can give much or two give the same within narrow intervals.
     """
     findings = tuple(findings)
     if not case.categories or case.step.duration.value <= 0:
-        return Bottleneck(UNDECIDED, "Undecided: the steps could not be split into accounts.")
+        return Bottleneck(UNDECIDED, "Undecided: the steps could not be split into categories.")
     uses = [_with_savings(use, findings) for use in case.categories]
     ranked = sorted(uses, key=lambda use: use.recoverable.value, reverse=True)
     first = _share(ranked[0].recoverable, case)
@@ -93,7 +93,7 @@ def _bottleneck(case: Case, findings: Iterable[Finding]) -> Bottleneck:
 
 
 def _with_savings(use: CategoryUse, findings: tuple[Finding, ...]) -> CategoryUse:
-    """Computing with the largest saving that a finding has in it; other accounts as they are."""
+    """Computing with the largest saving that a finding has in it; other categories as they are."""
     savings = [finding.savings for finding in findings if finding.savings and finding.category == use.name]
     best = max(savings, key=lambda saving: saving.value, default=None)
     if use.name != COMPUTE or best is None or best.value <= use.recoverable.value:

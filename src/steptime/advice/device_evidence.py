@@ -12,7 +12,7 @@ are scaled, buffers that are cleared) are left out for that, and so is the optim
 
 What a device did in the steps of a trace, added to a case: of a bare trace, or of a recording's profiled steps.
 
-One law: times are those of the traced steps. A recording's accounts are of steps that nobody profiled; a finding's
+One law: times are those of the traced steps. A recording's categories are of steps that nobody profiled; a finding's
 saving is cut to its account, so that no kernel's time promises more than the steady step holds.
 """
 
@@ -510,7 +510,7 @@ def with_recorded_device(case: Case, category: RecordedBreakdown, machine: Machi
 
 
 def with_recoverable(categories: tuple[CategoryUse, ...], part: float) -> tuple[CategoryUse, ...]:
-    """The accounts with the part of computing that good kernels would save."""
+    """The categories with the part of computing that good kernels would save."""
     return tuple(
         replace(use, recoverable=scaled(use.duration, part)) if use.name == "compute" else use for use in categories
     )

@@ -49,7 +49,7 @@ class GapUse:
     """Device-idle time of one account with one cause. duration: ns per step; count: gaps per step; longest: ns.
 
     cause: the operator, runtime call or annotation that held the launching thread for most of it ("" for none).
-    inside: what the loader was at for more than half of it ("" for other accounts, or not known).
+    inside: what the loader was at for more than half of it ("" for other categories, or not known).
     """
 
     category: str

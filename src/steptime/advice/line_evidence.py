@@ -236,11 +236,11 @@ def _segment(layout: Layout, kind: SegmentKind) -> Intervals:
 
 
 AT_WORK = ("compute", "communication", "copy", "launch")
-"""Accounts that hold the time inside operators (small ones count as launch on a CPU)."""
+"""Categories that hold the time inside operators (small ones count as launch on a CPU)."""
 
 
 def profile_scale(operators: Iterable[OperatorUse], categories: Iterable[CategoryUse]) -> float:
-    """What a profiled nanosecond inside operators is in a steady step: at most 1; 1 without accounts."""
+    """What a profiled nanosecond inside operators is in a steady step: at most 1; 1 without categories."""
     profiled = sum(use.duration for use in operators)
     steady = _at_work(categories)
     return min(1.0, ratio(steady, profiled)) if steady > 0 and profiled > 0 else 1.0

@@ -107,10 +107,10 @@ WASTE = (Phase.INPUT, Phase.TRANSFER, Phase.REST)
 CALIBRATION = 24
 """Updates in which a gradient scaler looks for its scale: GradScaler begins at 2**16 and halves it at each overflow."""
 UNSPLIT = {Phase.INPUT: Category.INPUT, Phase.TRANSFER: Category.COPY, Phase.REST: Category.HOST}
-"""Accounts of the phases where no profile splits them; the model's own phases stay unexplained then."""
+"""Categories of the phases where no profile splits them; the model's own phases stay unexplained then."""
 
 MODEL_PHASES = ("forward", "backward", "optimizer")
-"""Names of the phases that only a profile can split into accounts."""
+"""Names of the phases that only a profile can split into categories."""
 
 
 def step_summary(process: Process, timeline: Timeline, usual: Int64) -> StepSummary:
@@ -157,8 +157,8 @@ def category_uses(
     operators: Sequence[OperatorTotal],
     machine: Machine | None,
 ) -> tuple[CategoryUse, ...]:
-    """The accounts; they sum to the step. Of computing, what lies above the roofline could be saved, of unexplained
-    time nothing, of the others all. Where no step was profiled, the model's phases stand for their accounts."""
+    """The categories; they sum to the step. Of computing, what lies above the roofline could be saved, of unexplained
+    time nothing, of the others all. Where no step was profiled, the model's phases stand for their categories."""
     entries = _entries(breakdown, steps, usual)
     profiled = bool(operators) or entries[:, (Category.COMPUTE, Category.LAUNCH)].any()
     uses = [] if profiled else [use for use in phase_uses(steps, usual) if use.name in MODEL_PHASES]

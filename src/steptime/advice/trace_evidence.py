@@ -90,8 +90,8 @@ def look_at_trace(trace: Trace, boundaries: Int64, machine: Machine | None = Non
 
 
 def categories_of(breakdown: Breakdown, recoverable_compute: float) -> tuple[CategoryUse, ...]:
-    """The accounts per step; they sum to the step. recoverable_compute: share of computing above the roofline; of
-    unexplained time nothing can be given back, of the other accounts all."""
+    """The categories per step; they sum to the step. recoverable_compute: share of computing above the roofline; of
+    unexplained time nothing can be given back, of the other categories all."""
     uses = []
     for category in Category:
         duration = mean_of_series(breakdown.entries[:, category])

@@ -1,6 +1,6 @@
 """The time breakdown of a trace: every nanosecond of its steps in one category.
 
-Accounts of training on an accelerator: what the device did and, while it idled, why.
+Categories of training on an accelerator: what the device did and, while it idled, why.
 
 What a thread was doing that ends an idle stretch explains it: *input* (in the loader's next(), or batch preparation
 that the caller knows of), *sync* (the device ran dry inside a call that waits for it, a blocking copy among them: all
@@ -78,7 +78,7 @@ def breakdown_of(
 
 
 def phase_breakdown(claims: Claims, boundaries: Int64, phase_ranges: Mapping[Phase, Intervals]) -> Int64:
-    """(len(Phase), len(Account)) ns: the accounts of all steps together, phase by phase; REST is what no phase holds.
+    """(len(Phase), len(Account)) ns: the categories of all steps together, phase by phase; REST is what no phase holds.
 
     The whole table sums to the steps. Where phases overlap, the earlier one of `Phase` has the time.
     """
@@ -135,7 +135,7 @@ def entries_of(windows: Int64, claims: Claims) -> Int64:
 
 
 def has_kernels(trace: Trace) -> bool:
-    """True when a device did something: the accelerator's definition of the accounts applies."""
+    """True when a device did something: the accelerator's definition of the categories applies."""
     return bool(np.any(trace.events.event_kind == EventKind.KERNEL))
 
 

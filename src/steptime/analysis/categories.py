@@ -12,7 +12,7 @@ from steptime.errors import ImbalanceError
 
 
 class Category(IntEnum):
-    """The accounts, in the order in which they claim an instant (ARCHITECTURE.md §3)."""
+    """The categories, in the order in which they claim an instant (ARCHITECTURE.md §3)."""
 
     COMPUTE = 0
     COMMUNICATION = 1
@@ -43,4 +43,4 @@ class Breakdown:
             raise ImbalanceError("breakdown-imbalance", sentence)
         if np.any(self.entries < 0) or np.any(self.entries.sum(axis=1) != self.wall):
             worst = int(np.abs(self.entries.sum(axis=1) - self.wall).max(initial=0))
-            raise ImbalanceError("breakdown-imbalance", f"A step's accounts miss its wall clock by up to {worst} ns.")
+            raise ImbalanceError("breakdown-imbalance", f"A step's categories miss its wall clock by up to {worst} ns.")

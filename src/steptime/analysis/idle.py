@@ -202,7 +202,7 @@ def idle_of(trace: Trace, busy: Intervals, lane: int | None) -> Idle:
 
 @once
 def idle_claims(trace: Trace, idle: Idle, input_ranges: Intervals, compile_ranges: Intervals) -> Claims:
-    """Who claims the idle time. The accounts may overlap: their order decides."""
+    """Who claims the idle time. The categories may overlap: their order decides."""
     explained = [_explain(trace, idle, lane, input_ranges, compile_ranges) for lane in idle.threads if lane != UNKNOWN]
     return tuple((category, join(*(each[category] for each in explained))) for category in CATEGORIES)
 

@@ -1,4 +1,4 @@
-"""Accounts of training on a CPU: what the training thread did, instant by instant.
+"""Categories of training on a CPU: what the training thread did, instant by instant.
 
 The claims, in their order: *communication* (in a collective, or idle while one ran), *input* (in the loader's next(),
 or what the caller knows to be batch preparation), *copy* (moving the batch, as the caller knows), *compile*, *compute*,

@@ -1,6 +1,6 @@
 """The time breakdown of a recorded process: its profiled steps explain what its steady steps spent their time on.
 
-The accounts of steps that were watched but not profiled.
+The categories of steps that were watched but not profiled.
 
 The profiler slows what it records, dispatching above all (about half a microsecond per event), so its steps are not the
 steps that the user waits for. The watch measures the phases of every steady step at next to no cost, but does not see

@@ -449,7 +449,7 @@ def _pieces(trace: Trace, calls: OperatorCalls, bounds: Int8, lane: int) -> list
 
 
 def _compute(trace: Trace, machine: Machine | None) -> tuple[Intervals, Intervals]:
-    """What the accounts before the compute account claim, and what that one does."""
+    """What the categories before the compute account claim, and what that one does."""
     claims = claims_of(trace, machine=machine)
     categories = [category for category, _ in claims]
     if Category.COMPUTE not in categories:

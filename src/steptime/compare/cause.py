@@ -115,7 +115,7 @@ def _carrier_of(step: Difference, parts: Sequence[Difference], *, clear: bool) -
 
 def _setting(category: str, settings: Sequence[Setting], whole: float) -> Setting | None:
     """The setting that says most about an account, and moves it the way that it moved: another device before all, then
-    what moves the fewest accounts."""
+    what moves the fewest categories."""
     able: list[tuple[int, Setting]] = []
     for setting in settings:
         base = re.sub(r" \d+$", "", setting.name)

@@ -68,7 +68,7 @@ LEAST_FLOOR = 0.005
 """Clocks, temperature and the layout of memory move a step by this much, however alike a few runs happened to be."""
 PART = 0.005
 """Of the step: the floor of an account is that of its own time, and at least this much: what a boundary between
-accounts can shift."""
+categories can shift."""
 WIDEST = 0.1
 """Relative: an interval that reaches further than this from no difference cannot say that there is none."""
 FOR_MEASURED = 3
@@ -488,7 +488,7 @@ def _contention(process: ProcessReport) -> Finding | None:
 def _parts_compare(
     one: ProcessReport, other: ProcessReport, step: Difference, floor: float
 ) -> tuple[str, tuple[Difference, ...]]:
-    """The accounts of both, the largest change first; the phases where one of them has no accounts of its own."""
+    """The categories of both, the largest change first; the phases where one of them has no categories of its own."""
     by = "categories"
     if _unsplit(one.case) != _unsplit(other.case) and one.case.phases and other.case.phases:
         by = "phases"
@@ -503,7 +503,7 @@ def _parts_compare(
 
 
 def _unsplit(case: Case) -> bool:
-    """Whether the model's phases stand for their accounts: no step was profiled."""
+    """Whether the model's phases stand for their categories: no step was profiled."""
     return bool({use.name for use in case.categories} & {"forward", "backward", "optimizer"})
 
 
@@ -602,9 +602,9 @@ def _caveats(one: ProcessReport, other: ProcessReport) -> list[str]:
         )
     if one.case.step.device != other.case.step.device:
         found.append(
-            f"One ran on {one.case.step.device} and the other on {other.case.step.device}: accounts of one name are "
+            f"One ran on {one.case.step.device} and the other on {other.case.step.device}: categories of one name are "
             "defined otherwise there."
         )
     if _unsplit(one.case) != _unsplit(other.case):
-        found.append("One of them was not profiled: their phases are compared, not their accounts.")
+        found.append("One of them was not profiled: their phases are compared, not their categories.")
     return found

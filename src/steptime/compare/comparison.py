@@ -96,7 +96,7 @@ class Told:
 @dataclass(frozen=True, slots=True)
 class Run:
     """One of the things compared. label: short and unique among them. against_first: of its step, None for the first.
-    doubt: why its times cannot be trusted, "" where they can. accounts: (name, ns per step)."""
+    doubt: why its times cannot be trusted, "" where they can. categories: (name, ns per step)."""
 
     label: str
     source: str

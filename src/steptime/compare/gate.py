@@ -118,7 +118,7 @@ def _quantity(comparison: Comparison, name: str) -> Difference | None:
 
 
 def _belongs(name: str, by: str) -> bool:
-    """Whether a name is one of the accounts, or of the phases, whichever were compared."""
+    """Whether a name is one of the categories, or of the phases, whichever were compared."""
     return name in {each.name.lower() for each in (Category if by == "categories" else Phase)}
 
 

@@ -20,7 +20,7 @@ from steptime.report.printable import one_line
 LONGEST = 300
 """Characters of a name."""
 SMALLEST = 0.002
-"""Of the longer step: accounts that moved by less share a row."""
+"""Of the longer step: categories that moved by less share a row."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,6 +1,6 @@
 """The comparison in a terminal: at most 25 lines of 80 columns, ending with the next command to paste.
 
-What was set otherwise comes first; then the step and its accounts side by side, what appeared and vanished, and the
+What was set otherwise comes first; then the step and its categories side by side, what appeared and vanished, and the
 whole in one sentence.
 """
 
@@ -19,7 +19,7 @@ LINES = 25
 COLUMNS = 80
 _LEAST = (1, 2, 2, 0)
 _MOST = (6, 9, 6, 4)
-"""Rows of what was set otherwise, of runs, of accounts and of parts: at least, and where there is room."""
+"""Rows of what was set otherwise, of runs, of categories and of parts: at least, and where there is room."""
 _MOST_VERDICTS = 3
 _SIGNS = {Fate.APPEARED: "new", Fate.VANISHED: "gone", Fate.GREW: "grew", Fate.SHRANK: "shrank"}
 
@@ -40,7 +40,7 @@ def render_text(comparison: Comparison) -> str:
 
 
 def _shares(comparison: Comparison, room: int) -> tuple[int, int, int, int]:
-    """Rows of settings, runs, accounts and pieces: each its least, then more of each in turn, as there is room."""
+    """Rows of settings, runs, categories and pieces: each its least, then more of each in turn, as there is room."""
     several = len(comparison.runs) if len(comparison.runs) > 2 else 0
     has = (len(comparison.settings), several, len(comparison.parts), len(comparison.pieces))
     most = [min(limit, count) for limit, count in zip(_MOST, has, strict=True)]
@@ -110,7 +110,7 @@ def _change(value: float, difference: Difference | None) -> str:
 
 
 def _differences_text(comparison: Comparison, room: int) -> list[str]:
-    """The step, the time of a sample, the accounts and the memory, side by side."""
+    """The step, the time of a sample, the categories and the memory, side by side."""
     lines = [f"  {'':<14}{'A':>10}{'B':>10}{'change':>11}{'95 % interval':>21}"]
     rows = [comparison.step, *([comparison.sample] if comparison.sample else []), *comparison.parts[:room]]
     lines += [_row_text(row) for row in rows]
@@ -263,7 +263,7 @@ def _differences_markdown(comparison: Comparison) -> Iterator[str]:
     every = (comparison.step, comparison.sample, *comparison.parts, comparison.memory)
     rows = (_row_markdown(each) for each in every if each is not None)
     yield from _titled(
-        "Step, accounts and memory" if comparison.by == "categories" else "Step, phases and memory",
+        "Step, categories and memory" if comparison.by == "categories" else "Step, phases and memory",
         ("", "before", "now", "change", "95 % interval", "", ""),
         rows,
     )

@@ -61,7 +61,7 @@ class Environment:
 
 @dataclass(frozen=True, slots=True)
 class ProcessReport:
-    """One training process (rank). Times: ns per step. ledger_steps: steps behind the accounts."""
+    """One training process (rank). Times: ns per step. ledger_steps: steps behind the categories."""
 
     name: str
     rank: int | None
@@ -78,7 +78,7 @@ class ProcessReport:
     peak_bytes: int | None = None
     """The most memory that was seen: allocated on its device, else resident; None where nobody looked."""
     series: StepSeries | None = None
-    """Kinds and accounts of the steps of `step_ns`."""
+    """Kinds and categories of the steps of `step_ns`."""
     step_view: StepView | None = None
     """One step as a timeline; of a job of several processes the one in front has it."""
     memory: OverTime | None = None

@@ -1,6 +1,6 @@
 """What a report says of each step: what kind it was, and what its time was posted to.
 
-One law: accounts stand only beside steps whose accounts are known; of the others the duration is all that is told.
+One law: categories stand only beside steps whose categories are known; of the others the duration is all that is told.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ FAR_OUT = 3.0
 LEAST_EXCESS = 1.25
 """Times the median: on an even machine a quartile's distance is next to nothing, and a few percent are no event."""
 MOST_ROWS = 1000
-"""With accounts of their own; of a longer job several neighbours share one."""
+"""With categories of their own; of a longer job several neighbours share one."""
 MOST_MARKS = 500
 
 
@@ -47,9 +47,9 @@ class StepMark:
 
 @dataclass(frozen=True, slots=True)
 class StepSeries:
-    """kinds: of every step of the process, numbers in `names`. accounts: names of the columns of `spent`; its rows are
-    ns by account, one for each `stride` steps, as a mean over those of them whose accounts are known; empty where none
-    are. marks: the longest ones. step view of the process is of one of these steps."""
+    """kinds: of every step of the process, numbers in `names`. categories: names of the columns of `spent`; its rows
+    are ns by category, one for each `stride` steps, as a mean over those of them whose categories are known; empty
+    where none are. marks: the longest ones. step view of the process is of one of these steps."""
 
     names: tuple[str, ...]
     kinds: tuple[int, ...]

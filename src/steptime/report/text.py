@@ -25,7 +25,7 @@ _MARGINS = 2
 _LEAST_COMPUTE = 0.2
 """Of the step: where the device computes less, its roofline is not what to look at."""
 _SMALLEST_SHARE = 0.005
-"""Accounts below half a percent of the step are summed up in one row."""
+"""Categories below half a percent of the step are summed up in one row."""
 
 
 def render(report: Report) -> str:

@@ -177,7 +177,7 @@ def _check(columns: dict[str, Array], header: _Header) -> None:
     """Raises ContainerError where a number points nowhere or a type is not what the table promises."""
     lists = {"name": header.symbols, "lane": header.lanes}
     texts = {"shapes": header.shapes, "dtypes": header.dtypes, "inputs": header.inputs}
-    fine = columns["category"].dtype == np.uint8 and _within(columns["category"], 0, len(EventKind), False)
+    fine = columns["event_kind"].dtype == np.uint8 and _within(columns["event_kind"], 0, len(EventKind), False)
     fine &= columns["begin"].dtype == columns["duration"].dtype == np.int64
     fine &= _within(columns["duration"], 0, 2**62, False)
     fine &= all(columns[name].dtype == np.int32 for name in (*lists, *texts))

@@ -398,7 +398,7 @@ LONGEST = 2.0**50
 MOST_THREADS = 1024
 """Of a block, on all devices of NVIDIA and AMD."""
 WHOLE: dict[str, type[np.generic]] = {
-    "category": np.uint8, "name": np.int32, "lane": np.int32, "begin": np.int64, "duration": np.int64,
+    "event_kind": np.uint8, "name": np.int32, "lane": np.int32, "begin": np.int64, "duration": np.int64,
     "shapes": np.int32, "dtypes": np.int32, "inputs": np.int32,
 }  # fmt: skip
 """Columns of one type always: times are 64 bits wide, whatever they hold."""
@@ -512,7 +512,7 @@ class Columns:
         streams = self._add_ids("stream", [args.stream for args in every])
         self._add_blocks(every, streams)
         devices = self._add_ids("device", [args.device for args in every])
-        self._columns["category"].extend(self._event_kinds.of(events, streams, devices))
+        self._columns["event_kind"].extend(self._event_kinds.of(events, streams, devices))
 
     def _add_texts(self, column: str, numbers: Texts, raw: list[msgspec.Raw]) -> bool:
         """Raw JSON; most events have none, and then it is the one default object. True where some event has one."""

@@ -85,7 +85,7 @@ class _Joined:
         events = trace.events
         for name, field in DICTIONARIES.items():
             self._columns[name].extend(_renumbered(getattr(events, name), getattr(trace, field), self._numbers[name]))
-        for name in ("category", "begin", "duration", "bytes", "stream", "device", "blocks"):
+        for name in ("event_kind", "begin", "duration", "bytes", "stream", "device", "blocks"):
             self._columns[name].extend(getattr(events, name))
         for name, (least, together) in LINKING.items():
             self._move(events, name, least, together)

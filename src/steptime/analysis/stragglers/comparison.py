@@ -15,7 +15,7 @@ from steptime.quantities import Estimate, SourceLine
 
 @dataclass(frozen=True, slots=True)
 class RankRow:
-    """One rank. accounts: ns per step, in the order of `RankComparison.accounts`. waiting: in collectives, before the
+    """One rank. categories: ns per step, in the order of `RankComparison.accounts`. waiting: in collectives, before the
     last rank arrived; last: share of all waiting that was for this rank. host: "" where nothing says it."""
 
     rank: int
@@ -73,10 +73,10 @@ class LateRank:
 
     waiting: what the others wait on average; share: of all waiting that is for it. account: where its excess over the
     median of the others is largest, "" where none explains the waiting; excess: how much that is; excesses: of all
-    accounts that have one. arithmetic: its FLOPs over the median of the others, None where not known. gain: what a step
-    of the job would be shorter with it at the others' median, by replay. since: number of the first step from which on
-    it is late (0: from the start), None where there is no series; steadiness: share of the steps since then in which it
-    is. source: the line behind the excess. Raises ValueError without a rank.
+    categories that have one. arithmetic: its FLOPs over the median of the others, None where not known. gain: what a
+    step of the job would be shorter with it at the others' median, by replay. since: number of the first step from
+    which on it is late (0: from the start), None where there is no series; steadiness: share of the steps since then in
+    which it is. source: the line behind the excess. Raises ValueError without a rank.
     """
 
     ranks: tuple[int, ...]
@@ -118,7 +118,7 @@ class LateSeries:
 
 @dataclass(frozen=True, slots=True)
 class RankComparison:
-    """accounts: names of the heat map's columns; rows: by rank; collectives: those with most time first. clocks: of
+    """categories: names of the heat map's columns; rows: by rank; collectives: those with most time first. clocks: of
     further hosts. notes: sentences on what could not be compared. world: ranks of the whole job, where known."""
 
     categories: tuple[str, ...]

@@ -253,7 +253,7 @@ def _stands_out(waiting: float, others: Float64) -> bool:
 
 
 def _excesses(summaries: Sequence[RankSummary], late: Int64, others: Int64) -> tuple[tuple[str, float], ...]:
-    """Accounts of the late ranks beyond the median of the others', the largest excess first."""
+    """Categories of the late ranks beyond the median of the others', the largest excess first."""
     table = np.array([summary.categories for summary in summaries])
     beyond = np.median(table[late], axis=0) - np.median(table[others], axis=0)
     found = [

@@ -80,7 +80,7 @@ class Series:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class RankSummary:
-    """rank, name, host: who. steps: that the times are of; step: mean ns. accounts: ns per step, by the numbers of
+    """rank, name, host: who. steps: that the times are of; step: mean ns. categories: ns per step, by the numbers of
     `breakdown.Account`. numbers: of the steps in the job, where the recording knows them, () otherwise. flops: per
     step, 0 where not known. exchanges: what it exchanged in its profiled steps. series: of a
     recording. world: ranks of the whole job."""

@@ -35,7 +35,7 @@ MARGIN = 1.08
 class Bar:
     """One step, or several in a row. x, width: percent from the left; height: of the median step, percent; peak: of the
     slowest. first, last, slowest: steps by their numbers, from 0. kind: "warm-up", "steady" or "aside". layered: its
-    accounts are drawn in it."""
+    categories are drawn in it."""
 
     x: float
     width: float
@@ -71,7 +71,7 @@ class Sign:
 @dataclass(frozen=True, slots=True)
 class Series:
     """mean, low, high: of the usual step, percent from the bottom. kinds: how many steps are of which, in words.
-    stride: steps that share the accounts of a row. legend: letters of the signs and what they mean."""
+    stride: steps that share the categories of a row. legend: letters of the signs and what they mean."""
 
     bars: tuple[Bar, ...]
     mean: float
@@ -175,7 +175,7 @@ def _counts(kinds: list[str], known: StepSeries | None) -> Iterator[tuple[str, s
 
 
 def _layered(bars: tuple[Bar, ...], known: StepSeries) -> tuple[tuple[Bar, ...], tuple[Layer, ...]]:
-    """The bars with their accounts: those of the rows of their steps, to the height of the bar."""
+    """The bars with their categories: those of the rows of their steps, to the height of the bar."""
     if not known.spent:
         return bars, ()
     paths: list[list[str]] = [[] for _ in known.categories]

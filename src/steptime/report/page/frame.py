@@ -22,7 +22,7 @@ SCRIPTS = ("page.js", "steps.js", "events.js", "perfetto.js", "timeline.js")
 _STYLES = ("style.css", "parts.css")
 _TONES = {"compute", "communication", "copy", "input", "sync", "compile", "launch", "host", "unexplained"}
 _BOUNDS = {"memory", "compute", "latency"}
-"""Accounts and bounds that have a colour of their own; whatever else a report may name shares one."""
+"""Categories and bounds that have a colour of their own; whatever else a report may name shares one."""
 _DANGEROUS = {ord(sign): f"\\u{ord(sign):04x}" for sign in "<>&\u2028\u2029"}
 """What could end a script element, or a line of script: JSON may spell it otherwise."""
 

@@ -74,7 +74,8 @@ def shown_traces(files: Sequence[TraceFile], room: int) -> tuple[ShownTrace, ...
 FIRST = 3
 """Findings on the first screen; the others are below, with all else."""
 WHOLE = 1_200_000
-"""Bytes of data in the page: of a job of many ranks, the first one keeps its figures and the others their accounts."""
+"""Bytes of data in the page: of a job of many ranks, the first one keeps its figures and the others their
+categories."""
 LARGEST = 2_500_000
 """Bytes of a page: as far as they reach, it carries whole traces."""
 OWNERS = "In steps that torch's profiler watched with every allocation."
@@ -100,7 +101,7 @@ class Told:
 
 @dataclass(frozen=True, slots=True)
 class Shown:
-    """What is said beside the timeline. accounts: that the step's time is posted to. device: whether something ran on
+    """What is said beside the timeline. categories: that the step's time is posted to. device: whether something ran on
     one."""
 
     step: int

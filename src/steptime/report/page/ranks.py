@@ -1,4 +1,4 @@
-"""The ranks of a job side by side: rank by account with the late one marked, and who came late step by step."""
+"""The ranks of a job side by side: rank by category with the late one marked, and who came late step by step."""
 
 from __future__ import annotations
 

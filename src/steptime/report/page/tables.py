@@ -69,7 +69,7 @@ def grids(case: Case) -> tuple[Grid, ...]:
 
 
 def category_grids(case: Case) -> tuple[Grid, ...]:
-    """Accounts and phases with their intervals."""
+    """Categories and phases with their intervals."""
     both = (("categories", "Categories", case.categories), ("phases", "Phases", case.phases))
     return tuple(_categories(identity, title, uses, case) for identity, title, uses in both if uses)
 

@@ -9,9 +9,9 @@ sheet.later(() => {
   const strip = byId("lanes-overview");
   const pen = canvas.getContext("2d");
   const AXIS = 22, HEAD = 21, ROW = 17, TALL = 24, CROWD = 40;
-  const ACCOUNTS = ["compute", "communication", "copy", "input", "sync", "compile", "launch", "host", "unexplained"];
+  const CATEGORIES = ["compute", "communication", "copy", "input", "sync", "compile", "launch", "host", "unexplained"];
   const TONES = { operator: "--steady", range: "--rule", call: "--muted", python: "--soft", phase: "--rule", other: "--unexplained" };
-  ACCOUNTS.forEach((name) => { TONES[name] = `--${name}`; });
+  CATEGORIES.forEach((name) => { TONES[name] = `--${name}`; });
 
   const stepView = data().processes[0].step_view;
   const rows = rowsOf(stepView);

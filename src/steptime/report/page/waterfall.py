@@ -75,7 +75,7 @@ def _power(power: int) -> str:
 
 
 SMALLEST = 0.0005
-"""Of the step: what is shorter would be no pixel wide; such accounts are summed up in one row."""
+"""Of the step: what is shorter would be no pixel wide; such categories are summed up in one row."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,7 +121,7 @@ class Waterfall:
 
 
 def waterfall(case: Case) -> Waterfall | None:
-    """The picture of a case; None where it has no accounts."""
+    """The picture of a case; None where it has no categories."""
     categories = _shown(case)
     if not categories:
         return None
@@ -182,7 +182,7 @@ def _falls(categories: list[CategoryUse], whole: float, step: float, scale: floa
 
 
 def _shown(case: Case) -> list[CategoryUse]:
-    """The accounts in the order of the breakdown; the smallest summed up at the end."""
+    """The categories in the order of the breakdown; the smallest summed up at the end."""
     step = case.step.duration.value
     large = [use for use in case.categories if use.duration.value >= SMALLEST * step and use.duration.value > 0]
     rest = sum(use.duration.value for use in case.categories if use not in large)
