@@ -42,7 +42,7 @@ _TEMPLATE = """
 <div style="width:5em;text-align:right">{{ fall.duration }}</div><div style="width:4em;text-align:right;opacity:.7">{{ fall.share }}</div></div>
 {% endfor %}
 {% for finding in findings %}
-<div style="border-top:1px solid rgba(128,128,128,.35);margin-top:.6em;padding-top:.4em"><span style="opacity:.7">{{ finding.code }}</span> <b>{{ finding.name }}</b>{% if finding.stake %} · up to {{ finding.stake }} a step{% endif %}
+<div style="border-top:1px solid rgba(128,128,128,.35);margin-top:.6em;padding-top:.4em"><span style="opacity:.7">{{ finding.code }}</span> <b>{{ finding.name }}</b>{% if finding.saving %} · up to {{ finding.saving }} a step{% endif %}
 <div>{{ finding.summary }}</div>
 {% if finding.place %}<div style="font-family:ui-monospace,monospace;font-size:.88em;opacity:.85">{{ finding.place }}</div>{% endif %}
 <div>→ {{ finding.advice }}</div></div>
@@ -79,7 +79,7 @@ def load(path: str | os.PathLike[str], *more: str | os.PathLike[str]) -> Loaded:
 
 
 def first_screen(report: Report) -> str:
-    """Verdict, accounts, findings and the next command as HTML with nothing but inline style."""
+    """Verdict, categories, findings and the next command as HTML with nothing but inline style."""
     process = report.processes[0]
     environment, step = report.environment, process.case.step
     fall = waterfall(process.case)

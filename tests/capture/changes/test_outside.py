@@ -95,7 +95,7 @@ def users(job: Path) -> set[str]:
 
 @pytest.mark.parametrize("absolute", [False, True])
 @pytest.mark.parametrize("name", ["last.pt", "checkpoints/best.pt", "checkpoints/deep/all.pt"])
-@pytest.mark.parametrize(("mode", "expected"), [("w", "variant"), ("a", "the user'sarm"), ("r+", "variant user's")])
+@pytest.mark.parametrize(("mode", "expected"), [("w", "new"), ("a", "the user'snew"), ("r+", "new user's")])
 def test_a_file_that_is_written_late_is_the_variants_own(
     job: Path, place: Path, recording: str, name: str, mode: str, expected: str, absolute: bool
 ) -> None:
@@ -103,7 +103,7 @@ def test_a_file_that_is_written_late_is_the_variants_own(
     path = str(place / name) if absolute else name
     OutsideWrites(recording, notes.append)._heard("open", (path, mode, os.O_WRONLY))
     with Path(path).open(mode) as file:
-        file.write("variant")
+        file.write("new")
     assert Path(path).read_text() == expected
     assert users(job) == {"the user's"}
     assert (place / "checkpoints" / "deep" / "all.pt").exists()
