@@ -28,11 +28,11 @@ from typing import Any
 
 from steptime.changes import Change
 from steptime.trials import conduct
-from steptime.trials.conduct import Bench
-from steptime.trials.execute import Stand
+from steptime.trials.conduct import TrialRunner
+from steptime.trials.execute import Workspace
 from steptime.trials.judge import LEAST_ROUNDS, judge
 from steptime.trials.results import Plan, ResultsFile
-from steptime.trials.trial import BASELINE, CONTROL, Budget, Judgement, Run, Variant, Verdict
+from steptime.trials.trial import BASELINE, CONTROL, Budget, Judgement, Run, TrialVerdict, Variant
 
 JOB = Path(__file__).with_name("false_wins_job.py")
 SHAPES = ("dense", "convolution", "attention", "loader")
@@ -49,7 +49,7 @@ def variants(count: int) -> tuple[Variant, ...]:
     )
 
 
-def live(shape: str, count: int, folder: Path, budget: float) -> tuple[Bench, tuple[Judgement, ...]]:
+def live(shape: str, count: int, folder: Path, budget: float) -> tuple[TrialRunner, tuple[Judgement, ...]]:
     """One trial of a job with itself."""
     job = folder / "job"
     job.mkdir(parents=True)
@@ -57,8 +57,8 @@ def live(shape: str, count: int, folder: Path, budget: float) -> tuple[Bench, tu
     command, tried = (sys.executable, JOB.name, shape), variants(count)
     plan = Plan(command, str(job), "", tried, MIN_GAIN)
     ResultsFile(folder / "trial").plan(plan)
-    stand = Stand(command, folder / "trial", job)
-    trial = Bench(stand, plan, budget=Budget(budget))
+    stand = Workspace(command, folder / "trial", job)
+    trial = TrialRunner(stand, plan, budget=Budget(budget))
     return trial, trial.conduct(0, tried)
 
 
@@ -75,7 +75,7 @@ def exchanged(runs: Sequence[Run], draw: random.Random) -> list[Run]:
     return result
 
 
-def shuffled_wins(trials: Sequence[tuple[Bench, tuple[Judgement, ...]]]) -> tuple[int, int]:
+def shuffled_wins(trials: Sequence[tuple[TrialRunner, tuple[Judgement, ...]]]) -> tuple[int, int]:
     """(adopted, comparisons) over EXCHANGES of each trial."""
     draw, adopted, compared = random.Random(0), 0, 0
     for bench, judgements in trials:
@@ -84,7 +84,7 @@ def shuffled_wins(trials: Sequence[tuple[Bench, tuple[Judgement, ...]]]) -> tupl
             for judgement in judgements:
                 again = judge(judgement.variant, runs, min_gain=MIN_GAIN)
                 compared += again.rounds >= LEAST_ROUNDS
-                adopted += again.verdict is Verdict.ADOPT
+                adopted += again.verdict is TrialVerdict.ADOPT
     return adopted, compared
 
 
@@ -94,7 +94,7 @@ def spread(runs: Sequence[Run]) -> float:
     return max(means) / min(means)
 
 
-def row(shape: str, bench: Bench, judgements: Sequence[Judgement]) -> dict[str, Any]:
+def row(shape: str, bench: TrialRunner, judgements: Sequence[Judgement]) -> dict[str, Any]:
     """What is kept of a trial."""
     known = [each for each in judgements if each.speed is not None]
     loads = [run.load.other_cpu for run in bench.runs]
@@ -164,7 +164,7 @@ def main() -> int:
     with contextlib.suppress(FileNotFoundError):
         known = json.loads(Path(given.out + ".json").read_text(encoding="utf-8"))
     rows: list[dict[str, Any]] = known["trials"]
-    trials: list[tuple[Bench, tuple[Judgement, ...]]] = []
+    trials: list[tuple[TrialRunner, tuple[Judgement, ...]]] = []
     total = known
     with tempfile.TemporaryDirectory() as scratch:
         while sum(each["comparisons"] for each in rows) < given.comparisons and len(trials) < given.comparisons:
@@ -186,7 +186,7 @@ def write(
         "machine": f"{platform.machine()}, {os.cpu_count()} CPUs, Python {platform.python_version()}",
         "when": time.strftime("%Y-%m-%d"),
         "threads": os.environ["OMP_NUM_THREADS"],
-        "adopted": sum(each["verdicts"].get(Verdict.ADOPT.value, 0) for each in rows),
+        "adopted": sum(each["verdicts"].get(TrialVerdict.ADOPT.value, 0) for each in rows),
         "comparisons": sum(each["comparisons"] for each in rows),
         "shuffled_adopted": before["shuffled_adopted"] + shuffled[0],
         "shuffled_comparisons": before["shuffled_comparisons"] + shuffled[1],

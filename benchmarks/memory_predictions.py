@@ -22,7 +22,7 @@ from benchmarks.kept import RESULTS, machine
 from benchmarks.memory_predictions_job import Job, history_of
 from steptime.arrays import Int64
 from steptime.memory.account import account_at
-from steptime.memory.lives import History, allocated, histories
+from steptime.memory.lives import AllocationHistory, allocated, histories
 from steptime.memory.owners import owners_of
 from steptime.memory.read_snapshot import read_snapshot
 from steptime.memory.savings import Peak, autocast_on, autocasting, savings_of, scales_with_batch
@@ -55,7 +55,7 @@ class Pair:
 class Seen:
     """A history and what is predicted from it."""
 
-    def __init__(self, history: History) -> None:
+    def __init__(self, history: AllocationHistory) -> None:
         self.history, self.signs = history, signs_of(history.stacks)
         self.boundaries, _ = boundaries_of(history, self.signs)
         self.owners = owners_of(history, self.signs, self.boundaries)

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
 from steptime.analysis.trace_steps import find_steps
-from steptime.memory.lives import CPU_PLACE, History, histories_of_trace
+from steptime.memory.lives import CPU_PLACE, AllocationHistory, histories_of_trace
 from steptime.trace.arguments import read_allocations
 from steptime.trace.cache import read_remembered
 from steptime.trace.reader import DEFAULT_MAX_SIZE
@@ -195,7 +195,7 @@ def train(job: Job) -> None:
         optimizer.step()
 
 
-def history_of(job: Job) -> History:
+def history_of(job: Job) -> AllocationHistory:
     """What `steptime memory` reads of a trace of it."""
     activities = [torch.profiler.ProfilerActivity.CPU]
     with torch.profiler.profile(activities=activities, profile_memory=True, with_stack=True) as profiler:

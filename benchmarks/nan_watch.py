@@ -24,7 +24,7 @@ import torch
 from torch import nn
 
 from steptime.probe.numerics import watch as watch_module
-from steptime.probe.numerics.account import Account
+from steptime.probe.numerics.account import GrowingNumerics
 from steptime.probe.numerics.job import Job
 from steptime.quantities import median_of
 
@@ -48,7 +48,7 @@ class Switch:
         self._model = model
         self._plain = torch.autograd.backward
         folder = tempfile.mkdtemp(prefix="nan-watch-")
-        self.watch = watch_module.Watch({"go_on": True}, Account(folder, "watch"), Endless())  # type: ignore[arg-type]
+        self.watch = watch_module.Watch({"go_on": True}, GrowingNumerics(folder, "watch"), Endless())  # type: ignore[arg-type]
         self.job = Job(self.watch)
         self.job.install()
         self.watch.install()

@@ -7,9 +7,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from steptime.memory.lives import History, histories
+from steptime.memory.lives import AllocationHistory, histories
 from steptime.memory.read_snapshot import read_snapshot
-from steptime.memory.triage import Triage, triage
+from steptime.memory.triage import MemoryTriage, triage
 
 PAGE = 512
 SEGMENT = 20 << 20
@@ -142,11 +142,11 @@ def train(allocator: Allocator, steps: int, weights: tuple[int, ...] = (400_000,
         allocator.free(batch, BATCH)
 
 
-def history_of(allocator: Allocator, folder: Path) -> History:
+def history_of(allocator: Allocator, folder: Path) -> AllocationHistory:
     path = folder / "snapshot.pickle"
     path.write_bytes(pickle.dumps(allocator.snapshot()))
     return histories(read_snapshot(path))[0]
 
 
-def triage_of(allocator: Allocator, folder: Path, capacity: int | None = None) -> Triage:
+def triage_of(allocator: Allocator, folder: Path, capacity: int | None = None) -> MemoryTriage:
     return triage(history_of(allocator, folder), capacity=capacity)

@@ -22,7 +22,7 @@ from benchmarks.clinic.truth import TIMEOUT, Dose, command, environment
 from benchmarks.kept import USUAL_NAME, keep, machine, read, speed_of
 from benchmarks.started import JobFailed, steptime
 from steptime.trials.results import NAME, read_results
-from steptime.trials.trial import Judgement, Verdict
+from steptime.trials.trial import Judgement, TrialVerdict
 
 SECTION = "fixes"
 COMMAND = "python -m benchmarks.clinic.fixes"
@@ -98,7 +98,7 @@ def _variant(judgement: Judgement) -> dict[str, Any]:
 def table(section: Mapping[str, Any], name: str) -> list[str]:
     """In Markdown."""
     rows = {case.job: section[case.job]["row"] for case in CASES if case.job in section}
-    adopted = [row for row in rows.values() if _right(row) and _right(row)["verdict"] == Verdict.ADOPT.value]
+    adopted = [row for row in rows.values() if _right(row) and _right(row)["verdict"] == TrialVerdict.ADOPT.value]
     return [
         f"Faults that a fix takes away: it was adopted in {len(adopted)} of {len(rows)}. The twin's gain is that of "
         f"the bare job without the fault. All: `{COMMAND} --name {name}`; one: `{COMMAND} --cases denormals`.",
@@ -116,7 +116,7 @@ def _right(row: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _success(variant: Mapping[str, Any]) -> tuple[bool, float]:
-    return variant["verdict"] == Verdict.ADOPT.value, (variant["speed"] or [0.0])[0]
+    return variant["verdict"] == TrialVerdict.ADOPT.value, (variant["speed"] or [0.0])[0]
 
 
 def _cells(row: Mapping[str, Any]) -> str:

@@ -18,8 +18,8 @@ from unittest.mock import patch
 from steptime.changes import VariantOptions
 from steptime.launcher.variant import OUTPUT
 from steptime.trials import containment
-from steptime.trials.containment import Layer, Stand, ground_of, leave
-from steptime.trials.execute import Turn, execute
+from steptime.trials.containment import Layer, Workspace, ground_of, leave
+from steptime.trials.execute import ScheduledRun, execute
 from steptime.trials.trial import Variant
 
 LAYERS = (Layer.OVERLAY, Layer.LANDLOCK)
@@ -128,10 +128,10 @@ def _tried(folder: Path, number: int, layer: Layer, actions: tuple[str, ...], dr
     job = _make(folder, actions, draw)
     before = _state(folder / "user")
     with patch.object(containment, "overlays_work", containment.overlays_work if layer is Layer.OVERLAY else _none):
-        stand = Stand((sys.executable, "train.py"), folder / "trial", job, keep=True)
+        stand = Workspace((sys.executable, "train.py"), folder / "trial", job, keep=True)
         ground = ground_of(stand)
         options = VariantOptions(steps=3, warm_up=3)
-        run = execute(stand, Turn(Variant("baseline"), 0, 0, 0, options, rehearsal=True, deadline=120))
+        run = execute(stand, ScheduledRun(Variant("baseline"), 0, 0, 0, options, rehearsal=True, deadline=120))
         leave(stand)
     after = _state(folder / "user")
     changed = sorted(name for name in {*before, *after} if before.get(name) != after.get(name))

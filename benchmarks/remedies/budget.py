@@ -22,7 +22,7 @@ from benchmarks.fixes.run import environment_of
 from benchmarks.kept import ROOT, speed_of
 from benchmarks.started import JobFailed, steptime
 from steptime.trials.results import NAME, Results, read_results
-from steptime.trials.trial import Verdict
+from steptime.trials.trial import TrialVerdict
 
 SCRIPTS = "tests/jobs/faults/scripts"
 JOBS = ("examples/slow_input.py", f"{SCRIPTS}/pointwise_chain.py", f"{SCRIPTS}/slow_collate.py")
@@ -84,7 +84,7 @@ def outcome(results: Results) -> dict[str, Any]:
     label, speed = _taken(results)
     return {
         "tried": len(alone),
-        "undecided": sum(each.verdict is Verdict.UNDECIDED for each in alone),
+        "undecided": sum(each.verdict is TrialVerdict.UNDECIDED for each in alone),
         "taken": label,
         "speed": speed,
         "alone": {each.variant.label: found for each in alone if (found := speed_of(each)) is not None},
@@ -100,7 +100,7 @@ def _taken(results: Results) -> tuple[str, list[float]]:
     met: set[str] = set()
     for stage, judgement in results.judgements:
         found = speed_of(judgement)
-        if judgement.verdict is not Verdict.ADOPT or found is None or judgement.variant.name == PATCH:
+        if judgement.verdict is not TrialVerdict.ADOPT or found is None or judgement.variant.name == PATCH:
             continue
         if stage == 0:
             label, speed = max((label, speed), (judgement.variant.label, found), key=lambda each: each[1][0])

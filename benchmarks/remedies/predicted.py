@@ -29,23 +29,23 @@ from steptime.advice.propose import propose
 from steptime.diagnosis import diagnose_paths
 from steptime.errors import SteptimeError
 from steptime.recording.load import load
-from steptime.trials.conduct import Bench
-from steptime.trials.execute import Stand
+from steptime.trials.conduct import TrialRunner
+from steptime.trials.execute import Workspace
 from steptime.trials.plan import plan_for, plan_variants, stand_for
 from steptime.trials.results import Plan, ResultsFile, read_results
-from steptime.trials.trial import BASELINE, Run, Variant, Verdict
+from steptime.trials.trial import BASELINE, Run, TrialVerdict, Variant
 
 LINES = "predicted.jsonl"
 ALL = 50
 """Proposals that are looked at for predictions, more than there are."""
 MIN_GAIN = 0.03
-BROKEN = frozenset({Verdict.FAILED, Verdict.NOT_EXERCISED})
+BROKEN = frozenset({TrialVerdict.FAILED, TrialVerdict.NOT_EXERCISED})
 
 
-class Exact(Bench):
+class Exact(TrialRunner):
     """A trial in which nothing is decided before so many rounds."""
 
-    def __init__(self, stand: Stand, plan: Plan, runs: tuple[Run, ...], rounds: int) -> None:
+    def __init__(self, stand: Workspace, plan: Plan, runs: tuple[Run, ...], rounds: int) -> None:
         super().__init__(stand, plan, runs)
         self.rounds = rounds
 

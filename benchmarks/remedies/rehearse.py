@@ -20,7 +20,7 @@ from steptime.advice.propose import propose
 from steptime.changes import Change, VariantOptions
 from steptime.diagnosis import diagnose_paths
 from steptime.recording.load import load
-from steptime.trials.execute import Stand, Turn, execute
+from steptime.trials.execute import ScheduledRun, Workspace, execute
 from steptime.trials.judge import judge
 from steptime.trials.patch import make_patch
 from steptime.trials.plan import edits_of, plan_variants, script_of, stand_for
@@ -68,8 +68,8 @@ def rehearse(job: Planted, folder: Path) -> dict[str, Any]:
     return result
 
 
-def one(stand: Stand, variant: Variant, position: int, patched: tuple[tuple[str, str], ...] = ()) -> Run:
-    return execute(stand, Turn(variant, 0, 0, position, OPTIONS, rehearsal=True, patched=patched))
+def one(stand: Workspace, variant: Variant, position: int, patched: tuple[tuple[str, str], ...] = ()) -> Run:
+    return execute(stand, ScheduledRun(variant, 0, 0, position, OPTIONS, rehearsal=True, patched=patched))
 
 
 def losses_agree(change: Run, patch: Run) -> str:

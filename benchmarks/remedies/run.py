@@ -28,7 +28,7 @@ from steptime.advice.propose import propose
 from steptime.diagnosis import diagnose_paths
 from steptime.trials.judge import comparisons_of, speed_up
 from steptime.trials.results import NAME, Results, read_results
-from steptime.trials.trial import BASELINE, CONTROL, Judgement, Verdict
+from steptime.trials.trial import BASELINE, CONTROL, Judgement, TrialVerdict
 
 LINES = "jobs.jsonl"
 ONE_THREAD = {**os.environ, "OMP_NUM_THREADS": "1"}
@@ -154,7 +154,7 @@ def row(judgement: Judgement, peaks: dict[tuple[str, str], float]) -> dict[str, 
 
 def outcome(result: dict[str, Any]) -> str:
     """In a word: what the trial made of the planted fault."""
-    adopted = {variant["code"] for variant in result["variants"] if variant["verdict"] == Verdict.ADOPT.value}
+    adopted = {variant["code"] for variant in result["variants"] if variant["verdict"] == TrialVerdict.ADOPT.value}
     if adopted & set(result["harmful"]):
         return "HARMFUL ADOPTED"
     if not result["right"]:

@@ -45,7 +45,7 @@ from steptime.recording.recording import Process, Recording
 from steptime.report import json
 from steptime.report.compose import Facts, compose, cost_of, environment_of, facts_of_trace, peak_bytes
 from steptime.report.memory import owned_in_process, owned_in_trace, sampled_memory
-from steptime.report.report import Cost, Environment, ProcessReport, Report, Verdict
+from steptime.report.report import Cost, JobEnvironment, ProcessReport, Report, Verdict
 from steptime.report.step_view import StepView, step_view_of_process, step_view_of_trace
 from steptime.report.steps import StepSeries, series_of_process, series_of_trace
 from steptime.report.trace_files import TraceFile, traces_of, traces_of_process
@@ -295,7 +295,7 @@ def diagnose_traces(traces: Iterable[Trace], source: str, problems: tuple[str, .
     ranks = _compared({each.rank: each.summary for each in seen}, {each.rank: each.case for each in seen})
     reports = tuple(_judge_trace(each, beside(each.case, each.rank, ranks)) for each in seen)
     told = (f"{each.name}: {said}" if len(seen) > 1 else said for each in seen for said in each.damage)
-    environment = Environment("", "", seen[0].device, "", "", __version__, len(seen), facts=seen[0].facts)
+    environment = JobEnvironment("", "", seen[0].device, "", "", __version__, len(seen), facts=seen[0].facts)
     notes = ranks.notes if ranks is not None else ()
     missing = missing_ranks([each.world for each in seen])
     return compose(source, environment, reports, (*problems, *empty, *told, *notes, *missing), ranks)
@@ -317,7 +317,7 @@ def _diagnose_fleet(
     seen = [_look(trace, find_steps(trace), number, detailed=True) for number, trace in traces]
     ranks = located(comparison, {each.rank: each.case for each in seen})
     reports = tuple(_judge_trace(each, beside(each.case, each.rank, ranks)) for each in seen)
-    environment = Environment("", "", seen[0].device, "", "", __version__, len(summaries), facts=seen[0].facts)
+    environment = JobEnvironment("", "", seen[0].device, "", "", __version__, len(summaries), facts=seen[0].facts)
     notes = ranks.notes if ranks is not None else ()
     missing = missing_ranks([summary.world for summary in summaries])
     return compose(source, environment, reports, (*found.problems, *told[:MOST_TOLD], *notes, *missing), ranks)

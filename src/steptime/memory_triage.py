@@ -10,9 +10,9 @@ from steptime.analysis.layout import lay_out
 from steptime.analysis.trace_steps import find_steps
 from steptime.errors import NothingMeasuredError
 from steptime.memory.growth import Growth, growths
-from steptime.memory.lives import CPU_PLACE, History, histories, histories_of_trace
+from steptime.memory.lives import CPU_PLACE, AllocationHistory, histories, histories_of_trace
 from steptime.memory.read_snapshot import is_snapshot, read_snapshot
-from steptime.memory.triage import Triage, triage
+from steptime.memory.triage import MemoryTriage, triage
 from steptime.recording.load import load_process, look_into, name_of, place
 from steptime.recording.recording import LeakFacts, Process
 from steptime.report.memory import Keeper, MemoryReport
@@ -48,18 +48,18 @@ def triage_path(
     return MemoryReport(str(path), tuple(triage(each, capacity=capacity) for each in found), next_command=following)
 
 
-def _of_trace(path: Path, max_size: int, cache: bool) -> tuple[History, ...]:
+def _of_trace(path: Path, max_size: int, cache: bool) -> tuple[AllocationHistory, ...]:
     trace = read_remembered(path, max_size=max_size, cache=cache)
     steps = find_steps(trace)
     return histories_of_trace(trace, read_allocations(path, max_size=max_size), steps.boundaries, steps.how)
 
 
 @dataclass(frozen=True, slots=True)
-class _Looked:
+class _LookedAt:
     """What is kept of a recorded process; its journal and its traces are forgotten before the next one is read."""
 
     place: tuple[bool, int, int, int]
-    devices: tuple[Triage, ...]
+    devices: tuple[MemoryTriage, ...]
     growth: tuple[Growth, ...]
     keepers: tuple[Keeper, ...]
     problems: tuple[str, ...]
@@ -86,7 +86,7 @@ def _of_recording(path: Path, capacity: int | None, max_size: int) -> MemoryRepo
     return MemoryReport(source, tuple(devices), growth, keepers, following, problems)
 
 
-def _look(process: Process, problems: tuple[str, ...], capacity: int | None, max_size: int) -> _Looked:
+def _look(process: Process, problems: tuple[str, ...], capacity: int | None, max_size: int) -> _LookedAt:
     growth = growths(process, lay_out(process), name_of(process))
     limit = process.settings.memory_limit if process.settings is not None else None
     devices = tuple(
@@ -95,10 +95,10 @@ def _look(process: Process, problems: tuple[str, ...], capacity: int | None, max
     )
     keeps = not growth or any(each.leaks for each in growth)  # what grew for eight steps may be emptied every ten
     keepers = tuple(_keeper(process, leak) for leak in process.leaks) if keeps else ()
-    return _Looked(place(process), devices, growth, keepers, problems)
+    return _LookedAt(place(process), devices, growth, keepers, problems)
 
 
-def _histories(process: Process, max_size: int) -> list[History]:
+def _histories(process: Process, max_size: int) -> list[AllocationHistory]:
     """Of a process: its snapshots, else the memory events of its traces."""
     found = [each for path in sorted(process.folder.glob(SNAPSHOTS)) for each in histories(read_snapshot(path))]
     if found:

@@ -19,7 +19,7 @@ from steptime.journal import Journal, Kind
 from steptime.launcher import telemetry
 from steptime.launcher.compress import compress_traces
 from steptime.launcher.progress import Journals
-from steptime.launcher.telemetry import Load, NoDevices, NvidiaDevices, Telemetry, find_devices
+from steptime.launcher.telemetry import CpuLoad, NoDevices, NvidiaDevices, Telemetry, find_devices
 
 Times = namedtuple("Times", "user nice system idle iowait irq softirq steal guest guest_nice")
 
@@ -119,9 +119,9 @@ def test_the_load_of_others_is_what_the_machine_does_beyond_the_job(monkeypatch:
     job: dict[tuple[int, float], tuple[float, int]] = {(1, 0.0): (4.0, 100)}
     monkeypatch.setattr(time, "perf_counter_ns", lambda: clock[0])
     monkeypatch.setattr(psutil, "cpu_times", lambda: machine[0])
-    monkeypatch.setattr(Load, "_own_cpu", staticmethod(lambda: 0.25 * (clock[0] / 1e9)))
-    monkeypatch.setattr(Load, "_processes", lambda self: job)
-    load = Load(1)
+    monkeypatch.setattr(CpuLoad, "_own_cpu", staticmethod(lambda: 0.25 * (clock[0] / 1e9)))
+    monkeypatch.setattr(CpuLoad, "_processes", lambda self: job)
+    load = CpuLoad(1)
     clock[0] += 1_000_000_000
     load.look()
     clock[0] += 2_000_000_000
@@ -139,10 +139,10 @@ def test_looks_become_rarer_where_they_are_dear(tmp_path: Path, monkeypatch: pyt
     taken = Telemetry(tmp_path, os.getpid())
     monkeypatch.setattr(time, "monotonic", lambda: clock[0])
 
-    def dear(self: Load) -> None:
+    def dear(self: CpuLoad) -> None:
         clock[0] += 0.1
 
-    monkeypatch.setattr(Load, "look", dear)
+    monkeypatch.setattr(CpuLoad, "look", dear)
     taken.look()
     assert taken.due == pytest.approx(100.0 + 0.1 / telemetry.LARGEST_SHARE)
 
@@ -158,7 +158,7 @@ def test_telemetry_that_cannot_be_written_ends_without_a_word(tmp_path: Path) ->
 def test_the_load_of_a_job_that_is_gone_is_none() -> None:
     job = subprocess.Popen(["true"])
     job.wait()
-    assert Load(job.pid).look() is None
+    assert CpuLoad(job.pid).look() is None
 
 
 def journal(folder: Path, *records: tuple[int, int]) -> None:

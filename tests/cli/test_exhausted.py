@@ -108,8 +108,8 @@ def test_memory_that_a_limit_ends_is_told_behind_the_jobs_own_traceback(tmp_path
     pytest.importorskip("torch")
     (tmp_path / "job.py").write_text(LIMITED.replace("BLOCK", block))
     entry = "import sys; from steptime.cli.main import main; sys.exit(main(sys.argv[1:]))"
-    words = ["run", "--no-peaks", "--no-progress", "--no-profile", "--", python(), "job.py"]
-    alone = subprocess.run([python(), "job.py"], cwd=tmp_path, capture_output=True, text=True, check=False)
+    words = ["run", "--no-peaks", "--no-progress", "--no-profile", "--", sys.executable, "job.py"]
+    alone = subprocess.run([sys.executable, "job.py"], cwd=tmp_path, capture_output=True, text=True, check=False)
     watched = subprocess.run(
         [sys.executable, "-c", entry, *words], cwd=tmp_path, capture_output=True, text=True, check=False
     )

@@ -12,7 +12,7 @@ from steptime.advice.rule import Finding, Weight
 from steptime.cli.main import steptime
 from steptime.quantities import Estimate, SourceLine
 from steptime.report import json
-from steptime.report.report import SCHEMA_VERSION, Environment, ProcessReport, Report, Verdict
+from steptime.report.report import SCHEMA_VERSION, JobEnvironment, ProcessReport, Report, Verdict
 
 
 @pytest.fixture
@@ -25,7 +25,7 @@ def saved(tmp_path: Path) -> Path:
         "ST101", "input-wait", Weight.FINDING, "waits at train.py:7", "More workers.", step, "input", line
     )
     process = ProcessReport("pid 1", None, case, Verdict("input", "Input."), (finding,), (), (), None, (1,), (True,))
-    environment = Environment("python /home/ada/train.py", "box", "cpu", "3.11", "2.13", "0.1.0")
+    environment = JobEnvironment("python /home/ada/train.py", "box", "cpu", "3.11", "2.13", "0.1.0")
     report = Report(SCHEMA_VERSION, "/home/ada/runs/train", environment, (process,), "steptime explain ST101")
     path = tmp_path / "saved.json"
     path.write_text(json.render(report), encoding="utf-8")

@@ -11,10 +11,10 @@ import pytest
 from steptime.changes import VariantOptions
 from steptime.cli.trial import TrialAnnouncer
 from steptime.trials.conduct import Notice
-from steptime.trials.execute import Turn
+from steptime.trials.execute import ScheduledRun
 from steptime.trials.trial import Variant
 
-TURN = Turn(Variant("RM101", label="num_workers=2"), 0, 1, 4, VariantOptions(24))
+TURN = ScheduledRun(Variant("RM101", label="num_workers=2"), 0, 1, 4, VariantOptions(24))
 
 
 class Terminal(io.StringIO):

@@ -23,7 +23,7 @@ from traces import DEVICE, STREAM, Events, kernel, launch, operator, step
 
 from steptime.advice.evidence import CompilationUse, OperatorUse
 from steptime.compare.compare import compare
-from steptime.compare.comparison import Comparison, Fate, Outcome
+from steptime.compare.comparison import Comparison, DifferenceOutcome, Fate
 from steptime.diagnosis import diagnose_paths, diagnose_traces
 from steptime.quantities import BETWEEN_RUNS, Estimate, SourceLine
 from steptime.report import json as report_json
@@ -38,7 +38,7 @@ def compared(before: Report, after: Report, **more: object) -> Comparison:
 
 
 def changed(comparison: Comparison) -> set[str]:
-    return {part.name for part in comparison.parts if part.outcome in (Outcome.MORE, Outcome.LESS)}
+    return {part.name for part in comparison.parts if part.outcome in (DifferenceOutcome.MORE, DifferenceOutcome.LESS)}
 
 
 # -- nothing happened ------------------------------------------------------------------------------------------------
@@ -47,12 +47,12 @@ def changed(comparison: Comparison) -> set[str]:
 @pytest.mark.parametrize("names", [QUIET, QUIET[::-1]])
 def test_two_runs_of_one_job_do_not_differ(names: tuple[str, str]) -> None:
     comparison = compared(*map(stored, names))
-    assert comparison.step.outcome is Outcome.NONE
+    assert comparison.step.outcome is DifferenceOutcome.NONE
     assert comparison.sentence.startswith("No difference found: ")
     assert comparison.settings == ()
     assert changed(comparison) == set()
     assert comparison.memory is not None
-    assert comparison.memory.outcome is Outcome.NONE
+    assert comparison.memory.outcome is DifferenceOutcome.NONE
     assert comparison.pieces == ()
 
 
@@ -60,12 +60,12 @@ def test_a_report_does_not_differ_from_itself() -> None:
     comparison = compared(stored("quiet-1"), stored("quiet-1"))
     assert comparison.step.change is not None
     assert comparison.step.change.value == 0
-    assert comparison.step.outcome is Outcome.NONE
+    assert comparison.step.outcome is DifferenceOutcome.NONE
 
 
 def test_beside_other_programs_nothing_is_known() -> None:
     comparison = compared(*map(stored, BUSY))
-    assert comparison.step.outcome is Outcome.UNDECIDED
+    assert comparison.step.outcome is DifferenceOutcome.UNDECIDED
     assert comparison.sentence.startswith("Undecided: both ran beside other load (")
     assert changed(comparison) == set()
     assert comparison.cause.sentence == ""
@@ -73,16 +73,16 @@ def test_beside_other_programs_nothing_is_known() -> None:
 
 def test_one_busy_side_is_enough_to_doubt_even_a_step_of_three_times_the_length() -> None:
     comparison = compared(stored("quiet-1"), stored("busy-1"))
-    assert comparison.step.outcome is Outcome.UNDECIDED
+    assert comparison.step.outcome is DifferenceOutcome.UNDECIDED
     assert "the last ran beside other load" in comparison.sentence
-    assert compared(stored("busy-1"), stored("quiet-1")).step.outcome is Outcome.UNDECIDED
+    assert compared(stored("busy-1"), stored("quiet-1")).step.outcome is DifferenceOutcome.UNDECIDED
 
 
 def test_a_single_step_says_nothing() -> None:
     before = stored("quiet-1")
     single = with_case(before, step=replace(case_of(before).step, steady=1))
     comparison = compared(before, longer_by(single, "host", step_of(before)))
-    assert comparison.step.outcome is Outcome.UNDECIDED
+    assert comparison.step.outcome is DifferenceOutcome.UNDECIDED
     assert "a single step" in comparison.sentence
 
 
@@ -95,7 +95,7 @@ def test_a_longer_category_is_found_and_carries_the_step(category: str, sign: in
     short, before = stored("quiet-1"), stored("quiet-2")
     longer = longer_by(before, category, 12 * MS)
     comparison = compared(short, longer) if sign > 0 else compared(longer, short)
-    expected = Outcome.MORE if sign > 0 else Outcome.LESS
+    expected = DifferenceOutcome.MORE if sign > 0 else DifferenceOutcome.LESS
     assert comparison.step.outcome is expected
     assert changed(comparison) == {category}
     assert comparison.parts[0].name == category
@@ -116,7 +116,7 @@ def test_parts_add_up_to_the_step() -> None:
 def test_a_difference_below_the_noise_between_runs_is_not_told_as_one() -> None:
     before = stored("quiet-1")
     smaller = longer_by(before, "host", 0.5 * BETWEEN_RUNS * step_of(before))
-    assert compared(before, smaller).step.outcome is Outcome.NONE
+    assert compared(before, smaller).step.outcome is DifferenceOutcome.NONE
 
 
 def test_repeats_replace_the_assumed_noise() -> None:
@@ -126,9 +126,9 @@ def test_repeats_replace_the_assumed_noise() -> None:
     far = [longer_by(before, "host", 0.2 * step_of(before))]
     assert compared(before, after, repeats=near).noise.measured
     assert compared(before, after, repeats=near).noise.floor < BETWEEN_RUNS
-    assert compared(before, after, repeats=near).step.outcome is Outcome.MORE
+    assert compared(before, after, repeats=near).step.outcome is DifferenceOutcome.MORE
     assert compared(before, after, repeats=far).noise.floor == pytest.approx(0.2)
-    assert compared(before, after, repeats=far).step.outcome is Outcome.UNDECIDED
+    assert compared(before, after, repeats=far).step.outcome is DifferenceOutcome.UNDECIDED
 
 
 def test_drift_within_a_run_widens_the_interval() -> None:
@@ -256,10 +256,10 @@ def test_batches_of_another_size_are_compared_by_the_sample() -> None:
     assert loader.batch_size is not None
     after = with_loader(longer_by(before, "compute", step_of(before)), batch_size=2 * loader.batch_size)
     comparison = compared(before, after)
-    assert comparison.step.outcome is Outcome.MORE
+    assert comparison.step.outcome is DifferenceOutcome.MORE
     assert comparison.cause.setting == "batch size"
     assert comparison.sample is not None
-    assert comparison.sample.outcome is Outcome.NONE
+    assert comparison.sample.outcome is DifferenceOutcome.NONE
     assert comparison.sample.change is not None
     assert comparison.sample.change.value == pytest.approx(0, abs=1)
 
@@ -302,12 +302,12 @@ def test_the_published_traces_differ_by_the_loaders_workers(shared_data: Path) -
     assert comparison.cause.category == "input"
     assert "likely because of loader workers: 0 (read in the training process) before" in comparison.sentence
     inputs = next(part for part in comparison.parts if part.name == "input")
-    assert inputs.outcome is Outcome.LESS
+    assert inputs.outcome is DifferenceOutcome.LESS
     assert inputs.change is not None
     assert inputs.change.value == pytest.approx(-58.1 * MS, rel=0.01)
     assert {told.code for told in comparison.findings if told.fate is Fate.VANISHED} == {"ST101"}
     compute = next(part for part in comparison.parts if part.name == "compute")
-    assert compute.outcome is Outcome.NONE
+    assert compute.outcome is DifferenceOutcome.NONE
 
 
 def traced(folder: Path, name: str, softmax: float, *, extra: bool = False) -> Report:
@@ -347,7 +347,7 @@ def test_kernels_that_appear_and_grow_are_found_in_traces(tmp_path: Path) -> Non
     assert kernels["softmax of aten::softmax"].change == pytest.approx(150_000)
     assert "sgemm of aten::mm" not in kernels
     compute = next(part for part in comparison.parts if part.name == "compute")
-    assert compute.outcome is Outcome.MORE
+    assert compute.outcome is DifferenceOutcome.MORE
     assert compute.change is not None
     assert compute.change.value == pytest.approx(350_000, rel=0.01)
 
@@ -382,7 +382,7 @@ def test_of_several_runs_the_level_that_changed_is_told() -> None:
     assert comparison.trend.slope.value == pytest.approx(0.053, abs=0.01)
     assert [run.against_first is None for run in comparison.runs] == [True, *[False] * 5]
     outcomes = [run.against_first.outcome for run in comparison.runs if run.against_first is not None]
-    assert outcomes == [Outcome.NONE] * 2 + [Outcome.MORE] * 3
+    assert outcomes == [DifferenceOutcome.NONE] * 2 + [DifferenceOutcome.MORE] * 3
 
 
 def test_of_several_equal_runs_nothing_is_told() -> None:

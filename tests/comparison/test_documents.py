@@ -58,7 +58,7 @@ def test_the_text_of_many_runs_has_the_first_and_the_last() -> None:
 def test_json_round_trips_and_is_versioned() -> None:
     comparison = busy()
     document = render_json(comparison)
-    assert standard_json.loads(document)["schema_version"] == 1
+    assert standard_json.loads(document)["schema_version"] == 2
     assert msgspec.json.decode(document, type=Comparison) == comparison
     standard_json.loads(render_json(hostile()))
     standard_json.loads(render_json(replace(comparison, sentence="\ud800")))

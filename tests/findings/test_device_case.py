@@ -13,7 +13,7 @@ from traces import MAIN, Events, Written, called, kernel, launch, operator, pyth
 from steptime.advice.device_evidence import with_recorded_device
 from steptime.advice.evidence import Case, CategoryUse, StepSummary
 from steptime.analysis.categories import Breakdown
-from steptime.analysis.recorded_breakdown import RecordedBreakdown, Window
+from steptime.analysis.recorded_breakdown import RecordedBreakdown, TraceWindow
 from steptime.analysis.timeline import Phase
 from steptime.intervals import EMPTY, union
 from steptime.machine.datasheet import look_up
@@ -49,12 +49,12 @@ def events() -> Events:
     ]
 
 
-def window(trace: Trace, *, stacks: bool = False) -> Window:
+def window(trace: Trace, *, stacks: bool = False) -> TraceWindow:
     phases = dict.fromkeys(Phase, EMPTY) | {Phase.INPUT: union([0], [20_000])}
-    return Window(trace, stacks, MAIN, np.array([[0, 100_000]], np.int64), phases, EMPTY)
+    return TraceWindow(trace, stacks, MAIN, np.array([[0, 100_000]], np.int64), phases, EMPTY)
 
 
-def category(*windows: Window) -> RecordedBreakdown:
+def category(*windows: TraceWindow) -> RecordedBreakdown:
     breakdown = Breakdown("Testcard", np.zeros(0, np.int64), np.zeros((0, 9), np.int64))
     return RecordedBreakdown(breakdown, (), np.zeros(0, np.int64), 1, windows, ())
 

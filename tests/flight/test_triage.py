@@ -15,12 +15,12 @@ from steptime.diagnosis import diagnose_paths
 from steptime.errors import TraceError, UsageError
 from steptime.hang.read import is_dump, read_dump, read_dumps
 from steptime.hang.text import as_text, to_json
-from steptime.hang.triage import Fault, Stall, Triage, counted_ranks, triage
+from steptime.hang.triage import Fault, HangTriage, Stall, counted_ranks, triage
 
 TP = ("1", "tp")
 
 
-def examine(folder: Path) -> Triage:
+def examine(folder: Path) -> HangTriage:
     return triage(read_dumps((str(folder),))[0])
 
 

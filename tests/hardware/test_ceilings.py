@@ -144,7 +144,7 @@ def test_load_beside_a_measurement_is_read_from_the_system(tmp_path: Path, monke
     monkeypatch.setattr(time, "monotonic", lambda: next(clock))
     monkeypatch.setattr(psutil, "cpu_times", lambda: next(looks))
     monkeypatch.setattr(os, "times", lambda: next(ours))
-    load = peaks.Load()
+    load = peaks.OtherLoad()
     pressure.write_text("some avg10=9.00 avg60=1.00 avg300=0.00 total=11000000\nfull avg10=0.00 total=1\n")
     assert load.since() == pytest.approx((1.5, 0.4))
     monkeypatch.setattr(peaks, "PRESSURE", tmp_path / "none")

@@ -32,7 +32,7 @@ def link_of(
 @pytest.fixture
 def quiet(monkeypatch: pytest.MonkeyPatch) -> None:
     """Nothing else runs on this machine."""
-    monkeypatch.setattr(peaks.Load, "since", lambda self: (0.0, 0.0))
+    monkeypatch.setattr(peaks.OtherLoad, "since", lambda self: (0.0, 0.0))
 
 
 def test_two_processes_of_this_machine_exchange_something() -> None:
@@ -105,7 +105,7 @@ def test_a_failure_is_told_and_not_tried_again_for_a_day(body: str, reason: str,
 def test_what_other_programs_disturbed_is_said_and_not_remembered(
     tmp_path: Path, cache: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(peaks.Load, "since", lambda self: (2 * DISTURBING_CPUS, 0.0))
+    monkeypatch.setattr(peaks.OtherLoad, "since", lambda self: (2 * DISTURBING_CPUS, 0.0))
     found = link.link_of(interpreter(tmp_path, f"echo '{ANSWER}'"), "cpu", "gloo", 2, "9.9", lambda sentence: None)
     assert found is not None
     assert found.disturbed

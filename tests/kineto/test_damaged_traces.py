@@ -17,8 +17,8 @@ import pytest
 from steptime.errors import TraceError
 from steptime.trace import reader
 from steptime.trace.reader import read
-from steptime.trace.source import Source
-from steptime.trace.table import ABSENT, EventKind, Lane, Trace
+from steptime.trace.source import TraceSource
+from steptime.trace.table import ABSENT, EventKind, Trace, Track
 
 Write = Callable[[str | bytes], Path]
 
@@ -181,7 +181,7 @@ def test_lanes_and_ids_of_odd_types_are_read(write: Write) -> None:
     trace = read(write(text(odd)))
     table = trace.events
     lanes = [trace.lanes[lane] for lane in table.lane[:2]]
-    assert lanes == [Lane("Spans", None), Lane(1, -7)]
+    assert lanes == [Track("Spans", None), Track(1, -7)]
     assert table.external.tolist() == [1, 2, 3, ABSENT, ABSENT, 6]
     assert table.stream.tolist()[1:4] == [31, ABSENT, ABSENT]
     assert table.bytes[1] == 640
@@ -323,5 +323,5 @@ def trace_of(path: Path) -> Trace | None:
 def test_a_pipe_is_refused_and_never_opened(tmp_path: Path) -> None:
     pipe = tmp_path / "trace.json"
     os.mkfifo(pipe)
-    with pytest.raises(TraceError, match="it is a pipe"), Source(pipe, 1 << 20):
+    with pytest.raises(TraceError, match="it is a pipe"), TraceSource(pipe, 1 << 20):
         raise AssertionError("a pipe was opened")

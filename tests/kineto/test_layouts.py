@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from steptime.trace.reader import read
-from steptime.trace.table import ABSENT, EventKind, Lane, Trace
+from steptime.trace.table import ABSENT, EventKind, Trace, Track
 
 
 def read_events(tmp_path: Path, events: list[dict[str, Any]], **around: Any) -> Trace:
@@ -99,9 +99,9 @@ def test_lanes_are_what_the_file_calls_them(tmp_path: Path) -> None:
     span = event(cat="Trace", name="PyTorch Profiler (0)", pid="Spans", tid="PyTorch Profiler")
     trace = read_events(tmp_path, [span, event(tid=-1408237568), event(pid=None, tid=None)])
     assert [trace.lanes[lane] for lane in trace.events.lane] == [
-        Lane("Spans", "PyTorch Profiler"),
-        Lane(7, -1408237568),
-        Lane(None, None),
+        Track("Spans", "PyTorch Profiler"),
+        Track(7, -1408237568),
+        Track(None, None),
     ]
 
 

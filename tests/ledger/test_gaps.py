@@ -24,7 +24,7 @@ from traces import (
 
 from steptime.analysis.breakdown import breakdown_of, has_kernels
 from steptime.analysis.categories import Category
-from steptime.analysis.idle import Gaps, GapTotal, WaitTotal, gap_totals, gaps_of, wait_totals
+from steptime.analysis.idle import GapTotal, IdleGaps, WaitTotal, gap_totals, gaps_of, wait_totals
 from steptime.analysis.trace_steps import reach, steps_of
 from steptime.trace.links import link
 from steptime.trace.reader import read
@@ -39,7 +39,7 @@ def written(tmp_path: Path) -> Written:
     return lambda events: write(events, tmp_path)
 
 
-def looked_at(trace: Trace) -> tuple[Gaps, tuple[GapTotal, ...], tuple[WaitTotal, ...]]:
+def looked_at(trace: Trace) -> tuple[IdleGaps, tuple[GapTotal, ...], tuple[WaitTotal, ...]]:
     boundaries = steps_of(trace)
     links = link(trace, boundaries)
     gaps = gaps_of(trace, links, reach(trace, boundaries))

@@ -11,7 +11,7 @@ import pytest
 from allocator import BATCH, BUILD, FORWARD, MODULE, TRAIN, Allocator, frame, train, triage_of
 
 from steptime.errors import ImbalanceError
-from steptime.memory.account import Account, account_at
+from steptime.memory.account import MemoryBreakdown, account_at
 from steptime.memory.lives import alive_at, allocated, histories
 from steptime.memory.owners import Owner, owners_of
 from steptime.memory.read_snapshot import read_snapshot
@@ -80,9 +80,9 @@ def test_a_public_training_job_has_the_owners_that_its_model_says(shared_data: P
 
 def test_an_account_that_does_not_sum_raises() -> None:
     with pytest.raises(ImbalanceError):
-        Account(0, 100, ((Owner.PARAMETERS, 60), (Owner.CACHED, 39)))
+        MemoryBreakdown(0, 100, ((Owner.PARAMETERS, 60), (Owner.CACHED, 39)))
     with pytest.raises(ImbalanceError):
-        Account(0, 100, ((Owner.PARAMETERS, 160), (Owner.CACHED, -60)))
+        MemoryBreakdown(0, 100, ((Owner.PARAMETERS, 160), (Owner.CACHED, -60)))
 
 
 def test_the_owners_of_a_training_step_are_told_apart(tmp_path: Path) -> None:

@@ -11,10 +11,7 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from steptime.probe.memory.exhausted import (  # noqa: E402
-    held,
-    understood,
-)
+from steptime.probe.memory.exhausted import held, understood  # noqa: E402
 from steptime.probe.memory.leaks import (  # noqa: E402
     APART,
     LOOKS,

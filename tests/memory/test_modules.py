@@ -8,7 +8,7 @@ from pathlib import Path
 from allocator import BATCH, TRAIN, Allocator, frame, train, triage_of
 
 from steptime.memory.owners import Owner
-from steptime.memory.triage import Triage
+from steptime.memory.triage import MemoryTriage
 from steptime.report import memory
 from steptime.report.memory import MemoryReport
 from steptime.report.output import renderer_for
@@ -19,7 +19,7 @@ def called(*modules: str) -> list[dict[str, object]]:
     return [frame("", 0, f"nn.Module: {name}") for name in reversed(modules)] + [TRAIN]
 
 
-def triaged(folder: Path) -> Triage:
+def triaged(folder: Path) -> MemoryTriage:
     allocator = Allocator()
     for size, modules in ((300, ("Net_0", "Linear_0")), (200, ("Net_0", "Linear_0")), (100, ("Net_0", "Linear_1"))):
         allocator.malloc(size, called(*modules))

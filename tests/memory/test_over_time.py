@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from steptime.memory.lives import History, allocated, histories
+from steptime.memory.lives import AllocationHistory, allocated, histories
 from steptime.memory.owners import LABELS, Owner, owners_of
 from steptime.memory.read_snapshot import read_snapshot
 from steptime.memory.signs import signs_of
@@ -16,11 +16,11 @@ from steptime.memory.triage import FREE, over_time
 
 
 @pytest.fixture(scope="module")
-def history(shared_data: Path) -> History:
+def history(shared_data: Path) -> AllocationHistory:
     return histories(read_snapshot(shared_data / "snapshots" / "medium_512_inference_memory_snapshot.pickle"))[0]
 
 
-def test_owners_sum_to_what_was_held(history: History) -> None:
+def test_owners_sum_to_what_was_held(history: AllocationHistory) -> None:
     signs = signs_of(history.stacks)
     owners = owners_of(history, signs, boundaries_of(history, signs)[0])
     found = over_time(history, owners)
@@ -33,7 +33,7 @@ def test_owners_sum_to_what_was_held(history: History) -> None:
     assert (np.array(free) + sums).max() <= history.reserved.max()
 
 
-def test_fewer_points_keep_the_peak(history: History) -> None:
+def test_fewer_points_keep_the_peak(history: AllocationHistory) -> None:
     everything = np.full(len(history.lives), Owner.ACTIVATIONS, np.int8)
     found = over_time(history, everything, most=7)
     assert found is not None

@@ -22,11 +22,11 @@ from allocator import (
     triage_of,
 )
 
-from steptime.memory.lives import History, histories
+from steptime.memory.lives import AllocationHistory, histories
 from steptime.memory.owners import Owner
 from steptime.memory.read_snapshot import read_snapshot
 from steptime.memory.snapshot import NO_STACK, Stacks
-from steptime.memory.triage import Triage, triage
+from steptime.memory.triage import MemoryTriage, triage
 from steptime.quantities import SourceLine
 from steptime.report import memory
 from steptime.report.memory import MemoryReport
@@ -82,7 +82,7 @@ def step(
         allocator.free(block, ZERO_GRAD)
 
 
-def job(folder: Path, steps: int, capacity: int | None = None, **options: Any) -> Triage:
+def job(folder: Path, steps: int, capacity: int | None = None, **options: Any) -> MemoryTriage:
     allocator = Allocator(segment=1 << 30)
     state: list[int] = []
     for size in (*WEIGHTS, NORM):
@@ -92,7 +92,7 @@ def job(folder: Path, steps: int, capacity: int | None = None, **options: Any) -
     return triage_of(allocator, folder, capacity)
 
 
-def named(found: Triage, name: str) -> Any:
+def named(found: MemoryTriage, name: str) -> Any:
     return next((each for each in found.savings if name in each.name), None)
 
 
@@ -177,7 +177,7 @@ def test_gradients_that_stay_are_gradients_and_can_be_dropped(tmp_path: Path) ->
     assert named(found, "set_to_none").frees == sum(WEIGHTS)
 
 
-def cut(folder: Path, events: int) -> Triage:
+def cut(folder: Path, events: int) -> MemoryTriage:
     """The last events of a longer history, as a full ring keeps them."""
     allocator = Allocator()
     train(allocator, 100)
@@ -228,7 +228,7 @@ def test_autocast_is_seen_in_public_snapshots(shared_data: Path, name: str, on: 
     assert triage(_without_cplusplus(history)).account.of(Owner.COPIES) == found.account.of(Owner.COPIES)
 
 
-def _without_cplusplus(history: History) -> History:
+def _without_cplusplus(history: AllocationHistory) -> AllocationHistory:
     """As recorded with Python's frames alone: what differed in C++ only is one stack."""
     numbers: dict[tuple[SourceLine, ...], int] = {}
     renumbered = [NO_STACK]

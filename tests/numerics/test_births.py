@@ -14,7 +14,7 @@ import pytest
 torch = pytest.importorskip("torch")
 
 from steptime.nan.cause import cause_of  # noqa: E402
-from steptime.nan.nonfinite import Birth  # noqa: E402
+from steptime.nan.nonfinite import NonFiniteOrigin  # noqa: E402
 from steptime.probe.numerics.batches import Batches  # noqa: E402
 from steptime.probe.numerics.instrument import _origin  # noqa: E402
 from steptime.probe.numerics.operators import OperatorWatch  # noqa: E402
@@ -28,7 +28,7 @@ def broken(error: Exception) -> None:
     raise error
 
 
-def born(job: Job) -> Birth | None:
+def born(job: Job) -> NonFiniteOrigin | None:
     """What the loss, or else the gradients, of a job come from; None where both are finite."""
     torch.manual_seed(0)
     watch = OperatorWatch(Batches(), ModuleNames(), broken)
@@ -43,7 +43,7 @@ def born(job: Job) -> Birth | None:
         return None
     found = _origin([watch.births[each] for each in watch.births_of(bad)])
     assert found is not None
-    return msgspec.convert(found.facts, Birth)
+    return msgspec.convert(found.facts, NonFiniteOrigin)
 
 
 def leaf(*values: float) -> Any:
@@ -206,7 +206,7 @@ FAULTS: list[tuple[Callable[[], Any], str, str]] = [
 ]
 
 
-def line_of(birth: Birth) -> str:
+def line_of(birth: NonFiniteOrigin) -> str:
     site = birth.forward_site or birth.site
     assert site is not None
     return linecache.getline(site.file, site.line)

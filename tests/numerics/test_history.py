@@ -8,12 +8,12 @@ import pytest
 
 pytest.importorskip("torch")
 
-from steptime.probe.numerics.history import LAST, SPREAD, History
+from steptime.probe.numerics.history import LAST, SPREAD, LossHistory
 
 
 @pytest.mark.parametrize("steps", [1, SPREAD, SPREAD + 1, 1000, 12345])
 def test_a_run_of_any_length_is_kept_evenly_and_bounded(steps: int) -> None:
-    history = History()
+    history = LossHistory()
     for step in range(1, steps + 1):
         history.add(step, 0.5, float(step) if step % 2 else None)
     kept = [step for step, _, _ in history.spread()]
@@ -26,6 +26,6 @@ def test_a_run_of_any_length_is_kept_evenly_and_bounded(steps: int) -> None:
 
 
 def test_numbers_are_as_json_has_them() -> None:
-    history = History()
+    history = LossHistory()
     history.add(1, float("nan"), float("inf"))
     assert history.spread() == history.last() == [[1, "nan", "inf"]]

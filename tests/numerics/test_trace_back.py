@@ -8,12 +8,12 @@ from pathlib import Path
 import pytest
 
 from steptime.nan.cause import growth_factor, growth_of
-from steptime.nan.nonfinite import Birth, ProcessNumerics, Trigger, ValueRange, read_numerics
+from steptime.nan.nonfinite import NonFiniteOrigin, ProcessNumerics, Trigger, ValueRange, read_numerics
 from steptime.nan.trace_back import trace_back
 from steptime.quantities import SourceLine
 from steptime.report.nan_text import COLUMNS, LINES, render
 
-OVERFLOW = Birth(
+OVERFLOW = NonFiniteOrigin(
     operator="aten::mm",
     phase="forward",
     site=SourceLine("/home/ada/job/model.py", 12, "forward", "return x @ y"),
@@ -31,7 +31,7 @@ WATCHED = ProcessNumerics(
 )
 
 
-def seen(rank: int, birth: Birth | None, step: int = 9) -> ProcessNumerics:
+def seen(rank: int, birth: NonFiniteOrigin | None, step: int = 9) -> ProcessNumerics:
     return ProcessNumerics("instrument", rank=rank, trigger=Trigger("gradient", step, "nan"), origin=birth)
 
 

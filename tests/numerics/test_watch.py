@@ -21,7 +21,7 @@ from steptime.launcher.launch import (  # noqa: E402
 )
 from steptime.launcher.outcome import NumericsOptions  # noqa: E402
 from steptime.nan.nonfinite import read_numerics  # noqa: E402
-from steptime.probe.numerics.account import Account  # noqa: E402
+from steptime.probe.numerics.account import GrowingNumerics  # noqa: E402
 from steptime.probe.numerics.job import Job  # noqa: E402
 from steptime.probe.numerics.readings import Readings  # noqa: E402
 from steptime.probe.numerics.watch import (  # noqa: E402
@@ -109,7 +109,7 @@ def test_the_job_is_ended_behind_the_step_whose_loss_is_not_finite(watch: Watch,
 
 
 def test_what_cannot_be_written_down_never_reaches_the_job(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    account = Account(str(tmp_path), "watch")
+    account = GrowingNumerics(str(tmp_path), "watch")
     account.open()
     Path(account.folder).rename(tmp_path / "gone")
     monkeypatch.setattr(sys, "stderr", None)

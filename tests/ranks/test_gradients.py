@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from preloading import python
 
-from steptime.analysis.stragglers.summary import Gradients, gradients_of
+from steptime.analysis.stragglers.summary import GradientExchange, gradients_of
 from steptime.analysis.trace_steps import find_steps
 from steptime.trace.reader import read
 
@@ -60,7 +60,7 @@ def traces(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def gradients(path: Path) -> Gradients:
+def gradients(path: Path) -> GradientExchange:
     trace = read(path)
     found = gradients_of(trace, find_steps(trace).boundaries)
     assert found is not None

@@ -15,8 +15,8 @@ from steptime.analysis.stragglers.straggler import by_chance, compare, tail_of_s
 from steptime.analysis.stragglers.summary import (
     MOST_BLOCKS,
     MOST_CALLS,
+    RankSeries,
     RankSummary,
-    Series,
     blocks,
     kept_calls,
     widened,
@@ -231,7 +231,7 @@ def test_a_series_of_any_length_fits_its_columns_and_widens_to_others() -> None:
     assert series.width == 512
     assert len(series.own) <= MOST_BLOCKS
     assert series.own[1] == pytest.approx(512 + 255.5, abs=2)
-    wide = widened(Series(0, 2, np.array([10, 20, -1, 40, -1, -1])), 4)
+    wide = widened(RankSeries(0, 2, np.array([10, 20, -1, 40, -1, -1])), 4)
     assert wide.own.tolist() == [15, 40, -1]
     assert blocks(own, np.zeros(100_000, np.bool_), 0) is None
 

@@ -8,7 +8,6 @@ from functools import partial
 import pytest
 from findings.healthy import HEALTHY, MS, loader, optimizer
 from findings.planted import PLANTED
-from steptime.advice.savings import modelled
 
 from steptime.advice.engine import examine
 from steptime.advice.evidence import Case
@@ -16,6 +15,7 @@ from steptime.advice.fix import Option, Promise, Proposal, fix
 from steptime.advice.fix_pages import find_fix
 from steptime.advice.fixes import CATALOGUE
 from steptime.advice.propose import propose
+from steptime.advice.savings import modelled
 from steptime.changes import Change
 
 CASES = [(rule, name) for rule, cases in PLANTED.items() for name in cases]

@@ -15,7 +15,7 @@ from steptime.advice.evidence import Case, CategoryUse, LineUse, OperatorUse, Se
 from steptime.advice.rule import Finding, Weight
 from steptime.quantities import Estimate, SourceLine
 from steptime.report.page import page
-from steptime.report.report import SCHEMA_VERSION, Cost, Environment, ProcessReport, Report, Verdict
+from steptime.report.report import SCHEMA_VERSION, Cost, JobEnvironment, ProcessReport, Report, Verdict
 
 CHROMIUMS = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
 LOOP = SourceLine("/home/ada/train.py", 88, "main", "for images, labels in loader:")
@@ -78,7 +78,7 @@ def report(case: Case, findings: tuple[Finding, ...]) -> Report:
         steady=(True,) * 80,
         notes=("the first 3 steps are warm-up",),
     )
-    environment = Environment("python train.py", "box", "cpu", "3.11.7", "2.13.0+cpu", "0.1.0")
+    environment = JobEnvironment("python train.py", "box", "cpu", "3.11.7", "2.13.0+cpu", "0.1.0")
     return Report(SCHEMA_VERSION, "runs/train", environment, (process,), "steptime explain ST102", ("trace 2 is cut",))
 
 

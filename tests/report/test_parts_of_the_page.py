@@ -20,12 +20,12 @@ from steptime.report.page.charts import series
 from steptime.report.page.forest import forest
 from steptime.report.page.memory import memory_chart
 from steptime.report.page.ranks import heat_map
-from steptime.report.page.waterfall import Difference, differences_waterfall, moves_of
+from steptime.report.page.waterfall import WaterfallChange, differences_waterfall, moves_of
 from steptime.report.report import Report
 from steptime.report.steps import KINDS, MOST_ROWS, series_of_process, series_of_trace
 from steptime.report.trials import trial_report
 from steptime.trials.results import Plan, Results
-from steptime.trials.trial import Agreement, Judgement, Run, Variant, Verdict
+from steptime.trials.trial import Agreement, Judgement, Run, TrialVerdict, Variant
 
 BLOCK = re.compile(r"M([\d.]+) ([\d.]+)h([\d.]+)v([\d.]+)h-[\d.]+z")
 
@@ -125,7 +125,7 @@ def test_a_trial_becomes_its_report() -> None:
         Run("RM101", 0, 0, 3, 0, False, "", 5.0, (100,), (None, 0.5), peak_bytes=20),
         Run("RM101", 0, 0, 4, 0, False, "killed", 5.0),
     )
-    judged = Judgement(variant, Verdict.BROKE_PROMISE, Agreement.APART, "apart", speed, 0.1, 100.0, 4, 20)
+    judged = Judgement(variant, TrialVerdict.BROKE_PROMISE, Agreement.APART, "apart", speed, 0.1, 100.0, 4, 20)
     plan = Plan(("python", "t.py"), "/x", "/x/runs/t", (variant,), 0.03)
     found = trial_report(Results(plan, runs, ((0, judged),), None), "f")
     assert (found.step_ns, found.peak_bytes, found.processes) == (200.0, 12, 5)
@@ -185,8 +185,8 @@ def test_owners_are_stacked_to_the_peak() -> None:
 
 
 def test_from_before_to_after_every_category_moves_the_step() -> None:
-    sure = Difference("input", Estimate(-40.0 * MS, -42.0 * MS, -38.0 * MS, 9))
-    noise = Difference("launch", Estimate(1.0 * MS, -2.0 * MS, 4.0 * MS, 9))
+    sure = WaterfallChange("input", Estimate(-40.0 * MS, -42.0 * MS, -38.0 * MS, 9))
+    noise = WaterfallChange("launch", Estimate(1.0 * MS, -2.0 * MS, 4.0 * MS, 9))
     drawn = moves_of((sure, noise), 100.0 * MS, 70.0 * MS, ("a", "b"))
     assert [(row.name, row.grown, row.certain) for row in drawn.rows] == [
         ("input", False, True), ("launch", True, False), ("other", True, False),

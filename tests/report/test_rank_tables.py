@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from steptime.analysis.stragglers.comparison import Clock, CollectiveRow, LateRank, RankComparison, RankRow
+from steptime.analysis.stragglers.comparison import CollectiveRow, HostClock, LateRank, RankComparison, RankRow
 from steptime.quantities import Estimate
 from steptime.report.tables import rank_tables
 
@@ -15,7 +15,9 @@ ROWS = tuple(
 )
 REDUCE = CollectiveRow("all_reduce", "dp", 64, 40, 4.0, 64 * 2**20, 2 * MS, 9 * MS, 8 * MS, 32e9, 63e9, 17, 0.9)
 LATE = LateRank((17,), "", 10 * MS, 0.9, "compute", 9 * MS, (("compute", 9 * MS),), Estimate(8 * MS, 7 * MS, 9 * MS, 5))
-MANY = RankComparison(("compute", "communication"), ROWS, (REDUCE,), LATE, clocks=(Clock("b", -5_000_000, 40_000, 12),))
+MANY = RankComparison(
+    ("compute", "communication"), ROWS, (REDUCE,), LATE, clocks=(HostClock("b", -5_000_000, 40_000, 12),)
+)
 
 
 def test_a_large_job_lists_the_ranks_that_wait_least_its_collectives_and_its_clocks() -> None:

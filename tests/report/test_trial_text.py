@@ -11,11 +11,11 @@ from steptime.quantities import Estimate
 from steptime.report.trial_text import render_lab, render_trial
 from steptime.trials.plan import batch_variant, lab_variants
 from steptime.trials.results import PatchResult, Plan, Results
-from steptime.trials.trial import BASELINE, Agreement, Judgement, Run, Variant, Verdict
+from steptime.trials.trial import BASELINE, Agreement, Judgement, Run, TrialVerdict, Variant
 
 VARIANT = Variant("RM101", (), "RM101", "num_workers=2, persistent_workers=True", Promise.SAME_BITS)
 FASTER = Judgement(
-    VARIANT, Verdict.ADOPT, Agreement.SAME_BITS, "Losses are equal", Estimate(2.9, 2.7, 3.1, 4, "1"), 1.02, 35e6, 4
+    VARIANT, TrialVerdict.ADOPT, Agreement.SAME_BITS, "Losses are equal", Estimate(2.9, 2.7, 3.1, 4, "1"), 1.02, 35e6, 4
 )
 
 
@@ -72,13 +72,13 @@ def test_the_longest_compilation_is_paid_back_by_steps() -> None:
     cold, warm = (replace(run(VARIANT.name, 35_000_000), compile_seconds=seconds) for seconds in (15.0, 4.0))
     text = render_trial(replace(made, runs=(*made.runs, cold, warm)))
     assert "pays from step 183 on" in text  # 12 s more than the baseline, 65.5 ms saved in each step
-    unproven = replace(FASTER, verdict=Verdict.UNDECIDED, speed=Estimate(1.1, 0.8, 1.5, 4, "1"))
+    unproven = replace(FASTER, verdict=TrialVerdict.UNDECIDED, speed=Estimate(1.1, 0.8, 1.5, 4, "1"))
     assert "pays from" not in render_trial(replace(results(unproven), runs=(*made.runs, cold)))
     assert "pays from" not in render_trial(made)
 
 
 def test_what_came_to_nothing_says_why() -> None:
-    idle = replace(FASTER, verdict=Verdict.NOT_EXERCISED, sentence="no DataLoader was made", speed=None)
+    idle = replace(FASTER, verdict=TrialVerdict.NOT_EXERCISED, sentence="no DataLoader was made", speed=None)
     text = render_trial(results(idle))
     assert "not exercised" in text
     assert "no DataLoader was made" in text
@@ -92,15 +92,15 @@ def of_lab(fixed: list[Judgement], sizes: list[Judgement]) -> Results:
 def size(number: int, speed: float | None, sentence: str = "") -> Judgement:
     """A batch size, and how many times as fast as the job's own its step is."""
     if speed is None:
-        failed = replace(FASTER, speed=None, step_ns=None, verdict=Verdict.FAILED, sentence=sentence)
+        failed = replace(FASTER, speed=None, step_ns=None, verdict=TrialVerdict.FAILED, sentence=sentence)
         return replace(failed, variant=batch_variant(number))
     estimate = Estimate(speed, 0.97 * speed, 1.03 * speed, 2, "1")
-    return replace(FASTER, variant=batch_variant(number), speed=estimate, verdict=Verdict.UNDECIDED)
+    return replace(FASTER, variant=batch_variant(number), speed=estimate, verdict=TrialVerdict.UNDECIDED)
 
 
 def test_a_lab_fits_and_reads_its_upper_bound() -> None:
     judged = [
-        replace(FASTER, variant=variant, verdict=Verdict.UNDECIDED) for variant in lab_variants(compile_modes=True)
+        replace(FASTER, variant=variant, verdict=TrialVerdict.UNDECIDED) for variant in lab_variants(compile_modes=True)
     ]
     sizes = [size(16 << number, 1.9 / (1 << number)) for number in range(4)] + [
         size(
@@ -133,14 +133,14 @@ def test_throughput_is_read_to_its_plateau_and_to_the_end_of_memory() -> None:
 
 def test_compiling_that_is_not_known_to_pay_has_no_break_even() -> None:
     compiled = lab_variants()[1]
-    unsure = replace(FASTER, variant=compiled, verdict=Verdict.UNDECIDED, speed=Estimate(1.1, 0.8, 1.5, 3, "1"))
+    unsure = replace(FASTER, variant=compiled, verdict=TrialVerdict.UNDECIDED, speed=Estimate(1.1, 0.8, 1.5, 3, "1"))
     assert "not known ever" in render_lab(results(unsure), None, "x")
     sure = replace(unsure, speed=Estimate(2.0, 1.8, 2.2, 3, "1"))
     assert "paid back after 60 steps" in render_lab(results(sure), None, "x")
 
 
 def test_a_patch_that_failed_by_itself_is_no_patch() -> None:
-    failed = replace(FASTER, verdict=Verdict.FAILED, sentence="It ended with status 1")
+    failed = replace(FASTER, verdict=TrialVerdict.FAILED, sentence="It ended with status 1")
     text = render_trial(results(FASTER, patch=PatchResult("", (), ("fused=True",), failed)))
     assert "Patch: none, as it failed when it ran by itself: It ended with status 1\n" in text
     assert "To write yourself: fused=True" in text

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from steptime.trials.trial import BASELINE, CONTROL, AppliedChange, Load, Run, Variant
+from steptime.trials.trial import BASELINE, CONTROL, AppliedChange, MachineLoad, Run, Variant
 
 STEPS = 30
 STEP_NS = 40e6
@@ -47,7 +47,7 @@ def run(variant: str, position: int, steps: Sequence[int] = (), **more: object) 
         "failure": "",
         "seconds": 4.0,
         "losses": LOSSES,
-        "load": Load(0.1),
+        "load": MachineLoad(0.1),
         "changes": (AppliedChange("loader", True, True, "1 loader"),) if variant.startswith("RM") else (),
     }
     fields.update(more)

@@ -19,11 +19,11 @@ from steptime.advice.fix import Promise
 from steptime.changes import Change, VariantOptions
 from steptime.errors import SteptimeError, UsageError
 from steptime.trials import conduct
-from steptime.trials.conduct import Bench
-from steptime.trials.containment import Stand
-from steptime.trials.execute import Turn
+from steptime.trials.conduct import TrialRunner
+from steptime.trials.containment import Workspace
+from steptime.trials.execute import ScheduledRun
 from steptime.trials.results import Plan, ResultsFile, read_results
-from steptime.trials.trial import BASELINE, CONTROL, Variant, Verdict
+from steptime.trials.trial import BASELINE, CONTROL, TrialVerdict, Variant
 from steptime.trials.worker import Answer, Order, answer, decode_answer, encode
 from steptime.trials.working_copy import Outputs
 
@@ -57,12 +57,12 @@ def _no_notes(tmp_path: Path) -> Iterator[None]:
     note_of(tmp_path).unlink(missing_ok=True)
 
 
-def stand(tmp_path: Path, steps: int = 10**9) -> Stand:
+def stand(tmp_path: Path, steps: int = 10**9) -> Workspace:
     job, folder = tmp_path / "job", tmp_path / "trial"
     job.mkdir()
     folder.mkdir()
     (job / "train.py").write_text(textwrap.dedent(JOB).format(note=str(note_of(tmp_path)), steps=steps))
-    return Stand((sys.executable, "train.py"), folder, job)
+    return Workspace((sys.executable, "train.py"), folder, job)
 
 
 def notes(tmp_path: Path) -> list[list[str]]:
@@ -84,8 +84,8 @@ def gone(pid: int) -> bool:
 def test_an_order_and_its_answer_survive_the_pipe(tmp_path: Path) -> None:
     variant = Variant("RM101", (Change("loader", arguments=(("num_workers", 2),)),), promise=Promise.SAME_CURVE)
     order = Order(
-        Stand(("python",), tmp_path, tmp_path, Outputs(frozenset({Path("a")}), frozenset()), (tmp_path / "b",)),
-        Turn(variant, 1, 2, 3, VariantOptions(5), until_epoch=7.0, patched=(("train.py", "pass"),)),
+        Workspace(("python",), tmp_path, tmp_path, Outputs(frozenset({Path("a")}), frozenset()), (tmp_path / "b",)),
+        ScheduledRun(variant, 1, 2, 3, VariantOptions(5), until_epoch=7.0, patched=(("train.py", "pass"),)),
     )
     from steptime.trials.worker import decode_order
 
@@ -95,8 +95,8 @@ def test_an_order_and_its_answer_survive_the_pipe(tmp_path: Path) -> None:
 
 
 def test_a_folder_that_a_machine_of_the_cluster_does_not_have_is_said(tmp_path: Path) -> None:
-    here = Stand(("python",), tmp_path / "trial", tmp_path / "gone")
-    told = answer(Order(here, Turn(Variant(BASELINE), 0, 0, 0, VariantOptions(5))))
+    here = Workspace(("python",), tmp_path / "trial", tmp_path / "gone")
+    told = answer(Order(here, ScheduledRun(Variant(BASELINE), 0, 0, 0, VariantOptions(5))))
     assert told.refusal is not None
     assert told.refusal[0] == "folder-gone"
     assert "share" in told.refusal[1]
@@ -104,7 +104,7 @@ def test_a_folder_that_a_machine_of_the_cluster_does_not_have_is_said(tmp_path: 
 
 @pytest.mark.parametrize("shell", [[], ["sh", "-c", 'trap "" INT; exec "$0" "$@"']], ids=["alone", "in the background"])
 def test_a_lane_whose_pipe_ends_takes_its_job_with_it(tmp_path: Path, shell: list[str]) -> None:
-    order = Order(stand(tmp_path), Turn(Variant(BASELINE), 0, 0, 0, VariantOptions(10**9)))
+    order = Order(stand(tmp_path), ScheduledRun(Variant(BASELINE), 0, 0, 0, VariantOptions(10**9)))
     lane = subprocess.Popen(
         [*shell, sys.executable, "-m", "steptime.trials.worker"], stdin=subprocess.PIPE, stdout=subprocess.PIPE
     )
@@ -170,11 +170,11 @@ def test_a_real_ray_runs_every_variant_on_a_device_of_its_own(
     try:
         assert executor.width == 2
         assert not listening()
-        trial = Bench(where, plan, executor=executor)
+        trial = TrialRunner(where, plan, executor=executor)
         (judgement,) = trial.conduct(0, (variant,))
     finally:
         executor.close()
-    assert judgement.verdict in {Verdict.NO_EFFECT, Verdict.UNDECIDED, Verdict.SLOWER}
+    assert judgement.verdict in {TrialVerdict.NO_EFFECT, TrialVerdict.UNDECIDED, TrialVerdict.SLOWER}
     timed = [run for run in trial.runs if not run.rehearsal]
     assert len({run.place for run in timed}) == 2
     for run in timed:
@@ -200,7 +200,7 @@ def test_an_interrupted_trial_leaves_no_job_on_the_cluster(ray: Any, tmp_path: P
         raise KeyboardInterrupt
 
     before = signal.signal(signal.SIGALRM, interrupt)
-    turn = Turn(Variant(BASELINE), 0, 0, 0, VariantOptions(10**9, limit_seconds=10**6))
+    turn = ScheduledRun(Variant(BASELINE), 0, 0, 0, VariantOptions(10**9, limit_seconds=10**6))
     signal.setitimer(signal.ITIMER_REAL, 15.0)
     try:
         with pytest.raises(KeyboardInterrupt):
@@ -218,7 +218,7 @@ def test_a_lane_that_is_lost_ends_the_trial_with_a_sentence(ray: Any, tmp_path: 
     from steptime.trials.cluster import RayExecutor
 
     executor = RayExecutor(1)
-    turn = Turn(Variant(BASELINE), 0, 0, 0, VariantOptions(10**9, limit_seconds=10**6))
+    turn = ScheduledRun(Variant(BASELINE), 0, 0, 0, VariantOptions(10**9, limit_seconds=10**6))
     lanes = dict(executor._lanes)
 
     def lose(*_: object) -> None:

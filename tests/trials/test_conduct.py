@@ -18,12 +18,22 @@ from steptime.advice.fix import Promise
 from steptime.changes import Change
 from steptime.errors import NothingMeasuredError
 from steptime.quantities import Estimate
-from steptime.trials.conduct import MIN_ROUNDS, Bench, Block, LocalExecutor, Notice, Tell, combine
-from steptime.trials.containment import Stand
-from steptime.trials.execute import Turn
+from steptime.trials.conduct import MIN_ROUNDS, Block, LocalExecutor, Notice, Tell, TrialRunner, combine
+from steptime.trials.containment import Workspace
+from steptime.trials.execute import ScheduledRun
 from steptime.trials.plan import NO_INPUT, batch_of, batch_variant, groups, lab_variants, over, points_of, stand_for
 from steptime.trials.results import Plan, ResultsFile, read_results
-from steptime.trials.trial import BASELINE, CONTROL, Agreement, AppliedChange, Budget, Judgement, Run, Variant, Verdict
+from steptime.trials.trial import (
+    BASELINE,
+    CONTROL,
+    Agreement,
+    AppliedChange,
+    Budget,
+    Judgement,
+    Run,
+    TrialVerdict,
+    Variant,
+)
 
 pytest.importorskip("torch")
 
@@ -61,7 +71,7 @@ LOADED = """
 """
 
 
-def bench(tmp_path: Path, script: str, *variants: Variant) -> Bench:
+def bench(tmp_path: Path, script: str, *variants: Variant) -> TrialRunner:
     """A trial of a script in a folder of its own."""
     job = tmp_path / "job"
     job.mkdir()
@@ -69,7 +79,7 @@ def bench(tmp_path: Path, script: str, *variants: Variant) -> Bench:
     command = (sys.executable, "train.py")
     plan = Plan(command, str(job), "", variants, 0.03)
     ResultsFile(tmp_path / "trial").plan(plan)
-    return Bench(Stand(command, tmp_path / "trial", job), plan)
+    return TrialRunner(Workspace(command, tmp_path / "trial", job), plan)
 
 
 @pytest.fixture(autouse=True)
@@ -82,7 +92,7 @@ def test_without_a_loader_nothing_is_exercised_and_nothing_of_the_users_is_touch
     mine = tmp_path / "job" / "last.pt"
     mine.write_bytes(b"my checkpoint")
     (judgement,) = trial.conduct(0, (WORKERS,))
-    assert judgement.verdict is Verdict.NOT_EXERCISED
+    assert judgement.verdict is TrialVerdict.NOT_EXERCISED
     assert [run.rehearsal for run in trial.runs] == [True, True]
     assert mine.read_bytes() == b"my checkpoint"
     assert sorted(path.name for path in (tmp_path / "job").iterdir()) == ["last.pt", "train.py"]
@@ -122,7 +132,7 @@ def test_an_variant_that_dies_has_failed_and_costs_no_round(tmp_path: Path) -> N
     script = "import os\nif os.environ.get('STOP'): raise MemoryError('too large')\n" + textwrap.dedent(PLAIN)
     trial = bench(tmp_path, script, dying)
     (judgement,) = trial.conduct(0, (dying,))
-    assert judgement.verdict is Verdict.FAILED
+    assert judgement.verdict is TrialVerdict.FAILED
     assert "MemoryError: too large" in judgement.sentence
     assert len(trial.runs) == 2
 
@@ -147,7 +157,7 @@ def test_gradients_that_die_in_an_variant_break_its_promise_before_anything_is_t
     """
     trial = bench(tmp_path, script, deadly)
     (judgement,) = trial.conduct(0, (deadly,))
-    assert (judgement.verdict, judgement.agreement) == (Verdict.BROKE_PROMISE, Agreement.DEAD_GRADIENTS)
+    assert (judgement.verdict, judgement.agreement) == (TrialVerdict.BROKE_PROMISE, Agreement.DEAD_GRADIENTS)
     assert "0.weight" in judgement.sentence
     assert [(run.variant, run.rehearsal) for run in trial.runs] == [
         (name, True) for name in (BASELINE, "env", BASELINE)
@@ -157,7 +167,7 @@ def test_gradients_that_die_in_an_variant_break_its_promise_before_anything_is_t
 class Rehearsing(LocalExecutor):
     """Runs rehearsals, each with another seed in place of the clock's, and makes up what would be timed."""
 
-    def run(self, stand: Stand, blocks: Sequence[Block], tell: Tell) -> Generator[Run, None, None]:
+    def run(self, stand: Workspace, blocks: Sequence[Block], tell: Tell) -> Generator[Run, None, None]:
         for turn in (turn for block in blocks for turn in block):
             os.environ["CLOCK"] = str(turn.position)
             if turn.rehearsal:
@@ -193,7 +203,7 @@ def test_a_harmless_change_of_a_job_that_the_clock_seeds_is_adopted(
     trial = bench(tmp_path, script, harmless)
     trial._executor = Rehearsing()
     (judgement,) = trial.conduct(0, (harmless,))
-    assert judgement.verdict is Verdict.ADOPT
+    assert judgement.verdict is TrialVerdict.ADOPT
     assert "the job's losses do not repeat (seeded by the clock?): gradients compared within ±" in judgement.sentence
 
 
@@ -201,7 +211,7 @@ def test_a_harmless_change_of_a_job_that_the_clock_seeds_is_adopted(
 def test_more_workers_on_tensors_in_memory_are_never_adopted(tmp_path: Path) -> None:
     trial = bench(tmp_path, LOADED, WORKERS)
     (judgement,) = trial.conduct(0, (WORKERS,))
-    assert judgement.verdict in {Verdict.SLOWER, Verdict.NO_EFFECT, Verdict.UNDECIDED}
+    assert judgement.verdict in {TrialVerdict.SLOWER, TrialVerdict.NO_EFFECT, TrialVerdict.UNDECIDED}
     timed = [run for run in trial.runs if not run.rehearsal]
     assert {run.variant for run in timed} == {BASELINE, CONTROL, "RM101"}
     assert timed[0].variant == timed[-1].variant == BASELINE
@@ -211,7 +221,7 @@ def test_more_workers_on_tensors_in_memory_are_never_adopted(tmp_path: Path) -> 
     assert kept.judgements == ((0, judgement),)
     seeded = [run.losses for run in timed if run.seed == 0]
     assert all(losses[:20] == seeded[0][:20] for losses in seeded)
-    again = Bench(trial.stand, kept.plan, kept.runs)
+    again = TrialRunner(trial.stand, kept.plan, kept.runs)
     assert again.conduct(0, (WORKERS,))[0].verdict is judgement.verdict
     assert len(again.runs) <= len(trial.runs) + 3 * 4
 
@@ -274,7 +284,7 @@ def test_batch_sizes_are_tried_to_the_plateau_and_not_beyond() -> None:
     assert list(groups((16,), go_on=True))[:2] == [(16, 32), (64, 128)]
 
     def judged(size: int, speed: float | None) -> Judgement:
-        verdict = Verdict.UNDECIDED if speed else Verdict.FAILED
+        verdict = TrialVerdict.UNDECIDED if speed else TrialVerdict.FAILED
         estimate = Estimate(speed, speed, speed, 2, "1") if speed else None
         return Judgement(batch_variant(size), verdict, Agreement.NOT_JUDGED, "CUDA out of memory", estimate)
 
@@ -305,10 +315,10 @@ class FakeMachine:
 
     def __init__(self, budget: FakeBudget) -> None:
         self.budget = budget
-        self.turns: list[Turn] = []
+        self.turns: list[ScheduledRun] = []
         self._machine = SharedMachine(0, change=0.0, stalls=0.0)
 
-    def run(self, stand: Stand, blocks: Sequence[Block], tell: Tell) -> Generator[Run, None, None]:
+    def run(self, stand: Workspace, blocks: Sequence[Block], tell: Tell) -> Generator[Run, None, None]:
         for turn in (turn for block in blocks for turn in block):
             tell(turn, None)
             self.turns.append(turn)
@@ -318,7 +328,7 @@ class FakeMachine:
             made = run(turn.variant.name, turn.position, steps, rehearsal=turn.rehearsal, seconds=10.0, changes=changes)
             yield replace(made, stage=turn.stage, round=turn.round, seed=turn.options.seed)
 
-    def speed(self, turn: Turn) -> float:
+    def speed(self, turn: ScheduledRun) -> float:
         """Of the second variant twice the baseline's, of the fourth nobody knows."""
         uncertain = 1.25 if turn.round % 2 else 0.95
         return {"RM2": 2.0, "RM4": uncertain}.get(turn.variant.name, 1.0)
@@ -330,14 +340,14 @@ class FakeMachine:
 LABELS = {2: "twice"}
 
 
-def clock(tmp_path: Path, seconds: float, variants: int) -> tuple[Bench, tuple[Variant, ...]]:
+def clock(tmp_path: Path, seconds: float, variants: int) -> tuple[TrialRunner, tuple[Variant, ...]]:
     tried = tuple(
         replace(WORKERS, name=f"RM{number}", label=LABELS.get(number, "")) for number in range(1, variants + 1)
     )
     plan = Plan(("python",), str(tmp_path), "", tried, 0.03)
     budget = FakeBudget(seconds)
-    stand = Stand(("python",), tmp_path, tmp_path)
-    return Bench(stand, plan, budget=budget, executor=FakeMachine(budget)), tried
+    stand = Workspace(("python",), tmp_path, tmp_path)
+    return TrialRunner(stand, plan, budget=budget, executor=FakeMachine(budget)), tried
 
 
 def test_processes_are_timed_behind_the_warm_up_of_the_plan(tmp_path: Path) -> None:
@@ -356,7 +366,7 @@ def test_a_budget_is_kept(tmp_path: Path, seconds: float) -> None:
     assert trial.budget.left() >= -10  # a process that is about to end is cut short by `execute`, not here
     assert len(judgements) == 6
     untried = [each for each in judgements if "budget" in each.sentence]
-    assert all(each.verdict is Verdict.UNDECIDED for each in untried)
+    assert all(each.verdict is TrialVerdict.UNDECIDED for each in untried)
     assert bool(untried) == (seconds < 1000)
 
 
@@ -372,14 +382,14 @@ def test_every_variant_stands_between_baselines_and_the_order_turns(tmp_path: Pa
     timed = [run.variant for run in trial.runs if not run.rehearsal]
     assert timed[:9] == [BASELINE, "RM1", CONTROL, "RM2", BASELINE, "RM2", CONTROL, "RM1", BASELINE]
     assert timed[-1] == BASELINE
-    assert [each.verdict for each in judgements] == [Verdict.UNDECIDED, Verdict.ADOPT]
+    assert [each.verdict for each in judgements] == [TrialVerdict.UNDECIDED, TrialVerdict.ADOPT]
     assert judgements[0].sentence == "It gains less than twice"
 
 
 def test_time_is_not_spent_on_a_setting_that_a_better_one_has_overtaken(tmp_path: Path) -> None:
     trial, variants = clock(tmp_path, 10_000, 4)
     judgements = trial.conduct(0, variants)
-    assert [each.verdict for each in judgements[1::2]] == [Verdict.ADOPT, Verdict.UNDECIDED]
+    assert [each.verdict for each in judgements[1::2]] == [TrialVerdict.ADOPT, TrialVerdict.UNDECIDED]
     assert judgements[3].rounds == MIN_ROUNDS
     assert judgements[3].sentence == "It gains less than twice"
     alone = replace(variants[3], changes=(Change("threads"),))
@@ -390,7 +400,7 @@ def test_time_is_not_spent_on_a_setting_that_a_better_one_has_overtaken(tmp_path
 def test_the_time_to_go_is_that_of_the_rounds_that_are_needed(tmp_path: Path) -> None:
     told: list[Notice | None] = []
     trial, variants = clock(tmp_path, 10_000, 2)
-    trial = Bench(trial.stand, trial.plan, budget=trial.budget, executor=trial._executor, tell=told.append)
+    trial = TrialRunner(trial.stand, trial.plan, budget=trial.budget, executor=trial._executor, tell=told.append)
     (judgement,) = trial.conduct(0, variants[1:])
     assert judgement.rounds == MIN_ROUNDS
     left = [notice.eta for notice in told if notice is not None and not notice.turn.rehearsal]
@@ -402,7 +412,7 @@ def test_what_adds_nothing_is_left_out_of_the_combination(tmp_path: Path) -> Non
     other = replace(variants[0], changes=(Change("threads"),))
     judgements = trial.conduct(0, variants)
     best = judgements[1]
-    also = replace(judgements[0], variant=other, verdict=Verdict.ADOPT, speed=best.speed)
+    also = replace(judgements[0], variant=other, verdict=TrialVerdict.ADOPT, speed=best.speed)
     taken, proved = combine(trial, (best, also))
     assert taken == best.variant
     assert proved == best

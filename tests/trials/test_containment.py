@@ -21,9 +21,9 @@ from steptime.changes import VariantOptions
 from steptime.errors import NothingMeasuredError, UsageError
 from steptime.trials import containment
 from steptime.trials import execute as executing
-from steptime.trials.conduct import Bench
-from steptime.trials.containment import Layer, Stand, contained, ground_of, refuse_uncontained
-from steptime.trials.execute import Turn, execute
+from steptime.trials.conduct import TrialRunner
+from steptime.trials.containment import Layer, Workspace, contained, ground_of, refuse_uncontained
+from steptime.trials.execute import ScheduledRun, execute
 from steptime.trials.results import Plan, ResultsFile
 from steptime.trials.trial import Run, Variant
 
@@ -57,13 +57,14 @@ def _forgotten() -> Iterator[None]:
     containment._ground.cache_clear()
 
 
-def run(stand: Stand) -> Run:
+def run(stand: Workspace) -> Run:
     return execute(
-        stand, Turn(Variant("baseline"), 0, 0, 0, VariantOptions(steps=3, warm_up=3), rehearsal=True, deadline=60)
+        stand,
+        ScheduledRun(Variant("baseline"), 0, 0, 0, VariantOptions(steps=3, warm_up=3), rehearsal=True, deadline=60),
     )
 
 
-def permitted(stand: Stand, layer: Layer) -> None:
+def permitted(stand: Workspace, layer: Layer) -> None:
     if ground_of(stand).layer is not layer:
         pytest.skip(f"this system does not permit {layer.value}")
 
@@ -73,7 +74,7 @@ def test_every_byte_and_every_name_is_as_before(
     job: Path, tmp_path: Path, layer: Layer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     force(layer, monkeypatch)
-    stand = Stand(COMMAND, tmp_path / "trial", job, keep=True)
+    stand = Workspace(COMMAND, tmp_path / "trial", job, keep=True)
     permitted(stand, layer)
     before = state_of(job, tmp_path / "elsewhere")
     done = run(stand)
@@ -95,12 +96,12 @@ def test_what_nothing_can_prevent_is_seen_and_ends_the_trial(
     ResultsFile(trial).plan(plan)
     before = state_of(job)
     with pytest.raises(NothingMeasuredError, match=r"changed .*elsewhere.*: the trial was ended.*not-contained"):
-        Bench(Stand(COMMAND, trial, job), plan).conduct(0, (Variant("RM101"),))
+        TrialRunner(Workspace(COMMAND, trial, job), plan).conduct(0, (Variant("RM101"),))
     assert state_of(job) == before
     (told,) = ResultsFile(trial)._path.read_text().splitlines()[1:]
     for name in ("result.txt", "result.txt.old", "result.txt.log", "result.txt.shell"):
         assert str(tmp_path / "elsewhere" / name) in told
-    accepted = run(Stand(COMMAND, tmp_path / "accepted", job, uncontained=True))
+    accepted = run(Workspace(COMMAND, tmp_path / "accepted", job, uncontained=True))
     assert (accepted.failure, str(tmp_path / "elsewhere" / "result.txt") in accepted.outside) == ("", True)
     assert state_of(job) == before
 
@@ -114,24 +115,24 @@ def test_a_change_of_the_users_folder_that_no_hook_hears_is_seen(
     (job / "ckpt" / "last.pt").write_text("mine")
     path = job / "ckpt" / "last.pt"
     (job / "train.py").write_text(f"import ctypes; ctypes.CDLL(None).unlink({str(path).encode()!r})")
-    assert run(Stand(COMMAND, tmp_path / "trial", job)).outside == (str(path),)
+    assert run(Workspace(COMMAND, tmp_path / "trial", job)).outside == (str(path),)
 
 
 def test_what_cannot_be_contained_is_refused_before_anything_starts(
     job: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    stand = Stand(COMMAND, tmp_path / "trial", job, outside=(tmp_path / "elsewhere" / "result.txt",))
+    stand = Workspace(COMMAND, tmp_path / "trial", job, outside=(tmp_path / "elsewhere" / "result.txt",))
     if ground_of(stand).layer is Layer.OVERLAY:
         refuse_uncontained(stand)
-    remote = Stand(("python", "train.py", "--out=s3://bucket/run"), tmp_path / "trial", job)
+    remote = Workspace(("python", "train.py", "--out=s3://bucket/run"), tmp_path / "trial", job)
     with pytest.raises(UsageError, match=r"given --out=s3://bucket/run.*--uncontained"):
         refuse_uncontained(remote)
-    refuse_uncontained(Stand(("python", "--see", "https://a/b", "file:///a"), tmp_path / "trial", job))
+    refuse_uncontained(Workspace(("python", "--see", "https://a/b", "file:///a"), tmp_path / "trial", job))
     force(Layer.LANDLOCK, monkeypatch)
     with pytest.raises(UsageError, match=r"elsewhere/result.txt, outside of its folder.*--uncontained"):
         refuse_uncontained(stand)
     assert not stand.folder.exists()
-    refuse_uncontained(Stand(COMMAND, tmp_path / "trial", job, outside=stand.outside, uncontained=True))
+    refuse_uncontained(Workspace(COMMAND, tmp_path / "trial", job, outside=stand.outside, uncontained=True))
 
 
 def test_workspaces_lie_elsewhere_where_the_folder_of_the_trial_cannot_hold_them(
@@ -142,7 +143,7 @@ def test_workspaces_lie_elsewhere_where_the_folder_of_the_trial_cannot_hold_them
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path / "tmp"))
     works = containment.overlays_work
     monkeypatch.setattr(containment, "overlays_work", lambda base, job: base != tmp_path / "trial" and works(base, job))
-    stand = Stand(("true",), tmp_path / "trial", tmp_path / "job")
+    stand = Workspace(("true",), tmp_path / "trial", tmp_path / "job")
     permitted(stand, Layer.OVERLAY)
     with contained_words(stand) as words:
         subprocess.run([*words, "sh", "-c", "echo 1 > new; echo 1 > ../new"], check=True)
@@ -156,7 +157,7 @@ def test_a_process_that_fills_the_disk_is_ended(tmp_path: Path, monkeypatch: pyt
     (tmp_path / "job" / "train.py").write_text("import time; open('big', 'wb').write(bytes(1000)); time.sleep(60)")
     free = iter([1 << 40, 1 << 40, 1 << 20, *[1 << 20] * 9])
     monkeypatch.setattr(executing.Room, "_free", lambda _: next(free))
-    assert "filled the disk" in run(Stand(COMMAND, tmp_path / "trial", tmp_path / "job")).failure
+    assert "filled the disk" in run(Workspace(COMMAND, tmp_path / "trial", tmp_path / "job")).failure
 
 
 @pytest.mark.timeout(60)
@@ -167,9 +168,9 @@ def test_an_interrupt_in_the_middle_of_a_look_ends_the_process(tmp_path: Path) -
     def interrupt(_: object) -> None:
         raise KeyboardInterrupt
 
-    stand = Stand(COMMAND, tmp_path / "trial", tmp_path / "job")
+    stand = Workspace(COMMAND, tmp_path / "trial", tmp_path / "job")
     with pytest.raises(KeyboardInterrupt):
-        execute(stand, Turn(Variant("baseline"), 0, 0, 0, VariantOptions(steps=3), deadline=10**6), interrupt)
+        execute(stand, ScheduledRun(Variant("baseline"), 0, 0, 0, VariantOptions(steps=3), deadline=10**6), interrupt)
     assert not list((tmp_path / "trial" / "copies").iterdir())
 
 
@@ -195,7 +196,7 @@ print(json.dumps(state))
 def test_a_process_is_what_it_would_be_without(tmp_path: Path) -> None:
     """Signals, descriptors, identity, services and shared memory; a shell takes the place of the job's interpreter,
     which changes some of that itself."""
-    stand = Stand(("true",), tmp_path / "trial", tmp_path / "job")
+    stand = Workspace(("true",), tmp_path / "trial", tmp_path / "job")
     stand.directory.mkdir()
     permitted(stand, Layer.OVERLAY)
     with contained_words(stand) as words, socket.socket(socket.AF_UNIX) as service:
@@ -222,7 +223,7 @@ def test_a_process_is_what_it_would_be_without(tmp_path: Path) -> None:
 
 
 def test_a_patched_source_is_what_the_process_reads_wherever_it_lies(tmp_path: Path) -> None:
-    stand = Stand(("true",), tmp_path / "trial", tmp_path / "project" / "job")
+    stand = Workspace(("true",), tmp_path / "trial", tmp_path / "project" / "job")
     stand.directory.mkdir(parents=True)
     script = tmp_path / "project" / "train.py"
     script.write_text("old")
@@ -237,13 +238,15 @@ def test_a_patched_source_is_what_the_process_reads_wherever_it_lies(tmp_path: P
 def test_folders_in_shared_memory_are_contained_and_shared_memory_is_shared(tmp_path: Path) -> None:
     with tempfile.TemporaryDirectory(dir="/dev/shm") as folder, tempfile.NamedTemporaryFile(dir="/dev/shm") as shared:
         (Path(folder) / "data").write_text("the user's")
-        stand = Stand(("true",), tmp_path / "trial", Path(folder))
+        stand = Workspace(("true",), tmp_path / "trial", Path(folder))
         permitted(stand, Layer.OVERLAY)
         with contained_words(stand) as words:
             subprocess.run([*words, "sh", "-c", f"echo 1 > data; echo 1 > new; echo 1 > {shared.name}"], check=True)
         assert [path.read_text() for path in Path(folder).iterdir()] == ["the user's"]
         assert shared.read() == b"1\n"
-    left = Stand(("true",), tmp_path / "trial", Path("/dev/shm"))  # no overlay, and nothing that Landlock could guard
+    left = Workspace(
+        ("true",), tmp_path / "trial", Path("/dev/shm")
+    )  # no overlay, and nothing that Landlock could guard
     assert ground_of(left).layer is Layer.COPY
 
 
@@ -253,7 +256,7 @@ def test_caches_of_compilers_last_from_one_process_to_the_next(tmp_path: Path, m
     (cache / "users").write_text("1")
     monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", str(cache))
     monkeypatch.setenv("TRITON_CACHE_DIR", str(tmp_path / "not" / "there"))
-    stand = Stand(("true",), tmp_path / "trial", tmp_path / "job")
+    stand = Workspace(("true",), tmp_path / "trial", tmp_path / "job")
     stand.directory.mkdir()
     permitted(stand, Layer.OVERLAY)
     command = 'cd "$1"; cat users kept; echo 2 > kept; ls "$2"; echo 3 > "$2/third"'
@@ -273,8 +276,9 @@ def test_a_system_that_forbids_namespaces_is_recognised(tmp_path: Path) -> None:
     """In a namespace that lets no further one be made, as a container's rules do."""
     (tmp_path / "job").mkdir()
     script = (
-        "from pathlib import Path; from steptime.trials.containment import Stand, ground_of; "
-        f"folder = Path({str(tmp_path)!r}); print(ground_of(Stand((), folder / 'trial', folder / 'job')).layer.value)"
+        "from pathlib import Path; from steptime.trials.containment import Workspace, ground_of; "
+        f"folder = Path({str(tmp_path)!r}); ground = ground_of(Workspace((), folder / 'trial', folder / 'job')); "
+        "print(ground.layer.value)"
     )
     shell = 'echo 0 > /proc/sys/user/max_user_namespaces && exec "$0" -c "$1"'
     words = ["unshare", "--user", "--map-root-user", "sh", "-c", shell, sys.executable, script]
@@ -291,10 +295,10 @@ from pathlib import Path
 os.setgroups([]); os.setgid(65534); os.setuid(65534)
 os.environ["HOME"] = sys.argv[1]
 sys.path.insert(0, sys.argv[2])
-from steptime.trials.containment import Stand, ground_of, contained
+from steptime.trials.containment import Workspace, ground_of, contained
 import subprocess
 folder = Path(sys.argv[1])
-stand = Stand(("true",), folder / "mine" / "trial", folder / "shared" / "job")
+stand = Workspace(("true",), folder / "mine" / "trial", folder / "shared" / "job")
 print(ground_of(stand).layer.value, flush=True)
 recording = stand.folder / "variants" / "a"
 recording.mkdir(parents=True)
@@ -327,7 +331,7 @@ def test_a_user_without_privilege_is_contained_in_a_folder_of_a_group(tmp_path: 
 
 
 @contextmanager
-def contained_words(stand: Stand, sources: Sequence[tuple[str, str]] = ()) -> Iterator[tuple[str, ...]]:
+def contained_words(stand: Workspace, sources: Sequence[tuple[str, str]] = ()) -> Iterator[tuple[str, ...]]:
     recording = stand.folder / "recording"
     recording.mkdir(parents=True, exist_ok=True)
     with contained(stand, "a", recording, sources) as setting:

@@ -11,7 +11,17 @@ from steptime.advice.fix import Goal, Promise
 from steptime.changes import Change
 from steptime.quantities import Estimate
 from steptime.trials.judge import asks_for_rehearsal, cannot_win, judge, overtaken
-from steptime.trials.trial import BASELINE, CONTROL, Agreement, AppliedChange, Judgement, Load, Run, Variant, Verdict
+from steptime.trials.trial import (
+    BASELINE,
+    CONTROL,
+    Agreement,
+    AppliedChange,
+    Judgement,
+    MachineLoad,
+    Run,
+    TrialVerdict,
+    Variant,
+)
 
 VARIANT = Variant("RM101", (Change("loader", arguments=(("num_workers", 2),)),), "RM101", "num_workers=2")
 NORMS = ((("conv.weight", 1.0), ("fc.weight", 2.0)),)
@@ -28,7 +38,7 @@ def rehearsals(variant: Variant, own: tuple[tuple[tuple[str, float | None], ...]
 
 def test_a_faster_variant_with_equal_losses_is_adopted() -> None:
     judgement = judge(VARIANT, trial(quiet(), VARIANT, speed=1.5))
-    assert judgement.verdict is Verdict.ADOPT
+    assert judgement.verdict is TrialVerdict.ADOPT
     assert judgement.agreement is Agreement.SAME_BITS
     assert judgement.speed is not None
     assert judgement.speed.low < 1.5 < judgement.speed.high
@@ -38,7 +48,7 @@ def judged(
     label: str, value: float, low: float, high: float, *, kind: str = "loader", adopted: bool = True
 ) -> Judgement:
     variant = Variant(f"RM {label}", (Change(kind),), label=label)
-    verdict = Verdict.ADOPT if adopted else Verdict.UNDECIDED
+    verdict = TrialVerdict.ADOPT if adopted else TrialVerdict.UNDECIDED
     return Judgement(variant, verdict, Agreement.SAME_BITS, "", speed=Estimate(value, low, high, 3, "1"))
 
 
@@ -54,14 +64,14 @@ def test_a_setting_that_gains_less_than_another_one_of_the_same_thing_is_not_ask
 
 def test_of_forty_comparisons_of_a_job_with_itself_at_most_two_are_adopted() -> None:
     verdicts = [judge(VARIANT, trial(SharedMachine(seed), VARIANT)).verdict for seed in range(40)]
-    assert verdicts.count(Verdict.ADOPT) <= 2
+    assert verdicts.count(TrialVerdict.ADOPT) <= 2
 
 
 def test_three_times_as_fast_is_adopted_even_on_a_shared_machine_mostly() -> None:
     machines = (SharedMachine(seed, change=0.2, spread=0.2, stalls=0.01) for seed in range(20))
     verdicts = [judge(VARIANT, trial(machine, VARIANT, speed=3.0)).verdict for machine in machines]
-    assert verdicts.count(Verdict.ADOPT) >= 14
-    assert Verdict.SLOWER not in verdicts
+    assert verdicts.count(TrialVerdict.ADOPT) >= 14
+    assert TrialVerdict.SLOWER not in verdicts
 
 
 def peaks(runs: tuple[Run, ...], own: int, usual: int = 1_000_000_000) -> tuple[Run, ...]:
@@ -76,17 +86,19 @@ def peaks(runs: tuple[Run, ...], own: int, usual: int = 1_000_000_000) -> tuple[
 def test_less_memory_is_adopted_where_that_is_the_goal_though_it_takes_time() -> None:
     runs = peaks(trial(quiet(), VARIANT, speed=0.7), 600_000_000)
     judgement = judge(VARIANT, runs, goal=Goal.MEMORY)
-    assert judgement.verdict is Verdict.ADOPT
+    assert judgement.verdict is TrialVerdict.ADOPT
     assert judgement.memory is not None
     assert judgement.memory.value == pytest.approx(1 / 0.6, rel=0.01)
     assert judgement.speed is not None
     assert judgement.speed.high < 1, "what it costs is told"
     assert not cannot_win(VARIANT, runs, goal=Goal.MEMORY)
-    assert judge(VARIANT, runs).verdict is Verdict.SLOWER
+    assert judge(VARIANT, runs).verdict is TrialVerdict.SLOWER
 
 
-@pytest.mark.parametrize(("own", "verdict"), [(1_000_000_000, Verdict.NO_EFFECT), (1_400_000_000, Verdict.MORE_MEMORY)])
-def test_speed_does_not_count_where_memory_is_the_goal(own: int, verdict: Verdict) -> None:
+@pytest.mark.parametrize(
+    ("own", "verdict"), [(1_000_000_000, TrialVerdict.NO_EFFECT), (1_400_000_000, TrialVerdict.MORE_MEMORY)]
+)
+def test_speed_does_not_count_where_memory_is_the_goal(own: int, verdict: TrialVerdict) -> None:
     runs = peaks(trial(quiet(), VARIANT, speed=2.0), own)
     assert judge(VARIANT, runs, goal=Goal.MEMORY).verdict is verdict
     assert cannot_win(VARIANT, runs, goal=Goal.MEMORY)
@@ -94,55 +106,55 @@ def test_speed_does_not_count_where_memory_is_the_goal(own: int, verdict: Verdic
 
 def test_peaks_that_nobody_saw_decide_nothing() -> None:
     judgement = judge(VARIANT, trial(quiet(), VARIANT, speed=2.0), goal=Goal.MEMORY)
-    assert judgement.verdict is Verdict.UNDECIDED
+    assert judgement.verdict is TrialVerdict.UNDECIDED
     assert "peak memory" in judgement.sentence
 
 
 def test_less_memory_with_other_numbers_is_not_adopted() -> None:
     off = tuple(loss + 3.0 for loss in LOSSES)
     runs = peaks(trial(quiet(), VARIANT, losses=off), 500_000_000)
-    assert judge(VARIANT, runs, goal=Goal.MEMORY).verdict is Verdict.BROKE_PROMISE
+    assert judge(VARIANT, runs, goal=Goal.MEMORY).verdict is TrialVerdict.BROKE_PROMISE
 
 
 def test_a_slower_variant_is_called_slower() -> None:
-    assert judge(VARIANT, trial(quiet(), VARIANT, speed=0.6)).verdict is Verdict.SLOWER
+    assert judge(VARIANT, trial(quiet(), VARIANT, speed=0.6)).verdict is TrialVerdict.SLOWER
 
 
 def test_a_gain_below_the_least_one_is_no_effect() -> None:
-    assert judge(VARIANT, trial(quiet(), VARIANT, rounds=5, speed=1.0), min_gain=0.2).verdict is Verdict.NO_EFFECT
+    assert judge(VARIANT, trial(quiet(), VARIANT, rounds=5, speed=1.0), min_gain=0.2).verdict is TrialVerdict.NO_EFFECT
 
 
 def test_one_round_decides_nothing() -> None:
     judgement = judge(VARIANT, trial(quiet(), VARIANT, rounds=1, speed=5.0))
-    assert judgement.verdict is Verdict.UNDECIDED
+    assert judgement.verdict is TrialVerdict.UNDECIDED
     assert judgement.speed is None
 
 
 def test_without_losses_nothing_is_adopted() -> None:
     runs = [replace(each, losses=()) for each in trial(quiet(), VARIANT, speed=3.0)]
     judgement = judge(VARIANT, runs)
-    assert (judgement.verdict, judgement.agreement) == (Verdict.UNDECIDED, Agreement.NOT_SEEN)
+    assert (judgement.verdict, judgement.agreement) == (TrialVerdict.UNDECIDED, Agreement.NOT_SEEN)
 
 
 def test_another_training_is_never_adopted() -> None:
     variant = replace(VARIANT, promise=Promise.NEW_TRAINING)
-    assert judge(variant, trial(quiet(), variant, speed=3.0)).verdict is Verdict.UNDECIDED
+    assert judge(variant, trial(quiet(), variant, speed=3.0)).verdict is TrialVerdict.UNDECIDED
 
 
 def test_losses_that_should_be_equal_and_differ_break_the_promise() -> None:
     off = tuple(loss + 1e-6 for loss in LOSSES)
     judgement = judge(VARIANT, trial(quiet(), VARIANT, speed=2.0, losses=off))
-    assert (judgement.verdict, judgement.agreement) == (Verdict.BROKE_PROMISE, Agreement.APART)
+    assert (judgement.verdict, judgement.agreement) == (TrialVerdict.BROKE_PROMISE, Agreement.APART)
 
 
 def test_another_random_stream_is_named_and_judged_by_the_band() -> None:
     variant = replace(VARIANT, streams="the workers' random numbers")
     inside = tuple(loss + 0.01 for loss in LOSSES)
     judgement = judge(variant, trial(quiet(), variant, speed=2.0, losses=inside))
-    assert (judgement.verdict, judgement.agreement) == (Verdict.ADOPT, Agreement.OTHER_STREAM)
+    assert (judgement.verdict, judgement.agreement) == (TrialVerdict.ADOPT, Agreement.OTHER_STREAM)
     assert variant.streams in judgement.sentence
     outside = tuple(loss + 0.5 for loss in LOSSES)
-    assert judge(variant, trial(quiet(), variant, speed=2.0, losses=outside)).verdict is Verdict.BROKE_PROMISE
+    assert judge(variant, trial(quiet(), variant, speed=2.0, losses=outside)).verdict is TrialVerdict.BROKE_PROMISE
 
 
 def test_a_curve_is_not_judged_by_too_few_seeds() -> None:
@@ -157,7 +169,7 @@ def test_dead_gradients_break_any_promise_whatever_the_loss_says(promise: Promis
     variant = replace(VARIANT, promise=promise)
     dead = ((("conv.weight", 0.0), ("fc.weight", 2.0)),)
     judgement = judge(variant, (*rehearsals(variant, dead), *trial(quiet(), variant, speed=3.0)))
-    assert (judgement.verdict, judgement.agreement) == (Verdict.BROKE_PROMISE, Agreement.DEAD_GRADIENTS)
+    assert (judgement.verdict, judgement.agreement) == (TrialVerdict.BROKE_PROMISE, Agreement.DEAD_GRADIENTS)
     assert "conv.weight" in judgement.sentence
 
 
@@ -173,7 +185,7 @@ def test_gradients_that_die_in_the_second_step_are_dead() -> None:
 def test_an_variant_whose_gradients_were_not_seen_is_not_adopted() -> None:
     baseline, own = rehearsals(VARIANT, NORMS)
     judgement = judge(VARIANT, (baseline, replace(own, norms=()), *trial(quiet(), VARIANT, speed=3.0)))
-    assert (judgement.verdict, judgement.agreement) == (Verdict.UNDECIDED, Agreement.NOT_SEEN)
+    assert (judgement.verdict, judgement.agreement) == (TrialVerdict.UNDECIDED, Agreement.NOT_SEEN)
 
 
 def test_wild_gradients_count_unless_the_batches_are_others() -> None:
@@ -181,7 +193,7 @@ def test_wild_gradients_count_unless_the_batches_are_others() -> None:
     runs = trial(quiet(), VARIANT, speed=3.0)
     assert judge(VARIANT, (*rehearsals(VARIANT, wild), *runs)).agreement is Agreement.WILD_GRADIENTS
     other = replace(VARIANT, other_data=True)
-    assert judge(other, (*rehearsals(other, wild), *runs)).verdict is Verdict.ADOPT
+    assert judge(other, (*rehearsals(other, wild), *runs)).verdict is TrialVerdict.ADOPT
 
 
 def clocked(*scales: float) -> tuple[Run, ...]:
@@ -197,9 +209,9 @@ def test_a_job_that_does_not_repeat_is_judged_by_its_own_spread_and_that_is_said
     runs = trial(quiet(), VARIANT, speed=3.0)
     own = rehearsals(VARIANT, scaled(1.12))[1]
     once = judge(VARIANT, (*clocked(1.0), own, *runs))
-    assert (once.verdict, once.agreement) == (Verdict.BROKE_PROMISE, Agreement.WILD_GRADIENTS)
+    assert (once.verdict, once.agreement) == (TrialVerdict.BROKE_PROMISE, Agreement.WILD_GRADIENTS)
     judgement = judge(VARIANT, (*clocked(1.0, 1.1, 0.95), own, *runs))
-    assert judgement.verdict is Verdict.ADOPT
+    assert judgement.verdict is TrialVerdict.ADOPT
     assert (
         "the job's losses do not repeat (seeded by the clock?): gradients compared within ±25 %" in judgement.sentence
     )
@@ -209,14 +221,14 @@ def test_a_job_that_does_not_repeat_is_judged_by_its_own_spread_and_that_is_said
 def test_what_lies_outside_of_the_jobs_own_spread_is_refused(scale: float) -> None:
     own = rehearsals(VARIANT, scaled(scale))[1]
     judgement = judge(VARIANT, (*clocked(1.0, 1.1, 0.95), own, *trial(quiet(), VARIANT, speed=3.0)))
-    assert (judgement.verdict, judgement.agreement) == (Verdict.BROKE_PROMISE, Agreement.WILD_GRADIENTS)
+    assert (judgement.verdict, judgement.agreement) == (TrialVerdict.BROKE_PROMISE, Agreement.WILD_GRADIENTS)
     assert "gradients compared within ±25 %" in judgement.sentence
 
 
 def test_a_spread_in_which_anything_would_lie_adopts_nothing() -> None:
     own = rehearsals(VARIANT, scaled(2.0))[1]
     judgement = judge(VARIANT, (*clocked(1.0, 4.0), own, *trial(quiet(), VARIANT, speed=3.0)))
-    assert (judgement.verdict, judgement.agreement) == (Verdict.UNDECIDED, Agreement.NOT_SEEN)
+    assert (judgement.verdict, judgement.agreement) == (TrialVerdict.UNDECIDED, Agreement.NOT_SEEN)
     assert "not adopted: the job's losses do not repeat" in judgement.sentence
     assert "would hide that all are twice as large" in judgement.sentence
 
@@ -227,7 +239,7 @@ def test_a_gradient_that_the_job_itself_loses_now_and_then_is_not_the_variants_l
     lost = run(BASELINE, -3, (), rehearsal=True, norms=dead)
     runs = trial(quiet(), VARIANT, speed=3.0)
     assert judge(VARIANT, (*clocked(1.0, 1.0), own, *runs)).agreement is Agreement.DEAD_GRADIENTS
-    assert judge(VARIANT, (*clocked(1.0), lost, own, *runs)).verdict is Verdict.ADOPT
+    assert judge(VARIANT, (*clocked(1.0), lost, own, *runs)).verdict is TrialVerdict.ADOPT
 
 
 def test_a_job_is_rehearsed_again_until_it_is_known_whether_it_repeats() -> None:
@@ -246,15 +258,15 @@ def test_a_job_is_rehearsed_again_until_it_is_known_whether_it_repeats() -> None
 def test_what_changed_nothing_is_not_exercised_however_fast() -> None:
     idle = (AppliedChange("loader", False, False, "no DataLoader was made"),)
     judgement = judge(VARIANT, trial(quiet(), VARIANT, speed=3.0, changes=idle))
-    assert judgement.verdict is Verdict.NOT_EXERCISED
+    assert judgement.verdict is TrialVerdict.NOT_EXERCISED
     assert judgement.sentence == "no DataLoader was made"
-    assert judge(VARIANT, trial(quiet(), VARIANT, speed=3.0, changes=())).verdict is Verdict.NOT_EXERCISED
+    assert judge(VARIANT, trial(quiet(), VARIANT, speed=3.0, changes=())).verdict is TrialVerdict.NOT_EXERCISED
 
 
 def test_a_failure_is_told_with_its_last_words() -> None:
     runs = (*trial(quiet(), VARIANT), run("RM101", 99, (), failure="It ended with status 1: MemoryError"))
     judgement = judge(VARIANT, runs)
-    assert judgement.verdict is Verdict.FAILED
+    assert judgement.verdict is TrialVerdict.FAILED
     assert "MemoryError" in judgement.sentence
 
 
@@ -262,10 +274,10 @@ def test_disturbed_comparisons_are_left_out_where_enough_others_are_there() -> N
     runs = list(trial(quiet(), VARIANT, rounds=4, speed=1.5))
     first = next(number for number, each in enumerate(runs) if each.variant == VARIANT.name)
     slow = tuple(20 * step for step in runs[first].step_ns)
-    runs[first] = replace(runs[first], step_ns=slow, load=Load(1.5))
+    runs[first] = replace(runs[first], step_ns=slow, load=MachineLoad(1.5))
     judgement = judge(VARIANT, runs)
     assert judgement.rounds == 3
-    assert judgement.verdict is Verdict.ADOPT
+    assert judgement.verdict is TrialVerdict.ADOPT
 
 
 def test_variants_that_cannot_win_are_known_early() -> None:
@@ -276,4 +288,4 @@ def test_variants_that_cannot_win_are_known_early() -> None:
 
 def test_without_a_control_nothing_is_adopted() -> None:
     runs = [each for each in trial(quiet(), VARIANT, speed=3.0) if each.variant != CONTROL]
-    assert judge(VARIANT, runs).verdict is Verdict.UNDECIDED
+    assert judge(VARIANT, runs).verdict is TrialVerdict.UNDECIDED

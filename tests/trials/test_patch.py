@@ -13,7 +13,7 @@ from steptime.advice.fix import CallEdit, EnvironmentEdit, JointEdit, Snippet, S
 from steptime.errors import OutputError
 from steptime.quantities import SourceLine
 from steptime.trials import containment
-from steptime.trials.containment import Layer, Stand, contained
+from steptime.trials.containment import Layer, Workspace, contained
 from steptime.trials.patch import apply_edit, make_patch, unwritten, write_patch
 
 TWO_WORKERS = (("num_workers", "2"), ("persistent_workers", "True"))
@@ -178,7 +178,7 @@ def test_a_patch_is_run_and_applied_wherever_the_script_lies(
 
     for layer in (Layer.OVERLAY, Layer.LANDLOCK):
         monkeypatch.setattr(containment, "ground_of", lambda _, layer=layer: containment.Ground(layer, tmp_path / "t"))
-        stand = Stand((sys.executable, script), tmp_path / "t", folder)
+        stand = Workspace((sys.executable, script), tmp_path / "t", folder)
         with contained(stand, "patched", tmp_path / "recording", ((script, patch.files[0][2]),)) as setting:
             words = [*setting.entry, *setting.command]
             (tmp_path / "recording").mkdir(exist_ok=True)

@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from steptime.analysis.op_cost.call import Tensor, Work
+from steptime.analysis.op_cost.call import OpCost, Tensor
 from steptime.analysis.op_cost.layers import from_output
 from steptime.analysis.op_cost.op_cost import work_of
 
@@ -15,7 +15,7 @@ def tensor(*shape: int) -> Tensor:
     return Tensor(shape, "float", 4)
 
 
-def backward(transposed: str, mask: str, shapes: list[list[int]]) -> Work | None:
+def backward(transposed: str, mask: str, shapes: list[list[int]]) -> OpCost | None:
     types = ["float"] * 3 + ["ScalarList"] * 4 + ["Scalar", "ScalarList", "Scalar", "ScalarList"]
     inputs = ["", "", "", "[0]", "[2, 2]", "[1, 1]", "[1, 1]", transposed, "[0, 0]", "1", mask]
     return work_of(

@@ -8,7 +8,7 @@ from math import prod
 
 import pytest
 
-from steptime.analysis.op_cost.call import Work
+from steptime.analysis.op_cost.call import OpCost
 from steptime.analysis.op_cost.op_cost import work_of
 
 HALF, FLOAT = "c10::BFloat16", "float"
@@ -49,7 +49,7 @@ ELEMENTWISE = [
 ]
 
 
-def modelled(name: str, shapes: str, types: tuple[str, ...] = (), inputs: tuple[str, ...] = ()) -> Work:
+def modelled(name: str, shapes: str, types: tuple[str, ...] = (), inputs: tuple[str, ...] = ()) -> OpCost:
     """The work of a call; without types, all its tensors are bfloat16."""
     given = types or tuple(HALF if shape else "Scalar" for shape in json.loads(shapes))
     found = work_of(name, shapes, json.dumps(given), json.dumps(inputs) if inputs else "")

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from steptime.advice.kernels import elements, shapes_of
-from steptime.analysis.op_cost.call import Work
+from steptime.analysis.op_cost.call import OpCost
 from steptime.analysis.op_cost.op_cost import bound_of, work_of
 from steptime.analysis.operators import total
 from steptime.analysis.trace_steps import reach, steps_of
@@ -51,15 +51,15 @@ def test_files_of_libraries_are_not_the_users(file: str, theirs: bool) -> None:
 @pytest.mark.parametrize(
     ("work", "bound"),
     [
-        (Work(1e9, 1e6), "compute"),
-        (Work(1e6, 1e8), "memory"),
-        (Work(0.0, 1e8), "memory"),
-        (Work(1e4, 1e3), "latency"),
-        (Work(1e9, 1e6, "bfloat16"), "unmodelled"),
+        (OpCost(1e9, 1e6), "compute"),
+        (OpCost(1e6, 1e8), "memory"),
+        (OpCost(0.0, 1e8), "memory"),
+        (OpCost(1e4, 1e3), "latency"),
+        (OpCost(1e9, 1e6, "bfloat16"), "unmodelled"),
         (None, "unmodelled"),
     ],
 )
-def test_the_peaks_decide_what_binds(work: Work | None, bound: str) -> None:
+def test_the_peaks_decide_what_binds(work: OpCost | None, bound: str) -> None:
     assert bound_of(work, machine()) == bound
     assert bound_of(work, None) == "unmodelled"
 

@@ -31,7 +31,7 @@ from steptime.analysis.categories import Breakdown
 from steptime.analysis.layout import Layout
 from steptime.analysis.operators import OperatorTotal
 from steptime.analysis.steps import UPDATES
-from steptime.analysis.timeline import Lane, Steps
+from steptime.analysis.timeline import RecordTable, Steps
 from steptime.arrays import Int64
 from steptime.intervals import EMPTY, Intervals, contains, intersect, measure, subtract, union
 from steptime.journal import Flag, Kind
@@ -142,7 +142,7 @@ def _optimizers(
 
 
 def _optimizer(
-    facts: OptimizerFacts, updates: Lane, layout: Layout, usual: Int64, operators: float | None
+    facts: OptimizerFacts, updates: RecordTable, layout: Layout, usual: Int64, operators: float | None
 ) -> OptimizerUse:
     steps, work = layout.timeline.steps, layout.work
     own = subtract(updates.intervals, work.forward)

@@ -56,7 +56,7 @@ from steptime.advice.step_evidence import optimizer_uses
 from steptime.analysis.allocations import allocations_of
 from steptime.analysis.breakdown import breakdown_of, has_kernels
 from steptime.analysis.categories import Breakdown, Category
-from steptime.analysis.idle import Gaps, gap_totals, gaps_of
+from steptime.analysis.idle import IdleGaps, gap_totals, gaps_of
 from steptime.analysis.op_cost.call import ELEMENT_BYTES
 from steptime.analysis.operators import DISPATCH_GAP, sources_of
 from steptime.analysis.recorded_breakdown import RecordedBreakdown
@@ -114,7 +114,7 @@ def _kernel(trace: Trace, links: Links, group: KernelGroup) -> KernelUse:
     )
 
 
-def gap_uses(trace: Trace, links: Links, gaps: Gaps, steps: int) -> tuple[GapUse, ...]:
+def gap_uses(trace: Trace, links: Links, gaps: IdleGaps, steps: int) -> tuple[GapUse, ...]:
     """Why the device idled, the longest first. steps: how many the gaps are of. The device's own pauses between kernels
     that were launched before are nobody's on the host: their cause is PAUSE.
     """
@@ -134,7 +134,7 @@ def gap_uses(trace: Trace, links: Links, gaps: Gaps, steps: int) -> tuple[GapUse
     )
 
 
-def _own_pauses(trace: Trace, gaps: Gaps) -> Bool:
+def _own_pauses(trace: Trace, gaps: IdleGaps) -> Bool:
     """Pieces of LAUNCH in which the next kernel was queued already, or which end with one that no call launched (it was
     queued before the trace began)."""
     launched = np.where(gaps.launch == UNKNOWN, gaps.begin, trace.events.begin[gaps.launch])

@@ -29,7 +29,7 @@ from steptime.advice.evidence import CategoryUse, LineUse, MachineUse, OperatorU
 from steptime.advice.memory_evidence import memory_rate
 from steptime.advice.savings import named, per_step, ratio, scaled, total
 from steptime.analysis.layout import Layout
-from steptime.analysis.lines import Role, find_gaps, identity_of
+from steptime.analysis.lines import LineRole, find_gaps, identity_of
 from steptime.analysis.timeline import SegmentKind
 from steptime.arrays import Float64, Int64
 from steptime.intervals import EMPTY, Intervals, join, measure
@@ -151,7 +151,7 @@ def line_uses(process: Process, layout: Layout, in_operators: Intervals = EMPTY)
     lined = np.flatnonzero(steps.lined)
     if not len(lined) or not len(times.identity):
         return ()
-    sums = _Sums(layout, lined, in_operators)
+    sums = _LineSums(layout, lined, in_operators)
     sources = {
         identity_of(code, line): SourceLine(code.file, line.line, code.function, line.text)
         for code in process.codes
@@ -162,7 +162,7 @@ def line_uses(process: Process, layout: Layout, in_operators: Intervals = EMPTY)
     return tuple(_use(sums, row, sources, layout.lines.roles) for row in longest if sums.duration[row].sum())
 
 
-def _use(sums: _Sums, row: int, sources: dict[int, SourceLine], roles: dict[int, Role]) -> LineUse:
+def _use(sums: _LineSums, row: int, sources: dict[int, SourceLine], roles: dict[int, LineRole]) -> LineUse:
     each = sums.identities[row]
     return LineUse(
         source=sources[each],
@@ -175,7 +175,7 @@ def _use(sums: _Sums, row: int, sources: dict[int, SourceLine], roles: dict[int,
     )
 
 
-class _Sums:
+class _LineSums:
     """(lines, lined steps) arrays: ns of the line's own time, of it outside of what is instrumented and in torch.save,
     executions, collections. `identities`: of the rows."""
 
@@ -191,7 +191,7 @@ class _Sums:
         model = join(work.loader, work.forward, work.backward, work.updates, layout.activity.evaluation, pauses)
         outside = times.end - times.begin - measure(model, times.begin, times.end)
         # Preparing a batch with operators is preparing it all the same: only lines of no other role are split.
-        plain = [each for each, role in layout.lines.roles.items() if role is Role.HOST]
+        plain = [each for each, role in layout.lines.roles.items() if role is LineRole.HOST]
         busy = _busy_share(layout, in_operators, times.begin) * np.isin(times.identity, plain)
         self.host = self._table(times.identity, times.begin, np.rint(outside * (1 - busy)).astype(np.int64))
         saving = layout.lane.of(Kind.CHECKPOINT).intervals

@@ -10,7 +10,7 @@ import numpy as np
 from steptime.advice.evidence import LoaderUse
 from steptime.advice.savings import MODEL, per_step, scaled
 from steptime.analysis.layout import Layout
-from steptime.analysis.timeline import Lane, Steps, lane_of, merge
+from steptime.analysis.timeline import RecordTable, Steps, lane_of, merge
 from steptime.arrays import Int64
 from steptime.intervals import Intervals, intersect, measure, union
 from steptime.journal import BUSY_PARTS, Flag, Kind
@@ -89,11 +89,11 @@ def _groups(process: Process, layout: Layout) -> dict[int, list[LoaderFacts]]:
     return groups
 
 
-def _of(lane: Lane, iterators: Iterable[int]) -> Lane:
+def _of(lane: RecordTable, iterators: Iterable[int]) -> RecordTable:
     return lane.where(np.isin(lane.identity, list(iterators)))
 
 
-def _between_epochs(asked: Lane, facts: LoaderFacts) -> tuple[Int64, Int64]:
+def _between_epochs(asked: RecordTable, facts: LoaderFacts) -> tuple[Int64, Int64]:
     """What workers cost beside the usual wait: by how much each iterator's first wait exceeds the median of the others,
     and how long its last one took, which ends them. 0 for all other waits."""
     late, ended = np.zeros(len(asked), np.int64), np.zeros(len(asked), np.int64)
@@ -109,7 +109,7 @@ def _between_epochs(asked: Lane, facts: LoaderFacts) -> tuple[Int64, Int64]:
     return late, ended
 
 
-def _by_iterator(asked: Lane, spent: Int64) -> dict[int, int]:
+def _by_iterator(asked: RecordTable, spent: Int64) -> dict[int, int]:
     """The largest one of each."""
     found: dict[int, int] = {}
     for iterator, each in zip(asked.identity.tolist(), spent.tolist(), strict=True):
@@ -117,27 +117,27 @@ def _by_iterator(asked: Lane, spent: Int64) -> dict[int, int]:
     return found
 
 
-def _wait(asked: Lane, excess: Int64, steps: Steps, usual: Int64) -> Estimate:
+def _wait(asked: RecordTable, excess: Int64, steps: Steps, usual: Int64) -> Estimate:
     """The wait per step, without segments that a loader's next holds (a pause of ours never lies in one)."""
     spent = measure(union(asked.begin, asked.end - excess), steps.begin, steps.end)
     return per_step(spent[usual])
 
 
-def _demand(asked: Lane, steps: Steps, usual: Int64) -> float:
+def _demand(asked: RecordTable, steps: Steps, usual: Int64) -> float:
     """Batches per step."""
     given = asked.where(~asked.flagged(Flag.EXHAUSTED)).begin
     counts = np.searchsorted(given, steps.end) - np.searchsorted(given, steps.begin)
     return float(counts[usual].mean())
 
 
-def _without(own: Lane, collections: Intervals) -> Lane:
+def _without(own: RecordTable, collections: Intervals) -> RecordTable:
     """As if no collection had run in them. A collection comes when so many objects have been made, and a rare one looks
     through all there are: in whose time it falls says nothing of what the time was for."""
     collected = measure(collections, own.begin, own.end)
-    return Lane(own.kind, own.flags, own.identity, own.begin, own.end - collected)
+    return RecordTable(own.kind, own.flags, own.identity, own.begin, own.end - collected)
 
 
-def _made(own: Lane, workers: Lane, steps: Steps, usual: Int64) -> Lane:
+def _made(own: RecordTable, workers: RecordTable, steps: Steps, usual: Int64) -> RecordTable:
     """Batches made while the steady steps ran, in the workers or in the training thread; else all there are.
 
     In the training thread only those of the usual steps count: a profiler or a timeline slows its items many times.
@@ -149,11 +149,11 @@ def _made(own: Lane, workers: Lane, steps: Steps, usual: Int64) -> Lane:
     return steady if len(steady.of(Kind.FETCH)) > 1 else made
 
 
-def _mean(made: Lane) -> Estimate | None:
+def _mean(made: RecordTable) -> Estimate | None:
     return mean_of_series(made.end - made.begin) if len(made) else None
 
 
-def _busy(made: Lane) -> float | None:
+def _busy(made: RecordTable) -> float | None:
     """Share of the making in which a CPU worked or was wanted, of the batches of which that was measured."""
     making = made.of(Kind.FETCH, Kind.COLLATE)
     measured = making.where(making.flags > 0)

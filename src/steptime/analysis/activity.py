@@ -29,7 +29,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from steptime.analysis.steps import UPDATES, Boundaries, full_backwards
-from steptime.analysis.timeline import Lane, Mode, Phase, Segment, SegmentKind, merge
+from steptime.analysis.timeline import Mode, Phase, RecordTable, Segment, SegmentKind, merge
 from steptime.arrays import Bool, Int64
 from steptime.intervals import EMPTY, Intervals, claim, join, subtract, union
 from steptime.journal import Flag, Kind
@@ -49,13 +49,13 @@ class Activity:
     """forwards: outermost, those that train (or infer, in a job that only infers) and inline ones. training_loaders:
     iterators. Sets of instants: ns."""
 
-    forwards: Lane
+    forwards: RecordTable
     training_loaders: tuple[int, ...]
     evaluation: Intervals
     rollout: Intervals
 
 
-def find_activity(lane: Lane, boundaries: Boundaries, facts: tuple[LoaderFacts, ...]) -> Activity:
+def find_activity(lane: RecordTable, boundaries: Boundaries, facts: tuple[LoaderFacts, ...]) -> Activity:
     """Tells training from evaluation and rollouts."""
     forwards = lane.of(Kind.FORWARD).outermost()
     if boundaries.mode is Mode.FORWARD:
@@ -76,7 +76,7 @@ def find_activity(lane: Lane, boundaries: Boundaries, facts: tuple[LoaderFacts, 
     )
 
 
-def _training_loaders(lane: Lane, forwards: Lane, facts: tuple[LoaderFacts, ...]) -> tuple[int, ...]:
+def _training_loaders(lane: RecordTable, forwards: RecordTable, facts: tuple[LoaderFacts, ...]) -> tuple[int, ...]:
     """Iterators by the majority of what follows their batches before any loader is asked again."""
     asked = lane.of(Kind.LOADER_NEXT)
     if not len(asked):
@@ -104,7 +104,7 @@ def _elected(iterators: list[int], own: list[float], group: dict[int, int]) -> t
     )
 
 
-def _trains(lane: Lane, forwards: Lane, loaders: tuple[int, ...]) -> Bool:
+def _trains(lane: RecordTable, forwards: RecordTable, loaders: tuple[int, ...]) -> Bool:
     """Forwards with gradients that are no evaluation which forgot to switch them off: one in evaluation mode of a root
     that also runs in training mode, or one that a loader fed which does not train, with no backward to follow."""
     gradient, training = forwards.flagged(Flag.GRADIENT), forwards.flagged(Flag.TRAINING)
@@ -139,7 +139,7 @@ class _Bursts:
     burst_of_forward: Int64
 
 
-def _bursts(lane: Lane, forwards: Lane, trains: Bool, loaders: tuple[int, ...]) -> _Bursts:
+def _bursts(lane: RecordTable, forwards: RecordTable, trains: Bool, loaders: tuple[int, ...]) -> _Bursts:
     asked = lane.of(*LOADER_KINDS)
     feeds = np.isin(asked.identity, loaders)
     training = merge(lane.of(Kind.BACKWARD, *UPDATES), forwards.where(trains), asked.where(feeds))
@@ -226,7 +226,7 @@ class Claims:
         return tuple(sorted(found, key=lambda segment: segment.begin))
 
 
-def find_segments(lane: Lane, pauses: Lane, activity: Activity, ends: Int64) -> Claims:
+def find_segments(lane: RecordTable, pauses: RecordTable, activity: Activity, ends: Int64) -> Claims:
     """Claims instants for segments. pauses: PAUSE records of any thread; ends: the steps'."""
     training = lane.of(Kind.LOADER_START)
     training = training.where(np.isin(training.identity, activity.training_loaders))
@@ -252,7 +252,7 @@ def _rare(found: Intervals, ends: Int64) -> Intervals:
 
 
 @dataclass(frozen=True, slots=True)
-class Work:
+class TrainingWork:
     """What the training thread was in. updates: closures hoisted out (see `_updates`). Sets of instants.
 
     top: the same as disjoint intervals in time order, kinds LOADER_NEXT, FORWARD, BACKWARD and OPTIMIZER_STEP: the
@@ -264,10 +264,10 @@ class Work:
     backward: Intervals
     updates: Intervals
     updates_in_backward: Intervals
-    top: Lane
+    top: RecordTable
 
 
-def find_work(lane: Lane, activity: Activity, starts: Intervals) -> Work:
+def find_work(lane: RecordTable, activity: Activity, starts: Intervals) -> TrainingWork:
     """The instrumented parts of the training thread. starts: of the training loader, where they belong to the steps."""
     asked = lane.of(Kind.LOADER_NEXT)
     asked = asked.where(np.isin(asked.identity, activity.training_loaders))
@@ -277,7 +277,7 @@ def find_work(lane: Lane, activity: Activity, starts: Intervals) -> Work:
     hoisted = _hoisted(updates.where(~in_backward), backward)
     zeroing = lane.of(Kind.ZERO_GRAD)
     outside = merge(hoisted, zeroing.where(~zeroing.inside(backward)))
-    return Work(
+    return TrainingWork(
         loader=join(asked.intervals, starts),
         forward=activity.forwards.intervals,
         backward=backward.intervals,
@@ -287,7 +287,7 @@ def find_work(lane: Lane, activity: Activity, starts: Intervals) -> Work:
     )
 
 
-def split(begin: Int64, end: Int64, claims: Claims, work: Work) -> tuple[Int64, Int64]:
+def split(begin: Int64, end: Int64, claims: Claims, work: TrainingWork) -> tuple[Int64, Int64]:
     """(duration, phases) of the steps [begin, end); see `timeline.Steps`."""
     order = (claims.all, work.loader, work.updates_in_backward, work.backward, work.forward, work.updates)
     columns = claim(begin, end, order)
@@ -300,7 +300,7 @@ def split(begin: Int64, end: Int64, claims: Claims, work: Work) -> tuple[Int64, 
     return end - begin - columns[:, 0], phases
 
 
-def _hoisted(updates: Lane, backward: Lane) -> Lane:
+def _hoisted(updates: RecordTable, backward: RecordTable) -> RecordTable:
     """Updates with a closure of exactly one backward (Lightning) begin when that backward has ended: what stands before
     is the step's own code. With more (LBFGS) the closure is the optimiser's own doing."""
     full = backward.where(~backward.flagged(Flag.PARTIAL))
@@ -308,4 +308,4 @@ def _hoisted(updates: Lane, backward: Lane) -> Lane:
     one = np.searchsorted(full.begin, updates.end) - first == 1
     begin = updates.begin.copy()
     begin[one] = full.end[first[one]]
-    return Lane(updates.kind, updates.flags, updates.identity, np.minimum(begin, updates.end), updates.end)
+    return RecordTable(updates.kind, updates.flags, updates.identity, np.minimum(begin, updates.end), updates.end)

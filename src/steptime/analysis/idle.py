@@ -278,7 +278,7 @@ STANDING_FOR = {
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Gaps:
+class IdleGaps:
     """Pieces of device-idle time of one account each, in time order; all columns int64 of one length, read-only.
 
     begin, end: ns. gap: number of the idle stretch that the piece is of. step: index of the window. account: an
@@ -317,7 +317,7 @@ def gaps_of(
     input_ranges: Intervals = EMPTY,
     compile_ranges: Intervals = EMPTY,
     training_thread: int | None = None,
-) -> Gaps:
+) -> IdleGaps:
     """The idle time of the steps. windows: (n, 2) ns, the steps as the breakdown has them (`trace_steps.reach`); the
     rest as for `account.account_for`, whose entries from INPUT on these pieces sum to, step by step and to the
     nanosecond.
@@ -333,7 +333,7 @@ def gaps_of(
     wait = np.where((wait == UNKNOWN) & np.append(idle.staged, False)[gap], launch, wait)
     wait = np.where(category == Category.SYNC, wait, UNKNOWN)
     nothing = np.full(len(gap), UNKNOWN)
-    found = Gaps(begin, end, gap, step, category, launch, lane, wait, nothing, nothing.copy())
+    found = IdleGaps(begin, end, gap, step, category, launch, lane, wait, nothing, nothing.copy())
     _find_causes(trace, links, idle, found)
     return found
 
@@ -372,7 +372,7 @@ def _waits(trace: Trace, idle: Idle, drained: Int64, begin: Int64, lane: Int64) 
     return found
 
 
-def _find_causes(trace: Trace, links: Links, idle: Idle, pieces: Gaps) -> None:
+def _find_causes(trace: Trace, links: Links, idle: Idle, pieces: IdleGaps) -> None:
     """Writes the event behind each piece; what the cause is looked for among depends on the account."""
     waited = pieces.wait != UNKNOWN
     pieces.cause[waited] = outermost_operator(trace, links, pieces.wait[waited])
@@ -420,7 +420,7 @@ class WaitTotal:
     source: SourceLine | None
 
 
-def gap_totals(trace: Trace, links: Links, gaps: Gaps, steps: int) -> tuple[GapTotal, ...]:
+def gap_totals(trace: Trace, links: Links, gaps: IdleGaps, steps: int) -> tuple[GapTotal, ...]:
     """The longest first. By account they sum to the breakdown's entries of each step. steps: how many there are.
 
     Waits and Python of one name are told apart by the user's functions around them, because each is a line to change.
@@ -446,7 +446,7 @@ def gap_totals(trace: Trace, links: Links, gaps: Gaps, steps: int) -> tuple[GapT
     return tuple(sorted(totals, key=lambda each: (-int(each.duration.sum()), each.category, each.cause)))
 
 
-def wait_totals(trace: Trace, links: Links, gaps: Gaps, steps: int) -> tuple[WaitTotal, ...]:
+def wait_totals(trace: Trace, links: Links, gaps: IdleGaps, steps: int) -> tuple[WaitTotal, ...]:
     """Those that cost the device most first. Calls that begin in a step count, and what held the host beside them."""
     events = trace.events
     calls = (events.event_kind == EventKind.RUNTIME) & matching(trace, SYNCHRONISATION.search)
@@ -472,7 +472,7 @@ def wait_totals(trace: Trace, links: Links, gaps: Gaps, steps: int) -> tuple[Wai
     return tuple(sorted(totals, key=lambda each: (-int(each.idle.sum()), -int(each.calls.sum()), each.call)))
 
 
-def _inside(trace: Trace, gaps: Gaps, chosen: Int64) -> str:
+def _inside(trace: Trace, gaps: IdleGaps, chosen: Int64) -> str:
     """The name of the event that held most of these pieces, "" where it is what they are called after anyway."""
     known = chosen[(gaps.inside[chosen] != UNKNOWN) & (gaps.inside[chosen] != gaps.cause[chosen])]
     if not len(known):

@@ -11,7 +11,7 @@ import re
 
 import numpy as np
 
-from steptime.analysis.op_cost.call import Call, Work, parse
+from steptime.analysis.op_cost.call import Call, OpCost, parse
 from steptime.analysis.op_cost.layers import from_output
 from steptime.analysis.op_cost.op_cost import Modelled, distinct
 from steptime.arrays import Bool, Int64
@@ -119,7 +119,7 @@ def _backwards(trace: Trace, links: Links, rows: Int64) -> Int64:
     return found
 
 
-def _work(trace: Trace, row: int, partner: int) -> Work | None:
+def _work(trace: Trace, row: int, partner: int) -> OpCost | None:
     """From an operator and its partner in the other direction."""
     name = trace.symbols[trace.events.name[row]]
     try:

@@ -6,10 +6,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from steptime.analysis.activity import Activity, Claims, Work, find_activity, find_segments, find_work, split
+from steptime.analysis.activity import Activity, Claims, TrainingWork, find_activity, find_segments, find_work, split
 from steptime.analysis.lines import LineRoles, estimate, find_gaps, find_lines
 from steptime.analysis.steps import Boundaries, find_boundaries, find_warm_up, full_backwards
-from steptime.analysis.timeline import Lane, Mode, Phase, Steps, Timeline, lane_of, training_thread
+from steptime.analysis.timeline import Mode, Phase, RecordTable, Steps, Timeline, lane_of, training_thread
 from steptime.arrays import Bool, Int64
 from steptime.intervals import Intervals, measure
 from steptime.journal import Kind
@@ -27,9 +27,9 @@ class Layout:
     """A timeline with what it was made from, for those who sum up lines and loaders."""
 
     timeline: Timeline
-    lane: Lane
+    lane: RecordTable
     activity: Activity
-    work: Work
+    work: TrainingWork
     lines: LineRoles
 
 
@@ -70,11 +70,11 @@ class _Windows:
 
 def _steps(
     boundaries: Boundaries,
-    lane: Lane,
+    lane: RecordTable,
     windows: _Windows,
     activity: Activity,
     claims: Claims,
-    work: Work,
+    work: TrainingWork,
     lines: LineRoles,
 ) -> tuple[Steps, str]:
     end = boundaries.ends
@@ -112,7 +112,7 @@ def _lined(window: Intervals, recorded: Int64, begin: Int64, end: Int64) -> Bool
     return covered
 
 
-def _before_roots(forwards: Lane, end: Int64) -> Bool:
+def _before_roots(forwards: RecordTable, end: Int64) -> Bool:
     """Steps from before the first timed forward: theirs is not known, so that their phases are not comparable."""
     first = forwards.begin[0] if len(forwards) else np.iinfo(np.int64).min
     before: Bool = end <= first
@@ -120,7 +120,7 @@ def _before_roots(forwards: Lane, end: Int64) -> Bool:
 
 
 def _name_gaps(
-    phases: Int64, begin: Int64, end: Int64, lined: Bool, segments: Intervals, work: Work, lines: LineRoles
+    phases: Int64, begin: Int64, end: Int64, lined: Bool, segments: Intervals, work: TrainingWork, lines: LineRoles
 ) -> None:
     """Moves the user's own batch preparation and transfers from REST to their phases."""
     if not len(lines.times.identity):
@@ -134,7 +134,7 @@ def _name_gaps(
     phases[:, Phase.REST] -= prepared + moved
 
 
-def _micro_batches(boundaries: Boundaries, lane: Lane, activity: Activity, begin: Int64, end: Int64) -> Int64:
+def _micro_batches(boundaries: Boundaries, lane: RecordTable, activity: Activity, begin: Int64, end: Int64) -> Int64:
     signs = activity.forwards if boundaries.mode is Mode.FORWARD else full_backwards(lane)
     counts: Int64 = np.searchsorted(signs.begin, end) - np.searchsorted(signs.begin, begin)
     return counts

@@ -23,8 +23,8 @@ from enum import Enum
 
 import numpy as np
 
-from steptime.analysis.activity import Activity, Work
-from steptime.analysis.timeline import Lane, innermost
+from steptime.analysis.activity import Activity, TrainingWork
+from steptime.analysis.timeline import RecordTable, innermost
 from steptime.arrays import Bool, Int64
 from steptime.intervals import Intervals, measure, union
 from steptime.journal import Kind
@@ -120,7 +120,7 @@ MOST = 0.9
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Gaps:
+class StepGaps:
     """What lies between the instrumented parts of the steps: step's index, (kind before, kind after) as one number,
     begin and end; segments are not taken out yet."""
 
@@ -130,7 +130,7 @@ class Gaps:
     end: Int64
 
 
-def estimate(gaps: Gaps, segments: Intervals, lines: LineRoles, lined: Int64, count: int) -> tuple[Int64, Int64]:
+def estimate(gaps: StepGaps, segments: Intervals, lines: LineRoles, lined: Int64, count: int) -> tuple[Int64, Int64]:
     """(input, transfer) ns of `count` steps' gaps: exact in the steps with line records, estimated in the others.
 
     An estimate is the median of what the lined steps spent in gaps of the same neighbours, at most the gap itself.
@@ -139,7 +139,7 @@ def estimate(gaps: Gaps, segments: Intervals, lines: LineRoles, lined: Int64, co
     result = np.zeros((2, count), np.int64)
     is_lined = np.isin(gaps.step, lined)
     free = gap.copy()
-    for row, role in enumerate((Role.INPUT, Role.TRANSFER)):
+    for row, role in enumerate((LineRole.INPUT, LineRole.TRANSFER)):
         instants = lines.of(role)
         exact = measure(instants, gaps.begin, gaps.end) if len(instants) else np.zeros(len(gap), np.int64)
         exact = np.minimum(exact, free)
@@ -150,7 +150,7 @@ def estimate(gaps: Gaps, segments: Intervals, lines: LineRoles, lined: Int64, co
     return result[0], result[1]
 
 
-def _guess(gaps: Gaps, gap: Int64, exact: Int64, lined: Bool) -> Int64:
+def _guess(gaps: StepGaps, gap: Int64, exact: Int64, lined: Bool) -> Int64:
     guess = np.zeros(len(gap), np.int64)
     for neighbours in np.unique(gaps.neighbours[lined & (exact > 0)]):
         same = gaps.neighbours == neighbours
@@ -160,11 +160,11 @@ def _guess(gaps: Gaps, gap: Int64, exact: Int64, lined: Bool) -> Int64:
     return guess
 
 
-def find_gaps(top: Lane, begin: Int64, end: Int64) -> Gaps:
+def find_gaps(top: RecordTable, begin: Int64, end: Int64) -> StepGaps:
     """Gaps between the top intervals, cut at the boundaries of the steps [begin, end)."""
     if not len(begin):
         nothing = np.zeros(0, np.int64)
-        return Gaps(nothing, nothing, nothing, nothing)
+        return StepGaps(nothing, nothing, nothing, nothing)
     starts = np.concatenate((begin[:1], top.end))
     stops = np.concatenate((top.begin, end[-1:]))
     kinds = np.concatenate(([0], top.kind.astype(np.int64), [0]))
@@ -172,10 +172,10 @@ def find_gaps(top: Lane, begin: Int64, end: Int64) -> Gaps:
     step = np.searchsorted(end, starts, side="right")
     inside = (stops > starts) & (step < len(end)) & (starts >= begin[0])
     step, starts, stops, neighbours = step[inside], starts[inside], stops[inside], neighbours[inside]
-    return Gaps(step, neighbours, starts, np.minimum(stops, end[step]))
+    return StepGaps(step, neighbours, starts, np.minimum(stops, end[step]))
 
 
-class Role(Enum):
+class LineRole(Enum):
     """What a line is for. Values: `findings.case.LineUse.role`."""
 
     INPUT = "input"
@@ -214,28 +214,28 @@ class LineRoles:
     """Roles by LINE identity, and the lines' times."""
 
     times: LineTimes
-    roles: dict[int, Role] = field(default_factory=dict)
+    roles: dict[int, LineRole] = field(default_factory=dict)
 
-    def of(self, *wanted: Role) -> Intervals:
+    def of(self, *wanted: LineRole) -> Intervals:
         """The instants of lines with one of these roles."""
         return self.times.of(each for each, role in self.roles.items() if role in wanted)
 
 
-def find_lines(process: Process, lane: Lane, activity: Activity, work: Work) -> LineRoles:
+def find_lines(process: Process, lane: RecordTable, activity: Activity, work: TrainingWork) -> LineRoles:
     """Times and roles of the lines that were traced."""
     records = lane.of(Kind.LINE)
     owners, begin, end = innermost(records)
     times = LineTimes(records.identity[owners], begin, end, records.identity, records.begin)
     seen = _roles_by_clock(times, activity, work)
-    forwards = {each for each, role in seen.items() if role is Role.FORWARD}
-    evaluating = {each for each, role in seen.items() if role is Role.EVALUATION}
+    forwards = {each for each, role in seen.items() if role is LineRole.FORWARD}
+    evaluating = {each for each, role in seen.items() if role is LineRole.EVALUATION}
     preparing = find_preparing(process.codes, forwards, evaluating, set(seen))
     on_device = process.facts.device != "cpu"
     moved = _moving_lines(process.sites) if on_device else frozenset()
-    roles = dict.fromkeys(np.unique(times.identity).tolist(), Role.HOST) | seen
+    roles = dict.fromkeys(np.unique(times.identity).tolist(), LineRole.HOST) | seen
     for code, line in _lines_of(process.codes, preparing):
         moves = on_device and ((code.file, line.line) in moved or bool(TRANSFER_TEXT.search(line.text)))
-        roles[identity_of(code, line)] = Role.TRANSFER if moves else Role.INPUT
+        roles[identity_of(code, line)] = LineRole.TRANSFER if moves else LineRole.INPUT
     return LineRoles(times, roles)
 
 
@@ -247,14 +247,14 @@ def _moving_lines(sites: tuple[SiteFacts, ...]) -> frozenset[tuple[str, int]]:
     return frozenset((site.site.file, site.site.line) for site in sites if site.name in TRANSFER_CALLS)
 
 
-def _roles_by_clock(times: LineTimes, activity: Activity, work: Work) -> dict[int, Role]:
+def _roles_by_clock(times: LineTimes, activity: Activity, work: TrainingWork) -> dict[int, LineRole]:
     """The role of each line that holds more than a sliver of something instrumented: the largest such part."""
     parts = {
-        Role.EVALUATION: activity.evaluation,
-        Role.INPUT: work.loader,
-        Role.FORWARD: work.forward,
-        Role.BACKWARD: work.backward,
-        Role.OPTIMIZER: work.updates,
+        LineRole.EVALUATION: activity.evaluation,
+        LineRole.INPUT: work.loader,
+        LineRole.FORWARD: work.forward,
+        LineRole.BACKWARD: work.backward,
+        LineRole.OPTIMIZER: work.updates,
     }
     identities, number = np.unique(times.identity, return_inverse=True)
     whole = np.bincount(number, weights=times.end - times.begin, minlength=len(identities))

@@ -15,7 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from steptime.analysis.device_activity import device_activities
-from steptime.analysis.op_cost.call import Work
+from steptime.analysis.op_cost.call import OpCost
 from steptime.analysis.op_cost.op_cost import Modelled, bound_of, model
 from steptime.analysis.threads import autograd_lanes, input_time, training_lane
 from steptime.analysis.timeline import Phase
@@ -252,7 +252,7 @@ def worked(trace: Trace, calls: OperatorCalls) -> Modelled:
     outer, repeated = ancestors(calls.parent, np.ones(len(calls.rows), np.bool_)), ancestors(calls.parent, multiplies)
     own = ~outer | (multiplies & ~repeated)
     own |= ~multiplies & _moved_by_themselves(modelled.bytes, calls.parent, own)
-    return Modelled((*modelled.works, Work(0.0, 0.0)), np.where(own, modelled.kind, len(modelled.works)))
+    return Modelled((*modelled.works, OpCost(0.0, 0.0)), np.where(own, modelled.kind, len(modelled.works)))
 
 
 def _moved_by_themselves(moved: Float64, parent: Int64, own: Bool) -> Bool:

@@ -122,7 +122,7 @@ new memory from the system: on two virtual CPUs steps of 80 ms took 92, 96, 118,
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Window:
+class TraceWindow:
     """One trace beside the journal. boundaries: (n, 2) of whole profiled steps, phases and compiling: on the trace's
     clock, ns. thread: the system's id of the training thread, 0 if unknown. shift: from the journal's clock to the
     trace's, ns."""
@@ -146,7 +146,7 @@ class RecordedBreakdown:
     operators: tuple[OperatorTotal, ...]
     recompute: Int64
     profiled_steps: int
-    windows: tuple[Window, ...]
+    windows: tuple[TraceWindow, ...]
     problems: tuple[str, ...]
 
 
@@ -176,7 +176,9 @@ def breakdown_of_process(process: Process, layout: Layout, machine: Machine | No
     return RecordedBreakdown(breakdown, _operators(windows, timed, machine), recompute, count, windows, problems)
 
 
-def _operators(windows: tuple[Window, ...], timed: list[Window], machine: Machine | None) -> tuple[OperatorTotal, ...]:
+def _operators(
+    windows: tuple[TraceWindow, ...], timed: list[TraceWindow], machine: Machine | None
+) -> tuple[OperatorTotal, ...]:
     """Of the window with most steps, with the lines that a window with stacks knows."""
     if not timed:
         return ()
@@ -194,8 +196,8 @@ def _operators(windows: tuple[Window, ...], timed: list[Window], machine: Machin
     )
 
 
-def _windows(process: Process, layout: Layout) -> tuple[tuple[Window, ...], tuple[str, ...]]:
-    windows: list[Window] = []
+def _windows(process: Process, layout: Layout) -> tuple[tuple[TraceWindow, ...], tuple[str, ...]]:
+    windows: list[TraceWindow] = []
     problems: list[str] = []
     for facts in process.traces:
         trace = _read(process, facts, problems)
@@ -217,11 +219,11 @@ def _read(process: Process, facts: TraceFacts, problems: list[str]) -> Trace | N
     return trace
 
 
-def _window(trace: Trace, facts: TraceFacts, process: Process, layout: Layout) -> Window:
+def _window(trace: Trace, facts: TraceFacts, process: Process, layout: Layout) -> TraceWindow:
     shift = facts.epoch_ns - facts.monotonic_ns if trace.base_ns else 0
     alone = max(process.facts.world_size or 1, trace.world_size or 1) < 2
     compiling = process.intervals.kind == int(Kind.COMPILE)
-    return Window(
+    return TraceWindow(
         trace,
         facts.stacks,
         facts.thread,

@@ -26,7 +26,7 @@ import numpy as np
 from steptime.analysis.breakdown import claims_of
 from steptime.analysis.categories import Category
 from steptime.analysis.kernel_names import complete, dtype, list_item, matrix_unit, multiplies
-from steptime.analysis.op_cost.call import Work
+from steptime.analysis.op_cost.call import OpCost
 from steptime.analysis.op_cost.op_cost import (
     COMPUTE,
     LATENCY,
@@ -181,8 +181,8 @@ def group(
     called = np.where(operator < 0, -1, events.name[at])
     shapes, types = (np.where(operator < 0, ABSENT, column[at]) for column in (events.shapes, events.dtypes))
     _, kind = distinct(events.name[rows], called, shapes, types)
-    sums = _Sums.of(members, kind, members.counted)
-    whole = _Sums.of(members, kind, np.ones(len(rows), np.bool_))
+    sums = _GroupSums.of(members, kind, members.counted)
+    whole = _GroupSums.of(members, kind, np.ones(len(rows), np.bool_))
     longest = _longest(members.duration, kind)
     made = [_Group.of(trace, members, whole, number, int(one), machine, bound_by) for number, one in enumerate(longest)]
     bounds = np.array([BOUNDS.index(each.bound) if each.bound in BOUNDS else 0 for each in made], np.int8)[kind]
@@ -219,7 +219,7 @@ def group_at_peaks(
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class _Sums:
+class _GroupSums:
     """Of each group: kernels, ns, FLOPs and bytes (nan where a kernel has no model), filling (nan where unknown)."""
 
     calls: Float64
@@ -229,7 +229,7 @@ class _Sums:
     filling: Float64
 
     @staticmethod
-    def of(members: Members, kind: Int64, chosen: Bool) -> _Sums:
+    def of(members: Members, kind: Int64, chosen: Bool) -> _GroupSums:
         count = int(kind.max()) + 1
         working = np.where(members.share > 0, members.share, np.nan)
 
@@ -237,7 +237,7 @@ class _Sums:
             return np.bincount(kind[chosen], values[chosen], count).astype(np.float64)
 
         modelled = members.modelled
-        return _Sums(
+        return _GroupSums(
             total(np.ones(len(kind))),
             total(members.duration),
             total(modelled.flops * working),
@@ -261,7 +261,7 @@ class _Group:
     def of(
         trace: Trace,
         members: Members,
-        sums: _Sums,
+        sums: _GroupSums,
         number: int,
         longest: int,
         machine: Machine | None,
@@ -271,7 +271,7 @@ class _Group:
         work = members.modelled.works[members.modelled.kind[longest]] if not np.isnan(sums.bytes[number]) else None
         format_ = dtype(name, work.dtype) if work is not None else ""
         flops = _known(sums.flops[number] / calls)
-        one = Work(flops, sums.bytes[number] / calls, format_) if work is not None else None
+        one = OpCost(flops, sums.bytes[number] / calls, format_) if work is not None else None
         times = time_at_peaks(one, machine)
         bound = bound_by(times, sums.duration[number] / calls, sums.filling[number] / calls)
         return _Group(
@@ -284,7 +284,7 @@ class _Group:
         )
 
 
-def _group(trace: Trace, made: _Group, sums: _Sums, number: int, steps: int) -> KernelGroup:
+def _group(trace: Trace, made: _Group, sums: _GroupSums, number: int, steps: int) -> KernelGroup:
     events, operator = trace.events, made.operator
     name, flops = trace.symbols[events.name[made.example]], _known(sums.flops[number])
     duration, calls = float(sums.duration[number]), float(sums.calls[number])

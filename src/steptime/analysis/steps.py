@@ -19,7 +19,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from steptime.analysis.timeline import Lane, Mode
+from steptime.analysis.timeline import Mode, RecordTable
 from steptime.arrays import Bool, Float64, Int64
 from steptime.journal import Flag, Kind
 
@@ -35,7 +35,7 @@ class Boundaries:
     ends: Int64
 
 
-def find_boundaries(lane: Lane, unwatched: Lane, stamps: Int64) -> Boundaries:
+def find_boundaries(lane: RecordTable, unwatched: RecordTable, stamps: Int64) -> Boundaries:
     """The steps of a training thread. stamps: boundaries that the probe counted itself while the watch was off."""
     mode, ends = _watched_ends(lane, unwatched)
     if mode is not Mode.FORWARD:
@@ -44,14 +44,14 @@ def find_boundaries(lane: Lane, unwatched: Lane, stamps: Int64) -> Boundaries:
     return Boundaries(mode, _first_begin(lane, ends), ends)
 
 
-def full_backwards(lane: Lane) -> Lane:
+def full_backwards(lane: RecordTable) -> RecordTable:
     """Outermost backwards; torch.autograd.grad counts only in a job that knows nothing else."""
     backwards = lane.of(Kind.BACKWARD).outermost()
     full = backwards.where(~backwards.flagged(Flag.PARTIAL))
     return full if len(full) else backwards
 
 
-def _watched_ends(lane: Lane, unwatched: Lane) -> tuple[Mode, Int64]:
+def _watched_ends(lane: RecordTable, unwatched: RecordTable) -> tuple[Mode, Int64]:
     updates, backwards = lane.of(*UPDATES).outermost(), full_backwards(lane)
     if len(updates):
         return Mode.OPTIMIZER, _cycle_ends(updates, _reaches(updates, backwards), unwatched)
@@ -60,7 +60,7 @@ def _watched_ends(lane: Lane, unwatched: Lane) -> tuple[Mode, Int64]:
     return Mode.FORWARD, _forward_ends(lane)
 
 
-def _reaches(updates: Lane, backwards: Lane) -> Int64:
+def _reaches(updates: RecordTable, backwards: RecordTable) -> Int64:
     """Ends of the updates; an update inside a backward (fused by hooks) reaches to the end of that backward."""
     if not len(backwards):
         return updates.end
@@ -84,7 +84,7 @@ class _Cycle:
         return frozenset(self.optimizers)
 
 
-def _cycle_ends(updates: Lane, reaches: Int64, unwatched: Lane) -> Int64:
+def _cycle_ends(updates: RecordTable, reaches: Int64, unwatched: RecordTable) -> Int64:
     """The cyclic-set rule, run anew after each window without watch: what stepped in there is not known.
 
     The last cycle of a run may be torn (the job was ended between two optimisers): it counts if it updated the same
@@ -96,7 +96,7 @@ def _cycle_ends(updates: Lane, reaches: Int64, unwatched: Lane) -> Int64:
     return np.array(ends, np.int64)
 
 
-def _cycles(updates: Lane, reaches: Int64, unwatched: Lane) -> list[_Cycle]:
+def _cycles(updates: RecordTable, reaches: Int64, unwatched: RecordTable) -> list[_Cycle]:
     turns = np.searchsorted(unwatched.begin, updates.begin).tolist()
     cycles: list[_Cycle] = []
     seen: dict[int, int] = {}
@@ -124,7 +124,7 @@ def _handed_over(cycles: list[_Cycle]) -> list[_Cycle]:
     return found + cycles[1:][-1:]
 
 
-def _forward_ends(lane: Lane) -> Int64:
+def _forward_ends(lane: RecordTable) -> Int64:
     """Inference: per batch of a loader where there is one, else whenever a root of this cycle is called again."""
     forwards = lane.of(Kind.FORWARD).outermost()
     fetched = lane.of(Kind.LOADER_NEXT)
@@ -135,7 +135,7 @@ def _forward_ends(lane: Lane) -> Int64:
     return _cycle_ends(forwards, forwards.end, nothing) if len(forwards) else forwards.end
 
 
-def _first_begin(lane: Lane, ends: Int64) -> int:
+def _first_begin(lane: RecordTable, ends: Int64) -> int:
     """The first sign of training: the first step's begin, where no boundary stands before it."""
     if not len(ends):
         return 0

@@ -105,7 +105,7 @@ class Timeline:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Lane:
+class RecordTable:
     """Records sorted by (begin, -end), parents before children. identity is int64 so that sums cannot overflow."""
 
     kind: npt.NDArray[np.uint8]
@@ -117,11 +117,11 @@ class Lane:
     def __len__(self) -> int:
         return len(self.begin)
 
-    def where(self, mask: Bool | Int64) -> Lane:
+    def where(self, mask: Bool | Int64) -> RecordTable:
         """The records of a mask, or by index."""
-        return Lane(self.kind[mask], self.flags[mask], self.identity[mask], self.begin[mask], self.end[mask])
+        return RecordTable(self.kind[mask], self.flags[mask], self.identity[mask], self.begin[mask], self.end[mask])
 
-    def of(self, *kinds: Kind) -> Lane:
+    def of(self, *kinds: Kind) -> RecordTable:
         """The records of these kinds."""
         return self.where(np.isin(self.kind, [int(kind) for kind in kinds]))
 
@@ -130,14 +130,14 @@ class Lane:
         mask: Bool = (self.flags & flag) != 0
         return mask
 
-    def outermost(self) -> Lane:
+    def outermost(self) -> RecordTable:
         """The records that lie in no other one of this lane."""
         if not len(self):
             return self
         reach = np.maximum.accumulate(self.end)
         return self.where(np.concatenate(([True], self.begin[1:] >= reach[:-1])))
 
-    def inside(self, others: Lane) -> Bool:
+    def inside(self, others: RecordTable) -> Bool:
         """Which records lie wholly in one of the other lane's outermost records."""
         return within(self.begin, self.end, others.outermost())
 
@@ -147,7 +147,7 @@ class Lane:
         return union(self.begin, self.end)
 
 
-def within(begin: Int64, end: Int64, others: Lane) -> Bool:
+def within(begin: Int64, end: Int64, others: RecordTable) -> Bool:
     """Which of the intervals lie wholly in one of the others, which are disjoint and sorted."""
     if not len(others):
         return np.zeros(len(begin), np.bool_)
@@ -156,9 +156,9 @@ def within(begin: Int64, end: Int64, others: Lane) -> Bool:
     return mask
 
 
-def merge(*lanes: Lane) -> Lane:
+def merge(*lanes: RecordTable) -> RecordTable:
     """All records of several lanes, sorted again."""
-    whole = Lane(
+    whole = RecordTable(
         np.concatenate([lane.kind for lane in lanes]),
         np.concatenate([lane.flags for lane in lanes]),
         np.concatenate([lane.identity for lane in lanes]),
@@ -169,11 +169,11 @@ def merge(*lanes: Lane) -> Lane:
     return whole.where(order)
 
 
-def lane_of(table: IntervalTable, mask: Bool | None = None) -> Lane:
+def lane_of(table: IntervalTable, mask: Bool | None = None) -> RecordTable:
     """A table's records, or those of a mask."""
     chosen = slice(None) if mask is None else mask
     identity = table.identity[chosen].astype(np.int64)
-    return Lane(table.kind[chosen], table.flags[chosen], identity, table.begin[chosen], table.end[chosen])
+    return RecordTable(table.kind[chosen], table.flags[chosen], identity, table.begin[chosen], table.end[chosen])
 
 
 def training_thread(table: IntervalTable) -> int:
@@ -185,7 +185,7 @@ def training_thread(table: IntervalTable) -> int:
     return 0
 
 
-def parents(lane: Lane, deepest: int = 64) -> Int64:
+def parents(lane: RecordTable, deepest: int = 64) -> Int64:
     """Index of the innermost record that holds each record, -1 for none. Records must be longer than nothing; nesting
     below `deepest` counts as that deep."""
     index = np.arange(len(lane))
@@ -197,7 +197,7 @@ def parents(lane: Lane, deepest: int = 64) -> Int64:
     return found
 
 
-def innermost(lane: Lane) -> tuple[Int64, Int64, Int64]:
+def innermost(lane: RecordTable) -> tuple[Int64, Int64, Int64]:
     """Cuts nested records into (owner's index, begin, end): each instant goes to the innermost record that holds it."""
     lasting = np.flatnonzero(lane.end > lane.begin)
     lane = lane.where(lasting)

@@ -51,12 +51,12 @@ def command(
     if not target:
         raise UsageError("usage", "Give a recording, or a command behind --, as in: steptime lab -- python train.py")
     sizes = _sizes(batch_sizes)
-    from steptime.cli.trial import Sizes, Wishes, check_output, recording_of, run_lab, tell_trial
+    from steptime.cli.trial import Sizes, TrialOptions, check_output, recording_of, run_lab, tell_trial
     from steptime.trials.judge import MIN_GAIN
     from steptime.trials.trial import Budget
 
     check_output(output, force=force)
-    wishes = Wishes(Budget(budget), 0, MIN_GAIN, uncontained, False, False, quiet, executor)
+    wishes = TrialOptions(Budget(budget), 0, MIN_GAIN, uncontained, False, False, quiet, executor)
     told = run_lab(recording_of(target, wishes), wishes, compile_modes, Sizes(*sizes))
     return tell_trial(told, output, as_json=as_json)
 

@@ -22,7 +22,7 @@ from steptime.nan.trace_back import first_sign, trace_back
 from steptime.report.json import document
 from steptime.report.nan_text import render
 from steptime.report.output import STANDARD_OUTPUT, Renderer, check, write_as
-from steptime.trials.containment import Layer, Stand, contained, ground_of, leave, refuse_uncontained
+from steptime.trials.containment import Layer, Workspace, contained, ground_of, leave, refuse_uncontained
 from steptime.trials.plan import ours_in
 from steptime.trials.working_copy import find_outputs, outputs_outside
 
@@ -34,7 +34,7 @@ RENDERERS: tuple[Renderer[NonFinite], ...] = (Renderer(".txt", render), Renderer
 
 
 @dataclass(frozen=True, slots=True)
-class Wishes:
+class NanOptions:
     """What the command line asks for."""
 
     at: int | None
@@ -49,7 +49,7 @@ class Wishes:
 
 
 @dataclass(frozen=True, slots=True)
-class Watched:
+class WatchedRun:
     """The first run. started: epoch, ns."""
 
     outcome: Outcome | None
@@ -61,17 +61,14 @@ class Watched:
 class Hunt:
     """One call of the command. Raises what `launch` raises, before anything is started."""
 
-    def __init__(self, job: tuple[str, ...], recording: Path | None, wishes: Wishes) -> None:
+    def __init__(self, job: tuple[str, ...], recording: Path | None, wishes: NanOptions) -> None:
         if wishes.output is not None:
             check(wishes.output, force=wishes.force, renderers=RENDERERS)
         resolve(job)
         self._job, self._wishes = job, wishes
         self._folder = recording or default_recording((f"{job_name(job)}-nan",))
         if wishes.force and recording is not None:
-            from steptime.compare.history_index import (
-                remove,
-                replaceable,  # loads what a job need not wait for
-            )
+            from steptime.compare.history_index import remove, replaceable
 
             for part in (recording / "watch", recording / "instrumented"):
                 if replaceable(part):
@@ -99,17 +96,17 @@ class Hunt:
 
     # -- the two runs ----------------------------------------------------------------------------------------------
 
-    def _watch(self) -> Watched:
+    def _watch(self) -> WatchedRun:
         started = time.time_ns()
         if self._wishes.at is not None:
-            return Watched(None, (), started, started)
+            return WatchedRun(None, (), started, started)
         options = NumericsOptions("watch", self._seed, go_on=self._wishes.go_on)
         outcome = launch(self._job, self._folder / "watch", ProbeOptions(profile=False, numerics=options))
         for problem in outcome.problems:
             say(problem)
-        return Watched(outcome, read_numerics(self._folder / "watch"), started, time.time_ns())
+        return WatchedRun(outcome, read_numerics(self._folder / "watch"), started, time.time_ns())
 
-    def _sign(self, watched: Watched) -> Trigger | None:
+    def _sign(self, watched: WatchedRun) -> Trigger | None:
         """What to look for: a job that failed by itself may have seen a loss before we did."""
         if self._wishes.at is not None:
             return Trigger("loss", self._wishes.at)
@@ -121,7 +118,7 @@ class Hunt:
             return None
         return Trigger("read", max((process.steps for process in watched.processes), default=0) + 1)
 
-    def _instrument(self, watched: Watched, sign: Trigger) -> tuple[ProcessNumerics, ...]:
+    def _instrument(self, watched: WatchedRun, sign: Trigger) -> tuple[ProcessNumerics, ...]:
         more = 0 if sign.kind == "skipped" else self._wishes.max_steps
         first = max(1, sign.step - sign.steps_before)
         options = NumericsOptions("instrument", self._seed, False, first, sign.step + more, sign.kind)
@@ -146,12 +143,14 @@ class Hunt:
             say(f"The second run ended with status {outcome.status} before it trained: see {folder / OUTPUT}")
         return found
 
-    def _stand(self, watched: Watched) -> Stand:
+    def _stand(self, watched: WatchedRun) -> Workspace:
         """The working folder, in which what the first run has written is as it was left."""
         directory, folder = Path.cwd(), self._folder.absolute()
         outside = outputs_outside(self._job, directory, watched.started, watched.ended)
         ours = (*ours_in(folder.parent), folder)
-        stand = Stand(self._job, folder, directory, outside=outside, without=ours, uncontained=self._wishes.uncontained)
+        stand = Workspace(
+            self._job, folder, directory, outside=outside, without=ours, uncontained=self._wishes.uncontained
+        )
         if ground_of(stand).layer is Layer.OVERLAY:
             return stand
         return replace(stand, outputs=find_outputs(directory, watched.started, watched.ended, ours))
@@ -245,5 +244,5 @@ def command(
 
     if at is not None and (go_on or no_replay):
         raise UsageError("usage", "--at is one instrumented run: it goes with neither --continue nor --no-replay.")
-    wishes = Wishes(at, max_steps, go_on, not no_replay, uncontained, output, as_json, force, quiet)
+    wishes = NanOptions(at, max_steps, go_on, not no_replay, uncontained, output, as_json, force, quiet)
     return Hunt(job, recording, wishes).go()

@@ -76,7 +76,7 @@ AFTERWARDS = (
 
 
 @dataclass(frozen=True, slots=True)
-class Wishes:
+class RunOptions:
     """What is to happen after the job."""
 
     outputs: tuple[str, ...]
@@ -151,7 +151,7 @@ def command(
     """
     if no_profile and steps:
         raise UsageError("usage", "--steps says how many steps to profile, and --no-profile to profile none: drop one.")
-    wishes = Wishes(outputs, as_json, force, quiet, not no_peaks, no_source)
+    wishes = RunOptions(outputs, as_json, force, quiet, not no_peaks, no_source)
     check_outputs(outputs, force=force)
     remote = recording is not None and is_url(recording)
     url = _destination(recording) if recording is not None and remote else None
@@ -221,7 +221,7 @@ def _meanwhile(announcer: Announcer | None) -> Callable[[Progress], None]:
     return show
 
 
-def _account(outcome: Outcome, folder: Path, wishes: Wishes) -> int:
+def _account(outcome: Outcome, folder: Path, wishes: RunOptions) -> int:
     """Everything after the job. Nothing to account for is said, and fails only where a report was asked for: the job
     itself went well."""
     for problem in outcome.problems:
@@ -246,7 +246,7 @@ def _reasons(outcome: Outcome, folder: Path) -> tuple[str, ...]:
     return (*out_of_memory(outcome, folder), *crashed_after_profile(outcome, folder))
 
 
-def _tell(outcome: Outcome, folder: Path, wishes: Wishes) -> None:
+def _tell(outcome: Outcome, folder: Path, wishes: RunOptions) -> None:
     from steptime.cli.after_run import measure_peaks, nothing_measured
 
     reason = nothing_measured(outcome, folder)

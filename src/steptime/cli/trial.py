@@ -33,7 +33,7 @@ from steptime.errors import NothingMeasuredError, OutputError, RecordingError, U
 from steptime.launcher.command import default_recording, job_name, resolve
 from steptime.launcher.outcome import Outcome, ProbeOptions, Progress
 from steptime.launcher.progress import PROFILED
-from steptime.launcher.variant import DEADLINE_PASSED, OUTPUT, Place, run_variant
+from steptime.launcher.variant import DEADLINE_PASSED, OUTPUT, VariantPlace, run_variant
 from steptime.quantities import format_duration, format_source
 from steptime.recording.load import load
 from steptime.report.output import write_whole
@@ -44,13 +44,22 @@ from steptime.trials.conduct import (
     MIN_ROUNDS,
     PROOF,
     SECONDS,
-    Bench,
     Executor,
     LocalExecutor,
     Notice,
+    TrialRunner,
     combine,
 )
-from steptime.trials.containment import Layer, Stand, clear, contained, explain, ground_of, leave, refuse_uncontained
+from steptime.trials.containment import (
+    Layer,
+    Workspace,
+    clear,
+    contained,
+    explain,
+    ground_of,
+    leave,
+    refuse_uncontained,
+)
 from steptime.trials.execute import NO_INPUT, last_lines
 from steptime.trials.judge import LEAST_ROUNDS, usual_step
 from steptime.trials.patch import make_patch, unwritten, write_patch
@@ -68,7 +77,7 @@ from steptime.trials.plan import (
     stand_for,
 )
 from steptime.trials.results import NAME, PatchResult, Plan, ResultsFile, read_results
-from steptime.trials.trial import Budget, Judgement, Variant, Verdict
+from steptime.trials.trial import Budget, Judgement, TrialVerdict, Variant
 from steptime.trials.working_copy import offline_environment
 
 
@@ -150,7 +159,7 @@ def measure(command: Sequence[str], budget: float, *, quiet: bool, uncontained: 
     """
     folder = default_recording(command).absolute()
     place = folder.with_name(f"{folder.name}-workspace")
-    stand = Stand(tuple(command), place, Path.cwd(), uncontained=uncontained)
+    stand = Workspace(tuple(command), place, Path.cwd(), uncontained=uncontained)
     if not quiet:
         say("measuring the job as it is, until its steps are known")
     enough = Enough(None if quiet else Announcer(say))
@@ -169,7 +178,7 @@ def measure(command: Sequence[str], budget: float, *, quiet: bool, uncontained: 
     return folder
 
 
-def _watched(stand: Stand, folder: Path, deadline: float, enough: Enough) -> Outcome:
+def _watched(stand: Workspace, folder: Path, deadline: float, enough: Enough) -> Outcome:
     if ground_of(stand).layer is Layer.OVERLAY:
         with contained(stand, "measured", folder) as setting:
             return run_variant(setting.command, folder, ProbeOptions(), setting.place(deadline), enough)
@@ -180,7 +189,7 @@ def _watched(stand: Stand, folder: Path, deadline: float, enough: Enough) -> Out
             f"writes to your own files: steptime run -- {shlex.join(stand.command)}, and try its recording; or add "
             "--uncontained.",
         )
-    place = Place(stand.directory, offline_environment(folder), deadline)
+    place = VariantPlace(stand.directory, offline_environment(folder), deadline)
     return run_variant(stand.command, folder, ProbeOptions(), place, enough)
 
 
@@ -201,7 +210,7 @@ def _reason(outcome: Outcome, folder: Path, seconds: float) -> NothingMeasuredEr
 
 
 @dataclass(frozen=True, slots=True)
-class Wishes:
+class TrialOptions:
     """What the command line asks for. min_gain: a fraction. executor: "local" or "ray". goal: of a new trial."""
 
     budget: Budget
@@ -224,7 +233,7 @@ class Sizes:
 
 
 @dataclass(frozen=True, slots=True)
-class Told:
+class TrialOutput:
     """What a trial came to. folder: None where there was nothing to try. text: to print. status: to end with."""
 
     folder: Path | None
@@ -232,19 +241,19 @@ class Told:
     status: int = 0
 
 
-def begin(target: Sequence[str], wishes: Wishes) -> Told:
+def begin(target: Sequence[str], wishes: TrialOptions) -> TrialOutput:
     """A new trial."""
     recording = recording_of(target, wishes)
     case, findings = _diagnosed(recording)
     proposals = propose(case, findings, goal=wishes.goal)
     variants = plan_variants(proposals, wishes.max_trials, case.step.duration.value)
     if not variants:
-        return Told(None, _nothing_to_try(proposals, recording, wishes.goal))
+        return TrialOutput(None, _nothing_to_try(proposals, recording, wishes.goal))
     folder = _new_trial(recording, "try", variants, case, wishes)
     return _conduct(folder, proposals, wishes)
 
 
-def _new_trial(recording: Path, kind: str, variants: tuple[Variant, ...], case: Case, wishes: Wishes) -> Path:
+def _new_trial(recording: Path, kind: str, variants: tuple[Variant, ...], case: Case, wishes: TrialOptions) -> Path:
     """The folder of a trial, with its plan in it."""
     known = load(recording)
     folder = default_recording((f"{job_name(known.manifest.command)}-{kind}",), recording.absolute().parent)
@@ -257,7 +266,7 @@ def _new_trial(recording: Path, kind: str, variants: tuple[Variant, ...], case: 
     return folder
 
 
-def run_lab(recording: Path, wishes: Wishes, compile_modes: bool, sizes: Sizes) -> Told:
+def run_lab(recording: Path, wishes: TrialOptions, compile_modes: bool, sizes: Sizes) -> TrialOutput:
     """The lab's variants, then the batch sizes until more of them make no difference."""
     case, _ = _diagnosed(recording)
     variants = lab_variants(compile_modes, any(process.facts.device == "cuda" for process in load(recording).processes))
@@ -271,10 +280,10 @@ def run_lab(recording: Path, wishes: Wishes, compile_modes: bool, sizes: Sizes) 
 
         status = _keeping(bench, run)
     next_command = f"steptime try {shlex.quote(str(recording))}"
-    return Told(folder, render_lab(read_results(folder), own_size, next_command), status)
+    return TrialOutput(folder, render_lab(read_results(folder), own_size, next_command), status)
 
 
-def _try_sizes(bench: Bench, sizes: Sizes, own_size: int | None) -> None:
+def _try_sizes(bench: TrialRunner, sizes: Sizes, own_size: int | None) -> None:
     judged: list[Judgement] = []
     for number, several in enumerate(groups(sizes.named, sizes.go_on)):
         step = usual_step(bench.runs)
@@ -287,7 +296,7 @@ def _try_sizes(bench: Bench, sizes: Sizes, own_size: int | None) -> None:
 
 
 @contextmanager
-def _executor(recording: Path, wishes: Wishes) -> Iterator[Executor]:
+def _executor(recording: Path, wishes: TrialOptions) -> Iterator[Executor]:
     """Where the variants run."""
     if wishes.executor == "ray":
         from steptime.trials.cluster import RayExecutor
@@ -303,7 +312,7 @@ def _executor(recording: Path, wishes: Wishes) -> Iterator[Executor]:
 
 
 @contextmanager
-def _bench(folder: Path, wishes: Wishes, executor: Executor) -> Iterator[Bench]:
+def _bench(folder: Path, wishes: TrialOptions, executor: Executor) -> Iterator[TrialRunner]:
     """What is in a trial's folder, ready to go on."""
     known = read_results(folder)
     plan, recording = known.plan, Path(known.plan.recording)
@@ -314,7 +323,7 @@ def _bench(folder: Path, wishes: Wishes, executor: Executor) -> Iterator[Bench]:
         say(f"{len(plan.variants)} to try, {explain(stand)}; Ctrl-C keeps what is done")
         _say_what_it_takes(plan, wishes.budget)
     tell = (lambda _: None) if wishes.quiet else TrialAnnouncer(say).show
-    bench = Bench(stand, plan, known.runs, budget=wishes.budget, executor=executor, tell=tell)
+    bench = TrialRunner(stand, plan, known.runs, budget=wishes.budget, executor=executor, tell=tell)
     try:
         yield bench
     finally:
@@ -334,13 +343,13 @@ def _say_what_it_takes(plan: Plan, budget: Budget) -> None:
         )
 
 
-def go_on(folder: Path, wishes: Wishes) -> Told:
+def go_on(folder: Path, wishes: TrialOptions) -> TrialOutput:
     """A trial that was interrupted, or whose budget was too small."""
     plan = read_results(folder).plan
     return _conduct(folder, propose(*_diagnosed(Path(plan.recording)), goal=plan.goal), wishes)
 
 
-def recording_of(target: Sequence[str], wishes: Wishes) -> Path:
+def recording_of(target: Sequence[str], wishes: TrialOptions) -> Path:
     """The recording that was named, or one that is made now of the command."""
     if (Path(target[0]) / "manifest.json").is_file():
         if len(target) > 1:
@@ -389,7 +398,7 @@ def advice_of(proposal: Proposal) -> str:
     return f"{place}{proposal.option.advice}{most} steptime explain {proposal.fix.code} shows how."
 
 
-def _conduct(folder: Path, proposals: Sequence[Proposal], wishes: Wishes) -> Told:
+def _conduct(folder: Path, proposals: Sequence[Proposal], wishes: TrialOptions) -> TrialOutput:
     plan = read_results(folder).plan
     next_command = f"steptime try --resume {shlex.quote(str(folder))}"
     with _executor(Path(plan.recording), wishes) as executor, _bench(folder, wishes, executor) as bench:
@@ -404,10 +413,10 @@ def _conduct(folder: Path, proposals: Sequence[Proposal], wishes: Wishes) -> Tol
 
         status = _keeping(bench, run)
     advice = [advice_of(each) for each in proposals if each.advice_only]
-    return Told(folder, render_trial(read_results(folder), advice, next_command), status)
+    return TrialOutput(folder, render_trial(read_results(folder), advice, next_command), status)
 
 
-def _keeping(bench: Bench, run: Callable[[], None]) -> int:
+def _keeping(bench: TrialRunner, run: Callable[[], None]) -> int:
     """Runs a trial; whatever ends it early, what was run is judged and told. Returns the exit status. Raises
     NothingMeasuredError where the job as it is was not run at all."""
     try:
@@ -426,7 +435,7 @@ def _keeping(bench: Bench, run: Callable[[], None]) -> int:
     return status
 
 
-def _say_what_was_changed(bench: Bench) -> None:
+def _say_what_was_changed(bench: TrialRunner) -> None:
     """Says which of the user's own files were changed."""
     several = sorted({path for run in bench.runs for path in run.outside})
     if several:
@@ -434,13 +443,13 @@ def _say_what_was_changed(bench: Bench) -> None:
         say(f"Not contained: processes of the trial changed your own {several[0]}{more}, outside of their workspaces")
 
 
-def _patch(bench: Bench, taken: Variant, proposals: Sequence[Proposal], wishes: Wishes) -> None:
+def _patch(bench: TrialRunner, taken: Variant, proposals: Sequence[Proposal], wishes: TrialOptions) -> None:
     """Writes what was adopted as a diff, runs that without any change of ours, and keeps both."""
     stand = bench.stand
     edits = edits_of(taken, bench.plan.variants, proposals)
     patch = make_patch(edits, stand.directory, script_of(stand))
     proved = prove(bench, taken, patch)
-    if proved is not None and proved.verdict in (Verdict.FAILED, Verdict.BROKE_PROMISE):
+    if proved is not None and proved.verdict in (TrialVerdict.FAILED, TrialVerdict.BROKE_PROMISE):
         patch = unwritten(patch, edits)
     folder, diff = stand.folder, patch.diff
     file = folder / "patch.diff"
@@ -449,14 +458,14 @@ def _patch(bench: Bench, taken: Variant, proposals: Sequence[Proposal], wishes: 
     if diff:
         write_whole(file, diff.encode())
         say(f"Wrote {file}")
-    if wishes.write and proved is not None and proved.verdict is Verdict.ADOPT:
+    if wishes.write and proved is not None and proved.verdict is TrialVerdict.ADOPT:
         for path in write_patch(patch):
             say(f"Wrote {path}")
     elif wishes.write:
         say("The patch is not written into your files: run by itself, its gain was not beyond doubt")
 
 
-def _next(judgements: Sequence[Judgement], proposals: Sequence[Proposal], folder: Path, wishes: Wishes) -> str:
+def _next(judgements: Sequence[Judgement], proposals: Sequence[Proposal], folder: Path, wishes: TrialOptions) -> str:
     """The rest of the trial where the budget was too small for it or for its patch; else the page of what was adopted,
     or of what was tried first."""
     minutes = ceil(2 * wishes.budget.seconds / 60)
@@ -466,10 +475,10 @@ def _next(judgements: Sequence[Judgement], proposals: Sequence[Proposal], folder
     proved = patch.judgement.gain(results.plan.goal) if patch is not None and patch.judgement is not None else None
     if patch is not None and patch.diff and proved is None:
         return go_on
-    adopted = next((each.variant.proposal for each in judgements if each.verdict is Verdict.ADOPT), None)
+    adopted = next((each.variant.proposal for each in judgements if each.verdict is TrialVerdict.ADOPT), None)
     if adopted is not None:
         return f"steptime explain {adopted}"
-    if any(each.rounds < LEAST_ROUNDS and each.verdict is Verdict.UNDECIDED for each in judgements):
+    if any(each.rounds < LEAST_ROUNDS and each.verdict is TrialVerdict.UNDECIDED for each in judgements):
         return go_on
     return f"steptime explain {proposals[0].fix.code}"
 
@@ -486,7 +495,7 @@ def check_output(output: str | None, *, force: bool) -> None:
         raise OutputError("output-unwritable", f"{output} cannot be written: there is no such folder.")
 
 
-def tell_trial(told: Told, output: str | None, *, as_json: bool) -> int:
+def tell_trial(told: TrialOutput, output: str | None, *, as_json: bool) -> int:
     """Prints what a trial came to, and writes it where that was asked for. Returns the exit status."""
     results = told.folder / NAME if told.folder is not None else None
     if as_json and results is not None:
@@ -623,6 +632,8 @@ def command(
     if bool(target) == (resume is not None):
         raise UsageError("usage", "Give a recording, or a command behind --, or --resume with the folder of a trial.")
     check_output(output, force=force)
-    wishes = Wishes(Budget(budget), max_trials, min_gain / 100, uncontained, write, keep, quiet, executor, Goal(goal))
+    wishes = TrialOptions(
+        Budget(budget), max_trials, min_gain / 100, uncontained, write, keep, quiet, executor, Goal(goal)
+    )
     told = go_on(resume, wishes) if resume is not None else begin(target, wishes)
     return tell_trial(told, output, as_json=as_json)

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from steptime.advice.bottleneck import WORDS
-from steptime.compare.comparison import Cause, Comparison, Difference, Fate, Outcome, Piece, Setting
+from steptime.compare.comparison import Comparison, Difference, DifferenceOutcome, Fate, LikelyCause, Piece, Setting
 from steptime.quantities import Estimate, format_duration, format_share
 from steptime.report.compose import IN_WORKERS, WORKERS
 
@@ -24,7 +24,7 @@ MODEL = frozenset({"compute", "launch", "forward", "backward", "optimizer", "com
 HOST = frozenset({"launch", "host", "input", "compute", "forward", "backward", "optimizer", "rest", "sync"})
 
 
-CLEAR = (Outcome.MORE, Outcome.LESS)
+CLEAR = (DifferenceOutcome.MORE, DifferenceOutcome.LESS)
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,14 +80,14 @@ GENERAL = ("command", "commit", "torch", "Python", "host", "device")
 
 def cause_of(
     step: Difference, parts: Sequence[Difference], settings: Sequence[Setting], pieces: Sequence[Piece]
-) -> Cause:
+) -> LikelyCause:
     """The likely cause of the step's change; where that is within noise, of the account that moved beyond it; without a
     sentence where nothing did."""
-    clear = step.outcome in (Outcome.MORE, Outcome.LESS)
+    clear = step.outcome in (DifferenceOutcome.MORE, DifferenceOutcome.LESS)
     category = _carrier_of(step, parts, clear=clear)
     whole = step.change.value if clear and step.change is not None else category.change.value if category else 0.0
     if not whole:
-        return Cause("")
+        return LikelyCause("")
     share = category.change.value / whole if category is not None and clear else None
     name = category.name if category is not None else ""
     setting = _setting(name, settings, whole) if share is None or share >= EXPLAINS else None
@@ -97,10 +97,12 @@ def cause_of(
         told = f"likely because of {_set(setting)}"
         if piece is not None and setting.name in GENERAL:
             told += f"; {_piece_words(piece)}"
-        return Cause(told, name, share, setting.name, piece.name if piece is not None else "")
+        return LikelyCause(told, name, share, setting.name, piece.name if piece is not None else "")
     if piece is not None:
-        return Cause(f"nothing that is known was set otherwise; {_piece_words(piece)}", name, share, "", piece.name)
-    return Cause("nothing that is known was set otherwise", name, share)
+        return LikelyCause(
+            f"nothing that is known was set otherwise; {_piece_words(piece)}", name, share, "", piece.name
+        )
+    return LikelyCause("nothing that is known was set otherwise", name, share)
 
 
 def _carrier_of(step: Difference, parts: Sequence[Difference], *, clear: bool) -> _Moved | None:
@@ -172,21 +174,21 @@ def sentence_of(comparison: Comparison) -> str:
     step, cause = comparison.step, comparison.cause
     if step.before is None or step.after is None or step.change is None:
         return "Undecided: a step was not measured on both sides."
-    if step.outcome is Outcome.UNDECIDED and step.reason:
+    if step.outcome is DifferenceOutcome.UNDECIDED and step.reason:
         return f"Undecided: {step.reason}. The step was {_signed(step.change)}."
     if step.outcome not in CLEAR:
         inside = _inside(comparison)
         if inside:
-            found = "is within noise" if step.outcome is Outcome.NONE else "noise may explain"
+            found = "is within noise" if step.outcome is DifferenceOutcome.NONE else "noise may explain"
             return f"{inside}; the step itself is {_signed(step.change)} ({relative_interval(step)}), which {found}."
-        found = "No difference found" if step.outcome is Outcome.NONE else "Undecided"
+        found = "No difference found" if step.outcome is DifferenceOutcome.NONE else "Undecided"
         return f"{found}: the step is {_signed(step.change)} ({relative_interval(step)})."
-    word = "longer" if step.outcome is Outcome.MORE else "shorter"
+    word = "longer" if step.outcome is DifferenceOutcome.MORE else "shorter"
     size = f"{format_duration(abs(step.change.value))} ({relative_interval(step)}) {word}"
     return f"The step is {size}{_carrier(cause)}: {cause.sentence}."
 
 
-def _carrier(cause: Cause) -> str:
+def _carrier(cause: LikelyCause) -> str:
     """ ", 97 % of it waiting for input"."""
     if cause.share is None or not cause.category:
         return ""

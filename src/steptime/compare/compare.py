@@ -37,16 +37,16 @@ from steptime.arrays import Int64
 from steptime.compare.cause import cause_of, sentence_of
 from steptime.compare.comparison import (
     SCHEMA_VERSION,
+    ComparedRun,
     Comparison,
     Difference,
+    DifferenceOutcome,
     Fate,
     Level,
     Noise,
-    Outcome,
+    OneSidedFinding,
     Piece,
-    Run,
     Setting,
-    Told,
     Trend,
 )
 from steptime.quantities import (
@@ -62,7 +62,7 @@ from steptime.quantities import (
     slope_of,
 )
 from steptime.report.compose import IN_PROCESS, WORKERS
-from steptime.report.report import Environment, ProcessReport, Report
+from steptime.report.report import JobEnvironment, ProcessReport, Report
 
 LEAST_FLOOR = 0.005
 """Clocks, temperature and the layout of memory move a step by this much, however alike a few runs happened to be."""
@@ -105,15 +105,15 @@ def beyond(change: Estimate, floor: float) -> Estimate:
     return Estimate(change.value, change.value - low, change.value + high, change.samples, change.unit)
 
 
-def outcome_of(change: Estimate, scale: float, widest: float = WIDEST) -> Outcome:
+def outcome_of(change: Estimate, scale: float, widest: float = WIDEST) -> DifferenceOutcome:
     """What an interval says. scale: what a relative difference is taken of; widest: relative, how far an interval may
     reach that still rules out a difference."""
     if change.low > 0:
-        return Outcome.MORE
+        return DifferenceOutcome.MORE
     if change.high < 0:
-        return Outcome.LESS
+        return DifferenceOutcome.LESS
     reach = max(-change.low, change.high)
-    return Outcome.NONE if reach <= widest * scale else Outcome.UNDECIDED
+    return DifferenceOutcome.NONE if reach <= widest * scale else DifferenceOutcome.UNDECIDED
 
 
 def trend_of(reports: Sequence[Report], floor: float) -> Trend:
@@ -295,7 +295,7 @@ def _values(report: Report) -> Iterator[tuple[Key, str]]:
         yield ("model", "compiled functions"), str(len(compiled))
 
 
-def _environment(environment: Environment) -> Iterator[tuple[Key, str]]:
+def _environment(environment: JobEnvironment) -> Iterator[tuple[Key, str]]:
     for kind, name, value in (
         ("machine", "host", environment.host),
         ("machine", "device", environment.device),
@@ -310,7 +310,7 @@ def _environment(environment: Environment) -> Iterator[tuple[Key, str]]:
             yield (kind, name), value
 
 
-def commit_words(environment: Environment) -> str:
+def commit_words(environment: JobEnvironment) -> str:
     """ "1a2b3c4d5e", with a plus where tracked files differed from it and a question mark where that is not known; ""
     outside of a repository."""
     mark = {True: "+", False: "", None: "?"}[environment.dirty]
@@ -434,7 +434,7 @@ def step_between(one: ProcessReport, other: ProcessReport, floor: float) -> Diff
     change = _widened(difference_of(after, before), _steady(one), _steady(other))
     change = beyond(change, floor * max(before.value, after.value))
     reason = _doubt(one, other)
-    outcome = Outcome.UNDECIDED if reason else outcome_of(change, before.value)
+    outcome = DifferenceOutcome.UNDECIDED if reason else outcome_of(change, before.value)
     return Difference("step", "step", before, after, change, outcome, reason)
 
 
@@ -524,7 +524,7 @@ def _part(
     if series is not None:
         change = _widened(change, *series)
     change = beyond(change, own)
-    outcome = Outcome.UNDECIDED if step.reason else outcome_of(change, longest)
+    outcome = DifferenceOutcome.UNDECIDED if step.reason else outcome_of(change, longest)
     return Difference(kind, name, one, other, change, outcome, step.reason)
 
 
@@ -538,7 +538,7 @@ def _sample(one: ProcessReport, other: ProcessReport, step: Difference) -> Diffe
     spread = step.change or change
     floor = max(spread.value - spread.low, spread.high - spread.value) / max(before, after)
     change = beyond(change, floor)
-    outcome = Outcome.UNDECIDED if step.reason else outcome_of(change, base.value)
+    outcome = DifferenceOutcome.UNDECIDED if step.reason else outcome_of(change, base.value)
     return Difference("sample", "time a sample", base, now, change, outcome, step.reason)
 
 
@@ -562,21 +562,21 @@ def _exact(count: int) -> Estimate:
     return Estimate(float(count), float(count), float(count), 1, "bytes")
 
 
-def _findings(one: ProcessReport, other: ProcessReport) -> tuple[Told, ...]:
+def _findings(one: ProcessReport, other: ProcessReport) -> tuple[OneSidedFinding, ...]:
     """Findings that one side has and the other has not, those that appeared first."""
     before = {finding.code: finding for finding in one.findings}
     after = {finding.code: finding for finding in other.findings}
-    appeared = [Told(each.code, each.name, Fate.APPEARED, each.summary) for each in other.findings
+    appeared = [OneSidedFinding(each.code, each.name, Fate.APPEARED, each.summary) for each in other.findings
                 if each.code not in before]  # fmt: skip
-    vanished = [Told(each.code, each.name, Fate.VANISHED, each.summary) for each in one.findings
+    vanished = [OneSidedFinding(each.code, each.name, Fate.VANISHED, each.summary) for each in one.findings
                 if each.code not in after]  # fmt: skip
     return (*appeared, *vanished)
 
 
-def _run(report: Report, label: str, first: Report, floor: float) -> Run:
+def _run(report: Report, label: str, first: Report, floor: float) -> ComparedRun:
     process = report.processes[0]
     found = _contention(process)
-    return Run(
+    return ComparedRun(
         label=label,
         source=report.source,
         steptime=report.environment.steptime,

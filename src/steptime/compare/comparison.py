@@ -10,10 +10,10 @@ import msgspec
 from steptime.quantities import Estimate
 from steptime.report.json import document
 
-SCHEMA_VERSION = 1
+SCHEMA_VERSION = 2
 
 
-class Outcome(Enum):
+class DifferenceOutcome(Enum):
     """What became of a quantity."""
 
     MORE = "more"
@@ -59,7 +59,7 @@ class Difference:
     before: Estimate | None
     after: Estimate | None
     change: Estimate | None
-    outcome: Outcome
+    outcome: DifferenceOutcome
     reason: str = ""
 
 
@@ -84,7 +84,7 @@ class Piece:
 
 
 @dataclass(frozen=True, slots=True)
-class Told:
+class OneSidedFinding:
     """A finding that one side has and the other has not."""
 
     code: str
@@ -94,7 +94,7 @@ class Told:
 
 
 @dataclass(frozen=True, slots=True)
-class Run:
+class ComparedRun:
     """One of the things compared. label: short and unique among them. against_first: of its step, None for the first.
     doubt: why its times cannot be trusted, "" where they can. categories: (name, ns per step)."""
 
@@ -113,7 +113,7 @@ class Run:
 
 
 @dataclass(frozen=True, slots=True)
-class Cause:
+class LikelyCause:
     """The likely cause of the step's change. account: the one that moved most with it; share: of the step's change,
     may be above one. setting: the name of the setting that explains it, piece: of the piece; "" for none."""
 
@@ -182,14 +182,14 @@ class Comparison:
 
     schema_version: int
     steptime: str
-    runs: tuple[Run, ...]
+    runs: tuple[ComparedRun, ...]
     settings: tuple[Setting, ...]
     step: Difference
     parts: tuple[Difference, ...]
     by: str
     pieces: tuple[Piece, ...]
-    findings: tuple[Told, ...]
-    cause: Cause
+    findings: tuple[OneSidedFinding, ...]
+    cause: LikelyCause
     sentence: str
     noise: Noise
     next_command: str

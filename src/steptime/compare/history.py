@@ -13,7 +13,7 @@ import numpy as np
 
 from steptime.quantities import BETWEEN_RUNS, Estimate, Jump, jumps
 
-SCHEMA_VERSION = 1
+SCHEMA_VERSION = 2
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,7 +43,7 @@ class Entry:
 
 
 @dataclass(frozen=True, slots=True)
-class Track:
+class JobHistory:
     """The recordings of one job on one machine, the oldest first. levels: where the step's level changed; a jump's `at`
     is a place in `told`: those that have a step, without those made beside other load where enough others are."""
 
@@ -61,7 +61,7 @@ class History:
 
     schema_version: int
     folder: str
-    tracks: tuple[Track, ...]
+    tracks: tuple[JobHistory, ...]
     variants: tuple[Entry, ...]
     problems: tuple[str, ...] = ()
 
@@ -86,17 +86,17 @@ def history_of(
     return History(SCHEMA_VERSION, folder, tuple(tracks), tuple(entry for entry in ordered if entry.trial), problems)
 
 
-def _track(job: str, machine: str, entries: Sequence[Entry], floor: float) -> Track:
+def _track(job: str, machine: str, entries: Sequence[Entry], floor: float) -> JobHistory:
     measured = [entry for entry in entries if entry.step is not None and entry.step.value > 0]
     calm = [entry for entry in measured if not entry.busy]
     told = calm if len(calm) >= 2 else measured
     steps = [entry.step for entry in told if entry.step is not None]
     values = np.array([step.value for step in steps], np.float64)
     found = jumps(values, floor, [max(step.high - step.value, step.value - step.low) for step in steps])
-    return Track(job, machine, tuple(entries), tuple(told), found)
+    return JobHistory(job, machine, tuple(entries), tuple(told), found)
 
 
-def slowed(track: Track) -> Jump | None:
+def slowed(track: JobHistory) -> Jump | None:
     """The newest change of level that made the step longer and that no later one took back."""
     for place in range(len(track.levels) - 1, -1, -1):
         jump = track.levels[place]

@@ -106,7 +106,7 @@ def fingerprint(folder: Path) -> Fingerprint:
 
 
 @dataclass(frozen=True, slots=True)
-class _Looked:
+class _Process:
     """What is kept of a process; its journal is forgotten before the next one is read. case: None for too few steps."""
 
     place: tuple[bool, int, int, int]
@@ -150,7 +150,7 @@ def _machine(manifest: Manifest, facts: ProcessFacts | None) -> str:
     return ", ".join(filter(None, (manifest.host, device)))
 
 
-def _measured(entry: Entry, looked: Sequence[_Looked]) -> Entry:
+def _measured(entry: Entry, looked: Sequence[_Process]) -> Entry:
     """The entry with its step: of the slowest training process, or of the first one where they are alike."""
     trainers = [each for each in looked if each.mode != Mode.FORWARD] or looked
     found = [(each, each.case) for each in trainers if each.case is not None]
@@ -177,7 +177,7 @@ def _step(case: Case) -> Estimate:
     return case.step.duration
 
 
-def _look(process: Process, telemetry: Sequence[TelemetrySample]) -> _Looked:
+def _look(process: Process, telemetry: Sequence[TelemetrySample]) -> _Process:
     """A process's step and the load beside it."""
     layout = lay_out_whole(process)
     timeline, usual = layout.timeline, usual_steps(layout)
@@ -185,7 +185,7 @@ def _look(process: Process, telemetry: Sequence[TelemetrySample]) -> _Looked:
     if timeline.steps.steady.sum() >= LEAST_STEPS and len(usual):
         contention = contention_use(process, timeline.steps, usual, telemetry)
         case = Case(step_summary(process, timeline, usual), contention=contention)
-    return _Looked(place(process), process.facts, timeline.mode, case, peak_bytes(process))
+    return _Process(place(process), process.facts, timeline.mode, case, peak_bytes(process))
 
 
 VERSION = 2

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import msgspec
 
-from steptime.compare.history import Entry, History, Track, slowed
+from steptime.compare.history import Entry, History, JobHistory, slowed
 from steptime.compare.history_index import Doomed
 from steptime.quantities import Jump, format_bytes, format_duration, format_share
 from steptime.report.json import document
@@ -51,7 +51,7 @@ def _s(items: Sequence[object]) -> str:
     return "" if len(items) == 1 else "s"
 
 
-def _track(track: Track, *, everything: bool) -> list[str]:
+def _track(track: JobHistory, *, everything: bool) -> list[str]:
     title = one_line(f"{track.job} on {track.machine}")
     count = f"{len(track.entries)} recording{_s(track.entries)}"
     lines = [f"{shorten(title, COLUMNS - len(count) - 1):<{COLUMNS - len(count)}}{count}"]
@@ -77,7 +77,7 @@ def _row(entry: Entry, longest: float) -> str:
     return shorten(f"{head}{'█' * filled:<{_BAR}} {step:<19}{Path(entry.path).name}{load}", COLUMNS)
 
 
-def sentence_of(track: Track) -> str:
+def sentence_of(track: JobHistory) -> str:
     """Since when it has been slow, or that it keeps its level."""
     if len(track.told) < 2:
         return "One measured recording has no trend." if track.told else "No recording of it has a step."
@@ -98,7 +98,7 @@ def _change(jump: Jump) -> str:
     return f"{format_duration(jump.before)} to {format_duration(jump.after)}, {share} {word}{doubt}"
 
 
-def _since(track: Track, jump: Jump) -> str:
+def _since(track: JobHistory, jump: Jump) -> str:
     """What else changed with it."""
     before, after = track.told[jump.at - 1], track.told[jump.at]
     changed = [

@@ -9,7 +9,7 @@ import msgspec
 from markupsafe import Markup
 
 from steptime.compare.cause import relative, relative_interval
-from steptime.compare.comparison import Comparison, Difference, Run, render_json
+from steptime.compare.comparison import ComparedRun, Comparison, Difference, render_json
 from steptime.compare.text import signed
 from steptime.quantities import Estimate, format_bytes, format_duration, format_share
 from steptime.report.page import waterfall
@@ -33,7 +33,7 @@ class Gate:
 
 
 @dataclass(frozen=True, slots=True)
-class View:
+class ComparisonView:
     """Everything that the template shows."""
 
     first: str
@@ -57,10 +57,10 @@ def render(comparison: Comparison) -> str:
     return whole("comparison.html", title=f"{first} against {last}", data=data, view=view_of(comparison))
 
 
-def view_of(comparison: Comparison) -> View:
+def view_of(comparison: Comparison) -> ComparisonView:
     """What the template needs, in words."""
     several = len(comparison.runs) > 2
-    return View(
+    return ComparisonView(
         first=one_line(comparison.runs[0].label),
         last=one_line(comparison.runs[-1].label),
         labels=("before", "now") if not several else ("the first", "the last"),
@@ -82,7 +82,7 @@ def _waterfall(comparison: Comparison) -> Markup:
     step = comparison.step
     before, after = (each.value if each is not None else 0.0 for each in (step.before, step.after))
     moved = [(part.name, part.change) for part in comparison.parts if part.change is not None]
-    rows = [waterfall.Difference(name, change) for name, change in moved
+    rows = [waterfall.WaterfallChange(name, change) for name, change in moved
             if abs(change.value) >= SMALLEST * max(before, after)]  # fmt: skip
     return waterfall.differences_waterfall(rows, before, after, ("before", "now"))
 
@@ -125,7 +125,7 @@ def _settings(comparison: Comparison) -> Grid | None:
     return _grid("set-otherwise", "Set otherwise", "", headings, rows) if rows else None
 
 
-def _runs(runs: Sequence[Run]) -> Grid:
+def _runs(runs: Sequence[ComparedRun]) -> Grid:
     headings = _headings(
         "run",
         "commit",
@@ -147,7 +147,7 @@ def _runs(runs: Sequence[Run]) -> Grid:
     return _grid("runs-table", "Runs", "In the order given.", headings, rows)
 
 
-def _against(run: Run) -> str:
+def _against(run: ComparedRun) -> str:
     if run.against_first is None:
         return ""
     return f"{relative_interval(run.against_first)}: {run.against_first.outcome.value}"

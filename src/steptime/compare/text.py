@@ -10,7 +10,17 @@ import textwrap
 from collections.abc import Iterable, Iterator, Sequence
 
 from steptime.compare.cause import relative, relative_interval
-from steptime.compare.comparison import Check, Comparison, Difference, Fate, Outcome, Piece, Ruling, Run, Setting
+from steptime.compare.comparison import (
+    Check,
+    ComparedRun,
+    Comparison,
+    Difference,
+    DifferenceOutcome,
+    Fate,
+    Piece,
+    Ruling,
+    Setting,
+)
 from steptime.quantities import format_bytes, format_duration, format_share
 from steptime.report.markdown import prose, table_lines
 from steptime.report.printable import one_line, printable, shorten
@@ -56,7 +66,7 @@ def _shares(comparison: Comparison, room: int) -> tuple[int, int, int, int]:
 
 
 def _moved(difference: Difference) -> bool:
-    return difference.outcome in (Outcome.MORE, Outcome.LESS)
+    return difference.outcome in (DifferenceOutcome.MORE, DifferenceOutcome.LESS)
 
 
 def _heading(comparison: Comparison) -> list[str]:
@@ -67,7 +77,7 @@ def _heading(comparison: Comparison) -> list[str]:
     return [title, *(_side(letter, run) for letter, run in (("A", first), ("B", last)))]
 
 
-def _side(letter: str, run: Run) -> str:
+def _side(letter: str, run: ComparedRun) -> str:
     commit = f" · {run.commit}" if run.commit else ""
     steps = f" · {run.steady} step{'s' if run.steady > 1 else ''}{commit}"
     return f"{letter}  {shorten(one_line(run.label), COLUMNS - 3 - len(steps))}{steps}"
@@ -105,8 +115,8 @@ def _runs_text(comparison: Comparison, room: int) -> list[str]:
 
 def _change(value: float, difference: Difference | None) -> str:
     text = f"{'+' if value > 0 else '-'}{format_share(abs(value))}"
-    outcome = difference.outcome if difference is not None else Outcome.UNDECIDED
-    return f"{text}  " if outcome in (Outcome.MORE, Outcome.LESS) else f"({text}) "
+    outcome = difference.outcome if difference is not None else DifferenceOutcome.UNDECIDED
+    return f"{text}  " if outcome in (DifferenceOutcome.MORE, DifferenceOutcome.LESS) else f"({text}) "
 
 
 def _differences_text(comparison: Comparison, room: int) -> list[str]:
@@ -135,7 +145,12 @@ def _row_text(difference: Difference) -> str:
 
 def _mark(difference: Difference) -> str:
     more, less = ("more", "less") if difference.kind == "memory" else ("longer", "shorter")
-    words = {Outcome.MORE: more, Outcome.LESS: less, Outcome.NONE: "none", Outcome.UNDECIDED: "?"}
+    words = {
+        DifferenceOutcome.MORE: more,
+        DifferenceOutcome.LESS: less,
+        DifferenceOutcome.NONE: "none",
+        DifferenceOutcome.UNDECIDED: "?",
+    }
     return words[difference.outcome]
 
 
@@ -251,7 +266,7 @@ def _runs_markdown(comparison: Comparison) -> Iterator[str]:
         yield from (prose(comparison.trend.sentence), "")
 
 
-def _run(number: int, run: Run) -> tuple[str, ...]:
+def _run(number: int, run: ComparedRun) -> tuple[str, ...]:
     against = ""
     if run.against_first is not None:
         against = f"{relative_interval(run.against_first)}: {_outcome(run.against_first)}"

@@ -26,7 +26,7 @@ POINT_TO_POINT = re.compile(r"(send|recv|isend|irecv) (\d+)(->|<-)(\d+)")
 
 
 @dataclass(frozen=True, slots=True)
-class Call:
+class CollectiveCall:
     """One collective (or send, or receive) of one rank.
 
     operation: torch's name without the backend ("all_reduce", "send 0->1"). group: the name of its process group,
@@ -71,7 +71,7 @@ class Dump:
     path: str
     rank: int
     version: str
-    calls: tuple[Call, ...]
+    calls: tuple[CollectiveCall, ...]
     groups: dict[str, tuple[int, ...]]
 
 
@@ -137,13 +137,13 @@ def groups_of(dumps: Sequence[Dump], world: Group) -> tuple[Group, ...]:
     return tuple(found.values())
 
 
-def _is_default(call: Call) -> bool:
+def _is_default(call: CollectiveCall) -> bool:
     return call.group in DEFAULT_NAMES or call.description == DEFAULT
 
 
-def _unlisted(dumps: Iterable[Dump]) -> dict[str, dict[int, list[Call]]]:
+def _unlisted(dumps: Iterable[Dump]) -> dict[str, dict[int, list[CollectiveCall]]]:
     """Calls by group and rank, of groups whose members the rank's own dump does not list."""
-    found: dict[str, dict[int, list[Call]]] = {}
+    found: dict[str, dict[int, list[CollectiveCall]]] = {}
     for dump in dumps:
         for call in dump.calls:
             if not (call.group and call.group in dump.groups):
@@ -151,7 +151,7 @@ def _unlisted(dumps: Iterable[Dump]) -> dict[str, dict[int, list[Call]]]:
     return found
 
 
-def _gathered(calls: Iterable[Call]) -> int | None:
+def _gathered(calls: Iterable[CollectiveCall]) -> int | None:
     """How many ranks a group has, by an all-gather, which gets as much from each; None where none was kept."""
     for call in calls:
         if call.operation.strip("_").replace("_", "").startswith("allgather") and "_v" not in call.operation:

@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any, ClassVar, NoReturn
 
 from steptime.errors import TraceError
-from steptime.hang.dump import COMPLETED, Call, Dump
+from steptime.hang.dump import COMPLETED, CollectiveCall, Dump
 from steptime.quantities import SourceLine
 
 KEYS = (str, bytes, int, float, type(None))
@@ -206,14 +206,14 @@ def _members(group: Any) -> tuple[int, ...]:
     return tuple(int(each) for each in members if isinstance(each, int) and 0 <= each <= LARGEST_RANK)
 
 
-def _call(entry: Mapping[Any, Any]) -> Call | None:
+def _call(entry: Mapping[Any, Any]) -> CollectiveCall | None:
     """None for an entry that makes no sense."""
     operation = _text(entry.get("profiling_name"))
     if not operation:
         return None
     name, description = (*_texts(entry.get("process_group")), "", "")[:2]
     between = bool(entry.get("is_p2p"))
-    return Call(
+    return CollectiveCall(
         operation=operation.partition(":")[2] or operation,
         group=name,
         description="" if description in ("undefined", "None") else description,

@@ -6,14 +6,14 @@ from collections.abc import Sequence
 
 import msgspec
 
-from steptime.hang.triage import Stall, Triage, counted_ranks, no_dump
+from steptime.hang.triage import HangTriage, Stall, counted_ranks, no_dump
 from steptime.quantities import format_source
 
 SHOWN = 5
 """Stalls that are told in the text: the others follow from the first."""
 
 
-def as_text(found: Triage, passed_over: Sequence[str] = ()) -> str:
+def as_text(found: HangTriage, passed_over: Sequence[str] = ()) -> str:
     """The whole text, with a line feed at its end."""
     head = f"{_count(len(found.ranks), 'dump')} ({counted_ranks(found.ranks)})"
     head += f", {_count(found.checked, 'collective')} compared"
@@ -28,7 +28,7 @@ def as_text(found: Triage, passed_over: Sequence[str] = ()) -> str:
     return "\n".join(lines).rstrip("\n") + "\n"
 
 
-def _nobody_waits(found: Triage) -> list[str]:
+def _nobody_waits(found: HangTriage) -> list[str]:
     """Where to look instead: at a rank that left no dump first, as gloo ends the calls of the others when one dies."""
     elsewhere = "A rank that hangs elsewhere (input, a lock, a checkpoint) shows in: py-spy dump --pid PID"
     if found.absent:
@@ -58,7 +58,7 @@ def _stall(stall: Stall, *, first: bool) -> list[str]:
     return [*lines, *(f"    {each}" for each in stall.evidence)]
 
 
-def to_json(found: Triage) -> str:
+def to_json(found: HangTriage) -> str:
     """All of it; each stall with its sentence."""
     stalls = [{**msgspec.to_builtins(stall), "sentence": stall.sentence} for stall in found.stalls]
     document = msgspec.to_builtins(found) | {"stalls": stalls}

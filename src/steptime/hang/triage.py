@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import Enum
 
-from steptime.hang.dump import COMPLETED, Call, Dump, Group, groups_of, world_of
+from steptime.hang.dump import COMPLETED, CollectiveCall, Dump, Group, groups_of, world_of
 from steptime.quantities import SourceLine, format_source
 
 NAMED = 8
@@ -135,18 +135,18 @@ def no_dump(ranks: Iterable[int]) -> str:
     return f"there is no dump of {counted_ranks(ranks)}"
 
 
-def group_name(name: str, calls: Iterable[Call]) -> str:
+def group_name(name: str, calls: Iterable[CollectiveCall]) -> str:
     """What a reader knows a group by: its description where it has one."""
     described = next((call.description for call in calls if call.description), "")
     return f"group {described or name or '?'}"
 
 
-def at_place(call: Call) -> str:
+def at_place(call: CollectiveCall) -> str:
     """ " at train.py:12", or nothing."""
     return f" at {format_source(call.source)}" if call.source is not None else ""
 
 
-def progress(call: Call) -> str:
+def progress(call: CollectiveCall) -> str:
     """How far a call has come. Of one that gloo has ended no dump says whether it failed."""
     return "ended" if call.done and call.state != COMPLETED else call.state
 
@@ -157,7 +157,7 @@ OTHER = {"send": "recv", "recv": "send"}
 def unmatched_sends(name: str, members: tuple[int, ...], given: Mapping[int, Dump]) -> list[Stall]:
     """The first send or receive between each two ranks of a group that still waits and whose other half is missing, or
     of another size. Both halves carry one number, which counts what goes between the two ranks."""
-    calls: dict[tuple[str, int, int], dict[int, Call]] = {}
+    calls: dict[tuple[str, int, int], dict[int, CollectiveCall]] = {}
     for rank in members:
         for call in given[rank].calls if rank in given else ():
             direction = call.direction
@@ -178,8 +178,8 @@ def unmatched_sends(name: str, members: tuple[int, ...], given: Mapping[int, Dum
 def _stall(
     name: str,
     members: tuple[int, ...],
-    call: Call,
-    theirs: Mapping[int, Call],
+    call: CollectiveCall,
+    theirs: Mapping[int, CollectiveCall],
     caller: int,
     peer: int,
     given: Mapping[int, Dump],
@@ -222,7 +222,7 @@ CIRCLE = "a circle: these ranks wait for one another, as they call the collectiv
 
 
 @dataclass(frozen=True, slots=True)
-class Triage:
+class HangTriage:
     """What dumps say. stalls: what waits, the cause first. ranks: whose dumps were given; absent: ranks of the job
     without a dump. whole: the job has no others, by what the dumps or the user say. checked: compared collectives."""
 
@@ -233,7 +233,7 @@ class Triage:
     checked: int
 
 
-def triage(dumps: Sequence[Dump], world_size: int | None = None) -> Triage:
+def triage(dumps: Sequence[Dump], world_size: int | None = None) -> HangTriage:
     """Compares the dumps of a job, one of each rank. world_size: its ranks, where the user says it; UsageError where a
     dump is of none of these."""
     given = {dump.rank: dump for dump in dumps}
@@ -249,16 +249,16 @@ def triage(dumps: Sequence[Dump], world_size: int | None = None) -> Triage:
         stalls += unmatched_sends(group.name, group.members, given)
     members = {rank for group in (world, *groups) for rank in group.members}
     absent = tuple(sorted(members - given.keys()))
-    return Triage(_causes_first(stalls, given), tuple(sorted(given)), absent, world.whole, checked)
+    return HangTriage(_causes_first(stalls, given), tuple(sorted(given)), absent, world.whole, checked)
 
 
-def _by_sequence(dump: Dump, group: str) -> dict[int, Call]:
+def _by_sequence(dump: Dump, group: str) -> dict[int, CollectiveCall]:
     """The collectives of a group; of a coalesced one (several calls with one number) the last, which is the whole."""
     return {call.sequence: call for call in dump.calls if call.group == group and not call.point_to_point}
 
 
 def _first_stall(
-    group: Group, calls: Mapping[int, Mapping[int, Call]], given: Mapping[int, Dump]
+    group: Group, calls: Mapping[int, Mapping[int, CollectiveCall]], given: Mapping[int, Dump]
 ) -> tuple[Stall | None, int]:
     """The first collective of a group at which its ranks part, or which is not done, and how many were compared."""
     known = [each for each in calls.values() if each]
@@ -279,13 +279,13 @@ def _first_stall(
     return ending, len(numbers)
 
 
-def _before(calls: Mapping[int, Call], sequence: int) -> bool:
+def _before(calls: Mapping[int, CollectiveCall], sequence: int) -> bool:
     """Whether a rank had not yet come to a number: one that is missing in the middle was never kept."""
     return not calls or max(calls) < sequence
 
 
 def _parted(
-    group: Group, sequence: int, here: Mapping[int, Call], calls: Mapping[int, Mapping[int, Call]]
+    group: Group, sequence: int, here: Mapping[int, CollectiveCall], calls: Mapping[int, Mapping[int, CollectiveCall]]
 ) -> Stall | None:
     """The ranks called different things under one number, and it is not known to have gone well."""
     if len(here) < 2 or all(call.state == COMPLETED for call in here.values()):  # gloo ends what differs with an error
@@ -315,11 +315,11 @@ def _parted(
     return None
 
 
-def _operation(call: Call) -> str:
+def _operation(call: CollectiveCall) -> str:
     return call.operation.split(" ")[0]
 
 
-def _size(call: Call) -> object:
+def _size(call: CollectiveCall) -> object:
     """What must be equal on all ranks: nothing, for operations that are uneven by design."""
     kind = call.operation.split(" ")[0]
     if any(each in kind for each in (*UNEVEN, *NO_DATA)):
@@ -329,12 +329,14 @@ def _size(call: Call) -> object:
     return call.output_sizes if kind.startswith("scatter") else (call.input_sizes, call.output_sizes)
 
 
-def _element_type(call: Call) -> object:
+def _element_type(call: CollectiveCall) -> object:
     kind = call.operation.split(" ")[0]
     return () if kind.startswith(ROOTED) or any(each in kind for each in NO_DATA) else call.input_types
 
 
-def _swapped(sequence: int, here: Mapping[int, Call], calls: Mapping[int, Mapping[int, Call]]) -> bool:
+def _swapped(
+    sequence: int, here: Mapping[int, CollectiveCall], calls: Mapping[int, Mapping[int, CollectiveCall]]
+) -> bool:
     """Whether each rank calls soon what the others call now: the same collectives in another order."""
     wanted = {call.operation for call in here.values()}
     soon = range(sequence, sequence + NEIGHBOURHOOD + 1)  # what came before agrees
@@ -346,7 +348,7 @@ def _swapped(sequence: int, here: Mapping[int, Call], calls: Mapping[int, Mappin
 
 
 def _not_done(
-    group: Group, sequence: int, here: Mapping[int, Call], lacking: Sequence[int], given: Mapping[int, Dump]
+    group: Group, sequence: int, here: Mapping[int, CollectiveCall], lacking: Sequence[int], given: Mapping[int, Dump]
 ) -> Stall | None:
     """Some ranks wait for others that have not called it, or for some of which nothing is known, or for nobody."""
     waiting = tuple(rank for rank, call in here.items() if not call.done)
@@ -393,7 +395,7 @@ def _who_else(group: Group, given: Mapping[int, Dump]) -> tuple[str, ...]:
     return tuple(lines)
 
 
-def _told_apart(call: Call, waiting: Sequence[int], here: Mapping[int, Call]) -> tuple[str, ...]:
+def _told_apart(call: CollectiveCall, waiting: Sequence[int], here: Mapping[int, CollectiveCall]) -> tuple[str, ...]:
     """Of what all ranks have called alike: how far it is, and what may still differ."""
     evidence = [f"it is {call.state} on {counted_ranks(waiting)}"]
     last = max(here, key=lambda rank: here[rank].created)
@@ -405,7 +407,7 @@ def _told_apart(call: Call, waiting: Sequence[int], here: Mapping[int, Call]) ->
     return tuple(evidence)
 
 
-def _described(call: Call) -> str:
+def _described(call: CollectiveCall) -> str:
     shape = " ".join(str(list(size)) for size in call.input_sizes[:2])
     kind = ", ".join(dict.fromkeys(call.input_types))
     return f"{call.operation}({', '.join(each for each in (shape, kind) if each)}){at_place(call)}"

@@ -31,7 +31,7 @@ LOOK = 0.2
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class RecordingPlace:
     """Where a launcher records. mark: the file that says so while its part of the job runs. leads: see above."""
 
     folder: Path
@@ -55,7 +55,7 @@ def part_of_launcher() -> str:
     return os.environ["SLURM_PROCID"] if tasks_of_launcher()[0] > 1 else ""
 
 
-def join(path: Path, part: str = "") -> Place:
+def join(path: Path, part: str = "") -> RecordingPlace:
     """Goes into the recording that several share, or begins it. part: what no other launcher of the same run has; "":
     any number of them may come. Raises OutputError."""
     number = 1
@@ -69,7 +69,7 @@ def join(path: Path, part: str = "") -> Place:
         raise cannot_record(path, error) from None
 
 
-def _enter(folder: Path, part: str) -> Place | None:
+def _enter(folder: Path, part: str) -> RecordingPlace | None:
     """A place in this folder; None where it is another run's. Raises OutputError where it is nobody's recording."""
     folder.mkdir(parents=True, exist_ok=True)
     names = {path.name for path in folder.iterdir()}
@@ -85,14 +85,14 @@ def _enter(folder: Path, part: str) -> Place | None:
         return None
     if _created(folder / LEADER):
         (folder / LEADER).write_text(f"{_machine()} {os.getpid()} {_birth(os.getpid())}\n")
-        place = Place(folder, mark, leads=True)
+        place = RecordingPlace(folder, mark, leads=True)
         leave(place)  # nobody waits for the leader
         prove_room(folder)
         return place
     if _is_over(folder, mark):
         mark.unlink()
         return None
-    return Place(folder, mark, leads=False)
+    return RecordingPlace(folder, mark, leads=False)
 
 
 def _created(path: Path) -> bool:
@@ -140,7 +140,7 @@ def _birth(pid: int) -> str:
         return ""
 
 
-def leave(place: Place) -> None:
+def leave(place: RecordingPlace) -> None:
     """This launcher's part has ended. What is left of the mark keeps its part from being taken once more."""
     with contextlib.suppress(OSError):
         place.mark.rename(_left(place.mark))

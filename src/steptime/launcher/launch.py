@@ -28,7 +28,7 @@ from typing import Any, NoReturn
 from steptime.changes import Change
 from steptime.errors import CommandError
 from steptime.launcher.command import NOT_EXECUTABLE, cannot_record, make_recording, resolve
-from steptime.launcher.joining import Place, join, leave, wait_for_others
+from steptime.launcher.joining import RecordingPlace, join, leave, wait_for_others
 from steptime.launcher.outcome import Outcome, ProbeOptions, Progress
 from steptime.launcher.revision import Inspection, Revision
 from steptime.launcher.supervise import HEAD_START, PATIENCE, Switchboard, pack_recording, supervise
@@ -168,7 +168,7 @@ def _inspect(folder: Path, manifest: Mapping[str, Any]) -> Inspection:
     return Inspection(Path.cwd(), HEAD_START, tell)
 
 
-def _follow(words: Sequence[str], place: Place, options: ProbeOptions) -> Outcome:
+def _follow(words: Sequence[str], place: RecordingPlace, options: ProbeOptions) -> Outcome:
     """Runs this part of a job whose recording another launcher leads: the leader does all but start it."""
     begin = time.monotonic()
     try:

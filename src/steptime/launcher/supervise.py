@@ -163,7 +163,7 @@ class Timer(Protocol):
         """Does it."""
 
 
-class Signals(Protocol):
+class Pause(Protocol):
     """How the time until the next look is spent: `signals.Switchboard`, or `variant.Deadline`."""
 
     def wait(self, seconds: float, send: Callable[[int], None]) -> None:
@@ -197,7 +197,7 @@ class Display:
 
 
 def supervise(
-    job: subprocess.Popen[bytes], folder: Path, signals: Signals, show: Callable[[Progress], None] | None
+    job: subprocess.Popen[bytes], folder: Path, signals: Pause, show: Callable[[Progress], None] | None
 ) -> list[str]:
     """Returns when the job has ended, whatever its children still do; a sentence for each thing that was lost."""
     try:
@@ -212,7 +212,7 @@ def supervise(
 
 
 def _stay(
-    job: subprocess.Popen[bytes], folder: Path, signals: Signals, show: Callable[[Progress], None] | None
+    job: subprocess.Popen[bytes], folder: Path, signals: Pause, show: Callable[[Progress], None] | None
 ) -> list[str]:
     begin = time.monotonic()
     timers: list[Timer] = []

@@ -28,7 +28,7 @@ class Telemetry:
 
     def __init__(self, folder: Path, pid: int) -> None:
         self._path = folder / NAME
-        self._load = Load(pid)
+        self._load = CpuLoad(pid)
         self._devices = find_devices()
         self.due = time.monotonic() + PERIOD
         self.failed = False
@@ -61,7 +61,7 @@ class Telemetry:
             self.failed = True  # no room, or the recording was removed: the job goes on
 
 
-class Load:
+class CpuLoad:
     """CPU seconds per second since the last look, of the job's process tree and of everything else."""
 
     def __init__(self, pid: int) -> None:

@@ -34,7 +34,7 @@ GRACE = 5.0
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class VariantPlace:
     """Where a variant runs. directory: its working folder. environment: variables besides the user's own. deadline:
     seconds from its start after which it is ended. entry: words before the command, which become it (launcher/contain).
     contained: see ProbeOptions."""
@@ -46,7 +46,7 @@ class Place:
     contained: str = ""
 
 
-class Deadline:
+class JobDeadline:
     """Waits for a job until its time is up, or it is told to end it, then ends it with everything that it started."""
 
     def __init__(self, job: subprocess.Popen[bytes], seconds: float) -> None:
@@ -82,7 +82,7 @@ def run_variant(
     command: Sequence[str],
     recording: Path,
     options: ProbeOptions,
-    place: Place,
+    place: VariantPlace,
     progress: Callable[[Progress], bool | None] | None = None,
 ) -> Outcome:
     """Runs the command to the end of its variant, and leaves a recording with its output beside it.
@@ -103,7 +103,7 @@ def run_variant(
     except CommandError:
         discard(folder)
         raise
-    deadline = Deadline(job, place.deadline)
+    deadline = JobDeadline(job, place.deadline)
 
     def show(now: Progress) -> None:
         if progress is not None and progress(now):
@@ -151,7 +151,9 @@ def _signal_session(group: int, number: int) -> None:
         os.killpg(group, number)
 
 
-def _start(words: Sequence[str], environment: Mapping[str, str], folder: Path, place: Place) -> subprocess.Popen[bytes]:
+def _start(
+    words: Sequence[str], environment: Mapping[str, str], folder: Path, place: VariantPlace
+) -> subprocess.Popen[bytes]:
     with (folder / OUTPUT).open("wb") as output:
         try:
             return subprocess.Popen(

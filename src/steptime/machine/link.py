@@ -25,7 +25,7 @@ FAILURE_KEPT_SECONDS = 86_400
 """Until it is tried again where it failed: each try may cost all our patience."""
 
 
-class _Answer(msgspec.Struct, frozen=True):
+class _LinkAnswer(msgspec.Struct, frozen=True):
     """What the script prints, B/s."""
 
     backend: str
@@ -75,7 +75,7 @@ def _remembered(path: Path) -> _Outcome | None:
 
 def _measured(executable: str, backend: str, ranks: int, tell: Callable[[str], None]) -> _Outcome:
     try:
-        done = measured_by(SCRIPT, executable, [backend, str(ranks)], _Answer, PATIENCE_SECONDS)
+        done = measured_by(SCRIPT, executable, [backend, str(ranks)], _LinkAnswer, PATIENCE_SECONDS)
     except MeasurementError as error:
         tell(f"it could not be measured ({error}): collectives are shown without their share of it")
         return _Outcome(None)

@@ -57,7 +57,7 @@ class MeasurementError(Exception):
 def measured_by(script: Path, executable: str, words: list[str], kind: type[Kept], seconds: float) -> Measured[Kept]:
     """Runs a script of ours with the user's interpreter, which prints its answer as its last line. Raises
     MeasurementError."""
-    load = Load()
+    load = OtherLoad()
     command = [executable, str(script), *words]
     try:
         run = subprocess.run(command, capture_output=True, timeout=seconds, check=False)
@@ -98,7 +98,7 @@ def store(value: object, path: Path) -> None:
     partial.replace(path)
 
 
-class Load:
+class OtherLoad:
     """What the machine does from now on beside this process and its children."""
 
     def __init__(self) -> None:
@@ -153,7 +153,7 @@ class _Update(Summary, frozen=True):
     size: int = 0
 
 
-class _Answer(msgspec.Struct, frozen=True):
+class _PeaksAnswer(msgspec.Struct, frozen=True):
     """What the script prints: seconds, and rates per second."""
 
     device: str
@@ -206,7 +206,7 @@ def measure(executable: str, device: str, *, threads: int | None = None) -> Mach
     """Runs the script with the user's interpreter. Raises SteptimeError (peaks-failed)."""
     words = [device, *([str(threads)] if threads else [])]
     try:
-        done = measured_by(SCRIPT, executable, words, _Answer, PATIENCE_SECONDS)
+        done = measured_by(SCRIPT, executable, words, _PeaksAnswer, PATIENCE_SECONDS)
     except MeasurementError as error:
         raise _failure(executable, str(error)) from None
     return _machine(done)
@@ -238,7 +238,7 @@ def _load(machine: Machine) -> tuple[bool, float]:
     return machine.disturbed, machine.other_cpus + machine.pressure
 
 
-def _machine(done: Measured[_Answer]) -> Machine:
+def _machine(done: Measured[_PeaksAnswer]) -> Machine:
     answer = done.answer
     return Machine(
         device=answer.device,

@@ -11,7 +11,7 @@ import numpy.typing as npt
 
 from steptime.arrays import Bool, Int64
 from steptime.errors import ImbalanceError
-from steptime.memory.lives import Extents, History, alive_at
+from steptime.memory.lives import AllocationHistory, Extents, alive_at
 from steptime.memory.owners import Codes, Owner
 from steptime.memory.signs import Signs
 from steptime.memory.snapshot import Action
@@ -28,7 +28,7 @@ class Pieces:
     whole: Bool
 
 
-def extents_at(history: History, event: int) -> Extents | None:
+def extents_at(history: AllocationHistory, event: int) -> Extents | None:
     """The segments right after an event: those at the end, with what the driver gave and took since undone, the latest
     first."""
     last = history.extents
@@ -126,7 +126,7 @@ class ModuleUse:
 
 
 @dataclass(frozen=True, slots=True)
-class Account:
+class MemoryBreakdown:
     """event: index in the history; BEFORE is its start. entries: bytes by owner, those without any left out; they sum
     to `reserved`. lines: by owner and line, the largest first. modules: likewise, where a trace names them.
 
@@ -156,7 +156,7 @@ class Account:
         return sum(size for owner, size in self.entries if owner < Owner.AWAITING)
 
 
-def account_at(history: History, signs: Signs, owners: Codes, event: int) -> Account:
+def account_at(history: AllocationHistory, signs: Signs, owners: Codes, event: int) -> MemoryBreakdown:
     """The account right after an event. Where a damaged history has more alive than reserved, what lives counts."""
     lives = history.lives
     alive = alive_at(history, event)
@@ -171,10 +171,10 @@ def account_at(history: History, signs: Signs, owners: Codes, event: int) -> Acc
     sizes[Owner.FRAGMENTS], sizes[Owner.CACHED] = fragments, free - fragments
     entries = tuple((owner, size) for owner, size in sorted(sizes.items()) if size)
     lines = lines_of(history, signs, owners, alive)
-    return Account(event, reserved, entries, lines, modules_of(history, signs, owners, alive))
+    return MemoryBreakdown(event, reserved, entries, lines, modules_of(history, signs, owners, alive))
 
 
-def _in_used_segments(history: History, used: Bool, event: int) -> int:
+def _in_used_segments(history: AllocationHistory, used: Bool, event: int) -> int:
     """Free bytes of the segments in which something lives."""
     extents = extents_at(history, event)
     if extents is None:
@@ -183,14 +183,14 @@ def _in_used_segments(history: History, used: Bool, event: int) -> int:
     return int(pieces.size[~pieces.whole].sum())
 
 
-def lines_of(history: History, signs: Signs, owners: Codes, chosen: Bool) -> tuple[Line, ...]:
+def lines_of(history: AllocationHistory, signs: Signs, owners: Codes, chosen: Bool) -> tuple[Line, ...]:
     """The chosen lives by owner and line, the largest first."""
     held = _held(history, owners, chosen, signs.line)
     lines = (Line(owner, source, size, count) for (owner, source), (size, count) in held.items())
     return tuple(sorted(lines, key=lambda line: (-line.bytes, line.owner)))
 
 
-def modules_of(history: History, signs: Signs, owners: Codes, chosen: Bool) -> tuple[ModuleUse, ...]:
+def modules_of(history: AllocationHistory, signs: Signs, owners: Codes, chosen: Bool) -> tuple[ModuleUse, ...]:
     """The chosen lives by owner and module, the largest first; those of no module are left out."""
     held = _held(history, owners, chosen, signs.module_path)
     modules = (ModuleUse(owner, path, size, count) for (owner, path), (size, count) in held.items() if path)
@@ -198,7 +198,7 @@ def modules_of(history: History, signs: Signs, owners: Codes, chosen: Bool) -> t
 
 
 def _held(
-    history: History, owners: Codes, chosen: Bool, labels: Sequence[T | None]
+    history: AllocationHistory, owners: Codes, chosen: Bool, labels: Sequence[T | None]
 ) -> dict[tuple[Owner, T | None], tuple[int, int]]:
     """(bytes, blocks) of the chosen lives by owner and by the label of the stack that made them."""
     lives = history.lives

@@ -9,7 +9,7 @@ import numpy as np
 from steptime.analysis.timeline import Steps, Timeline
 from steptime.arrays import Bool, Float64, Int64
 from steptime.journal import Kind
-from steptime.memory.lives import BEFORE, History
+from steptime.memory.lives import BEFORE, AllocationHistory
 from steptime.memory.owners import Codes, Owner
 from steptime.memory.signs import Signs
 from steptime.quantities import Estimate, SourceLine, autocorrelation_time, format_bytes, median_of
@@ -174,7 +174,7 @@ class Leak:
     holder: str = ""
 
 
-def leaks_of(history: History, signs: Signs, owners: Codes, boundaries: tuple[int, ...]) -> tuple[Leak, ...]:
+def leaks_of(history: AllocationHistory, signs: Signs, owners: Codes, boundaries: tuple[int, ...]) -> tuple[Leak, ...]:
     """The lines that leave memory behind in every step, the largest first; none where fewer than LEAST_STEPS whole
     steps are followed by another whole one.
 
@@ -197,7 +197,7 @@ def leaks_of(history: History, signs: Signs, owners: Codes, boundaries: tuple[in
     return _by_line(history, signs, left, step, eligible)
 
 
-def _by_line(history: History, signs: Signs, left: Bool, step: Int64, eligible: int) -> tuple[Leak, ...]:
+def _by_line(history: AllocationHistory, signs: Signs, left: Bool, step: Int64, eligible: int) -> tuple[Leak, ...]:
     lives = history.lives
     groups: dict[SourceLine | None, list[int]] = {}
     for row in np.flatnonzero(left).tolist():

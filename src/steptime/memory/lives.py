@@ -75,7 +75,7 @@ class SegmentEvents:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class History:
+class AllocationHistory:
     """What happened on one device. kind: "snapshot" or "trace".
 
     time: ns of each event, 0 where unknown. stack: of each event. reserved: (events + 1,) bytes that the process held
@@ -108,12 +108,12 @@ class History:
         return len(self.time)
 
 
-def allocated(history: History, chosen: Bool | None = None) -> Int64:
+def allocated(history: AllocationHistory, chosen: Bool | None = None) -> Int64:
     """(events + 1,) bytes asked for and not yet freed, before the first event and after each; of all lives or some."""
     return summed(history, history.lives.size if chosen is None else np.where(chosen, history.lives.size, 0))
 
 
-def summed(history: History, size: Int64) -> Int64:
+def summed(history: AllocationHistory, size: Int64) -> Int64:
     """The same of sizes that are given, one for each life."""
     lives, count = history.lives, history.events
     change = np.zeros(count + 2, np.int64)
@@ -122,7 +122,7 @@ def summed(history: History, size: Int64) -> Int64:
     return np.cumsum(change[: count + 1])
 
 
-def alive_at(history: History, event: int) -> Bool:
+def alive_at(history: AllocationHistory, event: int) -> Bool:
     """The lives that had memory right after an event (BEFORE: before the first)."""
     lives = history.lives
     alive: Bool = (lives.born <= event) & (lives.died > event)
@@ -137,14 +137,14 @@ allowed to be (max_entries of torch.cuda.memory._record_memory_history, a ring).
 Rows = Int64
 
 
-def histories(snapshot: Snapshot) -> tuple[History, ...]:
+def histories(snapshot: Snapshot) -> tuple[AllocationHistory, ...]:
     """One history for each device that holds memory or did anything, those with most memory first."""
     devices = {*snapshot.segments.device.tolist(), *np.unique(snapshot.events.device).tolist()}
     found = [_history_from_snapshot(snapshot, device) for device in sorted(devices)]
     return tuple(sorted(found, key=lambda history: -int(history.reserved.max())))
 
 
-def _history_from_snapshot(snapshot: Snapshot, device: int) -> History:
+def _history_from_snapshot(snapshot: Snapshot, device: int) -> AllocationHistory:
     events = _of_device(snapshot.events, device)
     action = events.action
     segments = np.flatnonzero(snapshot.segments.device == device)
@@ -154,7 +154,7 @@ def _history_from_snapshot(snapshot: Snapshot, device: int) -> History:
         snapshot.segments.large[segments].astype(bool),
     )
     lives, disagreements = _lives_from_snapshot(snapshot, events, segments)
-    return History(
+    return AllocationHistory(
         device=f"GPU {device}",
         kind="snapshot",
         lives=lives,
@@ -300,7 +300,9 @@ CPU = 0
 """c10::DeviceType::CPU."""
 
 
-def histories_of_trace(trace: Trace, found: AllocationEvents, boundaries: Int64, how: str) -> tuple[History, ...]:
+def histories_of_trace(
+    trace: Trace, found: AllocationEvents, boundaries: Int64, how: str
+) -> tuple[AllocationHistory, ...]:
     """One history for each device of a trace, the one with most memory first. boundaries: (n, 2) ns of the steps on the
     host, and what they were found by. Devices whose events have no addresses are left out."""
     time = found.time + trace.base_ns
@@ -322,7 +324,7 @@ def _history_from_trace(
     device: str,
     stamped: tuple[Int64, Int32, Stacks],
     steps: tuple[Int64, str],
-) -> History:
+) -> AllocationHistory:
     time, stack, stacks = stamped
     times, size, totals = time[rows], found.bytes[rows], found.allocated[rows]
     lives = _lives_from_trace(found.address[rows], size, stack[rows])
@@ -331,7 +333,7 @@ def _history_from_trace(
     first = held[0] - size[0] if held[0] == totals[0] else held[0]
     ends = np.searchsorted(times, steps[0][:, 1], side="right") - 1
     inside = (ends >= 0) & (ends < len(rows) - 1)
-    return History(
+    return AllocationHistory(
         device=device,
         kind="trace",
         lives=_with_base(lives, base, len(rows)) if base > 0 else lives,

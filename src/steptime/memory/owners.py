@@ -15,7 +15,7 @@ from enum import IntEnum
 import numpy as np
 
 from steptime.arrays import Bool, Int8, Int64
-from steptime.memory.lives import BEFORE, History
+from steptime.memory.lives import BEFORE, AllocationHistory
 from steptime.memory.signs import Signs
 
 LEAST_MATCHED = 0.5
@@ -26,30 +26,30 @@ SMALLEST = 4096
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Autocast:
+class AutocastUse:
     """on: whether the history shows it. copies: the lives that are its copies of weights."""
 
     on: bool
     copies: Bool
 
 
-def autocast_of(history: History, signs: Signs, parameters: dict[int, int], candidates: Bool) -> Autocast:
+def autocast_of(history: AllocationHistory, signs: Signs, parameters: dict[int, int], candidates: Bool) -> AutocastUse:
     """parameters: how many there are of each size in bytes, as far as that is known. candidates: lives that may be
     copies: made in the forward."""
     casts = signs.at(signs.cast, history.lives.stack)
     if casts.any():
-        return Autocast(True, _copies(history, parameters, candidates & casts))
+        return AutocastUse(True, _copies(history, parameters, candidates & casts))
     known = bool(signs.operators.any())
     copies = np.zeros(len(casts), np.bool_) if known else _copies(history, parameters, candidates & _followed(history))
     copied = set(np.unique(history.lives.size[copies]).tolist())
     matched = sum(size * count for size, count in parameters.items() if size // 2 in copied and size >= SMALLEST)
     whole = sum(size * count for size, count in parameters.items())
     if not whole or matched < LEAST_MATCHED * whole:
-        return Autocast(False, np.zeros(len(casts), np.bool_))
-    return Autocast(True, copies)
+        return AutocastUse(False, np.zeros(len(casts), np.bool_))
+    return AutocastUse(True, copies)
 
 
-def _copies(history: History, parameters: dict[int, int], candidates: Bool) -> Bool:
+def _copies(history: AllocationHistory, parameters: dict[int, int], candidates: Bool) -> Bool:
     """Of the candidates those of half a parameter's size. Of a size at most as many live at once as there are
     parameters: what is beyond was made of something else, and of those the ones that live longest count."""
     lives = history.lives
@@ -77,7 +77,7 @@ def _at_most(rows: Int64, born: Int64, died: Int64, most: int) -> Int64:
     return np.array(taken, np.int64)
 
 
-def _followed(history: History) -> Bool:
+def _followed(history: AllocationHistory) -> Bool:
     """Lives behind which the same call asked again at once: a copy comes before the product that it is for. Without
     frames of C++ this, and its size, is all that tells a copy from an activation."""
     lives = history.lives
@@ -140,7 +140,7 @@ LABELS = {
 }
 
 
-def owners_of(history: History, signs: Signs, boundaries: tuple[int, ...]) -> Codes:
+def owners_of(history: AllocationHistory, signs: Signs, boundaries: tuple[int, ...]) -> Codes:
     """The owner of each life."""
     lives = history.lives
     look = _Looks(history, signs, boundaries)
@@ -167,7 +167,7 @@ def owners_of(history: History, signs: Signs, boundaries: tuple[int, ...]) -> Co
     return owner
 
 
-def parameter_sizes(history: History, signs: Signs, owner: Codes) -> dict[int, int]:
+def parameter_sizes(history: AllocationHistory, signs: Signs, owner: Codes) -> dict[int, int]:
     """How many parameters there are of each size in bytes, of those that products use: the sizes of their gradients or
     of the optimiser's state; else of what was seen to be built; else of all that was there before and stays."""
     lives = history.lives
@@ -184,26 +184,26 @@ def parameter_sizes(history: History, signs: Signs, owner: Codes) -> dict[int, i
     return {size: count for size, count in found.items() if count}
 
 
-def lasting_gradients(history: History, owner: Codes, boundaries: tuple[int, ...]) -> Bool:
+def lasting_gradients(history: AllocationHistory, owner: Codes, boundaries: tuple[int, ...]) -> Bool:
     """Gradients that stay through a whole step after their own: zero_grad(set_to_none=False) fills them with zeros."""
     lasting: Bool = (owner == Owner.GRADIENTS) & _survives(history, boundaries)
     return lasting
 
 
-def _steps_of(history: History, boundaries: tuple[int, ...]) -> tuple[Int64, Int64]:
+def _steps_of(history: AllocationHistory, boundaries: tuple[int, ...]) -> tuple[Int64, Int64]:
     """The step in which each life was born, and in which it ended."""
     ends = np.array([*boundaries, history.events], np.int64)
     lives = history.lives
     return np.searchsorted(ends, np.maximum(lives.born, 0)), np.searchsorted(ends, lives.died)
 
 
-def _survives(history: History, boundaries: tuple[int, ...]) -> Bool:
+def _survives(history: AllocationHistory, boundaries: tuple[int, ...]) -> Bool:
     born, died = _steps_of(history, boundaries)
     found: Bool = (died > born + 1) & (history.lives.born > BEFORE) & (len(boundaries) > 0)
     return found
 
 
-def _made_once(history: History, chosen: Bool, boundaries: tuple[int, ...]) -> Bool:
+def _made_once(history: AllocationHistory, chosen: Bool, boundaries: tuple[int, ...]) -> Bool:
     """Of the chosen those of a size of which no other step makes any: what every step makes and keeps is a leak."""
     born, _ = _steps_of(history, boundaries)
     rows = np.flatnonzero(chosen)
@@ -215,7 +215,7 @@ def _made_once(history: History, chosen: Bool, boundaries: tuple[int, ...]) -> B
 class _Looks:
     """What is known of each life, as masks."""
 
-    def __init__(self, history: History, signs: Signs, boundaries: tuple[int, ...]) -> None:
+    def __init__(self, history: AllocationHistory, signs: Signs, boundaries: tuple[int, ...]) -> None:
         lives, count = history.lives, history.events
         at = signs.at
         self.count = count
@@ -272,7 +272,7 @@ class _Looks:
         return found
 
 
-def _tell_earlier(history: History, owner: Codes, look: _Looks) -> None:
+def _tell_earlier(history: AllocationHistory, owner: Codes, look: _Looks) -> None:
     """What was there before the recording, told apart by sizes: a model's parameters, its gradients and each slot of
     the optimiser's state are as many blocks of the same sizes.
 
@@ -301,7 +301,7 @@ def _tell_earlier(history: History, owner: Codes, look: _Looks) -> None:
             owner[row] = ranks[rank]
 
 
-def _unit(history: History, owner: Codes) -> dict[int, int]:
+def _unit(history: AllocationHistory, owner: Codes) -> dict[int, int]:
     """How many blocks of each size a set of the parameters' sizes has; empty where nothing tells. An optimiser may make
     all its slots in one line; the gradients, where they were seen too, say how many of a size are one slot."""
     state, gradients = (_set_of(history, owner, wanted) for wanted in (Owner.OPTIMIZER_STATE, Owner.GRADIENTS))
@@ -310,7 +310,7 @@ def _unit(history: History, owner: Codes) -> dict[int, int]:
     return {size: min(count, gradients.get(size, count)) for size, count in state.items()}
 
 
-def _set_of(history: History, owner: Codes, wanted: Owner) -> dict[int, int]:
+def _set_of(history: AllocationHistory, owner: Codes, wanted: Owner) -> dict[int, int]:
     """Of what an owner made, what lived at once; of an optimiser's state what one line of its made."""
     lives = history.lives
     rows = np.flatnonzero((owner == wanted) & (lives.born > BEFORE))

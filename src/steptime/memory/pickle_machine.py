@@ -52,7 +52,7 @@ class TruncatedError(Exception):
     """The bytes end before the pickle does."""
 
 
-class Source:
+class PickleBytes:
     """`data[at:]` is what comes next; up to `limit` an opcode has its arguments behind it."""
 
     def __init__(self, file: BinaryIO) -> None:
@@ -151,7 +151,7 @@ class OpenList(list[Any]):
 class Memo:
     """values: what was put in, by number. A row of references is looked up once and kept."""
 
-    def __init__(self, source: Source) -> None:
+    def __init__(self, source: PickleBytes) -> None:
         self._source = source
         self.values: list[Any] = []
         self._runs: dict[bytes, list[Any]] = {}
@@ -439,10 +439,10 @@ LONGEST_ARGUMENT = 300
 """Bytes that an opcode of the inner loop may take."""
 
 
-class Machine:
+class PickleMachine:
     """Runs a pickle from `source` into `builder`."""
 
-    def __init__(self, source: Source, builder: Builder) -> None:
+    def __init__(self, source: PickleBytes, builder: Builder) -> None:
         self._source = source
         self._builder = builder
         self.stack: list[Any] = []

@@ -9,7 +9,7 @@ from typing import Any
 import msgspec
 
 from steptime.errors import SnapshotError
-from steptime.memory.pickle_machine import SEGMENT, Builder, Machine, OpenList, Source, TruncatedError
+from steptime.memory.pickle_machine import SEGMENT, Builder, OpenList, PickleBytes, PickleMachine, TruncatedError
 from steptime.memory.snapshot import Snapshot
 
 LARGEST_JSON = 1 << 28
@@ -46,16 +46,16 @@ def read_snapshot(path: Path) -> Snapshot:
             if file.read(1) in b"{[":
                 return _read_json(path)
             file.seek(0)
-            return _run(path, Source(file))
+            return _run(path, PickleBytes(file))
     except OSError as error:
         raise SnapshotError(
             "snapshot-unreadable", f"{path} cannot be read ({error.strerror or error}): name a file that can."
         ) from None
 
 
-def _run(path: Path, source: Source) -> Snapshot:
+def _run(path: Path, source: PickleBytes) -> Snapshot:
     builder = Builder()
-    machine = Machine(source, builder)
+    machine = PickleMachine(source, builder)
     try:
         top, truncated = machine.run(), False
     except TruncatedError:

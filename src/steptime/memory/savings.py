@@ -22,9 +22,9 @@ from dataclasses import dataclass
 import numpy as np
 
 from steptime.arrays import Bool, Int64
-from steptime.memory.account import Account
+from steptime.memory.account import MemoryBreakdown
 from steptime.memory.growth import Leak
-from steptime.memory.lives import CPU_PLACE, History, alive_at, allocated, summed
+from steptime.memory.lives import CPU_PLACE, AllocationHistory, alive_at, allocated, summed
 from steptime.memory.owners import Codes, Owner, lasting_gradients, parameter_sizes
 from steptime.memory.signs import Policies, Policy, Signs, policies_of
 from steptime.memory.steps import Steady
@@ -81,7 +81,7 @@ class Fit:
     kind: str = "batch"
 
 
-def scales_with_batch(history: History, signs: Signs, owners: Codes) -> Bool:
+def scales_with_batch(history: AllocationHistory, signs: Signs, owners: Codes) -> Bool:
     """Activations, inputs and the temporaries of forward and backward; of those not what is as large as a parameter, or
     as its copy in 16 bits: a gradient on its way."""
     lives = history.lives
@@ -93,7 +93,7 @@ def scales_with_batch(history: History, signs: Signs, owners: Codes) -> Bool:
     return scales
 
 
-def largest_batch(history: History, signs: Signs, owners: Codes, capacity: int, steady: Steady) -> Fit | None:
+def largest_batch(history: AllocationHistory, signs: Signs, owners: Codes, capacity: int, steady: Steady) -> Fit | None:
     """At every instant of a steady step; what the allocator rounds and has to keep free is not counted. None where
     nothing grows."""
     scaling = allocated(history, scales_with_batch(history, signs, owners))
@@ -128,12 +128,12 @@ class Autocasting:
     unknown: int
 
 
-def autocast_on(history: History, signs: Signs, owners: Codes) -> bool:
+def autocast_on(history: AllocationHistory, signs: Signs, owners: Codes) -> bool:
     """Whether the history shows that autocast is on."""
     return bool((owners == Owner.COPIES).any() or signs.at(signs.cast, history.lives.stack).any())
 
 
-def autocasting(history: History, signs: Signs, owners: Codes) -> Autocasting | None:
+def autocasting(history: AllocationHistory, signs: Signs, owners: Codes) -> Autocasting | None:
     """None without activations."""
     lives = history.lives
     activations = owners == Owner.ACTIVATIONS
@@ -185,7 +185,9 @@ class Peak:
     """The highest instant of a steady step, and what it would be. event: of a failed request, whose moment counts and
     no other; None for the peak."""
 
-    def __init__(self, history: History, signs: Signs, owners: Codes, steady: Steady, event: int | None) -> None:
+    def __init__(
+        self, history: AllocationHistory, signs: Signs, owners: Codes, steady: Steady, event: int | None
+    ) -> None:
         self.history, self.signs, self.owners = history, signs, owners
         self.missing = steady.likely
         self.live: Int64 = allocated(history) + self.missing
@@ -208,7 +210,7 @@ class Peak:
 
 
 def savings_of(
-    peak: Peak, account: Account, leaks: tuple[Leak, ...], boundaries: tuple[int, ...]
+    peak: Peak, account: MemoryBreakdown, leaks: tuple[Leak, ...], boundaries: tuple[int, ...]
 ) -> tuple[Saving, ...]:
     """What would free at least 1 % of what is reserved, most first. They do not add: several free the same bytes."""
     found = [
@@ -258,7 +260,7 @@ def _of_checkpointing(peak: Peak) -> Iterator[Saving]:
         yield max(possible, key=lambda saving: saving.frees)
 
 
-def _by_module(history: History, signs: Signs, rows: Int64) -> dict[tuple[str, str], tuple[set[str], Int64]]:
+def _by_module(history: AllocationHistory, signs: Signs, rows: Int64) -> dict[tuple[str, str], tuple[set[str], Int64]]:
     """By the path of a module and the class of some in it: those that were called, and the lives made in them."""
     calls: dict[tuple[str, str], set[str]] = {}
     members: dict[tuple[str, str], list[int]] = {}
@@ -273,7 +275,7 @@ def _by_module(history: History, signs: Signs, rows: Int64) -> dict[tuple[str, s
     return {key: (names, np.array(members[key], np.int64)) for key, names in calls.items()}
 
 
-def _by_caller(history: History, signs: Signs, rows: Int64) -> dict[SourceLine, Int64]:
+def _by_caller(history: AllocationHistory, signs: Signs, rows: Int64) -> dict[SourceLine, Int64]:
     """The lives by each line of the user's that was calling when they were made, the innermost left out."""
     stacks = history.stacks
     groups: dict[SourceLine, list[int]] = {}
@@ -379,7 +381,7 @@ def _of_sharding(peak: Peak) -> Iterator[Saving]:
     )
 
 
-def _of_fragments(history: History, account: Account) -> Iterator[Saving]:
+def _of_fragments(history: AllocationHistory, account: MemoryBreakdown) -> Iterator[Saving]:
     if dict(history.settings).get("expandable_segments") == "True":
         return
     yield Saving(

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from steptime.arrays import Bool, Int64
-from steptime.memory.lives import BEFORE, History, allocated
+from steptime.memory.lives import BEFORE, AllocationHistory, allocated
 from steptime.memory.owners import Codes, Owner, parameter_sizes
 from steptime.memory.signs import Signs
 from steptime.quantities import format_bytes
@@ -17,7 +17,7 @@ REPEATS = 0.98
 """Of the requests, as many must be the same a period later for the history to repeat."""
 
 
-def boundaries_of(history: History, signs: Signs) -> tuple[tuple[int, ...], str]:
+def boundaries_of(history: AllocationHistory, signs: Signs) -> tuple[tuple[int, ...], str]:
     """The events at which steps end, and what they were found from."""
     if history.boundaries:
         return history.boundaries, history.boundary_source
@@ -28,7 +28,7 @@ def boundaries_of(history: History, signs: Signs) -> tuple[tuple[int, ...], str]
     return tuple(period), "requests that repeat" if period else ""
 
 
-def _working(history: History, signs: Signs) -> Bool:
+def _working(history: AllocationHistory, signs: Signs) -> Bool:
     """Events of a forward or a backward: they part one optimiser's step from the next."""
     working: Bool = signs.at(signs.module, history.stack) | signs.at(signs.backward, history.stack)
     return working & ~signs.at(signs.optimizer, history.stack)
@@ -44,7 +44,7 @@ def _ends_of_bursts(inside: Bool, working: Bool) -> tuple[int, ...]:
     return tuple(last)
 
 
-def _period(history: History) -> list[int]:
+def _period(history: AllocationHistory) -> list[int]:
     """Events at which a sequence of requests begins again, by the sizes asked for; none where it never does.
 
     The second half says with which period: first steps ask for more (the optimiser's state). From there it is followed
@@ -105,7 +105,7 @@ class Steady:
     kind: str = "batch"
 
 
-def steady_of(history: History, signs: Signs, owners: Codes) -> Steady:
+def steady_of(history: AllocationHistory, signs: Signs, owners: Codes) -> Steady:
     """From what the optimiser keeps behind its step; where none was seen, from the size of the parameters."""
     state = allocated(history, owners == Owner.OPTIMIZER_STATE)
     none = np.zeros(len(state), np.int64)
@@ -133,7 +133,7 @@ def _again(activations: Int64, missing: Int64) -> bool:
     return bool(resident.any()) and int(activations[resident].max()) >= SEEN * int(activations.max())
 
 
-def _kept_through_forward(history: History, owners: Codes, last: int) -> Int64:
+def _kept_through_forward(history: AllocationHistory, owners: Codes, last: int) -> Int64:
     """Gradients that are there behind the optimiser's step stay until zero_grad: as a rule that is called before
     backward, and so behind the next forward. In the first forward there were none."""
     lives = history.lives
@@ -145,7 +145,7 @@ def _kept_through_forward(history: History, owners: Codes, last: int) -> Int64:
     return held
 
 
-def _unseen(history: History, signs: Signs, owners: Codes, missing: Int64) -> Steady:
+def _unseen(history: AllocationHistory, signs: Signs, owners: Codes, missing: Int64) -> Steady:
     """No whole step of the optimiser was seen: what it keeps is between nothing and twice the parameters."""
     weights = sum(size * count for size, count in parameter_sizes(history, signs, owners).items())
     if not (owners == Owner.GRADIENTS).any():

@@ -6,9 +6,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from steptime.memory.account import Account, account_at, extents_at, free_pieces
+from steptime.memory.account import MemoryBreakdown, account_at, extents_at, free_pieces
 from steptime.memory.growth import Leak, leaks_of
-from steptime.memory.lives import BEFORE, History, alive_at, allocated
+from steptime.memory.lives import BEFORE, AllocationHistory, alive_at, allocated
 from steptime.memory.owners import LABELS, Codes, Owner, owners_of
 from steptime.memory.savings import Fit, Peak, Saving, autocast_on, largest_batch, savings_of
 from steptime.memory.signs import signs_of
@@ -34,7 +34,7 @@ class OverTime:
     peak: int
 
 
-def over_time(history: History, owners: Codes, most: int = MOST_POINTS) -> OverTime | None:
+def over_time(history: AllocationHistory, owners: Codes, most: int = MOST_POINTS) -> OverTime | None:
     """The owners of a history; what the allocator held beyond tensors comes last. None for an empty history."""
     live = allocated(history)
     count = len(live)
@@ -68,7 +68,7 @@ CONSIDERABLE = 0.05
 
 
 @dataclass(frozen=True, slots=True)
-class Point:
+class OwnerSample:
     """time: ns since the first event (0 throughout where no times were recorded); event: its index."""
 
     time: int
@@ -78,7 +78,7 @@ class Point:
 
 
 @dataclass(frozen=True, slots=True)
-class SegmentUse:
+class FragmentedSegment:
     """A segment with free pieces. Bytes."""
 
     address: int
@@ -96,7 +96,7 @@ class Fragmentation:
     in_used: int
     largest: int
     pieces: int
-    segments: tuple[SegmentUse, ...]
+    segments: tuple[FragmentedSegment, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,7 +113,7 @@ class OutOfMemory:
 
 
 @dataclass(frozen=True, slots=True)
-class Triage:
+class MemoryTriage:
     """One device. moment: which instant the account is of, in words. peak: most bytes of tensors at once. steps:
     boundaries of steps that were found, and from what. capacity: bytes of the device, None where unknown; fit: by how
     much the batch could grow to fill it. autocast: whether the history shows that it is on. cut: what is missing of the
@@ -124,12 +124,12 @@ class Triage:
     moment: str
     peak: int
     reserved_peak: int
-    account: Account
+    account: MemoryBreakdown
     leaks: tuple[Leak, ...]
     savings: tuple[Saving, ...]
     fragmentation: Fragmentation | None
     failure: OutOfMemory | None
-    timeline: tuple[Point, ...]
+    timeline: tuple[OwnerSample, ...]
     steps: int
     boundary_source: str
     capacity: int | None = None
@@ -141,7 +141,7 @@ class Triage:
     """By owner, for a picture."""
 
 
-def triage(history: History, *, capacity: int | None = None) -> Triage:
+def triage(history: AllocationHistory, *, capacity: int | None = None) -> MemoryTriage:
     """What one device's history says. capacity: bytes of the device, where somebody knows."""
     signs = signs_of(history.stacks)
     boundaries, source = boundaries_of(history, signs)
@@ -161,7 +161,7 @@ def triage(history: History, *, capacity: int | None = None) -> Triage:
     leaks = leaks_of(history, signs, owners, boundaries)
     steady = steady_of(history, signs, owners)
     peak = Peak(history, signs, owners, steady, event if last is not None else None)
-    return Triage(
+    return MemoryTriage(
         device=history.device,
         kind=history.kind,
         moment="when memory ran out" if last is not None else "at the peak",
@@ -184,12 +184,12 @@ def triage(history: History, *, capacity: int | None = None) -> Triage:
     )
 
 
-def _whole(history: History) -> bool:
+def _whole(history: AllocationHistory) -> bool:
     """Whether all that a device has to hold is known: a trace of a CPU says nothing of what was there before."""
     return history.complete or bool((history.lives.born == BEFORE).any())
 
 
-def _fragmentation(history: History, event: int) -> Fragmentation | None:
+def _fragmentation(history: AllocationHistory, event: int) -> Fragmentation | None:
     extents = extents_at(history, event)
     if extents is None:
         return None
@@ -208,13 +208,15 @@ def _fragmentation(history: History, event: int) -> Fragmentation | None:
         largest=int(pieces.size.max()),
         pieces=len(pieces.size),
         segments=tuple(
-            SegmentUse(int(extents.address[row]), int(extents.size[row]), int(free[row]), int(largest[row]))
+            FragmentedSegment(int(extents.address[row]), int(extents.size[row]), int(free[row]), int(largest[row]))
             for row in most
         ),
     )
 
 
-def _obstacle(asked: int, driver_free: int | None, account: Account, fragmentation: Fragmentation | None) -> str:
+def _obstacle(
+    asked: int, driver_free: int | None, account: MemoryBreakdown, fragmentation: Fragmentation | None
+) -> str:
     if fragmentation is not None and fragmentation.free >= asked:
         return (
             f"fragmentation: {format_bytes(fragmentation.free)} were free in the cache, but in {fragmentation.pieces} "
@@ -231,7 +233,7 @@ def _beside(others: int | None, capacity: int | None) -> str:
     return f"; {format_bytes(others)} of the device were not this process's: other processes, CUDA contexts"
 
 
-def _timeline(history: History, live: np.ndarray[tuple[int], np.dtype[np.int64]]) -> tuple[Point, ...]:
+def _timeline(history: AllocationHistory, live: np.ndarray[tuple[int], np.dtype[np.int64]]) -> tuple[OwnerSample, ...]:
     """Evenly spaced stretches, each by the instant of its highest point: no peak is lost."""
     count = len(live)
     edges = np.unique(np.linspace(0, count, min(POINTS, count) + 1).astype(np.int64))
@@ -240,5 +242,5 @@ def _timeline(history: History, live: np.ndarray[tuple[int], np.dtype[np.int64]]
     for begin, end in zip(edges[:-1].tolist(), edges[1:].tolist(), strict=True):
         index = begin + int(np.argmax(live[begin:end]))
         time = int(history.time[index - 1]) - start if index else 0
-        points.append(Point(max(0, time), index - 1, int(live[index]), int(history.reserved[index])))
+        points.append(OwnerSample(max(0, time), index - 1, int(live[index]), int(history.reserved[index])))
     return tuple(points)

@@ -10,7 +10,17 @@ import math
 import statistics
 from collections.abc import Callable, Sequence
 
-from steptime.nan.nonfinite import BatchFacts, Birth, Cause, Number, ValueRange, count, listed, plain_number, value_of
+from steptime.nan.nonfinite import (
+    BatchFacts,
+    Cause,
+    NonFiniteOrigin,
+    Number,
+    ValueRange,
+    count,
+    listed,
+    plain_number,
+    value_of,
+)
 
 STEPS = 8
 """So many are told."""
@@ -80,7 +90,9 @@ AGAINST_GROWTH = (
 )
 
 
-def cause_of(birth: Birth, growth: tuple[tuple[int, Number], ...] = (), batch: BatchFacts | None = None) -> Cause:
+def cause_of(
+    birth: NonFiniteOrigin, growth: tuple[tuple[int, Number], ...] = (), batch: BatchFacts | None = None
+) -> Cause:
     """What is likely to blame for a birth."""
     for recognise in _FOREIGN if birth.kind != "operator" else _RECOGNISERS:
         cause = recognise(birth, growth, batch)
@@ -103,7 +115,7 @@ def plain_operator(operator: str) -> str:
 # -- what was not made by an operator ----------------------------------------------------------------------------------
 
 
-def _bad_batch(birth: Birth, growth: object, batch: BatchFacts | None) -> Cause | None:
+def _bad_batch(birth: NonFiniteOrigin, growth: object, batch: BatchFacts | None) -> Cause | None:
     if birth.kind != "batch":
         return None
     who = _samples(birth.samples, birth.rows)
@@ -116,7 +128,7 @@ def _bad_batch(birth: Birth, growth: object, batch: BatchFacts | None) -> Cause 
     )
 
 
-def _other_rank(birth: Birth, growth: object, batch: object) -> Cause | None:
+def _other_rank(birth: NonFiniteOrigin, growth: object, batch: object) -> Cause | None:
     if birth.kind != "collective":
         return None
     return Cause(
@@ -126,7 +138,7 @@ def _other_rank(birth: Birth, growth: object, batch: object) -> Cause | None:
     )
 
 
-def _parameter(birth: Birth, growth: tuple[tuple[int, Number], ...], batch: object) -> Cause | None:
+def _parameter(birth: NonFiniteOrigin, growth: tuple[tuple[int, Number], ...], batch: object) -> Cause | None:
     if birth.kind != "parameter":
         return None
     return Cause(
@@ -137,7 +149,7 @@ def _parameter(birth: Birth, growth: tuple[tuple[int, Number], ...], batch: obje
     )
 
 
-def _foreign(birth: Birth, growth: object, batch: object) -> Cause | None:
+def _foreign(birth: NonFiniteOrigin, growth: object, batch: object) -> Cause | None:
     if birth.kind == "constant":
         return Cause(
             "constant",
@@ -155,7 +167,7 @@ def _foreign(birth: Birth, growth: object, batch: object) -> Cause | None:
 # -- what an operator made ---------------------------------------------------------------------------------------------
 
 
-def _outlying_sample(birth: Birth, growth: object, batch: BatchFacts | None) -> Cause | None:
+def _outlying_sample(birth: NonFiniteOrigin, growth: object, batch: BatchFacts | None) -> Cause | None:
     """An overflow in just the rows that stand out in the batch."""
     if batch is None or not batch.rows_outlying or not _finite_overflow(birth):
         return None
@@ -170,7 +182,7 @@ def _outlying_sample(birth: Birth, growth: object, batch: BatchFacts | None) -> 
     )
 
 
-def _empty_mean(birth: Birth, growth: object, batch: object) -> Cause | None:
+def _empty_mean(birth: NonFiniteOrigin, growth: object, batch: object) -> Cause | None:
     name = plain_operator(birth.operator)
     if any(each.elements == 0 for each in birth.inputs) and _made_nan(birth):
         return Cause(
@@ -193,7 +205,7 @@ def _empty_mean(birth: Birth, growth: object, batch: object) -> Cause | None:
     return None
 
 
-def _masked_row(birth: Birth, growth: object, batch: object) -> Cause | None:
+def _masked_row(birth: NonFiniteOrigin, growth: object, batch: object) -> Cause | None:
     name = plain_operator(birth.operator)
     masked = sum(each.negative_infinite for each in birth.inputs)
     if not (masked and _made_nan(birth) and any(part in name for part in SOFTMAXES)):
@@ -205,7 +217,7 @@ def _masked_row(birth: Birth, growth: object, batch: object) -> Cause | None:
     )
 
 
-def _logarithm(birth: Birth, growth: object, batch: object) -> Cause | None:
+def _logarithm(birth: NonFiniteOrigin, growth: object, batch: object) -> Cause | None:
     name = plain_operator(birth.operator)
     if name not in LOGARITHMS and not name.startswith(("binary_cross_entropy", "poisson_nll")):
         return None
@@ -228,7 +240,7 @@ def _logarithm(birth: Birth, growth: object, batch: object) -> Cause | None:
     )
 
 
-def _derivative(birth: Birth, growth: object, batch: object) -> Cause | None:
+def _derivative(birth: NonFiniteOrigin, growth: object, batch: object) -> Cause | None:
     """Finite forwards, not so backwards: sqrt at 0."""
     forward = plain_operator(birth.forward_operator)
     if birth.phase != "backward" or forward not in ROOTS or not _zero_somewhere(birth):
@@ -241,7 +253,7 @@ def _derivative(birth: Birth, growth: object, batch: object) -> Cause | None:
     )
 
 
-def _root_of_negative(birth: Birth, growth: object, batch: object) -> Cause | None:
+def _root_of_negative(birth: NonFiniteOrigin, growth: object, batch: object) -> Cause | None:
     values = _first(birth)
     if plain_operator(birth.operator) not in ("sqrt", "rsqrt", "pow", "acos", "asin", "atanh", "acosh"):
         return None
@@ -256,7 +268,7 @@ def _root_of_negative(birth: Birth, growth: object, batch: object) -> Cause | No
     )
 
 
-def _division(birth: Birth, growth: object, batch: object) -> Cause | None:
+def _division(birth: NonFiniteOrigin, growth: object, batch: object) -> Cause | None:
     name = plain_operator(birth.operator)
     if name not in DIVISIONS:
         return None
@@ -278,7 +290,7 @@ def _division(birth: Birth, growth: object, batch: object) -> Cause | None:
     )
 
 
-def _exploding(birth: Birth, growth: tuple[tuple[int, Number], ...], batch: object) -> Cause | None:
+def _exploding(birth: NonFiniteOrigin, growth: tuple[tuple[int, Number], ...], batch: object) -> Cause | None:
     factor = growth_factor(growth)
     if factor < GREAT_GROWTH or not _finite_overflow(birth):
         return None
@@ -290,7 +302,7 @@ def _exploding(birth: Birth, growth: tuple[tuple[int, Number], ...], batch: obje
     )
 
 
-def _exponential(birth: Birth, growth: object, batch: object) -> Cause | None:
+def _exponential(birth: NonFiniteOrigin, growth: object, batch: object) -> Cause | None:
     name = plain_operator(birth.operator)
     values = _first(birth)
     if name not in EXPONENTIALS or values is None or values.high is None or not _finite_overflow(birth):
@@ -305,7 +317,7 @@ def _exponential(birth: Birth, growth: object, batch: object) -> Cause | None:
     )
 
 
-def _overflow(birth: Birth, growth: object, batch: object) -> Cause | None:
+def _overflow(birth: NonFiniteOrigin, growth: object, batch: object) -> Cause | None:
     if not _finite_overflow(birth):
         return None
     dtype, most = _dtype(birth), _largest_input(birth)
@@ -321,7 +333,7 @@ def _overflow(birth: Birth, growth: object, batch: object) -> Cause | None:
     )
 
 
-def _of_infinities(birth: Birth, growth: object, batch: object) -> Cause | None:
+def _of_infinities(birth: NonFiniteOrigin, growth: object, batch: object) -> Cause | None:
     if not any(each.infinite for each in birth.inputs) or not _made_nan(birth):
         return None
     return Cause(
@@ -331,7 +343,7 @@ def _of_infinities(birth: Birth, growth: object, batch: object) -> Cause | None:
     )
 
 
-Recogniser = Callable[[Birth, tuple[tuple[int, Number], ...], BatchFacts | None], Cause | None]
+Recogniser = Callable[[NonFiniteOrigin, tuple[tuple[int, Number], ...], BatchFacts | None], Cause | None]
 _FOREIGN: tuple[Recogniser, ...] = (_bad_batch, _other_rank, _parameter, _foreign)
 _RECOGNISERS: tuple[Recogniser, ...] = (
     _empty_mean,
@@ -350,30 +362,30 @@ _RECOGNISERS: tuple[Recogniser, ...] = (
 # -- what the numbers say ----------------------------------------------------------------------------------------------
 
 
-def _made_nan(birth: Birth) -> bool:
+def _made_nan(birth: NonFiniteOrigin) -> bool:
     return any(each.nan for each in birth.outputs)
 
 
-def _finite_overflow(birth: Birth) -> bool:
+def _finite_overflow(birth: NonFiniteOrigin) -> bool:
     """Infinities, or the NaN of infinities inside of the operator, of large inputs that were finite."""
     return not any(each.infinite or each.nan for each in birth.inputs) and any(
         each.infinite or each.nan for each in birth.outputs
     )
 
 
-def _first(birth: Birth) -> ValueRange | None:
+def _first(birth: NonFiniteOrigin) -> ValueRange | None:
     return next((each for each in birth.inputs if each.low is not None), None)
 
 
-def _zero_somewhere(birth: Birth) -> bool:
+def _zero_somewhere(birth: NonFiniteOrigin) -> bool:
     return any(each.zeros for each in birth.inputs)
 
 
-def _largest_input(birth: Birth) -> float:
+def _largest_input(birth: NonFiniteOrigin) -> float:
     return max((each.magnitude for each in birth.inputs), default=0.0)
 
 
-def _dtype(birth: Birth) -> str:
+def _dtype(birth: NonFiniteOrigin) -> str:
     return birth.outputs[0].dtype if birth.outputs else ""
 
 

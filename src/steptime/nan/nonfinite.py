@@ -83,7 +83,7 @@ class Where:
 
 
 @dataclass(frozen=True, slots=True)
-class Birth(Where):
+class NonFiniteOrigin(Where):
     """How something that is not finite came to be. kind: "operator" (made of finite inputs, or of infinities that the
     user wrote), "constant" (written by the user), "batch", "parameter" (not finite before the first step that was
     looked at), "collective" (received from another rank), "outside" (made where no operator is seen).
@@ -101,7 +101,7 @@ class Birth(Where):
     rows: tuple[int, ...] = ()
     samples: tuple[int | str, ...] = ()
     became_nan: Where | None = None
-    sources: tuple[Birth, ...] = ()
+    sources: tuple[NonFiniteOrigin, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -146,8 +146,8 @@ class ProcessNumerics:
     history: tuple[tuple[int, Number, Number], ...] = ()
     skipped_steps: int = 0
     steps_not_finite: int = 0
-    origin: Birth | None = None
-    births: tuple[Birth, ...] = ()
+    origin: NonFiniteOrigin | None = None
+    births: tuple[NonFiniteOrigin, ...] = ()
     batch: BatchFacts | None = None
     bad_gradients: tuple[str, ...] = ()
     operators: int = 0
@@ -178,7 +178,7 @@ class NonFinite:
     reproduced: bool = False
     rank: int | None = None
     ranks: int = 1
-    origin: Birth | None = None
+    origin: NonFiniteOrigin | None = None
     cause: Cause | None = None
     growth: tuple[tuple[int, Number], ...] = ()
     diverging: float = 1.0

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from steptime.nan.cause import cause_of, divergence, growth_of, over_the_run
-from steptime.nan.nonfinite import BatchFacts, Birth, NonFinite, ProcessNumerics, Trigger
+from steptime.nan.nonfinite import BatchFacts, NonFinite, NonFiniteOrigin, ProcessNumerics, Trigger
 
 WATCHED = "watch"
 SIGNS = ("loss", "read", "gradient", "skipped")
@@ -62,12 +62,12 @@ def _chosen(instrumented: Sequence[ProcessNumerics]) -> ProcessNumerics | None:
 
 
 def _birth_order(process: ProcessNumerics) -> tuple[bool, bool, int, int, int]:
-    origin = process.origin or Birth()
+    origin = process.origin or NonFiniteOrigin()
     phase = PHASES.index(origin.phase) if origin.phase in PHASES else len(PHASES)
     return process.origin is None, _received(process.origin), origin.step, phase, process.rank or 0
 
 
-def _received(origin: Birth | None) -> bool:
+def _received(origin: NonFiniteOrigin | None) -> bool:
     return origin is not None and origin.kind == "collective"
 
 

@@ -22,7 +22,7 @@ SCHEDULED = "/proc/thread-self/schedstat"
 """Nanoseconds on a CPU (which lag behind while the thread runs), nanoseconds that it waited for one, turns."""
 
 
-class _State:
+class _BusyState:
     """Of this process."""
 
     due = 0
@@ -37,7 +37,7 @@ _at_collate: dict[int, int] = {}
 
 def become_worker() -> None:
     """This process makes batches and does nothing else."""
-    _State.clock = time.process_time_ns
+    _BusyState.clock = time.process_time_ns
 
 
 def fetch_begins(thread: int, begin: int) -> None:
@@ -45,8 +45,8 @@ def fetch_begins(thread: int, begin: int) -> None:
     if _at_fetch:
         _at_fetch.pop(thread, None)
         _at_collate.pop(thread, None)
-    if begin >= _State.due:
-        _State.due = begin + PERIOD
+    if begin >= _BusyState.due:
+        _BusyState.due = begin + PERIOD
         _at_fetch[thread] = _wanted()
 
 
@@ -66,12 +66,12 @@ def shares(thread: int, fetch: int, collate: int, end: int) -> tuple[int, int]:
 
 def _wanted() -> int:
     """ns in which a CPU worked for the batches of this thread, or was wanted for them."""
-    return _State.clock() + _delay()
+    return _BusyState.clock() + _delay()
 
 
 def _delay() -> int:
     """ns that this thread waited for a CPU; 0 where the system does not tell."""
-    if not _State.scheduled:
+    if not _BusyState.scheduled:
         return 0
     try:
         file = os.open(SCHEDULED, os.O_RDONLY | os.O_CLOEXEC)
@@ -80,5 +80,5 @@ def _delay() -> int:
         finally:
             os.close(file)
     except (OSError, ValueError, IndexError):
-        _State.scheduled = False
+        _BusyState.scheduled = False
         return 0

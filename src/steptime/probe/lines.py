@@ -84,7 +84,7 @@ class _Open:
         self.code, self.identity, self.begin = code, identity, begin
 
 
-class Clock:
+class LineClock:
     """Turns the events of traced functions into records (identity, begin, end): one per execution of a line.
 
     The line that called a traced function goes on while that runs, so its record encloses the function's.
@@ -175,7 +175,7 @@ class Clock:
 class _Tracer:
     """Python <= 3.11: sys.settrace, with a local tracer in the chosen functions only."""
 
-    def __init__(self, clock: Clock, failed: Callable[[], None]) -> None:
+    def __init__(self, clock: LineClock, failed: Callable[[], None]) -> None:
         self._clock, self._failed = clock, failed
         self._trace, self._local = self._make()
 
@@ -227,7 +227,7 @@ class _Tracer:
 class _Monitor:
     """Python >= 3.12: sys.monitoring, with events in the chosen functions only; nothing else is slowed."""
 
-    def __init__(self, clock: Clock, codes: Iterable[CodeType], failed: Callable[[], None]) -> None:
+    def __init__(self, clock: LineClock, codes: Iterable[CodeType], failed: Callable[[], None]) -> None:
         self._clock, self._failed = clock, failed
         self._codes = tuple(codes)
         self._thread = threading.get_ident()
@@ -313,7 +313,7 @@ class LineTimeline:
         note: Callable[[str], None],
     ) -> None:
         self._interval, self._fact, self._note = interval, fact, note
-        self._clock: Clock | None = None
+        self._clock: LineClock | None = None
         self._backend: _Tracer | _Monitor | None = None
         self._ended = 0
 
@@ -325,7 +325,7 @@ class LineTimeline:
         if sys.gettrace() is not None:
             self._note("a debugger or coverage holds sys.settrace: lines were not timed")
             return False
-        self._clock = Clock({key: self._describe(code, code is loop) for key, code in codes.items()}, loop)
+        self._clock = LineClock({key: self._describe(code, code is loop) for key, code in codes.items()}, loop)
         live = [each for each in _frames(frame) if id(each.f_code) in codes]
         if loop is not None:
             live = live[: next((n for n, each in enumerate(live, 1) if each.f_code is loop), 0)]

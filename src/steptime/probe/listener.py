@@ -85,7 +85,7 @@ class Follower:
         """The process ends: the last chance to write."""
 
 
-class Patch(Protocol):
+class Installable(Protocol):
     """Something that can be put in place and taken away again."""
 
     def install(self) -> None:

@@ -42,7 +42,7 @@ now = time.perf_counter_ns
 pack = RECORD.pack
 
 
-class _State:
+class _LoaderState:
     """Of this process; a forked worker inherits it."""
 
     recording = ""
@@ -120,11 +120,11 @@ class _Method:
     def __get__(self, instance: Any, owner: Any = None) -> Any:
         if instance is None:
             return self.original
-        if not _State.failed:
+        if not _LoaderState.failed:
             try:
                 self._stamp(instance)
             except Exception:  # noqa: BLE001 - the probe's boundary: the loader goes on unmeasured
-                _State.failed = True
+                _LoaderState.failed = True
         return MethodType(self.original, instance)
 
     @classmethod
@@ -139,11 +139,11 @@ class _Fetch(_Method):
     def __get__(self, instance: Any, owner: Any = None) -> Any:
         if instance is None:
             return self.original
-        if torch_worker._worker_info is not None and _State.worker is None and not _State.failed:
+        if torch_worker._worker_info is not None and _LoaderState.worker is None and not _LoaderState.failed:
             try:
                 _become_worker(torch_worker._worker_info)
             except Exception:  # noqa: BLE001 - the probe's boundary: the loader goes on unmeasured
-                _State.failed = True
+                _LoaderState.failed = True
         thread = get_ident()
         busy.fetch_begins(thread, now())
         fetched[thread] = now()
@@ -174,9 +174,9 @@ def install(recording: str, append: Callable[[int, int, int, int, int], None], n
     `append(kind, flags, identity, begin, end)` writes into the journal, `number_of(iterator)` numbers an iterator that
     begins, also if not for the first time. Raises AttributeError or KeyError where torch's layout is another.
     """
-    _State.recording, _State.append, _State.number_of = recording, append, number_of
+    _LoaderState.recording, _LoaderState.append, _LoaderState.number_of = recording, append, number_of
     for fetcher in (torch_fetch._MapDatasetFetcher, torch_fetch._IterableDatasetFetcher):
-        _State.fetches[fetcher] = _Fetch(fetcher.__dict__["fetch"], _become_worker)
+        _LoaderState.fetches[fetcher] = _Fetch(fetcher.__dict__["fetch"], _become_worker)
     tell_apart(True)
     _Method.place(torch_dataloader._BaseDataLoaderIter, "__init__", _constructed)
     _Method.place(torch_dataloader._MultiProcessingDataLoaderIter, "_reset", _reset)
@@ -186,7 +186,7 @@ def install(recording: str, append: Callable[[int, int, int, int, int], None], n
 def tell_apart(wanted: bool) -> None:
     """Whether this process stamps the items and the collate of the batches that it makes itself: 9 us a batch. The
     children that it forks stamp from their first batch on, see `__init__`."""
-    for fetcher, fetch in _State.fetches.items():
+    for fetcher, fetch in _LoaderState.fetches.items():
         here, wished = (fetch.original, fetch) if wanted else (fetch, fetch.original)
         if fetcher.__dict__["fetch"] is here:  # somebody may have replaced it
             fetcher.fetch = wished
@@ -203,17 +203,17 @@ def tell_apart(wanted: bool) -> None:
 def _constructed(iterator: Any) -> None:
     """An iterator asks for its base's __init__: first of all, and before its workers are started."""
     begin = now()
-    if _State.number_of is None:
+    if _LoaderState.number_of is None:
         return
-    number = _State.number_of(iterator)
-    _State.constructed = number
+    number = _LoaderState.number_of(iterator)
+    _LoaderState.constructed = number
     iterator.__dict__[START] = [begin, 0, 0]
     frame = sys._getframe(2)  # the iterator's own __init__, whose argument the loader is
     loader = frame.f_locals.get("loader")
     place = sites.user_frame(frame) or sites.user_frame(frame, sites.LIBRARY)
     site = sites.site_of(loader) or (sites.line_at(place) if place else None)
     if site is not None:
-        _State.sites[number] = site
+        _LoaderState.sites[number] = site
 
 
 def _reset(iterator: Any) -> None:
@@ -221,8 +221,8 @@ def _reset(iterator: Any) -> None:
     start = iterator.__dict__.get(START)
     if start is None or start[1]:  # or one that went by unwatched
         iterator.__dict__[START] = [now(), 0, 0]
-    if _State.number_of is not None:
-        _State.number_of(iterator)
+    if _LoaderState.number_of is not None:
+        _LoaderState.number_of(iterator)
 
 
 def _index_put(iterator: Any) -> None:
@@ -235,7 +235,7 @@ def _index_put(iterator: Any) -> None:
 
 def _become_worker(information: Any) -> None:
     """In a worker process, at its first batch: its queue's `put`, asked for by the worker's loop, ends the collate."""
-    worker = _State.worker = _Worker(_State.recording, information, _State.constructed)
+    worker = _LoaderState.worker = _Worker(_LoaderState.recording, information, _LoaderState.constructed)
     busy.become_worker()
 
     def put(_: Any) -> None:
@@ -252,18 +252,18 @@ def _become_worker(information: Any) -> None:
 def next_begins(iterator: Any, number: int, begin: int) -> None:
     """The trainer asks for a batch: an iterator that has just started has done so by now."""
     start = iterator.__dict__.pop(START, None)
-    if start is not None and _State.append is not None:
-        _State.append(LOADER_START, 0, number, start[0], start[1] or begin)
+    if start is not None and _LoaderState.append is not None:
+        _LoaderState.append(LOADER_START, 0, number, start[0], start[1] or begin)
 
 
 def next_ended(number: int, begin: int, end: int) -> None:
     """The trainer has its batch. Without workers the stamps lie in this very call."""
     thread = get_ident()
     fetch, collate = fetched.get(thread, 0), collated.get(thread, 0)
-    if begin < fetch < collate and _State.append is not None:
+    if begin < fetch < collate and _LoaderState.append is not None:
         reading, collating = busy.shares(thread, fetch, collate, end)
-        _State.append(FETCH, reading, number, fetch, collate)
-        _State.append(COLLATE, collating, number, collate, end)
+        _LoaderState.append(FETCH, reading, number, fetch, collate)
+        _LoaderState.append(COLLATE, collating, number, collate, end)
 
 
 def ready(iterator: Any) -> int | None:
@@ -280,4 +280,4 @@ def ready(iterator: Any) -> int | None:
 
 def iterator_facts(iterator: Any, number: int) -> dict[str, Any]:
     """`LoaderFacts` of an iterator."""
-    return datasets.iterator_facts(iterator, number, _State.sites.pop(number, None))
+    return datasets.iterator_facts(iterator, number, _LoaderState.sites.pop(number, None))

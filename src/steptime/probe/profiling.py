@@ -64,7 +64,7 @@ def _are_text(modules: Iterable[Any]) -> bool:
     return not any(isinstance(name, str) and HALF_CHARACTER.search(name) for name in names)
 
 
-class Window:
+class ProfilerWindow:
     """One recording of torch.profiler from `start` to `stop`. Both hold the user's thread, and write for how long."""
 
     def __init__(self, recorder: Recorder, number: int, stacks: bool, trained: Iterable[Any] = ()) -> None:

@@ -18,7 +18,7 @@ MOST_TRACED = 16
 
 
 @dataclass(frozen=True)
-class Place:
+class RankPlace:
     """None for what nothing says; a single process has no rank."""
 
     rank: int | None = None
@@ -31,20 +31,20 @@ class Place:
         return self.rank is None or (self.world_size or 1) < 2
 
 
-def place() -> Place:
+def place() -> RankPlace:
     """From torch.distributed once the job has set it up (mp.spawn tells its ranks nothing else), else from the
     launcher's environment."""
     distributed = sys.modules.get("torch.distributed")
     local = _number(LOCAL_RANK)
     if distributed is not None and distributed.is_available() and distributed.is_initialized():
-        return Place(int(distributed.get_rank()), local, int(distributed.get_world_size()))
+        return RankPlace(int(distributed.get_rank()), local, int(distributed.get_world_size()))
     if os.environ.get("RANK", "").isdigit():
-        return Place(_number(RANK[:1]), local, _number(WORLD_SIZE[:1]))
+        return RankPlace(_number(RANK[:1]), local, _number(WORLD_SIZE[:1]))
     world = _number(WORLD_SIZE[1:])
-    return Place(_number(RANK[1:]), local, world) if world is not None and world > 1 else Place()
+    return RankPlace(_number(RANK[1:]), local, world) if world is not None and world > 1 else RankPlace()
 
 
-def traces(here: Place, wanted: Sequence[str]) -> bool:
+def traces(here: RankPlace, wanted: Sequence[str]) -> bool:
     """Whether this rank records traces. wanted: numbers of ranks, "auto" for a sample of a large job, "all"."""
     if here.alone or here.rank is None or not wanted or "all" in wanted or str(here.rank) in wanted:
         return True

@@ -13,7 +13,7 @@ from typing import Any
 from steptime.journal import Journal, Kind, append_to
 
 
-class Facts:
+class FactsFile:
     """Appends one JSON object a line to facts.jsonl: a killed job tears at most the last line.
 
     `kind` names the type in `steptime.recording` without its ending Facts: "optimizer", "root", "loader", "code",
@@ -45,7 +45,7 @@ PENDING_FACTS = 256
 """Facts kept before the first sign of training: loaders and optimisers are made before."""
 
 
-class Threads(dict[int, int]):
+class ThreadNumbers(dict[int, int]):
     """Small numbers, from 1, of the threads of this process by the system's identifiers."""
 
     def __missing__(self, identifier: int) -> int:
@@ -59,15 +59,15 @@ class Recorder:
     def __init__(self, failed: Callable[[str], None]) -> None:
         self.folder = ""
         self.journal = Journal()
-        self._facts: Facts | None = None
+        self._facts: FactsFile | None = None
         self._failed = failed
-        self.threads = Threads()
+        self.threads = ThreadNumbers()
         self._pending: list[tuple[str, dict[str, Any]]] = []
 
     def open(self, folder: str) -> None:
         """Begins to write into `folder`. Raises OSError."""
         self.folder = folder
-        self._facts = Facts(os.path.join(folder, "facts.jsonl"))
+        self._facts = FactsFile(os.path.join(folder, "facts.jsonl"))
         self.journal.open(os.path.join(folder, "journal.bin"))
         self._facts.write_all(self._pending)
         self._pending.clear()
@@ -111,7 +111,7 @@ class Recorder:
         self._facts = None
 
 
-class Numbers:
+class ObjectNumbers:
     """Small numbers for objects of the user, which are held weakly; a number is never given twice."""
 
     def __init__(self) -> None:

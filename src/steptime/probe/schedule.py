@@ -40,7 +40,7 @@ from steptime.probe.memory.leaks import APART, LeakHunt
 from steptime.probe.owners import Owners
 from steptime.probe.parameters import each_once, parameters_of, updated_by
 from steptime.probe.patches import RootPatch
-from steptime.probe.profiling import Window
+from steptime.probe.profiling import ProfilerWindow
 from steptime.probe.ranks import place, traces
 from steptime.probe.recorder import Recorder
 from steptime.probe.steps import OPTIMIZER, Pace, StepCounter
@@ -78,7 +78,7 @@ now = time.perf_counter_ns
 Stage = Generator[None, None, None]
 
 
-class Watched(Protocol):
+class WatchedSession(Protocol):
     """What the script uses of the session."""
 
     plan: dict[str, Any]
@@ -152,7 +152,7 @@ class Housekeeping:
             self._recorder.fact("compilation", **fact)
 
 
-def run(session: Watched, housekeeping: Housekeeping) -> Stage:
+def run(session: WatchedSession, housekeeping: Housekeeping) -> Stage:
     """The whole script; every `yield` ends at the next boundary of a step. Closed early when the boundaries change
     their kind."""
     full_device.watch(session.recorder.folder)
@@ -180,7 +180,7 @@ def end(stage: Stage | None) -> None:
         return
 
 
-def _stages(session: Watched) -> Stage:
+def _stages(session: WatchedSession) -> Stage:
     frames = LoopFrame()
     frames.mark(sys._getframe())
     yield from _steps(UNTOUCHED_STEPS)
@@ -201,7 +201,7 @@ def _stages(session: Watched) -> Stage:
     yield from _keep_watching(session, duration, stacks)
 
 
-def _variant(session: Watched) -> Stage:
+def _variant(session: WatchedSession) -> Stage:
     """A process of a trial is watched at every boundary to its end, and nothing else: no window may slow its steps."""
     yield
     session.recorder.fact("settings", **identity.settings_facts())
@@ -215,7 +215,7 @@ def _steps(count: int) -> Stage:
         yield
 
 
-def _until(session: Watched, steps: int, at_least: int, limit: int) -> Stage:
+def _until(session: WatchedSession, steps: int, at_least: int, limit: int) -> Stage:
     """Waits for `steps` steps and `at_least` ns, or for `limit` ns with three steps."""
     begin, first = now(), session.steps
     while True:
@@ -225,7 +225,7 @@ def _until(session: Watched, steps: int, at_least: int, limit: int) -> Stage:
             return
 
 
-def _discover(session: Watched, frames: LoopFrame) -> Generator[None, None, Found]:
+def _discover(session: WatchedSession, frames: LoopFrame) -> Generator[None, None, Found]:
     """Finds roots, call sites and hot functions under Python's profile function."""
     begin = now()
     discovery = Discovery()
@@ -265,7 +265,7 @@ def _device_of(roots: list[torch.nn.Module]) -> tuple[str, str]:
     return kind, torch.cuda.get_device_name(parameter.device) if kind == "cuda" else ""
 
 
-def _lines(session: Watched, frames: LoopFrame, functions: list[Any]) -> Stage:
+def _lines(session: WatchedSession, frames: LoopFrame, functions: list[Any]) -> Stage:
     """Times the lines of the user's own loop and of its hot functions."""
     begin = now()
     timeline = LineTimeline(session.recorder.interval, session.recorder.fact, session.recorder.note)
@@ -286,7 +286,7 @@ def _lines(session: Watched, frames: LoopFrame, functions: list[Any]) -> Stage:
         session.recorder.pause(end)
 
 
-def _turns(session: Watched, duration: int) -> Stage:
+def _turns(session: WatchedSession, duration: int) -> Stage:
     """Steps with the watch off and on in turns: what the watch costs, measured in this very run."""
     if duration > TURN_LIMIT or session.counter.mode != OPTIMIZER:
         return
@@ -308,7 +308,7 @@ def _turns(session: Watched, duration: int) -> Stage:
         hook.remove()
 
 
-def _profiles(session: Watched, duration: int, number: int, stacks: bool) -> Stage:
+def _profiles(session: WatchedSession, duration: int, number: int, stacks: bool) -> Stage:
     """A window of plain steps with shapes, then one step with stacks; on all ranks that trace in the same steps."""
     wanted = session.plan.get("profile_steps") or max(1, min(PROFILE_STEPS, PROFILE_TIME // (duration or 1)))
     if not traces(here := place(), session.plan.get("trace_ranks") or ()):
@@ -325,18 +325,20 @@ def _profiles(session: Watched, duration: int, number: int, stacks: bool) -> Sta
         wanted, stacks = agreed.steps, agreed.stacks
     else:
         yield from _steps(steps_to_next(*loaders, wanted + stacks))
-    yield from _profile(session, Window(session.recorder, number, stacks=False), wanted)
+    yield from _profile(session, ProfilerWindow(session.recorder, number, stacks=False), wanted)
     if stacks:
-        yield from _profile(session, Window(session.recorder, number + 1, stacks=True, trained=_trained(session)), 1)
+        yield from _profile(
+            session, ProfilerWindow(session.recorder, number + 1, stacks=True, trained=_trained(session)), 1
+        )
 
 
-def _trained(session: Watched) -> Iterator[Any]:
+def _trained(session: WatchedSession) -> Iterator[Any]:
     """The parameters of all roots and optimisers, each once."""
     modules = [module for root in session.roots if (module := root.module) is not None]
     return each_once(*map(parameters_of, modules), *map(updated_by, session.optimizers.living()))
 
 
-def _hunt_leaks(session: Watched) -> Stage:
+def _hunt_leaks(session: WatchedSession) -> Stage:
     """Looks at what lives in Python, a few steps apart: what steps leave behind, and who keeps it."""
     hunt = LeakHunt()
     while True:
@@ -350,7 +352,7 @@ def _hunt_leaks(session: Watched) -> Stage:
         session.recorder.fact("leak", **leak)
 
 
-def _profile(session: Watched, window: Window, wanted: int) -> Stage:
+def _profile(session: WatchedSession, window: ProfilerWindow, wanted: int) -> Stage:
     """One window. Where the job leaves its rhythm in the first step of one, as for an evaluation, once more."""
     patience = max(SECOND, PATIENCE * wanted * session.pace.usual())
     for _ in range(ATTEMPTS):
@@ -363,7 +365,7 @@ def _profile(session: Watched, window: Window, wanted: int) -> Stage:
             return
 
 
-def _recorded(session: Watched, window: Window, begin: int, wanted: int, patience: int) -> Stage:
+def _recorded(session: WatchedSession, window: ProfilerWindow, begin: int, wanted: int, patience: int) -> Stage:
     first, limit = session.steps, session.plan.get("max_profile_seconds", 0) * SECOND or PROFILE_LIMIT
     usual, alone = session.pace.usual(), place().alone  # ranks profile the same steps, whatever they take
     try:
@@ -380,7 +382,7 @@ def _recorded(session: Watched, window: Window, begin: int, wanted: int, patienc
         raise
 
 
-def _keep_watching(session: Watched, duration: int, stacks: bool) -> Stage:
+def _keep_watching(session: WatchedSession, duration: int, stacks: bool) -> Stage:
     """To the end of the job: a further window after ten minutes, and whenever the request file appears."""
     request = os.path.join(session.plan["recording"], REQUEST)
     gradients = GradientNorm(session.recorder, lambda: _trained(session))

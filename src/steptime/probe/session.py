@@ -21,7 +21,7 @@ import torch
 from steptime.journal import Flag, Kind
 from steptime.probe import device, identity, loader, schedule
 from steptime.probe.garbage import GarbageWatch
-from steptime.probe.listener import Follower, Patch, Quiet
+from steptime.probe.listener import Follower, Installable, Quiet
 from steptime.probe.memory import exhausted
 from steptime.probe.notice import switched_off
 from steptime.probe.owners import ConstructionWatch, Owners
@@ -34,7 +34,7 @@ from steptime.probe.patches import (
     scaler_wrapper,
 )
 from steptime.probe.ranges import RangePatch
-from steptime.probe.recorder import Numbers, Recorder
+from steptime.probe.recorder import ObjectNumbers, Recorder
 from steptime.probe.steps import Pace, StepCounter
 
 LOADER_NEXT, OPTIMIZER_STEP, SCALER_STEP = int(Kind.LOADER_NEXT), int(Kind.OPTIMIZER_STEP), int(Kind.SCALER_STEP)
@@ -65,7 +65,7 @@ class Session:
         self.recorder = Recorder(self.switch_off)
         self.quiet = Quiet(self.recorder.journal.records, self.recorder.threads)
         self.counter = StepCounter()
-        self.numbers = Numbers()
+        self.numbers = ObjectNumbers()
         self.steps = 0
         self.roots: list[RootPatch] = []
         self.watching = False
@@ -88,7 +88,7 @@ class Session:
         self.iterators = Owners(self._ranges.forget)
         self.optimizers = Owners(self._ranges.forget)
         self._constructions = ConstructionWatch(self.optimizers.add)
-        self._steady: tuple[Patch, ...] = (
+        self._steady: tuple[Installable, ...] = (
             self._ranges,
             FunctionPatch(torch.autograd, "backward", backward_wrapper(self, partial=False)),
             FunctionPatch(torch.amp.GradScaler, "step", scaler_wrapper(self)),

@@ -53,7 +53,7 @@ LARGEST_IDENTITY = 2**32 - 1
 F = TypeVar("F")
 
 
-class _Version(msgspec.Struct):
+class _ManifestVersion(msgspec.Struct):
     format_version: int
 
 
@@ -158,7 +158,7 @@ def _manifest(path: Path, has_processes: bool, problems: list[str]) -> Manifest:
     if not data and not has_processes:
         raise _no_recording(path, "holds no manifest.json")
     try:
-        _check_version(path, decode_document(data, _Version).format_version)
+        _check_version(path, decode_document(data, _ManifestVersion).format_version)
         return decode_document(data, Manifest)
     except ValueError as error:
         problems.append(f"manifest.json cannot be read ({_short(error)}): command and end of the job are unknown.")

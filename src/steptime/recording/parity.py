@@ -19,7 +19,7 @@ LARGEST_STEP = 1 << 62
 """A larger step or size would not fit the columns."""
 
 
-class _Line(msgspec.Struct):
+class _ParityLine(msgspec.Struct):
     step: int
     loss: float | str | None = None
     backwards: int = 0
@@ -28,7 +28,7 @@ class _Line(msgspec.Struct):
     gradients: tuple[tuple[str, float | str | None], ...] = ()
 
 
-_decoder = msgspec.json.Decoder(_Line)
+_decoder = msgspec.json.Decoder(_ParityLine)
 
 
 def read_parity(path: Path, problems: list[str]) -> Parity | None:
@@ -52,7 +52,7 @@ def read_parity(path: Path, problems: list[str]) -> Parity | None:
     )
 
 
-def _decode(data: bytes) -> _Line:
+def _decode(data: bytes) -> _ParityLine:
     """Raises ValueError."""
     try:
         line = _decoder.decode(data)

@@ -18,7 +18,7 @@ from steptime.arrays import Bool, Float64
 from steptime.journal import RECORD, Kind
 from steptime.quantities import mean_of
 from steptime.recording.recording import Process, Recording, SettingsFacts
-from steptime.report.report import SCHEMA_VERSION, Cost, Environment, ProcessReport, Report
+from steptime.report.report import SCHEMA_VERSION, Cost, JobEnvironment, ProcessReport, Report
 from steptime.report.trace_files import carried
 from steptime.trace.table import Trace
 
@@ -96,10 +96,10 @@ def peak_bytes(process: Process) -> int | None:
     return None
 
 
-def environment_of(recording: Recording) -> Environment:
+def environment_of(recording: Recording) -> JobEnvironment:
     """Where the job of a recording ran."""
     facts, manifest = recording.processes[0].facts, recording.manifest
-    return Environment(
+    return JobEnvironment(
         command=shlex.join(manifest.command),
         host=manifest.host,
         device=facts.device_name or facts.device,
@@ -161,7 +161,7 @@ EXPLODING = "ST605"
 
 def compose(
     source: str,
-    environment: Environment,
+    environment: JobEnvironment,
     processes: tuple[ProcessReport, ...],
     problems: tuple[str, ...] = (),
     ranks: RankComparison | None = None,
@@ -199,7 +199,7 @@ def of_copies(report: Report, source: str) -> Report:
     return replace(report, source=source, processes=tuple(processes))
 
 
-def next_command(source: str, environment: Environment, process: ProcessReport) -> str:
+def next_command(source: str, environment: JobEnvironment, process: ProcessReport) -> str:
     """What helps most now, ready to paste: a search for the first value that is lost, where the gradients run away;
     trials of the fixes for what was found, or the page of the finding with the most to be saved (or of what makes the
     measurement doubtful); trials of what answers a note; else the whole account."""

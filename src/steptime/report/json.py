@@ -96,14 +96,20 @@ def render(report: Report) -> str:
 
 
 def read(text: bytes, path: str) -> Report:
-    """The report that `render` wrote. Raises RecordingError where the text is none, or of a newer version."""
+    """The report that `render` wrote. Raises RecordingError where the text is none, or of another version."""
     try:
-        version = msgspec.json.decode(text, type=_Version).schema_version
+        version = msgspec.json.decode(text, type=_ReportVersion).schema_version
         if version > SCHEMA_VERSION:
             raise RecordingError(
                 "report-newer",
                 f"{path} is a report of schema version {version} and this steptime reads up to {SCHEMA_VERSION}; "
                 "a newer steptime can: pip install --upgrade steptime.",
+            )
+        if version < SCHEMA_VERSION:
+            raise RecordingError(
+                "report-older",
+                f"{path} is a report of schema version {version}, by an older steptime; this one reads version "
+                f"{SCHEMA_VERSION}. Make it anew from its recording: steptime report RECORDING -o {path} --force.",
             )
         return msgspec.json.decode(text, type=Report)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
@@ -152,7 +158,7 @@ def _without_contents(report: Report) -> Report:
     return replace(report, processes=tuple(processes))
 
 
-class _Version(msgspec.Struct):
+class _ReportVersion(msgspec.Struct):
     schema_version: int
 
 

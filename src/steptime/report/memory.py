@@ -13,19 +13,19 @@ from typing import Any
 import msgspec
 import numpy as np
 
-from steptime.analysis.recorded_breakdown import Window
+from steptime.analysis.recorded_breakdown import TraceWindow
 from steptime.arrays import Int64
 from steptime.errors import SteptimeError
 from steptime.journal import Kind
 from steptime.memory.account import Line
 from steptime.memory.growth import Growth, Leak
-from steptime.memory.lives import History, histories, histories_of_trace
+from steptime.memory.lives import AllocationHistory, histories, histories_of_trace
 from steptime.memory.owners import LABELS, owners_of
 from steptime.memory.read_snapshot import read_snapshot
 from steptime.memory.savings import Fit, checked
 from steptime.memory.signs import signs_of
 from steptime.memory.steps import boundaries_of
-from steptime.memory.triage import OverTime, Triage, over_time
+from steptime.memory.triage import MemoryTriage, OverTime, over_time
 from steptime.quantities import SourceLine, format_bytes, format_duration, format_share, format_source
 from steptime.recording.recording import Process
 from steptime.report.json import document
@@ -71,7 +71,7 @@ class MemoryReport:
     kind of memory; keepers: what keeps what its steps leave behind. next_command: ready to paste."""
 
     source: str
-    devices: tuple[Triage, ...]
+    devices: tuple[MemoryTriage, ...]
     growth: tuple[Growth, ...] = ()
     keepers: tuple[Keeper, ...] = ()
     next_command: str = ""
@@ -99,7 +99,7 @@ def _problems(report: MemoryReport) -> tuple[str, ...]:
     return (*report.problems, *(problem for problem in first if problem not in report.problems))
 
 
-def _device(found: Triage, devices: int, room: tuple[int, int, int]) -> list[str]:
+def _device(found: MemoryTriage, devices: int, room: tuple[int, int, int]) -> list[str]:
     """room: rows of owners, of lines and of what would free memory."""
     others = f", the largest of {devices} devices" if devices > 1 else ""
     lines = [headline(found) + others]
@@ -117,14 +117,14 @@ def _device(found: Triage, devices: int, room: tuple[int, int, int]) -> list[str
     return [*lines, *fitting(found)]
 
 
-def headline(found: Triage) -> str:
+def headline(found: MemoryTriage) -> str:
     """What was held at the moment."""
     live, reserved = format_bytes(found.account.live), format_bytes(found.account.reserved)
     held = f"torch knew of {reserved}" if found.device == "CPU" else f"the process held {reserved}"
     return f"{found.device}, {found.moment}: {live} of tensors; {held}"
 
 
-def _owner_lines(found: Triage, most: int) -> list[str]:
+def _owner_lines(found: MemoryTriage, most: int) -> list[str]:
     total = max(1, found.account.reserved)
     ranked = sorted(found.account.entries, key=lambda entry: -entry[1])
     shown, rest = ranked[:most], ranked[most:]
@@ -138,7 +138,7 @@ def _share_bar(share: float) -> str:
     return f"{format_share(share):>7}  {'█' * round(BAR * share)}"
 
 
-def _worth(found: Triage) -> tuple[Line, ...]:
+def _worth(found: MemoryTriage) -> tuple[Line, ...]:
     """Lines with a place; where there is none at all, whatever there is."""
     placed = tuple(line for line in found.account.lines if line.source is not None)
     return placed or found.account.lines
@@ -165,14 +165,14 @@ def leak_text(leak: Leak) -> str:
     )
 
 
-def failure_text(found: Triage) -> str:
+def failure_text(found: MemoryTriage) -> str:
     failure = found.failure
     assert failure is not None
     where = f" at {place(failure.source)}" if failure.source is not None else ""
     return f"{format_bytes(failure.asked)} were asked for{where}. In the way: {failure.obstacle}."
 
 
-def fitting(found: Triage) -> tuple[str, ...]:
+def fitting(found: MemoryTriage) -> tuple[str, ...]:
     """How much larger a batch would fit, where the device's size is known; what that counts in, where it matters."""
     if found.fit is None or found.capacity is None:
         return ()
@@ -218,7 +218,7 @@ def markdown(report: MemoryReport) -> str:
     return printable("\n".join(parts))
 
 
-def _section(found: Triage) -> list[str]:
+def _section(found: MemoryTriage) -> list[str]:
     total = max(1, found.account.reserved)
     owners = [
         (LABELS[owner], format_bytes(size), format_share(size / total), f"{size:,}")
@@ -252,7 +252,7 @@ def _section(found: Triage) -> list[str]:
     return [*parts, "### Timeline\n", _table(("time", "event", "live", "reserved"), points)]
 
 
-def _leaks(found: Triage) -> str:
+def _leaks(found: MemoryTriage) -> str:
     if found.leaks:
         return "".join(f"- {leak_text(leak)}\n" for leak in found.leaks)
     if found.steps < 4:
@@ -261,7 +261,7 @@ def _leaks(found: Triage) -> str:
     return f"None: no line leaves memory behind in every step ({found.steps} boundaries, by {found.boundary_source}).\n"
 
 
-def _fragments(found: Triage) -> list[str]:
+def _fragments(found: MemoryTriage) -> list[str]:
     fragments = found.fragmentation
     assert fragments is not None
     rows = [
@@ -314,7 +314,7 @@ LARGEST_SNAPSHOT, LARGEST_TRACE = 8_000_000, 200_000_000
 """Bytes that are read for a picture: about a second. `steptime memory` reads any."""
 
 
-def owned_in_process(process: Process, windows: Sequence[Window]) -> OverTime | None:
+def owned_in_process(process: Process, windows: Sequence[TraceWindow]) -> OverTime | None:
     """Of a recording: the allocator's snapshot of a profiled window, else the allocations in its trace. None where
     neither was recorded."""
     snapshots = sorted(process.folder.glob("memory-*.pickle"))
@@ -352,7 +352,7 @@ def _of_snapshot(path: Path) -> OverTime | None:
         return None  # `steptime memory` tells what is wrong with it
 
 
-def _of(found: Sequence[History]) -> OverTime | None:
+def _of(found: Sequence[AllocationHistory]) -> OverTime | None:
     if not found:
         return None
     history = max(found, key=lambda each: int(each.reserved.max()))

@@ -7,8 +7,8 @@ from dataclasses import replace
 
 from steptime.nan.cause import AGAINST_GROWTH
 from steptime.nan.nonfinite import (
-    Birth,
     NonFinite,
+    NonFiniteOrigin,
     Number,
     Trigger,
     ValueRange,
@@ -73,7 +73,7 @@ def _origin(account: NonFinite) -> list[str]:
     return lines
 
 
-def _born(birth: Birth) -> str:
+def _born(birth: NonFiniteOrigin) -> str:
     what = {
         "batch": "in the batch, first used by",
         "parameter": f"in the parameter {birth.name}",
@@ -120,7 +120,7 @@ def _range(values: ValueRange) -> str:
     return f"{name}{values.dtype} {list(values.shape)}: {', '.join([span, *counted])}"
 
 
-def _rows(birth: Birth) -> str:
+def _rows(birth: NonFiniteOrigin) -> str:
     if not birth.rows or not birth.outputs or len(birth.rows) >= (birth.outputs[0].shape or (0,))[0]:
         return ""
     samples = f" = sample{'s' * (len(birth.samples) > 1)} {listed(birth.samples)}" if birth.samples else ""

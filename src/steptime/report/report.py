@@ -14,7 +14,7 @@ from steptime.report.steps import StepSeries
 from steptime.report.trace_files import TraceFile
 from steptime.report.trials import TrialReport
 
-SCHEMA_VERSION = 1
+SCHEMA_VERSION = 2
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,7 +42,7 @@ class Cost:
 
 
 @dataclass(frozen=True, slots=True)
-class Environment:
+class JobEnvironment:
     """Where the job ran, and what it was. commit: of the job's working tree, "" outside of one; dirty: whether tracked
     files differed from it, None where that is not known. facts: what else may differ between two runs, (name, value),
     for comparisons."""
@@ -97,7 +97,7 @@ class Report:
 
     schema_version: int
     source: str
-    environment: Environment
+    environment: JobEnvironment
     processes: tuple[ProcessReport, ...]
     next_command: str
     problems: tuple[str, ...] = ()
@@ -113,8 +113,8 @@ __all__ = [
     "SCHEMA_VERSION",
     "CategoryUse",
     "Cost",
-    "Environment",
     "Estimate",
+    "JobEnvironment",
     "ProcessReport",
     "Report",
     "SegmentUse",

@@ -16,10 +16,10 @@ import numpy as np
 
 from steptime.analysis.breakdown import claims_of, has_kernels
 from steptime.analysis.categories import Category
-from steptime.analysis.idle import Gaps, gaps_of, pieces_of
+from steptime.analysis.idle import IdleGaps, gaps_of, pieces_of
 from steptime.analysis.operators import sources_of
 from steptime.analysis.processor import Claims
-from steptime.analysis.recorded_breakdown import RecordedBreakdown, Window
+from steptime.analysis.recorded_breakdown import RecordedBreakdown, TraceWindow
 from steptime.analysis.threads import autograd_lanes, training_lane
 from steptime.analysis.timeline import Phase, Steps
 from steptime.analysis.trace_steps import reach
@@ -35,7 +35,7 @@ from steptime.trace.vendors import COMMUNICATION_KERNEL, LOADER, SYNCHRONISATION
 
 
 @dataclass(frozen=True, slots=True)
-class Track:
+class ViewTrack:
     """What happened in one place. kind: "category" (what the time is posted to), "phase", "stream", "thread" or
     "worker" (of a loader). rows: how many events lie in each row from the top; those of a row do not overlap."""
 
@@ -80,7 +80,7 @@ class StepView:
     length: int
     begin: int
     end: int
-    tracks: tuple[Track, ...]
+    tracks: tuple[ViewTrack, ...]
     labels: tuple[Label, ...]
     details: tuple[Detail, ...]
     gap_column: str
@@ -224,7 +224,7 @@ class _Laid:
         before[np.flatnonzero(np.diff(row, prepend=-1))] = 0
         label = _pooled(strip.label[order][by_row], strip.labels, labels)
         detail = _pooled(strip.detail[order][by_row], strip.details, details)
-        self.track = Track(strip.name, strip.kind, tuple(np.bincount(row).tolist()))
+        self.track = ViewTrack(strip.name, strip.kind, tuple(np.bincount(row).tolist()))
         self.columns = [map(str, each.tolist()) for each in (begin - before, end - begin, label, detail)]
 
 
@@ -326,7 +326,7 @@ def _causes(
     return tuple(details), np.array([known.get(time, 0) for time in begin.tolist()], np.int64)
 
 
-def _cause(trace: Trace, links: Links, gaps: Gaps, at: int, beside: Beside) -> Detail:
+def _cause(trace: Trace, links: Links, gaps: IdleGaps, at: int, beside: Beside) -> Detail:
     cause, inside = int(gaps.cause[at]), int(gaps.inside[at])
     if cause == UNKNOWN:
         return Detail()
@@ -517,7 +517,7 @@ def step_view_of_process(
     return cut(trace, window.boundaries, windows, at, number, how, beside)
 
 
-def _workers(table: IntervalTable, window: Window, begin: int, end: int) -> Iterator[Strip]:
+def _workers(table: IntervalTable, window: TraceWindow, begin: int, end: int) -> Iterator[Strip]:
     """What each worker of a loader did between two times."""
     starts, stops = table.begin + window.shift, table.end + window.shift
     inside = (starts < end) & (stops > begin) & np.isin(table.kind, [int(kind) for kind in _WORK])

@@ -17,21 +17,21 @@ from steptime.advice.fix import Goal
 from steptime.quantities import Estimate, format_bytes, format_duration
 from steptime.report.printable import one_line, printable, shorten, wrap
 from steptime.trials.judge import usual_step
-from steptime.trials.plan import NO_INPUT, Point, batch_of, plateau, points_of
+from steptime.trials.plan import NO_INPUT, BatchSizePoint, batch_of, plateau, points_of
 from steptime.trials.results import Results
-from steptime.trials.trial import BASELINE, CONTROL, Judgement, Run, Verdict
+from steptime.trials.trial import BASELINE, CONTROL, Judgement, Run, TrialVerdict
 
 LINES_TRIAL_TEXT = 25
 COLUMNS_TRIAL_TEXT = 80
 ORDER = (
-    Verdict.ADOPT,
-    Verdict.UNDECIDED,
-    Verdict.NO_EFFECT,
-    Verdict.SLOWER,
-    Verdict.MORE_MEMORY,
-    Verdict.BROKE_PROMISE,
-    Verdict.NOT_EXERCISED,
-    Verdict.FAILED,
+    TrialVerdict.ADOPT,
+    TrialVerdict.UNDECIDED,
+    TrialVerdict.NO_EFFECT,
+    TrialVerdict.SLOWER,
+    TrialVerdict.MORE_MEMORY,
+    TrialVerdict.BROKE_PROMISE,
+    TrialVerdict.NOT_EXERCISED,
+    TrialVerdict.FAILED,
 )
 _VARIANTS = 12
 _AT = {Goal.SPEED: "at", Goal.MEMORY: "with peak"}
@@ -104,7 +104,7 @@ def _pays_from(judgement: Judgement, runs: Sequence[Run]) -> str:
     """From which step on the time that it compiles is paid back, where that is considerable. The longest compilation
     counts: the others found it in a cache."""
     step, speed = usual_step([run for run in runs if run.stage == 0]), judgement.speed
-    if step is None or speed is None or judgement.verdict is not Verdict.ADOPT:
+    if step is None or speed is None or judgement.verdict is not TrialVerdict.ADOPT:
         return ""
     longest = {
         variant: max((run.compile_seconds for run in runs if run.variant == variant), default=0.0)
@@ -156,7 +156,7 @@ def _patch(results: Results) -> list[str]:
         ran = f"ran {_AT[results.plan.goal]} {gained}" if gained else "was not timed"
         lines.append(f"Patch: this diff {ran}: patch.diff beside the results")
         lines += [f"    {one_line(patch.replaced[0])}{_of(patch.replaced)}"] if patch.replaced else []
-    elif patch.judgement is not None and patch.judgement.verdict in (Verdict.FAILED, Verdict.BROKE_PROMISE):
+    elif patch.judgement is not None and patch.judgement.verdict in (TrialVerdict.FAILED, TrialVerdict.BROKE_PROMISE):
         lines.append(f"Patch: none, as it failed when it ran by itself: {one_line(patch.judgement.sentence)}")
     if patch.environment:
         lines.append("Environment: " + " ".join(f"{name}={value}" for name, value in patch.environment))
@@ -205,7 +205,7 @@ def render_lab(results: Results, batch_size: int | None, next_command: str) -> s
     return "".join(f"{printable(line)}\n" for line in (*lines[: LAB_LINES - len(end)], *end))
 
 
-_TOLD = frozenset({Verdict.BROKE_PROMISE, Verdict.NOT_EXERCISED, Verdict.FAILED})
+_TOLD = frozenset({TrialVerdict.BROKE_PROMISE, TrialVerdict.NOT_EXERCISED, TrialVerdict.FAILED})
 
 
 def _short(judgement: Judgement) -> str:
@@ -261,13 +261,13 @@ def _compilation(judgements: Sequence[Judgement], timed: Sequence[Run]) -> list[
     return lines
 
 
-def _points(results: Results, timed: Sequence[Run], batch_size: int | None) -> tuple[Point, ...]:
+def _points(results: Results, timed: Sequence[Run], batch_size: int | None) -> tuple[BatchSizePoint, ...]:
     sizes = [each for _, each in results.judgements if batch_of(each.variant) is not None]
     base = usual_step(timed)
     return points_of(sizes, base.value, batch_size) if sizes and base is not None else ()
 
 
-def _curve(points: Sequence[Point]) -> list[str]:
+def _curve(points: Sequence[BatchSizePoint]) -> list[str]:
     """Items per second by batch size, as bars; out of memory is one of the results."""
     most = max((point.rate.value for point in points if point.rate is not None), default=0.0)
     lines = ["Items a second by batch size"] if points else []
@@ -286,7 +286,7 @@ def _rate(value: float) -> str:
     return f"{value:,.0f}" if value >= 100 else f"{value:.3g}"
 
 
-def reading(judgements: Sequence[Judgement], points: Sequence[Point] = ()) -> str:
+def reading(judgements: Sequence[Judgement], points: Sequence[BatchSizePoint] = ()) -> str:
     """The table in a sentence."""
     parts = [*_peaks(judgements), *_paying(judgements), *_sizes(points)]
     text = "; ".join(parts) or "nothing could be timed"
@@ -304,14 +304,14 @@ def _peaks(judgements: Sequence[Judgement]) -> list[str]:
 
 
 def _paying(judgements: Sequence[Judgement]) -> list[str]:
-    adopted = [each for each in judgements if each.verdict is Verdict.ADOPT and each.speed is not None]
+    adopted = [each for each in judgements if each.verdict is TrialVerdict.ADOPT and each.speed is not None]
     best = max(adopted, key=lambda each: each.speed.value if each.speed is not None else 0.0, default=None)
     if best is not None and best.speed is not None:
         return [f"{best.variant.label} pays ({best.speed.value:.2f}×)"]
     return ["no precision or compilation tried here is faster beyond doubt"] if judgements else []
 
 
-def _sizes(points: Sequence[Point]) -> list[str]:
+def _sizes(points: Sequence[BatchSizePoint]) -> list[str]:
     known = [point for point in points if point.rate is not None]
     if len(known) < 2:
         return []

@@ -21,8 +21,8 @@ import numpy as np
 from steptime.arrays import Int32, Int64
 from steptime.errors import TraceError
 from steptime.trace.reader import DEFAULT_MAX_SIZE
-from steptime.trace.source import Source
-from steptime.trace.table import ABSENT, Lane, Trace
+from steptime.trace.source import TraceSource
+from steptime.trace.table import ABSENT, Trace, Track
 
 MOST = 1 << 16
 """Events of one request. Whoever wants more wants a column."""
@@ -63,7 +63,7 @@ def _in_file(trace: Trace, path: Path, rows: Sequence[int]) -> list[Arguments | 
     wanted = [_Wanted(trace, row) for row in rows]
     at = 0
     try:
-        with Source(path, 1 << 62) as source:
+        with TraceSource(path, 1 << 62) as source:
             for text, start, stop in blocks_of(source):
                 at = _take(text, start, stop, wanted, at, found)
                 if at == len(wanted):
@@ -96,12 +96,12 @@ class _Wanted:
             event.get("name") == self.name
             and _nanoseconds(event.get("ts")) == self.time
             and max(0, _nanoseconds(event.get("dur", 0)) or 0) == self.duration
-            and Lane(event.get("pid"), event.get("tid")) == self.lane
+            and Track(event.get("pid"), event.get("tid")) == self.lane
             and (self.correlation == ABSENT or str(correlation) == str(self.correlation))
         )
 
 
-def blocks_of(source: Source) -> Iterator[tuple[bytes, int, int]]:
+def blocks_of(source: TraceSource) -> Iterator[tuple[bytes, int, int]]:
     """Stretches of a file with, inside each, the range in which times are looked for: every byte is in one range, with
     the margin around it."""
     text, start = b"", 0
@@ -210,7 +210,7 @@ class AllocationEvents:
 def read_allocations(path: Path, *, max_size: int = DEFAULT_MAX_SIZE) -> AllocationEvents:
     """The memory events of a trace; none where it was recorded without them. Raises TraceError as `read` does."""
     columns = {name: array("q") for name in ("time", "process", "thread", *COLUMNS.values())}
-    with Source(path, max_size) as source:
+    with TraceSource(path, max_size) as source:
         for text, start, stop in blocks_of(source):
             if text.find(NAME, start) < 0:
                 continue

@@ -30,7 +30,7 @@ from isal import isal_zlib
 from steptime._version import __version__
 from steptime.folders import cache_folder
 from steptime.trace.reader import DEFAULT_MAX_SIZE, read
-from steptime.trace.table import ABSENT, Damage, Device, EventKind, EventTable, Lane, Trace
+from steptime.trace.table import ABSENT, Damage, Device, EventKind, EventTable, Trace, Track
 
 Array: TypeAlias = npt.NDArray[Any]
 MAGIC = b"steptime-trace-columns 1\n"
@@ -114,7 +114,7 @@ def load(file: BinaryIO, stamp: Stamp) -> Trace:
         column.flags.writeable = False
     return Trace(
         path=Path(stamp.path), size=header.size, events=EventTable(**columns), symbols=header.symbols,
-        lanes=tuple(Lane(*lane) for lane in header.lanes), shapes=header.shapes, dtypes=header.dtypes,
+        lanes=tuple(Track(*lane) for lane in header.lanes), shapes=header.shapes, dtypes=header.dtypes,
         inputs=header.inputs, devices=header.devices, rank=header.rank, world_size=header.world_size,
         backend=header.backend, base_ns=header.base_ns, damage=header.damage,
     )  # fmt: skip

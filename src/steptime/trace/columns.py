@@ -34,7 +34,7 @@ import numpy as np
 import numpy.typing as npt
 
 from steptime.arrays import Bool, Float64, Int32, Int64
-from steptime.trace.table import ABSENT, CATEGORY_NAMES, MARKER_NAMES, EventKind, EventTable, Lane
+from steptime.trace.table import ABSENT, CATEGORY_NAMES, MARKER_NAMES, EventKind, EventTable, Track
 
 Number: TypeAlias = int | str | None
 NOTHING = msgspec.Raw()
@@ -451,9 +451,9 @@ class Columns:
         self.refused = self.negative = 0
 
     @property
-    def lanes(self) -> tuple[Lane, ...]:
+    def lanes(self) -> tuple[Track, ...]:
         """In the order of their numbers."""
-        return tuple(Lane(*key) for key in self._lanes)
+        return tuple(Track(*key) for key in self._lanes)
 
     def add(self, events: list[Event], *, exactly: bool) -> None:
         """Appends events of one block."""

@@ -15,8 +15,8 @@ from pathlib import Path
 
 from steptime.errors import TraceError
 from steptime.trace.columns import PRECISE_TIME, Columns, Event, decode_list, decode_one, lenient, needs_exactness
-from steptime.trace.source import Source
-from steptime.trace.table import Damage, Facts, Trace, closes, understand
+from steptime.trace.source import TraceSource
+from steptime.trace.table import Damage, Trace, TraceDescription, closes, understand
 
 BLOCK = 512 * 1024
 LARGEST_BLOCK = 64 * 1024 * 1024
@@ -31,7 +31,7 @@ EVENTS_END = re.compile(rb'[\}\[]\s*(\])\s*(,\s*("|$)|\}|$)')
 OPEN, CLOSE = b"[]"
 
 
-class Outcome(Enum):
+class BlockOutcome(Enum):
     """What came of decoding a block."""
 
     READ = 1
@@ -47,7 +47,7 @@ def read(path: Path, *, max_size: int = DEFAULT_MAX_SIZE) -> Trace:
     max_size: bytes of JSON that are accepted, after decompression. Peak memory: 0.3 to 0.5 bytes per byte of JSON.
     Raises TraceError: trace-unreadable, trace-empty, trace-not-a-trace, trace-too-large.
     """
-    with Source(path, max_size) as source:
+    with TraceSource(path, max_size) as source:
         reading = _Reading(path, source)
         reading.run()
     return reading.trace()
@@ -55,7 +55,7 @@ def read(path: Path, *, max_size: int = DEFAULT_MAX_SIZE) -> Trace:
 
 def peek(path: Path, *, max_size: int = DEFAULT_MAX_SIZE) -> Trace:
     """The same of the file's first events only: what its header says, and who wrote it. Raises TraceError."""
-    with Source(path, max_size) as source:
+    with TraceSource(path, max_size) as source:
         reading = _Reading(path, source)
         reading.begin()
     return reading.trace()
@@ -64,7 +64,7 @@ def peek(path: Path, *, max_size: int = DEFAULT_MAX_SIZE) -> Trace:
 class _Reading:
     """One pass over one file. The buffer's first `filled` bytes are unread text."""
 
-    def __init__(self, path: Path, source: Source) -> None:
+    def __init__(self, path: Path, source: TraceSource) -> None:
         self._path, self._source = path, source
         self._buffer = bytearray(BLOCK)
         self._filled = 0
@@ -90,7 +90,7 @@ class _Reading:
     def trace(self) -> Trace:
         """What was read. Raises TraceError when nothing in it was an event."""
         columns = self._columns
-        facts: Facts = understand(self._header, self._trailer)
+        facts: TraceDescription = understand(self._header, self._trailer)
         events = columns.table(facts.base_ns)
         damage = Damage(self._truncated, self._damaged, self._refused + columns.refused, columns.negative)
         if not len(events) and damage.sentences:
@@ -121,19 +121,19 @@ class _Reading:
         """Reads events up to a separator; False after the last."""
         self._fill()
         cuts = self._cuts()
-        outcome = Outcome.UNCLOSED
+        outcome = BlockOutcome.UNCLOSED
         for cut in cuts:
             outcome = self._decode(cut)
-            if outcome is Outcome.READ:
+            if outcome is BlockOutcome.READ:
                 self._drop(cut)
                 return True
-            if outcome is Outcome.BROKEN:
+            if outcome is BlockOutcome.BROKEN:
                 break
         if self._end_list():
             return False
         if self._at_end:
             return self._salvage_rest()
-        if outcome is Outcome.UNCLOSED and self._filled < LARGEST_BLOCK:
+        if outcome is BlockOutcome.UNCLOSED and self._filled < LARGEST_BLOCK:
             self._grow("inside one event")
             return True
         return self._salvage_block(cuts)
@@ -150,7 +150,7 @@ class _Reading:
                 return found[: -CUT_ATTEMPTS - 1 : -1]
             window *= 8
 
-    def _decode(self, stop: int) -> Outcome:
+    def _decode(self, stop: int) -> BlockOutcome:
         """Adds the events before `stop`, whose byte (a comma or a bracket) is made a bracket for the time being."""
         kept = self._buffer[stop]
         self._buffer[0], self._buffer[stop] = OPEN, CLOSE
@@ -158,10 +158,10 @@ class _Reading:
             with memoryview(self._buffer) as whole, whole[: stop + 1] as block:
                 self._add_block(block)
         except ValueError as error:
-            return Outcome.UNCLOSED if "truncated" in str(error) else Outcome.BROKEN
+            return BlockOutcome.UNCLOSED if "truncated" in str(error) else BlockOutcome.BROKEN
         finally:
             self._buffer[stop] = kept
-        return Outcome.READ
+        return BlockOutcome.READ
 
     def _add_block(self, block: memoryview) -> None:
         events = decode_list(block, exactly=bool(self._exactly))
@@ -175,7 +175,7 @@ class _Reading:
         """Looks for the list's end in the buffer; when it is there, adds the last events and reads the trailer."""
         ends = [match.start(1) for match in EVENTS_END.finditer(self._buffer, 0, self._filled)]
         for end in ends[: -END_ATTEMPTS - 1 : -1]:
-            if self._decode(end) is Outcome.READ:
+            if self._decode(end) is BlockOutcome.READ:
                 self._read_trailer(end)
                 return True
         return False

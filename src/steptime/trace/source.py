@@ -19,7 +19,7 @@ GZIP_WINDOW = 31
 """zlib's wbits for a gzip header and a 32 KiB window."""
 
 
-class Source:
+class TraceSource:
     """Reads a file front to back, inflating it when it starts as gzip does.
 
     cut_short: the compressed data ends or breaks in the middle; what came before it was delivered.
@@ -48,7 +48,7 @@ class Source:
         self._inflater = isal_zlib.decompressobj(GZIP_WINDOW) if head == GZIP_MAGIC else None
         self._pending = b""
 
-    def __enter__(self) -> Source:
+    def __enter__(self) -> TraceSource:
         return self
 
     def __exit__(

@@ -80,7 +80,7 @@ MARKER_NAMES = (
 
 
 @dataclass(frozen=True, slots=True)
-class Lane:
+class Track:
     """A row of the trace as the file names it: a process (or device) and a thread (or stream)."""
 
     process: int | str | None
@@ -201,7 +201,7 @@ class Trace(_Referable):
     size: int
     events: EventTable
     symbols: tuple[str, ...]
-    lanes: tuple[Lane, ...]
+    lanes: tuple[Track, ...]
     shapes: tuple[str, ...]
     dtypes: tuple[str, ...]
     inputs: tuple[str, ...]
@@ -216,7 +216,7 @@ class Trace(_Referable):
 
 
 @dataclass(frozen=True, slots=True)
-class Facts:
+class TraceDescription:
     """See `Trace` for the fields."""
 
     devices: tuple[Device, ...] = ()
@@ -226,7 +226,7 @@ class Facts:
     base_ns: int = 0
 
 
-def understand(header: bytes, trailer: bytes) -> Facts:
+def understand(header: bytes, trailer: bytes) -> TraceDescription:
     """Facts from the text before and after the list of events: header up to and with its "[", trailer from its "]".
 
     A trailer that is missing or damaged costs what it held; a damaged header likewise.
@@ -236,8 +236,8 @@ def understand(header: bytes, trailer: bytes) -> Facts:
             document = json.loads(text.decode("utf-8-sig", "replace"))
         except (ValueError, RecursionError):
             continue
-        return _facts(document) if isinstance(document, dict) else Facts()
-    return Facts()
+        return _facts(document) if isinstance(document, dict) else TraceDescription()
+    return TraceDescription()
 
 
 def closes(header: bytes, trailer: bytes) -> bool:
@@ -249,12 +249,12 @@ def closes(header: bytes, trailer: bytes) -> bool:
     return True
 
 
-def _facts(document: dict[str, object]) -> Facts:
+def _facts(document: dict[str, object]) -> TraceDescription:
     distributed = document.get("distributedInfo")
     distributed = distributed if isinstance(distributed, dict) else {}
     listed = document.get("deviceProperties")
     backend = distributed.get("backend")
-    return Facts(
+    return TraceDescription(
         devices=tuple(_device(each) for each in listed if isinstance(each, dict)) if isinstance(listed, list) else (),
         rank=_count(distributed.get("rank")),
         world_size=_count(distributed.get("world_size")),

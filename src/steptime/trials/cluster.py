@@ -20,8 +20,8 @@ import msgspec
 from steptime.clusters import connect, import_ray
 from steptime.errors import CommandError, SteptimeError
 from steptime.trials.conduct import Block, Tell
-from steptime.trials.containment import Stand
-from steptime.trials.execute import Turn
+from steptime.trials.containment import Workspace
+from steptime.trials.execute import ScheduledRun
 from steptime.trials.trial import Run, Spent
 from steptime.trials.worker import DETACHED, Answer, Order, decode_answer, encode
 
@@ -33,7 +33,7 @@ VISIBLE = ("CUDA_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES"
 """What Ray says with which devices an actor was given."""
 
 
-class Lane:
+class ClusterWorker:
     """An actor: a lane's process on a node of the cluster, and the pipes to it."""
 
     def __init__(self, environment: dict[str, str], on_device: bool) -> None:
@@ -86,9 +86,9 @@ class RayExecutor:
         """See Executor."""
         return len(self._lanes)
 
-    def run(self, stand: Stand, blocks: Sequence[Block], tell: Tell) -> Generator[Run, None, None]:
+    def run(self, stand: Workspace, blocks: Sequence[Block], tell: Tell) -> Generator[Run, None, None]:
         """See Executor."""
-        queues: dict[str, deque[Turn]] = {place: deque() for place in self._lanes}
+        queues: dict[str, deque[ScheduledRun]] = {place: deque() for place in self._lanes}
         for number, block in enumerate(blocks):
             queues[list(queues)[number % len(queues)]].extend(block)
         running: dict[Any, str] = {}
@@ -141,7 +141,7 @@ class RayExecutor:
 
 def _make_lanes(ray: Any, devices: int) -> dict[str, Any]:
     """Actors by place, for as many as the cluster has free."""
-    actor = ray.remote(Lane)
+    actor = ray.remote(ClusterWorker)
     environment = dict(os.environ)
     made = []
     for node, cpus, lanes in _rooms(ray.nodes(), devices):

@@ -20,8 +20,8 @@ from steptime.advice.fix import Promise
 from steptime.changes import VariantOptions
 from steptime.errors import NothingMeasuredError
 from steptime.launcher.outcome import Progress
-from steptime.trials.containment import Stand
-from steptime.trials.execute import FEWEST_STEPS, Turn, execute, refusal
+from steptime.trials.containment import Workspace
+from steptime.trials.execute import FEWEST_STEPS, ScheduledRun, execute, refusal
 from steptime.trials.judge import LEAST_ROUNDS, asks_for_rehearsal, beside_each_other, cannot_win, judge, overtaken
 from steptime.trials.results import Plan, ResultsFile
 from steptime.trials.trial import (
@@ -31,16 +31,16 @@ from steptime.trials.trial import (
     Judgement,
     Run,
     Spent,
+    TrialVerdict,
     Variant,
-    Verdict,
     arrange,
     at_once,
     processes_of,
 )
 
-Block = Sequence[Turn]
+Block = Sequence[ScheduledRun]
 """Turns that run one after the other on one device: a variant is compared with the baselines of its own block."""
-Tell = Callable[[Turn, Progress | None], None]
+Tell = Callable[[ScheduledRun, Progress | None], None]
 """Called when a turn begins, and where it is known how far it has come."""
 
 
@@ -51,7 +51,7 @@ class Executor(Protocol):
     def width(self) -> int:
         """How many blocks run at the same time, each on a device of its own."""
 
-    def run(self, stand: Stand, blocks: Sequence[Block], tell: Tell) -> Generator[Run, None, None]:
+    def run(self, stand: Workspace, blocks: Sequence[Block], tell: Tell) -> Generator[Run, None, None]:
         """The runs, each as soon as it has ended. Closing the generator ends what is running. Raises what `execute`
         raises."""
 
@@ -64,7 +64,7 @@ class LocalExecutor:
 
     width = 1
 
-    def run(self, stand: Stand, blocks: Sequence[Block], tell: Tell) -> Generator[Run, None, None]:
+    def run(self, stand: Workspace, blocks: Sequence[Block], tell: Tell) -> Generator[Run, None, None]:
         """See Executor."""
         for turn in (turn for block in blocks for turn in block):
             tell(turn, None)
@@ -75,13 +75,13 @@ class LocalExecutor:
 
 
 def combine(
-    bench: Bench, judgements: Sequence[Judgement], first_stage: int = 1
+    bench: TrialRunner, judgements: Sequence[Judgement], first_stage: int = 1
 ) -> tuple[Variant | None, Judgement | None]:
     """The adopted variants together: (the variant, what it proved; None where the budget was spent before).
 
     Each further one is tried on top of those already taken; the last stage is all of them against the job as it is.
     """
-    gains = [(each.gain(bench.plan.goal), each) for each in judgements if each.verdict is Verdict.ADOPT]
+    gains = [(each.gain(bench.plan.goal), each) for each in judgements if each.verdict is TrialVerdict.ADOPT]
     ordered = sorted(((gain.value, each) for gain, each in gains if gain is not None), key=lambda pair: -pair[0])
     adopted = [each for _, each in ordered]
     if not adopted:
@@ -95,7 +95,7 @@ def combine(
         both = together(taken, other.variant)
         (proved,) = bench.conduct(stage, (both,), baseline=replace(PROBE, changes=taken.changes), later=PROOF)
         stage += 1
-        if proved.verdict is Verdict.ADOPT:
+        if proved.verdict is TrialVerdict.ADOPT:
             taken = both
     if taken is adopted[0].variant:
         return taken, adopted[0]
@@ -138,7 +138,7 @@ LIMIT = 60.0
 DEADLINE = 300.0
 """Seconds, or DEADLINE_FACTOR times what a baseline takes, after which a process is ended: compilers take minutes."""
 DEADLINE_FACTOR = 10.0
-DECIDED = frozenset({Verdict.ADOPT, Verdict.NO_EFFECT, Verdict.SLOWER, Verdict.MORE_MEMORY})
+DECIDED = frozenset({TrialVerdict.ADOPT, TrialVerdict.NO_EFFECT, TrialVerdict.SLOWER, TrialVerdict.MORE_MEMORY})
 PROBE = Variant(BASELINE)
 PROOF = 9
 """Processes that the patch is proved with, at least: two rehearsals and two rounds."""
@@ -151,20 +151,20 @@ class Notice:
     """What is about to run, or runs: `done` of `steps` steps are over. eta: seconds, as far as is known, until every
     variant has been through the rounds that it needs to be decided; after those, until the end of this round."""
 
-    turn: Turn
+    turn: ScheduledRun
     steps: int
     done: int
     eta: float | None
     begins: bool
 
 
-class Bench:
+class TrialRunner:
     """A trial while it runs. runs: all that is known, those of an earlier attempt among them. tell: called with None
     when nothing runs any more."""
 
     def __init__(
         self,
-        stand: Stand,
+        stand: Workspace,
         plan: Plan,
         runs: Sequence[Run] = (),
         *,
@@ -187,8 +187,6 @@ class Bench:
         if any(run.variant == BASELINE and run.rehearsal for run in own):
             return own
         return tuple(run for run in self.runs if (run.stage, run.variant, run.rehearsal) == (0, BASELINE, True)) + own
-
-    # -- a stage ---------------------------------------------------------------------------------------------------
 
     def conduct(
         self,
@@ -252,7 +250,7 @@ class Bench:
             going = [
                 each.variant for each in judged if not (each in settled or overtaken(each, settled, self.plan.goal))
             ]
-            won = any(each.verdict is Verdict.ADOPT for each in judged)
+            won = any(each.verdict is TrialVerdict.ADOPT for each in judged)
             paid = self._affordable(stage, round_, going, later if won or anyway or round_ < LEAST_ROUNDS else 0)
             if not paid:
                 return
@@ -265,8 +263,8 @@ class Bench:
         last = next((run for run in reversed(self.of(stage)) if not run.rehearsal), None)
         leads = apart or last is None or last.variant != BASELINE or bool(last.failure)
         rounds = range(round_, min(MAX_ROUNDS, round_ + at_once(self._executor.width, len(going), MIN_ROUNDS - round_)))
-        blocks: list[list[Turn]] = []
-        planned: list[Turn] = []
+        blocks: list[list[ScheduledRun]] = []
+        planned: list[ScheduledRun] = []
         for number in rounds:
             for block in arrange(going, baseline, control, reverse=bool(number % 2), leads=leads, apart=apart):
                 first = len(planned)
@@ -276,8 +274,6 @@ class Bench:
         further = max(0, MIN_ROUNDS - rounds.stop) * (len(planned) // len(rounds) - (leads and not apart))
         self._end = self._next(stage) + len(planned) + further
         self._go(blocks)
-
-    # -- turns -----------------------------------------------------------------------------------------------------
 
     def _go(self, blocks: Sequence[Block]) -> None:
         """Runs blocks, and keeps each run. Raises Spent, and NothingMeasuredError for a baseline that failed."""
@@ -290,12 +286,14 @@ class Bench:
         finally:
             self._tell(None)
 
-    def _told(self, turn: Turn, progress: Progress | None) -> None:
+    def _told(self, turn: ScheduledRun, progress: Progress | None) -> None:
         steps = turn.options.steps + turn.options.warm_up
         done = min(progress.steps, steps) if progress is not None else 0
         self._tell(Notice(turn, steps, done, self._eta(turn), progress is None))
 
-    def _turn(self, stage: int, round_: int, variant: Variant, patched: Patched, planned: Sequence[Turn]) -> Turn:
+    def _turn(
+        self, stage: int, round_: int, variant: Variant, patched: Patched, planned: Sequence[ScheduledRun]
+    ) -> ScheduledRun:
         """A timed process. planned: those before it that were not run yet."""
         earlier = [run.variant for run in self.of(stage) if not run.rehearsal] + [turn.variant.name for turn in planned]
         before = earlier.count(BASELINE)
@@ -303,14 +301,16 @@ class Bench:
         options = VariantOptions(self._steps(), self.plan.warm_up, self._limit(), seed=seed, seed_offset=seed)
         position = self._next(stage) + len(planned)
         own = patched if variant.name not in (BASELINE, CONTROL) else ()
-        return Turn(variant, stage, round_, position, options, False, self._deadline(), self.budget.until(), own)
+        return ScheduledRun(
+            variant, stage, round_, position, options, False, self._deadline(), self.budget.until(), own
+        )
 
-    def _rehearsal(self, stage: int, variant: Variant, ahead: int, patched: Patched) -> Turn:
+    def _rehearsal(self, stage: int, variant: Variant, ahead: int, patched: Patched) -> ScheduledRun:
         """A short process with dropout off, whose gradients are written."""
         steps, limit = FINGERPRINTS, self._limit()
         options = VariantOptions(REHEARSED_STEPS, steps, limit, dropout=False, fingerprint_steps=steps)
         position = self._next(stage) + ahead
-        return Turn(variant, stage, 0, position, options, True, self._deadline(), self.budget.until(), patched)
+        return ScheduledRun(variant, stage, 0, position, options, True, self._deadline(), self.budget.until(), patched)
 
     def _known(self, stage: int, variant: str) -> bool:
         """Whether its rehearsal is over; a baseline that failed may go well the next time."""
@@ -337,8 +337,6 @@ class Bench:
         took = max((run.seconds for run in self.runs if run.variant == BASELINE), default=0.0)
         return max(DEADLINE, DEADLINE_FACTOR * took, DEADLINE_FACTOR * self.plan.start_seconds) + self._limit()
 
-    # -- what is known, and what can be paid for -------------------------------------------------------------------
-
     def _settled(self, stage: int, variant: Variant) -> bool:
         if cannot_win(variant, self.of(stage), min_gain=self.plan.min_gain, goal=self.plan.goal):
             return True
@@ -354,7 +352,7 @@ class Bench:
         judgement = self._proved(stage, variant)
         if any(run.variant == variant.name for run in self.of(stage)):
             return judgement
-        return replace(judgement, verdict=Verdict.UNDECIDED, sentence="The budget was spent before it was tried")
+        return replace(judgement, verdict=TrialVerdict.UNDECIDED, sentence="The budget was spent before it was tried")
 
     def _rounds_done(self, stage: int) -> int:
         return len({run.round for run in self.of(stage) if run.variant == CONTROL and not run.rehearsal})
@@ -392,7 +390,7 @@ class Bench:
                 return going[:count]
         return ()
 
-    def _eta(self, turn: Turn) -> float | None:
+    def _eta(self, turn: ScheduledRun) -> float | None:
         """Seconds, as far as is known: what begins now is in them."""
         if turn.rehearsal:
             return None

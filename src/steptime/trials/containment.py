@@ -26,15 +26,8 @@ from pathlib import Path
 
 from steptime.errors import UsageError
 from steptime.launcher.contain import landlock
-from steptime.launcher.variant import Place
-from steptime.trials.working_copy import (
-    LINKED,
-    NO_OUTPUTS,
-    Outputs,
-    make_copy,
-    offline_environment,
-    write_private,
-)
+from steptime.launcher.variant import VariantPlace
+from steptime.trials.working_copy import LINKED, NO_OUTPUTS, Outputs, make_copy, offline_environment, write_private
 
 SCRIPTS = Path(landlock.__file__).parent
 PATIENCE = 30.0
@@ -67,7 +60,7 @@ class Layer(Enum):
 
 
 @dataclass(frozen=True, slots=True)
-class Stand:
+class Workspace:
     """Where processes of a trial are run. folder: of the trial; directory: the job's own working folder. outputs: what
     the job wrote there while it was recorded; outside: what it wrote elsewhere. uncontained: whether processes run
     although they cannot be kept from something."""
@@ -91,7 +84,7 @@ class Ground:
 
 
 @dataclass(frozen=True, slots=True)
-class Setting:
+class ContainedProcess:
     """Where one process runs: its command as it must be there, its folder, variables, and the words before the command
     (see capture.arm.Place)."""
 
@@ -101,15 +94,15 @@ class Setting:
     entry: tuple[str, ...]
     layer: Layer
 
-    def place(self, deadline: float) -> Place:
+    def place(self, deadline: float) -> VariantPlace:
         """What the launch is told."""
-        return Place(self.directory, self.environment, deadline, self.entry, self.layer.value)
+        return VariantPlace(self.directory, self.environment, deadline, self.entry, self.layer.value)
 
 
 # -- what is permitted -------------------------------------------------------------------------------------------------
 
 
-def ground_of(stand: Stand) -> Ground:
+def ground_of(stand: Workspace) -> Ground:
     """The best that the system permits, found out once. What is not contained and accepted is held back by overlays
     alone, in which the job can do what it does: Landlock would refuse it."""
     ground = _ground(stand.folder, stand.directory)
@@ -152,7 +145,7 @@ def guards() -> bool:
     return landlock.version() >= landlock.OLDEST
 
 
-def refuse_uncontained(stand: Stand) -> None:
+def refuse_uncontained(stand: Workspace) -> None:
     """Raises UsageError for what cannot be contained, where that was not accepted."""
     if stand.uncontained:
         return
@@ -171,7 +164,7 @@ def refuse_uncontained(stand: Stand) -> None:
         )
 
 
-def explain(stand: Stand) -> str:
+def explain(stand: Workspace) -> str:
     """What keeps the processes of this trial from the user's files, in words."""
     layer = ground_of(stand).layer
     if layer is Layer.OVERLAY:
@@ -187,7 +180,9 @@ def explain(stand: Stand) -> str:
 
 
 @contextlib.contextmanager
-def contained(stand: Stand, name: str, recording: Path, sources: Sequence[tuple[str, str]] = ()) -> Iterator[Setting]:
+def contained(
+    stand: Workspace, name: str, recording: Path, sources: Sequence[tuple[str, str]] = ()
+) -> Iterator[ContainedProcess]:
     """The setting of one process, which is gone afterwards. name: of it. recording: its own, which it writes for good.
     sources: files (relative paths) with other text."""
     ground, recording = ground_of(stand), recording.absolute()
@@ -203,8 +198,8 @@ def contained(stand: Stand, name: str, recording: Path, sources: Sequence[tuple[
 
 
 def _overlaid(
-    stand: Stand, ground: Ground, workspace: Path, recording: Path, sources: Sequence[tuple[str, str]]
-) -> Setting:
+    stand: Workspace, ground: Ground, workspace: Path, recording: Path, sources: Sequence[tuple[str, str]]
+) -> ContainedProcess:
     hidden = tuple(dict.fromkeys((stand.folder, ground.base)))
     texts = [(str(stand.directory / path), text) for path, text in sources]
     ways = (*stand.outside, *foreign_folders(stand.directory))
@@ -213,12 +208,12 @@ def _overlaid(
         workspace, stand.directory, (recording,), hidden, ways, sources=texts, caches=kept, lenient=stand.uncontained
     )
     environment = offline_environment(stand.directory)
-    return Setting(stand.command, stand.directory, environment, _words("overlay", spec), Layer.OVERLAY)
+    return ContainedProcess(stand.command, stand.directory, environment, _words("overlay", spec), Layer.OVERLAY)
 
 
 def _copied(
-    stand: Stand, ground: Ground, workspace: Path, recording: Path, sources: Sequence[tuple[str, str]]
-) -> Iterator[Setting]:
+    stand: Workspace, ground: Ground, workspace: Path, recording: Path, sources: Sequence[tuple[str, str]]
+) -> Iterator[ContainedProcess]:
     guarded = ground.layer is Layer.LANDLOCK
     ours = (stand.folder, *stand.without)
     place = make_copy(stand.directory, workspace, stand.outputs, ours, linking=guarded or stand.uncontained)
@@ -232,7 +227,7 @@ def _copied(
             spec = Path(temporary) / "spec.json"
             spec.write_text(json.dumps({"writable": [str(path) for path in writable]}), encoding="utf-8")
             entry = _words("landlock", spec)
-        yield Setting(_inside(stand, place), place, environment, entry, ground.layer)
+        yield ContainedProcess(_inside(stand, place), place, environment, entry, ground.layer)
 
 
 def _in_copy(place: Path, path: Path, copy: Path) -> Path:
@@ -294,7 +289,7 @@ def _user() -> str:
         return str(os.getuid())
 
 
-def _inside(stand: Stand, place: Path) -> tuple[str, ...]:
+def _inside(stand: Workspace, place: Path) -> tuple[str, ...]:
     """The command, with its absolute paths of source files in the job's folder moved into the copy."""
     own = f"{stand.directory}/"
     return tuple(
@@ -360,7 +355,7 @@ def clear(folder: Path) -> None:
     shutil.rmtree(folder, ignore_errors=True)
 
 
-def leave(stand: Stand) -> None:
+def leave(stand: Workspace) -> None:
     """Removes what this process kept from one process of the trial to the next."""
     base = ground_of(stand).base
     clear(base / CACHES if base == stand.folder else base.parent)

@@ -22,8 +22,8 @@ from steptime.launcher.outcome import Outcome, ProbeOptions, Progress
 from steptime.launcher.variant import DEADLINE_PASSED, OUTPUT, run_variant
 from steptime.recording.load import load
 from steptime.recording.recording import Process, Recording, TelemetrySample
-from steptime.trials.containment import Layer, Stand, contained, ground_of, named
-from steptime.trials.trial import AppliedChange, Load, Run, Spent, Variant
+from steptime.trials.containment import Layer, Workspace, contained, ground_of, named
+from steptime.trials.trial import AppliedChange, MachineLoad, Run, Spent, Variant
 from steptime.trials.working_copy import differences, tree_of
 
 LEAST_ROOM = 1 << 30
@@ -33,7 +33,7 @@ LEAST_ROOM = 1 << 30
 class Room:
     """The disk that workspaces lie on: what a process writes must not fill it."""
 
-    def __init__(self, stand: Stand) -> None:
+    def __init__(self, stand: Workspace) -> None:
         self._place = next(path for path in (ground_of(stand).base, *stand.folder.parents) if path.is_dir())
         self._least = min(LEAST_ROOM, self._free() // 2)
 
@@ -48,7 +48,7 @@ class Room:
 class Seen:
     """The user's folder, compared before and after a process, where nothing guards it."""
 
-    def __init__(self, stand: Stand) -> None:
+    def __init__(self, stand: Workspace) -> None:
         self._stand = stand
         self._ours = (stand.folder, *stand.without)
         self._watching = ground_of(stand).layer is Layer.COPY
@@ -90,7 +90,7 @@ thermal (0x20), hardware thermal (0x40), hardware power brake (0x80); nvml.h, nv
 
 
 @dataclass(frozen=True, slots=True)
-class Turn:
+class ScheduledRun:
     """Which process it is: see `Run`. deadline: seconds after which it is taken to hang. until_epoch: seconds of
     time.time at which the budget is spent, None for no end. patched: source files (relative paths) with other text in
     this run's copy."""
@@ -106,7 +106,7 @@ class Turn:
     patched: tuple[tuple[str, str], ...] = ()
 
 
-def execute(stand: Stand, turn: Turn, show: Callable[[Progress], None] | None = None) -> Run:
+def execute(stand: Workspace, turn: ScheduledRun, show: Callable[[Progress], None] | None = None) -> Run:
     """Runs a turn and reads what it left. `show` is called twice a second.
 
     Nothing that the job does raises: it is the run's `failure`. Raises Spent where it had to be ended because the
@@ -143,7 +143,7 @@ def execute(stand: Stand, turn: Turn, show: Callable[[Progress], None] | None = 
     return run
 
 
-def _read(turn: Turn, outcome: Outcome, seconds: float) -> Run:
+def _read(turn: ScheduledRun, outcome: Outcome, seconds: float) -> Run:
     failure = _failure(outcome)
     base = Run(
         turn.variant.name,
@@ -164,7 +164,7 @@ def _read(turn: Turn, outcome: Outcome, seconds: float) -> Run:
         return _failed(base, str(error))
 
 
-def _with_numbers(base: Run, turn: Turn, recording: Recording) -> Run:
+def _with_numbers(base: Run, turn: ScheduledRun, recording: Recording) -> Run:
     laid_out = [(process, lay_out(process)) for process in recording.processes]
     if not laid_out:
         return _failed(base, "No training step was recorded")
@@ -234,13 +234,13 @@ def _spent_in(timeline: Timeline, *kinds: SegmentKind) -> Int64:
     return measure(union(begin, end), timeline.steps.begin, timeline.steps.end)
 
 
-def load_of(telemetry: Sequence[TelemetrySample]) -> Load:
+def load_of(telemetry: Sequence[TelemetrySample]) -> MachineLoad:
     """Means over the samples; nothing is known without any."""
     if not telemetry:
-        return Load()
+        return MachineLoad()
     pressures = [sample.pressure for sample in telemetry if sample.pressure is not None]
     steals = [sample.steal for sample in telemetry if sample.steal is not None]
-    return Load(
+    return MachineLoad(
         other_cpu=fmean(sample.other_cpu for sample in telemetry),
         pressure=fmean(pressures) if pressures else None,
         steal=fmean(steals) if steals else None,

@@ -27,7 +27,7 @@ from steptime.advice.fix import Goal, Promise
 from steptime.arrays import Float64, Int64
 from steptime.quantities import Estimate, autocorrelation_time, median_of, student
 from steptime.trials import parity
-from steptime.trials.trial import BASELINE, CONTROL, Agreement, Judgement, Run, Variant, Verdict
+from steptime.trials.trial import BASELINE, CONTROL, Agreement, Judgement, Run, TrialVerdict, Variant
 
 Series = Sequence[int] | Int64 | Float64
 
@@ -39,7 +39,7 @@ LEAST_ROUNDS = 2
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Comparison:
+class RoundComparison:
     """A variant's steps in one round, ns each, between those of two baselines. place: where the variant ran between
     them, from 0 (right after the first) to 1."""
 
@@ -49,21 +49,21 @@ class Comparison:
     place: float = 0.5
 
 
-def compared(before: Series, variant: Series, after: Series, place: float = 0.5) -> Comparison:
+def compared(before: Series, variant: Series, after: Series, place: float = 0.5) -> RoundComparison:
     """A comparison. Raises ValueError for a series without steps, or a place outside of 0 to 1."""
     columns = [np.asarray(series, np.float64) for series in (before, variant, after)]
     if not all(len(column) for column in columns) or not 0 <= place <= 1:
         raise ValueError("a comparison needs steps of the variant and of both baselines, and a place from 0 to 1")
-    return Comparison(columns[0], columns[1], columns[2], place)
+    return RoundComparison(columns[0], columns[1], columns[2], place)
 
 
-def log_ratio(comparison: Comparison) -> float:
+def log_ratio(comparison: RoundComparison) -> float:
     """log(baseline / variant): above zero where the variant is faster."""
     before, variant, after = (float(np.log(np.mean(each))) for each in _series(comparison))
     return (1 - comparison.place) * before + comparison.place * after - variant
 
 
-def speed_up(rounds: Sequence[Comparison], seed: int = 0) -> Estimate:
+def speed_up(rounds: Sequence[RoundComparison], seed: int = 0) -> Estimate:
     """baseline / variant over all rounds, with a 95 % interval, unit "1". Infinitely wide with fewer than LEAST_ROUNDS.
 
     Rounds are independent of each other as far as a machine's bottlenecks allow, so the interval is Student's over the
@@ -82,14 +82,14 @@ def speed_up(rounds: Sequence[Comparison], seed: int = 0) -> Estimate:
     return Estimate(exp(value), exp(min(value - reach, low)), _finite_exp(max(value + reach, high)), count, "1")
 
 
-def _by_steps(rounds: Sequence[Comparison], generator: np.random.Generator) -> tuple[float, float]:
+def _by_steps(rounds: Sequence[RoundComparison], generator: np.random.Generator) -> tuple[float, float]:
     """The 95 % interval of the mean log-ratio if these very rounds were run again: percentiles of the bootstrap."""
     means = np.mean([_replicates(each, generator) for each in rounds], axis=0)
     low, high = np.quantile(means, QUANTILES)
     return float(low), float(high)
 
 
-def noise_of(control: Sequence[Comparison]) -> float:
+def noise_of(control: Sequence[RoundComparison]) -> float:
     """By what factor a control, which changes nothing, may still seem faster or slower, at least 1: twice the standard
     error of its log-ratio, whose true value is known to be zero. Raises ValueError for no rounds."""
     if not control:
@@ -98,11 +98,11 @@ def noise_of(control: Sequence[Comparison]) -> float:
     return _finite_exp(2 * sqrt(float(np.mean(ratios**2)) / len(ratios)))
 
 
-def _series(comparison: Comparison) -> tuple[Float64, Float64, Float64]:
+def _series(comparison: RoundComparison) -> tuple[Float64, Float64, Float64]:
     return comparison.before, comparison.variant, comparison.after
 
 
-def _replicates(comparison: Comparison, generator: np.random.Generator) -> Float64:
+def _replicates(comparison: RoundComparison, generator: np.random.Generator) -> Float64:
     """REPLICATES log-ratios of one round, its steps drawn in blocks."""
     before, variant, after = (np.log(block_means(each, REPLICATES, generator)) for each in _series(comparison))
     ratios: Float64 = (1 - comparison.place) * before + comparison.place * after - variant
@@ -144,7 +144,7 @@ NOT_REPEATED = "The job's losses do not repeat (seeded by the clock?)"
 
 
 @dataclass(frozen=True, slots=True)
-class Numbers:
+class NumbersCheck:
     """What the losses and gradients say, and why in words."""
 
     agreement: Agreement
@@ -156,10 +156,10 @@ def judge(variant: Variant, runs: Sequence[Run], *, min_gain: float = MIN_GAIN, 
     own = [run for run in runs if run.variant == variant.name]
     failed = [run for run in own if run.failure]
     if failed:
-        return Judgement(variant, Verdict.FAILED, Agreement.NOT_SEEN, failed[-1].failure)
+        return Judgement(variant, TrialVerdict.FAILED, Agreement.NOT_SEEN, failed[-1].failure)
     idle = not_exercised(variant, own)
     if idle:
-        return Judgement(variant, Verdict.NOT_EXERCISED, Agreement.NOT_SEEN, idle)
+        return Judgement(variant, TrialVerdict.NOT_EXERCISED, Agreement.NOT_SEEN, idle)
     numbers = agreement_of(variant, runs)
     comparisons = comparisons_of(variant.name, runs)
     speed, memory = _ratio(comparisons), _ratio(comparisons_of(variant.name, runs, _peak))
@@ -203,7 +203,7 @@ def cannot_win(variant: Variant, runs: Sequence[Run], *, min_gain: float = MIN_G
     """Whether more rounds of the variant are a waste: it failed, changed nothing, broke its promise, or the whole
     interval of what it gains lies below the least gain."""
     judgement = judge(variant, runs, min_gain=min_gain, goal=goal)
-    lost = {Verdict.FAILED, Verdict.NOT_EXERCISED, Verdict.BROKE_PROMISE}
+    lost = {TrialVerdict.FAILED, TrialVerdict.NOT_EXERCISED, TrialVerdict.BROKE_PROMISE}
     if judgement.verdict in lost:
         return True
     gain = judgement.gain(goal)
@@ -217,7 +217,7 @@ def overtaken(judgement: Judgement, others: Sequence[Judgement], goal: Goal = Go
     for other in others:
         best = other.gain(goal)
         if (
-            other.verdict is not Verdict.ADOPT
+            other.verdict is not TrialVerdict.ADOPT
             or other.variant == judgement.variant
             or not other.variant.rivals(judgement.variant)
         ):
@@ -231,7 +231,7 @@ def beside_each_other(judgements: Sequence[Judgement], goal: Goal = Goal.SPEED) 
     """As they are told when all are known: what is undecided because it was overtaken says so."""
     told = []
     for each in judgements:
-        best = overtaken(each, judgements, goal) if each.verdict is Verdict.UNDECIDED else None
+        best = overtaken(each, judgements, goal) if each.verdict is TrialVerdict.UNDECIDED else None
         told.append(replace(each, sentence=f"It gains less than {best.label}") if best is not None else each)
     return tuple(told)
 
@@ -247,11 +247,11 @@ def _peak(run: Run) -> Series:
     return (run.peak_bytes,) if run.peak_bytes else ()
 
 
-def _ratio(comparisons: Sequence[Comparison]) -> Estimate | None:
+def _ratio(comparisons: Sequence[RoundComparison]) -> Estimate | None:
     return speed_up(comparisons) if comparisons else None
 
 
-def comparisons_of(name: str, runs: Sequence[Run], of: Callable[[Run], Series] = _steps) -> tuple[Comparison, ...]:
+def comparisons_of(name: str, runs: Sequence[Run], of: Callable[[Run], Series] = _steps) -> tuple[RoundComparison, ...]:
     """A variant's runs, each between the baselines that enclose it: their steps, ns, or what else is asked `of` them.
     Disturbed ones are left out where enough others are there."""
     baselines = [run for run in runs if run.variant == BASELINE and _timed(run) and len(of(run))]
@@ -306,17 +306,19 @@ def _position(run: Run) -> int:
 # -- numbers ----------------------------------------------------------------------------------------------------------
 
 
-def agreement_of(variant: Variant, runs: Sequence[Run]) -> Numbers:
+def agreement_of(variant: Variant, runs: Sequence[Run]) -> NumbersCheck:
     """What is known of the variant's numbers: its gradients first, whatever the losses say."""
     if variant.promise is Promise.NEW_TRAINING:
-        return Numbers(Agreement.NOT_JUDGED, "It trains something else, which is for you to decide")
+        return NumbersCheck(Agreement.NOT_JUDGED, "It trains something else, which is for you to decide")
     broken, widened = _gradients(variant, runs)
     if broken is not None:
         return broken
     own = [run for run in runs if run.variant == variant.name and _timed(run)]
     plain = [run for run in runs if run.variant in (BASELINE, CONTROL) and _timed(run)]
     if not own or not parity.seen(own[0].losses) or not any(parity.seen(run.losses) for run in plain):
-        return Numbers(Agreement.NOT_SEEN, "No losses to compare were seen, so that nothing is known of its numbers")
+        return NumbersCheck(
+            Agreement.NOT_SEEN, "No losses to compare were seen, so that nothing is known of its numbers"
+        )
     numbers = _losses(variant, own[0], plain)
     return replace(numbers, sentence=f"{numbers.sentence}; {widened}") if widened else numbers
 
@@ -336,20 +338,20 @@ def _rehearsals(variant: str, runs: Sequence[Run]) -> list[Run]:
     return [run for run in runs if run.variant == variant and run.rehearsal and run.norms and not run.failure]
 
 
-def _gradients(variant: Variant, runs: Sequence[Run]) -> tuple[Numbers | None, str]:
+def _gradients(variant: Variant, runs: Sequence[Run]) -> tuple[NumbersCheck | None, str]:
     """What the rehearsals show to be broken, if anything; else how far the comparison had to be widened, "" for not."""
     baselines, own = _rehearsals(BASELINE, runs), _rehearsals(variant.name, runs)
     if not baselines:
         return None, ""
     if not own:
-        return Numbers(Agreement.NOT_SEEN, "None of its gradients were seen"), ""
+        return NumbersCheck(Agreement.NOT_SEEN, "None of its gradients were seen"), ""
     for step in zip(own[-1].norms, *(run.norms for run in baselines), strict=False):
         after, *before = map(dict, step)
         dead = parity.dead_in_all(before, after)
         if dead:
             more = f" and {len(dead) - 1} more" if len(dead) > 1 else ""
             lost = f"The gradient of {dead[0]}{more} is zero or gone, and was not before"
-            return Numbers(Agreement.DEAD_GRADIENTS, lost), ""
+            return NumbersCheck(Agreement.DEAD_GRADIENTS, lost), ""
     if variant.other_data:
         return None, ""
     return _first_gradients(variant, dict(own[-1].norms[0]), [dict(run.norms[0]) for run in baselines])
@@ -357,7 +359,7 @@ def _gradients(variant: Variant, runs: Sequence[Run]) -> tuple[Numbers | None, s
 
 def _first_gradients(
     variant: Variant, own: parity.Norms, baselines: Sequence[parity.Norms]
-) -> tuple[Numbers | None, str]:
+) -> tuple[NumbersCheck | None, str]:
     """Of the first step: within what rounding explains, or within what the job differs by itself."""
     usual = parity.LOW_PRECISION if variant.low_precision else parity.FULL_PRECISION
     found, spread = parity.nearest(baselines, own), parity.own_tolerance(baselines)
@@ -366,14 +368,14 @@ def _first_gradients(
     differ = f"Gradient norms of the first step differ by up to {found.largest:.2g} (median {found.median:.2g})"
     if spread is None:
         explained = f"rounding explains {usual[0]:g} ({usual[1]:g})"
-        return Numbers(Agreement.WILD_GRADIENTS, f"{differ} of themselves; {explained}"), ""
+        return NumbersCheck(Agreement.WILD_GRADIENTS, f"{differ} of themselves; {explained}"), ""
     allowed = max(log1p(usual[0]), spread[0]), max(log1p(usual[1]), spread[1])
     within = f"gradients compared within {_reach(allowed[0])} (median {_reach(allowed[1])})"
     if allowed[1] >= parity.JUDGEABLE:
-        return Numbers(Agreement.NOT_SEEN, f"{NOT_REPEATED}: {within} would hide that all are twice as large"), ""
+        return NumbersCheck(Agreement.NOT_SEEN, f"{NOT_REPEATED}: {within} would hide that all are twice as large"), ""
     if parity.nearest(baselines, own, factors=True).within(allowed):
         return None, f"{NOT_REPEATED[0].lower()}{NOT_REPEATED[1:]}: {within}"
-    return Numbers(Agreement.WILD_GRADIENTS, f"{differ} of themselves. {NOT_REPEATED}: {within}"), ""
+    return NumbersCheck(Agreement.WILD_GRADIENTS, f"{differ} of themselves. {NOT_REPEATED}: {within}"), ""
 
 
 def _reach(factor: float) -> str:
@@ -381,44 +383,46 @@ def _reach(factor: float) -> str:
     return f"±{100 * expm1(factor):.2g} %" if factor < parity.JUDGEABLE else f"a factor of {exp(factor):.2g}"
 
 
-def _losses(variant: Variant, own: Run, plain: Sequence[Run]) -> Numbers:
+def _losses(variant: Variant, own: Run, plain: Sequence[Run]) -> NumbersCheck:
     same_seed = [run for run in plain if run.seed == own.seed and parity.seen(run.losses)]
     if any(parity.equal_bits(own.losses, run.losses) for run in same_seed):
-        return Numbers(Agreement.SAME_BITS, "Losses are equal, bit by bit")
+        return NumbersCheck(Agreement.SAME_BITS, "Losses are equal, bit by bit")
     repeats = len(same_seed) > 1 and parity.equal_bits(same_seed[0].losses, same_seed[1].losses)
     if variant.promise is Promise.SAME_BITS and repeats and not variant.streams:
         step = parity.first_difference(own.losses, same_seed[0].losses)
-        return Numbers(Agreement.APART, f"Losses should be equal and differ from step {step} on")
+        return NumbersCheck(Agreement.APART, f"Losses should be equal and differ from step {step} on")
     others = {run.seed: run.losses for run in plain if parity.seen(run.losses)}
     if len(others) < parity.LEAST_SEEDS + (own.seed in others):
-        return Numbers(Agreement.NOT_SEEN, "Too few baselines with other seeds were run to judge its losses")
+        return NumbersCheck(Agreement.NOT_SEEN, "Too few baselines with other seeds were run to judge its losses")
     if not parity.within_band(own.losses, list(others.values())):
-        return Numbers(Agreement.APART, f"Its loss lies outside the band that {len(others)} seeds span")
+        return NumbersCheck(Agreement.APART, f"Its loss lies outside the band that {len(others)} seeds span")
     if variant.streams:
-        return Numbers(
+        return NumbersCheck(
             Agreement.OTHER_STREAM, f"Losses in the band of {len(others)} seeds; it changes {variant.streams}"
         )
-    return Numbers(Agreement.SAME_CURVE, f"Losses lie in the band of {len(others)} seeds")
+    return NumbersCheck(Agreement.SAME_CURVE, f"Losses lie in the band of {len(others)} seeds")
 
 
 # -- verdict ----------------------------------------------------------------------------------------------------------
 
 
-def _verdict(numbers: Numbers, gain: Estimate | None, noise: float, min_gain: float, goal: Goal) -> tuple[Verdict, str]:
+def _verdict(
+    numbers: NumbersCheck, gain: Estimate | None, noise: float, min_gain: float, goal: Goal
+) -> tuple[TrialVerdict, str]:
     if numbers.agreement in BROKEN:
-        return Verdict.BROKE_PROMISE, numbers.sentence
+        return TrialVerdict.BROKE_PROMISE, numbers.sentence
     if gain is None or gain.samples < LEAST_ROUNDS:
         what = "its speed" if goal is Goal.SPEED else "its peak memory"
-        return Verdict.UNDECIDED, f"Too few rounds were run to tell {what}"
+        return TrialVerdict.UNDECIDED, f"Too few rounds were run to tell {what}"
     needed = max(1 + min_gain, noise)
     if gain.low > needed:
         if numbers.agreement in KEPT:
-            return Verdict.ADOPT, numbers.sentence
+            return TrialVerdict.ADOPT, numbers.sentence
         better = "Faster" if goal is Goal.SPEED else "Less memory"
-        return Verdict.UNDECIDED, f"{better}, and not adopted: {numbers.sentence[0].lower()}{numbers.sentence[1:]}"
+        return TrialVerdict.UNDECIDED, f"{better}, and not adopted: {numbers.sentence[0].lower()}{numbers.sentence[1:]}"
     if gain.high < 1 and gain.value < 1 - min_gain and gain.high < 1 / min(noise, 1 + min_gain):
-        return Verdict.SLOWER if goal is Goal.SPEED else Verdict.MORE_MEMORY, numbers.sentence
+        return TrialVerdict.SLOWER if goal is Goal.SPEED else TrialVerdict.MORE_MEMORY, numbers.sentence
     if gain.high < 1 + min_gain:
-        return Verdict.NO_EFFECT, "Whatever it gains is below the least gain asked for"
+        return TrialVerdict.NO_EFFECT, "Whatever it gains is below the least gain asked for"
     why = "the machine was too noisy" if noise > 1 + min_gain else "more rounds would be needed"
-    return Verdict.UNDECIDED, f"It may gain and it may not: {why}"
+    return TrialVerdict.UNDECIDED, f"It may gain and it may not: {why}"

@@ -46,7 +46,7 @@ ROUNDING = 1e-12
 
 
 @dataclass(frozen=True, slots=True)
-class Gradients:
+class GradientParity:
     """How gradient norms compare. dead: parameters whose gradient was there and is zero, gone or not finite now.
     largest, median: of the differences of the others, relative or as logarithms of their factors."""
 
@@ -60,7 +60,7 @@ class Gradients:
         return self.largest <= tolerance[0] and self.median <= tolerance[1]
 
 
-def compare_gradients(baseline: Norms, variant: Norms, *, factors: bool = False) -> Gradients:
+def compare_gradients(baseline: Norms, variant: Norms, *, factors: bool = False) -> GradientParity:
     """Parameters that only one of the two knows are left out: a wrapper renames them. factors: how many times as large
     or as small a norm is, where that may be far apart: in it a half is as much as a double."""
     floor = NEGLIGIBLE * _whole(baseline)
@@ -75,7 +75,7 @@ def compare_gradients(baseline: Norms, variant: Norms, *, factors: bool = False)
             differences.append(abs(log(after / before)) if factors else abs(after - before) / before)
     largest = max(differences, default=0.0)
     median = float(np.median(differences)) if differences else 0.0
-    return Gradients(tuple(sorted(dead)), largest, median, len(dead) + len(differences))
+    return GradientParity(tuple(sorted(dead)), largest, median, len(dead) + len(differences))
 
 
 def own_tolerance(rehearsals: Sequence[Norms]) -> tuple[float, float] | None:
@@ -87,7 +87,7 @@ def own_tolerance(rehearsals: Sequence[Norms]) -> tuple[float, float] | None:
     return MARGIN * max(pair.largest for pair in pairs), MARGIN * max(pair.median for pair in pairs)
 
 
-def nearest(rehearsals: Sequence[Norms], variant: Norms, *, factors: bool = False) -> Gradients:
+def nearest(rehearsals: Sequence[Norms], variant: Norms, *, factors: bool = False) -> GradientParity:
     """How a variant's gradients compare with those of the rehearsal that they are most like."""
     compared = [compare_gradients(each, variant, factors=factors) for each in rehearsals]
     return min(compared, key=lambda each: (each.largest, each.median))

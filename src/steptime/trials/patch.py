@@ -37,7 +37,7 @@ from steptime.advice.fix import (
 )
 from steptime.errors import OutputError
 from steptime.quantities import SourceLine
-from steptime.trials.source import Source, dotted
+from steptime.trials.source import SourceFile, dotted
 from steptime.trials.training_edits import with_autocast, with_copies, with_loop, with_model, with_switch
 from steptime.trials.working_copy import LEVELS
 
@@ -295,7 +295,7 @@ def _call(module: libcst.Module, edit: CallEdit) -> libcst.Call | None:
     def is_meant(name: str) -> bool:
         return f".{name}".endswith(f".{edit.callee}")
 
-    source = Source(module)
+    source = SourceFile(module)
     found = source.calls(is_meant, edit.site.line if edit.site is not None else None)
     last = edit.callee.rpartition(".")[2]
     alike = found if edit.site is not None else source.uses(lambda name: name.rpartition(".")[2] == last)
@@ -404,7 +404,7 @@ def _first_line_of(space: libcst.BaseParenthesizableWhitespace) -> libcst.Traili
 def _with_statement(module: libcst.Module, edit: StatementEdit) -> libcst.Module | None:
     """The statement behind the imports at the top; None where the module that it needs is not imported there under its
     own name, or the file sets the same thing already, which would have the last word."""
-    if Source(module).sets(_set_by(edit.statement)):
+    if SourceFile(module).sets(_set_by(edit.statement)):
         return None
     last, imported = -1, False
     for number, statement in enumerate(module.body):

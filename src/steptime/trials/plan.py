@@ -13,13 +13,13 @@ from steptime.changes import Change
 from steptime.errors import UsageError
 from steptime.quantities import Estimate
 from steptime.recording.recording import Manifest, Recording
-from steptime.trials.conduct import MOST, SECONDS, Bench
-from steptime.trials.containment import Layer, Stand, ground_of
+from steptime.trials.conduct import MOST, SECONDS, TrialRunner
+from steptime.trials.containment import Layer, Workspace, ground_of
 from steptime.trials.execute import seconds_to_first_step
 from steptime.trials.judge import MIN_GAIN
 from steptime.trials.patch import Patch
 from steptime.trials.results import NAME, WARM_UP, Plan
-from steptime.trials.trial import Judgement, Variant, Verdict
+from steptime.trials.trial import Judgement, TrialVerdict, Variant
 from steptime.trials.working_copy import find_outputs, outputs_outside
 
 PATCH = "patch"
@@ -105,12 +105,12 @@ def edits_of(taken: Variant, variants: Sequence[Variant], proposals: Sequence[Pr
     return tuple(edit for edit in found if edit is not None)
 
 
-def script_of(stand: Stand) -> Path | None:
+def script_of(stand: Workspace) -> Path | None:
     """The script in the command; None for a module or a program."""
     return next((Path(word) for word in stand.command if word.endswith(".py")), None)
 
 
-def prove(bench: Bench, taken: Variant, patch: Patch) -> Judgement | None:
+def prove(bench: TrialRunner, taken: Variant, patch: Patch) -> Judgement | None:
     """Runs the patch by itself, none of our changes in force, against the job as it is; None where it is empty, or no
     time is left."""
     if not (patch.files or patch.environment) or bench.budget.left() <= 0:
@@ -124,7 +124,7 @@ def prove(bench: Bench, taken: Variant, patch: Patch) -> Judgement | None:
     return judgement
 
 
-def stand_for(manifest: Manifest, recording: Path, folder: Path, *, uncontained: bool, keep: bool = False) -> Stand:
+def stand_for(manifest: Manifest, recording: Path, folder: Path, *, uncontained: bool, keep: bool = False) -> Workspace:
     """Where the job of a recording is tried. folder: of the trial. Raises UsageError where the job's own folder is gone
     or too large to be copied."""
     directory = Path(manifest.directory)
@@ -137,7 +137,7 @@ def stand_for(manifest: Manifest, recording: Path, folder: Path, *, uncontained:
     ours = ours_in(recording.absolute().parent) + ours_in(folder.absolute().parent)
     begin, end = manifest.started_epoch_ns, manifest.ended_epoch_ns
     last = end + MARGIN if end is not None else 1 << 62  # nobody knows what a job still wrote whose launcher was killed
-    stand = Stand(
+    stand = Workspace(
         tuple(manifest.command),
         folder.absolute(),
         directory,
@@ -215,7 +215,7 @@ OUT_OF_MEMORY = ("out of memory", "can't allocate memory", "Cannot allocate memo
 
 
 @dataclass(frozen=True, slots=True)
-class Point:
+class BatchSizePoint:
     """A batch size. rate: items per second, unit "1"; None where it was not reached, and why: "" where no time was left
     for it."""
 
@@ -229,28 +229,28 @@ class Point:
         return any(words in self.failure for words in OUT_OF_MEMORY)
 
 
-def points_of(judgements: Sequence[Judgement], step_ns: float, own_size: int | None) -> tuple[Point, ...]:
+def points_of(judgements: Sequence[Judgement], step_ns: float, own_size: int | None) -> tuple[BatchSizePoint, ...]:
     """By size, the job's own among them. step_ns: a step of the job as it is, which each speed is relative to."""
     points = {}
     if own_size:
         rate = own_size / step_ns * 1e9
-        points[own_size] = Point(own_size, Estimate(rate, rate, rate, 1, "1"))
+        points[own_size] = BatchSizePoint(own_size, Estimate(rate, rate, rate, 1, "1"))
     for judgement in judgements:
         size, speed = batch_of(judgement.variant), judgement.speed
         if size is None:
             continue
         if speed is not None:
             rate = size / step_ns * 1e9
-            points[size] = Point(
+            points[size] = BatchSizePoint(
                 size, Estimate(rate * speed.value, rate * speed.low, rate * speed.high, speed.samples, "1")
             )
         else:
-            lost = judgement.verdict in (Verdict.FAILED, Verdict.NOT_EXERCISED)
-            points[size] = Point(size, None, judgement.sentence if lost else "")
+            lost = judgement.verdict in (TrialVerdict.FAILED, TrialVerdict.NOT_EXERCISED)
+            points[size] = BatchSizePoint(size, None, judgement.sentence if lost else "")
     return tuple(points[size] for size in sorted(points))
 
 
-def plateau(points: Sequence[Point], min_gain: float = MIN_GAIN) -> int | None:
+def plateau(points: Sequence[BatchSizePoint], min_gain: float = MIN_GAIN) -> int | None:
     """The size from which on larger batches bring less than `min_gain` more items a second; None where the largest one
     still does."""
     known = [(point.size, point.rate.value) for point in points if point.rate is not None]
@@ -260,7 +260,7 @@ def plateau(points: Sequence[Point], min_gain: float = MIN_GAIN) -> int | None:
     return None
 
 
-def over(points: Sequence[Point], go_on: bool) -> bool:
+def over(points: Sequence[BatchSizePoint], go_on: bool) -> bool:
     """Whether larger sizes are not tried: what is smaller has failed or could not be timed, or, where they go on, the
     plateau is reached."""
     return any(point.rate is None for point in points) or (go_on and plateau(points) is not None)

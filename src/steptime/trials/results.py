@@ -55,7 +55,7 @@ class _Plan(msgspec.Struct):
         return any(variant.proposal for variant in self.variants)
 
 
-class _Line(msgspec.Struct):
+class _ResultLine(msgspec.Struct):
     plan: _Plan
 
 
@@ -63,7 +63,7 @@ def _plan(folder: Path) -> _Plan | None:
     """The first line of the results; None where it is none."""
     try:
         with (folder / NAME).open("rb") as file:
-            return msgspec.json.decode(file.readline(), type=_Line).plan
+            return msgspec.json.decode(file.readline(), type=_ResultLine).plan
     except (OSError, msgspec.DecodeError, RecursionError):
         return None
 

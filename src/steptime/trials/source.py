@@ -14,7 +14,7 @@ Scope = libcst.Module | libcst.FunctionDef
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class StatementPlace:
     """A statement in the block that it stands in."""
 
     block: Block
@@ -22,7 +22,7 @@ class Place:
     statement: Statement
 
 
-class Source:
+class SourceFile:
     """A parsed file. `aliases`: full names by the names that imports at the top of it bind."""
 
     def __init__(self, module: libcst.Module) -> None:
@@ -37,7 +37,7 @@ class Source:
         """Whether the file still has that text (stripped) there; any text is right where none is known."""
         return 0 < line <= len(self._lines) and text in ("", self._lines[line - 1].strip())
 
-    def statement_at(self, line: int) -> Place | None:
+    def statement_at(self, line: int) -> StatementPlace | None:
         """The innermost statement of a block that covers a line; None for the head of a compound one, and for what
         stands behind a colon."""
         block: Block = self.module
@@ -52,21 +52,21 @@ class Source:
                 return None
             block = inner
 
-    def _in_block(self, block: Block, line: int) -> Place | None:
+    def _in_block(self, block: Block, line: int) -> StatementPlace | None:
         for index, statement in enumerate(statements_of(block)):
             position = self._positions[statement]
             if position.start.line <= line <= position.end.line:
-                return Place(block, index, statement)
+                return StatementPlace(block, index, statement)
         return None
 
-    def place_of(self, node: libcst.CSTNode) -> Place | None:
+    def place_of(self, node: libcst.CSTNode) -> StatementPlace | None:
         """The statement, directly in a block, that a node lies in or is."""
         while node is not self.module:
             parent = self._parents[node]
             if isinstance(parent, libcst.Module | libcst.IndentedBlock):
                 for index, statement in enumerate(statements_of(parent)):
                     if statement is node:
-                        return Place(parent, index, statement)
+                        return StatementPlace(parent, index, statement)
             node = parent
         return None
 
@@ -80,7 +80,7 @@ class Source:
                 return None
         return self.module
 
-    def outermost_loop(self, node: libcst.CSTNode) -> Place | None:
+    def outermost_loop(self, node: libcst.CSTNode) -> StatementPlace | None:
         """The outermost loop around a node in its function."""
         loop: libcst.CSTNode | None = None
         while node is not self.module and not isinstance(node, libcst.FunctionDef | libcst.ClassDef):

@@ -13,7 +13,7 @@ import libcst
 
 from steptime.advice.fix import AutocastEdit, CopyEdit, LoopEdit, ModelEdit, SwitchEdit
 from steptime.quantities import SourceLine
-from steptime.trials.source import Block, Place, Source, Statement, nodes_in, statements_of
+from steptime.trials.source import Block, SourceFile, Statement, StatementPlace, nodes_in, statements_of
 
 TORCH = "torch"
 NON_BLOCKING = "non_blocking"
@@ -24,7 +24,7 @@ SAVING = frozenset({"state_dict", "load_state_dict", "save", "save_pretrained"})
 def with_autocast(module: libcst.Module, edit: AutocastEdit) -> libcst.Module | None:
     """Forward and loss under autocast; None where forward and backward do not follow each other in one block, or the
     file has autocast already."""
-    source = Source(module)
+    source = SourceFile(module)
     torch = source.name_of(TORCH)
     if torch is None or "autocast" in module.code or not _is_current(source, edit.forward, edit.backward):
         return None
@@ -49,7 +49,7 @@ def with_autocast(module: libcst.Module, edit: AutocastEdit) -> libcst.Module | 
 
 def with_model(module: libcst.Module, edit: ModelEdit) -> libcst.Module | None:
     """A statement about the model before its optimiser is made, or else before the training loop."""
-    source = Source(module)
+    source = SourceFile(module)
     torch = source.name_of(TORCH)
     forward = source.statement_at(edit.forward.line)
     if torch is None or forward is None or not _is_current(source, edit.forward):
@@ -74,7 +74,7 @@ def with_model(module: libcst.Module, edit: ModelEdit) -> libcst.Module | None:
 
 def with_loop(module: libcst.Module, edit: LoopEdit) -> libcst.Module | None:
     """Statements before the training loop, and the import that they need."""
-    source = Source(module)
+    source = SourceFile(module)
     forward = source.statement_at(edit.forward.line)
     place = source.outermost_loop(forward.statement) if forward is not None else None
     if place is None or not _is_current(source, edit.forward) or edit.statements[-1] in module.code:
@@ -88,7 +88,7 @@ def with_loop(module: libcst.Module, edit: LoopEdit) -> libcst.Module | None:
 def with_switch(module: libcst.Module, edit: SwitchEdit) -> libcst.Module | None:
     """Calls that switch something on by a literal True switch it off. None where it may be on all the same, by a value
     that is not known here or in another way."""
-    source = Source(module)
+    source = SourceFile(module)
     calls = source.calls(lambda name: name.rpartition(".")[2] == edit.callee)
     given = [call.args[0].value for call in calls if call.args and not call.args[0].star]
     if edit.value == "False":
@@ -106,7 +106,7 @@ def with_switch(module: libcst.Module, edit: SwitchEdit) -> libcst.Module | None
 def with_copies(module: libcst.Module, edit: CopyEdit) -> libcst.Module | None:
     """Copies on a line with non_blocking=True. None where there is none, or one whose arguments may hold it already:
     what stands behind the device may be a dtype or that."""
-    source = Source(module)
+    source = SourceFile(module)
     calls = source.calls(lambda name: name.rpartition(".")[2] in ("to", "cuda"), edit.site.line)
     calls = [call for call in calls if isinstance(call.func, libcst.Attribute)]
     named = [{each.keyword.value for each in call.args if each.keyword} for call in calls]
@@ -144,11 +144,11 @@ def _clears_gradients(statement: Statement) -> bool:
 # -- where ------------------------------------------------------------------------------------------------------------
 
 
-def _is_current(source: Source, *lines: SourceLine) -> bool:
+def _is_current(source: SourceFile, *lines: SourceLine) -> bool:
     return all(source.is_line(each.line, each.text) for each in lines)
 
 
-def _model_call(source: Source, forward: Place) -> libcst.Call | None:
+def _model_call(source: SourceFile, forward: StatementPlace) -> libcst.Call | None:
     """The call in the forward's statement of the one name whose parameters the file asks for."""
     asked = {
         node.func.value.value
@@ -166,7 +166,9 @@ def _model_call(source: Source, forward: Place) -> libcst.Call | None:
     return calls[0] if len(calls) == 1 else None
 
 
-def _before_optimizer(source: Source, edit: ModelEdit, model: str, forward: Place) -> Place | None:
+def _before_optimizer(
+    source: SourceFile, edit: ModelEdit, model: str, forward: StatementPlace
+) -> StatementPlace | None:
     """The statement that makes the optimiser of the model's parameters, if both names mean the same module."""
     site = edit.optimizer
     if site is None or Path(site.file).name != Path(edit.forward.file).name or not _is_current(source, site):
@@ -184,7 +186,7 @@ def _before_optimizer(source: Source, edit: ModelEdit, model: str, forward: Plac
     return place if handed_on and model in source.names_bound(scope) else None
 
 
-def _before_loop(source: Source, model: str, forward: Place) -> Place | None:
+def _before_loop(source: SourceFile, model: str, forward: StatementPlace) -> StatementPlace | None:
     """The training loop, where the model was made in the same function: not one that is handed over again and again."""
     scope = source.scope_of(forward.statement)
     if scope is None or model not in source.names_bound(scope):
@@ -192,7 +194,7 @@ def _before_loop(source: Source, model: str, forward: Place) -> Place | None:
     return source.outermost_loop(forward.statement)
 
 
-def _is_saved(source: Source, model: str) -> bool:
+def _is_saved(source: SourceFile, model: str) -> bool:
     for node in nodes_in(source.module):
         if not isinstance(node, libcst.Call) or not isinstance(node.func, libcst.Attribute):
             continue
@@ -207,7 +209,7 @@ def _is_saved(source: Source, model: str) -> bool:
 # -- writing ----------------------------------------------------------------------------------------------------------
 
 
-def _key(place: Place) -> tuple[int, int]:
+def _key(place: StatementPlace) -> tuple[int, int]:
     return id(place.block), place.index
 
 

@@ -19,7 +19,7 @@ BASELINE, CONTROL = "baseline", "control"
 """Names of the variants that change nothing. The control is another baseline, there to show the noise."""
 
 
-class Verdict(Enum):
+class TrialVerdict(Enum):
     """What a variant proved."""
 
     ADOPT = "adopt"
@@ -81,7 +81,7 @@ class AppliedChange:
 
 
 @dataclass(frozen=True, slots=True)
-class Load:
+class MachineLoad:
     """The machine while a run's steps were taken: means over the telemetry. other_cpu: CPUs' worth of work that was
     not the job's; pressure: percent of time that a task waited for a CPU; steal: CPUs that the host took away."""
 
@@ -119,7 +119,7 @@ class Run:
     start_seconds: float = 0.0
     compile_seconds: float = 0.0
     changes: tuple[AppliedChange, ...] = ()
-    load: Load = Load()
+    load: MachineLoad = MachineLoad()
     folder: str = ""
     place: str = ""
     outside: tuple[str, ...] = ()
@@ -132,7 +132,7 @@ class Judgement:
     trial's goal. sentence: why, for a person."""
 
     variant: Variant
-    verdict: Verdict
+    verdict: TrialVerdict
     agreement: Agreement
     sentence: str
     speed: Estimate | None = None

@@ -22,8 +22,8 @@ from typing import Any, BinaryIO
 import msgspec
 
 from steptime.errors import SteptimeError
-from steptime.trials.containment import Stand, leave
-from steptime.trials.execute import Turn, execute
+from steptime.trials.containment import Workspace, leave
+from steptime.trials.execute import ScheduledRun, execute
 from steptime.trials.trial import Run, Spent
 
 INTERRUPTED = 130
@@ -34,8 +34,8 @@ DETACHED = "--detached"
 class Order:
     """What is to be run, and where."""
 
-    stand: Stand
-    turn: Turn
+    stand: Workspace
+    turn: ScheduledRun
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,7 +113,7 @@ def main(arguments: Sequence[str] = ()) -> int:
     signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background job inherits that it is ignored
     orders: queue.SimpleQueue[bytes] = queue.SimpleQueue()
     threading.Thread(target=_listen, args=(sys.stdin.buffer, orders), daemon=True).start()
-    stands: set[Stand] = set()
+    stands: set[Workspace] = set()
     try:
         while line := orders.get():
             order = decode_order(line)

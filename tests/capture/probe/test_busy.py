@@ -120,10 +120,10 @@ def test_a_share_is_a_number_between_none_and_all() -> None:
 
 
 def test_a_batch_that_an_error_ended_leaves_nothing_to_the_next_one(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(busy._State, "due", 0)
+    monkeypatch.setattr(busy._BusyState, "due", 0)
     monkeypatch.setattr(busy, "SCHEDULED", "/nowhere/at/all")
     clock = iter((100, 500, 700, 730))
-    monkeypatch.setattr(busy._State, "clock", lambda: next(clock))
+    monkeypatch.setattr(busy._BusyState, "clock", lambda: next(clock))
     thread = threading.get_ident()
     busy.fetch_begins(thread, 1)
     busy.fetch_begins(thread, 2)  # too early to be sampled again
@@ -132,4 +132,4 @@ def test_a_batch_that_an_error_ended_leaves_nothing_to_the_next_one(monkeypatch:
     busy.fetch_begins(thread, 1 + busy.PERIOD)
     busy.collate_begins(thread)
     assert busy.shares(thread, 0, 400, 1_000) == (busy_flags(200, 400), busy_flags(30, 600))
-    assert not busy._State.scheduled
+    assert not busy._BusyState.scheduled

@@ -17,16 +17,10 @@ import pytest
 torch = pytest.importorskip("torch")
 
 from steptime.journal import Kind  # noqa: E402
-from steptime.probe import (  # noqa: E402
-    deadline,
-    schedule,
-)
+from steptime.probe import deadline, schedule  # noqa: E402
 from steptime.probe.deadline import Deadline  # noqa: E402
-from steptime.probe.lines import (  # noqa: E402
-    LineTimeline,
-    LoopFrame,
-)
-from steptime.probe.profiling import Window  # noqa: E402
+from steptime.probe.lines import LineTimeline, LoopFrame  # noqa: E402
+from steptime.probe.profiling import ProfilerWindow  # noqa: E402
 from steptime.probe.session import Session  # noqa: E402
 
 LONGEST = 120
@@ -205,7 +199,7 @@ def traces(session: Session) -> list[str]:
 
 @pytest.mark.parametrize("stacks", [False, True])
 def test_a_window_of_a_job_that_leaves_its_rhythm_is_ended_and_tried_once_more(session: Session, stacks: bool) -> None:
-    session._script = schedule._profile(session, Window(session.recorder, 1, stacks), 3)
+    session._script = schedule._profile(session, ProfilerWindow(session.recorder, 1, stacks), 3)
     for _ in range(2):
         session._boundary(time.perf_counter_ns())
         assert is_on()
@@ -217,7 +211,7 @@ def test_a_window_of_a_job_that_leaves_its_rhythm_is_ended_and_tried_once_more(s
 
 def test_what_was_recorded_until_then_is_kept(session: Session, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(schedule, "SECOND", NEVER)
-    window = Window(session.recorder, 1, stacks=False)
+    window = ProfilerWindow(session.recorder, 1, stacks=False)
     session._script = schedule._profile(session, window, 3)
     session._boundary(time.perf_counter_ns())
     torch.ones(2).add_(1)
@@ -281,11 +275,11 @@ def train(steps: int, boundary: Callable[[], None], inside: Callable[[], None]) 
 
 def test_a_window_may_end_anywhere_in_a_step_and_the_training_stays_the_same(session: Session) -> None:
     chance = random.Random(5)
-    windows: list[Window] = []
+    windows: list[ProfilerWindow] = []
 
     def begin() -> None:
         if off():
-            windows.append(Window(session.recorder, len(windows), stacks=chance.random() < 0.5))
+            windows.append(ProfilerWindow(session.recorder, len(windows), stacks=chance.random() < 0.5))
             windows[-1].start()
 
     def end() -> None:

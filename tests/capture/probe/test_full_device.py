@@ -24,7 +24,7 @@ def attached(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
     """The observers that were attached."""
     observers: list[Any] = []
     for name, value in (("path", ""), ("process", 0), ("spent", 0)):
-        monkeypatch.setattr(full_device._State, name, value)
+        monkeypatch.setattr(full_device._FullDeviceState, name, value)
     monkeypatch.setattr(torch.cuda, "is_initialized", lambda: True)
     monkeypatch.setattr(torch._C, "_cuda_attach_out_of_memory_observer", observers.append, raising=False)
     return observers
@@ -106,7 +106,7 @@ def test_a_job_that_runs_out_often_is_not_held_up_for_ever(
     attached: list[Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(torch.cuda.memory, "_snapshot", full(history=False).snapshot)
-    monkeypatch.setattr(full_device._State, "spent", full_device.MOST_NANOSECONDS + 1)
+    monkeypatch.setattr(full_device._FullDeviceState, "spent", full_device.MOST_NANOSECONDS + 1)
     full_device.watch(str(tmp_path))
     attached[0](0, 1, 1, 1)
     assert list(tmp_path.iterdir()) == []
@@ -117,16 +117,16 @@ def test_a_forked_child_writes_nothing_into_its_parents_folder(
 ) -> None:
     monkeypatch.setattr(torch.cuda.memory, "_snapshot", full(history=False).snapshot)
     full_device.watch(str(tmp_path))
-    monkeypatch.setattr(full_device._State, "process", os.getppid())
+    monkeypatch.setattr(full_device._FullDeviceState, "process", os.getppid())
     attached[0](0, 1, 1, 1)
     assert list(tmp_path.iterdir()) == []
 
 
 def test_a_torch_without_observers_is_left_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(full_device._State, "process", 0)
+    monkeypatch.setattr(full_device._FullDeviceState, "process", 0)
     monkeypatch.delattr(torch._C, "_cuda_attach_out_of_memory_observer", raising=False)
     full_device.watch(str(tmp_path))
-    assert full_device._State.process == 0
+    assert full_device._FullDeviceState.process == 0
 
 
 def test_a_job_that_does_not_use_cuda_is_left_alone(

@@ -256,7 +256,7 @@ def test_items_and_collate_are_told_apart_while_it_is_wanted_and_nobody_elses_fe
 
     maps, base = fetch._MapDatasetFetcher, fetch._BaseDatasetFetcher
     original = maps.__dict__["fetch"]
-    monkeypatch.setattr(loader._State, "fetches", {maps: loader._Fetch(original, loader._become_worker)})
+    monkeypatch.setattr(loader._LoaderState, "fetches", {maps: loader._Fetch(original, loader._become_worker)})
     monkeypatch.setattr(loader, "fetched", {})
     monkeypatch.setattr(loader, "collated", {})
     batches = iter(DataLoader(list(range(8)), batch_size=2))

@@ -15,13 +15,13 @@ from steptime.probe.open_ranges import OpenRanges  # noqa: E402
 
 JOB = """
 import ctypes, gc, os, sys, torch
-from steptime.probe.profiling import Window
+from steptime.probe.profiling import ProfilerWindow
 from steptime.probe.recorder import Recorder
 
 recorder = Recorder(print)
 recorder.open(sys.argv[1])
 ranges = [torch.profiler.record_function(str(number)) for number in range(1024 * 4)]
-first, second = Window(recorder, 1, stacks=False), Window(recorder, 2, stacks=False)
+first, second = ProfilerWindow(recorder, 1, stacks=False), ProfilerWindow(recorder, 2, stacks=False)
 first.start()
 for each in ranges:
     each.__enter__()

@@ -24,7 +24,7 @@ from steptime.journal import RECORD, Flag, Kind  # noqa: E402
 from steptime.probe.listener import Quiet  # noqa: E402
 from steptime.probe.patches import FunctionPatch, ModuleCallWatch, RootPatch, backward_wrapper, interval_wrapper  # noqa: E402
 from steptime.probe.ranges import RangePatch  # noqa: E402
-from steptime.probe.recorder import Threads  # noqa: E402
+from steptime.probe.recorder import ThreadNumbers  # noqa: E402
 
 
 class Heard:
@@ -33,7 +33,7 @@ class Heard:
     def __init__(self) -> None:
         self.marks = None
         self.records: list[int] = []
-        self.quiet = Quiet(self.records, Threads())
+        self.quiet = Quiet(self.records, ThreadNumbers())
         self.quiet.follow(get_ident())
         self.alone = True
         self.owners: list[Any] = []

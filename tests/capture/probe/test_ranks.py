@@ -9,7 +9,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from steptime.probe.ranks import LOCAL_RANK, MOST_TRACED, RANK, WORLD_SIZE, Place, place, traces
+from steptime.probe.ranks import LOCAL_RANK, MOST_TRACED, RANK, WORLD_SIZE, RankPlace, place, traces
 from steptime.probe.schedule import Agreed, agree
 
 SECOND = 1_000_000_000
@@ -24,17 +24,20 @@ def _bare(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize(
     ("environment", "expected"),
     [
-        ({}, Place()),
-        ({"RANK": "3", "LOCAL_RANK": "1", "WORLD_SIZE": "8"}, Place(3, 1, 8)),
-        ({"SLURM_PROCID": "5", "SLURM_LOCALID": "2", "SLURM_NTASKS": "16"}, Place(5, 2, 16)),
-        ({"SLURM_PROCID": "0", "SLURM_LOCALID": "0", "SLURM_NTASKS": "1"}, Place()),
-        ({"RANK": "1", "WORLD_SIZE": "2", "SLURM_PROCID": "0", "SLURM_NTASKS": "4"}, Place(1, None, 2)),
-        ({"OMPI_COMM_WORLD_RANK": "2", "OMPI_COMM_WORLD_LOCAL_RANK": "0", "OMPI_COMM_WORLD_SIZE": "4"}, Place(2, 0, 4)),
-        ({"RANK": "garbage"}, Place()),
+        ({}, RankPlace()),
+        ({"RANK": "3", "LOCAL_RANK": "1", "WORLD_SIZE": "8"}, RankPlace(3, 1, 8)),
+        ({"SLURM_PROCID": "5", "SLURM_LOCALID": "2", "SLURM_NTASKS": "16"}, RankPlace(5, 2, 16)),
+        ({"SLURM_PROCID": "0", "SLURM_LOCALID": "0", "SLURM_NTASKS": "1"}, RankPlace()),
+        ({"RANK": "1", "WORLD_SIZE": "2", "SLURM_PROCID": "0", "SLURM_NTASKS": "4"}, RankPlace(1, None, 2)),
+        (
+            {"OMPI_COMM_WORLD_RANK": "2", "OMPI_COMM_WORLD_LOCAL_RANK": "0", "OMPI_COMM_WORLD_SIZE": "4"},
+            RankPlace(2, 0, 4),
+        ),
+        ({"RANK": "garbage"}, RankPlace()),
     ],
 )
 def test_a_rank_is_known_from_what_its_launcher_says(
-    environment: dict[str, str], expected: Place, monkeypatch: pytest.MonkeyPatch
+    environment: dict[str, str], expected: RankPlace, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for name, value in environment.items():
         monkeypatch.setenv(name, value)
@@ -43,7 +46,7 @@ def test_a_rank_is_known_from_what_its_launcher_says(
 
 def test_of_a_large_job_a_sample_traces_and_named_ranks_do() -> None:
     def traced(world: int, *wanted: str) -> list[int]:
-        return [rank for rank in range(world) if traces(Place(rank, 0, world), wanted)]
+        return [rank for rank in range(world) if traces(RankPlace(rank, 0, world), wanted)]
 
     assert traced(8, "auto") == list(range(8))
     sample = traced(1024, "auto")
@@ -52,7 +55,7 @@ def test_of_a_large_job_a_sample_traces_and_named_ranks_do() -> None:
     assert traced(1024, "7", "auto") == sorted({*sample, 7})
     assert traced(1024, "0", "7") == [0, 7]
     assert len(traced(1024, "all")) == 1024
-    assert traces(Place(), ("5",))
+    assert traces(RankPlace(), ("5",))
 
 
 def test_all_ranks_take_the_step_that_the_first_one_names(tmp_path: Path) -> None:
@@ -76,6 +79,6 @@ def test_a_process_group_that_is_up_says_more_than_the_environment(monkeypatch: 
         is_available=lambda: True, is_initialized=lambda: True, get_rank=lambda: 2, get_world_size=lambda: 4
     )
     monkeypatch.setitem(sys.modules, "torch.distributed", group)
-    assert place() == Place(2, None, 4)
+    assert place() == RankPlace(2, None, 4)
     group.is_initialized = lambda: False
-    assert place() == Place()
+    assert place() == RankPlace()

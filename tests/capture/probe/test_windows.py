@@ -15,17 +15,11 @@ from preloading import python
 
 torch = pytest.importorskip("torch")
 
-from steptime.probe import (  # noqa: E402
-    profiling,
-    schedule,
-)
+from steptime.probe import profiling, schedule  # noqa: E402
 from steptime.probe.memory import allocations  # noqa: E402
 from steptime.probe.notice import switched_off  # noqa: E402
-from steptime.probe.profiling import (  # noqa: E402
-    TRACER,
-    Window,
-)
-from steptime.probe.ranks import Place  # noqa: E402
+from steptime.probe.profiling import TRACER, ProfilerWindow  # noqa: E402
+from steptime.probe.ranks import RankPlace  # noqa: E402
 from steptime.probe.recorder import Recorder  # noqa: E402
 from steptime.probe.session import Session  # noqa: E402
 
@@ -37,7 +31,7 @@ def is_on() -> bool:
 @pytest.fixture(autouse=True)
 def nothing_freed(monkeypatch: pytest.MonkeyPatch) -> None:
     """No window of another test counts."""
-    monkeypatch.setattr(allocations._State, "freed", 0)
+    monkeypatch.setattr(allocations._AllocationsState, "freed", 0)
 
 
 @pytest.fixture
@@ -46,7 +40,7 @@ def session(tmp_path: Path) -> Iterator[Session]:
     made = Session({"recording": str(tmp_path)})
     parameter = torch.nn.Parameter(torch.zeros(2))
     made._open()
-    made._script = schedule._profile(made, Window(made.recorder, 1, stacks=True), 1)
+    made._script = schedule._profile(made, ProfilerWindow(made.recorder, 1, stacks=True), 1)
     yield made
     made.recorder.close()
     assert parameter.requires_grad
@@ -107,7 +101,7 @@ def test_a_step_that_takes_much_longer_than_its_window_ends_it(
 ) -> None:
     time = [0]
     monkeypatch.setattr(profiling, "now", lambda: time[0])
-    window = Window(session.recorder, 1, stacks=False)
+    window = ProfilerWindow(session.recorder, 1, stacks=False)
     found = []
     for each in took:
         time[0] += each * 1_000_000
@@ -120,9 +114,9 @@ def test_a_spoilt_window_holds_the_steps_so_far_unless_other_ranks_profile_too(
     session: Session, monkeypatch: pytest.MonkeyPatch, alone: bool, steps: int
 ) -> None:
     answers = iter([False, True])
-    monkeypatch.setattr(Window, "spoils", lambda self, usual: next(answers))
-    monkeypatch.setattr(schedule, "place", lambda: Place(None if alone else 0, None, 2))
-    window = Window(session.recorder, 1, stacks=False)
+    monkeypatch.setattr(ProfilerWindow, "spoils", lambda self, usual: next(answers))
+    monkeypatch.setattr(schedule, "place", lambda: RankPlace(None if alone else 0, None, 2))
+    window = ProfilerWindow(session.recorder, 1, stacks=False)
     session._script = schedule._profile(session, window, 3)
     for time in range(1, 6):
         session._boundary(time)
@@ -138,7 +132,7 @@ def test_a_job_without_a_standard_error_is_told_nothing(monkeypatch: pytest.Monk
 
 STEP_WITH_MEMORY = """
 import json, pathlib, sys, torch
-from steptime.probe.profiling import Window
+from steptime.probe.profiling import ProfilerWindow
 from steptime.probe.recorder import Recorder
 recorder = Recorder(print)
 recorder.open(sys.argv[1])
@@ -146,7 +140,7 @@ parameters = [torch.nn.Parameter(torch.zeros(2)) for _ in range(int(sys.argv[2])
 for number in range(int(sys.argv[3])):
     for each in parameters:
         each.grad = torch.zeros(2)
-    window = Window(recorder, number, stacks=True)
+    window = ProfilerWindow(recorder, number, stacks=True)
     window.start()
     for each in parameters:
         each.grad = None
@@ -179,7 +173,7 @@ def test_what_torch_imports_for_stacks_is_let_go_unless_the_job_had_it(
     recorder = Recorder(print)
     recorder.open(str(tmp_path))
     for number in (1, 2):
-        window = Window(recorder, number, stacks=True)
+        window = ProfilerWindow(recorder, number, stacks=True)
         window.start()
         torch.ones(2).add_(1)
         window.stop(1)
@@ -195,7 +189,7 @@ def test_a_window_ends_when_collectives_of_gloo_have_written_their_ends(
     monkeypatch.setattr("time.sleep", lambda seconds: waited.append(is_on()))
     recorder = Recorder(print)
     recorder.open(str(tmp_path))
-    window = Window(recorder, 1, stacks=False)
+    window = ProfilerWindow(recorder, 1, stacks=False)
     if backend:
         store = torch.distributed.FileStore(str(tmp_path / "store"), 1)
         torch.distributed.init_process_group(backend, store=store, rank=0, world_size=1)

@@ -140,7 +140,7 @@ def _sides(shape: list[object]) -> tuple[int, ...]:
 
 
 @dataclass(frozen=True, slots=True)
-class Work:
+class OpCost:
     """flops, bytes: of one call; flops is None for code whose arithmetic nobody can see (a Triton template).
 
     number_format: as in `Machine.matrix_rate`, of the matrix product. dimensions: of a matrix product, by name ("m",
@@ -153,7 +153,7 @@ class Work:
     dimensions: tuple[tuple[str, int], ...] = ()
 
 
-Model = Callable[[Call], Work]
+Model = Callable[[Call], OpCost]
 
 
 def named(model: Model, names: str) -> dict[str, Model]:

@@ -17,7 +17,7 @@ from __future__ import annotations
 import json
 from math import prod
 
-from steptime.analysis.op_cost.call import Call, Model, Tensor, Work, named
+from steptime.analysis.op_cost.call import Call, Model, OpCost, Tensor, named
 
 
 def _windows(size: int, kernel: int, stride: int, padding: int, dilation: int) -> int:
@@ -42,7 +42,7 @@ def _channels(weight: Tensor, groups: int, *, transposed: bool = False) -> tuple
     return (("channels in", first if transposed else second), ("channels out", second if transposed else first))
 
 
-def _convolved(call: Call, stride: int, padding: int, dilation: int | None, read: tuple[int, ...] = ()) -> Work:
+def _convolved(call: Call, stride: int, padding: int, dilation: int | None, read: tuple[int, ...] = ()) -> OpCost:
     """Argument 0 with argument 1. The numbers are positions of the settings; read: of inputs beside these two."""
     image, weight = call.tensor(0), call.tensor(1)
     spatial = len(weight.shape) - 2
@@ -58,47 +58,47 @@ def _convolved(call: Call, stride: int, padding: int, dilation: int | None, read
     written = out * weight.shape[0] * image.item
     groups = image.shape[-spatial - 1] // weight.shape[1]
     moved = call.size(0, 1, *read) + written
-    return Work(2 * out * weight.elements, moved, image.dtype, _channels(weight, groups))
+    return OpCost(2 * out * weight.elements, moved, image.dtype, _channels(weight, groups))
 
 
-def _convolution(call: Call) -> Work:
+def _convolution(call: Call) -> OpCost:
     """(input, weight, bias, stride, padding, dilation, transposed, output padding, groups)"""
     if call.number(6):
         return _transposed(call, (3, 4, 7, 5), 8, 2)
     return _convolved(call, 3, 4, 5, (2,))
 
 
-def _functional(call: Call) -> Work:
+def _functional(call: Call) -> OpCost:
     """conv2d and its like (input, weight, bias, stride, padding, dilation, groups)"""
     return _convolved(call, 3, 4, 5, (2,))
 
 
-def _padding_first(call: Call) -> Work:
+def _padding_first(call: Call) -> OpCost:
     """mkldnn, miopen (input, weight, bias, padding, stride, dilation, groups)"""
     return _convolved(call, 4, 3, 5, (2,))
 
 
-def _cudnn(call: Call) -> Work:
+def _cudnn(call: Call) -> OpCost:
     """(input, weight, padding, stride, dilation, groups)"""
     return _convolved(call, 3, 2, 4)
 
 
-def _cudnn_added(call: Call) -> Work:
+def _cudnn_added(call: Call) -> OpCost:
     """(input, weight, z, alpha, bias, stride, padding, dilation, groups)"""
     return _convolved(call, 5, 6, 7, (2, 4))
 
 
-def _kernel_size_third(call: Call) -> Work:
+def _kernel_size_third(call: Call) -> OpCost:
     """(input, weight, kernel size, bias, stride, padding, dilation)"""
     return _convolved(call, 4, 5, 6, (3,))
 
 
-def _undilated(call: Call) -> Work:
+def _undilated(call: Call) -> OpCost:
     """(input, weight, kernel size, bias, stride, padding)"""
     return _convolved(call, 4, 5, None, (3,))
 
 
-def _transposed(call: Call, positions: tuple[int, int, int, int], groups: int | None, bias: int | None) -> Work:
+def _transposed(call: Call, positions: tuple[int, int, int, int], groups: int | None, bias: int | None) -> OpCost:
     """positions: of stride, padding, output padding and dilation."""
     image, weight = call.tensor(0), call.tensor(1)
     spatial = len(weight.shape) - 2
@@ -108,10 +108,10 @@ def _transposed(call: Call, positions: tuple[int, int, int, int], groups: int | 
     written = prod(_spread(*side) for side in sides) * prod(image.shape[: -spatial - 1]) * weight.shape[1] * parts
     moved = call.size(0, 1, *(() if bias is None else (bias,))) + written * image.item
     flops = 2 * image.elements * prod(weight.shape[1:])
-    return Work(flops, moved, image.dtype, _channels(weight, parts, transposed=True))
+    return OpCost(flops, moved, image.dtype, _channels(weight, parts, transposed=True))
 
 
-def from_output(image: Tensor, weight: Tensor, output: Tensor) -> Work:
+def from_output(image: Tensor, weight: Tensor, output: Tensor) -> OpCost:
     """A convolution of which the sides of all three are known and no setting is: forward or the weight's gradient.
 
     Raises ValueError where the channels are those of no ordinary convolution, or may be those of a transposed one.
@@ -122,10 +122,10 @@ def from_output(image: Tensor, weight: Tensor, output: Tensor) -> Work:
         raise ValueError("no ordinary convolution")
     flops = 2 * output.elements * weight.elements // weight.shape[0]
     moved = image.bytes + weight.bytes + output.bytes
-    return Work(flops, moved, image.dtype, _channels(weight, groups))
+    return OpCost(flops, moved, image.dtype, _channels(weight, groups))
 
 
-def _backward(call: Call) -> Work:
+def _backward(call: Call) -> OpCost:
     """(grad, input, weight, bias sizes, stride, padding, dilation, transposed, …, groups, mask): a product each for the
     gradients of input and weight, as far as the mask asks for them."""
     gradient, image, weight = call.tensor(0), call.tensor(1), call.tensor(2)
@@ -136,14 +136,14 @@ def _backward(call: Call) -> Work:
     written = sum(each.bytes for each, asked in zip((image, weight), wanted, strict=False) if asked)
     moved = gradient.bytes + wanted[0] * weight.bytes + wanted[1] * image.bytes + written
     parts = call.number(9)
-    return Work(flops, moved, gradient.dtype, _channels(weight, parts, transposed=transposed))
+    return OpCost(flops, moved, gradient.dtype, _channels(weight, parts, transposed=transposed))
 
 
-def _input_gradient(call: Call) -> Work:
+def _input_gradient(call: Call) -> OpCost:
     """cudnn_convolution_backward_input(sizes, grad, weight, …) of torch before 1.11."""
     gradient, weight = call.tensor(1), call.tensor(2)
     flops = 2 * gradient.elements * weight.elements // weight.shape[0]
-    return Work(flops, call.size(1, 2), gradient.dtype)
+    return OpCost(flops, call.size(1, 2), gradient.dtype)
 
 
 CONVOLUTION: dict[str, Model] = {
@@ -163,7 +163,7 @@ CONVOLUTION: dict[str, Model] = {
 }
 
 
-def _layers(call: Call, weights: tuple[Tensor, ...], times: int) -> Work:
+def _layers(call: Call, weights: tuple[Tensor, ...], times: int) -> OpCost:
     image = call.tensor(0)
     steps = image.elements // image.shape[-1]
     matrices = [weight for weight in weights if len(weight.shape) == 2]
@@ -172,32 +172,32 @@ def _layers(call: Call, weights: tuple[Tensor, ...], times: int) -> Work:
     weighed = sum(matrix.elements for matrix in matrices)
     hidden = matrices[-1].shape[-1]
     moved = times * (image.bytes + weighed * image.item + steps * hidden * image.item)
-    return Work(2 * times * steps * weighed, moved, image.dtype)
+    return OpCost(2 * times * steps * weighed, moved, image.dtype)
 
 
-def _fused(call: Call) -> Work:
+def _fused(call: Call) -> OpCost:
     """(input, weights, …)"""
     return _layers(call, call.tensors[1], 1)
 
 
-def _fused_backward(call: Call) -> Work:
+def _fused_backward(call: Call) -> OpCost:
     return _layers(call, call.tensors[1], 2)
 
 
-def _separate(call: Call) -> Work:
+def _separate(call: Call) -> OpCost:
     """mkldnn_rnn_layer(input, weight of the input, weight of the state, two biases, …)"""
     return _layers(call, (call.tensor(1), call.tensor(2)), 1)
 
 
-def _separate_backward(call: Call) -> Work:
+def _separate_backward(call: Call) -> OpCost:
     return _layers(call, (call.tensor(1), call.tensor(2)), 2)
 
 
-def _cell(call: Call) -> Work:
+def _cell(call: Call) -> OpCost:
     """_thnn_fused_lstm_cell(input's gates, state's gates, cell, biases): writes the gates, a state and a cell."""
     gates = call.tensor(0)
     state = call.tensor(2).bytes
-    return Work(0.0, call.read + gates.bytes + 2 * state)
+    return OpCost(0.0, call.read + gates.bytes + 2 * state)
 
 
 RECURRENT: dict[str, Model] = {

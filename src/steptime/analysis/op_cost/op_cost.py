@@ -24,7 +24,7 @@ import numpy as np
 import numpy.typing as npt
 
 from steptime.analysis.op_cost import layers, pointwise, products, reduction
-from steptime.analysis.op_cost.call import LIST, Call, Model, Work, parse
+from steptime.analysis.op_cost.call import LIST, Call, Model, OpCost, parse
 from steptime.arrays import Bool, Float64, Int64
 from steptime.machine.machine import Machine
 from steptime.quantities import Estimate
@@ -33,7 +33,7 @@ from steptime.trace.table import ABSENT, Trace
 COMPUTE, MEMORY, LATENCY, UNMODELLED = "compute", "memory", "latency", "unmodelled"
 
 
-def time_at_peaks(work: Work | None, machine: Machine | None) -> tuple[float, float] | None:
+def time_at_peaks(work: OpCost | None, machine: Machine | None) -> tuple[float, float] | None:
     """ns of the arithmetic at the rate of a matrix product, and of the bytes at the rate of a copy. None without a
     model or without the peaks that it needs."""
     if work is None or work.flops is None or machine is None or machine.copy is None:
@@ -45,7 +45,7 @@ def time_at_peaks(work: Work | None, machine: Machine | None) -> tuple[float, fl
     return arithmetic, work.bytes / machine.copy.value * 1e9
 
 
-def bound_of(work: Work | None, machine: Machine | None) -> str:
+def bound_of(work: OpCost | None, machine: Machine | None) -> str:
     """What bounds a call: the slower of arithmetic and movement; when both would be done in less time than dispatching
     takes, the call is too small for either to matter."""
     overhead = (machine.launch or machine.dispatch) if machine is not None else None
@@ -82,7 +82,7 @@ VALUED = frozenset().union(
 )
 
 
-def work_of(name: str, shapes: str, types: str, inputs: str, *, list_item: int = 4) -> Work | None:
+def work_of(name: str, shapes: str, types: str, inputs: str, *, list_item: int = 4) -> OpCost | None:
     """The work of one call, None without a model or without the arguments it needs.
 
     shapes, types, inputs: raw JSON of "Input Dims", "Input type" and "Concrete Inputs" ("" for none). list_item: bytes
@@ -130,10 +130,10 @@ def compiled(name: str) -> Model | None:
     return None
 
 
-def _arguments(call: Call, flops: float | None) -> Work:
+def _arguments(call: Call, flops: float | None) -> OpCost:
     if not call.all_tensors:
         raise LookupError("no tensor among the arguments")
-    return Work(flops, call.read, call.largest.dtype)
+    return OpCost(flops, call.read, call.largest.dtype)
 
 
 ITEM = 4
@@ -144,7 +144,7 @@ ITEM = 4
 class Modelled:
     """The work of each call: works[kind[call]]."""
 
-    works: tuple[Work | None, ...]
+    works: tuple[OpCost | None, ...]
     kind: Int64
 
     @property
@@ -197,7 +197,7 @@ def _flags(texts: tuple[str, ...], test: Callable[[str], bool]) -> Bool:
     return np.fromiter(map(test, texts), np.bool_, len(texts))
 
 
-def _work(trace: Trace, row: int, item: int) -> Work | None:
+def _work(trace: Trace, row: int, item: int) -> OpCost | None:
     events = trace.events
     columns = ((trace.shapes, events.shapes), (trace.dtypes, events.dtypes), (trace.inputs, events.inputs))
     texts = ["" if column[row] == ABSENT else table[column[row]] for table, column in columns]

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from math import prod
 
-from steptime.analysis.op_cost.call import ELEMENT_BYTES, SCALAR_TYPES, Call, Model, Tensor, Work, named
+from steptime.analysis.op_cost.call import ELEMENT_BYTES, SCALAR_TYPES, Call, Model, OpCost, Tensor, named
 from steptime.analysis.op_cost.products import broadcast
 
 
@@ -28,31 +28,31 @@ def output_bytes(call: Call, inputs: tuple[Tensor, ...], *, truth: bool = False)
 def _pointwise(inputs: int, *, truth: bool = False) -> Model:
     """Reads its first tensors and writes their broadcast; a further one is where `out=` wants it."""
 
-    def model(call: Call) -> Work:
+    def model(call: Call) -> OpCost:
         tensors = call.all_tensors[:inputs]
         if not tensors:
             raise LookupError("no tensor")
         read = sum(tensor.bytes for tensor in tensors)
-        return Work(0.0, read + output_bytes(call, tensors, truth=truth), tensors[0].dtype)
+        return OpCost(0.0, read + output_bytes(call, tensors, truth=truth), tensors[0].dtype)
 
     return model
 
 
-def _filled(call: Call) -> Work:
+def _filled(call: Call) -> OpCost:
     """Writes the first tensor, reads nothing of its size."""
-    return Work(0.0, call.all_tensors[0].bytes, call.all_tensors[0].dtype)
+    return OpCost(0.0, call.all_tensors[0].bytes, call.all_tensors[0].dtype)
 
 
-def _dropped(call: Call) -> Work:
+def _dropped(call: Call) -> OpCost:
     """native_dropout(input, p, train): writes the result and a mask of a byte each."""
     image = call.tensor(0)
-    return Work(0.0, 2 * image.bytes + image.elements, image.dtype)
+    return OpCost(0.0, 2 * image.bytes + image.elements, image.dtype)
 
 
-def _filled_where(call: Call) -> Work:
+def _filled_where(call: Call) -> OpCost:
     """masked_fill(input, mask, value): the value may be a tensor without dimensions."""
     image, mask = call.tensor(0), call.tensor(1)
-    return Work(0.0, image.bytes + mask.bytes + output_bytes(call, (image, mask)), image.dtype)
+    return OpCost(0.0, image.bytes + mask.bytes + output_bytes(call, (image, mask)), image.dtype)
 
 
 UNARY = """
@@ -91,38 +91,38 @@ ELEMENTWISE: dict[str, Model] = {
 }
 
 
-def _moved(call: Call) -> Work:
+def _moved(call: Call) -> OpCost:
     """copy_(target, source): reads one, writes the other."""
-    return Work(0.0, call.size(0, 1), call.tensor(0).dtype)
+    return OpCost(0.0, call.size(0, 1), call.tensor(0).dtype)
 
 
-def _copied(call: Call) -> Work:
+def _copied(call: Call) -> OpCost:
     """Writes as much as it reads; tensors behind the first argument are where `out=` wants it."""
     read = call.size(0)
-    return Work(0.0, 2 * read, call.tensors[0][0].dtype)
+    return OpCost(0.0, 2 * read, call.tensors[0][0].dtype)
 
 
-def _cast(call: Call) -> Work:
+def _cast(call: Call) -> OpCost:
     """_to_copy(input, dtype, …)"""
     image = call.tensor(0)
     known = len(call.texts) > 1 and call.texts[1].isdigit()
     item = ELEMENT_BYTES[SCALAR_TYPES[int(call.texts[1])]] if known else image.item
-    return Work(0.0, image.bytes + image.elements * item, image.dtype)
+    return OpCost(0.0, image.bytes + image.elements * item, image.dtype)
 
 
-def _quantised(call: Call) -> Work:
+def _quantised(call: Call) -> OpCost:
     """(out, input, scale)"""
-    return Work(0.0, call.read, call.tensor(1).dtype)
+    return OpCost(0.0, call.read, call.tensor(1).dtype)
 
 
-def _looked_up(call: Call) -> Work:
+def _looked_up(call: Call) -> OpCost:
     """index_select(table, 0, indices), embedding(table, indices): rows of the table's first dimension. index_select
     along another one takes as much of each."""
     table = call.tensor(0)
     indices = next(listed[0] for listed in reversed(call.tensors) if listed)
     dimension = _dimension(call, len(table.shape))
     taken = indices.elements * table.elements // max(table.shape[dimension], 1)
-    return Work(0.0, 2 * taken * table.item + indices.bytes, table.dtype)
+    return OpCost(0.0, 2 * taken * table.item + indices.bytes, table.dtype)
 
 
 def _dimension(call: Call, dimensions: int) -> int:
@@ -132,60 +132,60 @@ def _dimension(call: Call, dimensions: int) -> int:
     return call.number(1) % max(dimensions, 1)
 
 
-def _gathered(call: Call) -> Work:
+def _gathered(call: Call) -> OpCost:
     """gather(input, dimension, index)"""
     image, index = call.tensor(0), call.tensor(2)
-    return Work(0.0, index.bytes + 2 * index.elements * image.item, image.dtype)
+    return OpCost(0.0, index.bytes + 2 * index.elements * image.item, image.dtype)
 
 
-def _scattered(call: Call) -> Work:
+def _scattered(call: Call) -> OpCost:
     """scatter_(target, dimension, index, source or value): in place; else the target is copied first."""
     target, index = call.tensor(0), call.tensor(2)
     source = index.elements * target.item if call.has(3) else 0
     copied = 0 if call.in_place else 2 * target.bytes
-    return Work(0.0, copied + index.bytes + source + index.elements * target.item, target.dtype)
+    return OpCost(0.0, copied + index.bytes + source + index.elements * target.item, target.dtype)
 
 
-def _scattered_on(call: Call) -> Work:
+def _scattered_on(call: Call) -> OpCost:
     """scatter_add_, scatter_reduce_: what is there is read too."""
     work, target = _scattered(call), call.tensor(0)
-    return Work(0.0, work.bytes + call.tensor(2).elements * target.item, target.dtype)
+    return OpCost(0.0, work.bytes + call.tensor(2).elements * target.item, target.dtype)
 
 
-def _added_at(call: Call) -> Work:
+def _added_at(call: Call) -> OpCost:
     """index_add_, index_copy_(target, dimension, index, source): reads the source, writes as much (and reads it)."""
     target, source = call.tensor(0), call.tensor(3)
     copied = 0 if call.in_place else 2 * target.bytes
-    return Work(0.0, copied + call.size(2) + 3 * source.bytes, target.dtype)
+    return OpCost(0.0, copied + call.size(2) + 3 * source.bytes, target.dtype)
 
 
-def _copied_at(call: Call) -> Work:
+def _copied_at(call: Call) -> OpCost:
     target, source = call.tensor(0), call.tensor(3)
     copied = 0 if call.in_place else 2 * target.bytes
-    return Work(0.0, copied + call.size(2) + 2 * source.bytes, target.dtype)
+    return OpCost(0.0, copied + call.size(2) + 2 * source.bytes, target.dtype)
 
 
-def _indexed(call: Call) -> Work:
+def _indexed(call: Call) -> OpCost:
     """index(table, [indices]) where the trace has the indices' shapes: rows by one list of indices."""
     table, indices = call.tensor(0), call.tensors[1]
     if len(indices) != 1 or not table.shape:
         raise LookupError("which dimensions are indexed is not in the trace")
     taken = indices[0].elements * prod(table.shape[1:])
-    return Work(0.0, 2 * taken * table.item + 8 * indices[0].elements, table.dtype)
+    return OpCost(0.0, 2 * taken * table.item + 8 * indices[0].elements, table.dtype)
 
 
-def _embedding_backward(call: Call) -> Work:
+def _embedding_backward(call: Call) -> OpCost:
     """(grad, indices, rows, …): the whole table is zeroed, then the rows of the batch are added to it."""
     gradient = call.tensor(0)
     table = call.number(2) * gradient.shape[-1] * gradient.item
-    return Work(0.0, call.size(0, 1) + 2 * gradient.bytes + table, gradient.dtype)
+    return OpCost(0.0, call.size(0, 1) + 2 * gradient.bytes + table, gradient.dtype)
 
 
-def _bag(call: Call) -> Work:
+def _bag(call: Call) -> OpCost:
     """_embedding_bag(table, indices, offsets, …): a row for each index, summed into one for each bag."""
     table, indices, offsets = call.tensor(0), call.tensor(1), call.tensor(2)
     row = table.shape[-1] * table.item
-    return Work(0.0, call.size(1, 2) + (indices.elements + offsets.elements) * row, table.dtype)
+    return OpCost(0.0, call.size(1, 2) + (indices.elements + offsets.elements) * row, table.dtype)
 
 
 MOVEMENT: dict[str, Model] = {
@@ -215,27 +215,27 @@ def foreach(name: str) -> Model | None:
     if not name.startswith(FOREACH):
         return None
     if name.rstrip("_") == "_foreach_zero":
-        return lambda call: Work(0.0, call.size(0))
+        return lambda call: OpCost(0.0, call.size(0))
     if name in REDUCING:
-        return lambda call: Work(0.0, call.size(0) + sum(tensor.item for tensor in call.tensors[0]))
+        return lambda call: OpCost(0.0, call.size(0) + sum(tensor.item for tensor in call.tensors[0]))
     if name.rstrip("_") in REPLACING:
-        return lambda call: Work(0.0, call.size(0, 1))
+        return lambda call: OpCost(0.0, call.size(0, 1))
     return _updated
 
 
-def _updated(call: Call) -> Work:
+def _updated(call: Call) -> OpCost:
     """Reads all lists, writes one like the first."""
-    return Work(0.0, call.read + call.size(0))
+    return OpCost(0.0, call.read + call.size(0))
 
 
-def _unscaled(call: Call) -> Work:
+def _unscaled(call: Call) -> OpCost:
     """_amp_foreach_non_finite_check_and_unscale_(gradients, …): reads and writes them."""
-    return Work(0.0, 2 * call.size(0))
+    return OpCost(0.0, 2 * call.size(0))
 
 
-def _fused(call: Call) -> Work:
+def _fused(call: Call) -> OpCost:
     """_fused_*(parameters, gradients, states, …): reads all, writes all but the gradients."""
-    return Work(0.0, 2 * call.read - call.size(1))
+    return OpCost(0.0, 2 * call.read - call.size(1))
 
 
 OPTIMIZER: dict[str, Model] = {

@@ -5,17 +5,17 @@ from __future__ import annotations
 import json
 from math import prod
 
-from steptime.analysis.op_cost.call import Call, Model, Tensor, Work, named
+from steptime.analysis.op_cost.call import Call, Model, OpCost, Tensor, named
 from steptime.analysis.op_cost.pointwise import output_bytes
 
 
 def _reduced(item: int = 0, *, position: int = 1) -> Model:
     """Reads a tensor, writes what is left of it. item: bytes of an index that is written with each value."""
 
-    def model(call: Call) -> Work:
+    def model(call: Call) -> OpCost:
         image = call.all_tensors[0]
         left = _left(call, image, position)
-        return Work(0.0, image.bytes + left * (image.item + item), image.dtype)
+        return OpCost(0.0, image.bytes + left * (image.item + item), image.dtype)
 
     return model
 
@@ -29,76 +29,76 @@ def _left(call: Call, image: Tensor, position: int) -> int:
     return prod(side for number, side in enumerate(image.shape) if number not in gone) if gone else 1
 
 
-def _index_only(call: Call) -> Work:
+def _index_only(call: Call) -> OpCost:
     """argmax, argmin: eight bytes each."""
     image = call.tensor(0)
-    return Work(0.0, image.bytes + 8 * _left(call, image, 1), image.dtype)
+    return OpCost(0.0, image.bytes + 8 * _left(call, image, 1), image.dtype)
 
 
-def _truth(call: Call) -> Work:
+def _truth(call: Call) -> OpCost:
     image = call.tensor(0)
-    return Work(0.0, image.bytes + _left(call, image, 1), image.dtype)
+    return OpCost(0.0, image.bytes + _left(call, image, 1), image.dtype)
 
 
-def _sorted(call: Call) -> Work:
+def _sorted(call: Call) -> OpCost:
     """Values and indices, read and written once: a sort that needs more passes is slower than its roofline."""
     image = call.tensor(0)
-    return Work(0.0, 2 * image.bytes + 8 * image.elements, image.dtype)
+    return OpCost(0.0, 2 * image.bytes + 8 * image.elements, image.dtype)
 
 
-def _selected(call: Call) -> Work:
+def _selected(call: Call) -> OpCost:
     """topk(input, k, dimension)"""
     image = call.tensor(0)
     dimension = call.numbers(2)[0] if len(call.texts) > 2 and call.texts[2] else -1
     chosen = image.elements // image.shape[dimension] * call.number(1)
-    return Work(0.0, image.bytes + chosen * (image.item + 8), image.dtype)
+    return OpCost(0.0, image.bytes + chosen * (image.item + 8), image.dtype)
 
 
-def _normalised(call: Call) -> Work:
+def _normalised(call: Call) -> OpCost:
     """Layer, batch, group and RMS norms: statistics are a small part of the rest and left out."""
     image = call.all_tensors[0]
-    return Work(0.0, call.read + image.bytes, image.dtype)
+    return OpCost(0.0, call.read + image.bytes, image.dtype)
 
 
-def _normalised_and_added(call: Call) -> Work:
+def _normalised_and_added(call: Call) -> OpCost:
     """fused_add_rms_norm(input, residual, weight) in place: writes both."""
-    return Work(0.0, call.read + call.size(0, 1), call.tensor(0).dtype)
+    return OpCost(0.0, call.read + call.size(0, 1), call.tensor(0).dtype)
 
 
-def _normalised_into(call: Call) -> Work:
+def _normalised_into(call: Call) -> OpCost:
     """rms_norm(out, input, weight) of inference servers; torch's (input, shape, weight) has one tensor in front."""
-    return Work(0.0, call.read, call.tensor(0).dtype) if call.has(1) else _normalised(call)
+    return OpCost(0.0, call.read, call.tensor(0).dtype) if call.has(1) else _normalised(call)
 
 
-def _normalised_backward(call: Call) -> Work:
+def _normalised_backward(call: Call) -> OpCost:
     """Reads the gradient and the input, writes the input's gradient; weights' are small."""
-    return Work(0.0, call.read + call.largest.bytes, call.largest.dtype)
+    return OpCost(0.0, call.read + call.largest.bytes, call.largest.dtype)
 
 
-def _loss(call: Call) -> Work:
+def _loss(call: Call) -> OpCost:
     """(input, target, reduction) to one number, or to one each."""
     image, target = call.tensor(0), call.tensor(1)
     kept = len(call.texts) > 2 and call.texts[-1] == "0"
     written = output_bytes(call, (image, target)) if kept else image.item
-    return Work(0.0, call.size(0, 1) + written, image.dtype)
+    return OpCost(0.0, call.size(0, 1) + written, image.dtype)
 
 
-def _picked(call: Call) -> Work:
+def _picked(call: Call) -> OpCost:
     """nll_loss_forward(log-probabilities, target, …): only the targets' numbers are read."""
     image, target = call.tensor(0), call.tensor(1)
-    return Work(0.0, target.bytes + target.elements * image.item, image.dtype)
+    return OpCost(0.0, target.bytes + target.elements * image.item, image.dtype)
 
 
-def _picked_backward(call: Call) -> Work:
+def _picked_backward(call: Call) -> OpCost:
     """(grad, log-probabilities, target, …): writes a gradient that is zero but for the targets."""
     image, target = call.tensor(1), call.tensor(2)
-    return Work(0.0, image.bytes + target.bytes, image.dtype)
+    return OpCost(0.0, image.bytes + target.bytes, image.dtype)
 
 
 def _pooled(item: int = 0) -> Model:
     """(input, kernel, stride, padding, …), over as many last dimensions as the kernel has. item: bytes of an index."""
 
-    def model(call: Call) -> Work:
+    def model(call: Call) -> OpCost:
         image, kernel = call.tensor(0), call.numbers(1)
         stride, padding = call.numbers(2) or kernel, call.numbers(3)
         sides = image.shape[-len(kernel) :]
@@ -107,28 +107,28 @@ def _pooled(item: int = 0) -> Model:
         windows = zip(sides, kernel, *steps, strict=True)
         out = prod((side + 2 * pad - size) // step + 1 for side, size, step, pad in windows)
         written = out * (image.elements // max(prod(sides), 1)) * (image.item + item)
-        return Work(0.0, image.bytes + written, image.dtype)
+        return OpCost(0.0, image.bytes + written, image.dtype)
 
     return model
 
 
-def _resized(call: Call) -> Work:
+def _resized(call: Call) -> OpCost:
     """Pooling and interpolation to a size that argument 1 gives."""
     image, size = call.tensor(0), call.numbers(1)
     written = image.elements // prod(image.shape[-len(size) :]) * prod(size) * image.item
-    return Work(0.0, image.bytes + written, image.dtype)
+    return OpCost(0.0, image.bytes + written, image.dtype)
 
 
-def _resized_backward(call: Call) -> Work:
+def _resized_backward(call: Call) -> OpCost:
     """(grad, output size, input size)"""
     gradient = call.tensor(0)
-    return Work(0.0, gradient.bytes + prod(call.numbers(2)) * gradient.item, gradient.dtype)
+    return OpCost(0.0, gradient.bytes + prod(call.numbers(2)) * gradient.item, gradient.dtype)
 
 
-def _pooled_backward(call: Call) -> Work:
+def _pooled_backward(call: Call) -> OpCost:
     """(grad, input, …, indices): reads the gradient and the indices, writes a gradient of the input's size."""
     read = call.read - call.size(1)
-    return Work(0.0, read + call.size(1), call.tensor(0).dtype)
+    return OpCost(0.0, read + call.size(1), call.tensor(0).dtype)
 
 
 REDUCTION: dict[str, Model] = {

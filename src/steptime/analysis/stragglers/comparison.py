@@ -57,7 +57,7 @@ class CollectiveRow:
 
 
 @dataclass(frozen=True, slots=True)
-class Clock:
+class HostClock:
     """A host's clock against the first host's: offset to add, and its uncertainty (half of a 95 % interval), ns; from
     the ends of `samples` collectives."""
 
@@ -126,7 +126,7 @@ class RankComparison:
     collectives: tuple[CollectiveRow, ...] = ()
     late: LateRank | None = None
     series: LateSeries | None = None
-    clocks: tuple[Clock, ...] = ()
+    clocks: tuple[HostClock, ...] = ()
     notes: tuple[str, ...] = ()
     world: int | None = None
 

@@ -26,7 +26,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from steptime.analysis.stragglers.comparison import Clock
+from steptime.analysis.stragglers.comparison import HostClock
 from steptime.analysis.stragglers.summary import Exchange, RankSummary
 from steptime.arrays import Bool, Int64
 from steptime.quantities import median_of
@@ -166,7 +166,7 @@ LEAST_ENDS = 3
 MOST_ENDS = 2000
 
 
-def clocks(summaries: Sequence[RankSummary], shared: Sequence[Shared]) -> tuple[Clock, ...]:
+def clocks(summaries: Sequence[RankSummary], shared: Sequence[Shared]) -> tuple[HostClock, ...]:
     """The clocks of further hosts against that of the first; those of one host share one. Empty where no host is named.
 
     The uncertainty is half of the interval of the median. What one link ends later every time, it cannot show.
@@ -190,9 +190,9 @@ def _enough(found: Sequence[Int64]) -> bool:
     return sum(map(len, found)) >= LEAST_ENDS
 
 
-def _clock(host: str, differences: Int64) -> Clock:
+def _clock(host: str, differences: Int64) -> HostClock:
     estimate = median_of(differences[:MOST_ENDS])
-    return Clock(host, round(estimate.value), round((estimate.high - estimate.low) / 2), estimate.samples)
+    return HostClock(host, round(estimate.value), round((estimate.high - estimate.low) / 2), estimate.samples)
 
 
 NONE = -1

@@ -161,7 +161,7 @@ def find_late(
         category=excesses[0][0] if explained else "",
         excess=excesses[0][1] if explained else 0.0,
         excesses=excesses,
-        gain=_gain(summaries, links, late, others, series, waited),
+        gain=_within(_gain(summaries, links, late, others, series, waited), _step(summaries)),
         arithmetic=_arithmetic(summaries, late, others),
         since=since,
         steadiness=steadiness,
@@ -314,6 +314,11 @@ def _gain(
     if len(saved_steps):
         return mean_of_series(saved_steps)
     return Estimate(waited, 0.0, 2 * waited, 1)
+
+
+def _within(gain: Estimate, step: float) -> Estimate:
+    """The gain of steps, or of a replay, that took longer than the usual step is at most that step."""
+    return replace(gain, value=min(gain.value, step), low=min(gain.low, step), high=min(gain.high, step))
 
 
 def _next(summaries: Sequence[RankSummary], late: Int64, series: LateSeries) -> Float64:

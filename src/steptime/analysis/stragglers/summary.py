@@ -19,7 +19,7 @@ from steptime.analysis.categories import Breakdown
 from steptime.analysis.device_activity import device_time
 from steptime.analysis.layout import Layout
 from steptime.analysis.operators import grouped, per_step, step_at
-from steptime.analysis.recorded_breakdown import RecordedBreakdown, Window
+from steptime.analysis.recorded_breakdown import RecordedBreakdown, TraceWindow
 from steptime.analysis.timeline import Phase
 from steptime.analysis.trace_steps import FoundSteps, find_steps, reach
 from steptime.analysis.traffic import Parameters, parameters_of, tensor_bytes
@@ -66,7 +66,7 @@ class Exchange:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Series:
+class RankSeries:
     """What a rank did of its own in each step, by the watch alone: ns outside of the phases that wait for others.
 
     first: number of the first step; width: steps of one column; own: (k,) mean of the column's steady steps, -1 where
@@ -94,7 +94,7 @@ class RankSummary:
     exchanges: tuple[Exchange, ...] = ()
     numbers: tuple[int, ...] = ()
     flops: float = 0.0
-    series: Series | None = None
+    series: RankSeries | None = None
     world: int | None = None
 
 
@@ -106,7 +106,7 @@ def kept_calls(counts: list[int]) -> list[int]:
     return [min(count, max(LEAST_CALLS, MOST_CALLS * count // whole)) for count in counts]
 
 
-def blocks(own: Int64, known: Bool, first: int) -> Series | None:
+def blocks(own: Int64, known: Bool, first: int) -> RankSeries | None:
     """The series of a value per step, in columns of the least power of two that leaves no more than MOST_BLOCKS.
 
     own: (n,) ns; known: which of them are steady; first: number of the first step.
@@ -116,13 +116,13 @@ def blocks(own: Int64, known: Bool, first: int) -> Series | None:
     width = 1
     while -(-len(own) // width) > MOST_BLOCKS:
         width *= 2
-    return Series(first, width, _block_means(np.where(known, own, -1), width))
+    return RankSeries(first, width, _block_means(np.where(known, own, -1), width))
 
 
-def widened(series: Series, width: int) -> Series:
+def widened(series: RankSeries, width: int) -> RankSeries:
     """The same in wider columns. width: a power of two times the series' own."""
     factor = width // series.width
-    return series if factor == 1 else Series(series.first, width, _block_means(series.own, factor))
+    return series if factor == 1 else RankSeries(series.first, width, _block_means(series.own, factor))
 
 
 def _block_means(values: Int64, width: int) -> Int64:
@@ -233,7 +233,7 @@ LEAST_ELEMENTS = 256
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Gradients:
+class GradientExchange:
     """All columns (n,), by step: forwards of the wrapped model (micro-batches); those of them behind which gradients
     were exchanged; buckets exchanged; numbers in them, 0 where shapes were not recorded; ns in the search for unused
     parameters."""
@@ -245,7 +245,7 @@ class Gradients:
     search: Int64
 
 
-def gradients_of(trace: Trace, boundaries: Int64) -> Gradients | None:
+def gradients_of(trace: Trace, boundaries: Int64) -> GradientExchange | None:
     """None where no DistributedDataParallel model ran. boundaries: (n, 2) ns, the steps as the host has them."""
     events = trace.events
     steps = len(boundaries)
@@ -262,7 +262,7 @@ def gradients_of(trace: Trace, boundaries: Int64) -> Gradients | None:
     exchanged = np.isin(np.arange(len(forwards)), behind).astype(np.int64)
     searching = matching(trace, SEARCH.match)
     search = union(events.begin[searching], events.end[searching])
-    return Gradients(
+    return GradientExchange(
         forwards=per_step(of_step, np.ones(len(forwards), np.int64), steps),
         synchronised=per_step(of_step, exchanged, steps),
         buckets=per_step(step_at(boundaries, events.begin[reduced]), np.ones(len(reduced), np.int64), steps),
@@ -307,7 +307,7 @@ def summarise(
     host: str = "",
     flops: float = 0.0,
     numbers: tuple[int, ...] = (),
-    series: Series | None = None,
+    series: RankSeries | None = None,
 ) -> RankSummary:
     """A rank from its trace and what is known beside it. boundaries, windows: (n, 2) ns, the steps as host and
     breakdown have them; breakdown: of the steps that times are said of, which may be others. numbers: of the
@@ -360,13 +360,13 @@ def summarise_process(process: Process, layout: Layout, recorded: RecordedBreakd
     )
 
 
-def _window(recorded: RecordedBreakdown) -> Window | None:
+def _window(recorded: RecordedBreakdown) -> TraceWindow | None:
     """The one with most steps that nobody slowed with stacks."""
     timed = [window for window in recorded.windows if not window.stacks and len(window.boundaries)]
     return max(timed, key=lambda window: len(window.boundaries)) if timed else None
 
 
-def _series(layout: Layout, window: Window | None, exchanges: tuple[Exchange, ...]) -> Series | None:
+def _series(layout: Layout, window: TraceWindow | None, exchanges: tuple[Exchange, ...]) -> RankSeries | None:
     """The rank's own time by step: what lies outside of the phases in which it waits for others."""
     steps = layout.timeline.steps
     if window is not None and has_kernels(window.trace):
@@ -376,7 +376,7 @@ def _series(layout: Layout, window: Window | None, exchanges: tuple[Exchange, ..
     return blocks(own, steps.steady, 0)
 
 
-def _waiting_phases(window: Window | None, exchanges: tuple[Exchange, ...]) -> list[int]:
+def _waiting_phases(window: TraceWindow | None, exchanges: tuple[Exchange, ...]) -> list[int]:
     """Backward, and whatever other phase a collective is begun in: buffers are exchanged in forward, and sharded
     weights too."""
     found = {int(Phase.BACKWARD)}

@@ -26,7 +26,7 @@ from isal import igzip
 
 from steptime.analysis.breakdown import breakdown_of, claims_of, device_of, has_kernels
 from steptime.analysis.categories import Category
-from steptime.analysis.idle import Gaps, gaps_of
+from steptime.analysis.idle import IdleGaps, gaps_of
 from steptime.analysis.processor import Claims
 from steptime.analysis.trace_steps import reach, steps_of
 from steptime.analysis.what_if.critical_path import PathKind
@@ -40,7 +40,7 @@ from steptime.quantities import format_duration
 from steptime.trace.cache import read_remembered
 from steptime.trace.links import UNKNOWN, link
 from steptime.trace.reader import BARE_ARRAY, DEFAULT_MAX_SIZE, EVENTS_BEGIN, LARGEST_BLOCK, SEPARATOR
-from steptime.trace.source import Source
+from steptime.trace.source import TraceSource
 from steptime.trace.table import Trace
 
 CATEGORY = "steptime"
@@ -70,7 +70,7 @@ class Slice:
 
 
 def slices_of(
-    trace: Trace, windows: Int64, claims: Claims, gaps: Gaps | None, replay: Replay | None
+    trace: Trace, windows: Int64, claims: Claims, gaps: IdleGaps | None, replay: Replay | None
 ) -> Iterator[Slice]:
     """All slices, track by track, in time order on each; slices that enclose others come before them.
 
@@ -122,7 +122,7 @@ def _breakdown(windows: Int64, category: Int64, begin: Int64, end: Int64) -> Ite
             yield Slice(BREAKDOWN, Category(each).name.lower(), start_, stop_)
 
 
-def _idle(trace: Trace, gaps: Gaps) -> Iterator[Slice]:
+def _idle(trace: Trace, gaps: IdleGaps) -> Iterator[Slice]:
     """Stretches without device work, each with its account and with what held the thread that ended it."""
     names = trace.events.name
     rows = zip(*(column.tolist() for column in (gaps.begin, gaps.end, gaps.category, gaps.cause)), strict=True)
@@ -219,7 +219,7 @@ def annotate(
     check_destination(path, destination, force=force)
     trace = read_remembered(path, max_size=max_size, cache=cache)
     events = events_of(_slices(trace), process_beside(trace), trace.base_ns)
-    with Source(path, max_size) as source, _beside(destination) as output:
+    with TraceSource(path, max_size) as source, _beside(destination) as output:
         _splice(source, output, events, path, truncated=trace.damage.truncated)
 
 
@@ -248,7 +248,7 @@ def _slices(trace: Trace) -> Iterator[Slice]:
     return slices_of(trace, windows, claims_of(trace, machine=machine), gaps, replay)
 
 
-def _splice(source: Source, output: IO[bytes], events: Iterator[str], path: Path, *, truncated: bool) -> None:
+def _splice(source: TraceSource, output: IO[bytes], events: Iterator[str], path: Path, *, truncated: bool) -> None:
     """The original with the events in front of its first."""
     head, begin = _head(source)
     rest = head[begin:]
@@ -260,7 +260,7 @@ def _splice(source: Source, output: IO[bytes], events: Iterator[str], path: Path
         output.write(block)
 
 
-def _head(source: Source) -> tuple[bytes, int]:
+def _head(source: TraceSource) -> tuple[bytes, int]:
     """The text up to somewhere behind the list's "[", and where the first event may begin."""
     text = b""
     while len(text) < LARGEST_BLOCK:
@@ -284,7 +284,7 @@ def _write(output: IO[bytes], events: Iterator[str], *, followed: bool) -> None:
         output.write(b",")
 
 
-def _whole(source: Source, rest: bytes, *, listed: bool, truncated: bool) -> Iterator[bytes]:
+def _whole(source: TraceSource, rest: bytes, *, listed: bool, truncated: bool) -> Iterator[bytes]:
     """The rest of the text; of a trace that ends in the middle, up to its last whole event, and closed."""
     held = rest
     while block := _read(source):
@@ -300,7 +300,7 @@ def _closed(text: bytes, *, listed: bool) -> bytes:
     return (text[: ends[-1]] if ends else text) + (b"\n]" if listed else b"\n]}")
 
 
-def _read(source: Source) -> bytes:
+def _read(source: TraceSource) -> bytes:
     buffer = bytearray(BLOCK)
     with memoryview(buffer) as view:
         count = source.fill(view)

@@ -33,8 +33,8 @@ from steptime.analysis.what_if.scope import (
 from steptime.analysis.what_if.threads import (
     AT_ONCE,
     Bursts,
-    Point,
     Points,
+    ThreadPoint,
     Tie,
     behind_a_wait,
     bursts_of,
@@ -73,7 +73,7 @@ def build(scope: Scope) -> Graph:
     ties = wait_ties(scope, waits), event_ties(scope, streams)
     edges = joined([_programs(parts, ties[0]), _hand_overs(parts), _launches(parts), _streams(parts),
                      *_ties(parts, *ties)])  # fmt: skip
-    begin, end = _boundaries(parts, Point.STEP_BEGIN), _boundaries(parts, Point.STEP_END)
+    begin, end = _boundaries(parts, ThreadPoint.STEP_BEGIN), _boundaries(parts, ThreadPoint.STEP_END)
     return with_unexplained(in_order(_nodes(parts), edges, begin, end, scope.boundaries, _before(parts)))
 
 
@@ -113,9 +113,9 @@ def _programs(parts: Parts, waited: Tie) -> Edges:
     begin, end = points.time[source], points.time[target]
     weight, columns = end - begin, _made_of(parts, source, target)
     kind = points.kind[target]
-    handed = (kind == Point.JOIN) | (kind == Point.BURST_BEGIN)
+    handed = (kind == ThreadPoint.JOIN) | (kind == ThreadPoint.BURST_BEGIN)
     own_cost, held = _own_cost(parts, waited, points.row[target])
-    held &= kind == Point.CALL_END
+    held &= kind == ThreadPoint.CALL_END
     weight = np.where(handed, 0, np.where(held, own_cost, weight))
     columns = {name: np.where(handed | held, 0, each) for name, each in columns.items()}
     frees = held & np.isin(points.row[target], parts.waits.row[parts.waits.frees])
@@ -160,20 +160,20 @@ def _hand_overs(parts: Parts) -> Edges:
     rows = zip(*(column.tolist() for column in (bursts.begin, bursts.end, bursts.stretch, bursts.fork, bursts.join)),
                strict=True)  # fmt: skip
     for number, (begin, end, stretch, fork, join) in enumerate(rows):
-        after, node = ended.get(stretch, (fork, at[Point.FORK, stretch]))
-        after, node = (after, node) if after <= begin else (fork, at[Point.FORK, stretch])
-        source += [node, at[Point.BURST_END, number]]
-        target += [at[Point.BURST_BEGIN, number], at[Point.JOIN, stretch]]
+        after, node = ended.get(stretch, (fork, at[ThreadPoint.FORK, stretch]))
+        after, node = (after, node) if after <= begin else (fork, at[ThreadPoint.FORK, stretch])
+        source += [node, at[ThreadPoint.BURST_END, number]]
+        target += [at[ThreadPoint.BURST_BEGIN, number], at[ThreadPoint.JOIN, stretch]]
         weight += [begin - after, join - end]
         if end >= ended.get(stretch, (fork, 0))[0]:
-            ended[stretch] = end, at[Point.BURST_END, number]
+            ended[stretch] = end, at[ThreadPoint.BURST_END, number]
     return edges_of(EdgeKind.HAND_OVER, *(np.array(each, np.int64) for each in (source, target, weight)))
 
 
 def _launches(parts: Parts) -> Edges:
     """From the begin of the launching call; what nothing launched and was not queued hangs on the training thread."""
     activities, events, streams = parts.scope.activities, parts.scope.trace.events, parts.streams
-    begun = _points_by_row(parts, Point.CALL_BEGIN)
+    begun = _points_by_row(parts, ThreadPoint.CALL_BEGIN)
     called = np.flatnonzero((activities.call != NONE) & streams.first)
     called = called[begun[activities.call[called]] != NONE]
     call, event_kind = activities.call[called], events.event_kind[activities.row[called]]
@@ -221,7 +221,7 @@ def _streams(parts: Parts) -> Edges:
 def _ties(parts: Parts, waited: Tie, events: Tie) -> tuple[Edges, Edges]:
     """Waits of the host for activities, and of streams for each other."""
     points = len(parts.points)
-    returned = _points_by_row(parts, Point.CALL_END)[parts.waits.row[waited.target]]
+    returned = _points_by_row(parts, ThreadPoint.CALL_END)[parts.waits.row[waited.target]]
     frees = parts.waits.frees[waited.target]
     own, _ = _own_cost(parts, waited, parts.waits.row[waited.target])
     weight = np.where(frees, np.maximum(own, 0), parts.delays.wait)
@@ -242,7 +242,7 @@ def _event_delay(parts: Parts, events: Tie) -> int:
     return int(np.median(apart[clear])) if clear.any() else parts.delays.gap[int(EventKind.KERNEL)]
 
 
-def _points_by_row(parts: Parts, kind: Point) -> Int64:
+def _points_by_row(parts: Parts, kind: ThreadPoint) -> Int64:
     """By event row, the point of that kind of the call."""
     found = np.full(len(parts.scope.trace.events) + 1, NONE)
     mine = np.flatnonzero(parts.points.kind == kind)
@@ -250,6 +250,6 @@ def _points_by_row(parts: Parts, kind: Point) -> Int64:
     return found[:-1]
 
 
-def _boundaries(parts: Parts, kind: Point) -> Int64:
+def _boundaries(parts: Parts, kind: ThreadPoint) -> Int64:
     mine = np.flatnonzero(parts.points.kind == kind)
     return mine[np.argsort(parts.points.mark[mine], kind="stable")]

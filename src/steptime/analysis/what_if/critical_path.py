@@ -11,7 +11,7 @@ from enum import IntEnum
 import numpy as np
 
 from steptime.analysis.operators import operator_events
-from steptime.analysis.what_if.graph import NONE, EdgeKind, Graph, NodeKind, Run
+from steptime.analysis.what_if.graph import NONE, EdgeKind, Graph, GraphRun, NodeKind
 from steptime.analysis.what_if.scope import Scope, host_time
 from steptime.arrays import Bool, Int64
 from steptime.intervals import contains
@@ -64,7 +64,7 @@ class Path:
         return len(self.kind)
 
 
-def path_of(graph: Graph, found: Run) -> Path:
+def path_of(graph: Graph, found: GraphRun) -> Path:
     """The paths of all steps; each one's pieces reach from the step's begin to its end."""
     source = np.where(found.through == NONE, NONE, graph.edges.source[found.through])
     walked = [_walk(source, found, step) for step in range(len(found.end))]
@@ -73,7 +73,7 @@ def path_of(graph: Graph, found: Run) -> Path:
     return _pieces(graph, found, node, source[node], found.begin[step], step)
 
 
-def _walk(source: Int64, found: Run, step: int) -> Int64:
+def _walk(source: Int64, found: GraphRun, step: int) -> Int64:
     """The nodes of a step's path in time order: back from its last to the first that was reached after its begin."""
     lowest, node, nodes = int(found.begin[step]), int(found.last[step]), []
     while node != NONE and found.finish[node] > lowest:
@@ -82,7 +82,7 @@ def _walk(source: Int64, found: Run, step: int) -> Int64:
     return np.array(nodes[::-1], np.int64)
 
 
-def _pieces(graph: Graph, found: Run, node: Int64, source: Int64, lowest: Int64, step: Int64) -> Path:
+def _pieces(graph: Graph, found: GraphRun, node: Int64, source: Int64, lowest: Int64, step: Int64) -> Path:
     """Of each node: the edge that led there, what of it is unexplained, and the node's own time."""
     through = found.through[node]
     known = through != NONE
@@ -147,7 +147,7 @@ class NamedPath:
         return len(self.kind)
 
 
-def named(scope: Scope, graph: Graph, found: Run, path: Path) -> NamedPath:
+def named(scope: Scope, graph: Graph, found: GraphRun, path: Path) -> NamedPath:
     """The path with its names; the threads' own work cut where it changes its kind or its operator."""
     if not len(path):
         empty = np.empty(0, np.int64)
@@ -173,7 +173,7 @@ def named(scope: Scope, graph: Graph, found: Run, path: Path) -> NamedPath:
 _ON_HOST = (EdgeKind.PROGRAM, EdgeKind.HAND_OVER, EdgeKind.WAIT, EdgeKind.QUEUE)
 
 
-def _cut(scope: Scope, graph: Graph, found: Run, path: Path, pieces: Int64, lane: int) -> tuple[Int64, ...]:
+def _cut(scope: Scope, graph: Graph, found: GraphRun, path: Path, pieces: Int64, lane: int) -> tuple[Int64, ...]:
     """A lane's own work, by what it was when it was observed."""
     node = path.node[pieces]
     shift = graph.nodes.observed[node] - found.finish[node]

@@ -197,7 +197,7 @@ NO_SOURCE = -(2**62)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Run:
+class GraphRun:
     """finish: ns since the first step's begin, by node. through: the edge that decided it, NONE where none leads here.
 
     begin, end: (n,) ns of the steps: a step ends when the host has ended it and all that it launched has ended, and
@@ -217,7 +217,9 @@ class Run:
         return self.end - self.begin
 
 
-def run(graph: Graph, *, weight: Int64 | None = None, duration: Int64 | None = None, kept: Bool | None = None) -> Run:
+def run(
+    graph: Graph, *, weight: Int64 | None = None, duration: Int64 | None = None, kept: Bool | None = None
+) -> GraphRun:
     """Runs it, as it is or with other weights of the edges, other durations of the nodes, or without some edges."""
     edges = graph.edges
     weights = edges.weight if weight is None else weight
@@ -244,7 +246,7 @@ def _passed(source: Int64, weight: Int64, duration: Int64, bounds: Int64) -> tup
     return np.array(finish, np.int64), np.array(through, np.int64)
 
 
-def _steps(graph: Graph, finish: Int64, through: Int64) -> Run:
+def _steps(graph: Graph, finish: Int64, through: Int64) -> GraphRun:
     order = np.argsort(finish, kind="stable")
     step = graph.nodes.step[order]
     inside = step >= 0
@@ -259,4 +261,4 @@ def _steps(graph: Graph, finish: Int64, through: Int64) -> Run:
     end = finish[last]
     before = finish[graph.before] if graph.before != NONE else finish[graph.begin[0]]
     begin = np.maximum(finish[graph.begin], np.concatenate(([before], end[:-1])))
-    return Run(finish, through, begin, end, last)
+    return GraphRun(finish, through, begin, end, last)

@@ -40,7 +40,7 @@ ROUNDING = 1_000
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Activities:
+class ReplayedActivities:
     """Device activities by begin. row, call: of the event table, call NONE where the trace holds no launch. stream:
     numbers of (device, stream) pairs. communicates: collectives. step: that launched it, NONE outside."""
 
@@ -67,7 +67,7 @@ class Scope:
     training: int
     lanes: tuple[int, ...]
     engines: tuple[int, ...]
-    activities: Activities
+    activities: ReplayedActivities
     input_ranges: Intervals
     started: int
 
@@ -100,7 +100,7 @@ def scope_of(
     return Scope(trace, boundaries, training, lanes, known, activities, input_ranges, started)
 
 
-def _activities(trace: Trace, boundaries: Int64, launch: Int64) -> Activities:
+def _activities(trace: Trace, boundaries: Int64, launch: Int64) -> ReplayedActivities:
     events = trace.events
     rows = np.flatnonzero(np.isin(events.event_kind, DEVICE))
     rows = rows[np.argsort(events.begin[rows], kind="stable")]
@@ -111,7 +111,7 @@ def _activities(trace: Trace, boundaries: Int64, launch: Int64) -> Activities:
     streams = np.stack((events.device[rows].astype(np.int64), events.stream[rows], events.lane[rows]), axis=1)
     _, stream = np.unique(streams, axis=0, return_inverse=True)
     communicates = matching(trace, COMMUNICATION_KERNEL.search)[rows] & (events.event_kind[rows] == EventKind.KERNEL)
-    return Activities(rows, call, begin, end, stream.reshape(-1), communicates, _steps(trace, boundaries, call))
+    return ReplayedActivities(rows, call, begin, end, stream.reshape(-1), communicates, _steps(trace, boundaries, call))
 
 
 def _steps(trace: Trace, boundaries: Int64, call: Int64) -> Int64:
@@ -152,7 +152,7 @@ def waits_of(scope: Scope) -> Waits:
     return Waits(rows, copies[rows], frees[rows], full[rows])
 
 
-def _held_back(scope: Scope, activities: Activities) -> Int64:
+def _held_back(scope: Scope, activities: ReplayedActivities) -> Int64:
     """Rows of the calls that launched one kernel, took long, and found a long queue."""
     events = scope.trace.events
     calls, count = np.unique(activities.call[activities.call != NONE], return_counts=True)
@@ -164,7 +164,7 @@ def _held_back(scope: Scope, activities: Activities) -> Int64:
     return full
 
 
-def _holding(scope: Scope, activities: Activities) -> Bool:
+def _holding(scope: Scope, activities: ReplayedActivities) -> Bool:
     """Which activities are copies whose call returned only when they had ended."""
     events = scope.trace.events
     copy = (events.event_kind[activities.row] == EventKind.MEMCPY) & (activities.call != NONE)

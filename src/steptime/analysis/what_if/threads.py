@@ -29,7 +29,7 @@ from steptime.trace.table import EventKind
 from steptime.trace.vendors import matching
 
 
-class Point(IntEnum):
+class ThreadPoint(IntEnum):
     """What a thread meets at a point; at one time on one thread they come in this order."""
 
     CALL_END = 0
@@ -100,25 +100,25 @@ def points_of(scope: Scope, waits: Waits, bursts: Bursts) -> Points:
     stretches, first = np.unique(bursts.stretch, return_index=True)
     numbers = np.arange(len(bursts))
     parts = [
-        _part(events.lane[begun], events.begin[begun], Point.CALL_BEGIN, begun),
-        _part(events.lane[waits.row], events.end[waits.row], Point.CALL_END, waits.row),
-        _part(scope.training, scope.boundaries[:, 0], Point.STEP_BEGIN, mark=steps),
-        _part(scope.training, scope.boundaries[:, 1], Point.STEP_END, mark=steps),
-        _part(scope.training, bursts.fork[first], Point.FORK, mark=stretches),
-        _part(scope.training, bursts.join[first], Point.JOIN, mark=stretches),
-        _part(bursts.lane, bursts.begin, Point.BURST_BEGIN, mark=numbers),
-        _part(bursts.lane, bursts.end, Point.BURST_END, mark=numbers),
+        _part(events.lane[begun], events.begin[begun], ThreadPoint.CALL_BEGIN, begun),
+        _part(events.lane[waits.row], events.end[waits.row], ThreadPoint.CALL_END, waits.row),
+        _part(scope.training, scope.boundaries[:, 0], ThreadPoint.STEP_BEGIN, mark=steps),
+        _part(scope.training, scope.boundaries[:, 1], ThreadPoint.STEP_END, mark=steps),
+        _part(scope.training, bursts.fork[first], ThreadPoint.FORK, mark=stretches),
+        _part(scope.training, bursts.join[first], ThreadPoint.JOIN, mark=stretches),
+        _part(bursts.lane, bursts.begin, ThreadPoint.BURST_BEGIN, mark=numbers),
+        _part(bursts.lane, bursts.end, ThreadPoint.BURST_END, mark=numbers),
     ]
     lane, time, kind, row, mark = np.concatenate(parts, axis=1)
-    instant = (kind == Point.CALL_END) & (events.duration[row] == 0)
-    order = np.lexsort((np.where(instant, len(Point), kind), time, lane))
+    instant = (kind == ThreadPoint.CALL_END) & (events.duration[row] == 0)
+    order = np.lexsort((np.where(instant, len(ThreadPoint), kind), time, lane))
     return Points(lane[order], time[order], kind[order], row[order], mark[order])
 
 
 def _part(
     lane: npt.NDArray[np.signedinteger] | int,
     time: Int64,
-    kind: Point,
+    kind: ThreadPoint,
     row: Int64 | int = NONE,
     mark: Int64 | int = NONE,
 ) -> Int64:

@@ -18,7 +18,7 @@ from steptime.analysis.categories import Breakdown, Category
 from steptime.analysis.threads import training_lane
 from steptime.analysis.what_if.build import build
 from steptime.analysis.what_if.critical_path import NamedPath, PathKind, named, path_of
-from steptime.analysis.what_if.graph import NONE, EdgeKind, Graph, NodeKind, Run, chosen, edges_of, joined, run
+from steptime.analysis.what_if.graph import NONE, EdgeKind, Graph, GraphRun, NodeKind, chosen, edges_of, joined, run
 from steptime.analysis.what_if.scope import ALLOCATION, DEVICE, Scope, scope_of
 from steptime.arrays import Bool, Int64
 from steptime.intervals import EMPTY, Intervals, contains, measure, union
@@ -97,18 +97,18 @@ class Replay:
         return self.symbols[symbol] if symbol != NONE else ""
 
 
-def without_input(graph: Graph) -> Run:
+def without_input(graph: Graph) -> GraphRun:
     """The next batch is always there."""
     return run(replace(graph, edges=replace(graph.edges, weight=graph.edges.weight - graph.edges.input)))
 
 
-def without_waits(graph: Graph) -> Run:
+def without_waits(graph: Graph) -> GraphRun:
     """The host never waits for the device: it runs ahead."""
     edges = graph.edges
     return run(graph, kept=(edges.kind != EdgeKind.WAIT) | edges.blocking)
 
 
-def as_one_launch(graph: Graph, launch: int) -> Run:
+def as_one_launch(graph: Graph, launch: int) -> GraphRun:
     """Each step is launched as one graph: nothing is dispatched, one launch (ns) is paid for."""
     edges = graph.edges
     weight = edges.weight - edges.dispatch
@@ -118,7 +118,7 @@ def as_one_launch(graph: Graph, launch: int) -> Run:
     return run(replace(graph, edges=replace(edges, weight=weight + launch * first)))
 
 
-def at_durations(graph: Graph, durations: Mapping[int, int]) -> Run:
+def at_durations(graph: Graph, durations: Mapping[int, int]) -> GraphRun:
     """Some device activities (rows of the event table) last as long (ns) as given; no longer than they did."""
     nodes = graph.nodes
     given = np.array([durations.get(row, -1) for row in nodes.row.tolist()], np.int64)
@@ -127,7 +127,7 @@ def at_durations(graph: Graph, durations: Mapping[int, int]) -> Run:
     return run(replace(graph, nodes=replace(nodes, duration=duration)))
 
 
-def with_overlap(graph: Graph, updates: Int64) -> Run:
+def with_overlap(graph: Graph, updates: Int64) -> GraphRun:
     """Computing never waits for communication, but what updates the parameters does. Computing on the stream of a
     collective stays in its order, around it.
 
@@ -168,7 +168,7 @@ def _last_collective(graph: Graph, collective: Bool) -> Int64:
     return np.array(last, np.int64)
 
 
-def without_allocation(graph: Graph) -> Run:
+def without_allocation(graph: Graph) -> GraphRun:
     """Device memory is never asked of the driver, nor given back to it."""
     edges = graph.edges
     kept = (edges.kind != EdgeKind.WAIT) | ~edges.blocking
@@ -190,7 +190,7 @@ MOST_EVENTS = 1_500_000
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Window:
+class ReplayWindow:
     """trace: the rows that the steps need, and no others. rows: where each is in the whole trace. launch: of each row,
     as in `Links`, in the part's rows. steps: indices of the boundaries."""
 
@@ -200,7 +200,7 @@ class Window:
     steps: Int64
 
 
-def window_of(trace: Trace, boundaries: Int64, launch: Int64) -> Window:
+def window_of(trace: Trace, boundaries: Int64, launch: Int64) -> ReplayWindow:
     """The steps in the middle, at most `MOST_STEPS` of them."""
     begin, end = trace.events.begin, trace.events.end
     count = min(len(boundaries), MOST_STEPS)
@@ -214,7 +214,7 @@ def window_of(trace: Trace, boundaries: Int64, launch: Int64) -> Window:
         count -= 1
 
 
-def _part(trace: Trace, launch: Int64, steps: Int64, chosen: Bool, since: int, until: int) -> Window:
+def _part(trace: Trace, launch: Int64, steps: Int64, chosen: Bool, since: int, until: int) -> ReplayWindow:
     """The chosen rows, what of the device was launched before the end and ended after the begin, and the launches."""
     events = trace.events
     device = np.isin(events.event_kind, DEVICE)
@@ -226,7 +226,7 @@ def _part(trace: Trace, launch: Int64, steps: Int64, chosen: Bool, since: int, u
     place = np.full(len(events) + 1, NONE)
     place[rows] = np.arange(len(rows))
     columns = {field.name: getattr(events, field.name)[rows] for field in fields(EventTable)}
-    return Window(replace(trace, events=EventTable(**columns)), rows, place[launch[rows]], steps)
+    return ReplayWindow(replace(trace, events=EventTable(**columns)), rows, place[launch[rows]], steps)
 
 
 def rerun(
@@ -266,24 +266,24 @@ def rerun(
     return _with_predictions(base, scope, graph, found, breakdown, _groups(window, at_roofline or {}))
 
 
-def _groups(window: Window, given: Mapping[str, Mapping[int, int]]) -> dict[str, dict[int, int]]:
+def _groups(window: ReplayWindow, given: Mapping[str, Mapping[int, int]]) -> dict[str, dict[int, int]]:
     """The groups in the rows of the window."""
     place = {row: index for index, row in enumerate(window.rows.tolist())} if given else {}
     return {name: {place[row]: length for row, length in rows.items() if row in place} for name, rows in given.items()}
 
 
 def _with_predictions(
-    base: Replay, scope: Scope, graph: Graph, found: Run, breakdown: Breakdown, groups: dict[str, dict[int, int]]
+    base: Replay, scope: Scope, graph: Graph, found: GraphRun, breakdown: Breakdown, groups: dict[str, dict[int, int]]
 ) -> Replay:
     categories = breakdown.entries[base.steps].mean(axis=0)
     one_launch = partial(as_one_launch, launch=_launch_cost(scope))
     overlap = partial(with_overlap, updates=_updates(scope, graph))
-    device: tuple[tuple[str, Category, Callable[[Graph], Run]], ...] = (
+    device: tuple[tuple[str, Category, Callable[[Graph], GraphRun]], ...] = (
         ("syncs free", Category.SYNC, without_waits),
         ("one launch", Category.LAUNCH, one_launch),
         ("communication overlapped", Category.COMMUNICATION, overlap),
     )
-    changed: list[tuple[str, float, Callable[[Graph], Run]]] = [
+    changed: list[tuple[str, float, Callable[[Graph], GraphRun]]] = [
         ("input free", float(categories[Category.INPUT]), without_input)
     ]
     if len(scope.activities):
@@ -296,7 +296,7 @@ def _with_predictions(
     return replace(base, predictions=tuple(predictions))
 
 
-def _prediction(base: Replay, change: str, cap: float, found: Run, changed: Run) -> Prediction:
+def _prediction(base: Replay, change: str, cap: float, found: GraphRun, changed: GraphRun) -> Prediction:
     """Saved per step with its interval over the steps, wider by the replay's own error, and never above the cap.
 
     The first of several steps is left out: it fills the device's queue, which no later step has to do again.

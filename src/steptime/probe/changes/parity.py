@@ -17,7 +17,7 @@ from typing import Any
 import torch
 
 from steptime.journal import append_to
-from steptime.probe.changes.variant import Variant
+from steptime.probe.changes.variant import ProcessVariant
 from steptime.probe.parameters import parameters_of
 from steptime.probe.recorder import Recorder
 
@@ -33,7 +33,7 @@ SCALED = "_steptime_unscaled"
 class ParityRecorder:
     """Writes parity.jsonl in the process's folder: see docs/recording-format.md."""
 
-    def __init__(self, variant: Variant) -> None:
+    def __init__(self, variant: ProcessVariant) -> None:
         self._every = max(variant.warm_up, variant.fingerprint_steps, 1)
         self._fingerprints = variant.fingerprint_steps
         self._recorder: Recorder | None = None

@@ -232,7 +232,7 @@ def _nothing() -> EventList:
 WORKER = "torch.utils.data._utils.worker"
 
 
-class Threads(Applier):
+class ThreadCount(Applier):
     """arguments: intra_op."""
 
     def install(self) -> None:

@@ -21,7 +21,7 @@ from steptime.probe.changes.process import (
     GarbageFreeze,
     Preloaded,
     ProfilerOff,
-    Threads,
+    ThreadCount,
 )
 from steptime.probe.changes.updates import (
     Accumulation,
@@ -57,6 +57,6 @@ APPLIERS: dict[str, type[Applier]] = {
     "profiler-off": ProfilerOff,
     "sdpa-backend": AttentionBackend,
     "sharing-strategy": SharingStrategy,
-    "threads": Threads,
+    "threads": ThreadCount,
     "zero-grad": ZeroGrad,
 }

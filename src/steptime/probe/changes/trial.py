@@ -19,7 +19,7 @@ from steptime.probe.changes.applier import Applier, RootWatch
 from steptime.probe.changes.outside import OutsideWrites
 from steptime.probe.changes.parity import ParityRecorder
 from steptime.probe.changes.table import APPLIERS
-from steptime.probe.changes.variant import Variant
+from steptime.probe.changes.variant import ProcessVariant
 from steptime.probe.listener import Follower
 from steptime.probe.parameters import parameters_of
 from steptime.probe.steps import BACKWARD, FORWARD, OPTIMIZER
@@ -38,7 +38,7 @@ class Trial(Follower):
     def __init__(self, plan: dict[str, Any]) -> None:
         self.plan = plan
         self.appliers = [_make(number, change) for number, change in enumerate(plan.get("changes") or ())]
-        self.variant = Variant(**plan["variant"]) if plan.get("variant") else None
+        self.variant = ProcessVariant(**plan["variant"]) if plan.get("variant") else None
         self.parity = ParityRecorder(self.variant) if self.variant else None
         self.roots: list[torch.nn.Module] = []
         self._watch = RootWatch(self._root_found)

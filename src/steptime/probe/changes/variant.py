@@ -24,7 +24,7 @@ GRACE_SECONDS = 10.0
 POLL_SECONDS = 0.5
 
 
-class Variant:
+class ProcessVariant:
     """How this process runs: `changes.ArmOptions`."""
 
     def __init__(

@@ -33,7 +33,7 @@ def _level() -> Any:
         return None
 
 
-class _State:
+class _AllocationsState:
     """Of this process. freed: blocks from before that windows may have freed so far."""
 
     freed = 0
@@ -44,9 +44,9 @@ def claim(trained: Iterable[Any]) -> bool:
     that the step may free are counted as freed. trained: the parameters that are known; where none are, all tensors are
     looked through, which takes a tenth of a second."""
     gradients = _gradients(list(trained))
-    if _level() is None or gradients is None or _State.freed + gradients + OTHERS > MOST_FREED:
+    if _level() is None or gradients is None or _AllocationsState.freed + gradients + OTHERS > MOST_FREED:
         return False
-    _State.freed += gradients + OTHERS
+    _AllocationsState.freed += gradients + OTHERS
     return True
 
 

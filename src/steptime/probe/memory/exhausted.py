@@ -37,16 +37,16 @@ def _reserved() -> mmap.mmap | None:
         return None
 
 
-class _State:
+class _ExhaustedState:
     """Of this process."""
 
     reserve = _reserved()
 
 
 def _give_back() -> None:
-    if _State.reserve is not None:
-        _State.reserve.close()
-        _State.reserve = None
+    if _ExhaustedState.reserve is not None:
+        _ExhaustedState.reserve.close()
+        _ExhaustedState.reserve = None
 
 
 def facts(step: int) -> dict[str, Any] | None:

@@ -20,7 +20,7 @@ MOST_NANOSECONDS = 5_000_000_000
 MOST_FRAMES = 64
 
 
-class _State:
+class _FullDeviceState:
     """Of this process. path: of the file, "" while nobody watches; spent: ns so far."""
 
     path = ""
@@ -34,8 +34,8 @@ def watch(folder: str) -> None:
     attach = getattr(torch._C, "_cuda_attach_out_of_memory_observer", None)
     if attach is None or not torch.cuda.is_initialized():
         return
-    first = not _State.process
-    _State.path, _State.process = os.path.join(folder, FILE), os.getpid()
+    first = not _FullDeviceState.process
+    _FullDeviceState.path, _FullDeviceState.process = os.path.join(folder, FILE), os.getpid()
     if first:
         attach(ran_out)
 
@@ -44,13 +44,17 @@ def ran_out(device: int, asked: int, _allocated: int, free: int) -> None:
     """The allocator's observer (torch/csrc/cuda/Module.cpp, THCPModule_attachOutOfMemoryObserver): called without its
     lock. An exception from here would take the place of the job's own."""
     begin = time.perf_counter_ns()
-    if not _State.path or os.getpid() != _State.process or _State.spent > MOST_NANOSECONDS:
+    if (
+        not _FullDeviceState.path
+        or os.getpid() != _FullDeviceState.process
+        or _FullDeviceState.spent > MOST_NANOSECONDS
+    ):
         return
     try:
-        write(told(torch.cuda.memory._snapshot(), device, asked, free, sys._getframe(1)), _State.path)
+        write(told(torch.cuda.memory._snapshot(), device, asked, free, sys._getframe(1)), _FullDeviceState.path)
     except Exception:  # noqa: BLE001 - the probe's boundary: what is raised here would hide the job's own error
-        _State.path = ""
-    _State.spent += time.perf_counter_ns() - begin
+        _FullDeviceState.path = ""
+    _FullDeviceState.spent += time.perf_counter_ns() - begin
 
 
 def told(snapshot: dict[str, Any], device: int, asked: int, free: int, frame: FrameType | None) -> dict[str, Any]:

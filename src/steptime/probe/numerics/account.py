@@ -13,7 +13,7 @@ from steptime.probe.notice import switched_off
 NAME = "numerics.json"
 
 
-class Account:
+class GrowingNumerics:
     """`ProcessNumerics` while it grows. The folder is made at the first sign of training."""
 
     def __init__(self, recording: str, mode: str) -> None:

@@ -10,7 +10,7 @@ from typing import Any
 
 from steptime.probe import compiler
 from steptime.probe.changes import seeds
-from steptime.probe.numerics.account import Account
+from steptime.probe.numerics.account import GrowingNumerics
 from steptime.probe.numerics.ending import Ending
 from steptime.probe.numerics.instrument import Instrument
 from steptime.probe.numerics.job import Job
@@ -20,7 +20,7 @@ from steptime.probe.numerics.watch import Watch
 def begin(plan: dict[str, Any]) -> None:
     """Right after torch has been imported. Raises what torch's layout makes fail; the caller switches off."""
     wishes = plan["numerics"]
-    account = Account(plan["recording"], wishes["mode"])
+    account = GrowingNumerics(plan["recording"], wishes["mode"])
     ending = Ending(plan["recording"])
     role: Watch | Instrument = (Instrument if wishes["mode"] == "instrument" else Watch)(wishes, account, ending)
     job = Job(role)

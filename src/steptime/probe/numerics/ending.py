@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from steptime.probe.changes.variant import Variant
+from steptime.probe.changes.variant import ProcessVariant
 
 FOR_EVER = 1 << 60
 
@@ -16,7 +16,7 @@ class Ending:
     """Ends the process."""
 
     def __init__(self, recording: str) -> None:
-        self._variant = Variant(steps=FOR_EVER, warm_up=0, limit_seconds=float(FOR_EVER))
+        self._variant = ProcessVariant(steps=FOR_EVER, warm_up=0, limit_seconds=float(FOR_EVER))
         self._recording = recording
         self._variant.install(recording)
 

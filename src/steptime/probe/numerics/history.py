@@ -14,7 +14,7 @@ SPREAD = 48
 Entry = tuple[int, float | None, float | None]
 
 
-class History:
+class LossHistory:
     """Of one process. Entries: (step, loss, gradient norm), None where it was not looked at."""
 
     def __init__(self) -> None:

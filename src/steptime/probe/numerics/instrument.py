@@ -11,10 +11,10 @@ from typing import Any
 
 import torch
 
-from steptime.probe.numerics.account import Account
+from steptime.probe.numerics.account import GrowingNumerics
 from steptime.probe.numerics.batches import Batches
 from steptime.probe.numerics.ending import Ending
-from steptime.probe.numerics.operators import Birth, OperatorWatch
+from steptime.probe.numerics.operators import FirstNonFinite, OperatorWatch
 from steptime.probe.numerics.places import ModuleNames
 from steptime.probe.numerics.values import is_finite, is_floating, number, storage_of
 from steptime.probe.numerics.watch import gradient_norm
@@ -30,7 +30,7 @@ HISTORY = 16
 class Instrument:
     """A role (`job.Role`). plan: first_step and last_step of the window, and `kind`, what the watch has seen."""
 
-    def __init__(self, plan: dict[str, Any], account: Account, ending: Ending) -> None:
+    def __init__(self, plan: dict[str, Any], account: GrowingNumerics, ending: Ending) -> None:
         self._first, self._last = int(plan["first_step"]), int(plan["last_step"])
         self._scaled, self._left = plan.get("kind") == SKIPPED, plan.get("kind") == READ
         self._account, self._ending = account, ending
@@ -183,7 +183,7 @@ class Instrument:
         self._account.facts["history"] = [[step, None, number(norm)] for step, norm in self._history]
 
 
-def _origin(births: list[Birth]) -> Birth | None:
+def _origin(births: list[FirstNonFinite]) -> FirstNonFinite | None:
     """The earliest that the user did not write; a constant only where there is no other."""
     return min(births, key=lambda birth: (birth.deliberate, birth.number), default=None)
 
@@ -195,7 +195,7 @@ def _local(gradient: Any) -> Any:
     return gradient.coalesce().values() if gradient.is_sparse else gradient
 
 
-def _uncompiled(account: Account) -> None:
+def _uncompiled(account: GrowingNumerics) -> None:
     """Compiled functions run as they were written from now on."""
     if "torch._dynamo" not in sys.modules:
         return

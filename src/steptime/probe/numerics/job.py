@@ -18,7 +18,7 @@ from torch.optim.optimizer import register_optimizer_step_post_hook, register_op
 
 from steptime.probe.changes.applier import RootWatch
 from steptime.probe.owners import ConstructionWatch
-from steptime.probe.recorder import Numbers
+from steptime.probe.recorder import ObjectNumbers
 from steptime.probe.steps import StepCounter
 
 UNSCALED = "_steptime_loss"
@@ -29,7 +29,7 @@ ROOT_STEPS = 3
 """Steps in which modules that are called from outside of all others are looked for."""
 
 
-class Role(Protocol):
+class NumericsListener(Protocol):
     """Who is told. `step`: the number, from 1, of the step that is under way."""
 
     def root(self, module: torch.nn.Module) -> None:
@@ -63,7 +63,7 @@ class Role(Protocol):
 class Job:
     """Listens in this process and tells a role."""
 
-    def __init__(self, role: Role) -> None:
+    def __init__(self, role: NumericsListener) -> None:
         self.role = role
         self.step = 1
         self.trains = False
@@ -74,7 +74,7 @@ class Job:
         self._scaling = False
         self._updates = 0
         self._counter = StepCounter()
-        self._numbers = Numbers()
+        self._numbers = ObjectNumbers()
         self._roots = RootWatch(self._root)
         self._constructions = ConstructionWatch(self._made)
         self._optimizers = False

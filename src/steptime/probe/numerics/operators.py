@@ -17,7 +17,7 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from steptime.probe.numerics.batches import Batches, is_mask
-from steptime.probe.numerics.places import ModuleNames, Place, line_of, place_of
+from steptime.probe.numerics.places import CallSite, ModuleNames, line_of, place_of
 from steptime.probe.numerics.values import (
     fills_storage,
     is_finite,
@@ -59,8 +59,8 @@ _current_node = getattr(torch._C, "_current_autograd_node", None)
 
 
 @dataclass
-class Birth:
-    """Where something that is not finite came from. facts: `Birth` of the recording."""
+class FirstNonFinite:
+    """Where something that is not finite came from. facts: `FirstNonFinite` of the recording."""
 
     number: int
     kind: str
@@ -101,7 +101,7 @@ class OperatorWatch(TorchDispatchMode):  # type: ignore[misc]
         self.step = 0
         self.updating = False
         self.looked_at = 0
-        self.births: list[Birth] = []
+        self.births: list[FirstNonFinite] = []
         self.parameters: dict[int, str] = {}
         self.read: tuple[int, ...] = ()
         """Births of the newest value that is not finite and that the job has read (item)."""
@@ -110,7 +110,7 @@ class OperatorWatch(TorchDispatchMode):  # type: ignore[misc]
         self._batches, self._names, self._failed = batches, names, failed
         self._carried: dict[int, tuple[int, ...]] = {}
         self._reduced: set[int] = set()
-        self._forward: dict[int, tuple[Place, str]] = {}
+        self._forward: dict[int, tuple[CallSite, str]] = {}
         self._kinds: dict[Any, _Kind] = {}
 
     def next_step(self, step: int) -> None:
@@ -238,10 +238,10 @@ class OperatorWatch(TorchDispatchMode):  # type: ignore[misc]
         known = self._carried.get(storage_of(tensor))
         return known if known else self._foreign(tensor)
 
-    def _born(self, kind: str) -> Birth:
+    def _born(self, kind: str) -> FirstNonFinite:
         if len(self.births) >= MOST_BIRTHS:
             return self.births[-1]
-        birth = Birth(len(self.births), kind)
+        birth = FirstNonFinite(len(self.births), kind)
         self.births.append(birth)
         return birth
 
@@ -326,7 +326,7 @@ class OperatorWatch(TorchDispatchMode):  # type: ignore[misc]
             found["module"] = self._names.of(forward.module)
         return found
 
-    def _phase(self, place: Place, node: Any) -> str:
+    def _phase(self, place: CallSite, node: Any) -> str:
         if place.backward or (node is not None and not torch.is_grad_enabled()):
             return "backward"  # with gradients on, a checkpoint computes its forward again
         if self.updating and not torch.is_grad_enabled():

@@ -24,7 +24,7 @@ PARALLEL = ("DistributedDataParallel", "FullyShardedDataParallel", "DataParallel
 
 
 @dataclass
-class Place:
+class CallSite:
     """site: of the innermost code that is neither torch's nor the language's. caller: the innermost line of the user's
     own, where that is another. module: the innermost one that was being called. backward: autograd's engine called."""
 
@@ -34,9 +34,9 @@ class Place:
     backward: bool = False
 
 
-def place_of(frame: FrameType | None) -> Place:
+def place_of(frame: FrameType | None) -> CallSite:
     """Of the operator that was called from `frame`, looked up outwards."""
-    found, known = Place(), False
+    found, known = CallSite(), False
     while frame is not None:
         code = frame.f_code
         if code is _CALL:

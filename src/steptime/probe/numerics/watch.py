@@ -15,9 +15,9 @@ from typing import Any
 
 import torch
 
-from steptime.probe.numerics.account import Account
+from steptime.probe.numerics.account import GrowingNumerics
 from steptime.probe.numerics.ending import Ending
-from steptime.probe.numerics.history import History
+from steptime.probe.numerics.history import LossHistory
 from steptime.probe.numerics.outputs import OutputWatch
 from steptime.probe.numerics.places import ModuleNames
 from steptime.probe.numerics.readings import Readings
@@ -39,13 +39,13 @@ MODULE = "module "
 class Watch:
     """A role (`job.Role`): looks until something is not finite, then ends the job unless `go_on`."""
 
-    def __init__(self, plan: dict[str, Any], account: Account, ending: Ending) -> None:
+    def __init__(self, plan: dict[str, Any], account: GrowingNumerics, ending: Ending) -> None:
         self._go_on = bool(plan["go_on"])
         self._account, self._ending = account, ending
         self._readings = Readings()
         self._outputs = OutputWatch(self._readings, self._guarded)
         self._names = ModuleNames()
-        self._history = History()
+        self._history = LossHistory()
         self._skips: set[int] = set()
         self._in_a_row = self._skipped = self._found = 0
         self._gradient_stride = FIRST_STRIDE
@@ -141,7 +141,7 @@ class Watch:
         """In a child."""
         self._readings.forget()
         self._account.forget()
-        self._history = History()
+        self._history = LossHistory()
 
     # -- what it means ---------------------------------------------------------------------------------------------
 

@@ -51,7 +51,7 @@ class Bar:
 
 
 @dataclass(frozen=True, slots=True)
-class Layer:
+class BarLayer:
     """An account in all bars that have it, as one path in a square of BOX."""
 
     name: str
@@ -69,7 +69,7 @@ class Sign:
 
 
 @dataclass(frozen=True, slots=True)
-class Series:
+class SeriesChart:
     """mean, low, high: of the usual step, percent from the bottom. kinds: how many steps are of which, in words.
     stride: steps that share the categories of a row. legend: letters of the signs and what they mean."""
 
@@ -85,13 +85,13 @@ class Series:
     steady: int
     cut: int
     kinds: tuple[tuple[str, str, int], ...] = ()
-    layers: tuple[Layer, ...] = ()
+    layers: tuple[BarLayer, ...] = ()
     signs: tuple[Sign, ...] = ()
     legend: tuple[tuple[str, str], ...] = ()
     stride: int = 1
 
 
-def series(process: ProcessReport) -> Series | None:
+def series(process: ProcessReport) -> SeriesChart | None:
     """The steps of a process; None where the report has none."""
     steps, step = process.step_ns, process.case.step
     if not steps:
@@ -108,7 +108,7 @@ def series(process: ProcessReport) -> Series | None:
     bars, layers = _layered(bars, known) if known is not None else (bars, ())
     signs = _signs(bars, known) if known is not None else ()
     present = {sign.kind for sign in signs}
-    return Series(
+    return SeriesChart(
         bars=bars,
         mean=100 * step.duration.value / top,
         low=100 * low / top,
@@ -174,7 +174,7 @@ def _counts(kinds: list[str], known: StepSeries | None) -> Iterator[tuple[str, s
         yield colour, "set aside (disturbed or profiled)" if name == "aside" else name, len(places)
 
 
-def _layered(bars: tuple[Bar, ...], known: StepSeries) -> tuple[tuple[Bar, ...], tuple[Layer, ...]]:
+def _layered(bars: tuple[Bar, ...], known: StepSeries) -> tuple[tuple[Bar, ...], tuple[BarLayer, ...]]:
     """The bars with their categories: those of the rows of their steps, to the height of the bar."""
     if not known.spent:
         return bars, ()
@@ -191,7 +191,7 @@ def _layered(bars: tuple[Bar, ...], known: StepSeries) -> tuple[tuple[Bar, ...],
                 high = bar.height * spent / whole
                 path.append(_block(bar.x, bar.width, at, high))
                 at += high
-    layers = tuple(Layer(name, "".join(path)) for name, path in zip(known.categories, paths, strict=True) if path)
+    layers = tuple(BarLayer(name, "".join(path)) for name, path in zip(known.categories, paths, strict=True) if path)
     return tuple(drawn), layers
 
 
@@ -244,7 +244,7 @@ _ADVICE = {
 
 
 @dataclass(frozen=True, slots=True)
-class Point:
+class RooflinePoint:
     """A group of kernels, or an operator. x, y: percent, y from the top; radius: pixels; lines: for the reader."""
 
     x: float
@@ -275,7 +275,7 @@ class RooflineChart:
     """what: "kernel group" or "operator"; share: of their time that the points have, as words; above: points that are
     faster than the upper bound of their format."""
 
-    points: tuple[Point, ...]
+    points: tuple[RooflinePoint, ...]
     peaks: tuple[UpperBound, ...]
     x_ticks: tuple[Tick, ...]
     y_ticks: tuple[Tick, ...]
@@ -383,8 +383,10 @@ def _peaks(
                 yield UpperBound(x1, y1, x2, y2, words, "end", x1 + 0.8 * (x2 - x1), y1 + 0.8 * (y2 - y1))
 
 
-def _point(use: KernelUse | OperatorUse, longest: float, case: Case, horizontal: Decades, vertical: Decades) -> Point:
-    return Point(
+def _point(
+    use: KernelUse | OperatorUse, longest: float, case: Case, horizontal: Decades, vertical: Decades
+) -> RooflinePoint:
+    return RooflinePoint(
         x=horizontal.place(_intensity(use)),
         y=100 - vertical.place(_rate(use)),
         radius=max(_SMALLEST, _LARGEST * math.sqrt(use.duration / longest)),

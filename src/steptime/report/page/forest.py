@@ -69,7 +69,7 @@ class Curves:
 
 
 @dataclass(frozen=True, slots=True)
-class Forest:
+class ForestPlot:
     """one: where the ratio 1 lies."""
 
     rows: tuple[ForestRow, ...]
@@ -81,7 +81,7 @@ class Forest:
     hidden: int
 
 
-def forest(trials: TrialReport | None) -> Forest | None:
+def forest(trials: TrialReport | None) -> ForestPlot | None:
     """The picture; None without trials."""
     if trials is None or not trials.variants:
         return None
@@ -90,7 +90,7 @@ def forest(trials: TrialReport | None) -> Forest | None:
     step = trials.step_ns
     base = f"Step as it is: {format_duration(step)}" if step is not None else "No baseline was timed"
     peak = f", peak memory {format_bytes(trials.peak_bytes)}" if trials.peak_bytes else ""
-    return Forest(
+    return ForestPlot(
         rows=tuple(_row(variant, trials, axis) for variant in shown),
         ticks=axis.ticks,
         one=axis.place(1.0),

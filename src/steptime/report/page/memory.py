@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from markupsafe import Markup
 
 from steptime.memory.owners import LABELS
-from steptime.memory.triage import OverTime, Triage
+from steptime.memory.triage import MemoryTriage, OverTime
 from steptime.quantities import format_bytes, format_duration, format_share
 from steptime.report import memory
 from steptime.report.memory import MemoryReport
@@ -109,7 +109,7 @@ def _ticks(top: float) -> tuple[Tick, ...]:
 
 
 @dataclass(frozen=True, slots=True)
-class Shown:
+class DeviceView:
     """A device."""
 
     device: str
@@ -137,8 +137,8 @@ def render(report: MemoryReport) -> str:
     )
 
 
-def _shown(found: Triage, number: int) -> Shown:
-    return Shown(
+def _shown(found: MemoryTriage, number: int) -> DeviceView:
+    return DeviceView(
         device=found.device,
         cut=found.cut,
         headline=memory.headline(found),
@@ -152,7 +152,7 @@ def _shown(found: Triage, number: int) -> Shown:
     )
 
 
-def _owners(found: Triage, number: int) -> Grid:
+def _owners(found: MemoryTriage, number: int) -> Grid:
     whole_size = max(1, found.account.reserved)
     rows = sorted(found.account.entries, key=lambda entry: -entry[1])
     headings = (Heading("owner", "owner", number=False), _size(), Heading("share", "share", number=True))
@@ -163,7 +163,7 @@ def _owners(found: Triage, number: int) -> Grid:
     return Grid(f"owners-{number}", f"By owner, {found.moment}", "", headings, cells)
 
 
-def _lines(found: Triage, number: int) -> Grid:
+def _lines(found: MemoryTriage, number: int) -> Grid:
     headings = (
         Heading("owner", "owner", number=False), Heading("line", "line", number=False), _size(),
         Heading("blocks", "blocks", number=True),
@@ -183,7 +183,7 @@ def _lines(found: Triage, number: int) -> Grid:
     return Grid(f"lines-{number}", "Lines that held most", "", headings, cells, hidden)
 
 
-def _modules(found: Triage, number: int) -> Grid:
+def _modules(found: MemoryTriage, number: int) -> Grid:
     headings = (
         Heading("owner", "owner", number=False), Heading("module", "module", number=False), _size(),
         Heading("blocks", "blocks", number=True),
@@ -198,7 +198,7 @@ def _modules(found: Triage, number: int) -> Grid:
     return Grid(f"modules-{number}", "Modules whose calls made it", "", headings, cells, hidden)
 
 
-def _savings(found: Triage, number: int) -> Grid:
+def _savings(found: MemoryTriage, number: int) -> Grid:
     headings = (
         Heading("what", "what", number=False), Heading("frees", "bytes", number=True),
         Heading("error", "error", number=False), Heading("cost", "cost", number=False),

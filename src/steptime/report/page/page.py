@@ -21,13 +21,13 @@ from steptime.analysis.categories import Category
 from steptime.memory.lives import CPU_PLACE
 from steptime.quantities import format_bytes, format_duration, format_share, format_source
 from steptime.report import json
-from steptime.report.page.charts import RooflineChart, Series, roofline_chart, series
-from steptime.report.page.forest import Forest, forest
+from steptime.report.page.charts import RooflineChart, SeriesChart, roofline_chart, series
+from steptime.report.page.forest import ForestPlot, forest
 from steptime.report.page.frame import whole
 from steptime.report.page.memory import MemoryChart, memory_chart
 from steptime.report.page.ranks import HeatMap, heat_map
 from steptime.report.page.tables import Grid, category_grids, grids, replay_grids
-from steptime.report.page.waterfall import Segment, Waterfall, interval_text, stacked, waterfall
+from steptime.report.page.waterfall import BarSegment, Waterfall, interval_text, stacked, waterfall
 from steptime.report.printable import one_line
 from steptime.report.report import ProcessReport, Report
 from steptime.report.step_view import StepView
@@ -83,7 +83,7 @@ OWNERS_OF_CPU = f"{OWNERS} There, torch knows nothing of what was allocated befo
 
 
 @dataclass(frozen=True, slots=True)
-class Told:
+class FindingView:
     """A finding as the page tells it. bar: percent of the step to be saved. page: sections of its rule, (heading,
     paragraphs); a paragraph is (kind, text) spans, "code" or "text"."""
 
@@ -100,7 +100,7 @@ class Told:
 
 
 @dataclass(frozen=True, slots=True)
-class Shown:
+class ShownStepView:
     """What is said beside the timeline. categories: that the step's time is posted to. device: whether something ran on
     one."""
 
@@ -113,18 +113,18 @@ class Shown:
 
 
 @dataclass(frozen=True, slots=True)
-class View:
+class PageView:
     """Everything that the template shows of the process in front."""
 
     report: Report
     process: ProcessReport
-    told: tuple[Told, ...]
+    told: tuple[FindingView, ...]
     first: int
     waterfall: Waterfall | None
-    phases: tuple[Segment, ...]
-    series: Series | None
-    timeline: Shown | None
-    forest: Forest | None
+    phases: tuple[BarSegment, ...]
+    series: SeriesChart | None
+    timeline: ShownStepView | None
+    forest: ForestPlot | None
     roofline: RooflineChart | None
     memory: MemoryChart | None
     owners: MemoryChart | None
@@ -146,19 +146,19 @@ def render(report: Report) -> str:
     return _page(replace(view, traces=traces), data) if traces != view.traces else page
 
 
-def _page(view: View, data: str) -> str:
+def _page(view: PageView, data: str) -> str:
     process = view.process
     return whole(
         "page.html", title=_job(view.report), data=data, view=view, process=process, step=process.case.step,
     )  # fmt: skip
 
 
-def view_of(report: Report) -> View:
+def view_of(report: Report) -> PageView:
     """What the template needs, in words and in percent."""
     process = report.processes[0]
     case = process.case
     told = tuple(_tell(finding, case) for finding in process.findings)
-    return View(
+    return PageView(
         report=report,
         process=process,
         told=told,
@@ -199,17 +199,17 @@ def _memory_command(report: Report) -> str:
     return f"steptime memory {shlex.quote(own)} -o memory.html"
 
 
-def _phases(case: Case) -> tuple[Segment, ...]:
+def _phases(case: Case) -> tuple[BarSegment, ...]:
     parts = [(use.name, use.duration.value) for use in case.phases if use.duration.value > 0]
     whole = sum(spent for _, spent in parts)
     return stacked(parts, 100 / whole) if whole else ()
 
 
-def _shown(step_view: StepView) -> Shown:
+def _shown(step_view: StepView) -> ShownStepView:
     present = {label.name for label in step_view.labels}
     categories = tuple(name for name in (category.name.lower() for category in Category) if name in present)
     device = any(track.kind == "stream" for track in step_view.tracks)
-    return Shown(step_view.step, step_view.how, step_view.events, step_view.left_out, categories, device)
+    return ShownStepView(step_view.step, step_view.how, step_view.events, step_view.left_out, categories, device)
 
 
 def _facts(report: Report) -> list[tuple[str, str]]:
@@ -237,10 +237,10 @@ def _facts(report: Report) -> list[tuple[str, str]]:
     return [(name, value) for name, value in named if value]
 
 
-def _tell(finding: Finding, case: Case) -> Told:
+def _tell(finding: Finding, case: Case) -> FindingView:
     step, saving = case.step.duration.value, finding.savings
     rule = find_rule(finding.code)
-    return Told(
+    return FindingView(
         finding=finding,
         word="" if finding.weight is Weight.FINDING else finding.weight.value,
         saving=format_duration(saving.value) if saving is not None else "",

@@ -15,7 +15,7 @@ from pathlib import Path
 import jinja2
 
 from steptime.errors import OutputError
-from steptime.report.page.charts import RooflineChart, Series, roofline_chart, series
+from steptime.report.page.charts import RooflineChart, SeriesChart, roofline_chart, series
 from steptime.report.page.waterfall import Waterfall, waterfall
 from steptime.report.printable import one_line, printable, shorten
 from steptime.report.report import Report
@@ -47,13 +47,13 @@ SQUARE = "M-4.5-4.5h9v9h-9z"
 
 
 @dataclass(frozen=True, slots=True)
-class View:
+class PictureView:
     """What the template draws, and where; tops and height: pixels."""
 
     title: str
     sentence: tuple[str, ...]
     waterfall: Waterfall | None
-    series: Series | None
+    series: SeriesChart | None
     roofline: RooflineChart | None
     waterfall_top: int
     series_top: int
@@ -84,7 +84,7 @@ def render_png(report: Report) -> bytes:
     return bytes(resvg_py.svg_to_bytes(svg_string=render_svg(report), zoom=SHARPNESS))
 
 
-def view_of(report: Report) -> View:
+def view_of(report: Report) -> PictureView:
     """What is there to draw, one below the other."""
     process = report.processes[0]
     case = process.case
@@ -96,7 +96,9 @@ def view_of(report: Report) -> View:
     height = roofline_top + (ROOFLINE_HEIGHT + 80 if roof is not None else 0) - 12
     title = shorten(one_line(report.environment.command or report.source), 110)
     facts = " · ".join(filter(None, (report.environment.device, f"steptime {report.environment.steptime}")))
-    return View(f"{title} · {facts}", sentence, fall, every, roof, waterfall_top, series_top, roofline_top, height)
+    return PictureView(
+        f"{title} · {facts}", sentence, fall, every, roof, waterfall_top, series_top, roofline_top, height
+    )
 
 
 @cache

@@ -31,7 +31,7 @@ class Heat:
 
 
 @dataclass(frozen=True, slots=True)
-class RankRow:
+class RankRowView:
     """One process. late: the others wait for it. finding: the one with the most to be saved."""
 
     name: str
@@ -68,7 +68,7 @@ class HeatMap:
     """rows by rank. hidden: ranks that were left out. sentence: about the late rank, "" without one."""
 
     categories: tuple[str, ...]
-    rows: tuple[RankRow, ...]
+    rows: tuple[RankRowView, ...]
     hidden: int
     sentence: str = ""
     lateness: Lateness | None = None
@@ -101,7 +101,7 @@ def _of_comparison(report: Report, ranks: RankComparison) -> HeatMap:
     for row in sorted(slowest, key=lambda row: row.rank):
         process = kept.get(row.rank)
         rows.append(
-            RankRow(
+            RankRowView(
                 name=row.name,
                 step=_heat(row.step, longest),
                 categories=tuple(_heat(row.categories[at], longest) for at in used),
@@ -161,12 +161,12 @@ def _averaged(row: Sequence[float], size: int) -> list[float]:
     return [sum(part) / len(part) for part in parts]
 
 
-def _row(report: Report, process: ProcessReport, names: tuple[str, ...], longest: float) -> RankRow:
+def _row(report: Report, process: ProcessReport, names: tuple[str, ...], longest: float) -> RankRowView:
     waits = {rank.rank: rank for each in report.processes for rank in each.case.ranks}
     late = late_of(tuple(waits.values()))
     categories = {use.name: use.duration.value for use in process.case.categories}
     rank = waits.get(process.rank) if process.rank is not None else None
-    return RankRow(
+    return RankRowView(
         name=process.name,
         step=_heat(process.case.step.duration.value, longest),
         categories=tuple(_heat(categories.get(name, 0.0), longest) for name in names),

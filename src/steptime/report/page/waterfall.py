@@ -94,7 +94,7 @@ class Fall:
 
 
 @dataclass(frozen=True, slots=True)
-class Segment:
+class BarSegment:
     """A piece of a stacked bar, in percent."""
 
     name: str
@@ -114,7 +114,7 @@ class Waterfall:
     duration: str
     interval: str
     falls: tuple[Fall, ...]
-    floor: tuple[Segment, ...]
+    floor: tuple[BarSegment, ...]
     floor_words: str
     floor_share: str
     ticks: tuple[Tick, ...]
@@ -144,12 +144,12 @@ def waterfall(case: Case) -> Waterfall | None:
     )
 
 
-def stacked(parts: list[tuple[str, float]], scale: float) -> tuple[Segment, ...]:
+def stacked(parts: list[tuple[str, float]], scale: float) -> tuple[BarSegment, ...]:
     """A stacked bar of (name, ns); scale: percent per ns."""
     segments, begin = [], 0.0
     for name, spent in parts:
         if spent > 0:
-            segments.append(Segment(name, begin * scale, spent * scale, f"{name} {format_duration(spent)}"))
+            segments.append(BarSegment(name, begin * scale, spent * scale, f"{name} {format_duration(spent)}"))
         begin += spent
     return tuple(segments)
 
@@ -198,7 +198,7 @@ def _saved(use: CategoryUse) -> float:
 
 
 @dataclass(frozen=True, slots=True)
-class Difference:
+class WaterfallChange:
     """What an account's change did to the step. change: ns, after less before; its interval decides whether the row is
     told as beyond noise."""
 
@@ -236,18 +236,18 @@ class Moves:
 
 
 def differences_waterfall(
-    rows: Sequence[Difference], before: float, after: float, labels: tuple[str, str] = ("before", "after")
+    rows: Sequence[WaterfallChange], before: float, after: float, labels: tuple[str, str] = ("before", "after")
 ) -> Markup:
     """The picture as markup for a page of `frame.document`. before, after: ns of the step. rows: in the order in which
     they are shown; what they leave open between before and after is shown as the last row."""
     return part("differences.html", moves=moves_of(rows, before, after, labels))
 
 
-def moves_of(rows: Sequence[Difference], before: float, after: float, labels: tuple[str, str]) -> Moves:
+def moves_of(rows: Sequence[WaterfallChange], before: float, after: float, labels: tuple[str, str]) -> Moves:
     """Where everything lies."""
     left = after - before - sum(row.change.value for row in rows)
     if abs(left) > 0.001 * max(before, after, 1.0):
-        rows = (*rows, Difference("other", Estimate(left, left, left, 1)))
+        rows = (*rows, WaterfallChange("other", Estimate(left, left, left, 1)))
     heights = [before]
     for row in rows:
         heights.append(heights[-1] + row.change.value)
@@ -264,7 +264,7 @@ def moves_of(rows: Sequence[Difference], before: float, after: float, labels: tu
     )
 
 
-def _move(row: Difference, start: float, scale: float) -> Move:
+def _move(row: WaterfallChange, start: float, scale: float) -> Move:
     change = row.change
     end = start + change.value
     known = change.samples > 1
