@@ -9,7 +9,6 @@ from pathlib import Path
 
 import pytest
 from journals import MS, JournalBuilder
-from preloading import python
 
 from steptime.cli.after_run import out_of_memory
 from steptime.launcher import launch as launching

@@ -56,7 +56,7 @@ def test_a_bound_holds_is_breached_or_is_undecided(share: float, bound: str, exp
     assert fails(comparison, strict=True) is (expected is not Ruling.PASSED)
 
 
-def test_an_category_that_was_not_there_breaches_any_bound_that_is_relative_to_it() -> None:
+def test_a_category_that_was_not_there_breaches_any_bound_that_is_relative_to_it() -> None:
     before = stored("quiet-1")
     assert "sync" not in {use.name for use in case_of(before).categories}
     assert rulings("sync>5%, sync>5ms", before, longer_by(before, "sync", 10e6)) == [Ruling.BREACHED] * 2

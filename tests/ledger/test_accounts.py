@@ -88,7 +88,7 @@ def test_batch_preparation_that_the_caller_knows_is_input(written: Written) -> N
     assert categories(trace, input_ranges=union([0], [50_000])) == {"input": 50, "compute": 48, "launch": 2}
 
 
-def test_compiling_is_an_category_of_its_own(written: Written) -> None:
+def test_compiling_is_a_category_of_its_own(written: Written) -> None:
     trace = written([step(0, 100), annotation("compile_inner (dynamo_timed)", 0, 70), operator("aten::mm", 70, 100)])
     assert categories(trace) == {"compile": 70, "compute": 28, "launch": 2}
 

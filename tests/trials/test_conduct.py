@@ -127,7 +127,7 @@ def test_a_job_that_dies_is_told_with_its_last_words(tmp_path: Path) -> None:
     assert len(read_results(tmp_path / "trial").runs) == 1
 
 
-def test_an_variant_that_dies_has_failed_and_costs_no_round(tmp_path: Path) -> None:
+def test_a_variant_that_dies_has_failed_and_costs_no_round(tmp_path: Path) -> None:
     dying = Variant("env", (Change("environment", arguments=(("STOP", "1"),)),), "RM999")
     script = "import os\nif os.environ.get('STOP'): raise MemoryError('too large')\n" + textwrap.dedent(PLAIN)
     trial = bench(tmp_path, script, dying)
@@ -137,7 +137,7 @@ def test_an_variant_that_dies_has_failed_and_costs_no_round(tmp_path: Path) -> N
     assert len(trial.runs) == 2
 
 
-def test_gradients_that_die_in_an_variant_break_its_promise_before_anything_is_timed(tmp_path: Path) -> None:
+def test_gradients_that_die_in_a_variant_break_its_promise_before_anything_is_timed(tmp_path: Path) -> None:
     deadly = Variant("env", (Change("environment", arguments=(("DEAD", "1"),)),), "RM999", promise=Promise.SAME_CURVE)
     script = """
         import os

@@ -182,7 +182,7 @@ def test_gradients_that_die_in_the_second_step_are_dead() -> None:
     assert judge(VARIANT, (baseline, own, *trial(quiet(), VARIANT, speed=3.0))).agreement is Agreement.DEAD_GRADIENTS
 
 
-def test_an_variant_whose_gradients_were_not_seen_is_not_adopted() -> None:
+def test_a_variant_whose_gradients_were_not_seen_is_not_adopted() -> None:
     baseline, own = rehearsals(VARIANT, NORMS)
     judgement = judge(VARIANT, (baseline, replace(own, norms=()), *trial(quiet(), VARIANT, speed=3.0)))
     assert (judgement.verdict, judgement.agreement) == (TrialVerdict.UNDECIDED, Agreement.NOT_SEEN)

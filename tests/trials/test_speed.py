@@ -31,7 +31,7 @@ def test_a_machine_that_is_slower_for_all_changes_nothing(comparison, factor: fl
 
 
 @given(comparisons)
-def test_an_variant_and_its_baseline_exchanged_are_each_others_inverse(comparison) -> None:  # type: ignore[no-untyped-def]
+def test_a_variant_and_its_baseline_exchanged_are_each_others_inverse(comparison) -> None:  # type: ignore[no-untyped-def]
     one = compared(comparison.before, comparison.variant, comparison.before)
     other = compared(comparison.variant, comparison.before, comparison.variant)
     assert log_ratio(one) == pytest.approx(-log_ratio(other), abs=1e-9)

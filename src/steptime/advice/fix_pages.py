@@ -1,4 +1,4 @@
-"""The page of a fix, from its docstring, and docs/remedies: `python -m steptime.advice.fix_pages docs/remedies`."""
+"""The page of a fix, from its docstring, and docs/fixes: `python -m steptime.advice.fix_pages docs/fixes`."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def fix_page(fix: Fix) -> str:
 
 
 def fix_index(fixes: Iterable[Fix]) -> str:
-    """The table of contents of docs/remedies, as Markdown."""
+    """The table of contents of docs/fixes, as Markdown."""
     lines = ["# Fixes", "", "What `steptime try` tries. `steptime explain CODE` shows the same pages."]
     family = ""
     for fix in sorted(fixes, key=lambda each: each.code):

@@ -12,7 +12,7 @@ from steptime.errors import ImbalanceError
 
 
 class Category(IntEnum):
-    """The categories, in the order in which they claim an instant (ARCHITECTURE.md §3)."""
+    """The categories, in the order in which they claim an instant (ARCHITECTURE.md §4)."""
 
     COMPUTE = 0
     COMMUNICATION = 1

@@ -55,7 +55,7 @@ def recording(tmp_path: Path) -> str:
         ("os.mkdir", ("checkpoints/new", 511, -1), lambda: Path("checkpoints/new").mkdir()),
     ],
 )
-def test_whatever_an_variant_does_to_an_entry_is_done_to_its_own(
+def test_whatever_a_variant_does_to_an_entry_is_done_to_its_own(
     job: Path, place: Path, recording: str, event: str, arguments: tuple[object, ...], act: Callable[[], object]
 ) -> None:
     notes: list[str] = []

@@ -1,148 +1,25 @@
-"""All built-in rules, one file each, in the order of their codes."""
+"""All built-in rules, by family, in the order of their codes."""
 
 from __future__ import annotations
 
 from steptime.advice.rule import Rule
-from steptime.advice.rules.input import (
-    batch_preparation,
-    input_wait,
-    padding,
-    per_sample_fetch,
-    slow_collate,
-    slow_transfer,
-    too_few_workers,
-    too_many_workers,
-    workers_restarted,
-)
-from steptime.advice.rules.kernels import (
-    awkward_dimensions,
-    copies_and_casts,
-    dominant_operator,
-    exposed_copies,
-    idle_matrix_units,
-    memory_bound_pointwise,
-    slow_arithmetic,
-    unflashed_attention,
-)
-from steptime.advice.rules.machine import (
-    background_load,
-    device_not_traced,
-    few_steps,
-    thread_oversubscription,
-    too_few_threads,
-    unstable_steps,
-)
-from steptime.advice.rules.memory import (
-    allocator_retries,
-    memory_fragmentation,
-    memory_leak,
-    memory_near_capacity,
-    optimizer_memory,
-    recompute,
-)
-from steptime.advice.rules.optimizer import (
-    dense_embedding_gradient,
-    optimizer_share,
-    single_tensor_optimizer,
-    zeroed_gradients,
-)
-from steptime.advice.rules.overhead import (
-    allocator_stalls,
-    dispatch_loop,
-    host_sync,
-    indexing_in_loop,
-    launch_bound,
-    recompilation,
-    tiny_kernels,
-)
-from steptime.advice.rules.python import (
-    checkpoint_in_step,
-    garbage_collection,
-    host_time,
-    list_conversion,
-    logging_in_step,
-    metrics_in_step,
-)
-from steptime.advice.rules.ranks import (
-    exposed_communication,
-    late_rank,
-    missing_no_sync,
-    pipeline_bubble,
-    rank_imbalance,
-    small_buckets,
-    unused_parameter_search,
-)
-from steptime.advice.rules.run import rollout_share, slow_checkpoint, slow_evaluation
-from steptime.advice.rules.switches import (
-    debug_switch,
-    detect_anomaly,
-    deterministic_left_on,
-    exploding_gradient,
-    overflow_skipped,
-    profiler_left_on,
+from steptime.advice.rules import (
+    input,
+    kernels,
+    machine,
+    memory,
+    optimizer,
+    overhead,
+    python,
+    ranks,
+    run,
+    switches,
 )
 
-CATALOGUE: tuple[Rule, ...] = (
-    input_wait,
-    too_few_workers,
-    too_many_workers,
-    workers_restarted,
-    per_sample_fetch,
-    slow_collate,
-    slow_transfer,
-    padding,
-    batch_preparation,
-    host_time,
-    garbage_collection,
-    logging_in_step,
-    checkpoint_in_step,
-    metrics_in_step,
-    list_conversion,
-    dispatch_loop,
-    launch_bound,
-    host_sync,
-    recompilation,
-    tiny_kernels,
-    allocator_stalls,
-    indexing_in_loop,
-    memory_bound_pointwise,
-    copies_and_casts,
-    idle_matrix_units,
-    awkward_dimensions,
-    unflashed_attention,
-    exposed_copies,
-    dominant_operator,
-    slow_arithmetic,
-    optimizer_share,
-    dense_embedding_gradient,
-    single_tensor_optimizer,
-    zeroed_gradients,
-    detect_anomaly,
-    profiler_left_on,
-    deterministic_left_on,
-    overflow_skipped,
-    exploding_gradient,
-    debug_switch,
-    recompute,
-    memory_leak,
-    memory_fragmentation,
-    memory_near_capacity,
-    allocator_retries,
-    optimizer_memory,
-    thread_oversubscription,
-    background_load,
-    unstable_steps,
-    few_steps,
-    exposed_communication,
-    late_rank,
-    missing_no_sync,
-    small_buckets,
-    unused_parameter_search,
-    rank_imbalance,
-    pipeline_bubble,
-    device_not_traced,
-    too_few_threads,
-    slow_evaluation,
-    slow_checkpoint,
-    rollout_share,
+_FAMILIES = (input, python, overhead, kernels, optimizer, switches, memory, machine, ranks, run)
+CATALOGUE: tuple[Rule, ...] = tuple(
+    sorted(
+        {made for family in _FAMILIES for made in vars(family).values() if isinstance(made, Rule)},
+        key=lambda made: made.code,
+    )
 )

@@ -1,8 +1,8 @@
 """The planted jobs without a clock: is the right fix proposed, does its change act, do the gradients stay what they
 are, and does the patch run? A few steps each; other work on the machine makes no difference.
 
-    python -m benchmarks.remedies.rehearse FOLDER [--only NAME,…]
-    python -m benchmarks.remedies.rehearse FOLDER --report benchmarks/results/remedies-rehearsed.md
+    python -m benchmarks.fixes.rehearse FOLDER [--only NAME,…]
+    python -m benchmarks.fixes.rehearse FOLDER --report benchmarks/results/remedies-rehearsed.md
 """
 
 from __future__ import annotations
@@ -15,7 +15,6 @@ from typing import Any
 
 from benchmarks.fixes.planted import PLANTED, Planted
 from benchmarks.fixes.run import environment_of, findings_of, record
-
 from steptime.advice.propose import propose
 from steptime.changes import Change, VariantOptions
 from steptime.diagnosis import diagnose_paths
@@ -87,8 +86,7 @@ def report(results: list[dict[str, Any]]) -> str:
     lines = [
         "# Fixes on planted jobs, rehearsed",
         "",
-        "Without a clock (`python -m benchmarks.remedies.rehearse`): the right fix as a change from outside, as a "
-        "patch;",
+        "Without a clock (`python -m benchmarks.fixes.rehearse`): the right fix as a change from outside, as a patch;",
         f"{machine['machine']}, Python {machine['python']}, torch {machine['torch']}, {machine['date']}.",
         "",
         "| job | found first | right fix | the change | gradients | patch | the patched job's losses |",

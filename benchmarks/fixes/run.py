@@ -1,8 +1,8 @@
 """Planted jobs through `steptime run` and `steptime try`: is the right fix adopted, a harmful one never, and how far
 are predicted speed-ups from measured ones?
 
-    python -m benchmarks.remedies.run FOLDER [--only NAME,…] [--budget 2m] [--most 2]
-    python -m benchmarks.remedies.run FOLDER --report benchmarks/results/remedies-<machine>
+    python -m benchmarks.fixes.run FOLDER [--only NAME,…] [--budget 2m] [--most 2]
+    python -m benchmarks.fixes.run FOLDER --report benchmarks/results/remedies-<machine>
 
 Recordings, trials and a line of results for each job go into FOLDER; jobs that are in it already are not run again.
 """
@@ -21,7 +21,6 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.fixes.planted import PLANTED, Planted
-
 from benchmarks.kept import speed_of
 from benchmarks.started import JobFailed, steptime
 from steptime.advice.propose import propose
@@ -200,7 +199,7 @@ def report(results: list[dict[str, Any]], environment: dict[str, str]) -> str:
         "# Fixes on planted jobs",
         "",
         f"{environment['machine']}, {environment['cpus']} CPUs (shared), Python {environment['python']}, torch "
-        f"{environment['torch']}, {environment['date']}; `python -m benchmarks.remedies.run`, a budget of "
+        f"{environment['torch']}, {environment['date']}; `python -m benchmarks.fixes.run`, a budget of "
         f"{environment['budget']} a job, at most two fixes each, OMP_NUM_THREADS=1.",
         "",
         "| job | found first | tried | predicted | measured | verdict | the planted fault |",

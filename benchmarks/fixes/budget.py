@@ -1,8 +1,8 @@
 """What five minutes of `steptime try` reach of what an exhaustive search finds: every proposal, with time enough to
 decide each.
 
-    python -m benchmarks.remedies.budget FOLDER [--jobs SCRIPT,…] [--budget 5m] [--long 15m]
-    python -m benchmarks.remedies.budget FOLDER --report benchmarks/results/budget-<machine>
+    python -m benchmarks.fixes.budget FOLDER [--jobs SCRIPT,…] [--budget 5m] [--long 15m]
+    python -m benchmarks.fixes.budget FOLDER --report benchmarks/results/budget-<machine>
 
 Recordings and results go into FOLDER; what is in it already is not run again.
 """
@@ -18,7 +18,6 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.fixes.run import environment_of
-
 from benchmarks.kept import ROOT, speed_of
 from benchmarks.started import JobFailed, steptime
 from steptime.trials.results import NAME, Results, read_results
@@ -131,7 +130,7 @@ def report(rows: list[dict[str, Any]], environment: dict[str, str]) -> str:
             "# Five minutes of trials against all of them",
             "",
             f"{environment['machine']}, {environment['cpus']} CPUs, Python {environment['python']}, torch "
-            f"{environment['torch']}, {environment['date']}; `python -m benchmarks.remedies.budget FOLDER`. Target: at "
+            f"{environment['torch']}, {environment['date']}; `python -m benchmarks.fixes.budget FOLDER`. Target: at "
             "least 90 % of the gain (of the step's time that is saved). All speeds are measured, with 95 % intervals; "
             "what both searches have tried is compared by what the long one measured. A search whose budget ends "
             "before its changes were run together is told with the product of their speed-ups.",

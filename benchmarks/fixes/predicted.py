@@ -3,8 +3,8 @@
 `steptime try` ends a variant as soon as it is decided, after two or three rounds, which leaves its gain open by a
 quarter; here nothing is decided before all rounds are run, and a job is recorded more than once.
 
-    python -m benchmarks.remedies.predicted FOLDER [--only NAME,…] [--recordings 2] [--rounds 5]
-    python -m benchmarks.remedies.predicted FOLDER --report benchmarks/results/predictions-<machine>
+    python -m benchmarks.fixes.predicted FOLDER [--only NAME,…] [--recordings 2] [--rounds 5]
+    python -m benchmarks.fixes.predicted FOLDER --report benchmarks/results/predictions-<machine>
 
 Recordings, trials and a line of results for each recording go into FOLDER; what is in it already is not run again.
 """
@@ -22,7 +22,6 @@ from typing import Any
 
 from benchmarks.fixes.planted import PLANTED, Planted
 from benchmarks.fixes.run import ONE_THREAD, environment_of, peaks_of, record, row, steadiness
-
 from benchmarks.started import JobFailed
 from steptime.advice.evidence import StepSummary
 from steptime.advice.propose import propose
@@ -120,7 +119,7 @@ def report(results: list[dict[str, Any]], environment: dict[str, str]) -> str:
         "# Predicted against measured",
         "",
         f"{environment['machine']}, {environment['cpus']} CPUs, Python {environment['python']}, torch "
-        f"{environment['torch']}, {environment['date']}; `python -m benchmarks.remedies.predicted FOLDER`, "
+        f"{environment['torch']}, {environment['date']}; `python -m benchmarks.fixes.predicted FOLDER`, "
         "OMP_NUM_THREADS=1. One row for each recording and each fix that it predicts a gain of; error: of the "
         "predicted step time, positive where the job was faster than predicted.",
         "",
