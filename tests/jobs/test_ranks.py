@@ -90,14 +90,17 @@ def check_late(report: dict[str, Any], category: str, lines: set[int]) -> dict[s
     return late
 
 
-def test_a_rank_with_a_slow_dataset_is_named_with_its_line_and_all_ranks_profile_the_same_steps(
-    tmp_path: Path,
-) -> None:
-    report = run_late(tmp_path / "job", "--fault", "input")
-    late = check_late(report, "input", marked("input"))
-    assert late["since"] is not None
+def test_all_ranks_profile_the_same_steps_and_are_told_together(tmp_path: Path) -> None:
+    report = run(tmp_path / "job", "--fault", "input")
+    assert [row["rank"] for row in report["ranks"]["rows"]] == [0, 1]
     first, second = profiled_steps(tmp_path / "job")
     assert first == second
+
+
+@pytest.mark.slow
+def test_a_rank_with_a_slow_dataset_is_named_with_its_line(tmp_path: Path) -> None:
+    late = check_late(run_late(tmp_path / "job", "--fault", "input"), "input", marked("input"))
+    assert late["since"] is not None
 
 
 @pytest.mark.slow
