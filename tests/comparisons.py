@@ -21,7 +21,7 @@ def busy() -> Comparison:
     after = with_case(after, operators=operators, step=replace(case_of(after).step, mode="trace"))
     middle = [stored("quiet-2")] * 12
     comparison = compare((before, *middle, after), [f"run-{number}" for number in range(14)], next_command="steptime x")
-    return judged(comparison, bounds_of("step>5%, memory>10%, input>1ms, compute>1%, host>1us"))
+    return judged(comparison, bounds_of("step>5%, memory>10%, input>1ms, compute>1%, python>1us"))
 
 
 def simple() -> Comparison:

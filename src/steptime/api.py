@@ -26,7 +26,7 @@ FIRST = 3
 """Findings that are shown."""
 COLOURS = {
     "compute": "#0072b2", "communication": "#009e73", "copy": "#56b4e9", "input": "#e69f00", "sync": "#cc79a7",
-    "compile": "#7a5aa6", "launch": "#c8b400", "host": "#d55e00",
+    "compile": "#7a5aa6", "overhead": "#c8b400", "python": "#d55e00",
 }  # fmt: skip
 """Okabe and Ito's, as on the page."""
 OTHER = "#8d949c"

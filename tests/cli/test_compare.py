@@ -26,7 +26,7 @@ ENTRY = "from steptime.cli.main import entry; entry()"
 @pytest.fixture
 def slow(tmp_path: Path) -> Path:
     path = tmp_path / "slow.json"
-    path.write_text(report_json.render(longer_by(stored("quiet-2"), "host", 20e6)))
+    path.write_text(report_json.render(longer_by(stored("quiet-2"), "python", 20e6)))
     return path
 
 

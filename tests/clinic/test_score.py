@@ -25,12 +25,12 @@ def naming(*causes: str, share: tuple[float, float, float] = (0.4, 0.35, 0.45), 
 
 
 def test_the_right_cause_in_first_place_counts_for_both_scores() -> None:
-    found = score([Row(DECODING, SEVERE, naming("input-wait", "host-time"))])
+    found = score([Row(DECODING, SEVERE, naming("input-wait", "python-time"))])
     assert (found.first.share, found.among_three.share) == (1, 1)
 
 
 def test_the_right_cause_in_second_place_counts_for_one() -> None:
-    found = score([Row(DECODING, SEVERE, naming("host-time", "input-wait"))])
+    found = score([Row(DECODING, SEVERE, naming("python-time", "input-wait"))])
     assert (found.first.share, found.among_three.share) == (0, 1)
 
 
@@ -40,7 +40,7 @@ def test_silence_about_a_severe_fault_is_a_miss_and_about_a_mild_one_is_none() -
 
 
 def test_anything_charged_to_a_twin_is_a_false_alarm() -> None:
-    rows = [Row(DECODING, HEALTHY, naming("host-time")), Row(CASTS, HEALTHY, NOTHING)]
+    rows = [Row(DECODING, HEALTHY, naming("python-time")), Row(CASTS, HEALTHY, NOTHING)]
     assert score(rows).false_alarms == Count(1, 2)
 
 
@@ -81,7 +81,7 @@ def test_another_run_may_differ_by_a_little_more_than_the_interval() -> None:
 def test_precision_and_recall_of_a_cause() -> None:
     rows = [
         Row(DECODING, SEVERE, naming("input-wait")),
-        Row(DECODING, SEVERE, naming("host-time")),
+        Row(DECODING, SEVERE, naming("python-time")),
         Row(CASTS, SEVERE, naming("input-wait")),
     ]
     assert precision_and_recall(rows)["slow items"] == (Count(1, 2), Count(1, 2))

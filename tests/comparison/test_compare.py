@@ -81,7 +81,7 @@ def test_one_busy_side_is_enough_to_doubt_even_a_step_of_three_times_the_length(
 def test_a_single_step_says_nothing() -> None:
     before = stored("quiet-1")
     single = with_case(before, step=replace(case_of(before).step, steady=1))
-    comparison = compared(before, longer_by(single, "host", step_of(before)))
+    comparison = compared(before, longer_by(single, "python", step_of(before)))
     assert comparison.step.outcome is DifferenceOutcome.UNDECIDED
     assert "a single step" in comparison.sentence
 
@@ -89,7 +89,7 @@ def test_a_single_step_says_nothing() -> None:
 # -- what was planted ------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("category", ["input", "compute", "launch", "host", "sync"])
+@pytest.mark.parametrize("category", ["input", "compute", "overhead", "python", "sync"])
 @pytest.mark.parametrize("sign", [1, -1])
 def test_a_longer_category_is_found_and_carries_the_step(category: str, sign: int) -> None:
     short, before = stored("quiet-1"), stored("quiet-2")
@@ -107,7 +107,7 @@ def test_a_longer_category_is_found_and_carries_the_step(category: str, sign: in
 
 
 def test_parts_add_up_to_the_step() -> None:
-    comparison = compared(stored("quiet-1"), longer_by(stored("quiet-2"), "host", 12 * MS))
+    comparison = compared(stored("quiet-1"), longer_by(stored("quiet-2"), "python", 12 * MS))
     assert comparison.step.change is not None
     moved = sum(part.change.value for part in comparison.parts if part.change is not None)
     assert moved == pytest.approx(comparison.step.change.value, abs=1.0)
@@ -115,15 +115,15 @@ def test_parts_add_up_to_the_step() -> None:
 
 def test_a_difference_below_the_noise_between_runs_is_not_told_as_one() -> None:
     before = stored("quiet-1")
-    smaller = longer_by(before, "host", 0.5 * BETWEEN_RUNS * step_of(before))
+    smaller = longer_by(before, "python", 0.5 * BETWEEN_RUNS * step_of(before))
     assert compared(before, smaller).step.outcome is DifferenceOutcome.NONE
 
 
 def test_repeats_replace_the_assumed_noise() -> None:
     before = stored("quiet-1")
-    after = longer_by(before, "host", 0.04 * step_of(before))
-    near = [longer_by(before, "host", share * step_of(before)) for share in (0.001, 0.002)]
-    far = [longer_by(before, "host", 0.2 * step_of(before))]
+    after = longer_by(before, "python", 0.04 * step_of(before))
+    near = [longer_by(before, "python", share * step_of(before)) for share in (0.001, 0.002)]
+    far = [longer_by(before, "python", 0.2 * step_of(before))]
     assert compared(before, after, repeats=near).noise.measured
     assert compared(before, after, repeats=near).noise.floor < BETWEEN_RUNS
     assert compared(before, after, repeats=near).step.outcome is DifferenceOutcome.MORE
@@ -177,7 +177,7 @@ def test_another_device_explains_more_than_anything_else() -> None:
 
 
 def test_a_loader_does_not_explain_what_python_does() -> None:
-    after = with_loader(longer_by(stored("quiet-2"), "host", 20 * MS), workers=4)
+    after = with_loader(longer_by(stored("quiet-2"), "python", 20 * MS), workers=4)
     assert compared(stored("quiet-1"), after).cause.setting == ""
 
 
@@ -186,9 +186,9 @@ def doubled(duration: Estimate) -> Estimate:
 
 
 def test_a_new_line_explains_what_no_setting_does() -> None:
-    after = longer_by(stored("quiet-2"), "host", 20 * MS)
+    after = longer_by(stored("quiet-2"), "python", 20 * MS)
     line = replace(case_of(after).lines[0], source=SourceLine("train.py", 9, "main", "metrics.update(loss)"))
-    line = replace(line, role="host", duration=replace(line.duration, low=19 * MS, value=20 * MS, high=21 * MS))
+    line = replace(line, role="python", duration=replace(line.duration, low=19 * MS, value=20 * MS, high=21 * MS))
     after = with_case(after, lines=(*case_of(after).lines[1:], line))
     comparison = compared(stored("quiet-1"), after)
     assert comparison.cause.piece == "metrics.update(loss)"
@@ -372,7 +372,7 @@ def test_a_job_that_was_not_profiled_is_compared_by_its_phases() -> None:
 
 def test_of_several_runs_the_level_that_changed_is_told() -> None:
     quiet = [stored("quiet-1"), stored("quiet-2"), stored("quiet-1")]
-    slow = [longer_by(report, "host", 15 * MS) for report in quiet]
+    slow = [longer_by(report, "python", 15 * MS) for report in quiet]
     comparison = compare((*quiet, *slow), [f"run-{number}" for number in range(6)])
     assert comparison.trend is not None
     (level,) = comparison.trend.levels

@@ -83,7 +83,7 @@ def test_markdown_says_gate_settings_and_differences() -> None:
     titles = re.findall("^## (.*)$", document, re.MULTILINE)
     assert titles == ["Gate", "Set otherwise", "Runs", "Step, categories and memory", "Parts of the step"]
     assert "| loader workers | 0 (read in the training process) | 4 |" in document
-    assert "| host>1us |" in document.replace("\\>", ">")
+    assert "| python>1us |" in document.replace("\\>", ">")
 
 
 def test_no_string_of_strangers_is_markup_in_markdown() -> None:

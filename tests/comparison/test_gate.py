@@ -26,7 +26,7 @@ def rulings(bounds: str, before: Report, after: Report) -> list[Ruling]:
 
 def grown(share: float) -> tuple[Report, Report]:
     before = stored("quiet-1")
-    return before, longer_by(before, "host", share * step_of(before))
+    return before, longer_by(before, "python", share * step_of(before))
 
 
 @pytest.mark.parametrize(
@@ -41,8 +41,8 @@ def grown(share: float) -> tuple[Report, Report]:
         (0.00, "step>10%", Ruling.PASSED),
         (0.00, "step>0.1%", Ruling.UNDECIDED),
         (-0.2, "step>1%", Ruling.PASSED),
-        (0.30, "host>50%", Ruling.BREACHED),
-        (0.30, "host > 1000 us", Ruling.BREACHED),
+        (0.30, "python>50%", Ruling.BREACHED),
+        (0.30, "python > 1000 us", Ruling.BREACHED),
         (0.30, "INPUT>5%", Ruling.PASSED),
         (0.30, "communication>5%", Ruling.PASSED),
         (0.30, "sync>1us", Ruling.PASSED),

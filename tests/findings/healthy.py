@@ -45,7 +45,7 @@ def phases(**parts: float) -> tuple[CategoryUse, ...]:
     return tuple(CategoryUse(name, about(value), about(value)) for name, value in parts.items())
 
 
-def line(text: str, duration: float, host: float | None = None, role: str = "host", **more: float) -> LineUse:
+def line(text: str, duration: float, host: float | None = None, role: str = "python", **more: float) -> LineUse:
     """A line of the loop; number 40 to 99 by its text, so that different lines differ."""
     number = 40 + sum(map(ord, text)) % 60
     source = SourceLine("train.py", number, "main", text)
@@ -93,7 +93,7 @@ SITE = SiteUse("item", "cuda", 1.0, SourceLine("train.py", 55, "main", "total +=
 
 HEALTHY = Case(
     step=step(),
-    categories=categories(input=0.1 * MS, launch=1.5 * MS, host=0.2 * MS),
+    categories=categories(input=0.1 * MS, overhead=1.5 * MS, python=0.2 * MS),
     phases=phases(input=0.1 * MS, forward=8 * MS, backward=11 * MS, optimizer=0.7 * MS, rest=0.2 * MS),
     loader=loader(0.1 * MS, 100 * US, workers=2, persistent_workers=True, prefetch_factor=2, ready=2.0),
     lines=(

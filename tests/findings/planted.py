@@ -51,15 +51,15 @@ def _waiting(wait: float, rest: float, **changes: object) -> Case:
     """A CPU-bound job with a step of wait + rest ns."""
     total = wait + rest
     case = replace(
-        BASE, step=step(total), categories=categories(total, input=wait, launch=0.05 * rest), contention=None
+        BASE, step=step(total), categories=categories(total, input=wait, overhead=0.05 * rest), contention=None
     )
     return replace(case, **changes)  # type: ignore[arg-type]
 
 
 def _lines(*lines: LineUse, base: Case = BASE) -> Case:
     """More lines, and the phases that they make up."""
-    spent = {role: sum(each.duration.value for each in lines if each.role == role) for role in ("input", "host")}
-    grown = {"input": spent["input"], "rest": spent["host"]}
+    spent = {role: sum(each.duration.value for each in lines if each.role == role) for role in ("input", "python")}
+    grown = {"input": spent["input"], "rest": spent["python"]}
     uses = (
         CategoryUse(use.name, about(use.duration.value + grown.get(use.name, 0.0)), about(use.recoverable.value))
         for use in base.phases
@@ -260,7 +260,7 @@ PLANTED: dict[str, dict[str, Case]] = {
         "fires": replace(
             _lines(line("inputs, targets = next_batch(step)", 9 * MS, role="input")),
             loader=None,
-            categories=categories(input=9 * MS, launch=0.5 * MS),
+            categories=categories(input=9 * MS, overhead=0.5 * MS),
         ),
         "clean": replace(_lines(line("inputs, targets = next_batch(step)", 0.1 * MS, role="input")), loader=None),
         "clean-loader-line": _waiting(
@@ -270,12 +270,12 @@ PLANTED: dict[str, dict[str, Case]] = {
             lines=(line("for images, labels in loader:", 9 * MS, 0.0, role="input"),),
         ),
     },
-    "host-time": {
+    "python-time": {
         "fires": replace(
             _lines(line("weights = schedule(step, history)", 6 * MS)),
-            categories=categories(host=6.2 * MS, launch=0.5 * MS),
+            categories=categories(python=6.2 * MS, overhead=0.5 * MS),
         ),
-        "fires-without-lines": replace(BASE, lines=(), categories=categories(host=6.2 * MS, launch=0.5 * MS)),
+        "fires-without-lines": replace(BASE, lines=(), categories=categories(python=6.2 * MS, overhead=0.5 * MS)),
         "clean": BASE,
         "clean-time-is-in-operators": _lines(line("output = model(images)", 15 * MS, 0.1 * MS, role="forward")),
     },
@@ -283,21 +283,21 @@ PLANTED: dict[str, dict[str, Case]] = {
         "fires": replace(
             _lines(line("gc.collect()", 5 * MS, garbage=1.0)),
             garbage=GarbageUse(about(4.9 * MS), 1.0),
-            categories=categories(host=5.2 * MS),
+            categories=categories(python=5.2 * MS),
         ),
         "fires-hidden": replace(
-            BASE, garbage=GarbageUse(about(3 * MS), 0.2), categories=categories(host=3.2 * MS), lines=BASE.lines
+            BASE, garbage=GarbageUse(about(3 * MS), 0.2), categories=categories(python=3.2 * MS), lines=BASE.lines
         ),
         "clean": BASE,
     },
     "logging-in-step": {
         "fires": replace(
             _lines(line('log.write(json.dumps({"loss": loss.item()}) + "\\n")', 4 * MS)),
-            categories=categories(host=4.2 * MS),
+            categories=categories(python=4.2 * MS),
         ),
         "clean": _lines(line("print(step, loss.item())", 0.01 * MS)),
         "clean-not-logging": replace(
-            _lines(line("catalog = login(update)", 4 * MS)), categories=categories(host=4.2 * MS)
+            _lines(line("catalog = login(update)", 4 * MS)), categories=categories(python=4.2 * MS)
         ),
     },
     "checkpoint-in-step": {
@@ -307,7 +307,7 @@ PLANTED: dict[str, dict[str, Case]] = {
         ),
         "fires-in-every-step-which-makes-no-segment": replace(
             _lines(line("torch.save(model.state_dict(), path)", 14 * MS, checkpoint=13.8 * MS)),
-            categories=categories(host=14.5 * MS),
+            categories=categories(python=14.5 * MS),
             segments=(SegmentUse("pause", 11, 200_000_000, 0.1),),
         ),
         "clean": replace(
@@ -318,11 +318,11 @@ PLANTED: dict[str, dict[str, Case]] = {
     },
     "metrics-in-step": {
         "fires": replace(
-            _lines(line("correct += accuracy(output, labels)", 3 * MS)), categories=categories(host=3.2 * MS)
+            _lines(line("correct += accuracy(output, labels)", 3 * MS)), categories=categories(python=3.2 * MS)
         ),
         "fires-item-loop": replace(
             _lines(line("hits += sum(int(p.item() == t.item()) for p, t in pairs)", 5 * MS, 2 * MS, operators=400.0)),
-            categories=categories(host=2.2 * MS, launch=3 * MS),
+            categories=categories(python=2.2 * MS, overhead=3 * MS),
         ),
         "clean": _lines(line("total += loss.item()", 0.01 * MS)),
         "clean-evaluation": _lines(line("correct += accuracy(output, labels)", 3 * MS, role="evaluation")),
@@ -343,7 +343,7 @@ PLANTED: dict[str, dict[str, Case]] = {
     "dispatch-loop": {
         "fires": replace(
             BASE,
-            categories=categories(launch=11 * MS),
+            categories=categories(overhead=11 * MS),
             operators=(
                 operator("addmm", 128, 1.2 * MS, "latency", source=_CELL),
                 operator("tanh", 64, 0.3 * MS, "latency", source=_CELL),
@@ -352,13 +352,13 @@ PLANTED: dict[str, dict[str, Case]] = {
         ),
         "fires-by-the-loop's-own-line": replace(
             _lines(line("state = state * decay + inputs[t]", 6 * MS, 2 * MS, hits=128.0, operators=384.0)),
-            categories=categories(launch=9 * MS),
+            categories=categories(overhead=9 * MS),
             operators=(),
         ),
         "clean": BASE,
         "clean-large-operators": replace(
             BASE,
-            categories=categories(launch=3 * MS),
+            categories=categories(overhead=3 * MS),
             operators=(operator("mm", 150, 15 * MS, "compute", source=_CELL),),
         ),
         "fires-by-a-timed-line-of-the-function": replace(
@@ -368,7 +368,7 @@ PLANTED: dict[str, dict[str, Case]] = {
                 line("return self.output(hidden)", 0.5 * MS, 0.1 * MS, role="forward"),
                 line("loss.backward()", 9 * MS, 0.1 * MS, role="backward"),
             ),
-            categories=categories(launch=9 * MS),
+            categories=categories(overhead=9 * MS),
             operators=(
                 operator("addmm", 200, 1.2 * MS, "latency", source=SourceLine("/home/me/train.py", 1, "main")),
                 operator("tanh", 200, 0.6 * MS, "latency", source=SourceLine("/home/me/train.py", 1, "main")),
@@ -380,7 +380,7 @@ PLANTED: dict[str, dict[str, Case]] = {
                 line("hidden = self.cell(series[:, moment], hidden)", 6 * MS, 1 * MS, role="forward", hits=100.0),
                 line("return self.output(torch.relu(self.wide(hidden)))", 3 * MS, 0.1 * MS, role="forward"),
             ),
-            categories=categories(launch=5 * MS),
+            categories=categories(overhead=5 * MS),
             operators=(
                 operator("mm", 6, 12 * MS, "compute", source=SourceLine("/home/me/train.py", 1, "main")),
                 operator("sigmoid", 400, 1.6 * MS, "latency", source=SourceLine("/home/me/train.py", 1, "main")),
@@ -389,7 +389,7 @@ PLANTED: dict[str, dict[str, Case]] = {
         "fires-by-the-call-of-the-function": replace(
             BASE,
             lines=(*BASE.lines, line("update_averages(model)", 4 * MS, 1 * MS)),
-            categories=categories(launch=4 * MS),
+            categories=categories(overhead=4 * MS),
             operators=(
                 operator(
                     "mul_", 300, 0.9 * MS, "latency", source=SourceLine("/home/me/train.py", 9, "update_averages")
@@ -399,13 +399,13 @@ PLANTED: dict[str, dict[str, Case]] = {
         "fires-in-a-function-that-the-optimizer-has-too": replace(
             BASE,
             lines=(*BASE.lines, line("optimizer.step(closure)", 4 * MS, 1 * MS, role="optimizer")),
-            categories=categories(launch=4 * MS),
+            categories=categories(overhead=4 * MS),
             operators=(operator("mul_", 300, 0.9 * MS, "latency", source=SourceLine("/home/me/train.py", 9, "step")),),
         ),
         "clean-large-layers-in-a-loop": replace(
             BASE,
             lines=(line("hidden = block(hidden)", 14 * MS, 0.2 * MS, role="forward", hits=48.0),),
-            categories=categories(launch=3 * MS),
+            categories=categories(overhead=3 * MS),
             operators=(
                 operator("mm", 480, 12 * MS, "compute", source=SourceLine("/home/me/train.py", 1, "main")),
                 operator("relu", 48, 0.4 * MS, "latency", source=SourceLine("/home/me/train.py", 1, "main")),
@@ -413,7 +413,7 @@ PLANTED: dict[str, dict[str, Case]] = {
         ),
         "clean-one-call-of-a-deep-model": replace(
             _lines(line("output = model(images)", 15 * MS, 0.1 * MS, role="forward", operators=900.0)),
-            categories=categories(launch=11 * MS),
+            categories=categories(overhead=11 * MS),
             operators=(
                 operator("addmm", 400, 2 * MS, "latency", source=SourceLine("train.py", 30, "main")),
                 operator("relu", 400, 1 * MS, "latency", source=SourceLine("flat.py", 1, "<module>")),
@@ -422,7 +422,7 @@ PLANTED: dict[str, dict[str, Case]] = {
         ),
         "clean-many-functions": replace(
             BASE,
-            categories=categories(launch=11 * MS),
+            categories=categories(overhead=11 * MS),
             operators=tuple(
                 operator("mul", 20, 0.1 * MS, "latency", source=SourceLine("model.py", number, "forward"))
                 for number in range(40)
@@ -448,14 +448,14 @@ PLANTED: dict[str, dict[str, Case]] = {
             _CUDA, operators=(*_CUDA.operators, operator("select_backward", 64, 4 * MS, "memory", "backward"))
         ),
     },
-    "launch-bound": {
-        "fires": replace(BASE, categories=categories(launch=9 * MS)),
+    "overhead-bound": {
+        "fires": replace(BASE, categories=categories(overhead=9 * MS)),
         "clean": BASE,
         "clean-dispatch-hidden": replace(
             BASE,
             categories=(
                 *categories(device=0.0)[:1],
-                replace(categories(launch=9 * MS)[1], recoverable=about(0.5 * MS)),
+                replace(categories(overhead=9 * MS)[1], recoverable=about(0.5 * MS)),
             ),
         ),
     },

@@ -82,10 +82,10 @@ HALF_PRODUCTS = kernel(
 NORMS = kernel("native_layer_norm", 24, 1.5 * MS, "memory", bytes=2.6e9, at_roofline=1.3 * MS)
 HEALTHY = Case(
     step=StepSummary(about(STEP), 5, 5, 0, "trace", "cuda", how="ProfilerStep#"),
-    categories=categories(launch=1.0 * MS, copy=0.1 * MS),
+    categories=categories(overhead=1.0 * MS, copy=0.1 * MS),
     operators=(OperatorUse("aten::mm", 48, 12 * MS, "compute"),),
     kernels=(HALF_PRODUCTS, NORMS),
-    gaps=(gap("launch", "aten::mm", 1.0 * MS, 40.0),),
+    gaps=(gap("overhead", "aten::mm", 1.0 * MS, 40.0),),
     copies=(copy("HtoD", "pinned", 0.4 * MS, 0.05 * MS, operator="aten::copy_"),),
     machine=A100,
 )
@@ -143,7 +143,7 @@ _LATE = LateRank(
     share=0.9,
     category="input",
     excess=3.8 * MS,
-    excesses=(("input", 3.8 * MS), ("host", 0.1 * MS)),
+    excesses=(("input", 3.8 * MS), ("python", 0.1 * MS)),
     gain=about(3.6 * MS),
     since=120,
     steadiness=0.98,
@@ -152,7 +152,7 @@ _LATE = LateRank(
 _NODE = replace(_LATE, ranks=(1, 2), category="compute", excess=3.5 * MS, arithmetic=1.0, source=None)
 _UNEVEN = replace(_LATE, category="compute", arithmetic=2.0)
 _EXPOSED = CollectiveUse("all_reduce", "0", 12, about(7 * MS), about(5 * MS), 100e6)
-_NETWORK = replace(HEALTHY, categories=categories(communication=5 * MS, launch=1 * MS), collectives=(_EXPOSED,))
+_NETWORK = replace(HEALTHY, categories=categories(communication=5 * MS, overhead=1 * MS), collectives=(_EXPOSED,))
 _STALL = AllocationUse("cudaFree", 3.0, about(4 * MS), about(3 * MS), LINE)
 _IDLE = gap("sync", "aten::item", 4 * MS, 2.0, source=SourceLine("train.py", 55, "main"))
 _LOADER = gap("input", "enumerate(DataLoader)#_SingleProcessDataLoaderIter.__next__", 6 * MS)
@@ -160,10 +160,10 @@ _LOADER = gap("input", "enumerate(DataLoader)#_SingleProcessDataLoaderIter.__nex
 PLANTED_TRACES: dict[str, dict[str, Case]] = {
     "input-wait": {
         "fires-from-a-trace": replace(
-            HEALTHY, categories=categories(input=6 * MS, launch=1 * MS), gaps=(_LOADER, *HEALTHY.gaps)
+            HEALTHY, categories=categories(input=6 * MS, overhead=1 * MS), gaps=(_LOADER, *HEALTHY.gaps)
         ),
         "fires-from-a-trace-of-a-cpu": Case(
-            step=StepSummary(about(STEP), 5, 5, 0, "trace", "cpu"), categories=categories(input=6 * MS, launch=1 * MS)
+            step=StepSummary(about(STEP), 5, 5, 0, "trace", "cpu"), categories=categories(input=6 * MS, overhead=1 * MS)
         ),
         "clean-in-a-trace": HEALTHY,
     },
@@ -188,21 +188,21 @@ PLANTED_TRACES: dict[str, dict[str, Case]] = {
         ),
         "clean-hidden": replace(HEALTHY, copies=(copy("HtoD", "pinned", 4 * MS, 0.1 * MS),)),
     },
-    "launch-bound": {
+    "overhead-bound": {
         "fires-on-a-device": replace(
             HEALTHY,
-            categories=categories(launch=11 * MS),
+            categories=categories(overhead=11 * MS),
             kernels=(kernel("add_", 1800, 3 * MS, "latency"), kernel("mm", 300, 2 * MS, "latency")),
-            gaps=(gap("launch", "aten::add_", 8 * MS, 1500.0, source=LINE), gap("launch", "", 3 * MS, 200.0)),
+            gaps=(gap("overhead", "aten::add_", 8 * MS, 1500.0, source=LINE), gap("overhead", "", 3 * MS, 200.0)),
         ),
         "fires-on-one-stall": replace(
             HEALTHY,
             step=replace(HEALTHY.step, duration=about(400 * MS)),
-            categories=categories(400 * MS, launch=380 * MS),
-            gaps=(gap("launch", "cudaMalloc", 375 * MS),),
+            categories=categories(400 * MS, overhead=380 * MS),
+            gaps=(gap("overhead", "cudaMalloc", 375 * MS),),
         ),
         "clean-a-few-kernels": replace(
-            HEALTHY, categories=categories(launch=11 * MS), kernels=(replace(_FULL, calls=4.0),), machine=None
+            HEALTHY, categories=categories(overhead=11 * MS), kernels=(replace(_FULL, calls=4.0),), machine=None
         ),
         "clean-on-a-device": HEALTHY,
     },
@@ -216,11 +216,11 @@ PLANTED_TRACES: dict[str, dict[str, Case]] = {
     "tiny-kernels": {
         "fires": replace(HEALTHY, kernels=_CRUMBS, gaps=()),
         "clean": HEALTHY,
-        "clean-the-host-is-slower": replace(HEALTHY, kernels=_CRUMBS, categories=categories(launch=11 * MS)),
+        "clean-the-host-is-slower": replace(HEALTHY, kernels=_CRUMBS, categories=categories(overhead=11 * MS)),
         "clean-beside-large-ones": _more(kernel("add_", 150, 0.5 * MS, "latency")),
     },
     "allocator-stalls": {
-        "fires": replace(HEALTHY, categories=categories(launch=3.5 * MS), allocations=(_STALL,)),
+        "fires": replace(HEALTHY, categories=categories(overhead=3.5 * MS), allocations=(_STALL,)),
         "clean": replace(HEALTHY, allocations=(replace(_STALL, idle=about(0.02 * MS)),)),
     },
     "memory-bound-pointwise": {
@@ -289,13 +289,13 @@ PLANTED_TRACES: dict[str, dict[str, Case]] = {
     },
     "garbage-collection": {
         "fires-from-a-trace": replace(
-            HEALTHY, categories=categories(host=3.2 * MS), garbage=GarbageUse(about(3 * MS), 0.4)
+            HEALTHY, categories=categories(python=3.2 * MS), garbage=GarbageUse(about(3 * MS), 0.4)
         ),
     },
     "exposed-communication": {
         "fires-on-a-cpu": replace(_NETWORK, collectives=()),
         "fires": _NETWORK,
-        "clean": replace(_NETWORK, categories=categories(communication=0.1 * MS, launch=1 * MS)),
+        "clean": replace(_NETWORK, categories=categories(communication=0.1 * MS, overhead=1 * MS)),
     },
     "late-rank": {
         "fires": replace(_NETWORK, ranks=_RANKS, rank=0),
@@ -350,14 +350,17 @@ PLANTED_TRACES: dict[str, dict[str, Case]] = {
     },
     "device-not-traced": {
         "fires": Case(
-            step=StepSummary(about(STEP), 5, 5, 0, "trace", "cpu", untraced=821.0), categories=categories(launch=6 * MS)
+            step=StepSummary(about(STEP), 5, 5, 0, "trace", "cpu", untraced=821.0),
+            categories=categories(overhead=6 * MS),
         ),
         "clean": HEALTHY,
-        "clean-cpu": Case(step=StepSummary(about(STEP), 5, 5, 0, "trace", "cpu"), categories=categories(launch=1 * MS)),
+        "clean-cpu": Case(
+            step=StepSummary(about(STEP), 5, 5, 0, "trace", "cpu"), categories=categories(overhead=1 * MS)
+        ),
     },
     "few-steps": {
         "fires-one-step-of-a-trace": replace(
-            HEALTHY, step=replace(HEALTHY.step, steady=1, total=1), categories=categories(launch=1 * MS)
+            HEALTHY, step=replace(HEALTHY.step, steady=1, total=1), categories=categories(overhead=1 * MS)
         ),
         "clean-in-a-trace": HEALTHY,
     },

@@ -36,7 +36,7 @@ def finding(rule: str, name: str) -> Finding:
         ("input-wait", "fires-mostly-for-the-collector", "see ST202"),
         ("input-wait", "fires-from-a-trace", "no workers: try two"),
         ("host-sync", "fires-from-a-trace", "every n-th step"),
-        ("launch-bound", "fires-on-one-stall", "trace later steps"),
+        ("overhead-bound", "fires-on-one-stall", "trace later steps"),
         ("allocator-stalls", "fires", "empty_cache()"),
         ("idle-matrix-units", "fires", 'set_float32_matmul_precision("high")'),
         ("idle-matrix-units", "fires-without-tf32", "float16 and a GradScaler"),
@@ -96,7 +96,7 @@ def test_what_the_collector_takes_of_a_wait_is_told_apart() -> None:
 @pytest.mark.parametrize(
     ("rule", "name", "line"),
     [
-        ("host-time", "fires", "weights = schedule(step, history)"),
+        ("python-time", "fires", "weights = schedule(step, history)"),
         ("logging-in-step", "fires", "log.write("),
         ("checkpoint-in-step", "fires", "save(model, path)"),
         ("dispatch-loop", "fires-by-the-loops-own-line", "state = state * decay"),

@@ -235,7 +235,7 @@ def test_a_rare_collection_of_all_objects_speaks_for_the_job(tmp_path: Path, pha
     assert 50 in usual_steps(layout)
     assert case.garbage is not None
     assert case.garbage.duration.value == pytest.approx(400 * MS / (~layout.timeline.steps.warm_up).sum())
-    assert case.garbage.category == ("input" if phase == "loader" else "host")
+    assert case.garbage.category == ("input" if phase == "loader" else "python")
     assert case.step.duration.value == pytest.approx(16 * MS + 400 * MS / steady)
 
 
@@ -409,15 +409,15 @@ def test_roles_of_lines_by_clock_and_by_names(tmp_path: Path, device: str, movin
     lines: dict[int, LineUse] = {use.source.line: use for use in case_of(process).lines}
     roles = {number: use.role for number, use in lines.items()}
     assert roles == {
-        10: "host",
+        10: "python",
         11: "input",
         12: "input",
         13: moving,
         14: "forward",
-        15: "host",
+        15: "python",
         16: "backward",
         17: "optimizer",
-        18: "host",
+        18: "python",
         31: "input",
     }
     assert lines[12].duration.value == 2 * MS  # without the line inside of it

@@ -15,7 +15,7 @@ from steptime.advice.signals import Signals
 from steptime.quantities import Estimate, SourceLine
 
 STEP = StepSummary(Estimate(1000.0, 990.0, 1010.0, 50), 60, 50, 5, "optimizer", "cpu")
-HOST = CategoryUse("host", Estimate(300.0, 290.0, 310.0, 50), Estimate(300.0, 290.0, 310.0, 50))
+HOST = CategoryUse("python", Estimate(300.0, 290.0, 310.0, 50), Estimate(300.0, 290.0, 310.0, 50))
 CASE = Case(step=STEP, categories=(HOST,))
 HERE, THERE = SourceLine("train.py", 1), SourceLine("train.py", 2)
 PAGE = "A\n\nWhat it means\n  a\nHow we know\n  b\nWhat helps\n  c\nWhen to ignore it\n  d"
@@ -111,28 +111,32 @@ def test_what_a_few_traced_steps_show_is_told_with_their_number() -> None:
 
 
 def test_no_finding_promises_more_than_its_category_holds() -> None:
-    greedy = made("ST901", "greedy", found("ST901", "greedy", saving(900), category="host"))
+    greedy = made("ST901", "greedy", found("ST901", "greedy", saving(900), category="python"))
     (finding,) = examine(CASE, [greedy]).findings
     assert finding.savings is not None
     assert (finding.savings.value, finding.savings.high) == (300.0, 310.0)
 
 
 def test_a_particular_finding_replaces_the_general_one_and_keeps_its_words() -> None:
-    general = made("ST901", "general", found("ST901", "general", saving(200), category="host"))
-    special = made("ST902", "special", found("ST902", "special", saving(150), category="host"), instead_of=("general",))
+    general = made("ST901", "general", found("ST901", "general", saving(200), category="python"))
+    special = made(
+        "ST902", "special", found("ST902", "special", saving(150), category="python"), instead_of=("general",)
+    )
     examination = examine(CASE, [general, special])
     assert [finding.name for finding in examination.findings] == ["special"]
     assert examination.findings[0].evidence == ("general costs",)
 
 
 def test_a_particular_finding_that_explains_less_than_half_stands_beside_the_general_one() -> None:
-    general = made("ST901", "general", found("ST901", "general", saving(200), category="host"))
-    special = made("ST902", "special", found("ST902", "special", saving(90), category="host"), instead_of=("general",))
+    general = made("ST901", "general", found("ST901", "general", saving(200), category="python"))
+    special = made(
+        "ST902", "special", found("ST902", "special", saving(90), category="python"), instead_of=("general",)
+    )
     assert names(general, special) == ["general", "special"]
 
 
 def test_another_category_is_another_matter() -> None:
-    general = made("ST901", "general", found("ST901", "general", saving(200), category="host"))
+    general = made("ST901", "general", found("ST901", "general", saving(200), category="python"))
     special = made(
         "ST902", "special", found("ST902", "special", saving(150), category="input"), instead_of=("general",)
     )

@@ -76,9 +76,9 @@ def test_workers_are_bounded_by_the_cpus_that_their_items_need(busy: float | Non
 
 
 def test_items_that_wait_bound_workers_by_the_batches_of_an_epoch_and_the_memory_of_the_host() -> None:
-    few = supply(step(170 * MS), waiting(0.01, batches=12), None, None)
+    few = supply(step(170 * MS), waiting(0.01, batches=96), None, None)
     assert few is not None
-    assert (few.limit, few.best, few.bounded_by) == (12, 12, "one for each batch of an epoch")
+    assert (few.limit, few.best, few.bounded_by) == (12, 12, "8 batches of an epoch for each")
     eight = SettingsUse(intra_op_threads=1, usable_cpus=2, logical_cpus=2, trainers_on_host=8)
     shared = supply(step(170 * MS), waiting(0.01), eight, None)
     assert shared is not None

@@ -22,7 +22,7 @@ def case(*uses: CategoryUse) -> Case:
 
 
 def test_the_category_with_the_most_to_recover_is_the_bottleneck_with_its_interval() -> None:
-    found = bottleneck(case(use("compute", 20, 2), use("input", 60, 3), use("host", 5, 1)))
+    found = bottleneck(case(use("compute", 20, 2), use("input", 60, 3), use("python", 5, 1)))
     assert found.name == "input"
     assert found.share is not None
     assert (found.share.value, found.share.low, found.share.high, found.share.unit) == (0.6, 0.57, 0.63, "1")
@@ -31,16 +31,16 @@ def test_the_category_with_the_most_to_recover_is_the_bottleneck_with_its_interv
 
 def test_what_counts_is_what_can_be_recovered_not_what_is_spent() -> None:
     compute = CategoryUse("compute", Estimate(80, 79, 81, 50), Estimate(10, 9, 11, 50))
-    assert bottleneck(case(compute, use("launch", 16, 1))).name == "launch"
+    assert bottleneck(case(compute, use("overhead", 16, 1))).name == "overhead"
 
 
 def test_nothing_worth_a_tenth_is_balanced() -> None:
-    assert bottleneck(case(use("input", 6, 1), use("host", 5, 1))).name == "balanced"
+    assert bottleneck(case(use("input", 6, 1), use("python", 5, 1))).name == "balanced"
 
 
 def test_a_step_that_computes_and_could_hardly_do_without_the_rest_is_bound_by_computing() -> None:
     compute = CategoryUse("compute", Estimate(80, 79, 81, 50), Estimate(0, 0, 0, 50))
-    found = bottleneck(case(compute, use("launch", 12, 1)))
+    found = bottleneck(case(compute, use("overhead", 12, 1)))
     assert found.name == "compute"
     assert (
         found.sentence == "Bound by computing, 80 % (79 to 81 %) of a step: no account could give back more than 12 %."
@@ -50,7 +50,7 @@ def test_a_step_that_computes_and_could_hardly_do_without_the_rest_is_bound_by_c
 def test_what_computing_could_give_back_is_what_a_finding_says() -> None:
     compute = CategoryUse("compute", Estimate(80, 79, 81, 50), Estimate(0, 0, 0, 50))
     fusion = Finding("ST401", "chain", Weight.FINDING, "x", "y.", Estimate(30, 25, 40, 50), category="compute")
-    found = bottleneck(case(compute, use("launch", 17, 1)), (fusion,))
+    found = bottleneck(case(compute, use("overhead", 17, 1)), (fusion,))
     assert found.name == "compute"
     assert found.share is not None
     assert found.share.value == 0.3
@@ -62,14 +62,14 @@ def test_a_doubt_counts_more_than_a_clear_category() -> None:
 
 
 def test_two_categories_within_each_others_narrow_intervals_are_balanced() -> None:
-    found = bottleneck(case(use("input", 32, 3), use("launch", 30, 3)))
+    found = bottleneck(case(use("input", 32, 3), use("overhead", 30, 3)))
     assert found.name == "balanced"
     assert "waiting for input" in found.sentence
-    assert "dispatching operators" in found.sentence
+    assert "operator overhead" in found.sentence
 
 
 def test_two_categories_within_wide_intervals_are_undecided() -> None:
-    found = bottleneck(case(use("input", 40, 25), use("launch", 30, 20)))
+    found = bottleneck(case(use("input", 40, 25), use("overhead", 30, 20)))
     assert found.name == "undecided"
     assert "measure more steps" in found.sentence
 

@@ -86,7 +86,7 @@ ANSWERS = {
     "list-conversion": "RM108",
     "single-tensor-optimizer": "RM201",
     "memory-bound-pointwise": "RM303",
-    "launch-bound": "RM303",
+    "overhead-bound": "RM303",
     "zeroed-gradients": "RM203",
     "recompute": "RM305",
     "recompilation": "RM309",
@@ -245,7 +245,7 @@ def test_what_compiling_gains_is_not_predicted_where_every_step_is_another() -> 
 
 def test_fusing_a_chain_saves_two_thirds_of_it() -> None:
     chain = operator("mul", 8, 6 * MS, "memory", bytes=1e8)
-    launch = categories(launch=1 * MS)
+    launch = categories(overhead=1 * MS)
     alone = only("RM303", replace(HEALTHY, operators=(), categories=launch)).saving
     beside = only("RM303", replace(HEALTHY, operators=(chain,), categories=launch)).saving
     of_the_update = only(
@@ -259,7 +259,7 @@ def test_fusing_a_chain_saves_two_thirds_of_it() -> None:
 
 def test_compiling_on_a_cpu_saves_python_between_the_operators_of_the_model() -> None:
     work = (operator("mul", 200, 2 * MS, "latency"), operator("add_", 40, 0.5 * MS, "latency", "optimizer"))
-    spent = categories(4 * MS, launch=2.5 * MS, host=1.5 * MS)
+    spent = categories(4 * MS, overhead=2.5 * MS, python=1.5 * MS)
     case = replace(HEALTHY, operators=work, categories=spent, phases=phases(forward=1 * MS, backward=2 * MS))
     tight = replace(case, phases=phases(forward=1 * MS, backward=1 * MS))
     loose = replace(case, phases=phases(forward=9 * MS, backward=9 * MS))
@@ -277,7 +277,7 @@ def test_compiling_on_a_cpu_makes_a_quick_tanh_slower_and_leaves_a_slow_one() ->
     def saved(name: str, duration: float) -> float:
         plain = operator("mul", 20, 30 * MS, "memory", bytes=400e6)
         use = operator(name, 2, duration, "memory", bytes=16e6)
-        spent = categories(30 * MS + duration, launch=1 * MS)
+        spent = categories(30 * MS + duration, overhead=1 * MS)
         saving = only("RM303", replace(HEALTHY, operators=(plain, use), categories=spent)).saving
         assert saving is not None
         return saving.value
@@ -302,7 +302,7 @@ def test_what_computes_is_told_by_what_plain_operators_reach_beside_it() -> None
 def test_compiling_does_not_save_the_random_numbers_of_dropout() -> None:
     moving = operator("mul", 40, 4 * MS, "memory", bytes=80e6)
     drawn = operator("bernoulli_", 14, 3 * MS, "memory", bytes=2.4e6)
-    spent = categories(7 * MS, launch=1 * MS)
+    spent = categories(7 * MS, overhead=1 * MS)
     without, beside = (replace(HEALTHY, operators=work, categories=spent) for work in ((moving,), (moving, drawn)))
     assert only("RM303", beside).saving == only("RM303", without).saving
 
@@ -337,7 +337,7 @@ def test_workers_that_live_on_still_make_the_first_batch_of_an_epoch() -> None:
 
 def test_compiling_saves_more_of_the_dispatching_on_a_cpu() -> None:
     for case, part in ((HEALTHY, 0.9), (replace(HEALTHY, step=replace(HEALTHY.step, device="cuda")), 2 / 3)):
-        option = only("RM303", replace(case, operators=(), categories=categories(launch=1 * MS)))
+        option = only("RM303", replace(case, operators=(), categories=categories(overhead=1 * MS)))
         assert option.saving is not None
         assert option.saving.value == pytest.approx(part * MS)
         assert option.reach == pytest.approx(1 * MS), "all of it, whatever the finding is about"

@@ -95,7 +95,7 @@ def test_the_devices_time_at_the_boundaries_is_read_without_waiting(convolutions
     ("script", "rule", "with_line"),
     [
         ("sync", "host-sync", True),
-        ("small_kernels", "launch-bound", False),
+        ("small_kernels", "overhead-bound", False),
         ("pageable", "slow-transfer", True),
         ("single_precision", "idle-matrix-units", False),
     ],

@@ -35,7 +35,7 @@ class Planted:
 QUICK = (Planted("slow_items", "too-few-workers"),)
 LONG = (
     Planted("per_sample_fetch", "per-sample-fetch"),
-    Planted("host_time", "host-time"),
+    Planted("python_time", "python-time"),
     Planted("checkpoint_in_step", "checkpoint-in-step"),
     Planted("dispatch_loop", "dispatch-loop"),
     Planted("single_tensor_optimizer", "single-tensor-optimizer"),

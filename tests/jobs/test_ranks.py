@@ -105,7 +105,7 @@ def test_a_rank_with_a_slow_dataset_is_named_with_its_line(tmp_path: Path) -> No
 
 @pytest.mark.slow
 def test_a_rank_with_slow_python_is_named_with_its_line(tmp_path: Path) -> None:
-    check_late(run_late(tmp_path / "job", "--fault", "host"), "host", marked("host"))
+    check_late(run_late(tmp_path / "job", "--fault", "host"), "python", marked("host"))
 
 
 @pytest.mark.slow

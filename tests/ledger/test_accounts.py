@@ -48,23 +48,23 @@ def categories(trace: Trace, **known: Any) -> dict[str, float]:
 
 def test_a_leaf_operator_computes_but_for_its_dispatch(written: Written) -> None:
     trace = written([step(0, 100), operator("aten::mm", 0, 100)])
-    assert categories(trace) == {"compute": 98, "launch": 2}
+    assert categories(trace) == {"compute": 98, "overhead": 2}
 
 
 def test_views_and_allocations_inside_do_not_make_an_operator_a_wrapper(written: Written) -> None:
     inside = [operator("aten::empty", 10, 15), operator("aten::as_strided_", 90, 91)]
     trace = written([step(0, 100), operator("aten::mkldnn_convolution", 0, 100), *inside])
-    assert categories(trace) == {"compute": 92, "launch": 8}
+    assert categories(trace) == {"compute": 92, "overhead": 8}
 
 
 def test_an_operator_around_others_launches_unless_it_takes_long_itself(written: Written) -> None:
     trace = written([step(0, 200), operator("aten::linear", 0, 200), operator("aten::addmm", 20, 100)])
-    assert categories(trace) == {"launch": 22, "compute": 178}
+    assert categories(trace) == {"overhead": 22, "compute": 178}
 
 
 def test_short_gaps_between_operators_are_launch_and_long_ones_host(written: Written) -> None:
     leaves = [operator("aten::add", 0, 10), operator("aten::add", 40, 50), operator("aten::add", 150, 160)]
-    assert categories(written([step(0, 160), *leaves])) == {"compute": 24, "launch": 36, "host": 100}
+    assert categories(written([step(0, 160), *leaves])) == {"compute": 24, "overhead": 36, "python": 100}
 
 
 def test_gaps_outside_the_models_phases_are_host(written: Written) -> None:
@@ -72,25 +72,25 @@ def test_gaps_outside_the_models_phases_are_host(written: Written) -> None:
     phases = {Phase.FORWARD: union([0], [55_000])}
     assert categories(written([step(0, 80), *leaves]), phase_ranges=phases) == {
         "compute": 24,
-        "launch": 6 + 30 + 5,
-        "host": 15,
+        "overhead": 6 + 30 + 5,
+        "python": 15,
     }
 
 
 def test_the_loader_claims_what_its_operators_do(written: Written) -> None:
     loader = annotation("enumerate(DataLoader)#_SingleProcessDataLoaderIter.__next__", 0, 60)
     trace = written([step(0, 100), loader, operator("aten::stack", 10, 50), operator("aten::mm", 60, 100)])
-    assert categories(trace) == {"input": 60, "compute": 38, "launch": 2}
+    assert categories(trace) == {"input": 60, "compute": 38, "overhead": 2}
 
 
 def test_batch_preparation_that_the_caller_knows_is_input(written: Written) -> None:
     trace = written([step(0, 100), operator("aten::randn", 0, 50), operator("aten::mm", 50, 100)])
-    assert categories(trace, input_ranges=union([0], [50_000])) == {"input": 50, "compute": 48, "launch": 2}
+    assert categories(trace, input_ranges=union([0], [50_000])) == {"input": 50, "compute": 48, "overhead": 2}
 
 
 def test_compiling_is_a_category_of_its_own(written: Written) -> None:
     trace = written([step(0, 100), annotation("compile_inner (dynamo_timed)", 0, 70), operator("aten::mm", 70, 100)])
-    assert categories(trace) == {"compile": 70, "compute": 28, "launch": 2}
+    assert categories(trace) == {"compile": 70, "compute": 28, "overhead": 2}
 
 
 def test_backward_on_another_thread_counts_while_the_training_thread_waits(written: Written) -> None:
@@ -98,19 +98,19 @@ def test_backward_on_another_thread_counts_while_the_training_thread_waits(writt
     backward = [operator(frame, 100, 200, ENGINE), operator("aten::mm", 110, 195, ENGINE)]
     overlapped = operator("aten::mm", 180, 230)
     trace = written([step(0, 230), operator("aten::mm", 0, 90), *backward, overlapped])
-    assert categories(trace) == {"compute": 88 + 68 + 48, "launch": 2 + 10 + 10 + 2 + 2}
+    assert categories(trace) == {"compute": 88 + 68 + 48, "overhead": 2 + 10 + 10 + 2 + 2}
 
 
 def test_python_in_a_hook_of_backward_is_host(written: Written) -> None:
     frame = "autograd::engine::evaluate_function: MyFunctionBackward"
     trace = written([step(0, 100), operator(frame, 0, 100), operator("aten::mul", 80, 90)])
-    assert categories(trace) == {"host": 80, "compute": 8, "launch": 12}
+    assert categories(trace) == {"python": 80, "compute": 8, "overhead": 12}
 
 
 def test_waiting_for_gloo_is_communication_only_while_nothing_else_runs(written: Written) -> None:
     reduce = happened("user_annotation", "gloo:all_reduce", 40, 160, (1, GLOO))
     trace = written([step(0, 200), operator("aten::mm", 0, 80), reduce, operator("aten::mm", 160, 200)])
-    assert categories(trace) == {"communication": 80, "compute": 116, "launch": 4}
+    assert categories(trace) == {"communication": 80, "compute": 116, "overhead": 4}
 
 
 def test_events_are_counted_by_the_phase_in_which_they_begin(written: Written) -> None:
@@ -123,14 +123,14 @@ def test_events_are_counted_by_the_phase_in_which_they_begin(written: Written) -
 def test_the_call_of_a_collective_is_communication_not_compute(written: Written) -> None:
     frame = operator("autograd::engine::evaluate_function: AccumulateGrad", 100, 200)
     trace = written([step(0, 200), operator("aten::mm", 0, 100), frame, operator("c10d::allreduce_", 110, 190)])
-    assert categories(trace) == {"compute": 98, "communication": 80, "launch": 22}
+    assert categories(trace) == {"compute": 98, "communication": 80, "overhead": 22}
 
 
 def test_code_of_torch_compile_computes(written: Written) -> None:
     region = annotation("Torch-Compiled Region: 0/0", 70, 500)
     guards = operator("TorchDynamo Cache Lookup", 0, 60)
     trace = written([step(0, 500), guards, region, operator("CompiledFunction", 90, 490)])
-    assert categories(trace) == {"compute": 398, "launch": 102}
+    assert categories(trace) == {"compute": 398, "overhead": 102}
 
 
 def test_what_the_recording_does_not_cover_is_unexplained(written: Written) -> None:
@@ -184,7 +184,7 @@ def test_phases_partition_the_categories(written: Written) -> None:
 def test_the_training_thread_is_found_with_and_without_its_number(written: Written, thread: int | None) -> None:
     busier = [operator("aten::copy_", begin, begin + 1, 55) for begin in range(50)]
     trace = written([*busier, step(0, 100), operator("aten::mm", 0, 100)])
-    assert categories(trace, training_thread=thread) == {"compute": 98, "launch": 2}
+    assert categories(trace, training_thread=thread) == {"compute": 98, "overhead": 2}
 
 
 def training(*events: Event) -> Events:
@@ -201,58 +201,58 @@ def test_device_time_is_compute_then_exposed_communication_then_exposed_copies(w
         called("cudaMemcpyAsync", 3, 4, 5),
     ]
     found = categories(written([*training(*busy, *copy), operator("aten::x", 600, 1000)]))
-    assert found == {"compute": 190 + 110, "communication": 200, "copy": 200, "launch": 10 + 290}
+    assert found == {"compute": 190 + 110, "communication": 200, "copy": 200, "overhead": 10 + 290}
 
 
 def test_idle_time_in_the_loader_of_the_launching_thread_is_input(written: Written) -> None:
     loader = annotation("enumerate(DataLoader)#_MultiProcessingDataLoaderIter.__next__", 150, 800)
     elsewhere = annotation("enumerate(DataLoader)#_MultiProcessingDataLoaderIter.__next__", 100, 1000, 77)
     found = categories(written([*training(loader, elsewhere), operator("aten::x", 800, 890)]))
-    assert found == {"compute": 200, "input": 650, "launch": 10 + 90, "host": 50}
+    assert found == {"compute": 200, "input": 650, "overhead": 10 + 90, "python": 50}
 
 
 def test_a_wait_that_drained_the_device_is_charged_up_to_the_next_launch(written: Written) -> None:
     wait = called("cudaStreamSynchronize", 20, 120)
     found = categories(written(training(wait)))
-    assert found == {"compute": 200, "sync": 780, "launch": 10 + 10}
+    assert found == {"compute": 200, "sync": 780, "overhead": 10 + 10}
 
 
 def test_a_wait_that_ended_before_the_device_ran_dry_is_not_charged(written: Written) -> None:
     found = categories(written(training(called("cudaStreamSynchronize", 20, 90))))
-    assert found == {"compute": 200, "host": 780, "launch": 20}
+    assert found == {"compute": 200, "python": 780, "overhead": 20}
 
 
 def test_a_copy_that_holds_the_host_while_it_is_staged_is_sync(written: Written) -> None:
     staged = [called("cudaMemcpyAsync", 200, 700, 3), happened("gpu_memcpy", "HtoD", 690, 700, (0, 7), correlation=3)]
     quick = [called("cudaMemcpyAsync", 750, 760, 4), happened("gpu_memcpy", "HtoD", 770, 780, (0, 7), correlation=4)]
     found = categories(written(training(*staged, *quick)))
-    assert found == {"compute": 200, "copy": 20, "sync": 490, "host": 100 + 100, "launch": 10 + 50 + 20 + 10}
+    assert found == {"compute": 200, "copy": 20, "sync": 490, "python": 100 + 100, "overhead": 10 + 50 + 20 + 10}
 
 
 def test_input_after_a_drain_is_input_not_sync(written: Written) -> None:
     loader = annotation("enumerate(DataLoader)#_SingleProcessDataLoaderIter.__next__", 200, 700)
     found = categories(written(training(called("cudaDeviceSynchronize", 20, 120), loader)))
-    assert found == {"compute": 200, "input": 500, "sync": 280, "launch": 20}
+    assert found == {"compute": 200, "input": 500, "sync": 280, "overhead": 20}
 
 
 def test_idle_time_inside_operators_and_between_them_is_launch(written: Written) -> None:
     operators = [operator("aten::linear", 100, 500), operator("aten::linear", 540, 880)]
-    assert categories(written(training(*operators))) == {"compute": 200, "launch": 800}
+    assert categories(written(training(*operators))) == {"compute": 200, "overhead": 800}
 
 
 def test_python_before_the_next_launch_is_host(written: Written) -> None:
-    assert categories(written(training())) == {"compute": 200, "host": 780, "launch": 20}
+    assert categories(written(training())) == {"compute": 200, "python": 780, "overhead": 20}
 
 
 def test_the_thread_that_launches_the_next_kernel_explains_the_gap(written: Written) -> None:
     engine = [launch(5, 390, 395, ENGINE), kernel(5, 400, 500), operator("autograd::engine::x", 110, 400, ENGINE)]
     found = categories(written(training(*engine)))
-    assert found == {"compute": 300, "launch": 10 + 290 + 10, "host": 10 + 380}
+    assert found == {"compute": 300, "overhead": 10 + 290 + 10, "python": 10 + 380}
 
 
 def test_kernels_that_nothing_launched_leave_the_gap_to_the_training_thread(written: Written) -> None:
     events = [step(0, 100), operator("aten::x", 0, 40), kernel(9, 40, 100)]
-    assert categories(written(events)) == {"compute": 60, "launch": 40}
+    assert categories(written(events)) == {"compute": 60, "overhead": 40}
 
 
 def test_steps_on_the_device_reach_to_their_last_kernel_and_do_not_overlap(written: Written) -> None:

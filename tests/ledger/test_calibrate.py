@@ -48,33 +48,33 @@ def test_a_split_is_exact_and_off_by_less_than_two(totals: list[int], shares: li
 
 
 def test_input_and_transfer_are_what_was_measured_whatever_the_profile_says() -> None:
-    table = profiled(input={Category.COMPUTE: 900}, transfer={Category.LAUNCH: 50}, forward={Category.COMPUTE: 100})
+    table = profiled(input={Category.COMPUTE: 900}, transfer={Category.OVERHEAD: 50}, forward={Category.COMPUTE: 100})
     breakdown = calibrate(table, 1, watched({Phase.INPUT: 300, Phase.TRANSFER: 7, Phase.FORWARD: 80}))
     assert breakdown.entries[0, [Category.INPUT, Category.COPY, Category.COMPUTE]].tolist() == [300, 7, 80]
 
 
 def test_the_profilers_own_time_comes_off_launch_first() -> None:
-    table = profiled(forward={Category.COMPUTE: 600, Category.LAUNCH: 400})
+    table = profiled(forward={Category.COMPUTE: 600, Category.OVERHEAD: 400})
     breakdown = calibrate(table, 2, watched({Phase.FORWARD: 350}))
-    assert breakdown.entries[0, [Category.COMPUTE, Category.LAUNCH]].tolist() == [300, 50]
+    assert breakdown.entries[0, [Category.COMPUTE, Category.OVERHEAD]].tolist() == [300, 50]
 
 
 def test_launch_gives_no_more_than_the_profiler_can_have_cost() -> None:
-    table = profiled(forward={Category.COMPUTE: 600_000, Category.LAUNCH: 400_000})
+    table = profiled(forward={Category.COMPUTE: 600_000, Category.OVERHEAD: 400_000})
     events = np.array([0, 0, 100, 0, 0, 0])
     breakdown = calibrate(table, 1, watched({Phase.FORWARD: 450_000}), events=events)
-    assert breakdown.entries[0, [Category.COMPUTE, Category.LAUNCH]].tolist() == [300_000, 150_000]
+    assert breakdown.entries[0, [Category.COMPUTE, Category.OVERHEAD]].tolist() == [300_000, 150_000]
 
 
 def test_when_launch_is_not_enough_the_rest_gives_in_proportion() -> None:
-    table = profiled(backward={Category.COMPUTE: 600, Category.HOST: 300, Category.LAUNCH: 100})
+    table = profiled(backward={Category.COMPUTE: 600, Category.PYTHON: 300, Category.OVERHEAD: 100})
     breakdown = calibrate(table, 1, watched({Phase.BACKWARD: 300}))
-    assert breakdown.entries[0, [Category.COMPUTE, Category.HOST, Category.LAUNCH]].tolist() == [200, 100, 0]
+    assert breakdown.entries[0, [Category.COMPUTE, Category.PYTHON, Category.OVERHEAD]].tolist() == [200, 100, 0]
 
 
 def test_a_phase_that_the_profile_never_saw_is_host_outside_the_model_and_unexplained_inside() -> None:
     breakdown = calibrate(profiled(), 0, watched({Phase.REST: 40, Phase.OPTIMIZER: 60}))
-    assert breakdown.entries[0, [Category.HOST, Category.UNEXPLAINED]].tolist() == [40, 60]
+    assert breakdown.entries[0, [Category.PYTHON, Category.UNEXPLAINED]].tolist() == [40, 60]
 
 
 def test_on_an_accelerator_the_whole_step_is_split_as_profiled() -> None:

@@ -124,18 +124,18 @@ def test_launching_is_caused_by_the_operator_that_took_most_of_it(written: Writt
         called("cudaEventQuery", 700, 710),
     ]
     found = causes(written(training(*operators)))
-    assert found == {("LAUNCH", "aten::linear"): 790, ("LAUNCH", "cudaLaunchKernel"): 10}
+    assert found == {("OVERHEAD", "aten::linear"): 790, ("OVERHEAD", "cudaLaunchKernel"): 10}
 
 
 def test_a_call_that_allocates_is_a_cause_of_its_own(written: Written) -> None:
     found = causes(written(training(operator("aten::empty", 100, 880), called("hipFree", 110, 870))))
-    assert found[("LAUNCH", "hipFree")] == 790
+    assert found[("OVERHEAD", "hipFree")] == 790
 
 
 def test_python_is_the_cause_of_host_time_with_its_line(written: Written) -> None:
     stack = [python("train.py(3): log", 100, 870), python("<built-in method sleep>", 150, 860)]
     _, totals, _ = looked_at(written(training(*stack)))
-    (host,) = (each for each in totals if each.category is Category.HOST)
+    (host,) = (each for each in totals if each.category is Category.PYTHON)
     assert host.cause == "<built-in method sleep>"
     assert host.source is not None
     assert host.source.function == "log"
@@ -146,7 +146,7 @@ def test_autograd_explains_what_the_training_thread_ends(written: Written) -> No
     found = causes(
         written(training(stack, operator("aten::mm", 90, 860, ENGINE), operator("XBackward0", 89, 861, ENGINE)))
     )
-    assert found == {("LAUNCH", "aten::mm"): 790, ("LAUNCH", "cudaLaunchKernel"): 10}
+    assert found == {("OVERHEAD", "aten::mm"): 790, ("OVERHEAD", "cudaLaunchKernel"): 10}
 
 
 def test_pieces_are_numbered_by_step_and_by_the_stretch_that_they_are_of(written: Written) -> None:
@@ -154,7 +154,7 @@ def test_pieces_are_numbered_by_step_and_by_the_stretch_that_they_are_of(written
     second = [step(100, 200, 2), annotation(LOADER, 100, 150), launch(2, 180, 185), kernel(2, 185, 200)]
     gaps, _, _ = looked_at(written([*first, *second]))
     assert gaps.step.tolist() == [0, 0, 1, 1, 1]
-    assert [Category(each).name for each in gaps.category] == ["LAUNCH", "HOST", "INPUT", "HOST", "LAUNCH"]
+    assert [Category(each).name for each in gaps.category] == ["OVERHEAD", "PYTHON", "INPUT", "PYTHON", "OVERHEAD"]
     assert gaps.gap.tolist() == [0, 1, 1, 1, 1]
     assert not gaps.cause.flags.writeable
 

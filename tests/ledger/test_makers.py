@@ -51,7 +51,7 @@ def test_hips_names_for_launches_copies_and_waits(written: Written) -> None:
         happened("kernel", "igemm_fwd", 890, 1000, (0, 0), correlation=3, **place),
     ]
     trace = written(events)
-    assert categories(trace) == {"compute": 200, "copy": 10, "sync": 10 + 760, "launch": 10 + 10}
+    assert categories(trace) == {"compute": 200, "copy": 10, "sync": 10 + 760, "overhead": 10 + 10}
     assert waits(trace) == [("hipMemcpyWithStream", "aten::_local_scalar_dense", 770)]
 
 
@@ -69,19 +69,19 @@ def test_devices_that_name_their_own_runtime(written: Written) -> None:
         happened("mtia_ccp_events", "fused_relu", 810, 1000, (0, 3), correlation=3, **place),
     ]
     trace = written(events)
-    assert categories(trace) == {"compute": 580, "copy": 90, "sync": 300, "launch": 10 + 10 + 10}
+    assert categories(trace) == {"compute": 580, "copy": 90, "sync": 300, "overhead": 10 + 10 + 10}
     assert waits(trace)[0] == ("mtiaStreamSynchronize", "", 300)
 
 
 def test_several_devices_of_a_process_idle_only_together(written: Written) -> None:
     kernels = [launch(1, 0, 5), kernel(1, 5, 400, device=0), launch(2, 10, 15), kernel(2, 300, 600, device=1)]
     late = [operator("aten::mm", 600, 800), launch(3, 700, 705), kernel(3, 705, 1000, stream=9)]
-    assert categories(written([step(0, 1000), *kernels, *late])) == {"compute": 595 + 295, "launch": 5 + 105}
+    assert categories(written([step(0, 1000), *kernels, *late])) == {"compute": 595 + 295, "overhead": 5 + 105}
 
 
 def test_overlapping_streams_count_once(written: Written) -> None:
     both = [launch(1, 0, 5), kernel(1, 5, 600, stream=7), launch(2, 10, 15), kernel(2, 100, 1000, stream=20)]
-    assert categories(written([step(0, 1000), *both])) == {"compute": 995, "launch": 5}
+    assert categories(written([step(0, 1000), *both])) == {"compute": 995, "overhead": 5}
 
 
 def test_two_threads_that_launch_explain_their_own_gaps(written: Written) -> None:
@@ -91,7 +91,7 @@ def test_two_threads_that_launch_explain_their_own_gaps(written: Written) -> Non
     trace = written([step(0, 1000), *first, *second, kernel(2, 300, 400), kernel(3, 700, 1000)])
     found = breakdown_of(trace, steps_of(trace)).entries.sum(axis=0)
     assert found[Category.COMPUTE] == (90 + 100 + 300) * 1000
-    assert found[Category.LAUNCH] == (10 + 200 + 300) * 1000
+    assert found[Category.OVERHEAD] == (10 + 200 + 300) * 1000
     assert found.sum() == 1_000_000
 
 

@@ -143,7 +143,7 @@ def test_the_breakdown_of_a_real_step_holds_loader_compute_and_launch(profiled: 
     loader = matching(trace, LOADER.match) & contains(union(boundaries[:, 0], boundaries[:, 1]), trace.events.begin)
     assert len(breakdown.wall) == STEPS
     assert breakdown.entries[:, Category.INPUT].sum() == trace.events.duration[loader].sum()
-    assert (breakdown.entries[:, [Category.COMPUTE, Category.LAUNCH]] > 0).all()
+    assert (breakdown.entries[:, [Category.COMPUTE, Category.OVERHEAD]] > 0).all()
     assert not breakdown.entries[
         :, [Category.COMMUNICATION, Category.SYNC, Category.COMPILE, Category.UNEXPLAINED]
     ].any()
@@ -154,7 +154,7 @@ def test_time_of_operators_is_within_the_time_of_computing_and_launching(profile
     boundaries = steps_of(trace)
     breakdown = breakdown_of(trace, boundaries, machine=machine())
     spent = sum(each.duration for each in total(trace, boundaries, machine())) * STEPS
-    inside = breakdown.entries[:, [Category.COMPUTE, Category.LAUNCH, Category.INPUT]].sum()
+    inside = breakdown.entries[:, [Category.COMPUTE, Category.OVERHEAD, Category.INPUT]].sum()
     assert breakdown.entries[:, Category.COMPUTE].sum() <= spent <= inside
 
 

@@ -89,7 +89,7 @@ def test_phases_are_as_watched_and_split_as_profiled(tmp_path: Path) -> None:
     spent = per_step(found)
     assert spent["input"] == 10.0, "what was measured is not estimated"
     assert spent["compute"] == pytest.approx(4 + 3, abs=0.1)
-    assert spent["host"] + spent["unexplained"] == pytest.approx(2 + 1, abs=0.1)
+    assert spent["python"] + spent["unexplained"] == pytest.approx(2 + 1, abs=0.1)
     assert (found.breakdown.wall == found.breakdown.entries.sum(axis=1)).all()
     assert sum(spent.values()) == pytest.approx(20, abs=0.01)
 

@@ -85,7 +85,7 @@ for part in PARTS:
     st.register_type_strategy(part, every(part))
 
 categories = st.builds(
-    CategoryUse, name=st.sampled_from(["compute", "input", "host", "launch", "copy", "sync", "transfer"])
+    CategoryUse, name=st.sampled_from(["compute", "input", "python", "overhead", "copy", "sync", "transfer"])
 )
 cases = every(
     Case,

@@ -161,7 +161,7 @@ def test_idle_stretches_carry_their_category_and_what_the_thread_was_in(small: P
     annotate(small, out, cache=False)
     found = slices(exact(out)["traceEvents"], IDLE)
     assert found[0] == ("input: enumerate(DataLoader)#x", 0, 30_000, 0)
-    assert found[1] == ("launch: aten::mm", 30_000, 50_000, 0)
+    assert found[1] == ("overhead: aten::mm", 30_000, 50_000, 0)
 
 
 def test_our_process_is_none_of_the_traces(small: Path, tmp_path: Path) -> None:

@@ -37,7 +37,9 @@ def findings() -> tuple[Finding, ...]:
         Finding(
             "ST102", "too-few-workers", Weight.FINDING, long, f"Raise num_workers: {long}.", about(60e6), "input", LOOP
         ),
-        Finding("ST201", "host-time", Weight.FINDING, "gc takes 5 ms", "Collect less often.", about(5e6), "host", LOOP),
+        Finding(
+            "ST201", "python-time", Weight.FINDING, "gc takes 5 ms", "Collect less often.", about(5e6), "python", LOOP
+        ),
         Finding("ST501", "optimizer-share", Weight.FINDING, "1 ms", "Use foreach.", about(1e6), "compute", LOOP),
         Finding("ST901", "slow-evaluation", Weight.NOTE, "evaluation takes 12 % of the run", "Evaluate less often."),
         Finding("ST801", "background-load", Weight.DOUBT, "other programs use 1.1 of 2 CPUs", "Measure again."),
@@ -51,8 +53,8 @@ def case() -> Case:
         categories=(
             category("compute", 22.0),
             category("input", 68.0, 68.0),
-            category("launch", 3.0),
-            category("host", 2.0),
+            category("overhead", 3.0),
+            category("python", 2.0),
             category("copy", 0.2),
             category("unexplained", 1.0),
         ),

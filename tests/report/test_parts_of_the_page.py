@@ -186,10 +186,10 @@ def test_owners_are_stacked_to_the_peak() -> None:
 
 def test_from_before_to_after_every_category_moves_the_step() -> None:
     sure = WaterfallChange("input", Estimate(-40.0 * MS, -42.0 * MS, -38.0 * MS, 9))
-    noise = WaterfallChange("launch", Estimate(1.0 * MS, -2.0 * MS, 4.0 * MS, 9))
+    noise = WaterfallChange("overhead", Estimate(1.0 * MS, -2.0 * MS, 4.0 * MS, 9))
     drawn = moves_of((sure, noise), 100.0 * MS, 70.0 * MS, ("a", "b"))
     assert [(row.name, row.grown, row.certain) for row in drawn.rows] == [
-        ("input", False, True), ("launch", True, False), ("other", True, False),
+        ("input", False, True), ("overhead", True, False), ("other", True, False),
     ]  # fmt: skip
     assert drawn.rows[2].words == "+9 ms", "what the rows leave open"
     scale = drawn.before / 100

@@ -48,8 +48,8 @@ VERDICTS = {
     "kineto/resnet50_workers0.pt.trace.json.gz": ("input", ["input-wait", "idle-matrix-units"]),
     "kineto/resnet50_workers4.pt.trace.json.gz": ("balanced", ["idle-matrix-units", "slow-transfer"]),
     "hta/ns_resolution_trace/rank-0.Apr_03_18_51_38.1102.pt.trace.json.gz": ("compute", []),
-    "hta/negative_queue_length_values_check/rank0.json.gz": ("sync", ["host-sync", "launch-bound"]),
-    "hta/nccl_parser_config/nccl_data.json.gz": ("launch", ["launch-bound", "exposed-communication"]),
+    "hta/negative_queue_length_values_check/rank0.json.gz": ("sync", ["host-sync", "overhead-bound"]),
+    "hta/nccl_parser_config/nccl_data.json.gz": ("overhead", ["overhead-bound", "exposed-communication"]),
     "tracelens/mi300/resnet_act_checkpoint.json.gz": ("communication", ["exposed-communication", "recompute"]),
     "tracelens/mi300/ddp_resnet18_no_pool/train_resnet18.json.gz": ("undecided", ["allocator-stalls"]),
     "tracelens/h100/google_owlv2-large-patch14-ensemble__1016001.json.gz": (
@@ -95,7 +95,7 @@ def _categories_hold_together(process: ProcessReport) -> None:
     case = process.case
     step = case.step.duration.value
     assert sum(use.duration.value for use in case.categories) == pytest.approx(step, abs=len(case.categories))
-    for category in ("input", "sync", "compile", "launch", "host"):
+    for category in ("input", "sync", "compile", "overhead", "python"):
         idle = sum(use.duration.value for use in case.gaps if use.category == category)
         whole = next((use.duration.value for use in case.categories if use.name == category), 0.0)
         assert not case.gaps or idle <= whole + 1

@@ -356,7 +356,20 @@ def test_processes_are_timed_behind_the_warm_up_of_the_plan(tmp_path: Path) -> N
     trial.conduct(0, variants)
     machine = trial._executor
     assert isinstance(machine, FakeMachine)
-    assert {turn.options.warm_up for turn in machine.turns if not turn.rehearsal} == {30}
+    assert {turn.options.warm_up for turn in machine.turns if turn.variant.name == BASELINE and not turn.rehearsal} == {
+        30
+    }
+
+
+def test_a_loaders_full_queue_is_let_go_before_steps_are_timed(tmp_path: Path) -> None:
+    trial, (first, *_) = clock(tmp_path, 300, 1)
+    workers = replace(first, changes=(Change("loader", "", (("num_workers", 8), ("prefetch_factor", 3))),))
+    trial.conduct(0, (workers,))
+    machine = trial._executor
+    assert isinstance(machine, FakeMachine)
+    timed = {turn.variant.name: turn.options.warm_up for turn in machine.turns if not turn.rehearsal}
+    assert timed[workers.name] == trial.plan.warm_up + 24
+    assert timed["baseline"] == trial.plan.warm_up
 
 
 @pytest.mark.parametrize("seconds", [5, 60, 150, 300, 1000])

@@ -190,5 +190,5 @@ def _garbage(layout: Layout) -> GarbageUse:
     seen = ~steps.warm_up
     spent = measure(collections.intervals, steps.begin, steps.end)[seen]
     fetching = measure(intersect(collections.intervals, layout.work.loader), steps.begin, steps.end)[seen]
-    category = "input" if 2 * fetching.sum() > spent.sum() else "host"
+    category = "input" if 2 * fetching.sum() > spent.sum() else "python"
     return GarbageUse(per_step(spent), float(counts[seen].mean()), category)

@@ -123,7 +123,7 @@ def gap_uses(trace: Trace, links: Links, gaps: IdleGaps, steps: int) -> tuple[Ga
     return tuple(
         GapUse(
             category=each.category.name.lower(),
-            cause=each.cause or (PAUSE if each.category is Category.LAUNCH and own.any() else ""),
+            cause=each.cause or (PAUSE if each.category is Category.OVERHEAD and own.any() else ""),
             duration=mean_of_series(each.duration),
             count=float(each.count.mean()),
             longest=each.longest,
@@ -139,7 +139,7 @@ def _own_pauses(trace: Trace, gaps: IdleGaps) -> Bool:
     queued before the trace began)."""
     launched = np.where(gaps.launch == UNKNOWN, gaps.begin, trace.events.begin[gaps.launch])
     short = gaps.duration <= DISPATCH_GAP
-    own: Bool = (gaps.category == Category.LAUNCH) & (launched <= gaps.begin) & short
+    own: Bool = (gaps.category == Category.OVERHEAD) & (launched <= gaps.begin) & short
     return own
 
 
@@ -215,7 +215,7 @@ def roofline_use(roofline: Roofline, step: float) -> RooflineUse | None:
 RELIEVED = {
     "input free": "input",
     "syncs free": "sync",
-    "one launch": "launch",
+    "one launch": "overhead",
     "communication overlapped": "communication",
 }
 """Changes of the replay and the account that each relieves."""

@@ -381,7 +381,8 @@ class LoaderUse:
 
 @dataclass(frozen=True, slots=True)
 class LineUse:
-    """A line of the user's code. role: "input", "transfer", "forward", "backward", "optimizer", "evaluation" or "host".
+    """A line of the user's code. role: "input", "transfer", "forward", "backward", "optimizer", "evaluation" or
+    "python".
 
     duration: time of the line per step (lines inside it excluded when they are traced too); host: the part of it
     outside operators, the loader and the phases; operators: operators dispatched per step; hits: executions per step.
@@ -496,7 +497,7 @@ class GarbageUse:
 
     duration: Estimate
     collections: float
-    category: str = "host"
+    category: str = "python"
 
 
 @dataclass(frozen=True, slots=True)

@@ -43,7 +43,7 @@ def function_of(source: SourceLine) -> tuple[str, str]:
     return source.file.replace("\\", "/").rsplit("/", 1)[-1], source.function.rsplit(".", 1)[-1]
 
 
-PHASE_OF = {"input": "input", "transfer": "transfer", "host": "rest"}
+PHASE_OF = {"input": "input", "transfer": "transfer", "python": "rest"}
 """The phase whose time the lines of a role make up. Lines of other roles hold operators that no line tells apart."""
 
 
@@ -66,7 +66,7 @@ def line_times(lines: Iterable[LineUse], phases: tuple[CategoryUse, ...]) -> tup
     """
     own = [_own(group) for group in _by_place(lines).values()]
     scales = {role: _scale(own, role, named(phases, phase)) for role, phase in PHASE_OF.items()}
-    usual = scales["host"]
+    usual = scales["python"]
     return tuple(
         LineTime(each.line, scaled(each.duration, scales.get(role, 1.0)), scaled(each.host, scales.get(role, usual)))
         for each, role in ((each, each.line.role) for each in own)
@@ -191,7 +191,7 @@ class _LineSums:
         model = join(work.loader, work.forward, work.backward, work.updates, layout.activity.evaluation, pauses)
         outside = times.end - times.begin - measure(model, times.begin, times.end)
         # Preparing a batch with operators is preparing it all the same: only lines of no other role are split.
-        plain = [each for each, role in layout.lines.roles.items() if role is LineRole.HOST]
+        plain = [each for each, role in layout.lines.roles.items() if role is LineRole.PYTHON]
         busy = _busy_share(layout, in_operators, times.begin) * np.isin(times.identity, plain)
         self.host = self._table(times.identity, times.begin, np.rint(outside * (1 - busy)).astype(np.int64))
         saving = layout.lane.of(Kind.CHECKPOINT).intervals
@@ -235,7 +235,7 @@ def _segment(layout: Layout, kind: SegmentKind) -> Intervals:
     return Intervals(begin, np.array([segment.end for segment in held], np.int64))
 
 
-AT_WORK = ("compute", "communication", "copy", "launch")
+AT_WORK = ("compute", "communication", "copy", "overhead")
 """Categories that hold the time inside operators (small ones count as launch on a CPU)."""
 
 

@@ -219,8 +219,8 @@ CATEGORIES = {
     "input": "its input takes",
     "sync": "waiting for its device to be read takes",
     "compile": "its compiling takes",
-    "launch": "dispatching its operators takes",
-    "host": "its Python on the host takes",
+    "overhead": "its operator overhead takes",
+    "python": "its own Python takes",
     "unexplained": "time that nothing explains takes",
 }
 UNEVEN = 1.1
@@ -255,7 +255,7 @@ def late_reason(late: LateRank) -> str:
 
 def uneven(late: LateRank) -> bool:
     """Whether it is late because it has more to compute."""
-    return late.arithmetic is not None and late.arithmetic >= UNEVEN and late.category in ("compute", "launch")
+    return late.arithmetic is not None and late.arithmetic >= UNEVEN and late.category in ("compute", "overhead")
 
 
 def gradient_use(trace: Trace, boundaries: Int64) -> GradientUse | None:

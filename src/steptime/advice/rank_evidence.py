@@ -13,7 +13,7 @@ from steptime.advice.evidence import Case, LineUse, RankUse
 from steptime.analysis.stragglers.comparison import LateRank, RankComparison, RankRow
 from steptime.quantities import SourceLine
 
-ROLES = {"input": "input", "host": "host", "copy": "transfer"}
+ROLES = {"input": "input", "python": "python", "copy": "transfer"}
 """Of the lines that make up an account."""
 MOST_OF_IT = 0.5
 MOST_RANKS = 64
@@ -101,7 +101,7 @@ def _usual(line: LineUse, others: list[Case]) -> float:
 
 def _of_operators(late: LateRank, own: Case, others: list[Case]) -> SourceLine | None:
     """The line of the operator that takes most longer, for an excess in computing or dispatching."""
-    if late.category not in ("compute", "launch"):
+    if late.category not in ("compute", "overhead"):
         return None
     usual = {(each.name, each.phase): each.duration for case in others[:1] for each in case.operators}
     grown = [(use.duration - usual.get((use.name, use.phase), 0.0), use) for use in own.operators if use.source]

@@ -106,7 +106,7 @@ WASTE = (Phase.INPUT, Phase.TRANSFER, Phase.REST)
 """Phases in which the model does nothing; how much of the others could be saved, no phase tells."""
 CALIBRATION = 24
 """Updates in which a gradient scaler looks for its scale: GradScaler begins at 2**16 and halves it at each overflow."""
-UNSPLIT = {Phase.INPUT: Category.INPUT, Phase.TRANSFER: Category.COPY, Phase.REST: Category.HOST}
+UNSPLIT = {Phase.INPUT: Category.INPUT, Phase.TRANSFER: Category.COPY, Phase.REST: Category.PYTHON}
 """Categories of the phases where no profile splits them; the model's own phases stay unexplained then."""
 
 MODEL_PHASES = ("forward", "backward", "optimizer")
@@ -160,7 +160,7 @@ def category_uses(
     """The categories; they sum to the step. Of computing, what lies above the roofline could be saved, of unexplained
     time nothing, of the others all. Where no step was profiled, the model's phases stand for their categories."""
     entries = _entries(breakdown, steps, usual)
-    profiled = bool(operators) or entries[:, (Category.COMPUTE, Category.LAUNCH)].any()
+    profiled = bool(operators) or entries[:, (Category.COMPUTE, Category.OVERHEAD)].any()
     uses = [] if profiled else [use for use in phase_uses(steps, usual) if use.name in MODEL_PHASES]
     for category in Category:
         if category is Category.UNEXPLAINED and not profiled:

@@ -20,8 +20,8 @@ class Category(IntEnum):
     INPUT = 3
     SYNC = 4
     COMPILE = 5
-    LAUNCH = 6
-    HOST = 7
+    OVERHEAD = 6
+    PYTHON = 7
     UNEXPLAINED = 8
 
 

@@ -162,7 +162,7 @@ def heaviest(piece: Int64, cause: Int64, weight: Int64, count: int) -> Int64:
     return found
 
 
-CATEGORIES = (Category.INPUT, Category.SYNC, Category.COMPILE, Category.LAUNCH, Category.HOST)
+CATEGORIES = (Category.INPUT, Category.SYNC, Category.COMPILE, Category.OVERHEAD, Category.PYTHON)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -246,8 +246,8 @@ def _explain(
         Category.INPUT: intersect(inside, join(*(input_time(trace, each) for each in threads), input_ranges)),
         Category.SYNC: waiting,
         Category.COMPILE: intersect(inside, join(*(compile_time(trace, each) for each in threads), compile_ranges)),
-        Category.LAUNCH: intersect(inside, dispatching),
-        Category.HOST: inside,
+        Category.OVERHEAD: intersect(inside, dispatching),
+        Category.PYTHON: inside,
     }
 
 
@@ -272,7 +272,7 @@ def _calls(trace: Trace, lane: int) -> Intervals:
 STANDING_FOR = {
     Category.INPUT: causes_of_input,
     Category.COMPILE: causes_while_compiling,
-    Category.LAUNCH: causes_while_launching,
+    Category.OVERHEAD: causes_while_launching,
 }
 """By account, what is said in place of the event that held the thread; of the host's own time it is that event."""
 
@@ -376,7 +376,7 @@ def _find_causes(trace: Trace, links: Links, idle: Idle, pieces: IdleGaps) -> No
     """Writes the event behind each piece; what the cause is looked for among depends on the account."""
     waited = pieces.wait != UNKNOWN
     pieces.cause[waited] = outermost_operator(trace, links, pieces.wait[waited])
-    looked_for = np.isin(pieces.category, [*STANDING_FOR, Category.HOST])
+    looked_for = np.isin(pieces.category, [*STANDING_FOR, Category.PYTHON])
     for lanes in sorted(set(idle.threads.values())):
         ending = [lane for lane, explaining in idle.threads.items() if explaining == lanes and lane != UNKNOWN]
         chosen = np.flatnonzero(looked_for & np.isin(pieces.lane, ending))
@@ -390,7 +390,7 @@ def _find_causes(trace: Trace, links: Links, idle: Idle, pieces: IdleGaps) -> No
         pieces.inside[chosen] = heaviest(held.piece, held.owner, held.duration, len(chosen))
 
 
-BY_LINE = (Category.SYNC, Category.HOST)
+BY_LINE = (Category.SYNC, Category.PYTHON)
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -184,7 +184,7 @@ class LineRole(Enum):
     BACKWARD = "backward"
     OPTIMIZER = "optimizer"
     EVALUATION = "evaluation"
-    HOST = "host"
+    PYTHON = "python"
 
 
 SLIVER = 0.01
@@ -232,7 +232,7 @@ def find_lines(process: Process, lane: RecordTable, activity: Activity, work: Tr
     preparing = find_preparing(process.codes, forwards, evaluating, set(seen))
     on_device = process.facts.device != "cpu"
     moved = _moving_lines(process.sites) if on_device else frozenset()
-    roles = dict.fromkeys(np.unique(times.identity).tolist(), LineRole.HOST) | seen
+    roles = dict.fromkeys(np.unique(times.identity).tolist(), LineRole.PYTHON) | seen
     for code, line in _lines_of(process.codes, preparing):
         moves = on_device and ((code.file, line.line) in moved or bool(TRANSFER_TEXT.search(line.text)))
         roles[identity_of(code, line)] = LineRole.TRANSFER if moves else LineRole.INPUT

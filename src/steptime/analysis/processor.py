@@ -55,8 +55,8 @@ def claims_on_processor(
         (Category.COPY, phases.get(Phase.TRANSFER, EMPTY)),
         (Category.COMPILE, join(compile_time(trace, lane), compile_ranges)),
         (Category.COMPUTE, compute),
-        (Category.LAUNCH, join(launch, between)),
-        (Category.HOST, recorded_time(trace)),
+        (Category.OVERHEAD, join(launch, between)),
+        (Category.PYTHON, recorded_time(trace)),
     )
 
 

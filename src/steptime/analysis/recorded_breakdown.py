@@ -46,7 +46,7 @@ from steptime.trace.table import Trace
 
 MEASURED = {Phase.INPUT: Category.INPUT, Phase.TRANSFER: Category.COPY}
 """Phases that are an account."""
-UNSEEN = {Phase.REST: Category.HOST}
+UNSEEN = {Phase.REST: Category.PYTHON}
 """Where a phase goes that the profiled steps did not have: outside the model it is the user's Python; inside,
 unexplained."""
 
@@ -108,7 +108,7 @@ def _without_overhead(profiled: Int64, steps: int, watched: Int64, most: int | N
     overhead = max(0, int(profiled.sum()) - round(float(watched.mean()) * steps))
     overhead = overhead if most is None else min(overhead, most)
     shares = profiled.copy()
-    shares[Category.LAUNCH] -= min(overhead, int(shares[Category.LAUNCH]))
+    shares[Category.OVERHEAD] -= min(overhead, int(shares[Category.OVERHEAD]))
     return shares
 
 

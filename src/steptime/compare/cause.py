@@ -18,10 +18,10 @@ from steptime.report.compose import IN_WORKERS, WORKERS
 NEARLY_ALL = 0.9
 EXPLAINS = 0.4
 """Of the step's change: an account that moved by less does not carry it alone."""
-ALL = frozenset({"compute", "communication", "copy", "input", "sync", "compile", "launch", "host", "unexplained",
+ALL = frozenset({"compute", "communication", "copy", "input", "sync", "compile", "overhead", "python", "unexplained",
                  "forward", "backward", "optimizer", "transfer", "rest"})  # fmt: skip
-MODEL = frozenset({"compute", "launch", "forward", "backward", "optimizer", "compile", "sync"})
-HOST = frozenset({"launch", "host", "input", "compute", "forward", "backward", "optimizer", "rest", "sync"})
+MODEL = frozenset({"compute", "overhead", "forward", "backward", "optimizer", "compile", "sync"})
+HOST = frozenset({"overhead", "python", "input", "compute", "forward", "backward", "optimizer", "rest", "sync"})
 
 
 CLEAR = (DifferenceOutcome.MORE, DifferenceOutcome.LESS)
@@ -50,7 +50,7 @@ EFFECTS = {
     "dataset": Effect(_INPUT),
     "collate function": Effect(_INPUT),
     "pinned memory": Effect(frozenset({"copy", "transfer", "input", "sync"})),
-    "batch size": Effect(ALL - {"launch", "compile"}, 1),
+    "batch size": Effect(ALL - {"overhead", "compile"}, 1),
     "micro-batches a step": Effect(ALL, 1),
     "another profiler": Effect(ALL, 1),
     "anomaly detection": Effect(HOST, 1),
@@ -61,12 +61,12 @@ EFFECTS = {
     "denormals flushed": Effect(MODEL),
     "autocast": Effect(MODEL | {"copy"}),
     "dtypes of the kernels": Effect(MODEL | {"copy"}),
-    "compiled functions": Effect(MODEL | {"host"}),
+    "compiled functions": Effect(MODEL | {"python"}),
     "model": Effect(MODEL | {"communication", "copy"}),
     "threads in an operator": Effect(HOST),
     "OMP_NUM_THREADS": Effect(HOST),
     "distributed backend": Effect(frozenset({"communication"})),
-    "ranks": Effect(frozenset({"communication", "compute", "input", "host"})),
+    "ranks": Effect(frozenset({"communication", "compute", "input", "python"})),
     "world size": Effect(frozenset({"communication"})),
     "trainers on the host": Effect(ALL, 1),
     "usable CPUs": Effect(HOST, -1),

@@ -17,7 +17,7 @@ from statistics import fmean
 from typing import Protocol
 
 from steptime.advice.fix import Promise
-from steptime.changes import VariantOptions
+from steptime.changes import Change, VariantOptions
 from steptime.errors import NothingMeasuredError
 from steptime.launcher.outcome import Progress
 from steptime.trials.containment import Workspace
@@ -156,6 +156,18 @@ class Notice:
     done: int
     eta: float | None
     begins: bool
+
+
+def held_ahead(variant: Variant) -> int:
+    """Batches that the workers of a variant's loader make before anybody asks for them. Steps that are served from
+    these say nothing of how fast workers are: they are let go before steps are timed."""
+    loaders = [change for change in variant.changes if change.kind == "loader"]
+    return max((_number(each, "num_workers", 0) * _number(each, "prefetch_factor", 2) for each in loaders), default=0)
+
+
+def _number(change: Change, name: str, otherwise: int) -> int:
+    value = change.argument(name)
+    return value if isinstance(value, int) else otherwise
 
 
 class TrialRunner:
@@ -298,7 +310,8 @@ class TrialRunner:
         earlier = [run.variant for run in self.of(stage) if not run.rehearsal] + [turn.variant.name for turn in planned]
         before = earlier.count(BASELINE)
         seed = SEEDS[before] if variant.name == BASELINE and before < len(SEEDS) else SEEDS[0]
-        options = VariantOptions(self._steps(), self.plan.warm_up, self._limit(), seed=seed, seed_offset=seed)
+        warm_up = self.plan.warm_up + held_ahead(variant)
+        options = VariantOptions(self._steps(), warm_up, self._limit(), seed=seed, seed_offset=seed)
         position = self._next(stage) + len(planned)
         own = patched if variant.name not in (BASELINE, CONTROL) else ()
         return ScheduledRun(

@@ -71,7 +71,7 @@ def compiled_model(case: Case) -> Option | None:
 
 def _saving(case: Case) -> tuple[Estimate | None, float]:
     """(what compiling saves, the time of all that it acts on), ns a step."""
-    launch = named(case.categories, "launch")
+    launch = named(case.categories, "overhead")
     dispatching = launch.duration.value if launch is not None else 0.0
     around = min(dispatching, _between(case)) if case.step.device == "cpu" else 0.0
     fused = _in_chains(case) + around
@@ -111,7 +111,7 @@ def _between(case: Case) -> float:
     at_work = sum(category.duration.value for category in case.categories if category.name in AT_WORK)
     elsewhere = [use for use in case.operators if use.phase not in MODEL]
     at_work -= _steady(case, elsewhere)
-    host = named(case.categories, "host")
+    host = named(case.categories, "python")
     return min(max(0.0, inside - at_work), host.duration.value if host is not None else 0.0)
 
 
@@ -218,7 +218,7 @@ def _gain(case: Case) -> Estimate | None:
     """By the replay where there is one, else the launch account."""
     predictions = case.replay.predictions if case.replay is not None else ()
     replayed = next((each.saved for each in predictions if each.change == "one launch"), None)
-    launch = named(case.categories, "launch")
+    launch = named(case.categories, "overhead")
     return replayed or (launch.duration if launch is not None else None)
 
 

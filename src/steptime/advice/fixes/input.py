@@ -63,10 +63,10 @@ def fitting_workers(case: Case) -> tuple[Option, ...]:
         if it held the interpreter's lock, which pure Python does (expect a little more where it does not). The number
         tried is the smallest that comes within 3 % of the best prediction, with its neighbour where that is predicted
         to be nearly as good. There may be more workers than CPUs where items wait (disk, network, sleep): the CPU time
-        of making a batch is measured, each worker counts with its share, and no more than 64 on a host nor than an
-        epoch has batches are tried. Without workers a quarter of what receiving a batch takes is saved, too: by so much
-        they slow the training and their own collating. Expect less where an item's own operators use several threads: a
-        worker has one.
+        of making a batch is measured, each worker counts with its share, and no more are tried than 64 on a host, or
+        than leaves eight batches of an epoch for each. Without workers a quarter of what receiving a batch takes is
+        saved, too: by so much they slow the training and their own collating. Expect less where an item's own operators
+        use several threads: a worker has one.
 
     When to leave it
         When memory is short (each worker holds its own copy of what the dataset touches, and 25 MB of its own at

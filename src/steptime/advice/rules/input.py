@@ -152,8 +152,8 @@ def too_few_workers(signals: Signals) -> Finding | None:
         workers no CPU of their own, the step without its wait and what the workers do there. The number advised is the
         smallest that comes within 3 % of the best prediction. The CPU time of making a batch is measured beside its
         time: where items wait (disk, network, sleep), a worker needs only a part of a CPU, and so many workers are
-        considered as the usable CPUs have parts, 64 on a host and one for each batch of an epoch at most. A recording
-        without CPU times (of an older version) gives each worker a CPU of its own. The savings is what the
+        considered as the usable CPUs have parts, 64 on a host and one for every eight batches of an epoch at most. A
+        recording without CPU times (of an older version) gives each worker a CPU of its own. The savings is what the
         prediction saves.
 
     What helps

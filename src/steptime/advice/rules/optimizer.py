@@ -116,7 +116,7 @@ LEAST_SAVINGS = 0.03
     "single-tensor-optimizer",
     needs={Signal.STEP, Signal.OPTIMIZERS},
     uses={Signal.MACHINE},
-    instead_of=("optimizer-share", "launch-bound"),
+    instead_of=("optimizer-share", "overhead-bound"),
 )
 def single_tensor_optimizer(signals: Signals) -> Finding | None:
     """The optimiser updates its parameters one tensor at a time

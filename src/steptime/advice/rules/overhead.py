@@ -25,7 +25,7 @@ LEAST_PART_DISPATCH_LOOP = 0.25
 """Of all operators of the step: one line that calls fewer is not why the step is bound by dispatch."""
 FEWEST_ROUNDS = 8
 """Executions of a line per step: a line that runs once, or once per block of a model, is no loop over elements."""
-CALLERS = frozenset({"forward", "host"})
+CALLERS = frozenset({"forward", "python"})
 """Roles of lines that call the operators of a loop themselves."""
 MOST_SITES = 3
 """A fourth line would not be read."""
@@ -48,7 +48,7 @@ class _Site:
     "dispatch-loop",
     needs={Signal.STEP, Signal.CATEGORIES},
     uses={Signal.LINES, Signal.OPERATORS, Signal.COMPILATIONS},
-    instead_of=("launch-bound", "host-time", "memory-bound-pointwise"),
+    instead_of=("overhead-bound", "python-time", "memory-bound-pointwise"),
     by_line=True,
 )
 def dispatch_loop(signals: Signals) -> Iterator[Finding]:
@@ -73,7 +73,7 @@ def dispatch_loop(signals: Signals) -> Iterator[Finding]:
     When to ignore it
         When each round of the loop depends on a decision taken on the host from the last.
     """
-    launch = named(signals.categories, "launch")
+    launch = named(signals.categories, "overhead")
     if launch is None:
         return
     everything = sum(operator.calls for operator in signals.operators)
@@ -89,7 +89,7 @@ def dispatch_loop(signals: Signals) -> Iterator[Finding]:
                 f"{format_duration(site.each)} each: {format_duration(saving.value)} ({share}) of dispatch"
             )
             evidence = (site.source.text,) if site.source.text else ()
-            category = "launch" if on_device else ""
+            category = "overhead" if on_device else ""
             yield dispatch_loop.finding(
                 summary,
                 _advice_dispatch_loop(signals),
@@ -193,11 +193,11 @@ STALL = 5e6
 
 @rule(
     "ST302",
-    "launch-bound",
+    "overhead-bound",
     needs={Signal.STEP, Signal.CATEGORIES},
     uses={Signal.OPERATORS, Signal.COMPILATIONS, Signal.KERNELS, Signal.GAPS},
 )
-def launch_bound(signals: Signals) -> Finding | None:
+def overhead_bound(signals: Signals) -> Finding | None:
     """The step is bound by dispatching its operators
 
     What it means
@@ -216,13 +216,13 @@ def launch_bound(signals: Signals) -> Finding | None:
     When to ignore it
         When the batch is small for a reason (online learning, reinforcement learning) and the step is fast enough.
     """
-    launch, step = named(signals.categories, "launch"), signals.step
+    launch, step = named(signals.categories, "overhead"), signals.step
     if launch is None or ratio(launch.recoverable.value, step.duration.value) < LEAST_SHARE:
         return None
     kernels = sum(use.calls for use in signals.kernels if use.bound != "communication")
     calls = sum(operator.calls for operator in signals.operators)
-    gaps = sorted((gap for gap in signals.gaps if gap.category == "launch"), key=_idle_launch_bound, reverse=True)
-    busiest = max((use for use in signals.operators if use.source), key=_calls_launch_bound, default=None)
+    gaps = sorted((gap for gap in signals.gaps if gap.category == "overhead"), key=_idle_overhead_bound, reverse=True)
+    busiest = max((use for use in signals.operators if use.source), key=_calls_overhead_bound, default=None)
     share = format_share(ratio(launch.duration.value, step.duration.value))
     many = f" of {calls:.0f} operators" if calls else ""
     summary = f"Dispatch{many} takes {format_duration(launch.duration.value)} a step ({share})"
@@ -238,9 +238,14 @@ def launch_bound(signals: Signals) -> Finding | None:
             f"{kernels:.0f} kernels of {format_duration(each)}"
         )
     source = next((gap.source for gap in gaps if gap.source), busiest.source if busiest else None)
-    evidence = tuple(f"{gap.cause or 'between operators'}: {_told_launch_bound(gap)}" for gap in gaps[:5])
-    return launch_bound.finding(
-        summary, _advice_launch_bound(signals), launch.recoverable, category="launch", source=source, evidence=evidence
+    evidence = tuple(f"{gap.cause or 'between operators'}: {_told_overhead_bound(gap)}" for gap in gaps[:5])
+    return overhead_bound.finding(
+        summary,
+        _advice_overhead_bound(signals),
+        launch.recoverable,
+        category="overhead",
+        source=source,
+        evidence=evidence,
     )
 
 
@@ -251,22 +256,22 @@ def _stall(signals: Signals, gap: GapUse, launch: Estimate) -> Finding:
     summary = f"The device idles {longest} at once ({share} of a step) while {gap.cause or 'the host'} runs"
     advice = "If that is the job's start (libraries, tuning, first allocations), trace later steps; else look at it."
     saving = capped(gap.duration, launch)
-    return launch_bound.finding(summary, advice, saving, category="launch", source=gap.source)
+    return overhead_bound.finding(summary, advice, saving, category="overhead", source=gap.source)
 
 
-def _told_launch_bound(gap: GapUse) -> str:
+def _told_overhead_bound(gap: GapUse) -> str:
     return f"{format_duration(gap.duration.value)} idle a step in {gap.count:.3g} gaps"
 
 
-def _idle_launch_bound(gap: GapUse) -> float:
+def _idle_overhead_bound(gap: GapUse) -> float:
     return gap.duration.value
 
 
-def _calls_launch_bound(operator: OperatorUse) -> float:
+def _calls_overhead_bound(operator: OperatorUse) -> float:
     return operator.calls
 
 
-def _advice_launch_bound(signals: Signals) -> str:
+def _advice_overhead_bound(signals: Signals) -> str:
     graphs = ' (mode="reduce-overhead")' if signals.step.device != "cpu" else ""
     if signals.has(Signal.COMPILATIONS):
         return (
@@ -455,7 +460,7 @@ FEWEST = 100.0
 LEAST_PART_TINY_KERNELS = 0.3
 """Of the device's busy time: else the large kernels are what to look at."""
 HELD_BACK = 0.2
-"""Of the step: from here on the host launches too slowly, and launch-bound says so with what is to be saved there."""
+"""Of the step: from here on the host launches too slowly, and overhead-bound says so with what is to be saved there."""
 FUSES_AT_LEAST, FUSES = 0.3, 0.6
 """Of the kernels: every third is gone when pairs of a chain of pointwise operators are fused here and there; compiling
 a whole model commonly leaves less than half of them."""
@@ -481,7 +486,7 @@ def tiny_kernels(signals: Signals) -> Finding | None:
     When to ignore it
         When the batch is small by design (inference for one request, reinforcement learning).
     """
-    launch = named(signals.categories, "launch")
+    launch = named(signals.categories, "overhead")
     if launch is not None and ratio(launch.duration.value, signals.step.duration.value) >= HELD_BACK:
         return None
     tiny = [use for use in signals.kernels if ratio(use.duration, use.calls) < TINY]
@@ -519,7 +524,7 @@ UNCACHED = 100.0
 """Calls a step: the caching allocator asks for large blocks, a few at a time; this many are one for each tensor."""
 
 
-@rule("ST306", "allocator-stalls", needs={Signal.STEP, Signal.ALLOCATIONS}, instead_of=("launch-bound", "host-sync"))
+@rule("ST306", "allocator-stalls", needs={Signal.STEP, Signal.ALLOCATIONS}, instead_of=("overhead-bound", "host-sync"))
 def allocator_stalls(signals: Signals) -> Finding:
     """The device's memory is asked for and given back in the middle of steps
 

@@ -17,18 +17,18 @@ LEAST_SHARE = 0.1
 """Of the step, for the account as a whole: below it is what every loop has, and a profile with stacks adds some."""
 LEAST_LINE = 0.05
 """Of the step, for a line: below it is what zero_grad, a schedule or a loss cost in any loop."""
-LOOP_ROLES = ("host", "forward", "backward", "optimizer")
+LOOP_ROLES = ("python", "forward", "backward", "optimizer")
 """Roles whose Python is examined here; input, transfer and evaluation have rules of their own."""
 
 
 @rule(
     "ST201",
-    "host-time",
+    "python-time",
     needs={Signal.STEP},
     uses={Signal.CATEGORIES, Signal.LINES, Signal.PHASES, Signal.GAPS},
     by_line=True,
 )
-def host_time(signals: Signals) -> Iterator[Finding]:
+def python_time(signals: Signals) -> Iterator[Finding]:
     """Python code in the step keeps the model waiting
 
     What it means
@@ -59,7 +59,7 @@ def host_time(signals: Signals) -> Iterator[Finding]:
 def _python_part(signals: Signals, spent: float) -> float:
     """Lines hold operators outside the model too (a loss, an index): the breakdown knows how much of it all is
     Python."""
-    host = named(signals.categories, "host") if signals.has(Signal.CATEGORIES) else None
+    host = named(signals.categories, "python") if signals.has(Signal.CATEGORIES) else None
     return min(1.0, ratio(host.duration.value, spent)) if host is not None and spent > 0 else 1.0
 
 
@@ -85,20 +85,20 @@ def _finding(signals: Signals, group: list[LineTime], saving: Estimate) -> Findi
     summary = f"{where or format_source(source)}: {format_duration(saving.value)} a step ({share}) in Python"
     advice = "Move this out of the step, do it less often, or do it on whole arrays."
     evidence = tuple(time.line.source.text for time in group[:3] if time.line.source.text)
-    return host_time.finding(summary, advice, saving, category="host", source=source, evidence=evidence)
+    return python_time.finding(summary, advice, saving, category="python", source=source, evidence=evidence)
 
 
 def _whole_breakdown(signals: Signals) -> Iterator[Finding]:
-    host = named(signals.categories, "host")
+    host = named(signals.categories, "python")
     if host is None or ratio(host.duration.value, signals.step.duration.value) < LEAST_SHARE:
         return
     share = format_share(ratio(host.duration.value, signals.step.duration.value))
-    gaps = sorted((gap for gap in signals.gaps if gap.category == "host" and gap.cause), key=_idle, reverse=True)
-    yield host_time.finding(
+    gaps = sorted((gap for gap in signals.gaps if gap.category == "python" and gap.cause), key=_idle, reverse=True)
+    yield python_time.finding(
         f"Python outside torch takes {format_duration(host.duration.value)} a step ({share})",
         "Look for loops, logging and conversions in the step.",
         host.recoverable,
-        category="host",
+        category="python",
         source=next((gap.source for gap in gaps if gap.source is not None), None),
         evidence=tuple(f"{format_duration(_idle(gap))} idle a step behind {gap.cause}" for gap in gaps[:MOST_LINES]),
     )
@@ -113,7 +113,7 @@ def _idle(gap: GapUse) -> float:
     "garbage-collection",
     needs={Signal.STEP, Signal.GARBAGE},
     uses={Signal.LINES},
-    instead_of=("host-time", "launch-bound"),
+    instead_of=("python-time", "overhead-bound"),
 )
 def garbage_collection(signals: Signals) -> Finding:
     """Python's garbage collector runs inside the step
@@ -162,7 +162,7 @@ def _advice(line: LineUse | None) -> str:
     "logging-in-step",
     needs={Signal.STEP, Signal.LINES},
     uses={Signal.PHASES},
-    instead_of=("host-time", "metrics-in-step"),
+    instead_of=("python-time", "metrics-in-step"),
     by_line=True,
 )
 def logging_in_step(signals: Signals) -> Iterator[Finding]:
@@ -252,7 +252,7 @@ def _each_step(signals: Signals) -> Finding | None:
     saving = scaled(line.duration, ratio(line.checkpoint, line.duration.value))
     share = format_share(ratio(saving.value, signals.step.duration.value))
     summary = f"Every step writes a checkpoint, for {format_duration(saving.value)} ({share} of the step)"
-    return checkpoint_in_step.finding(summary, ADVICE, saving, category="host", source=line.source)
+    return checkpoint_in_step.finding(summary, ADVICE, saving, category="python", source=line.source)
 
 
 def _saved(line: LineUse) -> float:
@@ -271,7 +271,7 @@ def _saving(line: LineUse) -> float:
     "metrics-in-step",
     needs={Signal.STEP, Signal.LINES},
     uses={Signal.PHASES},
-    instead_of=("host-time", "dispatch-loop"),
+    instead_of=("python-time", "dispatch-loop"),
     by_line=True,
 )
 def metrics_in_step(signals: Signals) -> Iterator[Finding]:
@@ -295,7 +295,7 @@ def metrics_in_step(signals: Signals) -> Iterator[Finding]:
     """
     for time in line_times(signals.lines, signals.phases):
         line = time.line
-        if line.role == "host" and line_kind(line.source.text) is LineKind.METRICS:
+        if line.role == "python" and line_kind(line.source.text) is LineKind.METRICS:
             yield _line_metrics_in_step(signals, time)
 
 
@@ -316,7 +316,7 @@ LEAST_DURATION = 200_000.0
     "list-conversion",
     needs={Signal.STEP, Signal.LINES},
     uses={Signal.PHASES},
-    instead_of=("host-time", "batch-preparation", "metrics-in-step"),
+    instead_of=("python-time", "batch-preparation", "metrics-in-step"),
     by_line=True,
 )
 def list_conversion(signals: Signals) -> Iterator[Finding]:

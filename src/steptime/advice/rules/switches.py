@@ -17,7 +17,7 @@ SLOWDOWN_DETECT_ANOMALY = (1.2, 1.7, 5.0)
 work, the more."""
 
 
-@rule("ST601", "detect-anomaly", needs={Signal.STEP, Signal.SETTINGS}, instead_of=("launch-bound",))
+@rule("ST601", "detect-anomaly", needs={Signal.STEP, Signal.SETTINGS}, instead_of=("overhead-bound",))
 def detect_anomaly(signals: Signals) -> Finding | None:
     """Autograd's anomaly detection was left on
 
@@ -51,7 +51,7 @@ SLOWDOWN_PROFILER_LEFT_ON = (1.05, 1.2, 1.9)
 torch 2.13, the more the smaller their operators are and the more is recorded (shapes, stacks, memory)."""
 
 
-@rule("ST602", "profiler-left-on", needs={Signal.STEP, Signal.SETTINGS}, instead_of=("launch-bound",))
+@rule("ST602", "profiler-left-on", needs={Signal.STEP, Signal.SETTINGS}, instead_of=("overhead-bound",))
 def profiler_left_on(signals: Signals) -> Finding | None:
     """The job's own profiler records every step
 

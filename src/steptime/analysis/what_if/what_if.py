@@ -280,7 +280,7 @@ def _with_predictions(
     overlap = partial(with_overlap, updates=_updates(scope, graph))
     device: tuple[tuple[str, Category, Callable[[Graph], GraphRun]], ...] = (
         ("syncs free", Category.SYNC, without_waits),
-        ("one launch", Category.LAUNCH, one_launch),
+        ("one launch", Category.OVERHEAD, one_launch),
         ("communication overlapped", Category.COMMUNICATION, overlap),
     )
     changed: list[tuple[str, float, Callable[[Graph], GraphRun]]] = [

@@ -29,7 +29,7 @@ SHARPNESS = 2.0
 """Pixels of a PNG for each one of the drawing: for screens of high density, and for print."""
 TONES = {
     "compute": "#0072b2", "communication": "#009e73", "copy": "#56b4e9", "input": "#e69f00", "sync": "#cc79a7",
-    "compile": "#7a5aa6", "launch": "#c8b400", "host": "#d55e00",
+    "compile": "#7a5aa6", "overhead": "#c8b400", "python": "#d55e00",
 }  # fmt: skip
 KINDS = {"steady": "#7b8fa6", "warm-up": "#d9d5cc"}
 BOUNDS = {"memory": "#e69f00", "compute": "#0072b2", "latency": "#d55e00"}
