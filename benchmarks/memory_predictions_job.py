@@ -14,8 +14,9 @@ import torch
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
+from steptime.analysis.memory_samples import CPU_PLACE
 from steptime.analysis.trace_steps import find_steps
-from steptime.memory.lives import CPU_PLACE, AllocationHistory, histories_of_trace
+from steptime.memory.lives import AllocationHistory, histories_of_trace
 from steptime.trace.arguments import read_allocations
 from steptime.trace.cache import read_remembered
 from steptime.trace.reader import DEFAULT_MAX_SIZE

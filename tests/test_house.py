@@ -15,7 +15,7 @@ SOURCE = Path(__file__).resolve().parent.parent / "src" / "steptime"
 
 FLOORS = (  # from the ground up; a room imports itself and what lies on floors below its own
     ("_version", "arrays"),
-    ("errors", "quantities", "intervals", "journal", "folders", "changes", "debug_switches"),
+    ("errors", "quantities", "intervals", "journal", "folders", "changes", "debug_switches", "plain_pickle"),
     ("clusters", "remote"),
     ("probe",),
     ("recording", "trace", "machine", "hang"),

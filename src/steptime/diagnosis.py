@@ -19,6 +19,7 @@ from steptime.advice.rank_evidence import beside, located
 from steptime.advice.trace_evidence import look_at_trace
 from steptime.analysis.breakdown import device_of
 from steptime.analysis.layout import Layout, lay_out_whole
+from steptime.analysis.memory_samples import OverTime, sampled_memory
 from steptime.analysis.recorded_breakdown import RecordedBreakdown, breakdown_of_process, operator_time
 from steptime.analysis.stragglers.comparison import RankComparison, missing_ranks
 from steptime.analysis.stragglers.fleet import (
@@ -36,15 +37,13 @@ from steptime.analysis.stragglers.summary import RankSummary, summarise, summari
 from steptime.analysis.timeline import Mode
 from steptime.analysis.trace_steps import FoundSteps, find_steps
 from steptime.errors import NothingMeasuredError, RecordingError, TraceError, UsageError
-from steptime.hang.read import is_dump
 from steptime.machine.machine import Machine
 from steptime.machine.peaks import known
-from steptime.memory.triage import OverTime
+from steptime.memory.by_owner import owned_in_process, owned_in_trace
 from steptime.recording.load import Contents, load_process, load_whole, look_into, name_of, place
 from steptime.recording.recording import Process, Recording
 from steptime.report import json
 from steptime.report.compose import Facts, compose, cost_of, environment_of, facts_of_trace, peak_bytes
-from steptime.report.memory import owned_in_process, owned_in_trace, sampled_memory
 from steptime.report.report import Cost, JobEnvironment, ProcessReport, Report, Verdict
 from steptime.report.step_view import StepView, step_view_of_process, step_view_of_trace
 from steptime.report.steps import StepSeries, series_of_process, series_of_trace
@@ -110,13 +109,22 @@ def _gather(paths: Sequence[str], max_size: int) -> Gathered:
     try:
         return gather(paths, max_size=max_size)
     except TraceError:
-        if any(is_dump(Path(path)) for path in paths[:1] if Path(path).is_file()):
+        if _is_flight_recorder_dump(Path(paths[0])):
             raise UsageError(
                 "flight-recorder-dump",
                 f"{paths[0]} is a dump of torch's flight recorder and no trace: steptime hang "
                 f"{' '.join(map(shlex.quote, paths))} says what hung.",
             ) from None
         raise
+
+
+def _is_flight_recorder_dump(path: Path) -> bool:
+    """Whether a file that is no trace begins as a dump does, with its process groups."""
+    if not path.is_file():
+        return False
+    with path.open("rb") as file:
+        start = file.read(1 << 20)
+    return b"pg_config" in start and b"traceEvents" not in start and b"distributedInfo" not in start
 
 
 def _diagnose_recording(path: Path, source: str, engine: str | None, workers: int | None) -> Report:

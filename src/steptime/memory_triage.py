@@ -7,10 +7,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from steptime.analysis.layout import lay_out
+from steptime.analysis.memory_samples import CPU_PLACE, Growth, growths
 from steptime.analysis.trace_steps import find_steps
 from steptime.errors import NothingMeasuredError
-from steptime.memory.growth import Growth, growths
-from steptime.memory.lives import CPU_PLACE, AllocationHistory, histories, histories_of_trace
+from steptime.memory.lives import AllocationHistory, histories, histories_of_trace
 from steptime.memory.read_snapshot import is_snapshot, read_snapshot
 from steptime.memory.triage import MemoryTriage, triage
 from steptime.recording.load import load_process, look_into, name_of, place

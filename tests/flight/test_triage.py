@@ -13,7 +13,7 @@ from flight.dumps import WORLD, entry, healthy, open_entry, write
 
 from steptime.diagnosis import diagnose_paths
 from steptime.errors import TraceError, UsageError
-from steptime.hang.read import is_dump, read_dump, read_dumps
+from steptime.hang.read import read_dump, read_dumps
 from steptime.hang.text import as_text, to_json
 from steptime.hang.triage import Fault, HangTriage, Stall, counted_ranks, triage
 
@@ -213,7 +213,6 @@ def test_what_is_no_dump_is_refused_and_nothing_in_it_runs(
     path.write_bytes(data)
     with pytest.raises(TraceError, match="no dump of torch's flight recorder"):
         read_dump(path)
-    assert not is_dump(path)
     assert not (tmp_path / "pwned").exists()
 
 
@@ -282,16 +281,19 @@ def doubling(opcodes: bytes) -> bytes:
     return b"\x80\x02}K\x01" + b"2\x86" * 60 + opcodes
 
 
-def test_an_array_of_bytes_fills_no_memory_before_it_is_refused(tmp_path: Path) -> None:
+def test_an_array_of_bytes_that_memory_does_not_hold_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "rank_0"
     path.write_bytes(b"\x80\x05\x96" + (1 << 40).to_bytes(8, "little") + b".")
-    with pytest.raises(TraceError, match="an array of bytes"):
+    with pytest.raises(TraceError, match="does not fit into"):
         read_dump(path)
 
 
 @pytest.mark.usefixtures("in_time")
 @pytest.mark.parametrize("opcodes", [b"K\x01s.", b"0\x8f.", b"0(K\x01d."], ids=["a key", "a set", "a value"])
-def test_tuples_that_double_in_each_level_are_never_hashed(opcodes: bytes, tmp_path: Path) -> None:
+def test_tuples_that_double_in_each_level_are_given_up(
+    opcodes: bytes, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("steptime.hang.read.BASE_SECONDS", 1)
     path = tmp_path / "rank_0"
     path.write_bytes(doubling(opcodes))
     with pytest.raises(TraceError, match="no dump of torch's flight recorder"):

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 from allocator import BATCH, FORWARD, Allocator, frame, train, triage_of
 
+from steptime.analysis.memory_samples import growth_of, without_profiler
 from steptime.analysis.timeline import Phase, Steps
-from steptime.memory.growth import growth_of, without_profiler
 
 LOSSES = [frame("/home/me/train.py", 31, "<module>")]
 

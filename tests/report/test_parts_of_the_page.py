@@ -11,9 +11,9 @@ import pytest
 from timelines import MS, tried, with_timeline, with_trials
 
 from steptime.analysis.categories import Breakdown, Category
+from steptime.analysis.memory_samples import OverTime
 from steptime.analysis.stragglers.comparison import LateRank, LateSeries, RankComparison, RankRow
 from steptime.analysis.timeline import Mode, Segment, SegmentKind, Steps, Timeline
-from steptime.memory.triage import OverTime
 from steptime.quantities import Estimate
 from steptime.report.page import page
 from steptime.report.page.charts import series

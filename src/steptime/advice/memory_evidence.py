@@ -7,8 +7,8 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from steptime.advice.evidence import Case, KeeperUse, MachineUse, MemoryUse
+from steptime.analysis.memory_samples import ALLOCATED, RESERVED, RESIDENT, RETRIES, Growth, growths, samples_of
 from steptime.analysis.timeline import Timeline
-from steptime.memory.growth import ALLOCATED, RESERVED, RESIDENT, RETRIES, Growth, growths, samples_of
 from steptime.recording.recording import LeakFacts, Process
 
 

@@ -1,93 +1,22 @@
-"""From files to dumps: pickles as torch writes them on a timeout, or JSON as its debug server gives it.
-
-Unpickling that allows no class: a dump holds numbers, texts, lists and dictionaries, and nothing else is made.
-
-A pickle is a program; what it may import decides what it may do. This one may import nothing, and hash nothing but
-texts and numbers: a tuple that holds a tuple twice, which holds one twice, is a few bytes a level, and each level
-doubles the time that its hash takes. So the worst that a hostile file can do is to be refused.
-"""
+"""From files to dumps: pickles as torch writes them on a timeout, or JSON as its debug server gives it."""
 
 from __future__ import annotations
 
 import glob
-import io
 import json
-import pickle
 import re
-import struct
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, ClassVar, NoReturn
+from typing import Any
 
 from steptime.errors import TraceError
 from steptime.hang.dump import COMPLETED, CollectiveCall, Dump
+from steptime.plain_pickle import BASE_MEMORY, NotPlainError, converted
 from steptime.quantities import SourceLine
 
-KEYS = (str, bytes, int, float, type(None))
-
-
-class _Plain(pickle._Unpickler):
-    """Python's own unpickler in Python, where opcodes can be replaced; it is three times as slow as that in C."""
-
-    stack: list[Any]
-    pop_mark: Callable[[], list[Any]]
-    append: Callable[[Any], None]
-    dispatch: ClassVar[dict[int, Any]] = dict(pickle._Unpickler.dispatch)
-
-    def find_class(self, module: str, name: str) -> NoReturn:  # named by pickle
-        raise pickle.UnpicklingError(f"it asks for {module}.{name}, and a dump needs no class")
-
-    def persistent_load(self, pid: Any) -> NoReturn:
-        raise pickle.UnpicklingError("it refers to something outside of itself")
-
-    def load_dict(self) -> None:
-        """A mark, keys and values in turns: a dictionary of them."""
-        items = self.pop_mark()
-        self.append(_put({}, items))
-
-    def load_setitems(self) -> None:
-        """A dictionary, a mark, keys and values in turns: these are put into it."""
-        items = self.pop_mark()
-        _put(self.stack[-1], items)
-
-    def load_setitem(self) -> None:
-        """A dictionary, a key and a value."""
-        pair = self.stack[-2:]
-        del self.stack[-2:]
-        _put(self.stack[-1], pair)
-
-    def refuse(self) -> NoReturn:
-        """What hashes, or fills as much memory as the file says; and what no dump needs."""
-        raise pickle.UnpicklingError("it holds a set or an array of bytes, and a dump needs none")
-
-
-_Plain.dispatch |= {
-    pickle.DICT[0]: _Plain.load_dict,
-    pickle.SETITEMS[0]: _Plain.load_setitems,
-    pickle.SETITEM[0]: _Plain.load_setitem,
-    **{opcode[0]: _Plain.refuse for opcode in (pickle.EMPTY_SET, pickle.FROZENSET, pickle.ADDITEMS, pickle.BYTEARRAY8)},
-}
-
-
-def _put(found: Any, items: list[Any]) -> dict[Any, Any]:
-    if not isinstance(found, dict) or len(items) % 2 or not all(isinstance(key, KEYS) for key in items[::2]):
-        raise pickle.UnpicklingError("a key in it is neither a text nor a number")
-    found.update(zip(items[::2], items[1::2], strict=True))
-    return found
-
-
-def unpickle(data: bytes) -> Any:
-    """The value of a pickle of plain data. Raises ValueError with the reason for any other."""
-    try:
-        return _Plain(io.BytesIO(data)).load()
-    except RecursionError:
-        raise ValueError("it is nested too deeply") from None
-    except (pickle.UnpicklingError, EOFError, MemoryError, OverflowError, TypeError, AttributeError) as error:
-        raise ValueError(str(error) or "it is cut short") from None
-    except (LookupError, UnicodeError, AssertionError, ValueError, struct.error) as error:
-        raise ValueError(f"it is damaged ({error})") from None
-
-
+CONVERTER = "steptime.plain_pickle:to_json"
+MEMORY_PER_BYTE, BASE_SECONDS, BYTES_PER_SECOND = 40, 5, 1_000_000
+"""What the process that reads a pickle may take: memory for each byte of the file, and processor time."""
 LARGEST = 256 << 20
 """Bytes of one dump: a hundred thousand calls with their stacks."""
 RANK_IN_NAME = re.compile(r"([0-9]+)(?:\.(?:json|pickle|pkl|bin))?$")
@@ -126,15 +55,6 @@ def read_dumps(paths: Sequence[str]) -> tuple[tuple[Dump, ...], tuple[str, ...]]
     return tuple(dumps[rank] for rank in sorted(dumps)), tuple(passed_over)
 
 
-def is_dump(path: Path) -> bool:
-    """Whether a file is one, told from its content."""
-    try:
-        read_dump(path)
-    except TraceError:
-        return False
-    return True
-
-
 def read_dump(path: Path) -> Dump:
     """One file. Raises TraceError (dump-unreadable)."""
     found = _content(path)
@@ -159,14 +79,22 @@ def _content(path: Path) -> Mapping[Any, Any]:
     if path.is_fifo():
         raise _unreadable(path, "it is a pipe")  # which would hold us until somebody writes into it
     try:
-        with path.open("rb") as file:
-            data = file.read(LARGEST + 1)
+        with path.open("rb", buffering=0) as file:
+            size = path.stat().st_size
+            if size > LARGEST:
+                raise _unreadable(path, f"it has more than {LARGEST >> 20} MiB")
+            limits = BASE_MEMORY + MEMORY_PER_BYTE * size, BASE_SECONDS + size // BYTES_PER_SECOND
+            text = file.read(1) in (b"{", b"[", b" ", b"\n")
+            file.seek(0)
+            if text:
+                found = json.loads(file.read())
+            else:
+                with converted(file, CONVERTER, *limits) as made:
+                    found = json.load(made)
     except OSError as error:
         raise _unreadable(path, error.strerror or str(error)) from None
-    if len(data) > LARGEST:
-        raise _unreadable(path, f"it has more than {LARGEST >> 20} MiB")
-    try:
-        found = json.loads(data) if data[:1] in (b"{", b"[", b" ", b"\n") else unpickle(data)
+    except NotPlainError as error:
+        raise _unreadable(path, f"it {error}") from None
     except (ValueError, RecursionError) as error:
         raise _unreadable(path, str(error)) from None
     if not isinstance(found, Mapping) or "pg_config" not in found:

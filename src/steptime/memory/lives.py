@@ -7,6 +7,7 @@ from dataclasses import dataclass, fields
 import numpy as np
 import numpy.typing as npt
 
+from steptime.analysis.memory_samples import CPU_PLACE
 from steptime.arrays import Bool, Int8, Int32, Int64
 from steptime.memory.snapshot import NO_STACK, Action, Events, Snapshot, Stacks, State
 from steptime.quantities import SourceLine
@@ -15,8 +16,6 @@ from steptime.trace.call_tree import ROOT, call_tree, innermost_at, stretches
 from steptime.trace.links import source_line
 from steptime.trace.table import HOST_CATEGORIES, Trace
 
-CPU_PLACE = "CPU"
-"""The device of a history of the CPU's allocations."""
 BEFORE = -1
 """Born before the history begins."""
 

@@ -2,20 +2,44 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import json
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
-import msgspec
+import numpy as np
+import psutil
 
+from steptime.arrays import Int64
 from steptime.errors import SnapshotError
-from steptime.memory.pickle_machine import SEGMENT, Builder, OpenList, PickleBytes, PickleMachine, TruncatedError
-from steptime.memory.snapshot import Snapshot
+from steptime.memory.snapshot import (
+    ACTIONS,
+    STATES,
+    Action,
+    Annotation,
+    Blocks,
+    Events,
+    Segments,
+    Snapshot,
+    Stacks,
+    State,
+)
+from steptime.memory.snapshot_columns import LARGEST
+from steptime.plain_pickle import BASE_MEMORY, NotPlainError, converted
+from steptime.quantities import SourceLine, format_bytes
 
-LARGEST_JSON = 1 << 28
-"""Bytes: JSON is read at once, and takes ten times its size; a pickle of any size is read by stretches."""
-JSON_HEAD = 4096
-TRACES = "device_traces"
+CONVERTER = "steptime.memory.snapshot_columns:convert"
+GZIP = b"\x1f\x8b"
+START = 4096
+"""Bytes in which JSON names its parts."""
+MEMORY_PER_BYTE = 5, 12
+"""Bytes that are taken for each byte of the file: of a real pickle 5, of JSON up to 10."""
+BASE_SECONDS, BYTES_PER_SECOND = 10, 1_000_000
+"""Processor time that reading may take: ten times what a real file needs."""
+EXPECTED = "Give a file of torch.cuda.memory._dump_snapshot."
+RECORD_LESS = (
+    "record fewer events (max_entries of torch.cuda.memory._record_memory_history), or read it on a larger machine."
+)
 
 
 def is_snapshot(path: Path) -> bool:
@@ -24,7 +48,7 @@ def is_snapshot(path: Path) -> bool:
         return False
     try:
         with path.open("rb") as file:
-            start = file.read(JSON_HEAD)
+            start = file.read(START)
     except OSError:
         return False
     if start[:1] == b"\x80" and start[1:2] <= b"\x05":
@@ -37,126 +61,113 @@ def read_snapshot(path: Path) -> Snapshot:
     """Reads a snapshot: a pickle of `torch.cuda.memory._dump_snapshot` (torch 2.1 to 2.13; also compressed by gzip), or
     the same as JSON. What is cut off is read as far as it goes, and said.
 
-    Raises SnapshotError for a file that is none, or that asks for anything but data.
+    Raises SnapshotError for a file that is none, that asks for anything but data, or that this machine's memory does
+    not hold.
     """
     if path.is_fifo():  # it would hold us until somebody writes into it, and can be read once only
         raise SnapshotError("snapshot-unreadable", f"{path} cannot be read (it is a pipe): name a file that can.")
     try:
-        with path.open("rb") as file:
-            if file.read(1) in b"{[":
-                return _read_json(path)
-            file.seek(0)
-            return _run(path, PickleBytes(file))
+        with path.open("rb", buffering=0) as file, _columns(path, file) as columns:
+            return _read_columns(path, columns)
     except OSError as error:
         raise SnapshotError(
             "snapshot-unreadable", f"{path} cannot be read ({error.strerror or error}): name a file that can."
         ) from None
 
 
-def _run(path: Path, source: PickleBytes) -> Snapshot:
-    builder = Builder()
-    machine = PickleMachine(source, builder)
+def _columns(path: Path, file: IO[bytes]) -> IO[bytes]:
+    """What `snapshot_columns` writes of a file, by a process that may take the memory that is free, and no more."""
+    size, free = path.stat().st_size, psutil.virtual_memory().available
+    compressed = file.read(2) == GZIP
+    file.seek(0)
+    least = size * MEMORY_PER_BYTE[0]
+    most = free if compressed else min(free, size * MEMORY_PER_BYTE[1])
     try:
-        top, truncated = machine.run(), False
-    except TruncatedError:
-        top, truncated = _so_far(machine.stack), True
-    size = source.position
-    if isinstance(top, list) and all(each is SEGMENT for each in top):  # of torch.cuda.memory_snapshot()
-        top = {"segments": top}
-    if not isinstance(top, dict) or not ("segments" in top or TRACES in top):
-        raise SnapshotError(
-            "snapshot-foreign",
-            f"{path} is a pickle, but no snapshot of an allocator: expected what torch.cuda.memory._dump_snapshot "
-            "writes."
-            if not truncated
-            else f"{path} ends before any of its segments was whole: nothing can be told.",
-        )
-    lengths = _lengths(top.get(TRACES), builder.events)
-    return builder.finish(path, size, top, lengths, truncated=truncated, problems=_problems(path, builder, truncated))
+        if least > free:
+            raise NotPlainError("too-large", f"takes about {format_bytes(least)} of memory to read")
+        return converted(file, CONVERTER, max(BASE_MEMORY, most), BASE_SECONDS + size // BYTES_PER_SECOND)
+    except NotPlainError as error:
+        helps = f"{format_bytes(free)} are free: {RECORD_LESS}" if error.kind == "too-large" else EXPECTED
+        raise SnapshotError(f"snapshot-{error.kind}", f"{path} {error}. {helps}") from None
 
 
-def _problems(path: Path, builder: Builder, truncated: bool) -> list[str]:
-    problems = []
-    if truncated:
-        problems.append(
-            f"{path.name} ends in the middle, as of a job killed while writing it: its history is known up to event "
-            f"{builder.events}, and what came after is missing."
-        )
-    if builder.lost_stacks:
-        problems.append(f"{builder.lost_stacks} allocations have call stacks beyond those that are kept.")
-    return problems
-
-
-def _so_far(stack: Sequence[Any]) -> dict[Any, Any]:
-    """The outer dictionary of a pickle that ended early: its entries lie on the machine's stack in pairs."""
-    top: dict[Any, Any] = dict(stack[0]) if stack and isinstance(stack[0], dict) else {}
-    for place, (key, value) in enumerate(zip(stack[1::2], stack[2::2], strict=False)):
-        if not isinstance(key, str):
-            break
-        top[key] = value
-        if key == TRACES and isinstance(value, OpenList):
-            top[key] = [*value, *(each for each in stack[2 * place + 3 :] if isinstance(each, OpenList))]
-            break
-    return top
-
-
-def _lengths(traces: object, events: int) -> list[int]:
-    """Events of each device. Those that no list took yet belong to the last that was open."""
-    if not isinstance(traces, list):
-        return []
-    lengths = [each.rows for each in traces if isinstance(each, OpenList)]
-    rest = events - sum(lengths)
-    if rest > 0:
-        lengths = [*lengths[:-1], lengths[-1] + rest] if lengths else [rest]
-    return lengths
-
-
-def _read_json(path: Path) -> Snapshot:
-    size = path.stat().st_size
-    if size > LARGEST_JSON:
-        raise SnapshotError(
-            "snapshot-too-large",
-            f"{path} is JSON of {size} bytes, and at most {LARGEST_JSON} are read at once: give the pickle of "
-            "torch.cuda.memory._dump_snapshot, which may have any size.",
-        )
-    try:
-        top = msgspec.json.decode(path.read_bytes())
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
-        top = None
-    if isinstance(top, list):
-        top = {"segments": top}
-    if not isinstance(top, dict) or not ("segments" in top or TRACES in top):
-        raise SnapshotError(
-            "snapshot-foreign",
-            f"{path} is no snapshot of an allocator: expected what torch.cuda.memory._dump_snapshot writes.",
-        )
-    return _from_values(path, size, top)
-
-
-def _from_values(path: Path, size: int, top: Mapping[Any, Any]) -> Snapshot:
-    builder = Builder()
-    for segment in _dictionaries(top.get("segments")):
-        for block in _dictionaries(segment.get("blocks")):
-            builder.close(_with_stack(builder, block))
-        builder.close({"total_size": 0, "blocks": [], **segment})
-    lengths = []
-    traces = top.get(TRACES)
-    for trace in traces if isinstance(traces, list) else []:
-        before = builder.events
-        for event in _dictionaries(trace):
-            builder.close(_with_stack(builder, event))
-        lengths.append(builder.events - before)
-    return builder.finish(path, size, top, lengths, truncated=False, problems=[])
-
-
-def _dictionaries(values: object) -> list[dict[Any, Any]]:
-    return [each for each in values if isinstance(each, dict)] if isinstance(values, list) else []
-
-
-def _with_stack(builder: Builder, entries: dict[Any, Any]) -> dict[Any, Any]:
-    frames = [builder.close({"filename": "", "line": 0, **frame}) for frame in _dictionaries(entries.get("frames"))]
-    return (
-        {"action": "", **entries, "frames": builder.stack(frames)}
-        if "action" in entries
-        else {**entries, "frames": builder.stack(frames)}
+def _read_columns(path: Path, file: IO[bytes]) -> Snapshot:
+    head = json.loads(file.readline())
+    tables: dict[str, dict[str, Int64]] = {"segments": {}, "blocks": {}, "events": {}, "stacks": {}}
+    for table, name, kind, count in head["columns"]:
+        tables[table][name] = np.fromfile(file, kind, count)
+    frames = tuple(SourceLine(*frame) for frame in head["frames"])
+    stacks = Stacks(frames, _sealed(tables["stacks"]["begin"], "q"), _sealed(tables["stacks"]["member"], "i"))
+    count = len(tables["events"]["time"])
+    return Snapshot(
+        path=path,
+        segments=_segments(tables["segments"], head["words"]),
+        blocks=_blocks(tables["blocks"], head["words"]),
+        events=_events(tables["events"], head["words"], head["lengths"]),
+        stacks=stacks,
+        settings=tuple((name, value) for name, value in head["settings"]),
+        annotations=tuple(
+            Annotation(name, stage, device, min(time, LARGEST // 1000) * 1000)
+            for name, stage, device, time in head["annotations"]
+        ),
+        truncated=head["truncated"],
+        problems=(_ends(path, count),) if head["truncated"] else (),
     )
+
+
+def _ends(path: Path, events: int) -> str:
+    return (
+        f"{path.name} ends in the middle, as of a job killed while writing it: its history is known up to event "
+        f"{events}, and what came after is missing."
+    )
+
+
+def _segments(columns: Mapping[str, Int64], words: list[str]) -> Segments:
+    return Segments(
+        device=_sealed(columns["device"], "i", 1 << 20),
+        address=_sealed(columns["address"]),
+        size=_sealed(columns["size"]),
+        stream=_sealed(columns["stream"]),
+        large=_coded(columns["kind"], words, {"small": 0}, 1),
+        expandable=_sealed(columns["expandable"], "b"),
+    )
+
+
+def _blocks(columns: Mapping[str, Int64], words: list[str]) -> Blocks:
+    size = _sealed(columns["size"])
+    return Blocks(
+        segment=_sealed(columns["segment"], "i"),
+        address=_sealed(columns["address"]),
+        size=size,
+        requested=_sealed(np.minimum(size, columns["requested"])),
+        state=_coded(columns["state"], words, STATES, State.INACTIVE),
+        stack=_stack(columns["stack"]),
+    )
+
+
+def _events(columns: Mapping[str, Int64], words: list[str], lengths: list[int]) -> Events:
+    return Events(
+        device=_sealed(np.repeat(np.arange(len(lengths)), lengths), "i"),
+        action=_coded(columns["action"], words, ACTIONS, Action.OTHER),
+        address=_sealed(columns["address"]),
+        size=_sealed(columns["size"]),
+        stream=_sealed(columns["stream"]),
+        time=_sealed(_sealed(columns["time"], most=LARGEST // 1000) * 1000),
+        stack=_stack(columns["stack"]),
+    )
+
+
+def _sealed(column: Int64, kind: str = "q", most: int = LARGEST) -> np.ndarray[Any, np.dtype[Any]]:
+    """Read-only, of its type, and from 0 to `most`: handles of streams may be above, and only being equal matters."""
+    found = np.clip(column, 0, most).astype(kind, copy=False)
+    found.flags.writeable = False
+    return found
+
+
+def _stack(column: Int64) -> np.ndarray[Any, np.dtype[Any]]:
+    column.flags.writeable = False
+    return column
+
+
+def _coded(column: Int64, words: list[str], codes: Mapping[str, int], otherwise: int) -> np.ndarray[Any, np.dtype[Any]]:
+    return _sealed(np.array([codes.get(word, otherwise) for word in words])[column], "b")

@@ -21,10 +21,11 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from steptime.analysis.memory_samples import CPU_PLACE
 from steptime.arrays import Bool, Int64
 from steptime.memory.account import MemoryBreakdown
-from steptime.memory.growth import Leak
-from steptime.memory.lives import CPU_PLACE, AllocationHistory, alive_at, allocated, summed
+from steptime.memory.leaks import Leak
+from steptime.memory.lives import AllocationHistory, alive_at, allocated, summed
 from steptime.memory.owners import Codes, Owner, lasting_gradients, parameter_sizes
 from steptime.memory.signs import Policies, Policy, Signs, policies_of
 from steptime.memory.steps import Steady

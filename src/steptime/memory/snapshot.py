@@ -142,13 +142,12 @@ class Annotation:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Snapshot:
-    """A file of `torch.cuda.memory._dump_snapshot`. size: bytes that were read. truncated: it ends in the middle.
+    """A file of `torch.cuda.memory._dump_snapshot`. truncated: it ends in the middle.
 
     settings: of the allocator, by name. problems: a sentence for each thing that was left out.
     """
 
     path: Path
-    size: int
     segments: Segments
     blocks: Blocks
     events: Events

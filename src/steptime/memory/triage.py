@@ -6,59 +6,17 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from steptime.analysis.memory_samples import OverTime, highest_points
+from steptime.arrays import Int64
 from steptime.memory.account import MemoryBreakdown, account_at, extents_at, free_pieces
-from steptime.memory.growth import Leak, leaks_of
+from steptime.memory.by_owner import over_time
+from steptime.memory.leaks import Leak, leaks_of
 from steptime.memory.lives import BEFORE, AllocationHistory, alive_at, allocated
-from steptime.memory.owners import LABELS, Codes, Owner, owners_of
+from steptime.memory.owners import LABELS, Owner, owners_of
 from steptime.memory.savings import Fit, Peak, Saving, autocast_on, largest_batch, savings_of
 from steptime.memory.signs import signs_of
 from steptime.memory.steps import boundaries_of, steady_of
 from steptime.quantities import SourceLine, format_bytes
-
-MOST_POINTS = 240
-"""Each is the highest instant of a stretch, so no peak is lost."""
-FREE = "free in the allocator"
-
-
-@dataclass(frozen=True, slots=True)
-class OverTime:
-    """place: where (a device, a process). times: of the points; clock: what they count in ("ns", "event", "step").
-    owners: names, from the bottom of a stack upwards; bytes: by owner, of each point. peak: number of the point with
-    most bytes."""
-
-    place: str
-    clock: str
-    times: tuple[int, ...]
-    owners: tuple[str, ...]
-    bytes: tuple[tuple[int, ...], ...]
-    peak: int
-
-
-def over_time(history: AllocationHistory, owners: Codes, most: int = MOST_POINTS) -> OverTime | None:
-    """The owners of a history; what the allocator held beyond tensors comes last. None for an empty history."""
-    live = allocated(history)
-    count = len(live)
-    edges = np.unique(np.linspace(0, count, min(most, count) + 1).astype(np.int64))
-    pairs = zip(edges[:-1].tolist(), edges[1:].tolist(), strict=True)
-    chosen = np.array([begin + int(np.argmax(live[begin:end])) for begin, end in pairs], np.int64)
-    if not len(chosen):
-        return None
-    rows = [(LABELS[owner], allocated(history, owners == owner)[chosen]) for owner in Owner]
-    held = sum(row for _, row in rows)
-    rows.append((FREE, np.maximum(history.reserved[chosen] - held, 0)))
-    shown = [(name, row) for name, row in rows if row.any()]
-    timed = bool(history.time.any())
-    events = np.maximum(chosen - 1, 0)
-    times = history.time[events] - history.time[0] if timed else events
-    return OverTime(
-        place=history.device,
-        clock="ns" if timed else "event",
-        times=tuple(np.maximum(times, 0).tolist()),
-        owners=tuple(name for name, _ in shown),
-        bytes=tuple(tuple(row.tolist()) for _, row in shown),
-        peak=int(np.argmax(live[chosen])),
-    )
-
 
 POINTS = 120
 """Of the timeline: a line on a screen."""
@@ -233,14 +191,8 @@ def _beside(others: int | None, capacity: int | None) -> str:
     return f"; {format_bytes(others)} of the device were not this process's: other processes, CUDA contexts"
 
 
-def _timeline(history: AllocationHistory, live: np.ndarray[tuple[int], np.dtype[np.int64]]) -> tuple[OwnerSample, ...]:
-    """Evenly spaced stretches, each by the instant of its highest point: no peak is lost."""
-    count = len(live)
-    edges = np.unique(np.linspace(0, count, min(POINTS, count) + 1).astype(np.int64))
-    points = []
-    start = int(history.time[0]) if history.events else 0
-    for begin, end in zip(edges[:-1].tolist(), edges[1:].tolist(), strict=True):
-        index = begin + int(np.argmax(live[begin:end]))
-        time = int(history.time[index - 1]) - start if index else 0
-        points.append(OwnerSample(max(0, time), index - 1, int(live[index]), int(history.reserved[index])))
-    return tuple(points)
+def _timeline(history: AllocationHistory, live: Int64) -> tuple[OwnerSample, ...]:
+    chosen = highest_points(live, POINTS)
+    times = np.where(chosen > 0, history.time[chosen - 1] - history.time[0], 0) if history.events else 0 * chosen
+    columns = (np.maximum(times, 0), chosen - 1, live[chosen], history.reserved[chosen])
+    return tuple(OwnerSample(*point) for point in zip(*(column.tolist() for column in columns), strict=True))

@@ -7,33 +7,20 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import msgspec
-import numpy as np
 
-from steptime.analysis.recorded_breakdown import TraceWindow
-from steptime.arrays import Int64
-from steptime.errors import SteptimeError
-from steptime.journal import Kind
+from steptime.analysis.memory_samples import Growth
 from steptime.memory.account import Line
-from steptime.memory.growth import Growth, Leak
-from steptime.memory.lives import AllocationHistory, histories, histories_of_trace
-from steptime.memory.owners import LABELS, owners_of
-from steptime.memory.read_snapshot import read_snapshot
+from steptime.memory.leaks import Leak
+from steptime.memory.owners import LABELS
 from steptime.memory.savings import Fit, checked
-from steptime.memory.signs import signs_of
-from steptime.memory.steps import boundaries_of
-from steptime.memory.triage import MemoryTriage, OverTime, over_time
+from steptime.memory.triage import MemoryTriage
 from steptime.quantities import SourceLine, format_bytes, format_duration, format_share, format_source
-from steptime.recording.recording import Process
 from steptime.report.json import document
 from steptime.report.output import Renderer
 from steptime.report.printable import one_line, printable, shorten
-from steptime.trace.arguments import read_allocations
-from steptime.trace.reader import DEFAULT_MAX_SIZE
-from steptime.trace.table import Trace
 
 SCHEMA_VERSION = 1
 COLUMNS = 100
@@ -308,93 +295,3 @@ RENDERERS: tuple[Renderer[MemoryReport], ...] = (
 )
 
 __all__ = ["RENDERERS", "MemoryReport", "fitting", "json", "markdown", "text"]
-
-
-LARGEST_SNAPSHOT, LARGEST_TRACE = 8_000_000, 200_000_000
-"""Bytes that are read for a picture: about a second. `steptime memory` reads any."""
-
-
-def owned_in_process(process: Process, windows: Sequence[TraceWindow]) -> OverTime | None:
-    """Of a recording: the allocator's snapshot of a profiled window, else the allocations in its trace. None where
-    neither was recorded."""
-    snapshots = sorted(process.folder.glob("memory-*.pickle"))
-    for path in reversed(snapshots):
-        found = _of_snapshot(path)
-        if found is not None:
-            return found
-    if snapshots:
-        return None
-    known = {facts.path.removesuffix(".gz") for facts in process.traces if facts.memory}
-    for window in reversed(windows):
-        if window.trace.path.name.removesuffix(".gz") in known:
-            found = owned_in_trace(window.trace, window.boundaries, "the watch")
-            if found is not None:
-                return found
-    return None
-
-
-def owned_in_trace(trace: Trace, boundaries: Int64, how: str) -> OverTime | None:
-    """boundaries: (n, 2) ns of the steps on the host, found by how. Of several devices the one that held most; None
-    without allocations, or without their addresses (before torch 1.12)."""
-    if len(trace.parts) > 1 or trace.size > LARGEST_TRACE:
-        return None
-    try:
-        found = read_allocations(trace.path, max_size=max(DEFAULT_MAX_SIZE, trace.size))
-    except SteptimeError:
-        return None  # it was there when the trace was read, and says nothing new of it
-    return _of(histories_of_trace(trace, found, boundaries, how))
-
-
-def _of_snapshot(path: Path) -> OverTime | None:
-    try:
-        return _of(histories(read_snapshot(path))) if path.stat().st_size <= LARGEST_SNAPSHOT else None
-    except SteptimeError:
-        return None  # `steptime memory` tells what is wrong with it
-
-
-def _of(found: Sequence[AllocationHistory]) -> OverTime | None:
-    if not found:
-        return None
-    history = max(found, key=lambda each: int(each.reserved.max()))
-    signs = signs_of(history.stacks)
-    boundaries, _ = boundaries_of(history, signs)
-    return over_time(history, owners_of(history, signs, boundaries))
-
-
-RESIDENT, ALLOCATED, RESERVED = 1, 2, 3
-"""Identities of MEMORY records (see `journal.Kind.MEMORY`)."""
-MOST_POINTS = 240
-LEAST_POINTS = 3
-
-
-def sampled_memory(process: Process, begin: int) -> OverTime | None:
-    """Of the device where it was sampled, else the resident set. begin: monotonic ns, the first step's. None with too
-    few samples."""
-    allocated, reserved = _samples(process, ALLOCATED), _samples(process, RESERVED)
-    if allocated[1].any() and len(allocated[0]) == len(reserved[0]):
-        times, tensors, held = allocated[0], allocated[1], reserved[1]
-        rows = [("tensors", tensors), ("free in the allocator", np.maximum(held - tensors, 0))]
-    else:
-        times, resident = _samples(process, RESIDENT)
-        rows = [("resident in memory", resident)]
-    if len(times) < LEAST_POINTS:
-        return None
-    edges = np.unique(np.linspace(0, len(times), min(MOST_POINTS, len(times)) + 1).astype(np.int64))
-    top = rows[0][1]
-    pairs = zip(edges[:-1].tolist(), edges[1:].tolist(), strict=True)
-    chosen = np.array([first + int(np.argmax(top[first:last])) for first, last in pairs], np.int64)
-    place = process.facts.device_name or process.facts.device if len(rows) > 1 else "the process"
-    return OverTime(
-        place=place,
-        clock="ns",
-        times=tuple(np.maximum(times[chosen] - begin, 0).tolist()),
-        owners=tuple(name for name, _ in rows),
-        bytes=tuple(tuple(row[chosen].tolist()) for _, row in rows),
-        peak=int(np.argmax(top[chosen])),
-    )
-
-
-def _samples(process: Process, identity: int) -> tuple[Int64, Int64]:
-    table = process.intervals
-    rows = np.flatnonzero((table.kind == int(Kind.MEMORY)) & (table.identity == identity))
-    return table.begin[rows], table.end[rows]

@@ -6,8 +6,8 @@ from dataclasses import dataclass
 
 from steptime.advice.evidence import Case, CategoryUse, SegmentUse
 from steptime.advice.rule import Finding
+from steptime.analysis.memory_samples import OverTime
 from steptime.analysis.stragglers.comparison import RankComparison
-from steptime.memory.triage import OverTime
 from steptime.quantities import Estimate
 from steptime.report.step_view import StepView
 from steptime.report.steps import StepSeries

@@ -7,8 +7,9 @@ from dataclasses import dataclass
 
 from markupsafe import Markup
 
+from steptime.analysis.memory_samples import OverTime
 from steptime.memory.owners import LABELS
-from steptime.memory.triage import MemoryTriage, OverTime
+from steptime.memory.triage import MemoryTriage
 from steptime.quantities import format_bytes, format_duration, format_share
 from steptime.report import memory
 from steptime.report.memory import MemoryReport

@@ -18,7 +18,7 @@ from steptime.advice.evidence import Case
 from steptime.advice.explain import find_rule
 from steptime.advice.rule import Finding, Weight
 from steptime.analysis.categories import Category
-from steptime.memory.lives import CPU_PLACE
+from steptime.analysis.memory_samples import CPU_PLACE
 from steptime.quantities import format_bytes, format_duration, format_share, format_source
 from steptime.report import json
 from steptime.report.page.charts import RooflineChart, SeriesChart, roofline_chart, series

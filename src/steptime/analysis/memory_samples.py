@@ -1,4 +1,4 @@
-"""Growth: whether memory rises with the steps, from samples that were taken while the job ran."""
+"""Memory as it was sampled while the job ran: over time, and whether it grows with the steps."""
 
 from __future__ import annotations
 
@@ -7,14 +7,15 @@ from dataclasses import dataclass
 import numpy as np
 
 from steptime.analysis.timeline import Steps, Timeline
-from steptime.arrays import Bool, Float64, Int64
+from steptime.arrays import Float64, Int64
 from steptime.journal import Kind
-from steptime.memory.lives import BEFORE, AllocationHistory
-from steptime.memory.owners import Codes, Owner
-from steptime.memory.signs import Signs
-from steptime.quantities import Estimate, SourceLine, autocorrelation_time, format_bytes, median_of
+from steptime.quantities import Estimate, autocorrelation_time, format_bytes
 from steptime.recording.recording import Process
 
+CPU_PLACE = "CPU"
+"""The device of a history of the CPU's allocations."""
+MOST_POINTS, LEAST_POINTS = 240, 3
+"""Of a picture."""
 RESIDENT, ALLOCATED, RESERVED, RETRIES = 1, 2, 3, 4
 """Identities of MEMORY records of the journal."""
 SETTLING = 1_000_000_000
@@ -155,67 +156,47 @@ def _rises(x: Float64, y: Float64, slope: float) -> float:
     return float(np.mean(np.diff(y[edges]) > LEAST_RISE * slope * np.diff(x[edges])))
 
 
-LEAST_STEPS = 2
-"""Steps behind which a whole step follows: what they left is no longer in use by the step that made it."""
-LEAST_BYTES = 1
-MOST_LEAKS = 10
-
-
 @dataclass(frozen=True, slots=True)
-class Leak:
-    """per_step: bytes that each step leaves behind; held: bytes of it at the moment of the account (the end). blocks:
-    allocations per step. steps: those that it was seen in. holder: who keeps them, "" where that is not known."""
+class OverTime:
+    """place: where (a device, a process). times: of the points; clock: what they count in ("ns", "event", "step").
+    owners: names, from the bottom of a stack upwards; bytes: by owner, of each point. peak: number of the point with
+    most bytes."""
 
-    source: SourceLine | None
-    per_step: Estimate
-    held: int
-    blocks: float
-    steps: int
-    holder: str = ""
+    place: str
+    clock: str
+    times: tuple[int, ...]
+    owners: tuple[str, ...]
+    bytes: tuple[tuple[int, ...], ...]
+    peak: int
 
 
-def leaks_of(history: AllocationHistory, signs: Signs, owners: Codes, boundaries: tuple[int, ...]) -> tuple[Leak, ...]:
-    """The lines that leave memory behind in every step, the largest first; none where fewer than LEAST_STEPS whole
-    steps are followed by another whole one.
+def highest_points(values: Int64, most: int = MOST_POINTS) -> Int64:
+    """Indexes of values for a picture: the highest of each stretch, so that no peak is lost."""
+    edges = np.unique(np.linspace(0, len(values), min(most, len(values)) + 1).astype(np.int64))
+    pairs = zip(edges[:-1].tolist(), edges[1:].tolist(), strict=True)
+    return np.array([begin + int(np.argmax(values[begin:end])) for begin, end in pairs], np.int64)
 
-    What a step made and what is alive at the end, a whole step later, is left behind: parameters and the optimiser's
-    state are not meant, and a cache that is emptied now and then has steps of which nothing is left.
-    """
-    lives = history.lives
-    ends = np.array(boundaries, np.int64)
-    eligible = len(ends) - 2 if len(ends) else 0  # the steps between the first boundary and the one before the last
-    if eligible < LEAST_STEPS:
-        return ()
-    step = np.searchsorted(ends, lives.born) - 1
-    left = (
-        (lives.born > BEFORE)
-        & (lives.died >= history.events)
-        & (step >= 0)
-        & (step < eligible)
-        & ~np.isin(owners, (Owner.PARAMETERS, Owner.OPTIMIZER_STATE))
+
+def sampled_memory(process: Process, begin: int) -> OverTime | None:
+    """Of the device where it was sampled, else the resident set. begin: monotonic ns, the first step's. None with too
+    few samples."""
+    allocated, reserved = samples_of(process, ALLOCATED), samples_of(process, RESERVED)
+    if allocated[1].any() and len(allocated[0]) == len(reserved[0]):
+        times, tensors, held = allocated[0], allocated[1], reserved[1]
+        rows = [("tensors", tensors), ("free in the allocator", np.maximum(held - tensors, 0))]
+    else:
+        times, resident = samples_of(process, RESIDENT)
+        rows = [("resident in memory", resident)]
+    if len(times) < LEAST_POINTS:
+        return None
+    top = rows[0][1]
+    chosen = highest_points(top)
+    place = process.facts.device_name or process.facts.device if len(rows) > 1 else "the process"
+    return OverTime(
+        place=place,
+        clock="ns",
+        times=tuple(np.maximum(times[chosen] - begin, 0).tolist()),
+        owners=tuple(name for name, _ in rows),
+        bytes=tuple(tuple(row[chosen].tolist()) for _, row in rows),
+        peak=int(np.argmax(top[chosen])),
     )
-    return _by_line(history, signs, left, step, eligible)
-
-
-def _by_line(history: AllocationHistory, signs: Signs, left: Bool, step: Int64, eligible: int) -> tuple[Leak, ...]:
-    lives = history.lives
-    groups: dict[SourceLine | None, list[int]] = {}
-    for row in np.flatnonzero(left).tolist():
-        stack = int(lives.stack[row])
-        groups.setdefault(signs.line[stack] if stack >= 0 else None, []).append(row)
-    leaks = []
-    for source, rows in groups.items():
-        chosen = np.array(rows, np.int64)
-        per_step = np.bincount(step[chosen], lives.size[chosen], eligible).astype(np.int64)
-        if per_step.min() < LEAST_BYTES:
-            continue
-        leaks.append(
-            Leak(
-                source=source,
-                per_step=median_of(per_step, "bytes"),
-                held=int(lives.size[chosen].sum()),
-                blocks=len(chosen) / eligible,
-                steps=eligible,
-            )
-        )
-    return tuple(sorted(leaks, key=lambda leak: -leak.per_step.value)[:MOST_LEAKS])

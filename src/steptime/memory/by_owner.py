@@ -1,0 +1,96 @@
+"""Memory over time by owner, for the picture of a report."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+
+from steptime.analysis.memory_samples import MOST_POINTS, OverTime, highest_points
+from steptime.analysis.recorded_breakdown import TraceWindow
+from steptime.arrays import Int64
+from steptime.errors import SteptimeError
+from steptime.memory.lives import AllocationHistory, allocated, histories, histories_of_trace
+from steptime.memory.owners import LABELS, Codes, Owner, owners_of
+from steptime.memory.read_snapshot import read_snapshot
+from steptime.memory.signs import signs_of
+from steptime.memory.steps import boundaries_of
+from steptime.recording.recording import Process
+from steptime.trace.arguments import read_allocations
+from steptime.trace.reader import DEFAULT_MAX_SIZE
+from steptime.trace.table import Trace
+
+FREE = "free in the allocator"
+LARGEST_SNAPSHOT, LARGEST_TRACE = 8_000_000, 200_000_000
+"""Bytes that are read for a picture: about a second. `steptime memory` reads any."""
+
+
+def over_time(history: AllocationHistory, owners: Codes, most: int = MOST_POINTS) -> OverTime | None:
+    """The owners of a history; what the allocator held beyond tensors comes last. None for an empty history."""
+    live = allocated(history)
+    chosen = highest_points(live, most)
+    if not len(chosen):
+        return None
+    rows = [(LABELS[owner], allocated(history, owners == owner)[chosen]) for owner in Owner]
+    held = sum(row for _, row in rows)
+    rows.append((FREE, np.maximum(history.reserved[chosen] - held, 0)))
+    shown = [(name, row) for name, row in rows if row.any()]
+    timed = bool(history.time.any())
+    events = np.maximum(chosen - 1, 0)
+    times = history.time[events] - history.time[0] if timed else events
+    return OverTime(
+        place=history.device,
+        clock="ns" if timed else "event",
+        times=tuple(np.maximum(times, 0).tolist()),
+        owners=tuple(name for name, _ in shown),
+        bytes=tuple(tuple(row.tolist()) for _, row in shown),
+        peak=int(np.argmax(live[chosen])),
+    )
+
+
+def owned_in_process(process: Process, windows: Sequence[TraceWindow]) -> OverTime | None:
+    """Of a recording: the allocator's snapshot of a profiled window, else the allocations in its trace. None where
+    neither was recorded."""
+    snapshots = sorted(process.folder.glob("memory-*.pickle"))
+    for path in reversed(snapshots):
+        found = _of_snapshot(path)
+        if found is not None:
+            return found
+    if snapshots:
+        return None
+    known = {facts.path.removesuffix(".gz") for facts in process.traces if facts.memory}
+    for window in reversed(windows):
+        if window.trace.path.name.removesuffix(".gz") in known:
+            found = owned_in_trace(window.trace, window.boundaries, "the watch")
+            if found is not None:
+                return found
+    return None
+
+
+def owned_in_trace(trace: Trace, boundaries: Int64, how: str) -> OverTime | None:
+    """boundaries: (n, 2) ns of the steps on the host, found by how. Of several devices the one that held most; None
+    without allocations, or without their addresses (before torch 1.12)."""
+    if len(trace.parts) > 1 or trace.size > LARGEST_TRACE:
+        return None
+    try:
+        found = read_allocations(trace.path, max_size=max(DEFAULT_MAX_SIZE, trace.size))
+    except SteptimeError:
+        return None  # it was there when the trace was read, and says nothing new of it
+    return _of(histories_of_trace(trace, found, boundaries, how))
+
+
+def _of_snapshot(path: Path) -> OverTime | None:
+    try:
+        return _of(histories(read_snapshot(path))) if path.stat().st_size <= LARGEST_SNAPSHOT else None
+    except SteptimeError:
+        return None  # `steptime memory` tells what is wrong with it
+
+
+def _of(found: Sequence[AllocationHistory]) -> OverTime | None:
+    if not found:
+        return None
+    history = max(found, key=lambda each: int(each.reserved.max()))
+    signs = signs_of(history.stacks)
+    boundaries, _ = boundaries_of(history, signs)
+    return over_time(history, owners_of(history, signs, boundaries))

@@ -1,0 +1,78 @@
+"""Leaks: lines that leave memory behind in every step, by the allocator's history."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from steptime.arrays import Bool, Int64
+from steptime.memory.lives import BEFORE, AllocationHistory
+from steptime.memory.owners import Codes, Owner
+from steptime.memory.signs import Signs
+from steptime.quantities import Estimate, SourceLine, median_of
+
+LEAST_STEPS = 2
+"""Steps behind which a whole step follows: what they left is no longer in use by the step that made it."""
+LEAST_BYTES = 1
+MOST_LEAKS = 10
+
+
+@dataclass(frozen=True, slots=True)
+class Leak:
+    """per_step: bytes that each step leaves behind; held: bytes of it at the moment of the account (the end). blocks:
+    allocations per step. steps: those that it was seen in. holder: who keeps them, "" where that is not known."""
+
+    source: SourceLine | None
+    per_step: Estimate
+    held: int
+    blocks: float
+    steps: int
+    holder: str = ""
+
+
+def leaks_of(history: AllocationHistory, signs: Signs, owners: Codes, boundaries: tuple[int, ...]) -> tuple[Leak, ...]:
+    """The lines that leave memory behind in every step, the largest first; none where fewer than LEAST_STEPS whole
+    steps are followed by another whole one.
+
+    What a step made and what is alive at the end, a whole step later, is left behind: parameters and the optimiser's
+    state are not meant, and a cache that is emptied now and then has steps of which nothing is left.
+    """
+    lives = history.lives
+    ends = np.array(boundaries, np.int64)
+    eligible = len(ends) - 2 if len(ends) else 0  # the steps between the first boundary and the one before the last
+    if eligible < LEAST_STEPS:
+        return ()
+    step = np.searchsorted(ends, lives.born) - 1
+    left = (
+        (lives.born > BEFORE)
+        & (lives.died >= history.events)
+        & (step >= 0)
+        & (step < eligible)
+        & ~np.isin(owners, (Owner.PARAMETERS, Owner.OPTIMIZER_STATE))
+    )
+    return _by_line(history, signs, left, step, eligible)
+
+
+def _by_line(history: AllocationHistory, signs: Signs, left: Bool, step: Int64, eligible: int) -> tuple[Leak, ...]:
+    lives = history.lives
+    groups: dict[SourceLine | None, list[int]] = {}
+    for row in np.flatnonzero(left).tolist():
+        stack = int(lives.stack[row])
+        groups.setdefault(signs.line[stack] if stack >= 0 else None, []).append(row)
+    leaks = []
+    for source, rows in groups.items():
+        chosen = np.array(rows, np.int64)
+        per_step = np.bincount(step[chosen], lives.size[chosen], eligible).astype(np.int64)
+        if per_step.min() < LEAST_BYTES:
+            continue
+        leaks.append(
+            Leak(
+                source=source,
+                per_step=median_of(per_step, "bytes"),
+                held=int(lives.size[chosen].sum()),
+                blocks=len(chosen) / eligible,
+                steps=eligible,
+            )
+        )
+    return tuple(sorted(leaks, key=lambda leak: -leak.per_step.value)[:MOST_LEAKS])

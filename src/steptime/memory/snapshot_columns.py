@@ -1,0 +1,245 @@
+"""A converter of plain_pickle: from a snapshot, a pickle or JSON, to columns.
+
+What it writes: a line of JSON, and behind it the columns that this names. Runs in a process of its own, with the
+standard library only.
+"""
+
+from __future__ import annotations
+
+import gzip
+import io
+import json
+from array import array
+from collections.abc import Sequence
+from typing import Any, BinaryIO
+
+from steptime.plain_pickle import NotPlainError, unpickle
+
+LARGEST = 1 << 62
+MOST_TEXT = 4096
+"""Characters kept of a name: mangled C++ names run to hundreds."""
+MOST_SETTINGS, MOST_ANNOTATIONS = 256, 1 << 20
+NO_STACK = -1
+TRACES = "device_traces"
+Row = dict[Any, Any]
+
+
+def convert(file: io.BufferedReader, made: BinaryIO) -> None:
+    """The converter."""
+    write(*load(file), made)
+
+
+def load(file: io.BufferedReader) -> tuple[Row, bool]:
+    """The outer dictionary, and whether the file ends in the middle."""
+    if file.peek(2)[:2] == b"\x1f\x8b":
+        file = io.BufferedReader(gzip.GzipFile(fileobj=file), 1 << 20)
+    begun = None
+    start = file.peek(1)[:1]
+    if start in (b"{", b"["):
+        top = _json(file)
+    elif start == b"\x80":
+        top, begun = unpickle(file)
+    else:
+        raise NotPlainError("foreign", "is neither a pickle nor JSON")
+    if begun is not None:
+        top = salvaged(begun)
+    if isinstance(top, list) and all(isinstance(each, dict) and "blocks" in each for each in top):
+        top = {"segments": top}  # of torch.cuda.memory_snapshot()
+    if not isinstance(top, dict) or not ("segments" in top or TRACES in top):
+        raise NotPlainError(
+            "foreign",
+            "is no snapshot of an allocator" if begun is None else "ends before any of its segments was whole",
+        )
+    return top, begun is not None
+
+
+def _json(file: BinaryIO) -> Any:
+    try:
+        return json.load(file)
+    except (ValueError, RecursionError):
+        raise NotPlainError("foreign", "is no snapshot of an allocator, and no JSON either") from None
+
+
+def salvaged(values: Sequence[Any]) -> Row:
+    """What is whole of a pickle that ended early, but for its last 64 KiB: the unpickler takes all or none of them.
+    values: all that was begun, in that order."""
+    segments = [each for each in values if isinstance(each, dict) and "total_size" in each and "blocks" in each]
+    first = next((place for place, each in enumerate(values) if isinstance(each, str) and each == TRACES), len(values))
+    traces: list[list[Row]] = []
+    stacks: set[int] = set()
+    lists = 0
+    for value in values[first + 1 :]:
+        if isinstance(value, dict) and "action" in value:
+            stacks.add(id(value.get("frames")))
+            if traces:
+                traces[-1].append(value)
+        elif isinstance(value, list) and id(value) not in stacks:
+            lists += 1
+            if lists > 1:  # the first is the list of traces
+                traces.append([])
+    return {"segments": segments, TRACES: traces} if segments or any(traces) else {}
+
+
+# -- from values to columns --------------------------------------------------------------------------------------------
+
+
+def whole(value: object) -> int:
+    """A number from 0 to LARGEST; 0 for anything else."""
+    return min(value, LARGEST) if isinstance(value, int) and value >= 0 else 0
+
+
+def text(value: object) -> str:
+    """A text without halves of surrogate pairs; "" for anything else. Nothing else is spelt out: lists that hold one
+    another twice, forty levels deep, are a hundred bytes of pickle and 10^12 characters."""
+    return value[:MOST_TEXT].encode("utf-8", "replace").decode() if isinstance(value, str) else ""
+
+
+def rows_of(values: object) -> list[Row]:
+    return [each for each in values if isinstance(each, dict)] if isinstance(values, list) else []
+
+
+def numbers(rows: Sequence[Row], name: str, otherwise: str = "") -> array[int]:
+    """A column of integers; what is below 0 or beyond LARGEST the reader cuts."""
+    try:
+        return array("q", [row[name] for row in rows])
+    except (KeyError, TypeError, OverflowError):
+        return array("q", [whole(row.get(name, row.get(otherwise))) for row in rows])
+
+
+class Table:
+    """Words and call stacks, each once."""
+
+    def __init__(self) -> None:
+        self.words: dict[str, int] = {"": 0}
+        self.frames: dict[tuple[str, int, str], int] = {}
+        self.begin, self.member = array("q", [0]), array("i")
+        self._stacks: dict[tuple[int, ...], int] = {}
+        self._seen: dict[tuple[int, ...], int] = {}
+
+    def named(self, rows: Sequence[Row], name: str) -> array[int]:
+        """A column of words, by number."""
+        words = self.words
+        found = (row.get(name) for row in rows)
+        return array("i", [words.setdefault(each, len(words)) if isinstance(each, str) else 0 for each in found])
+
+    def stack(self, frames: object) -> int:
+        """The number of a list of frames; NO_STACK for anything else. All values live to the end: an id is one list's
+        or one frame's."""
+        if not isinstance(frames, list) or not frames:
+            return NO_STACK
+        key = tuple(map(id, frames))
+        known = self._seen.get(key)
+        if known is None:
+            known = self._seen[key] = self._number(tuple(map(self._frame, rows_of(frames))))
+        return known
+
+    def _number(self, members: tuple[int, ...]) -> int:
+        known = self._stacks.setdefault(members, len(self._stacks))
+        if known == len(self.begin) - 1:
+            self.member.extend(members)
+            self.begin.append(len(self.member))
+        return known
+
+    def _frame(self, row: Row) -> int:
+        key = text(row.get("filename")), min(whole(row.get("line")), 1 << 31), text(row.get("name"))
+        return self.frames.setdefault(key, len(self.frames))
+
+
+Columns = dict[str, "array[int]"]
+
+
+def events_of(traces: object, table: Table) -> tuple[Columns, list[int]]:
+    """The columns of all devices' events, and how many each device has."""
+    each = list(map(rows_of, traces)) if isinstance(traces, list) else []
+    rows = [row for trace in each for row in trace]
+    columns = {
+        "action": table.named(rows, "action"),
+        "address": numbers(rows, "addr", "device_free"),  # of a failed request what the driver had left
+        "size": numbers(rows, "size"),
+        "stream": numbers(rows, "stream"),
+        "time": numbers(rows, "time_us"),
+        "stack": array("i", [table.stack(row.get("frames")) for row in rows]),
+    }
+    return columns, list(map(len, each))
+
+
+def segments_of(segments: Sequence[Row], table: Table) -> Columns:
+    return {
+        "device": numbers(segments, "device"),
+        "address": numbers(segments, "address"),
+        "size": numbers(segments, "total_size"),
+        "stream": numbers(segments, "stream"),
+        "kind": table.named(segments, "segment_type"),
+        "expandable": array("b", [row.get("is_expandable") is True for row in segments]),
+    }
+
+
+def blocks_of(segments: Sequence[Row], table: Table) -> Columns:
+    """A column for each fact of the segments' blocks. Where they have no addresses (torch 2.1), they lie one behind the
+    other."""
+    of_segment = [rows_of(segment.get("blocks")) for segment in segments]
+    rows = [block for blocks in of_segment for block in blocks]
+    address = array("q")
+    for segment, blocks in zip(segments, of_segment, strict=True):
+        place, own = whole(segment.get("address")), numbers(blocks, "address")
+        if not all(own):
+            own = array("q")
+            for block in blocks:
+                own.append(place)
+                place = min(LARGEST, place + whole(block.get("size")))
+        address.extend(own)
+    return {
+        "segment": array("q", [number for number, blocks in enumerate(of_segment) for _ in blocks]),
+        "address": address,
+        "size": numbers(rows, "size"),
+        "requested": numbers(rows, "requested_size", "size"),
+        "state": table.named(rows, "state"),
+        "stack": array("i", [table.stack(frames_of(row)) for row in rows]),
+    }
+
+
+def frames_of(block: Row) -> object:
+    """The stack of a block; torch 2.0 and 2.1 kept it one level deeper."""
+    history = rows_of(block.get("history"))
+    return block.get("frames", history[0].get("frames") if history else None)
+
+
+def settings_of(found: object) -> list[tuple[str, str]]:
+    if not isinstance(found, dict):
+        return []
+    plain = [(name, value) for name, value in found.items() if isinstance(value, str | int | float)][:MOST_SETTINGS]
+    return [(text(name), text(value if isinstance(value, str) else str(value))) for name, value in plain]
+
+
+def annotations_of(found: object) -> list[tuple[str, str, int, int]]:
+    """(name, stage, device, µs)."""
+    rows = rows_of(found)[:MOST_ANNOTATIONS]
+    return [
+        (text(row.get("name")), text(row.get("stage"))[:16], whole(row.get("device")), whole(row.get("time_us")))
+        for row in rows
+    ]
+
+
+def write(top: Row, truncated: bool, file: BinaryIO) -> None:
+    """A line of JSON, and the columns in the order in which it names them."""
+    table, segments = Table(), rows_of(top.get("segments"))
+    events, lengths = events_of(top.get(TRACES), table)
+    tables = {"segments": segments_of(segments, table), "blocks": blocks_of(segments, table), "events": events,
+              "stacks": {"begin": table.begin, "member": table.member}}  # fmt: skip
+    head = {
+        "columns": [
+            (of, name, column.typecode, len(column))
+            for of, columns in tables.items()
+            for name, column in columns.items()
+        ],
+        "lengths": lengths,
+        "words": list(table.words),
+        "frames": list(table.frames),
+        "settings": settings_of(top.get("allocator_settings")),
+        "annotations": annotations_of(top.get("external_annotations")),
+        "truncated": truncated,
+    }
+    file.write(json.dumps(head).encode() + b"\n")
+    for columns in tables.values():
+        for column in columns.values():
+            column.tofile(file)
