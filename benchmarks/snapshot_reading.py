@@ -21,7 +21,7 @@ JOB = """
 import json, resource, sys, time
 from pathlib import Path
 begin = time.perf_counter()
-from steptime.memory_triage import triage_path
+from steptime.memory.report import triage_path
 report = triage_path(Path(sys.argv[1]))
 print(json.dumps({
     "seconds": time.perf_counter() - begin,

@@ -18,20 +18,24 @@ FLOORS = (  # from the ground up; a room imports itself and what lies on floors 
     ("errors", "quantities", "intervals", "journal", "folders", "changes", "debug_switches", "plain_pickle"),
     ("clusters", "remote"),
     ("probe",),
-    ("recording", "trace", "machine", "hang"),
+    ("recording", "trace", "machine"),
     ("launcher",),
-    ("nan", "analysis"),
-    ("memory",),
+    ("analysis",),
     ("advice",),
     ("trials",),
     ("report",),
-    ("diagnosis", "compare", "memory_triage"),
+    ("memory", "nan", "hang"),
+    ("diagnosis", "compare"),
     ("cli", "api"),
     ("__main__",),
 )
 FLOOR = {room: number for number, rooms in enumerate(FLOORS) for room in rooms}
 APART = {("analysis", "launcher"), ("analysis", "probe")}
 """Neither the layout nor the probe knows the other; the recording is all that they share."""
+OF_A_VERB = {"memory", "nan", "hang"}
+"""Rooms that belong to one verb, each with its own texts and pages: the core works without them."""
+DOORS = {"diagnosis.py": {"steptime.memory.by_owner"}} | {f"cli/{room}.py": {f"steptime.{room}"} for room in OF_A_VERB}
+"""Who opens them; the diagnosis only for the picture of memory by owner."""
 IN_THE_USERS_PROCESS = ("probe/", "machine/peaks_script.py", "machine/link_script.py")
 BROAD_EXCEPTS = (
     "probe/",
@@ -109,6 +113,18 @@ def test_a_room_imports_only_what_lies_below(modules: list[Module]) -> None:
     inner = [module for module in modules if module.name != "__init__.py"]
     found = {module.name: upward(room_of(module.path), module.tree, module.package) for module in inner}
     assert {name: rooms for name, rooms in found.items() if rooms} == {}
+
+
+def test_a_room_of_a_verb_is_imported_by_that_verb_only(modules: list[Module]) -> None:
+    found = [
+        (module.name, name)
+        for module in modules
+        if room_of(module.path) not in OF_A_VERB
+        for name in imported_modules(module.tree, module.package)
+        if name.split(".")[1:2] and name.split(".")[1] in OF_A_VERB
+        if not name.startswith(tuple(DOORS.get(module.name, ("-",))))
+    ]
+    assert found == []
 
 
 def test_the_package_itself_imports_nothing_but_its_version(modules: list[Module]) -> None:

@@ -10,7 +10,7 @@ import pytest
 
 from steptime.cli.after_run import out_of_memory
 from steptime.launcher.outcome import Outcome
-from steptime.memory_triage import triage_path
+from steptime.memory.report import triage_path
 from steptime.recording.load import load
 
 pytest.importorskip("torch")

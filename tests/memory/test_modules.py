@@ -7,10 +7,10 @@ from pathlib import Path
 
 from allocator import BATCH, TRAIN, Allocator, frame, train, triage_of
 
+from steptime.memory import text
 from steptime.memory.owners import Owner
+from steptime.memory.text import MemoryReport
 from steptime.memory.triage import MemoryTriage
-from steptime.report import memory
-from steptime.report.memory import MemoryReport
 from steptime.report.output import renderer_for
 
 
@@ -55,14 +55,14 @@ def test_modules_of_one_class_in_one_module_are_the_blocks_to_checkpoint(tmp_pat
 def test_written_reports_have_them_with_the_names_of_their_owners(tmp_path: Path) -> None:
     found = triaged(tmp_path)
     report = MemoryReport("memory.json", (found,))
-    markdown = memory.markdown(report)
+    markdown = text.markdown(report)
     assert "### Modules" in markdown
     assert "| Net_0/Linear_0 | 500 B | 2 |" in markdown
-    plain = json.loads(memory.json(report))["devices"][0]["account"]["modules"]
+    plain = json.loads(text.json(report))["devices"][0]["account"]["modules"]
     assert [each["path"] for each in plain] == ["Net_0/Linear_0", "Net_0/Linear_1"]
     assert {each["owner"] for each in plain} <= {"activations", "inputs", "temporaries", "kept across steps"}
-    assert "Net_0/Linear_1" in str(renderer_for("memory.html", memory.RENDERERS).render(report))
-    assert "Modules: Net_0/Linear_0 500 B, Net_0/Linear_1 100 B" in memory.text(report).splitlines()
+    assert "Net_0/Linear_1" in str(renderer_for("memory.html", text.RENDERERS).render(report))
+    assert "Modules: Net_0/Linear_0 500 B, Net_0/Linear_1 100 B" in text.text(report).splitlines()
 
 
 def test_snapshots_that_name_no_module_have_no_table_of_them(tmp_path: Path) -> None:
@@ -71,4 +71,4 @@ def test_snapshots_that_name_no_module_have_no_table_of_them(tmp_path: Path) -> 
     found = triage_of(allocator, tmp_path)
     assert found.account.of(Owner.ACTIVATIONS)
     assert found.account.modules == ()
-    assert "### Modules" not in memory.markdown(MemoryReport("snapshot.pickle", (found,)))
+    assert "### Modules" not in text.markdown(MemoryReport("snapshot.pickle", (found,)))

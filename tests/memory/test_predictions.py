@@ -22,14 +22,14 @@ from allocator import (
     triage_of,
 )
 
+from steptime.memory import text
 from steptime.memory.lives import AllocationHistory, histories
 from steptime.memory.owners import Owner
 from steptime.memory.read_snapshot import read_snapshot
 from steptime.memory.snapshot import NO_STACK, Stacks
+from steptime.memory.text import MemoryReport
 from steptime.memory.triage import MemoryTriage, triage
 from steptime.quantities import SourceLine
-from steptime.report import memory
-from steptime.report.memory import MemoryReport
 
 WEIGHTS = (4_194_304, 12_582_912, 40_960_000)
 NORM = 4_096
@@ -129,9 +129,9 @@ def test_a_first_step_is_predicted_with_the_state_that_comes_at_its_end(tmp_path
     assert first.fit.least == first.fit.most == pytest.approx(steady.fit.least)
     assert "the first step allocates last" in first.fit.note
     assert steady.fit.note == ""
-    text = memory.text(MemoryReport("snapshot.pickle", (first,)))
-    assert f"a batch {first.fit.least:.2g} times as large" in text
-    assert "  With the optimiser's 110 MiB, which the first step allocates last." in text.splitlines()
+    shown = text.text(MemoryReport("snapshot.pickle", (first,)))
+    assert f"a batch {first.fit.least:.2g} times as large" in shown
+    assert "  With the optimiser's 110 MiB, which the first step allocates last." in shown.splitlines()
 
 
 def test_where_no_optimiser_was_seen_a_range_is_told(tmp_path: Path) -> None:
@@ -149,7 +149,7 @@ def test_where_no_optimiser_was_seen_a_range_is_told(tmp_path: Path) -> None:
     small = triage_of(allocator, tmp_path, 1 << 20)
     assert small.fit is not None
     assert (small.fit.least, small.fit.most) == (0.0, 0.0)
-    assert "no batch at all" in " ".join(memory.fitting(small))
+    assert "no batch at all" in " ".join(text.fitting(small))
 
 
 @pytest.mark.parametrize("scratch", [1_000, 40_000_000])
@@ -190,8 +190,8 @@ def test_a_cut_history_is_told_before_any_figure(tmp_path: Path) -> None:
     found = cut(tmp_path, 1000)
     assert "max_entries was reached" in found.cut
     report = MemoryReport("snapshot.pickle", (found,))
-    for text in (memory.text(report), memory.markdown(report)):
-        assert text.index("Cut: the history begins in the middle") < text.index("of tensors")
+    for shown in (text.text(report), text.markdown(report)):
+        assert shown.index("Cut: the history begins in the middle") < shown.index("of tensors")
     assert "the history begins in the middle" in cut(tmp_path, 1017).cut  # blocks of the optimiser's state tell
     whole = Allocator()
     train(whole, 3)

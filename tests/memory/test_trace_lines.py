@@ -6,9 +6,9 @@ import json
 from pathlib import Path
 from typing import Any
 
-from steptime.memory_triage import triage_path
+from steptime.memory.report import triage_path
+from steptime.memory.text import text
 from steptime.quantities import SourceLine
-from steptime.report.memory import text
 
 
 def event(name: str, begin: float, end: float, event_kind: str = "python_function") -> dict[str, Any]:

@@ -9,9 +9,9 @@ import pytest
 
 from steptime.nan.cause import growth_factor, growth_of
 from steptime.nan.nonfinite import NonFiniteOrigin, ProcessNumerics, Trigger, ValueRange, read_numerics
+from steptime.nan.text import COLUMNS, LINES, render
 from steptime.nan.trace_back import trace_back
 from steptime.quantities import SourceLine
-from steptime.report.nan_text import COLUMNS, LINES, render
 
 OVERFLOW = NonFiniteOrigin(
     operator="aten::mm",

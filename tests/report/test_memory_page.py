@@ -9,13 +9,13 @@ from typing import Any
 import pytest
 from report_variants import HOSTILE
 
+from steptime.memory import page as memory_page
+from steptime.memory import text
 from steptime.memory.account import Line
 from steptime.memory.owners import LABELS, Owner
-from steptime.memory_triage import triage_path
+from steptime.memory.report import triage_path
+from steptime.memory.text import MemoryReport
 from steptime.quantities import SourceLine, format_bytes
-from steptime.report import memory
-from steptime.report.memory import MemoryReport
-from steptime.report.page import memory as memory_page
 
 
 @pytest.fixture(scope="module")
@@ -47,5 +47,5 @@ def test_strangers_lines_stay_text(snapshot: MemoryReport, open_text: Any) -> No
 
 
 def test_every_format_of_a_memory_report_has_its_renderer(snapshot: MemoryReport) -> None:
-    for renderer in memory.RENDERERS:
+    for renderer in text.RENDERERS:
         assert renderer.render(snapshot)

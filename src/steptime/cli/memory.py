@@ -46,17 +46,17 @@ def command(
     steptime memory snapshot.pickle --capacity 24GiB -o memory.md
     steptime memory runs/train-20260801-101500
     """
-    from steptime.report import memory
+    from steptime.memory import text
     from steptime.report.output import check, write_as
 
     for output in outputs:
-        check(output, force=force, renderers=memory.RENDERERS)
-    from steptime.memory_triage import triage_path
+        check(output, force=force, renderers=text.RENDERERS)
+    from steptime.memory.report import triage_path
 
     report = triage_path(Path(path), capacity=capacity, max_size=max_size, cache=cache)
-    tell(memory.json(report) if as_json else memory.text(report))
+    tell(text.json(report) if as_json else text.text(report))
     for output in outputs:
         if output != STANDARD_OUTPUT:
-            write_as(memory.RENDERERS, report, output, force=force)
+            write_as(text.RENDERERS, report, output, force=force)
             say(f"Wrote {output}")
     return 0

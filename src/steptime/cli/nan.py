@@ -18,9 +18,9 @@ from steptime.launcher.launch import exit_as, launch
 from steptime.launcher.outcome import NumericsOptions, Outcome, ProbeOptions
 from steptime.launcher.variant import OUTPUT, run_variant
 from steptime.nan.nonfinite import NonFinite, ProcessNumerics, Trigger, read_numerics
+from steptime.nan.text import render
 from steptime.nan.trace_back import first_sign, trace_back
 from steptime.report.json import document
-from steptime.report.nan_text import render
 from steptime.report.output import STANDARD_OUTPUT, Renderer, check, write_as
 from steptime.trials.containment import Layer, Workspace, contained, ground_of, leave, refuse_uncontained
 from steptime.trials.plan import ours_in

@@ -36,6 +36,14 @@ MEMORY_PER_BYTE = 5, 12
 """Bytes that are taken for each byte of the file: of a real pickle 5, of JSON up to 10."""
 BASE_SECONDS, BYTES_PER_SECOND = 10, 1_000_000
 """Processor time that reading may take: ten times what a real file needs."""
+SLUGS = {
+    "refused": "snapshot-refused",
+    "damaged": "snapshot-damaged",
+    "foreign": "snapshot-foreign",
+    "strange": "snapshot-strange",
+    "too-large": "snapshot-too-large",
+}
+"""Of docs/messages.md, by the kind of a NotPlainError."""
 EXPECTED = "Give a file of torch.cuda.memory._dump_snapshot."
 RECORD_LESS = (
     "record fewer events (max_entries of torch.cuda.memory._record_memory_history), or read it on a larger machine."
@@ -88,7 +96,7 @@ def _columns(path: Path, file: IO[bytes]) -> IO[bytes]:
         return converted(file, CONVERTER, max(BASE_MEMORY, most), BASE_SECONDS + size // BYTES_PER_SECOND)
     except NotPlainError as error:
         helps = f"{format_bytes(free)} are free: {RECORD_LESS}" if error.kind == "too-large" else EXPECTED
-        raise SnapshotError(f"snapshot-{error.kind}", f"{path} {error}. {helps}") from None
+        raise SnapshotError(SLUGS[error.kind], f"{path} {error}. {helps}") from None
 
 
 def _read_columns(path: Path, file: IO[bytes]) -> Snapshot:

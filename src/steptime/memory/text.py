@@ -282,9 +282,9 @@ def json(report: MemoryReport) -> str:
 
 
 def _page(report: MemoryReport) -> str:
-    from steptime.report.page import memory  # templates take a while to import
+    from steptime.memory import page  # templates take a while to import
 
-    return memory.render(report)
+    return page.render(report)
 
 
 RENDERERS: tuple[Renderer[MemoryReport], ...] = (

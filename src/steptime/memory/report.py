@@ -12,10 +12,10 @@ from steptime.analysis.trace_steps import find_steps
 from steptime.errors import NothingMeasuredError
 from steptime.memory.lives import AllocationHistory, histories, histories_of_trace
 from steptime.memory.read_snapshot import is_snapshot, read_snapshot
+from steptime.memory.text import Keeper, MemoryReport
 from steptime.memory.triage import MemoryTriage, triage
 from steptime.recording.load import load_process, look_into, name_of, place
 from steptime.recording.recording import LeakFacts, Process
-from steptime.report.memory import Keeper, MemoryReport
 from steptime.trace.arguments import read_allocations
 from steptime.trace.cache import read_remembered
 from steptime.trace.gather import is_traces
