@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from benchmarks.faults.fuzz import attempt, damaged
-from benchmarks.faults.targets import Target, flight, snapshots
+from benchmarks.faults.targets import Target, recorder_dump, snapshots
 from steptime.errors import RecordingError
 from steptime.report.json import read as read_report
 from steptime.trace.reader import read as read_trace
@@ -67,4 +67,4 @@ def test_a_reader_that_raises_anything_else_is_a_fault() -> None:
 
     assert "KeyError" in str(attempt(Target("any", (), careless), "file", b""))
     assert attempt(Target("any", (), refusing), "file", b"") == "refused no-recording"
-    assert attempt(Target("any", (), lambda name, data: flight()), "file", b"") is None
+    assert attempt(Target("any", (), lambda name, data: recorder_dump()), "file", b"") is None

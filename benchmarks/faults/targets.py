@@ -89,7 +89,7 @@ def targets(folder: Path) -> tuple[Target, ...]:
         Target("parity", (("parity.jsonl", parity),), file(lambda path: read_parity(path, []), ".jsonl")),
         Target("numerics", (("numerics.json", numerics),), numbers),
         Target("snapshot", snapshots(), file(read_snapshot, ".pickle")),
-        Target("flight", (("dump", pickle.dumps(flight())),), file(read_dump, "")),
+        Target("flight", (("dump", pickle.dumps(recorder_dump())),), file(read_dump, "")),
     )
 
 
@@ -130,7 +130,7 @@ def snapshots() -> tuple[tuple[str, bytes], ...]:
     return tuple((f"snapshot-{protocol}.pickle", pickle.dumps(whole, protocol)) for protocol in (2, 4))
 
 
-def flight() -> dict[str, Any]:
+def recorder_dump() -> dict[str, Any]:
     """A flight recorder's dump as torch writes it for one rank."""
     entry = {
         "frames": [{"name": "step", "filename": "train.py", "line": 3}], "record_id": 0, "pg_id": 0,

@@ -49,13 +49,13 @@ def ended(folder: Path, script: str) -> Outcome:
 def test_the_control_groups_counter_is_read_and_else_the_machines(
     counted: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    assert launching.kernel_kills() == 3
+    assert launching.oom_kills() == 3
     (counted / "events").write_text("oom_kill many\n")
     (counted / "vmstat").write_text("nr_free_pages 12\noom_kill 5\n")
     monkeypatch.setattr(launching, "MACHINE", counted / "vmstat")
-    assert launching.kernel_kills() == 5
+    assert launching.oom_kills() == 5
     (counted / "vmstat").unlink()
-    assert launching.kernel_kills() is None
+    assert launching.oom_kills() is None
 
 
 def test_a_job_that_the_kernel_killed_is_told_of_in_three_lines(counted: Path) -> None:

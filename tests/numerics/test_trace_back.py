@@ -145,7 +145,7 @@ def test_the_step_is_the_earlier_of_what_both_runs_have_seen() -> None:
 def test_what_did_not_come_back_is_said_with_the_next_command() -> None:
     text = render(trace_back(("python", "train.py"), (WATCHED,)))
     assert "the loss is nan in step 9" in text
-    assert "Born" not in text
+    assert "Origin" not in text
     assert text.splitlines()[-1] == "Next:    steptime nan --at 9 --max-steps 50 -- python train.py"
 
 

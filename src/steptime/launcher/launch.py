@@ -64,7 +64,7 @@ MACHINE = Path("/proc/vmstat")
 """Of the whole machine; in a container, too: its counter may have risen for a stranger."""
 
 
-def kernel_kills() -> int | None:
+def oom_kills() -> int | None:
     """Kills so far, of our control group where it counts them, else of the machine; None where nothing counts."""
     for path in (EVENTS, MACHINE):
         try:
@@ -116,7 +116,7 @@ def launch(
             manifest = begin_manifest(folder, command, _chosen(options))
         except OSError as error:
             raise cannot_record(recording, error) from None
-        begin, kills = time.monotonic(), kernel_kills()
+        begin, kills = time.monotonic(), oom_kills()
         try:
             job = _start(words, probe_environment(folder, options))
         except CommandError:
@@ -127,7 +127,7 @@ def launch(
         if place is not None:
             problems += [*wait_for_others(folder), *pack_recording(folder)]
         outcome = _outcome(job.returncode, folder, time.monotonic() - begin)
-        if outcome.status and (kernel_kills() or 0) > (kills or 0):
+        if outcome.status and (oom_kills() or 0) > (kills or 0):
             outcome = replace(outcome, killed_for_memory=True)
         try:
             extend_manifest(

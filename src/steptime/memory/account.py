@@ -1,4 +1,4 @@
-"""The account of one instant: every byte that the process had reserved, by owner and by line."""
+"""The breakdown of one instant: every byte that the process had reserved, by owner and by line."""
 
 from __future__ import annotations
 
@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from typing import TypeVar
 
 import numpy as np
-import numpy.typing as npt
 
 from steptime.arrays import Bool, Int64
 from steptime.errors import ImbalanceError
@@ -86,7 +85,7 @@ def free_pieces(extents: Extents, address: Int64, taken: Int64) -> Pieces:
     rank = np.lexsort((gap_begin, segment))
     segment, gap_begin = segment[rank], gap_begin[rank]
     following = np.append(begin, np.int64(0))
-    place = np.cumsum(_is_block(rank, len(start)))
+    place = np.cumsum(rank >= len(start))
     gap_end = stop[segment].copy()
     if len(begin):
         nearest = np.minimum(place, len(begin) - 1)
@@ -95,10 +94,6 @@ def free_pieces(extents: Extents, address: Int64, taken: Int64) -> Pieces:
     size = np.maximum(0, gap_end - gap_begin)
     kept = size > 0
     return Pieces(order[segment[kept]], gap_begin[kept], size[kept], ~used[segment[kept]])
-
-
-def _is_block(rank: npt.NDArray[np.intp], segments: int) -> Int64:
-    return (rank >= segments).astype(np.int64)
 
 
 T = TypeVar("T")
@@ -143,7 +138,7 @@ class MemoryBreakdown:
         total = sum(size for _, size in self.entries)
         if total != self.reserved or any(size < 0 for _, size in self.entries):
             raise ImbalanceError(
-                "memory-imbalance", f"The account of {self.reserved} bytes sums to {total}: a bug of steptime."
+                "memory-imbalance", f"The breakdown of {self.reserved} bytes sums to {total}: a bug of steptime."
             )
 
     def of(self, owner: Owner) -> int:
@@ -157,7 +152,7 @@ class MemoryBreakdown:
 
 
 def account_at(history: AllocationHistory, signs: Signs, owners: Codes, event: int) -> MemoryBreakdown:
-    """The account right after an event. Where a damaged history has more alive than reserved, what lives counts."""
+    """The breakdown right after an event. Where a damaged history has more alive than reserved, what lives counts."""
     lives = history.lives
     alive = alive_at(history, event)
     awaiting = (lives.died <= event) & (lives.released > event)

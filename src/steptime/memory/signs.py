@@ -18,7 +18,7 @@ from enum import IntEnum
 
 import numpy as np
 
-from steptime.arrays import Bool, Int8
+from steptime.arrays import Bool, Int8, Int32
 from steptime.memory.snapshot import Stacks
 from steptime.quantities import SourceLine
 from steptime.trace.links import is_user_file
@@ -191,8 +191,7 @@ MODULE_CALLS = frozenset({"_call_impl", "_wrapped_call_impl", "_slow_forward"})
 MODULE_RANGE = re.compile(r"^nn\.Module: ")
 MOVES = frozenset({"_apply", "to", "cuda", "to_empty", "half", "bfloat16", "float", "double"})
 BUILDS = re.compile(r"(^|/)torch/(nn/modules/(?!module\.py)|nn/parameter\.py|nn/init\.py)")
-CHECKPOINT = re.compile(r"(^|/)torch/utils/checkpoint\.py$")
-LOADER = re.compile(r"(^|/)torch/utils/data/")
+TORCH = re.compile(r"(^|/)torch/")
 ZERO_GRAD = re.compile(r"^(Optimizer\.)?zero_grad(#|$)")
 OPERATORS = ("aten::", "autograd::engine::")
 NO_PYTHON = re.compile(r"^<|^$|^\?\?$|\.(c|cc|cpp|cu|cuh|h|hpp)$")
@@ -201,28 +200,31 @@ NO_PYTHON = re.compile(r"^<|^$|^\?\?$|\.(c|cc|cpp|cu|cuh|h|hpp)$")
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Signs:
-    """By stack. python: it holds a frame of Python. optimizer: inside an optimiser's step. backward: run by autograd.
-    module: inside a module's call. build: a module is made or moved. checkpoint: inside torch.utils.checkpoint.
-    loader: inside a DataLoader. zero_grad: inside a zero_grad. line: the innermost line of the user's code, else of a
-    library's outside torch, else an operator without file or line; None without. operators: it holds an operator of
-    torch's, in C++ or in a trace. cast: autocast converts a tensor. gather: an embedding, or its gradient. made: inside
-    an `__init__`. module_path: the modules that were
-    being called, see account.ModuleUse; "" where the stack names none."""
+    """What is known of each stack."""
 
     python: Bool
+    """It holds a frame of Python."""
     optimizer: Bool
+    """Inside an optimiser's step."""
     backward: Bool
+    """Run by autograd."""
     module: Bool
+    """Inside a module's call."""
     build: Bool
-    checkpoint: Bool
-    loader: Bool
+    """A module is made or moved."""
     zero_grad: Bool
     operators: Bool
+    """It holds an operator of torch's, in C++ or in a trace."""
     cast: Bool
+    """Autocast converts a tensor."""
     gather: Bool
+    """An embedding, or its gradient."""
     made: Bool
+    """Inside an `__init__`."""
     line: tuple[SourceLine | None, ...]
+    """The innermost line of the user's code, else of a library's outside torch, else an operator without file or line."""
     module_path: tuple[str, ...]
+    """The modules that were being called, see `account.ModuleUse`; "" where the stack names none."""
 
     def at(self, column: Bool, stacks: np.ndarray[tuple[int], np.dtype[np.int32]]) -> Bool:
         """A column for stacks; False for NO_STACK."""
@@ -232,7 +234,6 @@ class Signs:
 
 def signs_of(stacks: Stacks) -> Signs:
     """Looks at every stack once, and at every frame once."""
-    frames = _FrameSigns(stacks.frames)
     begin, end = stacks.begin[:-1], stacks.begin[1:]
 
     def anywhere(marked: Bool) -> Bool:
@@ -240,46 +241,12 @@ def signs_of(stacks: Stacks) -> Signs:
         found: Bool = total[end] > total[begin]
         return found
 
-    return Signs(
-        python=anywhere(frames.python),
-        optimizer=anywhere(frames.optimizer),
-        backward=anywhere(frames.backward),
-        module=anywhere(frames.module),
-        build=anywhere(frames.build),
-        checkpoint=anywhere(frames.checkpoint),
-        loader=anywhere(frames.loader),
-        zero_grad=anywhere(frames.zero_grad),
-        operators=anywhere(frames.names_operator),
-        cast=casts_of(stacks),
-        gather=anywhere(frames.gather),
-        made=anywhere(frames.made),
-        line=tuple(_line(stacks, frames, stack) for stack in range(len(stacks))),
-        module_path=_module_paths(stacks),
-    )
+    columns = {name: anywhere(_marks(stacks.frames, test)) for name, test in SIGNS.items()}
+    return Signs(cast=casts_of(stacks), line=_lines(stacks), module_path=_module_paths(stacks), **columns)
 
 
-class _FrameSigns:
-    """The same by frame."""
-
-    def __init__(self, frames: tuple[SourceLine, ...]) -> None:
-        self.python = _marks(frames, _is_python)
-        self.optimizer = _marks(frames, _is_optimizer)
-        self.backward = _marks(frames, _is_backward)
-        self.module = _marks(frames, _is_module_call)
-        self.build = _marks(frames, _is_build)
-        self.checkpoint = _marks(frames, lambda frame: bool(CHECKPOINT.search(frame.file)))
-        self.loader = _marks(frames, lambda frame: bool(LOADER.search(frame.file)))
-        self.operator = _marks(frames, lambda frame: frame.function.startswith(OPERATORS))
-        self.names_operator = _marks(frames, lambda frame: bool(operator_name(frame)))
-        self.gather = _marks(frames, lambda frame: operator_name(frame) in GATHERED)
-        self.made = _marks(frames, lambda frame: frame.function == "__init__" and _is_python(frame))
-        self.zero_grad = _marks(frames, lambda frame: bool(ZERO_GRAD.match(frame.function)))
-        self.user = _marks(frames, lambda frame: _is_python(frame) and is_user_file(frame.file))
-        self.torch = _marks(frames, lambda frame: bool(re.search(r"(^|/)torch/", frame.file)))
-
-
-def _marks(frames: tuple[SourceLine, ...], test: Callable[[SourceLine], bool]) -> Bool:
-    return np.fromiter(map(test, frames), np.bool_, len(frames))
+def _marks(frames: tuple[SourceLine, ...], test: Callable[[SourceLine], object]) -> Bool:
+    return np.fromiter((bool(test(frame)) for frame in frames), np.bool_, len(frames))
 
 
 def _is_python(frame: SourceLine) -> bool:
@@ -306,6 +273,20 @@ def _is_build(frame: SourceLine) -> bool:
     return bool(moved or made or re.search(r"(^|/)torch/nn/init\.py$", frame.file))
 
 
+SIGNS: dict[str, Callable[[SourceLine], object]] = {
+    "python": _is_python,
+    "optimizer": _is_optimizer,
+    "backward": _is_backward,
+    "module": _is_module_call,
+    "build": _is_build,
+    "zero_grad": lambda frame: ZERO_GRAD.match(frame.function),
+    "operators": operator_name,
+    "gather": lambda frame: operator_name(frame) in GATHERED,
+    "made": lambda frame: frame.function == "__init__" and _is_python(frame),
+}
+"""What one frame says of the stacks that it is in."""
+
+
 def _module_paths(stacks: Stacks) -> tuple[str, ...]:
     """Of every stack; an allocator's snapshot has no names of modules."""
     names = [
@@ -317,13 +298,22 @@ def _module_paths(stacks: Stacks) -> tuple[str, ...]:
     return tuple("/".join(names[member] for member in reversed(inner) if names[member]) for inner in members)
 
 
-def _line(stacks: Stacks, frames: _FrameSigns, stack: int) -> SourceLine | None:
-    members = stacks.member[stacks.begin[stack] : stacks.begin[stack + 1]]
-    for wanted in (frames.user, frames.python & ~frames.torch, frames.python, frames.operator):
-        found = np.flatnonzero(wanted[members])
-        if len(found):
-            return _as_far_as_known(stacks, stacks.frames[int(members[found[0]])])
-    return None
+def _lines(stacks: Stacks) -> tuple[SourceLine | None, ...]:
+    """The line of every stack, by the first kind of frame that it has."""
+    frames = stacks.frames
+    python = _marks(frames, _is_python)
+    user = python & _marks(frames, lambda frame: is_user_file(frame.file))
+    torch = _marks(frames, lambda frame: TORCH.search(frame.file))
+    operator = _marks(frames, lambda frame: frame.function.startswith(OPERATORS))
+
+    def line(members: Int32) -> SourceLine | None:
+        for wanted in (user, python & ~torch, python, operator):
+            found = np.flatnonzero(wanted[members])
+            if len(found):
+                return _as_far_as_known(stacks, frames[int(members[found[0]])])
+        return None
+
+    return tuple(line(stacks.member[begin:end]) for begin, end in itertools.pairwise(stacks.begin.tolist()))
 
 
 def _as_far_as_known(stacks: Stacks, frame: SourceLine) -> SourceLine:

@@ -113,7 +113,7 @@ def triage(history: AllocationHistory, *, capacity: int | None = None) -> Memory
     if last is not None:
         line = signs.line[last.stack] if last.stack >= 0 else None
         others = max(0, capacity - account.reserved - last.free) if capacity and last.free is not None else None
-        obstacle = _obstacle(last.asked, last.free, account, fragmentation) + _beside(others, capacity)
+        obstacle = _obstacle(last.asked, last.free, account, fragmentation) + _others_on_device(others, capacity)
         failure = OutOfMemory(last.asked, last.free, obstacle, line, others)
         capacity = capacity or (account.reserved + last.free if last.free is not None else None)
     leaks = leaks_of(history, signs, owners, boundaries)
@@ -185,7 +185,7 @@ def _obstacle(
     return f"tensors: {format_bytes(account.live)} were alive, most of it {LABELS[owner]} ({format_bytes(held)}){left}"
 
 
-def _beside(others: int | None, capacity: int | None) -> str:
+def _others_on_device(others: int | None, capacity: int | None) -> str:
     if others is None or capacity is None or others < CONSIDERABLE * capacity:
         return ""
     return f"; {format_bytes(others)} of the device were not this process's: other processes, CUDA contexts"

@@ -1,14 +1,14 @@
 """The likely cause of something that is not finite, from the operator that made it and the values it was made of.
 
-Each kind of cause is one function, asked in turn; the first that recognises its case answers. What none recognises is
-told as what it is: an operator that made it, of these inputs.
+Each kind of cause is one function; the first that recognises its case answers. Where none does, the operator and its
+inputs are named.
 """
 
 from __future__ import annotations
 
 import math
 import statistics
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 from steptime.nan.nonfinite import (
     BatchFacts,
@@ -23,7 +23,7 @@ from steptime.nan.nonfinite import (
 )
 
 STEPS = 8
-"""So many are told."""
+"""Of the gradient norms that are shown."""
 FEWEST = 9
 """Steps of which the first third is compared with the last."""
 GREAT_GROWTH = 100.0
@@ -65,6 +65,8 @@ def divergence(spread: Sequence[tuple[int, Number, Number]]) -> float:
 
 LARGEST = {"float16": 65504.0, "bfloat16": 3.3895e38, "float32": 3.4028e38, "float64": 1.7977e308}
 """The largest finite number of a format (IEEE 754; bfloat16: 2**127 * (2 - 2**-7))."""
+LEAST = {"float16": "6e-8", "bfloat16": "9e-41"}
+"""The least positive number of a format; of others 1e-45."""
 LOGARITHMS = {"log", "log2", "log10", "log1p", "xlogy", "logit", "log_normal"}
 DIVISIONS = {"div", "divide", "true_divide", "reciprocal", "rsqrt", "addcdiv", "floor_divide", "remainder", "fmod"}
 EXPONENTIALS = {"exp", "exp2", "expm1", "sinh", "cosh", "pow", "square", "logsumexp", "softplus"}
@@ -91,17 +93,27 @@ AGAINST_GROWTH = (
 
 
 def cause_of(
-    birth: NonFiniteOrigin, growth: tuple[tuple[int, Number], ...] = (), batch: BatchFacts | None = None
+    origin: NonFiniteOrigin, growth: tuple[tuple[int, Number], ...] = (), batch: BatchFacts | None = None
 ) -> Cause:
-    """What is likely to blame for a birth."""
-    for recognise in _FOREIGN if birth.kind != "operator" else _RECOGNISERS:
-        cause = recognise(birth, growth, batch)
-        if cause is not None:
+    """What is likely to blame for something that is not finite."""
+    if origin.kind != "operator":
+        return _foreign(origin)
+    for recognise in _BEFORE_GROWTH:
+        if (cause := recognise(origin)) is not None:
             return cause
-    made = "NaN" if _made_nan(birth) else "an infinity"
+    found = _outlying_sample(origin, batch) or _exploding(origin, growth)
+    found = found or _exponential(origin) or _overflow(origin) or _of_infinities(origin)
+    if found is not None:
+        return found
+    made = "NaN" if _made_nan(origin) else "an infinity"
+    ranges = "; ".join(
+        f"{each.name} {plain_number(each.low)} to {plain_number(each.high or 0.0)}"
+        for each in origin.inputs
+        if each.low is not None
+    )
     return Cause(
         "operator",
-        f"{birth.operator} made {made} of values that were finite: {_told(birth.inputs)}.",
+        f"{origin.operator} made {made} of values that were finite: {ranges}.",
         "Look at the ranges of its inputs: which of them is not what the line expects?",
     )
 
@@ -115,42 +127,30 @@ def plain_operator(operator: str) -> str:
 # -- what was not made by an operator ----------------------------------------------------------------------------------
 
 
-def _bad_batch(birth: NonFiniteOrigin, growth: object, batch: BatchFacts | None) -> Cause | None:
-    if birth.kind != "batch":
-        return None
-    who = _samples(birth.samples, birth.rows)
-    held = birth.outputs[0] if birth.outputs else ValueRange()
-    what = "NaN" if held.nan else "infinities"
-    return Cause(
-        "bad-batch",
-        f"The batch came with {what}: {who}, {count(held.nan or held.infinite, 'element')} of {held.elements}.",
-        "Look at these samples in the data set; drop them there, or refuse them where they are read.",
-    )
-
-
-def _other_rank(birth: NonFiniteOrigin, growth: object, batch: object) -> Cause | None:
-    if birth.kind != "collective":
-        return None
-    return Cause(
-        "other-rank",
-        "It came in by a collective: this rank's own values were finite, another rank's were not.",
-        "Look at the accounts of the other ranks in the recording.",
-    )
-
-
-def _parameter(birth: NonFiniteOrigin, growth: tuple[tuple[int, Number], ...], batch: object) -> Cause | None:
-    if birth.kind != "parameter":
-        return None
-    return Cause(
-        "bad-parameter",
-        f"The parameter {birth.name or '(unnamed)'} was not finite before step {birth.step} began: it was loaded or "
-        "initialised so, or an update that was not looked at made it so.",
-        "Check the checkpoint and the initialisation (torch.empty holds whatever memory held).",
-    )
-
-
-def _foreign(birth: NonFiniteOrigin, growth: object, batch: object) -> Cause | None:
-    if birth.kind == "constant":
+def _foreign(origin: NonFiniteOrigin) -> Cause:
+    if origin.kind == "batch":
+        held = origin.outputs[0] if origin.outputs else ValueRange()
+        what = "NaN" if held.nan else "infinities"
+        who = _samples(origin.samples, origin.rows)
+        return Cause(
+            "bad-batch",
+            f"The batch came with {what}: {who}, {count(held.nan or held.infinite, 'element')} of {held.elements}.",
+            "Look at these samples in the data set; drop them there, or refuse them where they are read.",
+        )
+    if origin.kind == "collective":
+        return Cause(
+            "other-rank",
+            "It came in by a collective: this rank's own values were finite, another rank's were not.",
+            "Look at the accounts of the other ranks in the recording.",
+        )
+    if origin.kind == "parameter":
+        return Cause(
+            "bad-parameter",
+            f"The parameter {origin.name or '(unnamed)'} was not finite before step {origin.step} began: it was loaded "
+            "or initialised so, or an update that was not looked at made it so.",
+            "Check the checkpoint and the initialisation (torch.empty holds whatever memory held).",
+        )
+    if origin.kind == "constant":
         return Cause(
             "constant",
             "The only infinities that lead here were written by the program itself.",
@@ -167,11 +167,11 @@ def _foreign(birth: NonFiniteOrigin, growth: object, batch: object) -> Cause | N
 # -- what an operator made ---------------------------------------------------------------------------------------------
 
 
-def _outlying_sample(birth: NonFiniteOrigin, growth: object, batch: BatchFacts | None) -> Cause | None:
+def _outlying_sample(origin: NonFiniteOrigin, batch: BatchFacts | None) -> Cause | None:
     """An overflow in just the rows that stand out in the batch."""
-    if batch is None or not batch.rows_outlying or not _finite_overflow(birth):
+    if batch is None or not batch.rows_outlying or not _finite_overflow(origin):
         return None
-    if birth.rows and not set(birth.rows) <= set(batch.rows_outlying):
+    if origin.rows and not set(origin.rows) <= set(batch.rows_outlying):
         return None
     largest = max((each.magnitude for each in batch.tensors), default=0.0)
     who = _samples(batch.samples_outlying, batch.rows_outlying)
@@ -182,21 +182,21 @@ def _outlying_sample(birth: NonFiniteOrigin, growth: object, batch: BatchFacts |
     )
 
 
-def _empty_mean(birth: NonFiniteOrigin, growth: object, batch: object) -> Cause | None:
-    name = plain_operator(birth.operator)
-    if any(each.elements == 0 for each in birth.inputs) and _made_nan(birth):
+def _empty_mean(origin: NonFiniteOrigin) -> Cause | None:
+    name = plain_operator(origin.operator)
+    if any(each.elements == 0 for each in origin.inputs) and _made_nan(origin):
         return Cause(
             "empty-mean",
-            f"{birth.operator} was given a tensor without elements: the mean of nothing is 0/0.",
+            f"{origin.operator} was given a tensor without elements: the mean of nothing is 0/0.",
             "Leave the loss out of a step that selects no element, or divide a sum by clamp(min=1).",
         )
-    if name.startswith(("nll_loss", "cross_entropy")) and birth.phase != "backward":
+    if name.startswith(("nll_loss", "cross_entropy")) and origin.phase != "backward":
         return Cause(
             "all-targets-ignored",
             "Every target of the batch is the ignored index (or has weight 0): the mean over no element is 0/0.",
             "Use reduction='sum' and divide by the number of targets, at least 1; or leave such a batch out.",
         )
-    if name in ("var", "std", "var_mean", "std_mean") and birth.phase != "backward":
+    if name in ("var", "std", "var_mean", "std_mean") and origin.phase != "backward":
         return Cause(
             "single-value-variance",
             "The variance of a single value, with Bessel's correction, is 0/0.",
@@ -205,23 +205,23 @@ def _empty_mean(birth: NonFiniteOrigin, growth: object, batch: object) -> Cause 
     return None
 
 
-def _masked_row(birth: NonFiniteOrigin, growth: object, batch: object) -> Cause | None:
-    name = plain_operator(birth.operator)
-    masked = sum(each.negative_infinite for each in birth.inputs)
-    if not (masked and _made_nan(birth) and any(part in name for part in SOFTMAXES)):
+def _masked_row(origin: NonFiniteOrigin) -> Cause | None:
+    name = plain_operator(origin.operator)
+    masked = sum(each.negative_infinite for each in origin.inputs)
+    if not (masked and _made_nan(origin) and any(part in name for part in SOFTMAXES)):
         return None
     return Cause(
         "masked-row",
-        f"A softmax over a row in which everything is masked (-inf) is 0/0: rows {listed(birth.rows)} of its input.",
+        f"A softmax over a row in which everything is masked (-inf) is 0/0: rows {listed(origin.rows)} of its input.",
         "Leave one element of every row visible, or fill with a large negative number instead of -inf.",
     )
 
 
-def _logarithm(birth: NonFiniteOrigin, growth: object, batch: object) -> Cause | None:
-    name = plain_operator(birth.operator)
+def _logarithm(origin: NonFiniteOrigin) -> Cause | None:
+    name = plain_operator(origin.operator)
     if name not in LOGARITHMS and not name.startswith(("binary_cross_entropy", "poisson_nll")):
         return None
-    values = _first(birth)
+    values = _first(origin)
     least = values.low if values is not None else None
     if least is None or values is None:
         return None
@@ -240,10 +240,10 @@ def _logarithm(birth: NonFiniteOrigin, growth: object, batch: object) -> Cause |
     )
 
 
-def _derivative(birth: NonFiniteOrigin, growth: object, batch: object) -> Cause | None:
+def _derivative(origin: NonFiniteOrigin) -> Cause | None:
     """Finite forwards, not so backwards: sqrt at 0."""
-    forward = plain_operator(birth.forward_operator)
-    if birth.phase != "backward" or forward not in ROOTS or not _zero_somewhere(birth):
+    forward = plain_operator(origin.forward_operator)
+    if origin.phase != "backward" or forward not in ROOTS or not any(each.zeros for each in origin.inputs):
         return None
     return Cause(
         "infinite-derivative",
@@ -253,13 +253,13 @@ def _derivative(birth: NonFiniteOrigin, growth: object, batch: object) -> Cause 
     )
 
 
-def _root_of_negative(birth: NonFiniteOrigin, growth: object, batch: object) -> Cause | None:
-    values = _first(birth)
-    if plain_operator(birth.operator) not in ("sqrt", "rsqrt", "pow", "acos", "asin", "atanh", "acosh"):
+def _root_of_negative(origin: NonFiniteOrigin) -> Cause | None:
+    values = _first(origin)
+    if plain_operator(origin.operator) not in ("sqrt", "rsqrt", "pow", "acos", "asin", "atanh", "acosh"):
         return None
-    if values is None or values.low is None or not _made_nan(birth) or (values.low >= 0 and values.magnitude <= 1):
+    if values is None or values.low is None or not _made_nan(origin) or (values.low >= 0 and values.magnitude <= 1):
         return None
-    name = plain_operator(birth.operator)
+    name = plain_operator(origin.operator)
     return Cause(
         "outside-domain",
         f"{name} is not defined there: its input lies between {plain_number(values.low)} and "
@@ -268,19 +268,19 @@ def _root_of_negative(birth: NonFiniteOrigin, growth: object, batch: object) -> 
     )
 
 
-def _division(birth: NonFiniteOrigin, growth: object, batch: object) -> Cause | None:
-    name = plain_operator(birth.operator)
+def _division(origin: NonFiniteOrigin) -> Cause | None:
+    name = plain_operator(origin.operator)
     if name not in DIVISIONS:
         return None
-    below = birth.inputs[-1] if birth.inputs else None
+    below = origin.inputs[-1] if origin.inputs else None
     if below is None or not below.zeros:
         return None
-    what = "0/0" if _made_nan(birth) else "a division by 0"
-    if birth.phase == "optimizer":
+    what = "0/0" if _made_nan(origin) else "a division by 0"
+    if origin.phase == "optimizer":
         return Cause(
             "update-divides-by-zero",
             f"The optimiser divides by 0: the denominator is 0 in {below.zeros} of {below.elements} elements of "
-            f"{below.dtype}, in which squares below {_least_square(below.dtype)} and a small eps vanish.",
+            f"{below.dtype}, in which squares below {LEAST.get(below.dtype, '1e-45')} and a small eps vanish.",
             "Keep the parameters that are updated in float32 (autocast instead of .half()), or raise eps.",
         )
     return Cause(
@@ -290,24 +290,24 @@ def _division(birth: NonFiniteOrigin, growth: object, batch: object) -> Cause | 
     )
 
 
-def _exploding(birth: NonFiniteOrigin, growth: tuple[tuple[int, Number], ...], batch: object) -> Cause | None:
+def _exploding(origin: NonFiniteOrigin, growth: tuple[tuple[int, Number], ...]) -> Cause | None:
     factor = growth_factor(growth)
-    if factor < GREAT_GROWTH or not _finite_overflow(birth):
+    if factor < GREAT_GROWTH or not _finite_overflow(origin):
         return None
     return Cause(
         "exploding-gradient",
         f"The gradient norm has grown {plain_number(factor)} times over steps {growth[0][0]} to {growth[-1][0]}, and "
-        f"{birth.operator} overflowed {_dtype(birth)} with inputs up to {plain_number(_largest_input(birth))}.",
+        f"{origin.operator} overflowed {_dtype(origin)} with inputs up to {plain_number(_largest_input(origin))}.",
         AGAINST_GROWTH,
     )
 
 
-def _exponential(birth: NonFiniteOrigin, growth: object, batch: object) -> Cause | None:
-    name = plain_operator(birth.operator)
-    values = _first(birth)
-    if name not in EXPONENTIALS or values is None or values.high is None or not _finite_overflow(birth):
+def _exponential(origin: NonFiniteOrigin) -> Cause | None:
+    name = plain_operator(origin.operator)
+    values = _first(origin)
+    if name not in EXPONENTIALS or values is None or values.high is None or not _finite_overflow(origin):
         return None
-    dtype = _dtype(birth)
+    dtype = _dtype(origin)
     limit = f", beyond {math.log(LARGEST[dtype]):.4g}" if name == "exp" and dtype in LARGEST else ""
     return Cause(
         "overflow-of-exponential" if name not in ("pow", "square") else "overflow",
@@ -317,12 +317,12 @@ def _exponential(birth: NonFiniteOrigin, growth: object, batch: object) -> Cause
     )
 
 
-def _overflow(birth: NonFiniteOrigin, growth: object, batch: object) -> Cause | None:
-    if not _finite_overflow(birth):
+def _overflow(origin: NonFiniteOrigin) -> Cause | None:
+    if not _finite_overflow(origin):
         return None
-    dtype, most = _dtype(birth), _largest_input(birth)
-    name = plain_operator(birth.operator)
-    did = "a cast to" if name in CASTS else f"{birth.operator} in"
+    dtype, most = _dtype(origin), _largest_input(origin)
+    name = plain_operator(origin.operator)
+    did = "a cast to" if name in CASTS else f"{origin.operator} in"
     return Cause(
         "overflow",
         f"{did} {dtype} overflowed: inputs go up to {plain_number(most)}, the largest {dtype} is "
@@ -333,64 +333,42 @@ def _overflow(birth: NonFiniteOrigin, growth: object, batch: object) -> Cause | 
     )
 
 
-def _of_infinities(birth: NonFiniteOrigin, growth: object, batch: object) -> Cause | None:
-    if not any(each.infinite for each in birth.inputs) or not _made_nan(birth):
+def _of_infinities(origin: NonFiniteOrigin) -> Cause | None:
+    if not any(each.infinite for each in origin.inputs) or not _made_nan(origin):
         return None
     return Cause(
         "arithmetic-of-infinities",
-        f"{birth.operator} made NaN of infinities that the program wrote (inf - inf, or 0 * inf).",
+        f"{origin.operator} made NaN of infinities that the program wrote (inf - inf, or 0 * inf).",
         "Use torch.where or masked_fill instead of adding or multiplying a mask of infinities.",
     )
 
 
-Recogniser = Callable[[NonFiniteOrigin, tuple[tuple[int, Number], ...], BatchFacts | None], Cause | None]
-_FOREIGN: tuple[Recogniser, ...] = (_bad_batch, _other_rank, _parameter, _foreign)
-_RECOGNISERS: tuple[Recogniser, ...] = (
-    _empty_mean,
-    _masked_row,
-    _logarithm,
-    _derivative,
-    _root_of_negative,
-    _division,
-    _outlying_sample,
-    _exploding,
-    _exponential,
-    _overflow,
-    _of_infinities,
-)
+_BEFORE_GROWTH = (_empty_mean, _masked_row, _logarithm, _derivative, _root_of_negative, _division)
 
 # -- what the numbers say ----------------------------------------------------------------------------------------------
 
 
-def _made_nan(birth: NonFiniteOrigin) -> bool:
-    return any(each.nan for each in birth.outputs)
+def _made_nan(origin: NonFiniteOrigin) -> bool:
+    return any(each.nan for each in origin.outputs)
 
 
-def _finite_overflow(birth: NonFiniteOrigin) -> bool:
+def _finite_overflow(origin: NonFiniteOrigin) -> bool:
     """Infinities, or the NaN of infinities inside of the operator, of large inputs that were finite."""
-    return not any(each.infinite or each.nan for each in birth.inputs) and any(
-        each.infinite or each.nan for each in birth.outputs
+    return not any(each.infinite or each.nan for each in origin.inputs) and any(
+        each.infinite or each.nan for each in origin.outputs
     )
 
 
-def _first(birth: NonFiniteOrigin) -> ValueRange | None:
-    return next((each for each in birth.inputs if each.low is not None), None)
+def _first(origin: NonFiniteOrigin) -> ValueRange | None:
+    return next((each for each in origin.inputs if each.low is not None), None)
 
 
-def _zero_somewhere(birth: NonFiniteOrigin) -> bool:
-    return any(each.zeros for each in birth.inputs)
+def _largest_input(origin: NonFiniteOrigin) -> float:
+    return max((each.magnitude for each in origin.inputs), default=0.0)
 
 
-def _largest_input(birth: NonFiniteOrigin) -> float:
-    return max((each.magnitude for each in birth.inputs), default=0.0)
-
-
-def _dtype(birth: NonFiniteOrigin) -> str:
-    return birth.outputs[0].dtype if birth.outputs else ""
-
-
-def _least_square(dtype: str) -> str:
-    return {"float16": "6e-8", "bfloat16": "9e-41"}.get(dtype, "1e-45")
+def _dtype(origin: NonFiniteOrigin) -> str:
+    return origin.outputs[0].dtype if origin.outputs else ""
 
 
 def _samples(samples: tuple[int | str, ...], rows: tuple[int, ...]) -> str:
@@ -399,11 +377,3 @@ def _samples(samples: tuple[int | str, ...], rows: tuple[int, ...]) -> str:
             f"{listed(rows)} of the batch)"
         )
     return f"row{'s' * (len(rows) > 1)} {listed(rows)} of the batch"
-
-
-def _told(ranges: tuple[ValueRange, ...]) -> str:
-    return "; ".join(
-        f"{each.name} {plain_number(each.low)} to {plain_number(each.high or 0.0)}"
-        for each in ranges
-        if each.low is not None
-    )

@@ -1,8 +1,6 @@
 """What is not finite in a training job, where it came from, and what is likely to blame.
 
-What is not finite in a training job, where it came from, and what is likely to blame.
-
-One law: what was seen is told apart from what is concluded: a cause is named with the numbers that speak for it.
+What was seen is kept apart from what is concluded: a cause is named with the numbers that speak for it.
 """
 
 from __future__ import annotations

@@ -61,30 +61,30 @@ def _sign(trigger: Trigger, step: str) -> str:
 
 
 def _origin(account: NonFinite) -> list[str]:
-    birth = account.origin
-    if birth is None:
+    origin = account.origin
+    if origin is None:
         return _not_reproduced(account)
-    lines = ["", f"Born:    {_born(birth)}", *_lines_of(birth, account.directory)]
-    lines += [f"  from   {_range(each)}" for each in birth.inputs[:MOST_RANGES]]
-    made = "made" if birth.kind == "operator" else "held"
-    lines += [f"  {made}   {_range(replace(each, zeros=0))}{_rows(birth)}" for each in birth.outputs[:1]]
-    if birth.became_nan is not None:
-        lines.append(f"  then   NaN in {_place(birth.became_nan)}")
+    lines = ["", f"Origin:  {_born(origin)}", *_lines_of(origin, account.directory)]
+    lines += [f"  from   {_range(each)}" for each in origin.inputs[:MOST_RANGES]]
+    made = "made" if origin.kind == "operator" else "held"
+    lines += [f"  {made}   {_range(replace(each, zeros=0))}{_rows(origin)}" for each in origin.outputs[:1]]
+    if origin.became_nan is not None:
+        lines.append(f"  then   NaN in {_place(origin.became_nan)}")
     return lines
 
 
-def _born(birth: NonFiniteOrigin) -> str:
+def _born(origin: NonFiniteOrigin) -> str:
     what = {
         "batch": "in the batch, first used by",
-        "parameter": f"in the parameter {birth.name}",
+        "parameter": f"in the parameter {origin.name}",
         "collective": "on another rank; it came by a collective",
         "outside": "outside of all operators that were seen, first used in",
         "constant": "as a constant, in",
-    }.get(birth.kind, f"{birth.operator} in")
-    phase = PHASES.get(birth.phase, birth.phase)
-    of = f" of {birth.forward_operator}" if birth.phase == "backward" and birth.forward_operator else ""
-    module = f", module {birth.module}" if birth.module else ""
-    return f"step {birth.step}: {what} the {phase}{of}{module}"
+    }.get(origin.kind, f"{origin.operator} in")
+    phase = PHASES.get(origin.phase, origin.phase)
+    of = f" of {origin.forward_operator}" if origin.phase == "backward" and origin.forward_operator else ""
+    module = f", module {origin.module}" if origin.module else ""
+    return f"step {origin.step}: {what} the {phase}{of}{module}"
 
 
 def _lines_of(where: Where, directory: str) -> list[str]:
@@ -120,11 +120,11 @@ def _range(values: ValueRange) -> str:
     return f"{name}{values.dtype} {list(values.shape)}: {', '.join([span, *counted])}"
 
 
-def _rows(birth: NonFiniteOrigin) -> str:
-    if not birth.rows or not birth.outputs or len(birth.rows) >= (birth.outputs[0].shape or (0,))[0]:
+def _rows(origin: NonFiniteOrigin) -> str:
+    if not origin.rows or not origin.outputs or len(origin.rows) >= (origin.outputs[0].shape or (0,))[0]:
         return ""
-    samples = f" = sample{'s' * (len(birth.samples) > 1)} {listed(birth.samples)}" if birth.samples else ""
-    return f"; row{'s' * (len(birth.rows) > 1)} {listed(birth.rows)}{samples}"
+    samples = f" = sample{'s' * (len(origin.samples) > 1)} {listed(origin.samples)}" if origin.samples else ""
+    return f"; row{'s' * (len(origin.rows) > 1)} {listed(origin.rows)}{samples}"
 
 
 def _not_reproduced(account: NonFinite) -> list[str]:
@@ -133,7 +133,7 @@ def _not_reproduced(account: NonFinite) -> list[str]:
     if module:
         lines.append(f"Seen:    the output of {module} was the first, of the modules looked at, that was not finite")
     if account.reproduced:
-        lines.append("Born:    in none of the operators that were seen")
+        lines.append("Origin:  in none of the operators that were seen")
     return lines
 
 

@@ -58,10 +58,10 @@ def trace_back(
 def _chosen(instrumented: Sequence[ProcessNumerics]) -> ProcessNumerics | None:
     """The rank that it was born on: not one that has it from another, and the earliest, by step and within the step."""
     found = [process for process in instrumented if process.trigger is not None]
-    return min(found, key=_birth_order, default=None)
+    return min(found, key=_origin_order, default=None)
 
 
-def _birth_order(process: ProcessNumerics) -> tuple[bool, bool, int, int, int]:
+def _origin_order(process: ProcessNumerics) -> tuple[bool, bool, int, int, int]:
     origin = process.origin or NonFiniteOrigin()
     phase = PHASES.index(origin.phase) if origin.phase in PHASES else len(PHASES)
     return process.origin is None, _received(process.origin), origin.step, phase, process.rank or 0
@@ -72,7 +72,7 @@ def _received(origin: NonFiniteOrigin | None) -> bool:
 
 
 def _with_origin(account: NonFinite, found: ProcessNumerics, processes: Sequence[ProcessNumerics]) -> NonFinite:
-    """The sign and the rank are those of the rank of the birth; of one that died without an account, whatever was seen
+    """The sign and the rank are those of the rank of the origin; of one that died without an account, whatever was seen
     first on any."""
     origin = found.origin
     batch = found.batch or BatchFacts()

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from flight.dumps import WORLD, entry, healthy, open_entry, write
+from hang.dumps import WORLD, entry, healthy, open_entry, write
 
 from steptime.diagnosis import diagnose_paths
 from steptime.errors import TraceError, UsageError
