@@ -21,7 +21,7 @@ import torch
 from benchmarks.kept import RESULTS, machine
 from benchmarks.memory_predictions_job import Job, history_of
 from steptime.arrays import Int64
-from steptime.memory.account import account_at
+from steptime.memory.breakdown import breakdown_at
 from steptime.memory.lives import AllocationHistory, allocated, histories
 from steptime.memory.owners import owners_of
 from steptime.memory.read_snapshot import read_snapshot
@@ -65,7 +65,7 @@ class Seen:
 
     def with_saving(self, name: str) -> int:
         """The peak after what `savings_of` calls so; as it is where that is not worth a line."""
-        account = account_at(self.history, self.signs, self.owners, self.peak.moment)
+        account = breakdown_at(self.history, self.signs, self.owners, self.peak.moment)
         found = savings_of(self.peak, account, (), self.boundaries)
         return self.before - sum(each.frees for each in found if name in each.name)
 

@@ -11,7 +11,7 @@ import pytest
 from allocator import BATCH, BUILD, FORWARD, MODULE, TRAIN, Allocator, frame, train, triage_of
 
 from steptime.errors import ImbalanceError
-from steptime.memory.account import MemoryBreakdown, account_at
+from steptime.memory.breakdown import MemoryBreakdown, breakdown_at
 from steptime.memory.lives import alive_at, allocated, histories
 from steptime.memory.owners import Owner, owners_of
 from steptime.memory.read_snapshot import read_snapshot
@@ -52,7 +52,7 @@ def test_the_account_of_a_public_snapshot_sums_to_reserved_at_every_instant(shar
     signs = signs_of(history.stacks)
     owners = owners_of(history, signs, boundaries_of(history, signs)[0])
     for event in np.linspace(-1, history.events - 1, 25).astype(int).tolist():
-        account = account_at(history, signs, owners, event)
+        account = breakdown_at(history, signs, owners, event)
         assert sum(size for _, size in account.entries) == account.reserved == history.reserved[event + 1]
         assert sum(line.bytes for line in account.lines) == account.live
     assert account.reserved == sum(segment["total_size"] for segment in truth["segments"])
@@ -73,7 +73,7 @@ def test_a_public_training_job_has_the_owners_that_its_model_says(shared_data: P
     at_end = histories(read_snapshot(path))[0]
     signs = signs_of(at_end.stacks)
     owners = owners_of(at_end, signs, boundaries_of(at_end, signs)[0])
-    account = account_at(at_end, signs, owners, at_end.events - 1)
+    account = breakdown_at(at_end, signs, owners, at_end.events - 1)
     assert account.of(Owner.GRADIENTS) == parameters
     assert account.of(Owner.OPTIMIZER_STATE) == 2 * parameters
 
@@ -164,7 +164,7 @@ def test_memory_that_other_streams_still_use_is_an_account_of_its_own(tmp_path: 
     path.write_bytes(pickle.dumps(snapshot))
     history = histories(read_snapshot(path))[0]
     signs = signs_of(history.stacks)
-    account = account_at(history, signs, owners_of(history, signs, ()), history.events - 1)
+    account = breakdown_at(history, signs, owners_of(history, signs, ()), history.events - 1)
     assert account.of(Owner.AWAITING) == 5120
     assert account.live == 0
 

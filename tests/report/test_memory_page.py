@@ -11,7 +11,7 @@ from report_variants import HOSTILE
 
 from steptime.memory import page as memory_page
 from steptime.memory import text
-from steptime.memory.account import Line
+from steptime.memory.breakdown import Line
 from steptime.memory.owners import LABELS, Owner
 from steptime.memory.report import triage_path
 from steptime.memory.text import MemoryReport

@@ -10,7 +10,7 @@ from steptime.hang.triage import HangTriage, Stall, counted_ranks, no_dump
 from steptime.quantities import format_source
 
 SHOWN = 5
-"""Stalls that are told in the text: the others follow from the first."""
+"""Stalls that the text shows: the others follow from the first."""
 
 
 def as_text(found: HangTriage, passed_over: Sequence[str] = ()) -> str:

@@ -291,11 +291,11 @@ def _parted(
     if len(here) < 2 or all(call.state == COMPLETED for call in here.values()):  # gloo ends what differs with an error
         return None
     for fault, tell in ((Fault.TYPE, _operation), (Fault.SIZE, _size), (Fault.ELEMENT_TYPE, _element_type)):
-        told = {rank: tell(call) for rank, call in here.items()}
-        if len(set(told.values())) < 2:
+        values = {rank: tell(call) for rank, call in here.items()}
+        if len(set(values.values())) < 2:
             continue
-        usual, count = Counter(told.values()).most_common(1)[0]
-        odd = tuple(rank for rank, each in told.items() if each != usual)
+        usual, count = Counter(values.values()).most_common(1)[0]
+        odd = tuple(rank for rank, each in values.items() if each != usual)
         odd = tuple(here) if 2 * count == len(here) else odd
         swapped = fault is Fault.TYPE and _swapped(sequence, here, calls)
         evidence = tuple(f"rank {rank} called {_described(here[rank])}" for rank in sorted(here)[:8])
@@ -304,7 +304,7 @@ def _parted(
             group=group_name(group.name, here.values()),
             members=group.members,
             sequence=sequence,
-            operation=next(call.operation for rank, call in here.items() if told[rank] == usual),
+            operation=next(call.operation for rank, call in here.items() if values[rank] == usual),
             culprits=odd,
             waiting=tuple(rank for rank in here if rank not in odd),
             since=min(call.created for call in here.values()),
@@ -365,7 +365,7 @@ def _not_done(
     elif not group.whole:
         fault, evidence = Fault.MEMBERS_UNKNOWN, _who_else(group, given)
     else:
-        fault, evidence = Fault.NOT_DONE, _told_apart(call, waiting, here)
+        fault, evidence = Fault.NOT_DONE, _alike(call, waiting, here)
     blamed = given[lacking[0]].calls[-1].source if lacking and given[lacking[0]].calls else None
     return Stall(
         fault=fault,
@@ -395,7 +395,7 @@ def _who_else(group: Group, given: Mapping[int, Dump]) -> tuple[str, ...]:
     return tuple(lines)
 
 
-def _told_apart(call: CollectiveCall, waiting: Sequence[int], here: Mapping[int, CollectiveCall]) -> tuple[str, ...]:
+def _alike(call: CollectiveCall, waiting: Sequence[int], here: Mapping[int, CollectiveCall]) -> tuple[str, ...]:
     """Of what all ranks have called alike: how far it is, and what may still differ."""
     evidence = [f"it is {call.state} on {counted_ranks(waiting)}"]
     last = max(here, key=lambda rank: here[rank].created)

@@ -62,7 +62,7 @@ def owned_in_process(process: Process, windows: Sequence[TraceWindow]) -> OverTi
     known = {facts.path.removesuffix(".gz") for facts in process.traces if facts.memory}
     for window in reversed(windows):
         if window.trace.path.name.removesuffix(".gz") in known:
-            found = owned_in_trace(window.trace, window.boundaries, "the watch")
+            found = owned_in_trace(window.trace, window.boundaries, "the always-on timers")
             if found is not None:
                 return found
     return None

@@ -110,7 +110,7 @@ class Owner(IntEnum):
     KEPT = 7
     """Made in one step, still there a whole step later, and neither a parameter nor the optimiser's."""
     EARLIER = 8
-    """There before anybody recorded, and not told apart."""
+    """There before anybody recorded, and of no owner that is known."""
     AWAITING = 9
     """Freed, but another stream may still use it."""
     ROUNDING = 10
@@ -161,7 +161,7 @@ def owners_of(history: AllocationHistory, signs: Signs, boundaries: tuple[int, .
     owner[earlier & look.ended_in_backward] = Owner.ACTIVATIONS
     owner[earlier & look.ended_in_zero_grad] = Owner.GRADIENTS
     owner[earlier & look.ended_in_optimizer & ~look.ended_in_zero_grad] = Owner.OPTIMIZER_STATE
-    _tell_earlier(history, owner, look)
+    _assign_earlier(history, owner, look)
     candidates = (look.module | late) & (lives.born > BEFORE) & (owner != Owner.PARAMETERS)
     owner[autocast_of(history, signs, parameter_sizes(history, signs, owner), candidates).copies] = Owner.COPIES
     return owner
@@ -272,8 +272,8 @@ class _Looks:
         return found
 
 
-def _tell_earlier(history: AllocationHistory, owner: Codes, look: _Looks) -> None:
-    """What was there before the recording, told apart by sizes: a model's parameters, its gradients and each slot of
+def _assign_earlier(history: AllocationHistory, owner: Codes, look: _Looks) -> None:
+    """What was there before the recording, by sizes: a model's parameters, its gradients and each slot of
     the optimiser's state are as many blocks of the same sizes.
 
     The sizes of one such set are those of the gradients, else of a slot of the optimiser's state. The first of what

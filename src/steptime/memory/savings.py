@@ -3,7 +3,7 @@
 Each fix is a curve, the bytes that it frees at each instant: where another instant becomes the highest, the peak
 falls by less than what was freed.
 
-How far each kind of prediction was off, where the change was really made: the error that is printed beside it.
+How far each kind of prediction was off, where the change was really made: the error that is printed with it.
 
 Measured by `python -m benchmarks.memory_predictions`, whose results are in benchmarks/results/memory-predictions.md:
 pairs of runs of the same job on the CPU's allocator, and public pairs of snapshots of CUDA's.
@@ -23,7 +23,7 @@ import numpy as np
 
 from steptime.analysis.memory_samples import CPU_PLACE
 from steptime.arrays import Bool, Int64
-from steptime.memory.account import MemoryBreakdown
+from steptime.memory.breakdown import MemoryBreakdown
 from steptime.memory.leaks import Leak
 from steptime.memory.lives import AllocationHistory, alive_at, allocated, summed
 from steptime.memory.owners import Codes, Owner, lasting_gradients, parameter_sizes
@@ -32,7 +32,7 @@ from steptime.memory.steps import Steady
 from steptime.quantities import SourceLine, format_bytes, format_share, format_source
 
 LEAST = 0.001
-"""Of a peak: no error is told as none."""
+"""Of a peak: the smallest error that is shown."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -222,9 +222,9 @@ class Signs:
     made: Bool
     """Inside an `__init__`."""
     line: tuple[SourceLine | None, ...]
-    """The innermost line of the user's code, else of a library's outside torch, else an operator without file or line."""
+    """The innermost of the user's code, else of a library's outside torch, else an operator without file or line."""
     module_path: tuple[str, ...]
-    """The modules that were being called, see `account.ModuleUse`; "" where the stack names none."""
+    """The modules that were being called, see `breakdown.ModuleUse`; "" where the stack names none."""
 
     def at(self, column: Bool, stacks: np.ndarray[tuple[int], np.dtype[np.int32]]) -> Bool:
         """A column for stacks; False for NO_STACK."""

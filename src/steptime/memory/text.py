@@ -12,7 +12,7 @@ from typing import Any
 import msgspec
 
 from steptime.analysis.memory_samples import Growth
-from steptime.memory.account import Line
+from steptime.memory.breakdown import Line
 from steptime.memory.leaks import Leak
 from steptime.memory.owners import LABELS
 from steptime.memory.savings import Fit, checked
@@ -163,8 +163,8 @@ def fitting(found: MemoryTriage) -> tuple[str, ...]:
     """How much larger a batch would fit, where the device's size is known; what that counts in, where it matters."""
     if found.fit is None or found.capacity is None:
         return ()
-    told = f"Fits {format_bytes(found.capacity)} with 10 % kept free: {_batch(found.fit)} ({checked(found.fit.kind)})."
-    return (told, f"  {found.fit.note[:1].upper()}{found.fit.note[1:]}.") if found.fit.note else (told,)
+    fits = f"Fits {format_bytes(found.capacity)} with 10 % kept free: {_batch(found.fit)} ({checked(found.fit.kind)})."
+    return (fits, f"  {found.fit.note[:1].upper()}{found.fit.note[1:]}.") if found.fit.note else (fits,)
 
 
 def _batch(fit: Fit) -> str:
@@ -255,11 +255,11 @@ def _fragments(found: MemoryTriage) -> list[str]:
         (f"{each.address:#x}", format_bytes(each.size), format_bytes(each.free), format_bytes(each.largest))
         for each in fragments.segments
     ]
-    told = (
+    sizes = (
         f"{format_bytes(fragments.free)} free in {fragments.pieces} pieces, {format_bytes(fragments.in_used)} of it in "
         f"segments that something alive holds; the largest piece is {format_bytes(fragments.largest)}.\n"
     )
-    return ["### Free in the cache\n", told, _table(("segment", "size", "free", "largest piece"), rows)]
+    return ["### Free in the cache\n", sizes, _table(("segment", "size", "free", "largest piece"), rows)]
 
 
 def _table(head: tuple[str, ...], rows: Sequence[tuple[str, ...]]) -> str:

@@ -8,7 +8,7 @@ import numpy as np
 
 from steptime.analysis.memory_samples import OverTime, highest_points
 from steptime.arrays import Int64
-from steptime.memory.account import MemoryBreakdown, account_at, extents_at, free_pieces
+from steptime.memory.breakdown import MemoryBreakdown, breakdown_at, extents_at, free_pieces
 from steptime.memory.by_owner import over_time
 from steptime.memory.leaks import Leak, leaks_of
 from steptime.memory.lives import BEFORE, AllocationHistory, alive_at, allocated
@@ -107,7 +107,7 @@ def triage(history: AllocationHistory, *, capacity: int | None = None) -> Memory
     live = allocated(history)
     last = history.failures[-1] if history.failures else None
     event = last.event if last is not None else int(np.argmax(live)) - 1
-    account = account_at(history, signs, owners, event)
+    account = breakdown_at(history, signs, owners, event)
     fragmentation = _fragmentation(history, event)
     failure = None
     if last is not None:

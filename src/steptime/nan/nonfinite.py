@@ -31,9 +31,9 @@ def count(number: int, what: str) -> str:
 
 def listed(values: Sequence[object]) -> str:
     """The first few: "3, 5, 9 and 4 more"."""
-    told = ", ".join(map(str, values[:MOST_LISTED]))
+    shown = ", ".join(map(str, values[:MOST_LISTED]))
     left = len(values) - MOST_LISTED
-    return f"{told} and {left} more" if left > 0 else told
+    return f"{shown} and {left} more" if left > 0 else shown
 
 
 Number = float | str | None
@@ -164,7 +164,7 @@ class Cause:
 
 @dataclass(frozen=True, slots=True)
 class NonFinite:
-    """The account of one job. directory: that it ran in. trigger: None where all stayed finite. reproduced: whether the
+    """Of one job. directory: that it ran in. trigger: None where all stayed finite. reproduced: whether the
     instrumented run came to it; origin and cause are None where not. growth: (step, gradient norm) of the last steps,
     where all stayed finite of the whole run; diverging: how many times it has grown over that, 1 where not greatly.
     ranks: processes that trained. rank: the one that it was born on, None where several have seen it at once."""
@@ -198,7 +198,7 @@ NAME = "numerics.json"
 
 def read_numerics(recording: Path, moved: tuple[Path, Path] | None = None) -> tuple[ProcessNumerics, ...]:
     """The processes that trained, in the order of their ranks; what cannot be read is left out. moved: a folder that
-    the job ran in, and the one that it stood for, whose paths are told.
+    the job ran in, and the one that it stood for, whose paths are shown.
 
     Raises RecordingError where reading is forbidden.
     """

@@ -1,4 +1,4 @@
-"""The account of `steptime nan` in a terminal: at most 25 lines, ending with the next command."""
+"""The result of `steptime nan` in a terminal: at most 25 lines, ending with the next command."""
 
 from __future__ import annotations
 
@@ -26,27 +26,27 @@ MOST_RANGES = 4
 PHASES = {"forward": "forward", "backward": "backward", "optimizer": "optimiser's update", "input": "loading"}
 
 
-def render(account: NonFinite) -> str:
+def render(result: NonFinite) -> str:
     """The whole text, with a line feed at its end."""
-    if account.trigger is None:
-        lines = _clean(account)
+    if result.trigger is None:
+        lines = _clean(result)
     else:
-        lines = [_headline(account, account.trigger), *_origin(account), *_evidence(account)]
-    lines += [f"Note:    {one_line(note)}" for note in account.notes[:2]]
+        lines = [_headline(result, result.trigger), *_origin(result), *_evidence(result)]
+    lines += [f"Note:    {one_line(note)}" for note in result.notes[:2]]
     cut = [shorten(line, COLUMNS) for line in lines[: LINES - 1]]
-    return "".join(f"{printable(line)}\n" for line in (*cut, f"Next:    {_next(account)}"))
+    return "".join(f"{printable(line)}\n" for line in (*cut, f"Next:    {_next(result)}"))
 
 
-def _clean(account: NonFinite) -> list[str]:
-    lines = [f"All losses and gradients were finite in {count(account.steps, 'step')}{_of_ranks(account)}."]
-    if account.diverging > 1:
-        lines += [f"But the gradients have grown {plain_number(account.diverging)} times: the training diverges."]
+def _clean(result: NonFinite) -> list[str]:
+    lines = [f"All losses and gradients were finite in {count(result.steps, 'step')}{_of_ranks(result)}."]
+    if result.diverging > 1:
+        lines += [f"But the gradients have grown {plain_number(result.diverging)} times: the training diverges."]
         lines += wrap(AGAINST_GROWTH, "Helps:   ", 4, COLUMNS)
-    return lines + _skipped(account) + _growth(account)
+    return lines + _skipped(result) + _growth(result)
 
 
-def _headline(account: NonFinite, trigger: Trigger) -> str:
-    rank = f" on rank {account.rank} of {account.ranks}" if account.ranks > 1 and account.rank is not None else ""
+def _headline(result: NonFinite, trigger: Trigger) -> str:
+    rank = f" on rank {result.rank} of {result.ranks}" if result.ranks > 1 and result.rank is not None else ""
     return f"Not finite: {_sign(trigger, f'step {trigger.step}{rank}')}"
 
 
@@ -60,11 +60,11 @@ def _sign(trigger: Trigger, step: str) -> str:
     return f"a value that the job has read in {step}, and left"
 
 
-def _origin(account: NonFinite) -> list[str]:
-    origin = account.origin
+def _origin(result: NonFinite) -> list[str]:
+    origin = result.origin
     if origin is None:
-        return _not_reproduced(account)
-    lines = ["", f"Origin:  {_born(origin)}", *_lines_of(origin, account.directory)]
+        return _not_reproduced(result)
+    lines = ["", f"Origin:  {_born(origin)}", *_lines_of(origin, result.directory)]
     lines += [f"  from   {_range(each)}" for each in origin.inputs[:MOST_RANGES]]
     made = "made" if origin.kind == "operator" else "held"
     lines += [f"  {made}   {_range(replace(each, zeros=0))}{_rows(origin)}" for each in origin.outputs[:1]]
@@ -88,7 +88,7 @@ def _born(origin: NonFiniteOrigin) -> str:
 
 
 def _lines_of(where: Where, directory: str) -> list[str]:
-    """Paths below the job's folder are told from there."""
+    """Paths below the job's folder are relative to it."""
     site, caller = (where.forward_site, where.forward_caller) if where.forward_site else (where.site, where.caller)
     if site is None:
         return []
@@ -127,58 +127,58 @@ def _rows(origin: NonFiniteOrigin) -> str:
     return f"; row{'s' * (len(origin.rows) > 1)} {listed(origin.rows)}{samples}"
 
 
-def _not_reproduced(account: NonFinite) -> list[str]:
-    module = account.trigger.first_module if account.trigger is not None else ""
+def _not_reproduced(result: NonFinite) -> list[str]:
+    module = result.trigger.first_module if result.trigger is not None else ""
     lines = [""]
     if module:
         lines.append(f"Seen:    the output of {module} was the first, of the modules looked at, that was not finite")
-    if account.reproduced:
+    if result.reproduced:
         lines.append("Origin:  in none of the operators that were seen")
     return lines
 
 
-def _evidence(account: NonFinite) -> list[str]:
+def _evidence(result: NonFinite) -> list[str]:
     lines = [""]
-    if account.cause is not None:
-        lines += wrap(f"{account.cause.sentence} ({account.cause.name})", "Cause:   ", 4, COLUMNS)
-        lines += wrap(account.cause.advice, "Helps:   ", 4, COLUMNS)
-    if account.bad_gradients:
-        lines.append(f"Gradients not finite: {listed(account.bad_gradients[:3])}")
-    return lines + _batch(account) + _growth(account) + _skipped(account)
+    if result.cause is not None:
+        lines += wrap(f"{result.cause.sentence} ({result.cause.name})", "Cause:   ", 4, COLUMNS)
+        lines += wrap(result.cause.advice, "Helps:   ", 4, COLUMNS)
+    if result.bad_gradients:
+        lines.append(f"Gradients not finite: {listed(result.bad_gradients[:3])}")
+    return lines + _batch(result) + _growth(result) + _skipped(result)
 
 
-def _batch(account: NonFinite) -> list[str]:
-    batch = account.batch
+def _batch(result: NonFinite) -> list[str]:
+    batch = result.batch
     if batch is None or not batch.indices:
         return []
     return [f"Batch:   samples {listed(batch.indices)} of the data set"]
 
 
-def _growth(account: NonFinite) -> list[str]:
-    if len(account.growth) < 2:
+def _growth(result: NonFinite) -> list[str]:
+    if len(result.growth) < 2:
         return []
-    told = ", ".join(_number(norm) for _, norm in account.growth)
-    return [f"Gradient norm, steps {account.growth[0][0]} to {account.growth[-1][0]}: {told}"]
+    norms = ", ".join(_number(norm) for _, norm in result.growth)
+    return [f"Gradient norm, steps {result.growth[0][0]} to {result.growth[-1][0]}: {norms}"]
 
 
-def _skipped(account: NonFinite) -> list[str]:
-    if not account.skipped_steps:
+def _skipped(result: NonFinite) -> list[str]:
+    if not result.skipped_steps:
         return []
-    return [f"Overflow-skipped by the gradient scaler: {account.skipped_steps} of {count(account.steps, 'step')}"]
+    return [f"Overflow-skipped by the gradient scaler: {result.skipped_steps} of {count(result.steps, 'step')}"]
 
 
-def _of_ranks(account: NonFinite) -> str:
-    return f" of {account.ranks} ranks" if account.ranks > 1 else ""
+def _of_ranks(result: NonFinite) -> str:
+    return f" of {result.ranks} ranks" if result.ranks > 1 else ""
 
 
-def _next(account: NonFinite) -> str:
-    command = one_line(shlex.join(account.command))
-    if account.trigger is None:
+def _next(result: NonFinite) -> str:
+    command = one_line(shlex.join(result.command))
+    if result.trigger is None:
         return (
-            f"steptime run -- {command}" if account.diverging == 1 else f"change that, then: steptime nan -- {command}"
+            f"steptime run -- {command}" if result.diverging == 1 else f"change that, then: steptime nan -- {command}"
         )
-    if account.origin is None:
-        return f"steptime nan --at {account.trigger.step} --max-steps 50 -- {command}"
+    if result.origin is None:
+        return f"steptime nan --at {result.trigger.step} --max-steps 50 -- {command}"
     return f"change the line, then: steptime nan -- {command}"
 
 

@@ -1,4 +1,4 @@
-"""From what the processes have written to one account. The room's main function."""
+"""From what the processes have written to one result. The room's main function."""
 
 from __future__ import annotations
 
@@ -35,12 +35,12 @@ def _only_rank(trigger: Trigger | None, processes: Sequence[ProcessNumerics]) ->
 def trace_back(
     command: Sequence[str], watched: Sequence[ProcessNumerics], instrumented: Sequence[ProcessNumerics] = ()
 ) -> NonFinite:
-    """The account of a job that was watched, and of its instrumented run where there was one."""
+    """The result of a job that was watched, and of its instrumented run where there was one."""
     trigger = first_sign(watched)
     witness = next((each for each in watched if each.trigger is trigger and trigger is not None), None)
     last = witness.history if witness is not None else ()
     spread = watched[0].spread if watched and trigger is None else ()
-    account = NonFinite(
+    result = NonFinite(
         command=tuple(command),
         steps=max((process.steps for process in watched or instrumented), default=0),
         trigger=trigger,
@@ -52,7 +52,7 @@ def trace_back(
         notes=tuple(dict.fromkeys(note for process in (*watched, *instrumented) for note in process.notes)),
     )
     found = _chosen(instrumented)
-    return account if found is None else _with_origin(account, found, (*watched, *instrumented))
+    return result if found is None else _with_origin(result, found, (*watched, *instrumented))
 
 
 def _chosen(instrumented: Sequence[ProcessNumerics]) -> ProcessNumerics | None:
@@ -71,17 +71,17 @@ def _received(origin: NonFiniteOrigin | None) -> bool:
     return origin is not None and origin.kind == "collective"
 
 
-def _with_origin(account: NonFinite, found: ProcessNumerics, processes: Sequence[ProcessNumerics]) -> NonFinite:
-    """The sign and the rank are those of the rank of the origin; of one that died without an account, whatever was seen
+def _with_origin(result: NonFinite, found: ProcessNumerics, processes: Sequence[ProcessNumerics]) -> NonFinite:
+    """The sign and the rank are those of the rank of the origin; of one that died without a result, whatever was seen
     first on any."""
     origin = found.origin
     batch = found.batch or BatchFacts()
-    growth = max(account.growth, growth_of(found.history), key=len)
+    growth = max(result.growth, growth_of(found.history), key=len)
     born_here = not _received(origin)
     own = first_sign([each for each in processes if each.mode == WATCHED and each.rank == found.rank])
     trigger = _earlier(own, found.trigger) if born_here else first_sign(processes)
     return replace(
-        account,
+        result,
         trigger=trigger,
         reproduced=True,
         rank=found.rank if born_here else _only_rank(trigger, processes),

@@ -151,7 +151,7 @@ class MemoryBreakdown:
         return sum(size for owner, size in self.entries if owner < Owner.AWAITING)
 
 
-def account_at(history: AllocationHistory, signs: Signs, owners: Codes, event: int) -> MemoryBreakdown:
+def breakdown_at(history: AllocationHistory, signs: Signs, owners: Codes, event: int) -> MemoryBreakdown:
     """The breakdown right after an event. Where a damaged history has more alive than reserved, what lives counts."""
     lives = history.lives
     alive = alive_at(history, event)
