@@ -9,7 +9,6 @@ longer. The copies are as large as half of the parameters, whatever the batch.
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import dataclass
 from enum import IntEnum
 
 import numpy as np
@@ -25,28 +24,20 @@ SMALLEST = 4096
 """Bytes of a parameter whose copy is looked for: a few hundred bytes are the size of many things."""
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class AutocastUse:
-    """on: whether the history shows it. copies: the lives that are its copies of weights."""
-
-    on: bool
-    copies: Bool
-
-
-def autocast_of(history: AllocationHistory, signs: Signs, parameters: dict[int, int], candidates: Bool) -> AutocastUse:
-    """parameters: how many there are of each size in bytes, as far as that is known. candidates: lives that may be
-    copies: made in the forward."""
+def autocast_copies(history: AllocationHistory, signs: Signs, parameters: dict[int, int], candidates: Bool) -> Bool:
+    """The lives that are autocast's copies of weights. parameters: how many there are of each size in bytes, as far as
+    that is known. candidates: lives that may be copies: made in the forward."""
     casts = signs.at(signs.cast, history.lives.stack)
     if casts.any():
-        return AutocastUse(True, _copies(history, parameters, candidates & casts))
-    known = bool(signs.operators.any())
-    copies = np.zeros(len(casts), np.bool_) if known else _copies(history, parameters, candidates & _followed(history))
+        return _copies(history, parameters, candidates & casts)
+    none = np.zeros(len(casts), np.bool_)
+    if signs.operators.any():
+        return none
+    copies = _copies(history, parameters, candidates & _followed(history))
     copied = set(np.unique(history.lives.size[copies]).tolist())
     matched = sum(size * count for size, count in parameters.items() if size // 2 in copied and size >= SMALLEST)
     whole = sum(size * count for size, count in parameters.items())
-    if not whole or matched < LEAST_MATCHED * whole:
-        return AutocastUse(False, np.zeros(len(casts), np.bool_))
-    return AutocastUse(True, copies)
+    return copies if whole and matched >= LEAST_MATCHED * whole else none
 
 
 def _copies(history: AllocationHistory, parameters: dict[int, int], candidates: Bool) -> Bool:
@@ -163,7 +154,7 @@ def owners_of(history: AllocationHistory, signs: Signs, boundaries: tuple[int, .
     owner[earlier & look.ended_in_optimizer & ~look.ended_in_zero_grad] = Owner.OPTIMIZER_STATE
     _assign_earlier(history, owner, look)
     candidates = (look.module | late) & (lives.born > BEFORE) & (owner != Owner.PARAMETERS)
-    owner[autocast_of(history, signs, parameter_sizes(history, signs, owner), candidates).copies] = Owner.COPIES
+    owner[autocast_copies(history, signs, parameter_sizes(history, signs, owner), candidates)] = Owner.COPIES
     return owner
 
 

@@ -16,7 +16,6 @@ from steptime.memory.snapshot import (
     ACTIONS,
     STATES,
     Action,
-    Annotation,
     Blocks,
     Events,
     Segments,
@@ -114,10 +113,6 @@ def _read_columns(path: Path, file: IO[bytes]) -> Snapshot:
         events=_events(tables["events"], head["words"], head["lengths"]),
         stacks=stacks,
         settings=tuple((name, value) for name, value in head["settings"]),
-        annotations=tuple(
-            Annotation(name, stage, device, min(time, LARGEST // 1000) * 1000)
-            for name, stage, device, time in head["annotations"]
-        ),
         truncated=head["truncated"],
         problems=(_ends(path, count),) if head["truncated"] else (),
     )
@@ -135,9 +130,7 @@ def _segments(columns: Mapping[str, Int64], words: list[str]) -> Segments:
         device=_sealed(columns["device"], "i", 1 << 20),
         address=_sealed(columns["address"]),
         size=_sealed(columns["size"]),
-        stream=_sealed(columns["stream"]),
         large=_coded(columns["kind"], words, {"small": 0}, 1),
-        expandable=_sealed(columns["expandable"], "b"),
     )
 
 
@@ -159,14 +152,13 @@ def _events(columns: Mapping[str, Int64], words: list[str], lengths: list[int]) 
         action=_coded(columns["action"], words, ACTIONS, Action.OTHER),
         address=_sealed(columns["address"]),
         size=_sealed(columns["size"]),
-        stream=_sealed(columns["stream"]),
         time=_sealed(_sealed(columns["time"], most=LARGEST // 1000) * 1000),
         stack=_stack(columns["stack"]),
     )
 
 
 def _sealed(column: Int64, kind: str = "q", most: int = LARGEST) -> np.ndarray[Any, np.dtype[Any]]:
-    """Read-only, of its type, and from 0 to `most`: handles of streams may be above, and only being equal matters."""
+    """Read-only, of its type, and from 0 to `most`."""
     found = np.clip(column, 0, most).astype(kind, copy=False)
     found.flags.writeable = False
     return found

@@ -96,9 +96,7 @@ class Segments:
     device: Int32
     address: Int64
     size: Int64
-    stream: Int64
     large: Int8
-    expandable: Int8
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -122,22 +120,11 @@ class Events:
     action: Int8
     address: Int64
     size: Int64
-    stream: Int64
     time: Int64
     stack: Int32
 
     def __len__(self) -> int:
         return len(self.action)
-
-
-@dataclass(frozen=True, slots=True)
-class Annotation:
-    """A range that the profiler's annotations marked (torch >= 2.8): of an optimiser's step, of a user's own."""
-
-    name: str
-    stage: str
-    device: int
-    time: int
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -153,6 +140,5 @@ class Snapshot:
     events: Events
     stacks: Stacks
     settings: tuple[tuple[str, str], ...] = ()
-    annotations: tuple[Annotation, ...] = ()
     truncated: bool = False
     problems: tuple[str, ...] = ()

@@ -18,7 +18,7 @@ from steptime.plain_pickle import NotPlainError, unpickle
 LARGEST = 1 << 62
 MOST_TEXT = 4096
 """Characters kept of a name: mangled C++ names run to hundreds."""
-MOST_SETTINGS, MOST_ANNOTATIONS = 256, 1 << 20
+MOST_SETTINGS = 256
 NO_STACK = -1
 TRACES = "device_traces"
 Row = dict[Any, Any]
@@ -156,7 +156,6 @@ def events_of(traces: object, table: Table) -> tuple[Columns, list[int]]:
         "action": table.named(rows, "action"),
         "address": numbers(rows, "addr", "device_free"),  # of a failed request what the driver had left
         "size": numbers(rows, "size"),
-        "stream": numbers(rows, "stream"),
         "time": numbers(rows, "time_us"),
         "stack": array("i", [table.stack(row.get("frames")) for row in rows]),
     }
@@ -168,9 +167,7 @@ def segments_of(segments: Sequence[Row], table: Table) -> Columns:
         "device": numbers(segments, "device"),
         "address": numbers(segments, "address"),
         "size": numbers(segments, "total_size"),
-        "stream": numbers(segments, "stream"),
         "kind": table.named(segments, "segment_type"),
-        "expandable": array("b", [row.get("is_expandable") is True for row in segments]),
     }
 
 
@@ -211,21 +208,12 @@ def settings_of(found: object) -> list[tuple[str, str]]:
     return [(text(name), text(value if isinstance(value, str) else str(value))) for name, value in plain]
 
 
-def annotations_of(found: object) -> list[tuple[str, str, int, int]]:
-    """(name, stage, device, µs)."""
-    rows = rows_of(found)[:MOST_ANNOTATIONS]
-    return [
-        (text(row.get("name")), text(row.get("stage"))[:16], whole(row.get("device")), whole(row.get("time_us")))
-        for row in rows
-    ]
-
-
 def write(top: Row, truncated: bool, file: BinaryIO) -> None:
     """A line of JSON, and the columns in the order in which it names them."""
     table, segments = Table(), rows_of(top.get("segments"))
-    events, lengths = events_of(top.get(TRACES), table)
-    tables = {"segments": segments_of(segments, table), "blocks": blocks_of(segments, table), "events": events,
-              "stacks": {"begin": table.begin, "member": table.member}}  # fmt: skip
+    tables = {"segments": segments_of(segments, table), "blocks": blocks_of(segments, table)}
+    tables["events"], lengths = events_of(top.get(TRACES), table)
+    tables["stacks"] = {"begin": table.begin, "member": table.member}
     head = {
         "columns": [
             (of, name, column.typecode, len(column))
@@ -236,7 +224,6 @@ def write(top: Row, truncated: bool, file: BinaryIO) -> None:
         "words": list(table.words),
         "frames": list(table.frames),
         "settings": settings_of(top.get("allocator_settings")),
-        "annotations": annotations_of(top.get("external_annotations")),
         "truncated": truncated,
     }
     file.write(json.dumps(head).encode() + b"\n")
