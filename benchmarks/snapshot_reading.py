@@ -26,6 +26,7 @@ report = triage_path(Path(sys.argv[1]))
 print(json.dumps({
     "seconds": time.perf_counter() - begin,
     "memory": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024,
+    "reader": resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss * 1024,
     "events": report.devices[0].timeline[-1].event,
     "peak": report.devices[0].peak,
 }))
@@ -80,14 +81,15 @@ def main() -> None:
     wishes = parser.parse_args()
     lines = ["# Snapshots", "", f"{platform.machine()}, Python {platform.python_version()}; made of",
              f"`{wishes.snapshot.name}` by repeating its events (benchmarks/snapshot_reading.py).", "",
-             "| file, MB | events | seconds | most memory, MB |", "| --- | --- | --- | --- |"]  # fmt: skip
+             "| file, MB | events | seconds | most memory, MB | of the reading process, MB |",
+             "| --- | --- | --- | --- | --- |"]  # fmt: skip
     with tempfile.TemporaryDirectory() as folder:
         for megabytes in (wishes.size // 10, wishes.size):
             path = Path(folder) / "large.pickle"
             enlarge(wishes.snapshot, path, megabytes * 1_000_000)
             found = measure(path)
             size = path.stat().st_size / 1e6
-            figures = (size, found["events"], found["seconds"], found["memory"] / 1e6)
+            figures = (size, found["events"], found["seconds"], found["memory"] / 1e6, found["reader"] / 1e6)
             cells = [f"{figure:,.0f}" for figure in figures]
             lines.append(f"| {' | '.join(cells)} |")
             path.unlink()
