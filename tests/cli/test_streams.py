@@ -1,4 +1,4 @@
-"""Closed, full and hung-up standard streams change no exit status, and none of our files takes their numbers."""
+"""Closed, full and hung-up standard streams never change how a job ends, and none of our files takes their numbers."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from steptime.cli.streams import Outlet, lost
 from steptime.journal import Journal, Kind
 
 CLOSED = ("2>&-", ">&-", "<&-", "<&- >&- 2>&-", "2>/dev/full")
@@ -58,7 +59,7 @@ def test_a_job_finds_closed_what_was_closed(tmp_path: Path, streams: str) -> Non
     assert (tmp_path / "watched").read_text() == (tmp_path / "alone").read_text()
 
 
-@pytest.mark.parametrize("streams", CLOSED[-2:])
+@pytest.mark.parametrize("streams", ["2>&-", "2>/dev/full"])
 def test_every_verb_ends_as_it_would_have(tmp_path: Path, streams: str) -> None:
     for words, status in (
         (("--help",), 0), (("--version",), 0), (("explain", "ST101"), 0), (("diagnose", "none"), 1),
@@ -67,7 +68,7 @@ def test_every_verb_ends_as_it_would_have(tmp_path: Path, streams: str) -> None:
         assert shell(f'"$@" {streams}', tmp_path, *STEPTIME, *words).returncode == status, words
 
 
-def test_a_full_disk_behind_standard_output_is_said_and_a_reader_that_has_seen_enough_is_not(tmp_path: Path) -> None:
+def test_a_report_that_nobody_can_read_is_said(tmp_path: Path) -> None:
     for words in (("explain", "ST101"), ("--help",)):
         full = shell(f'"$@" {FULL}', tmp_path, *STEPTIME, *words)
         assert (full.returncode, full.stderr.count("\n")) == (1, 1), full.stderr
@@ -76,9 +77,24 @@ def test_a_full_disk_behind_standard_output_is_said_and_a_reader_that_has_seen_e
         os.close(read)  # no reader at all, which is certain; `head -1` may read everything before it ends
         gone = subprocess.run([*STEPTIME, *words], stdout=write, stderr=subprocess.PIPE, cwd=tmp_path, check=False)
         os.close(write)
-        assert (gone.returncode, gone.stderr) == (0, b"")
+        assert gone.returncode == 1
+        assert b"(nobody reads it)" in gone.stderr
+        closed = shell('"$@" >&-', tmp_path, *STEPTIME, *words)
+        assert (closed.returncode, closed.stderr.count("\n")) == (1, 1), closed.stderr
+        assert "(it is closed)" in closed.stderr
     failed = shell(f'"$@" {FULL}', tmp_path, *STEPTIME, "diagnose", "none")
     assert (failed.returncode, failed.stderr.count("\n")) == (1, 1), "nothing was to be printed"
+
+
+def test_a_reader_that_has_seen_enough_is_not_said() -> None:
+    read, write = os.pipe()
+    outlet = Outlet(write, "w")
+    outlet.write(b"the first line")
+    os.close(read)
+    outlet.write(b"the rest")
+    assert outlet.failure is not None
+    assert lost(outlet) == ""
+    outlet.close()
 
 
 def test_a_pipe_that_does_not_block_gets_everything(tmp_path: Path) -> None:

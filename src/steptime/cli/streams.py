@@ -20,6 +20,8 @@ class Outlet(io.FileIO):
     """A descriptor that is written to until that fails; what comes after is dropped. failure: why."""
 
     failure: OSError | None = None
+    taken = False
+    """Whether a reader was there for some of it."""
 
     def write(self, data: Any, /) -> int:
         """Takes all of it, or a part; waits where a pipe that does not block is full."""
@@ -36,13 +38,14 @@ class Outlet(io.FileIO):
         except OSError as error:
             self.failure = error
             return None
+        self.taken |= bool(written)
         return written
 
 
 def secure() -> Outlet:
     """Replaces the standard streams; returns standard output's outlet."""
-    while (number := os.open(os.devnull, os.O_RDWR | os.O_CLOEXEC)) <= STANDARD_ERROR:
-        pass  # the lowest free number: one of the three was closed
+    while (number := os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC)) <= STANDARD_ERROR:
+        pass  # the lowest free number: one of the three was closed, and what is written to it fails
     os.close(number)
     if sys.stdin is None:
         sys.stdin = io.TextIOWrapper(io.FileIO(0, closefd=False))
@@ -60,6 +63,8 @@ def _text(outlet: Outlet, before: TextIO | None, *, lines: bool = False) -> Text
 
 def lost(outlet: Outlet) -> str:
     """Why text that was to be written is missing; "" where it is not, or its reader had seen enough."""
-    if outlet.failure is None or outlet.failure.errno == errno.EPIPE:
+    if outlet.failure is None or (outlet.failure.errno == errno.EPIPE and outlet.taken):
         return ""
-    return os.strerror(outlet.failure.errno or 0)
+    reasons = {errno.EPIPE: "nobody reads it", errno.EBADF: "it is closed"}
+    number = outlet.failure.errno or 0
+    return reasons.get(number) or os.strerror(number)
