@@ -25,6 +25,7 @@ FLOORS = (  # from the ground up; a room imports itself and what lies on floors 
     ("trials",),
     ("report",),
     ("memory", "nan", "hang"),
+    ("rank_result",),
     ("diagnosis", "compare"),
     ("cli", "api"),
     ("__main__",),
@@ -34,8 +35,10 @@ APART = {("analysis", "launcher"), ("analysis", "probe")}
 """Neither the layout nor the probe knows the other; the recording is all that they share."""
 OF_A_VERB = {"memory", "nan", "hang"}
 """Rooms that belong to one verb, each with its own texts and pages: the core works without them."""
-DOORS = {"diagnosis.py": {"steptime.memory.by_owner"}} | {f"cli/{room}.py": {f"steptime.{room}"} for room in OF_A_VERB}
-"""Who opens them; the diagnosis only for the picture of memory by owner."""
+DOORS = {"rank_result.py": {"steptime.memory.by_owner"}} | {
+    f"cli/{room}.py": {f"steptime.{room}"} for room in OF_A_VERB
+}
+"""Who opens them; a rank's result only for the picture of memory by owner."""
 IN_THE_USERS_PROCESS = ("probe/", "machine/peaks_script.py", "machine/link_script.py")
 BROAD_EXCEPTS = (
     "probe/",

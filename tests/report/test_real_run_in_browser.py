@@ -24,7 +24,7 @@ class Items(Dataset):
     def __len__(self):
         return 8 * 160
     def __getitem__(self, index):
-        total = sum(number % 7 for number in range(4000))
+        total = sum(number % 7 for number in range(16000))
         return torch.full((64,), float(total % 5)), torch.tensor(1.0)
 
 if __name__ == "__main__":

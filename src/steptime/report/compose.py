@@ -15,12 +15,15 @@ from steptime.advice.rule import Weight
 from steptime.analysis.stragglers.comparison import RankComparison
 from steptime.analysis.timeline import Steps
 from steptime.arrays import Bool, Float64
+from steptime.errors import RecordingError
 from steptime.journal import RECORD, Kind
 from steptime.quantities import mean_of
 from steptime.recording.recording import Process, Recording, SettingsFacts
 from steptime.report.report import SCHEMA_VERSION, Cost, JobEnvironment, ProcessReport, Report
 from steptime.report.trace_files import carried
+from steptime.report.trials import trial_report
 from steptime.trace.table import Trace
+from steptime.trials.results import read_results
 
 Facts = tuple[tuple[str, str], ...]
 
@@ -182,6 +185,16 @@ def compose(
     shown = (front, *(replace(process, step_view=None, traces=()) for process in ordered[1:]))
     next_ = next_command(source, environment, ordered[0])
     return Report(SCHEMA_VERSION, source, environment, shown, next_, (*_failures(processes), *problems), ranks)
+
+
+def with_trials(report: Report, folder: Path | None) -> Report:
+    """The report with what the trial in a folder proved; one that cannot be read is a problem in words."""
+    if folder is None:
+        return report
+    try:
+        return replace(report, trials=trial_report(read_results(folder), str(folder)))
+    except RecordingError as error:
+        return replace(report, problems=(*report.problems, error.sentence))
 
 
 def _failures(processes: tuple[ProcessReport, ...]) -> tuple[str, ...]:

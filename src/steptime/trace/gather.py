@@ -16,7 +16,7 @@ from pathlib import Path
 
 import numpy as np
 
-from steptime.errors import TraceError
+from steptime.errors import TraceError, UsageError
 from steptime.trace.reader import DEFAULT_MAX_SIZE, peek
 from steptime.trace.table import HOST_CATEGORIES, Trace
 
@@ -74,7 +74,7 @@ def gather(paths: Sequence[str], *, max_size: int = DEFAULT_MAX_SIZE) -> Gathere
     heads: list[_Head] = []
     passed_over: list[str] = []
     for file, named in (meant for path in paths for meant in _meant(path)):
-        head = _head(file, max_size) if named else _head_if_trace(file, max_size)
+        head = _named_head(file, max_size) if named else _head_if_trace(file, max_size)
         if head is None:
             passed_over.append(file.name)
         else:
@@ -121,6 +121,25 @@ def _without_copies(files: Iterable[Path]) -> list[Path]:
     listed = list(dict.fromkeys(files))
     names = set(listed)
     return [file for file in listed if file.suffix != ".gz" or file.with_suffix("") not in names]
+
+
+def _named_head(path: Path, max_size: int) -> _Head:
+    try:
+        return _head(path, max_size)
+    except TraceError:
+        if not _is_flight_recorder_dump(path):
+            raise
+        said = f"{path} is a dump of torch's flight recorder and no trace: steptime hang {path} says what hung."
+        raise UsageError("flight-recorder-dump", said) from None
+
+
+def _is_flight_recorder_dump(path: Path) -> bool:
+    """Whether a file that is no trace begins as a dump does, with its process groups."""
+    if not path.is_file():
+        return False
+    with path.open("rb") as file:
+        start = file.read(1 << 20)
+    return b"pg_config" in start and b"traceEvents" not in start and b"distributedInfo" not in start
 
 
 def _head(path: Path, max_size: int) -> _Head:

@@ -1,0 +1,173 @@
+"""One rank of a job, analysed: of a recorded process or of a trace, all that its report says but the other ranks."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from steptime._version import __version__
+from steptime.advice.assemble import assemble
+from steptime.advice.bottleneck import bottleneck
+from steptime.advice.device_evidence import with_recorded_device
+from steptime.advice.engine import examine
+from steptime.advice.evidence import Case
+from steptime.advice.memory_evidence import with_memory
+from steptime.advice.rank_evidence import beside
+from steptime.advice.trace_evidence import look_at_trace
+from steptime.analysis.breakdown import device_of
+from steptime.analysis.layout import Layout
+from steptime.analysis.memory_samples import OverTime, sampled_memory
+from steptime.analysis.recorded_breakdown import RecordedBreakdown, breakdown_of_process, operator_time
+from steptime.analysis.stragglers.comparison import RankComparison
+from steptime.analysis.stragglers.fleet import machine_of
+from steptime.analysis.stragglers.summary import RankSummary, summarise, summarise_process
+from steptime.analysis.trace_steps import find_steps
+from steptime.machine.machine import Machine
+from steptime.machine.peaks import known
+from steptime.memory.by_owner import owned_in_process, owned_in_trace
+from steptime.recording.load import name_of
+from steptime.recording.recording import Process, Recording
+from steptime.report.compose import cost_of, environment_of, facts_of_trace, peak_bytes
+from steptime.report.report import Cost, JobEnvironment, ProcessReport, Verdict
+from steptime.report.step_view import StepView, step_view_of_process, step_view_of_trace
+from steptime.report.steps import StepSeries, series_of_process, series_of_trace
+from steptime.report.trace_files import TraceFile, traces_of, traces_of_process
+from steptime.trace.table import Trace
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class RankResult:
+    """What is kept of a rank: its recording or trace, which may be large, is forgotten before the next is read."""
+
+    name: str
+    rank: int | None
+    """None where the recording does not say it."""
+    place: int | tuple[str, int]
+    """Whose results stand for one another: the rank, else the host and the process number there."""
+    environment: JobEnvironment
+    case: Case
+    summary: RankSummary
+    step_ns: tuple[int, ...]
+    steady: tuple[bool, ...]
+    series: StepSeries
+    step_view: StepView | None
+    owners: OverTime | None
+    traces: tuple[TraceFile, ...]
+    notes: tuple[str, ...]
+    problems: tuple[str, ...]
+    machine: Machine | None = None
+    cost: Cost | None = None
+    peak_bytes: int | None = None
+    memory: OverTime | None = None
+
+    def report(self, ranks: RankComparison | None) -> ProcessReport:
+        """Its report, beside the other ranks of the job."""
+        case = self.case if self.rank is None else beside(self.case, self.rank, ranks)
+        examination = examine(case)
+        found = bottleneck(case, examination.findings)
+        return ProcessReport(
+            name=self.name,
+            rank=self.rank,
+            case=case,
+            verdict=Verdict(found.name, found.sentence, found.share),
+            findings=examination.findings,
+            not_examined=examination.not_examined,
+            failed=examination.failed,
+            cost=self.cost,
+            step_ns=self.step_ns,
+            steady=self.steady,
+            notes=self.notes,
+            peak_bytes=self.peak_bytes,
+            series=self.series,
+            step_view=self.step_view,
+            memory=self.memory,
+            memory_by_owner=self.owners,
+            traces=self.traces,
+        )
+
+
+def analyse_process(
+    recording: Recording, process: Process, layout: Layout, *, on_host: int, detailed: bool
+) -> RankResult:
+    """A recorded process. on_host: training processes of its host. detailed: with its step view and memory by owner."""
+    machine, timeline = machine_of(recording), layout.timeline
+    recorded, steps, rank = breakdown_of_process(process, layout, machine), timeline.steps, process.facts.rank
+    return RankResult(
+        name=name_of(process),
+        rank=rank,
+        place=process.facts.system_number if rank is None else rank,
+        environment=environment_of(recording),
+        case=_case(recording, process, layout, recorded, machine, on_host),
+        summary=summarise_process(process, layout, recorded),
+        step_ns=tuple(steps.duration.tolist()),
+        steady=tuple(steps.steady.tolist()),
+        series=series_of_process(timeline, recorded.breakdown),
+        step_view=step_view_of_process(process, steps, recorded, machine) if detailed else None,
+        owners=owned_in_process(process, recorded.windows) if detailed else None,
+        traces=traces_of_process(process),
+        notes=(*process.notes, f"Warm-up: {timeline.warm_up_reason}."),
+        problems=recorded.problems,
+        machine=machine,
+        cost=cost_of(process, steps),
+        peak_bytes=peak_bytes(process),
+        memory=sampled_memory(process, int(steps.begin[0])),
+    )
+
+
+def _case(
+    recording: Recording,
+    process: Process,
+    layout: Layout,
+    recorded: RecordedBreakdown,
+    machine: Machine | None,
+    on_host: int,
+) -> Case:
+    case = assemble(
+        process,
+        layout,
+        breakdown=recorded.breakdown,
+        operators=recorded.operators,
+        recompute=recorded.recompute,
+        telemetry=recording.telemetry,
+        machine=machine,
+        trainers_on_host=on_host,
+        in_operators=operator_time(recorded),
+    )
+    return with_memory(with_recorded_device(case, recorded, machine), process, layout.timeline)
+
+
+def analyse_trace(trace: Trace, number: int, *, detailed: bool) -> RankResult | None:
+    """A rank's trace; None where it has no step. number: its rank where the trace does not say one."""
+    steps = find_steps(trace)
+    if not len(steps.boundaries):
+        return None
+    device, rank = device_of(trace), trace.rank if trace.rank is not None else number
+    looked = look_at_trace(trace, steps.boundaries, known(device), how=steps.how)
+    warm_up, walls = looked.case.step.warm_up, tuple(looked.whole.wall.tolist())
+    damage = trace.damage.sentences
+    return RankResult(
+        name=f"rank {rank}",
+        rank=rank,
+        place=rank,
+        environment=JobEnvironment("", "", device, "", "", __version__, 1, facts=facts_of_trace(trace)),
+        case=looked.case,
+        summary=summarise(trace, looked.boundaries, looked.windows, looked.breakdown, rank=rank),
+        step_ns=walls,
+        steady=tuple(index >= warm_up for index in range(len(walls))),
+        series=series_of_trace(looked.whole, warm_up),
+        step_view=step_view_of_trace(trace, looked.boundaries, looked.windows, warm_up) if detailed else None,
+        owners=owned_in_trace(trace, steps.boundaries, steps.how) if detailed else None,
+        traces=traces_of(trace),
+        notes=damage,
+        problems=damage,
+    )
+
+
+def longest_first(results: list[RankResult]) -> list[RankResult]:
+    """Of several programs of one process, or several processes of one rank, what trained longest speaks for it."""
+    places = list(dict.fromkeys(each.place for each in results))
+    return sorted(results, key=lambda each: (places.index(each.place), -sum(each.steady)))
+
+
+def of_many(result: RankResult) -> RankResult:
+    """The same beside others: what is said of it names it."""
+    return replace(result, problems=tuple(f"{result.name}: {said}" for said in result.problems))
