@@ -90,6 +90,17 @@ def test_a_job_that_is_no_python_ends_as_it_would_have(steptime: Steptime, scrip
     assert f"status {status}" in sentence(run, "no-python")
 
 
+@pytest.mark.parametrize(
+    "command", [("sh", "-c", "kill -9 $$"), (python(), "-c", "import os; os.kill(os.getpid(), 9)")]
+)
+def test_a_job_that_is_killed_before_it_trains_is_told_so(
+    steptime: Steptime, tmp_path: Path, command: tuple[str, ...]
+) -> None:
+    run = steptime("run", "--recording", tmp_path / "r", "--", *command)
+    assert run.returncode == -9, "steptime ends as its job does"
+    assert "signal 9 (SIGKILL) before its first training step" in sentence(run, "killed-early")
+
+
 def test_a_job_without_torch_is_told_so(steptime: Steptime, tmp_path: Path) -> None:
     run = steptime("run", "--recording", tmp_path / "r", "--", python(), "-c", "print('hello')")
     assert run.returncode == 0

@@ -70,6 +70,11 @@ def test_nothing_is_removed_without_yes(steptime: Steptime, runs: Path) -> None:
     assert (runs / "other" / "file").read_text() == "mine"
 
 
+@pytest.mark.parametrize("age", ["0s", "0"])
+def test_no_age_means_every_recording_that_has_ended(steptime: Steptime, runs: Path, age: str) -> None:
+    assert steptime("history", "--older-than", age).stdout.startswith("Would remove 2 recordings")
+
+
 @pytest.mark.parametrize(
     ("words", "status", "slug"),
     [

@@ -44,14 +44,27 @@ def test_what_cannot_be_followed_is_one_sentence(
 
 
 @pytest.mark.parametrize("verb", ["try", "lab"])
-def test_options_behind_a_recording_are_put_before_it_in_the_sentence(
-    verb: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+def test_options_may_follow_a_recording(verb: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "manifest.json").write_text('{"format_version": 1}')
+    before = main([verb, "--quiet", str(tmp_path)]), capsys.readouterr()
+    behind = main([verb, str(tmp_path), "--quiet"]), capsys.readouterr()
+    assert before == behind
+    assert "(too-few-steps)" in before[1].err, "the recording was read"
+
+
+@pytest.mark.parametrize("verb", ["try", "lab"])
+def test_a_word_behind_a_recording_is_refused(verb: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "manifest.json").write_text('{"format_version": 1}')
+    assert main([verb, str(tmp_path), "train.py"]) == 2
+    assert "nothing follows one but options" in " ".join(capsys.readouterr().err.split())
+
+
+def test_options_behind_a_program_are_its_own(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    (tmp_path / "manifest.json").write_text("{}")
-    assert main([verb, str(tmp_path), "--budget", "5m"]) == 2
-    told = capsys.readouterr()
-    assert told.out == ""
-    assert f"options come before it, as in: --budget 5m {tmp_path}" in told.err.replace("\n", " ")
+    monkeypatch.chdir(tmp_path)
+    assert main(["try", "no-such-program", "--budget", "nonsense"]) == 127
+    assert "nonsense" not in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("code", ["RM101", "rm101", "fitting-workers"])

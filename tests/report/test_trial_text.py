@@ -149,3 +149,9 @@ def test_a_patch_that_failed_by_itself_is_no_patch() -> None:
 def test_the_command_that_applies_a_patch_is_told_whole() -> None:
     apply = f"git -C /{'long/' * 20}repository apply /tmp/patch.diff"
     assert f"Apply it: {apply}\n" in render_trial(results(FASTER, patch=PatchResult("diff", (), (), FASTER, (), apply)))
+
+
+def test_a_patch_that_was_not_timed_is_not_recommended() -> None:
+    text = render_trial(results(FASTER, patch=PatchResult("diff", (), (), None, (), "git apply x")))
+    assert "this diff was not timed" in text
+    assert "Apply it untimed: git apply x\n" in text

@@ -106,15 +106,20 @@ def _of_kill(
 
 
 def nothing_measured(outcome: Outcome, folder: Path) -> NothingMeasuredError | None:
-    """Why there is nothing to account for; None when a process trained."""
+    """Why there is nothing to report; None when a process trained."""
     if outcome.steps_seen:
         return None
-    failed = outcome.signal is not None or outcome.status != 0
-    ended = f"by signal {outcome.signal}" if outcome.signal else f"with status {outcome.status}"
+    if outcome.signal:
+        return NothingMeasuredError(
+            "killed-early",
+            f"The job was ended by signal {outcome.signal} ({_name_of(outcome.signal)}) before its first training "
+            "step: nothing was measured. Its own output may say why.",
+        )
+    failed, ended = outcome.status != 0, f"with status {outcome.status}"
     if not outcome.python_seen:
         return NothingMeasuredError(
             "no-python",
-            f"The job ended {ended} and no Python in it took the watch in: steptime measures Python programs that use "
+            f"The job ended {ended} and no Python in it loaded steptime: it measures Python programs that use "
             "torch, in an environment that has steptime, or with PYTHONPATH left as it is and without -I, -E and -S.",
         )
     if not outcome.torch_seen:
@@ -125,6 +130,14 @@ def nothing_measured(outcome: Outcome, folder: Path) -> NothingMeasuredError | N
         "no-steps",
         f"The job ended {ended}, imported torch, and took no training step: {advice}; what was seen is in {folder}.",
     )
+
+
+def _name_of(number: int) -> str:
+    """A signal's name; those between SIGRTMIN and SIGRTMAX have none."""
+    try:
+        return signal.Signals(number).name
+    except ValueError:
+        return "real-time"
 
 
 def measure_peaks(folder: Path, *, quiet: bool) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import time
 from pathlib import Path
 
@@ -12,12 +13,16 @@ from steptime.cli.options import seconds, size
 from steptime.compare.history import History
 from steptime.errors import UsageError
 
+NOTHING = re.compile(r"\s*0+(\.0+)?\s*[smhd]?\s*")
+"""No time at all: every recording that has ended is older."""
 MOST_NAMED = 10
 """Files of the user's in a recording that are named; the others are counted."""
 
 
 def _seconds(context: click.Context, option: click.Parameter, value: str | None) -> float | None:
-    return seconds(context, option, value) if value is not None else None
+    if value is None or NOTHING.fullmatch(value):
+        return None if value is None else 0.0
+    return seconds(context, option, value)
 
 
 def _size(context: click.Context, option: click.Parameter, value: str | None) -> int | None:
@@ -38,7 +43,12 @@ def _size(context: click.Context, option: click.Parameter, value: str | None) ->
     show_default=True,
     help="What single runs of one job are taken to differ by.",
 )
-@click.option("--older-than", callback=_seconds, metavar="TIME", help="Remove recordings older than this: 30d, 12h.")
+@click.option(
+    "--older-than",
+    callback=_seconds,
+    metavar="TIME",
+    help="Remove recordings older than this: 30d, 12h; 0s: all that have ended.",
+)
 @click.option("--keep-bytes", callback=_size, metavar="SIZE", help="Remove the oldest until the others fit: 5GB.")
 @click.option("--yes", is_flag=True, help="Remove them; without it, only what would go is told.")
 @click.option("--rebuild", is_flag=True, help="Forget the index and read all recordings again.")

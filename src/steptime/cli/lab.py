@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import click
 
-from steptime.cli.options import seconds, variant_options
+from steptime.cli.options import RecordingOrCommand, seconds, variant_options
 from steptime.errors import UsageError
 
 
 @click.command(
     "lab",
     short_help="Run a job in bfloat16, compiled, without input: what would pay, as one table.",
+    cls=RecordingOrCommand,
     context_settings={"allow_interspersed_args": False},
 )
 @click.option(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import TypeVar
 
 import click
@@ -118,3 +119,17 @@ def check_outputs(outputs: Sequence[str], *, force: bool) -> None:
         from steptime.report.output import check  # brings numpy, for which no job should wait unasked
 
         check(output, force=force)
+
+
+class RecordingOrCommand(click.Command):
+    """Options may follow a recording, which is no program and has none of its own; behind a program's name they are the
+    program's."""
+
+    def parse_args(self, context: click.Context, args: list[str]) -> list[str]:
+        """As click does, options on both sides of a recording."""
+        from steptime.launcher.command import is_recording
+
+        target = self.make_parser(context).parse_args(list(args))[0].get("target")
+        first = target[0] if isinstance(target, tuple) and target else None  # click has an own value for "not given"
+        context.allow_interspersed_args = first is not None and is_recording(Path(first))
+        return super().parse_args(context, args)

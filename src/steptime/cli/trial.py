@@ -27,10 +27,10 @@ from steptime.advice.propose import propose
 from steptime.advice.rule import Finding
 from steptime.cli.after_run import measure_peaks, nothing_measured
 from steptime.cli.exit_codes import INTERRUPTED, say, tell
-from steptime.cli.options import seconds, variant_options
+from steptime.cli.options import RecordingOrCommand, seconds, variant_options
 from steptime.cli.run import Announcer
 from steptime.errors import NothingMeasuredError, OutputError, RecordingError, UsageError
-from steptime.launcher.command import default_recording, job_name, resolve
+from steptime.launcher.command import default_recording, is_recording, job_name, resolve
 from steptime.launcher.outcome import Outcome, ProbeOptions, Progress
 from steptime.launcher.progress import PROFILED
 from steptime.launcher.variant import DEADLINE_PASSED, OUTPUT, VariantPlace, run_variant
@@ -337,9 +337,8 @@ def _say_what_it_takes(plan: Plan, budget: Budget) -> None:
     needed = PROOF * each
     if budget.left() < needed:
         say(
-            f"Each process takes about {format_duration(plan.start_seconds * 1e9)} to its first step: the budget pays "
-            f"for {max(0, int(budget.left() / each))} of them, and two rounds of one change take {PROOF}: "
-            f"--budget {ceil(needed / 60)}m"
+            f"The budget is too short to prove a change: two rounds of one take {PROOF} processes, and each takes "
+            f"about {format_duration(plan.start_seconds * 1e9)} to its first step. Give --budget {ceil(needed / 60)}m."
         )
 
 
@@ -351,13 +350,9 @@ def go_on(folder: Path, wishes: TrialOptions) -> TrialOutput:
 
 def recording_of(target: Sequence[str], wishes: TrialOptions) -> Path:
     """The recording that was named, or one that is made now of the command."""
-    if (Path(target[0]) / "manifest.json").is_file():
+    if is_recording(Path(target[0])):
         if len(target) > 1:
-            raise UsageError(
-                "usage",
-                f"{target[0]} is a recording, and nothing follows one: options come before it, as in: "
-                f"{shlex.join((*target[1:], target[0]))}",
-            )
+            raise UsageError("usage", f"{target[0]} is a recording, and nothing follows one but options.")
         return Path(target[0])
     if len(target) == 1 and Path(target[0]).is_dir():
         raise RecordingError(
@@ -554,6 +549,7 @@ def _interruptible() -> Iterator[None]:
 
 @click.command(
     "try",
+    cls=RecordingOrCommand,
     short_help="Try the fixes for what was found, and prove which of them pay.",
     context_settings={"allow_interspersed_args": False},
 )
@@ -617,7 +613,7 @@ def command(
     """Try the fixes for what was found in a recording, each in a fresh process of the same unmodified command, in
     turns with the job as it is. A fix is adopted when its speed beats noise and the least gain, and its losses and
     gradients are what it promises. With --goal memory, what takes less memory is tried, whatever was found, and
-    adopted when the peak is lower beyond doubt. Options come before RECORDING or the command.
+    adopted when the peak is lower beyond doubt. Options come before the command.
 
     \b
     steptime try runs/train-20260801-101500

@@ -163,7 +163,10 @@ def _patch(results: Results) -> list[str]:
     if patch.snippets:
         lines.append(f"To write yourself{_of(patch.snippets)}: {one_line(patch.snippets[0])}")
     lines = [shorten(line, COLUMNS_TRIAL_TEXT) for line in lines]
-    return [*lines, f"Apply it: {one_line(patch.apply)}"] if patch.apply else lines
+    if not patch.apply:
+        return lines
+    timed = not patch.diff or patch.judgement is not None
+    return [*lines, f"Apply it{'' if timed else ' untimed'}: {one_line(patch.apply)}"]
 
 
 def _of(several: Sequence[str]) -> str:
