@@ -245,5 +245,18 @@ def test_names_say_what_is_inside() -> None:
     assert [path for path in FILES if EMPTY_NAMES & set(path.relative_to(SOURCE).with_suffix("").parts)] == []
 
 
+def test_vendors_names_stand_in_one_table(modules: list[Module]) -> None:
+    """Where a module needs to know a runtime call or a collective library, `trace/vendors.py` has its row."""
+    elsewhere = [
+        f"{module.name}:{node.lineno}"
+        for module in modules
+        if module.name != "trace/vendors.py" and not module.in_the_users_process
+        for node in ast.walk(module.tree)
+        if isinstance(node, ast.Call) and ast.unparse(node.func) == "re.compile"
+        if re.search(r"Mem(cpy|set|Alloc)|Launch|Synchronize|Malloc|[nrhx]ccl|gloo", ast.unparse(node))
+    ]
+    assert elsewhere == []
+
+
 def test_every_room_has_its_floor_and_every_floor_its_room() -> None:
     assert {room_of(path) for path in FILES} - {"__init__"} == set(FLOOR)

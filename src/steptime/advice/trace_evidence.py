@@ -6,7 +6,6 @@ settings, other load) is not in the case, and the rules that need it say so.
 
 from __future__ import annotations
 
-import re
 from dataclasses import dataclass
 
 import numpy as np
@@ -27,12 +26,10 @@ from steptime.machine.machine import Machine
 from steptime.quantities import mean_of_series
 from steptime.trace.links import link
 from steptime.trace.table import EventKind, Trace
-from steptime.trace.vendors import matching
+from steptime.trace.vendors import LAUNCH, matching
 
 WARM_UP = 1.5
 """A first step this much longer than the median of the others is the profiler's or the job's start."""
-LAUNCH = re.compile(r"Launch(Cooperative)?(Kernel|Graph|HostFunc)?|GraphLaunch")
-"""Runtime calls that put work on a device."""
 GARBAGE = "Python GC"
 """So torch's profiler names a collection (record_python_gc_info)."""
 
@@ -115,7 +112,7 @@ def _untraced(trace: Trace, windows: Int64) -> float:
     events = trace.events
     if np.isin(events.event_kind, (EventKind.KERNEL, EventKind.MEMCPY, EventKind.MEMSET)).any():
         return 0.0
-    launches = (events.event_kind == EventKind.RUNTIME) & matching(trace, LAUNCH.search)
+    launches = (events.event_kind == EventKind.RUNTIME) & matching(trace, LAUNCH.match)
     launches &= contains(union(windows[:, 0], windows[:, 1]), events.begin)
     return float(launches.sum()) / len(windows)
 

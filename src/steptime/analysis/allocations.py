@@ -31,7 +31,7 @@ class AllocationTotal:
 def allocations_of(trace: Trace, links: Links, windows: Int64) -> tuple[AllocationTotal, ...]:
     """The calls of the steps, those first that cost the device most. windows: (n, 2) ns."""
     events = trace.events
-    rows = np.flatnonzero((events.event_kind == EventKind.RUNTIME) & matching(trace, ALLOCATION.search))
+    rows = np.flatnonzero((events.event_kind == EventKind.RUNTIME) & matching(trace, ALLOCATION.match))
     step = step_at(windows, events.begin[rows])
     busy = device_time(trace).busy
     idle = subtract(union(windows[:, 0], windows[:, 1]), busy)

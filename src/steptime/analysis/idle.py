@@ -110,7 +110,7 @@ def causes_while_launching(trace: Trace, links: Links, rows: Int64) -> Int64:
     events = trace.events
     calls = events.event_kind[rows] == EventKind.RUNTIME
     operator, annotation = links.operator[rows], links.annotation[rows]
-    alone = (calls & _named(trace, rows, ALLOCATION.search)) | (operator == UNKNOWN)
+    alone = (calls & _named(trace, rows, ALLOCATION.match)) | (operator == UNKNOWN)
     outside = np.where(annotation != UNKNOWN, annotation, links.function[rows])
     return np.where(alone, np.where(calls | (outside == UNKNOWN), rows, outside), operator)
 
@@ -194,7 +194,7 @@ def idle_of(trace: Trace, busy: Intervals, lane: int | None) -> Idle:
     lanes = np.where(called, trace.events.lane[launch], _usual_launcher(trace, activities, lane))
     before = np.where(idle.end - idle.begin <= DISPATCH_GAP, idle.begin, idle.end)  # a lost launch: queued, or not
     launched = np.clip(np.where(called, trace.events.begin[launch], before), idle.begin, idle.end)
-    staged = called & matching(trace, COPY_CALL.search)[launch] & (trace.events.duration[launch] > DISPATCH_GAP)
+    staged = called & matching(trace, COPY_CALL.match)[launch] & (trace.events.duration[launch] > DISPATCH_GAP)
     family = (*autograd_lanes(trace, lane), lane) if lane is not None else ()
     threads = {each: family if each in family else (each,) for each in np.unique(lanes).tolist()}
     return Idle(idle.begin, idle.end, launch, launched, lanes, staged, threads)
@@ -212,8 +212,8 @@ def waiting_calls(trace: Trace, lane: int) -> Int64:
     """Rows of the runtime calls of a lane that return when the device is done, by begin: those that do by their name,
     and copies that held the host for longer than launching takes."""
     events = trace.events
-    blocking = matching(trace, COPY_CALL.search) & (events.duration > DISPATCH_GAP)
-    waiting = matching(trace, SYNCHRONISATION.search) | blocking
+    blocking = matching(trace, COPY_CALL.match) & (events.duration > DISPATCH_GAP)
+    waiting = matching(trace, SYNCHRONISATION.match) | blocking
     rows = np.flatnonzero((events.event_kind == EventKind.RUNTIME) & (events.lane == lane) & waiting)
     return rows[np.argsort(events.begin[rows], kind="stable")]
 
@@ -449,7 +449,7 @@ def gap_totals(trace: Trace, links: Links, gaps: IdleGaps, steps: int) -> tuple[
 def wait_totals(trace: Trace, links: Links, gaps: IdleGaps, steps: int) -> tuple[WaitTotal, ...]:
     """Those that cost the device most first. Calls that begin in a step count, and what held the host beside them."""
     events = trace.events
-    calls = (events.event_kind == EventKind.RUNTIME) & matching(trace, SYNCHRONISATION.search)
+    calls = (events.event_kind == EventKind.RUNTIME) & matching(trace, SYNCHRONISATION.match)
     rows = np.union1d(np.flatnonzero(calls), gaps.wait[gaps.wait != UNKNOWN])
     idle = np.zeros((len(rows), steps), np.int64)
     waited = gaps.wait != UNKNOWN

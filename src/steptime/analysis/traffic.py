@@ -27,16 +27,15 @@ from steptime.quantities import SourceLine
 from steptime.trace.arguments import arguments_of
 from steptime.trace.links import UNKNOWN, Links
 from steptime.trace.table import ABSENT, EventKind, Trace
-from steptime.trace.vendors import COMMUNICATION_KERNEL, matching, of_symbols
-
-KINDS = {
-    "HtoD": re.compile(r"HtoD|HtoA|HostToDevice|Host -> Device", re.IGNORECASE),
-    "DtoH": re.compile(r"DtoH|AtoH|DeviceToHost|Device -> Host", re.IGNORECASE),
-    "DtoD": re.compile(r"DtoD|AtoD|DtoA|AtoA|DeviceToDevice", re.IGNORECASE),
-    "PtoP": re.compile(r"PtoP|PeerToPeer", re.IGNORECASE),
-    "HtoH": re.compile(r"HtoH|HostToHost", re.IGNORECASE),
-}
-MEMORY = re.compile(r"Pageable|Pinned", re.IGNORECASE)
+from steptime.trace.vendors import (
+    ANNOTATED_COLLECTIVE,
+    COMMUNICATION_KERNEL,
+    COMMUNICATION_KIND,
+    COPY_DIRECTIONS,
+    HOST_MEMORY,
+    matching,
+    of_symbols,
+)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -97,8 +96,8 @@ def copies_of(trace: Trace, links: Links, windows: Int64) -> tuple[CopyTotal, ..
 
 def copy_kind(name: str) -> tuple[str, str]:
     """Direction and memory of the host from the name of a copy: "Memcpy HtoD (Pageable -> Device)"."""
-    direction = next((kind for kind, pattern in KINDS.items() if pattern.search(name)), "")
-    memory = MEMORY.search(name)
+    direction = next((kind for kind, pattern in COPY_DIRECTIONS.items() if pattern.search(name)), "")
+    memory = HOST_MEMORY.search(name)
     return direction, memory[0].lower() if memory else ""
 
 
@@ -106,10 +105,6 @@ LARGEST = 1 << 50
 """Bytes of one call: a petabyte."""
 RECORD = "record_param_comms"
 """The operator under which torch's process groups note the parameters of a collective."""
-ANNOTATED = re.compile(r"^(nccl|rccl|xccl|hccl|gloo|mpi|ucc):")
-KERNEL_KIND = re.compile(
-    r"ccl(?:Dev)?Kernel_?(AllReduce|AllGather|ReduceScatter|Broadcast|Reduce|SendRecv|AllToAll)", re.IGNORECASE
-)
 FUNCTION = re.compile(r"(\w+)(?=[<(]|$)")
 """The name of a kernel without its namespaces, template arguments and parameters."""
 ELEMENT = {
@@ -193,7 +188,7 @@ def parameters_of(trace: Trace, links: Links, kernels: Int64) -> tuple[Parameter
     sources = np.where(record == UNKNOWN, kernels, record)  # newer files repeat the parameters at the kernel
     wanted, position = np.unique(sources, return_inverse=True)
     arguments = arguments_of(trace, wanted)
-    annotated = np.append(matching(trace, ANNOTATED.match), False)
+    annotated = np.append(matching(trace, ANNOTATED_COLLECTIVE.match), False)
     above = np.where(annotated[links.annotation[kernels]], links.annotation[kernels], UNKNOWN)
     return tuple(
         _parameters(trace, kernel, annotation, arguments[at] or {})
@@ -219,12 +214,12 @@ def _without_arguments(trace: Trace, kernel: int, annotation: int) -> Parameters
     """From the annotation around the launch, whose shapes are those of what is sent, or from the kernel's name."""
     events = trace.events
     if annotation != UNKNOWN:
-        name = ANNOTATED.sub("", trace.symbols[events.name[annotation]])
+        name = ANNOTATED_COLLECTIVE.sub("", trace.symbols[events.name[annotation]])
         shapes, types = int(events.shapes[annotation]), int(events.dtypes[annotation])
         known = shapes != ABSENT and types != ABSENT
         return Parameters(name, bytes=tensor_bytes(trace.shapes[shapes], trace.dtypes[types]) if known else None)
     symbol = trace.symbols[events.name[kernel]].replace("(anonymous namespace)::", "")
-    found = KERNEL_KIND.search(symbol) or FUNCTION.search(symbol)
+    found = COMMUNICATION_KIND.search(symbol) or FUNCTION.search(symbol)
     return Parameters(found[1] if found else symbol)
 
 

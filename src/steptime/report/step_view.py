@@ -423,7 +423,7 @@ def _kinds(trace: Trace, rows: Rows) -> Int64:
         return of_symbols(trace, test)[trace.events.name[rows]]
 
     kinds[(event_kind == EventKind.KERNEL) & named(COMMUNICATION_KERNEL.search)] = KINDS.index("communication")
-    kinds[(event_kind == EventKind.RUNTIME) & named(SYNCHRONISATION.search)] = KINDS.index("sync")
+    kinds[(event_kind == EventKind.RUNTIME) & named(SYNCHRONISATION.match)] = KINDS.index("sync")
     annotated = np.isin(event_kind, (EventKind.ANNOTATION, EventKind.OPERATOR))
     kinds[annotated & named(LOADER.match)] = KINDS.index("input")
     return kinds

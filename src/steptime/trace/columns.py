@@ -34,7 +34,8 @@ import numpy as np
 import numpy.typing as npt
 
 from steptime.arrays import Bool, Float64, Int32, Int64
-from steptime.trace.table import ABSENT, CATEGORY_NAMES, MARKER_NAMES, EventKind, EventTable, Track
+from steptime.trace.table import ABSENT, EventKind, EventTable, Track
+from steptime.trace.vendors import CATEGORIES, CATEGORY_ENDINGS, DEVICE_WORK_CATEGORIES
 
 Number: TypeAlias = int | str | None
 NOTHING = msgspec.Raw()
@@ -338,17 +339,6 @@ DEVICE_WORK = 254
 """Not in the table of events: which work of the device it is, the event's name says."""
 UNKNOWN = 255
 """Neither: work of a device if it says where it ran, else OTHER."""
-ENDINGS = {
-    "_runtime": EventKind.RUNTIME,
-    "_driver": EventKind.RUNTIME,
-    "_memcpy": EventKind.MEMCPY,
-    "_memset": EventKind.MEMSET,
-    "_user_annotation": EventKind.DEVICE_ANNOTATION,
-    "_sync": EventKind.SYNC,
-    "_kernel": EventKind.KERNEL,
-}
-DEVICE_WORK_NAMES = ("mtia_ccp_events", "mtia_workloadd", "hpu_op")
-"""From libkineto's ActivityType.cpp: what MTIA's and Gaudi's devices executed, copies among them."""
 
 
 class EventKindCodes:
@@ -383,12 +373,11 @@ def work_named(name: str) -> EventKind:
 
 class _Codes(dict[str, int]):
     def __init__(self) -> None:
-        super().__init__({name: int(event_kind) for name, event_kind in CATEGORY_NAMES.items()})
-        self |= dict.fromkeys(MARKER_NAMES, int(EventKind.OTHER))
-        self |= dict.fromkeys(DEVICE_WORK_NAMES, DEVICE_WORK)
+        super().__init__({name: int(event_kind) for name, event_kind in CATEGORIES.items()})
+        self |= dict.fromkeys(DEVICE_WORK_CATEGORIES, DEVICE_WORK)
 
     def __missing__(self, key: str) -> int:
-        endings = (event_kind for ending, event_kind in ENDINGS.items() if key.lower().endswith(ending))
+        endings = (event_kind for ending, event_kind in CATEGORY_ENDINGS.items() if key.lower().endswith(ending))
         code = self[key] = int(next(endings, UNKNOWN))
         return code
 

@@ -31,7 +31,7 @@ from steptime.quantities import SourceLine
 from steptime.trace.cached_per_trace import once
 from steptime.trace.call_tree import enclosing
 from steptime.trace.table import ABSENT, HOST_CATEGORIES, EventKind, Trace
-from steptime.trace.vendors import ANNOTATION, PROFILER, STEP, is_compiled, is_engine, matching, of_symbols
+from steptime.trace.vendors import ANNOTATION, PROFILER, QUEUEING, STEP, is_compiled, is_engine, matching, of_symbols
 
 UNKNOWN = -1
 """No such event in the trace."""
@@ -254,7 +254,6 @@ def _order(lane: Int32, begin: Int64, end: Int64) -> Int64:
 DEVICE = (EventKind.KERNEL, EventKind.MEMCPY, EventKind.MEMSET)
 MODULE = "nn.Module: "
 """So Kineto names the call of a module among the Python functions."""
-LAUNCHING = re.compile(r"Launch|Memcpy|Memset|Prefetch|Enqueue")
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -313,7 +312,7 @@ def launches_of(trace: Trace) -> Int32:
     events = trace.events
     found = np.full(len(events), UNKNOWN, np.int32)
     calls = np.flatnonzero((events.event_kind == EventKind.RUNTIME) & (events.correlation != ABSENT))
-    launching = of_symbols(trace, LAUNCHING.search)[events.name[calls]] if len(calls) else np.empty(0, np.bool_)
+    launching = of_symbols(trace, QUEUEING.match)[events.name[calls]] if len(calls) else np.empty(0, np.bool_)
     for candidates in (calls[launching], calls[~launching]):
         open_ended = np.isin(events.event_kind, DEVICE) & (events.correlation != ABSENT) & (found == UNKNOWN)
         _by_number(events.correlation, events.begin, candidates, np.flatnonzero(open_ended), found)

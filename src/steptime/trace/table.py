@@ -47,36 +47,6 @@ class EventKind(IntEnum):
 
 HOST_CATEGORIES = (EventKind.OPERATOR, EventKind.ANNOTATION, EventKind.RUNTIME, EventKind.PYTHON)
 """What a thread of the host did itself."""
-CATEGORY_NAMES: dict[str, EventKind] = {
-    "cpu_op": EventKind.OPERATOR,
-    "Operator": EventKind.OPERATOR,
-    "user_annotation": EventKind.ANNOTATION,
-    "cuda_runtime": EventKind.RUNTIME,
-    "cuda_driver": EventKind.RUNTIME,
-    "xpu_runtime": EventKind.RUNTIME,
-    "privateuse1_runtime": EventKind.RUNTIME,
-    "privateuse1_driver": EventKind.RUNTIME,
-    "mtia_runtime": EventKind.RUNTIME,
-    "glow_runtime": EventKind.RUNTIME,
-    "Runtime": EventKind.RUNTIME,
-    "kernel": EventKind.KERNEL,
-    "Kernel": EventKind.KERNEL,
-    "gpu_memcpy": EventKind.MEMCPY,
-    "Memcpy": EventKind.MEMCPY,
-    "gpu_memset": EventKind.MEMSET,
-    "Memset": EventKind.MEMSET,
-    "gpu_user_annotation": EventKind.DEVICE_ANNOTATION,
-    "python_function": EventKind.PYTHON,
-    "cuda_sync": EventKind.SYNC,
-    "overhead": EventKind.OVERHEAD,
-    "Trace": EventKind.SPAN,
-}
-"""From libkineto's ActivityType.cpp and the capitalised names of 2021; for others see `kineto.categories`."""
-MARKER_NAMES = (
-    "", "cuda_event", "cuda_profiler_range", "external_correlation", "cpu_instant_event", "collective_comm",
-    "mtia_insight", "mtia_counters", "ac2g", "fwdbwd", "async_cpu_to_gpu", "async_gpu",
-)  # fmt: skip
-"""From there, too: OTHER, though some name a stream."""
 
 
 @dataclass(frozen=True, slots=True)

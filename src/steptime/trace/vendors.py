@@ -1,15 +1,19 @@
-"""What the names in a trace mean. Everything that the accounts know of PyTorch by name stands here."""
+"""What the names in a trace mean: PyTorch's own, the runtime calls of every vendor, and the collective libraries.
+
+A new vendor is a row of `VENDORS`, a category of its trace events, or both; no other module knows a vendor's names.
+"""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Callable
+from dataclasses import dataclass
 
 import numpy as np
 
 from steptime.arrays import Bool
 from steptime.trace.cached_per_trace import once
-from steptime.trace.table import Trace
+from steptime.trace.table import EventKind, Trace
 
 _FREE = """
 alias as_strided as_strided_ chunk contiguous data detach detach_ empty empty_like empty_strided expand expand_as
@@ -45,18 +49,175 @@ OPTIMIZER_STEP = re.compile(r"^Optimizer\.step(#|$)")
 ZERO_GRAD = re.compile(r"^Optimizer\.zero_grad(#|$)")
 COMPILING = re.compile(r"\(dynamo_timed\)|^(compile_fx|compile_inner|_compile|TorchDynamo compile)", re.IGNORECASE)
 """Annotations of TorchDynamo's dynamo_timed, which wraps every part of a compilation."""
-COLLECTIVE = re.compile(r"^(c10d::|_c10d_functional::|(gloo|nccl|mpi|ucc|xccl|hccl)::?|record_param_comms)")
+PROFILER = re.compile(r"torch/(autograd/)?profiler(/profiler)?\.py\(\d+\): ")
+"""Functions of torch's own profiler, as it records them when it starts."""
+
+
+@dataclass(frozen=True, slots=True)
+class Vendor:
+    """The runtime calls of one programming interface, by what they do.
+
+    Every field but interface is a regular expression for the rest of the name behind prefix.
+    """
+
+    interface: str
+    prefix: str
+    launch: str
+    """Puts kernels, or a graph of them, on a device."""
+    copy: str
+    """Copies memory to, from or on a device."""
+    fill: str
+    """Fills or prefetches memory on a device."""
+    blocking_copy: str
+    """A copy that returns only when it is done."""
+    synchronise: str
+    """Returns only when the device, a stream or an event is done."""
+    stream_wait: str
+    """Makes a stream wait for another; the host goes on."""
+    allocate: str
+    """Asks the driver for memory, or gives it back. The device may idle meanwhile. Stream-ordered calls
+    (cudaMallocAsync, cudaFreeAsync) are none: the driver serves them from a pool."""
+    free: str
+    """Those of `allocate` that wait for the device before they give memory back."""
+
+
+VENDORS = (
+    Vendor(
+        interface="CUDA, and what takes its names: HIP (AMD), MUSA (Moore Threads), MACA (MetaX) and others",
+        prefix="[a-z]{2,6}",
+        launch=r"(Ext)?(Module)?Launch(?!HostFunc)\w*|GraphLaunch\w*",
+        copy=r"Memcpy\w*",
+        fill=r"Mem(set|Prefetch)\w*",
+        blocking_copy=r"Memcpy(?!DtoD|Peer|\w*Async)\w*",
+        synchronise=r"(Device|Stream|Event|Ctx)Synchronize\w*",
+        stream_wait=r"StreamWaitEvent\w*",
+        allocate=(
+            r"(Ext)?(Malloc|Free|HostAlloc|HostMalloc|HostFree|HostRegister|HostUnregister|MemAlloc|MemFree|MemCreate|"
+            r"MemMap|MemUnmap|MemRelease|MemHostAlloc|MemHostRegister|MemHostUnregister)(?!\w*Async)\w*"
+        ),
+        free=r"(Host)?Free(Host)?|MemFree(Host)?(_v2)?",
+    ),
+    Vendor(
+        interface="Level Zero (Intel)",
+        prefix="ze",
+        launch=r"CommandListAppendLaunch\w*Kernel\w*|CommandQueueExecuteCommandLists|CommandListImmediateAppend\w*",
+        copy=r"CommandListAppend(Memory|Image)Copy\w*",
+        fill=r"CommandListAppendMemory(Fill|Prefetch)\w*",
+        blocking_copy=r"(?!)",
+        synchronise=r"(CommandQueue|CommandList|Event|Fence)(Host)?Synchronize",
+        stream_wait=r"CommandListAppendWaitOnEvents",
+        allocate=r"Mem(Alloc|Free)\w*|PhysicalMem(Create|Destroy)|VirtualMem(Map|Unmap)",
+        free=r"MemFree\w*",
+    ),
+    Vendor(
+        interface="Unified Runtime (Intel)",
+        prefix="ur",
+        launch=r"Enqueue(Cooperative)?KernelLaunch\w*|EnqueueCommandBuffer\w*",
+        copy=r"Enqueue(USMMemcpy|MemBuffer(Copy|Read|Write))\w*",
+        fill=r"Enqueue(USM(Fill|Prefetch)|MemBufferFill)\w*",
+        blocking_copy=r"(?!)",
+        synchronise=r"QueueFinish|EventWait",
+        stream_wait=r"EnqueueEventsWait\w*",
+        allocate=r"USM((Device|Host|Shared)Alloc|Free)\w*|PhysicalMem(Create|Release)|VirtualMem(Map|Unmap)",
+        free=r"USMFree\w*",
+    ),
+    Vendor(
+        interface="AscendCL (Huawei)",
+        prefix="(AscendCL@)?acl",
+        launch=r"rtLaunch\w*|nn\w+|opExecute\w*|opCompileAndExecute\w*|mdl(RI)?Execute\w*",
+        copy=r"rtMemcpy\w*",
+        fill=r"rtMemset\w*",
+        blocking_copy=r"rtMemcpy(?!\w*Async)\w*",
+        synchronise=r"rtSynchronize(Device|Stream|Event)\w*",
+        stream_wait=r"rtStreamWaitEvent\w*",
+        allocate=r"rt(Malloc|Free|MapMem|UnmapMem)(?!\w*Async)\w*",
+        free=r"rtFree\w*",
+    ),
+)
+"""From the vendors' references of their runtimes: CUDA Runtime and Driver API, HIP Runtime API, oneAPI Level Zero core
+programming guide, Unified Runtime specification, CANN AscendCL API. Names end in _v2, _ptsz and the like."""
+
+
+def _calls(*parts: str) -> re.Pattern[str]:
+    """The calls of all vendors that do one of these things, by the fields of `Vendor`."""
+    rows = (f"(?:{each.prefix})(?:{getattr(each, part)})" for each in VENDORS for part in parts)
+    return re.compile(rf"^(?:{'|'.join(rows)})$")
+
+
+LAUNCH = _calls("launch")
+COPY_CALL = _calls("copy")
+QUEUEING = _calls("launch", "copy", "fill")
+"""Calls that put work on a device."""
+SYNCHRONISATION = _calls("synchronise", "blocking_copy")
+"""Calls that return only when the device is done."""
+STREAM_WAIT = _calls("stream_wait")
+ALLOCATION = _calls("allocate")
+FREEING = _calls("free")
+WAITED_FOR = {
+    "stream": re.compile(r"(Stream|Queue|List)\w*Synchronize|SynchronizeStream|QueueFinish"),
+    "event": re.compile(r"(Event|Fence)\w*Synchronize|SynchronizeEvent|EventWait"),
+}
+"""What a synchronising call waits for; the whole device otherwise."""
+
+COLLECTIVE_ON_HOST = re.compile(r"^(gloo|mpi|ucc):")
+"""Annotations of collectives whose library works on the host."""
+ANNOTATED_COLLECTIVE = re.compile(r"^(nccl|rccl|xccl|hccl|gloo|mpi|ucc):")
+COLLECTIVE = re.compile(r"^(c10d::|_c10d_functional::|(gloo|nccl|rccl|mpi|ucc|xccl|hccl)::?|record_param_comms)")
 COMMUNICATION_KERNEL = re.compile(
     r"nccl|rccl|oneccl|nvshmem|cross_device_reduce|ccl_kernel|multimem|(one|two)_shot_all_reduce", re.IGNORECASE
 )
-SYNCHRONISATION = re.compile(r"(Synchronize(_ptsz)?|^(cuda|hip)Memcpy(WithStream|2D|DtoH|HtoD)?)$")
-"""Runtime calls that return only when the device is done: *Synchronize and the copies without Async."""
-_ALLOCATING = "Malloc|Free|HostAlloc|HostRegister|HostUnregister|MemAlloc|MemFree|MemCreate|MemMap|MemUnmap|MemRelease"
-ALLOCATION = re.compile(rf"^(cuda|hip|cu|mu|mc|xpu)({_ALLOCATING})(?!.*Async)")
-"""Runtime calls that go to the driver for memory. They may make the device idle: freeing waits for it."""
-PROFILER = re.compile(r"torch/(autograd/)?profiler(/profiler)?\.py\(\d+\): ")
-"""Functions of torch's own profiler, as it records them when it starts."""
-COPY_CALL = re.compile(r"Memcpy")
+COMMUNICATION_KIND = re.compile(
+    r"ccl(?:Dev)?Kernel_?(AllReduce|AllGather|ReduceScatter|Broadcast|Reduce|SendRecv|AllToAll)", re.IGNORECASE
+)
+"""In the name of a communication kernel: which collective it is."""
+
+COPY_DIRECTIONS = {
+    "HtoD": re.compile(r"HtoD|HtoA|HostToDevice|Host -> Device", re.IGNORECASE),
+    "DtoH": re.compile(r"DtoH|AtoH|DeviceToHost|Device -> Host", re.IGNORECASE),
+    "DtoD": re.compile(r"DtoD|AtoD|DtoA|AtoA|DeviceToDevice", re.IGNORECASE),
+    "PtoP": re.compile(r"PtoP|PeerToPeer", re.IGNORECASE),
+    "HtoH": re.compile(r"HtoH|HostToHost", re.IGNORECASE),
+}
+"""In the name of a copy: from where to where, by CUPTI's short names."""
+HOST_MEMORY = re.compile(r"Pageable|Pinned", re.IGNORECASE)
+"""In the name of a copy: how the host's memory is held."""
+
+CATEGORIES: dict[str, EventKind] = {
+    "cpu_op": EventKind.OPERATOR,
+    "Operator": EventKind.OPERATOR,
+    "user_annotation": EventKind.ANNOTATION,
+    "glow_runtime": EventKind.RUNTIME,
+    "Runtime": EventKind.RUNTIME,
+    "kernel": EventKind.KERNEL,
+    "Kernel": EventKind.KERNEL,
+    "gpu_memcpy": EventKind.MEMCPY,
+    "Memcpy": EventKind.MEMCPY,
+    "gpu_memset": EventKind.MEMSET,
+    "Memset": EventKind.MEMSET,
+    "gpu_user_annotation": EventKind.DEVICE_ANNOTATION,
+    "python_function": EventKind.PYTHON,
+    "overhead": EventKind.OVERHEAD,
+    "Trace": EventKind.SPAN,
+} | dict.fromkeys(
+    (
+        "", "cuda_event", "cuda_profiler_range", "external_correlation", "cpu_instant_event", "collective_comm",
+        "mtia_insight", "mtia_counters", "ac2g", "fwdbwd", "async_cpu_to_gpu", "async_gpu",
+    ),
+    EventKind.OTHER,  # though some name a stream
+)  # fmt: skip
+"""Categories of trace events: libkineto's ActivityType.cpp, and the capitalised names of 2021."""
+CATEGORY_ENDINGS = {
+    "_runtime": EventKind.RUNTIME,
+    "_driver": EventKind.RUNTIME,
+    "_memcpy": EventKind.MEMCPY,
+    "_memset": EventKind.MEMSET,
+    "_user_annotation": EventKind.DEVICE_ANNOTATION,
+    "_sync": EventKind.SYNC,
+    "_kernel": EventKind.KERNEL,
+}
+"""What other categories are by their ends: cuda_runtime, xpu_runtime, mtia_runtime, privateuse1_driver, cuda_sync."""
+DEVICE_WORK_CATEGORIES = ("mtia_ccp_events", "mtia_workloadd", "hpu_op")
+"""What MTIA's and Gaudi's devices executed, copies among them: the event's name decides."""
 
 
 @once
@@ -73,7 +234,7 @@ def of_symbols(trace: Trace, test: Callable[[str], object]) -> Bool:
 
 
 def is_free(name: str) -> bool:
-    """True for an operator that does no work of its own, whatever its namespace. A collective has its own account."""
+    """True for an operator that does no work of its own, whatever its namespace. A collective has its own category."""
     passing = GUARDS.match(name) or COLLECTIVE.match(name)
     return name.rsplit("::", 1)[-1] in FREE_OPERATORS or passing is not None
 

@@ -28,7 +28,7 @@ from steptime.intervals import Intervals, claim, contains, measure, union
 from steptime.recording.recording import Process
 from steptime.trace.links import UNKNOWN, Links, link
 from steptime.trace.table import ABSENT, EventKind, Trace
-from steptime.trace.vendors import COMMUNICATION_KERNEL, matching
+from steptime.trace.vendors import COLLECTIVE_ON_HOST, COMMUNICATION_KERNEL, matching
 
 MOST_CALLS = 512
 """Collectives that a summary keeps, 32 bytes each: the first ones of each kind, in proportion to how many it has."""
@@ -135,10 +135,6 @@ def _block_means(values: Int64, width: int) -> Int64:
     return np.where(count > 0, total // np.maximum(count, 1), -1)
 
 
-ON_HOST = re.compile(r"^(gloo|mpi|ucc):")
-"""Spans that a backend of the host opens when a collective is handed over and closes when it is done."""
-
-
 def exchanges_of(trace: Trace, links: Links, windows: Int64) -> tuple[Exchange, ...]:
     """The collectives that begin in the steps. windows: (n, 2) ns, as the breakdown has the steps, n at least 1.
 
@@ -149,7 +145,7 @@ def exchanges_of(trace: Trace, links: Links, windows: Int64) -> tuple[Exchange, 
     if chosen.any():
         rows = _in_steps(trace, np.flatnonzero(chosen), windows)
         return _by_kind(trace, rows, parameters_of(trace, links, rows), windows, device_time(trace).compute)
-    rows = _in_steps(trace, np.flatnonzero(matching(trace, ON_HOST.match)), windows)
+    rows = _in_steps(trace, np.flatnonzero(matching(trace, COLLECTIVE_ON_HOST.match)), windows)
     return _by_kind(trace, rows, tuple(_span(trace, row) for row in rows.tolist()), windows, None)
 
 
@@ -166,7 +162,8 @@ def _span(trace: Trace, row: int) -> Parameters:
     shapes, types = int(events.shapes[row]), int(events.dtypes[row])
     known = shapes != ABSENT and types != ABSENT
     size = tensor_bytes(trace.shapes[shapes], trace.dtypes[types]) if known else None
-    return Parameters(ON_HOST.sub("", trace.symbols[events.name[row]]), size=trace.world_size or 0, bytes=size)
+    name = COLLECTIVE_ON_HOST.sub("", trace.symbols[events.name[row]])
+    return Parameters(name, size=trace.world_size or 0, bytes=size)
 
 
 def _by_kind(

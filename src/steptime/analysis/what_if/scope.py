@@ -21,11 +21,9 @@ from steptime.analysis.what_if.graph import NONE
 from steptime.arrays import Bool, Int64
 from steptime.intervals import Intervals, join, subtract, union
 from steptime.trace.table import EventKind, Trace
-from steptime.trace.vendors import COMMUNICATION_KERNEL, SYNCHRONISATION, matching
+from steptime.trace.vendors import ALLOCATION, COMMUNICATION_KERNEL, FREEING, SYNCHRONISATION, matching
 
 DEVICE = (EventKind.KERNEL, EventKind.MEMCPY, EventKind.MEMSET)
-ALLOCATION = re.compile(r"^(cuda|hip|cu)(Malloc|Free|HostAlloc|HostMalloc|HostFree|MemAlloc|MemFree|MemCreate|MemMap)")
-"""Calls that make or give back memory in the driver; freeing waits for the device."""
 PAGEABLE = re.compile(r"Pageable")
 WAITED = 20_000
 """ns. A copy or a cudaFree that lasts longer, and until an activity has ended, waited for it: they take 2 to 15 µs by
@@ -139,8 +137,8 @@ def waits_of(scope: Scope) -> Waits:
     events, activities = scope.trace.events, scope.activities
     inside = (events.begin >= scope.begin) & (events.end <= scope.end) & np.isin(events.lane, scope.lanes)
     chosen = (events.event_kind == EventKind.RUNTIME) & inside
-    waits = chosen & matching(scope.trace, SYNCHRONISATION.search)
-    frees = chosen & matching(scope.trace, re.compile(r"^(cuda|hip)(Host)?Free(Host)?$").match)
+    waits = chosen & matching(scope.trace, SYNCHRONISATION.match)
+    frees = chosen & matching(scope.trace, FREEING.match)
     frees &= events.duration > WAITED
     copies = np.full(len(events), NONE)
     of_copies = np.flatnonzero(_holding(scope, activities))

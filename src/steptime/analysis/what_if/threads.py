@@ -13,7 +13,6 @@ had ended when the wait was over, is what it is taken to have waited for.
 
 from __future__ import annotations
 
-import re
 from dataclasses import dataclass
 from enum import IntEnum
 
@@ -26,7 +25,7 @@ from steptime.analysis.what_if.scope import ROUNDING, Scope, Streams, Waits
 from steptime.arrays import Bool, Int64
 from steptime.intervals import union
 from steptime.trace.table import EventKind
-from steptime.trace.vendors import matching
+from steptime.trace.vendors import STREAM_WAIT, WAITED_FOR, matching
 
 
 class ThreadPoint(IntEnum):
@@ -150,9 +149,6 @@ def _bursts_on(scope: Scope, lane: int, times: Int64) -> Int64:
     return np.stack((np.full(len(first), lane), begin[first], end[last], stretch[first]), axis=1)
 
 
-STREAM_WAIT = re.compile(r"^(cuda|hip|cu)StreamWaitEvent")
-OF_A_STREAM = re.compile(r"StreamSynchronize")
-OF_AN_EVENT = re.compile(r"EventSynchronize")
 AT_ONCE = 50_000
 """ns. An activity that starts this soon after another, on a stream that had to wait for something, waited for it;
 events between streams take 2 µs (NVIDIA) to 25 µs (AMD)."""
@@ -170,8 +166,8 @@ def wait_ties(scope: Scope, waits: Waits) -> Tie:
     """The activities that the host's waits waited for."""
     events = scope.trace.events
     begin, end = events.begin[waits.row], events.end[waits.row]
-    of_stream = matching(scope.trace, OF_A_STREAM.search)[waits.row]
-    of_event = matching(scope.trace, OF_AN_EVENT.search)[waits.row] | waits.full
+    of_stream = matching(scope.trace, WAITED_FOR["stream"].search)[waits.row]
+    of_event = matching(scope.trace, WAITED_FOR["event"].search)[waits.row] | waits.full
     own = waits.copies != NONE
     target = np.flatnonzero(own)
     pairs = [(waits.copies[target], target), _within(scope, begin, end, np.flatnonzero(of_event & ~own))]

@@ -19,13 +19,13 @@ from steptime.analysis.threads import training_lane
 from steptime.analysis.what_if.build import build
 from steptime.analysis.what_if.critical_path import NamedPath, PathKind, named, path_of
 from steptime.analysis.what_if.graph import NONE, EdgeKind, Graph, GraphRun, NodeKind, chosen, edges_of, joined, run
-from steptime.analysis.what_if.scope import ALLOCATION, DEVICE, Scope, scope_of
+from steptime.analysis.what_if.scope import DEVICE, Scope, scope_of
 from steptime.arrays import Bool, Int64
 from steptime.intervals import EMPTY, Intervals, contains, measure, union
 from steptime.quantities import Estimate, mean_of_series
 from steptime.trace.links import Links
 from steptime.trace.table import EventKind, EventTable, Trace
-from steptime.trace.vendors import OPTIMIZER_STEP, matching
+from steptime.trace.vendors import ALLOCATION, OPTIMIZER_STEP, matching
 
 
 @dataclass(frozen=True, slots=True)
