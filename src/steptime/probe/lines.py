@@ -349,21 +349,23 @@ class LineTimeline:
         return base - int(facts["first_line"])
 
     def give_up(self) -> None:
-        """Ends the timeline somewhere in the user's program; what there is is kept."""
+        """Ends the timeline somewhere in the user's program; what there is is kept.
+
+        The trace function lives on until `stop`: the interpreter may be about to call it, and holds no reference of its
+        own where a garbage collection comes between (Python 3.11, `call_trace` in Python/ceval.c).
+        """
         if self._clock is not None:
             self._clock.close()  # what runs from here on is no line's that was open
-        self._end(sys._getframe(1))
-        self._ended = self._ended or now()
-
-    def _end(self, frame: FrameType | None) -> None:
         if self._backend is not None:
-            self._backend.stop(frame)
-            self._backend = None
+            self._backend.stop(sys._getframe(1))
+        self._ended = self._ended or now()
 
     def stop(self) -> None:
         """Ends and writes the records."""
         clock, self._clock = self._clock, None
-        self._end(sys._getframe())
+        backend, self._backend = self._backend, None
+        if backend is not None:
+            backend.stop(sys._getframe())
         if clock is None:
             return
         clock.close()

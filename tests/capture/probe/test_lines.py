@@ -249,3 +249,46 @@ def test_the_names_of_a_line_are_told_from_its_bytecode() -> None:
     assert {"x", "items", "to", "device"} <= loads
     assert names[first + 3] == ({".last"}, {"model", "batch"})
     assert names[first + 4] == ({"out"}, {"model", ".last", "y"})
+
+
+GIVEN_UP_BY_THE_COLLECTOR = """
+import gc, sys
+from steptime.probe.lines import LineTimeline
+
+kept = []
+
+def inner():
+    kept.append(sys._getframe())  # frames are what the collector counts here
+
+def loop():
+    for _ in range(60):
+        inner()
+
+for at in range(1, 100):
+    timeline = LineTimeline(lambda *_: None, lambda *_, **__: None, lambda _: None)
+    seen = []
+
+    def collected(*_):
+        seen.append(None)
+        if len(seen) >= at:
+            timeline.give_up()
+
+    timeline.start(None, [inner.__code__, loop.__code__], sys._getframe())
+    gc.callbacks.append(collected)
+    gc.set_threshold(1)
+    loop()
+    gc.set_threshold(700)
+    gc.callbacks.clear()
+    timeline.stop()
+    kept.clear()
+assert seen
+"""
+
+
+def test_a_collection_between_two_lines_may_end_the_timeline() -> None:
+    """Python 3.11 is about to call the trace function when it collects, and must find it alive."""
+    words = [sys.executable, "-c", GIVEN_UP_BY_THE_COLLECTOR]
+    done = subprocess.run(
+        words, env={**os.environ, "PYTHONMALLOC": "debug"}, capture_output=True, text=True, timeout=60
+    )
+    assert done.returncode == 0, done.stderr
