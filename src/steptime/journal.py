@@ -38,6 +38,9 @@ WRITING_SHARE, LONGEST_WAIT = 200, 900_000_000
 """Writing takes at most a 200th of the time, as far as LONGEST_WAIT (ns) allows: where a file is far away, opening and
 closing it takes milliseconds."""
 
+EARLY_WINDOW = 1
+"""Number of the profiler's window that is taken before there are steady steps, for a job that ends soon."""
+
 
 class Kind(IntEnum):
     """What an interval of the journal is. Values are part of the format: never reuse one."""

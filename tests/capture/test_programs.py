@@ -37,7 +37,7 @@ def test_both_programs_of_a_process_in_an_odd_folder_are_told(tmp_path: Path) ->
     Path(os.fsdecode(folder + b"/" + script)).write_bytes(JOB)
     ours = [python(), "-m", "steptime", "run", "--quiet", "--no-peaks", "--recording", "rec"]
     run = subprocess.run(
-        [*ours, "--", sys.executable, script, "24", "3000"], cwd=folder, capture_output=True, check=False
+        [*ours, "--", sys.executable, script, "11", "3000"], cwd=folder, capture_output=True, check=False
     )
     assert (run.returncode, run.stdout, run.stderr) == (0, b"", b"")
     recording = load(Path(os.fsdecode(folder)) / "rec")

@@ -193,7 +193,7 @@ PRIORITY = (
     SegmentKind.LOADER_START,
 )
 """Ours first; then what is large holds what is small (a checkpoint of the best model inside an evaluation)."""
-DISTURBING = (SegmentKind.PAUSE, SegmentKind.EVALUATION, SegmentKind.CHECKPOINT, SegmentKind.COMPILATION)
+DISTURBING = (SegmentKind.EVALUATION, SegmentKind.CHECKPOINT, SegmentKind.COMPILATION)
 """A step that holds one of these is left out of statistics: caches are cold, threads asleep. A rollout or a loader's
 start is subtracted exactly, and the rest of such a step is as good as any."""
 

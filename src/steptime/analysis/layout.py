@@ -9,7 +9,16 @@ import numpy as np
 from steptime.analysis.activity import Activity, Claims, TrainingWork, find_activity, find_segments, find_work, split
 from steptime.analysis.lines import LineRoles, estimate, find_gaps, find_lines
 from steptime.analysis.steps import Boundaries, find_boundaries, find_warm_up, full_backwards
-from steptime.analysis.timeline import Mode, Phase, RecordTable, Steps, Timeline, lane_of, training_thread
+from steptime.analysis.timeline import (
+    Mode,
+    Phase,
+    RecordTable,
+    SegmentKind,
+    Steps,
+    Timeline,
+    lane_of,
+    training_thread,
+)
 from steptime.arrays import Bool, Int64
 from steptime.intervals import Intervals, measure
 from steptime.journal import Kind
@@ -19,7 +28,8 @@ PART = 0.05
 """A step counts as touched by a window (profiler, discovery …) that holds this share of it: windows begin and end a few
 microseconds after a boundary."""
 LEAST_STEADY = 5
-"""With fewer untouched steps those with the line timeline count as steady too: it slows a step by 1 to 19 %."""
+"""With fewer untouched steps those count as steady too that the line timeline slows by 1 to 19 %, and those behind a
+pause of the probe, which is no part of them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,12 +96,14 @@ def _steps(
     profiled = _touched(windows.profiled, begin, end)
     looked = _touched(windows.discovery, begin, end) | _before_roots(activity.forwards, end)
     disturbed = profiled | looked | (measure(claims.disturbing, begin, end) > 0)
+    paused = measure(claims.sets[SegmentKind.PAUSE], begin, end) > 0
     watched = ~(measure(windows.unwatched.intervals, begin, end) * 2 > end - begin)
     compiled = measure(lane.of(Kind.COMPILE).intervals, begin, end) > 0
-    warm, reason = find_warm_up(duration - phases[:, Phase.INPUT], ~(disturbed | traced) & watched, compiled)
+    touched = disturbed | paused | traced
+    warm, reason = find_warm_up(duration - phases[:, Phase.INPUT], ~touched & watched, compiled)
     warm_up = np.arange(len(end)) < warm
-    if (~(warm_up | disturbed | traced) & watched).sum() >= LEAST_STEADY:
-        disturbed = disturbed | traced
+    if (~(warm_up | touched) & watched).sum() >= LEAST_STEADY:
+        disturbed = touched
     batches = _micro_batches(boundaries, lane, activity, begin, end)
     columns = (begin, end, duration, phases, batches, warm_up, disturbed, watched, profiled, lined)
     for column in columns:

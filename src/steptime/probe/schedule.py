@@ -28,7 +28,7 @@ from typing import Any, Protocol
 import torch
 from torch.optim.optimizer import register_optimizer_step_post_hook
 
-from steptime.journal import Kind
+from steptime.journal import EARLY_WINDOW, Kind
 from steptime.probe import device, identity
 from steptime.probe.deadline import Deadline
 from steptime.probe.discovery import Discovery, Found
@@ -56,6 +56,10 @@ PLAIN_STEPS, PLAIN_TIME, PLAIN_LIMIT = 10, SECOND // 4, 5 * SECOND
 TURNS, TURN_TIME, TURN_STEPS, TURN_LIMIT = 6, SECOND // 10, 20, SECOND // 2
 """Watch off and on in turns: six blocks each of about 0.1 s; not for steps over half a second, where the cost is far
 below the noise."""
+LONG_STEP = 50_000_000
+"""ns. A job of such steps may end after eight of them: it is profiled before anything that takes more steps."""
+EARLY_STEPS = 2
+"""Of the window for a job that ends before the usual ones; they replace it (`steptime.journal.EARLY_WINDOW`)."""
 PROFILE_STEPS, PROFILE_TIME, PROFILE_LIMIT = 5, 2 * SECOND, 10 * SECOND
 """Five steps give a spread; two seconds bound the trace at about 2 million operators (0.5 GB of JSON before
 compression)."""
@@ -187,18 +191,31 @@ def _stages(session: WatchedSession) -> Stage:
     full_device.watch(session.recorder.folder)
     if session.plan.get("variant"):
         yield from _variant(session)
-    found = yield from _discover(session, frames)
+    profiles = session.plan.get("profile", True)
+    long = session.pace.usual() >= LONG_STEP
+    discovered = 1 if long else DISCOVERY_STEPS
+    found = yield from _discover(session, frames, discovered)
+    if profiles and long:
+        yield from _early_profile(session)
     yield from _lines(session, frames, list(found.functions))
     session.recorder.fact("settings", **identity.settings_facts())
     session.marks = device.make_marks(session.recorder.journal)
+    if profiles and not long and session.marks is None:  # on a device, what is steady comes before any profiler
+        yield from _early_profile(session)
     yield from _until(session, PLAIN_STEPS, PLAIN_TIME, PLAIN_LIMIT)
-    yield from _hunt_leaks(session)
     duration = session.pace.usual()
-    stacks = duration < STACK_LIMIT and found.calls < STACK_CALLS * DISCOVERY_STEPS
-    if session.plan.get("profile", True):
-        yield from _profiles(session, duration, 1, stacks)
+    stacks = duration < STACK_LIMIT and found.calls < STACK_CALLS * discovered
+    if profiles:
+        yield from _profiles(session, duration, EARLY_WINDOW + 1, stacks)
+    yield from _hunt_leaks(session)
+    if profiles:
         yield from _turns(session, duration)
     yield from _keep_watching(session, duration, stacks)
+
+
+def _early_profile(session: WatchedSession) -> Stage:
+    """A window that is there if the job ends soon."""
+    yield from _profiles(session, session.pace.usual(), EARLY_WINDOW, stacks=False)
 
 
 def _variant(session: WatchedSession) -> Stage:
@@ -225,8 +242,8 @@ def _until(session: WatchedSession, steps: int, at_least: int, limit: int) -> St
             return
 
 
-def _discover(session: WatchedSession, frames: LoopFrame) -> Generator[None, None, Found]:
-    """Finds roots, call sites and hot functions under Python's profile function."""
+def _discover(session: WatchedSession, frames: LoopFrame, steps: int) -> Generator[None, None, Found]:
+    """Finds roots, call sites and hot functions under Python's profile function, in so many steps."""
     begin = now()
     discovery = Discovery()
     if not discovery.start():
@@ -237,7 +254,7 @@ def _discover(session: WatchedSession, frames: LoopFrame) -> Generator[None, Non
     begin, first = now(), session.steps
     try:
         with Deadline(DISCOVERY_LIMIT, discovery.give_up, session.failed):
-            while session.steps - first < DISCOVERY_STEPS and now() - begin <= DISCOVERY_LIMIT:
+            while session.steps - first < steps and now() - begin <= DISCOVERY_LIMIT:
                 yield
     finally:
         end = now()
@@ -310,13 +327,15 @@ def _turns(session: WatchedSession, duration: int) -> Stage:
 
 def _profiles(session: WatchedSession, duration: int, number: int, stacks: bool) -> Stage:
     """A window of plain steps with shapes, then one step with stacks; on all ranks that trace in the same steps."""
-    wanted = session.plan.get("profile_steps") or max(1, min(PROFILE_STEPS, PROFILE_TIME // (duration or 1)))
+    early = number == EARLY_WINDOW
+    most, lead = (EARLY_STEPS, AHEAD_STEPS) if early else (PROFILE_STEPS, ahead(duration))
+    wanted = session.plan.get("profile_steps") or max(1, min(most, PROFILE_TIME // (duration or 1)))
     if not traces(here := place(), session.plan.get("trace_ranks") or ()):
         return
     loaders = session.iterators.living(), session.counter.backwards, session.steps
     if not here.alone:
-        ready = session.steps + steps_to_next(*loaders, ahead(duration) + wanted + stacks)
-        agreed = agree(session.plan["recording"], number, ready, duration, wanted, stacks)
+        ready = session.steps + steps_to_next(*loaders, lead + wanted + stacks)
+        agreed = agree(session.plan["recording"], number, ready + lead, wanted, stacks)
         late = session.steps - agreed.step
         while session.steps < agreed.step:
             yield
@@ -386,7 +405,7 @@ def _keep_watching(session: WatchedSession, duration: int, stacks: bool) -> Stag
     """To the end of the job: a further window after ten minutes, and whenever the request file appears."""
     request = os.path.join(session.plan["recording"], REQUEST)
     gradients = GradientNorm(session.recorder, lambda: _trained(session))
-    number, again, look = 3, now() + AGAIN_AFTER, 0
+    number, again, look = EARLY_WINDOW + 3, now() + AGAIN_AFTER, 0
     served = 0.0
     while True:
         time_now = now()
@@ -447,14 +466,14 @@ class Agreed:
 
 
 def ahead(duration: int) -> int:
-    """Steps until one that all ranks can agree on. duration: ns of one."""
+    """Steps until one that all ranks can agree on, however far apart they are. duration: ns of one."""
     return max(AHEAD_STEPS, AHEAD_TIME // max(1, duration))
 
 
-def agree(recording: str, number: int, ready: int, duration: int, steps: int, stacks: bool) -> Agreed:
-    """What all ranks do for window `number`. ready: steps of this rank from which on it may be; duration: ns of one.
-    Raises OSError where the recording cannot be written."""
-    mine = Agreed(ready + ahead(duration), steps, stacks)
+def agree(recording: str, number: int, step: int, steps: int, stacks: bool) -> Agreed:
+    """What all ranks do for window `number`. The rest is what this rank would do, see `Agreed`. Raises OSError where
+    the recording cannot be written."""
+    mine = Agreed(step, steps, stacks)
     path = os.path.join(recording, f"profile-{number}.json")
     partial = f"{path}.{os.uname().nodename}-{os.getpid()}-{get_ident()}"
     try:

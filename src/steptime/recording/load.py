@@ -15,7 +15,7 @@ from typing import TypeVar
 import msgspec
 
 from steptime.errors import RecordingError
-from steptime.journal import FORMAT_VERSION, RECORD, SPAWNED
+from steptime.journal import EARLY_WINDOW, FORMAT_VERSION, RECORD, SPAWNED
 from steptime.recording import documents
 from steptime.recording.documents import Fact, decode_document, decode_fact, decode_lines, read_blocks, read_bytes
 from steptime.recording.packed import SUFFIX, unpack
@@ -277,7 +277,8 @@ def _blocks(path: Path, problems: list[str]) -> Iterator[bytes]:
 
 
 def _traces(folder: Path, traces: list[TraceFacts], problems: list[str]) -> tuple[TraceFacts, ...]:
-    """Traces whose files are there, compressed since or not; a path that leads out of the folder is not followed."""
+    """Traces whose files are there, compressed since or not; a path that leads out of the folder is not followed. The
+    early one is left out where a later one does its service."""
     present = []
     for trace in traces:
         names = (trace.path, trace.path + ".gz") if Path(trace.path).name == trace.path else ()
@@ -286,7 +287,8 @@ def _traces(folder: Path, traces: list[TraceFacts], problems: list[str]) -> tupl
             problems.append(f"{folder.name}: the profiler's trace {trace.number} is missing and was left out.")
         else:
             present.append(replace(trace, path=name))
-    return tuple(present)
+    steady = any(trace.number != EARLY_WINDOW and not trace.stacks for trace in present)
+    return tuple(trace for trace in present if trace.number != EARLY_WINDOW or not steady)
 
 
 def _is_file(path: Path) -> bool:

@@ -131,15 +131,19 @@ def cost_of(process: Process, steps: Steps) -> Cost:
     begins = np.sort(process.intervals.begin)
     inside = np.searchsorted(begins, steps.end[steady]) - np.searchsorted(begins, steps.begin[steady])
     records = float(inside.mean()) if len(steady) else None
-    pauses = process.intervals.kind == int(Kind.PAUSE)
     return Cost(
         watch=mean_of(turns) if len(turns) >= LEAST_TURNS else None,
         computed=records * RECORD_COST if records is not None else None,
         profiled_steps=int(steps.profiled.sum()),
-        profile_ns=sum(trace.end - trace.begin for trace in process.traces),
-        pause_ns=int((process.intervals.end[pauses] - process.intervals.begin[pauses]).sum()),
+        profile_ns=_time_of(process, Kind.PROFILED),
+        pause_ns=_time_of(process, Kind.PAUSE),
         bytes_per_step=records * RECORD.size if records is not None else None,
     )
+
+
+def _time_of(process: Process, kind: Kind) -> int:
+    chosen = process.intervals.kind == int(kind)
+    return int((process.intervals.end[chosen] - process.intervals.begin[chosen]).sum())
 
 
 def _turns(steps: Steps, unwatched: Bool) -> Float64:
