@@ -43,8 +43,9 @@ def _said(report: dict[str, Any]) -> Said:
     process = report["processes"][0]
     charged = [finding for finding in process["findings"] if finding["weight"] == "finding"]
     step = process["case"]["step"]["duration"]["value"]
+    withheld = process["verdict"]["confidence"] == "unclear"
     return Said(
-        bottleneck=process["verdict"]["bottleneck"],
+        bottleneck="undecided" if withheld else process["verdict"]["bottleneck"],
         causes=tuple(finding["name"] for finding in charged),
         shares=tuple(_share(finding["savings"], step) for finding in charged),
         lines=tuple(_line(finding["source"]) for finding in charged),

@@ -33,7 +33,8 @@ OTHER = "#8d949c"
 _TEMPLATE = """
 <div style="max-width:60em;font-family:system-ui,sans-serif;line-height:1.4;font-variant-numeric:tabular-nums">
 <div style="opacity:.7;font-size:.85em">{{ job }}{% if facts %} · {{ facts }}{% endif %}</div>
-<div style="font-size:1.25em;font-weight:600;margin:.3em 0 .6em">{{ sentence }}</div>
+<div style="font-size:1.25em;font-weight:600;margin:.3em 0 .2em">{{ sentence }}</div>
+<div style="margin:0 0 .6em">{{ badge }}</div>
 <div style="margin-bottom:.2em">A step takes <b>{{ step }}</b> ({{ interval }})</div>
 {% for fall in falls %}
 <div style="display:flex;align-items:center;gap:.6em;margin:2px 0">
@@ -88,6 +89,7 @@ def first_screen(report: Report) -> str:
         job=one_line(environment.command or report.source),
         facts=" · ".join(filter(None, facts)),
         sentence=process.verdict.sentence,
+        badge=process.verdict.badge,
         step=format_duration(step.duration.value),
         interval=_interval(report),
         falls=fall.falls if fall is not None else (),

@@ -6,13 +6,13 @@ from dataclasses import dataclass, replace
 
 from steptime._version import __version__
 from steptime.advice.assemble import assemble
-from steptime.advice.bottleneck import bottleneck
 from steptime.advice.device_evidence import with_recorded_device
 from steptime.advice.engine import examine
 from steptime.advice.evidence import Case
 from steptime.advice.memory_evidence import with_memory
 from steptime.advice.rank_evidence import beside
 from steptime.advice.trace_evidence import look_at_trace
+from steptime.advice.verdict import verdict
 from steptime.analysis.breakdown import device_of
 from steptime.analysis.layout import Layout
 from steptime.analysis.memory_samples import OverTime, sampled_memory
@@ -27,7 +27,7 @@ from steptime.memory.by_owner import owned_in_process, owned_in_trace
 from steptime.recording.load import name_of
 from steptime.recording.recording import Process, Recording
 from steptime.report.compose import cost_of, environment_of, facts_of_trace, peak_bytes
-from steptime.report.report import Cost, JobEnvironment, ProcessReport, Verdict
+from steptime.report.report import Cost, JobEnvironment, ProcessReport
 from steptime.report.step_view import StepView, step_view_of_process, step_view_of_trace
 from steptime.report.steps import StepSeries, series_of_process, series_of_trace
 from steptime.report.trace_files import TraceFile, traces_of, traces_of_process
@@ -63,12 +63,11 @@ class RankResult:
         """Its report, beside the other ranks of the job."""
         case = self.case if self.rank is None else beside(self.case, self.rank, ranks)
         examination = examine(case)
-        found = bottleneck(case, examination.findings)
         return ProcessReport(
             name=self.name,
             rank=self.rank,
             case=case,
-            verdict=Verdict(found.name, found.sentence, found.share),
+            verdict=verdict(case, examination.findings),
             findings=examination.findings,
             not_examined=examination.not_examined,
             failed=examination.failed,

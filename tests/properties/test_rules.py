@@ -11,13 +11,13 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 import steptime.advice.evidence as case_module
-from steptime.advice.bottleneck import bottleneck
 from steptime.advice.engine import examine
 from steptime.advice.evidence import Case, CategoryUse, LineUse, LoaderUse, OperatorUse, SiteUse
 from steptime.advice.loader_model import supply
 from steptime.advice.rule import Weight
 from steptime.advice.rules import CATALOGUE
 from steptime.advice.savings import named
+from steptime.advice.verdict import verdict
 from steptime.analysis.stragglers.comparison import LateRank
 from steptime.quantities import Estimate, SourceLine
 
@@ -108,7 +108,7 @@ def test_no_case_makes_a_rule_raise_or_promise_what_is_not_there(case: Case) -> 
             assert math.isfinite(finding.savings.value)
             category = named(case.categories, finding.category)
             assert category is None or finding.savings.high <= category.duration.high
-    assert bottleneck(case, examination.findings).sentence
+    assert verdict(case, examination.findings).sentence
 
 
 @many

@@ -51,9 +51,9 @@ VERDICTS = {
     "hta/negative_queue_length_values_check/rank0.json.gz": ("sync", ["host-sync", "overhead-bound"]),
     "hta/nccl_parser_config/nccl_data.json.gz": ("overhead", ["overhead-bound", "exposed-communication"]),
     "tracelens/mi300/resnet_act_checkpoint.json.gz": ("communication", ["exposed-communication", "recompute"]),
-    "tracelens/mi300/ddp_resnet18_no_pool/train_resnet18.json.gz": ("undecided", ["allocator-stalls"]),
+    "tracelens/mi300/ddp_resnet18_no_pool/train_resnet18.json.gz": ("overhead", ["allocator-stalls"]),
     "tracelens/h100/google_owlv2-large-patch14-ensemble__1016001.json.gz": (
-        "undecided",
+        "input",
         ["input-wait", "unflashed-attention"],
     ),
 }
@@ -74,7 +74,8 @@ def test_a_trace_without_its_device_is_in_doubt(shared_data: Path) -> None:
     folder = shared_data / "hta/cupti_profiler"
     (process,) = diagnosed(next(folder.iterdir())).processes
     assert "device-not-traced" in [finding.name for finding in process.findings]
-    assert process.verdict.bottleneck == "undecided"
+    assert process.verdict.confidence == "unclear"
+    assert "the device was not recorded" in process.verdict.reason
 
 
 def test_all_published_files_are_looked_at(shared_data: Path) -> None:

@@ -52,7 +52,7 @@ class Weight(Enum):
     NOTE = "note"
     """Worth knowing, charged to no training step (a slow evaluation)."""
     DOUBT = "doubt"
-    """The measurement itself is in doubt: the verdict becomes UNDECIDED (background load)."""
+    """What the measurement suffered from outside of the job: the verdict is less sure (background load)."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -107,9 +107,9 @@ WASTE = (Phase.INPUT, Phase.TRANSFER, Phase.REST)
 CALIBRATION = 24
 """Updates in which a gradient scaler looks for its scale: GradScaler begins at 2**16 and halves it at each overflow."""
 UNSPLIT = {Phase.INPUT: Category.INPUT, Phase.TRANSFER: Category.COPY, Phase.REST: Category.PYTHON}
-"""Categories of the phases where no profile splits them; the model's own phases stay unexplained then."""
+"""Categories of the phases where there is no breakdown; the model's own phases stay unexplained then."""
 
-MODEL_PHASES = ("forward", "backward", "optimizer")
+UNSPLIT_PHASES = ("forward", "backward", "optimizer", "rest")
 """Names of the phases that only a profile can split into categories."""
 
 
@@ -158,12 +158,12 @@ def category_uses(
     machine: Machine | None,
 ) -> tuple[CategoryUse, ...]:
     """The categories; they sum to the step. Of computing, what lies above the roofline could be saved, of unexplained
-    time nothing, of the others all. Where no step was profiled, the model's phases stand for their categories."""
+    time nothing, of the others all. Where no step was profiled, the phases stand for their categories."""
     entries = _entries(breakdown, steps, usual)
     profiled = bool(operators) or entries[:, (Category.COMPUTE, Category.OVERHEAD)].any()
-    uses = [] if profiled else [use for use in phase_uses(steps, usual) if use.name in MODEL_PHASES]
+    uses = [] if profiled else [use for use in phase_uses(steps, usual) if use.name in UNSPLIT_PHASES]
     for category in Category:
-        if category is Category.UNEXPLAINED and not profiled:
+        if category in (Category.PYTHON, Category.UNEXPLAINED) and not profiled:
             continue
         duration = per_step(entries[:, category])
         recoverable = duration

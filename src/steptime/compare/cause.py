@@ -10,7 +10,7 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from steptime.advice.bottleneck import WORDS
+from steptime.advice.verdict import WORDS
 from steptime.compare.comparison import Comparison, Difference, DifferenceOutcome, Fate, LikelyCause, Piece, Setting
 from steptime.quantities import Estimate, format_duration, format_share
 from steptime.report.compose import IN_WORKERS, WORKERS

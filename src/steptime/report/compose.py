@@ -218,19 +218,17 @@ def of_copies(report: Report, source: str) -> Report:
 
 def next_command(source: str, environment: JobEnvironment, process: ProcessReport) -> str:
     """What helps most now, ready to paste: a search for the first value that is lost, where the gradients run away;
-    trials of the fixes for what was found, or the page of the finding with the most to be saved (or of what makes the
-    measurement doubtful); trials of what answers a note; else the whole account."""
+    trials of the fixes for what was found, or the page of the finding with the most to be saved; trials of what answers
+    a note; the page of what makes the measurement doubtful; else the whole report."""
     if environment.command and any(finding.code == EXPLODING for finding in process.findings):
         return f"steptime nan -- {environment.command}"
-    doubts_first = process.case.step.mode != "trace"  # a trace is what it is: nobody can measure it again
-    for weight in (Weight.DOUBT, Weight.FINDING) if doubts_first else (Weight.FINDING,):
-        for finding in process.findings:
-            if finding.weight is weight:
-                if weight is Weight.FINDING and _can_be_tried(process):
-                    return f"steptime try {shlex.quote(source)}"
-                return f"steptime explain {finding.code}"
     if _can_be_tried(process):
         return f"steptime try {shlex.quote(source)}"
+    doubts = (Weight.DOUBT,) if process.case.step.mode != "trace" else ()  # nobody can measure a trace again
+    for weight in (Weight.FINDING, *doubts):
+        for finding in process.findings:
+            if finding.weight is weight:
+                return f"steptime explain {finding.code}"
     return f"steptime report {shlex.quote(source)} -o report.md"
 
 

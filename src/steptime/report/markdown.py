@@ -51,7 +51,7 @@ def _process(process: ProcessReport, *, several: bool) -> Iterator[str]:
     if several:
         yield from (f"## {prose(process.name)}", "")
     yield from _step(process.case)
-    yield from (f"**{prose(process.verdict.sentence)}**", "")
+    yield from (f"**{prose(process.verdict.sentence)}**", "", prose(process.verdict.badge), "")
     yield from _categories("Category", process.case.categories, process.case)
     yield from _categories("Phase", process.case.phases, process.case)
     yield from _paragraph(roofline_sentences(process.case))

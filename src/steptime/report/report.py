@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 from steptime.advice.evidence import Case, CategoryUse, SegmentUse
 from steptime.advice.rule import Finding
+from steptime.advice.verdict import Verdict
 from steptime.analysis.memory_samples import OverTime
 from steptime.analysis.stragglers.comparison import RankComparison
 from steptime.quantities import Estimate
@@ -15,16 +16,6 @@ from steptime.report.trace_files import TraceFile
 from steptime.report.trials import TrialReport
 
 SCHEMA_VERSION = 2
-
-
-@dataclass(frozen=True, slots=True)
-class Verdict:
-    """bottleneck: name of the account with the largest recoverable time, "balanced" or "undecided". share: recoverable
-    part of the step, with its interval. sentence: for a person."""
-
-    bottleneck: str
-    sentence: str
-    share: Estimate | None = None
 
 
 @dataclass(frozen=True, slots=True)

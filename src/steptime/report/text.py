@@ -118,7 +118,7 @@ def _what_if(process: ProcessReport) -> list[str]:
 
 
 def _bottleneck(process: ProcessReport) -> list[str]:
-    return wrap(process.verdict.sentence, "", 3, COLUMNS)
+    return [*wrap(process.verdict.sentence, "", 3, COLUMNS), *wrap(process.verdict.badge, "", 2, COLUMNS)]
 
 
 def _findings(process: ProcessReport, room: int) -> list[str]:
@@ -157,7 +157,7 @@ def _footnotes(report: Report, process: ProcessReport) -> list[str]:
     lines = []
     asides = [finding for finding in process.findings if finding.weight is not Weight.FINDING]
     for weight, word in ((Weight.DOUBT, "Doubt"), (Weight.NOTE, "Note")):
-        told = process.verdict.sentence.lower()  # an undecided verdict names its doubt
+        told = process.verdict.reason.lower()
         shown = [aside for aside in asides if aside.weight is weight and aside.summary.lower() not in told]
         texts = [f"{aside.code} {one_line(aside.summary)}" for aside in shown]
         if texts:

@@ -22,9 +22,6 @@ WHOLE = 0.9
 """Of its time: a worker that needs a CPU for less counts with its share, and that is said."""
 PRESSURE_THREAD_OVERSUBSCRIPTION = 20.0
 """Percent of time that some task waited for a CPU: what one thread too many causes on a busy machine."""
-UNSTABLE = 0.3
-"""Spread of the steps (interquartile range over median): beyond it figures of this run cannot be compared with
-another's."""
 
 
 @rule(
@@ -63,11 +60,6 @@ def thread_oversubscription(signals: Signals) -> Iterator[Finding]:
     if demand <= TOLERATED or not _crowded(contention, BUSY_ALONE if alone else BUSY):
         return
     yield _finding(signals, demand, workers)
-    if contention.spread > UNSTABLE:
-        text = f"The job's own threads exceed the CPUs and steps vary by {format_share(contention.spread)} (IQR)"
-        yield thread_oversubscription.finding(
-            text, "Lower the number of threads and measure again.", weight=Weight.DOUBT
-        )
 
 
 def _busy(loader: LoaderUse) -> float:
@@ -129,8 +121,8 @@ def background_load(signals: Signals) -> Finding | None:
 
     What it means
         The machine was shared. Times of the host, of the loader and of CPU operators contain waiting for a CPU, and
-        the largest account may be the one that suffered most, not the one to mend. The verdict becomes UNDECIDED; the
-        findings stay as hints.
+        the largest category may be the one that suffered most, not the one to mend. The verdict is called likely where
+        the steps stayed even all the same, and unclear where they did not.
 
     How we know
         CPU time of the job's processes and of everything else is read once or twice a second, and the kernel's
@@ -210,7 +202,7 @@ def few_steps(signals: Signals) -> Finding | None:
     """Too few steady steps were measured
 
     What it means
-        The run ended before enough undisturbed steps were seen. Numbers are shown, the verdict is not.
+        The run ended before enough undisturbed steps were seen. The verdict is likely, not certain.
 
     How we know
         Steps of the warm-up, and those that the profiler or another measurement slowed, are left out; the rest is
@@ -230,7 +222,7 @@ def few_steps(signals: Signals) -> Finding | None:
             "The trace holds one step: how much steps differ is not known",
             "Trace more steps: torch.profiler.schedule(wait=5, warmup=2, active=5), and step() after each.",
         )
-    summary = f"Only {step.steady} of {step.total} steps were steady ({step.warm_up} warm-up): too few to decide"
+    summary = f"Only {step.steady} of {step.total} steps were steady ({step.warm_up} warm-up)"
     return few_steps.finding(summary, "Let the job run for at least 30 steps after the warm-up.")
 
 

@@ -17,6 +17,8 @@ LEAST_SHARE = 0.1
 """Of the step, for the account as a whole: below it is what every loop has, and a profile with stacks adds some."""
 LEAST_LINE = 0.05
 """Of the step, for a line: below it is what zero_grad, a schedule or a loss cost in any loop."""
+UNPROFILED = "rest"
+"""Stands for the category of Python, and of operators outside of the model, where no step was profiled."""
 LOOP_ROLES = ("python", "forward", "backward", "optimizer")
 """Roles whose Python is examined here; input, transfer and evaluation have rules of their own."""
 
@@ -36,8 +38,10 @@ def python_time(signals: Signals) -> Iterator[Finding]:
 
     How we know
         The lines of the training loop are timed exactly in a few steps; what lies outside torch's operators,
-        the loader and the phases of the step is the line's host time. Where lines could not be timed, the breakdown's
-        host account stands for all of them; a trace with stacks names the functions that ran while the device idled.
+        the loader and the phases of the step is the line's own Python. Where no step was profiled, what lies in
+        operators is not known, and the lines are said to be outside of forward, backward and optimiser. Where lines
+        could not be timed, the breakdown's Python stands for all of them; a trace with stacks names the functions that
+        ran while the device idled.
 
     What helps
         Move it out of the loop, do it every n-th step, do it on whole arrays instead of item by item, or hand it to
@@ -58,8 +62,10 @@ def python_time(signals: Signals) -> Iterator[Finding]:
 
 def _python_part(signals: Signals, spent: float) -> float:
     """Lines hold operators outside the model too (a loss, an index): the breakdown knows how much of it all is
-    Python."""
-    host = named(signals.categories, "python") if signals.has(Signal.CATEGORIES) else None
+    Python, or outside of the model where no step was profiled."""
+    if not signals.has(Signal.CATEGORIES):
+        return 1.0
+    host = named(signals.categories, "python") or named(signals.categories, UNPROFILED)
     return min(1.0, ratio(host.duration.value, spent)) if host is not None and spent > 0 else 1.0
 
 
@@ -82,10 +88,13 @@ def _finding(signals: Signals, group: list[LineTime], saving: Estimate) -> Findi
     source = group[0].line.source
     share = format_share(ratio(saving.value, signals.step.duration.value))
     where = f"{format_source(source)} and {len(group) - 1} more lines of {source.function}" if len(group) > 1 else ""
-    summary = f"{where or format_source(source)}: {format_duration(saving.value)} a step ({share}) in Python"
+    unprofiled = signals.has(Signal.CATEGORIES) and named(signals.categories, UNPROFILED) is not None
+    inside = "outside of forward, backward and optimiser" if unprofiled else "in Python"
+    summary = f"{where or format_source(source)}: {format_duration(saving.value)} a step ({share}) {inside}"
     advice = "Move this out of the step, do it less often, or do it on whole arrays."
     evidence = tuple(time.line.source.text for time in group[:3] if time.line.source.text)
-    return python_time.finding(summary, advice, saving, category="python", source=source, evidence=evidence)
+    category = UNPROFILED if unprofiled else "python"
+    return python_time.finding(summary, advice, saving, category=category, source=source, evidence=evidence)
 
 
 def _whole_breakdown(signals: Signals) -> Iterator[Finding]:

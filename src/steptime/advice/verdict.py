@@ -1,0 +1,231 @@
+"""The verdict: what a training step is bound by, where, and how sure that is.
+
+The answer comes first. Doubt comes from what was measured outside of the job (other programs, too few steps, no
+profile), never from what the job itself does: that is a finding.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+from functools import cache
+
+from steptime.advice.evidence import Case, CategoryUse
+from steptime.advice.models import late_name, late_of, late_reason
+from steptime.advice.rule import Finding, Weight
+from steptime.advice.rules import CATALOGUE
+from steptime.advice.savings import named, ratio
+from steptime.quantities import Estimate, format_duration, format_share, format_source
+
+BALANCED = "balanced"
+UNKNOWN = "unknown"
+CONFIDENT, LIKELY, UNCLEAR = "confident", "likely", "unclear"
+LEAST_SHARE = 0.15
+"""Of the step: when no category can give back more, the step is not bound by any of them."""
+MOST_OF_IT = 0.5
+"""Of the step: when computing takes this much and nothing else can give back LEAST_SHARE, computing is the
+bottleneck."""
+COMPUTE = "compute"
+COMMUNICATION = "communication"
+UNSPLIT = ("forward", "backward", "optimizer", "rest")
+"""Phases that stand for categories where no step was profiled."""
+WIDEST = 0.3
+"""Of the step: an interval wider than this decides nothing when another category's interval overlaps it."""
+CLEARLY = 2
+"""Times the second category: the first one is the largest then, however much the steps differ."""
+FEW_STEPS, OTHER_LOAD = "few-steps", "background-load"
+"""Rules whose doubt leaves an answer likely: other steps would mostly say the same."""
+CALM = 0.1
+"""Spread of the steps (interquartile range over median): other programs that leave them so even took little from
+them. On a quiet machine steps of equal work stay within 0.05."""
+FEWEST, EVEN = 6, 0.2
+"""Steps, and of the step: an interval of fewer steps, or a wider one, leaves the answer likely. Six are the fewest of
+which a binomial interval of the median exists at 95 %."""
+WORTH_WORDS = (0.04, 0.5)
+"""Of the step: a narrower interval says nothing new, a wider one nothing at all."""
+
+WORDS = {
+    "compute": "computing",
+    "communication": "communication",
+    "copy": "copies",
+    "input": "waiting for input",
+    "sync": "waiting for the device to be read",
+    "compile": "compiling",
+    "overhead": "operator overhead",
+    "python": "your own Python",
+    "unexplained": "time that nothing explains",
+    "forward": "the forward pass",
+    "backward": "the backward pass",
+    "optimizer": "the optimiser",
+    "rest": "code outside of forward, backward and optimiser",
+}
+"""What a category is called in a sentence."""
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """What the step is bound by."""
+
+    bottleneck: str
+    """Name of a category, "balanced", or "unknown" without a breakdown."""
+    sentence: str
+    """The answer, for a person."""
+    share: Estimate | None = None
+    """Of the step, what could be saved in that category (unit "1")."""
+    confidence: str = UNCLEAR
+    """"confident", "likely" or "unclear"."""
+    reason: str = ""
+    """Why it is not surer, or what the confidence rests on; a sentence without its full stop."""
+
+    @property
+    def badge(self) -> str:
+        """ "Likely: only 5 of 12 steps were steady."; "" for a report that does not say."""
+        return f"{self.confidence.capitalize()}: {self.reason[:1].lower()}{self.reason[1:]}." if self.reason else ""
+
+
+def verdict(case: Case, findings: Iterable[Finding] = ()) -> Verdict:
+    """The category with the largest recoverable time; for a rank that the others wait for, that is said first."""
+    found = _verdict(case, tuple(findings))
+    known, late = case.lateness, late_of(case.ranks)
+    if known is not None and case.rank in known.ranks:
+        reason = late_reason(known)
+        said = f"The other ranks wait for {late_name(known)}" + (f": {reason}." if reason else ".")
+        return replace(found, sentence=f"{said} {found.sentence}")
+    if late is None or late.rank != case.rank:
+        return found
+    return replace(found, sentence=f"The other ranks wait for rank {late.rank}. {found.sentence}")
+
+
+def _verdict(case: Case, findings: tuple[Finding, ...]) -> Verdict:
+    """What computing could give back, no breakdown knows: there it is the largest saving that a finding has in it."""
+    if not case.categories or case.step.duration.value <= 0:
+        return Verdict(UNKNOWN, "The steps could not be split into categories.", reason="there is no breakdown")
+    uses = [_with_savings(use, findings) for use in case.categories]
+    ranked = sorted(uses, key=lambda use: use.recoverable.value, reverse=True)
+    first = _share(ranked[0].recoverable, case)
+    second = _share(ranked[1].recoverable, case) if len(ranked) > 1 else None
+    rivals = second is not None and second.value > 0 and second.high >= first.low
+    wide = rivals and second is not None and max(first.high - first.low, second.high - second.low) > WIDEST
+    close = wide and second is not None and first.value < CLEARLY * second.value
+    varying = (UNCLEAR if close else LIKELY) if wide and first.value >= LEAST_SHARE else ""
+    confidence, reason = _confidence(case, findings, varying)
+    if first.value < LEAST_SHARE:
+        name, sentence = _nothing_to_recover(uses, first, case)
+    elif rivals and not wide:
+        name, pair = BALANCED, f"{_saving(ranked[0], case)}, and {_saving(ranked[1], case)}"
+        sentence = f"Balanced: without {pair}."
+    else:
+        name, sentence = ranked[0].name, _bound_by(ranked[0], findings, case)
+        if close:
+            sentence = f"{sentence[:-1]}; {_amount(ranked[1], case)}."
+    return Verdict(name, sentence, first, confidence, reason)
+
+
+def _with_savings(use: CategoryUse, findings: tuple[Finding, ...]) -> CategoryUse:
+    """Computing with the largest saving that a finding has in it; other categories as they are."""
+    savings = [finding.savings for finding in findings if finding.savings and finding.category == use.name]
+    best = max(savings, key=lambda saving: saving.value, default=None)
+    if use.name != COMPUTE or best is None or best.value <= use.recoverable.value:
+        return use
+    return replace(use, recoverable=best)
+
+
+def _confidence(case: Case, findings: tuple[Finding, ...], varying: str) -> tuple[str, str]:
+    """How sure the answer is, and why: the gravest doubt first. varying: how sure it is where the steps differ so much
+    that the intervals of the two largest categories are wide and overlap, else ""."""
+    doubts = [(_grade(finding, case), finding.summary) for finding in findings if finding.weight is Weight.DOUBT]
+    step = case.step.duration
+    half = (step.high - step.low) / 2
+    if varying:
+        said = f"{case.step.steady} steps, which differ widely (± {format_duration(half)}); measure more of them"
+        doubts.append((varying, said))
+    if any(use.name in UNSPLIT for use in case.categories):
+        doubts.append((LIKELY, "No step was profiled, so that categories inside of a phase are not known"))
+    if doubts:
+        return min(doubts, key=lambda doubt: doubt[0] == LIKELY)
+    sure = case.step.steady >= FEWEST and half <= EVEN * step.value
+    return CONFIDENT if sure else LIKELY, f"{case.step.steady} steps, ± {format_share(half / step.value)}"
+
+
+def _grade(doubt: Finding, case: Case) -> str:
+    if doubt.name == FEW_STEPS:
+        return LIKELY
+    even = case.contention is not None and case.contention.spread <= CALM
+    return LIKELY if doubt.name == OTHER_LOAD and even else UNCLEAR
+
+
+def _nothing_to_recover(uses: list[CategoryUse], first: Estimate, case: Case) -> tuple[str, str]:
+    """The longest phase where no step was profiled; computing, when it is most of the step; else nothing in
+    particular."""
+    unsplit = [use for use in uses if use.name in UNSPLIT]
+    if unsplit:
+        largest = max(unsplit, key=lambda use: use.duration.value)
+        amount = _amount(largest, case)
+        return largest.name, f"{amount[:1].upper()}{amount[1:]}."
+    least = f"no other category takes more than {format_share(first.value)}"
+    compute = named(tuple(uses), COMPUTE)
+    share = _share(compute.duration, case) if compute is not None else None
+    if compute is None or share is None or share.low < MOST_OF_IT:
+        return BALANCED, f"Balanced: no category could give back more than {format_share(first.value)}."
+    return COMPUTE, f"Bound by {_amount(compute, case)}; {least}."
+
+
+def _bound_by(use: CategoryUse, findings: tuple[Finding, ...], case: Case) -> str:
+    """The category with its time, then what its first finding says, with its line."""
+    saved = f"; {_interval(_share(use.recoverable, case))} of the step could be saved" if use.name == COMPUTE else ""
+    answer = f"Bound by {_amount(use, case)}{saved}"
+    first = next((each for each in findings if each.category in (use.name, "") and each.weight is Weight.FINDING), None)
+    if first is None:
+        return f"{answer}."
+    where = f" at {format_source(first.source)}" if first.source is not None else ""
+    title = _titles().get(first.name)
+    if title and first.savings is not None and first.savings.value >= MOST_OF_IT * use.recoverable.value:
+        return f"{answer}. {title}{where and ','}{where}."
+    return f"{answer}, first of all{where}." if where else f"{answer}."
+
+
+@cache
+def _titles() -> dict[str, str]:
+    """Of the rules that say why, not only that a category is large."""
+    general = frozenset().union(*(each.instead_of for each in CATALOGUE))
+    return {each.name: each.page.title for each in CATALOGUE if each.name not in general}
+
+
+def _amount(use: CategoryUse, case: Case) -> str:
+    """ "waiting for input, 70.1 ms of 91 ms per step (77 %)"; of a trace of one step, "in this step"."""
+    per = "in this step" if case.step.steady == 1 else "per step"
+    took, step = format_duration(use.duration.value), format_duration(case.step.duration.value)
+    return f"{_words(use, case)}, {took} of {step} {per} ({_interval(_share(use.duration, case))})"
+
+
+def _saving(use: CategoryUse, case: Case) -> str:
+    """ "computing a step could be 28 % shorter"."""
+    return f"{_words(use, case)} a step could be {_interval(_share(use.recoverable, case))} shorter"
+
+
+def _share(part: Estimate, case: Case) -> Estimate:
+    """A part of the step, with its interval. The step is taken as known: both were measured in the same steps. Of one
+    step, what was measured is all that there is."""
+    step = case.step.duration.value
+    if case.step.steady == 1:
+        part = replace(part, low=part.value, high=part.value)
+    value, low, high = (min(ratio(each, step), 1.0) for each in (part.value, part.low, part.high))
+    return Estimate(value, low, high, part.samples, "1")
+
+
+def _words(use: CategoryUse, case: Case) -> str:
+    """What a category is called; communication of a rank that mostly waits for a straggler is that waiting."""
+    if use.name == COMMUNICATION and case.lateness is not None and case.rank not in case.lateness.ranks:
+        return f"waiting for {late_name(case.lateness)}"
+    late = late_of(case.ranks) if use.name == COMMUNICATION else None
+    if late is not None and late.rank != case.rank:
+        return f"waiting for rank {late.rank}"
+    return WORDS.get(use.name, use.name)
+
+
+def _interval(share: Estimate) -> str:
+    """ "77 %", and from where to where if that is worth a word."""
+    least, most = WORTH_WORDS
+    if not least <= share.high - share.low <= most:
+        return format_share(share.value)
+    return f"{format_share(share.value)}, {100 * share.low:.0f} to {100 * share.high:.0f} %"

@@ -1,0 +1,146 @@
+"""The verdict: the answer first, then how sure it is and why."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from steptime.advice.evidence import Case, CategoryUse, Contention, RankUse, StepSummary
+from steptime.advice.rule import Finding, Weight
+from steptime.advice.verdict import verdict
+from steptime.quantities import Estimate, SourceLine
+
+ONE, MUCH = Estimate(1, 1, 1, 50), Estimate(50, 49, 51, 50)
+STEP = StepSummary(Estimate(100.0, 99.0, 101.0, 50), 60, 50, 5, "optimizer", "cpu")
+
+
+def use(name: str, value: float, spread: float) -> CategoryUse:
+    estimate = Estimate(value, value - spread, value + spread, 50)
+    return CategoryUse(name, estimate, estimate)
+
+
+def case(*uses: CategoryUse) -> Case:
+    return Case(step=STEP, categories=uses)
+
+
+def test_the_category_with_the_most_to_recover_is_the_bottleneck_with_its_share() -> None:
+    found = verdict(case(use("compute", 20, 2), use("input", 60, 3), use("python", 5, 1)))
+    assert found.bottleneck == "input"
+    assert found.share is not None
+    assert (found.share.value, found.share.low, found.share.high, found.share.unit) == (0.6, 0.57, 0.63, "1")
+    assert found.sentence == "Bound by waiting for input, 60 ns of 100 ns per step (60 %, 57 to 63 %)."
+    assert found.badge == "Confident: 50 steps, ± 1.0 %."
+
+
+def test_the_line_of_its_first_finding_stands_in_the_headline() -> None:
+    elsewhere = Finding("ST201", "python-time", Weight.FINDING, "x", "y.", ONE, "python", SourceLine("a.py", 3))
+    slow = Finding("ST101", "input-wait", Weight.FINDING, "x", "y.", ONE, "input", SourceLine("train.py", 80))
+    found = verdict(case(use("input", 60, 1), use("python", 5, 1)), (elsewhere, slow))
+    assert found.sentence == "Bound by waiting for input, 60 ns of 100 ns per step (60 %), first of all at train.py:80."
+
+
+def test_a_finding_that_says_why_is_the_second_sentence() -> None:
+    why = Finding("ST105", "per-sample-fetch", Weight.FINDING, "x", "y.", MUCH, "input", SourceLine("data.py", 12))
+    found = verdict(case(use("input", 60, 1)), (why,))
+    expected = "Tensors that are already in memory are read one sample at a time, at data.py:12."
+    assert found.sentence == f"Bound by waiting for input, 60 ns of 100 ns per step (60 %). {expected}"
+
+
+def test_what_counts_is_what_can_be_recovered_not_what_is_spent() -> None:
+    compute = CategoryUse("compute", Estimate(80, 79, 81, 50), Estimate(10, 9, 11, 50))
+    assert verdict(case(compute, use("overhead", 16, 1))).bottleneck == "overhead"
+
+
+def test_nothing_worth_a_tenth_is_balanced() -> None:
+    assert verdict(case(use("input", 6, 1), use("python", 5, 1))).bottleneck == "balanced"
+
+
+def test_a_step_that_computes_and_could_hardly_do_without_the_rest_is_bound_by_computing() -> None:
+    compute = CategoryUse("compute", Estimate(80, 79, 81, 50), Estimate(0, 0, 0, 50))
+    found = verdict(case(compute, use("overhead", 12, 1)))
+    assert found.bottleneck == "compute"
+    expected = "Bound by computing, 80 ns of 100 ns per step (80 %); no other category takes more than 12 %."
+    assert found.sentence == expected
+
+
+def test_what_computing_could_give_back_is_what_a_finding_says() -> None:
+    compute = CategoryUse("compute", Estimate(80, 79, 81, 50), Estimate(0, 0, 0, 50))
+    fusion = Finding("ST401", "chain", Weight.FINDING, "x", "y.", Estimate(30, 25, 40, 50), category="compute")
+    found = verdict(case(compute, use("overhead", 17, 1)), (fusion,))
+    assert found.bottleneck == "compute"
+    assert found.share is not None
+    assert found.share.value == 0.3
+    assert found.sentence.endswith("30 %, 25 to 40 % of the step could be saved.")
+
+
+def test_a_doubt_leaves_the_answer_and_says_how_sure_it_is() -> None:
+    doubt = Finding("ST804", "few-steps", Weight.DOUBT, "Only 3 of 8 steps were steady", "Wait.")
+    found = verdict(case(use("input", 90, 1)), (doubt,))
+    assert found.sentence.startswith("Bound by waiting for input, 90 ns of 100 ns per step")
+    assert found.badge == "Likely: only 3 of 8 steps were steady."
+
+
+@pytest.mark.parametrize(("spread", "confidence"), [(0.04, "likely"), (0.5, "unclear")])
+def test_other_programs_count_as_far_as_the_steps_felt_them(spread: float, confidence: str) -> None:
+    doubt = Finding("ST802", "background-load", Weight.DOUBT, "Other processes used 1.5 of 2 CPUs", "Wait.")
+    loaded = replace(case(use("input", 60, 1)), contention=Contention(0.5, 1.5, 2, 20.0, spread, 0.0, 50))
+    found = verdict(loaded, (doubt,))
+    assert (found.bottleneck, found.confidence) == ("input", confidence)
+    assert found.reason == "Other processes used 1.5 of 2 CPUs"
+
+
+def test_the_gravest_doubt_is_the_one_that_is_said() -> None:
+    few = Finding("ST804", "few-steps", Weight.DOUBT, "Only 3 steps", "Wait.")
+    untraced = Finding("ST807", "device-not-traced", Weight.DOUBT, "No kernel was recorded", "Trace.")
+    found = verdict(case(use("input", 60, 1)), (few, untraced))
+    assert (found.confidence, found.reason) == ("unclear", "No kernel was recorded")
+
+
+def test_one_step_is_told_as_what_it_is() -> None:
+    found = verdict(replace(case(use("input", 60, 0)), step=replace(STEP, steady=1, total=1)))
+    assert "60 ns of 100 ns in this step" in found.sentence
+
+
+def test_two_categories_within_each_others_narrow_intervals_are_balanced() -> None:
+    found = verdict(case(use("input", 32, 3), use("overhead", 30, 3)))
+    assert found.bottleneck == "balanced"
+    assert "waiting for input" in found.sentence
+    assert "operator overhead" in found.sentence
+
+
+def test_of_two_categories_within_wide_intervals_both_are_named_and_none_is_sure() -> None:
+    found = verdict(case(use("input", 40, 25), use("overhead", 30, 20)))
+    assert (found.bottleneck, found.confidence) == ("input", "unclear")
+    assert "operator overhead" in found.sentence
+    assert "which differ widely" in found.reason
+
+
+def test_what_is_several_times_the_rest_is_likely_however_much_the_steps_differ() -> None:
+    found = verdict(case(use("overhead", 90, 80), use("compute", 9, 8)))
+    assert (found.bottleneck, found.confidence) == ("overhead", "likely")
+    assert found.sentence == "Bound by operator overhead, 90 ns of 100 ns per step (90 %)."
+
+
+def test_without_a_breakdown_nothing_is_known() -> None:
+    assert verdict(case()).bottleneck == "unknown"
+    nothing = StepSummary(Estimate(0, 0, 0, 0), 0, 0, 0, "optimizer", "cpu")
+    assert verdict(Case(nothing, (use("input", 1, 0),))).bottleneck == "unknown"
+
+
+def test_without_a_profile_it_names_the_longest_phase_and_says_so() -> None:
+    phases = [CategoryUse(name, Estimate(40, 39, 41, 9), Estimate(0, 0, 0, 9)) for name in ("forward", "backward")]
+    found = verdict(case(*phases, use("input", 5, 1)))
+    assert found.bottleneck in ("forward", "backward")
+    assert "pass, 40 ns of 100 ns per step" in found.sentence
+    assert found.badge.startswith("Likely: no step was profiled")
+
+
+def test_a_rank_that_waits_for_another_says_so_and_the_late_one_says_that_it_is_late() -> None:
+    ranks = tuple(RankUse(number, 100, 60, wait, last) for number, wait, last in ((0, 50, 0), (1, 1, 1), (2, 49, 0)))
+    late = replace(case(use("communication", 60, 3), use("input", 5, 1)), ranks=ranks, rank=0)
+    early = verdict(late)
+    assert early.bottleneck == "communication"
+    assert "waiting for rank 1" in early.sentence
+    assert verdict(replace(late, rank=1)).sentence.startswith("The other ranks wait for rank 1.")
+    assert "rank" not in verdict(replace(late, ranks=())).sentence
