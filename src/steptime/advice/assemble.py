@@ -17,6 +17,7 @@ from steptime.advice.evidence import (
     GarbageUse,
     OptimizerUse,
     PaddingUse,
+    PathUse,
     RecomputeUse,
     RootUse,
     SettingsUse,
@@ -71,6 +72,7 @@ def assemble(
         optimizers=_optimizers(process, layout, usual, operators),
         compilations=_compilations(process, steps),
         sites=_sites(process),
+        paths=_paths(process),
         garbage=_garbage(layout),
         segments=segment_uses(layout.timeline),
         contention=contention_use(process, steps, usual, telemetry, machine),
@@ -173,6 +175,13 @@ def _compilations(process: Process, steps: Steps) -> tuple[CompilationUse, ...]:
         )
         for fact in process.compilations
     )
+
+
+def _paths(process: Process) -> tuple[PathUse, ...]:
+    if process.samples is None:
+        return ()
+    steps = max(1, process.samples.steps)
+    return tuple(PathUse(path.duration / steps, path.part, path.lines) for path in process.samples.paths)
 
 
 def _sites(process: Process) -> tuple[SiteUse, ...]:

@@ -23,6 +23,7 @@ from importlib.metadata import EntryPoint, entry_points
 from types import FrameType
 
 from steptime.advice.evidence import Case, Signal
+from steptime.advice.hottest_line import at_hottest_line
 from steptime.advice.rule import Examination, Finding, Rule, Weight
 from steptime.advice.rules import CATALOGUE
 from steptime.advice.savings import capped, named
@@ -137,7 +138,8 @@ def examine(case: Case, rules: Iterable[Rule] | None = None) -> Examination:
         failed += [(rule.code, failure)] if failure else []
     material = [bounded for finding in findings if (bounded := _bounded(finding, case)) is not None]
     kept = _without_generalities(material, {rule.name: rule for rule in chosen})
-    return Examination(tuple(sorted(kept, key=_rank)), tuple(absent), tuple(failed))
+    placed = (at_hottest_line(finding, case) for finding in kept)
+    return Examination(tuple(sorted(placed, key=_rank)), tuple(absent), tuple(failed))
 
 
 def _outcome(rule: Rule, case: Case, reasons: dict[Signal, str]) -> tuple[tuple[Finding, ...], str, str]:

@@ -565,6 +565,17 @@ class RecomputeUse:
 
 
 @dataclass(frozen=True, slots=True)
+class PathUse:
+    """A line below the training loop, by the path of calls that leads to it. duration: ns per step, without what it
+    calls of the user's. part: of the step that calls it, "input", "forward", "backward", "optimizer" or "". lines: the
+    user's, the innermost first."""
+
+    duration: float
+    part: str
+    lines: tuple[SourceLine, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class Case:
     """Everything that rules may look at for one process. changing_work: whether the model runs other operators or
     shapes from one profiled step to the next; None where that is not known."""
@@ -598,5 +609,6 @@ class Case:
     gradients: GradientUse | None = None
     memory: MemoryUse | None = None
     roots: tuple[RootUse, ...] = ()
+    paths: tuple[PathUse, ...] = ()
     padding: PaddingUse | None = None
     changing_work: bool | None = None

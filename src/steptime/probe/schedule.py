@@ -43,6 +43,7 @@ from steptime.probe.patches import RootPatch
 from steptime.probe.profiling import ProfilerWindow
 from steptime.probe.ranks import place, traces
 from steptime.probe.recorder import Recorder
+from steptime.probe.sampling import LineSampler
 from steptime.probe.steps import OPTIMIZER, Pace, StepCounter
 
 SECOND = 1_000_000_000
@@ -51,6 +52,9 @@ UNTOUCHED_STEPS = 1
 DISCOVERY_STEPS, DISCOVERY_LIMIT = 2, 30 * SECOND
 LINE_STEPS, LINE_LIMIT = 8, 2 * SECOND
 """The line timeline slows a step by 1 to 19 % (Python <= 3.11): a few steps give an interval, more only cost."""
+SAMPLED_STEPS, SAMPLED_LIMIT = 4, 2 * SECOND
+"""Steps in which all functions of the user's are timed line by line, one at least: they are slowed like those of the
+line timeline."""
 PLAIN_STEPS, PLAIN_TIME, PLAIN_LIMIT = 10, SECOND // 4, 5 * SECOND
 """Steady steps before anything heavier: statistics must come from before the profiler (CUPTI may stay attached)."""
 TURNS, TURN_TIME, TURN_STEPS, TURN_LIMIT = 6, SECOND // 10, 20, SECOND // 2
@@ -202,6 +206,7 @@ def _stages(session: WatchedSession) -> Stage:
     session.marks = device.make_marks(session.recorder.journal)
     if profiles and not long and session.marks is None:  # on a device, what is steady comes before any profiler
         yield from _early_profile(session)
+    yield from _sampled(session)
     yield from _until(session, PLAIN_STEPS, PLAIN_TIME, PLAIN_LIMIT)
     duration = session.pace.usual()
     stacks = duration < STACK_LIMIT and found.calls < STACK_CALLS * discovered
@@ -280,6 +285,25 @@ def _device_of(roots: list[torch.nn.Module]) -> tuple[str, str]:
         return "cpu", ""
     kind = parameter.device.type
     return kind, torch.cuda.get_device_name(parameter.device) if kind == "cuda" else ""
+
+
+def _sampled(session: WatchedSession) -> Stage:
+    """Times the lines of whatever functions of the user's run below the loop."""
+    sampler = LineSampler()
+    if not sampler.start():
+        return
+    begin, first = now(), session.steps
+    patience = max(SAMPLED_LIMIT, PATIENCE * SAMPLED_STEPS * session.pace.usual())
+    try:
+        with Deadline(patience, sampler.give_up, session.failed):
+            while session.steps - first < SAMPLED_STEPS and (now() - begin < SAMPLED_LIMIT or session.steps == first):
+                yield
+    finally:
+        end = now()
+        found = sampler.stop(max(1, session.steps - first))
+        session.recorder.interval(int(Kind.LINES), 0, begin, end)
+        session.recorder.fact("samples", **found)
+        session.recorder.pause(end)
 
 
 def _lines(session: WatchedSession, frames: LoopFrame, functions: list[Any]) -> Stage:

@@ -24,6 +24,7 @@ from steptime.recording.recording import (
     OutOfMemoryFacts,
     PaddingFacts,
     RootFacts,
+    SampleFacts,
     SettingsFacts,
     SiteFacts,
     TraceFacts,
@@ -55,6 +56,7 @@ FACT_TYPES: dict[str, type[Any]] = {
     "change": ChangeFacts,
     "leak": LeakFacts,
     "padding": PaddingFacts,
+    "samples": SampleFacts,
     "out_of_memory": OutOfMemoryFacts,
 }
 """By the `fact` of a line; "note" has a `text` besides."""

@@ -35,6 +35,7 @@ from steptime.recording.recording import (
     ProcessFacts,
     Recording,
     RootFacts,
+    SampleFacts,
     SettingsFacts,
     SiteFacts,
     TelemetrySample,
@@ -200,6 +201,7 @@ def _process(folder: Path, manifest: Manifest, problems: list[str]) -> Process:
         leaks=tuple(_of(found, LeakFacts)),
         out_of_memory=next(reversed(_of(found, OutOfMemoryFacts)), None),
         padding=next(reversed(_of(found, PaddingFacts)), None),
+        samples=next(reversed(_of(found, SampleFacts)), None),
     )
 
 

@@ -145,6 +145,26 @@ class SiteFacts:
 
 
 @dataclass(frozen=True, slots=True)
+class SampledPath:
+    """duration: ns of the first line, of all steps together; lines of other functions that it calls are taken out.
+    part: of the step that calls it, "input", "forward", "backward", "optimizer" or "". lines: the user's, the innermost
+    first."""
+
+    duration: int
+    part: str
+    lines: tuple[SourceLine, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class SampleFacts:
+    """Times of lines in all functions of the user's, in a few steps: an estimate, of one that is called often from some
+    of its calls."""
+
+    steps: int
+    paths: tuple[SampledPath, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class SettingsFacts:
     """Process-wide settings of torch and of the machine as the job saw them at its first step. packages: of those that
     a fix could use, which are installed. allocator: PYTORCH_CUDA_ALLOC_CONF (or PYTORCH_ALLOC_CONF). debug_switches:
@@ -350,6 +370,7 @@ class Process:
     leaks: tuple[LeakFacts, ...] = ()
     out_of_memory: OutOfMemoryFacts | None = None
     padding: PaddingFacts | None = None
+    samples: SampleFacts | None = None
 
 
 @dataclass(frozen=True, slots=True)

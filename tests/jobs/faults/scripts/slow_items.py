@@ -23,7 +23,7 @@ class Images(Dataset):
         self.decoded = [self.decode(row) for row in self.rows] if arguments.healthy else None
 
     def decode(self, row):
-        return torch.tensor([value / 255 for value in zlib.decompress(row)])
+        return torch.tensor([value / 255 for value in zlib.decompress(row)])  # fault: one worker would hide it
 
     def __len__(self):
         return len(self.rows)
@@ -37,7 +37,7 @@ class Images(Dataset):
 model = nn.Sequential(nn.Linear(512, 1024), nn.ReLU(), nn.Linear(1024, 1024), nn.ReLU(), nn.Linear(1024, 10))
 optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
 criterion = nn.CrossEntropyLoss()
-loader = DataLoader(Images(), batch_size=128, shuffle=True, drop_last=True)  # fault: one worker would hide it
+loader = DataLoader(Images(), batch_size=128, shuffle=True, drop_last=True)
 done = 0
 while done < arguments.steps:
     for batch, targets in loader:

@@ -1,0 +1,71 @@
+"""The hottest line behind a finding: where its time goes below the training loop.
+
+A finding knows a line of the loop, a function, or only that it is about the input. What runs below may be anywhere in
+the user's code; the line that holds most of the time in there is the one to look at.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from steptime.advice.evidence import Case, PathUse
+from steptime.advice.line_evidence import function_of, loop_functions
+from steptime.advice.rule import Finding, Weight
+from steptime.quantities import SourceLine, format_source
+
+INPUT = "input"
+ON_HOST = (INPUT, "python", "overhead", "rest")
+"""Categories that are time of the host wherever it runs; of others, operators have told the function."""
+LEAST_SHARE = 0.3
+"""Of what the finding could save, and of all lines below what it knows: no line of them stands out otherwise."""
+
+
+def at_hottest_line(finding: Finding, case: Case) -> Finding:
+    """The finding with the hottest line below the one that it knows, which then stands in its evidence."""
+    inside = _below(finding, case)
+    spent: dict[tuple[str, int], float] = {}
+    lines: dict[tuple[str, int], SourceLine] = {}
+    for path in inside:
+        hottest = path.lines[0]  # a comprehension is a function of its own, on the same line
+        spent[hottest.file, hottest.line] = spent.get((hottest.file, hottest.line), 0.0) + path.duration
+        lines[hottest.file, hottest.line] = hottest
+    if finding.weight is not Weight.FINDING or finding.savings is None or not spent:
+        return finding
+    place = max(spent, key=lambda each: spent[each])
+    line = lines[place]
+    known = finding.source
+    stands_out = spent[place] >= LEAST_SHARE * max(finding.savings.value, sum(spent.values()))
+    if not stands_out or (known is not None and _same_line(line, known)):
+        return finding
+    if known is None:
+        return replace(finding, source=line)
+    called = any(_same_line(each, known) for path in inside for each in path.lines)
+    about = f"It is reached through {format_source(known)}." if called else f"It is about {format_source(known)}."
+    return replace(finding, source=line, evidence=(*finding.evidence, about))
+
+
+def _below(finding: Finding, case: Case) -> list[PathUse]:
+    """The paths through the finding's line, else those that the loader runs where it is about the input, else those
+    through its function, unless that is the training loop, which everything runs through. What is no time of the host
+    alone stays in the function that its operators have told."""
+    paths, known = [path for path in case.paths if path.lines], finding.source
+    through = [path for path in paths if known is not None and any(_same_line(line, known) for line in path.lines)]
+    if finding.category not in ON_HOST:
+        within = known is not None and not through
+        return [path for path in paths if within and known and function_of(path.lines[0]) == function_of(known)]
+    if through:
+        return through
+    if finding.category == INPUT and (loaded := [path for path in paths if path.part == INPUT]):
+        return loaded
+    if known is None or known.function == "<module>" or function_of(known) in map(_named, loop_functions(case.lines)):
+        return []
+    return [path for path in paths if any(function_of(line) == function_of(known) for line in path.lines)]
+
+
+def _named(function: tuple[str, str]) -> tuple[str, str]:
+    file, name = function
+    return function_of(SourceLine(file, 0, name))
+
+
+def _same_line(one: SourceLine, other: SourceLine) -> bool:
+    return one.line == other.line and function_of(one)[0] == function_of(other)[0]

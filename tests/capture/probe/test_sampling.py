@@ -1,0 +1,101 @@
+"""Times of lines below the loop: which line has them, by which path, and that nothing of it stays behind."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+pytest.importorskip("torch")
+
+from torch.utils.data import DataLoader, Dataset
+
+from steptime.probe.sampling import LONG_CALL, MOST_HITS, LineSampler
+
+
+def busy(rounds: int) -> int:
+    return sum(range(rounds))
+
+
+def once() -> int:
+    cheap = busy(10)
+    return cheap + busy(200_000)
+
+
+def often(calls: int) -> int:
+    total = 0
+    for _ in range(calls):
+        total += busy(2_000)
+    return total
+
+
+def sampled(run: Callable[[], object]) -> list[dict[str, Any]]:
+    sampler = LineSampler()
+    assert sampler.start()
+    try:
+        run()
+    finally:
+        found = sampler.stop(1)
+    assert sys.gettrace() is None
+    assert found["steps"] == 1
+    paths: list[dict[str, Any]] = found["paths"]
+    return paths
+
+
+def names(path: dict[str, Any]) -> list[str]:
+    return [line["function"].rpartition(".")[2] for line in path["lines"]]
+
+
+def test_the_line_with_most_time_comes_first_with_the_path_that_leads_to_it() -> None:
+    first = sampled(once)[0]
+    assert names(first)[:2] == ["busy", "once"]
+    assert first["lines"][0]["text"] == "return sum(range(rounds))"
+    assert first["lines"][1]["text"] == "return cheap + busy(200_000)"
+    assert first["part"] == ""
+
+
+@pytest.mark.parametrize("calls", [3 * MOST_HITS, LONG_CALL // 10])
+def test_a_function_that_is_called_often_keeps_its_time(calls: int) -> None:
+    """Though only some of its calls are timed, and only the first lines of the loop around them."""
+    paths = sampled(lambda: often(calls))
+    own = sum(path["duration"] for path in paths if names(path)[0] == "busy")
+    calling = sum(path["duration"] for path in paths if names(path)[0] == "often")
+    assert own > calling
+
+
+def test_what_a_loader_runs_is_known_as_input() -> None:
+    class Items(Dataset):  # type: ignore[misc,type-arg,unused-ignore]
+        def __len__(self) -> int:
+            return 4
+
+        def __getitem__(self, index: int) -> int:
+            return busy(50_000)
+
+    paths = sampled(lambda: list(DataLoader(Items(), batch_size=2)))
+    inside = next(path for path in paths if names(path)[:2] == ["busy", "__getitem__"])
+    assert inside["part"] == "input"
+
+
+def test_an_exception_passes_and_a_debugger_is_left_alone() -> None:
+    def fails() -> None:
+        busy(10)
+        raise ValueError("mine")
+
+    def run() -> None:
+        with pytest.raises(ValueError, match="mine"):
+            fails()
+        once()
+
+    assert names(sampled(run)[0])[:2] == ["busy", "once"]
+
+    def debugger(*_: object) -> None:
+        return None
+
+    sys.settrace(debugger)
+    try:
+        assert not LineSampler().start()
+        assert sys.gettrace() is debugger
+    finally:
+        sys.settrace(None)

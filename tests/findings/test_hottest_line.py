@@ -1,0 +1,61 @@
+"""A finding takes its line from where its time goes below the loop."""
+
+from __future__ import annotations
+
+from steptime.advice.evidence import Case, LineUse, PathUse, StepSummary
+from steptime.advice.hottest_line import at_hottest_line
+from steptime.advice.rule import Finding, Weight
+from steptime.quantities import Estimate, SourceLine
+
+STEP = StepSummary(Estimate(100.0, 99.0, 101.0, 50), 60, 50, 5, "optimizer", "cpu")
+SOME, SAVED = Estimate(1.0, 1.0, 1.0, 5), Estimate(50.0, 49.0, 51.0, 5)
+CALL = SourceLine("/job/train.py", 17, "main", "x = augment(batch)")
+BACKWARD = SourceLine("/job/train.py", 19, "main", "loss.backward()")
+LOOP = SourceLine("/job/augment.py", 14, "augment", "y += crop(i)")
+CROP = SourceLine("/job/augment.py", 9, "crop", "y += hash(c)")
+ITEM = SourceLine("/job/data.py", 8, "Reviews.__getitem__", "json.loads(row)")
+
+
+def case(*paths: PathUse) -> Case:
+    return Case(STEP, paths=paths, lines=(LineUse(BACKWARD, "backward", SOME, SOME, 1.0),))
+
+
+def finding(category: str, source: SourceLine | None) -> Finding:
+    return Finding(
+        "ST101", "a-rule", Weight.FINDING, "It takes long", "Do less.", Estimate(50.0, 49.0, 51.0, 5), category, source
+    )
+
+
+def test_the_line_with_most_time_below_the_known_one_is_named() -> None:
+    seen = case(
+        PathUse(40, "", (CROP, LOOP, CALL)), PathUse(20, "", (LOOP, CALL)), PathUse(90, "backward", (BACKWARD,))
+    )
+    placed = at_hottest_line(finding("input", CALL), seen)
+    assert placed.source == CROP
+    assert placed.evidence == ("It is reached through train.py:17.",)
+
+
+def test_what_the_loader_runs_is_where_the_input_is_made() -> None:
+    loader = SourceLine("/job/train.py", 5, "main", "loader = DataLoader(data)")
+    seen = case(PathUse(40, "input", (ITEM, CALL)), PathUse(90, "backward", (BACKWARD,)))
+    assert at_hottest_line(finding("input", loader), seen).source == ITEM
+    assert at_hottest_line(finding("input", None), seen).source == ITEM
+
+
+def test_little_time_and_many_equal_lines_change_nothing() -> None:
+    assert at_hottest_line(finding("input", CALL), case(PathUse(7, "", (CROP, CALL)))).source == CALL
+    lines = [SourceLine("/job/augment.py", number, "crop") for number in range(10)]
+    seen = case(*(PathUse(10, "", (line, CALL)) for line in lines))
+    assert at_hottest_line(finding("input", CALL), seen).source == CALL
+
+
+def test_all_of_the_loop_is_no_part_of_one_of_its_lines() -> None:
+    other = SourceLine("/job/train.py", 21, "main", "log(loss)")
+    assert at_hottest_line(finding("python", other), case(PathUse(90, "backward", (BACKWARD,)))).source == other
+
+
+def test_operators_stay_in_the_function_that_calls_them() -> None:
+    seen = case(PathUse(40, "", (CROP, LOOP, CALL)), PathUse(30, "forward", (LOOP, CALL)))
+    assert at_hottest_line(finding("compute", CALL), seen).source == CALL
+    first = SourceLine("/job/augment.py", 12, "augment", "def augment(x):")
+    assert at_hottest_line(finding("compute", first), seen).source == LOOP
