@@ -55,16 +55,17 @@ class _Function:
 class _Call:
     """One timed call. lines: ns by line, calls of timed functions taken out; own: how often each line ran.
 
-    line: the one that runs, 0 before the first; inside: ns of timed functions in it.
+    line: the one that runs, 0 before the first; inside: ns of timed functions in it. over: it has ended, and what goes
+    on in its frame is another call (of a generator).
     """
 
-    __slots__ = ("begin", "function", "hits", "inside", "last", "line", "lines", "outer", "own")
+    __slots__ = ("begin", "function", "hits", "inside", "last", "line", "lines", "outer", "over", "own")
 
     def __init__(self, function: _Function, outer: _Path) -> None:
         self.function, self.outer, self.line = function, outer, 0
         self.lines: Counter[int] = Counter()
         self.own: Counter[int] = Counter()
-        self.hits, self.inside = 0, 0.0
+        self.hits, self.inside, self.over = 0, 0.0, False
         self.begin = self.last = now()
 
 
@@ -122,9 +123,12 @@ class LineSampler:
 
         def local(frame: FrameType, event: str, argument: Any) -> Any:
             try:
+                if call.over:
+                    return local
                 if event == "line":
                     self._line(call, frame)
                 elif event == "return":
+                    call.over = True
                     self._return(call, frame)
             except Exception:  # noqa: BLE001 - the probe's boundary: what was timed so far is kept, the job goes on
                 self.give_up()

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable
+import time
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
@@ -63,6 +64,19 @@ def test_a_function_that_is_called_often_keeps_its_time(calls: int) -> None:
     own = sum(path["duration"] for path in paths if names(path)[0] == "busy")
     calling = sum(path["duration"] for path in paths if names(path)[0] == "often")
     assert own > calling
+
+
+def test_a_generator_has_the_time_in_which_it_runs() -> None:
+    """Its frame lives on between two values, and is not called again by what is timed of it."""
+
+    def values() -> Iterator[int]:
+        for each in range(3 * MOST_HITS):
+            yield 3 * each
+
+    begin = time.perf_counter_ns()
+    paths = sampled(lambda: sum(busy(200) for each in values() if each % 2))
+    took = time.perf_counter_ns() - begin
+    assert sum(path["duration"] for path in paths) <= 2 * took
 
 
 def test_what_a_loader_runs_is_known_as_input() -> None:
