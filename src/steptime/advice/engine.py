@@ -20,6 +20,7 @@ from contextlib import contextmanager, redirect_stdout
 from dataclasses import replace
 from functools import lru_cache
 from importlib.metadata import EntryPoint, entry_points
+from math import hypot
 from types import FrameType
 
 from steptime.advice.evidence import Case, Signal
@@ -28,7 +29,7 @@ from steptime.advice.rule import Examination, Finding, Rule, Weight
 from steptime.advice.rules import CATALOGUE
 from steptime.advice.savings import capped, named
 from steptime.advice.signals import ABSENCE, NOT_IN_TRACES, Signals, measured
-from steptime.quantities import Estimate
+from steptime.quantities import BETWEEN_RUNS, Estimate
 
 GROUP = "steptime.rules"
 
@@ -162,14 +163,29 @@ def _bounded(finding: Finding, case: Case) -> Finding | None:
     """The finding with its saving cut to its account (or to the step); None when it is not material."""
     if finding.savings is None:
         return finding
-    saving = capped(finding.savings, _upper_bound(finding, case))
+    upper_bound = _upper_bound(finding, case)
+    saving = capped(finding.savings, upper_bound)
     step = case.step.duration.value
     if finding.weight is not Weight.FINDING:
         return replace(finding, savings=saving)
     if saving.value < LEAST_SHARE * step or (saving.low <= 0 and not _rests_on_few(case)):
         return None
     few = (f"This rests on {_steps(case)}: no interval excludes that it is nothing.",) if saving.low <= 0 else ()
-    return replace(finding, savings=saving, evidence=finding.evidence + few)
+    return replace(finding, savings=_of_any_run(saving, case, upper_bound.high), evidence=finding.evidence + few)
+
+
+def _of_any_run(saving: Estimate, case: Case, most: float) -> Estimate:
+    """The saving with an interval that another run of the job would respect: what runs differ by is independent of what
+    steps of one run differ by, so the two add up as squares do. A trace is only asked about its own steps.
+
+    most: ns that the finding's category may hold.
+    """
+    if case.step.mode == "trace":
+        return saving
+    between = BETWEEN_RUNS * case.step.duration.value
+    low = saving.value - hypot(saving.value - saving.low, between)
+    high = saving.value + hypot(saving.high - saving.value, between)
+    return replace(saving, low=max(0.0, low), high=min(high, max(saving.high, most)))
 
 
 def _rests_on_few(case: Case) -> bool:

@@ -293,7 +293,7 @@ def _sampled(session: WatchedSession) -> Stage:
     if not sampler.start():
         return
     begin, first = now(), session.steps
-    patience = max(SAMPLED_LIMIT, PATIENCE * SAMPLED_STEPS * session.pace.usual())
+    patience = max(SAMPLED_LIMIT, 2 * session.pace.usual())  # it need not last for whole steps
     try:
         with Deadline(patience, sampler.give_up, session.failed):
             while session.steps - first < SAMPLED_STEPS and (now() - begin < SAMPLED_LIMIT or session.steps == first):
