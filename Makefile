@@ -42,8 +42,7 @@ lint: .test/ready
 
 # What is generated from the code; the tests fail when it is not current.
 docs: .test/ready
-	.test/bin/python -m steptime.advice.rule_pages docs/rules
-	.test/bin/python -m steptime.advice.fix_pages docs/fixes
+	.test/bin/python -m steptime.advice.explain docs
 	.test/bin/python -m steptime.cli.pages >docs/commands.md
 	.test/bin/python -c 'from steptime.report.json import schema_text; print(schema_text(), end="")' >docs/report-schema.json
 	.test/bin/python -c 'from steptime.compare.comparison import schema_text; print(schema_text(), end="")' >docs/comparison-schema.json

@@ -14,9 +14,8 @@ import pytest
 
 from steptime import errors
 from steptime.advice.engine import all_rules
-from steptime.advice.fix_pages import wanted_pages as wanted_fix_pages
+from steptime.advice.explain import present_pages, wanted_pages
 from steptime.advice.fixes import CATALOGUE
-from steptime.advice.rule_pages import stale_pages, wanted_pages
 from steptime.cli.explain import message_pages
 from steptime.cli.main import VERBS, steptime
 from steptime.cli.pages import page
@@ -66,12 +65,8 @@ def test_every_paragraph_belongs_to_a_message() -> None:
     assert forgotten == []
 
 
-def test_every_rule_has_its_current_page() -> None:
-    assert stale_pages(ROOT / "docs" / "rules", wanted_pages()) == (), "make docs writes them anew"
-
-
-def test_every_fix_has_its_current_page() -> None:
-    assert stale_pages(ROOT / "docs" / "fixes", wanted_fix_pages()) == (), "make docs writes them anew"
+def test_every_rule_and_every_fix_has_its_current_page() -> None:
+    assert present_pages(ROOT / "docs") == wanted_pages(), "make docs writes them anew"
 
 
 def test_every_verb_and_option_has_its_words() -> None:

@@ -6,30 +6,17 @@ from pathlib import Path
 
 import pytest
 
-from steptime.advice.explain import find_rule, rule_page
-from steptime.advice.rule_pages import main, stale_pages, wanted_pages, write_pages
+from steptime.advice.explain import find_rule, page_of, present_pages, wanted_pages, write_pages
 from steptime.advice.rules import CATALOGUE
 
-DOCS = Path(__file__).parents[2] / "docs" / "rules"
 
-
-def test_the_committed_pages_are_current() -> None:
-    assert stale_pages(DOCS, wanted_pages()) == (), "run: python -m steptime.advice.rule_pages docs/rules"
-
-
-def test_pages_are_written_and_what_is_not_current_is_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    folder = tmp_path / "rules"
-    assert main([str(folder), "--check"]) == 1
-    write_pages(folder, wanted_pages())
-    assert main([str(folder), "--check"]) == 0
-    (folder / "gone.md").write_text("old")
-    (folder / "input-wait.md").write_text("edited")
-    assert stale_pages(folder, wanted_pages()) == ("gone.md", "input-wait.md")
-    capsys.readouterr()
-    assert main([str(folder), "--check"]) == 1
-    assert "input-wait.md is not current" in capsys.readouterr().err
-    assert main([str(folder)]) == 0
-    assert {path.name for path in folder.iterdir()} == set(wanted_pages())
+def test_pages_are_written_and_what_is_not_wanted_goes(tmp_path: Path) -> None:
+    write_pages(tmp_path)
+    (tmp_path / "rules" / "gone.md").write_text("old")
+    (tmp_path / "rules" / "input-wait.md").write_text("edited")
+    assert present_pages(tmp_path) != wanted_pages()
+    write_pages(tmp_path)
+    assert present_pages(tmp_path) == wanted_pages()
 
 
 @pytest.mark.parametrize("spelling", ["ST101", "st101", "input-wait", "input_wait", " ST101 "])
@@ -37,7 +24,7 @@ def test_a_rule_is_found_by_code_or_name(spelling: str) -> None:
     rule = find_rule(spelling)
     assert rule is not None
     assert rule.code == "ST101"
-    page = rule_page(rule)
+    page = page_of(rule)
     assert page.startswith("# ST101 input-wait: The training step waits for the next batch\n")
     for heading in ("What it means", "How we know", "What helps", "When to ignore it"):
         assert f"\n## {heading}\n\n" in page
@@ -48,6 +35,6 @@ def test_an_unknown_code_is_no_rule() -> None:
 
 
 def test_every_rule_is_in_the_index() -> None:
-    index = wanted_pages()["README.md"]
+    index = wanted_pages()["rules/README.md"]
     for rule in CATALOGUE:
         assert f"[{rule.code} {rule.name}]({rule.name}.md)" in index

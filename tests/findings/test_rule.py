@@ -70,9 +70,8 @@ def test_a_bad_code_or_name_is_refused(code: str, name: str) -> None:
         rule(code, name, needs={Signal.STEP})
 
 
-def test_a_rule_that_needs_nothing_is_refused() -> None:
-    with pytest.raises(ValueError, match="declares no signal"):
-        rule("ST999", "a-rule", needs=set())
+def test_every_rule_needs_the_step() -> None:
+    assert rule("ST999", "a-rule")(explained).needs == {Signal.STEP}
 
 
 def test_signals_hide_what_was_not_declared() -> None:

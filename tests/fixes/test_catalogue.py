@@ -27,6 +27,7 @@ from steptime.advice.evidence import (
     RootUse,
     SettingsUse,
 )
+from steptime.advice.explain import find_fix
 from steptime.advice.fix import (
     AutocastEdit,
     CallEdit,
@@ -39,7 +40,6 @@ from steptime.advice.fix import (
     StatementEdit,
     SwitchEdit,
 )
-from steptime.advice.fix_pages import find_fix
 from steptime.advice.fixes import CATALOGUE
 from steptime.advice.kernels import moving
 from steptime.advice.propose import propose

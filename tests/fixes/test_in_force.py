@@ -14,8 +14,8 @@ from findings.planted import PLANTED
 from variants import JOBS, Variant, run
 
 from steptime.advice.evidence import Case, GarbageUse, MachineUse, RootUse, SettingsUse
+from steptime.advice.explain import find_fix
 from steptime.advice.fix import Edit, JointEdit, Option, Snippet
-from steptime.advice.fix_pages import find_fix
 from steptime.changes import Change, VariantOptions
 from steptime.quantities import SourceLine
 from steptime.trials.patch import make_patch

@@ -11,8 +11,8 @@ from findings.planted import PLANTED
 
 from steptime.advice.engine import examine
 from steptime.advice.evidence import Case
+from steptime.advice.explain import find_fix
 from steptime.advice.fix import Option, Promise, Proposal, fix
-from steptime.advice.fix_pages import find_fix
 from steptime.advice.fixes import CATALOGUE
 from steptime.advice.propose import propose
 from steptime.advice.savings import modelled

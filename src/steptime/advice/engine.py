@@ -1,13 +1,7 @@
-"""The engine: every rule is asked once, third parties' too; what another finding says better goes.
+"""Examining a case: every rule is asked once, then what is immaterial or said better by another finding goes.
 
-Rules of third parties, through the entry point group "steptime.rules".
-
-One law: what a plugin gets wrong is said in words at load, and costs nobody their diagnosis.
-
-Examining a case: every rule once, then what is immaterial or said better by another finding goes.
-
-One law: a rule that fails costs one row, never the diagnosis.
-"""
+Rules of third parties come through the entry point group "steptime.rules". What they get wrong, and a rule that fails,
+costs one row, never the diagnosis."""
 
 from __future__ import annotations
 
@@ -32,6 +26,13 @@ from steptime.advice.signals import ABSENCE, NOT_IN_TRACES, Signals, measured
 from steptime.quantities import BETWEEN_RUNS, Estimate
 
 GROUP = "steptime.rules"
+LEAST_SHARE = 0.03
+"""Of the step: a finding worth less is not worth an edit, and is within what two runs of one job differ by."""
+FEWEST_FOR_NOTHING = 6
+"""Values: an interval of fewer often reaches down to nothing although each of them is large; that says more about their
+number than about the fault, so that a finding is kept, and said to rest on so few."""
+REPLACES_FROM = 0.5
+"""A particular finding replaces the general one about the same category when it explains at least half of it."""
 
 
 def plugin_rules(
@@ -50,12 +51,18 @@ def plugin_rules(
         except ImportError as error:
             problems.append((f"plug-in {entry.name}", str(error)))
             continue
-        problem = _problem(entry, loaded, codes)
-        if problem or not isinstance(loaded, Rule):
-            problems.append((f"plug-in {entry.name}", problem))
+        if not isinstance(loaded, Rule):
+            kind = type(loaded).__name__
+            problem = f"{entry.value} is a {kind}, not a rule: decorate it with steptime.advice.rule.rule"
+        elif loaded.code in codes:
+            problem = f"{entry.value} has the code {loaded.code}, which {codes[loaded.code]} has already: take another"
+        elif loaded.name in codes.values():
+            problem = f"{entry.value} has the name {loaded.name}, which another rule has already: take another"
         else:
             codes[loaded.code] = loaded.name
             rules.append(loaded)
+            continue
+        problems.append((f"plug-in {entry.name}", problem))
     return tuple(rules), tuple(problems)
 
 
@@ -92,27 +99,6 @@ def _interrupts() -> Iterator[list[int]]:
         yield seen
     finally:
         signal.signal(signal.SIGINT, before)
-
-
-def _problem(entry: EntryPoint, loaded: object, codes: dict[str, str]) -> str:
-    """What is wrong with a loaded entry point, "" when nothing is."""
-    if not isinstance(loaded, Rule):
-        return f"{entry.value} is a {type(loaded).__name__}, not a rule: decorate it with steptime.advice.rule.rule"
-    if loaded.code in codes:
-        return f"{entry.value} has the code {loaded.code}, which {codes[loaded.code]} has already: take another"
-    if loaded.name in codes.values():
-        return f"{entry.value} has the name {loaded.name}, which another rule has already: take another"
-    return ""
-
-
-LEAST_SHARE = 0.03
-"""Of the step: a finding worth less is not worth an edit, and is within what two runs of one job differ by."""
-FEWEST_FOR_NOTHING = 6
-"""Values: an interval of fewer often reaches down to nothing although each of them is large; that says more about their
-number than about the fault, so that a finding is kept, and said to rest on so few."""
-REPLACES_FROM = 0.5
-"""A particular finding replaces the general one about the same account when it explains at least half of it."""
-_ORDER = {Weight.FINDING: 0, Weight.NOTE: 1, Weight.DOUBT: 2}
 
 
 @lru_cache(maxsize=1)
@@ -155,8 +141,7 @@ def _outcome(rule: Rule, case: Case, reasons: dict[Signal, str]) -> tuple[tuple[
 
 
 def _rank(finding: Finding) -> tuple[int, float, str]:
-    saving = finding.savings.value if finding.savings is not None else 0.0
-    return _ORDER[finding.weight], -saving, finding.code
+    return list(Weight).index(finding.weight), -_saving(finding), finding.code
 
 
 def _bounded(finding: Finding, case: Case) -> Finding | None:
@@ -170,8 +155,11 @@ def _bounded(finding: Finding, case: Case) -> Finding | None:
         return replace(finding, savings=saving)
     if saving.value < LEAST_SHARE * step or (saving.low <= 0 and not _rests_on_few(case)):
         return None
-    few = (f"This rests on {_steps(case)}: no interval excludes that it is nothing.",) if saving.low <= 0 else ()
-    return replace(finding, savings=_of_any_run(saving, case, upper_bound.high), evidence=finding.evidence + few)
+    evidence = finding.evidence
+    if saving.low <= 0:
+        steps = "one step" if case.step.steady == 1 else f"{case.step.steady} steps"
+        evidence += (f"This rests on {steps}: no interval excludes that it is nothing.",)
+    return replace(finding, savings=_of_any_run(saving, case, upper_bound.high), evidence=evidence)
 
 
 def _of_any_run(saving: Estimate, case: Case, most: float) -> Estimate:
@@ -193,52 +181,39 @@ def _rests_on_few(case: Case) -> bool:
     return case.step.mode == "trace" and case.step.steady < FEWEST_FOR_NOTHING
 
 
-def _steps(case: Case) -> str:
-    return "one step" if case.step.steady == 1 else f"{case.step.steady} steps"
-
-
 def _upper_bound(finding: Finding, case: Case) -> Estimate:
-    """No more can be saved than the account holds; what lies between steps (no account) is bounded by nothing."""
-    category = named(case.categories, finding.category) if finding.category else None
-    if category is not None:
-        return category.duration
-    if finding.category:
-        return case.step.duration
-    return finding.savings or case.step.duration
+    """No more can be saved than the category holds; what lies between steps (no category) is bounded by nothing."""
+    if not finding.category:
+        return finding.savings or case.step.duration
+    category = named(case.categories, finding.category)
+    return category.duration if category is not None else case.step.duration
 
 
 def _without_generalities(findings: list[Finding], rules: dict[str, Rule]) -> list[Finding]:
     """Drops general findings that a particular one explains, and keeps their summary as its evidence."""
     kept: list[Finding] = []
-    absorbed: dict[int, list[Finding]] = {}
+    absorbed: dict[int, tuple[str, ...]] = {}
     for general in findings:
-        better = [number for number, finding in enumerate(findings) if _replaces(finding, general, rules)]
+        better = [finding for finding in findings if _replaces(finding, general, rules)]
         if better:
-            best = max(better, key=lambda number: _saving(findings[number]))
-            absorbed.setdefault(best, []).append(general)
-    gone = {id(general) for many in absorbed.values() for general in many}
-    for number, finding in enumerate(findings):
-        if id(finding) not in gone:
-            also = tuple(general.summary for general in absorbed.get(number, ()))
-            kept.append(replace(finding, evidence=finding.evidence + also) if also else finding)
-    return kept
+            best = id(max(better, key=_saving))
+            absorbed[best] = (*absorbed.get(best, ()), general.summary)
+        else:
+            kept.append(general)
+    return [replace(finding, evidence=finding.evidence + absorbed.get(id(finding), ())) for finding in kept]
 
 
 def _replaces(finding: Finding, general: Finding, rules: dict[str, Rule]) -> bool:
-    """Whether a particular finding stands for a general one: same account, same line where both are about lines."""
+    """Whether a particular finding stands for a general one: same category, same line where both are about lines."""
     rule = rules.get(finding.name)
     if rule is None or general.name not in rule.instead_of or finding.weight is not Weight.FINDING:
         return False
     if finding.category and general.category and finding.category != general.category:
         return False
-    if rules[general.name].by_line and general.source is not None and not _same_line(finding, general):
+    line, other = (each and (each.file, each.line) for each in (finding.source, general.source))
+    if rules[general.name].by_line and other is not None and line != other:
         return False
     return _saving(finding) >= REPLACES_FROM * _saving(general)
-
-
-def _same_line(finding: Finding, general: Finding) -> bool:
-    one, other = finding.source, general.source
-    return one is not None and other is not None and (one.file, one.line) == (other.file, other.line)
 
 
 def _saving(finding: Finding) -> float:

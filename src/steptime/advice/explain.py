@@ -1,13 +1,21 @@
-"""The page of a rule, from its docstring: the same text in `steptime explain`, in docs/rules and in the report."""
+"""The pages of rules and fixes are their docstrings: the same text in `steptime explain`, in docs and in the report.
+
+`python -m steptime.advice.explain docs` writes docs/rules and docs/fixes.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
 
 from steptime.advice.engine import all_rules
+from steptime.advice.fix import Fix
+from steptime.advice.fixes import CATALOGUE as FIXES
 from steptime.advice.rule import Rule
+from steptime.advice.rules import CATALOGUE as RULES
 
-FAMILIES = {
+RULE_FAMILIES = {
     "1": "Input",
     "2": "Host",
     "3": "Dispatch, synchronisation, compilation",
@@ -18,30 +26,82 @@ FAMILIES = {
     "8": "The machine and the network",
     "9": "Notes",
 }
-"""What the first digit of a code stands for."""
+"""What the first digit of a rule's code stands for."""
+FIX_FAMILIES = {
+    "1": "Input and host",
+    "2": "Optimiser",
+    "3": "Precision, layout, compilation",
+    "4": "The machine",
+    "5": "Switches",
+    "6": "Memory",
+    "7": "Several ranks",
+}
+"""What the first digit of a fix's code stands for."""
+RISKS = ("", "cannot hurt", "low", "medium", "considerable", "high")
 
 
 def find_rule(code: str) -> Rule | None:
     """The rule of a code or a name, in any case; None if there is none."""
-    wanted = code.strip().lower().replace("_", "-")
-    return next((rule for rule in all_rules()[0] if wanted in (rule.code.lower(), rule.name)), None)
+    return next((each for each in all_rules()[0] if _is_called(each, code)), None)
 
 
-def rule_page(rule: Rule) -> str:
-    """The page of a rule, as Markdown."""
-    signals = ", ".join(sorted(signal.value for signal in rule.needs))
-    parts = [f"# {rule.code} {rule.name}: {rule.page.title}"]
-    parts += [f"## {heading}\n\n{text}" for heading, text in rule.page.sections]
-    return "\n\n".join(parts) + f"\n\n*Weight: {rule.weight.value}. Needs: {signals}.*\n"
+def find_fix(code: str) -> Fix | None:
+    """The fix of a code or a name, in any case; None if there is none."""
+    return next((each for each in FIXES if _is_called(each, code)), None)
 
 
-def rule_index(rules: Iterable[Rule]) -> str:
-    """The table of contents of docs/rules, as Markdown."""
-    lines = ["# Rules", "", "What steptime looks for. `steptime explain CODE` shows the same pages."]
-    family = ""
-    for rule in sorted(rules, key=lambda rule: rule.code):
-        if rule.code[2] != family:
-            family = rule.code[2]
-            lines += ["", f"## {FAMILIES[family]}", ""]
-        lines.append(f"- [{rule.code} {rule.name}]({rule.name}.md): {rule.page.title}.")
+def _is_called(entry: Rule | Fix, code: str) -> bool:
+    return code.strip().lower().replace("_", "-") in (entry.code.lower(), entry.name)
+
+
+def page_of(entry: Rule | Fix) -> str:
+    """The page of a rule or a fix, as Markdown."""
+    parts = [f"# {entry.code} {entry.name}: {entry.page.title}"]
+    parts += [f"## {heading}\n\n{text}" for heading, text in entry.page.sections]
+    if isinstance(entry, Rule):
+        signals = ", ".join(sorted(signal.value for signal in entry.needs))
+        last = f"Weight: {entry.weight.value}. Needs: {signals}."
+    else:
+        answers = ", ".join(sorted(entry.addresses))
+        last = f"Answers: {answers}. Promise: {entry.promise.value}. Risk: {RISKS[entry.risk]}."
+    return "\n\n".join([*parts, f"*{last}*"]) + "\n"
+
+
+def wanted_pages() -> dict[str, str]:
+    """All pages by their paths in docs."""
+    pages = {f"rules/{each.name}.md": page_of(each) for each in RULES}
+    pages |= {f"fixes/{each.name}.md": page_of(each) for each in FIXES}
+    pages["rules/README.md"] = _index("Rules", "What steptime looks for.", RULE_FAMILIES, RULES)
+    pages["fixes/README.md"] = _index("Fixes", "What `steptime try` tries.", FIX_FAMILIES, FIXES)
+    return pages
+
+
+def _index(title: str, what: str, families: Mapping[str, str], entries: Sequence[Rule | Fix]) -> str:
+    lines = [f"# {title}", "", f"{what} `steptime explain CODE` shows the same pages."]
+    for digit, family in families.items():
+        lines += ["", f"## {family}", ""]
+        lines += [_row(each) for each in entries if each.code[2] == digit]
     return "\n".join(lines) + "\n"
+
+
+def _row(entry: Rule | Fix) -> str:
+    return f"- [{entry.code} {entry.name}]({entry.name}.md): {entry.page.title}."
+
+
+def present_pages(docs: Path) -> dict[str, str]:
+    """The pages that are there, as `wanted_pages` has them."""
+    found = [path for folder in ("rules", "fixes") for path in (docs / folder).glob("*.md")]
+    return {path.relative_to(docs).as_posix(): path.read_text(encoding="utf-8") for path in found}
+
+
+def write_pages(docs: Path) -> None:
+    """Writes all pages and removes the others."""
+    for name in present_pages(docs):
+        (docs / name).unlink()
+    for name, text in wanted_pages().items():
+        (docs / name).parent.mkdir(parents=True, exist_ok=True)
+        (docs / name).write_text(text, encoding="utf-8")
+
+
+if __name__ == "__main__":
+    write_pages(Path(sys.argv[1]))

@@ -1,13 +1,5 @@
-"""A fix: what to change about a job, what that promises about its numbers, what it should gain.
-
-A fix: what to change about a job, what that promises about its numbers, what it should gain. The central types.
-
-One law: a fix without its four sections of explanation does not exist; the docstring is the page.
-
-Where the training loop calls its model and its backward, as far as that is certain: what edits of the source need.
-
-One law: a loop with several backwards, or a forward in another function, has no such lines.
-"""
+"""A fix: what to change about a job, what that promises about its numbers, what it should gain. Its docstring is its
+page and must have all sections."""
 
 from __future__ import annotations
 
@@ -17,15 +9,12 @@ from dataclasses import dataclass
 from enum import Enum
 
 from steptime.advice.evidence import Case, LoaderUse
-from steptime.advice.rule import Page, read_page
+from steptime.advice.rule import KEBAB_CASE, Page, as_tuple, read_page
 from steptime.changes import Change, Scalar
 from steptime.quantities import Estimate, SourceLine
 
 SECTIONS = ("What it changes", "What it promises", "What it should gain", "When to leave it")
 """The sections of a fix's docstring, in order, each heading on a line of its own."""
-
-_CODE = re.compile(r"RM[1-9]\d\d")
-_NAME = re.compile(r"[a-z]+(-[a-z]+)*")
 
 
 class Promise(Enum):
@@ -203,10 +192,7 @@ class Fix:
 
     def __call__(self, case: Case) -> tuple[Option, ...]:
         """The ways to apply it to this case; none where it does not fit what is in force."""
-        outcome = self.function(case)
-        if outcome is None:
-            return ()
-        return (outcome,) if isinstance(outcome, Option) else tuple(outcome)
+        return as_tuple(self.function(case), Option)
 
 
 @dataclass(frozen=True, slots=True)
@@ -240,7 +226,7 @@ def fix(
     Raises ValueError for a code that is not RMnnn, a name that is not in kebab case, a risk outside of 1 to 5, or a
     docstring that lacks one of the four sections.
     """
-    if not _CODE.fullmatch(code) or not _NAME.fullmatch(name):
+    if not re.fullmatch(r"RM[1-9]\d\d", code) or not KEBAB_CASE.fullmatch(name):
         raise ValueError(f"a fix needs a code like RM101 and a name like more-workers, not {code!r} and {name!r}")
     if not 1 <= risk <= 5:
         raise ValueError(f"the risk of fix {name} must be 1 to 5, not {risk}")
@@ -268,15 +254,16 @@ class TrainingLines:
 
 
 def training_lines(case: Case) -> TrainingLines | None:
-    """The lines of a case; None where they were not timed or are not certain."""
+    """The lines of a case; None where they were not timed or are not certain: with several backwards, or the forward in
+    another function."""
     backwards = [use.source for use in case.lines if use.role == "backward"]
     if len(backwards) != 1:
         return None
     backward = backwards[0]
-    forwards = [use.source for use in case.lines if use.role == "forward" and _together(use.source, backward)]
-    if not forwards:
-        return None
-    return TrainingLines(min(forwards, key=_number), backward)
+    place = (backward.file, backward.function)
+    called = [use.source for use in case.lines if use.role == "forward"]
+    forwards = [each for each in called if (each.file, each.function) == place and each.line <= backward.line]
+    return TrainingLines(min(forwards, key=lambda each: each.line), backward) if forwards else None
 
 
 def model_edit(
@@ -290,11 +277,3 @@ def model_edit(
     site = case.optimizers[0].site if case.optimizers else None
     usable = in_place if in_place and not any(root.own for root in case.roots) else ""
     return ModelEdit(statement, lines.forward, site, example, batch, in_place is not None, usable)
-
-
-def _together(forward: SourceLine, backward: SourceLine) -> bool:
-    return (forward.file, forward.function) == (backward.file, backward.function) and forward.line <= backward.line
-
-
-def _number(source: SourceLine) -> int:
-    return source.line

@@ -9,7 +9,8 @@ from steptime.advice.evidence import Case
 from steptime.advice.fix import Fix, Goal, Option, Proposal, Snippet
 from steptime.advice.fixes import CATALOGUE
 from steptime.advice.rule import Finding, Weight
-from steptime.quantities import Estimate, format_duration
+from steptime.advice.savings import at_most
+from steptime.quantities import format_duration
 
 UNKNOWN = 0.25
 """Of the savings, or of the step where that is not known: what a fix without a model is taken to gain when
@@ -54,15 +55,14 @@ def _proposals(fix: Fix, case: Case, findings: Sequence[Finding]) -> list[Propos
     first = max(answered, key=lambda finding: finding.savings.value if finding.savings is not None else 0.0)
     step = case.step.duration.value
     savings = first.savings.high if first.savings is not None else None
-    return [_proposal(fix, _placed(option, first, step), first.code, savings, step) for option in fix(case)]
-
-
-def _proposal(fix: Fix, option: Option, finding: str, savings: float | None, step: float) -> Proposal:
-    """With its upper bound, and no saving beyond that."""
-    upper_bound = max(savings, min(option.reach, step)) if savings is not None else None
-    return Proposal(
-        fix, _capped(option, min(step, upper_bound if upper_bound is not None else step)), finding, upper_bound
-    )
+    proposals = []
+    for option in fix(case):
+        upper_bound = max(savings, min(option.reach, step)) if savings is not None else None
+        limit = step if upper_bound is None else min(step, upper_bound)
+        saving = at_most(option.saving, limit) if option.saving is not None else None
+        placed = _placed(replace(option, saving=saving), first, step)
+        proposals.append(Proposal(fix, placed, first.code, upper_bound))
+    return proposals
 
 
 def _placed(option: Option, finding: Finding, step: float) -> Option:
@@ -79,14 +79,6 @@ def _placed(option: Option, finding: Finding, step: float) -> Option:
         return replace(option, edit=edit)
     most = f"At most {step / (step - savings):.2f}×: {format_duration(savings)} of a step are to be saved."
     return replace(option, edit=edit, advice=f"{option.advice} {most}")
-
-
-def _capped(option: Option, limit: float) -> Option:
-    saving = option.saving
-    if saving is None:
-        return option
-    low, value, high = (min(each, limit) for each in (saving.low, saving.value, saving.high))
-    return replace(option, saving=Estimate(value, low, high, saving.samples, saving.unit))
 
 
 def _worth(proposal: Proposal, step: float) -> float:

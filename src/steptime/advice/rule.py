@@ -1,7 +1,4 @@
-"""A rule: a pure function over the signals that it declares, with the page that explains it.
-
-One law: a rule without its four sections of explanation does not exist; the docstring is the page.
-"""
+"""A rule: a pure function over the signals that it declares. Its docstring is its page and must have all sections."""
 
 from __future__ import annotations
 
@@ -10,6 +7,7 @@ import re
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from enum import Enum
+from typing import TypeVar, cast
 
 from steptime.advice.evidence import Signal
 from steptime.advice.signals import Signals
@@ -31,7 +29,10 @@ def read_page(function: Callable[..., object], owner: str, headings: Sequence[st
     places = {line.strip(): number for number, line in enumerate(lines) if line.strip() in headings}
     ends = [*sorted(places.values())[1:], len(lines)]
     spans = dict(zip(sorted(places.values()), ends, strict=False))
-    texts = {heading: _paragraph(lines[start + 1 : spans[start]]) for heading, start in places.items()}
+    texts = {
+        heading: inspect.cleandoc("\n".join(["", *lines[start + 1 : spans[start]]])).strip()
+        for heading, start in places.items()
+    }
     missing = [heading for heading in headings if not texts.get(heading)]
     title = lines[0].strip() if lines else ""
     if missing or not title or title in headings:
@@ -39,9 +40,14 @@ def read_page(function: Callable[..., object], owner: str, headings: Sequence[st
     return Page(title, tuple((heading, texts[heading]) for heading in headings))
 
 
-def _paragraph(lines: list[str]) -> str:
-    """The text under a heading, without its indentation."""
-    return inspect.cleandoc("\n".join(["", *lines])).strip()
+Made = TypeVar("Made")
+
+
+def as_tuple(outcome: Iterable[Made] | Made | None, kind: type[Made]) -> tuple[Made, ...]:
+    """What a function of a rule or a fix gave: one, several or none."""
+    if outcome is None:
+        return ()
+    return (outcome,) if isinstance(outcome, kind) else tuple(cast(Iterable[Made], outcome))
 
 
 class Weight(Enum):
@@ -57,9 +63,9 @@ class Weight(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """at_stake: ns per step that a perfect fix of this alone could save, None for notes and doubts. summary: one line
+    """savings: ns per step that a perfect fix of this alone could save, None for notes and doubts. summary: one line
     with the numbers. advice: what helps *given the configuration in force*, one or two sentences, naming no fix
-    object. evidence: further sentences. account: name of the account that it explains."""
+    object. evidence: further sentences. category: name of the category that it explains."""
 
     code: str
     name: str
@@ -87,15 +93,15 @@ Function = Callable[[Signals], Outcome]
 SECTIONS = ("What it means", "How we know", "What helps", "When to ignore it")
 """The sections of a rule's docstring, in order, each heading on a line of its own."""
 
-_CODE = re.compile(r"ST[1-9]\d\d")
-_NAME = re.compile(r"[a-z]+(-[a-z]+)*")
+KEBAB_CASE = re.compile(r"[a-z]+(-[a-z]+)*")
+"""Names of rules and fixes."""
 
 
 @dataclass(frozen=True, slots=True)
 class Rule:
     """needs: signals without which it is not examined. uses: signals that it reads where they exist.
 
-    instead_of: names of more general rules whose finding about the same account this one replaces. by_line: its
+    instead_of: names of more general rules whose finding about the same category this one replaces. by_line: its
     findings are about one line each, so that only a finding about the same line can replace them.
     """
 
@@ -112,21 +118,15 @@ class Rule:
     def __call__(self, signals: Signals) -> tuple[Finding, ...]:
         """The rule's findings; the function's None or single finding made a tuple. Raises what the function raises, and
         TypeError for what is no finding of this rule."""
-        outcome = self.function(signals)
-        if outcome is None:
-            return ()
-        found = (outcome,) if isinstance(outcome, Finding) else tuple(outcome)
+        found = as_tuple(self.function(signals), Finding)
         for each in found:
-            self._check(each)
+            if not isinstance(each, Finding):
+                raise TypeError(f"it gives a {type(each).__name__}, where a finding was expected: use finding(…) of it")
+            if (each.code, each.name) != (self.code, self.name):
+                raise TypeError(f"it gives a finding of {each.code} {each.name}: use finding(…) of the rule itself")
+            if not isinstance(each.savings, Estimate | None):
+                raise TypeError(f"at_stake is a {type(each.savings).__name__}, where an Estimate was expected")
         return found
-
-    def _check(self, finding: object) -> None:
-        if not isinstance(finding, Finding):
-            raise TypeError(f"it gives a {type(finding).__name__}, where a finding was expected: use finding(…) of it")
-        if (finding.code, finding.name) != (self.code, self.name):
-            raise TypeError(f"it gives a finding of {finding.code} {finding.name}: use finding(…) of the rule itself")
-        if not isinstance(finding.savings, Estimate | None):
-            raise TypeError(f"at_stake is a {type(finding.savings).__name__}, where an Estimate was expected")
 
     def finding(
         self,
@@ -140,34 +140,31 @@ class Rule:
         weight: Weight | None = None,
     ) -> Finding:
         """A finding of this rule."""
-        return Finding(
-            self.code, self.name, weight or self.weight, summary, advice, savings, category, source, evidence
-        )
+        weight = weight or self.weight
+        return Finding(self.code, self.name, weight, summary, advice, savings, category, source, evidence)
 
 
 def rule(
     code: str,
     name: str,
     *,
-    needs: set[Signal],
-    uses: frozenset[Signal] | set[Signal] = frozenset(),
+    needs: Iterable[Signal] = (),
+    uses: Iterable[Signal] = (),
     instead_of: tuple[str, ...] = (),
     weight: Weight = Weight.FINDING,
     by_line: bool = False,
 ) -> Callable[[Function], Rule]:
-    """Makes a rule of a function.
+    """Makes a rule of a function. Every rule needs the step, and need not say so.
 
-    Raises ValueError for a code that is not STnnn, a name that is not in kebab case, no needs, or a docstring that
-    lacks one of the four sections.
+    Raises ValueError for a code that is not STnnn, a name that is not in kebab case, or a docstring that lacks one of
+    the four sections.
     """
-    if not _CODE.fullmatch(code) or not _NAME.fullmatch(name):
+    if not re.fullmatch(r"ST[1-9]\d\d", code) or not KEBAB_CASE.fullmatch(name):
         raise ValueError(f"a rule needs a code like ST101 and a name like input-wait, not {code!r} and {name!r}")
-    if not needs:
-        raise ValueError(f"rule {name} declares no signal that it needs")
 
     def make(function: Function) -> Rule:
         page = read_page(function, f"rule {name}", SECTIONS)
-        general = frozenset(instead_of)
-        return Rule(code, name, frozenset(needs), frozenset(uses), general, weight, function, page, by_line)
+        needed = frozenset({Signal.STEP, *needs})
+        return Rule(code, name, needed, frozenset(uses), frozenset(instead_of), weight, function, page, by_line)
 
     return make

@@ -1,25 +1,20 @@
-"""Arithmetic of savings: estimates are scaled, capped and added with their intervals.
-
-One law: an interval is never made narrower than what it was computed from.
-
-Which steps speak for the job, and what a quantity is worth per step.
-
-One law: everything per step is a mean over the same steps, so that parts add up to the step.
-"""
+"""Savings, in ns per step: arithmetic with intervals, which are never narrower than what they come from, and the steps
+that they are means over."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
+from dataclasses import replace
 
 import numpy as np
 
-from steptime.advice.evidence import CategoryUse
+from steptime.advice.evidence import CategoryUse, StepSummary
 from steptime.analysis.layout import Layout
 from steptime.analysis.timeline import Phase
 from steptime.arrays import Bool, Int64
 from steptime.intervals import measure
 from steptime.journal import Kind
-from steptime.quantities import Estimate, mean_of_series
+from steptime.quantities import Estimate, format_duration, format_share, mean_of_series
 
 NOTHING = Estimate(0.0, 0.0, 0.0, 0)
 """No time."""
@@ -27,32 +22,34 @@ NOTHING = Estimate(0.0, 0.0, 0.0, 0)
 
 def scaled(estimate: Estimate, factor: float) -> Estimate:
     """An estimate times a factor >= 0 (negative factors count as 0)."""
-    factor = max(0.0, factor)
-    return Estimate(
-        estimate.value * factor, estimate.low * factor, estimate.high * factor, estimate.samples, estimate.unit
-    )
-
-
-def capped(estimate: Estimate, upper_bound: Estimate) -> Estimate:
-    """An estimate that is nowhere above an upper bound."""
-    value, low, high = (
-        min(estimate.value, upper_bound.value),
-        min(estimate.low, upper_bound.low),
-        min(estimate.high, upper_bound.high),
-    )
-    return Estimate(value, min(low, value), max(high, value), estimate.samples, estimate.unit)
+    return _each(estimate, lambda bound: bound * max(0.0, factor))
 
 
 def more(estimate: Estimate, amount: float) -> Estimate:
     """An estimate with an amount >= 0 beside it, which is known."""
-    value, low, high = (each + amount for each in (estimate.value, estimate.low, estimate.high))
-    return Estimate(value, low, high, estimate.samples, estimate.unit)
+    return _each(estimate, lambda bound: bound + amount)
 
 
 def less(estimate: Estimate, amount: float) -> Estimate:
     """An estimate of what remains beyond an amount; nothing where the amount is larger."""
-    value, low, high = (max(0.0, each - amount) for each in (estimate.value, estimate.low, estimate.high))
-    return Estimate(value, low, high, estimate.samples, estimate.unit)
+    return _each(estimate, lambda bound: max(0.0, bound - amount))
+
+
+def at_most(estimate: Estimate, limit: float) -> Estimate:
+    """An estimate that is nowhere above a limit that is known."""
+    return _each(estimate, lambda bound: min(bound, limit))
+
+
+def _each(estimate: Estimate, change: Callable[[float], float]) -> Estimate:
+    low, value, high = map(change, (estimate.low, estimate.value, estimate.high))
+    return replace(estimate, value=value, low=low, high=high)
+
+
+def capped(estimate: Estimate, upper_bound: Estimate) -> Estimate:
+    """An estimate that is nowhere above an upper bound."""
+    value = min(estimate.value, upper_bound.value)
+    low, high = min(estimate.low, upper_bound.low), min(estimate.high, upper_bound.high)
+    return replace(estimate, value=value, low=min(low, value), high=max(high, value))
 
 
 def modelled(value: float, low: float, high: float, samples: int = 0) -> Estimate:
@@ -61,15 +58,17 @@ def modelled(value: float, low: float, high: float, samples: int = 0) -> Estimat
     return Estimate(value, min(max(0.0, low), value), max(high, value), samples)
 
 
+def partly(whole: float, likely: float, sure: float, step: StepSummary) -> Estimate:
+    """What goes of so many ns per step by a model: a likely share of them, a sure one, all at most."""
+    return modelled(likely * whole, sure * whole, whole, step.steady)
+
+
 def total(estimates: Iterable[Estimate]) -> Estimate:
     """A sum whose interval holds when the parts err together (bounds add): wider than independent errors would give."""
     parts = tuple(estimates)
-    return Estimate(
-        sum(part.value for part in parts),
-        min(sum(part.low for part in parts), sum(part.value for part in parts)),
-        max(sum(part.high for part in parts), sum(part.value for part in parts)),
-        min((part.samples for part in parts), default=0),
-    )
+    value = sum(part.value for part in parts)
+    low, high = min(value, sum(part.low for part in parts)), max(value, sum(part.high for part in parts))
+    return Estimate(value, low, high, min((part.samples for part in parts), default=0))
 
 
 def ratio(part: float, whole: float) -> float:
@@ -78,8 +77,18 @@ def ratio(part: float, whole: float) -> float:
 
 
 def named(uses: tuple[CategoryUse, ...], name: str) -> CategoryUse | None:
-    """The account or phase of a name."""
+    """The category or phase of a name."""
     return next((use for use in uses if use.name == name), None)
+
+
+def share_of_step(spent: float, step: StepSummary) -> str:
+    """So many ns as a share of the step: "23 %"."""
+    return format_share(ratio(spent, step.duration.value))
+
+
+def in_step(spent: float, step: StepSummary) -> str:
+    """So many ns per step, for a sentence: "12.3 ms a step (23 %)"."""
+    return f"{format_duration(spent)} a step ({share_of_step(spent, step)})"
 
 
 FAR = 10.0

@@ -26,8 +26,7 @@ def command(code: str | None) -> int:
     steptime explain no-torch
     """
     from steptime.advice.engine import all_rules
-    from steptime.advice.explain import find_rule, rule_page
-    from steptime.advice.fix_pages import find_fix, fix_page
+    from steptime.advice.explain import find_fix, find_rule, page_of
     from steptime.advice.fixes import CATALOGUE
 
     rules = sorted(all_rules()[0], key=lambda rule: rule.code)
@@ -36,8 +35,8 @@ def command(code: str | None) -> int:
     if code is None:
         tell("".join(f"{number}  {name:<28} {title}\n" for number, name, title in known))
         return 0
-    rule, fix = find_rule(code), find_fix(code)
-    page = rule_page(rule) if rule is not None else fix_page(fix) if fix is not None else message_page(code)
+    found = find_rule(code) or find_fix(code)
+    page = page_of(found) if found is not None else message_page(code)
     if page is None:
         raise _unknown(code, [word for each in known for word in each[:2]])
     _show(page)
