@@ -35,7 +35,13 @@ def resolve(command: Sequence[str], directory: Path = Path()) -> tuple[str, ...]
     first = command[0]
     try:
         if first.endswith(".py") and not _is_program(first, directory):
-            return (_python(), *_script(command, directory))
+            if not (directory / first).is_file():
+                raise CommandError(
+                    "script-not-found",
+                    f"There is no file {first} in {directory.absolute()}: give the path of the training script.",
+                    exit_status=NOT_FOUND,
+                )
+            return (_python(), *command)
         if shutil.which(str(directory.absolute() / first) if os.sep in first else first) is None:
             raise _refusal(first, directory)
     except PermissionError:
@@ -45,16 +51,6 @@ def resolve(command: Sequence[str], directory: Path = Path()) -> tuple[str, ...]
             exit_status=NOT_EXECUTABLE,
         ) from None
     return tuple(command)
-
-
-def _script(command: Sequence[str], directory: Path) -> Sequence[str]:
-    if not (directory / command[0]).is_file():
-        raise CommandError(
-            "script-not-found",
-            f"There is no file {command[0]} in {directory.absolute()}: give the path of the training script.",
-            exit_status=NOT_FOUND,
-        )
-    return command
 
 
 def _is_program(name: str, directory: Path) -> bool:

@@ -3,10 +3,6 @@
 One law: nothing in the job depends on this process. Its input and output are the user's own, it finds the recording by
 itself, and it goes on undisturbed when we are killed. Few modules are imported before the job starts: its start must
 not wait.
-
-Changes of a trial that must be there before the interpreter starts: variables of the environment, and preloading.
-
-The probe reports them by the same rules; what cannot be made here is said by leaving it out of the environment.
 """
 
 from __future__ import annotations
@@ -39,7 +35,7 @@ PRELOAD = "LD_PRELOAD"
 
 def changed_variables(changes: Iterable[Change]) -> dict[str, str]:
     """The variables that "environment" (arguments: name and value) and "preload" (target: a library's name, such as
-    "jemalloc" or "tcmalloc", or its path) ask for; a library that is not found is left out."""
+    "jemalloc" or "tcmalloc", or its path) ask for. A library that is not found is left out, which the probe reports."""
     variables: dict[str, str] = {}
     for change in changes:
         if change.kind == "environment":
@@ -118,7 +114,7 @@ def launch(
             raise cannot_record(recording, error) from None
         begin, kills = time.monotonic(), oom_kills()
         try:
-            job = _start(words, probe_environment(folder, options))
+            job = start(words, probe_environment(folder, options), close_fds=False)
         except CommandError:
             discard(folder)
             raise
@@ -126,7 +122,7 @@ def launch(
         problems = supervise(job, folder, signals, progress)
         if place is not None:
             problems += [*wait_for_others(folder), *pack_recording(folder)]
-        outcome = _outcome(job.returncode, folder, time.monotonic() - begin)
+        outcome = outcome_of(job.returncode, folder, time.monotonic() - begin)
         if outcome.status and (oom_kills() or 0) > (kills or 0):
             outcome = replace(outcome, killed_for_memory=True)
         try:
@@ -149,7 +145,7 @@ def launch_bare(command: Sequence[str]) -> Outcome:
     """Runs the user's command as if steptime were not there, for where no recording can be made. Raises what `launch`
     raises of the command."""
     words, begin = resolve(command), time.monotonic()
-    status, number = _ended(_run(words, None))
+    status, number = ended(_run(words, None))
     return Outcome(Path(), status, number, time.monotonic() - begin, False, False, False, whole=False)
 
 
@@ -175,13 +171,13 @@ def _follow(words: Sequence[str], place: RecordingPlace, options: ProbeOptions) 
         returncode = _run(words, probe_environment(place.folder, options))
     finally:
         leave(place)
-    return replace(_outcome(returncode, place.folder, time.monotonic() - begin), leads=False)
+    return replace(outcome_of(returncode, place.folder, time.monotonic() - begin), leads=False)
 
 
 def _run(words: Sequence[str], environment: Mapping[str, str] | None) -> int:
     """Runs a command and only passes signals on to it; its return code."""
     with Switchboard() as signals:
-        job = _start(words, environment)
+        job = start(words, environment, close_fds=False)  # files that the user passes down must arrive
         while job.poll() is None:
             signals.wait(PATIENCE, job.send_signal)
     return job.returncode
@@ -213,9 +209,10 @@ def exit_as(outcome: Outcome) -> NoReturn:
     sys.exit(outcome.status)
 
 
-def _start(words: Sequence[str], environment: Mapping[str, str] | None) -> subprocess.Popen[bytes]:
+def start(words: Sequence[str], environment: Mapping[str, str] | None, **options: Any) -> subprocess.Popen[bytes]:
+    """A process of these words; options: of Popen. Raises CommandError."""
     try:
-        return subprocess.Popen(words, env=environment, close_fds=False)  # files that the user passes down must arrive
+        return subprocess.Popen(words, env=environment, **options)
     except OSError as error:
         raise CommandError(
             "command-not-executable",
@@ -225,13 +222,14 @@ def _start(words: Sequence[str], environment: Mapping[str, str] | None) -> subpr
         ) from None
 
 
-def _ended(returncode: int) -> tuple[int, int | None]:
+def ended(returncode: int) -> tuple[int, int | None]:
     """The status as a shell has it, and the signal that a job was ended by."""
     return (returncode, None) if returncode >= 0 else (128 - returncode, -returncode)
 
 
-def _outcome(returncode: int, folder: Path, seconds: float) -> Outcome:
-    status, number = _ended(returncode)
+def outcome_of(returncode: int, folder: Path, seconds: float) -> Outcome:
+    """How a job ended that has recorded into a folder."""
+    status, number = ended(returncode)
     return Outcome(
         recording=folder,
         status=status,

@@ -1,16 +1,15 @@
 """A running job seen from outside: how far it has come, and Pythons of it that import torch without the probe.
 
-Pythons of the job that import torch without the probe, seen from outside: a script has replaced PYTHONPATH, and
-their environment has no steptime of its own.
-
-Who was entered has left its number in `seen-python`, and what it forks is entered with it. A Python that never maps
-torch's libraries (a launcher, pip, a helper) is none of ours. Linux only; standard library only.
+Those are found on Linux only: a script has replaced PYTHONPATH, and their environment has no steptime of its own. A
+process that was entered has left its number in `seen-python`, and what it forks is entered with it. A Python that never
+maps torch's libraries (a launcher, pip) is none of ours.
 """
 
 from __future__ import annotations
 
 import shlex
 import time
+from collections import Counter
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -18,36 +17,31 @@ from pathlib import Path
 import numpy as np
 
 from steptime.journal import RECORD, Kind
+from steptime.recording.records import LAYOUT
 
-LAYOUT = np.dtype(
-    [("kind", "u1"), ("flags", "u1"), ("thread", "<u2"), ("identity", "<u4"), ("begin", "<i8"), ("end", "<i8")]
-)
 WAITING, WATCHING, PROFILED = "waiting for the first training step", "watching", "watching, profile taken"
 
 
 @dataclass(slots=True)
 class _Count:
     offset: int = 0
-    optimizers: dict[int, int] = field(default_factory=dict)
-    kinds: dict[int, int] = field(default_factory=dict)
+    optimizers: Counter[int] = field(default_factory=Counter)
+    kinds: Counter[int] = field(default_factory=Counter)
 
     def add(self, data: bytes) -> None:
         """Counts whole records; a torn one at the end is read again the next time."""
         whole = len(data) - len(data) % RECORD.size
         self.offset += whole
         records = np.frombuffer(data[:whole], dtype=LAYOUT)
-        for kind, count in zip(*np.unique(records["kind"], return_counts=True), strict=True):
-            self.kinds[int(kind)] = self.kinds.get(int(kind), 0) + int(count)
-        steps = records["identity"][records["kind"] == Kind.OPTIMIZER_STEP]
-        for identity, count in zip(*np.unique(steps, return_counts=True), strict=True):
-            self.optimizers[int(identity)] = self.optimizers.get(int(identity), 0) + int(count)
+        self.kinds.update(records["kind"].tolist())
+        self.optimizers.update(records["identity"][records["kind"] == Kind.OPTIMIZER_STEP].tolist())
 
     @property
     def steps(self) -> int:
         """Updates of the busiest optimiser, else backward passes, else forwards; and the boundaries while the watch was
         off."""
-        trained = max(self.optimizers.values(), default=0) or self.kinds.get(Kind.BACKWARD, 0)
-        return (trained or self.kinds.get(Kind.FORWARD, 0)) + self.kinds.get(Kind.BOUNDARY, 0)
+        trained = max(self.optimizers.values(), default=0) or self.kinds[Kind.BACKWARD]
+        return (trained or self.kinds[Kind.FORWARD]) + self.kinds[Kind.BOUNDARY]
 
 
 class Journals:

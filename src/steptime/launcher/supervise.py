@@ -3,8 +3,6 @@
 What is heavy to import (psutil, numpy) comes in when the job has been running for a moment: a short job never waits
 for it.
 
-The launcher between the terminal and the job: it outlives signals, and passes on those that the job did not get.
-
 A signal reaches the launcher in one of two ways. Ctrl-C, a closed terminal and `kill -- -GROUP` send it to the whole
 process group: the job has it already, and a second one would cut short the job's own way of ending. `kill PID` sends
 it to the launcher alone: then the job must get it. The system does not tell which it was, so a witness does: a tiny
@@ -63,10 +61,8 @@ class Witness:
         time.sleep(GROUP_DELIVERY)
         try:
             os.write(self._ask, bytes([number]))
-            if select.select([self._answer], [], [], WITNESS_PATIENCE)[0]:
-                answer = os.read(self._answer, 1)
-                if answer:
-                    return answer == b"\x01"
+            if select.select([self._answer], [], [], WITNESS_PATIENCE)[0] and (answer := os.read(self._answer, 1)):
+                return answer == b"\x01"
         except OSError:
             pass  # the witness was killed
         return number == signal.SIGINT
@@ -164,7 +160,7 @@ class Timer(Protocol):
 
 
 class Pause(Protocol):
-    """How the time until the next look is spent: `signals.Switchboard`, or `variant.Deadline`."""
+    """How the time until the next look is spent: `Switchboard`, or `variant.JobDeadline`."""
 
     def wait(self, seconds: float, send: Callable[[int], None]) -> None:
         """Returns after `seconds`, or as soon as the job ends; passes on to `send` what is to reach it."""

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import contextlib
+import functools
+import operator
 import os
 import time
 from collections.abc import Sequence
@@ -12,6 +14,7 @@ from typing import Any
 import msgspec
 import psutil
 
+from steptime.journal import append_to
 from steptime.recording.recording import TelemetrySample
 
 NAME = "telemetry.jsonl"
@@ -45,20 +48,13 @@ class Telemetry:
         with contextlib.suppress(OSError, psutil.Error):  # a system that hides /proc from us
             load = self._load.look()
         if load is not None and load["resident_bytes"] and not self.failed:  # no memory: only a dead process is left
-            self._append(TelemetrySample(**load, **self._devices.look(self._load.pids)))
+            devices = self._devices.look(self._load.pids) if self._devices is not None else {}
+            try:
+                append_to(str(self._path), msgspec.json.encode(TelemetrySample(**load, **devices)) + b"\n")
+            except OSError:
+                self.failed = True  # no room, or the recording was removed: the job goes on
         cost = time.monotonic() - begin
         self.due = begin + max(PERIOD, cost / LARGEST_SHARE)
-
-    def _append(self, sample: TelemetrySample) -> None:
-        line = msgspec.json.encode(sample) + b"\n"
-        try:
-            file = os.open(self._path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o644)
-            try:
-                self.failed = os.write(file, line) != len(line)
-            finally:
-                os.close(file)
-        except OSError:
-            self.failed = True  # no room, or the recording was removed: the job goes on
 
 
 class CpuLoad:
@@ -137,14 +133,6 @@ def _pressure() -> float | None:
         return None
 
 
-class NoDevices:
-    """A machine without NVML."""
-
-    def look(self, pids: frozenset[int]) -> dict[str, Any]:
-        """Nothing to tell."""
-        return {}
-
-
 class NvidiaDevices:
     """The accelerators that the job may use, through NVML.
 
@@ -169,7 +157,7 @@ class NvidiaDevices:
             "gpu_memory_bytes": sum(row[1] for row in rows),
             "gpu_clock_mhz": min(row[2] for row in rows),
             "gpu_max_clock_mhz": min(row[3] for row in rows),
-            "gpu_throttle_reasons": _union(row[4] for row in rows),
+            "gpu_throttle_reasons": functools.reduce(operator.or_, (row[4] for row in rows)),
             # in a container NVML gives the host's process numbers: strangers can be told only where ours are known
             "gpu_other_processes": len(set(users) - pids) if pids & set(users) or not users else None,
         }
@@ -185,15 +173,8 @@ class NvidiaDevices:
         )
 
 
-def _union(reasons: Any) -> int:
-    result = 0
-    for reason in reasons:
-        result |= reason
-    return result
-
-
-def find_devices() -> NoDevices | NvidiaDevices:
-    """The devices that CUDA_VISIBLE_DEVICES leaves to the job, or none."""
+def find_devices() -> NvidiaDevices | None:
+    """The devices that CUDA_VISIBLE_DEVICES leaves to the job; None for none, or without NVML."""
     try:
         import pynvml
 
@@ -201,10 +182,10 @@ def find_devices() -> NoDevices | NvidiaDevices:
         names = _visible(os.environ.get("CUDA_VISIBLE_DEVICES"), pynvml.nvmlDeviceGetCount())
         handles = [_handle(pynvml, name) for name in names]
     except (ImportError, OSError, ValueError):
-        return NoDevices()
+        return None
     except pynvml.NVMLError:
-        return NoDevices()
-    return NvidiaDevices(pynvml, handles) if handles else NoDevices()
+        return None
+    return NvidiaDevices(pynvml, handles) if handles else None
 
 
 def _visible(setting: str | None, count: int) -> list[str]:

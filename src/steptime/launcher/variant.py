@@ -12,13 +12,13 @@ import os
 import signal
 import subprocess
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
 from steptime.errors import CommandError
-from steptime.launcher.command import NOT_EXECUTABLE, make_recording, resolve
-from steptime.launcher.launch import probe_environment
+from steptime.launcher.command import make_recording, resolve
+from steptime.launcher.launch import ended, outcome_of, probe_environment, start
 from steptime.launcher.outcome import Outcome, ProbeOptions, Progress
 from steptime.launcher.supervise import supervise
 from steptime.recording.manifest import begin_manifest, discard, extend_manifest
@@ -36,7 +36,7 @@ GRACE = 5.0
 @dataclass(frozen=True, slots=True)
 class VariantPlace:
     """Where a variant runs. directory: its working folder. environment: variables besides the user's own. deadline:
-    seconds from its start after which it is ended. entry: words before the command, which become it (launcher/contain).
+    seconds from its start after which it is ended. entry: words before the command, which become it (`contain`).
     contained: see ProbeOptions."""
 
     directory: Path
@@ -65,7 +65,7 @@ class JobDeadline:
         end_session(self._job)
 
     def wait(self, seconds: float, send: Callable[[int], None]) -> None:
-        """See supervise.Signals: nothing is passed on, the job is in a session of its own."""
+        """Passes nothing on: the job is in a session of its own."""
         until = min(time.monotonic() + seconds, self._end)
         try:
             while self._job.poll() is None and (left := until - time.monotonic()) > 0:
@@ -99,7 +99,16 @@ def run_variant(
     options = replace(options, contained=place.contained, began_epoch_ns=time.time_ns())
     try:
         environment = {**probe_environment(folder, options), **dict(place.environment)}
-        job = _start((*place.entry, *words), environment, folder, place)
+        with (folder / OUTPUT).open("wb") as output:
+            job = start(
+                (*place.entry, *words),
+                environment,
+                cwd=place.directory,
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=subprocess.STDOUT,
+                start_new_session=True,
+            )
     except CommandError:
         discard(folder)
         raise
@@ -113,72 +122,32 @@ def run_variant(
         problems = supervise(job, folder, deadline, show if progress is not None else None)
     finally:
         end_session(job)
+        returncode = 0 if deadline.ended else job.returncode or 0
+        status, number = ended(returncode)
         with contextlib.suppress(OSError):  # no room: the variant is lost, and its reading will say so
             extend_manifest(
                 folder,
                 manifest,
                 ended_epoch_ns=time.time_ns(),
-                exit_status=0 if deadline.ended else _status(job.returncode),
-                ended_by_signal=None if deadline.ended else _signal(job.returncode),
+                exit_status=status,
+                ended_by_signal=number,
                 torch_imported=(folder / "seen-torch").exists(),
             )
     if deadline.passed:
         problems = [f"{DEADLINE_PASSED} {place.deadline:.0f} s", *problems]
-    return Outcome(
-        recording=folder,
-        status=0 if deadline.ended else _status(job.returncode),
-        signal=None if deadline.ended else _signal(job.returncode),
-        seconds=time.monotonic() - begin,
-        python_seen=(folder / "seen-python").exists(),
-        torch_seen=(folder / "seen-torch").exists(),
-        steps_seen=any(True for _ in folder.glob("process-*")),
-        problems=tuple(problems),
-    )
+    return replace(outcome_of(returncode, folder, time.monotonic() - begin), problems=tuple(problems))
 
 
 def end_session(job: subprocess.Popen[bytes]) -> None:
     """Ends the job and what is left in its session: workers that outlive their parent, ranks that hang."""
-    for number, seconds in ((signal.SIGTERM, GRACE), (signal.SIGKILL, GRACE)):
+    for number in (signal.SIGTERM, signal.SIGKILL):
         if job.poll() is None:
             _signal_session(job.pid, number)
             with contextlib.suppress(subprocess.TimeoutExpired):
-                job.wait(seconds)
+                job.wait(GRACE)
     _signal_session(job.pid, signal.SIGKILL)
 
 
 def _signal_session(group: int, number: int) -> None:
     with contextlib.suppress(ProcessLookupError, PermissionError):  # nobody is left in it
         os.killpg(group, number)
-
-
-def _start(
-    words: Sequence[str], environment: Mapping[str, str], folder: Path, place: VariantPlace
-) -> subprocess.Popen[bytes]:
-    with (folder / OUTPUT).open("wb") as output:
-        try:
-            return subprocess.Popen(
-                words,
-                env=dict(environment),
-                cwd=place.directory,
-                stdin=subprocess.DEVNULL,
-                stdout=output,
-                stderr=subprocess.STDOUT,
-                start_new_session=True,
-            )
-        except OSError as error:
-            raise CommandError(
-                "command-not-executable",
-                f"{words[0]} cannot be executed ({os.strerror(error.errno or 0)}): put the interpreter of a script "
-                f"first, as in: bash {words[0]}",
-                exit_status=NOT_EXECUTABLE,
-            ) from None
-
-
-def _status(returncode: int | None) -> int:
-    """As a shell has it."""
-    code = returncode or 0
-    return code if code >= 0 else 128 - code
-
-
-def _signal(returncode: int | None) -> int | None:
-    return -returncode if returncode is not None and returncode < 0 else None

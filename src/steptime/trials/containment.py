@@ -25,11 +25,10 @@ from enum import Enum
 from pathlib import Path
 
 from steptime.errors import UsageError
-from steptime.launcher.contain import landlock
+from steptime.launcher import contain
 from steptime.launcher.variant import VariantPlace
 from steptime.trials.working_copy import LINKED, NO_OUTPUTS, Outputs, make_copy, offline_environment, write_private
 
-SCRIPTS = Path(landlock.__file__).parent
 PATIENCE = 30.0
 """Seconds in which a system must have shown whether it permits overlays."""
 WORKSPACES, CACHES = "copies", "caches"
@@ -129,7 +128,7 @@ def overlays_work(base: Path, directory: Path) -> bool:
     try:
         (trial / "real").mkdir(parents=True, exist_ok=True)
         spec = _write_spec(trial, directory, (trial / "real",), (base,), check=[str(directory)])
-        done = subprocess.run(_words("overlay", spec), capture_output=True, timeout=PATIENCE, check=False)
+        done = subprocess.run(_words(spec), capture_output=True, timeout=PATIENCE, check=False)
         return done.returncode == 0
     except (OSError, subprocess.TimeoutExpired):
         return False
@@ -142,7 +141,7 @@ def overlays_work(base: Path, directory: Path) -> bool:
 
 def guards() -> bool:
     """Whether this kernel has Landlock, in a version that lets files move between folders."""
-    return landlock.version() >= landlock.OLDEST
+    return contain.landlock_version() >= contain.OLDEST_LANDLOCK
 
 
 def refuse_uncontained(stand: Workspace) -> None:
@@ -208,7 +207,7 @@ def _overlaid(
         workspace, stand.directory, (recording,), hidden, ways, sources=texts, caches=kept, lenient=stand.uncontained
     )
     environment = offline_environment(stand.directory)
-    return ContainedProcess(stand.command, stand.directory, environment, _words("overlay", spec), Layer.OVERLAY)
+    return ContainedProcess(stand.command, stand.directory, environment, _words(spec), Layer.OVERLAY)
 
 
 def _copied(
@@ -226,7 +225,7 @@ def _copied(
             writable = (workspace, recording, ground.base / CACHES, temporary, *WRITABLE, *_cache_places())
             spec = Path(temporary) / "spec.json"
             spec.write_text(json.dumps({"writable": [str(path) for path in writable]}), encoding="utf-8")
-            entry = _words("landlock", spec)
+            entry = _words(spec)
         yield ContainedProcess(_inside(stand, place), place, environment, entry, ground.layer)
 
 
@@ -306,7 +305,7 @@ def _write_spec(
     ways: Sequence[Path] = (),
     **more: object,
 ) -> Path:
-    """What launcher/contain/overlay.py is asked for."""
+    """What launcher/contain.py is asked for."""
     layers = workspace / "layers"
     layers.mkdir(parents=True, exist_ok=True)
     usual = (directory, *_expanded("~"), Path(tempfile.gettempdir()))
@@ -337,8 +336,8 @@ def foreign_folders(folder: Path) -> tuple[Path, ...]:
     return tuple(found)
 
 
-def _words(script: str, spec: Path) -> tuple[str, ...]:
-    return (sys.executable, "-I", "-S", str(SCRIPTS / f"{script}.py"), str(spec))
+def _words(spec: Path) -> tuple[str, ...]:
+    return (sys.executable, "-I", "-S", contain.__file__, str(spec))
 
 
 # -- what is left ------------------------------------------------------------------------------------------------------

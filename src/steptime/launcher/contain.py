@@ -1,13 +1,15 @@
-"""Runs a command for which every folder of the machine is an overlay: it reads what is there, and what it writes lies
-in a workspace that is thrown away.
+"""Runs a command that cannot change the user's files, as one of two kinds of containment that a kernel may have.
 
-    python -I -S overlay.py SPEC COMMAND [ARGUMENT]...
+    python -I -S contain.py SPEC COMMAND [ARGUMENT]...
 
-A script of its own, in a process of its own: it takes a user namespace and a mount namespace, needs no privilege where
-the system lets users have these, and becomes the command, whose process number stays the same. One law: where a folder
-can be neither an overlay nor read-only, the command is not started.
+A script of its own, in a process of its own, which needs no privilege and becomes the command; what the command starts
+is held by the same rules. SPEC is the path of a JSON document, a `Spec`.
 
-SPEC is the path of a JSON document, `Spec` as a dictionary.
+Overlays: in a user namespace and a mount namespace every folder of the machine is an overlay. The command reads what is
+there, and what it writes lies in a workspace that is thrown away. Where a folder can be neither an overlay nor
+read-only, the command is not started.
+
+Landlock: the command can read everything and write to a few folders only. Not covered: times, modes and owners.
 """
 
 from __future__ import annotations
@@ -33,17 +35,29 @@ LEFT = ("/proc", "/sys", "/dev", "/run")
 SHARED_MEMORY = "/dev/shm"
 """What lies in it directly is shared between processes, also with those of services; its folders hold files."""
 MOST_SOCKETS = 256
+OLDEST_LANDLOCK = 2
+"""The first version lets no file move from one folder to another."""
+CREATE, ADD, RESTRICT = 444, 445, 446
+"""System calls, the same on all machines."""
+NO_NEW_PRIVILEGES = 38
+WRITE_FILE, TRUNCATE, REFER = 1 << 1, 1 << 14, 1 << 13
+ENTRIES = sum(1 << bit for bit in range(4, 13))
+"""Removing and making files, folders, links, sockets, pipes and devices."""
+TRUNCATE_SINCE = 3
 FAILED, NOT_EXECUTABLE = 125, 126
 """Exit statuses: of ours, and a shell's for what cannot be executed."""
 
 
 class Spec(TypedDict, total=False):
-    """scratch: an empty folder for what is written. directory: the command's. real: folders that are written for good.
+    """writable: folders that can be written to, under Landlock; the rest is of overlays.
+
+    scratch: an empty folder for what is written. directory: the command's. real: folders that are written for good.
     hidden: folders that are empty for the command. ways: folders that it must be able to write in, whoever owns what
     lies above them. caches: (folder, where what is written to it is kept). sources: (file, text) that it has instead.
     lenient: whether what can be no overlay stays as it is. check: folders in which files must be writable; nothing is
     run then."""
 
+    writable: list[str]
     scratch: str
     directory: str
     real: list[str]
@@ -57,36 +71,29 @@ class Spec(TypedDict, total=False):
 
 def main(arguments: Sequence[str]) -> int:
     """Does not return where the command starts."""
+    with open("/proc/self/environ", "rb") as file:  # as it was given to us: an interpreter adds a variable
+        pairs = (entry.partition(b"=") for entry in file.read().split(b"\0") if b"=" in entry)
+        environment = {name: value for name, _, value in pairs}
     with open(arguments[0], encoding="utf-8") as file:
         spec: Spec = json.load(file)
-    environment = _environment()
     try:
-        enter(spec)
+        if "writable" in spec:
+            restrict(spec["writable"])
+        else:
+            enter(spec)
         if "check" in spec:
             check(spec)
             return 0
     except OSError as error:
         sys.stderr.write(f"steptime: this process of a trial cannot be contained: {error}\n")
         return FAILED
-    return execute(arguments[1:], environment)
-
-
-def execute(command: Sequence[str], environment: dict[bytes, bytes]) -> int:
-    """Becomes the command, with the signals as a shell would have them: an interpreter ignores two."""
-    for number in (signal.SIGPIPE, signal.SIGXFSZ):
+    for number in (signal.SIGPIPE, signal.SIGXFSZ):  # an interpreter ignores them
         signal.signal(number, signal.SIG_DFL)
     try:
-        os.execvpe(command[0], list(command), environment)
+        os.execvpe(arguments[1], list(arguments[1:]), environment)
     except OSError as error:
-        sys.stderr.write(f"steptime: {command[0]} cannot be executed: {error.strerror}\n")
+        sys.stderr.write(f"steptime: {arguments[1]} cannot be executed: {error.strerror}\n")
     return NOT_EXECUTABLE
-
-
-def _environment() -> dict[bytes, bytes]:
-    """As it was given to us: an interpreter adds a variable for the locale."""
-    with open("/proc/self/environ", "rb") as file:
-        pairs = (entry.partition(b"=") for entry in file.read().split(b"\0") if b"=" in entry)
-        return {name: value for name, _, value in pairs}
 
 
 def enter(spec: Spec) -> None:
@@ -268,18 +275,14 @@ def make_read_only(path: str) -> None:
 def mount(source: str, target: str, kind: str, flags: int, data: str = "") -> None:
     """mount(2). Raises OSError."""
     given = [os.fsencode(text) or None for text in (source, target, kind)]
-    if _LIBRARY.mount(*given, ctypes.c_ulong(flags), os.fsencode(data) or None):
-        number = ctypes.get_errno()
-        raise OSError(number, os.strerror(number), target)
+    _checked(_LIBRARY.mount(*given, ctypes.c_ulong(flags), os.fsencode(data) or None), target)
 
 
 def _unshare() -> None:
     """Namespaces in which every user and group is who it was: as far as the system lets us, else this user alone."""
     user, group = os.geteuid(), os.getegid()
     helper = _Mapper() if user == 0 else None
-    if _LIBRARY.unshare(NEWUSER | NEWNS):
-        number = ctypes.get_errno()
-        raise OSError(number, os.strerror(number), "a user namespace")
+    _checked(_LIBRARY.unshare(NEWUSER | NEWNS), "a user namespace")
     if helper is None or not helper.map_all():
         _write("setgroups", "deny")
         _write("uid_map", f"{user} {user} 1")
@@ -351,6 +354,47 @@ def _check_removal(target: str, own: int) -> None:
     os.mkdir(os.path.join(target, "folder"))
     if os.listdir(os.path.join(target, "folder")) or not os.path.exists(os.path.join(lower, "file")):
         raise OSError(errno.EIO, "what was removed came back", target)
+
+
+# -- Landlock ----------------------------------------------------------------------------------------------------------
+
+
+class _Handled(ctypes.Structure):
+    _fields_ = [("access", ctypes.c_uint64)]
+
+
+class _Beneath(ctypes.Structure):
+    _pack_ = 1
+    _fields_ = [("access", ctypes.c_uint64), ("folder", ctypes.c_int32)]
+
+
+def landlock_version() -> int:
+    """Of this kernel; 0 where it has none."""
+    return max(0, int(_LIBRARY.syscall(CREATE, None, ctypes.c_size_t(0), ctypes.c_uint32(1))))
+
+
+def restrict(writable: Sequence[str]) -> None:
+    """Holds this process, and all that it starts, to writing below these folders. Raises OSError."""
+    file_access = WRITE_FILE | (TRUNCATE if landlock_version() >= TRUNCATE_SINCE else 0)
+    access = file_access | ENTRIES | REFER
+    handled = _Handled(access)
+    rules = _checked(_LIBRARY.syscall(CREATE, ctypes.byref(handled), ctypes.c_size_t(8), ctypes.c_uint32(0)))
+    for path in writable:
+        with contextlib.suppress(FileNotFoundError):
+            folder = os.open(path, os.O_PATH | os.O_CLOEXEC)
+            allowed = _Beneath(access if os.path.isdir(path) else file_access, folder)
+            _checked(_LIBRARY.syscall(ADD, rules, 1, ctypes.byref(allowed), ctypes.c_uint32(0)))
+            os.close(folder)
+    _checked(_LIBRARY.prctl(NO_NEW_PRIVILEGES, 1, 0, 0, 0))
+    _checked(_LIBRARY.syscall(RESTRICT, rules, ctypes.c_uint32(0)))
+    os.close(rules)
+
+
+def _checked(result: int, what: str = "Landlock") -> int:
+    if result < 0:
+        number = ctypes.get_errno()
+        raise OSError(number, os.strerror(number), what)
+    return result
 
 
 _LIBRARY: Any = ctypes.CDLL(None, use_errno=True)
