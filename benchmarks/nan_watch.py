@@ -24,8 +24,7 @@ import torch
 from torch import nn
 
 from steptime.probe.numerics import watch as watch_module
-from steptime.probe.numerics.account import GrowingNumerics
-from steptime.probe.numerics.job import Job
+from steptime.probe.numerics.job import GrowingNumerics, Job
 from steptime.quantities import median_of
 
 BLOCK, WARM_UP = 16, 64

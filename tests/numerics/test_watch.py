@@ -21,14 +21,8 @@ from steptime.launcher.launch import (  # noqa: E402
 )
 from steptime.launcher.outcome import NumericsOptions  # noqa: E402
 from steptime.nan.nonfinite import read_numerics  # noqa: E402
-from steptime.probe.numerics.account import GrowingNumerics  # noqa: E402
-from steptime.probe.numerics.job import Job  # noqa: E402
-from steptime.probe.numerics.readings import Readings  # noqa: E402
-from steptime.probe.numerics.watch import (  # noqa: E402
-    HOPELESS,
-    Watch,
-    gradient_norm,
-)
+from steptime.probe.numerics.job import GrowingNumerics, Job  # noqa: E402
+from steptime.probe.numerics.watch import HOPELESS, Readings, Watch, gradient_norm  # noqa: E402
 
 JOBS = Path(__file__).parent / "jobs"
 

@@ -9,12 +9,22 @@ from __future__ import annotations
 import atexit
 import json
 import os
-
-from steptime.probe.notice import switched_off
+import sys
+from typing import Any
 
 PLAN = "STEPTIME_PROBE"
 """Environment variable with the plan as JSON: recording, profile, profile_steps, max_profile_seconds, changes, variant,
 numerics, contained, began_epoch_ns."""
+
+FOR_EVER = 1 << 60
+
+
+def switched_off(reason: str) -> None:
+    """One line on standard error, where there is one: a job may have closed it, or put something of its own there."""
+    try:
+        sys.stderr.write(f"steptime: switched off: {reason}; the job goes on\n")
+    except Exception:  # noqa: BLE001 - the probe's boundary: nothing of ours may raise into the user's program
+        return
 
 
 def start() -> None:
@@ -33,13 +43,11 @@ def _begin() -> None:
 
     plan = json.loads(os.environ[PLAN])
     if plan.get("contained"):
-        from steptime.probe import contained
+        from steptime.probe.changes import outside
 
-        contained.install(plan)
+        outside.install(plan)
     if plan.get("numerics"):
-        from steptime.probe.numerics.begin import begin as begin_numerics
-
-        begin_numerics(plan)
+        _begin_numerics(plan)
         return
     trial = None
     if plan.get("changes") or plan.get("variant"):
@@ -75,3 +83,29 @@ def _begin() -> None:
     atexit.register(finish)
     atexit.register(exhausted)  # before `finish`, as it is registered after it
     os.register_at_fork(after_in_child=forked)
+
+
+def _begin_numerics(plan: dict[str, Any]) -> None:
+    """`steptime nan`: a role that looks at the job's numbers stands in the place of the session."""
+    from steptime.probe import compiler
+    from steptime.probe.changes import seeds
+    from steptime.probe.changes.variant import ProcessVariant
+    from steptime.probe.numerics.instrument import Instrument
+    from steptime.probe.numerics.job import GrowingNumerics, Job
+    from steptime.probe.numerics.watch import Watch
+    from steptime.probe.recorder import finish_as_child
+
+    wishes = plan["numerics"]
+    account = GrowingNumerics(plan["recording"], wishes["mode"])
+    ending = ProcessVariant(plan["recording"], steps=FOR_EVER, warm_up=0, limit_seconds=float(FOR_EVER))
+    role = (Instrument if wishes["mode"] == "instrument" else Watch)(wishes, account, ending)
+    job = Job(role)
+    ending.finish = job.finish  # a rank that another one ends has an account, too
+    ending.install()
+    seeds.install_chance(int(wishes["seed"]))
+    compiler.hide_from_dynamo()
+    job.install()
+    role.install()
+    atexit.register(job.finish)
+    os.register_at_fork(after_in_child=job.forked)
+    finish_as_child(job.finish)

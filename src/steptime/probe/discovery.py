@@ -19,8 +19,8 @@ import torch
 from torch.utils.data.dataloader import _BaseDataLoaderIter
 
 from steptime.probe import sites
-from steptime.probe.padding import padded_share
-from steptime.probe.parameters import parameters_of
+from steptime.probe.datasets import padded_share
+from steptime.probe.objects import parameters_of
 
 READS = frozenset(
     {"item", "tolist", "numpy", "cpu", "nonzero", "__bool__", "__float__", "__int__", "__index__", "is_nonzero"}

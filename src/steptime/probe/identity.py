@@ -1,4 +1,4 @@
-"""What a process, its optimisers and its modules are, as facts. Standard library and torch only."""
+"""What a process, its rank, its memory, its optimisers and its modules are, as facts. Asking initialises nothing."""
 
 from __future__ import annotations
 
@@ -9,15 +9,98 @@ import platform
 import socket
 import sys
 import time
+from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import torch
 
 from steptime.debug_switches import switched_on
 from steptime.probe import sites
-from steptime.probe.memory.limits import memory_limit
-from steptime.probe.parameters import parameters_of
-from steptime.probe.ranks import place
+from steptime.probe.objects import parameters_of
+
+CGROUP_LIMIT = "/sys/fs/cgroup/memory.max"
+OWN_LIMITS = "/proc/self/limits"
+ADDRESS_SPACE = b"Max address space"
+
+
+def memory_limit() -> int | None:
+    """Bytes of the CUDA device in use; else the process's own limit, its container's, or the machine's memory,
+    whichever is least. Nothing is initialised by asking."""
+    if torch.cuda.is_available() and torch.cuda.is_initialized():
+        return int(torch.cuda.get_device_properties(torch.cuda.current_device()).total_memory)
+    machine = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    return min([machine, *(int(text) for text in (*_own_limit(), _read(CGROUP_LIMIT)) if text.isdigit())])
+
+
+def _own_limit() -> list[bytes]:
+    """The soft limit of the address space, "unlimited" for none. Not asked of the module `resource`, which a job that
+    does not import it would find imported."""
+    lines = _read(OWN_LIMITS).splitlines()
+    return [line[len(ADDRESS_SPACE) :].split()[0] for line in lines if line.startswith(ADDRESS_SPACE)]
+
+
+def _read(path: str) -> bytes:
+    """A file of the system, b"" where there is none (control groups of version 1). As bytes: a codec would be imported
+    into the job."""
+    try:
+        with open(path, "rb") as file:
+            return file.read().strip()
+    except OSError:
+        return b""
+
+
+RANK = ("RANK", "SLURM_PROCID", "OMPI_COMM_WORLD_RANK", "PMI_RANK")
+LOCAL_RANK = ("LOCAL_RANK", "SLURM_LOCALID", "OMPI_COMM_WORLD_LOCAL_RANK", "MPI_LOCALRANKID")
+WORLD_SIZE = ("WORLD_SIZE", "SLURM_NTASKS", "OMPI_COMM_WORLD_SIZE", "PMI_SIZE")
+"""What launchers put into the environment: torchrun, SLURM's srun, Open MPI, MPICH and Intel MPI."""
+MOST_TRACED = 16
+"""Ranks that trace of a larger job: traces are megabytes each, and the step table of all ranks says who is late."""
+
+
+@dataclass(frozen=True)
+class RankPlace:
+    """None for what nothing says; a single process has no rank."""
+
+    rank: int | None = None
+    local_rank: int | None = None
+    world_size: int | None = None
+
+    @property
+    def alone(self) -> bool:
+        """Whether it trains with nobody else, as far as is known."""
+        return self.rank is None or (self.world_size or 1) < 2
+
+
+def place() -> RankPlace:
+    """From torch.distributed once the job has set it up (mp.spawn tells its ranks nothing else), else from the
+    launcher's environment."""
+    distributed = sys.modules.get("torch.distributed")
+    local = _number(LOCAL_RANK)
+    if distributed is not None and distributed.is_available() and distributed.is_initialized():
+        return RankPlace(int(distributed.get_rank()), local, int(distributed.get_world_size()))
+    if os.environ.get("RANK", "").isdigit():
+        return RankPlace(_number(RANK[:1]), local, _number(WORLD_SIZE[:1]))
+    world = _number(WORLD_SIZE[1:])
+    return RankPlace(_number(RANK[1:]), local, world) if world is not None and world > 1 else RankPlace()
+
+
+def traces(here: RankPlace, wanted: Sequence[str]) -> bool:
+    """Whether this rank records traces. wanted: numbers of ranks, "auto" for a sample of a large job, "all"."""
+    if here.alone or here.rank is None or not wanted or "all" in wanted or str(here.rank) in wanted:
+        return True
+    world = here.world_size or 1
+    if "auto" not in wanted:
+        return False
+    if world <= MOST_TRACED:
+        return True
+    sample = {round(number * (world - 1) / (MOST_TRACED - 1)) for number in range(MOST_TRACED)}
+    return here.rank in sample
+
+
+def _number(names: Sequence[str]) -> int | None:
+    return next((int(os.environ[name]) for name in names if os.environ.get(name, "").isdigit()), None)
+
 
 PACKAGES = ("bitsandbytes", "torchao")
 """That a fix could use; looked for, not imported."""

@@ -15,7 +15,7 @@ from typing import Any
 
 from steptime.journal import Kind
 from steptime.probe import sites
-from steptime.probe.source import code_facts
+from steptime.probe.sites import code_facts
 
 LINE = int(Kind.LINE)
 MOST_RECORDS = 20_000

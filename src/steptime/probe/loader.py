@@ -6,6 +6,13 @@ tracebacks stay as they are (torch 2.4 to 2.13; accelerate and torchdata's State
 
 A worker appends to loader.bin in the folder of the process that it was started by: forked ones know the iterator's
 number; spawned ones give SPAWNED + the loader's random base seed instead, which `LoaderFacts.seed` resolves.
+
+How much of the time in which a batch is made a CPU works for it is sampled, because the clock of CPU time costs more
+than the one of the wall: the rest is waiting (disk, network, sleep), which more workers share without more CPUs. A
+thread that is ready to run and has no CPU, because others have them all, does not wait in this sense: Linux tells that
+time (`schedstat`), and it counts as work. No descriptor is kept open for it: a job may close any number. In a worker
+the CPU time is the whole process's, so that threads of the items' own count; in the training process, whose other
+threads train, it is the thread's.
 """
 
 from __future__ import annotations
@@ -27,8 +34,66 @@ from torch.utils.data import dataloader as torch_dataloader
 from torch.utils.data._utils import fetch as torch_fetch
 from torch.utils.data._utils import worker as torch_worker
 
-from steptime.journal import RECORD, SPAWNED, Kind, append_to
-from steptime.probe import busy, datasets, sites
+from steptime.journal import RECORD, SPAWNED, Kind, append_to, busy_flags
+from steptime.probe import datasets, sites
+
+PERIOD = 100_000_000
+"""ns between two samples of a process: one takes 15 us, several times that where CPUs are short."""
+SCHEDULED = "/proc/thread-self/schedstat"
+"""Nanoseconds on a CPU (which lag behind while the thread runs), nanoseconds that it waited for one, turns."""
+
+
+class _BusyState:
+    """Of this process."""
+
+    due = 0
+    clock: Callable[[], int] = time.thread_time_ns
+    scheduled = True
+
+
+_at_fetch: dict[int, int] = {}
+"""`_wanted` when a batch that is sampled began, by the thread's identifier."""
+_at_collate: dict[int, int] = {}
+
+
+def fetch_begins(thread: int, begin: int) -> None:
+    """Before the clock is stamped. Forgets a batch that an error ended."""
+    if _at_fetch:
+        _at_fetch.pop(thread, None)
+        _at_collate.pop(thread, None)
+    if begin >= _BusyState.due:
+        _BusyState.due = begin + PERIOD
+        _at_fetch[thread] = _wanted()
+
+
+def collate_begins(thread: int) -> None:
+    """Behind the stamp."""
+    if thread in _at_fetch:
+        _at_collate[thread] = _wanted()
+
+
+def busy_shares(thread: int, fetch: int, collate: int, end: int) -> tuple[int, int]:
+    """The flags of a batch's FETCH and COLLATE, just after its end: 0 where it was not sampled."""
+    if thread not in _at_collate:
+        return 0, 0
+    first, second = _at_fetch.pop(thread), _at_collate.pop(thread)
+    return busy_flags(second - first, collate - fetch), busy_flags(_wanted() - second, end - collate)
+
+
+def _wanted() -> int:
+    """ns in which a CPU worked for the batches of this thread, or was wanted for them where the system tells that."""
+    worked, waited = _BusyState.clock(), 0
+    if _BusyState.scheduled:
+        try:
+            file = os.open(SCHEDULED, os.O_RDONLY | os.O_CLOEXEC)
+            try:
+                waited = int(os.read(file, 64).split()[1])
+            finally:
+                os.close(file)
+        except (OSError, ValueError, IndexError):
+            _BusyState.scheduled = False
+    return worked + waited
+
 
 FETCH, COLLATE, QUEUE, LOADER_START = int(Kind.FETCH), int(Kind.COLLATE), int(Kind.QUEUE), int(Kind.LOADER_START)
 KEPT_BYTES = 3 * 1024 * RECORD.size
@@ -77,7 +142,7 @@ class _Worker:
     def batch(self, fetch: int, collate: int, end: int) -> None:
         """Raises OSError when the file cannot be written."""
         thread, iterator = self._thread, self._iterator
-        reading, collating = busy.shares(get_ident(), fetch, collate, end)
+        reading, collating = busy_shares(get_ident(), fetch, collate, end)
         if self._last:
             self._kept += pack(QUEUE, 0, thread, iterator, self._last, fetch)
         self._kept += pack(FETCH, reading, thread, iterator, fetch, collate)
@@ -145,7 +210,7 @@ class _Fetch(_Method):
             except Exception:  # noqa: BLE001 - the probe's boundary: the loader goes on unmeasured
                 _LoaderState.failed = True
         thread = get_ident()
-        busy.fetch_begins(thread, now())
+        fetch_begins(thread, now())
         fetched[thread] = now()
         return MethodType(self.original, instance)
 
@@ -158,7 +223,7 @@ class _Collate:
             raise AttributeError("collate_fn")
         thread = get_ident()
         collated[thread] = now()
-        busy.collate_begins(thread)
+        collate_begins(thread)
         try:
             return instance.__dict__["collate_fn"]
         except KeyError:
@@ -236,7 +301,7 @@ def _index_put(iterator: Any) -> None:
 def _become_worker(information: Any) -> None:
     """In a worker process, at its first batch: its queue's `put`, asked for by the worker's loop, ends the collate."""
     worker = _LoaderState.worker = _Worker(_LoaderState.recording, information, _LoaderState.constructed)
-    busy.become_worker()
+    _BusyState.clock = time.process_time_ns  # the process makes batches and does nothing else
 
     def put(_: Any) -> None:
         thread = get_ident()
@@ -261,7 +326,7 @@ def next_ended(number: int, begin: int, end: int) -> None:
     thread = get_ident()
     fetch, collate = fetched.get(thread, 0), collated.get(thread, 0)
     if begin < fetch < collate and _LoaderState.append is not None:
-        reading, collating = busy.shares(thread, fetch, collate, end)
+        reading, collating = busy_shares(thread, fetch, collate, end)
         _LoaderState.append(FETCH, reading, number, fetch, collate)
         _LoaderState.append(COLLATE, collating, number, collate, end)
 

@@ -16,9 +16,8 @@ from typing import Any
 import torch
 
 from steptime.journal import Flag, Kind
-from steptime.probe import busy
-from steptime.probe.listener import Listener, now
-from steptime.probe.loader import collated, fetched, tell_apart
+from steptime.probe.loader import busy_shares, collated, fetched, tell_apart
+from steptime.probe.patches import Listener, now
 
 RANGES = (
     ("enumerate(DataLoader)#", int(Kind.LOADER_NEXT)),
@@ -150,7 +149,7 @@ class RangePatch:
             if kind == LOADER_NEXT and begin < (fetch := fetched.get(identifier := get_ident(), 0)):
                 collate = collated.get(identifier, 0)
                 if fetch < collate:
-                    reading, collating = busy.shares(identifier, fetch, collate, end)
+                    reading, collating = busy_shares(identifier, fetch, collate, end)
                     quiet.keep(head - kind + FETCH | reading << 8, fetch, collate)
                     quiet.keep(head - kind + COLLATE | collating << 8, collate, end)
                 if end - begin < SHORT_BATCH:

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import json
+import math
+import multiprocessing
+import multiprocessing.util
 import os
 import time
-import weakref
 from collections.abc import Callable, Iterable, Mapping
 from threading import get_ident
 from typing import Any
@@ -32,11 +34,6 @@ class FactsFile:
         """Several at once. Raises OSError when they cannot be written whole."""
         lines = (json.dumps({"fact": kind, **fields}, default=str).encode() + b"\n" for kind, fields in facts)
         append_to(self._path, b"".join(lines))
-
-
-def source_line(file: str, line: int, function: str = "", text: str = "") -> dict[str, Any]:
-    """A `SourceLine` as facts carry it."""
-    return {"file": file, "line": line, "function": function, "text": text}
 
 
 PAUSE = int(Kind.PAUSE)
@@ -111,22 +108,12 @@ class Recorder:
         self._facts = None
 
 
-class ObjectNumbers:
-    """Small numbers for objects of the user, which are held weakly; a number is never given twice."""
+def finish_as_child(finish: Callable[[], None]) -> None:
+    """Children of multiprocessing leave by os._exit: atexit never runs there, these finalizers do."""
+    if multiprocessing.parent_process() is not None:
+        multiprocessing.util.Finalize(None, finish, exitpriority=100)
 
-    def __init__(self) -> None:
-        self.known: dict[int, tuple[int, Any]] = {}
-        self._last = 0
 
-    def of(self, owner: Any) -> tuple[int, bool]:
-        """The object's number, and whether it is new."""
-        key = id(owner)
-        known = self.known.get(key)
-        if known is not None and known[1]() is owner:
-            return known[0], False
-        self._last += 1
-        try:
-            self.known[key] = (self._last, weakref.ref(owner))
-        except TypeError:  # no weak references to it: the next call gives it a new number
-            self.known.pop(key, None)
-        return self._last, True
+def json_number(value: float | None) -> float | str | None:
+    """JSON has no infinities: "inf", "-inf" and "nan" stand for them."""
+    return value if value is None or math.isfinite(value) else str(value)

@@ -33,15 +33,13 @@ from steptime.probe import device, identity
 from steptime.probe.deadline import Deadline
 from steptime.probe.discovery import Discovery, Found
 from steptime.probe.gradients import GradientNorm
+from steptime.probe.identity import place, traces
 from steptime.probe.lines import LineTimeline, LoopFrame
-from steptime.probe.listener import Quiet
-from steptime.probe.memory import full_device
+from steptime.probe.memory import exhausted
 from steptime.probe.memory.leaks import APART, LeakHunt
-from steptime.probe.owners import Owners
-from steptime.probe.parameters import each_once, parameters_of, updated_by
-from steptime.probe.patches import RootPatch
+from steptime.probe.objects import Owners, each_once, parameters_of, updated_by
+from steptime.probe.patches import Quiet, RootPatch
 from steptime.probe.profiling import ProfilerWindow
-from steptime.probe.ranks import place, traces
 from steptime.probe.recorder import Recorder
 from steptime.probe.sampling import LineSampler
 from steptime.probe.steps import OPTIMIZER, Pace, StepCounter
@@ -163,7 +161,7 @@ class Housekeeping:
 def run(session: WatchedSession, housekeeping: Housekeeping) -> Stage:
     """The whole script; every `yield` ends at the next boundary of a step. Closed early when the boundaries change
     their kind."""
-    full_device.watch(session.recorder.folder)
+    exhausted.watch_device(session.recorder.folder)
     yield  # resumed at the first boundary
     stage = _stages(session)
     try:
@@ -192,7 +190,7 @@ def _stages(session: WatchedSession) -> Stage:
     frames = LoopFrame()
     frames.mark(sys._getframe())
     yield from _steps(UNTOUCHED_STEPS)
-    full_device.watch(session.recorder.folder)
+    exhausted.watch_device(session.recorder.folder)
     if session.plan.get("variant"):
         yield from _variant(session)
     profiles = session.plan.get("profile", True)

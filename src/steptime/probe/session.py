@@ -7,8 +7,6 @@ once, and training goes on. What is done at which step stands in `script`.
 from __future__ import annotations
 
 import functools
-import multiprocessing
-import multiprocessing.util
 import os
 import threading
 import time
@@ -19,22 +17,23 @@ from typing import Any
 import torch
 
 from steptime.journal import Flag, Kind
-from steptime.probe import device, identity, loader, schedule
+from steptime.probe import device, identity, loader, schedule, switched_off
 from steptime.probe.garbage import GarbageWatch
-from steptime.probe.listener import Follower, Installable, Quiet
 from steptime.probe.memory import exhausted
-from steptime.probe.notice import switched_off
-from steptime.probe.owners import ConstructionWatch, Owners
+from steptime.probe.objects import ConstructionWatch, ObjectNumbers, Owners
 from steptime.probe.patches import (
+    Follower,
     FunctionPatch,
+    Installable,
     ModuleCallWatch,
+    Quiet,
     RootPatch,
     backward_wrapper,
     interval_wrapper,
     scaler_wrapper,
 )
 from steptime.probe.ranges import RangePatch
-from steptime.probe.recorder import ObjectNumbers, Recorder
+from steptime.probe.recorder import Recorder, finish_as_child
 from steptime.probe.steps import Pace, StepCounter
 
 LOADER_NEXT, OPTIMIZER_STEP, SCALER_STEP = int(Kind.LOADER_NEXT), int(Kind.OPTIMIZER_STEP), int(Kind.SCALER_STEP)
@@ -148,9 +147,7 @@ class Session:
         folder = identity.make_folder(self.plan["recording"], self._pid)
         identity.write_process(folder, device="cpu", device_name="")
         self.recorder.open(folder)
-        if multiprocessing.parent_process() is not None:
-            # Children of multiprocessing leave by os._exit: atexit never runs there, these finalizers do.
-            multiprocessing.util.Finalize(None, self.finish, exitpriority=100)
+        finish_as_child(self.finish)
         self._start_script()
 
     def _start_script(self) -> None:

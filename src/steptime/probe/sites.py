@@ -1,21 +1,22 @@
-"""Source lines of the user: whose code a frame runs, and where a loader or an optimiser was built.
+"""Source lines of the user: whose code a frame runs, where a loader or an optimiser was built, and what the lines of a
+function bind and read, from its bytecode (Python 3.10 to 3.14).
 
-Standard library and torch only. No frame and no object of the user is kept; what was built where is remembered weakly.
+No frame and no object of the user is kept; what was built where is remembered weakly.
 """
 
 from __future__ import annotations
 
+import dis
 import linecache
 import os
 import sys
 import sysconfig
 import weakref
-from types import FrameType
+from collections.abc import Iterator
+from types import CodeType, FrameType
 from typing import Any
 
 import torch
-
-from steptime.probe.recorder import source_line
 
 USER, LIBRARY, INNER = 2, 1, 0
 """Whose code a file is: the user's own, an installed package's, or the language's, torch's and ours."""
@@ -84,6 +85,11 @@ def user_frame(frame: FrameType | None, least: int = USER) -> tuple[str, int, st
             return os.path.abspath(code.co_filename), frame.f_lineno or code.co_firstlineno, code.co_name
         frame = frame.f_back
     return None
+
+
+def source_line(file: str, line: int, function: str = "", text: str = "") -> dict[str, Any]:
+    """A `SourceLine` as facts carry it."""
+    return {"file": file, "line": line, "function": function, "text": text}
 
 
 def line_at(place: tuple[str, int, str]) -> dict[str, Any]:
@@ -174,3 +180,83 @@ def install() -> SiteWatch:
     watch = SiteWatch()
     watch.install()
     return watch
+
+
+READS = ("LOAD_FAST", "LOAD_NAME", "LOAD_GLOBAL", "LOAD_DEREF", "LOAD_CLASSDEREF", "LOAD_FROM_DICT")
+INLINE = ("<listcomp>", "<dictcomp>", "<setcomp>", "<genexpr>", "<lambda>")
+"""Functions that the compiler makes of a part of a line: their names are read by the line that they stand in."""
+
+
+def code_facts(code: CodeType, loop: bool) -> dict[str, Any]:
+    """`CodeFacts` without its base, and `span`: how many numbers its lines take."""
+    names = names_by_line(code)
+    first = min([code.co_firstlineno, *names])
+    file = os.path.abspath(code.co_filename)
+    lines = [
+        {
+            "line": line,
+            "text": linecache.getline(code.co_filename, line).strip(),
+            "stores": sorted(stores),
+            "loads": sorted(loads),
+        }
+        for line, (stores, loads) in sorted(names.items())
+    ]
+    return {
+        "file": file,
+        "function": getattr(code, "co_qualname", code.co_name),
+        "first_line": first,
+        "loop": loop,
+        "lines": lines,
+        "span": max([code.co_firstlineno, *names]) - first + 1,
+    }
+
+
+def names_by_line(code: CodeType) -> dict[int, tuple[set[str], set[str]]]:
+    """Names bound and names read or called, by line.
+
+    A method that is called counts by its name; any other attribute has a dot before it (".grad"), so that it is not
+    taken for a variable.
+    """
+    found: dict[int, tuple[set[str], set[str]]] = {}
+    for line, stored, name in _accesses(code):
+        stores, loads = found.setdefault(line, (set(), set()))
+        if name:
+            (stores if stored else loads).add(name)
+    return found
+
+
+def _accesses(code: CodeType) -> Iterator[tuple[int, bool, str]]:
+    """(line, whether it stores, name); an empty name for lines without any."""
+    line = code.co_firstlineno
+    starts = {offset: number for offset, _, number in code.co_lines() if number}
+    for instruction in dis.get_instructions(code):
+        line = starts.get(instruction.offset, line)
+        if instruction.opname in ("RESUME", "COPY_FREE_VARS", "MAKE_CELL", "RETURN_GENERATOR"):
+            continue  # they stand on the line of the `def`, which never runs as a line
+        yield line, False, ""
+        yield from ((line, stored, name) for stored, name in _names(instruction))
+        inner = instruction.argval
+        if isinstance(inner, CodeType) and inner.co_name in INLINE:
+            yield from ((at, False, name) for at, stored, name in _accesses(inner) if not stored and name != ".0")
+
+
+def _names(instruction: dis.Instruction) -> Iterator[tuple[bool, str]]:
+    operation, value = instruction.opname, instruction.argval
+    if operation == "STORE_ATTR":
+        yield True, f".{value}"
+    elif operation in ("LOAD_ATTR", "LOAD_METHOD", "LOAD_SUPER_ATTR"):
+        yield False, str(value) if _is_call(instruction) else f".{value}"
+    elif operation.startswith(READS):
+        yield from ((False, str(name)) for name in (value if isinstance(value, tuple) else (value,)))
+    elif operation.startswith(("STORE_FAST", "STORE_NAME", "STORE_GLOBAL", "STORE_DEREF")):
+        names = value if isinstance(value, tuple) else (value,)
+        yield True, str(names[0])
+        if len(names) > 1:  # 3.13: two instructions in one; the second loads or stores
+            yield "LOAD_FAST" not in operation, str(names[1])
+
+
+def _is_call(instruction: dis.Instruction) -> bool:
+    """LOAD_METHOD, or from 3.12 an attribute whose argument's lowest bit says that a call follows."""
+    if instruction.opname == "LOAD_METHOD":
+        return True
+    return "NULL|self" in instruction.argrepr or "+ NULL" in instruction.argrepr

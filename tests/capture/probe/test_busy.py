@@ -21,7 +21,7 @@ from steptime.advice.fixes.input import fitting_workers
 from steptime.advice.rules.input import too_few_workers
 from steptime.analysis.layout import lay_out_whole
 from steptime.journal import BUSY_PARTS, busy_flags
-from steptime.probe import busy
+from steptime.probe import loader
 from steptime.recording.load import load
 
 INJECT = Path(__file__).resolve().parents[3] / "src" / "steptime" / "probe" / "inject"
@@ -105,7 +105,7 @@ def test_items_that_compute_stay_within_the_cpus(tmp_path: Path, workers: int) -
     case = case_of(tmp_path, "computes", workers)
     assert case.loader is not None
     assert case.loader.busy is not None
-    if workers and not Path(busy.SCHEDULED).exists():
+    if workers and not Path(loader.SCHEDULED).exists():
         pytest.skip("this system does not tell how long a thread waits for a CPU")
     assert case.loader.busy > 0.67
     assert all(number <= 2 for number in proposed(case))
@@ -120,16 +120,16 @@ def test_a_share_is_a_number_between_none_and_all() -> None:
 
 
 def test_a_batch_that_an_error_ended_leaves_nothing_to_the_next_one(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(busy._BusyState, "due", 0)
-    monkeypatch.setattr(busy, "SCHEDULED", "/nowhere/at/all")
+    monkeypatch.setattr(loader._BusyState, "due", 0)
+    monkeypatch.setattr(loader, "SCHEDULED", "/nowhere/at/all")
     clock = iter((100, 500, 700, 730))
-    monkeypatch.setattr(busy._BusyState, "clock", lambda: next(clock))
+    monkeypatch.setattr(loader._BusyState, "clock", lambda: next(clock))
     thread = threading.get_ident()
-    busy.fetch_begins(thread, 1)
-    busy.fetch_begins(thread, 2)  # too early to be sampled again
-    busy.collate_begins(thread)
-    assert busy.shares(thread, 2, 1_000, 2_000) == (0, 0)
-    busy.fetch_begins(thread, 1 + busy.PERIOD)
-    busy.collate_begins(thread)
-    assert busy.shares(thread, 0, 400, 1_000) == (busy_flags(200, 400), busy_flags(30, 600))
-    assert not busy._BusyState.scheduled
+    loader.fetch_begins(thread, 1)
+    loader.fetch_begins(thread, 2)  # too early to be sampled again
+    loader.collate_begins(thread)
+    assert loader.busy_shares(thread, 2, 1_000, 2_000) == (0, 0)
+    loader.fetch_begins(thread, 1 + loader.PERIOD)
+    loader.collate_begins(thread)
+    assert loader.busy_shares(thread, 0, 400, 1_000) == (busy_flags(200, 400), busy_flags(30, 600))
+    assert not loader._BusyState.scheduled

@@ -16,7 +16,7 @@ import torch
 from steptime.memory.lives import histories
 from steptime.memory.read_snapshot import read_snapshot
 from steptime.memory.triage import triage
-from steptime.probe.memory import full_device
+from steptime.probe.memory import exhausted
 
 
 @pytest.fixture
@@ -24,7 +24,7 @@ def attached(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
     """The observers that were attached."""
     observers: list[Any] = []
     for name, value in (("path", ""), ("process", 0), ("spent", 0)):
-        monkeypatch.setattr(full_device._FullDeviceState, name, value)
+        monkeypatch.setattr(exhausted._FullDeviceState, name, value)
     monkeypatch.setattr(torch.cuda, "is_initialized", lambda: True)
     monkeypatch.setattr(torch._C, "_cuda_attach_out_of_memory_observer", observers.append, raising=False)
     return observers
@@ -44,11 +44,11 @@ def test_the_state_is_written_with_the_request_and_its_line(
 ) -> None:
     allocator = full(history=False)
     monkeypatch.setattr(torch.cuda.memory, "_snapshot", allocator.snapshot)
-    full_device.watch(str(tmp_path))
+    exhausted.watch_device(str(tmp_path))
     (observer,) = attached
     line = sys._getframe().f_lineno + 1
     observer(0, 900_000, 5 << 20, 1000)
-    found = triage(histories(read_snapshot(tmp_path / full_device.FILE))[0], capacity=16 << 20)
+    found = triage(histories(read_snapshot(tmp_path / exhausted.FILE))[0], capacity=16 << 20)
     assert found.moment == "when memory ran out"
     assert found.failure is not None
     assert (found.failure.asked, found.failure.driver_free) == (900_000, 1000)
@@ -66,9 +66,9 @@ def test_where_the_allocator_has_written_the_request_itself_it_stands_there_once
     allocator = full(history=True)
     allocator.fail(900_000, FORWARD, free=1000)
     monkeypatch.setattr(torch.cuda.memory, "_snapshot", allocator.snapshot)
-    full_device.watch(str(tmp_path))
+    exhausted.watch_device(str(tmp_path))
     attached[0](0, 900_000, 5 << 20, 1000)
-    (history,) = histories(read_snapshot(tmp_path / full_device.FILE))
+    (history,) = histories(read_snapshot(tmp_path / exhausted.FILE))
     assert len(history.failures) == 1
 
 
@@ -78,8 +78,8 @@ def test_one_observer_serves_a_process_and_follows_its_folder(
     monkeypatch.setattr(torch.cuda.memory, "_snapshot", full(history=False).snapshot)
     (tmp_path / "a").mkdir()
     (tmp_path / "b").mkdir()
-    full_device.watch(str(tmp_path / "a"))
-    full_device.watch(str(tmp_path / "b"))
+    exhausted.watch_device(str(tmp_path / "a"))
+    exhausted.watch_device(str(tmp_path / "b"))
     (observer,) = attached
     observer(0, 1, 1, 1)
     assert [path.parent.name for path in tmp_path.glob("*/*")] == ["b"]
@@ -95,7 +95,7 @@ def test_nothing_is_raised_into_the_job_and_a_failure_is_the_last_try(
         raise RuntimeError("no snapshot")
 
     monkeypatch.setattr(torch.cuda.memory, "_snapshot", broken)
-    full_device.watch(str(tmp_path))
+    exhausted.watch_device(str(tmp_path))
     attached[0](0, 1, 1, 1)
     attached[0](0, 1, 1, 1)
     assert calls == [1]
@@ -106,8 +106,8 @@ def test_a_job_that_runs_out_often_is_not_held_up_for_ever(
     attached: list[Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(torch.cuda.memory, "_snapshot", full(history=False).snapshot)
-    monkeypatch.setattr(full_device._FullDeviceState, "spent", full_device.MOST_NANOSECONDS + 1)
-    full_device.watch(str(tmp_path))
+    monkeypatch.setattr(exhausted._FullDeviceState, "spent", exhausted.MOST_NANOSECONDS + 1)
+    exhausted.watch_device(str(tmp_path))
     attached[0](0, 1, 1, 1)
     assert list(tmp_path.iterdir()) == []
 
@@ -116,22 +116,22 @@ def test_a_forked_child_writes_nothing_into_its_parents_folder(
     attached: list[Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(torch.cuda.memory, "_snapshot", full(history=False).snapshot)
-    full_device.watch(str(tmp_path))
-    monkeypatch.setattr(full_device._FullDeviceState, "process", os.getppid())
+    exhausted.watch_device(str(tmp_path))
+    monkeypatch.setattr(exhausted._FullDeviceState, "process", os.getppid())
     attached[0](0, 1, 1, 1)
     assert list(tmp_path.iterdir()) == []
 
 
 def test_a_torch_without_observers_is_left_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(full_device._FullDeviceState, "process", 0)
+    monkeypatch.setattr(exhausted._FullDeviceState, "process", 0)
     monkeypatch.delattr(torch._C, "_cuda_attach_out_of_memory_observer", raising=False)
-    full_device.watch(str(tmp_path))
-    assert full_device._FullDeviceState.process == 0
+    exhausted.watch_device(str(tmp_path))
+    assert exhausted._FullDeviceState.process == 0
 
 
 def test_a_job_that_does_not_use_cuda_is_left_alone(
     attached: list[Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(torch.cuda, "is_initialized", lambda: False)
-    full_device.watch(str(tmp_path))
+    exhausted.watch_device(str(tmp_path))
     assert attached == []

@@ -18,7 +18,7 @@ from steptime.journal import Kind
 pytest.importorskip("torch")
 
 from steptime.probe.lines import LineTimeline, LoopFrame
-from steptime.probe.source import names_by_line
+from steptime.probe.sites import names_by_line
 
 SOURCE = Path(__file__).resolve().parents[3] / "src"
 OTHERS = [

@@ -11,7 +11,7 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from steptime.probe.open_ranges import OpenRanges  # noqa: E402
+from steptime.probe.profiling import OpenRanges  # noqa: E402
 
 JOB = """
 import ctypes, gc, os, sys, torch

@@ -11,7 +11,7 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from steptime.probe.owners import (  # noqa: E402
+from steptime.probe.objects import (  # noqa: E402
     ConstructionWatch,
     Owners,
 )

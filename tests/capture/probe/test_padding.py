@@ -11,7 +11,7 @@ from preloading import python
 
 torch = pytest.importorskip("torch")
 
-from steptime.probe.padding import padded_share  # noqa: E402
+from steptime.probe.datasets import padded_share  # noqa: E402
 
 LENGTHS = (3, 12, 6, 3)
 
@@ -89,7 +89,7 @@ def test_a_mode_of_the_users_sees_no_operator_of_ours() -> None:
     job = """
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
-from steptime.probe.padding import padded_share
+from steptime.probe.datasets import padded_share
 class Mode(TorchDispatchMode):
     def __torch_dispatch__(self, function, types, arguments=(), keywords=None):
         raise AssertionError(function)

@@ -6,7 +6,7 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from steptime.probe.parameters import parameters_of  # noqa: E402
+from steptime.probe.objects import parameters_of  # noqa: E402
 
 
 class Building(torch.nn.Linear):  # type: ignore[misc,name-defined]

@@ -21,8 +21,14 @@ import pytest
 torch = pytest.importorskip("torch")
 
 from steptime.journal import RECORD, Flag, Kind  # noqa: E402
-from steptime.probe.listener import Quiet  # noqa: E402
-from steptime.probe.patches import FunctionPatch, ModuleCallWatch, RootPatch, backward_wrapper, interval_wrapper  # noqa: E402
+from steptime.probe.patches import (  # noqa: E402
+    FunctionPatch,
+    ModuleCallWatch,
+    Quiet,
+    RootPatch,
+    backward_wrapper,
+    interval_wrapper,
+)
 from steptime.probe.ranges import RangePatch  # noqa: E402
 from steptime.probe.recorder import ThreadNumbers  # noqa: E402
 

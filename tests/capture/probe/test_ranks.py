@@ -9,7 +9,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from steptime.probe.ranks import LOCAL_RANK, MOST_TRACED, RANK, WORLD_SIZE, RankPlace, place, traces
+from steptime.probe.identity import LOCAL_RANK, MOST_TRACED, RANK, WORLD_SIZE, RankPlace, place, traces
 from steptime.probe.schedule import Agreed, agree
 
 SECOND = 1_000_000_000

@@ -15,11 +15,14 @@ from preloading import python
 
 torch = pytest.importorskip("torch")
 
-from steptime.probe import profiling, schedule  # noqa: E402
+from steptime.probe import (  # noqa: E402
+    profiling,
+    schedule,
+    switched_off,
+)
+from steptime.probe.identity import RankPlace  # noqa: E402
 from steptime.probe.memory import allocations  # noqa: E402
-from steptime.probe.notice import switched_off  # noqa: E402
 from steptime.probe.profiling import TRACER, ProfilerWindow  # noqa: E402
-from steptime.probe.ranks import RankPlace  # noqa: E402
 from steptime.probe.recorder import Recorder  # noqa: E402
 from steptime.probe.session import Session  # noqa: E402
 

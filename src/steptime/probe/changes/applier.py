@@ -17,7 +17,7 @@ from typing import Any
 
 import torch
 
-from steptime.probe.parameters import parameters_of
+from steptime.probe.objects import parameters_of
 
 
 class Applier:
@@ -101,6 +101,32 @@ def wrap_root(module: torch.nn.Module, wrap: Callable[[Callable[..., Any]], Call
 def count(number: int, what: str) -> str:
     """As in: 1 block, 3 blocks."""
     return f"{number} {what}" + ("" if number == 1 else "s")
+
+
+UNSCALED = "_steptime_unscaled"
+"""Attribute of a tensor that GradScaler.scale has returned: the loss before it."""
+
+
+def keep_unscaled(seen: Callable[[Any], None] | None = None) -> None:
+    """GradScaler.scale remembers the loss that it scales. seen: told of the scaler."""
+    original = torch.amp.GradScaler.scale
+
+    @functools.wraps(original)
+    def scale(scaler: Any, outputs: Any) -> Any:
+        scaled = original(scaler, outputs)
+        if isinstance(outputs, torch.Tensor) and scaled is not outputs:
+            setattr(scaled, UNSCALED, outputs.detach())
+            if seen is not None:
+                seen(scaler)
+        return scaled
+
+    torch.amp.GradScaler.scale = scale
+
+
+def losses_of(tensors: Any) -> list[torch.Tensor]:
+    """What a backward begins on. None of what torch can go through once only."""
+    found = [tensors] if isinstance(tensors, torch.Tensor) else tensors
+    return [each for each in found if isinstance(each, torch.Tensor)] if isinstance(found, list | tuple) else []
 
 
 class RootWatch:

@@ -13,7 +13,7 @@ from torch.utils import checkpoint as torch_checkpoint
 
 from steptime.probe.changes import traceable
 from steptime.probe.changes.applier import Applier, count, with_arguments, wrap_root
-from steptime.probe.parameters import parameters_of
+from steptime.probe.objects import parameters_of
 
 SWITCHES = {
     "flash": "enable_flash_sdp",

@@ -17,17 +17,16 @@ from typing import Any
 import torch
 
 from steptime.journal import append_to
+from steptime.probe.changes.applier import UNSCALED, keep_unscaled, losses_of
 from steptime.probe.changes.variant import ProcessVariant
-from steptime.probe.parameters import parameters_of
-from steptime.probe.recorder import Recorder
+from steptime.probe.objects import local_values, parameters_of
+from steptime.probe.recorder import Recorder, json_number
 
 NORM_PERIOD = 16
 """Of every so manieth step behind the warm-up the gradient norm is taken, and what was kept is written: each look at
 the gradients costs a step that is then not timed."""
 ROOTS = 0
 """Owner of norms that were taken of the root modules' parameters; others are an optimiser's id."""
-SCALED = "_steptime_unscaled"
-"""Attribute of a tensor that GradScaler.scale has returned: the loss before it."""
 
 
 class ParityRecorder:
@@ -48,16 +47,10 @@ class ParityRecorder:
 
     def install(self) -> None:
         """GradScaler.scale remembers the loss that it scales."""
-        original = torch.amp.GradScaler.scale
+        keep_unscaled(self._scales)
 
-        def scale(scaler: Any, outputs: Any) -> Any:
-            scaled = original(scaler, outputs)
-            if isinstance(outputs, torch.Tensor) and scaled is not outputs:
-                setattr(scaled, SCALED, outputs.detach())
-                self._scaler = scaler
-            return scaled
-
-        torch.amp.GradScaler.scale = scale
+    def _scales(self, scaler: Any) -> None:
+        self._scaler = scaler
 
     def attach(self, recorder: Recorder) -> None:
         """The recorder of this process; after a fork, the child's, which has done no step."""
@@ -69,19 +62,18 @@ class ParityRecorder:
 
     def root(self, module: torch.nn.Module) -> None:
         """Names of a root's parameters, as its state dict has them."""
-        for name, parameter in _named_parameters(module):
-            self._names.setdefault(id(parameter), name)
+        for name, parameter in module.named_parameters():
+            # Without what wrappers put before a name (DistributedDataParallel, torch.compile).
+            self._names.setdefault(id(parameter), name.removeprefix("module.").replace("_orig_mod.", ""))
 
     def backward(self, tensors: Any) -> None:
         """An outermost backward begins on these."""
-        found = [tensors] if isinstance(tensors, torch.Tensor) else tensors
-        self._scaled = False
-        for tensor in found if isinstance(found, list | tuple) else ():  # torch can go through others once only
-            if isinstance(tensor, torch.Tensor):
-                self._scaled = self._scaled or hasattr(tensor, SCALED)
-                loss = getattr(tensor, SCALED, tensor).detach()
-                # A copy: a captured graph, or the user, may write over the original before it is read.
-                self._losses.append(loss.clone() if loss.dim() == 0 else loss.float().mean())
+        begun = losses_of(tensors)
+        self._scaled = any(hasattr(tensor, UNSCALED) for tensor in begun)
+        for tensor in begun:
+            loss = getattr(tensor, UNSCALED, tensor).detach()
+            # A copy: a captured graph, or the user, may write over the original before it is read.
+            self._losses.append(loss.clone() if loss.dim() == 0 else loss.float().mean())
 
     def after_backward(self, roots: list[torch.nn.Module]) -> None:
         """An outermost backward has ended. The last one of a step counts: gradients are whole, nothing is clipped."""
@@ -144,42 +136,26 @@ class ParityRecorder:
         known = [value for _, value in values if value is not None]
         line: dict[str, Any] = {
             "step": row["step"],
-            "loss": _number(math.fsum(losses) / len(losses)) if losses and all(map(math.isfinite, losses)) else None,
+            "loss": None,
             "backwards": len(losses),
-            "gradient_norm": _number(math.sqrt(math.fsum(value * value for value in known))) if known else None,
+            "gradient_norm": json_number(math.sqrt(math.fsum(value * value for value in known))) if known else None,
             "peak_bytes": row["peak"],
         }
-        if losses and line["loss"] is None:
-            line["loss"] = _number(sum(losses))
+        if losses:
+            finite = all(map(math.isfinite, losses))
+            line["loss"] = json_number(math.fsum(losses) / len(losses) if finite else sum(losses))
         if row["step"] <= self._fingerprints and values:
             names = (self._names.get(id(parameter), f"#{index}") for index, (parameter, _) in enumerate(values))
-            line["gradients"] = [[name, _number(value)] for name, (_, value) in zip(names, values, strict=True)]
+            line["gradients"] = [[name, json_number(value)] for name, (_, value) in zip(names, values, strict=True)]
         return line
-
-
-def _number(value: float | None) -> float | str | None:
-    """JSON has no infinities: "inf", "-inf" and "nan" stand for them."""
-    return value if value is None or math.isfinite(value) else str(value)
 
 
 def _norm(gradient: Any) -> Any:
     """The 2-norm as a tensor without dimensions where the gradient lives; None where there is no gradient."""
     if gradient is None:
         return None
-    if hasattr(gradient, "to_local"):  # of a sharded parameter: this rank's part
-        gradient = gradient.to_local()
-    if gradient.is_sparse:
-        gradient = gradient.coalesce().values()
+    gradient = local_values(gradient)
     return torch.linalg.vector_norm(gradient, dtype=torch.float32 if gradient.element_size() < 4 else None)
-
-
-def _named_parameters(module: torch.nn.Module) -> list[tuple[str, Any]]:
-    return [(_plain(name), parameter) for name, parameter in module.named_parameters()]
-
-
-def _plain(name: str) -> str:
-    """Without what wrappers put before a name (DistributedDataParallel, torch.compile)."""
-    return name.removeprefix("module.").replace("_orig_mod.", "")
 
 
 def _peak_bytes() -> int:

@@ -20,7 +20,7 @@ import torch
 
 from steptime.probe.changes import traceable
 from steptime.probe.changes.applier import Applier, count, wrap_root
-from steptime.probe.parameters import parameters_of
+from steptime.probe.objects import parameters_of
 
 FIRST_SCALE, LARGEST_SCALE = 2.0**16, 2.0**24
 GROWTH_INTERVAL = 2000

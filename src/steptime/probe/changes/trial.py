@@ -20,8 +20,8 @@ from steptime.probe.changes.outside import OutsideWrites
 from steptime.probe.changes.parity import ParityRecorder
 from steptime.probe.changes.table import APPLIERS
 from steptime.probe.changes.variant import ProcessVariant
-from steptime.probe.listener import Follower
-from steptime.probe.parameters import parameters_of
+from steptime.probe.objects import parameters_of
+from steptime.probe.patches import Follower
 from steptime.probe.steps import BACKWARD, FORWARD, OPTIMIZER
 
 MOST_BACKWARDS = 64
@@ -38,7 +38,7 @@ class Trial(Follower):
     def __init__(self, plan: dict[str, Any]) -> None:
         self.plan = plan
         self.appliers = [_make(number, change) for number, change in enumerate(plan.get("changes") or ())]
-        self.variant = ProcessVariant(**plan["variant"]) if plan.get("variant") else None
+        self.variant = ProcessVariant(plan["recording"], **plan["variant"]) if plan.get("variant") else None
         self.parity = ParityRecorder(self.variant) if self.variant else None
         self.roots: list[torch.nn.Module] = []
         self._watch = RootWatch(self._root_found)
@@ -53,7 +53,7 @@ class Trial(Follower):
     def install(self) -> None:
         """Before the session's own patches: the session's lie outside."""
         if self.variant is not None:
-            self.variant.install(self.plan["recording"])
+            self.variant.install()
             seeds.install(self.variant.seed, self.variant.seed_offset)
             if not self.variant.dropout:
                 precision.switch_off()
@@ -182,8 +182,8 @@ class Trial(Follower):
             self._guard(self._outside.look)
         if self.parity is not None:
             self._guard(self.parity.boundary, steps)
-        if self.variant is not None and self.variant.over(steps, self.plan["recording"]):
-            self.variant.end()
+        if self.variant is not None:
+            self.variant.boundary(steps)
 
     def finish(self) -> None:
         """At the end of the process: what is known of the changes, and the rest of the losses."""

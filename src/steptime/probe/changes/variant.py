@@ -29,6 +29,7 @@ class ProcessVariant:
 
     def __init__(
         self,
+        recording: str,
         steps: int,
         warm_up: int = 5,
         limit_seconds: float = 60.0,
@@ -41,18 +42,25 @@ class ProcessVariant:
         self.seed, self.seed_offset, self.dropout = seed, seed_offset, dropout
         self.fingerprint_steps = fingerprint_steps
         self.finish: Callable[[], None] = lambda: None
+        self._recording, self._ended = recording, os.path.join(recording, "arm-ended-")
         self._begin = 0
-        self._file = self._ended = ""
+        self._file = ""
         self._waiting = False
 
-    def over(self, steps: int, recording: str) -> bool:
-        """Whether the job ends after its step number `steps`."""
+    def boundary(self, steps: int) -> None:
+        """After step number `steps`, 0 for the beginning; does not return where the job ends here."""
+        if self._over(steps):
+            self.end()
+
+    def _over(self, steps: int) -> bool:
         now = time.perf_counter_ns()
         if not self._begin:
             if steps < self.warm_up:
                 return False
             self._begin = now
-            self._begin_together(recording)
+            if _ranks() > 1:
+                self._file = os.path.join(self._recording, f"arm-end-{os.getppid()}")
+                threading.Thread(target=self._follow, name="steptime-arm", daemon=True).start()
         done = steps >= self.warm_up + self.steps
         late = now - self._begin >= self.limit_seconds * SECOND
         if not self._file:
@@ -61,14 +69,8 @@ class ProcessVariant:
             self._name_end(steps + LATER)
         return done or steps >= self._named_end()
 
-    def end_all(self, steps: int) -> None:
-        """The other ranks end behind this step, too."""
-        if self._file:
-            self._name_end(steps)
-
-    def install(self, recording: str) -> None:
+    def install(self) -> None:
         """A process that starts trainers, and waits for what they never send, ends when they have."""
-        self._ended = os.path.join(recording, "arm-ended-")
         original = multiprocessing.process.BaseProcess.start
 
         def start(process: multiprocessing.process.BaseProcess) -> None:
@@ -87,22 +89,21 @@ class ProcessVariant:
         self.finish()
         _leave()
 
-    def end(self) -> None:
-        """Ends the process here, when `finish` has written what we have."""
+    def end(self, steps: int = 0) -> None:
+        """Ends the process here, when `finish` has written what we have. steps: behind which the other ranks end, too;
+        without, they end where they are."""
+        if steps:
+            self._name_end(steps)
         self.finish()
         if multiprocessing.parent_process() is not None:
             with contextlib.suppress(OSError):  # the recording is gone: the parent waits for itself
                 os.close(os.open(self._ended + str(os.getppid()), os.O_CREAT | os.O_WRONLY, 0o644))
-        if self._file:
-            self._name_end(0)
+        self._name_end(0)
         _leave()
 
-    def _begin_together(self, recording: str) -> None:
-        if _ranks() > 1:
-            self._file = os.path.join(recording, f"arm-end-{os.getppid()}")
-            threading.Thread(target=self._follow, name="steptime-arm", daemon=True).start()
-
     def _name_end(self, steps: int) -> None:
+        if not self._file:
+            return
         with contextlib.suppress(FileExistsError):
             file = os.open(self._file, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o644)
             os.write(file, str(steps).encode())

@@ -1,5 +1,8 @@
-"""When memory runs out: what was asked for, and what was there then. Looked at when the process is ending anyway, so
-that the job's own exception and traceback stay what they are.
+"""When memory runs out: what was asked for, and what was there then.
+
+A process that is ending is looked at when it ends, so that the job's own exception and traceback stay what they are. A
+CUDA allocator's state is written down at the moment when its device runs full, before the error is raised and anything
+is freed.
 """
 
 from __future__ import annotations
@@ -7,15 +10,17 @@ from __future__ import annotations
 import gc
 import mmap
 import os
+import pickle
 import re
 import sys
-from types import TracebackType
+import time
+from types import FrameType, TracebackType
 from typing import Any
 
 import torch
 
 from steptime.probe import sites
-from steptime.probe.memory.limits import memory_limit
+from steptime.probe.identity import memory_limit
 from steptime.probe.memory.living import MOST_OBJECTS, TENSOR, size_of, storage_of, tensors
 
 ON_HOST = re.compile(r"(?:can't|not enough memory: you) .*?(?:tried to )?allocate (\d+) bytes", re.DOTALL)
@@ -152,3 +157,74 @@ def _resident() -> int:
             return int(statm.read().split()[1]) * os.sysconf("SC_PAGE_SIZE")
     except (OSError, ValueError, IndexError):
         return 0
+
+
+FILE = "memory-full.pickle"
+"""Read with the other snapshots of a process (memory-*.pickle)."""
+MOST_NANOSECONDS = 5_000_000_000
+"""Spent in all: a job that looks for its largest batch by running out of memory is not held up for ever."""
+MOST_FRAMES = 64
+
+
+class _FullDeviceState:
+    """Of this process. path: of the file, "" while nobody watches; spent: ns so far."""
+
+    path = ""
+    process = 0
+    spent = 0
+
+
+def watch_device(folder: str) -> None:
+    """From now on the newest state in which memory ran out lies in `folder`. An observer cannot be taken away again, so
+    there is one for a process, which follows the folder. Does nothing until CUDA is in use."""
+    attach = getattr(torch._C, "_cuda_attach_out_of_memory_observer", None)
+    if attach is None or not torch.cuda.is_initialized():
+        return
+    first = not _FullDeviceState.process
+    _FullDeviceState.path, _FullDeviceState.process = os.path.join(folder, FILE), os.getpid()
+    if first:
+        attach(ran_out)
+
+
+def ran_out(device: int, asked: int, _allocated: int, free: int) -> None:
+    """The allocator's observer (torch/csrc/cuda/Module.cpp, THCPModule_attachOutOfMemoryObserver): called without its
+    lock. An exception from here would take the place of the job's own."""
+    begin = time.perf_counter_ns()
+    if (
+        not _FullDeviceState.path
+        or os.getpid() != _FullDeviceState.process
+        or _FullDeviceState.spent > MOST_NANOSECONDS
+    ):
+        return
+    try:
+        snapshot = with_request(torch.cuda.memory._snapshot(), device, asked, free, sys._getframe(1))
+        with open(_FullDeviceState.path + ".partial", "wb") as file:
+            pickle.dump(snapshot, file)
+        os.replace(_FullDeviceState.path + ".partial", _FullDeviceState.path)
+    except Exception:  # noqa: BLE001 - the probe's boundary: what is raised here would hide the job's own error
+        _FullDeviceState.path = ""
+    _FullDeviceState.spent += time.perf_counter_ns() - begin
+
+
+def with_request(
+    snapshot: dict[str, Any], device: int, asked: int, free: int, frame: FrameType | None
+) -> dict[str, Any]:
+    """The snapshot with the request that failed as the last event of its device, as the allocator writes it itself
+    where its history is on."""
+    traces = snapshot.setdefault("device_traces", [])
+    traces += [[] for _ in range(device + 1 - len(traces))]
+    events = traces[device]
+    if not events or events[-1].get("action") != "oom":
+        failed = {"action": "oom", "device_free": free, "size": asked, "stream": 0, "frames": frames_of(frame)}
+        events.append({**failed, "time_us": time.time_ns() // 1000})
+    return snapshot
+
+
+def frames_of(frame: FrameType | None) -> list[dict[str, Any]]:
+    """The Python frames from one outwards, as a snapshot has them."""
+    found: list[dict[str, Any]] = []
+    while frame is not None and len(found) < MOST_FRAMES:
+        code = frame.f_code
+        found.append({"filename": code.co_filename, "line": frame.f_lineno or 0, "name": code.co_name})
+        frame = frame.f_back
+    return found

@@ -14,8 +14,6 @@ from types import CellType, CodeType, FrameType, FunctionType, ModuleType
 from typing import Any
 
 from steptime.probe import sites
-from steptime.probe.recorder import source_line
-from steptime.probe.source import names_by_line
 
 MOST_LEVELS = 5
 """From a tensor up to what has a name: tensor, tuple, list, dictionary, instance."""
@@ -199,7 +197,7 @@ def _attribute(one: Any, path: list[Any]) -> Holder | None:
 
 
 def _start(code: CodeType) -> dict[str, Any]:
-    return source_line(code.co_filename, code.co_firstlineno, code.co_name)
+    return sites.source_line(code.co_filename, code.co_firstlineno, code.co_name)
 
 
 def _line(name: str, codes: list[CodeType]) -> tuple[dict[str, Any], CodeType] | None:
@@ -207,13 +205,13 @@ def _line(name: str, codes: list[CodeType]) -> tuple[dict[str, Any], CodeType] |
     itself, else binds it at all."""
     best: tuple[int, dict[str, Any], CodeType] | None = None
     for code in _with_inner(codes):
-        for line, (stores, loads) in names_by_line(code).items():
+        for line, (stores, loads) in sites.names_by_line(code).items():
             known = loads | {each.lstrip(".") for each in loads}
             grows = name in known and bool(known & GROWING)
             rank = 3 if grows else 2 if name in stores and name in known else int(name in stores)
             if rank and (best is None or rank > best[0]):
                 text = linecache.getline(code.co_filename, line).strip()
-                best = rank, source_line(code.co_filename, line, code.co_name, text), code
+                best = rank, sites.source_line(code.co_filename, line, code.co_name, text), code
     return best[1:] if best is not None else None
 
 

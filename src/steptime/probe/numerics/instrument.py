@@ -11,13 +11,15 @@ from typing import Any
 
 import torch
 
-from steptime.probe.numerics.account import GrowingNumerics
+from steptime.probe.changes.variant import ProcessVariant
 from steptime.probe.numerics.batches import Batches
-from steptime.probe.numerics.ending import Ending
+from steptime.probe.numerics.job import GrowingNumerics, Role
 from steptime.probe.numerics.operators import FirstNonFinite, OperatorWatch
 from steptime.probe.numerics.places import ModuleNames
-from steptime.probe.numerics.values import is_finite, is_floating, number, storage_of
+from steptime.probe.numerics.values import is_finite, is_floating, storage_of
 from steptime.probe.numerics.watch import gradient_norm
+from steptime.probe.objects import local_values
+from steptime.probe.recorder import json_number
 
 LOSS, GRADIENT, SKIPPED, READ = "loss", "gradient", "skipped", "read"
 MOST_TOLD = 12
@@ -27,10 +29,10 @@ HISTORY = 16
 """Steps before the window of which the gradient norm is taken: the watch has that of some only."""
 
 
-class Instrument:
-    """A role (`job.Role`). plan: first_step and last_step of the window, and `kind`, what the watch has seen."""
+class Instrument(Role):
+    """plan: first_step and last_step of the window, and `kind`, what the watch has seen."""
 
-    def __init__(self, plan: dict[str, Any], account: GrowingNumerics, ending: Ending) -> None:
+    def __init__(self, plan: dict[str, Any], account: GrowingNumerics, ending: ProcessVariant) -> None:
         self._first, self._last = int(plan["first_step"]), int(plan["last_step"])
         self._scaled, self._left = plan.get("kind") == SKIPPED, plan.get("kind") == READ
         self._account, self._ending = account, ending
@@ -43,7 +45,6 @@ class Instrument:
         account.facts.update(origin=None, trigger=None, births=[])
 
     def install(self) -> None:
-        """Before the user's program goes on."""
         self._batches.install()
         if self._first <= 1:
             self._enter(1)
@@ -63,7 +64,6 @@ class Instrument:
     # -- what is told ----------------------------------------------------------------------------------------------
 
     def root(self, module: torch.nn.Module) -> None:
-        """See job.Role."""
         self._names.root(module)
         for part in module.modules():
             for name, each in part._parameters.items():
@@ -72,33 +72,25 @@ class Instrument:
         self._learn_parameters()
 
     def losses(self, step: int, tensors: list[Any]) -> None:
-        """See job.Role."""
         self._account.open()
         self._ending.boundary(0)
         self._decide(step, LOSS, [tensor.detach() for tensor in tensors])
 
     def update(self, step: int, optimizer: Any) -> None:
-        """See job.Role."""
         if not isinstance(getattr(optimizer, "found_inf", None), torch.Tensor):
             self._gradients(step, optimizer)
         self._watch.updating = True
 
     def updated(self, step: int, optimizer: Any) -> None:
-        """See job.Role."""
         self._watch.updating = False
         if step >= self._first - HISTORY:
             self._measure(step, optimizer)
 
     def scaled_update(self, step: int, optimizer: Any) -> None:
-        """See job.Role."""
         if self._scaled and step == self._last:
             self._gradients(step, optimizer)
 
-    def skipped(self, step: int, optimizer: Any) -> None:
-        """See job.Role: what the scaler leaves out is no fault."""
-
     def boundary(self, step: int) -> None:
-        """See job.Role."""
         self._account.facts["steps"] = step
         self._ending.boundary(step)
         self._watch.read = self._watch.scalar = ()
@@ -108,7 +100,7 @@ class Instrument:
             self._enter(step + 1)
 
     def finish(self) -> None:
-        """See job.Role. The job may have read a loss that is not finite and have left because of it."""
+        # The job may have read a loss that is not finite and have left because of it.
         carried = self._watch.read or (self._watch.scalar if self._left else ())
         if carried and not self._found:
             self._account.open()
@@ -116,13 +108,11 @@ class Instrument:
         self._write()
 
     def failed(self, error: Exception) -> None:
-        """See job.Role."""
         self._watch.active = False
         self._count()
         self._account.give_up("the look at operators was given up", error)
 
     def forked(self) -> None:
-        """In a child: a loader's worker, or a trainer that begins at its own step 1."""
         self._watch.active = False
         self._account.forget()
 
@@ -138,7 +128,7 @@ class Instrument:
 
     def _gradients(self, step: int, optimizer: Any) -> None:
         owners = [each for group in optimizer.param_groups for each in group["params"] if each.grad is not None]
-        gradients = [_local(each.grad) for each in owners]
+        gradients = [local_values(each.grad.detach()) for each in owners]
         bad = [
             (self._parameters.get(id(owner), ("", None))[0], gradient)
             for owner, gradient in zip(owners, gradients, strict=True)
@@ -163,7 +153,7 @@ class Instrument:
         self._found = True
         births = [self._watch.births[each] for each in carried]
         facts = self._account.facts
-        facts["trigger"] = {"kind": kind, "step": step, "value": number(value), "name": name}
+        facts["trigger"] = {"kind": kind, "step": step, "value": json_number(value), "name": name}
         origin = _origin(births)
         facts["origin"] = origin.facts if origin is not None else None
         facts["births"] = [birth.facts for birth in births[:MOST_TOLD]]
@@ -180,19 +170,12 @@ class Instrument:
 
     def _count(self) -> None:
         self._account.facts["operators"] = self._watch.looked_at
-        self._account.facts["history"] = [[step, None, number(norm)] for step, norm in self._history]
+        self._account.facts["history"] = [[step, None, json_number(norm)] for step, norm in self._history]
 
 
 def _origin(births: list[FirstNonFinite]) -> FirstNonFinite | None:
     """The earliest that the user did not write; a constant only where there is no other."""
     return min(births, key=lambda birth: (birth.deliberate, birth.number), default=None)
-
-
-def _local(gradient: Any) -> Any:
-    gradient = gradient.detach()
-    if hasattr(gradient, "to_local"):
-        gradient = gradient.to_local()
-    return gradient.coalesce().values() if gradient.is_sparse else gradient
 
 
 def _uncompiled(account: GrowingNumerics) -> None:

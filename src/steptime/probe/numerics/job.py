@@ -1,5 +1,4 @@
-"""What happens in the job, told to whoever looks at its numbers: losses, updates, steps that a scaler skips,
-boundaries.
+"""What happens in the job, told to a role that looks at its numbers: losses, updates, skipped steps, boundaries.
 
 Steps are counted as everywhere in the probe (`steps.StepCounter`), so that a step has the same number in every run of
 the job. Nothing of ours reaches the user: what fails is told to `failed`, once, and then the job runs unwatched.
@@ -7,30 +6,80 @@ the job. Nothing of ours reaches the user: what fails is told to `failed`, once,
 
 from __future__ import annotations
 
+import contextlib
 import functools
+import json
 import os
 from collections.abc import Callable
 from threading import get_ident
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
 
-from steptime.probe.changes.applier import RootWatch
-from steptime.probe.owners import ConstructionWatch
-from steptime.probe.recorder import ObjectNumbers
+from steptime.probe import identity, switched_off
+from steptime.probe.changes.applier import UNSCALED, RootWatch, keep_unscaled, losses_of
+from steptime.probe.objects import ConstructionWatch, ObjectNumbers
+from steptime.probe.recorder import finish_as_child
 from steptime.probe.steps import StepCounter
 
-UNSCALED = "_steptime_loss"
-"""Attribute of what GradScaler.scale returns: the loss before it."""
+NAME = "numerics.json"
+
+
+class GrowingNumerics:
+    """`ProcessNumerics` while it grows. The folder is made at the first sign of training."""
+
+    def __init__(self, recording: str, mode: str) -> None:
+        self.recording = recording
+        self.folder = ""
+        self.facts: dict[str, Any] = {"mode": mode, "steps": 0, "notes": []}
+
+    def open(self) -> None:
+        """Raises OSError where the recording cannot be written."""
+        if not self.folder:
+            self.folder = identity.make_folder(self.recording, os.getpid())
+            identity.write_process(self.folder, device="cpu", device_name="")
+            self.facts["pid"], self.facts["rank"] = os.getpid(), identity.place().rank
+
+    def write(self) -> None:
+        """Writes what is known, if the process has trained. Raises OSError."""
+        if self.folder:
+            path = os.path.join(self.folder, NAME)
+            with open(path + ".partial", "w", encoding="utf-8") as file:
+                json.dump(self.facts, file, default=str)
+            os.replace(path + ".partial", path)
+
+    def note(self, text: str) -> None:
+        """A sentence for the user."""
+        if text not in self.facts["notes"]:
+            self.facts["notes"].append(text)
+
+    def give_up(self, what: str, error: Exception) -> None:
+        """Tells the user, and writes what is known as far as that can be done. Raises nothing: it is called from inside
+        the job."""
+        reason = f"{type(error).__name__}: {error}"
+        switched_off(reason)
+        self.note(f"{what}: {reason}")
+        with contextlib.suppress(OSError, TypeError, ValueError):
+            self.write()
+
+    def forget(self) -> None:
+        """In a forked child: it gets a folder of its own when it trains."""
+        self.folder = ""
+        self.facts = {"mode": self.facts["mode"], "steps": 0, "notes": []}
+
+
 MOST_BACKWARDS = 64
 """Backwards that are waited for before the first update; an optimiser inside a compiled step is never seen."""
 ROOT_STEPS = 3
 """Steps in which modules that are called from outside of all others are looked for."""
 
 
-class NumericsListener(Protocol):
-    """Who is told. `step`: the number, from 1, of the step that is under way."""
+class Role:
+    """Who is told what happens. `step`: the number, from 1, of the step that is under way."""
+
+    def install(self) -> None:
+        """Before the user's program goes on."""
 
     def root(self, module: torch.nn.Module) -> None:
         """A module that learns is called from outside of all others for the first time."""
@@ -42,7 +91,7 @@ class NumericsListener(Protocol):
         """An optimiser's step begins; its gradients are what it will use."""
 
     def updated(self, step: int, optimizer: Any) -> None:
-        """It has ended."""
+        """It has ended: here gradients are whole also where a closure, or a backward's hook, has made the update."""
 
     def scaled_update(self, step: int, optimizer: Any) -> None:
         """GradScaler.step begins: gradients may still be scaled."""
@@ -54,28 +103,29 @@ class NumericsListener(Protocol):
         """The step has ended. May not return."""
 
     def finish(self) -> None:
-        """The process ends."""
+        """The process ends. A step that began and never ended counts, too: the job may have left because of it."""
 
     def failed(self, error: Exception) -> None:
         """Something of ours has raised; nothing more will be told. Raises nothing."""
+
+    def forked(self) -> None:
+        """In a child: a loader's worker, or a trainer that begins at its own step 1."""
 
 
 class Job:
     """Listens in this process and tells a role."""
 
-    def __init__(self, role: NumericsListener) -> None:
+    def __init__(self, role: Role) -> None:
         self.role = role
         self.step = 1
-        self.trains = False
         self._active = True
         self._pid = os.getpid()
         self._thread = 0
         self._depth = 0
-        self._scaling = False
         self._updates = 0
         self._counter = StepCounter()
         self._numbers = ObjectNumbers()
-        self._roots = RootWatch(self._root)
+        self._roots = RootWatch(functools.partial(self._tell, role.root))
         self._constructions = ConstructionWatch(self._made)
         self._optimizers = False
 
@@ -84,16 +134,18 @@ class Job:
         self._roots.install()
         self._constructions.install()
         torch.autograd.backward = self._backward(torch.autograd.backward)
-        torch.amp.GradScaler.scale = self._scale(torch.amp.GradScaler.scale)
+        keep_unscaled()
         torch.amp.GradScaler.step = self._scaler_step(torch.amp.GradScaler.step)
         register_optimizer_step_pre_hook(self._update_begins)
         register_optimizer_step_post_hook(self._update_ends)
 
     def forked(self) -> None:
         """In a child: it may train by itself, from step 1."""
-        self.step, self.trains, self._thread, self._depth = 1, False, 0, 0
+        self.step, self._thread, self._depth = 1, 0, 0
         self._pid = os.getpid()
         self._counter = StepCounter()
+        self.role.forked()
+        finish_as_child(self.finish)
 
     def finish(self) -> None:
         """At the end of the process."""
@@ -115,11 +167,8 @@ class Job:
 
     # -- what torch calls ------------------------------------------------------------------------------------------
 
-    def _made(self, optimizer: Any) -> None:
+    def _made(self, _: Any) -> None:
         self._optimizers = True
-
-    def _root(self, module: torch.nn.Module) -> None:
-        self._tell(self.role.root, module)
 
     def _backward(self, inner: Callable[..., Any]) -> Callable[..., Any]:
         @functools.wraps(inner)
@@ -146,14 +195,10 @@ class Job:
         self._thread = self._thread or get_ident()
         if get_ident() != self._thread:
             return
-        self.trains = True
         self._roots.in_backward = True
         self._counter.backward_begins()
-        found = [tensors] if isinstance(tensors, torch.Tensor) else tensors
-        if isinstance(found, list | tuple):  # anything else can be gone through once only, by torch
-            self.role.losses(
-                self.step, [getattr(tensor, UNSCALED, tensor) for tensor in found if isinstance(tensor, torch.Tensor)]
-            )
+        if losses := losses_of(tensors):
+            self.role.losses(self.step, [getattr(loss, UNSCALED, loss) for loss in losses])
 
     def _backward_ends(self) -> None:
         if self._mine():
@@ -167,16 +212,6 @@ class Job:
         its update is waited for."""
         return self._optimizers and self._counter.backwards < MOST_BACKWARDS
 
-    def _scale(self, inner: Callable[..., Any]) -> Callable[..., Any]:
-        @functools.wraps(inner)
-        def scale(scaler: Any, outputs: Any) -> Any:
-            scaled = inner(scaler, outputs)
-            if isinstance(outputs, torch.Tensor) and scaled is not outputs:
-                setattr(scaled, UNSCALED, outputs.detach())
-            return scaled
-
-        return scale
-
     def _scaler_step(self, inner: Callable[..., Any]) -> Callable[..., Any]:
         @functools.wraps(inner)
         def step(scaler: Any, optimizer: Any, *args: Any, **kwargs: Any) -> Any:
@@ -184,7 +219,6 @@ class Job:
             before = self._updates
             if mine:
                 self._tell(self.role.scaled_update, self.step, optimizer)
-                self._scaling = True
                 self._counter.update_begins(self._numbers.of(_inner(optimizer))[0])
             try:
                 return inner(scaler, optimizer, *args, **kwargs)
@@ -192,7 +226,6 @@ class Job:
                 error.__traceback__ = error.__traceback__ and error.__traceback__.tb_next
                 raise
             finally:
-                self._scaling = False
                 if mine:
                     if self._updates == before:
                         self._tell(self.role.skipped, self.step, _inner(optimizer))

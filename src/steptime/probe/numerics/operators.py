@@ -22,12 +22,12 @@ from steptime.probe.numerics.values import (
     fills_storage,
     is_finite,
     is_floating,
-    number,
     range_of,
     rows_not_finite,
     storage_of,
     tensors_in,
 )
+from steptime.probe.recorder import json_number
 
 UNREAD = (
     "empty",
@@ -122,8 +122,8 @@ class OperatorWatch(TorchDispatchMode):  # type: ignore[misc]
         """Of those among the tensors that are not finite; their origin is unknown where this is empty."""
         found: tuple[int, ...] = ()
         for tensor in tensors:
-            found = _merged(found, self._carried.get(storage_of(tensor)) or self._foreign(tensor))
-        return found
+            found += self._carried.get(storage_of(tensor)) or self._foreign(tensor)
+        return tuple(sorted(set(found))[:MOST_CARRIED])
 
     # -- every operator --------------------------------------------------------------------------------------------
 
@@ -211,7 +211,7 @@ class OperatorWatch(TorchDispatchMode):  # type: ignore[misc]
         broken = [(name, tensor) for name, tensor, finite in inputs if not finite]
         if self._batches.loading and any(storage_of(tensor) not in self._carried for _, tensor in broken):
             return  # a sample that was not finite already: the batch is looked at when it has arrived
-        carried = _merged(*(self._births_of_input(tensor, before) for _, tensor in broken))
+        carried = self.births_of(tensor for _, tensor in broken)
         scalars = dict(_scalars(kind, args, kwargs))
         explicit = any(isinstance(value, float) and not math.isfinite(value) for value in scalars.values())
         makes_nan = any(bool(torch.isnan(tensor).any()) for tensor in bad)
@@ -224,7 +224,8 @@ class OperatorWatch(TorchDispatchMode):  # type: ignore[misc]
             born = None
         if born is not None:
             if not born.facts:
-                born.facts = self._facts(kind, args, kwargs, bad, before, scalars)
+                ranges = [_described(tensor, name, before) for name, tensor, _ in inputs[:MOST_RANGES]]
+                born.facts = self._facts(kind, ranges, bad, scalars)
             born.facts.setdefault("sources", [self.births[each].facts for each in carried[:2]])
             carried = (born.number,)
         elif makes_nan and not had_nan:
@@ -233,10 +234,6 @@ class OperatorWatch(TorchDispatchMode):  # type: ignore[misc]
             self._carried[storage_of(tensor)] = carried
         if any(tensor.numel() == 1 for tensor in bad):
             self.scalar = carried
-
-    def _births_of_input(self, tensor: Any, before: list[_Before]) -> tuple[int, ...]:
-        known = self._carried.get(storage_of(tensor))
-        return known if known else self._foreign(tensor)
 
     def _born(self, kind: str) -> FirstNonFinite:
         if len(self.births) >= MOST_BIRTHS:
@@ -286,13 +283,7 @@ class OperatorWatch(TorchDispatchMode):  # type: ignore[misc]
 
     # -- facts -----------------------------------------------------------------------------------------------------
 
-    def _facts(
-        self, kind: _Kind, args: Any, kwargs: Any, bad: list[Any], before: list[_Before], scalars: dict[str, Any]
-    ) -> dict[str, Any]:
-        ranges = [
-            _described(tensor, name, before)
-            for name, tensor, _ in list(_inputs(kind, args, kwargs, before))[:MOST_RANGES]
-        ]
+    def _facts(self, kind: _Kind, ranges: list[Any], bad: list[Any], scalars: dict[str, Any]) -> dict[str, Any]:
         rows = rows_not_finite(bad[0])
         alike = bad[0].dim() > 0 and bad[0].shape[0] == self._batches.size
         return {
@@ -300,7 +291,9 @@ class OperatorWatch(TorchDispatchMode):  # type: ignore[misc]
             "step": self.step,
             "inputs": ranges,
             "outputs": [range_of(tensor) for tensor in bad[:MOST_RANGES]],
-            "scalars": {name: number(value) if isinstance(value, float) else value for name, value in scalars.items()},
+            "scalars": {
+                name: json_number(value) if isinstance(value, float) else value for name, value in scalars.items()
+            },
             "rows": rows,
             "samples": self._batches.samples(rows) if alike else [],
             **self._where(kind),
@@ -361,23 +354,24 @@ def _results(kind: _Kind, args: Any, kwargs: Any, output: Any) -> Iterator[Any]:
 
 def _inputs(kind: _Kind, args: Any, kwargs: Any, before: list[_Before]) -> Iterator[tuple[str, Any, bool]]:
     """(name, tensor, whether it was finite) of floating inputs; of those that were overwritten, as they were before."""
-    named = list(zip(kind.names, args, strict=False)) + list(kwargs.items())
-    for name, value in named:
-        if name == "out":
-            continue
+    for name, value in (*zip(kind.names, args, strict=False), *kwargs.items()):
         for tensor in tensors_in(value):
-            if is_floating(tensor):
-                known = next((each for each in before if each.tensor is tensor), None)
+            if name != "out" and is_floating(tensor):
+                known = _found(tensor, before)
                 yield name, tensor, known.finite if known is not None else is_finite(tensor)
 
 
+def _found(tensor: Any, before: list[_Before]) -> _Before | None:
+    return next((each for each in before if each.tensor is tensor), None)
+
+
 def _described(tensor: Any, name: str, before: list[_Before]) -> dict[str, Any]:
-    known = next((each for each in before if each.tensor is tensor), None)
+    known = _found(tensor, before)
     return {**known.described, "name": name} if known is not None else range_of(tensor, name)
 
 
 def _has_nan(tensor: Any, before: list[_Before]) -> bool:
-    known = next((each for each in before if each.tensor is tensor), None)
+    known = _found(tensor, before)
     return bool(known.described.get("nan")) if known is not None else bool(torch.isnan(tensor).any())
 
 
@@ -385,7 +379,3 @@ def _scalars(kind: _Kind, args: Any, kwargs: Any) -> Iterator[tuple[str, Any]]:
     for name, value in (*zip(kind.names, args, strict=False), *kwargs.items()):
         if isinstance(value, bool | int | float | str) or value is None:
             yield name, value
-
-
-def _merged(*found: tuple[int, ...]) -> tuple[int, ...]:
-    return tuple(sorted({each for births in found for each in births})[:MOST_CARRIED])

@@ -109,8 +109,3 @@ def largest_by_row(tensor: Any) -> list[float]:
     if not values.shape[1]:
         return [0.0] * int(values.shape[0])
     return [float(value) for value in values.abs().amax(dim=1).tolist()]
-
-
-def number(value: float | None) -> float | str | None:
-    """JSON has no infinities: "inf", "-inf" and "nan" stand for them."""
-    return value if value is None or math.isfinite(value) else str(value)

@@ -8,20 +8,191 @@ from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Callable
+import weakref
+from collections import deque
+from collections.abc import Callable, Iterator
 from time import perf_counter_ns as now
 from time import thread_time_ns
 from typing import Any
 
 import torch
 
-from steptime.probe.numerics.account import GrowingNumerics
-from steptime.probe.numerics.ending import Ending
-from steptime.probe.numerics.history import LossHistory
-from steptime.probe.numerics.outputs import OutputWatch
+from steptime.probe.changes.variant import ProcessVariant
+from steptime.probe.numerics.job import GrowingNumerics, Role
 from steptime.probe.numerics.places import ModuleNames
-from steptime.probe.numerics.readings import Readings
-from steptime.probe.numerics.values import number
+from steptime.probe.numerics.values import is_floating
+from steptime.probe.objects import local_values
+from steptime.probe.recorder import json_number
+
+MOST_MODULES = 16
+"""Modules below a root that are looked at, from the outside in."""
+FIRST_STRIDE = MOST_MODULES
+"""A look out of a cold cache takes up to 40 us on a CPU: one a step until it is known how long steps are."""
+
+
+class OutputWatch:
+    """Adds one value to the readings for each output that is looked at. spent: ns since it was last asked.
+
+    stride: of the modules every so manieth is looked at in a step, in turns; 0 switches the look off.
+    """
+
+    def __init__(self, readings: Readings, guard: Callable[..., None]) -> None:
+        self.stride = FIRST_STRIDE
+        self.turn = 0
+        self._readings, self._guard = readings, guard
+        self._spent = 0
+        self._count = 0
+
+    def root(self, module: torch.nn.Module, name_of: Callable[[Any], str]) -> None:
+        """Puts the look around modules of a root. A compiled root is looked at as a whole."""
+        for each in _chosen(module):
+            self._wrap(each, name_of(each), self._count)
+            self._count += 1
+
+    def spent(self) -> int:
+        """ns that the looks have taken since the last call."""
+        spent, self._spent = self._spent, 0
+        return spent
+
+    def _wrap(self, module: torch.nn.Module, name: str, position: int) -> None:
+        reference, call = weakref.ref(module), type(module)._call_impl
+        compiled = module.__dict__.get("_compiled_call_impl")
+
+        def looked_at(*args: Any, **kwargs: Any) -> Any:
+            try:
+                output = compiled(*args, **kwargs) if compiled else call(reference(), *args, **kwargs)
+            except BaseException as error:
+                # A bare raise adds no frame, so this takes ours out of the user's traceback (Python >= 3.11).
+                error.__traceback__ = error.__traceback__ and error.__traceback__.tb_next
+                raise
+            if self.stride and (position + self.turn) % self.stride == 0 and torch.is_grad_enabled():
+                self._guard(self._look, name, output)
+            return output
+
+        module.__dict__["_compiled_call_impl"] = looked_at
+
+    def _look(self, name: str, output: Any) -> None:
+        begin = now()
+        tensor = _tensor_of(output)
+        if tensor is not None:
+            values = tensor.detach()
+            self._readings.add(name, values.sum(dtype=torch.float32) if values.element_size() < 4 else values.sum())
+        self._spent += now() - begin
+
+
+def _tensor_of(output: Any) -> Any:
+    """The output, or the first of several, where it is a tensor that can be summed up."""
+    while isinstance(output, list | tuple) and output:
+        output = output[0]
+    plain = isinstance(output, torch.Tensor) and type(output).__torch_dispatch__ is torch.Tensor.__torch_dispatch__
+    return output if plain and is_floating(output) and not output.is_complex() else None
+
+
+def _chosen(root: torch.nn.Module) -> list[torch.nn.Module]:
+    """The modules nearest to the root, itself among them; none inside of a compiled or scripted one."""
+    found: list[torch.nn.Module] = []
+    waiting = deque([root])
+    while waiting and len(found) < MOST_MODULES:
+        module = waiting.popleft()
+        if isinstance(module, torch.jit.ScriptModule) or any(module is each for each in found):
+            continue
+        found.append(module)
+        compiled = "_compiled_call_impl" in module.__dict__ or type(module).__name__ == "OptimizedModule"
+        if not compiled:
+            waiting.extend(child for child in module._modules.values() if child is not None)
+    return found
+
+
+LAST = 64
+"""Steps whose loss and gradient norm are kept: what an exploding gradient has grown by."""
+SPREAD = 48
+"""At most so many of the whole run: where they are full every second one goes, and from then on every second comes."""
+
+
+class LossHistory:
+    """Of one process. Entries: (step, loss, gradient norm), None where it was not looked at."""
+
+    def __init__(self) -> None:
+        self._last: deque[list[Any]] = deque(maxlen=LAST)
+        self._spread: list[list[Any]] = []
+        self._stride, self._norms = 1, 0
+
+    def add(self, step: int, loss: float | None, norm: float | None) -> None:
+        """A step has been looked at."""
+        entry = [step, json_number(loss), json_number(norm)]
+        self._last.append(entry)
+        if norm is None:
+            return
+        if len(self._spread) == SPREAD:
+            self._spread = self._spread[::2]
+            self._stride *= 2
+        if self._norms % self._stride == 0:
+            self._spread.append(entry)
+        self._norms += 1
+
+    def last(self) -> list[list[Any]]:
+        """For the account."""
+        return list(self._last)
+
+    def spread(self) -> list[list[Any]]:
+        """For the account; only steps with a gradient norm."""
+        return list(self._spread)
+
+
+MOST_PENDING = 8
+"""Steps that may be on their way; the oldest is waited for then."""
+
+
+class Readings:
+    """Takes (name, tensor) pairs step by step, gives back (step, [(name, value), …]) in the same order."""
+
+    def __init__(self) -> None:
+        self._names: list[str] = []
+        self._tensors: list[Any] = []
+        self._pending: deque[tuple[int, list[str], Any, Any]] = deque()
+
+    def add(self, name: str, tensor: Any) -> None:
+        """Of the step that is under way. tensor: detached, one element."""
+        self._names.append(name)
+        self._tensors.append(tensor)
+
+    def close(self, step: int) -> None:
+        """The step has ended."""
+        if self._names:
+            names, tensors = self._names, self._tensors
+            self._names, self._tensors = [], []
+            self._pending.append((step, names, *_sent(tensors)))
+
+    def ready(self, wait: bool = False) -> Iterator[tuple[int, list[tuple[str, float]]]]:
+        """The steps whose values have arrived; with `wait` all."""
+        while self._pending:
+            step, names, values, event = self._pending[0]
+            if event is not None and not event.query():
+                if not wait and len(self._pending) < MOST_PENDING:
+                    return
+                event.synchronize()
+            self._pending.popleft()
+            yield step, list(zip(names, values if event is None else values.tolist(), strict=True))
+
+    def forget(self) -> None:
+        """In a forked child."""
+        self._names, self._tensors = [], []
+        self._pending.clear()
+
+
+def _sent(tensors: list[Any]) -> tuple[Any, Any]:
+    """(values, None) of tensors on a CPU; else (their copies in pinned memory, the event behind them)."""
+    device = next((tensor.device for tensor in tensors if tensor.device.type == "cuda"), None)
+    if device is None:
+        return [float(tensor) for tensor in tensors], None
+    with torch.no_grad(), torch.cuda.device(device):
+        together = torch.stack([tensor.reshape(()).to(device, torch.float32, non_blocking=True) for tensor in tensors])
+        host = torch.empty(together.shape, dtype=torch.float32, pin_memory=True)
+        host.copy_(together, non_blocking=True)
+        event = torch.cuda.Event()
+        event.record()
+    return host, event
+
 
 MOST_SHARE, LEAST_SHARE = 0.015, 0.004
 """Of the step time, for what a step leaves us to do: above the first the looks become fewer, below the second more."""
@@ -36,10 +207,10 @@ LOSS, GRADIENT, FOUND, SKIPPED = "loss", "gradient", "found_inf", "skipped"
 MODULE = "module "
 
 
-class Watch:
-    """A role (`job.Role`): looks until something is not finite, then ends the job unless `go_on`."""
+class Watch(Role):
+    """Looks until something is not finite, then ends the job unless `go_on`."""
 
-    def __init__(self, plan: dict[str, Any], account: GrowingNumerics, ending: Ending) -> None:
+    def __init__(self, plan: dict[str, Any], account: GrowingNumerics, ending: ProcessVariant) -> None:
         self._go_on = bool(plan["go_on"])
         self._account, self._ending = account, ending
         self._readings = Readings()
@@ -78,22 +249,16 @@ class Watch:
     # -- what is told ----------------------------------------------------------------------------------------------
 
     def root(self, module: torch.nn.Module) -> None:
-        """See job.Role."""
         self._names.root(module)
         self._outputs.root(module, lambda each: MODULE + self._names.of(each))
 
     def losses(self, step: int, tensors: list[Any]) -> None:
-        """See job.Role."""
         self._account.open()
         for tensor in tensors:
             value = tensor.detach()
             self._readings.add(LOSS, value if value.numel() == 1 else value.sum())
 
-    def update(self, step: int, optimizer: Any) -> None:
-        """See job.Role."""
-
     def updated(self, step: int, optimizer: Any) -> None:
-        """Here gradients are whole also where a closure, or a backward's hook, has made the update."""
         found = getattr(optimizer, "found_inf", None)
         if isinstance(found, torch.Tensor):  # an optimiser that leaves updates out by itself (fused)
             self._readings.add(FOUND, found.detach())
@@ -104,15 +269,10 @@ class Watch:
                 self._readings.add(GRADIENT, norm)
             self._spent += now() - begin
 
-    def scaled_update(self, step: int, optimizer: Any) -> None:
-        """See job.Role."""
-
     def skipped(self, step: int, optimizer: Any) -> None:
-        """See job.Role."""
         self._skips.add(step)
 
     def boundary(self, step: int) -> None:
-        """See job.Role."""
         begin = now()
         self._readings.close(step)
         self._account.facts["steps"] = step
@@ -126,7 +286,6 @@ class Watch:
             self._ending.end(step)
 
     def finish(self) -> None:
-        """See job.Role. A step that was begun and never ended counts, too: the job may have left because of it."""
         if self._account.folder:
             self._readings.close(self._account.facts["steps"] + 1)
             for step, values in self._readings.ready(wait=True):
@@ -134,11 +293,9 @@ class Watch:
             self._finish()
 
     def failed(self, error: Exception) -> None:
-        """See job.Role."""
         self._account.give_up("the watch was switched off", error)
 
     def forked(self) -> None:
-        """In a child."""
         self._readings.forget()
         self._account.forget()
         self._history = LossHistory()
@@ -178,7 +335,7 @@ class Watch:
         self._account.facts["trigger"] = {
             "kind": kind,
             "step": step,
-            "value": number(value),
+            "value": json_number(value),
             "first_module": outputs[bad][0] if bad is not None else "",
             "modules_looked_at": len(outputs),
             "steps_before": max(1, self._gradient_stride),
@@ -223,7 +380,7 @@ class Watch:
 
 def gradient_norm(gradients: list[Any]) -> Any:
     """The 2-norm of all gradients as a tensor without dimensions; None where there are none."""
-    dense = [_dense(gradient) for gradient in gradients if gradient is not None]
+    dense = [local_values(gradient) for gradient in gradients if gradient is not None]
     if not dense:
         return None
     if any(gradient.element_size() < 4 for gradient in dense):
@@ -239,11 +396,3 @@ def gradient_norm(gradients: list[Any]) -> Any:
 def _together(norms: list[Any]) -> Any:
     device = norms[0].device
     return torch.linalg.vector_norm(torch.stack([norm if norm.device == device else norm.to(device) for norm in norms]))
-
-
-def _dense(gradient: Any) -> Any:
-    if gradient.requires_grad:  # of a backward that can be differentiated again
-        gradient = gradient.detach()
-    if hasattr(gradient, "to_local"):  # of a sharded parameter: this rank's part
-        gradient = gradient.to_local()
-    return gradient.coalesce().values() if gradient.is_sparse else gradient
