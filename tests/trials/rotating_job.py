@@ -7,7 +7,7 @@ import sqlite3
 from pathlib import Path
 
 LARGE = 40 << 20
-"""Bytes of the input that is mapped into memory: more than what a process of a trial may copy (probe/changes/outside)."""
+"""Bytes of the input that is mapped into memory: more than what a process of a trial may copy (`changes.outside`)."""
 TRAIN = """
 import os, shutil, sqlite3, subprocess, sys
 from pathlib import Path
