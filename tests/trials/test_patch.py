@@ -14,7 +14,8 @@ from steptime.errors import OutputError
 from steptime.quantities import SourceLine
 from steptime.trials import containment
 from steptime.trials.containment import Layer, Workspace, contained
-from steptime.trials.patch import apply_edit, make_patch, unwritten, write_patch
+from steptime.trials.edits import apply_edit
+from steptime.trials.patch import make_patch, unwritten, write_patch
 
 TWO_WORKERS = (("num_workers", "2"), ("persistent_workers", "True"))
 

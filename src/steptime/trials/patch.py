@@ -1,12 +1,10 @@
-"""Edits of the user's own source, with its formatting kept: what was proven by a change is written where it belongs.
+"""A patch of the user's own sources: edits made one after the other, as a diff, and written where that is safe.
 
-One law: only what is certainly right is written: the call must be found at its recorded line, and nowhere else on it.
-Everything else is a snippet for the user.
+What cannot be written for certain (`edits.py`) is a snippet for the user.
 """
 
 from __future__ import annotations
 
-import contextlib
 import difflib
 import os
 import re
@@ -14,12 +12,8 @@ import shlex
 import subprocess
 from collections.abc import Sequence
 from copy import copy
-from dataclasses import dataclass, replace
-from difflib import SequenceMatcher
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
-from typing import Any, TypeVar
-
-import libcst
 
 from steptime.advice.fix import (
     AutocastEdit,
@@ -33,13 +27,14 @@ from steptime.advice.fix import (
     SingleEdit,
     Snippet,
     StatementEdit,
-    SwitchEdit,
 )
 from steptime.errors import OutputError
 from steptime.quantities import SourceLine
-from steptime.trials.source import SourceFile, dotted
-from steptime.trials.training_edits import with_autocast, with_copies, with_loop, with_model, with_switch
+from steptime.trials.edits import apply_edit, replaced_arguments
 from steptime.trials.working_copy import LEVELS
+
+INSTALLED = frozenset({"site-packages", "dist-packages"})
+"""Folders whose files are not the user's."""
 
 
 class MovedLines:
@@ -54,7 +49,7 @@ class MovedLines:
         """One more edit has been made: step by step, what moved where is never in doubt."""
         after = _stripped(edited)
         step: dict[int, int] = {}
-        for _, begin, end, first, last in SequenceMatcher(None, self._now, after, autojunk=False).get_opcodes():
+        for _, begin, end, first, last in difflib.SequenceMatcher(None, self._now, after, autojunk=False).get_opcodes():
             if end - begin == last - first:
                 step.update(zip(range(begin, end), range(first, last), strict=True))
         self._places = {line: step[place] for line, place in self._places.items() if place in step}
@@ -62,40 +57,19 @@ class MovedLines:
 
     def edit(self, edit: SingleEdit) -> SingleEdit | None:
         """The edit with its lines as they are now; None where one is gone."""
-        if isinstance(edit, CallEdit | CopyEdit):
-            return self._with(edit, site=edit.site)
-        if isinstance(edit, AutocastEdit):
-            return self._with(edit, forward=edit.forward, backward=edit.backward)
-        if isinstance(edit, ModelEdit):
-            return self._with(edit, forward=edit.forward, optimizer=edit.optimizer)
-        return self._with(edit, forward=edit.forward) if isinstance(edit, LoopEdit) else edit
-
-    def _with(self, edit: _Lined, **lines: SourceLine | None) -> _Lined | None:
-        moved: dict[str, Any] = {name: self._line(line) for name, line in lines.items() if line is not None}
-        return None if None in moved.values() else replace(edit, **moved)
-
-    def _line(self, line: SourceLine) -> SourceLine | None:
-        place = self._places.get(line.line - 1)
-        if place is None:
-            return None
-        return replace(line, line=place + 1, text=self._now[place] if line.text else "")
-
-
-_Lined = TypeVar("_Lined", CallEdit, CopyEdit, CallEdit | CopyEdit, AutocastEdit, ModelEdit, LoopEdit)
+        moved: dict[str, SourceLine] = {}
+        for field in fields(edit):
+            line = getattr(edit, field.name)
+            if isinstance(line, SourceLine):
+                place = self._places.get(line.line - 1)
+                if place is None:
+                    return None
+                moved[field.name] = replace(line, line=place + 1, text=self._now[place] if line.text else "")
+        return replace(edit, **moved)  # type: ignore[arg-type]
 
 
 def _stripped(text: str) -> list[str]:
     return [line.strip() for line in text.split("\n")]
-
-
-USUAL_POSITIONAL = 5
-"""Arguments without a name: the sixth of DataLoader is num_workers, optimisers take theirs by name only from about
-there on."""
-MOST_POSITIONAL = {"zero_grad": 0, "torch.compile": 1}
-"""Of calls whose next argument is the one to be set."""
-INSTALLED = frozenset({"site-packages", "dist-packages"})
-"""Folders whose files are not the user's."""
-_NONE = libcst.SimpleWhitespace("")
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,8 +104,16 @@ class Patch:
         return shlex.join(["git", "-C", str(self.base), "apply", str(file.absolute())])
 
 
+def unified_diff(path: Path, old: str, new: str) -> str:
+    """Of one file, with the names that git gives; "" where they are equal. Only a line feed ends a line, as for git."""
+    before, after = ([line for line in re.split(r"(?<=\n)", text) if line] for text in (old, new))
+    lines = difflib.unified_diff(before, after, f"a/{path.as_posix()}", f"b/{path.as_posix()}")
+    return "".join(line if line.endswith("\n") else f"{line}\n\\ No newline at end of file\n" for line in lines)
+
+
 class Drafts:
-    """Sources as edits make them, one after the other. Files are read, none is written."""
+    """Sources as edits make them, one after the other. script: the file that was started. Files are read, none is
+    written."""
 
     def __init__(self, folder: Path, script: Path | None) -> None:
         self._folder, self._script = folder, script
@@ -148,7 +130,7 @@ class Drafts:
         return False
 
     def _write_one(self, edit: SingleEdit) -> bool:
-        path = _file(edit, self._folder, self._script)
+        path = self._file(edit)
         if path is None:
             return False
         if path not in self._texts and (recorded := _read(self._folder / path)) is not None:
@@ -158,10 +140,25 @@ class Drafts:
         if new is None:
             return False
         if isinstance(placed, CallEdit):
-            self.replaced += (f"{path}: {each}" for each in _replaced(placed, self._texts[path]))
+            self.replaced += (f"{path}: {each}" for each in replaced_arguments(placed, self._texts[path]))
         self._texts[path] = new
         self._moved[path].follow(new)
         return True
+
+    def _file(self, edit: SingleEdit) -> Path | None:
+        """The file to edit, relative to the job's folder; None for what is not the user's, or cannot be run in a trial:
+        outside of the folder that is the script alone, where the command names it relative to the folder."""
+        folder, script, site = self._folder, self._script, _site(edit)
+        started = place_of(folder, script) if script is not None else None
+        place = place_of(folder, Path(site.file)) if site is not None else started
+        if place is None or isinstance(edit, Snippet) or INSTALLED.intersection(place.parts):
+            return None  # a framework's own loop, in an environment that lies in the job's folder
+        if place.is_relative_to(folder):
+            return place.relative_to(folder)
+        if script is None or script.is_absolute() or place != started:
+            return None
+        within_reach = any(place.is_relative_to(outer) for outer in folder.parents[:LEVELS])
+        return Path(os.path.relpath(place, folder)) if within_reach else None
 
     def files(self) -> tuple[tuple[Path, str, str], ...]:
         """(path, old text, new text) of those that differ."""
@@ -170,7 +167,7 @@ class Drafts:
 
 
 def make_patch(edits: Sequence[Edit], folder: Path, script: Path | None) -> Patch:
-    """Writes edits into the sources in `folder` (the job's working folder). script: the file that was started, where
+    """Puts edits into the sources in `folder` (the job's working folder). script: the file that was started, where
     statements go; None where it is not known. Reads files, writes none."""
     drafts = Drafts(folder, script)
     environment: list[tuple[str, str]] = []
@@ -188,86 +185,29 @@ def unwritten(patch: Patch, edits: Sequence[Edit]) -> Patch:
     return Patch(patch.folder, snippets=tuple(map(described, edits)))
 
 
-def apply_edit(edit: SingleEdit, source: str) -> str | None:
-    """The source with the edit in it; None where that cannot be written safely."""
-    try:
-        module = libcst.parse_module(source)
-    except libcst.ParserSyntaxError:
-        return None
-    changed = _changed(module, edit)
-    if changed is None or changed.code == source:
-        return None
-    return changed.code
-
-
-def _changed(module: libcst.Module, edit: SingleEdit) -> libcst.Module | None:
-    if isinstance(edit, CallEdit):
-        return _with_keywords(module, edit)
-    if isinstance(edit, StatementEdit):
-        return _with_statement(module, edit)
-    if isinstance(edit, CopyEdit):
-        return with_copies(module, edit)
-    if isinstance(edit, SwitchEdit):
-        return with_switch(module, edit)
-    if isinstance(edit, AutocastEdit):
-        return with_autocast(module, edit)
-    if isinstance(edit, ModelEdit):
-        return with_model(module, edit)
-    return with_loop(module, edit) if isinstance(edit, LoopEdit) else None
+def _site(edit: SingleEdit) -> SourceLine | None:
+    if isinstance(edit, AutocastEdit | ModelEdit | LoopEdit):
+        return edit.forward
+    return edit.site if isinstance(edit, CallEdit | CopyEdit | Snippet) else None
 
 
 def described(edit: Edit) -> str:
     """What is to be written, in words, with file and line where they are known."""
     if isinstance(edit, JointEdit):
         return described(edit.example)
-    if isinstance(edit, Snippet):
-        return f"{_told(edit.site)}{edit.text}"
-    if isinstance(edit, CopyEdit):
-        return f"{_told(edit.site)}non_blocking=True"
     if isinstance(edit, CallEdit):
         arguments = ", ".join(f"{name}={value}" for name, value in edit.keywords)
-        return f"{_told(edit.site)}{edit.callee}(…, {arguments})"
-    if isinstance(edit, AutocastEdit | ModelEdit | LoopEdit):
-        return f"{_told(edit.forward)}{edit.example}"
-    if isinstance(edit, SwitchEdit):
-        return edit.example
-    if isinstance(edit, StatementEdit):
-        return edit.statement
-    return " ".join(f"{name}={value}" for name, value in edit.variables)
-
-
-def _told(site: SourceLine | None) -> str:
-    return f"{site.file}:{site.line}: " if site is not None else ""
-
-
-def unified_diff(path: Path, old: str, new: str) -> str:
-    """Of one file, with the names that git gives; "" where they are equal."""
-    lines = difflib.unified_diff(_lines(old), _lines(new), f"a/{path.as_posix()}", f"b/{path.as_posix()}")
-    return "".join(line if line.endswith("\n") else f"{line}\n\\ No newline at end of file\n" for line in lines)
-
-
-def _lines(text: str) -> list[str]:
-    """As git has them: only a line feed ends one, not the form feed that str.splitlines takes for an end, too."""
-    return [line for line in re.split(r"(?<=\n)", text) if line]
-
-
-def _file(edit: SingleEdit, folder: Path, script: Path | None) -> Path | None:
-    """The file to edit, relative to the job's folder; None for what is not the user's, or cannot be run in a trial:
-    outside of the folder that is the script alone, where the command names it relative to the folder."""
-    if isinstance(edit, Snippet):
-        return None
-    site = edit.site if isinstance(edit, CallEdit | CopyEdit) else None
-    site = edit.forward if isinstance(edit, AutocastEdit | ModelEdit | LoopEdit) else site
-    started = place_of(folder, script) if script is not None else None
-    place = place_of(folder, Path(site.file)) if site is not None else started
-    if place is None or INSTALLED.intersection(place.parts):
-        return None  # a framework's own loop, in an environment that lies in the job's folder
-    if place.is_relative_to(folder):
-        return place.relative_to(folder)
-    if script is None or script.is_absolute() or place != started:
-        return None
-    within_reach = any(place.is_relative_to(outer) for outer in folder.parents[:LEVELS])
-    return Path(os.path.relpath(place, folder)) if within_reach else None
+        text = f"{edit.callee}(…, {arguments})"
+    elif isinstance(edit, EnvironmentEdit):
+        text = " ".join(f"{name}={value}" for name, value in edit.variables)
+    elif isinstance(edit, CopyEdit):
+        text = "non_blocking=True"
+    elif isinstance(edit, Snippet):
+        text = edit.text
+    else:
+        text = edit.statement if isinstance(edit, StatementEdit) else edit.example
+    site = _site(edit)
+    return f"{site.file}:{site.line}: {text}" if site is not None else text
 
 
 def place_of(folder: Path, path: Path) -> Path:
@@ -284,164 +224,6 @@ def _read(path: Path) -> str | None:
             return file.read()
     except (OSError, UnicodeDecodeError):
         return None
-
-
-# -- calls ------------------------------------------------------------------------------------------------------------
-
-
-def _call(module: libcst.Module, edit: CallEdit) -> libcst.Call | None:
-    """The one that is meant; None where there is none, or several."""
-
-    def is_meant(name: str) -> bool:
-        return f".{name}".endswith(f".{edit.callee}")
-
-    source = SourceFile(module)
-    found = source.calls(is_meant, edit.site.line if edit.site is not None else None)
-    last = edit.callee.rpartition(".")[2]
-    alike = found if edit.site is not None else source.uses(lambda name: name.rpartition(".")[2] == last)
-    return found[0] if len(found) == 1 and not {*map(id, alike)} - {id(found[0])} else None
-
-
-def _replaced(edit: CallEdit, source: str) -> list[str]:
-    """What the edit takes out of a source that is more than a plain value, in words."""
-    module = libcst.parse_module(source)
-    call = _call(module, edit)
-    given = {each.keyword.value: each.value for each in call.args if each.keyword} if call is not None else {}
-    return [
-        f"{name}={module.code_for_node(given[name])} is {value} now"
-        for name, value in edit.keywords
-        if name in given and not _is_plain(given[name])
-    ]
-
-
-def _is_plain(value: libcst.BaseExpression) -> bool:
-    if isinstance(value, libcst.Name):
-        return value.value in ("True", "False", "None")
-    return isinstance(value, libcst.Integer | libcst.Float | libcst.SimpleString)
-
-
-def _with_keywords(module: libcst.Module, edit: CallEdit) -> libcst.Module | None:
-    call = _call(module, edit)
-    if call is None:
-        return None
-    positional = sum(argument.keyword is None for argument in call.args)
-    if positional > MOST_POSITIONAL.get(edit.callee, USUAL_POSITIONAL) or any(argument.star for argument in call.args):
-        return None  # what is given without a name may be what is to be set
-    changed = _call_with(call, edit.keywords)
-    replaced = module.deep_replace(call, changed) if changed is not None else None
-    return replaced if isinstance(replaced, libcst.Module) else None
-
-
-def _call_with(call: libcst.Call, keywords: Sequence[tuple[str, str]]) -> libcst.Call | None:
-    """Existing keywords get the new value in their place; others are added at the end, in the call's own style. A value
-    that only takes an option back (False, None, 0) is not added where nothing was. None where a comment is in the
-    way."""
-    arguments: list[libcst.Arg] | None = list(call.args)
-    for name, value in keywords:
-        if arguments is None:
-            return None
-        expression = libcst.parse_expression(value)
-        places = [number for number, each in enumerate(arguments) if each.keyword and each.keyword.value == name]
-        if places:
-            arguments[places[0]] = arguments[places[0]].with_changes(value=expression)
-        elif value not in ("False", "None", "0"):
-            arguments = _appended(arguments, name, expression)
-    return call.with_changes(args=arguments) if arguments is not None else None
-
-
-def _appended(arguments: list[libcst.Arg], name: str, value: libcst.BaseExpression) -> list[libcst.Arg] | None:
-    """The arguments with one more. The comma between the last two is the model of the new one; comments stay where
-    they are."""
-    new = libcst.Arg(value, libcst.Name(name), equal=libcst.AssignEqual(_NONE, _NONE))
-    if not arguments:
-        return [new]
-    last = arguments[-1]
-    trailing = last.comma if isinstance(last.comma, libcst.Comma) else None
-    comment = _first_line(trailing)
-    comma = _model(arguments[:-1])
-    if comment is not None and comment.comment is not None:
-        if not isinstance(comma.whitespace_after, libcst.ParenthesizedWhitespace):
-            return None
-        comma = comma.with_changes(whitespace_after=comma.whitespace_after.with_changes(first_line=comment))
-    if trailing is not None:
-        new = new.with_changes(comma=_without_comment(trailing))
-    else:
-        new = new.with_changes(whitespace_after_arg=last.whitespace_after_arg)
-        aside = _first_line_of(last.whitespace_after_arg)
-        if aside is not None and aside.comment is not None:
-            return None
-        last = last.with_changes(whitespace_after_arg=_NONE)
-    return [*arguments[:-1], last.with_changes(comma=comma), new]
-
-
-def _model(arguments: Sequence[libcst.Arg]) -> libcst.Comma:
-    """The comma behind the last of them, without a comment; ", " where there is none."""
-    found = arguments[-1].comma if arguments else None
-    if isinstance(found, libcst.Comma):
-        return _without_comment(found)
-    return libcst.Comma(whitespace_after=libcst.SimpleWhitespace(" "))
-
-
-def _without_comment(comma: libcst.Comma) -> libcst.Comma:
-    space = comma.whitespace_after
-    if not isinstance(space, libcst.ParenthesizedWhitespace):
-        return comma
-    first = space.first_line.with_changes(comment=None, whitespace=_NONE)
-    return comma.with_changes(whitespace_after=space.with_changes(first_line=first, empty_lines=[]))
-
-
-def _first_line(comma: libcst.Comma | None) -> libcst.TrailingWhitespace | None:
-    return _first_line_of(comma.whitespace_after) if comma is not None else None
-
-
-def _first_line_of(space: libcst.BaseParenthesizableWhitespace) -> libcst.TrailingWhitespace | None:
-    return space.first_line if isinstance(space, libcst.ParenthesizedWhitespace) else None
-
-
-# -- statements -------------------------------------------------------------------------------------------------------
-
-
-def _with_statement(module: libcst.Module, edit: StatementEdit) -> libcst.Module | None:
-    """The statement behind the imports at the top; None where the module that it needs is not imported there under its
-    own name, or the file sets the same thing already, which would have the last word."""
-    if SourceFile(module).sets(_set_by(edit.statement)):
-        return None
-    last, imported = -1, False
-    for number, statement in enumerate(module.body):
-        if not _is_import(statement):
-            continue
-        last = number
-        imported = imported or _imports(statement, edit.module)
-    if not imported:
-        return None
-    added = libcst.parse_statement(edit.statement + module.default_newline)
-    blank = libcst.EmptyLine(indent=False)
-    added = added.with_changes(leading_lines=[blank])
-    return module.with_changes(body=[*module.body[: last + 1], added, *module.body[last + 1 :]])
-
-
-def _set_by(statement: str) -> str:
-    """The last names of what a statement assigns to ("cudnn.benchmark"), or calls ("set_num_threads")."""
-    (single,) = libcst.parse_module(statement).body
-    target = single.body[0] if isinstance(single, libcst.SimpleStatementLine) else single
-    if isinstance(target, libcst.Assign):
-        return ".".join(dotted(target.targets[0].target).split(".")[-2:])
-    call = target.value if isinstance(target, libcst.Expr) else None
-    return dotted(call.func).rpartition(".")[2] if isinstance(call, libcst.Call) else ""
-
-
-def _is_import(statement: libcst.CSTNode) -> bool:
-    return isinstance(statement, libcst.SimpleStatementLine) and any(
-        isinstance(each, libcst.Import | libcst.ImportFrom) for each in statement.body
-    )
-
-
-def _imports(statement: libcst.CSTNode, name: str) -> bool:
-    """Whether it binds the module under its own name."""
-    if not isinstance(statement, libcst.SimpleStatementLine):
-        return False
-    aliases = (alias for each in statement.body if isinstance(each, libcst.Import) for alias in each.names)
-    return any(alias.asname is None and alias.evaluated_name.split(".")[0] == name for alias in aliases)
 
 
 def write_patch(patch: Patch) -> tuple[Path, ...]:
@@ -467,10 +249,7 @@ def write_patch(patch: Patch) -> tuple[Path, ...]:
 
 
 def _check(path: Path, old: str) -> None:
-    now: str | None = None
-    with contextlib.suppress(OSError, UnicodeDecodeError), path.open(encoding="utf-8", newline="") as file:
-        now = file.read()
-    if now != old:
+    if _read(path) != old:
         raise OutputError(
             "patch-outdated", f"{path} has changed since the patch was made: try again, or apply patch.diff by hand."
         )

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 import libcst
 from libcst import metadata
+from libcst.helpers import get_full_name_for_node
 
 Block = libcst.Module | libcst.IndentedBlock
 Statement = libcst.SimpleStatementLine | libcst.BaseCompoundStatement
@@ -28,6 +29,7 @@ class SourceFile:
     def __init__(self, module: libcst.Module) -> None:
         wrapper = metadata.MetadataWrapper(module, unsafe_skip_copy=True)
         self.module = module
+        self.nodes = nodes_in(module)
         self._parents: Mapping[libcst.CSTNode, libcst.CSTNode] = wrapper.resolve(metadata.ParentNodeProvider)
         self._positions: Mapping[libcst.CSTNode, metadata.CodeRange] = wrapper.resolve(metadata.PositionProvider)
         self._lines = module.code.split("\n")
@@ -38,25 +40,11 @@ class SourceFile:
         return 0 < line <= len(self._lines) and text in ("", self._lines[line - 1].strip())
 
     def statement_at(self, line: int) -> StatementPlace | None:
-        """The innermost statement of a block that covers a line; None for the head of a compound one, and for what
-        stands behind a colon."""
-        block: Block = self.module
-        while True:
-            place = self._in_block(block, line)
-            if place is None:
-                return None
-            if isinstance(place.statement, libcst.SimpleStatementLine):
-                return place
-            inner = next((each for each in _blocks_of(place.statement) if self._in_block(each, line)), None)
-            if inner is None:
-                return None
-            block = inner
-
-    def _in_block(self, block: Block, line: int) -> StatementPlace | None:
-        for index, statement in enumerate(statements_of(block)):
-            position = self._positions[statement]
-            if position.start.line <= line <= position.end.line:
-                return StatementPlace(block, index, statement)
+        """The simple statement of a block that covers a line; None for the head of a compound one, and for what stands
+        behind a colon."""
+        for node in self.nodes:
+            if isinstance(node, libcst.SimpleStatementLine) and self._is_on(node, line):
+                return self.place_of(node)
         return None
 
     def place_of(self, node: libcst.CSTNode) -> StatementPlace | None:
@@ -97,34 +85,32 @@ class SourceFile:
         if isinstance(function, libcst.Name):
             return self.aliases.get(function.value, function.value)
         if isinstance(function, libcst.Attribute):
-            before = self.full_name(function.value)
-            return f"{before}.{function.attr.value}" if before else f".{function.attr.value}"
+            return f"{self.full_name(function.value)}.{function.attr.value}"
         return ""
 
     def calls(self, accepted: Callable[[str], bool], line: int | None = None) -> list[libcst.Call]:
         """Calls of what is accepted by its full name, that stand (at least in part) on a line, or anywhere."""
-        return [
-            node
-            for node in nodes_in(self.module)
-            if isinstance(node, libcst.Call) and accepted(self.full_name(node.func)) and self._is_on(node, line)
+        calls = [node for node in self.nodes if isinstance(node, libcst.Call)]
+        return [each for each in calls if accepted(self.full_name(each.func)) and self._is_on(each, line)]
+
+    def calls_of(self, *names: str, line: int | None = None) -> list[libcst.Call]:
+        """Calls of functions and methods with one of these last names."""
+        return self.calls(lambda name: name.rpartition(".")[2] in names, line)
+
+    def uses(self, *names: str) -> list[libcst.CSTNode]:
+        """Calls and decorators with one of these last names. `re.compile` is never meant."""
+        found: list[libcst.CSTNode] = [
+            call for call in self.calls_of(*names) if self.full_name(call.func) != "re.compile"
         ]
-
-    def uses(self, accepted: Callable[[str], bool]) -> list[libcst.CSTNode]:
-        """Calls and decorators of what is accepted by its full name. `re.compile` is nobody's."""
-        found: list[libcst.CSTNode] = list(self.calls(lambda name: name != "re.compile" and accepted(name)))
-        decorators = (node.decorator for node in nodes_in(self.module) if isinstance(node, libcst.Decorator))
+        decorators = (node.decorator for node in self.nodes if isinstance(node, libcst.Decorator))
         bare = (each for each in decorators if not isinstance(each, libcst.Call))
-        return [*found, *(each for each in bare if accepted(self.full_name(each)))]
-
-    def sets(self, name: str) -> bool:
-        """Whether an attribute with these last names is assigned to, or a function with this last name called."""
-        return bool(self.calls(lambda called: called.rpartition(".")[2] == name) or self.assigned(name))
+        return [*found, *(each for each in bare if self.full_name(each).rpartition(".")[2] in names)]
 
     def assigned(self, name: str) -> list[libcst.BaseExpression]:
         """The values that an attribute with these last names is set to."""
         return [
             node.value
-            for node in nodes_in(self.module)
+            for node in self.nodes
             if isinstance(node, libcst.Assign)
             and any(f".{self.full_name(each.target)}".endswith(f".{name}") for each in node.targets)
         ]
@@ -135,7 +121,7 @@ class SourceFile:
 
     def names_bound(self, scope: Scope) -> frozenset[str]:
         """Names that plain assignments in a scope bind, inner functions left out."""
-        found = set()
+        found: set[str] = set()
         for node in nodes_in(scope):
             targets: Sequence[libcst.BaseExpression] = ()
             if isinstance(node, libcst.Assign):
@@ -143,32 +129,21 @@ class SourceFile:
             elif isinstance(node, libcst.AnnAssign) and node.value is not None:
                 targets = [node.target]
             if targets and self.scope_of(node) is scope:
-                found |= {name for target in targets for name in _names(target)}
+                found.update(name for target in targets for name in _names(target))
         return frozenset(found)
 
-    def parameters(self, scope: Scope) -> frozenset[str]:
-        """Names of a function's parameters."""
-        if isinstance(scope, libcst.Module):
-            return frozenset()
-        given = scope.params
-        return frozenset(each.name.value for each in (*given.posonly_params, *given.params, *given.kwonly_params))
 
-
-class _Collector(libcst.CSTVisitor):
-    def __init__(self) -> None:
-        super().__init__()
-        self.found: list[libcst.CSTNode] = []
-
-    def on_visit(self, node: libcst.CSTNode) -> bool:
-        self.found.append(node)
-        return True
+def parameters(scope: Scope) -> frozenset[str]:
+    """Names of a function's parameters."""
+    if isinstance(scope, libcst.Module):
+        return frozenset()
+    given = scope.params
+    return frozenset(each.name.value for each in (*given.posonly_params, *given.params, *given.kwonly_params))
 
 
 def nodes_in(node: libcst.CSTNode) -> list[libcst.CSTNode]:
     """A node and all below it, in the order of the text."""
-    collector = _Collector()
-    node.visit(collector)
-    return collector.found
+    return [node, *(inner for child in node.children for inner in nodes_in(child))]
 
 
 def statements_of(block: Block) -> Sequence[Statement]:
@@ -184,42 +159,16 @@ def _names(target: libcst.BaseExpression) -> Iterator[str]:
             yield from _names(element.value)
 
 
-def _blocks_of(statement: Statement) -> Iterator[libcst.IndentedBlock]:
-    """The indented blocks of a compound statement: of its branches, handlers and cases too."""
-    for child in statement.children:
-        if isinstance(child, libcst.IndentedBlock):
-            yield child
-        elif isinstance(
-            child,
-            libcst.Else
-            | libcst.If
-            | libcst.ExceptHandler
-            | libcst.ExceptStarHandler
-            | libcst.Finally
-            | libcst.MatchCase,
-        ):
-            yield from _blocks_of(child)  # type: ignore[arg-type]
-
-
 def _aliases(module: libcst.Module) -> Iterator[tuple[str, str]]:
     """(local name, full name) of the imports at the top of a file."""
-    for statement in module.body:
-        if not isinstance(statement, libcst.SimpleStatementLine):
-            continue
-        for each in statement.body:
-            if isinstance(each, libcst.Import):
-                for alias in each.names:
-                    full = alias.evaluated_name
-                    first = full.split(".")[0]
-                    yield (alias.evaluated_alias, full) if alias.evaluated_alias else (first, first)
-            elif isinstance(each, libcst.ImportFrom) and each.module is not None and not each.relative:
-                source = dotted(each.module)
-                for alias in () if isinstance(each.names, libcst.ImportStar) else each.names:
-                    yield alias.evaluated_alias or alias.evaluated_name, f"{source}.{alias.evaluated_name}"
-
-
-def dotted(name: libcst.BaseExpression) -> str:
-    """As it is written: "torch.backends.cudnn"; "" for what has no name."""
-    if isinstance(name, libcst.Attribute):
-        return f"{dotted(name.value)}.{name.attr.value}"
-    return name.value if isinstance(name, libcst.Name) else ""
+    lines = [line for line in module.body if isinstance(line, libcst.SimpleStatementLine)]
+    for each in (statement for line in lines for statement in line.body):
+        if isinstance(each, libcst.Import):
+            for alias in each.names:
+                full = alias.evaluated_name
+                first = full.split(".")[0]
+                yield (alias.evaluated_alias, full) if alias.evaluated_alias else (first, first)
+        elif isinstance(each, libcst.ImportFrom) and each.module is not None and not each.relative:
+            source = get_full_name_for_node(each.module)
+            for alias in () if isinstance(each.names, libcst.ImportStar) else each.names:
+                yield alias.evaluated_alias or alias.evaluated_name, f"{source}.{alias.evaluated_name}"

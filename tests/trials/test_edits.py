@@ -18,7 +18,8 @@ from hypothesis import strategies as st
 
 from steptime.advice.fix import AutocastEdit, CallEdit, Edit, LoopEdit, ModelEdit, SingleEdit, StatementEdit, SwitchEdit
 from steptime.quantities import SourceLine
-from steptime.trials.patch import apply_edit, make_patch, unified_diff
+from steptime.trials.edits import apply_edit
+from steptime.trials.patch import make_patch, unified_diff
 
 COMPILED = "{model} = {torch}.compile({model})"
 
