@@ -19,12 +19,12 @@ from steptime.advice.fix import Promise
 from steptime.changes import Change, VariantOptions
 from steptime.errors import SteptimeError, UsageError
 from steptime.trials import conduct
+from steptime.trials.cluster import Answer, Order, answer, decode_answer, encode
 from steptime.trials.conduct import TrialRunner
 from steptime.trials.containment import Workspace
 from steptime.trials.execute import ScheduledRun
 from steptime.trials.results import Plan, ResultsFile, read_results
 from steptime.trials.trial import BASELINE, CONTROL, TrialVerdict, Variant
-from steptime.trials.worker import Answer, Order, answer, decode_answer, encode
 from steptime.trials.working_copy import Outputs
 
 pytest.importorskip("torch")
@@ -87,7 +87,7 @@ def test_an_order_and_its_answer_survive_the_pipe(tmp_path: Path) -> None:
         Workspace(("python",), tmp_path, tmp_path, Outputs(frozenset({Path("a")}), frozenset()), (tmp_path / "b",)),
         ScheduledRun(variant, 1, 2, 3, VariantOptions(5), until_epoch=7.0, patched=(("train.py", "pass"),)),
     )
-    from steptime.trials.worker import decode_order
+    from steptime.trials.cluster import decode_order
 
     assert decode_order(encode(order)) == order
     told = Answer(refusal=("no-room", "none"))
@@ -106,7 +106,7 @@ def test_a_folder_that_a_machine_of_the_cluster_does_not_have_is_said(tmp_path: 
 def test_a_lane_whose_pipe_ends_takes_its_job_with_it(tmp_path: Path, shell: list[str]) -> None:
     order = Order(stand(tmp_path), ScheduledRun(Variant(BASELINE), 0, 0, 0, VariantOptions(10**9)))
     lane = subprocess.Popen(
-        [*shell, sys.executable, "-m", "steptime.trials.worker"], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+        [*shell, sys.executable, "-m", "steptime.trials.cluster"], stdin=subprocess.PIPE, stdout=subprocess.PIPE
     )
     assert lane.stdin is not None
     lane.stdin.write(encode(order))

@@ -156,7 +156,7 @@ def test_a_process_that_fills_the_disk_is_ended(tmp_path: Path, monkeypatch: pyt
     (tmp_path / "job").mkdir()
     (tmp_path / "job" / "train.py").write_text("import time; open('big', 'wb').write(bytes(1000)); time.sleep(60)")
     free = iter([1 << 40, 1 << 40, 1 << 20, *[1 << 20] * 9])
-    monkeypatch.setattr(executing.Room, "_free", lambda _: next(free))
+    monkeypatch.setattr(executing, "free_bytes", lambda _: next(free))
     assert "filled the disk" in run(Workspace(COMMAND, tmp_path / "trial", tmp_path / "job")).failure
 
 

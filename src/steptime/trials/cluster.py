@@ -1,29 +1,39 @@
 """The executor on a Ray cluster: each block of turns on a device of its own, several blocks at the same time.
 
-Ray decides where; what runs there is a `lane` in a process of its own, with the user's environment and not Ray's, which
-ends its job when Ray, the machine of the trial or the trial itself goes away. The folders of job and trial are shared.
+Ray decides where; what runs there is a `lane` in a process of its own, with the user's environment and not Ray's:
+
+    python -m steptime.trials.cluster [--detached]
+
+A line of JSON on its standard input is an `Order`, one on its standard output an `Answer`. One law: when standard input
+ends, for whatever reason, what is running is ended with everything that it started, and so is the lane. The folders of
+job and trial are shared.
 """
 
 from __future__ import annotations
 
+import _thread
 import contextlib
 import os
+import queue
+import signal
+import socket
 import subprocess
 import sys
+import threading
 from collections import deque
 from collections.abc import Generator, Sequence
-from dataclasses import replace
-from typing import Any
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, BinaryIO
 
 import msgspec
 
 from steptime.clusters import connect, import_ray
 from steptime.errors import CommandError, SteptimeError
 from steptime.trials.conduct import Block, Tell
-from steptime.trials.containment import Workspace
-from steptime.trials.execute import ScheduledRun
+from steptime.trials.containment import Workspace, leave
+from steptime.trials.execute import ScheduledRun, execute
 from steptime.trials.trial import Run, Spent
-from steptime.trials.worker import DETACHED, Answer, Order, decode_answer, encode
 
 PATIENCE = 60.0
 """Seconds in which a cluster must give us a device: one that others hold is not waited for."""
@@ -31,6 +41,106 @@ LOOK = 1.0
 """Seconds between two looks for a signal while lanes work."""
 VISIBLE = ("CUDA_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES")
 """What Ray says with which devices an actor was given."""
+INTERRUPTED = 130
+DETACHED = "--detached"
+
+
+# -- a lane -----------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Order:
+    """What is to be run, and where."""
+
+    stand: Workspace
+    turn: ScheduledRun
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """What came of an order: a run; or the budget was spent; or why no turn can be run, as (slug, sentence)."""
+
+    run: Run | None = None
+    spent: bool = False
+    refusal: tuple[str, str] | None = None
+
+
+def encode(document: Order | Answer) -> bytes:
+    """As a line."""
+    return msgspec.json.encode(document, enc_hook=_text) + b"\n"
+
+
+def decode_order(line: bytes) -> Order:
+    """Raises msgspec.DecodeError."""
+    return msgspec.json.decode(line, type=Order, dec_hook=_path)
+
+
+def decode_answer(line: bytes) -> Answer:
+    """Raises msgspec.DecodeError, as for a lane that died."""
+    return msgspec.json.decode(line, type=Answer, dec_hook=_path)
+
+
+def _text(value: Any) -> str:
+    if isinstance(value, Path):
+        return str(value)
+    raise NotImplementedError  # how a hook tells msgspec that it does not know a type
+
+
+def _path(kind: type, value: Any) -> Any:
+    if kind is Path and isinstance(value, str):
+        return Path(value)
+    raise NotImplementedError  # as above
+
+
+def answer(order: Order) -> Answer:
+    """Runs an order."""
+    stand = order.stand
+    for folder in (stand.directory, stand.folder):
+        if not folder.is_dir():
+            sentence = (
+                f"The folder {folder} is not there on {socket.gethostname()}: machines of a cluster try a job in a "
+                "folder that all of them share."
+            )
+            return Answer(refusal=("folder-gone", sentence))
+    try:
+        return Answer(run=execute(stand, order.turn))
+    except Spent:
+        return Answer(spent=True)
+    except SteptimeError as error:
+        return Answer(refusal=(error.slug, error.sentence))
+
+
+def _listen(source: BinaryIO, orders: queue.SimpleQueue[bytes]) -> None:
+    for line in source:
+        orders.put(line)
+    orders.put(b"")
+    _thread.interrupt_main()
+
+
+def main(arguments: Sequence[str] = ()) -> int:
+    """Answers orders until there are none. Detached, it is nobody's child: Ray kills those of its actors before they
+    can end what they have started."""
+    if DETACHED in arguments and os.fork():
+        os._exit(0)
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background job inherits that it is ignored
+    orders: queue.SimpleQueue[bytes] = queue.SimpleQueue()
+    threading.Thread(target=_listen, args=(sys.stdin.buffer, orders), daemon=True).start()
+    stands: set[Workspace] = set()
+    try:
+        while line := orders.get():
+            order = decode_order(line)
+            stands.add(order.stand)
+            sys.stdout.buffer.write(encode(answer(order)))
+            sys.stdout.buffer.flush()
+    except KeyboardInterrupt:
+        return INTERRUPTED
+    finally:
+        for stand in stands:
+            leave(stand)
+    return 0
+
+
+# -- the cluster ------------------------------------------------------------------------------------------------------
 
 
 class ClusterWorker:
@@ -40,7 +150,7 @@ class ClusterWorker:
         given = {name: os.environ[name] for name in VISIBLE if name in os.environ} if on_device else {}
         self._devices = ",".join(given.values())
         self._process = subprocess.Popen(
-            [sys.executable, "-m", "steptime.trials.worker", DETACHED],
+            [sys.executable, "-m", "steptime.trials.cluster", DETACHED],
             env={**environment, **given},
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
@@ -49,8 +159,6 @@ class ClusterWorker:
 
     def place(self) -> str:
         """The node and its devices, which no two lanes share."""
-        import socket
-
         return f"{socket.gethostname()}/{self._devices or os.getpid()}"
 
     def run(self, order: bytes) -> bytes:
@@ -169,3 +277,7 @@ def _rooms(nodes: Sequence[dict[str, Any]], devices: int) -> list[tuple[str, int
         if lanes:
             found.append((node["NodeID"], cpus // lanes, lanes))
     return found
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv))

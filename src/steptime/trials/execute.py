@@ -24,40 +24,15 @@ from steptime.recording.load import load
 from steptime.recording.recording import Process, Recording, TelemetrySample
 from steptime.trials.containment import Layer, Workspace, contained, ground_of, named
 from steptime.trials.trial import AppliedChange, MachineLoad, Run, Spent, Variant
-from steptime.trials.working_copy import differences, tree_of
+from steptime.trials.working_copy import Tree, differences, tree_of
 
 LEAST_ROOM = 1 << 30
 """Bytes that a process leaves on the disk of its workspace, or half of what was free."""
 
 
-class Room:
-    """The disk that workspaces lie on: what a process writes must not fill it."""
-
-    def __init__(self, stand: Workspace) -> None:
-        self._place = next(path for path in (ground_of(stand).base, *stand.folder.parents) if path.is_dir())
-        self._least = min(LEAST_ROOM, self._free() // 2)
-
-    def is_left(self) -> bool:
-        """Whether the disk is not about to be full."""
-        return self._free() >= self._least
-
-    def _free(self) -> int:
-        return shutil.disk_usage(self._place).free
-
-
-class Seen:
-    """The user's folder, compared before and after a process, where nothing guards it."""
-
-    def __init__(self, stand: Workspace) -> None:
-        self._stand = stand
-        self._ours = (stand.folder, *stand.without)
-        self._watching = ground_of(stand).layer is Layer.COPY
-        self._before = tree_of(stand.directory, self._ours) if self._watching else {}
-
-    def changes(self) -> tuple[str, ...]:
-        """What differs now."""
-        after = tree_of(self._stand.directory, self._ours) if self._watching else {}
-        return tuple(str(path) for path in differences(self._before, after))
+def free_bytes(folder: Path) -> int:
+    """Of the disk that a folder lies on."""
+    return shutil.disk_usage(folder).free
 
 
 def refusal(outside: Sequence[str]) -> str:
@@ -116,7 +91,9 @@ def execute(stand: Workspace, turn: ScheduledRun, show: Callable[[Progress], Non
     recording = stand.folder / "variants" / name
     shutil.rmtree(recording, ignore_errors=True)  # of a run that was cut short
     begin = time.monotonic()
-    seen, room = Seen(stand), Room(stand)
+    before = _unguarded(stand)
+    disk = next(path for path in (ground_of(stand).base, *stand.folder.parents) if path.is_dir())
+    least_room = min(LEAST_ROOM, free_bytes(disk) // 2)
     left = turn.until_epoch - time.time() if turn.until_epoch is not None else turn.deadline
     filled = False
 
@@ -124,77 +101,74 @@ def execute(stand: Workspace, turn: ScheduledRun, show: Callable[[Progress], Non
         nonlocal filled
         if show is not None:
             show(progress)
-        filled = filled or not room.is_left()
+        filled = filled or free_bytes(disk) < least_room
         return filled
 
     with contained(stand, name, recording, turn.patched) as setting:
         options = ProbeOptions(profile=False, changes=turn.variant.changes, variant=turn.options)
-        outcome = run_variant(
-            setting.command, recording, options, setting.place(max(0.0, min(left, turn.deadline))), watch
-        )
+        place = setting.place(max(0.0, min(left, turn.deadline)))
+        outcome = run_variant(setting.command, recording, options, place, watch)
     if left < turn.deadline and outcome.problems and outcome.problems[0].startswith(DEADLINE_PASSED):
         raise Spent
     run = _read(turn, outcome, time.monotonic() - begin)
-    if filled:
-        run = _failed(run, FILLED)
-    run = replace(run, outside=tuple(dict.fromkeys((*run.outside, *seen.changes()))))
+    outside = dict.fromkeys((*run.outside, *map(str, differences(before, _unguarded(stand)))))
+    run = replace(run, failure=FILLED if filled else run.failure, outside=tuple(outside))
     if not stand.keep and not run.failure:
         shutil.rmtree(recording, ignore_errors=True)
     return run
 
 
+def _unguarded(stand: Workspace) -> Tree:
+    """The user's folder, to be compared before and after a process, where nothing guards it."""
+    if ground_of(stand).layer is not Layer.COPY:
+        return {}
+    return tree_of(stand.directory, (stand.folder, *stand.without))
+
+
 def _read(turn: ScheduledRun, outcome: Outcome, seconds: float) -> Run:
-    failure = _failure(outcome)
-    base = Run(
+    run = Run(
         turn.variant.name,
         turn.stage,
         turn.round,
         turn.position,
         turn.options.seed,
         turn.rehearsal,
-        failure,
+        _failure(outcome),
         seconds,
         folder=outcome.recording.name,
     )
-    if failure:
-        return replace(base, outside=_seen_of(outcome.recording))
     try:
-        return _with_numbers(base, turn, load(outcome.recording))
+        recording = load(outcome.recording)
+        if run.failure:
+            return replace(run, outside=_outside(recording.processes))
+        return _with_numbers(run, turn, recording)
     except SteptimeError as error:
-        return _failed(base, str(error))
+        return replace(run, failure=run.failure or str(error))
 
 
-def _with_numbers(base: Run, turn: ScheduledRun, recording: Recording) -> Run:
+def _with_numbers(run: Run, turn: ScheduledRun, recording: Recording) -> Run:
     laid_out = [(process, lay_out(process)) for process in recording.processes]
     if not laid_out:
-        return _failed(base, "No training step was recorded")
+        return replace(run, failure="No training step was recorded")
     process, timeline = max(laid_out, key=lambda each: len(each[1].steps.begin))
     times = step_times(timeline, turn.options.warm_up)
     if len(times) < FEWEST_STEPS and not turn.rehearsal:
-        return _failed(base, f"Only {len(times)} steady steps were taken before its time was up")
+        return replace(run, failure=f"Only {len(times)} steady steps were taken before its time was up")
     parity = process.parity
     losses: tuple[float | None, ...] = ()
     if parity is not None:
         seen = zip(parity.loss.tolist(), parity.backwards.tolist(), strict=True)
         losses = tuple(loss if count and np.isfinite(loss) else None for loss, count in seen)
-    return Run(
-        base.variant,
-        base.stage,
-        base.round,
-        base.position,
-        base.seed,
-        base.rehearsal,
-        "",
-        base.seconds,
+    return replace(
+        run,
         step_ns=tuple(times),
         losses=losses,
         norms=parity.gradients if parity is not None else (),
         peak_bytes=int(parity.peak_bytes.max()) if parity is not None and len(parity.peak_bytes) else None,
-        start_seconds=_start_seconds(process, timeline.steps),
+        start_seconds=start_seconds(process, timeline.steps),
         compile_seconds=sum(fact.duration_ns for fact in process.compilations) / 1e9,
         changes=tuple(AppliedChange(fact.kind, fact.applied, fact.exercised, fact.detail) for fact in process.changes),
         load=load_of(recording.telemetry),
-        folder=base.folder,
         outside=_outside(recording.processes),
     )
 
@@ -202,14 +176,6 @@ def _with_numbers(base: Run, turn: ScheduledRun, recording: Recording) -> Run:
 def _outside(processes: Sequence[Process]) -> tuple[str, ...]:
     notes = (note for process in processes for note in process.notes)
     return tuple(note.removeprefix(OUTSIDE) for note in notes if note.startswith(OUTSIDE))
-
-
-def _seen_of(recording: Path) -> tuple[str, ...]:
-    """What a process that failed has told all the same."""
-    try:
-        return _outside(load(recording).processes)
-    except SteptimeError:
-        return ()
 
 
 def step_times(timeline: Timeline, warm_up: int) -> list[int]:
@@ -244,31 +210,18 @@ def load_of(telemetry: Sequence[TelemetrySample]) -> MachineLoad:
         other_cpu=fmean(sample.other_cpu for sample in telemetry),
         pressure=fmean(pressures) if pressures else None,
         steal=fmean(steals) if steals else None,
-        device_throttled=any(_throttled(sample) for sample in telemetry),
+        device_throttled=any((sample.gpu_throttle_reasons or 0) & THROTTLED for sample in telemetry),
         other_device_users=any((sample.gpu_other_processes or 0) > 0 for sample in telemetry),
     )
 
 
-def _throttled(sample: TelemetrySample) -> bool:
-    return bool((sample.gpu_throttle_reasons or 0) & THROTTLED)
-
-
-def seconds_to_first_step(process: Process) -> float:
+def start_seconds(process: Process, steps: Steps) -> float:
     """Seconds from the start of a recorded process to the end of its first step; 0 where it took none."""
-    return _start_seconds(process, lay_out(process).steps)
-
-
-def _start_seconds(process: Process, steps: Steps) -> float:
-    """Seconds from the start of the process to the end of its first step."""
     if not len(steps.end):
         return 0.0
     facts = process.facts
     end_epoch = facts.epoch_ns + int(steps.end[0]) - facts.monotonic_ns
     return max(0.0, (end_epoch - facts.process_started_epoch_ns) / 1e9)
-
-
-def _failed(run: Run, failure: str) -> Run:
-    return replace(run, failure=failure)
 
 
 def _failure(outcome: Outcome) -> str:

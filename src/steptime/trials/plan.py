@@ -9,13 +9,14 @@ from pathlib import Path
 
 from steptime.advice.evidence import StepSummary
 from steptime.advice.fix import Edit, Goal, Promise, Proposal
+from steptime.analysis.layout import lay_out
 from steptime.changes import Change
 from steptime.errors import UsageError
 from steptime.quantities import Estimate
 from steptime.recording.recording import Manifest, Recording
 from steptime.trials.conduct import MOST, SECONDS, TrialRunner
 from steptime.trials.containment import Layer, Workspace, ground_of
-from steptime.trials.execute import seconds_to_first_step
+from steptime.trials.execute import start_seconds
 from steptime.trials.judge import MIN_GAIN
 from steptime.trials.patch import Patch
 from steptime.trials.results import NAME, WARM_UP, Plan
@@ -84,7 +85,7 @@ def plan_for(
         min_gain,
         uncontained,
         step_seconds=step.duration.value / 1e9,
-        start_seconds=max((seconds_to_first_step(process) for process in known.processes), default=0.0),
+        start_seconds=max((start_seconds(process, lay_out(process).steps) for process in known.processes), default=0.0),
         goal=goal,
         warm_up=warm_up_of(step),
     )
