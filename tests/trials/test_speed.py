@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from steptime.trials.judge import block_means, compared, log_ratio, noise_of, speed_up
+from steptime.trials.judge import block_means, compared, noise_of, speed_up
 
 steps = st.lists(st.integers(1_000, 10**9), min_size=1, max_size=40)
 comparisons = st.builds(compared, steps, steps, steps, st.floats(0, 1))
@@ -27,19 +27,19 @@ def test_a_machine_that_is_slower_for_all_changes_nothing(comparison, factor: fl
     slower = compared(
         comparison.before * factor, comparison.variant * factor, comparison.after * factor, comparison.place
     )
-    assert log_ratio(slower) == pytest.approx(log_ratio(comparison), abs=1e-6)
+    assert slower.log_ratio() == pytest.approx(comparison.log_ratio(), abs=1e-6)
 
 
 @given(comparisons)
 def test_a_variant_and_its_baseline_exchanged_are_each_others_inverse(comparison) -> None:  # type: ignore[no-untyped-def]
     one = compared(comparison.before, comparison.variant, comparison.before)
     other = compared(comparison.variant, comparison.before, comparison.variant)
-    assert log_ratio(one) == pytest.approx(-log_ratio(other), abs=1e-9)
+    assert one.log_ratio() == pytest.approx(-other.log_ratio(), abs=1e-9)
 
 
 def test_a_steady_drift_between_the_baselines_is_taken_out() -> None:
     drifting = compared([100], [100], [400], 0.5)
-    assert exp(log_ratio(drifting)) == pytest.approx(2.0)
+    assert exp(drifting.log_ratio()) == pytest.approx(2.0)
 
 
 def test_one_round_tells_no_interval() -> None:

@@ -401,7 +401,7 @@ def _conduct(folder: Path, proposals: Sequence[Proposal], wishes: TrialOptions) 
         def run() -> None:
             nonlocal next_command
             judgements = bench.conduct(0, plan.variants, later=PROOF)
-            taken, _ = combine(bench, judgements)
+            taken = combine(bench, judgements)
             if taken is not None:
                 _patch(bench, taken, proposals, wishes)
             next_command = _next(judgements, proposals, folder, wishes)

@@ -1,11 +1,7 @@
 """Runs the variants of a trial in turns with baselines, within a budget, and keeps every result at once.
 
-One law: what has been run is on disk before anything else is begun; a trial that is interrupted goes on from there.
-
-Where turns are run: the seam between what is tried and the machines that it is tried on.
-
-One law: an executor decides where and when a turn runs, never what it means; the same turns leave the same runs in the
-same results file.
+Two laws: what has been run is on disk before anything else is begun, and a trial that is interrupted goes on from
+there; an executor decides where and when a turn runs, never what it means.
 """
 
 from __future__ import annotations
@@ -74,35 +70,28 @@ class LocalExecutor:
         """See Executor."""
 
 
-def combine(
-    bench: TrialRunner, judgements: Sequence[Judgement], first_stage: int = 1
-) -> tuple[Variant | None, Judgement | None]:
-    """The adopted variants together: (the variant, what it proved; None where the budget was spent before).
-
-    Each further one is tried on top of those already taken; the last stage is all of them against the job as it is.
-    """
-    gains = [(each.gain(bench.plan.goal), each) for each in judgements if each.verdict is TrialVerdict.ADOPT]
-    ordered = sorted(((gain.value, each) for gain, each in gains if gain is not None), key=lambda pair: -pair[0])
-    adopted = [each for _, each in ordered]
-    if not adopted:
-        return None, None
-    taken, stage = adopted[0].variant, first_stage
-    for other in adopted[1:]:
-        if taken.rivals(other.variant):
+def combine(bench: TrialRunner, judgements: Sequence[Judgement]) -> Variant | None:
+    """The adopted variants that pay together; None where none was adopted. Each further one is tried on top of those
+    already taken; the last stage is all of them against the job as it is."""
+    gains = [(each.gain(bench.plan.goal), each.variant) for each in judgements if each.verdict is TrialVerdict.ADOPT]
+    ordered = sorted(((gain.value, variant) for gain, variant in gains if gain is not None), key=lambda pair: -pair[0])
+    if not ordered:
+        return None
+    best, *others = (variant for _, variant in ordered)
+    taken, stage = best, 1
+    for other in others:
+        if taken.rivals(other):
             continue
         if bench.budget.left() <= 0:
             break
-        both = together(taken, other.variant)
+        both = together(taken, other)
         (proved,) = bench.conduct(stage, (both,), baseline=replace(PROBE, changes=taken.changes), later=PROOF)
         stage += 1
         if proved.verdict is TrialVerdict.ADOPT:
             taken = both
-    if taken is adopted[0].variant:
-        return taken, adopted[0]
-    if bench.budget.left() <= 0:
-        return taken, None
-    (proved,) = bench.conduct(stage, (taken,), later=PROOF)
-    return taken, proved
+    if taken is not best and bench.budget.left() > 0:
+        bench.conduct(stage, (taken,), later=PROOF)
+    return taken
 
 
 def together(one: Variant, other: Variant) -> Variant:
@@ -161,13 +150,13 @@ class Notice:
 def held_ahead(variant: Variant) -> int:
     """Batches that the workers of a variant's loader make before anybody asks for them. Steps that are served from
     these say nothing of how fast workers are: they are let go before steps are timed."""
+
+    def number(change: Change, name: str, otherwise: int) -> int:
+        value = change.argument(name)
+        return value if isinstance(value, int) else otherwise
+
     loaders = [change for change in variant.changes if change.kind == "loader"]
-    return max((_number(each, "num_workers", 0) * _number(each, "prefetch_factor", 2) for each in loaders), default=0)
-
-
-def _number(change: Change, name: str, otherwise: int) -> int:
-    value = change.argument(name)
-    return value if isinstance(value, int) else otherwise
+    return max((number(each, "num_workers", 0) * number(each, "prefetch_factor", 2) for each in loaders), default=0)
 
 
 class TrialRunner:
@@ -225,7 +214,13 @@ class TrialRunner:
 
     def settle(self, stage: int, variants: Sequence[Variant]) -> tuple[Judgement, ...]:
         """Judges what has been run of a stage, and keeps that."""
-        judgements = beside_each_other([self._judge(stage, variant) for variant in variants], self.plan.goal)
+        known = {run.variant for run in self.of(stage)}
+        judged = [self._proved(stage, variant) for variant in variants]
+        for number, each in enumerate(judged):
+            if each.variant.name not in known:
+                reason = "The budget was spent before it was tried"
+                judged[number] = replace(each, verdict=TrialVerdict.UNDECIDED, sentence=reason)
+        judgements = beside_each_other(judged, self.plan.goal)
         self._file.judgements(stage, judgements)
         return judgements
 
@@ -360,12 +355,6 @@ class TrialRunner:
 
     def _proved(self, stage: int, variant: Variant) -> Judgement:
         return judge(variant, self.of(stage), min_gain=self.plan.min_gain, goal=self.plan.goal)
-
-    def _judge(self, stage: int, variant: Variant) -> Judgement:
-        judgement = self._proved(stage, variant)
-        if any(run.variant == variant.name for run in self.of(stage)):
-            return judgement
-        return replace(judgement, verdict=TrialVerdict.UNDECIDED, sentence="The budget was spent before it was tried")
 
     def _rounds_done(self, stage: int) -> int:
         return len({run.round for run in self.of(stage) if run.variant == CONTROL and not run.rehearsal})

@@ -1,13 +1,9 @@
 """From runs to a verdict: pure functions, so that every rule of it is tested without running anything.
 
-One law: a variant is adopted only when what it gains (speed, or peak memory where the trial is for that) beats the
-noise of the control and the least gain, and its numbers keep the fix's promise. What is not known is UNDECIDED, never a
-win.
-
-How much faster a variant is: a ratio of step times with an interval that holds on a noisy machine.
-
-One law: a variant is compared with the baselines that ran right before and after it, never with a distant one, because
-the speed of a shared machine comes in bottlenecks that last for several processes.
+Two laws. A variant is adopted only when what it gains (speed, or peak memory where the trial is for that) beats the
+noise of the control and the least gain, and its numbers keep the fix's promise; what is not known is UNDECIDED. And a
+variant is compared with the baselines that ran right before and after it, because the speed of a shared machine comes
+in bottlenecks that last for several processes.
 
 The statistic of a round is log(baseline / variant) of mean step times: means, because a loader's stalls come every few
 steps and throughput is what is paid for. The baseline is interpolated (in the logarithm) between the two that enclose
@@ -18,8 +14,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from math import ceil, exp, expm1, inf, log1p, sqrt
+from operator import attrgetter
 from statistics import fmean
+from typing import Any
 
 import numpy as np
 
@@ -48,6 +47,11 @@ class RoundComparison:
     after: Float64
     place: float = 0.5
 
+    def log_ratio(self, mean: Callable[[Float64], Any] = np.mean) -> Any:
+        """log(baseline / variant): above zero where the variant is faster. mean: of a series, or several of them."""
+        before, variant, after = (np.log(mean(each)) for each in (self.before, self.variant, self.after))
+        return (1 - self.place) * before + self.place * after - variant
+
 
 def compared(before: Series, variant: Series, after: Series, place: float = 0.5) -> RoundComparison:
     """A comparison. Raises ValueError for a series without steps, or a place outside of 0 to 1."""
@@ -57,13 +61,7 @@ def compared(before: Series, variant: Series, after: Series, place: float = 0.5)
     return RoundComparison(columns[0], columns[1], columns[2], place)
 
 
-def log_ratio(comparison: RoundComparison) -> float:
-    """log(baseline / variant): above zero where the variant is faster."""
-    before, variant, after = (float(np.log(np.mean(each))) for each in _series(comparison))
-    return (1 - comparison.place) * before + comparison.place * after - variant
-
-
-def speed_up(rounds: Sequence[RoundComparison], seed: int = 0) -> Estimate:
+def speed_up(rounds: Sequence[RoundComparison]) -> Estimate:
     """baseline / variant over all rounds, with a 95 % interval, unit "1". Infinitely wide with fewer than LEAST_ROUNDS.
 
     Rounds are independent of each other as far as a machine's bottlenecks allow, so the interval is Student's over the
@@ -73,40 +71,23 @@ def speed_up(rounds: Sequence[RoundComparison], seed: int = 0) -> Estimate:
     """
     if not rounds:
         raise ValueError("a speed-up needs a round")
-    ratios = np.array([log_ratio(each) for each in rounds])
+    ratios = np.array([each.log_ratio() for each in rounds])
     count, value = len(rounds), float(ratios.mean())
     if count < LEAST_ROUNDS:
         return Estimate(exp(value), 0.0, inf, count, "1")
     reach = student(count - 1) * float(ratios.std(ddof=1)) / sqrt(count)
-    low, high = _by_steps(rounds, np.random.default_rng(seed))
+    mean = partial(block_means, replicates=REPLICATES, generator=np.random.default_rng(0))
+    low, high = np.quantile(np.mean([each.log_ratio(mean) for each in rounds], axis=0), QUANTILES)
     return Estimate(exp(value), exp(min(value - reach, low)), _finite_exp(max(value + reach, high)), count, "1")
-
-
-def _by_steps(rounds: Sequence[RoundComparison], generator: np.random.Generator) -> tuple[float, float]:
-    """The 95 % interval of the mean log-ratio if these very rounds were run again: percentiles of the bootstrap."""
-    means = np.mean([_replicates(each, generator) for each in rounds], axis=0)
-    low, high = np.quantile(means, QUANTILES)
-    return float(low), float(high)
 
 
 def noise_of(control: Sequence[RoundComparison]) -> float:
     """By what factor a control, which changes nothing, may still seem faster or slower, at least 1: twice the standard
-    error of its log-ratio, whose true value is known to be zero. Raises ValueError for no rounds."""
+    error of its log-ratio, whose true value is known to be zero; infinite where it was not run."""
     if not control:
-        raise ValueError("the noise of a control needs a round")
-    ratios = np.array([log_ratio(each) for each in control])
+        return inf
+    ratios = np.array([each.log_ratio() for each in control])
     return _finite_exp(2 * sqrt(float(np.mean(ratios**2)) / len(ratios)))
-
-
-def _series(comparison: RoundComparison) -> tuple[Float64, Float64, Float64]:
-    return comparison.before, comparison.variant, comparison.after
-
-
-def _replicates(comparison: RoundComparison, generator: np.random.Generator) -> Float64:
-    """REPLICATES log-ratios of one round, its steps drawn in blocks."""
-    before, variant, after = (np.log(block_means(each, REPLICATES, generator)) for each in _series(comparison))
-    ratios: Float64 = (1 - comparison.place) * before + comparison.place * after - variant
-    return ratios
 
 
 def block_means(values: Float64, replicates: int, generator: np.random.Generator) -> Float64:
@@ -115,8 +96,7 @@ def block_means(values: Float64, replicates: int, generator: np.random.Generator
     length = min(count, block_length(values))
     blocks = ceil(count / length)
     starts = generator.integers(0, count, (replicates, blocks))
-    twice = np.concatenate((values, values))
-    sums = np.concatenate(([0.0], np.cumsum(twice)))
+    sums = np.concatenate(([0.0], np.cumsum(np.concatenate((values, values)))))
     whole = sums[starts + length] - sums[starts]
     means: Float64 = whole.sum(axis=1) / (blocks * length)
     return means
@@ -161,30 +141,23 @@ def judge(variant: Variant, runs: Sequence[Run], *, min_gain: float = MIN_GAIN, 
     if idle:
         return Judgement(variant, TrialVerdict.NOT_EXERCISED, Agreement.NOT_SEEN, idle)
     numbers = agreement_of(variant, runs)
-    comparisons = comparisons_of(variant.name, runs)
-    speed, memory = _ratio(comparisons), _ratio(comparisons_of(variant.name, runs, _peak))
-    noise = control_noise(runs, _peak if goal is Goal.MEMORY else _steps)
+    comparisons, peaks = comparisons_of(variant.name, runs), comparisons_of(variant.name, runs, _peak)
+    speed, memory = (speed_up(each) if len(each) >= LEAST_ROUNDS else None for each in (comparisons, peaks))
+    noise = noise_of(comparisons_of(CONTROL, runs, _peak if goal is Goal.MEMORY else _steps))
     verdict, sentence = _verdict(numbers, memory if goal is Goal.MEMORY else speed, noise, min_gain, goal)
     timed = [run for run in own if not run.rehearsal and run.step_ns]
-    step = fmean(fmean(run.step_ns) for run in timed) if timed else None
-    peak = max((run.peak_bytes for run in timed if run.peak_bytes is not None), default=None)
-    told = noise if noise < inf else None
     return Judgement(
         variant,
         verdict,
         numbers.agreement,
         sentence,
-        speed=_known(speed),
-        noise=told,
-        step_ns=step,
+        speed=speed,
+        noise=noise if noise < inf else None,
+        step_ns=fmean(fmean(run.step_ns) for run in timed) if timed else None,
         rounds=len(comparisons),
-        peak_bytes=peak,
-        memory=_known(memory),
+        peak_bytes=max((run.peak_bytes for run in timed if run.peak_bytes is not None), default=None),
+        memory=memory,
     )
-
-
-def _known(ratio: Estimate | None) -> Estimate | None:
-    return ratio if ratio is not None and ratio.samples >= LEAST_ROUNDS else None
 
 
 def not_exercised(variant: Variant, own: Sequence[Run]) -> str:
@@ -203,8 +176,7 @@ def cannot_win(variant: Variant, runs: Sequence[Run], *, min_gain: float = MIN_G
     """Whether more rounds of the variant are a waste: it failed, changed nothing, broke its promise, or the whole
     interval of what it gains lies below the least gain."""
     judgement = judge(variant, runs, min_gain=min_gain, goal=goal)
-    lost = {TrialVerdict.FAILED, TrialVerdict.NOT_EXERCISED, TrialVerdict.BROKE_PROMISE}
-    if judgement.verdict in lost:
+    if judgement.verdict in (TrialVerdict.FAILED, TrialVerdict.NOT_EXERCISED, TrialVerdict.BROKE_PROMISE):
         return True
     gain = judgement.gain(goal)
     return gain is not None and gain.high < 1 + min_gain
@@ -216,13 +188,9 @@ def overtaken(judgement: Judgement, others: Sequence[Judgement], goal: Goal = Go
     gain = judgement.gain(goal)
     for other in others:
         best = other.gain(goal)
-        if (
-            other.verdict is not TrialVerdict.ADOPT
-            or other.variant == judgement.variant
-            or not other.variant.rivals(judgement.variant)
-        ):
+        if gain is None or best is None or other.verdict is not TrialVerdict.ADOPT or gain.high >= best.value:
             continue
-        if gain is not None and best is not None and gain.high < best.value:
+        if other.variant != judgement.variant and other.variant.rivals(judgement.variant):
             return other.variant
     return None
 
@@ -247,19 +215,15 @@ def _peak(run: Run) -> Series:
     return (run.peak_bytes,) if run.peak_bytes else ()
 
 
-def _ratio(comparisons: Sequence[RoundComparison]) -> Estimate | None:
-    return speed_up(comparisons) if comparisons else None
-
-
 def comparisons_of(name: str, runs: Sequence[Run], of: Callable[[Run], Series] = _steps) -> tuple[RoundComparison, ...]:
     """A variant's runs, each between the baselines that enclose it: their steps, ns, or what else is asked `of` them.
     Disturbed ones are left out where enough others are there."""
-    baselines = [run for run in runs if run.variant == BASELINE and _timed(run) and len(of(run))]
+    usable = [run for run in runs if _timed(run) and len(of(run))]
     calm, all_of_them = [], []
-    for run in runs:
-        if run.variant != name or not _timed(run) or not len(of(run)):
+    for run in usable:
+        if run.variant != name:
             continue
-        here = [each for each in baselines if each.place == run.place]
+        here = [each for each in usable if each.variant == BASELINE and each.place == run.place]
         before = max((each for each in here if each.position < run.position), key=_position, default=None)
         after = min((each for each in here if each.position > run.position), key=_position, default=None)
         if before is None or after is None:
@@ -281,16 +245,8 @@ def disturbed(run: Run, quietest: float) -> bool:
     return crowded or load.other_device_users or load.device_throttled
 
 
-def control_noise(runs: Sequence[Run], of: Callable[[Run], Series] = _steps) -> float:
-    """What factor a control that changes nothing may still seem to gain or lose; infinite where it was not run."""
-    comparisons = comparisons_of(CONTROL, runs, of)
-    return noise_of(comparisons) if comparisons else inf
-
-
 def usual_step(runs: Sequence[Run]) -> Estimate | None:
     """The baseline's mean step, ns: the median over its runs; None without one."""
-    import numpy as np
-
     means = [fmean(run.step_ns) for run in runs if run.variant in (BASELINE, CONTROL) and _timed(run)]
     return median_of(np.array(means)) if means else None
 
@@ -299,8 +255,7 @@ def _timed(run: Run) -> bool:
     return not run.rehearsal and not run.failure and bool(run.step_ns)
 
 
-def _position(run: Run) -> int:
-    return run.position
+_position = attrgetter("position")
 
 
 # -- numbers ----------------------------------------------------------------------------------------------------------
@@ -411,7 +366,7 @@ def _verdict(
 ) -> tuple[TrialVerdict, str]:
     if numbers.agreement in BROKEN:
         return TrialVerdict.BROKE_PROMISE, numbers.sentence
-    if gain is None or gain.samples < LEAST_ROUNDS:
+    if gain is None:
         what = "its speed" if goal is Goal.SPEED else "its peak memory"
         return TrialVerdict.UNDECIDED, f"Too few rounds were run to tell {what}"
     needed = max(1 + min_gain, noise)

@@ -18,60 +18,12 @@ from steptime.advice.fix import Goal
 from steptime.errors import RecordingError, UsageError
 from steptime.trials.trial import Judgement, Run, Variant
 
-MOST_FOLDERS = 2000
-"""That are looked into: `runs` of a long project."""
-
-
-def is_trial(folder: Path) -> bool:
-    """Whether a folder holds the results of a trial."""
-    return (folder / NAME).is_file()
-
-
-def newest_trial(recording: Path) -> Path | None:
-    """The folder of the newest trial of a recording that tried fixes, else of its newest lab; None without any."""
-    place = recording.resolve()
-    try:
-        beside = sorted(each for each in place.parent.iterdir() if is_trial(each))[-MOST_FOLDERS:]
-    except OSError:
-        return None
-    own = [(folder, plan) for folder in beside if (plan := _plan(folder)) is not None and plan.of(place)]
-    ranked = sorted(own, key=lambda each: (each[1].fixes, (each[0] / NAME).stat().st_mtime_ns))
-    return ranked[-1][0] if ranked else None
-
-
-class _Variant(msgspec.Struct):
-    proposal: str = ""
-
-
-class _Plan(msgspec.Struct):
-    recording: str
-    variants: tuple[_Variant, ...] = ()
-
-    def of(self, recording: Path) -> bool:
-        return Path(self.recording).resolve() == recording
-
-    @property
-    def fixes(self) -> bool:
-        return any(variant.proposal for variant in self.variants)
-
-
-class _ResultLine(msgspec.Struct):
-    plan: _Plan
-
-
-def _plan(folder: Path) -> _Plan | None:
-    """The first line of the results; None where it is none."""
-    try:
-        with (folder / NAME).open("rb") as file:
-            return msgspec.json.decode(file.readline(), type=_ResultLine).plan
-    except (OSError, msgspec.DecodeError, RecursionError):
-        return None
-
-
 NAME = "results.jsonl"
 FORMAT = 1
 WARM_UP = 5
 """Steps that a process takes before it is timed, at least."""
+MOST_FOLDERS = 2000
+"""That are looked into: `runs` of a long project."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -168,21 +120,22 @@ def read_results(folder: Path) -> Results:
         raise RecordingError(
             "no-results", f"There are no results of a trial in {folder}: name the folder that steptime try wrote."
         )
-    found = [_decode(line) for line in lines if line]
-    plans = [each["plan"] for each in found if each is not None and "plan" in each]
+    found = [_decode(line) for line in lines]
+    plans = [each["plan"] for each in found if "plan" in each]
     if not plans:
         raise RecordingError("no-results", f"{path} holds no plan of a trial: start the trial again.")
-    known = [each for each in found if each is not None]
     try:
+        judged = [
+            (msgspec.convert(each.get("stage"), int), msgspec.convert(each["judgement"], Judgement))
+            for each in found
+            if "judgement" in each
+        ]
+        patches = [each["patch"] for each in found if "patch" in each]
         return Results(
             plan=msgspec.convert(plans[0], Plan),
-            runs=tuple(msgspec.convert(each["run"], Run) for each in known if "run" in each),
-            judgements=_newest(
-                (msgspec.convert(each.get("stage"), int), msgspec.convert(each["judgement"], Judgement))
-                for each in known
-                if "judgement" in each
-            ),
-            patch=next((msgspec.convert(each["patch"], PatchResult) for each in known[::-1] if "patch" in each), None),
+            runs=tuple(msgspec.convert(each["run"], Run) for each in found if "run" in each),
+            judgements=tuple({(stage, each.variant.name): (stage, each) for stage, each in judged}.values()),
+            patch=msgspec.convert(patches[-1], PatchResult) if patches else None,
         )
     except msgspec.ValidationError as error:
         raise RecordingError(
@@ -190,15 +143,50 @@ def read_results(folder: Path) -> Results:
         ) from None
 
 
-def _newest(judgements: Iterable[tuple[int, Judgement]]) -> tuple[tuple[int, Judgement], ...]:
-    """The last one of each variant and stage: a trial that went on has judged again."""
-    return tuple({(stage, each.variant.name): (stage, each) for stage, each in judgements}.values())
-
-
-def _decode(line: bytes) -> dict[str, Any] | None:
-    """None for a line that was cut short."""
+def _decode(line: bytes) -> dict[str, Any]:
+    """Empty for a line that was cut short."""
     try:
         document = msgspec.json.decode(line)
     except (msgspec.DecodeError, RecursionError):
+        return {}
+    return document if isinstance(document, dict) else {}
+
+
+def is_trial(folder: Path) -> bool:
+    """Whether a folder holds the results of a trial."""
+    return (folder / NAME).is_file()
+
+
+def newest_trial(recording: Path) -> Path | None:
+    """The folder of the newest trial of a recording that tried fixes, else of its newest lab; None without any."""
+    place = recording.resolve()
+    try:
+        beside = sorted(each for each in place.parent.iterdir() if is_trial(each))[-MOST_FOLDERS:]
+    except OSError:
         return None
-    return document if isinstance(document, dict) else None
+    plans = ((folder, _plan(folder)) for folder in beside)
+    own = [(folder, plan) for folder, plan in plans if plan is not None and Path(plan.recording).resolve() == place]
+    ranked = sorted(own, key=lambda each: (each[1].fixes, (each[0] / NAME).stat().st_mtime_ns))
+    return ranked[-1][0] if ranked else None
+
+
+class _Variant(msgspec.Struct):
+    proposal: str = ""
+
+
+class _Plan(msgspec.Struct):
+    recording: str
+    variants: tuple[_Variant, ...] = ()
+
+    @property
+    def fixes(self) -> bool:
+        return any(variant.proposal for variant in self.variants)
+
+
+def _plan(folder: Path) -> _Plan | None:
+    """Of the first line of the results, what tells whose trial it is; None where there is no plan."""
+    try:
+        with (folder / NAME).open("rb") as file:
+            return msgspec.convert(_decode(file.readline()).get("plan"), _Plan)
+    except (OSError, msgspec.ValidationError):
+        return None
