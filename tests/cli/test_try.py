@@ -92,7 +92,7 @@ def test_a_patch_that_ran_one_round_goes_on(tmp_path: Path) -> None:
     file.plan(Plan(("python", "train.py"), "/job", "runs/a", (variant,), 0.03, goal=Goal.MEMORY))
     file.patch(PatchResult("diff", (), (), once))
     adopted = replace(once, verdict=TrialVerdict.ADOPT, rounds=3)
-    wishes = TrialOptions(Budget(60.0), 6, 0.03, False, False, False, True)
+    wishes = TrialOptions(Budget(60.0), True, "local", False, 6)
     assert _next((adopted,), (), tmp_path, wishes) == f"steptime try --budget 2m --resume {tmp_path}"
     file.patch(PatchResult("diff", (), (), replace(once, rounds=3, memory=Estimate(1.5, 1.4, 1.6, 3, "1"))))
     assert _next((adopted,), (), tmp_path, wishes) == "steptime explain RM601"

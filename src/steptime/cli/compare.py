@@ -10,7 +10,7 @@ from pathlib import Path
 import click
 
 from steptime.cli.exit_codes import say, tell
-from steptime.cli.options import STANDARD_OUTPUT, no_source_option, trace_options
+from steptime.cli.options import force_option, no_source_option, noise_option, outputs_option, trace_options
 from steptime.compare.comparison import Comparison
 from steptime.errors import OutputError, UsageError
 from steptime.report.report import Report
@@ -36,25 +36,13 @@ SUMMARY = "GITHUB_STEP_SUMMARY"
     metavar="PATH",
     help="A further run of A's job, unchanged: what runs differ by is measured then. Can be given several times.",
 )
-@click.option(
-    "--noise",
-    type=click.FloatRange(0, 100),
-    metavar="PERCENT",
-    default=3.0,
-    show_default=True,
-    help="What single runs of one job are taken to differ by.",
-)
-@click.option(
-    "-o",
-    "--output",
-    "outputs",
-    multiple=True,
-    metavar="FILE",
-    help="Write the comparison to FILE, in the format of its extension (.txt, .md, .json, .html, .xml for JUnit); - is "
-    "standard output. Can be given several times.",
+@noise_option
+@outputs_option(
+    "Write the comparison to FILE, in the format of its extension (.txt, .md, .json, .html, .xml for JUnit); - is "
+    "standard output. Can be given several times."
 )
 @click.option("--json", "as_json", is_flag=True, help="Print the comparison as JSON on standard output.")
-@click.option("--force", is_flag=True, help="Overwrite what exists.")
+@force_option
 @no_source_option
 @trace_options
 def command(
@@ -79,8 +67,11 @@ def command(
     steptime compare runs/before runs/after --fail-on "step>5%, memory>10%" -o gate.xml
     steptime compare monday.json tuesday.json wednesday.json -o week.html
     """
+    from steptime.cli.delivery import write_all
     from steptime.compare.compare import compare
-    from steptime.compare.gate import bounds_of, check_outputs, fails, judged, labels_of
+    from steptime.compare.comparison import Ruling, render_json
+    from steptime.compare.gate import RENDERERS, bounds_of, check_outputs, fails, judged, labels_of
+    from steptime.compare.text import check_line, render_text
 
     if len(paths) < 2:
         raise UsageError("compare-two", "There is one path, and a comparison needs two: steptime compare A B")
@@ -96,8 +87,12 @@ def command(
     )
     if limits:
         comparison = judged(comparison, limits)
-    _deliver(comparison, outputs, as_json=as_json, force=force)
-    _breaches(comparison)
+    tell(render_json(comparison) if as_json else render_text(comparison))
+    write_all(RENDERERS, comparison, outputs, force=force)
+    _summarize(comparison)
+    for check in comparison.checks:
+        if check.ruling is not Ruling.PASSED:
+            say(check_line(check))
     return int(fails(comparison, strict=strict))
 
 
@@ -116,19 +111,6 @@ def _next(paths: Sequence[str], outputs: Sequence[str], *, limited: bool) -> str
     return f"steptime compare {' '.join(map(shlex.quote, paths))} -o compare.html"
 
 
-def _deliver(comparison: Comparison, outputs: Sequence[str], *, as_json: bool, force: bool) -> None:
-    from steptime.compare.comparison import render_json
-    from steptime.compare.gate import write
-    from steptime.compare.text import render_text
-
-    tell(render_json(comparison) if as_json else render_text(comparison))
-    for output in outputs:
-        if output != STANDARD_OUTPUT:
-            write(comparison, output, force=force)
-            say(f"Wrote {output}")
-    _summarize(comparison)
-
-
 def _summarize(comparison: Comparison) -> None:
     """Into the summary of the step of GitHub Actions that this is, if it is one. Raises OutputError."""
     from steptime.compare.text import render_markdown
@@ -143,13 +125,3 @@ def _summarize(comparison: Comparison) -> None:
         raise OutputError(
             "output-unwritable", f"{path}, which ${SUMMARY} names, cannot be written ({error.strerror})."
         ) from None
-
-
-def _breaches(comparison: Comparison) -> None:
-    """A line on standard error for each bound that does not hold."""
-    from steptime.compare.comparison import Ruling
-    from steptime.compare.text import check_line
-
-    for check in comparison.checks:
-        if check.ruling is not Ruling.PASSED:
-            say(check_line(check))

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import TypeVar
 
 from steptime.cli.exit_codes import say, tell
 from steptime.cli.options import STANDARD_OUTPUT
 from steptime.report import json, text
 from steptime.report.json import without_sources
-from steptime.report.output import write
+from steptime.report.output import RENDERERS, Renderer, write_as
 from steptime.report.report import Report
+
+Told = TypeVar("Told")
 
 
 def deliver(
@@ -32,7 +35,12 @@ def deliver(
         tell(text.render(report))
     if not on_standard_output and text_to_stderr is not None:
         tell(text.render(report), error=text_to_stderr)
+    write_all(RENDERERS, report, outputs, force=force)
+
+
+def write_all(renderers: Sequence[Renderer[Told]], told: Told, outputs: Sequence[str], *, force: bool) -> None:
+    """Writes the files that were asked for, and says so. Raises OutputError."""
     for output in outputs:
         if output != STANDARD_OUTPUT:
-            write(report, output, force=force)
+            write_as(renderers, told, output, force=force)
             say(f"Wrote {output}")

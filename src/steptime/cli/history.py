@@ -9,7 +9,7 @@ from pathlib import Path
 import click
 
 from steptime.cli.exit_codes import say, tell
-from steptime.cli.options import seconds, size
+from steptime.cli.options import noise_option, seconds, size
 from steptime.compare.history import History
 from steptime.errors import UsageError
 
@@ -25,31 +25,20 @@ def _seconds(context: click.Context, option: click.Parameter, value: str | None)
     return seconds(context, option, value)
 
 
-def _size(context: click.Context, option: click.Parameter, value: str | None) -> int | None:
-    return size(context, option, value) if value is not None else None
-
-
 @click.command("history", short_help="List the recordings in a folder, and tell since when a job has been slow.")
 @click.argument("folder", type=click.Path(path_type=Path), default=Path("runs"), metavar="[FOLDER]")
 @click.option("--job", metavar="NAME", help="Only recordings of this job, a script's or module's name.")
 @click.option("--commit", metavar="ID", help="Only recordings of this commit; its first digits do.")
 @click.option("--machine", metavar="NAME", help="Only recordings whose host or device has this in its name.")
 @click.option("--all", "everything", is_flag=True, help="List all recordings, not the newest ones only.")
-@click.option(
-    "--noise",
-    type=click.FloatRange(0, 100),
-    metavar="PERCENT",
-    default=3.0,
-    show_default=True,
-    help="What single runs of one job are taken to differ by.",
-)
+@noise_option
 @click.option(
     "--older-than",
     callback=_seconds,
     metavar="TIME",
     help="Remove recordings older than this: 30d, 12h; 0s: all that have ended.",
 )
-@click.option("--keep-bytes", callback=_size, metavar="SIZE", help="Remove the oldest until the others fit: 5GB.")
+@click.option("--keep-bytes", callback=size, metavar="SIZE", help="Remove the oldest until the others fit: 5GB.")
 @click.option("--yes", is_flag=True, help="Remove them; without it, only what would go is told.")
 @click.option("--rebuild", is_flag=True, help="Forget the index and read all recordings again.")
 @click.option("--json", "as_json", is_flag=True, help="Print the history as JSON on standard output.")

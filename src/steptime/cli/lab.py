@@ -2,10 +2,31 @@
 
 from __future__ import annotations
 
+import shlex
+from pathlib import Path
+
 import click
 
 from steptime.cli.options import RecordingOrCommand, seconds, variant_options
+from steptime.cli.trial import (
+    TrialOptions,
+    TrialOutput,
+    check_output,
+    diagnosed,
+    keeping,
+    new_trial,
+    recording_of,
+    tell_trial,
+    trial_runner,
+)
 from steptime.errors import UsageError
+from steptime.recording.load import load
+from steptime.report.trial_text import render_lab
+from steptime.trials.conduct import PROOF, TrialRunner
+from steptime.trials.judge import usual_step
+from steptime.trials.plan import batch_variant, groups, lab_variants, over, points_of
+from steptime.trials.results import read_results
+from steptime.trials.trial import Budget, Judgement
 
 
 @click.command(
@@ -51,14 +72,10 @@ def command(
     """
     if not target:
         raise UsageError("usage", "Give a recording, or a command behind --, as in: steptime lab -- python train.py")
-    sizes = _sizes(batch_sizes)
-    from steptime.cli.trial import Sizes, TrialOptions, check_output, recording_of, run_lab, tell_trial
-    from steptime.trials.judge import MIN_GAIN
-    from steptime.trials.trial import Budget
-
+    sizes, go_on = _sizes(batch_sizes)
     check_output(output, force=force)
-    wishes = TrialOptions(Budget(budget), 0, MIN_GAIN, uncontained, False, False, quiet, executor)
-    told = run_lab(recording_of(target, wishes), wishes, compile_modes, Sizes(*sizes))
+    options = TrialOptions(Budget(budget), quiet, executor, uncontained)
+    told = _run_lab(recording_of(target, options), options, compile_modes, sizes, go_on)
     return tell_trial(told, output, as_json=as_json)
 
 
@@ -75,3 +92,32 @@ def _sizes(text: str) -> tuple[tuple[int, ...], bool]:
             "usage", f"--batch-sizes takes whole numbers above zero, as in 16,32 or 16,..., not {text[:40]!r}."
         )
     return sizes, go_on
+
+
+def _run_lab(
+    recording: Path, options: TrialOptions, compile_modes: bool, sizes: tuple[int, ...], go_on: bool
+) -> TrialOutput:
+    """The lab's variants, then the batch sizes until more of them make no difference."""
+    case, _ = diagnosed(recording)
+    variants = lab_variants(compile_modes, any(process.facts.device == "cuda" for process in load(recording).processes))
+    folder = new_trial(recording, "lab", variants, case, options)
+    own_size = case.loader.batch_size if case.loader else None
+    with trial_runner(folder, options) as runner:
+
+        def run() -> None:
+            runner.conduct(0, variants, later=PROOF if sizes else 0, anyway=True)
+            _try_sizes(runner, sizes, go_on, own_size)
+
+        status = keeping(runner, run)
+    next_command = f"steptime try {shlex.quote(str(recording))}"
+    return TrialOutput(folder, render_lab(read_results(folder), own_size, next_command), status)
+
+
+def _try_sizes(runner: TrialRunner, sizes: tuple[int, ...], go_on: bool, own_size: int | None) -> None:
+    judged: list[Judgement] = []
+    for number, several in enumerate(groups(sizes, go_on)):
+        step = usual_step(runner.runs)
+        if step is None or runner.budget.left() <= 0 or over(points_of(judged, step.value, own_size), go_on):
+            return
+        variants = tuple(batch_variant(size) for size in several if size != own_size)
+        judged += runner.conduct(1 + number, variants) if variants else ()

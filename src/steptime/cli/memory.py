@@ -6,32 +6,23 @@ from pathlib import Path
 
 import click
 
-from steptime.cli.exit_codes import say, tell
-from steptime.cli.options import STANDARD_OUTPUT, size, trace_options
-
-
-def _capacity(context: click.Context, option: click.Parameter, value: str | None) -> int | None:
-    return size(context, option, value) if value is not None else None
+from steptime.cli.exit_codes import tell
+from steptime.cli.options import force_option, outputs_option, size, trace_options
 
 
 @click.command("memory", short_help="Tell who owns the memory, what leaks, and what would free it.")
 @click.argument("path", metavar="PATH")
 @click.option(
     "--capacity",
-    callback=_capacity,
+    callback=size,
     metavar="SIZE",
     help="Memory of a device, such as 24GiB: says how large a batch would fit it.",
 )
-@click.option(
-    "-o",
-    "--output",
-    "outputs",
-    multiple=True,
-    metavar="FILE",
-    help="Write everything to FILE, in the format of its extension (.txt, .md, .json, .html). Can be given often.",
+@outputs_option(
+    "Write everything to FILE, in the format of its extension (.txt, .md, .json, .html). Can be given often."
 )
 @click.option("--json", "as_json", is_flag=True, help="Print everything as JSON on standard output.")
-@click.option("--force", is_flag=True, help="Overwrite what exists.")
+@force_option
 @trace_options
 def command(
     path: str, capacity: int | None, outputs: tuple[str, ...], as_json: bool, force: bool, max_size: int, cache: bool
@@ -46,8 +37,9 @@ def command(
     steptime memory snapshot.pickle --capacity 24GiB -o memory.md
     steptime memory runs/train-20260801-101500
     """
+    from steptime.cli.delivery import write_all
     from steptime.memory import text
-    from steptime.report.output import check, write_as
+    from steptime.report.output import check
 
     for output in outputs:
         check(output, force=force, renderers=text.RENDERERS)
@@ -55,8 +47,5 @@ def command(
 
     report = triage_path(Path(path), capacity=capacity, max_size=max_size, cache=cache)
     tell(text.json(report) if as_json else text.text(report))
-    for output in outputs:
-        if output != STANDARD_OUTPUT:
-            write_as(text.RENDERERS, report, output, force=force)
-            say(f"Wrote {output}")
+    write_all(text.RENDERERS, report, outputs, force=force)
     return 0

@@ -6,13 +6,15 @@ import secrets
 import time
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import NoReturn
+from typing import Any
 
 import click
 
 from steptime.cli.after_run import nothing_measured
+from steptime.cli.delivery import write_all
 from steptime.cli.exit_codes import say, tell
-from steptime.errors import SteptimeError, UsageError
+from steptime.cli.options import force_option
+from steptime.errors import UsageError
 from steptime.launcher.command import default_recording, job_name, resolve
 from steptime.launcher.launch import exit_as, launch
 from steptime.launcher.outcome import NumericsOptions, Outcome, ProbeOptions
@@ -21,10 +23,9 @@ from steptime.nan.nonfinite import NonFinite, ProcessNumerics, Trigger, read_num
 from steptime.nan.text import render
 from steptime.nan.trace_back import first_sign, trace_back
 from steptime.report.json import document
-from steptime.report.output import STANDARD_OUTPUT, Renderer, check, write_as
-from steptime.trials.containment import Layer, Workspace, contained, ground_of, leave, refuse_uncontained
-from steptime.trials.plan import ours_in
-from steptime.trials.working_copy import find_outputs, outputs_outside
+from steptime.report.output import STANDARD_OUTPUT, Renderer, check
+from steptime.trials.containment import contained, leave, refuse_uncontained
+from steptime.trials.plan import ours_in, workspace_for
 
 FOUND = 1
 """Exit status where something was not finite."""
@@ -37,20 +38,22 @@ RENDERERS: tuple[Renderer[NonFinite], ...] = (Renderer(".txt", render), Renderer
 class NanOptions:
     """What the command line asks for."""
 
+    job: tuple[str, ...]
     at: int | None
     max_steps: int
     go_on: bool
-    replay: bool
+    no_replay: bool
     uncontained: bool
+    recording: Path | None
     output: str | None
-    as_json: bool
     force: bool
+    as_json: bool
     quiet: bool
 
 
 @dataclass(frozen=True, slots=True)
 class WatchedRun:
-    """The first run. started: epoch, ns."""
+    """The first run; no outcome where none was wanted. started, ended: epoch, ns."""
 
     outcome: Outcome | None
     processes: tuple[ProcessNumerics, ...]
@@ -58,135 +61,96 @@ class WatchedRun:
     ended: int
 
 
-class Hunt:
-    """One call of the command. Raises what `launch` raises, before anything is started."""
+def _hunt(options: NanOptions, folder: Path) -> int:
+    """The exit status. Does not return where the job failed by itself."""
+    seed = secrets.randbelow(1 << 31)
+    watched = _watch(options, folder, seed)
+    sign = _sign(options, watched)
+    instrumented: tuple[ProcessNumerics, ...] = ()
+    if sign is not None and not options.no_replay:
+        instrumented = _instrument(options, folder, seed, watched, sign)
+    account = trace_back(options.job, watched.processes, instrumented)
+    notes = account.notes
+    if account.trigger is not None and sign is not None and not (options.no_replay or account.reproduced):
+        notes += (
+            f"it did not come back in the second run up to step {sign.step + options.max_steps}: the job draws on "
+            "something that no seed governs (time, threads, files that the first run wrote)",
+        )
+    seconds = (time.time_ns() - watched.started) / 1e9
+    account = replace(account, seconds=seconds, directory=str(Path.cwd()), notes=notes)
+    outcome = watched.outcome
+    if account.trigger is None and outcome is not None and not watched.processes:
+        reason = nothing_measured(outcome, folder)
+        if reason is not None:  # a job in which nothing was watched is no job in which all was finite
+            say(str(reason))
+            exit_as(outcome)
+    _deliver(account, options)
+    if account.trigger is not None:
+        return FOUND
+    return 0 if outcome is None or outcome.status == 0 else exit_as(outcome)
 
-    def __init__(self, job: tuple[str, ...], recording: Path | None, wishes: NanOptions) -> None:
-        if wishes.output is not None:
-            check(wishes.output, force=wishes.force, renderers=RENDERERS)
-        resolve(job)
-        self._job, self._wishes = job, wishes
-        self._folder = recording or default_recording((f"{job_name(job)}-nan",))
-        if wishes.force and recording is not None:
-            from steptime.compare.history_index import remove, replaceable
 
-            for part in (recording / "watch", recording / "instrumented"):
-                if replaceable(part):
-                    remove(part)
-        self._seed = secrets.randbelow(1 << 31)
+def _watch(options: NanOptions, folder: Path, seed: int) -> WatchedRun:
+    started = time.time_ns()
+    if options.at is not None:
+        return WatchedRun(None, (), started, started)
+    numerics = NumericsOptions("watch", seed, go_on=options.go_on)
+    outcome = launch(options.job, folder / "watch", ProbeOptions(profile=False, numerics=numerics))
+    for problem in outcome.problems:
+        say(problem)
+    return WatchedRun(outcome, read_numerics(folder / "watch"), started, time.time_ns())
 
-    def go(self) -> int:
-        """The whole of it; the exit status. Does not return where the job failed by itself."""
-        watched = self._watch()
-        sign = self._sign(watched)
-        instrumented: tuple[ProcessNumerics, ...] = ()
-        if sign is not None and self._wishes.replay:
-            instrumented = self._instrument(watched, sign)
-        account = trace_back(self._job, watched.processes, instrumented)
-        seconds = (time.time_ns() - watched.started) / 1e9
-        notes = (*account.notes, *self._remarks(account, sign))
-        account = replace(account, seconds=seconds, directory=str(Path.cwd()), notes=notes)
-        outcome = watched.outcome
-        if account.trigger is None and outcome is not None:
-            self._nothing(outcome, watched.processes)
-        self._deliver(account)
-        if account.trigger is not None:
-            return FOUND
-        return 0 if outcome is None or outcome.status == 0 else _as_the_job(outcome)
 
-    # -- the two runs ----------------------------------------------------------------------------------------------
-
-    def _watch(self) -> WatchedRun:
-        started = time.time_ns()
-        if self._wishes.at is not None:
-            return WatchedRun(None, (), started, started)
-        options = NumericsOptions("watch", self._seed, go_on=self._wishes.go_on)
-        outcome = launch(self._job, self._folder / "watch", ProbeOptions(profile=False, numerics=options))
-        for problem in outcome.problems:
-            say(problem)
-        return WatchedRun(outcome, read_numerics(self._folder / "watch"), started, time.time_ns())
-
-    def _sign(self, watched: WatchedRun) -> Trigger | None:
-        """What to look for: a job that failed by itself may have seen a loss before we did."""
-        if self._wishes.at is not None:
-            return Trigger("loss", self._wishes.at)
-        found = first_sign(watched.processes)
-        outcome = watched.outcome
-        if found is not None or outcome is None or outcome.status == 0 or outcome.signal is not None:
-            return found
-        if not outcome.torch_seen:
-            return None
-        return Trigger("read", max((process.steps for process in watched.processes), default=0) + 1)
-
-    def _instrument(self, watched: WatchedRun, sign: Trigger) -> tuple[ProcessNumerics, ...]:
-        more = 0 if sign.kind == "skipped" else self._wishes.max_steps
-        first = max(1, sign.step - sign.steps_before)
-        options = NumericsOptions("instrument", self._seed, False, first, sign.step + more, sign.kind)
-        folder = self._folder / "instrumented"
-        if not self._wishes.quiet:
-            say(
-                f"looking at every operator from step {first} on, in a second run; its output goes to {folder / OUTPUT}"
-            )
-        took = watched.outcome.seconds if watched.outcome is not None else 0.0
-        stand = self._stand(watched)
-        try:
-            refuse_uncontained(stand)
-            with contained(stand, "instrumented", folder) as setting:
-                place = setting.place(LONGEST + SLOWER * took)
-                outcome = run_variant(setting.command, folder, ProbeOptions(profile=False, numerics=options), place)
-        finally:
-            leave(stand)
-        for problem in outcome.problems:
-            say(problem)
-        found = read_numerics(folder, (place.directory, Path.cwd()))
-        if not found:
-            say(f"The second run ended with status {outcome.status} before it trained: see {folder / OUTPUT}")
+def _sign(options: NanOptions, watched: WatchedRun) -> Trigger | None:
+    """What to look for: a job that failed by itself may have seen a loss before we did."""
+    if options.at is not None:
+        return Trigger("loss", options.at)
+    found = first_sign(watched.processes)
+    outcome = watched.outcome
+    if found is not None or outcome is None or outcome.status == 0 or outcome.signal is not None:
         return found
-
-    def _stand(self, watched: WatchedRun) -> Workspace:
-        """The working folder, in which what the first run has written is as it was left."""
-        directory, folder = Path.cwd(), self._folder.absolute()
-        outside = outputs_outside(self._job, directory, watched.started, watched.ended)
-        ours = (*ours_in(folder.parent), folder)
-        stand = Workspace(
-            self._job, folder, directory, outside=outside, without=ours, uncontained=self._wishes.uncontained
-        )
-        if ground_of(stand).layer is Layer.OVERLAY:
-            return stand
-        return replace(stand, outputs=find_outputs(directory, watched.started, watched.ended, ours))
-
-    # -- what is told ----------------------------------------------------------------------------------------------
-
-    def _remarks(self, account: NonFinite, sign: Trigger | None) -> tuple[str, ...]:
-        if account.trigger is None or not self._wishes.replay or account.reproduced or sign is None:
-            return ()
-        last = sign.step + self._wishes.max_steps
-        return (
-            f"it did not come back in the second run up to step {last}: the job draws on something that no seed "
-            "governs (time, threads, files that the first run wrote)",
-        )
-
-    def _nothing(self, outcome: Outcome, processes: tuple[ProcessNumerics, ...]) -> None:
-        """A job in which nothing was watched is no job in which all was finite."""
-        if not processes:
-            reason: SteptimeError | None = nothing_measured(outcome, self._folder)
-            if reason is not None:
-                say(str(reason))
-                _as_the_job(outcome)
-
-    def _deliver(self, account: NonFinite) -> None:
-        wishes = self._wishes
-        if wishes.as_json:
-            tell(document(account))
-        else:
-            tell(render(account), error=wishes.output != STANDARD_OUTPUT)
-        if wishes.output is not None and wishes.output != STANDARD_OUTPUT:
-            write_as(RENDERERS, account, wishes.output, force=wishes.force)
-            say(f"Wrote {wishes.output}")
+    if not outcome.torch_seen:
+        return None
+    return Trigger("read", max((process.steps for process in watched.processes), default=0) + 1)
 
 
-def _as_the_job(outcome: Outcome) -> NoReturn:
-    exit_as(outcome)
+def _instrument(
+    options: NanOptions, folder: Path, seed: int, watched: WatchedRun, sign: Trigger
+) -> tuple[ProcessNumerics, ...]:
+    """A second run, contained, in which what the first one has written is as it was left."""
+    more = 0 if sign.kind == "skipped" else options.max_steps
+    first = max(1, sign.step - sign.steps_before)
+    numerics = NumericsOptions("instrument", seed, False, first, sign.step + more, sign.kind)
+    recording = folder / "instrumented"
+    if not options.quiet:
+        say(f"looking at every operator from step {first} on, in a second run; its output goes to {recording / OUTPUT}")
+    took = watched.outcome.seconds if watched.outcome is not None else 0.0
+    ours = (*ours_in(folder.absolute().parent), folder.absolute())
+    stand = workspace_for(
+        options.job, Path.cwd(), folder, (watched.started, watched.ended), ours, uncontained=options.uncontained
+    )
+    try:
+        refuse_uncontained(stand)
+        with contained(stand, "instrumented", recording) as setting:
+            place = setting.place(LONGEST + SLOWER * took)
+            outcome = run_variant(setting.command, recording, ProbeOptions(profile=False, numerics=numerics), place)
+    finally:
+        leave(stand)
+    for problem in outcome.problems:
+        say(problem)
+    found = read_numerics(recording, (place.directory, Path.cwd()))
+    if not found:
+        say(f"The second run ended with status {outcome.status} before it trained: see {recording / OUTPUT}")
+    return found
+
+
+def _deliver(account: NonFinite, options: NanOptions) -> None:
+    if options.as_json:
+        tell(document(account))
+    else:
+        tell(render(account), error=options.output != STANDARD_OUTPUT)
+    if options.output is not None:
+        write_all(RENDERERS, account, (options.output,), force=options.force)
 
 
 @click.command(
@@ -213,23 +177,11 @@ def _as_the_job(outcome: Outcome) -> NoReturn:
     help="Folder of what is recorded. Default: runs/<job>-nan-<time>.",
 )
 @click.option("-o", "--output", metavar="FILE", help="Also write the account to FILE (.txt or .json).")
-@click.option("--force", is_flag=True, help="Overwrite what exists.")
+@force_option
 @click.option("--json", "as_json", is_flag=True, help="Print the account as JSON on standard output.")
 @click.option("-q", "--quiet", is_flag=True, help="Say nothing while the job runs.")
 @click.argument("job", nargs=-1, type=click.UNPROCESSED, metavar="[--] COMMAND [ARGUMENT]...")
-def command(
-    job: tuple[str, ...],
-    at: int | None,
-    max_steps: int,
-    go_on: bool,
-    no_replay: bool,
-    uncontained: bool,
-    recording: Path | None,
-    output: str | None,
-    force: bool,
-    as_json: bool,
-    quiet: bool,
-) -> int:
+def command(**given: Any) -> int:
     """Run a training job as it is with a cheap watch on its losses and gradients. When one is not finite the job is
     ended, and a second run of the same command looks at every operator around that step: which one made it, at which
     line, forward or backward, of which values, and what is likely to blame. Options come before the command.
@@ -240,9 +192,16 @@ def command(
     steptime nan -- python train.py
     steptime nan --at 1200 -- torchrun --nproc-per-node 2 train.py
     """
-    # INNER
-
-    if at is not None and (go_on or no_replay):
+    options = NanOptions(**given)
+    if options.at is not None and (options.go_on or options.no_replay):
         raise UsageError("usage", "--at is one instrumented run: it goes with neither --continue nor --no-replay.")
-    wishes = NanOptions(at, max_steps, go_on, not no_replay, uncontained, output, as_json, force, quiet)
-    return Hunt(job, recording, wishes).go()
+    if options.output is not None:
+        check(options.output, force=options.force, renderers=RENDERERS)
+    resolve(options.job)
+    if options.force and options.recording is not None:
+        from steptime.compare.history_index import remove, replaceable
+
+        for part in (options.recording / "watch", options.recording / "instrumented"):
+            if replaceable(part):
+                remove(part)
+    return _hunt(options, options.recording or default_recording((f"{job_name(options.job)}-nan",)))

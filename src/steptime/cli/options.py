@@ -30,11 +30,13 @@ LARGEST = 2.0**62
 SIZE = re.compile(r"\s*(\d+(?:\.\d+)?)\s*([kmgt]?)(i?)b?\s*", re.IGNORECASE)
 
 
-def size(context: click.Context, option: click.Parameter, value: str) -> int:
+def size(context: click.Context, option: click.Parameter, value: str | None) -> int | None:
     """An option's callback: bytes, from a number with a unit of powers of 1000 (GB) or 1024 (GiB), or without any.
 
     Raises click.BadParameter.
     """
+    if value is None:
+        return None
     found = SIZE.fullmatch(value)
     if found is None or (found[3] and not found[2]):
         raise click.BadParameter(f"{value} is no size. Expected bytes with a unit, such as 8GB, 500MB or 2GiB.")
@@ -50,27 +52,32 @@ Function = TypeVar("Function", bound=Callable[..., object])
 STANDARD_OUTPUT = "-"
 
 
+def outputs_option(help: str, *, required: bool = False) -> Callable[[Function], Function]:
+    """-o: outputs."""
+    return click.option("-o", "--output", "outputs", multiple=True, required=required, metavar="FILE", help=help)
+
+
+no_source_option = click.option("--no-source", is_flag=True, help="Leave source lines and paths out of the report.")
+force_option = click.option("--force", is_flag=True, help="Overwrite what exists.")
+noise_option = click.option(
+    "--noise",
+    type=click.FloatRange(0, 100),
+    metavar="PERCENT",
+    default=3.0,
+    show_default=True,
+    help="What single runs of one job are taken to differ by.",
+)
+OF_A_REPORT = (
+    "in the format of its extension (.txt, .md, .json, .html, .svg, .png); - is standard output. Can be given several "
+    "times."
+)
+
+
 def output_options(function: Function) -> Function:
     """-o, --json, --no-source and --force."""
-    function = no_source_option(function)
-    function = click.option("--force", is_flag=True, help="Overwrite what exists.")(function)
-    function = click.option("--json", "as_json", is_flag=True, help="Print the report as JSON on standard output.")(
-        function
-    )
-    return click.option(
-        "-o",
-        "--output",
-        "outputs",
-        multiple=True,
-        metavar="FILE",
-        help="Write the report to FILE, in the format of its extension (.txt, .md, .json, .html, .svg, .png); - is "
-        "standard output. Can be given several times.",
-    )(function)
-
-
-def no_source_option(function: Function) -> Function:
-    """--no-source: no_source."""
-    return click.option("--no-source", is_flag=True, help="Leave source lines and paths out of the report.")(function)
+    as_json = click.option("--json", "as_json", is_flag=True, help="Print the report as JSON on standard output.")
+    outputs = outputs_option(f"Write the report to FILE, {OF_A_REPORT}")
+    return outputs(as_json(force_option(no_source_option(function))))
 
 
 def trace_options(function: Function) -> Function:
@@ -99,7 +106,7 @@ def variant_options(function: Function) -> Function:
         click.argument("target", nargs=-1, type=click.UNPROCESSED, metavar="RECORDING | [--] COMMAND [ARGUMENT]..."),
         click.option("-q", "--quiet", is_flag=True, help="Say nothing while the variants run."),
         click.option("--json", "as_json", is_flag=True, help="Print the results as JSON lines on standard output."),
-        click.option("--force", is_flag=True, help="Overwrite what exists."),
+        force_option,
         click.option(
             "--executor",
             type=click.Choice(["local", "ray"]),

@@ -4,22 +4,20 @@ from __future__ import annotations
 
 import click
 
-from steptime.cli.options import check_outputs, no_source_option, trace_options
+from steptime.cli.options import (
+    OF_A_REPORT,
+    check_outputs,
+    force_option,
+    no_source_option,
+    outputs_option,
+    trace_options,
+)
 
 
 @click.command("report", short_help="Write the full report of a recording to a file.")
 @click.argument("paths", nargs=-1, required=True, metavar="PATH...")
-@click.option(
-    "-o",
-    "--output",
-    "outputs",
-    multiple=True,
-    required=True,
-    metavar="FILE",
-    help="The file, in the format of its extension (.txt, .md, .json, .html, .svg, .png); - is standard output. "
-    "Can be given several times.",
-)
-@click.option("--force", is_flag=True, help="Overwrite what exists.")
+@outputs_option(f"The file, {OF_A_REPORT}", required=True)
+@force_option
 @no_source_option
 @trace_options
 def command(

@@ -1,10 +1,4 @@
-"""`steptime try RECORDING` or `steptime try -- CMD…`: the fixes for what was found, tried on the job itself.
-
-What is said while the variants of a trial run: a line for each process that begins, and in a terminal the step it is
-at.
-
-Their own output goes to files, so that line can be drawn in place.
-"""
+"""`steptime try RECORDING` or `steptime try -- CMD…`: the fixes for what was found, tried on the job itself."""
 
 from __future__ import annotations
 
@@ -36,9 +30,10 @@ from steptime.launcher.progress import PROFILED
 from steptime.launcher.variant import DEADLINE_PASSED, OUTPUT, VariantPlace, run_variant
 from steptime.quantities import format_duration, format_source
 from steptime.recording.load import load
+from steptime.recording.recording import Recording
 from steptime.report.output import write_whole
 from steptime.report.printable import wrap
-from steptime.report.trial_text import COLUMNS_TRIAL_TEXT, render_lab, render_trial
+from steptime.report.trial_text import COLUMNS_TRIAL_TEXT, render_trial
 from steptime.trials.conduct import (
     MAX_ROUNDS,
     MIN_ROUNDS,
@@ -61,17 +56,12 @@ from steptime.trials.containment import (
     refuse_uncontained,
 )
 from steptime.trials.execute import NO_INPUT, last_lines
-from steptime.trials.judge import LEAST_ROUNDS, usual_step
+from steptime.trials.judge import LEAST_ROUNDS, MIN_GAIN, usual_step
 from steptime.trials.patch import make_patch, unwritten, write_patch
 from steptime.trials.plan import (
-    batch_variant,
     edits_of,
-    groups,
-    lab_variants,
-    over,
     plan_for,
     plan_variants,
-    points_of,
     prove,
     script_of,
     stand_for,
@@ -82,31 +72,29 @@ from steptime.trials.working_copy import offline_environment
 
 
 class TrialAnnouncer:
-    """Tells each process that begins, and, in a terminal, the step that it is at."""
+    """Tells each process that begins, and, in a terminal, draws the step that it is at in place: the variants' own
+    output goes to files."""
 
     def __init__(self, say: Callable[[str], None]) -> None:
         self._say = say
-        self._live = sys.stderr.isatty()
         self._drawn = 0
 
     def show(self, notice: Notice | None) -> None:
         """Called when a process begins, twice a second, and with None when none runs any more."""
-        if notice is None:
-            self._clear()
-        elif notice.begins:
-            self._clear()
-            self._say(_line(notice))
-        elif self._live:
-            text = f"  step {notice.done} of {notice.steps}{_to_go(notice)}"
-            sys.stderr.write(f"\r{text:<{self._drawn}}")
-            sys.stderr.flush()
-            self._drawn = len(text)
-
-    def _clear(self) -> None:
+        if notice is not None and not notice.begins:
+            if sys.stderr.isatty():
+                self._draw(f"  step {notice.done} of {notice.steps}{_to_go(notice)}")
+            return
         if self._drawn:
-            sys.stderr.write(f"\r{'':<{self._drawn}}\r")
-            sys.stderr.flush()
-            self._drawn = 0
+            self._draw("")
+            self._draw("")
+        if notice is not None:
+            self._say(_line(notice))
+
+    def _draw(self, text: str) -> None:
+        sys.stderr.write(f"\r{text:<{self._drawn}}")
+        sys.stderr.flush()
+        self._drawn = len(text)
 
 
 def _line(notice: Notice) -> str:
@@ -125,63 +113,76 @@ def _to_go(notice: Notice) -> str:
     return f"; about {left} to go" if notice.turn.round < MIN_ROUNDS else f"; this round: about {left}"
 
 
+@dataclass(frozen=True, slots=True)
+class TrialOptions:
+    """What the command line asks for. min_gain: a fraction. executor: "local" or "ray". goal: of a new trial."""
+
+    budget: Budget
+    quiet: bool
+    executor: str
+    uncontained: bool
+    max_trials: int = 0
+    min_gain: float = MIN_GAIN
+    write: bool = False
+    keep: bool = False
+    goal: Goal = Goal.SPEED
+
+
 MEASURED_STEPS, MEASURED_SECONDS = 20, 8.0
 """After the profile: steps without it, and the time in which the watch measures its own cost."""
 SHARE = 0.5
 """Of the budget: a job that has not come to its steady steps then leaves no time to try anything."""
 
 
-class Enough:
-    """Whether the job has been seen enough of."""
+def enough(announcer: Announcer | None) -> Callable[[Progress], bool]:
+    """What tells, twice a second, whether the job has been seen enough of."""
+    since: Progress | None = None
 
-    def __init__(self, announcer: Announcer | None) -> None:
-        self._announcer = announcer
-        self._since: Progress | None = None
-
-    def __call__(self, progress: Progress) -> bool:
-        """Called twice a second."""
-        if self._announcer is not None:
-            self._announcer.show(progress)
+    def seen(progress: Progress) -> bool:
+        nonlocal since
+        if announcer is not None:
+            announcer.show(progress)
         if progress.stage != PROFILED:
             return False
-        if self._since is None:
-            self._since = progress
-        seconds = progress.elapsed_seconds - self._since.elapsed_seconds
-        return seconds >= MEASURED_SECONDS and progress.steps - self._since.steps >= MEASURED_STEPS
+        since = since or progress
+        seconds = progress.elapsed_seconds - since.elapsed_seconds
+        return seconds >= MEASURED_SECONDS and progress.steps - since.steps >= MEASURED_STEPS
+
+    return seen
 
 
-def measure(command: Sequence[str], budget: float, *, quiet: bool, uncontained: bool) -> Path:
-    """Runs the command until it has been measured, and returns the recording. budget: seconds. uncontained: in its
-    own folder where the system permits no overlays: source lines of a copy would be nobody's.
+def measure(command: Sequence[str], options: TrialOptions) -> Path:
+    """Runs the command until it has been measured, and returns the recording. Where the system permits no overlays it
+    runs in its own folder, with --uncontained only: source lines of a copy would belong to no file of the user's.
 
-    Its input is empty and its output goes beside the recording. Raises what `capture.arm.run_arm` raises, and
+    Its input is empty and its output goes beside the recording. Raises what `run_variant` raises, and
     NothingMeasuredError.
     """
     folder = default_recording(command).absolute()
-    place = folder.with_name(f"{folder.name}-workspace")
-    stand = Workspace(tuple(command), place, Path.cwd(), uncontained=uncontained)
-    if not quiet:
+    workspace = folder.with_name(f"{folder.name}-workspace")
+    stand = Workspace(tuple(command), workspace, Path.cwd(), uncontained=options.uncontained)
+    if not options.quiet:
         say("measuring the job as it is, until its steps are known")
-    enough = Enough(None if quiet else Announcer(say))
+    seconds = SHARE * options.budget.seconds
     resolve(command)
     try:
         refuse_uncontained(stand)
-        outcome = _watched(stand, folder, SHARE * budget, enough)
+        outcome = _watched(stand, folder, seconds, enough(None if options.quiet else Announcer(say)))
     finally:
         leave(stand)
         clear(stand.folder)
         with contextlib.suppress(OSError):  # there is a recording in it, or it was never made
             folder.parent.rmdir()
     if not outcome.steps_seen:
-        raise _reason(outcome, folder, SHARE * budget)
-    measure_peaks(folder, quiet=quiet)
+        raise _reason(outcome, folder, seconds)
+    measure_peaks(folder, quiet=options.quiet)
     return folder
 
 
-def _watched(stand: Workspace, folder: Path, deadline: float, enough: Enough) -> Outcome:
+def _watched(stand: Workspace, folder: Path, deadline: float, seen: Callable[[Progress], bool]) -> Outcome:
     if ground_of(stand).layer is Layer.OVERLAY:
         with contained(stand, "measured", folder) as setting:
-            return run_variant(setting.command, folder, ProbeOptions(), setting.place(deadline), enough)
+            return run_variant(setting.command, folder, ProbeOptions(), setting.place(deadline), seen)
     if not stand.uncontained:
         raise UsageError(
             "not-contained",
@@ -190,7 +191,7 @@ def _watched(stand: Workspace, folder: Path, deadline: float, enough: Enough) ->
             "--uncontained.",
         )
     place = VariantPlace(stand.directory, offline_environment(folder), deadline)
-    return run_variant(stand.command, folder, ProbeOptions(), place, enough)
+    return run_variant(stand.command, folder, ProbeOptions(), place, seen)
 
 
 def _reason(outcome: Outcome, folder: Path, seconds: float) -> NothingMeasuredError:
@@ -210,125 +211,82 @@ def _reason(outcome: Outcome, folder: Path, seconds: float) -> NothingMeasuredEr
 
 
 @dataclass(frozen=True, slots=True)
-class TrialOptions:
-    """What the command line asks for. min_gain: a fraction. executor: "local" or "ray". goal: of a new trial."""
-
-    budget: Budget
-    max_trials: int
-    min_gain: float
-    uncontained: bool
-    write: bool
-    keep: bool
-    quiet: bool
-    executor: str = "local"
-    goal: Goal = Goal.SPEED
-
-
-@dataclass(frozen=True, slots=True)
-class Sizes:
-    """Batch sizes to try. go_on: doubled from the largest one on, to the plateau."""
-
-    named: tuple[int, ...] = ()
-    go_on: bool = False
-
-
-@dataclass(frozen=True, slots=True)
 class TrialOutput:
-    """What a trial came to. folder: None where there was nothing to try. text: to print. status: to end with."""
+    """What a trial came to. folder: None where there was nothing to try."""
 
     folder: Path | None
     text: str
     status: int = 0
 
 
-def begin(target: Sequence[str], wishes: TrialOptions) -> TrialOutput:
+def begin(target: Sequence[str], options: TrialOptions) -> TrialOutput:
     """A new trial."""
-    recording = recording_of(target, wishes)
-    case, findings = _diagnosed(recording)
-    proposals = propose(case, findings, goal=wishes.goal)
-    variants = plan_variants(proposals, wishes.max_trials, case.step.duration.value)
+    recording = recording_of(target, options)
+    case, findings = diagnosed(recording)
+    proposals = propose(case, findings, goal=options.goal)
+    variants = plan_variants(proposals, options.max_trials, case.step.duration.value)
     if not variants:
-        return TrialOutput(None, _nothing_to_try(proposals, recording, wishes.goal))
-    folder = _new_trial(recording, "try", variants, case, wishes)
-    return _conduct(folder, proposals, wishes)
+        return TrialOutput(None, _nothing_to_try(proposals, recording, options.goal))
+    return _conduct(new_trial(recording, "try", variants, case, options), proposals, options)
 
 
-def _new_trial(recording: Path, kind: str, variants: tuple[Variant, ...], case: Case, wishes: TrialOptions) -> Path:
+def go_on(folder: Path, options: TrialOptions) -> TrialOutput:
+    """A trial that was interrupted, or whose budget was too small."""
+    plan = read_results(folder).plan
+    return _conduct(folder, propose(*diagnosed(Path(plan.recording)), goal=plan.goal), options)
+
+
+def new_trial(recording: Path, kind: str, variants: tuple[Variant, ...], case: Case, options: TrialOptions) -> Path:
     """The folder of a trial, with its plan in it."""
     known = load(recording)
     folder = default_recording((f"{job_name(known.manifest.command)}-{kind}",), recording.absolute().parent)
     plan = plan_for(
-        known, recording, variants, case.step, wishes.min_gain, uncontained=wishes.uncontained, goal=wishes.goal
+        known, recording, variants, case.step, options.min_gain, uncontained=options.uncontained, goal=options.goal
     )
-    refuse_uncontained(stand_for(known.manifest, recording, folder, uncontained=wishes.uncontained))
+    refuse_uncontained(stand_for(known.manifest, recording, folder, uncontained=options.uncontained))
     folder.mkdir(parents=True)
     ResultsFile(folder).plan(plan)
     return folder
 
 
-def run_lab(recording: Path, wishes: TrialOptions, compile_modes: bool, sizes: Sizes) -> TrialOutput:
-    """The lab's variants, then the batch sizes until more of them make no difference."""
-    case, _ = _diagnosed(recording)
-    variants = lab_variants(compile_modes, any(process.facts.device == "cuda" for process in load(recording).processes))
-    folder = _new_trial(recording, "lab", variants, case, wishes)
-    own_size = case.loader.batch_size if case.loader else None
-    with _executor(recording, wishes) as executor, _bench(folder, wishes, executor) as bench:
-
-        def run() -> None:
-            bench.conduct(0, variants, later=PROOF if sizes.named else 0, anyway=True)
-            _try_sizes(bench, sizes, own_size)
-
-        status = _keeping(bench, run)
-    next_command = f"steptime try {shlex.quote(str(recording))}"
-    return TrialOutput(folder, render_lab(read_results(folder), own_size, next_command), status)
-
-
-def _try_sizes(bench: TrialRunner, sizes: Sizes, own_size: int | None) -> None:
-    judged: list[Judgement] = []
-    for number, several in enumerate(groups(sizes.named, sizes.go_on)):
-        step = usual_step(bench.runs)
-        if step is None or bench.budget.left() <= 0:
-            return
-        if over(points_of(judged, step.value, own_size), sizes.go_on):
-            return
-        variants = tuple(batch_variant(size) for size in several if size != own_size)
-        judged += bench.conduct(1 + number, variants) if variants else ()
-
-
 @contextmanager
-def _executor(recording: Path, wishes: TrialOptions) -> Iterator[Executor]:
-    """Where the variants run."""
-    if wishes.executor == "ray":
-        from steptime.trials.cluster import RayExecutor
-
-        devices = [process.facts.device for process in load(recording).processes]
-        executor: Executor = RayExecutor(sum(device not in ("", "cpu") for device in devices))
-        if not wishes.quiet:
-            say(f"on a Ray cluster: {executor.width} at the same time, each on a device of its own")
-    else:
-        executor = LocalExecutor()
-    with closing(executor):
-        yield executor
-
-
-@contextmanager
-def _bench(folder: Path, wishes: TrialOptions, executor: Executor) -> Iterator[TrialRunner]:
+def trial_runner(folder: Path, options: TrialOptions) -> Iterator[TrialRunner]:
     """What is in a trial's folder, ready to go on."""
     known = read_results(folder)
-    plan, recording = known.plan, Path(known.plan.recording)
-    accepted = plan.uncontained or wishes.uncontained
-    stand = stand_for(load(recording).manifest, recording, folder, uncontained=accepted, keep=wishes.keep)
-    refuse_uncontained(stand)
-    if not wishes.quiet:
-        say(f"{len(plan.variants)} to try, {explain(stand)}; Ctrl-C keeps what is done")
-        _say_what_it_takes(plan, wishes.budget)
-    tell = (lambda _: None) if wishes.quiet else TrialAnnouncer(say).show
-    bench = TrialRunner(stand, plan, known.runs, budget=wishes.budget, executor=executor, tell=tell)
-    try:
-        yield bench
-    finally:
-        leave(stand)
-        _say_what_was_changed(bench)
+    plan, path = known.plan, Path(known.plan.recording)
+    recording = load(path)
+    with closing(_executor(recording, options)) as executor:
+        accepted = plan.uncontained or options.uncontained
+        stand = stand_for(recording.manifest, path, folder, uncontained=accepted, keep=options.keep)
+        refuse_uncontained(stand)
+        if not options.quiet:
+            say(f"{len(plan.variants)} to try, {explain(stand)}; Ctrl-C keeps what is done")
+            _say_what_it_takes(plan, options.budget)
+        tell = (lambda _: None) if options.quiet else TrialAnnouncer(say).show
+        runner = TrialRunner(stand, plan, known.runs, budget=options.budget, executor=executor, tell=tell)
+        try:
+            yield runner
+        finally:
+            leave(stand)
+            changed = sorted({path for run in runner.runs for path in run.outside})
+            if changed:
+                more = f" and {len(changed) - 1} more" if len(changed) > 1 else ""
+                say(
+                    f"Not contained: processes of the trial changed your own {changed[0]}{more}, outside of their "
+                    "workspaces"
+                )
+
+
+def _executor(recording: Recording, options: TrialOptions) -> Executor:
+    """Where the variants run."""
+    if options.executor != "ray":
+        return LocalExecutor()
+    from steptime.trials.cluster import RayExecutor
+
+    executor = RayExecutor(sum(process.facts.device not in ("", "cpu") for process in recording.processes))
+    if not options.quiet:
+        say(f"on a Ray cluster: {executor.width} at the same time, each on a device of its own")
+    return executor
 
 
 def _say_what_it_takes(plan: Plan, budget: Budget) -> None:
@@ -342,13 +300,7 @@ def _say_what_it_takes(plan: Plan, budget: Budget) -> None:
         )
 
 
-def go_on(folder: Path, wishes: TrialOptions) -> TrialOutput:
-    """A trial that was interrupted, or whose budget was too small."""
-    plan = read_results(folder).plan
-    return _conduct(folder, propose(*_diagnosed(Path(plan.recording)), goal=plan.goal), wishes)
-
-
-def recording_of(target: Sequence[str], wishes: TrialOptions) -> Path:
+def recording_of(target: Sequence[str], options: TrialOptions) -> Path:
     """The recording that was named, or one that is made now of the command."""
     if is_recording(Path(target[0])):
         if len(target) > 1:
@@ -358,12 +310,11 @@ def recording_of(target: Sequence[str], wishes: TrialOptions) -> Path:
         raise RecordingError(
             "no-recording", f"{target[0]} is no recording: name a folder that steptime run wrote, or give a command."
         )
-    # INNER
-
-    return measure(target, wishes.budget.seconds, quiet=wishes.quiet, uncontained=wishes.uncontained)
+    return measure(target, options)
 
 
-def _diagnosed(recording: Path) -> tuple[Case, tuple[Finding, ...]]:
+def diagnosed(recording: Path) -> tuple[Case, tuple[Finding, ...]]:
+    """What is known of the first process of a recording."""
     from steptime.diagnosis import diagnose_paths
 
     shown = diagnose_paths((str(recording),)).processes[0]
@@ -371,18 +322,17 @@ def _diagnosed(recording: Path) -> tuple[Case, tuple[Finding, ...]]:
 
 
 def _nothing_to_try(proposals: Sequence[Proposal], recording: Path, goal: Goal) -> str:
+    lines, verb = ["Nothing that was found has a fix that steptime can apply by itself."], "lab"
     if goal is Goal.MEMORY:
-        lines = [
-            "Nothing that takes less memory can be applied to this job by itself. What holds it, and what you could do:"
-        ]
-        return "\n".join([*lines, f"Next:  steptime memory {shlex.quote(str(recording))}"]) + "\n"
-    lines = ["Nothing that was found has a fix that steptime can apply by itself."]
-    for proposal in (each for each in proposals if each.advice_only):
-        edit = proposal.option.edit
-        lines += wrap(advice_of(proposal), "Yours: ", 3, COLUMNS_TRIAL_TEXT)
-        lines += [f"    {line}" for line in edit.text.splitlines()] if isinstance(edit, Snippet) else []
-    lines.append("Precision and compilation can be tried all the same:")
-    return "\n".join([*lines, f"Next:  steptime lab {shlex.quote(str(recording))}"]) + "\n"
+        what = "Nothing that takes less memory can be applied to this job by itself."
+        lines, verb = [f"{what} What holds it, and what you could do:"], "memory"
+    else:
+        for proposal in (each for each in proposals if each.advice_only):
+            edit = proposal.option.edit
+            lines += wrap(advice_of(proposal), "Yours: ", 3, COLUMNS_TRIAL_TEXT)
+            lines += [f"    {line}" for line in edit.text.splitlines()] if isinstance(edit, Snippet) else []
+        lines.append("Precision and compilation can be tried all the same:")
+    return "\n".join([*lines, f"Next:  steptime {verb} {shlex.quote(str(recording))}"]) + "\n"
 
 
 def advice_of(proposal: Proposal) -> str:
@@ -393,25 +343,24 @@ def advice_of(proposal: Proposal) -> str:
     return f"{place}{proposal.option.advice}{most} steptime explain {proposal.fix.code} shows how."
 
 
-def _conduct(folder: Path, proposals: Sequence[Proposal], wishes: TrialOptions) -> TrialOutput:
-    plan = read_results(folder).plan
+def _conduct(folder: Path, proposals: Sequence[Proposal], options: TrialOptions) -> TrialOutput:
     next_command = f"steptime try --resume {shlex.quote(str(folder))}"
-    with _executor(Path(plan.recording), wishes) as executor, _bench(folder, wishes, executor) as bench:
+    with trial_runner(folder, options) as runner:
 
         def run() -> None:
             nonlocal next_command
-            judgements = bench.conduct(0, plan.variants, later=PROOF)
-            taken = combine(bench, judgements)
+            judgements = runner.conduct(0, runner.plan.variants, later=PROOF)
+            taken = combine(runner, judgements)
             if taken is not None:
-                _patch(bench, taken, proposals, wishes)
-            next_command = _next(judgements, proposals, folder, wishes)
+                _patch(runner, taken, proposals, options)
+            next_command = _next(judgements, proposals, folder, options)
 
-        status = _keeping(bench, run)
+        status = keeping(runner, run)
     advice = [advice_of(each) for each in proposals if each.advice_only]
     return TrialOutput(folder, render_trial(read_results(folder), advice, next_command), status)
 
 
-def _keeping(bench: TrialRunner, run: Callable[[], None]) -> int:
+def keeping(runner: TrialRunner, run: Callable[[], None]) -> int:
     """Runs a trial; whatever ends it early, what was run is judged and told. Returns the exit status. Raises
     NothingMeasuredError where the job as it is was not run at all."""
     try:
@@ -422,28 +371,35 @@ def _keeping(bench: TrialRunner, run: Callable[[], None]) -> int:
         say("interrupted: what was run is kept")
         status = INTERRUPTED
     except NothingMeasuredError as error:
-        if usual_step(bench.runs) is None:
+        if usual_step(runner.runs) is None:
             raise
         say(str(error))
         status = error.exit_status
-    bench.settle(0, bench.plan.variants)
+    runner.settle(0, runner.plan.variants)
     return status
 
 
-def _say_what_was_changed(bench: TrialRunner) -> None:
-    """Says which of the user's own files were changed."""
-    several = sorted({path for run in bench.runs for path in run.outside})
-    if several:
-        more = f" and {len(several) - 1} more" if len(several) > 1 else ""
-        say(f"Not contained: processes of the trial changed your own {several[0]}{more}, outside of their workspaces")
+@contextmanager
+def _interruptible() -> Iterator[None]:
+    """SIGTERM and SIGHUP end a trial as Ctrl-C does: its processes are in sessions of their own, and would go on."""
+
+    def interrupt(number: int, frame: FrameType | None) -> None:
+        raise KeyboardInterrupt
+
+    before = {number: signal.signal(number, interrupt) for number in (signal.SIGTERM, signal.SIGHUP)}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
 
 
-def _patch(bench: TrialRunner, taken: Variant, proposals: Sequence[Proposal], wishes: TrialOptions) -> None:
+def _patch(runner: TrialRunner, taken: Variant, proposals: Sequence[Proposal], options: TrialOptions) -> None:
     """Writes what was adopted as a diff, runs that without any change of ours, and keeps both."""
-    stand = bench.stand
-    edits = edits_of(taken, bench.plan.variants, proposals)
+    stand = runner.stand
+    edits = edits_of(taken, runner.plan.variants, proposals)
     patch = make_patch(edits, stand.directory, script_of(stand))
-    proved = prove(bench, taken, patch)
+    proved = prove(runner, taken, patch)
     if proved is not None and proved.verdict in (TrialVerdict.FAILED, TrialVerdict.BROKE_PROMISE):
         patch = unwritten(patch, edits)
     folder, diff = stand.folder, patch.diff
@@ -453,17 +409,17 @@ def _patch(bench: TrialRunner, taken: Variant, proposals: Sequence[Proposal], wi
     if diff:
         write_whole(file, diff.encode())
         say(f"Wrote {file}")
-    if wishes.write and proved is not None and proved.verdict is TrialVerdict.ADOPT:
+    if options.write and proved is not None and proved.verdict is TrialVerdict.ADOPT:
         for path in write_patch(patch):
             say(f"Wrote {path}")
-    elif wishes.write:
+    elif options.write:
         say("The patch is not written into your files: run by itself, its gain was not beyond doubt")
 
 
-def _next(judgements: Sequence[Judgement], proposals: Sequence[Proposal], folder: Path, wishes: TrialOptions) -> str:
+def _next(judgements: Sequence[Judgement], proposals: Sequence[Proposal], folder: Path, options: TrialOptions) -> str:
     """The rest of the trial where the budget was too small for it or for its patch; else the page of what was adopted,
     or of what was tried first."""
-    minutes = ceil(2 * wishes.budget.seconds / 60)
+    minutes = ceil(2 * options.budget.seconds / 60)
     go_on = f"steptime try --budget {minutes}m --resume {shlex.quote(str(folder))}"
     results = read_results(folder)
     patch = results.patch
@@ -496,55 +452,33 @@ def tell_trial(told: TrialOutput, output: str | None, *, as_json: bool) -> int:
     if as_json and results is not None:
         tell(results.read_text(encoding="utf-8"))
     tell(told.text, error=as_json)
-    write_output(output, told.text, told.folder)
+    if output is not None:
+        _write_output(output, told.text, told.folder)
     if results is not None:
         say(f"Wrote {results}")
     return told.status
 
 
-def write_output(output: str | None, text: str, folder: Path | None) -> None:
-    """The text, or all results, into the file that was asked for. Raises OutputError."""
-    if output is None:
-        return
-    content = text
-    if folder is not None and Path(output).suffix == ".jsonl":
+def _write_output(output: str, text: str, folder: Path | None) -> None:
+    """The text, the page or all results, into the file that was asked for. Raises OutputError."""
+    content, extension = text, Path(output).suffix
+    if folder is not None and extension == ".jsonl":
         content = (folder / NAME).read_text(encoding="utf-8")
-    elif Path(output).suffix == ".html":
-        content = _page(folder) if folder is not None else _no_page(output)
+    elif folder is not None and extension == ".html":
+        from steptime.diagnosis import diagnose_paths
+        from steptime.report.page import page
+
+        content = page.render(diagnose_paths((str(folder),)))
+    elif extension == ".html":
+        raise OutputError(
+            "output-nothing-tried",
+            f"{output} was not written: nothing was tried. steptime report writes the page without.",
+        )
     try:
         write_whole(Path(output), content.encode("utf-8", "backslashreplace"))
     except OSError as error:
         raise OutputError("output-unwritable", f"{output} cannot be written ({error.strerror}).") from None
     say(f"Wrote {output}")
-
-
-def _page(folder: Path) -> str:
-    """The recording's page with the trial in it."""
-    from steptime.diagnosis import diagnose_paths
-    from steptime.report.page import page
-
-    return page.render(diagnose_paths((str(folder),)))
-
-
-def _no_page(output: str) -> str:
-    raise OutputError(
-        "output-nothing-tried", f"{output} was not written: nothing was tried. steptime report writes the page without."
-    )
-
-
-@contextmanager
-def _interruptible() -> Iterator[None]:
-    """SIGTERM and SIGHUP end a trial as Ctrl-C does: its processes are in sessions of their own, and would go on."""
-
-    def interrupt(number: int, frame: FrameType | None) -> None:
-        raise KeyboardInterrupt
-
-    before = {number: signal.signal(number, interrupt) for number in (signal.SIGTERM, signal.SIGHUP)}
-    try:
-        yield
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
 
 
 @click.command(
@@ -621,15 +555,11 @@ def command(
     steptime try --goal memory runs/train-20260801-101500
     steptime try --resume runs/train-try-20260801-102000
     """
-    # INNER
-    from steptime.advice.fix import Goal
-    from steptime.trials.trial import Budget
-
     if bool(target) == (resume is not None):
         raise UsageError("usage", "Give a recording, or a command behind --, or --resume with the folder of a trial.")
     check_output(output, force=force)
-    wishes = TrialOptions(
-        Budget(budget), max_trials, min_gain / 100, uncontained, write, keep, quiet, executor, Goal(goal)
+    options = TrialOptions(
+        Budget(budget), quiet, executor, uncontained, max_trials, min_gain / 100, write, keep, Goal(goal)
     )
-    told = go_on(resume, wishes) if resume is not None else begin(target, wishes)
+    told = go_on(resume, options) if resume is not None else begin(target, options)
     return tell_trial(told, output, as_json=as_json)

@@ -138,18 +138,28 @@ def stand_for(manifest: Manifest, recording: Path, folder: Path, *, uncontained:
     ours = ours_in(recording.absolute().parent) + ours_in(folder.absolute().parent)
     begin, end = manifest.started_epoch_ns, manifest.ended_epoch_ns
     last = end + MARGIN if end is not None else 1 << 62  # nobody knows what a job still wrote whose launcher was killed
+    return workspace_for(manifest.command, directory, folder, (begin, last), ours, uncontained=uncontained, keep=keep)
+
+
+def workspace_for(
+    command: Sequence[str],
+    directory: Path,
+    folder: Path,
+    ran: tuple[int, int],
+    ours: tuple[Path, ...],
+    *,
+    uncontained: bool,
+    keep: bool = False,
+) -> Workspace:
+    """Where a job is tried that ran in a folder between two instants (epoch, ns). ours: recordings, which no variant
+    needs."""
+    outside = outputs_outside(command, directory, *ran)
     stand = Workspace(
-        tuple(manifest.command),
-        folder.absolute(),
-        directory,
-        outside=outputs_outside(manifest.command, directory, begin, last),
-        without=ours,
-        keep=keep,
-        uncontained=uncontained,
+        tuple(command), folder.absolute(), directory, outside=outside, without=ours, keep=keep, uncontained=uncontained
     )
     if ground_of(stand).layer is Layer.OVERLAY:
         return stand
-    return replace(stand, outputs=find_outputs(directory, begin, last, ours))
+    return replace(stand, outputs=find_outputs(directory, *ran, ours))
 
 
 def ours_in(folder: Path) -> tuple[Path, ...]:
