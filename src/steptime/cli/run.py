@@ -1,9 +1,6 @@
 """`steptime run -- CMD…`: a job as it is, measured; its recording; its diagnosis.
 
 The job starts before anything heavy is imported, its own output is never touched, and this command ends as the job did.
-
-What is said while a job runs: whole lines, at every new stage and once a minute, because the job writes to the same
-terminal and a line that redraws itself would tear the job's own.
 """
 
 from __future__ import annotations
@@ -13,6 +10,7 @@ import re
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import click
 
@@ -43,7 +41,8 @@ PERIOD_SECONDS = 60.0
 
 
 class Announcer:
-    """Tells each stage and a notice once, then the step count every minute."""
+    """Tells each stage and a notice once, then the step count every minute: in whole lines, because the job writes to
+    the same terminal and a line that redraws itself would tear the job's own."""
 
     def __init__(self, say: Callable[[str], None]) -> None:
         self._say = say
@@ -77,14 +76,22 @@ AFTERWARDS = (
 
 @dataclass(frozen=True, slots=True)
 class RunOptions:
-    """What is to happen after the job."""
+    """What the command line asks for."""
 
+    job: tuple[str, ...]
     outputs: tuple[str, ...]
     as_json: bool
     force: bool
-    quiet: bool
-    peaks: bool
     no_source: bool
+    recording: str | None
+    join: bool
+    steps: int | None
+    max_profile_seconds: int | None
+    trace_ranks: tuple[str, ...]
+    no_profile: bool
+    no_peaks: bool
+    no_progress: bool
+    quiet: bool
 
 
 @click.command(
@@ -125,22 +132,7 @@ class RunOptions:
 @click.option("--no-peaks", is_flag=True, help="Do not measure this machine's peaks after the job.")
 @click.option("--no-progress", is_flag=True, help="Say nothing while the job runs.")
 @click.option("-q", "--quiet", is_flag=True, help="Say nothing but errors; with -o or --json, only those.")
-def command(
-    job: tuple[str, ...],
-    outputs: tuple[str, ...],
-    as_json: bool,
-    force: bool,
-    no_source: bool,
-    recording: str | None,
-    join: bool,
-    steps: int | None,
-    max_profile_seconds: int | None,
-    trace_ranks: tuple[str, ...],
-    no_profile: bool,
-    no_peaks: bool,
-    no_progress: bool,
-    quiet: bool,
-) -> int:
+def command(**given: Any) -> int:
     """Run a training job as it is, find its steps, watch them, profile a few steady ones, and account for their time.
     COMMAND is anything: python train.py, python -m package, torchrun, accelerate launch, a shell script; train.py alone
     is short for python train.py. steptime ends with the job's exit status.
@@ -149,39 +141,42 @@ def command(
     steptime run -- python train.py --epochs 3
     steptime run -o report.md -- torchrun --nproc-per-node 2 train.py
     """
-    if no_profile and steps:
+    options = RunOptions(**given)
+    if options.no_profile and options.steps:
         raise UsageError("usage", "--steps says how many steps to profile, and --no-profile to profile none: drop one.")
-    wishes = RunOptions(outputs, as_json, force, quiet, not no_peaks, no_source)
-    check_outputs(outputs, force=force)
-    remote = recording is not None and is_url(recording)
-    url = _destination(recording) if recording is not None and remote else None
-    tasks, number = tasks_of_launcher()
-    if recording is not None and not remote:
-        wanted = Path(recording)
-    elif tasks > 1:
-        wanted = Path("runs") / f"{job_name(job or ('job',))}-{number}"  # one name on all nodes
-    else:
-        wanted = default_recording(job or ("job",))
-    part = "" if join else part_of_launcher() or None
-    if force and recording is not None and not remote and part is None:  # others may have begun to record there
-        resolve(job)  # a command that cannot be started costs no recording
-        _remove_recording(wanted)
-    options = ProbeOptions(not no_profile, steps, max_profile_seconds or 0, trace_ranks=trace_ranks)
-    announcer = None if quiet or no_progress else Announcer(say)
+    check_outputs(options.outputs, force=options.force)
+    url = _destination(options.recording) if options.recording is not None and is_url(options.recording) else None
+    folder = Path(options.recording) if options.recording is not None and not is_url(options.recording) else None
+    wanted = folder or _default_folder(options.job)
+    part = "" if options.join else part_of_launcher() or None
+    if options.force and folder is not None and part is None:  # others may have begun to record there
+        resolve(options.job)  # a command that cannot be started costs no recording
+        _remove_recording(folder)
+    probe = ProbeOptions(
+        not options.no_profile, options.steps, options.max_profile_seconds or 0, trace_ranks=options.trace_ranks
+    )
+    announcer = None if options.quiet or options.no_progress else Announcer(say)
     try:
-        outcome = launch(job, wanted, options, _meanwhile(announcer), beside=True, part=part)
+        outcome = launch(options.job, wanted, probe, _meanwhile(announcer), beside=True, part=part)
     except OutputError as refusal:
         say(f"{refusal.sentence} The job runs without steptime. ({refusal.slug})")
-        return _end(launch_bare(job), 0)
+        return _end(launch_bare(options.job), 0)
     if not outcome.leads:
         return _end(outcome, 0)
-    folder = wanted.with_name(outcome.recording.name) if wanted.name else wanted
-    if folder != wanted and recording is not None:
-        say(f"{wanted} holds an earlier recording: this run's is {folder}. (recording-exists)")
-    status = shield(lambda: _account(outcome, folder, wishes))
+    made = wanted.with_name(outcome.recording.name) if wanted.name else wanted
+    if made != wanted and options.recording is not None:
+        say(f"{wanted} holds an earlier recording: this run's is {made}. (recording-exists)")
+    status = shield(lambda: _account(outcome, made, options))
     if url is not None:
         status = shield(lambda: _copy(outcome, url)) or status
     return _end(outcome, status)
+
+
+def _default_folder(job: tuple[str, ...]) -> Path:
+    tasks, number = tasks_of_launcher()
+    if tasks > 1:
+        return Path("runs") / f"{job_name(job or ('job',))}-{number}"  # one name on all nodes
+    return default_recording(job or ("job",))
 
 
 def _destination(url: str) -> str | None:
@@ -221,52 +216,35 @@ def _meanwhile(announcer: Announcer | None) -> Callable[[Progress], None]:
     return show
 
 
-def _account(outcome: Outcome, folder: Path, wishes: RunOptions) -> int:
+def _account(outcome: Outcome, folder: Path, options: RunOptions) -> int:
     """Everything after the job. Nothing to account for is said, and fails only where a report was asked for: the job
     itself went well."""
-    for problem in outcome.problems:
-        say(problem)
-    for sentence in _reasons(outcome, folder):
+    from steptime.cli.after_run import crashed_after_profile, measure_peaks, nothing_measured, out_of_memory
+
+    reasons = (*out_of_memory(outcome, folder), *crashed_after_profile(outcome, folder)) if outcome.status else ()
+    for sentence in (*outcome.problems, *reasons):
         say(sentence)
     try:
-        _tell(outcome, folder, wishes)
-    except NothingMeasuredError as reason:
+        if (reason := nothing_measured(outcome, folder)) is not None:
+            raise reason
+        if not options.no_peaks:
+            measure_peaks(folder, quiet=options.quiet)
+        from steptime.cli.delivery import deliver
+        from steptime.diagnosis import diagnose_paths
+
+        deliver(
+            diagnose_paths((str(folder),)),
+            options.outputs,
+            as_json=options.as_json,
+            force=options.force,
+            text_to_stderr=None if options.quiet else True,
+            no_source=options.no_source,
+        )
+    except NothingMeasuredError as nothing:
         if outcome.whole:
-            say(str(reason))
-        return 1 if wishes.outputs or wishes.as_json else 0
+            say(str(nothing))
+        return 1 if options.outputs or options.as_json else 0
     return 0
-
-
-def _reasons(outcome: Outcome, folder: Path) -> tuple[str, ...]:
-    """Why the job may have failed: three lines where memory ran out, one where it crashed after a profile."""
-    if outcome.status == 0:
-        return ()
-    from steptime.cli.after_run import crashed_after_profile, out_of_memory
-
-    return (*out_of_memory(outcome, folder), *crashed_after_profile(outcome, folder))
-
-
-def _tell(outcome: Outcome, folder: Path, wishes: RunOptions) -> None:
-    from steptime.cli.after_run import measure_peaks, nothing_measured
-
-    reason = nothing_measured(outcome, folder)
-    if reason is not None:
-        raise reason
-    if wishes.peaks:
-        measure_peaks(folder, quiet=wishes.quiet)
-    from steptime.cli.delivery import deliver
-    from steptime.diagnosis import diagnose_paths
-
-    report = diagnose_paths((str(folder),))
-    to_stderr = None if wishes.quiet else True
-    deliver(
-        report,
-        wishes.outputs,
-        as_json=wishes.as_json,
-        force=wishes.force,
-        text_to_stderr=to_stderr,
-        no_source=wishes.no_source,
-    )
 
 
 def _remove_recording(folder: Path) -> None:
