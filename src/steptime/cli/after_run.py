@@ -1,8 +1,7 @@
-"""What `run` does between the end of a job and its diagnosis, and what it says of a job that crashed.
+"""What verbs do between the end of a job and its diagnosis: why it failed or was not measured, and the machine's peaks.
 
-What `run` says behind a job that ended because memory ran out: what was asked for, who held what, what to do first.
-
-The job's own traceback stands above it, as it would have without us.
+The job's own traceback stands above what is said of a job that ran out of memory: what was asked for, who held what,
+what to do first.
 """
 
 from __future__ import annotations
@@ -20,7 +19,7 @@ from steptime.launcher.outcome import Outcome
 from steptime.machine.link import link_of
 from steptime.machine.machine import Link, Machine
 from steptime.machine.peaks import FILE_NAME, peaks, remembered, store
-from steptime.quantities import format_bytes, format_source
+from steptime.quantities import SourceLine, format_bytes, format_source
 from steptime.recording.load import facts_of, look_into, walk
 from steptime.recording.recording import LeakFacts, OutOfMemoryFacts, Process, TelemetrySample
 
@@ -56,38 +55,40 @@ def out_of_memory(outcome: Outcome, folder: Path) -> tuple[str, ...]:
 
 def _of_error(process: Process, facts: OutOfMemoryFacts, folder: Path) -> tuple[str, ...]:
     asked = f"{format_bytes(facts.asked)} were asked for" if facts.asked is not None else "a request failed"
-    where = f" at {format_source(facts.site)}" if facts.site is not None else ""
     limit = f" of {format_bytes(facts.limit)}" if facts.limit is not None else ""
     process_has = f"the process had {format_bytes(facts.resident)}{limit}" if facts.device == "cpu" else limit[4:]
     ranked = sorted(facts.held.items(), key=lambda entry: -entry[1])
     held = ", ".join(f"{name} {format_bytes(size)}" for name, size in ranked) or "no tensors that Python knows of"
     tail = f"; {process_has}" if process_has else ""
     return (
-        f"Out of memory on {facts.device}: {asked}{where}.",
+        f"Out of memory on {facts.device}: {asked}{_at(facts.site)}.",
         f"Held then, as far as Python knows: {held}{tail}.",
         f"First: {_first(process, facts)} (more: steptime memory {shlex.quote(str(folder))})",
     )
 
 
+def _at(site: SourceLine | None) -> str:
+    return f" at {format_source(site)}" if site is not None else ""
+
+
 def _first(process: Process, facts: OutOfMemoryFacts) -> str:
     """The cheapest thing that can help."""
-    total = sum(facts.held.values())
     if facts.asked is not None and facts.limit is not None and facts.asked > facts.limit:
-        where = f" at {format_source(facts.site)}" if facts.site is not None else ""
-        return f"make the request{where} smaller, no memory of this machine could serve it."
+        return f"make the request{_at(facts.site)} smaller, no memory of this machine could serve it."
     if process.leaks:
-        return f"{let_go(process.leaks[0])}."
-    if facts.held.get("optimiser state", 0) > total / 2:
+        return f"{_let_go(process.leaks[0])}."
+    if facts.held.get("optimiser state", 0) > sum(facts.held.values()) / 2:
         return "use an optimiser with less state (8-bit, or without momentum), or shard it over ranks."
     return "halve the batch and accumulate two of them, or checkpoint activations."
 
 
-def let_go(leak: LeakFacts) -> str:
-    """What to do about a leak, in words."""
-    where = f" at {format_source(leak.site)}" if leak.site is not None else ""
+def _let_go(leak: LeakFacts) -> str:
+    """What to do about a leak."""
     if leak.graphs or leak.nodes:
-        return f"keep {leak.name or 'it'}{where} without its graph (.detach() or .item()): it grows with every step"
-    return f"let go of what {leak.name or leak.kind or 'something'} keeps{where}: it grows with every step"
+        what = f"keep {leak.name or 'it'}{_at(leak.site)} without its graph (.detach() or .item())"
+    else:
+        what = f"let go of what {leak.name or leak.kind or 'something'} keeps{_at(leak.site)}"
+    return f"{what}: it grows with every step"
 
 
 def _of_kill(
@@ -96,7 +97,7 @@ def _of_kill(
     """itself: the job ended by that signal; else a launcher or a loader told of a process of theirs, as a rule."""
     most = max((sample.resident_bytes for sample in samples), default=0)
     had = f" It had {format_bytes(most)} at the last look." if most else ""
-    first = let_go(leaks[0]) if leaks else "use a smaller batch, fewer loader workers, or more memory"
+    first = _let_go(leaks[0]) if leaks else "use a smaller batch, fewer loader workers, or more memory"
     killed = "The job was killed by the kernel" if itself else "The kernel killed a process while the job ran"
     return (
         f"{killed}: memory ran out on the machine or in its container.{had}",
@@ -146,7 +147,7 @@ def measure_peaks(folder: Path, *, quiet: bool) -> None:
     trainer = next(walk(folder), None)
     if trainer is None:
         return
-    tell = _nothing if quiet else say
+    tell = (lambda _: None) if quiet else say
     try:
         machine = _machine(trainer, tell)
         store(replace(machine, link=_link(trainer, folder, tell)), folder / FILE_NAME)
@@ -154,10 +155,6 @@ def measure_peaks(folder: Path, *, quiet: bool) -> None:
         say(str(error))
     except OSError as error:
         say(f"The peaks of this machine could not be written to {folder} ({error.strerror}).")
-
-
-def _nothing(sentence: str) -> None:
-    return
 
 
 def _link(trainer: Process, folder: Path, tell: Callable[[str], None]) -> Link | None:

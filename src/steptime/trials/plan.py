@@ -36,25 +36,22 @@ def plan_variants(proposals: Sequence[Proposal], most: int, step: float) -> tupl
     names: Counter[str] = Counter()
     variants = []
     for proposal in possible:
-        code = proposal.fix.code
-        names[code] += 1
-        variants.append(_variant(proposal, f"{code}.{names[code]}" if several[code] > 1 else code, step))
+        fix, option = proposal.fix, proposal.option
+        names[fix.code] += 1
+        variants.append(
+            Variant(
+                name=f"{fix.code}.{names[fix.code]}" if several[fix.code] > 1 else fix.code,
+                changes=option.changes,
+                proposal=fix.code,
+                label=option.label,
+                promise=fix.promise,
+                streams=option.streams,
+                other_data=option.other_data,
+                low_precision=fix.low_precision,
+                predicted=_speed(option.saving, step),
+            )
+        )
     return tuple(variants)
-
-
-def _variant(proposal: Proposal, name: str, step: float) -> Variant:
-    fix, option = proposal.fix, proposal.option
-    return Variant(
-        name=name,
-        changes=option.changes,
-        proposal=fix.code,
-        label=option.label,
-        promise=fix.promise,
-        streams=option.streams,
-        other_data=option.other_data,
-        low_precision=fix.low_precision,
-        predicted=_speed(option.saving, step),
-    )
 
 
 def _speed(saving: Estimate | None, step: float) -> Estimate | None:
@@ -172,7 +169,6 @@ def ours_in(folder: Path) -> tuple[Path, ...]:
 
 NO_INPUT = "no-input"
 BATCH = "batch-"
-_BFLOAT = Change("autocast", arguments=(("dtype", "bfloat16"),))
 _MASKS = "dropout masks"
 MODES = ("default", "reduce-overhead", "max-autotune")
 """Of torch.compile, as its documentation lists them."""
@@ -181,30 +177,19 @@ MODES = ("default", "reduce-overhead", "max-autotune")
 def lab_variants(compile_modes: bool = False, on_cuda: bool = False) -> tuple[Variant, ...]:
     """bfloat16, bfloat16 and compiled, no input, and on CUDA no launch; then every compile mode in the job's own
     precision."""
+    cast = Change("autocast", arguments=(("dtype", "bfloat16"),))
+    both = (cast, Change("compile"))
+    curve, new = Promise.SAME_CURVE, Promise.NEW_TRAINING
     variants = [
-        Variant("bf16", (_BFLOAT,), "", "bfloat16 autocast", Promise.SAME_CURVE, low_precision=True),
-        Variant(
-            "bf16+compile",
-            (_BFLOAT, Change("compile")),
-            "",
-            "bfloat16 autocast, compiled",
-            Promise.SAME_CURVE,
-            _MASKS,
-            low_precision=True,
-        ),
-        Variant(NO_INPUT, (Change("cached-batch"),), "", "no input (one batch repeated)", Promise.NEW_TRAINING),
+        Variant("bf16", (cast,), "", "bfloat16 autocast", curve, low_precision=True),
+        Variant("bf16+compile", both, "", "bfloat16 autocast, compiled", curve, _MASKS, low_precision=True),
+        Variant(NO_INPUT, (Change("cached-batch"),), "", "no input (one batch repeated)", new),
     ]
-    if on_cuda:
-        graphs = Change("compile", arguments=(("backend", "cudagraphs"),))
-        variants.append(Variant("no-launch", (graphs,), "", "no launch (CUDA graphs)", Promise.SAME_CURVE, _MASKS))
-    if compile_modes:
-        variants += [_compiled(mode) for mode in MODES]
+    compiled = [("no-launch", "no launch (CUDA graphs)", "backend", "cudagraphs")] if on_cuda else []
+    compiled += [(f"compile-{mode}", f"compiled, {mode}", "mode", mode) for mode in MODES if compile_modes]
+    for name, label, argument, value in compiled:
+        variants.append(Variant(name, (Change("compile", arguments=((argument, value),)),), "", label, curve, _MASKS))
     return tuple(variants)
-
-
-def _compiled(mode: str) -> Variant:
-    change = Change("compile", arguments=(("mode", mode),))
-    return Variant(f"compile-{mode}", (change,), "", f"compiled, {mode}", Promise.SAME_CURVE, _MASKS)
 
 
 def batch_variant(size: int) -> Variant:
@@ -250,14 +235,13 @@ def points_of(judgements: Sequence[Judgement], step_ns: float, own_size: int | N
         size, speed = batch_of(judgement.variant), judgement.speed
         if size is None:
             continue
+        each, failure = None, ""
         if speed is not None:
             rate = size / step_ns * 1e9
-            points[size] = BatchSizePoint(
-                size, Estimate(rate * speed.value, rate * speed.low, rate * speed.high, speed.samples, "1")
-            )
-        else:
-            lost = judgement.verdict in (TrialVerdict.FAILED, TrialVerdict.NOT_EXERCISED)
-            points[size] = BatchSizePoint(size, None, judgement.sentence if lost else "")
+            each = Estimate(rate * speed.value, rate * speed.low, rate * speed.high, speed.samples, "1")
+        elif judgement.verdict in (TrialVerdict.FAILED, TrialVerdict.NOT_EXERCISED):
+            failure = judgement.sentence
+        points[size] = BatchSizePoint(size, each, failure)
     return tuple(points[size] for size in sorted(points))
 
 

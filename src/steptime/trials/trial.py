@@ -152,31 +152,23 @@ TOGETHER = 3
 
 
 def arrange(
-    going: Sequence[Variant], baseline: Variant, control: Variant, *, reverse: bool, leads: bool, apart: bool
+    going: Sequence[Variant], baseline: Variant, control: Variant, *, reverse: bool, leads: bool, apart: bool = False
 ) -> list[list[Variant]]:
     """A round as blocks of variants that run one after the other on one device.
 
     leads: a baseline stands first (else the last one that was run does). apart: every block may run on another device,
     and so has baselines and a control of its own; else one block shares them, the control in its middle.
     """
+    middle = len(going) // 2
+    order = [*going[:middle], control, *going[middle:]]
     if apart:
         blocks = [going[begin : begin + TOGETHER - 1] for begin in range(0, len(going), TOGETHER - 1)]
-        return [[baseline, *_turned(_with(block, control), reverse), baseline] for block in blocks]
-    order = _turned(_with(going, control), reverse)
+        return [block for part in blocks for block in arrange(part, baseline, control, reverse=reverse, leads=True)]
     block = [baseline] if leads else []
+    order = order[::-1] if reverse else order
     for begin in range(0, len(order), TOGETHER):
         block += [*order[begin : begin + TOGETHER], baseline]
     return [block]
-
-
-def _with(variants: Sequence[Variant], control: Variant) -> list[Variant]:
-    """The control in the middle."""
-    middle = len(variants) // 2
-    return [*variants[:middle], control, *variants[middle:]]
-
-
-def _turned(order: list[Variant], reverse: bool) -> list[Variant]:
-    return order[::-1] if reverse else order
 
 
 def at_once(width: int, variants: int, needed: int) -> int:
@@ -200,11 +192,11 @@ class Spent(Exception):
 
 
 class Budget:
-    """Seconds from now on. clock: as time.monotonic."""
+    """Seconds from now on."""
 
-    def __init__(self, seconds: float = inf, used: float = 0.0) -> None:
+    def __init__(self, seconds: float = inf) -> None:
         self.seconds = seconds
-        self._end = self.now() + seconds - used
+        self._end = self.now() + seconds
 
     def now(self) -> float:
         """Seconds of a clock that only goes forward."""
