@@ -36,10 +36,11 @@ def steptime_says(case: Case, amount: int) -> Said:
         words = [*options, "--", *command(case, amount)]
         steptime(*words, folder=Path(folder), environment=environment(), seconds=2 * TIMEOUT)
         report: dict[str, Any] = json.loads(said.read_text(encoding="utf-8"))
-    return _said(report)
+    return said_of(report)
 
 
-def _said(report: dict[str, Any]) -> Said:
+def said_of(report: dict[str, Any]) -> Said:
+    """What a report says, in the terms of the clinic."""
     process = report["processes"][0]
     charged = [finding for finding in process["findings"] if finding["weight"] == "finding"]
     step = process["case"]["step"]["duration"]["value"]

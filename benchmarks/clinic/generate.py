@@ -1,0 +1,327 @@
+"""Jobs that nobody has seen: composed from a seed, measured bare, diagnosed by steptime, and scored.
+
+    python -m benchmarks.clinic.generate --seed 5000 --count 20 [--into FOLDER]      # only writes the jobs
+    python -m benchmarks.clinic.generate --seed 5000 --count 20 --score FILE.jsonl   # measures and scores them, too
+    python -m benchmarks.clinic.generate --table FILE.jsonl [--of NAME]              # the scores of what was measured
+
+`--tool NAME=COMMAND` asks another tool, too: COMMAND is started with the job's command line behind it, and prints what
+it says as JSON (`adapter.py` is an example; docs/clinic.md says which fields).
+
+Each job is a folder with `job/` and `twin/`, and `truth.json`: cause, culprit lines, share of the step. The share comes
+from interleaved bare runs of job and twin, timed from outside (`timed.py`). A seed that a change was made after looking
+at is not fresh any more: score on seeds that were never run.
+"""
+
+from __future__ import annotations
+
+import argparse
+import itertools
+import json
+import os
+import shlex
+import statistics
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from benchmarks.clinic.compose import Design, Written, design, written
+from benchmarks.clinic.diagnosed import Said, said_of
+from benchmarks.clinic.score import SEVERE, Count
+from benchmarks.kept import machine
+from benchmarks.started import JobFailed, last_words, steptime
+
+OURS = "steptime"
+Tool = Callable[[Design, Path], Said]
+SECONDS = 3.0
+"""Of steps in a bare run: of short steps hundreds, of long ones thirty."""
+PAIRS = 2
+"""Bare runs of job and twin, in turns."""
+TIMEOUT = 240
+FIRST_AMOUNT = 8
+SEEN = 0.15
+"""Of the twin's step: less could be chance, so the amount is raised before the dose is told from it."""
+STEADY = 1 / 3
+ALARM = 0.05
+"""Of a twin's step: a smaller finding is no alarm."""
+FIRST = 3
+
+
+@dataclass(frozen=True)
+class Share:
+    """Of a step that a fault takes: of the means, and over all pairs of runs."""
+
+    value: float
+    low: float
+    high: float
+
+
+def main() -> None:
+    options = arguments()
+    if options.table:
+        lines = options.table.read_text(encoding="utf-8").splitlines()
+        print(table([json.loads(line) for line in lines], options.of))
+        return
+    tools: dict[str, Tool] = {OURS: heard}
+    tools |= {name: partial(asked, shlex.split(words)) for name, words in options.tool}
+    done = _seeds_in(options.score)
+    for seed in range(options.seed, options.seed + options.count):
+        job = design(seed)
+        if job.missing or seed in done:
+            print(f"seed {seed}: {'done' if seed in done else 'needs ' + ', '.join(job.missing)}")
+            continue
+        with tempfile.TemporaryDirectory() as scratch:
+            try:
+                row = examined(job, (options.into or Path(scratch)) / str(seed), tools if options.score else {})
+            except JobFailed as error:
+                row = {"seed": seed, "failed": str(error)}
+        _print(row)
+        if options.score:
+            with options.score.open("a", encoding="utf-8") as file:
+                file.write(json.dumps(row) + "\n")
+
+
+def arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
+    parser.add_argument("--seed", type=int, default=0, help="of the first job")
+    parser.add_argument("--count", type=int, default=10, help="of jobs")
+    parser.add_argument("--into", type=Path, help="folder that the jobs are written to and kept in")
+    parser.add_argument("--score", type=Path, help="run steptime on each, and append a row to this file")
+    parser.add_argument("--tool", action="append", default=[], type=_tool, metavar="NAME=COMMAND", help="asked, too")
+    parser.add_argument("--of", default=OURS, metavar="NAME", help="the tool whose scores --table prints")
+    parser.add_argument("--table", type=Path, help="print the scores of the rows in this file")
+    return parser.parse_args()
+
+
+def _tool(words: str) -> tuple[str, str]:
+    name, _, command = words.partition("=")
+    if not name or not command:
+        raise argparse.ArgumentTypeError(f"{words}: expected NAME=COMMAND")
+    return name, command
+
+
+def _seeds_in(file: Path | None) -> set[int]:
+    if file is None or not file.exists():
+        return set()
+    return {json.loads(line)["seed"] for line in file.read_text(encoding="utf-8").splitlines()}
+
+
+def examined(job: Design, folder: Path, tools: Mapping[str, Tool]) -> dict[str, Any]:
+    """Writes a job and its twin, measures what each fault takes, and asks the tools about both."""
+    amounts = [dosed(job, number, folder) for number in range(len(job.planted))]
+    faulty, twin = written(job, amounts), written(job, [0] * len(amounts))
+    shares = [measured(job, amounts, number, folder) for number in range(len(amounts))]
+    script, healthy = faulty.write(folder / "job"), twin.write(folder / "twin")
+    truth = _truth(job, amounts, faulty, shares)
+    (folder / "truth.json").write_text(json.dumps(truth, indent=1), encoding="utf-8")
+    if not tools:
+        return truth
+    return {
+        **truth,
+        "said": {name: asdict(tool(job, script)) for name, tool in tools.items()} if amounts else {},
+        "said_of_twin": {name: asdict(tool(job, healthy)) for name, tool in tools.items()},
+        "about": machine(),
+    }
+
+
+def _truth(job: Design, amounts: Sequence[int], faulty: Written, shares: Sequence[Share]) -> dict[str, Any]:
+    return {
+        "seed": job.seed,
+        "loop": job.loop.name,
+        "model": job.model.name,
+        "steps": job.steps,
+        "ranks": job.loop.ranks,
+        "faults": [
+            {
+                "name": planted.fault.name,
+                "cause": planted.fault.cause,
+                "known": planted.fault.known,
+                "place": planted.place,
+                "amount": amount,
+                "share": asdict(share),
+                "rules": planted.rules,
+                "lines": sorted(lines),
+            }
+            for planted, amount, share, lines in zip(job.planted, amounts, shares, faulty.culprits, strict=True)
+        ],
+    }
+
+
+def dosed(job: Design, number: int, folder: Path) -> int:
+    """The amount of a fault that takes about the wanted share of a step; 1 for one that is there or not."""
+    planted = job.planted[number]
+    if not planted.fault.dosed:
+        return 1
+    healthy, amount = step_time(job, written(job, _only(job, number, 0)), folder / "bare"), FIRST_AMOUNT
+    while True:
+        amount = min(amount, planted.fault.most)
+        extra = step_time(job, written(job, _only(job, number, amount)), folder / "bare") - healthy
+        if extra > SEEN * healthy or amount == planted.fault.most:
+            break
+        amount *= 8
+    wanted = healthy * planted.wanted / (1 - planted.wanted)
+    return max(1, min(planted.fault.most, round(amount * wanted / max(extra, 1e-9))))
+
+
+def _only(job: Design, number: int, amount: int) -> list[int]:
+    return [amount if each == number else 0 for each in range(len(job.planted))]
+
+
+def measured(job: Design, amounts: Sequence[int], number: int, folder: Path) -> Share:
+    """What a fault takes of the job's step: bare runs with and without it, in turns."""
+    without = [0 if each == number else amount for each, amount in enumerate(amounts)]
+    laps: dict[bool, list[float]] = {True: [], False: []}
+    for _ in range(PAIRS):
+        for ill, each in ((False, without), (True, amounts)):
+            laps[ill].append(step_time(job, written(job, each), folder / "bare"))
+    shares = [1 - healthy / faulty for healthy, faulty in itertools.product(laps[False], laps[True])]
+    value = 1 - statistics.fmean(laps[False]) / statistics.fmean(laps[True])
+    return Share(value, min(shares), max(shares))
+
+
+def step_time(job: Design, files: Written, folder: Path) -> float:
+    """Mean seconds of a steady step of a bare run. Raises JobFailed."""
+    script, times = files.write(folder), folder / "times.json"
+    times.unlink(missing_ok=True)
+    timed = ["-m", "benchmarks.clinic.timed", str(times), str(SECONDS), str(script)]
+    root = str(Path(__file__).resolve().parents[2])
+    variables = {**_variables(), "PYTHONPATH": root}
+    try:
+        done = subprocess.run([*_python(job), *timed], env=variables, capture_output=True, text=True, timeout=TIMEOUT,
+                              check=False)  # fmt: skip
+    except subprocess.TimeoutExpired:
+        raise JobFailed(f"took more than {TIMEOUT} s") from None
+    if not times.exists():
+        raise JobFailed(last_words(done.stderr) or "no steps")
+    ends = json.loads(times.read_text())
+    laps = [later - earlier for earlier, later in itertools.pairwise(ends)]
+    return statistics.fmean(laps[int(len(laps) * STEADY) :])
+
+
+def _python(job: Design) -> list[str]:
+    if job.loop.ranks == 1:
+        return [sys.executable]
+    return [sys.executable, "-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={job.loop.ranks}"]
+
+
+def _variables() -> dict[str, str]:
+    return {name: value for name, value in os.environ.items() if name != "OMP_NUM_THREADS"}
+
+
+def heard(job: Design, script: Path) -> Said:
+    """What steptime says of a job, unmodified. Raises JobFailed."""
+    said = script.parent / "said.json"
+    words = ["run", "-o", str(said), "--no-progress", "--recording", str(script.parent / "recording"), "--"]
+    steptime(*words, *_python(job), str(script), folder=script.parent, environment=_variables(), seconds=TIMEOUT)
+    return said_of(json.loads(said.read_text(encoding="utf-8")))
+
+
+def asked(command: Sequence[str], job: Design, script: Path) -> Said:
+    """What another tool says of a job. Raises JobFailed."""
+    words = [*command, *_python(job), str(script)]
+    try:
+        done = subprocess.run(words, cwd=script.parent, env=_variables(), capture_output=True, text=True,
+                              timeout=TIMEOUT, check=True)  # fmt: skip
+        answer = json.loads(done.stdout)
+        findings = [(each["cause"], each.get("share", 0.0), each.get("line")) for each in answer["findings"]]
+    except (subprocess.SubprocessError, ValueError, KeyError, TypeError) as error:
+        raise JobFailed(f"{command[0]}: {error}") from None
+    return Said(
+        bottleneck="undecided" if answer.get("withheld") else answer.get("bottleneck", ""),
+        causes=tuple(cause for cause, _, _ in findings),
+        shares=tuple(
+            (share, share, share) if isinstance(share, float | int) else tuple(share) for _, share, _ in findings
+        ),
+        lines=tuple((Path(line[0]).name, line[1]) if line else None for _, _, line in findings),
+    )
+
+
+def is_right(fault: dict[str, Any], said: dict[str, Any], place: int) -> bool:
+    """Whether a finding says the fault: by its name, or by its line."""
+    return said["causes"][place] in fault["rules"] or is_on_line(fault, said, place)
+
+
+def is_on_line(fault: dict[str, Any], said: dict[str, Any], place: int) -> bool:
+    """Whether a finding is on a line of the fault."""
+    line = said["lines"][place]
+    return line is not None and list(line) in [list(each) for each in fault["lines"]]
+
+
+def place_of(fault: dict[str, Any], said: dict[str, Any]) -> int:
+    """Of the fault among the findings, -1 where none says it."""
+    return next((place for place in range(len(said["causes"])) if is_right(fault, said, place)), -1)
+
+
+def table(rows: Sequence[dict[str, Any]], tool: str = OURS) -> str:
+    """The scores of a tool, as Markdown. Verdicts withheld count as not right."""
+    heard = [row for row in rows if "failed" not in row and tool in row["said_of_twin"]]
+    ill = [
+        (max(row["faults"], key=lambda fault: fault["share"]["value"]), row["said"][tool])
+        for row in heard
+        if row["faults"]
+    ]
+    ill = [(fault, said) for fault, said in ill if fault["share"]["value"] >= SEVERE]
+    told = [(fault, said, place_of(fault, said)) for fault, said in ill]
+    decided = [(fault, said, place) for fault, said, place in told if said["bottleneck"] != "undecided"]
+    named = [(fault, said, place) for fault, said, place in decided if place >= 0]
+    twins = [row["said_of_twin"][tool] for row in heard]
+    counts = {
+        "right cause first, of all": _count(told, lambda each: each[2] == 0 and each in decided),
+        "within three, of all": _count(told, lambda each: 0 <= each[2] < FIRST and each in decided),
+        "line, where the right cause is first": _count(
+            [each for each in decided if each[2] == 0], lambda each: is_on_line(*each)
+        ),
+        "line, of all": _count(told, lambda each: each[2] == 0 and is_on_line(*each)),
+        "planted share within the interval": _count(named, _is_covered),
+        "verdicts withheld": _count(told, lambda each: each not in decided),
+        f"twins with a finding of {ALARM:.0%} or more": _count(twins, lambda said: bool(alarms(said))),
+    }
+    lines = ["| | good | of | share | 95 % interval |", "|---|---|---|---|---|"]
+    for name, found in counts.items():
+        low, high = found.interval()
+        lines.append(f"| {name} | {found.good} | {found.all} | {found.share:.0%} | {low:.0%} to {high:.0%} |")
+    failed = [f"seed {row['seed']}: {row['failed']}" for row in rows if "failed" in row]
+    return "\n".join([f"{len(rows)} jobs, {len(ill)} with a fault of {SEVERE:.0%} or more.", "", *lines, *failed])
+
+
+def alarms(said: dict[str, Any]) -> list[str]:
+    """Findings of a twin that are worth a reader's look."""
+    return [f"{cause} {share[0]:.0%}" for cause, share in zip(said["causes"], said["shares"], strict=True)
+            if share[0] >= ALARM]  # fmt: skip
+
+
+def _count(rows: Iterable[Any], test: Callable[[Any], bool]) -> Count:
+    passed = [test(row) for row in rows]
+    return Count(sum(passed), len(passed))
+
+
+def _is_covered(each: tuple[dict[str, Any], dict[str, Any], int]) -> bool:
+    fault, said, place = each
+    _, low, high = said["shares"][place]
+    return bool(low <= fault["share"]["high"] and high >= fault["share"]["low"])
+
+
+def _print(row: dict[str, Any]) -> None:
+    if "failed" in row:
+        print(f"seed {row['seed']}: {row['failed']}", flush=True)
+        return
+    print(f"seed {row['seed']}: {row['loop']}, {row['model']}, {row['steps']} steps", flush=True)
+    for fault in row["faults"]:
+        share, lines = fault["share"], " ".join(f"{file}:{line}" for file, line in fault["lines"])
+        print(f"  planted  {fault['name']} in {fault['place']}: {share['value']:.0%} "
+              f"({share['low']:.0%} to {share['high']:.0%}) {lines}")  # fmt: skip
+    for name in ("said", "said_of_twin"):
+        for tool, said in row.get(name, {}).items():
+            findings = [
+                f"{cause} {share[0]:.0%} ({share[1]:.0%} to {share[2]:.0%})" + (f" {line[0]}:{line[1]}" if line else "")
+                for cause, share, line in zip(said["causes"], said["shares"], said["lines"], strict=True)
+            ]
+            print(f"  {tool} {name.replace('_', ' ')} {said['bottleneck']}: {'; '.join(findings[:4]) or 'nothing'}")
+
+
+if __name__ == "__main__":
+    main()

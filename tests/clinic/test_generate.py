@@ -1,0 +1,102 @@
+"""Jobs composed from a seed: reproducible, with a twin that lacks the fault, and scored by cause and line."""
+
+from __future__ import annotations
+
+import ast
+import difflib
+from typing import Any
+
+import pytest
+
+from benchmarks.clinic.compose import design, written
+from benchmarks.clinic.generate import alarms, is_on_line, place_of, table
+
+SEEDS = range(300)
+
+
+def test_a_seed_is_one_job() -> None:
+    assert [design(seed) for seed in SEEDS] == [design(seed) for seed in SEEDS]
+
+
+@pytest.mark.parametrize("amount", [0, 1, 7])
+def test_every_job_is_a_program(amount: int) -> None:
+    for seed in SEEDS:
+        job = design(seed)
+        for text in written(job, [amount] * len(job.planted)).files.values():
+            ast.parse(text)
+
+
+def test_the_culprits_are_lines_that_the_twin_lacks() -> None:
+    for seed in SEEDS:
+        job = design(seed)
+        ill, twin = (written(job, [amount] * len(job.planted)) for amount in (3, 0))
+        for planted, culprits in zip(job.planted, ill.culprits, strict=True):
+            lines = {ill.files[file].split("\n")[number - 1].strip() for file, number in culprits}
+            healthy = {line.strip() for text in twin.files.values() for line in text.split("\n")}
+            function = {line for line in lines if line.startswith(f"use_{planted.fault.name.replace(' ', '_')}")}
+            shared = {line for line in lines if line in planted.fault.setup}
+            assert lines - function - shared, seed
+            assert not (lines - function - shared) & healthy, (seed, lines & healthy)
+        assert not any(twin.culprits)
+
+
+def test_a_job_and_its_twin_differ_in_the_fault_only() -> None:
+    for seed in SEEDS:
+        job = design(seed)
+        ill, twin = (written(job, [amount] * len(job.planted)) for amount in (1, 0))
+        changed = sum(
+            line.startswith("+ ")
+            for file in ill.files
+            for line in difflib.ndiff(twin.files[file].split("\n"), ill.files[file].split("\n"))
+        )
+        assert changed <= 12 * len(job.planted), seed
+
+
+def row(*findings: tuple[str, float, tuple[str, int] | None], withheld: bool = False, twin: Any = None) -> Any:
+    fault = {
+        "rules": ["metrics-in-step"],
+        "lines": [["train.py", 7]],
+        "share": {"value": 0.4, "low": 0.38, "high": 0.42},
+    }
+    return {
+        "seed": 1,
+        "faults": [fault],
+        "said": {"steptime": said(*findings, bottleneck="undecided" if withheld else "python")},
+        "said_of_twin": {"steptime": twin or said()},
+    }
+
+
+def said(*findings: tuple[str, float, tuple[str, int] | None], bottleneck: str = "compute") -> dict[str, Any]:
+    return {
+        "bottleneck": bottleneck,
+        "causes": [name for name, _, _ in findings],
+        "shares": [[share, share - 0.01, share + 0.01] for _, share, _ in findings],
+        "lines": [line for _, _, line in findings],
+    }
+
+
+def test_a_finding_on_the_line_is_right_whatever_its_name() -> None:
+    only = row(("python-time", 0.4, ("train.py", 7)))
+    assert place_of(only["faults"][0], only["said"]["steptime"]) == 0
+    assert is_on_line(only["faults"][0], only["said"]["steptime"], 0)
+
+
+def test_a_finding_of_the_cause_is_right_without_its_line() -> None:
+    only = row(("input-wait", 0.1, None), ("metrics-in-step", 0.4, ("train.py", 3)))
+    assert place_of(only["faults"][0], only["said"]["steptime"]) == 1
+    assert not is_on_line(only["faults"][0], only["said"]["steptime"], 1)
+
+
+def test_a_withheld_verdict_is_not_right() -> None:
+    told = table([row(("metrics-in-step", 0.4, ("train.py", 7)), withheld=True)])
+    assert "| right cause first, of all | 0 | 1 |" in told
+    assert "| verdicts withheld | 1 | 1 |" in told
+
+
+def test_a_share_outside_of_the_interval_is_not_covered() -> None:
+    told = table([row(("metrics-in-step", 0.2, None)), row(("metrics-in-step", 0.4, None))])
+    assert "| planted share within the interval | 1 | 2 |" in told
+
+
+def test_a_small_finding_of_a_twin_is_no_alarm() -> None:
+    assert alarms(said(("python-time", 0.04, None), ("input-wait", 0.06, None))) == ["input-wait 6%"]
