@@ -4,8 +4,10 @@ every link leads somewhere."""
 from __future__ import annotations
 
 import ast
+import importlib
 import re
 import shlex
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -97,7 +99,7 @@ def links(text: str) -> list[str]:
     return [target for target in targets if not target.startswith(("http://", "https://", "#"))]
 
 
-def test_every_command_in_the_docs_can_be_followed() -> None:
+def test_every_command_in_the_docs_can_be_followed(monkeypatch: pytest.MonkeyPatch) -> None:
     targets = set(re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(encoding="utf-8"), re.MULTILINE))
     for path in DOCUMENTS:
         for line in commands(path.read_text(encoding="utf-8")):
@@ -107,6 +109,9 @@ def test_every_command_in_the_docs_can_be_followed() -> None:
                 assert set(words[1:]) <= targets, place
             elif words[0] == "steptime":
                 assert_it_parses(words[1:], place)
+            elif words[:2] == ["python", "-m"]:
+                monkeypatch.setattr(sys, "argv", words[2:])
+                importlib.import_module(words[2]).arguments()  # ends where the words are wrong
             else:
                 assert words[:2] == ["pip", "install"], f"{place}: not a command that this test knows how to check"
 
