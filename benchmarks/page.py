@@ -27,12 +27,12 @@ import numpy as np
 from large_trace import repeat
 from playwright.sync_api import sync_playwright
 
-from steptime.analysis.breakdown import has_kernels
-from steptime.analysis.trace_steps import find_steps, reach
+from steptime.analysis.step_context import StepContext, step_context
+from steptime.analysis.trace_steps import find_steps
 from steptime.diagnosis import diagnose_paths, diagnose_traces
 from steptime.report.page import page
 from steptime.report.report import Report
-from steptime.report.step_view import MOST_EVENTS, Beside, cut
+from steptime.report.step_view import MOST_EVENTS, cut
 from steptime.trace.gather import gather
 from steptime.trace.reader import DEFAULT_MAX_SIZE
 from steptime.trace.table import Trace
@@ -78,15 +78,15 @@ def spent(work: Callable[[], Any]) -> tuple[Any, float]:
 
 def of_many_events(report: Report, trace: Trace) -> Report:
     """The report with so many steps in its timeline that MOST_EVENTS events are seen."""
-    boundaries = find_steps(trace).boundaries
-    windows = reach(trace, boundaries) if has_kernels(trace) else boundaries
+    steps = step_context(trace, find_steps(trace).boundaries)
+    boundaries, windows = steps.boundaries, steps.windows
     for count in range(1, len(boundaries) + 1):
         host = int(boundaries[0, 0]), int(boundaries[count - 1, 1])
         device = int(windows[0, 0]), int(windows[count - 1, 1])
         inside = (trace.events.begin >= host[0]) & (trace.events.begin < host[1])
         if inside.sum() >= 1.05 * MOST_EVENTS or count == len(boundaries):
             break
-    step_view = cut(trace, np.array([host]), np.array([device]), 0, 0, f"{count} steps together", Beside())
+    step_view = cut(StepContext(trace, np.array([host]), np.array([device])), 0, 0, f"{count} steps together")
     return replace(report, processes=(replace(report.processes[0], step_view=step_view),))
 
 

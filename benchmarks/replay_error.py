@@ -19,6 +19,7 @@ from pathlib import Path
 import numpy as np
 
 from steptime.analysis.breakdown import breakdown_of, has_kernels
+from steptime.analysis.step_context import step_context
 from steptime.analysis.threads import training_lane
 from steptime.analysis.trace_steps import steps_of
 from steptime.analysis.what_if.build import build
@@ -75,7 +76,7 @@ def row_of(path: Path, folder: Path) -> Row | None:
     if not len(boundaries) or not has_kernels(trace):
         return None
     begun = time.process_time()
-    replay = rerun(trace, boundaries, link(trace, boundaries), breakdown_of(trace, boundaries))
+    replay = rerun(trace, boundaries, link(trace, boundaries), breakdown_of(step_context(trace, boundaries)))
     if replay is None:
         return None
     median, high = misplaced(trace)

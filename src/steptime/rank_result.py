@@ -100,7 +100,7 @@ def analyse_process(
         step_ns=tuple(steps.duration.tolist()),
         steady=tuple(steps.steady.tolist()),
         series=series_of_process(timeline, recorded.breakdown),
-        step_view=step_view_of_process(process, steps, recorded, machine) if detailed else None,
+        step_view=step_view_of_process(process, steps, recorded) if detailed else None,
         owners=owned_in_process(process, recorded.windows) if detailed else None,
         traces=traces_of_process(process),
         notes=(*process.notes, f"Warm-up: {timeline.warm_up_reason}."),
@@ -131,7 +131,7 @@ def _case(
         trainers_on_host=on_host,
         in_operators=operator_time(recorded),
     )
-    return with_memory(with_recorded_device(case, recorded, machine), process, layout.timeline)
+    return with_memory(with_recorded_device(case, recorded), process, layout.timeline)
 
 
 def analyse_trace(trace: Trace, number: int, *, detailed: bool) -> RankResult | None:
@@ -149,11 +149,11 @@ def analyse_trace(trace: Trace, number: int, *, detailed: bool) -> RankResult | 
         place=rank,
         environment=JobEnvironment("", "", device, "", "", __version__, 1, facts=facts_of_trace(trace)),
         case=looked.case,
-        summary=summarise(trace, looked.boundaries, looked.windows, looked.breakdown, rank=rank),
+        summary=summarise(looked.steps, looked.breakdown, rank),
         step_ns=walls,
         steady=tuple(index >= warm_up for index in range(len(walls))),
         series=series_of_trace(looked.whole, warm_up),
-        step_view=step_view_of_trace(trace, looked.boundaries, looked.windows, warm_up) if detailed else None,
+        step_view=step_view_of_trace(looked.steps, warm_up) if detailed else None,
         owners=owned_in_trace(trace, steps.boundaries, steps.how) if detailed else None,
         traces=traces_of(trace),
         notes=damage,

@@ -30,7 +30,7 @@ def written(path: Path, events: Events) -> Trace:
 
 def cut_of(trace: Trace) -> StepView:
     looked = look_at_trace(trace, steps_of(trace))
-    return step_view_of_trace(trace, looked.boundaries, looked.windows, looked.case.step.warm_up)
+    return step_view_of_trace(looked.steps, looked.case.step.warm_up)
 
 
 def two_steps() -> Events:
@@ -103,9 +103,9 @@ def test_a_step_of_resnet_holds_its_kernels(shared_data: Path) -> None:
     (rank,) = gather([str(path)], max_size=DEFAULT_MAX_SIZE).ranks
     trace = read_rank(rank, max_size=DEFAULT_MAX_SIZE, cache=False)
     looked = look_at_trace(trace, steps_of(trace))
-    step_view = step_view_of_trace(trace, looked.boundaries, looked.windows, looked.case.step.warm_up)
+    step_view = step_view_of_trace(looked.steps, looked.case.step.warm_up)
     seen = events_of(step_view)
-    window = looked.windows[step_view.step - looked.case.step.warm_up]
+    window = looked.steps.windows[step_view.step - looked.case.step.warm_up]
     ran = (trace.events.begin < window[1]) & (trace.events.end > window[0]) & (trace.events.stream == 7)
     kernels = [each for each in of(seen, kind="stream") if each.end > step_view.begin and each.begin < step_view.end]
     device = np.isin(trace.events.event_kind, (4, 5, 6))

@@ -13,10 +13,12 @@ from traces import MAIN, Events, Written, called, kernel, launch, operator, pyth
 from steptime.advice.device_evidence import with_recorded_device
 from steptime.advice.evidence import Case, CategoryUse, StepSummary
 from steptime.analysis.categories import Breakdown
-from steptime.analysis.recorded_breakdown import RecordedBreakdown, TraceWindow
+from steptime.analysis.recorded_breakdown import RecordedBreakdown
+from steptime.analysis.step_context import StepContext, step_context
 from steptime.analysis.timeline import Phase
 from steptime.intervals import EMPTY, union
 from steptime.machine.datasheet import look_up
+from steptime.machine.machine import Machine
 from steptime.quantities import Estimate
 from steptime.trace.table import Trace
 
@@ -49,18 +51,19 @@ def events() -> Events:
     ]
 
 
-def window(trace: Trace, *, stacks: bool = False) -> TraceWindow:
+def window(trace: Trace, machine: Machine | None = A100, *, stacks: bool = False) -> StepContext:
     phases = dict.fromkeys(Phase, EMPTY) | {Phase.INPUT: union([0], [20_000])}
-    return TraceWindow(trace, stacks, MAIN, np.array([[0, 100_000]], np.int64), phases, EMPTY)
+    boundaries = np.array([[0, 100_000]], np.int64)
+    return step_context(trace, boundaries, phases=phases, thread=MAIN, machine=machine, stacks=stacks)
 
 
-def category(*windows: TraceWindow) -> RecordedBreakdown:
+def category(*windows: StepContext) -> RecordedBreakdown:
     breakdown = Breakdown("Testcard", np.zeros(0, np.int64), np.zeros((0, 9), np.int64))
     return RecordedBreakdown(breakdown, (), np.zeros(0, np.int64), 1, windows, ())
 
 
 def test_kernels_and_gaps_of_the_profiled_steps_are_in_the_case(written: Written) -> None:
-    case = with_recorded_device(CASE, category(window(written(events()))), A100)
+    case = with_recorded_device(CASE, category(window(written(events()))))
     assert [(use.operator, use.duration) for use in case.kernels] == [("aten::tanh", 40_000), ("aten::add", 10_000)]
     gaps = {use.category: use for use in case.gaps}
     assert gaps["input"].duration.value == 20_000
@@ -71,7 +74,7 @@ def test_kernels_and_gaps_of_the_profiled_steps_are_in_the_case(written: Written
 
 
 def test_of_computing_good_kernels_save_what_lies_above_four_fifths_of_the_peaks(written: Written) -> None:
-    case = with_recorded_device(CASE, category(window(written(events()))), A100)
+    case = with_recorded_device(CASE, category(window(written(events()))))
     best = [(use.duration, use.at_roofline) for use in case.kernels]
     part = sum(duration - (upper_bound or 0) / 0.8 for duration, upper_bound in best) / 50_000
     assert case.categories[0].recoverable.value == pytest.approx(part * 80_000)
@@ -81,7 +84,7 @@ def test_of_computing_good_kernels_save_what_lies_above_four_fifths_of_the_peaks
 def test_lines_come_from_the_window_with_stacks(written: Written) -> None:
     timed = written(events())
     stacked = written([python("train.py(12): main", 0, 100), *events()])
-    case = with_recorded_device(CASE, category(window(timed), window(stacked, stacks=True)), A100)
+    case = with_recorded_device(CASE, category(window(timed), window(stacked, stacks=True)))
     assert [use.source.line for use in case.kernels if use.source is not None] == [12, 12]
     assert any(use.source is not None and use.source.file == "train.py" for use in case.gaps)
 
@@ -90,14 +93,14 @@ def test_utilisation_is_of_the_steady_step_not_of_the_slower_profiled_one(writte
     trace = written([operator("aten::mm", 0, 10, **_product()), launch(1, 1, 3), kernel(1, 5, 85, "sgemm_128x64")])
     assert A100 is not None
     rapid = A100.at_least({"float32": 4 * (A100.matrix_rate() or 0.0)})
-    slow = with_recorded_device(CASE, category(window(trace)), rapid).roofline
+    slow = with_recorded_device(CASE, category(window(trace, rapid))).roofline
     fast = replace(CASE, step=replace(CASE.step, duration=Estimate(40_000.0, 4e4, 4e4, 60)))
-    twice = with_recorded_device(fast, category(window(trace)), rapid).roofline
+    twice = with_recorded_device(fast, category(window(trace, rapid))).roofline
     assert slow is not None
     assert twice is not None
     assert slow.utilization is not None
     assert twice.utilization == pytest.approx(2 * slow.utilization)
-    beyond = with_recorded_device(fast, category(window(trace)), A100)
+    beyond = with_recorded_device(fast, category(window(trace)))
     assert beyond.roofline is not None
     assert beyond.roofline.utilization == pytest.approx(1), "never above the peak: what was reached is one"
     assert beyond.machine is not None
@@ -111,11 +114,11 @@ def _product() -> dict[str, Any]:
 
 def test_without_kernels_there_is_the_roofline_of_the_processor_alone(written: Written) -> None:
     trace = written([operator("aten::mm", 0, 80, **_product())])
-    case = with_recorded_device(CASE, category(window(trace)), look_up("cpu"))
+    case = with_recorded_device(CASE, category(window(trace, look_up("cpu"))))
     assert (case.kernels, case.gaps) == ((), ())
     assert case.roofline is not None
     assert case.roofline.flops == 2 * 1024**3
 
 
 def test_without_a_profile_the_case_stays_as_it_was() -> None:
-    assert with_recorded_device(CASE, category(), A100) is CASE
+    assert with_recorded_device(CASE, category()) is CASE

@@ -24,8 +24,9 @@ from traces import (
     write,
 )
 
-from steptime.analysis.breakdown import breakdown_of, claims_of, count_events, phase_breakdown
+from steptime.analysis.breakdown import breakdown_of, count_events, phase_breakdown
 from steptime.analysis.categories import Category
+from steptime.analysis.step_context import step_context
 from steptime.analysis.timeline import Phase
 from steptime.analysis.trace_steps import reach, steps_of
 from steptime.intervals import union
@@ -41,7 +42,7 @@ def written(tmp_path: Path) -> Written:
 
 def categories(trace: Trace, **known: Any) -> dict[str, float]:
     """Microseconds by category, summed over the steps; categories without time left out."""
-    breakdown = breakdown_of(trace, steps_of(trace), **known)
+    breakdown = breakdown_of(step_context(trace, steps_of(trace), **known))
     spent = breakdown.entries.sum(axis=0)
     return {category.name.lower(): spent[category] / 1000 for category in Category if spent[category]}
 
@@ -70,7 +71,7 @@ def test_short_gaps_between_operators_are_launch_and_long_ones_host(written: Wri
 def test_gaps_outside_the_models_phases_are_host(written: Written) -> None:
     leaves = [operator("aten::add", 0, 10), operator("aten::add", 40, 50), operator("aten::add", 70, 80)]
     phases = {Phase.FORWARD: union([0], [55_000])}
-    assert categories(written([step(0, 80), *leaves]), phase_ranges=phases) == {
+    assert categories(written([step(0, 80), *leaves]), phases=phases) == {
         "compute": 24,
         "overhead": 6 + 30 + 5,
         "python": 15,
@@ -85,7 +86,7 @@ def test_the_loader_claims_what_its_operators_do(written: Written) -> None:
 
 def test_batch_preparation_that_the_caller_knows_is_input(written: Written) -> None:
     trace = written([step(0, 100), operator("aten::randn", 0, 50), operator("aten::mm", 50, 100)])
-    assert categories(trace, input_ranges=union([0], [50_000])) == {"input": 50, "compute": 48, "overhead": 2}
+    assert categories(trace, phases={Phase.INPUT: union([0], [50_000])}) == {"input": 50, "compute": 48, "overhead": 2}
 
 
 def test_compiling_is_a_category_of_its_own(written: Written) -> None:
@@ -116,7 +117,7 @@ def test_waiting_for_gloo_is_communication_only_while_nothing_else_runs(written:
 def test_events_are_counted_by_the_phase_in_which_they_begin(written: Written) -> None:
     trace = written([operator("aten::mm", begin, begin + 5) for begin in (0, 10, 20, 30, 200)])
     phases = {Phase.FORWARD: union([0], [15_000]), Phase.BACKWARD: union([12_000], [25_000])}
-    counts = count_events(trace, np.array([[0, 100_000]]), phases)
+    counts = count_events(step_context(trace, np.array([[0, 100_000]]), phases=phases))
     assert [counts[each] for each in (Phase.FORWARD, Phase.BACKWARD, Phase.REST)] == [2, 1, 1]
 
 
@@ -135,12 +136,12 @@ def test_code_of_torch_compile_computes(written: Written) -> None:
 
 def test_what_the_recording_does_not_cover_is_unexplained(written: Written) -> None:
     trace = written([operator("aten::mm", 100, 200)])
-    breakdown = breakdown_of(trace, np.array([[0, 250_000]]))
+    breakdown = breakdown_of(step_context(trace, np.array([[0, 250_000]])))
     assert breakdown.entries[0, Category.UNEXPLAINED] == 150_000
 
 
 def test_a_trace_without_anything_of_the_host_explains_nothing(written: Written) -> None:
-    breakdown = breakdown_of(written([]), np.array([[0, 1000]]))
+    breakdown = breakdown_of(step_context(written([]), np.array([[0, 1000]])))
     assert breakdown.entries[0].tolist() == [0] * 8 + [1000]
 
 
@@ -171,8 +172,7 @@ def test_overlapping_step_marks_never_count_time_twice(written: Written) -> None
 def test_phases_partition_the_categories(written: Written) -> None:
     trace = written([step(0, 200), operator("aten::mm", 0, 100), operator("aten::add_", 130, 190)])
     phases = {Phase.FORWARD: union([0], [110_000]), Phase.OPTIMIZER: union([105_000], [195_000])}
-    boundaries = steps_of(trace)
-    table = phase_breakdown(claims_of(trace, phase_ranges=phases), boundaries, phases)
+    table = phase_breakdown(step_context(trace, steps_of(trace), phases=phases))
     assert table.sum() == 200_000
     assert table[Phase.FORWARD, Category.COMPUTE] == 98_000
     assert table[Phase.FORWARD].sum() == 110_000
@@ -184,7 +184,7 @@ def test_phases_partition_the_categories(written: Written) -> None:
 def test_the_training_thread_is_found_with_and_without_its_number(written: Written, thread: int | None) -> None:
     busier = [operator("aten::copy_", begin, begin + 1, 55) for begin in range(50)]
     trace = written([*busier, step(0, 100), operator("aten::mm", 0, 100)])
-    assert categories(trace, training_thread=thread) == {"compute": 98, "overhead": 2}
+    assert categories(trace, thread=thread) == {"compute": 98, "overhead": 2}
 
 
 def training(*events: Event) -> Events:
@@ -260,7 +260,7 @@ def test_steps_on_the_device_reach_to_their_last_kernel_and_do_not_overlap(writt
     second = [step(100, 200, 2), launch(2, 150, 155), kernel(2, 180, 190)]
     trace = written([*first, *second])
     assert reach(trace, steps_of(trace)).tolist() == [[0, 180_000], [180_000, 200_000]]
-    breakdown = breakdown_of(trace, steps_of(trace))
+    breakdown = breakdown_of(step_context(trace, steps_of(trace)))
     assert breakdown.device == "Testcard"
     assert breakdown.wall.tolist() == [180_000, 20_000]
     assert breakdown.entries[:, Category.COMPUTE].tolist() == [120_000, 10_000]
@@ -279,6 +279,6 @@ def test_real_traces_of_many_makers_balance(shared_data: Path) -> None:
     for path in found:
         trace = read(path)
         boundaries = steps_of(trace)
-        breakdown = breakdown_of(trace, boundaries)
+        breakdown = breakdown_of(step_context(trace, boundaries))
         assert len(breakdown.wall) == len(boundaries) > 0
         assert breakdown.entries.sum() == breakdown.wall.sum()

@@ -22,11 +22,12 @@ from traces import (
     write,
 )
 
-from steptime.analysis.breakdown import breakdown_of, has_kernels
+from steptime.analysis.breakdown import breakdown_of
 from steptime.analysis.categories import Category
-from steptime.analysis.idle import GapTotal, IdleGaps, WaitTotal, gap_totals, gaps_of, wait_totals
-from steptime.analysis.trace_steps import reach, steps_of
-from steptime.trace.links import link
+from steptime.analysis.device_activity import has_kernels
+from steptime.analysis.idle import GapTotal, IdleGaps, gap_totals, gaps_of
+from steptime.analysis.step_context import step_context
+from steptime.analysis.trace_steps import steps_of
 from steptime.trace.reader import read
 from steptime.trace.table import Trace
 
@@ -39,11 +40,15 @@ def written(tmp_path: Path) -> Written:
     return lambda events: write(events, tmp_path)
 
 
-def looked_at(trace: Trace) -> tuple[IdleGaps, tuple[GapTotal, ...], tuple[WaitTotal, ...]]:
-    boundaries = steps_of(trace)
-    links = link(trace, boundaries)
-    gaps = gaps_of(trace, links, reach(trace, boundaries))
-    return gaps, gap_totals(trace, links, gaps, len(boundaries)), wait_totals(trace, links, gaps, len(boundaries))
+def looked_at(trace: Trace) -> tuple[IdleGaps, tuple[GapTotal, ...]]:
+    steps = step_context(trace, steps_of(trace))
+    gaps = gaps_of(steps)
+    return gaps, gap_totals(steps, gaps)
+
+
+def called_while(trace: Trace, gaps: IdleGaps) -> set[str]:
+    """The calls that waited while the device idled."""
+    return {trace.symbols[trace.events.name[row]] for row in gaps.wait[gaps.category == Category.SYNC].tolist()}
 
 
 def causes(trace: Trace) -> dict[tuple[str, str], float]:
@@ -62,7 +67,7 @@ def test_the_loader_is_the_cause_of_input(written: Written) -> None:
     inside = [operator("aten::stack", 300, 500), python("data.py(7): __getitem__", 250, 700)]
     trace = written(training(python("train.py(2): main", 0, 990), annotation(LOADER, 120, 800), *inside))
     assert causes(trace)[("INPUT", LOADER)] == 680
-    gaps, totals, _ = looked_at(trace)
+    gaps, totals = looked_at(trace)
     (waited,) = (each for each in totals if each.category is Category.INPUT)
     assert waited.source is not None
     assert waited.source.function == "__getitem__", "what to change is what the loader was at, not the loop around it"
@@ -73,13 +78,12 @@ def test_the_loader_is_the_cause_of_input(written: Written) -> None:
 def test_a_drain_is_caused_by_the_outermost_operator_around_the_wait(written: Written) -> None:
     around = [operator("aten::item", 60, 130), operator("aten::_local_scalar_dense", 61, 129)]
     trace = written(training(python("train.py(3): train", 0, 990), *around, called("cudaStreamSynchronize", 70, 120)))
-    _, totals, (wait,) = looked_at(trace)
+    gaps, totals = looked_at(trace)
     (sync,) = (each for each in totals if each.category is Category.SYNC)
     assert (sync.cause, sync.duration.tolist(), sync.count.tolist()) == ("aten::item", [780_000], [1])
-    assert (wait.call, wait.operator, wait.calls.tolist()) == ("cudaStreamSynchronize", "aten::item", [1])
-    assert wait.idle.tolist() == [780_000]
-    assert wait.source is not None
-    assert (wait.source.file, wait.source.line) == ("train.py", 3)
+    assert called_while(trace, gaps) == {"cudaStreamSynchronize"}
+    assert sync.source is not None
+    assert (sync.source.file, sync.source.line) == ("train.py", 3)
 
 
 def test_waits_of_one_operator_are_told_apart_by_their_lines(written: Written) -> None:
@@ -97,23 +101,14 @@ def test_waits_of_one_operator_are_told_apart_by_their_lines(written: Written) -
     }
 
 
-def test_a_wait_that_costs_the_device_nothing_is_listed_without_idle_time(written: Written) -> None:
-    _, _, (wait,) = looked_at(written(training(called("cudaStreamSynchronize", 20, 90))))
-    assert (wait.call, wait.operator, wait.calls.tolist(), wait.idle.tolist()) == (
-        "cudaStreamSynchronize",
-        "",
-        [1],
-        [0],
-    )
-
-
 def test_a_blocking_copy_that_outlasts_the_queue_is_a_wait(written: Written) -> None:
     """The device runs dry while the copy holds the host; the activity that ends the stretch was queued before."""
     blocking = [operator("aten::to", 50, 720), called("cudaMemcpyAsync", 60, 700, 3), copy(3, 690, 700)]
-    gaps, totals, (wait,) = looked_at(written(training(*blocking)))
+    trace = written(training(*blocking))
+    gaps, totals = looked_at(trace)
     (sync,) = (each for each in totals if each.category is Category.SYNC)
     assert (sync.cause, sync.duration.tolist()) == ("aten::to", [590_000])
-    assert wait.call == "cudaMemcpyAsync"
+    assert called_while(trace, gaps) == {"cudaMemcpyAsync"}
     assert gaps.duration.sum() == 1_000_000 - 200_000 - 10_000
 
 
@@ -134,7 +129,7 @@ def test_a_call_that_allocates_is_a_cause_of_its_own(written: Written) -> None:
 
 def test_python_is_the_cause_of_host_time_with_its_line(written: Written) -> None:
     stack = [python("train.py(3): log", 100, 870), python("<built-in method sleep>", 150, 860)]
-    _, totals, _ = looked_at(written(training(*stack)))
+    _, totals = looked_at(written(training(*stack)))
     (host,) = (each for each in totals if each.category is Category.PYTHON)
     assert host.cause == "<built-in method sleep>"
     assert host.source is not None
@@ -152,7 +147,7 @@ def test_autograd_explains_what_the_training_thread_ends(written: Written) -> No
 def test_pieces_are_numbered_by_step_and_by_the_stretch_that_they_are_of(written: Written) -> None:
     first = [step(0, 100, 1), launch(1, 0, 5), kernel(1, 5, 50)]
     second = [step(100, 200, 2), annotation(LOADER, 100, 150), launch(2, 180, 185), kernel(2, 185, 200)]
-    gaps, _, _ = looked_at(written([*first, *second]))
+    gaps, _ = looked_at(written([*first, *second]))
     assert gaps.step.tolist() == [0, 0, 1, 1, 1]
     assert [Category(each).name for each in gaps.category] == ["OVERHEAD", "PYTHON", "INPUT", "PYTHON", "OVERHEAD"]
     assert gaps.gap.tolist() == [0, 1, 1, 1, 1]
@@ -168,7 +163,7 @@ def test_gaps_of_real_traces_sum_to_the_breakdown_of_each_step(shared_data: Path
         if not has_kernels(trace):
             continue
         boundaries = steps_of(trace)
-        breakdown, (gaps, totals, waits) = breakdown_of(trace, boundaries), looked_at(trace)
+        breakdown, (gaps, totals) = breakdown_of(step_context(trace, boundaries)), looked_at(trace)
         found = np.zeros_like(breakdown.entries)
         np.add.at(found, (gaps.step, gaps.category), gaps.duration)
         assert (found[:, Category.INPUT :] == breakdown.entries[:, Category.INPUT :]).all(), path
@@ -176,7 +171,6 @@ def test_gaps_of_real_traces_sum_to_the_breakdown_of_each_step(shared_data: Path
         for each in totals:
             summed[:, each.category] += each.duration
         assert (summed == found).all(), path
-        assert sum(int(each.idle.sum()) for each in waits) == breakdown.entries[:, Category.SYNC].sum(), path
         seen += 1
     assert seen >= 20
 
@@ -190,6 +184,9 @@ def test_a_job_without_a_memory_pool_idles_in_the_drivers_allocator(shared_data:
 
 
 def test_the_copies_to_the_device_of_a_real_job_hold_its_host(shared_data: Path) -> None:
-    waits = looked_at(read(shared_data / "hta/negative_queue_length_values_check/rank0.json.gz"))[2]
-    assert (waits[0].call, waits[0].operator) == ("cudaMemcpyAsync", "aten::to")
-    assert (waits[0].idle[:4] > 80_000_000).all()
+    trace = read(shared_data / "hta/negative_queue_length_values_check/rank0.json.gz")
+    gaps, totals = looked_at(trace)
+    waited = next(each for each in totals if each.category is Category.SYNC)
+    assert "cudaMemcpyAsync" in called_while(trace, gaps)
+    assert waited.cause == "aten::to"
+    assert (waited.duration[:4] > 80_000_000).all()

@@ -10,9 +10,9 @@ from traces import MAIN, Event, Written, called, happened, kernel, launch, opera
 
 from steptime.analysis.breakdown import breakdown_of
 from steptime.analysis.categories import Category
-from steptime.analysis.idle import gaps_of, wait_totals
-from steptime.analysis.trace_steps import reach, steps_of
-from steptime.trace.links import link
+from steptime.analysis.idle import gap_totals, gaps_of
+from steptime.analysis.step_context import step_context
+from steptime.analysis.trace_steps import steps_of
 from steptime.trace.table import Trace
 
 
@@ -24,17 +24,15 @@ def written(tmp_path: Path) -> Written:
 
 def categories(trace: Trace) -> dict[str, float]:
     """Microseconds by category; categories without time left out."""
-    spent = breakdown_of(trace, steps_of(trace)).entries.sum(axis=0)
+    spent = breakdown_of(step_context(trace, steps_of(trace))).entries.sum(axis=0)
     return {category.name.lower(): spent[category] / 1000 for category in Category if spent[category]}
 
 
-def waits(trace: Trace) -> list[tuple[str, str, float]]:
-    boundaries = steps_of(trace)
-    links = link(trace, boundaries)
-    gaps = gaps_of(trace, links, reach(trace, boundaries))
-    return [
-        (each.call, each.operator, each.idle.sum() / 1000) for each in wait_totals(trace, links, gaps, len(boundaries))
-    ]
+def waits(trace: Trace) -> list[tuple[str, float]]:
+    """Cause and microseconds."""
+    steps = step_context(trace, steps_of(trace))
+    totals = gap_totals(steps, gaps_of(steps))
+    return [(each.cause, each.duration.sum() / 1000) for each in totals if each.category is Category.SYNC]
 
 
 def test_hips_names_for_launches_copies_and_waits(written: Written) -> None:
@@ -52,7 +50,7 @@ def test_hips_names_for_launches_copies_and_waits(written: Written) -> None:
     ]
     trace = written(events)
     assert categories(trace) == {"compute": 200, "copy": 10, "sync": 10 + 760, "overhead": 10 + 10}
-    assert waits(trace) == [("hipMemcpyWithStream", "aten::_local_scalar_dense", 770)]
+    assert waits(trace) == [("aten::_local_scalar_dense", 770)]
 
 
 def test_devices_that_name_their_own_runtime(written: Written) -> None:
@@ -70,7 +68,7 @@ def test_devices_that_name_their_own_runtime(written: Written) -> None:
     ]
     trace = written(events)
     assert categories(trace) == {"compute": 580, "copy": 90, "sync": 300, "overhead": 10 + 10 + 10}
-    assert waits(trace)[0] == ("mtiaStreamSynchronize", "", 300)
+    assert waits(trace)[0] == ("mtiaStreamSynchronize", 300)
 
 
 def test_several_devices_of_a_process_idle_only_together(written: Written) -> None:
@@ -89,7 +87,7 @@ def test_two_threads_that_launch_explain_their_own_gaps(written: Written) -> Non
     first = [launch(1, 0, 5), kernel(1, 10, 100), operator("aten::mm", 100, 300), launch(2, 290, 295)]
     second: list[Event] = [operator("aten::add", 400, 700, 77), launch(3, 690, 695, 77)]
     trace = written([step(0, 1000), *first, *second, kernel(2, 300, 400), kernel(3, 700, 1000)])
-    found = breakdown_of(trace, steps_of(trace)).entries.sum(axis=0)
+    found = breakdown_of(step_context(trace, steps_of(trace))).entries.sum(axis=0)
     assert found[Category.COMPUTE] == (90 + 100 + 300) * 1000
     assert found[Category.OVERHEAD] == (10 + 200 + 300) * 1000
     assert found.sum() == 1_000_000
@@ -99,6 +97,7 @@ def test_copies_alone_are_no_device_that_computes(written: Written) -> None:
     """Without a kernel the categories are the processor's."""
     place = {"device": 0, "stream": 7, "bytes": 5}
     moved = happened("gpu_memcpy", "Memcpy HtoD", 10, 20, (0, 7), correlation=1, **place)
-    breakdown = breakdown_of(trace := written([step(0, 100), moved, operator("aten::mm", 0, 100)]), steps_of(trace))
+    trace = written([step(0, 100), moved, operator("aten::mm", 0, 100)])
+    breakdown = breakdown_of(step_context(trace, steps_of(trace)))
     assert breakdown.device == "cpu"
     assert np.array_equal(breakdown.entries.sum(axis=1), breakdown.wall)

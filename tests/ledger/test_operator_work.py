@@ -8,7 +8,8 @@ from typing import Any
 
 import pytest
 
-from steptime.analysis.operators import OperatorTotal, total
+from steptime.analysis.operators import OperatorTotal, operator_totals
+from steptime.analysis.step_context import step_context
 from steptime.analysis.trace_steps import steps_of
 from steptime.trace.reader import read
 
@@ -36,7 +37,7 @@ def totals(path: Path, *operators: dict[str, Any]) -> dict[str, OperatorTotal]:
     boundary = event("ProfilerStep#3", 0, 1000, "user_annotation")
     path.write_text(json.dumps({"traceEvents": [boundary, *operators]}))
     trace = read(path)
-    return {each.name: each for each in total(trace, steps_of(trace))}
+    return {each.name: each for each in operator_totals(step_context(trace, steps_of(trace)), {})}
 
 
 @pytest.mark.parametrize("interruption", [0, 40, 60, 500])

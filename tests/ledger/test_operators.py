@@ -11,8 +11,9 @@ import pytest
 
 from steptime.analysis.breakdown import breakdown_of
 from steptime.analysis.categories import Category
-from steptime.analysis.operators import OperatorTotal, sources_of, total
+from steptime.analysis.operators import OperatorTotal, operator_totals, sources_of
 from steptime.analysis.recompute import recomputed
+from steptime.analysis.step_context import StepContext, step_context
 from steptime.analysis.trace_steps import steps_of
 from steptime.intervals import Intervals, contains, intersect, measure, subtract, union
 from steptime.machine.machine import Machine, Rate
@@ -121,13 +122,13 @@ def test_flops_of_a_step_are_those_of_torchs_flop_counter(job: Any, profiled: Pr
     with FlopCounterMode(display=False) as counter:
         job.step(job.Net(), torch.randn(8, 3, 16, 16), torch.randint(0, 5, (8,)))
     trace = profiled()
-    found = [each.flops or 0 for each in total(trace, steps_of(trace), machine())]
+    found = [each.flops or 0 for each in operator_totals(step_context(trace, steps_of(trace), machine=machine()), {})]
     assert sum(found) == counter.get_total_flops()
 
 
 def test_flops_do_not_depend_on_when_a_gradient_is_wanted(profiled: Profiled) -> None:
     trace = profiled()
-    found = by_name(total(trace, steps_of(trace), machine()))
+    found = by_name(operator_totals(step_context(trace, steps_of(trace), machine=machine()), {}))
     backward, forward = found["aten::convolution_backward"], found["aten::mkldnn_convolution"]
     first, second = 2 * 8 * 16 * 16 * 8 * 3 * 9, 2 * 8 * 7 * 7 * 6 * 8 * 9
     assert forward.flops == first + second
@@ -139,7 +140,7 @@ def test_flops_do_not_depend_on_when_a_gradient_is_wanted(profiled: Profiled) ->
 def test_the_breakdown_of_a_real_step_holds_loader_compute_and_launch(profiled: Profiled) -> None:
     trace = profiled()
     boundaries = steps_of(trace)
-    breakdown = breakdown_of(trace, boundaries, machine=machine())
+    breakdown = breakdown_of(step_context(trace, boundaries, machine=machine()))
     loader = matching(trace, LOADER.match) & contains(union(boundaries[:, 0], boundaries[:, 1]), trace.events.begin)
     assert len(breakdown.wall) == STEPS
     assert breakdown.entries[:, Category.INPUT].sum() == trace.events.duration[loader].sum()
@@ -152,8 +153,9 @@ def test_the_breakdown_of_a_real_step_holds_loader_compute_and_launch(profiled: 
 def test_time_of_operators_is_within_the_time_of_computing_and_launching(profiled: Profiled) -> None:
     trace = profiled()
     boundaries = steps_of(trace)
-    breakdown = breakdown_of(trace, boundaries, machine=machine())
-    spent = sum(each.duration for each in total(trace, boundaries, machine())) * STEPS
+    steps = step_context(trace, boundaries, machine=machine())
+    breakdown = breakdown_of(steps)
+    spent = sum(each.duration for each in operator_totals(steps, {})) * STEPS
     inside = breakdown.entries[:, [Category.COMPUTE, Category.OVERHEAD, Category.INPUT]].sum()
     assert breakdown.entries[:, Category.COMPUTE].sum() <= spent <= inside
 
@@ -161,7 +163,7 @@ def test_time_of_operators_is_within_the_time_of_computing_and_launching(profile
 @pytest.mark.parametrize("mode", ["reentrant", "not reentrant"])
 def test_checkpointing_is_seen_as_forward_operators_in_backward(profiled: Profiled, mode: str) -> None:
     trace = profiled(mode)
-    again = recomputed(trace, steps_of(trace))
+    again = recomputed(step_context(trace, steps_of(trace)))
     backward = named(trace, lambda name: name.startswith("autograd::engine::evaluate_function"))
     forward = intersect(backward, named(trace, lambda name: name in {"aten::linear", "aten::gelu"}))
     products = named(trace, lambda name: name in {"aten::convolution_backward", "aten::mm"})
@@ -180,11 +182,15 @@ def named(trace: Trace, wanted: Callable[[str], bool]) -> Intervals:
 @pytest.mark.parametrize("mode", ["plain", "penalty"])
 def test_a_backward_that_recomputes_nothing_is_not_blamed(profiled: Profiled, mode: str) -> None:
     trace = profiled(mode)
-    assert not recomputed(trace, steps_of(trace)).any()
+    assert not recomputed(step_context(trace, steps_of(trace))).any()
+
+
+def steps_in(trace: Trace) -> StepContext:
+    return step_context(trace, steps_of(trace))
 
 
 def test_operators_lead_to_the_users_function_also_from_backward(profiled: Profiled) -> None:
-    found = sources_of(profiled(with_stack=True))
+    found = sources_of(steps_in(profiled(with_stack=True)))
     assert found["aten::mkldnn_convolution"].function == "forward"
     assert found["aten::convolution_backward"].function == "forward"
     assert found["aten::bmm"].function == "attend"
@@ -193,12 +199,13 @@ def test_operators_lead_to_the_users_function_also_from_backward(profiled: Profi
 
 
 def test_without_stacks_no_line_is_guessed(profiled: Profiled) -> None:
-    assert sources_of(profiled()) == {}
+    assert sources_of(steps_in(profiled())) == {}
 
 
 def test_totals_carry_the_lines_that_a_trace_with_stacks_gave(profiled: Profiled) -> None:
     trace = profiled(with_stack=True)
-    found = by_name(total(trace, steps_of(trace), machine(), sources=sources_of(trace)))
+    steps = step_context(trace, steps_of(trace), machine=machine())
+    found = by_name(operator_totals(steps, sources_of(steps)))
     source = found["aten::bmm"].source
     assert source is not None
     assert source.line == SCRIPT.splitlines().index("def attend(hidden):") + 1

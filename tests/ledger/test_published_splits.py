@@ -12,11 +12,12 @@ import pytest
 from steptime import intervals
 from steptime.analysis.breakdown import breakdown_of
 from steptime.analysis.categories import Category
-from steptime.analysis.device_activity import UNKNOWN, device_activities, device_time
+from steptime.analysis.device_activity import device_activities, device_time
+from steptime.analysis.step_context import step_context
 from steptime.analysis.trace_steps import reach, steps_of
 from steptime.intervals import Intervals, union
 from steptime.trace.arguments import arguments_of
-from steptime.trace.links import link
+from steptime.trace.links import UNKNOWN, link
 from steptime.trace.reader import read
 from steptime.trace.table import EventKind, Trace
 from steptime.trace.vendors import COMMUNICATION_KERNEL, LOADER, STEP, matching
@@ -44,7 +45,7 @@ def of_event_kind(trace: Trace, event_kind: EventKind) -> Intervals:
 @pytest.mark.parametrize("file", FILES)
 def test_compute_and_copy_of_every_step_are_the_published_microseconds(shared_data: Path, file: str) -> None:
     trace, expected = read(shared_data / file), per_step(shared_data, file)
-    breakdown = breakdown_of(trace, steps_of(trace))
+    breakdown = breakdown_of(step_context(trace, steps_of(trace)))
     assert (breakdown.wall // MICROSECOND).tolist() == expected.sum(axis=1).tolist()
     assert (breakdown.entries[:, Category.COMPUTE] // MICROSECOND).tolist() == expected[:, 0].tolist()
     assert (breakdown.entries[:, Category.COPY] // MICROSECOND).tolist() == expected[:, 1:3].sum(axis=1).tolist()
@@ -70,14 +71,15 @@ def test_our_interval_algebra_gives_all_published_columns(shared_data: Path, fil
 @pytest.mark.parametrize("file", FILES)
 def test_the_average_step_is_the_published_one(shared_data: Path, file: str) -> None:
     trace = read(shared_data / file)
-    breakdown = breakdown_of(trace, steps_of(trace))
+    breakdown = breakdown_of(step_context(trace, steps_of(trace)))
     expected = published(shared_data, file, "average step time and split")
     assert round(breakdown.wall.mean() / MICROSECOND) == expected["total"]
     assert round(breakdown.entries[:, Category.COMPUTE].mean() / MICROSECOND) == expected["Kernel"][0]
 
 
 def test_the_slow_loader_is_the_largest_recoverable_category_without_workers_only(shared_data: Path) -> None:
-    alone, helped = (breakdown_of(trace, steps_of(trace)) for trace in (read(shared_data / file) for file in FILES))
+    traces = (read(shared_data / file) for file in FILES)
+    alone, helped = (breakdown_of(step_context(trace, steps_of(trace))) for trace in traces)
     others = [category for category in Category if category not in (Category.COMPUTE, Category.INPUT)]
     assert (alone.entries[:, Category.INPUT] > alone.entries[:, others].sum(axis=1)).all()
     assert (helped.entries[:, Category.INPUT] < helped.entries[:, others].sum(axis=1)).all()
@@ -161,7 +163,7 @@ def covered(begin: np.ndarray, end: np.ndarray) -> float:
 def test_input_wait_is_the_published_time_in_the_loader(shared_data: Path, file: str) -> None:
     """Their column is the time in the loader in which neither the device nor a runtime call was busy; ours the device's
     idle time while the launching thread was there. In the loader nothing launches, so the two agree."""
-    breakdown = breakdown_of(trace := read(shared_data / file), steps_of(trace))
+    breakdown = breakdown_of(step_context(trace := read(shared_data / file), steps_of(trace)))
     assert (breakdown.entries[:, Category.INPUT] // MICROSECOND).tolist() == per_step(shared_data, file)[:, 4].tolist()
 
 

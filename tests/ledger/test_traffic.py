@@ -12,13 +12,21 @@ from hypothesis import given
 from hypothesis import strategies as st
 from traces import Event, Written, annotation, called, copy, kernel, launch, operator, python, step, write
 
-from steptime.analysis.allocations import AllocationTotal, allocations_of
-from steptime.analysis.breakdown import breakdown_of, has_kernels
+from steptime.analysis.breakdown import breakdown_of
 from steptime.analysis.categories import Category
+from steptime.analysis.device_activity import has_kernels
 from steptime.analysis.operators import time_inside
-from steptime.analysis.trace_steps import reach, steps_of
-from steptime.analysis.traffic import CollectiveTotal, CopyTotal, collectives_of, copies_of, copy_kind
-from steptime.trace.links import link
+from steptime.analysis.step_context import StepContext, step_context
+from steptime.analysis.trace_steps import steps_of
+from steptime.analysis.traffic import (
+    AllocationTotal,
+    CollectiveTotal,
+    CopyTotal,
+    allocations_of,
+    collectives_of,
+    copies_of,
+    copy_kind,
+)
 from steptime.trace.reader import read
 from steptime.trace.table import Trace
 
@@ -32,10 +40,8 @@ def written(tmp_path: Path) -> Written:
 def found_in(
     trace: Trace,
 ) -> tuple[tuple[CopyTotal, ...], tuple[CollectiveTotal, ...], tuple[AllocationTotal, ...]]:
-    boundaries = steps_of(trace)
-    links, windows = link(trace, boundaries), reach(trace, boundaries)
-    traffic = copies_of(trace, links, windows), collectives_of(trace, links, windows)
-    return *traffic, allocations_of(trace, links, windows)
+    steps = step_context(trace, steps_of(trace))
+    return copies_of(steps), collectives_of(steps), allocations_of(steps)
 
 
 @pytest.mark.parametrize(
@@ -69,7 +75,7 @@ def test_a_copy_on_the_boundary_of_two_steps_counts_in_both_by_its_time(written:
     second = [step(130, 200, 2), launch(2, 140, 145), kernel(2, 150, 200)]
     trace = written([*first, *second])
     boundaries = np.array([[0, 100_000], [100_000, 200_000]])
-    (total,) = copies_of(trace, link(trace, boundaries), boundaries)
+    (total,) = copies_of(StepContext(trace, boundaries, boundaries))
     assert total.calls.tolist() == [1, 0]
     assert total.duration.tolist() == [10_000, 30_000]
 
@@ -136,7 +142,7 @@ def real_traces(folder: Path) -> Iterator[Trace]:
 def test_exposed_traffic_of_real_traces_is_the_breakdowns_of_each_step(shared_data: Path) -> None:
     seen = 0
     for trace in real_traces(shared_data):
-        breakdown = breakdown_of(trace, steps_of(trace))
+        breakdown = breakdown_of(step_context(trace, steps_of(trace)))
         copies, collectives, _ = found_in(trace)
         nothing = np.zeros(len(breakdown.wall), np.int64)
         copied = sum((each.exposed for each in copies), nothing)

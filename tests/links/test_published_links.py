@@ -8,7 +8,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from steptime.analysis.trace_steps import reach, steps_of
+from steptime.analysis.step_context import step_context
+from steptime.analysis.trace_steps import steps_of
 from steptime.analysis.traffic import copies_of
 from steptime.diagnosis import diagnose_traces
 from steptime.trace.arguments import arguments_of
@@ -41,7 +42,7 @@ def test_kernels_know_the_annotation_around_their_launch(shared_data: Path) -> N
 def test_copies_and_streams_are_of_the_published_kinds(shared_data: Path) -> None:
     trace = read(shared_data / "hta/negative_queue_length_values_check/rank0.json.gz")
     boundaries = steps_of(trace)
-    copies = copies_of(trace, link(trace, boundaries), reach(trace, boundaries))
+    copies = copies_of(step_context(trace, boundaries))
     assert {each.kind for each in copies} == {"DtoH", "HtoD", "DtoD", "memset"}
     streams = trace.events.stream[np.isin(trace.events.event_kind, DEVICE)]
     assert len(np.unique(streams)) == 6

@@ -11,16 +11,15 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from steptime.analysis.allocations import allocations_of
-from steptime.analysis.breakdown import breakdown_of, claims_of, phase_breakdown
+from steptime.analysis.breakdown import breakdown_of, phase_breakdown
 from steptime.analysis.categories import Category
-from steptime.analysis.idle import gaps_of, wait_totals
-from steptime.analysis.operators import total
+from steptime.analysis.idle import gaps_of
+from steptime.analysis.operators import operator_totals
 from steptime.analysis.recompute import recomputed
+from steptime.analysis.step_context import step_context
 from steptime.analysis.timeline import Phase
 from steptime.analysis.trace_steps import reach, steps_of
-from steptime.analysis.traffic import collectives_of, copies_of
-from steptime.trace.links import link
+from steptime.analysis.traffic import allocations_of, collectives_of, copies_of
 from steptime.trace.reader import read
 
 NAMES = {
@@ -65,15 +64,16 @@ def test_any_mixture_of_events_balances(folder: Path, listed: list[dict[str, Any
     trace = read(path)
     boundaries = steps_of(trace)
     assert (boundaries[1:, 0] >= boundaries[:-1, 1]).all()
-    breakdown = breakdown_of(trace, boundaries, training_thread=thread)
+    steps = step_context(trace, boundaries, thread=thread)
+    breakdown = breakdown_of(steps)
     assert breakdown.entries.sum() == breakdown.wall.sum()
     moved = reach(trace, boundaries)
     assert (moved[1:, 0] >= moved[:-1, 1]).all()
     assert (moved[:, 1] >= moved[:, 0]).all()
-    phases = phase_breakdown(claims_of(trace, training_thread=thread), boundaries, {})
+    phases = phase_breakdown(steps)
     assert phases[Phase.REST].sum() == (boundaries[:, 1] - boundaries[:, 0]).sum()
-    assert all(each.duration > 0 for each in total(trace, boundaries, training_thread=thread))
-    assert (recomputed(trace, boundaries) <= boundaries[:, 1] - boundaries[:, 0]).all()
+    assert all(each.duration > 0 for each in operator_totals(steps, {}))
+    assert (recomputed(steps) <= boundaries[:, 1] - boundaries[:, 0]).all()
 
 
 @settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.too_slow])
@@ -86,20 +86,16 @@ def test_gaps_and_traffic_of_any_mixture_sum_to_the_breakdown(
         json.dumps([*listed, {"ph": "X", "cat": "kernel", "name": "gemm", "pid": 0, "tid": 7, "ts": 5, "dur": 2}])
     )
     trace = read(path)
-    boundaries = steps_of(trace)
-    links, windows = link(trace, boundaries), reach(trace, boundaries)
-    breakdown = breakdown_of(trace, boundaries, training_thread=thread)
-    gaps = gaps_of(trace, links, windows, training_thread=thread)
+    steps = step_context(trace, steps_of(trace), thread=thread)
+    breakdown, gaps = breakdown_of(steps), gaps_of(steps)
     assert (gaps.duration > 0).all()
     assert (gaps.begin[1:] >= gaps.end[:-1]).all()
     found = np.zeros_like(breakdown.entries)
     np.add.at(found, (gaps.step, gaps.category), gaps.duration)
-    for copies in copies_of(trace, links, windows):
+    for copies in copies_of(steps):
         found[:, Category.COPY] += copies.exposed
-    for collectives in collectives_of(trace, links, windows):
+    for collectives in collectives_of(steps):
         found[:, Category.COMMUNICATION] += collectives.exposed
     assert (found[:, Category.COMMUNICATION :] == breakdown.entries[:, Category.COMMUNICATION :]).all()
-    waits = wait_totals(trace, links, gaps, len(windows))
-    assert sum(int(each.idle.sum()) for each in waits) == breakdown.entries[:, Category.SYNC].sum()
-    for allocated in allocations_of(trace, links, windows):
+    for allocated in allocations_of(steps):
         assert (allocated.idle <= allocated.duration).all()

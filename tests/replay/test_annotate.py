@@ -16,6 +16,7 @@ from trace_events import annotation, called, kernel, operator, replayed, step
 
 from steptime.analysis.breakdown import breakdown_of
 from steptime.analysis.categories import Category
+from steptime.analysis.step_context import step_context
 from steptime.analysis.trace_steps import steps_of
 from steptime.analysis.what_if.annotate import (
     BREAKDOWN,
@@ -108,7 +109,7 @@ def test_the_track_of_the_breakdown_sums_to_the_breakdown(shared_data: Path, tmp
     out = tmp_path / "annotated.json"
     annotate(shared_data / file, out, cache=False)
     trace = read(shared_data / file)
-    breakdown = breakdown_of(trace, steps_of(trace))
+    breakdown = breakdown_of(step_context(trace, steps_of(trace)))
     found = slices(exact(out)["traceEvents"], BREAKDOWN)
     entries = np.zeros_like(breakdown.entries)
     ends = np.sort([end for _, _, end, depth in found if depth == 0])
@@ -132,7 +133,7 @@ def test_our_reader_sees_the_same_trace(shared_data: Path, tmp_path: Path, file:
     assert len(after.events) == len(before.events)
     for column in ("begin", "duration", "event_kind", "lane", "correlation"):
         assert np.array_equal(getattr(after.events, column), getattr(before.events, column)), column
-    one, other = (breakdown_of(trace, steps_of(trace)) for trace in (before, after))
+    one, other = (breakdown_of(step_context(trace, steps_of(trace))) for trace in (before, after))
     assert one.entries.tolist() == other.entries.tolist()
 
 

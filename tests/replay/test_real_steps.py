@@ -13,6 +13,7 @@ from trace_events import replayed
 
 from steptime.analysis.breakdown import breakdown_of
 from steptime.analysis.categories import Breakdown, Category
+from steptime.analysis.step_context import step_context
 from steptime.analysis.threads import training_lane
 from steptime.analysis.trace_steps import steps_of
 from steptime.analysis.what_if.build import build
@@ -22,7 +23,7 @@ from steptime.analysis.what_if.scope import Scope, scope_of, streams_of, waits_o
 from steptime.analysis.what_if.threads import event_ties, wait_ties
 from steptime.analysis.what_if.what_if import rerun
 from steptime.intervals import EMPTY
-from steptime.trace.call_tree import call_tree, stretches
+from steptime.trace.call_tree import call_tree, exclusive_spans
 from steptime.trace.links import link
 from steptime.trace.reader import read
 from steptime.trace.table import Trace
@@ -59,7 +60,7 @@ def test_the_unchanged_replay_lands_near_the_measured_steps(shared_data: Path, f
 def test_a_replay_may_begin_with_any_step(shared_data: Path, first: int) -> None:
     """The device is two steps behind the host here: a later step begins with a full queue."""
     trace = read(shared_data / "tracelens/mi300/resnet_act_checkpoint.json.gz")
-    boundaries, whole = steps_of(trace), breakdown_of(trace, steps_of(trace))
+    boundaries, whole = steps_of(trace), breakdown_of(step_context(trace, steps_of(trace)))
     breakdown = Breakdown(whole.device, whole.wall[first:], whole.entries[first:])
     replay = rerun(trace, boundaries[first:], link(trace, boundaries), breakdown)
     assert replay is not None
@@ -79,7 +80,7 @@ def test_what_the_trace_does_not_hold_is_an_error_and_not_a_delay_of_the_model(s
 def test_free_input_is_predicted_as_it_came_true_with_four_workers(shared_data: Path) -> None:
     """The same training with num_workers=0 and 4. Of the latter, the steps in which the loader was awaited least."""
     alone, helped = (read(shared_data / file) for file in list(STEPS)[:2])
-    breakdown = breakdown_of(helped, steps_of(helped))
+    breakdown = breakdown_of(step_context(helped, steps_of(helped)))
     served = breakdown.entries[:, Category.INPUT] < 1_000_000
     came_true = float(np.median(breakdown.wall[served]))
     replay = replayed(alone)
@@ -111,7 +112,7 @@ def test_self_times_of_the_published_operators_are_theirs(shared_data: Path) -> 
     events, annotated = trace.events, named(trace, FORWARD)[1]
     inside = (events.begin >= events.begin[annotated]) & (events.end <= events.end[annotated])
     rows = np.flatnonzero(inside & (events.lane == events.lane[annotated]))
-    found = stretches(call_tree(events.begin[rows], events.end[rows]))
+    found = exclusive_spans(call_tree(events.begin[rows], events.end[rows]))
     lengths = ((found.end - found.begin) // MICROSECOND).tolist()
     assert [15, 14, 17, 15, 32] in [lengths[at : at + 5] for at in range(len(lengths))]
 

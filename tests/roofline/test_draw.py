@@ -14,12 +14,12 @@ from findings.healthy import HEALTHY
 from steptime.advice.device_evidence import machine_use, roofline_use
 from steptime.analysis.breakdown import breakdown_of
 from steptime.analysis.categories import Category
-from steptime.analysis.roofline import KernelGroup, Roofline, draw
-from steptime.analysis.trace_steps import reach, steps_of
+from steptime.analysis.roofline import BOUNDS, KernelGroup, Roofline, draw
+from steptime.analysis.step_context import step_context
+from steptime.analysis.trace_steps import steps_of
 from steptime.machine.machine import Machine, Rate
 from steptime.quantities import Estimate
 from steptime.report.tables import reached_text
-from steptime.trace.links import link
 from steptime.trace.reader import read
 from steptime.trace.table import Trace
 
@@ -84,7 +84,7 @@ class Writer:
 
 def drawn(trace: Trace, peaks: Machine | None = None) -> Roofline:
     boundaries = steps_of(trace)
-    return draw(trace, link(trace, boundaries), reach(trace, boundaries), peaks)
+    return draw(step_context(trace, boundaries, machine=peaks))
 
 
 def by_name(roofline: Roofline) -> dict[str, KernelGroup]:
@@ -172,7 +172,7 @@ def test_a_kernel_of_few_blocks_leaves_most_of_the_device_idle(
     writer.operator("aten::mm", 10, MATRICES, TYPES, (GEMM, 100, 200))
     roofline = drawn(writer.trace(tmp_path), machine())
     assert by_name(roofline)[GEMM].bound == bound
-    assert roofline.split[0, roofline.bounds.index(bound)] == 200_000
+    assert roofline.split[0, BOUNDS.index(bound)] == 200_000
 
 
 def test_without_peaks_work_is_counted_and_nothing_is_bound(tmp_path: Path) -> None:
@@ -191,7 +191,7 @@ def test_a_kernel_that_runs_into_the_next_step_counts_where_it_was_launched(tmp_
     writer.operator("aten::mm", 1500, MATRICES, TYPES, (GEMM, 1900, 50))
     trace = writer.trace(tmp_path)
     boundaries = steps_of(trace)[1:]
-    second = draw(trace, link(trace, boundaries), reach(trace, boundaries), machine())
+    second = draw(step_context(trace, boundaries, machine=machine()))
     assert second.flops == FLOPS
     assert second.groups[0].calls == 1
     assert second.split.tolist() == [[250_000, 0, 0, 0]]
@@ -231,7 +231,7 @@ def test_a_step_that_the_profiler_slowed_reached_more_than_it_shows(tmp_path: Pa
     writer.operator("aten::mm", 10, MATRICES, TYPES, (GEMM, 20, 200))
     trace = writer.trace(tmp_path)
     boundaries = steps_of(trace)
-    roofline = draw(trace, link(trace, boundaries), reach(trace, boundaries), low(3e12), step=100_000.0)
+    roofline = draw(step_context(trace, boundaries, machine=low(3e12)), step=100_000.0)
     assert roofline.peak == pytest.approx(FLOPS / 100e-6)
     use = roofline_use(roofline, 100_000.0)
     assert use is not None
@@ -269,14 +269,14 @@ def test_the_split_is_the_breakdowns_compute_category_to_the_nanosecond(shared_d
     for name in ("kineto/resnet50_workers4.pt.trace.json.gz", "tracelens/mi300/resnet_act_checkpoint.json.gz"):
         trace = read(shared_data / name)
         boundaries = steps_of(trace)
-        roofline = draw(trace, link(trace, boundaries), reach(trace, boundaries), machine())
-        breakdown = breakdown_of(trace, boundaries)
+        roofline = draw(step_context(trace, boundaries, machine=machine()))
+        breakdown = breakdown_of(step_context(trace, boundaries))
         np.testing.assert_array_equal(roofline.split.sum(axis=1), breakdown.entries[:, Category.COMPUTE])
         assert (roofline.split >= 0).all()
-        assert roofline.split.shape == (len(boundaries), len(roofline.bounds))
+        assert roofline.split.shape == (len(boundaries), len(BOUNDS))
 
 
 def test_an_empty_trace_has_an_empty_roofline(tmp_path: Path) -> None:
     trace = Writer(0, 1).trace(tmp_path)
-    roofline = draw(trace, link(trace, np.empty((0, 2), np.int64)), np.empty((0, 2), np.int64), machine())
+    roofline = draw(step_context(trace, np.empty((0, 2), np.int64), machine=machine()))
     assert (roofline.groups, roofline.flops, roofline.wall, roofline.modelled) == ((), 0, 0, 0)

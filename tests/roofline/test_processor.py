@@ -7,11 +7,11 @@ import pytest
 
 from steptime.analysis.breakdown import breakdown_of
 from steptime.analysis.categories import Category
-from steptime.analysis.roofline import draw
+from steptime.analysis.roofline import BOUNDS, draw
+from steptime.analysis.step_context import step_context
 from steptime.analysis.trace_steps import steps_of
 from steptime.machine.machine import Machine, Rate
 from steptime.quantities import Estimate
-from steptime.trace.links import link
 from steptime.trace.reader import read
 from steptime.trace.table import Trace
 
@@ -48,7 +48,7 @@ def machine(matrix: float = 1e11) -> Machine:
 
 def test_operators_stand_in_for_kernels(trained: Trace) -> None:
     boundaries = steps_of(trained)
-    roofline = draw(trained, link(trained, boundaries), boundaries, machine())
+    roofline = draw(step_context(trained, boundaries, machine=machine()))
     convolution = 2 * 8 * 14 * 14 * 16 * 3 * 9
     linear = 2 * 8 * 3136 * 10
     assert roofline.flops == 2 * convolution + 3 * linear  # no gradient of the images is wanted
@@ -63,19 +63,18 @@ def test_operators_stand_in_for_kernels(trained: Trace) -> None:
 def test_the_split_is_the_breakdowns_compute_category_to_the_nanosecond(trained: Trace) -> None:
     boundaries = steps_of(trained)
     for peaks in (machine(), machine(1e6), None):
-        roofline = draw(trained, link(trained, boundaries), boundaries, peaks)
-        breakdown = breakdown_of(trained, boundaries, machine=peaks)
+        roofline = draw(step_context(trained, boundaries, machine=peaks))
+        breakdown = breakdown_of(step_context(trained, boundaries, machine=peaks))
         np.testing.assert_array_equal(roofline.split.sum(axis=1), breakdown.entries[:, Category.COMPUTE])
 
 
 def test_a_slow_matrix_unit_makes_products_bound_by_arithmetic(trained: Trace) -> None:
     boundaries = steps_of(trained)
-    links = link(trained, boundaries)
-    slow, quick = (draw(trained, links, boundaries, machine(rate)) for rate in (1e6, 1e15))
+    slow, quick = (draw(step_context(trained, boundaries, machine=machine(rate))) for rate in (1e6, 1e15))
     assert {group.bound for group in slow.groups if group.flops} == {"compute"}
     assert "compute" not in {group.bound for group in quick.groups}
-    assert slow.split[:, slow.bounds.index("compute")].min() > 0
-    assert not quick.split[:, quick.bounds.index("compute")].any()
+    assert slow.split[:, BOUNDS.index("compute")].min() > 0
+    assert not quick.split[:, BOUNDS.index("compute")].any()
     assert slow.peak is not None
     assert slow.peak > 1e6, "the job itself reached more"
     assert slow.utilization == pytest.approx(slow.flops / slow.peak / (slow.wall / 1e9))

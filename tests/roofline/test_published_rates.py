@@ -7,16 +7,16 @@ from pathlib import Path
 import pytest
 
 from steptime.analysis.roofline import KernelGroup, Roofline, draw
-from steptime.analysis.trace_steps import reach, steps_of
+from steptime.analysis.step_context import step_context
+from steptime.analysis.trace_steps import steps_of
 from steptime.machine.datasheet import look_up
-from steptime.trace.links import link
 from steptime.trace.reader import read
 
 
 def drawn(path: Path, device: str) -> Roofline:
     trace = read(path)
     boundaries = steps_of(trace)
-    return draw(trace, link(trace, boundaries), reach(trace, boundaries), look_up(device))
+    return draw(step_context(trace, boundaries, machine=look_up(device)))
 
 
 def rate(group: KernelGroup) -> float:

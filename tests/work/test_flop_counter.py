@@ -35,7 +35,7 @@ def flops(trace: Trace) -> float:
     for lane in np.unique(events.lane):
         rows = np.flatnonzero((events.lane == lane) & (events.event_kind == EventKind.OPERATOR))
         made = call_tree(events.begin[rows], events.end[rows])
-        own = [_flops(trace, int(rows[position])) for position in made.order]
+        own = [_flops(trace, int(rows[position])) for position in made.rows]
         done = [0.0] * len(own)
         for number in reversed(range(len(own))):
             done[number] = done[number] or own[number]

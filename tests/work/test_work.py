@@ -10,7 +10,8 @@ import pytest
 from steptime.advice.kernels import elements, shapes_of
 from steptime.analysis.op_cost.call import OpCost
 from steptime.analysis.op_cost.op_cost import bound_of, work_of
-from steptime.analysis.operators import total
+from steptime.analysis.operators import operator_totals
+from steptime.analysis.step_context import step_context
 from steptime.analysis.trace_steps import reach, steps_of
 from steptime.analysis.traffic import tensor_bytes
 from steptime.intervals import contains, union
@@ -115,7 +116,7 @@ def test_what_no_tensor_can_have_is_not_known(shapes: str, types: str) -> None:
 def test_on_an_accelerator_time_is_that_of_the_kernels(shared_data: Path) -> None:
     trace = read(shared_data / "kineto/resnet50_workers0.pt.trace.json.gz")
     boundaries = steps_of(trace)
-    found = {each.name: each for each in total(trace, boundaries, None)}
+    found = {each.name: each for each in operator_totals(step_context(trace, boundaries), {})}
     device = np.isin(trace.events.event_kind, (EventKind.KERNEL, EventKind.MEMCPY, EventKind.MEMSET))
     within = device & contains(union(*reach(trace, boundaries).T), trace.events.begin)
     spent = sum(each.duration for each in found.values()) * len(boundaries)

@@ -53,24 +53,23 @@ from steptime.advice.kernels import (
 from steptime.advice.models import changing_work, gradient_use
 from steptime.advice.savings import capped, named, ratio, scaled
 from steptime.advice.step_evidence import optimizer_uses
-from steptime.analysis.allocations import allocations_of
-from steptime.analysis.breakdown import breakdown_of, has_kernels
+from steptime.analysis.breakdown import breakdown_of
 from steptime.analysis.categories import Breakdown, Category
 from steptime.analysis.idle import IdleGaps, gap_totals, gaps_of
 from steptime.analysis.op_cost.call import ELEMENT_BYTES
-from steptime.analysis.operators import DISPATCH_GAP, sources_of
+from steptime.analysis.operators import DISPATCH_GAP
 from steptime.analysis.recorded_breakdown import RecordedBreakdown
-from steptime.analysis.roofline import COMMUNICATION, KernelGroup, Roofline, draw
+from steptime.analysis.roofline import BOUNDS, COMMUNICATION, KernelGroup, Roofline, draw
+from steptime.analysis.step_context import StepContext
 from steptime.analysis.timeline import Phase
-from steptime.analysis.trace_steps import reach
-from steptime.analysis.traffic import collectives_of, copies_of
+from steptime.analysis.traffic import allocations_of, collectives_of, copies_of
 from steptime.analysis.what_if.what_if import Prediction, Replay, rerun
 from steptime.arrays import Bool, Int32, Int64
-from steptime.intervals import EMPTY, Intervals, contains, union
+from steptime.intervals import contains, union
 from steptime.machine.machine import Machine
 from steptime.quantities import SourceLine, mean_of_series
 from steptime.trace.compiled import compiled_kernels
-from steptime.trace.links import UNKNOWN, Links, function_name, link, source_line
+from steptime.trace.links import UNKNOWN, Links, function_name, source_line
 from steptime.trace.table import ABSENT, EventKind, Trace
 from steptime.trace.vendors import OPTIMIZER_STEP, matching
 
@@ -114,11 +113,11 @@ def _kernel(trace: Trace, links: Links, group: KernelGroup) -> KernelUse:
     )
 
 
-def gap_uses(trace: Trace, links: Links, gaps: IdleGaps, steps: int) -> tuple[GapUse, ...]:
-    """Why the device idled, the longest first. steps: how many the gaps are of. The device's own pauses between kernels
-    that were launched before are nobody's on the host: their cause is PAUSE.
-    """
-    own = _own_pauses(trace, gaps)
+def gap_uses(steps: StepContext) -> tuple[GapUse, ...]:
+    """Why the device idled, the longest first. The device's own pauses between kernels that were launched before are
+    nobody's on the host: their cause is PAUSE."""
+    gaps = gaps_of(steps)
+    own = _own_pauses(steps.trace, gaps)
     named_gaps = replace(gaps, cause=np.where(own, UNKNOWN, gaps.cause))
     return tuple(
         GapUse(
@@ -130,7 +129,7 @@ def gap_uses(trace: Trace, links: Links, gaps: IdleGaps, steps: int) -> tuple[Ga
             source=each.source,
             inside=function_name(each.inside)[:LONGEST_TEXT],
         )
-        for each in gap_totals(trace, links, named_gaps, steps)[:MOST_GAPS]
+        for each in gap_totals(steps, named_gaps)[:MOST_GAPS]
     )
 
 
@@ -143,8 +142,8 @@ def _own_pauses(trace: Trace, gaps: IdleGaps) -> Bool:
     return own
 
 
-def copy_uses(trace: Trace, links: Links, windows: Int64) -> tuple[CopyUse, ...]:
-    """The copies of the steps, (n, 2) ns, the most exposed first."""
+def copy_uses(steps: StepContext) -> tuple[CopyUse, ...]:
+    """The copies of the steps, the most exposed first."""
     return tuple(
         CopyUse(
             kind=each.kind,
@@ -156,12 +155,12 @@ def copy_uses(trace: Trace, links: Links, windows: Int64) -> tuple[CopyUse, ...]
             operator=each.operator,
             source=each.source,
         )
-        for each in copies_of(trace, links, windows)[:MOST_GAPS]
+        for each in copies_of(steps)[:MOST_GAPS]
     )
 
 
-def collective_uses(trace: Trace, links: Links, windows: Int64) -> tuple[CollectiveUse, ...]:
-    """The collectives of the steps, (n, 2) ns, the longest first."""
+def collective_uses(steps: StepContext) -> tuple[CollectiveUse, ...]:
+    """The collectives of the steps, the longest first."""
     return tuple(
         CollectiveUse(
             name=each.name,
@@ -171,12 +170,12 @@ def collective_uses(trace: Trace, links: Links, windows: Int64) -> tuple[Collect
             exposed=mean_of_series(each.exposed),
             bytes=float(each.bytes.mean()) if each.bytes is not None else None,
         )
-        for each in collectives_of(trace, links, windows)[:MOST_GAPS]
+        for each in collectives_of(steps)[:MOST_GAPS]
     )
 
 
-def allocation_uses(trace: Trace, links: Links, windows: Int64) -> tuple[AllocationUse, ...]:
-    """The calls to the driver's allocator in the steps, (n, 2) ns, those first that cost the device most."""
+def allocation_uses(steps: StepContext) -> tuple[AllocationUse, ...]:
+    """The calls to the driver's allocator in the steps, those first that cost the device most."""
     return tuple(
         AllocationUse(
             name=each.name,
@@ -185,7 +184,7 @@ def allocation_uses(trace: Trace, links: Links, windows: Int64) -> tuple[Allocat
             idle=mean_of_series(each.idle),
             source=each.source,
         )
-        for each in allocations_of(trace, links, windows)[:MOST_GAPS]
+        for each in allocations_of(steps)[:MOST_GAPS]
     )
 
 
@@ -194,7 +193,7 @@ def roofline_use(roofline: Roofline, step: float) -> RooflineUse | None:
     which a profiled one may be longer than."""
     if not len(roofline.split) or not roofline.split.any():
         return None
-    means = dict(zip(roofline.bounds, roofline.split.mean(axis=0).tolist(), strict=True))
+    means = dict(zip(BOUNDS, roofline.split.mean(axis=0).tolist(), strict=True))
     return RooflineUse(
         compute=means.get("compute", 0.0),
         memory=means.get("memory", 0.0),
@@ -404,109 +403,63 @@ Use = TypeVar("Use", KernelUse, ChainUse, GapUse)
 
 
 def with_device(
-    case: Case,
-    trace: Trace,
-    boundaries: Int64,
-    windows: Int64,
-    breakdown: Breakdown,
-    machine: Machine | None,
-    *,
-    input_ranges: Intervals = EMPTY,
-    compile_ranges: Intervals = EMPTY,
-    training_thread: int | None = None,
-    sources: Mapping[str, SourceLine] | None = None,
+    case: Case, steps: StepContext, breakdown: Breakdown, sources: Mapping[str, SourceLine] | None = None
 ) -> Case:
-    """The case with kernels, roofline, chains, optimisers and replay.
-
-    boundaries, windows: (n, 2) ns, the steps as host and breakdown have them. input_ranges to training_thread: as
-    for `account_for`. sources: lines by operator name, where the trace itself has no stacks.
-    """
-    links = link(trace, boundaries)
-    roofline = draw(trace, links, windows, machine, case.step.duration.value)
+    """The case with kernels, roofline, chains, optimisers and replay. breakdown: of the steps. sources: lines by
+    operator name, where the trace itself has no stacks."""
+    trace, links = steps.trace, steps.links
+    roofline = draw(steps, case.step.duration.value)
     replay = rerun(
         trace,
-        boundaries,
+        steps.boundaries,
         links,
         breakdown,
-        input_ranges=input_ranges,
-        training_thread=training_thread,
+        input_ranges=steps.input,
+        training_thread=steps.thread,
         at_roofline=at_roofline(trace, links, roofline),
     )
     generated = {name: each.source for name, each in compiled_kernels(trace, links).items()}
     known = {**generated, **(sources or {})}
-    gaps = gaps_of(
-        trace,
-        links,
-        windows,
-        input_ranges=input_ranges,
-        compile_ranges=compile_ranges,
-        training_thread=training_thread,
-    )
     kernels = tuple(_placed(use, use.operator, known) for use in kernel_uses(trace, links, roofline))
     computing = [use for use in kernels if use.bound != COMMUNICATION]
     return replace(
         case,
         categories=with_recoverable(case.categories, ratio(above_peaks(computing), spent(computing))),
-        gaps=tuple(_placed(use, use.cause, known) for use in gap_uses(trace, links, gaps, len(windows))),
-        copies=copy_uses(trace, links, windows),
-        collectives=collective_uses(trace, links, windows),
-        allocations=allocation_uses(trace, links, windows),
+        gaps=tuple(_placed(use, use.cause, known) for use in gap_uses(steps)),
+        copies=copy_uses(steps),
+        collectives=collective_uses(steps),
+        allocations=allocation_uses(steps),
         kernels=kernels,
         roofline=roofline_use(roofline, case.step.duration.value),
         machine=machine_use(roofline.machine),
-        chains=tuple(_placed(use, use.operators[0], known) for use in chain_uses(trace, links, len(boundaries))),
-        optimizers=case.optimizers or optimizer_uses(trace, links, windows),
+        chains=tuple(_placed(use, use.operators[0], known) for use in chain_uses(trace, links, len(steps))),
+        optimizers=case.optimizers or optimizer_uses(trace, links, steps.windows),
         replay=replay_use(replay, case.categories),
     )
 
 
-def with_processor(case: Case, trace: Trace, boundaries: Int64, machine: Machine | None) -> Case:
-    """The case of a trace without a device, with its roofline and optimisers. boundaries: (n, 2) ns."""
-    links = link(trace, boundaries)
-    roofline = draw(trace, links, boundaries, machine, case.step.duration.value)
+def with_processor(case: Case, steps: StepContext) -> Case:
+    """The case of a trace without a device, with its roofline and optimisers."""
+    roofline = draw(steps, case.step.duration.value)
     return replace(
         case,
         roofline=roofline_use(roofline, case.step.duration.value),
         machine=machine_use(roofline.machine),
-        optimizers=case.optimizers or optimizer_uses(trace, links, boundaries),
+        optimizers=case.optimizers or optimizer_uses(steps.trace, steps.links, steps.windows),
     )
 
 
-def with_recorded_device(case: Case, category: RecordedBreakdown, machine: Machine | None) -> Case:
+def with_recorded_device(case: Case, recorded: RecordedBreakdown) -> Case:
     """The case of a recording with what the device did in its profiled steps; without kernels, with the roofline of the
     processor; as it was where nothing was profiled."""
-    timed = [each for each in category.windows if not each.stacks and len(each.boundaries)]
-    if not timed:
+    steps = recorded.profiled
+    if steps is None:
         return case
-    window = max(timed, key=lambda window: (has_kernels(window.trace), len(window.boundaries)))
-    changing = changing_work(window.trace, window.boundaries, window.phases[Phase.FORWARD])
-    case = replace(case, gradients=gradient_use(window.trace, window.boundaries), changing_work=changing)
-    if not has_kernels(window.trace):
-        return with_processor(case, window.trace, window.boundaries, machine)
-    sources: dict[str, SourceLine] = {}
-    for each in category.windows:
-        sources |= sources_of(each.trace, training_thread=each.thread) if each.stacks else {}
-    breakdown = breakdown_of(
-        window.trace,
-        window.boundaries,
-        input_ranges=window.phases[Phase.INPUT],
-        compile_ranges=window.compiling,
-        phase_ranges=window.phases,
-        training_thread=window.thread,
-        machine=machine,
-    )
-    return with_device(
-        case,
-        window.trace,
-        window.boundaries,
-        reach(window.trace, window.boundaries),
-        breakdown,
-        machine,
-        input_ranges=window.phases[Phase.INPUT],
-        compile_ranges=window.compiling,
-        training_thread=window.thread,
-        sources=sources,
-    )
+    changing = changing_work(steps.trace, steps.boundaries, steps.phases[Phase.FORWARD])
+    case = replace(case, gradients=gradient_use(steps.trace, steps.boundaries), changing_work=changing)
+    if not steps.on_device:
+        return with_processor(case, steps)
+    return with_device(case, steps, breakdown_of(steps), recorded.sources)
 
 
 def with_recoverable(categories: tuple[CategoryUse, ...], part: float) -> tuple[CategoryUse, ...]:

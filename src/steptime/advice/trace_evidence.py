@@ -15,16 +15,15 @@ from steptime.advice.evidence import Case, CategoryUse, GarbageUse, OperatorUse,
 from steptime.advice.models import gradient_use
 from steptime.advice.savings import scaled
 from steptime.advice.step_evidence import waste
-from steptime.analysis.breakdown import breakdown_of, has_kernels
+from steptime.analysis.breakdown import breakdown_of
 from steptime.analysis.categories import Breakdown, Category
-from steptime.analysis.operators import OperatorTotal, sources_of, total
+from steptime.analysis.operators import OperatorTotal, operator_totals, sources_of
 from steptime.analysis.recompute import recomputed
-from steptime.analysis.trace_steps import reach
+from steptime.analysis.step_context import StepContext, step_context
 from steptime.arrays import Int64
 from steptime.intervals import contains, measure, union
 from steptime.machine.machine import Machine
 from steptime.quantities import mean_of_series
-from steptime.trace.links import link
 from steptime.trace.table import EventKind, Trace
 from steptime.trace.vendors import LAUNCH, matching
 
@@ -36,13 +35,12 @@ GARBAGE = "Python GC"
 
 @dataclass(frozen=True, slots=True, eq=False)
 class TraceCase:
-    """A case with what comparing ranks and looking at single steps needs. windows: (n, 2) ns, the steady steps as the
-    breakdown has them; boundaries: as the host has them. whole: the breakdown of all steps, the warm-up's too."""
+    """A case with what comparing ranks and looking at single steps needs. steps: the steady ones; breakdown: theirs.
+    whole: the breakdown of all steps, the warm-up's too."""
 
     case: Case
-    windows: Int64
+    steps: StepContext
     breakdown: Breakdown
-    boundaries: Int64
     whole: Breakdown
 
 
@@ -53,37 +51,33 @@ def case_of_trace(trace: Trace, boundaries: Int64, machine: Machine | None = Non
 
 def look_at_trace(trace: Trace, boundaries: Int64, machine: Machine | None = None, *, how: str = "") -> TraceCase:
     """As `case_of_trace`, with what comparing ranks needs."""
-    windows = reach(trace, boundaries) if has_kernels(trace) else boundaries
-    warm_up = _warm_up(windows[:, 1] - windows[:, 0])
-    steady, windows = boundaries[warm_up:], windows[warm_up:]
-    whole = breakdown_of(trace, boundaries, machine=machine)
+    everything = step_context(trace, boundaries, machine=machine)
+    warm_up = _warm_up(everything.windows[:, 1] - everything.windows[:, 0])
+    steps, whole = everything.without_first(warm_up), breakdown_of(everything)
     breakdown = Breakdown(whole.device, whole.wall[warm_up:], whole.entries[warm_up:])
-    operators = total(trace, steady, machine, sources=sources_of(trace, link(trace, steady)))
+    operators = operator_totals(steps, sources_of(steps))
     step = StepSummary(
         mean_of_series(breakdown.wall),
         len(boundaries),
-        len(steady),
+        len(steps),
         warm_up,
         "trace",
-        _kind(trace),
+        "cuda" if steps.on_device else "cpu",
         how=how,
-        untraced=_untraced(trace, windows),
+        untraced=_untraced(trace, steps.windows),
     )
-    again = recomputed(trace, steady)
+    again = recomputed(steps)
     case = Case(
         step=step,
         categories=categories_of(breakdown, waste(operators, machine)),
         operators=tuple(map(operator_use, operators)),
         machine=machine_use(machine),
         recompute=RecomputeUse(mean_of_series(again)) if again.any() else None,
-        garbage=_garbage(trace, windows),
-        gradients=gradient_use(trace, steady),
+        garbage=_garbage(trace, steps.windows),
+        gradients=gradient_use(trace, steps.boundaries),
     )
-    if has_kernels(trace):
-        case = with_device(case, trace, steady, windows, breakdown, machine)
-    else:
-        case = with_processor(case, trace, steady, machine)
-    return TraceCase(case, windows, breakdown, steady, whole)
+    case = with_device(case, steps, breakdown) if steps.on_device else with_processor(case, steps)
+    return TraceCase(case, steps, breakdown, whole)
 
 
 def categories_of(breakdown: Breakdown, recoverable_compute: float) -> tuple[CategoryUse, ...]:
@@ -119,10 +113,6 @@ def _untraced(trace: Trace, windows: Int64) -> float:
 
 def _warm_up(durations: Int64) -> int:
     return int(len(durations) > 2 and durations[0] > WARM_UP * np.median(durations[1:]))
-
-
-def _kind(trace: Trace) -> str:
-    return "cuda" if has_kernels(trace) else "cpu"
 
 
 def operator_use(operator: OperatorTotal) -> OperatorUse:

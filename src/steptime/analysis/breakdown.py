@@ -1,142 +1,81 @@
 """The time breakdown of a trace: every nanosecond of its steps in one category.
 
-Categories of training on an accelerator: what the device did and, while it idled, why.
+On an accelerator: what the device did and, while it idled, why (`idle.py`). Streams and devices of one process count as
+one: idle means that all of them are.
 
-What a thread was doing that ends an idle stretch explains it: *input* (in the loader's next(), or batch preparation
-that the caller knows of), *sync* (the device ran dry inside a call that waits for it, a blocking copy among them: all
-of the idle time up to the launch, because without the wait the queue would not have been empty; or the host is in such
-a call, or in a copy that is staged, for longer than launching takes while the device is idle), *compile*, *launch*
-(inside operators and runtime calls, in gaps at the cadence of dispatching, and from the launch to the start of the
-activity), *host* (everything else of that thread). Streams and devices of one process count as one: idle means that all
-of them are.
+On a CPU: what the training thread did. *communication*: in a collective, or idle while one ran. *input*: in the
+loader's next(), or what the caller knows to be batch preparation; it stands before compute, unlike on an accelerator,
+because the same thread prepares batches with the same operators, and nothing of that overlaps the model's work. *copy*:
+moving the batch, as the caller knows.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-
 import numpy as np
 
-from steptime.analysis.categories import Breakdown, Category
-from steptime.analysis.device_activity import device_time
-from steptime.analysis.idle import idle_claims, idle_of
-from steptime.analysis.processor import Claims, claims_on_processor
-from steptime.analysis.threads import training_lane
+from steptime.analysis.categories import Breakdown, Category, Claims
+from steptime.analysis.device_activity import device_time, has_kernels
+from steptime.analysis.idle import idle_claims
+from steptime.analysis.operators import DISPATCH_GAP, Operations, operations_on, short_gaps
+from steptime.analysis.step_context import StepContext
+from steptime.analysis.threads import compile_time, input_time, recorded_time
 from steptime.analysis.timeline import Phase
-from steptime.analysis.trace_steps import reach
 from steptime.arrays import Int64
-from steptime.intervals import EMPTY, Intervals, claim, contains, intersect, subtract, union
-from steptime.machine.machine import Machine
+from steptime.intervals import EMPTY, Intervals, claim, contains, intersect, join, subtract, union
+from steptime.trace.call_tree import ExclusiveSpans
 from steptime.trace.links import host_events
 from steptime.trace.table import EventKind, Trace
-
-
-def claims_on_accelerator(trace: Trace, lane: int | None, input_ranges: Intervals, compile_ranges: Intervals) -> Claims:
-    """Who claims which time. lane: the training thread, for idle time that no launch ends."""
-    spent = device_time(trace)
-    return (
-        (Category.COMPUTE, spent.compute),
-        (Category.COMMUNICATION, spent.communication),
-        (Category.COPY, spent.copies),
-        *idle_claims(trace, idle_of(trace, spent.busy, lane), input_ranges, compile_ranges),
-    )
-
+from steptime.trace.vendors import COLLECTIVE, matching
 
 USUAL_DISPATCH = 2_000
 """ns of a tiny operator, where the machine was not measured: 1 to 3 microseconds on the processors of the last
 decade."""
+MODEL_PHASES = (Phase.FORWARD, Phase.BACKWARD, Phase.OPTIMIZER)
 
 
-def breakdown_of(
-    trace: Trace,
-    boundaries: Int64,
-    *,
-    input_ranges: Intervals = EMPTY,
-    compile_ranges: Intervals = EMPTY,
-    phase_ranges: Mapping[Phase, Intervals] | None = None,
-    training_thread: int | None = None,
-    machine: Machine | None = None,
-) -> Breakdown:
-    """The breakdown of the steps of a trace, by the accelerator's definition when it has kernels, else by the
-    processor's.
-
-    boundaries: (n, 2) ns on the trace's clock (`Trace.events`), in time order without overlap, as the host sees the
-    steps; on an accelerator each is moved to where the device ends it (`reach`). input_ranges, compile_ranges,
-    phase_ranges: what the caller knows beside the trace, same clock. training_thread: the system's id. Raises
-    ImbalanceError (a bug).
-    """
-    claims = claims_of(
-        trace,
-        input_ranges=input_ranges,
-        compile_ranges=compile_ranges,
-        phase_ranges=phase_ranges,
-        training_thread=training_thread,
-        machine=machine,
-    )
-    windows = reach(trace, boundaries) if has_kernels(trace) else boundaries
-    return Breakdown(device_of(trace), windows[:, 1] - windows[:, 0], entries_of(windows, claims))
+def breakdown_of(steps: StepContext) -> Breakdown:
+    """The breakdown of the steps, by the accelerator's definition when the trace has kernels, else by the processor's.
+    Raises ImbalanceError (a bug)."""
+    windows = steps.windows
+    return Breakdown(device_of(steps.trace), windows[:, 1] - windows[:, 0], _entries(windows, claims_of(steps)))
 
 
-def phase_breakdown(claims: Claims, boundaries: Int64, phase_ranges: Mapping[Phase, Intervals]) -> Int64:
-    """(len(Phase), len(Account)) ns: the categories of all steps together, phase by phase; REST is what no phase holds.
+def phase_breakdown(steps: StepContext) -> Int64:
+    """(len(Phase), len(Category)) ns: the categories of all steps together, as the host sees them, phase by phase; REST
+    is what no phase holds.
 
     The whole table sums to the steps. Where phases overlap, the earlier one of `Phase` has the time.
     """
-    left = union(boundaries[:, 0], boundaries[:, 1])
+    claims = claims_of(steps)
+    left = union(steps.boundaries[:, 0], steps.boundaries[:, 1])
     table = np.zeros((len(Phase), len(Category)), np.int64)
     for phase in (*(phase for phase in Phase if phase is not Phase.REST), Phase.REST):
-        inside = left if phase is Phase.REST else intersect(left, phase_ranges.get(phase, EMPTY))
-        windows = np.stack((inside.begin, inside.end), axis=1)
-        table[phase] = entries_of(windows, claims).sum(axis=0)
+        inside = left if phase is Phase.REST else intersect(left, steps.phases.get(phase, EMPTY))
+        table[phase] = _entries(np.stack((inside.begin, inside.end), axis=1), claims).sum(axis=0)
         left = subtract(left, inside)
     return table
 
 
-def count_events(trace: Trace, boundaries: Int64, phase_ranges: Mapping[Phase, Intervals]) -> Int64:
+def count_events(steps: StepContext) -> Int64:
     """(len(Phase),) events of the host that began in each phase of the steps: what the profiler spent time on."""
-    host = host_events(trace)
-    begin = trace.events.begin[host]
-    left = contains(union(boundaries[:, 0], boundaries[:, 1]), begin)
+    begin = steps.trace.events.begin[host_events(steps.trace)]
+    left = contains(union(steps.boundaries[:, 0], steps.boundaries[:, 1]), begin)
     counts = np.zeros(len(Phase), np.int64)
     for phase in Phase:
-        inside = left & contains(phase_ranges.get(phase, EMPTY), begin)
+        inside = left & contains(steps.phases.get(phase, EMPTY), begin)
         counts[phase] = inside.sum()
         left &= ~inside
     counts[Phase.REST] += left.sum()
     return counts
 
 
-def claims_of(
-    trace: Trace,
-    *,
-    input_ranges: Intervals = EMPTY,
-    compile_ranges: Intervals = EMPTY,
-    phase_ranges: Mapping[Phase, Intervals] | None = None,
-    training_thread: int | None = None,
-    machine: Machine | None = None,
-) -> Claims:
-    """Who claims which time of a trace, in the order of the claims; see `account_for`."""
-    lane = training_lane(trace, training_thread)
-    if has_kernels(trace):
-        return claims_on_accelerator(trace, lane, input_ranges, compile_ranges)
-    if lane is None:
-        return ()
-    dispatch = USUAL_DISPATCH if machine is None or machine.dispatch is None else round(machine.dispatch.value)
-    return claims_on_processor(trace, lane, dispatch, input_ranges, compile_ranges, phase_ranges or {})
-
-
-def entries_of(windows: Int64, claims: Claims) -> Int64:
-    """(n, len(Account)) ns: what each account gets of each window; UNEXPLAINED is what none claims."""
+def _entries(windows: Int64, claims: Claims) -> Int64:
+    """(n, len(Category)) ns: what each category gets of each window; UNEXPLAINED is what none claims."""
     shares = claim(windows[:, 0], windows[:, 1], [held for _, held in claims])
     entries = np.zeros((len(windows), len(Category)), np.int64)
     for column, category in enumerate((*(category for category, _ in claims), Category.UNEXPLAINED)):
         entries[:, category] += shares[:, column]
     return entries
-
-
-def has_kernels(trace: Trace) -> bool:
-    """True when a device did something: the accelerator's definition of the categories applies."""
-    return bool(np.any(trace.events.event_kind == EventKind.KERNEL))
 
 
 def device_of(trace: Trace) -> str:
@@ -147,3 +86,80 @@ def device_of(trace: Trace) -> str:
     names = {device.number: device.name for device in trace.devices}
     alike = set(names.values())  # a process that sees some of a host's devices numbers them anew
     return names.get(int(number)) or (alike.pop() if len(alike) == 1 else "") or "accelerator"
+
+
+def claims_of(steps: StepContext) -> Claims:
+    """Who claims which time of a trace; the steps themselves do not matter."""
+    if steps.on_device:
+        spent = device_time(steps.trace)
+        return (
+            (Category.COMPUTE, spent.compute),
+            (Category.COMMUNICATION, spent.communication),
+            (Category.COPY, spent.copies),
+            *idle_claims(steps.trace, steps.lane, steps.input, steps.compiling),
+        )
+    return _claims_on_processor(steps) if steps.lanes else ()
+
+
+def _claims_on_processor(steps: StepContext) -> Claims:
+    trace, phases, lane = steps.trace, steps.phases, steps.lanes[0]
+    measured = steps.machine.dispatch if steps.machine is not None else None
+    cost = USUAL_DISPATCH if measured is None else round(measured.value)
+    training, *engine = (operations_on(trace, each) for each in steps.lanes)
+    computing, dispatching = _work_of(training, cost)
+    for helping in engine:  # on autograd's threads while the training thread waits for them
+        work = _work_of(helping, cost)
+        computing = join(computing, subtract(work[0], training.covered))
+        dispatching = join(dispatching, subtract(work[1], training.covered))
+    busy = join(training.covered, *(each.covered for each in engine))
+    between = short_gaps(busy)
+    if phases:
+        between = intersect(between, join(*(phases.get(phase, EMPTY) for phase in MODEL_PHASES)))
+    return (
+        (Category.COMMUNICATION, _communication(steps, busy)),
+        (Category.INPUT, join(input_time(trace, lane), steps.input)),
+        (Category.COPY, phases.get(Phase.TRANSFER, EMPTY)),
+        (Category.COMPILE, join(compile_time(trace, lane), steps.compiling)),
+        (Category.COMPUTE, computing),
+        (Category.OVERHEAD, join(dispatching, between)),
+        (Category.PYTHON, recorded_time(trace)),
+    )
+
+
+def _work_of(operations: Operations, dispatch: int) -> tuple[Intervals, Intervals]:
+    """Where a CPU thread computes, and where it dispatches.
+
+    In a computing operator it computes all its own time but the first `dispatch` ns; in an operator around others only
+    in stretches too long for dispatching; never in a view or a frame of autograd. All other time in operators is
+    dispatching, but for long stretches in a frame of autograd: those are Python, a hook or the backward of a custom
+    function.
+    """
+    spans = operations.spans
+    length = spans.end - spans.begin
+    long, engine = length > DISPATCH_GAP, operations.engine[spans.owner]
+    leaf = operations.computing[spans.owner]
+    begin = np.where(leaf, spans.begin + np.clip(dispatch - _spent_before(spans), 0, length), spans.begin)
+    kept = leaf | (~engine & ~operations.free[spans.owner] & long)
+    computing = union(begin[kept], spans.end[kept])
+    python = engine & long
+    return computing, subtract(union(spans.begin[~python], spans.end[~python]), computing)
+
+
+def _spent_before(spans: ExclusiveSpans) -> Int64:
+    """For each stretch, how many ns its owner has had in earlier ones."""
+    order = np.argsort(spans.owner, kind="stable")
+    owners, lengths = spans.owner[order], (spans.end - spans.begin)[order]
+    before = np.cumsum(lengths) - lengths
+    spent = np.empty(len(order), np.int64)
+    spent[order] = before - before[np.searchsorted(owners, owners)]
+    return spent
+
+
+def _communication(steps: StepContext, busy: Intervals) -> Intervals:
+    """Inside a collective's call on the training thread or autograd's, or while one runs anywhere and no operator
+    does."""
+    events = steps.trace.events
+    anywhere = matching(steps.trace, COLLECTIVE.match)
+    here = anywhere & np.isin(events.lane, steps.lanes) & (events.event_kind == EventKind.OPERATOR)
+    running = subtract(union(events.begin[anywhere], events.end[anywhere]), busy)
+    return join(union(events.begin[here], events.end[here]), running)

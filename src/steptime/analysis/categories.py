@@ -1,14 +1,16 @@
-"""A breakdown: every nanosecond of the steps posted to exactly one account. The room's central type."""
+"""A breakdown: every nanosecond of the steps in exactly one category. The room's central type."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import IntEnum
+from typing import TypeAlias
 
 import numpy as np
 
 from steptime.arrays import Int64
 from steptime.errors import ImbalanceError
+from steptime.intervals import Intervals
 
 
 class Category(IntEnum):
@@ -25,9 +27,13 @@ class Category(IntEnum):
     UNEXPLAINED = 8
 
 
+Claims: TypeAlias = tuple[tuple[Category, Intervals], ...]
+"""The instants that categories claim, which may overlap: the first one has them."""
+
+
 @dataclass(frozen=True, slots=True)
 class Breakdown:
-    """entries: (n steps, len(Account)) int64 ns; wall: (n,) int64 ns.
+    """entries: (n steps, len(Category)) int64 ns; wall: (n,) int64 ns.
 
     device: "cpu" or an accelerator's name: which of the two definitions was used.
     Raises ImbalanceError unless every row of entries is non-negative and sums to its wall, to the nanosecond.

@@ -6,14 +6,13 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from steptime.analysis.threads import during
 from steptime.arrays import Int64
-from steptime.intervals import Intervals, union
+from steptime.intervals import Intervals
 from steptime.trace.cached_per_trace import once
-from steptime.trace.links import DEVICE, UNKNOWN, launches_of
+from steptime.trace.links import DEVICE, launches_of
 from steptime.trace.table import EventKind, Trace
 from steptime.trace.vendors import COMMUNICATION_KERNEL, matching
-
-__all__ = ["DEVICE", "UNKNOWN", "Activities", "DeviceTime", "device_activities", "device_time"]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -36,6 +35,12 @@ class DeviceTime:
 
 
 @once
+def has_kernels(trace: Trace) -> bool:
+    """Whether a device did something."""
+    return bool(np.any(trace.events.event_kind == EventKind.KERNEL))
+
+
+@once
 def device_activities(trace: Trace) -> Activities:
     """Kernels, copies and memsets with the calls that launched them."""
     rows = np.flatnonzero(np.isin(trace.events.event_kind, DEVICE))
@@ -51,4 +56,4 @@ def device_time(trace: Trace) -> DeviceTime:
     communicates = kernel & matching(trace, COMMUNICATION_KERNEL.search)
     copies = np.isin(events.event_kind, (EventKind.MEMCPY, EventKind.MEMSET))
     chosen = (kernel & ~communicates, communicates, copies, kernel | copies)
-    return DeviceTime(*(union(events.begin[each], events.end[each]) for each in chosen))
+    return DeviceTime(*(during(trace, each) for each in chosen))

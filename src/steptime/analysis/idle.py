@@ -1,8 +1,14 @@
 """Idle stretches of the device and what the threads that end them were doing.
 
 An idle stretch ends with a device activity, which a thread of the host launched; what that thread was doing explains
-the stretch. Autograd's engine works for the training thread, which waits meanwhile: what one ends, both explain.
-What nothing in the trace launched, and the idle time at the very end, is explained by the training thread.
+the stretch. Autograd's engine works for the training thread, which waits meanwhile: what one ends, both explain. What
+nothing in the trace launched, and the idle time at the very end, is explained by the training thread.
+
+*input*: in the loader's next(), or batch preparation that the caller knows of. *sync*: the device ran dry inside a call
+that waits for it, a blocking copy among them (all of the idle time up to the launch, because without the wait the queue
+would not have been empty), or the host is in such a call, or in a copy that is staged, for longer than launching takes.
+*compile*. *overhead*: inside operators and runtime calls, in gaps at the cadence of dispatching, and from the launch to
+the start of the activity. *python*: everything else of that thread.
 """
 
 from __future__ import annotations
@@ -12,157 +18,23 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from steptime.analysis.categories import Category
-from steptime.analysis.device_activity import Activities, device_activities, device_time
+from steptime.analysis.categories import Category, Claims
+from steptime.analysis.device_activity import device_activities, device_time
 from steptime.analysis.operators import DISPATCH_GAP, grouped, operator_events, per_step, short_gaps, source_of
-from steptime.analysis.processor import Claims
-from steptime.analysis.threads import autograd_lanes, compile_time, input_time, recorded_time, training_lane
+from steptime.analysis.step_context import StepContext
+from steptime.analysis.threads import autograd_lanes, compile_time, during, input_time, recorded_time
 from steptime.arrays import Bool, Int32, Int64
-from steptime.intervals import EMPTY, Intervals, contains, instants, intersect, join, subtract, union
+from steptime.intervals import Intervals, contains, instants, intersect, join, subtract, union
 from steptime.quantities import SourceLine
 from steptime.trace.cached_per_trace import once
+from steptime.trace.call_tree import NO_HEADS, ROOT, CallTree, enclosing, innermost_at
 from steptime.trace.links import UNKNOWN, Links, host_forest
 from steptime.trace.table import EventKind, Trace
 from steptime.trace.vendors import ALLOCATION, COPY_CALL, LOADER, STEP, SYNCHRONISATION, is_engine, matching, of_symbols
 
-
-@dataclass(frozen=True, slots=True, eq=False)
-class Thread:
-    """The events of one thread, parents before children. rows: of the table. parent: position in these columns, UNKNOWN
-    for none. begin, end: ns."""
-
-    rows: Int32
-    parent: Int32
-    begin: Int64
-    end: Int64
-
-    def innermost_at(self, times: Int64) -> Int64:
-        """The row of the innermost event at each time, UNKNOWN where none is open."""
-        at = np.searchsorted(self.begin, times, side="right") - 1
-        walking = np.flatnonzero(at != UNKNOWN)
-        while len(walking):
-            walking = walking[self.end[at[walking]] <= times[walking]]
-            at[walking] = self.parent[at[walking]]
-            walking = walking[at[walking] != UNKNOWN]
-        return np.where(at == UNKNOWN, UNKNOWN, self.rows[at]) if len(self.rows) else at
-
-
-@once
-def thread_on(trace: Trace, lane: int) -> Thread:
-    """What happened on a lane of the host, the profiler's own ranges of steps left out."""
-    events, forest = trace.events, host_forest(trace)
-    first, last = np.searchsorted(events.lane[forest.rows], (lane, lane + 1))  # a forest goes by lanes
-    rows = forest.rows[first:last]
-    parent = np.where(forest.parent[first:last] == UNKNOWN, UNKNOWN, forest.parent[first:last] - first).astype(np.int32)
-    begin, end = events.begin[rows], events.end[rows]
-    kept = ~of_symbols(trace, STEP.match)[events.name[rows]] if len(rows) else np.empty(0, np.bool_)
-    while True:  # around a range of a step that was left out, or that had ended before, lies what was around it
-        wrong = np.flatnonzero(parent != UNKNOWN)
-        wrong = wrong[~kept[parent[wrong]] | (end[parent[wrong]] <= begin[wrong])]
-        if not len(wrong):
-            break
-        parent[wrong] = parent[parent[wrong]]
-    if kept.all():
-        return Thread(rows, parent, begin, end)
-    position = np.cumsum(kept, dtype=np.int32) - 1
-    moved = np.where(parent == UNKNOWN, UNKNOWN, position[parent]).astype(np.int32)
-    return Thread(rows[kept], moved[kept], begin[kept], end[kept])
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class Held:
-    """Stretches of time in which one event held a thread. piece: number of the piece of time that each is of; owner:
-    row of the event; duration: ns."""
-
-    piece: Int64
-    owner: Int64
-    duration: Int64
-
-
-def held_by(begin: Int64, end: Int64, threads: tuple[Thread, ...]) -> Held:
-    """What held the threads in pieces of time, stretch by stretch; stretches in which nothing did are left out.
-
-    begin, end: ns, disjoint and in time order. threads: that explain the pieces; a later one counts where the earlier
-    ones did nothing.
-    """
-    if not len(begin):
-        nothing = np.empty(0, np.int64)
-        return Held(nothing, nothing, nothing)
-    pieces = union(begin, end)
-    sides = (column for each in threads for column in (each.begin, each.end))
-    times = instants(begin, *(column[contains(pieces, column)] for column in sides))
-    first = np.searchsorted(times, begin)
-    count = np.searchsorted(times, end) - first
-    piece = np.repeat(np.arange(len(begin)), count)
-    heads = times[np.arange(len(piece)) + np.repeat(first - (np.cumsum(count) - count), count)]
-    tails = np.minimum(np.append(heads[1:], end[-1]), end[piece])
-    owner = np.full(len(heads), UNKNOWN, np.int64)
-    for each in threads:
-        free = np.flatnonzero(owner == UNKNOWN)
-        owner[free] = each.innermost_at(heads[free])
-    known = owner != UNKNOWN
-    return Held(piece[known], owner[known], (tails - heads)[known])
-
-
-def causes_while_launching(trace: Trace, links: Links, rows: Int64) -> Int64:
-    """What a thread that launches is said to be at while an event holds it: a call that allocates, else the innermost
-    operator, else the runtime call, annotation or Python function itself. rows: the events."""
-    events = trace.events
-    calls = events.event_kind[rows] == EventKind.RUNTIME
-    operator, annotation = links.operator[rows], links.annotation[rows]
-    alone = (calls & _named(trace, rows, ALLOCATION.match)) | (operator == UNKNOWN)
-    outside = np.where(annotation != UNKNOWN, annotation, links.function[rows])
-    return np.where(alone, np.where(calls | (outside == UNKNOWN), rows, outside), operator)
-
-
-def causes_while_compiling(trace: Trace, links: Links, rows: Int64) -> Int64:
-    """What is said to compile: the annotation, else the event itself."""
-    return np.where(links.annotation[rows] == UNKNOWN, rows, links.annotation[rows])
-
-
-def causes_of_input(trace: Trace, links: Links, rows: Int64) -> Int64:
-    """What holds up the input: the loader, else the user's function, else the event itself."""
-    annotation, function = links.annotation[rows], links.function[rows]
-    loading = (annotation != UNKNOWN) & _named(trace, annotation, LOADER.match)
-    return np.where(loading, annotation, np.where(function != UNKNOWN, function, rows))
-
-
-def _named(trace: Trace, rows: Int32 | Int64, test: Callable[[str], object]) -> Bool:
-    """Which of the events have a name that passes the test."""
-    return of_symbols(trace, test)[trace.events.name[rows]]
-
-
-def outermost_operator(trace: Trace, links: Links, rows: Int64) -> Int64:
-    """The outermost operator around each row (aten::to, not the aten::copy_ inside it) below autograd's frames and the
-    user's ranges; the row itself without one."""
-    found = np.where(links.operator[rows] == UNKNOWN, rows, links.operator[rows])
-    while True:
-        above = links.parent[found]
-        climbing = (above != UNKNOWN) & _named(trace, above, _is_rooted)
-        if not climbing.any():
-            return found.astype(np.int64)
-        found = np.where(climbing, above, found)
-
-
-def _is_rooted(name: str) -> bool:
-    return name.startswith("aten::") and not is_engine(name)
-
-
-def heaviest(piece: Int64, cause: Int64, weight: Int64, count: int) -> Int64:
-    """For each of `count` pieces the cause with the largest sum of weights, UNKNOWN for none."""
-    found = np.full(count, UNKNOWN, np.int64)
-    if not len(piece):
-        return found
-    order = np.lexsort((cause, piece))
-    piece, cause, weight = piece[order], cause[order], weight[order]
-    heads = np.flatnonzero(np.append(True, (np.diff(piece) != 0) | (np.diff(cause) != 0)))
-    sums = np.add.reduceat(weight, heads)
-    lightest_first = np.argsort(sums, kind="stable")
-    found[piece[heads][lightest_first]] = cause[heads][lightest_first]
-    return found
-
-
 CATEGORIES = (Category.INPUT, Category.SYNC, Category.COMPILE, Category.OVERHEAD, Category.PYTHON)
+BY_LINE = (Category.SYNC, Category.PYTHON)
+"""Causes of one name are told apart by the user's functions around them, because each is a line to change."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -182,16 +54,19 @@ class Idle:
 
 
 @once
-def idle_of(trace: Trace, busy: Intervals, lane: int | None) -> Idle:
+def idle_of(trace: Trace, lane: int | None) -> Idle:
     """All idle time of the recording. lane: the training thread's."""
     activities = device_activities(trace)
-    idle = subtract(recorded_time(trace), busy)
+    idle = subtract(recorded_time(trace), device_time(trace).busy)
     begins = trace.events.begin[activities.rows]
     after = np.searchsorted(begins, idle.end)
-    known = after < len(begins)
-    launch = np.where(known, activities.launch[np.minimum(after, len(begins) - 1)], UNKNOWN)
+    launch = np.append(activities.launch, UNKNOWN)[after]
     called = launch != UNKNOWN
-    lanes = np.where(called, trace.events.lane[launch], _usual_launcher(trace, activities, lane))
+    usual = UNKNOWN if lane is None else lane
+    launches = activities.launch[activities.launch != UNKNOWN]
+    if lane is None and len(launches):
+        usual = int(np.bincount(trace.events.lane[launches]).argmax())
+    lanes = np.where(called, trace.events.lane[launch], usual)
     before = np.where(idle.end - idle.begin <= DISPATCH_GAP, idle.begin, idle.end)  # a lost launch: queued, or not
     launched = np.clip(np.where(called, trace.events.begin[launch], before), idle.begin, idle.end)
     staged = called & matching(trace, COPY_CALL.match)[launch] & (trace.events.duration[launch] > DISPATCH_GAP)
@@ -201,10 +76,11 @@ def idle_of(trace: Trace, busy: Intervals, lane: int | None) -> Idle:
 
 
 @once
-def idle_claims(trace: Trace, idle: Idle, input_ranges: Intervals, compile_ranges: Intervals) -> Claims:
-    """Who claims the idle time. The categories may overlap: their order decides."""
-    explained = [_explain(trace, idle, lane, input_ranges, compile_ranges) for lane in idle.threads if lane != UNKNOWN]
-    return tuple((category, join(*(each[category] for each in explained))) for category in CATEGORIES)
+def idle_claims(trace: Trace, lane: int | None, input_ranges: Intervals, compile_ranges: Intervals) -> Claims:
+    """Who claims the idle time; lane as for `idle_of`, ranges: what the caller knows beside the trace."""
+    idle = idle_of(trace, lane)
+    explained = [_explain(trace, idle, each, input_ranges, compile_ranges) for each in idle.threads if each != UNKNOWN]
+    return tuple((category, join(*(each[at] for each in explained))) for at, category in enumerate(CATEGORIES))
 
 
 @once
@@ -218,74 +94,42 @@ def waiting_calls(trace: Trace, lane: int) -> Int64:
     return rows[np.argsort(events.begin[rows], kind="stable")]
 
 
-def _usual_launcher(trace: Trace, activities: Activities, lane: int | None) -> int:
-    if lane is not None:
-        return lane
-    launched = activities.launch[activities.launch != UNKNOWN]
-    return int(np.bincount(trace.events.lane[launched]).argmax()) if len(launched) else UNKNOWN
-
-
 def _explain(
     trace: Trace, idle: Idle, lane: int, input_ranges: Intervals, compile_ranges: Intervals
-) -> dict[Category, Intervals]:
-    """What was done in the stretches that the thread on `lane` ended."""
-    mine, threads = idle.lane == lane, idle.threads[lane]
-    begin, end, launched = idle.begin[mine], idle.end[mine], idle.launched[mine]
+) -> tuple[Intervals, ...]:
+    """By CATEGORIES, what was done in the stretches that the thread on `lane` ended."""
+    events, threads = trace.events, idle.threads[lane]
+    mine = idle.lane == lane
+    begin, end, launched, staged = (each[mine] for each in (idle.begin, idle.end, idle.launched, idle.staged))
     inside = union(begin, end)
-    drained = contains(join(*(_waiting(trace, each) for each in threads)), begin)
-    calls = join(*(_calls(trace, each) for each in threads))
-    dispatching = join(calls, short_gaps(calls), union(launched, end))
-    staged = idle.staged[mine]
+    waits = np.concatenate([waiting_calls(trace, each) for each in threads])
+    drained = contains(during(trace, waits), begin)
+    calling = (operator_events(trace) | (events.event_kind == EventKind.RUNTIME)) & np.isin(events.lane, threads)
+    calls = during(trace, calling)
     queued = (launched <= begin) & (end - begin <= DISPATCH_GAP) & ~staged  # the device's own pause between kernels
     waiting = join(
         union(begin[drained], launched[drained]),
         union(launched[staged], end[staged]),
-        intersect(union(begin[~queued], end[~queued]), join(*(_long_waits(trace, each) for each in threads))),
+        intersect(union(begin[~queued], end[~queued]), during(trace, waits[events.duration[waits] > DISPATCH_GAP])),
     )
-    return {
-        Category.INPUT: intersect(inside, join(*(input_time(trace, each) for each in threads), input_ranges)),
-        Category.SYNC: waiting,
-        Category.COMPILE: intersect(inside, join(*(compile_time(trace, each) for each in threads), compile_ranges)),
-        Category.OVERHEAD: intersect(inside, dispatching),
-        Category.PYTHON: inside,
-    }
-
-
-def _waiting(trace: Trace, lane: int) -> Intervals:
-    rows = waiting_calls(trace, lane)
-    return union(trace.events.begin[rows], trace.events.end[rows])
-
-
-def _long_waits(trace: Trace, lane: int) -> Intervals:
-    rows = waiting_calls(trace, lane)
-    rows = rows[trace.events.duration[rows] > DISPATCH_GAP]
-    return union(trace.events.begin[rows], trace.events.end[rows])
-
-
-def _calls(trace: Trace, lane: int) -> Intervals:
-    """In operators and runtime calls."""
-    events = trace.events
-    chosen = (operator_events(trace) | (events.event_kind == EventKind.RUNTIME)) & (events.lane == lane)
-    return union(events.begin[chosen], events.end[chosen])
-
-
-STANDING_FOR = {
-    Category.INPUT: causes_of_input,
-    Category.COMPILE: causes_while_compiling,
-    Category.OVERHEAD: causes_while_launching,
-}
-"""By account, what is said in place of the event that held the thread; of the host's own time it is that event."""
+    return (
+        intersect(inside, join(*(input_time(trace, each) for each in threads), input_ranges)),
+        waiting,
+        intersect(inside, join(*(compile_time(trace, each) for each in threads), compile_ranges)),
+        intersect(inside, join(calls, short_gaps(calls), union(launched, end))),
+        inside,
+    )
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class IdleGaps:
-    """Pieces of device-idle time of one account each, in time order; all columns int64 of one length, read-only.
+    """Pieces of device-idle time of one category each, in time order; all columns int64 of one length, read-only.
 
-    begin, end: ns. gap: number of the idle stretch that the piece is of. step: index of the window. account: an
-    `Account` from INPUT on. launch: row of the call that ends the stretch. lane: of the thread that made it. wait: of
+    begin, end: ns. gap: number of the idle stretch that the piece is of. step: index of the window. category: a
+    `Category` from INPUT on. launch: row of the call that ends the stretch. lane: of the thread that made it. wait: of
     a piece of SYNC, row of the call that waited. cause: row of the event that held that thread for most of the piece:
     an operator, a runtime call, an annotation or a Python function. inside: row of the innermost event alike, whatever
-    the account: what the loader was at. Rows are UNKNOWN where there is none.
+    the category: what the loader was at. Rows are UNKNOWN where there is none.
     """
 
     begin: Int64
@@ -309,23 +153,13 @@ class IdleGaps:
 
 
 @once
-def gaps_of(
-    trace: Trace,
-    links: Links,
-    windows: Int64,
-    *,
-    input_ranges: Intervals = EMPTY,
-    compile_ranges: Intervals = EMPTY,
-    training_thread: int | None = None,
-) -> IdleGaps:
-    """The idle time of the steps. windows: (n, 2) ns, the steps as the breakdown has them (`trace_steps.reach`); the
-    rest as for `account.account_for`, whose entries from INPUT on these pieces sum to, step by step and to the
-    nanosecond.
-    """
-    busy = device_time(trace).busy
-    idle = idle_of(trace, busy, training_lane(trace, training_thread))
-    claims = idle_claims(trace, idle, input_ranges, compile_ranges)
-    begin, end, step, category = pieces_of(windows, busy, claims)
+def gaps_of(steps: StepContext) -> IdleGaps:
+    """The idle time of the steps. Step by step and to the nanosecond, the pieces sum to the entries of the breakdown
+    from INPUT on."""
+    trace, busy = steps.trace, device_time(steps.trace).busy
+    idle = idle_of(trace, steps.lane)
+    claims = idle_claims(trace, steps.lane, steps.input, steps.compiling)
+    begin, end, step, category = pieces_of(steps.windows, busy, claims)
     gap = np.searchsorted(idle.begin, begin, side="right") - 1
     gap[(gap < 0) | (begin >= np.append(idle.end, 0)[gap])] = UNKNOWN
     lane, launch = (np.append(column, UNKNOWN)[gap] for column in (idle.lane, idle.launch))
@@ -334,12 +168,12 @@ def gaps_of(
     wait = np.where(category == Category.SYNC, wait, UNKNOWN)
     nothing = np.full(len(gap), UNKNOWN)
     found = IdleGaps(begin, end, gap, step, category, launch, lane, wait, nothing, nothing.copy())
-    _find_causes(trace, links, idle, found)
+    _find_causes(trace, steps.links, idle, found)
     return found
 
 
 def pieces_of(windows: Int64, busy: Intervals, claims: Claims) -> tuple[Int64, Int64, Int64, Int64]:
-    """begin, end, step and account of the windows' time outside `busy`: each instant to the first claim that holds it.
+    """begin, end, step and category of the windows' time outside `busy`: each instant to the first claim that holds it.
     windows: (n, 2) ns, disjoint."""
     idle = subtract(union(windows[:, 0], windows[:, 1]), busy)
     sides = [side for each in (idle, *(held for _, held in claims)) for side in (each.begin, each.end)]
@@ -373,7 +207,7 @@ def _waits(trace: Trace, idle: Idle, drained: Int64, begin: Int64, lane: Int64) 
 
 
 def _find_causes(trace: Trace, links: Links, idle: Idle, pieces: IdleGaps) -> None:
-    """Writes the event behind each piece; what the cause is looked for among depends on the account."""
+    """Writes the event behind each piece; what the cause is looked for among depends on the category."""
     waited = pieces.wait != UNKNOWN
     pieces.cause[waited] = outermost_operator(trace, links, pieces.wait[waited])
     looked_for = np.isin(pieces.category, [*STANDING_FOR, Category.PYTHON])
@@ -382,20 +216,119 @@ def _find_causes(trace: Trace, links: Links, idle: Idle, pieces: IdleGaps) -> No
         chosen = np.flatnonzero(looked_for & np.isin(pieces.lane, ending))
         if not len(chosen):
             continue
-        held = held_by(pieces.begin[chosen], pieces.end[chosen], tuple(thread_on(trace, each) for each in lanes))
-        category, behind = pieces.category[chosen][held.piece], held.owner.copy()
+        threads = [_thread_on(trace, each) for each in lanes]
+        piece, owner, spent = _held_by(pieces.begin[chosen], pieces.end[chosen], threads)
+        category, behind = pieces.category[chosen][piece], owner.copy()
         for each, standing_for in STANDING_FOR.items():
-            behind[category == each] = standing_for(trace, links, held.owner[category == each])
-        pieces.cause[chosen] = heaviest(held.piece, behind, held.duration, len(chosen))
-        pieces.inside[chosen] = heaviest(held.piece, held.owner, held.duration, len(chosen))
+            behind[category == each] = standing_for(trace, links, owner[category == each])
+        pieces.cause[chosen] = _heaviest(piece, behind, spent, len(chosen))
+        pieces.inside[chosen] = _heaviest(piece, owner, spent, len(chosen))
 
 
-BY_LINE = (Category.SYNC, Category.PYTHON)
+@once
+def _thread_on(trace: Trace, lane: int) -> CallTree:
+    """What happened on a lane of the host, the profiler's own ranges of steps left out; what outlasts its parent does
+    so here, too."""
+    events, forest = trace.events, host_forest(trace)
+    first, last = np.searchsorted(events.lane[forest.rows], (lane, lane + 1))  # a forest goes by lanes
+    rows = forest.rows[first:last]
+    rows = rows[~matching(trace, STEP.match)[rows]]
+    begin, end = events.begin[rows], events.end[rows]
+    return CallTree(rows.astype(np.int64), enclosing(begin, end, NO_HEADS, np.int64), begin, end)
+
+
+def _held_by(begin: Int64, end: Int64, threads: list[CallTree]) -> tuple[Int64, Int64, Int64]:
+    """What held the threads in pieces of time, stretch by stretch: number of the piece, row of the event, ns. Stretches
+    in which nothing did are left out.
+
+    begin, end: ns, disjoint and in time order. threads: that explain the pieces; a later one counts where the earlier
+    ones did nothing.
+    """
+    pieces = union(begin, end)
+    sides = (column for each in threads for column in (each.begin, each.end))
+    times = instants(begin, *(column[contains(pieces, column)] for column in sides))
+    first = np.searchsorted(times, begin)
+    count = np.searchsorted(times, end) - first
+    piece = np.repeat(np.arange(len(begin)), count)
+    heads = times[np.arange(len(piece)) + np.repeat(first - (np.cumsum(count) - count), count)]
+    tails = np.minimum(np.append(heads[1:], end[-1]), end[piece])
+    owner = np.full(len(heads), UNKNOWN, np.int64)
+    for each in threads:
+        free = np.flatnonzero(owner == UNKNOWN)
+        inner = innermost_at(each, heads[free])
+        open_now = inner != ROOT
+        owner[free[open_now]] = each.rows[inner[open_now]]
+    known = owner != UNKNOWN
+    return piece[known], owner[known], (tails - heads)[known]
+
+
+def _heaviest(piece: Int64, cause: Int64, weight: Int64, count: int) -> Int64:
+    """For each of `count` pieces the cause with the largest sum of weights, UNKNOWN for none."""
+    found = np.full(count, UNKNOWN, np.int64)
+    if not len(piece):
+        return found
+    order = np.lexsort((cause, piece))
+    piece, cause, weight = piece[order], cause[order], weight[order]
+    heads = np.flatnonzero(np.append(True, (np.diff(piece) != 0) | (np.diff(cause) != 0)))
+    lightest_first = heads[np.argsort(np.add.reduceat(weight, heads), kind="stable")]
+    found[piece[lightest_first]] = cause[lightest_first]
+    return found
+
+
+def _causes_while_launching(trace: Trace, links: Links, rows: Int64) -> Int64:
+    """What a thread that launches is said to be at while an event holds it: a call that allocates, else the innermost
+    operator, else the runtime call, annotation or Python function itself. rows: the events."""
+    calls = trace.events.event_kind[rows] == EventKind.RUNTIME
+    operator, annotation = links.operator[rows], links.annotation[rows]
+    alone = (calls & _named(trace, rows, ALLOCATION.match)) | (operator == UNKNOWN)
+    outside = np.where(annotation != UNKNOWN, annotation, links.function[rows])
+    return np.where(alone, np.where(calls | (outside == UNKNOWN), rows, outside), operator)
+
+
+def _causes_while_compiling(trace: Trace, links: Links, rows: Int64) -> Int64:
+    """What is said to compile: the annotation, else the event itself."""
+    return np.where(links.annotation[rows] == UNKNOWN, rows, links.annotation[rows])
+
+
+def _causes_of_input(trace: Trace, links: Links, rows: Int64) -> Int64:
+    """What holds up the input: the loader, else the user's function, else the event itself."""
+    annotation, function = links.annotation[rows], links.function[rows]
+    loading = (annotation != UNKNOWN) & _named(trace, annotation, LOADER.match)
+    return np.where(loading, annotation, np.where(function != UNKNOWN, function, rows))
+
+
+STANDING_FOR = {
+    Category.INPUT: _causes_of_input,
+    Category.COMPILE: _causes_while_compiling,
+    Category.OVERHEAD: _causes_while_launching,
+}
+"""What is said in place of the event that held the thread; of Python it is that event."""
+
+
+def _named(trace: Trace, rows: Int32 | Int64, test: Callable[[str], object]) -> Bool:
+    """Which of the events have a name that passes the test."""
+    return of_symbols(trace, test)[trace.events.name[rows]]
+
+
+def outermost_operator(trace: Trace, links: Links, rows: Int64) -> Int64:
+    """The outermost operator around each row (aten::to, not the aten::copy_ inside it) below autograd's frames and the
+    user's ranges; the row itself without one."""
+    found = np.where(links.operator[rows] == UNKNOWN, rows, links.operator[rows])
+    while True:
+        above = links.parent[found]
+        climbing = (above != UNKNOWN) & _named(trace, above, _is_rooted)
+        if not climbing.any():
+            return found.astype(np.int64)
+        found = np.where(climbing, above, found)
+
+
+def _is_rooted(name: str) -> bool:
+    return name.startswith("aten::") and not is_engine(name)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class GapTotal:
-    """Idle time of one account with one cause ("" where the trace shows none). duration: (n,) ns of each step; count:
+    """Idle time of one category with one cause ("" where the trace shows none). duration: (n,) ns of each step; count:
     (n,) pieces; longest: ns. source: where the user's function begins that has most of it; of input, the one in the
     loader, if the trace shows one there. inside: of input, what the loader was at for most of it ("" if not known)."""
 
@@ -408,23 +341,9 @@ class GapTotal:
     inside: str = ""
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class WaitTotal:
-    """One kind of wait for the device from one place. call: of the runtime. operator: the outermost one around it
-    (aten::item, aten::to), "" for none. calls: (n,) in each step; idle: (n,) ns of the device that they caused."""
-
-    call: str
-    operator: str
-    calls: Int64
-    idle: Int64
-    source: SourceLine | None
-
-
-def gap_totals(trace: Trace, links: Links, gaps: IdleGaps, steps: int) -> tuple[GapTotal, ...]:
-    """The longest first. By account they sum to the breakdown's entries of each step. steps: how many there are.
-
-    Waits and Python of one name are told apart by the user's functions around them, because each is a line to change.
-    """
+def gap_totals(steps: StepContext, gaps: IdleGaps) -> tuple[GapTotal, ...]:
+    """The longest first. By category they sum to the breakdown's entries of each step. gaps: of the steps."""
+    trace, links = steps.trace, steps.links
     names = np.where(gaps.cause == UNKNOWN, UNKNOWN, trace.events.name[gaps.cause])
     function = np.where(gaps.cause == UNKNOWN, UNKNOWN, links.function[gaps.cause])
     line = np.where(function == UNKNOWN, UNKNOWN, trace.events.name[function])
@@ -436,40 +355,14 @@ def gap_totals(trace: Trace, links: Links, gaps: IdleGaps, steps: int) -> tuple[
             GapTotal(
                 category=Category(int(gaps.category[first])),
                 cause="" if names[first] == UNKNOWN else trace.symbols[names[first]],
-                duration=per_step(step, duration, steps),
-                count=per_step(step, np.ones(len(step), np.int64), steps),
+                duration=per_step(step, duration, len(steps)),
+                count=per_step(step, 1, len(steps)),
                 longest=int(duration.max()),
                 source=source_of(trace, links, behind[chosen], duration),
                 inside=_inside(trace, gaps, chosen) if gaps.category[first] == Category.INPUT else "",
             )
         )
     return tuple(sorted(totals, key=lambda each: (-int(each.duration.sum()), each.category, each.cause)))
-
-
-def wait_totals(trace: Trace, links: Links, gaps: IdleGaps, steps: int) -> tuple[WaitTotal, ...]:
-    """Those that cost the device most first. Calls that begin in a step count, and what held the host beside them."""
-    events = trace.events
-    calls = (events.event_kind == EventKind.RUNTIME) & matching(trace, SYNCHRONISATION.match)
-    rows = np.union1d(np.flatnonzero(calls), gaps.wait[gaps.wait != UNKNOWN])
-    idle = np.zeros((len(rows), steps), np.int64)
-    waited = gaps.wait != UNKNOWN
-    np.add.at(idle, (np.searchsorted(rows, gaps.wait[waited]), gaps.step[waited]), gaps.duration[waited])
-    kept = (links.step[rows] != UNKNOWN) | idle.any(axis=1)
-    rows, idle = rows[kept], idle[kept]
-    around = outermost_operator(trace, links, rows)
-    totals = []
-    for chosen in grouped(events.name[rows], events.name[around], links.function[rows]):
-        first, ones = chosen[0], np.ones(len(chosen), np.int64)
-        totals.append(
-            WaitTotal(
-                call=trace.symbols[events.name[rows[first]]],
-                operator="" if around[first] == rows[first] else trace.symbols[events.name[around[first]]],
-                calls=per_step(links.step[rows[chosen]], ones, steps),
-                idle=idle[chosen].sum(axis=0),
-                source=source_of(trace, links, rows[chosen], ones),
-            )
-        )
-    return tuple(sorted(totals, key=lambda each: (-int(each.idle.sum()), -int(each.calls.sum()), each.call)))
 
 
 def _inside(trace: Trace, gaps: IdleGaps, chosen: Int64) -> str:

@@ -24,11 +24,12 @@ from enum import Enum
 import numpy as np
 
 from steptime.analysis.activity import Activity, TrainingWork
-from steptime.analysis.timeline import RecordTable, innermost
+from steptime.analysis.timeline import RecordTable
 from steptime.arrays import Bool, Int64
 from steptime.intervals import Intervals, measure, union
 from steptime.journal import Kind
 from steptime.recording.recording import CodeFacts, CodeLine, Process, SiteFacts
+from steptime.trace.call_tree import call_tree, exclusive_spans
 
 CARRIERS = frozenset({"self", "cls"})
 """Names through which everything flows to everything; they would make every line a part of the batch."""
@@ -224,8 +225,10 @@ class LineRoles:
 def find_lines(process: Process, lane: RecordTable, activity: Activity, work: TrainingWork) -> LineRoles:
     """Times and roles of the lines that were traced."""
     records = lane.of(Kind.LINE)
-    owners, begin, end = innermost(records)
-    times = LineTimes(records.identity[owners], begin, end, records.identity, records.begin)
+    made = call_tree(records.begin, records.end)
+    spans = exclusive_spans(made)
+    owner = records.identity[made.rows[spans.owner]]
+    times = LineTimes(owner, spans.begin, spans.end, records.identity, records.begin)
     seen = _roles_by_clock(times, activity, work)
     forwards = {each for each, role in seen.items() if role is LineRole.FORWARD}
     evaluating = {each for each, role in seen.items() if role is LineRole.EVALUATION}

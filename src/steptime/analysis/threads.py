@@ -42,6 +42,11 @@ def autograd_lanes(trace: Trace, training: int) -> list[int]:
     return [lane for lane in np.unique(trace.events.lane[engine]).tolist() if lane != training]
 
 
+def during(trace: Trace, chosen: Bool | Int64) -> Intervals:
+    """When some events ran, by mask or row."""
+    return union(trace.events.begin[chosen], trace.events.end[chosen])
+
+
 def input_time(trace: Trace, lane: int) -> Intervals:
     """Inside the next() of a DataLoader, as annotated on a lane."""
     return _annotated(trace, lane, matching(trace, LOADER.match))
@@ -63,7 +68,7 @@ def _annotated(trace: Trace, lane: int, named: Bool) -> Intervals:
     events = trace.events
     chosen = np.flatnonzero(named & (events.lane == lane))
     chosen = chosen[np.isin(events.event_kind[chosen], (EventKind.ANNOTATION, EventKind.OPERATOR))]
-    return union(events.begin[chosen], events.end[chosen])
+    return during(trace, chosen)
 
 
 def _counts(trace: Trace, chosen: Bool) -> Int64:

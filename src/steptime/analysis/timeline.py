@@ -138,8 +138,13 @@ class RecordTable:
         return self.where(np.concatenate(([True], self.begin[1:] >= reach[:-1])))
 
     def inside(self, others: RecordTable) -> Bool:
-        """Which records lie wholly in one of the other lane's outermost records."""
-        return within(self.begin, self.end, others.outermost())
+        """Which records lie wholly in one of the other table's outermost records."""
+        outer = others.outermost()
+        if not len(outer):
+            return np.zeros(len(self), np.bool_)
+        found = np.searchsorted(outer.begin, self.begin, side="right") - 1
+        mask: Bool = (found >= 0) & (self.end <= outer.end[np.maximum(found, 0)])
+        return mask
 
     @property
     def intervals(self) -> Intervals:
@@ -147,26 +152,11 @@ class RecordTable:
         return union(self.begin, self.end)
 
 
-def within(begin: Int64, end: Int64, others: RecordTable) -> Bool:
-    """Which of the intervals lie wholly in one of the others, which are disjoint and sorted."""
-    if not len(others):
-        return np.zeros(len(begin), np.bool_)
-    found = np.searchsorted(others.begin, begin, side="right") - 1
-    mask: Bool = (found >= 0) & (end <= others.end[np.maximum(found, 0)])
-    return mask
-
-
-def merge(*lanes: RecordTable) -> RecordTable:
-    """All records of several lanes, sorted again."""
-    whole = RecordTable(
-        np.concatenate([lane.kind for lane in lanes]),
-        np.concatenate([lane.flags for lane in lanes]),
-        np.concatenate([lane.identity for lane in lanes]),
-        np.concatenate([lane.begin for lane in lanes]),
-        np.concatenate([lane.end for lane in lanes]),
-    )
-    order = np.lexsort((-whole.end, whole.begin))
-    return whole.where(order)
+def merge(*tables: RecordTable) -> RecordTable:
+    """All records of several tables, sorted again."""
+    columns = ("kind", "flags", "identity", "begin", "end")
+    whole = RecordTable(*(np.concatenate([getattr(table, column) for table in tables]) for column in columns))
+    return whole.where(np.lexsort((-whole.end, whole.begin)))
 
 
 def lane_of(table: IntervalTable, mask: Bool | None = None) -> RecordTable:
@@ -183,32 +173,3 @@ def training_thread(table: IntervalTable) -> int:
         if len(threads):
             return int(np.bincount(threads).argmax())
     return 0
-
-
-def parents(lane: RecordTable, deepest: int = 64) -> Int64:
-    """Index of the innermost record that holds each record, -1 for none. Records must be longer than nothing; nesting
-    below `deepest` counts as that deep."""
-    index = np.arange(len(lane))
-    depth = np.minimum(index - np.searchsorted(np.sort(lane.end), lane.begin, side="right"), deepest)
-    found = np.full(len(lane), -1, np.int64)
-    for level in range(1, int(depth.max(initial=0)) + 1):
-        above = np.maximum.accumulate(np.where(depth == level - 1, index, -1))
-        found[depth == level] = above[depth == level]
-    return found
-
-
-def innermost(lane: RecordTable) -> tuple[Int64, Int64, Int64]:
-    """Cuts nested records into (owner's index, begin, end): each instant goes to the innermost record that holds it."""
-    lasting = np.flatnonzero(lane.end > lane.begin)
-    lane = lane.where(lasting)
-    index = np.arange(len(lane))
-    times = np.concatenate((lane.begin, lane.end))
-    owners = np.concatenate((index, parents(lane)))
-    closing = np.concatenate((np.zeros(len(lane), np.int64), np.ones(len(lane), np.int64)))
-    # At one instant ends come before begins, inner ends before outer ones, outer begins before inner ones.
-    rank = np.concatenate((index, -index))
-    order = np.lexsort((rank, 1 - closing, times))
-    times, owners = times[order], owners[order]
-    following = np.append(times[1:], times[-1:])
-    kept = (owners >= 0) & (following > times)
-    return lasting[owners[kept]], times[kept], following[kept]

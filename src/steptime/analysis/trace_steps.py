@@ -15,10 +15,10 @@ from typing import Any, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from steptime.analysis.device_activity import UNKNOWN, device_activities
+from steptime.analysis.device_activity import device_activities
 from steptime.analysis.threads import training_lane
 from steptime.arrays import Bool, Int64
-from steptime.trace.links import Roles, forest_of, host_events, host_forest, launches_of, roles_of
+from steptime.trace.links import UNKNOWN, Roles, forest_of, host_events, host_forest, launches_of, roles_of
 from steptime.trace.table import EventKind, Trace
 from steptime.trace.vendors import LOADER, OPTIMIZER_STEP, STEP, ZERO_GRAD, matching
 

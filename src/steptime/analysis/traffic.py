@@ -1,6 +1,4 @@
-"""Copies and collectives by kind: how long, how much, and what of it no computing hid.
-
-Collectives by kind and process group: how long, how much, and what of it no computing hid.
+"""Copies, collectives and calls for memory by kind: how long, how much, and what of it no computing hid.
 
 A collective's kernel knows the host's "record_param_comms" around its launch, whose arguments say what is sent in which
 group. They are fetched from the file again; without them the annotation (nccl:all_reduce) and the kernel's own name
@@ -21,13 +19,16 @@ import numpy as np
 from steptime.analysis.device_activity import device_time
 from steptime.analysis.idle import outermost_operator
 from steptime.analysis.operators import grouped, per_step, source_of, step_at, time_inside
+from steptime.analysis.step_context import StepContext
+from steptime.analysis.threads import during
 from steptime.arrays import Int64
-from steptime.intervals import claim, join, union
+from steptime.intervals import claim, intersect, join, measure, subtract, union
 from steptime.quantities import SourceLine
 from steptime.trace.arguments import arguments_of
 from steptime.trace.links import UNKNOWN, Links
 from steptime.trace.table import ABSENT, EventKind, Trace
 from steptime.trace.vendors import (
+    ALLOCATION,
     ANNOTATED_COLLECTIVE,
     COMMUNICATION_KERNEL,
     COMMUNICATION_KIND,
@@ -45,8 +46,8 @@ class CopyTotal:
     for none.
 
     All columns (n,), by step: calls begun in it, ns of device time, exposed ns in which nothing else ran, and bytes
-    (None: the trace does not say). Exposed time of all copies together is the breakdown's account COPY to the
-    nanosecond; where two copies overlap, the one named first has it.
+    (None: the trace does not say). Exposed time of all copies together is the breakdown's COPY to the nanosecond; where
+    two copies overlap, the one named first has it.
     """
 
     kind: str
@@ -59,8 +60,9 @@ class CopyTotal:
     source: SourceLine | None
 
 
-def copies_of(trace: Trace, links: Links, windows: Int64) -> tuple[CopyTotal, ...]:
-    """The copies of the steps, the most exposed first. windows: (n, 2) ns, the steps as the breakdown has them."""
+def copies_of(steps: StepContext) -> tuple[CopyTotal, ...]:
+    """The copies of the steps, the most exposed first."""
+    trace, links, windows = steps.trace, steps.links, steps.windows
     events = trace.events
     rows = np.flatnonzero(np.isin(events.event_kind, (EventKind.MEMCPY, EventKind.MEMSET)))
     names = [copy_kind(symbol) for symbol in trace.symbols]
@@ -70,7 +72,7 @@ def copies_of(trace: Trace, links: Links, windows: Int64) -> tuple[CopyTotal, ..
     asked = np.where(links.operator[rows] == UNKNOWN, UNKNOWN, events.name[outermost_operator(trace, links, rows)])
     groups = grouped(kind, asked)
     spent = device_time(trace)
-    sets = [union(events.begin[rows[chosen]], events.end[rows[chosen]]) for chosen in groups]
+    sets = [during(trace, rows[chosen]) for chosen in groups]
     exposed = claim(windows[:, 0], windows[:, 1], [join(spent.compute, spent.communication), *sets])[:, 1:-1]
     totals = []
     for number, chosen in enumerate(groups):
@@ -83,10 +85,10 @@ def copies_of(trace: Trace, links: Links, windows: Int64) -> tuple[CopyTotal, ..
                 kind=direction,
                 memory=memory,
                 operator="" if asked[first] == UNKNOWN else trace.symbols[asked[first]],
-                calls=per_step(step, np.ones(len(mine), np.int64), len(windows)),
+                calls=per_step(step, 1, len(steps)),
                 duration=time_inside(events.begin[mine], events.end[mine], windows),
                 exposed=exposed[:, number],
-                bytes=None if (sizes == ABSENT).any() else per_step(step, sizes, len(windows)),
+                bytes=None if (sizes == ABSENT).any() else per_step(step, sizes, len(steps)),
                 source=source_of(trace, links, mine, events.duration[mine]),
             )
         )
@@ -99,6 +101,41 @@ def copy_kind(name: str) -> tuple[str, str]:
     direction = next((kind for kind, pattern in COPY_DIRECTIONS.items() if pattern.search(name)), "")
     memory = HOST_MEMORY.search(name)
     return direction, memory[0].lower() if memory else ""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class AllocationTotal:
+    """Calls of one name that go to the driver for memory (cudaMalloc, cudaFree, hipMalloc, …): PyTorch's allocator asks
+    only when its pool ends. All columns (n,), by step: calls begun in it, ns of the host inside them, ns that the
+    device idled meanwhile."""
+
+    name: str
+    calls: Int64
+    duration: Int64
+    idle: Int64
+    source: SourceLine | None
+
+
+def allocations_of(steps: StepContext) -> tuple[AllocationTotal, ...]:
+    """The calls of the steps, those first that cost the device most."""
+    trace, windows, events = steps.trace, steps.windows, steps.trace.events
+    rows = np.flatnonzero((events.event_kind == EventKind.RUNTIME) & matching(trace, ALLOCATION.match))
+    step = step_at(windows, events.begin[rows])
+    idle = subtract(union(windows[:, 0], windows[:, 1]), device_time(trace).busy)
+    totals = []
+    for chosen in grouped(events.name[rows]):
+        mine = rows[chosen]
+        totals.append(
+            AllocationTotal(
+                name=trace.symbols[events.name[mine[0]]],
+                calls=per_step(step[chosen], 1, len(steps)),
+                duration=time_inside(events.begin[mine], events.end[mine], windows),
+                idle=measure(intersect(idle, during(trace, mine)), windows[:, 0], windows[:, 1]),
+                source=source_of(trace, steps.links, mine, events.duration[mine]),
+            )
+        )
+    kept = (each for each in totals if each.calls.any())
+    return tuple(sorted(kept, key=lambda each: (-int(each.idle.sum()), -int(each.duration.sum()), each.name)))
 
 
 LARGEST = 1 << 50
@@ -123,7 +160,7 @@ class CollectiveTotal:
 
     All columns (n,), by step: kernels begun in it, ns of device time, exposed ns in which only communication ran, bytes
     of the larger of what is given in and got out (None: the trace does not say). Exposed time of all collectives
-    together is the breakdown's account COMMUNICATION to the nanosecond; where two overlap, the longer kind has it.
+    together is the breakdown's COMMUNICATION to the nanosecond; where two overlap, the longer kind has it.
     """
 
     name: str
@@ -147,33 +184,32 @@ class Parameters:
     members: str = ""
 
 
-def collectives_of(trace: Trace, links: Links, windows: Int64) -> tuple[CollectiveTotal, ...]:
-    """The collectives of the steps, those first that took longest. windows: (n, 2) ns, as the breakdown has the
-    steps."""
-    events = trace.events
+def collectives_of(steps: StepContext) -> tuple[CollectiveTotal, ...]:
+    """The collectives of the steps, those first that took longest."""
+    trace, windows, events = steps.trace, steps.windows, steps.trace.events
     begin, end = windows[:1, 0].max(initial=0), windows[-1:, 1].max(initial=0)
     rows = np.flatnonzero((events.event_kind == EventKind.KERNEL) & matching(trace, COMMUNICATION_KERNEL.search))
     rows = rows[(events.begin[rows] < end) & (events.end[rows] > begin)]
-    known = parameters_of(trace, links, rows)
+    known = parameters_of(trace, steps.links, rows)
     keys = [(each.name, each.group, each.size) for each in known]
     numbers = {key: number for number, key in enumerate(sorted(set(keys)))}
     groups = grouped(np.array([numbers[key] for key in keys], np.int64))
     groups = sorted(groups, key=lambda chosen: -int(events.duration[rows[chosen]].sum()))
-    sets = [union(events.begin[rows[chosen]], events.end[rows[chosen]]) for chosen in groups]
+    sets = [during(trace, rows[chosen]) for chosen in groups]
     exposed = claim(windows[:, 0], windows[:, 1], [device_time(trace).compute, *sets])[:, 1:-1]
     totals = []
     for number, chosen in enumerate(groups):
-        mine, first = rows[chosen], known[chosen[0]]
+        mine = rows[chosen]
         step = step_at(windows, events.begin[mine])
         sizes = [known[at].bytes for at in chosen.tolist()]
         total = CollectiveTotal(
-            name=first.name,
-            group=first.group,
-            size=first.size,
-            calls=per_step(step, np.ones(len(mine), np.int64), len(windows)),
+            name=known[chosen[0]].name,
+            group=known[chosen[0]].group,
+            size=known[chosen[0]].size,
+            calls=per_step(step, 1, len(steps)),
             duration=time_inside(events.begin[mine], events.end[mine], windows),
             exposed=exposed[:, number],
-            bytes=None if None in sizes else per_step(step, np.array(sizes, np.int64), len(windows)),
+            bytes=None if None in sizes else per_step(step, np.array(sizes, np.int64), len(steps)),
         )
         totals.append(total)
     return tuple(each for each in totals if each.calls.any() or each.duration.any())
@@ -232,14 +268,11 @@ def tensor_bytes(shapes: str, types: str) -> int | None:
         return None
     for shape, kind in tensors:
         item = _item(kind)
-        if item is None or not _is_shape(shape):
+        is_shape = isinstance(shape, list) and all(isinstance(side, int) and side >= 0 for side in shape)
+        if item is None or not is_shape:
             return None
         total += prod(shape) * item
     return total if 0 < total <= LARGEST else None
-
-
-def _is_shape(shape: object) -> bool:
-    return isinstance(shape, list) and all(isinstance(side, int) and side >= 0 for side in shape)
 
 
 def _item(kind: object) -> int | None:

@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 
 from steptime.analysis.memory_samples import MOST_POINTS, OverTime, highest_points
-from steptime.analysis.recorded_breakdown import TraceWindow
+from steptime.analysis.step_context import StepContext
 from steptime.arrays import Int64
 from steptime.errors import SteptimeError
 from steptime.memory.lives import AllocationHistory, allocated, histories, histories_of_trace
@@ -49,7 +49,7 @@ def over_time(history: AllocationHistory, owners: Codes, most: int = MOST_POINTS
     )
 
 
-def owned_in_process(process: Process, windows: Sequence[TraceWindow]) -> OverTime | None:
+def owned_in_process(process: Process, windows: Sequence[StepContext]) -> OverTime | None:
     """Of a recording: the allocator's snapshot of a profiled window, else the allocations in its trace. None where
     neither was recorded."""
     snapshots = sorted(process.folder.glob("memory-*.pickle"))

@@ -12,7 +12,7 @@ from steptime.arrays import Bool, Int8, Int32, Int64
 from steptime.memory.snapshot import NO_STACK, Action, Events, Snapshot, Stacks, State
 from steptime.quantities import SourceLine
 from steptime.trace.arguments import UNKNOWN, AllocationEvents
-from steptime.trace.call_tree import ROOT, call_tree, innermost_at, stretches
+from steptime.trace.call_tree import ROOT, call_tree, innermost_at
 from steptime.trace.links import source_line
 from steptime.trace.table import HOST_CATEGORIES, Trace
 
@@ -438,8 +438,8 @@ def _stacks(trace: Trace, found: AllocationEvents, time: Int64) -> tuple[Int32, 
             continue
         rows = np.flatnonzero(host & (events.lane == lane))
         made = call_tree(events.begin[rows], events.end[rows])
-        inner = innermost_at(stretches(made), time[mine])
-        names = events.name[rows][made.order].tolist()
+        inner = innermost_at(made, time[mine])
+        names = events.name[rows][made.rows].tolist()
         stack[mine] = _numbers(interner, inner, made.parent.tolist(), names)
         entered |= _running_at_first(made.parent.tolist(), names)
     return stack, interner.stacks(trace.symbols, frozenset(entered))

@@ -9,27 +9,23 @@ thousand events are some strings and not a quarter of a million objects.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import TypeVar
 
 import numpy as np
 
-from steptime.analysis.breakdown import claims_of, has_kernels
+from steptime.analysis.breakdown import claims_of
 from steptime.analysis.categories import Category
 from steptime.analysis.idle import IdleGaps, gaps_of, pieces_of
-from steptime.analysis.operators import sources_of
-from steptime.analysis.processor import Claims
-from steptime.analysis.recorded_breakdown import RecordedBreakdown, TraceWindow
-from steptime.analysis.threads import autograd_lanes, training_lane
+from steptime.analysis.recorded_breakdown import RecordedBreakdown
+from steptime.analysis.step_context import StepContext
 from steptime.analysis.timeline import Phase, Steps
-from steptime.analysis.trace_steps import reach
 from steptime.arrays import Bool, Int64
 from steptime.intervals import EMPTY, Intervals, clip
 from steptime.journal import Kind
-from steptime.machine.machine import Machine
 from steptime.quantities import SourceLine
 from steptime.recording.recording import IntervalTable, Process
-from steptime.trace.links import UNKNOWN, Links, function_name, link, source_line
+from steptime.trace.links import UNKNOWN, Links, function_name, source_line
 from steptime.trace.table import ABSENT, HOST_CATEGORIES, EventKind, Trace
 from steptime.trace.vendors import COMMUNICATION_KERNEL, LOADER, SYNCHRONISATION, of_symbols
 
@@ -265,31 +261,22 @@ _CATEGORIES = {
 }
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Beside:
-    """What the caller knows beside the trace; times in ns on the trace's clock. phases: by name. thread: the system's
-    id of the training thread. sources: lines by operator name. strips: further tracks (a loader's workers)."""
-
-    input_ranges: Intervals = field(default_factory=lambda: EMPTY)
-    compile_ranges: Intervals = field(default_factory=lambda: EMPTY)
-    claims: Claims | None = None
-    phases: Mapping[str, Intervals] = field(default_factory=dict)
-    thread: int | None = None
-    sources: Mapping[str, SourceLine] = field(default_factory=dict)
-    strips: Sequence[Strip] = ()
+Sources = Mapping[str, SourceLine]
+"""Lines by operator name."""
 
 
-def cut(trace: Trace, boundaries: Int64, windows: Int64, at: int, number: int, how: str, beside: Beside) -> StepView:
-    """One of the steps of a trace. boundaries, windows: (n, 2) ns, all steps as the host and as the breakdown have
-    them; at: which of them; number, how: as in `Step view`."""
-    links = link(trace, boundaries)
-    step = _pair(windows[at])
-    shown = (min(int(boundaries[at, 0]), step[0]), max(int(boundaries[at, 1]), step[1]))
-    rows, left_out = _rows(trace, shown)
-    tracks = _tracks(trace, links, rows, beside)
+def cut(
+    steps: StepContext, at: int, number: int, how: str, sources: Sources | None = None, strips: Sequence[Strip] = ()
+) -> StepView:
+    """One of the steps. at: which of them; number, how: as in `StepView`. sources: lines that the trace itself does not
+    say. strips: further tracks (a loader's workers)."""
+    known, step = sources or {}, _pair(steps.windows[at])
+    shown = (min(int(steps.boundaries[at, 0]), step[0]), max(int(steps.boundaries[at, 1]), step[1]))
+    rows, left_out = _rows(steps.trace, shown)
+    tracks = _tracks(steps, rows, known)
     left_out += len(rows) - sum(map(len, tracks))
-    strips = [_category(trace, links, windows, at, beside), *_phases(shown, beside), *tracks, *beside.strips]
-    return assemble(strips, shown, step, number, how, left_out)
+    tracks = [_category(steps, at, known), *_phases(shown, steps.phases), *tracks, *strips]
+    return assemble(tracks, shown, step, number, how, left_out)
 
 
 def usual(durations: Int64) -> int:
@@ -297,36 +284,29 @@ def usual(durations: Int64) -> int:
     return int(np.abs(durations - np.median(durations)).argmin())
 
 
-def _category(trace: Trace, links: Links, windows: Int64, at: int, beside: Beside) -> Strip:
+def _category(steps: StepContext, at: int, sources: Sources) -> Strip:
     """What each instant of the step is posted to, idle time with its cause."""
-    claims = beside.claims or claims_of(
-        trace, input_ranges=beside.input_ranges, compile_ranges=beside.compile_ranges, training_thread=beside.thread
-    )
-    inside = tuple((category, clip(held, *_pair(windows[at]))) for category, held in claims)
-    begin, end, _, category = pieces_of(windows[at : at + 1], EMPTY, inside)
+    inside = tuple((category, clip(held, *_pair(steps.windows[at]))) for category, held in claims_of(steps))
+    begin, end, _, category = pieces_of(steps.windows[at : at + 1], EMPTY, inside)
     if len(begin) > MOST_PIECES:
         kept = np.sort(np.argsort(begin - end, kind="stable")[:MOST_PIECES])
         begin, end, category = begin[kept], end[kept], category[kept]
     labels = tuple(Label(each.name.lower(), each.name.lower()) for each in Category)
-    details, detail = _causes(trace, links, windows, begin, beside) if has_kernels(trace) else ((Detail(),), begin * 0)
+    details, detail = _causes(steps, begin, sources) if steps.on_device else ((Detail(),), begin * 0)
     return Strip("Where the time goes", "category", begin, end, category, labels, detail, details)
 
 
-def _causes(
-    trace: Trace, links: Links, windows: Int64, begin: Int64, beside: Beside
-) -> tuple[tuple[Detail, ...], Int64]:
-    """What is behind the pieces that begin at these times. windows: of all steps, which the rules asked for, too."""
-    gaps = gaps_of(
-        trace, links, windows, input_ranges=beside.input_ranges, compile_ranges=beside.compile_ranges,
-        training_thread=beside.thread,
-    )  # fmt: skip
+def _causes(steps: StepContext, begin: Int64, sources: Sources) -> tuple[tuple[Detail, ...], Int64]:
+    """What is behind the pieces that begin at these times."""
+    gaps = gaps_of(steps)
     details: dict[Detail, int] = {Detail(): 0}
-    known = {gaps.begin[at].item(): details.setdefault(_cause(trace, links, gaps, at, beside), len(details))
+    known = {gaps.begin[at].item(): details.setdefault(_cause(steps, gaps, at, sources), len(details))
              for at in np.flatnonzero(np.isin(gaps.begin, begin)).tolist()}  # fmt: skip
     return tuple(details), np.array([known.get(time, 0) for time in begin.tolist()], np.int64)
 
 
-def _cause(trace: Trace, links: Links, gaps: IdleGaps, at: int, beside: Beside) -> Detail:
+def _cause(steps: StepContext, gaps: IdleGaps, at: int, sources: Sources) -> Detail:
+    trace, links = steps.trace, steps.links
     cause, inside = int(gaps.cause[at]), int(gaps.inside[at])
     if cause == UNKNOWN:
         return Detail()
@@ -337,14 +317,14 @@ def _cause(trace: Trace, links: Links, gaps: IdleGaps, at: int, beside: Beside) 
     note = f"behind it: {text(function_name(name))}"
     if within and within != name:
         note += f", in it {text(function_name(within))}"
-    return Detail(source=source or beside.sources.get(name), note=note)
+    return Detail(source=source or sources.get(name), note=note)
 
 
-def _phases(shown: tuple[int, int], beside: Beside) -> list[Strip]:
+def _phases(shown: tuple[int, int], phases: Mapping[Phase, Intervals]) -> list[Strip]:
     labels: list[Label] = []
     begins, ends, numbers = [], [], []
-    for name, held in beside.phases.items():
-        inside = clip(held, *shown)
+    for phase, held in phases.items():
+        name, inside = phase.name.lower(), clip(held, *shown)
         if len(inside):
             begins.append(inside.begin)
             ends.append(inside.end)
@@ -369,24 +349,21 @@ def _rows(trace: Trace, shown: tuple[int, int]) -> tuple[Rows, int]:
     return np.sort(rows[np.argsort(-weight, kind="stable")[:MOST_EVENTS]]), over
 
 
-def _tracks(trace: Trace, links: Links, rows: Rows, beside: Beside) -> list[Strip]:
+def _tracks(steps: StepContext, rows: Rows, sources: Sources) -> list[Strip]:
     """Streams by the time they were busy, the training thread, autograd's, then the others by theirs: MOST_TRACKS of
     streams and of threads, as nobody looks at more."""
-    events = trace.events
+    trace, events = steps.trace, steps.trace.events
     device = np.isin(events.event_kind[rows], DEVICE)
-    training = training_lane(trace, beside.thread)
-    engine = autograd_lanes(trace, training) if training is not None else []
     found = []
     for on_device in (True, False):
         own = rows[device == on_device]
         spent = np.bincount(events.lane[own], events.duration[own], len(trace.lanes))
-        special = [] if on_device else [lane for lane in (training, *engine) if lane is not None]
-        spent[special] += FIRST
+        spent[[] if on_device else list(steps.lanes)] += FIRST
         for lane in np.argsort(-spent, kind="stable")[:MOST_TRACKS].tolist():
             mine = own[events.lane[own] == lane]
-            rank = 0 if on_device else 1 if lane == training else 2 if lane in engine else 3
+            rank = 0 if on_device else 1 if lane == steps.lane else 2 if lane in steps.lanes else 3
             if len(mine):
-                found.append((rank, _strip(trace, links, mine, _name(trace, lane, rank), rank, beside)))
+                found.append((rank, _strip(steps, mine, _name(trace, lane, rank), rank, sources)))
     return [strip for _, strip in sorted(found, key=lambda each: each[0])]
 
 
@@ -400,13 +377,13 @@ def _name(trace: Trace, lane: int, rank: int) -> str:
     return f"{words} {place.thread}"
 
 
-def _strip(trace: Trace, links: Links, rows: Rows, name: str, rank: int, beside: Beside) -> Strip:
-    events = trace.events
+def _strip(steps: StepContext, rows: Rows, name: str, rank: int, sources: Sources) -> Strip:
+    trace, events = steps.trace, steps.trace.events
     symbols = np.stack((events.name[rows].astype(np.int64), _kinds(trace, rows)), axis=1)
     distinct, label = np.unique(symbols, axis=0, return_inverse=True)
     labels = tuple(Label(text(trace.symbols[symbol].removeprefix("void ")), KINDS[kind])
                    for symbol, kind in distinct.tolist())  # fmt: skip
-    details, detail = _details(trace, links, rows, beside)
+    details, detail = _details(trace, steps.links, rows, sources)
     kind = "stream" if rank == 0 else "thread"
     begin, end = events.begin[rows], events.end[rows]
     return Strip(name, kind, begin, end, label.ravel(), labels, detail, details, first=rank == 0)
@@ -429,7 +406,7 @@ def _kinds(trace: Trace, rows: Rows) -> Int64:
     return kinds
 
 
-def _details(trace: Trace, links: Links, rows: Rows, beside: Beside) -> tuple[tuple[Detail, ...], Int64]:
+def _details(trace: Trace, links: Links, rows: Rows, sources: Sources) -> tuple[tuple[Detail, ...], Int64]:
     """Shapes, operator and line of each row; what says nothing is detail 0."""
     events = trace.events
     operator = links.operator[rows].astype(np.int64)
@@ -445,14 +422,14 @@ def _details(trace: Trace, links: Links, rows: Rows, beside: Beside) -> tuple[tu
     table = np.stack((within, own, shapes, formats, source, moved), axis=1).astype(np.int64)
     table[np.isin(events.event_kind[rows], (EventKind.PYTHON,))] = ABSENT
     distinct, detail = np.unique(table, axis=0, return_inverse=True)
-    return tuple(_detail(trace, row, beside) for row in distinct.tolist()), detail.ravel()
+    return tuple(_detail(trace, row, sources) for row in distinct.tolist()), detail.ravel()
 
 
-def _detail(trace: Trace, row: list[int], beside: Beside) -> Detail:
+def _detail(trace: Trace, row: list[int], sources: Sources) -> Detail:
     within, own, shapes, formats, source, moved = row
     line = source_line(trace.symbols[source]) if source != ABSENT else None
     if line is None and own != ABSENT:
-        line = beside.sources.get(trace.symbols[own])
+        line = sources.get(trace.symbols[own])
     return Detail(
         operator=text(trace.symbols[within]) if within != ABSENT else "",
         shapes=text(trace.shapes[shapes]) if shapes != ABSENT else "",
@@ -466,13 +443,12 @@ def _pair(window: Int64) -> tuple[int, int]:
     return int(window[0]), int(window[1])
 
 
-def step_view_of_trace(trace: Trace, boundaries: Int64, windows: Int64, warm_up: int) -> StepView:
-    """boundaries, windows: (n, 2) ns, the steady steps as the host and as the breakdown have them, n at least 1.
-    warm_up: how many steps lie before them."""
-    at = usual(windows[:, 1] - windows[:, 0])
-    count = len(windows)
+def step_view_of_trace(steps: StepContext, warm_up: int) -> StepView:
+    """steps: the steady ones, at least one. warm_up: how many lie before them."""
+    at = usual(steps.windows[:, 1] - steps.windows[:, 0])
+    count = len(steps)
     how = "the only steady step" if count == 1 else f"of {count} steady steps the one next to their median"
-    return cut(trace, boundaries, windows, at, warm_up + at, how, Beside())
+    return cut(steps, at, warm_up + at, how)
 
 
 _WORK = {Kind.FETCH: Label("reads items", "input"), Kind.COLLATE: Label("collates", "operator"),
@@ -480,46 +456,25 @@ _WORK = {Kind.FETCH: Label("reads items", "input"), Kind.COLLATE: Label("collate
 MOST_WORKERS = 32
 
 
-def step_view_of_process(
-    process: Process, steps: Steps, category: RecordedBreakdown, machine: Machine | None = None
-) -> StepView | None:
-    """The usual one of the profiled steps; None where none was profiled."""
-    timed = [each for each in category.windows if not each.stacks and len(each.boundaries)]
-    if not timed:
+def step_view_of_process(process: Process, series: Steps, recorded: RecordedBreakdown) -> StepView | None:
+    """The usual one of the profiled steps; None where none was profiled. series: all steps of the process."""
+    steps = recorded.profiled
+    if steps is None:
         return None
-    window = max(timed, key=lambda each: (has_kernels(each.trace), len(each.boundaries)))
-    trace = window.trace
-    windows = reach(trace, window.boundaries) if has_kernels(trace) else window.boundaries
-    at = usual(windows[:, 1] - windows[:, 0])
-    begin, end = window.boundaries[at].tolist()
-    number = int(np.searchsorted(steps.end, end - window.shift))
-    sources: dict[str, SourceLine] = {}
-    for each in category.windows:
-        sources |= sources_of(each.trace, training_thread=each.thread) if each.stacks else {}
-    beside = Beside(
-        input_ranges=window.phases[Phase.INPUT],
-        compile_ranges=window.compiling,
-        claims=claims_of(
-            trace,
-            input_ranges=window.phases[Phase.INPUT],
-            compile_ranges=window.compiling,
-            phase_ranges=window.phases,
-            training_thread=window.thread,
-            machine=machine,
-        ),
-        phases={phase.name.lower(): held for phase, held in window.phases.items()},
-        thread=window.thread,
-        sources=sources,
-        strips=tuple(_workers(process.workers, window, min(begin, int(windows[at, 0])), max(end, int(windows[at, 1])))),
+    at = usual(steps.windows[:, 1] - steps.windows[:, 0])
+    begin, end = steps.boundaries[at].tolist()
+    number = int(np.searchsorted(series.end, end - steps.shift))
+    workers = _workers(
+        process.workers, steps.shift, min(begin, int(steps.windows[at, 0])), max(end, int(steps.windows[at, 1]))
     )
-    count = len(windows)
+    count = len(steps)
     how = "the profiled step" if count == 1 else f"of {count} profiled steps the one next to their median"
-    return cut(trace, window.boundaries, windows, at, number, how, beside)
+    return cut(steps, at, number, how, recorded.sources, tuple(workers))
 
 
-def _workers(table: IntervalTable, window: TraceWindow, begin: int, end: int) -> Iterator[Strip]:
+def _workers(table: IntervalTable, shift: int, begin: int, end: int) -> Iterator[Strip]:
     """What each worker of a loader did between two times."""
-    starts, stops = table.begin + window.shift, table.end + window.shift
+    starts, stops = table.begin + shift, table.end + shift
     inside = (starts < end) & (stops > begin) & np.isin(table.kind, [int(kind) for kind in _WORK])
     loaders = np.stack((table.identity.astype(np.int64), table.thread.astype(np.int64)), axis=1)
     present = np.unique(loaders[inside], axis=0)[:MOST_WORKERS]

@@ -13,29 +13,29 @@ from typing import Any, Concatenate, ParamSpec, TypeVar
 
 import numpy as np
 
-from steptime.trace.table import Trace
-
+Owner = TypeVar("Owner")
 Parameters = ParamSpec("Parameters")
 Result = TypeVar("Result")
 
 
 def once(
-    function: Callable[Concatenate[Trace, Parameters], Result],
-) -> Callable[Concatenate[Trace, Parameters], Result]:
-    """For a pure function of a trace and more: the same arguments give the same result without computing it again.
+    function: Callable[Concatenate[Owner, Parameters], Result],
+) -> Callable[Concatenate[Owner, Parameters], Result]:
+    """For a pure function of a trace (or of some steps of it) and more: the same arguments give the same result without
+    computing it again.
 
     Arguments that cannot be hashed (arrays) are the same only when they are the same object.
     """
-    kept: dict[int, tuple[weakref.ref[Trace], dict[Hashable, tuple[object, Result]]]] = {}
+    kept: dict[int, tuple[weakref.ref[Owner], dict[Hashable, tuple[object, Result]]]] = {}
 
-    def remembering(trace: Trace, /, *args: Parameters.args, **kwargs: Parameters.kwargs) -> Result:
-        number = id(trace)
+    def remembering(owner: Owner, /, *args: Parameters.args, **kwargs: Parameters.kwargs) -> Result:
+        number = id(owner)
         if number not in kept:
-            kept[number] = weakref.ref(trace, lambda _: kept.pop(number, None)), {}
+            kept[number] = weakref.ref(owner, lambda _: kept.pop(number, None)), {}
         results = kept[number][1]
         key = (*map(_key, args), *((name, _key(value)) for name, value in sorted(kwargs.items())))
         if key not in results:
-            result = function(trace, *args, **kwargs)
+            result = function(owner, *args, **kwargs)
             _freeze(result)
             results[key] = (args, kwargs), result  # the arguments too: an id is unique only while its object lives
         return results[key][1]

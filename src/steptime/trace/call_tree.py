@@ -1,6 +1,7 @@
-"""Nesting: who encloses whom on one thread, and who is innermost at each instant.
+"""Call trees: who encloses whom on a thread, and who is innermost at each instant.
 
-Vector arithmetic throughout: a trace of millions of operators nests in a second.
+All walks up a tree double their stride each round or look only at what has not arrived, so that millions of events are
+nested in a second.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ from typing import TypeVar
 import numpy as np
 import numpy.typing as npt
 
-from steptime.arrays import Bool, Int64
+from steptime.arrays import Bool, Int32, Int64
 
 Position = TypeVar("Position", np.int32, np.int64)
 ROOT = -1
@@ -21,24 +22,22 @@ NO_HEADS = np.empty(0, np.int64)
 
 @dataclass(frozen=True, slots=True, eq=False)
 class CallTree:
-    """Intervals of one thread, parents before their children.
+    """Intervals of one thread, parents before their children. rows: of the table they are from. parent: position in
+    these columns of the interval around each, or ROOT. begin, end: ns."""
 
-    order: positions of the intervals in the columns that `nest` was given. parent: index into this nest, or ROOT.
-    begin, end: ns; a child that outlasts its parent (old traces round to microseconds) ends with it.
-    """
-
-    order: Int64
+    rows: Int64
     parent: Int64
     begin: Int64
     end: Int64
 
     def __len__(self) -> int:
-        return len(self.order)
+        return len(self.rows)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class ExclusiveSpans:
-    """Elementary stretches of time in which one interval of a nest is innermost; in time order, without overlap."""
+    """Stretches of time in which one interval of a call tree is innermost, in time order, without overlap. owner: its
+    position in the tree."""
 
     owner: Int64
     begin: Int64
@@ -46,30 +45,40 @@ class ExclusiveSpans:
 
 
 def call_tree(begin: Int64, end: Int64) -> CallTree:
-    """Nests intervals of one thread; begin and end in ns, in any order."""
-    order = _order(begin, end)
-    starts, stops = begin[order], end[order]
+    """Nests intervals of one thread; begin and end in ns, in any order. A child that outlasts its parent (old traces
+    round to microseconds) ends with it."""
+    rows = nesting_order(begin, end)
+    starts, stops = begin[rows], end[rows]
     parent = enclosing(starts, stops, NO_HEADS, np.int64)
-    return CallTree(order, parent, starts, _within_parents(parent, stops))
+    return CallTree(rows, parent, starts, _within_parents(parent, stops))
 
 
-def _order(begin: Int64, end: Int64) -> Int64:
-    """By begin, and the longest first: only runs of equal begins are sorted by their ends."""
+def nesting_order(begin: Int64, end: Int64, lane: Int32 | None = None) -> Int64:
+    """Positions by lane, begin, and the longest first, so that parents stand before their children; what is equal in
+    all stays in its order.
+
+    Two stable sorts, by time (files are almost in that order, which makes it cheap) and by lane (16 bits, which numpy
+    sorts in linear time); only runs of equal begins are then sorted by their ends.
+    """
     order = np.argsort(begin, kind="stable")
-    tied = np.diff(begin[order]) == 0
+    lanes = np.zeros(len(begin), np.uint16) if lane is None else lane
+    if lane is not None:
+        narrow = lane.astype(np.uint16) if len(lane) and lane.max() < 1 << 16 else lane
+        order = order[np.argsort(narrow[order], kind="stable")]
+    tied = (np.diff(begin[order]) == 0) & (np.diff(lanes[order]) == 0)
     positions = np.flatnonzero(np.append(tied, False) | np.append(False, tied))
     among = order[positions]
-    order[positions] = among[np.lexsort((-end[among], begin[among]))]
+    order[positions] = among[np.lexsort((-end[among], begin[among], lanes[among]))]
     return order
 
 
-def stretches(made: CallTree) -> ExclusiveSpans:
-    """The time of each interval outside its children, piece by piece."""
-    lasting = np.flatnonzero(made.end > made.begin)
+def exclusive_spans(tree: CallTree) -> ExclusiveSpans:
+    """The time of each interval outside its children, piece by piece. No interval may outlast its parent."""
+    lasting = np.flatnonzero(tree.end > tree.begin)
     closing = lasting[::-1]
     # At one time, what ends comes before what begins, and inner before outer: a stable sort keeps that.
-    times = np.concatenate((made.end[closing], made.begin[lasting]))
-    owners = np.concatenate((made.parent[closing], lasting))
+    times = np.concatenate((tree.end[closing], tree.begin[lasting]))
+    owners = np.concatenate((tree.parent[closing], lasting))
     order = np.argsort(times, kind="stable")
     times, owners = times[order], owners[order]
     begin, end, owner = times[:-1], times[1:], owners[:-1]
@@ -77,19 +86,8 @@ def stretches(made: CallTree) -> ExclusiveSpans:
     return ExclusiveSpans(owner[kept], begin[kept], end[kept])
 
 
-def self_time(made: CallTree) -> Int64:
-    """The ns of each interval outside its children."""
-    found = stretches(made)
-    return np.bincount(found.owner, found.end - found.begin, len(made)).astype(np.int64)
-
-
-def has_descendant(made: CallTree, marked: Bool) -> Bool:
-    """Which intervals enclose, at any depth, one that is marked."""
-    return ancestors(made.parent, marked)
-
-
-def ancestors(parent: Int64, marked: Bool) -> Bool:
-    """Which members of a forest, given each one's parent or ROOT, have a marked one below them."""
+def has_descendant(parent: Int64, marked: Bool) -> Bool:
+    """Which members of a tree, given each one's parent or ROOT, have a marked one below them, at any depth."""
     found = np.zeros(len(parent), np.bool_)
     current = _distinct(parent[marked])
     while len(current):
@@ -105,23 +103,29 @@ def _distinct(members: Int64) -> Int64:
     return np.concatenate((ordered[:1], ordered[1:][ordered[1:] != ordered[:-1]]))
 
 
-def nearest_ancestor(made: CallTree, marked: Bool) -> Int64:
-    """The innermost marked interval that encloses each one or is it; ROOT where there is none."""
-    nearest = np.where(marked, np.arange(len(made)), made.parent)
-    while True:
-        open_ends = (nearest != ROOT) & ~marked[nearest]
-        if not open_ends.any():
-            return nearest
-        nearest[open_ends] = nearest[nearest[open_ends]]
+def nearest_ancestor(parent: npt.NDArray[Position], marked: Bool) -> npt.NDArray[Position]:
+    """By position: the innermost marked interval that encloses it or is it; ROOT where there is none."""
+    pointer = np.where(marked, np.arange(len(parent), dtype=parent.dtype), parent)
+    walking = np.flatnonzero(~marked & (pointer != ROOT))
+    walking = walking[~marked[pointer[walking]]]
+    reached = pointer[walking]
+    while len(walking):
+        reached = pointer[reached]
+        pointer[walking] = reached
+        passing = (reached != ROOT) & ~marked[reached]
+        walking, reached = walking[passing], reached[passing]
+    return pointer
 
 
-def innermost_at(found: ExclusiveSpans, times: Int64) -> Int64:
-    """The innermost interval at each time; ROOT where none is open."""
-    if not len(found.begin):
-        return np.full(len(times), ROOT)
-    index = np.searchsorted(found.begin, times, side="right") - 1
-    inside = (index >= 0) & (times < found.end[np.maximum(index, 0)])
-    return np.where(inside, found.owner[np.maximum(index, 0)], ROOT)
+def innermost_at(tree: CallTree, times: Int64) -> Int64:
+    """The position of the innermost interval at each time; ROOT where none is open."""
+    at = np.searchsorted(tree.begin, times, side="right") - 1
+    walking = np.flatnonzero(at != ROOT)
+    while len(walking):
+        walking = walking[tree.end[at[walking]] <= times[walking]]
+        at[walking] = tree.parent[at[walking]]
+        walking = walking[at[walking] != ROOT]
+    return at
 
 
 def enclosing(begin: Int64, end: Int64, heads: Int64, kind: type[Position]) -> npt.NDArray[Position]:

@@ -29,7 +29,7 @@ import numpy as np
 from steptime.arrays import Bool, Int32, Int64
 from steptime.quantities import SourceLine
 from steptime.trace.cached_per_trace import once
-from steptime.trace.call_tree import enclosing
+from steptime.trace.call_tree import enclosing, nearest_ancestor, nesting_order
 from steptime.trace.table import ABSENT, HOST_CATEGORIES, EventKind, Trace
 from steptime.trace.vendors import ANNOTATION, PROFILER, QUEUEING, STEP, is_compiled, is_engine, matching, of_symbols
 
@@ -170,25 +170,12 @@ class Forest:
 
     def nearest(self, marked: Bool) -> Int32:
         """By row of the table: the row of the innermost marked event that encloses it or is it. marked: by row."""
-        return self._by_row(self.nearest_positions(marked[self.rows]))
+        return self._by_row(nearest_ancestor(self.parent, marked[self.rows]))
 
     def enclosing(self, marked: Bool) -> Int32:
         """The same without itself."""
-        nearest = self.nearest_positions(marked[self.rows])
+        nearest = nearest_ancestor(self.parent, marked[self.rows])
         return self._by_row(np.where(self.parent == UNKNOWN, UNKNOWN, nearest[self.parent]).astype(np.int32))
-
-    def nearest_positions(self, marked: Bool) -> Int32:
-        """By position: the position of the innermost marked event that encloses it or is it. marked: by position."""
-        pointer = np.where(marked, np.arange(len(self.rows), dtype=np.int32), self.parent)
-        walking = np.flatnonzero(~marked & (pointer != UNKNOWN))
-        walking = walking[~marked[pointer[walking]]]
-        reached = pointer[walking]
-        while len(walking):
-            reached = pointer[reached]
-            pointer[walking] = reached
-            passing = (reached != UNKNOWN) & ~marked[reached]
-            walking, reached = walking[passing], reached[passing]
-        return pointer
 
     def _by_row(self, positions: Int32) -> Int32:
         found = np.full(self.size, UNKNOWN, np.int32)
@@ -229,26 +216,9 @@ def running_before(trace: Trace) -> Bool:
 
 def forest_of(lane: Int32, begin: Int64, end: Int64, rows: Int32) -> Forest:
     """Nests the events `rows` of a table, each lane for itself. lane, begin, end: whole columns, ns."""
-    ordered = rows[_order(lane[rows], begin[rows], end[rows])]
+    ordered = rows[nesting_order(begin[rows], end[rows], lane[rows])]
     heads = np.flatnonzero(np.diff(lane[ordered])) + 1
     return Forest(ordered, enclosing(begin[ordered], end[ordered], heads, np.int32), len(begin))
-
-
-def _order(lane: Int32, begin: Int64, end: Int64) -> Int64:
-    """By lane, begin, and the longest first; what equals in all stays in its order.
-
-    Two stable sorts, by time (the file is almost in its order, which makes it cheap) and by lane (16 bits, which numpy
-    sorts in linear time); only runs of equal begins are then sorted by their ends.
-    """
-    order = np.argsort(begin, kind="stable")
-    lanes = lane[order]
-    narrow = lanes.astype(np.uint16) if len(lanes) and lanes.max() < 1 << 16 else lanes
-    order = order[np.argsort(narrow, kind="stable")]
-    tied = (np.diff(begin[order]) == 0) & (np.diff(lane[order]) == 0)
-    positions = np.flatnonzero(np.append(tied, False) | np.append(False, tied))
-    among = order[positions]
-    order[positions] = among[np.lexsort((-end[among], begin[among], lane[among]))]
-    return order
 
 
 DEVICE = (EventKind.KERNEL, EventKind.MEMCPY, EventKind.MEMSET)

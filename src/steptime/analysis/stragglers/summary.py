@@ -14,19 +14,20 @@ from math import prod
 
 import numpy as np
 
-from steptime.analysis.breakdown import breakdown_of, has_kernels
+from steptime.analysis.breakdown import breakdown_of
 from steptime.analysis.categories import Breakdown
 from steptime.analysis.device_activity import device_time
 from steptime.analysis.layout import Layout
 from steptime.analysis.operators import grouped, per_step, step_at
-from steptime.analysis.recorded_breakdown import RecordedBreakdown, TraceWindow
+from steptime.analysis.recorded_breakdown import RecordedBreakdown
+from steptime.analysis.step_context import StepContext, step_context
 from steptime.analysis.timeline import Phase
-from steptime.analysis.trace_steps import FoundSteps, find_steps, reach
+from steptime.analysis.trace_steps import FoundSteps, find_steps
 from steptime.analysis.traffic import Parameters, parameters_of, tensor_bytes
 from steptime.arrays import Bool, Int64
 from steptime.intervals import Intervals, claim, contains, measure, union
 from steptime.recording.recording import Process
-from steptime.trace.links import UNKNOWN, Links, link
+from steptime.trace.links import UNKNOWN
 from steptime.trace.table import ABSENT, EventKind, Trace
 from steptime.trace.vendors import COLLECTIVE_ON_HOST, COMMUNICATION_KERNEL, matching
 
@@ -135,16 +136,16 @@ def _block_means(values: Int64, width: int) -> Int64:
     return np.where(count > 0, total // np.maximum(count, 1), -1)
 
 
-def exchanges_of(trace: Trace, links: Links, windows: Int64) -> tuple[Exchange, ...]:
-    """The collectives that begin in the steps. windows: (n, 2) ns, as the breakdown has the steps, n at least 1.
+def exchanges_of(steps: StepContext) -> tuple[Exchange, ...]:
+    """The collectives that begin in the steps, at least one.
 
     On a CPU `exposed` is not known from the spans and stays 0: the breakdown's account has it.
     """
-    events = trace.events
-    chosen = (events.event_kind == EventKind.KERNEL) & matching(trace, COMMUNICATION_KERNEL.search)
+    trace, windows = steps.trace, steps.windows
+    chosen = (trace.events.event_kind == EventKind.KERNEL) & matching(trace, COMMUNICATION_KERNEL.search)
     if chosen.any():
         rows = _in_steps(trace, np.flatnonzero(chosen), windows)
-        return _by_kind(trace, rows, parameters_of(trace, links, rows), windows, device_time(trace).compute)
+        return _by_kind(trace, rows, parameters_of(trace, steps.links, rows), windows, device_time(trace).compute)
     rows = _in_steps(trace, np.flatnonzero(matching(trace, COLLECTIVE_ON_HOST.match)), windows)
     return _by_kind(trace, rows, tuple(_span(trace, row) for row in rows.tolist()), windows, None)
 
@@ -290,38 +291,21 @@ def summarise_trace(trace: Trace, rank: int, steps: FoundSteps | None = None) ->
     boundaries = (steps or find_steps(trace)).boundaries
     if not len(boundaries):
         return None
-    windows = reach(trace, boundaries) if has_kernels(trace) else boundaries
-    return summarise(trace, boundaries, windows, breakdown_of(trace, boundaries), rank=rank)
+    whole = step_context(trace, boundaries)
+    return summarise(whole, breakdown_of(whole), rank)
 
 
-def summarise(
-    trace: Trace,
-    boundaries: Int64,
-    windows: Int64,
-    breakdown: Breakdown,
-    *,
-    rank: int,
-    host: str = "",
-    flops: float = 0.0,
-    numbers: tuple[int, ...] = (),
-    series: RankSeries | None = None,
-) -> RankSummary:
-    """A rank from its trace and what is known beside it. boundaries, windows: (n, 2) ns, the steps as host and
-    breakdown have them; breakdown: of the steps that times are said of, which may be others. numbers: of the
-    boundaries' steps in the job.
-    """
+def summarise(steps: StepContext, breakdown: Breakdown, rank: int) -> RankSummary:
+    """A rank from its trace alone. breakdown: of the steps."""
     return RankSummary(
         rank=rank,
         name=f"rank {rank}",
-        host=host,
-        steps=len(windows),
+        host="",
+        steps=len(steps),
         step=float(breakdown.wall.mean()),
         categories=tuple(breakdown.entries.mean(axis=0).tolist()),
-        exchanges=exchanges_of(trace, link(trace, boundaries), windows),
-        numbers=numbers,
-        flops=flops,
-        series=series,
-        world=trace.world_size,
+        exchanges=exchanges_of(steps),
+        world=steps.trace.world_size,
     )
 
 
@@ -331,15 +315,13 @@ SURELY_OWN = (Phase.INPUT, Phase.TRANSFER)
 
 def summarise_process(process: Process, layout: Layout, recorded: RecordedBreakdown) -> RankSummary:
     """A process with at least one steady step. Its rank is 0 where nothing says it."""
-    window = _window(recorded)
+    window = recorded.profiled
     exchanges: tuple[Exchange, ...] = ()
     numbers = np.zeros(0, np.int64)
     steps = layout.timeline.steps
     if window is not None:
-        boundaries = window.boundaries
-        reached = reach(window.trace, boundaries) if has_kernels(window.trace) else boundaries
-        exchanges = exchanges_of(window.trace, link(window.trace, boundaries), reached)
-        numbers = np.searchsorted(steps.end, boundaries[:, 1] - window.shift)
+        exchanges = exchanges_of(window)
+        numbers = np.searchsorted(steps.end, window.boundaries[:, 1] - window.shift)
     breakdown, facts = recorded.breakdown, process.facts
     rank = facts.rank if facts.rank is not None else 0
     return RankSummary(
@@ -357,23 +339,17 @@ def summarise_process(process: Process, layout: Layout, recorded: RecordedBreakd
     )
 
 
-def _window(recorded: RecordedBreakdown) -> TraceWindow | None:
-    """The one with most steps that nobody slowed with stacks."""
-    timed = [window for window in recorded.windows if not window.stacks and len(window.boundaries)]
-    return max(timed, key=lambda window: len(window.boundaries)) if timed else None
-
-
-def _series(layout: Layout, window: TraceWindow | None, exchanges: tuple[Exchange, ...]) -> RankSeries | None:
+def _series(layout: Layout, window: StepContext | None, exchanges: tuple[Exchange, ...]) -> RankSeries | None:
     """The rank's own time by step: what lies outside of the phases in which it waits for others."""
     steps = layout.timeline.steps
-    if window is not None and has_kernels(window.trace):
+    if window is not None and window.on_device:
         own = steps.phases[:, SURELY_OWN].sum(axis=1)
     else:
         own = steps.duration - steps.phases[:, _waiting_phases(window, exchanges)].sum(axis=1)
     return blocks(own, steps.steady, 0)
 
 
-def _waiting_phases(window: TraceWindow | None, exchanges: tuple[Exchange, ...]) -> list[int]:
+def _waiting_phases(window: StepContext | None, exchanges: tuple[Exchange, ...]) -> list[int]:
     """Backward, and whatever other phase a collective is begun in: buffers are exchanged in forward, and sharded
     weights too."""
     found = {int(Phase.BACKWARD)}

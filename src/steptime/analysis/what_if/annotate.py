@@ -24,11 +24,11 @@ from typing import IO, cast
 import numpy as np
 from isal import igzip
 
-from steptime.analysis.breakdown import breakdown_of, claims_of, device_of, has_kernels
-from steptime.analysis.categories import Category
+from steptime.analysis.breakdown import breakdown_of, claims_of, device_of
+from steptime.analysis.categories import Category, Claims
 from steptime.analysis.idle import IdleGaps, gaps_of
-from steptime.analysis.processor import Claims
-from steptime.analysis.trace_steps import reach, steps_of
+from steptime.analysis.step_context import step_context
+from steptime.analysis.trace_steps import steps_of
 from steptime.analysis.what_if.critical_path import PathKind
 from steptime.analysis.what_if.graph import NONE
 from steptime.analysis.what_if.what_if import Replay, rerun
@@ -38,7 +38,7 @@ from steptime.intervals import EMPTY, Intervals, intersect, join, subtract, unio
 from steptime.machine.datasheet import look_up
 from steptime.quantities import format_duration
 from steptime.trace.cache import read_remembered
-from steptime.trace.links import UNKNOWN, link
+from steptime.trace.links import UNKNOWN
 from steptime.trace.reader import BARE_ARRAY, DEFAULT_MAX_SIZE, EVENTS_BEGIN, LARGEST_BLOCK, SEPARATOR
 from steptime.trace.source import TraceSource
 from steptime.trace.table import Trace
@@ -241,11 +241,9 @@ def _slices(trace: Trace) -> Iterator[Slice]:
     if not len(boundaries):
         raise NothingMeasuredError("trace-without-steps", f"{trace.path} holds no event that took time: no step.")
     machine = look_up(device_of(trace))
-    links, breakdown = link(trace, boundaries), breakdown_of(trace, boundaries, machine=machine)
-    windows = reach(trace, boundaries) if has_kernels(trace) else boundaries
-    gaps = gaps_of(trace, links, windows) if has_kernels(trace) else None
-    replay = rerun(trace, boundaries, links, breakdown)
-    return slices_of(trace, windows, claims_of(trace, machine=machine), gaps, replay)
+    steps = step_context(trace, boundaries, machine=machine)
+    replay = rerun(trace, boundaries, steps.links, breakdown_of(steps))
+    return slices_of(trace, steps.windows, claims_of(steps), gaps_of(steps) if steps.on_device else None, replay)
 
 
 def _splice(source: TraceSource, output: IO[bytes], events: Iterator[str], path: Path, *, truncated: bool) -> None:

@@ -15,7 +15,7 @@ from steptime.analysis.what_if.graph import NONE, EdgeKind, Graph, GraphRun, Nod
 from steptime.analysis.what_if.scope import Scope, host_time
 from steptime.arrays import Bool, Int64
 from steptime.intervals import contains
-from steptime.trace.call_tree import ROOT, call_tree, innermost_at, nearest_ancestor, stretches
+from steptime.trace.call_tree import ROOT, call_tree, innermost_at, nearest_ancestor
 from steptime.trace.table import EventKind, Trace
 
 STAGING = 50_000
@@ -232,10 +232,10 @@ def _names_on(trace: Trace, lane: int) -> tuple[_Names, _Names]:
 def _innermost(trace: Trace, rows: Int64, preferred: Bool) -> _Names:
     events = trace.events
     made = call_tree(events.begin[rows], events.end[rows])
-    rows = rows[made.order]
-    better = nearest_ancestor(made, preferred[rows])
+    rows = rows[made.rows]
+    better = nearest_ancestor(made.parent, preferred[rows])
     owner = np.where(better == ROOT, np.arange(len(made)), better)
     boundaries = np.unique(np.concatenate((made.begin, made.end)))
-    inner = innermost_at(stretches(made), boundaries)
+    inner = innermost_at(made, boundaries)
     name = np.where(inner == ROOT, NONE, events.name[rows[owner[inner]]]) if len(rows) else boundaries
     return _Names(boundaries, name)
