@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.started import STEPTIME
-from steptime.hang.read import read_dump
+from steptime.hang.dump import read_dump
 from steptime.memory.read_snapshot import read_snapshot
 from steptime.nan.nonfinite import read_numerics
 from steptime.recording.load import load

@@ -12,8 +12,7 @@ import pytest
 
 from steptime.cli.main import main
 from steptime.errors import UsageError
-from steptime.hang.dump import Dump
-from steptime.hang.read import read_dumps
+from steptime.hang.dump import Dump, read_dumps
 from steptime.hang.text import as_text
 from steptime.hang.triage import Fault, Stall, triage
 

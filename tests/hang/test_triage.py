@@ -13,7 +13,7 @@ from hang.dumps import WORLD, entry, healthy, open_entry, write
 
 from steptime.diagnosis import diagnose_paths
 from steptime.errors import TraceError, UsageError
-from steptime.hang.read import read_dump, read_dumps
+from steptime.hang.dump import read_dump, read_dumps
 from steptime.hang.text import as_text, to_json
 from steptime.hang.triage import Fault, HangTriage, Stall, counted_ranks, triage
 
@@ -293,7 +293,7 @@ def test_an_array_of_bytes_that_memory_does_not_hold_is_refused(tmp_path: Path) 
 def test_tuples_that_double_in_each_level_are_given_up(
     opcodes: bytes, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("steptime.hang.read.BASE_SECONDS", 1)
+    monkeypatch.setattr("steptime.hang.dump.BASE_SECONDS", 1)
     path = tmp_path / "rank_0"
     path.write_bytes(doubling(opcodes))
     with pytest.raises(TraceError, match="no dump of torch's flight recorder"):

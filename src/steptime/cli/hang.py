@@ -26,7 +26,7 @@ def command(paths: tuple[str, ...], world_size: int | None, as_json: bool) -> in
     steptime hang /shared/dumps
     steptime hang "/tmp/nccl_trace_rank_*" --json
     """
-    from steptime.hang.read import read_dumps
+    from steptime.hang.dump import read_dumps
     from steptime.hang.text import as_text, to_json
     from steptime.hang.triage import triage
 

@@ -1,28 +1,39 @@
-"""A flight recorder's dump: the last collectives that one rank has called. The room's central types.
+"""A flight recorder's dump, the last collectives that one rank has called, and how it is read.
 
-torch keeps them in a ring (of TORCH_FR_BUFFER_SIZE entries, in older releases TORCH_NCCL_TRACE_BUFFER_SIZE) and writes
-them when a collective times out. The fields are those of torch/csrc/distributed/c10d/FlightRecorder.hpp, versions 2.x.
-
-Which ranks belong to which process group, as far as the dumps say it.
-
-NCCL's dumps list the members of every group under its name. gloo's (torch 2.13) name groups in their calls only, and
-hold one list without a name: of all ranks where the process made no further group, empty where it did. So of a gloo
-group those members are known that have called something in it, and whether there are others is mostly not.
+torch keeps the calls in a ring (of TORCH_FR_BUFFER_SIZE entries, in older releases TORCH_NCCL_TRACE_BUFFER_SIZE) and
+writes them when a collective times out: as a pickle, or as JSON through its debug server. The fields are those of
+torch/csrc/distributed/c10d/FlightRecorder.hpp, versions 2.x.
 """
 
 from __future__ import annotations
 
+import glob
+import json
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from math import prod
+from pathlib import Path
+from typing import Any
 
-from steptime.errors import UsageError
+from steptime.errors import TraceError
+from steptime.plain_pickle import BASE_MEMORY, NotPlainError, converted
 from steptime.quantities import SourceLine
 
 COMPLETED = "completed"
 """The state of a call that has ended; before that it is "scheduled" (by the host) or "started" (on the device)."""
-POINT_TO_POINT = re.compile(r"(send|recv|isend|irecv) (\d+)(->|<-)(\d+)")
+POINT_TO_POINT = re.compile(r"i?(send|recv) (\d+)(->|<-)(\d+)")
+CONVERTER = "steptime.plain_pickle:to_json"
+MEMORY_PER_BYTE, BASE_SECONDS, BYTES_PER_SECOND = 40, 5, 1_000_000
+"""What the process that reads a pickle may take: memory for each byte of the file, and processor time."""
+LARGEST = 256 << 20
+"""Bytes of one dump: a hundred thousand calls with their stacks."""
+RANK_IN_NAME = re.compile(r"([0-9]+)(?:\.(?:json|pickle|pkl|bin))?$")
+"""torch writes <prefix><rank>: /tmp/nccl_trace_rank_3."""
+MEMBERS = re.compile(r"(?<![0-9])[0-9]{1,9}(?![0-9])")
+LARGEST_NUMBER, LARGEST_RANK = (1 << 63) - 1, 10**9
+LONGEST_TEXT = 4096
+NOT_THEIRS = re.compile(r"/(site-packages|dist-packages|steptime/(?:capture|probe))/|/lib/python3\.\d+/|^<")
+"""Frames that are not the user's."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,8 +44,7 @@ class CollectiveCall:
     description: what the user calls it. sequence: its number among the collectives of the group (or among the sends and
     receives between two ranks). state: how far it had come, as torch says it; done: it has ended (gloo leaves the state
     at "scheduled" and says only that the entry was retired). sizes and types: of its tensors, as given in and got out.
-    created: epoch ns.
-    source: the user's innermost line, None where no stack was kept.
+    created: epoch ns. source: the user's innermost line, None where no stack was kept.
     """
 
     operation: str
@@ -47,7 +57,6 @@ class CollectiveCall:
     input_sizes: tuple[tuple[int, ...], ...] = ()
     output_sizes: tuple[tuple[int, ...], ...] = ()
     input_types: tuple[str, ...] = ()
-    output_types: tuple[str, ...] = ()
     created: int = 0
     point_to_point: bool = False
     source: SourceLine | None = None
@@ -60,106 +69,175 @@ class CollectiveCall:
             return None
         kind, first, arrow, second = found.groups()
         ends = (int(first), int(second)) if arrow == "->" else (int(second), int(first))
-        return kind.removeprefix("i"), *ends
+        return kind, *ends
 
 
 @dataclass(frozen=True, slots=True)
 class Dump:
     """What one rank had called last, the oldest first. groups: members (ranks of the whole job) by the group's name, as
-    far as the backend says them (gloo does not)."""
+    far as the backend lists them (gloo does not)."""
 
     path: str
     rank: int
-    version: str
     calls: tuple[CollectiveCall, ...]
     groups: dict[str, tuple[int, ...]]
 
 
-DEFAULT, DEFAULT_NAMES = "default_pg", ("", "0")
-"""The group of all ranks: what torch describes it as, and its names where no description is kept."""
-LARGEST_WORLD = 1 << 20
-"""Ranks up to which those between are taken to exist: a larger number in a file is a mistake."""
-MOST_DIMENSIONS = 16
+def read_dumps(paths: Sequence[str]) -> tuple[tuple[Dump, ...], tuple[str, ...]]:
+    """The dumps that are meant by files, folders and patterns, by rank, and a sentence for each file passed over.
 
-
-@dataclass(frozen=True, slots=True)
-class Group:
-    """name: as calls give it. members: the ranks of the job that are known to belong to it. possible: those that may,
-    as no dump says it. open: there may be ranks that no dump names."""
-
-    name: str
-    members: tuple[int, ...]
-    possible: tuple[int, ...] = ()
-    open: bool = False
-
-    @property
-    def whole(self) -> bool:
-        """Whether no other rank can belong to it."""
-        return not (self.possible or self.open)
-
-
-def world_of(dumps: Sequence[Dump], world_size: int | None = None) -> Group:
-    """The group of all ranks of the job: they are numbered from 0 on, so that those between known ones exist.
-
-    world_size: how many there are, where the user says it. Raises UsageError where a dump names others.
+    What is no dump in a folder or under a pattern is passed over. Raises TraceError: no-dumps, same-rank, and
+    dump-unreadable for a file that was given by name.
     """
-    known = {dump.rank for dump in dumps}.union(*(members for dump in dumps for members in dump.groups.values()))
-    last = max(known, default=0)
-    if world_size is not None and last >= world_size:
-        raise UsageError("usage", f"A job of {world_size} ranks has no rank {last}, which a dump is of or names.")
-    if last >= LARGEST_WORLD:
-        return Group("", tuple(sorted(known)), open=True)
-    size = world_size or _gathered(call for dump in dumps for call in dump.calls if _is_default(call)) or 0
-    listed = any(
-        len(members) > last for dump in dumps for name, members in dump.groups.items() if name in DEFAULT_NAMES
+    dumps: dict[int, Dump] = {}
+    passed_over: list[str] = []
+    for path, named in (meant for each in paths for meant in _meant(each)):
+        try:
+            dump = read_dump(path)
+        except TraceError as error:
+            if named:
+                raise
+            passed_over.append(error.sentence)
+            continue
+        if dump.rank in dumps:
+            raise TraceError(
+                "same-rank", f"{dumps[dump.rank].path} and {path} are both of rank {dump.rank}: give one dump of each."
+            )
+        dumps[dump.rank] = dump
+    if not dumps:
+        seen = f"{len(passed_over)} files were looked at; {passed_over[0]}" if passed_over else "no file is there."
+        raise TraceError("no-dumps", f"No dump of torch's flight recorder in {', '.join(paths)}: {seen}")
+    return tuple(dumps[rank] for rank in sorted(dumps)), tuple(passed_over)
+
+
+def _meant(path: str) -> list[tuple[Path, bool]]:
+    """Files, and whether they were given by name."""
+    given = Path(path)
+    if given.is_dir():
+        return [(file, False) for file in sorted(given.iterdir()) if file.is_file()]
+    if not given.exists() and glob.has_magic(path):
+        return [(Path(file), False) for file in sorted(glob.glob(path))]  # noqa: PTH207 – Path.glob takes no absolute pattern
+    return [(given, True)]
+
+
+def read_dump(path: Path) -> Dump:
+    """One file. Raises TraceError (dump-unreadable)."""
+    if path.is_fifo():
+        raise _unreadable(path, "it is a pipe")  # it would block until somebody writes into it
+    try:
+        found = _content(path)
+    except OSError as error:
+        raise _unreadable(path, error.strerror or str(error)) from None
+    except NotPlainError as error:
+        raise _unreadable(path, f"it {error}") from None
+    except (ValueError, RecursionError) as error:
+        raise _unreadable(path, str(error)) from None
+    if not isinstance(found, Mapping) or "pg_config" not in found:
+        raise _unreadable(path, "it holds no process groups")
+    rank = _rank(path, found)
+    members = {_text(name): _members(group) for name, group in _mapping(found["pg_config"]).items()}
+    groups = {name: ranks for name, ranks in members.items() if ranks}
+    calls = (_call(entry) for entry in _items(found.get("entries")) if isinstance(entry, Mapping))
+    known = sorted((call for call in calls if call.operation), key=lambda call: call.record)
+    return Dump(str(path), rank, tuple(known), groups)
+
+
+def _content(path: Path) -> Any:
+    with path.open("rb", buffering=0) as file:
+        size = path.stat().st_size
+        if size > LARGEST:
+            raise _unreadable(path, f"it has more than {LARGEST >> 20} MiB")
+        in_json = file.read(1) in (b"{", b"[", b" ", b"\n")
+        file.seek(0)
+        if in_json:
+            return json.loads(file.read())
+        limits = BASE_MEMORY + MEMORY_PER_BYTE * size, BASE_SECONDS + size // BYTES_PER_SECOND
+        with converted(file, CONVERTER, *limits) as made:
+            return json.load(made)
+
+
+def _unreadable(path: Path, reason: str) -> TraceError:
+    return TraceError(
+        "dump-unreadable",
+        f"{path} is no dump of torch's flight recorder ({reason}): expected what TORCH_FR_DUMP_TEMP_FILE names, "
+        "a file per rank.",
     )
-    return Group("", tuple(range(max(size, last + 1))), open=not (listed or size > last))
 
 
-def groups_of(dumps: Sequence[Dump], world: Group) -> tuple[Group, ...]:
-    """Every group that a dump lists or has calls of. Several of one name (made by splitting) have different members."""
-    found: dict[tuple[str, tuple[int, ...]], Group] = {}
-    for dump in dumps:
-        for name, members in dump.groups.items():
-            if name:
-                found[name, members] = Group(name, members)
-    for name, calls in _unlisted(dumps).items():
-        own = [call for each in calls.values() for call in each]
-        members = tuple(sorted(calls))
-        if any(map(_is_default, own)):
-            group = Group(name, world.members, open=world.open)
-        elif _gathered(own) == len(members):
-            group = Group(name, members)
-        else:
-            others = tuple(rank for rank in world.members if rank not in calls)
-            group = Group(name, members, others, world.open)
-        found[name, group.members] = group
-    return tuple(found.values())
+def _rank(path: Path, found: Mapping[Any, Any]) -> int:
+    said = found.get("rank")
+    if isinstance(said, int) and not isinstance(said, bool) and 0 <= said <= LARGEST_RANK:
+        return said
+    named = RANK_IN_NAME.search(path.name)
+    if named is None or int(named[1]) > LARGEST_RANK:
+        raise _unreadable(path, "neither it nor its name says the rank; torch's names end with it")
+    return int(named[1])
 
 
-def _is_default(call: CollectiveCall) -> bool:
-    return call.group in DEFAULT_NAMES or call.description == DEFAULT
+def _members(group: Any) -> tuple[int, ...]:
+    """Ranks of a group, which torch spells as a text: "[0, 1, 2]"."""
+    ranks = _mapping(group).get("ranks", ())
+    if isinstance(ranks, str):
+        return tuple(map(int, MEMBERS.findall(ranks)))
+    return tuple(int(each) for each in _items(ranks) if isinstance(each, int) and 0 <= each <= LARGEST_RANK)
 
 
-def _unlisted(dumps: Iterable[Dump]) -> dict[str, dict[int, list[CollectiveCall]]]:
-    """Calls by group and rank, of groups whose members the rank's own dump does not list."""
-    found: dict[str, dict[int, list[CollectiveCall]]] = {}
-    for dump in dumps:
-        for call in dump.calls:
-            if not (call.group and call.group in dump.groups):
-                found.setdefault(call.group, {}).setdefault(dump.rank, []).append(call)
-    return found
+def _call(entry: Mapping[Any, Any]) -> CollectiveCall:
+    """Its operation is "" where the entry makes no sense."""
+    operation = _text(entry.get("profiling_name"))
+    name, description = (*_texts(entry.get("process_group")), "", "")[:2]
+    between = bool(entry.get("is_p2p"))
+    return CollectiveCall(
+        operation=operation.partition(":")[2] or operation,
+        group=name,
+        description="" if description in ("undefined", "None") else description,
+        sequence=_whole(entry.get("p2p_seq_id" if between else "collective_seq_id")),
+        record=_whole(entry.get("record_id")),
+        state=_text(entry.get("state")),
+        done=entry.get("state") == COMPLETED or entry.get("retired") is True,
+        input_sizes=_sizes(entry.get("input_sizes")),
+        output_sizes=_sizes(entry.get("output_sizes")),
+        input_types=_texts(entry.get("input_dtypes")),
+        created=_whole(entry.get("time_created_ns")),
+        point_to_point=between,
+        source=_source(entry.get("frames")),
+    )
 
 
-def _gathered(calls: Iterable[CollectiveCall]) -> int | None:
-    """How many ranks a group has, by an all-gather, which gets as much from each; None where none was kept."""
-    for call in calls:
-        if call.operation.strip("_").replace("_", "").startswith("allgather") and "_v" not in call.operation:
-            given, got = _elements(call.input_sizes), _elements(call.output_sizes)
-            if given and got % given == 0 and 0 < got // given <= LARGEST_WORLD:
-                return got // given
+def _source(frames: Any) -> SourceLine | None:
+    """The innermost frame that is neither torch's nor Python's."""
+    for frame in map(_mapping, _items(frames)):
+        file = _text(frame.get("filename"))
+        if file and not NOT_THEIRS.search(file):
+            return SourceLine(file, _whole(frame.get("line")), _text(frame.get("name")))
     return None
 
 
-def _elements(sizes: Iterable[tuple[int, ...]]) -> int:
-    return sum(prod(size[:MOST_DIMENSIONS]) for size in sizes)
+def _mapping(value: Any) -> Mapping[Any, Any]:
+    return value if isinstance(value, Mapping) else {}
+
+
+def _items(value: Any) -> Sequence[Any]:
+    return value if isinstance(value, list | tuple) else ()
+
+
+def _whole(value: Any) -> int:
+    return value if isinstance(value, int) and not isinstance(value, bool) and 0 <= value <= LARGEST_NUMBER else 0
+
+
+def _sizes(value: Any) -> tuple[tuple[int, ...], ...]:
+    return tuple(tuple(map(_whole, row)) for row in _items(value) if isinstance(row, list | tuple))
+
+
+def _texts(value: Any) -> tuple[str, ...]:
+    return tuple(map(_text, _items(value)))
+
+
+def _text(value: Any) -> str:
+    """A text on one line, without halves of surrogate pairs, which no JSON can hold; "" for anything else. Containers
+    are not spelt out: lists that hold one another twice, forty levels deep, are a hundred bytes of pickle and 10^12
+    characters."""
+    if isinstance(value, int):
+        return str(_whole(value))
+    line = " ".join(value[:LONGEST_TEXT].split()) if isinstance(value, str) else ""
+    return line.encode("utf-8", "backslashreplace").decode()

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import msgspec
 
-from steptime.hang.triage import HangTriage, Stall, counted_ranks, no_dump
+from steptime.hang.triage import HangTriage, Stall, counted_ranks, first_suspects, no_dump
 from steptime.quantities import format_source
 
 SHOWN = 5
@@ -30,17 +30,15 @@ def as_text(found: HangTriage, passed_over: Sequence[str] = ()) -> str:
 
 def _nobody_waits(found: HangTriage) -> list[str]:
     """Where to look instead: at a rank that left no dump first, as gloo ends the calls of the others when one dies."""
-    elsewhere = "A rank that hangs elsewhere (input, a lock, a checkpoint) shows in: py-spy dump --pid PID"
     if found.absent:
-        several = len(found.absent) != 1
-        who = f"{'suspects are' if several else 'suspect is'} {counted_ranks(found.absent)}"
+        suspects = first_suspects(found.absent)
         return [
-            f"No rank with a dump waits in a collective. The first {who}, of which there is no dump:",
+            f"No rank with a dump waits in a collective. The {suspects}, of which there is no dump:",
             "dead, or stuck in its own code. Read its output; while it lives: py-spy dump --pid PID",
         ]
     lines = [
         "No rank waits in a collective, as far as the dumps go: all that was called is done and agrees.",
-        elsewhere,
+        "A rank that hangs elsewhere (input, a lock, a checkpoint) shows in: py-spy dump --pid PID",
     ]
     unknown = "The dumps do not say how many ranks the job has: with --world-size N those without a dump are named."
     return lines if found.whole else [*lines, unknown]

@@ -1,23 +1,33 @@
-"""Why a distributed job hangs: the dumps of its ranks laid beside one another, group by group.
+"""Why a distributed job hangs: the dumps of its ranks compared with one another, group by group.
 
-One law: ranks of a process group call its collectives in the same order, with arguments that fit. The first place where
-they do not, and where somebody still waits, is where the job stopped; whatever else waits, waits for that.
+Ranks of a process group call its collectives in the same order, with arguments that fit. The first place where they do
+not, and where somebody still waits, is where the job stopped; whatever else waits, waits for that.
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import Enum
 
-from steptime.hang.dump import COMPLETED, CollectiveCall, Dump, Group, groups_of, world_of
+from steptime.hang.dump import COMPLETED, CollectiveCall, Dump
+from steptime.hang.groups import Group, groups_of, world_of
 from steptime.quantities import SourceLine, format_source
 
 NAMED = 8
 """Ranks that a sentence lists before it counts them."""
 ROOTED = ("scatter", "gather", "broadcast", "reduce")
 """Only one rank gives in (or gets out) all of it, so sizes of one side may differ: in of scatter, out of gather."""
+NEIGHBOURHOOD = 4
+"""Calls behind a place in which a swapped one is looked for."""
+UNEVEN = ("all_to_all", "alltoall", "_v", "v_")
+"""Operations whose sizes differ from rank to rank by design."""
+NO_DATA = "barrier"
+LATE = 1.0
+"""Seconds that clocks of a cluster do not differ by, and collectives of ranks that train alike do not, either."""
+NO_DUMP = "a rank without a dump is dead, stuck in its own code, or its file was not given: look at it first"
+CIRCLE = "a circle: these ranks wait for one another, as they call the collectives of two groups in another order"
 
 
 class Fault(Enum):
@@ -42,15 +52,18 @@ class Fault(Enum):
 
 
 UNSURE = frozenset({Fault.NO_DUMP, Fault.MEMBERS_UNKNOWN})
-"""What says of no rank that was seen that it is to blame."""
+"""Faults that blame no rank whose dump was given."""
 
 
 @dataclass(frozen=True, slots=True)
 class Stall:
-    """group: as a reader knows it ("group tp"). members: ranks of the job. culprits: ranks that are missing or odd;
-    of a tie all. waiting: those that wait for it. since: epoch ns of the first call of it. source: the line of the
-    culprits' last call, else of the waiting ones'. consequence: the culprits themselves wait in another stall. absent:
-    ranks without a dump that belong to the group, or may."""
+    """A call that does not end.
+
+    group: as a reader knows it ("group tp"). members: ranks of the job. culprits: ranks that are missing or odd; of a
+    tie all. waiting: those that wait for it. since: epoch ns of the first call of it. source: the line of the culprits'
+    last call, else of the waiting ones'. consequence: the culprits themselves wait in another stall. absent: ranks
+    without a dump that belong to the group, or may.
+    """
 
     fault: Fault
     group: str
@@ -69,7 +82,7 @@ class Stall:
     def sentence(self) -> str:
         """What happened, in one sentence."""
         unknown = self.absent and self.fault is not Fault.NO_DUMP
-        return f"{self._seen[:-1]}; {no_dump(self.absent)}." if unknown else self._seen
+        return f"{self._seen}; {no_dump(self.absent)}." if unknown else f"{self._seen}."
 
     @property
     def _seen(self) -> str:
@@ -77,21 +90,21 @@ class Stall:
         place = f"{self.operation} #{self.sequence} of {self.group}"
         who, several = counted_ranks(self.culprits), len(self.culprits) != 1
         wait = f"{counted_ranks(self.waiting)} {'wait' if len(self.waiting) != 1 else 'waits'} in {place}"
-        not_called = f"{'have' if several else 'has'} not called"
-        suspects = f"first {'suspects are' if several else 'suspect is'}"
-        tie = not self.waiting  # nobody is the odd one: they differ from one another
+        not_called = f"{who} {'have' if several else 'has'} not called"
+        tie = not self.waiting  # no rank is the odd one: they differ from one another
+        odd = "have different {}s" if tie else "have another {} than the others'"
         return {
-            Fault.MISSING: f"{wait}; {who} {not_called} it.",
-            Fault.NO_DUMP: f"{wait}; the {suspects} {who}, of which there is no dump.",
-            Fault.MEMBERS_UNKNOWN: f"{wait}; which other ranks belong to it, the dumps do not say.",
+            Fault.MISSING: f"{wait}; {not_called} it",
+            Fault.NO_DUMP: f"{wait}; the {first_suspects(self.culprits)}, of which there is no dump",
+            Fault.MEMBERS_UNKNOWN: f"{wait}; which other ranks belong to it, the dumps do not say",
             Fault.TYPE: f"{place}: {who} called "
-            f"{'different operations' if tie else 'another operation than the others'}.",
+            f"{'different operations' if tie else 'another operation than the others'}",
             Fault.ORDER: f"{place}: {who} {'call' if several else 'calls'} the collectives in "
-            f"{'different orders' if tie else 'another order'}.",
-            Fault.SIZE: f"{place}: the tensors of {who} {_have('size', tie=tie)}.",
-            Fault.ELEMENT_TYPE: f"{place}: the tensors of {who} {_have('element type', tie=tie)}.",
-            Fault.NOT_DONE: f"{wait}, {self._held}.",
-            Fault.UNMATCHED: f"{wait}; {who} {not_called} its other half.",
+            f"{'different orders' if tie else 'another order'}",
+            Fault.SIZE: f"{place}: the tensors of {who} {odd.format('size')}",
+            Fault.ELEMENT_TYPE: f"{place}: the tensors of {who} {odd.format('element type')}",
+            Fault.NOT_DONE: f"{wait}, {self._held}",
+            Fault.UNMATCHED: f"{wait}; {not_called} its other half",
         }[self.fault]
 
     @property
@@ -101,13 +114,8 @@ class Stall:
         ended = set(self.members) - set(self.waiting)
         if not ended:
             return f"which all {len(self.members)} ranks have called alike: {roots}the network or a device holds it"
-        were = "were" if len(self.waiting) != 1 else "was"
-        older = f"{counted_ranks(self.waiting)} {were} dumped earlier"
+        older = f"{counted_ranks(self.waiting)} {'were' if len(self.waiting) != 1 else 'was'} dumped earlier"
         return f"which has ended on {counted_ranks(ended)}: {roots}{older}, or the network or a device holds it"
-
-
-def _have(what: str, *, tie: bool) -> str:
-    return f"have different {what}s" if tie else f"have another {what} than the others'"
 
 
 def counted_ranks(ranks: Iterable[int]) -> str:
@@ -124,6 +132,11 @@ def counted_ranks(ranks: Iterable[int]) -> str:
     return f"ranks {', '.join(map(str, ordered[:-1]))} and {ordered[-1]}"
 
 
+def first_suspects(ranks: Sequence[int]) -> str:
+    """ "first suspect is rank 3"."""
+    return f"first {'suspects are' if len(ranks) != 1 else 'suspect is'} {counted_ranks(ranks)}"
+
+
 def has_root(operation: str) -> bool:
     """Whether one rank, which no dump names, gives to all or gets from all."""
     kind = operation.strip("_")
@@ -133,92 +146,6 @@ def has_root(operation: str) -> bool:
 def no_dump(ranks: Iterable[int]) -> str:
     """ "there is no dump of rank 3"."""
     return f"there is no dump of {counted_ranks(ranks)}"
-
-
-def group_name(name: str, calls: Iterable[CollectiveCall]) -> str:
-    """What a reader knows a group by: its description where it has one."""
-    described = next((call.description for call in calls if call.description), "")
-    return f"group {described or name or '?'}"
-
-
-def at_place(call: CollectiveCall) -> str:
-    """ " at train.py:12", or nothing."""
-    return f" at {format_source(call.source)}" if call.source is not None else ""
-
-
-def progress(call: CollectiveCall) -> str:
-    """How far a call has come. Of one that gloo has ended no dump says whether it failed."""
-    return "ended" if call.done and call.state != COMPLETED else call.state
-
-
-OTHER = {"send": "recv", "recv": "send"}
-
-
-def unmatched_sends(name: str, members: tuple[int, ...], given: Mapping[int, Dump]) -> list[Stall]:
-    """The first send or receive between each two ranks of a group that still waits and whose other half is missing, or
-    of another size. Both halves carry one number, which counts what goes between the two ranks."""
-    calls: dict[tuple[str, int, int], dict[int, CollectiveCall]] = {}
-    for rank in members:
-        for call in given[rank].calls if rank in given else ():
-            direction = call.direction
-            if call.group == name and direction is not None:
-                calls.setdefault(direction, {})[call.sequence] = call
-    stalls = []
-    for (kind, source, destination), mine in calls.items():
-        if max(source, destination) >= len(members):
-            continue
-        caller, peer = (members[source], members[destination])[:: 1 if kind == "send" else -1]
-        theirs = calls.get((OTHER[kind], source, destination), {})
-        waiting = [number for number, call in sorted(mine.items()) if not call.done]
-        stall = _stall(name, members, mine[waiting[0]], theirs, caller, peer, given) if waiting else None
-        stalls += [stall] if stall is not None else []
-    return stalls
-
-
-def _stall(
-    name: str,
-    members: tuple[int, ...],
-    call: CollectiveCall,
-    theirs: Mapping[int, CollectiveCall],
-    caller: int,
-    peer: int,
-    given: Mapping[int, Dump],
-) -> Stall | None:
-    other = theirs.get(call.sequence)
-    evidence: tuple[str, ...] = (f"rank {caller} called {call.operation}{at_place(call)}",)
-    if other is None:
-        fault = Fault.UNMATCHED if peer in given else Fault.NO_DUMP
-        last = given[peer].calls[-1] if peer in given and given[peer].calls else None
-        if last is not None:
-            evidence += (f"rank {peer}'s last call is {last.operation}, {progress(last)}{at_place(last)}",)
-    elif call.direction is not None and call.direction[0] == "send" and call.input_sizes != other.output_sizes:
-        fault = Fault.SIZE
-        evidence += (f"rank {caller} sends {list(call.input_sizes)}, rank {peer} receives {list(other.output_sizes)}",)
-    else:
-        return None
-    return Stall(
-        fault=fault,
-        group=group_name(name, (call,)),
-        members=members,
-        sequence=call.sequence,
-        operation=call.operation,
-        culprits=(peer,),
-        waiting=(caller,),
-        since=call.created,
-        source=call.source,
-        evidence=evidence,
-    )
-
-
-NEIGHBOURHOOD = 4
-"""Calls behind a place in which a swapped one is looked for."""
-UNEVEN = ("all_to_all", "alltoall", "_v", "v_")
-"""Operations whose sizes differ from rank to rank by design."""
-NO_DATA = ("barrier",)
-LATE = 1.0
-"""Seconds that clocks of a cluster do not differ by, and collectives of ranks that train alike do not, either."""
-NO_DUMP = "a rank without a dump is dead, stuck in its own code, or its file was not given: look at it first"
-CIRCLE = "a circle: these ranks wait for one another, as they call the collectives of two groups in another order"
 
 
 @dataclass(frozen=True, slots=True)
@@ -242,25 +169,26 @@ def triage(dumps: Sequence[Dump], world_size: int | None = None) -> HangTriage:
     stalls: list[Stall] = []
     checked = 0
     for group in groups:
-        calls = {rank: _by_sequence(given[rank], group.name) for rank in group.members if rank in given}
-        stall, compared = _first_stall(group, calls, given)
+        stall, compared = _first_stall(group, given)
         checked += compared
         stalls += [stall] if stall is not None else []
-        stalls += unmatched_sends(group.name, group.members, given)
+        stalls += _unmatched_sends(group, given)
     members = {rank for group in (world, *groups) for rank in group.members}
     absent = tuple(sorted(members - given.keys()))
-    return HangTriage(_causes_first(stalls, given), tuple(sorted(given)), absent, world.whole, checked)
+    return HangTriage(_causes_first(stalls), tuple(sorted(given)), absent, world.whole, checked)
 
 
-def _by_sequence(dump: Dump, group: str) -> dict[int, CollectiveCall]:
-    """The collectives of a group; of a coalesced one (several calls with one number) the last, which is the whole."""
-    return {call.sequence: call for call in dump.calls if call.group == group and not call.point_to_point}
-
-
-def _first_stall(
-    group: Group, calls: Mapping[int, Mapping[int, CollectiveCall]], given: Mapping[int, Dump]
-) -> tuple[Stall | None, int]:
-    """The first collective of a group at which its ranks part, or which is not done, and how many were compared."""
+def _first_stall(group: Group, given: Mapping[int, Dump]) -> tuple[Stall | None, int]:
+    """The first collective of a group at which its ranks differ, or which is not done, and how many were compared."""
+    calls = {
+        rank: {
+            call.sequence: call  # of a coalesced one (several calls with one number) the last, which is the whole
+            for call in given[rank].calls
+            if call.group == group.name and not call.point_to_point
+        }
+        for rank in group.members
+        if rank in given
+    }
     known = [each for each in calls.values() if each]
     if not known:
         return None, 0
@@ -269,8 +197,9 @@ def _first_stall(
     ending: Stall | None = None
     for number, sequence in enumerate(numbers, 1):
         here = {rank: each[sequence] for rank, each in calls.items() if sequence in each}
-        lacking = [rank for rank in calls if rank not in here and _before(calls[rank], sequence)]
-        stall = _parted(group, sequence, here, calls) or _not_done(group, sequence, here, lacking, given)
+        # Of a rank that has called later ones, a number that is missing was never kept.
+        lacking = [rank for rank, each in calls.items() if max(each, default=-1) < sequence]
+        stall = _differing(group, sequence, here, calls) or _not_done(group, sequence, here, lacking, given)
         if stall is None:
             continue
         if stall.fault not in (Fault.NOT_DONE, *UNSURE) or not any(call.done for call in here.values()):
@@ -279,29 +208,22 @@ def _first_stall(
     return ending, len(numbers)
 
 
-def _before(calls: Mapping[int, CollectiveCall], sequence: int) -> bool:
-    """Whether a rank had not yet come to a number: one that is missing in the middle was never kept."""
-    return not calls or max(calls) < sequence
-
-
-def _parted(
+def _differing(
     group: Group, sequence: int, here: Mapping[int, CollectiveCall], calls: Mapping[int, Mapping[int, CollectiveCall]]
 ) -> Stall | None:
     """The ranks called different things under one number, and it is not known to have gone well."""
     if len(here) < 2 or all(call.state == COMPLETED for call in here.values()):  # gloo ends what differs with an error
         return None
-    for fault, tell in ((Fault.TYPE, _operation), (Fault.SIZE, _size), (Fault.ELEMENT_TYPE, _element_type)):
+    for fault, tell in ((Fault.TYPE, _kind), (Fault.SIZE, _size), (Fault.ELEMENT_TYPE, _element_type)):
         values = {rank: tell(call) for rank, call in here.items()}
         if len(set(values.values())) < 2:
             continue
         usual, count = Counter(values.values()).most_common(1)[0]
-        odd = tuple(rank for rank, each in values.items() if each != usual)
-        odd = tuple(here) if 2 * count == len(here) else odd
-        swapped = fault is Fault.TYPE and _swapped(sequence, here, calls)
-        evidence = tuple(f"rank {rank} called {_described(here[rank])}" for rank in sorted(here)[:8])
+        tie = 2 * count == len(here)
+        odd = tuple(rank for rank, each in values.items() if tie or each != usual)
         return Stall(
-            fault=Fault.ORDER if swapped else fault,
-            group=group_name(group.name, here.values()),
+            fault=Fault.ORDER if fault is Fault.TYPE and _swapped(sequence, here, calls) else fault,
+            group=_group_name(group.name, here.values()),
             members=group.members,
             sequence=sequence,
             operation=next(call.operation for rank, call in here.items() if values[rank] == usual),
@@ -309,20 +231,20 @@ def _parted(
             waiting=tuple(rank for rank in here if rank not in odd),
             since=min(call.created for call in here.values()),
             source=here[odd[0]].source,
-            evidence=evidence,
+            evidence=tuple(f"rank {rank} called {_described(here[rank])}" for rank in sorted(here)[:8]),
             absent=tuple(rank for rank in group.members if rank not in calls),
         )
     return None
 
 
-def _operation(call: CollectiveCall) -> str:
+def _kind(call: CollectiveCall) -> str:
     return call.operation.split(" ")[0]
 
 
 def _size(call: CollectiveCall) -> object:
     """What must be equal on all ranks: nothing, for operations that are uneven by design."""
-    kind = call.operation.split(" ")[0]
-    if any(each in kind for each in (*UNEVEN, *NO_DATA)):
+    kind = _kind(call)
+    if any(each in kind for each in (*UNEVEN, NO_DATA)):
         return ()
     if kind.strip("_").startswith(("gather", "reduce_oop")) or kind == "reduce":
         return call.input_sizes
@@ -330,8 +252,8 @@ def _size(call: CollectiveCall) -> object:
 
 
 def _element_type(call: CollectiveCall) -> object:
-    kind = call.operation.split(" ")[0]
-    return () if kind.startswith(ROOTED) or any(each in kind for each in NO_DATA) else call.input_types
+    kind = _kind(call)
+    return () if kind.startswith(ROOTED) or NO_DATA in kind else call.input_types
 
 
 def _swapped(
@@ -340,11 +262,7 @@ def _swapped(
     """Whether each rank calls soon what the others call now: the same collectives in another order."""
     wanted = {call.operation for call in here.values()}
     soon = range(sequence, sequence + NEIGHBOURHOOD + 1)  # what came before agrees
-    return all(
-        wanted <= {each[number].operation for number in soon if number in each}
-        for rank, each in calls.items()
-        if rank in here
-    )
+    return all(wanted <= {calls[rank][number].operation for number in soon if number in calls[rank]} for rank in here)
 
 
 def _not_done(
@@ -355,35 +273,34 @@ def _not_done(
     if not waiting:
         return None
     unknown = tuple(rank for rank in group.members if rank not in given)
-    absent = unknown or tuple(rank for rank in group.possible if rank not in given)
     call = here[waiting[0]]
-    culprits: tuple[int, ...] = tuple(lacking) or unknown
+    blamed = None
     if lacking:
         fault, evidence = Fault.MISSING, tuple(_last_call(given[rank]) for rank in lacking[:8])
+        blamed = given[lacking[0]].calls[-1].source if given[lacking[0]].calls else None
     elif unknown:
         fault, evidence = Fault.NO_DUMP, (NO_DUMP,)
     elif not group.whole:
         fault, evidence = Fault.MEMBERS_UNKNOWN, _who_else(group, given)
     else:
         fault, evidence = Fault.NOT_DONE, _alike(call, waiting, here)
-    blamed = given[lacking[0]].calls[-1].source if lacking and given[lacking[0]].calls else None
     return Stall(
         fault=fault,
-        group=group_name(group.name, here.values()),
+        group=_group_name(group.name, here.values()),
         members=group.members,
         sequence=sequence,
         operation=call.operation,
-        culprits=culprits,
+        culprits=tuple(lacking) or unknown,
         waiting=waiting,
         since=min(each.created for each in here.values()),
         source=blamed or call.source,
-        evidence=(*evidence, f"{counted_ranks(waiting)} called it{at_place(call)}"),
-        absent=absent,
+        evidence=(*evidence, f"{counted_ranks(waiting)} called it{_at_place(call)}"),
+        absent=unknown or tuple(rank for rank in group.possible if rank not in given),
     )
 
 
 def _who_else(group: Group, given: Mapping[int, Dump]) -> tuple[str, ...]:
-    """The ranks that nobody can clear, and what would tell."""
+    """The ranks that may be missing, and what would tell."""
     silent = [rank for rank in group.possible if rank in given]
     lines = []
     if silent:
@@ -407,22 +324,57 @@ def _alike(call: CollectiveCall, waiting: Sequence[int], here: Mapping[int, Coll
     return tuple(evidence)
 
 
-def _described(call: CollectiveCall) -> str:
-    shape = " ".join(str(list(size)) for size in call.input_sizes[:2])
-    kind = ", ".join(dict.fromkeys(call.input_types))
-    return f"{call.operation}({', '.join(each for each in (shape, kind) if each)}){at_place(call)}"
+def _unmatched_sends(group: Group, given: Mapping[int, Dump]) -> Iterator[Stall]:
+    """The first send or receive between each two ranks of a group that still waits and whose other half is missing, or
+    of another size. Both halves carry one number, which counts what goes between the two ranks."""
+    calls: dict[tuple[str, int, int], dict[int, CollectiveCall]] = {}
+    for rank in group.members:
+        for call in given[rank].calls if rank in given else ():
+            direction = call.direction
+            if call.group == group.name and direction is not None:
+                calls.setdefault(direction, {})[call.sequence] = call
+    for (kind, source, destination), mine in calls.items():
+        waiting = [number for number, call in sorted(mine.items()) if not call.done]
+        if not waiting or max(source, destination) >= len(group.members):
+            continue
+        other_kind, caller, peer = ("recv", source, destination) if kind == "send" else ("send", destination, source)
+        other = calls.get((other_kind, source, destination), {}).get(waiting[0])
+        stall = _unmatched(group, mine[waiting[0]], other, (group.members[caller], group.members[peer]), given)
+        if stall is not None:
+            yield stall
 
 
-def _last_call(dump: Dump) -> str:
-    if not dump.calls:
-        return f"rank {dump.rank} has called no collective that its dump holds"
-    call = dump.calls[-1]
-    group = group_name(call.group, (call,))
-    what = f"{call.operation} #{call.sequence} of {group}, {progress(call)}{at_place(call)}"
-    return f"rank {dump.rank}'s last call is {what}"
+def _unmatched(
+    group: Group, call: CollectiveCall, other: CollectiveCall | None, ends: tuple[int, int], given: Mapping[int, Dump]
+) -> Stall | None:
+    """other: its other half. ends: the ranks of both, the caller first."""
+    caller, peer = ends
+    evidence: tuple[str, ...] = (f"rank {caller} called {call.operation}{_at_place(call)}",)
+    if other is None:
+        fault = Fault.UNMATCHED if peer in given else Fault.NO_DUMP
+        if peer in given and given[peer].calls:
+            last = given[peer].calls[-1]
+            evidence += (f"rank {peer}'s last call is {last.operation}, {_progress(last)}{_at_place(last)}",)
+    elif call.direction is not None and call.direction[0] == "send" and call.input_sizes != other.output_sizes:
+        fault = Fault.SIZE
+        evidence += (f"rank {caller} sends {list(call.input_sizes)}, rank {peer} receives {list(other.output_sizes)}",)
+    else:
+        return None
+    return Stall(
+        fault=fault,
+        group=_group_name(group.name, (call,)),
+        members=group.members,
+        sequence=call.sequence,
+        operation=call.operation,
+        culprits=(peer,),
+        waiting=(caller,),
+        since=call.created,
+        source=call.source,
+        evidence=evidence,
+    )
 
 
-def _causes_first(stalls: Sequence[Stall], given: Mapping[int, Dump]) -> tuple[Stall, ...]:
+def _causes_first(stalls: Sequence[Stall]) -> tuple[Stall, ...]:
     """A rank that is missing in one group because it waits in another is no cause: those whose culprits wait nowhere
     come first, then the older ones."""
     found = []
@@ -435,6 +387,36 @@ def _causes_first(stalls: Sequence[Stall], given: Mapping[int, Dump]) -> tuple[S
             evidence = (*stall.evidence, because)
             stall = replace(stall, culprits=free or stall.culprits, consequence=not free, evidence=evidence)
         found.append(stall)
-    if found and all(stall.consequence for stall in found):  # nobody is first: they wait for one another
+    if found and all(stall.consequence for stall in found):  # none is first: they wait for one another
         found = [replace(stall, consequence=False, evidence=(*stall.evidence, CIRCLE)) for stall in found]
     return tuple(sorted(found, key=lambda stall: (stall.consequence, stall.fault in UNSURE, stall.since)))
+
+
+def _group_name(name: str, calls: Iterable[CollectiveCall]) -> str:
+    """What a reader knows a group by: its description where it has one."""
+    described = next((call.description for call in calls if call.description), "")
+    return f"group {described or name or '?'}"
+
+
+def _at_place(call: CollectiveCall) -> str:
+    """ " at train.py:12", or nothing."""
+    return f" at {format_source(call.source)}" if call.source is not None else ""
+
+
+def _progress(call: CollectiveCall) -> str:
+    """How far a call has come. Of one that gloo has ended no dump says whether it failed."""
+    return "ended" if call.done and call.state != COMPLETED else call.state
+
+
+def _described(call: CollectiveCall) -> str:
+    shape = " ".join(str(list(size)) for size in call.input_sizes[:2])
+    kind = ", ".join(dict.fromkeys(call.input_types))
+    return f"{call.operation}({', '.join(each for each in (shape, kind) if each)}){_at_place(call)}"
+
+
+def _last_call(dump: Dump) -> str:
+    if not dump.calls:
+        return f"rank {dump.rank} has called no collective that its dump holds"
+    call = dump.calls[-1]
+    what = f"{call.operation} #{call.sequence} of {_group_name(call.group, (call,))}"
+    return f"rank {dump.rank}'s last call is {what}, {_progress(call)}{_at_place(call)}"
