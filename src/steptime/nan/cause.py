@@ -23,36 +23,56 @@ from steptime.nan.nonfinite import (
 )
 
 STEPS = 8
-"""Of the gradient norms that are shown."""
+"""Gradient norms that are shown."""
 FEWEST = 9
 """Steps of which the first third is compared with the last."""
 GREAT_GROWTH = 100.0
 """A gradient norm so many times that of a few steps before is exploding: norms of a training that goes well vary by a
 factor of a few from batch to batch."""
+LARGEST = {"float16": 65504.0, "bfloat16": 3.3895e38, "float32": 3.4028e38, "float64": 1.7977e308}
+"""The largest finite number of a format (IEEE 754; bfloat16: 2**127 * (2 - 2**-7))."""
+LEAST = {"float16": "6e-8", "bfloat16": "9e-41"}
+"""The least positive number of a format; of others 1e-45."""
+LOGARITHMS = {"log", "log2", "log10", "log1p", "xlogy", "logit", "log_normal"}
+DIVISIONS = {"div", "divide", "true_divide", "reciprocal", "rsqrt", "addcdiv", "floor_divide", "remainder", "fmod"}
+POWERS = {"pow", "square"}
+EXPONENTIALS = POWERS | {"exp", "exp2", "expm1", "sinh", "cosh", "logsumexp", "softplus"}
+SOFTMAXES = ("softmax", "scaled_dot_product", "logsumexp")
+CASTS = {"to_copy", "copy", "to"}
+NORMS = {"norm", "linalg_vector_norm", "std", "var", "cdist", "dist"}
+ROOTS = NORMS | {"sqrt", "rsqrt", "pow", "log", "div", "reciprocal"}
+"""Operators whose derivative is infinite, or 0/0, at a value at which they are finite themselves."""
+BOUNDED = {"sqrt", "rsqrt", "pow", "acos", "asin", "atanh", "acosh"}
+"""Operators that are not defined for every number."""
+AGAINST_GROWTH = (
+    "Clip the gradient (clip_grad_norm_), lower the learning rate or warm it up; check the sign of the loss."
+)
+Growth = tuple[tuple[int, Number], ...]
+"""(step, gradient norm)."""
+History = Sequence[tuple[int, Number, Number]]
+"""(step, loss, gradient norm)."""
 
 
-def growth_of(history: Sequence[tuple[int, Number, Number]]) -> tuple[tuple[int, Number], ...]:
-    """(step, gradient norm) of the last steps that have one."""
+def growth_of(history: History) -> Growth:
+    """The last steps that have a gradient norm."""
     return tuple((step, norm) for step, _, norm in history if norm is not None)[-STEPS:]
 
 
-def growth_factor(growth: Sequence[tuple[int, Number]]) -> float:
+def growth_factor(growth: Growth) -> float:
     """The last norm over the least one; 1 where there are no two."""
     norms = [value_of(norm) for _, norm in growth]
     finite = [norm for norm in norms if math.isfinite(norm) and norm > 0]
-    if len(finite) < 2:
-        return 1.0
-    return finite[-1] / min(finite)
+    return finite[-1] / min(finite) if finite else 1.0
 
 
-def over_the_run(spread: Sequence[tuple[int, Number, Number]]) -> tuple[tuple[int, Number], ...]:
-    """(step, gradient norm) of a few steps of the whole run, the first and the last among them."""
+def over_the_run(spread: History) -> Growth:
+    """A few steps of the whole run, the first and the last among them."""
     if len(spread) <= STEPS:
         return growth_of(spread)
     return growth_of([spread[round(place * (len(spread) - 1) / (STEPS - 1))] for place in range(STEPS)])
 
 
-def divergence(spread: Sequence[tuple[int, Number, Number]]) -> float:
+def divergence(spread: History) -> float:
     """How many times the norm has grown from the first third of the run to the last, in the median; 1 where that is
     nothing unusual, or where there are too few steps to tell."""
     norms = [value_of(norm) for _, _, norm in spread]
@@ -63,58 +83,22 @@ def divergence(spread: Sequence[tuple[int, Number, Number]]) -> float:
     return after / before if 0 < before * GREAT_GROWTH <= after else 1.0
 
 
-LARGEST = {"float16": 65504.0, "bfloat16": 3.3895e38, "float32": 3.4028e38, "float64": 1.7977e308}
-"""The largest finite number of a format (IEEE 754; bfloat16: 2**127 * (2 - 2**-7))."""
-LEAST = {"float16": "6e-8", "bfloat16": "9e-41"}
-"""The least positive number of a format; of others 1e-45."""
-LOGARITHMS = {"log", "log2", "log10", "log1p", "xlogy", "logit", "log_normal"}
-DIVISIONS = {"div", "divide", "true_divide", "reciprocal", "rsqrt", "addcdiv", "floor_divide", "remainder", "fmod"}
-EXPONENTIALS = {"exp", "exp2", "expm1", "sinh", "cosh", "pow", "square", "logsumexp", "softplus"}
-SOFTMAXES = ("softmax", "scaled_dot_product", "logsumexp")
-CASTS = {"to_copy", "copy", "to"}
-ROOTS = {
-    "sqrt",
-    "rsqrt",
-    "pow",
-    "norm",
-    "linalg_vector_norm",
-    "std",
-    "var",
-    "cdist",
-    "dist",
-    "log",
-    "div",
-    "reciprocal",
-}
-"""Operators whose derivative is infinite, or 0/0, at a value at which they are finite themselves."""
-AGAINST_GROWTH = (
-    "Clip the gradient (clip_grad_norm_), lower the learning rate or warm it up; check the sign of the loss."
-)
-
-
-def cause_of(
-    origin: NonFiniteOrigin, growth: tuple[tuple[int, Number], ...] = (), batch: BatchFacts | None = None
-) -> Cause:
+def cause_of(origin: NonFiniteOrigin, growth: Growth = (), batch: BatchFacts | None = None) -> Cause:
     """What is likely to blame for something that is not finite."""
     if origin.kind != "operator":
         return _foreign(origin)
-    for recognise in _BEFORE_GROWTH:
-        if (cause := recognise(origin)) is not None:
-            return cause
-    found = _outlying_sample(origin, batch) or _exploding(origin, growth)
-    found = found or _exponential(origin) or _overflow(origin) or _of_infinities(origin)
-    if found is not None:
-        return found
-    made = "NaN" if _made_nan(origin) else "an infinity"
-    ranges = "; ".join(
-        f"{each.name} {plain_number(each.low)} to {plain_number(each.high or 0.0)}"
-        for each in origin.inputs
-        if each.low is not None
-    )
-    return Cause(
-        "operator",
-        f"{origin.operator} made {made} of values that were finite: {ranges}.",
-        "Look at the ranges of its inputs: which of them is not what the line expects?",
+    name = plain_operator(origin.operator)
+    return (
+        _empty_mean(origin, name)
+        or _masked_row(origin, name)
+        or _logarithm(origin, name)
+        or _derivative(origin)
+        or _outside_domain(origin, name)
+        or _division(origin, name)
+        or _outlying_sample(origin, batch)
+        or _exploding(origin, growth)
+        or _overflow(origin, name)
+        or _unrecognised(origin)
     )
 
 
@@ -124,24 +108,16 @@ def plain_operator(operator: str) -> str:
     return name.removesuffix("_backward")
 
 
-# -- what was not made by an operator ----------------------------------------------------------------------------------
-
-
 def _foreign(origin: NonFiniteOrigin) -> Cause:
+    """Of what was not made by an operator."""
     if origin.kind == "batch":
         held = origin.outputs[0] if origin.outputs else ValueRange()
-        what = "NaN" if held.nan else "infinities"
+        what, elements = ("NaN", held.nan) if held.nan else ("infinities", held.infinite)
         who = _samples(origin.samples, origin.rows)
         return Cause(
             "bad-batch",
-            f"The batch came with {what}: {who}, {count(held.nan or held.infinite, 'element')} of {held.elements}.",
+            f"The batch came with {what}: {who}, {count(elements, 'element')} of {held.elements}.",
             "Look at these samples in the data set; drop them there, or refuse them where they are read.",
-        )
-    if origin.kind == "collective":
-        return Cause(
-            "other-rank",
-            "It came in by a collective: this rank's own values were finite, another rank's were not.",
-            "Look at the accounts of the other ranks in the recording.",
         )
     if origin.kind == "parameter":
         return Cause(
@@ -150,53 +126,45 @@ def _foreign(origin: NonFiniteOrigin) -> Cause:
             "or initialised so, or an update that was not looked at made it so.",
             "Check the checkpoint and the initialisation (torch.empty holds whatever memory held).",
         )
-    if origin.kind == "constant":
-        return Cause(
-            "constant",
-            "The only infinities that lead here were written by the program itself.",
-            "Check the line: is a masked or a filled value used as if it were data?",
-        )
-    return Cause(
-        "unseen",
-        "No operator that was seen made it: it comes from outside of PyTorch's operators, from another thread, or from "
-        "memory that was never written.",
-        "Check tensors that are made with torch.empty, by NumPy, or by an extension.",
-    )
+    return FOREIGN.get(origin.kind, UNSEEN)
 
 
-# -- what an operator made ---------------------------------------------------------------------------------------------
+FOREIGN = {
+    "collective": Cause(
+        "other-rank",
+        "It came in by a collective: this rank's own values were finite, another rank's were not.",
+        "Look at the accounts of the other ranks in the recording.",
+    ),
+    "constant": Cause(
+        "constant",
+        "The only infinities that lead here were written by the program itself.",
+        "Check the line: is a masked or a filled value used as if it were data?",
+    ),
+}
+UNSEEN = Cause(
+    "unseen",
+    "No operator that was seen made it: it comes from outside of PyTorch's operators, from another thread, or from "
+    "memory that was never written.",
+    "Check tensors that are made with torch.empty, by NumPy, or by an extension.",
+)
 
 
-def _outlying_sample(origin: NonFiniteOrigin, batch: BatchFacts | None) -> Cause | None:
-    """An overflow in just the rows that stand out in the batch."""
-    if batch is None or not batch.rows_outlying or not _finite_overflow(origin):
-        return None
-    if origin.rows and not set(origin.rows) <= set(batch.rows_outlying):
-        return None
-    largest = max((each.magnitude for each in batch.tensors), default=0.0)
-    who = _samples(batch.samples_outlying, batch.rows_outlying)
-    return Cause(
-        "outlying-sample",
-        f"The batch holds values far beyond the others, up to {plain_number(largest)}: {who}.",
-        "Look at these samples in the data set; clip or scale what is read.",
-    )
-
-
-def _empty_mean(origin: NonFiniteOrigin) -> Cause | None:
-    name = plain_operator(origin.operator)
+def _empty_mean(origin: NonFiniteOrigin, name: str) -> Cause | None:
     if any(each.elements == 0 for each in origin.inputs) and _made_nan(origin):
         return Cause(
             "empty-mean",
             f"{origin.operator} was given a tensor without elements: the mean of nothing is 0/0.",
             "Leave the loss out of a step that selects no element, or divide a sum by clamp(min=1).",
         )
-    if name.startswith(("nll_loss", "cross_entropy")) and origin.phase != "backward":
+    if origin.phase == "backward":
+        return None
+    if name.startswith(("nll_loss", "cross_entropy")):
         return Cause(
             "all-targets-ignored",
             "Every target of the batch is the ignored index (or has weight 0): the mean over no element is 0/0.",
             "Use reduction='sum' and divide by the number of targets, at least 1; or leave such a batch out.",
         )
-    if name in ("var", "std", "var_mean", "std_mean") and origin.phase != "backward":
+    if name in ("var", "std", "var_mean", "std_mean"):
         return Cause(
             "single-value-variance",
             "The variance of a single value, with Bessel's correction, is 0/0.",
@@ -205,9 +173,8 @@ def _empty_mean(origin: NonFiniteOrigin) -> Cause | None:
     return None
 
 
-def _masked_row(origin: NonFiniteOrigin) -> Cause | None:
-    name = plain_operator(origin.operator)
-    masked = sum(each.negative_infinite for each in origin.inputs)
+def _masked_row(origin: NonFiniteOrigin, name: str) -> Cause | None:
+    masked = any(each.negative_infinite for each in origin.inputs)
     if not (masked and _made_nan(origin) and any(part in name for part in SOFTMAXES)):
         return None
     return Cause(
@@ -217,19 +184,15 @@ def _masked_row(origin: NonFiniteOrigin) -> Cause | None:
     )
 
 
-def _logarithm(origin: NonFiniteOrigin) -> Cause | None:
-    name = plain_operator(origin.operator)
-    if name not in LOGARITHMS and not name.startswith(("binary_cross_entropy", "poisson_nll")):
-        return None
+def _logarithm(origin: NonFiniteOrigin, name: str) -> Cause | None:
     values = _first(origin)
-    least = values.low if values is not None else None
-    if least is None or values is None:
+    if values.low is None or not (name in LOGARITHMS or name.startswith(("binary_cross_entropy", "poisson_nll"))):
         return None
     edge = -1 if name == "log1p" else 0
-    if least < edge:
+    if values.low < edge:
         return Cause(
             "log-of-negative",
-            f"{name} of negative numbers is NaN: its input goes down to {plain_number(least)}.",
+            f"{name} of negative numbers is NaN: its input goes down to {plain_number(values.low)}.",
             "Find out why it is negative; a clamp would hide it.",
         )
     how_many = f"{count(values.zeros, 'element')} of {values.elements} of its input" if not edge else "its input"
@@ -253,13 +216,12 @@ def _derivative(origin: NonFiniteOrigin) -> Cause | None:
     )
 
 
-def _root_of_negative(origin: NonFiniteOrigin) -> Cause | None:
+def _outside_domain(origin: NonFiniteOrigin, name: str) -> Cause | None:
     values = _first(origin)
-    if plain_operator(origin.operator) not in ("sqrt", "rsqrt", "pow", "acos", "asin", "atanh", "acosh"):
+    if name not in BOUNDED or values.low is None or not _made_nan(origin):
         return None
-    if values is None or values.low is None or not _made_nan(origin) or (values.low >= 0 and values.magnitude <= 1):
+    if values.low >= 0 and values.magnitude <= 1:
         return None
-    name = plain_operator(origin.operator)
     return Cause(
         "outside-domain",
         f"{name} is not defined there: its input lies between {plain_number(values.low)} and "
@@ -268,14 +230,10 @@ def _root_of_negative(origin: NonFiniteOrigin) -> Cause | None:
     )
 
 
-def _division(origin: NonFiniteOrigin) -> Cause | None:
-    name = plain_operator(origin.operator)
-    if name not in DIVISIONS:
+def _division(origin: NonFiniteOrigin, name: str) -> Cause | None:
+    below = origin.inputs[-1] if origin.inputs else ValueRange()
+    if name not in DIVISIONS or not below.zeros:
         return None
-    below = origin.inputs[-1] if origin.inputs else None
-    if below is None or not below.zeros:
-        return None
-    what = "0/0" if _made_nan(origin) else "a division by 0"
     if origin.phase == "optimizer":
         return Cause(
             "update-divides-by-zero",
@@ -285,95 +243,102 @@ def _division(origin: NonFiniteOrigin) -> Cause | None:
         )
     return Cause(
         "division-by-zero",
-        f"{what}: the divisor is 0 in {below.zeros} of {below.elements} elements.",
+        f"{'0/0' if _made_nan(origin) else 'a division by 0'}: the divisor is 0 in {below.zeros} of {below.elements} "
+        "elements.",
         "Add a small number to the divisor, or clamp it (clamp(min=1e-8)).",
     )
 
 
-def _exploding(origin: NonFiniteOrigin, growth: tuple[tuple[int, Number], ...]) -> Cause | None:
+def _outlying_sample(origin: NonFiniteOrigin, batch: BatchFacts | None) -> Cause | None:
+    """An overflow in just the rows that stand out in the batch."""
+    if batch is None or not batch.rows_outlying or not _overflowed(origin):
+        return None
+    if not set(origin.rows) <= set(batch.rows_outlying):
+        return None
+    largest = max((each.magnitude for each in batch.tensors), default=0.0)
+    who = _samples(batch.samples_outlying, batch.rows_outlying)
+    return Cause(
+        "outlying-sample",
+        f"The batch holds values far beyond the others, up to {plain_number(largest)}: {who}.",
+        "Look at these samples in the data set; clip or scale what is read.",
+    )
+
+
+def _exploding(origin: NonFiniteOrigin, growth: Growth) -> Cause | None:
     factor = growth_factor(growth)
-    if factor < GREAT_GROWTH or not _finite_overflow(origin):
+    if factor < GREAT_GROWTH or not _overflowed(origin):
         return None
     return Cause(
         "exploding-gradient",
         f"The gradient norm has grown {plain_number(factor)} times over steps {growth[0][0]} to {growth[-1][0]}, and "
-        f"{origin.operator} overflowed {_dtype(origin)} with inputs up to {plain_number(_largest_input(origin))}.",
+        f"{origin.operator} overflowed {origin.outputs[0].dtype} with inputs up to "
+        f"{plain_number(_largest_input(origin))}.",
         AGAINST_GROWTH,
     )
 
 
-def _exponential(origin: NonFiniteOrigin) -> Cause | None:
-    name = plain_operator(origin.operator)
-    values = _first(origin)
-    if name not in EXPONENTIALS or values is None or values.high is None or not _finite_overflow(origin):
+def _overflow(origin: NonFiniteOrigin, name: str) -> Cause | None:
+    if not _overflowed(origin):
         return None
-    dtype = _dtype(origin)
-    limit = f", beyond {math.log(LARGEST[dtype]):.4g}" if name == "exp" and dtype in LARGEST else ""
-    return Cause(
-        "overflow-of-exponential" if name not in ("pow", "square") else "overflow",
-        f"{name} overflowed {dtype} (largest {plain_number(LARGEST.get(dtype, math.inf))}): its input goes up to "
-        f"{plain_number(values.magnitude if name in ('pow', 'square') else values.high)}{limit}.",
-        "Subtract the maximum first (softmax, logsumexp do), clamp the input, or compute it in a wider format.",
-    )
-
-
-def _overflow(origin: NonFiniteOrigin) -> Cause | None:
-    if not _finite_overflow(origin):
-        return None
-    dtype, most = _dtype(origin), _largest_input(origin)
-    name = plain_operator(origin.operator)
+    dtype, values = origin.outputs[0].dtype, _first(origin)
+    most = plain_number(LARGEST.get(dtype, math.inf))
+    if name in EXPONENTIALS and values.high is not None:
+        limit = f", beyond {math.log(LARGEST[dtype]):.4g}" if name == "exp" and dtype in LARGEST else ""
+        return Cause(
+            "overflow" if name in POWERS else "overflow-of-exponential",
+            f"{name} overflowed {dtype} (largest {most}): its input goes up to "
+            f"{plain_number(values.magnitude if name in POWERS else values.high)}{limit}.",
+            "Subtract the maximum first (softmax, logsumexp do), clamp the input, or compute it in a wider format.",
+        )
     did = "a cast to" if name in CASTS else f"{origin.operator} in"
     return Cause(
         "overflow",
-        f"{did} {dtype} overflowed: inputs go up to {plain_number(most)}, the largest {dtype} is "
-        f"{plain_number(LARGEST.get(dtype, math.inf))}.",
+        f"{did} {dtype} overflowed: inputs go up to {plain_number(_largest_input(origin))}, the largest {dtype} is "
+        f"{most}.",
         "Compute this line in float32 or bfloat16 (outside of autocast), or scale its inputs down."
         if dtype == "float16"
         else "Find out why the inputs are so large: learning rate, normalisation, or the data.",
     )
 
 
-def _of_infinities(origin: NonFiniteOrigin) -> Cause | None:
-    if not any(each.infinite for each in origin.inputs) or not _made_nan(origin):
-        return None
-    return Cause(
-        "arithmetic-of-infinities",
-        f"{origin.operator} made NaN of infinities that the program wrote (inf - inf, or 0 * inf).",
-        "Use torch.where or masked_fill instead of adding or multiplying a mask of infinities.",
+def _unrecognised(origin: NonFiniteOrigin) -> Cause:
+    if any(each.infinite for each in origin.inputs) and _made_nan(origin):
+        return Cause(
+            "arithmetic-of-infinities",
+            f"{origin.operator} made NaN of infinities that the program wrote (inf - inf, or 0 * inf).",
+            "Use torch.where or masked_fill instead of adding or multiplying a mask of infinities.",
+        )
+    ranges = "; ".join(
+        f"{each.name} {plain_number(each.low)} to {plain_number(each.high or 0.0)}"
+        for each in origin.inputs
+        if each.low is not None
     )
-
-
-_BEFORE_GROWTH = (_empty_mean, _masked_row, _logarithm, _derivative, _root_of_negative, _division)
-
-# -- what the numbers say ----------------------------------------------------------------------------------------------
+    return Cause(
+        "operator",
+        f"{origin.operator} made {'NaN' if _made_nan(origin) else 'an infinity'} of values that were finite: {ranges}.",
+        "Look at the ranges of its inputs: which of them is not what the line expects?",
+    )
 
 
 def _made_nan(origin: NonFiniteOrigin) -> bool:
     return any(each.nan for each in origin.outputs)
 
 
-def _finite_overflow(origin: NonFiniteOrigin) -> bool:
+def _overflowed(origin: NonFiniteOrigin) -> bool:
     """Infinities, or the NaN of infinities inside of the operator, of large inputs that were finite."""
-    return not any(each.infinite or each.nan for each in origin.inputs) and any(
-        each.infinite or each.nan for each in origin.outputs
-    )
+    made, given = (any(each.infinite or each.nan for each in values) for values in (origin.outputs, origin.inputs))
+    return made and not given
 
 
-def _first(origin: NonFiniteOrigin) -> ValueRange | None:
-    return next((each for each in origin.inputs if each.low is not None), None)
+def _first(origin: NonFiniteOrigin) -> ValueRange:
+    """The first input with finite elements."""
+    return next((each for each in origin.inputs if each.low is not None), ValueRange())
 
 
 def _largest_input(origin: NonFiniteOrigin) -> float:
     return max((each.magnitude for each in origin.inputs), default=0.0)
 
 
-def _dtype(origin: NonFiniteOrigin) -> str:
-    return origin.outputs[0].dtype if origin.outputs else ""
-
-
 def _samples(samples: tuple[int | str, ...], rows: tuple[int, ...]) -> str:
-    if samples:
-        return f"sample{'s' * (len(samples) > 1)} {listed(samples)} of the data set (row{'s' * (len(rows) > 1)} " + (
-            f"{listed(rows)} of the batch)"
-        )
-    return f"row{'s' * (len(rows) > 1)} {listed(rows)} of the batch"
+    of_batch = f"{listed(rows, 'row')} of the batch"
+    return f"{listed(samples, 'sample')} of the data set ({of_batch})" if samples else of_batch

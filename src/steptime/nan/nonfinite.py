@@ -1,7 +1,5 @@
-"""What is not finite in a training job, where it came from, and what is likely to blame.
-
-What was seen is kept apart from what is concluded: a cause is named with the numbers that speak for it.
-"""
+"""What is not finite in a training job, where it came from, and what is likely to blame: what a process wrote
+(`ProcessNumerics`), and what is concluded from it (`NonFinite`)."""
 
 from __future__ import annotations
 
@@ -29,11 +27,12 @@ def count(number: int, what: str) -> str:
     return f"{number} {what}{'s' * (number != 1)}"
 
 
-def listed(values: Sequence[object]) -> str:
-    """The first few: "3, 5, 9 and 4 more"."""
+def listed(values: Sequence[object], what: str = "") -> str:
+    """The first few: "3, 5, 9 and 4 more"; with what: "rows 3, 5", "row 3"."""
     shown = ", ".join(map(str, values[:MOST_LISTED]))
     left = len(values) - MOST_LISTED
-    return f"{shown} and {left} more" if left > 0 else shown
+    head = f"{what}{'s' * (len(values) > 1)} " if what else ""
+    return f"{head}{shown} and {left} more" if left > 0 else f"{head}{shown}"
 
 
 Number = float | str | None
@@ -133,7 +132,7 @@ class BatchFacts:
 @dataclass(frozen=True, slots=True)
 class ProcessNumerics:
     """numerics.json of one process of one run. mode: "watch" or "instrument". history: (step, loss, gradient norm) of
-    the last steps before the trigger; spread: of some steps of the whole run. operators: so many were looked at."""
+    the last steps before the trigger; spread: of some steps of the whole run."""
 
     mode: str
     steps: int = 0
@@ -143,12 +142,9 @@ class ProcessNumerics:
     trigger: Trigger | None = None
     history: tuple[tuple[int, Number, Number], ...] = ()
     skipped_steps: int = 0
-    steps_not_finite: int = 0
     origin: NonFiniteOrigin | None = None
-    births: tuple[NonFiniteOrigin, ...] = ()
     batch: BatchFacts | None = None
     bad_gradients: tuple[str, ...] = ()
-    operators: int = 0
     spread: tuple[tuple[int, Number, Number], ...] = ()
 
 
@@ -211,5 +207,5 @@ def read_numerics(recording: Path, moved: tuple[Path, Path] | None = None) -> tu
         try:
             found.append(msgspec.json.decode(data, type=ProcessNumerics))
         except (msgspec.MsgspecError, ValueError, RecursionError):
-            continue  # a process that was killed while it wrote its first account
+            continue  # of a process that was killed while it wrote its first
     return tuple(sorted(found, key=lambda process: (process.rank or 0, process.pid)))

@@ -38,7 +38,8 @@ def render(result: NonFinite) -> str:
 
 
 def _clean(result: NonFinite) -> list[str]:
-    lines = [f"All losses and gradients were finite in {count(result.steps, 'step')}{_of_ranks(result)}."]
+    ranks = f" of {result.ranks} ranks" if result.ranks > 1 else ""
+    lines = [f"All losses and gradients were finite in {count(result.steps, 'step')}{ranks}."]
     if result.diverging > 1:
         lines += [f"But the gradients have grown {plain_number(result.diverging)} times: the training diverges."]
         lines += wrap(AGAINST_GROWTH, "Helps:   ", 4, COLUMNS)
@@ -47,23 +48,23 @@ def _clean(result: NonFinite) -> list[str]:
 
 def _headline(result: NonFinite, trigger: Trigger) -> str:
     rank = f" on rank {result.rank} of {result.ranks}" if result.ranks > 1 and result.rank is not None else ""
-    return f"Not finite: {_sign(trigger, f'step {trigger.step}{rank}')}"
-
-
-def _sign(trigger: Trigger, step: str) -> str:
-    if trigger.kind == "loss":
-        return f"the loss is {_number(trigger.value)} in {step}" if trigger.value is not None else f"the loss in {step}"
-    if trigger.kind == "gradient":
-        return f"the gradient{f' of {trigger.name}' * bool(trigger.name)} in {step}; its loss is finite"
-    if trigger.kind == "skipped":
-        return f"every gradient for many steps, to {step}, which the gradient scaler has skipped"
-    return f"a value that the job has read in {step}, and left"
+    step = f"step {trigger.step}{rank}"
+    loss = "the loss" if trigger.value is None else f"the loss is {_number(trigger.value)}"
+    sign = {
+        "loss": f"{loss} in {step}",
+        "gradient": f"the gradient{f' of {trigger.name}' * bool(trigger.name)} in {step}; its loss is finite",
+        "skipped": f"every gradient for many steps, to {step}, which the gradient scaler has skipped",
+    }.get(trigger.kind, f"a value that the job has read in {step}, and left")
+    return f"Not finite: {sign}"
 
 
 def _origin(result: NonFinite) -> list[str]:
     origin = result.origin
     if origin is None:
-        return _not_reproduced(result)
+        module = result.trigger.first_module if result.trigger is not None else ""
+        seen = f"Seen:    the output of {module} was the first, of the modules looked at, that was not finite"
+        none = "Origin:  in none of the operators that were seen"
+        return ["", *[seen] * bool(module), *[none] * result.reproduced]
     lines = ["", f"Origin:  {_born(origin)}", *_lines_of(origin, result.directory)]
     lines += [f"  from   {_range(each)}" for each in origin.inputs[:MOST_RANGES]]
     made = "made" if origin.kind == "operator" else "held"
@@ -81,10 +82,13 @@ def _born(origin: NonFiniteOrigin) -> str:
         "outside": "outside of all operators that were seen, first used in",
         "constant": "as a constant, in",
     }.get(origin.kind, f"{origin.operator} in")
-    phase = PHASES.get(origin.phase, origin.phase)
-    of = f" of {origin.forward_operator}" if origin.phase == "backward" and origin.forward_operator else ""
     module = f", module {origin.module}" if origin.module else ""
-    return f"step {origin.step}: {what} the {phase}{of}{module}"
+    return f"step {origin.step}: {what} the {_phase(origin)}{module}"
+
+
+def _phase(where: Where) -> str:
+    of = f" of {where.forward_operator}" if where.phase == "backward" and where.forward_operator else ""
+    return f"{PHASES.get(where.phase, where.phase)}{of}"
 
 
 def _lines_of(where: Where, directory: str) -> list[str]:
@@ -103,8 +107,7 @@ def _lines_of(where: Where, directory: str) -> list[str]:
 def _place(where: Where) -> str:
     site = where.forward_site or where.site
     at = f" ({site.file.rpartition('/')[2]}:{site.line})" if site is not None else ""
-    of = f" of {where.forward_operator}" if where.phase == "backward" and where.forward_operator else ""
-    return f"{where.operator}, {PHASES.get(where.phase, where.phase)}{of}{at}"
+    return f"{where.operator}, {_phase(where)}{at}"
 
 
 def _range(values: ValueRange) -> str:
@@ -123,18 +126,8 @@ def _range(values: ValueRange) -> str:
 def _rows(origin: NonFiniteOrigin) -> str:
     if not origin.rows or not origin.outputs or len(origin.rows) >= (origin.outputs[0].shape or (0,))[0]:
         return ""
-    samples = f" = sample{'s' * (len(origin.samples) > 1)} {listed(origin.samples)}" if origin.samples else ""
-    return f"; row{'s' * (len(origin.rows) > 1)} {listed(origin.rows)}{samples}"
-
-
-def _not_reproduced(result: NonFinite) -> list[str]:
-    module = result.trigger.first_module if result.trigger is not None else ""
-    lines = [""]
-    if module:
-        lines.append(f"Seen:    the output of {module} was the first, of the modules looked at, that was not finite")
-    if result.reproduced:
-        lines.append("Origin:  in none of the operators that were seen")
-    return lines
+    samples = f" = {listed(origin.samples, 'sample')}" if origin.samples else ""
+    return f"; {listed(origin.rows, 'row')}{samples}"
 
 
 def _evidence(result: NonFinite) -> list[str]:
@@ -144,14 +137,9 @@ def _evidence(result: NonFinite) -> list[str]:
         lines += wrap(result.cause.advice, "Helps:   ", 4, COLUMNS)
     if result.bad_gradients:
         lines.append(f"Gradients not finite: {listed(result.bad_gradients[:3])}")
-    return lines + _batch(result) + _growth(result) + _skipped(result)
-
-
-def _batch(result: NonFinite) -> list[str]:
-    batch = result.batch
-    if batch is None or not batch.indices:
-        return []
-    return [f"Batch:   samples {listed(batch.indices)} of the data set"]
+    if result.batch is not None and result.batch.indices:
+        lines.append(f"Batch:   samples {listed(result.batch.indices)} of the data set")
+    return lines + _growth(result) + _skipped(result)
 
 
 def _growth(result: NonFinite) -> list[str]:
@@ -167,19 +155,13 @@ def _skipped(result: NonFinite) -> list[str]:
     return [f"Overflow-skipped by the gradient scaler: {result.skipped_steps} of {count(result.steps, 'step')}"]
 
 
-def _of_ranks(result: NonFinite) -> str:
-    return f" of {result.ranks} ranks" if result.ranks > 1 else ""
-
-
 def _next(result: NonFinite) -> str:
     command = one_line(shlex.join(result.command))
-    if result.trigger is None:
-        return (
-            f"steptime run -- {command}" if result.diverging == 1 else f"change that, then: steptime nan -- {command}"
-        )
-    if result.origin is None:
+    if result.trigger is None and result.diverging == 1:
+        return f"steptime run -- {command}"
+    if result.trigger is not None and result.origin is None:
         return f"steptime nan --at {result.trigger.step} --max-steps 50 -- {command}"
-    return f"change the line, then: steptime nan -- {command}"
+    return f"change {'that' if result.trigger is None else 'the line'}, then: steptime nan -- {command}"
 
 
 def _number(value: Number) -> str:

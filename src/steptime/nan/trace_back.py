@@ -8,7 +8,7 @@ from dataclasses import replace
 from steptime.nan.cause import cause_of, divergence, growth_of, over_the_run
 from steptime.nan.nonfinite import BatchFacts, NonFinite, NonFiniteOrigin, ProcessNumerics, Trigger
 
-WATCHED = "watch"
+WATCHED, RECEIVED = "watch", "collective"
 SIGNS = ("loss", "read", "gradient", "skipped")
 """Kinds of signs as they come within a step: a loss is known before the gradients that other ranks share."""
 PHASES = ("input", "forward", "backward", "optimizer")
@@ -51,24 +51,16 @@ def trace_back(
         diverging=divergence(spread),
         notes=tuple(dict.fromkeys(note for process in (*watched, *instrumented) for note in process.notes)),
     )
-    found = _chosen(instrumented)
+    found = min((each for each in instrumented if each.trigger is not None), key=_origin_order, default=None)
     return result if found is None else _with_origin(result, found, (*watched, *instrumented))
 
 
-def _chosen(instrumented: Sequence[ProcessNumerics]) -> ProcessNumerics | None:
-    """The rank that it was born on: not one that has it from another, and the earliest, by step and within the step."""
-    found = [process for process in instrumented if process.trigger is not None]
-    return min(found, key=_origin_order, default=None)
-
-
 def _origin_order(process: ProcessNumerics) -> tuple[bool, bool, int, int, int]:
+    """Of the rank that it was born on the least: not of one that has it from another, and the earliest, by step and
+    within the step."""
     origin = process.origin or NonFiniteOrigin()
     phase = PHASES.index(origin.phase) if origin.phase in PHASES else len(PHASES)
-    return process.origin is None, _received(process.origin), origin.step, phase, process.rank or 0
-
-
-def _received(origin: NonFiniteOrigin | None) -> bool:
-    return origin is not None and origin.kind == "collective"
+    return process.origin is None, origin.kind == RECEIVED, origin.step, phase, process.rank or 0
 
 
 def _with_origin(result: NonFinite, found: ProcessNumerics, processes: Sequence[ProcessNumerics]) -> NonFinite:
@@ -77,9 +69,11 @@ def _with_origin(result: NonFinite, found: ProcessNumerics, processes: Sequence[
     origin = found.origin
     batch = found.batch or BatchFacts()
     growth = max(result.growth, growth_of(found.history), key=len)
-    born_here = not _received(origin)
+    born_here = origin is None or origin.kind != RECEIVED
     own = first_sign([each for each in processes if each.mode == WATCHED and each.rank == found.rank])
-    trigger = _earlier(own, found.trigger) if born_here else first_sign(processes)
+    trigger = found.trigger if born_here else first_sign(processes)
+    if born_here and own is not None and (trigger is None or own.step <= trigger.step):
+        trigger = own  # else the watch, which looks at the gradients of some steps only, has seen it later
     return replace(
         result,
         trigger=trigger,
@@ -91,10 +85,3 @@ def _with_origin(result: NonFinite, found: ProcessNumerics, processes: Sequence[
         batch=batch,
         bad_gradients=found.bad_gradients,
     )
-
-
-def _earlier(watched: Trigger | None, instrumented: Trigger | None) -> Trigger | None:
-    """The watch looks at the gradients of some steps only; the instrumented run, at all."""
-    if watched is None or instrumented is None:
-        return watched or instrumented
-    return instrumented if instrumented.step < watched.step else watched
