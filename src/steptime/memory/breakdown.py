@@ -10,68 +10,69 @@ import numpy as np
 
 from steptime.arrays import Bool, Int64
 from steptime.errors import ImbalanceError
-from steptime.memory.lives import AllocationHistory, Extents, alive_at
+from steptime.memory.lives import AllocationHistory, alive_at
 from steptime.memory.owners import Codes, Owner
 from steptime.memory.signs import Signs
-from steptime.memory.snapshot import Action
+from steptime.memory.snapshot import Action, Segments
 from steptime.quantities import SourceLine
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Pieces:
-    """Free stretches of segments: segment: row of the extents. whole: the segment holds nothing at all."""
+    """Free stretches of segments. segment: row of the segments. whole: the segment holds nothing at all."""
 
     segment: Int64
-    address: Int64
     size: Int64
     whole: Bool
 
 
-def extents_at(history: AllocationHistory, event: int) -> Extents | None:
-    """The segments right after an event: those at the end, with what the driver gave and took since undone, the latest
-    first."""
-    last = history.extents
-    if last is None or history.segment_events is None:
+def free_at(history: AllocationHistory, event: int) -> tuple[Segments, Pieces] | None:
+    """The segments right after an event, and what is free of them; None for a trace."""
+    segments = _segments_at(history, event)
+    if segments is None:
+        return None
+    lives = history.lives
+    held = (lives.born <= event) & (lives.released > event)
+    return segments, _free_pieces(segments, lives.address[held], lives.taken[held])
+
+
+def _segments_at(history: AllocationHistory, event: int) -> Segments | None:
+    """Those at the end, with what the driver gave and took since undone, the latest first."""
+    last, changes = history.segments, history.segment_events
+    later = np.flatnonzero(history.segment_event_index > event)
+    if last is None or changes is None or not len(later):
         return last
-    later = history.segment_events.event > event
-    if not later.any():
-        return last
-    there = {address: (size, large) for address, size, large in zip(last.address.tolist(), last.size.tolist(),
-                                                                    last.large.tolist(), strict=True)}  # fmt: skip
-    changes = history.segment_events
-    for row in np.flatnonzero(later)[::-1].tolist():
+    there = dict(zip(last.address.tolist(), last.size.tolist(), strict=True))
+    for row in later[::-1].tolist():
         action, address, size = int(changes.action[row]), int(changes.address[row]), int(changes.size[row])
         if action in (Action.SEGMENT_FREE, Action.SEGMENT_UNMAP):
-            there[address] = (size, True)
+            there[address] = size
         elif action == Action.SEGMENT_ALLOC:
             there.pop(address, None)
         else:
             _cut(there, address, size)
-    kept = sorted(there.items())
-    return Extents(
-        np.array([address for address, _ in kept], np.int64),
-        np.array([size for _, (size, _) in kept], np.int64),
-        np.array([large for _, (_, large) in kept], np.bool_),
-    )
+    addresses = sorted(there)
+    sizes = np.array([there[each] for each in addresses], np.int64)
+    return Segments(np.resize(last.device, len(sizes)), np.array(addresses, np.int64), sizes)
 
 
-def _cut(there: dict[int, tuple[int, bool]], address: int, size: int) -> None:
+def _cut(there: dict[int, int], address: int, size: int) -> None:
     """Takes a mapped stretch out of the expandable segment that holds it."""
-    for start, (length, large) in there.items():
+    for start, length in there.items():
         if start <= address and address + size <= start + length:
             del there[start]
             if address > start:
-                there[start] = (address - start, large)
+                there[start] = address - start
             if start + length > address + size:
-                there[address + size] = (start + length - address - size, large)
+                there[address + size] = start + length - address - size
             return
 
 
-def free_pieces(extents: Extents, address: Int64, taken: Int64) -> Pieces:
+def _free_pieces(segments: Segments, address: Int64, taken: Int64) -> Pieces:
     """What the given blocks leave free of the segments. Blocks outside all segments (of a damaged snapshot) count for
     nothing."""
-    order = np.argsort(extents.address, kind="stable")
-    start, stop = extents.address[order], (extents.address + extents.size)[order]
+    order = np.argsort(segments.address, kind="stable")
+    start, stop = segments.address[order], (segments.address + segments.size)[order]
     by_address = np.argsort(address, kind="stable")
     begin, end = address[by_address], (address + taken)[by_address]
     home = np.searchsorted(start, begin, side="right") - 1
@@ -79,21 +80,20 @@ def free_pieces(extents: Extents, address: Int64, taken: Int64) -> Pieces:
     begin, end, home = begin[inside], end[inside], home[inside]
     used = np.zeros(len(start), bool)
     used[home] = True
-    # each block's end, and each segment's begin, starts a gap that reaches to the next block, or to the segment's end
+    # Each segment's begin, and each block's end, starts a gap that reaches to the next block, or to the segment's end.
     segment = np.concatenate((np.arange(len(start)), home))
     gap_begin = np.concatenate((start, np.minimum(end, stop[home])))
     rank = np.lexsort((gap_begin, segment))
     segment, gap_begin = segment[rank], gap_begin[rank]
-    following = np.append(begin, np.int64(0))
     place = np.cumsum(rank >= len(start))
     gap_end = stop[segment].copy()
     if len(begin):
         nearest = np.minimum(place, len(begin) - 1)
         same = (place < len(begin)) & (home[nearest] == segment)
-        gap_end[same] = following[nearest[same]]
+        gap_end[same] = begin[nearest[same]]
     size = np.maximum(0, gap_end - gap_begin)
     kept = size > 0
-    return Pieces(order[segment[kept]], gap_begin[kept], size[kept], ~used[segment[kept]])
+    return Pieces(order[segment[kept]], size[kept], ~used[segment[kept]])
 
 
 T = TypeVar("T")
@@ -161,40 +161,24 @@ def breakdown_at(history: AllocationHistory, signs: Signs, owners: Codes, event:
     sizes[Owner.ROUNDING] = int((lives.taken - lives.size)[alive].sum())
     taken = sum(sizes.values())
     reserved = max(int(history.reserved[event + 1]), taken)
-    free = reserved - taken
-    fragments = min(free, _in_used_segments(history, alive | awaiting, event))
+    free, found = reserved - taken, free_at(history, event)
+    fragments = min(free, int(found[1].size[~found[1].whole].sum())) if found is not None else 0
     sizes[Owner.FRAGMENTS], sizes[Owner.CACHED] = fragments, free - fragments
     entries = tuple((owner, size) for owner, size in sorted(sizes.items()) if size)
-    lines = lines_of(history, signs, owners, alive)
-    return MemoryBreakdown(event, reserved, entries, lines, modules_of(history, signs, owners, alive))
-
-
-def _in_used_segments(history: AllocationHistory, used: Bool, event: int) -> int:
-    """Free bytes of the segments in which something lives."""
-    extents = extents_at(history, event)
-    if extents is None:
-        return 0
-    pieces = free_pieces(extents, history.lives.address[used], history.lives.taken[used])
-    return int(pieces.size[~pieces.whole].sum())
-
-
-def lines_of(history: AllocationHistory, signs: Signs, owners: Codes, chosen: Bool) -> tuple[Line, ...]:
-    """The chosen lives by owner and line, the largest first."""
-    held = _held(history, owners, chosen, signs.line)
-    lines = (Line(owner, source, size, count) for (owner, source), (size, count) in held.items())
-    return tuple(sorted(lines, key=lambda line: (-line.bytes, line.owner)))
-
-
-def modules_of(history: AllocationHistory, signs: Signs, owners: Codes, chosen: Bool) -> tuple[ModuleUse, ...]:
-    """The chosen lives by owner and module, the largest first; those of no module are left out."""
-    held = _held(history, owners, chosen, signs.module_path)
-    modules = (ModuleUse(owner, path, size, count) for (owner, path), (size, count) in held.items() if path)
-    return tuple(sorted(modules, key=lambda use: (-use.bytes, use.owner, use.path)))
+    lines = (Line(*label, *held) for label, held in _held(history, owners, alive, signs.line, None).items())
+    modules = (ModuleUse(*label, *held) for label, held in _held(history, owners, alive, signs.module_path, "").items())
+    return MemoryBreakdown(
+        event,
+        reserved,
+        entries,
+        tuple(sorted(lines, key=lambda line: (-line.bytes, line.owner))),
+        tuple(sorted((use for use in modules if use.path), key=lambda use: (-use.bytes, use.owner, use.path))),
+    )
 
 
 def _held(
-    history: AllocationHistory, owners: Codes, chosen: Bool, labels: Sequence[T | None]
-) -> dict[tuple[Owner, T | None], tuple[int, int]]:
+    history: AllocationHistory, owners: Codes, chosen: Bool, labels: Sequence[T], unnamed: T
+) -> dict[tuple[Owner, T], tuple[int, int]]:
     """(bytes, blocks) of the chosen lives by owner and by the label of the stack that made them."""
     lives = history.lives
     rows = np.flatnonzero(chosen)
@@ -202,10 +186,10 @@ def _held(
     values, inverse, counts = np.unique(key, return_inverse=True, return_counts=True)
     sums = np.zeros(len(values), np.int64)
     np.add.at(sums, inverse, lives.size[rows])
-    found: dict[tuple[Owner, T | None], tuple[int, int]] = {}
+    found: dict[tuple[Owner, T], tuple[int, int]] = {}
     for value, size, count in zip(values.tolist(), sums.tolist(), counts.tolist(), strict=True):
         stack = (value & 0xFFFFFFFF) - 1
-        label = Owner(value >> 32), labels[stack] if stack >= 0 else None
+        label = Owner(value >> 32), labels[stack] if stack >= 0 else unnamed
         bytes_, blocks = found.get(label, (0, 0))
         found[label] = bytes_ + size, blocks + count
     return found

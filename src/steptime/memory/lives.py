@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, field, fields
 
 import numpy as np
-import numpy.typing as npt
 
 from steptime.analysis.memory_samples import CPU_PLACE
-from steptime.arrays import Bool, Int8, Int32, Int64
-from steptime.memory.snapshot import NO_STACK, Action, Events, Snapshot, Stacks, State
+from steptime.arrays import Bool, Int32, Int64
+from steptime.memory.snapshot import NO_STACK, Action, Events, Segments, Snapshot, Stacks, State, selected
 from steptime.quantities import SourceLine
 from steptime.trace.arguments import UNKNOWN, AllocationEvents
 from steptime.trace.call_tree import ROOT, call_tree, innermost_at
@@ -18,6 +17,13 @@ from steptime.trace.table import HOST_CATEGORIES, Trace
 
 BEFORE = -1
 """Born before the history begins."""
+ROUNDING = 512
+"""Bytes: the CUDA caching allocator hands out multiples of it (kMinBlockSize, c10/cuda/CUDACachingAllocator.h)."""
+LEAST_LIMIT = 1000
+"""Events: nobody records fewer. A history of exactly a multiple of it, or of a power of two, is as long as it was
+allowed to be (max_entries of torch.cuda.memory._record_memory_history, a ring)."""
+CPU = 0
+"""c10::DeviceType::CPU."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -55,33 +61,15 @@ class Failure:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Extents:
-    """Segments of the allocator at one instant: address and size in bytes."""
-
-    address: Int64
-    size: Int64
-    large: Bool
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class SegmentEvents:
-    """What the driver gave and took. event: index in the history; action: `snapshots.snapshot.Action`."""
-
-    event: Int64
-    action: Int8
-    address: Int64
-    size: Int64
-
-
-@dataclass(frozen=True, slots=True, eq=False)
 class AllocationHistory:
-    """What happened on one device. kind: "snapshot" or "trace".
+    """What happened on one device.
 
+    kind: "snapshot" (every live byte is known) or "trace" (only those that were handed out while somebody looked).
     time: ns of each event, 0 where unknown. stack: of each event. reserved: (events + 1,) bytes that the process held
-    before the first event and after each. complete: every live byte is known (an allocator's snapshot), not only those
-    that were handed out while somebody looked (a trace). extents: the segments at the end, None for a trace.
-    boundaries: indexes of the events that are the first of a new step. border_source: what they were found from.
-    cut: what is missing at one of its ends, a clause; "" where it is whole.
+    before the first event and after each. segments: those at the end, None for a trace. segment_events: what the driver
+    gave and took, and segment_event_index, their indexes in the history. boundaries: indexes of the events that are the
+    last of a step, boundary_source: what they were found from. cut: what is missing at one of its ends, a clause; ""
+    where it is whole.
     """
 
     device: str
@@ -91,10 +79,10 @@ class AllocationHistory:
     time: Int64
     stack: Int32
     reserved: Int64
-    complete: bool
     failures: tuple[Failure, ...] = ()
-    extents: Extents | None = None
-    segment_events: SegmentEvents | None = None
+    segments: Segments | None = None
+    segment_events: Events | None = None
+    segment_event_index: Int64 = field(default_factory=lambda: np.zeros(0, np.int64))
     boundaries: tuple[int, ...] = ()
     boundary_source: str = ""
     settings: tuple[tuple[str, str], ...] = ()
@@ -128,31 +116,24 @@ def alive_at(history: AllocationHistory, event: int) -> Bool:
     return alive
 
 
-ROUNDING = 512
-"""Bytes: the CUDA caching allocator hands out multiples of it (kMinBlockSize, c10/cuda/CUDACachingAllocator.h)."""
-LEAST_LIMIT = 1000
-"""Events: nobody records fewer. A history of exactly a multiple of it, or of a power of two, is as long as it was
-allowed to be (max_entries of torch.cuda.memory._record_memory_history, a ring)."""
-Rows = Int64
-
-
 def histories(snapshot: Snapshot) -> tuple[AllocationHistory, ...]:
     """One history for each device that holds memory or did anything, those with most memory first."""
     devices = {*snapshot.segments.device.tolist(), *np.unique(snapshot.events.device).tolist()}
-    found = [_history_from_snapshot(snapshot, device) for device in sorted(devices)]
+    return _most_first([_history_from_snapshot(snapshot, device) for device in sorted(devices)])
+
+
+def _most_first(found: list[AllocationHistory]) -> tuple[AllocationHistory, ...]:
     return tuple(sorted(found, key=lambda history: -int(history.reserved.max())))
 
 
 def _history_from_snapshot(snapshot: Snapshot, device: int) -> AllocationHistory:
-    events = _of_device(snapshot.events, device)
-    action = events.action
-    segments = np.flatnonzero(snapshot.segments.device == device)
-    extents = Extents(
-        snapshot.segments.address[segments],
-        snapshot.segments.size[segments],
-        snapshot.segments.large[segments].astype(bool),
-    )
-    lives, disagreements = _lives_from_snapshot(snapshot, events, segments)
+    events = selected(snapshot.events, snapshot.events.device == device)
+    segments = snapshot.segments.device == device
+    at_end = selected(snapshot.segments, segments)
+    lives, disagreements = _lives_from_snapshot(snapshot, events, np.flatnonzero(segments))
+    of_segments = (events.action >= Action.SEGMENT_ALLOC) & (events.action <= Action.SEGMENT_UNMAP)
+    failed = selected(events, events.action == Action.OUT_OF_MEMORY)
+    failures = (np.flatnonzero(events.action == Action.OUT_OF_MEMORY), failed.size, failed.address, failed.stack)
     return AllocationHistory(
         device=f"GPU {device}",
         kind="snapshot",
@@ -160,11 +141,11 @@ def _history_from_snapshot(snapshot: Snapshot, device: int) -> AllocationHistory
         stacks=snapshot.stacks,
         time=events.time,
         stack=events.stack,
-        reserved=_reserved(action, events.size, int(extents.size.sum())),
-        complete=True,
-        failures=_failures(events),
-        extents=extents,
-        segment_events=_segment_events(events),
+        reserved=_reserved(events, int(at_end.size.sum())),
+        failures=tuple(Failure(*values) for values in zip(*(column.tolist() for column in failures), strict=True)),
+        segments=at_end,
+        segment_events=selected(events, of_segments),
+        segment_event_index=np.flatnonzero(of_segments),
         settings=snapshot.settings,
         cut=_cut(snapshot, lives, len(events), disagreements),
         problems=snapshot.problems,
@@ -190,48 +171,25 @@ def _cut(snapshot: Snapshot, lives: Lives, events: int, disagreements: int) -> s
     return "; ".join(parts)
 
 
-def _of_device(events: Events, device: int) -> Events:
-    """The events of one device; without copies where there is only one."""
-    mine = events.device == device
-    if mine.all():
-        return events
-    return Events(**{field.name: getattr(events, field.name)[mine] for field in fields(Events)})
-
-
-def _reserved(action: Int8, size: Int64, at_end: int) -> Int64:
+def _reserved(events: Events, at_end: int) -> Int64:
     """Backwards from the end, where it is known."""
-    grows = (action == Action.SEGMENT_ALLOC) | (action == Action.SEGMENT_MAP)
-    shrinks = (action == Action.SEGMENT_FREE) | (action == Action.SEGMENT_UNMAP)
-    reserved = np.zeros(len(size) + 1, np.int64)
-    np.cumsum(np.where(grows, size, np.where(shrinks, -size, 0)), out=reserved[1:])
+    grows = np.isin(events.action, (Action.SEGMENT_ALLOC, Action.SEGMENT_MAP))
+    shrinks = np.isin(events.action, (Action.SEGMENT_FREE, Action.SEGMENT_UNMAP))
+    reserved = np.zeros(len(events) + 1, np.int64)
+    np.cumsum(np.where(grows, events.size, np.where(shrinks, -events.size, 0)), out=reserved[1:])
     reserved += at_end - reserved[-1]
     return reserved
 
 
-def _segment_events(events: Events) -> SegmentEvents:
-    index = np.flatnonzero((events.action >= Action.SEGMENT_ALLOC) & (events.action <= Action.SEGMENT_UNMAP))
-    return SegmentEvents(index, events.action[index], events.address[index], events.size[index])
-
-
-def _failures(events: Events) -> tuple[Failure, ...]:
-    failed = np.flatnonzero(events.action == Action.OUT_OF_MEMORY)
-    columns = (failed, events.size[failed], events.address[failed], events.stack[failed])
-    return tuple(Failure(*values) for values in zip(*(column.tolist() for column in columns), strict=True))
-
-
-def _by_address(events: Events) -> Int64:
-    """Events of blocks, by address and in the order of time."""
-    mine = np.flatnonzero((events.action >= Action.ALLOC) & (events.action <= Action.FREE_COMPLETED))
-    return mine[np.argsort(events.address[mine], kind="stable")]
-
-
-def _lives_from_snapshot(snapshot: Snapshot, events: Events, segments: Rows) -> tuple[Lives, int]:
+def _lives_from_snapshot(snapshot: Snapshot, events: Events, segments: Int64) -> tuple[Lives, int]:
     """The lives on one device, and how many blocks the history and the segments tell differently.
 
     Events of one address follow each other as alloc, free requested, free completed; sorted by address and time, each
     life is up to three neighbours.
     """
-    count, order = len(events), _by_address(events)
+    count = len(events)
+    order = np.flatnonzero((events.action >= Action.ALLOC) & (events.action <= Action.FREE_COMPLETED))
+    order = order[np.argsort(events.address[order], kind="stable")]
     address, kind = events.address[order], events.action[order]
     first = np.ones(len(order), bool)  # the first event of a life
     first[1:] = (address[1:] != address[:-1]) | (kind[1:] <= kind[:-1])
@@ -265,38 +223,33 @@ def _lives_from_snapshot(snapshot: Snapshot, events: Events, segments: Rows) -> 
     return _with_blocks(snapshot, lives, segments, count)
 
 
-def _with_blocks(snapshot: Snapshot, lives: Lives, segments: Rows, count: int) -> tuple[Lives, int]:
+def _with_blocks(snapshot: Snapshot, lives: Lives, segments: Int64, count: int) -> tuple[Lives, int]:
     """Adds what lived all the time, which no event tells, and takes sizes and stacks from what is there at the end."""
     blocks = snapshot.blocks
     there = np.flatnonzero((blocks.state != State.INACTIVE) & np.isin(blocks.segment, segments))
     block_at = dict(zip(blocks.address[there].tolist(), there.tolist(), strict=True))
     alive = np.flatnonzero(lives.released == count)
-    matched = [block_at.pop(address, -1) for address in lives.address[alive].tolist()]
-    rows = np.array(matched, np.int64)
+    rows = np.array([block_at.pop(address, -1) for address in lives.address[alive].tolist()], np.int64)
     known = rows >= 0
-    taken = lives.taken.copy()
-    taken[alive[known]] = blocks.size[rows[known]]
+    lives.taken[alive[known]] = blocks.size[rows[known]]
     rest = np.array(sorted(block_at.values()), np.int64)
-    held = blocks.state[rest] == State.ALLOCATED
-    joined = Lives(
-        born=_joined(lives.born, np.full(len(rest), BEFORE)),
-        died=_joined(lives.died, np.where(held, count, BEFORE)),
-        released=_joined(lives.released, np.full(len(rest), count)),
-        size=_joined(lives.size, blocks.requested[rest]),
-        taken=_joined(taken, blocks.size[rest]),
-        address=_joined(lives.address, blocks.address[rest]),
-        stack=np.concatenate((lives.stack, blocks.stack[rest])).astype(np.int32),
-        ended_by=np.concatenate((lives.ended_by, np.full(len(rest), NO_STACK))).astype(np.int32),
+    silent = np.full(len(rest), NO_STACK, np.int32)
+    others = Lives(
+        born=np.full(len(rest), BEFORE),
+        died=np.where(blocks.state[rest] == State.ALLOCATED, count, BEFORE),
+        released=np.full(len(rest), count),
+        size=blocks.requested[rest],
+        taken=blocks.size[rest],
+        address=blocks.address[rest],
+        stack=blocks.stack[rest],
+        ended_by=silent,
     )
-    return joined, int((~known).sum())
+    return _joined(lives, others), int((~known).sum())
 
 
-def _joined(one: Int64, other: Int64) -> Int64:
-    return np.concatenate((one, other)).astype(np.int64)
-
-
-CPU = 0
-"""c10::DeviceType::CPU."""
+def _joined(one: Lives, other: Lives) -> Lives:
+    names = [column.name for column in fields(Lives)]
+    return Lives(**{name: np.concatenate((getattr(one, name), getattr(other, name))) for name in names})
 
 
 def histories_of_trace(
@@ -306,44 +259,35 @@ def histories_of_trace(
     host, and what they were found by. Devices whose events have no addresses are left out."""
     time = found.time + trace.base_ns
     stack, stacks = _stacks(trace, found, time)
-    devices = np.unique(np.stack((found.device_type, found.device), axis=1), axis=0).tolist()
+    known = found.address != UNKNOWN
+    devices = np.unique(np.stack((found.device_type, found.device), axis=1)[known], axis=0).tolist()
     histories = []
     for kind, number in devices:
-        rows = np.flatnonzero((found.device_type == kind) & (found.device == number) & (found.address != UNKNOWN))
+        rows = np.flatnonzero((found.device_type == kind) & (found.device == number) & known)
         rows = rows[np.argsort(time[rows], kind="stable")]
-        if len(rows):
-            device = CPU_PLACE if kind == CPU else f"GPU {number}"
-            histories.append(_history_from_trace(found, rows, device, (time, stack, stacks), (boundaries, how)))
-    return tuple(sorted(histories, key=lambda history: -int(history.reserved.max())))
-
-
-def _history_from_trace(
-    found: AllocationEvents,
-    rows: npt.NDArray[np.intp],
-    device: str,
-    stamped: tuple[Int64, Int32, Stacks],
-    steps: tuple[Int64, str],
-) -> AllocationHistory:
-    time, stack, stacks = stamped
-    times, size, totals = time[rows], found.bytes[rows], found.allocated[rows]
-    lives = _lives_from_trace(found.address[rows], size, stack[rows])
-    base = _before(lives, totals, size) if device != CPU_PLACE else 0
-    held = np.maximum(found.reserved[rows], totals)
-    first = held[0] - size[0] if held[0] == totals[0] else held[0]
-    ends = np.searchsorted(times, steps[0][:, 1], side="right") - 1
-    inside = (ends >= 0) & (ends < len(rows) - 1)
-    return AllocationHistory(
-        device=device,
-        kind="trace",
-        lives=_with_base(lives, base, len(rows)) if base > 0 else lives,
-        stacks=stacks,
-        time=times,
-        stack=stack[rows],
-        reserved=np.maximum(np.concatenate(([max(0, int(first))], held)), 0).astype(np.int64),
-        complete=False,
-        boundaries=tuple(np.unique(ends[inside]).tolist()),
-        boundary_source=steps[1],
-    )
+        lives = _lives_from_trace(found.address[rows], found.bytes[rows], stack[rows])
+        times, size, totals = time[rows], found.bytes[rows], found.allocated[rows]
+        freed_later = int(lives.size[lives.born == BEFORE].sum())
+        before = int(totals[0] - size[0]) - freed_later
+        if kind != CPU and before > 0:
+            lives = _joined(lives, _there_before(before, len(rows)))
+        held = np.maximum(found.reserved[rows], totals)
+        first = held[0] - size[0] if held[0] == totals[0] else held[0]
+        ends = np.searchsorted(times, boundaries[:, 1], side="right") - 1
+        histories.append(
+            AllocationHistory(
+                device=CPU_PLACE if kind == CPU else f"GPU {number}",
+                kind="trace",
+                lives=lives,
+                stacks=stacks,
+                time=times,
+                stack=stack[rows],
+                reserved=np.maximum(np.concatenate(([first], held)), 0).astype(np.int64),
+                boundaries=tuple(np.unique(ends[(ends >= 0) & (ends < len(rows) - 1)]).tolist()),
+                boundary_source=how,
+            )
+        )
+    return _most_first(histories)
 
 
 def _lives_from_trace(address: Int64, size: Int64, stack: Int32) -> Lives:
@@ -376,59 +320,22 @@ def _lives_from_trace(address: Int64, size: Int64, stack: Int32) -> Lives:
     )
 
 
-def _before(lives: Lives, totals: Int64, size: Int64) -> int:
-    """Bytes that were there before, and stay: of the total before the first event, what no event frees."""
-    freed_later = int(lives.size[lives.born == BEFORE].sum())
-    return max(0, int(totals[0] - size[0]) - freed_later)
-
-
-def _with_base(lives: Lives, size: int, count: int) -> Lives:
-    """One more life for all that was there before and stays."""
-    extra = {"born": BEFORE, "died": count, "released": count, "size": size, "taken": size, "address": 0,
-             "stack": NO_STACK, "ended_by": NO_STACK}  # fmt: skip
-    columns = {name: getattr(lives, name) for name in extra}
-    return Lives(**{name: np.append(column, np.asarray(extra[name], column.dtype)) for name, column in columns.items()})
-
-
-class _Interner:
-    """Call stacks, each once, from their outermost frame inwards."""
-
-    def __init__(self) -> None:
-        self._numbers: dict[tuple[int, int], int] = {}
-        self._parts: list[tuple[int, int]] = []
-
-    def number(self, outer: int, symbol: int) -> int:
-        key = (outer, symbol)
-        known = self._numbers.get(key)
-        if known is None:
-            known = self._numbers[key] = len(self._parts)
-            self._parts.append(key)
-        return known
-
-    def stacks(self, symbols: tuple[str, ...], entered: frozenset[int]) -> Stacks:
-        """Innermost first. A function that is none of Python's has neither file nor line. entered: symbols of functions
-        that were running when the recording began: the line in their name is where they stood then, often the last one
-        of the training loop, and says nothing of what they did later."""
-        members, begin = [], [0]
-        for stack in range(len(self._parts)):
-            while stack != NO_STACK:
-                stack, symbol = self._parts[stack]
-                members.append(symbol)
-            begin.append(len(members))
-        frames = tuple(_frame(symbol, number in entered) for number, symbol in enumerate(symbols))
-        return Stacks(frames, np.array(begin, np.int64), np.array(members, np.int32), definitions=True)
-
-
-def _frame(symbol: str, entered: bool) -> SourceLine:
-    found = source_line(symbol)
-    if found is None:
-        return SourceLine("", 0, symbol)
-    return SourceLine(found.file, 0, found.function) if entered else found
+def _there_before(size: int, count: int) -> Lives:
+    """One life for all that was there before the first event and that none of them frees."""
+    never, nowhere = np.array([count]), np.array([NO_STACK], np.int32)
+    held = np.array([size])
+    return Lives(np.array([BEFORE]), never, never, held, held, np.array([0]), nowhere, nowhere)
 
 
 def _stacks(trace: Trace, found: AllocationEvents, time: Int64) -> tuple[Int32, Stacks]:
-    """The stack of each memory event: what enclosed it on its thread, Python functions and operators alike."""
-    events, interner = trace.events, _Interner()
+    """The stack of each memory event: what enclosed it on its thread, Python functions and operators alike.
+
+    A function that is none of Python's has neither file nor line. Of a function that was running when the recording
+    began the line in its name is where it stood then, often the last one of the training loop, and says nothing of what
+    it did later.
+    """
+    events = trace.events
+    numbers: dict[tuple[int, int], int] = {}  # of a stack, by that of its callers and its innermost symbol
     entered: set[int] = set()
     stack = np.full(len(found), NO_STACK, np.int32)
     host = np.isin(events.event_kind, HOST_CATEGORIES)
@@ -438,11 +345,25 @@ def _stacks(trace: Trace, found: AllocationEvents, time: Int64) -> tuple[Int32, 
             continue
         rows = np.flatnonzero(host & (events.lane == lane))
         made = call_tree(events.begin[rows], events.end[rows])
-        inner = innermost_at(made, time[mine])
-        names = events.name[rows][made.rows].tolist()
-        stack[mine] = _numbers(interner, inner, made.parent.tolist(), names)
-        entered |= _running_at_first(made.parent.tolist(), names)
-    return stack, interner.stacks(trace.symbols, frozenset(entered))
+        parent, names = made.parent.tolist(), events.name[rows][made.rows].tolist()
+        stack[mine] = _numbered(innermost_at(made, time[mine]), parent, names, numbers)
+        entered |= _running_at_first(parent, names)
+    members, begin = [], [0]
+    parts = list(numbers)
+    for number in range(len(parts)):
+        while number != NO_STACK:
+            number, symbol = parts[number]
+            members.append(symbol)
+        begin.append(len(members))
+    frames = tuple(_frame(symbol, number in entered) for number, symbol in enumerate(trace.symbols))
+    return stack, Stacks(frames, np.array(begin, np.int64), np.array(members, np.int32), definitions=True)
+
+
+def _frame(symbol: str, entered: bool) -> SourceLine:
+    found = source_line(symbol)
+    if found is None:
+        return SourceLine("", 0, symbol)
+    return SourceLine(found.file, 0, found.function) if entered else found
 
 
 def _running_at_first(parent: list[int], names: list[int]) -> set[int]:
@@ -464,7 +385,8 @@ def _of_lane(trace: Trace, found: AllocationEvents, lane: int) -> Bool:
     return mine & (found.process == named.process) if isinstance(named.process, int) else mine
 
 
-def _numbers(interner: _Interner, inner: Int64, parent: list[int], names: list[int]) -> Int32:
+def _numbered(inner: Int64, parent: list[int], names: list[int], numbers: dict[tuple[int, int], int]) -> Int32:
+    """The number of the stack that ends with each of the innermost events."""
     known: dict[int, int] = {ROOT: NO_STACK}
 
     def number(index: int) -> int:
@@ -473,7 +395,7 @@ def _numbers(interner: _Interner, inner: Int64, parent: list[int], names: list[i
             chain.append(index)
             index = parent[index]
         for each in reversed(chain):
-            known[each] = interner.number(known[parent[each]], names[each])
+            known[each] = numbers.setdefault((known[parent[each]], names[each]), len(numbers))
         return known[chain[0]] if chain else known[index]
 
     return np.array([number(index) for index in inner.tolist()], np.int32)

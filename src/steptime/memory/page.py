@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from steptime.memory import text
@@ -45,6 +46,14 @@ def render(report: MemoryReport) -> str:
 
 
 def _shown(found: MemoryTriage, number: int) -> DeviceView:
+    account, lines, modules = found.account, text.line_rows(found), text.module_rows(found)
+    savings, blocks = text.saving_rows(found), "Modules whose calls made it"
+    grids = (
+        _owners(found, number),
+        _grid(f"lines-{number}", "Lines that held most", text.LINES, lines, len(account.lines), ""),
+        _grid(f"modules-{number}", blocks, text.MODULES, modules, len(account.modules), ""),
+        _grid(f"savings-{number}", "What would free memory", text.SAVINGS, savings, len(savings), text.OVERLAP),
+    )
     return DeviceView(
         device=found.device,
         cut=found.cut,
@@ -53,80 +62,37 @@ def _shown(found: MemoryTriage, number: int) -> DeviceView:
         failure=text.failure_text(found) if found.failure is not None else "",
         leaks=tuple(text.leak_text(leak) for leak in found.leaks),
         fits=" ".join(each.strip() for each in text.fitting(found)),
-        grids=tuple(
-            grid for grid in (made(found, number) for made in (_owners, _lines, _modules, _savings)) if grid.rows
-        ),
+        grids=tuple(grid for grid in grids if grid.rows),
     )
 
 
 def _owners(found: MemoryTriage, number: int) -> Grid:
-    whole_size = max(1, found.account.reserved)
-    rows = sorted(found.account.entries, key=lambda entry: -entry[1])
-    headings = (Heading("owner", "owner", number=False), _size(), Heading("share", "share", number=True))
+    rows = text.by_size(found)
+    headings = (_heading("owner"), _heading("held"), Heading("share", "share", number=True))
+    shares = [size / max(1, found.account.reserved) for _, size in rows]
     cells = tuple(
-        (_word(LABELS[owner]), _bytes(size, rows[0][1]), Cell(format_share(size / whole_size), size / whole_size))
-        for owner, size in rows
+        (_cell("owner", LABELS[owner], 1), _cell("held", size, rows[0][1]), Cell(format_share(share), share))
+        for (owner, size), share in zip(rows, shares, strict=True)
     )
     return Grid(f"owners-{number}", f"By owner, {found.moment}", "", headings, cells)
 
 
-def _lines(found: MemoryTriage, number: int) -> Grid:
-    headings = (
-        Heading("owner", "owner", number=False), Heading("line", "line", number=False), _size(),
-        Heading("blocks", "blocks", number=True),
-    )  # fmt: skip
-    lines = found.account.lines[: text.MOST_ROWS]
-    largest = max((line.bytes for line in lines), default=1)
-    cells = tuple(
-        (
-            _word(LABELS[line.owner]),
-            _word(text.place(line.source)),
-            _bytes(line.bytes, largest),
-            Cell(f"{line.blocks}", line.blocks),
-        )
-        for line in lines
-    )
-    hidden = len(found.account.lines) - len(lines)
-    return Grid(f"lines-{number}", "Lines that held most", "", headings, cells, hidden)
+def _grid(identity: str, title: str, head: tuple[str, ...], rows: Sequence[text.Row], every: int, note: str) -> Grid:
+    """every: rows that there are, of which some are hidden."""
+    largest = [max((cell for cell in column if isinstance(cell, int)), default=1) for column in zip(*rows, strict=True)]
+    cells = tuple(tuple(map(_cell, head, row, largest)) for row in rows)
+    return Grid(identity, title, note, tuple(map(_heading, head)), cells, every - len(rows))
 
 
-def _modules(found: MemoryTriage, number: int) -> Grid:
-    headings = (
-        Heading("owner", "owner", number=False), Heading("module", "module", number=False), _size(),
-        Heading("blocks", "blocks", number=True),
-    )  # fmt: skip
-    modules = found.account.modules[: text.MOST_ROWS]
-    largest = max((each.bytes for each in modules), default=1)
-    cells = tuple(
-        (_word(LABELS[each.owner]), _word(each.path), _bytes(each.bytes, largest), Cell(f"{each.blocks}", each.blocks))
-        for each in modules
-    )
-    hidden = len(found.account.modules) - len(modules)
-    return Grid(f"modules-{number}", "Modules whose calls made it", "", headings, cells, hidden)
+def _heading(title: str) -> Heading:
+    in_bytes = title in text.SIZES
+    return Heading(title, "bytes" if in_bytes else title.split()[0], number=in_bytes or title == "blocks")
 
 
-def _savings(found: MemoryTriage, number: int) -> Grid:
-    headings = (
-        Heading("what", "what", number=False), Heading("frees", "bytes", number=True),
-        Heading("error", "error", number=False), Heading("cost", "cost", number=False),
-        Heading("how it was estimated", "how", number=False),
-    )  # fmt: skip
-    largest = max((each.frees for each in found.savings), default=1)
-    cells = tuple(
-        (_word(each.name), _bytes(each.frees, largest), _word(each.error), _word(each.cost), _word(each.how))
-        for each in found.savings
-    )
-    return Grid(f"savings-{number}", "What would free memory", text.OVERLAP, headings, cells)
-
-
-def _size() -> Heading:
-    return Heading("held", "bytes", number=True)
-
-
-def _word(word: str) -> Cell:
-    short = shorten(one_line(word), LONGEST)
-    return Cell(short, short)
-
-
-def _bytes(size: int, largest: int) -> Cell:
-    return Cell(format_bytes(size), size, 100 * size / largest if largest > 0 else None)
+def _cell(title: str, value: str | int, largest: int) -> Cell:
+    if isinstance(value, str):
+        short = shorten(one_line(value), LONGEST)
+        return Cell(short, short)
+    if title in text.SIZES:
+        return Cell(format_bytes(value), value, 100 * value / largest if largest > 0 else None)
+    return Cell(f"{value}", value)

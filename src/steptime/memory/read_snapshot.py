@@ -1,4 +1,4 @@
-"""From a file to a snapshot. The room's function."""
+"""From a file to a snapshot."""
 
 from __future__ import annotations
 
@@ -12,17 +12,7 @@ import psutil
 
 from steptime.arrays import Int64
 from steptime.errors import SnapshotError
-from steptime.memory.snapshot import (
-    ACTIONS,
-    STATES,
-    Action,
-    Blocks,
-    Events,
-    Segments,
-    Snapshot,
-    Stacks,
-    State,
-)
+from steptime.memory.snapshot import ACTIONS, STATES, Blocks, Events, Segments, Snapshot, Stacks
 from steptime.memory.snapshot_columns import LARGEST
 from steptime.plain_pickle import BASE_MEMORY, NotPlainError, converted
 from steptime.quantities import SourceLine, format_bytes
@@ -35,14 +25,6 @@ MEMORY_PER_BYTE = 5, 12
 """Bytes that are taken for each byte of the file: of a real pickle 5, of JSON up to 10."""
 BASE_SECONDS, BYTES_PER_SECOND = 10, 1_000_000
 """Processor time that reading may take: ten times what a real file needs."""
-SLUGS = {
-    "refused": "snapshot-refused",
-    "damaged": "snapshot-damaged",
-    "foreign": "snapshot-foreign",
-    "strange": "snapshot-strange",
-    "too-large": "snapshot-too-large",
-}
-"""Of docs/messages.md, by the kind of a NotPlainError."""
 EXPECTED = "Give a file of torch.cuda.memory._dump_snapshot."
 RECORD_LESS = (
     "record fewer events (max_entries of torch.cuda.memory._record_memory_history), or read it on a larger machine."
@@ -71,9 +53,9 @@ def read_snapshot(path: Path) -> Snapshot:
     Raises SnapshotError for a file that is none, that asks for anything but data, or that this machine's memory does
     not hold.
     """
-    if path.is_fifo():  # it would hold us until somebody writes into it, and can be read once only
-        raise SnapshotError("snapshot-unreadable", f"{path} cannot be read (it is a pipe): name a file that can.")
     try:
+        if path.is_fifo():  # it would block until somebody writes into it, and can be read once only
+            raise OSError("it is a pipe")
         with path.open("rb", buffering=0) as file, _columns(path, file) as columns:
             return _read_columns(path, columns)
     except OSError as error:
@@ -95,7 +77,7 @@ def _columns(path: Path, file: IO[bytes]) -> IO[bytes]:
         return converted(file, CONVERTER, max(BASE_MEMORY, most), BASE_SECONDS + size // BYTES_PER_SECOND)
     except NotPlainError as error:
         helps = f"{format_bytes(free)} are free: {RECORD_LESS}" if error.kind == "too-large" else EXPECTED
-        raise SnapshotError(SLUGS[error.kind], f"{path} {error}. {helps}") from None
+        raise SnapshotError(f"snapshot-{error.kind}", f"{path} {error}. {helps}") from None
 
 
 def _read_columns(path: Path, file: IO[bytes]) -> Snapshot:
@@ -103,57 +85,44 @@ def _read_columns(path: Path, file: IO[bytes]) -> Snapshot:
     tables: dict[str, dict[str, Int64]] = {"segments": {}, "blocks": {}, "events": {}, "stacks": {}}
     for table, name, kind, count in head["columns"]:
         tables[table][name] = np.fromfile(file, kind, count)
-    frames = tuple(SourceLine(*frame) for frame in head["frames"])
-    stacks = Stacks(frames, _sealed(tables["stacks"]["begin"], "q"), _sealed(tables["stacks"]["member"], "i"))
-    count = len(tables["events"]["time"])
+        tables[table][name].flags.writeable = False
+    segments, blocks, events, stacks = tables.values()
+    words, lengths = head["words"], head["lengths"]
+    size = _sealed(blocks["size"])
+    ends = (
+        f"{path.name} ends in the middle, as of a job killed while writing it: its history is known up to event "
+        f"{len(events['time'])}, and what came after is missing."
+    )
     return Snapshot(
-        path=path,
-        segments=_segments(tables["segments"], head["words"]),
-        blocks=_blocks(tables["blocks"], head["words"]),
-        events=_events(tables["events"], head["words"], head["lengths"]),
-        stacks=stacks,
+        segments=Segments(
+            device=_sealed(segments["device"], "i", 1 << 20),
+            address=_sealed(segments["address"]),
+            size=_sealed(segments["size"]),
+        ),
+        blocks=Blocks(
+            segment=_sealed(blocks["segment"], "i"),
+            address=_sealed(blocks["address"]),
+            size=size,
+            requested=_sealed(np.minimum(size, blocks["requested"])),
+            state=_coded(blocks["state"], words, STATES),
+            stack=blocks["stack"].astype(np.int32, copy=False),
+        ),
+        events=Events(
+            device=_sealed(np.repeat(np.arange(len(lengths)), lengths), "i"),
+            action=_coded(events["action"], words, ACTIONS),
+            address=_sealed(events["address"]),
+            size=_sealed(events["size"]),
+            time=_sealed(_sealed(events["time"], most=LARGEST // 1000) * 1000),
+            stack=events["stack"].astype(np.int32, copy=False),
+        ),
+        stacks=Stacks(
+            frames=tuple(SourceLine(*frame) for frame in head["frames"]),
+            begin=_sealed(stacks["begin"]),
+            member=_sealed(stacks["member"], "i"),
+        ),
         settings=tuple((name, value) for name, value in head["settings"]),
         truncated=head["truncated"],
-        problems=(_ends(path, count),) if head["truncated"] else (),
-    )
-
-
-def _ends(path: Path, events: int) -> str:
-    return (
-        f"{path.name} ends in the middle, as of a job killed while writing it: its history is known up to event "
-        f"{events}, and what came after is missing."
-    )
-
-
-def _segments(columns: Mapping[str, Int64], words: list[str]) -> Segments:
-    return Segments(
-        device=_sealed(columns["device"], "i", 1 << 20),
-        address=_sealed(columns["address"]),
-        size=_sealed(columns["size"]),
-        large=_coded(columns["kind"], words, {"small": 0}, 1),
-    )
-
-
-def _blocks(columns: Mapping[str, Int64], words: list[str]) -> Blocks:
-    size = _sealed(columns["size"])
-    return Blocks(
-        segment=_sealed(columns["segment"], "i"),
-        address=_sealed(columns["address"]),
-        size=size,
-        requested=_sealed(np.minimum(size, columns["requested"])),
-        state=_coded(columns["state"], words, STATES, State.INACTIVE),
-        stack=_stack(columns["stack"]),
-    )
-
-
-def _events(columns: Mapping[str, Int64], words: list[str], lengths: list[int]) -> Events:
-    return Events(
-        device=_sealed(np.repeat(np.arange(len(lengths)), lengths), "i"),
-        action=_coded(columns["action"], words, ACTIONS, Action.OTHER),
-        address=_sealed(columns["address"]),
-        size=_sealed(columns["size"]),
-        time=_sealed(_sealed(columns["time"], most=LARGEST // 1000) * 1000),
-        stack=_stack(columns["stack"]),
+        problems=(ends,) if head["truncated"] else (),
     )
 
 
@@ -164,10 +133,6 @@ def _sealed(column: Int64, kind: str = "q", most: int = LARGEST) -> np.ndarray[A
     return found
 
 
-def _stack(column: Int64) -> np.ndarray[Any, np.dtype[Any]]:
-    column.flags.writeable = False
-    return column
-
-
-def _coded(column: Int64, words: list[str], codes: Mapping[str, int], otherwise: int) -> np.ndarray[Any, np.dtype[Any]]:
-    return _sealed(np.array([codes.get(word, otherwise) for word in words])[column], "b")
+def _coded(column: Int64, words: list[str], codes: Mapping[str, int]) -> np.ndarray[Any, np.dtype[Any]]:
+    """Words as their codes; 0 for others."""
+    return _sealed(np.array([codes.get(word, 0) for word in words])[column], "b")

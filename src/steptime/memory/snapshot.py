@@ -1,12 +1,12 @@
-"""A snapshot as columns: what the allocator wrote, nothing derived. The room's central type."""
+"""A snapshot as columns: what the allocator wrote, nothing derived."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from enum import IntEnum
-from pathlib import Path
+from typing import TypeVar
 
-from steptime.arrays import Int8, Int32, Int64
+from steptime.arrays import Bool, Int8, Int32, Int64
 from steptime.quantities import SourceLine
 
 NO_STACK = -1
@@ -34,17 +34,9 @@ class Action(IntEnum):
     SNAPSHOT = 9
 
 
-ACTIONS = {
-    "alloc": Action.ALLOC,
-    "free_requested": Action.FREE_REQUESTED,
-    "free_completed": Action.FREE_COMPLETED,
+ACTIONS = {action.name.lower(): action for action in Action} | {
     "free": Action.FREE_REQUESTED,
-    "segment_alloc": Action.SEGMENT_ALLOC,
-    "segment_free": Action.SEGMENT_FREE,
-    "segment_map": Action.SEGMENT_MAP,
-    "segment_unmap": Action.SEGMENT_UNMAP,
     "oom": Action.OUT_OF_MEMORY,
-    "snapshot": Action.SNAPSHOT,
 }
 
 
@@ -59,7 +51,6 @@ class State(IntEnum):
 
 
 STATES = {
-    "inactive": State.INACTIVE,
     "active_allocated": State.ALLOCATED,
     "active_awaiting_free": State.AWAITING_FREE,
     "active_pending_free": State.AWAITING_FREE,
@@ -91,12 +82,11 @@ class Stacks:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Segments:
-    """What the driver gave and the process holds at the end. Bytes; large: of the pool of large blocks."""
+    """What the driver gave and the process held at one instant. Bytes."""
 
     device: Int32
     address: Int64
     size: Int64
-    large: Int8
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -127,6 +117,16 @@ class Events:
         return len(self.action)
 
 
+Table = TypeVar("Table", Segments, Events)
+
+
+def selected(table: Table, rows: Bool) -> Table:
+    """Some rows of a table; without copies where they are all."""
+    if rows.all():
+        return table
+    return type(table)(**{field.name: getattr(table, field.name)[rows] for field in fields(table)})
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class Snapshot:
     """A file of `torch.cuda.memory._dump_snapshot`. truncated: it ends in the middle.
@@ -134,7 +134,6 @@ class Snapshot:
     settings: of the allocator, by name. problems: a sentence for each thing that was left out.
     """
 
-    path: Path
     segments: Segments
     blocks: Blocks
     events: Events

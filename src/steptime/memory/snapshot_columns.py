@@ -26,17 +26,20 @@ Row = dict[Any, Any]
 
 def convert(file: io.BufferedReader, made: BinaryIO) -> None:
     """The converter."""
-    write(*load(file), made)
+    write(*_load(file), made)
 
 
-def load(file: io.BufferedReader) -> tuple[Row, bool]:
+def _load(file: io.BufferedReader) -> tuple[Row, bool]:
     """The outer dictionary, and whether the file ends in the middle."""
     if file.peek(2)[:2] == b"\x1f\x8b":
         file = io.BufferedReader(gzip.GzipFile(fileobj=file), 1 << 20)
     begun = None
     start = file.peek(1)[:1]
     if start in (b"{", b"["):
-        top = _json(file)
+        try:
+            top = json.load(file)
+        except (ValueError, RecursionError):
+            raise NotPlainError("foreign", "is no snapshot of an allocator, and no JSON either") from None
     elif start == b"\x80":
         top, begun = unpickle(file)
     else:
@@ -51,13 +54,6 @@ def load(file: io.BufferedReader) -> tuple[Row, bool]:
             "is no snapshot of an allocator" if begun is None else "ends before any of its segments was whole",
         )
     return top, begun is not None
-
-
-def _json(file: BinaryIO) -> Any:
-    try:
-        return json.load(file)
-    except (ValueError, RecursionError):
-        raise NotPlainError("foreign", "is no snapshot of an allocator, and no JSON either") from None
 
 
 def salvaged(values: Sequence[Any]) -> Row:
@@ -78,9 +74,6 @@ def salvaged(values: Sequence[Any]) -> Row:
             if lists > 1:  # the first is the list of traces
                 traces.append([])
     return {"segments": segments, TRACES: traces} if segments or any(traces) else {}
-
-
-# -- from values to columns --------------------------------------------------------------------------------------------
 
 
 def whole(value: object) -> int:
@@ -130,14 +123,11 @@ class Table:
         key = tuple(map(id, frames))
         known = self._seen.get(key)
         if known is None:
-            known = self._seen[key] = self._number(tuple(map(self._frame, rows_of(frames))))
-        return known
-
-    def _number(self, members: tuple[int, ...]) -> int:
-        known = self._stacks.setdefault(members, len(self._stacks))
-        if known == len(self.begin) - 1:
-            self.member.extend(members)
-            self.begin.append(len(self.member))
+            members = tuple(map(self._frame, rows_of(frames)))
+            known = self._seen[key] = self._stacks.setdefault(members, len(self._stacks))
+            if known == len(self.begin) - 1:
+                self.member.extend(members)
+                self.begin.append(len(self.member))
         return known
 
     def _frame(self, row: Row) -> int:
@@ -160,15 +150,6 @@ def events_of(traces: object, table: Table) -> tuple[Columns, list[int]]:
         "stack": array("i", [table.stack(row.get("frames")) for row in rows]),
     }
     return columns, list(map(len, each))
-
-
-def segments_of(segments: Sequence[Row], table: Table) -> Columns:
-    return {
-        "device": numbers(segments, "device"),
-        "address": numbers(segments, "address"),
-        "size": numbers(segments, "total_size"),
-        "kind": table.named(segments, "segment_type"),
-    }
 
 
 def blocks_of(segments: Sequence[Row], table: Table) -> Columns:
@@ -202,16 +183,17 @@ def frames_of(block: Row) -> object:
 
 
 def settings_of(found: object) -> list[tuple[str, str]]:
-    if not isinstance(found, dict):
-        return []
-    plain = [(name, value) for name, value in found.items() if isinstance(value, str | int | float)][:MOST_SETTINGS]
-    return [(text(name), text(value if isinstance(value, str) else str(value))) for name, value in plain]
+    settings = found.items() if isinstance(found, dict) else ()
+    plain = [(name, value) for name, value in settings if isinstance(value, str | int | float)]
+    return [(text(name), text(str(value))) for name, value in plain[:MOST_SETTINGS]]
 
 
 def write(top: Row, truncated: bool, file: BinaryIO) -> None:
     """A line of JSON, and the columns in the order in which it names them."""
     table, segments = Table(), rows_of(top.get("segments"))
-    tables = {"segments": segments_of(segments, table), "blocks": blocks_of(segments, table)}
+    names = {"device": "device", "address": "address", "size": "total_size"}
+    tables = {"segments": {column: numbers(segments, name) for column, name in names.items()}}
+    tables["blocks"] = blocks_of(segments, table)
     tables["events"], lengths = events_of(top.get(TRACES), table)
     tables["stacks"] = {"begin": table.begin, "member": table.member}
     head = {

@@ -1,11 +1,8 @@
-"""What is shown of memory: the triage of each device, and of a recording its growth. Plain data, its texts and files.
-
-One law: every figure says of which instant it is and how it was estimated.
-"""
+"""What is shown of memory: the triage of each device, and of a recording its growth; as text, Markdown and JSON."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -14,9 +11,9 @@ import msgspec
 from steptime.analysis.memory_samples import Growth
 from steptime.memory.breakdown import Line
 from steptime.memory.leaks import Leak
-from steptime.memory.owners import LABELS
+from steptime.memory.owners import LABELS, Owner
 from steptime.memory.savings import Fit, checked
-from steptime.memory.triage import MemoryTriage
+from steptime.memory.triage import Fragmentation, MemoryTriage
 from steptime.quantities import SourceLine, format_bytes, format_duration, format_share, format_source
 from steptime.report.json import document
 from steptime.report.output import Renderer
@@ -35,6 +32,11 @@ OVERLAP = (
     "These overlap and do not add. The error is the largest of the peak that was left, in pairs of runs without and "
     "with the change."
 )
+LINES, MODULES = ("owner", "line", "held", "blocks"), ("owner", "module", "held", "blocks")
+SAVINGS = ("what", "frees", "error", "cost", "how it was estimated")
+SIZES = frozenset({"held", "frees", "size", "free", "largest piece", "live", "reserved"})
+"""Columns of bytes."""
+Row = tuple[str | int, ...]
 ROOMY, CROWDED = (7, 5, 4), (5, 4, 3)
 """Rows of owners, lines and savings: 25 lines in all, with and without leaks, growth and failures."""
 
@@ -95,7 +97,8 @@ def _device(found: MemoryTriage, devices: int, room: tuple[int, int, int]) -> li
         lines.append(f"Out of memory: {failure_text(found)}")
     lines += ["Lines that held most:"] if found.account.lines else []
     modules = found.account.modules[:MOST_MODULES]
-    lines += [f"  {_line(line)}" for line in _worth(found)[: room[1] - bool(modules)]]
+    placed = [line for line in found.account.lines if line.source is not None] or found.account.lines
+    lines += [f"  {_line(line)}" for line in placed[: room[1] - bool(modules)]]
     if modules:
         lines.append(f"Modules: {', '.join(f'{each.path} {format_bytes(each.bytes)}' for each in modules)}")
     lines += [f"Leak: {leak_text(leak)}" for leak in found.leaks[:MOST_LEAKS]]
@@ -113,22 +116,14 @@ def headline(found: MemoryTriage) -> str:
 
 def _owner_lines(found: MemoryTriage, most: int) -> list[str]:
     total = max(1, found.account.reserved)
-    ranked = sorted(found.account.entries, key=lambda entry: -entry[1])
-    shown, rest = ranked[:most], ranked[most:]
-    rows = [(LABELS[owner], size) for owner, size in shown]
-    if rest:
-        rows.append(("the rest", sum(size for _, size in rest)))
-    return [f"  {name:<26} {format_bytes(size):>9}  {_share_bar(size / total)}".rstrip() for name, size in rows]
-
-
-def _share_bar(share: float) -> str:
-    return f"{format_share(share):>7}  {'█' * round(BAR * share)}"
-
-
-def _worth(found: MemoryTriage) -> tuple[Line, ...]:
-    """Lines with a place; where there is none at all, whatever there is."""
-    placed = tuple(line for line in found.account.lines if line.source is not None)
-    return placed or found.account.lines
+    ranked = [(LABELS[owner], size) for owner, size in by_size(found)]
+    if len(ranked) > most:
+        ranked[most:] = [("the rest", sum(size for _, size in ranked[most:]))]
+    lines = []
+    for name, size in ranked:
+        share = f"{format_share(size / total):>7}  {'█' * round(BAR * size / total)}"
+        lines.append(f"  {name:<26} {format_bytes(size):>9}  {share}".rstrip())
+    return lines
 
 
 def place(source: SourceLine | None) -> str:
@@ -144,11 +139,9 @@ def _line(line: Line) -> str:
 
 
 def leak_text(leak: Leak) -> str:
-    value = leak.per_step
-    holder = f"; {leak.holder}" if leak.holder else ""
     return (
-        f"{place(leak.source)} leaves {format_bytes(value.value)} behind in each of {leak.steps} steps "
-        f"({leak.blocks:.3g} blocks a step, {format_bytes(leak.held)} by now){holder}"
+        f"{place(leak.source)} leaves {format_bytes(leak.per_step.value)} behind in each of {leak.steps} steps "
+        f"({leak.blocks:.3g} blocks a step, {format_bytes(leak.held)} by now)"
     )
 
 
@@ -178,10 +171,6 @@ def _batch(fit: Fit) -> str:
     return f"a batch {least if least == most else f'{least} to {most}'} times as large"
 
 
-def _grown(growth: Growth) -> str:
-    return f"{growth.process}: {growth.sentence}"
-
-
 def _kept(keeper: Keeper) -> str:
     named = f"{keeper.kind} {keeper.name}" if keeper.kind and keeper.name else "something that was not found"
     where = f" grows at {format_source(keeper.source)}" if keeper.source is not None else " grows"
@@ -196,8 +185,7 @@ def markdown(report: MemoryReport) -> str:
     parts = [f"# Memory of {report.source}\n"]
     parts += [f"> {problem}\n" for problem in _problems(report)]
     parts += [f"**Leak**: {_kept(keeper)}\n" for keeper in report.keepers]
-    for growth in report.growth:
-        parts.append(f"**Growth**, {_grown(growth)}\n")
+    parts += [f"**Growth**, {growth.process}: {growth.sentence}\n" for growth in report.growth]
     for found in report.devices:
         parts += _section(found)
     if report.next_command:
@@ -206,37 +194,46 @@ def markdown(report: MemoryReport) -> str:
 
 
 def _section(found: MemoryTriage) -> list[str]:
-    total = max(1, found.account.reserved)
     owners = [
-        (LABELS[owner], format_bytes(size), format_share(size / total), f"{size:,}")
-        for owner, size in sorted(found.account.entries, key=lambda entry: -entry[1])
+        (LABELS[owner], format_bytes(size), format_share(size / max(1, found.account.reserved)), f"{size:,}")
+        for owner, size in by_size(found)
     ]
     cut = [f"> Cut: {found.cut}.\n"] if found.cut else []
     parts = [f"## {found.device}\n", *cut, f"{headline(found)}.\n", _table(("owner", "", "share", "bytes"), owners)]
     if found.failure is not None:
         parts.append(f"**Out of memory.** {failure_text(found)}\n")
-    lines = [
-        (LABELS[line.owner], place(line.source), format_bytes(line.bytes), str(line.blocks))
-        for line in found.account.lines[:MOST_ROWS]
-    ]
-    parts += ["### Lines\n", _table(("owner", "line", "held", "blocks"), lines)]
+    parts += ["### Lines\n", _table(LINES, line_rows(found))]
     if found.account.modules:
-        modules = [
-            (LABELS[each.owner], each.path, format_bytes(each.bytes), str(each.blocks))
-            for each in found.account.modules[:MOST_ROWS]
-        ]
-        parts += ["### Modules\n", _table(("owner", "module", "held", "blocks"), modules)]
+        parts += ["### Modules\n", _table(MODULES, module_rows(found))]
     parts += ["### Leaks\n", _leaks(found)]
-    savings = [(each.name, format_bytes(each.frees), each.error, each.cost, each.how) for each in found.savings]
-    parts += ["### What would free memory\n", f"{OVERLAP}\n"]
-    parts += [_table(("what", "frees", "error", "cost", "how it was estimated"), savings)]
+    parts += ["### What would free memory\n", f"{OVERLAP}\n", _table(SAVINGS, saving_rows(found))]
     parts += [f"{' '.join(each.strip() for each in fitting(found))}\n"]
     if found.fragmentation is not None and found.fragmentation.free:
-        parts += _fragments(found)
-    points = [
-        (format_duration(p.time), str(p.event), format_bytes(p.live), format_bytes(p.reserved)) for p in found.timeline
-    ]
+        parts += _fragments(found.fragmentation)
+    points = [(format_duration(each.time), each.event, each.live, each.reserved) for each in found.timeline]
     return [*parts, "### Timeline\n", _table(("time", "event", "live", "reserved"), points)]
+
+
+def by_size(found: MemoryTriage) -> list[tuple[Owner, int]]:
+    """Owners and their bytes, the largest first."""
+    return sorted(found.account.entries, key=lambda entry: -entry[1])
+
+
+def line_rows(found: MemoryTriage) -> list[Row]:
+    """Of a table with the columns LINES."""
+    return [
+        (LABELS[each.owner], place(each.source), each.bytes, each.blocks) for each in found.account.lines[:MOST_ROWS]
+    ]
+
+
+def module_rows(found: MemoryTriage) -> list[Row]:
+    """Of a table with the columns MODULES."""
+    return [(LABELS[each.owner], each.path, each.bytes, each.blocks) for each in found.account.modules[:MOST_ROWS]]
+
+
+def saving_rows(found: MemoryTriage) -> list[Row]:
+    """Of a table with the columns SAVINGS."""
+    return [(each.name, each.frees, each.error, each.cost, each.how) for each in found.savings]
 
 
 def _leaks(found: MemoryTriage) -> str:
@@ -248,36 +245,33 @@ def _leaks(found: MemoryTriage) -> str:
     return f"None: no line leaves memory behind in every step ({found.steps} boundaries, by {found.boundary_source}).\n"
 
 
-def _fragments(found: MemoryTriage) -> list[str]:
-    fragments = found.fragmentation
-    assert fragments is not None
-    rows = [
-        (f"{each.address:#x}", format_bytes(each.size), format_bytes(each.free), format_bytes(each.largest))
-        for each in fragments.segments
-    ]
+def _fragments(found: Fragmentation) -> list[str]:
+    rows = [(f"{each.address:#x}", each.size, each.free, each.largest) for each in found.segments]
     sizes = (
-        f"{format_bytes(fragments.free)} free in {fragments.pieces} pieces, {format_bytes(fragments.in_used)} of it in "
-        f"segments that something alive holds; the largest piece is {format_bytes(fragments.largest)}.\n"
+        f"{format_bytes(found.free)} free in {found.pieces} pieces, {format_bytes(found.in_used)} of it in "
+        f"segments that something alive holds; the largest piece is {format_bytes(found.largest)}.\n"
     )
     return ["### Free in the cache\n", sizes, _table(("segment", "size", "free", "largest piece"), rows)]
 
 
-def _table(head: tuple[str, ...], rows: Sequence[tuple[str, ...]]) -> str:
-    def row(cells: tuple[str, ...]) -> str:
+def _table(head: tuple[str, ...], rows: Sequence[Row]) -> str:
+    def row(cells: Iterable[str]) -> str:
         return "| " + " | ".join(one_line(cell).replace("|", "\\|") for cell in cells) + " |\n"
 
-    return row(head) + row(tuple("---" for _ in head)) + "".join(map(row, rows))
+    def texts(cells: Row) -> Iterator[str]:
+        for title, cell in zip(head, cells, strict=True):
+            yield format_bytes(cell) if title in SIZES and isinstance(cell, int) else str(cell)
+
+    return row(head) + row("---" for _ in head) + "".join(row(texts(cells)) for cells in rows)
 
 
 def json(report: MemoryReport) -> str:
     """Everything, for a program; owners by their names."""
     plain: dict[str, Any] = {"schema_version": SCHEMA_VERSION, **msgspec.to_builtins(report)}
-    for given, found in zip(plain["devices"], report.devices, strict=True):
-        given["account"]["entries"] = {LABELS[owner]: size for owner, size in found.account.entries}
-        for line, source in zip(given["account"]["lines"], found.account.lines, strict=True):
-            line["owner"] = LABELS[source.owner]
-        for module, use in zip(given["account"]["modules"], found.account.modules, strict=True):
-            module["owner"] = LABELS[use.owner]
+    for account in (device["account"] for device in plain["devices"]):
+        account["entries"] = {LABELS[owner]: size for owner, size in account["entries"]}
+        for use in (*account["lines"], *account["modules"]):
+            use["owner"] = LABELS[use["owner"]]
     return document(plain)
 
 
@@ -293,5 +287,3 @@ RENDERERS: tuple[Renderer[MemoryReport], ...] = (
     Renderer(".json", json),
     Renderer(".html", _page),
 )
-
-__all__ = ["RENDERERS", "MemoryReport", "fitting", "json", "markdown", "text"]

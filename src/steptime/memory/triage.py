@@ -8,10 +8,10 @@ import numpy as np
 
 from steptime.analysis.memory_samples import OverTime, highest_points
 from steptime.arrays import Int64
-from steptime.memory.breakdown import MemoryBreakdown, breakdown_at, extents_at, free_pieces
+from steptime.memory.breakdown import MemoryBreakdown, breakdown_at, free_at
 from steptime.memory.by_owner import over_time
 from steptime.memory.leaks import Leak, leaks_of
-from steptime.memory.lives import BEFORE, AllocationHistory, alive_at, allocated
+from steptime.memory.lives import BEFORE, AllocationHistory, allocated
 from steptime.memory.owners import LABELS, Owner, owners_of
 from steptime.memory.savings import Fit, Peak, Saving, autocast_on, largest_batch, savings_of
 from steptime.memory.signs import signs_of
@@ -144,20 +144,18 @@ def triage(history: AllocationHistory, *, capacity: int | None = None) -> Memory
 
 def _whole(history: AllocationHistory) -> bool:
     """Whether all that a device has to hold is known: a trace of a CPU says nothing of what was there before."""
-    return history.complete or bool((history.lives.born == BEFORE).any())
+    return history.kind == "snapshot" or bool((history.lives.born == BEFORE).any())
 
 
 def _fragmentation(history: AllocationHistory, event: int) -> Fragmentation | None:
-    extents = extents_at(history, event)
-    if extents is None:
+    found = free_at(history, event)
+    if found is None:
         return None
-    lives = history.lives
-    held = alive_at(history, event) | ((lives.died <= event) & (lives.released > event))
-    pieces = free_pieces(extents, lives.address[held], lives.taken[held])
+    segments, pieces = found
     if not len(pieces.size):
         return Fragmentation(0, 0, 0, 0, ())
-    free = np.bincount(pieces.segment, pieces.size, len(extents.size)).astype(np.int64)
-    largest = np.zeros(len(extents.size), np.int64)
+    free = np.bincount(pieces.segment, pieces.size, len(segments.size)).astype(np.int64)
+    largest = np.zeros(len(free), np.int64)
     np.maximum.at(largest, pieces.segment, pieces.size)
     most = [row for row in np.argsort(-free, kind="stable")[:MOST_SEGMENTS].tolist() if free[row]]
     return Fragmentation(
@@ -166,7 +164,7 @@ def _fragmentation(history: AllocationHistory, event: int) -> Fragmentation | No
         largest=int(pieces.size.max()),
         pieces=len(pieces.size),
         segments=tuple(
-            FragmentedSegment(int(extents.address[row]), int(extents.size[row]), int(free[row]), int(largest[row]))
+            FragmentedSegment(int(segments.address[row]), int(segments.size[row]), int(free[row]), int(largest[row]))
             for row in most
         ),
     )
