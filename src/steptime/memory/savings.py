@@ -22,12 +22,12 @@ from dataclasses import dataclass
 import numpy as np
 
 from steptime.analysis.memory_samples import CPU_PLACE
-from steptime.arrays import Bool, Int64
+from steptime.arrays import Bool, Int8, Int64
 from steptime.memory.breakdown import MemoryBreakdown
 from steptime.memory.leaks import Leak
 from steptime.memory.lives import AllocationHistory, alive_at, allocated, summed
 from steptime.memory.owners import Codes, Owner, lasting_gradients, parameter_sizes
-from steptime.memory.signs import Policies, Policy, Signs, policies_of
+from steptime.memory.signs import Policy, Signs, policies_of
 from steptime.memory.steps import Steady
 from steptime.quantities import SourceLine, format_bytes, format_share, format_source
 
@@ -154,7 +154,7 @@ def autocasting(history: AllocationHistory, signs: Signs, owners: Codes) -> Auto
     return Autocasting((copies * (held / most)).astype(np.int64) - lost, copies, *sums)
 
 
-def _lost(policy: Policies) -> np.ndarray[tuple[int], np.dtype[np.float64]]:
+def _lost(policy: Int8) -> np.ndarray[tuple[int], np.dtype[np.float64]]:
     share = np.zeros(len(policy))
     share[policy == Policy.HALVED] = HALF
     share[policy == Policy.UNKNOWN] = UNKNOWN_SHARE

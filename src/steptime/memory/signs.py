@@ -1,11 +1,9 @@
-"""What a call stack says of an allocation: whose code asked for it, and in which part of the step.
+"""What a call stack says of an allocation: whose code asked for it, in which part of the step, and what autocast does
+with the operator that asked.
 
-Everything that this room knows of PyTorch's own files by name stands here.
-
-What autocast does with the operator that asked for an allocation: its results in 16 bits, or kept in 32.
-
-Operators are known from the C++ frames of a snapshot (`context="all"`, `stacks="all"`) and from a trace; a stack of
-Python alone tells of torch's own modules and functions by their names, and of nothing else.
+All that this room knows of PyTorch's own files by name stands here. Operators are known from the C++ frames of a
+snapshot (`context="all"`, `stacks="all"`) and from a trace; a stack of Python alone tells of torch's own modules and
+functions by their names.
 """
 
 from __future__ import annotations
@@ -22,8 +20,6 @@ from steptime.arrays import Bool, Int8, Int32
 from steptime.memory.snapshot import Stacks
 from steptime.quantities import SourceLine
 from steptime.trace.links import is_user_file
-
-Policies = Int8
 
 
 class Policy(IntEnum):
@@ -68,26 +64,34 @@ GATHERED = frozenset(
 """Rows of a weight, or the gradient of them: such a weight is looked up, and never cast."""
 LOOKUPS = GATHERED | {"index", "index_select"}
 """The same, also where it is written by hand."""
+KNOWN = KEEPERS | PRODUCTS | GATHERED
 
 
-def policies_of(stacks: Stacks, cpu: bool) -> Policies:
-    """Of every stack. cpu: it is a CPU's, whose autocast leaves norms, softmax and exponentials to what comes in.
+def policies_of(stacks: Stacks, cpu: bool) -> Int8:
+    """The policy of every stack. cpu: it is a CPU's, whose autocast leaves norms, softmax and exponentials to what
+    comes in.
 
     A model that begins with an embedding has its residual stream in float32, and the sums and norms on it; in one that
     begins with a product they are in 16 bits."""
-    names = tuple(operator_name(frame) for frame in stacks.frames)
+    names = tuple(map(operator_name, stacks.frames))
     kept = KEEPERS - (ROUNDED_ON_CPU if cpu else frozenset())
     if LOOKUPS.isdisjoint(names):
         kept -= STREAM | (NORMS if cpu else frozenset())
-    normalising = _normalising(stacks, names)
-    return np.array([_policy(stacks, stack, names, kept, normalising) for stack in range(len(stacks))], np.int8)
+    operators = _operators(stacks, names)
+    callers = [_caller(stacks, stack) for stack in range(len(stacks))]
+    normalising = {caller for caller, inner in zip(callers, operators, strict=True) if not SPREADS.isdisjoint(inner)}
+    normalising.discard(())
 
+    def policy(stack: int) -> Policy:
+        inner = operators[stack]
+        if not inner:
+            return _by_module(stacks.of(stack))
+        if not PRODUCTS.isdisjoint(inner):
+            return Policy.HALVED
+        in_norm = callers[stack] in normalising and not NORM_PRODUCTS.isdisjoint(inner)
+        return Policy.KEPT if in_norm or not kept.isdisjoint(inner) else Policy.HALVED
 
-def casts_of(stacks: Stacks) -> Bool:
-    """Stacks of casts that autocast made: in C++ by its own function, in a trace as a conversion that a product calls
-    itself."""
-    names = tuple(operator_name(frame) for frame in stacks.frames)
-    return np.array([_is_cast(stacks, stack, names) for stack in range(len(stacks))], np.bool_)
+    return np.array([policy(stack) for stack in range(len(stacks))], np.int8)
 
 
 def operator_name(frame: SourceLine) -> str:
@@ -97,68 +101,38 @@ def operator_name(frame: SourceLine) -> str:
         return ""
     if found["traced"]:
         return found["traced"]
-    name = found["call"]
-    return name if name in KEEPERS or name in PRODUCTS or name in GATHERED else _without_overload(name)
+    name, parts = found["call"], found["call"].split("_")
+    if name in KNOWN:
+        return name
+    # at::_ops names an overload behind the operator: sum_dim_IntList, mul_Tensor.
+    shorter = ("_".join(parts[:end]) for end in range(len(parts) - 1, 0, -1))
+    return next((each for each in shorter if each in KNOWN or each in NORM_PRODUCTS), name)
 
 
-def _without_overload(name: str) -> str:
-    """at::_ops names an overload behind the operator: sum_dim_IntList, mul_Tensor."""
-    parts = name.split("_")
-    for end in range(len(parts) - 1, 0, -1):
-        shorter = "_".join(parts[:end])
-        if shorter in KEEPERS or shorter in PRODUCTS or shorter in NORM_PRODUCTS or shorter in GATHERED:
-            return shorter
-    return name
+def _operators(stacks: Stacks, names: tuple[str, ...]) -> list[tuple[str, ...]]:
+    """Of every stack the operators inside its innermost line of Python, the innermost first."""
+    python = [_in_python(frame) for frame in stacks.frames]
+    found = []
+    for members in _members(stacks):
+        inner = itertools.takewhile(lambda member: names[member] or not python[member], members)
+        found.append(tuple(names[member] for member in inner if names[member]))
+    return found
 
 
-def _operators(stacks: Stacks, stack: int, names: tuple[str, ...]) -> Iterator[str]:
-    """The operators of a stack inside its innermost line of Python, the innermost first."""
-    for member in stacks.member[stacks.begin[stack] : stacks.begin[stack + 1]].tolist():
-        if names[member]:
-            yield names[member]
-        elif _named(stacks.frames[member]):
-            return
+def _members(stacks: Stacks) -> Iterator[list[int]]:
+    """Of every stack its frames, by number, the innermost first."""
+    for begin, end in itertools.pairwise(stacks.begin.tolist()):
+        yield stacks.member[begin:end].tolist()
 
 
-def _named(frame: SourceLine) -> bool:
+def _in_python(frame: SourceLine) -> bool:
     return frame.file.endswith(".py")
 
 
 def _caller(stacks: Stacks, stack: int) -> tuple[object, ...]:
-    """The call of a function of Python that a stack is in: its callers, its file and its name."""
-    members = stacks.member[stacks.begin[stack] : stacks.begin[stack + 1]].tolist()
-    python = [member for member in members if _named(stacks.frames[member])]
-    if not python:
-        return ()
-    inner = stacks.frames[python[0]]
-    return (inner.file, inner.function, *python[1:])
-
-
-def _normalising(stacks: Stacks, names: tuple[str, ...]) -> frozenset[tuple[object, ...]]:
-    """Calls of functions that compute a spread: normalisations by hand."""
-    found = set()
-    for stack in range(len(stacks)):
-        if any(name in SPREADS for name in _operators(stacks, stack, names)):
-            found.add(_caller(stacks, stack))
-    return frozenset(found - {()})
-
-
-def _policy(
-    stacks: Stacks,
-    stack: int,
-    names: tuple[str, ...],
-    kept: frozenset[str],
-    normalising: frozenset[tuple[object, ...]],
-) -> Policy:
-    operators = tuple(_operators(stacks, stack, names))
-    if operators:
-        if any(name in PRODUCTS for name in operators):
-            return Policy.HALVED
-        if any(name in kept for name in operators):
-            return Policy.KEPT
-        in_norm = any(name in NORM_PRODUCTS for name in operators) and _caller(stacks, stack) in normalising
-        return Policy.KEPT if in_norm else Policy.HALVED
-    return _by_module(stacks.of(stack))
+    """The call of a function of Python that a stack is in: its file, its name and its callers."""
+    python = [frame for frame in stacks.of(stack) if _in_python(frame)]
+    return (python[0].file, python[0].function, *python[1:]) if python else ()
 
 
 def _by_module(frames: tuple[SourceLine, ...]) -> Policy:
@@ -167,18 +141,21 @@ def _by_module(frames: tuple[SourceLine, ...]) -> Policy:
             return Policy.KEPT
         if HALVED_MODULES.search(frame.file):
             return Policy.HALVED
-        if _named(frame) and "/torch/" not in frame.file:
-            return Policy.UNKNOWN
+        if _in_python(frame) and "/torch/" not in frame.file:
+            break
     return Policy.UNKNOWN
 
 
-def _is_cast(stacks: Stacks, stack: int, names: tuple[str, ...]) -> bool:
-    if any(CAST.match(frame.function) for frame in stacks.of(stack)):
-        return True
-    operators = tuple(_operators(stacks, stack, names))
-    if "to" not in operators[:-1] or "_to_copy" not in operators:
-        return False
-    return operators[operators.index("to") + 1] in PRODUCTS  # what a product is composed of may convert scalars
+def _casts(stacks: Stacks) -> Bool:
+    """Stacks of casts that autocast made: in C++ by its own function, in a trace as a conversion that a product calls
+    itself."""
+    by_function = _anywhere(stacks, lambda frame: CAST.match(frame.function))
+    operators = _operators(stacks, tuple(map(operator_name, stacks.frames)))
+    converted = [
+        "to" in inner[:-1] and "_to_copy" in inner and inner[inner.index("to") + 1] in PRODUCTS for inner in operators
+    ]  # what a product is composed of may convert scalars
+    casts: Bool = by_function | np.array(converted, np.bool_)
+    return casts
 
 
 OPTIMIZER = re.compile(r"(^|/)(torch/optim|bitsandbytes/optim|apex/optimizers|deepspeed/ops/adam)/(?!lr_scheduler)")
@@ -200,33 +177,29 @@ NO_PYTHON = re.compile(r"^<|^$|^\?\?$|\.(c|cc|cpp|cu|cuh|h|hpp)$")
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Signs:
-    """What is known of each stack."""
+    """What is known of each stack.
+
+    python: it holds a frame of Python. optimizer: inside an optimiser's step. backward: run by autograd. module: inside
+    a module's call. build: a module is made or moved. operators: it holds an operator of torch's, in C++ or in a trace.
+    cast: autocast converts a tensor. gather: an embedding, or its gradient. made: inside an `__init__`. line: the
+    innermost of the user's code, else of a library's outside torch, else an operator without file or line. module_path:
+    the modules that were being called, see `breakdown.ModuleUse`; "" where the stack names none.
+    """
 
     python: Bool
-    """It holds a frame of Python."""
     optimizer: Bool
-    """Inside an optimiser's step."""
     backward: Bool
-    """Run by autograd."""
     module: Bool
-    """Inside a module's call."""
     build: Bool
-    """A module is made or moved."""
     zero_grad: Bool
     operators: Bool
-    """It holds an operator of torch's, in C++ or in a trace."""
     cast: Bool
-    """Autocast converts a tensor."""
     gather: Bool
-    """An embedding, or its gradient."""
     made: Bool
-    """Inside an `__init__`."""
     line: tuple[SourceLine | None, ...]
-    """The innermost of the user's code, else of a library's outside torch, else an operator without file or line."""
     module_path: tuple[str, ...]
-    """The modules that were being called, see `breakdown.ModuleUse`; "" where the stack names none."""
 
-    def at(self, column: Bool, stacks: np.ndarray[tuple[int], np.dtype[np.int32]]) -> Bool:
+    def at(self, column: Bool, stacks: Int32) -> Bool:
         """A column for stacks; False for NO_STACK."""
         found: Bool = np.append(column, False)[stacks]
         return found
@@ -234,15 +207,15 @@ class Signs:
 
 def signs_of(stacks: Stacks) -> Signs:
     """Looks at every stack once, and at every frame once."""
-    begin, end = stacks.begin[:-1], stacks.begin[1:]
+    columns = {name: _anywhere(stacks, test) for name, test in SIGNS.items()}
+    return Signs(cast=_casts(stacks), line=_lines(stacks), module_path=_module_paths(stacks), **columns)
 
-    def anywhere(marked: Bool) -> Bool:
-        total = np.concatenate(([0], np.cumsum(marked[stacks.member])))
-        found: Bool = total[end] > total[begin]
-        return found
 
-    columns = {name: anywhere(_marks(stacks.frames, test)) for name, test in SIGNS.items()}
-    return Signs(cast=casts_of(stacks), line=_lines(stacks), module_path=_module_paths(stacks), **columns)
+def _anywhere(stacks: Stacks, test: Callable[[SourceLine], object]) -> Bool:
+    """The stacks with a frame that passes a test."""
+    total = np.concatenate(([0], np.cumsum(_marks(stacks.frames, test)[stacks.member])))
+    found: Bool = total[stacks.begin[1:]] > total[stacks.begin[:-1]]
+    return found
 
 
 def _marks(frames: tuple[SourceLine, ...], test: Callable[[SourceLine], object]) -> Bool:
@@ -294,8 +267,7 @@ def _module_paths(stacks: Stacks) -> tuple[str, ...]:
     ]
     if not any(names):
         return ("",) * len(stacks)
-    members = [stacks.member[begin:end].tolist() for begin, end in itertools.pairwise(stacks.begin.tolist())]
-    return tuple("/".join(names[member] for member in reversed(inner) if names[member]) for inner in members)
+    return tuple("/".join(names[member] for member in reversed(inner) if names[member]) for inner in _members(stacks))
 
 
 def _lines(stacks: Stacks) -> tuple[SourceLine | None, ...]:
@@ -306,18 +278,14 @@ def _lines(stacks: Stacks) -> tuple[SourceLine | None, ...]:
     torch = _marks(frames, lambda frame: TORCH.search(frame.file))
     operator = _marks(frames, lambda frame: frame.function.startswith(OPERATORS))
 
-    def line(members: Int32) -> SourceLine | None:
+    def line(members: list[int]) -> SourceLine | None:
         for wanted in (user, python & ~torch, python, operator):
-            found = np.flatnonzero(wanted[members])
-            if len(found):
-                return _as_far_as_known(stacks, frames[int(members[found[0]])])
+            found = next((member for member in members if wanted[member]), None)
+            if found is not None:
+                frame = frames[found]
+                # A line that is a definition says so: it is not the one that was running.
+                defined = stacks.definitions and frame.line
+                return SourceLine(frame.file, frame.line, f"def {frame.function}") if defined else frame
         return None
 
-    return tuple(line(stacks.member[begin:end]) for begin, end in itertools.pairwise(stacks.begin.tolist()))
-
-
-def _as_far_as_known(stacks: Stacks, frame: SourceLine) -> SourceLine:
-    """A line that is a definition says so: it is not the one that was running."""
-    if not stacks.definitions or not frame.line:
-        return frame
-    return SourceLine(frame.file, frame.line, f"def {frame.function}")
+    return tuple(map(line, _members(stacks)))
