@@ -1,17 +1,8 @@
 """What would free memory: by how much the peak of a steady step would fall, at what cost, and how that was estimated.
 
-Each fix is a curve, the bytes that it frees at each instant: where another instant becomes the highest, the peak
-falls by less than what was freed.
-
-How far each kind of prediction was off, where the change was really made: the error that is printed with it.
-
-Measured by `python -m benchmarks.memory_predictions`, whose results are in benchmarks/results/memory-predictions.md:
-pairs of runs of the same job on the CPU's allocator, and public pairs of snapshots of CUDA's.
-
-What autocast would do to the memory of a job that is without it: some results half as large, and copies of weights.
-
-Parameters, gradients and the optimiser's state stay in float32; so do exponentials, normalisations, losses and the
-residual stream, and each weight that a product reads gets a copy of half its size.
+Each fix is a curve, the bytes that it frees at each instant: where another instant becomes the highest, the peak falls
+by less than what was freed. The error that is printed with a prediction is how far its kind was off where the change
+was really made, measured by `python -m benchmarks.memory_predictions` in pairs of runs of the same job.
 """
 
 from __future__ import annotations
@@ -22,7 +13,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from steptime.analysis.memory_samples import CPU_PLACE
-from steptime.arrays import Bool, Int8, Int64
+from steptime.arrays import Bool, Int64
 from steptime.memory.breakdown import MemoryBreakdown
 from steptime.memory.leaks import Leak
 from steptime.memory.lives import AllocationHistory, alive_at, allocated, summed
@@ -35,33 +26,23 @@ LEAST = 0.001
 """Of a peak: the smallest error that is shown."""
 
 
-@dataclass(frozen=True, slots=True)
-class Checked:
-    """worst: the largest error of any pair, as a share of the peak that was measured with the change."""
-
-    worst: float
-    pairs: int
-
-    def __str__(self) -> str:
-        return f"±{format_share(max(LEAST, self.worst))}, {self.pairs} pairs" if self.pairs else "unchecked"
-
-
-UNCHECKED = Checked(0.0, 0)
 CHECKED = {
-    "autocast": Checked(0.23, 13),
-    "checkpointing": Checked(0.281, 8),
-    "batch": Checked(0.0, 16),
-    "8-bit": Checked(0.12, 8),
-    "in-place": Checked(0.0, 8),
-    "gradients": Checked(0.006, 8),
-    "steady": Checked(0.15, 16),
+    "autocast": (0.23, 13),
+    "checkpointing": (0.281, 8),
+    "batch": (0.0, 16),
+    "8-bit": (0.12, 8),
+    "in-place": (0.0, 8),
+    "gradients": (0.006, 8),
+    "steady": (0.15, 16),
 }
-"""Of pairs on the CPU's allocator; of autocast five are public pairs of CUDA's, with 6.3 % at most."""
+"""The largest error of each kind of prediction, as a share of the peak that was measured with the change, and of how
+many pairs: on the CPU's allocator; of autocast five are public pairs of CUDA's, with 6.3 % at most."""
 
 
-def checked(kind: str) -> Checked:
-    """Of a kind of prediction; UNCHECKED where no pair was run."""
-    return CHECKED.get(kind, UNCHECKED)
+def checked(kind: str) -> str:
+    """How far a kind of prediction was off."""
+    worst, pairs = CHECKED.get(kind, (0.0, 0))
+    return f"±{format_share(max(LEAST, worst))}, {pairs} pairs" if pairs else "unchecked"
 
 
 LEAST_SCALING = 0.05
@@ -110,17 +91,21 @@ def largest_batch(history: AllocationHistory, signs: Signs, owners: Codes, capac
     return Fit(factor(steady.most), factor(steady.least), steady.note, steady.kind)
 
 
-HALF = 0.5
-UNKNOWN_SHARE = 0.36
-"""Of an activation whose operator is not known: what whole models' activations lost in the public pairs (0.34 to 0.37
-of 5 to 27 GiB), whose operators are known."""
+SHARES = {Policy.HALVED: 0.5, Policy.KEPT: 0.0, Policy.UNKNOWN: 0.36}
+"""Of an activation, what autocast takes off. Where its operator is not known: what whole models' activations lost in
+the public pairs (0.34 to 0.37 of 5 to 27 GiB), whose operators are known."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Autocasting:
-    """change: (events + 1,) bytes that autocast would add (or take off, below 0) at each instant. copies: bytes of the
+    """What autocast would do to a job that is without it: some results half as large, and copies of weights.
+    Parameters, gradients and the optimiser's state stay in float32, and so do exponentials, normalisations, losses and
+    the residual stream.
+
+    change: (events + 1,) bytes that autocast would add (or take off, below 0) at each instant. copies: bytes of the
     weights' copies, altogether. halved, kept: bytes at the instant of most activations whose operator autocast runs in
-    16 bits, and in 32; unknown: those without an operator."""
+    16 bits, and in 32; unknown: those without an operator.
+    """
 
     change: Int64
     copies: int
@@ -140,25 +125,17 @@ def autocasting(history: AllocationHistory, signs: Signs, owners: Codes) -> Auto
     activations = owners == Owner.ACTIVATIONS
     made = activations | (owners == Owner.TEMPORARIES) & signs.at(signs.module, lives.stack)
     policy = np.append(policies_of(history.stacks, history.device == CPU_PLACE), np.int8(Policy.UNKNOWN))[lives.stack]
-    share = _lost(policy) * made
-    held = summed(history, np.where(activations, lives.size, 0))
+    held = allocated(history, activations)
     most = int(held.max())
     if not most:
         return None
     copies = sum(size * count for size, count in parameter_sizes(history, signs, owners).items()) // 2
+    share = np.array([SHARES[each] for each in Policy])[policy] * made
     lost = summed(history, (lives.size * share).astype(np.int64))
-    alive = int(np.argmax(held)) - 1
-    there = activations & (lives.born <= alive) & (lives.died > alive)
+    there = activations & alive_at(history, int(np.argmax(held)) - 1)
     sums = [int(lives.size[there & (policy == each)].sum()) for each in (Policy.HALVED, Policy.KEPT, Policy.UNKNOWN)]
     # A weight is cast when the forward reaches it, and its copy goes when backward has passed: as activations do.
     return Autocasting((copies * (held / most)).astype(np.int64) - lost, copies, *sums)
-
-
-def _lost(policy: Int8) -> np.ndarray[tuple[int], np.dtype[np.float64]]:
-    share = np.zeros(len(policy))
-    share[policy == Policy.HALVED] = HALF
-    share[policy == Policy.UNKNOWN] = UNKNOWN_SHARE
-    return share
 
 
 RANKS = 8
@@ -179,7 +156,7 @@ class Saving:
     cost: str
     how: str
     source: SourceLine | None = None
-    error: str = str(UNCHECKED)
+    error: str = "unchecked"
 
 
 class Peak:
@@ -192,22 +169,19 @@ class Peak:
         self.history, self.signs, self.owners = history, signs, owners
         self.missing = steady.likely
         self.live: Int64 = allocated(history) + self.missing
-        self._event = event
+        self.moment = event if event is not None else int(np.argmax(self.live)) - 1
+        """The event that the account is of."""
+        self._failed = event is not None
 
     def falls(self, freed: Int64) -> int:
         """By how many bytes, where `freed` are gone at each instant (below 0: where they are added)."""
-        if self._event is not None:
-            return max(0, int(freed[self._event + 1]))
+        if self._failed:
+            return max(0, int(freed[self.moment + 1]))
         return max(0, int(self.live.max()) - int((self.live - freed).max()))
 
     def of(self, *owners: Owner) -> Int64:
         """Bytes of owners at each instant."""
         return allocated(self.history, np.isin(self.owners, owners))
-
-    @property
-    def moment(self) -> int:
-        """The event that the account is of."""
-        return self._event if self._event is not None else int(np.argmax(self.live)) - 1
 
 
 def savings_of(
@@ -278,20 +252,16 @@ def _by_module(history: AllocationHistory, signs: Signs, rows: Int64) -> dict[tu
 
 def _by_caller(history: AllocationHistory, signs: Signs, rows: Int64) -> dict[SourceLine, Int64]:
     """The lives by each line of the user's that was calling when they were made, the innermost left out."""
-    stacks = history.stacks
-    groups: dict[SourceLine, list[int]] = {}
-    by_stack: dict[int, list[int]] = {}
-    for row in rows.tolist():
-        by_stack.setdefault(int(history.lives.stack[row]), []).append(row)
-    for stack, members in by_stack.items():
+    groups: dict[SourceLine, list[Int64]] = {}
+    made_by = history.lives.stack[rows]
+    for stack in dict.fromkeys(made_by.tolist()):
         inner = signs.line[stack]
         place = (inner.file, inner.line) if inner is not None else None
-        frames = {frame for frame in stacks.of(stack) if frame.function == "forward" and frame.line}
-        frames = {frame for frame in frames if (frame.file, frame.line) != place}
+        frames = {frame for frame in history.stacks.of(stack) if frame.function == "forward" and frame.line}
         for frame in frames:
-            if "/torch/nn/modules/" not in frame.file:
-                groups.setdefault(frame, []).extend(members)
-    return {frame: np.array(members, np.int64) for frame, members in groups.items()}
+            if (frame.file, frame.line) != place and "/torch/nn/modules/" not in frame.file:
+                groups.setdefault(frame, []).append(rows[made_by == stack])
+    return {frame: np.concatenate(members) for frame, members in groups.items()}
 
 
 def _checkpointed(peak: Peak, rows: Int64, blocks: int, name: str, frame: SourceLine | None = None) -> Saving | None:
@@ -314,7 +284,7 @@ def _checkpointed(peak: Peak, rows: Int64, blocks: int, name: str, frame: Source
         "their forward runs twice: about a third of their share of the step",
         how,
         frame,
-        str(checked("checkpointing")),
+        checked("checkpointing"),
     )
 
 
@@ -326,7 +296,7 @@ def _of_the_optimizer(peak: Peak) -> Iterator[Saving]:
         peak.falls((state * (1 - STATE_OF_8_BITS)).astype(np.int64)),
         "about none; the numbers change",
         f"three quarters of the optimiser's {format_bytes(held)}, if they are float32",
-        error=str(checked("8-bit")),
+        error=checked("8-bit"),
     )
     of_optimizer = peak.signs.at(peak.signs.optimizer, peak.history.lives.stack)
     yield Saving(
@@ -334,7 +304,7 @@ def _of_the_optimizer(peak: Peak) -> Iterator[Saving]:
         peak.falls(allocated(peak.history, of_optimizer & (peak.owners == Owner.TEMPORARIES))),
         "none: as a rule it is faster",
         "the temporaries of its step",
-        error=str(checked("in-place")),
+        error=checked("in-place"),
     )
 
 
@@ -350,7 +320,7 @@ def _of_gradients(peak: Peak, boundaries: tuple[int, ...]) -> Iterator[Saving]:
         peak.falls((lasting * (activations / most)).astype(np.int64)),
         "none",
         f"{format_bytes(int(lasting.max()))} of gradients stay through the next forward",
-        error=str(checked("gradients")),
+        error=checked("gradients"),
     )
 
 
@@ -368,7 +338,7 @@ def _of_precision(peak: Peak) -> Iterator[Saving]:
         peak.falls(-found.change),
         "as a rule it is faster; the numbers change",
         f"{known}{unknown}; {format_bytes(found.copies)} of weights' copies come on top, if the weights are float32",
-        error=str(checked("autocast")),
+        error=checked("autocast"),
     )
 
 
@@ -401,5 +371,5 @@ def _of_batches(peak: Peak) -> Iterator[Saving]:
         peak.falls(scaling // 2),
         "as much arithmetic in twice as many launches",
         f"half of what grows with the batch ({format_bytes(held)}: activations, inputs, temporaries of both)",
-        error=str(checked("batch")),
+        error=checked("batch"),
     )
