@@ -1,10 +1,4 @@
-"""Who owned each allocation: from its call stack, and from when it was born and freed.
-
-Autocast in a history: whether it is on, and which blocks are its copies of weights in 16 bits.
-
-Autocast casts a weight where a product first needs it, and keeps the copy until its context ends; backward keeps it
-longer. The copies are as large as half of the parameters, whatever the batch.
-"""
+"""Who owned each allocation: from its call stack, and from when it was born and freed."""
 
 from __future__ import annotations
 
@@ -16,69 +10,6 @@ import numpy as np
 from steptime.arrays import Bool, Int8, Int64
 from steptime.memory.lives import BEFORE, AllocationHistory
 from steptime.memory.signs import Signs
-
-LEAST_MATCHED = 0.5
-"""Of the parameters' bytes: as much must have a copy of half its size for the sizes alone to tell of autocast. Biases,
-norms and embeddings have none."""
-SMALLEST = 4096
-"""Bytes of a parameter whose copy is looked for: a few hundred bytes are the size of many things."""
-
-
-def autocast_copies(history: AllocationHistory, signs: Signs, parameters: dict[int, int], candidates: Bool) -> Bool:
-    """The lives that are autocast's copies of weights. parameters: how many there are of each size in bytes, as far as
-    that is known. candidates: lives that may be copies: made in the forward."""
-    casts = signs.at(signs.cast, history.lives.stack)
-    if casts.any():
-        return _copies(history, parameters, candidates & casts)
-    none = np.zeros(len(casts), np.bool_)
-    if signs.operators.any():
-        return none
-    copies = _copies(history, parameters, candidates & _followed(history))
-    copied = set(np.unique(history.lives.size[copies]).tolist())
-    matched = sum(size * count for size, count in parameters.items() if size // 2 in copied and size >= SMALLEST)
-    whole = sum(size * count for size, count in parameters.items())
-    return copies if whole and matched >= LEAST_MATCHED * whole else none
-
-
-def _copies(history: AllocationHistory, parameters: dict[int, int], candidates: Bool) -> Bool:
-    """Of the candidates those of half a parameter's size. Of a size at most as many live at once as there are
-    parameters: what is beyond was made of something else, and of those the ones that live longest count."""
-    lives = history.lives
-    copies = np.zeros(len(lives), np.bool_)
-    halves: Counter[int] = Counter()
-    for size, count in parameters.items():
-        halves[size // 2] += count
-    rows = np.flatnonzero(candidates & np.isin(lives.size, np.array(list(halves), np.int64)))
-    for size in np.unique(lives.size[rows]).tolist():
-        mine = rows[lives.size[rows] == size]
-        longest = mine[np.argsort(lives.born[mine] - lives.died[mine], kind="stable")]
-        copies[_at_most(longest, lives.born, lives.died, halves[size])] = True
-    return copies
-
-
-def _at_most(rows: Int64, born: Int64, died: Int64, most: int) -> Int64:
-    """Rows in their order, without those that would be more than `most` at once."""
-    if len(rows) <= most:
-        return rows
-    taken: list[int] = []
-    for row in rows.tolist():
-        together = sum(1 for other in taken if born[other] < died[row] and born[row] < died[other])
-        if together < most:
-            taken.append(row)
-    return np.array(taken, np.int64)
-
-
-def _followed(history: AllocationHistory) -> Bool:
-    """Lives behind which the same call asked again at once: a copy comes before the product that it is for. Without
-    frames of C++ this, and its size, is all that tells a copy from an activation."""
-    lives = history.lives
-    rows = np.flatnonzero((lives.born > BEFORE) & (lives.stack >= 0))
-    rows = rows[np.argsort(lives.born[rows], kind="stable")]
-    again = np.zeros(len(lives), np.bool_)
-    stack, size = lives.stack[rows], lives.size[rows]
-    again[rows[:-1]] = (stack[1:] == stack[:-1]) & (size[1:] != size[:-1])
-    return again
-
 
 Codes = Int8
 
@@ -129,6 +60,68 @@ LABELS = {
     Owner.FRAGMENTS: "free, in used segments",
     Owner.CACHED: "free, in whole segments",
 }
+LEAST_MATCHED = 0.5
+"""Of the parameters' bytes: as much must have a copy of half its size for the sizes alone to tell of autocast. Biases,
+norms and embeddings have none."""
+SMALLEST = 4096
+"""Bytes of a parameter whose copy is looked for: a few hundred bytes are the size of many things."""
+
+
+def autocast_copies(history: AllocationHistory, signs: Signs, parameters: dict[int, int], candidates: Bool) -> Bool:
+    """The lives that are autocast's copies of weights.
+
+    Autocast casts a weight where a product first needs it, and keeps the copy until its context ends; backward keeps it
+    longer. The copies are as large as half of the parameters, whatever the batch. parameters: how many there are of
+    each size in bytes, as far as that is known. candidates: lives that may be copies: made in the forward.
+    """
+    casts = signs.at(signs.cast, history.lives.stack)
+    if casts.any() or signs.operators.any():
+        return _copies(history, parameters, candidates & casts)
+    copies = _copies(history, parameters, candidates & _followed(history))
+    copied = set(history.lives.size[copies].tolist())
+    matched = sum(size * count for size, count in parameters.items() if size // 2 in copied and size >= SMALLEST)
+    whole = sum(size * count for size, count in parameters.items())
+    return copies & (matched >= LEAST_MATCHED * whole > 0)
+
+
+def _copies(history: AllocationHistory, parameters: dict[int, int], candidates: Bool) -> Bool:
+    """Of the candidates those of half a parameter's size. Of a size at most as many live at once as there are
+    parameters: what is beyond was made of something else, and of those the ones that live longest count."""
+    lives = history.lives
+    copies = np.zeros(len(lives), np.bool_)
+    halves: Counter[int] = Counter()
+    for size, count in parameters.items():
+        halves[size // 2] += count
+    rows = np.flatnonzero(candidates & np.isin(lives.size, np.array(list(halves), np.int64)))
+    for size in np.unique(lives.size[rows]).tolist():
+        mine = rows[lives.size[rows] == size]
+        longest = mine[np.argsort(lives.born[mine] - lives.died[mine], kind="stable")]
+        copies[_at_most(longest, lives.born, lives.died, halves[size])] = True
+    return copies
+
+
+def _at_most(rows: Int64, born: Int64, died: Int64, most: int) -> Int64:
+    """Rows in their order, without those that would be more than `most` at once."""
+    if len(rows) <= most:
+        return rows
+    taken: list[int] = []
+    for row in rows.tolist():
+        together = sum(1 for other in taken if born[other] < died[row] and born[row] < died[other])
+        if together < most:
+            taken.append(row)
+    return np.array(taken, np.int64)
+
+
+def _followed(history: AllocationHistory) -> Bool:
+    """Lives behind which the same call asked again at once: a copy comes before the product that it is for. Without
+    frames of C++ this, and its size, is all that tells a copy from an activation."""
+    lives = history.lives
+    rows = np.flatnonzero((lives.born > BEFORE) & (lives.stack >= 0))
+    rows = rows[np.argsort(lives.born[rows], kind="stable")]
+    again = np.zeros(len(lives), np.bool_)
+    stack, size = lives.stack[rows], lives.size[rows]
+    again[rows[:-1]] = (stack[1:] == stack[:-1]) & (size[1:] != size[:-1])
+    return again
 
 
 def owners_of(history: AllocationHistory, signs: Signs, boundaries: tuple[int, ...]) -> Codes:
@@ -136,24 +129,24 @@ def owners_of(history: AllocationHistory, signs: Signs, boundaries: tuple[int, .
     lives = history.lives
     look = _Looks(history, signs, boundaries)
     owner = np.full(len(lives), Owner.TEMPORARIES, np.int8)
-    crosses = look.crosses_backward
     outside = ~(look.module | look.optimizer | look.backward | look.build)
-    late = look.after_forward
-    owner[(look.module | late) & crosses] = Owner.ACTIVATIONS
-    owner[outside & ~late & crosses] = Owner.INPUTS
+    in_forward = look.module | look.after_forward
+    owner[in_forward & look.crosses_backward] = Owner.ACTIVATIONS
+    owner[outside & ~look.after_forward & look.crosses_backward] = Owner.INPUTS
     owner[look.backward & look.meets_optimizer] = Owner.GRADIENTS
     owner[look.backward & look.module & ~look.meets_optimizer] = Owner.ACTIVATIONS  # computed again
-    owner[look.optimizer] = np.where(look.outlives_step, Owner.OPTIMIZER_STATE, Owner.TEMPORARIES)[look.optimizer]
+    owner[look.optimizer] = Owner.TEMPORARIES
+    owner[look.optimizer & look.outlives_step] = Owner.OPTIMIZER_STATE
     owner[look.build] = Owner.PARAMETERS
-    gradients = _made_once(history, look.backward & look.meets_optimizer & look.survives, boundaries)
+    gradients = _made_once(lives.size, look.born, look.backward & look.meets_optimizer & look.survives)
     owner[look.survives & ~look.build & ~look.optimizer & ~gradients] = Owner.KEPT
     earlier = (lives.born == BEFORE) & (lives.stack < 0)
     owner[earlier] = Owner.EARLIER
     owner[earlier & look.ended_in_backward] = Owner.ACTIVATIONS
     owner[earlier & look.ended_in_zero_grad] = Owner.GRADIENTS
     owner[earlier & look.ended_in_optimizer & ~look.ended_in_zero_grad] = Owner.OPTIMIZER_STATE
-    _assign_earlier(history, owner, look)
-    candidates = (look.module | late) & (lives.born > BEFORE) & (owner != Owner.PARAMETERS)
+    _assign_earlier(history, owner)
+    candidates = in_forward & (lives.born > BEFORE) & (owner != Owner.PARAMETERS)
     owner[autocast_copies(history, signs, parameter_sizes(history, signs, owner), candidates)] = Owner.COPIES
     return owner
 
@@ -165,9 +158,7 @@ def parameter_sizes(history: AllocationHistory, signs: Signs, owner: Codes) -> d
     found = _unit(history, owner)
     for wanted in (Owner.PARAMETERS, Owner.EARLIER):
         if not found:
-            rows = (owner == wanted) & (lives.died >= history.events)
-            sizes, counts = np.unique(lives.size[rows], return_counts=True)
-            found = dict(zip(sizes.tolist(), counts.tolist(), strict=True))
+            found = Counter(lives.size[(owner == wanted) & (lives.died >= history.events)].tolist())
     looked_up = (owner == Owner.GRADIENTS) & signs.at(signs.gather, lives.stack)
     for size in np.unique(lives.size[looked_up]).tolist():
         if found.get(size):
@@ -177,7 +168,8 @@ def parameter_sizes(history: AllocationHistory, signs: Signs, owner: Codes) -> d
 
 def lasting_gradients(history: AllocationHistory, owner: Codes, boundaries: tuple[int, ...]) -> Bool:
     """Gradients that stay through a whole step after their own: zero_grad(set_to_none=False) fills them with zeros."""
-    lasting: Bool = (owner == Owner.GRADIENTS) & _survives(history, boundaries)
+    born, died = _steps_of(history, boundaries)
+    lasting: Bool = (owner == Owner.GRADIENTS) & _survives(history, born, died)
     return lasting
 
 
@@ -188,82 +180,68 @@ def _steps_of(history: AllocationHistory, boundaries: tuple[int, ...]) -> tuple[
     return np.searchsorted(ends, np.maximum(lives.born, 0)), np.searchsorted(ends, lives.died)
 
 
-def _survives(history: AllocationHistory, boundaries: tuple[int, ...]) -> Bool:
-    born, died = _steps_of(history, boundaries)
-    found: Bool = (died > born + 1) & (history.lives.born > BEFORE) & (len(boundaries) > 0)
+def _survives(history: AllocationHistory, born: Int64, died: Int64) -> Bool:
+    """Lives that are there through a whole step after their own. born, died: steps."""
+    found: Bool = (died > born + 1) & (history.lives.born > BEFORE)
     return found
 
 
-def _made_once(history: AllocationHistory, chosen: Bool, boundaries: tuple[int, ...]) -> Bool:
+def _made_once(size: Int64, born: Int64, chosen: Bool) -> Bool:
     """Of the chosen those of a size of which no other step makes any: what every step makes and keeps is a leak."""
-    born, _ = _steps_of(history, boundaries)
-    rows = np.flatnonzero(chosen)
-    steps = np.unique(np.stack((history.lives.size[rows], born[rows]), axis=1), axis=0)
+    steps = np.unique(np.stack((size[chosen], born[chosen]), axis=1), axis=0)
     sizes, counts = np.unique(steps[:, 0], return_counts=True)
-    return chosen & np.isin(history.lives.size, sizes[counts == 1])
+    return chosen & np.isin(size, sizes[counts == 1])
 
 
 class _Looks:
-    """What is known of each life, as masks."""
+    """What is known of each life, as masks; born: the step in which it was made."""
 
     def __init__(self, history: AllocationHistory, signs: Signs, boundaries: tuple[int, ...]) -> None:
-        lives, count = history.lives, history.events
-        at = signs.at
-        self.count = count
+        lives, count, at = history.lives, history.events, signs.at
         self.optimizer = at(signs.optimizer, lives.stack)
         self.module = at(signs.module, lives.stack)
-        first_call = self._first(at(signs.module, history.stack))
+        calls = at(signs.module, history.stack)
+        first_call = int(np.argmax(calls)) if len(calls) else 0
         made = at(signs.made, lives.stack) & (lives.born < first_call)  # a module of the user's own makes its weights
         self.build = (at(signs.build, lives.stack) | made) & ~self.module & ~self.optimizer
-        named = at(signs.python, lives.stack)
-        silent = (lives.born > BEFORE) & ~named & bool(signs.python.any())
         # On a device, backward runs in a thread of autograd's own, which has no frames of Python.
+        named = bool(signs.python.any())
+        silent = (lives.born > BEFORE) & ~at(signs.python, lives.stack) & named
         self.backward = (at(signs.backward, lives.stack) | silent) & ~self.optimizer
-        event_backward = at(signs.backward, history.stack)
-        if signs.python.any():
-            event_backward |= ~at(signs.python, history.stack) & (history.stack >= -1)
-        self.event_backward = event_backward & ~at(signs.optimizer, history.stack)
-        self.event_optimizer = at(signs.optimizer, history.stack)
-        self.event_module = at(signs.module, history.stack) & ~self.event_backward
-        if not self.event_module.any() and self.event_backward.any():  # no frames of Python: what is left is forward
+        in_optimizer = at(signs.optimizer, history.stack)
+        in_backward = (at(signs.backward, history.stack) | ~at(signs.python, history.stack) & named) & ~in_optimizer
+        in_module = calls & ~in_backward
+        if not in_module.any() and in_backward.any():  # no frames of Python: what is left is forward
             self.module = ~(self.optimizer | self.backward | self.build) & (lives.stack >= 0)
-        self.crosses_backward = self._between(self.event_backward, lives.born, lives.died)
-        self.meets_optimizer = self._between(self.event_optimizer, lives.born, lives.died)
-        if not self.event_optimizer.any():
+        self.crosses_backward = _between(in_backward, lives.born, lives.died)
+        self.meets_optimizer = _between(in_optimizer, lives.born, lives.died)
+        if not in_optimizer.any():
             self.meets_optimizer = self.backward & (lives.died >= count)
-        if not self.event_backward.any():
-            self.crosses_backward = np.ones(len(lives), bool) & self.module
-        ends = np.array([*boundaries, count], np.int64)
-        step_of_birth, step_of_death = _steps_of(history, boundaries)
-        self.outlives_step = step_of_death > step_of_birth
-        self.survives = _survives(history, boundaries)
-        starts = np.concatenate(([0], ends[:-1] + 1))
-        self.after_forward = (
-            (lives.born > BEFORE)
-            & ~self.module
-            & ~self.optimizer
-            & ~self.backward
-            & self._between(self.event_module, starts[np.minimum(step_of_birth, len(starts) - 1)] - 1, lives.born)
-        )
+        if not in_backward.any():
+            self.crosses_backward = self.module
+        self.born, died = _steps_of(history, boundaries)
+        self.outlives_step = died > self.born
+        self.survives = _survives(history, self.born, died)
+        starts = np.array([0, *(end + 1 for end in boundaries)], np.int64)
+        outside = (lives.born > BEFORE) & ~self.module & ~self.optimizer & ~self.backward
+        start = starts[np.minimum(self.born, len(boundaries))]
+        self.after_forward = outside & _between(in_module, start - 1, lives.born)
         ended = lives.died < count
         self.ended_in_optimizer = at(signs.optimizer, lives.ended_by) & ended
         self.ended_in_zero_grad = at(signs.zero_grad, lives.ended_by) & ended
         self.ended_in_backward = ended & ~self.ended_in_optimizer  # nothing ends where there are no events
-        self.ended_in_backward[ended] &= self.event_backward[lives.died[ended]]
-
-    def _first(self, marked: Bool) -> int:
-        """The first marked event; 0, so that nothing is before it, where there is none."""
-        return int(np.argmax(marked)) if marked.any() else 0
-
-    def _between(self, marked: Bool, after: Int64, until: Int64) -> Bool:
-        """Whether a marked event lies in (after, until]."""
-        total = np.concatenate(([0], np.cumsum(marked, dtype=np.int32)), dtype=np.int32)
-        upper = np.minimum(until, self.count - 1) + 1
-        found: Bool = total[np.maximum(upper, 0)] > total[np.minimum(after + 1, self.count)]
-        return found
+        self.ended_in_backward[ended] &= in_backward[lives.died[ended]]
 
 
-def _assign_earlier(history: AllocationHistory, owner: Codes, look: _Looks) -> None:
+def _between(marked: Bool, after: Int64, until: Int64) -> Bool:
+    """Whether a marked event lies in (after, until]."""
+    total = np.concatenate(([0], np.cumsum(marked, dtype=np.int32)), dtype=np.int32)
+    upper = np.minimum(until, len(marked) - 1) + 1
+    found: Bool = total[np.maximum(upper, 0)] > total[np.minimum(after + 1, len(marked))]
+    return found
+
+
+def _assign_earlier(history: AllocationHistory, owner: Codes) -> None:
     """What was there before the recording, by sizes: a model's parameters, its gradients and each slot of
     the optimiser's state are as many blocks of the same sizes.
 
@@ -273,21 +251,16 @@ def _assign_earlier(history: AllocationHistory, owner: Codes, look: _Looks) -> N
     """
     lives = history.lives
     unit = _unit(history, owner)
-    if not unit:
-        return
-    left = np.flatnonzero((owner == Owner.EARLIER) & (lives.died >= history.events))
-    made = (Owner.GRADIENTS in owner, bool((owner[lives.born > BEFORE] == Owner.OPTIMIZER_STATE).any()))
     ranks = [Owner.PARAMETERS]
-    ranks += [] if made[0] else [Owner.GRADIENTS]
-    ranks += [] if made[1] else [Owner.OPTIMIZER_STATE] * MOST_SLOTS
-    taken: dict[int, int] = {}
-    for row in left.tolist():
+    if Owner.GRADIENTS not in owner:
+        ranks.append(Owner.GRADIENTS)
+    if not (owner[lives.born > BEFORE] == Owner.OPTIMIZER_STATE).any():
+        ranks += [Owner.OPTIMIZER_STATE] * MOST_SLOTS
+    taken: Counter[int] = Counter()
+    for row in np.flatnonzero((owner == Owner.EARLIER) & (lives.died >= history.events)).tolist():
         size = int(lives.size[row])
-        each = unit.get(size, 0)
-        if not each:
-            continue
-        place = taken[size] = taken.get(size, 0) + 1
-        rank = (place - 1) // each
+        rank = taken[size] // unit[size] if unit.get(size) else len(ranks)
+        taken[size] += 1
         if rank < len(ranks):
             owner[row] = ranks[rank]
 
@@ -311,8 +284,7 @@ def _set_of(history: AllocationHistory, owner: Codes, wanted: Owner) -> dict[int
     if wanted is Owner.OPTIMIZER_STATE:
         _, inverse = np.unique(lives.stack[chosen], return_inverse=True)
         chosen = chosen[inverse == int(np.argmax(np.bincount(inverse, lives.size[chosen])))]
-    sizes, counts = np.unique(lives.size[chosen], return_counts=True)
-    return dict(zip(sizes.tolist(), counts.tolist(), strict=True))
+    return Counter(lives.size[chosen].tolist())
 
 
 def _together(born: Int64, died: Int64) -> Bool:
