@@ -16,7 +16,7 @@ from steptime.recording.load import load
 
 pytest.importorskip("torch")
 
-from steptime.probe.recorder import FactsFile
+from steptime.probe.recorder import append_facts
 
 JOB = """
 import os, sys, torch
@@ -83,10 +83,10 @@ def test_the_files_of_a_job_that_closes_descriptors_hold_its_own_bytes(tmp_path:
 
 def test_nothing_is_held_open_between_two_writes(tmp_path: Path) -> None:
     before = set(Path("/proc/self/fd").iterdir())
-    book, facts = Journal(), FactsFile(str(tmp_path / "facts.jsonl"))
+    book = Journal()
     book.open(str(tmp_path / "journal.bin"))
     book.append(int(Kind.FORWARD), 0, 0, 1, 0, 1)
-    facts.write("note", text="here")
+    append_facts(str(tmp_path / "facts.jsonl"), [("note", {"text": "here"})])
     assert set(Path("/proc/self/fd").iterdir()) == before
     assert (tmp_path / "journal.bin").stat().st_size == 24
     assert (tmp_path / "facts.jsonl").read_bytes() == b'{"fact": "note", "text": "here"}\n'

@@ -38,7 +38,7 @@ def start() -> None:
 
 
 def _begin() -> None:
-    from steptime.probe import compiler, loader, sites
+    from steptime.probe import compiler, loader, schedule, sites
     from steptime.probe.session import Session
 
     plan = json.loads(os.environ[PLAN])
@@ -51,10 +51,11 @@ def _begin() -> None:
         return
     trial = None
     if plan.get("changes") or plan.get("variant"):
-        from steptime.probe.changes.trial import begin
+        from steptime.probe.changes.trial import Trial
 
-        trial = begin(plan)
-    current = [Session(plan)]
+        trial = Trial(plan)
+        trial.install()
+    current = [Session(plan, schedule.run)]
     if trial is not None:
         trial.attach(current[0])
 
@@ -67,7 +68,7 @@ def _begin() -> None:
     def forked() -> None:
         current[0].abandon()
         loader.tell_apart(True)
-        current[0] = Session(plan)
+        current[0] = Session(plan, schedule.run)
         if trial is not None:
             trial.attach(current[0])
         current[0].install()

@@ -69,7 +69,6 @@ def make_marks(journal: Journal) -> Marks | None:
 
 def memory_sampler(journal: Journal) -> Callable[[], None]:
     """A function to call at every boundary; it looks at most every MEMORY_PERIOD."""
-    page = os.sysconf("SC_PAGE_SIZE") if hasattr(os, "sysconf") else 4096
     due = 0
 
     def sample() -> None:
@@ -78,7 +77,7 @@ def memory_sampler(journal: Journal) -> Callable[[], None]:
         if now < due:
             return
         due = now + MEMORY_PERIOD
-        resident = _resident(page)
+        resident = resident_bytes()
         if resident:
             journal.sample(MEMORY, RESIDENT, now, resident)
         if torch.cuda.is_available() and torch.cuda.is_initialized():
@@ -87,10 +86,11 @@ def memory_sampler(journal: Journal) -> Callable[[], None]:
     return sample
 
 
-def _resident(page: int) -> int:
+def resident_bytes() -> int:
+    """Of this process; 0 where the system does not tell."""
     try:
         with open("/proc/self/statm", "rb") as statm:
-            return int(statm.read().split()[1]) * page
+            return int(statm.read().split()[1]) * os.sysconf("SC_PAGE_SIZE")
     except (OSError, ValueError, IndexError):
         return 0
 

@@ -33,11 +33,9 @@ class GarbageWatch:
         self._callback = _stamper(self._readings)
 
     def install(self) -> None:
-        """Joins gc.callbacks."""
         gc.callbacks.append(self._callback)
 
     def remove(self) -> None:
-        """Leaves gc.callbacks."""
         if self._callback in gc.callbacks:
             gc.callbacks.remove(self._callback)
 

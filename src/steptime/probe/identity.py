@@ -9,7 +9,7 @@ import platform
 import socket
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -72,12 +72,25 @@ class RankPlace:
         return self.rank is None or (self.world_size or 1) < 2
 
 
+def process_group() -> Any:
+    """torch.distributed, where the job has set it up; else None."""
+    distributed = sys.modules.get("torch.distributed")
+    ready = distributed is not None and distributed.is_available() and distributed.is_initialized()
+    return distributed if ready else None
+
+
+def device_of(roots: Iterable[torch.nn.Module]) -> tuple[str, str]:
+    """Kind and name of the device of the first parameter; ("cpu", "") without."""
+    parameter = next((parameter for root in roots for parameter in parameters_of(root)), None)
+    kind = parameter.device.type if parameter is not None else "cpu"
+    return kind, torch.cuda.get_device_name(parameter.device) if parameter is not None and kind == "cuda" else ""
+
+
 def place() -> RankPlace:
     """From torch.distributed once the job has set it up (mp.spawn tells its ranks nothing else), else from the
     launcher's environment."""
-    distributed = sys.modules.get("torch.distributed")
     local = _number(LOCAL_RANK)
-    if distributed is not None and distributed.is_available() and distributed.is_initialized():
+    if (distributed := process_group()) is not None:
         return RankPlace(int(distributed.get_rank()), local, int(distributed.get_world_size()))
     if os.environ.get("RANK", "").isdigit():
         return RankPlace(_number(RANK[:1]), local, _number(WORLD_SIZE[:1]))
@@ -214,10 +227,7 @@ def _dense_embedding_elements(module: torch.nn.Module) -> int:
 
 def settings_facts() -> dict[str, Any]:
     """`SettingsFacts`: read only, nothing is initialised by asking."""
-    distributed = sys.modules.get("torch.distributed")
-    backend = None
-    if distributed is not None and distributed.is_available() and distributed.is_initialized():
-        backend = str(distributed.get_backend())
+    distributed = process_group()
     affinity = getattr(os, "sched_getaffinity", None)
     return {
         "intra_op_threads": torch.get_num_threads(),
@@ -231,7 +241,7 @@ def settings_facts() -> dict[str, Any]:
         "cudnn_deterministic": bool(torch.backends.cudnn.deterministic),
         "float32_matmul_precision": _matmul_precision(),
         "denormals_flushed": flushes_denormals(),
-        "distributed_backend": backend,
+        "distributed_backend": str(distributed.get_backend()) if distributed is not None else None,
         "memory_limit": memory_limit(),
         "packages": [name for name in PACKAGES if _is_installed(name)],
         "debug_switches": switched_on(os.environ),

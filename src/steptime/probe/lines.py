@@ -27,6 +27,8 @@ MOST_HITS = 4_000
 """Lines run of one function other than the loop, likewise: one busy function must not use up the window of all."""
 MOST_LINES = 4_000
 """Lines of one function; identities of lines are numbers in a row."""
+ENTERED, LEFT = ("PY_START", "PY_RESUME", "PY_THROW"), ("PY_RETURN", "PY_YIELD", "PY_UNWIND")
+"""Events of sys.monitoring."""
 FREE_TOOLS = (3, 4)
 """Tool numbers of sys.monitoring that Python's documentation leaves to anybody."""
 
@@ -98,7 +100,7 @@ class LineClock:
         self._hits: dict[int, int] = {}
         self._bases, self._loop = bases, loop
         self._stack: list[_Open] = []
-        self._counts: dict[int, int] = {}
+        self._calls: dict[int, int] = {}
 
     def enter(self, code: CodeType, line: int = 0) -> None:
         """A traced function begins, or a generator goes on; with `line`, it runs already and is in the middle of it."""
@@ -114,10 +116,11 @@ class LineClock:
         if top.identity:
             self.records.append((top.identity, top.begin, time_now))
         top.identity, top.begin = self._bases[id(code)] + line, time_now
-        if code is self._loop:
-            self.full = len(self.records) > MOST_RECORDS
-        else:
-            self._hit(code)
+        if code is not self._loop:
+            hits = self._hits[id(code)] = self._hits.get(id(code), 0) + 1
+            if hits > MOST_HITS:
+                self._drop(code)
+        self.full = len(self.records) > MOST_RECORDS or not self._bases
 
     def _unwind(self, code: CodeType, time_now: int) -> None:
         if any(each.code is code for each in self._stack):
@@ -132,28 +135,16 @@ class LineClock:
             time_now = now()
             self._unwind(code, time_now)
             self._close(self._stack.pop(), time_now)
-            self._count(code)
+            calls = self._calls[id(code)] = self._calls.get(id(code), 0) + 1
+            if code is not self._loop and calls > MOST_CALLS:
+                self._drop(code)
 
     def _close(self, top: _Open, time_now: int) -> None:
         if top.identity:
             self.records.append((top.identity, top.begin, time_now))
 
-    def _count(self, code: CodeType) -> None:
-        """Gives up a function that is called too often for its lines to be timed one by one."""
-        calls = self._counts.get(id(code), 0) + 1
-        self._counts[id(code)] = calls
-        if code is not self._loop and calls > MOST_CALLS:
-            self._drop(code)
-
-    def _hit(self, code: CodeType) -> None:
-        """Gives up a function that runs too many lines."""
-        hits = self._hits.get(id(code), 0) + 1
-        self._hits[id(code)] = hits
-        if hits > MOST_HITS:
-            self._drop(code)
-        self.full = len(self.records) > MOST_RECORDS or not self._bases
-
     def _drop(self, code: CodeType) -> None:
+        """Gives up a function that runs too often for its lines to be timed one by one."""
         base = self._bases.pop(id(code), None)
         if base is not None:
             self.dropped.append(code)
@@ -242,18 +233,11 @@ class _Monitor:
         monitoring.use_tool_id(self._tool, "steptime")
         for frame in reversed(live):
             self._clock.enter(frame.f_code, frame.f_lineno)
-        events = monitoring.events
-        left, entered = self._guard(self._left), self._guard(self._entered)
-        for event, callback in (
-            (events.LINE, self._guard(self._at)),
-            (events.PY_START, entered),
-            (events.PY_RESUME, entered),
-            (events.PY_RETURN, left),
-            (events.PY_YIELD, left),
-            (events.PY_UNWIND, left),
-            (events.PY_THROW, entered),
-        ):
-            monitoring.register_callback(self._tool, event, callback)
+        events, clock = monitoring.events, self._clock
+        entered, left = self._guard(lambda code, _: clock.enter(code)), self._guard(lambda code, _: clock.leave(code))
+        callbacks = {"LINE": self._guard(self._at), **dict.fromkeys(ENTERED, entered), **dict.fromkeys(LEFT, left)}
+        for name, callback in callbacks.items():
+            monitoring.register_callback(self._tool, getattr(events, name), callback)
         inside = events.LINE | events.PY_START | events.PY_RESUME | events.PY_RETURN | events.PY_YIELD
         for code in self._codes:
             monitoring.set_local_events(self._tool, code, inside)
@@ -277,12 +261,6 @@ class _Monitor:
         if self._clock.full:
             self._failed()
 
-    def _entered(self, code: CodeType, offset: int) -> None:
-        self._clock.enter(code)
-
-    def _left(self, code: CodeType, offset: int) -> None:
-        self._clock.leave(code)
-
     def stop(self, frame: FrameType | None) -> None:
         """Gives the tool number back."""
         monitoring: Any = sys.monitoring  # type: ignore[attr-defined,unused-ignore]
@@ -291,8 +269,8 @@ class _Monitor:
         monitoring.set_events(self._tool, 0)
         for code in self._codes:
             monitoring.set_local_events(self._tool, code, 0)
-        for event in ("LINE", "PY_START", "PY_RESUME", "PY_RETURN", "PY_YIELD", "PY_UNWIND", "PY_THROW"):
-            monitoring.register_callback(self._tool, getattr(monitoring.events, event), None)
+        for name in ("LINE", *ENTERED, *LEFT):
+            monitoring.register_callback(self._tool, getattr(monitoring.events, name), None)
         monitoring.free_tool_id(self._tool)
         self._tool = -1
 

@@ -8,7 +8,6 @@ they are made (also unpickled and copied ones), all iterators through `loader._c
 from __future__ import annotations
 
 import itertools
-import types
 import weakref
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any
@@ -100,7 +99,6 @@ class Owners:
         return self._countable and len(alike) == 1 and alike[0] is owner
 
     def living(self) -> list[Any]:
-        """Those that there still are."""
         return [found for reference in list(self._known.values()) if (found := reference()) is not None]
 
 
@@ -115,14 +113,12 @@ class ConstructionWatch:
         if instance is None:
             return self._original
         self._made(instance)
-        return types.MethodType(self._original, instance)
+        return self._original.__get__(instance, owner)  # another one may lie beneath
 
     def install(self) -> None:
-        """Puts the descriptor in place."""
         torch.optim.Optimizer._patch_step_function = self
 
     def remove(self) -> None:
-        """Restores the method."""
         if torch.optim.Optimizer.__dict__["_patch_step_function"] is self:
             torch.optim.Optimizer._patch_step_function = self._original
 

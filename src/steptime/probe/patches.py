@@ -44,7 +44,6 @@ class Quiet:
         """Whether items and collate of a batch that this process makes are not told apart (see loader.tell_apart)."""
 
     def follow(self, trainer: int) -> None:
-        """This is the training thread."""
         self.trainer, self.thread = trainer, self.threads[trainer] << 16
 
     def keep(self, head: int, begin: int, end: int) -> None:
@@ -98,16 +97,6 @@ class Follower:
         """The process ends: the last chance to write."""
 
 
-class Installable(Protocol):
-    """Something that can be put in place and taken away again."""
-
-    def install(self) -> None:
-        """Puts it in place."""
-
-    def remove(self) -> None:
-        """Restores what was there."""
-
-
 def told(listener: Listener, method: Callable[..., Any], *arguments: Any) -> Any:
     """Calls a method of the listener where a few more hundred nanoseconds do not matter."""
     try:
@@ -152,11 +141,9 @@ class FunctionPatch:
         self._wrapper = wrap(self._original)
 
     def install(self) -> None:
-        """Puts the wrapper in place."""
         setattr(self._module, self._name, self._wrapper)
 
     def remove(self) -> None:
-        """Puts the original back."""
         if getattr(self._module, self._name) is self._wrapper:
             setattr(self._module, self._name, self._original)
 
@@ -426,10 +413,8 @@ class ModuleCallWatch:
         return self._original.__get__(instance, owner)  # a trial may have its own descriptor beneath
 
     def install(self) -> None:
-        """Puts the descriptor in place."""
         torch.nn.Module.__call__ = self
 
     def remove(self) -> None:
-        """Restores the method."""
         if torch.nn.Module.__dict__["__call__"] is self:
             torch.nn.Module.__call__ = self._original

@@ -24,7 +24,7 @@ from typing import Any
 import torch
 
 from steptime.journal import Kind, append_to
-from steptime.probe.identity import clock_pair
+from steptime.probe.identity import clock_pair, process_group
 from steptime.probe.memory import allocations
 from steptime.probe.recorder import Recorder
 
@@ -98,14 +98,6 @@ def plain_name(folder: str) -> Iterator[str]:
         os.close(opened)
 
 
-def _has_gloo() -> bool:
-    """Whether collectives of the job may run in threads of gloo."""
-    distributed = sys.modules.get("torch.distributed")
-    if distributed is None or not distributed.is_available() or not distributed.is_initialized():
-        return False
-    return "gloo" in str(distributed.get_backend_config())
-
-
 def _are_text(modules: Iterable[Any]) -> bool:
     """Whether the names of all their files can be written as UTF-8."""
     names = (each.__dict__.get("__file__") for each in modules if isinstance(each, ModuleType))
@@ -130,7 +122,6 @@ class ProfilerWindow:
 
     @property
     def on(self) -> bool:
-        """Whether it records."""
         return self._profile is not None
 
     def obstacle(self) -> str:
@@ -147,7 +138,6 @@ class ProfilerWindow:
         return ""
 
     def start(self) -> None:
-        """Begins to record."""
         activities = [torch.profiler.ProfilerActivity.CPU]
         if torch.cuda.is_available() and torch.cuda.is_initialized():
             activities.append(torch.profiler.ProfilerActivity.CUDA)
@@ -218,7 +208,8 @@ class ProfilerWindow:
         profile, self._profile = self._profile, None
         try:
             self._open.end()
-            if _has_gloo():
+            distributed = process_group()
+            if distributed is not None and "gloo" in str(distributed.get_backend_config()):
                 time.sleep(SETTLING)
             if self._history:
                 allocations.end_history(history)

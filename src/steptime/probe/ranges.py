@@ -59,7 +59,6 @@ class RangePatch:
         self._target.__exit__ = self._make_exit()
 
     def remove(self) -> None:
-        """Puts the originals back."""
         self._target.__enter__ = self._enter
         self._target.__exit__ = self._exit
         if "_steptime" in vars(self._target):

@@ -14,28 +14,6 @@ from typing import Any
 
 from steptime.journal import Journal, Kind, append_to
 
-
-class FactsFile:
-    """Appends one JSON object a line to facts.jsonl: a killed job tears at most the last line.
-
-    `kind` names the type in `steptime.recording` without its ending Facts: "optimizer", "root", "loader", "code",
-    "site", "settings", "compilation", "trace"; and "note" with a `text`. A later fact of the same identity replaces
-    the earlier one.
-    """
-
-    def __init__(self, path: str) -> None:
-        self._path = path
-
-    def write(self, kind: str, /, **fields: Any) -> None:
-        """Raises OSError when the line cannot be written whole."""
-        self.write_all([(kind, fields)])
-
-    def write_all(self, facts: Iterable[tuple[str, Mapping[str, Any]]]) -> None:
-        """Several at once. Raises OSError when they cannot be written whole."""
-        lines = (json.dumps({"fact": kind, **fields}, default=str).encode() + b"\n" for kind, fields in facts)
-        append_to(self._path, b"".join(lines))
-
-
 PAUSE = int(Kind.PAUSE)
 MOST_THREADS = 65535
 PENDING_FACTS = 256
@@ -50,13 +28,24 @@ class ThreadNumbers(dict[int, int]):
         return number
 
 
+def append_facts(path: str, facts: Iterable[tuple[str, Mapping[str, Any]]]) -> None:
+    """Appends one JSON object a line to facts.jsonl: a killed job tears at most the last line. Raises OSError when they
+    cannot be written whole.
+
+    The kind of a fact names the type in `steptime.recording` without its ending Facts: "optimizer", "root", "loader",
+    …; and "note" with a `text`. A later fact of the same identity replaces the earlier one.
+    """
+    lines = (json.dumps({"fact": kind, **fields}, default=str).encode() + b"\n" for kind, fields in facts)
+    append_to(path, b"".join(lines))
+
+
 class Recorder:
     """Writes what the probe sees. `failed` is called with a reason when the recording cannot be written."""
 
     def __init__(self, failed: Callable[[str], None]) -> None:
         self.folder = ""
         self.journal = Journal()
-        self._facts: FactsFile | None = None
+        self._facts = ""
         self._failed = failed
         self.threads = ThreadNumbers()
         self._pending: list[tuple[str, dict[str, Any]]] = []
@@ -64,20 +53,18 @@ class Recorder:
     def open(self, folder: str) -> None:
         """Begins to write into `folder`. Raises OSError."""
         self.folder = folder
-        self._facts = FactsFile(os.path.join(folder, "facts.jsonl"))
+        self._facts = os.path.join(folder, "facts.jsonl")
         self.journal.open(os.path.join(folder, "journal.bin"))
-        self._facts.write_all(self._pending)
+        append_facts(self._facts, self._pending)
         self._pending.clear()
 
     def append(self, kind: int, flags: int, number: int, begin: int, end: int) -> None:
-        """Appends an interval of this thread."""
         try:
             self.journal.append(kind, flags, self.threads[get_ident()], number, begin, end)
         except OSError as error:
             self._failed(f"the recording cannot be written ({error.strerror})")
 
     def interval(self, kind: int, number: int, begin: int, end: int) -> None:
-        """Appends an interval without flags."""
         self.append(kind, 0, number, begin, end)
 
     def pause(self, begin: int) -> None:
@@ -86,8 +73,8 @@ class Recorder:
 
     def fact(self, kind: str, /, **fields: Any) -> None:
         """Writes a fact, or keeps it until the folder is open. Raises OSError."""
-        if self._facts is not None:
-            self._facts.write(kind, **fields)
+        if self._facts:
+            append_facts(self._facts, [(kind, fields)])
         elif len(self._pending) < PENDING_FACTS:
             self._pending.append((kind, fields))
 
@@ -99,13 +86,12 @@ class Recorder:
             return  # the disk is full: stderr has said it already
 
     def close(self) -> None:
-        """Writes the rest."""
         self.journal.close()
 
     def forget(self) -> None:
         """In a forked child: leaves the parent's files alone."""
         self.journal.forget()
-        self._facts = None
+        self._facts = ""
 
 
 def finish_as_child(finish: Callable[[], None]) -> None:

@@ -1,31 +1,25 @@
-"""The schedule: what the probe does at which step. One generator, resumed at every step boundary.
-
-The script: what the probe does at which step. One generator, resumed at every boundary, so that it reads from top
-to bottom.
+"""The schedule: what the probe does at which step. One generator, resumed at every boundary of a step, so that it reads
+from top to bottom.
 
 untouched → discovery → line timeline → plain watching → profiler → profiler with stacks → watch off and on in turns
 → plain watching to the end, with further windows on demand and on long jobs.
 
-At which step the ranks of a job profile: at the same one, agreed through the recording, without a word in the
-user's process groups.
-
-The first rank that is ready names a step a little ahead, in a file that nobody can write twice; the others read it.
+The ranks of a job profile at the same step, agreed through the recording, without a word in the user's process groups:
+the first rank that is ready names a step a little ahead, in a file that nobody can write twice, and the others read it.
 Ranks that train together count their steps alike. A rank that comes too late profiles at once, and its steps say so.
 """
 
 from __future__ import annotations
 
-import inspect
 import json
 import os
 import sys
 import time
-from collections.abc import Generator, Iterable, Iterator
+from collections.abc import Callable, Generator, Iterable, Iterator
 from dataclasses import asdict, dataclass
 from threading import get_ident
-from typing import Any, Protocol
+from typing import Any
 
-import torch
 from torch.optim.optimizer import register_optimizer_step_post_hook
 
 from steptime.journal import EARLY_WINDOW, Kind
@@ -37,12 +31,11 @@ from steptime.probe.identity import place, traces
 from steptime.probe.lines import LineTimeline, LoopFrame
 from steptime.probe.memory import exhausted
 from steptime.probe.memory.leaks import APART, LeakHunt
-from steptime.probe.objects import Owners, each_once, parameters_of, updated_by
-from steptime.probe.patches import Quiet, RootPatch
+from steptime.probe.objects import each_once, parameters_of, updated_by
 from steptime.probe.profiling import ProfilerWindow
-from steptime.probe.recorder import Recorder
 from steptime.probe.sampling import LineSampler
-from steptime.probe.steps import OPTIMIZER, Pace, StepCounter
+from steptime.probe.session import Session, Stage
+from steptime.probe.steps import OPTIMIZER
 
 SECOND = 1_000_000_000
 UNTOUCHED_STEPS = 1
@@ -81,84 +74,9 @@ REQUEST = "profile-request"
 """A file of this name in the recording asks every process for one more window."""
 
 now = time.perf_counter_ns
-Stage = Generator[None, None, None]
 
 
-class WatchedSession(Protocol):
-    """What the script uses of the session."""
-
-    plan: dict[str, Any]
-    recorder: Recorder
-    counter: StepCounter
-    pace: Pace
-    steps: int
-    roots: list[RootPatch]
-    optimizers: Owners
-    iterators: Owners
-    marks: device.Marks | None
-    quiet: Quiet
-    """Until its time no boundary resumes the script."""
-
-    def add_root(self, module: torch.nn.Module) -> None:
-        """Times a root module."""
-
-    def failed(self, error: Exception) -> None:
-        """Something of ours has raised: the watch ends."""
-
-    def watch_on(self) -> None:
-        """Puts the patches in place."""
-
-    def watch_off(self) -> None:
-        """Takes the patches away."""
-
-    def unwatched_update(self, *_: Any) -> None:
-        """An optimiser's post hook."""
-
-
-class Housekeeping:
-    """Cheap duties at every boundary: memory samples, the compiler's callbacks, new compilations."""
-
-    def __init__(self, recorder: Recorder) -> None:
-        self._recorder = recorder
-        self._sample = device.memory_sampler(recorder.journal)
-        self._compiler_seen = False
-        self._compiled_us = 0
-        self._begin = 0
-        self._dirty = False
-
-    def boundary(self) -> None:
-        """Called at every boundary."""
-        self._sample()
-        if not self._compiler_seen and "torch._dynamo.callback" in sys.modules:
-            self._watch_compiler(sys.modules["torch._dynamo.callback"])
-        if self._dirty:
-            self.write_compilations()
-
-    def _watch_compiler(self, handler: Any) -> None:
-        if not hasattr(handler, "on_compile_end"):
-            return  # another thread is in the middle of importing it
-        self._compiler_seen = self._dirty = True
-        handler.on_compile_start(self._compile_begins)
-        handler.on_compile_end(self._compile_ends)
-
-    def _compile_begins(self, *_: Any) -> None:
-        self._begin = now()
-
-    def _compile_ends(self, *_: Any) -> None:
-        self._dirty = True
-        if self._begin:
-            self._recorder.interval(int(Kind.COMPILE), 0, self._begin, now())
-            self._begin = 0
-
-    def write_compilations(self) -> None:
-        """Writes what was compiled since the last look."""
-        self._dirty = False
-        facts, self._compiled_us = identity.compilation_facts(self._compiled_us)
-        for fact in facts:
-            self._recorder.fact("compilation", **fact)
-
-
-def run(session: WatchedSession, housekeeping: Housekeeping) -> Stage:
+def run(session: Session) -> Stage:
     """The whole script; every `yield` ends at the next boundary of a step. Closed early when the boundaries change
     their kind."""
     exhausted.watch_device(session.recorder.folder)
@@ -166,27 +84,17 @@ def run(session: WatchedSession, housekeeping: Housekeeping) -> Stage:
     stage = _stages(session)
     try:
         for _ in stage:
-            housekeeping.boundary()
+            session.housekeeping.boundary()
             yield
         while True:
-            housekeeping.boundary()
+            session.housekeeping.boundary()
             yield
     finally:
         stage.close()
-        housekeeping.write_compilations()
+        session.housekeeping.write_compilations()
 
 
-def end(stage: Stage | None) -> None:
-    """Ends a script where it waits, and with it a profiler that is on: nobody else would. One that is running ends at
-    its next `yield`: whoever resumed it looks for that."""
-    try:
-        if stage is not None and inspect.getgeneratorstate(stage) != inspect.GEN_RUNNING:
-            stage.close()
-    except Exception:  # noqa: BLE001 - the probe's boundary: what cannot be ended stays; the job goes on
-        return
-
-
-def _stages(session: WatchedSession) -> Stage:
+def _stages(session: Session) -> Stage:
     frames = LoopFrame()
     frames.mark(sys._getframe())
     yield from _steps(UNTOUCHED_STEPS)
@@ -216,12 +124,12 @@ def _stages(session: WatchedSession) -> Stage:
     yield from _keep_watching(session, duration, stacks)
 
 
-def _early_profile(session: WatchedSession) -> Stage:
+def _early_profile(session: Session) -> Stage:
     """A window that is there if the job ends soon."""
     yield from _profiles(session, session.pace.usual(), EARLY_WINDOW, stacks=False)
 
 
-def _variant(session: WatchedSession) -> Stage:
+def _variant(session: Session) -> Stage:
     """A process of a trial is watched at every boundary to its end, and nothing else: no window may slow its steps."""
     yield
     session.recorder.fact("settings", **identity.settings_facts())
@@ -235,7 +143,7 @@ def _steps(count: int) -> Stage:
         yield
 
 
-def _until(session: WatchedSession, steps: int, at_least: int, limit: int) -> Stage:
+def _until(session: Session, steps: int, at_least: int, limit: int) -> Stage:
     """Waits for `steps` steps and `at_least` ns, or for `limit` ns with three steps."""
     begin, first = now(), session.steps
     while True:
@@ -245,7 +153,16 @@ def _until(session: WatchedSession, steps: int, at_least: int, limit: int) -> St
             return
 
 
-def _discover(session: WatchedSession, frames: LoopFrame, steps: int) -> Generator[None, None, Found]:
+def _under(session: Session, give_up: Callable[[], None], patience: int, steps: range, limit: int) -> Stage:
+    """Waits for as many steps as `steps` ends with; after `limit` ns for as many as it begins with. `give_up` is called
+    after `patience` ns, wherever the job is then."""
+    begin, first = now(), session.steps
+    with Deadline(patience, give_up, session.failed):
+        while session.steps - first < steps.stop and (now() - begin < limit or session.steps - first < steps.start):
+            yield
+
+
+def _discover(session: Session, frames: LoopFrame, steps: int) -> Generator[None, None, Found]:
     """Finds roots, call sites and hot functions under Python's profile function, in so many steps."""
     begin = now()
     discovery = Discovery()
@@ -256,9 +173,7 @@ def _discover(session: WatchedSession, frames: LoopFrame, steps: int) -> Generat
     session.recorder.pause(begin)
     begin, first = now(), session.steps
     try:
-        with Deadline(DISCOVERY_LIMIT, discovery.give_up, session.failed):
-            while session.steps - first < steps and now() - begin <= DISCOVERY_LIMIT:
-                yield
+        yield from _under(session, discovery.give_up, DISCOVERY_LIMIT, range(steps), DISCOVERY_LIMIT)
     finally:
         end = now()
         found = discovery.stop()
@@ -270,22 +185,13 @@ def _discover(session: WatchedSession, frames: LoopFrame, steps: int) -> Generat
         session.recorder.fact("site", **{"identity": number, "steps": session.steps - first, **site})
     if found.padded:
         session.recorder.fact("padding", share=sum(found.padded) / len(found.padded), batches=len(found.padded))
-    kind, name = _device_of(found.roots)
-    identity.write_process(session.recorder.folder, kind, name)
+    identity.write_process(session.recorder.folder, *identity.device_of(found.roots))
     found.roots.clear()  # the script lives as long as the job, and would keep its models alive
     session.recorder.pause(end)
     return found
 
 
-def _device_of(roots: list[torch.nn.Module]) -> tuple[str, str]:
-    parameter = next((parameter for root in roots for parameter in parameters_of(root)), None)
-    if parameter is None or parameter.device.type == "cpu":
-        return "cpu", ""
-    kind = parameter.device.type
-    return kind, torch.cuda.get_device_name(parameter.device) if kind == "cuda" else ""
-
-
-def _sampled(session: WatchedSession) -> Stage:
+def _sampled(session: Session) -> Stage:
     """Times the lines of whatever functions of the user's run below the loop."""
     sampler = LineSampler()
     if not sampler.start():
@@ -293,9 +199,7 @@ def _sampled(session: WatchedSession) -> Stage:
     begin, first = now(), session.steps
     patience = max(SAMPLED_LIMIT, 2 * session.pace.usual())  # it need not last for whole steps
     try:
-        with Deadline(patience, sampler.give_up, session.failed):
-            while session.steps - first < SAMPLED_STEPS and (now() - begin < SAMPLED_LIMIT or session.steps == first):
-                yield
+        yield from _under(session, sampler.give_up, patience, range(1, SAMPLED_STEPS), SAMPLED_LIMIT)
     finally:
         end = now()
         found = sampler.stop(max(1, session.steps - first))
@@ -304,7 +208,7 @@ def _sampled(session: WatchedSession) -> Stage:
         session.recorder.pause(end)
 
 
-def _lines(session: WatchedSession, frames: LoopFrame, functions: list[Any]) -> Stage:
+def _lines(session: Session, frames: LoopFrame, functions: list[Any]) -> Stage:
     """Times the lines of the user's own loop and of its hot functions."""
     begin = now()
     timeline = LineTimeline(session.recorder.interval, session.recorder.fact, session.recorder.note)
@@ -312,12 +216,10 @@ def _lines(session: WatchedSession, frames: LoopFrame, functions: list[Any]) -> 
     session.recorder.pause(begin)
     if not started:
         return
-    begin, first = now(), session.steps
+    begin = now()
     patience = max(LINE_LIMIT, PATIENCE * LINE_STEPS * session.pace.usual())
     try:
-        with Deadline(patience, timeline.give_up, session.failed):
-            while session.steps - first < LINE_STEPS and (now() - begin < LINE_LIMIT or session.steps - first < 2):
-                yield
+        yield from _under(session, timeline.give_up, patience, range(2, LINE_STEPS), LINE_LIMIT)
     finally:
         end = now()
         timeline.stop()
@@ -325,7 +227,7 @@ def _lines(session: WatchedSession, frames: LoopFrame, functions: list[Any]) -> 
         session.recorder.pause(end)
 
 
-def _turns(session: WatchedSession, duration: int) -> Stage:
+def _turns(session: Session, duration: int) -> Stage:
     """Steps with the watch off and on in turns: what the watch costs, measured in this very run."""
     if duration > TURN_LIMIT or session.counter.mode != OPTIMIZER:
         return
@@ -347,7 +249,7 @@ def _turns(session: WatchedSession, duration: int) -> Stage:
         hook.remove()
 
 
-def _profiles(session: WatchedSession, duration: int, number: int, stacks: bool) -> Stage:
+def _profiles(session: Session, duration: int, number: int, stacks: bool) -> Stage:
     """A window of plain steps with shapes, then one step with stacks; on all ranks that trace in the same steps."""
     early = number == EARLY_WINDOW
     most, lead = (EARLY_STEPS, AHEAD_STEPS) if early else (PROFILE_STEPS, ahead(duration))
@@ -373,13 +275,13 @@ def _profiles(session: WatchedSession, duration: int, number: int, stacks: bool)
         )
 
 
-def _trained(session: WatchedSession) -> Iterator[Any]:
+def _trained(session: Session) -> Iterator[Any]:
     """The parameters of all roots and optimisers, each once."""
     modules = [module for root in session.roots if (module := root.module) is not None]
     return each_once(*map(parameters_of, modules), *map(updated_by, session.optimizers.living()))
 
 
-def _hunt_leaks(session: WatchedSession) -> Stage:
+def _hunt_leaks(session: Session) -> Stage:
     """Looks at what lives in Python, a few steps apart: what steps leave behind, and who keeps it."""
     hunt = LeakHunt()
     while True:
@@ -393,7 +295,7 @@ def _hunt_leaks(session: WatchedSession) -> Stage:
         session.recorder.fact("leak", **leak)
 
 
-def _profile(session: WatchedSession, window: ProfilerWindow, wanted: int) -> Stage:
+def _profile(session: Session, window: ProfilerWindow, wanted: int) -> Stage:
     """One window. Where the job leaves its rhythm in the first step of one, as for an evaluation, once more."""
     patience = max(SECOND, PATIENCE * wanted * session.pace.usual())
     for _ in range(ATTEMPTS):
@@ -406,7 +308,7 @@ def _profile(session: WatchedSession, window: ProfilerWindow, wanted: int) -> St
             return
 
 
-def _recorded(session: WatchedSession, window: ProfilerWindow, begin: int, wanted: int, patience: int) -> Stage:
+def _recorded(session: Session, window: ProfilerWindow, begin: int, wanted: int, patience: int) -> Stage:
     first, limit = session.steps, session.plan.get("max_profile_seconds", 0) * SECOND or PROFILE_LIMIT
     usual, alone = session.pace.usual(), place().alone  # ranks profile the same steps, whatever they take
     try:
@@ -423,7 +325,7 @@ def _recorded(session: WatchedSession, window: ProfilerWindow, begin: int, wante
         raise
 
 
-def _keep_watching(session: WatchedSession, duration: int, stacks: bool) -> Stage:
+def _keep_watching(session: Session, duration: int, stacks: bool) -> Stage:
     """To the end of the job: a further window after ten minutes, and whenever the request file appears."""
     request = os.path.join(session.plan["recording"], REQUEST)
     gradients = GradientNorm(session.recorder, lambda: _trained(session))

@@ -1,30 +1,31 @@
 """The session: what the probe knows of the job while it runs.
 
 One law: it listens, counts steps and writes the journal; whatever fails in it switches the whole probe off, says so
-once, and training goes on. What is done at which step stands in `script`.
+once, and training goes on. What is done at which step stands in `schedule`.
 """
 
 from __future__ import annotations
 
 import functools
+import inspect
 import os
+import sys
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Generator
 from threading import get_ident
 from typing import Any
 
 import torch
 
 from steptime.journal import Flag, Kind
-from steptime.probe import device, identity, loader, schedule, switched_off
+from steptime.probe import device, identity, loader, switched_off
 from steptime.probe.garbage import GarbageWatch
 from steptime.probe.memory import exhausted
 from steptime.probe.objects import ConstructionWatch, ObjectNumbers, Owners
 from steptime.probe.patches import (
     Follower,
     FunctionPatch,
-    Installable,
     ModuleCallWatch,
     Quiet,
     RootPatch,
@@ -43,6 +44,9 @@ UPDATES = (OPTIMIZER_STEP, SCALER_STEP)
 PARTIAL, EXHAUSTED = int(Flag.PARTIAL), int(Flag.EXHAUSTED)
 
 
+Stage = Generator[None, None, None]
+
+
 def guarding(method: Callable[..., None]) -> Callable[..., None]:
     """What torch calls of the session: an error in it ends the watch and never reaches the user's program."""
 
@@ -57,10 +61,10 @@ def guarding(method: Callable[..., None]) -> Callable[..., None]:
 
 
 class Session:
-    """One process's watch. It implements `listener.Listener`; the script resumes at its boundaries."""
+    """One process's watch. It implements `patches.Listener`; the script (`schedule.run`) resumes at its boundaries."""
 
-    def __init__(self, plan: dict[str, Any]) -> None:
-        self.plan = plan
+    def __init__(self, plan: dict[str, Any], script: Callable[[Session], Stage]) -> None:
+        self.plan, self._make_script = plan, script
         self.recorder = Recorder(self.switch_off)
         self.quiet = Quiet(self.recorder.journal.records, self.recorder.threads)
         self.counter = StepCounter()
@@ -74,8 +78,8 @@ class Session:
         self._pid = os.getpid()
         self.pace = Pace()
         self._described: set[int] = set()
-        self._script: schedule.Stage | None = None
-        self._housekeeping = schedule.Housekeeping(self.recorder)
+        self._script: Stage | None = None
+        self.housekeeping = Housekeeping(self.recorder)
         self._make_patches()
 
     # -- patches ---------------------------------------------------------------------------------------------------
@@ -87,7 +91,7 @@ class Session:
         self.iterators = Owners(self._ranges.forget)
         self.optimizers = Owners(self._ranges.forget)
         self._constructions = ConstructionWatch(self.optimizers.add)
-        self._steady: tuple[Installable, ...] = (
+        self._steady: tuple[RangePatch | FunctionPatch, ...] = (
             self._ranges,
             FunctionPatch(torch.autograd, "backward", backward_wrapper(self, partial=False)),
             FunctionPatch(torch.amp.GradScaler, "step", scaler_wrapper(self)),
@@ -123,7 +127,7 @@ class Session:
             return
         self._active = False
         self.stop_listening()
-        schedule.end(self._script if get_ident() == self.quiet.trainer else None)
+        end_script(self._script if get_ident() == self.quiet.trainer else None)
         self.recorder.note(f"switched off: {reason}")
         switched_off(reason)
 
@@ -151,15 +155,14 @@ class Session:
         self._start_script()
 
     def _start_script(self) -> None:
-        schedule.end(self._script)
+        end_script(self._script)
         self.quiet.until = 0
-        self._script = schedule.run(self, self._housekeeping)
+        self._script = self._make_script(self)
         next(self._script)
 
     # -- what the patches tell -------------------------------------------------------------------------------------
 
     def range_begins(self, kind: int, owner: Any, begin: int) -> int:
-        """See listener.Listener."""
         if kind == LOADER_NEXT:
             return self._loader_next_begins(owner, begin)
         optimizer = _optimizer(owner) if kind == SCALER_STEP else owner
@@ -172,7 +175,6 @@ class Session:
         return number
 
     def range_ends(self, kind: int, number: int, begin: int, end: int, failed: bool) -> None:
-        """See listener.Listener."""
         if kind == LOADER_NEXT:
             loader.next_ended(number, begin, end)
         self.recorder.append(kind, EXHAUSTED if failed else 0, number, begin, end)
@@ -180,7 +182,6 @@ class Session:
             self._boundary(end)
 
     def only(self, kind: int, owner: Any) -> bool:
-        """See listener.Listener."""
         return (self.iterators if kind == LOADER_NEXT else self.optimizers).only(owner)
 
     def iterator_made(self, iterator: Any) -> int:
@@ -201,7 +202,6 @@ class Session:
         return number
 
     def backward_begins(self, begin: int) -> None:
-        """See listener.Listener."""
         if get_ident() != self.quiet.trainer and self.quiet.trainer:
             if self.counter.backwards or self.counter.updated:
                 return
@@ -214,24 +214,20 @@ class Session:
             self.marks.mark(BACKWARD)
 
     def backward_ends(self, begin: int, end: int, flags: int) -> None:
-        """See listener.Listener."""
         self.recorder.append(BACKWARD, flags, 0, begin, end)
         if get_ident() == self.quiet.trainer and self.counter.backward_ends(bool(flags & PARTIAL)):
             self._boundary(end)
 
     def forward_begins(self, begin: int) -> None:
-        """See listener.Listener."""
         if self.marks is not None and get_ident() == self.quiet.trainer:
             self.marks.mark(FORWARD)
 
     def forward_ends(self, root: int, begin: int, end: int, flags: int) -> None:
-        """See listener.Listener."""
         self.recorder.append(FORWARD, flags, root, begin, end)
         if get_ident() == self.quiet.trainer and self.counter.forward_ends():
             self._boundary(end)
 
     def interval(self, kind: int, number: int, begin: int, end: int) -> None:
-        """See listener.Listener."""
         self.recorder.append(kind, 0, number, begin, end)
 
     @guarding
@@ -260,7 +256,7 @@ class Session:
             self._ranges.forget()
             next(self._script, None)
             if not self._active:
-                schedule.end(self._script)
+                end_script(self._script)
         self.trial.boundary(self.steps)
 
     @guarding
@@ -270,7 +266,6 @@ class Session:
             self._boundary(time.perf_counter_ns())
 
     def add_root(self, module: torch.nn.Module) -> None:
-        """Times a root module from now on."""
         number, new = self.numbers.of(module)
         if not new and any(root.alive and root.identity == number for root in self.roots):
             return
@@ -284,7 +279,7 @@ class Session:
         if os.getpid() != self._pid or not self.recorder.folder:
             return
         try:
-            schedule.end(self._script)
+            end_script(self._script)
             self._garbage.write()
             self.trial.finish()
             self.recorder.close()
@@ -310,3 +305,51 @@ def _optimizer(owner: Any) -> Any:
     """The torch optimiser behind a wrapper such as Accelerate's, so that scaler and step agree on one number."""
     inner = getattr(owner, "optimizer", None)
     return inner if isinstance(inner, torch.optim.Optimizer) else owner
+
+
+class Housekeeping:
+    """Cheap duties at every boundary: memory samples, the compiler's callbacks, new compilations."""
+
+    def __init__(self, recorder: Recorder) -> None:
+        self._recorder = recorder
+        self._sample = device.memory_sampler(recorder.journal)
+        self._compiler_seen = False
+        self._compiled_us = 0
+        self._begin = 0
+        self._dirty = False
+
+    def boundary(self) -> None:
+        self._sample()
+        handler: Any = sys.modules.get("torch._dynamo.callback")
+        if not self._compiler_seen and hasattr(handler, "on_compile_end"):  # else another thread is importing it
+            self._compiler_seen = self._dirty = True
+            handler.on_compile_start(self._compile_begins)
+            handler.on_compile_end(self._compile_ends)
+        if self._dirty:
+            self.write_compilations()
+
+    def _compile_begins(self, *_: Any) -> None:
+        self._begin = time.perf_counter_ns()
+
+    def _compile_ends(self, *_: Any) -> None:
+        self._dirty = True
+        if self._begin:
+            self._recorder.interval(int(Kind.COMPILE), 0, self._begin, time.perf_counter_ns())
+            self._begin = 0
+
+    def write_compilations(self) -> None:
+        """Writes what was compiled since the last look."""
+        self._dirty = False
+        facts, self._compiled_us = identity.compilation_facts(self._compiled_us)
+        for fact in facts:
+            self._recorder.fact("compilation", **fact)
+
+
+def end_script(stage: Stage | None) -> None:
+    """Ends a script where it waits, and with it a profiler that is on: nobody else would. One that is running ends at
+    its next `yield`: whoever resumed it looks for that."""
+    try:
+        if stage is not None and inspect.getgeneratorstate(stage) != inspect.GEN_RUNNING:
+            stage.close()
+    except Exception:  # noqa: BLE001 - the probe's boundary: what cannot be ended stays; the job goes on
+        return

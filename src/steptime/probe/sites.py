@@ -140,46 +140,24 @@ def _keep(table: _Known, key: Any, value: Any) -> None:
     table[number] = (weakref.ref(key, forget), value)
 
 
-class SiteWatch:
-    """Sees what is built through torch's log of API use, which DataLoader and Optimizer call first of all.
+def install() -> None:
+    """Begins to remember where loaders and optimisers are built, which torch's log of API use is told first of all.
 
     That leaves their classes as they are: libraries that look into or replace `__init__` (Lightning does) find torch's.
     nn.Module logs too: a name that is not ours costs one look into a tuple.
     """
+    log, frame_of, failed = torch._C._log_api_usage_once, sys._getframe, False
 
-    def __init__(self) -> None:
-        self._log = torch._C._log_api_usage_once
-        self._logged = self._make()
-        self._failed = False
+    def _log_api_usage_once(*arguments: Any) -> Any:
+        nonlocal failed
+        if arguments and arguments[0] in BUILT and not failed:
+            try:
+                _remember(frame_of(1))
+            except Exception:  # noqa: BLE001 - the probe's boundary: without a site the report has a line less
+                failed = True
+        return log(*arguments)
 
-    def _make(self) -> Any:
-        log, frame_of = self._log, sys._getframe
-
-        def _log_api_usage_once(*arguments: Any) -> Any:
-            if arguments and arguments[0] in BUILT and not self._failed:
-                try:
-                    _remember(frame_of(1))
-                except Exception:  # noqa: BLE001 - the probe's boundary: without a site the report has a line less
-                    self._failed = True
-            return log(*arguments)
-
-        return _log_api_usage_once
-
-    def install(self) -> None:
-        """Puts the listener in the place of torch's function."""
-        torch._C._log_api_usage_once = self._logged
-
-    def remove(self) -> None:
-        """Puts torch's function back. For tests: TorchDynamo knows functions by object, so in a job it stays."""
-        if torch._C._log_api_usage_once is self._logged:
-            torch._C._log_api_usage_once = self._log
-
-
-def install() -> SiteWatch:
-    """Begins to remember where loaders and optimisers are built."""
-    watch = SiteWatch()
-    watch.install()
-    return watch
+    torch._C._log_api_usage_once = _log_api_usage_once
 
 
 READS = ("LOAD_FAST", "LOAD_NAME", "LOAD_GLOBAL", "LOAD_DEREF", "LOAD_CLASSDEREF", "LOAD_FROM_DICT")
@@ -191,7 +169,6 @@ def code_facts(code: CodeType, loop: bool) -> dict[str, Any]:
     """`CodeFacts` without its base, and `span`: how many numbers its lines take."""
     names = names_by_line(code)
     first = min([code.co_firstlineno, *names])
-    file = os.path.abspath(code.co_filename)
     lines = [
         {
             "line": line,
@@ -202,7 +179,7 @@ def code_facts(code: CodeType, loop: bool) -> dict[str, Any]:
         for line, (stores, loads) in sorted(names.items())
     ]
     return {
-        "file": file,
+        "file": os.path.abspath(code.co_filename),
         "function": getattr(code, "co_qualname", code.co_name),
         "first_line": first,
         "loop": loop,
@@ -245,7 +222,10 @@ def _names(instruction: dis.Instruction) -> Iterator[tuple[bool, str]]:
     if operation == "STORE_ATTR":
         yield True, f".{value}"
     elif operation in ("LOAD_ATTR", "LOAD_METHOD", "LOAD_SUPER_ATTR"):
-        yield False, str(value) if _is_call(instruction) else f".{value}"
+        # From 3.12 the lowest bit of an attribute's argument says that a call follows.
+        shown = instruction.argrepr
+        called = operation == "LOAD_METHOD" or "NULL|self" in shown or "+ NULL" in shown
+        yield False, str(value) if called else f".{value}"
     elif operation.startswith(READS):
         yield from ((False, str(name)) for name in (value if isinstance(value, tuple) else (value,)))
     elif operation.startswith(("STORE_FAST", "STORE_NAME", "STORE_GLOBAL", "STORE_DEREF")):
@@ -253,10 +233,3 @@ def _names(instruction: dis.Instruction) -> Iterator[tuple[bool, str]]:
         yield True, str(names[0])
         if len(names) > 1:  # 3.13: two instructions in one; the second loads or stores
             yield "LOAD_FAST" not in operation, str(names[1])
-
-
-def _is_call(instruction: dis.Instruction) -> bool:
-    """LOAD_METHOD, or from 3.12 an attribute whose argument's lowest bit says that a call follows."""
-    if instruction.opname == "LOAD_METHOD":
-        return True
-    return "NULL|self" in instruction.argrepr or "+ NULL" in instruction.argrepr

@@ -25,7 +25,6 @@ class Pace:
         self._boundaries: deque[int] = deque(maxlen=RECENT)
 
     def boundary(self, time_ns: int) -> None:
-        """A step has ended."""
         self._boundaries.append(time_ns)
 
     def usual(self) -> int:
@@ -88,7 +87,6 @@ class StepCounter:
         return True
 
     def backward_begins(self) -> None:
-        """A backward pass begins."""
         self._backward_depth += 1
         self.backwards += 1
 
@@ -107,7 +105,6 @@ class StepCounter:
         return self._boundary(BACKWARD)
 
     def forward_ends(self) -> bool:
-        """A root's forward has ended."""
         return self.mode == FORWARD and not self.backwards
 
     def infer(self) -> None:

@@ -95,7 +95,7 @@ def test_float16_is_trained_with_a_scaled_loss(tmp_path: Path, images: Variant) 
 
 
 def test_a_cached_batch_comes_again_and_again_over_epochs(tmp_path: Path) -> None:
-    variant = run(tmp_path, IMAGES, change("cached-batch", batches=2))
+    variant = run(tmp_path, IMAGES, change("cached-batch"))
     sums = [each["batch"] for each in variant.seen]
     assert sums[0] != sums[1]
     assert set(sums[1:]) == {sums[1]}
@@ -103,12 +103,12 @@ def test_a_cached_batch_comes_again_and_again_over_epochs(tmp_path: Path) -> Non
 
 
 def test_a_larger_batch_is_the_training_loaders_only(tmp_path: Path) -> None:
-    variant = run(tmp_path, IMAGES, change("batch-size", factor=4))
+    variant = run(tmp_path, IMAGES, change("batch-size", size=32))
     assert variant.seen[-1]["sizes"] == [32, 16]
     assert variant.seen[-1]["size"] == 32
     lines = IMAGES.read_text().splitlines()
     line = next(number for number, text in enumerate(lines, 1) if "evaluation = DataLoader" in text)
-    named = run(tmp_path, IMAGES, change("batch-size", f"{IMAGES}:{line}", size=64))
+    named = run(tmp_path, IMAGES, change("batch-size", site=f"{IMAGES}:{line}", size=64))
     assert named.seen[-1]["sizes"] == [8, 64]
 
 
@@ -138,13 +138,6 @@ def test_blocks_are_computed_again_and_switches_are_off(tmp_path: Path, blocks: 
     assert all(each.exercised for each in variant.process.changes), variant.process.changes
     assert variant.change("checkpointing").detail == "3 blocks"
     assert len(variant.process.roots) == 1  # what is computed again in the backward is none
-
-
-def test_accumulation_makes_every_third_step_an_update(tmp_path: Path, blocks: Variant) -> None:
-    variant = run(tmp_path, BLOCKS, change("accumulation", steps=3))
-    assert [each["moved"] for each in blocks.seen] == [True] * len(blocks.seen)
-    assert [each["moved"] for each in variant.seen[:7]] == [False, False, True, False, False, True, False]
-    assert variant.change("accumulation").exercised
 
 
 def test_what_cannot_be_exercised_says_why(tmp_path: Path, blocks: Variant) -> None:
@@ -230,7 +223,7 @@ def test_an_iterable_dataset_gets_no_workers(tmp_path: Path) -> None:
 def test_a_loader_that_a_framework_makes_anew_counts_as_changed(tmp_path: Path) -> None:
     script = tmp_path / "job.py"
     script.write_text(ANEW)
-    variant = run(tmp_path, script, change("loader", num_workers=1), change("batch-size", factor=2))
+    variant = run(tmp_path, script, change("loader", num_workers=1), change("batch-size", size=8))
     assert variant.change("loader").exercised, variant.change("loader")
     assert variant.change("batch-size").exercised
     assert [each.workers for each in variant.process.loaders] == [1]

@@ -179,7 +179,7 @@ def test_other_threads_have_none(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.fixture
 def session(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Session:
     """One that trains in this thread and waits for a window's steps for a millisecond."""
-    made = Session({"recording": str(tmp_path)})
+    made = Session({"recording": str(tmp_path)}, schedule.run)
     made._open()
     monkeypatch.setattr(schedule, "SECOND", 10**6)
     return made

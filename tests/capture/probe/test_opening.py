@@ -9,7 +9,7 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from steptime.probe import identity  # noqa: E402
+from steptime.probe import identity, schedule  # noqa: E402
 from steptime.probe.schedule import steps_to_next  # noqa: E402
 from steptime.probe.session import Session  # noqa: E402
 
@@ -17,7 +17,7 @@ from steptime.probe.session import Session  # noqa: E402
 def test_two_threads_that_begin_to_train_at_once_have_one_folder(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    session = Session({"recording": str(tmp_path)})
+    session = Session({"recording": str(tmp_path)}, schedule.run)
     make_folder = identity.make_folder
 
     def slowly(recording: str, pid: int) -> str:

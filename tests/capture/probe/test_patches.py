@@ -436,9 +436,10 @@ def test_module_calls_are_seen_without_a_frame_and_the_method_stays_the_original
 
 
 def test_what_fails_in_the_watch_never_reaches_the_user(capsys: pytest.CaptureFixture[str]) -> None:
+    from steptime.probe import schedule
     from steptime.probe.session import Session
 
-    session = Session({"recording": "missing-folder/run"})
+    session = Session({"recording": "missing-folder/run"}, schedule.run)
     session.install()
     try:
         torch.nn.Linear(1, 1)(torch.ones(1)).sum().backward()  # no folder can be made

@@ -40,7 +40,7 @@ def nothing_freed(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.fixture
 def session(tmp_path: Path) -> Iterator[Session]:
     """One that trains in this thread, in the middle of a window, and listens to nothing."""
-    made = Session({"recording": str(tmp_path)})
+    made = Session({"recording": str(tmp_path)}, schedule.run)
     parameter = torch.nn.Parameter(torch.zeros(2))
     made._open()
     made._script = schedule._profile(made, ProfilerWindow(made.recorder, 1, stacks=True), 1)

@@ -1,5 +1,5 @@
 """What a trial changes about the user's job, in the user's process: appliers by name, and the variant that ends the
 job.
 
-`trial.begin(plan)` is called only where the plan has changes or a variant; else nothing of this package is loaded.
+`trial` is loaded only where the plan has changes or a variant; else nothing of this package is loaded.
 """

@@ -1,10 +1,6 @@
 """An applier: one change, put in force in this process, and what became of it.
 
-One law: a change never harms the job. What fails in an applier makes the change not exercised, with its reason.
-
-Finds root modules before their first training forward: what acts on a model must be there by then.
-
-A descriptor in the place of nn.Module.__call__, only for the first steps: afterwards calls cost what they always did.
+A change never harms the job. What fails in an applier makes the change not exercised, with its reason.
 """
 
 from __future__ import annotations
@@ -28,12 +24,12 @@ class Applier:
     """
 
     order = 0
+    applied = exercised = False
+    detail = ""
+    seconds = 0.0
 
     def __init__(self, target: str, arguments: dict[str, Any]) -> None:
         self.target, self.arguments = target, arguments
-        self.applied = self.exercised = False
-        self.detail = ""
-        self.seconds = 0.0
 
     def install(self) -> None:
         """Right after torch has been imported, before the user's program goes on."""
@@ -54,22 +50,14 @@ class Applier:
     def boundary(self, steps: int) -> None:
         """After a training step; `steps`: how many there were."""
 
-    def finish(self) -> None:
-        """At the end of the process, or of the variant."""
+    def works(self, detail: str) -> None:
+        """It was seen at work."""
+        self.exercised, self.detail = True, detail
 
     def failed(self, error: Exception) -> None:
         """Something of ours has raised: the change counts as not exercised."""
-        self.exercised = False
-        self.detail = f"it failed: {type(error).__name__}: {_first_line(error)}"
-
-    def refused(self, reason: str) -> None:
-        """It cannot be applied here."""
-        self.detail = reason
-
-
-def _first_line(error: Exception) -> str:
-    lines = str(error).strip().splitlines()
-    return lines[0][:300] if lines else ""
+        first, *_ = str(error).strip().splitlines() or [""]
+        self.exercised, self.detail = False, f"it failed: {type(error).__name__}: {first[:300]}"
 
 
 def with_arguments(
@@ -131,7 +119,10 @@ def losses_of(tensors: Any) -> list[torch.Tensor]:
 
 class RootWatch:
     """Tells `found` of each outermost called module with parameters to learn, right before it is called with gradients
-    for the first time, in no loader's worker."""
+    for the first time, in no loader's worker: what acts on a model must be there by then.
+
+    A descriptor in the place of nn.Module.__call__, only for the first steps: afterwards calls cost what they did.
+    """
 
     def __init__(self, found: Callable[[torch.nn.Module], None]) -> None:
         self._original = torch.nn.Module.__dict__["__call__"]
@@ -140,33 +131,28 @@ class RootWatch:
         self._over = False
         self.in_backward = False
         """What is called in a backward is computed again (checkpointing), and no root."""
-        self._call = self._make_call()
 
     def __get__(self, instance: Any, owner: Any = None) -> Any:
         if instance is None:
             return self._original
-        if self._over or self.in_backward or _in_worker():
-            return types.MethodType(self._original, instance)
-        return types.MethodType(self._call, instance)
+        passed_by = self._over or self.in_backward or torch.utils.data.get_worker_info() is not None
+        return types.MethodType(self._original if passed_by else self._call, instance)
 
-    def _make_call(self) -> Callable[..., Any]:
-        def call(module: torch.nn.Module, *args: Any, **kwargs: Any) -> Any:
-            # What is called from here on is no root, and TorchDynamo makes no graph of a replaced __call__.
-            outermost = torch.nn.Module.__dict__["__call__"]
-            torch.nn.Module.__call__ = self._original
-            try:
-                if torch.is_grad_enabled() and id(module) not in self._seen and _learns(module):
-                    self._seen[id(module)] = module
-                    self._found(module)
-                return self._original(module, *args, **kwargs)
-            finally:
-                if not self._over:
-                    torch.nn.Module.__call__ = outermost
-
-        return call
+    def _call(self, module: torch.nn.Module, *args: Any, **kwargs: Any) -> Any:
+        # What is called from here on is no root, and TorchDynamo makes no graph of a replaced __call__.
+        outermost = torch.nn.Module.__dict__["__call__"]
+        torch.nn.Module.__call__ = self._original
+        try:
+            unknown = torch.is_grad_enabled() and id(module) not in self._seen
+            if unknown and any(parameter.requires_grad for parameter in parameters_of(module)):
+                self._seen[id(module)] = module
+                self._found(module)
+            return self._original(module, *args, **kwargs)
+        finally:
+            if not self._over:
+                torch.nn.Module.__call__ = outermost
 
     def install(self) -> None:
-        """Puts the descriptor in place."""
         torch.nn.Module.__call__ = self
 
     def remove(self) -> None:
@@ -175,11 +161,3 @@ class RootWatch:
         self._seen.clear()
         if torch.nn.Module.__dict__["__call__"] is self:
             torch.nn.Module.__call__ = self._original
-
-
-def _in_worker() -> bool:
-    return torch.utils.data.get_worker_info() is not None
-
-
-def _learns(module: torch.nn.Module) -> bool:
-    return any(parameter.requires_grad for parameter in parameters_of(module))

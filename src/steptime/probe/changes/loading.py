@@ -1,8 +1,4 @@
-"""Changes of the training DataLoader, and which DataLoaders a change is meant for.
-
-The change "cached-batch": the upper bound of what faster input could give. The training loader's first batches, then
-the last of them over and over.
-"""
+"""Changes of the training DataLoader, and which DataLoaders a change is meant for."""
 
 from __future__ import annotations
 
@@ -27,18 +23,18 @@ Arguments = dict[str, Any]
 
 
 class LoaderChange(Applier, ABC):
-    """Changes arguments with which DataLoaders are constructed. target: the `file:line` of the construction for exactly
-    that one. The argument `site` names it by line and name of the file, in whatever folder the job runs now. Without
-    either, those that train are changed (shuffled, or with a sampler of their own).
+    """Changes arguments with which DataLoaders are constructed. The argument `site` names one by line and name of the
+    file, as a variant runs in a copy of the job's folder. Without it, those that train are changed (shuffled, or with a
+    sampler of their own).
 
     A framework may construct a loader anew from the one that it was given: the change is made each time.
     """
 
-    def __init__(self, target: str, arguments: dict[str, Any]) -> None:
+    def __init__(self, target: str, arguments: Arguments) -> None:
         super().__init__(target, arguments)
         self._changed: weakref.WeakSet[Any] = weakref.WeakSet()
         self._others = 0
-        self._reasons: list[str] = []
+        self._reason = ""
         self._used: set[int] = set()
 
     @abstractmethod
@@ -49,17 +45,33 @@ class LoaderChange(Applier, ABC):
         """The iterator of a changed loader, which `original` makes."""
         return original(loader)
 
+    def is_known(self, settings: Arguments) -> bool:
+        """Whether a loader is made from one that was changed."""
+        return False
+
+    def is_for(self, settings: Arguments) -> bool:
+        """Whether a loader of these arguments is meant where no site is named: one that trains. One that evaluates goes
+        through its items in their order; that of an IterableDataset, which cannot be shuffled, says nothing."""
+        if isinstance(settings["dataset"], IterableDataset):
+            return True
+        sampler = settings["batch_sampler"] if settings["batch_sampler"] is not None else settings["sampler"]
+        inner = getattr(sampler, "sampler", sampler)
+        return bool(settings["shuffle"]) or (inner is not None and not isinstance(inner, SequentialSampler))
+
     def install(self) -> None:
         """Wraps DataLoader.__init__, and listens to the iterators that are made."""
         signature = inspect.signature(DataLoader.__init__)
 
         def edit(bound: inspect.BoundArguments) -> None:
-            settings = {name: each.default for name, each in signature.parameters.items() if name != "self"}
-            settings.update(bound.arguments)
+            settings = {name: each.default for name, each in signature.parameters.items()} | bound.arguments
             loader = settings.pop("self")
-            reason = self._decide(settings)
-            if reason is None:
-                bound.arguments.update({name: settings[name] for name in settings if name in signature.parameters})
+            if not self._is_meant(settings):
+                self._others += 1
+            elif reason := self.decide(settings):
+                self._reason = self._reason or reason
+            else:
+                self.applied = True
+                bound.arguments.update(settings)
                 self._changed.add(loader)
 
         DataLoader.__init__ = with_arguments(self, DataLoader.__init__, edit)
@@ -73,43 +85,22 @@ class LoaderChange(Applier, ABC):
 
         DataLoader._get_iterator = _get_iterator
 
-    def _decide(self, settings: Arguments) -> str | None:
-        if not self._is_meant(settings):
-            self._others += 1
-            return "another loader"
-        reason = self.decide(settings)
-        if reason:
-            self._reasons.append(reason)
-            return reason
-        self.applied = True
-        return None
-
     def _is_meant(self, settings: Arguments) -> bool:
-        if self.target:
-            place = sites.user_frame(sys._getframe(3))
-            return place is not None and _names(self.target, place)
         if not self.arguments.get("site"):
             return self.is_for(settings)
-        place = sites.user_frame(sys._getframe(3))
-        return self.is_known(settings) or (place is not None and _is_like(str(self.arguments["site"]), place))
-
-    def is_known(self, settings: Arguments) -> bool:
-        """Whether it is made from a loader that was changed."""
-        return False
-
-    def is_for(self, settings: Arguments) -> bool:
-        """Whether a loader of these arguments is meant where no target is named."""
-        return trains(settings)
+        file, _, line = str(self.arguments["site"]).rpartition(":")
+        place = sites.user_frame(sys._getframe())
+        here = place is not None and (os.path.basename(place[0]), str(place[1])) == (os.path.basename(file), line)
+        return here or self.is_known(settings)
 
     def boundary(self, steps: int) -> None:
         """A step was taken: loaders that were asked for batches by now are in use."""
         self.exercised = bool(self._used)
         if self.exercised:
-            self.detail = f"{count(len(self._used), 'loader')} changed" + (
-                f", {self._others} left alone" if self._others else ""
-            )
-        elif self._reasons:
-            self.detail = self._reasons[0]
+            left = f", {self._others} left alone" if self._others else ""
+            self.detail = f"{count(len(self._used), 'loader')} changed{left}"
+        elif self._reason:
+            self.detail = self._reason
         elif self.applied:
             self.detail = "no training step has asked a changed loader for a batch"
         elif self._others:
@@ -118,71 +109,41 @@ class LoaderChange(Applier, ABC):
             self.detail = "the job makes no DataLoader"
 
 
-def trains(settings: Arguments) -> bool:
-    """Whether a loader trains: one that evaluates goes through its items in their order."""
-    if isinstance(settings["dataset"], IterableDataset):
-        return True  # cannot be shuffled: its order says nothing
-    sampler = settings["batch_sampler"] if settings["batch_sampler"] is not None else settings["sampler"]
-    inner = getattr(sampler, "sampler", sampler)
-    return bool(settings["shuffle"]) or (inner is not None and not isinstance(inner, SequentialSampler))
-
-
-def _names(target: str, place: tuple[str, int, str]) -> bool:
-    file, _, line = target.rpartition(":")
-    return line == str(place[1]) and os.path.abspath(file) == os.path.abspath(place[0])
-
-
-def _is_like(site: str, place: tuple[str, int, str]) -> bool:
-    """By line and name of the file: a variant runs in a copy of the job's folder."""
-    file, _, line = site.rpartition(":")
-    return line == str(place[1]) and os.path.basename(file) == os.path.basename(place[0])
-
-
-def holds_device_tensors(dataset: Any) -> bool:
-    """Whether an attribute of the dataset is a tensor on a device: a forked worker cannot use it."""
-    values: list[Any] = list(getattr(dataset, "__dict__", {}).values())
-    values += [each for value in values if isinstance(value, list | tuple) for each in value[:8]]
-    return any(isinstance(value, torch.Tensor) and value.device.type != "cpu" for value in values)
-
-
-WITH_WORKERS = ("prefetch_factor", "persistent_workers", "timeout", "multiprocessing_context")
-"""Arguments that torch refuses without workers, with what stands for none of them."""
 NONE = {"prefetch_factor": None, "persistent_workers": False, "timeout": 0, "multiprocessing_context": None}
-SET_ALREADY = "the loader is set so already"
+"""Arguments that torch refuses without workers, with what stands for none of them."""
 SETTINGS = ("num_workers", "persistent_workers", "prefetch_factor", "pin_memory")
 
 
 class LoaderSettings(LoaderChange):
     """arguments: any of SETTINGS, and non_blocking (copies from pinned memory do not wait)."""
 
-    def __init__(self, target: str, arguments: dict[str, Any]) -> None:
+    def __init__(self, target: str, arguments: Arguments) -> None:
         super().__init__(target, arguments)
         self._datasets: dict[int, Any] = {}
 
     def install(self) -> None:
-        """Also makes the copies non-blocking where that is asked for."""
         super().install()
         if self.arguments.get("non_blocking") and torch.cuda.is_available():
             let_copies_go_on()
 
     def decide(self, arguments: Arguments) -> str:
-        """See LoaderChange."""
         wanted = {name: self.arguments[name] for name in SETTINGS if name in self.arguments}
+        dataset = arguments["dataset"]
         workers = wanted.get("num_workers", arguments["num_workers"])
         if workers and not arguments["num_workers"]:
-            if isinstance(arguments["dataset"], IterableDataset):
+            if isinstance(dataset, IterableDataset):
                 return "an IterableDataset without workers: each worker would yield all of it"
-            if holds_device_tensors(arguments["dataset"]):
+            if _holds_device_tensors(dataset):
                 return "the dataset holds tensors on a device, which a forked worker cannot use"
         if wanted.get("pin_memory") and not torch.accelerator.is_available():
             if len(wanted) == 1:
                 return "memory is pinned for an accelerator, and there is none"
             del wanted["pin_memory"]
         if not workers:
-            wanted.update({name: NONE[name] for name in WITH_WORKERS})
+            wanted.update(NONE)
         if all(arguments[name] == value for name, value in wanted.items()):
-            return "" if self._datasets.get(id(arguments["dataset"])) is arguments["dataset"] else SET_ALREADY
-        self._datasets[id(arguments["dataset"])] = arguments["dataset"]
+            return "" if self._datasets.get(id(dataset)) is dataset else "the loader is set so already"
+        self._datasets[id(dataset)] = dataset
         arguments.update(wanted)
         return ""
 
@@ -190,6 +151,12 @@ class LoaderSettings(LoaderChange):
         """Accelerate and Lightning make a loader anew from the one that was changed, with its settings."""
         kept = (settings[name] == self.arguments[name] for name in SETTINGS[:-1] if name in self.arguments)
         return self._datasets.get(id(settings["dataset"])) is settings["dataset"] and all(kept)
+
+
+def _holds_device_tensors(dataset: Any) -> bool:
+    values: list[Any] = list(getattr(dataset, "__dict__", {}).values())
+    values += [each for value in values if isinstance(value, list | tuple) for each in value[:8]]
+    return any(isinstance(value, torch.Tensor) and value.device.type != "cpu" for value in values)
 
 
 def let_copies_go_on() -> None:
@@ -202,41 +169,34 @@ def let_copies_go_on() -> None:
 def _without_waiting(original: Any, name: str) -> Any:
     @functools.wraps(original)
     def copy(tensor: Any, *args: Any, **kwargs: Any) -> Any:
+        # By name, or by its place in cuda(device, non_blocking), to(dtype, non_blocking), to(other, non_blocking) and
+        # to(device, dtype, non_blocking).
+        second = name == "cuda" or (bool(args) and isinstance(args[0], torch.dtype | torch.Tensor))
+        said = "non_blocking" in kwargs or len(args) > (1 if second else 2)
         # Only out of pinned memory: a copy to the host that does not wait would be read too early.
-        if not _says_whether_to_wait(name, args, kwargs) and tensor.device.type == "cpu" and tensor.is_pinned():
+        if not said and tensor.device.type == "cpu" and tensor.is_pinned():
             kwargs["non_blocking"] = True
         return original(tensor, *args, **kwargs)
 
     return copy
 
 
-def _says_whether_to_wait(name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
-    """By name, or by its place in cuda(device, non_blocking), to(dtype, non_blocking), to(other, non_blocking) and
-    to(device, dtype, non_blocking)."""
-    second = name == "cuda" or (bool(args) and isinstance(args[0], torch.dtype | torch.Tensor))
-    return "non_blocking" in kwargs or len(args) > (1 if second else 2)
-
-
 class BatchSize(LoaderChange):
-    """arguments: factor (of the job's own size), or size."""
+    """arguments: size."""
 
-    def __init__(self, target: str, arguments: dict[str, Any]) -> None:
+    def __init__(self, target: str, arguments: Arguments) -> None:
         super().__init__(target, arguments)
-        self._sizes: dict[int, tuple[Any, int]] = {}
+        self._size = int(arguments["size"])
+        self._datasets: dict[int, Any] = {}
 
     def decide(self, arguments: Arguments) -> str:
-        """See LoaderChange. A loader that a framework makes anew from a changed one has its size already."""
-        holder = arguments["batch_sampler"]
+        """A loader that a framework makes anew from a changed one has its size already."""
+        holder, dataset, size = arguments["batch_sampler"], arguments["dataset"], self._size
         before = getattr(holder, "batch_size", None) if holder is not None else arguments["batch_size"]
         if not isinstance(before, int):
             return "the loader makes no batches, or by a sampler that tells no size"
-        dataset = arguments["dataset"]
-        if id(dataset) in self._sizes and self._sizes[id(dataset)][1] == before:
-            return ""
-        wanted = self.arguments.get("size")
-        size = int(wanted) if wanted is not None else max(1, round(before * float(self.arguments["factor"])))
         if size == before:
-            return f"the batches have {size} items already"
+            return "" if id(dataset) in self._datasets else f"the batches have {size} items already"
         length = getattr(dataset, "__len__", None)
         if length is not None and length() < size:
             return f"the dataset has only {length()} items, less than a batch of {size}"
@@ -244,7 +204,7 @@ class BatchSize(LoaderChange):
             holder.batch_size = size
         else:
             arguments["batch_size"] = size
-        self._sizes[id(dataset)] = (dataset, size)
+        self._datasets[id(dataset)] = dataset
         return ""
 
 
@@ -253,32 +213,30 @@ REAL_BATCHES = 2
 
 
 class CachedBatch(LoaderChange):
-    """arguments: batches (real ones before the last of them is repeated). An epoch keeps its length."""
+    """The upper bound of what faster input could give: the loader's first batches, then the last of them over and over.
+    An epoch keeps its length. No arguments."""
 
-    def __init__(self, target: str, arguments: dict[str, Any]) -> None:
+    def __init__(self, target: str, arguments: Arguments) -> None:
         super().__init__(target, arguments)
-        self._real = int(arguments.get("batches") or REAL_BATCHES)
         self._caches: dict[int, tuple[Any, list[Any]]] = {}
         self.repeated = 0
 
     def decide(self, arguments: Arguments) -> str:
-        """See LoaderChange: the construction stays as it is."""
         return ""
 
     def is_for(self, settings: Arguments) -> bool:
-        """See LoaderChange. Evaluations may get repeated batches too: they are in no step."""
+        """Evaluations may get repeated batches too: they are in no step."""
         return True
 
     def iterator(self, loader: Any, original: Callable[[Any], Any]) -> Any:
-        """See LoaderChange. One cache for each loader, also over epochs. Where nothing learns, nothing is repeated: an
-        evaluation over a loader without a length would never end."""
+        """One cache for each loader, also over epochs. Where nothing learns, nothing is repeated: an evaluation over a
+        loader without a length would never end."""
         if not torch.is_grad_enabled():
             return original(loader)
         _, cache = self._caches.setdefault(id(loader), (loader, []))
-        return _Repeating(self, loader, original(loader) if len(cache) < self._real else None, cache, self._real)
+        return _Repeating(self, loader, original(loader) if len(cache) < REAL_BATCHES else None, cache)
 
     def boundary(self, steps: int) -> None:
-        """Says how often a batch was repeated."""
         super().boundary(steps)
         if self._used:
             self.exercised = self.repeated > 0
@@ -288,10 +246,13 @@ class CachedBatch(LoaderChange):
 class _Repeating:
     """Stands for a loader's iterator."""
 
-    def __init__(self, change: CachedBatch, loader: Any, real: Any, cache: list[Any], wanted: int) -> None:
-        self._change, self._real, self._cache, self._wanted = change, real, cache, wanted
-        self._length = _length(loader)
+    def __init__(self, change: CachedBatch, loader: Any, real: Any, cache: list[Any]) -> None:
+        self._change, self._real, self._cache = change, real, cache
         self._given = 0
+        try:
+            self._length: float = len(loader)
+        except TypeError:
+            self._length = float("inf")
 
     def __iter__(self) -> _Repeating:
         return self
@@ -302,60 +263,49 @@ class _Repeating:
     def __next__(self) -> Any:
         if self._given >= self._length:
             raise StopIteration
-        if self._real is not None and len(self._cache) < self._wanted:
+        if self._real is not None and len(self._cache) < REAL_BATCHES:
             self._cache.append(next(self._real))
         else:
             self._real = None  # its workers end
             self._change.repeated += 1
         self._given += 1
-        return copied(self._cache[-1])
+        return _copied(self._cache[-1])
 
     def _reset(self, loader: Any, first_iter: bool = False) -> None:
         """What a loader with persistent workers asks of its iterator at a new epoch."""
         self._given = 0
 
 
-def _length(loader: Any) -> float:
-    try:
-        return len(loader)
-    except TypeError:
-        return float("inf")
-
-
-def copied(batch: Any) -> Any:
+def _copied(batch: Any) -> Any:
     """The batch in containers of its own: jobs take items out of them, or put others in."""
-    if isinstance(batch, dict) and type(batch) is dict:
-        return {key: copied(value) for key, value in batch.items()}
+    if type(batch) is dict:
+        return {key: _copied(value) for key, value in batch.items()}
     if type(batch) in (list, tuple):
-        return type(batch)(copied(value) for value in batch)
-    if hasattr(batch, "keys"):
-        return copy.copy(batch)
-    return batch
+        return type(batch)(_copied(value) for value in batch)
+    return copy.copy(batch) if hasattr(batch, "keys") else batch
 
 
 class SharingStrategy(LoaderChange):
     """arguments: strategy ("file_system", "file_descriptor"), and `site`, see LoaderChange. In force for all tensors
     that this process and those forked from it share; exercised once a training loader with workers is read under it."""
 
+    _set = False
+
     def install(self) -> None:
         """Sets it; the job may set it again."""
         self._strategy, before = str(self.arguments["strategy"]), multiprocessing.get_sharing_strategy()
         self._set = before != self._strategy
         if not self._set:
-            self.refused(f"tensors are shared by {before} already")
+            self.detail = f"tensors are shared by {before} already"
             return
         multiprocessing.set_sharing_strategy(self._strategy)
         super().install()
 
     def decide(self, arguments: Arguments) -> str:
-        """See LoaderChange: the construction stays as it is."""
         return "" if arguments["num_workers"] else "the loader has no workers"
 
     def boundary(self, steps: int) -> None:
-        """See LoaderChange; and looks whether it still holds."""
-        if not self._set:
-            return
-        super().boundary(steps)
-        if multiprocessing.get_sharing_strategy() != self._strategy:
-            self.exercised = False
-            self.detail = "the job has set another strategy"
+        if self._set:
+            super().boundary(steps)
+            if multiprocessing.get_sharing_strategy() != self._strategy:
+                self.exercised, self.detail = False, "the job has set another strategy"

@@ -15,12 +15,7 @@ from steptime.probe.changes import traceable
 from steptime.probe.changes.applier import Applier, count, with_arguments, wrap_root
 from steptime.probe.objects import parameters_of
 
-SWITCHES = {
-    "flash": "enable_flash_sdp",
-    "efficient": "enable_mem_efficient_sdp",
-    "math": "enable_math_sdp",
-    "cudnn": "enable_cudnn_sdp",
-}
+UNTRAINED = "no model has been trained"
 
 
 def _on_cuda(module: torch.nn.Module) -> bool:
@@ -30,12 +25,13 @@ def _on_cuda(module: torch.nn.Module) -> bool:
 class CudnnBenchmark(Applier):
     """No arguments. cuDNN tries its algorithms for every new shape and keeps the fastest."""
 
+    detail = UNTRAINED
+
     def install(self) -> None:
         """Sets it; the job may set it again."""
         self._before = bool(torch.backends.cudnn.benchmark)
         torch.backends.cudnn.benchmark = True
         self.applied = True
-        self.detail = "no model has been trained"
 
     def root(self, module: torch.nn.Module) -> None:
         """Sets it once more, and looks whether there is anything to choose."""
@@ -43,50 +39,55 @@ class CudnnBenchmark(Applier):
         torch.backends.cudnn.benchmark = True
         convolutions = sum(isinstance(each, torch.nn.modules.conv._ConvNd) for each in module.modules())
         if not _on_cuda(module):
-            self.refused("the model is on no CUDA device")
+            self.detail = "the model is on no CUDA device"
         elif self._before:
-            self.refused("it was on already")
+            self.detail = "it was on already"
         elif not convolutions:
-            self.refused("the model has no convolution")
+            self.detail = "the model has no convolution"
         else:
-            self.exercised = True
-            self.detail = f"{convolutions} convolutions" + ("" if theirs else " (the job had switched it off)")
+            self.works(f"{convolutions} convolutions" + ("" if theirs else " (the job had switched it off)"))
+
+
+SWITCHES = {
+    "flash": "enable_flash_sdp",
+    "efficient": "enable_mem_efficient_sdp",
+    "math": "enable_math_sdp",
+    "cudnn": "enable_cudnn_sdp",
+}
 
 
 class AttentionBackend(Applier):
     """arguments: backend (one of SWITCHES), the only one that scaled_dot_product_attention may use."""
 
+    detail = UNTRAINED
+    _cuda = False
+
     def install(self) -> None:
         """Leaves one switch on, and notes calls in the first step."""
         self._calls: list[int] = []
-        self._cuda = False
-        backend = str(self.arguments["backend"])
         for name, switch in SWITCHES.items():
             enable: Any = getattr(torch.backends.cuda, switch, None)
             if enable is not None:
-                enable(name == backend)
+                enable(name == self.arguments["backend"])
         functional: Any = torch.nn.functional
         self._original = functional.scaled_dot_product_attention
         functional.scaled_dot_product_attention = traceable.counted_attention(self._original, self._calls)
         self.applied = True
-        self.detail = "no model has been trained"
 
     def root(self, module: torch.nn.Module) -> None:
         """The switches are of CUDA."""
         self._cuda = self._cuda or _on_cuda(module)
 
     def boundary(self, steps: int) -> None:
-        """Says what was seen in the first step."""
         if steps != 1:
             return
         torch.nn.functional.scaled_dot_product_attention = self._original
         if not self._cuda:
-            self.refused("the model is on no CUDA device")
+            self.detail = "the model is on no CUDA device"
         elif not self._calls:
-            self.refused("scaled_dot_product_attention was not called, or from compiled code")
+            self.detail = "scaled_dot_product_attention was not called, or from compiled code"
         else:
-            self.exercised = True
-            self.detail = f"{self.arguments['backend']}, {len(self._calls)} calls a step"
+            self.works(f"{self.arguments['backend']}, {len(self._calls)} calls a step")
 
 
 IMAGE = 4
@@ -97,11 +98,8 @@ class ChannelsLast(Applier):
     """The parameters stay the same objects; the optimiser has no state of them yet."""
 
     order = 1
-
-    def __init__(self, target: str, arguments: dict[str, Any]) -> None:
-        super().__init__(target, arguments)
-        self._weights = 0
-        self.detail = "no model has been trained"
+    detail = UNTRAINED
+    _weights = 0
 
     def root(self, module: torch.nn.Module) -> None:
         """Converts the weights, and the inputs from now on."""
@@ -109,14 +107,14 @@ class ChannelsLast(Applier):
         changed = [each for each in weights if not each.is_contiguous(memory_format=torch.channels_last)]
         if not changed:
             if not self.exercised:
-                self.refused("no weight of a convolution" if not weights else "the weights are so already")
+                self.detail = "no weight of a convolution" if not weights else "the weights are so already"
             return
         for weight in changed:
             weight.data = weight.data.contiguous(memory_format=torch.channels_last)
         wrap_root(module, _with_images)
         self._weights += len(changed)
-        self.applied = self.exercised = True
-        self.detail = f"{count(self._weights, 'weight')} of convolutions"
+        self.applied = True
+        self.works(f"{count(self._weights, 'weight')} of convolutions")
 
 
 def _with_images(inner: Callable[..., Any]) -> Callable[..., Any]:
@@ -133,6 +131,11 @@ def _image(value: Any) -> Any:
     return value
 
 
+CHECKPOINT_OPTIONS = (
+    "use_reentrant", "context_fn", "determinism_check", "debug", "preserve_rng_state", "early_stop",
+)  # fmt: skip
+
+
 class Checkpointing(Applier):
     """arguments: enabled (True by default; False makes the job's own calls of torch's checkpoint plain calls).
 
@@ -144,7 +147,7 @@ class Checkpointing(Applier):
         self._on = bool(arguments.get("enabled", True))
         self._blocks: dict[int, torch.nn.Module] = {}
         self._plain = 0
-        self.detail = "no model has been trained" if self._on else "the job does not call torch's checkpoint"
+        self.detail = UNTRAINED if self._on else "the job does not call torch's checkpoint"
 
     def install(self) -> None:
         """Where it is to be off: before somebody imports the function."""
@@ -153,16 +156,7 @@ class Checkpointing(Applier):
 
         def checkpoint(function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
             self._plain += 1
-            for name in (
-                "use_reentrant",
-                "context_fn",
-                "determinism_check",
-                "debug",
-                "preserve_rng_state",
-                "early_stop",
-            ):
-                kwargs.pop(name, None)
-            return function(*args, **kwargs)
+            return function(*args, **{name: kwargs[name] for name in kwargs if name not in CHECKPOINT_OPTIONS})
 
         torch_checkpoint.checkpoint = checkpoint
         self.applied = True
@@ -179,10 +173,8 @@ class Checkpointing(Applier):
         self.detail = count(len(self._blocks), "block") if self._blocks else "the model has no repeated blocks"
 
     def boundary(self, steps: int) -> None:
-        """Says what was made plain."""
-        if not self._on and self._plain:
-            self.exercised = True
-            self.detail = f"{count(self._plain, 'call')} of checkpoint made plain"
+        if self._plain:
+            self.works(f"{count(self._plain, 'call')} of checkpoint made plain")
 
 
 def _blocks(root: torch.nn.Module) -> Iterator[torch.nn.Module]:
@@ -206,30 +198,25 @@ COMPILERS = ("torch._dynamo", "torch._inductor", "torch._functorch", "torch.fx")
 
 
 class Compile(Applier):
-    """arguments: mode (None, "reduce-overhead", "max-autotune", …), dynamic (True, False, None), backend.
+    """arguments: mode (None, "reduce-overhead", "max-autotune", …), backend.
 
     Exercised only where graphs were compiled: torch passes over some modules in silence.
     """
 
-    def __init__(self, target: str, arguments: dict[str, Any]) -> None:
-        super().__init__(target, arguments)
-        self.detail = "no model has been trained"
-        self._roots = 0
-        self._failed = False
+    detail = UNTRAINED
+    _roots = 0
+    _failed = False
 
     def root(self, module: torch.nn.Module) -> None:
-        """Compiles its call."""
         slot = module.__dict__.get("_compiled_call_impl")
         ours = (getattr(slot, "__module__", None) or "").startswith(OURS)
         if type(module).__name__ == "OptimizedModule" or (slot is not None and not ours):
             if not self.applied:
-                self.refused("the job compiles this model itself")
+                self.detail = "the job compiles this model itself"
             return
-        chosen = {name: self.arguments[name] for name in ("mode", "dynamic") if self.arguments.get(name) is not None}
+        chosen = {name: self.arguments[name] for name in ("mode", "backend") if self.arguments.get(name)}
         if chosen.get("mode") == "default":
             del chosen["mode"]
-        if self.arguments.get("backend"):
-            chosen["backend"] = self.arguments["backend"]
         compiled = torch.compile(traceable.caller_of(module), **chosen)
         module.__dict__["_compiled_call_impl"] = self._otherwise_as_before(module, compiled)
         self.applied = True
@@ -254,49 +241,42 @@ class Compile(Applier):
         return call
 
     def boundary(self, steps: int) -> None:
-        """Looks at what has been compiled."""
         if not self.applied or self._failed:
             return
-        graphs, breaks = _counted("stats", "unique_graphs"), _total("graph_break")
+        graphs, breaks = _graphs(), sum(_counters("graph_break").values())
         self.exercised = graphs > 0
-        self.seconds = _seconds()
+        # Of all compilations that torch remembers (the newest 64).
+        metrics: Any = getattr(sys.modules.get("torch._dynamo.utils"), "get_compilation_metrics", tuple)()
+        self.seconds = round(sum(int(getattr(metric, "duration_us", 0) or 0) for metric in metrics) / 1e6, 3)
         if graphs:
             self.detail = f"{count(graphs, 'graph')}, {count(breaks, 'break')}, in {count(self._roots, 'root module')}"
         else:
-            self.detail = "nothing was compiled: no graph came out of it"
+            self.detail = NOTHING_COMPILED
 
 
-def _counters() -> Any:
-    utilities = sys.modules.get("torch._dynamo.utils")
-    return getattr(utilities, "counters", {})
+NOTHING_COMPILED = "nothing was compiled: no graph came out of it"
 
 
-def _counted(group: str, name: str) -> int:
-    return int(_counters().get(group, {}).get(name, 0))
+def _counters(group: str) -> Any:
+    return getattr(sys.modules.get("torch._dynamo.utils"), "counters", {}).get(group, {})
 
 
-def _total(group: str) -> int:
-    return sum(_counters().get(group, {}).values())
-
-
-def _seconds() -> float:
-    """Of all compilations that torch remembers (the newest 64)."""
-    metrics: Any = getattr(sys.modules.get("torch._dynamo.utils"), "get_compilation_metrics", tuple)()
-    return round(sum(int(getattr(metric, "duration_us", 0) or 0) for metric in metrics) / 1e6, 3)
+def _graphs() -> int:
+    return int(_counters("stats").get("unique_graphs", 0))
 
 
 class DynamicShapes(Applier):
     """No arguments. Exercised where a graph was compiled by a call that was changed."""
 
+    detail = "the job compiles nothing"
+    _calls = 0
+
     def install(self) -> None:
         """Wraps torch.compile, which nn.Module.compile calls, too."""
-        self._calls = 0
-        self._already = False
-        self.detail = "the job compiles nothing"
 
         def edit(bound: inspect.BoundArguments) -> None:
             if bound.arguments.get("dynamic") is True:
-                self._already = True
+                self.detail = "the job compiles for symbolic sizes already"
                 return
             bound.arguments["dynamic"] = True
             self._calls += 1
@@ -305,17 +285,7 @@ class DynamicShapes(Applier):
         torch.compile = with_arguments(self, torch.compile, edit)
 
     def boundary(self, steps: int) -> None:
-        """Looks whether anything came of it."""
-        if not self._calls:
-            if self._already:
-                self.refused("the job compiles for symbolic sizes already")
-            return
-        utilities: Any = sys.modules.get("torch._dynamo.utils")
-        counters: Any = getattr(utilities, "counters", {})
-        graphs = int(counters.get("stats", {}).get("unique_graphs", 0))
-        self.exercised = graphs > 0
-        self.detail = (
-            f"{count(self._calls, 'call')} of torch.compile changed, {count(graphs, 'graph')}"
-            if graphs
-            else "nothing was compiled: no graph came out of it"
-        )
+        if self._calls and (graphs := _graphs()):
+            self.works(f"{count(self._calls, 'call')} of torch.compile changed, {count(graphs, 'graph')}")
+        elif self._calls:
+            self.exercised, self.detail = False, NOTHING_COMPILED

@@ -67,7 +67,6 @@ class ParityRecorder:
             self._names.setdefault(id(parameter), name.removeprefix("module.").replace("_orig_mod.", ""))
 
     def backward(self, tensors: Any) -> None:
-        """An outermost backward begins on these."""
         begun = losses_of(tensors)
         self._scaled = any(hasattr(tensor, UNSCALED) for tensor in begun)
         for tensor in begun:
@@ -93,7 +92,6 @@ class ParityRecorder:
         return step <= self._every or step % NORM_PERIOD == 0
 
     def boundary(self, steps: int) -> None:
-        """A step has ended."""
         self._steps = steps
         row: dict[str, Any] = {"step": steps, "losses": self._losses, "norms": self._norms, "peak": _peak_bytes()}
         self._losses, self._norms = [], {}
@@ -106,7 +104,6 @@ class ParityRecorder:
             os.truncate(self._path, 0)
 
     def close(self) -> None:
-        """Writes the rest."""
         self._write()
 
     # -- reading and writing ---------------------------------------------------------------------------------------

@@ -1,14 +1,4 @@
-"""Changes of the dtype that the model computes in.
-
-Loss scaling for float16, around each backward: what torch.amp.GradScaler does, without the job's help.
-
-The gradients that a backward finds (accumulation) are scaled with the loss and all are scaled back behind it; scales
-are powers of two, so that nothing is rounded. Gradients that overflowed become zero, and the scale is halved.
-
-The change "matmul-precision": TensorFloat-32 products of float32 matrices.
-
-Only the older interface: a job that has used the newer one (fp32_precision) may not be asked in the older.
-"""
+"""Changes of the dtype that the model computes in, and dropout, which a variant may do without."""
 
 from __future__ import annotations
 
@@ -28,7 +18,12 @@ GROWTH_INTERVAL = 2000
 
 
 class LossScale:
-    """parameters: those whose gradients are scaled back. overflows: backwards whose gradients were lost."""
+    """Loss scaling for float16, around each backward: what torch.amp.GradScaler does, without the job's help.
+
+    The gradients that a backward finds (accumulation) are scaled with the loss and all are scaled back behind it;
+    scales are powers of two, so that nothing is rounded. Gradients that overflowed become zero, and the scale is
+    halved. parameters: those whose gradients are scaled back. overflows: backwards whose gradients were lost.
+    """
 
     def __init__(self) -> None:
         self.parameters: list[Any] = []
@@ -81,6 +76,7 @@ class Autocast(Applier):
     """
 
     order = 2
+    detail = "no model has been trained"
 
     def __init__(self, target: str, arguments: dict[str, Any]) -> None:
         super().__init__(target, arguments)
@@ -89,7 +85,6 @@ class Autocast(Applier):
         self._open: Any = None
         self._roots: set[int] = set()
         self._refused = False
-        self.detail = "no model has been trained"
 
     def root(self, module: torch.nn.Module) -> None:
         """Wraps its calls, unless the job has autocast or lower precision of its own."""
@@ -97,13 +92,12 @@ class Autocast(Applier):
         device = parameters[0].device.type
         if self.arguments.get("device") not in (None, device):
             if not self.applied:
-                self.refused(f"the model is on {device}, not on {self.arguments['device']}")
+                self.detail = f"the model is on {device}, not on {self.arguments['device']}"
         elif torch.is_autocast_enabled(device) and self._open is None:
-            self.refused("the job has autocast on")
-            self._refused = True
+            self._refuse()
         elif all(each.dtype in (torch.float16, torch.bfloat16) for each in parameters if each.is_floating_point()):
             if not self.applied:
-                self.refused("the parameters have a lower precision already")
+                self.detail = "the parameters have a lower precision already"
         elif not self._refused:
             self.applied = True
             if self._scale is not None:
@@ -116,20 +110,18 @@ class Autocast(Applier):
             if self._open is not None:
                 return inner(*args, **kwargs)
             if torch.is_autocast_enabled(device):
-                self._refused, self.exercised = True, False
-                self.refused("the job has autocast on")
+                self._refuse()
                 return inner(*args, **kwargs)
             if torch.is_grad_enabled() and module.training:
-                self._enter(device)
+                self._open = torch.autocast(device, self._dtype)
+                self._open.__enter__()
                 self._roots.add(key)
             return inner(*args, **kwargs)
 
         return call
 
-    def _enter(self, device: str) -> None:
-        context = torch.autocast(device, self._dtype)
-        context.__enter__()
-        self._open = context
+    def _refuse(self) -> None:
+        self._refused, self.exercised, self.detail = True, False, "the job has autocast on"
 
     def _leave(self) -> None:
         context, self._open = self._open, None
@@ -137,14 +129,12 @@ class Autocast(Applier):
             context.__exit__(None, None, None)
 
     def before_backward(self, tensors: Any) -> Any:
-        """The loss is there."""
         if self._open is None:
             return tensors
         self._leave()
         return tensors if self._scale is None else self._scale.scaled(tensors)
 
     def after_backward(self) -> None:
-        """The gradients are there."""
         if self._scale is not None:
             self._scale.restore()
 
@@ -158,9 +148,8 @@ class Autocast(Applier):
         if self.applied and not self._refused:
             self.exercised = bool(self._roots)
             skipped = f", {self._scale.overflows} overflows" if self._scale is not None else ""
-            self.detail = (
-                f"{str(self._dtype).removeprefix('torch.')} in {count(len(self._roots), 'root module')}{skipped}"
-            )
+            dtype = str(self._dtype).removeprefix("torch.")
+            self.detail = f"{dtype} in {count(len(self._roots), 'root module')}{skipped}"
 
 
 AMPERE = (8, 0)
@@ -168,7 +157,12 @@ AMPERE = (8, 0)
 
 
 class MatmulPrecision(Applier):
-    """arguments: precision ("high", "medium")."""
+    """TensorFloat-32 products of float32 matrices. arguments: precision ("high", "medium").
+
+    By the older interface only: a job that has used the newer one (fp32_precision) may not be asked in the older.
+    """
+
+    detail = "no model has been trained"
 
     def install(self) -> None:
         """Sets it; the job may set it again."""
@@ -176,7 +170,6 @@ class MatmulPrecision(Applier):
         self._before = torch.get_float32_matmul_precision()
         torch.set_float32_matmul_precision(self._precision)
         self.applied = True
-        self.detail = "no model has been trained"
 
     def root(self, module: torch.nn.Module) -> None:
         """Looks for a device that knows it, and sets it once more."""
@@ -185,29 +178,25 @@ class MatmulPrecision(Applier):
             torch.set_float32_matmul_precision(self._precision)
         except RuntimeError:
             self.applied = False
-            self.refused("the job uses the newer interface (fp32_precision), which must not be mixed with this one")
+            self.detail = "the job uses the newer interface (fp32_precision), which must not be mixed with this one"
             return
         devices = {parameter.device for parameter in parameters_of(module)}
         capable = [each for each in devices if each.type == "cuda" and torch.cuda.get_device_capability(each) >= AMPERE]
         if not capable:
-            self.refused(f"{_names(devices)} has no TensorFloat-32")
+            names = ", ".join(sorted({device.type for device in devices})) or "this device"
+            self.detail = f"{names} has no TensorFloat-32"
         elif self._before == self._precision:
-            self.refused(f"the precision was {self._precision} already")
+            self.detail = f"the precision was {self._precision} already"
         else:
-            self.exercised = True
             again = " (set once more: the job had set it itself)" if theirs != self._precision else ""
-            self.detail = f"{self._before} → {self._precision}{again}"
-
-
-def _names(devices: set[torch.device]) -> str:
-    return ", ".join(sorted({device.type for device in devices})) or "this device"
+            self.works(f"{self._before} → {self._precision}{again}")
 
 
 FUNCTIONS = ("dropout", "dropout1d", "dropout2d", "dropout3d", "alpha_dropout", "feature_alpha_dropout")
 
 
 def switch_off() -> None:
-    """Replaces the functions of torch.nn.functional that modules and user code call."""
+    """No dropout: replaces the functions of torch.nn.functional that modules and user code call."""
     functional = torch.nn.functional
     for name in FUNCTIONS:
         setattr(functional, name, traceable.dropout)

@@ -1,10 +1,4 @@
-"""Changes of the whole process: environment, debug switches, profilers, threads, garbage collection.
-
-The change "flush-denormal": numbers too small for the processor's normal arithmetic are taken for zero.
-
-The mode belongs to a thread, and a thread that is started has that of the one that starts it: so it is set before torch
-has started any.
-"""
+"""Changes of the whole process: environment, debug switches, profilers, threads, garbage collection."""
 
 from __future__ import annotations
 
@@ -28,14 +22,14 @@ from steptime.probe.identity import flushes_denormals
 class EnvironmentVariables(Applier):
     """arguments: names and values."""
 
+    detail = "in force since the process started"
+
     def install(self) -> None:
-        """Looks whether they are there."""
         self.applied = self.exercised = True
-        self.detail = "in force since the process started"
         for name, value in self.arguments.items():
             if os.environ.get(name) != str(value):
                 self.applied = False
-                self.refused(f"{name} is {os.environ.get(name, 'not set')}: a script on the way has set it")
+                self.detail = f"{name} is {os.environ.get(name, 'not set')}: a script on the way has set it"
 
 
 class Preloaded(Applier):
@@ -43,9 +37,6 @@ class Preloaded(Applier):
 
     def install(self) -> None:
         """Looks whether the dynamic loader has loaded it."""
-        if not self.target:
-            self.refused("no library is named")
-            return
         with open("/proc/self/maps", encoding="utf-8", errors="replace") as maps:
             self.applied = self.exercised = os.path.basename(self.target) in maps.read()
         self.detail = "loaded" if self.applied else f"no library {self.target} was found, or it was not loaded"
@@ -54,9 +45,10 @@ class Preloaded(Applier):
 class AnomalyOff(Applier):
     """No arguments. Anomaly detection keeps a stack for every operator of the forward."""
 
+    detail = "the job does not switch anomaly detection on"
+
     def install(self) -> None:
         """Both ways of switching it on switch nothing on."""
-        self.detail = "the job does not switch anomaly detection on"
 
         def edit(bound: inspect.BoundArguments) -> None:
             if bound.arguments.get("mode"):
@@ -70,16 +62,15 @@ class AnomalyOff(Applier):
         self.applied = True
 
     def _seen(self) -> None:
-        self.exercised = True
-        self.detail = "anomaly detection was left off"
+        self.works("anomaly detection was left off")
 
 
 class DeterministicOff(Applier):
     """No arguments. Deterministic algorithms, of torch and of cuDNN."""
 
+    detail = "the job does not ask for deterministic algorithms"
+
     def install(self) -> None:
-        """Requests are passed over."""
-        self.detail = "the job does not ask for deterministic algorithms"
         self._original = torch.use_deterministic_algorithms
 
         def use_deterministic_algorithms(mode: bool, *, warn_only: bool = False) -> None:
@@ -100,23 +91,25 @@ class DeterministicOff(Applier):
                 self._seen()
 
     def _seen(self) -> None:
-        self.exercised = True
-        self.detail = "deterministic algorithms were left off"
+        self.works("deterministic algorithms were left off")
 
 
 class FlushDenormal(Applier):
-    """No arguments."""
+    """No arguments. Numbers too small for the processor's normal arithmetic are taken for zero.
+
+    The mode belongs to a thread, and a thread that is started has that of the one that starts it: so it is set before
+    torch has started any.
+    """
 
     def install(self) -> None:
         """Sets the mode; the job may set it again."""
         if flushes_denormals():
-            self.refused("denormals were flushed already")
+            self.detail = "denormals were flushed already"
             return
         self.applied = bool(torch.set_flush_denormal(True))
         self.detail = "no step ran under it" if self.applied else "this processor has no such mode"
 
     def boundary(self, steps: int) -> None:
-        """Looks whether it holds."""
         if self.applied:
             self.exercised = flushes_denormals()
             self.detail = "" if self.exercised else "the job has switched it off"
@@ -129,25 +122,21 @@ THRESHOLD = 50_000
 
 
 class GarbageFreeze(Applier):
-    """arguments: threshold."""
+    """No arguments."""
 
-    def install(self) -> None:
-        """Waits for the steps."""
-        self.detail = f"the job has not made {FROZEN_AFTER} steps"
+    detail = f"the job has not made {FROZEN_AFTER} steps"
 
     def boundary(self, steps: int) -> None:
-        """Freezes once."""
         if steps < FROZEN_AFTER or self.applied:
             return
         if not gc.isenabled():
-            self.refused("the job has switched the collector off")
+            self.detail = "the job has switched the collector off"
             return
         gc.collect()
         gc.freeze()
-        threshold = int(self.arguments.get("threshold") or THRESHOLD)
-        gc.set_threshold(threshold, *gc.get_threshold()[1:])
-        self.applied = self.exercised = True
-        self.detail = f"{gc.get_freeze_count()} objects frozen, threshold {threshold}"
+        gc.set_threshold(THRESHOLD, *gc.get_threshold()[1:])
+        self.applied = True
+        self.works(f"{gc.get_freeze_count()} objects frozen, threshold {THRESHOLD}")
 
 
 RESULTS = ("key_averages", "events")
@@ -159,13 +148,13 @@ EXPORTS = ("export_chrome_trace", "export_stacks", "export_memory_timeline", "ad
 class ProfilerOff(Applier):
     """No arguments. torch.profiler.profile never starts, as with a schedule that only waits."""
 
+    detail = "the job makes no profiler"
+
     def install(self) -> None:
-        """Wraps both profilers."""
-        self.detail = "the job makes no profiler"
         newer: Any = torch.profiler.profile
 
         def edit(bound: inspect.BoundArguments) -> None:
-            bound.arguments["schedule"] = _never
+            bound.arguments["schedule"] = lambda step: torch.profiler.ProfilerAction.NONE
             bound.arguments["on_trace_ready"] = None
             self._seen()
 
@@ -175,28 +164,25 @@ class ProfilerOff(Applier):
             if original is not None:
                 setattr(newer, name, _of_nothing(original, name in RESULTS))
         older: Any = autograd_profiler.profile
-        older.__enter__ = self._entered(older.__enter__)
-        older.__exit__ = _left(older.__exit__)
+        older.__enter__, older.__exit__ = self._entered(older.__enter__), _left(older.__exit__)
         self.applied = True
 
     def _entered(self, original: Callable[..., Any]) -> Callable[..., Any]:
+        # From torch 2.6 on events are made when they are asked for, behind a property.
+        computed = isinstance(getattr(autograd_profiler.profile, "function_events", None), property)
+
         @functools.wraps(original)
         def __enter__(profiler: Any) -> Any:
             if not profiler.enabled:
                 return original(profiler)
             self._seen()
-            profiler.__dict__["_function_events" if _computes_events() else "function_events"] = _nothing()
+            profiler.__dict__["_function_events" if computed else "function_events"] = _nothing()
             return profiler
 
         return __enter__
 
     def _seen(self) -> None:
-        self.exercised = True
-        self.detail = "the job's profiler records nothing"
-
-
-def _never(step: int) -> Any:
-    return torch.profiler.ProfilerAction.NONE
+        self.works("the job's profiler records nothing")
 
 
 def _of_nothing(original: Callable[..., Any], is_result: bool) -> Callable[..., Any]:
@@ -215,11 +201,6 @@ def _left(original: Callable[..., Any]) -> Callable[..., Any]:
         return False if profiler.enabled else original(profiler, *args)
 
     return __exit__
-
-
-def _computes_events() -> bool:
-    """Whether events are made when they are asked for, behind a property (torch 2.6 and later)."""
-    return isinstance(getattr(autograd_profiler.profile, "function_events", None), property)
 
 
 def _nothing() -> EventList:
@@ -255,6 +236,5 @@ class ThreadCount(Applier):
         self.detail = f"{before} → {number}" if self.applied else f"there were {number} already"
 
     def boundary(self, steps: int) -> None:
-        """Looks whether it holds."""
         if self.applied:
             self.exercised = torch.get_num_threads() == self._number

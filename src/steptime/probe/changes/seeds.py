@@ -10,7 +10,7 @@ import itertools
 import numbers
 import random
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
@@ -23,16 +23,8 @@ def install(seed: int, offset: int) -> None:
     """Seeds random, numpy (torch has imported it, where it is installed) and torch; a seed of the job's own is shifted
     by `offset`, and one that it leaves to chance is made from ours."""
     start = (seed + offset) % LARGEST_SEED
-    chances = itertools.count(start + 1)
-    random.seed(start)
     torch.manual_seed(start)
-    _wrap(random, "seed", offset, chances)
-    numpy_random = getattr(sys.modules.get("numpy"), "random", None)
-    if numpy_random is not None:
-        numpy_random.seed(start)
-        _wrap(numpy_random, "seed", offset, chances)
-        _wrap(numpy_random, "default_rng", offset, chances)
-    torch.seed = torch.random.seed = functools.partial(_chance, torch.manual_seed, chances)
+    chances = _seed_all(start, offset)
     if offset:
         _wrap(torch, "manual_seed", offset, chances)
         torch.random.manual_seed = torch.manual_seed
@@ -45,25 +37,31 @@ def install_chance(seed: int) -> None:
 
     A generator that starts from a seed of its own (torch's, on a CPU), and a seed that the job sets, stay as they are.
     """
-    chances = itertools.count(seed % LARGEST_SEED + 1)
-    random.seed(seed)
-    _wrap(random, "seed", 0, chances)
-    numpy_random = getattr(sys.modules.get("numpy"), "random", None)
-    if numpy_random is not None:
-        numpy_random.seed(seed % LARGEST_SEED)
-        _wrap(numpy_random, "seed", 0, chances)
-        _wrap(numpy_random, "default_rng", 0, chances)
-    torch.seed = torch.random.seed = functools.partial(_chance, torch.manual_seed, chances)
+    _seed_all(seed, 0)
     torch.cuda.manual_seed_all(seed)  # waits until a device is used
 
 
-def _chance(manual_seed: Callable[[int], Any], chances: Any) -> int:
-    seed: int = next(chances)
+def _seed_all(start: int, offset: int) -> Iterator[int]:
+    """Returns the seeds that stand for chance."""
+    chances = itertools.count(start % LARGEST_SEED + 1)
+    random.seed(start)
+    _wrap(random, "seed", offset, chances)
+    numpy_random = getattr(sys.modules.get("numpy"), "random", None)
+    if numpy_random is not None:
+        numpy_random.seed(start % LARGEST_SEED)
+        _wrap(numpy_random, "seed", offset, chances)
+        _wrap(numpy_random, "default_rng", offset, chances)
+    torch.seed = torch.random.seed = functools.partial(_chance, torch.manual_seed, chances)
+    return chances
+
+
+def _chance(manual_seed: Callable[[int], Any], chances: Iterator[int]) -> int:
+    seed = next(chances)
     manual_seed(seed)
     return seed
 
 
-def _wrap(module: Any, name: str, offset: int, chances: Any) -> None:
+def _wrap(module: Any, name: str, offset: int, chances: Iterator[int]) -> None:
     original = getattr(module, name)
 
     @functools.wraps(original)

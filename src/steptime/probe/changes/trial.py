@@ -14,16 +14,43 @@ import torch
 from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
 
 from steptime.probe import identity
-from steptime.probe.changes import precision, seeds
+from steptime.probe.changes import loading, models, precision, process, seeds, updates
 from steptime.probe.changes.applier import Applier, RootWatch
 from steptime.probe.changes.outside import OutsideWrites
 from steptime.probe.changes.parity import ParityRecorder
-from steptime.probe.changes.table import APPLIERS
 from steptime.probe.changes.variant import ProcessVariant
-from steptime.probe.objects import parameters_of
+from steptime.probe.objects import ConstructionWatch
 from steptime.probe.patches import Follower
 from steptime.probe.steps import BACKWARD, FORWARD, OPTIMIZER
 
+APPLIERS: dict[str, type[Applier]] = {
+    "anomaly-off": process.AnomalyOff,
+    "autocast": precision.Autocast,
+    "batch-size": loading.BatchSize,
+    "cached-batch": loading.CachedBatch,
+    "channels-last": models.ChannelsLast,
+    "checkpointing": models.Checkpointing,
+    "compile": models.Compile,
+    "cudnn-benchmark": models.CudnnBenchmark,
+    "ddp": updates.DistributedSettings,
+    "deterministic-off": process.DeterministicOff,
+    "dynamic-shapes": models.DynamicShapes,
+    "environment": process.EnvironmentVariables,
+    "flush-denormal": process.FlushDenormal,
+    "gc-freeze": process.GarbageFreeze,
+    "loader": loading.LoaderSettings,
+    "matmul-precision": precision.MatmulPrecision,
+    "no-sync": updates.FewerExchanges,
+    "optimizer": updates.OptimizerVariant,
+    "optimizer-8bit": updates.Optimizer8Bit,
+    "preload": process.Preloaded,
+    "profiler-off": process.ProfilerOff,
+    "sdpa-backend": models.AttentionBackend,
+    "sharing-strategy": loading.SharingStrategy,
+    "threads": process.ThreadCount,
+    "zero-grad": updates.ZeroGrad,
+}
+"""Appliers by the kind of their change. "environment" and "preload" are made by the launch."""
 MOST_BACKWARDS = 64
 """Backwards that are waited for before the first update; an optimiser inside a compiled step is never seen."""
 NEWS = ("applied", "exercised")
@@ -37,7 +64,7 @@ class Trial(Follower):
 
     def __init__(self, plan: dict[str, Any]) -> None:
         self.plan = plan
-        self.appliers = [_make(number, change) for number, change in enumerate(plan.get("changes") or ())]
+        self.appliers = [_make(change) for change in plan.get("changes") or ()]
         self.variant = ProcessVariant(plan["recording"], **plan["variant"]) if plan.get("variant") else None
         self.parity = ParityRecorder(self.variant) if self.variant else None
         self.roots: list[torch.nn.Module] = []
@@ -59,13 +86,12 @@ class Trial(Follower):
                 precision.switch_off()
             if self.plan.get("contained") != "overlay":
                 self._guard(self._listen)
-        for _, applier in self.appliers:
-            self._ask(applier, applier.install)
+        self._tell("install")
         self._watch.install()
         torch.autograd.backward = self._gate(torch.autograd.backward)
         if self.parity is not None:
             self.parity.install()
-        self._watch_constructions()
+        ConstructionWatch(self._made).install()
         register_optimizer_step_pre_hook(self._before_update)
         register_optimizer_step_post_hook(self._after_update)
 
@@ -83,15 +109,6 @@ class Trial(Follower):
             self.variant.finish = session.finish
         if self.parity is not None:
             self.parity.attach(session.recorder)
-
-    def _watch_constructions(self) -> None:
-        original = torch.optim.Optimizer._patch_step_function
-
-        def made(optimizer: Any) -> None:
-            self._optimizers = True
-            original(optimizer)
-
-        torch.optim.Optimizer._patch_step_function = made
 
     # -- what is told ----------------------------------------------------------------------------------------------
 
@@ -112,8 +129,7 @@ class Trial(Follower):
             finally:
                 self._depth -= 1
                 self._watch.in_backward = False
-                for _, applier in self.appliers:
-                    self._ask(applier, applier.after_backward)
+                self._tell("after_backward")
                 if self.parity is not None:
                     self._guard(self.parity.after_backward, self.roots)
 
@@ -124,25 +140,26 @@ class Trial(Follower):
     def _before_backward(self, tensors: Any) -> Any:
         if self.parity is not None:
             self._guard(self.parity.backward, tensors)
-        for _, applier in self.appliers:
-            changed = self._ask(applier, applier.before_backward, tensors)
+        for applier in self.appliers:
+            changed = self._ask(applier, "before_backward", tensors)
             tensors = tensors if changed is None else changed
         return tensors
 
     def _before_update(self, optimizer: torch.optim.Optimizer, *_: Any) -> None:
-        if torch.compiler.is_compiling():
-            return
-        for _number, applier in self.appliers:
-            self._ask(applier, applier.before_update, optimizer)
+        if not torch.compiler.is_compiling():
+            self._tell("before_update", optimizer)
 
     def _after_update(self, optimizer: torch.optim.Optimizer, *_: Any) -> None:
         if self.parity is not None and not torch.compiler.is_compiling():
             self._guard(self.parity.updated, optimizer)
 
+    def _made(self, _: Any) -> None:
+        self._optimizers = True
+
     def _root_found(self, module: torch.nn.Module) -> None:
         self.roots.append(module)
-        for applier in sorted((applier for _, applier in self.appliers), key=lambda each: each.order):
-            self._ask(applier, applier.root, module)
+        for applier in sorted(self.appliers, key=lambda each: each.order):
+            self._ask(applier, "root", module)
         if self.variant is not None and not self.variant.dropout:
             self._guard(precision.switch_off_in, module)
         self._guard(self._session.add_root, module)
@@ -175,8 +192,7 @@ class Trial(Follower):
             self._guard(self._describe)
         if steps == max(ROOT_STEPS, self.variant.warm_up if self.variant is not None else 0):
             self._watch.remove()
-        for _, applier in self.appliers:
-            self._ask(applier, applier.boundary, steps)
+        self._tell("boundary", steps)
         self._guard(self._write_facts, False)
         if self._outside is not None:
             self._guard(self._outside.look)
@@ -187,8 +203,6 @@ class Trial(Follower):
 
     def finish(self) -> None:
         """At the end of the process: what is known of the changes, and the rest of the losses."""
-        for _, applier in self.appliers:
-            self._ask(applier, applier.finish)
         self._guard(self._write_facts, True)
         if self._outside is not None:
             self._guard(self._outside.look)
@@ -198,15 +212,12 @@ class Trial(Follower):
     # -- the recording ---------------------------------------------------------------------------------------------
 
     def _describe(self) -> None:
-        parameter = next((each for root in self.roots for each in parameters_of(root)), None)
-        kind = parameter.device.type if parameter is not None else "cpu"
-        name = torch.cuda.get_device_name(parameter.device) if parameter is not None and kind == "cuda" else ""
         kinds = [str(change["kind"]) for change in self.plan.get("changes") or ()]
-        identity.write_process(self._session.recorder.folder, kind, name, kinds)
+        identity.write_process(self._session.recorder.folder, *identity.device_of(self.roots), kinds)
 
     def _write_facts(self, final: bool) -> None:
         """Counts in the sentences grow with every step: on the way only what is in force is news."""
-        for number, applier in self.appliers:
+        for number, applier in enumerate(self.appliers):
             change = self.plan["changes"][number]
             fields = {
                 "identity": number,
@@ -222,9 +233,13 @@ class Trial(Follower):
                 self._written[number] = fields
                 self._session.recorder.fact("change", **fields)
 
-    def _ask(self, applier: Applier, method: Callable[..., Any], *arguments: Any) -> Any:
+    def _tell(self, method: str, *arguments: Any) -> None:
+        for applier in self.appliers:
+            self._ask(applier, method, *arguments)
+
+    def _ask(self, applier: Applier, method: str, *arguments: Any) -> Any:
         try:
-            return method(*arguments)
+            return getattr(applier, method)(*arguments)
         except Exception as error:  # noqa: BLE001 - the probe's boundary: the change is not exercised, the job goes on
             applier.failed(error)
             return None
@@ -239,21 +254,14 @@ class Trial(Follower):
                 self._session.recorder.note(text)
 
 
-def _make(number: int, change: dict[str, Any]) -> tuple[int, Applier]:
+def _make(change: dict[str, Any]) -> Applier:
     kind, target, arguments = change["kind"], change.get("target", ""), dict(change.get("arguments") or ())
     none = Applier(target, arguments)
     if kind not in APPLIERS:
-        none.refused("this steptime has no applier of that name")
-        return number, none
+        none.detail = "this steptime has no applier of that name"
+        return none
     try:
-        return number, APPLIERS[kind](target, arguments)
+        return APPLIERS[kind](target, arguments)
     except Exception as error:  # noqa: BLE001 - the probe's boundary: arguments that make no sense change nothing
         none.failed(error)
-        return number, none
-
-
-def begin(plan: dict[str, Any]) -> Trial:
-    """The trial of a plan that has changes or a variant, in force."""
-    trial = Trial(plan)
-    trial.install()
-    return trial
+        return none

@@ -1,14 +1,4 @@
-"""Changes of the optimiser's step and of what leads to it: gradients and their exchange.
-
-The change "accumulation": one update for several backwards, and one exchange of gradients (no_sync).
-
-The training is another one; what counts is how fast it goes.
-
-The change "no-sync": gradients under DistributedDataParallel are exchanged with the last backward of an update only.
-
-How many backwards an update has is learned from the first one. One that comes earlier (the rest of an epoch) finds its
-gradients exchanged by hand: no rank ever updates by its own ones alone.
-"""
+"""Changes of the optimiser's step and of what leads to it: gradients and their exchange."""
 
 from __future__ import annotations
 
@@ -17,7 +7,6 @@ import importlib
 import importlib.util
 import inspect
 import weakref
-from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -28,15 +17,14 @@ VARIANTS = ("fused", "foreach")
 
 
 class OptimizerVariant(Applier):
-    """arguments: fused or foreach, True or False. Optimisers of a class of the user's own are left alone."""
+    """arguments: fused or foreach, True. Optimisers of a class of the user's own are left alone."""
 
     def __init__(self, target: str, arguments: dict[str, Any]) -> None:
         super().__init__(target, arguments)
-        self._name = next(name for name in VARIANTS if arguments.get(name) is not None)
-        self._wanted = bool(arguments[self._name])
+        self._name = next(name for name in VARIANTS if arguments.get(name))
         self._made: weakref.WeakSet[torch.optim.Optimizer] = weakref.WeakSet()
         self._used: dict[int, str] = {}
-        self._reason = ""
+        self._reason = f"no optimiser of torch's own with the option {self._name}"
 
     def install(self) -> None:
         """Wraps the constructors of the classes that know the variant."""
@@ -48,27 +36,28 @@ class OptimizerVariant(Applier):
                     cls.__init__ = self._changed(cls, cls.__init__, signature)
 
     def _changed(self, cls: type, original: Any, signature: inspect.Signature) -> Any:
+        none = {name: None for name in VARIANTS if name in signature.parameters}  # torch allows one of them
+
         @functools.wraps(original)
-        def __init__(optimizer: Any, *args: Any, **kwargs: Any) -> None:
+        def __init__(*args: Any, **kwargs: Any) -> None:
+            optimizer = args[0]
             if type(optimizer) is not cls:
-                original(optimizer, *args, **kwargs)
+                original(*args, **kwargs)
                 return
             try:
-                bound = signature.bind(optimizer, *args, **kwargs)
-                given = bound.arguments.get(self._name)
-                bound.arguments["params"] = _list(bound.arguments["params"])
-                args, kwargs = (optimizer, *bound.args[1:]), bound.kwargs
-                edited = {**bound.arguments, self._name: self._wanted}
-                for other in VARIANTS:
-                    if other != self._name and other in signature.parameters and self._wanted:
-                        edited[other] = None  # torch allows one of them
-                bound.arguments.update(edited)
+                bound = signature.bind(*args, **kwargs)
+                given, parameters = bound.arguments.get(self._name), bound.arguments["params"]
+                if not isinstance(parameters, list | tuple | torch.Tensor | dict):
+                    # A generator can be read once, and the constructor may be called twice.
+                    bound.arguments["params"] = list(parameters)
+                args, kwargs = bound.args, bound.kwargs
+                bound.arguments.update({**none, self._name: True})
                 original(*bound.args, **bound.kwargs)
             except (RuntimeError, TypeError, ValueError) as error:
                 self._reason = f"{cls.__name__} has no {self._name} variant here: {error}"
-                original(*(args if args and args[0] is optimizer else (optimizer, *args)), **kwargs)
+                original(*args, **kwargs)
                 return
-            if given is self._wanted:
+            if given is True:
                 self._reason = f"{cls.__name__} was made with {self._name}={given} already"
             else:
                 self.applied = True
@@ -78,22 +67,14 @@ class OptimizerVariant(Applier):
 
     def before_update(self, optimizer: torch.optim.Optimizer) -> None:
         """Looks whether it holds where a step is taken."""
-        if optimizer in self._made and all(each.get(self._name) is self._wanted for each in optimizer.param_groups):
+        if optimizer in self._made and all(each.get(self._name) is True for each in optimizer.param_groups):
             self._used[id(optimizer)] = type(optimizer).__name__
 
     def boundary(self, steps: int) -> None:
-        """Says what was seen."""
-        self.exercised = bool(self._used)
-        names = ", ".join(sorted(set(self._used.values())))
-        if self.exercised:
-            self.detail = f"{self._name}={self._wanted} in {count(len(self._used), 'optimiser')} ({names})"
-        else:
-            self.detail = self._reason or f"no optimiser of torch's own with the option {self._name}"
-
-
-def _list(parameters: Any) -> Any:
-    """A generator can be read once, and the constructor may be called twice."""
-    return parameters if isinstance(parameters, list | tuple | torch.Tensor | dict) else list(parameters)
+        self.exercised, self.detail = bool(self._used), self._reason
+        if self._used:
+            names = ", ".join(sorted(set(self._used.values())))
+            self.detail = f"{self._name}=True in {count(len(self._used), 'optimiser')} ({names})"
 
 
 PACKAGES = (("bitsandbytes", "bitsandbytes.optim"), ("torchao", "torchao.optim"))
@@ -110,7 +91,7 @@ class Optimizer8Bit(Applier):
         known = [pair for pair in PACKAGES if wanted in (None, pair[0])]
         found = next((pair for pair in known if importlib.util.find_spec(pair[0]) is not None), None)
         if found is None:
-            self.refused(f"not installed: {' or '.join(name for name, _ in known) or wanted}")
+            self.detail = f"not installed: {' or '.join(name for name, _ in known) or wanted}"
             return
         self._module = found[1]
         self.detail = f"the job makes no {' or '.join(CLASSES)} of torch.optim"
@@ -136,7 +117,7 @@ class Optimizer8Bit(Applier):
         try:
             group = params[0]["params"] if isinstance(params[0], dict) else params
             if not all(each.is_cuda for each in group):
-                self.refused("its kernels need a CUDA device")
+                self.detail = "its kernels need a CUDA device"
                 return None
             cls = getattr(importlib.import_module(self._module), f"{name}8bit")
             given = inspect.signature(original).bind(params, *args, **kwargs).arguments
@@ -151,25 +132,22 @@ class Optimizer8Bit(Applier):
         return made
 
     def before_update(self, optimizer: torch.optim.Optimizer) -> None:
-        """Whether it makes steps."""
         if self.applied and isinstance(optimizer, self._class):
             self.exercised = True
-
-
-ARGUMENT = "set_to_none"
 
 
 class ZeroGrad(Applier):
     """No arguments."""
 
+    detail = "the job does not ask for zeros"
+    _calls = 0
+
     def install(self) -> None:
         """Wraps zero_grad of optimisers and modules."""
-        self._calls = 0
-        self.detail = "the job does not ask for zeros"
 
         def edit(bound: inspect.BoundArguments) -> None:
-            if bound.arguments.get(ARGUMENT, True) is False:
-                bound.arguments[ARGUMENT] = True
+            if bound.arguments.get("set_to_none", True) is False:
+                bound.arguments["set_to_none"] = True
                 self._calls += 1
 
         for owner in (torch.optim.Optimizer, torch.nn.Module):
@@ -177,150 +155,30 @@ class ZeroGrad(Applier):
         self.applied = True
 
     def boundary(self, steps: int) -> None:
-        """Says how often zeros were asked for."""
         if self._calls:
-            self.exercised = True
-            self.detail = f"{count(self._calls, 'call')} of zero_grad changed"
+            self.works(f"{count(self._calls, 'call')} of zero_grad changed")
 
 
-Optimizer = torch.optim.Optimizer
 Distributed = torch.nn.parallel.DistributedDataParallel
 
 
-class Accumulation(Applier):
-    """arguments: steps (updates that become one)."""
-
-    def __init__(self, target: str, arguments: dict[str, Any]) -> None:
-        super().__init__(target, arguments)
-        self._every = int(arguments["steps"])
-        self._calls: dict[int, int] = {}
-        self._updates = 0
-        self._inside = self._updated = False
-        self._distributed: list[Any] = []
-        self.detail = "no optimiser has made a step"
-
-    def install(self) -> None:
-        """Every optimiser class passes its step through `profile_hook_step` when it is first made (torch 2.4-2.13)."""
-        if self._every < 2:
-            self.refused("one backward for an update is what the job does")
-            return
-        hook = Optimizer.profile_hook_step
-        Optimizer.profile_hook_step = staticmethod(lambda step: self._gated(hook(step)))
-        Optimizer.zero_grad = self._only_first(Optimizer.zero_grad)
-        torch.nn.Module.zero_grad = self._only_first(torch.nn.Module.zero_grad)
-        scaler = torch.amp.GradScaler
-        scaler.step, scaler.unscale_, scaler.update = (
-            self._scaler_step(scaler.step),
-            self._scaler_unscale(scaler.unscale_),
-            self._scaler_update(scaler.update),
-        )
-        self.applied = True
-
-    def root(self, module: torch.nn.Module) -> None:
-        """Gradients are exchanged with the last backward only."""
-        self._distributed += [each for each in module.modules() if isinstance(each, Distributed)]
-        self._exchange(1)
-
-    def _gated(self, step: Callable[..., Any]) -> Callable[..., Any]:
-        @functools.wraps(step)
-        def gated(optimizer: Any, *args: Any, **kwargs: Any) -> Any:
-            if self._inside:  # a subclass calls the step of its base
-                return step(optimizer, *args, **kwargs)
-            if not self._count(optimizer):
-                return _evaluated(args[0] if args else kwargs.get("closure"))
-            gradients = [
-                each.grad for group in optimizer.param_groups for each in group["params"] if each.grad is not None
-            ]
-            for gradient in gradients:
-                gradient.mul_(1 / self._every)
-            self._inside = True
-            try:
-                return step(optimizer, *args, **kwargs)
-            finally:
-                self._inside = False
-                self._updates += 1
-
-        return gated
-
-    def _count(self, optimizer: Any) -> bool:
-        """One more call of the optimiser's step. Whether this one updates."""
-        calls = self._calls[id(optimizer)] = self._calls.get(id(optimizer), 0) + 1
-        self._exchange(calls + 1)
-        return calls % self._every == 0
-
-    def _exchange(self, call: int) -> None:
-        for module in self._distributed:
-            module.require_backward_grad_sync = call % self._every == 0
-
-    def _only_first(self, zero_grad: Callable[..., Any]) -> Callable[..., Any]:
-        @functools.wraps(zero_grad)
-        def first(owner: Any, *args: Any, **kwargs: Any) -> Any:
-            calls = [self._calls.get(id(owner), 0)] if isinstance(owner, Optimizer) else self._calls.values()
-            if not any(each % self._every for each in calls):
-                return zero_grad(owner, *args, **kwargs)
-            return None
-
-        return first
-
-    # -- torch's gradient scaler: nothing is unscaled before the last backward ----------------------------------------
-
-    def _next_updates(self, optimizer: Any) -> bool:
-        return (self._calls.get(id(optimizer), 0) + 1) % self._every == 0
-
-    def _scaler_step(self, step: Callable[..., Any]) -> Callable[..., Any]:
-        @functools.wraps(step)
-        def gated(scaler: Any, optimizer: Any, *args: Any, **kwargs: Any) -> Any:
-            self._updated = self._next_updates(optimizer)
-            if self._updated:
-                return step(scaler, optimizer, *args, **kwargs)
-            self._count(optimizer)
-            return None
-
-        return gated
-
-    def _scaler_unscale(self, unscale: Callable[..., Any]) -> Callable[..., Any]:
-        @functools.wraps(unscale)
-        def gated(scaler: Any, optimizer: Any) -> Any:
-            return unscale(scaler, optimizer) if self._next_updates(optimizer) else None
-
-        return gated
-
-    def _scaler_update(self, update: Callable[..., Any]) -> Callable[..., Any]:
-        @functools.wraps(update)
-        def gated(scaler: Any, *args: Any, **kwargs: Any) -> Any:
-            return update(scaler, *args, **kwargs) if self._updated else None
-
-        return gated
-
-    def boundary(self, steps: int) -> None:
-        """Says how many updates there were."""
-        if self._updates:
-            self.exercised = True
-            total = sum(self._calls.values())
-            synchronised = " (no_sync between them)" if self._distributed else ""
-            self.detail = f"{self._updates} updates for {total} calls of step{synchronised}"
-
-
-def _evaluated(closure: Callable[[], Any] | None) -> Any:
-    """A closure computes the loss and calls backward: that is the micro-batch."""
-    if closure is None:
-        return None
-    with torch.enable_grad():
-        return closure()
-
-
 class FewerExchanges(Applier):
-    """No arguments. A job that has no_sync of its own is left alone."""
+    """Gradients under DistributedDataParallel are exchanged with the last backward of an update only. A job that has
+    no_sync of its own is left alone. No arguments.
+
+    How many backwards an update has is learned from the first one. One that comes earlier (the rest of an epoch) finds
+    its gradients exchanged by hand: no rank ever updates by its own ones alone.
+    """
+
+    detail = "no model is trained under DistributedDataParallel"
+    _every = _backwards = _skipped = _total = 0
+    _quiet = _refused = False
 
     def __init__(self, target: str, arguments: dict[str, Any]) -> None:
         super().__init__(target, arguments)
         self._models: list[Any] = []
-        self._every = self._backwards = self._skipped = self._total = 0
-        self._quiet = self._refused = False
-        self.detail = "no model is trained under DistributedDataParallel"
 
     def root(self, module: torch.nn.Module) -> None:
-        """Models under it, at any depth."""
         self._models += [each for each in module.modules() if isinstance(each, Distributed)]
         if self._models:
             self.detail = "no update has been made"
@@ -331,7 +189,7 @@ class FewerExchanges(Applier):
             return
         if not self._quiet and not all(each.require_backward_grad_sync for each in self._models):
             self._refused, self.exercised = True, False
-            self.refused("the job has no_sync() of its own")
+            self.detail = "the job has no_sync() of its own"
             return
         self._total += 1
         self._skipped += self._quiet
@@ -364,43 +222,32 @@ class FewerExchanges(Applier):
                     parameter.grad.div_(torch.distributed.get_world_size(group))
 
     def boundary(self, steps: int) -> None:
-        """Says what was saved."""
         if self._refused or not self._every:
             return
         if self._every == 1:
-            self.refused("an update has one backward, whose gradients must be exchanged")
+            self.detail = "an update has one backward, whose gradients must be exchanged"
             return
         self.applied = True
         self.exercised = self._skipped > 0
         self.detail = f"{self._skipped} of {self._total} backwards without an exchange"
 
 
-SETTINGS = ("bucket_cap_mb", "static_graph", "gradient_as_bucket_view", "find_unused_parameters")
-
-
 class DistributedSettings(Applier):
-    """arguments: any of SETTINGS."""
+    """arguments: of DistributedDataParallel's constructor."""
 
-    def __init__(self, target: str, arguments: dict[str, Any]) -> None:
-        super().__init__(target, arguments)
-        self._wanted = {name: arguments[name] for name in SETTINGS if name in arguments}
-        self.detail = "the job makes no DistributedDataParallel"
+    detail = "the job makes no DistributedDataParallel"
 
     def install(self) -> None:
-        """Wraps its constructor."""
-        cls = torch.nn.parallel.DistributedDataParallel
 
         def edit(bound: inspect.BoundArguments) -> None:
-            if all(bound.arguments.get(name) == value for name, value in self._wanted.items()):
-                self.refused("the job sets it so already")
+            if all(bound.arguments.get(name) == value for name, value in self.arguments.items()):
+                self.detail = "the job sets it so already"
                 return
-            bound.arguments.update(self._wanted)
+            bound.arguments.update(self.arguments)
             self.applied = True
 
-        cls.__init__ = with_arguments(self, cls.__init__, edit)
+        Distributed.__init__ = with_arguments(self, Distributed.__init__, edit)
 
     def root(self, module: torch.nn.Module) -> None:
-        """A model that is trained under it."""
-        if self.applied and isinstance(module, torch.nn.parallel.DistributedDataParallel):
-            self.exercised = True
-            self.detail = ", ".join(f"{name}={value}" for name, value in self._wanted.items())
+        if self.applied and isinstance(module, Distributed):
+            self.works(", ".join(f"{name}={value}" for name, value in self.arguments.items()))

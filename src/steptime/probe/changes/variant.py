@@ -16,6 +16,8 @@ import threading
 import time
 from collections.abc import Callable
 
+from steptime.probe.identity import process_group
+
 SECOND = 1_000_000_000
 LATER = 3
 """Steps from the one at which time is up to the one at which all ranks end: a rank may be a step or two ahead."""
@@ -58,7 +60,8 @@ class ProcessVariant:
             if steps < self.warm_up:
                 return False
             self._begin = now
-            if _ranks() > 1:
+            distributed = process_group()
+            if distributed is not None and distributed.get_world_size() > 1:
                 self._file = os.path.join(self._recording, f"arm-end-{os.getppid()}")
                 threading.Thread(target=self._follow, name="steptime-arm", daemon=True).start()
         done = steps >= self.warm_up + self.steps
@@ -123,13 +126,6 @@ class ProcessVariant:
         time.sleep(GRACE_SECONDS)
         self.finish()
         _leave()
-
-
-def _ranks() -> int:
-    distributed = sys.modules.get("torch.distributed")
-    if distributed is None or not distributed.is_available() or not distributed.is_initialized():
-        return 1
-    return int(distributed.get_world_size())
 
 
 def _leave() -> None:

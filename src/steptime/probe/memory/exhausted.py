@@ -20,6 +20,7 @@ from typing import Any
 import torch
 
 from steptime.probe import sites
+from steptime.probe.device import resident_bytes
 from steptime.probe.identity import memory_limit
 from steptime.probe.memory.living import MOST_OBJECTS, TENSOR, size_of, storage_of, tensors
 
@@ -48,19 +49,15 @@ class _ExhaustedState:
     reserve = _reserved()
 
 
-def _give_back() -> None:
-    if _ExhaustedState.reserve is not None:
-        _ExhaustedState.reserve.close()
-        _ExhaustedState.reserve = None
-
-
 def facts(step: int) -> dict[str, Any] | None:
     """`OutOfMemoryFacts` of the exception that ends this process; None where it is another one, or none."""
     error = getattr(sys, "last_value", None)
     found = understood(error)
     if found is None or error is None:
         return None
-    _give_back()
+    if _ExhaustedState.reserve is not None:
+        _ExhaustedState.reserve.close()
+        _ExhaustedState.reserve = None
     asked, device, limit = found
     return {
         "message": str(error)[:2000],
@@ -68,7 +65,7 @@ def facts(step: int) -> dict[str, Any] | None:
         "step": step,
         "held": held(device),
         "asked": asked,
-        "resident": _resident(),
+        "resident": resident_bytes(),
         "limit": limit if limit is not None else memory_limit(),
         "site": _site(error.__traceback__),
     }
@@ -149,14 +146,6 @@ def _site(traceback: TracebackType | None) -> dict[str, Any] | None:
             found = code.co_filename, traceback.tb_lineno, code.co_name
         traceback = traceback.tb_next
     return sites.line_at(found) if found is not None else None
-
-
-def _resident() -> int:
-    try:
-        with open("/proc/self/statm", "rb") as statm:
-            return int(statm.read().split()[1]) * os.sysconf("SC_PAGE_SIZE")
-    except (OSError, ValueError, IndexError):
-        return 0
 
 
 FILE = "memory-full.pickle"

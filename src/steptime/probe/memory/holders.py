@@ -9,9 +9,9 @@ import gc
 import linecache
 import sys
 from collections import Counter, deque
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from types import CellType, CodeType, FrameType, FunctionType, ModuleType
-from typing import Any
+from typing import Any, NamedTuple
 
 from steptime.probe import sites
 
@@ -26,13 +26,12 @@ ONLY_THE_FRAME = 3
 """References to a dictionary of locals that nobody else holds: the frame's, ours, and the one that counts them."""
 
 
-class Holder:
+class Holder(NamedTuple):
     """kind: "list", "dict", …, "hook", "closure", "variable", "attribute". name: of what keeps; site: its line."""
 
-    __slots__ = ("kind", "name", "site")
-
-    def __init__(self, kind: str, name: str, site: dict[str, Any] | None) -> None:
-        self.kind, self.name, self.site = kind, name, site
+    kind: str
+    name: str
+    site: dict[str, Any] | None
 
 
 def holder_of(objects: list[Any], frame: FrameType | None) -> Holder | None:
@@ -64,17 +63,13 @@ def _common(objects: list[Any], referrers: list[Any]) -> list[Any]:
     if not referrers:
         return []
     wanted = {id(each) for each in objects}
-    held = [sum(id(each) in wanted for each in _referents(referrer)) for referrer in referrers]
+    held = [sum(id(each) in wanted for each in gc.get_referents(referrer)) for referrer in referrers]
     best = max(range(len(referrers)), key=held.__getitem__)
     if held[best] > 1 or len(objects) == 1:
         return [referrers[best]]
     kinds = Counter(type(referrer) for referrer in referrers)
     kind, _ = kinds.most_common(1)[0]
     return [referrer for referrer in referrers if type(referrer) is kind]
-
-
-def _referents(referrer: Any) -> Iterable[Any]:
-    return gc.get_referents(referrer)
 
 
 def _named(current: list[Any], path: list[Any], frame: FrameType | None) -> Holder | None:
@@ -167,7 +162,10 @@ def _function(function: FunctionType, path: list[Any]) -> Holder:
     closure = function.__closure__ or ()
     name = next((name for name, each in zip(names, closure, strict=False) if each is cell), function.__name__)
     found = _found("hook" if _is_hook(function) else "closure", name, name, [function.__code__])
-    return found if found.site is not None else Holder(found.kind, name, _start(function.__code__))
+    if found.site is not None:
+        return found
+    code = function.__code__
+    return Holder(found.kind, name, sites.source_line(code.co_filename, code.co_firstlineno, code.co_name))
 
 
 def _is_hook(function: FunctionType) -> bool:
@@ -194,10 +192,6 @@ def _attribute(one: Any, path: list[Any]) -> Holder | None:
         each.__code__ for kind in type(one).__mro__ for each in kind.__dict__.values() if type(each) is FunctionType
     ]
     return _found("attribute", f"{type(one).__name__}.{name}", name, methods)
-
-
-def _start(code: CodeType) -> dict[str, Any]:
-    return sites.source_line(code.co_filename, code.co_firstlineno, code.co_name)
 
 
 def _line(name: str, codes: list[CodeType]) -> tuple[dict[str, Any], CodeType] | None:

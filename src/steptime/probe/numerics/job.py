@@ -50,7 +50,6 @@ class GrowingNumerics:
             os.replace(path + ".partial", path)
 
     def note(self, text: str) -> None:
-        """A sentence for the user."""
         if text not in self.facts["notes"]:
             self.facts["notes"].append(text)
 
@@ -130,7 +129,6 @@ class Job:
         self._optimizers = False
 
     def install(self) -> None:
-        """Begins to listen."""
         self._roots.install()
         self._constructions.install()
         torch.autograd.backward = self._backward(torch.autograd.backward)
@@ -148,7 +146,6 @@ class Job:
         finish_as_child(self.finish)
 
     def finish(self) -> None:
-        """At the end of the process."""
         if os.getpid() == self._pid:
             self._tell(self.role.finish)
 

@@ -118,7 +118,6 @@ class LossHistory:
         self._stride, self._norms = 1, 0
 
     def add(self, step: int, loss: float | None, norm: float | None) -> None:
-        """A step has been looked at."""
         entry = [step, json_number(loss), json_number(norm)]
         self._last.append(entry)
         if norm is None:
@@ -131,7 +130,6 @@ class LossHistory:
         self._norms += 1
 
     def last(self) -> list[list[Any]]:
-        """For the account."""
         return list(self._last)
 
     def spread(self) -> list[list[Any]]:
@@ -157,7 +155,6 @@ class Readings:
         self._tensors.append(tensor)
 
     def close(self, step: int) -> None:
-        """The step has ended."""
         if self._names:
             names, tensors = self._names, self._tensors
             self._names, self._tensors = [], []
@@ -175,7 +172,6 @@ class Readings:
             yield step, list(zip(names, values if event is None else values.tolist(), strict=True))
 
     def forget(self) -> None:
-        """In a forked child."""
         self._names, self._tensors = [], []
         self._pending.clear()
 
