@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
-from steptime.advice.evidence import Contention, LoaderUse, SettingsUse, Signal
+from steptime.advice.evidence import LoaderUse, Signal
 from steptime.advice.line_evidence import profile_scale
 from steptime.advice.models import at_once, fitting_threads, idle_cpus
 from steptime.advice.rule import Finding, Weight, rule
-from steptime.advice.savings import modelled
+from steptime.advice.savings import partly
 from steptime.advice.signals import Signals
 from steptime.quantities import format_duration, format_share
 
@@ -20,17 +18,40 @@ BUSY_ALONE = 0.6
 """Where the threads of one operator exceed the CPUs: they wait for one another, asleep for a third of the time."""
 WHOLE = 0.9
 """Of its time: a worker that needs a CPU for less counts with its share, and that is said."""
-PRESSURE_THREAD_OVERSUBSCRIPTION = 20.0
+PRESSURE_BY_THREADS = 20.0
 """Percent of time that some task waited for a CPU: what one thread too many causes on a busy machine."""
+OTHERS, LEAST_CPU = 0.1, 0.2
+"""Of the usable CPUs, and CPUs at least: what other processes may take before they are worth a word. Daemons and the
+shell together stay below."""
+FULL = 0.85
+"""Of the usable CPUs, used by the job and others together: below it they do not meet."""
+PRESSURE_BY_OTHERS = 10.0
+"""Percent of time that some task waited for a CPU. Only asked when others run: the job's own threads cause pressure
+too."""
+SPREAD = 0.3
+"""Interquartile range over median: on a quiet machine steps of equal work stay within 0.05, of padded text within
+0.2."""
+DRIFT = 0.2
+"""Change of the step from the first to the last part of the run, over the median: growth beyond noise."""
+FEWEST = 8
+"""Steady steps: the interval of a median from fewer spans nearly their whole range (binomial 95 % needs six at
+least)."""
+FEWEST_IN_TRACE = 2
+"""In a bare trace: its steps were chosen, a few of a job that ran steadily, and there are no more to come; two have
+an interval, as wide as two steps deserve (12.7 standard errors)."""
+SPEEDUP = 2
+"""So many times as many threads must fit, and so many must there be CPUs idle for: less is lost again at the boundaries
+of each operator."""
+SPREADING = ("compute", "memory")
+"""What bounds an operator that spreads over threads: one thread does not fill the memory's bandwidth. Those bound by
+their own latency are too small to be shared."""
+LIKELY, SURE = 0.5, 0.1
+"""Of the upper bound: how much threads without a CPU cost, and how well an operator spreads over threads, is not known
+before it is tried."""
 
 
-@rule(
-    "ST801",
-    "thread-oversubscription",
-    needs={Signal.STEP, Signal.SETTINGS, Signal.CONTENTION},
-    uses={Signal.LOADER},
-)
-def thread_oversubscription(signals: Signals) -> Iterator[Finding]:
+@rule("ST801", "thread-oversubscription", needs={Signal.SETTINGS, Signal.CONTENTION}, uses={Signal.LOADER})
+def thread_oversubscription(signals: Signals) -> Finding | None:
     """The job itself runs more threads than it has CPUs
 
     What it means
@@ -52,14 +73,24 @@ def thread_oversubscription(signals: Signals) -> Iterator[Finding]:
         When a device computes and the host's threads mostly sleep.
     """
     settings, contention = signals.settings, signals.contention
-    workers = signals.loader.workers if signals.has(Signal.LOADER) else 0
-    threads = max(1, settings.intra_op_threads) * max(1, settings.trainers_on_host)
-    needed = workers * _busy(signals.loader) if workers else 0.0
-    demand = (threads + needed * max(1, settings.trainers_on_host)) / max(1, settings.usable_cpus)
-    alone = settings.intra_op_threads / max(1, settings.usable_cpus) > TOLERATED
-    if demand <= TOLERATED or not _crowded(contention, BUSY_ALONE if alone else BUSY):
-        return
-    yield _finding(signals, demand, workers)
+    loader = signals.loader if signals.has(Signal.LOADER) and signals.loader.workers else None
+    cpus, trainers = max(1, settings.usable_cpus), max(1, settings.trainers_on_host)
+    workers = loader.workers * _busy(loader) if loader is not None else 0.0
+    demand = (max(1, settings.intra_op_threads) * trainers + workers * trainers) / cpus
+    enough = BUSY_ALONE if settings.intra_op_threads / cpus > TOLERATED else BUSY
+    busy = contention.job_cpu >= enough * max(1.0, contention.usable_cpus - contention.other_cpu)
+    pressed = contention.pressure is not None and contention.pressure >= PRESSURE_BY_THREADS
+    if demand <= TOLERATED or not (busy or pressed):
+        return None
+    parts = f"{settings.intra_op_threads} threads"
+    if settings.trainers_on_host > 1:
+        parts += f" x {settings.trainers_on_host} training processes"
+    if loader is not None:
+        parts += f" + {loader.workers} workers"
+        parts += f" at {format_share(_busy(loader))}" if _busy(loader) < 1.0 else ""
+    summary = f"{parts} on {settings.usable_cpus} usable CPUs: {demand:.1f} threads for each CPU"
+    saving = partly(signals.step.duration.value * (1 - 1 / demand), LIKELY, SURE, signals.step)
+    return thread_oversubscription.finding(summary, _advice(signals, loader), saving)
 
 
 def _busy(loader: LoaderUse) -> float:
@@ -67,55 +98,19 @@ def _busy(loader: LoaderUse) -> float:
     return loader.busy if loader.busy is not None and loader.busy < WHOLE else 1.0
 
 
-def _crowded(contention: Contention, enough: float) -> bool:
-    left = max(1.0, contention.usable_cpus - contention.other_cpu)
-    busy = contention.job_cpu >= enough * left
-    return busy or (contention.pressure is not None and contention.pressure >= PRESSURE_THREAD_OVERSUBSCRIPTION)
-
-
-def _finding(signals: Signals, demand: float, workers: int) -> Finding:
-    settings, step = signals.settings, signals.step.duration.value
-    parts = f"{settings.intra_op_threads} threads"
-    if settings.trainers_on_host > 1:
-        parts += f" x {settings.trainers_on_host} training processes"
-    if workers:
-        busy = _busy(signals.loader)
-        parts += f" + {workers} workers" + (f" at {format_share(busy)}" if busy < 1.0 else "")
-    upper_bound = step * (1 - 1 / demand)
-    saving = modelled(upper_bound / 2, upper_bound / 10, upper_bound, signals.step.steady)
-    summary = f"{parts} on {settings.usable_cpus} usable CPUs: {demand:.1f} threads for each CPU"
-    return thread_oversubscription.finding(summary, _advice(settings, signals, workers), saving)
-
-
-def _advice(settings: SettingsUse, signals: Signals, workers: int) -> str:
-    best = fitting_threads(settings, signals.loader if workers else None)
+def _advice(signals: Signals, loader: LoaderUse | None) -> str:
+    settings = signals.settings
+    best = fitting_threads(settings, loader)
     if best < settings.intra_op_threads:
         if settings.omp_num_threads not in (None, str(settings.intra_op_threads)):
             return f"The job sets its threads itself: torch.set_num_threads({best})."
         return f"Set OMP_NUM_THREADS={best}."
-    return (
-        f"Use fewer workers than {_workers(signals.loader)}."
-        if workers
-        else "Run fewer training processes on this host."
-    )
+    if loader is not None:
+        return f"Use fewer workers than {loader.workers}."
+    return "Run fewer training processes on this host."
 
 
-def _workers(loader: LoaderUse) -> int:
-    return loader.workers
-
-
-OTHERS = 0.1
-"""Of the usable CPUs, and at least LEAST_CPU: what other processes may take before they are worth a word."""
-LEAST_CPU = 0.2
-"""CPUs: daemons and the shell together stay below."""
-FULL = 0.85
-"""Of the usable CPUs, used by the job and others together: below it they do not meet."""
-PRESSURE_BACKGROUND_LOAD = 10.0
-"""Percent of time that some task waited for a CPU. Only asked when others run: the job's own threads cause pressure
-too."""
-
-
-@rule("ST802", "background-load", needs={Signal.STEP, Signal.CONTENTION}, weight=Weight.DOUBT)
+@rule("ST802", "background-load", needs={Signal.CONTENTION}, weight=Weight.DOUBT)
 def background_load(signals: Signals) -> Finding | None:
     """Other processes used the CPUs while this was measured
 
@@ -138,28 +133,20 @@ def background_load(signals: Signals) -> Finding | None:
     """
     contention = signals.contention
     usable = max(1, contention.usable_cpus)
-    if contention.other_cpu < max(LEAST_CPU, OTHERS * usable):
+    few = contention.other_cpu < max(LEAST_CPU, OTHERS * usable)
+    free = contention.job_cpu + contention.other_cpu < FULL * usable
+    pressure = contention.pressure
+    if few or free or (pressure is not None and pressure < PRESSURE_BY_OTHERS):
         return None
-    full = (contention.job_cpu + contention.other_cpu) >= FULL * usable
-    pressed = contention.pressure is None or contention.pressure >= PRESSURE_BACKGROUND_LOAD
-    if not (full and pressed):
-        return None
-    pressure = "" if contention.pressure is None else f", pressure {contention.pressure:.0f} %"
+    pressed = "" if pressure is None else f", pressure {pressure:.0f} %"
     summary = (
-        f"Other processes used {contention.other_cpu:.1f} of {usable} CPUs{pressure}; "
+        f"Other processes used {contention.other_cpu:.1f} of {usable} CPUs{pressed}; "
         f"steps vary by {format_share(contention.spread)} (IQR)"
     )
     return background_load.finding(summary, "Measure again on a quiet machine or on CPUs of its own.")
 
 
-SPREAD = 0.3
-"""Interquartile range over median: on a quiet machine steps of equal work stay within 0.05, of padded text within
-0.2."""
-DRIFT = 0.2
-"""Change of the step from the first to the last part of the run, over the median: growth beyond noise."""
-
-
-@rule("ST803", "unstable-steps", needs={Signal.STEP, Signal.CONTENTION}, weight=Weight.NOTE)
+@rule("ST803", "unstable-steps", needs={Signal.CONTENTION}, weight=Weight.NOTE)
 def unstable_steps(signals: Signals) -> Finding | None:
     """Steps vary more than equal work explains
 
@@ -189,15 +176,7 @@ def unstable_steps(signals: Signals) -> Finding | None:
     return None
 
 
-FEWEST = 8
-"""Steady steps: the interval of a median from fewer spans nearly their whole range (binomial 95 % needs six at
-least)."""
-FEWEST_IN_TRACE = 2
-"""In a bare trace: somebody chose its steps, a few of a job that ran steadily, and there are no more to come; two have
-an interval, as wide as two steps deserve (12.7 standard errors)."""
-
-
-@rule("ST804", "few-steps", needs={Signal.STEP}, weight=Weight.DOUBT)
+@rule("ST804", "few-steps", weight=Weight.DOUBT)
 def few_steps(signals: Signals) -> Finding | None:
     """Too few steady steps were measured
 
@@ -226,7 +205,7 @@ def few_steps(signals: Signals) -> Finding | None:
     return few_steps.finding(summary, "Let the job run for at least 30 steps after the warm-up.")
 
 
-@rule("ST807", "device-not-traced", needs={Signal.STEP}, weight=Weight.DOUBT)
+@rule("ST807", "device-not-traced", weight=Weight.DOUBT)
 def device_not_traced(signals: Signals) -> Finding | None:
     """The trace shows that kernels were launched, and none of them
 
@@ -254,20 +233,10 @@ def device_not_traced(signals: Signals) -> Finding | None:
     )
 
 
-SPEEDUP = 2
-"""So many times as many threads must fit, and so many must there be CPUs idle for: less is lost again at the boundaries
-of each operator."""
-SPREADING = ("compute", "memory")
-"""What bounds an operator that spreads over threads: one thread does not fill the memory's bandwidth. Those bound by
-their own latency are too small to be shared."""
-LIKELY, SURE = 0.5, 0.1
-"""Of the upper bound: how well an operator spreads over threads is not known before it is tried."""
-
-
 @rule(
     "ST808",
     "too-few-threads",
-    needs={Signal.STEP, Signal.SETTINGS, Signal.OPERATORS, Signal.CONTENTION},
+    needs={Signal.SETTINGS, Signal.OPERATORS, Signal.CONTENTION},
     uses={Signal.LOADER, Signal.CATEGORIES},
 )
 def too_few_threads(signals: Signals) -> Finding | None:
@@ -290,20 +259,19 @@ def too_few_threads(signals: Signals) -> Finding | None:
     When to ignore it
         When the idle CPUs belong to somebody else, or the step consists of operators too small to be shared.
     """
-    settings, step = signals.settings, signals.step
+    settings, contention = signals.settings, signals.contention
     loader = signals.loader if signals.has(Signal.LOADER) else None
     best, threads = fitting_threads(settings, loader), max(1, settings.intra_op_threads)
-    if settings.omp_num_threads != str(threads) or best < SPEEDUP * threads or step.device != "cpu":
+    if settings.omp_num_threads != str(threads) or best < SPEEDUP * threads or signals.step.device != "cpu":
         return None
-    if idle_cpus(signals.contention) < (best - threads) / SPEEDUP:
+    if idle_cpus(contention) < (best - threads) / SPEEDUP:
         return None
     profiled = sum(operator.duration for operator in signals.operators if operator.bound in SPREADING)
     spent = profiled * profile_scale(signals.operators, signals.categories)
-    upper_bound = spent * (1 - at_once(threads, signals.contention) / at_once(best, signals.contention))
+    upper_bound = spent * (1 - at_once(threads, contention) / at_once(best, contention))
     if not upper_bound:
         return None
-    summary = (
-        f"OMP_NUM_THREADS={threads} holds operators of {format_duration(spent)} a step to {threads} of {best} CPUs"
-    )
-    saving = modelled(LIKELY * upper_bound, SURE * upper_bound, upper_bound, step.steady)
+    held = f"operators of {format_duration(spent)} a step to {threads} of {best} CPUs"
+    saving = partly(upper_bound, LIKELY, SURE, signals.step)
+    summary = f"OMP_NUM_THREADS={threads} holds {held}"
     return too_few_threads.finding(summary, f"Set OMP_NUM_THREADS={best}.", saving, category="compute")

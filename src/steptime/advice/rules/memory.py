@@ -6,18 +6,25 @@ import re
 
 from steptime.advice.evidence import KeeperUse, Signal
 from steptime.advice.rule import Finding, Weight, rule
-from steptime.advice.savings import ratio
+from steptime.advice.savings import share_of_step
 from steptime.advice.signals import Signals
-from steptime.quantities import SourceLine, format_bytes, format_duration, format_share
+from steptime.quantities import format_bytes, format_duration, format_share
 
 SPARE_MEMORY = 0.7
 """Of the device's memory at the peak: below it there is room to keep some of what is computed twice."""
-
-CALL = re.compile(r"(?<!save_)(?<!load_)\bcheckpoint(_sequential)?\(")
+CHECKPOINT_CALL = re.compile(r"(?<!save_)(?<!load_)\bcheckpoint(_sequential)?\(")
 """A call of torch.utils.checkpoint by its usual name."""
+LEAST_FRAGMENTED, LEAST_BYTES_FRAGMENTED = 0.3, 1 << 30
+"""Of what is reserved at the peak: below it the cache of a healthy job moves about."""
+NEAR = 0.92
+"""Of the capacity: libraries and fragmentation take a few percent more at times."""
+LEAST_RETRIES = 0.01
+"""A step: one in a hundred steps is no accident of the first ones."""
+LEAST_OPTIMIZER, LEAST_BYTES_OPTIMIZER = 0.35, 256 << 20
+"""Of the peak: more than parameters and gradients together."""
 
 
-@rule("ST701", "recompute", needs={Signal.STEP, Signal.RECOMPUTE}, uses={Signal.LINES})
+@rule("ST701", "recompute", needs={Signal.RECOMPUTE}, uses={Signal.LINES})
 def recompute(signals: Signals) -> Finding | None:
     """Activation checkpointing computes the forward twice though memory is to spare
 
@@ -36,23 +43,19 @@ def recompute(signals: Signals) -> Finding | None:
     When to ignore it
         When other runs of the same code need the memory (longer sequences, a larger batch).
     """
-    use, step = signals.recompute, signals.step
+    use = signals.recompute
     if use.memory_share is not None and use.memory_share >= SPARE_MEMORY:
         return None
-    share = format_share(ratio(use.duration.value, step.duration.value))
+    spent, share = format_duration(use.duration.value), share_of_step(use.duration.value, signals.step)
     spare = "" if use.memory_share is None else f" while {format_share(1 - use.memory_share)} of the memory is free"
-    summary = f"Backward computes {format_duration(use.duration.value)} of forward again ({share}){spare}"
+    summary = f"Backward computes {spent} of forward again ({share}){spare}"
     advice = "Checkpoint fewer blocks, or none, as far as the memory allows."
-    return recompute.finding(summary, advice, use.duration, category="compute", source=use.source or _call(signals))
+    calls = [line for line in signals.lines if CHECKPOINT_CALL.search(line.source.text)]
+    call = max(calls, key=lambda line: line.duration.value).source if calls else None
+    return recompute.finding(summary, advice, use.duration, category="compute", source=use.source or call)
 
 
-def _call(signals: Signals) -> SourceLine | None:
-    """The line that asks for it, where the lines of that function were timed."""
-    calls = [line for line in signals.lines if CALL.search(line.source.text)]
-    return max(calls, key=lambda line: line.duration.value).source if calls else None
-
-
-@rule("ST702", "memory-leak", needs={Signal.STEP, Signal.MEMORY}, weight=Weight.NOTE)
+@rule("ST702", "memory-leak", needs={Signal.MEMORY}, weight=Weight.NOTE)
 def memory_leak(signals: Signals) -> Finding | None:
     """Memory grows with every step
 
@@ -83,12 +86,12 @@ def memory_leak(signals: Signals) -> Finding | None:
     if keeper is not None and keeper.name:
         summary += f": {keeper.kind} {keeper.name}"
     interval = f"The growth lies between {format_bytes(growth.low)} and {format_bytes(growth.high)} a step."
-    evidence = (interval, *map(_told, use.keepers))
     source = keeper.source if keeper is not None else None
-    return memory_leak.finding(summary, _advice(keeper), source=source, evidence=evidence)
+    return memory_leak.finding(summary, _advice(keeper), source=source, evidence=(interval, *map(_kept, use.keepers)))
 
 
-def _told(keeper: KeeperUse) -> str:
+def _kept(keeper: KeeperUse) -> str:
+    """What one keeper holds on to, as evidence."""
     named = f"The {keeper.kind} {keeper.name}" if keeper.kind else "Something that was not found"
     kept = f"keeps {keeper.tensors:.3g} tensors more with every step" if keeper.tensors >= 1 else "is a sum that grows"
     return f"{named} {kept}{', with their graphs of autograd' if keeper.graph else ''}."
@@ -105,12 +108,7 @@ def _advice(keeper: KeeperUse | None) -> str:
     return f"Empty {name}, or keep less in it."
 
 
-LEAST_SHARE_MEMORY_FRAGMENTATION = 0.3
-"""Of what is reserved at the peak: below it the cache of a healthy job moves about."""
-LEAST_BYTES_MEMORY_FRAGMENTATION = 1 << 30
-
-
-@rule("ST703", "memory-fragmentation", needs={Signal.STEP, Signal.MEMORY}, weight=Weight.NOTE)
+@rule("ST703", "memory-fragmentation", needs={Signal.MEMORY}, weight=Weight.NOTE)
 def memory_fragmentation(signals: Signals) -> Finding | None:
     """The device's allocator holds much more than tensors ever needed
 
@@ -128,24 +126,17 @@ def memory_fragmentation(signals: Signals) -> Finding | None:
     When to ignore it
         When memory is plentiful: a cache costs nothing.
     """
-    use = signals.memory
-    if use.allocated_peak is None or not use.peak:
-        return None
-    unused = use.peak - use.allocated_peak
-    if unused < LEAST_BYTES_MEMORY_FRAGMENTATION or unused < LEAST_SHARE_MEMORY_FRAGMENTATION * use.peak:
+    peak, needed = signals.memory.peak, signals.memory.allocated_peak
+    if needed is None or not peak or peak - needed < max(LEAST_BYTES_FRAGMENTED, LEAST_FRAGMENTED * peak):
         return None
     summary = (
-        f"{format_bytes(use.peak)} are reserved, and tensors never held more than {format_bytes(use.allocated_peak)}: "
-        f"{format_share(unused / use.peak)} lies in pieces"
+        f"{format_bytes(peak)} are reserved, and tensors never held more than {format_bytes(needed)}: "
+        f"{format_share((peak - needed) / peak)} lies in pieces"
     )
     return memory_fragmentation.finding(summary, "Set PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True.")
 
 
-NEAR = 0.92
-"""Of the capacity: libraries and fragmentation take a few percent more at times."""
-
-
-@rule("ST704", "memory-near-capacity", needs={Signal.STEP, Signal.MEMORY}, weight=Weight.NOTE)
+@rule("ST704", "memory-near-capacity", needs={Signal.MEMORY}, weight=Weight.NOTE)
 def memory_near_capacity(signals: Signals) -> Finding | None:
     """The peak of memory is close to what there is
 
@@ -163,21 +154,15 @@ def memory_near_capacity(signals: Signals) -> Finding | None:
     When to ignore it
         When all steps are of one size and the job has run for long: then it fits.
     """
-    use = signals.memory
-    if not use.capacity or use.peak < NEAR * use.capacity:
+    peak, capacity = signals.memory.peak, signals.memory.capacity
+    if not capacity or peak < NEAR * capacity:
         return None
-    summary = (
-        f"The peak of {format_bytes(use.peak)} is {format_share(use.peak / use.capacity)} of the "
-        f"{format_bytes(use.capacity)} that there are"
-    )
+    share = f"{format_share(peak / capacity)} of the {format_bytes(capacity)} that there are"
+    summary = f"The peak of {format_bytes(peak)} is {share}"
     return memory_near_capacity.finding(summary, "See with steptime memory what would free how much.")
 
 
-LEAST = 0.01
-"""Retries a step: one in a hundred steps is no accident of the first ones."""
-
-
-@rule("ST705", "allocator-retries", needs={Signal.STEP, Signal.MEMORY}, weight=Weight.NOTE)
+@rule("ST705", "allocator-retries", needs={Signal.MEMORY}, weight=Weight.NOTE)
 def allocator_retries(signals: Signals) -> Finding | None:
     """The device's allocator gives its cache back to serve requests
 
@@ -195,19 +180,14 @@ def allocator_retries(signals: Signals) -> Finding | None:
     When to ignore it
         When they come from the evaluation or a checkpoint between the steps.
     """
-    use = signals.memory
-    if use.retries is None or use.retries < LEAST:
+    retries = signals.memory.retries
+    if retries is None or retries < LEAST_RETRIES:
         return None
-    summary = f"The allocator emptied its cache {use.retries:.3g} times a step to serve a request"
+    summary = f"The allocator emptied its cache {retries:.3g} times a step to serve a request"
     return allocator_retries.finding(summary, "Use less memory at the peak, or set expandable_segments:True.")
 
 
-LEAST_SHARE_OPTIMIZER_MEMORY = 0.35
-"""Of the peak: more than parameters and gradients together."""
-LEAST_BYTES_OPTIMIZER_MEMORY = 256 << 20
-
-
-@rule("ST706", "optimizer-memory", needs={Signal.STEP, Signal.MEMORY}, weight=Weight.NOTE)
+@rule("ST706", "optimizer-memory", needs={Signal.MEMORY}, weight=Weight.NOTE)
 def optimizer_memory(signals: Signals) -> Finding | None:
     """The optimiser's state is a large part of the memory
 
@@ -226,12 +206,9 @@ def optimizer_memory(signals: Signals) -> Finding | None:
     When to ignore it
         When memory is plentiful.
     """
-    use = signals.memory
-    if (
-        use.optimizer_state < LEAST_BYTES_OPTIMIZER_MEMORY
-        or use.optimizer_state < LEAST_SHARE_OPTIMIZER_MEMORY * use.peak
-    ):
+    state, peak = signals.memory.optimizer_state, signals.memory.peak
+    if state < max(LEAST_BYTES_OPTIMIZER, LEAST_OPTIMIZER * peak):
         return None
-    share = format_share(min(1.0, use.optimizer_state / use.peak))
-    summary = f"The optimiser's state takes {format_bytes(use.optimizer_state)}, {share} of the memory at the peak"
+    share = format_share(min(1.0, state / peak))
+    summary = f"The optimiser's state takes {format_bytes(state)}, {share} of the memory at the peak"
     return optimizer_memory.finding(summary, "Try an 8-bit optimiser, or shard its state over the ranks.")

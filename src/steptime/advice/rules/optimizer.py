@@ -2,18 +2,30 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 from steptime.advice.evidence import OptimizerUse, Signal
 from steptime.advice.models import FOREACH, FUSABLE, ITERATIVE, floor, zeroing
 from steptime.advice.rule import Finding, rule
-from steptime.advice.savings import modelled, ratio, scaled, total
+from steptime.advice.savings import in_step, modelled, ratio, scaled, share_of_step, total
 from steptime.advice.signals import Signals
-from steptime.quantities import SourceLine, format_duration, format_share
+from steptime.quantities import Estimate, format_duration
 
-LEAST_SHARE_OPTIMIZER_SHARE = 0.15
+LEAST_SHARE = 0.15
 """Of the step: an update reads and writes every parameter; up to here that is usual for small batches."""
+LEAST_EMBEDDINGS = 0.3
+"""Of an optimiser's elements: below this the rest of the model is what it updates."""
+FEWEST_TENSORS = 20
+"""With fewer parameters there is little to batch."""
+LEAST_SHARE_OF_SINGLE_TENSORS = 0.05
+"""Of the step: below this the optimiser is not what to look at."""
+LEAST_SAVINGS = 0.03
+"""Of the step: a trial takes no smaller gain. Many small tensors cost Python as much in one pass."""
+LEAST_SHARE_OF_ZEROS = 0.03
+"""Of the step: below it the difference is not noticed."""
 
 
-@rule("ST501", "optimizer-share", needs={Signal.STEP, Signal.OPTIMIZERS}, uses={Signal.MACHINE})
+@rule("ST501", "optimizer-share", needs={Signal.OPTIMIZERS}, uses={Signal.MACHINE})
 def optimizer_share(signals: Signals) -> Finding | None:
     """The optimiser takes a large part of the step
 
@@ -34,35 +46,32 @@ def optimizer_share(signals: Signals) -> Finding | None:
         When the batch size is fixed by the method and the optimiser is fused already: then this is its price. LBFGS,
         which iterates over its history, is left out: no floor of it is known.
     """
-    duration = total(use.duration for use in signals.optimizers)
-    share = ratio(duration.value, signals.step.duration.value)
-    if share < LEAST_SHARE_OPTIMIZER_SHARE or not all(use.elements for use in signals.optimizers):
+    optimizers = signals.optimizers
+    duration = total(use.duration for use in optimizers)
+    if ratio(duration.value, signals.step.duration.value) < LEAST_SHARE:
         return None
-    if any(use.type in ITERATIVE for use in signals.optimizers):
+    if not all(use.elements and use.type not in ITERATIVE for use in optimizers):
         return None
-    best = sum(floor(use, signals.machine if signals.has(Signal.MACHINE) else None) for use in signals.optimizers)
-    saving = scaled(duration, 1 - min(1.0, ratio(best, duration.value)))
-    top = max(signals.optimizers, key=lambda use: use.duration.value)
-    tensors = sum(use.parameters for use in signals.optimizers)
-    summary = f"{top.type} takes {format_duration(duration.value)} a step ({format_share(share)}) for {tensors} tensors"
-    return optimizer_share.finding(summary, _advice(signals.optimizers), saving, source=top.site)
-
-
-def _advice(optimizers: tuple[OptimizerUse, ...]) -> str:
+    top = max(optimizers, key=lambda use: use.duration.value)
+    tensors = sum(use.parameters for use in optimizers)
+    summary = f"{top.type} takes {in_step(duration.value, signals.step)} for {tensors} tensors"
     rarely = "step less often (accumulate gradients), enlarge the batch, or train fewer parameters"
-    if any(use.type in FUSABLE and not use.fused for use in optimizers):
-        return f"Use fused=True, or {rarely}."
-    return f"No faster implementation is left to switch on: {rarely}."
+    fusable = any(use.type in FUSABLE and not use.fused for use in optimizers)
+    advice = f"Use fused=True, or {rarely}." if fusable else f"No faster implementation is left to switch on: {rarely}."
+    return optimizer_share.finding(summary, advice, _above_floor(duration, optimizers, signals), source=top.site)
 
 
-LEAST_PART = 0.3
-"""Of an optimiser's elements: below this the rest of the model is what it updates."""
+def _above_floor(duration: Estimate, optimizers: Iterable[OptimizerUse], signals: Signals) -> Estimate:
+    """What their updates take beyond the least that they need."""
+    machine = signals.machine if signals.has(Signal.MACHINE) else None
+    best = sum(floor(use, machine) for use in optimizers)
+    return scaled(duration, 1 - min(1.0, ratio(best, duration.value)))
 
 
 @rule(
     "ST502",
     "dense-embedding-gradient",
-    needs={Signal.STEP, Signal.OPTIMIZERS},
+    needs={Signal.OPTIMIZERS},
     instead_of=("optimizer-share", "single-tensor-optimizer"),
 )
 def dense_embedding_gradient(signals: Signals) -> Finding | None:
@@ -85,36 +94,25 @@ def dense_embedding_gradient(signals: Signals) -> Finding | None:
         When most rows are looked up in each batch (a small vocabulary), or when the output layer shares the table:
         then the gradient is really dense.
     """
-    use = max(signals.optimizers, key=_saving)
+
+    def spent(use: OptimizerUse) -> float:
+        return use.duration.value * ratio(use.dense_embedding_elements, max(use.elements, 1))
+
+    use = max(signals.optimizers, key=spent)
     part = ratio(use.dense_embedding_elements, max(use.elements, use.dense_embedding_elements))
-    if part < LEAST_PART:
+    if part < LEAST_EMBEDDINGS:
         return None
     saving = scaled(use.duration, part)
-    summary = (
-        f"{use.type} spends {format_duration(saving.value)} a step "
-        f"({format_share(ratio(saving.value, signals.step.duration.value))}) on "
-        f"{use.dense_embedding_elements / 1e6:.1f} M elements of embeddings"
-    )
+    elements = f"{use.dense_embedding_elements / 1e6:.1f} M elements of embeddings"
+    summary = f"{use.type} spends {in_step(saving.value, signals.step)} on {elements}"
     advice = "Make the embedding sparse (sparse=True) with SparseAdam or SGD for it."
     return dense_embedding_gradient.finding(summary, advice, saving, source=use.site)
-
-
-def _saving(use: OptimizerUse) -> float:
-    return use.duration.value * ratio(use.dense_embedding_elements, max(use.elements, 1))
-
-
-FEWEST_TENSORS = 20
-"""With fewer parameters there is little to batch."""
-LEAST_SHARE_SINGLE_TENSOR_OPTIMIZER = 0.05
-"""Of the step: below this the optimiser is not what to look at."""
-LEAST_SAVINGS = 0.03
-"""Of the step: a trial takes no smaller gain. Many small tensors cost Python as much in one pass."""
 
 
 @rule(
     "ST503",
     "single-tensor-optimizer",
-    needs={Signal.STEP, Signal.OPTIMIZERS},
+    needs={Signal.OPTIMIZERS},
     uses={Signal.MACHINE},
     instead_of=("optimizer-share", "overhead-bound"),
 )
@@ -142,18 +140,14 @@ def single_tensor_optimizer(signals: Signals) -> Finding | None:
     slow = [use for use in signals.optimizers if _single_tensor(use, signals.step.device)]
     if not slow:
         return None
-    use = max(slow, key=lambda optimizer: optimizer.duration.value)
-    share = ratio(use.duration.value, signals.step.duration.value)
-    best = floor(use, signals.machine if signals.has(Signal.MACHINE) else None)
-    saving = scaled(use.duration, 1 - min(1.0, ratio(best, use.duration.value)))
-    if share < LEAST_SHARE_SINGLE_TENSOR_OPTIMIZER or ratio(saving.value, signals.step.duration.value) < LEAST_SAVINGS:
+    use, step = max(slow, key=lambda use: use.duration.value), signals.step.duration.value
+    saving = _above_floor(use.duration, [use], signals)
+    if ratio(use.duration.value, step) < LEAST_SHARE_OF_SINGLE_TENSORS or ratio(saving.value, step) < LEAST_SAVINGS:
         return None
     operators = f" with {use.operators:.0f} operators" if use.operators else ""
     operators = f" with {use.kernels:.0f} kernels" if use.kernels else operators
-    summary = (
-        f"{use.type} updates {use.parameters} tensors one by one{operators}: "
-        f"{format_duration(use.duration.value)} a step ({format_share(share)})"
-    )
+    spent = in_step(use.duration.value, signals.step)
+    summary = f"{use.type} updates {use.parameters} tensors one by one{operators}: {spent}"
     how = "fused=True" if use.type in FUSABLE else "foreach=True"
     return single_tensor_optimizer.finding(summary, f"Make it with {how}.", saving, source=use.site)
 
@@ -169,14 +163,10 @@ def _single_tensor(use: OptimizerUse, device: str) -> bool:
     return use.foreach is False and use.type in FUSABLE | FOREACH
 
 
-LEAST_SHARE_ZEROED_GRADIENTS = 0.03
-"""Of the step: below it nobody would notice the difference."""
-
-
 @rule(
     "ST504",
     "zeroed-gradients",
-    needs={Signal.STEP, Signal.OPERATORS, Signal.OPTIMIZERS},
+    needs={Signal.OPERATORS, Signal.OPTIMIZERS},
     uses={Signal.CATEGORIES, Signal.LINES, Signal.SETTINGS},
 )
 def zeroed_gradients(signals: Signals) -> Finding | None:
@@ -198,22 +188,18 @@ def zeroed_gradients(signals: Signals) -> Finding | None:
         When the loop reads gradients of parameters that the loss does not reach, or relies on momentum and weight decay
         moving parameters without a gradient.
     """
-    settings = signals.settings if signals.has(Signal.SETTINGS) else None
-    if settings is not None and settings.deterministic:
+    if signals.has(Signal.SETTINGS) and signals.settings.deterministic:
         return None  # it fills new memory, too
-    elements = sum(use.elements for use in signals.optimizers)
-    filling, adding = zeroing(signals.operators, signals.categories, elements, signals.step.micro_batches)
-    step = signals.step.duration.value
-    if ratio(filling + adding, step) < LEAST_SHARE_ZEROED_GRADIENTS:
+    step, elements = signals.step, sum(use.elements for use in signals.optimizers)
+    filling, adding = zeroing(signals.operators, signals.categories, elements, step.micro_batches)
+    both = filling + adding
+    if ratio(both, step.duration.value) < LEAST_SHARE_OF_ZEROS:
         return None
     summary = (
         f"Filling {elements:,} gradients with zeros takes {format_duration(filling)} a step, adding to them "
-        f"{format_duration(adding)} ({format_share(ratio(filling + adding, step))} together)"
+        f"{format_duration(adding)} ({share_of_step(both, step)} together)"
     )
-    saving = modelled(filling + adding, filling, filling + adding, signals.step.steady)
+    saving = modelled(both, filling, both, step.steady)
     advice = "Call zero_grad() without set_to_none=False: gradients are then dropped."
-    return zeroed_gradients.finding(summary, advice, saving, category="compute", source=_source(signals))
-
-
-def _source(signals: Signals) -> SourceLine | None:
-    return next((use.source for use in signals.lines if "zero_grad(" in use.source.text), None)
+    source = next((use.source for use in signals.lines if "zero_grad(" in use.source.text), None)
+    return zeroed_gradients.finding(summary, advice, saving, category="compute", source=source)

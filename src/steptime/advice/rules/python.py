@@ -4,29 +4,32 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from steptime.advice.evidence import GapUse, LineUse, Signal
+from steptime.advice.evidence import LineUse, Signal
 from steptime.advice.line_evidence import LineKind, LineTime, converts_lists, line_kind, line_times, loop_functions
-from steptime.advice.rule import Finding, rule
-from steptime.advice.savings import modelled, named, ratio, scaled, total
+from steptime.advice.rule import Finding, Rule, rule
+from steptime.advice.savings import in_step, modelled, named, ratio, scaled, share_of_step, total
 from steptime.advice.signals import Signals
-from steptime.quantities import Estimate, format_duration, format_share, format_source
+from steptime.quantities import Estimate, format_duration, format_source
 
 MOST_LINES = 3
 """A fourth line would not be read."""
 LEAST_SHARE = 0.1
-"""Of the step, for the account as a whole: below it is what every loop has, and a profile with stacks adds some."""
+"""Of the step, for the category as a whole: below it is what every loop has, and a profile with stacks adds some."""
 LEAST_LINE = 0.05
 """Of the step, for a line: below it is what zero_grad, a schedule or a loss cost in any loop."""
 UNPROFILED = "rest"
 """Stands for the category of Python, and of operators outside of the model, where no step was profiled."""
 LOOP_ROLES = ("python", "forward", "backward", "optimizer")
 """Roles whose Python is examined here; input, transfer and evaluation have rules of their own."""
+OFTEN = 50
+"""Steps between two checkpoints: when more lie between, saving is an event between steps (ST902), not part of them."""
+LEAST_CONVERSION = 200_000.0
+"""ns per execution: a conversion of one array of some MB is done by then (a copy at several GB/s)."""
 
 
 @rule(
     "ST201",
     "python-time",
-    needs={Signal.STEP},
     uses={Signal.CATEGORIES, Signal.LINES, Signal.PHASES, Signal.GAPS},
     by_line=True,
 )
@@ -51,22 +54,17 @@ def python_time(signals: Signals) -> Iterator[Finding]:
         When the device is still busy meanwhile: then the breakdown has no host time and the rule does not fire.
     """
     times = [time for time in line_times(signals.lines, signals.phases) if time.line.role in LOOP_ROLES]
-    part = _python_part(signals, sum(map(_host, times)))
+    unprofiled = named(signals.categories, UNPROFILED)
+    host = named(signals.categories, "python") or unprofiled
+    spent = sum(map(_host, times))
+    # Lines hold operators outside the model too (a loss, an index), of which the category knows the part.
+    part = min(1.0, ratio(host.duration.value, spent)) if host is not None and spent > 0 else 1.0
     groups = [(scaled(total(time.host for time in group), part), group) for group in _by_function(times)]
     for saving, group in groups[:MOST_LINES]:
         if ratio(saving.value, signals.step.duration.value) >= LEAST_LINE:
-            yield _finding(signals, group, saving)
-    if not times and signals.has(Signal.CATEGORIES):
+            yield _finding(signals, group, saving, unprofiled is not None)
+    if not times:
         yield from _whole_breakdown(signals)
-
-
-def _python_part(signals: Signals, spent: float) -> float:
-    """Lines hold operators outside the model too (a loss, an index): the breakdown knows how much of it all is
-    Python, or outside of the model where no step was profiled."""
-    if not signals.has(Signal.CATEGORIES):
-        return 1.0
-    host = named(signals.categories, "python") or named(signals.categories, UNPROFILED)
-    return min(1.0, ratio(host.duration.value, spent)) if host is not None and spent > 0 else 1.0
 
 
 def _by_function(times: list[LineTime]) -> list[list[LineTime]]:
@@ -84,13 +82,12 @@ def _host(time: LineTime) -> float:
     return time.host.value
 
 
-def _finding(signals: Signals, group: list[LineTime], saving: Estimate) -> Finding:
+def _finding(signals: Signals, group: list[LineTime], saving: Estimate, unprofiled: bool) -> Finding:
     source = group[0].line.source
-    share = format_share(ratio(saving.value, signals.step.duration.value))
-    where = f"{format_source(source)} and {len(group) - 1} more lines of {source.function}" if len(group) > 1 else ""
-    unprofiled = signals.has(Signal.CATEGORIES) and named(signals.categories, UNPROFILED) is not None
+    where = format_source(source)
+    where += f" and {len(group) - 1} more lines of {source.function}" if len(group) > 1 else ""
     inside = "outside of forward, backward and optimiser" if unprofiled else "in Python"
-    summary = f"{where or format_source(source)}: {format_duration(saving.value)} a step ({share}) {inside}"
+    summary = f"{where}: {in_step(saving.value, signals.step)} {inside}"
     advice = "Move this out of the step, do it less often, or do it on whole arrays."
     evidence = tuple(time.line.source.text for time in group[:3] if time.line.source.text)
     category = UNPROFILED if unprofiled else "python"
@@ -101,26 +98,23 @@ def _whole_breakdown(signals: Signals) -> Iterator[Finding]:
     host = named(signals.categories, "python")
     if host is None or ratio(host.duration.value, signals.step.duration.value) < LEAST_SHARE:
         return
-    share = format_share(ratio(host.duration.value, signals.step.duration.value))
-    gaps = sorted((gap for gap in signals.gaps if gap.category == "python" and gap.cause), key=_idle, reverse=True)
+    gaps = [gap for gap in signals.gaps if gap.category == "python" and gap.cause]
+    gaps.sort(key=lambda gap: gap.duration.value, reverse=True)
+    idle = [f"{format_duration(gap.duration.value)} idle a step behind {gap.cause}" for gap in gaps[:MOST_LINES]]
     yield python_time.finding(
-        f"Python outside torch takes {format_duration(host.duration.value)} a step ({share})",
+        f"Python outside torch takes {in_step(host.duration.value, signals.step)}",
         "Look for loops, logging and conversions in the step.",
         host.recoverable,
         category="python",
         source=next((gap.source for gap in gaps if gap.source is not None), None),
-        evidence=tuple(f"{format_duration(_idle(gap))} idle a step behind {gap.cause}" for gap in gaps[:MOST_LINES]),
+        evidence=tuple(idle),
     )
-
-
-def _idle(gap: GapUse) -> float:
-    return gap.duration.value
 
 
 @rule(
     "ST202",
     "garbage-collection",
-    needs={Signal.STEP, Signal.GARBAGE},
+    needs={Signal.GARBAGE},
     uses={Signal.LINES},
     instead_of=("python-time", "overhead-bound"),
 )
@@ -143,33 +137,21 @@ def garbage_collection(signals: Signals) -> Finding:
     When to ignore it
         When cycles hold large tensors and memory is short: then the collector is what frees them.
     """
-    garbage, step = signals.garbage, signals.step
+    garbage = signals.garbage
     lines = [line for line in signals.lines if line.garbage > 0 and line.role != "evaluation"]
-    line = max(lines, key=_collections, default=None)
-    share = format_share(ratio(garbage.duration.value, step.duration.value))
-    summary = (
-        f"The garbage collector takes {format_duration(garbage.duration.value)} a step ({share}), "
-        f"{garbage.collections:.2g} collections a step"
-    )
-    return garbage_collection.finding(
-        summary, _advice(line), garbage.duration, category=garbage.category, source=line.source if line else None
-    )
-
-
-def _collections(line: LineUse) -> float:
-    return line.garbage
-
-
-def _advice(line: LineUse | None) -> str:
-    if line is not None and line_kind(line.source.text) is LineKind.COLLECT:
-        return "Take gc.collect() out of the loop: tensors are freed by their reference counts."
-    return "Call gc.freeze() once before the loop, or keep long-lived data in arrays instead of Python objects."
+    source = max(lines, key=lambda line: line.garbage).source if lines else None
+    spent = in_step(garbage.duration.value, signals.step)
+    summary = f"The garbage collector takes {spent}, {garbage.collections:.2g} collections a step"
+    advice = "Call gc.freeze() once before the loop, or keep long-lived data in arrays instead of Python objects."
+    if source is not None and line_kind(source.text) is LineKind.COLLECT:
+        advice = "Take gc.collect() out of the loop: tensors are freed by their reference counts."
+    return garbage_collection.finding(summary, advice, garbage.duration, category=garbage.category, source=source)
 
 
 @rule(
     "ST203",
     "logging-in-step",
-    needs={Signal.STEP, Signal.LINES},
+    needs={Signal.LINES},
     uses={Signal.PHASES},
     instead_of=("python-time", "metrics-in-step"),
     by_line=True,
@@ -192,30 +174,23 @@ def logging_in_step(signals: Signals) -> Iterator[Finding]:
         When steps are so rare that each of them is worth a line.
     """
     for time in line_times(signals.lines, signals.phases):
-        line = time.line
-        if line.role != "evaluation" and line_kind(line.source.text) is LineKind.LOGGING:
-            yield _line_logging_in_step(signals, time)
+        if time.line.role != "evaluation" and line_kind(time.line.source.text) is LineKind.LOGGING:
+            saving = time.duration if signals.step.device == "cpu" else time.host
+            does, advice = (
+                f"logs for {in_step(saving.value, signals.step)}",
+                "Log every n-th step, or from another thread.",
+            )
+            yield _line(logging_in_step, time.line, does, advice, saving)
 
 
-def _line_logging_in_step(signals: Signals, time: LineTime) -> Finding:
-    line, saving = time.line, time.duration if signals.step.device == "cpu" else time.host
-    share = format_share(ratio(saving.value, signals.step.duration.value))
-    summary = f"{format_source(line.source)} logs for {format_duration(saving.value)} a step ({share})"
-    return logging_in_step.finding(
-        summary,
-        "Log every n-th step, or from another thread.",
-        saving,
-        source=line.source,
-        evidence=(line.source.text,),
-    )
+def _line(made: Rule, line: LineUse, does: str, advice: str, saving: Estimate, category: str = "") -> Finding:
+    """A finding about one line. does: what the line does, and what that takes."""
+    summary = f"{format_source(line.source)} {does}"
+    text = (line.source.text,)
+    return made.finding(summary, advice, saving, category=category, source=line.source, evidence=text)
 
 
-OFTEN = 50
-"""Steps between two checkpoints: when more lie between, saving is an event between steps (ST902), not part of them."""
-ADVICE = "Save every few hundred steps, or from another thread (torch.distributed.checkpoint.async_save)."
-
-
-@rule("ST204", "checkpoint-in-step", needs={Signal.STEP, Signal.SEGMENTS}, uses={Signal.LINES})
+@rule("ST204", "checkpoint-in-step", needs={Signal.SEGMENTS}, uses={Signal.LINES})
 def checkpoint_in_step(signals: Signals) -> Finding | None:
     """A checkpoint is written every few steps
 
@@ -237,48 +212,39 @@ def checkpoint_in_step(signals: Signals) -> Finding | None:
     """
     use = next((use for use in signals.segments if use.kind == "checkpoint"), None)
     steps = max(1, signals.step.total - signals.step.warm_up)
-    if use is None:
-        return _each_step(signals)
+    lines = [line for line in signals.lines if line.role != "evaluation"]
+    advice = "Save every few hundred steps, or from another thread (torch.distributed.checkpoint.async_save)."
+    if use is None:  # what belongs to every step is no segment: the lines know it
+        line = max(lines, key=lambda line: line.checkpoint, default=None)
+        if line is None or not line.checkpoint:
+            return None
+        saving = scaled(line.duration, ratio(line.checkpoint, line.duration.value))
+        share = share_of_step(saving.value, signals.step)
+        summary = f"Every step writes a checkpoint, for {format_duration(saving.value)} ({share} of the step)"
+        return checkpoint_in_step.finding(summary, advice, saving, category="python", source=line.source)
     if use.count * OFTEN < steps:
         return None
-    each, spread = use.duration / max(1, use.count), use.duration / steps
-    line = max(signals.lines, key=_saving, default=None)
-    source = line.source if line is not None and _saving(line) > 0 else None
-    share = format_share(ratio(spread, signals.step.duration.value))
+    count = max(1, use.count)
+    spread = use.duration / steps
     summary = (
-        f"A checkpoint every {steps / max(1, use.count):.0f} steps takes {format_duration(each)}: "
-        f"{format_duration(spread)} for each step ({share} of it)"
+        f"A checkpoint every {steps / count:.0f} steps takes {format_duration(use.duration / count)}: "
+        f"{format_duration(spread)} for each step ({share_of_step(spread, signals.step)} of it)"
     )
     saving = modelled(spread, 0.8 * spread, 1.2 * spread, use.count)
-    return checkpoint_in_step.finding(summary, ADVICE, saving, source=source)
-
-
-def _each_step(signals: Signals) -> Finding | None:
-    """What belongs to every step is no segment: the lines know it."""
-    line = max((line for line in signals.lines if line.role != "evaluation"), key=_saved, default=None)
-    if line is None or not line.checkpoint:
-        return None
-    saving = scaled(line.duration, ratio(line.checkpoint, line.duration.value))
-    share = format_share(ratio(saving.value, signals.step.duration.value))
-    summary = f"Every step writes a checkpoint, for {format_duration(saving.value)} ({share} of the step)"
-    return checkpoint_in_step.finding(summary, ADVICE, saving, category="python", source=line.source)
-
-
-def _saved(line: LineUse) -> float:
-    return line.checkpoint
+    saves = [line for line in lines if _saving(line) > 0]
+    source = max(saves, key=_saving).source if saves else None
+    return checkpoint_in_step.finding(summary, advice, saving, source=source)
 
 
 def _saving(line: LineUse) -> float:
     """Time in torch.save; a line that was timed in steps without one is told from its text."""
-    if line.role == "evaluation":
-        return 0.0
     return line.checkpoint or float(line_kind(line.source.text) is LineKind.CHECKPOINT)
 
 
 @rule(
     "ST205",
     "metrics-in-step",
-    needs={Signal.STEP, Signal.LINES},
+    needs={Signal.LINES},
     uses={Signal.PHASES},
     instead_of=("python-time", "dispatch-loop"),
     by_line=True,
@@ -302,28 +268,18 @@ def metrics_in_step(signals: Signals) -> Iterator[Finding]:
     When to ignore it
         When the training itself depends on the value (early stopping within an epoch, curriculum).
     """
-    for time in line_times(signals.lines, signals.phases):
-        line = time.line
-        if line.role == "python" and line_kind(line.source.text) is LineKind.METRICS:
-            yield _line_metrics_in_step(signals, time)
-
-
-def _line_metrics_in_step(signals: Signals, time: LineTime) -> Finding:
-    line, saving = time.line, time.duration if signals.step.device == "cpu" else time.host
-    share = format_share(ratio(saving.value, signals.step.duration.value))
-    summary = f"{format_source(line.source)} takes {format_duration(saving.value)} a step ({share}) for a metric"
     advice = "Compute it every n-th step, with whole-tensor operations, and read the value only when it is shown."
-    return metrics_in_step.finding(summary, advice, saving, source=line.source, evidence=(line.source.text,))
-
-
-LEAST_DURATION = 200_000.0
-"""ns per execution: a conversion of one array of some MB is done by then (a copy at several GB/s)."""
+    for time in line_times(signals.lines, signals.phases):
+        if time.line.role == "python" and line_kind(time.line.source.text) is LineKind.METRICS:
+            saving = time.duration if signals.step.device == "cpu" else time.host
+            does = f"takes {in_step(saving.value, signals.step)} for a metric"
+            yield _line(metrics_in_step, time.line, does, advice, saving)
 
 
 @rule(
     "ST206",
     "list-conversion",
-    needs={Signal.STEP, Signal.LINES},
+    needs={Signal.LINES},
     uses={Signal.PHASES},
     instead_of=("python-time", "batch-preparation", "metrics-in-step"),
     by_line=True,
@@ -345,25 +301,11 @@ def list_conversion(signals: Signals) -> Iterator[Finding]:
     When to ignore it
         When the argument is one large array and the time is that of its copy: then torch.from_numpy saves the copy.
     """
+    advice = "Use torch.from_numpy(np.stack(arrays)), or keep the data as one array."
     for time in line_times(signals.lines, signals.phases):
-        line = time.line
-        slow = time.duration.value >= LEAST_DURATION * max(line.hits, 1.0)
+        line, spent = time.line, time.duration
+        slow = spent.value >= LEAST_CONVERSION * max(line.hits, 1.0)
         if slow and line.role != "evaluation" and converts_lists(line.source.text):
-            yield _line_list_conversion(signals, time)
-
-
-def _line_list_conversion(signals: Signals, time: LineTime) -> Finding:
-    line = time.line
-    share = format_share(ratio(time.duration.value, signals.step.duration.value))
-    summary = (
-        f"{format_source(line.source)} makes a tensor of lists: {format_duration(time.duration.value)} a step ({share})"
-    )
-    category = "input" if line.role == "input" else ""
-    return list_conversion.finding(
-        summary,
-        "Use torch.from_numpy(np.stack(arrays)), or keep the data as one array.",
-        time.duration,
-        category=category,
-        source=line.source,
-        evidence=(line.source.text,),
-    )
+            category = "input" if line.role == "input" else ""
+            does = f"makes a tensor of lists: {in_step(spent.value, signals.step)}"
+            yield _line(list_conversion, line, does, advice, spent, category)

@@ -7,13 +7,36 @@ import re
 from steptime.advice.evidence import CollectiveUse, RankUse, Signal
 from steptime.advice.models import late_name, late_of, late_reason, uneven
 from steptime.advice.rule import Finding, rule
-from steptime.advice.savings import capped, modelled, named, ratio, scaled, total
+from steptime.advice.savings import capped, in_step, modelled, named, ratio, scaled, share_of_step, total
 from steptime.advice.signals import Signals
 from steptime.analysis.stragglers.comparison import LateRank
 from steptime.quantities import Estimate, SourceLine, format_bytes, format_duration, format_share, format_source
 
+MORE_WORK = 1.1
+"""Times the computing of the others on average: a tenth more is beyond what equal devices differ by."""
+SURE_WAITING = 0.5
+"""Of the waiting: other ranks may be the next late ones when this one is in time."""
+LONGEST_SUMMARY = 110
+"""Characters, with the reason why a rank is late."""
+ACCUMULATES = 1.5
+"""Forwards per step from which on a step has micro-batches, and exchanges from which on there is more than one."""
+MOST_EXCHANGE = 0.5
+"""Of the micro-batches must exchange: a few more than one may be of another model."""
+BUCKET_BYTES = 25 << 20
+"""DistributedDataParallel's default bucket_cap_mb; its first bucket is 1 MiB."""
+SMALL_BYTES, MANY_BUCKETS = 4 << 20, 8
+"""On average: below this the fixed cost of a collective is most of it on usual networks."""
+SURE_FEWER_BUCKETS = 0.3
+"""Of the modelled gain: how much of a collective is fixed cost, only the network knows."""
+LEAST_SHARE_IN_TURNS = 0.15
+"""Of the step: equal ranks wait some percent for one another, as the last of many is a little late."""
+BETWEEN_STAGES = re.compile(r"^(i?send|i?recv|coalesced|SendRecv)( |$)", re.IGNORECASE)
+"""Collectives between two stages of a pipeline."""
+LEAST_SHARE_OF_BUBBLE = 0.05
+"""Of the step."""
 
-@rule("ST805", "exposed-communication", needs={Signal.STEP, Signal.CATEGORIES}, uses={Signal.COLLECTIVES, Signal.RANKS})
+
+@rule("ST805", "exposed-communication", needs={Signal.CATEGORIES}, uses={Signal.COLLECTIVES, Signal.RANKS})
 def exposed_communication(signals: Signals) -> Finding | None:
     """Collectives run while nothing hides them
 
@@ -37,53 +60,26 @@ def exposed_communication(signals: Signals) -> Finding | None:
     category = named(signals.categories, "communication")
     if category is None:
         return None
-    top = max(signals.collectives, key=_exposed, default=None)
-    most = f", most in {top.name}" if top is not None else ""
-    share = format_share(ratio(category.duration.value, signals.step.duration.value))
-    summary = (
-        f"Communication that nothing hides takes {format_duration(category.duration.value)} a step ({share}){most}"
-    )
-    evidence = tuple(map(_told, sorted(signals.collectives, key=_exposed, reverse=True)[:3]))
-    return exposed_communication.finding(
-        summary,
-        _advice_exposed_communication(signals),
-        category.recoverable,
-        category="communication",
-        evidence=evidence,
-    )
-
-
-def _exposed(use: CollectiveUse) -> float:
-    return use.exposed.value
-
-
-def _told(use: CollectiveUse) -> str:
-    size = f", {format_bytes(use.bytes)}" if use.bytes else ""
-    return (
-        f"{use.name}: {use.calls:.4g} a step{size}, {format_duration(use.duration.value)}, of it "
-        f"{format_duration(use.exposed.value)} exposed"
-    )
-
-
-def _advice_exposed_communication(signals: Signals) -> str:
+    longest = sorted(signals.collectives, key=lambda use: use.exposed.value, reverse=True)
+    most = f", most in {longest[0].name}" if longest else ""
+    summary = f"Communication that nothing hides takes {in_step(category.duration.value, signals.step)}{most}"
+    advice = "Diagnose the traces of all ranks together, to tell a slow network from a late rank."
     if signals.has(Signal.RANKS):
-        return "Exchange less often (no_sync while accumulating), or overlap it with backward (buckets)."
-    return "Diagnose the traces of all ranks together, to tell a slow network from a late rank."
+        advice = "Exchange less often (no_sync while accumulating), or overlap it with backward (buckets)."
+    evidence = tuple(map(_collective, longest[:3]))
+    return exposed_communication.finding(
+        summary, advice, category.recoverable, category="communication", evidence=evidence
+    )
 
 
-MORE_WORK = 1.1
-"""Times the computing of the others on average: a tenth more is beyond what equal devices differ by."""
-SURE_LATE_RANK = 0.5
-"""Of the waiting: other ranks may be the next late ones when this one is in time."""
+def _collective(use: CollectiveUse) -> str:
+    """A collective, as evidence."""
+    size = f", {format_bytes(use.bytes)}" if use.bytes else ""
+    exposed = f"{format_duration(use.duration.value)}, of it {format_duration(use.exposed.value)} exposed"
+    return f"{use.name}: {use.calls:.4g} a step{size}, {exposed}"
 
 
-@rule(
-    "ST806",
-    "late-rank",
-    needs={Signal.STEP, Signal.RANKS},
-    uses={Signal.LATENESS},
-    instead_of=("exposed-communication",),
-)
+@rule("ST806", "late-rank", needs={Signal.RANKS}, uses={Signal.LATENESS}, instead_of=("exposed-communication",))
 def late_rank(signals: Signals) -> Finding | None:
     """One rank arrives last and all others wait for it
 
@@ -106,8 +102,12 @@ def late_rank(signals: Signals) -> Finding | None:
     When to ignore it
         When the work is uneven by design (pipeline stages) and balanced elsewhere.
     """
+    evidence = tuple(
+        f"rank {rank.rank}: waits {format_duration(rank.waiting)}, computes {format_duration(rank.compute)}"
+        for rank in sorted(signals.ranks, key=lambda rank: rank.waiting)[:4]
+    )
     if signals.has(Signal.LATENESS):
-        return _known(signals, signals.lateness)
+        return _known(signals, signals.lateness, evidence)
     late = late_of(signals.ranks)
     if late is None:
         return None
@@ -118,75 +118,54 @@ def late_rank(signals: Signals) -> Finding | None:
         f"The other ranks wait {format_duration(waiting)} a step ({share}) in collectives, {format_share(late.last)} "
         f"of it for rank {late.rank}"
     )
-    saving = modelled(waiting, SURE_LATE_RANK * waiting, max(rank.waiting for rank in others), signals.step.steady)
-    return late_rank.finding(summary, _advice_late_rank(signals, late), saving, evidence=_rows(signals))
+    advice = f"Rank {late.rank} computes no longer than the others: look at its input and its host."
+    if late.compute > MORE_WORK * sum(rank.compute for rank in others) / len(others):
+        advice = f"Rank {late.rank} computes longer than the others: balance the work, or look at its device."
+    return late_rank.finding(summary, advice, _waiting(waiting, others, signals), evidence=evidence)
 
 
-def _known(signals: Signals, late: LateRank) -> Finding:
-    step = (
-        signals.step.duration
-    )  # of all steps; where the profiled ones were slower, no more than a step is to be saved
+def _waiting(mean: float, ranks: list[RankUse], signals: Signals) -> Estimate:
+    """What ranks would save that wait so many ns per step on average."""
+    return modelled(mean, SURE_WAITING * mean, max(rank.waiting for rank in ranks), signals.step.steady)
+
+
+def _known(signals: Signals, late: LateRank, ranks: tuple[str, ...]) -> Finding:
+    """The finding where the reason is known. Where the profiled steps were slower than all steps, no more than a step
+    is to be saved."""
+    step = signals.step.duration
     share = format_share(min(1.0, ratio(late.waiting, step.value)))
-    wait = f"The others wait {format_duration(late.waiting)} a step ({share}) for {late_name(late)}"
+    summary = f"The others wait {format_duration(late.waiting)} a step ({share}) for {late_name(late)}"
     reason = late_reason(late).partition(", at ")[0]
-    summary = f"{wait}: {reason}" if reason and len(f"{wait}: {reason}") <= 110 else wait
-    gain = capped(late.gain, step)
-    return late_rank.finding(
-        summary, _fix(late, gain), gain, source=late.source, evidence=(*_evidence(late), *_rows(signals))
-    )
-
-
-def _fix(late: LateRank, gained: Estimate) -> str:
-    gain = f"then the job's step is {format_duration(gained.value)} shorter"
-    if uneven(late):
-        return (
-            f"It does {late.arithmetic:.2g} times the others' arithmetic: give all ranks batches of one size; {gain}."
-        )
-    if late.source is not None:
-        return f"Make {format_source(late.source)} as fast there as on the other ranks; {gain}."
-    if late.node:
-        return f"Look at that node (its load, its clocks, its storage), or leave it out; {gain}."
-    if late.category:
-        return f"Look at its {late.category} first, and at its host; {gain}."
-    return f"No account of it exceeds the others': look at its host and its link; {gain}."
-
-
-def _evidence(late: LateRank) -> tuple[str, ...]:
-    found = []
+    if reason and len(f"{summary}: {reason}") <= LONGEST_SUMMARY:
+        summary = f"{summary}: {reason}"
+    evidence: tuple[str, ...] = ()
     if late.excesses:
         parts = ", ".join(f"{name} {format_duration(excess)}" for name, excess in late.excesses[:4])
-        found.append(f"beyond the median of the others: {parts}")
+        evidence += (f"beyond the median of the others: {parts}",)
     if late.since is not None and late.steadiness is not None:
         begin = f"since step {late.since}" if late.since else "from the first measured step on"
-        found.append(f"late {begin}, in {format_share(late.steadiness)} of the steps")
-    return tuple(found)
+        evidence += (f"late {begin}, in {format_share(late.steadiness)} of the steps",)
+    saving = capped(late.gain, step)
+    advice = f"{_what_to_do(late)}; then the job's step is {format_duration(saving.value)} shorter."
+    return late_rank.finding(summary, advice, saving, source=late.source, evidence=(*evidence, *ranks))
 
 
-def _rows(signals: Signals) -> tuple[str, ...]:
-    return tuple(
-        f"rank {rank.rank}: waits {format_duration(rank.waiting)}, computes {format_duration(rank.compute)}"
-        for rank in sorted(signals.ranks, key=lambda rank: rank.waiting)[:4]
-    )
-
-
-def _advice_late_rank(signals: Signals, late: RankUse) -> str:
-    """What most differs: more computing than the others' is more work, else its host is late."""
-    others = [rank.compute for rank in signals.ranks if rank.rank != late.rank]
-    if others and late.compute > MORE_WORK * sum(others) / len(others):
-        return f"Rank {late.rank} computes longer than the others: balance the work, or look at its device."
-    return f"Rank {late.rank} computes no longer than the others: look at its input and its host."
-
-
-ACCUMULATES = 1.5
-"""Forwards per step from which on a step has micro-batches, and exchanges from which on there is more than one."""
-MOST = 0.5
-"""Of the micro-batches must exchange: a few more than one may be of another model."""
+def _what_to_do(late: LateRank) -> str:
+    if uneven(late):
+        return f"It does {late.arithmetic:.2g} times the others' arithmetic: give all ranks batches of one size"
+    if late.source is not None:
+        return f"Make {format_source(late.source)} as fast there as on the other ranks"
+    if late.node:
+        return "Look at that node (its load, its clocks, its storage), or leave it out"
+    if late.category:
+        return f"Look at its {late.category} first, and at its host"
+    return "No account of it exceeds the others': look at its host and its link"
 
 
 @rule(
     "ST811",
     "missing-no-sync",
-    needs={Signal.STEP, Signal.CATEGORIES, Signal.GRADIENTS},
+    needs={Signal.CATEGORIES, Signal.GRADIENTS},
     uses={Signal.LINES},
     instead_of=("exposed-communication",),
 )
@@ -211,38 +190,28 @@ def missing_no_sync(signals: Signals) -> Finding | None:
     use, category = signals.gradients, named(signals.categories, "communication")
     if category is None or min(use.micro_batches, use.synchronised) < ACCUMULATES:
         return None
-    if use.synchronised < MOST * use.micro_batches:
+    if use.synchronised < MOST_EXCHANGE * use.micro_batches:
         return None
-    saved = scaled(category.duration, 1 - 1 / use.synchronised)
-    share = format_share(ratio(category.duration.value, signals.step.duration.value))
+    saving, spent = scaled(category.duration, 1 - 1 / use.synchronised), category.duration.value
     summary = (
         f"Gradients are exchanged {use.synchronised:.3g} times a step, for {use.micro_batches:.3g} micro-batches: "
-        f"{format_duration(category.duration.value)} ({share})"
+        f"{format_duration(spent)} ({share_of_step(spent, signals.step)})"
     )
     advice = "Run all micro-batches of a step but the last in model.no_sync()."
-    return missing_no_sync.finding(summary, advice, saved, category="communication", source=_backward_line(signals))
+    source = _backward_line(signals)
+    return missing_no_sync.finding(summary, advice, saving, category="communication", source=source)
 
 
 def _backward_line(signals: Signals) -> SourceLine | None:
     """The only line of the training loop that calls backward: what no_sync() has to surround."""
-    lines = signals.lines if signals.has(Signal.LINES) else ()
-    backwards = [use.source for use in lines if use.role == "backward" or "backward(" in use.source.text]
+    backwards = [use.source for use in signals.lines if use.role == "backward" or "backward(" in use.source.text]
     return backwards[0] if len(backwards) == 1 else None
-
-
-BUCKET_BYTES = 25 << 20
-"""DistributedDataParallel's default bucket_cap_mb; its first bucket is 1 MiB."""
-SMALL_BYTES = 4 << 20
-"""On average: below this the fixed cost of a collective is most of it on usual networks."""
-MANY = 8
-SURE_SMALL_BUCKETS = 0.3
-"""Of the modelled gain: how much of a collective is fixed cost, only the network knows."""
 
 
 @rule(
     "ST812",
     "small-buckets",
-    needs={Signal.STEP, Signal.CATEGORIES, Signal.GRADIENTS},
+    needs={Signal.CATEGORIES, Signal.GRADIENTS},
     instead_of=("exposed-communication",),
 )
 def small_buckets(signals: Signals) -> Finding | None:
@@ -264,20 +233,20 @@ def small_buckets(signals: Signals) -> Finding | None:
     """
     use, category = signals.gradients, named(signals.categories, "communication")
     size = 4 * use.elements  # gradients are float32 unless the whole model is in half precision
-    if category is None or use.buckets < MANY or not 0 < size < use.buckets * SMALL_BYTES:
+    if category is None or use.buckets < MANY_BUCKETS or not 0 < size < use.buckets * SMALL_BYTES:
         return None
-    needed = 1 + -(-size // BUCKET_BYTES)
-    gain = category.duration.value * (1 - min(needed, use.buckets) / use.buckets)
+    needed, spent = 1 + -(-size // BUCKET_BYTES), category.duration.value
+    gain = spent * (1 - min(needed, use.buckets) / use.buckets)
     summary = (
         f"Gradients of {format_bytes(size)} travel in {use.buckets:.3g} buckets of {format_bytes(size / use.buckets)}; "
-        f"communication takes {format_duration(category.duration.value)}"
+        f"communication takes {format_duration(spent)}"
     )
     advice = f"Raise bucket_cap_mb of DistributedDataParallel: {needed:.0f} buckets would do."
-    saving = modelled(gain, SURE_SMALL_BUCKETS * gain, category.duration.value, signals.step.steady)
+    saving = modelled(gain, SURE_FEWER_BUCKETS * gain, spent, signals.step.steady)
     return small_buckets.finding(summary, advice, saving, category="communication")
 
 
-@rule("ST813", "unused-parameter-search", needs={Signal.STEP, Signal.GRADIENTS})
+@rule("ST813", "unused-parameter-search", needs={Signal.GRADIENTS})
 def unused_parameter_search(signals: Signals) -> Finding | None:
     """Every step searches the graph for unused parameters
 
@@ -298,24 +267,12 @@ def unused_parameter_search(signals: Signals) -> Finding | None:
     search = signals.gradients.search
     if search.value <= 0:
         return None
-    share = format_share(ratio(search.value, signals.step.duration.value))
-    summary = f"Looking for unused parameters takes {format_duration(search.value)} a step ({share})"
+    summary = f"Looking for unused parameters takes {in_step(search.value, signals.step)}"
     advice = "Leave find_unused_parameters=True out, or use static_graph=True if the unused ones never change."
     return unused_parameter_search.finding(summary, advice, search)
 
 
-LEAST_SHARE_RANK_IMBALANCE = 0.15
-"""Of the step: equal ranks wait some percent for one another, as the last of many is a little late."""
-SURE_RANK_IMBALANCE = 0.5
-
-
-@rule(
-    "ST814",
-    "rank-imbalance",
-    needs={Signal.STEP, Signal.RANKS},
-    uses={Signal.LATENESS},
-    instead_of=("exposed-communication",),
-)
+@rule("ST814", "rank-imbalance", needs={Signal.RANKS}, uses={Signal.LATENESS}, instead_of=("exposed-communication",))
 def rank_imbalance(signals: Signals) -> Finding | None:
     """The ranks wait for one another in turns
 
@@ -334,30 +291,19 @@ def rank_imbalance(signals: Signals) -> Finding | None:
     When to ignore it
         When other jobs on the same machines make the ranks uneven.
     """
+    ranks = list(signals.ranks)
     if signals.has(Signal.LATENESS) or late_of(signals.ranks) is not None:
         return None
-    waiting = sum(rank.waiting for rank in signals.ranks) / len(signals.ranks)
-    step = sum(rank.step for rank in signals.ranks) / len(signals.ranks)
-    if ratio(waiting, step) < LEAST_SHARE_RANK_IMBALANCE:
+    waiting = sum(rank.waiting for rank in ranks) / len(ranks)
+    share = ratio(waiting, sum(rank.step for rank in ranks) / len(ranks))
+    if share < LEAST_SHARE_IN_TURNS:
         return None
-    summary = f"The ranks wait {format_duration(waiting)} a step ({format_share(ratio(waiting, step))}) in turns"
+    summary = f"The ranks wait {format_duration(waiting)} a step ({format_share(share)}) in turns"
     advice = "Give all ranks batches of one cost: sort by length, or fill them by tokens."
-    saving = modelled(
-        waiting, SURE_RANK_IMBALANCE * waiting, max(rank.waiting for rank in signals.ranks), signals.step.steady
-    )
-    return rank_imbalance.finding(summary, advice, saving)
+    return rank_imbalance.finding(summary, advice, _waiting(waiting, ranks, signals))
 
 
-BETWEEN_STAGES = re.compile(r"^(i?send|i?recv|coalesced|SendRecv)( |$)", re.IGNORECASE)
-LEAST_SHARE_PIPELINE_BUBBLE = 0.05
-
-
-@rule(
-    "ST815",
-    "pipeline-bubble",
-    needs={Signal.STEP, Signal.COLLECTIVES},
-    instead_of=("exposed-communication",),
-)
+@rule("ST815", "pipeline-bubble", needs={Signal.COLLECTIVES}, instead_of=("exposed-communication",))
 def pipeline_bubble(signals: Signals) -> Finding | None:
     """A pipeline stage waits for the activations of another
 
@@ -377,12 +323,9 @@ def pipeline_bubble(signals: Signals) -> Finding | None:
     """
     between = [use for use in signals.collectives if BETWEEN_STAGES.match(use.name)]
     exposed = total(use.exposed for use in between)
-    share = ratio(exposed.value, signals.step.duration.value)
-    if not between or share < LEAST_SHARE_PIPELINE_BUBBLE:
+    if not between or ratio(exposed.value, signals.step.duration.value) < LEAST_SHARE_OF_BUBBLE:
         return None
-    summary = (
-        f"This stage waits {format_duration(exposed.value)} a step ({format_share(share)}) in "
-        f"{sum(use.calls for use in between):.4g} sends and receives"
-    )
+    calls = f"{sum(use.calls for use in between):.4g} sends and receives"
+    summary = f"This stage waits {in_step(exposed.value, signals.step)} in {calls}"
     advice = "Raise the number of micro-batches, or balance the stages: diagnosed together, they show which is slow."
     return pipeline_bubble.finding(summary, advice, exposed, category="communication")

@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
-from steptime.advice.evidence import Signal
+from steptime.advice.evidence import SegmentUse, Signal
 from steptime.advice.rule import Finding, Weight, rule
 from steptime.advice.rules.python import OFTEN
 from steptime.advice.signals import Signals
 from steptime.quantities import format_duration, format_share
 
-LEAST_SHARE_SLOW_EVALUATION = 0.1
+LEAST_EVALUATION = 0.1
 """Of the run after the warm-up."""
+LEAST_CHECKPOINTS = 0.05
+"""Of the run after the warm-up: saving is idle time for every device of the job."""
+LEAST_ROLLOUTS = 0.5
+"""Of the run after the warm-up: from half on, the training steps are not where the time is."""
 
 
-@rule("ST901", "slow-evaluation", needs={Signal.STEP, Signal.SEGMENTS}, weight=Weight.NOTE)
+@rule("ST901", "slow-evaluation", needs={Signal.SEGMENTS}, weight=Weight.NOTE)
 def slow_evaluation(signals: Signals) -> Finding | None:
     """Evaluation takes a large part of the run
 
@@ -31,19 +35,15 @@ def slow_evaluation(signals: Signals) -> Finding | None:
     When to ignore it
         When the measured piece of the run is too short to hold the usual number of training steps per evaluation.
     """
-    use = next((use for use in signals.segments if use.kind == "evaluation"), None)
-    if use is None or use.share < LEAST_SHARE_SLOW_EVALUATION:
+    use = _segment(signals, "evaluation", LEAST_EVALUATION)
+    if use is None:
         return None
-    times = "once" if use.count == 1 else f"{use.count} times"
-    summary = f"Evaluation ran {times} and took {format_share(use.share)} of the run ({format_duration(use.duration)})"
-    return slow_evaluation.finding(summary, "Evaluate less often, on less data, or with larger batches.")
+    summary = f"Evaluation ran {_times(use)} and took {format_share(use.share)} of the run"
+    advice = "Evaluate less often, on less data, or with larger batches."
+    return slow_evaluation.finding(f"{summary} ({format_duration(use.duration)})", advice)
 
 
-LEAST_SHARE_SLOW_CHECKPOINT = 0.05
-"""Of the run after the warm-up: saving is idle time for every device of the job."""
-
-
-@rule("ST902", "slow-checkpoint", needs={Signal.STEP, Signal.SEGMENTS}, weight=Weight.NOTE)
+@rule("ST902", "slow-checkpoint", needs={Signal.SEGMENTS}, weight=Weight.NOTE)
 def slow_checkpoint(signals: Signals) -> Finding | None:
     """Writing checkpoints takes a good part of the run
 
@@ -60,23 +60,17 @@ def slow_checkpoint(signals: Signals) -> Finding | None:
     When to ignore it
         When this run is short and the interval between checkpoints will be longer in production.
     """
-    use = next((use for use in signals.segments if use.kind == "checkpoint"), None)
+    use = _segment(signals, "checkpoint", LEAST_CHECKPOINTS)
     steps = max(1, signals.step.total - signals.step.warm_up)
-    if use is None or use.share < LEAST_SHARE_SLOW_CHECKPOINT or use.count * OFTEN >= steps:
+    if use is None or use.count * OFTEN >= steps:
         return None
-    times = "once" if use.count == 1 else f"{use.count} times"
-    summary = (
-        f"Checkpoints were written {times} and took {format_share(use.share)} of the run "
-        f"({format_duration(use.duration)})"
+    summary = f"Checkpoints were written {_times(use)} and took {format_share(use.share)} of the run"
+    return slow_checkpoint.finding(
+        f"{summary} ({format_duration(use.duration)})", "Save less often, or asynchronously."
     )
-    return slow_checkpoint.finding(summary, "Save less often, or asynchronously.")
 
 
-LEAST_SHARE_ROLLOUT_SHARE = 0.5
-"""Of the run after the warm-up: from half on, the training steps are not where the time is."""
-
-
-@rule("ST903", "rollout-share", needs={Signal.STEP, Signal.SEGMENTS}, weight=Weight.NOTE)
+@rule("ST903", "rollout-share", needs={Signal.SEGMENTS}, weight=Weight.NOTE)
 def rollout_share(signals: Signals) -> Finding | None:
     """Collecting experience takes most of the run
 
@@ -95,8 +89,17 @@ def rollout_share(signals: Signals) -> Finding | None:
     When to ignore it
         When the environment is the point (a real robot).
     """
-    use = next((use for use in signals.segments if use.kind == "rollout"), None)
-    if use is None or use.share < LEAST_SHARE_ROLLOUT_SHARE:
+    use = _segment(signals, "rollout", LEAST_ROLLOUTS)
+    if use is None:
         return None
     summary = f"Rollouts took {format_share(use.share)} of the run ({format_duration(use.duration)} in {use.count})"
     return rollout_share.finding(summary, "Act in many environments at once with one batched forward.")
+
+
+def _segment(signals: Signals, kind: str, least: float) -> SegmentUse | None:
+    """What the run spent on something, where that is so much of it."""
+    return next((use for use in signals.segments if use.kind == kind and use.share >= least), None)
+
+
+def _times(use: SegmentUse) -> str:
+    return "once" if use.count == 1 else f"{use.count} times"

@@ -2,22 +2,52 @@
 
 from __future__ import annotations
 
-from steptime.advice.evidence import NormUse, OperatorUse, Signal
+from steptime.advice.evidence import Signal
 from steptime.advice.kernels import plain_name
 from steptime.advice.line_evidence import profile_scale
 from steptime.advice.rule import Finding, Weight, rule
-from steptime.advice.savings import modelled, ratio, scaled
+from steptime.advice.savings import in_step, modelled, ratio, scaled
 from steptime.advice.signals import Signals
 from steptime.debug_switches import acting
 from steptime.quantities import Estimate, format_duration, format_share
 
-SLOWDOWN_DETECT_ANOMALY = (1.2, 1.7, 5.0)
+SLOWDOWN_BY_ANOMALY_DETECTION = (1.2, 1.7, 5.0)
 """Least, usual and greatest factor by which it lengthens a step. Measured on a CPU with torch 2.13: 1.26
 (convolutions), 1.31 (wide perceptron), 2.4 (encoder), 4.9 (two hundred small layers): the more operators for the same
 work, the more."""
+SLOWDOWN_BY_PROFILER = (1.05, 1.2, 1.9)
+"""The same: torch.profiler made steps 1.05 to 1.9 times as long on four models on a CPU with torch 2.13, the more the
+smaller their operators are and the more is recorded (shapes, stacks, memory)."""
+SLOWER_IF_DETERMINISTIC = frozenset(
+    {
+        "fill", "index_add", "index_copy", "index_put", "_index_put_impl", "scatter", "scatter_add", "scatter_reduce",
+        "put", "embedding_dense_backward", "cumsum", "histc", "_unsafe_index_put",
+    }
+)  # fmt: skip
+"""Operators that take another, slower way under torch.use_deterministic_algorithms (its documentation lists them),
+and the fill of uninitialised memory that comes with it."""
+FILL = "fill"
+"""Goes away whole, but for fills of the job's own; of the slower ways a part remains."""
+LEAST_SHARE_DETERMINISTIC = 0.03
+"""Of the step: less is not worth a finding, only a note."""
+LEAST_SKIPPED, FEWEST_SKIPPED = 0.02, 2
+"""Of the updates behind the first ones. GradScaler doubles its scale every 2000 updates and so loses 0.05 % by trying:
+forty times that is no trying. And a single one may be a batch."""
+GREAT_GROWTH = 100.0
+"""From the first third of the samples to the last. From batch to batch, and over a training that goes well, the norm
+varies by a factor of a few: Pascanu, Mikolov & Bengio, "On the difficulty of training recurrent neural networks"
+(2013), section 3.2, clip at half to ten times its average."""
+FEWEST_NORMS, FEWEST_LOST = 9, 3
+"""Samples. A single norm that is not finite may be an update that a gradient scaler leaves out."""
 
 
-@rule("ST601", "detect-anomaly", needs={Signal.STEP, Signal.SETTINGS}, instead_of=("overhead-bound",))
+def _by_slowdown(signals: Signals, factors: tuple[float, float, float]) -> Estimate:
+    """What a switch takes of a step that it lengthens by these factors."""
+    low, usual, high = (signals.step.duration.value * (1 - 1 / factor) for factor in factors)
+    return modelled(usual, low, high, signals.step.steady)
+
+
+@rule("ST601", "detect-anomaly", needs={Signal.SETTINGS}, instead_of=("overhead-bound",))
 def detect_anomaly(signals: Signals) -> Finding | None:
     """Autograd's anomaly detection was left on
 
@@ -38,20 +68,12 @@ def detect_anomaly(signals: Signals) -> Finding | None:
     """
     if not signals.settings.detect_anomaly:
         return None
-    step = signals.step.duration.value
-    low, usual, high = (step * (1 - 1 / factor) for factor in SLOWDOWN_DETECT_ANOMALY)
-    summary = f"Anomaly detection is on: it takes some {format_duration(usual)} of a step of {format_duration(step)}"
-    return detect_anomaly.finding(
-        summary, "Switch off torch.autograd.set_detect_anomaly.", modelled(usual, low, high, signals.step.steady)
-    )
+    saving, step = _by_slowdown(signals, SLOWDOWN_BY_ANOMALY_DETECTION), format_duration(signals.step.duration.value)
+    summary = f"Anomaly detection is on: it takes some {format_duration(saving.value)} of a step of {step}"
+    return detect_anomaly.finding(summary, "Switch off torch.autograd.set_detect_anomaly.", saving)
 
 
-SLOWDOWN_PROFILER_LEFT_ON = (1.05, 1.2, 1.9)
-"""Least, usual and greatest factor: torch.profiler made steps 1.05 to 1.9 times as long on four models on a CPU with
-torch 2.13, the more the smaller their operators are and the more is recorded (shapes, stacks, memory)."""
-
-
-@rule("ST602", "profiler-left-on", needs={Signal.STEP, Signal.SETTINGS}, instead_of=("overhead-bound",))
+@rule("ST602", "profiler-left-on", needs={Signal.SETTINGS}, instead_of=("overhead-bound",))
 def profiler_left_on(signals: Signals) -> Finding | None:
     """The job's own profiler records every step
 
@@ -71,30 +93,13 @@ def profiler_left_on(signals: Signals) -> Finding | None:
     """
     if not signals.settings.profiler:
         return None
-    step = signals.step.duration.value
-    low, usual, high = (step * (1 - 1 / factor) for factor in SLOWDOWN_PROFILER_LEFT_ON)
-    summary = f"The job profiles itself: some {format_duration(usual)} of a step of {format_duration(step)}"
+    saving, step = _by_slowdown(signals, SLOWDOWN_BY_PROFILER), format_duration(signals.step.duration.value)
+    summary = f"The job profiles itself: some {format_duration(saving.value)} of a step of {step}"
     advice = "Take the profiler out of the job, or give it a schedule with repeat=1."
-    return profiler_left_on.finding(summary, advice, modelled(usual, low, high, signals.step.steady))
+    return profiler_left_on.finding(summary, advice, saving)
 
 
-SLOWER = frozenset(
-    {
-        "fill", "index_add", "index_copy", "index_put", "_index_put_impl", "scatter", "scatter_add", "scatter_reduce",
-        "put", "embedding_dense_backward", "cumsum", "histc", "_unsafe_index_put",
-    }
-)  # fmt: skip
-"""Operators that take another, slower way under torch.use_deterministic_algorithms (its documentation lists them),
-and the fill of uninitialised memory that comes with it."""
-FILL = "fill"
-"""Goes away whole, but for fills of the job's own; of the slower ways a part remains."""
-LEAST_SHARE_DETERMINISTIC_LEFT_ON = 0.03
-"""Of the step: less is not worth a finding, only a note."""
-
-
-@rule(
-    "ST603", "deterministic-left-on", needs={Signal.STEP, Signal.SETTINGS}, uses={Signal.OPERATORS, Signal.CATEGORIES}
-)
+@rule("ST603", "deterministic-left-on", needs={Signal.SETTINGS}, uses={Signal.OPERATORS, Signal.CATEGORIES})
 def deterministic_left_on(signals: Signals) -> Finding | None:
     """Deterministic algorithms were left on
 
@@ -115,40 +120,24 @@ def deterministic_left_on(signals: Signals) -> Finding | None:
     """
     if not signals.settings.deterministic:
         return None
-    changed = [use for use in signals.operators if plain_name(use.name) in SLOWER]
+    advice = "Switch torch.use_deterministic_algorithms off unless the run must repeat bit by bit."
+    changed = [use for use in signals.operators if plain_name(use.name) in SLOWER_IF_DETERMINISTIC]
     scale = profile_scale(signals.operators, signals.categories)
     spent = sum(use.duration for use in changed) * scale
-    filling = sum(use.duration for use in changed if plain_name(use.name) == FILL) * scale
-    share = ratio(spent, signals.step.duration.value)
-    if share < LEAST_SHARE_DETERMINISTIC_LEFT_ON:
+    if ratio(spent, signals.step.duration.value) < LEAST_SHARE_DETERMINISTIC:
         summary = "Deterministic algorithms are on; what they cost here is small or was not measured"
-        return deterministic_left_on.finding(summary, _ADVICE, weight=Weight.NOTE)
+        return deterministic_left_on.finding(summary, advice, weight=Weight.NOTE)
+    filling = sum(use.duration for use in changed if plain_name(use.name) == FILL) * scale
     slower = spent - filling
     likely, sure = 0.5 * slower + 0.9 * filling, 0.1 * slower + 0.5 * filling
-    return _costly(signals, changed, modelled(likely, sure, spent, signals.step.steady))
-
-
-_ADVICE = "Switch torch.use_deterministic_algorithms off unless the run must repeat bit by bit."
-
-
-def _costly(signals: Signals, changed: list[OperatorUse], saving: Estimate) -> Finding:
+    saving = modelled(likely, sure, spent, signals.step.steady)
     top = max(changed, key=lambda use: use.duration)
-    share = format_share(ratio(saving.high, signals.step.duration.value))
-    summary = (
-        f"Deterministic algorithms are on: {format_duration(saving.high)} a step ({share}) in what they slow down, "
-        f"most in {plain_name(top.name)}"
-    )
-    return deterministic_left_on.finding(summary, _ADVICE, saving, category="compute", source=top.source)
+    slowed = f"{in_step(saving.high, signals.step)} in what they slow down, most in {plain_name(top.name)}"
+    summary = f"Deterministic algorithms are on: {slowed}"
+    return deterministic_left_on.finding(summary, advice, saving, category="compute", source=top.source)
 
 
-LEAST_SHARE_OVERFLOW_SKIPPED = 0.02
-"""Of the updates behind the first ones. GradScaler doubles its scale every 2000 updates and so loses 0.05 % by trying:
-forty times that is no trying."""
-FEWEST_OVERFLOW_SKIPPED = 2
-"""A single one may be a batch."""
-
-
-@rule("ST604", "overflow-skipped", needs={Signal.STEP})
+@rule("ST604", "overflow-skipped")
 def overflow_skipped(signals: Signals) -> Finding | None:
     """The gradient scaler skips updates
 
@@ -170,25 +159,14 @@ def overflow_skipped(signals: Signals) -> Finding | None:
     """
     step = signals.step
     share = ratio(step.skipped, step.scaled)
-    if share < LEAST_SHARE_OVERFLOW_SKIPPED or step.skipped < FEWEST_OVERFLOW_SKIPPED:
+    if share < LEAST_SKIPPED or step.skipped < FEWEST_SKIPPED:
         return None
     summary = f"The gradient scaler skipped {step.skipped} of {step.scaled} updates ({format_share(share)})"
-    return overflow_skipped.finding(
-        summary,
-        "Train in bfloat16 without a scaler, or find the operator that overflows with steptime nan.",
-        scaled(step.duration, share),
-    )
+    advice = "Train in bfloat16 without a scaler, or find the operator that overflows with steptime nan."
+    return overflow_skipped.finding(summary, advice, scaled(step.duration, share))
 
 
-GREAT_GROWTH = 100.0
-"""From the first third of the samples to the last. From batch to batch, and over a training that goes well, the norm
-varies by a factor of a few: Pascanu, Mikolov & Bengio, "On the difficulty of training recurrent neural networks"
-(2013), section 3.2, clip at half to ten times its average."""
-FEWEST_EXPLODING_GRADIENT, FEWEST_LOST = 9, 3
-"""Samples. A single norm that is not finite may be an update that a gradient scaler leaves out."""
-
-
-@rule("ST605", "exploding-gradient", needs={Signal.STEP}, weight=Weight.NOTE)
+@rule("ST605", "exploding-gradient", weight=Weight.NOTE)
 def exploding_gradient(signals: Signals) -> Finding | None:
     """The gradients explode
 
@@ -217,17 +195,12 @@ def exploding_gradient(signals: Signals) -> Finding | None:
             f"The gradients are not finite since step {norm.lost_since} at the latest",
             "Run steptime nan with the same command: it names the first value that is not finite, and its line.",
         )
-    if norm.samples < FEWEST_EXPLODING_GRADIENT or norm.after < GREAT_GROWTH * norm.before or not norm.before:
+    if norm.samples < FEWEST_NORMS or norm.after < GREAT_GROWTH * norm.before or not norm.before:
         return None
     return exploding_gradient.finding(
-        _grown(norm), "Clip the gradients (torch.nn.utils.clip_grad_norm_), or lower the learning rate."
-    )
-
-
-def _grown(norm: NormUse) -> str:
-    return (
         f"The gradients have grown {_plain(norm.after / norm.before)} times from step {norm.first} to {norm.last}: "
-        f"norm {_plain(norm.before)}, then {_plain(norm.after)}"
+        f"norm {_plain(norm.before)}, then {_plain(norm.after)}",
+        "Clip the gradients (torch.nn.utils.clip_grad_norm_), or lower the learning rate.",
     )
 
 
@@ -237,7 +210,7 @@ def _plain(value: float) -> str:
     return f"{float(short):,g}" if value < 1e6 else short
 
 
-@rule("ST606", "debug-switch", needs={Signal.STEP, Signal.SETTINGS}, weight=Weight.NOTE)
+@rule("ST606", "debug-switch", needs={Signal.SETTINGS}, weight=Weight.NOTE)
 def debug_switch(signals: Signals) -> Finding | None:
     """A debugging variable was left on
 
@@ -263,8 +236,8 @@ def debug_switch(signals: Signals) -> Finding | None:
     found = acting(settings.debug_switches, signals.step.device, settings.distributed_backend)
     if not found:
         return None
-    (switch, value), more = found[0], len(found) - 1
-    summary = f"{switch.name}={value} is set{f' and {more} more like it' if more else ''}: {switch.what}"
+    (switch, value), others = found[0], len(found) - 1
+    summary = f"{switch.name}={value} is set{f' and {others} more like it' if others else ''}: {switch.what}"
     return debug_switch.finding(
         summary,
         "Take it out of the environment, unless you are looking for a fault; steptime try measures what it costs.",
