@@ -1,23 +1,21 @@
-"""Writing a trace again with our tracks beside its own events.
+"""Writing a trace again with tracks of ours: the breakdown of its steps, why the device idled, and the critical path.
 
 The original's text is passed through as it is, block by block, and the tracks are put in front of its first event: a
-trace of any size takes no more memory than its columns.
-
-Tracks to lay beside a trace: the breakdown of its steps, why the device idled, and the critical path.
-
-They are begin and end events ("B", "E"), where Kineto writes complete ones ("X"): a reader that looks for kernels,
-operators or steps, ours among them, passes them over, and viewers draw both alike.
+trace of any size takes no more memory than its columns. The tracks are begin and end events ("B", "E"), where Kineto
+writes complete ones ("X"): readers that look for kernels, operators or steps, ours among them, pass them over.
 """
 
 from __future__ import annotations
 
-import io
 import json
 import os
 import tempfile
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from decimal import Decimal
+from functools import partial
+from itertools import chain, count
 from pathlib import Path
 from typing import IO, cast
 
@@ -47,6 +45,7 @@ CATEGORY = "steptime"
 FIRST_PROCESS = 1_000_000_007
 """The process of our tracks: no system gives a process such a number."""
 BREAKDOWN, IDLE, PATH_HOST, PATH_DEVICE = 1, 2, 3, 4
+ARROW = "critical path"
 TITLES = {
     BREAKDOWN: "breakdown",
     IDLE: "why the device idles",
@@ -67,20 +66,6 @@ class Slice:
     about: dict[str, object] = field(default_factory=dict)
     arrow: int = NONE
     arrived: int = NONE
-
-
-def slices_of(
-    trace: Trace, windows: Int64, claims: Claims, gaps: IdleGaps | None, replay: Replay | None
-) -> Iterator[Slice]:
-    """All slices, track by track, in time order on each; slices that enclose others come before them.
-
-    windows: (n, 2) ns, the steps as the breakdown has them. gaps: their idle time, None without a device.
-    """
-    yield from _breakdown(windows, *stretches_of(windows, claims))
-    if gaps is not None:
-        yield from _idle(trace, gaps)
-    if replay is not None:
-        yield from _path(replay)
 
 
 def stretches_of(windows: Int64, claims: Claims) -> tuple[Int64, Int64, Int64]:
@@ -150,55 +135,33 @@ def _path(replay: Replay) -> Iterator[Slice]:
             yield Slice(number, title, int(begin[at]), int(end[at]), about, int(leaving[at]), int(arriving[at]))
 
 
-def process_beside(trace: Trace) -> int:
-    """A process number that the trace does not use."""
-    taken = {lane.process for lane in trace.lanes}
-    return next(number for number in range(FIRST_PROCESS, FIRST_PROCESS + len(taken) + 1) if number not in taken)
-
-
-def events_of(slices: Iterable[Slice], process: int, base_ns: int) -> Iterator[str]:
+def _events_of(slices: Iterable[Slice], process: int, base_ns: int) -> Iterator[str]:
     """The JSON of the events, one text each, the tracks' names first. base_ns: what the file counts its times from."""
-    yield _titled("process_name", process, 0, {"name": "steptime"})
-    yield _titled("process_sort_index", process, 0, {"sort_index": -1})
-    for track, title in TITLES.items():
-        yield _titled("thread_name", process, track, {"name": title})
-        yield _titled("thread_sort_index", process, track, {"sort_index": track})
+    for track, name in {0: "process", **dict.fromkeys(TITLES, "thread")}.items():
+        about = {"cat": CATEGORY, "pid": process, "tid": track, "ph": "M"}
+        title, place = (TITLES[track], track) if track else ("steptime", -1)
+        yield json.dumps({**about, "name": f"{name}_name", "args": {"name": title}})
+        yield json.dumps({**about, "name": f"{name}_sort_index", "args": {"sort_index": place}})
+    event = partial(_event, process, base_ns)
     pending: list[Slice] = []
     for each in slices:
         while pending and (pending[-1].end <= each.begin or pending[-1].track != each.track):
-            yield _ended(pending.pop(), process, base_ns)
-        yield from _begun(each, process, base_ns)
+            ended = pending.pop()
+            yield event("E", ended.track, ended.end)
+        yield event("B", each.track, each.begin, name=each.name, **({"args": each.about} if each.about else {}))
+        if each.arrived != NONE:
+            yield event("f", each.track, each.begin, name=ARROW, bp="e", id=each.arrived)
+        if each.arrow != NONE:
+            yield event("s", each.track, max(each.begin, each.end - 1), name=ARROW, id=each.arrow)
         pending.append(each)
-    while pending:
-        yield _ended(pending.pop(), process, base_ns)
+    for ended in reversed(pending):
+        yield event("E", ended.track, ended.end)
 
 
-def _titled(name: str, process: int, track: int, arguments: dict[str, object]) -> str:
-    return json.dumps({"ph": "M", "cat": CATEGORY, "name": name, "pid": process, "tid": track, "args": arguments})
-
-
-def _begun(each: Slice, process: int, base_ns: int) -> Iterator[str]:
-    place = f'"pid": {process}, "tid": {each.track}'
-    about = f', "args": {json.dumps(each.about)}' if each.about else ""
-    time = _microseconds(each.begin - base_ns)
-    yield f'{{"ph": "B", "cat": "{CATEGORY}", "name": {json.dumps(each.name)}, {place}, "ts": {time}{about}}}'
-    arrow = f'"cat": "{CATEGORY}", "name": "critical path", {place}'
-    if each.arrived != NONE:
-        yield f'{{"ph": "f", "bp": "e", "id": {each.arrived}, {arrow}, "ts": {time}}}'
-    if each.arrow != NONE:
-        late = _microseconds(max(each.begin, each.end - 1) - base_ns)
-        yield f'{{"ph": "s", "id": {each.arrow}, {arrow}, "ts": {late}}}'
-
-
-def _ended(each: Slice, process: int, base_ns: int) -> str:
-    place = f'"pid": {process}, "tid": {each.track}'
-    return f'{{"ph": "E", "cat": "{CATEGORY}", {place}, "ts": {_microseconds(each.end - base_ns)}}}'
-
-
-def _microseconds(nanoseconds: int) -> str:
-    """Exactly, as decimal text: a float would lose the last digits."""
-    sign, whole = "-" if nanoseconds < 0 else "", abs(nanoseconds)
-    return f"{sign}{whole // 1000}.{whole % 1000:03d}" if whole % 1000 else f"{sign}{whole // 1000}"
+def _event(process: int, base_ns: int, phase: str, track: int, time: int, **more: object) -> str:
+    """time: ns; written in microseconds as exact decimals, where a float would lose the last digits."""
+    written = json.dumps({"ph": phase, "cat": CATEGORY, "pid": process, "tid": track, **more})
+    return f'{written[:-1]}, "ts": {(Decimal(time - base_ns) / 1000).normalize():f}}}'
 
 
 BLOCK = 1 << 20
@@ -218,7 +181,9 @@ def annotate(
     """
     check_destination(path, destination, force=force)
     trace = read_remembered(path, max_size=max_size, cache=cache)
-    events = events_of(_slices(trace), process_beside(trace), trace.base_ns)
+    taken = {lane.process for lane in trace.lanes}
+    process = next(number for number in count(FIRST_PROCESS) if number not in taken)
+    events = _events_of(_slices(trace), process, trace.base_ns)
     with TraceSource(path, max_size) as source, _beside(destination) as output:
         _splice(source, output, events, path, truncated=trace.damage.truncated)
 
@@ -237,13 +202,18 @@ def check_destination(path: Path, destination: Path, *, force: bool) -> None:
 
 
 def _slices(trace: Trace) -> Iterator[Slice]:
+    """All slices, track by track, in time order on each; slices that enclose others come before them."""
     boundaries = steps_of(trace)
     if not len(boundaries):
         raise NothingMeasuredError("trace-without-steps", f"{trace.path} holds no event that took time: no step.")
     machine = look_up(device_of(trace))
     steps = step_context(trace, boundaries, machine=machine)
     replay = rerun(trace, boundaries, steps.links, breakdown_of(steps))
-    return slices_of(trace, steps.windows, claims_of(steps), gaps_of(steps) if steps.on_device else None, replay)
+    return chain(
+        _breakdown(steps.windows, *stretches_of(steps.windows, claims_of(steps))),
+        _idle(trace, gaps_of(steps)) if steps.on_device else (),
+        _path(replay) if replay is not None else (),
+    )
 
 
 def _splice(source: TraceSource, output: IO[bytes], events: Iterator[str], path: Path, *, truncated: bool) -> None:
@@ -290,12 +260,10 @@ def _whole(source: TraceSource, rest: bytes, *, listed: bool, truncated: bool) -
             yield held[:-BLOCK]
             held = held[-BLOCK:]
         held += block
-    yield _closed(held, listed=listed) if truncated else held
-
-
-def _closed(text: bytes, *, listed: bool) -> bytes:
-    ends = [match.start(1) for match in SEPARATOR.finditer(text)]
-    return (text[: ends[-1]] if ends else text) + (b"\n]" if listed else b"\n]}")
+    if truncated:
+        ends = [match.start(1) for match in SEPARATOR.finditer(held)]
+        held = (held[: ends[-1]] if ends else held) + (b"\n]" if listed else b"\n]}")
+    yield held
 
 
 def _read(source: TraceSource) -> bytes:
@@ -308,36 +276,25 @@ def _read(source: TraceSource) -> bytes:
 @contextmanager
 def _beside(destination: Path) -> Iterator[IO[bytes]]:
     """A file that takes its place in one instant when everything is written; gzipped by its name."""
+    temporary = Path()
     try:
         destination.parent.mkdir(parents=True, exist_ok=True)
-        handle, temporary = tempfile.mkstemp(dir=destination.parent, prefix=f".{destination.name}.")
-    except OSError as error:
-        raise _unwritable(destination, error) from error
-    try:
+        handle, name = tempfile.mkstemp(dir=destination.parent, prefix=f".{destination.name}.")
+        temporary = Path(name)
         with os.fdopen(handle, "wb") as file:
-            yield from _stream(file, destination)
-        Path(temporary).chmod(0o666 & ~_umask())  # as open() would have made it; mkstemp makes it private
-        Path(temporary).replace(destination)
+            if destination.name.endswith(".gz"):
+                with igzip.IGzipFile(fileobj=file, mode="wb", compresslevel=GZIP_LEVEL, mtime=0) as packed:
+                    yield cast("IO[bytes]", packed)
+            else:
+                yield file
+        mask = os.umask(0)
+        os.umask(mask)
+        temporary.chmod(0o666 & ~mask)  # as open() would have made it; mkstemp makes it private
+        temporary.replace(destination)
     except OSError as error:
-        raise _unwritable(destination, error) from error
+        reason = error.strerror or str(error)
+        said = f"{destination} cannot be written ({reason}); make room or name another."
+        raise OutputError("output-unwritable", said) from error
     finally:
-        Path(temporary).unlink(missing_ok=True)  # there only if something failed
-
-
-def _stream(file: io.BufferedWriter, destination: Path) -> Iterator[IO[bytes]]:
-    if not destination.name.endswith(".gz"):
-        yield file
-        return
-    with igzip.IGzipFile(fileobj=file, mode="wb", compresslevel=GZIP_LEVEL, mtime=0) as packed:
-        yield cast("IO[bytes]", packed)
-
-
-def _umask() -> int:
-    mask = os.umask(0)
-    os.umask(mask)
-    return mask
-
-
-def _unwritable(destination: Path, error: OSError) -> OutputError:
-    reason = error.strerror or str(error)
-    return OutputError("output-unwritable", f"{destination} cannot be written ({reason}); make room or name another.")
+        if temporary.name:
+            temporary.unlink(missing_ok=True)  # there only if something failed

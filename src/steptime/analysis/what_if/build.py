@@ -73,17 +73,11 @@ def build(scope: Scope) -> Graph:
     ties = wait_ties(scope, waits), event_ties(scope, streams)
     edges = joined([_programs(parts, ties[0]), _hand_overs(parts), _launches(parts), _streams(parts),
                      *_ties(parts, *ties)])  # fmt: skip
-    begin, end = _boundaries(parts, ThreadPoint.STEP_BEGIN), _boundaries(parts, ThreadPoint.STEP_END)
-    return with_unexplained(in_order(_nodes(parts), edges, begin, end, scope.boundaries, _before(parts)))
-
-
-def _before(parts: Parts) -> int:
-    """The activity that ended the step before the first one."""
-    scope = parts.scope
-    if scope.started <= scope.begin:
-        return NONE
-    ending = np.flatnonzero(scope.activities.end == scope.started)
-    return len(parts.points) + int(ending[0]) if len(ending) else NONE
+    begin, end = (np.flatnonzero(points.kind == kind) for kind in (ThreadPoint.STEP_BEGIN, ThreadPoint.STEP_END))
+    late = scope.started > scope.begin
+    ending = np.flatnonzero(scope.activities.end == scope.started)  # the step before the first one
+    before = len(points) + int(ending[0]) if late and len(ending) else NONE
+    return with_unexplained(in_order(_nodes(parts), edges, begin, end, before))
 
 
 def _nodes(parts: Parts) -> Nodes:
@@ -186,22 +180,15 @@ def _launches(parts: Parts) -> Edges:
     weight = np.where(held_back, np.maximum(parts.delays.call + delay, 0), weight)
     queued = streams.ended[called] > events.begin[call]
     weight = np.where(holding, np.where(queued, np.minimum(staged, parts.delays.copy), staged), weight)
-    source, target = begun[call], len(parts.points) + called
-    loose = _loose(parts)
-    return joined([edges_of(EdgeKind.LAUNCH, source, target, weight), loose])
-
-
-def _loose(parts: Parts) -> Edges:
-    """Activities without a launch in the trace."""
-    activities, points = parts.scope.activities, parts.points
-    lonely = (activities.call == NONE) & (activities.begin - UNLAUNCHED > parts.streams.ended)
-    lonely &= activities.begin > parts.scope.begin
-    index = np.flatnonzero(lonely)
+    points = parts.points
+    lonely = (activities.call == NONE) & (activities.begin - UNLAUNCHED > streams.ended)
+    index = np.flatnonzero(lonely & (activities.begin > parts.scope.begin))
     mine = np.flatnonzero(points.lane == parts.scope.training)
     after = np.searchsorted(points.time[mine], activities.begin[index], side="right") - 1
-    source = mine[np.maximum(after, 0)]
-    waited = np.maximum(activities.begin[index] - points.time[source], 0)
-    return edges_of(EdgeKind.LAUNCH, source, len(points) + index, waited, unexplained=waited)
+    near = mine[np.maximum(after, 0)]
+    waited = np.maximum(activities.begin[index] - points.time[near], 0)
+    launched = edges_of(EdgeKind.LAUNCH, begun[call], len(points) + called, weight)
+    return joined([launched, edges_of(EdgeKind.LAUNCH, near, len(points) + index, waited, unexplained=waited)])
 
 
 def _streams(parts: Parts) -> Edges:
@@ -248,8 +235,3 @@ def _points_by_row(parts: Parts, kind: ThreadPoint) -> Int64:
     mine = np.flatnonzero(parts.points.kind == kind)
     found[parts.points.row[mine]] = mine
     return found[:-1]
-
-
-def _boundaries(parts: Parts, kind: ThreadPoint) -> Int64:
-    mine = np.flatnonzero(parts.points.kind == kind)
-    return mine[np.argsort(parts.points.mark[mine], kind="stable")]

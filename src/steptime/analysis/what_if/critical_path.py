@@ -50,8 +50,8 @@ class PathKind(IntEnum):
 @dataclass(frozen=True, slots=True, eq=False)
 class Path:
     """Pieces in time order. kind: `PathKind`. begin, end: ns since the first step's begin, replayed. step: index. edge:
-    NONE for the time of a device activity. node: at which the piece ends. A thread's own work, which is still to be
-    told apart (`path_names.py`), has the kind HOST so far."""
+    NONE for the time of a device activity. node: at which the piece ends. A thread's own work, which `named` tells
+    apart, has the kind HOST so far."""
 
     kind: Int64
     begin: Int64
@@ -60,26 +60,21 @@ class Path:
     edge: Int64
     node: Int64
 
-    def __len__(self) -> int:
-        return len(self.kind)
-
 
 def path_of(graph: Graph, found: GraphRun) -> Path:
     """The paths of all steps; each one's pieces reach from the step's begin to its end."""
     source = np.where(found.through == NONE, NONE, graph.edges.source[found.through])
-    walked = [_walk(source, found, step) for step in range(len(found.end))]
-    node = np.concatenate([np.empty(0, np.int64), *walked])
-    step = np.repeat(np.arange(len(walked)), [len(each) for each in walked])
+    nodes, counts = [], []
+    for last, lowest in zip(found.last.tolist(), found.begin.tolist(), strict=True):
+        walked = []
+        while last != NONE and found.finish[last] > lowest:
+            walked.append(last)
+            last = int(source[last])
+        nodes += walked[::-1]
+        counts.append(len(walked))
+    node = np.array(nodes, np.int64)
+    step = np.repeat(np.arange(len(counts)), counts)
     return _pieces(graph, found, node, source[node], found.begin[step], step)
-
-
-def _walk(source: Int64, found: GraphRun, step: int) -> Int64:
-    """The nodes of a step's path in time order: back from its last to the first that was reached after its begin."""
-    lowest, node, nodes = int(found.begin[step]), int(found.last[step]), []
-    while node != NONE and found.finish[node] > lowest:
-        nodes.append(node)
-        node = int(source[node])
-    return np.array(nodes[::-1], np.int64)
 
 
 def _pieces(graph: Graph, found: GraphRun, node: Int64, source: Int64, lowest: Int64, step: Int64) -> Path:
@@ -99,8 +94,8 @@ def _pieces(graph: Graph, found: GraphRun, node: Int64, source: Int64, lowest: I
     kind = np.stack((kinds, np.full(len(node), PathKind.UNEXPLAINED), own), axis=1)
     edge = np.stack((through, through, none), axis=1)
     lasting = ends > begins
-    whole = np.repeat(node[:, None], 3, axis=1), np.repeat(step[:, None], 3, axis=1)
-    return Path(kind[lasting], begins[lasting], ends[lasting], whole[1][lasting], edge[lasting], whole[0][lasting])
+    nodes, steps = (np.repeat(column[:, None], 3, axis=1)[lasting] for column in (node, step))
+    return Path(kind[lasting], begins[lasting], ends[lasting], steps, edge[lasting], nodes)
 
 
 def _edge_kinds(graph: Graph) -> Int64:
@@ -149,7 +144,7 @@ class NamedPath:
 
 def named(scope: Scope, graph: Graph, found: GraphRun, path: Path) -> NamedPath:
     """The path with its names; the threads' own work cut where it changes its kind or its operator."""
-    if not len(path):
+    if not len(path.kind):
         empty = np.empty(0, np.int64)
         return NamedPath(empty, empty, empty, empty, empty, empty)
     work = (path.kind == PathKind.HOST) & (path.edge != NONE)
@@ -179,63 +174,36 @@ def _cut(scope: Scope, graph: Graph, found: GraphRun, path: Path, pieces: Int64,
     shift = graph.nodes.observed[node] - found.finish[node]
     begin, end = path.begin[pieces] + shift, path.end[pieces] + shift
     times = host_time(scope, lane)
-    operators, callers = _names_on(scope.trace, lane)
-    boundaries = [
-        operators.boundaries,
-        callers.boundaries,
-        *(each.begin for each in times),
-        *(each.end for each in times),
+    events, operator = scope.trace.events, operator_events(scope.trace)
+    called = operator | (events.event_kind == EventKind.RUNTIME)
+    calling = np.isin(events.event_kind, (EventKind.PYTHON, EventKind.ANNOTATION)) & ~operator
+    names = [
+        _innermost(scope.trace, np.flatnonzero((events.lane == lane) & listed), preferred)
+        for listed, preferred in ((called, operator), (calling, calling))
     ]
-    cuts = np.unique(np.concatenate([begin, end, *boundaries]))
+    during = [boundary for each in times for boundary in (each.begin, each.end)]
+    cuts = np.unique(np.concatenate([begin, end, *(since for since, _ in names), *during]))
     low, high = np.searchsorted(cuts, begin), np.searchsorted(cuts, end)
     owner = np.repeat(np.arange(len(pieces)), high - low)
     at = np.arange(len(owner)) - np.repeat(np.cumsum(high - low) - (high - low), high - low) + low[owner]
     head, tail = cuts[at], cuts[at + 1]
-    kinds = (PathKind.INPUT, PathKind.DISPATCH, PathKind.ALLOCATION)
     kind = np.full(len(head), int(PathKind.HOST))
-    for each, during in zip(kinds, times, strict=True):
-        kind[contains(during, head)] = each
-    operator, caller = operators.at(head), callers.at(head)
-    name = np.where((kind == PathKind.DISPATCH) & (operator != NONE), operator, caller)
+    for each, spent in zip((PathKind.INPUT, PathKind.DISPATCH, PathKind.ALLOCATION), times, strict=True):
+        kind[contains(spent, head)] = each
+    operation, caller = (held[np.searchsorted(since, head, side="right")] for since, held in names)
+    name = np.where((kind == PathKind.DISPATCH) & (operation != NONE), operation, caller)
     back = shift[owner]
-    zero = np.zeros(len(head), np.int64)
-    return kind, name, head - back, tail - back, path.step[pieces][owner], zero
+    return kind, name, head - back, tail - back, path.step[pieces][owner], np.zeros(len(head), np.int64)
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class _Names:
-    """Which name holds at each time of a lane, from each boundary on."""
-
-    boundaries: Int64
-    names: Int64
-
-    def at(self, times: Int64) -> Int64:
-        if not len(self.boundaries):
-            return np.full(len(times), NONE)
-        index = np.searchsorted(self.boundaries, times, side="right") - 1
-        return np.where(index >= 0, self.names[np.maximum(index, 0)], NONE)
-
-
-def _names_on(trace: Trace, lane: int) -> tuple[_Names, _Names]:
-    """By time: the innermost operator (else the runtime call), and the innermost Python function or annotation."""
-    events = trace.events
-    on_lane = events.lane == lane
-    operator = operator_events(trace)
-    runtime = events.event_kind == EventKind.RUNTIME
-    caller = np.isin(events.event_kind, (EventKind.PYTHON, EventKind.ANNOTATION)) & ~operator
-    return (
-        _innermost(trace, np.flatnonzero(on_lane & (operator | runtime)), operator),
-        _innermost(trace, np.flatnonzero(on_lane & caller), caller),
-    )
-
-
-def _innermost(trace: Trace, rows: Int64, preferred: Bool) -> _Names:
+def _innermost(trace: Trace, rows: Int64, preferred: Bool) -> tuple[Int64, Int64]:
+    """Times, and the name that holds before the first and from each one on: of the innermost preferred event where
+    there is one, else of the innermost event."""
     events = trace.events
     made = call_tree(events.begin[rows], events.end[rows])
     rows = rows[made.rows]
     better = nearest_ancestor(made.parent, preferred[rows])
-    owner = np.where(better == ROOT, np.arange(len(made)), better)
-    boundaries = np.unique(np.concatenate((made.begin, made.end)))
-    inner = innermost_at(made, boundaries)
-    name = np.where(inner == ROOT, NONE, events.name[rows[owner[inner]]]) if len(rows) else boundaries
-    return _Names(boundaries, name)
+    owner = np.append(np.where(better == ROOT, np.arange(len(made)), better), ROOT)
+    times = np.unique(np.concatenate((made.begin, made.end)))
+    names = np.append(events.name[rows], NONE)[owner[innermost_at(made, times)]]
+    return times, np.append(NONE, names)

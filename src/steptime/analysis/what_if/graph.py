@@ -55,9 +55,8 @@ class Nodes:
 
     kind: `NodeKind`. time: ns on the trace's clock, what the order comes from. observed: ns on the trace's clock when
     the node was reached, only for comparing and showing. duration: ns that pass at the node once all it waits for is
-    there; 0 for the host. row: of the event table (a device activity,
-    or the runtime call of a host node; else NONE). lane: of a host node, else NONE. step: the step to whose end it
-    belongs (a device activity: the step that launched it), NONE outside.
+    there; 0 for the host. row: of the event table (a device activity, or the runtime call of a host node; else NONE).
+    lane: of a host node, else NONE. step: the step that launched a device activity, NONE outside and for the host.
     """
 
     kind: Int64
@@ -100,18 +99,13 @@ class Edges:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Graph:
-    """Nodes and edges of the steps boundaries[0] to boundaries[-1].
-
-    begin, end: (n,) nodes at which the host begins and ends each step. boundaries: (n, 2) ns as the host saw them.
-    before: the activity that ended the step before the first one, which begins no earlier; NONE where the host begins
-    it.
-    """
+    """begin, end: (n,) nodes at which the host begins and ends each step. before: the activity that ended the step
+    before the first one, which begins no earlier; NONE where the host begins it."""
 
     nodes: Nodes
     edges: Edges
     begin: Int64
     end: Int64
-    boundaries: Int64
     before: int = NONE
 
 
@@ -149,7 +143,7 @@ ROUNDS = 200
 """Of untying nodes of one time; longer chains at one instant do not occur."""
 
 
-def in_order(nodes: Nodes, edges: Edges, begin: Int64, end: Int64, boundaries: Int64, before: int) -> Graph:
+def in_order(nodes: Nodes, edges: Edges, begin: Int64, end: Int64, before: int) -> Graph:
     """The graph with its nodes sorted by time, and at one time by their edges. Edges that point back in time (clocks of
     host and device that disagree) say nothing and are left out, as are those that close a circle at one instant."""
     edges = chosen(edges, nodes.time[edges.source] <= nodes.time[edges.target])
@@ -162,7 +156,7 @@ def in_order(nodes: Nodes, edges: Edges, begin: Int64, end: Int64, boundaries: I
     columns = {name: getattr(nodes, name)[order] for name in Nodes.__slots__}
     edges = chosen(edges, np.argsort(edges.target, kind="stable"))
     first = int(place[before]) if before != NONE else NONE
-    return Graph(Nodes(**columns), edges, place[begin], place[end], boundaries, first)
+    return Graph(Nodes(**columns), edges, place[begin], place[end], first)
 
 
 def _levels(nodes: Nodes, edges: Edges) -> Int64:

@@ -1,14 +1,12 @@
 """What-if: the steps of a trace replayed from their dependency graph, as they were and with one kind of delay gone.
 
-What-if: the same graph with one kind of delay taken away.
-
-Each change is a lower bound on the change of the program: it assumes that nothing else becomes slower. How much it can
-save at most is the business of the breakdown, whose account caps it (`replay.py`).
+Each change assumes that nothing else becomes slower, so it is a lower bound on the step. What it can save at most is
+what the breakdown has in the category that the change relieves.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, fields, replace
 from functools import partial
 
@@ -43,8 +41,8 @@ class Prediction:
 class Replay:
     """Some consecutive steps. steps: their indices among the boundaries that were given. measured, replayed, modelled:
     (n,) ns, the steps as the breakdown has them, as the graph gives them again, and as it gives them when nothing is
-    replayed that it cannot explain (see `unexplained`). path: the critical path of each, on the replay's
-    clock; origin: ns on the trace's clock where that begins. symbols: the trace's.
+    replayed that it cannot explain (see `unexplained`). path: the critical path of each, on the replay's clock; origin:
+    ns on the trace's clock where that begins. symbols: the trace's.
     """
 
     steps: Int64
@@ -90,41 +88,26 @@ class Replay:
         np.add.at(spent, inverse.reshape(-1), self.path.end - self.path.begin)
         order = np.argsort(-spent, kind="stable")[:count].tolist()
         steps = len(self.replayed)
-        return tuple((PathKind(int(keys[at, 0])).title, self._name(int(keys[at, 1])), float(spent[at]) / steps)
-                     for at in order)  # fmt: skip
-
-    def _name(self, symbol: int) -> str:
-        return self.symbols[symbol] if symbol != NONE else ""
-
-
-def without_input(graph: Graph) -> GraphRun:
-    """The next batch is always there."""
-    return run(replace(graph, edges=replace(graph.edges, weight=graph.edges.weight - graph.edges.input)))
+        found = ((*keys[at].tolist(), float(spent[at]) / steps) for at in order)
+        return tuple(
+            (PathKind(kind).title, self.symbols[name] if name != NONE else "", each) for kind, name, each in found
+        )
 
 
-def without_waits(graph: Graph) -> GraphRun:
-    """The host never waits for the device: it runs ahead."""
-    edges = graph.edges
-    return run(graph, kept=(edges.kind != EdgeKind.WAIT) | edges.blocking)
-
-
-def as_one_launch(graph: Graph, launch: int) -> GraphRun:
+def _as_one_launch(graph: Graph, launch: int) -> GraphRun:
     """Each step is launched as one graph: nothing is dispatched, one launch (ns) is paid for."""
     edges = graph.edges
-    weight = edges.weight - edges.dispatch
-    engine = edges.kind == EdgeKind.HAND_OVER
-    weight = np.where(engine, 0, weight)
+    weight = np.where(edges.kind == EdgeKind.HAND_OVER, 0, edges.weight - edges.dispatch)
     first = np.isin(edges.source, graph.begin) & (edges.kind == EdgeKind.PROGRAM)
-    return run(replace(graph, edges=replace(edges, weight=weight + launch * first)))
+    return run(graph, weight=weight + launch * first)
 
 
-def at_durations(graph: Graph, durations: Mapping[int, int]) -> GraphRun:
-    """Some device activities (rows of the event table) last as long (ns) as given; no longer than they did."""
+def _shortened(graph: Graph, durations: Mapping[int, int]) -> Int64:
+    """The nodes' durations where some device activities (rows of the table) last at most as long (ns) as given."""
     nodes = graph.nodes
     given = np.array([durations.get(row, -1) for row in nodes.row.tolist()], np.int64)
     changed = (nodes.kind != NodeKind.HOST) & (given >= 0)
-    duration = np.where(changed, np.minimum(given, nodes.duration), nodes.duration)
-    return run(replace(graph, nodes=replace(nodes, duration=duration)))
+    return np.where(changed, np.minimum(given, nodes.duration), nodes.duration)
 
 
 def with_overlap(graph: Graph, updates: Int64) -> GraphRun:
@@ -168,13 +151,6 @@ def _last_collective(graph: Graph, collective: Bool) -> Int64:
     return np.array(last, np.int64)
 
 
-def without_allocation(graph: Graph) -> GraphRun:
-    """Device memory is never asked of the driver, nor given back to it."""
-    edges = graph.edges
-    kept = (edges.kind != EdgeKind.WAIT) | ~edges.blocking
-    return run(replace(graph, edges=replace(edges, weight=edges.weight - edges.allocation)), kept=kept)
-
-
 def _before_updates(graph: Graph, updates: Int64) -> tuple[Int64, Int64]:
     """Pairs: the communication of each step before its first update."""
     nodes = graph.nodes
@@ -201,32 +177,23 @@ class ReplayWindow:
 
 
 def window_of(trace: Trace, boundaries: Int64, launch: Int64) -> ReplayWindow:
-    """The steps in the middle, at most `MOST_STEPS` of them."""
-    begin, end = trace.events.begin, trace.events.end
-    count = min(len(boundaries), MOST_STEPS)
-    while True:
-        first = (len(boundaries) - count) // 2
-        steps = np.arange(first, first + count)
-        since, until = int(boundaries[first, 0]), int(boundaries[first + count - 1, 1])
-        chosen = (end > since) & (begin < until)
-        if chosen.sum() <= MOST_EVENTS or count == 1:
-            return _part(trace, launch, steps, chosen, since, until)
-        count -= 1
-
-
-def _part(trace: Trace, launch: Int64, steps: Int64, chosen: Bool, since: int, until: int) -> ReplayWindow:
-    """The chosen rows, what of the device was launched before the end and ended after the begin, and the launches."""
+    """The steps in the middle, at most `MOST_STEPS` of them, with all that they launched or that still ran in them."""
     events = trace.events
-    device = np.isin(events.event_kind, DEVICE)
-    called = launch != NONE
-    chosen = chosen | (device & called & (events.begin[launch] < until) & (events.end > since))
-    needed = launch[device & called & chosen]
-    chosen[needed] = True
+    for count in range(min(len(boundaries), MOST_STEPS), 0, -1):
+        first = (len(boundaries) - count) // 2
+        since, until = int(boundaries[first, 0]), int(boundaries[first + count - 1, 1])
+        chosen = (events.end > since) & (events.begin < until)
+        if chosen.sum() <= MOST_EVENTS:
+            break
+    called = np.isin(events.event_kind, DEVICE) & (launch != NONE)
+    chosen |= called & (events.begin[launch] < until) & (events.end > since)
+    chosen[launch[called & chosen]] = True
     rows = np.flatnonzero(chosen)
     place = np.full(len(events) + 1, NONE)
     place[rows] = np.arange(len(rows))
     columns = {field.name: getattr(events, field.name)[rows] for field in fields(EventTable)}
-    return ReplayWindow(replace(trace, events=EventTable(**columns)), rows, place[launch[rows]], steps)
+    part = replace(trace, events=EventTable(**columns))
+    return ReplayWindow(part, rows, place[launch[rows]], np.arange(first, first + count))
 
 
 def rerun(
@@ -263,56 +230,60 @@ def rerun(
         origin=scope.begin,
         symbols=trace.symbols,
     )
-    return _with_predictions(base, scope, graph, found, breakdown, _groups(window, at_roofline or {}))
+    place = {row: index for index, row in enumerate(window.rows.tolist())} if at_roofline else {}
+    groups = {
+        name: {place[row]: length for row, length in rows.items() if row in place}
+        for name, rows in (at_roofline or {}).items()
+    }
+    return replace(base, predictions=tuple(_predictions(base, scope, graph, found, breakdown, groups)))
 
 
-def _groups(window: ReplayWindow, given: Mapping[str, Mapping[int, int]]) -> dict[str, dict[int, int]]:
-    """The groups in the rows of the window."""
-    place = {row: index for index, row in enumerate(window.rows.tolist())} if given else {}
-    return {name: {place[row]: length for row, length in rows.items() if row in place} for name, rows in given.items()}
-
-
-def _with_predictions(
+def _predictions(
     base: Replay, scope: Scope, graph: Graph, found: GraphRun, breakdown: Breakdown, groups: dict[str, dict[int, int]]
-) -> Replay:
-    categories = breakdown.entries[base.steps].mean(axis=0)
-    one_launch = partial(as_one_launch, launch=_launch_cost(scope))
-    overlap = partial(with_overlap, updates=_updates(scope, graph))
-    device: tuple[tuple[str, Category, Callable[[Graph], GraphRun]], ...] = (
-        ("syncs free", Category.SYNC, without_waits),
-        ("one launch", Category.OVERHEAD, one_launch),
-        ("communication overlapped", Category.COMMUNICATION, overlap),
-    )
-    changed: list[tuple[str, float, Callable[[Graph], GraphRun]]] = [
-        ("input free", float(categories[Category.INPUT]), without_input)
+) -> Iterator[Prediction]:
+    caps = breakdown.entries[base.steps].mean(axis=0)
+    edges = graph.edges
+    waits = edges.kind == EdgeKind.WAIT
+    changes: list[tuple[str, float, Callable[[], GraphRun]]] = [
+        ("input free", caps[Category.INPUT], lambda: run(graph, weight=edges.weight - edges.input))
     ]
     if len(scope.activities):
-        changed += [(name, float(categories[category]), change) for name, category, change in device]
-        changed.append(("allocation free", _allocating(scope), without_allocation))
+        call = scope.activities.call[scope.activities.call != NONE]
+        launch = int(np.median(scope.trace.events.duration[call])) if len(call) else 0
+        unallocated = edges.weight - edges.allocation
+        changes += [
+            ("syncs free", caps[Category.SYNC], lambda: run(graph, kept=~waits | edges.blocking)),
+            ("one launch", caps[Category.OVERHEAD], lambda: _as_one_launch(graph, launch)),
+            (
+                "communication overlapped",
+                caps[Category.COMMUNICATION],
+                lambda: with_overlap(graph, _updates(scope, graph)),
+            ),
+            (
+                "allocation free",
+                _allocating(scope),
+                lambda: run(graph, weight=unallocated, kept=~waits | ~edges.blocking),
+            ),
+        ]
     for name, durations in groups.items():
-        cap = min(float(categories[Category.COMPUTE]), _shorter(graph, durations, len(base.steps)))
-        changed.append((f"roofline: {name}", cap, partial(at_durations, durations=durations)))
-    predictions = [_prediction(base, name, cap, found, change(graph)) for name, cap, change in changed if cap > 0]
-    return replace(base, predictions=tuple(predictions))
+        shortened = _shortened(graph, durations)
+        cap = min(caps[Category.COMPUTE], (graph.nodes.duration - shortened).sum() / len(base.steps))
+        changes.append((f"roofline: {name}", cap, partial(run, graph, duration=shortened)))
+    for name, cap, change in changes:
+        if cap > 0:
+            saved = _saved(base, float(cap), found.duration - change().duration)
+            yield Prediction(name, saved, float(cap))
 
 
-def _prediction(base: Replay, change: str, cap: float, found: GraphRun, changed: GraphRun) -> Prediction:
-    """Saved per step with its interval over the steps, wider by the replay's own error, and never above the cap.
+def _saved(base: Replay, cap: float, shorter: Int64) -> Estimate:
+    """ns per step with the interval over the steps, wider by the replay's own error, and never above the cap.
 
     The first of several steps is left out: it fills the device's queue, which no later step has to do again.
     """
-    saved = np.clip(found.duration - changed.duration, 0, None)[int(len(found.duration) > 2) :]
-    plain = mean_of_series(saved)
+    plain = mean_of_series(np.clip(shorter, 0, None)[int(len(shorter) > 2) :])
     doubt = base.error * float(base.measured.mean())
     value, low, high = (min(each, cap) for each in (plain.value, max(0.0, plain.low - doubt), plain.high + doubt))
-    return Prediction(change, Estimate(value, low, high, plain.samples), cap)
-
-
-def _launch_cost(scope: Scope) -> int:
-    """ns of a launching call, median."""
-    call = scope.activities.call
-    call = call[call != NONE]
-    return int(np.median(scope.trace.events.duration[call])) if len(call) else 0
+    return Estimate(value, low, high, plain.samples)
 
 
 def _updates(scope: Scope, graph: Graph) -> Int64:
@@ -338,15 +309,3 @@ def _allocating(scope: Scope) -> float:
     chosen &= np.isin(events.lane, scope.lanes)
     during = union(events.begin[chosen], events.end[chosen])
     return float(measure(during, scope.boundaries[:, 0], scope.boundaries[:, 1]).mean())
-
-
-def _shorter(graph: Graph, durations: dict[int, int], steps: int) -> float:
-    """ns per step by which the activities would be shorter."""
-    nodes = graph.nodes
-    device = np.flatnonzero(nodes.kind != NodeKind.HOST)
-    saved: int = sum(
-        max(0, length - durations[row])
-        for row, length in zip(nodes.row[device].tolist(), nodes.duration[device].tolist(), strict=True)
-        if row in durations
-    )
-    return saved / max(1, steps)
