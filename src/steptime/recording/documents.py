@@ -14,24 +14,8 @@ from typing import Any, TypeVar
 import msgspec
 
 from steptime.errors import RecordingError
-from steptime.recording.recording import (
-    ChangeFacts,
-    CodeFacts,
-    CompilationFacts,
-    LeakFacts,
-    LoaderFacts,
-    OptimizerFacts,
-    OutOfMemoryFacts,
-    PaddingFacts,
-    RootFacts,
-    SampleFacts,
-    SettingsFacts,
-    SiteFacts,
-    TraceFacts,
-)
+from steptime.recording import recording as rec
 
-Numbered = OptimizerFacts | RootFacts | LoaderFacts | CodeFacts | ChangeFacts
-Fact = Numbered | SiteFacts | SettingsFacts | CompilationFacts | TraceFacts | LeakFacts | OutOfMemoryFacts | str
 T = TypeVar("T")
 
 LARGEST_DOCUMENT = 16 << 20
@@ -45,19 +29,19 @@ ESCAPE = re.compile(rb"\\(?:ud[89ab]..\\ud[c-f]..|(?P<half>ud[89a-f]..)|.)", re.
 """An escape of JSON, as Python writes it: a surrogate pair, half of one, or any other."""
 
 FACT_TYPES: dict[str, type[Any]] = {
-    "optimizer": OptimizerFacts,
-    "root": RootFacts,
-    "loader": LoaderFacts,
-    "code": CodeFacts,
-    "site": SiteFacts,
-    "settings": SettingsFacts,
-    "compilation": CompilationFacts,
-    "trace": TraceFacts,
-    "change": ChangeFacts,
-    "leak": LeakFacts,
-    "padding": PaddingFacts,
-    "samples": SampleFacts,
-    "out_of_memory": OutOfMemoryFacts,
+    "optimizer": rec.OptimizerFacts,
+    "root": rec.RootFacts,
+    "loader": rec.LoaderFacts,
+    "code": rec.CodeFacts,
+    "site": rec.SiteFacts,
+    "settings": rec.SettingsFacts,
+    "compilation": rec.CompilationFacts,
+    "trace": rec.TraceFacts,
+    "change": rec.ChangeFacts,
+    "leak": rec.LeakFacts,
+    "padding": rec.PaddingFacts,
+    "samples": rec.SampleFacts,
+    "out_of_memory": rec.OutOfMemoryFacts,
 }
 """By the `fact` of a line; "note" has a `text` besides."""
 
@@ -136,14 +120,14 @@ def decode_lines(path: Path, data: bytes, decode: Callable[[bytes], T], problems
     return found
 
 
-def decode_fact(line: bytes) -> Fact:
-    """One line of facts.jsonl. Raises ValueError."""
+def decode_fact(line: bytes) -> object:
+    """One line of facts.jsonl: one of `FACT_TYPES`, or the text of a note. Raises ValueError."""
     line = sound(line)
     try:
         heading = _heading.decode(line)
         if heading.fact == "note":
             return heading.text
-        fact: Fact = _decoders[heading.fact].decode(line)
+        fact = _decoders[heading.fact].decode(line)
     except (msgspec.MsgspecError, KeyError, RecursionError) as error:
         raise ValueError(str(error)) from None
     if not _bounded(fact):
@@ -153,15 +137,14 @@ def decode_fact(line: bytes) -> Fact:
 
 def _bounded(value: Any) -> bool:
     """Whether all numbers inside fit: JSON knows no limits, columns do. Identities and counts are never negative."""
-    if isinstance(value, bool) or value is None or isinstance(value, str):
+    if isinstance(value, bool | str) or value is None:
         return True
     if isinstance(value, int | float):
         return -LARGEST_NUMBER < value < LARGEST_NUMBER
-    if isinstance(value, tuple):
-        return all(_bounded(each) for each in value)
     if isinstance(value, dict):
-        return all(_bounded(each) for each in value.values())
-    return all(_bounded(getattr(value, name)) for name in value.__slots__)
+        return all(map(_bounded, value.values()))
+    inner = value if isinstance(value, tuple) else (getattr(value, name) for name in value.__slots__)
+    return all(map(_bounded, inner))
 
 
 def _place(path: Path) -> str:

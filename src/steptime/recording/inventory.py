@@ -48,33 +48,23 @@ def take_inventory(recording: Path) -> Inventory:
     for path in sorted(recording.iterdir()):
         if path.name == MANIFEST:
             continue
-        if _is_folder(path) and PROCESS_FOLDERS.fullmatch(path.name):
+        if path.is_dir() and not path.is_symlink() and PROCESS_FOLDERS.fullmatch(path.name):
             inside = sorted(path.iterdir())
             own = [each for each in inside if PROCESS_FILES.fullmatch(each.name) and _is_file(each)]
             files += own
             strange += [f"{path.name}/{each.name}" for each in inside if each not in own]
             if len(own) == len(inside):
                 folders.append(path)
-        elif _is_own(path):
+        elif _is_file(path) and (FILES.fullmatch(path.name) or (MARKS.fullmatch(path.name) and _is_mark(path))):
             files.append(path)
         else:
             strange.append(path.name)
     return Inventory(tuple(files), tuple(folders), tuple(strange))
 
 
-def _is_own(path: Path) -> bool:
-    if not _is_file(path):
-        return False
-    return FILES.fullmatch(path.name) is not None or (MARKS.fullmatch(path.name) is not None and _is_mark(path))
-
-
-def _is_mark(path: Path) -> bool:
-    return path.stat().st_size <= MOST_MARK_BYTES and MARK_TEXT.fullmatch(path.read_bytes()) is not None
-
-
 def _is_file(path: Path) -> bool:
     return stat.S_ISREG(path.lstat().st_mode)
 
 
-def _is_folder(path: Path) -> bool:
-    return stat.S_ISDIR(path.lstat().st_mode)
+def _is_mark(path: Path) -> bool:
+    return path.stat().st_size <= MOST_MARK_BYTES and MARK_TEXT.fullmatch(path.read_bytes()) is not None

@@ -1,4 +1,4 @@
-"""From a folder to a `Recording`.
+"""From a folder to a `rec.Recording`.
 
 One law: a recording may be torn, cut or garbled anywhere. What can be read is kept, what cannot is a sentence among the
 problems, and only three things are refused: no recording at all, one of a newer format, one that may not be read.
@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import TypeVar
 
@@ -17,30 +18,10 @@ import msgspec
 from steptime.errors import RecordingError
 from steptime.journal import EARLY_WINDOW, FORMAT_VERSION, RECORD, SPAWNED
 from steptime.recording import documents
-from steptime.recording.documents import Fact, decode_document, decode_fact, decode_lines, read_blocks, read_bytes
+from steptime.recording import recording as rec
+from steptime.recording.documents import decode_document, decode_fact, decode_lines, read_blocks, read_bytes
 from steptime.recording.packed import SUFFIX, unpack
 from steptime.recording.parity import read_parity
-from steptime.recording.recording import (
-    ChangeFacts,
-    CodeFacts,
-    CompilationFacts,
-    IntervalTable,
-    LeakFacts,
-    LoaderFacts,
-    Manifest,
-    OptimizerFacts,
-    OutOfMemoryFacts,
-    PaddingFacts,
-    Process,
-    ProcessFacts,
-    Recording,
-    RootFacts,
-    SampleFacts,
-    SettingsFacts,
-    SiteFacts,
-    TelemetrySample,
-    TraceFacts,
-)
 from steptime.recording.records import CLOCK_SLACK, LONGEST_LIFE, Decoded, Life, decode
 
 PROCESS_FOLDER = re.compile(r"process-(\d{1,10})(?:-(\d{1,4}))?")
@@ -63,9 +44,9 @@ class Contents:
     """A recording whose processes were not read yet: those of thousands of ranks do not fit into memory at once."""
 
     path: Path
-    manifest: Manifest
+    manifest: rec.Manifest
     folders: tuple[Path, ...]
-    telemetry: tuple[TelemetrySample, ...]
+    telemetry: tuple[rec.TelemetrySample, ...]
     problems: tuple[str, ...]
 
 
@@ -75,30 +56,35 @@ def look_into(path: Path) -> Contents:
     folders = _process_folders(path)
     manifest = _manifest(path, bool(folders), problems)
     file = path / "telemetry.jsonl"
-    samples = decode_lines(file, read_bytes(file, documents.LARGEST_LINES, problems), _decode_sample, problems)
+    samples = decode_lines(
+        file,
+        read_bytes(file, documents.LARGEST_LINES, problems),
+        partial(decode_document, kind=rec.TelemetrySample),
+        problems,
+    )
     samples.sort(key=lambda sample: sample.monotonic_ns)
     return Contents(path, manifest, tuple(folders), tuple(samples), tuple(problems))
 
 
-def load_process(folder: Path, manifest: Manifest) -> tuple[Process, tuple[str, ...]]:
+def load_process(folder: Path, manifest: rec.Manifest) -> tuple[rec.Process, tuple[str, ...]]:
     """One of the folders of `Contents`, and what was damaged in it. Raises nothing."""
     problems: list[str] = []
     return _process(folder, manifest, problems), tuple(problems)
 
 
-def facts_of(path: Path) -> tuple[ProcessFacts, ...]:
+def facts_of(path: Path) -> tuple[rec.ProcessFacts, ...]:
     """Who the processes of a recording are; nothing of what they did is read. Raises what `load` does."""
     found = (_process_facts(folder, []) for folder in _process_folders(path))
     return tuple(facts for facts in found if facts is not None)
 
 
-def walk(path: Path) -> Iterator[Process]:
+def walk(path: Path) -> Iterator[rec.Process]:
     """The processes of a recording one by one, in no order, for those who can forget each before the next."""
     contents = look_into(path)
     return (load_process(folder, contents.manifest)[0] for folder in contents.folders)
 
 
-def load(path: Path) -> Recording:
+def load(path: Path) -> rec.Recording:
     """Reads the recording in the folder `path`, whole or damaged.
 
     Raises RecordingError when it is missing, no recording, of a newer format, or may not be read.
@@ -106,30 +92,30 @@ def load(path: Path) -> Recording:
     return load_whole(look_into(path))
 
 
-def load_whole(contents: Contents) -> Recording:
+def load_whole(contents: Contents) -> rec.Recording:
     """The same with its processes, of which the first MOST_PROCESSES are read."""
     problems = list(contents.problems)
     if len(contents.folders) > MOST_PROCESSES:
         problems.append(f"{len(contents.folders)} processes are recorded: only the first {MOST_PROCESSES} were read.")
     processes = [_process(folder, contents.manifest, problems) for folder in contents.folders[:MOST_PROCESSES]]
     processes.sort(key=place)
-    return Recording(contents.path, contents.manifest, tuple(processes), contents.telemetry, tuple(problems))
+    return rec.Recording(contents.path, contents.manifest, tuple(processes), contents.telemetry, tuple(problems))
 
 
-def place(process: Process) -> tuple[bool, int, int, int]:
+def place(process: rec.Process) -> tuple[bool, int, int, int]:
     """Where a process stands among those of its recording: by rank, those without one last."""
     facts = process.facts
     return facts.rank is None, facts.rank or 0, facts.pid, _program(process)
 
 
-def name_of(process: Process) -> str:
+def name_of(process: rec.Process) -> str:
     """How a report calls it: by its rank, else by its number."""
     facts, program = process.facts, _program(process)
     name = f"rank {facts.rank}" if facts.rank is not None else f"process {facts.pid}"
     return f"{name} (program {program})" if program > 1 else name
 
 
-def _program(process: Process) -> int:
+def _program(process: rec.Process) -> int:
     """1 for the first program that trained under this process's number, 2 for the next: a process may replace its
     program (exec), and a system gives a number out again."""
     match = PROCESS_FOLDER.fullmatch(process.folder.name)
@@ -154,68 +140,63 @@ def _no_recording(path: Path, seen: str) -> RecordingError:
     )
 
 
-def _manifest(path: Path, has_processes: bool, problems: list[str]) -> Manifest:
+def _manifest(path: Path, has_processes: bool, problems: list[str]) -> rec.Manifest:
     data = read_bytes(path / "manifest.json", documents.LARGEST_DOCUMENT, problems)
     if not data and not has_processes:
         raise _no_recording(path, "holds no manifest.json")
     try:
-        _check_version(path, decode_document(data, _ManifestVersion).format_version)
-        return decode_document(data, Manifest)
+        version = decode_document(data, _ManifestVersion).format_version
+        if version > FORMAT_VERSION:
+            raise RecordingError(
+                "recording-newer",
+                f"{path} has recording format {version}, this steptime reads up to {FORMAT_VERSION}: "
+                "run `pip install --upgrade steptime`.",
+            )
+        return decode_document(data, rec.Manifest)
     except ValueError as error:
         problems.append(f"manifest.json cannot be read ({_short(error)}): command and end of the job are unknown.")
-        return Manifest(FORMAT_VERSION, "", (), "", "", 0)
+        return rec.Manifest(FORMAT_VERSION, "", (), "", "", 0)
 
 
-def _check_version(path: Path, version: int) -> None:
-    if version > FORMAT_VERSION:
-        raise RecordingError(
-            "recording-newer",
-            f"{path} has recording format {version}, this steptime reads up to {FORMAT_VERSION}: "
-            "run `pip install --upgrade steptime`.",
-        )
-
-
-def _process(folder: Path, manifest: Manifest, problems: list[str]) -> Process:
+def _process(folder: Path, manifest: rec.Manifest, problems: list[str]) -> rec.Process:
     known = _process_facts(folder, problems)
-    facts, life = known or _unknown_process(folder), _life(known, manifest)
+    life = _life(known, manifest)
+    match = PROCESS_FOLDER.fullmatch(folder.name)
+    unknown = rec.ProcessFacts(int(match[1]) if match else 0, 0, (), "", "", "", "", 0, 0, 0)
     lines = read_bytes(folder / "facts.jsonl", documents.LARGEST_LINES, problems)
     found = decode_lines(folder / "facts.jsonl", lines, decode_fact, problems)
-    settings = _of(found, SettingsFacts)
-    loaders = _newest(_of(found, LoaderFacts), "identity")
-    return Process(
-        folder=folder,
-        facts=facts,
-        intervals=_journal(folder / "journal.bin", life, problems).table,
-        workers=_named(_journal(folder / "loader.bin", life, problems).table, loaders),
-        settings=settings[-1] if settings else None,
-        roots=_newest(_of(found, RootFacts), "identity"),
-        optimizers=_newest(_of(found, OptimizerFacts), "identity"),
-        loaders=loaders,
-        codes=_newest(_of(found, CodeFacts), "base"),
-        sites=_newest(_of(found, SiteFacts), "name", "site", "device"),
-        compilations=tuple(_of(found, CompilationFacts)),
-        traces=_traces(folder, _of(found, TraceFacts), problems),
-        notes=tuple(fact for fact in found if isinstance(fact, str)),
-        changes=_newest(_of(found, ChangeFacts), "identity"),
-        parity=read_parity(folder / "parity.jsonl", problems),
-        leaks=tuple(_of(found, LeakFacts)),
-        out_of_memory=next(reversed(_of(found, OutOfMemoryFacts)), None),
-        padding=next(reversed(_of(found, PaddingFacts)), None),
-        samples=next(reversed(_of(found, SampleFacts)), None),
-    )
-
-
-def _named(workers: IntervalTable, loaders: tuple[LoaderFacts, ...]) -> IntervalTable:
-    """The workers' records with the numbers of their iterators: spawned workers only know the loader's seed."""
+    settings = _of(found, rec.SettingsFacts)
+    loaders = _newest(_of(found, rec.LoaderFacts), "identity")
+    workers = _journal(folder / "loader.bin", life, problems).table
     identity = workers.identity.copy()
-    for loader in loaders:
+    for loader in loaders:  # spawned workers know the loader's seed only
         if loader.seed is not None and 0 <= loader.identity <= LARGEST_IDENTITY:
             identity[workers.identity == SPAWNED | loader.seed] = loader.identity
     identity.flags.writeable = False
-    return replace(workers, identity=identity)
+    return rec.Process(
+        folder=folder,
+        facts=known or unknown,
+        intervals=_journal(folder / "journal.bin", life, problems).table,
+        workers=replace(workers, identity=identity),
+        settings=settings[-1] if settings else None,
+        roots=_newest(_of(found, rec.RootFacts), "identity"),
+        optimizers=_newest(_of(found, rec.OptimizerFacts), "identity"),
+        loaders=loaders,
+        codes=_newest(_of(found, rec.CodeFacts), "base"),
+        sites=_newest(_of(found, rec.SiteFacts), "name", "site", "device"),
+        compilations=tuple(_of(found, rec.CompilationFacts)),
+        traces=_traces(folder, _of(found, rec.TraceFacts), problems),
+        notes=tuple(fact for fact in found if isinstance(fact, str)),
+        changes=_newest(_of(found, rec.ChangeFacts), "identity"),
+        parity=read_parity(folder / "parity.jsonl", problems),
+        leaks=tuple(_of(found, rec.LeakFacts)),
+        out_of_memory=next(reversed(_of(found, rec.OutOfMemoryFacts)), None),
+        padding=next(reversed(_of(found, rec.PaddingFacts)), None),
+        samples=next(reversed(_of(found, rec.SampleFacts)), None),
+    )
 
 
-def _of(facts: list[Fact], kind: type[F]) -> list[F]:
+def _of(facts: list[object], kind: type[F]) -> list[F]:
     return [fact for fact in facts if isinstance(fact, kind)]
 
 
@@ -224,21 +205,16 @@ def _newest(facts: list[F], *identity: str) -> tuple[F, ...]:
     return tuple({tuple(getattr(fact, name) for name in identity): fact for fact in facts}.values())
 
 
-def _process_facts(folder: Path, problems: list[str]) -> ProcessFacts | None:
+def _process_facts(folder: Path, problems: list[str]) -> rec.ProcessFacts | None:
     data = read_bytes(folder / "process.json", documents.LARGEST_DOCUMENT, problems)
     try:
-        return decode_document(data, ProcessFacts)
+        return decode_document(data, rec.ProcessFacts)
     except ValueError as error:
         problems.append(f"{folder.name}/process.json cannot be read ({_short(error)}): its process is unknown.")
         return None
 
 
-def _unknown_process(folder: Path) -> ProcessFacts:
-    match = PROCESS_FOLDER.fullmatch(folder.name)
-    return ProcessFacts(int(match[1]) if match else 0, 0, (), "", "", "", "", 0, 0, 0)
-
-
-def _life(facts: ProcessFacts | None, manifest: Manifest) -> Life | None:
+def _life(facts: rec.ProcessFacts | None, manifest: rec.Manifest) -> Life | None:
     """From the process's start to the job's end, with slack; None without the process's clocks."""
     if facts is None:
         return None
@@ -278,7 +254,7 @@ def _blocks(path: Path, problems: list[str]) -> Iterator[bytes]:
     yield from plain
 
 
-def _traces(folder: Path, traces: list[TraceFacts], problems: list[str]) -> tuple[TraceFacts, ...]:
+def _traces(folder: Path, traces: list[rec.TraceFacts], problems: list[str]) -> tuple[rec.TraceFacts, ...]:
     """Traces whose files are there, compressed since or not; a path that leads out of the folder is not followed. The
     early one is left out where a later one does its service."""
     present = []
@@ -299,10 +275,6 @@ def _is_file(path: Path) -> bool:
         return path.is_file()
     except (OSError, ValueError):
         return False
-
-
-def _decode_sample(line: bytes) -> TelemetrySample:
-    return decode_document(line, TelemetrySample)
 
 
 def _short(error: ValueError) -> str:

@@ -36,15 +36,9 @@ def _block(table: np.ndarray[tuple[int], np.dtype[np.void]]) -> bytes:
     begin, end = (table[name].astype("<i8").view("<u8") for name in ("begin", "end"))
     columns = [np.ascontiguousarray(table[name]) for name in HEADS]
     columns += [np.diff(begin, prepend=begin.dtype.type(0)), end - begin]
-    planes = b"".join(np.ascontiguousarray(_bytes_of(column).T).tobytes() for column in columns)
+    planes = b"".join(column.view(np.uint8).reshape(len(table), column.itemsize).T.tobytes() for column in columns)
     packed = zlib.compress(planes, LEVEL)
     return HEAD.pack(len(table), len(packed)) + packed
-
-
-def _bytes_of(column: np.ndarray[tuple[int], np.dtype[np.generic]]) -> np.ndarray[tuple[int, int], np.dtype[np.uint8]]:
-    """(rows, bytes of one)."""
-    rows = np.ascontiguousarray(column).view(np.uint8).reshape(len(column), column.dtype.itemsize)
-    return rows
 
 
 def unpack(packed: bytes, largest: int) -> Iterator[bytes]:

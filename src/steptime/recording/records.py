@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from steptime.arrays import Bool, Int64
+from steptime.arrays import Bool
 from steptime.journal import RECORD, Kind
 from steptime.recording.recording import IntervalTable
 
@@ -61,8 +62,13 @@ def decode(blocks: Iterable[bytes], life: Life | None) -> Decoded:
 def as_table(records: npt.NDArray[np.void]) -> IntervalTable:
     """Columns sorted by (begin, -end). Of equal intervals the one written later is the parent and comes first."""
     last_first = records[::-1]
-    order = np.lexsort((-last_first["end"], last_first["begin"]))
-    return _frozen(last_first[order])
+    ordered = last_first[np.lexsort((-last_first["end"], last_first["begin"]))]
+    columns: dict[str, Any] = {
+        name: ordered[name].astype(LAYOUT[name].newbyteorder("=")) for name in LAYOUT.names or ()
+    }
+    for column in columns.values():
+        column.flags.writeable = False
+    return IntervalTable(**columns)
 
 
 def encode(table: IntervalTable) -> bytes:
@@ -76,28 +82,8 @@ def encode(table: IntervalTable) -> bytes:
 def _plausible(records: npt.NDArray[np.void], life: Life | None) -> Bool:
     kind, begin, end = records["kind"], records["begin"], records["end"]
     first, last = (life.begin, life.end) if life else (0, 2**62)
-    known = np.isin(kind, [int(each) for each in Kind])
-    in_life = known & (begin >= max(0, first)) & (begin <= last) & (end >= 0)
+    in_life = np.isin(kind, list(Kind)) & (begin >= max(0, first)) & (begin <= last) & (end >= 0)
     ordered = (end >= begin) & (end <= last)
-    valued = np.isin(kind, [int(each) for each in VALUE_KINDS])
-    ready = (kind == int(Kind.QUEUE)) & (end < 2**32)
-    plausible: Bool = in_life & (ordered | valued | ready)
+    ready = (kind == Kind.QUEUE) & (end < 2**32)
+    plausible: Bool = in_life & (ordered | np.isin(kind, VALUE_KINDS) | ready)
     return plausible
-
-
-def _frozen(records: npt.NDArray[np.void]) -> IntervalTable:
-    def column(name: str, kind: type[np.generic]) -> npt.NDArray[np.generic]:
-        values = np.ascontiguousarray(records[name].astype(kind))
-        values.flags.writeable = False
-        return values
-
-    begin: Int64 = column("begin", np.int64)  # type: ignore[assignment]
-    end: Int64 = column("end", np.int64)  # type: ignore[assignment]
-    return IntervalTable(
-        column("kind", np.uint8),  # type: ignore[arg-type]
-        column("flags", np.uint8),  # type: ignore[arg-type]
-        column("thread", np.uint16),  # type: ignore[arg-type]
-        column("identity", np.uint32),  # type: ignore[arg-type]
-        begin,
-        end,
-    )
