@@ -74,13 +74,18 @@ def gather(paths: Sequence[str], *, max_size: int = DEFAULT_MAX_SIZE) -> Gathere
     heads: list[_Head] = []
     passed_over: list[str] = []
     for file, named in (meant for path in paths for meant in _meant(path)):
-        head = _named_head(file, max_size) if named else _head_if_trace(file, max_size)
+        head = _head_if_trace(file, max_size, named=named)
         if head is None:
             passed_over.append(file.name)
         else:
             heads.append(head)
     if not heads:
-        raise TraceError("no-traces", _nothing(paths, passed_over))
+        seen = f"{len(passed_over)} files were looked at, {passed_over[0]} first" if passed_over else "no file is there"
+        raise TraceError(
+            "no-traces",
+            f"No trace of torch.profiler in {', '.join(paths)}: {seen}. Expected .json or .json.gz files of "
+            "export_chrome_trace.",
+        )
     heads = _doubted(heads)
     _check_one_job(heads)
     ranks = _by_rank(heads)
@@ -123,25 +128,6 @@ def _without_copies(files: Iterable[Path]) -> list[Path]:
     return [file for file in listed if file.suffix != ".gz" or file.with_suffix("") not in names]
 
 
-def _named_head(path: Path, max_size: int) -> _Head:
-    try:
-        return _head(path, max_size)
-    except TraceError:
-        if not _is_flight_recorder_dump(path):
-            raise
-        said = f"{path} is a dump of torch's flight recorder and no trace: steptime hang {path} says what hung."
-        raise UsageError("flight-recorder-dump", said) from None
-
-
-def _is_flight_recorder_dump(path: Path) -> bool:
-    """Whether a file that is no trace begins as a dump does, with its process groups."""
-    if not path.is_file():
-        return False
-    with path.open("rb") as file:
-        start = file.read(1 << 20)
-    return b"pg_config" in start and b"traceEvents" not in start and b"distributedInfo" not in start
-
-
 def _head(path: Path, max_size: int) -> _Head:
     trace = peek(path, max_size=max_size)
     events = trace.events
@@ -151,11 +137,18 @@ def _head(path: Path, max_size: int) -> _Head:
     return _Head(path, rank, said is None, trace.world_size, host_process(trace), begin)
 
 
-def _head_if_trace(path: Path, max_size: int) -> _Head | None:
+def _head_if_trace(path: Path, max_size: int, *, named: bool) -> _Head | None:
+    """None for a file that is no trace, unless it was given by name. Raises TraceError, UsageError."""
     try:
         return _head(path, max_size)
     except TraceError as error:
-        if error.slug == "trace-too-large":
+        if named and path.is_file():
+            with path.open("rb") as file:
+                start = file.read(1 << 20)
+            if b"pg_config" in start and b"traceEvents" not in start and b"distributedInfo" not in start:
+                said = f"{path} is a dump of torch's flight recorder and no trace: steptime hang {path} says what hung."
+                raise UsageError("flight-recorder-dump", said) from None
+        if named or error.slug == "trace-too-large":
             raise
         return None
 
@@ -189,14 +182,14 @@ def _check_one_job(heads: Sequence[_Head]) -> None:
     sizes = {head.world_size: head for head in heads if head.world_size is not None}
     if len(sizes) > 1:
         first, second = list(sizes.values())[:2]
-        raise _mixed(f"{first.path} is of a job of {first.world_size} ranks, {second.path} of {second.world_size}")
+        raise mixed(f"{first.path} is of a job of {first.world_size} ranks, {second.path} of {second.world_size}")
     of_rank: dict[int, _Head] = {}
     for head in heads:
         if head.rank is None:
             continue
         other = of_rank.setdefault(head.rank, head)
         if None not in (head.process, other.process) and head.process != other.process:
-            raise _mixed(f"{other.path} and {head.path} are both of rank {head.rank}, but of two processes")
+            raise mixed(f"{other.path} and {head.path} are both of rank {head.rank}, but of two processes")
 
 
 def _by_rank(heads: Sequence[_Head]) -> tuple[RankFiles, ...]:
@@ -215,11 +208,6 @@ def _told(passed_over: Sequence[str], read: int) -> tuple[str, ...]:
     return (f"{len(passed_over)} of {len(passed_over) + read} files are no traces and were passed over: {names}.",)
 
 
-def _nothing(paths: Sequence[str], passed_over: Sequence[str]) -> str:
-    given = ", ".join(paths)
-    seen = f"{len(passed_over)} files were looked at, {passed_over[0]} first" if passed_over else "no file is there"
-    return f"No trace of torch.profiler in {given}: {seen}. Expected .json or .json.gz files of export_chrome_trace."
-
-
-def _mixed(difference: str) -> TraceError:
+def mixed(difference: str) -> TraceError:
+    """The refusal of traces that are not of one job."""
     return TraceError("mixed-traces", f"{difference}: these are traces of different jobs; give those of one.")

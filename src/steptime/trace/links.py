@@ -1,19 +1,10 @@
 """How the events of a trace hang together: who encloses, launched, computed or caused whom. The room's central type.
 
-Python functions in a trace (with_stack): which of them are the user's.
-
-Kineto names a function by its file and the line where it begins, "train.py(12): forward", not the line that was
-running.
-
-The host's events of all lanes as one forest: who encloses whom.
-
-Vector arithmetic throughout: walks up the forest double their stride each round, and each round only looks at those
-that have not arrived.
-
-Linking: from the columns of a trace to who encloses, launched, computed or caused whom.
-
 The host's events are nested once, all lanes together; what else they are asked (the innermost operator, annotation,
-user's function) are walks up that forest, which double their stride each round. No loop goes over events.
+user's function) are walks up that forest. No loop goes over events.
+
+Kineto names a Python function (with_stack) by its file and the line where it begins, "train.py(12): forward", not the
+line that was running.
 """
 
 from __future__ import annotations
@@ -139,13 +130,6 @@ def is_user_file(file: str) -> bool:
     return top not in LIBRARIES and top not in sys.stdlib_module_names
 
 
-def user_functions(trace: Trace, is_user: Callable[[str], bool]) -> Bool:
-    """By symbol: a function in a file of the user's."""
-    matches = (FRAME.match(symbol) for symbol in trace.symbols)
-    found = (bool(match) and is_user(match["file"]) for match in matches)  # type: ignore[index]
-    return np.fromiter(found, np.bool_, len(trace.symbols))
-
-
 def source_line(symbol: str) -> SourceLine | None:
     """Where the function of a frame begins; None for what is no Python function in a file."""
     found = FRAME.match(symbol)
@@ -222,7 +206,7 @@ def forest_of(lane: Int32, begin: Int64, end: Int64, rows: Int32) -> Forest:
 
 
 DEVICE = (EventKind.KERNEL, EventKind.MEMCPY, EventKind.MEMSET)
-MODULE = "nn.Module: "
+MODULE = re.compile("nn.Module: ")
 """So Kineto names the call of a module among the Python functions."""
 
 
@@ -260,18 +244,17 @@ def link(trace: Trace, boundaries: Int64, *, is_user: Callable[[str], bool] = is
 def roles_of(trace: Trace, is_user: Callable[[str], bool] = is_user_file) -> Roles:
     """Sorts the host's events. Files of 2021 list annotations among the operators; compiled code is only annotated."""
     event_kind, name = trace.events.event_kind, trace.events.name
-    listed, noted, python = (
-        event_kind == each for each in (EventKind.OPERATOR, EventKind.ANNOTATION, EventKind.PYTHON)
-    )
+    listed, noted, python = (event_kind == k for k in (EventKind.OPERATOR, EventKind.ANNOTATION, EventKind.PYTHON))
     compiled, annotated = of_symbols(trace, is_compiled), of_symbols(trace, ANNOTATION.match)
-    modules = of_symbols(trace, lambda symbol: symbol.startswith(MODULE))
-    steps = of_symbols(trace, STEP.match)
+    modules, steps = of_symbols(trace, MODULE.match), of_symbols(trace, STEP.match)
     if not len(trace.symbols):
         return Roles(listed, listed, listed, listed)
     operator = (listed & ~annotated[name]) | (noted & compiled[name])
     annotation = ((listed | noted) & ~operator & ~steps[name]) | (python & modules[name])
     engine = operator & of_symbols(trace, is_engine)[name]
-    function = python & user_functions(trace, is_user)[name] & ~running_before(trace)
+    frames = (FRAME.match(symbol) for symbol in trace.symbols)
+    of_user = np.array([frame is not None and is_user(frame["file"]) for frame in frames])
+    function = python & of_user[name] & ~running_before(trace)
     return Roles(operator, engine, annotation, function)
 
 

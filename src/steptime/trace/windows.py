@@ -7,17 +7,16 @@ files are moved behind those of the ones before.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from steptime.arrays import Int32
 from steptime.errors import TraceError
 from steptime.trace.cache import read_remembered
 from steptime.trace.columns import IDS, WHOLE, Growing, Numbering
-from steptime.trace.gather import RankFiles, host_process
+from steptime.trace.gather import RankFiles, host_process, mixed
 from steptime.trace.reader import DEFAULT_MAX_SIZE
 from steptime.trace.source import too_large
 from steptime.trace.table import ABSENT, Damage, EventTable, Trace
@@ -38,19 +37,23 @@ def read_rank(found: RankFiles, *, max_size: int = DEFAULT_MAX_SIZE, cache: bool
     Raises TraceError as `read` does, and mixed-traces where the files cannot be of one process.
     """
     if len(found.files) == 1:
-        return _ranked(read_remembered(found.files[0], max_size=max_size, cache=cache), found.rank)
-    joined = _Joined()
+        trace = read_remembered(found.files[0], max_size=max_size, cache=cache)
+    else:
+        trace = join(_parts(found.files, max_size, cache=cache))
+    return trace if trace.rank is not None or found.rank is None else dataclasses.replace(trace, rank=found.rank)
+
+
+def _parts(files: Sequence[Path], max_size: int, *, cache: bool) -> Iterator[Trace]:
     left = max_size
-    for file in found.files:
+    for file in files:
         try:
             trace = read_remembered(file, max_size=left, cache=cache)
         except TraceError as error:
             if error.slug != "trace-too-large":
                 raise
-            raise too_large(f"{found.files[0]} and {len(found.files) - 1} more of its process hold", max_size) from None
+            raise too_large(f"{files[0]} and {len(files) - 1} more of its process hold", max_size) from None
         left -= trace.size
-        joined.add(trace)
-    return _ranked(joined.trace(), found.rank)
+        yield trace
 
 
 def join(traces: Iterable[Trace]) -> Trace:
@@ -59,10 +62,6 @@ def join(traces: Iterable[Trace]) -> Trace:
     for trace in traces:
         joined.add(trace)
     return joined.trace()
-
-
-def _ranked(trace: Trace, rank: int | None) -> Trace:
-    return trace if trace.rank is not None or rank is None else dataclasses.replace(trace, rank=rank)
 
 
 class _Joined:
@@ -84,7 +83,10 @@ class _Joined:
         self._check(trace)
         events = trace.events
         for name, field in DICTIONARIES.items():
-            self._columns[name].extend(_renumbered(getattr(events, name), getattr(trace, field), self._numbers[name]))
+            known, values = self._numbers[name], getattr(trace, field)
+            table = np.array([*(known[value] for value in values), ABSENT], np.int32)  # ABSENT looks up the last one
+            numbers = getattr(events, name)
+            self._columns[name].extend(table[np.where(numbers == ABSENT, -1, numbers)])
         for name in ("event_kind", "begin", "duration", "bytes", "stream", "device", "blocks"):
             self._columns[name].extend(getattr(events, name))
         for name, (least, together) in LINKING.items():
@@ -97,13 +99,12 @@ class _Joined:
         """Raises TraceError where this one cannot follow on those before."""
         process = host_process(trace)
         if self._first is None:
-            self._first, self._process = _without_events(trace), process
+            none = {name: getattr(trace.events, name)[:0].copy() for name in self._columns}
+            self._first = dataclasses.replace(trace, events=EventTable(**none))  # so that the columns can be freed
+            self._process = process
         elif None not in (process, self._process) and process != self._process:
-            raise TraceError(
-                "mixed-traces",
-                f"{self._first.path} and {trace.path} are of one rank, but of two processes, {self._process} and "
-                f"{process}: these are traces of different jobs; give those of one.",
-            )
+            both = f"{self._first.path} and {trace.path} are of one rank"
+            raise mixed(f"{both}, but of two processes, {self._process} and {process}")
         if len(trace.events):
             self._follow(trace.path, int(trace.events.begin.min()), int(trace.events.end.max()))
 
@@ -141,6 +142,7 @@ class _Joined:
         for column in columns.values():
             column.flags.writeable = False
         numbers = self._numbers
+        truncated, *counts = map(sum, zip(*map(dataclasses.astuple, self._damage), strict=True))
         return dataclasses.replace(
             self._first,
             size=self._size,
@@ -152,29 +154,5 @@ class _Joined:
             inputs=tuple(numbers["inputs"]),
             windows=tuple(self._windows),
             parts=tuple(self._parts),
-            damage=_sum(self._damage),
+            damage=Damage(bool(truncated), *counts),
         )
-
-
-def _without_events(trace: Trace) -> Trace:
-    """Its facts alone: the columns can be freed."""
-    fields = dataclasses.fields(EventTable)
-    none = EventTable(**{field.name: getattr(trace.events, field.name)[:0].copy() for field in fields})
-    return dataclasses.replace(trace, events=none)
-
-
-def _renumbered(numbers: Int32, values: tuple[object, ...], known: Numbering[Any]) -> Any:
-    """Numbers of one file's dictionary as numbers of the joined one."""
-    table = np.fromiter((known[value] for value in values), np.int32, len(values))
-    if not len(table):
-        return numbers
-    return np.where(numbers == ABSENT, ABSENT, table[np.maximum(numbers, 0)])
-
-
-def _sum(damages: list[Damage]) -> Damage:
-    return Damage(
-        any(damage.truncated for damage in damages),
-        sum(damage.damaged for damage in damages),
-        sum(damage.refused for damage in damages),
-        sum(damage.negative for damage in damages),
-    )
