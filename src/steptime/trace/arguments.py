@@ -12,7 +12,7 @@ import re
 from array import array
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from decimal import Decimal, InvalidOperation
+from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +20,7 @@ import numpy as np
 
 from steptime.arrays import Int32, Int64
 from steptime.errors import TraceError
+from steptime.trace.columns import as_nanoseconds
 from steptime.trace.reader import DEFAULT_MAX_SIZE
 from steptime.trace.source import TraceSource
 from steptime.trace.table import ABSENT, Trace, Track
@@ -94,8 +95,8 @@ class _Wanted:
         correlation = arguments.get("correlation", ABSENT) if isinstance(arguments, dict) else ABSENT
         return (
             event.get("name") == self.name
-            and _nanoseconds(event.get("ts")) == self.time
-            and max(0, _nanoseconds(event.get("dur", 0)) or 0) == self.duration
+            and as_nanoseconds(event.get("ts")) == self.time
+            and max(0, as_nanoseconds(event.get("dur", 0)) or 0) == self.duration
             and Track(event.get("pid"), event.get("tid")) == self.lane
             and (self.correlation == ABSENT or str(correlation) == str(self.correlation))
         )
@@ -151,27 +152,13 @@ def _event_around(text: bytes, position: int) -> Arguments | None:
         head = max(0, position - reach)
         begins = [match.start(1) for match in BEGIN.finditer(text, head, position)]
         for begin in begins[: -ATTEMPTS - 1 : -1]:
-            event = _decoded(text[begin : position + MARGIN].decode("utf-8", "replace"))
-            if event is not None and "ts" in event:
+            try:
+                event, _ = DECODER.raw_decode(text[begin : position + MARGIN].decode("utf-8", "replace"))
+            except (ValueError, RecursionError):
+                continue
+            if isinstance(event, dict) and "ts" in event:
                 return event
     return None
-
-
-def _decoded(text: str) -> Arguments | None:
-    """The JSON object at the start of a text, None where it is none."""
-    try:
-        value, _ = DECODER.raw_decode(text)
-    except (ValueError, RecursionError):
-        return None
-    return value if isinstance(value, dict) else None
-
-
-def _nanoseconds(written: object) -> int | None:
-    """Microseconds to ns, exactly; halves go to the even nanosecond as in the reader."""
-    try:
-        return int((Decimal(str(written)) * 1000).to_integral_value())
-    except (InvalidOperation, OverflowError, ValueError):
-        return None
 
 
 NAME = b"[memory]"
@@ -214,11 +201,14 @@ def read_allocations(path: Path, *, max_size: int = DEFAULT_MAX_SIZE) -> Allocat
         for text, start, stop in blocks_of(source):
             if text.find(NAME, start) < 0:
                 continue
-            for found in EVENT.finditer(text, start):
-                if found.start() >= stop:
+            for event in EVENT.finditer(text, start):
+                if event.start() >= stop:
                     break
-                _add(columns, found)
-    return AllocationEvents(**{name: _column(values) for name, values in columns.items()})
+                _add(columns, event)
+    found = {name: np.array(values, np.int64) for name, values in columns.items()}
+    for column in found.values():
+        column.flags.writeable = False
+    return AllocationEvents(**found)
 
 
 def _add(columns: dict[str, array[int]], found: re.Match[bytes]) -> None:
@@ -236,9 +226,3 @@ def _add(columns: dict[str, array[int]], found: re.Match[bytes]) -> None:
 def _identity(text: bytes) -> int:
     digits = text.removeprefix(b"-")
     return max(-LIMIT, min(LIMIT, int(text))) if digits.isdigit() and len(digits) < 20 else UNKNOWN
-
-
-def _column(values: array[int]) -> Int64:
-    column = np.array(values, np.int64)
-    column.flags.writeable = False
-    return column

@@ -1,11 +1,8 @@
 """The second look at a large trace: its columns as they were read, in the user's cache folder.
 
-One law: the cache never changes what is seen. An entry counts only for the very file that it was made from, by this
-version, by this user, and when everything in it is as it must be; whatever else happens, the file is read anew.
-
-The columns of a trace in a file of ours: a header in JSON, then the columns as they lie in memory.
-
-What is read is not trusted: lengths, types, checksums and every number that points into a dictionary are checked, and
+An entry counts only for the very file that it was made from, by this version, by this user, and when everything in it
+is as it must be; whatever else happens, the file is read anew. It is a header in JSON and the columns as they lie in
+memory. Lengths, types, checksums and every number that points into a dictionary are checked when it is read, and
 nothing in it is ever executed.
 """
 
@@ -15,12 +12,12 @@ import dataclasses
 import hashlib
 import os
 import shutil
+import struct
 import sys
 import time
-from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
-from typing import Any, BinaryIO, TypeAlias
+from typing import Any, BinaryIO, TypeAlias, get_type_hints
 
 import msgspec
 import numpy as np
@@ -30,13 +27,20 @@ from isal import isal_zlib
 from steptime._version import __version__
 from steptime.folders import cache_folder
 from steptime.trace.reader import DEFAULT_MAX_SIZE, read
-from steptime.trace.table import ABSENT, Damage, Device, EventKind, EventTable, Trace, Track
+from steptime.trace.table import ABSENT, EventKind, EventTable, Trace
 
 Array: TypeAlias = npt.NDArray[Any]
-MAGIC = b"steptime-trace-columns 1\n"
-KINDS = {"uint8": np.uint8, "int32": np.int32, "int64": np.int64}
+MAGIC = b"steptime-trace-columns 2\n"
 COLUMNS = tuple(field.name for field in dataclasses.fields(EventTable))
-LENGTH_BYTES = 8
+FACTS = tuple(
+    field.name for field in dataclasses.fields(Trace) if field.name not in ("path", "events", "windows", "parts")
+)
+"""What a single file says besides its events."""
+_TYPES = get_type_hints(Trace)
+_Facts = msgspec.defstruct("_Facts", [(name, _TYPES[name]) for name in FACTS])
+START = struct.Struct(f"<{len(MAGIC)}sQI")
+"""The magic, the bytes of the header, and their checksum."""
+WIDTHS = {"uint8": 1, "int32": 4, "int64": 8}
 
 
 class ContainerError(Exception):
@@ -67,37 +71,25 @@ class _Header(msgspec.Struct, frozen=True):
     byte_order: str
     rows: int
     columns: dict[str, _Column]
-    size: int
-    symbols: tuple[str, ...]
-    lanes: tuple[tuple[int | str | None, int | str | None], ...]
-    shapes: tuple[str, ...]
-    dtypes: tuple[str, ...]
-    inputs: tuple[str, ...]
-    devices: tuple[Device, ...]
-    rank: int | None
-    world_size: int | None
-    backend: str
-    base_ns: int
-    damage: Damage
+    facts: dict[str, Any]
+    """Of `FACTS`."""
 
 
 def store(file: BinaryIO, trace: Trace, stamp: Stamp) -> None:
     """Writes a trace. Raises ContainerError where a name of it is no text that can be written, OSError."""
     columns = {name: getattr(trace.events, name) for name in COLUMNS}
-    header = _Header(
-        stamp=stamp, byte_order=sys.byteorder, rows=len(trace.events),
-        columns={name: _described(column) for name, column in columns.items()}, size=trace.size,
-        symbols=trace.symbols, lanes=tuple((lane.process, lane.thread) for lane in trace.lanes),
-        shapes=trace.shapes, dtypes=trace.dtypes, inputs=trace.inputs, devices=trace.devices, rank=trace.rank,
-        world_size=trace.world_size, backend=trace.backend, base_ns=trace.base_ns, damage=trace.damage,
-    )  # fmt: skip
+    described = {
+        name: _Column(column.dtype.name, 0, int(column[0]))
+        if _is_constant(column)
+        else _Column(column.dtype.name, isal_zlib.crc32(column.data.cast("B")))
+        for name, column in columns.items()
+    }
+    facts = {name: getattr(trace, name) for name in FACTS}
     try:
-        encoded = msgspec.json.encode(header)
+        header = msgspec.json.encode(_Header(stamp, sys.byteorder, len(trace.events), described, facts))
     except (ValueError, OverflowError) as error:  # a lone surrogate, an integer beyond 64 bits
         raise ContainerError(str(error)) from error
-    checksum = isal_zlib.crc32(encoded)
-    for part in (MAGIC, len(encoded).to_bytes(LENGTH_BYTES, "little"), checksum.to_bytes(4, "little"), encoded):
-        file.write(part)
+    file.write(START.pack(MAGIC, len(header), isal_zlib.crc32(header)) + header)
     for column in columns.values():
         if not _is_constant(column):
             file.write(column.data.cast("B"))
@@ -108,22 +100,16 @@ def load(file: BinaryIO, stamp: Stamp) -> Trace:
     header = _read_header(file)
     if header.stamp != stamp or header.byte_order != sys.byteorder or set(header.columns) != set(COLUMNS):
         raise ContainerError("of another file or version")
+    try:
+        facts = msgspec.structs.asdict(msgspec.convert(header.facts, _Facts))
+    except ValueError as error:
+        raise ContainerError(str(error)) from error
     columns = {name: _read_column(file, header.columns[name], header.rows) for name in COLUMNS}
-    _check(columns, header)
+    if not _is_sound(columns, facts):
+        raise ContainerError("damaged")
     for column in columns.values():
         column.flags.writeable = False
-    return Trace(
-        path=Path(stamp.path), size=header.size, events=EventTable(**columns), symbols=header.symbols,
-        lanes=tuple(Track(*lane) for lane in header.lanes), shapes=header.shapes, dtypes=header.dtypes,
-        inputs=header.inputs, devices=header.devices, rank=header.rank, world_size=header.world_size,
-        backend=header.backend, base_ns=header.base_ns, damage=header.damage,
-    )  # fmt: skip
-
-
-def _described(column: Array) -> _Column:
-    if _is_constant(column):
-        return _Column(column.dtype.name, 0, int(column[0]))
-    return _Column(column.dtype.name, isal_zlib.crc32(column.data.cast("B")))
+    return Trace(path=Path(stamp.path), events=EventTable(**columns), **facts)
 
 
 def _is_constant(column: Array) -> bool:
@@ -132,71 +118,58 @@ def _is_constant(column: Array) -> bool:
 
 
 def _read_header(file: BinaryIO) -> _Header:
-    left = os.fstat(file.fileno()).st_size
-    start = file.read(len(MAGIC) + LENGTH_BYTES + 4)
-    length = int.from_bytes(start[len(MAGIC) : -4], "little")
-    if not start.startswith(MAGIC) or length > left:
+    left = os.fstat(file.fileno()).st_size - START.size
+    start = file.read(START.size)
+    magic, length, checksum = START.unpack(start) if len(start) == START.size else (b"", 0, 0)
+    if magic != MAGIC or length > left:
         raise ContainerError("none of ours")
     encoded = file.read(length)
-    if isal_zlib.crc32(encoded) != int.from_bytes(start[-4:], "little"):
+    if isal_zlib.crc32(encoded) != checksum:
         raise ContainerError("damaged")
     try:
         header = msgspec.json.decode(encoded, type=_Header)
-    except (ValueError, RecursionError) as error:
+        widths = [WIDTHS[each.kind] * (each.constant is None) for each in header.columns.values()]
+    except (ValueError, KeyError, RecursionError) as error:
         raise ContainerError(str(error)) from error
-    stored = sum(_width(column) * header.rows for column in header.columns.values())
-    if header.rows < 0 or stored != left - len(start) - length:
+    if header.rows < 0 or sum(widths) * header.rows != left - length:
         raise ContainerError("damaged")
     return header
 
 
-def _width(column: _Column) -> int:
-    """Bytes of a row."""
-    kind = KINDS.get(column.kind)
-    if kind is None:
-        raise ContainerError("damaged")
-    return 0 if column.constant is not None else np.dtype(kind).itemsize
-
-
 def _read_column(file: BinaryIO, column: _Column, rows: int) -> Array:
     """The header has said that the file is long enough."""
-    kind = np.dtype(KINDS[column.kind])
     if column.constant is not None:
-        limits: np.iinfo[Any] = np.iinfo(kind)
+        limits: np.iinfo[Any] = np.iinfo(column.kind)
         if not limits.min <= column.constant <= limits.max:
             raise ContainerError("damaged")
-        return np.broadcast_to(np.asarray(column.constant, kind), (rows,))
-    values = np.empty(rows, kind)
+        return np.broadcast_to(np.array(column.constant, column.kind), (rows,))
+    values = np.empty(rows, column.kind)
     view = values.data.cast("B")
     if rows and (file.readinto(view) != len(view) or isal_zlib.crc32(view) != column.checksum):  # type: ignore[attr-defined]
         raise ContainerError("damaged")
     return values
 
 
-def _check(columns: dict[str, Array], header: _Header) -> None:
-    """Raises ContainerError where a number points nowhere or a type is not what the table promises."""
-    lists = {"name": header.symbols, "lane": header.lanes}
-    texts = {"shapes": header.shapes, "dtypes": header.dtypes, "inputs": header.inputs}
-    fine = columns["event_kind"].dtype == np.uint8 and _within(columns["event_kind"], 0, len(EventKind), False)
-    fine &= columns["begin"].dtype == columns["duration"].dtype == np.int64
-    fine &= _within(columns["duration"], 0, 2**62, False)
-    fine &= all(columns[name].dtype == np.int32 for name in (*lists, *texts))
-    fine &= all(_within(columns[name], 0, len(values), False) for name, values in lists.items())
-    fine &= all(_within(columns[name], 0, len(values), True) for name, values in texts.items())
-    if not fine:
-        raise ContainerError("damaged")
+def _is_sound(columns: dict[str, Array], facts: dict[str, Any]) -> bool:
+    """Whether each number points somewhere and each type is what the table promises."""
+    lists, texts = {"name": "symbols", "lane": "lanes"}, ("shapes", "dtypes", "inputs")
+    sound = columns["event_kind"].dtype == np.uint8 and _within(columns["event_kind"], 0, len(EventKind))
+    sound &= columns["begin"].dtype == columns["duration"].dtype == np.int64
+    sound &= _within(columns["duration"], 0, 2**62)
+    sound &= all(columns[name].dtype == np.int32 for name in (*lists, *texts))
+    sound &= all(_within(columns[name], 0, len(facts[fact])) for name, fact in lists.items())
+    sound &= all(_within(columns[name], 0, len(facts[name]), absent=True) for name in texts)
+    return bool(sound)
 
 
-def _within(column: Array, least: int, end: int, absent: bool) -> bool:
+def _within(column: Array, least: int, end: int, *, absent: bool = False) -> bool:
     """Whether all values are in [least, end), or ABSENT where that is allowed."""
-    if not len(column):
-        return True
-    if not absent:
-        return bool(column.min() >= least and column.max() < end)
-    return bool(((column == ABSENT) | ((column >= least) & (column < end))).all())
+    if absent or not len(column):
+        return bool(((column == ABSENT) | ((column >= least) & (column < end))).all())
+    return bool(column.min() >= least and column.max() < end)
 
 
-READER = f"{__version__}/3"
+READER = f"{__version__}/4"
 """Grows when the same file would be read into other columns."""
 LEAST_SIZE = 16 * 10**6
 """Bytes of JSON that are read in 50 ms. Below, opening an entry gains nothing that could be felt."""
@@ -216,7 +189,8 @@ def read_remembered(path: Path, *, max_size: int = DEFAULT_MAX_SIZE, cache: bool
     stamp = _stamp(path) if cache else None
     if stamp is None:
         return read(path, max_size=max_size)
-    entry = entry_of(stamp)
+    digest = hashlib.sha256(os.fsencode(stamp.path)).hexdigest()[:32]
+    entry = cache_folder() / "traces" / f"{digest}{SUFFIX}"  # one for each path: a new version replaces the old one
     trace = _recall(entry, stamp)
     if trace is not None and trace.size <= max_size:
         return dataclasses.replace(trace, path=path)
@@ -226,12 +200,6 @@ def read_remembered(path: Path, *, max_size: int = DEFAULT_MAX_SIZE, cache: bool
     if trace.size >= LEAST_SIZE and settled and _stamp(path) == stamp:
         _remember(trace, stamp, entry)
     return trace
-
-
-def entry_of(stamp: Stamp) -> Path:
-    """The cache's file for a trace: one for each path, so that a new version of a trace replaces the old one."""
-    digest = hashlib.sha256(os.fsencode(stamp.path)).hexdigest()[:32]
-    return cache_folder() / "traces" / f"{digest}{SUFFIX}"
 
 
 def _stamp(path: Path) -> Stamp | None:
@@ -252,8 +220,8 @@ def _stamp(path: Path) -> Stamp | None:
 def _recall(entry: Path, stamp: Stamp) -> Trace | None:
     try:
         with entry.open("rb") as file:
-            if not _is_own(file):
-                return None
+            if os.fstat(file.fileno()).st_uid != os.getuid():
+                return None  # what others put there is not trusted
             trace = load(file, stamp)
         os.utime(entry)  # the oldest are deleted first
     except (OSError, ContainerError):
@@ -261,17 +229,13 @@ def _recall(entry: Path, stamp: Stamp) -> Trace | None:
     return trace
 
 
-def _is_own(file: BinaryIO) -> bool:
-    """Whether this user wrote it: what others put there is not trusted."""
-    return os.fstat(file.fileno()).st_uid == os.getuid()
-
-
 def _remember(trace: Trace, stamp: Stamp, entry: Path) -> None:
     """Writes an entry whole or not at all. A full disk, or a folder that cannot be written to, is no reason to fail."""
     partial = entry.with_name(f"{entry.name}.{os.getpid()}.partial")
     try:
         entry.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-        if not make_room(entry.parent, _bytes_of(trace), keep=entry):
+        columns = (getattr(trace.events, name) for name in COLUMNS)
+        if not make_room(entry.parent, sum(each.nbytes for each in columns if not _is_constant(each)), keep=entry):
             return
         with os.fdopen(os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "wb") as file:
             store(file, trace, stamp)
@@ -281,43 +245,26 @@ def _remember(trace: Trace, stamp: Stamp, entry: Path) -> None:
             partial.unlink(missing_ok=True)
 
 
-def _bytes_of(trace: Trace) -> int:
-    columns = (getattr(trace.events, field.name) for field in dataclasses.fields(trace.events))
-    return sum(column.nbytes for column in columns if column.strides != (0,))
-
-
 def make_room(folder: Path, needed: int, *, keep: Path | None = None) -> bool:
     """Deletes the entries that were not used for the longest time until there is room; False where there is none.
 
     keep: an entry that is about to be replaced, which does not count. Raises OSError.
     """
-    entries = sorted((_age_and_size(file), file) for file in folder.glob(f"*{SUFFIX}") if file != keep)
-    held = sum(size for (_, size), _ in entries)
+    entries = []
+    for file in folder.iterdir():
+        with suppress(OSError):  # another process deleted it just now
+            status = file.stat()
+            if file.suffix == SUFFIX and file != keep:
+                entries.append((status.st_mtime_ns, status.st_size, file))
+            elif file.suffix == ".partial" and time.time_ns() - status.st_mtime_ns > ABANDONED_NS:
+                file.unlink(missing_ok=True)  # of a process that was killed while writing
+    held = sum(size for _, size, _ in entries)
     limit = min(LARGEST_FOLDER, (shutil.disk_usage(folder).free + held) // 10)
-    for partial in _abandoned(folder):
-        partial.unlink(missing_ok=True)
     if needed > limit:
         return False
-    for (_, size), file in entries:
+    for _, size, file in sorted(entries):
         if held + needed <= limit:
             break
         file.unlink(missing_ok=True)
         held -= size
     return True
-
-
-def _abandoned(folder: Path) -> Iterator[Path]:
-    """What a process that was killed while writing left behind."""
-    now = time.time_ns()
-    for file in folder.glob("*.partial"):
-        with suppress(OSError):
-            if now - file.stat().st_mtime_ns > ABANDONED_NS:
-                yield file
-
-
-def _age_and_size(file: Path) -> tuple[int, int]:
-    try:
-        status = file.stat()
-    except OSError:  # another process deleted it just now
-        return 0, 0
-    return status.st_mtime_ns, status.st_size

@@ -1,21 +1,9 @@
-"""Events to columns, block by block, so that no more than a block of Python objects is alive.
+"""Events as the parser sees them, and the columns that they are put into, block by block, so that no more than a block
+of Python objects is alive.
 
-One event of a trace as the parser sees it, and its exact time.
-
-Typed structs: the parser skips what is not named here without building it, which is worth a factor of three. Types are
-as wide as what real files hold: ROCm writes streams and byte counts as strings, lanes are strings on a few events.
-
-One column that grows block by block and is hardly ever held twice.
-
-It grows in pieces that are large enough for the system to take each back at once when it is freed, so joining them
-costs a piece more than the column. Ids are held in 32 bits until one does not fit; a column that no event fills takes
-no memory at all.
-
-What an event is, from the name of its category, of whatever year and maker of device.
-
-Names that the table knows are taken from it. Makers of other devices have names of their own, built alike
-("privateuse1_runtime", "mtia_runtime"): their endings decide. What is still unknown and says on which stream of which
-device it ran is work of that device: a kernel, or a copy or memset by its own name.
+The events are typed structs: the parser skips what is not named here without building it, which is worth a factor of
+three. Types are as wide as what real files hold: ROCm writes streams and byte counts as strings, lanes are strings on a
+few events.
 """
 
 from __future__ import annotations
@@ -50,7 +38,7 @@ POINT = PRECISE_LAYOUT.index(".")
 POINT_AS_DIGIT = (ord(".") - ord("0")) % 256
 LATEST = 2.0**52
 """Microseconds: 142 years. A time beyond is garbage, and its ns would leave int64."""
-PHASES_PASSED_OVER = (*"iIfstCBEbenNODPRcavV(),=", "")
+PHASES_PASSED_OVER = (*"MiIfstCBEbenNODPRcavV(),=", "")
 """Phases of the Trace Event Format that hold no measured interval; arrows alone are up to 40 % of the events."""
 
 
@@ -103,20 +91,15 @@ class CompleteExactly(msgspec.Struct, tag="X", tag_field="ph", gc=False, kw_only
     args: Arguments = NO_ARGUMENTS
 
 
-class Metadata(msgspec.Struct, tag="M", tag_field="ph", gc=False):
-    """A name of a process or thread: not needed."""
-
-
-def _passed_over(phase: str) -> type[msgspec.Struct]:
-    return msgspec.defstruct(f"Phase{ord(phase or '_')}", [], tag=phase, tag_field="ph", gc=False)
-
-
 Event: TypeAlias = Complete | CompleteExactly
-_OTHERS = (Metadata, *(_passed_over(phase) for phase in PHASES_PASSED_OVER))
 
 
 def _decoder(complete: type[msgspec.Struct], *, listed: bool) -> msgspec.json.Decoder[object]:
-    union: Any = functools.reduce(operator.or_, _OTHERS, complete)
+    others = [
+        msgspec.defstruct(f"Phase{ord(phase or '_')}", [], tag=phase, tag_field="ph", gc=False)
+        for phase in PHASES_PASSED_OVER
+    ]
+    union: Any = functools.reduce(operator.or_, others, complete)
     return msgspec.json.Decoder(list[union] if listed else union)
 
 
@@ -124,23 +107,22 @@ _LISTS = {False: _decoder(Complete, listed=True), True: _decoder(CompleteExactly
 _SINGLES = {False: _decoder(Complete, listed=False), True: _decoder(CompleteExactly, listed=False)}
 
 
-def _decoded(decoder: msgspec.json.Decoder[object], text: memoryview | bytes) -> object:
-    try:
-        return decoder.decode(text)
-    except RecursionError as error:
-        raise ValueError(str(error)) from None
-
-
 def decode_list(block: memoryview | bytes, *, exactly: bool) -> list[Event]:
     """The complete events of a JSON array. Raises ValueError (msgspec's or of invalid UTF-8) when it is not one."""
-    events = cast("list[object]", _decoded(_LISTS[exactly], block))
+    try:
+        events = cast("list[object]", _LISTS[exactly].decode(block))
+    except RecursionError as error:
+        raise ValueError(str(error)) from None
     wanted = CompleteExactly if exactly else Complete
     return [event for event in events if type(event) is wanted]
 
 
 def decode_one(text: bytes, *, exactly: bool) -> Event | None:
     """The event, None when it is no complete one. Raises ValueError when it is not JSON or not typed as expected."""
-    event = _decoded(_SINGLES[exactly], text)
+    try:
+        event = _SINGLES[exactly].decode(text)
+    except RecursionError as error:
+        raise ValueError(str(error)) from None
     return event if isinstance(event, (Complete, CompleteExactly)) else None
 
 
@@ -172,26 +154,21 @@ def _exact_begins(texts: list[Any]) -> tuple[Int64, Bool]:
         digits = np.frombuffer(joined, np.uint8).reshape(count, len(PRECISE_LAYOUT)) - np.uint8(ord("0"))
         whole, point, fraction = digits[:, :POINT], digits[:, POINT], digits[:, POINT + 1 :]
         if (point == POINT_AS_DIGIT).all() and whole.max() <= 9 and fraction.max() <= 9:
-            times = _joined_digits(whole) * 1000 + fraction @ np.array([100, 10, 1], np.int64)
+            # Sixteen digits by pairs, pairs of pairs and so on: narrow types for as long as they do.
+            pairs = (whole[:, ::2] * np.uint8(10) + whole[:, 1::2]).astype(np.uint16)
+            fours = (pairs[:, ::2] * np.uint16(100) + pairs[:, 1::2]).astype(np.uint32)
+            eights = (fours[:, ::2] * np.uint32(10_000) + fours[:, 1::2]).astype(np.int64)
+            microseconds = eights[:, 0] * 100_000_000 + eights[:, 1]
+            times = microseconds * 1000 + fraction @ np.array([100, 10, 1], np.int64)
             return times, np.abs(times) < LATEST * 1000
-    found = [_in_nanoseconds(bytes(text)) for text in texts]
+    found = [as_nanoseconds(bytes(text).decode("ascii", "replace").strip('"')) for text in texts]
     return np.array([time or 0 for time in found], np.int64), np.array([time is not None for time in found])
 
 
-def _joined_digits(digits: npt.NDArray[np.uint8]) -> Int64:
-    """Sixteen digits a row as a number, by pairs, pairs of pairs and so on: narrow types for as long as they do."""
-    pairs = digits[:, ::2] * np.uint8(10) + digits[:, 1::2]
-    pairs = pairs.astype(np.uint16)
-    fours = (pairs[:, ::2] * np.uint16(100) + pairs[:, 1::2]).astype(np.uint32)
-    eights = (fours[:, ::2] * np.uint32(10_000) + fours[:, 1::2]).astype(np.int64)
-    joined: Int64 = eights[:, 0] * 100_000_000 + eights[:, 1]
-    return joined
-
-
-def _in_nanoseconds(text: bytes) -> int | None:
+def as_nanoseconds(written: object) -> int | None:
     """A time as it is written, in microseconds; None when it is none. Halves go to the even nanosecond."""
     try:
-        time = Decimal(text.decode("ascii", "replace").strip('"'))
+        time = Decimal(str(written))
     except InvalidOperation:
         return None
     return int((time * 1000).to_integral_value()) if time.is_finite() and abs(time) < LATEST else None
@@ -201,9 +178,9 @@ def lenient(event: dict[str, object], *, exactly: bool) -> Event | None:
     """An event that the typed parser refused, as far as it can be understood; None without a time or a name."""
     time, name = event.get("ts"), event.get("name")
     duration = _number(event.get("dur", 0))
-    if not isinstance(name, str) or not _is_time(time) or duration is None:
+    number, event_kind = _number(time), event.get("cat")
+    if not isinstance(name, str) or number is None or abs(number) >= 2**53 or duration is None:
         return None
-    event_kind = event.get("cat")
     rest: dict[str, Any] = {
         "name": name,
         "dur": duration,
@@ -236,11 +213,6 @@ def _arguments(given: object) -> Arguments:
     keys = zip(Arguments.__struct_fields__, Arguments.__struct_encode_fields__, strict=True)
     known = {name: _integer(given[key]) for name, key in keys if key in given and name not in RAW_FIELDS}
     return Arguments(**known)  # type: ignore[arg-type]
-
-
-def _is_time(value: object) -> bool:
-    number = _number(value)
-    return number is not None and abs(number) < 2**53
 
 
 def _number(value: object) -> float | None:
@@ -341,37 +313,9 @@ UNKNOWN = 255
 """Neither: work of a device if it says where it ran, else OTHER."""
 
 
-class EventKindCodes:
-    """The categories of events, as numbers of `Category`."""
-
-    def __init__(self) -> None:
-        self._codes = _Codes()
-
-    def of(self, events: list[Event], streams: Int64 | None, devices: Int64 | None) -> npt.NDArray[np.uint8]:
-        """streams, devices: of these events, None where none has one."""
-        packed = list(map(self._codes.__getitem__, [event.cat for event in events]))
-        codes = np.frombuffer(struct.pack(f"{len(packed)}B", *packed), np.uint8)
-        if codes.max() < DEVICE_WORK:
-            return codes
-        codes = codes.copy()
-        work = codes == DEVICE_WORK
-        if streams is not None and devices is not None:
-            work |= (codes == UNKNOWN) & (streams != ABSENT) & (devices != ABSENT) & (devices >= 0)
-        for row in np.flatnonzero(work).tolist():
-            codes[row] = work_named(events[row].name)
-        codes[codes == UNKNOWN] = EventKind.OTHER
-        return codes
-
-
-def work_named(name: str) -> EventKind:
-    """Which work of a device an event of this name is."""
-    lowered = name.lower()
-    if "memcpy" in lowered:
-        return EventKind.MEMCPY
-    return EventKind.MEMSET if "memset" in lowered else EventKind.KERNEL
-
-
 class _Codes(dict[str, int]):
+    """Numbers of `EventKind` by an event's category, DEVICE_WORK or UNKNOWN."""
+
     def __init__(self) -> None:
         super().__init__({name: int(event_kind) for name, event_kind in CATEGORIES.items()})
         self |= dict.fromkeys(DEVICE_WORK_CATEGORIES, DEVICE_WORK)
@@ -380,6 +324,23 @@ class _Codes(dict[str, int]):
         endings = (event_kind for ending, event_kind in CATEGORY_ENDINGS.items() if key.lower().endswith(ending))
         code = self[key] = int(next(endings, UNKNOWN))
         return code
+
+    def of(self, events: list[Event], streams: Int64 | None, devices: Int64 | None) -> npt.NDArray[np.uint8]:
+        """What events are. streams, devices: theirs, None where none has one."""
+        packed = list(map(self.__getitem__, [event.cat for event in events]))
+        codes = np.frombuffer(struct.pack(f"{len(packed)}B", *packed), np.uint8)
+        if codes.max() < DEVICE_WORK:
+            return codes
+        codes = codes.copy()
+        work = codes == DEVICE_WORK
+        if streams is not None and devices is not None:
+            work |= (codes == UNKNOWN) & (streams != ABSENT) & (devices != ABSENT) & (devices >= 0)
+        for row in np.flatnonzero(work).tolist():
+            name = events[row].name.lower()
+            copies = EventKind.MEMCPY if "memcpy" in name else EventKind.MEMSET
+            codes[row] = copies if "memcpy" in name or "memset" in name else EventKind.KERNEL
+        codes[codes == UNKNOWN] = EventKind.OTHER
+        return codes
 
 
 Key = TypeVar("Key")
@@ -432,7 +393,7 @@ class Columns:
     def __init__(self) -> None:
         self._columns = {name: Growing(kind, ABSENT if kind is np.int32 else 0) for name, kind in WHOLE.items()}
         self._columns |= {name: Growing(np.int64, ABSENT, narrow=True) for name in IDS}
-        self._event_kinds = EventKindCodes()
+        self._event_kinds = _Codes()
         self.names: Numbering[str] = Numbering()
         self._lanes: Numbering[tuple[Number, Number]] = Numbering()
         self.shapes, self.dtypes, self.inputs = Texts(), Texts(), Texts()
@@ -448,7 +409,7 @@ class Columns:
         """Appends events of one block."""
         if not events:
             return
-        durations = _floats([event.dur for event in events])
+        durations = np.frombuffer(struct.pack(f"{len(events)}d", *[event.dur for event in events]), np.float64)
         times, sound = begins(events, exactly=exactly)
         sound &= durations < LONGEST
         if not sound.all():
@@ -458,13 +419,9 @@ class Columns:
         self.negative += int((durations < 0).sum())
         self._columns["begin"].extend(times)
         self._columns["duration"].extend(nanoseconds(np.maximum(durations, 0)))
-        self._add_identities(events)
-        self._add_arguments(events)
-
-    def _add_identities(self, events: list[Event]) -> None:
-        names = _integers(list(map(self.names.__getitem__, [event.name for event in events])))
-        self._columns["name"].extend(names)
+        self._columns["name"].extend(_integers(list(map(self.names.__getitem__, [event.name for event in events]))))
         self._columns["lane"].extend(self._lanes_of([event.pid for event in events], [event.tid for event in events]))
+        self._add_arguments(events)
 
     def _lanes_of(self, processes: list[Number], threads: list[Number]) -> Int32:
         """The number of each event's lane. Lanes come in runs, and only the first of each is looked up."""
@@ -561,7 +518,3 @@ def _integers(values: Sequence[Number]) -> Int64:
     """Packing is twice as fast as numpy's own conversion, and it refuses what is no integer of 64 bits
     (struct.error)."""
     return np.frombuffer(struct.pack(f"{len(values)}q", *values), np.int64)
-
-
-def _floats(values: list[float]) -> Float64:
-    return np.frombuffer(struct.pack(f"{len(values)}d", *values), np.float64)

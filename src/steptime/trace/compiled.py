@@ -49,22 +49,19 @@ def compiled_kernels(trace: Trace, links: Links) -> dict[str, CompiledKernel]:
         file = (arguments or {}).get("kernel_file")
         if arguments is None or not isinstance(file, str) or not file:
             continue
-        name = trace.symbols[events.name[row]]
+        name, warps = trace.symbols[events.name[row]], arguments.get("num_warps")
+        gigabytes = _number(arguments.get("kernel_num_gb"))
         found[name] = CompiledKernel(
             name=name,
             file=file,
             hash=str(arguments.get("kernel_hash", "")),
             backend=str(arguments.get("kernel_backend", "")),
             options=str(arguments.get("kernel_kwargs", "")),
-            warps=_whole(arguments.get("num_warps")),
+            warps=warps if isinstance(warps, int) else 0,
             flops=_number(arguments.get("kernel_flop")),
-            bytes=_gigabytes(arguments.get("kernel_num_gb")),
+            bytes=gigabytes * 1e9 if gigabytes is not None else None,
         )
     return found
-
-
-def _whole(value: object) -> int:
-    return value if isinstance(value, int) else 0
 
 
 def _number(value: object) -> float | None:
@@ -72,8 +69,3 @@ def _number(value: object) -> float | None:
         return float(str(value))
     except ValueError:
         return None
-
-
-def _gigabytes(value: object) -> float | None:
-    number = _number(value)
-    return None if number is None else number * 1e9

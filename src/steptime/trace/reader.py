@@ -129,8 +129,11 @@ class _Reading:
                 return True
             if outcome is BlockOutcome.BROKEN:
                 break
-        if self._end_list():
-            return False
+        ends = [match.start(1) for match in EVENTS_END.finditer(self._buffer, 0, self._filled)]
+        for end in ends[: -END_ATTEMPTS - 1 : -1]:
+            if self._decode(end) is BlockOutcome.READ:
+                self._read_trailer(end)
+                return False
         if self._at_end:
             return self._salvage_rest()
         if outcome is BlockOutcome.UNCLOSED and self._filled < LARGEST_BLOCK:
@@ -164,21 +167,13 @@ class _Reading:
         return BlockOutcome.READ
 
     def _add_block(self, block: memoryview) -> None:
+        """A function of its own, so that no event outlives the view into which its raw fields point."""
         events = decode_list(block, exactly=bool(self._exactly))
         if self._exactly is None and events:
             self._exactly = needs_exactness(events, block)
             if self._exactly:
                 events = decode_list(block, exactly=True)
         self._columns.add(events, exactly=bool(self._exactly))
-
-    def _end_list(self) -> bool:
-        """Looks for the list's end in the buffer; when it is there, adds the last events and reads the trailer."""
-        ends = [match.start(1) for match in EVENTS_END.finditer(self._buffer, 0, self._filled)]
-        for end in ends[: -END_ATTEMPTS - 1 : -1]:
-            if self._decode(end) is BlockOutcome.READ:
-                self._read_trailer(end)
-                return True
-        return False
 
     def _read_trailer(self, end: int) -> None:
         self._drop(end)
