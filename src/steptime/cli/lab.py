@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import shlex
 from pathlib import Path
+from typing import Any
 
 import click
 
-from steptime.cli.options import RecordingOrCommand, seconds, variant_options
+from steptime.cli.options import RecordingOrCommand, variant_options
 from steptime.cli.trial import (
     TrialOptions,
     TrialOutput,
+    budget_option,
     check_output,
     diagnosed,
     keeping,
@@ -26,7 +28,7 @@ from steptime.trials.conduct import PROOF, TrialRunner
 from steptime.trials.judge import usual_step
 from steptime.trials.plan import batch_variant, groups, lab_variants, over, points_of
 from steptime.trials.results import read_results
-from steptime.trials.trial import Budget, Judgement
+from steptime.trials.trial import Judgement
 
 
 @click.command(
@@ -35,9 +37,7 @@ from steptime.trials.trial import Budget, Judgement
     cls=RecordingOrCommand,
     context_settings={"allow_interspersed_args": False},
 )
-@click.option(
-    "--budget", callback=seconds, metavar="TIME", default="15m", show_default=True, help="Time for all: 90s, 10m, 2h."
-)
+@budget_option("15m")
 @click.option("--compile-modes", is_flag=True, help="Also every mode of torch.compile, in the job's own precision.")
 @click.option(
     "--batch-sizes",
@@ -51,16 +51,13 @@ from steptime.trials.trial import Budget, Judgement
 )
 @variant_options
 def command(
-    budget: float,
+    target: tuple[str, ...],
     compile_modes: bool,
     batch_sizes: str,
-    uncontained: bool,
     output: str | None,
     force: bool,
     as_json: bool,
-    executor: str,
-    quiet: bool,
-    target: tuple[str, ...],
+    **given: Any,
 ) -> int:
     """Run a job as it is, in bfloat16, in bfloat16 and compiled, and with no input (one batch over and over), in turns,
     and show what each would bring. Options come before RECORDING or the command.
@@ -74,9 +71,9 @@ def command(
         raise UsageError("usage", "Give a recording, or a command behind --, as in: steptime lab -- python train.py")
     sizes, go_on = _sizes(batch_sizes)
     check_output(output, force=force)
-    options = TrialOptions(Budget(budget), quiet, executor, uncontained)
+    options = TrialOptions(**given)
     told = _run_lab(recording_of(target, options), options, compile_modes, sizes, go_on)
-    return tell_trial(told, output, as_json=as_json)
+    return tell_trial(told, output, as_json=as_json, force=force)
 
 
 def _sizes(text: str) -> tuple[tuple[int, ...], bool]:

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from math import ceil
 from pathlib import Path
 from types import FrameType
+from typing import Any
 
 import click
 
@@ -20,8 +21,9 @@ from steptime.advice.fix import Goal, Proposal, Snippet
 from steptime.advice.propose import propose
 from steptime.advice.rule import Finding
 from steptime.cli.after_run import measure_peaks, nothing_measured
+from steptime.cli.delivery import write_all
 from steptime.cli.exit_codes import INTERRUPTED, say, tell
-from steptime.cli.options import RecordingOrCommand, seconds, variant_options
+from steptime.cli.options import Function, RecordingOrCommand, seconds, variant_options
 from steptime.cli.run import Announcer
 from steptime.errors import NothingMeasuredError, OutputError, RecordingError, UsageError
 from steptime.launcher.command import default_recording, is_recording, job_name, resolve
@@ -31,7 +33,7 @@ from steptime.launcher.variant import DEADLINE_PASSED, OUTPUT, VariantPlace, run
 from steptime.quantities import format_duration, format_source
 from steptime.recording.load import load
 from steptime.recording.recording import Recording
-from steptime.report.output import write_whole
+from steptime.report.output import Renderer, check, write_whole
 from steptime.report.printable import wrap
 from steptime.report.trial_text import COLUMNS_TRIAL_TEXT, render_trial
 from steptime.trials.conduct import (
@@ -434,51 +436,61 @@ def _next(judgements: Sequence[Judgement], proposals: Sequence[Proposal], folder
     return f"steptime explain {proposals[0].fix.code}"
 
 
+def _results(told: TrialOutput) -> str:
+    return (told.folder / NAME).read_text(encoding="utf-8") if told.folder is not None else told.text
+
+
+def _page(told: TrialOutput) -> str:
+    from steptime.diagnosis import diagnose_paths
+    from steptime.report.page import page
+
+    if told.folder is None:
+        raise OutputError(
+            "output-nothing-tried", "No page was written: nothing was tried. steptime report writes the page without."
+        )
+    return page.render(diagnose_paths((str(told.folder),)))
+
+
+RENDERERS: tuple[Renderer[TrialOutput], ...] = (
+    Renderer(".txt", lambda told: told.text),
+    Renderer(".html", _page),
+    Renderer(".jsonl", _results),
+)
+
+
 def check_output(output: str | None, *, force: bool) -> None:
     """Refuses before the work what could not be written after it. Raises OutputError."""
-    if output is None:
-        return
-    if Path(output).suffix not in (".txt", ".jsonl", ".html"):
-        raise OutputError("output-format", f"{output} must end in .txt, .html, or in .jsonl for all results.")
-    if Path(output).exists() and not force:
-        raise OutputError("output-exists", f"{output} exists and is not overwritten; add --force or name another.")
-    if not Path(output).absolute().parent.is_dir():
-        raise OutputError("output-unwritable", f"{output} cannot be written: there is no such folder.")
-
-
-def tell_trial(told: TrialOutput, output: str | None, *, as_json: bool) -> int:
-    """Prints what a trial came to, and writes it where that was asked for. Returns the exit status."""
-    results = told.folder / NAME if told.folder is not None else None
-    if as_json and results is not None:
-        tell(results.read_text(encoding="utf-8"))
-    tell(told.text, error=as_json)
     if output is not None:
-        _write_output(output, told.text, told.folder)
-    if results is not None:
-        say(f"Wrote {results}")
+        check(output, force=force, renderers=RENDERERS)
+        if not Path(output).absolute().parent.is_dir():
+            raise OutputError("output-unwritable", f"{output} cannot be written: there is no such folder.")
+
+
+def tell_trial(told: TrialOutput, output: str | None, *, as_json: bool, force: bool) -> int:
+    """Prints what a trial came to, and writes it where that was asked for. Returns the exit status."""
+    if as_json and told.folder is not None:
+        tell(_results(told))
+    tell(told.text, error=as_json)
+    write_all(RENDERERS, told, (output,) if output is not None else (), force=force)
+    if told.folder is not None:
+        say(f"Wrote {told.folder / NAME}")
     return told.status
 
 
-def _write_output(output: str, text: str, folder: Path | None) -> None:
-    """The text, the page or all results, into the file that was asked for. Raises OutputError."""
-    content, extension = text, Path(output).suffix
-    if folder is not None and extension == ".jsonl":
-        content = (folder / NAME).read_text(encoding="utf-8")
-    elif folder is not None and extension == ".html":
-        from steptime.diagnosis import diagnose_paths
-        from steptime.report.page import page
+def budget_option(default: str) -> Callable[[Function], Function]:
+    """--budget: budget, which runs from now on."""
 
-        content = page.render(diagnose_paths((str(folder),)))
-    elif extension == ".html":
-        raise OutputError(
-            "output-nothing-tried",
-            f"{output} was not written: nothing was tried. steptime report writes the page without.",
-        )
-    try:
-        write_whole(Path(output), content.encode("utf-8", "backslashreplace"))
-    except OSError as error:
-        raise OutputError("output-unwritable", f"{output} cannot be written ({error.strerror}).") from None
-    say(f"Wrote {output}")
+    def budget(context: click.Context, option: click.Parameter, value: str) -> Budget:
+        return Budget(seconds(context, option, value))
+
+    return click.option(
+        "--budget",
+        callback=budget,
+        metavar="TIME",
+        default=default,
+        show_default=True,
+        help="Time for all of it: 90s, 10m, 2h.",
+    )
 
 
 @click.command(
@@ -487,14 +499,7 @@ def _write_output(output: str, text: str, folder: Path | None) -> None:
     short_help="Try the fixes for what was found, and prove which of them pay.",
     context_settings={"allow_interspersed_args": False},
 )
-@click.option(
-    "--budget",
-    callback=seconds,
-    metavar="TIME",
-    default="10m",
-    show_default=True,
-    help="Time for all of it: 90s, 10m, 2h.",
-)
+@budget_option("10m")
 @click.option(
     "--max-trials",
     metavar="N",
@@ -507,6 +512,7 @@ def _write_output(output: str, text: str, folder: Path | None) -> None:
     "--min-gain",
     metavar="PERCENT",
     type=click.FloatRange(0, 100),
+    callback=lambda _, __, percent: percent / 100,
     default=3.0,
     show_default=True,
     help="Least gain that is worth a change.",
@@ -514,6 +520,7 @@ def _write_output(output: str, text: str, folder: Path | None) -> None:
 @click.option(
     "--goal",
     type=click.Choice(["speed", "memory"]),
+    callback=lambda _, __, word: Goal(word),
     default="speed",
     show_default=True,
     help="What to gain: shorter steps, or a lower peak of memory at a cost in time that is told.",
@@ -529,20 +536,7 @@ def _write_output(output: str, text: str, folder: Path | None) -> None:
 @click.option("--keep", is_flag=True, help="Keep the recordings of all variants.")
 @variant_options
 def command(
-    budget: float,
-    max_trials: int,
-    min_gain: float,
-    goal: str,
-    uncontained: bool,
-    resume: Path | None,
-    write: bool,
-    keep: bool,
-    output: str | None,
-    force: bool,
-    as_json: bool,
-    executor: str,
-    quiet: bool,
-    target: tuple[str, ...],
+    target: tuple[str, ...], resume: Path | None, output: str | None, force: bool, as_json: bool, **given: Any
 ) -> int:
     """Try the fixes for what was found in a recording, each in a fresh process of the same unmodified command, in
     turns with the job as it is. A fix is adopted when its speed beats noise and the least gain, and its losses and
@@ -558,8 +552,6 @@ def command(
     if bool(target) == (resume is not None):
         raise UsageError("usage", "Give a recording, or a command behind --, or --resume with the folder of a trial.")
     check_output(output, force=force)
-    options = TrialOptions(
-        Budget(budget), quiet, executor, uncontained, max_trials, min_gain / 100, write, keep, Goal(goal)
-    )
+    options = TrialOptions(**given)
     told = go_on(resume, options) if resume is not None else begin(target, options)
-    return tell_trial(told, output, as_json=as_json)
+    return tell_trial(told, output, as_json=as_json, force=force)

@@ -84,8 +84,8 @@ class Ground:
 
 @dataclass(frozen=True, slots=True)
 class ContainedProcess:
-    """Where one process runs: its command as it must be there, its folder, variables, and the words before the command
-    (see capture.arm.Place)."""
+    """Where one process runs: its command as it must be there, its folder, variables, and the words before the
+    command."""
 
     command: tuple[str, ...]
     directory: Path
@@ -199,12 +199,15 @@ def contained(
 def _overlaid(
     stand: Workspace, ground: Ground, workspace: Path, recording: Path, sources: Sequence[tuple[str, str]]
 ) -> ContainedProcess:
-    hidden = tuple(dict.fromkeys((stand.folder, ground.base)))
-    texts = [(str(stand.directory / path), text) for path, text in sources]
-    ways = (*stand.outside, *foreign_folders(stand.directory))
-    kept = caches_of(ground)
     spec = _write_spec(
-        workspace, stand.directory, (recording,), hidden, ways, sources=texts, caches=kept, lenient=stand.uncontained
+        workspace,
+        stand.directory,
+        (recording,),
+        tuple(dict.fromkeys((stand.folder, ground.base))),
+        (*stand.outside, *_foreign_folders(stand.directory)),
+        sources=[(str(stand.directory / path), text) for path, text in sources],
+        caches=_kept_caches(ground),
+        lenient=stand.uncontained,
     )
     environment = offline_environment(stand.directory)
     return ContainedProcess(stand.command, stand.directory, environment, _words(spec), Layer.OVERLAY)
@@ -214,10 +217,15 @@ def _copied(
     stand: Workspace, ground: Ground, workspace: Path, recording: Path, sources: Sequence[tuple[str, str]]
 ) -> Iterator[ContainedProcess]:
     guarded = ground.layer is Layer.LANDLOCK
-    ours = (stand.folder, *stand.without)
-    place = make_copy(stand.directory, workspace, stand.outputs, ours, linking=guarded or stand.uncontained)
+    linking = guarded or stand.uncontained
+    place = make_copy(stand.directory, workspace, stand.outputs, (stand.folder, *stand.without), linking=linking)
     for path, text in sources:
         write_private(workspace, _in_copy(place, Path(path), workspace), text)
+    own = f"{stand.directory}/"
+    command = tuple(  # its absolute paths of source files in the job's folder are moved into the copy
+        str(place / word.removeprefix(own)) if word.startswith(own) and word.endswith(".py") else word
+        for word in stand.command
+    )
     with tempfile.TemporaryDirectory(prefix="steptime-", ignore_cleanup_errors=True) as temporary:
         environment = (*offline_environment(place), *_temporary_folders(temporary, ground))
         entry: tuple[str, ...] = ()
@@ -226,7 +234,7 @@ def _copied(
             spec = Path(temporary) / "spec.json"
             spec.write_text(json.dumps({"writable": [str(path) for path in writable]}), encoding="utf-8")
             entry = _words(spec)
-        yield ContainedProcess(_inside(stand, place), place, environment, entry, ground.layer)
+        yield ContainedProcess(command, place, environment, entry, ground.layer)
 
 
 def _in_copy(place: Path, path: Path, copy: Path) -> Path:
@@ -253,13 +261,14 @@ def _temporary_folders(temporary: str, ground: Ground) -> tuple[tuple[str, str],
     )
 
 
-def caches_of(ground: Ground) -> list[tuple[str, str]]:
+def _kept_caches(ground: Ground) -> list[tuple[str, str]]:
     """Folders of caches, and where what the trial adds to them is kept from one process to the next."""
-    own = ground.base / CACHES / _process()
-    kept = [(path, own / f"{number}") for number, path in enumerate(_cache_places())]
-    for _, store in kept:
+    kept = []
+    for number, path in enumerate(_cache_places()):
+        store = ground.base / CACHES / _process() / f"{number}"
         store.mkdir(parents=True, exist_ok=True)
-    return [(path, str(store)) for path, store in kept]
+        kept.append((path, str(store)))
+    return kept
 
 
 def _cache_places() -> tuple[str, ...]:
@@ -286,15 +295,6 @@ def _user() -> str:
         return getpass.getuser()
     except (KeyError, OSError):  # a number without a name
         return str(os.getuid())
-
-
-def _inside(stand: Workspace, place: Path) -> tuple[str, ...]:
-    """The command, with its absolute paths of source files in the job's folder moved into the copy."""
-    own = f"{stand.directory}/"
-    return tuple(
-        str(place / word.removeprefix(own)) if word.startswith(own) and word.endswith(".py") else word
-        for word in stand.command
-    )
 
 
 def _write_spec(
@@ -324,7 +324,7 @@ def _write_spec(
     return path
 
 
-def foreign_folders(folder: Path) -> tuple[Path, ...]:
+def _foreign_folders(folder: Path) -> tuple[Path, ...]:
     """Folders of others below it in which this user may write: those of a group that shares a project."""
     if os.geteuid() == 0:
         return ()

@@ -63,7 +63,8 @@ class GradientParity:
 def compare_gradients(baseline: Norms, variant: Norms, *, factors: bool = False) -> GradientParity:
     """Parameters that only one of the two knows are left out: a wrapper renames them. factors: how many times as large
     or as small a norm is, where that may be far apart: in it a half is as much as a double."""
-    floor = NEGLIGIBLE * _whole(baseline)
+    known = [value for value in baseline.values() if value is not None and isfinite(value)]
+    floor = NEGLIGIBLE * float(np.sqrt(np.sum(np.square(known))))
     dead, differences = [], []
     for name in baseline.keys() & variant.keys():
         before, after = baseline[name], variant[name]
@@ -99,23 +100,17 @@ def dead_in_all(rehearsals: Sequence[Norms], variant: Norms) -> tuple[str, ...]:
     return tuple(sorted(set.intersection(*lost)))
 
 
-def _whole(norms: Norms) -> float:
-    known = [value for value in norms.values() if value is not None and isfinite(value)]
-    return float(np.sqrt(np.sum(np.square(known)))) if known else 0.0
-
-
 def equal_bits(one: Losses, other: Losses) -> bool:
     """Whether all steps that both took have the very same losses (a NaN equals a NaN)."""
-    first, second = _array(one), _array(other)
-    count = min(len(first), len(second))
-    return count >= LEAST_LOSSES and bool(np.array_equal(first[:count], second[:count], equal_nan=True))
+    count = min(len(one), len(other))
+    return count >= LEAST_LOSSES and first_difference(one, other) is None
 
 
 def first_difference(one: Losses, other: Losses) -> int | None:
     """Index of the first step whose losses differ; None where they are equal as far as both go."""
-    first, second = _array(one), _array(other)
-    count = min(len(first), len(second))
-    apart = np.flatnonzero(~((first[:count] == second[:count]) | (np.isnan(first[:count]) & np.isnan(second[:count]))))
+    count = min(len(one), len(other))
+    first, second = _array(one[:count]), _array(other[:count])
+    apart = np.flatnonzero((first != second) & ~(np.isnan(first) & np.isnan(second)))
     return int(apart[0]) if len(apart) else None
 
 

@@ -2,10 +2,8 @@
 
 One law: where nothing guards the user's files, nothing in the copy leads to them: no symbolic link, no hard link.
 Guarded (by Landlock, for which a link can be read and not be written through), what is large is linked, and so is what
-lies around the folder. Files share their blocks with the user's where the file system can do that.
-
-What is not contained: files that the job names by absolute paths, or relative to the resolved place of a library that
-is installed from this folder.
+lies around the folder. Not contained are files that the job names by absolute paths, or relative to the resolved place
+of a library that is installed from this folder.
 """
 
 from __future__ import annotations
@@ -68,13 +66,10 @@ def find_outputs(folder: Path, begin_epoch_ns: int, end_epoch_ns: int, without: 
 
     Raises UsageError for a folder with too many entries to look at.
     """
-    files: set[Path] = set()
-    folders: set[Path] = set()
-    for path, entry in _walk(folder, without):
-        if not begin_epoch_ns <= entry.st_mtime_ns <= end_epoch_ns:
-            continue
-        (folders if path.is_dir() else files).add(path.relative_to(folder))
-    return Outputs(frozenset(files), frozenset(folders))
+    seen = _walk(folder, without)
+    changed = [path for path, entry in seen if begin_epoch_ns <= entry.st_mtime_ns <= end_epoch_ns]
+    folders = frozenset(path.relative_to(folder) for path in changed if path.is_dir())
+    return Outputs(frozenset(path.relative_to(folder) for path in changed) - folders, folders)
 
 
 def make_copy(
@@ -113,12 +108,13 @@ def _unlink_folder(link: Path) -> None:
     link.unlink()
     link.mkdir()
     for entry in original.iterdir():
+        place = link / entry.name
         if entry.is_symlink():
-            (link / entry.name).symlink_to(_target(entry))
-        elif _is_source(entry):
-            shutil.copy2(entry, link / entry.name)
+            place.symlink_to(_target(entry))
+        elif entry.suffix in SOURCES and entry.is_file() and entry.stat().st_size <= SOURCE_BYTES:
+            shutil.copy2(entry, place)
         elif entry.name != "__pycache__":
-            (link / entry.name).symlink_to(entry.absolute())
+            place.symlink_to(entry.absolute())
 
 
 def _surround(folder: Path, copy: Path, linking: bool) -> Path:
@@ -188,8 +184,9 @@ def _walk(folder: Path, without: tuple[Path, ...]) -> Iterator[tuple[Path, os.st
     left_out = {path.absolute() for path in without}
     seen = 0
     for root, names, files in os.walk(folder.absolute()):
-        names[:] = [name for name in names if name not in LINKED and Path(root, name) not in left_out]
-        names[:] = [name for name in names if not Path(root, name, "pyvenv.cfg").exists()]
+        names[:] = [
+            name for name in names if Path(root, name) not in left_out and not _is_environment(Path(root, name))
+        ]
         if len(files) > DATA_FILES:
             files = []
         seen += len(names) + len(files)
@@ -211,8 +208,8 @@ class _Filler:
     """Fills a copy. Raises UsageError where too much would be copied."""
 
     def __init__(self, source: Path, copy: Path, outputs: Outputs, without: set[Path], linking: bool) -> None:
-        self._source, self._copy, self._outputs = source, copy, outputs
-        self._without, self._linking = without, linking
+        self._source, self._copy, self._without, self._linking = source, copy, without, linking
+        self._files, self._written = outputs.files, (*outputs.files, *outputs.folders)
         self._left = MOST_BYTES
 
     def fill(self, relative: Path) -> None:
@@ -233,17 +230,14 @@ class _Filler:
                 self._copy_file(entry, place)
 
     def _is_left(self, entry: Path, inside: Path) -> bool:
-        """Whether it is no copy."""
-        if entry.is_dir():
-            environment = entry.name in LINKED or (entry / "pyvenv.cfg").exists()
-            return environment or (self._linking and self._is_data_set(entry, inside))
-        return self._linking and inside not in self._outputs.files and entry.lstat().st_size > LARGE
-
-    def _is_data_set(self, folder: Path, inside: Path) -> bool:
-        """Whether there are many files in it, and the job wrote none."""
-        if any(inside == path or inside in path.parents for path in (*self._outputs.files, *self._outputs.folders)):
+        """Whether it is no copy: large, or a data set, a folder of many files into which the job wrote none."""
+        if not entry.is_dir():
+            return self._linking and inside not in self._files and entry.lstat().st_size > LARGE
+        if _is_environment(entry):
+            return True
+        if not self._linking or any(inside == path or inside in path.parents for path in self._written):
             return False
-        below = (name for _, names, files in os.walk(folder) for name in (*names, *files))
+        below = (name for _, names, files in os.walk(entry) for name in (*names, *files))
         return sum(1 for _ in itertools.islice(below, DATA_FILES + 1)) > DATA_FILES
 
     def _link(self, entry: Path, place: Path) -> None:
@@ -265,6 +259,10 @@ class _Filler:
         if self._left < 0:
             raise _too_large(f"{self._source} holds more than {MOST_BYTES >> 30} GiB to copy for each process")
         shutil.copy2(source, place)
+
+
+def _is_environment(folder: Path) -> bool:
+    return folder.name in LINKED or (folder / "pyvenv.cfg").exists()
 
 
 def _too_large(what: str) -> UsageError:
@@ -290,7 +288,3 @@ def clone(source: Path, place: Path) -> bool:
 
 def _target(link: Path) -> Path:
     return link.parent.absolute() / link.readlink()
-
-
-def _is_source(path: Path) -> bool:
-    return path.suffix in SOURCES and path.is_file() and path.stat().st_size <= SOURCE_BYTES
