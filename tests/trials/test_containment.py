@@ -302,8 +302,8 @@ stand = Workspace(("true",), folder / "mine" / "trial", folder / "shared" / "job
 print(ground_of(stand).layer.value, flush=True)
 recording = stand.folder / "variants" / "a"
 recording.mkdir(parents=True)
-with contained(stand, "a", recording) as setting:
-    subprocess.run([*setting.entry, "sh", "-c", sys.argv[3]], cwd=setting.directory, check=True)
+with contained(stand, "a", recording) as (_, place):
+    subprocess.run([*place.entry, "sh", "-c", sys.argv[3]], cwd=place.directory, check=True)
 """
 
 
@@ -334,5 +334,5 @@ def test_a_user_without_privilege_is_contained_in_a_folder_of_a_group(tmp_path: 
 def contained_words(stand: Workspace, sources: Sequence[tuple[str, str]] = ()) -> Iterator[tuple[str, ...]]:
     recording = stand.folder / "recording"
     recording.mkdir(parents=True, exist_ok=True)
-    with contained(stand, "a", recording, sources) as setting:
-        yield setting.entry
+    with contained(stand, "a", recording, sources) as (_, place):
+        yield place.entry

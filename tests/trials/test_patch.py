@@ -180,10 +180,10 @@ def test_a_patch_is_run_and_applied_wherever_the_script_lies(
     for layer in (Layer.OVERLAY, Layer.LANDLOCK):
         monkeypatch.setattr(containment, "ground_of", lambda _, layer=layer: containment.Ground(layer, tmp_path / "t"))
         stand = Workspace((sys.executable, script), tmp_path / "t", folder)
-        with contained(stand, "patched", tmp_path / "recording", ((script, patch.files[0][2]),)) as setting:
-            words = [*setting.entry, *setting.command]
+        with contained(stand, "patched", tmp_path / "recording", ((script, patch.files[0][2]),)) as (command, place):
+            words = [*place.entry, *command]
             (tmp_path / "recording").mkdir(exist_ok=True)
-            done = subprocess.run(words, cwd=setting.directory, capture_output=True, text=True, check=False)
+            done = subprocess.run(words, cwd=place.directory, capture_output=True, text=True, check=False)
         assert (done.stdout, done.stderr) == ("{'a': 1, 'workers': 2}\n", "")
         assert file.read_text() == source
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from pathlib import Path
 
 import click
@@ -56,18 +55,15 @@ def command(
     check_outputs(outputs, force=force)
     if annotate is not None:
         _check_annotation(paths, annotate, force=force)
-    from steptime.cli.delivery import deliver
-    from steptime.diagnosis import diagnose_paths
-    from steptime.remote import fetched
-    from steptime.report.compose import of_copies
+    from steptime.cli.delivery import deliver, diagnosed
 
-    with fetched(paths) as local:
-        report = diagnose_paths(local, max_size=max_size, cache=cache, engine=engine, workers=workers)
-    if local != paths:
-        report = replace(of_copies(report, " ".join(paths)), next_command=f"steptime report {paths[0]} -o report.md")
+    report = diagnosed(paths, max_size=max_size, cache=cache, engine=engine, workers=workers)
     deliver(report, outputs, as_json=as_json, force=force, text_to_stderr=False, no_source=no_source)
     if annotate is not None:
-        _write_annotation(Path(paths[0]), Path(annotate), force=force, max_size=max_size, cache=cache)
+        from steptime.analysis.what_if.annotate import annotate as write_annotated
+
+        write_annotated(Path(paths[0]), Path(annotate), force=force, max_size=max_size, cache=cache)
+        say(f"Wrote {annotate}")
     return 0
 
 
@@ -82,10 +78,3 @@ def _check_annotation(paths: tuple[str, ...], destination: str, *, force: bool) 
             "its trace-*.json.gz.",
         )
     check_destination(Path(paths[0]), Path(destination), force=force)
-
-
-def _write_annotation(path: Path, destination: Path, *, force: bool, max_size: int, cache: bool) -> None:
-    from steptime.analysis.what_if.annotate import annotate
-
-    annotate(path, destination, force=force, max_size=max_size, cache=cache)
-    say(f"Wrote {destination}")

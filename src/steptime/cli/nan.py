@@ -131,9 +131,9 @@ def _instrument(
     )
     try:
         refuse_uncontained(stand)
-        with contained(stand, "instrumented", recording) as setting:
-            place = setting.place(LONGEST + SLOWER * took)
-            outcome = run_variant(setting.command, recording, ProbeOptions(profile=False, numerics=numerics), place)
+        deadline = LONGEST + SLOWER * took
+        with contained(stand, "instrumented", recording, deadline=deadline) as (command, place):
+            outcome = run_variant(command, recording, ProbeOptions(profile=False, numerics=numerics), place)
     finally:
         leave(stand)
     for problem in outcome.problems:

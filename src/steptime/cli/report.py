@@ -29,14 +29,8 @@ def command(
     steptime report runs/train-20260801-101500 -o report.html -o report.md
     """
     check_outputs(outputs, force=force)
-    from steptime.cli.delivery import deliver
-    from steptime.diagnosis import diagnose_paths
-    from steptime.remote import fetched
-    from steptime.report.compose import of_copies
+    from steptime.cli.delivery import deliver, diagnosed
 
-    with fetched(paths) as local:
-        report = diagnose_paths(local, max_size=max_size, cache=cache)
-    if local != paths:
-        report = of_copies(report, " ".join(paths))
+    report = diagnosed(paths, max_size=max_size, cache=cache)
     deliver(report, outputs, as_json=False, force=force, text_to_stderr=None, no_source=no_source)
     return 0

@@ -183,8 +183,8 @@ def measure(command: Sequence[str], options: TrialOptions) -> Path:
 
 def _watched(stand: Workspace, folder: Path, deadline: float, seen: Callable[[Progress], bool]) -> Outcome:
     if ground_of(stand).layer is Layer.OVERLAY:
-        with contained(stand, "measured", folder) as setting:
-            return run_variant(setting.command, folder, ProbeOptions(), setting.place(deadline), seen)
+        with contained(stand, "measured", folder, deadline=deadline) as (command, place):
+            return run_variant(command, folder, ProbeOptions(), place, seen)
     if not stand.uncontained:
         raise UsageError(
             "not-contained",

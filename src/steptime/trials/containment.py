@@ -20,7 +20,7 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import Enum
 from pathlib import Path
 
@@ -82,20 +82,8 @@ class Ground:
     base: Path
 
 
-@dataclass(frozen=True, slots=True)
-class ContainedProcess:
-    """Where one process runs: its command as it must be there, its folder, variables, and the words before the
-    command."""
-
-    command: tuple[str, ...]
-    directory: Path
-    environment: tuple[tuple[str, str], ...]
-    entry: tuple[str, ...]
-    layer: Layer
-
-    def place(self, deadline: float) -> VariantPlace:
-        """What the launch is told."""
-        return VariantPlace(self.directory, self.environment, deadline, self.entry, self.layer.value)
+Contained = tuple[tuple[str, ...], VariantPlace]
+"""The command of one process as it must be where it runs, and that place."""
 
 
 # -- what is permitted -------------------------------------------------------------------------------------------------
@@ -180,25 +168,29 @@ def explain(stand: Workspace) -> str:
 
 @contextlib.contextmanager
 def contained(
-    stand: Workspace, name: str, recording: Path, sources: Sequence[tuple[str, str]] = ()
-) -> Iterator[ContainedProcess]:
+    stand: Workspace,
+    name: str,
+    recording: Path,
+    sources: Sequence[tuple[str, str]] = (),
+    deadline: float = 600.0,
+) -> Iterator[Contained]:
     """The setting of one process, which is gone afterwards. name: of it. recording: its own, which it writes for good.
-    sources: files (relative paths) with other text."""
+    sources: files (relative paths) with other text. deadline: seconds."""
     ground, recording = ground_of(stand), recording.absolute()
     workspace = ground.base / WORKSPACES / name
     clear(workspace)  # of a process that was cut short
+    make = _overlaid if ground.layer is Layer.OVERLAY else _copied
     try:
-        if ground.layer is Layer.OVERLAY:
-            yield _overlaid(stand, ground, workspace, recording, sources)
-        else:
-            yield from _copied(stand, ground, workspace, recording, sources)
+        with make(stand, ground, workspace, recording, sources) as (command, place):
+            yield command, replace(place, deadline=deadline, contained=ground.layer.value)
     finally:
         clear(workspace)
 
 
+@contextlib.contextmanager
 def _overlaid(
     stand: Workspace, ground: Ground, workspace: Path, recording: Path, sources: Sequence[tuple[str, str]]
-) -> ContainedProcess:
+) -> Iterator[Contained]:
     spec = _write_spec(
         workspace,
         stand.directory,
@@ -210,12 +202,13 @@ def _overlaid(
         lenient=stand.uncontained,
     )
     environment = offline_environment(stand.directory)
-    return ContainedProcess(stand.command, stand.directory, environment, _words(spec), Layer.OVERLAY)
+    yield stand.command, VariantPlace(stand.directory, environment, entry=_words(spec))
 
 
+@contextlib.contextmanager
 def _copied(
     stand: Workspace, ground: Ground, workspace: Path, recording: Path, sources: Sequence[tuple[str, str]]
-) -> Iterator[ContainedProcess]:
+) -> Iterator[Contained]:
     guarded = ground.layer is Layer.LANDLOCK
     linking = guarded or stand.uncontained
     place = make_copy(stand.directory, workspace, stand.outputs, (stand.folder, *stand.without), linking=linking)
@@ -234,7 +227,7 @@ def _copied(
             spec = Path(temporary) / "spec.json"
             spec.write_text(json.dumps({"writable": [str(path) for path in writable]}), encoding="utf-8")
             entry = _words(spec)
-        yield ContainedProcess(command, place, environment, entry, ground.layer)
+        yield command, VariantPlace(place, environment, entry=entry)
 
 
 def _in_copy(place: Path, path: Path, copy: Path) -> Path:

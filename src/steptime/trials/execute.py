@@ -104,10 +104,10 @@ def execute(stand: Workspace, turn: ScheduledRun, show: Callable[[Progress], Non
         filled = filled or free_bytes(disk) < least_room
         return filled
 
-    with contained(stand, name, recording, turn.patched) as setting:
-        options = ProbeOptions(profile=False, changes=turn.variant.changes, variant=turn.options)
-        place = setting.place(max(0.0, min(left, turn.deadline)))
-        outcome = run_variant(setting.command, recording, options, place, watch)
+    deadline = max(0.0, min(left, turn.deadline))
+    options = ProbeOptions(profile=False, changes=turn.variant.changes, variant=turn.options)
+    with contained(stand, name, recording, turn.patched, deadline) as (command, place):
+        outcome = run_variant(command, recording, options, place, watch)
     if left < turn.deadline and outcome.problems and outcome.problems[0].startswith(DEADLINE_PASSED):
         raise Spent
     run = _read(turn, outcome, time.monotonic() - begin)
