@@ -19,7 +19,7 @@ from steptime.advice.fix import Promise
 from steptime.changes import Change, VariantOptions
 from steptime.errors import SteptimeError, UsageError
 from steptime.trials import conduct
-from steptime.trials.cluster import Answer, Order, answer, decode_answer, encode
+from steptime.trials.cluster import Answer, Order, answer, decode, encode
 from steptime.trials.conduct import TrialRunner
 from steptime.trials.containment import Workspace
 from steptime.trials.execute import ScheduledRun
@@ -87,11 +87,9 @@ def test_an_order_and_its_answer_survive_the_pipe(tmp_path: Path) -> None:
         Workspace(("python",), tmp_path, tmp_path, Outputs(frozenset({Path("a")}), frozenset()), (tmp_path / "b",)),
         ScheduledRun(variant, 1, 2, 3, VariantOptions(5), until_epoch=7.0, patched=(("train.py", "pass"),)),
     )
-    from steptime.trials.cluster import decode_order
-
-    assert decode_order(encode(order)) == order
+    assert decode(encode(order), Order) == order
     told = Answer(refusal=("no-room", "none"))
-    assert decode_answer(encode(told)) == told
+    assert decode(encode(told), Answer) == told
 
 
 def test_a_folder_that_a_machine_of_the_cluster_does_not_have_is_said(tmp_path: Path) -> None:

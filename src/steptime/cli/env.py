@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import platform
+from collections.abc import Iterable
 
 import click
 
@@ -12,26 +13,29 @@ from steptime.machine.environment import Environment
 from steptime.machine.machine import Machine
 from steptime.quantities import Estimate, format_bytes, format_duration
 
-_WIDTH = 22
-
 
 def environment_text(environment: Environment) -> str:
     """The machine, then the peaks of each device."""
     identity = environment.identity
-    lines = [
-        _row("host", f"{identity.host}, {identity.system}"),
-        _row("processor", f"{identity.processor}, {identity.usable_cpus} of {identity.logical_cpus} CPUs usable"),
-        _row("memory", format_bytes(identity.memory)),
+    rows = [
+        ("host", f"{identity.host}, {identity.system}"),
+        ("processor", f"{identity.processor}, {identity.usable_cpus} of {identity.logical_cpus} CPUs usable"),
+        ("memory", format_bytes(identity.memory)),
         *(
-            _row("accelerator", f"{each.name}, {format_bytes(each.memory)}, driver {each.driver}")
+            ("accelerator", f"{each.name}, {format_bytes(each.memory)}, driver {each.driver}")
             for each in identity.accelerators
         ),
-        _row("steptime", f"{__version__} on Python {platform.python_version()}"),
-        _row("torch", f"{environment.torch} in {environment.interpreter}" if environment.torch else "not found"),
+        ("steptime", f"{__version__} on Python {platform.python_version()}"),
+        ("torch", f"{environment.torch} in {environment.interpreter}" if environment.torch else "not found"),
     ]
+    lines = _aligned(rows)
     for machine in environment.machines:
         lines += ["", *_peaks(machine)]
     return "\n".join([*lines, *(f"\n{problem}" for problem in environment.problems)]) + "\n"
+
+
+def _aligned(rows: Iterable[tuple[str, str]]) -> list[str]:
+    return [f"{name:<22}{value}" for name, value in rows]
 
 
 def _peaks(machine: Machine) -> list[str]:
@@ -42,31 +46,32 @@ def _peaks(machine: Machine) -> list[str]:
         if machine.measured
         else f"from a datasheet ({machine.source}), not measured"
     )
-    lines = [f"Peaks of {machine.name}{threads}: {origin}"]
-    lines += [_row(f"  {rate.name} product", _rate(rate.rate, "FLOP/s")) for rate in machine.matrix]
+    rows = [(f"  {rate.name} product", _rate(rate.rate, "FLOP/s")) for rate in machine.matrix]
     if machine.copy is not None:
-        lines.append(_row("  copy", _rate(machine.copy, "B/s")))
+        rows.append(("  copy", _rate(machine.copy, "B/s")))
     if machine.updates:
-        sizes = ", ".join(f"{_scaled(each.rate.value, 'B/s')} ({format_bytes(each.size)})" for each in machine.updates)
-        lines.append(_row("  update in place", sizes))
-    costs = (
-        ("operator on the CPU", machine.dispatch),
-        ("operator launched", machine.launch),
-        ("batch from a worker", machine.handover),
-    )
-    for name, cost in costs:
+        sizes = (f"{_scaled(each.rate.value, 'B/s')} ({format_bytes(each.size)})" for each in machine.updates)
+        rows.append(("  update in place", ", ".join(sizes)))
+    costs = {
+        "  operator on the CPU": machine.dispatch,
+        "  operator launched": machine.launch,
+        "  batch from a worker": machine.handover,
+    }
+    for name, cost in costs.items():
         if cost is not None:
-            spread = f"  (median block {format_duration(cost.high)})" if cost.samples > 1 else ""
-            lines.append(_row(f"  {name}", f"{format_duration(cost.value)}{spread}"))
-    if machine.together is not None:
-        spread = f"  (median block {machine.together.low:.2f})" if machine.together.samples > 1 else ""
-        lines.append(_row("  all CPUs at once", f"the work of {machine.together.value:.2f} alone{spread}"))
-    return lines
+            rows.append((name, f"{format_duration(cost.value)}{_spread(cost, format_duration(cost.high))}"))
+    if (together := machine.together) is not None:
+        spread = _spread(together, f"{together.low:.2f}")
+        rows.append(("  all CPUs at once", f"the work of {together.value:.2f} alone{spread}"))
+    return [f"Peaks of {machine.name}{threads}: {origin}", *_aligned(rows)]
 
 
 def _rate(rate: Estimate, unit: str) -> str:
-    spread = f"  (median block {_scaled(rate.low, unit)})" if rate.samples > 1 else ""
-    return f"{_scaled(rate.value, unit)}{spread}"
+    return f"{_scaled(rate.value, unit)}{_spread(rate, _scaled(rate.low, unit))}"
+
+
+def _spread(estimate: Estimate, median: str) -> str:
+    return f"  (median block {median})" if estimate.samples > 1 else ""
 
 
 def _scaled(value: float, unit: str) -> str:
@@ -75,10 +80,6 @@ def _scaled(value: float, unit: str) -> str:
         if value >= size:
             return f"{value / size:.3g} {prefix}{unit}"
     return f"{value / 1e6:.3g} M{unit}"
-
-
-def _row(name: str, value: str) -> str:
-    return f"{name:<{_WIDTH}}{value}"
 
 
 @click.command("env", short_help="Show this machine and its measured peaks.")
@@ -101,7 +102,5 @@ def command(as_json: bool, remeasure: bool, python: str | None) -> int:
 
         tell(document(environment))
     else:
-        # INNER
-
         tell(environment_text(environment))
     return 0

@@ -36,7 +36,7 @@ def command(code: str | None) -> int:
         tell("".join(f"{number}  {name:<28} {title}\n" for number, name, title in known))
         return 0
     found = find_rule(code) or find_fix(code)
-    page = page_of(found) if found is not None else message_page(code)
+    page = page_of(found) if found is not None else message_pages().get(code.strip().strip("()").lower())
     if page is None:
         raise _unknown(code, [word for each in known for word in each[:2]])
     _show(page)
@@ -49,11 +49,6 @@ def message_pages() -> dict[str, str]:
     text = path.read_text(encoding="utf-8") if path is not None else ""
     parts = re.split(r"^## (\S+)\s*$", text, flags=re.MULTILINE)
     return {slug: f"# {slug}\n\n{body.strip()}\n" for slug, body in zip(parts[1::2], parts[2::2], strict=True)}
-
-
-def message_page(slug: str) -> str | None:
-    """The paragraph of a message, None for a word that is no message's."""
-    return message_pages().get(slug.strip().strip("()").lower())
 
 
 def _unknown(code: str, words: list[str]) -> UsageError:

@@ -24,7 +24,7 @@ from collections import deque
 from collections.abc import Generator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any, BinaryIO, TypeVar
 
 import msgspec
 
@@ -65,19 +65,17 @@ class Answer:
     refusal: tuple[str, str] | None = None
 
 
+Kind = TypeVar("Kind", Order, Answer)
+
+
 def encode(document: Order | Answer) -> bytes:
     """As a line."""
     return msgspec.json.encode(document, enc_hook=_text) + b"\n"
 
 
-def decode_order(line: bytes) -> Order:
-    """Raises msgspec.DecodeError."""
-    return msgspec.json.decode(line, type=Order, dec_hook=_path)
-
-
-def decode_answer(line: bytes) -> Answer:
+def decode(line: bytes, kind: type[Kind]) -> Kind:
     """Raises msgspec.DecodeError, as for a lane that died."""
-    return msgspec.json.decode(line, type=Answer, dec_hook=_path)
+    return msgspec.json.decode(line, type=kind, dec_hook=_path)
 
 
 def _text(value: Any) -> str:
@@ -128,7 +126,7 @@ def main(arguments: Sequence[str] = ()) -> int:
     stands: set[Workspace] = set()
     try:
         while line := orders.get():
-            order = decode_order(line)
+            order = decode(line, Order)
             stands.add(order.stand)
             sys.stdout.buffer.write(encode(answer(order)))
             sys.stdout.buffer.flush()
@@ -223,7 +221,7 @@ class RayExecutor:
 
     def _read(self, reference: Any, place: str) -> Run:
         try:
-            answer = decode_answer(self._ray.get(reference))
+            answer = decode(self._ray.get(reference), Answer)
         except (self._ray.exceptions.RayError, msgspec.DecodeError):
             answer = Answer()
         if answer.spent:

@@ -164,29 +164,18 @@ def newest_trial(recording: Path) -> Path | None:
         beside = sorted(each for each in place.parent.iterdir() if is_trial(each))[-MOST_FOLDERS:]
     except OSError:
         return None
-    plans = ((folder, _plan(folder)) for folder in beside)
-    own = [(folder, plan) for folder, plan in plans if plan is not None and Path(plan.recording).resolve() == place]
-    ranked = sorted(own, key=lambda each: (each[1].fixes, (each[0] / NAME).stat().st_mtime_ns))
-    return ranked[-1][0] if ranked else None
+    found = [(plan, folder / NAME) for folder in beside if (plan := _plan(folder)) is not None]
+    own = [(plan, file) for plan, file in found if Path(plan.recording).resolve() == place]
+    ranked = sorted(
+        own, key=lambda each: (any(variant.proposal for variant in each[0].variants), each[1].stat().st_mtime_ns)
+    )
+    return ranked[-1][1].parent if ranked else None
 
 
-class _Variant(msgspec.Struct):
-    proposal: str = ""
-
-
-class _Plan(msgspec.Struct):
-    recording: str
-    variants: tuple[_Variant, ...] = ()
-
-    @property
-    def fixes(self) -> bool:
-        return any(variant.proposal for variant in self.variants)
-
-
-def _plan(folder: Path) -> _Plan | None:
-    """Of the first line of the results, what tells whose trial it is; None where there is no plan."""
+def _plan(folder: Path) -> Plan | None:
+    """The plan on the first line of the results; None where there is none that can be read."""
     try:
         with (folder / NAME).open("rb") as file:
-            return msgspec.convert(_decode(file.readline()).get("plan"), _Plan)
+            return msgspec.convert(_decode(file.readline()).get("plan"), Plan)
     except (OSError, msgspec.ValidationError):
         return None
