@@ -91,7 +91,7 @@ def test_less_memory_is_adopted_where_that_is_the_goal_though_it_takes_time() ->
     assert judgement.memory.value == pytest.approx(1 / 0.6, rel=0.01)
     assert judgement.speed is not None
     assert judgement.speed.high < 1, "what it costs is told"
-    assert not cannot_win(VARIANT, runs, goal=Goal.MEMORY)
+    assert not cannot_win(judge(VARIANT, runs, goal=Goal.MEMORY), goal=Goal.MEMORY)
     assert judge(VARIANT, runs).verdict is TrialVerdict.SLOWER
 
 
@@ -101,7 +101,7 @@ def test_less_memory_is_adopted_where_that_is_the_goal_though_it_takes_time() ->
 def test_speed_does_not_count_where_memory_is_the_goal(own: int, verdict: TrialVerdict) -> None:
     runs = peaks(trial(quiet(), VARIANT, speed=2.0), own)
     assert judge(VARIANT, runs, goal=Goal.MEMORY).verdict is verdict
-    assert cannot_win(VARIANT, runs, goal=Goal.MEMORY)
+    assert cannot_win(judge(VARIANT, runs, goal=Goal.MEMORY), goal=Goal.MEMORY)
 
 
 def test_peaks_that_nobody_saw_decide_nothing() -> None:
@@ -281,9 +281,9 @@ def test_disturbed_comparisons_are_left_out_where_enough_others_are_there() -> N
 
 
 def test_variants_that_cannot_win_are_known_early() -> None:
-    assert cannot_win(VARIANT, trial(quiet(), VARIANT, speed=0.5))
-    assert not cannot_win(VARIANT, trial(quiet(), VARIANT, speed=1.5))
-    assert not cannot_win(VARIANT, trial(quiet(), VARIANT, rounds=1, speed=0.5))
+    assert cannot_win(judge(VARIANT, trial(quiet(), VARIANT, speed=0.5)))
+    assert not cannot_win(judge(VARIANT, trial(quiet(), VARIANT, speed=1.5)))
+    assert not cannot_win(judge(VARIANT, trial(quiet(), VARIANT, rounds=1, speed=0.5)))
 
 
 def test_without_a_control_nothing_is_adopted() -> None:

@@ -175,8 +175,7 @@ class TrialRunner:
     ) -> None:
         self.stand, self.plan = stand, plan
         self.runs = list(runs)
-        self._end = 0
-        """Position behind the last process of the rounds that are needed, or of the one that runs if it is later."""
+        self._end = 0  # position behind the last process of the rounds that are needed, or of a later one that runs
         self.budget = budget or Budget()
         self._executor: Executor = executor or LocalExecutor()
         self._file = ResultsFile(stand.folder)
@@ -296,7 +295,11 @@ class TrialRunner:
     def _told(self, turn: ScheduledRun, progress: Progress | None) -> None:
         steps = turn.options.steps + turn.options.warm_up
         done = min(progress.steps, steps) if progress is not None else 0
-        self._tell(Notice(turn, steps, done, self._eta(turn), progress is None))
+        eta = None
+        if not turn.rehearsal:
+            expected = (self._end - turn.position) * self._seconds(turn.stage) / self._executor.width
+            eta = min(max(0.0, self.budget.left()), expected)
+        self._tell(Notice(turn, steps, done, eta, progress is None))
 
     def _turn(
         self, stage: int, round_: int, variant: Variant, patched: Patched, planned: Sequence[ScheduledRun]
@@ -346,9 +349,9 @@ class TrialRunner:
         return max(DEADLINE, DEADLINE_FACTOR * took, DEADLINE_FACTOR * self.plan.start_seconds) + self._limit()
 
     def _settled(self, stage: int, variant: Variant) -> bool:
-        if cannot_win(variant, self.of(stage), min_gain=self.plan.min_gain, goal=self.plan.goal):
-            return True
         judgement = self._proved(stage, variant)
+        if cannot_win(judgement, min_gain=self.plan.min_gain, goal=self.plan.goal):
+            return True
         if variant.promise is Promise.NEW_TRAINING:  # an upper bound or a throughput, which no round makes a win
             return judgement.rounds >= LEAST_ROUNDS
         return judgement.rounds >= MIN_ROUNDS and judgement.verdict in DECIDED
@@ -391,13 +394,6 @@ class TrialRunner:
             if left >= self._round_seconds(stage, going[:count]) * rounds:
                 return going[:count]
         return ()
-
-    def _eta(self, turn: ScheduledRun) -> float | None:
-        """Seconds, as far as is known: what begins now is in them."""
-        if turn.rehearsal:
-            return None
-        expected = (self._end - turn.position) * self._seconds(turn.stage) / self._executor.width
-        return min(max(0.0, self.budget.left()), expected)
 
     def _check(self, run: Run) -> None:
         if run.outside and not self.stand.uncontained:

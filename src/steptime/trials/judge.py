@@ -172,10 +172,9 @@ def not_exercised(variant: Variant, own: Sequence[Run]) -> str:
     return ""
 
 
-def cannot_win(variant: Variant, runs: Sequence[Run], *, min_gain: float = MIN_GAIN, goal: Goal = Goal.SPEED) -> bool:
+def cannot_win(judgement: Judgement, *, min_gain: float = MIN_GAIN, goal: Goal = Goal.SPEED) -> bool:
     """Whether more rounds of the variant are a waste: it failed, changed nothing, broke its promise, or the whole
     interval of what it gains lies below the least gain."""
-    judgement = judge(variant, runs, min_gain=min_gain, goal=goal)
     if judgement.verdict in (TrialVerdict.FAILED, TrialVerdict.NOT_EXERCISED, TrialVerdict.BROKE_PROMISE):
         return True
     gain = judgement.gain(goal)
