@@ -131,6 +131,7 @@ class RootWatch:
         self._over = False
         self.in_backward = False
         """What is called in a backward is computed again (checkpointing), and no root."""
+        self._call = self._make_call()
 
     def __get__(self, instance: Any, owner: Any = None) -> Any:
         if instance is None:
@@ -138,19 +139,24 @@ class RootWatch:
         passed_by = self._over or self.in_backward or torch.utils.data.get_worker_info() is not None
         return types.MethodType(self._original if passed_by else self._call, instance)
 
-    def _call(self, module: torch.nn.Module, *args: Any, **kwargs: Any) -> Any:
-        # What is called from here on is no root, and TorchDynamo makes no graph of a replaced __call__.
-        outermost = torch.nn.Module.__dict__["__call__"]
-        torch.nn.Module.__call__ = self._original
-        try:
-            unknown = torch.is_grad_enabled() and id(module) not in self._seen
-            if unknown and any(parameter.requires_grad for parameter in parameters_of(module)):
-                self._seen[id(module)] = module
-                self._found(module)
-            return self._original(module, *args, **kwargs)
-        finally:
-            if not self._over:
-                torch.nn.Module.__call__ = outermost
+    def _make_call(self) -> Callable[..., Any]:
+        """A function, no method: TorchDynamo would look into that."""
+
+        def call(module: torch.nn.Module, *args: Any, **kwargs: Any) -> Any:
+            # What is called from here on is no root, and TorchDynamo makes no graph of a replaced __call__.
+            outermost = torch.nn.Module.__dict__["__call__"]
+            torch.nn.Module.__call__ = self._original
+            try:
+                unknown = torch.is_grad_enabled() and id(module) not in self._seen
+                if unknown and any(parameter.requires_grad for parameter in parameters_of(module)):
+                    self._seen[id(module)] = module
+                    self._found(module)
+                return self._original(module, *args, **kwargs)
+            finally:
+                if not self._over:
+                    torch.nn.Module.__call__ = outermost
+
+        return call
 
     def install(self) -> None:
         torch.nn.Module.__call__ = self
