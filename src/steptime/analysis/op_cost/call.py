@@ -143,7 +143,7 @@ def _sides(shape: list[object]) -> tuple[int, ...]:
 class OpCost:
     """flops, bytes: of one call; flops is None for code whose arithmetic nobody can see (a Triton template).
 
-    number_format: as in `Machine.matrix_rate`, of the matrix product. dimensions: of a matrix product, by name ("m",
+    dtype: as in `Machine.matrix_rate`, of the matrix product. dimensions: of a matrix product, by name ("m",
     "n", "k"; of a convolution "channels in" and "channels out", of one group).
     """
 
@@ -154,6 +154,12 @@ class OpCost:
 
 
 Model = Callable[[Call], OpCost]
+
+
+def item_of(call: Call, position: int, usual: int) -> int:
+    """Bytes of an element of the dtype that stands at a position; `usual` where it is not recorded."""
+    known = position < len(call.texts) and call.texts[position].isdigit()
+    return ELEMENT_BYTES[SCALAR_TYPES[int(call.texts[position])]] if known else usual
 
 
 def named(model: Model, names: str) -> dict[str, Model]:

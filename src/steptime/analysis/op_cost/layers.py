@@ -1,15 +1,11 @@
-"""The cost of convolutions and of recurrent layers.
+"""The cost of convolutions (of one to three dimensions, with strides, dilation, groups, transposed) and of recurrent
+layers in one operator (cuDNN's, MIOpen's, oneDNN's), with their gradients.
 
-Convolutions of one to three dimensions, with strides, dilation, groups, transposed, and their gradients.
-
-FLOPs: every number of the output meets weight.elements / (channels out) numbers of the weight; of a transposed one
-every number of the input does. Each gradient costs as much as the forward. A fast algorithm (Winograd, FFT) does less:
-its rate is then that of the direct one, and may exceed the peak.
-
-Recurrent layers in one operator: cuDNN's, MIOpen's, oneDNN's; and the pointwise cells around products of their own.
-
-FLOPs: every weight matrix meets every time step of every sample once; backward twice, for the gradients of what goes in
-and of the weights. Bytes: the weights once for the whole sequence, as if they stayed in the cache.
+FLOPs: every number of a convolution's output meets weight.elements / (channels out) numbers of the weight; of a
+transposed one every number of the input does. Each gradient costs as much as the forward. A fast algorithm (Winograd,
+FFT) does less: its rate is then that of the direct one, and may exceed the peak. Every weight matrix of a recurrent
+layer meets every time step of every sample once; backward twice, for the gradients of what goes in and of the weights.
+Bytes: its weights once for the whole sequence, as if they stayed in the cache.
 """
 
 from __future__ import annotations
@@ -18,15 +14,6 @@ import json
 from math import prod
 
 from steptime.analysis.op_cost.call import Call, Model, OpCost, Tensor, named
-
-
-def _windows(size: int, kernel: int, stride: int, padding: int, dilation: int) -> int:
-    return (size + 2 * padding - dilation * (kernel - 1) - 1) // stride + 1
-
-
-def _spread(size: int, kernel: int, stride: int, padding: int, dilation: int, extra: int) -> int:
-    """The output's side of a transposed convolution."""
-    return (size - 1) * stride - 2 * padding + dilation * (kernel - 1) + 1 + extra
 
 
 def _setting(call: Call, position: int | None, spatial: int, default: int) -> tuple[int, ...]:
@@ -42,19 +29,14 @@ def _channels(weight: Tensor, groups: int, *, transposed: bool = False) -> tuple
     return (("channels in", first if transposed else second), ("channels out", second if transposed else first))
 
 
-def _convolved(call: Call, stride: int, padding: int, dilation: int | None, read: tuple[int, ...] = ()) -> OpCost:
+def _convolved(call: Call, stride: int, padding: int, dilation: int | None, *read: int) -> OpCost:
     """Argument 0 with argument 1. The numbers are positions of the settings; read: of inputs beside these two."""
     image, weight = call.tensor(0), call.tensor(1)
     spatial = len(weight.shape) - 2
-    sides = zip(
-        image.shape[-spatial:],
-        weight.shape[2:],
-        _setting(call, stride, spatial, 1),
-        _setting(call, padding, spatial, 0),
-        _setting(call, dilation, spatial, 1),
-        strict=True,
-    )
-    out = prod(_windows(*side) for side in sides) * prod(image.shape[: -spatial - 1])
+    settings = (_setting(call, each, spatial, usual) for each, usual in ((stride, 1), (padding, 0), (dilation, 1)))
+    sides = zip(image.shape[-spatial:], weight.shape[2:], *settings, strict=True)
+    windows = ((size + 2 * pad - spread * (kernel - 1) - 1) // step + 1 for size, kernel, step, pad, spread in sides)
+    out = prod(windows) * prod(image.shape[: -spatial - 1])
     written = out * weight.shape[0] * image.item
     groups = image.shape[-spatial - 1] // weight.shape[1]
     moved = call.size(0, 1, *read) + written
@@ -65,37 +47,11 @@ def _convolution(call: Call) -> OpCost:
     """(input, weight, bias, stride, padding, dilation, transposed, output padding, groups)"""
     if call.number(6):
         return _transposed(call, (3, 4, 7, 5), 8, 2)
-    return _convolved(call, 3, 4, 5, (2,))
+    return _convolved(call, 3, 4, 5, 2)
 
 
-def _functional(call: Call) -> OpCost:
-    """conv2d and its like (input, weight, bias, stride, padding, dilation, groups)"""
-    return _convolved(call, 3, 4, 5, (2,))
-
-
-def _padding_first(call: Call) -> OpCost:
-    """mkldnn, miopen (input, weight, bias, padding, stride, dilation, groups)"""
-    return _convolved(call, 4, 3, 5, (2,))
-
-
-def _cudnn(call: Call) -> OpCost:
-    """(input, weight, padding, stride, dilation, groups)"""
-    return _convolved(call, 3, 2, 4)
-
-
-def _cudnn_added(call: Call) -> OpCost:
-    """(input, weight, z, alpha, bias, stride, padding, dilation, groups)"""
-    return _convolved(call, 5, 6, 7, (2, 4))
-
-
-def _kernel_size_third(call: Call) -> OpCost:
-    """(input, weight, kernel size, bias, stride, padding, dilation)"""
-    return _convolved(call, 4, 5, 6, (3,))
-
-
-def _undilated(call: Call) -> OpCost:
-    """(input, weight, kernel size, bias, stride, padding)"""
-    return _convolved(call, 4, 5, None, (3,))
+def _at(stride: int, padding: int, dilation: int | None, *read: int) -> Model:
+    return lambda call: _convolved(call, stride, padding, dilation, *read)
 
 
 def _transposed(call: Call, positions: tuple[int, int, int, int], groups: int | None, bias: int | None) -> OpCost:
@@ -105,7 +61,10 @@ def _transposed(call: Call, positions: tuple[int, int, int, int], groups: int | 
     stride, padding, extra, dilation = (_setting(call, each, spatial, 0) for each in positions)
     sides = zip(image.shape[-spatial:], weight.shape[2:], stride, padding, dilation, extra, strict=True)
     parts = call.number(groups) if groups is not None else 1
-    written = prod(_spread(*side) for side in sides) * prod(image.shape[: -spatial - 1]) * weight.shape[1] * parts
+    spread = (
+        (size - 1) * step - 2 * pad + wide * (kernel - 1) + 1 + more for size, kernel, step, pad, wide, more in sides
+    )
+    written = prod(spread) * prod(image.shape[: -spatial - 1]) * weight.shape[1] * parts
     moved = call.size(0, 1, *(() if bias is None else (bias,))) + written * image.item
     flops = 2 * image.elements * prod(weight.shape[1:])
     return OpCost(flops, moved, image.dtype, _channels(weight, parts, transposed=True))
@@ -148,13 +107,18 @@ def _input_gradient(call: Call) -> OpCost:
 
 CONVOLUTION: dict[str, Model] = {
     **named(_convolution, "convolution _convolution convolution_overrideable"),
-    **named(_functional, "conv1d conv2d conv3d"),
-    **named(_padding_first, "mkldnn_convolution miopen_convolution miopen_depthwise_convolution"),
-    **named(_cudnn, "cudnn_convolution"),
-    **named(_functional, "cudnn_convolution_relu miopen_convolution_relu _convolution_pointwise"),
-    **named(_cudnn_added, "cudnn_convolution_add_relu miopen_convolution_add_relu"),
-    **named(_kernel_size_third, "_conv_depthwise2d conv_depthwise3d slow_conv_dilated2d slow_conv_dilated3d"),
-    **named(_undilated, "_slow_conv2d_forward thnn_conv2d slow_conv3d_forward slow_conv3d"),
+    # of input, weight, bias, stride, padding, dilation, groups
+    **named(_at(3, 4, 5, 2), "conv1d conv2d conv3d"),
+    **named(_at(3, 4, 5, 2), "cudnn_convolution_relu miopen_convolution_relu _convolution_pointwise"),
+    # of input, weight, bias, padding, stride, dilation, groups
+    **named(_at(4, 3, 5, 2), "mkldnn_convolution miopen_convolution miopen_depthwise_convolution"),
+    # of input, weight, padding, stride, dilation, groups
+    **named(_at(3, 2, 4), "cudnn_convolution"),
+    # of input, weight, z, alpha, bias, stride, padding, dilation, groups
+    **named(_at(5, 6, 7, 2, 4), "cudnn_convolution_add_relu miopen_convolution_add_relu"),
+    # of input, weight, kernel size, bias, stride, padding, dilation
+    **named(_at(4, 5, 6, 3), "_conv_depthwise2d conv_depthwise3d slow_conv_dilated2d slow_conv_dilated3d"),
+    **named(_at(4, 5, None, 3), "_slow_conv2d_forward thnn_conv2d slow_conv3d_forward slow_conv3d"),
     **named(lambda call: _transposed(call, (4, 5, 6, 7), None, 3), "slow_conv_transpose2d slow_conv_transpose3d"),
     **named(lambda call: _transposed(call, (4, 2, 3, 5), 6, None), "cudnn_convolution_transpose"),
     **named(lambda call: _transposed(call, (5, 3, 4, 6), 7, 2), "miopen_convolution_transpose"),
@@ -175,24 +139,6 @@ def _layers(call: Call, weights: tuple[Tensor, ...], times: int) -> OpCost:
     return OpCost(2 * times * steps * weighed, moved, image.dtype)
 
 
-def _fused(call: Call) -> OpCost:
-    """(input, weights, …)"""
-    return _layers(call, call.tensors[1], 1)
-
-
-def _fused_backward(call: Call) -> OpCost:
-    return _layers(call, call.tensors[1], 2)
-
-
-def _separate(call: Call) -> OpCost:
-    """mkldnn_rnn_layer(input, weight of the input, weight of the state, two biases, …)"""
-    return _layers(call, (call.tensor(1), call.tensor(2)), 1)
-
-
-def _separate_backward(call: Call) -> OpCost:
-    return _layers(call, (call.tensor(1), call.tensor(2)), 2)
-
-
 def _cell(call: Call) -> OpCost:
     """_thnn_fused_lstm_cell(input's gates, state's gates, cell, biases): writes the gates, a state and a cell."""
     gates = call.tensor(0)
@@ -201,9 +147,11 @@ def _cell(call: Call) -> OpCost:
 
 
 RECURRENT: dict[str, Model] = {
-    **named(_fused, "_cudnn_rnn miopen_rnn"),
-    **named(_fused_backward, "_cudnn_rnn_backward miopen_rnn_backward"),
-    **named(_separate, "mkldnn_rnn_layer"),
-    **named(_separate_backward, "mkldnn_rnn_layer_backward"),
+    # of input, weights, …
+    **named(lambda call: _layers(call, call.tensors[1], 1), "_cudnn_rnn miopen_rnn"),
+    **named(lambda call: _layers(call, call.tensors[1], 2), "_cudnn_rnn_backward miopen_rnn_backward"),
+    # of input, weight of the input, weight of the state, two biases, …
+    **named(lambda call: _layers(call, (call.tensor(1), call.tensor(2)), 1), "mkldnn_rnn_layer"),
+    **named(lambda call: _layers(call, (call.tensor(1), call.tensor(2)), 2), "mkldnn_rnn_layer_backward"),
     **named(_cell, "_thnn_fused_lstm_cell _thnn_fused_gru_cell"),
 }

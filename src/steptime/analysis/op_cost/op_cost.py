@@ -1,34 +1,27 @@
-"""What bounds a piece of work on a machine: the roofline of its peaks (Williams, Waterman, Patterson 2009).
-
-The work of one operator call, from the shapes and types that the trace holds: FLOPs and bytes.
+"""The work of one operator call, from the shapes and types that the trace holds, and what bounds it on a machine: the
+roofline of its peaks (Williams, Waterman, Patterson 2009).
 
 FLOPs: those of matrix products, convolutions, attention and recurrent layers, a multiply and an add counted as two, as
 torch.utils.flop_counter counts them; zero for operators whose arithmetic never binds. Bytes: each input read once and
 each output written once, which is the least that must move when nothing stays in a cache; temporaries of an operator
 do not count. docs/roofline.md has the definitions; each family of operators has a module of its own.
-
-Kernels that torch.compile generated, which Kineto lists as operators of their own names with their arguments.
-
-Inductor names a Triton kernel triton_<kind>_fused_<operators>_<number>: "poi" pointwise, "red" and "per" reductions,
-"for" several of these, "tem" a template with a matrix product in it. All arguments are counted once: inputs, outputs
-and what is updated in place (which is read and written, so that this is the least that moves).
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
 
-from steptime.analysis.op_cost import layers, pointwise, products, reduction
+from steptime.analysis.op_cost import layers, memory_bound, products
 from steptime.analysis.op_cost.call import LIST, Call, Model, OpCost, parse
-from steptime.arrays import Bool, Float64, Int64
+from steptime.arrays import Float64, Int64
 from steptime.machine.machine import Machine
 from steptime.quantities import Estimate
 from steptime.trace.table import ABSENT, Trace
+from steptime.trace.vendors import of_symbols
 
 COMPUTE, MEMORY, LATENCY, UNMODELLED = "compute", "memory", "latency", "unmodelled"
 
@@ -62,10 +55,10 @@ def bound_of_times(times: tuple[float, float] | None, overhead: Estimate | None)
 
 
 MODELS: dict[str, Model] = {
-    **pointwise.ELEMENTWISE,
-    **reduction.REDUCTION,
-    **pointwise.MOVEMENT,
-    **pointwise.OPTIMIZER,
+    **memory_bound.ELEMENTWISE,
+    **memory_bound.REDUCTION,
+    **memory_bound.MOVEMENT,
+    **memory_bound.OPTIMIZER,
     **products.MATMUL,
     **layers.CONVOLUTION,
     **products.ATTENTION,
@@ -74,8 +67,8 @@ MODELS: dict[str, Model] = {
 """By the operator's name without namespace, overload and in-place mark."""
 
 VALUED = frozenset().union(
-    reduction.REDUCTION,
-    pointwise.MOVEMENT,
+    memory_bound.REDUCTION,
+    memory_bound.MOVEMENT,
     layers.CONVOLUTION,
     products.ATTENTION,
     ("_scaled_mm", "_scaled_grouped_mm"),
@@ -107,7 +100,7 @@ def depends_on_values(name: str) -> bool:
 
 def _model(name: str) -> Model | None:
     base = _base(name)
-    return MODELS.get(base) or MODELS.get(base.rstrip("_")) or pointwise.foreach(base) or compiled(base)
+    return MODELS.get(base) or MODELS.get(base.rstrip("_")) or memory_bound.foreach(base) or _compiled(base)
 
 
 def _base(name: str) -> str:
@@ -116,18 +109,18 @@ def _base(name: str) -> str:
 
 
 GENERATED = re.compile(r"^(triton_(poi|red|per|for|split_scan)_|cpp_fused_|(graph_\d+_)?cpp_fused_)")
-"""Code without matrix products."""
-OPAQUE = re.compile(r"^triton_")
-"""Templates, users' kernels and names of before 2023: what they compute is not said."""
+"""Code without matrix products. Inductor names a Triton kernel triton_<kind>_fused_<operators>_<number>: "poi"
+pointwise, "red" and "per" reductions, "for" several of these, "tem" a template with a matrix product in it."""
 
 
-def compiled(name: str) -> Model | None:
-    """The model of generated code by its name, None for another operator."""
+def _compiled(name: str) -> Model | None:
+    """The model of a kernel that torch.compile generated, which Kineto lists as an operator of its own name with its
+    arguments; None for another operator. All arguments are counted once: inputs, outputs and what is updated in place
+    (which is read and written, so that this is the least that moves). What templates, users' kernels and names of
+    before 2023 compute is not said."""
     if GENERATED.match(name):
         return lambda call: _arguments(call, 0.0)
-    if OPAQUE.match(name):
-        return lambda call: _arguments(call, None)
-    return None
+    return (lambda call: _arguments(call, None)) if name.startswith("triton_") else None
 
 
 def _arguments(call: Call, flops: float | None) -> OpCost:
@@ -150,15 +143,14 @@ class Modelled:
     @property
     def flops(self) -> Float64:
         """Of each call; nan without a model."""
-        return self._column([work.flops if work is not None else None for work in self.works])
+        known = (work.flops if work is not None else None for work in self.works)
+        return np.array([np.nan if flops is None else flops for flops in known], np.float64)[self.kind]
 
     @property
     def bytes(self) -> Float64:
         """Of each call; nan without a model."""
-        return self._column([work.bytes if work is not None else None for work in self.works])
-
-    def _column(self, values: list[float | None]) -> Float64:
-        return np.array([np.nan if value is None else value for value in values], np.float64)[self.kind]
+        known = [np.nan if work is None else work.bytes for work in self.works]
+        return np.array(known, np.float64)[self.kind]
 
 
 def model(trace: Trace, rows: Int64, items: Int64 | None = None) -> Modelled:
@@ -169,8 +161,8 @@ def model(trace: Trace, rows: Int64, items: Int64 | None = None) -> Modelled:
     if not len(events):
         return Modelled((), np.empty(0, np.int64))
     names, types = events.name[at], events.dtypes[at]
-    valued = _flags(trace.symbols, depends_on_values)[names]
-    listed = _flags((*trace.dtypes, ""), lambda text: LIST in text)[np.where(types == ABSENT, -1, types)]
+    valued = of_symbols(trace, depends_on_values)[names]
+    listed = np.array([LIST in text for text in (*trace.dtypes, "")])[np.where(types == ABSENT, -1, types)]
     inputs = np.where(valued, events.inputs[at], ABSENT)
     widths = np.where(listed, ITEM if items is None else items, ITEM)
     first, kind = distinct(np.where(known, names, -1), events.shapes[at], types, inputs, widths)
@@ -191,10 +183,6 @@ def distinct(*columns: npt.NDArray[np.integer]) -> tuple[Int64, Int64]:
         key, size = key * width + codes, size * width
     _, first, kind = np.unique(key, return_index=True, return_inverse=True)
     return first.astype(np.int64), kind.astype(np.int64)
-
-
-def _flags(texts: tuple[str, ...], test: Callable[[str], bool]) -> Bool:
-    return np.fromiter(map(test, texts), np.bool_, len(texts))
 
 
 def _work(trace: Trace, row: int, item: int) -> OpCost | None:
