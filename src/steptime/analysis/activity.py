@@ -1,29 +1,21 @@
-"""What trains and what evaluates.
+"""What the training thread was at: training or evaluating, what belongs to no step, and the phases of each step.
 
-One law: a loader trains when a backward or an update follows its batches, and a forward trains when gradients are on
-and it is not fed by a loader that evaluates.
-
-Bursts of forwards without gradients, between two signs of training, are told apart like this:
+A loader trains when a backward or an update follows its batches, and a forward trains when gradients are on and it is
+not fed by a loader that evaluates. Bursts of forwards without gradients, between two signs of training, are
 * *inline*: few forwards, no loader, in at least half of the steps: a teacher, a target network, a generator's
   samples. They belong to the step's forward.
 * *rollout*: no loader, and either many forwards in at least half of the steps, or a job without any training loader
-  whose roots were not switched to evaluation mode: reinforcement learning gathers experience with the model as it
-  trains.
+  whose top modules were not switched to evaluation mode: reinforcement learning gathers experience with the model as
+  it trains.
 * *evaluation*: everything else, from its first event to its last one, its loader and the loader's start included.
 
-What belongs to no step.
-
-One law: segments are disjoint, each instant goes to the first kind of PRIORITY that claims it, and what happens in at
-least half of the steps is no segment but a part of the step (a checkpoint per step, a loader made anew for each batch).
-
-The phases of each step.
-
-One law: each instant of a step goes to the first of these that holds it: a segment (and is subtracted), the training
-loader, an update inside a backward, a backward, a forward, an update; what remains is REST. So rows sum exactly.
+What happens in at least half of the steps is no segment but a part of the step (a checkpoint per step, a loader made
+anew for each batch).
 """
 
 from __future__ import annotations
 
+from collections import defaultdict
 from dataclasses import dataclass
 
 import numpy as np
@@ -67,17 +59,13 @@ def find_activity(lane: RecordTable, boundaries: Boundaries, facts: tuple[Loader
     bursts = _bursts(lane, forwards, trains | nested, loaders)
     inline, rollout, evaluation = _sort(bursts, boundaries, bool(loaders))
     sampled = np.isin(bursts.burst_of_forward, np.flatnonzero(inline)) & ~(trains | nested)
-    kept = forwards.where(trains | nested | sampled)
-    return Activity(
-        kept,
-        loaders,
-        union(bursts.begin[evaluation], bursts.end[evaluation]),
-        union(bursts.begin[rollout], bursts.end[rollout]),
-    )
+    during = [union(bursts.begin[chosen], bursts.end[chosen]) for chosen in (evaluation, rollout)]
+    return Activity(forwards.where(trains | nested | sampled), loaders, *during)
 
 
 def _training_loaders(lane: RecordTable, forwards: RecordTable, facts: tuple[LoaderFacts, ...]) -> tuple[int, ...]:
-    """Iterators by the majority of what follows their batches before any loader is asked again."""
+    """Iterators by the majority of what follows their batches before any loader is asked again; one without any vote
+    follows the other iterators of its loader."""
     asked = lane.of(Kind.LOADER_NEXT)
     if not len(asked):
         return ()
@@ -87,21 +75,13 @@ def _training_loaders(lane: RecordTable, forwards: RecordTable, facts: tuple[Loa
     called = _count(forwards.begin, asked.end, until) > 0
     votes = np.where(trained, 1, np.where(called, -1, 0)) * ~asked.flagged(Flag.EXHAUSTED)
     iterators, number = np.unique(asked.identity, return_inverse=True)
-    own = np.bincount(number, weights=votes).tolist()
-    return _elected(iterators.tolist(), own, {fact.identity: fact.loader for fact in facts})
-
-
-def _elected(iterators: list[int], own: list[float], group: dict[int, int]) -> tuple[int, ...]:
-    """Iterators with votes for training; one without any vote follows the other iterators of its loader."""
-    shared: dict[int, float] = {}
-    for each, votes in zip(iterators, own, strict=True):
-        if each in group:
-            shared[group[each]] = shared.get(group[each], 0.0) + votes
-    return tuple(
-        each
-        for each, votes in zip(iterators, own, strict=True)
-        if votes > 0 or (votes == 0 and each in group and shared[group[each]] > 0)
-    )
+    own = dict(zip(iterators.tolist(), np.bincount(number, weights=votes).tolist(), strict=True))
+    loader = {fact.identity: fact.loader for fact in facts}
+    shared: dict[int | None, float] = defaultdict(float)
+    for each, mine in own.items():
+        shared[loader.get(each)] += mine
+    shared.pop(None, None)  # an iterator of which nobody knows the loader has no others
+    return tuple(each for each, mine in own.items() if mine > 0 or (mine == 0 and shared.get(loader.get(each), 0) > 0))
 
 
 def _trains(lane: RecordTable, forwards: RecordTable, loaders: tuple[int, ...]) -> Bool:
@@ -129,7 +109,7 @@ def _count(times: Int64, begin: Int64, end: Int64) -> Int64:
 @dataclass(frozen=True, slots=True)
 class _Bursts:
     """Runs of evaluating events between two signs of training. forwards: how many; loader: whether one took part;
-    switched: whether a root that trains was in evaluation mode. burst_of_forward: -1 for those that train."""
+    switched: whether a top module that trains was in evaluation mode. burst_of_forward: -1 for those that train."""
 
     begin: Int64
     end: Int64
@@ -184,22 +164,13 @@ def is_recurring(begin: Int64, ends: Int64) -> bool:
     return len(ends) >= LEAST_STEPS and len(steps) >= RECURRING * len(ends)
 
 
-PRIORITY = (
-    SegmentKind.PAUSE,
-    SegmentKind.EVALUATION,
-    SegmentKind.ROLLOUT,
-    SegmentKind.CHECKPOINT,
-    SegmentKind.COMPILATION,
-    SegmentKind.LOADER_START,
-)
-"""Ours first; then what is large holds what is small (a checkpoint of the best model inside an evaluation)."""
 DISTURBING = (SegmentKind.EVALUATION, SegmentKind.CHECKPOINT, SegmentKind.COMPILATION)
 """A step that holds one of these is left out of statistics: caches are cold, threads asleep. A rollout or a loader's
 start is subtracted exactly, and the rest of such a step is as good as any."""
 
 
 @dataclass(frozen=True, slots=True)
-class Claims:
+class SegmentClaims:
     """sets: instants by kind, disjoint. loader_starts: those of the training loader that belong to the steps."""
 
     sets: dict[SegmentKind, Intervals]
@@ -226,13 +197,13 @@ class Claims:
         return tuple(sorted(found, key=lambda segment: segment.begin))
 
 
-def find_segments(lane: RecordTable, pauses: RecordTable, activity: Activity, ends: Int64) -> Claims:
+def find_segments(lane: RecordTable, pauses: RecordTable, activity: Activity, ends: Int64) -> SegmentClaims:
     """Claims instants for segments. pauses: PAUSE records of any thread; ends: the steps'."""
     training = lane.of(Kind.LOADER_START)
     training = training.where(np.isin(training.identity, activity.training_loaders))
     busy = lane.of(Kind.FORWARD, Kind.BACKWARD, *UPDATES).intervals
     starts = subtract(training.intervals, busy)
-    wanted = {
+    wanted = {  # ours first; then what is large holds what is small (a checkpoint inside an evaluation)
         SegmentKind.PAUSE: pauses.intervals,
         SegmentKind.EVALUATION: activity.evaluation,
         SegmentKind.ROLLOUT: activity.rollout,
@@ -241,10 +212,10 @@ def find_segments(lane: RecordTable, pauses: RecordTable, activity: Activity, en
         SegmentKind.LOADER_START: _rare(starts, ends),
     }
     taken, sets = EMPTY, {}
-    for kind in PRIORITY:
-        sets[kind] = subtract(wanted[kind], taken)
-        taken = join(taken, wanted[kind])
-    return Claims(sets, EMPTY if len(wanted[SegmentKind.LOADER_START]) else starts)
+    for kind, held in wanted.items():
+        sets[kind] = subtract(held, taken)
+        taken = join(taken, held)
+    return SegmentClaims(sets, EMPTY if len(wanted[SegmentKind.LOADER_START]) else starts)
 
 
 def _rare(found: Intervals, ends: Int64) -> Intervals:
@@ -287,8 +258,9 @@ def find_work(lane: RecordTable, activity: Activity, starts: Intervals) -> Train
     )
 
 
-def split(begin: Int64, end: Int64, claims: Claims, work: TrainingWork) -> tuple[Int64, Int64]:
-    """(duration, phases) of the steps [begin, end); see `timeline.Steps`."""
+def split(begin: Int64, end: Int64, claims: SegmentClaims, work: TrainingWork) -> tuple[Int64, Int64]:
+    """(duration, phases) of the steps [begin, end); see `timeline.Steps`. Each instant goes to the first of the sets
+    that holds it, a segment's is subtracted; REST is what remains, so rows sum exactly."""
     order = (claims.all, work.loader, work.updates_in_backward, work.backward, work.forward, work.updates)
     columns = claim(begin, end, order)
     phases = np.zeros((len(begin), len(Phase)), np.int64)

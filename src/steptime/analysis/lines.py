@@ -1,17 +1,12 @@
 """The lines of the user's own code: when each was the innermost one, and what each is for.
 
-One law: what a line does is seen by the clock first (it holds a backward, a loader's next …) and told by the names that
-flow through it only where the clock sees nothing: a line that makes what the model is then called with prepares the
-batch.
+What a line does is seen by the clock first (it holds a backward, a loader's next …), and only where the clock sees
+nothing by the names that flow through it: a line prepares the batch when a name that it binds reaches, through other
+lines, a line that holds a forward; lines that read the forward's results are none of these, however they go on (a loss,
+a metric).
 
-Names that flow through a loop: which lines make what the model is then called with.
-
-One law: a line prepares the batch when a name that it binds reaches, through other lines, a line that holds a forward;
-lines that read the forward's results are none of these, however they go on (a loss, a metric).
-
-What lies between the instrumented parts of a step, and how much of it is the user's own batch preparation.
-
-One law: in steps with line records it is exact; in others it is what the lined steps showed, at most the gap itself.
+What lies between the instrumented parts of a step is exact in steps with line records; in others it is what those
+showed, at most the gap itself.
 """
 
 from __future__ import annotations
@@ -28,7 +23,7 @@ from steptime.analysis.timeline import RecordTable
 from steptime.arrays import Bool, Int64
 from steptime.intervals import Intervals, measure, union
 from steptime.journal import Kind
-from steptime.recording.recording import CodeFacts, CodeLine, Process, SiteFacts
+from steptime.recording.recording import CodeFacts, CodeLine, Process
 from steptime.trace.call_tree import call_tree, exclusive_spans
 
 CARRIERS = frozenset({"self", "cls"})
@@ -46,74 +41,60 @@ def find_preparing(codes: tuple[CodeFacts, ...], forwards: set[int], evaluating:
     forwards, evaluating: lines that the clock saw in a training forward or an evaluation; known: all lines
     whose role the clock has told; none of these is returned.
     """
-    return _Flow(codes, forwards, evaluating, known).prepares
+    holding = [[line for line in code.lines if identity_of(code, line) in forwards] for code in codes]
+    training = {_name(code) for code, lines in zip(codes, holding, strict=True) if lines}
+    found: set[int] = set()
+    for code, lines in zip(codes, holding, strict=True):
+        others = training - {_name(code)}
+        targets = lines or [line for line in code.lines if others.intersection(line.loads)]
+        found |= _reaching(code, targets, known) if targets else set()
+    while True:  # a traced function that only preparing lines call prepares with all its lines (get_batch)
+        called = [code for code in codes if _is_called_to_prepare(code, codes, found, evaluating)]
+        entered = {identity_of(code, line) for code in called for line in code.lines} - known - found
+        if not entered:
+            return found
+        found |= entered
 
 
-class _Flow:
-    """Names flowing through the lines of each function; `prepares`: identities of lines that make the batch."""
+def _name(code: CodeFacts) -> str:
+    return code.function.rpartition(".")[2]
 
-    def __init__(self, codes: tuple[CodeFacts, ...], forwards: set[int], evaluating: set[int], known: set[int]) -> None:
-        self._codes, self._forwards, self._evaluating, self._known = codes, forwards, evaluating, known
-        self.prepares: set[int] = set()
-        training = {code.function.rpartition(".")[2] for code in codes if self._targets(code, frozenset())}
-        for code in codes:
-            targets = self._targets(code, frozenset(training))
-            if targets:
-                self.prepares |= self._ancestors(code, targets)
-        self._enter_called_functions()
 
-    def _targets(self, code: CodeFacts, training: frozenset[str]) -> list[CodeLine]:
-        """Lines that hold a forward, or else call a function that does."""
-        own = [line for line in code.lines if identity_of(code, line) in self._forwards]
-        others = training - {code.function.rpartition(".")[2]}
-        return own or [line for line in code.lines if others.intersection(line.loads)]
+def _reaching(code: CodeFacts, targets: list[CodeLine], known: set[int]) -> set[int]:
+    """Lines whose names reach a target; what comes after a target and reads its results does not count (a loss)."""
+    results = {name for line in targets for name in line.stores} - CARRIERS
+    first, last = min(line.line for line in targets), max(line.line for line in targets)
+    for line in sorted(code.lines, key=lambda line: line.line):
+        if line.line > last and results.intersection(line.loads):
+            results |= set(line.stores) - CARRIERS
+    free = {
+        identity_of(code, line): line
+        for line in code.lines
+        if line not in targets and (line.line < first or not results.intersection(line.loads))
+    }
+    found: set[int] = set()
+    new = targets
+    wanted: set[str] = set()
+    while new:
+        wanted |= {name for line in new for name in line.loads} - CARRIERS
+        reached = {
+            each
+            for each, line in free.items()
+            if each not in known and each not in found and wanted.intersection(line.stores)
+        }
+        found |= reached
+        new = [free[each] for each in reached]
+    return found
 
-    def _ancestors(self, code: CodeFacts, targets: list[CodeLine]) -> set[int]:
-        """Lines whose names reach a target; what comes after a target and reads its results does not count (a loss)."""
-        free = [line for line in code.lines if identity_of(code, line) not in self._known and line not in targets]
-        results = self._results(code, targets)
-        first = min(line.line for line in targets)
-        free = [line for line in free if line.line < first or not results.intersection(line.loads)]
-        wanted = {name for line in targets for name in line.loads} - CARRIERS
-        found: set[int] = set()
-        while True:
-            new = [line for line in free if wanted.intersection(line.stores) and identity_of(code, line) not in found]
-            if not new:
-                return found
-            found |= {identity_of(code, line) for line in new}
-            wanted |= {name for line in new for name in line.loads} - CARRIERS
 
-    @staticmethod
-    def _results(code: CodeFacts, targets: list[CodeLine]) -> set[str]:
-        """Names that hold something computed from what the targets returned."""
-        results = {name for line in targets for name in line.stores} - CARRIERS
-        last = max(line.line for line in targets)
-        for line in sorted(code.lines, key=lambda line: line.line):
-            if line.line > last and results.intersection(line.loads):
-                results |= set(line.stores) - CARRIERS
-        return results
-
-    def _enter_called_functions(self) -> None:
-        """A traced function that only preparing lines call prepares with all its lines (get_batch)."""
-        for _ in self._codes:
-            before = len(self.prepares)
-            for code in self._codes:
-                if self._is_called_to_prepare(code):
-                    own = {identity_of(code, line) for line in code.lines}
-                    self.prepares |= {each for each in own if each not in self._known}
-            if len(self.prepares) == before:
-                return
-
-    def _is_called_to_prepare(self, code: CodeFacts) -> bool:
-        name = code.function.rpartition(".")[2]
-        callers = [
-            identity_of(other, line)
-            for other in self._codes
-            if other is not code
-            for line in other.lines
-            if name in line.loads and identity_of(other, line) not in self._evaluating
-        ]
-        return bool(callers) and all(each in self.prepares for each in callers)
+def _is_called_to_prepare(
+    code: CodeFacts, codes: tuple[CodeFacts, ...], preparing: set[int], evaluating: set[int]
+) -> bool:
+    name = _name(code)
+    callers = {
+        identity_of(other, line) for other in codes if other is not code for line in other.lines if name in line.loads
+    } - evaluating
+    return bool(callers) and callers <= preparing
 
 
 MOST = 0.9
@@ -141,9 +122,7 @@ def estimate(gaps: StepGaps, segments: Intervals, lines: LineRoles, lined: Int64
     is_lined = np.isin(gaps.step, lined)
     free = gap.copy()
     for row, role in enumerate((LineRole.INPUT, LineRole.TRANSFER)):
-        instants = lines.of(role)
-        exact = measure(instants, gaps.begin, gaps.end) if len(instants) else np.zeros(len(gap), np.int64)
-        exact = np.minimum(exact, free)
+        exact = np.minimum(measure(lines.of(role), gaps.begin, gaps.end), free)
         guess = _guess(gaps, gap, exact, is_lined)
         value = np.where(is_lined, exact, np.minimum(guess, free))
         free -= value
@@ -234,20 +213,14 @@ def find_lines(process: Process, lane: RecordTable, activity: Activity, work: Tr
     evaluating = {each for each, role in seen.items() if role is LineRole.EVALUATION}
     preparing = find_preparing(process.codes, forwards, evaluating, set(seen))
     on_device = process.facts.device != "cpu"
-    moved = _moving_lines(process.sites) if on_device else frozenset()
+    moved = {(site.site.file, site.site.line) for site in process.sites if site.name in TRANSFER_CALLS}
     roles = dict.fromkeys(np.unique(times.identity).tolist(), LineRole.PYTHON) | seen
-    for code, line in _lines_of(process.codes, preparing):
-        moves = on_device and ((code.file, line.line) in moved or bool(TRANSFER_TEXT.search(line.text)))
-        roles[identity_of(code, line)] = LineRole.TRANSFER if moves else LineRole.INPUT
+    for code in process.codes:
+        for line in code.lines:
+            if (each := identity_of(code, line)) in preparing:
+                moves = on_device and ((code.file, line.line) in moved or TRANSFER_TEXT.search(line.text))
+                roles[each] = LineRole.TRANSFER if moves else LineRole.INPUT
     return LineRoles(times, roles)
-
-
-def _lines_of(codes: tuple[CodeFacts, ...], identities: set[int]) -> list[tuple[CodeFacts, CodeLine]]:
-    return [(code, line) for code in codes for line in code.lines if identity_of(code, line) in identities]
-
-
-def _moving_lines(sites: tuple[SiteFacts, ...]) -> frozenset[tuple[str, int]]:
-    return frozenset((site.site.file, site.site.line) for site in sites if site.name in TRANSFER_CALLS)
 
 
 def _roles_by_clock(times: LineTimes, activity: Activity, work: TrainingWork) -> dict[int, LineRole]:
@@ -260,17 +233,11 @@ def _roles_by_clock(times: LineTimes, activity: Activity, work: TrainingWork) ->
         LineRole.OPTIMIZER: work.updates,
     }
     identities, number = np.unique(times.identity, return_inverse=True)
-    whole = np.bincount(number, weights=times.end - times.begin, minlength=len(identities))
-    held = np.zeros((len(parts), len(identities)))
-    for row, instants in enumerate(parts.values()):
-        inside = measure(instants, times.begin, times.end)
-        held[row] = np.bincount(number, weights=inside, minlength=len(identities))
     if not len(identities):
         return {}
-    largest = held.argmax(axis=0)
-    names = list(parts)
-    return {
-        int(each): names[largest[column]]
-        for column, each in enumerate(identities)
-        if held[largest[column], column] > SLIVER * whole[column]
-    }
+    whole = np.bincount(number, weights=times.end - times.begin)
+    insides = (measure(instants, times.begin, times.end) for instants in parts.values())
+    held = np.stack([np.bincount(number, weights=inside) for inside in insides])
+    roles, largest = list(parts), held.argmax(axis=0).tolist()
+    told = held.max(axis=0) > SLIVER * whole
+    return {each: roles[row] for each, row, known in zip(identities.tolist(), largest, told, strict=True) if known}
