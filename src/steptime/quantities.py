@@ -1,8 +1,4 @@
-"""Numbers with their units and their uncertainty.
-
-One law: time is integer nanoseconds; what was estimated carries its interval.
-
-Estimates from samples: medians and their differences, with intervals that assume no distribution.
+"""Numbers with their units and their uncertainty: time is integer nanoseconds; what was estimated carries its interval.
 
 Step times are skewed and have outliers, so nothing here takes them for normal.
 """
@@ -12,13 +8,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from math import ceil, floor, sqrt
-from typing import NewType
 
 import numpy as np
 
 from steptime.arrays import Float64, Int64
-
-Nanoseconds = NewType("Nanoseconds", int)
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,19 +116,13 @@ def median_of(values: Numbers, unit: str = "ns") -> Estimate:
     return Estimate(float(np.median(ordered)), float(ordered[low]), float(ordered[high]), count, unit)
 
 
-def difference_of_medians(values: Numbers, base: Numbers, unit: str = "ns") -> Estimate:
-    """median(values) - median(base), as `difference_of`: right for independent samples. Raises ValueError where one is
-    empty."""
-    return difference_of(median_of(values, unit), median_of(base, unit))
-
-
-def mean_of(values: Numbers, unit: str = "ns") -> Estimate:
+def mean_of(values: Numbers) -> Estimate:
     """The mean of independent values with Student's 95 % interval. Raises ValueError for fewer than two."""
     if len(values) < 2:
         raise ValueError("an interval of a mean needs two values")
     mean = float(np.mean(values))
     reach = student(len(values) - 1) * float(np.std(values, ddof=1)) / sqrt(len(values))
-    return Estimate(mean, mean - reach, mean + reach, len(values), unit)
+    return Estimate(mean, mean - reach, mean + reach, len(values))
 
 
 def mean_of_series(values: Numbers, unit: str = "ns") -> Estimate:
@@ -149,14 +136,14 @@ def mean_of_series(values: Numbers, unit: str = "ns") -> Estimate:
         raise ValueError("a mean needs values")
     mean = float(np.mean(values))
     if len(values) == 1:
-        return _single(mean, unit)
+        return Estimate(mean, min(0.0, mean), max(0.0, 2 * mean), 1, unit)
     worth = max(2.0, len(values) / autocorrelation_time(np.asarray(values, np.float64)))
     error = float(np.std(values, ddof=1)) / sqrt(worth)
     reach = student(worth - 1) * error
     return Estimate(mean, min(mean, max(0.0, mean - reach)), mean + reach, len(values), unit)
 
 
-def difference_of_series(values: Numbers, base: Numbers, unit: str = "ns") -> Estimate:
+def difference_of_series(values: Numbers, base: Numbers) -> Estimate:
     """mean(values) - mean(base) of two series in time order, with an interval that assumes no distribution: that of
     Moses for a shift (Hollander and Wolfe, Nonparametric Statistical Methods, 4.3), over the means of blocks of
     neighbours, so that what drifts slowly widens it. With fewer than four blocks on each side it is all of the pairs'
@@ -166,14 +153,14 @@ def difference_of_series(values: Numbers, base: Numbers, unit: str = "ns") -> Es
     difference = float(np.mean(values)) - float(np.mean(base))
     samples = len(values) + len(base)
     if min(len(values), len(base)) < 2:
-        return difference_of(mean_of_series(values, unit), mean_of_series(base, unit))
+        return difference_of(mean_of_series(values), mean_of_series(base))
     one, other = block_means(values), block_means(base)
     pairs = np.sort(np.subtract.outer(one, other), axis=None)
     count = len(pairs)
     rank = floor(count / 2 - NORMAL * sqrt(count * (len(one) + len(other) + 1) / 12))
     low, high = float(pairs[max(0, rank - 1)]), float(pairs[min(count - 1, count - rank)])
     centre = float(np.median(pairs))
-    return Estimate(difference, difference - (centre - low), difference + (high - centre), samples, unit)
+    return Estimate(difference, difference - (centre - low), difference + (high - centre), samples)
 
 
 def difference_of(one: Estimate, other: Estimate) -> Estimate:
@@ -276,7 +263,3 @@ def student(freedom: float) -> float:
 
 
 _STUDENT = (12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262)
-
-
-def _single(value: float, unit: str) -> Estimate:
-    return Estimate(value, min(0.0, value), max(0.0, 2 * value), 1, unit)

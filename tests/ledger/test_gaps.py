@@ -150,7 +150,6 @@ def test_pieces_are_numbered_by_step_and_by_the_stretch_that_they_are_of(written
     gaps, _ = looked_at(written([*first, *second]))
     assert gaps.step.tolist() == [0, 0, 1, 1, 1]
     assert [Category(each).name for each in gaps.category] == ["OVERHEAD", "PYTHON", "INPUT", "PYTHON", "OVERHEAD"]
-    assert gaps.gap.tolist() == [0, 1, 1, 1, 1]
     assert not gaps.cause.flags.writeable
 
 

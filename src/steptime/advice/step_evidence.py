@@ -22,7 +22,7 @@ from steptime.arrays import Int64
 from steptime.intervals import Intervals, contains, measure, union
 from steptime.journal import Kind
 from steptime.machine.machine import Machine
-from steptime.quantities import Estimate, difference_of_medians, mean_of_series
+from steptime.quantities import difference_of, mean_of_series, median_of
 from steptime.recording.recording import IntervalTable, Process, TelemetrySample
 from steptime.trace.links import UNKNOWN, Links
 from steptime.trace.table import ABSENT, EventKind, Trace
@@ -255,5 +255,5 @@ def _drift(duration: Int64) -> float:
     third = len(duration) // 3
     if len(duration) < LEAST_FOR_DRIFT:
         return 0.0
-    growth: Estimate = difference_of_medians(duration[-third:], duration[:third])
+    growth = difference_of(median_of(duration[-third:]), median_of(duration[:third]))
     return ratio(growth.value, float(np.median(duration[:third]))) if growth.low > 0 else 0.0

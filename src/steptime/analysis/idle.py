@@ -125,7 +125,7 @@ def _explain(
 class IdleGaps:
     """Pieces of device-idle time of one category each, in time order; all columns int64 of one length, read-only.
 
-    begin, end: ns. gap: number of the idle stretch that the piece is of. step: index of the window. category: a
+    begin, end: ns. step: index of the window. category: a
     `Category` from INPUT on. launch: row of the call that ends the stretch. lane: of the thread that made it. wait: of
     a piece of SYNC, row of the call that waited. cause: row of the event that held that thread for most of the piece:
     an operator, a runtime call, an annotation or a Python function. inside: row of the innermost event alike, whatever
@@ -134,7 +134,6 @@ class IdleGaps:
 
     begin: Int64
     end: Int64
-    gap: Int64
     step: Int64
     category: Int64
     launch: Int64
@@ -167,7 +166,7 @@ def gaps_of(steps: StepContext) -> IdleGaps:
     wait = np.where((wait == UNKNOWN) & np.append(idle.staged, False)[gap], launch, wait)
     wait = np.where(category == Category.SYNC, wait, UNKNOWN)
     nothing = np.full(len(gap), UNKNOWN)
-    found = IdleGaps(begin, end, gap, step, category, launch, lane, wait, nothing, nothing.copy())
+    found = IdleGaps(begin, end, step, category, launch, lane, wait, nothing, nothing.copy())
     _find_causes(trace, steps.links, idle, found)
     return found
 

@@ -1,9 +1,8 @@
-"""The steps of a trace that nobody else knows the steps of.
-
-Steps by repetition: the same things done again, at the same pace, where nothing marks them.
+"""The steps of a trace that nobody else knows the steps of: by what marks them, else by the same things done again, at
+the same pace.
 
 Conservative: at least three repetitions, of nearly the same length, that fill most of the trace. A wrong step is worse
-than none, because everything else is told per step.
+than none, because everything else is said per step.
 """
 
 from __future__ import annotations
@@ -33,41 +32,30 @@ ALIKE = 0.9
 """Of the names in a repetition that must be those of the one before."""
 LONGEST = 200_000
 """Events that are compared; a period shows in fewer."""
+NOWHERE = np.empty(0, np.int64)
+LONGEST_NAME = 60
+MOST_TURNS = 4
+OTHER_WORK = 0.2
+"""Steps of one kind that log or clip now and then differ by less."""
+SAME_WORK = 0.02
+Rows: TypeAlias = npt.NDArray[Any]
 
 
-@dataclass(frozen=True, slots=True)
-class Repeated:
-    """places: positions of the events that the repetitions and what follows the last one begin with. period: events in
-    each."""
+def repetitions(name: Int64, begin: Int64, span: int, *, marks: bool) -> Int64 | None:
+    """Positions of the events that the repetitions, and what follows the last one, begin with. name, begin: of events
+    in order of time. span: ns of the whole trace.
 
-    places: Int64
-    period: int
-
-
-def marks(name: Int64, begin: Int64, span: int) -> Repeated | None:
-    """Ranges of one name that begin at an even pace and fill the trace; of several such names the rarest, of those the
-    one that begins first. name, begin: of the outermost ranges, in order of time. span: ns of the whole trace."""
-    numbers, first, counts = np.unique(name, return_index=True, return_counts=True)
-    enough = np.flatnonzero(counts > LEAST)
-    for at in enough[np.lexsort((first[enough], counts[enough]))].tolist():
-        places = np.flatnonzero(name == numbers[at])
-        if _even(begin[places], span):
-            return Repeated(places, len(name) // len(places))
-    return None
-
-
-def repeated(name: Int64, begin: Int64, span: int) -> Repeated | None:
-    """The shortest run of events that comes again and again. name, begin: in order of time.
-
-    Tried with each name as the first of the run, the rarest first: what happens once in a step is the best mark of it.
+    marks: the events are outermost ranges, of which one name that begins at an even pace will do; of several such names
+    the rarest, of those the one that begins first. Else the shortest run of events that comes again and again is looked
+    for, with each name as its first, the rarest first: what happens once in a step is the best mark of it.
     """
-    name, begin = name[:LONGEST], begin[:LONGEST]
-    numbers, counts = np.unique(name, return_counts=True)
-    enough = np.flatnonzero(counts > LEAST)
-    for at in enough[np.argsort(counts[enough], kind="stable")].tolist():
-        places = np.flatnonzero(name == numbers[at])
-        if _even(begin[places], span) and _same(name, places) and _nothing_else(name, places):
-            return Repeated(places, int(np.median(np.diff(places))))
+    if not marks:
+        name, begin = name[:LONGEST], begin[:LONGEST]
+    numbers, first, counts = np.unique(name, return_index=True, return_counts=True)
+    for at in np.lexsort((first if marks else numbers, counts)).tolist():
+        places = np.flatnonzero(name == numbers[at]) if counts[at] > LEAST else NOWHERE
+        if _even(begin[places], span) and (marks or (_same(name, places) and _nothing_else(name, places))):
+            return places
     return None
 
 
@@ -95,15 +83,6 @@ def _nothing_else(name: Int64, places: Int64) -> bool:
     repeat, too, but an embedding comes before them and a head behind."""
     outside = np.concatenate((name[: places[0]], name[places[-1] :]))
     return bool(np.isin(outside, name[places[0] : places[-1]]).all())
-
-
-Rows: TypeAlias = npt.NDArray[Any]
-LONGEST_NAME = 60
-MOST_TURNS = 4
-OTHER_WORK = 0.2
-"""Steps of one kind that log or clip now and then differ by less."""
-SAME_WORK = 0.02
-Search: TypeAlias = Callable[[Int64, Int64, int], Repeated | None]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -174,7 +153,8 @@ def _updates(trace: Trace) -> Int64:
     outer = np.append(True, np.diff(reached) > 0)[: len(reached)]
     ranges, names = ranges[outer], names[outer]
     ends: Int64 = reached[outer]
-    turns = _turns(names, _operators_between(trace, ends))
+    begins = np.sort(trace.events.begin[trace.events.event_kind == EventKind.OPERATOR])
+    turns = _turns(names, np.diff(np.searchsorted(begins, ends)))
     if turns < 2:
         return ends
     pauses = ranges[1:, 0] - ends[:-1]
@@ -198,41 +178,32 @@ def _turns(names: Int64, operators: Int64) -> int:
     return 1
 
 
-def _operators_between(trace: Trace, times: Int64) -> Int64:
-    """How many operators begin from each time to the next, on whatever thread."""
-    begins = np.sort(trace.events.begin[trace.events.event_kind == EventKind.OPERATOR])
-    return np.diff(np.searchsorted(begins, times)).astype(np.int64)
-
-
 def _repetitions(trace: Trace) -> Iterator[FoundSteps | None]:
     """By ranges, operators and kernels that come again at an even pace."""
     events, roles, launch = trace.events, roles_of(trace), launches_of(trace)
     span = int(events.end.max() - events.begin.min())
-    for kind, search, rows in _repeating(trace, roles):
-        found = search(events.name[rows].astype(np.int64), events.begin[rows], span)
-        if found is None:
+    for kind, rows in _repeating(trace, roles):
+        places = repetitions(events.name[rows].astype(np.int64), events.begin[rows], span, marks=kind == "range")
+        if places is None:
             continue
-        first = rows[found.places]
+        first = rows[places]
         hosts = launch[first] if kind == "kernel" else first
         if _one_by_one(trace, roles, hosts):
-            name = _short(trace.symbols[events.name[first[0]]])
+            name = trace.symbols[events.name[first[0]]]
+            name = name if len(name) <= LONGEST_NAME else f"{name[: LONGEST_NAME - 1]}…"
             how = f'by repetition at an even pace, each time from the {kind} "{name}" on'
-            # Steps are told as the host sees them, so by launches where the trace holds them.
+            # Steps are as the host sees them, so by launches where the trace holds them.
             yield FoundSteps(_between(trace, events.begin[first if (hosts == UNKNOWN).any() else hosts]), how)
 
 
-def _short(name: str) -> str:
-    return name if len(name) <= LONGEST_NAME else f"{name[: LONGEST_NAME - 1]}…"
-
-
-def _repeating(trace: Trace, roles: Roles) -> Iterator[tuple[str, Search, Rows]]:
-    """Rows in order of time among which steps may show, and how to look."""
+def _repeating(trace: Trace, roles: Roles) -> Iterator[tuple[str, Rows]]:
+    """Rows in order of time among which steps may show, and what they are."""
     lane = training_lane(trace)
     if lane is not None:
-        yield "range", marks, _outermost(trace, lane, roles.annotation)
-        yield "operator", repeated, _outermost(trace, lane, roles.operator & ~roles.engine)
+        yield "range", _outermost(trace, lane, roles.annotation)
+        yield "operator", _outermost(trace, lane, roles.operator & ~roles.engine)
     kernels = np.flatnonzero(trace.events.event_kind == EventKind.KERNEL)
-    yield "kernel", repeated, kernels[np.argsort(trace.events.begin[kernels], kind="stable")]
+    yield "kernel", kernels[np.argsort(trace.events.begin[kernels], kind="stable")]
 
 
 def _one_by_one(trace: Trace, roles: Roles, rows: Rows) -> bool:
