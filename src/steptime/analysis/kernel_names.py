@@ -1,9 +1,5 @@
 """What the name of a kernel says of how it computes. Vendors' names follow habits, not a grammar: what is not sure is
-None.
-
-Convolutions of traces that hold shapes but no settings (before torch 2.1): without strides a shape does not tell the
-output's, but the gradient that arrives in backward does, and the forward operator tells what its gradient lacks.
-"""
+None."""
 
 from __future__ import annotations
 
@@ -14,9 +10,10 @@ import numpy as np
 from steptime.analysis.op_cost.call import Call, OpCost, parse
 from steptime.analysis.op_cost.layers import from_output
 from steptime.analysis.op_cost.op_cost import Modelled, distinct
-from steptime.arrays import Bool, Int64
+from steptime.arrays import Int64
 from steptime.trace.links import UNKNOWN, Links
 from steptime.trace.table import ABSENT, Trace
+from steptime.trace.vendors import matching
 
 MATRIX_UNIT = re.compile(
     r"tensorop|[shid](884|1688|16816|161616|16832|8816|32816)(gemm|cudnn|fprop|dgrad|wgrad|_|$)"
@@ -82,20 +79,24 @@ FORWARD = {f"aten::{name}" for name in ("cudnn_convolution", "miopen_convolution
 GRADIENT_AT = {"aten::convolution_backward": 0, "aten::cudnn_convolution_backward": 1}
 """Where these have the gradient of the output."""
 WEIGHT_GRADIENT = "aten::cudnn_convolution_backward_weight"
+WITHOUT_SETTINGS = {*FORWARD, WEIGHT_GRADIENT}
 DEPTH = 4
 """conv2d, convolution, _convolution, cudnn_convolution: the outermost of them may be the one that backward knows."""
 
 
 def complete(trace: Trace, links: Links, operator: Int64, modelled: Modelled) -> Modelled:
-    """The same work, with that of convolutions without settings. operator: rows that `modelled` is of, -1 for none."""
+    """The same work, with that of convolutions of traces that hold shapes but no settings (before torch 2.1): without
+    strides a shape does not tell the output's, but the gradient that arrives in backward does, and the forward operator
+    tells what its gradient lacks. operator: rows that `modelled` is of, -1 for none."""
     missing = np.array([work is None for work in modelled.works], np.bool_)[modelled.kind] & (operator >= 0)
-    names = np.fromiter((name in FORWARD or name == WEIGHT_GRADIENT for name in trace.symbols), np.bool_)
-    open_ended = np.flatnonzero(missing)
-    open_ended = open_ended[names[trace.events.name[operator[open_ended]]]]
+    convolving = matching(trace, WITHOUT_SETTINGS.__contains__)
+    open_ended = np.flatnonzero(missing & np.append(convolving, False)[operator])
     if not len(open_ended):
         return modelled
     rows = operator[open_ended]
-    partner = np.where(_named(trace, rows, WEIGHT_GRADIENT), links.forward[rows], _backwards(trace, links, rows))
+    partner = np.where(
+        matching(trace, WEIGHT_GRADIENT.__eq__)[rows], links.forward[rows], _backwards(trace, links, rows)
+    )
     known = partner != UNKNOWN
     rows, partner, open_ended = rows[known], partner[known].astype(np.int64), open_ended[known]
     events = trace.events
@@ -108,7 +109,7 @@ def complete(trace: Trace, links: Links, operator: Int64, modelled: Modelled) ->
 
 def _backwards(trace: Trace, links: Links, rows: Int64) -> Int64:
     """For each row the backward operator of the convolution that it is part of; UNKNOWN where none is."""
-    backward = np.flatnonzero(np.isin(trace.events.name, [_number(trace, name) for name in GRADIENT_AT]))
+    backward = np.flatnonzero(matching(trace, GRADIENT_AT.__contains__))
     backward = backward[links.forward[backward] != UNKNOWN]
     of_forward = np.full(len(trace.events), UNKNOWN, np.int64)
     of_forward[links.forward[backward]] = backward
@@ -137,12 +138,3 @@ def _call(trace: Trace, row: int) -> Call:
     if ABSENT in (shapes, types):
         raise LookupError("no shapes")
     return parse(trace.shapes[shapes], trace.dtypes[types], "")
-
-
-def _named(trace: Trace, rows: Int64, name: str) -> Bool:
-    named: Bool = trace.events.name[rows] == _number(trace, name)
-    return named
-
-
-def _number(trace: Trace, name: str) -> int:
-    return trace.symbols.index(name) if name in trace.symbols else UNKNOWN

@@ -22,6 +22,21 @@ SETTLING = 1_000_000_000
 """ns: what the profiler holds after a window, while its trace is put together and written; seen: up to 1 s."""
 LEVEL = 3
 """Samples on either side of a window whose medians are laid at one level."""
+LEAST_SAMPLES = 12
+WARM_UP = 0.25
+"""Of the samples: caches, arenas and the allocator's pools fill up first."""
+MOST_SAMPLES = 400
+"""Pairs grow with the square; more samples are thinned evenly."""
+BLOCKS = 400
+"""Resamples of the bootstrap."""
+LEAST_GROWTH = 1 << 20
+"""Bytes in all: less is what an arena of malloc grows by."""
+STEADY_SHARE = 0.75
+"""Of the stretches of a series, as many must rise for its slope to be growth: a sawtooth rises and falls back, a cache
+that fills up rises once."""
+LEAST_RISE = 0.25
+"""Of what the slope promises for a stretch, as much must it rise by."""
+STRETCHES = 8
 NAMES = {RESIDENT: "resident", ALLOCATED: "allocated", RESERVED: "reserved"}
 
 
@@ -58,23 +73,6 @@ def without_profiler(times: Int64, values: Int64, steps: Steps) -> tuple[Int64, 
         if before.any() and after.any():
             values[after] -= int(np.median(values[after][:LEVEL]) - np.median(values[before][-LEVEL:]))
     return times[kept], values[kept]
-
-
-LEAST_SAMPLES = 12
-WARM_UP = 0.25
-"""Of the samples: caches, arenas and the allocator's pools fill up first."""
-MOST_SAMPLES = 400
-"""Pairs grow with the square; more samples are thinned evenly."""
-BLOCKS = 400
-"""Resamples of the bootstrap."""
-LEAST_GROWTH = 1 << 20
-"""Bytes in all: less is what an arena of malloc grows by."""
-STEADY_SHARE = 0.75
-"""Of the stretches of a series, as many must rise for its slope to be growth: a sawtooth rises and falls back, a cache
-that fills up rises once."""
-LEAST_RISE = 0.25
-"""Of what the slope promises for a stretch, as much must it rise by."""
-STRETCHES = 8
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,18 +112,15 @@ def growth_of(process: str, memory: str, step: Int64, size: Int64) -> Growth | N
         return None
     thin = np.unique(np.linspace(0, len(step) - 1, min(len(step), MOST_SAMPLES)).astype(np.int64))
     x, y = step[thin].astype(np.float64), size[thin].astype(np.float64)
-    slope = _slope(x, y)
+    one, other = _pairs(x)
+    slope = float(np.median((y[other] - y[one]) / (x[other] - x[one])))
     low, high = _interval(x, y, slope)
+    edges = np.linspace(0, len(y) - 1, STRETCHES + 1).astype(np.int64)
+    rising = float(np.mean(np.diff(y[edges]) > LEAST_RISE * slope * np.diff(x[edges])))
     total = int(np.median(size[-3:]) - np.median(size[:3]))
-    leaks = low > 0 and total >= LEAST_GROWTH and _rises(x, y, slope) >= STEADY_SHARE
+    leaks = low > 0 and total >= LEAST_GROWTH and rising >= STEADY_SHARE
     estimate = Estimate(slope, min(low, slope), max(high, slope), len(step), "bytes")
     return Growth(process, memory, estimate, total, leaks, int(step[-1] - step[0]))
-
-
-def _slope(x: Float64, y: Float64) -> float:
-    """The median slope of all pairs that lie in different steps."""
-    one, other = _pairs(x)
-    return float(np.median((y[other] - y[one]) / (x[other] - x[one])))
 
 
 def _pairs(x: Float64) -> tuple[Int64, Int64]:
@@ -140,20 +135,13 @@ def _interval(x: Float64, y: Float64, slope: float) -> tuple[float, float]:
     rest = y - slope * x
     rest = rest - np.median(rest)
     length = int(min(len(x) // 3, max(2, np.ceil(autocorrelation_time(rest)))))
-    random = np.random.default_rng(0)
     thin = np.unique(np.linspace(0, len(x) - 1, min(len(x), 60)).astype(np.int64))
-    starts = random.integers(0, len(x) - length + 1, (BLOCKS, -(-len(x) // length)))
+    starts = np.random.default_rng(0).integers(0, len(x) - length + 1, (BLOCKS, -(-len(x) // length)))
     drawn = rest[starts[:, :, None] + np.arange(length)].reshape(BLOCKS, -1)[:, thin]
     one, other = _pairs(x[thin])
     slopes = slope + np.median((drawn[:, other] - drawn[:, one]) / (x[thin][other] - x[thin][one]), axis=1)
     low, high = np.quantile(slopes, (0.025, 0.975))
     return float(low), float(high)
-
-
-def _rises(x: Float64, y: Float64, slope: float) -> float:
-    """The share of the series' stretches that rise, each by a fair part of what the slope promises."""
-    edges = np.linspace(0, len(y) - 1, STRETCHES + 1).astype(np.int64)
-    return float(np.mean(np.diff(y[edges]) > LEAST_RISE * slope * np.diff(x[edges])))
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,16 +1,11 @@
 """Where steps end, and how many of the first ones are warm-up.
 
-Where steps end.
+A step ends with the last update of a cycle: the end of the burst of updates before an optimiser that has already
+stepped in this cycle steps again. So several optimisers, accumulation, closures and skipped updates (the scaler's step
+counts) all make one step. Without optimisers a step ends with a backward, without backwards with a forward.
 
-One law: a step ends with the last update of a cycle: the end of the burst of updates before an optimiser that has
-already stepped in this cycle steps again. So several optimisers, accumulation, closures and skipped updates (the
-scaler's step counts) all make one step. Without optimisers a step ends with a backward, without backwards with a
-forward.
-
-How many of the first steps are warm-up.
-
-One law: the first step always is; more are only where they were compiled in or where leaving them out makes the mean
-of the others surer; and what lasts longer than a quarter of the run is no warm-up but how the job runs.
+The first step always is warm-up; more are only where they were compiled in or where leaving them out makes the mean of
+the others surer; and what lasts longer than a quarter of the run is no warm-up but how the job runs.
 """
 
 from __future__ import annotations
@@ -36,12 +31,22 @@ class Boundaries:
 
 
 def find_boundaries(lane: RecordTable, unwatched: RecordTable, stamps: Int64) -> Boundaries:
-    """The steps of a training thread. stamps: boundaries that the probe counted itself while the watch was off."""
-    mode, ends = _watched_ends(lane, unwatched)
-    if mode is not Mode.FORWARD:
-        ends = np.concatenate((ends, stamps))
-    ends = np.unique(ends)
-    return Boundaries(mode, _first_begin(lane, ends), ends)
+    """The steps of a training thread. unwatched: windows without the always-on timers; stamps: boundaries that the
+    probe counted itself in them."""
+    updates, backwards = lane.of(*UPDATES).outermost(), full_backwards(lane)
+    if len(updates):
+        mode, ends = Mode.OPTIMIZER, _cycle_ends(updates, _reaches(updates, backwards), unwatched)
+    elif len(backwards):
+        mode, ends = Mode.BACKWARD, backwards.end
+    else:
+        mode, ends = Mode.FORWARD, _forward_ends(lane)
+    ends = np.unique(ends if mode is Mode.FORWARD else np.concatenate((ends, stamps)))
+    kinds = (Kind.LOADER_START, Kind.LOADER_NEXT, Kind.FORWARD, Kind.BACKWARD, *UPDATES)
+    signs = lane.of(
+        *kinds
+    ).begin  # of training: the first is the first step's begin, where no boundary stands before it
+    begin = min(ends[0], *signs[:1]) if len(ends) else 0
+    return Boundaries(mode, int(begin), ends)
 
 
 def full_backwards(lane: RecordTable) -> RecordTable:
@@ -49,15 +54,6 @@ def full_backwards(lane: RecordTable) -> RecordTable:
     backwards = lane.of(Kind.BACKWARD).outermost()
     full = backwards.where(~backwards.flagged(Flag.PARTIAL))
     return full if len(full) else backwards
-
-
-def _watched_ends(lane: RecordTable, unwatched: RecordTable) -> tuple[Mode, Int64]:
-    updates, backwards = lane.of(*UPDATES).outermost(), full_backwards(lane)
-    if len(updates):
-        return Mode.OPTIMIZER, _cycle_ends(updates, _reaches(updates, backwards), unwatched)
-    if len(backwards):
-        return Mode.BACKWARD, backwards.end
-    return Mode.FORWARD, _forward_ends(lane)
 
 
 def _reaches(updates: RecordTable, backwards: RecordTable) -> Int64:
@@ -133,15 +129,6 @@ def _forward_ends(lane: RecordTable) -> Int64:
         return np.asarray(forwards.end[before[before >= 0]])
     nothing = forwards.where(np.zeros(len(forwards), np.bool_))
     return _cycle_ends(forwards, forwards.end, nothing) if len(forwards) else forwards.end
-
-
-def _first_begin(lane: RecordTable, ends: Int64) -> int:
-    """The first sign of training: the first step's begin, where no boundary stands before it."""
-    if not len(ends):
-        return 0
-    kinds = (Kind.LOADER_START, Kind.LOADER_NEXT, Kind.FORWARD, Kind.BACKWARD, *UPDATES)
-    signs = lane.of(*kinds).begin
-    return int(min(signs[0], ends[0])) if len(signs) else int(ends[0])
 
 
 LEAST = 3
