@@ -6,7 +6,6 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from steptime.arrays import Bool, Int64
 from steptime.memory.lives import BEFORE, AllocationHistory
 from steptime.memory.owners import Codes, Owner
 from steptime.memory.signs import Signs
@@ -14,7 +13,6 @@ from steptime.quantities import Estimate, SourceLine, median_of
 
 LEAST_STEPS = 2
 """Steps behind which a whole step follows: what they left is no longer in use by the step that made it."""
-LEAST_BYTES = 1
 MOST_LEAKS = 10
 
 
@@ -51,28 +49,14 @@ def leaks_of(history: AllocationHistory, signs: Signs, owners: Codes, boundaries
         & (step < eligible)
         & ~np.isin(owners, (Owner.PARAMETERS, Owner.OPTIMIZER_STATE))
     )
-    return _by_line(history, signs, left, step, eligible)
-
-
-def _by_line(history: AllocationHistory, signs: Signs, left: Bool, step: Int64, eligible: int) -> tuple[Leak, ...]:
-    lives = history.lives
     groups: dict[SourceLine | None, list[int]] = {}
     for row in np.flatnonzero(left).tolist():
         stack = int(lives.stack[row])
         groups.setdefault(signs.line[stack] if stack >= 0 else None, []).append(row)
     leaks = []
     for source, rows in groups.items():
-        chosen = np.array(rows, np.int64)
-        per_step = np.bincount(step[chosen], lives.size[chosen], eligible).astype(np.int64)
-        if per_step.min() < LEAST_BYTES:
-            continue
-        leaks.append(
-            Leak(
-                source=source,
-                per_step=median_of(per_step, "bytes"),
-                held=int(lives.size[chosen].sum()),
-                blocks=len(chosen) / eligible,
-                steps=eligible,
-            )
-        )
+        per_step = np.bincount(step[rows], lives.size[rows], eligible).astype(np.int64)
+        if per_step.all():
+            held = int(lives.size[rows].sum())
+            leaks.append(Leak(source, median_of(per_step, "bytes"), held, len(rows) / eligible, eligible))
     return tuple(sorted(leaks, key=lambda leak: -leak.per_step.value)[:MOST_LEAKS])

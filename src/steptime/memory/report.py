@@ -3,25 +3,23 @@
 from __future__ import annotations
 
 import shlex
-from dataclasses import dataclass
 from pathlib import Path
 
 from steptime.analysis.layout import lay_out
-from steptime.analysis.memory_samples import CPU_PLACE, Growth, growths
+from steptime.analysis.memory_samples import CPU_PLACE, growths
 from steptime.analysis.trace_steps import find_steps
 from steptime.errors import NothingMeasuredError
 from steptime.memory.lives import AllocationHistory, histories, histories_of_trace
 from steptime.memory.read_snapshot import is_snapshot, read_snapshot
 from steptime.memory.text import Keeper, MemoryReport
-from steptime.memory.triage import MemoryTriage, triage
+from steptime.memory.triage import triage
 from steptime.recording.load import load_process, look_into, name_of, place
-from steptime.recording.recording import LeakFacts, Process
+from steptime.recording.recording import Process
 from steptime.trace.arguments import read_allocations
 from steptime.trace.cache import read_remembered
 from steptime.trace.gather import is_traces
 from steptime.trace.reader import DEFAULT_MAX_SIZE
 
-SNAPSHOTS = "memory-*.pickle"
 NO_MEMORY_EVENTS = (
     "holds no memory events with addresses: record it with torch.profiler.profile(profile_memory=True, "
     "with_stack=True), or take a snapshot with torch.cuda.memory._dump_snapshot"
@@ -54,25 +52,17 @@ def _of_trace(path: Path, max_size: int, cache: bool) -> tuple[AllocationHistory
     return histories_of_trace(trace, read_allocations(path, max_size=max_size), steps.boundaries, steps.how)
 
 
-@dataclass(frozen=True, slots=True)
-class _LookedAt:
-    """What is kept of a recorded process; its journal and its traces are forgotten before the next one is read."""
-
-    place: tuple[bool, int, int, int]
-    devices: tuple[MemoryTriage, ...]
-    growth: tuple[Growth, ...]
-    keepers: tuple[Keeper, ...]
-    problems: tuple[str, ...]
-
-
 def _of_recording(path: Path, capacity: int | None, max_size: int) -> MemoryReport:
     source, contents = str(path), look_into(path)
-    read = (load_process(folder, contents.manifest) for folder in contents.folders)
-    looked = sorted((_look(*each, capacity, max_size) for each in read), key=lambda each: each.place)
-    devices = [device for each in looked for device in each.devices]
+    looked = []
+    for folder in contents.folders:  # of one process its journal and traces are forgotten before the next one is read
+        process, problems = load_process(folder, contents.manifest)
+        looked.append((place(process), _of_process(process, problems, capacity, max_size)))
+    reports = [report for _, report in sorted(looked, key=lambda each: each[0])]
+    devices = [device for report in reports for device in report.devices]
     devices.sort(key=lambda each: (each.failure is None, -each.reserved_peak))
-    growth = tuple(found for each in looked for found in each.growth)
-    keepers = tuple(keeper for each in looked for keeper in each.keepers)
+    growth = tuple(found for report in reports for found in report.growth)
+    keepers = tuple(keeper for report in reports for keeper in report.keepers)
     if not devices and not growth:
         raise NothingMeasuredError(
             "memory-nothing",
@@ -82,36 +72,35 @@ def _of_recording(path: Path, capacity: int | None, max_size: int) -> MemoryRepo
     following = f"steptime memory {shlex.quote(source)} -o memory.md"
     if any(each.savings for each in devices) and not keepers:  # a leak is mended by hand
         following = f"steptime try --goal memory {shlex.quote(source)}"
-    problems = (*contents.problems, *(problem for each in looked for problem in each.problems))
+    problems = (*contents.problems, *(problem for report in reports for problem in report.problems))
     return MemoryReport(source, tuple(devices), growth, keepers, following, problems)
 
 
-def _look(process: Process, problems: tuple[str, ...], capacity: int | None, max_size: int) -> _LookedAt:
-    growth = growths(process, lay_out(process), name_of(process))
+def _of_process(process: Process, problems: tuple[str, ...], capacity: int | None, max_size: int) -> MemoryReport:
+    name = name_of(process)
+    growth = growths(process, lay_out(process), name)
     limit = process.settings.memory_limit if process.settings is not None else None
     devices = tuple(
         triage(each, capacity=capacity or (limit if each.device != CPU_PLACE else None))
         for each in _histories(process, max_size)
     )
     keeps = not growth or any(each.leaks for each in growth)  # what grew for eight steps may be emptied every ten
-    keepers = tuple(_keeper(process, leak) for leak in process.leaks) if keeps else ()
-    return _LookedAt(place(process), devices, growth, keepers, problems)
+    keepers = tuple(
+        Keeper(leak.kind, leak.name, leak.site, leak.tensors, leak.bytes, bool(leak.graphs or leak.nodes), name)
+        for leak in process.leaks
+        if keeps
+    )
+    return MemoryReport(name, devices, growth, keepers, problems=problems)
 
 
 def _histories(process: Process, max_size: int) -> list[AllocationHistory]:
     """Of a process: its snapshots, else the memory events of its traces."""
-    found = [each for path in sorted(process.folder.glob(SNAPSHOTS)) for each in histories(read_snapshot(path))]
+    found = [each for path in sorted(process.folder.glob("memory-*.pickle")) for each in histories(read_snapshot(path))]
     if found:
         return found
     for facts in reversed(process.traces):
-        path = next(
-            (each for each in (process.folder / facts.path, process.folder / f"{facts.path}.gz") if each.exists()), None
-        )
+        paths = (process.folder / facts.path, process.folder / f"{facts.path}.gz")
+        path = next((each for each in paths if each.exists()), None)
         if path is not None and facts.memory:
             found += _of_trace(path, max_size, cache=False)
     return found
-
-
-def _keeper(process: Process, leak: LeakFacts) -> Keeper:
-    graph = bool(leak.graphs or leak.nodes)
-    return Keeper(leak.kind, leak.name, leak.site, leak.tensors, leak.bytes, graph, name_of(process))

@@ -23,25 +23,18 @@ def boundaries_of(history: AllocationHistory, signs: Signs) -> tuple[tuple[int, 
         return history.boundaries, history.boundary_source
     inside = signs.at(signs.optimizer, history.stack)
     if inside.any():
-        return _ends_of_bursts(inside, _working(history, signs)), "the optimiser's steps"
+        working = signs.at(signs.module | signs.backward, history.stack)
+        return _ends_of_bursts(inside, working & ~inside), "the optimiser's steps"
     period = [] if signs.python.any() else _period(history)  # layers repeat, too: only where nothing better is known
     return tuple(period), "requests that repeat" if period else ""
 
 
-def _working(history: AllocationHistory, signs: Signs) -> Bool:
-    """Events of a forward or a backward: they part one optimiser's step from the next."""
-    working: Bool = signs.at(signs.module, history.stack) | signs.at(signs.backward, history.stack)
-    return working & ~signs.at(signs.optimizer, history.stack)
-
-
 def _ends_of_bursts(inside: Bool, working: Bool) -> tuple[int, ...]:
-    """Last events of the optimiser before other work: an optimiser's bursts without work between them are one step."""
+    """Last events of the optimiser before other work, a forward or a backward: an optimiser's bursts without work
+    between them are one step."""
     marks = np.flatnonzero(inside | working)
-    kind = inside[marks]
-    last = marks[:-1][kind[:-1] & ~kind[1:]].tolist()
-    if len(marks) and kind[-1]:
-        last.append(int(marks[-1]))
-    return tuple(last)
+    following = np.append(inside[marks][1:], False)
+    return tuple(marks[inside[marks] & ~following].tolist())
 
 
 def _period(history: AllocationHistory) -> list[int]:

@@ -11,7 +11,7 @@ from steptime.arrays import Int64
 from steptime.memory.breakdown import MemoryBreakdown, breakdown_at, free_at
 from steptime.memory.by_owner import over_time
 from steptime.memory.leaks import Leak, leaks_of
-from steptime.memory.lives import BEFORE, AllocationHistory, allocated
+from steptime.memory.lives import BEFORE, AllocationHistory, Failure, allocated
 from steptime.memory.owners import LABELS, Owner, owners_of
 from steptime.memory.savings import Fit, Peak, Saving, autocast_on, largest_batch, savings_of
 from steptime.memory.signs import signs_of
@@ -112,10 +112,10 @@ def triage(history: AllocationHistory, *, capacity: int | None = None) -> Memory
     failure = None
     if last is not None:
         line = signs.line[last.stack] if last.stack >= 0 else None
-        others = max(0, capacity - account.reserved - last.free) if capacity and last.free is not None else None
-        obstacle = _obstacle(last.asked, last.free, account, fragmentation) + _others_on_device(others, capacity)
-        failure = OutOfMemory(last.asked, last.free, obstacle, line, others)
+        failure = _failure(last, line, account, fragmentation, capacity)
         capacity = capacity or (account.reserved + last.free if last.free is not None else None)
+    # Of a device all that it has to hold must be known: a trace of a CPU says nothing of what was there before.
+    whole = history.kind == "snapshot" or bool((history.lives.born == BEFORE).any())
     leaks = leaks_of(history, signs, owners, boundaries)
     steady = steady_of(history, signs, owners)
     peak = Peak(history, signs, owners, steady, event if last is not None else None)
@@ -134,7 +134,7 @@ def triage(history: AllocationHistory, *, capacity: int | None = None) -> Memory
         steps=len(boundaries),
         boundary_source=source,
         capacity=capacity,
-        fit=largest_batch(history, signs, owners, capacity, steady) if capacity and _whole(history) else None,
+        fit=largest_batch(history, signs, owners, capacity, steady) if capacity and whole else None,
         autocast=autocast_on(history, signs, owners),
         cut=history.cut,
         problems=history.problems,
@@ -142,18 +142,11 @@ def triage(history: AllocationHistory, *, capacity: int | None = None) -> Memory
     )
 
 
-def _whole(history: AllocationHistory) -> bool:
-    """Whether all that a device has to hold is known: a trace of a CPU says nothing of what was there before."""
-    return history.kind == "snapshot" or bool((history.lives.born == BEFORE).any())
-
-
 def _fragmentation(history: AllocationHistory, event: int) -> Fragmentation | None:
     found = free_at(history, event)
     if found is None:
         return None
     segments, pieces = found
-    if not len(pieces.size):
-        return Fragmentation(0, 0, 0, 0, ())
     free = np.bincount(pieces.segment, pieces.size, len(segments.size)).astype(np.int64)
     largest = np.zeros(len(free), np.int64)
     np.maximum.at(largest, pieces.segment, pieces.size)
@@ -161,7 +154,7 @@ def _fragmentation(history: AllocationHistory, event: int) -> Fragmentation | No
     return Fragmentation(
         free=int(pieces.size.sum()),
         in_used=int(pieces.size[~pieces.whole].sum()),
-        largest=int(pieces.size.max()),
+        largest=int(pieces.size.max(initial=0)),
         pieces=len(pieces.size),
         segments=tuple(
             FragmentedSegment(int(segments.address[row]), int(segments.size[row]), int(free[row]), int(largest[row]))
@@ -170,23 +163,28 @@ def _fragmentation(history: AllocationHistory, event: int) -> Fragmentation | No
     )
 
 
-def _obstacle(
-    asked: int, driver_free: int | None, account: MemoryBreakdown, fragmentation: Fragmentation | None
-) -> str:
-    if fragmentation is not None and fragmentation.free >= asked:
-        return (
+def _failure(
+    request: Failure,
+    line: SourceLine | None,
+    account: MemoryBreakdown,
+    fragmentation: Fragmentation | None,
+    capacity: int | None,
+) -> OutOfMemory:
+    if fragmentation is not None and fragmentation.free >= request.asked:
+        obstacle = (
             f"fragmentation: {format_bytes(fragmentation.free)} were free in the cache, but in {fragmentation.pieces} "
             f"pieces of at most {format_bytes(fragmentation.largest)}"
         )
-    owner, held = max(account.entries, key=lambda entry: entry[1], default=(Owner.TEMPORARIES, 0))
-    left = "" if driver_free is None else f"; the driver had {format_bytes(driver_free)} left"
-    return f"tensors: {format_bytes(account.live)} were alive, most of it {LABELS[owner]} ({format_bytes(held)}){left}"
-
-
-def _others_on_device(others: int | None, capacity: int | None) -> str:
-    if others is None or capacity is None or others < CONSIDERABLE * capacity:
-        return ""
-    return f"; {format_bytes(others)} of the device were not this process's: other processes, CUDA contexts"
+    else:
+        owner, held = max(account.entries, key=lambda entry: entry[1], default=(Owner.TEMPORARIES, 0))
+        alive = format_bytes(account.live)
+        obstacle = f"tensors: {alive} were alive, most of it {LABELS[owner]} ({format_bytes(held)})"
+        if request.free is not None:
+            obstacle += f"; the driver had {format_bytes(request.free)} left"
+    others = max(0, capacity - account.reserved - request.free) if capacity and request.free is not None else None
+    if others is not None and capacity is not None and others >= CONSIDERABLE * capacity:
+        obstacle += f"; {format_bytes(others)} of the device were not this process's: other processes, CUDA contexts"
+    return OutOfMemory(request.asked, request.free, obstacle, line, others)
 
 
 def _timeline(history: AllocationHistory, live: Int64) -> tuple[OwnerSample, ...]:
