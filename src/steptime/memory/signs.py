@@ -10,9 +10,10 @@ from __future__ import annotations
 
 import itertools
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from enum import IntEnum
+from functools import partial
 
 import numpy as np
 
@@ -158,16 +159,26 @@ def _casts(stacks: Stacks) -> Bool:
     return casts
 
 
-OPTIMIZER = re.compile(r"(^|/)(torch/optim|bitsandbytes/optim|apex/optimizers|deepspeed/ops/adam)/(?!lr_scheduler)")
-OPTIMIZER_RANGE = re.compile(r"^Optimizer\.step(#|$)")
-BACKWARD = re.compile(r"(^|/)torch/autograd/(graph|__init__)\.py$|(^|/)torch/_tensor\.py$")
-BACKWARD_FUNCTIONS = frozenset({"_engine_run_backward", "backward", "grad"})
-ENGINE = re.compile(r"^(torch::autograd::(Engine|Node|python::PythonEngine)|autograd::engine::)")
-MODULE = re.compile(r"(^|/)torch/nn/modules/module\.py$")
-MODULE_CALLS = frozenset({"_call_impl", "_wrapped_call_impl", "_slow_forward"})
 MODULE_RANGE = re.compile(r"^nn\.Module: ")
-MOVES = frozenset({"_apply", "to", "cuda", "to_empty", "half", "bfloat16", "float", "double"})
-BUILDS = re.compile(r"(^|/)torch/(nn/modules/(?!module\.py)|nn/parameter\.py|nn/init\.py)")
+MODULE_FILE = r"(^|/)torch/nn/modules/module\.py$"
+PLACES = {
+    "optimizer": (
+        (r"(^|/)(torch/optim|bitsandbytes/optim|apex/optimizers|deepspeed/ops/adam)/(?!lr_scheduler)", ""),
+        ("", r"^Optimizer\.step(#|$)"),
+    ),
+    "backward": (
+        (r"(^|/)torch/(autograd/(graph|__init__)|_tensor)\.py$", r"^(_engine_run_backward|backward|grad)$"),
+        ("", r"^(torch::autograd::(Engine|Node|python::PythonEngine)|autograd::engine::)"),
+    ),
+    "module": ((MODULE_FILE, r"^(_call_impl|_wrapped_call_impl|_slow_forward)$"), ("", MODULE_RANGE.pattern)),
+    "build": (
+        (MODULE_FILE, r"^(_apply|to|cuda|to_empty|half|bfloat16|float|double)$"),
+        (r"(^|/)torch/nn/(modules/(?!module\.py)|parameter\.py)", r"^(__init__|__new__|reset_parameters)$"),
+        (r"(^|/)torch/nn/init\.py$", ""),
+    ),
+    "zero_grad": (("", r"^(Optimizer\.)?zero_grad(#|$)"),),
+}
+"""What marks a stack: one of its frames is in such a file and such a function."""
 TORCH = re.compile(r"(^|/)torch/")
 ZERO_GRAD = re.compile(r"^(Optimizer\.)?zero_grad(#|$)")
 OPERATORS = ("aten::", "autograd::engine::")
@@ -208,7 +219,14 @@ class Signs:
 def signs_of(stacks: Stacks) -> Signs:
     """Looks at every stack once, and at every frame once."""
     columns = {name: _anywhere(stacks, test) for name, test in SIGNS.items()}
+    for name, places in PLACES.items():
+        patterns = [(re.compile(file), re.compile(function)) for file, function in places]
+        columns[name] = _anywhere(stacks, partial(_is_at, patterns))
     return Signs(cast=_casts(stacks), line=_lines(stacks), module_path=_module_paths(stacks), **columns)
+
+
+def _is_at(patterns: Sequence[tuple[re.Pattern[str], re.Pattern[str]]], frame: SourceLine) -> bool:
+    return any(file.search(frame.file) and function.search(frame.function) for file, function in patterns)
 
 
 def _anywhere(stacks: Stacks, test: Callable[[SourceLine], object]) -> Bool:
@@ -226,38 +244,13 @@ def _is_python(frame: SourceLine) -> bool:
     return (frame.line > 0 or frame.file.endswith(".py")) and not NO_PYTHON.search(frame.file)
 
 
-def _is_optimizer(frame: SourceLine) -> bool:
-    return bool(OPTIMIZER.search(frame.file) or OPTIMIZER_RANGE.match(frame.function))
-
-
-def _is_backward(frame: SourceLine) -> bool:
-    in_python = frame.function in BACKWARD_FUNCTIONS and BACKWARD.search(frame.file)
-    return bool(in_python or ENGINE.match(frame.function))
-
-
-def _is_module_call(frame: SourceLine) -> bool:
-    called = frame.function in MODULE_CALLS and MODULE.search(frame.file)
-    return bool(called or MODULE_RANGE.match(frame.function))
-
-
-def _is_build(frame: SourceLine) -> bool:
-    moved = frame.function in MOVES and MODULE.search(frame.file)
-    made = frame.function in ("__init__", "__new__", "reset_parameters") and BUILDS.search(frame.file)
-    return bool(moved or made or re.search(r"(^|/)torch/nn/init\.py$", frame.file))
-
-
 SIGNS: dict[str, Callable[[SourceLine], object]] = {
     "python": _is_python,
-    "optimizer": _is_optimizer,
-    "backward": _is_backward,
-    "module": _is_module_call,
-    "build": _is_build,
-    "zero_grad": lambda frame: ZERO_GRAD.match(frame.function),
     "operators": operator_name,
     "gather": lambda frame: operator_name(frame) in GATHERED,
     "made": lambda frame: frame.function == "__init__" and _is_python(frame),
 }
-"""What one frame says of the stacks that it is in."""
+"""What else one frame says of the stacks that it is in."""
 
 
 def _module_paths(stacks: Stacks) -> tuple[str, ...]:
