@@ -36,7 +36,7 @@ from steptime.advice.evidence import (
     LineUse,
     MemoryUse,
     NormUse,
-    PaddingUse,
+    PaddingFacts,
     RecomputeUse,
     SegmentUse,
     SettingsUse,
@@ -240,12 +240,12 @@ PLANTED: dict[str, dict[str, Case]] = {
         ),
     },
     "padding": {
-        "fires": replace(BASE, padding=PaddingUse(0.56, 2), loader=loader(0.1 * MS, 30 * US)),
-        "fires-without-a-loader": replace(BASE, padding=PaddingUse(0.3, 1), loader=None),
+        "fires": replace(BASE, padding=PaddingFacts(0.56, 2), loader=loader(0.1 * MS, 30 * US)),
+        "fires-without-a-loader": replace(BASE, padding=PaddingFacts(0.3, 1), loader=None),
         "clean": BASE,
-        "clean-sorted-by-length": replace(BASE, padding=PaddingUse(0.12, 2)),
+        "clean-sorted-by-length": replace(BASE, padding=PaddingFacts(0.12, 2)),
         "clean-where-updates-are-the-step": replace(
-            BASE, padding=PaddingUse(0.5, 2), phases=phases(forward=0.3 * MS, backward=0.3 * MS, optimizer=19 * MS)
+            BASE, padding=PaddingFacts(0.5, 2), phases=phases(forward=0.3 * MS, backward=0.3 * MS, optimizer=19 * MS)
         ),
     },
     "slow-transfer": {

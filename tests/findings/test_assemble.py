@@ -14,7 +14,7 @@ from steptime.advice.savings import usual_steps
 from steptime.advice.step_evidence import waste
 from steptime.analysis.categories import Breakdown, Category
 from steptime.analysis.layout import lay_out_whole
-from steptime.analysis.operators import OperatorTotal
+from steptime.analysis.operators import OperatorUse
 from steptime.intervals import union
 from steptime.journal import Flag, Kind, busy_flags
 from steptime.machine.machine import Machine, Rate
@@ -196,9 +196,9 @@ def test_waste_is_what_lies_above_the_roofline() -> None:
 
     machine = Machine("cpu", "box", (Rate("float32", known(1e12)),), known(1e10))
     operators = (
-        OperatorTotal("mm", 1, 4e6, "compute", flops=1e9, bytes=1e6),  # 1 ms of arithmetic
-        OperatorTotal("relu", 1, 4e6, "memory", bytes=3e7),  # 3 ms of bytes
-        OperatorTotal("custom", 1, 2e6, "unmodelled"),
+        OperatorUse("mm", 1, 4e6, "compute", flops=1e9, bytes=1e6),  # 1 ms of arithmetic
+        OperatorUse("relu", 1, 4e6, "memory", bytes=3e7),  # 3 ms of bytes
+        OperatorUse("custom", 1, 2e6, "unmodelled"),
     )
     assert waste(operators, machine) == pytest.approx((3e6 + 1e6) / 10e6)
     assert waste(operators, None) == 0

@@ -14,7 +14,7 @@ from steptime.advice.engine import examine
 from steptime.advice.evidence import Case
 from steptime.advice.kernels import shapes_of
 from steptime.advice.rank_evidence import rank_uses
-from steptime.advice.trace_evidence import case_of_trace, look_at_trace
+from steptime.advice.trace_evidence import look_at_trace
 from steptime.analysis.stragglers.straggler import compare
 from steptime.analysis.stragglers.summary import RankSummary, summarise_trace
 from steptime.analysis.trace_steps import steps_of
@@ -51,7 +51,7 @@ def launched() -> Launch:
 
 
 def case_of(trace: Trace) -> Case:
-    return case_of_trace(trace, steps_of(trace), A100)
+    return look_at_trace(trace, steps_of(trace), A100).case
 
 
 def test_a_chain_is_pointwise_kernels_in_a_row_on_one_size(written: Written, launched: Launch) -> None:

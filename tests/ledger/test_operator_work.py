@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from steptime.analysis.operators import OperatorTotal, operator_totals
+from steptime.analysis.operators import OperatorUse, operator_totals
 from steptime.analysis.step_context import step_context
 from steptime.analysis.trace_steps import steps_of
 from steptime.trace.reader import read
@@ -32,7 +32,7 @@ def event(name: str, begin: float, end: float, event_kind: str = "cpu_op", **arg
     }
 
 
-def totals(path: Path, *operators: dict[str, Any]) -> dict[str, OperatorTotal]:
+def totals(path: Path, *operators: dict[str, Any]) -> dict[str, OperatorUse]:
     """Of one step of a millisecond."""
     boundary = event("ProfilerStep#3", 0, 1000, "user_annotation")
     path.write_text(json.dumps({"traceEvents": [boundary, *operators]}))

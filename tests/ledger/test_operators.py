@@ -11,7 +11,7 @@ import pytest
 
 from steptime.analysis.breakdown import breakdown_of
 from steptime.analysis.categories import Category
-from steptime.analysis.operators import OperatorTotal, operator_totals, sources_of
+from steptime.analysis.operators import OperatorUse, operator_totals, sources_of
 from steptime.analysis.recompute import recomputed
 from steptime.analysis.step_context import StepContext, step_context
 from steptime.analysis.trace_steps import steps_of
@@ -112,7 +112,7 @@ def machine(matrix: float = 1e11, copy: float = 1e10, dispatch: float = 2000.0) 
     return Machine("cpu", "test", matrix=rates, copy=exactly(copy, "B/s"), dispatch=exactly(dispatch, "ns"))
 
 
-def by_name(totals: tuple[OperatorTotal, ...]) -> dict[str, OperatorTotal]:
+def by_name(totals: tuple[OperatorUse, ...]) -> dict[str, OperatorUse]:
     return {each.name: each for each in totals}
 
 

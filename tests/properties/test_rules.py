@@ -52,6 +52,7 @@ def every(kind: type, **fields_of_its_own: object) -> st.SearchStrategy[Any]:
 
 for leaf, strategy in ((Estimate, estimates()), (SourceLine, sources), (float, numbers), (int, counts), (str, words)):
     st.register_type_strategy(leaf, strategy)
+st.register_type_strategy(case_module.PaddingFacts, every(case_module.PaddingFacts, share=shares))
 st.register_type_strategy(LateRank, every(LateRank, ranks=st.lists(counts, min_size=1, max_size=3).map(tuple)))
 SINGLE = (
     case_module.GarbageUse,
@@ -59,7 +60,7 @@ SINGLE = (
     case_module.MachineUse,
     case_module.RecomputeUse,
     case_module.RooflineUse,
-    case_module.PredictionUse,
+    case_module.Prediction,
     case_module.ReplayUse,
 )
 DEVICE = (

@@ -12,7 +12,7 @@ from steptime.advice.evidence import (
     GapUse,
     KernelUse,
     MachineUse,
-    PredictionUse,
+    Prediction,
     RankUse,
     ReplayUse,
     RooflineUse,
@@ -49,8 +49,8 @@ def traced(case: Case) -> Case:
             5,
             (("kernel", 60 * MS), ("input", 30 * MS)),
             (
-                PredictionUse("input free", about(11.5 * MS), 12 * MS),
-                PredictionUse("syncs free", Estimate(4 * MS, 0.0, 9 * MS, 5), 9 * MS),
+                Prediction("input free", about(11.5 * MS), 12 * MS),
+                Prediction("syncs free", Estimate(4 * MS, 0.0, 9 * MS, 5), 9 * MS),
             ),
         ),
     )

@@ -1,12 +1,8 @@
-"""From a process's recording, its layout and its breakdown to the case that rules look at.
-
-One law: what was not measured is absent from the case, never zero.
-"""
+"""From a process's recording, its layout and its breakdown to the case that rules look at."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 
 import numpy as np
 
@@ -16,23 +12,22 @@ from steptime.advice.evidence import (
     CompilationUse,
     GarbageUse,
     OptimizerUse,
-    PaddingUse,
     PathUse,
     RecomputeUse,
     RootUse,
     SettingsUse,
     SiteUse,
+    record_of,
 )
 from steptime.advice.line_evidence import line_uses
 from steptime.advice.loader_evidence import loader_use
 from steptime.advice.savings import per_step, usual_steps
 from steptime.advice.step_evidence import category_uses, contention_use, phase_uses, segment_uses, step_summary
-from steptime.advice.trace_evidence import operator_use
 from steptime.analysis.categories import Breakdown
 from steptime.analysis.layout import Layout
-from steptime.analysis.operators import OperatorTotal
+from steptime.analysis.operators import OperatorUse
 from steptime.analysis.steps import UPDATES
-from steptime.analysis.timeline import RecordTable, Steps
+from steptime.analysis.timeline import Steps
 from steptime.arrays import Int64
 from steptime.intervals import EMPTY, Intervals, contains, intersect, measure, subtract, union
 from steptime.journal import Flag, Kind
@@ -46,7 +41,7 @@ def assemble(
     layout: Layout,
     *,
     breakdown: Breakdown | None = None,
-    operators: Sequence[OperatorTotal] = (),
+    operators: Sequence[OperatorUse] = (),
     recompute: Int64 | None = None,
     telemetry: Sequence[TelemetrySample] = (),
     machine: Machine | None = None,
@@ -67,21 +62,20 @@ def assemble(
         phases=phase_uses(steps, usual),
         loader=loader_use(process, layout, usual),
         lines=line_uses(process, layout, in_operators),
-        operators=tuple(map(operator_use, operators)),
+        operators=tuple(operators),
         settings=_settings(process, layout, usual, trainers_on_host),
         optimizers=_optimizers(process, layout, usual, operators),
         compilations=_compilations(process, steps),
-        sites=_sites(process),
+        sites=tuple(
+            SiteUse(each.name, each.device, each.count / max(1, each.steps), each.site) for each in process.sites
+        ),
         paths=_paths(process),
         garbage=_garbage(layout),
         segments=segment_uses(layout.timeline),
         contention=contention_use(process, steps, usual, telemetry, machine),
         machine=machine_use(machine),
-        roots=tuple(
-            RootUse(root.type, root.parameters, root.parameter_bytes, root.device, root.compiled, root.own)
-            for root in process.roots
-        ),
-        padding=PaddingUse(process.padding.share, process.padding.batches) if process.padding is not None else None,
+        roots=tuple(record_of(RootUse, root) for root in process.roots),
+        padding=process.padding,
         recompute=RecomputeUse(mean_of_series(recompute)) if recompute is not None and recompute.any() else None,
     )
 
@@ -95,72 +89,45 @@ def _settings(process: Process, layout: Layout, usual: Int64, trainers: int) -> 
     backwards = layout.lane.of(Kind.BACKWARD)
     number = np.minimum(np.searchsorted(steps.end, backwards.begin, side="right"), len(steps.end) - 1)
     backwards = backwards.where(np.isin(number, usual) & ~backwards.flagged(Flag.PARTIAL))
-    return SettingsUse(
-        intra_op_threads=settings.intra_op_threads,
-        usable_cpus=settings.usable_cpus,
-        logical_cpus=settings.logical_cpus,
+    return record_of(
+        SettingsUse,
+        settings,
         detect_anomaly=settings.detect_anomaly or bool(backwards.flagged(Flag.ANOMALY).any()),
         deterministic=settings.deterministic or bool(backwards.flagged(Flag.DETERMINISTIC).any()),
         profiler=2 * int(backwards.flagged(Flag.PROFILER).sum()) > len(backwards.begin),
-        omp_num_threads=settings.omp_num_threads,
         trainers_on_host=trainers,
-        cudnn_benchmark=settings.cudnn_benchmark,
         matmul_precision=settings.float32_matmul_precision,
-        denormals_flushed=settings.denormals_flushed,
-        distributed_backend=settings.distributed_backend,
-        packages=settings.packages,
-        allocator=settings.allocator,
-        debug_switches=settings.debug_switches,
     )
 
 
 def _optimizers(
-    process: Process, layout: Layout, usual: Int64, operators: Sequence[OperatorTotal]
+    process: Process, layout: Layout, usual: Int64, operators: Sequence[OperatorUse]
 ) -> tuple[OptimizerUse, ...]:
-    """The optimisers that stepped, the longest first."""
-    updates = layout.lane.of(*UPDATES)
+    """The optimisers that stepped, the longest first. The largest one is taken to update the embeddings."""
+    steps, work, updates = layout.timeline.steps, layout.work, layout.lane.of(*UPDATES)
     known = {fact.identity: fact for fact in process.optimizers}
     embeddings = sum(root.dense_embedding_elements for root in process.roots)
-    largest = max((fact.elements for fact in known.values()), default=0)
-    known = {
-        number: replace(fact, sparse_candidates=min(embeddings, largest))
-        if fact.elements == largest and not fact.sparse_candidates
-        else fact
-        for number, fact in known.items()
-    }
+    largest = max((fact.elements for fact in process.optimizers), default=0)
     numbers = np.unique(updates.identity).tolist()
-    calls = sum(operator.calls for operator in operators if operator.phase == "optimizer") if operators else None
-    uses = [
-        _optimizer(
-            known.get(number) or OptimizerFacts(number, "", 0, 0),
-            updates.where(updates.identity == number),
-            layout,
-            usual,
-            calls if len(numbers) == 1 else None,
+    calls = None
+    if operators and len(numbers) == 1:
+        calls = sum(operator.calls for operator in operators if operator.phase == "optimizer")
+    uses = []
+    for number in numbers:
+        facts = known.get(number) or OptimizerFacts(number, "", 0, 0)
+        own = subtract(updates.where(updates.identity == number).intervals, work.forward)
+        if not len(work.updates_in_backward):
+            own = subtract(own, work.backward)  # a closure's
+        held = min(embeddings, largest) if facts.elements == largest else 0
+        use = record_of(
+            OptimizerUse,
+            facts,
+            duration=per_step(measure(own, steps.begin, steps.end)[usual]),
+            operators=calls,
+            dense_embedding_elements=facts.sparse_candidates or held,
         )
-        for number in numbers
-    ]
+        uses.append(use)
     return tuple(sorted(uses, key=lambda use: -use.duration.value))
-
-
-def _optimizer(
-    facts: OptimizerFacts, updates: RecordTable, layout: Layout, usual: Int64, operators: float | None
-) -> OptimizerUse:
-    steps, work = layout.timeline.steps, layout.work
-    own = subtract(updates.intervals, work.forward)
-    if not len(work.updates_in_backward):
-        own = subtract(own, work.backward)  # a closure's
-    return OptimizerUse(
-        type=facts.type,
-        duration=per_step(measure(own, steps.begin, steps.end)[usual]),
-        parameters=facts.parameters,
-        elements=facts.elements,
-        foreach=facts.foreach,
-        fused=facts.fused,
-        operators=operators,
-        dense_embedding_elements=facts.sparse_candidates,
-        site=facts.site,
-    )
 
 
 def _compilations(process: Process, steps: Steps) -> tuple[CompilationUse, ...]:
@@ -182,10 +149,6 @@ def _paths(process: Process) -> tuple[PathUse, ...]:
         return ()
     steps = max(1, process.samples.steps)
     return tuple(PathUse(path.duration / steps, path.part, path.lines) for path in process.samples.paths)
-
-
-def _sites(process: Process) -> tuple[SiteUse, ...]:
-    return tuple(SiteUse(fact.name, fact.device, fact.count / max(1, fact.steps), fact.site) for fact in process.sites)
 
 
 def _garbage(layout: Layout) -> GarbageUse:

@@ -1,26 +1,19 @@
-"""What a device did, as rules see it: kernels, the roofline, the replay, chains of pointwise kernels.
+"""What a device did in the steps of a trace, or of a recording's profiled steps, added to a case.
 
-What a device did, as rules see it: the kernels, the roofline and the replay of a trace.
-
-One law: nothing is computed here; what the rooms below found is named as the case names it.
-
-Chains of pointwise kernels that one kernel could do: what a fused kernel would not write and read again.
+Times are those of the traced steps. A recording's categories are of steps that nobody profiled; a finding's saving is
+cut to its category, so that no kernel's time promises more than the steady step holds.
 
 A chain is two or more kernels in a row on one stream, launched in one step by pointwise operators of at least two kinds
-on tensors of one size. That each takes what the one before made is not in a trace; rows of one operator (gradients that
-are scaled, buffers that are cleared) are left out for that, and so is the optimiser, which has a rule of its own.
-
-What a device did in the steps of a trace, added to a case: of a bare trace, or of a recording's profiled steps.
-
-One law: times are those of the traced steps. A recording's categories are of steps that nobody profiled; a finding's
-saving is cut to its account, so that no kernel's time promises more than the steady step holds.
+on tensors of one size: a fused kernel would not write and read the tensors in between. That each takes what the one
+before made is not in a trace; rows of one operator (gradients that are scaled, buffers that are cleared) are left out
+for that, and so is the optimiser, which has a rule of its own.
 """
 
 from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import lru_cache
 from typing import TypeVar
 
@@ -36,9 +29,10 @@ from steptime.advice.evidence import (
     GapUse,
     KernelUse,
     MachineUse,
-    PredictionUse,
+    Prediction,
     ReplayUse,
     RooflineUse,
+    record_of,
 )
 from steptime.advice.kernels import (
     COPIES,
@@ -55,7 +49,7 @@ from steptime.advice.savings import capped, named, ratio, scaled
 from steptime.advice.step_evidence import optimizer_uses
 from steptime.analysis.breakdown import breakdown_of
 from steptime.analysis.categories import Breakdown, Category
-from steptime.analysis.idle import IdleGaps, gap_totals, gaps_of
+from steptime.analysis.idle import gap_totals, gaps_of
 from steptime.analysis.op_cost.call import ELEMENT_BYTES
 from steptime.analysis.operators import DISPATCH_GAP
 from steptime.analysis.recorded_breakdown import RecordedBreakdown
@@ -63,11 +57,11 @@ from steptime.analysis.roofline import BOUNDS, COMMUNICATION, KernelGroup, Roofl
 from steptime.analysis.step_context import StepContext
 from steptime.analysis.timeline import Phase
 from steptime.analysis.traffic import allocations_of, collectives_of, copies_of
-from steptime.analysis.what_if.what_if import Prediction, Replay, rerun
-from steptime.arrays import Bool, Int32, Int64
+from steptime.analysis.what_if.what_if import Replay, rerun
+from steptime.arrays import Int32, Int64
 from steptime.intervals import contains, union
 from steptime.machine.machine import Machine
-from steptime.quantities import SourceLine, mean_of_series
+from steptime.quantities import SourceLine
 from steptime.trace.compiled import compiled_kernels
 from steptime.trace.links import UNKNOWN, Links, function_name, source_line
 from steptime.trace.table import ABSENT, EventKind, Trace
@@ -90,25 +84,13 @@ def source_of(trace: Trace, links: Links, row: int) -> SourceLine | None:
     return source_line(trace.symbols[int(trace.events.name[function])]) if function != UNKNOWN else None
 
 
-def kernel_uses(trace: Trace, links: Links, roofline: Roofline) -> tuple[KernelUse, ...]:
-    """The groups of kernels, the longest first."""
-    return tuple(_kernel(trace, links, each) for each in roofline.groups[:MOST_KERNELS])
-
-
-def _kernel(trace: Trace, links: Links, group: KernelGroup) -> KernelUse:
-    return KernelUse(
+def _kernel(group: KernelGroup, trace: Trace, links: Links) -> KernelUse:
+    return record_of(
+        KernelUse,
+        group,
         name=group.name[:LONGEST_TEXT],
-        operator=group.operator,
-        calls=group.calls,
-        duration=group.duration,
-        bound=group.bound,
         shapes=group.shapes if len(group.shapes) <= LONGEST_TEXT else "",
-        dtype=group.dtype,
-        flops=group.flops,
-        bytes=group.bytes,
         at_roofline=float(group.at_roofline) if group.at_roofline is not None else None,
-        matrix_unit=group.matrix_unit,
-        dimensions=group.dimensions,
         source=source_of(trace, links, group.example),
     )
 
@@ -117,75 +99,26 @@ def gap_uses(steps: StepContext) -> tuple[GapUse, ...]:
     """Why the device idled, the longest first. The device's own pauses between kernels that were launched before are
     nobody's on the host: their cause is PAUSE."""
     gaps = gaps_of(steps)
-    own = _own_pauses(steps.trace, gaps)
+    launched = np.where(gaps.launch == UNKNOWN, gaps.begin, steps.trace.events.begin[gaps.launch])
+    own = (gaps.category == Category.OVERHEAD) & (launched <= gaps.begin) & (gaps.duration <= DISPATCH_GAP)
     named_gaps = replace(gaps, cause=np.where(own, UNKNOWN, gaps.cause))
     return tuple(
-        GapUse(
+        record_of(
+            GapUse,
+            each,
             category=each.category.name.lower(),
             cause=each.cause or (PAUSE if each.category is Category.OVERHEAD and own.any() else ""),
-            duration=mean_of_series(each.duration),
-            count=float(each.count.mean()),
-            longest=each.longest,
-            source=each.source,
             inside=function_name(each.inside)[:LONGEST_TEXT],
         )
         for each in gap_totals(steps, named_gaps)[:MOST_GAPS]
     )
 
 
-def _own_pauses(trace: Trace, gaps: IdleGaps) -> Bool:
-    """Pieces of LAUNCH in which the next kernel was queued already, or which end with one that no call launched (it was
-    queued before the trace began)."""
-    launched = np.where(gaps.launch == UNKNOWN, gaps.begin, trace.events.begin[gaps.launch])
-    short = gaps.duration <= DISPATCH_GAP
-    own: Bool = (gaps.category == Category.OVERHEAD) & (launched <= gaps.begin) & short
-    return own
-
-
 def copy_uses(steps: StepContext) -> tuple[CopyUse, ...]:
-    """The copies of the steps, the most exposed first."""
-    return tuple(
-        CopyUse(
-            kind=each.kind,
-            memory=each.memory,
-            calls=float(each.calls.mean()),
-            duration=mean_of_series(each.duration),
-            exposed=mean_of_series(each.exposed),
-            bytes=float(each.bytes.mean()) if each.bytes is not None else 0.0,
-            operator=each.operator,
-            source=each.source,
-        )
-        for each in copies_of(steps)[:MOST_GAPS]
-    )
-
-
-def collective_uses(steps: StepContext) -> tuple[CollectiveUse, ...]:
-    """The collectives of the steps, the longest first."""
-    return tuple(
-        CollectiveUse(
-            name=each.name,
-            group=each.group,
-            calls=float(each.calls.mean()),
-            duration=mean_of_series(each.duration),
-            exposed=mean_of_series(each.exposed),
-            bytes=float(each.bytes.mean()) if each.bytes is not None else None,
-        )
-        for each in collectives_of(steps)[:MOST_GAPS]
-    )
-
-
-def allocation_uses(steps: StepContext) -> tuple[AllocationUse, ...]:
-    """The calls to the driver's allocator in the steps, those first that cost the device most."""
-    return tuple(
-        AllocationUse(
-            name=each.name,
-            calls=float(each.calls.mean()),
-            duration=mean_of_series(each.duration),
-            idle=mean_of_series(each.idle),
-            source=each.source,
-        )
-        for each in allocations_of(steps)[:MOST_GAPS]
-    )
+    """The copies of the steps, the most exposed first; 0 bytes where the trace does not say."""
+    totals = copies_of(steps)[:MOST_GAPS]
+    sizes = [float(each.bytes.mean()) if each.bytes is not None else 0.0 for each in totals]
+    return tuple(record_of(CopyUse, each, bytes=size) for each, size in zip(totals, sizes, strict=True))
 
 
 def roofline_use(roofline: Roofline, step: float) -> RooflineUse | None:
@@ -193,22 +126,11 @@ def roofline_use(roofline: Roofline, step: float) -> RooflineUse | None:
     which a profiled one may be longer than."""
     if not len(roofline.split) or not roofline.split.any():
         return None
-    means = dict(zip(BOUNDS, roofline.split.mean(axis=0).tolist(), strict=True))
-    return RooflineUse(
-        compute=means.get("compute", 0.0),
-        memory=means.get("memory", 0.0),
-        latency=means.get("latency", 0.0),
-        unmodelled=means.get("unmodelled", 0.0),
-        flops=roofline.flops,
-        bytes=roofline.bytes,
-        dtype=roofline.dtype,
-        peak=roofline.peak,
-        matrix_unit=roofline.matrix_unit,
-        utilization=min(1.0, roofline.utilization * roofline.wall / step)
-        if roofline.utilization is not None and step
-        else None,
-        modelled=roofline.modelled,
-    )
+    utilization = roofline.utilization if step else None
+    if utilization is not None:
+        utilization = min(1.0, utilization * roofline.wall / step)
+    parts = dict(zip(BOUNDS, roofline.split.mean(axis=0).tolist(), strict=True))
+    return record_of(RooflineUse, roofline, utilization=utilization, **parts)
 
 
 RELIEVED = {
@@ -225,16 +147,16 @@ def replay_use(replay: Replay | None, categories: tuple[CategoryUse, ...]) -> Re
     replay is of some of them)."""
     if replay is None or not len(replay.replayed):
         return None
-    predictions = tuple(_prediction(each, categories) for each in replay.predictions)
+    predictions = tuple(_within(each, categories) for each in replay.predictions)
     return ReplayUse(replay.error, len(replay.replayed), replay.critical_path, predictions, replay.longest())
 
 
-def _prediction(prediction: Prediction, categories: tuple[CategoryUse, ...]) -> PredictionUse:
+def _within(prediction: Prediction, categories: tuple[CategoryUse, ...]) -> Prediction:
     category = named(categories, RELIEVED.get(prediction.change, ""))
-    saved = capped(prediction.saved, category.duration) if category is not None else prediction.saved
-    return PredictionUse(
-        prediction.change, saved, min(prediction.cap, category.duration.value if category else prediction.cap)
-    )
+    if category is None:
+        return prediction
+    saved = capped(prediction.saved, category.duration)
+    return replace(prediction, saved=saved, cap=min(prediction.cap, category.duration.value))
 
 
 def at_roofline(trace: Trace, links: Links, roofline: Roofline) -> dict[str, dict[int, int]]:
@@ -264,17 +186,15 @@ def machine_use(machine: Machine | None) -> MachineUse | None:
     if machine is None:
         return None
     dispatch = machine.launch or machine.dispatch
-    return MachineUse(
-        machine.name,
-        machine.measured,
-        machine.matrix_rate(),
-        machine.copy.value if machine.copy is not None else None,
-        dispatch.value if dispatch is not None else None,
-        tuple((rate.name, rate.rate.value) for rate in machine.matrix),
-        machine.source,
-        tuple((each.size, each.rate.value) for each in machine.updates),
-        machine.disturbed,
-        tuple(rate.name for rate in machine.matrix if rate.reached),
+    return record_of(
+        MachineUse,
+        machine,
+        matrix_flops=machine.matrix_rate(),
+        copy_bytes=machine.copy.value if machine.copy is not None else None,
+        dispatch=dispatch.value if dispatch is not None else None,
+        rates=tuple((rate.name, rate.rate.value) for rate in machine.matrix),
+        updates=tuple((each.size, each.rate.value) for each in machine.updates),
+        reached=tuple(rate.name for rate in machine.matrix if rate.reached),
     )
 
 
@@ -291,15 +211,14 @@ def chain_uses(trace: Trace, links: Links, steps: int) -> tuple[ChainUse, ...]:
         return ()
     size, item = _sizes(trace, links.operator[rows])
     rows, size, item = rows[size > 0], size[size > 0], item[size > 0]
-    runs = _runs(trace, links, rows, size)
     found: dict[tuple[int, ...], list[Int64]] = defaultdict(list)
     names = trace.events.name[links.operator[rows]]
-    for run in runs:
+    for run in _runs(trace, links, rows, size):
         found[(int(size[run[0]]), *names[run].tolist(), *item[run].tolist())].append(run)
     uses = [
-        _use(trace, links, _Chain(rows[each[0]], rows[np.concatenate(each)], size[each[0]] * item[each[0]]), steps)
-        for each in found.values()
-        if len(set(names[each[0]].tolist())) > 1
+        _chain(trace, links, rows[runs[0]], rows[np.concatenate(runs)], size[runs[0]] * item[runs[0]], steps)
+        for runs in found.values()
+        if len(set(names[runs[0]].tolist())) > 1
     ]
     return tuple(sorted(uses, key=lambda use: -use.duration)[:MOST_CHAINS])
 
@@ -364,28 +283,20 @@ def _between(trace: Trace, rows: Int64) -> Int64:
     return stretch[rows]
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class _Chain:
+def _chain(trace: Trace, links: Links, first: Int64, everyone: Int64, tensor: Int64, steps: int) -> ChainUse:
     """Chains of one kind. first: kernels of one of them; everyone: of all. tensor: bytes of the tensor that each kernel
     of one takes (a cast's result is what the next one takes)."""
-
-    first: Int64
-    everyone: Int64
-    tensor: Int64
-
-
-def _use(trace: Trace, links: Links, chain: _Chain, steps: int) -> ChainUse:
-    operators = links.operator[chain.first]
+    operators = links.operator[first]
     inputs = np.array([_inputs(trace, row) for row in operators.tolist()])
-    between = int(chain.tensor[1:].sum())  # each written once and read once
-    whole = int((inputs * chain.tensor).sum()) + between + int(chain.tensor[-1])
-    count = len(chain.everyone) / len(chain.first) / steps
-    known = (source_of(trace, links, row) for row in chain.first.tolist())
+    between = int(tensor[1:].sum())  # each written once and read once
+    whole = int((inputs * tensor).sum()) + between + int(tensor[-1])
+    count = len(everyone) / len(first) / steps
+    known = (source_of(trace, links, row) for row in first.tolist())
     return ChainUse(
         operators=tuple(trace.symbols[number] for number in trace.events.name[operators].tolist()),
         calls=count,
-        kernels=len(chain.everyone) / steps,
-        duration=float(trace.events.duration[chain.everyone].sum()) / steps,
+        kernels=len(everyone) / steps,
+        duration=float(trace.events.duration[everyone].sum()) / steps,
         bytes=count * whole,
         saved=count * 2 * between,
         source=next((line for line in known if line is not None), None),
@@ -420,27 +331,27 @@ def with_device(
     )
     generated = {name: each.source for name, each in compiled_kernels(trace, links).items()}
     known = {**generated, **(sources or {})}
-    kernels = tuple(_placed(use, use.operator, known) for use in kernel_uses(trace, links, roofline))
+    kernels = [_kernel(group, trace, links) for group in roofline.groups[:MOST_KERNELS]]
     computing = [use for use in kernels if use.bound != COMMUNICATION]
     return replace(
-        case,
-        categories=with_recoverable(case.categories, ratio(above_peaks(computing), spent(computing))),
+        _on_machine(case, steps, roofline),
+        categories=_with_recoverable(case.categories, ratio(above_peaks(computing), spent(computing))),
         gaps=tuple(_placed(use, use.cause, known) for use in gap_uses(steps)),
         copies=copy_uses(steps),
-        collectives=collective_uses(steps),
-        allocations=allocation_uses(steps),
-        kernels=kernels,
-        roofline=roofline_use(roofline, case.step.duration.value),
-        machine=machine_use(roofline.machine),
+        collectives=tuple(record_of(CollectiveUse, each) for each in collectives_of(steps)[:MOST_GAPS]),
+        allocations=tuple(record_of(AllocationUse, each) for each in allocations_of(steps)[:MOST_GAPS]),
+        kernels=tuple(_placed(use, use.operator, known) for use in kernels),
         chains=tuple(_placed(use, use.operators[0], known) for use in chain_uses(trace, links, len(steps))),
-        optimizers=case.optimizers or optimizer_uses(trace, links, steps.windows),
         replay=replay_use(replay, case.categories),
     )
 
 
 def with_processor(case: Case, steps: StepContext) -> Case:
     """The case of a trace without a device, with its roofline and optimisers."""
-    roofline = draw(steps, case.step.duration.value)
+    return _on_machine(case, steps, draw(steps, case.step.duration.value))
+
+
+def _on_machine(case: Case, steps: StepContext, roofline: Roofline) -> Case:
     return replace(
         case,
         roofline=roofline_use(roofline, case.step.duration.value),
@@ -462,8 +373,8 @@ def with_recorded_device(case: Case, recorded: RecordedBreakdown) -> Case:
     return with_device(case, steps, breakdown_of(steps), recorded.sources)
 
 
-def with_recoverable(categories: tuple[CategoryUse, ...], part: float) -> tuple[CategoryUse, ...]:
-    """The categories with the part of computing that good kernels would save."""
+def _with_recoverable(categories: tuple[CategoryUse, ...], part: float) -> tuple[CategoryUse, ...]:
+    """With the part of computing that good kernels would save."""
     return tuple(
         replace(use, recoverable=scaled(use.duration, part)) if use.name == "compute" else use for use in categories
     )

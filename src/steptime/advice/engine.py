@@ -17,12 +17,12 @@ from importlib.metadata import EntryPoint, entry_points
 from math import hypot
 from types import FrameType
 
-from steptime.advice.evidence import Case, Signal
+from steptime.advice.evidence import Case
 from steptime.advice.hottest_line import at_hottest_line
 from steptime.advice.rule import Examination, Finding, Rule, Weight
 from steptime.advice.rules import CATALOGUE
 from steptime.advice.savings import capped, named
-from steptime.advice.signals import ABSENCE, NOT_IN_TRACES, Signals, measured
+from steptime.advice.signals import Signals, measured
 from steptime.quantities import BETWEEN_RUNS, Estimate
 
 GROUP = "steptime.rules"
@@ -117,9 +117,8 @@ def examine(case: Case, rules: Iterable[Rule] | None = None) -> Examination:
     findings: list[Finding] = []
     absent: list[tuple[str, str]] = []
     failed = list(problems)
-    reasons = ABSENCE | NOT_IN_TRACES if case.step.mode == "trace" else ABSENCE
     for rule in chosen:
-        found, reason, failure = _outcome(rule, case, reasons)
+        found, reason, failure = _outcome(rule, case)
         findings += found
         absent += [(rule.code, reason)] if reason else []
         failed += [(rule.code, failure)] if failure else []
@@ -129,12 +128,14 @@ def examine(case: Case, rules: Iterable[Rule] | None = None) -> Examination:
     return Examination(tuple(sorted(placed, key=_rank)), tuple(absent), tuple(failed))
 
 
-def _outcome(rule: Rule, case: Case, reasons: dict[Signal, str]) -> tuple[tuple[Finding, ...], str, str]:
+def _outcome(rule: Rule, case: Case) -> tuple[tuple[Finding, ...], str, str]:
     """(findings, why it was not examined, why it failed)."""
     try:
         missing = [signal for signal in rule.needs if not measured(case, signal)]
         if missing:
-            return (), "; ".join(sorted(reasons[signal] for signal in missing)), ""
+            bare = case.step.mode == "trace"
+            reasons = sorted(signal.not_in_trace if bare else signal.absent for signal in missing)
+            return (), "; ".join(reasons), ""
         return rule(Signals(case, rule.needs | rule.uses)), "", ""
     except (Exception, SystemExit) as error:  # noqa: BLE001 - some rules are not ours: one row, not the diagnosis
         return (), "", f"{type(error).__name__}: {error}"

@@ -1,22 +1,124 @@
-"""All that a rule may look at, as plain numbers: assembled by `diagnosis`, stored as JSON in the tests.
+"""A case: all that a rule may look at, as plain numbers. Assembled by `diagnosis`, stored as JSON in the tests.
 
-What a rule may look at of a device and of the ranks beside it: parts of a `Case`, from traces only.
-
-All times are nanoseconds per training step unless a name says otherwise.
-
-A case: what a rule may look at, as plain numbers. Assembled by `diagnosis`, stored as JSON in the tests.
-
-One law: a rule sees only the signals it declared; a signal that was not measured is None (or empty), never zero.
+A rule sees only the signals that it declared; a signal that was not measured is None (or empty), never zero.
 All times are nanoseconds per training step unless a name says otherwise.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from enum import Enum
+from inspect import signature
+from typing import Any, TypeVar
 
+import numpy as np
+
+from steptime.analysis.operators import OperatorUse
 from steptime.analysis.stragglers.comparison import LateRank
-from steptime.quantities import Estimate, SourceLine
+from steptime.analysis.what_if.what_if import Prediction
+from steptime.quantities import Estimate, SourceLine, mean_of_series
+from steptime.recording.recording import PaddingFacts
+
+__all__ = ["LateRank", "OperatorUse", "PaddingFacts", "Prediction"]
+"""Records of the rooms below that are part of a case as they are."""
+
+Record = TypeVar("Record")
+
+
+def record_of(record: Callable[..., Record], like: object, /, **given: Any) -> Record:
+    """A record with the given fields and, by their names, those of another object.
+
+    Of an array, which has one value for each step, it is the mean: with its interval where the record holds an
+    estimate.
+    """
+    for name, parameter in signature(record).parameters.items():
+        if name in given or not hasattr(like, name):
+            continue
+        value = getattr(like, name)
+        if isinstance(value, np.ndarray):
+            value = mean_of_series(value) if parameter.annotation == "Estimate" else float(value.mean())
+        given[name] = value
+    return record(**given)
+
+
+class Signal(Enum):
+    """Fields of a `Case` that a rule can declare, with why they may be missing.
+
+    absent: what is said where a rule was not examined for it; not_in_trace: the same for a bare trace, where nobody
+    watched the job.
+    """
+
+    absent: str
+    not_in_trace: str
+
+    def __new__(cls, field: str, absent: str, not_in_trace: str = "") -> Signal:
+        """A member whose value is the name of the field."""
+        member = object.__new__(cls)
+        member._value_ = field
+        member.absent, member.not_in_trace = absent, not_in_trace or absent
+        return member
+
+    STEP = "step", "no training step was measured"
+    CATEGORIES = "categories", "no breakdown (no profile of the steady steps)"
+    PHASES = (
+        "phases",
+        "the phases of the steps were not measured",
+        "a trace does not show the phases of the steps (steptime run times them)",
+    )
+    LOADER = (
+        "loader",
+        "no DataLoader fed the training steps",
+        "a trace does not show the parts of the loader (steptime run times them)",
+    )
+    LINES = (
+        "lines",
+        "the lines of the training loop were not timed",
+        "a trace does not time the lines of the training loop (steptime run does)",
+    )
+    OPERATORS = "operators", "no operators (no profile of the steady steps)"
+    SETTINGS = (
+        "settings",
+        "the settings of torch were not recorded",
+        "a trace does not hold the settings of torch (steptime run reads them)",
+    )
+    OPTIMIZERS = "optimizers", "no torch optimiser took a step", "the trace marks no optimiser"
+    COMPILATIONS = (
+        "compilations",
+        "nothing was compiled, as far as was recorded",
+        "a trace does not hold the reasons of compilations (steptime run keeps them)",
+    )
+    SITES = "sites", "no call that can wait for a device was seen"
+    GARBAGE = (
+        "garbage",
+        "Python's garbage collector was not watched",
+        "the trace holds no collections (torch.profiler records them with record_python_gc_info)",
+    )
+    SEGMENTS = (
+        "segments",
+        "nothing but training steps was seen",
+        "a trace does not tell what lies between the steps",
+    )
+    CONTENTION = (
+        "contention",
+        "no telemetry of the machine",
+        "a trace holds no telemetry of the machine (steptime run takes it)",
+    )
+    MACHINE = "machine", "no peaks of the machine (steptime env measures them)"
+    RECOMPUTE = "recompute", "no forward operator ran again inside backward, as far as was recorded"
+    KERNELS = "kernels", "no kernels on a device"
+    GAPS = "gaps", "the device was not traced, or never idle"
+    COPIES = "copies", "no copy to or from a device was traced"
+    COLLECTIVES = "collectives", "no collective was traced"
+    ALLOCATIONS = "allocations", "no call to the driver's allocator fell into a step"
+    REPLAY = "replay", "the step could not be replayed (no trace of a device)"
+    ROOFLINE = "roofline", "no kernels on a device whose peaks are known"
+    CHAINS = "chains", "no chain of pointwise kernels was seen (shapes must be recorded)"
+    RANKS = "ranks", "one rank alone, or no collectives that the ranks have in common"
+    MEMORY = "memory", "no samples of memory (steptime run takes them)"
+    LATENESS = "lateness", "no rank that the others wait for"
+    GRADIENTS = "gradients", "no model in DistributedDataParallel was traced"
+    PADDING = "padding", "no batch of tokens was seen"
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,16 +206,6 @@ class AllocationUse:
 
 
 @dataclass(frozen=True, slots=True)
-class PredictionUse:
-    """What a change would save by the replay. change: "input free", "syncs free", "one launch", "roofline: <kernel>",
-    "communication overlapped". saved: ns per step, never above cap, the share of the account that it relieves."""
-
-    change: str
-    saved: Estimate
-    cap: float
-
-
-@dataclass(frozen=True, slots=True)
 class ReplayUse:
     """The step's dependency graph, run again. error: of the unchanged replay against the measured steps, median of
     |replayed / measured - 1|. critical_path: ns per step by kind of edge, longest first; sums to the replayed step.
@@ -122,7 +214,7 @@ class ReplayUse:
     error: float
     steps: int
     critical_path: tuple[tuple[str, float], ...]
-    predictions: tuple[PredictionUse, ...] = ()
+    predictions: tuple[Prediction, ...] = ()
     longest: tuple[tuple[str, str, float], ...] = ()
 
 
@@ -227,74 +319,6 @@ class MemoryUse:
     keepers: tuple[KeeperUse, ...] = ()
 
 
-__all__ = [
-    "AllocationUse",
-    "Case",
-    "CategoryUse",
-    "ChainUse",
-    "CollectiveUse",
-    "CompilationUse",
-    "Contention",
-    "CopyUse",
-    "GapUse",
-    "GarbageUse",
-    "GradientUse",
-    "KeeperUse",
-    "KernelUse",
-    "LineUse",
-    "LoaderUse",
-    "MachineUse",
-    "MemoryUse",
-    "NormUse",
-    "OperatorUse",
-    "OptimizerUse",
-    "PredictionUse",
-    "RankUse",
-    "RecomputeUse",
-    "ReplayUse",
-    "RooflineUse",
-    "RootUse",
-    "SegmentUse",
-    "SettingsUse",
-    "Signal",
-    "SiteUse",
-    "StepSummary",
-]
-
-
-class Signal(Enum):
-    """Names of the fields of `Case` that a rule can declare."""
-
-    STEP = "step"
-    CATEGORIES = "categories"
-    PHASES = "phases"
-    LOADER = "loader"
-    LINES = "lines"
-    OPERATORS = "operators"
-    SETTINGS = "settings"
-    OPTIMIZERS = "optimizers"
-    COMPILATIONS = "compilations"
-    SITES = "sites"
-    GARBAGE = "garbage"
-    SEGMENTS = "segments"
-    CONTENTION = "contention"
-    MACHINE = "machine"
-    RECOMPUTE = "recompute"
-    KERNELS = "kernels"
-    GAPS = "gaps"
-    COPIES = "copies"
-    COLLECTIVES = "collectives"
-    ALLOCATIONS = "allocations"
-    REPLAY = "replay"
-    ROOFLINE = "roofline"
-    CHAINS = "chains"
-    RANKS = "ranks"
-    MEMORY = "memory"
-    LATENESS = "lateness"
-    GRADIENTS = "gradients"
-    PADDING = "padding"
-
-
 @dataclass(frozen=True, slots=True)
 class NormUse:
     """The norm of the gradients. before, after: medians of the first third of its finite samples and of the last; 0
@@ -397,21 +421,6 @@ class LineUse:
     operators: float | None = None
     garbage: float = 0.0
     checkpoint: float = 0.0
-
-
-@dataclass(frozen=True, slots=True)
-class OperatorUse:
-    """A leaf operator, summed over the step. bound: "compute", "memory", "latency" or "unmodelled". phase: where most
-    of it lies. bytes and flops: per step, None when there is no model. line: the user's line that calls it most."""
-
-    name: str
-    calls: float
-    duration: float
-    bound: str
-    phase: str = ""
-    flops: float | None = None
-    bytes: float | None = None
-    source: SourceLine | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -548,14 +557,6 @@ class MachineUse:
 
 
 @dataclass(frozen=True, slots=True)
-class PaddingUse:
-    """Of batches of tokens that were looked at, the mean share that only fills them up."""
-
-    share: float
-    batches: int
-
-
-@dataclass(frozen=True, slots=True)
 class RecomputeUse:
     """Forward operators that run again inside backward (activation checkpointing). duration: ns per step."""
 
@@ -610,5 +611,5 @@ class Case:
     memory: MemoryUse | None = None
     roots: tuple[RootUse, ...] = ()
     paths: tuple[PathUse, ...] = ()
-    padding: PaddingUse | None = None
+    padding: PaddingFacts | None = None
     changing_work: bool | None = None

@@ -16,7 +16,7 @@ from steptime.advice.kernels import elements, shapes_of
 from steptime.advice.models import norm_use
 from steptime.advice.savings import NOTHING, per_step, ratio, scaled
 from steptime.analysis.categories import Breakdown, Category
-from steptime.analysis.operators import OperatorTotal
+from steptime.analysis.operators import OperatorUse
 from steptime.analysis.timeline import Phase, Steps, Timeline, lane_of, training_thread
 from steptime.arrays import Int64
 from steptime.intervals import Intervals, contains, measure, union
@@ -154,7 +154,7 @@ def category_uses(
     breakdown: Breakdown | None,
     steps: Steps,
     usual: Int64,
-    operators: Sequence[OperatorTotal],
+    operators: Sequence[OperatorUse],
     machine: Machine | None,
 ) -> tuple[CategoryUse, ...]:
     """The categories; they sum to the step. Of computing, what lies above the roofline could be saved, of unexplained
@@ -185,7 +185,7 @@ def _entries(breakdown: Breakdown | None, steps: Steps, usual: Int64) -> Int64:
     return breakdown.entries[np.isin(steady, usual)] if len(steady) == len(breakdown.wall) else breakdown.entries
 
 
-def waste(operators: Sequence[OperatorTotal], machine: Machine | None) -> float:
+def waste(operators: Sequence[OperatorUse], machine: Machine | None) -> float:
     """Share of the operators' time above the roofline: beyond their arithmetic at the rate of a matrix product,
     or their bytes at that of a copy, whichever is longer. Operators without a model count as needed."""
     spent = sum(operator.duration for operator in operators)

@@ -11,13 +11,13 @@ from dataclasses import dataclass
 import numpy as np
 
 from steptime.advice.device_evidence import machine_use, with_device, with_processor
-from steptime.advice.evidence import Case, CategoryUse, GarbageUse, OperatorUse, RecomputeUse, StepSummary
+from steptime.advice.evidence import Case, CategoryUse, GarbageUse, RecomputeUse, StepSummary
 from steptime.advice.models import gradient_use
 from steptime.advice.savings import scaled
 from steptime.advice.step_evidence import waste
 from steptime.analysis.breakdown import breakdown_of
 from steptime.analysis.categories import Breakdown, Category
-from steptime.analysis.operators import OperatorTotal, operator_totals, sources_of
+from steptime.analysis.operators import operator_totals, sources_of
 from steptime.analysis.recompute import recomputed
 from steptime.analysis.step_context import StepContext, step_context
 from steptime.arrays import Int64
@@ -44,15 +44,12 @@ class TraceCase:
     whole: Breakdown
 
 
-def case_of_trace(trace: Trace, boundaries: Int64, machine: Machine | None = None, *, how: str = "") -> Case:
-    """The case of the steps of a trace. boundaries: (n, 2) ns, n at least 1; how: what they were found by, in words."""
-    return look_at_trace(trace, boundaries, machine, how=how).case
-
-
 def look_at_trace(trace: Trace, boundaries: Int64, machine: Machine | None = None, *, how: str = "") -> TraceCase:
-    """As `case_of_trace`, with what comparing ranks needs."""
+    """The case of the steps of a trace, and its steps. boundaries: (n, 2) ns, n at least 1; how: what they were found
+    by, in words."""
     everything = step_context(trace, boundaries, machine=machine)
-    warm_up = _warm_up(everything.windows[:, 1] - everything.windows[:, 0])
+    durations = everything.windows[:, 1] - everything.windows[:, 0]
+    warm_up = int(len(durations) > 2 and durations[0] > WARM_UP * np.median(durations[1:]))
     steps, whole = everything.without_first(warm_up), breakdown_of(everything)
     breakdown = Breakdown(whole.device, whole.wall[warm_up:], whole.entries[warm_up:])
     operators = operator_totals(steps, sources_of(steps))
@@ -70,7 +67,7 @@ def look_at_trace(trace: Trace, boundaries: Int64, machine: Machine | None = Non
     case = Case(
         step=step,
         categories=categories_of(breakdown, waste(operators, machine)),
-        operators=tuple(map(operator_use, operators)),
+        operators=operators,
         machine=machine_use(machine),
         recompute=RecomputeUse(mean_of_series(again)) if again.any() else None,
         garbage=_garbage(trace, steps.windows),
@@ -109,21 +106,3 @@ def _untraced(trace: Trace, windows: Int64) -> float:
     launches = (events.event_kind == EventKind.RUNTIME) & matching(trace, LAUNCH.match)
     launches &= contains(union(windows[:, 0], windows[:, 1]), events.begin)
     return float(launches.sum()) / len(windows)
-
-
-def _warm_up(durations: Int64) -> int:
-    return int(len(durations) > 2 and durations[0] > WARM_UP * np.median(durations[1:]))
-
-
-def operator_use(operator: OperatorTotal) -> OperatorUse:
-    """An operator as rules see it."""
-    return OperatorUse(
-        operator.name,
-        operator.calls,
-        operator.duration,
-        operator.bound,
-        operator.phase,
-        operator.flops,
-        operator.bytes,
-        operator.source,
-    )

@@ -280,7 +280,7 @@ def _moved_by_themselves(moved: Float64, parent: Int64, own: Bool) -> Bool:
 
 
 @dataclass(frozen=True, slots=True)
-class OperatorTotal:
+class OperatorUse:
     """An operator over all steps, per step. duration: ns (on an accelerator, of the kernels that it launched; on a CPU,
     inside it, operators within it excluded). bound: "compute", "memory", "latency" (its work takes less time at the
     machine's peaks than dispatching it) or "unmodelled". flops, bytes: None where a call has no model."""
@@ -295,7 +295,7 @@ class OperatorTotal:
     source: SourceLine | None = None
 
 
-def operator_totals(steps: StepContext, sources: Mapping[str, SourceLine]) -> tuple[OperatorTotal, ...]:
+def operator_totals(steps: StepContext, sources: Mapping[str, SourceLine]) -> tuple[OperatorUse, ...]:
     """The operators that did the work of the steps, the longest first. sources: lines by operator name, as `sources_of`
     finds them in a trace with stacks."""
     if not len(steps):
@@ -309,7 +309,7 @@ def operator_totals(steps: StepContext, sources: Mapping[str, SourceLine]) -> tu
 
 def _operator_total(
     steps: StepContext, calls: OperatorCalls, modelled: Modelled, chosen: Int64, sources: Mapping[str, SourceLine]
-) -> OperatorTotal:
+) -> OperatorUse:
     """One operator; `chosen`: positions in `calls`."""
     name = steps.trace.symbols[steps.trace.events.name[calls.rows[chosen[0]]]]
     duration = calls.duration[chosen]
@@ -323,7 +323,7 @@ def _operator_total(
         known = [amount * count for amount, count in zip(amounts, counts.tolist(), strict=True) if amount is not None]
         return sum(known) / len(steps) if len(known) == len(amounts) else None
 
-    return OperatorTotal(
+    return OperatorUse(
         name=name,
         calls=len(chosen) / len(steps),
         duration=float(duration.sum()) / len(steps),

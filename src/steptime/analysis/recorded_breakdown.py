@@ -26,7 +26,7 @@ import numpy as np
 from steptime.analysis.breakdown import count_events, device_of, phase_breakdown
 from steptime.analysis.categories import Breakdown, Category
 from steptime.analysis.layout import Layout
-from steptime.analysis.operators import OperatorTotal, operator_events, operator_totals, sources_of
+from steptime.analysis.operators import OperatorUse, operator_events, operator_totals, sources_of
 from steptime.analysis.recompute import recomputed
 from steptime.analysis.step_context import StepContext, step_context
 from steptime.analysis.threads import during
@@ -65,7 +65,7 @@ class RecordedBreakdown:
     explains unexplained. windows: the whole profiled steps of each trace that could be read."""
 
     breakdown: Breakdown
-    operators: tuple[OperatorTotal, ...]
+    operators: tuple[OperatorUse, ...]
     recompute: Int64
     profiled_steps: int
     windows: tuple[StepContext, ...]

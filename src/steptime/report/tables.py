@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from steptime.advice.evidence import Case, MachineUse, PredictionUse, ReplayUse, RooflineUse
+from steptime.advice.evidence import Case, MachineUse, Prediction, ReplayUse, RooflineUse
 from steptime.advice.kernels import short_kernel
 from steptime.analysis.stragglers.comparison import CollectiveRow, RankComparison
 from steptime.quantities import Estimate, SourceLine, format_bytes, format_duration, format_share, format_source
@@ -365,7 +365,7 @@ def format_rate(rate: float) -> str:
     return f"{rate / size:.3g} {prefix}"
 
 
-def prediction_text(prediction: PredictionUse, step: float) -> str:
+def prediction_text(prediction: Prediction, step: float) -> str:
     """ "input free: 12 % shorter (10 to 14 %)"."""
     saved = prediction.saved
     if saved.samples < 2:
@@ -374,12 +374,12 @@ def prediction_text(prediction: PredictionUse, step: float) -> str:
     return f"{prediction.change}: {format_share(saved.value / step)} shorter ({low} to {high} %)"
 
 
-def predictions(replay: ReplayUse | None, step: float) -> list[PredictionUse]:
+def predictions(replay: ReplayUse | None, step: float) -> list[Prediction]:
     """Those that matter, the largest first; one whose interval reaches down to nothing is none."""
     found = replay.predictions if replay is not None else ()
     sure = [each for each in found if each.saved.value >= SMALLEST * step and _is_sure(each)]
     return sorted(sure, key=lambda each: -each.saved.value)
 
 
-def _is_sure(prediction: PredictionUse) -> bool:
+def _is_sure(prediction: Prediction) -> bool:
     return prediction.saved.samples < 2 or prediction.saved.low > 0
