@@ -2,25 +2,47 @@
 
 from __future__ import annotations
 
-from steptime.advice.evidence import Contention, CopyUse, GapUse, LineUse, LoaderUse, Signal, StepSummary
+from steptime.advice.evidence import CopyUse, LoaderUse, Signal
 from steptime.advice.line_evidence import LineTime, line_times
 from steptime.advice.loader_model import Supply, handover, production, supply, usable_text
 from steptime.advice.models import staging_operators
 from steptime.advice.rule import Finding, rule
-from steptime.advice.savings import capped, less, modelled, more, named, ratio, scaled, total
+from steptime.advice.savings import capped, in_step, less, modelled, more, named, ratio, scaled, share_of_step, total
 from steptime.advice.signals import Signals
-from steptime.quantities import Estimate, format_bytes, format_duration, format_share
+from steptime.quantities import SourceLine, format_bytes, format_duration, format_share
 
-COLLECTOR_TOLD = 0.1
-"""Of the wait: below that the garbage collector's part in it goes untold."""
+COLLECTOR_SAID = 0.1
+"""Of the wait: below that the garbage collector's part in it is left out."""
 MOSTLY_WAITING = 0.5
 """Share of the making of a batch in which a CPU works: below, it is said that the rest is spent waiting."""
+LEAST_GAIN_OF_MORE = 0.05
+"""Of the step: workers cost memory and start-up, a smaller gain is not worth advising them."""
+MOSTLY_HIDDEN = 0.1
+"""Of the wait: where the advised workers are predicted to leave less of it, nothing more is asked for."""
+LEAST_GAIN_OF_NONE = 0.03
+"""Of the wait: below this the prediction without workers is no better than noise."""
+BYTES_DOMINATE = 0.9
+"""Collating over reading: from here on a sample is so large that copying it is the price, and one indexing copies as
+much. On a CPU with torch 2.13 indexing whole batches left 0.03 to 0.2 of reading and collating where this ratio was
+0.3 to 0.4, 0.6 at 0.5, and gained nothing at 0.95."""
+FEWEST_SAMPLES = 4
+"""Below this batch size a batched read has nothing to gain."""
+COLLATE_SHARE = 0.5
+"""Of the making of a batch: from half on, collating is the first thing to mend."""
+OWN = 0.5
+"""Of a line's time outside of the loader: what reads less waits for a DataLoader, or runs inside one."""
+LEAST_PADDING = 0.25
+"""Of the tokens: what remains after sorting by length, as a rule."""
+LIKELY_PADDING, SURE_PADDING = 0.8, 0.4
+"""Of the padding: what shorter batches leave out of it; at most all."""
+SCALING = ("forward", "backward")
+"""Phases whose work grows with the tokens."""
 
 
 @rule(
     "ST101",
     "input-wait",
-    needs={Signal.STEP, Signal.CATEGORIES},
+    needs={Signal.CATEGORIES},
     uses={Signal.LOADER, Signal.PHASES, Signal.GAPS, Signal.SETTINGS, Signal.CONTENTION},
 )
 def input_wait(signals: Signals) -> Finding | None:
@@ -49,33 +71,29 @@ def input_wait(signals: Signals) -> Finding | None:
     """
     if not signals.has(Signal.LOADER):
         return None if signals.has(Signal.PHASES) else _from_trace(signals)
-    step, loader = signals.step, signals.loader
-    share = format_share(ratio(loader.wait.value, step.duration.value))
-    summary = f"Each step waits {format_duration(loader.wait.value)} ({share}) for the loader{_parts(loader)}"
+    loader, wait = signals.loader, signals.loader.wait
+    share = share_of_step(wait.value, signals.step)
+    summary = f"Each step waits {format_duration(wait.value)} ({share}) for the loader{_parts(loader)}"
     contention = signals.contention if signals.has(Signal.CONTENTION) else None
-    savings = less(loader.wait, handover(loader, contention) if loader.workers else 0.0)
+    savings = less(wait, handover(loader, contention) if loader.workers else 0.0)
     source = loader.item_site or loader.site
-    return input_wait.finding(
-        summary, _advice_input_wait(signals, contention), savings, category="input", source=source
-    )
+    return input_wait.finding(summary, _advice_on_wait(signals), savings, category="input", source=source)
 
 
 def _from_trace(signals: Signals) -> Finding | None:
-    """What a trace alone can tell: the account, and the annotation of the loader."""
+    """What a trace alone can tell: the category, and the annotation of the loader."""
     category = named(signals.categories, "input")
     if category is None:
         return None
-    gap = max((gap for gap in signals.gaps if gap.category == "input"), key=_idle, default=None)
-    share = format_share(ratio(category.duration.value, signals.step.duration.value))
-    wait = format_duration(category.duration.value)
-    on_device = signals.step.device != "cpu"
-    what = f"The device idles {wait} a step" if on_device else f"Each step waits {wait}"
+    gaps = [gap for gap in signals.gaps if gap.category == "input"]
+    gap = max(gaps, key=lambda gap: gap.duration.value, default=None)
+    wait, share = format_duration(category.duration.value), share_of_step(category.duration.value, signals.step)
+    what = f"The device idles {wait} a step" if signals.step.device != "cpu" else f"Each step waits {wait}"
     inside = f", mostly in {gap.inside}" if gap and gap.inside else ""
-    summary = f"{what} ({share}) for the next batch{inside}"
     evidence = (f"{gap.cause}: {gap.count:.3g} gaps a step, the longest {format_duration(gap.longest)}",) if gap else ()
     return input_wait.finding(
-        summary,
-        _advice_from_trace(gap.cause if gap is not None else ""),
+        f"{what} ({share}) for the next batch{inside}",
+        _advice_on_trace(gap.cause if gap else ""),
         category.recoverable,
         category="input",
         source=gap.source if gap else None,
@@ -83,7 +101,7 @@ def _from_trace(signals: Signals) -> Finding | None:
     )
 
 
-def _advice_from_trace(cause: str) -> str:
+def _advice_on_trace(cause: str) -> str:
     """By the class of the loader's iterator, which names whether there are workers."""
     watch = "steptime run times the loader's parts"
     if "SingleProcess" in cause:
@@ -91,10 +109,6 @@ def _advice_from_trace(cause: str) -> str:
     if "MultiProcessing" in cause:
         return f"Its workers do not keep up: try more of them, or cheaper items; {watch}."
     return f"Measure the job too: {watch}, and says how many workers would keep up."
-
-
-def _idle(gap: GapUse) -> float:
-    return gap.duration.value
 
 
 def _parts(loader: LoaderUse) -> str:
@@ -105,15 +119,20 @@ def _parts(loader: LoaderUse) -> str:
         text += f", {format_duration(loader.collate.value)} to collate"
     if loader.busy is not None and loader.busy <= MOSTLY_WAITING:
         text += f", {format_share(1 - loader.busy)} of it waiting"
-    if loader.collector * loader.demand >= COLLECTOR_TOLD * loader.wait.value > 0:
+    if loader.collector * loader.demand >= COLLECTOR_SAID * loader.wait.value > 0:
         text += f", {format_duration(loader.collector)} in gc"
     return text
 
 
-def _advice_input_wait(signals: Signals, contention: Contention | None) -> str:
-    loader = signals.loader
+def _supply(signals: Signals) -> Supply | None:
+    """The model of the loader, None where its items were not timed."""
     settings = signals.settings if signals.has(Signal.SETTINGS) else None
-    model = supply(signals.step, loader, settings, contention)
+    contention = signals.contention if signals.has(Signal.CONTENTION) else None
+    return supply(signals.step, signals.loader, settings, contention)
+
+
+def _advice_on_wait(signals: Signals) -> str:
+    loader, model = signals.loader, _supply(signals)
     if model is None:
         return "Find out what next() waits for: the items of this dataset were not timed."
     if 2 * loader.collector * loader.demand > loader.wait.value:
@@ -125,16 +144,10 @@ def _advice_input_wait(signals: Signals, contention: Contention | None) -> str:
     return f"Make an item cheaper to read, or read with {model.best} workers."
 
 
-LEAST_GAIN_TOO_FEW_WORKERS = 0.05
-"""Of the step: workers cost memory and start-up, a smaller gain is not worth advising them."""
-MOSTLY_HIDDEN = 0.1
-"""Of the wait: where the advised workers are predicted to leave less of it, nothing more is asked for."""
-
-
 @rule(
     "ST102",
     "too-few-workers",
-    needs={Signal.STEP, Signal.LOADER},
+    needs={Signal.LOADER},
     uses={Signal.SETTINGS, Signal.CONTENTION},
     instead_of=("input-wait",),
 )
@@ -165,35 +178,26 @@ def too_few_workers(signals: Signals) -> Finding | None:
         When memory is short (each worker holds its own copy of what the dataset touches), or when making the item
         itself cheaper is easy: that helps with any number of workers.
     """
-    step, loader = signals.step, signals.loader
-    settings = signals.settings if signals.has(Signal.SETTINGS) else None
-    contention = signals.contention if signals.has(Signal.CONTENTION) else None
-    model = supply(step, loader, settings, contention)
+    step, loader, model = signals.step.duration.value, signals.loader, _supply(signals)
     if model is None or loader.in_memory_tensors or model.best <= loader.workers:
         return None
-    gain = step.duration.value - model.step(model.best)
-    if gain < LEAST_GAIN_TOO_FEW_WORKERS * step.duration.value:
+    gain, wait = step - model.step(model.best), loader.wait
+    if gain < LEAST_GAIN_OF_MORE * step:
         return None
-    saving = capped(scaled(loader.wait, ratio(gain, loader.wait.value)), loader.wait)
-    return too_few_workers.finding(
-        _summary_too_few_workers(loader, model),
-        _advice_too_few_workers(loader, model),
-        saving,
-        category="input",
-        source=loader.site or loader.item_site,
+    have = _workers(loader.workers) if loader.workers else "no worker"
+    summary = (
+        f"With {have}, a step waits {format_duration(wait.value)}: its batches take "
+        f"{format_duration(model.production)} to make, {_workers(model.needed)} would do"
     )
+    saving, source = capped(scaled(wait, ratio(gain, wait.value)), wait), loader.site or loader.item_site
+    return too_few_workers.finding(summary, _advice_on_more(loader, model), saving, category="input", source=source)
 
 
-def _summary_too_few_workers(loader: LoaderUse, model: Supply) -> str:
-    have = "no worker" if loader.workers == 0 else f"{loader.workers} worker{'s' * (loader.workers > 1)}"
-    needed = f"{model.needed} {'worker' if model.needed == 1 else 'workers'}"
-    return (
-        f"With {have}, a step waits {format_duration(loader.wait.value)}: its batches take "
-        f"{format_duration(model.production)} to make, {needed} would do"
-    )
+def _workers(count: int) -> str:
+    return "1 worker" if count == 1 else f"{count} workers"
 
 
-def _advice_too_few_workers(loader: LoaderUse, model: Supply) -> str:
+def _advice_on_more(loader: LoaderUse, model: Supply) -> str:
     text = f"Set num_workers={model.best}"
     if not loader.persistent_workers:
         text += " and persistent_workers=True"
@@ -214,14 +218,10 @@ def _room(loader: LoaderUse, model: Supply) -> str:
     return usable_text(loader)
 
 
-LEAST_GAIN_TOO_MANY_WORKERS = 0.03
-"""Of the wait: below this the prediction without workers is no better than noise."""
-
-
 @rule(
     "ST103",
     "too-many-workers",
-    needs={Signal.STEP, Signal.LOADER},
+    needs={Signal.LOADER},
     uses={Signal.SETTINGS, Signal.CONTENTION},
     instead_of=("input-wait", "slow-collate", "too-few-workers"),
 )
@@ -246,38 +246,29 @@ def too_many_workers(signals: Signals) -> Finding | None:
     When to ignore it
         When the training device is so much faster elsewhere that the items become the bottleneck there.
     """
-    step, loader = signals.step, signals.loader
-    settings = signals.settings if signals.has(Signal.SETTINGS) else None
-    contention = signals.contention if signals.has(Signal.CONTENTION) else None
-    model = supply(step, loader, settings, contention)
+    loader, model = signals.loader, _supply(signals)
     if model is None or loader.workers == 0:
         return None
     dearer, crowded = _dearer_than_none(loader, model), _more_than_processors(loader, model)
-    if dearer and dearer.savings and _gain_of_more(step, loader, model) > dearer.savings.value:
-        dearer = None
     if loader.in_memory_tensors:  # their making was timed while the workers took turns, and would cost far less alone
         return crowded or dearer
+    if dearer and dearer.savings and model.best > loader.workers:
+        more_would_save = signals.step.duration.value - model.step(model.best)
+        dearer = dearer if more_would_save <= dearer.savings.value else None
     return dearer or crowded
 
 
 def _dearer_than_none(loader: LoaderUse, model: Supply) -> Finding | None:
     spent = loader.wait.value
     gain = spent - model.production
-    if gain < LEAST_GAIN_TOO_MANY_WORKERS * spent or loader.wait.low <= model.production * 0.5:
+    if gain < LEAST_GAIN_OF_NONE * spent or loader.wait.low <= model.production * 0.5:
         return None
     summary = (
-        f"{loader.workers} worker{'s' * (loader.workers > 1)} cost a step {format_duration(spent)}; "
+        f"{_workers(loader.workers)} cost a step {format_duration(spent)}; "
         f"making its batches in the training process takes {format_duration(model.production)}"
     )
     saving = more(scaled(loader.wait, ratio(gain, spent)), model.beside)
     return too_many_workers.finding(summary, "Set num_workers=0.", saving, category="input", source=loader.site)
-
-
-def _gain_of_more(step: StepSummary, loader: LoaderUse, model: Supply) -> float:
-    """What more workers are predicted to save, ns per step; 0 where they would save nothing."""
-    if loader.in_memory_tensors or model.best <= loader.workers:
-        return 0.0
-    return step.duration.value - model.step(model.best)
 
 
 def _more_than_processors(loader: LoaderUse, model: Supply) -> Finding | None:
@@ -287,12 +278,11 @@ def _more_than_processors(loader: LoaderUse, model: Supply) -> Finding | None:
         f"{loader.workers} workers share {usable_text(loader)} with the training thread; "
         f"by the model {model.best} would do"
     )
-    return too_many_workers.finding(
-        summary, f"Set num_workers={model.best}.", loader.wait, category="input", source=loader.site
-    )
+    advice = f"Set num_workers={model.best}."
+    return too_many_workers.finding(summary, advice, loader.wait, category="input", source=loader.site)
 
 
-@rule("ST104", "workers-restarted", needs={Signal.STEP, Signal.LOADER}, instead_of=("input-wait",))
+@rule("ST104", "workers-restarted", needs={Signal.LOADER}, instead_of=("input-wait",))
 def workers_restarted(signals: Signals) -> Finding | None:
     """Workers are started again for every epoch
 
@@ -313,30 +303,20 @@ def workers_restarted(signals: Signals) -> Finding | None:
     When to ignore it
         When an epoch takes minutes, or when the dataset must be made anew each epoch in the workers.
     """
-    loader = signals.loader
-    if not loader.workers or loader.persistent_workers or loader.start is None or not loader.steps_per_start:
+    loader, start, steps = signals.loader, signals.loader.start, signals.loader.steps_per_start
+    if not loader.workers or loader.persistent_workers or start is None or not steps or not loader.starts:
         return None
-    if not loader.starts:
-        return None
-    each, steps = format_duration(loader.start.value), loader.steps_per_start
     behind = f" and slows the steps behind by {format_duration(loader.settling)}" if loader.settling else ""
-    summary = f"Ending and starting {loader.workers} workers takes {each}{behind}, again every {steps:.0f} steps"
-    saving = scaled(more(loader.start, loader.settling), 1 / steps)
+    takes = f"takes {format_duration(start.value)}{behind}, again every {steps:.0f} steps"
+    summary = f"Ending and starting {loader.workers} workers {takes}"
+    saving = scaled(more(start, loader.settling), 1 / steps)
     return workers_restarted.finding(summary, "Set persistent_workers=True.", saving, source=loader.site)
-
-
-BYTES_DOMINATE = 0.9
-"""Collating over reading: from here on a sample is so large that copying it is the price, and one indexing copies as
-much. On a CPU with torch 2.13 indexing whole batches left 0.03 to 0.2 of reading and collating where this ratio was
-0.3 to 0.4, 0.6 at 0.5, and gained nothing at 0.95."""
-FEWEST_SAMPLES = 4
-"""Below this batch size a batched read has nothing to gain."""
 
 
 @rule(
     "ST105",
     "per-sample-fetch",
-    needs={Signal.STEP, Signal.LOADER},
+    needs={Signal.LOADER},
     instead_of=("input-wait", "too-few-workers", "too-many-workers", "slow-collate"),
 )
 def per_sample_fetch(signals: Signals) -> Finding | None:
@@ -359,44 +339,26 @@ def per_sample_fetch(signals: Signals) -> Finding | None:
     When to ignore it
         When each sample is transformed by Python code that cannot take a batch.
     """
-    loader = signals.loader
+    loader, samples = signals.loader, signals.loader.batch_size or 1
     produced = production(loader)
     if produced is None or loader.item is None or not loader.in_memory_tensors or loader.batched_fetch:
         return None
-    if (loader.batch_size or 1) < FEWEST_SAMPLES:
-        return None
     collate = loader.collate.value if loader.collate is not None else 0.0
-    if collate >= BYTES_DOMINATE * loader.item.value * (loader.batch_size or 1):
+    if samples < FEWEST_SAMPLES or collate >= BYTES_DOMINATE * loader.item.value * samples:
         return None
     wait, copying = loader.wait, collate * loader.demand
     gain = wait.value - copying
     saving = capped(modelled(gain, max(0.1 * gain, wait.low - 2 * copying), wait.high, wait.samples), wait)
-    return per_sample_fetch.finding(
-        _summary_per_sample_fetch(loader, produced),
-        _advice_per_sample_fetch(loader),
-        saving,
-        category="input",
-        source=loader.site,
-    )
-
-
-def _summary_per_sample_fetch(loader: LoaderUse, produced: float) -> str:
-    return (
+    summary = (
         f"{loader.dataset} in memory is indexed {loader.batch_size} times a batch: "
-        f"{format_duration(produced)} to make what one indexing could, {format_duration(loader.wait.value)} waited"
+        f"{format_duration(produced)} to make what one indexing could, {format_duration(wait.value)} waited"
     )
+    advice = "Index whole batches (__getitems__, or data[indices] without a DataLoader)"
+    advice += " and set num_workers=0." if loader.workers else "; workers would make it slower."
+    return per_sample_fetch.finding(summary, advice, saving, category="input", source=loader.site)
 
 
-def _advice_per_sample_fetch(loader: LoaderUse) -> str:
-    text = "Index whole batches (__getitems__, or data[indices] without a DataLoader)"
-    return f"{text} and set num_workers=0." if loader.workers else f"{text}; workers would make it slower."
-
-
-COLLATE_SHARE = 0.5
-"""Of the making of a batch: from half on, collating is the first thing to mend."""
-
-
-@rule("ST106", "slow-collate", needs={Signal.STEP, Signal.LOADER}, instead_of=("input-wait", "too-few-workers"))
+@rule("ST106", "slow-collate", needs={Signal.LOADER}, instead_of=("input-wait", "too-few-workers"))
 def slow_collate(signals: Signals) -> Finding | None:
     """Collating a batch takes longer than reading its items
 
@@ -416,43 +378,28 @@ def slow_collate(signals: Signals) -> Finding | None:
     When to ignore it
         When workers already hide it: then there is no wait, and the rule does not fire.
     """
-    loader = signals.loader
-    produced = production(loader)
-    if produced is None or loader.collate is None:
+    loader, collate, produced = signals.loader, signals.loader.collate, production(signals.loader)
+    if produced is None or collate is None:
         return None
-    share = ratio(loader.collate.value * loader.demand, produced)
+    share = ratio(collate.value * loader.demand, produced)
     if share < COLLATE_SHARE:
         return None
-    collating = scaled(loader.collate, loader.demand)
-    saving = capped(scaled(loader.wait, min(1.0, share)), collating)
-    return slow_collate.finding(
-        _summary_slow_collate(loader, share), _advice_slow_collate(loader), saving, category="input", source=loader.site
-    )
-
-
-def _is_default(loader: LoaderUse) -> bool:
-    return "default_collate" in loader.collate_name or not loader.collate_name
-
-
-def _summary_slow_collate(loader: LoaderUse, share: float) -> str:
-    what = "default_collate" if _is_default(loader) else loader.collate_name.rsplit(".", 1)[-1]
-    collate = format_duration(loader.collate.value if loader.collate else 0.0)
-    wait = format_duration(loader.wait.value)
-    return f"{what} takes {collate} a batch, {format_share(share)} of its making; steps wait {wait}"
-
-
-def _advice_slow_collate(loader: LoaderUse) -> str:
-    if _is_default(loader):
-        return (
-            "Return whole batches from the dataset (__getitems__), or larger items: stacking many small ones is slow."
-        )
-    return "Build each batch with one operation (pad_sequence, np.stack, a preallocated tensor), not item by item."
+    what = loader.collate_name.rsplit(".", 1)[-1]
+    advice = "Build each batch with one operation (pad_sequence, np.stack, a preallocated tensor), not item by item."
+    if "default_collate" in loader.collate_name or not what:
+        what = "default_collate"
+        advice = "Return whole batches from the dataset (__getitems__), or larger items"
+        advice += ": stacking many small ones is slow."
+    taken = f"{format_duration(collate.value)} a batch, {format_share(share)} of its making"
+    summary = f"{what} takes {taken}; steps wait {format_duration(loader.wait.value)}"
+    saving = capped(scaled(loader.wait, min(1.0, share)), scaled(collate, loader.demand))
+    return slow_collate.finding(summary, advice, saving, category="input", source=loader.site)
 
 
 @rule(
     "ST107",
     "slow-transfer",
-    needs={Signal.STEP, Signal.CATEGORIES},
+    needs={Signal.CATEGORIES},
     uses={Signal.LOADER, Signal.LINES, Signal.PHASES, Signal.COPIES, Signal.GAPS},
 )
 def slow_transfer(signals: Signals) -> Finding | None:
@@ -474,51 +421,49 @@ def slow_transfer(signals: Signals) -> Finding | None:
     When to ignore it
         When the copy overlaps with kernels of the step before: then its duration is long and nothing is to be saved.
     """
-    copies = [copy for copy in signals.copies if copy.kind == "HtoD"]
-    if signals.step.device != "cpu" and copies:
-        return _from_copies(signals, copies)
-    phase = named(signals.phases, "transfer")
-    if signals.step.device == "cpu" or phase is None:
+    if signals.step.device == "cpu":
         return None
-    saving = _exposed(signals, phase.duration)
-    line = max((use for use in signals.lines if use.role == "transfer"), key=_time, default=None)
-    share = format_share(ratio(saving.value, signals.step.duration.value))
-    summary = f"Moving the batch to the device costs {format_duration(saving.value)} a step ({share})"
-    return slow_transfer.finding(
-        summary, _advice_slow_transfer(signals, line), saving, category="copy", source=line.source if line else None
-    )
+    lines = [use for use in signals.lines if use.role == "transfer"]
+    line = max(lines, key=lambda use: use.duration.value).source if lines else None
+    copies = [copy for copy in signals.copies if copy.kind == "HtoD"]
+    if copies:
+        return _from_copies(signals, copies, line)
+    phase, copying = named(signals.phases, "transfer"), named(signals.categories, "copy")
+    if phase is None:
+        return None
+    saving = capped(copying.duration, copying.recoverable) if copying is not None else phase.duration
+    summary = f"Moving the batch to the device costs {in_step(saving.value, signals.step)}"
+    return slow_transfer.finding(summary, _advice_on_copies(signals, line), saving, category="copy", source=line)
 
 
-def _from_copies(signals: Signals, copies: list[CopyUse]) -> Finding | None:
+def _from_copies(signals: Signals, copies: list[CopyUse], line: SourceLine | None) -> Finding | None:
     """By the copies of a trace: what they leave exposed, and what staging pageable memory keeps the device from."""
     operators = staging_operators(signals.copies)
     staging = [gap.duration for gap in signals.gaps if gap.category == "sync" and gap.cause in operators]
     saving = total([*(copy.exposed for copy in copies), *staging])
     if not saving.value:
         return None
-    line = max((use for use in signals.lines if use.role == "transfer"), key=_time, default=None)
-    top = max(copies, key=lambda copy: copy.exposed.value)
-    pageable = sum(copy.bytes for copy in copies if copy.memory == "pageable") > sum(copy.bytes for copy in copies) / 2
-    share = format_share(ratio(saving.value, signals.step.duration.value))
-    kind = "pageable " if pageable else "pinned " if top.memory == "pinned" else ""
-    summary = (
-        f"Copying {format_bytes(sum(copy.bytes for copy in copies))} from {kind}memory to the device costs "
-        f"{format_duration(saving.value)} a step ({share})"
-    )
-    advice = _advice_slow_transfer(signals, line) if pageable or top.memory != "pinned" else _PINNED
-    source = line.source if line else top.source
-    evidence = tuple(map(_told, sorted(copies, key=lambda copy: -copy.duration.value)[:3]))
+    top, moved = max(copies, key=lambda copy: copy.exposed.value), sum(copy.bytes for copy in copies)
+    pageable = sum(copy.bytes for copy in copies if copy.memory == "pageable") > moved / 2
+    pinned = top.memory == "pinned" and not pageable
+    kind = "pageable " if pageable else "pinned " if pinned else ""
+    costs = in_step(saving.value, signals.step)
+    advice = _advice_on_copies(signals, line)
+    if pinned:
+        advice = "The memory is pinned: copy the next batch on a stream of its own while this one computes"
+        advice += ", or send fewer bytes."
     return slow_transfer.finding(
-        summary, advice, saving, category="" if staging else "copy", source=source, evidence=evidence
+        f"Copying {format_bytes(moved)} from {kind}memory to the device costs {costs}",
+        advice,
+        saving,
+        category="" if staging else "copy",
+        source=line or top.source,
+        evidence=tuple(map(_copy, sorted(copies, key=lambda copy: -copy.duration.value)[:3])),
     )
 
 
-_PINNED = (
-    "The memory is pinned: copy the next batch on a stream of its own while this one computes, or send fewer bytes."
-)
-
-
-def _told(copy: CopyUse) -> str:
+def _copy(copy: CopyUse) -> str:
+    """Copies of one kind, as evidence."""
     rate = f" at {format_bytes(ratio(copy.bytes, copy.duration.value) * 1e9)}/s" if copy.bytes else ""
     return (
         f"{copy.calls:.3g} {copy.memory} copies a step by {copy.operator or 'no operator'}: "
@@ -526,35 +471,17 @@ def _told(copy: CopyUse) -> str:
     )
 
 
-def _time(line: LineUse) -> float:
-    return line.duration.value
-
-
-def _exposed(signals: Signals, phase: Estimate) -> Estimate:
-    """Copies that nothing hides, where the breakdown has them; else the lines' own time."""
-    copy = named(signals.categories, "copy") if signals.has(Signal.CATEGORIES) else None
-    if copy is None:
-        return phase
-    return capped(copy.duration, copy.recoverable)
-
-
-def _advice_slow_transfer(signals: Signals, line: LineUse | None) -> str:
-    pinned = signals.has(Signal.LOADER) and signals.loader.pin_memory
-    overlapping = line is not None and "non_blocking=True" in line.source.text
-    if pinned and overlapping:
-        return "It is pinned and non_blocking already: send smaller types (uint8, bf16) and convert on the device."
-    if pinned:
-        return "The batches are pinned: add non_blocking=True to the copy."
-    if signals.has(Signal.LOADER):
+def _advice_on_copies(signals: Signals, line: SourceLine | None) -> str:
+    if not signals.has(Signal.LOADER):
+        return "Keep the batches in pinned memory that is reused, or keep the whole data set on the device if it fits."
+    if not signals.loader.pin_memory:
         return "Set pin_memory=True in the loader and non_blocking=True in the copy."
-    return "Keep the batches in pinned memory that is reused, or keep the whole data set on the device if it fits."
+    if line is not None and "non_blocking=True" in line.text:
+        return "It is pinned and non_blocking already: send smaller types (uint8, bf16) and convert on the device."
+    return "The batches are pinned: add non_blocking=True to the copy."
 
 
-OWN = 0.5
-"""Of a line's time outside of the loader: what reads less waits for a DataLoader, or runs inside one."""
-
-
-@rule("ST108", "batch-preparation", needs={Signal.STEP, Signal.PHASES}, uses={Signal.LINES, Signal.LOADER})
+@rule("ST108", "batch-preparation", needs={Signal.PHASES}, uses={Signal.LINES, Signal.LOADER})
 def batch_preparation(signals: Signals) -> Finding | None:
     """The training loop prepares its batches itself
 
@@ -572,47 +499,31 @@ def batch_preparation(signals: Signals) -> Finding | None:
     When to ignore it
         When the batch depends on the model's last output (reinforcement learning, self-play).
     """
-    times = line_times(signals.lines, signals.phases)
-    lines = sorted((time for time in times if time.line.role == "input" and _is_own(time)), key=_spent, reverse=True)
+    times = [time for time in line_times(signals.lines, signals.phases) if time.line.role == "input"]
+    lines = [time for time in times if time.line.host.value >= OWN * time.line.duration.value]
+    lines.sort(key=lambda time: time.host.value, reverse=True)
     saving = total(time.host for time in lines)
     phase = named(signals.phases, "input")
     if phase is not None and not signals.has(Signal.LOADER) and saving.value < OWN * phase.duration.value:
         saving = phase.duration
     if not saving.value:
         return None
-    share = format_share(ratio(saving.value, signals.step.duration.value))
-    summary = f"The loop's own batch preparation takes {format_duration(saving.value)} a step ({share})"
     return batch_preparation.finding(
-        summary,
+        f"The loop's own batch preparation takes {in_step(saving.value, signals.step)}",
         "Prepare batches ahead of the step (once, with whole-array operations, or in a worker process).",
         saving,
         category="input",
         source=lines[0].line.source if lines else None,
-        evidence=tuple(_evidence(time) for time in lines[:3]),
+        evidence=tuple(map(_line, lines[:3])),
     )
 
 
-def _is_own(time: LineTime) -> bool:
-    return time.line.host.value >= OWN * time.line.duration.value
-
-
-def _spent(time: LineTime) -> float:
-    return time.host.value
-
-
-def _evidence(time: LineTime) -> str:
+def _line(time: LineTime) -> str:
+    """A line, as evidence."""
     return f"{format_duration(time.host.value)} a step: {time.line.source.text or time.line.source.line}"
 
 
-LEAST_SHARE = 0.25
-"""Of the tokens: what remains after sorting by length, as a rule."""
-LIKELY, SURE = 0.8, 0.4
-"""Of the padding: what shorter batches leave out of it; at most all."""
-SCALING = ("forward", "backward")
-"""Phases whose work grows with the tokens."""
-
-
-@rule("ST109", "padding", needs={Signal.STEP, Signal.PADDING, Signal.CATEGORIES, Signal.PHASES}, uses={Signal.LOADER})
+@rule("ST109", "padding", needs={Signal.PADDING, Signal.CATEGORIES, Signal.PHASES}, uses={Signal.LOADER})
 def padding(signals: Signals) -> Finding | None:
     """Much of a batch is padding
 
@@ -635,17 +546,15 @@ def padding(signals: Signals) -> Finding | None:
         When shapes must stay fixed: for a compiler without dynamic shapes, or CUDA graphs. A few fixed lengths keep
         most of the gain then.
     """
-    use = signals.padding
-    compute = named(signals.categories, "compute")
-    if use.share < LEAST_SHARE or compute is None:
+    use, compute = signals.padding, named(signals.categories, "compute")
+    if use.share < LEAST_PADDING or compute is None:
         return None
     spent = {each.name: each.duration.value for each in signals.phases}
     scaling = sum(spent.get(name, 0.0) for name in SCALING)
-    growing = compute.duration.value * ratio(scaling, scaling + spent.get("optimizer", 0.0))
-    upper_bound = use.share * growing
-    saving = modelled(LIKELY * upper_bound, SURE * upper_bound, upper_bound, compute.duration.samples)
+    bound = use.share * compute.duration.value * ratio(scaling, scaling + spent.get("optimizer", 0.0))
+    saving = modelled(LIKELY_PADDING * bound, SURE_PADDING * bound, bound, compute.duration.samples)
     batches = "one batch" if use.batches == 1 else f"{use.batches} batches"
     summary = f"{format_share(use.share)} of the tokens are padding (of {batches} that were looked at)"
-    loader = signals.loader if signals.has(Signal.LOADER) else None
+    site = signals.loader.site if signals.has(Signal.LOADER) else None
     advice = "Pad to the longest row of each batch, and draw rows of like length together."
-    return padding.finding(summary, advice, saving, category="compute", source=loader.site if loader else None)
+    return padding.finding(summary, advice, saving, category="compute", source=site)
