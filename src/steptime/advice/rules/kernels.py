@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import re
 from collections import defaultdict
-from collections.abc import Iterable
-from dataclasses import dataclass
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
 
-from steptime.advice.evidence import ChainUse, CopyUse, KernelUse, MachineUse, OperatorUse, Signal
+from steptime.advice.evidence import ChainUse, KernelUse, MachineUse, OperatorUse, Signal
 from steptime.advice.kernels import (
     COPIES,
     MATRIX,
@@ -25,12 +25,12 @@ from steptime.advice.kernels import (
     told,
 )
 from steptime.advice.line_evidence import profile_scale, steady_time
-from steptime.advice.rule import Finding, Weight, rule
-from steptime.advice.savings import modelled, ratio, total
+from steptime.advice.rule import Finding, Rule, Weight, rule
+from steptime.advice.savings import in_step, modelled, partly, ratio, total
 from steptime.advice.signals import Signals
-from steptime.quantities import SourceLine, format_bytes, format_duration, format_share
+from steptime.quantities import Estimate, SourceLine, format_bytes, format_duration
 
-LEAST_SHARE_MEMORY_BOUND_POINTWISE = 0.2
+LEAST_SHARE_POINTWISE = 0.2
 """Of the step: plain activations beside small matrix products reach a sixth on a CPU, and there is little to fuse; five
 recordings of a planted chain showed 23 to 37 %."""
 FILL = "fill"
@@ -45,12 +45,91 @@ FUSION_SAVES_AT_LEAST = 0.3
 NOT_FOR_BACKWARD = 0.75
 """Of what tensors in between cost: every other one is kept for backward, where a fused kernel still writes it once and
 only saves the reading."""
+LEAST_SHARE_COPIES = 0.1
+"""Of the step: some copies are part of every model (layouts, gradients); from a tenth on one of them can go."""
+SHORTEST_COPY = 10_000.0
+"""ns of a copy: a shorter one costs its dispatch, which is the matter of ST301 and ST302."""
+AVOIDABLE, SURELY_AVOIDABLE = 0.5, 0.2
+"""Of their time: which copies are needed is not seen from here, so half is promised and a fifth is the lower bound."""
+CAST = re.compile(
+    r"(bfloat16|float16|half|float8|float|double)_?copy_kernel|load_with_cast|store_with_cast", re.IGNORECASE
+)
+"""Kernels of copy_ that convert on the way, as torch 1.13 to 2.13 name them."""
+LIKELY_UNITS, SURE_UNITS = 0.75, 0.4
+"""Of the saving by the ratio of the peaks: products reach less of a higher upper bound, small ones much less (three
+times as fast where eight would be the ratio, which is three quarters of that saving)."""
+FORMATS = (
+    ("tf32", 'torch.set_float32_matmul_precision("high")', "10 bits of mantissa in the products, same range"),
+    ("bfloat16", "torch.autocast with bfloat16", "8 bits of mantissa, same range"),
+    ("float16", "torch.autocast with float16 and a GradScaler", "11 bits of mantissa, a small range"),
+)
+"""What a matrix unit takes in place of float32: the gentlest first, with what it does to the numbers."""
+LIKELY_ALIGNED, SURE_ALIGNED = 0.5, 0.1
+"""Of what lies between the kernels and their roofline: padding removes the copies and the narrow loads of misaligned
+rows, not what small sizes or a bad tile lose; how much is which, no name tells."""
+HALF = frozenset({"float16", "bfloat16"})
+"""Formats that go to the matrix units, where alignment counts most."""
+SOFTMAX = frozenset({"_softmax", "softmax", "_safe_softmax", "_softmax_backward_data", "_masked_softmax"})
+"""Forward and backward, with or without a mask."""
+BETWEEN = POINTWISE | {"copy", "clone", "_to_copy", "masked_fill", "tril", "triu"}
+"""What stands between the two products: scale, mask, dropout, casts."""
+SHORTEST_SEQUENCE = 32
+"""Of a sequence: a softmax over fewer is the one of a classifier, or too small to matter."""
+SURE_PASSES, MOST_PASSES = 0.5, 1.3
+"""Of the passes over the weights: a fused kernel still computes them, from memory on the chip; above all of it, because
+the two products no longer write and read them either."""
+COPIES_OF = {
+    "DtoH": ("from the device", "Read less often, and with non_blocking=True into pinned memory."),
+    "DtoD": (
+        "within the device",
+        "Avoid contiguous() and clone(), or compile the model, so that the next kernel reads the original.",
+    ),
+    "PtoP": (
+        "between devices",
+        "Place what works together on one device, or copy on a stream of its own while kernels run.",
+    ),
+    "memset": (
+        "that fill memory",
+        "Allocate with empty() what is overwritten anyhow, and zero_grad(set_to_none=True).",
+    ),
+}
+"""Kinds of copies that are examined here, in words, and what to do; those to the device are the batch's, ST107."""
+LEAST_PART = 0.4
+"""Of the kernels' time: below it no single operator decides how long the step is."""
+LEAST_STEP = 0.2
+"""Of the step: a device that idles has other troubles."""
+ARITHMETIC = frozenset(
+    {
+        "add", "addcdiv", "addcmul", "div", "lerp", "mul", "reciprocal", "rsqrt", "rsub", "sqrt", "square", "sub",
+        "_foreach_add", "_foreach_addcdiv", "_foreach_addcmul", "_foreach_div", "_foreach_lerp", "_foreach_mul",
+        "_foreach_reciprocal", "_foreach_sqrt", "_foreach_sub", "_fused_adagrad", "_fused_adam", "_fused_adamw",
+        "_fused_sgd",
+    }
+)  # fmt: skip
+"""Operators of a few instructions an element, all of which a processor does for several elements at once."""
+SLOW = 10.0
+"""Times as long as copying as many bytes. The slowest of them, a square root, takes three to four on one thread of an
+EPYC (Zen 4); on denormals 100, and an addition of a matrix and a transposed one 12 to 20."""
+LARGEST = float(16 << 20)
+"""Bytes of a call: larger tensors are new memory from the system each time, which can take as long (RM402)."""
+SHORTEST_CALL = 20_000.0
+"""ns of a call: a shorter one may be all dispatch."""
+GRAIN = 8.0 * 32768
+"""Bytes that one thread reads and writes at least: at::internal::GRAIN_SIZE elements of a float32 tensor. A smaller
+operator has fewer threads than the copy had that measured the bandwidth."""
+LEAST_SHARE_ARITHMETIC = 0.05
+"""Of the step."""
+INPUT = ("input", "transfer")
+"""Phases whose time is told by the rules of the input."""
+SURE_ARITHMETIC, LIKELY_ARITHMETIC = 0.3, 0.9
+"""Of what lies above three times the copy: which of the two causes it is, and whether it can go, is not seen here."""
+NEEDED = 3.0
 
 
 @rule(
     "ST401",
     "memory-bound-pointwise",
-    needs={Signal.STEP, Signal.OPERATORS},
+    needs={Signal.OPERATORS},
     uses={Signal.COMPILATIONS, Signal.MACHINE, Signal.CATEGORIES, Signal.CHAINS, Signal.SETTINGS},
 )
 def memory_bound_pointwise(signals: Signals) -> Finding | None:
@@ -80,54 +159,25 @@ def memory_bound_pointwise(signals: Signals) -> Finding | None:
     """
     if signals.has(Signal.CHAINS):
         return _from_chains(signals)
+    step = signals.step
     forced = FILL if signals.has(Signal.SETTINGS) and signals.settings.deterministic else ""
     machine = signals.machine if signals.has(Signal.MACHINE) else None
     chain = [use for use in moving(signals.operators, machine) if plain_name(use.name) != forced]
-    profiled = sum(use.duration for use in chain)
     spent = steady_time(chain, signals.operators, signals.categories, machine)
     calls = sum(use.calls for use in chain)
-    step = signals.step.duration.value
-    if ratio(spent, step) < LEAST_SHARE_MEMORY_BOUND_POINTWISE or calls < FEWEST_CALLS:
+    if ratio(spent, step.duration.value) < LEAST_SHARE_POINTWISE or calls < FEWEST_CALLS:
         return None
-    top = max(chain, key=_duration)
-    summary = (
-        f"{calls:.0f} pointwise operators take {format_duration(spent)} a step ({format_share(ratio(spent, step))})"
-        f"{_traffic(chain, profiled, machine)}"
-    )
-    saving = modelled(FUSION_SAVES * spent, FUSION_SAVES_AT_LEAST * spent, spent, signals.step.steady)
-    evidence = tuple(f"{use.name}: {format_duration(use.duration)} in {use.calls:.3g} calls" for use in _largest(chain))
+    largest = sorted(chain, key=_duration, reverse=True)
+    moved, profiled = sum(use.bytes or 0.0 for use in chain), sum(use.duration for use in chain)
+    rate = f" at {format_bytes(ratio(moved, profiled) * 1e9)}/s" if machine is not None and machine.copy_bytes else ""
+    traffic = f", moving {format_bytes(moved)}{rate}" if moved else ""
     return memory_bound_pointwise.finding(
-        summary, _advice(signals), saving, category="compute", source=top.source, evidence=evidence
-    )
-
-
-def _from_chains(signals: Signals) -> Finding | None:
-    """By the kernels that follow one another: what the tensors in between cost."""
-    duration = sum(chain.duration for chain in signals.chains)
-    wasted = sum(_wasted(chain) for chain in signals.chains)
-    moved, saved = sum(chain.bytes for chain in signals.chains), sum(chain.saved for chain in signals.chains)
-    kernels = sum(chain.kernels for chain in signals.chains)
-    share = format_share(ratio(duration, signals.step.duration.value))
-    summary = (
-        f"{kernels:.0f} pointwise kernels in chains take {format_duration(duration)} a step ({share}); "
-        f"fused, they move {format_bytes(moved - saved)}, not {format_bytes(moved)}"
-    )
-    saving = modelled(NOT_FOR_BACKWARD * wasted, FUSION_SAVES_AT_LEAST * wasted, wasted, signals.step.steady)
-    top = sorted(signals.chains, key=_wasted, reverse=True)
-    evidence = tuple(f"{' → '.join(map(plain_name, chain.operators[:6]))}: {_told(chain)}" for chain in top[:3])
-    source = next((chain.source for chain in top if chain.source is not None), None)
-    return memory_bound_pointwise.finding(
-        summary, _advice(signals), saving, category="compute", source=source, evidence=evidence
-    )
-
-
-def _wasted(chain: ChainUse) -> float:
-    return chain.duration * ratio(chain.saved, chain.bytes)
-
-
-def _told(chain: ChainUse) -> str:
-    return (
-        f"{format_duration(chain.duration)} in {chain.calls:.3g} chains a step, {format_bytes(chain.saved)} in between"
+        f"{calls:.0f} pointwise operators take {in_step(spent, step)}{traffic}",
+        _fuse(signals),
+        partly(spent, FUSION_SAVES, FUSION_SAVES_AT_LEAST, step),
+        category="compute",
+        source=largest[0].source,
+        evidence=tuple(f"{use.name}: {format_duration(use.duration)} in {use.calls:.3g} calls" for use in largest[:3]),
     )
 
 
@@ -135,41 +185,39 @@ def _duration(use: OperatorUse) -> float:
     return use.duration
 
 
-def _largest(chain: list[OperatorUse]) -> list[OperatorUse]:
-    return sorted(chain, key=_duration, reverse=True)[:3]
+def _from_chains(signals: Signals) -> Finding:
+    """By the kernels that follow one another: what the tensors in between cost."""
+    chains, step = sorted(signals.chains, key=_wasted, reverse=True), signals.step
+    moved, saved = sum(chain.bytes for chain in chains), sum(chain.saved for chain in chains)
+    duration, kernels = sum(chain.duration for chain in chains), sum(chain.kernels for chain in chains)
+    evidence = (
+        f"{' → '.join(map(plain_name, chain.operators[:6]))}: {format_duration(chain.duration)} in {chain.calls:.3g} "
+        f"chains a step, {format_bytes(chain.saved)} in between"
+        for chain in chains[:3]
+    )
+    return memory_bound_pointwise.finding(
+        f"{kernels:.0f} pointwise kernels in chains take {in_step(duration, step)}; "
+        f"fused, they move {format_bytes(moved - saved)}, not {format_bytes(moved)}",
+        _fuse(signals),
+        partly(sum(map(_wasted, chains)), NOT_FOR_BACKWARD, FUSION_SAVES_AT_LEAST, step),
+        category="compute",
+        source=next((chain.source for chain in chains if chain.source is not None), None),
+        evidence=tuple(evidence),
+    )
 
 
-def _traffic(chain: list[OperatorUse], profiled: float, machine: MachineUse | None) -> str:
-    moved = sum(use.bytes or 0.0 for use in chain)
-    if not moved:
-        return ""
-    rate = f" at {format_bytes(ratio(moved, profiled) * 1e9)}/s" if machine is not None and machine.copy_bytes else ""
-    return f", moving {format_bytes(moved)}{rate}"
-
-
-def _advice(signals: Signals) -> str:
+def _fuse(signals: Signals) -> str:
     if signals.has(Signal.COMPILATIONS):
-        return (
-            "The job compiles, but these ran eagerly: bring them into the compiled part, or use ready-made operators."
-        )
+        what = "bring them into the compiled part, or use ready-made operators."
+        return f"The job compiles, but these ran eagerly: {what}"
     return "Compile the model so that they are fused, or use ready-made operators (gelu, layer_norm, attention)."
 
 
-LEAST_SHARE_COPIES_AND_CASTS = 0.1
-"""Of the step: some copies are part of every model (layouts, gradients); from a tenth on one of them can go."""
-SHORTEST_COPIES_AND_CASTS = 10_000.0
-"""ns of a copy: a shorter one costs its dispatch, which is the matter of ST301 and ST302."""
-AVOIDABLE = 0.5
-"""Of their time: which copies are needed is not seen from here, so half is promised and a fifth is the lower bound."""
+def _wasted(chain: ChainUse) -> float:
+    return chain.duration * ratio(chain.saved, chain.bytes)
 
 
-CAST = re.compile(
-    r"(bfloat16|float16|half|float8|float|double)_?copy_kernel|load_with_cast|store_with_cast", re.IGNORECASE
-)
-"""Kernels of copy_ that convert on the way, as torch 1.13 to 2.13 name them."""
-
-
-@rule("ST402", "copies-and-casts", needs={Signal.STEP, Signal.OPERATORS}, uses={Signal.CATEGORIES, Signal.KERNELS})
+@rule("ST402", "copies-and-casts", needs={Signal.OPERATORS}, uses={Signal.CATEGORIES, Signal.KERNELS})
 def copies_and_casts(signals: Signals) -> Finding | None:
     """Copies and type conversions take part of the step
 
@@ -189,78 +237,55 @@ def copies_and_casts(signals: Signals) -> Finding | None:
         When they belong to autocast on large matrix products: the products gain more than the copies cost.
     """
     if signals.has(Signal.KERNELS):
-        return _from_kernels(signals)
-    copies = [use for use in signals.operators if plain_name(use.name) in COPIES and _counts(use)]
+        return _copy_kernels(signals)
+    named = (use for use in signals.operators if plain_name(use.name) in COPIES)
+    inside = (use for use in named if use.phase in ("", "forward", "backward"))
+    copies = [use for use in inside if ratio(use.duration, use.calls) >= SHORTEST_COPY]
     time = sum(use.duration for use in copies) * profile_scale(signals.operators, signals.categories)
-    share = ratio(time, signals.step.duration.value)
-    if share < LEAST_SHARE_COPIES_AND_CASTS:
+    if ratio(time, signals.step.duration.value) < LEAST_SHARE_COPIES:
         return None
-    top = max(copies, key=lambda use: use.duration)
-    moved = sum(use.bytes or 0.0 for use in copies)
-    summary = (
-        f"{sum(use.calls for use in copies):.0f} copies take {format_duration(time)} a step ({format_share(share)})"
-        + (f", moving {format_bytes(moved)}" if moved else "")
-        + f"; most of it {plain_name(top.name)}"
-    )
-    saving = modelled(AVOIDABLE * time, 0.2 * time, time, signals.step.steady)
+    top = max(copies, key=_duration)
+    summary = f"{_copies(copies, 'copies', time, signals)}; most of it {plain_name(top.name)}"
+    saving = partly(time, AVOIDABLE, SURELY_AVOIDABLE, signals.step)
     advice = "Convert type and layout once, at the input, and keep them through the model."
     return copies_and_casts.finding(summary, advice, saving, category="compute", source=top.source)
 
 
-def _from_kernels(signals: Signals) -> Finding | None:
+def _copies(uses: Sequence[OperatorUse | KernelUse], kind: str, time: float, signals: Signals) -> str:
+    """How many they are, what they take and move."""
+    moved = sum(use.bytes or 0.0 for use in uses)
+    takes = f"{sum(use.calls for use in uses):.0f} {kind} take {in_step(time, signals.step)}"
+    return takes + (f", moving {format_bytes(moved)}" if moved else "")
+
+
+def _copy_kernels(signals: Signals) -> Finding | None:
     """By the kernels of copies, apart from copies between host and device."""
     copies = [use for use in signals.kernels if plain_name(use.operator) in COPIES]
     time = spent(copies)
-    share = ratio(time, signals.step.duration.value)
-    if share < LEAST_SHARE_COPIES_AND_CASTS:
+    if ratio(time, signals.step.duration.value) < LEAST_SHARE_COPIES:
         return None
-    casts = spent(use for use in copies if _casts(use))
-    kind = "casts" if casts > time / 2 else "copies"
-    moved = sum(use.bytes or 0.0 for use in copies)
-    summary = (
-        f"{sum(use.calls for use in copies):.0f} {kind} on the device take {format_duration(time)} a step "
-        f"({format_share(share)})" + (f", moving {format_bytes(moved)}" if moved else "")
-    )
-    saving = modelled(AVOIDABLE * time, 0.2 * time, time, signals.step.steady)
-    advice = (
-        "Keep one dtype through the model, or compile it, so that the cast is part of the next kernel."
-        if kind == "casts"
-        else "Keep one layout through the model (channels_last, views), or compile it."
-    )
-    return copies_and_casts.finding(
-        summary,
-        advice,
-        saving,
-        category="compute",
-        source=first_source(copies),
-        evidence=tuple(map(told, longest(copies))),
-    )
+    casts = spent(use for use in copies if CAST.search(use.name) or plain_name(use.operator) == "_to_copy")
+    if casts > time / 2:
+        kind = "casts"
+        advice = "Keep one dtype through the model, or compile it, so that the cast is part of the next kernel."
+    else:
+        kind, advice = "copies", "Keep one layout through the model (channels_last, views), or compile it."
+    summary = _copies(copies, f"{kind} on the device", time, signals)
+    saving = partly(time, AVOIDABLE, SURELY_AVOIDABLE, signals.step)
+    return _about(copies_and_casts, copies, summary, advice, saving)
 
 
-def _casts(use: KernelUse) -> bool:
-    return CAST.search(use.name) is not None or plain_name(use.operator) == "_to_copy"
-
-
-def _counts(use: OperatorUse) -> bool:
-    """In the model, and long enough on average that the bytes are the price, not the dispatch."""
-    return use.phase in ("", "forward", "backward") and ratio(use.duration, use.calls) >= SHORTEST_COPIES_AND_CASTS
-
-
-LIKELY_IDLE_MATRIX_UNITS, SURE_IDLE_MATRIX_UNITS = 0.75, 0.4
-"""Of the saving by the ratio of the peaks: products reach less of a higher upper bound, small ones much less (three
-times as fast where eight would be the ratio, which is three quarters of that saving)."""
-FORMATS = (
-    ("tf32", 'torch.set_float32_matmul_precision("high")', "10 bits of mantissa in the products, same range"),
-    ("bfloat16", "torch.autocast with bfloat16", "8 bits of mantissa, same range"),
-    ("float16", "torch.autocast with float16 and a GradScaler", "11 bits of mantissa, a small range"),
-)
-"""What a matrix unit takes in place of float32: the gentlest first, with what it does to the numbers."""
+def _about(made: Rule, kernels: Sequence[KernelUse], summary: str, advice: str, saving: Estimate) -> Finding:
+    """A finding about kernels, the longest of which are its evidence."""
+    evidence = tuple(map(told, longest(kernels)))
+    source = first_source(kernels)
+    return made.finding(summary, advice, saving, category="compute", source=source, evidence=evidence)
 
 
 @rule(
     "ST403",
     "idle-matrix-units",
-    needs={Signal.STEP, Signal.KERNELS, Signal.MACHINE},
+    needs={Signal.KERNELS, Signal.MACHINE},
     instead_of=("dominant-operator",),
 )
 def idle_matrix_units(signals: Signals) -> Finding | None:
@@ -283,54 +308,28 @@ def idle_matrix_units(signals: Signals) -> Finding | None:
     When to ignore it
         When the numbers need all 24 bits (linear solvers, physics, some losses): then only those parts.
     """
-    slow = [use for use in signals.kernels if _off_units(use)]
-    best = _format(signals.machine)
-    if not slow or best is None or not signals.machine.matrix_flops:
+    machine = signals.machine
+    plainly = (use for use in signals.kernels if use.matrix_unit is False and use.dtype == "float32")
+    slow = [use for use in plainly if is_matrix_product(use)]
+    rates, plain = dict(machine.rates), machine.matrix_flops
+    faster = [each for each in FORMATS if rates.get(each[0], 0.0) > (plain or 0.0)]
+    if not slow or not faster or not plain:
         return None
-    (_, how, meaning), rate = best
-    saved = sum(use.duration - _at_units(use, signals.machine, rate) for use in slow)
-    share = format_share(ratio(spent(slow), signals.step.duration.value))
-    summary = (
-        f"Matrix products in float32, off the matrix units, take {format_duration(spent(slow))} a step ({share}) in "
-        f"{sum(use.calls for use in slow):.4g} kernels"
-    )
-    saving = modelled(LIKELY_IDLE_MATRIX_UNITS * saved, SURE_IDLE_MATRIX_UNITS * saved, saved, signals.step.steady)
-    return idle_matrix_units.finding(
-        summary,
-        f"Use {how} ({meaning}).",
-        saving,
-        category="compute",
-        source=first_source(slow),
-        evidence=tuple(map(told, longest(slow))),
-    )
+    dtype, how, meaning = faster[0]
+    saved = sum(use.duration - _at_units(use, machine, ratio(plain, rates[dtype])) for use in slow)
+    calls = f"{sum(use.calls for use in slow):.4g} kernels"
+    summary = f"Matrix products in float32, off the matrix units, take {in_step(spent(slow), signals.step)} in {calls}"
+    saving = partly(saved, LIKELY_UNITS, SURE_UNITS, signals.step)
+    return _about(idle_matrix_units, slow, summary, f"Use {how} ({meaning}).", saving)
 
 
-def _off_units(use: KernelUse) -> bool:
-    return use.matrix_unit is False and use.dtype == "float32" and is_matrix_product(use)
-
-
-def _format(machine: MachineUse) -> tuple[tuple[str, str, str], float] | None:
-    """The gentlest format that the machine has a higher upper bound for than for float32."""
-    rates = dict(machine.rates)
-    plain = machine.matrix_flops or 0.0
-    return next(((each, rates[each[0]]) for each in FORMATS if rates.get(each[0], 0.0) > plain), None)
-
-
-def _at_units(use: KernelUse, machine: MachineUse, rate: float) -> float:
+def _at_units(use: KernelUse, machine: MachineUse, faster: float) -> float:
     """ns with the units as well used as the ordinary ones are now, no less than its bytes take."""
-    scaled = use.duration * ratio(machine.matrix_flops or 0.0, rate)
     moving = ratio(use.bytes or 0.0, machine.copy_bytes or 0.0) * 1e9
-    return min(use.duration, max(scaled, moving))
+    return min(use.duration, max(use.duration * faster, moving))
 
 
-MOST_AWKWARD_DIMENSIONS, SURE_AWKWARD_DIMENSIONS = 0.5, 0.1
-"""Of what lies between the kernels and their roofline: padding removes the copies and the narrow loads of misaligned
-rows, not what small sizes or a bad tile lose; how much is which, no name tells."""
-HALF = frozenset({"float16", "bfloat16"})
-"""Formats that go to the matrix units, where alignment counts most."""
-
-
-@rule("ST404", "awkward-dimensions", needs={Signal.STEP, Signal.KERNELS}, instead_of=("dominant-operator",))
+@rule("ST404", "awkward-dimensions", needs={Signal.KERNELS}, instead_of=("dominant-operator",))
 def awkward_dimensions(signals: Signals) -> Finding | None:
     """Dimensions of matrix products miss the tiles of the matrix units
 
@@ -349,46 +348,22 @@ def awkward_dimensions(signals: Signals) -> Finding | None:
     When to ignore it
         When the dimension is the data's own and padding it would cost more products than it saves.
     """
-    poor = [use for use in signals.kernels if use.dimensions and use.at_roofline is not None and _for_units(use)]
+    for_units = (use for use in signals.kernels if use.dtype in HALF or use.matrix_unit is True)
+    poor = [use for use in for_units if use.dimensions and use.at_roofline is not None]
     lost = sum(max(0.0, use.duration - (use.at_roofline or 0.0)) for use in poor)
     if not lost:
         return None
-    top = longest(poor)[0]
-    share = format_share(ratio(spent(poor), signals.step.duration.value))
-    summary = (
-        f"{sum(use.calls for use in poor):.4g} matrix products with {', '.join(top.dimensions[:2])} take "
-        f"{format_duration(spent(poor))} a step ({share})"
-    )
-    saving = modelled(MOST_AWKWARD_DIMENSIONS * lost, SURE_AWKWARD_DIMENSIONS * lost, lost, signals.step.steady)
-    return awkward_dimensions.finding(
-        summary,
-        "Round these dimensions up to a multiple of 8 (64 for large ones).",
-        saving,
-        category="compute",
-        source=first_source(poor),
-        evidence=tuple(map(told, longest(poor))),
-    )
-
-
-def _for_units(use: KernelUse) -> bool:
-    return use.dtype in HALF or use.matrix_unit is True
-
-
-SOFTMAX = frozenset({"_softmax", "softmax", "_safe_softmax", "_softmax_backward_data", "_masked_softmax"})
-"""Forward and backward, with or without a mask."""
-BETWEEN = POINTWISE | {"copy", "clone", "_to_copy", "masked_fill", "tril", "triu"}
-"""What stands between the two products: scale, mask, dropout, casts."""
-SHORTEST_UNFLASHED_ATTENTION = 32
-"""Of a sequence: a softmax over fewer is the one of a classifier, or too small to matter."""
-SURE_UNFLASHED_ATTENTION, MOST_UNFLASHED_ATTENTION = 0.5, 1.3
-"""Of the passes over the weights: a fused kernel still computes them, from memory on the chip; above all of it, because
-the two products no longer write and read them either."""
+    products = f"{sum(use.calls for use in poor):.4g} matrix products with {', '.join(longest(poor)[0].dimensions[:2])}"
+    summary = f"{products} take {in_step(spent(poor), signals.step)}"
+    advice = "Round these dimensions up to a multiple of 8 (64 for large ones)."
+    saving = partly(lost, LIKELY_ALIGNED, SURE_ALIGNED, signals.step)
+    return _about(awkward_dimensions, poor, summary, advice, saving)
 
 
 @rule(
     "ST405",
     "unflashed-attention",
-    needs={Signal.STEP, Signal.KERNELS},
+    needs={Signal.KERNELS},
     instead_of=("memory-bound-pointwise", "dominant-operator"),
 )
 def unflashed_attention(signals: Signals) -> Finding | None:
@@ -415,22 +390,12 @@ def unflashed_attention(signals: Signals) -> Finding | None:
     passes = [use for use in signals.kernels if _passes_over(use, weights)]
     if not passes:
         return None
-    queries, keys = max(weights)
-    time = spent(passes)
-    share = format_share(ratio(time, signals.step.duration.value))
-    summary = (
-        f"{sum(use.calls for use in passes):.4g} passes over attention weights ({queries} x {keys}) take "
-        f"{format_duration(time)} a step ({share})"
-    )
-    saving = modelled(time, SURE_UNFLASHED_ATTENTION * time, MOST_UNFLASHED_ATTENTION * time, signals.step.steady)
-    return unflashed_attention.finding(
-        summary,
-        "Use torch.nn.functional.scaled_dot_product_attention, which fuses them.",
-        saving,
-        category="compute",
-        source=first_source(passes),
-        evidence=tuple(map(told, longest(passes))),
-    )
+    (queries, keys), time = max(weights), spent(passes)
+    calls = f"{sum(use.calls for use in passes):.4g} passes over attention weights ({queries} x {keys})"
+    summary = f"{calls} take {in_step(time, signals.step)}"
+    advice = "Use torch.nn.functional.scaled_dot_product_attention, which fuses them."
+    saving = modelled(time, SURE_PASSES * time, MOST_PASSES * time, signals.step.steady)
+    return _about(unflashed_attention, passes, summary, advice, saving)
 
 
 def _weights(kernels: Iterable[KernelUse]) -> frozenset[tuple[int, int]]:
@@ -443,7 +408,7 @@ def _weights(kernels: Iterable[KernelUse]) -> frozenset[tuple[int, int]]:
         if plain_name(use.operator) not in SOFTMAX or not shapes or len(shapes[0]) < 3:
             continue
         queries, keys = shapes[0][-2:]
-        if min(queries, keys) >= SHORTEST_UNFLASHED_ATTENTION and (elements(shapes[0]), queries, keys) in products:
+        if min(queries, keys) >= SHORTEST_SEQUENCE and (elements(shapes[0]), queries, keys) in products:
             found.add((queries, keys))
     return frozenset(found)
 
@@ -465,22 +430,7 @@ def _passes_over(use: KernelUse, weights: frozenset[tuple[int, int]]) -> bool:
     return whole and name not in MATRIX and (name in SOFTMAX or name in BETWEEN)
 
 
-WORDS = {
-    "DtoH": "from the device",
-    "DtoD": "within the device",
-    "PtoP": "between devices",
-    "memset": "that fill memory",
-}
-"""Kinds of copies that are examined here; those to the device are the batch's, ST107."""
-ADVICE = {
-    "DtoH": "Read less often, and with non_blocking=True into pinned memory.",
-    "DtoD": "Avoid contiguous() and clone(), or compile the model, so that the next kernel reads the original.",
-    "PtoP": "Place what works together on one device, or copy on a stream of its own while kernels run.",
-    "memset": "Allocate with empty() what is overwritten anyhow, and zero_grad(set_to_none=True).",
-}
-
-
-@rule("ST406", "exposed-copies", needs={Signal.STEP, Signal.COPIES})
+@rule("ST406", "exposed-copies", needs={Signal.COPIES})
 def exposed_copies(signals: Signals) -> Finding | None:
     """Copies run while nothing else does
 
@@ -500,35 +450,20 @@ def exposed_copies(signals: Signals) -> Finding | None:
     When to ignore it
         When it is a checkpoint or an evaluation that happened to fall into the trace.
     """
-    shown = [use for use in signals.copies if use.kind in WORDS and use.exposed.value > 0]
+    shown = [use for use in signals.copies if use.kind in COPIES_OF and use.exposed.value > 0]
     if not shown:
         return None
-    top = max(shown, key=_exposed)
+    top = max(shown, key=lambda use: use.exposed.value)
     same = [use for use in shown if use.kind == top.kind]
-    saving = total(use.exposed for use in same)
-    moved = sum(use.bytes for use in same)
-    share = format_share(ratio(saving.value, signals.step.duration.value))
-    summary = (
-        f"{sum(use.calls for use in same):.4g} copies {WORDS[top.kind]} ({format_bytes(moved)}) run alone for "
-        f"{format_duration(saving.value)} a step ({share})"
-    )
+    saving, moved = total(use.exposed for use in same), format_bytes(sum(use.bytes for use in same))
+    words, advice = COPIES_OF[top.kind]
+    alone = f"run alone for {in_step(saving.value, signals.step)}"
+    summary = f"{sum(use.calls for use in same):.4g} copies {words} ({moved}) {alone}"
     evidence = tuple(f"{use.operator or use.kind}: {format_duration(use.exposed.value)} exposed" for use in same[:3])
-    return exposed_copies.finding(
-        summary, ADVICE[top.kind], saving, category="copy", source=top.source, evidence=evidence
-    )
+    return exposed_copies.finding(summary, advice, saving, category="copy", source=top.source, evidence=evidence)
 
 
-def _exposed(use: CopyUse) -> float:
-    return use.exposed.value
-
-
-LEAST_PART = 0.4
-"""Of the kernels' time: below it no single operator decides how long the step is."""
-LEAST_STEP = 0.2
-"""Of the step: a device that idles has other troubles."""
-
-
-@rule("ST407", "dominant-operator", needs={Signal.STEP, Signal.KERNELS}, weight=Weight.NOTE)
+@rule("ST407", "dominant-operator", needs={Signal.KERNELS}, weight=Weight.NOTE)
 def dominant_operator(signals: Signals) -> Finding | None:
     """One operator takes most of the time
 
@@ -553,57 +488,25 @@ def dominant_operator(signals: Signals) -> Finding | None:
             groups[use.operator].append(use)
     name, uses = max(groups.items(), key=lambda item: spent(item[1]), default=("", []))
     time = spent(uses)
-    part, share = ratio(time, spent(signals.kernels)), ratio(time, signals.step.duration.value)
-    if part < LEAST_PART or share < LEAST_STEP:
+    if ratio(time, spent(signals.kernels)) < LEAST_PART or ratio(time, signals.step.duration.value) < LEAST_STEP:
         return None
-    summary = f"{name} takes {format_duration(time)} a step ({format_share(share)}), more than any other operator"
-    evidence = tuple(map(told, longest(uses)))
-    source = first_source(uses)
-    if any(use.at_roofline is None for use in uses):
-        return dominant_operator.finding(summary, "Look at this operator first.", source=source, evidence=evidence)
+    summary = f"{name} takes {in_step(time, signals.step)}, more than any other operator"
     lost = above_peaks(uses)
-    if ratio(lost, time) < 1 - REACHABLE:
-        advice = "It runs near its upper bound: only less work, or a cheaper dtype, makes it faster."
-        return dominant_operator.finding(summary, advice, source=source, evidence=evidence)
-    saving = modelled(lost, 0.3 * lost, lost, signals.step.steady)
-    advice = "It stays far below its upper bound: try another layout, dtype or implementation of it."
-    return dominant_operator.finding(
-        summary, advice, saving, category="compute", source=source, evidence=evidence, weight=Weight.FINDING
-    )
-
-
-ARITHMETIC = frozenset(
-    {
-        "add", "addcdiv", "addcmul", "div", "lerp", "mul", "reciprocal", "rsqrt", "rsub", "sqrt", "square", "sub",
-        "_foreach_add", "_foreach_addcdiv", "_foreach_addcmul", "_foreach_div", "_foreach_lerp", "_foreach_mul",
-        "_foreach_reciprocal", "_foreach_sqrt", "_foreach_sub", "_fused_adagrad", "_fused_adam", "_fused_adamw",
-        "_fused_sgd",
-    }
-)  # fmt: skip
-"""Operators of a few instructions an element, all of which a processor does for several elements at once."""
-SLOW = 10.0
-"""Times as long as copying as many bytes. The slowest of them, a square root, takes three to four on one thread of an
-EPYC (Zen 4); on denormals 100, and an addition of a matrix and a transposed one 12 to 20."""
-LARGEST = float(16 << 20)
-"""Bytes of a call: larger tensors are new memory from the system each time, which can take as long (RM402)."""
-SHORTEST_SLOW_ARITHMETIC = 20_000.0
-"""ns of a call: a shorter one may be all dispatch."""
-GRAIN = 8.0 * 32768
-"""Bytes that one thread reads and writes at least: at::internal::GRAIN_SIZE elements of a float32 tensor. A smaller
-operator has fewer threads than the copy had that measured the bandwidth."""
-LEAST_SHARE_SLOW_ARITHMETIC = 0.05
-"""Of the step."""
-INPUT = ("input", "transfer")
-"""Phases whose time is told by the rules of the input."""
-SURE_SLOW_ARITHMETIC, LIKELY_SLOW_ARITHMETIC = 0.3, 0.9
-"""Of what lies above three times the copy: which of the two causes it is, and whether it can go, is not seen here."""
-NEEDED = 3.0
+    if all(use.at_roofline is not None for use in uses) and ratio(lost, time) >= 1 - REACHABLE:
+        advice = "It stays far below its upper bound: try another layout, dtype or implementation of it."
+        saving = modelled(lost, 0.3 * lost, lost, signals.step.steady)
+        return replace(_about(dominant_operator, uses, summary, advice, saving), weight=Weight.FINDING)
+    advice = "It runs near its upper bound: only less work, or a cheaper dtype, makes it faster."
+    if any(use.at_roofline is None for use in uses):
+        advice = "Look at this operator first."
+    evidence = tuple(map(told, longest(uses)))
+    return dominant_operator.finding(summary, advice, source=first_source(uses), evidence=evidence)
 
 
 @rule(
     "ST408",
     "slow-arithmetic",
-    needs={Signal.STEP, Signal.OPERATORS, Signal.MACHINE, Signal.SETTINGS},
+    needs={Signal.OPERATORS, Signal.MACHINE, Signal.SETTINGS},
     uses={Signal.CATEGORIES, Signal.KERNELS, Signal.LINES},
     instead_of=("memory-bound-pointwise", "optimizer-share"),
 )
@@ -631,43 +534,40 @@ def slow_arithmetic(signals: Signals) -> Finding | None:
     When to ignore it
         When the values below 1.2e-38 matter.
     """
-    if signals.has(Signal.KERNELS):
-        return None
-    machine = signals.machine
-    if not machine.measured or not machine.copy_bytes:
+    machine, step = signals.machine, signals.step
+    if signals.has(Signal.KERNELS) or not machine.measured or not machine.copy_bytes:
         return None
     rate = _Rate(machine.copy_bytes, signals.settings.intra_op_threads)
     scale = profile_scale(signals.operators, signals.categories)
-    slow = [use for use in signals.operators if _is_slow(use, rate)]
+    slow = sorted((use for use in signals.operators if _is_slow(use, rate)), key=_duration, reverse=True)
     above = scale * sum(use.duration - NEEDED * rate.copied(use) for use in slow)
-    if ratio(above, signals.step.duration.value) < LEAST_SHARE_SLOW_ARITHMETIC:
+    if ratio(above, step.duration.value) < LEAST_SHARE_ARITHMETIC:
         return None
-    top = max(slow, key=_duration)
-    times = ratio(top.duration, rate.copied(top))
-    flushed = signals.settings.denormals_flushed
+    top, flushed = slow[0], signals.settings.denormals_flushed
+    name, times = plain_name(top.name), ratio(top.duration, rate.copied(top))
     cause = "mixed layouts" if flushed else "denormal numbers or mixed layouts"
-    share = format_share(ratio(scale * top.duration, signals.step.duration.value))
-    summary = (
-        f"{plain_name(top.name)} takes {format_duration(scale * top.duration)} a step ({share}), "
-        f"{times:.0f}× a copy of its {format_bytes(top.bytes or 0.0)}: {cause}"
-    )
-    contiguous = "Make transposed operands .contiguous() once."
-    keep = "Call torch.set_flush_denormal(True) first, or keep values away from zero. "
-    saving = modelled(LIKELY_SLOW_ARITHMETIC * above, SURE_SLOW_ARITHMETIC * above, above, signals.step.steady)
+    advice = "Make transposed operands .contiguous() once."
+    if not flushed:
+        advice = f"Call torch.set_flush_denormal(True) first, or keep values away from zero. {advice}"
     evidence = tuple(
         f"{use.name}: {format_duration(use.duration)} for {format_bytes(use.bytes or 0.0)} in {use.calls:.3g} calls"
-        for use in sorted(slow, key=_duration, reverse=True)[:3]
+        for use in slow[:3]
     )
-    advice = contiguous if flushed else keep + contiguous
-    source = top.source or _line_that_names(plain_name(top.name), signals)
-    return slow_arithmetic.finding(summary, advice, saving, category="compute", source=source, evidence=evidence)
+    return slow_arithmetic.finding(
+        f"{name} takes {in_step(scale * top.duration, step)}, "
+        f"{times:.0f}× a copy of its {format_bytes(top.bytes or 0.0)}: {cause}",
+        advice,
+        partly(above, LIKELY_ARITHMETIC, SURE_ARITHMETIC, step),
+        category="compute",
+        source=top.source or _line_that_names(name, signals),
+        evidence=evidence,
+    )
 
 
 def _line_that_names(operator: str, signals: Signals) -> SourceLine | None:
     """The only line of the training loop that calls a function of the operator's name: the stack of an operator that
     the loop itself calls begins above the loop."""
-    lines = signals.lines if signals.has(Signal.LINES) else ()
-    naming = [use.source for use in lines if re.search(rf"\b{re.escape(operator)}_?\(", use.source.text)]
+    naming = [use.source for use in signals.lines if re.search(rf"\b{re.escape(operator)}_?\(", use.source.text)]
     return naming[0] if len(naming) == 1 else None
 
 
@@ -688,6 +588,6 @@ class _Rate:
 def _is_slow(use: OperatorUse, rate: _Rate) -> bool:
     if plain_name(use.name) not in ARITHMETIC or use.phase in INPUT or not use.bytes or not use.calls:
         return False
-    if use.duration < SHORTEST_SLOW_ARITHMETIC * use.calls or use.bytes > LARGEST * use.calls:
+    if use.duration < SHORTEST_CALL * use.calls or use.bytes > LARGEST * use.calls:
         return False
     return use.duration > SLOW * rate.copied(use)
