@@ -95,18 +95,15 @@ def look_up(name: str, device: str = "cuda") -> Machine | None:
     sheet = next((sheet for sheet in DATASHEETS if re.search(sheet.pattern, wanted)), None)
     if sheet is None:
         return None
-    brain = sheet.half if sheet.bfloat16 else None
     rates = {
         "float32": sheet.float32,
         "tf32": sheet.tf32,
         "float16": sheet.half,
-        "bfloat16": brain,
+        "bfloat16": sheet.half if sheet.bfloat16 else None,
         "float8": sheet.eight,
         "int8": sheet.integer,
     }
-    matrix = tuple(Rate(kind, _exact(rate * 1e12, "FLOP/s")) for kind, rate in rates.items() if rate is not None)
-    return Machine(device, name, matrix, _exact(sheet.bandwidth * 1e9, "B/s"), source=sheet.title)
-
-
-def _exact(value: float, unit: str) -> Estimate:
-    return Estimate(value, value, value, 1, unit)
+    flops = {kind: rate * 1e12 for kind, rate in rates.items() if rate is not None}
+    matrix = tuple(Rate(kind, Estimate(rate, rate, rate, 1, "FLOP/s")) for kind, rate in flops.items())
+    bandwidth = sheet.bandwidth * 1e9
+    return Machine(device, name, matrix, Estimate(bandwidth, bandwidth, bandwidth, 1, "B/s"), source=sheet.title)

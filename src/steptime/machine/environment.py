@@ -6,6 +6,7 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 
 from steptime.errors import SteptimeError
@@ -38,54 +39,35 @@ def describe(python: str | None, *, remeasure: bool, tell: Callable[[str], None]
         return Environment(identity, interpreter, torch, sheets, (problem,))
     machines: list[Machine] = []
     problems: list[str] = []
-    for device, name in _devices(identity, torch):
-        machine, problem = _peaks(interpreter, device, name, torch, remeasure=remeasure, tell=tell)
+    devices = {"cpu": ""}
+    if identity.accelerators and "+cpu" not in torch:  # as a build for the CPU is called
+        devices["cuda"] = identity.accelerators[0].name
+    for device, name in devices.items():
+        machine = None if remeasure else peaks.remembered(device, torch, name=name)
+        if machine is None:
+            tell(f"measuring the peaks of {name or 'this CPU'} with {interpreter} (some seconds)")
+            try:
+                measured = peaks.measure(interpreter, device)
+                machine = peaks.remember(measured, peaks.cache_path(device, name, torch, None))
+                if machine is not measured:
+                    tell("other load disturbed it more than an earlier measurement, which stays")
+            except SteptimeError as error:
+                machine = datasheet.look_up(name, device)
+                problems.append(error.sentence)
         machines += filter(None, (machine,))
-        problems += filter(None, (problem,))
     return Environment(identity, interpreter, torch, tuple(machines), tuple(problems))
-
-
-def _devices(identity: Identity, torch: str) -> list[tuple[str, str]]:
-    """(device, name) of what this torch can compute on; a build for the CPU has "+cpu" in its version."""
-    accelerated = identity.accelerators and "+cpu" not in torch
-    return [("cpu", ""), *([("cuda", identity.accelerators[0].name)] if accelerated else [])]
-
-
-def _peaks(
-    interpreter: str, device: str, name: str, torch: str, *, remeasure: bool, tell: Callable[[str], None]
-) -> tuple[Machine | None, str]:
-    """Known, measured now, or a datasheet's; and the sentence of a failure."""
-    known = peaks.remembered(device, torch, name=name)
-    if known is not None and not remeasure:
-        return known, ""
-    tell(f"measuring the peaks of {name or 'this CPU'} with {interpreter} (some seconds)")
-    try:
-        machine = peaks.measure(interpreter, device)
-    except SteptimeError as error:
-        return datasheet.look_up(name, device), error.sentence
-    kept = peaks.remember(machine, peaks.cache_path(device, name, torch, None))
-    if kept is not machine:
-        tell("other load disturbed it more than an earlier measurement, which stays")
-    return kept, ""
 
 
 def _interpreter(python: str | None) -> tuple[str, str]:
     """(path, version of torch): the one that was asked for, else the first with torch of ours, python and python3."""
     candidates = [python] if python else [sys.executable, shutil.which("python"), shutil.which("python3")]
     for candidate in filter(None, candidates):
-        torch = _torch_of(candidate)
-        if torch:
-            return candidate, torch
+        with suppress(OSError, subprocess.TimeoutExpired):
+            run = subprocess.run([candidate, "-c", _VERSION_OF_TORCH], capture_output=True, timeout=30, check=False)
+            if torch := run.stdout.decode(errors="replace").strip():
+                return candidate, torch
     if python:
         raise SteptimeError(
             "python-without-torch", f"{python} has no torch, or cannot be run: give the interpreter that your jobs use."
         )
     return sys.executable, ""
-
-
-def _torch_of(interpreter: str) -> str:
-    try:
-        run = subprocess.run([interpreter, "-c", _VERSION_OF_TORCH], capture_output=True, timeout=30, check=False)
-    except (OSError, subprocess.TimeoutExpired):
-        return ""
-    return run.stdout.decode(errors="replace").strip()

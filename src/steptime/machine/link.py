@@ -52,32 +52,19 @@ def link_of(
     if count < 2 or not name or name not in (backend or ""):
         return None
     path = remembered_at(f"link-{name}", name, str(count), torch)
-    known = _remembered(path)
-    if known is not None:
-        return known.link
+    with contextlib.suppress(OSError):
+        known = load_as(_Outcome, path)
+        age = time.time() - path.stat().st_mtime
+        if known is not None and (known.link is not None or 0 <= age < FAILURE_KEPT_SECONDS):
+            return known.link
     tell(f"measuring what {count} processes of this machine exchange by {name}, once (--no-peaks skips it)")
-    outcome = _measured(executable, name, count, tell)
-    if outcome.link is None or not outcome.link.disturbed:
-        with contextlib.suppress(OSError):  # where the cache cannot be written to it is measured again next time
-            store(outcome, path)
-    return outcome.link
-
-
-def _remembered(path: Path) -> _Outcome | None:
-    outcome = load_as(_Outcome, path)
-    if outcome is None or outcome.link is not None:
-        return outcome
+    link = None
     try:
-        return outcome if 0 <= time.time() - path.stat().st_mtime < FAILURE_KEPT_SECONDS else None
-    except OSError:
-        return None
-
-
-def _measured(executable: str, backend: str, ranks: int, tell: Callable[[str], None]) -> _Outcome:
-    try:
-        done = measured_by(SCRIPT, executable, [backend, str(ranks)], _LinkAnswer, PATIENCE_SECONDS)
+        done = measured_by(SCRIPT, executable, [name, str(count)], _LinkAnswer, PATIENCE_SECONDS)
+        link = Link(done.answer.backend, done.answer.ranks, peak(done.answer.rate, "B/s"), done.other_cpus)
     except MeasurementError as error:
         tell(f"it could not be measured ({error}): collectives are shown without their share of it")
-        return _Outcome(None)
-    answer = done.answer
-    return _Outcome(Link(answer.backend, answer.ranks, peak(answer.rate, "B/s"), done.other_cpus))
+    if link is None or not link.disturbed:
+        with contextlib.suppress(OSError):  # where the cache cannot be written to it is measured again next time
+            store(_Outcome(link), path)
+    return link

@@ -113,19 +113,14 @@ class Machine:
         if not self.measured:
             return False
         loaded = self.other_cpus > DISTURBING_CPUS or self.pressure > DISTURBING_PRESSURE
-        return loaded or any(_spread(each.rate) > DISTURBED_SPREAD for each in self.matrix)
+        return loaded or any(each.rate.value > DISTURBED_SPREAD * each.rate.low > 0 for each in self.matrix)
 
     def at_least(self, reached: Mapping[str, float]) -> Machine:
         """With peaks of matrix products that are no lower than what a job has reached, FLOP/s by dtype."""
-        return replace(self, matrix=tuple(_at_least(each, reached.get(each.name, 0.0)) for each in self.matrix))
-
-
-def _spread(rate: Estimate) -> float:
-    """The best block over the median one."""
-    return rate.value / rate.low if rate.low > 0 else 1.0
-
-
-def _at_least(rate: Rate, reached: float) -> Rate:
-    if reached <= rate.rate.value:
-        return rate
-    return Rate(rate.name, Estimate(reached, reached, reached, 1, rate.rate.unit), reached=True)
+        rates = [
+            Rate(each.name, replace(each.rate, value=most, low=most, high=most, samples=1), reached=True)
+            if (most := reached.get(each.name, 0.0)) > each.rate.value
+            else each
+            for each in self.matrix
+        ]
+        return replace(self, matrix=tuple(rates))

@@ -1,11 +1,8 @@
 """Peak FLOP/s and bandwidth: measured by a short run of the user's own torch, remembered in the user's cache folder.
 
-What all measurements of a machine share: a script that runs with the user's own torch, what others took of the CPUs
-meanwhile, and the files that remember what came out.
-
-Measured peaks: a short run of the user's own torch, remembered in the user's cache folder.
-
-One law: an upper bound that could not be measured is a datasheet's or None, and says so; it never stops a diagnosis.
+What all measurements of a machine share stands here: a script that runs with the user's own torch, what others took of
+the CPUs meanwhile, and the files that remember what came out. A peak that could not be measured is a datasheet's or
+None, and says so; it never stops a diagnosis.
 """
 
 from __future__ import annotations
@@ -119,8 +116,9 @@ class OtherLoad:
         children that have ended."""
         machine = psutil.cpu_times()
         ours = os.times()
-        idle = machine.idle + getattr(machine, "iowait", 0.0)
-        return sum(machine) - idle - _counted_twice(machine), sum(ours[:4])
+        # Linux counts guests in user time as well.
+        idle = sum(getattr(machine, name, 0.0) for name in ("idle", "iowait", "guest", "guest_nice"))
+        return sum(machine) - idle, sum(ours[:4])
 
 
 def stalled_seconds() -> float:
@@ -131,11 +129,6 @@ def stalled_seconds() -> float:
             return int(file.readline().rpartition("total=")[2]) / 1e6
     except (OSError, ValueError):
         return 0.0
-
-
-def _counted_twice(machine: object) -> float:
-    """Linux counts guests in user time as well."""
-    return float(getattr(machine, "guest", 0.0) + getattr(machine, "guest_nice", 0.0))
 
 
 SCRIPT = Path(__file__).with_name("peaks_script.py")
@@ -208,8 +201,30 @@ def measure(executable: str, device: str, *, threads: int | None = None) -> Mach
     try:
         done = measured_by(SCRIPT, executable, words, _PeaksAnswer, PATIENCE_SECONDS)
     except MeasurementError as error:
-        raise _failure(executable, str(error)) from None
-    return _machine(done)
+        raise SteptimeError(
+            "peaks-failed",
+            f"The peaks of this machine cannot be measured with {executable}: {error}. Datasheets stand in where they "
+            "can; `steptime env --remeasure --python PATH` tries another interpreter.",
+        ) from None
+    answer = done.answer
+    return Machine(
+        device=answer.device,
+        name=answer.name or processor_name(),
+        matrix=tuple(Rate(name, peak(rates, "FLOP/s")) for name, rates in answer.matrix.items()),
+        copy=peak(answer.copy, "B/s"),
+        updates=tuple(MemoryRate(each.size, peak(each, "B/s")) for each in answer.update),
+        dispatch=_floor(answer.dispatch),
+        launch=_floor(answer.launch),
+        measured=True,
+        source="measured",
+        threads=answer.threads,
+        torch=answer.torch,
+        python=answer.python,
+        other_cpus=done.other_cpus,
+        pressure=done.pressure,
+        together=peak(answer.together, "CPUs") if answer.together is not None else None,
+        handover=_floor(answer.handover),
+    )
 
 
 def cache_path(device: str, name: str, torch: str, threads: int | None) -> Path:
@@ -226,48 +241,17 @@ def remember(machine: Machine, path: Path) -> Machine:
     """Stores a machine in the cache, where it can be written to, and returns it. One that other load disturbed is
     measured again next time, and only takes the place of one that was disturbed more: that one is then returned."""
     before = load(path)
-    if machine.disturbed and before is not None and _load(before) <= _load(machine):
-        return before
+    if machine.disturbed and before is not None:
+        loads = [(each.disturbed, each.other_cpus + each.pressure) for each in (before, machine)]
+        if loads[0] <= loads[1]:
+            return before
     with contextlib.suppress(OSError):
         store(machine, path)
     return machine
 
 
-def _load(machine: Machine) -> tuple[bool, float]:
-    """By which of two measurements the quieter one is told."""
-    return machine.disturbed, machine.other_cpus + machine.pressure
-
-
-def _machine(done: Measured[_PeaksAnswer]) -> Machine:
-    answer = done.answer
-    return Machine(
-        device=answer.device,
-        name=answer.name or processor_name(),
-        matrix=tuple(Rate(name, peak(rates, "FLOP/s")) for name, rates in answer.matrix.items()),
-        copy=peak(answer.copy, "B/s"),
-        updates=tuple(MemoryRate(each.size, peak(each, "B/s")) for each in answer.update),
-        dispatch=_floor(answer.dispatch),
-        launch=_floor(answer.launch) if answer.launch is not None else None,
-        measured=True,
-        source="measured",
-        threads=answer.threads,
-        torch=answer.torch,
-        python=answer.python,
-        other_cpus=done.other_cpus,
-        pressure=done.pressure,
-        together=peak(answer.together, "CPUs") if answer.together is not None else None,
-        handover=_floor(answer.handover) if answer.handover is not None else None,
-    )
-
-
-def _floor(summary: Summary) -> Estimate:
+def _floor(summary: Summary | None) -> Estimate | None:
     """The quickest block, in ns; up to the median one."""
+    if summary is None:
+        return None
     return Estimate(summary.best * 1e9, summary.best * 1e9, summary.median * 1e9, summary.blocks)
-
-
-def _failure(executable: str, reason: str) -> SteptimeError:
-    return SteptimeError(
-        "peaks-failed",
-        f"The peaks of this machine cannot be measured with {executable}: {reason}. Datasheets stand in where they "
-        "can; `steptime env --remeasure --python PATH` tries another interpreter.",
-    )

@@ -1,11 +1,7 @@
 """Thousands of ranks: each is read and reduced where there is room, one at a time, and only summaries come back.
 
-The map is one function of one rank's files, the same on every engine; the reduce is `compare`. So memory is that of one
-trace for each worker, and of some kilobytes for each rank.
-
-The map step of a recording of many ranks: each process is read and reduced by itself, as the traces of others are.
-
-Of each process comes back who it is and its summary; its journal and its traces are forgotten.
+The map is one function of one rank's files, or of one process of a recording, the same on every engine; the reduce is
+`compare`. So memory is that of one trace for each worker, and of some kilobytes for each rank.
 """
 
 from __future__ import annotations
@@ -23,10 +19,10 @@ from steptime.analysis.layout import lay_out_whole
 from steptime.analysis.recorded_breakdown import breakdown_of_process
 from steptime.analysis.stragglers.summary import RankSummary, summarise_process, summarise_trace
 from steptime.analysis.timeline import Mode
-from steptime.analysis.trace_steps import find_steps
 from steptime.clusters import connect, import_ray
 from steptime.errors import TraceError
 from steptime.machine.datasheet import look_up
+from steptime.machine.identity import usable_cpus
 from steptime.machine.machine import Machine
 from steptime.machine.peaks import FILE_NAME
 from steptime.machine.peaks import load as load_machine
@@ -71,7 +67,7 @@ def reduce_rank(task: Task) -> Reduced:
     except TraceError as error:
         return Reduced(task.number, None, (error.sentence,))
     rank = trace.rank if trace.rank is not None else task.number
-    summary = summarise_trace(trace, rank, find_steps(trace))
+    summary = summarise_trace(trace, rank)
     if summary is None:
         return Reduced(task.number, None, (f"{trace.path} holds no event that took time: no step.",))
     told = tuple(f"rank {rank}: {said}" for said in trace.damage.sentences)
@@ -91,46 +87,35 @@ def reduce_all(
     how many are done. Raises UsageError and CommandError where a cluster is asked for and is not there."""
     tasks = [Task(number, files, max_size, cache) for number, files in enumerate(ranks)]
     found: list[Reduced] = []
-    for reduced in mapped(reduce_rank, tasks, engine, workers):
+    for reduced in _mapped(reduce_rank, tasks, engine, workers):
         found.append(reduced)
         if progress is not None:
             progress(len(found))
     found.sort(key=lambda reduced: reduced.number)
-    return tuple(_distinct_fleet(found))
+    seen: set[int] = set()
+    for index, reduced in enumerate(found):
+        if reduced.summary is not None and reduced.summary.rank in seen:
+            said = f"rank {reduced.summary.rank} is there twice: one of them was left out."
+            found[index] = replace(reduced, summary=None, told=(*reduced.told, said))
+        elif reduced.summary is not None:
+            seen.add(reduced.summary.rank)
+    return tuple(found)
 
 
-def mapped(function: Callable[[T], R], tasks: Sequence[T], engine: str, workers: int | None) -> Iterator[R]:
+def _mapped(function: Callable[[T], R], tasks: Sequence[T], engine: str, workers: int | None) -> Iterator[R]:
     """The function of each task, in whatever order they come; both can be pickled. Raises as `reduce_all` does."""
     return (_ray if engine == RAY else _local)(function, tasks, workers)
 
 
-def _distinct_fleet(found: Sequence[Reduced]) -> Iterator[Reduced]:
-    """Two processes of one rank cannot be compared: the later one is left out, and said."""
-    seen: set[int] = set()
-    for reduced in found:
-        if reduced.summary is not None and reduced.summary.rank in seen:
-            said = f"rank {reduced.summary.rank} is there twice: one of them was left out."
-            yield replace(reduced, summary=None, told=(*reduced.told, said))
-            continue
-        if reduced.summary is not None:
-            seen.add(reduced.summary.rank)
-        yield reduced
-
-
 def _local(function: Callable[[T], R], tasks: Sequence[T], workers: int | None) -> Iterator[R]:
     """Processes of this machine; none for a single worker. They are spawned: a fork of a threaded parent may hang."""
-    count = min(workers or _cpus(), len(tasks))
+    count = min(workers or usable_cpus(), len(tasks))
     if count <= 1:
         yield from map(function, tasks)
         return
     context = multiprocessing.get_context("spawn")
     with ProcessPoolExecutor(count, mp_context=context, initializer=_one_thread) as pool:
         yield from pool.map(function, tasks, chunksize=max(1, min(16, len(tasks) // (4 * count))))
-
-
-def _cpus() -> int:
-    affinity = getattr(os, "sched_getaffinity", None)
-    return len(affinity(0)) if affinity else os.cpu_count() or 1
 
 
 def _one_thread() -> None:
@@ -208,22 +193,17 @@ def reduce_processes(
     UsageError and CommandError where a cluster is asked for and is not there."""
     machine = load_machine(contents.path / FILE_NAME)
     tasks = [ProcessTask(folder, contents.manifest, machine) for folder in contents.folders]
-    found = list(mapped(reduce_process, tasks, engine, workers))
+    found = list(_mapped(reduce_process, tasks, engine, workers))
     found.sort(key=lambda each: (each.facts.rank is None, each.facts.rank or 0, each.facts.pid))
     if any(each.trains and each.steps for each in found):
         found = [each if each.trains else replace(each, summary=None) for each in found]
-    return _distinct_fleet_recorded(found)
-
-
-def _distinct_fleet_recorded(found: Sequence[ReducedProcess]) -> tuple[ReducedProcess, ...]:
-    """Of several processes of one rank (the job was restarted) the one that trained longest is compared."""
+    # Of several processes of one rank (the job was restarted) the one that trained longest is compared.
     best = {each.facts.rank: each for each in sorted(found, key=lambda each: each.steady) if each.summary is not None}
-    return tuple(each if each.summary is None or each is best[each.facts.rank] else _left_out(each) for each in found)
-
-
-def _left_out(process: ReducedProcess) -> ReducedProcess:
-    said = f"rank {process.facts.rank} is there twice: the process {process.facts.pid} was left out."
-    return replace(process, summary=None, told=(*process.told, said))
+    for index, each in enumerate(found):
+        if each.summary is not None and each is not best[each.facts.rank]:
+            said = f"rank {each.facts.rank} is there twice: the process {each.facts.pid} was left out."
+            found[index] = replace(each, summary=None, told=(*each.told, said))
+    return tuple(found)
 
 
 def hosts(found: Iterable[ReducedProcess | Process]) -> Counter[str]:

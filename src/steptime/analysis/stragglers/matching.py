@@ -1,21 +1,12 @@
 """The same collective on all its ranks: the k-th of a kind in a group is one and the same wherever it was called.
 
-Bandwidths of collectives, as NCCL-tests defines them (github.com/NVIDIA/nccl-tests, doc/PERFORMANCE.md).
+A collective ends on all ranks within its transfer. So the differences of its ends between hosts are the difference of
+their clocks plus what the ranks end apart: the median is the offset, and the scatter says how well it is known.
 
-Algorithm bandwidth is size over time. Bus bandwidth multiplies it by what an optimal algorithm has to send over each
-rank's link per byte, so that it compares with the link's own rate whatever the number of ranks. The size is that of the
-larger side: what all ranks get out of an all-gather, what each gives into a reduce-scatter.
-
-Clocks of different hosts, laid beside one another by the collectives that all of them took part in.
-
-A collective ends on all ranks within its transfer, so the differences of its ends are the difference of the clocks plus
-what the ranks end apart. Their median is the offset, and how far they scatter is how well it is known.
-
-The job run again from its collectives: what it would gain if one rank were like the others.
-
-Between two collectives a rank does its own work (input, host, computing); a collective ends when its last rank is
-there, plus the transfer. So the times between a collective's end and the next begin of each rank are kept, those of the
-late rank are replaced by the median of the others', and the ends follow anew.
+The chain of all collectives runs the job again with one rank like the others: between two collectives a rank does its
+own work, and a collective ends when its last rank is there, plus the transfer. The times between a collective's end and
+the next begin of each rank are kept, those of the late rank are replaced by the median of the others', and the ends
+follow anew.
 """
 
 from __future__ import annotations
@@ -36,16 +27,13 @@ FACTORS: tuple[tuple[re.Pattern[str], Callable[[int], float]], ...] = (
     (re.compile(r"all_?gather|reduce_?scatter|all_?to_?all", re.IGNORECASE), lambda n: (n - 1) / n),
     (re.compile(r"broadcast|reduce|send|recv", re.IGNORECASE), lambda n: 1.0),
 )
-"""By torch's or NCCL's name of the operation, for n ranks."""
-
-
-def algorithm_bandwidth(size: float, nanoseconds: float) -> float | None:
-    """B/s; None without a time."""
-    return size / nanoseconds * 1e9 if nanoseconds > 0 else None
+"""By torch's or NCCL's name of the operation, for n ranks: what an optimal algorithm has to send over each rank's link
+per byte. The size is that of the larger side: what all ranks get out of an all-gather, what each gives into a
+reduce-scatter. As NCCL-tests defines it (github.com/NVIDIA/nccl-tests, doc/PERFORMANCE.md)."""
 
 
 def bus_factor(name: str, ranks: int) -> float | None:
-    """None for an operation that NCCL-tests does not know, and for one rank."""
+    """Bus bandwidth over size per time; None for an operation that NCCL-tests does not know, and for one rank."""
     if ranks < 2:
         return None
     return next((factor(ranks) for pattern, factor in FACTORS if pattern.search(name)), None)
@@ -62,7 +50,6 @@ class Shared:
     name: str
     group: str
     size: int
-    members: str
     calls: int
     ranks: Int64
     begin: Int64
@@ -74,20 +61,17 @@ class Shared:
     @property
     def transfer(self) -> Int64:
         """(k,) ns in which all ranks were there: the duration on the last one."""
-        shortest: Int64 = self.duration.min(axis=0)
-        return shortest
+        return np.asarray(self.duration.min(axis=0))
 
     @property
     def waits(self) -> Int64:
         """(m, k) ns that each rank waited for the last one."""
-        waits: Int64 = self.duration - self.transfer
-        return waits
+        return self.duration - self.transfer
 
     @property
     def end(self) -> Int64:
         """(m, k) ns."""
-        end: Int64 = self.begin + self.duration
-        return end
+        return self.begin + self.duration
 
 
 def on_common_steps(summaries: Sequence[RankSummary]) -> tuple[list[RankSummary], tuple[str, ...]]:
@@ -97,15 +81,14 @@ def on_common_steps(summaries: Sequence[RankSummary]) -> tuple[list[RankSummary]
     if len(known) < 2 or all(each == known[0] for each in known):
         return list(summaries), ()
     common = np.array(sorted(set.intersection(*known)), np.int64)
-    trimmed = [_trimmed(summary, common) if summary.numbers else summary for summary in summaries]
+    trimmed = list(summaries)
+    for index, summary in enumerate(summaries):
+        if summary.numbers:
+            numbers, whole = np.array(summary.numbers), [e for e in summary.exchanges if e.calls == len(e.step)]
+            kept = tuple(found for each in whole if (found := _of_steps(each, numbers, common)).calls)
+            steps = max(1, len(common))
+            trimmed[index] = replace(summary, exchanges=kept, steps=steps, numbers=tuple(common.tolist()))
     return trimmed, (f"The ranks did not all profile the same steps: {len(common)} of them are compared.",)
-
-
-def _trimmed(summary: RankSummary, common: Int64) -> RankSummary:
-    numbers = np.array(summary.numbers, np.int64)
-    exchanges = tuple(_of_steps(each, numbers, common) for each in summary.exchanges if each.calls == len(each.step))
-    kept = tuple(each for each in exchanges if each.calls)
-    return replace(summary, exchanges=kept, steps=max(1, len(common)), numbers=tuple(common.tolist()))
 
 
 def _of_steps(exchange: Exchange, numbers: Int64, common: Int64) -> Exchange:
@@ -134,31 +117,27 @@ def match(summaries: Sequence[RankSummary]) -> tuple[tuple[Shared, ...], tuple[s
         if len({each.calls for _, each in held}) > 1 or 0 < size < len(held):
             uneven.append(f"{name} in group {group}" if group else name)
         else:
-            shared.append(_shared(held))
+            first = held[0][1]
+            shared.append(
+                Shared(
+                    name=name,
+                    group=group,
+                    size=size,
+                    calls=first.calls,
+                    ranks=np.array([index for index, _ in held], np.int64),
+                    begin=np.stack([each.begin for _, each in held]),
+                    duration=np.stack([each.duration for _, each in held]),
+                    bytes=np.max([each.bytes for _, each in held], axis=0),
+                    step=first.step,
+                    exposed=np.array([each.exposed for _, each in held], np.int64),
+                )
+            )
     shared.sort(key=lambda each: -int(each.duration.sum()))
-    return tuple(shared), (_told(uneven),) if uneven else ()
-
-
-def _shared(held: Sequence[tuple[int, Exchange]]) -> Shared:
-    first = held[0][1]
-    return Shared(
-        name=first.name,
-        group=first.group,
-        size=first.size,
-        members=first.members,
-        calls=first.calls,
-        ranks=np.array([index for index, _ in held], np.int64),
-        begin=np.stack([each.begin for _, each in held]),
-        duration=np.stack([each.duration for _, each in held]),
-        bytes=np.max([each.bytes for _, each in held], axis=0),
-        step=first.step,
-        exposed=np.array([each.exposed for _, each in held], np.int64),
-    )
-
-
-def _told(uneven: Sequence[str]) -> str:
+    if not uneven:
+        return tuple(shared), ()
     more = f" and {len(uneven) - 1} more" if len(uneven) > 1 else ""
-    return f"{uneven[0]}{more}: not called equally often by all its ranks, and left out of their comparison."
+    said = f"{uneven[0]}{more}: not called equally often by all its ranks, and left out of their comparison."
+    return tuple(shared), (said,)
 
 
 LEAST_ENDS = 3
@@ -183,16 +162,12 @@ def clocks(summaries: Sequence[RankSummary], shared: Sequence[Shared]) -> tuple[
         for host in hosts[1:]:
             if host in named:
                 differences[host].append(base - each.end[named.index(host)])
-    return tuple(_clock(host, np.concatenate(found)) for host, found in differences.items() if _enough(found))
-
-
-def _enough(found: Sequence[Int64]) -> bool:
-    return sum(map(len, found)) >= LEAST_ENDS
-
-
-def _clock(host: str, differences: Int64) -> HostClock:
-    estimate = median_of(differences[:MOST_ENDS])
-    return HostClock(host, round(estimate.value), round((estimate.high - estimate.low) / 2), estimate.samples)
+    found = []
+    for host, parts in differences.items():
+        if sum(map(len, parts)) >= LEAST_ENDS:
+            median = median_of(np.concatenate(parts)[:MOST_ENDS])
+            found.append(HostClock(host, round(median.value), round((median.high - median.low) / 2), median.samples))
+    return tuple(found)
 
 
 NONE = -1
@@ -287,19 +262,12 @@ def _ends(found: Chain, late: Int64) -> Int64:
     for number, (ranks, begin, end) in enumerate(zip(found.members, found.begin, found.end, strict=True)):
         before = found.before[number]
         held = before != NONE
-        since = np.where(held, begin - _own_ends(found, before, ranks), begin)
+        since = begin.copy()
+        for at in np.flatnonzero(held).tolist():  # the end of the one before, on the rank's own clock
+            since[at] -= found.end[before[at]][np.searchsorted(found.members[before[at]], ranks[at])]
         odd = np.isin(ranks, late)
         if odd.any() and not odd.all():
             since = np.where(odd, np.minimum(since, int(np.median(since[~odd]))), since)
         starts = np.where(held, ends[np.maximum(before, 0)], 0) + since
         ends[number] = starts.max() + (end - begin).min()
     return ends
-
-
-def _own_ends(found: Chain, before: Int64, ranks: Int64) -> Int64:
-    """When the collective before ended, on each rank's own clock."""
-    own = np.zeros(len(ranks), np.int64)
-    for at, (which, rank) in enumerate(zip(before.tolist(), ranks.tolist(), strict=True)):
-        if which != NONE:
-            own[at] = found.end[which][np.searchsorted(found.members[which], rank)]
-    return own

@@ -1,10 +1,9 @@
 """Which rank the others wait for, where its excess lies, since when, and what the job would gain without it.
 
-The late rank over all steps of a recording: from the watch alone, which every rank keeps at next to no cost.
-
 Ranks that train together end their steps together. What a rank does of its own in a step (input, host, forward) is what
-the others wait for behind it; the phases in which it waits itself (backward, as a rule) are left out. So a lateness
-inside backward is not in the series: the collectives of the profiled steps show that one.
+the others wait for behind it. A recording has it of all its steps (the series); the phases in which a rank waits
+itself, backward as a rule, are left out there: a lateness inside backward shows in the collectives of the profiled
+steps only.
 """
 
 from __future__ import annotations
@@ -20,7 +19,6 @@ from steptime.analysis.stragglers.comparison import CollectiveRow, LateRank, Lat
 from steptime.analysis.stragglers.matching import (
     Chain,
     Shared,
-    algorithm_bandwidth,
     blamed,
     bus_factor,
     chain,
@@ -31,7 +29,7 @@ from steptime.analysis.stragglers.matching import (
 )
 from steptime.analysis.stragglers.summary import RankSummary, widened
 from steptime.arrays import Float64, Int64
-from steptime.intervals import union
+from steptime.intervals import EMPTY, join, total, union
 from steptime.machine.machine import Machine
 from steptime.quantities import Estimate, mean_of_series
 
@@ -56,37 +54,27 @@ def aligned(summaries: Sequence[RankSummary]) -> tuple[int, Int64, Int64] | None
     return width, series[0].first + width * np.arange(count), own
 
 
-def late_series(summaries: Sequence[RankSummary]) -> LateSeries | None:
-    """How far each rank is behind the first one of each column; None where not all ranks have a series."""
+def late_series(summaries: Sequence[RankSummary]) -> tuple[LateSeries, Waiting | None] | None:
+    """How far each rank is behind the first one of each column, and who waits for whom by that, where the columns tell;
+    None where not all ranks have a series."""
     found = aligned(summaries)
     if found is None:
         return None
     width, steps, own = found
     whole = (own >= 0).all(axis=0)
-    behind = np.where(whole, own - own.min(axis=0), 0)
+    own, steps = own[:, whole], steps[whole]
+    behind = own - own.min(axis=0)
     order = np.argsort(-behind.sum(axis=1), kind="stable")[:MOST_ROWS]
-    return LateSeries(
-        width,
-        tuple(steps[whole].tolist()),
-        tuple(summaries[index].rank for index in order.tolist()),
-        tuple(tuple(map(float, behind[index][whole].tolist())) for index in order.tolist()),
-    )
-
-
-def waiting_in_series(summaries: Sequence[RankSummary]) -> Waiting | None:
-    """Who waits for whom, where the ranks have no collectives in common to tell it."""
-    found = aligned(summaries)
-    if found is None:
-        return None
-    own = found[2]
-    own = own[:, (own >= 0).all(axis=0)]
-    if not own.shape[1]:
-        return None
+    ranks = tuple(summaries[index].rank for index in order.tolist())
+    late = tuple(tuple(map(float, row)) for row in behind[order].tolist())
+    series = LateSeries(width, tuple(steps.tolist()), ranks, late)
+    if not len(steps):
+        return series, None
     waits = own.max(axis=0) - own
     longest = np.where(waits.max(axis=0) >= LEAST_LATE, waits.max(axis=0), 0)
     last = np.bincount(own.argmax(axis=0), longest, len(summaries)) / max(1, int(longest.sum()))
     times = np.bincount(own.argmax(axis=0)[longest > 0], minlength=len(summaries))
-    return Waiting(waits.mean(axis=1), last, times, int((longest > 0).sum()), waits.astype(np.float64))
+    return series, Waiting(waits.mean(axis=1), last, times, int((longest > 0).sum()), waits.astype(np.float64))
 
 
 OFTEN = 0.5
@@ -109,8 +97,6 @@ LEAST_WAITING = 0.03
 """Of the step: less is within what equal ranks differ by, and worth nobody's time."""
 EXPLAINS = 0.25
 """Of the waiting: a smaller excess is not why the others wait (a short trace may begin with the ranks apart)."""
-WAITING_CATEGORIES = (Category.COMMUNICATION,)
-"""Where waiting itself lies: never the excess of a late rank."""
 LATE_STEP = 0.5
 """Of the usual lateness: a step in which the rank was at least so much behind counts as late."""
 WINDOW = 5
@@ -142,39 +128,34 @@ def find_late(
     late = late if late is not None else _one(waiting, len(summaries))
     if late is None:
         return None
-    large = waiting.by_step.shape[1] < LEAST_STEPS and _waited(waiting, late) >= LARGE * _step(summaries)
-    if not large and not any(_sure(each, late) for each in (waiting, watched) if each is not None):
+    waited = float(np.delete(waiting.waiting, late).mean())
+    step = float(np.mean([summary.step for summary in summaries]))
+    large = waiting.by_step.shape[1] < LEAST_STEPS and waited >= LARGE * step
+    sure = large or any(_sure(each, late) for each in (waiting, watched) if each is not None)
+    if not sure or waited < LEAST_WAITING * step:
         return None
     others = np.setdiff1d(np.arange(len(summaries)), late)
-    waited = _waited(waiting, late)
-    if waited < LEAST_WAITING * _step(summaries):
-        return None
     excesses = _excesses(summaries, late, others)
     explained = bool(excesses) and excesses[0][1] >= EXPLAINS * waited
-    since, steadiness = _since(summaries, late, series)
-    first = summaries[int(late[0])]
+    flops = np.array([summary.flops for summary in summaries])
+    usual = float(np.median(flops[others]))
+    known = usual > 0 and bool((flops[late] > 0).all())
+    behind, next_ = _behind(summaries, late, series)
+    since, steadiness = _since(behind, series)
+    gain = _gain(behind - next_, links, late, waited) if behind is not None else _gain(None, links, late, waited)
     return LateRank(
         ranks=tuple(summaries[index].rank for index in late.tolist()),
-        host=first.host,
+        host=summaries[int(late[0])].host,
         waiting=waited,
         share=float(waiting.last[late].sum()),
         category=excesses[0][0] if explained else "",
         excess=excesses[0][1] if explained else 0.0,
         excesses=excesses,
-        gain=_within(_gain(summaries, links, late, others, series, waited), _step(summaries)),
-        arithmetic=_arithmetic(summaries, late, others),
+        gain=replace(gain, value=min(gain.value, step), low=min(gain.low, step), high=min(gain.high, step)),
+        arithmetic=float(np.median(flops[late])) / usual if known else None,
         since=since,
         steadiness=steadiness,
     )
-
-
-def _waited(waiting: Waiting, late: Int64) -> float:
-    """What the others wait on average."""
-    return float(np.delete(waiting.waiting, late).mean())
-
-
-def _step(summaries: Sequence[RankSummary]) -> float:
-    return float(np.mean([summary.step for summary in summaries]))
 
 
 def _one(waiting: Waiting, ranks: int) -> Int64 | None:
@@ -204,7 +185,8 @@ def _node(summaries: Sequence[RankSummary], waiting: Waiting) -> Int64 | None:
 
 
 def _sure(waiting: Waiting, late: Int64) -> bool:
-    """Whether it is no chance that just these wait so little: by how often, by how much, or by how far apart."""
+    """Whether it is no chance that just these wait so little: by how often, by how much, or by how far apart. In a
+    single step only the last can show it: what they wait less than the next one is beyond what the others differ by."""
     ranks = len(waiting.waiting)
     if by_chance(int(waiting.times[late].sum()), waiting.trials, len(late) / ranks) * ranks <= MOST_CHANCE:
         return True
@@ -212,7 +194,9 @@ def _sure(waiting: Waiting, late: Int64) -> bool:
     ahead = waiting.by_step[others].mean(axis=0) - waiting.by_step[late].mean(axis=0)
     if len(ahead) >= LEAST_STEPS and tail_of_student(ahead) * ranks <= MOST_CHANCE:
         return True
-    return _stands_out(float(waiting.waiting[late].max()), waiting.waiting[others])
+    usual = waiting.waiting[others]
+    lower, upper = np.percentile(usual, (25, 75))
+    return len(others) >= LEAST_OTHERS and bool(usual.min() - waiting.waiting[late].max() >= FAR * (upper - lower))
 
 
 def by_chance(times: int, trials: int, share: float) -> float:
@@ -243,15 +227,6 @@ def tail_of_student(values: Float64) -> float:
     return erfc(normal / sqrt(2)) / 2
 
 
-def _stands_out(waiting: float, others: Float64) -> bool:
-    """Whether the late rank waits less than the next one by more than what the others differ by among themselves: in a
-    single step nothing else can show that it is no chance."""
-    if len(others) < LEAST_OTHERS:
-        return False
-    lower, upper = np.percentile(others, (25, 75))
-    return bool(others.min() - waiting >= FAR * (upper - lower))
-
-
 def _excesses(summaries: Sequence[RankSummary], late: Int64, others: Int64) -> tuple[tuple[str, float], ...]:
     """Categories of the late ranks beyond the median of the others', the largest excess first."""
     table = np.array([summary.categories for summary in summaries])
@@ -259,20 +234,13 @@ def _excesses(summaries: Sequence[RankSummary], late: Int64, others: Int64) -> t
     found = [
         (category.name.lower(), float(beyond[category]))
         for category in Category
-        if category not in WAITING_CATEGORIES and beyond[category] > 0
+        if category != Category.COMMUNICATION and beyond[category] > 0  # that is where waiting itself lies
     ]
     return tuple(sorted(found, key=lambda each: -each[1]))
 
 
-def _arithmetic(summaries: Sequence[RankSummary], late: Int64, others: Int64) -> float | None:
-    flops = np.array([summary.flops for summary in summaries])
-    usual = float(np.median(flops[others]))
-    return float(np.median(flops[late])) / usual if usual > 0 and (flops[late] > 0).all() else None
-
-
-def _since(summaries: Sequence[RankSummary], late: Int64, series: LateSeries | None) -> tuple[int | None, float | None]:
+def _since(behind: Float64 | None, series: LateSeries | None) -> tuple[int | None, float | None]:
     """The first step from which on the ranks are late, and the share of the steps since then in which they are."""
-    behind = _behind(summaries, late, series)
     if series is None or behind is None or not len(behind):
         return None, None
     usual = float(np.median(behind[behind >= np.median(behind)]))
@@ -286,46 +254,33 @@ def _since(summaries: Sequence[RankSummary], late: Int64, series: LateSeries | N
     return series.steps[start], float(is_late[start:].mean())
 
 
-def _behind(summaries: Sequence[RankSummary], late: Int64, series: LateSeries | None) -> Float64 | None:
-    """(columns,) ns that the late ranks are behind the first; None where the series does not have them."""
+def _behind(
+    summaries: Sequence[RankSummary], late: Int64, series: LateSeries | None
+) -> tuple[Float64 | None, Float64 | float]:
+    """(columns,) ns that the late ranks, and the last of the others, are behind the first; None where the series does
+    not have them."""
     if series is None:
-        return None
+        return None, 0.0
     wanted = {summaries[index].rank for index in late.tolist()}
-    rows = [row for rank, row in zip(series.ranks, series.late, strict=True) if rank in wanted]
-    return np.median(np.array(rows), axis=0) if rows else None
+    mine = np.isin(series.ranks, list(wanted))
+    rows = np.array(series.late)
+    return (
+        np.median(rows[mine], axis=0) if mine.any() else None,
+        np.max(rows[~mine], axis=0) if not mine.all() else 0.0,
+    )
 
 
-def _gain(
-    summaries: Sequence[RankSummary],
-    links: Chain,
-    late: Int64,
-    others: Int64,
-    series: LateSeries | None,
-    waited: float,
-) -> Estimate:
+def _gain(ahead: Float64 | None, links: Chain, late: Int64, waited: float) -> Estimate:
     """By replay of the collectives; of a recording, where the watch sees the lateness too, by its steps, of which there
-    are more and which nothing slowed."""
-    behind = _behind(summaries, late, series)
-    if behind is not None and len(behind) >= WINDOW and series is not None:
-        saved = np.maximum(0.0, behind - _next(summaries, late, series))
+    are more and which nothing slowed. ahead: ns by which the late ranks are later than all others, by column."""
+    if ahead is not None and len(ahead) >= WINDOW:
+        saved = np.maximum(0.0, ahead)
         if float(saved.mean()) >= LATE_STEP * waited:
             return mean_of_series(saved)
     saved_steps = saved_without(links, late)
     if len(saved_steps):
         return mean_of_series(saved_steps)
     return Estimate(waited, 0.0, 2 * waited, 1)
-
-
-def _within(gain: Estimate, step: float) -> Estimate:
-    """The gain of steps, or of a replay, that took longer than the usual step is at most that step."""
-    return replace(gain, value=min(gain.value, step), low=min(gain.low, step), high=min(gain.high, step))
-
-
-def _next(summaries: Sequence[RankSummary], late: Int64, series: LateSeries) -> Float64:
-    """(columns,) ns that the last of the other ranks is behind the first."""
-    mine = {summaries[index].rank for index in late.tolist()}
-    rows = [row for rank, row in zip(series.ranks, series.late, strict=True) if rank not in mine]
-    return np.max(np.array(rows), axis=0) if rows else np.zeros(len(series.steps))
 
 
 def beside_link(ranks: RankComparison | None, machine: Machine | None) -> RankComparison | None:
@@ -349,7 +304,6 @@ NOTICEABLE = 10_000
 """ns: ranks that arrive within ten microseconds of one another arrive together (a network's round trip)."""
 CONSIDERABLE = 0.1
 """Of the longest wait: who is last in a shorter one says nothing about who is late."""
-CATEGORIES = tuple(category.name.lower() for category in Category)
 
 
 def compare(summaries: Sequence[RankSummary]) -> RankComparison | None:
@@ -359,88 +313,53 @@ def compare(summaries: Sequence[RankSummary]) -> RankComparison | None:
         return None
     ordered, others = on_common_steps(ordered)
     shared, uneven = match(ordered)
-    links = chain(shared, _origins(ordered, shared))
-    watched = waiting_in_series(ordered)
-    waiting = _waiting(ordered, shared, links, all_of_them=watched is None) or watched
-    series = late_series(ordered)
-    world = max((summary.world or 0 for summary in ordered), default=0)
+    # Each rank's time is counted from the end of its first collective, which is one moment on all that shared it.
+    origins = np.full(len(ordered), np.iinfo(np.int64).max)
+    for each in shared:
+        if each.begin.shape[1]:
+            origins[each.ranks] = np.minimum(origins[each.ranks], each.end[:, 0])
+    links = chain(shared, origins)
+    series, watched = late_series(ordered) or (None, None)
+    everywhere = bool(shared) and len(np.unique(np.concatenate([each.ranks for each in shared]))) == len(ordered)
+    waiting = _waiting(ordered, shared, links) if everywhere or (shared and watched is None) else watched
+    none = np.zeros(len(ordered))
+    waits, lasts = (waiting.waiting, waiting.last) if waiting is not None else (none, none)
+    rows = (
+        RankRow(each.rank, each.name, each.host, each.steps, each.step, each.categories, float(wait), float(last))
+        for each, wait, last in zip(ordered, waits, lasts, strict=True)
+    )
     return RankComparison(
-        categories=CATEGORIES,
-        rows=tuple(_row(summary, waiting, index) for index, summary in enumerate(ordered)),
+        categories=tuple(category.name.lower() for category in Category),
+        rows=tuple(rows),
         collectives=_collectives(ordered, shared),
         late=find_late(ordered, waiting, links, series, watched) if waiting is not None else None,
         series=series,
         clocks=clocks(ordered, shared),
         notes=(*others, *uneven),
-        world=world or None,
+        world=max(summary.world or 0 for summary in ordered) or None,
     )
 
 
-def _row(summary: RankSummary, waiting: Waiting | None, index: int) -> RankRow:
-    return RankRow(
-        rank=summary.rank,
-        name=summary.name,
-        host=summary.host,
-        steps=summary.steps,
-        step=summary.step,
-        categories=summary.categories,
-        waiting=float(waiting.waiting[index]) if waiting is not None else 0.0,
-        last=float(waiting.last[index]) if waiting is not None else 0.0,
-    )
-
-
-def _origins(summaries: Sequence[RankSummary], shared: Sequence[Shared]) -> Int64:
-    """Where each rank's time is counted from: the end of its first collective, which is one moment on all that shared
-    it. What came before that one is not in the replay."""
-    origins = np.full(len(summaries), np.iinfo(np.int64).max)
-    for each in shared:
-        if each.begin.shape[1]:
-            origins[each.ranks] = np.minimum(origins[each.ranks], each.end[:, 0])
-    return origins
-
-
-def _waiting(
-    summaries: Sequence[RankSummary], shared: Sequence[Shared], links: Chain, *, all_of_them: bool
-) -> Waiting | None:
-    """From the collectives; None where the ranks have none in common, or not all of them have and there is something
-    better (all_of_them is False)."""
-    if not shared or not (
-        all_of_them or len(np.unique(np.concatenate([each.ranks for each in shared]))) == len(summaries)
-    ):
-        return None
-    spent = np.zeros(len(summaries))
-    for index, summary in enumerate(summaries):
-        begin, wait = _waits_of(index, shared)
-        held = union(begin, begin + wait)
-        kept, calls = sum(len(each.step) for each in shared), sum(each.calls for each in shared)
-        spent[index] = float((held.end - held.begin).sum()) / max(1, summary.steps) * calls / max(1, kept)
-    culprit, longest, anew = blamed(links)
-    longest = np.where(longest >= NOTICEABLE, longest, 0)
-    last = np.bincount(culprit, longest, len(summaries)) / max(1, int(longest.sum()))
-    counted = anew & (longest > 0) & (longest >= CONSIDERABLE * longest.max(initial=0))
-    times = np.bincount(culprit[counted], minlength=len(summaries))
-    return Waiting(spent, last, times, int(counted.sum()), _waits_by_step(len(summaries), shared))
-
-
-def _waits_by_step(ranks: int, shared: Sequence[Shared]) -> Float64:
-    """(ranks, steps) ns."""
-    steps = max((int(each.step.max(initial=-1)) for each in shared), default=-1) + 1
-    table = np.zeros((ranks, steps))
+def _waiting(summaries: Sequence[RankSummary], shared: Sequence[Shared], links: Chain) -> Waiting:
+    """From the collectives, of which there are some."""
+    ranks = len(summaries)
+    steps = max(int(each.step.max(initial=-1)) for each in shared) + 1
+    by_step, held = np.zeros((ranks, steps)), [EMPTY] * ranks
     for each in shared:
         for step in np.unique(each.step).tolist():
-            table[each.ranks, step] += each.waits[:, each.step == step].sum(axis=1)
-    return table
-
-
-def _waits_of(index: int, shared: Sequence[Shared]) -> tuple[Int64, Int64]:
-    """Begins and waits of one rank in all collectives."""
-    begins, waits = [np.zeros(0, np.int64)], [np.zeros(0, np.int64)]
-    for each in shared:
-        at = int(np.searchsorted(each.ranks, index))
-        if at < len(each.ranks) and each.ranks[at] == index:
-            begins.append(each.begin[at])
-            waits.append(each.waits[at])
-    return np.concatenate(begins), np.concatenate(waits)
+            by_step[each.ranks, step] += each.waits[:, each.step == step].sum(axis=1)
+        for index, begin, wait in zip(each.ranks.tolist(), each.begin, each.waits, strict=True):
+            held[index] = join(held[index], union(begin, begin + wait))
+    kept, calls = sum(len(each.step) for each in shared), sum(each.calls for each in shared)
+    spent = [
+        total(held[index]) / max(1, summary.steps) * calls / max(1, kept) for index, summary in enumerate(summaries)
+    ]
+    culprit, longest, anew = blamed(links)
+    longest = np.where(longest >= NOTICEABLE, longest, 0)
+    last = np.bincount(culprit, longest, ranks) / max(1, int(longest.sum()))
+    counted = anew & (longest > 0) & (longest >= CONSIDERABLE * longest.max(initial=0))
+    times = np.bincount(culprit[counted], minlength=ranks)
+    return Waiting(np.array(spent), last, times, int(counted.sum()), by_step)
 
 
 def _collectives(summaries: Sequence[RankSummary], shared: Sequence[Shared]) -> tuple[CollectiveRow, ...]:
@@ -465,8 +384,10 @@ def _collective(summaries: Sequence[RankSummary], members: Sequence[Shared]) -> 
     shortest = np.concatenate([each.transfer for each in members])
     known = (sizes > 0) & (shortest > 0)
     rate = float(np.median(sizes[known] / shortest[known])) if known.any() else None
-    algorithm = algorithm_bandwidth(rate, 1.0) if rate is not None else None
-    factor = bus_factor(first.name, first.size or _whole_job(summaries, members))
+    algorithm = rate * 1e9 if rate is not None else None  # B/s
+    # The size of a group that no trace says is that of all who are there, when those are the whole job.
+    world, there = max(summary.world or 0 for summary in summaries), max(len(each.ranks) for each in members)
+    factor = bus_factor(first.name, first.size or (there if world <= there else 0))
     late, share = _last_of(summaries, members)
     return CollectiveRow(
         name=first.name,
@@ -483,13 +404,6 @@ def _collective(summaries: Sequence[RankSummary], members: Sequence[Shared]) -> 
         late=late,
         late_share=share,
     )
-
-
-def _whole_job(summaries: Sequence[RankSummary], members: Sequence[Shared]) -> int:
-    """Ranks of a group whose size no trace says: all that are there, when those are the whole job; else not known."""
-    world = max((summary.world or 0 for summary in summaries), default=0)
-    there = max(len(each.ranks) for each in members)
-    return there if world <= there else 0
 
 
 def _last_of(summaries: Sequence[RankSummary], members: Sequence[Shared]) -> tuple[int | None, float]:

@@ -22,7 +22,7 @@ from steptime.analysis.operators import grouped, per_step, step_at
 from steptime.analysis.recorded_breakdown import RecordedBreakdown
 from steptime.analysis.step_context import StepContext, step_context
 from steptime.analysis.timeline import Phase
-from steptime.analysis.trace_steps import FoundSteps, find_steps
+from steptime.analysis.trace_steps import find_steps
 from steptime.analysis.traffic import Parameters, parameters_of, tensor_bytes
 from steptime.arrays import Bool, Int64
 from steptime.intervals import Intervals, claim, contains, measure, union
@@ -152,8 +152,7 @@ def exchanges_of(steps: StepContext) -> tuple[Exchange, ...]:
 
 def _in_steps(trace: Trace, rows: Int64, windows: Int64) -> Int64:
     """Those that begin in a step, in time order."""
-    begin = trace.events.begin[rows]
-    inside = rows[step_at(windows, begin) != UNKNOWN]
+    inside = rows[step_at(windows, trace.events.begin[rows]) != UNKNOWN]
     ordered: Int64 = inside[np.argsort(trace.events.begin[inside], kind="stable")]
     return ordered
 
@@ -247,12 +246,12 @@ def gradients_of(trace: Trace, boundaries: Int64) -> GradientExchange | None:
     """None where no DistributedDataParallel model ran. boundaries: (n, 2) ns, the steps as the host has them."""
     events = trace.events
     steps = len(boundaries)
-    forwards = _inside(trace, np.flatnonzero(matching(trace, FORWARD.__eq__)), boundaries)
+    forwards = _in_steps(trace, np.flatnonzero(matching(trace, FORWARD.__eq__)), boundaries)
     forwards = forwards[events.event_kind[forwards] == EventKind.ANNOTATION]
     if not len(forwards):
         return None
     reduced = np.flatnonzero((events.event_kind == EventKind.OPERATOR) & matching(trace, REDUCE.match))
-    reduced = _inside(trace, reduced, boundaries)
+    reduced = _in_steps(trace, reduced, boundaries)
     sizes = np.array([_elements(trace, row) for row in reduced.tolist()], np.int64)
     reduced, sizes = reduced[(sizes < 0) | (sizes >= LEAST_ELEMENTS)], sizes[(sizes < 0) | (sizes >= LEAST_ELEMENTS)]
     behind = np.searchsorted(events.begin[forwards], events.begin[reduced], side="right") - 1
@@ -269,14 +268,6 @@ def gradients_of(trace: Trace, boundaries: Int64) -> GradientExchange | None:
     )
 
 
-def _inside(trace: Trace, rows: Int64, boundaries: Int64) -> Int64:
-    """Those that begin in a step, in time order."""
-    begin = trace.events.begin[rows]
-    kept = rows[step_at(boundaries, begin) != UNKNOWN]
-    ordered: Int64 = kept[np.argsort(trace.events.begin[kept], kind="stable")]
-    return ordered
-
-
 def _elements(trace: Trace, row: int) -> int:
     """Of an all-reduce's first argument, -1 where the file does not say: c10d's operators take a list of tensors, of
     which DistributedDataParallel gives one, and the file has no type of it."""
@@ -286,9 +277,9 @@ def _elements(trace: Trace, row: int) -> int:
     return min(prod(sides), LARGEST) if found else -1
 
 
-def summarise_trace(trace: Trace, rank: int, steps: FoundSteps | None = None) -> RankSummary | None:
+def summarise_trace(trace: Trace, rank: int) -> RankSummary | None:
     """A rank of which nothing but its trace is known; None where the trace has no step."""
-    boundaries = (steps or find_steps(trace)).boundaries
+    boundaries = find_steps(trace).boundaries
     if not len(boundaries):
         return None
     whole = step_context(trace, boundaries)
