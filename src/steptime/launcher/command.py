@@ -41,7 +41,8 @@ def resolve(command: Sequence[str], directory: Path = Path()) -> tuple[str, ...]
                     f"There is no file {first} in {directory.absolute()}: give the path of the training script.",
                     exit_status=NOT_FOUND,
                 )
-            return (_python(), *command)
+            python = next((name for name in ("python", "python3") if shutil.which(name)), sys.executable)
+            return (python, *command)
         if shutil.which(str(directory.absolute() / first) if os.sep in first else first) is None:
             raise _refusal(first, directory)
     except PermissionError:
@@ -62,11 +63,6 @@ def _is_program(name: str, directory: Path) -> bool:
         return False
     with path.open("rb") as script:
         return script.read(2) == b"#!"
-
-
-def _python() -> str:
-    """The python that the user's shell would start; ours where PATH has none."""
-    return next((name for name in ("python", "python3") if shutil.which(name)), sys.executable)
 
 
 def _refusal(first: str, directory: Path) -> CommandError:

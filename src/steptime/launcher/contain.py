@@ -113,7 +113,8 @@ def enter(spec: Spec) -> None:
     refused = [
         path for number, path in enumerate(overlaid) if not _overlay(path, handle(path), scratch, f"{number}", ways)
     ]
-    if not _lies_in(os.path.realpath(spec["directory"]), [path for path in overlaid if path not in refused]):
+    directory = os.path.realpath(spec["directory"])
+    if not any(f"{directory}/".startswith(f"{path}/") for path in overlaid if path not in refused):
         raise OSError(errno.EOPNOTSUPP, "it cannot be an overlay", spec["directory"])
     for path in refused:
         mount(path, path, "", BIND | RECURSIVE)
@@ -133,10 +134,6 @@ def enter(spec: Spec) -> None:
     os.chdir(spec["directory"])
     for path, text in spec["sources"]:
         replace_source(path, text)
-
-
-def _lies_in(path: str, folders: Sequence[str]) -> bool:
-    return any(path == folder or path.startswith(f"{folder}/") for folder in folders)
 
 
 def _keep(path: str, lower: int | None, store: int) -> None:

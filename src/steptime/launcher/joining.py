@@ -155,12 +155,8 @@ def wait_for_others(folder: Path, patience: float = PATIENCE) -> tuple[str, ...]
     with contextlib.suppress(OSError), (folder / LEADER).open("a") as leader:
         leader.write(f"{ENDED}\n")
     end = time.monotonic() + patience
-    while (left := _present(folder)) and time.monotonic() < end:
+    while (left := sum(not mark.name.endswith(LEFT) for mark in folder.glob(f"{JOINED}*"))) and time.monotonic() < end:
         time.sleep(LOOK)
     if not left:
         return ()
     return (f"{left} other parts of the job had not ended after {patience:.0f} s: their last steps may be missing.",)
-
-
-def _present(folder: Path) -> int:
-    return sum(not mark.name.endswith(LEFT) for mark in folder.glob(f"{JOINED}*"))

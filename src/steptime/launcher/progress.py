@@ -93,13 +93,11 @@ class Overlooked:
         read only where it is a Python that was not entered."""
         if not self._sentence and time.monotonic() >= self._due:
             self._due = time.monotonic() + PERIOD
-            pids, entered = self._pids(), self._entered()
+            pids = self._pids()
+            entered = frozenset(int(word) for word in _read(self._seen).split() if word.isdigit())
             missed = (pid for pid in pids if not _is_entered(pid, entered) and _uses_torch(pid))
             self._sentence = next((reason for pid in missed if (reason := _reason(pid))), "")
         return self._sentence
-
-    def _entered(self) -> frozenset[int]:
-        return frozenset(int(word) for word in _read(self._seen).split() if word.isdigit())
 
 
 def _is_entered(pid: int, entered: frozenset[int]) -> bool:

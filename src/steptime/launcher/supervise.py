@@ -21,7 +21,6 @@ import time
 import warnings
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
-from types import FrameType
 from typing import Any, Protocol
 
 from steptime.launcher.outcome import Progress
@@ -110,7 +109,8 @@ class Switchboard:
             self._wakeup = signal.set_wakeup_fd(self._write, warn_on_full_buffer=False)
             for number in (*PASSED_ON, signal.SIGCHLD):
                 if number == signal.SIGCHLD or signal.getsignal(number) is not signal.SIG_IGN:
-                    self._handlers[number] = signal.signal(number, _take_note)
+                    # Nothing is left to do: Python has already written the number to the wakeup pipe.
+                    self._handlers[number] = signal.signal(number, lambda *_: None)
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -132,10 +132,6 @@ class Switchboard:
 
     def interrupted(self) -> None:
         """The job is the user's: it goes on to its own end."""
-
-
-def _take_note(number: int, frame: FrameType | None) -> None:
-    """Does nothing: Python has already written the number to the wakeup pipe."""
 
 
 HEAD_START = 0.3

@@ -180,7 +180,8 @@ def find_devices() -> NvidiaDevices | None:
 
         pynvml.nvmlInit()
         names = _visible(os.environ.get("CUDA_VISIBLE_DEVICES"), pynvml.nvmlDeviceGetCount())
-        handles = [_handle(pynvml, name) for name in names]
+        by_number, by_name = pynvml.nvmlDeviceGetHandleByIndex, pynvml.nvmlDeviceGetHandleByUUID
+        handles = [by_number(int(name)) if name.isdigit() else by_name(name.encode()) for name in names]
     except (ImportError, OSError, ValueError):
         return None
     except pynvml.NVMLError:
@@ -198,9 +199,3 @@ def _visible(setting: str | None, count: int) -> list[str]:
             break
         names.append(name.strip())
     return names
-
-
-def _handle(nvml: Any, name: str) -> Any:
-    if name.isdigit():
-        return nvml.nvmlDeviceGetHandleByIndex(int(name))
-    return nvml.nvmlDeviceGetHandleByUUID(name.encode())

@@ -54,13 +54,14 @@ def iterator_facts(iterator: Any, number: int, site: dict[str, Any] | None) -> d
     """`LoaderFacts`. Reads torch's iterator, whose attributes are the same in torch 2.4 to 2.13."""
     dataset = iterator._dataset
     workers = int(iterator._num_workers)
+    size = getattr(iterator._index_sampler, "batch_size", None) if iterator._auto_collation else None
     settings = {
         "dataset": _dataset_name(dataset),
         "dataset_length": _length(dataset),
         "iterable": isinstance(dataset, IterableDataset),
         "in_memory_tensors": _in_memory(dataset),
         "batched_fetch": bool(iterator._auto_collation) and _fetches_batches(dataset),
-        "batch_size": _batch_size(iterator),
+        "batch_size": size if isinstance(size, int) else None,
         "workers": workers,
         "prefetch_factor": getattr(iterator, "_prefetch_factor", None) if workers else None,
         "persistent_workers": bool(getattr(iterator, "_persistent_workers", False)),
@@ -72,11 +73,6 @@ def iterator_facts(iterator: Any, number: int, site: dict[str, Any] | None) -> d
     }
     loader = zlib.crc32(repr(settings).encode())
     return {**settings, "identity": number, "loader": loader, "seed": int(iterator._base_seed) % (1 << 31)}
-
-
-def _batch_size(iterator: Any) -> int | None:
-    size = getattr(iterator._index_sampler, "batch_size", None) if iterator._auto_collation else None
-    return size if isinstance(size, int) else None
 
 
 def _start_method(iterator: Any) -> str:
@@ -199,18 +195,16 @@ def _tensors(batch: Any, depth: int) -> Iterator[Any]:
 
 
 def _may_be_tokens(tensor: torch.Tensor) -> bool:
+    """Also whether its numbers are in memory, one behind the other: a storage may have been made smaller than its
+    tensor."""
     if tensor.device.type != "cpu" or tensor.dtype not in KINDS or tensor.dim() != 2:
         return False
-    rows, length = tensor.shape
-    return bool(rows >= LEAST_ROWS and length >= LEAST_LENGTH and rows * length <= MOST_NUMBERS) and _lies_there(tensor)
-
-
-def _lies_there(tensor: torch.Tensor) -> bool:
-    """Whether its numbers are in memory, one behind the other: a storage may have been made smaller than its tensor."""
     if tensor.layout is not torch.strided or not tensor.is_contiguous():
         return False
+    rows, length = tensor.shape
     end = (tensor.storage_offset() + tensor.numel()) * tensor.element_size()
-    return bool(tensor.untyped_storage().nbytes() >= end)
+    large = bool(rows >= LEAST_ROWS and length >= LEAST_LENGTH and rows * length <= MOST_NUMBERS)
+    return large and bool(tensor.untyped_storage().nbytes() >= end)
 
 
 def _array(tensor: torch.Tensor, numpy: Any) -> Any:

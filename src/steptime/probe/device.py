@@ -81,7 +81,14 @@ def memory_sampler(journal: Journal) -> Callable[[], None]:
         if resident:
             journal.sample(MEMORY, RESIDENT, now, resident)
         if torch.cuda.is_available() and torch.cuda.is_initialized():
-            _sample_allocator(journal, now)
+            statistics = torch.cuda.memory_stats_as_nested_dict()
+            for identity, value in (
+                (ALLOCATED, statistics["allocated_bytes"]["all"]["current"]),
+                (RESERVED, statistics["reserved_bytes"]["all"]["current"]),
+                (RETRIES, statistics.get("num_alloc_retries", 0)),
+                (DRIVER_ALLOCATIONS, statistics.get("num_device_alloc", 0)),
+            ):
+                journal.sample(MEMORY, identity, now, value)
 
     return sample
 
@@ -93,11 +100,3 @@ def resident_bytes() -> int:
             return int(statm.read().split()[1]) * os.sysconf("SC_PAGE_SIZE")
     except (OSError, ValueError, IndexError):
         return 0
-
-
-def _sample_allocator(journal: Journal, now: int) -> None:
-    statistics = torch.cuda.memory_stats_as_nested_dict()
-    journal.sample(MEMORY, ALLOCATED, now, statistics["allocated_bytes"]["all"]["current"])
-    journal.sample(MEMORY, RESERVED, now, statistics["reserved_bytes"]["all"]["current"])
-    journal.sample(MEMORY, RETRIES, now, statistics.get("num_alloc_retries", 0))
-    journal.sample(MEMORY, DRIVER_ALLOCATIONS, now, statistics.get("num_device_alloc", 0))

@@ -118,7 +118,7 @@ class Discovery:
         self._roles = {
             torch.nn.Module._wrapped_call_impl.__code__: MODULE,
             _BaseDataLoaderIter.__next__.__code__: LOADER,
-            torch.optim.Optimizer.profile_hook_step(_nothing).__code__: UPDATE,
+            torch.optim.Optimizer.profile_hook_step(lambda *_: None).__code__: UPDATE,
         }
         self._stack: list[tuple[_Use, int]] = []
         self._roots: dict[int, weakref.ref[torch.nn.Module]] = {}
@@ -155,7 +155,10 @@ class Discovery:
         self._take_away()
         window = self._end - self._begin
         roots = [module for module in (reference() for reference in self._roots.values()) if module is not None]
-        called = [_site(key, value) for key, value in self._sites.items()]
+        called = [
+            {"name": name, "device": device, "count": count, "site": sites.line_at(place)}
+            for (name, device, _, _), (count, place) in self._sites.items()
+        ]
         found = Found(roots, called, self._functions(window), self._calls, self._padded)
         self._stack.clear()
         self._uses.clear()
@@ -218,7 +221,10 @@ class Discovery:
             return
         if use.role == USER:
             if self._stack and self._stack[-1][0] is use:
-                self._leave()
+                _, begin = self._stack.pop()
+                use.active -= 1
+                if not use.active:
+                    use.time += now() - begin
         elif use.role == MODULE:
             self._module_depth = max(0, self._module_depth - 1)
         elif use.role == LOADER:
@@ -232,12 +238,6 @@ class Discovery:
             return
         if share is not None:
             self._padded.append(share)
-
-    def _leave(self) -> None:
-        use, begin = self._stack.pop()
-        use.active -= 1
-        if not use.active:
-            use.time += now() - begin
 
     def _holds(self) -> None:
         for use, _ in self._stack:
@@ -273,12 +273,3 @@ class Discovery:
         worth = [use for use in uses if use.holds or use.time >= LEAST_SHARE * window]
         worth.sort(key=lambda use: (use.holds, use.time), reverse=True)
         return tuple(use.code for use in worth[:MOST_FUNCTIONS])
-
-
-def _nothing(*_: Any) -> None:
-    return None
-
-
-def _site(key: tuple[str, str, str, int], value: list[Any]) -> dict[str, Any]:
-    name, device, _, _ = key
-    return {"name": name, "device": device, "count": value[0], "site": sites.line_at(value[1])}

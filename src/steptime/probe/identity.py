@@ -30,14 +30,10 @@ def memory_limit() -> int | None:
     if torch.cuda.is_available() and torch.cuda.is_initialized():
         return int(torch.cuda.get_device_properties(torch.cuda.current_device()).total_memory)
     machine = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
-    return min([machine, *(int(text) for text in (*_own_limit(), _read(CGROUP_LIMIT)) if text.isdigit())])
-
-
-def _own_limit() -> list[bytes]:
-    """The soft limit of the address space, "unlimited" for none. Not asked of the module `resource`, which a job that
-    does not import it would find imported."""
+    # Not asked of the module `resource`, which a job that does not import it would find imported.
     lines = _read(OWN_LIMITS).splitlines()
-    return [line[len(ADDRESS_SPACE) :].split()[0] for line in lines if line.startswith(ADDRESS_SPACE)]
+    own = [line[len(ADDRESS_SPACE) :].split()[0] for line in lines if line.startswith(ADDRESS_SPACE)]
+    return min([machine, *(int(text) for text in (*own, _read(CGROUP_LIMIT)) if text.isdigit())])
 
 
 def _read(path: str) -> bytes:

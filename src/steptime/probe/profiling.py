@@ -98,12 +98,6 @@ def plain_name(folder: str) -> Iterator[str]:
         os.close(opened)
 
 
-def _are_text(modules: Iterable[Any]) -> bool:
-    """Whether the names of all their files can be written as UTF-8."""
-    names = (each.__dict__.get("__file__") for each in modules if isinstance(each, ModuleType))
-    return not any(isinstance(name, str) and HALF_CHARACTER.search(name) for name in names)
-
-
 class ProfilerWindow:
     """One recording of torch.profiler from `start` to `stop`. Both hold the user's thread, and write for how long."""
 
@@ -133,7 +127,9 @@ class ProfilerWindow:
         specification = getattr(sys.modules.get("torch._dynamo"), "__spec__", None)
         if getattr(specification, "_initializing", False):
             return "another thread was importing torch._dynamo, which it imports too"
-        if self.stacks and not _are_text(list(sys.modules.values())):
+        modules = [each for each in list(sys.modules.values()) if isinstance(each, ModuleType)] if self.stacks else []
+        names = (each.__dict__.get("__file__") for each in modules)
+        if any(isinstance(name, str) and HALF_CHARACTER.search(name) for name in names):
             return "its stacks would hold a file's name that is not UTF-8, which torch cannot read"
         return ""
 

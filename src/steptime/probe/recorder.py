@@ -85,9 +85,6 @@ class Recorder:
         except OSError:
             return  # the disk is full: stderr has said it already
 
-    def close(self) -> None:
-        self.journal.close()
-
     def forget(self) -> None:
         """In a forked child: leaves the parent's files alone."""
         self.journal.forget()

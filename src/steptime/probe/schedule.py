@@ -11,6 +11,7 @@ Ranks that train together count their steps alike. A rank that comes too late pr
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import sys
@@ -408,14 +409,7 @@ def agree(recording: str, number: int, step: int, steps: int, stacks: bool) -> A
         finally:
             os.unlink(partial)
     except FileExistsError:
-        return _theirs(path, mine)
-    return mine
-
-
-def _theirs(path: str, mine: Agreed) -> Agreed:
-    try:
-        with open(path, encoding="utf-8") as file:
+        with contextlib.suppress(OSError, ValueError, KeyError, TypeError), open(path, encoding="utf-8") as file:
             found = json.load(file)
-        return Agreed(int(found["step"]), int(found["steps"]), bool(found["stacks"]))
-    except (OSError, ValueError, KeyError, TypeError):
-        return mine
+            return Agreed(int(found["step"]), int(found["steps"]), bool(found["stacks"]))
+    return mine

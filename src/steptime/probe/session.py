@@ -282,7 +282,7 @@ class Session:
             end_script(self._script)
             self._garbage.write()
             self.trial.finish()
-            self.recorder.close()
+            self.recorder.journal.close()
         except Exception:  # noqa: BLE001 - the probe's boundary: the interpreter is going down, nobody could be told
             return
 

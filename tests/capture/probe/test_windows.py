@@ -45,7 +45,7 @@ def session(tmp_path: Path) -> Iterator[Session]:
     made._open()
     made._script = schedule._profile(made, ProfilerWindow(made.recorder, 1, stacks=True), 1)
     yield made
-    made.recorder.close()
+    made.recorder.journal.close()
     assert parameter.requires_grad
 
 

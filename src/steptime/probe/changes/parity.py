@@ -6,6 +6,7 @@ norms of gradients, lie in a PAUSE of the journal: the step that holds one is no
 
 from __future__ import annotations
 
+import functools
 import json
 import math
 import os
@@ -47,10 +48,7 @@ class ParityRecorder:
 
     def install(self) -> None:
         """GradScaler.scale remembers the loss that it scales."""
-        keep_unscaled(self._scales)
-
-    def _scales(self, scaler: Any) -> None:
-        self._scaler = scaler
+        keep_unscaled(functools.partial(setattr, self, "_scaler"))
 
     def attach(self, recorder: Recorder) -> None:
         """The recorder of this process; after a fork, the child's, which has done no step."""
@@ -103,20 +101,18 @@ class ParityRecorder:
         if self._path:
             os.truncate(self._path, 0)
 
-    def close(self) -> None:
-        self._write()
-
     # -- reading and writing ---------------------------------------------------------------------------------------
 
     def _look(self, parameters: list[Any], owner: int, scale: float = 1.0) -> None:
         begin = time.perf_counter_ns()
         with torch.no_grad():
             self._norms[owner] = (parameters, [_norm(parameter.grad) for parameter in parameters], scale)
-            self._write()
+            self.write()
         if self._recorder is not None and self._recorder.folder:
             self._recorder.pause(begin)
 
-    def _write(self) -> None:
+    def write(self) -> None:
+        """Writes what is kept."""
         rows, self._rows = self._rows, []
         if not rows or self._recorder is None or not self._recorder.folder:
             return

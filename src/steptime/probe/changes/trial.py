@@ -130,16 +130,14 @@ class Trial(Follower):
                 self._depth -= 1
                 self._watch.in_backward = False
                 self._tell("after_backward")
-                if self.parity is not None:
-                    self._guard(self.parity.after_backward, self.roots)
+                self._keep("after_backward", self.roots)
 
         # What torch.compiler.disable sets, without importing torch._dynamo.
         backward._torchdynamo_disable = True  # type: ignore[attr-defined]
         return backward
 
     def _before_backward(self, tensors: Any) -> Any:
-        if self.parity is not None:
-            self._guard(self.parity.backward, tensors)
+        self._keep("backward", tensors)
         for applier in self.appliers:
             changed = self._ask(applier, "before_backward", tensors)
             tensors = tensors if changed is None else changed
@@ -150,8 +148,8 @@ class Trial(Follower):
             self._tell("before_update", optimizer)
 
     def _after_update(self, optimizer: torch.optim.Optimizer, *_: Any) -> None:
-        if self.parity is not None and not torch.compiler.is_compiling():
-            self._guard(self.parity.updated, optimizer)
+        if not torch.compiler.is_compiling():
+            self._keep("updated", optimizer)
 
     def _made(self, _: Any) -> None:
         self._optimizers = True
@@ -163,8 +161,7 @@ class Trial(Follower):
         if self.variant is not None and not self.variant.dropout:
             self._guard(precision.switch_off_in, module)
         self._guard(self._session.add_root, module)
-        if self.parity is not None:
-            self._guard(self.parity.root, module)
+        self._keep("root", module)
 
     def boundary(self, steps: int) -> None:
         """A step has ended. Does not return where the variant ends here."""
@@ -182,8 +179,7 @@ class Trial(Follower):
             return False  # a rollout before the first training
         if self._mode == BACKWARD and counter.mode == OPTIMIZER and self._steps:
             self._steps = 0  # what was counted were no steps
-            if self.parity is not None:
-                self._guard(self.parity.restart)
+            self._keep("restart")
         self._mode = counter.mode
         return True
 
@@ -196,8 +192,7 @@ class Trial(Follower):
         self._guard(self._write_facts, False)
         if self._outside is not None:
             self._guard(self._outside.look)
-        if self.parity is not None:
-            self._guard(self.parity.boundary, steps)
+        self._keep("boundary", steps)
         if self.variant is not None:
             self.variant.boundary(steps)
 
@@ -206,8 +201,7 @@ class Trial(Follower):
         self._guard(self._write_facts, True)
         if self._outside is not None:
             self._guard(self._outside.look)
-        if self.parity is not None:
-            self._guard(self.parity.close)
+        self._keep("write")
 
     # -- the recording ---------------------------------------------------------------------------------------------
 
@@ -243,6 +237,11 @@ class Trial(Follower):
         except Exception as error:  # noqa: BLE001 - the probe's boundary: the change is not exercised, the job goes on
             applier.failed(error)
             return None
+
+    def _keep(self, method: str, *arguments: Any) -> None:
+        """Tells the recorder of parity, where there is one."""
+        if self.parity is not None:
+            self._guard(getattr(self.parity, method), *arguments)
 
     def _guard(self, method: Callable[..., Any], *arguments: Any) -> None:
         try:

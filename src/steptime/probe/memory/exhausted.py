@@ -94,32 +94,19 @@ def _bytes(found: re.Match[str]) -> int:
 
 def held(device: str) -> dict[str, int]:
     """Bytes on a kind of device by owner, each storage once, of what Python knows: what autograd alone keeps is not."""
-    with torch._C.DisableTorchFunction():  # what tensors of the job's own classes would be asked by
-        return _held(device)
-
-
-def _held(device: str) -> dict[str, int]:
     owners: dict[str, int] = {}
     seen: set[int] = set()
-    living = [each for each in tensors() if each.device.type == device]
-
-    def add(owner: str, tensor: Any) -> None:
-        place = storage_of(tensor)
-        if place and place not in seen:
-            seen.add(place)
-            owners[owner] = owners.get(owner, 0) + size_of(tensor)
-
-    parameters = [each for each in living if type(each) is torch.nn.Parameter]
-    for each in parameters:
-        add("parameters", each)
-    for each in parameters:
-        gradient = GRADIENT.__get__(each)
-        if gradient is not None:
-            add("gradients", gradient)
-    for each in _states():
-        add("optimiser state", each)
-    for each in living:
-        add("other tensors", each)
+    with torch._C.DisableTorchFunction():  # what tensors of the job's own classes would be asked by
+        living = [each for each in tensors() if each.device.type == device]
+        parameters = [each for each in living if type(each) is torch.nn.Parameter]
+        gradients = [gradient for each in parameters if (gradient := GRADIENT.__get__(each)) is not None]
+        owned = {"parameters": parameters, "gradients": gradients, "optimiser state": _states()}
+        owned["other tensors"] = living
+        for owner, each in ((owner, each) for owner, several in owned.items() for each in several):
+            place = storage_of(each)
+            if place and place not in seen:
+                seen.add(place)
+                owners[owner] = owners.get(owner, 0) + size_of(each)
     return owners
 
 

@@ -42,7 +42,12 @@ def holder_of(objects: list[Any], frame: FrameType | None) -> Holder | None:
         named = _named(current, path, frame)
         if named is not None:
             return named
-        referrers = [each for each in gc.get_referrers(*current) if id(each) not in ours and not _internal(each)]
+        # Frames of ours and iterators over our own lists keep nothing.
+        referrers = [
+            each
+            for each in gc.get_referrers(*current)
+            if id(each) not in ours and type(each) is not FrameType and not type(each).__name__.endswith("iterator")
+        ]
         current = _common(current, referrers)
         if not current:
             return None
@@ -50,12 +55,6 @@ def holder_of(objects: list[Any], frame: FrameType | None) -> Holder | None:
         referrers.clear()
         path.append(current[0])
     return _named(current, path, frame)
-
-
-def _internal(referrer: Any) -> bool:
-    """Frames of ours and iterators over our own lists keep nothing."""
-    kind = type(referrer)
-    return kind is FrameType or kind.__name__.endswith("iterator")
 
 
 def _common(objects: list[Any], referrers: list[Any]) -> list[Any]:

@@ -62,16 +62,13 @@ class LeakHunt:
         if len(self._steps) == 1:
             self._known = {id(each): weakref.ref(each) for each in living}
         elif len(self._steps) == 2:
-            self._made = [weakref.ref(each) for each in living if not self._is_known(each)]
+            # A number may be given to a new object when the old one is gone.
+            old = self._known
+            self._made = [weakref.ref(each) for each in living if id(each) not in old or old[id(each)]() is not each]
             self._known = {}
         else:
             living.clear()
             self._find(deepest, frame)
-
-    def _is_known(self, tensor: Any) -> bool:
-        """A number may be given to a new object when the old one is gone."""
-        reference = self._known.get(id(tensor))
-        return reference is not None and reference() is tensor
 
     def _find(self, deepest: Any, frame: FrameType | None) -> None:
         survivors = [each for each in (reference() for reference in self._made) if each is not None]

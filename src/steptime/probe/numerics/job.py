@@ -201,13 +201,11 @@ class Job:
         if self._mine():
             self._roots.in_backward = False
             ended = self._counter.backward_ends(partial=False)
-            if ended and (self._counter.updated or not self._waits_for_update()):
+            # Before the first update every backward may look like a step (long accumulation); where there is an
+            # optimiser, its update is waited for.
+            waits = self._optimizers and self._counter.backwards < MOST_BACKWARDS
+            if ended and (self._counter.updated or not waits):
                 self._boundary()
-
-    def _waits_for_update(self) -> bool:
-        """Before the first update every backward may look like a step (long accumulation); where there is an optimiser,
-        its update is waited for."""
-        return self._optimizers and self._counter.backwards < MOST_BACKWARDS
 
     def _scaler_step(self, inner: Callable[..., Any]) -> Callable[..., Any]:
         @functools.wraps(inner)
