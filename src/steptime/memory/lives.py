@@ -233,7 +233,6 @@ def _with_blocks(snapshot: Snapshot, lives: Lives, segments: Int64, count: int) 
     known = rows >= 0
     lives.taken[alive[known]] = blocks.size[rows[known]]
     rest = np.array(sorted(block_at.values()), np.int64)
-    silent = np.full(len(rest), NO_STACK, np.int32)
     others = Lives(
         born=np.full(len(rest), BEFORE),
         died=np.where(blocks.state[rest] == State.ALLOCATED, count, BEFORE),
@@ -242,7 +241,7 @@ def _with_blocks(snapshot: Snapshot, lives: Lives, segments: Int64, count: int) 
         taken=blocks.size[rest],
         address=blocks.address[rest],
         stack=blocks.stack[rest],
-        ended_by=silent,
+        ended_by=np.full(len(rest), NO_STACK, np.int32),
     )
     return _joined(lives, others), int((~known).sum())
 

@@ -221,22 +221,18 @@ def _of_checkpointing(peak: Peak) -> Iterator[Saving]:
     history, signs = peak.history, peak.signs
     alive = alive_at(history, peak.moment)
     chosen = np.flatnonzero(alive & (peak.owners == Owner.ACTIVATIONS) & (history.lives.stack >= 0))
-    found = [
-        _checkpointed(peak, rows, len(calls), f"{len(calls)} {kind} modules{f' in {parent}' if parent else ''}")
-        for (parent, kind), (calls, rows) in _by_module(history, signs, chosen).items()
-    ]
-    if not found:
-        for frame, rows in _by_caller(history, signs, chosen).items():
-            _, counts = np.unique(history.lives.stack[rows], return_counts=True)
-            blocks = int(np.median(counts))
-            found.append(_checkpointed(peak, rows, blocks, f"{blocks} blocks called at {format_source(frame)}", frame))
-    possible = [saving for saving in found if saving is not None]
-    if possible:
-        yield max(possible, key=lambda saving: saving.frees)
+    groups = list(_by_module(history, signs, chosen)) or list(_by_caller(history, signs, chosen))
+    found = [_checkpointed(peak, *group) for group in groups if group[1] >= 2]
+    if found:
+        yield max(found, key=lambda saving: saving.frees)
 
 
-def _by_module(history: AllocationHistory, signs: Signs, rows: Int64) -> dict[tuple[str, str], tuple[set[str], Int64]]:
-    """By the path of a module and the class of some in it: those that were called, and the lives made in them."""
+Group = tuple[str, int, Int64, SourceLine | None]
+"""What it is called, how many blocks it has, the lives made in them, and where they are called."""
+
+
+def _by_module(history: AllocationHistory, signs: Signs, rows: Int64) -> Iterator[Group]:
+    """By the path of a module and the class of some in it."""
     calls: dict[tuple[str, str], set[str]] = {}
     members: dict[tuple[str, str], list[int]] = {}
     for row in rows.tolist():
@@ -247,11 +243,13 @@ def _by_module(history: AllocationHistory, signs: Signs, rows: Int64) -> dict[tu
                 key = "/".join(path[:depth]), kind
                 calls.setdefault(key, set()).add(name)
                 members.setdefault(key, []).append(row)
-    return {key: (names, np.array(members[key], np.int64)) for key, names in calls.items()}
+    for (parent, kind), names in calls.items():
+        made = np.array(members[parent, kind], np.int64)
+        yield f"{len(names)} {kind} modules{f' in {parent}' if parent else ''}", len(names), made, None
 
 
-def _by_caller(history: AllocationHistory, signs: Signs, rows: Int64) -> dict[SourceLine, Int64]:
-    """The lives by each line of the user's that was calling when they were made, the innermost left out."""
+def _by_caller(history: AllocationHistory, signs: Signs, rows: Int64) -> Iterator[Group]:
+    """By each line of the user's that was calling when the lives were made, the innermost left out."""
     groups: dict[SourceLine, list[Int64]] = {}
     made_by = history.lives.stack[rows]
     for stack in dict.fromkeys(made_by.tolist()):
@@ -261,28 +259,24 @@ def _by_caller(history: AllocationHistory, signs: Signs, rows: Int64) -> dict[So
         for frame in frames:
             if (frame.file, frame.line) != place and "/torch/nn/modules/" not in frame.file:
                 groups.setdefault(frame, []).append(rows[made_by == stack])
-    return {frame: np.concatenate(members) for frame, members in groups.items()}
+    for frame, members in groups.items():
+        blocks = int(np.median([len(each) for each in members]))
+        yield f"{blocks} blocks called at {format_source(frame)}", blocks, np.concatenate(members), frame
 
 
-def _checkpointed(peak: Peak, rows: Int64, blocks: int, name: str, frame: SourceLine | None = None) -> Saving | None:
-    lives = peak.history.lives
-    if blocks < 2:
-        return None
-    total = int(lives.size[rows].sum())
-    activations = peak.of(Owner.ACTIVATIONS)
-    kept = blocks * int(np.median(lives.size[rows]))
+def _checkpointed(peak: Peak, name: str, blocks: int, rows: Int64, frame: SourceLine | None) -> Saving:
+    size = peak.history.lives.size[rows]
+    total, kept = int(size.sum()), blocks * int(np.median(size))
     frees = int(total * (1 - 1 / blocks)) - kept
     # Of the activations the same share goes at every instant of every step.
+    activations = peak.of(Owner.ACTIVATIONS)
     freed = (activations * (max(0, frees) / max(1, int(activations[peak.moment + 1])))).astype(np.int64)
-    how = (
-        f"{format_bytes(total)} are made in {blocks} calls; one call's stay while it is computed again, and an input "
-        f"of each ({format_bytes(kept)} by the median size)"
-    )
     return Saving(
         f"activation checkpointing of the {name}",
         peak.falls(freed),
         "their forward runs twice: about a third of their share of the step",
-        how,
+        f"{format_bytes(total)} are made in {blocks} calls; one call's stay while it is computed again, and an input "
+        f"of each ({format_bytes(kept)} by the median size)",
         frame,
         checked("checkpointing"),
     )
