@@ -16,7 +16,7 @@ from steptime.advice.verdict import verdict
 from steptime.analysis.breakdown import device_of
 from steptime.analysis.layout import Layout
 from steptime.analysis.memory_samples import OverTime, sampled_memory
-from steptime.analysis.recorded_breakdown import RecordedBreakdown, breakdown_of_process, operator_time
+from steptime.analysis.recorded_breakdown import breakdown_of_process, operator_time
 from steptime.analysis.stragglers.comparison import RankComparison
 from steptime.analysis.stragglers.fleet import machine_of
 from steptime.analysis.stragglers.summary import RankSummary, summarise, summarise_process
@@ -90,12 +90,23 @@ def analyse_process(
     """A recorded process. on_host: training processes of its host. detailed: with its step view and memory by owner."""
     machine, timeline = machine_of(recording), layout.timeline
     recorded, steps, rank = breakdown_of_process(process, layout, machine), timeline.steps, process.facts.rank
+    case = assemble(
+        process,
+        layout,
+        breakdown=recorded.breakdown,
+        operators=recorded.operators,
+        recompute=recorded.recompute,
+        telemetry=recording.telemetry,
+        machine=machine,
+        trainers_on_host=on_host,
+        in_operators=operator_time(recorded),
+    )
     return RankResult(
         name=name_of(process),
         rank=rank,
         place=process.facts.system_number if rank is None else rank,
         environment=environment_of(recording),
-        case=_case(recording, process, layout, recorded, machine, on_host),
+        case=with_memory(with_recorded_device(case, recorded), process, timeline),
         summary=summarise_process(process, layout, recorded),
         step_ns=tuple(steps.duration.tolist()),
         steady=tuple(steps.steady.tolist()),
@@ -110,28 +121,6 @@ def analyse_process(
         peak_bytes=peak_bytes(process),
         memory=sampled_memory(process, int(steps.begin[0])),
     )
-
-
-def _case(
-    recording: Recording,
-    process: Process,
-    layout: Layout,
-    recorded: RecordedBreakdown,
-    machine: Machine | None,
-    on_host: int,
-) -> Case:
-    case = assemble(
-        process,
-        layout,
-        breakdown=recorded.breakdown,
-        operators=recorded.operators,
-        recompute=recorded.recompute,
-        telemetry=recording.telemetry,
-        machine=machine,
-        trainers_on_host=on_host,
-        in_operators=operator_time(recorded),
-    )
-    return with_memory(with_recorded_device(case, recorded), process, layout.timeline)
 
 
 def analyse_trace(trace: Trace, number: int, *, detailed: bool) -> RankResult | None:

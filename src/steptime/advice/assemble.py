@@ -21,7 +21,7 @@ from steptime.advice.evidence import (
 )
 from steptime.advice.line_evidence import line_uses
 from steptime.advice.loader_evidence import loader_use
-from steptime.advice.savings import per_step, usual_steps
+from steptime.advice.savings import usual_steps
 from steptime.advice.step_evidence import category_uses, contention_use, phase_uses, segment_uses, step_summary
 from steptime.analysis.categories import Breakdown
 from steptime.analysis.layout import Layout
@@ -122,7 +122,7 @@ def _optimizers(
         use = record_of(
             OptimizerUse,
             facts,
-            duration=per_step(measure(own, steps.begin, steps.end)[usual]),
+            duration=mean_of_series(measure(own, steps.begin, steps.end)[usual]),
             operators=calls,
             dense_embedding_elements=facts.sparse_candidates or held,
         )
@@ -163,4 +163,4 @@ def _garbage(layout: Layout) -> GarbageUse:
     spent = measure(collections.intervals, steps.begin, steps.end)[seen]
     fetching = measure(intersect(collections.intervals, layout.work.loader), steps.begin, steps.end)[seen]
     category = "input" if 2 * fetching.sum() > spent.sum() else "python"
-    return GarbageUse(per_step(spent), float(counts[seen].mean()), category)
+    return GarbageUse(mean_of_series(spent), float(counts[seen].mean()), category)

@@ -1,19 +1,8 @@
 """The lines and operators of the user's code, as rules see them: time per step, role, what lay inside.
 
-Lines' times on the scale of the steady steps.
-
-One law: the line timeline tells shares, the watch tells times. Timing lines costs up to a microsecond for each
-execution, so a line that runs a thousand times a step looks longer than it is.
-
-What a line of a training loop does, told by its text: so that a finding can say more than "slow line".
-
-One law: a line has one kind, the first that fits, in the order of LineKind; the text only names what the clock has
-found.
-
-Operators' times on the scale of the steady steps.
-
-One law: the profile tells shares, the watch tells times. A profiled step is slower than the steps that the user waits
-for, so what operators took in it is scaled down to what the breakdown of the steady steps has for them.
+The line timeline and the profile tell shares, the always-on timers tell times: timing lines costs up to a microsecond
+for each execution, and a profiled step is slower than the steps that the user waits for. So what lines and operators
+took is scaled down to what the phases and the breakdown of the steady steps have for them.
 """
 
 from __future__ import annotations
@@ -22,19 +11,20 @@ import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from enum import Enum
+from functools import partial
 
 import numpy as np
 
 from steptime.advice.evidence import CategoryUse, LineUse, MachineUse, OperatorUse
 from steptime.advice.memory_evidence import memory_rate
-from steptime.advice.savings import named, per_step, ratio, scaled, total
+from steptime.advice.savings import named, ratio, scaled, total
 from steptime.analysis.layout import Layout
 from steptime.analysis.lines import LineRole, find_gaps, identity_of
 from steptime.analysis.timeline import SegmentKind
 from steptime.arrays import Float64, Int64
-from steptime.intervals import EMPTY, Intervals, join, measure
+from steptime.intervals import EMPTY, Intervals, join, measure, union
 from steptime.journal import Kind
-from steptime.quantities import Estimate, SourceLine
+from steptime.quantities import Estimate, SourceLine, mean_of_series
 from steptime.recording.recording import Process
 
 
@@ -66,10 +56,13 @@ def line_times(lines: Iterable[LineUse], phases: tuple[CategoryUse, ...]) -> tup
     """
     own = [_own(group) for group in _by_place(lines).values()]
     scales = {role: _scale(own, role, named(phases, phase)) for role, phase in PHASE_OF.items()}
-    usual = scales["python"]
     return tuple(
-        LineTime(each.line, scaled(each.duration, scales.get(role, 1.0)), scaled(each.host, scales.get(role, usual)))
-        for each, role in ((each, each.line.role) for each in own)
+        LineTime(
+            each.line,
+            scaled(each.duration, scales.get(each.line.role, 1.0)),
+            scaled(each.host, scales.get(each.line.role, scales["python"])),
+        )
+        for each in own
     )
 
 
@@ -147,70 +140,58 @@ def line_uses(process: Process, layout: Layout, in_operators: Intervals = EMPTY)
     the gaps between the instrumented parts are the same: of the time that a line spends in a gap, the share that
     the gap spends in operators when profiled is not the host's.
     """
-    steps, times = layout.timeline.steps, layout.lines.times
+    steps, times, work = layout.timeline.steps, layout.lines.times, layout.work
     lined = np.flatnonzero(steps.lined)
     if not len(lined) or not len(times.identity):
         return ()
-    sums = _LineSums(layout, lined, in_operators)
+    identities = np.unique(times.identity)
+    by_line = partial(_by_line, identities, steps.begin[lined], steps.end[lined])
+    paused = [segment for segment in layout.timeline.segments if segment.kind is SegmentKind.PAUSE]
+    pauses = union([each.begin for each in paused], [each.end for each in paused])
+    length = times.end - times.begin
+    duration = by_line(times.identity, times.begin, length - measure(pauses, times.begin, times.end))
+    model = join(work.loader, work.forward, work.backward, work.updates, layout.activity.evaluation, pauses)
+    # Preparing a batch with operators is preparing it all the same: only lines of no other role are split.
+    plain = [each for each, role in layout.lines.roles.items() if role is LineRole.PYTHON]
+    busy = _busy_share(layout, in_operators, pauses, times.begin) * np.isin(times.identity, plain)
+    outside = np.rint((length - measure(model, times.begin, times.end)) * (1 - busy)).astype(np.int64)
+    host = by_line(times.identity, times.begin, outside)
+    saving = measure(layout.lane.of(Kind.CHECKPOINT).intervals, times.begin, times.end)
+    checkpoint = by_line(times.identity, times.begin, saving)
+    hits = by_line(times.hit_identity, times.hit_begin, np.ones(len(times.hit_begin), np.int64))
+    collections = layout.lane.of(Kind.GARBAGE).begin
+    inside = np.searchsorted(collections, times.end) - np.searchsorted(collections, times.begin)
+    garbage = by_line(times.identity, times.begin, inside)
     sources = {
         identity_of(code, line): SourceLine(code.file, line.line, code.function, line.text)
         for code in process.codes
         for line in code.lines
     }
-    known = [row for row, each in enumerate(sums.identities) if each in sources]
-    longest = sorted(known, key=lambda row: -sums.duration[row].sum())[:MOST_LINES]
-    return tuple(_use(sums, row, sources, layout.lines.roles) for row in longest if sums.duration[row].sum())
-
-
-def _use(sums: _LineSums, row: int, sources: dict[int, SourceLine], roles: dict[int, LineRole]) -> LineUse:
-    each = sums.identities[row]
-    return LineUse(
-        source=sources[each],
-        role=roles[each].value,
-        duration=per_step(sums.duration[row]),
-        host=per_step(sums.host[row]),
-        hits=float(sums.hits[row].mean()),
-        garbage=float(sums.garbage[row].mean()),
-        checkpoint=float(sums.checkpoint[row].mean()),
+    known = [row for row, each in enumerate(identities.tolist()) if each in sources and duration[row].any()]
+    return tuple(
+        LineUse(
+            source=sources[int(identities[row])],
+            role=layout.lines.roles[int(identities[row])].value,
+            duration=mean_of_series(duration[row]),
+            host=mean_of_series(host[row]),
+            hits=float(hits[row].mean()),
+            garbage=float(garbage[row].mean()),
+            checkpoint=float(checkpoint[row].mean()),
+        )
+        for row in sorted(known, key=lambda row: -duration[row].sum())[:MOST_LINES]
     )
 
 
-class _LineSums:
-    """(lines, lined steps) arrays: ns of the line's own time, of it outside of what is instrumented and in torch.save,
-    executions, collections. `identities`: of the rows."""
-
-    def __init__(self, layout: Layout, lined: Int64, in_operators: Intervals) -> None:
-        times, steps = layout.lines.times, layout.timeline.steps
-        self.identities: list[int] = np.unique(times.identity).tolist()
-        self._rows = np.array(self.identities)
-        self._begins, self._ends, self._count = steps.begin[lined], steps.end[lined], len(lined)
-        pauses = _segment(layout, SegmentKind.PAUSE)
-        length = times.end - times.begin - measure(pauses, times.begin, times.end)
-        self.duration = self._table(times.identity, times.begin, length)
-        work = layout.work
-        model = join(work.loader, work.forward, work.backward, work.updates, layout.activity.evaluation, pauses)
-        outside = times.end - times.begin - measure(model, times.begin, times.end)
-        # Preparing a batch with operators is preparing it all the same: only lines of no other role are split.
-        plain = [each for each, role in layout.lines.roles.items() if role is LineRole.PYTHON]
-        busy = _busy_share(layout, in_operators, times.begin) * np.isin(times.identity, plain)
-        self.host = self._table(times.identity, times.begin, np.rint(outside * (1 - busy)).astype(np.int64))
-        saving = layout.lane.of(Kind.CHECKPOINT).intervals
-        self.checkpoint = self._table(times.identity, times.begin, measure(saving, times.begin, times.end))
-        self.hits = self._table(times.hit_identity, times.hit_begin, np.ones(len(times.hit_begin), np.int64))
-        collections = layout.lane.of(Kind.GARBAGE).begin
-        inside = np.searchsorted(collections, times.end) - np.searchsorted(collections, times.begin)
-        self.garbage = self._table(times.identity, times.begin, inside)
-
-    def _table(self, identity: Int64, begin: Int64, value: Int64) -> Int64:
-        """Values summed by line and by the lined step that they begin in."""
-        step = np.minimum(np.searchsorted(self._ends, begin, side="right"), self._count - 1)
-        inside = (begin >= self._begins[step]) & (begin < self._ends[step])
-        cell = np.searchsorted(self._rows, identity[inside]) * self._count + step[inside]
-        summed = np.bincount(cell, weights=value[inside], minlength=len(self._rows) * self._count)
-        return np.rint(summed).astype(np.int64).reshape(len(self._rows), self._count)
+def _by_line(lines: Int64, begins: Int64, ends: Int64, identity: Int64, begin: Int64, value: Int64) -> Int64:
+    """(lines, steps): values summed by line and by the step, from `begins` to `ends`, that they begin in."""
+    step = np.minimum(np.searchsorted(ends, begin, side="right"), len(ends) - 1)
+    inside = (begin >= begins[step]) & (begin < ends[step])
+    cell = np.searchsorted(lines, identity[inside]) * len(ends) + step[inside]
+    summed = np.bincount(cell, weights=value[inside], minlength=len(lines) * len(ends))
+    return np.rint(summed).astype(np.int64).reshape(len(lines), len(ends))
 
 
-def _busy_share(layout: Layout, in_operators: Intervals, begin: Int64) -> Float64:
+def _busy_share(layout: Layout, in_operators: Intervals, pauses: Intervals, begin: Int64) -> Float64:
     """Of the gap that each time lies in, by the kinds of its neighbours: the share in operators; 0 where not known."""
     gaps = find_gaps(layout.work.top, layout.timeline.steps.begin, layout.timeline.steps.end)
     share = np.zeros(len(begin))
@@ -218,7 +199,7 @@ def _busy_share(layout: Layout, in_operators: Intervals, begin: Int64) -> Float6
         return share
     seen = (gaps.begin >= in_operators.begin[0]) & (gaps.end <= in_operators.end[-1])
     seen &= layout.timeline.steps.profiled[gaps.step]
-    length = gaps.end - gaps.begin - measure(_segment(layout, SegmentKind.PAUSE), gaps.begin, gaps.end)
+    length = gaps.end - gaps.begin - measure(pauses, gaps.begin, gaps.end)
     inside = measure(in_operators, gaps.begin, gaps.end)
     found = np.searchsorted(gaps.begin, begin, side="right") - 1
     held = (found >= 0) & (begin < gaps.end[np.maximum(found, 0)])
@@ -227,12 +208,6 @@ def _busy_share(layout: Layout, in_operators: Intervals, begin: Int64) -> Float6
         same = seen & (gaps.neighbours == each)
         share[kind == each] = min(1.0, inside[same].sum() / max(1, length[same].sum()))
     return share
-
-
-def _segment(layout: Layout, kind: SegmentKind) -> Intervals:
-    held = [segment for segment in layout.timeline.segments if segment.kind is kind]
-    begin = np.array([segment.begin for segment in held], np.int64)
-    return Intervals(begin, np.array([segment.end for segment in held], np.int64))
 
 
 AT_WORK = ("compute", "communication", "copy", "overhead")

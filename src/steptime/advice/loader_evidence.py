@@ -7,8 +7,8 @@ from collections.abc import Iterable
 
 import numpy as np
 
-from steptime.advice.evidence import LoaderUse
-from steptime.advice.savings import MODEL, per_step, scaled
+from steptime.advice.evidence import LoaderUse, record_of
+from steptime.advice.savings import MODEL, scaled
 from steptime.analysis.layout import Layout
 from steptime.analysis.timeline import RecordTable, Steps, lane_of, merge
 from steptime.arrays import Int64
@@ -24,7 +24,8 @@ fourth one on."""
 
 
 def loader_use(process: Process, layout: Layout, usual: Int64) -> LoaderUse | None:
-    """The training loader that the steps wait for most, all its iterators together; None without one.
+    """The training loader that the steps wait for most, all its iterators together; None without one, and where it was
+    read before the steps.
 
     wait leaves out what an iterator's first batch takes longer than others, and the end of its workers where there are
     no batches left: these belong to `start`, the time from the last batch of an iterator to the first one of the next.
@@ -32,50 +33,40 @@ def loader_use(process: Process, layout: Layout, usual: Int64) -> LoaderUse | No
     groups = _groups(process, layout)
     if not groups:
         return None
-    asked = layout.lane.of(Kind.LOADER_NEXT)
-    lanes = {key: _of(asked, (fact.identity for fact in facts)) for key, facts in groups.items()}
+    steps, every = layout.timeline.steps, layout.lane.of(Kind.LOADER_NEXT)
+    lanes = {key: _of(every, (fact.identity for fact in facts)) for key, facts in groups.items()}
     key = max(groups, key=lambda key: int((lanes[key].end - lanes[key].begin).sum()))
-    facts, asked = groups[key][-1], lanes[key]
-    iterators = {fact.identity for fact in groups[key]}
-    steps = layout.timeline.steps
-    demand = _demand(asked, steps, usual)
+    facts, asked, iterators = groups[key][-1], lanes[key], {fact.identity for fact in groups[key]}
+    given = asked.where(~asked.flagged(Flag.EXHAUSTED)).begin
+    demand = float((np.searchsorted(given, steps.end) - np.searchsorted(given, steps.begin))[usual].mean())
     if not demand:
-        return None  # it was read before the steps
+        return None
     late, ended = _between_epochs(asked, facts)
     starts, per_start, start = _starts(layout, _by_iterator(asked, late), _by_iterator(asked, ended), iterators)
-    settling = _settling(layout, iterators, usual) if facts.workers else 0.0
+    # Segments that a loader's next holds are no wait (a pause of ours never lies in one).
+    wait = measure(union(asked.begin, asked.end - np.maximum(late, ended)), steps.begin, steps.end)
     own = _of(layout.lane.of(Kind.FETCH, Kind.COLLATE), iterators)
     collections = layout.lane.of(Kind.GARBAGE).intervals
     made = _made(_without(own, collections), _of(lane_of(process.workers), iterators), steps, usual)
     collected = measure(intersect(own.intervals, collections), steps.begin, steps.end)[usual]
-    items = max(1, facts.batch_size or 1)
     item, collate = _mean(made.of(Kind.FETCH)), _mean(made.of(Kind.COLLATE))
-    return LoaderUse(
-        dataset=facts.dataset,
-        batch_size=facts.batch_size,
-        workers=facts.workers,
-        wait=_wait(asked, np.maximum(late, ended), steps, usual),
-        item=scaled(item, 1 / items) if item else None,
+    return record_of(
+        LoaderUse,
+        facts,
+        wait=mean_of_series(wait[usual]),
+        item=scaled(item, 1 / max(1, facts.batch_size or 1)) if item else None,
         collate=collate,
         collector=float(collected.mean()) / demand,
         demand=demand,
         ready=_ready(process, iterators, steps, usual) if facts.workers else None,
-        in_memory_tensors=facts.in_memory_tensors,
-        batched_fetch=facts.batched_fetch,
-        iterable=facts.iterable,
-        prefetch_factor=facts.prefetch_factor,
-        persistent_workers=facts.persistent_workers,
-        pin_memory=facts.pin_memory,
         collate_name=facts.collate,
         start=start,
         starts=starts,
         steps_per_start=per_start,
-        settling=settling,
+        settling=_settling(layout, iterators, usual) if facts.workers else 0.0,
         busy=_busy(made),
         batches=_batches(facts, process.facts.world_size or 1),
         usable_cpus=process.settings.usable_cpus if process.settings else 1,
-        site=facts.site,
-        item_site=facts.item_site,
     )
 
 
@@ -115,19 +106,6 @@ def _by_iterator(asked: RecordTable, spent: Int64) -> dict[int, int]:
     for iterator, each in zip(asked.identity.tolist(), spent.tolist(), strict=True):
         found[iterator] = max(found.get(iterator, 0), each)
     return found
-
-
-def _wait(asked: RecordTable, excess: Int64, steps: Steps, usual: Int64) -> Estimate:
-    """The wait per step, without segments that a loader's next holds (a pause of ours never lies in one)."""
-    spent = measure(union(asked.begin, asked.end - excess), steps.begin, steps.end)
-    return per_step(spent[usual])
-
-
-def _demand(asked: RecordTable, steps: Steps, usual: Int64) -> float:
-    """Batches per step."""
-    given = asked.where(~asked.flagged(Flag.EXHAUSTED)).begin
-    counts = np.searchsorted(given, steps.end) - np.searchsorted(given, steps.begin)
-    return float(counts[usual].mean())
 
 
 def _without(own: RecordTable, collections: Intervals) -> RecordTable:

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import numpy as np
 
 from steptime.advice.evidence import Case, KeeperUse, MachineUse, MemoryUse
-from steptime.analysis.memory_samples import ALLOCATED, RESERVED, RESIDENT, RETRIES, Growth, growths, samples_of
+from steptime.analysis.memory_samples import ALLOCATED, RESERVED, RESIDENT, RETRIES, growths, samples_of
 from steptime.analysis.timeline import Timeline
 from steptime.recording.recording import LeakFacts, Process
 
@@ -25,48 +25,38 @@ SLOTS = {"Adam": 2, "AdamW": 2, "NAdam": 2, "RAdam": 2, "Adamax": 2, "Adadelta":
 """Tensors of a parameter's size that torch's optimisers keep for it by default."""
 ELEMENT = 4
 """Bytes of float32, in which they are kept."""
-
-
-@dataclass(frozen=True, slots=True)
-class _Peaks:
-    held: int
-    allocated: int | None
-    retries: float | None
+RANKING = ("allocated", "resident", "reserved")
+"""Kinds of memory, those first whose growth says most."""
 
 
 def with_memory(case: Case, process: Process, timeline: Timeline) -> Case:
-    """The case with its memory, where any was sampled."""
-    peaks = _peaks(process, timeline)
-    if peaks is None:
+    """The case with its memory, where any was sampled. The most that was held is what was reserved on a device, else
+    what was resident. The growth that matters is that of tensors on a device, else of the process."""
+    allocated, reserved, resident = (samples_of(process, kind)[1] for kind in (ALLOCATED, RESERVED, RESIDENT))
+    on_device = len(reserved) > 0
+    held = reserved if on_device else resident
+    if not len(held):
         return case
-    growth = _growth(growths(process, timeline))
+    peak = int(held.max())
     capacity = process.settings.memory_limit if process.settings is not None else None
+    ranked = sorted(growths(process, timeline), key=lambda each: RANKING.index(each.memory))
+    growth = next((each for each in ranked if each.leaks), ranked[0] if ranked else None)
     use = MemoryUse(
         device=process.facts.device,
-        peak=peaks.held,
+        peak=peak,
         capacity=capacity,
-        allocated_peak=peaks.allocated,
-        retries=peaks.retries,
+        allocated_peak=int(allocated.max(initial=0)) or None if on_device else None,
+        retries=_retries(process, timeline) if on_device else None,
         growth=growth.per_step if growth is not None else None,
         grows=growth.leaks if growth is not None else False,
         grown=growth.total if growth is not None else 0,
         optimizer_state=sum(SLOTS.get(each.type, 0) * ELEMENT * each.elements for each in process.optimizers),
-        keepers=tuple(map(_keeper, process.leaks)),
+        keepers=tuple(_keeper(leak) for leak in process.leaks),
     )
     recompute = case.recompute
     if recompute is not None and capacity:
-        recompute = replace(recompute, memory_share=min(1.0, peaks.held / capacity))
+        recompute = replace(recompute, memory_share=min(1.0, peak / capacity))
     return replace(case, memory=use, recompute=recompute)
-
-
-def _peaks(process: Process, timeline: Timeline) -> _Peaks | None:
-    """The most that was held in the steps: reserved on a device, resident on a CPU."""
-    _, reserved = samples_of(process, RESERVED)
-    _, allocated = samples_of(process, ALLOCATED)
-    if len(reserved):
-        return _Peaks(int(reserved.max()), int(allocated.max(initial=0)) or None, _retries(process, timeline))
-    _, resident = samples_of(process, RESIDENT)
-    return _Peaks(int(resident.max()), None, None) if len(resident) else None
 
 
 def _retries(process: Process, timeline: Timeline) -> float:
@@ -78,12 +68,6 @@ def _retries(process: Process, timeline: Timeline) -> float:
         return 0.0
     late = counts[times >= steady[0]]
     return float(late[-1] - late[0]) / len(steady) if len(late) > 1 else 0.0
-
-
-def _growth(found: tuple[Growth, ...]) -> Growth | None:
-    """The one that matters: what tensors hold on a device, else the process."""
-    ranked = sorted(found, key=lambda growth: ("allocated", "resident", "reserved").index(growth.memory))
-    return next((each for each in ranked if each.leaks), ranked[0] if ranked else None)
 
 
 def _keeper(leak: LeakFacts) -> KeeperUse:

@@ -14,7 +14,7 @@ from steptime.analysis.timeline import Phase
 from steptime.arrays import Bool, Int64
 from steptime.intervals import measure
 from steptime.journal import Kind
-from steptime.quantities import Estimate, format_duration, format_share, mean_of_series
+from steptime.quantities import Estimate, format_duration, format_share
 
 NOTHING = Estimate(0.0, 0.0, 0.0, 0)
 """No time."""
@@ -123,8 +123,3 @@ def _far(values: Int64) -> Bool:
     lower, middle, upper = np.percentile(values, (25, 50, 75))
     far: Bool = values > max(upper + FAR * (upper - lower), TIMES * middle)
     return far
-
-
-def per_step(values: Int64, unit: str = "ns") -> Estimate:
-    """The mean of one value per step, in time order."""
-    return mean_of_series(values, unit)

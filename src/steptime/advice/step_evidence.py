@@ -1,8 +1,4 @@
-"""The step as rules see it: duration, phases, categories, what lies between steps, and the optimisers.
-
-The optimisers of a bare trace, by their annotation: what they are called, how they work, how long the device is busy
-for them.
-"""
+"""The step as rules see it: duration, phases, categories, what lies between steps, and the optimisers of a bare trace."""
 
 from __future__ import annotations
 
@@ -14,7 +10,7 @@ import numpy as np
 from steptime.advice.evidence import CategoryUse, Contention, OptimizerUse, SegmentUse, StepSummary
 from steptime.advice.kernels import elements, shapes_of
 from steptime.advice.models import norm_use
-from steptime.advice.savings import NOTHING, per_step, ratio, scaled
+from steptime.advice.savings import NOTHING, ratio, scaled
 from steptime.analysis.categories import Breakdown, Category
 from steptime.analysis.operators import OperatorUse
 from steptime.analysis.timeline import Phase, Steps, Timeline, lane_of, training_thread
@@ -102,13 +98,11 @@ def _kernels(trace: Trace, links: Links, inside: Intervals) -> tuple[int, Interv
 
 LEAST_FOR_DRIFT = 15
 """Steps: a third of fewer has no median to speak of."""
-WASTE = (Phase.INPUT, Phase.TRANSFER, Phase.REST)
-"""Phases in which the model does nothing; how much of the others could be saved, no phase tells."""
 CALIBRATION = 24
 """Updates in which a gradient scaler looks for its scale: GradScaler begins at 2**16 and halves it at each overflow."""
 UNSPLIT = {Phase.INPUT: Category.INPUT, Phase.TRANSFER: Category.COPY, Phase.REST: Category.PYTHON}
-"""Categories of the phases where there is no breakdown; the model's own phases stay unexplained then."""
-
+"""Categories of the phases in which the model does nothing, where there is no breakdown: how much of the other phases
+could be saved, no phase tells."""
 UNSPLIT_PHASES = ("forward", "backward", "optimizer", "rest")
 """Names of the phases that only a profile can split into categories."""
 
@@ -118,7 +112,7 @@ def step_summary(process: Process, timeline: Timeline, usual: Int64) -> StepSumm
     steps = timeline.steps
     by_scaler, left_out = scaled_updates(process.intervals)
     return StepSummary(
-        duration=per_step(steps.duration[usual]),
+        duration=mean_of_series(steps.duration[usual]),
         total=len(steps.begin),
         steady=int(steps.steady.sum()),
         warm_up=int(steps.warm_up.sum()),
@@ -143,11 +137,12 @@ def scaled_updates(table: IntervalTable) -> tuple[int, int]:
 
 def phase_uses(steps: Steps, usual: Int64) -> tuple[CategoryUse, ...]:
     """The phases; they sum to the step."""
-    uses = []
-    for phase in Phase:
-        duration = per_step(steps.phases[usual, phase])
-        uses.append(CategoryUse(phase.name.lower(), duration, duration if phase in WASTE else NOTHING))
-    return tuple(use for use in uses if use.duration.value > 0)
+    durations = {phase: mean_of_series(steps.phases[usual, phase]) for phase in Phase}
+    return tuple(
+        CategoryUse(phase.name.lower(), duration, duration if phase in UNSPLIT else NOTHING)
+        for phase, duration in durations.items()
+        if duration.value > 0
+    )
 
 
 def category_uses(
@@ -165,7 +160,7 @@ def category_uses(
     for category in Category:
         if category in (Category.PYTHON, Category.UNEXPLAINED) and not profiled:
             continue
-        duration = per_step(entries[:, category])
+        duration = mean_of_series(entries[:, category])
         recoverable = duration
         if category is Category.COMPUTE:
             recoverable = scaled(duration, waste(operators, machine))
