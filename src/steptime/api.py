@@ -16,6 +16,7 @@ from steptime.advice.rule import Finding, Weight
 from steptime.diagnosis import diagnose_paths
 from steptime.quantities import format_duration, format_share, format_source
 from steptime.report import text
+from steptime.report.page.pictures import GREY, TONES
 from steptime.report.page.waterfall import waterfall
 from steptime.report.printable import one_line, printable
 from steptime.report.report import Report
@@ -24,12 +25,6 @@ __all__ = ["Loaded", "load"]
 
 FIRST = 3
 """Findings that are shown."""
-COLOURS = {
-    "compute": "#0072b2", "communication": "#009e73", "copy": "#56b4e9", "input": "#e69f00", "sync": "#cc79a7",
-    "compile": "#7a5aa6", "overhead": "#c8b400", "python": "#d55e00",
-}  # fmt: skip
-"""Okabe and Ito's, as on the page."""
-OTHER = "#8d949c"
 _TEMPLATE = """
 <div style="max-width:60em;font-family:system-ui,sans-serif;line-height:1.4;font-variant-numeric:tabular-nums">
 <div style="opacity:.7;font-size:.85em">{{ job }}{% if facts %} · {{ facts }}{% endif %}</div>
@@ -39,7 +34,7 @@ _TEMPLATE = """
 {% for fall in falls %}
 <div style="display:flex;align-items:center;gap:.6em;margin:2px 0">
 <div style="width:7.5em;overflow:hidden;text-overflow:ellipsis">{{ fall.name }}</div>
-<div style="flex:1 1 0;height:1em;position:relative;background:rgba(128,128,128,.12)" title="{{ fall.interval }}"><div style="position:absolute;height:100%;left:{{ "%.2f" | format(fall.begin) }}%;width:{{ "%.2f" | format(fall.kept + fall.recoverable) }}%;background:{{ colours.get(fall.name, other) }}"></div></div>
+<div style="flex:1 1 0;height:1em;position:relative;background:rgba(128,128,128,.12)" title="{{ fall.interval }}"><div style="position:absolute;height:100%;left:{{ "%.2f" | format(fall.begin) }}%;width:{{ "%.2f" | format(fall.kept + fall.recoverable) }}%;background:{{ tones.get(fall.name, grey) }}"></div></div>
 <div style="width:5em;text-align:right">{{ fall.duration }}</div><div style="width:4em;text-align:right;opacity:.7">{{ fall.share }}</div></div>
 {% endfor %}
 {% for finding in findings %}
@@ -95,8 +90,8 @@ def first_screen(report: Report) -> str:
         falls=fall.falls if fall is not None else (),
         findings=[_told(each, step.duration.value) for each in process.findings[:FIRST]],
         next=report.next_command,
-        colours=COLOURS,
-        other=OTHER,
+        tones=TONES,
+        grey=GREY,
     )
     return html.encode("utf-8", "backslashreplace").decode()
 

@@ -27,7 +27,7 @@ from steptime.analysis.stragglers.straggler import beside_link, compare, telling
 from steptime.analysis.stragglers.summary import RankSummary
 from steptime.analysis.timeline import Mode
 from steptime.errors import NothingMeasuredError, UsageError
-from steptime.rank_result import RankResult, analyse_process, analyse_trace, longest_first, of_many
+from steptime.rank_result import RankResult, analyse_process, analyse_trace
 from steptime.recording.load import Contents, load_process, load_whole, look_into, place
 from steptime.recording.recording import Process, Recording
 from steptime.report import json
@@ -99,7 +99,7 @@ def diagnose_traces(traces: Iterable[Trace], source: str, problems: tuple[str, .
     if not results:
         raise NothingMeasuredError("trace-without-steps", empty[0] if empty else "There is no trace: no step.")
     if len(results) > 1:
-        results = [of_many(result) for result in results]
+        results = [replace(each, problems=tuple(f"{each.name}: {said}" for said in each.problems)) for each in results]
     return combine(results, source, (*problems, *empty))
 
 
@@ -144,7 +144,10 @@ def diagnose(recording: Recording, source: str) -> Report:
             f"{seen} training steps were seen, and a breakdown needs {LEAST_STEPS} behind the warm-up: let it run "
             f"longer. What was recorded is in {recording.path}.",
         )
-    report = combine(longest_first(results), source, recording.problems)
+    # Of several programs of one process, or several processes of one rank, what trained longest speaks for it.
+    places = list(dict.fromkeys(each.place for each in results))
+    results.sort(key=lambda each: (places.index(each.place), -sum(each.steady)))
+    report = combine(results, source, recording.problems)
     return replace(report, environment=replace(report.environment, ranks=len(recording.processes)))
 
 

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from steptime._version import __version__
 from steptime.advice.assemble import assemble
 from steptime.advice.device_evidence import with_recorded_device
 from steptime.advice.engine import examine
-from steptime.advice.evidence import Case
+from steptime.advice.evidence import Case, record_of
 from steptime.advice.memory_evidence import with_memory
 from steptime.advice.rank_evidence import beside
 from steptime.advice.trace_evidence import look_at_trace
@@ -50,7 +50,7 @@ class RankResult:
     steady: tuple[bool, ...]
     series: StepSeries
     step_view: StepView | None
-    owners: OverTime | None
+    memory_by_owner: OverTime | None
     traces: tuple[TraceFile, ...]
     notes: tuple[str, ...]
     problems: tuple[str, ...]
@@ -63,24 +63,14 @@ class RankResult:
         """Its report, beside the other ranks of the job."""
         case = self.case if self.rank is None else beside(self.case, self.rank, ranks)
         examination = examine(case)
-        return ProcessReport(
-            name=self.name,
-            rank=self.rank,
+        return record_of(
+            ProcessReport,
+            self,
             case=case,
             verdict=verdict(case, examination.findings),
             findings=examination.findings,
             not_examined=examination.not_examined,
             failed=examination.failed,
-            cost=self.cost,
-            step_ns=self.step_ns,
-            steady=self.steady,
-            notes=self.notes,
-            peak_bytes=self.peak_bytes,
-            series=self.series,
-            step_view=self.step_view,
-            memory=self.memory,
-            memory_by_owner=self.owners,
-            traces=self.traces,
         )
 
 
@@ -112,7 +102,7 @@ def analyse_process(
         steady=tuple(steps.steady.tolist()),
         series=series_of_process(timeline, recorded.breakdown),
         step_view=step_view_of_process(process, steps, recorded) if detailed else None,
-        owners=owned_in_process(process, recorded.windows) if detailed else None,
+        memory_by_owner=owned_in_process(process, recorded.windows) if detailed else None,
         traces=traces_of_process(process),
         notes=(*process.notes, f"Warm-up: {timeline.warm_up_reason}."),
         problems=recorded.problems,
@@ -143,19 +133,8 @@ def analyse_trace(trace: Trace, number: int, *, detailed: bool) -> RankResult | 
         steady=tuple(index >= warm_up for index in range(len(walls))),
         series=series_of_trace(looked.whole, warm_up),
         step_view=step_view_of_trace(looked.steps, warm_up) if detailed else None,
-        owners=owned_in_trace(trace, steps.boundaries, steps.how) if detailed else None,
+        memory_by_owner=owned_in_trace(trace, steps.boundaries, steps.how) if detailed else None,
         traces=traces_of(trace),
         notes=damage,
         problems=damage,
     )
-
-
-def longest_first(results: list[RankResult]) -> list[RankResult]:
-    """Of several programs of one process, or several processes of one rank, what trained longest speaks for it."""
-    places = list(dict.fromkeys(each.place for each in results))
-    return sorted(results, key=lambda each: (places.index(each.place), -sum(each.steady)))
-
-
-def of_many(result: RankResult) -> RankResult:
-    """The same beside others: what is said of it names it."""
-    return replace(result, problems=tuple(f"{result.name}: {said}" for said in result.problems))

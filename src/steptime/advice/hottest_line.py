@@ -57,14 +57,10 @@ def _below(finding: Finding, case: Case) -> list[PathUse]:
         return through
     if finding.category == INPUT and (loaded := [path for path in paths if path.part == INPUT]):
         return loaded
-    if known is None or known.function == "<module>" or function_of(known) in map(_named, loop_functions(case.lines)):
+    loops = {function_of(SourceLine(file, 0, name)) for file, name in loop_functions(case.lines)}
+    if known is None or known.function == "<module>" or function_of(known) in loops:
         return []
     return [path for path in paths if any(function_of(line) == function_of(known) for line in path.lines)]
-
-
-def _named(function: tuple[str, str]) -> tuple[str, str]:
-    file, name = function
-    return function_of(SourceLine(file, 0, name))
 
 
 def _same_line(one: SourceLine, other: SourceLine) -> bool:

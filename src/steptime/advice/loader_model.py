@@ -21,7 +21,7 @@ others spin until then, so that one worker on one of their CPUs slows them all.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from steptime.advice.evidence import Contention, LoaderUse, SettingsUse, StepSummary
 from steptime.advice.models import at_once
@@ -73,8 +73,7 @@ class Supply:
 
     processor: ns that the CPUs need for a step at full use. threads, cpus: of the training process, where it computes
     on the CPU (else 1 thread), and for it and its workers. needed: workers so that production keeps up, unbounded.
-    best: number of workers with the shortest predicted step, the smallest such. limit: workers that were considered;
-    bounded_by: what they are bounded by, in words.
+    limit: workers that are considered; bounded_by: what they are bounded by, in words.
     """
 
     production: float
@@ -88,7 +87,6 @@ class Supply:
     threads: int
     cpus: int
     needed: int
-    best: int
     limit: int
     bounded_by: str
 
@@ -99,6 +97,13 @@ class Supply:
         received = self.consumption + self.handover
         alone = max(max(received, self.production / workers) + self.lateness, self.processor)
         return max(alone, self._shared(workers)) + self.opening
+
+    @property
+    def best(self) -> int:
+        """The smallest number of workers whose predicted step is within MORE_WORKERS_MUST_BRING of the shortest."""
+        predicted = [self.step(workers) for workers in range(self.limit + 1)]
+        enough = min(predicted) * (1 + MORE_WORKERS_MUST_BRING)
+        return next(workers for workers, step in enumerate(predicted) if step <= enough)
 
     def _shared(self, workers: int) -> float:
         """ns that a CPU needs on which a worker and a thread of the training process run; 0 where none is shared."""
@@ -148,7 +153,7 @@ def supply(
     produced, consumed = _undisturbed(produced, consumed, works, loader.workers, (threads, cpus))
     needed = math.ceil(min(produced / consumed, 1e6)) if consumed > 0 else usable
     received = handover(loader, contention)
-    draft = Supply(
+    return Supply(
         production=produced,
         worked=produced * works,
         consumption=consumed,
@@ -160,11 +165,9 @@ def supply(
         threads=threads,
         cpus=cpus,
         needed=max(1, needed),
-        best=0,
         limit=limit,
         bounded_by=bounded_by,
     )
-    return replace(draft, best=_best(draft))
 
 
 def usable_text(loader: LoaderUse) -> str:
@@ -253,10 +256,3 @@ def _processor(step: StepSummary, unmeasured: float, contention: Contention | No
     if contention is not None and contention.job_cpu > 0:
         return step.duration.value * at_once(contention.job_cpu, contention) / at_once(usable, contention)
     return unmeasured / usable
-
-
-def _best(draft: Supply) -> int:
-    """The smallest number of workers whose predicted step is within MORE_WORKERS_MUST_BRING of the shortest."""
-    predicted = [draft.step(workers) for workers in range(draft.limit + 1)]
-    enough = min(predicted) * (1 + MORE_WORKERS_MUST_BRING)
-    return next(workers for workers, step in enumerate(predicted) if step <= enough)

@@ -1,4 +1,4 @@
-"""The step as rules see it: duration, phases, categories, what lies between steps, and the optimisers of a bare trace."""
+"""The step as rules see it: duration, phases, categories, what lies between steps; and optimisers of a bare trace."""
 
 from __future__ import annotations
 
