@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 import time
 from pathlib import Path
 
@@ -13,16 +12,8 @@ from steptime.cli.options import noise_option, seconds, size
 from steptime.compare.history import History
 from steptime.errors import UsageError
 
-NOTHING = re.compile(r"\s*0+(\.0+)?\s*[smhd]?\s*")
-"""No time at all: every recording that has ended is older."""
 MOST_NAMED = 10
 """Files of the user's in a recording that are named; the others are counted."""
-
-
-def _seconds(context: click.Context, option: click.Parameter, value: str | None) -> float | None:
-    if value is None or NOTHING.fullmatch(value):
-        return None if value is None else 0.0
-    return seconds(context, option, value)
 
 
 @click.command("history", short_help="List the recordings in a folder, and tell since when a job has been slow.")
@@ -34,7 +25,7 @@ def _seconds(context: click.Context, option: click.Parameter, value: str | None)
 @noise_option
 @click.option(
     "--older-than",
-    callback=_seconds,
+    callback=lambda *given: seconds(*given, zero=True) if given[-1] is not None else None,
     metavar="TIME",
     help="Remove recordings older than this: 30d, 12h; 0s: all that have ended.",
 )

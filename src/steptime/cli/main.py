@@ -1,7 +1,6 @@
 """The door: `steptime VERB …`. One module per verb.
 
-Modules of this room import no more than click at their top: a job must not wait for numpy, so the verbs import what
-they need inside their functions.
+`run` and what it imports bring no more than click: a job must not wait for numpy.
 """
 
 from __future__ import annotations

@@ -15,11 +15,12 @@ LONGEST = 100 * 365.0 * 86400.0
 UNITS = {"": 1.0, "s": 1.0, "m": 60.0, "min": 60.0, "h": 3600.0, "d": 86400.0, "w": 604800.0}
 
 
-def seconds(context: click.Context, option: click.Parameter, value: str) -> float:
-    """An option's callback: seconds, from a number with a unit or without any. Raises click.BadParameter."""
+def seconds(context: click.Context, option: click.Parameter, value: str, *, zero: bool = False) -> float:
+    """An option's callback: seconds, from a number with a unit or without any. zero: whether no time at all may be
+    given. Raises click.BadParameter."""
     found = DURATION.fullmatch(value)
-    length = float(found[1]) * UNITS[(found[2] or "").lower()] if found is not None else 0.0
-    if not 0 < length <= LONGEST:
+    length = float(found[1]) * UNITS[(found[2] or "").lower()] if found is not None else -1.0
+    if not 0 <= length <= LONGEST or (length == 0 and not zero):
         raise click.BadParameter(
             f"{value[:40]} is no time. Expected a number with a unit, such as 90s, 10m, 2h or 30d."
         )

@@ -25,21 +25,16 @@ class Outlet(io.FileIO):
 
     def write(self, data: Any, /) -> int:
         """Takes all of it, or a part; waits where a pipe that does not block is full."""
-        written = None
-        while self.failure is None and written is None:
-            written = self._try(data)
-        return memoryview(data).nbytes if written is None else written
-
-    def _try(self, data: Any) -> int | None:
         try:
-            written = super().write(data)
-            if written is None:
+            while self.failure is None:
+                written = super().write(data)
+                if written is not None:
+                    self.taken |= bool(written)
+                    return written
                 select.select([], [self], [])
         except OSError as error:
             self.failure = error
-            return None
-        self.taken |= bool(written)
-        return written
+        return memoryview(data).nbytes
 
 
 def secure() -> Outlet:

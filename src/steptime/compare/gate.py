@@ -24,7 +24,7 @@ from steptime.compare.comparison import Check, Comparison, Difference, Ruling, r
 from steptime.compare.text import render_markdown, render_text
 from steptime.errors import UsageError
 from steptime.quantities import Estimate, format_bytes, format_duration, format_share
-from steptime.report.output import Renderer, write_as
+from steptime.report.output import Renderer
 from steptime.report.output import check as check_destination
 from steptime.report.printable import one_line
 
@@ -194,11 +194,6 @@ def check_outputs(destinations: Sequence[str], *, force: bool) -> None:
     """Refuses before the work what could not be written after it. Raises OutputError."""
     for destination in destinations:
         check_destination(destination, force=force, renderers=RENDERERS)
-
-
-def write(comparison: Comparison, destination: str, *, force: bool) -> None:
-    """Writes it to a file, whole or not at all. Raises OutputError."""
-    write_as(RENDERERS, comparison, destination, force=force)
 
 
 def labels_of(paths: Sequence[str]) -> tuple[str, ...]:

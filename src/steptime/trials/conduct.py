@@ -16,8 +16,8 @@ from steptime.advice.fix import Promise
 from steptime.changes import Change, VariantOptions
 from steptime.errors import NothingMeasuredError
 from steptime.launcher.outcome import Progress
-from steptime.trials.containment import Workspace
-from steptime.trials.execute import FEWEST_STEPS, ScheduledRun, execute, refusal
+from steptime.trials.containment import Workspace, named
+from steptime.trials.execute import FEWEST_STEPS, ScheduledRun, execute
 from steptime.trials.judge import LEAST_ROUNDS, asks_for_rehearsal, beside_each_other, cannot_win, judge, overtaken
 from steptime.trials.results import Plan, ResultsFile
 from steptime.trials.trial import (
@@ -129,6 +129,8 @@ DEADLINE = 300.0
 DEADLINE_FACTOR = 10.0
 DECIDED = frozenset({TrialVerdict.ADOPT, TrialVerdict.NO_EFFECT, TrialVerdict.SLOWER, TrialVerdict.MORE_MEMORY})
 PROBE = Variant(BASELINE)
+SHARE = 1 / 3
+"""Of the budget, at most: what the fixes one by one leave to their combination and to the patch."""
 PROOF = 9
 """Processes that the patch is proved with, at least: two rehearsals and two rounds."""
 
@@ -382,7 +384,7 @@ class TrialRunner:
         return (own + others * self._seconds(stage)) / self._executor.width
 
     def _left(self, stage: int, later: int) -> float:
-        return self.budget.left() - self.budget.reserve(later * self._seconds(stage))
+        return self.budget.left() - min(later * self._seconds(stage), SHARE * self.budget.seconds)
 
     def _affordable(self, stage: int, round_: int, going: Sequence[Variant], later: int) -> Sequence[Variant]:
         """The variants, the first ones, that the budget pays for. One round alone says nothing: variants are begun only
@@ -397,7 +399,11 @@ class TrialRunner:
 
     def _check(self, run: Run) -> None:
         if run.outside and not self.stand.uncontained:
-            raise NothingMeasuredError("not-contained", refusal(run.outside))
+            raise NothingMeasuredError(
+                "not-contained",
+                f"A process of the trial changed {named(run.outside)}, outside of its workspace: the trial was ended. "
+                "Look at what is there; --uncontained goes on all the same.",
+            )
         if run.variant == BASELINE and run.failure:
             raise NothingMeasuredError(
                 "trial-baseline-failed",

@@ -22,7 +22,7 @@ from steptime.launcher.outcome import Outcome, ProbeOptions, Progress
 from steptime.launcher.variant import DEADLINE_PASSED, OUTPUT, run_variant
 from steptime.recording.load import load
 from steptime.recording.recording import Process, Recording, TelemetrySample
-from steptime.trials.containment import Layer, Workspace, contained, ground_of, named
+from steptime.trials.containment import Layer, Workspace, contained, ground_of
 from steptime.trials.trial import AppliedChange, MachineLoad, Run, Spent, Variant
 from steptime.trials.working_copy import Tree, differences, tree_of
 
@@ -33,14 +33,6 @@ LEAST_ROOM = 1 << 30
 def free_bytes(folder: Path) -> int:
     """Of the disk that a folder lies on."""
     return shutil.disk_usage(folder).free
-
-
-def refusal(outside: Sequence[str]) -> str:
-    """Why a trial ends at once."""
-    return (
-        f"A process of the trial changed {named(outside)}, outside of its workspace: the trial was ended. Look at "
-        "what is there; --uncontained goes on all the same."
-    )
 
 
 OUTSIDE = "changed outside of its folder: "

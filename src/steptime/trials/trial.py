@@ -183,10 +183,6 @@ def processes_of(variants: int) -> int:
     return variants + 1 + -(-(variants + 1) // TOGETHER)
 
 
-SHARE = 1 / 3
-"""Of the budget, at most: what the fixes one by one leave to their combination and to the patch."""
-
-
 class Spent(Exception):
     """A process was ended because the budget was spent: nothing of it counts, and no other one is begun."""
 
@@ -210,7 +206,3 @@ class Budget:
         """When it is spent, in seconds since the epoch; None for one without an end."""
         left = self.left()
         return time.time() + left if isfinite(left) else None
-
-    def reserve(self, wanted: float) -> float:
-        """Seconds of it that are kept for later stages, which want so many."""
-        return min(wanted, SHARE * self.seconds)
