@@ -31,7 +31,7 @@ from steptime.trials import conduct
 from steptime.trials.conduct import TrialRunner
 from steptime.trials.execute import Workspace
 from steptime.trials.judge import LEAST_ROUNDS, judge
-from steptime.trials.results import Plan, ResultsFile
+from steptime.trials.results import Plan, append_result
 from steptime.trials.trial import BASELINE, CONTROL, Budget, Judgement, Run, TrialVerdict, Variant
 
 JOB = Path(__file__).with_name("false_wins_job.py")
@@ -56,7 +56,7 @@ def live(shape: str, count: int, folder: Path, budget: float) -> tuple[TrialRunn
     (job / JOB.name).write_text(JOB.read_text(encoding="utf-8"), encoding="utf-8")
     command, tried = (sys.executable, JOB.name, shape), variants(count)
     plan = Plan(command, str(job), "", tried, MIN_GAIN)
-    ResultsFile(folder / "trial").plan(plan)
+    append_result(folder / "trial", plan=plan)
     stand = Workspace(command, folder / "trial", job)
     trial = TrialRunner(stand, plan, budget=Budget(budget))
     return trial, trial.conduct(0, tried)

@@ -31,7 +31,7 @@ from steptime.recording.load import load
 from steptime.trials.conduct import TrialRunner
 from steptime.trials.execute import Workspace
 from steptime.trials.plan import plan_for, plan_variants, stand_for
-from steptime.trials.results import Plan, ResultsFile, read_results
+from steptime.trials.results import Plan, append_result, read_results
 from steptime.trials.trial import BASELINE, Run, TrialVerdict, Variant
 
 LINES = "predicted.jsonl"
@@ -95,7 +95,7 @@ def bench_of(folder: Path, recording: Path, variants: tuple[Variant, ...], step:
     plan = plan_for(known, recording, variants, step, MIN_GAIN)
     if not folder.exists():
         folder.mkdir(parents=True)
-        ResultsFile(folder).plan(plan)
+        append_result(folder, plan=plan)
     stand = stand_for(known.manifest, recording, folder, uncontained=False)
     return Exact(stand, plan, read_results(folder).runs, rounds)
 

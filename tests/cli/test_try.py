@@ -12,7 +12,7 @@ from steptime.advice.fixes.input import whole_tensor
 from steptime.cli.main import main
 from steptime.cli.trial import TrialOptions, _next, _nothing_to_try
 from steptime.quantities import Estimate, SourceLine
-from steptime.trials.results import PatchResult, Plan, ResultsFile
+from steptime.trials.results import PatchResult, Plan, append_result
 from steptime.trials.trial import Agreement, Budget, Judgement, TrialVerdict, Variant
 
 
@@ -88,13 +88,14 @@ def test_advice_names_the_line_and_what_it_could_save_at_most(tmp_path: Path) ->
 def test_a_patch_that_ran_one_round_goes_on(tmp_path: Path) -> None:
     variant = Variant("RM601", proposal="RM601")
     once = Judgement(variant, TrialVerdict.UNDECIDED, Agreement.SAME_BITS, "Too few rounds", rounds=1)
-    file = ResultsFile(tmp_path)
-    file.plan(Plan(("python", "train.py"), "/job", "runs/a", (variant,), 0.03, goal=Goal.MEMORY))
-    file.patch(PatchResult("diff", (), (), once))
+    append_result(tmp_path, plan=Plan(("python", "train.py"), "/job", "runs/a", (variant,), 0.03, goal=Goal.MEMORY))
+    append_result(tmp_path, patch=PatchResult("diff", (), (), once))
     adopted = replace(once, verdict=TrialVerdict.ADOPT, rounds=3)
     wishes = TrialOptions(Budget(60.0), True, "local", False, 6)
     assert _next((adopted,), (), tmp_path, wishes) == f"steptime try --budget 2m --resume {tmp_path}"
-    file.patch(PatchResult("diff", (), (), replace(once, rounds=3, memory=Estimate(1.5, 1.4, 1.6, 3, "1"))))
+    append_result(
+        tmp_path, patch=PatchResult("diff", (), (), replace(once, rounds=3, memory=Estimate(1.5, 1.4, 1.6, 3, "1")))
+    )
     assert _next((adopted,), (), tmp_path, wishes) == "steptime explain RM601"
 
 

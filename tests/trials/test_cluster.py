@@ -23,7 +23,7 @@ from steptime.trials.cluster import Answer, Order, answer, decode, encode
 from steptime.trials.conduct import TrialRunner
 from steptime.trials.containment import Workspace
 from steptime.trials.execute import ScheduledRun
-from steptime.trials.results import Plan, ResultsFile, read_results
+from steptime.trials.results import Plan, append_result, read_results
 from steptime.trials.trial import BASELINE, CONTROL, TrialVerdict, Variant
 from steptime.trials.working_copy import Outputs
 
@@ -163,7 +163,7 @@ def test_a_real_ray_runs_every_variant_on_a_device_of_its_own(
     variant = Variant("env", (Change("environment", arguments=(("NOTHING", "1"),)),), "RM999")
     plan = Plan((sys.executable, "train.py"), str(tmp_path / "job"), "", (variant,), 0.03)
     where = stand(tmp_path)
-    ResultsFile(where.folder).plan(plan)
+    append_result(where.folder, plan=plan)
     executor = RayExecutor(1)
     try:
         assert executor.width == 2

@@ -22,7 +22,7 @@ from steptime.trials.conduct import MIN_ROUNDS, Block, LocalExecutor, Notice, Te
 from steptime.trials.containment import Workspace
 from steptime.trials.execute import ScheduledRun
 from steptime.trials.plan import NO_INPUT, batch_of, batch_variant, groups, lab_variants, over, points_of, stand_for
-from steptime.trials.results import Plan, ResultsFile, read_results
+from steptime.trials.results import Plan, append_result, read_results
 from steptime.trials.trial import (
     BASELINE,
     CONTROL,
@@ -78,7 +78,7 @@ def bench(tmp_path: Path, script: str, *variants: Variant) -> TrialRunner:
     (job / "train.py").write_text(textwrap.dedent(script))
     command = (sys.executable, "train.py")
     plan = Plan(command, str(job), "", variants, 0.03)
-    ResultsFile(tmp_path / "trial").plan(plan)
+    append_result(tmp_path / "trial", plan=plan)
     return TrialRunner(Workspace(command, tmp_path / "trial", job), plan)
 
 

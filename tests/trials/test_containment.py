@@ -24,7 +24,7 @@ from steptime.trials import execute as executing
 from steptime.trials.conduct import TrialRunner
 from steptime.trials.containment import Layer, Workspace, contained, ground_of, refuse_uncontained
 from steptime.trials.execute import ScheduledRun, execute
-from steptime.trials.results import Plan, ResultsFile
+from steptime.trials.results import NAME, Plan, append_result
 from steptime.trials.trial import Run, Variant
 
 pytest.importorskip("torch")
@@ -93,12 +93,12 @@ def test_what_nothing_can_prevent_is_seen_and_ends_the_trial(
     force(Layer.COPY, monkeypatch)
     plan = Plan(COMMAND, str(job), "", (), 0.03)
     trial = tmp_path / "trial"
-    ResultsFile(trial).plan(plan)
+    append_result(trial, plan=plan)
     before = state_of(job)
     with pytest.raises(NothingMeasuredError, match=r"changed .*elsewhere.*: the trial was ended.*not-contained"):
         TrialRunner(Workspace(COMMAND, trial, job), plan).conduct(0, (Variant("RM101"),))
     assert state_of(job) == before
-    (told,) = ResultsFile(trial)._path.read_text().splitlines()[1:]
+    (told,) = (trial / NAME).read_text().splitlines()[1:]
     for name in ("result.txt", "result.txt.old", "result.txt.log", "result.txt.shell"):
         assert str(tmp_path / "elsewhere" / name) in told
     accepted = run(Workspace(COMMAND, tmp_path / "accepted", job, uncontained=True))

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from steptime.errors import RecordingError, UsageError
-from steptime.trials.results import NAME, Plan, ResultsFile, read_results
+from steptime.trials.results import NAME, Plan, append_result, read_results
 
 PLAN: dict[str, dict[str, str]] = {"plan": {}}
 
@@ -47,7 +47,7 @@ def test_a_judgement_without_its_stage_is_a_sentence(tmp_path: Path, stage: obje
 def test_a_job_whose_names_are_no_unicode_is_refused_before_anything_is_kept(tmp_path: Path) -> None:
     plan = Plan(("python", "caf\udce9.py"), "/", "", (), 0.03)
     with pytest.raises(UsageError, match="not-unicode"):
-        ResultsFile(tmp_path / "trial").plan(plan)
+        append_result(tmp_path / "trial", plan=plan)
     assert not (tmp_path / "trial").exists()
 
 

@@ -68,7 +68,7 @@ from steptime.trials.plan import (
     script_of,
     stand_for,
 )
-from steptime.trials.results import NAME, PatchResult, Plan, ResultsFile, read_results
+from steptime.trials.results import NAME, PatchResult, Plan, append_result, read_results
 from steptime.trials.trial import Budget, Judgement, TrialVerdict, Variant
 from steptime.trials.working_copy import offline_environment
 
@@ -247,7 +247,7 @@ def new_trial(recording: Path, kind: str, variants: tuple[Variant, ...], case: C
     )
     refuse_uncontained(stand_for(known.manifest, recording, folder, uncontained=options.uncontained))
     folder.mkdir(parents=True)
-    ResultsFile(folder).plan(plan)
+    append_result(folder, plan=plan)
     return folder
 
 
@@ -407,7 +407,7 @@ def _patch(runner: TrialRunner, taken: Variant, proposals: Sequence[Proposal], o
     folder, diff = stand.folder, patch.diff
     file = folder / "patch.diff"
     apply = patch.apply_command(file) if diff else ""
-    ResultsFile(folder).patch(PatchResult(diff, patch.environment, patch.snippets, proved, patch.replaced, apply))
+    append_result(folder, patch=PatchResult(diff, patch.environment, patch.snippets, proved, patch.replaced, apply))
     if diff:
         write_whole(file, diff.encode())
         say(f"Wrote {file}")

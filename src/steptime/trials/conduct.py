@@ -19,7 +19,7 @@ from steptime.launcher.outcome import Progress
 from steptime.trials.containment import Workspace, named
 from steptime.trials.execute import FEWEST_STEPS, ScheduledRun, execute
 from steptime.trials.judge import LEAST_ROUNDS, asks_for_rehearsal, beside_each_other, cannot_win, judge, overtaken
-from steptime.trials.results import Plan, ResultsFile
+from steptime.trials.results import Plan, append_result
 from steptime.trials.trial import (
     BASELINE,
     CONTROL,
@@ -180,7 +180,6 @@ class TrialRunner:
         self._end = 0  # position behind the last process of the rounds that are needed, or of a later one that runs
         self.budget = budget or Budget()
         self._executor: Executor = executor or LocalExecutor()
-        self._file = ResultsFile(stand.folder)
         self._tell = tell
 
     def of(self, stage: int) -> tuple[Run, ...]:
@@ -222,7 +221,8 @@ class TrialRunner:
                 reason = "The budget was spent before it was tried"
                 judged[number] = replace(each, verdict=TrialVerdict.UNDECIDED, sentence=reason)
         judgements = beside_each_other(judged, self.plan.goal)
-        self._file.judgements(stage, judgements)
+        for each in judgements:
+            append_result(self.stand.folder, judgement=each, stage=stage)
         return judgements
 
     def _rehearsed(
@@ -289,7 +289,7 @@ class TrialRunner:
             with closing(self._executor.run(self.stand, blocks, self._told)) as runs:
                 for run in runs:
                     self.runs.append(run)
-                    self._file.run(run)
+                    append_result(self.stand.folder, run=run)
                     self._check(run)
         finally:
             self._tell(None)

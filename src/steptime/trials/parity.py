@@ -53,7 +53,6 @@ class GradientParity:
     dead: tuple[str, ...]
     largest: float
     median: float
-    compared: int
 
     def within(self, tolerance: tuple[float, float]) -> bool:
         """Whether no difference is beyond a (largest, median) tolerance."""
@@ -76,7 +75,7 @@ def compare_gradients(baseline: Norms, variant: Norms, *, factors: bool = False)
             differences.append(abs(log(after / before)) if factors else abs(after - before) / before)
     largest = max(differences, default=0.0)
     median = float(np.median(differences)) if differences else 0.0
-    return GradientParity(tuple(sorted(dead)), largest, median, len(dead) + len(differences))
+    return GradientParity(tuple(sorted(dead)), largest, median)
 
 
 def own_tolerance(rehearsals: Sequence[Norms]) -> tuple[float, float] | None:

@@ -7,7 +7,6 @@ cut short by a crash is the last one, and is left out when the file is read.
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -68,45 +67,24 @@ class Results:
     patch: PatchResult | None
 
 
-class ResultsFile:
-    """Appends to a results file. Raises OSError where there is no room."""
-
-    def __init__(self, folder: Path) -> None:
-        self._path = folder / NAME
-
-    def plan(self, plan: Plan) -> None:
-        """The first line."""
-        self._append({"plan": plan})
-
-    def run(self, run: Run) -> None:
-        """A run that has ended."""
-        self._append({"run": run})
-
-    def judgements(self, stage: int, judgements: Iterable[Judgement]) -> None:
-        """What a stage proved."""
-        for judgement in judgements:
-            self._append({"judgement": judgement, "stage": stage})
-
-    def patch(self, patch: PatchResult) -> None:
-        """What the patch did."""
-        self._append({"patch": patch})
-
-    def _append(self, document: dict[str, Any]) -> None:
-        try:
-            line = msgspec.json.encode(document) + b"\n"
-        except UnicodeEncodeError:
-            raise UsageError(
-                "not-unicode",
-                "The job's command, or the folder it runs in, has a name that is no UTF-8, which results cannot hold: "
-                "rename it, or run the job from another folder.",
-            ) from None
-        self._path.parent.mkdir(parents=True, exist_ok=True)
-        file = os.open(self._path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o644)
-        try:
-            os.write(file, line)
-            os.fsync(file)
-        finally:
-            os.close(file)
+def append_result(folder: Path, **line: Plan | Run | Judgement | PatchResult | int) -> None:
+    """Adds a line to the results in a trial's folder: the plan first, then each run, each judgement with its stage, and
+    the patch. Raises OSError where there is no room, and UsageError for names that are no UTF-8."""
+    try:
+        encoded = msgspec.json.encode(line) + b"\n"
+    except UnicodeEncodeError:
+        raise UsageError(
+            "not-unicode",
+            "The job's command, or the folder it runs in, has a name that is no UTF-8, which results cannot hold: "
+            "rename it, or run the job from another folder.",
+        ) from None
+    folder.mkdir(parents=True, exist_ok=True)
+    file = os.open(folder / NAME, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o644)
+    try:
+        os.write(file, encoded)
+        os.fsync(file)
+    finally:
+        os.close(file)
 
 
 def read_results(folder: Path) -> Results:
