@@ -94,7 +94,7 @@ def _let_go(leak: LeakFacts) -> str:
 def _of_kill(
     itself: bool, samples: Sequence[TelemetrySample], leaks: Sequence[LeakFacts], folder: Path
 ) -> tuple[str, ...]:
-    """itself: the job ended by that signal; else a launcher or a loader told of a process of theirs, as a rule."""
+    """itself: the job ended by that signal; else a launcher or a loader reported one of its processes, as a rule."""
     most = max((sample.resident_bytes for sample in samples), default=0)
     had = f" It had {format_bytes(most)} at the last look." if most else ""
     first = _let_go(leaks[0]) if leaks else "use a smaller batch, fewer loader workers, or more memory"

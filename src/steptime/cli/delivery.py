@@ -43,12 +43,11 @@ def deliver(
     (False) or nowhere (None); not at all where standard output gets the report in another way."""
     if no_source:
         report = without_sources(report)
-    on_standard_output = as_json or STANDARD_OUTPUT in outputs
     if as_json:
         tell(json.render(report))
     elif STANDARD_OUTPUT in outputs:
         tell(text.render(report))
-    if not on_standard_output and text_to_stderr is not None:
+    elif text_to_stderr is not None:
         tell(text.render(report), error=text_to_stderr)
     write_all(RENDERERS, report, outputs, force=force)
 

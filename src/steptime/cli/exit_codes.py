@@ -34,7 +34,7 @@ def shield(action: Callable[[], int]) -> int:
         return error.exit_code
     except (KeyboardInterrupt, click.Abort):
         return INTERRUPTED
-    except Exception as error:  # noqa: BLE001 - the boundary: a bug of ours is told as one, with all that its finder needs
+    except Exception as error:  # noqa: BLE001 - the boundary: a bug of ours is reported as one
         say(f"This is a bug of steptime: {type(error).__name__}: {error}. {_keep_traceback()} (bug)")
         return BUG
 

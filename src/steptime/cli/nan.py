@@ -24,8 +24,8 @@ from steptime.nan.text import render
 from steptime.nan.trace_back import first_sign, trace_back
 from steptime.report.json import document
 from steptime.report.output import STANDARD_OUTPUT, Renderer, check
-from steptime.trials.containment import contained, leave, refuse_uncontained
-from steptime.trials.plan import ours_in, workspace_for
+from steptime.trials.containment import Workspace, contained, leave, refuse_uncontained
+from steptime.trials.plan import ours_in, with_outputs
 
 FOUND = 1
 """Exit status where something was not finite."""
@@ -125,10 +125,10 @@ def _instrument(
     if not options.quiet:
         say(f"looking at every operator from step {first} on, in a second run; its output goes to {recording / OUTPUT}")
     took = watched.outcome.seconds if watched.outcome is not None else 0.0
-    ours = (*ours_in(folder.absolute().parent), folder.absolute())
-    stand = workspace_for(
-        options.job, Path.cwd(), folder, (watched.started, watched.ended), ours, uncontained=options.uncontained
-    )
+    whole = folder.absolute()
+    ours = (*ours_in(whole.parent), whole)
+    stand = Workspace(options.job, whole, Path.cwd(), without=ours, uncontained=options.uncontained)
+    stand = with_outputs(stand, (watched.started, watched.ended))
     try:
         refuse_uncontained(stand)
         deadline = LONGEST + SLOWER * took

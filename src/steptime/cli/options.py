@@ -130,7 +130,7 @@ def check_outputs(outputs: Sequence[str], *, force: bool) -> None:
 
 
 class RecordingOrCommand(click.Command):
-    """Options may follow a recording, which is no program and has none of its own; behind a program's name they are the
+    """Options may follow a recording, which is no program and has none of its own; after a program's name they are the
     program's."""
 
     def parse_args(self, context: click.Context, args: list[str]) -> list[str]:

@@ -137,7 +137,7 @@ SHARE = 0.5
 
 
 def enough(announcer: Announcer | None) -> Callable[[Progress], bool]:
-    """What tells, twice a second, whether the job has been seen enough of."""
+    """What decides, twice a second, whether the job has run long enough to be measured."""
     since: Progress | None = None
 
     def seen(progress: Progress) -> bool:
@@ -363,7 +363,7 @@ def _conduct(folder: Path, proposals: Sequence[Proposal], options: TrialOptions)
 
 
 def keeping(runner: TrialRunner, run: Callable[[], None]) -> int:
-    """Runs a trial; whatever ends it early, what was run is judged and told. Returns the exit status. Raises
+    """Runs a trial; whatever ends it early, what was run is judged and shown. Returns the exit status. Raises
     NothingMeasuredError where the job as it is was not run at all."""
     try:
         with _interruptible():

@@ -116,8 +116,8 @@ def _listen(source: BinaryIO, orders: queue.SimpleQueue[bytes]) -> None:
 
 
 def main(arguments: Sequence[str] = ()) -> int:
-    """Answers orders until there are none. Detached, it is nobody's child: Ray kills those of its actors before they
-    can end what they have started."""
+    """Answers orders until there are none. Detached, it is no child of Ray's actor: Ray kills these before they can
+    end what they have started."""
     if DETACHED in arguments and os.fork():
         os._exit(0)
     signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background job inherits that it is ignored
@@ -153,7 +153,7 @@ class ClusterWorker:
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
         )
-        self._process.wait()  # what it has left behind answers
+        self._process.wait()  # it has detached a process, which answers
 
     def place(self) -> str:
         """The node and its devices, which no two lanes share."""

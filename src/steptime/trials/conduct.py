@@ -150,8 +150,8 @@ class Notice:
 
 
 def held_ahead(variant: Variant) -> int:
-    """Batches that the workers of a variant's loader make before anybody asks for them. Steps that are served from
-    these say nothing of how fast workers are: they are let go before steps are timed."""
+    """Batches that the workers of a variant's loader make in advance. Steps that are served from these say
+    nothing of how fast workers are, so they pass before steps are timed."""
 
     def number(change: Change, name: str, otherwise: int) -> int:
         value = change.argument(name)

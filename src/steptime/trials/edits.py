@@ -67,7 +67,7 @@ def with_keywords(module: libcst.Module, edit: CallEdit) -> libcst.Module | None
 
 def with_copies(module: libcst.Module, edit: CopyEdit) -> libcst.Module | None:
     """Copies on a line with non_blocking=True. None where there is none, or one whose arguments may hold it already:
-    what stands behind the device may be a dtype or that."""
+    what follows the device may be a dtype or that."""
     source = SourceFile(module)
     calls = source.calls_of("to", "cuda", line=edit.site.line)
     calls = [call for call in calls if isinstance(call.func, libcst.Attribute)]
@@ -199,7 +199,7 @@ def _commented(space: libcst.BaseParenthesizableWhitespace) -> libcst.TrailingWh
 
 
 def with_statement(module: libcst.Module, edit: StatementEdit) -> libcst.Module | None:
-    """The statement behind the imports at the top; None where the module that it needs is not imported there under its
+    """The statement after the imports at the top; None where the module that it needs is not imported there under its
     own name, or the file sets the same thing already, which would have the last word."""
     source, name = SourceFile(module), _set_by(edit.statement)
     if source.calls_of(name) or source.assigned(name):
@@ -303,7 +303,7 @@ def _imported_first(statement: libcst.CSTNode) -> str:
 
 
 def _clears_gradients(statement: Statement) -> bool:
-    """`optimizer.zero_grad()` between loss and backward is none of autocast's business."""
+    """`optimizer.zero_grad()` between loss and backward needs no autocast."""
     calls = [node for node in nodes_in(statement) if isinstance(node, libcst.Call)]
     return len(calls) == 1 and isinstance(calls[0].func, libcst.Attribute) and calls[0].func.attr.value == "zero_grad"
 

@@ -38,12 +38,12 @@ def free_bytes(folder: Path) -> int:
 OUTSIDE = "changed outside of its folder: "
 """How the probe's notes begin on what a process changed outside of its workspace (probe/changes/outside)."""
 FORBIDDEN = ("Read-only file system", "Permission denied")
-"""What a process of a trial may be told where it writes."""
+"""Errors that a process of a trial may get where it writes."""
 NOT_FORBIDDEN = "where a process of a trial may not write that, --uncontained lets it"
 FILLED = "It was ended before what it writes filled the disk of its workspace: a trial takes the room that the job does"
 NO_INPUT = "in a trial a job's input is empty: give what it asks for in its options"
 LAST_LINES = 3
-"""Of a failed job's output that are told."""
+"""Of a failed job's output that the failure quotes."""
 LAST_BYTES = 4000
 LASTING = 2
 """Compilations in the later half of a variant's steps: the job compiles again and again, and waits for it."""
@@ -171,7 +171,7 @@ def _outside(processes: Sequence[Process]) -> tuple[str, ...]:
 
 
 def step_times(timeline: Timeline, warm_up: int) -> list[int]:
-    """Steady steps behind the warm-up, ns. The start of loader workers, which a recording keeps apart from its steps,
+    """Steady steps after the warm-up, ns. The start of loader workers, which a recording keeps apart from its steps,
     counts here: it is paid for every epoch. So do compilations that do not come to an end."""
     steps = timeline.steps
     late = np.arange(len(steps.begin)) >= warm_up

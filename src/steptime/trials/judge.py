@@ -66,7 +66,7 @@ def speed_up(rounds: Sequence[RoundComparison]) -> Estimate:
 
     Rounds are independent of each other as far as a machine's bottlenecks allow, so the interval is Student's over the
     rounds' log-ratios; and it is never narrower than what the steps alone leave open, which a bootstrap of blocks of
-    consecutive steps tells (Kuensch, Annals of Statistics 17, 1989): three rounds can agree by chance. Raises
+    consecutive steps shows (Kuensch, Annals of Statistics 17, 1989): three rounds can agree by chance. Raises
     ValueError for no rounds.
     """
     if not rounds:
@@ -195,7 +195,7 @@ def overtaken(judgement: Judgement, others: Sequence[Judgement], goal: Goal = Go
 
 
 def beside_each_other(judgements: Sequence[Judgement], goal: Goal = Goal.SPEED) -> tuple[Judgement, ...]:
-    """As they are told when all are known: what is undecided because it was overtaken says so."""
+    """Judgements of one stage: what is undecided because it was overtaken says so."""
     told = []
     for each in judgements:
         best = overtaken(each, judgements, goal) if each.verdict is TrialVerdict.UNDECIDED else None

@@ -218,7 +218,7 @@ def place_of(folder: Path, path: Path) -> Path:
 
 
 def _read(path: Path) -> str | None:
-    """The text with its line ends as they are; None for what is no text of ours to edit."""
+    """The text with its line ends as they are; None for what is no UTF-8 text."""
     try:
         with path.open(encoding="utf-8", newline="") as file:
             return file.read()

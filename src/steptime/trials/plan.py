@@ -135,32 +135,21 @@ def stand_for(manifest: Manifest, recording: Path, folder: Path, *, uncontained:
     ours = ours_in(recording.absolute().parent) + ours_in(folder.absolute().parent)
     begin, end = manifest.started_epoch_ns, manifest.ended_epoch_ns
     last = end + MARGIN if end is not None else 1 << 62  # nobody knows what a job still wrote whose launcher was killed
-    return workspace_for(manifest.command, directory, folder, (begin, last), ours, uncontained=uncontained, keep=keep)
+    command = tuple(manifest.command)
+    stand = Workspace(command, folder.absolute(), directory, without=ours, keep=keep, uncontained=uncontained)
+    return with_outputs(stand, (begin, last))
 
 
-def workspace_for(
-    command: Sequence[str],
-    directory: Path,
-    folder: Path,
-    ran: tuple[int, int],
-    ours: tuple[Path, ...],
-    *,
-    uncontained: bool,
-    keep: bool = False,
-) -> Workspace:
-    """Where a job is tried that ran in a folder between two instants (epoch, ns). ours: recordings, which no variant
-    needs."""
-    outside = outputs_outside(command, directory, *ran)
-    stand = Workspace(
-        tuple(command), folder.absolute(), directory, outside=outside, without=ours, keep=keep, uncontained=uncontained
-    )
+def with_outputs(stand: Workspace, ran: tuple[int, int]) -> Workspace:
+    """A workspace, with what the job wrote when it ran between two instants (epoch, ns)."""
+    stand = replace(stand, outside=outputs_outside(stand.command, stand.directory, *ran))
     if ground_of(stand).layer is Layer.OVERLAY:
         return stand
-    return replace(stand, outputs=find_outputs(directory, *ran, ours))
+    return replace(stand, outputs=find_outputs(stand.directory, *ran, stand.without))
 
 
 def ours_in(folder: Path) -> tuple[Path, ...]:
-    """Recordings and trials that lie in a folder: no variant needs them, and TensorBoard may write beside them."""
+    """Recordings and trials that lie in a folder: no variant needs them, and TensorBoard may write there, too."""
     if not folder.is_dir():
         return ()
     children = [path for path in folder.iterdir() if path.is_dir()]
@@ -204,7 +193,7 @@ def batch_of(variant: Variant) -> int | None:
 
 
 TOGETHER = 2
-"""Sizes that are tried at a time: behind a plateau, one at most was needless."""
+"""Sizes that are tried at a time: at most one is tried needlessly after the plateau."""
 MOST_DOUBLINGS = 12
 OUT_OF_MEMORY = ("out of memory", "can't allocate memory", "Cannot allocate memory", "MemoryError", "by signal 9")
 """What PyTorch, Python and the kernel (which ends a process with SIGKILL) say."""

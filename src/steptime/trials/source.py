@@ -40,8 +40,8 @@ class SourceFile:
         return 0 < line <= len(self._lines) and text in ("", self._lines[line - 1].strip())
 
     def statement_at(self, line: int) -> StatementPlace | None:
-        """The simple statement of a block that covers a line; None for the head of a compound one, and for what stands
-        behind a colon."""
+        """The simple statement of a block that covers a line; None for the head of a compound one, and for what follows
+        a colon on its line."""
         for node in self.nodes:
             if isinstance(node, libcst.SimpleStatementLine) and self._is_on(node, line):
                 return self.place_of(node)

@@ -179,7 +179,7 @@ def at_once(width: int, variants: int, needed: int) -> int:
 
 
 def processes_of(variants: int) -> int:
-    """Of a round: the variants, the control, and a baseline behind each group."""
+    """Of a round: the variants, the control, and a baseline after each group."""
     return variants + 1 + -(-(variants + 1) // TOGETHER)
 
 
