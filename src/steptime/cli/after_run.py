@@ -17,7 +17,7 @@ from steptime.cli.exit_codes import say
 from steptime.errors import NothingMeasuredError, SteptimeError
 from steptime.launcher.outcome import Outcome
 from steptime.machine.link import link_of
-from steptime.machine.machine import Link, Machine
+from steptime.machine.machine import Link
 from steptime.machine.peaks import FILE_NAME, peaks, remembered, store
 from steptime.quantities import SourceLine, format_bytes, format_source
 from steptime.recording.load import facts_of, look_into, walk
@@ -111,9 +111,11 @@ def nothing_measured(outcome: Outcome, folder: Path) -> NothingMeasuredError | N
     if outcome.steps_seen:
         return None
     if outcome.signal:
+        names = {each.value: each.name for each in signal.Signals}  # those between SIGRTMIN and SIGRTMAX have none
+        name = names.get(outcome.signal, "real-time")
         return NothingMeasuredError(
             "killed-early",
-            f"The job was ended by signal {outcome.signal} ({_name_of(outcome.signal)}) before its first training "
+            f"The job was ended by signal {outcome.signal} ({name}) before its first training "
             "step: nothing was measured. Its own output may say why.",
         )
     failed, ended = outcome.status != 0, f"with status {outcome.status}"
@@ -133,14 +135,6 @@ def nothing_measured(outcome: Outcome, folder: Path) -> NothingMeasuredError | N
     )
 
 
-def _name_of(number: int) -> str:
-    """A signal's name; those between SIGRTMIN and SIGRTMAX have none."""
-    try:
-        return signal.Signals(number).name
-    except ValueError:
-        return "real-time"
-
-
 def measure_peaks(folder: Path, *, quiet: bool) -> None:
     """Puts this machine's peaks beside the recording, measured with the job's own interpreter if they are not known
     yet. A failure is said and costs the peaks, not the diagnosis."""
@@ -148,8 +142,16 @@ def measure_peaks(folder: Path, *, quiet: bool) -> None:
     if trainer is None:
         return
     tell = (lambda _: None) if quiet else say
+    facts, settings = trainer.facts, trainer.settings
+    device = facts.device.partition(":")[0]
+    threads = settings.intra_op_threads if settings is not None and device == "cpu" else None
     try:
-        machine = _machine(trainer, tell)
+        machine = remembered(device, facts.torch, threads=threads, name=facts.device_name)
+        if machine is None:
+            tell("measuring this machine's peaks, once (some seconds; --no-peaks skips it)")
+            machine = peaks(facts.executable, device, facts.torch, threads=threads, name=facts.device_name)
+            if machine.disturbed:
+                tell("other load slowed that: the peaks are at least what was measured, which is done again next time")
         store(replace(machine, link=_link(trainer, folder, tell)), folder / FILE_NAME)
     except SteptimeError as error:
         say(str(error))
@@ -165,17 +167,3 @@ def _link(trainer: Process, folder: Path, tell: Callable[[str], None]) -> Link |
     ranks = len({each.rank for each in facts_of(folder) if each.rank is not None and each.host == facts.host})
     device = facts.device.partition(":")[0]
     return link_of(facts.executable, device, settings.distributed_backend, ranks, facts.torch, tell)
-
-
-def _machine(trainer: Process, tell: Callable[[str], None]) -> Machine:
-    facts = trainer.facts
-    device = facts.device.partition(":")[0]
-    threads = trainer.settings.intra_op_threads if trainer.settings is not None and device == "cpu" else None
-    known = remembered(device, facts.torch, threads=threads, name=facts.device_name)
-    if known is not None:
-        return known
-    tell("measuring this machine's peaks, once (some seconds; --no-peaks skips it)")
-    machine = peaks(facts.executable, device, facts.torch, threads=threads, name=facts.device_name)
-    if machine.disturbed:
-        tell("other load slowed that: the peaks are at least what was measured, which is done again next time")
-    return machine

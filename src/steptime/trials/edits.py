@@ -38,9 +38,6 @@ SAVING = ("state_dict", "load_state_dict", "save", "save_pretrained")
 """What makes the names of the parameters a matter of files: a compiled wrapper puts a prefix before them."""
 _NONE = libcst.SimpleWhitespace("")
 
-Texts = Mapping[libcst.CSTNode, Sequence[str]]
-"""Statements as source, by the statement that they are put before."""
-
 
 def apply_edit(edit: SingleEdit, source: str) -> str | None:
     """The source with the edit in it; None where that cannot be written safely."""
@@ -384,7 +381,9 @@ def _rewritten(module: libcst.Module, new: Mapping[libcst.CSTNode, Callable[[Any
     return changed if isinstance(changed, libcst.Module) else None
 
 
-def _inserted(module: libcst.Module, new: Texts) -> libcst.Module | None:
+def _inserted(module: libcst.Module, new: Mapping[libcst.CSTNode, Sequence[str]]) -> libcst.Module | None:
+    """new: statements as source, by the statement that they are put before."""
+
     def before(texts: Sequence[str], statement: Statement) -> libcst.FlattenSentinel[libcst.CSTNode]:
         """Blank lines stay above what is put there; comments stay with the statement."""
         added = [libcst.parse_statement(text, module.config_for_parsing) for text in texts]
