@@ -479,13 +479,9 @@ def tell_trial(told: TrialOutput, output: str | None, *, as_json: bool, force: b
 
 def budget_option(default: str) -> Callable[[Function], Function]:
     """--budget: budget, which runs from now on."""
-
-    def budget(context: click.Context, option: click.Parameter, value: str) -> Budget:
-        return Budget(seconds(context, option, value))
-
     return click.option(
         "--budget",
-        callback=budget,
+        callback=lambda *given: Budget(seconds(*given)),
         metavar="TIME",
         default=default,
         show_default=True,
