@@ -1,6 +1,6 @@
 """Intervals: the algebra of half-open stretches of time, exact to the nanosecond.
 
-One law: a set of intervals is sorted, disjoint, without touching neighbours and without empty members. So two sets
+A set of intervals is sorted, disjoint, without touching neighbours and without empty members. So two sets
 are equal as sets of instants exactly when their columns are equal, and every length is a plain sum.
 All times are int64 ns; [begin, end) holds its begin and not its end.
 """
@@ -100,23 +100,15 @@ def clip(intervals: Intervals, begin: int, end: int) -> Intervals:
 def contains(intervals: Intervals, times: npt.ArrayLike) -> Bool:
     """Which of the times lie in the set."""
     instants = np.asarray(times, np.int64)
-    if not len(intervals):
-        return np.zeros(instants.shape, np.bool_)
-    found = np.searchsorted(intervals.begin, instants, side="right") - 1
-    inside: Bool = (found >= 0) & (instants < intervals.end[np.maximum(found, 0)])
+    found = np.searchsorted(intervals.begin, instants, side="right")
+    inside: Bool = instants < np.append(np.iinfo(np.int64).min, intervals.end)[found]
     return inside
-
-
-def total(intervals: Intervals) -> int:
-    """The length of the set in ns."""
-    return int((intervals.end - intervals.begin).sum())
 
 
 def measure(intervals: Intervals, begin: npt.ArrayLike, end: npt.ArrayLike) -> Int64:
     """How many ns of the set lie in each window [begin, end); 0 where a window is empty or reversed."""
     starts, stops = np.asarray(begin, np.int64), np.asarray(end, np.int64)
-    inside = _length_before(intervals, np.maximum(starts, stops)) - _length_before(intervals, starts)
-    return inside
+    return _length_before(intervals, np.maximum(starts, stops)) - _length_before(intervals, starts)
 
 
 def claim(begin: npt.ArrayLike, end: npt.ArrayLike, sets: Sequence[Intervals]) -> Int64:
@@ -149,10 +141,8 @@ def _combine(first: Intervals, second: Intervals, *, keep_second: bool) -> Inter
 
 def _length_before(intervals: Intervals, times: Int64) -> Int64:
     """How many ns of the set lie before each time."""
-    if not len(intervals):
-        return np.zeros(times.shape, np.int64)
-    lengths = np.concatenate(([0], np.cumsum(intervals.end - intervals.begin)))
+    lengths = np.append(0, np.cumsum(intervals.end - intervals.begin))
     index = np.searchsorted(intervals.begin, times, side="right")
-    overshoot = np.where(index > 0, np.maximum(intervals.end[np.maximum(index - 1, 0)] - times, 0), 0)
-    before: Int64 = lengths[index] - overshoot
+    ends = np.append(np.iinfo(np.int64).min, intervals.end)[index]
+    before: Int64 = lengths[index] - np.where(ends > times, ends - times, 0)
     return before

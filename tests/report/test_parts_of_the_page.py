@@ -57,7 +57,7 @@ def test_each_kind_of_step_is_told_apart() -> None:
     durations[20] = 400
     known = steps(durations, warm_up=[0], disturbed=[3, 5, 6], profiled=[3], off=[8])
     segments = (Segment(SegmentKind.EVALUATION, int(known.begin[5]), int(known.begin[5]) + 50),)
-    timeline = Timeline(Mode.OPTIMIZER, known, segments, 0, (), "the first")
+    timeline = Timeline(Mode.OPTIMIZER, known, segments, (), "the first")
     found = series_of_process(timeline, breakdown_of([durations[at] for at in np.flatnonzero(known.steady)]))
     names = [found.names[kind] for kind in found.kinds]
     assert (names[0], names[3], names[5], names[6], names[8]) == (

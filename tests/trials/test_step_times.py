@@ -26,7 +26,7 @@ def timeline(count: int, segments: Sequence[Segment]) -> Timeline:
         begin, begin + 10 * MS, 10 * MS - inside, np.zeros((count, len(Phase)), np.int64), np.ones(count, np.int64),
         off, disturbed, ~off, off, off,
     )  # fmt: skip
-    return Timeline(Mode.OPTIMIZER, steps, tuple(segments), 0, (), "")
+    return Timeline(Mode.OPTIMIZER, steps, tuple(segments), (), "")
 
 
 def segment(kind: SegmentKind, step: int, length: int = 4 * MS) -> Segment:

@@ -33,7 +33,6 @@ RECURRING = 0.5
 """What happens in at least this share of the steps belongs to the step."""
 LEAST_STEPS = 4
 """With fewer steps nothing is called recurring: one of three happens by chance."""
-LOADER_KINDS = (Kind.LOADER_NEXT, Kind.LOADER_START)
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,13 +53,9 @@ def find_activity(lane: RecordTable, boundaries: Boundaries, facts: tuple[Loader
         iterators = np.unique(lane.of(Kind.LOADER_NEXT).identity)
         return Activity(forwards, tuple(int(each) for each in iterators), EMPTY, EMPTY)
     loaders = _training_loaders(lane, forwards, facts)
-    trains = _trains(lane, forwards, loaders)
-    nested = ~trains & forwards.inside(lane.of(Kind.BACKWARD, *UPDATES))
-    bursts = _bursts(lane, forwards, trains | nested, loaders)
-    inline, rollout, evaluation = _sort(bursts, boundaries, bool(loaders))
-    sampled = np.isin(bursts.burst_of_forward, np.flatnonzero(inline)) & ~(trains | nested)
-    during = [union(bursts.begin[chosen], bursts.end[chosen]) for chosen in (evaluation, rollout)]
-    return Activity(forwards.where(trains | nested | sampled), loaders, *during)
+    trains = _trains(lane, forwards, loaders) | forwards.inside(lane.of(Kind.BACKWARD, *UPDATES))
+    sampled, evaluation, rollout = _untrained(lane, forwards, trains, loaders, boundaries.ends)
+    return Activity(forwards.where(trains | sampled), loaders, evaluation, rollout)
 
 
 def _training_loaders(lane: RecordTable, forwards: RecordTable, facts: tuple[LoaderFacts, ...]) -> tuple[int, ...]:
@@ -106,55 +101,34 @@ def _count(times: Int64, begin: Int64, end: Int64) -> Int64:
     return counts
 
 
-@dataclass(frozen=True, slots=True)
-class _Bursts:
-    """Runs of evaluating events between two signs of training. forwards: how many; loader: whether one took part;
-    switched: whether a top module that trains was in evaluation mode. burst_of_forward: -1 for those that train."""
-
-    begin: Int64
-    end: Int64
-    forwards: Int64
-    loader: Bool
-    switched: Bool
-    burst_of_forward: Int64
-
-
-def _bursts(lane: RecordTable, forwards: RecordTable, trains: Bool, loaders: tuple[int, ...]) -> _Bursts:
-    asked = lane.of(*LOADER_KINDS)
+def _untrained(
+    lane: RecordTable, forwards: RecordTable, trains: Bool, loaders: tuple[int, ...], ends: Int64
+) -> tuple[Bool, Intervals, Intervals]:
+    """Which forwards are inline, and when the job evaluated and rolled out: by bursts, which are runs of evaluating
+    events between two signs of training."""
+    asked = lane.of(Kind.LOADER_NEXT, Kind.LOADER_START)
     feeds = np.isin(asked.identity, loaders)
     training = merge(lane.of(Kind.BACKWARD, *UPDATES), forwards.where(trains), asked.where(feeds))
-    loading, calling = asked.where(~feeds), forwards.where(~trains)
-    events = merge(loading, calling)
+    events = merge(asked.where(~feeds), forwards.where(~trains))
     signs = np.searchsorted(training.begin, events.begin)
     heads = np.concatenate(([True], signs[1:] != signs[:-1])) if len(events) else np.zeros(0, np.bool_)
-    number = np.cumsum(heads) - 1
-    count = int(heads.sum())
+    number, count = np.cumsum(heads) - 1, int(heads.sum())
+    begin, end = events.begin[heads], np.full(count, np.iinfo(np.int64).min)
+    np.maximum.at(end, number, events.end)
     is_call = events.kind == int(Kind.FORWARD)
-    modes = forwards.identity[trains & forwards.flagged(Flag.TRAINING)]
-    switched = is_call & ~events.flagged(Flag.TRAINING) & np.isin(events.identity, modes)
-    ends = np.full(count, np.iinfo(np.int64).min)
-    np.maximum.at(ends, number, events.end)
-    owner = np.full(len(forwards), -1, np.int64)
-    owner[~trains] = number[is_call]
-    return _Bursts(
-        events.begin[heads],
-        ends,
-        np.bincount(number[is_call], minlength=count),
-        np.bincount(number[~is_call], minlength=count) > 0,
-        np.bincount(number[switched], minlength=count) > 0,
-        owner,
-    )
-
-
-def _sort(bursts: _Bursts, boundaries: Boundaries, has_loader: bool) -> tuple[Bool, Bool, Bool]:
-    """Masks over the bursts: inline, rollout, evaluation."""
-    few = ~bursts.loader & (bursts.forwards <= INLINE_FORWARDS)
-    many = ~bursts.loader & ~few
-    inline = few & is_recurring(bursts.begin[few], boundaries.ends)
-    rollout = many & is_recurring(bursts.begin[many], boundaries.ends)
-    if not has_loader:
-        rollout |= ~bursts.loader & ~bursts.switched & ~inline
-    return inline, rollout, ~inline & ~rollout
+    calls = np.bincount(number[is_call], minlength=count)
+    loading = np.bincount(number[~is_call], minlength=count) > 0
+    few, many = ~loading & (calls <= INLINE_FORWARDS), ~loading & (calls > INLINE_FORWARDS)
+    inline = few & is_recurring(begin[few], ends)
+    rollout = many & is_recurring(begin[many], ends)
+    if not loaders:  # unless a top module that trains was in evaluation mode
+        modes = forwards.identity[trains & forwards.flagged(Flag.TRAINING)]
+        switched = is_call & ~events.flagged(Flag.TRAINING) & np.isin(events.identity, modes)
+        rollout |= ~loading & ~inline & (np.bincount(number[switched], minlength=count) == 0)
+    sampled = np.zeros(len(forwards), np.bool_)
+    sampled[~trains] = inline[number[is_call]]
+    evaluating = ~inline & ~rollout
+    return sampled, union(begin[evaluating], end[evaluating]), union(begin[rollout], end[rollout])
 
 
 def is_recurring(begin: Int64, ends: Int64) -> bool:

@@ -61,8 +61,7 @@ def lay_out(process: Process) -> Timeline:
 def lay_out_whole(process: Process) -> Layout:
     """The timeline and its parts."""
     table = process.intervals
-    thread = training_thread(table)
-    lane = lane_of(table, table.thread == thread)
+    lane = lane_of(table, table.thread == training_thread(table))
     probe = lane_of(table, np.isin(table.kind, OF_THE_PROBE))
     boundaries = find_boundaries(lane, probe.of(Kind.UNWATCHED).outermost(), probe.of(Kind.BOUNDARY).begin)
     activity = find_activity(lane, boundaries, process.loaders)
@@ -70,7 +69,7 @@ def lay_out_whole(process: Process) -> Layout:
     work = find_work(lane, activity, claims.loader_starts)
     lines = find_lines(process, lane, activity, work)
     steps, reason = _steps(boundaries, lane, probe, activity, claims, work, lines)
-    timeline = Timeline(boundaries.mode, steps, claims.segments, thread, activity.training_loaders, reason)
+    timeline = Timeline(boundaries.mode, steps, claims.segments, activity.training_loaders, reason)
     return Layout(timeline, lane, activity, work, lines)
 
 
@@ -121,7 +120,7 @@ def _name_gaps(
     if not len(lines.times.identity):
         return
     gaps = find_gaps(work.top, begin, end)
-    prepared, moved = estimate(gaps, segments, lines, np.flatnonzero(lined), len(begin))
+    prepared, moved = estimate(gaps, segments, lines, lined)
     prepared = np.minimum(prepared, phases[:, Phase.REST])
     moved = np.minimum(moved, phases[:, Phase.REST] - prepared)
     phases[:, Phase.INPUT] += prepared

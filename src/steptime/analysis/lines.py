@@ -112,14 +112,14 @@ class StepGaps:
     end: Int64
 
 
-def estimate(gaps: StepGaps, segments: Intervals, lines: LineRoles, lined: Int64, count: int) -> tuple[Int64, Int64]:
-    """(input, transfer) ns of `count` steps' gaps: exact in the steps with line records, estimated in the others.
+def estimate(gaps: StepGaps, segments: Intervals, lines: LineRoles, lined: Bool) -> tuple[Int64, Int64]:
+    """(input, transfer) ns of all steps' gaps: exact in the steps with line records, estimated in the others.
 
     An estimate is the median of what the lined steps spent in gaps of the same neighbours, at most the gap itself.
     """
     gap = (gaps.end - gaps.begin) - measure(segments, gaps.begin, gaps.end)
-    result = np.zeros((2, count), np.int64)
-    is_lined = np.isin(gaps.step, lined)
+    result = np.zeros((2, len(lined)), np.int64)
+    is_lined = lined[gaps.step]
     free = gap.copy()
     for row, role in enumerate((LineRole.INPUT, LineRole.TRANSFER)):
         exact = np.minimum(measure(lines.of(role), gaps.begin, gaps.end), free)
@@ -156,7 +156,7 @@ def find_gaps(top: RecordTable, begin: Int64, end: Int64) -> StepGaps:
 
 
 class LineRole(Enum):
-    """What a line is for. Values: `findings.case.LineUse.role`."""
+    """What a line is for. Values: those of `LineUse.role`."""
 
     INPUT = "input"
     TRANSFER = "transfer"
@@ -196,9 +196,9 @@ class LineRoles:
     times: LineTimes
     roles: dict[int, LineRole] = field(default_factory=dict)
 
-    def of(self, *wanted: LineRole) -> Intervals:
-        """The instants of lines with one of these roles."""
-        return self.times.of(each for each, role in self.roles.items() if role in wanted)
+    def of(self, wanted: LineRole) -> Intervals:
+        """The instants of the lines of a role."""
+        return self.times.of(each for each, role in self.roles.items() if role is wanted)
 
 
 def find_lines(process: Process, lane: RecordTable, activity: Activity, work: TrainingWork) -> LineRoles:

@@ -91,15 +91,11 @@ class Steps:
 
 @dataclass(frozen=True, slots=True)
 class Timeline:
-    """One process laid out. training_thread: the journal's thread number that took the steps.
-
-    warm_up_reason says, in words, what the warm-up was found from.
-    """
+    """One process laid out. warm_up_reason says, in words, what the warm-up was found from."""
 
     mode: Mode
     steps: Steps
     segments: tuple[Segment, ...]
-    training_thread: int
     training_loaders: tuple[int, ...]
     warm_up_reason: str
 
