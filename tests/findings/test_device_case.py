@@ -59,7 +59,7 @@ def window(trace: Trace, machine: Machine | None = A100, *, stacks: bool = False
 
 def category(*windows: StepContext) -> RecordedBreakdown:
     breakdown = Breakdown("Testcard", np.zeros(0, np.int64), np.zeros((0, 9), np.int64))
-    return RecordedBreakdown(breakdown, (), np.zeros(0, np.int64), 1, windows, ())
+    return RecordedBreakdown(breakdown, (), np.zeros(0, np.int64), windows, ())
 
 
 def test_kernels_and_gaps_of_the_profiled_steps_are_in_the_case(written: Written) -> None:

@@ -11,6 +11,8 @@ moving the batch, as the caller knows.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import numpy as np
 
 from steptime.analysis.categories import Breakdown, Category, Claims
@@ -41,32 +43,27 @@ def breakdown_of(steps: StepContext) -> Breakdown:
 
 
 def phase_breakdown(steps: StepContext) -> Int64:
-    """(len(Phase), len(Category)) ns: the categories of all steps together, as the host sees them, phase by phase; REST
-    is what no phase holds.
-
-    The whole table sums to the steps. Where phases overlap, the earlier one of `Phase` has the time.
-    """
+    """(len(Phase), len(Category)) ns: the categories of all steps together, as the host sees them, phase by phase. The
+    whole table sums to the steps."""
     claims = claims_of(steps)
-    left = union(steps.boundaries[:, 0], steps.boundaries[:, 1])
-    table = np.zeros((len(Phase), len(Category)), np.int64)
-    for phase in (*(phase for phase in Phase if phase is not Phase.REST), Phase.REST):
-        inside = left if phase is Phase.REST else intersect(left, steps.phases.get(phase, EMPTY))
-        table[phase] = _entries(np.stack((inside.begin, inside.end), axis=1), claims).sum(axis=0)
-        left = subtract(left, inside)
-    return table
+    windows = (np.stack((inside.begin, inside.end), axis=1) for inside in _phases(steps))
+    return np.stack([_entries(each, claims).sum(axis=0) for each in windows])
 
 
 def count_events(steps: StepContext) -> Int64:
     """(len(Phase),) events of the host that began in each phase of the steps: what the profiler spent time on."""
     begin = steps.trace.events.begin[host_events(steps.trace)]
-    left = contains(union(steps.boundaries[:, 0], steps.boundaries[:, 1]), begin)
-    counts = np.zeros(len(Phase), np.int64)
+    return np.array([contains(inside, begin).sum() for inside in _phases(steps)], np.int64)
+
+
+def _phases(steps: StepContext) -> Iterator[Intervals]:
+    """The time of all steps by phase. Where phases overlap, the earlier one of `Phase` has the time; REST, the last, is
+    what none holds."""
+    left = union(steps.boundaries[:, 0], steps.boundaries[:, 1])
     for phase in Phase:
-        inside = left & contains(steps.phases.get(phase, EMPTY), begin)
-        counts[phase] = inside.sum()
-        left &= ~inside
-    counts[Phase.REST] += left.sum()
-    return counts
+        inside = left if phase is Phase.REST else intersect(left, steps.phases.get(phase, EMPTY))
+        yield inside
+        left = subtract(left, inside)
 
 
 def _entries(windows: Int64, claims: Claims) -> Int64:

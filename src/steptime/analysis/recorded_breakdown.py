@@ -61,13 +61,11 @@ new memory from the system: on two virtual CPUs steps of 80 ms took 92, 96, 118,
 @dataclass(frozen=True, slots=True, eq=False)
 class RecordedBreakdown:
     """breakdown: of the steady steps. operators: of the profiled ones, per step. recompute: (n,) ns of the profiled
-    steps, forward again inside backward. profiled_steps: those that the split comes from; 0 leaves what no phase
-    explains unexplained. windows: the whole profiled steps of each trace that could be read."""
+    steps, forward again inside backward. windows: the whole profiled steps of each trace that could be read."""
 
     breakdown: Breakdown
     operators: tuple[OperatorUse, ...]
     recompute: Int64
-    profiled_steps: int
     windows: tuple[StepContext, ...]
     problems: tuple[str, ...]
 
@@ -111,12 +109,10 @@ def breakdown_of_process(process: Process, layout: Layout, machine: Machine | No
     spent = sum((phase_breakdown(window) for window in timed), np.zeros((len(Phase), len(Category)), np.int64))
     events = sum((count_events(window) for window in timed), np.zeros(len(Phase), np.int64))
     device = device_of(timed[0].trace) if timed else process.facts.device
-    count = sum(map(len, timed))
     return RecordedBreakdown(
-        breakdown=calibrate(spent, count, steps.phases[steps.steady], device, events),
+        breakdown=calibrate(spent, sum(map(len, timed)), steps.phases[steps.steady], device, events),
         operators=operator_totals(usual, _sources(windows)) if usual is not None else (),
         recompute=np.concatenate([np.zeros(0, np.int64), *map(recomputed, timed)]),
-        profiled_steps=count,
         windows=windows,
         problems=tuple(problems),
     )

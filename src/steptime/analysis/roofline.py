@@ -49,7 +49,7 @@ COMMUNICATION = "communication"
 class KernelGroup:
     """Kernels of one name that one operator launched with arguments of one kind; on a CPU, calls of the operator.
 
-    name: of the kernel (on a CPU, the operator's). shapes, types: raw JSON, "" where the trace has none.
+    name: of the kernel (on a CPU, the operator's). shapes: raw JSON, "" where the trace has none.
     calls, duration: per step, ns. bound: "compute", "memory", "latency", "communication" or "unmodelled".
     flops, bytes: per step, None without a model. at_roofline: ns per step at the machine's peaks, never above the
     duration (what is faster had its data in a cache); None without a model or peaks. matrix_unit: None where the
@@ -60,7 +60,6 @@ class KernelGroup:
     name: str
     operator: str
     shapes: str
-    types: str
     dtype: str
     calls: float
     duration: float
@@ -79,7 +78,7 @@ class Roofline:
 
     split: (n steps, len(BOUNDS)) ns, the computing of each step by what bounds it; a row sums to COMPUTE of the
     breakdown, to the nanosecond. Where kernels overlap, the earlier column has the time.
-    flops, bytes: per step, of what has a model. wall: ns of a step, mean. busy: ns of computing per step.
+    flops, bytes: per step, of what has a model. wall: ns of a step, mean.
     dtype: the one with most of the FLOPs ("" without any); peak: the upper bound of a matrix product in it,
     FLOP/s. utilization: the time that the FLOPs would take at the peaks of their formats, over the wall clock (MFU).
     None without peaks or where a format has none.
@@ -90,7 +89,6 @@ class Roofline:
     groups: tuple[KernelGroup, ...]
     split: Int64
     wall: float
-    busy: float
     flops: float
     bytes: float
     dtype: str
@@ -190,7 +188,6 @@ def draw(steps: StepContext, step: float | None = None) -> Roofline:
         groups=groups,
         split=split,
         wall=wall,
-        busy=float(split.sum()) / max(len(steps), 1),
         flops=sum(formats.values()),
         bytes=sum(each.bytes or 0.0 for each in groups),
         dtype=most,
@@ -265,6 +262,8 @@ def _group(
     format_ = dtype(name, work.dtype) if work is not None else ""
     average = OpCost(_known(usual_flops), usual_bytes, format_) if work is not None else None
     times = time_at_peaks(average, machine)
+    shapes = "" if operator < 0 or events.shapes[operator] == ABSENT else trace.shapes[events.shapes[operator]]
+    shapes = re.sub(r"\s*\n\s*", "", shapes)  # some writers of traces put line breaks between numbers
     if members.communicates[longest]:
         bound = COMMUNICATION
     elif steps.on_device:
@@ -274,8 +273,7 @@ def _group(
     return KernelGroup(
         name=name,
         operator=trace.symbols[events.name[operator]] if operator >= 0 else "",
-        shapes=_text(trace.shapes, events.shapes[operator]) if operator >= 0 else "",
-        types=_text(trace.dtypes, events.dtypes[operator]) if operator >= 0 else "",
+        shapes=shapes,
         dtype=format_,
         calls=calls / number,
         duration=duration / number,
@@ -337,11 +335,6 @@ def _utilization(formats: dict[str, float], wall: float, machine: Machine | None
 
 def _known(value: float) -> float | None:
     return None if math.isnan(value) else value
-
-
-def _text(table: tuple[str, ...], number: int) -> str:
-    """Without the line breaks that some writers of traces put between numbers."""
-    return "" if number == ABSENT else re.sub(r"\s*\n\s*", "", table[number])
 
 
 def _calls(steps: StepContext) -> _Members:

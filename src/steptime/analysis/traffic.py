@@ -249,12 +249,17 @@ def _without_arguments(trace: Trace, kernel: int, annotation: int) -> Parameters
     events = trace.events
     if annotation != UNKNOWN:
         name = ANNOTATED_COLLECTIVE.sub("", trace.symbols[events.name[annotation]])
-        shapes, types = int(events.shapes[annotation]), int(events.dtypes[annotation])
-        known = shapes != ABSENT and types != ABSENT
-        return Parameters(name, bytes=tensor_bytes(trace.shapes[shapes], trace.dtypes[types]) if known else None)
+        return Parameters(name, bytes=argument_bytes(trace, annotation))
     symbol = trace.symbols[events.name[kernel]].replace("(anonymous namespace)::", "")
     found = COMMUNICATION_KIND.search(symbol) or FUNCTION.search(symbol)
     return Parameters(found[1] if found else symbol)
+
+
+def argument_bytes(trace: Trace, row: int) -> int | None:
+    """Bytes of the tensors that an event has as arguments; None where the trace does not say."""
+    shapes, types = int(trace.events.shapes[row]), int(trace.events.dtypes[row])
+    known = shapes != ABSENT and types != ABSENT
+    return tensor_bytes(trace.shapes[shapes], trace.dtypes[types]) if known else None
 
 
 def tensor_bytes(shapes: str, types: str) -> int | None:

@@ -23,7 +23,7 @@ from steptime.analysis.recorded_breakdown import RecordedBreakdown
 from steptime.analysis.step_context import StepContext, step_context
 from steptime.analysis.timeline import Phase
 from steptime.analysis.trace_steps import find_steps
-from steptime.analysis.traffic import Parameters, parameters_of, tensor_bytes
+from steptime.analysis.traffic import Parameters, argument_bytes, parameters_of
 from steptime.arrays import Bool, Int64
 from steptime.intervals import Intervals, claim, contains, measure, union
 from steptime.recording.recording import Process
@@ -158,11 +158,8 @@ def _in_steps(trace: Trace, rows: Int64, windows: Int64) -> Int64:
 
 
 def _span(trace: Trace, row: int) -> Parameters:
-    events = trace.events
-    shapes, types = int(events.shapes[row]), int(events.dtypes[row])
-    known = shapes != ABSENT and types != ABSENT
-    size = tensor_bytes(trace.shapes[shapes], trace.dtypes[types]) if known else None
-    name = COLLECTIVE_ON_HOST.sub("", trace.symbols[events.name[row]])
+    size = argument_bytes(trace, row)
+    name = COLLECTIVE_ON_HOST.sub("", trace.symbols[trace.events.name[row]])
     return Parameters(name, size=trace.world_size or 0, bytes=size)
 
 
