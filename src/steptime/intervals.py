@@ -105,6 +105,11 @@ def contains(intervals: Intervals, times: npt.ArrayLike) -> Bool:
     return inside
 
 
+def total(intervals: Intervals) -> int:
+    """The length of the set in ns."""
+    return int((intervals.end - intervals.begin).sum())
+
+
 def measure(intervals: Intervals, begin: npt.ArrayLike, end: npt.ArrayLike) -> Int64:
     """How many ns of the set lie in each window [begin, end); 0 where a window is empty or reversed."""
     starts, stops = np.asarray(begin, np.int64), np.asarray(end, np.int64)

@@ -15,7 +15,7 @@ from steptime.analysis.categories import Category
 from steptime.analysis.device_activity import device_activities, device_time
 from steptime.analysis.step_context import step_context
 from steptime.analysis.trace_steps import reach, steps_of
-from steptime.intervals import Intervals, union
+from steptime.intervals import Intervals, total, union
 from steptime.trace.arguments import arguments_of
 from steptime.trace.links import UNKNOWN, link
 from steptime.trace.reader import read
@@ -24,10 +24,6 @@ from steptime.trace.vendors import COMMUNICATION_KERNEL, LOADER, STEP, matching
 
 FILES = ("kineto/resnet50_workers0.pt.trace.json.gz", "kineto/resnet50_workers4.pt.trace.json.gz")
 MICROSECOND = 1000
-
-
-def total(held: Intervals) -> int:
-    return int((held.end - held.begin).sum())
 
 
 def published(folder: Path, file: str, metric: str) -> Any:
